@@ -8,7 +8,7 @@
 const char *plan_mode_name(enum plan_mode m)
 {
     static const char *const name[N_MODES] = {"extend", "decode", "verify", "draft",
-                                              "draft-extend", "frozen"};
+                                              "draft-extend", "frozen", "block"};
     return m < N_MODES ? name[m] : "?";
 }
 

@@ -17,6 +17,7 @@ enum plan_mode {
     PLAN_DRAFT,
     PLAN_DRAFT_EXTEND,
     PLAN_FROZEN,
+    PLAN_BLOCK,
     N_MODES
 };
 const char *plan_mode_name(enum plan_mode m); /* "extend", "decode", ... */

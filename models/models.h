@@ -13,7 +13,7 @@
 
 #include "kernels/base.h"
 
-enum { MAX_STOP = 8, MAX_ROPE = 2, MAX_CAPTURE = 8 };
+enum { MAX_STOP = 8, MAX_ROPE = 2, MAX_CAPTURE = 8, MAX_BLOCK = 17 };
 
 /* Where weights lie after loading. All bytes are read once then, for the digest. */
 enum file_use {
@@ -214,7 +214,7 @@ struct draft {
     struct layer *layer;
     int target_hidden;
     int draft_vocab; /* rows of head */
-    /* EAGLE3 */
+    /* EAGLE3 and DFlash */
     int capture[MAX_CAPTURE], n_capture; /* boundaries of the target: residual entering layer b */
     char capture_from[64];               /* where the list was found, as text for people */
     bool norm_before_residual, norm_output;
@@ -226,6 +226,13 @@ struct draft {
     struct tensor norm, head;           /* (hidden), (draft_vocab, hidden); a head without data: the
                                            target's is used */
     int32_t *d2t;                       /* (draft_vocab) target id of each draft id; NULL: equal */
+    /* DFlash */
+    int block;      /* rows of a block, that of the pending token included, at most MAX_BLOCK; 0:
+                       the draft has no blocks */
+    int32_t mask;   /* the token of the other rows, an id of the target */
+    bool causal[2]; /* in full and in sliding layers: a row of a block sees the block up to itself
+                       only */
+    struct tensor context_norm; /* (hidden), after fc */
     /* frozen-KV */
     struct tensor pre_proj, post_proj;  /* (hidden, 2 * target_hidden), (target_hidden, hidden) */
     struct tensor centroids;            /* (n_centroid, hidden) or absent */

@@ -408,6 +408,28 @@ static inline void w_draft(struct world *w)
     w_end_pass(w, which, got);
 }
 
+/* One block of scratch cells a sequence, of layers of either kind. */
+static inline void w_block(struct world *w)
+{
+    enum { MOST = 17 };
+    int which[MAX_BATCH], n = w_batch(w, w_draft_level, which), got = 0, rows = 4 + w_below(w, 14);
+    int32_t tok[MAX_BATCH][MOST];
+    struct plan_req req[MAX_BATCH];
+    for (int b = 0; b < n; b++) {
+        struct seq *s = &w->seq[which[b]];
+        if (!w_reserve_draft(w, which[b], s->drafted, s->drafted + rows))
+            continue;
+        for (int i = 0; i < rows; i++)
+            tok[got][i] = 1 + w_below(w, 1000);
+        req[got] = (struct plan_req){.seq = s, .n = rows, .token = tok[got]};
+        which[got++] = which[b];
+    }
+    for (int i = 0; i < 2; i++)
+        w->opts.draft_causal[i] = w_below(w, 2);
+    w_pass(w, PLAN_BLOCK, req, got);
+    w_end_pass(w, which, got);
+}
+
 static inline void w_frozen(struct world *w)
 {
     int which[MAX_BATCH], n = w_batch(w, w_started, which);
@@ -446,7 +468,7 @@ static inline void w_op(struct world *w)
     else if (what < 13 && w->kv.has_draft)
         w_draft_extend(w);
     else if (what < 15 && w->kv.has_draft)
-        w_draft(w);
+        (w_below(w, 2) ? w_draft : w_block)(w);
     else if (what < 15 && w->kv.has_swa)
         w_frozen(w);
     else if (what < 17 && i != j)

@@ -262,6 +262,20 @@ static inline void mock_eagle(struct mock *m, int window)
     m->d.norm = mock_tensor(m, MOCK_H, MOCK_H);
 }
 
+/* Blocks of six rows; with a window, the layer is a sliding and a causal one. */
+static inline void mock_dflash(struct mock *m, int window)
+{
+    m->d = (struct draft){.kind = "dflash", .target_hidden = MOCK_H, .draft_vocab = MOCK_V,
+                          .n_capture = 2, .capture = {0, 2}, .kv_full = -1, .kv_swa = -1,
+                          .block = 6, .mask = 7, .causal = {false, true}};
+    mock_config(&m->d.cfg, 1, window);
+    m->d.layer = m->dlayer;
+    mock_layer(m, &m->dlayer[0], window, 0, MOCK_H, true);
+    m->d.fc = mock_tensor(m, MOCK_H, 2 * MOCK_H);
+    m->d.context_norm = m->d.norm = mock_tensor(m, MOCK_H, MOCK_H);
+    m->d.head = mock_tensor(m, MOCK_V, MOCK_H);
+}
+
 static inline void mock_frozen(struct mock *m)
 {
     m->d = (struct draft){.kind = "frozen-kv", .target_hidden = MOCK_H, .draft_vocab = MOCK_V,

@@ -40,7 +40,8 @@ bool fused_fits(const struct cycle *c)
         return false;
     if (!shape->steps)
         return !x->follows;
-    return x->follows && drafter_owns_kv(r->drafter) && shape->nodes > 1 &&
+    return x->follows && drafter_owns_kv(r->drafter) && r->drafter->head->ops->level &&
+           shape->nodes > 1 &&
            lane_draft_depth(r, x->lane, x->max_new) >= shape->steps &&
            c->topk <= head_vocab(r->drafter->head) && x->lane->guess.n >= shape->topk;
 }

@@ -91,6 +91,7 @@ bool runtime_open(struct runtime *r, struct device dev, struct model *m, struct 
         r->drafter = drafter_open(&setup, e);
         ok = r->drafter != NULL;
         r->pass.opts.draft_window = draft_window(draft);
+        memcpy(r->pass.opts.draft_causal, draft->causal, sizeof draft->causal);
         for (int l = 0; l < draft->cfg.n_layer; l++)
             r->pass.opts.draft_full |= draft->layer[l].window == 0;
     }

@@ -1,4 +1,4 @@
-/* head.c - the common part of both neural heads: buffers, guesses, and the growth of the draft
+/* head.c - the common part of the neural heads: buffers, guesses, and the growth of the draft
  * tree.
  *
  * Tree: level 1 holds the topk best guesses; each later level extends the topk best nodes of the
@@ -195,6 +195,14 @@ static void guesses(struct head *d, int n, int topk, int32_t *ids, float *logp)
         ids[i] = tree_target_id(d->w->d2t, d->w->draft_vocab, ids[i]);
 }
 
+/* Of a head with block(): the lane can draft, whatever the topk. */
+static void no_guesses(struct guess *g)
+{
+    *g = (struct guess){.n = MAX_TOPK};
+    for (int i = 0; i < MAX_TOPK; i++)
+        g->token[i] = -1;
+}
+
 void head_extend(struct head *d, struct pass *ps, const int32_t *from, const int32_t *slot,
                  int topk, struct guess *out)
 {
@@ -210,6 +218,11 @@ void head_extend(struct head *d, struct pass *ps, const int32_t *from, const int
     topk = min_int(topk, d->w->draft_vocab);
     d->ops->extend(d, &ps->kp, p->n_rows, head_rows(d, from, p->n_rows),
                    upload_ints(d, d->last, last, p->n_req), p->n_req, d->state);
+    if (d->ops->block) {
+        for (int b = 0; b < p->n_req; b++)
+            no_guesses(&out[b]);
+        return;
+    }
     scatter(d, d->state, slot, p->n_req, d->root);
     guesses(d, p->n_req, topk, ids, logp);
     for (int b = 0; b < p->n_req; b++) {
@@ -344,6 +357,73 @@ static bool grow_level(struct head *d, struct pass *ps, struct drafting *lane, s
     return ok;
 }
 
+/* ---- in blocks ------------------------------------------------------------------------------- */
+
+/* Adds all levels of one lane. Row l of ids and logp (depth, topk) has the guesses at depth l + 1:
+ * they do not depend on the path, so every front candidate has the same children. */
+static void add_block(struct growth *g, const int32_t *ids, const float *logp)
+{
+    int32_t all_ids[MAX_TOPK * MAX_TOPK];
+    float all_logp[MAX_TOPK * MAX_TOPK];
+    int k = g->c.topk;
+    for (int l = 0; l < g->c.steps; l++) {
+        for (int i = 0; i < (l ? k * k : k); i++) {
+            all_ids[i] = ids[l * k + i % k];
+            all_logp[i] = logp[l * k + i % k];
+        }
+        tree_grow_level(&g->c, l + 1, all_ids, all_logp, NULL, 0);
+    }
+}
+
+/* The block pass of n lanes, and the guesses of each lane's rows 1 .. depth. */
+static bool run_block(struct head *d, struct pass *ps, const struct drafting *lane, int n, int topk,
+                      int32_t *ids, float *logp, struct err *e)
+{
+    struct plan_req req[MAX_LANES];
+    int block = d->w->block, rows = 0;
+    int32_t *token = xmalloc((size_t)mul64(n, block) * sizeof *token);
+    int32_t *which = xmalloc((size_t)mul64(n, block) * sizeof *which);
+    for (int b = 0; b < n; b++) {
+        int32_t *t = token + mul64(b, block);
+        for (int i = 0; i < block; i++)
+            t[i] = i ? d->w->mask : lane[b].tree->token[0];
+        for (int i = 1; i <= lane[b].max_depth; i++)
+            which[rows++] = b * block + i;
+        req[b] = (struct plan_req){.seq = lane[b].seq, .n = block, .token = t};
+    }
+    bool ok = pass_prepare(ps, PLAN_BLOCK, req, n, e);
+    if (ok) {
+        d->ops->block(d, &ps->kp, n * block, head_rows(d, which, rows), rows);
+        guesses(d, rows, topk, ids, logp);
+    }
+    free(token);
+    free(which);
+    return ok;
+}
+
+/* All levels of all lanes; as many lanes at once as the buffers have rows for. */
+static bool grow_blocks(struct head *d, struct pass *ps, struct drafting *lane, struct growth *g,
+                        int n, int topk, struct err *e)
+{
+    int most = d->max_heads / d->w->block;
+    int32_t *ids = xmalloc((size_t)mul64(d->max_heads, topk) * sizeof *ids);
+    float *logp = xmalloc(F32(mul64(d->max_heads, topk)));
+    bool ok = true;
+    for (int first = 0; first < n && ok; first += most) {
+        int some = min_int(most, n - first), row = 0;
+        ok = run_block(d, ps, lane + first, some, topk, ids, logp, e);
+        for (int b = first; b < first + some && ok; b++) {
+            add_block(&g[b], ids + mul64(row, topk), logp + mul64(row, topk));
+            row += lane[b].max_depth;
+        }
+    }
+    free(ids);
+    free(logp);
+    return ok;
+}
+
+/* ---- both ------------------------------------------------------------------------------------ */
+
 /* Makes a tree of the best candidates, in the order of their indices. */
 static void keep_best(const struct growth *g, int nodes, struct tree *t)
 {
@@ -364,22 +444,28 @@ bool head_grow(struct drafter *base, struct pass *ps, struct drafting *lane, int
                const struct tree_shape *shape, struct err *e)
 {
     struct head *d = base->head;
-    int topk = min_int(shape->topk, d->w->draft_vocab), deepest = 1;
+    int topk = min_int(shape->topk, d->w->draft_vocab), deepest = 1, block = d->w->block;
     struct growth *g = xcalloc((size_t)n, sizeof *g);
     bool ok = true;
     for (int b = 0; b < n && ok; b++) {
         lane[b].max_depth = min_int(lane[b].max_depth, shape->steps);
+        if (block)
+            lane[b].max_depth = min_int(lane[b].max_depth, block - 1);
         deepest = max_int(deepest, lane[b].max_depth);
         if (drafter_owns_kv(&d->base)) {
-            int cells = lane[b].seq->drafted + (lane[b].max_depth - 1) * topk;
+            int scratch = block ? block : (lane[b].max_depth - 1) * topk;
             pass_lock(ps);
-            ok = kv_reserve_draft(ps->kv, lane[b].seq, lane[b].seq->drafted, cells, e);
+            ok = kv_reserve_draft(ps->kv, lane[b].seq, lane[b].seq->drafted,
+                                  lane[b].seq->drafted + scratch, e);
             pass_unlock(ps);
         }
         growth_init(&g[b], topk, lane[b].max_depth);
-        grow_first_level(&g[b], lane[b].guess);
+        if (!block)
+            grow_first_level(&g[b], lane[b].guess);
     }
-    for (int level = 2; level <= deepest && ok; level++)
+    if (block)
+        ok = ok && grow_blocks(d, ps, lane, g, n, topk, e);
+    for (int level = 2; level <= deepest && ok && !block; level++)
         ok = grow_level(d, ps, lane, g, n, level, topk, e);
     for (int b = 0; b < n; b++) {
         if (ok)

@@ -2,6 +2,8 @@
  * first guesses, and the growth of the tree level by level (head.c).
  *   EAGLE3      owns the draft pool and follows the target one pairing behind: its slot i joins
  *               the target's state at position i with token i + 1 and guesses token i + 2
+ *   DFlash      owns the draft pool, too: its cell i is made from the target's state at position i,
+ *               whatever comes after. It guesses a whole block in one pass, when a tree is grown
  *   frozen KV   owns nothing: its layers read the target's own cells in both pools, from the
  *               position of the last committed token, which does not advance with depth
  * Engine thread.
@@ -15,7 +17,7 @@
  * their captured states, until the head runs over them. */
 enum { HEAD_BACKLOG = 64 };
 
-/* The part of a drafter that both heads share; each embeds it first. */
+/* The part of a drafter that all heads share; each embeds it first. */
 struct head {
     struct drafter base;
     const struct head_ops *ops;
@@ -43,24 +45,29 @@ struct head_ops {
     void (*close)(struct head *h);
     /* Runs the head over the rows of a pass of the drafter's extend mode, row r from tap row
      * from[r]; last[b] (n_req) is the last row of request b. Leaves request b's state after that
-     * row in row b of `state`, its logits in row b of h->logits. from, last: i32 on the device. */
+     * row in row b of `state`, its logits in row b of h->logits. from, last: i32 on the device.
+     * With block() it only writes the rows' cells. */
     void (*extend)(struct head *h, const struct k_plan *kp, int rows, kbuf from, kbuf last,
                    int n_req, kbuf state);
     /* The same for one tree level: row r starts from row from[r] of `states`, or without `from`
      * from row r of h->inputs, which are lost; states (h->state) and logits by row. The two buffers
-     * may change places. */
+     * may change places. NULL: the head has block(). */
     void (*level)(struct head *h, const struct k_plan *kp, int rows, kbuf states, kbuf from);
+    /* Runs the head over the rows of a block pass, w->block rows a request: the pending token, then
+     * masks. Leaves the logits of the rows which[i], i < n, in row i of h->logits. which: i32 on
+     * the device. NULL: the head guesses level by level. */
+    void (*block)(struct head *h, const struct k_plan *kp, int rows, kbuf which, int n);
     /* Output rows for golden tests. */
     kbuf (*output)(struct head *h);
     /* Moves single cells of every layer: pairs of slots, i32 on the device. */
     void (*move)(struct head *h, int pairs, kbuf src, kbuf dst);
 };
 
-/* For the open functions of the two heads: fills in *h. */
+/* For the open functions of the heads: fills in *h. */
 void head_init(struct head *h, const struct head_ops *ops, const struct drafter_setup *s);
 /* Allocates the shared buffers; state_n and the taps must be set. */
 bool head_buffers(struct head *h, struct err *e);
-/* For the table entries of the two heads. */
+/* For the table entries of the heads. */
 void head_close(struct drafter *d);
 bool head_ready(const struct drafter *d, const struct drafting *lane);
 bool head_grow(struct drafter *d, struct pass *ps, struct drafting *lane, int n,
@@ -94,7 +101,8 @@ void head_copy_tap(struct head *h, int from, int to); /* on the device */
 enum plan_mode head_extend_mode(const struct head *h);
 /* Runs the head over the rows of a prepared pass of that mode; from[r] is the tap row of plan
  * row r. out[b] receives request b's guesses after its last row, whose state is kept in slot[b],
- * a number below MAX_LANES that belongs to the lane. */
+ * a number below MAX_LANES that belongs to the lane. (Of a head with block(): as many guesses as
+ * anybody may ask for, all of them none; head_grow() finds them.) */
 void head_extend(struct head *h, struct pass *ps, const int32_t *from, const int32_t *slot,
                  int topk, struct guess *out);
 /* Copies the state kept in one slot to another. */

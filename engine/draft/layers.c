@@ -104,6 +104,18 @@ static struct k_qkv qkv_of(const struct layers *y, const struct head *h, const s
         .cells = y->cells[l], .table = &kp->table[draft_table(w->window)]};
 }
 
+void layers_store(struct layers *y, struct head *h, const struct k_plan *kp, int l, int rows,
+                  struct layer_input in)
+{
+    struct k_qkv a = qkv_of(y, h, kp, l, rows, in);
+    /* qkv() always computes queries: the keys' projection, the smallest one, stands in for them */
+    a.wq = a.wk;
+    a.bq = a.bk;
+    a.q_norm = a.k_norm;
+    a.n_head = a.n_kv;
+    h->dev.k->qkv(h->dev.d, &a);
+}
+
 void layers_run(struct layers *y, struct head *h, const struct k_plan *kp, int l, int rows,
                 struct layer_input in, kbuf x)
 {

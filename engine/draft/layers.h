@@ -33,6 +33,9 @@ struct k_rope layers_rope(const struct layers *y, const struct head *h, const st
 /* Runs layer l: adds attention over the layer's cells, then the MLP, to x (rows, hidden). */
 void layers_run(struct layers *y, struct head *h, const struct k_plan *kp, int l, int rows,
                 struct layer_input in, kbuf x);
+/* Writes keys and values of layer l for rows of `in`, without a norm and without attention. */
+void layers_store(struct layers *y, struct head *h, const struct k_plan *kp, int l, int rows,
+                  struct layer_input in);
 /* Whether the projections of layer l take packed activation rows (kernels.h). */
 bool layers_pack(const struct layer *w);
 

@@ -24,7 +24,7 @@ static const char *const rules[] = {
     "I15 marks of read cells chain to the sequence's end",
     "I16 uniforms consumed are uniforms counted",
     "I17 tables filled on the device are those of its tree",
-    "I18 the tree part of a row is its ancestors and itself",
+    "I18 the tree part of a row is its ancestors and itself, or its block",
     "I19 accepted rows are a path of the tree from its root",
     "I20 the draft's last cell pairs with the token that follows",
 };
@@ -178,7 +178,7 @@ static bool check_zones(const struct plan *p, const struct table *t, struct err 
 
 static bool draft_mode(enum plan_mode m)
 {
-    return m == PLAN_DRAFT || m == PLAN_DRAFT_EXTEND;
+    return m == PLAN_DRAFT || m == PLAN_DRAFT_EXTEND || m == PLAN_BLOCK;
 }
 
 static bool check_extents(const struct view *v)
@@ -211,7 +211,8 @@ static bool check_extents(const struct view *v)
 static bool check_lag(const struct view *v)
 {
     const struct seq *s = v->q->seq;
-    if (v->p->mode == PLAN_DRAFT && s->drafted != s->committed)
+    bool grows = v->p->mode == PLAN_DRAFT || v->p->mode == PLAN_BLOCK;
+    if (grows && s->drafted != s->committed)
         return FAIL(v, differs(in_request(v, 14), s->drafted, s->committed),
                     "%d draft slots for %d committed tokens", s->drafted, s->committed);
     if (v->p->mode == PLAN_DRAFT_EXTEND && v->p->kv_len[v->b] > s->committed + v->q->ahead)
@@ -373,13 +374,14 @@ static bool bad_slot(const struct view *v, const struct table *t, int row, const
 
 /* One request's rows in one table: what all of them share, loaded once because a step has hundreds
  * of rows. The functions marked PER_KIND are compiled once for each kind of row. */
-enum kind { LINE /* of new cells */, LEVEL /* of a draft */, TREE, FROZEN };
+enum kind { LINE /* of new cells */, LEVEL /* of a draft */, BLOCK, TREE, FROZEN };
 #define PER_KIND static inline __attribute__((always_inline))
 struct check_rows {
     const struct view *v;
     const struct table *t;
     enum kind kind;
     int n, prefix, shift, first_page_slot;
+    bool causal; /* of a block */
     int window, part_start; /* part_start: the first cell of this part, 0 without two parts */
     int width;
     const int32_t *lo, *hi, *n_expand, *expand, *write;
@@ -396,6 +398,7 @@ static struct check_rows rows_of(const struct view *v, const struct table *t, en
     return (struct check_rows){
         .v = v, .t = t, .kind = kind, .n = p->q_len[v->b], .prefix = p->prefix_len[v->b],
         .shift = v->kv->shift, .first_page_slot = GUARD_PAGES << v->kv->shift, .window = t->window,
+        .causal = t->causal,
         .part_start = plan_two_parts(p) ? p->prefix_len[v->b] : 0, .width = t->expand_w,
         .lo = t->lo + r0,
         .hi = t->hi + r0, .n_expand = t->n_expand + r0,
@@ -458,7 +461,7 @@ PER_KIND bool extends_parent(const struct check_rows *r, int i, int n)
 static int stranger(const struct check_rows *r, int i, int32_t slot)
 {
     for (int k = 0; k < r->n; k++) {
-        int cell = r->kind == TREE ? r->prefix + k : r->level[k].cell;
+        int cell = r->kind == LEVEL ? r->level[k].cell : r->prefix + k;
         int32_t own = r->kind == TREE ? r->slot[k] : slot_of(r->v, r->t->pool, cell);
         if (k != i && own == slot && slot >= r->first_page_slot)
             return cell;
@@ -506,6 +509,15 @@ static bool matches_request(const struct check_rows *r, int i, int skip)
     return true;
 }
 
+/* The expand columns of a block's row are the block's cells from its first one on. */
+static bool matches_block(const struct check_rows *r, int i)
+{
+    for (int k = 0; k < r->n_expand[i]; k++)
+        if (!expand_right(r, i, k, slot_of(r->v, r->t->pool, r->prefix + k), r->prefix + k))
+            return false;
+    return true;
+}
+
 static bool bad_keys(const struct check_rows *r, int i, int n, int first, int expected_hi,
                      int query)
 {
@@ -539,8 +551,21 @@ PER_KIND bool check_keys(const struct check_rows *r, int i, int n)
            bad_keys(r, i, n, first, expected_hi, query);
 }
 
+/* A block's row reads the cached keys that are within the window of its position, and of the block
+ * every cell, or in causal layers those up to its own. */
+static bool check_block_keys(const struct check_rows *r, int i)
+{
+    int n = r->causal ? i + 1 : r->n, first = 0;
+    if (r->window && r->prefix + i - r->window + 1 > 0)
+        first = min_int(r->prefix, r->prefix + i - r->window + 1);
+    return (r->n_expand[i] == n && n <= r->width && r->lo[i] == first && r->hi[i] == r->prefix) ||
+           bad_keys(r, i, n, first, r->prefix, r->prefix + n - 1);
+}
+
 PER_KIND bool check_row(const struct check_rows *r, int i)
 {
+    if (r->kind == BLOCK)
+        return check_block_keys(r, i) && check_write(r, i) && matches_block(r, i);
     int n = r->kind == TREE    ? r->tree->depth[node_of(r->tree, i)] + 1
             : r->kind == LEVEL ? r->level[i].n_seen
                                : 0;
@@ -566,6 +591,7 @@ static bool check_rows(const struct view *v, const struct table *t)
     return v->q->tree                ? check_rows_of(v, t, TREE)
            : v->q->draft             ? check_rows_of(v, t, LEVEL)
            : v->p->mode == PLAN_FROZEN ? check_rows_of(v, t, FROZEN)
+           : v->p->mode == PLAN_BLOCK  ? check_rows_of(v, t, BLOCK)
                                      : check_rows_of(v, t, LINE);
 }
 
@@ -670,9 +696,9 @@ static bool check_tree_row(const struct view *v, int i)
 static bool check_line_row(const struct view *v, int i)
 {
     const struct plan *p = v->p;
-    bool frozen = p->mode == PLAN_FROZEN;
+    bool frozen = p->mode == PLAN_FROZEN, alone = frozen || p->mode == PLAN_BLOCK;
     int row = v->r0 + i, pos = p->prefix_len[v->b] + (frozen ? -1 : i);
-    int up = i && !frozen ? row - 1 : -1;
+    int up = i && !alone ? row - 1 : -1;
     if (p->pos[row] != pos)
         return FAIL(v, differs(in_row(v, 9, row), p->pos[row], pos), "position %d, expected %d",
                     p->pos[row], pos);

@@ -151,7 +151,7 @@ static void draft_put_write(struct plan *p, enum table_id id, int row, draft_slo
 
 static bool is_draft(enum plan_mode m)
 {
-    return m == PLAN_DRAFT || m == PLAN_DRAFT_EXTEND;
+    return m == PLAN_DRAFT || m == PLAN_DRAFT_EXTEND || m == PLAN_BLOCK;
 }
 
 /* One row, in cells of its request. It writes `cell` (-1: none). Without a window it reads cells
@@ -340,6 +340,36 @@ static void draft_rows(struct plan *p, const struct kv *kv, const struct plan_re
     }
 }
 
+/* Row i of the block in one table of the draft. */
+static void put_block_row(struct plan *p, enum table_id id, const struct plan_cells *c, int r,
+                          int i, int n)
+{
+    struct table *t = &p->table[id];
+    const int prefix = c->base, seen = t->causal ? i + 1 : n;
+    t->lo[r] = min_int(window_first(prefix + i, t->window), prefix);
+    t->hi[r] = prefix;
+    t->n_expand[r] = seen;
+    draft_put_write(p, id, r, c->draft[i]);
+    for (int k = 0; k < seen; k++)
+        draft_put_expand(p, id, r, k, c->draft[k]);
+}
+
+static void block_rows(struct plan *p, const struct kv *kv, const struct plan_req *q, int b, int r0)
+{
+    struct plan_cells c;
+    find_cells(&c, p, kv, q->seq, p->prefix_len[b], q->n);
+    for (int i = 0; i < q->n; i++) {
+        int r = r0 + i;
+        p->token[r] = q->token[i];
+        p->pos[r] = c.base + i;
+        p->req[r] = b;
+        p->up[r] = -1;
+        for (int id = TABLE_DRAFT; id < N_TABLES; id++)
+            if (p->table[id].used)
+                put_block_row(p, (enum table_id)id, &c, r, i, q->n);
+    }
+}
+
 static void frozen_rows(struct plan *p, const struct plan_req *q, int b, int r0)
 {
     int prefix = p->prefix_len[b];
@@ -371,7 +401,7 @@ static void put_columns(struct plan *p, const struct kv *kv, const struct seq *s
 
 static int prefix_of(enum plan_mode mode, const struct plan_req *q)
 {
-    return mode == PLAN_DRAFT          ? q->seq->drafted
+    return mode == PLAN_DRAFT || mode == PLAN_BLOCK ? q->seq->drafted
            : mode == PLAN_DRAFT_EXTEND ? q->draft_from
                                        : q->seq->committed;
 }
@@ -405,6 +435,7 @@ static void set_tables(struct plan *p, const struct kv *kv, const struct plan_op
         enum pool_id pool = table_pool((enum table_id)i);
         p->table[i] = (struct table){.used = used[i], .pool = pool, .epoch = kv->pool[pool].epoch,
                                      .base = kv->mem[pool].base, .window = window[i],
+                                     .causal = draft && o->draft_causal[i == TABLE_DRAFT_SWA],
                                      .page_size = kv->page_size};
         p->prefix[i].used = used[i] && p->mode == PLAN_EXTEND && o->parts == 2;
     }
@@ -422,6 +453,8 @@ static void set_shape(struct plan *p, const struct kv *kv, const struct plan_req
             width = max_int(width, q->draft[i].n_seen);
         if (q->tree)
             width = max_int(width, tree_depth(q->tree) + 1);
+        if (p->mode == PLAN_BLOCK)
+            width = max_int(width, q->n);
         cols = max_int(cols, div_up(kv_len_of(p->mode, q, &o->hook), kv->page_size));
         p->n_rows += q->n;
     }
@@ -474,6 +507,8 @@ void plan_build(struct plan *p, const struct kv *kv, enum plan_mode mode,
             draft_rows(p, kv, q, b, r);
         else if (mode == PLAN_FROZEN)
             frozen_rows(p, q, b, r);
+        else if (mode == PLAN_BLOCK)
+            block_rows(p, kv, q, b, r);
         else
             linear_rows(p, kv, q, b, r);
         r += q->n;

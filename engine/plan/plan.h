@@ -14,13 +14,16 @@
  *                   reads cells [first, prefix) through pages, its ancestors and itself through
  *                   expand
  *   draft           the same in the draft's pool, for the nodes of one tree level
+ *   block           row i of a draft's block has position prefix + i and writes cell prefix + i, in
+ *                   the draft's pool; reads cells [first, prefix) through pages, and through expand
+ *                   all cells of the block, or in causal layers those up to its own
  *   draft extend    like extend, in the draft's pool; slot i pairs target state i with token i + 1
  *   frozen          every row has position prefix - 1, reads cells [first, prefix - 1] of the
  *                   target's own pools through pages, and writes nothing
  * "first" is 0 in full layers and window_first() in sliding layers and in the layers of a draft
- * with kv->draft_window. If the window begins inside the
- * tree, the prefix part is empty (lo == hi) and the ancestors before the window are left out of the
- * tree part (kernels/window.h).
+ * with kv->draft_window; a window never hides cells of a row's own block. If the window begins
+ * inside the tree, the prefix part is empty (lo == hi) and the ancestors before the window are left
+ * out of the tree part (kernels/window.h).
  *
  * With two parts, extend rows read the new cells [prefix, position] through table[] and the cached
  * cells [first, prefix) through prefix[]; the two results are combined by log-sum-exp.
@@ -62,6 +65,7 @@ struct table {
     uint32_t epoch;    /* of the pool when the table was built */
     const void *base;  /* the memory behind the pool when the table was built */
     int window;        /* keys; 0: no window */
+    bool causal;       /* of a block: no row sees a later one */
     int page_size, n_cols, expand_w;
     int32_t *pages;    /* (n_req, n_cols) page table: page of each column, 0: released or none */
     int32_t *lo, *hi;  /* (n_rows) extents: cells read through pages */
@@ -126,6 +130,7 @@ struct plan_opts {
     bool draft_full;  /* the draft has full layers */
     int draft_window; /* of the draft's sliding layers, 0: none; in frozen mode: of their reads from
                          the target's swa pool. kv->draft_window is a window of all draft layers */
+    bool draft_causal[2]; /* of the draft's full and sliding layers, for blocks: struct draft */
     int parts;        /* of extend; 2: a table for the prefix and one for the new cells, else one */
     int cols, width; /* least numbers of columns and of expand columns of every table, so that plans
                         of different lengths have the same layout */

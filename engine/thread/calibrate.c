@@ -97,23 +97,29 @@ static bool run_target(struct scorer *s, struct lane *l, int32_t *choice, struct
 }
 
 /* Runs the head over slots [from, upto), which pair state i with token i + 1; *guess: its first
- * guess after the last one. */
-static bool run_head(struct scorer *s, struct lane *l, int from, int upto, int32_t *guess,
-                     struct err *e)
+ * guess after the last one. seq has the draft's cells alone. */
+static bool run_head(struct scorer *s, struct seq *seq, const struct ids *tok, int from, int upto,
+                     int32_t *guess, struct err *e)
 {
     struct runtime *r = &s->runtime;
     struct guess g = {0};
+    struct tree t;
     int32_t rows[TEXT_MAX];
-    struct plan_req req = {.seq = &l->seq, .n = upto - from, .token = l->tok.v + from + 1,
+    struct plan_req req = {.seq = seq, .n = upto - from, .token = tok->v + from + 1,
                            .draft_from = from};
+    struct drafting d = {seq, &g, 0, 1, &t, tok->v, upto + 1};
+    seq->committed = upto;
+    tree_init(&t, tok->v[upto]);
     for (int i = from; i < upto; i++)
         rows[i - from] = i;
-    if (!kv_reserve_draft(&r->kv, &l->seq, from, upto, e) ||
+    if (!kv_reserve_draft(&r->kv, seq, from, upto, e) ||
         !pass_prepare(&r->pass, PLAN_DRAFT_EXTEND, &req, 1, e))
         return false;
     head_extend(r->drafter->head, &r->pass, rows, &(int32_t){0}, 1, &g);
-    kv_commit_draft(&r->kv, &l->seq, upto);
-    *guess = g.token[0];
+    kv_commit_draft(&r->kv, seq, upto);
+    if (!drafter_grow(r->drafter, &r->pass, &d, 1, &(struct tree_shape){1, 1, 2}, e))
+        return false;
+    *guess = t.n > 1 ? t.token[1] : -1;
     return true;
 }
 
@@ -122,16 +128,19 @@ static bool score(struct scorer *s, int row, const struct ids *text, int first, 
                   struct err *e)
 {
     struct lane l = {.tap_row = -1};
+    struct seq seq = {0};
     int32_t choice[TEXT_MAX], guess;
     ids_cat(&l.tok, text->v, text->n);
     memcpy(s->runtime.drafter->head->taps.boundary, s->c->row[row].boundary,
            sizeof s->c->row[row].boundary);
-    bool ok = run_target(s, &l, choice, e) && (first == 0 || run_head(s, &l, 0, first, &guess, e));
+    bool ok = run_target(s, &l, choice, e) &&
+              (first == 0 || run_head(s, &seq, &l.tok, 0, first, &guess, e));
     *n = 0;
     for (int i = first; ok && i + 1 < text->n && at + *n < CALIB_TOKENS; i++) {
-        ok = !cancelled(s, e) && run_head(s, &l, i, i + 1, &guess, e);
+        ok = !cancelled(s, e) && run_head(s, &seq, &l.tok, i, i + 1, &guess, e);
         s->hit[row][at + (*n)++] = ok && guess == choice[i + 1];
     }
+    kv_drop(&s->runtime.kv, &seq);
     lane_free(&s->runtime, &l);
     return ok;
 }

@@ -150,7 +150,9 @@ static bool cycle(struct bench *b, struct subject *s, struct tree_shape shape, d
     if (ok) {
         int n = l.seq.committed;
         double bytes = bench_pass_bytes(b, r, shape.nodes, n, &hit);
-        if (drafter_owns_kv(r->drafter))
+        if (drafter_owns_kv(r->drafter) && r->drafter->head->w->block)
+            bytes += bench_draft_bytes(r, r->drafter->head->w->block, n, true);
+        else if (drafter_owns_kv(r->drafter))
             for (int i = 0; i < shape.steps; i++)
                 bytes += bench_draft_bytes(r, i ? shape.topk : 1, n, i == 0);
         const char *cut = models_quant_text(&s->quant);

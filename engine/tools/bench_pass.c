@@ -224,12 +224,34 @@ static void run_draft(struct bench *b, void *arg)
 {
     struct runtime *r = arg;
     struct head *d = r->drafter->head;
+    int rows = max_int(1, d->w->block - 1);
     (void)b;
-    d->ops->level(d, &r->pass.kp, 1, d->root, d->idx);
-    head_topk(d, 1, 1, d->ids, d->logp);
+    if (d->ops->block)
+        d->ops->block(d, &r->pass.kp, d->w->block, d->idx, rows);
+    else
+        d->ops->level(d, &r->pass.kp, 1, d->root, d->idx);
+    head_topk(d, rows, 1, d->ids, d->logp);
 }
 
-/* One row of a later level, behind a prompt that the draft followed. */
+/* Plans the pass that is timed: one row of a later level, or one block. */
+static bool plan_draft(struct runtime *r, struct lane *l, struct err *e)
+{
+    struct head *h = r->drafter->head;
+    int32_t which[MAX_BLOCK];
+    struct draft_row row = {.depth = 1, .cell = l->seq.drafted, .up = -1, .n_seen = 1,
+                            .seen = {l->seq.drafted}};
+    struct plan_req level = {.seq = &l->seq, .n = 1, .token = l->tok.v, .draft = &row, .levels = 1,
+                             .topk = 1},
+                    block = {.seq = &l->seq, .n = h->w->block, .token = l->tok.v};
+    for (int i = 0; i < MAX_BLOCK; i++)
+        which[i] = i + 1;
+    int32_t from = l->slot - 1;
+    h->w->block ? head_rows(h, which, h->w->block - 1) : head_rows(h, &from, 1);
+    return h->w->block ? pass_prepare(&r->pass, PLAN_BLOCK, &block, 1, e)
+                       : pass_prepare(&r->pass, PLAN_DRAFT, &level, 1, e);
+}
+
+/* One pass of the draft behind a prompt that the draft followed. */
 static bool draft_step(struct bench *b, struct subject *s, struct err *e)
 {
     struct runtime *r = &s->runtime;
@@ -243,21 +265,17 @@ static bool draft_step(struct bench *b, struct subject *s, struct err *e)
     struct work w = {.run = run_draft, .arg = r, .times = 1, .numbers = true,
                      .out = kbuf_at(r->drafter->head->logits, 0, vocab)};
     bool ok = bench_prompted(b, s, &l, s->usual, 1, e) &&
-              kv_reserve_draft(&r->kv, &l.seq, l.seq.drafted, l.seq.drafted + 1, e);
-    if (ok) {
-        struct draft_row row = {.depth = 1, .cell = l.seq.drafted, .up = -1, .n_seen = 1,
-                                .seen = {l.seq.drafted}};
-        struct plan_req req = {.seq = &l.seq, .n = 1, .token = l.tok.v, .draft = &row, .levels = 1,
-                               .topk = 1};
-        int32_t from = l.slot - 1;
-        head_rows(r->drafter->head, &from, 1);
-        ok = pass_prepare(&r->pass, PLAN_DRAFT, &req, 1, e) && bench_time(b, &w, &t, e);
-    }
+              kv_reserve_draft(&r->kv, &l.seq, l.seq.drafted,
+                               l.seq.drafted + max_int(1, r->drafter->head->w->block), e) &&
+              plan_draft(r, &l, e) && bench_time(b, &w, &t, e);
     if (ok) {
         int n = l.seq.drafted, ids = head_vocab(r->drafter->head);
-        snprintf(shape, sizeof shape, "%d cells, %d ids", n, ids);
+        int rows = max_int(1, r->drafter->head->w->block);
+        snprintf(shape, sizeof shape, rows > 1 ? "%d cells, %d ids, block of %d"
+                                               : "%d cells, %d ids",
+                 n, ids, rows);
         bench_tell(b, name, shape, &t,
-                   &(struct figure){bench_draft_bytes(r, 1, n, false), 0, t.ms * 1e3, "us"});
+                   &(struct figure){bench_draft_bytes(r, rows, n, false), 0, t.ms * 1e3, "us"});
     }
     lane_free(r, &l);
     return ok || err_prefix(e, "%s", name);

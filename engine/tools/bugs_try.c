@@ -507,7 +507,8 @@ static bool missing(const struct model *m, const struct draft *draft, enum bug b
         need = EAGLE;
     const char *what = !m->cfg.window ? "a model with sliding-window layers"
                        : need == SOME && !draft ? "a drafter (--draft DIR)"
-                       : need == EAGLE && drafter_kv_of(draft) != DRAFT_KV_OWN
+                       : need == EAGLE &&
+                               (!draft || drafter_kv_of(draft) != DRAFT_KV_OWN || draft->block)
                            ? "an EAGLE3 head (--draft DIR)"
                        : need == FROZEN && drafter_kv_of(draft) != DRAFT_KV_TARGET
                            ? "a frozen-KV drafter (--draft DIR)"

@@ -1,5 +1,5 @@
 /* golden_draft.c - the tensors of a draft with a head against its own reference: EAGLE3's states,
- * logits and trees, an assistant's recurrent steps. See golden_run.h. */
+ * logits and trees, DFlash's block and trees, an assistant's recurrent steps. See golden_run.h. */
 #include "engine/tools/golden_run.h"
 
 #include <stdio.h>
@@ -181,7 +181,7 @@ static bool check_trees(struct golden *b, struct runtime *r, struct lane *l, str
 {
     bool ok = true;
     for (int i = 0; i < st_count(st) && ok; i++) {
-        int nodes, depth, topk;
+        int nodes = 0, depth = 0, topk = 0;
         if (!tree_name(st_at(st, i)->name, &nodes, &depth, &topk))
             continue;
         struct tree t;
@@ -334,10 +334,97 @@ static bool check_assistant(struct golden *b, struct runtime *r, struct safetens
     return ok;
 }
 
-static bool check_eagle3(struct golden *b, struct runtime *r, struct safetensors *st, struct err *e)
+/* ---- DFlash ---------------------------------------------------------------------------------- */
+
+/* Makes cells of the reference's own fused states, as many at once as `chunk`. */
+static bool extend_block(struct golden *b, struct runtime *r, struct lane *l, const float *fused,
+                         int chunk, struct guess *guess, struct err *e)
+{
+    struct head *h = r->drafter->head;
+    int L = l->tok.n - 1, wide = head_tap_floats(h);
+    int32_t row[HEAD_BACKLOG];
+    bool ok = true;
+    CHECK(chunk <= HEAD_BACKLOG);
+    for (int i = 0, n; i < L && ok; i += n) {
+        n = min_int(chunk, L - i);
+        struct plan_req req = {.seq = &l->seq, .n = n, .token = l->tok.v + i + 1, .draft_from = i};
+        for (int k = 0; k < n; k++) {
+            row[k] = head_backlog_row(h, k);
+            head_put_tap(h, row[k], fused + mul64(i + k, wide));
+        }
+        ok = golden_goes_on(b, e) && kv_reserve_draft(&r->kv, &l->seq, i, i + n, e) &&
+             pass_prepare(&r->pass, PLAN_DRAFT_EXTEND, &req, 1, e);
+        if (ok)
+            head_extend(h, &r->pass, row, &(int32_t){0}, MAX_TOPK, guess);
+        if (ok)
+            kv_commit_draft(&r->kv, &l->seq, i + n);
+    }
+    return ok;
+}
+
+/* The block over these cells: its rows' states, and the logits of all rows but the first. */
+static bool run_block(struct golden *b, struct runtime *r, struct lane *l,
+                      const struct guess *guess, float *states, float *logits, struct err *e)
+{
+    struct head *h = r->drafter->head;
+    int B = h->w->block, V = head_vocab(h);
+    struct tree_shape shape = {B - 1, 1, B};
+    struct tree t;
+    tree_init(&t, l->tok.v[l->tok.n - 1]);
+    struct drafting d = {&l->seq, guess, 0, B - 1, &t, l->tok.v, l->tok.n};
+    l->seq.committed = l->seq.drafted; /* only the draft runs here */
+    bool ok = golden_goes_on(b, e) && drafter_grow(r->drafter, &r->pass, &d, 1, &shape, e);
+    l->seq.committed = 0;
+    for (int i = 0; i < B - 1 && ok; i++)
+        head_logits(h, i, logits + mul64(i, V));
+    if (ok)
+        head_states(h, B, states);
+    return ok;
+}
+
+/* In every chunking: one cell at once, some, all that the backlog holds. The bits are equal. */
+static bool check_block(struct golden *b, struct runtime *r, struct lane *l, struct safetensors *st,
+                        struct guess *guess, struct err *e)
+{
+    static const int chunks[] = {7, HEAD_BACKLOG, 1};
+    int L = l->tok.n - 1, wide = head_tap_floats(r->drafter->head), B = b->l.draft.block;
+    int V = head_vocab(r->drafter->head), H = b->l.draft.cfg.hidden;
+    size_t ns = (size_t)mul64(B, H) * 4, nl = (size_t)mul64(B - 1, V) * 4;
+    float *fused = golden_tensor(st, "fused_hidden", DT_F32, 2, (int64_t[]){L, wide}, e);
+    float *hidden = fused ? golden_tensor(st, "block.hidden", DT_F32, 2, (int64_t[]){B, H}, e)
+                          : NULL;
+    float *want = hidden ? golden_tensor(st, "block.logits", DT_F32, 2, (int64_t[]){B - 1, V}, e)
+                         : NULL;
+    float *states = xmalloc(2 * ns), *logits = xmalloc(2 * nl);
+    bool ok = want != NULL, same = true;
+    for (int i = 0; i < 3 && ok; i++) {
+        float *s = states + (i ? mul64(B, H) : 0), *g = logits + (i ? mul64(B - 1, V) : 0);
+        l->seq.drafted = 0;
+        ok = extend_block(b, r, l, fused, chunks[i], guess, e) &&
+             run_block(b, r, l, guess, s, g, e);
+        same = same && (i == 0 || (!memcmp(states, s, ns) && !memcmp(logits, g, nl)));
+    }
+    if (ok) {
+        check_error(&b->rep, "block states", "block states", compare(states, hidden, B, (size_t)H),
+                    "");
+        check_error(&b->rep, "block logits", "block logits",
+                    compare(logits, want, B - 1, (size_t)V), "");
+        check_line(&b->rep, same, "block chunks", same ? "bits equal" : "bits differ");
+    }
+    free(fused);
+    free(hidden);
+    free(want);
+    free(states);
+    free(logits);
+    return ok;
+}
+
+/* ---- heads with KV of their own -------------------------------------------------------------- */
+
+static bool check_own(struct golden *b, struct runtime *r, struct safetensors *st, struct err *e)
 {
     struct lane l = {.tap_row = -1};
-    struct guess guess;
+    struct guess guess = {0};
     int32_t *ids = golden_tensor(st, "input_ids", DT_I32, 1, (int64_t[]){b->ref.n}, e);
     int32_t *next = ids ? golden_tensor(st, "next_token", DT_I32, 1, (int64_t[]){1}, e) : NULL;
     bool ok = next != NULL;
@@ -349,7 +436,8 @@ static bool check_eagle3(struct golden *b, struct runtime *r, struct safetensors
         ids_add(&l.tok, next[0]);
         /* the lag rule counts committed tokens; here the reference stands in for the target */
         r->pass.check.level = CHECK_OFF;
-        ok = check_fused(b, r, st, e) && check_prefill(b, r, &l, st, &guess, e) &&
+        ok = check_fused(b, r, st, e) &&
+             (b->l.draft.block ? check_block : check_prefill)(b, r, &l, st, &guess, e) &&
              check_trees(b, r, &l, st, &guess, e);
         r->pass.check.level = CHECK_ON;
         lane_free(r, &l);
@@ -366,8 +454,7 @@ bool golden_head(struct golden *b, struct err *e)
     struct runtime r = {0};
     free(path);
     bool ok = st && golden_runtime(b, &r, 16, e) &&
-              (drafter_owns_kv(r.drafter) ? check_eagle3(b, &r, st, e)
-                                          : check_assistant(b, &r, st, e));
+              (drafter_owns_kv(r.drafter) ? check_own : check_assistant)(b, &r, st, e);
     runtime_close(&r);
     st_close(st);
     return ok;

@@ -1,4 +1,4 @@
-/* capture.c - finds the target's hidden states that an EAGLE3 head was trained on.
+/* capture.c - finds the target's hidden states that an EAGLE3 or DFlash head was trained on.
  *
  * Boundary b is the residual stream that enters layer b (b = n_layer: the output of the last
  * layer). Configs use two conventions that differ by one:
@@ -6,12 +6,15 @@
  *   eagle_aux_hidden_state_layer_ids at the top     boundary = id
  * Two published NVIDIA heads write boundaries in eagle_config: one list is recognised by an id that
  * no layer has (36 of 36 layers), the other by its exact value. Without a list the boundaries are
- * 2, n/2, n-3. A wrong list causes no error, only fewer accepted tokens, so capture_from tells
- * people where the list was found.
+ * 2, n/2, n-3. DFlash: below. A wrong list causes no error, only fewer accepted tokens, so
+ * capture_from tells people where the list was found.
  */
 #include "models/draft/draft.h"
 
+#include "models/checkpoint/safetensors.h"
+
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,7 +58,7 @@ static bool nested_are_boundaries(const struct capture_reading *r, int n_layer)
     return n_layer == 36 && r->n == 3 && !memcmp(r->id, long_context, sizeof long_context);
 }
 
-static void read_config(struct drafting *g, struct capture_reading *r)
+static void read_eagle3(struct drafting *g, struct capture_reading *r)
 {
     struct conf nested;
     int n_layer = g->target->cfg.n_layer;
@@ -77,17 +80,59 @@ static void read_config(struct drafting *g, struct capture_reading *r)
     r->from = "default (2, n/2, n-3)";
 }
 
-bool eagle3_captures(struct drafting *g, int n)
+/* DFlash: target_layer_ids, in dflash_config or at the top, are outputs of layers (boundary = id +
+ * 1); aux_hidden_state_layer_ids, of speculators, are boundaries. Without a list the n layers lie
+ * evenly between layer 1 and layer n_layer - 3, as in SGLang; one is the middle one. */
+static void read_dflash(struct drafting *g, struct capture_reading *r, int n)
+{
+    static const char *const ids = "target_layer_ids", *const aux = "aux_hidden_state_layer_ids";
+    struct conf own = g->top;
+    int n_layer = g->target->cfg.n_layer;
+    if (!conf_enter(&g->top, "dflash_config", &own) || !conf_has(&own, ids))
+        own = g->top;
+    r->shift = 1;
+    r->from = own.obj == g->top.obj ? "config (layer outputs, plus 1)"
+                                    : "dflash_config (layer outputs, plus 1)";
+    if (conf_has(&own, ids)) {
+        r->n = conf_ints(&own, ids, r->id, MAX_CAPTURE);
+    } else if (conf_has(&g->top, aux)) {
+        r->n = conf_ints(&g->top, aux, r->id, MAX_CAPTURE);
+        r->shift = 0;
+        r->from = "config (boundaries as written)";
+    } else {
+        r->from = "default (evenly spread layers)";
+        for (r->n = 0; r->n < n; r->n++)
+            r->id[r->n] = n == 1 ? n_layer / 2
+                                 : 1 + (int64_t)rint((double)r->n * (n_layer - 4) / (n - 1));
+    }
+}
+
+/* The number of states that fc concatenates; 0 and an error. */
+static int count_captures(struct drafting *g, const struct tensor *fc)
+{
+    int64_t t = g->target->cfg.hidden;
+    if (fc->n_dim == 2 && fc->dim[1] % t == 0 && fc->dim[1] >= t && fc->dim[1] <= MAX_CAPTURE * t)
+        return (int)(fc->dim[1] / t);
+    err_set(g->b.e, ERR_MODEL, "%s: the draft does not fit the target: tensor %s takes "
+            "%lld values, expected a few times the target's hidden_size %lld",
+            show_path(st_path(g->b.st, fc)).s, fc->name,
+            fc->n_dim == 2 ? (long long)fc->dim[1] : 0, (long long)t);
+    return 0;
+}
+
+static bool captures(struct drafting *g, const struct tensor *fc, bool dflash)
 {
     struct capture_reading r = {0};
-    int n_layer = g->target->cfg.n_layer;
+    int n_layer = g->target->cfg.n_layer, n = count_captures(g, fc);
+    if (n == 0)
+        return false;
     if (g->capture) {
         r.from = "given by the user";
         if (!parse_list(g->capture, &r))
             return err_set(g->b.e, ERR_USAGE, "captures \"%.60s\" are not a list such as 2,12,21",
                            show(g->capture).s);
     } else {
-        read_config(g, &r);
+        dflash ? read_dflash(g, &r, n) : read_eagle3(g, &r);
         if (!conf_ok(&g->top))
             return false;
     }
@@ -98,11 +143,21 @@ bool eagle3_captures(struct drafting *g, int n)
         int64_t b = r.id[i] + r.shift;
         if (b < 0 || b > n_layer)
             return err_set(g->b.e, ERR_MODEL, "%s: %s: boundary %lld (%s) is out of range, the "
-                           "target has 0 to %d", show_path(g->config_path).s, ids_key,
-                           (long long)b, r.from, n_layer);
+                           "target has 0 to %d", show_path(g->config_path).s,
+                           dflash ? "captured layers" : ids_key, (long long)b, r.from, n_layer);
         g->d->capture[i] = (int)b;
     }
     g->d->n_capture = n;
     snprintf(g->d->capture_from, sizeof g->d->capture_from, "%s", r.from);
     return true;
+}
+
+bool eagle3_captures(struct drafting *g, const struct tensor *fc)
+{
+    return captures(g, fc, false);
+}
+
+bool dflash_captures(struct drafting *g, const struct tensor *fc)
+{
+    return captures(g, fc, true);
 }

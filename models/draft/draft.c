@@ -15,10 +15,14 @@ static bool load_kind(struct drafting *g)
         return false;
     if (!strcmp(type, "gemma4_assistant") || !strcmp(type, "gemma4_unified_assistant"))
         return frozen_load(g);
+    if (binder_find(&g->b, roots, "hidden_norm.weight") ||
+        binder_find(&g->b, roots, "encoder.output_norm_enc.weight"))
+        return dflash_load(g);
     if (binder_find(&g->b, roots, "fc.weight"))
         return eagle3_load(g);
     return err_set(g->b.e, ERR_MODEL, "%s: neither an EAGLE3 head (no tensor fc.weight) nor a "
-                   "gemma4_assistant (model_type \"%.60s\")",
+                   "DFlash draft (no hidden_norm.weight) nor a gemma4_assistant (model_type "
+                   "\"%.60s\")",
                    show_path(st_path(g->b.st, NULL)).s, show(type).s);
 }
 
@@ -71,7 +75,8 @@ bool draft_each(struct draft *d, bool (*fn)(struct tensor *t, void *arg, struct 
 {
     bool tied = d->head.data && d->head.data == d->embed.data;
     struct tensor *own[] = {&d->fc,    &d->fc_b, &d->input_norm, &d->embed,     &d->norm,
-                            tied ? NULL : &d->head, &d->pre_proj,   &d->post_proj, &d->centroids};
+                            tied ? NULL : &d->head, &d->pre_proj,   &d->post_proj, &d->centroids,
+                            &d->context_norm};
     for (size_t i = 0; i < sizeof own / sizeof *own; i++)
         if (own[i] && !each_tensor(own[i], d->store, fn, arg, e))
             return false;

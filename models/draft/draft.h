@@ -1,4 +1,4 @@
-/* draft.h - declarations shared by draft.c and the loaders of the two kinds of drafts. */
+/* draft.h - declarations shared by draft.c and the loaders of the kinds of drafts. */
 #ifndef AERIE_MODELS_DRAFT_H
 #define AERIE_MODELS_DRAFT_H
 
@@ -20,11 +20,23 @@ struct drafting {
  * False and the binder's error on failure; memory allocated so far belongs to *g->d. */
 bool eagle3_load(struct drafting *g);
 bool frozen_load(struct drafting *g);
+bool dflash_load(struct drafting *g);
 
-/* Finds the boundaries of the target that an EAGLE3 head reads: sets capture, n_capture and
- * capture_from. n: the number of states that its fc concatenates. False and an error if the list
- * has another length or a boundary is out of range. */
-bool eagle3_captures(struct drafting *g, int n);
+/* Finds the boundaries of the target that a head reads whose fc concatenates captured states: sets
+ * capture, n_capture and capture_from. False and an error if fc takes another number of states than
+ * the list has, or a boundary is out of range. (EAGLE3's and DFlash's keys differ.) */
+bool eagle3_captures(struct drafting *g, const struct tensor *fc);
+bool dflash_captures(struct drafting *g, const struct tensor *fc);
+
+/* Of drafts that may share the target's embedding and head (fit.c): the prefixes of their names. */
+extern const char *const draft_roots[];
+/* Sets draft_vocab from the rows of lm_head and the config; `c` has the key, or none has. */
+void fit_vocab(struct drafting *g, const struct conf *c, const char *key);
+/* Checks widths and vocabularies against the target's, and which tensors the draft then needs.
+ * width: where target_hidden_size may stand. False and an error. */
+bool fit_target(struct drafting *g, const struct conf *width);
+/* Loads d2t, and checks it and t2d. False and an error. */
+bool fit_ids(struct drafting *g);
 
 /* Sets the error "CONFIG: the draft does not fit the target: WHAT is HAS, expected EXPECTED";
  * returns false. */

@@ -11,8 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const roots[] = {"", "model.", NULL};
-
 /* Tensors that are not loaded: copies of the target's that training frameworks leave in the
  * file. */
 static const char *const ignored[] = {"*rotary_emb.inv_freq", "verifier_*", "model.verifier_*",
@@ -44,10 +42,10 @@ static const char *layer_prefix(const struct binder *b, int i, char *out, size_t
 {
     static const char *const form[] = {"midlayer.%d.", "layers.%d.", "midlayer."};
     for (int f = i ? 1 : 2; f >= 0; f--)
-        for (int r = 0; roots[r]; r++) {
+        for (int r = 0; draft_roots[r]; r++) {
             char below[32];
             snprintf(below, sizeof below, form[f], i);
-            snprintf(out, room, "%s%s", roots[r], below);
+            snprintf(out, room, "%s%s", draft_roots[r], below);
             if (binder_find(b, (const char *const[]){out, NULL}, "self_attn.q_proj.weight"))
                 return out;
         }
@@ -108,8 +106,8 @@ static void configure_norms(struct drafting *g, const struct places *p, bool spe
     d->norm_before_residual = flag(p, key, false);
     d->norm_output = flag(p, "norm_output", false);
     static const char *const before_fc[] = {"norm_before_fc", "fc_norm", "use_aux_norm"};
-    bool has = binder_find(&g->b, roots, "input_norm.weight") ||
-               binder_find(&g->b, roots, "fc_norm.0.weight");
+    bool has = binder_find(&g->b, draft_roots, "input_norm.weight") ||
+               binder_find(&g->b, draft_roots, "fc_norm.0.weight");
     for (int i = 0; i < 3; i++)
         if (flag(p, before_fc[i], false) && !has)
             conf_refuse(place_of(p, before_fc[i]), before_fc[i], "is true, but the checkpoint has "
@@ -155,61 +153,6 @@ static void configure_block(struct drafting *g, struct arch *a)
     configure_rope(a);
 }
 
-static void configure_vocab(struct drafting *g, const struct places *p)
-{
-    struct draft *d = g->d;
-    const struct tensor *head = binder_find(&g->b, roots, "lm_head.weight");
-    const char *key =
-        conf_has(place_of(p, "draft_vocab_size"), "draft_vocab_size") ? "draft_vocab_size"
-                                                                      : "truncated_vocab_size";
-    int vocab = g->target->cfg.vocab;
-    bool rows_known = head && head->n_dim == 2 && head->dim[0] <= vocab;
-    d->draft_vocab = conf_int(place_of(p, key), key, rows_known ? head->dim[0] : vocab, 1, vocab);
-}
-
-/* ---- does it fit the target? ---- */
-
-static bool check_fit(struct drafting *g, const struct arch *a, const struct places *p)
-{
-    const struct config *t = &g->target->cfg;
-    static const char *const width = "target_hidden_size";
-    const struct conf *c = conf_has(place_of(p, width), width) ? place_of(p, width) : &a->c;
-    int hidden = conf_int(c, width, t->hidden, 1, 1 << 16);
-    if (!conf_ok(&g->top))
-        return false;
-    if (a->cfg->vocab != t->vocab)
-        return draft_misfit(g, "vocab_size", a->cfg->vocab, t->vocab);
-    if (hidden != t->hidden)
-        return draft_misfit(g, width, hidden, t->hidden);
-    bool own_embed = binder_find(&g->b, roots, "embed_tokens.weight");
-    bool own_head = binder_find(&g->b, roots, "lm_head.weight");
-    if (a->cfg->hidden != t->hidden && !own_embed)
-        return draft_misfit(g, "hidden_size (it has no embed_tokens.weight of its own)",
-                            a->cfg->hidden, t->hidden);
-    bool tied = a->cfg->tied && own_embed;
-    if (a->cfg->hidden != t->hidden && !own_head && !tied)
-        return draft_misfit(g, "hidden_size (it has no lm_head.weight of its own)",
-                            a->cfg->hidden, t->hidden);
-    if (g->d->draft_vocab != t->vocab && !own_head)
-        return draft_misfit(g, "draft_vocab_size (it has no lm_head.weight of its own)",
-                            g->d->draft_vocab, t->vocab);
-    return true;
-}
-
-/* Sets *n to the number of target states that fc concatenates. */
-static bool count_captures(struct drafting *g, int *n)
-{
-    const struct tensor *fc = binder_find(&g->b, roots, "fc.weight");
-    int64_t t = g->target->cfg.hidden;
-    if (fc->n_dim != 2 || fc->dim[1] % t || fc->dim[1] < t || fc->dim[1] > MAX_CAPTURE * t)
-        return err_set(g->b.e, ERR_MODEL, "%s: the draft does not fit the target: tensor %s takes "
-                       "%lld values, expected a few times the target's hidden_size %lld",
-                       show_path(st_path(g->b.st, fc)).s, fc->name,
-                       fc->n_dim == 2 ? (long long)fc->dim[1] : 0, (long long)t);
-    *n = (int)(fc->dim[1] / t);
-    return true;
-}
-
 static bool configure(struct drafting *g)
 {
     struct draft *d = g->d;
@@ -232,10 +175,13 @@ static bool configure(struct drafting *g)
     refuse_variants(&p);
     configure_norms(g, &p, speculators);
     configure_block(g, &a);
-    configure_vocab(g, &p);
+    const char *vocab = conf_has(place_of(&p, "draft_vocab_size"), "draft_vocab_size")
+                            ? "draft_vocab_size" : "truncated_vocab_size";
+    fit_vocab(g, place_of(&p, vocab), vocab);
     d->target_hidden = g->target->cfg.hidden;
-    int n = 0;
-    if (!check_fit(g, &a, &p) || !count_captures(g, &n) || !eagle3_captures(g, n))
+    const struct conf *own = place_of(&p, "target_hidden_size");
+    if (!fit_target(g, conf_has(own, "target_hidden_size") ? own : &a.c) ||
+        !eagle3_captures(g, binder_find(&g->b, draft_roots, "fc.weight")))
         return false;
     if (!rope_init(&d->cfg.rope[0], d->layer[0].head_dim, g->b.e))
         return err_prefix(g->b.e, "%s", show_path(g->config_path).s);
@@ -258,13 +204,13 @@ static void extents(struct drafting *g)
 /* Binds fc_norm.N, one per captured state, if the checkpoint has them. */
 static bool bind_fc_norms(struct drafting *g)
 {
-    if (!binder_find(&g->b, roots, "fc_norm.0.weight"))
+    if (!binder_find(&g->b, draft_roots, "fc_norm.0.weight"))
         return true;
     for (int i = 0; i < g->d->n_capture; i++) {
         char name[32];
         snprintf(name, sizeof name, "fc_norm.%d.weight", i);
         const struct tensor_spec spec[] = {{.name = name, .dim = {X_TARGET}}, {0}};
-        if (!binder_bind(&g->b, spec, roots, &g->d->fc_norm[i], NULL, 0))
+        if (!binder_bind(&g->b, spec, draft_roots, &g->d->fc_norm[i], NULL, 0))
             return false;
     }
     return true;
@@ -281,83 +227,6 @@ static bool bind_layer(struct drafting *g, int i)
            (i > 0 || binder_bind(&g->b, first_specs, prefix, l, l, i));
 }
 
-/* ---- the draft vocabulary ---- */
-
-/* Checks that t2d marks exactly the target ids to which d2t maps. */
-static bool check_t2d(struct drafting *g, const struct tensor *t, const uint8_t *mapped)
-{
-    int vocab = g->target->cfg.vocab;
-    const char *path = st_path(g->b.st, t);
-    if ((t->type != DT_BOOL && t->type != DT_U8) || t->bytes != (size_t)vocab)
-        return err_set(g->b.e, ERR_MODEL, "%s: tensor %s has %zu entries of type %s, expected %d "
-                       "of BOOL", show_path(path).s, show(t->name).s,
-                       t->bytes / (dtype_size(t->type) ? dtype_size(t->type) : 1),
-                       st_type(g->b.st, t), vocab);
-    uint8_t *mark = xmalloc((size_t)vocab);
-    bool ok = st_read(g->b.st, t, mark, g->b.e);
-    for (int i = 0; ok && i < vocab; i++)
-        if (!mark[i] != !mapped[i])
-            ok = err_set(g->b.e, ERR_MODEL, "%s: tensor %s %s target id %d, d2t %s",
-                         show_path(path).s, show(t->name).s, mark[i] ? "marks" : "does not mark", i,
-                         mapped[i] ? "maps to it" : "does not map to it");
-    free(mark);
-    return ok;
-}
-
-/* Reads d2t, which holds offsets: target id = draft id + d2t[draft id]. Sets mapped[target id]. */
-static bool map_ids(struct drafting *g, const struct tensor *t, uint8_t *mapped)
-{
-    struct draft *d = g->d;
-    int vocab = g->target->cfg.vocab;
-    int64_t *off = binder_read_ints(&g->b, t, d->draft_vocab, -vocab, vocab);
-    if (!off)
-        return false;
-    bool ok = true, ascending = true, same = d->draft_vocab == vocab;
-    d->d2t = xcalloc((size_t)d->draft_vocab, sizeof *d->d2t);
-    for (int i = 0; ok && i < d->draft_vocab; i++) {
-        int64_t id = i + off[i];
-        if (id < 0 || id >= vocab || mapped[id])
-            ok = err_set(g->b.e, ERR_MODEL, "%s: tensor %s maps draft id %d to target id %lld, %s",
-                         show_path(st_path(g->b.st, t)).s, show(t->name).s, i, (long long)id,
-                         id >= 0 && id < vocab ? "as it does an earlier one"
-                                               : "which the target does not have");
-        else
-            mapped[id] = 1;
-        d->d2t[i] = (int32_t)id;
-        ascending &= i == 0 || d->d2t[i] > d->d2t[i - 1];
-        same &= id == i;
-    }
-    free(off);
-    if (ok && same) {
-        free(d->d2t);
-        d->d2t = NULL;
-    }
-    if (ok && !ascending && !d->note)
-        d->note = xasprintf("%s: d2t is not in ascending order", show_path(d->dir).s);
-    return ok;
-}
-
-static bool load_vocab(struct drafting *g)
-{
-    const struct tensor *d2t = binder_find(&g->b, roots, "d2t");
-    const struct tensor *t2d = binder_find(&g->b, roots, "t2d");
-    int vocab = g->target->cfg.vocab;
-    if (!d2t && g->d->draft_vocab != vocab)
-        return err_set(g->b.e, ERR_MODEL, "%s: tensor d2t is missing, expected [%d "
-                       "(draft_vocab_size)]", show_path(st_path(g->b.st, NULL)).s,
-                       g->d->draft_vocab);
-    uint8_t *mapped = xcalloc((size_t)vocab, 1);
-    if (!d2t)
-        memset(mapped, 1, (size_t)vocab);
-    bool ok = (!d2t || map_ids(g, d2t, mapped)) && (!t2d || check_t2d(g, t2d, mapped));
-    if (d2t)
-        binder_mark_used(&g->b, d2t);
-    if (t2d)
-        binder_mark_used(&g->b, t2d);
-    free(mapped);
-    return ok;
-}
-
 /* ---- loading ---- */
 
 bool eagle3_load(struct drafting *g)
@@ -367,12 +236,12 @@ bool eagle3_load(struct drafting *g)
     if (!configure(g))
         return false;
     extents(g);
-    if (!binder_bind(&g->b, trunk, roots, d, NULL, 0) || !bind_fc_norms(g))
+    if (!binder_bind(&g->b, trunk, draft_roots, d, NULL, 0) || !bind_fc_norms(g))
         return false;
     for (int i = 0; i < d->cfg.n_layer; i++)
         if (!bind_layer(g, i))
             return false;
-    if (!load_vocab(g) || !binder_refuse_unused(&g->b, ignored) ||
+    if (!fit_ids(g) || !binder_refuse_unused(&g->b, ignored) ||
         !binder_load(&g->b, "draft", &g->config, &d->store, &d->bytes, d->sha, g->progress))
         return false;
     if (d->cfg.tied && d->embed.data && !d->head.data)

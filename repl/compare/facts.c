@@ -313,7 +313,9 @@ bool facts_unmet_needs(const struct backend_info *i, const struct settings *s, e
                                            [DRAFT_KV_OWN] = NEED_EAGLE3,
                                            [DRAFT_KV_TARGET] = NEED_FROZEN};
     struct bug_facts f = {.window = i->n_swa_layer > 0, .spec = s->spec,
-                          .draft = i->draft_kind ? draft[i->draft_kv] : NEED_NONE,
+                          .draft = !i->draft_kind ? NEED_NONE
+                                   : !strcmp(i->draft_kind, "dflash") ? NEED_DFLASH
+                                                                      : draft[i->draft_kv],
                           .topk = s->topk, .steps = s->steps, .nodes = s->nodes,
                           .page_size = i->page_size};
     return bug_needs(b, variant, &f, true, out);

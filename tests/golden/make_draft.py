@@ -14,7 +14,10 @@ Of an EAGLE3 head: input_ids [L], next_token [1], fused_hidden [L, n H] (the cap
 prefill.draft_hidden [L, h] (before the final norm), prefill.draft_logits [L, draft vocab], and for
 each tree tree_{nodes}_{depth}_{topk}.{draft_tokens, position_ids, tree_mask, retrieve_indices};
 depth counts forwards after the first top-k. Of an assistant: last_hidden, first_token, position,
-and draft_logits, draft_hidden, draft_tokens of five steps.
+and draft_logits, draft_hidden, draft_tokens of five steps. Of a DFlash draft: input_ids, next_token
+and fused_hidden as of EAGLE3, block.hidden [B, h] (before the final norm), block.logits [B - 1,
+draft vocab] of the rows behind the first, and the trees; where transformers has the same arithmetic
+(MuseGlimmerAssistantModel: full layers, no causal ones), both are compared before they are written.
 """
 import argparse
 import glob
@@ -54,6 +57,12 @@ CASES = {
     "eagle3-deep-b": ("qwen3-b", dict(
         hidden=40, layers=3, names="midlayer.N.", embed=True, fc_norm=True, norm_output=True,
         bias=True, capture=[0, 1, 2], ids="top", heads=5, kv=5, head_dim=8)),
+    "dflash-b": ("qwen3-b", dict(
+        dflash=True, block=6, layers=2, capture=[1, 2], heads=6, kv=2, ffn=56, names="layers.",
+        draft_vocab=None, head=False)),
+    "dflash-swa-b": ("gemma3-b", dict(
+        dflash=True, block=9, layers=3, capture=[1, 2, 3], heads=4, kv=4, head_dim=12, window=11,
+        sliding=[0, 2], draft_vocab=90, speculators=True, rope=YARN, names="layers.")),
     "assistant-moe-b": ("gemma4-moe-b", dict(assistant=True)),
     "assistant-unified-b": ("gemma4-unified-b", dict(assistant=True)),
 }
@@ -317,6 +326,138 @@ def make_eagle3(path, t, s, seed):
     write(path, eagle3_config(s, t), w, out)
 
 
+# ---- DFlash --------------------------------------------------------------------------------------
+
+def dflash_weights(s, t, g):
+    """As eagle3_weights(), with a norm behind fc and plain layers."""
+    s = dict(s, qk_norm=True)
+    w = eagle3_weights(s, t, g)
+    h, draw = s["hidden"] or t.hidden, torch.randn
+    for p, n in (("q", s["heads"]), ("k", s["kv"]), ("v", s["kv"])):  # layer 0 reads h, not 2 h
+        w[f"0.self_attn.{p}_proj.weight"] = (draw((n * s["head_dim"], h), generator=g) *
+                                             h ** -0.5).bfloat16()
+    w["hidden_norm.weight"] = w.pop("0.hidden_norm.weight")
+    return w
+
+
+class DFlash(Eagle3):
+    """A draft whose cells are made from the target's states, and one block over them."""
+
+    def __init__(self, s, t, w, d2t):
+        super().__init__(s, t, w, d2t)
+        self.scale = 1.0 if s["embed"] or "gemma" not in t.config["model_type"] else t.hidden ** 0.5
+
+    def cells_of(self, z, i, pos):
+        k, v = (self.linear(z, f"{i}.self_attn.{p}_proj").view(len(z), -1, self.s["head_dim"])
+                for p in "kv")
+        cos, sin = (x[0] for x in self.rotary(z, pos[None]))
+        return turn(self.norm(k, f"{i}.self_attn.k_norm"), cos, sin), v
+
+    def block(self, states, root, mask):
+        """states: the captured ones of every position. -> states of the rows before the last norm."""
+        P, B = len(states[0]), self.s["block"]
+        c = self.norm(self.linear(torch.cat(states, -1), "fc"), "hidden_norm")
+        pos, key = torch.arange(P, P + B), torch.arange(P + B)
+        x = self.embed[[root] + [mask] * (B - 1)] * self.scale
+        for i in range(self.s["layers"]):
+            y = self.norm(x, f"{i}.input_layernorm")
+            seen = torch.ones(B, P + B, dtype=torch.bool)
+            if i in self.s.get("sliding", ()):
+                apart = pos[:, None] - key[None]
+                seen = (apart >= 0) & (apart < self.s["window"])
+            k, v = (torch.cat(x) for x in zip(self.cells_of(c, i, torch.arange(P)),
+                                              self.cells_of(y, i, pos)))
+            q = self.linear(y, f"{i}.self_attn.q_proj").view(B, -1, self.s["head_dim"])
+            cos, sin = (z[0] for z in self.rotary(y, pos[None]))
+            q = turn(self.norm(q, f"{i}.self_attn.q_norm"), cos, sin)
+            o = attend(q, k, v, seen, self.s["head_dim"] ** -0.5)
+            x = x + self.linear(o, f"{i}.self_attn.o_proj")
+            y = self.norm(x, f"{i}.post_attention_layernorm")
+            y = F.silu(self.linear(y, f"{i}.mlp.gate_proj")) * self.linear(y, f"{i}.mlp.up_proj")
+            x = x + self.linear(y, f"{i}.mlp.down_proj")
+        return x
+
+
+def dflash_of_transformers(s, t, w, states, root, mask):
+    """The rows of the block after the last norm, by MuseGlimmerAssistantModel."""
+    config = transformers.MuseGlimmerAssistantConfig(
+        hidden_size=t.hidden, intermediate_size=s["ffn"], num_hidden_layers=s["layers"],
+        num_attention_heads=s["heads"], num_key_value_heads=s["kv"], head_dim=s["head_dim"],
+        rms_norm_eps=s["eps"], rope_parameters=dict(s["rope"]), block_size=s["block"],
+        layer_types=["full_attention"] * s["layers"], mask_token_id=mask,
+        target_layer_ids=[b - 1 for b in s["capture"]], attn_implementation="eager")
+    model = transformers.MuseGlimmerAssistantModel(config).eval()
+    names = {"fc.weight": "encoder.fc.weight", "hidden_norm.weight":
+             "encoder.output_norm_enc.weight", "norm.weight": "norm.weight"}
+    model.load_state_dict({names.get(k, "layers." + k): v.float() for k, v in w.items()})
+    P, B = len(states[0]), s["block"]
+    out = model(noise_embeds=t.embed[[root] + [mask] * (B - 1)][None],
+                context_hidden_states=torch.cat(states, -1)[None],
+                position_ids=torch.arange(P + B)[None])
+    return out.last_hidden_state[0]
+
+
+def grow_block(head, root, logits, nodes, depth, topk):
+    """The tree over rows of logits that do not depend on the path."""
+    top = logits.log_softmax(-1).topk(topk)
+    cand, front = [], [-1]
+    for level in range(depth + 1):
+        first = len(cand)
+        for c in front:
+            for t, p in zip(head.target_id(top.indices[level]), top.values[level]):
+                cand.append(dict(token=int(t), up=c, depth=level + 1,
+                                 score=(cand[c]["score"] if c >= 0 else 0) + float(p)))
+        best = torch.tensor([c["score"] for c in cand[first:]]).topk(topk).indices.tolist()
+        front = [first + b for b in best]
+    order = torch.tensor([c["score"] for c in cand], dtype=torch.float64).topk(nodes - 1).indices
+    node = {c: i + 1 for i, c in enumerate(sorted(order.tolist()))}
+    node[-1] = 0
+    return [dict(token=root, up=None, depth=0)] + [
+        dict(cand[c], up=node[cand[c]["up"]]) for c in sorted(node) if c >= 0]
+
+
+def dflash_config(s, t, mask):
+    kinds = ["sliding_attention" if i in s.get("sliding", ()) else "full_attention"
+             for i in range(s["layers"])]
+    c = eagle3_config(dict(s, ids=None, qk_norm=True), t)
+    inner = c.get("transformer_layer_config", c)
+    inner.update(model_type="qwen3", layer_types=kinds, sliding_window=s["window"] or None)
+    own = {k: v for k, v in inner.items() if not k.startswith(("norm_", "fc_norm", "draft_vocab"))}
+    if s["speculators"]:
+        return dict(architectures=["DFlashSpeculator"], speculators_model_type="dflash",
+                    block_size=s["block"], mask_token_id=mask, draft_vocab_size=s["draft_vocab"],
+                    aux_hidden_state_layer_ids=s["capture"], transformer_layer_config=own)
+    own.pop("target_hidden_size", None)
+    return dict(own, architectures=["DFlashDraftModel"], block_size=s["block"],
+                num_target_layers=t.n, dflash_config=dict(
+                    mask_token_id=mask, target_layer_ids=[b - 1 for b in s["capture"]]))
+
+
+def make_dflash(path, t, s, seed):
+    g = torch.Generator().manual_seed(seed)
+    w, vocab, mask = dflash_weights(s, t, g), len(t.embed), len(t.embed) - 3
+    kept = torch.randperm(vocab, generator=g)[:s["draft_vocab"] or vocab].sort().values
+    d2t = kept - torch.arange(len(kept)) if s["draft_vocab"] else None
+    head, root = DFlash(s, t, w, d2t), int(t.next)
+    states = [t.golden["hidden_states"][b] for b in s["capture"]]
+    x = head.block(states, root, mask)
+    if not s["window"] and not s["hidden"]:
+        theirs = dflash_of_transformers(s, t, w, states, root, mask)
+        assert (theirs - head.norm(x, "norm")).abs().max() < 1e-4, "transformers disagrees"
+    logits = head.logits(x[1:])
+    out = {"input_ids": t.ids.int(), "next_token": t.next.int(),
+           "fused_hidden": torch.cat(states, -1), "block.hidden": x, "block.logits": logits}
+    for nodes, depth, topk in [(s["block"], s["block"] - 2, 1)] + TREES:
+        if depth < s["block"] - 1:
+            tree = grow_block(head, root, logits, nodes, depth, topk)
+            out.update(tree_tensors(tree, f"tree_{nodes}_{depth}_{topk}"))
+    w = {published(k, s): v for k, v in w.items()}
+    if d2t is not None:
+        w["d2t"] = d2t
+        w["t2d"] = torch.zeros(vocab, dtype=torch.bool).index_fill(0, kept, True)
+    write(path, dflash_config(s, t, mask), w, out)
+
+
 # ---- the frozen-KV assistant ---------------------------------------------------------------------
 
 def target_kv(t):
@@ -488,7 +629,7 @@ def make(path, t, over, seed):
         return make_assistant(path, t, over, seed)
     s = {**PLAIN, **over}
     s["capture"] = s["capture"] or [2, t.n // 2, t.n - 3]
-    make_eagle3(path, t, s, seed)
+    (make_dflash if s.pop("dflash", False) else make_eagle3)(path, t, s, seed)
 
 
 def varied(t, r):

@@ -48,12 +48,12 @@ static bool shoot(struct shot *s, enum plan_mode mode, int parts)
 {
     struct world *w = s->w;
     bool draft = mode == PLAN_DRAFT;
-    s->n = w_batch(w, draft ? w_draft_level : mode == PLAN_DRAFT_EXTEND ? w_draft_behind : all_fit,
-                   s->which);
+    s->n = w_batch(w, draft || mode == PLAN_BLOCK ? w_draft_level : mode == PLAN_DRAFT_EXTEND
+                   ? w_draft_behind : all_fit, s->which);
     int got = 0;
     for (int k = 0; k < s->n; k++) {
         struct seq *q = &w->seq[s->which[k]];
-        int n = 2 + w_below(w, 5);
+        int n = mode == PLAN_BLOCK && got ? s->req[0].n : 2 + w_below(w, 5);
         struct plan_req *r = &s->req[got];
         *r = (struct plan_req){.seq = q, .n = mode == PLAN_DECODE ? 1 : n, .token = s->tok[got]};
         for (int i = 0; i < n; i++)
@@ -77,6 +77,8 @@ static bool shoot(struct shot *s, enum plan_mode mode, int parts)
             r->n = min_int(n, q->committed - q->drafted);
             r->draft_from = q->drafted;
             ok = w_reserve_draft(w, s->which[k], q->drafted, q->drafted + r->n);
+        } else if (mode == PLAN_BLOCK) {
+            ok = w_reserve_draft(w, s->which[k], q->drafted, q->drafted + r->n);
         } else if (mode != PLAN_FROZEN) {
             ok = w_reserve(w, s->which[k], q->committed + r->n);
         }
@@ -87,6 +89,8 @@ static bool shoot(struct shot *s, enum plan_mode mode, int parts)
     if (got == 0)
         return false;
     w->opts.parts = parts;
+    for (int k = 0; k < 2; k++)
+        w->opts.draft_causal[k] = w_below(w, 2);
     w->opts.list = got == 1 && w_below(w, 2) ? &list : NULL;
     plan_build(s->p, &w->kv, mode, s->req, got, &w->opts);
     listed += w->opts.list != NULL;
@@ -487,6 +491,52 @@ static struct mark *inner_mark(struct shot *s)
 M(strict_inner_token) { struct mark *m = inner_mark(s); return set(&m->token, m->token + 1); }
 M(strict_inner_unwritten) { return set(&inner_mark(s)->pos, -1); }
 
+static struct table *block_table(struct shot *s, bool causal)
+{
+    for (int i = 0, at = w_below(s->w, 2); i < 2; i++) {
+        struct table *t = &s->p->table[TABLE_DRAFT + (at + i) % 2];
+        if (t->used && t->causal == causal)
+            return t;
+    }
+    return NULL;
+}
+/* The row's cells end at its own, as in a causal layer. */
+M(block_cut)
+{
+    struct table *t = block_table(s, false);
+    return t && set(&t->n_expand[s->r], s->r - s->p->row0[s->b] + 1);
+}
+M(block_looks_ahead)
+{
+    struct table *t = block_table(s, true);
+    return t && s->r + 1 < s->p->row0[s->b + 1] && set(&t->n_expand[s->r], t->n_expand[s->r] + 1);
+}
+M(block_kind)
+{
+    struct table *t = block_table(s, w_below(s->w, 2));
+    bool other = t && !t->causal;
+    if (t)
+        poke(&t->causal, &other, sizeof other);
+    return t != NULL;
+}
+/* Two rows of the block change places in a row's sight: the same keys, in another order. */
+M(block_order)
+{
+    struct table *t = block_table(s, w_below(s->w, 2));
+    int32_t *v = t ? &t->expand[s->r * t->expand_w] : NULL, first = v ? *v : 0;
+    return t && t->n_expand[s->r] > 1 && set(v, v[1]) && set(v + 1, first);
+}
+M(block_window_slides)
+{
+    int row0 = s->p->row0[s->b];
+    for (int i = TABLE_DRAFT; i < N_TABLES; i++) {
+        struct table *t = &s->p->table[i];
+        if (t->used && s->r > row0 && set(&t->lo[s->r], t->lo[row0]))
+            return true;
+    }
+    return false;
+}
+
 #undef M
 
 #define LINE (1 << PLAN_EXTEND | 1 << PLAN_DECODE)
@@ -495,7 +545,8 @@ M(strict_inner_unwritten) { return set(&inner_mark(s)->pos, -1); }
 #define LEVEL (1 << PLAN_DRAFT)
 #define FOLLOW (1 << PLAN_DRAFT_EXTEND)
 #define STILL (1 << PLAN_FROZEN)
-#define WRITING (TARGET | LEVEL | FOLLOW)
+#define BLOCK (1 << PLAN_BLOCK)
+#define WRITING (TARGET | LEVEL | FOLLOW | BLOCK)
 #define ANY (WRITING | STILL)
 #define PARTS 256  /* extend in two parts */
 #define STRICT 512
@@ -508,14 +559,14 @@ static const struct mutation {
 } mutations[] = {
     {"prefix_len + 1", prefix_longer, ANY, "I9"},
     {"q_len - 1", rows_fewer, ANY, "I9"},
-    {"kv_len + 1", extent_longer, TARGET | FOLLOW | STILL, "I9"},
-    {"kv_len = prefix_len", extent_is_prefix, TARGET | FOLLOW, "I9"},
-    {"kv_len counts q_len twice", extent_twice, TARGET | FOLLOW, "I9"},
+    {"kv_len + 1", extent_longer, TARGET | FOLLOW | STILL | BLOCK, "I9"},
+    {"kv_len = prefix_len", extent_is_prefix, TARGET | FOLLOW | BLOCK, "I9"},
+    {"kv_len counts q_len twice", extent_twice, TARGET | FOLLOW | BLOCK, "I9"},
     {"row0 - 1", first_row_moved, ANY, "I9"},
     {"a row of another request", row_of_another, ANY, "I9"},
-    {"a position off by one", position_later, LINE | FOLLOW | STILL, "I9"},
+    {"a position off by one", position_later, LINE | FOLLOW | STILL | BLOCK, "I9"},
     {"a node's position off by one", position_later, TREE | LEVEL, "I13"},
-    {"a row follows itself", other_parent, LINE | FOLLOW | STILL, "I9"},
+    {"a row follows itself", other_parent, LINE | FOLLOW | STILL | BLOCK, "I9"},
     {"a node follows itself", other_parent, TREE | LEVEL, "I13"},
     {"another token", other_token, ANY, "I9"},
     {"another full page", full_page_foreign, TARGET | STILL, "I10"},
@@ -523,13 +574,13 @@ static const struct mutation {
     {"a full page in the swa table", swa_page_is_full_page, TARGET | STILL, "I4"},
     {"an swa page past the pool", swa_page_outside, TARGET | STILL, "I4"},
     {"swa page 0", swa_page_zero, TARGET | STILL, "I4"},
-    {"another draft page", draft_page_foreign, LEVEL | FOLLOW, "I10"},
-    {"draft page 0", draft_page_zero, LEVEL | FOLLOW, "I10"},
-    {"the draft's window one wider", draft_window_wider, LEVEL | FOLLOW, "I12"},
-    {"the draft's window off", draft_window_off, LEVEL | FOLLOW, "I12"},
+    {"another draft page", draft_page_foreign, LEVEL | FOLLOW | BLOCK, "I10"},
+    {"draft page 0", draft_page_zero, LEVEL | FOLLOW | BLOCK, "I10"},
+    {"the draft's window one wider", draft_window_wider, LEVEL | FOLLOW | BLOCK, "I12"},
+    {"the draft's window off", draft_window_off, LEVEL | FOLLOW | BLOCK, "I12"},
     {"a draft's own window past the draft's", draft_own_window_wider, LEVEL | FOLLOW, "I12"},
-    {"a draft row sees all", draft_row_unbounded, LEVEL | FOLLOW, "I12"},
-    {"a draft row's window one earlier", draft_window_moved, LEVEL | FOLLOW, "I12"},
+    {"a draft row sees all", draft_row_unbounded, LEVEL | FOLLOW | BLOCK, "I12"},
+    {"a draft row's window one earlier", draft_window_moved, LEVEL | FOLLOW | BLOCK, "I12"},
     {"a draft page released too early", draft_released_too_early, LEVEL | FOLLOW, "I5"},
     {"a column too few", too_few_columns, ANY, "I7"},
     {"lo + 1", begins_later, ANY, "I12"},
@@ -537,12 +588,17 @@ static const struct mutation {
     {"hi + 1", ends_later, ANY, "I12"},
     {"hi - 1", ends_earlier, ANY, "I12"},
     {"no window", no_window, TARGET | STILL, "I12"},
-    {"a node more than there is", one_node_more, TREE | LEVEL, "I7 I18"},
-    {"a node too few", one_node_less, TREE | LEVEL, "I18"},
+    {"a node more than there is", one_node_more, TREE | LEVEL | BLOCK, "I7 I18"},
+    {"a node too few", one_node_less, TREE | LEVEL | BLOCK, "I18"},
     {"fewer than no nodes", nodes_negative, ANY, "I7"},
-    {"the slot next to a node's", node_slot_next, TREE | LEVEL, "I4 I18"},
-    {"a node in the guard page", node_slot_guard, TREE | LEVEL, "I8"},
+    {"the slot next to a node's", node_slot_next, TREE | LEVEL | BLOCK, "I4 I18"},
+    {"a node in the guard page", node_slot_guard, TREE | LEVEL | BLOCK, "I8"},
     {"a sibling in a node's sight", sibling_seen, TREE | LEVEL, "I18"},
+    {"a row of a block sees it up to itself", block_cut, BLOCK, "I18"},
+    {"a causal row of a block looks ahead", block_looks_ahead, BLOCK, "I18"},
+    {"a block of the other kind of layers", block_kind, BLOCK, "I18"},
+    {"a block in another order", block_order, BLOCK, "I4 I18"},
+    {"a block's window stays at its first row", block_window_slides, BLOCK, "I12"},
     {"the slot next to the row's is written", writes_next, WRITING, "I4"},
     {"the guard page is written", writes_guard, WRITING, "I8"},
     {"two rows write one slot", writes_another_row, WRITING, "I4"},
@@ -577,7 +633,7 @@ static const struct mutation {
     {"the inverse map leads elsewhere", inverse_elsewhere, TARGET | STILL, "I4"},
     {"a window page released too early", released_too_early, TARGET | STILL, "I5 I4"},
     {"the sequence has moved on", committed_behind_plan, TARGET | STILL, "I9"},
-    {"the draft lags", draft_lags, LEVEL, "I14"},
+    {"the draft lags", draft_lags, LEVEL | BLOCK, "I14"},
     {"the draft is ahead", draft_ahead, FOLLOW, "I14"},
     {"the draft's last cell is of another text", draft_pair_of_another, FOLLOW, "I20"},
     {"a parent after its child", parent_after_child, TREE, "I13"},

@@ -16,7 +16,7 @@ static int below(int n)
 enum { LONGEST = 24 };
 
 struct setup {
-    int drafter; /* 0 none, 1, 2 EAGLE3 (2: with a window), 3 frozen KV, 4 n-gram */
+    int drafter; /* 0 none, 1, 2 EAGLE3 (2: with a window), 3 frozen KV, 4 n-gram, 5 DFlash */
     int chunk;
     struct tree_shape shape;
     bool hot;
@@ -30,7 +30,7 @@ static const struct tree_shape *shape_of(const struct setup *u)
 static struct setup random_setup(struct mock *m, struct runtime_shape *rt)
 {
     static const int page_sizes[] = {1, 4, 16, 64};
-    struct setup u = {.drafter = below(5), .chunk = 1 + below(20),
+    struct setup u = {.drafter = below(6), .chunk = 1 + below(20),
                       .shape = {1 + below(5), 1 + below(4), 2 + below(20)}, .hot = below(2)};
     int window = 1 + below(20);
     m->m.cfg.window = m->layer[0].window = m->layer[2].window = window;
@@ -38,6 +38,8 @@ static struct setup random_setup(struct mock *m, struct runtime_shape *rt)
         mock_frozen(m);
     else if (u.drafter == 4)
         m->d = (struct draft){.kind = "ngram"};
+    else if (u.drafter == 5)
+        mock_dflash(m, 0);
     else
         mock_eagle(m, u.drafter == 2 ? 7 : 0);
     *rt = (struct runtime_shape){.page_size = page_sizes[below(4)], .context = MOCK_MAX,

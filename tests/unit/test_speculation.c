@@ -76,6 +76,75 @@ static void test_greedy_speculation_equals_greedy_decoding(void **state)
     }
 }
 
+/* ---- blocks ---------------------------------------------------------------------------------- */
+
+/* The tree that the drafter grows where the lane stands. */
+static struct tree tree_of(struct runtime *r, struct lane *l, const struct tree_shape *s)
+{
+    struct err e = {0};
+    struct tree t;
+    tree_init(&t, l->tok.v[l->tok.n - 1]);
+    struct drafting d = {&l->seq, &l->guess, l->slot - 1, s->steps, &t, l->tok.v, l->tok.n};
+    assert_true(r->drafter->ops->ready(r->drafter, &d));
+    pass_begin_step(&r->pass);
+    must(drafter_grow(r->drafter, &r->pass, &d, 1, s, &e), &e);
+    return t;
+}
+
+/* A DFlash draft's cells depend on the committed tokens only: a lane that went there in cycles of
+ * every kind, over any pages, grows the tree that one pass over the whole text grows, bit for
+ * bit. */
+static void blocks_of(const char *target, const char *draft)
+{
+    static const struct tree_shape block[] = {{5, 1, 6}, {16, 1, 17}, {4, 3, 14}, {1, 8, 9}};
+    struct bed b[3];
+    for (int i = 0; i < 3; i++) {
+        bed_models(&b[i], target, draft);
+        bed_runtime(&b[i], &(struct runtime_shape){.page_size = page_sizes[i], .context = 128});
+    }
+    for (int i = 0; i < rounds(12, 36); i++) {
+        struct bed *x = &b[i % 3];
+        const struct tree_shape *s = &block[i / 3 % 4];
+        struct lane plain = {.tap_row = -1}, l = plain, once = plain;
+        l.how = plain.how = i % 2 ? (struct sampling){.temperature = 0.9f, .top_p = 1}
+                                  : (struct sampling){0};
+        l.seed = plain.seed = (uint64_t)i;
+        for (int k = 0; k < 9 + i; k++)
+            ids_add(&l.tok, (int32_t)(mix64((uint64_t)(i * 100 + k)) % 120));
+        ids_cat(&plain.tok, l.tok.v, l.tok.n);
+        lane_prompt(&x->r, &plain, 64, NULL);
+        lane_run(&x->r, &plain, 50, NULL);
+        lane_prompt(&x->r, &l, 1 + i % 7, s);
+        lane_run(&x->r, &l, 20, s);
+        lane_run(&x->r, &l, 9, &(struct tree_shape){0, 1, 1}); /* the drafter follows later */
+        lane_run(&x->r, &l, 21, s);
+        assert_int_equal(l.tok.n, plain.tok.n);
+        assert_memory_equal(l.tok.v, plain.tok.v, (size_t)l.tok.n * sizeof *l.tok.v);
+        struct runtime *r = &b[(i + 1) % 3].r;
+        ids_cat(&once.tok, l.tok.v, l.tok.n - 1);
+        lane_prompt(r, &once, 512, s);
+        once.tok.v[once.tok.n - 1] = l.tok.v[l.tok.n - 1]; /* sampled in l */
+        assert_int_equal(l.seq.drafted, once.seq.drafted);
+        struct tree a = tree_of(&x->r, &l, s), c = tree_of(r, &once, s);
+        assert_true(a.n > 1 && tree_digest(&a) == tree_digest(&c));
+        assert_memory_equal(a.q, c.q, (size_t)a.n * sizeof *a.q);
+        lane_free(&x->r, &plain);
+        lane_free(&x->r, &l);
+        lane_free(r, &once);
+    }
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(b[i].r.pass.check.violations, 0);
+        bed_close(&b[i]);
+    }
+}
+
+static void test_blocks_do_not_depend_on_how_their_context_came(void **state)
+{
+    (void)state;
+    blocks_of("tests/golden/qwen3-b", "tests/golden/dflash-b");
+    blocks_of("tests/golden/gemma3-b", "tests/golden/dflash-swa-b");
+}
+
 /* ---- sampling -------------------------------------------------------------------------------- */
 
 static void sample_run(struct runtime *r, struct lane *prompt, uint64_t seed, int n,
@@ -301,6 +370,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_greedy_speculation_equals_greedy_decoding),
+        cmocka_unit_test(test_blocks_do_not_depend_on_how_their_context_came),
         cmocka_unit_test(test_sampled_speculation_draws_what_plain_sampling_draws),
         cmocka_unit_test(test_a_window_of_the_draft_is_a_mask_of_its_keys),
         cmocka_unit_test(test_speculative_and_plain_samples_have_one_distribution),

@@ -1,0 +1,121 @@
+/* fit.c - whether a draft that reads captured states of the target fits it: widths, embedding, head
+ * and vocabulary. Shared by EAGLE3 and DFlash, whose embedding and head may be the target's.
+ */
+#include "models/draft/draft.h"
+#include "models/checkpoint/safetensors.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+const char *const draft_roots[] = {"", "model.", NULL};
+
+void fit_vocab(struct drafting *g, const struct conf *c, const char *key)
+{
+    const struct tensor *head = binder_find(&g->b, draft_roots, "lm_head.weight");
+    int vocab = g->target->cfg.vocab;
+    bool rows_known = head && head->n_dim == 2 && head->dim[0] <= vocab;
+    g->d->draft_vocab = conf_int(c, key, rows_known ? head->dim[0] : vocab, 1, vocab);
+}
+
+bool fit_target(struct drafting *g, const struct conf *width)
+{
+    const struct config *t = &g->target->cfg, *cfg = &g->d->cfg;
+    static const char *const key = "target_hidden_size";
+    int hidden = conf_int(width, key, t->hidden, 1, 1 << 16);
+    if (!conf_ok(&g->top))
+        return false;
+    if (cfg->vocab != t->vocab)
+        return draft_misfit(g, "vocab_size", cfg->vocab, t->vocab);
+    if (hidden != t->hidden)
+        return draft_misfit(g, key, hidden, t->hidden);
+    bool own_embed = binder_find(&g->b, draft_roots, "embed_tokens.weight");
+    bool own_head = binder_find(&g->b, draft_roots, "lm_head.weight");
+    if (cfg->hidden != t->hidden && !own_embed)
+        return draft_misfit(g, "hidden_size (it has no embed_tokens.weight of its own)",
+                            cfg->hidden, t->hidden);
+    bool tied = cfg->tied && own_embed;
+    if (cfg->hidden != t->hidden && !own_head && !tied)
+        return draft_misfit(g, "hidden_size (it has no lm_head.weight of its own)",
+                            cfg->hidden, t->hidden);
+    if (g->d->draft_vocab != t->vocab && !own_head)
+        return draft_misfit(g, "draft_vocab_size (it has no lm_head.weight of its own)",
+                            g->d->draft_vocab, t->vocab);
+    return true;
+}
+
+/* ---- the draft vocabulary ---- */
+
+/* Checks that t2d marks exactly the target ids to which d2t maps. */
+static bool check_t2d(struct drafting *g, const struct tensor *t, const uint8_t *mapped)
+{
+    int vocab = g->target->cfg.vocab;
+    const char *path = st_path(g->b.st, t);
+    if ((t->type != DT_BOOL && t->type != DT_U8) || t->bytes != (size_t)vocab)
+        return err_set(g->b.e, ERR_MODEL, "%s: tensor %s has %zu entries of type %s, expected %d "
+                       "of BOOL", show_path(path).s, show(t->name).s,
+                       t->bytes / (dtype_size(t->type) ? dtype_size(t->type) : 1),
+                       st_type(g->b.st, t), vocab);
+    uint8_t *mark = xmalloc((size_t)vocab);
+    bool ok = st_read(g->b.st, t, mark, g->b.e);
+    for (int i = 0; ok && i < vocab; i++)
+        if (!mark[i] != !mapped[i])
+            ok = err_set(g->b.e, ERR_MODEL, "%s: tensor %s %s target id %d, d2t %s",
+                         show_path(path).s, show(t->name).s, mark[i] ? "marks" : "does not mark", i,
+                         mapped[i] ? "maps to it" : "does not map to it");
+    free(mark);
+    return ok;
+}
+
+/* Reads d2t, which holds offsets: target id = draft id + d2t[draft id]. Sets mapped[target id]. */
+static bool map_ids(struct drafting *g, const struct tensor *t, uint8_t *mapped)
+{
+    struct draft *d = g->d;
+    int vocab = g->target->cfg.vocab;
+    int64_t *off = binder_read_ints(&g->b, t, d->draft_vocab, -vocab, vocab);
+    if (!off)
+        return false;
+    bool ok = true, ascending = true, same = d->draft_vocab == vocab;
+    d->d2t = xcalloc((size_t)d->draft_vocab, sizeof *d->d2t);
+    for (int i = 0; ok && i < d->draft_vocab; i++) {
+        int64_t id = i + off[i];
+        if (id < 0 || id >= vocab || mapped[id])
+            ok = err_set(g->b.e, ERR_MODEL, "%s: tensor %s maps draft id %d to target id %lld, %s",
+                         show_path(st_path(g->b.st, t)).s, show(t->name).s, i, (long long)id,
+                         id >= 0 && id < vocab ? "as it does an earlier one"
+                                               : "which the target does not have");
+        else
+            mapped[id] = 1;
+        d->d2t[i] = (int32_t)id;
+        ascending &= i == 0 || d->d2t[i] > d->d2t[i - 1];
+        same &= id == i;
+    }
+    free(off);
+    if (ok && same) {
+        free(d->d2t);
+        d->d2t = NULL;
+    }
+    if (ok && !ascending && !d->note)
+        d->note = xasprintf("%s: d2t is not in ascending order", show_path(d->dir).s);
+    return ok;
+}
+
+bool fit_ids(struct drafting *g)
+{
+    const struct tensor *d2t = binder_find(&g->b, draft_roots, "d2t");
+    const struct tensor *t2d = binder_find(&g->b, draft_roots, "t2d");
+    int vocab = g->target->cfg.vocab;
+    if (!d2t && g->d->draft_vocab != vocab)
+        return err_set(g->b.e, ERR_MODEL, "%s: tensor d2t is missing, expected [%d "
+                       "(draft_vocab_size)]", show_path(st_path(g->b.st, NULL)).s,
+                       g->d->draft_vocab);
+    uint8_t *mapped = xcalloc((size_t)vocab, 1);
+    if (!d2t)
+        memset(mapped, 1, (size_t)vocab);
+    bool ok = (!d2t || map_ids(g, d2t, mapped)) && (!t2d || check_t2d(g, t2d, mapped));
+    if (d2t)
+        binder_mark_used(&g->b, d2t);
+    if (t2d)
+        binder_mark_used(&g->b, t2d);
+    free(mapped);
+    return ok;
+}
