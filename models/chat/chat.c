@@ -86,13 +86,16 @@ static void system_turn(struct render *r, const struct message *m)
     const struct chat *c = r->c;
     const int32_t mark = c->think_mark;
     bool think = r->style->think == THINK && mark >= 0;
-    if (!m && !c->system_default && !c->date_lines && !think)
+    bool tags = r->style->tools && c->format->tools == TOOLS_TAGS;
+    if (!m && !c->system_default && !c->date_lines && !think && !tags)
         return;
     begin_message(r, ROLE_SYSTEM);
     if (think) {
         put_ids(r, &mark, 1);
         put_str(r, "\n");
     }
+    if (r->style->tools && c->format->tools == TOOLS_LLAMA)
+        put_str(r, "Environment: ipython\n");
     if (c->date_lines) {
         put_str(r, "Cutting Knowledge Date: December 2023\nToday Date: ");
         put_date(r, c->date, 3);
@@ -104,6 +107,10 @@ static void system_turn(struct render *r, const struct message *m)
         put_str(r, c->system_suffix);
     if (!m && c->system_default)
         put_str(r, c->system_default);
+    if (tags) {
+        put_str(r, m || c->system_default ? "\n\n" : "");
+        put_tools(r);
+    }
     end_message(r, ROLE_SYSTEM);
 }
 
@@ -116,14 +123,28 @@ static bool turn_conversation(struct render *r, const struct message *m, int n)
     put_mark(r, MARK_BOS);
     if (f->system == SYSTEM_TURN)
         (f->system_turn ? f->system_turn : system_turn)(r, system);
+    bool told = !r->style->tools || f->tools != TOOLS_LLAMA;
     for (int i = system ? 1 : 0; i < n; i++) {
+        int results = 0;
+        while (i + results < n && m[i + results].role == ROLE_TOOL)
+            results++;
+        if (results) {
+            put_results(r, m + i, results);
+            i += results - 1;
+            continue;
+        }
         begin_message(r, m[i].role);
+        if (!told && m[i].role == ROLE_USER)
+            put_tools(r);
+        told |= m[i].role == ROLE_USER;
         if (system && f->system == SYSTEM_PREPEND && i == 1) {
             put_text(r, system->text, strlen(system->text));
             put_str(r, "\n\n");
         }
         if (m[i].role == ROLE_ASSISTANT)
             put_reply(r, &m[i]);
+        if (m[i].role == ROLE_ASSISTANT)
+            put_calls(r, &m[i]);
         else
             put_text(r, m[i].text, strlen(m[i].text));
         end_message(r, m[i].role);
@@ -184,7 +205,7 @@ bool chat_fits(const struct chat *c, const char *what, const struct message *m, 
  * if the format requires it. */
 static bool check_order(const struct chat *c, const struct message *m, int n, struct err *e)
 {
-    static const char *const name[] = {"system", "user", "assistant"};
+    static const char *const name[] = {"system", "user", "assistant", "tool"};
     if (n == 0 || (n == 1 && m[0].role == ROLE_SYSTEM))
         return err_set(e, ERR_USAGE, "there is no message to reply to");
     int first = m[0].role == ROLE_SYSTEM;
@@ -193,6 +214,9 @@ static bool check_order(const struct chat *c, const struct message *m, int n, st
             return err_set(e, ERR_USAGE, "message %d has no text", i + 1);
         if (i && m[i].role == ROLE_SYSTEM)
             return err_set(e, ERR_USAGE, "message %d: a system message must be the first", i + 1);
+        if ((m[i].role == ROLE_TOOL || m[i].calls) && c->format->tools == TOOLS_NONE)
+            return err_set(e, ERR_USAGE, "message %d: the model's chat format, %s, has no tools",
+                           i + 1, c->format->name);
         enum role want = (i - first) % 2 ? ROLE_ASSISTANT : ROLE_USER;
         if (c->format->alternate && i >= first && m[i].role != want)
             return err_set(e, ERR_USAGE, "message %d is of role %s; the %s format expects %s here",
@@ -257,6 +281,8 @@ void chat_style_effort(struct chat_style *s, const char *effort)
 bool chat_has_style(const struct chat *c, const struct chat_style *s, struct err *e)
 {
     const struct format *f = c->format;
+    if (s->tools && f->tools == TOOLS_NONE)
+        return err_set(e, ERR_USAGE, "the model's chat format, %s, has no tools", f->name);
     bool always = f->think == THINK_HARMONY;
     bool never = f->think == THINK_NONE || f->think == THINK_CHANNEL;
     if (s->effort && !f->effort)

@@ -8,10 +8,12 @@
 #ifndef AERIE_CHAT_H
 #define AERIE_CHAT_H
 
+#include <jansson.h>
+
 #include "models/models.h"
 #include "models/tokenizer/tokenizer.h"
 
-enum role { ROLE_SYSTEM, ROLE_USER, ROLE_ASSISTANT };
+enum role { ROLE_SYSTEM, ROLE_USER, ROLE_ASSISTANT, ROLE_TOOL };
 enum channel { CHAN_FINAL, CHAN_ANALYSIS, CHAN_COMMENTARY };
 
 struct message {
@@ -20,6 +22,8 @@ struct message {
     struct ids ids; /* a reply's generated ids, stop token included. Formats that send generated ids
                        back use them verbatim; empty: text is encoded. A reply that does not end in
                        the format's end token was interrupted; the end token is added. */
+    const json_t *calls; /* of a reply: [{"name": NAME, "arguments": OBJECT}, ...], or NULL */
+    const char *name;    /* of a message of role tool: the function whose result `text` is */
 };
 
 struct chat;
@@ -45,6 +49,8 @@ bool chat_set_date(struct chat *c, const char *date, struct err *e);
 struct chat_style {
     const char *effort; /* reasoning_effort; NULL: the template's own. Live while it is used */
     enum { THINK_AS_EVER, THINK_NOT, THINK } think; /* enable_thinking */
+    const json_t *tools; /* functions that the reply may call, as OpenAI's "tools"; NULL: none. Each
+                            has a name. Live while it is used */
 };
 /* Sets the style to an effort as APIs name it: "none" is no thinking, NULL the template's own. The
  * text is not copied. */
@@ -71,8 +77,8 @@ bool chat_render_in(const struct chat *c, const struct chat_style *s, const stru
 /* The ids that end a reply: the format's, then the config's and the GGUF's. Returns how many. */
 int chat_stops(const struct chat *c, int32_t out[MAX_STOP]);
 
-/* Tokens around the messages of a format that has messages within a reply (harmony); false: this one
- * has not. */
+/* Tokens around the messages of a format that has messages within a reply (harmony); false: this
+ * one has not. */
 struct chat_marks {
     int32_t channel, message, end, start;
 };
@@ -89,10 +95,19 @@ struct chat_reader {
      * in the order in which they came; text that is appended has successive numbers. */
     size_t came, shown; /* the bytes so far; the number behind the text appended last */
     struct ids *ends;   /* the caller's, or NULL: gets the number behind each token pushed */
+    char to[80];        /* the function that the message calls, of formats that say so in the
+                           header; "": none */
 };
 void chat_reader_init(struct chat_reader *r, const struct chat *c);
 /* After init: the reply follows this prompt, in whose last lines a thought may have begun. */
 void chat_reader_follow(struct chat_reader *r, const struct ids *prompt);
+/* How a call of a function is written in a reply: open NAME middle ARGUMENTS close; between: what
+ * separates calls, NULL: a reply has one at most. */
+struct chat_call_form {
+    const char *open, *middle, *close, *between;
+};
+bool chat_call_form(const struct chat *c, struct chat_call_form *out); /* false: there are none */
+
 /* Appends to out the visible text that one more token completes, and sets *channel to that text's
  * channel. Stop tokens and format tokens append nothing. */
 void chat_reader_push(struct chat_reader *r, int id, struct buf *out, enum channel *channel);
@@ -103,5 +118,25 @@ void chat_reader_end(struct chat_reader *r, struct buf *out);
  * 0: from 0 on). *ends is empty before a text begins, and r->ends is not NULL. */
 void chat_reader_spans(const struct chat_reader *r, size_t at, size_t n, int *first,
                        struct ids *ends);
+
+/* Separates the calls of functions from the text of a reply that may call some. */
+struct tool_call {
+    char *name, *arguments; /* JSON */
+};
+struct call_reader {
+    const struct chat *chat;
+    struct buf held;
+    bool inside, plain; /* inside a call; the reply is text */
+    char to[80];
+    struct tool_call *call; /* (n) complete */
+    int n;
+};
+void call_reader_init(struct call_reader *x, const struct chat *c);
+/* n bytes of text that r has just given for the channel: appends to out what is no call. */
+void call_reader_push(struct call_reader *x, const struct chat_reader *r, enum channel channel,
+                      const char *text, size_t n, struct buf *out);
+/* The reply has ended: what is held is a call, or text. */
+void call_reader_end(struct call_reader *x, struct buf *out);
+void call_reader_free(struct call_reader *x);
 
 #endif

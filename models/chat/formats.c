@@ -18,6 +18,7 @@ const struct format chat_formats[] = {
         .before = "\n",
         .after = "\n",
         .think = THINK_TAGS,
+        .tools = TOOLS_TAGS,
         .switches = true,
         .template_texts = true,
         .known = {"872be49dbb638044ad01b60388f48d469ff2980e5f0dccdc22ec907db54d0788"}, /* SmolLM2 */
@@ -73,6 +74,7 @@ const struct format chat_formats[] = {
         .before = "",
         .after = "",
         .think = THINK_HARMONY,
+        .tools = TOOLS_HARMONY,
         .effort = "medium",
         .conversation = harmony_conversation,
     },
@@ -150,6 +152,7 @@ const struct format chat_formats[] = {
         .role = {"system", "user", "assistant"},
         .before = "\n\n",
         .after = "",
+        .tools = TOOLS_LLAMA,
         .think = THINK_TAGS,
         .trim = true,
     },

@@ -6,6 +6,8 @@
  */
 #include "models/chat/parts.h"
 
+#include <stdlib.h>
+
 static const char assistant[] = "assistant";
 
 static void put_header(struct render *r, const char *role, const char *channel)
@@ -30,6 +32,8 @@ static void system_message(struct render *r)
     put_str(r, r->style->effort ? r->style->effort : c->format->effort);
     put_str(r, "\n\n# Valid channels: analysis, commentary, final. Channel must be included for "
                "every message.");
+    if (r->style->tools)
+        put_str(r, "\nCalls to these tools must go to the commentary channel: 'functions'.");
     put_mark(r, MARK_CLOSE);
 }
 
@@ -106,11 +110,78 @@ static void put_reply_messages(struct render *r, const struct ids *ids)
     }
 }
 
+/* The caller's instructions and the functions. system: NULL if there are no instructions. */
+static void developer_message(struct render *r, const struct message *system)
+{
+    put_header(r, r->c->format->role[ROLE_SYSTEM], NULL);
+    if (system) {
+        put_str(r, "# Instructions\n\n");
+        put_text(r, system->text, strlen(system->text));
+        put_str(r, "\n\n");
+    }
+    put_namespace(r);
+    put_mark(r, MARK_CLOSE);
+}
+
+/* A reply that calls a function: its text is a thought, which is left out once a reply without
+ * calls follows. */
+static void put_call(struct render *r, const struct message *m, int n)
+{
+    const json_t *call = json_array_get(m->calls, 0);
+    const char *name = json_string_value(json_object_get(call, "name"));
+    char *arguments = json_dumps(json_object_get(call, "arguments"), 0);
+    bool answered = false;
+    for (int i = 1; i < n; i++)
+        answered |= m[i].role == ROLE_ASSISTANT && !m[i].calls;
+    if (m->text && *m->text && !answered) {
+        put_header(r, assistant, "analysis");
+        put_text(r, m->text, strlen(m->text));
+        put_mark(r, MARK_CLOSE);
+    }
+    put_mark(r, MARK_OPEN);
+    put_str(r, "assistant to=functions.");
+    put_str(r, name ? name : "");
+    put_mark(r, MARK_CHANNEL);
+    put_str(r, "commentary json");
+    put_mark(r, MARK_MID);
+    put_str(r, arguments ? arguments : "{}");
+    put_mark(r, MARK_CALL);
+    free(arguments);
+}
+
+static void put_result(struct render *r, const struct message *m)
+{
+    json_t *text = json_string(m->text);
+    char *quoted = json_dumps(text, JSON_ENCODE_ANY);
+    put_mark(r, MARK_OPEN);
+    put_str(r, "functions.");
+    put_str(r, m->name ? m->name : "");
+    put_str(r, " to=assistant");
+    put_mark(r, MARK_CHANNEL);
+    put_str(r, "commentary");
+    put_mark(r, MARK_MID);
+    put_str(r, quoted ? quoted : "\"\"");
+    put_mark(r, MARK_CLOSE);
+    free(quoted);
+    json_decref(text);
+}
+
 bool harmony_conversation(struct render *r, const struct message *m, int n)
 {
     system_message(r);
+    if (r->style->tools)
+        developer_message(r, m[0].role == ROLE_SYSTEM ? m : NULL);
     for (int i = 0; i < n; i++) {
         const char *text = m[i].text ? m[i].text : "";
+        if (m[i].role == ROLE_SYSTEM && r->style->tools)
+            continue;
+        if (m[i].role == ROLE_TOOL || m[i].calls) {
+            if (m[i].calls)
+                put_call(r, &m[i], n - i);
+            else
+                put_result(r, &m[i]);
+            continue;
+        }
         if (m[i].role == ROLE_ASSISTANT && m[i].ids.n) {
             put_reply_messages(r, &m[i].ids);
             continue;
@@ -140,6 +211,20 @@ static enum channel channel_of(const struct buf *header)
     return at && strncmp(at + 1, "commentary", 10) == 0 ? CHAN_COMMENTARY : CHAN_FINAL;
 }
 
+/* The function that a header names as its recipient. */
+static void read_recipient(struct chat_reader *r)
+{
+    static const char word[] = "to=functions.";
+    const char *at = r->held.n ? memmem(r->held.p, r->held.n, word, sizeof word - 1) : NULL;
+    size_t n = 0;
+    r->to[0] = '\0';
+    if (!at)
+        return;
+    for (at += sizeof word - 1; n < sizeof r->to - 1 && at[n] > ' '; n++)
+        r->to[n] = at[n];
+    r->to[n] = '\0';
+}
+
 static void hold_header(struct chat_reader *r, int id, struct buf *out)
 {
     size_t n;
@@ -162,6 +247,7 @@ void harmony_push(struct chat_reader *r, int id, struct buf *out)
     bool header = r->state != IN_TEXT;
     if (id == c->mark[MARK_MID] && header) {
         r->channel = channel_of(&r->held);
+        read_recipient(r);
         r->state = IN_TEXT;
         buf_clear(&r->held);
     } else if (id == c->mark[MARK_OPEN] || ends_message(c, id)) {

@@ -27,6 +27,15 @@ enum think_kind {
     THINK_HARMONY, /* messages of their own, whose header names the channel "analysis" */
 };
 
+/* How functions are described and called. */
+enum tools_kind {
+    TOOLS_NONE,
+    TOOLS_TAGS,    /* in the system turn; <tool_call>\n{"name": ..., "arguments":
+                      ...}\n</tool_call> */
+    TOOLS_LLAMA,   /* in the first user message; {"name": ..., "parameters": ...} */
+    TOOLS_HARMONY, /* in the developer message; messages of their own */
+};
+
 /* Whether replies that are sent back begin with the empty thought. */
 enum thought_back { THOUGHT_NEVER, THOUGHT_IF_OFF, THOUGHT_ALWAYS };
 
@@ -44,6 +53,7 @@ enum mark {
     MARK_ASSISTANT = MARK_MID,
     MARK_SYSTEM = MARK_CHANNEL,
     MARK_SYSTEM_END = MARK_CHANNEL_END,
+    MARK_CALL = MARK_CHANNEL_END + 2, /* harmony's <|call|> */
     MARK_STOP = MARK_CHANNEL_END + 1, /* further tokens that end a reply; those not in the
                                          vocabulary are ignored */
     MARK_STOP_LAST = MAX_MARK - 1,
@@ -73,6 +83,7 @@ struct format {
     enum thought_back back;
     /* renders the system turn and sets render's quiet; NULL: system_turn() */
     void (*system_turn)(struct render *r, const struct message *m);
+    enum tools_kind tools;
     bool alternate;      /* user and assistant messages must alternate */
     bool trim;           /* white space around texts is removed */
     bool template_texts; /* default system prompts are read from the template in the folder */
@@ -133,6 +144,13 @@ void chat_read_template(struct chat *c, const struct model *m);
 
 /* "2025-06-28" as "28 June 2025", or with `letters` 3 as "28 Jun 2025". */
 void put_date(struct render *r, const char *date, int letters);
+
+/* tools.c: what the system turn, or the first user message, says of functions; the calls of a
+ * reply; the results of n calls, as a turn. */
+void put_tools(struct render *r);
+void put_calls(struct render *r, const struct message *m);
+void put_results(struct render *r, const struct message *m, int n);
+void put_namespace(struct render *r); /* harmony's */
 
 void smollm_system(struct render *r, const struct message *m);
 

@@ -1,270 +1,11 @@
-/* grammar.c - rules and their alternatives, those of JSON, and a whole grammar. See grammar.h. */
+/* grammar.c - a whole grammar: what precedes the text, calls of functions, and what can be spelled.
+ * See grammar.h. */
 #include "models/grammar/parts.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- rules ----------------------------------------------------------------------------------- */
-
-int grammar_rule(struct grammar *g)
-{
-    if (g->n_rule == g->cap_rule)
-        g->rule = xrealloc(g->rule, (size_t)(g->cap_rule = 2 * g->cap_rule + 32),
-                           sizeof *g->rule);
-    g->rule[g->n_rule] = (struct rule){0};
-    return g->n_rule++;
-}
-
-static void put(struct sequence *s, struct element e)
-{
-    if (s->n == s->cap)
-        s->v = xrealloc(s->v, (size_t)(s->cap = 2 * s->cap + 16), sizeof *s->v);
-    s->v[s->n++] = e;
-}
-
-void grammar_alt(struct grammar *g, int rule, struct sequence *s)
-{
-    struct rule *r = &g->rule[rule];
-    put(s, (struct element){.kind = ELEMENT_END});
-    g->full |= g->n_element + s->n > MOST_ELEMENTS;
-    if (!g->full) {
-        if (g->n_element + s->n > g->cap_element)
-            g->element = xrealloc(g->element,
-                                  (size_t)(g->cap_element = 2 * g->cap_element + s->n + 64),
-                                  sizeof *g->element);
-        if (r->n == r->cap)
-            r->alt = xrealloc(r->alt, (size_t)(r->cap = 2 * r->cap + 2), sizeof *r->alt);
-        r->alt[r->n++] = g->n_element;
-        memcpy(g->element + g->n_element, s->v, (size_t)s->n * sizeof *s->v);
-        g->n_element += s->n;
-    }
-    free(s->v);
-    *s = (struct sequence){0};
-}
-
-void put_set(struct grammar *g, struct sequence *s, const struct set *set)
-{
-    if (g->n_set == g->cap_set)
-        g->set = xrealloc(g->set, (size_t)(g->cap_set = 2 * g->cap_set + 64), sizeof *g->set);
-    g->set[g->n_set] = *set;
-    put(s, (struct element){.kind = ELEMENT_SET, .at = g->n_set++});
-}
-
-void put_range(struct grammar *g, struct sequence *s, int from, int to)
-{
-    struct set set = {0};
-    set_add(&set, from, to);
-    put_set(g, s, &set);
-}
-
-void put_bytes(struct grammar *g, struct sequence *s, const char *p, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        int byte = (unsigned char)p[i];
-        if (!g->byte[byte]) {
-            put_range(g, s, byte, byte);
-            g->byte[byte] = g->n_set;
-        } else {
-            put(s, (struct element){.kind = ELEMENT_SET, .at = g->byte[byte] - 1});
-        }
-    }
-}
-
-void put_literal(struct grammar *g, struct sequence *s, const char *text)
-{
-    put_bytes(g, s, text, strlen(text));
-}
-
-void put_call(struct grammar *g, struct sequence *s, int rule)
-{
-    (void)g;
-    put(s, (struct element){.kind = ELEMENT_CALL, .at = rule});
-}
-
-void put_repeat(struct grammar *g, struct sequence *s, int rule, int min, int max)
-{
-    (void)g;
-    if (max > 0)
-        put(s, (struct element){.kind = ELEMENT_REPEAT, .at = rule, .min = min, .max = max});
-}
-
-void put_json_string(struct grammar *g, struct sequence *s, const char *p, size_t n)
-{
-    put_literal(g, s, "\"");
-    for (size_t i = 0; i < n; i++) {
-        char escape[8] = {p[i]};
-        if (p[i] == '"' || p[i] == '\\')
-            snprintf(escape, sizeof escape, "\\%c", p[i]);
-        else if ((unsigned char)p[i] < 0x20)
-            snprintf(escape, sizeof escape, "\\u%04x", (unsigned)p[i]);
-        put_bytes(g, s, escape, escape[0] == '\\' ? strlen(escape) : 1);
-    }
-    put_literal(g, s, "\"");
-}
-
-/* ---- rules of JSON --------------------------------------------------------------------------- */
-
-enum { MOST_INDENT = 32, MOST_DIGITS = 18 };
-
-static void make_space(struct grammar *g, int rule)
-{
-    struct sequence s = {0};
-    int blank = grammar_rule(g);
-    put_literal(g, &s, " ");
-    grammar_alt(g, blank, &s);
-    grammar_alt(g, rule, &s);
-    put_literal(g, &s, " ");
-    grammar_alt(g, rule, &s);
-    put_literal(g, &s, "\n");
-    put_repeat(g, &s, blank, 0, MOST_INDENT);
-    grammar_alt(g, rule, &s);
-}
-
-/* The characters of UTF-8 that need no escape. */
-static void make_raw_char(struct grammar *g, int rule)
-{
-    static const uint8_t form[][4][2] = {
-        {{0xC2, 0xDF}, {0x80, 0xBF}},
-        {{0xE0, 0xE0}, {0xA0, 0xBF}, {0x80, 0xBF}},
-        {{0xE1, 0xEC}, {0x80, 0xBF}, {0x80, 0xBF}},
-        {{0xED, 0xED}, {0x80, 0x9F}, {0x80, 0xBF}},
-        {{0xEE, 0xEF}, {0x80, 0xBF}, {0x80, 0xBF}},
-        {{0xF0, 0xF0}, {0x90, 0xBF}, {0x80, 0xBF}, {0x80, 0xBF}},
-        {{0xF1, 0xF3}, {0x80, 0xBF}, {0x80, 0xBF}, {0x80, 0xBF}},
-        {{0xF4, 0xF4}, {0x80, 0x8F}, {0x80, 0xBF}, {0x80, 0xBF}},
-    };
-    struct sequence s = {0};
-    struct set ascii = {0};
-    set_add(&ascii, 0x20, 0x7E);
-    set_drop(&ascii, '"');
-    set_drop(&ascii, '\\');
-    put_set(g, &s, &ascii);
-    grammar_alt(g, rule, &s);
-    for (size_t i = 0; i < sizeof form / sizeof *form; i++) {
-        for (int k = 0; k < 4 && form[i][k][0]; k++)
-            put_range(g, &s, form[i][k][0], form[i][k][1]);
-        grammar_alt(g, rule, &s);
-    }
-}
-
-static void put_hex(struct grammar *g, struct sequence *s, int n)
-{
-    struct set hex = {0};
-    set_add(&hex, '0', '9');
-    set_add(&hex, 'a', 'f');
-    set_add(&hex, 'A', 'F');
-    for (int i = 0; i < n; i++)
-        put_set(g, s, &hex);
-}
-
-/* Neither NUL nor halves of surrogate pairs, so that a character of the text is one of the rule. */
-static void make_char(struct grammar *g, int rule)
-{
-    struct sequence s = {0};
-    struct set short_ = {0}, high = {0}, d = {0};
-    for (const char *p = "\"\\/bfnrt"; *p; p++)
-        set_add(&short_, *p, *p);
-    put_call(g, &s, grammar_known(g, RULE_RAW_CHAR));
-    grammar_alt(g, rule, &s);
-    put_literal(g, &s, "\\");
-    put_set(g, &s, &short_);
-    grammar_alt(g, rule, &s);
-    put_literal(g, &s, "\\u00");
-    set_add(&high, '1', '9'), set_add(&high, 'a', 'f'), set_add(&high, 'A', 'F');
-    put_set(g, &s, &high);
-    put_hex(g, &s, 1);
-    grammar_alt(g, rule, &s);
-    put_literal(g, &s, "\\u0");
-    put_set(g, &s, &high);
-    put_hex(g, &s, 2);
-    grammar_alt(g, rule, &s);
-    set_drop(&high, 'd'), set_drop(&high, 'D');
-    put_literal(g, &s, "\\u");
-    put_set(g, &s, &high);
-    put_hex(g, &s, 3);
-    grammar_alt(g, rule, &s);
-    set_add(&d, 'd', 'd'), set_add(&d, 'D', 'D');
-    put_literal(g, &s, "\\u");
-    put_set(g, &s, &d);
-    put_range(g, &s, '0', '7');
-    put_hex(g, &s, 2);
-    grammar_alt(g, rule, &s);
-}
-
-static void make_string(struct grammar *g, int rule)
-{
-    struct sequence s = {0};
-    put_literal(g, &s, "\"");
-    put_repeat(g, &s, grammar_known(g, RULE_CHAR), 0, MANY);
-    put_literal(g, &s, "\"");
-    grammar_alt(g, rule, &s);
-}
-
-static void make_value(struct grammar *g, int rule)
-{
-    static const char *const word[] = {"true", "false", "null"};
-    static const enum known_rule of[] = {RULE_STRING, RULE_NUMBER, RULE_OBJECT, RULE_ARRAY};
-    struct sequence s = {0};
-    for (size_t i = 0; i < 3; i++) {
-        put_literal(g, &s, word[i]);
-        grammar_alt(g, rule, &s);
-    }
-    for (size_t i = 0; i < 4; i++) {
-        put_call(g, &s, grammar_known(g, of[i]));
-        grammar_alt(g, rule, &s);
-    }
-}
-
-/* Any members or items: OPEN CLOSE, or OPEN one (, one)* CLOSE. */
-static void make_list(struct grammar *g, int rule, bool object)
-{
-    struct sequence s = {0};
-    int one = grammar_rule(g), more = grammar_rule(g), space = grammar_known(g, RULE_SPACE);
-    if (object) {
-        put_call(g, &s, grammar_known(g, RULE_STRING));
-        put_literal(g, &s, ":");
-        put_call(g, &s, space);
-    }
-    put_call(g, &s, grammar_known(g, RULE_VALUE));
-    grammar_alt(g, one, &s);
-    put_literal(g, &s, ",");
-    put_call(g, &s, space);
-    put_call(g, &s, one);
-    grammar_alt(g, more, &s);
-    put_literal(g, &s, object ? "{" : "[");
-    put_literal(g, &s, object ? "}" : "]");
-    grammar_alt(g, rule, &s);
-    put_literal(g, &s, object ? "{" : "[");
-    put_call(g, &s, space);
-    put_call(g, &s, one);
-    put_repeat(g, &s, more, 0, MANY);
-    put_call(g, &s, space);
-    put_literal(g, &s, object ? "}" : "]");
-    grammar_alt(g, rule, &s);
-}
-
-int grammar_known(struct grammar *g, enum known_rule k)
-{
-    if (g->known[k])
-        return g->known[k] - 1;
-    int rule = grammar_rule(g);
-    g->known[k] = rule + 1; /* before it is filled: values hold values */
-    switch (k) {
-    case RULE_SPACE: make_space(g, rule); break;
-    case RULE_CHAR: make_char(g, rule); break;
-    case RULE_RAW_CHAR: make_raw_char(g, rule); break;
-    case RULE_STRING: make_string(g, rule); break;
-    case RULE_INTEGER: grammar_integers(g, rule, -HUGE_VAL, HUGE_VAL); break;
-    case RULE_NUMBER: grammar_numbers(g, rule, -HUGE_VAL, HUGE_VAL); break;
-    case RULE_VALUE: make_value(g, rule); break;
-    case RULE_OBJECT: make_list(g, rule, true); break;
-    case RULE_ARRAY: make_list(g, rule, false); break;
-    case N_KNOWN: break;
-    }
-    return rule;
-}
 
 /* ---- what precedes the text ------------------------------------------------------------------ */
 
@@ -305,8 +46,8 @@ static int thought(struct grammar *g, int then)
 }
 
 /* <|channel|>analysis<|message|>...<|end|><|start|>assistant any number of times, then
- * <|channel|>final<|message|>. */
-static int harmony(struct grammar *g, int then)
+ * <|channel|>final<|message|>, or a call, which has a header of its own. */
+static int harmony(struct grammar *g, int then, bool call)
 {
     int rule = grammar_rule(g), byte = grammar_rule(g);
     struct sequence s = {0};
@@ -321,12 +62,71 @@ static int harmony(struct grammar *g, int then)
     put_literal(g, &s, "assistant");
     put_call(g, &s, rule);
     grammar_alt(g, rule, &s);
-    put_range(g, &s, SYMBOL_CHANNEL, SYMBOL_CHANNEL);
-    put_literal(g, &s, "final");
-    put_range(g, &s, SYMBOL_MESSAGE, SYMBOL_MESSAGE);
+    if (!call) {
+        put_range(g, &s, SYMBOL_CHANNEL, SYMBOL_CHANNEL);
+        put_literal(g, &s, "final");
+        put_range(g, &s, SYMBOL_MESSAGE, SYMBOL_MESSAGE);
+    }
     put_call(g, &s, then);
     grammar_alt(g, rule, &s);
     return rule;
+}
+
+/* ---- calls of functions ---------------------------------------------------------------------- */
+
+/* Text in which the special tokens of a form are symbols. */
+static void put_marked(struct grammar *g, struct sequence *s, const char *text)
+{
+    static const struct {
+        const char *text;
+        int symbol;
+    } mark[] = {{"<|channel|>", SYMBOL_CHANNEL}, {"<|message|>", SYMBOL_MESSAGE}};
+    for (size_t i; *text;) {
+        for (i = 0; i < 2 && strncmp(text, mark[i].text, strlen(mark[i].text)) != 0; i++)
+            ;
+        if (i < 2 && g->form.kind == FORM_HARMONY) {
+            put_range(g, s, mark[i].symbol, mark[i].symbol);
+            text += strlen(mark[i].text);
+        } else {
+            put_bytes(g, s, text++, 1);
+        }
+    }
+}
+
+static const char *piece(const json_t *format, const char *key)
+{
+    const char *s = json_string_value(json_object_get(format, key));
+    return s ? s : "";
+}
+
+/* One call of one of the functions, or several: see grammar_open(). */
+static int calls(struct grammar *g, const json_t *format, struct err *e)
+{
+    json_t *list = json_object_get(format, "tools"), *one;
+    int call = grammar_rule(g), all = grammar_rule(g), more = grammar_rule(g);
+    int most = (int)json_integer_value(json_object_get(format, "most"));
+    struct sequence s = {0};
+    size_t i;
+    json_array_foreach(list, i, one) {
+        json_t *schema = json_object_get(one, "parameters");
+        const char *name = json_string_value(json_object_get(one, "name"));
+        int rule = schema ? grammar_schema(g, schema, e) : grammar_known(g, RULE_OBJECT);
+        if (rule < 0)
+            return -1;
+        put_marked(g, &s, piece(format, "open"));
+        put_literal(g, &s, name ? name : "");
+        put_marked(g, &s, piece(format, "middle"));
+        put_call(g, &s, rule);
+        put_marked(g, &s, piece(format, "close"));
+        grammar_alt(g, call, &s);
+    }
+    put_marked(g, &s, piece(format, "between"));
+    put_call(g, &s, call);
+    grammar_alt(g, more, &s);
+    put_call(g, &s, call);
+    put_repeat(g, &s, more, 0, max_int(0, most - 1));
+    grammar_alt(g, all, &s);
+    return all;
 }
 
 /* ---- what can be spelled --------------------------------------------------------------------- */
@@ -396,6 +196,8 @@ static int compile(struct grammar *g, const json_t *format, struct err *e)
     const char *type = json_string_value(json_object_get(format, "type"));
     if (type && !strcmp(type, "json_object"))
         return grammar_known(g, RULE_OBJECT);
+    if (type && !strcmp(type, "tools"))
+        return calls(g, format, e);
     const json_t *schema = json_object_get(format, "schema");
     if (!type || strcmp(type, "json_schema") != 0 || !schema) {
         err_set(e, ERR_USAGE, "a response format is {\"type\": \"json_object\"} or "
@@ -415,7 +217,7 @@ struct grammar *grammar_open(const json_t *format, const struct reply_form *form
     if (ok && g->form.kind == FORM_THOUGHT)
         g->root = thought(g, g->root);
     else if (ok && g->form.kind == FORM_HARMONY)
-        g->root = harmony(g, g->root);
+        g->root = harmony(g, g->root, json_object_get(format, "tools") != NULL);
     if (ok && t)
         keep_spelled(g, t);
     if (ok && g->full)

@@ -29,7 +29,10 @@ struct reply_form {
 
 struct grammar;
 /* Compiles a response format: {"type": "json_object"}, {"type": "json_schema", "schema": {...}}.
- * NULL and *e (ERR_USAGE): it is no such object, or the schema has what is not supported, by name.
+ * {"type": "tools", "tools": [{"name": NAME, "parameters": SCHEMA}, ...], "open": TEXT, "middle":
+ * TEXT, "close": TEXT, "between": TEXT, "most": N}, which is 1 to N calls, each open NAME middle
+ * ARGUMENTS close. NULL and *e (ERR_USAGE): it is no such object, or the schema has what is not
+ * supported, by name.
  * t: the vocabulary whose bytes are used; NULL: all bytes, to see whether a schema is supported. */
 struct grammar *grammar_open(const json_t *format, const struct reply_form *form,
                              const struct tokenizer *t, struct err *e);

@@ -10,7 +10,7 @@
 #include <string.h>
 
 enum {
-    MOST_STACKS = 512,        /* of a state; more ways to read a text are not followed */
+    MOST_STACKS = 256,        /* of a state; more ways to read a text are not followed */
     MOST_STATES = 1 << 12,    /* then all are forgotten */
     MOST_NODES = 1 << 20,
     MOST_MASKS = 256,
@@ -87,6 +87,7 @@ struct node {
     int at;    /* element */
     int count; /* of a repetition: how often so far */
     int below; /* node; 0: none */
+    uint32_t seen; /* number of the closure that saw it last */
 };
 
 struct state {
@@ -119,8 +120,9 @@ struct guide {
     struct ids ids; /* of the reply that was followed last ... */
     int at;        /* ... and its state */
     /* for closures */
-    int32_t *todo, *seen;
-    int n_todo, cap_todo, n_seen, cap_seen;
+    int32_t *todo;
+    int n_todo, cap_todo, n_seen;
+    uint32_t closure;
     int32_t *path; /* (longest + 1) states along a token */
 };
 
@@ -148,7 +150,7 @@ static void put_slot(struct table *t, uint64_t hash, int32_t value)
 /* The stack with this element on top of `below`; one whose alternative is at its end is `below`. */
 static int push(struct guide *x, int at, int count, int below)
 {
-    struct node n = {at, count, below};
+    struct node n = {.at = at, .count = count, .below = below};
     if (x->g->element[at].kind == ELEMENT_END)
         return below;
     uint64_t hash = hash_node(&n);
@@ -174,16 +176,12 @@ static int push(struct guide *x, int at, int count, int below)
 
 static void add_todo(struct guide *x, int stack)
 {
-    for (int i = 0; i < x->n_seen; i++)
-        if (x->seen[i] == stack)
-            return;
-    if (x->n_seen >= 8 * MOST_STACKS)
+    if (x->node[stack].seen == x->closure || x->n_seen >= 8 * MOST_STACKS)
         return;
-    if (x->n_seen == x->cap_seen)
-        x->seen = xrealloc(x->seen, (size_t)(x->cap_seen = 2 * x->cap_seen + 64), sizeof *x->seen);
+    x->node[stack].seen = x->closure;
+    x->n_seen++;
     if (x->n_todo == x->cap_todo)
         x->todo = xrealloc(x->todo, (size_t)(x->cap_todo = 2 * x->cap_todo + 64), sizeof *x->todo);
-    x->seen[x->n_seen++] = stack;
     x->todo[x->n_todo++] = stack;
 }
 
@@ -272,6 +270,7 @@ static int close_over(struct guide *x)
             ready[n++] = stack;
     }
     x->n_seen = 0;
+    x->closure++;
     if (n > 1)
         qsort(ready, (size_t)n, sizeof *ready, by_number);
     return intern(x, ready, n, false);
@@ -292,6 +291,7 @@ static void forget(struct guide *x)
     memset(x->nodes.slot, 0, x->nodes.size * sizeof *x->nodes.slot);
     memset(x->states.slot, 0, x->states.size * sizeof *x->states.slot);
     x->n_todo = x->n_seen = 0;
+    x->closure++;
     add_rule(x, x->g->root, 0);
     x->begin = close_over(x);
     x->ids.n = 0;
@@ -332,7 +332,6 @@ void guide_close(struct guide *x)
     free(x->nodes.slot);
     free(x->states.slot);
     free(x->todo);
-    free(x->seen);
     free(x->path);
     ids_free(&x->ids);
     free(x);

@@ -82,6 +82,7 @@ struct grammar {
     struct reply_form form;
 };
 
+/* rules.c; grammar_known(): json.c. */
 int grammar_rule(struct grammar *g);                       /* a new rule without alternatives */
 void grammar_alt(struct grammar *g, int rule, struct sequence *s); /* adds one and empties *s */
 int grammar_known(struct grammar *g, enum known_rule k);

@@ -1,6 +1,6 @@
 /* ask.c - see ask.h. Names, defaults and messages of errors are those of vLLM 0.26 where it has
  * them. */
-#include "repl/http/ask.h"
+#include "repl/http/ask_parts.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -9,45 +9,8 @@
 
 #include "kernels/json.h"
 #include "kernels/json_read.h"
-#include "models/grammar/grammar.h"
-
-/* ---- refusing -------------------------------------------------------------------------------- */
-
-bool refuse(struct refusal *r, int status, const char *param, const char *fmt, ...)
-{
-    va_list ap;
-    va_start(ap, fmt);
-    r->status = status;
-    snprintf(r->param, sizeof r->param, "%s", param ? param : "");
-    vsnprintf(r->message, sizeof r->message, fmt, ap);
-    va_end(ap);
-    return false;
-}
-
-void refusal_json(const struct refusal *r, struct buf *out)
-{
-    const char *type = r->status == 401   ? "AuthenticationError"
-                       : r->status == 404 ? "NotFoundError"
-                       : r->status == 429 || r->status == 503 ? "ServiceUnavailableError"
-                       : r->status >= 500 ? "InternalServerError"
-                                          : "BadRequestError";
-    jput_open(out, '{');
-    jput_kopen(out, "error", '{');
-    jput_fields(out, "%s{message}%s{type}%s{param}%d{code}", r->message, type,
-                r->param[0] ? r->param : NULL, r->status);
-    jput_close(out, '}');
-    jput_close(out, '}');
-    buf_char(out, '\n');
-}
 
 /* ---- fields ---------------------------------------------------------------------------------- */
-
-/* A field that is not null; NULL: not there. */
-static json_t *get(const json_t *o, const char *name)
-{
-    json_t *v = json_object_get(o, name);
-    return json_is_null(v) ? NULL : v;
-}
 
 static bool get_bool(const json_t *o, const char *name, bool *out, struct refusal *r)
 {
@@ -170,25 +133,26 @@ static bool content_of(const json_t *m, int at, struct buf *out, struct refusal 
     return true;
 }
 
-static bool read_message(const json_t *m, int at, struct message *out, struct refusal *r)
+static bool read_message(const json_t *list, int at, struct message *out, struct refusal *r)
 {
+    const json_t *m = json_array_get(list, (size_t)at);
     static const struct { const char *name; enum role role; } roles[] = {
         {"system", ROLE_SYSTEM}, {"developer", ROLE_SYSTEM}, {"user", ROLE_USER},
-        {"assistant", ROLE_ASSISTANT}};
+        {"assistant", ROLE_ASSISTANT}, {"tool", ROLE_TOOL}};
     char where[64];
     struct buf text = {0};
     snprintf(where, sizeof where, "messages.%d", at);
     json_t *role = get(m, "role"), *calls = get(m, "tool_calls");
     if (!json_is_object(m) || !json_is_string(role))
         return refuse(r, 400, where, "a message should be an object with a role and a content");
-    if (calls && json_array_size(calls) > 0)
-        return refuse(r, 400, where, "tool_calls are not supported");
+    if (calls && (!json_is_array(calls) || strcmp(json_string_value(role), "assistant") != 0))
+        return refuse(r, 400, where, "tool_calls should be a list, in a message of the assistant");
     size_t i = 0;
     while (i < sizeof roles / sizeof *roles && strcmp(roles[i].name, json_string_value(role)) != 0)
         i++;
     if (i == sizeof roles / sizeof *roles)
         return refuse(r, 400, where, "role \"%.40s\" is not supported; expected system, "
-                                     "user or assistant",
+                                     "user, assistant or tool",
                       json_string_value(role));
     if (!content_of(m, at, &text, r)) {
         buf_free(&text);
@@ -199,7 +163,13 @@ static bool read_message(const json_t *m, int at, struct message *out, struct re
         return refuse(r, 400, where, "the content holds a NUL character");
     }
     *out = (struct message){.role = roles[i].role, .text = text.p};
-    return true;
+    if (out->role == ROLE_TOOL && !(out->name = called_name(list, at, m)))
+        return refuse(r, 400, where, "a message of role tool should have the tool_call_id of a "
+                                     "call "
+                      "before it");
+    if (json_array_size(calls))
+        out->calls = read_calls(calls, where, r);
+    return !json_array_size(calls) || out->calls;
 }
 
 /* One variable of "chat_template_kwargs". */
@@ -226,7 +196,7 @@ static bool read_style(const json_t *o, const struct ask_of *of, struct chat_sty
     json_t *all = get(o, "chat_template_kwargs"), *effort = get(o, "reasoning_effort"), *v;
     const char *name;
     struct err e;
-    *s = (struct chat_style){0};
+    *s = (struct chat_style){.tools = tools_of(o)};
     if (all && !json_is_object(all))
         return refuse(r, 400, "chat_template_kwargs", "chat_template_kwargs should be an object");
     json_object_foreach(all, name, v) {
@@ -239,7 +209,8 @@ static bool read_style(const json_t *o, const struct ask_of *of, struct chat_sty
         s->effort = json_string_value(effort);
     chat_style_effort(s, s->effort);
     return chat_has_style(of->chat, s, &e) ||
-           refuse(r, 400, effort ? "reasoning_effort" : "chat_template_kwargs", "%s", e.msg);
+           refuse(r, 400, s->tools && !effort && !all ? "tools" : effort ? "reasoning_effort"
+                  : "chat_template_kwargs", "%s", e.msg);
 }
 
 bool ask_messages(const json_t *o, const struct ask_of *of, bool fit, struct ids *out, char **user,
@@ -252,13 +223,13 @@ bool ask_messages(const json_t *o, const struct ask_of *of, bool fit, struct ids
     struct err e;
     if (!json_is_array(list) || n == 0 || n > MOST)
         return refuse(r, 400, "messages", "messages should be a list of at least one message");
-    if (!read_style(o, of, &style, r))
+    if (!check_tools(o, r) || !read_style(o, of, &style, r))
         return false;
     struct message *m = xcalloc(n, sizeof *m);
     bool ok = true;
     size_t i = 0;
     for (; ok && i < n; i++)
-        ok = read_message(json_array_get(list, i), (int)i, &m[i], r);
+        ok = read_message(list, (int)i, &m[i], r);
     if (ok && fit && !chat_fits(of->chat, "the messages", m, (int)n, of->context, &e))
         ok = refuse(r, 400, "messages", "%s", e.msg);
     if (ok && !chat_render_in(of->chat, &style, m, (int)n, out, &e))
@@ -268,8 +239,10 @@ bool ask_messages(const json_t *o, const struct ask_of *of, bool fit, struct ids
             *user = xstrdup(m[k].text);
     if (ok && system && m[0].role == ROLE_SYSTEM)
         *system = xstrdup(m[0].text);
-    for (size_t k = 0; k < n; k++)
+    for (size_t k = 0; k < n; k++) {
         free(m[k].text);
+        json_decref((json_t *)(uintptr_t)m[k].calls);
+    }
     free(m);
     return ok;
 }
@@ -544,363 +517,6 @@ static bool check_room(const struct ask *a, const struct ask_of *of, struct refu
     return true;
 }
 
-/* ---- what a reply must be -------------------------------------------------------------------- */
-
-/* A schema is given as an object, or as a text that holds one. Returns a new reference, or NULL and
- * *r. */
-static json_t *read_schema(json_t *v, const char *param, struct refusal *r)
-{
-    json_t *o = json_is_string(v) ? json_parse(json_string_value(v), json_string_length(v),
-                                               JSON_ALLOW_NUL, NULL) : json_incref(v);
-    if (json_is_object(o) || json_is_boolean(o))
-        return o;
-    json_decref(o);
-    refuse(r, 400, param, "%s should be a JSON schema", param);
-    return NULL;
-}
-
-/* Takes over the schema; NULL: any JSON object. */
-static bool take_format(struct ask *a, json_t *schema, const char *param, struct refusal *r)
-{
-    struct err e;
-    json_t *o = schema ? json_pack("{s:s,s:o}", "type", "json_schema", "schema", schema)
-                       : json_pack("{s:s}", "type", "json_object");
-    if (!a->chat)
-        json_object_set_new(o, "form", json_string("text"));
-    struct grammar *g = grammar_open(o, NULL, NULL, &e);
-    free(a->format);
-    a->format = g ? json_dumps(o, JSON_COMPACT) : NULL;
-    grammar_close(g);
-    json_decref(o);
-    return a->format || refuse(r, 400, param, "%s: %s", param, g ? "the schema cannot be written"
-                               : e.msg);
-}
-
-static bool read_response_format(struct ask *a, json_t *v, struct refusal *r)
-{
-    const char *type = json_string_value(json_object_get(v, "type"));
-    json_t *in = json_object_get(v, "json_schema"), *schema;
-    if (type && !strcmp(type, "text"))
-        return true;
-    if (type && !strcmp(type, "json_object"))
-        return take_format(a, NULL, "response_format", r);
-    if (!type || strcmp(type, "json_schema") != 0)
-        return refuse(r, 400, "response_format", "response_format should have the type \"text\", "
-                      "\"json_object\" or \"json_schema\"");
-    in = in ? json_object_get(in, "schema") : json_object_get(v, "schema");
-    if (!in)
-        return refuse(r, 400, "response_format", "response_format.json_schema.schema: Field "
-                      "required");
-    schema = read_schema(in, "response_format", r);
-    return schema && take_format(a, schema, "response_format", r);
-}
-
-/* vLLM's {"json": SCHEMA} and {"choice": [TEXT, ...]}. */
-static bool read_structured(struct ask *a, json_t *v, struct refusal *r)
-{
-    const char *key;
-    json_t *one, *schema = NULL;
-    if (!json_is_object(v))
-        return refuse(r, 400, "structured_outputs", "structured_outputs should be an object");
-    json_object_foreach(v, key, one) {
-        if (json_is_null(one) || json_is_false(one))
-            continue;
-        if (!strcmp(key, "json") && !schema) {
-            schema = read_schema(one, "structured_outputs", r);
-            if (!schema)
-                return false;
-        } else if (strcmp(key, "json_object") != 0 || !json_is_true(one)) {
-            json_decref(schema);
-            return refuse(r, 400, "structured_outputs",
-                          "structured_outputs.%.40s is not supported; expected json or json_object",
-                          key);
-        } else if (!take_format(a, NULL, "structured_outputs", r)) {
-            return false;
-        }
-    }
-    return !schema || take_format(a, schema, "structured_outputs", r);
-}
-
-static bool read_format(struct ask *a, const json_t *o, struct refusal *r)
-{
-    json_t *format = get(o, "response_format"), *guided = get(o, "guided_json"),
-           *structured = get(o, "structured_outputs"), *plain = get(o, "json_schema");
-    if (!format || !json_is_object(format) || json_object_size(format)) {
-        if (format && !read_response_format(a, format, r))
-            return false;
-    }
-    if (structured && !read_structured(a, structured, r))
-        return false;
-    for (int i = 0; i < 2; i++) {
-        json_t *v = i ? plain : guided, *schema;
-        const char *name = i ? "json_schema" : "guided_json";
-        if (!v || (json_is_object(v) && json_object_size(v) == 0))
-            continue;
-        schema = read_schema(v, name, r);
-        if (!schema || !take_format(a, schema, name, r))
-            return false;
-    }
-    return true;
-}
-
-/* ---- the fields that are not read -------------------------------------------------------------
- * Those of OpenAI, vLLM, llama-server, ollama and their clients: which are read, which cannot
- * change an answer, and which ask for what every answer is anyway. */
-
-enum { CHAT = 1, COMPLETION = 2, BOTH = CHAT | COMPLETION };
-
-#define READ "" /* by the functions above */
-#define ANY NULL /* ignored: it cannot change the answer */
-
-/* neutral: READ, ANY, or the JSON values that ask for what the server does anyway, separated by
- * "|". */
-static const struct ask_field {
-    const char *name;
-    int where;
-    const char *neutral;
-} fields[] = {
-    {"model", BOTH, READ},
-    {"messages", CHAT, READ},
-    {"prompt", COMPLETION, READ},
-    {"add_special_tokens", COMPLETION, READ},
-    {"n", BOTH, READ},
-    {"temperature", BOTH, READ},
-    {"top_p", BOTH, READ},
-    {"top_k", BOTH, READ},
-    {"min_p", BOTH, READ},
-    {"presence_penalty", BOTH, READ},
-    {"frequency_penalty", BOTH, READ},
-    {"repetition_penalty", BOTH, READ},
-    {"repeat_penalty", BOTH, READ},
-    {"logit_bias", BOTH, READ},
-    {"seed", BOTH, READ},
-    {"max_tokens", BOTH, READ},
-    {"max_completion_tokens", BOTH, READ},
-    {"n_predict", BOTH, READ},
-    {"ignore_eos", BOTH, READ},
-    {"stop", BOTH, READ},
-    {"stop_token_ids", BOTH, READ},
-    {"include_stop_str_in_output", BOTH, READ},
-    {"stream", BOTH, READ},
-    {"stream_options", BOTH, READ},
-    {"logprobs", BOTH, READ},
-    {"top_logprobs", CHAT, READ},
-    {"prompt_logprobs", BOTH, READ},
-    {"echo", COMPLETION, READ},
-    {"return_token_ids", BOTH, READ},
-    {"return_tokens_as_token_ids", BOTH, READ},
-    {"reasoning_effort", CHAT, READ},
-    {"chat_template_kwargs", CHAT, READ},
-
-    /* accounting, and how a server should work: no token depends on it */
-    {"user", BOTH, ANY},
-    {"metadata", BOTH, ANY},
-    {"store", BOTH, ANY},
-    {"service_tier", BOTH, ANY},
-    {"safety_identifier", BOTH, ANY},
-    {"prompt_cache_key", BOTH, ANY},
-    {"prompt_cache_retention", BOTH, ANY},
-    {"request_id", BOTH, ANY},
-    {"rid", BOTH, ANY},
-    {"session_id", BOTH, ANY},
-    {"priority", BOTH, ANY},
-    {"cache_salt", BOTH, ANY},
-    {"cache_prompt", BOTH, ANY},
-    {"n_cache_reuse", BOTH, ANY},
-    {"id_slot", BOTH, ANY},
-    {"keep_alive", BOTH, ANY},
-    {"num_ctx", BOTH, ANY},
-    {"num_batch", BOTH, ANY},
-    {"num_gpu", BOTH, ANY},
-    {"num_thread", BOTH, ANY},
-    {"num_keep", BOTH, ANY}, /* of a context that is shifted; this one never is */
-    {"n_keep", BOTH, ANY},
-    {"n_discard", BOTH, ANY},
-    {"stream_interval", BOTH, ANY},
-    {"timings_per_token", BOTH, ANY},
-    {"return_progress", BOTH, ANY},
-    {"sse_ping_interval", BOTH, ANY},
-    {"verbose", BOTH, ANY},
-    {"return_metadata", BOTH, ANY},
-    {"speculative.n_max", BOTH, ANY},
-    {"speculative.n_min", BOTH, ANY},
-    {"speculative.p_min", BOTH, ANY},
-
-    /* of what is off, by the fields further down */
-    {"parallel_tool_calls", BOTH, ANY},
-    {"parse_tool_calls", BOTH, ANY},
-    {"mirostat_tau", BOTH, ANY},
-    {"mirostat_eta", BOTH, ANY},
-    {"repeat_last_n", BOTH, ANY},
-    {"penalize_nl", BOTH, ANY},
-    {"penalize_newline", BOTH, ANY},
-    {"xtc_threshold", BOTH, ANY},
-    {"dry_base", BOTH, ANY},
-    {"dry_allowed_length", BOTH, ANY},
-    {"dry_penalty_last_n", BOTH, ANY},
-    {"dry_sequence_breakers", BOTH, ANY},
-    {"dynatemp_exponent", BOTH, ANY},
-    {"adaptive_decay", BOTH, ANY},
-    {"truncation_side", BOTH, ANY},
-
-    /* sampling */
-    {"encoder_repetition_penalty", BOTH, "1"},
-    {"length_penalty", BOTH, "1"},
-    {"no_repeat_ngram_size", BOTH, "0"},
-    {"best_of", BOTH, "1"},
-    {"use_beam_search", BOTH, "false"},
-    {"early_stopping", BOTH, "false"},
-    {"mirostat", BOTH, "0"},
-    {"typical_p", BOTH, "1"},
-    {"typ_p", BOTH, "1"},
-    {"tfs_z", BOTH, "1"},
-    {"top_a", BOTH, "0"},
-    {"epsilon_cutoff", BOTH, "0"},
-    {"eta_cutoff", BOTH, "0"},
-    {"penalty_alpha", BOTH, "0"},
-    {"guidance_scale", BOTH, "1"},
-    {"xtc_probability", BOTH, "0"},
-    {"dry_multiplier", BOTH, "0"},
-    {"dynatemp_range", BOTH, "0"},
-    {"smoothing_factor", BOTH, "0"},
-    {"top_n_sigma", BOTH, "-1|0"},
-    {"adaptive_target", BOTH, "-1"},
-    {"min_keep", BOTH, "0"},
-    {"min_tokens", BOTH, "0"},
-    {"bad_words", BOTH, "[]"},
-    {"allowed_token_ids", BOTH, "[]"},
-    {"samplers", BOTH, "[]"},
-    {"logits_processors", BOTH, "[]"},
-    {"watermark", BOTH, "false"},
-    {"watermarking", BOTH, "false"},
-    {"lora", BOTH, "[]"},
-
-    /* lengths and time */
-    {"num_predict", BOTH, "-1|-2"},
-    {"n_indent", BOTH, "0"},
-    {"t_max_predict_ms", BOTH, "-1|0"},
-    {"t_max_prompt_ms", BOTH, "-1|0"},
-    {"truncate_prompt_tokens", BOTH, "0"},
-    {"thinking_token_budget", BOTH, "-1"},
-    {"reasoning_budget", BOTH, "-1"},
-    {"reasoning_budget_tokens", BOTH, "-1"},
-    {"repetition_detection", BOTH, "{}"},
-
-    /* tools and forms */
-    {"tools", BOTH, "[]"},
-    {"tool_choice", BOTH, "\"none\"|\"auto\""},
-    {"functions", BOTH, "[]"},
-    {"function_call", BOTH, "\"none\"|\"auto\""},
-    {"response_format", BOTH, READ},
-    {"format", BOTH, "\"\""},
-    {"structured_outputs", BOTH, READ},
-    {"guided_json", BOTH, READ},
-    {"guided_regex", BOTH, "\"\""},
-    {"guided_choice", BOTH, "[]"},
-    {"guided_grammar", BOTH, "\"\""},
-    {"guided_decoding_backend", BOTH, ANY},
-    {"guided_whitespace_pattern", BOTH, ANY},
-    {"grammar", BOTH, "\"\""},
-    {"grammar_lazy", BOTH, "false"},
-    {"grammar_triggers", BOTH, "[]"},
-    {"preserved_tokens", BOTH, "[]"},
-    {"json_schema", BOTH, READ},
-    {"modalities", BOTH, "[\"text\"]"},
-    {"audio", BOTH, "{}"},
-    {"image_data", BOTH, "[]"},
-    {"prediction", BOTH, "{}"},
-    {"web_search_options", BOTH, "{}"},
-    {"verbosity", BOTH, "\"medium\""},
-    {"mm_processor_kwargs", BOTH, "{}"},
-    {"media_io_kwargs", BOTH, "{}"},
-
-    /* the prompt */
-    {"suffix", COMPLETION, "\"\""},
-    {"echo", CHAT, "false"},
-    {"add_special_tokens", CHAT, "false"},
-    {"add_generation_prompt", BOTH, "true"},
-    {"continue_final_message", BOTH, "false"},
-    {"chat_template", BOTH, "\"\""},
-    {"chat_template_kwargs", COMPLETION, "{}"},
-    {"reasoning_effort", COMPLETION, "\"\""},
-    {"documents", BOTH, "[]"},
-    {"template", BOTH, "\"\""},
-    {"raw", BOTH, "false"},
-    {"options", BOTH, "{}"},
-    {"prompt_embeds", COMPLETION, "\"\""},
-
-    /* the answer's text and fields */
-    {"top_logprobs", COMPLETION, "0"},
-    {"n_probs", BOTH, "0"},
-    {"post_sampling_probs", BOTH, "false"},
-    {"logprob_token_ids", BOTH, "[]"},
-    {"skip_special_tokens", BOTH, "true"},
-    {"spaces_between_special_tokens", BOTH, "true|false"}, /* replies have none in their text */
-    {"include_reasoning", BOTH, "true"},
-    {"separate_reasoning", BOTH, "true"},
-    {"stream_reasoning", BOTH, "true"},
-    {"reasoning_format", BOTH, "\"auto\"|\"deepseek\""},
-    {"return_tokens", BOTH, "false"},
-    {"return_prompt_text", BOTH, "false"},
-    {"return_token_offsets", BOTH, "false"},
-    {"return_hidden_states", BOTH, "false"},
-    {"return_routed_experts", BOTH, "false"},
-    {"response_fields", BOTH, "[]"},
-    {"kv_transfer_params", BOTH, "{}"},
-    {"ec_transfer_params", BOTH, "{}"},
-    {"vllm_xargs", BOTH, "{}"},
-};
-
-/* Equal as JSON, but 1 equals 1.0. */
-static bool same(const json_t *a, const json_t *b)
-{
-    if (json_is_number(a) && json_is_number(b))
-        return json_number_value(a) == json_number_value(b);
-    return json_equal((json_t *)a, (json_t *)b) == 1;
-}
-
-static bool is_neutral(const json_t *v, const char *list)
-{
-    bool found = false;
-    while (*list && !found) {
-        size_t n = strcspn(list, "|");
-        json_t *one = json_parse(list, n, JSON_DECODE_ANY, NULL);
-        found = same(v, one);
-        json_decref(one);
-        list += n + (list[n] == '|');
-    }
-    return found;
-}
-
-static const struct ask_field *find_field(const char *name, int kind)
-{
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-        if ((fields[i].where & kind) && !strcmp(fields[i].name, name))
-            return &fields[i];
-    return NULL;
-}
-
-/* Checks all fields of a request of one kind that are not read. A field that is null counts as
- * absent. False and *r: one would change the answer, or is not known. */
-static bool check_fields(const json_t *o, int kind, struct refusal *r)
-{
-    const char *name;
-    json_t *v;
-    json_object_foreach((json_t *)o, name, v) {
-        const struct ask_field *f = find_field(name, kind);
-        if (json_is_null(v) || (f && (!f->neutral || !*f->neutral || is_neutral(v, f->neutral))))
-            continue;
-        if (!f)
-            return refuse(r, 400, name,
-                          "%.60s: this server does not know the field, so it cannot tell whether "
-                          "the field changes the answer", name);
-        return refuse(r, 400, name,
-                      "%s is not supported by this server: only its default, %s, is accepted",
-                      name, f->neutral);
-    }
-    return true;
-}
-
 /* ---- the whole request ----------------------------------------------------------------------- */
 
 bool ask_read(struct ask *a, const struct ask_of *of, bool chat, const char *body, size_t n,
@@ -915,6 +531,7 @@ bool ask_read(struct ask *a, const struct ask_of *of, bool chat, const char *bod
               check_fields(o, chat ? CHAT : COMPLETION, r) &&
               read_sampling(a, of, o, r) && read_lengths(a, o, r) && read_stops(a, of, o, r) &&
               read_stream(a, o, r) && read_logprobs(a, o, r) && read_format(a, o, r) &&
+              (!chat || (check_tools(o, r) && read_choice(a, of, o, r))) &&
               (chat ? read_chat : read_prompts)(a, of, o, r) && check_room(a, of, r);
     json_decref(o);
     if (!ok)

@@ -1,6 +1,6 @@
 /* ask.h - requests of clients for tokens, read from JSON and checked, in OpenAI's and vLLM's form.
  *
- * What happens with the fields that are not read: ask.c. Plain data, any thread.
+ * What happens with the fields that are not read: ask_fields.c. Plain data, any thread.
  */
 #ifndef AERIE_SERVE_ASK_H
 #define AERIE_SERVE_ASK_H
@@ -36,6 +36,8 @@ struct ask {
     int top_k; /* 0: all */
     struct settings set; /* the penalties and biases alone; else the defaults */
     char *format;        /* what a reply must be, as of RQ_FORMAT; NULL: any text */
+    bool calls;          /* replies may call functions */
+    bool responses;      /* asked for in /v1/responses' form */
     enum { SEED_NONE, SEED_ANY, SEED_GIVEN } seed_is; /* ANY: another one for each request */
     uint64_t seed;
     int most; /* tokens of a reply; -1: as many as the context holds */

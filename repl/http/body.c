@@ -11,7 +11,7 @@
 
 #include "kernels/json.h"
 #include "kernels/json_read.h"
-#include "repl/http/task.h"
+#include "repl/http/responses.h"
 
 /* ---- tokens and text ------------------------------------------------------------------------- */
 
@@ -144,6 +144,21 @@ static struct body *take(struct queue *q)
     return b;
 }
 
+/* The request for a chat that asks for the same. */
+static void read_response(struct body *b)
+{
+    json_t *o = ask_object(b->text.p, b->text.n, &b->refused);
+    json_t *chat = o ? responses_chat(o, &b->refused) : NULL;
+    char *text = chat ? json_dumps(chat, JSON_COMPACT) : NULL;
+    if (text && ask_read(&b->ask, b->of, true, text, strlen(text), &b->refused))
+        b->ask.responses = true;
+    else if (chat && !text)
+        refuse(&b->refused, 400, NULL, "the request cannot be read");
+    free(text);
+    json_decref(chat);
+    json_decref(o);
+}
+
 static void read_body(struct body *b)
 {
     tok_stop_on(&b->stop);
@@ -154,6 +169,8 @@ static void read_body(struct body *b)
         tokenize(b);
     else if (b->kind == BODY_DETOKENIZE)
         detokenize(b);
+    else if (b->kind == BODY_RESPONSE)
+        read_response(b);
     else
         ask_read(&b->ask, b->of, b->kind == BODY_CHAT, b->text.p, b->text.n, &b->refused);
     tok_stop_on(NULL);

@@ -17,7 +17,7 @@
 
 enum { SHORT_BYTES = 1 << 20 };
 
-enum body_kind { BODY_CHAT, BODY_COMPLETION, BODY_TOKENIZE, BODY_DETOKENIZE };
+enum body_kind { BODY_CHAT, BODY_COMPLETION, BODY_RESPONSE, BODY_TOKENIZE, BODY_DETOKENIZE };
 
 struct body {
     enum body_kind kind;

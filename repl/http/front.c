@@ -6,6 +6,7 @@
  * have disconnected. A stream is written from the reply only as fast as its client reads. */
 #include "repl/http/body.h"
 #include "repl/http/entry.h"
+#include "repl/http/responses.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -192,7 +193,8 @@ static ssize_t read_stream(void *arg, uint64_t at, char *to, size_t most)
         buf_clear(&c->out);
         c->sent = 0;
         if (c->task)
-            task_stream(c->task, STREAM_BYTES, &c->out);
+            (c->task->ask.responses ? responses_stream : task_stream)(c->task, STREAM_BYTES,
+                                                                      &c->out);
         if (c->out.n == 0 && (!c->task || c->task->closed))
             return end_stream(c);
     }
@@ -223,7 +225,7 @@ static enum MHD_Result answer_task(struct call *c)
         return put_answer(c, 200, r, "text/event-stream; charset=utf-8");
     }
     struct buf b = {0};
-    task_answer(t, &b);
+    (t->ask.responses ? responses_answer : task_answer)(t, &b);
     give_back(c);
     return send_json(c, &b);
 }
@@ -409,6 +411,7 @@ static enum MHD_Result post_reset(struct call *c)
 static const struct route routes[] = {
     {"POST", "/v1/chat/completions", begin, false, 1 + BODY_CHAT},
     {"POST", "/v1/completions", begin, false, 1 + BODY_COMPLETION},
+    {"POST", "/v1/responses", begin, false, 1 + BODY_RESPONSE},
     {"GET", "/v1/models", get_models, false, 0},
     {"GET", "/v1/models/", get_model, false, 0},
     {"POST", "/tokenize", send_read, false, 1 + BODY_TOKENIZE},

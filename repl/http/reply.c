@@ -7,7 +7,8 @@
 
 const char *finish_word(enum finish f)
 {
-    static const char *const word[] = {NULL, "stop", "length", "abort", "error"};
+    static const char *const word[] = {NULL, "stop", "length", "abort", "error",
+                                       "tool_calls"};
     return word[f];
 }
 
@@ -20,6 +21,7 @@ void reply_init(struct reply *r, const struct ask *a, const struct ask_of *of, i
     if (a->chat) {
         chat_reader_init(&r->reader, of->chat);
         chat_reader_follow(&r->reader, r->prompt);
+        call_reader_init(&r->calls, of->chat);
     }
 }
 
@@ -46,6 +48,8 @@ void reply_free(struct reply *r)
     buf_free(&r->text);
     buf_free(&r->thought);
     buf_free(&r->held);
+    buf_free(&r->raw);
+    call_reader_free(&r->calls);
     free(r->piece);
     free(r->prompt_fact);
     free(r->prompt_top);
@@ -170,6 +174,25 @@ static void push(struct reply *r, int32_t id, struct buf *out, enum channel *cha
         tok_stream_push(&r->stream, r->of->tok, id, out);
 }
 
+/* Takes n bytes of a channel in. True: a stop text is complete. */
+static bool take_text(struct reply *r, enum channel channel, const char *text, size_t n)
+{
+    struct buf seen = {0};
+    bool call = r->ask->calls && channel == CHAN_COMMENTARY && r->reader.to[0], ends = false;
+    if (!r->ask->calls && channel == CHAN_FINAL)
+        return show(r, text, n);
+    if (channel != CHAN_FINAL && !call) {
+        buf_add(&r->thought, text, n);
+        return false;
+    }
+    if (channel == CHAN_FINAL)
+        buf_add(&r->raw, text, n);
+    call_reader_push(&r->calls, &r->reader, channel, text, n, &seen);
+    ends = show(r, seen.p, seen.n);
+    buf_free(&seen);
+    return ends;
+}
+
 /* Appends token k of a step. True: it ends the reply. */
 static bool add_token(struct reply *r, const struct event *ev, int k)
 {
@@ -193,12 +216,9 @@ static bool add_token(struct reply *r, const struct event *ev, int k)
         return true;
     }
     push(r, id, &out, &channel);
-    if (channel == CHAN_FINAL) {
+    if (channel == CHAN_FINAL)
         r->n_chars += count_chars(out.p, out.n);
-        ends |= show(r, out.p, out.n);
-    } else {
-        buf_add(&r->thought, out.p, out.n);
-    }
+    ends |= take_text(r, channel, out.p ? out.p : "", out.n);
     buf_free(&out);
     if (ends && r->finish == FINISH_OPEN) {
         r->stop_id = id;
@@ -214,7 +234,8 @@ static void add_piece(struct reply *r, int first)
                             sizeof *r->piece);
     r->piece[r->n_piece++] = (struct reply_piece){.first = first, .n = r->tok.n - first,
                                                   .text = r->text.n,
-                                                  .thought = r->thought.n};
+                                                  .thought = r->thought.n,
+                                                  .calls = r->calls.n};
 }
 
 bool reply_step(struct reply *r, const struct event *ev)
@@ -257,10 +278,14 @@ void reply_end(struct reply *r, const struct event *ev)
     close_reader(r, &rest);
     if (!stopped) {
         bool ends = false;
-        if (r->ask->chat && r->reader.channel != CHAN_FINAL)
-            buf_add(&r->thought, rest.p, rest.n);
-        else
-            ends = show(r, rest.p, rest.n);
+        enum channel channel = r->ask->chat ? r->reader.channel : CHAN_FINAL;
+        ends = take_text(r, channel, rest.p ? rest.p : "", rest.n);
+        if (r->ask->calls && !ends) {
+            struct buf seen = {0};
+            call_reader_end(&r->calls, &seen);
+            ends = show(r, seen.p, seen.n);
+            buf_free(&seen);
+        }
         if (!ends) {
             buf_add(&r->text, r->held.p, r->held.n);
             r->finish = finish_of(ev->reason);
@@ -268,6 +293,8 @@ void reply_end(struct reply *r, const struct event *ev)
         if (ev->reason == STOP_END && r->stop_text < 0 && r->tok.n)
             r->stop_id = r->tok.v[r->tok.n - 1];
     }
+    if (r->calls.n && r->finish == FINISH_STOP)
+        r->finish = FINISH_CALLS;
     buf_free(&rest);
     add_piece(r, r->tok.n);
 }

@@ -14,9 +14,10 @@
 struct reply_piece {
     int first, n;
     size_t text, thought; /* where the step's text ends in the reply's */
+    int calls;            /* of functions, complete by then */
 };
 
-enum finish { FINISH_OPEN, FINISH_STOP, FINISH_LENGTH, FINISH_ABORT, FINISH_ERROR };
+enum finish { FINISH_OPEN, FINISH_STOP, FINISH_LENGTH, FINISH_ABORT, FINISH_ERROR, FINISH_CALLS };
 const char *finish_word(enum finish f); /* "stop", "length", ...; NULL while open */
 
 struct reply {
@@ -46,6 +47,8 @@ struct reply {
     /* reading */
     struct chat_reader reader;
     struct tok_stream stream;
+    struct call_reader calls; /* where functions may be called */
+    struct buf raw;    /* the answer's text with its calls, as the log has it */
     bool open;         /* the reader is open */
     struct buf held;   /* text that may be the beginning of a stop text */
     size_t *offset;    /* (tok.n) characters of the text before each token, held ones included */

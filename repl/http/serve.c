@@ -104,7 +104,8 @@ static void log_end(struct serve *s, struct reply_job *j, const struct event *of
     /* STOP_CANCEL: a replay then generates nothing if no token was asked for, and no tokens that
      * the engine computed between the stop and the cancel */
     ev.reason = r->ask->most == 0 || j->cut ? STOP_CANCEL : of->reason;
-    buf_add(&ev.text, r->text.p, r->text.n);
+    const struct buf *text = r->ask->calls ? &r->raw : &r->text;
+    buf_add(&ev.text, text->p, text->n);
     ids_cat(&ev.tokens, j->all.v, j->all.n);
     ev.n_tokens = ev.tokens.n;
     ev.n_steps = j->n_step;

@@ -476,12 +476,41 @@ static void put_nulls(struct buf *b, const char *const *key)
         jput_kstr(b, *key, NULL);
 }
 
+/* Calls [from, to) of a reply, in a stream with their numbers. */
+static void put_calls(const struct task *t, const struct reply *r, int from, int to, bool stream,
+                      struct buf *b)
+{
+    char id[64];
+    if (from >= to)
+        return;
+    jput_kopen(b, "tool_calls", '[');
+    for (int i = from; i < to; i++) {
+        const struct tool_call *c = &r->calls.call[i];
+        snprintf(id, sizeof id, "call_%s_%d", t->job[r->index].session, i);
+        jput_open(b, '{');
+        if (stream)
+            jput_kint(b, "index", i);
+        jput_fields(b, "%s{id}%s{type}", id, "function");
+        jput_kopen(b, "function", '{');
+        jput_fields(b, "%s{name}%s{arguments}", c->name, c->arguments);
+        jput_close(b, '}');
+        jput_close(b, '}');
+    }
+    jput_close(b, ']');
+}
+
 static void put_chat_choice(const struct task *t, const struct reply *r, struct buf *b)
 {
     static const char *const unused[] = {"refusal", "annotations", "audio", "function_call", NULL};
     jput_kint(b, "index", r->index);
     jput_kopen(b, "message", '{');
-    jput_fields(b, "%s{role}%.*s{content}", "assistant", (int)r->text.n, r->text.p);
+    jput_kstr(b, "role", "assistant");
+    jput_key(b, "content");
+    if (r->text.n || !r->calls.n)
+        jput_strn(b, r->text.p, r->text.n);
+    else
+        jput_null(b);
+    put_calls(t, r, 0, r->calls.n, false, b);
     put_nulls(b, unused);
     jput_key(b, "reasoning");
     if (r->thought.n)
@@ -610,15 +639,18 @@ static void open_stream(struct task *t, int i, struct buf *out)
     put_chunk(&b, out);
 }
 
-static void put_delta(const struct reply *r, size_t text, size_t thought,
+static void put_delta(const struct task *t, const struct reply *r, const struct reply_piece *was,
                       const struct reply_piece *p, struct buf *b)
 {
+    size_t text = was ? was->text : 0, thought = was ? was->thought : 0;
+    int calls = was ? was->calls : 0;
     jput_kopen(b, "delta", '{');
     if (p->thought > thought) {
         jput_key(b, "reasoning");
         jput_strn(b, r->thought.p + thought, p->thought - thought);
     }
-    if (p->text > text || p->thought == thought) {
+    put_calls(t, r, calls, p->calls, true, b);
+    if (p->text > text || (p->thought == thought && p->calls == calls)) {
         jput_key(b, "content");
         jput_strn(b, r->text.p + text, p->text - text);
     }
@@ -631,14 +663,14 @@ static void put_piece(struct task *t, int i, struct buf *out)
     const struct reply *r = &t->job[i].reply;
     int k = t->n_written[i]++;
     const struct reply_piece *p = &r->piece[k];
-    size_t text = k ? p[-1].text : 0, thought = k ? p[-1].thought : 0;
+    size_t text = k ? p[-1].text : 0;
     bool end = t->job[i].settled && k == r->n_piece - 1;
     struct buf b = {0};
     put_chunk_head(t, &b);
     jput_open(&b, '{');
     jput_kint(&b, "index", r->index);
     if (t->ask.chat) {
-        put_delta(r, text, thought, p, &b);
+        put_delta(t, r, k ? p - 1 : NULL, p, &b);
         put_chat_logprobs(t, r, p->first, p->n, &b);
         put_finish(r, end, &b);
     } else {

@@ -38,6 +38,11 @@ struct task {
     int *n_written;       /* (n_job) of each job's pieces */
     bool *opened;         /* (n_job) its first chunk is written */
     bool closed;          /* the end is written */
+    struct {              /* of a stream of /v1/responses (responses.c) */
+        int n, items;     /* events; items of the output that are complete */
+        int open;         /* the item that is not: an enum item */
+        size_t from, to;  /* of its text, in the reply's */
+    } events;
 };
 
 /* Takes over *a. */

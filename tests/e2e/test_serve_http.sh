@@ -87,6 +87,22 @@ ask /v1/completions "{\"prompt\":[$(tr -d '[]' <<<"$given,$ids")],\"max_tokens\"
 sqlite3 :memory: "SELECT value FROM json_each(readfile('$T/out'), '\$.choices[0].logprobs.token_logprobs') WHERE key >= 17" | cmp -s "$T/generated" -
 result "the same again, when the KV of the prompt is held" $?
 
+# ---- replies of a form
+schema='{"type":"object","properties":{"text":{"type":"string","maxLength":40},"n":{"type":"integer","minimum":3,"maximum":12}},"required":["text","n"]}'
+form="\"temperature\":0.8,\"seed\":4,\"max_tokens\":200,\"presence_penalty\":0.5,\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"x\",\"schema\":$schema}}"
+ask /v1/chat/completions "{$question,$form}"; get '$.choices[0].message.content' >"$T/value"; formed=$(get '$.id'); formed=${formed#chatcmpl-}
+[ "$(sqlite3 :memory: "SELECT json_extract(j, '\$.n') BETWEEN 3 AND 12 AND length(json_extract(j, '\$.text')) <= 40 FROM (SELECT readfile('$T/value') AS j)") $(get '$.choices[0].finish_reason')" = "1 stop" ]
+result "a reply follows its JSON schema" $?
+ask /v1/chat/completions "{$question,$form,\"stream\":true}"; [ "$(deltas)" = "$(cat "$T/value")" ]
+result "its stream, too" $?
+ask /v1/responses "{\"input\":\"What is a KV cache?\",\"temperature\":0}"
+[ "$(get '$.output[0].content[0].text' '$.status')" = "$said
+completed" ] && [ "$(get '$.usage.output_tokens')" = 21 ]
+result "POST /v1/responses gives the reply of a chat" $?
+ask /v1/responses "{\"input\":\"What is a KV cache?\",\"temperature\":0,\"stream\":true}"
+[ "$(grep -c '^event: response.output_text.delta' "$T/out")" -gt 3 ] && [ "$(sed -n 's/^event: //p' "$T/out" | sed '1p;$!d' | tr '\n' ' ')" = "response.created response.completed " ]
+result "and its events" $?
+
 # ---- errors
 ask /v1/chat/completions "{$question,\"tools\":[{}]}"; [ "$status" = 400 ] && [ "$(get '$.error.param' '$.error.code' | tr '\n' ' ')" = "tools 400 " ]
 result "what is not supported is refused by its name" $?
@@ -168,7 +184,7 @@ count=$(sql "SELECT count(*) FROM session")
 result "every request is a session ($count)" $?
 run logs -q story; [ $rc = 0 ] && grep -q "Tell me about the story" "$T/out"
 result "aerie logs finds them" $?
-different=; for s in 2 5 9 $((count - 10)); do run replay "$s" --check; [ $rc = 0 ] || different="$different $s"; done
+different=; for s in "$formed" 2 5 9 $((count - 10)); do run replay "$s" --check; [ $rc = 0 ] || different="$different $s"; done
 [ -z "$different" ]
 result "replay --check of served sessions:$different" $?
 run db check; [ $rc = 0 ]

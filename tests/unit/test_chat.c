@@ -1061,9 +1061,139 @@ static void test_text_events_name_their_tokens(void **state)
     chat_close(c);
 }
 
+/* ---- functions ------------------------------------------------------------------------------- */
+
+/* OpenAI's messages; the calls of assistants belong to the list. */
+static int take_messages(const json_t *list, struct message *out)
+{
+    static const char *const roles[] = {"system", "user", "assistant", "tool"};
+    json_t *m, *call;
+    size_t i, k;
+    json_array_foreach(list, i, m) {
+        const char *role = json_string_value(json_object_get(m, "role"));
+        json_t *calls = json_object_get(m, "tool_calls");
+        out[i] = say(ROLE_SYSTEM, json_string_value(json_object_get(m, "content")));
+        while (strcmp(roles[out[i].role], role) != 0)
+            out[i].role++;
+        if (calls) {
+            json_t *plain = json_array();
+            json_array_foreach(calls, k, call)
+                json_array_append(plain, json_object_get(call, "function"));
+            json_object_set_new(m, "plain", plain);
+            out[i].calls = plain;
+        }
+        if (out[i].role == ROLE_TOOL) /* ids are "c" and the name */
+            out[i].name = json_string_value(json_object_get(m, "tool_call_id")) + 1;
+    }
+    return (int)json_array_size(list);
+}
+
+static void test_functions_are_rendered_as_the_templates_render_them(void **state)
+{
+    (void)state;
+    json_t *all = json_load_file("tests/tokenizers/tools.json", 0, NULL), *one;
+    size_t i;
+    assert_true(json_array_size(all) > 20);
+    json_array_foreach(all, i, one) {
+        const char *family = json_string_value(json_object_get(one, "family"));
+        struct chat *c = strcmp(family, "llama")
+                             ? open_chat(family, NULL, bytes, NULL)
+                             : open_with_template(family, "Cutting Knowledge Date: December 2023",
+                                                  NULL);
+        struct chat_style style = {.tools = json_object_get(one, "tools")};
+        struct message m[8];
+        struct ids ids = {0};
+        struct buf text = {0};
+        struct err e;
+        assert_true(chat_set_date(c, "2024-07-26", &e));
+        assert_true(chat_has_style(c, &style, &e));
+        int n = take_messages(json_object_get(one, "messages"), m);
+        if (!chat_render_in(c, &style, m, n, &ids, &e))
+            fail_msg("%s", e.msg);
+        tok_decode(bytes, ids.v, ids.n, true, &text);
+        assert_string_equal(text.p, json_string_value(json_object_get(one, "text")));
+        buf_free(&text);
+        ids_free(&ids);
+        chat_close(c);
+    }
+    json_decref(all);
+}
+
+/* Reads a reply token by token; *text: what is no call. */
+static void read_calls(const char *family, const char *reply_text, struct call_reader *x,
+                       struct buf *text)
+{
+    struct chat *c = open_chat(family, NULL, bytes, NULL);
+    struct message m = reply(bytes, reply_text);
+    struct chat_reader r;
+    enum channel channel;
+    chat_reader_init(&r, c);
+    call_reader_init(x, c);
+    buf_str(text, "");
+    for (int i = 0; i < m.ids.n; i++) {
+        struct buf out = {0};
+        chat_reader_push(&r, m.ids.v[i], &out, &channel);
+        call_reader_push(x, &r, channel, out.p ? out.p : "", out.n, text);
+        buf_free(&out);
+    }
+    struct buf rest = {0};
+    chat_reader_end(&r, &rest);
+    call_reader_push(x, &r, CHAN_FINAL, rest.p ? rest.p : "", rest.n, text);
+    call_reader_end(x, text);
+    buf_free(&rest);
+    ids_free(&m.ids);
+    chat_close(c);
+}
+
+static void test_calls_are_read_from_replies(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *family, *reply, *text, *calls;
+    } cases[] = {
+        {"qwen3", "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": "
+                  "1}}\n</tool_call><|im_end|>",
+         "", "f{\"a\": 1}"},
+        {"qwen3", "Wait.\n<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>\n<tool_call>\n"
+         "{\"name\": \"g\"}\n</tool_call>", "Wait.\n", "f{}g{}"},
+        {"qwen3", "a <tool_cal b <tool_call>no</tool_call> c", "a <tool_cal b "
+         "<tool_call>no</tool_call> c", ""},
+        {"qwen3", "<think>\nx <tool_call>\n</think>\n\nText", "Text", ""},
+        {"qwen3", "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"</tool\"}}", "",
+         "f{\"a\": \"</tool\"}"},
+        {"qwen3", "<tool_call>\n{\"name\": \"f\", \"argum",
+         "<tool_call>\n{\"name\": \"f\", \"argum", ""},
+        {"llama", "{\"name\": \"f\", \"parameters\": {\"a\": [1]}}<|eot_id|>", "", "f{\"a\": [1]}"},
+        {"llama", "{\"a\": 1}", "{\"a\": 1}", ""},
+        {"llama", "It is {\"name\": \"f\"}", "It is {\"name\": \"f\"}", ""},
+        {"gpt_oss", "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant "
+                    "to=functions.f<|channel|>"
+         "commentary json<|message|>{\"a\":1}<|call|>", "", "f{\"a\":1}"},
+        {"gpt_oss",
+         "<|channel|>commentary to=functions.get_x <|constrain|>json<|message|>{}<|call|>",
+         "", "get_x{}"},
+        {"gpt_oss", "<|channel|>final<|message|>Yes<|return|>", "Yes", ""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct call_reader x;
+        struct buf text = {0}, calls = {0};
+        read_calls(cases[i].family, cases[i].reply, &x, &text);
+        buf_str(&calls, "");
+        for (int k = 0; k < x.n; k++)
+            buf_printf(&calls, "%s%s", x.call[k].name, x.call[k].arguments);
+        assert_string_equal(text.p, cases[i].text);
+        assert_string_equal(calls.p, cases[i].calls);
+        call_reader_free(&x);
+        buf_free(&text);
+        buf_free(&calls);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_functions_are_rendered_as_the_templates_render_them),
+        cmocka_unit_test(test_calls_are_read_from_replies),
         cmocka_unit_test(test_bundled_prompts_equal_the_reference),
         cmocka_unit_test(test_a_turn_more_begins_with_prompt_and_reply),
         cmocka_unit_test(test_gemma_folds_the_system_prompt_and_trims),

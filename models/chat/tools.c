@@ -1,0 +1,393 @@
+/* tools.c - functions that a reply may call: in prompts, and read from replies. See chat.h.
+ *
+ * The texts are those of the families' templates: Qwen's and Hermes' tags, Llama 3's JSON,
+ * harmony's namespace. JSON is written as Jinja's tojson writes it. */
+#include "models/chat/parts.h"
+#include "kernels/json_read.h"
+
+#include <stdlib.h>
+
+static const char open_tag[] = "<tool_call>", close_tag[] = "</tool_call>";
+
+/* ---- prompts --------------------------------------------------------------------------------- */
+
+static const char *text_of(const json_t *o, const char *key)
+{
+    const char *s = json_string_value(json_object_get(o, key));
+    return s ? s : "";
+}
+
+static void put_json(struct render *r, const json_t *v, size_t flags)
+{
+    char *text = json_dumps(v, JSON_ENCODE_ANY | flags);
+    put_str(r, text ? text : "null");
+    free(text);
+}
+
+void put_tools(struct render *r)
+{
+    const json_t *one;
+    size_t i;
+    bool llama = r->c->format->tools == TOOLS_LLAMA;
+    if (llama)
+        put_str(r, "Given the following functions, please respond with a JSON for a function call "
+                   "with its proper arguments that best answers the given prompt.\n\n"
+                   "Respond in the format {\"name\": function name, \"parameters\": dictionary of "
+                   "argument name and its value}.Do not use variables.\n\n");
+    else
+        put_str(r, "# Tools\n\nYou may call one or more functions to assist with the user "
+                   "query.\n\nYou are provided with function signatures within <tools></tools> XML "
+                   "tags:\n<tools>");
+    json_array_foreach(r->style->tools, i, one) {
+        put_str(r, llama ? "" : "\n");
+        put_json(r, one, llama ? JSON_INDENT(4) : 0);
+        put_str(r, llama ? "\n\n" : "");
+    }
+    if (!llama)
+        put_str(r, "\n</tools>\n\nFor each function call, return a json object with function name "
+                   "and arguments within <tool_call></tool_call> XML "
+                   "tags:\n<tool_call>\n{\"name\": <function-name>, \"arguments\": "
+                   "<args-json-object>}\n</tool_call>");
+}
+
+void put_calls(struct render *r, const struct message *m)
+{
+    const json_t *one;
+    size_t i;
+    bool llama = r->c->format->tools == TOOLS_LLAMA;
+    json_array_foreach(m->calls, i, one) {
+        if (!llama && (i || (m->text && *m->text)))
+            put_str(r, "\n");
+        put_str(r, llama ? "" : "<tool_call>\n");
+        put_str(r, "{\"name\": \"");
+        put_str(r, text_of(one, "name"));
+        put_str(r, llama ? "\", \"parameters\": " : "\", \"arguments\": ");
+        put_json(r, json_object_get(one, "arguments"), 0);
+        put_str(r, llama ? "}" : "}\n</tool_call>");
+    }
+}
+
+void put_results(struct render *r, const struct message *m, int n)
+{
+    if (r->c->format->tools == TOOLS_LLAMA) {
+        for (int i = 0; i < n; i++) {
+            json_t *text = json_string(m[i].text);
+            put_mark(r, MARK_OPEN);
+            put_str(r, "ipython");
+            put_mark(r, MARK_MID);
+            put_str(r, "\n\n");
+            put_json(r, text, 0);
+            json_decref(text);
+            end_message(r, ROLE_USER);
+        }
+        return;
+    }
+    begin_message(r, ROLE_USER);
+    for (int i = 0; i < n; i++) {
+        put_str(r, i ? "\n<tool_response>\n" : "<tool_response>\n");
+        put_text(r, m[i].text, strlen(m[i].text));
+        put_str(r, "\n</tool_response>");
+    }
+    end_message(r, ROLE_USER);
+}
+
+/* ---- harmony's namespace --------------------------------------------------------------------- */
+
+static bool is_required(const json_t *required, const char *name)
+{
+    const json_t *one;
+    size_t i;
+    json_array_foreach(required, i, one)
+        if (json_is_string(one) && !strcmp(json_string_value(one), name))
+            return true;
+    return false;
+}
+
+static void put_type(struct render *r, const json_t *s, int depth);
+
+static void put_item_type(struct render *r, const json_t *items, int depth)
+{
+    const char *type = text_of(items, "type");
+    if (!strcmp(type, "string") || !strcmp(type, "boolean"))
+        put_str(r, type);
+    else if (!strcmp(type, "number") || !strcmp(type, "integer"))
+        put_str(r, "number");
+    else {
+        struct render inner = *r;
+        inner.text = (struct buf){0};
+        put_type(&inner, items, depth + 1);
+        put_str(r, inner.text.n > 50 ? "any" : inner.text.p ? inner.text.p : "any");
+        buf_free(&inner.text);
+    }
+    put_str(r, "[]");
+}
+
+static void put_object_type(struct render *r, const json_t *s, int depth)
+{
+    json_t *all = json_object_get(s, "properties"), *one;
+    const char *name;
+    size_t n = json_object_size(all);
+    put_str(r, "{\n");
+    json_object_foreach(all, name, one) {
+        put_str(r, name);
+        put_str(r, is_required(json_object_get(s, "required"), name) ? ": " : "?: ");
+        put_str(r, "\n                "); /* as the template indents its own source */
+        put_type(r, one, depth + 1);
+        put_str(r, --n ? ", " : "");
+    }
+    put_str(r, "}");
+}
+
+/* A schema as a type of TypeScript, as the template writes it. */
+static void put_type(struct render *r, const json_t *s, int depth)
+{
+    const char *type = text_of(s, "type");
+    json_t *list = json_object_get(s, "type"), *options = json_object_get(s, "oneOf"), *one;
+    bool null = json_is_true(json_object_get(s, "nullable"));
+    size_t i;
+    if (depth > 16) {
+        put_str(r, "any");
+    } else if (!strcmp(type, "array")) {
+        if (json_object_get(s, "items"))
+            put_item_type(r, json_object_get(s, "items"), depth);
+        else
+            put_str(r, "any[]");
+        put_str(r, null ? " | null" : "");
+    } else if (json_array_size(list)) {
+        json_array_foreach(list, i, one) {
+            put_str(r, i ? " | " : "");
+            put_str(r, json_string_value(one) ? json_string_value(one) : "any");
+        }
+    } else if (options) {
+        bool objects = false;
+        json_array_foreach(options, i, one)
+            objects |= !strcmp(text_of(one, "type"), "object");
+        if (objects && json_array_size(options) > 1)
+            put_str(r, "any");
+        else
+            json_array_foreach(options, i, one) {
+                put_str(r, i ? " | " : "");
+                put_type(r, one, depth + 1);
+            }
+    } else if (!strcmp(type, "string")) {
+        json_t *values = json_object_get(s, "enum");
+        json_array_foreach(values, i, one) {
+            put_str(r, i ? "\" | \"" : "\"");
+            put_str(r, json_string_value(one) ? json_string_value(one) : "");
+        }
+        put_str(r, json_array_size(values) ? "\"" : null ? "string | null" : "string");
+    } else if (!strcmp(type, "number") || !strcmp(type, "integer")) {
+        put_str(r, "number");
+    } else if (!strcmp(type, "boolean")) {
+        put_str(r, "boolean");
+    } else if (!strcmp(type, "object") && json_object_size(json_object_get(s, "properties"))) {
+        put_object_type(r, s, depth);
+    } else {
+        put_str(r, !strcmp(type, "object") ? "object" : "any");
+    }
+}
+
+static void put_parameter(struct render *r, const char *name, const json_t *s, bool required)
+{
+    json_t *usual = json_object_get(s, "default");
+    if (*text_of(s, "description")) {
+        put_str(r, "// ");
+        put_str(r, text_of(s, "description"));
+        put_str(r, "\n");
+    }
+    put_str(r, name);
+    put_str(r, required ? ": " : "?: ");
+    put_type(r, s, 0);
+    if (usual) {
+        put_str(r, json_object_get(s, "oneOf") ? "// default: " : ", // default: ");
+        if ((json_object_get(s, "enum") || json_object_get(s, "oneOf")) && json_is_string(usual))
+            put_str(r, json_string_value(usual));
+        else
+            put_json(r, usual, 0);
+    }
+    put_str(r, ",\n");
+}
+
+void put_namespace(struct render *r)
+{
+    const json_t *one;
+    size_t i;
+    put_str(r, "# Tools\n\n## functions\n\nnamespace functions {\n\n");
+    json_array_foreach(r->style->tools, i, one) {
+        json_t *f = json_object_get(one, "function"), *p = json_object_get(f, "parameters"), *v;
+        json_t *all = json_object_get(p, "properties");
+        const char *name;
+        put_str(r, "// ");
+        put_str(r, text_of(f, "description"));
+        put_str(r, "\ntype ");
+        put_str(r, text_of(f, "name"));
+        put_str(r, json_object_size(all) ? " = (_: {\n" : " = () => any;\n\n");
+        json_object_foreach(all, name, v) {
+            put_parameter(r, name, v, is_required(json_object_get(p, "required"), name));
+        }
+        put_str(r, json_object_size(all) ? "}) => any;\n\n" : "");
+    }
+    put_str(r, "} // namespace functions");
+}
+
+/* ---- what a call looks like ------------------------------------------------------------------ */
+
+bool chat_call_form(const struct chat *c, struct chat_call_form *out)
+{
+    static const struct chat_call_form forms[] = {
+        [TOOLS_TAGS] = {"<tool_call>\n{\"name\": \"", "\", \"arguments\": ", "}\n</tool_call>",
+                        "\n"},
+        [TOOLS_LLAMA] = {"{\"name\": \"", "\", \"parameters\": ", "}", NULL},
+        [TOOLS_HARMONY] = {" to=functions.", "<|channel|>commentary json<|message|>", "", NULL},
+    };
+    if (c->format->tools == TOOLS_NONE)
+        return false;
+    *out = forms[c->format->tools];
+    return true;
+}
+
+/* ---- calls in replies ------------------------------------------------------------------------ */
+
+void call_reader_init(struct call_reader *x, const struct chat *c)
+{
+    *x = (struct call_reader){.chat = c};
+}
+
+static void add_call(struct call_reader *x, const char *name, const char *arguments, size_t n)
+{
+    x->call = xrealloc(x->call, (size_t)x->n + 1, sizeof *x->call);
+    struct tool_call *c = &x->call[x->n++];
+    c->name = xstrdup(name);
+    c->arguments = xasprintf("%.*s", (int)n, arguments);
+}
+
+/* Adds the call that a JSON text describes. False: it describes none. */
+static bool read_call(struct call_reader *x, const char *p, size_t n)
+{
+    json_t *o = json_parse(p, n, 0, NULL), *f = json_object_get(o, "function");
+    const json_t *call = json_is_object(f) ? f : o;
+    const char *name = json_string_value(json_object_get(call, "name"));
+    json_t *v = json_object_get(call, "arguments");
+    v = v ? v : json_object_get(call, "parameters");
+    bool ok = name && *name && (!v || json_is_object(v) || json_is_string(v));
+    if (ok) {
+        char *text = !v ? xstrdup("{}") : json_is_string(v) ? xstrdup(json_string_value(v))
+                                                            : json_dumps(v, 0);
+        add_call(x, name, text, strlen(text));
+        free(text);
+    }
+    json_decref(o);
+    return ok;
+}
+
+static void cut(struct buf *b, size_t n)
+{
+    b->n -= n;
+    memmove(b->p, b->p + n, b->n + 1);
+}
+
+/* Bytes at the end that may begin the tag. */
+static size_t may_begin(const struct buf *b, const char *tag)
+{
+    size_t n = strlen(tag) - 1;
+    for (n = n < b->n ? n : b->n; n; n--)
+        if (!memcmp(b->p + b->n - n, tag, n))
+            break;
+    return n;
+}
+
+static void read_tags(struct call_reader *x, struct buf *out)
+{
+    for (;;) {
+        const char *tag = x->inside ? close_tag : open_tag;
+        char *at = x->held.n ? memmem(x->held.p, x->held.n, tag, strlen(tag)) : NULL;
+        size_t n = at ? (size_t)(at - x->held.p) : 0;
+        if (!at) {
+            n = x->held.n - may_begin(&x->held, open_tag);
+            if (!x->inside && n) {
+                buf_add(out, x->held.p, n);
+                cut(&x->held, n);
+            }
+            return;
+        }
+        if (!x->inside)
+            buf_add(out, x->held.p, n);
+        else if (!read_call(x, x->held.p, n))
+            buf_printf(out, "%s%.*s%s", open_tag, (int)n, x->held.p, close_tag);
+        x->inside = !x->inside;
+        cut(&x->held, n + strlen(tag));
+    }
+}
+
+/* Text between calls that is white space alone is not shown. */
+static void drop_white(struct call_reader *x, struct buf *out, size_t from)
+{
+    size_t n = from;
+    while (n < out->n && strchr("\n\r\t ", out->p[n]))
+        n++;
+    if (n == out->n && (x->n || x->inside))
+        out->n = from;
+}
+
+void call_reader_push(struct call_reader *x, const struct chat_reader *r, enum channel channel,
+                      const char *text, size_t n, struct buf *out)
+{
+    size_t from = out->n;
+    if (channel == CHAN_ANALYSIS)
+        return;
+    switch (x->chat->format->tools) {
+    case TOOLS_HARMONY:
+        if (channel == CHAN_FINAL)
+            buf_add(out, text, n);
+        if (channel != CHAN_COMMENTARY || !r->to[0])
+            return;
+        buf_add(&x->held, text, n);
+        memcpy(x->to, r->to, sizeof x->to);
+        return;
+    case TOOLS_LLAMA:
+        if (x->plain) {
+            buf_add(out, text, n);
+            return;
+        }
+        buf_add(&x->held, text, n);
+        size_t white = x->held.n ? strspn(x->held.p, "\n\r\t ") : 0;
+        if (white == x->held.n || x->held.p[white] == '{')
+            return; /* perhaps a call: its end says so */
+        x->plain = true;
+        buf_add(out, x->held.p, x->held.n);
+        buf_clear(&x->held);
+        return;
+    case TOOLS_TAGS:
+        buf_add(&x->held, text, n);
+        read_tags(x, out);
+        drop_white(x, out, from);
+        return;
+    case TOOLS_NONE: buf_add(out, text, n); return;
+    }
+}
+
+void call_reader_end(struct call_reader *x, struct buf *out)
+{
+    size_t from = out->n;
+    if (x->chat->format->tools == TOOLS_HARMONY && x->to[0])
+        add_call(x, x->to, x->held.p ? x->held.p : "", x->held.n);
+    else if (x->held.n && (x->inside || x->chat->format->tools == TOOLS_LLAMA) &&
+             read_call(x, x->held.p, x->held.n))
+        ;
+    else if (x->held.n || x->inside)
+        buf_printf(out, "%s%s", x->inside ? open_tag : "", x->held.n ? x->held.p : "");
+    x->inside = false;
+    buf_free(&x->held);
+    drop_white(x, out, from);
+}
+
+void call_reader_free(struct call_reader *x)
+{
+    for (int i = 0; i < x->n; i++) {
+        free(x->call[i].name);
+        free(x->call[i].arguments);
+    }
+    free(x->call);
+    buf_free(&x->held);
+    *x = (struct call_reader){0};
+}
