@@ -119,6 +119,8 @@ struct step_rec {
     bool fused; /* the cycle ran fused (engine/cycle/fused.h). Its plans have spare rows, so its
                    page digest differs from that of the same step in a stepped cycle; nothing else
                    differs */
+    int draft_window; /* the newest positions that a draft with cells of its own saw; 0: all, or
+                         nothing was drafted */
 };
 
 /* How many tokens a step added to the reply; not for pieces of a stream. */

@@ -36,7 +36,8 @@
     X(fused,        FLAG,    "INTEGER",          rec.fused,        FACT, CHOICE, FUSED)            \
     X(facts,        FACTS,   "BLOB",             facts,            IDS,  TOKENS, NONE)             \
     X(source,       SOURCE,  "TEXT",             rec.source,       FACT, ORIGIN, SOURCE)           \
-    X(us_arrived,   ARRIVED, "INTEGER",          rec.us_arrived,   FACT, ORIGIN, ARRIVED)
+    X(us_arrived,   ARRIVED, "INTEGER",          rec.us_arrived,   FACT, ORIGIN, ARRIVED)          \
+    X(draft_window, COUNT,   "INTEGER",          rec.draft_window, FACT, CHOICE, PLAIN)
 
 /* X(name, type, SQL): of struct served, whose members have the same names. The table has the column
  * `tokens` between the two lists. */

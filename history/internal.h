@@ -123,7 +123,7 @@ int turn_copy(struct db *from, struct db *to, int64_t turn, const struct put *ow
 enum {
     APPLICATION_ID = 0x41455249 /* "AERI" */,
     PACK_ID = 0x41455250 /* "AERP" */,
-    SCHEMA_VERSION = 8, /* the first that was released */
+    SCHEMA_VERSION = 9, /* the first that was released */
     MIGRATION_PARTS = 3
 };
 

@@ -277,6 +277,7 @@ static void finish_record(const struct cycle *c, const struct tree *t, struct st
     rec->fused = c->fused;
     rec->page_digest = c->r->pass.digest;
     rec->draft_digest = t->n > 1 ? tree_digest(t) : 0;
+    rec->draft_window = t->n > 1 ? c->r->kv.draft_window : 0;
     rec->us_draft = microseconds(c->ns_draft);
     rec->us_verify = microseconds(c->ns_verify);
     rec->us_commit = microseconds(c->ns > taken ? c->ns - taken : 0);

@@ -252,33 +252,68 @@ static bool plan_draft(struct runtime *r, struct lane *l, struct err *e)
 }
 
 /* One pass of the draft behind a prompt that the draft followed. */
-static bool draft_step(struct bench *b, struct subject *s, struct err *e)
+static bool time_draft(struct bench *b, struct subject *s, struct lane *l, const char *name,
+                       struct err *e)
 {
     struct runtime *r = &s->runtime;
-    char name[64], shape[64];
-    snprintf(name, sizeof name, "draft.step.%s", s->name);
-    if (!bench_wanted(b, name) || !r->drafter || !drafter_owns_kv(r->drafter))
+    struct seq *q = &l->seq;
+    struct timing t;
+    int rows = max_int(1, r->drafter->head->w->block), ids = head_vocab(r->drafter->head);
+    struct work w = {.run = run_draft, .arg = r, .times = 1, .numbers = true,
+                     .out = kbuf_at(r->drafter->head->logits, 0, (size_t)ids * 4)};
+    if (!kv_reserve_draft(&r->kv, q, q->drafted, q->drafted + rows, e) || !plan_draft(r, l, e) ||
+        !bench_time(b, &w, &t, e))
+        return false;
+    char shape[96], window[32] = "", block[24] = "";
+    int n = q->drafted, seen = r->kv.draft_window ? min_int(n, r->kv.draft_window) : n;
+    if (seen < n)
+        snprintf(window, sizeof window, ", the last %d seen", seen);
+    if (rows > 1)
+        snprintf(block, sizeof block, ", block of %d", rows);
+    snprintf(shape, sizeof shape, "%d cells%s, %d ids%s", n, window, ids, block);
+    bench_tell(b, name, shape, &t,
+               &(struct figure){bench_draft_bytes(r, rows, seen, false), 0, t.ms * 1e3, "us"});
+    kv_rollback(&r->kv, q);
+    return true;
+}
+
+/* The same behind a long context, which the draft sees whole, then with the setting draft.window. */
+static bool draft_windows(struct bench *b, struct subject *s, struct err *e)
+{
+    enum { LONG = 32768, PART = 8 };
+    struct runtime *r = &s->runtime;
+    char whole[64], part[96], length[16], window[16];
+    int n = min_int(s->most, LONG), seen = n / PART;
+    snprintf(whole, sizeof whole, "draft.step.%s.%s", s->name, bench_length(length, n));
+    snprintf(part, sizeof part, "%s.w%s", whole, bench_length(window, seen));
+    bool one = bench_wanted(b, whole), other = bench_wanted(b, part);
+    if (!one && !other)
         return true;
     struct lane l;
-    struct timing t;
-    size_t vocab = (size_t)head_vocab(r->drafter->head) * 4;
-    struct work w = {.run = run_draft, .arg = r, .times = 1, .numbers = true,
-                     .out = kbuf_at(r->drafter->head->logits, 0, vocab)};
-    bool ok = bench_prompted(b, s, &l, s->usual, 1, e) &&
-              kv_reserve_draft(&r->kv, &l.seq, l.seq.drafted,
-                               l.seq.drafted + max_int(1, r->drafter->head->w->block), e) &&
-              plan_draft(r, &l, e) && bench_time(b, &w, &t, e);
-    if (ok) {
-        int n = l.seq.drafted, ids = head_vocab(r->drafter->head);
-        int rows = max_int(1, r->drafter->head->w->block);
-        snprintf(shape, sizeof shape, rows > 1 ? "%d cells, %d ids, block of %d"
-                                               : "%d cells, %d ids",
-                 n, ids, rows);
-        bench_tell(b, name, shape, &t,
-                   &(struct figure){bench_draft_bytes(r, rows, n, false), 0, t.ms * 1e3, "us"});
+    bool ok = bench_prompted(b, s, &l, n, 1, e) && (!one || time_draft(b, s, &l, whole, e));
+    if (ok && other) {
+        r->kv.draft_window = seen;
+        kv_release_window(&r->kv, &l.seq);
+        ok = time_draft(b, s, &l, part, e);
+        r->kv.draft_window = 0;
     }
     lane_free(r, &l);
-    return ok || err_prefix(e, "%s", name);
+    return ok || err_prefix(e, "%s", whole);
+}
+
+static bool draft_steps(struct bench *b, struct subject *s, struct err *e)
+{
+    struct runtime *r = &s->runtime;
+    char name[64];
+    snprintf(name, sizeof name, "draft.step.%s", s->name);
+    if (!r->drafter || !drafter_owns_kv(r->drafter))
+        return true;
+    struct lane l = {.tap_row = -1};
+    bool ok = !bench_wanted(b, name) ||
+              (bench_prompted(b, s, &l, s->usual, 1, e) && time_draft(b, s, &l, name, e)) ||
+              err_prefix(e, "%s", name);
+    lane_free(r, &l);
+    return ok && draft_windows(b, s, e);
 }
 
 /* ---- in order -------------------------------------------------------------------------------- */
@@ -294,5 +329,5 @@ bool bench_passes(struct bench *b, struct subject *s, struct err *e)
         ok = (brief && rows[i] != 4 && rows[i] != 16) || verify(b, s, rows[i], e);
     for (int i = 0; i < 6 && ok; i++)
         ok = (brief && text[i] != 4 && text[i] != 16) || verify_text(b, s, text[i], e);
-    return ok && draft_step(b, s, e);
+    return ok && draft_steps(b, s, e);
 }

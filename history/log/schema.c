@@ -315,9 +315,9 @@ bool schema_digest(struct db *d, char hex[65])
  * opened. A schema with another digest is compared object by object: other versions of SQLite may
  * write the same schema differently. */
 static const char digest_of_log[] =
-    "c4dc5798dde455c5c7efe65e5709ffe55ab90a397bd4b7aa3a9e3c4e4219d36b";
+    "924482e1dbb0965b483731c73e4978842c1517f9a6750f8b29acf732a4e3be12";
 static const char digest_of_pack[] =
-    "515a6d73e3c3af7647180a57197a8b02b13dfef3d2a9dac9ca856d07bd34eb98";
+    "7d19b1b201c3e7608ddd2c5fa781b25bb85fb2a5e82a27f40ac22e48b40b3c2d";
 
 const char *schema_known_digest(bool pack)
 {

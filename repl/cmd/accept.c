@@ -20,6 +20,7 @@ enum { MAX_GROUPS = 4096, DEPTHS = 16, KINDS = 5, FENCE = 3, DEPTH_CELLS = 5 };
 /* Sums over the cycles of a turn, or of a range of context lengths, distances, ... */
 struct group {
     int first, last;
+    int window; /* of the draft, BY_CONTEXT only; 0: none */
     struct draft_sums drafts;
 };
 
@@ -36,8 +37,9 @@ struct grouped {
     struct app *app;
     enum grouping by;
     int page_size, window;
-    struct group *v; /* (n) by `first` */
+    struct group *v; /* (n) by `first`, then by `window` */
     int n;
+    bool windowed; /* a draft had a window */
     int deepest;
     struct kind_count kind[KINDS];
     int turn;     /* of the step before */
@@ -87,18 +89,20 @@ static void range_of(const struct grouped *g, const struct step_view *s, int *fi
 static void add_cycle(struct grouped *g, const struct step_view *s)
 {
     const struct step_rec *r = &s->rec;
-    int first, last, i = 0;
+    int first, last, i = 0, window = g->by == BY_CONTEXT ? r->draft_window : 0;
     if (!r->drafted)
         return;
     range_of(g, s, &first, &last);
-    while (i < g->n && g->v[i].first < first)
+    while (i < g->n &&
+           (g->v[i].first < first || (g->v[i].first == first && g->v[i].window < window)))
         i++;
-    if (i == g->n || g->v[i].first != first) {
+    g->windowed |= window > 0;
+    if (i == g->n || g->v[i].first != first || g->v[i].window != window) {
         if (g->n == MAX_GROUPS)
             return;
         g->v = xrealloc(g->v, (size_t)g->n + 1, sizeof *g->v);
         memmove(g->v + i + 1, g->v + i, (size_t)(g->n - i) * sizeof *g->v);
-        g->v[i] = (struct group){.first = first, .last = last};
+        g->v[i] = (struct group){.first = first, .last = last, .window = window};
         g->n++;
     }
     draft_sums_add(&g->v[i].drafts, r, r->accepted);
@@ -198,6 +202,9 @@ static void groups_foot(const struct grouped *g, const struct printer *to)
         print_note(to, ST_DIM,
                    "rows: length of the context before the cycle, less the window of %d: from 0 on "
                    "tokens are out of it", g->window);
+    if (g->windowed)
+        print_note(to, ST_DIM,
+                   "sees: the newest positions that the draft saw (draft.window)");
     if (g->by == BY_PAGE)
         print_note(to, ST_DIM,
                    "rows: place in its page of %d of the first position that the cycle writes",
@@ -220,8 +227,15 @@ static void show_group(const struct grouped *g, const struct group *p, int depth
         print_add(to, ST_TEXT, "\f%d{turn}", p->first);
     else
         print_add(to, ST_TEXT, "\f%d{from:-2147483648}%d{to:2147483647}", p->first, p->last);
-    print_add(to, ST_TEXT, "%13s %8lu{cycles} %8lu{drafted} %9lu{accepted} %6.2f{rate} %6.2f{mal}",
-              name, s->cycles, s->drafted, s->accepted, ratio(s->accepted, s->drafted),
+    print_add(to, ST_TEXT, "%13s", name);
+    if (g->by == BY_CONTEXT)
+        print_add(to, ST_TEXT, "\f%d{draft_window}", p->window);
+    if (g->windowed && p->window)
+        print_add(to, ST_TEXT, " %8d", p->window);
+    else if (g->windowed)
+        print_add(to, ST_TEXT, " %8s", "all");
+    print_add(to, ST_TEXT, " %8lu{cycles} %8lu{drafted} %9lu{accepted} %6.2f{rate} %6.2f{mal}",
+              s->cycles, s->drafted, s->accepted, ratio(s->accepted, s->drafted),
               draft_sums_mal(s));
     for (int d = 1; d <= depths; d++)
         print_add(to, ST_TEXT, " %*.2f", DEPTH_CELLS - 1, ratio(s->depth[d].accepted, s->cycles));
@@ -236,12 +250,15 @@ static void show_group(const struct grouped *g, const struct group *p, int depth
 static void show_groups(const struct grouped *g, const char *source, int width,
                         const struct printer *to)
 {
-    enum { FIXED = 55 };
-    int depths = max_int(0, min_int(g->deepest, (width - FIXED) / DEPTH_CELLS));
+    enum { FIXED = 55, WINDOW = 9 };
+    int fixed = FIXED + (g->windowed ? WINDOW : 0);
+    int depths = max_int(0, min_int(g->deepest, (width - fixed) / DEPTH_CELLS));
     print_add(to, ST_HEAD, "ACCEPT");
     print_note(to, ST_TEXT, "  by %s, %s", grouping[g->by], source);
-    print_add(to, ST_HEAD, "%13s %8s %8s %9s %6s %6s", grouping[g->by], "cycles", "drafted",
-              "accepted", "rate", "MAL");
+    print_add(to, ST_HEAD, "%13s", grouping[g->by]);
+    if (g->windowed)
+        print_add(to, ST_HEAD, " %8s", "sees");
+    print_add(to, ST_HEAD, " %8s %8s %9s %6s %6s", "cycles", "drafted", "accepted", "rate", "MAL");
     for (int d = 1; d <= depths; d++)
         print_add(to, ST_HEAD, " %*s%d", d < 10 ? DEPTH_CELLS - 2 : DEPTH_CELLS - 3, "d", d);
     print_end(to);

@@ -17,6 +17,7 @@ long=; [ "${AERIE_TEST_LONG:-0}" = 0 ] || long=1
 promised='mem.read mem.copy phase.eager gemv.qkv.T1 gemv.qkv.T4 gemv.o.T1 gemv.glu.T4 gemv.q4_k.T1 gemm.peak moe.e32.T1 moe.e32.T16
     attn.full.d64.4k.T1 attn.swa.d64.4k.T8 attn.full.d256.4k.T1 attn.swa.d256.4k.T8 sample.argmax.201088.T1
     sample.topk_p.201088.T8 step.nestling.512 verify.nestling.T4 verify.nestling.T16 draft.step.nestling
+    draft.step.nestling.512 draft.step.nestling.512.w64
     cycle.nestling.plain cycle.nestling.3-1-4 prefill.nestling.512 chat.nestling.plain chat.nestling.spec
     chat.nestling.ngram repl.itl.nestling.plain repl.itl.nestling.spec repl.lines.nestling.spec repl.tui.nestling.spec'
 seldom='gemv.head.T1 again.nestling.plain again.nestling.spec again.nestling.ngram repl.lines.nestling.plain repl.tui.nestling.plain'

@@ -403,7 +403,7 @@ static void test_an_export_parses_back_to_what_was_stored(void **state)
     }
     json_t *head = json_array_get(all, 0);
     assert_int_equal(json_integer_value(json_object_get(head, "aerie_export")), 1);
-    assert_int_equal(json_integer_value(json_object_get(head, "schema")), 8);
+    assert_int_equal(json_integer_value(json_object_get(head, "schema")), 9);
     const char *id = json_string_value(json_object_get(head, "session"));
     assert_true(hdb_turns(d, id, 0, same_as_record, all, &e) >= 2);
     int trees = 0;

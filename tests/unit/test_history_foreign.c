@@ -350,8 +350,8 @@ static void test_a_log_of_another_version_is_refused(void **state)
     static const struct {
         int version;
         const char *line;
-    } of[] = {{7, "has schema version 7, from before the first release; expected version 8"},
-              {9, "has schema version 9; this aerie knows versions up to 8"}};
+    } of[] = {{8, "has schema version 8, from before the first release; expected version 9"},
+              {10, "has schema version 10; this aerie knows versions up to 9"}};
     struct err e = {0};
     make_log(1);
     for (int i = 0; i < 2; i++) {
