@@ -248,6 +248,7 @@ enum norm_kind {
     NORM_RMS,   /* x / rms(x) * w */
     NORM_RMS1P, /* x / rms(x) * (1 + w): gemma 2 and 3 */
     NORM_PLAIN, /* x / rms(x), no weight: gemma-4's v_norm */
+    NORM_LAYER, /* (x - mean(x)) / deviation(x) * w: cohere 2 */
 };
 
 enum act_kind {
@@ -256,6 +257,12 @@ enum act_kind {
     ACT_GELU_TANH, /* 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) */
     ACT_SWIGLU_CLAMP, /* gpt-oss, gated only: g = min(g, limit), u = clamp(u, +-limit),
                          (u + 1) g sigmoid(1.702 g) */
+};
+
+enum gate_kind {
+    GATE_NONE,
+    GATE_SIGMOID,
+    GATE_SOFTPLUS, /* ln(1 + e^x) */
 };
 
 static inline float bf16_to_f32(uint16_t v)

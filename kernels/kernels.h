@@ -89,7 +89,7 @@ struct k_cells {
 /* ---- arguments ------------------------------------------------------------------------------- */
 
 struct k_norm {
-    enum norm_kind kind;
+    enum norm_kind kind;    /* NORM_LAYER: in a k_normalize only */
     const struct tensor *w; /* (n); unused for NORM_NONE and NORM_PLAIN */
     float eps;
 };
@@ -238,10 +238,14 @@ struct k_moe {
 };
 
 /* x[r] *= *s (gemma-4's layer_scalar), or, without s, 1 + beta ln(1 + floor(pos[r] / period))
- * (ministral-3's factor of queries far into the context) */
+ * (ministral-3's factor of queries far into the context); with `by`: x[r][i] *= gate(by[r][i /
+ * group]) (the output of attention, by element or by head) */
 struct k_scale {
     int rows, n;
     kbuf x;
+    kbuf by;            /* (rows, n / group) or absent */
+    int group;          /* divides n */
+    enum gate_kind gate;
     const struct tensor *s; /* (1) or NULL */
     kbuf pos;               /* (rows) i32 */
     float beta, period;     /* period: in positions */

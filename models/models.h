@@ -84,6 +84,8 @@ struct layer {
                                            (hidden, n_head * head_dim) */
     struct tensor bq, bk, bv, bo;
     struct tensor q_norm, k_norm;       /* (head_dim), or whole projected rows with qk_norm_whole */
+    struct tensor wgate;                /* (n_head * head_dim, in), or (n_head, in): of the output
+                                           of attention */
     struct tensor sinks;                /* (n_head) */
     struct tensor gate, up, down;       /* (ffn, hidden) x 2, (hidden, ffn) */
     /* mixture of experts */
@@ -108,7 +110,12 @@ static inline struct tensor *layer_tensors(struct layer *l, int *n)
     return &l->in_norm;
 }
 
-enum norm_place { PLACE_PRE, PLACE_POST, PLACE_SANDWICH };
+enum norm_place {
+    PLACE_PRE,
+    PLACE_POST,
+    PLACE_SANDWICH,
+    PLACE_PARALLEL, /* attention and a dense MLP read the same norm of x: in_norm */
+};
 enum moe_kind {
     MOE_NONE,
     MOE_ALONE,  /* experts in place of the dense MLP, or with a shared one beside them */
@@ -132,6 +139,9 @@ struct config {
     float embed_scale; /* rounded as the family rounds it */
     float residual_scale; /* of what attention and MLP add, before its norm */
     float logit_scale;
+    bool embed_norm;       /* the embedding is normalised, without weights */
+    enum gate_kind gate;   /* of the output of attention, by wgate */
+    bool gate_by_head;     /* one number a head, not one an element */
     enum act_kind act;
     float swiglu_limit;
     bool tied; /* the head is the embedding */
@@ -145,6 +155,8 @@ struct config {
     int ple_vocab;
     struct rope rope[MAX_ROPE];
     int n_rope;
+    bool rope_adjacent; /* the files' heads rotate the pairs (2i, 2i + 1): their rows are loaded in
+                           another order, so that the pairs are (i, i + half) as everywhere */
     int stop[MAX_STOP]; /* eos ids of config and generation_config, without duplicates */
     int n_stop;
     int bos, pad; /* -1: none */

@@ -91,12 +91,13 @@ bool net_two_parts(struct net *n, struct err *e)
 static bool open_activations(struct net *n, struct err *e)
 {
     const struct config *c = &n->m->cfg;
-    size_t rows = (size_t)n->max_rows, heads = 0, ffn = 0;
+    size_t rows = (size_t)n->max_rows, heads = 0, ffn = 0, gate = 0;
     for (int l = 0; l < c->n_layer; l++) {
         const struct layer *w = &n->m->layer[l];
         size_t queries = (size_t)w->n_head * (size_t)w->head_dim;
         heads = heads > queries ? heads : queries;
         ffn = ffn > (size_t)w->ffn ? ffn : (size_t)w->ffn;
+        gate = w->wgate.n_dim && gate < (size_t)w->wgate.dim[0] ? (size_t)w->wgate.dim[0] : gate;
     }
     for (int i = 0; i < c->n_rope; i++)
         if (!alloc_floats(n, &n->cs[i], rows * (size_t)c->rope[i].half * 2, e))
@@ -105,6 +106,7 @@ static bool open_activations(struct net *n, struct err *e)
            alloc_floats(n, &n->y, rows * (size_t)c->hidden, e) &&
            alloc_floats(n, &n->q, rows * heads, e) &&
            alloc_floats(n, &n->o, rows * heads, e) && alloc_floats(n, &n->h, rows * ffn, e) &&
+           alloc_floats(n, &n->gate, rows * gate, e) &&
            alloc_floats(n, &n->ple, rows * (size_t)c->ple * (size_t)c->n_layer, e) &&
            alloc_floats(n, &n->ple_row, rows * (size_t)max_int(c->ple, c->ple * c->n_layer), e);
 }
@@ -136,7 +138,7 @@ void net_close(struct net *n)
     free(n->cells);
     free(n->of_pool[0]);
     free(n->of_pool[1]);
-    kbuf all[] = {n->x, n->y, n->q, n->o, n->h, n->cs[0], n->cs[1], n->ple, n->ple_row,
+    kbuf all[] = {n->x, n->y, n->q, n->o, n->h, n->gate, n->cs[0], n->cs[1], n->ple, n->ple_row,
                   n->o2, n->lse, n->lse2};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         k->release(n->dev.d, all[i]);
@@ -172,11 +174,20 @@ static void tap(struct net *n, const struct taps *t, int boundary, int rows, int
                                                   .dst = to});
 }
 
-/* Whether the first layer's projections take packed activation rows. */
-static bool packs_first(const struct layer *w)
+static bool is_bf16(const struct tensor *t) { return !t->data || t->type == DT_BF16; }
+
+/* Whether embed() stores y, the first layer's normalised input. Layer norms and norms of the
+ * embedding itself are operations of their own. */
+static bool embeds_input(const struct config *c)
 {
-    return w->wq.type == DT_BF16 && (!w->wk.data || w->wk.type == DT_BF16) &&
-           (!w->wv.data || w->wv.type == DT_BF16);
+    return c->norm != NORM_LAYER && !c->embed_norm;
+}
+
+/* Whether the first layer's projections take packed activation rows. */
+static bool packs_first(const struct config *c, const struct layer *w)
+{
+    return embeds_input(c) && !w->wgate.data && is_bf16(&w->wq) && is_bf16(&w->wk) &&
+           is_bf16(&w->wv);
 }
 
 /* x = E[token] s, y = norm(x) for the first layer, and the RoPE tables, in one operation; then
@@ -190,9 +201,13 @@ static void embed(struct net *n, const struct k_plan *kp, int rows)
     struct k_rope rope[MAX_ROPE];
     struct k_gather a = {.rows = rows, .n_parts = 1};
     a.part[0] = (struct k_part){.n = c->hidden, .table = &n->m->embed, .scale = c->embed_scale,
-                                .idx = kp->token, .norm = norm_of(c, &first->in_norm),
-                                .copy = n->x, .dst = n->y, .width = c->hidden,
-                                .packed = packs_first(first)};
+                                .idx = kp->token, .norm = {NORM_NONE, NULL, c->eps},
+                                .copy = n->x, .copy_normed = c->embed_norm, .dst = n->y,
+                                .width = c->hidden, .packed = packs_first(c, first)};
+    if (embeds_input(c))
+        a.part[0].norm = norm_of(c, &first->in_norm);
+    else if (c->embed_norm)
+        a.part[0].norm.kind = NORM_PLAIN;
     for (int i = 0; i < c->n_rope; i++) {
         rope[i] = (struct k_rope){.rows = rows, .half = c->rope[i].half, .pos = kp->pos,
                                   .inv_freq = c->rope[i].inv_freq,
@@ -219,7 +234,36 @@ static void embed(struct net *n, const struct k_plan *kp, int rows)
 /* Whether attention may store its output as packed activation rows, for the product with Wo. */
 static bool output_packed(const struct k_plan *kp, const struct layer *w)
 {
-    return !kp->two_parts && w->wo.type == DT_BF16;
+    return !kp->two_parts && w->wo.type == DT_BF16 && !w->wgate.data;
+}
+
+/* Rows that operations read, and how they normalise them. */
+struct input {
+    kbuf src;
+    struct k_norm norm;
+    bool packed;
+};
+
+/* norm(x) by w: x, which the operations that read it normalise; y, where they cannot. */
+static struct input normed_input(struct net *n, const struct tensor *w, int rows)
+{
+    const struct config *c = &n->m->cfg;
+    if (c->norm != NORM_LAYER)
+        return (struct input){n->x, norm_of(c, w), false};
+    n->dev.k->normalize(n->dev.d, &(struct k_normalize){
+        .rows = rows, .n = c->hidden, .src_stride = c->hidden, .dst_stride = c->hidden,
+        .src = n->x, .dst = n->y, .norm = norm_of(c, w), .scale = 1});
+    return (struct input){n->y, {NORM_NONE, NULL, c->eps}, false};
+}
+
+/* The input of layer l's attention; of the first layer embed() has stored it. */
+static struct input layer_input(struct net *n, int l, int rows)
+{
+    const struct config *c = &n->m->cfg;
+    const struct layer *w = &n->m->layer[l];
+    if (l == 0 && embeds_input(c))
+        return (struct input){n->y, {NORM_NONE, NULL, c->eps}, packs_first(c, w)};
+    return normed_input(n, &w->in_norm, rows);
 }
 
 /* o = attention over the row's keys. With two parts, one over the new cells and one over the cached
@@ -245,19 +289,22 @@ static void attend(struct net *n, const struct k_plan *kp, int l, int rows)
                                                 .b = n->o2, .lb = n->lse2});
 }
 
-/* normed: the input is y, which embed() has normalised already. */
-static void qkv(struct net *n, const struct k_plan *kp, int l, int rows, bool normed,
+/* Whether the projections of layer l read x and so can store the first capture of it. */
+static bool captures(const struct config *c, int l)
+{
+    return l > 0 && c->norm != NORM_LAYER;
+}
+
+static void qkv(struct net *n, const struct k_plan *kp, int l, int rows, const struct input *in,
                 const struct taps *taps)
 {
     const struct config *c = &n->m->cfg;
     const struct layer *w = &n->m->layer[l];
     const struct rope *rope = w->rope_id >= 0 ? &c->rope[w->rope_id] : NULL;
-    const struct k_norm none = {NORM_NONE, NULL, c->eps};
     const kbuf nowhere = {0};
     n->dev.k->qkv(n->dev.d, &(struct k_qkv){
-        .rows = rows, .src_stride = c->hidden, .src = normed ? n->y : n->x,
-        .norm = normed ? none : norm_of(c, &w->in_norm),
-        .packed = normed && packs_first(w), .capture = normed ? nowhere : tap_of(n, taps, l, 0),
+        .rows = rows, .src_stride = c->hidden, .src = in->src, .norm = in->norm,
+        .packed = in->packed, .capture = captures(c, l) ? tap_of(n, taps, l, 0) : nowhere,
         .capture_stride = taps ? taps->stride : 0,
         .wq = &w->wq, .wk = tensor_opt(&w->wk), .wv = tensor_opt(&w->wv),
         .bq = tensor_opt(&w->bq), .bk = tensor_opt(&w->bk), .bv = tensor_opt(&w->bv),
@@ -275,19 +322,51 @@ static void qkv(struct net *n, const struct k_plan *kp, int l, int rows, bool no
 
 void net_qkv(struct net *n, const struct k_plan *kp, int l, int rows)
 {
-    qkv(n, kp, l, rows, false, NULL);
+    const struct input in = normed_input(n, &n->m->layer[l].in_norm, rows);
+    qkv(n, kp, l, rows, &in, NULL);
 }
 
-/* x += norm(attention(norm(x)) Wo) */
+/* o *= gate(Wgate norm(x)), by element or by head */
+static void gate_output(struct net *n, const struct layer *w, int rows, const struct input *in)
+{
+    const struct config *c = &n->m->cfg;
+    if (!w->wgate.data)
+        return;
+    n->dev.k->linear(n->dev.d, &(struct k_linear){
+        .rows = rows, .src_stride = c->hidden, .src = in->src, .pre = in->norm, .w = &w->wgate,
+        .packed = in->packed, .scale = 1, .dst = n->gate});
+    n->dev.k->scale(n->dev.d, &(struct k_scale){
+        .rows = rows, .n = w->n_head * w->head_dim, .x = n->o, .by = n->gate,
+        .group = c->gate_by_head ? w->head_dim : 1, .gate = c->gate});
+}
+
+static bool dense_packed(const struct layer *w)
+{
+    return w->gate.type == w->up.type && w->up.type == w->down.type;
+}
+
+/* h = act(gate norm(x)) * up norm(x) */
+static void dense_hidden(struct net *n, const struct layer *w, int rows, const struct input *in)
+{
+    n->dev.k->glu(n->dev.d, &(struct k_glu){
+        .rows = rows, .src = in->src, .pre = in->norm, .gate = &w->gate, .up = &w->up,
+        .act = n->m->cfg.act, .packed = dense_packed(w), .dst = n->h});
+}
+
+/* x += norm(attention(norm(x)) Wo); a parallel MLP reads norm(x) in between. */
 static void attention(struct net *n, const struct k_plan *kp, int l, int rows,
                       const struct taps *taps)
 {
     const struct config *c = &n->m->cfg;
     const struct layer *w = &n->m->layer[l];
-    qkv(n, kp, l, rows, l == 0, taps);
+    const struct input in = layer_input(n, l, rows);
+    qkv(n, kp, l, rows, &in, taps);
     probe_attention(n, l);
     attend(n, kp, l, rows);
+    gate_output(n, w, rows, &in);
     probe_output(n, l);
+    if (c->place == PLACE_PARALLEL)
+        dense_hidden(n, w, rows, &in);
     n->dev.k->linear(n->dev.d, &(struct k_linear){
         .rows = rows, .src_stride = w->n_head * w->head_dim, .src = n->o, .w = &w->wo,
         .packed = output_packed(kp, w),
@@ -296,20 +375,24 @@ static void attention(struct net *n, const struct k_plan *kp, int l, int rows,
         .dst = n->x});
 }
 
+/* dst (+)= post(down h) */
+static void dense_output(struct net *n, const struct layer *w, int rows, const struct tensor *post,
+                         bool add, kbuf dst)
+{
+    const struct config *c = &n->m->cfg;
+    n->dev.k->linear(n->dev.d, &(struct k_linear){
+        .rows = rows, .src_stride = w->ffn, .src = n->h, .w = &w->down,
+        .scale = c->residual_scale,
+        .post = norm_of(c, post), .add = add, .packed = dense_packed(w), .dst = dst});
+}
+
 /* dst (+)= post(down(act(gate pre(x)) * up pre(x))) */
 static void dense(struct net *n, const struct layer *w, int rows, const struct tensor *post,
                   bool add, kbuf dst)
 {
-    const struct config *c = &n->m->cfg;
-    bool packed = w->gate.type == w->up.type && w->up.type == w->down.type;
-    n->dev.k->glu(n->dev.d, &(struct k_glu){.rows = rows, .src = n->x,
-                                            .pre = norm_of(c, &w->ffn_in_norm), .gate = &w->gate,
-                                            .up = &w->up, .act = c->act, .packed = packed,
-                                            .dst = n->h});
-    n->dev.k->linear(n->dev.d, &(struct k_linear){
-        .rows = rows, .src_stride = w->ffn, .src = n->h, .w = &w->down,
-        .scale = c->residual_scale,
-        .post = norm_of(c, post), .add = add, .packed = packed, .dst = dst});
+    const struct input in = normed_input(n, &w->ffn_in_norm, rows);
+    dense_hidden(n, w, rows, &in);
+    dense_output(n, w, rows, post, add, dst);
 }
 
 static kbuf chosen_at(const struct net *n, const struct layer *w)
@@ -355,7 +438,9 @@ static void add_y(struct net *n, int rows, const struct tensor *norm)
 static void feed_forward(struct net *n, const struct layer *w, int rows)
 {
     const struct config *c = &n->m->cfg;
-    if (!w->is_moe) {
+    if (c->place == PLACE_PARALLEL) {
+        dense_output(n, w, rows, &w->ffn_norm, true, n->x);
+    } else if (!w->is_moe) {
         dense(n, w, rows, &w->ffn_norm, true, n->x);
     } else if (c->moe == MOE_ALONE) {
         bool shared = w->gate.data != NULL; /* reads x before the experts add to it */
@@ -401,7 +486,7 @@ bool net_forward(struct net *n, const struct plan *p, const struct k_plan *kp,
         const struct layer *w = &n->m->layer[l];
         if (stop_asked(n->stop))
             return false;
-        tap(n, taps, l, rows, l > 0); /* qkv() or embed() stores the first capture */
+        tap(n, taps, l, rows, captures(c, l)); /* qkv() stores the first capture then */
         probe_residual(n, l, PROBE_IN);
         attention(n, kp, l, rows, taps);
         probe_residual(n, l, PROBE_MID);
@@ -436,8 +521,15 @@ void net_logits(struct net *n, int rows, kbuf idx, kbuf logits, kbuf hidden)
         k->normalize(d, &(struct k_normalize){
             .rows = rows, .n = c->hidden, .src_stride = c->hidden, .dst_stride = c->hidden,
             .src = src, .dst = hidden, .norm = norm_of(c, &n->m->norm), .scale = 1});
+    struct k_norm pre = norm_of(c, &n->m->norm);
+    if (c->norm == NORM_LAYER) {
+        k->normalize(d, &(struct k_normalize){
+            .rows = rows, .n = c->hidden, .src_stride = c->hidden, .dst_stride = c->hidden,
+            .src = src, .dst = n->y, .norm = pre, .scale = 1});
+        src = n->y, pre.kind = NORM_NONE;
+    }
     k->linear(d, &(struct k_linear){.rows = rows, .src_stride = c->hidden, .src = src,
-                                    .pre = norm_of(c, &n->m->norm), .w = &n->m->head,
+                                    .pre = pre, .w = &n->m->head,
                                     .softcap = c->final_softcap, .scale = c->logit_scale,
                                     .dst = logits});
 }

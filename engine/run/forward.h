@@ -39,6 +39,7 @@ struct net {
     kbuf h;            /* (max_rows, widest ffn) */
     kbuf y;            /* (max_rows, hidden) */
     kbuf cs[MAX_ROPE]; /* (max_rows, half, 2) cosines and sines of RoPE */
+    kbuf gate;         /* (max_rows, rows of Wgate); absent: no layer has a gate */
     kbuf ple, ple_row; /* (max_rows, n_layer * P), (max_rows, P) */
     kbuf chosen; /* (n_layer, max_rows, top_k) i32: experts of the last pass. Set and owned by code
                     that measures; absent: not stored */

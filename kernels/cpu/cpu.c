@@ -198,8 +198,33 @@ static float far_factor(const struct k_scale *a, int pos)
     return 1 + a->beta * logf(1 + floorf((float)pos / a->period));
 }
 
+static float gate_of(float y, enum gate_kind gate)
+{
+    float e = expf(-fabsf(y));
+    if (gate == GATE_SIGMOID)
+        return (y < 0 ? e : 1) / (1 + e);
+    return (y > 0 ? y : 0) + log1pf(e);
+}
+
+static void gate_rows(const struct k_scale *a)
+{
+    CHECK(a->gate != GATE_NONE && a->group > 0 && a->n % a->group == 0);
+    size_t n = (size_t)a->rows * (size_t)a->n, group = (size_t)a->group;
+    float *x = cpu_f32(a->x, n);
+    const float *by = cpu_f32(a->by, n / group);
+    for (size_t i = 0; i < n; i += group) {
+        float f = gate_of(by[i / group], a->gate);
+        for (size_t j = i; j < i + group; j++)
+            x[j] *= f;
+    }
+}
+
 static void cpu_scale(struct kdev *d, const struct k_scale *a)
 {
+    if (a->by.p) {
+        gate_rows(a);
+        return;
+    }
     float s = 1, *x = cpu_f32(a->x, (size_t)a->rows * (size_t)a->n);
     const int32_t *pos = a->s ? NULL : cpu_i32(a->pos, (size_t)a->rows);
     if (a->s) {

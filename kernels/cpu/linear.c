@@ -34,6 +34,7 @@ float *cpu_pack_rows(struct kdev *d, enum cpu_scratch_use use, const float *src,
                      int rows, int n, const struct k_norm *norm, const struct tensor *factor,
                      float scale)
 {
+    CHECK(norm->kind != NORM_LAYER);
     CHECK(norm->kind == NORM_NONE || norm->kind == NORM_PLAIN || (norm->w && norm->w->data));
     struct pack_run run = {d->isa, src, cpu_floats(d, use, (size_t)rows * (size_t)cpu_packed(n)),
                            stride, n, norm, factor, scale};
@@ -99,6 +100,7 @@ static void input_item(void *arg, int item, int thread)
 static struct linear_input pack_input(struct kdev *d, const float *src, size_t stride, int rows,
                                       int n, const struct k_norm *norm, bool packed)
 {
+    CHECK(norm->kind != NORM_LAYER);
     CHECK(norm->kind == NORM_NONE || norm->kind == NORM_PLAIN || (norm->w && norm->w->data));
     CHECK(!packed || (n % 32 == 0 && norm->kind == NORM_NONE && stride == (size_t)n));
     struct linear_input in = {.rows = rows, .panels = panels_of(rows), .k = cpu_packed(n)};

@@ -47,13 +47,41 @@ V_FN v16 normalized(const float *x, int i, int n, const struct k_norm *norm, v16
     return n == 16 ? y : v_keep(y, n); /* lanes beyond the end may be 0 * inf = NaN */
 }
 
+/* Elements [i, i + n) of the row less its mean, n <= 16, other lanes 0. */
+V_FN v16 centered(const float *x, int i, int n, v16 mean)
+{
+    return v_keep(v_sub(v_load_n(x + i, n, 0), mean), n);
+}
+
+static float row_mean(const float *x, int n)
+{
+    v16 sum = v_zero();
+    for (int i = 0; i < n; i += 16)
+        sum = v_add(sum, v_load_n(x + i, n - i < 16 ? n - i : 16, 0));
+    return v_sum(sum) / (float)n;
+}
+
+static float inverse_deviation(const float *x, int n, v16 mean, float eps)
+{
+    v16 sum = v_zero();
+    for (int i = 0; i < n; i += 16) {
+        v16 y = centered(x, i, n - i < 16 ? n - i : 16, mean);
+        sum = v_fma(y, y, sum);
+    }
+    return 1 / sqrtf(v_sum(sum) / (float)n + eps);
+}
+
 static void row_normalize(const float *x, int n, const struct k_norm *norm, bool add, float scale,
                           float *dst)
 {
-    v16 inv = v_set(inverse_rms(x, n, norm));
+    bool layer = norm->kind == NORM_LAYER;
+    v16 mean = v_set(layer ? row_mean(x, n) : 0);
+    v16 inv = v_set(layer ? inverse_deviation(x, n, mean, norm->eps) : inverse_rms(x, n, norm));
     for (int i = 0; i < n; i += 16) {
         int m = n - i < 16 ? n - i : 16;
-        v16 y = normalized(x, i, m, norm, inv);
+        v16 y = layer ? v_mul(v_mul(centered(x, i, m, mean), inv),
+                              v_weights(norm->w, (size_t)i, m))
+                      : normalized(x, i, m, norm, inv);
         if (add)
             y = v_add(y, v_load_n(dst + i, m, 0));
         v_store_n(dst + i, v_mul(y, v_set(scale)), m);

@@ -279,7 +279,7 @@ static inline struct vec cuda_vec(const struct tensor *t)
 static inline struct norm cuda_norm(const struct k_norm *n)
 {
     bool weighted = n->kind == NORM_RMS || n->kind == NORM_RMS1P;
-    CHECK(!weighted || (n->w && n->w->data));
+    CHECK(n->kind != NORM_LAYER && (!weighted || (n->w && n->w->data)));
     struct norm m = {n->kind, cuda_vec(weighted ? n->w : NULL), n->eps};
     return m;
 }

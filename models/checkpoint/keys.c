@@ -180,6 +180,11 @@ static bool same_qk_norm(const json_t *v, const struct arch *a)
     return json_is_null(v) || (json_is_boolean(v) && json_is_true(v) == a->cfg->qk_norm);
 }
 
+static bool same_parallel(const json_t *v, const struct arch *a)
+{
+    return json_is_null(v) || json_is_true(v) == (a->cfg->place == PLACE_PARALLEL);
+}
+
 /* ---- the keys ---- */
 
 static const struct decides {
@@ -193,6 +198,7 @@ static const struct decides {
     {"num_hidden_layers", off, "none"},
     {"max_position_embeddings", off, "none"},
     {"rms_norm_eps", off, "none"},
+    {"layer_norm_eps", off, "none"},
     {"num_attention_heads", off, "none"},
     {"num_key_value_heads", off, "none"},
     {"intermediate_size", off, "none"},
@@ -207,6 +213,7 @@ static const struct decides {
     {"final_logit_softcapping", off, "null"},
     {"use_qk_norm", same_qk_norm, "what the model has"},
     {"clip_qkv", off, "null"},
+    {"use_parallel_block", same_parallel, "what the model has"},
     {"attention_multiplier", same_scale, "the model's own scale"},
     {"embedding_multiplier", one, "1"},
     {"residual_multiplier", one, "1"},

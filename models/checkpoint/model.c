@@ -17,7 +17,7 @@ static const struct family *const families[] = {
     &family_olmo3,   &family_qwen3,  &family_llama,  &family_mistral,
     &family_ministral, &family_gemma3_mm, &family_gemma4_unified, &family_ministral3,
     &family_olmo2, &family_smollm3, &family_exaone4, &family_phi3, &family_qwen3_moe,
-    &family_mellum, &family_granite_swa, &family_granitemoe_swa,
+    &family_mellum, &family_granite_swa, &family_granitemoe_swa, &family_cohere2,
 };
 
 /* Types of multimodal folders whose text models are of several families: that of text_config

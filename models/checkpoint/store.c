@@ -338,8 +338,21 @@ static bool wants_map(const struct safetensors *st, const struct loading *how)
 static bool is_aligned(const struct safetensors *st, const struct tensor_load *l)
 {
     size_t size = dtype_packed(l->src->type) ? 2 : dtype_size(l->src->type); /* scales are f16 */
-    return size && l->bytes && !l->stack && st_in_place(st, l->src) &&
+    return size && l->bytes && !l->stack && !l->pairs && st_in_place(st, l->src) &&
            (st_offset(st, l->src) + l->from) % size == 0;
+}
+
+/* Puts the even rows of each head before its odd ones. */
+static void part_pairs(const struct tensor_load *l, char *p)
+{
+    size_t row = l->bytes / (size_t)l->form.dim[0], n = (size_t)l->pairs;
+    char *head = xmalloc(n * row);
+    for (int64_t first = 0; first < l->form.dim[0]; first += l->pairs, p += n * row) {
+        memcpy(head, p, n * row);
+        for (size_t i = 0; i < n; i++)
+            memcpy(p + (i % 2 * (n / 2) + i / 2) * row, head + i * row, row);
+    }
+    free(head);
 }
 
 /* Sets place[i] of the tensors that are used in the files, and maps these files. */
@@ -413,6 +426,9 @@ bool store_load(struct store **out, struct safetensors *st, struct tensor_load *
                           .lock = PTHREAD_MUTEX_INITIALIZER};
     job_list_parts(&j, n);
     bool ok = s && (none || (job_run(&j, total, what, how, e) && (!map || mapped_check(e))));
+    for (int i = 0; ok && !none && i < n; i++)
+        if (load[i].pairs)
+            part_pairs(&load[i], place[i]);
     if (ok)
         bind_tensors(s, load, n, place, &j, digest);
     free(mapped);

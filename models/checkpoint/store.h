@@ -19,6 +19,8 @@ struct tensor_load {
     struct tensor form;       /* what *dst is set to, but for data and name (src's) */
     const struct tensor *src; /* of the safetensors that is read */
     size_t from, bytes, at;
+    int pairs; /* rows of a head, whose rows 2i become rows i and rows 2i + 1 rows pairs / 2 + i
+                  after they have been read; 0: they stay as they are */
     int stack; /* 1 and up, the same in all loads of *dst; 0: this load is all of it */
 };
 

@@ -27,6 +27,7 @@ static const char *const extent_name[N_EXTENT] = {
     [X_HIDDEN_BLOCKS] = "hidden_size / 32",
     [X_EXPERT_FFN_BLOCKS] = "expert width / 32",
     [X_BLOCK] = "16",
+    [X_GATE] = "gates of heads",
     [X_PLE] = "hidden_size_per_layer_input",
     [X_PLE_VOCAB] = "vocab_size_per_layer_input",
     [X_PLE_ALL] = "layers x hidden_size_per_layer_input",
@@ -38,12 +39,13 @@ static const char *const extent_name[N_EXTENT] = {
     [X_FUSED] = "of its parts",
 };
 
-static void extents_of_layer(int64_t *x, const struct layer *l)
+static void extents_of_layer(int64_t *x, const struct config *g, const struct layer *l)
 {
     x[X_Q] = (int64_t)l->n_head * l->head_dim;
     x[X_KV] = (int64_t)l->n_kv * l->head_dim;
     x[X_HEAD_DIM] = l->head_dim;
     x[X_HEADS] = l->n_head;
+    x[X_GATE] = g->gate_by_head ? l->n_head : x[X_Q];
     x[X_FFN] = l->ffn;
 }
 
@@ -105,6 +107,7 @@ static bool condition_holds(const struct config *g, const struct layer *l, int i
     case IF_MXFP4: return l->is_moe && g->store == STORE_MXFP4;
     case IF_PLAIN_EXPERTS: return l->is_moe && g->store != STORE_MXFP4;
     case IF_PLE: return g->ple > 0;
+    case IF_GATE: return g->gate != GATE_NONE;
     }
     return false;
 }
@@ -183,6 +186,12 @@ static struct tensor *place_of(const struct tensor_spec *s, void *base)
     return (struct tensor *)((char *)base + s->at);
 }
 
+/* Rows of a head that are loaded in another order (struct config, rope_adjacent); 0: none. */
+static int pairs_of(const struct binder *b, const struct tensor_spec *s)
+{
+    return s->rotates && b->rotates ? (int)b->x[X_HEAD_DIM] : 0;
+}
+
 static struct tensor_load *add_load(struct binder *b, void *base, const struct tensor_spec *s,
                                     const struct tensor *src)
 {
@@ -190,7 +199,7 @@ static struct tensor_load *add_load(struct binder *b, void *base, const struct t
         b->load = xrealloc(b->load, (size_t)(b->room = 2 * b->room + 64), sizeof *b->load);
     struct tensor_load *l = &b->load[b->n_load++];
     *l = (struct tensor_load){.dst = place_of(s, base), .form = *src, .src = src,
-                              .bytes = src->bytes};
+                              .bytes = src->bytes, .pairs = pairs_of(b, s)};
     l->form.by_row = spec_by_row(s);
     binder_mark_used(b, src);
     return l;
@@ -269,7 +278,8 @@ bool binder_bind(struct binder *b, const struct tensor_spec *spec, const char *c
                  void *base, const struct layer *l, int index)
 {
     if (l)
-        extents_of_layer(b->x, l);
+        extents_of_layer(b->x, b->cfg, l);
+    b->rotates = l && b->cfg->rope_adjacent && l->rope_id >= 0;
     for (const struct tensor_spec *s = spec; s->name; s += max_int(1, s->fused + s->stacked)) {
         bool has = condition_holds(b->cfg, l, index, s->when), ok = true;
         if (s->instead && b->n_load && b->load[b->n_load - 1].dst == place_of(s, base))
@@ -361,7 +371,7 @@ void shape_tensors(const struct tensor_spec *spec, const struct config *g, int64
                    struct namer *names)
 {
     if (l)
-        extents_of_layer(x, l);
+        extents_of_layer(x, g, l);
     for (const struct tensor_spec *s = spec; s->name; s += max_int(1, s->stacked))
         if (s->when != IF_PRESENT && !s->instead && condition_holds(g, l, index, s->when))
             shape_tensor(s, x, prefix, base, names);

@@ -14,14 +14,14 @@
 
 enum extent {
     X_NONE, X_ONE, X_HIDDEN, X_IN, X_VOCAB, X_Q, X_KV, X_HEAD_DIM, X_HEADS, X_FFN, X_EXPERTS,
-    X_EXPERT_FFN, X_EXPERT_FFN2, X_HIDDEN_BLOCKS, X_EXPERT_FFN_BLOCKS, X_BLOCK, X_PLE, X_PLE_VOCAB,
+    X_EXPERT_FFN, X_EXPERT_FFN2, X_HIDDEN_BLOCKS, X_EXPERT_FFN_BLOCKS, X_GATE, X_BLOCK, X_PLE, X_PLE_VOCAB,
     X_PLE_ALL, X_TARGET, X_TARGET2, X_CAPTURED, X_DRAFT_VOCAB, X_CENTROIDS, X_FUSED, N_EXTENT,
 };
 
 enum when {
     ALWAYS, IF_PRESENT, IF_UNTIED, IF_QKV_BIAS, IF_KV_BIAS, IF_V_BIAS, IF_O_BIAS, IF_OWN_KV,
     IF_OWN_V, IF_QK_NORM, IF_K_NORM, IF_DENSE, IF_SHARED, IF_MOE, IF_MXFP4, IF_PLAIN_EXPERTS,
-    IF_PLE,
+    IF_PLE, IF_GATE,
 };
 
 enum content { FLOATS, BYTES }; /* BF16, F16 or F32; U8 */
@@ -34,6 +34,7 @@ struct tensor_spec {
     enum content content;
     const char *older; /* another name, under which the tensor is looked for if `name` is not
                           there */
+    bool rotates; /* its rows are dimensions that rope rotates */
     bool unused_ok; /* a layer that shares K and V may have the tensor, which is not loaded */
     int fused;   /* in the first row of so many: these have one name, that of a matrix of the file
                     whose rows are theirs, one after another; 0: none */
@@ -59,6 +60,7 @@ struct binder {
     bool *used; /* (st_count) bound, or accepted without being loaded */
     struct tensor_load *load;
     int n_load, room, n_stack;
+    bool rotates; /* rows of the present layer's heads are loaded in another order */
     const struct config *cfg;
     int64_t x[N_EXTENT];
     struct err *e;

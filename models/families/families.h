@@ -28,8 +28,8 @@ struct family {
     const struct tensor_spec *layer; /* tensors of struct layer; names follow "TRUNKlayers.N." */
 };
 
-extern const struct family family_exaone4, family_granite_swa, family_granitemoe_swa,
-    family_mellum, family_gemma2, family_gemma3, family_gemma3_mm,
+extern const struct family family_cohere2, family_exaone4, family_granite_swa,
+    family_granitemoe_swa, family_mellum, family_gemma2, family_gemma3, family_gemma3_mm,
     family_gemma4, family_gemma4_unified, family_gpt_oss, family_llama, family_ministral,
     family_ministral3, family_mistral, family_olmo2, family_olmo3, family_phi3, family_qwen3,
     family_qwen3_moe, family_smollm3;
@@ -45,14 +45,14 @@ extern const struct tensor_spec gemma4_layer[];
 
 /* Table rows that most families share. */
 #define SPECS_ATTENTION                                                                            \
-    {SPEC(layer, wq, "self_attn.q_proj.weight", X_Q, X_IN)},                                       \
+    {SPEC(layer, wq, "self_attn.q_proj.weight", X_Q, X_IN), .rotates = true},                      \
     {SPEC(layer, wk, "self_attn.k_proj.weight", X_KV, X_IN), .when = IF_OWN_KV,                    \
-     .unused_ok = true},                                                                           \
+     .rotates = true, .unused_ok = true},                                                          \
     {SPEC(layer, wv, "self_attn.v_proj.weight", X_KV, X_IN), .when = IF_OWN_V,                     \
      .unused_ok = true},                                                                           \
     {SPEC(layer, wo, "self_attn.o_proj.weight", X_HIDDEN, X_Q)},                                   \
-    {SPEC(layer, bq, "self_attn.q_proj.bias", X_Q), .when = IF_QKV_BIAS},                          \
-    {SPEC(layer, bk, "self_attn.k_proj.bias", X_KV), .when = IF_KV_BIAS},                          \
+    {SPEC(layer, bq, "self_attn.q_proj.bias", X_Q), .when = IF_QKV_BIAS, .rotates = true},         \
+    {SPEC(layer, bk, "self_attn.k_proj.bias", X_KV), .when = IF_KV_BIAS, .rotates = true},         \
     {SPEC(layer, bv, "self_attn.v_proj.bias", X_KV), .when = IF_V_BIAS},                           \
     {SPEC(layer, bo, "self_attn.o_proj.bias", X_HIDDEN), .when = IF_O_BIAS}
 

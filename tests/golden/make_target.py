@@ -52,6 +52,7 @@ CLASS = {
     "mellum": ("MellumConfig", "MellumForCausalLM"),
     "granite": ("GraniteSWAConfig", "GraniteSWAForCausalLM"),
     "granitemoe": ("GraniteMoeSWAConfig", "GraniteMoeSWAForCausalLM"),
+    "cohere2": ("Cohere2Config", "Cohere2ForCausalLM"),
 }
 # model_type of the multimodal folder that contains such a text model
 OUTER = {"gemma3": "gemma3", "gemma4": "gemma4", "gemma4unified": "gemma4_unified",
@@ -153,6 +154,9 @@ CASES = {
         intermediate_size=20, num_hidden_layers=5, sliding_window=7, num_local_experts=5,
         num_experts_per_tok=2, shared_intermediate_size=28, embedding_multiplier=2.0,
         logits_scaling=0.7, residual_multiplier=0.5, attention_multiplier=0.3)),
+    "cohere2-b": ("cohere2", dict(  # a parallel block behind a layer norm, full layers without rope
+        hidden_size=60, num_hidden_layers=5, sliding_window=5, logit_scale=0.4,
+        attention_bias=True, layer_types=[SLIDE, FULL, SLIDE, SLIDE, FULL])),
 }
 
 
@@ -366,6 +370,15 @@ def vary_granitemoe(r, d):
     return dict(vary_granite(r, d), num_local_experts=e,
                 num_experts_per_tok=r.randint(1, min(e, 4)),
                 shared_intermediate_size=r.choice([0, 24, 36]))
+
+
+def vary_cohere2(r, d):
+    n, width = d["num_hidden_layers"], r.choice([8, 10, 16, 24])
+    return dict(hidden_size=d["num_attention_heads"] * width, head_dim=width,
+                layer_norm_eps=r.choice([1e-5, 1e-3]), logit_scale=r.choice([0.0625, 1.0, 0.25]),
+                rope_parameters=rope(r), attention_bias=r.random() < 0.3, old_rope=r.random() < 0.5,
+                sliding_window=window(r), tie_word_embeddings=r.random() < 0.5,
+                layer_types=r.choice([None, types(r, n)]))
 
 
 VARY = {f: globals()["vary_" + f] for f in CLASS}

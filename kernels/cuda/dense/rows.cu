@@ -155,14 +155,45 @@ void cuda_norm_rows(struct kdev *d, const float *src, int src_stride, float *dst
                 dst_stride, n, *norm, add, scale);
 }
 
+/* NORM_LAYER; one block a row. A thread reads and writes the same elements, so src and dst may be
+ * the same. */
+__global__ void __launch_bounds__(ROW_THREADS)
+    layer_norm_kernel(const float *src, int src_stride, float *dst, int dst_stride, int n,
+                      struct vec w, float eps, bool add, float scale)
+{
+    __shared__ float scratch[ROW_WARPS];
+    float sum = 0, squares = 0;
+    pdl_trigger();
+    pdl_wait_trigger();
+    src += (size_t)blockIdx.x * (size_t)src_stride;
+    dst += (size_t)blockIdx.x * (size_t)dst_stride;
+    for (int i = (int)threadIdx.x; i < n; i += ROW_THREADS)
+        sum += src[i];
+    const float mean = row_sum(sum, scratch) / (float)n;
+    for (int i = (int)threadIdx.x; i < n; i += ROW_THREADS)
+        squares = fmaf(src[i] - mean, src[i] - mean, squares);
+    row_barrier(); /* no thread still reads the first sum */
+    const float inv = 1 / sqrtf(row_sum(squares, scratch) / (float)n + eps);
+    for (int i = (int)threadIdx.x; i < n; i += ROW_THREADS) {
+        const float y = (src[i] - mean) * inv * weight_at(w, (size_t)i);
+        dst[i] = (add ? y + dst[i] : y) * scale;
+    }
+}
+
 void cuda_normalize(struct kdev *d, const struct k_normalize *a)
 {
     cuda_begin(d, "normalize");
     int ss = cuda_stride(a->src_stride, a->n), ds = cuda_stride(a->dst_stride, a->n);
+    const float *src = cuda_f32(a->src, cuda_span(a->rows, ss, a->n));
+    float *dst = cuda_f32(a->dst, cuda_span(a->rows, ds, a->n));
+    if (a->norm.kind == NORM_LAYER) {
+        CHECK(a->norm.w && a->norm.w->data);
+        cuda_launch(d, layer_norm_kernel, dim3((unsigned)a->rows), ROW_THREADS, 0, src, ss, dst, ds,
+                    a->n, cuda_vec(a->norm.w), a->norm.eps, a->add, a->scale);
+        return;
+    }
     struct norm norm = cuda_norm(&a->norm);
-    cuda_norm_rows(d, cuda_f32(a->src, cuda_span(a->rows, ss, a->n)), ss,
-                   cuda_f32(a->dst, cuda_span(a->rows, ds, a->n)), ds, a->rows, a->n, &norm, a->add,
-                   a->scale);
+    cuda_norm_rows(d, src, ss, dst, ds, a->rows, a->n, &norm, a->add, a->scale);
 }
 
 /* ---- scale and rows ------------------------------------------------------------------------- */
@@ -186,12 +217,27 @@ __global__ void far_scale_kernel(float *x, size_t n, int width, const int32_t *p
         x[i] *= 1 + beta * logf(1 + floorf((float)pos[i / (size_t)width] / period));
 }
 
+__global__ void gate_kernel(float *x, size_t n, const float *by, int group, int gate)
+{
+    pdl_trigger();
+    pdl_wait_trigger();
+    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n)
+        return;
+    const float y = by[i / (size_t)group];
+    x[i] *= gate == GATE_SIGMOID ? sigmoid(y) : fmaxf(y, 0.f) + log1pf(expf(-fabsf(y)));
+}
+
 void cuda_scale(struct kdev *d, const struct k_scale *a)
 {
     cuda_begin(d, "scale");
     size_t n = (size_t)a->rows * (size_t)a->n;
     dim3 blocks((unsigned)((n + THREADS - 1) / THREADS));
-    if (a->s)
+    CHECK(!a->by.p || (a->gate != GATE_NONE && a->group > 0 && a->n % a->group == 0));
+    if (a->by.p)
+        cuda_launch(d, gate_kernel, blocks, THREADS, 0, cuda_f32(a->x, n), n,
+                    (const float *)cuda_f32(a->by, n / (size_t)a->group), a->group, (int)a->gate);
+    else if (a->s)
         cuda_launch(d, scale_kernel, blocks, THREADS, 0, cuda_f32(a->x, n), n, cuda_vec(a->s));
     else
         cuda_launch(d, far_scale_kernel, blocks, THREADS, 0, cuda_f32(a->x, n), n, a->n,
