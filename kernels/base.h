@@ -257,12 +257,22 @@ enum act_kind {
     ACT_GELU_TANH, /* 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) */
     ACT_SWIGLU_CLAMP, /* gpt-oss, gated only: g = min(g, limit), u = clamp(u, +-limit),
                          (u + 1) g sigmoid(1.702 g) */
+    ACT_SILU_CLAMP, /* gated only: min(silu(g), limit) clamp(u, +-limit) */
+};
+
+/* How a router weighs the experts that it has chosen. */
+enum router_kind {
+    ROUTER_CHOSEN,  /* softmax over the chosen ones */
+    ROUTER_ALL,     /* their shares of the softmax over all */
+    ROUTER_SIGMOID, /* their sigmoids, divided by the sum of these */
+    ROUTER_RAW,     /* their sigmoids */
 };
 
 enum gate_kind {
     GATE_NONE,
     GATE_SIGMOID,
     GATE_SOFTPLUS, /* ln(1 + e^x) */
+    GATE_CLAMP,    /* x becomes min(x, limit) clamp(by, +-limit) */
 };
 
 static inline float bf16_to_f32(uint16_t v)

@@ -11,7 +11,7 @@
  *  - A stride of 0 means dense rows.
  *  - Activations are float32. Weights are bf16, f16, f32 or MXFP4 and are used in the type in which
  *    they are stored, except those that upload() quantizes to FP8 (struct tensor, `quantize`).
- *    Matrices, embedding tables and experts (not EXPERT_IN_OUT) may be packed; the results are
+ *    Matrices, embedding tables and experts (not those stored as in x out) may be packed; the results are
  * those
  *    of the bf16 tensors with their values (packed.h).
  *  - A row's result is bit-identical whatever the number of rows, their order, the page size and
@@ -210,11 +210,13 @@ enum expert_layout {
                       interleaved by rows; down likewise (E, out, f/32, 16) */
     EXPERT_IN_OUT, /* gate_up (E, in, 2f), interleaved by columns; down (E, f, out): gpt-oss bf16 */
     EXPERT_HALVES, /* gate_up (E, 2f, in): first f rows gate, then up; down (E, out, f): gemma-4 */
+    EXPERT_IN_OUT_HALVES, /* EXPERT_IN_OUT with the f columns of gate first, then up: llama 4 */
 };
 
-/* Mixture of experts. logits = router rnorm(src) * router_scale..., the top_k largest (ties: lowest
- * index), softmax over those, or their shares of the softmax over all (router_all), times
- * expert_scale and weight_scale; dst (+)= post(sum_e w_e (down_e h_e + b_e)). */
+/* Mixture of experts. logits = cap(router rnorm(src) * router_scale...), the top_k largest (ties:
+ * lowest index; with choice_b those with the largest sigmoid + choice_b), weights of router_kind,
+ * times expert_scale and weight_scale; dst (+)= post(sum_e w_e (down_e h_e + b_e)). With
+ * weigh_input w_e multiplies the inputs of gate_up instead. */
 struct k_moe {
     int rows, in, ffn, n_expert, top_k;
     kbuf src; /* (rows, in) */
@@ -223,21 +225,25 @@ struct k_moe {
     const struct tensor *router_in; /* (in) factor on the router's input, or NULL */
     float router_scale;             /* another factor on it; 1: none */
     const struct tensor *router, *router_b; /* (E, in), (E) or NULL */
-    bool router_all;
+    const struct tensor *choice_b;  /* (E) or NULL; with the sigmoid kinds only */
+    float router_cap;               /* soft-cap of the logits, with the sigmoid kinds only; 0: none */
+    enum router_kind router_kind;
+    bool weigh_input;               /* not EXPERT_MXFP4; without gate_up_b */
     const struct tensor *expert_scale; /* (E) or NULL */
     float weight_scale;                /* another factor of weights; 0: none */
     enum expert_layout layout;
     const struct tensor *gate_up, *gate_up_s, *gate_up_b; /* data, MXFP4 scales, (E, 2f) bias */
     const struct tensor *down, *down_s, *down_b;          /* data, MXFP4 scales, (E, out) bias */
     enum act_kind act;
-    float limit; /* of ACT_SWIGLU_CLAMP */
+    float limit; /* of ACT_SWIGLU_CLAMP and ACT_SILU_CLAMP */
     struct k_norm post;
     bool add;
     kbuf dst;    /* (rows, in) */
     kbuf chosen; /* (rows, top_k) i32 out, or absent */
 };
 
-/* x[r] *= *s (gemma-4's layer_scalar), or, without s, 1 + beta ln(1 + floor(pos[r] / period))
+/* x[r] *= *s (gemma-4's layer_scalar), or, without s, 1 + beta ln(1 + floor((pos[r] + from) /
+ * period))
  * (ministral-3's factor of queries far into the context); with `by`: x[r][i] *= gate(by[r][i /
  * group]) (the output of attention, by element or by head) */
 struct k_scale {
@@ -246,9 +252,11 @@ struct k_scale {
     kbuf by;            /* (rows, n / group) or absent */
     int group;          /* divides n */
     enum gate_kind gate;
+    float limit;        /* of GATE_CLAMP */
     const struct tensor *s; /* (1) or NULL */
     kbuf pos;               /* (rows) i32 */
     float beta, period;     /* period: in positions */
+    int from;               /* 0 or 1 */
 };
 
 /* dst[r][0..n) = src[idx[r]][0..n), or src[r] without idx */

@@ -2,8 +2,9 @@
  * for host and device.
  *
  * A window of W keys counts the query's own: a key at position k is visible to a query at position
- * q iff 0 <= q - k < W. W == 0 stands for no window: every key up to q is visible. No other file
- * says so, except the checker (engine/plan/check.c), which is a second implementation on purpose.
+ * q iff 0 <= q - k < W. W == 0 stands for no window: every key up to q is visible. W < 0 stands for
+ * chunks of -W keys: the keys up to q in its chunk are visible. No other file says so, except the
+ * checker (engine/plan/check.c), which is a second implementation on purpose.
  */
 #ifndef AERIE_WINDOW_H
 #define AERIE_WINDOW_H
@@ -17,13 +18,15 @@
 /* The first position that a query sees. */
 static inline WINDOW_BOTH int window_first(int query, int window)
 {
+    if (window < 0)
+        return query - query % -window;
     return window > 0 && query >= window ? query - window + 1 : 0;
 }
 
 /* How many keys before its own a query sees at most; 0 without a window. */
 static inline WINDOW_BOTH int window_before(int window)
 {
-    return window > 0 ? window - 1 : 0;
+    return window > 0 ? window - 1 : window < 0 ? -window - 1 : 0;
 }
 
 /* What a row reads: positions [lo, hi) through the page table, then its expanded keys but the first

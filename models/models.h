@@ -37,19 +37,29 @@ struct loading {
 
 /* ---- rope ------------------------------------------------------------------------------------ */
 
-enum rope_kind { ROPE_DEFAULT, ROPE_LINEAR, ROPE_YARN, ROPE_LLAMA3, ROPE_PROPORTIONAL };
+enum rope_kind {
+    ROPE_DEFAULT,
+    ROPE_LINEAR,
+    ROPE_YARN,
+    ROPE_LLAMA3,
+    ROPE_PROPORTIONAL,
+    ROPE_LONG, /* longrope: two lists of factors, one for contexts beyond original_max */
+};
+enum { MAX_FACTORS = 512 };
 
 /* One table of rotation frequencies (formulas: Hugging Face modeling_rope_utils.py). */
 struct rope {
     enum rope_kind kind;
     double theta, factor;
-    double original_max, beta_fast, beta_slow; /* yarn */
+    double original_max, beta_fast, beta_slow; /* yarn; longrope: original_max */
+    float factors[2][MAX_FACTORS]; /* longrope: short ones, long ones; each of a pair */
+    int n_factor;
+    bool beyond; /* longrope: the long ones are in use */
     double low_freq_factor, high_freq_factor;  /* llama3 */
     double mscale, mscale_all_dim;             /* yarn; 0: absent */
-    double attention_factor;                   /* as given; 0: absent */
+    double attention_factor;                   /* as given; 0: absent. longrope: always given */
     double partial;                            /* partial_rotary_factor; 1: all */
-    double temper; /* queries at position p are multiplied by 1 + temper ln(1 + floor(p /
-                      original_max)) after rotation (ministral-3); 0: they are not */
+    double temper; /* struct layer's, as the config of the rope says it; 0: none */
     bool truncate;
     /* derived by rope_init() */
     int head_dim, rot, half; /* rot dimensions of a head are rotated, as half = rot / 2 pairs */
@@ -61,6 +71,10 @@ struct rope {
  * and *e (ERR_MODEL) if the number of rotated dimensions is below 2 or odd. */
 bool rope_init(struct rope *r, int head_dim, struct err *e);
 void rope_free(struct rope *r);
+/* Longrope has two tables: chooses that of a context of so many tokens, before the first pass. (The
+ * references choose by the longest position of a pass, so that cells in the cache may be of the
+ * other table; here all cells of a model are of one.) */
+void rope_for_context(struct rope *r, int context);
 
 /* ---- one transformer layer: switches and weights --------------------------------------------- */
 
@@ -73,6 +87,12 @@ struct layer {
                    shared; in a frozen-KV draft a layer of the target */
     bool v_from_k; /* V is the K projection, normalised; there is no wv (gemma-4) */
     bool is_moe;
+    bool qk_plain; /* q and k are normalised per head, without weights */
+    float temper, temper_period; /* queries at position p are multiplied by 1 + temper ln(1 +
+                                    floor((p + temper_from) / temper_period)) after rotation;
+                                    temper 0: they are not */
+    int temper_from;
+    float expert_limit, dense_limit; /* of SILU clamped (ACT_SILU_CLAMP); 0: not clamped */
 
     /* weights; data == NULL where the family has none. Norms are (hidden) unless noted. From here
      * to the end of the struct there are tensors only (layer_tensors() relies on it). */
@@ -90,6 +110,7 @@ struct layer {
     struct tensor gate, up, down;       /* (ffn, hidden) x 2, (hidden, ffn) */
     /* mixture of experts */
     struct tensor router, router_b;     /* (E, hidden), (E) */
+    struct tensor choice_b;             /* (E), for the choice of experts only */
     struct tensor router_in;            /* (hidden), gemma-4's router.scale */
     struct tensor expert_scale;         /* (E), gemma-4's per_expert_scale */
     struct tensor gate_up, gate_up_s, gate_up_b, down_e, down_s, down_b; /* see k_moe */
@@ -121,7 +142,8 @@ enum moe_kind {
     MOE_ALONE,  /* experts in place of the dense MLP, or with a shared one beside them */
     MOE_GEMMA4, /* experts beside it, with norms of their own */
 };
-enum expert_store { STORE_MXFP4, STORE_IN_OUT, STORE_HALVES }; /* as k_moe's layouts */
+/* As k_moe's layouts. */
+enum expert_store { STORE_MXFP4, STORE_IN_OUT, STORE_HALVES, STORE_IN_OUT_HALVES };
 
 /* ---- the switches of a whole model ----------------------------------------------------------- */
 
@@ -139,6 +161,11 @@ struct config {
     float embed_scale; /* rounded as the family rounds it */
     float residual_scale; /* of what attention and MLP add, before its norm */
     float logit_scale;
+    float value_scale;  /* of what attention hands to Wo */
+    int v_head_dim;     /* numbers of a head's values in the files, padded with zeros to head_dim
+                           where they are loaded; 0: head_dim */
+    float post_eps;     /* of norms after attention and MLP; 0: eps */
+    enum norm_kind final_norm; /* before the head; NORM_NONE: norm */
     bool embed_norm;       /* the embedding is normalised, without weights */
     enum gate_kind gate;   /* of the output of attention, by wgate */
     bool gate_by_head;     /* one number a head, not one an element */
@@ -146,11 +173,14 @@ struct config {
     float swiglu_limit;
     bool tied; /* the head is the embedding */
     int n_expert, top_k, expert_ffn;
-    bool router_all; /* a chosen expert's weight is its share of the softmax over all experts, not
-                        of that over the chosen ones */
+    enum router_kind router;
+    float router_cap;  /* soft-cap of the router's logits; 0: none */
+    float route_scale; /* of the experts' weights */
+    bool weigh_input;  /* weights multiply the experts' inputs */
     enum moe_kind moe;
     enum expert_store store;
     int window; /* W of all sliding layers (a model with several values is refused); 0: none */
+    bool chunked; /* these layers see the chunk of W keys that the query is in */
     int ple;    /* width of a per-layer embedding; 0: none */
     int ple_vocab;
     struct rope rope[MAX_ROPE];

@@ -222,7 +222,7 @@ static inline void mock_config(struct config *c, int layers, int window)
 {
     *c = (struct config){.hidden = MOCK_H, .n_layer = layers, .vocab = MOCK_V, .max_pos = 4096,
                          .norm = NORM_RMS, .attn_scale = 1, .embed_scale = 1, .residual_scale = 1,
-                         .logit_scale = 1, .window = window,
+                         .logit_scale = 1, .value_scale = 1, .route_scale = 1, .window = window,
                          .bos = -1, .pad = -1};
 }
 

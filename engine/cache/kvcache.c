@@ -36,7 +36,7 @@ void kv_init(struct kv *kv, const struct kv_shape *s)
     kv->shift = __builtin_ctz((unsigned)s->page_size);
     kv->window = s->window;
     kv->reach = s->reach ? s->reach : window_before(s->window);
-    kv->has_swa = s->window > 0;
+    kv->has_swa = s->window != 0;
     kv->has_draft = s->draft_pages > 0;
     pool_init(&kv->pool[POOL_FULL], POOL_FULL, s->full_pages, &kv->log);
     kv->swa_of = xcalloc((size_t)s->full_pages, sizeof *kv->swa_of);
@@ -546,7 +546,7 @@ static void mark_listed(const struct kv *kv, enum pool_id pool, uint8_t *listed)
 
 void kv_log_state(struct kv *kv, const struct seq *const *seqs, int n, int context)
 {
-    const int refs[N_POOLS] = {context, kv->window, 0};
+    const int refs[N_POOLS] = {context, kv->has_swa ? window_before(kv->window) + 1 : 0, 0};
     kv->log.n_since = 0;
     for (int p = 0; p < N_POOLS && kv->log.keep; p++) {
         const struct pool *pool = &kv->pool[p];

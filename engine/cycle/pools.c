@@ -102,13 +102,13 @@ static bool check_memory(const struct kv_shape *k, struct err *e)
 bool pools_shape(const struct runtime_shape *s, const struct model *m, const struct draft *d,
                  struct kv_shape *out, struct err *e)
 {
-    *out = (struct kv_shape){.page_size = s->page_size, .window = m->cfg.window};
+    *out = (struct kv_shape){.page_size = s->page_size, .window = m->cfg.chunked ? -m->cfg.window : m->cfg.window};
     if (!check_numbers(s, e))
         return false;
     if (drafter_kv_of(d) == DRAFT_KV_TARGET) /* its query is the last committed cell */
         out->reach = max_int(window_before(out->window), draft_window(d));
     int64_t full = full_pages(s);
-    int held = max_int(out->window, out->reach);
+    int held = max_int(m->cfg.window, out->reach);
     return set_pages(full, POOL_FULL, s->page_size, &out->full_pages, e) &&
            (!out->window || set_pages(swa_pages(s, held, full), POOL_SWA, s->page_size,
                                       &out->swa_pages, e)) &&

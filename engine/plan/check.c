@@ -535,6 +535,12 @@ static bool bad_keys(const struct check_rows *r, int i, int n, int first, int ex
                 r->n_expand[i], first, expected_hi, query + 1 - expected_hi);
 }
 
+/* The first key in the query's window, or in its chunk of -W keys. */
+PER_KIND int first_key(int query, int W)
+{
+    return W < 0 ? query / -W * -W : W ? max_int(0, query - W + 1) : 0;
+}
+
 /* A row's keys begin at the start of its window and end at its own position. n: cells of its tree
  * part, those before the window included. */
 PER_KIND bool check_keys(const struct check_rows *r, int i, int n)
@@ -542,7 +548,7 @@ PER_KIND bool check_keys(const struct check_rows *r, int i, int n)
     bool line = r->kind == LINE || r->kind == FROZEN;
     /* the query's logical index: a linear row's own cell, a tree row's prefix + depth */
     int query = r->prefix - 1 + (r->kind == LINE ? i + 1 : n);
-    int first = r->window ? max_int(0, query - r->window + 1) : 0;
+    int first = first_key(query, r->window);
     first = max_int(first, r->part_start); /* the prefix part reads the cells before */
     int expected_hi = line ? query + 1 : max_int(r->prefix, first);
     int n_expand = r->n_expand[i];
@@ -601,7 +607,7 @@ static bool check_prefix_rows(const struct view *v, const struct table *t)
     int prefix = v->p->prefix_len[v->b];
     for (int i = 0; i < v->p->q_len[v->b]; i++) {
         int row = v->r0 + i, query = prefix + i;
-        int first = t->window && query - t->window + 1 > 0 ? query - t->window + 1 : 0;
+        int first = first_key(query, t->window);
         int expected = first < prefix ? first : prefix;
         struct violation at = in_table_row(v, 12, t, row);
         at.prefix = true;

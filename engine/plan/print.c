@@ -1,5 +1,6 @@
 /* print.c - a plan as text or JSON: lengths, page tables, extents and slots. */
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "engine/plan/plan.h"
 #include "kernels/json.h"
@@ -70,7 +71,7 @@ static void table_text(const struct plan *p, const struct table *t, const char *
     buf_printf(out, "  %s table: %s slots, page size %d, %d columns, %d expand columns, ", name,
                pool_name(t->pool), t->page_size, used_columns(p, t), t->expand_w);
     if (t->window)
-        buf_printf(out, "window %d, ", t->window);
+        buf_printf(out, t->window > 0 ? "window %d, " : "chunks of %d, ", abs(t->window));
     buf_printf(out, "epoch %u\n", t->epoch);
     for (int b = 0; b < p->n_req; b++) {
         buf_printf(out, "    request %d pages ", b);

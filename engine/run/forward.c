@@ -98,6 +98,7 @@ static bool open_activations(struct net *n, struct err *e)
         heads = heads > queries ? heads : queries;
         ffn = ffn > (size_t)w->ffn ? ffn : (size_t)w->ffn;
         gate = w->wgate.n_dim && gate < (size_t)w->wgate.dim[0] ? (size_t)w->wgate.dim[0] : gate;
+        gate = w->dense_limit > 0 && gate < (size_t)w->ffn ? (size_t)w->ffn : gate;
     }
     for (int i = 0; i < c->n_rope; i++)
         if (!alloc_floats(n, &n->cs[i], rows * (size_t)c->rope[i].half * 2, e))
@@ -150,6 +151,22 @@ void net_close(struct net *n)
 struct k_norm norm_of(const struct config *c, const struct tensor *w)
 {
     return (struct k_norm){w->data ? c->norm : NORM_NONE, w, c->eps};
+}
+
+/* The norm of what attention or an MLP adds to x. */
+static struct k_norm post_norm_of(const struct config *c, const struct tensor *w)
+{
+    struct k_norm norm = norm_of(c, w);
+    norm.eps = c->post_eps > 0 ? c->post_eps : c->eps;
+    return norm;
+}
+
+struct k_norm final_norm_of(const struct config *c, const struct tensor *w)
+{
+    struct k_norm norm = norm_of(c, w);
+    if (c->final_norm != NORM_NONE)
+        norm.kind = c->final_norm;
+    return norm;
 }
 
 /* The destination of capture number `skip` of a boundary; absent: the boundary has fewer
@@ -289,6 +306,13 @@ static void attend(struct net *n, const struct k_plan *kp, int l, int rows)
                                                 .b = n->o2, .lb = n->lse2});
 }
 
+/* The norm of a layer's queries or keys. */
+static struct k_norm head_norm_of(const struct config *c, const struct layer *w,
+                                  const struct tensor *t)
+{
+    return w->qk_plain ? (struct k_norm){NORM_PLAIN, NULL, c->eps} : norm_of(c, t);
+}
+
 /* Whether the projections of layer l read x and so can store the first capture of it. */
 static bool captures(const struct config *c, int l)
 {
@@ -309,15 +333,15 @@ static void qkv(struct net *n, const struct k_plan *kp, int l, int rows, const s
         .wq = &w->wq, .wk = tensor_opt(&w->wk), .wv = tensor_opt(&w->wv),
         .bq = tensor_opt(&w->bq), .bk = tensor_opt(&w->bk), .bv = tensor_opt(&w->bv),
         .n_head = w->n_head, .n_kv = w->n_kv, .head_dim = w->head_dim,
-        .q_norm = norm_of(c, &w->q_norm), .k_norm = norm_of(c, &w->k_norm),
+        .q_norm = head_norm_of(c, w, &w->q_norm), .k_norm = head_norm_of(c, w, &w->k_norm),
         .v_norm = {c->v_norm ? NORM_PLAIN : NORM_NONE, NULL, c->eps},
         .norm_whole = c->qk_norm_whole, .v_from_k = w->v_from_k,
         .rot = rope ? rope->rot : 0, .cs = rope ? n->cs[w->rope_id] : nowhere,
         .q = n->q, .cells = n->cells[l], .table = &kp->table[target_table(w->window)]});
-    if (rope && rope->temper > 0)
+    if (w->temper > 0)
         n->dev.k->scale(n->dev.d, &(struct k_scale){
             .rows = rows, .n = w->n_head * w->head_dim, .x = n->q, .pos = kp->pos,
-            .beta = (float)rope->temper, .period = (float)rope->original_max});
+            .beta = w->temper, .period = w->temper_period, .from = w->temper_from});
 }
 
 void net_qkv(struct net *n, const struct k_plan *kp, int l, int rows)
@@ -342,12 +366,30 @@ static void gate_output(struct net *n, const struct layer *w, int rows, const st
 
 static bool dense_packed(const struct layer *w)
 {
-    return w->gate.type == w->up.type && w->up.type == w->down.type;
+    return w->gate.type == w->up.type && w->up.type == w->down.type && w->dense_limit == 0;
+}
+
+/* h = act(gate norm(x)) clamped * up norm(x) clamped */
+static void clamped_hidden(struct net *n, const struct layer *w, int rows, const struct input *in)
+{
+    const struct config *c = &n->m->cfg;
+    struct k_linear a = {.rows = rows, .src_stride = c->hidden, .src = in->src, .pre = in->norm,
+                         .w = &w->gate, .act = c->act, .scale = 1, .dst = n->h};
+    n->dev.k->linear(n->dev.d, &a);
+    a.w = &w->up, a.act = ACT_NONE, a.dst = n->gate;
+    n->dev.k->linear(n->dev.d, &a);
+    n->dev.k->scale(n->dev.d, &(struct k_scale){
+        .rows = rows, .n = w->ffn, .x = n->h, .by = n->gate, .group = 1, .gate = GATE_CLAMP,
+        .limit = w->dense_limit});
 }
 
 /* h = act(gate norm(x)) * up norm(x) */
 static void dense_hidden(struct net *n, const struct layer *w, int rows, const struct input *in)
 {
+    if (w->dense_limit > 0) {
+        clamped_hidden(n, w, rows, in);
+        return;
+    }
     n->dev.k->glu(n->dev.d, &(struct k_glu){
         .rows = rows, .src = in->src, .pre = in->norm, .gate = &w->gate, .up = &w->up,
         .act = n->m->cfg.act, .packed = dense_packed(w), .dst = n->h});
@@ -370,8 +412,8 @@ static void attention(struct net *n, const struct k_plan *kp, int l, int rows,
     n->dev.k->linear(n->dev.d, &(struct k_linear){
         .rows = rows, .src_stride = w->n_head * w->head_dim, .src = n->o, .w = &w->wo,
         .packed = output_packed(kp, w),
-        .b = tensor_opt(&w->bo), .scale = c->residual_scale,
-        .post = norm_of(c, &w->attn_norm), .add = true,
+        .b = tensor_opt(&w->bo), .scale = c->residual_scale * c->value_scale,
+        .post = post_norm_of(c, &w->attn_norm), .add = true,
         .dst = n->x});
 }
 
@@ -383,7 +425,7 @@ static void dense_output(struct net *n, const struct layer *w, int rows, const s
     n->dev.k->linear(n->dev.d, &(struct k_linear){
         .rows = rows, .src_stride = w->ffn, .src = n->h, .w = &w->down,
         .scale = c->residual_scale,
-        .post = norm_of(c, post), .add = add, .packed = dense_packed(w), .dst = dst});
+        .post = post_norm_of(c, post), .add = add, .packed = dense_packed(w), .dst = dst});
 }
 
 /* dst (+)= post(down(act(gate pre(x)) * up pre(x))) */
@@ -408,7 +450,8 @@ static void experts(struct net *n, const struct layer *w, int rows, const struct
     const struct config *c = &n->m->cfg;
     static const enum expert_layout layout[] = {[STORE_MXFP4] = EXPERT_MXFP4,
                                                 [STORE_IN_OUT] = EXPERT_IN_OUT,
-                                                [STORE_HALVES] = EXPERT_HALVES};
+                                                [STORE_HALVES] = EXPERT_HALVES,
+                                                [STORE_IN_OUT_HALVES] = EXPERT_IN_OUT_HALVES};
     bool own_router_norm = c->moe == MOE_GEMMA4;
     n->dev.k->moe(n->dev.d, &(struct k_moe){
         .rows = rows, .in = c->hidden, .ffn = c->expert_ffn, .n_expert = c->n_expert,
@@ -416,13 +459,17 @@ static void experts(struct net *n, const struct layer *w, int rows, const struct
         .router_norm = {own_router_norm ? NORM_PLAIN : NORM_NONE, NULL, c->eps},
         .router_in = tensor_opt(&w->router_in),
         .router_scale = own_router_norm ? 1 / __builtin_sqrtf((float)c->hidden) : 1,
-        .router = &w->router, .router_b = tensor_opt(&w->router_b), .router_all = c->router_all,
-        .expert_scale = tensor_opt(&w->expert_scale), .weight_scale = c->residual_scale,
+        .router = &w->router, .router_b = tensor_opt(&w->router_b),
+        .choice_b = tensor_opt(&w->choice_b), .router_cap = c->router_cap,
+        .router_kind = c->router, .weigh_input = c->weigh_input,
+        .expert_scale = tensor_opt(&w->expert_scale), .weight_scale = c->residual_scale * c->route_scale,
         .layout = layout[c->store], .gate_up = &w->gate_up, .gate_up_s = tensor_opt(&w->gate_up_s),
         .gate_up_b = tensor_opt(&w->gate_up_b), .down = &w->down_e,
         .down_s = tensor_opt(&w->down_s),
-        .down_b = tensor_opt(&w->down_b), .act = c->act, .limit = c->swiglu_limit,
-        .post = norm_of(c, post), .add = true, .dst = dst, .chosen = chosen_at(n, w)});
+        .down_b = tensor_opt(&w->down_b),
+        .act = w->expert_limit > 0 ? ACT_SILU_CLAMP : c->act,
+        .limit = w->expert_limit > 0 ? w->expert_limit : c->swiglu_limit,
+        .post = post_norm_of(c, post), .add = true, .dst = dst, .chosen = chosen_at(n, w)});
 }
 
 /* x += y (norm absent) or norm(y) */
@@ -431,22 +478,23 @@ static void add_y(struct net *n, int rows, const struct tensor *norm)
     const struct config *c = &n->m->cfg;
     n->dev.k->normalize(n->dev.d, &(struct k_normalize){
         .rows = rows, .n = c->hidden, .src_stride = c->hidden, .dst_stride = c->hidden,
-        .src = n->y, .dst = n->x, .norm = norm_of(c, norm), .add = true, .scale = 1});
+        .src = n->y, .dst = n->x, .norm = post_norm_of(c, norm), .add = true, .scale = 1});
 }
 
 /* x += norm(mlp(norm(x))), the mlp being dense, a mixture of experts, or the sum of both */
 static void feed_forward(struct net *n, const struct layer *w, int rows)
 {
+    static const struct tensor none = {0};
     const struct config *c = &n->m->cfg;
     if (c->place == PLACE_PARALLEL) {
         dense_output(n, w, rows, &w->ffn_norm, true, n->x);
     } else if (!w->is_moe) {
         dense(n, w, rows, &w->ffn_norm, true, n->x);
     } else if (c->moe == MOE_ALONE) {
-        bool shared = w->gate.data != NULL; /* reads x before the experts add to it */
+        bool shared = w->gate.data != NULL;
         if (shared)
-            dense(n, w, rows, &w->ffn_norm, false, n->y);
-        experts(n, w, rows, &w->ffn_in_norm, &w->ffn_norm, n->x);
+            dense(n, w, rows, &none, false, n->y);
+        experts(n, w, rows, &w->ffn_in_norm, shared ? &none : &w->ffn_norm, shared ? n->y : n->x);
         if (shared)
             add_y(n, rows, &w->ffn_norm);
     } else {
@@ -520,8 +568,8 @@ void net_logits(struct net *n, int rows, kbuf idx, kbuf logits, kbuf hidden)
     if (hidden.p)
         k->normalize(d, &(struct k_normalize){
             .rows = rows, .n = c->hidden, .src_stride = c->hidden, .dst_stride = c->hidden,
-            .src = src, .dst = hidden, .norm = norm_of(c, &n->m->norm), .scale = 1});
-    struct k_norm pre = norm_of(c, &n->m->norm);
+            .src = src, .dst = hidden, .norm = final_norm_of(c, &n->m->norm), .scale = 1});
+    struct k_norm pre = final_norm_of(c, &n->m->norm);
     if (c->norm == NORM_LAYER) {
         k->normalize(d, &(struct k_normalize){
             .rows = rows, .n = c->hidden, .src_stride = c->hidden, .dst_stride = c->hidden,

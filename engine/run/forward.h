@@ -39,7 +39,7 @@ struct net {
     kbuf h;            /* (max_rows, widest ffn) */
     kbuf y;            /* (max_rows, hidden) */
     kbuf cs[MAX_ROPE]; /* (max_rows, half, 2) cosines and sines of RoPE */
-    kbuf gate;         /* (max_rows, rows of Wgate); absent: no layer has a gate */
+    kbuf gate;         /* (max_rows, rows of Wgate, or of an MLP that is clamped), or absent */
     kbuf ple, ple_row; /* (max_rows, n_layer * P), (max_rows, P) */
     kbuf chosen; /* (n_layer, max_rows, top_k) i32: experts of the last pass. Set and owned by code
                     that measures; absent: not stored */
@@ -52,6 +52,8 @@ struct net {
 bool device_upload(struct tensor *t, void *arg, struct err *e);
 /* A norm of the config's kind with weight w; none if the checkpoint has no such weight. */
 struct k_norm norm_of(const struct config *c, const struct tensor *w);
+/* The norm before the head. */
+struct k_norm final_norm_of(const struct config *c, const struct tensor *w);
 /* The tensor, or NULL if the checkpoint has none. */
 static inline const struct tensor *tensor_opt(const struct tensor *t)
 {

@@ -317,7 +317,7 @@ static bool has_room(const struct jobs *js, const struct job *j)
     int cells = max_int(js->set->nodes, js->set->steps * js->set->topk + 1);
     int ahead = (js->n_live + 1) * (div_up(cells, P) + 1);
     int full = own_pages(js, j) + ahead;
-    int swa = min_int(full, div_up(kv->window + chunk, P) + 1 + ahead);
+    int swa = min_int(full, div_up(window_before(kv->window) + 1 + chunk, P) + 1 + ahead);
     return kv_left(kv, POOL_FULL) >= full && (!kv->has_swa || kv_left(kv, POOL_SWA) >= swa) &&
            (!kv->has_draft || kv_left(kv, POOL_DRAFT) >= full);
 }

@@ -249,6 +249,18 @@ struct need engine_need(struct loaded *l, const struct engine_opts *o, const str
     return fit_need(l->dev, &l->model, l->has_draft ? &l->draft : NULL, &shape);
 }
 
+/* Chooses the rotation of the context's length where a rope has two. */
+static void use_ropes(struct loaded *l, const struct engine_opts *o, int context)
+{
+    struct config *c = &l->model.cfg;
+    for (int i = 0; i < c->n_rope; i++) {
+        rope_for_context(&c->rope[i], context);
+        if (c->rope[i].beyond)
+            notice(o, "longrope: a context of %d tokens has the long factors, also for texts below "
+                   "%.0f tokens", context, c->rope[i].original_max);
+    }
+}
+
 bool engine_runtime(struct runtime *r, struct loaded *l, const struct engine_opts *o, struct err *e)
 {
     struct runtime_shape shape = asked_shape(l, o);
@@ -258,6 +270,7 @@ bool engine_runtime(struct runtime *r, struct loaded *l, const struct engine_opt
     if (!loaded_runtime(r, l, &shape, e))
         return false;
     runtime_set(r, &o->settings);
+    use_ropes(l, o, r->context);
     if (r->context < shape.context)
         notice(o, "the context is %d tokens: no more than that fits the device's memory",
                r->context);

@@ -175,7 +175,7 @@ static bool check_final(struct golden *b, struct runtime *r, struct err *e)
         const struct config *c = &b->l.model.cfg;
         b->l.dev.k->normalize(b->l.dev.d, &(struct k_normalize){
             .rows = L, .n = H, .src_stride = H, .dst_stride = H, .src = r->net.x, .dst = dst,
-            .norm = {c->norm, &b->l.model.norm, c->eps}, .scale = 1});
+            .norm = final_norm_of(c, &b->l.model.norm), .scale = 1});
         b->l.dev.k->get(b->l.dev.d, got, dst, n * 4);
         check_error(&b->rep, "final states", "final states",
                     compare(got, b->ref.hidden + (size_t)c->n_layer * n, L, (size_t)H), "");

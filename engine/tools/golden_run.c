@@ -35,6 +35,8 @@ bool golden_runtime(struct golden *b, struct runtime *r, int page_size, struct e
                                   .max_rows = max_int(b->ref.n, TREE_MAX), .kv = b->l.dev.kv};
     if (!loaded_runtime(r, &b->l, &shape, e))
         return false;
+    for (int i = 0; i < b->l.model.cfg.n_rope; i++)
+        rope_for_context(&b->l.model.cfg.rope[i], shape.context);
     r->net.stop = r->dev.k->queued ? NULL : b->o->stop;
     return true;
 }

@@ -195,7 +195,7 @@ static void cpu_normalize(struct kdev *d, const struct k_normalize *a)
 
 static float far_factor(const struct k_scale *a, int pos)
 {
-    return 1 + a->beta * logf(1 + floorf((float)pos / a->period));
+    return 1 + a->beta * logf(1 + floorf((float)(pos + a->from) / a->period));
 }
 
 static float gate_of(float y, enum gate_kind gate)
@@ -206,6 +206,11 @@ static float gate_of(float y, enum gate_kind gate)
     return (y > 0 ? y : 0) + log1pf(e);
 }
 
+static float clamped(float y, float limit)
+{
+    return y > limit ? limit : y < -limit ? -limit : y;
+}
+
 static void gate_rows(const struct k_scale *a)
 {
     CHECK(a->gate != GATE_NONE && a->group > 0 && a->n % a->group == 0);
@@ -213,9 +218,10 @@ static void gate_rows(const struct k_scale *a)
     float *x = cpu_f32(a->x, n);
     const float *by = cpu_f32(a->by, n / group);
     for (size_t i = 0; i < n; i += group) {
-        float f = gate_of(by[i / group], a->gate);
+        bool clamp = a->gate == GATE_CLAMP;
+        float y = by[i / group], f = clamp ? clamped(y, a->limit) : gate_of(y, a->gate);
         for (size_t j = i; j < i + group; j++)
-            x[j] *= f;
+            x[j] = f * (clamp && x[j] > a->limit ? a->limit : x[j]);
     }
 }
 

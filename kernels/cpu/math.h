@@ -473,6 +473,9 @@ static void row_gate(const float *g, const float *u, int n, enum act_kind act, f
             b = v_max(lo, v_min(hi, b));
             a = v_mul(a, v_sigmoid(v_mul(v_set(1.702f), a)));
             b = v_add(b, v_set(1));
+        } else if (act == ACT_SILU_CLAMP) {
+            a = v_min(v_set(limit), v_act(a, ACT_SILU));
+            b = v_max(v_set(-limit), v_min(v_set(limit), b));
         } else {
             a = v_act(a, act);
         }

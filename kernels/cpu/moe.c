@@ -6,6 +6,8 @@
  */
 #include "kernels/cpu/cpu.h"
 
+#include <math.h>
+
 struct moe_run {
     const struct k_moe *a;
     const struct cpu_isa *isa;
@@ -32,30 +34,72 @@ struct moe_run {
 
 /* ---- routing -------------------------------------------------------------------------------- */
 
-/* The top_k largest logits (ties: lowest index; NaN is never larger), softmax over those or over
- * all. */
+static bool by_sigmoid(const struct k_moe *a)
+{
+    return a->router_kind == ROUTER_SIGMOID || a->router_kind == ROUTER_RAW;
+}
+
+static float sigmoid_of(const struct cpu_isa *isa, float x)
+{
+    float e = isa->exp(-fabsf(x));
+    return (x < 0 ? e : 1) / (1 + e);
+}
+
+/* What experts are chosen by: the logit, or the sigmoid and the expert's bias. */
+static float choice_of(const struct moe_run *run, const float *logits, int e)
+{
+    const struct k_moe *a = run->a;
+    float b = 0;
+    if (!by_sigmoid(a))
+        return logits[e];
+    if (a->choice_b)
+        run->isa->widen(a->choice_b, (size_t)e, 1, 1, &b);
+    return sigmoid_of(run->isa, logits[e]) + b;
+}
+
+/* The top_k largest choices (ties: lowest index; NaN is never larger). */
+static void choose(const struct moe_run *run, const float *logits, int32_t *chosen)
+{
+    const struct k_moe *a = run->a;
+    for (int i = 0; i < a->top_k; i++) {
+        int best = -1;
+        float top = 0;
+        for (int e = 0; e < a->n_expert; e++) {
+            bool taken = false;
+            for (int j = 0; j < i; j++)
+                taken |= chosen[j] == e;
+            if (taken)
+                continue;
+            float c = choice_of(run, logits, e);
+            if (best < 0 || c > top)
+                best = e, top = c;
+        }
+        chosen[i] = best;
+    }
+}
+
+/* Chooses the experts of a row and weighs them. */
 static void route_row(void *arg, int r, int thread)
 {
     (void)thread;
     const struct moe_run *run = arg;
     const struct k_moe *a = run->a;
-    const float *logits = run->logits + (size_t)r * (size_t)a->n_expert;
+    float *logits = run->logits + (size_t)r * (size_t)a->n_expert;
     int32_t *chosen = run->chosen + mul64(r, a->top_k);
     float *weight = run->weight + mul64(r, a->top_k), sum = 0;
+    for (int e = 0; a->router_cap > 0 && e < a->n_expert; e++)
+        logits[e] = a->router_cap * tanhf(logits[e] / a->router_cap);
+    choose(run, logits, chosen);
     for (int i = 0; i < a->top_k; i++) {
-        int best = -1;
-        for (int e = 0; e < a->n_expert; e++) {
-            bool taken = false;
-            for (int j = 0; j < i; j++)
-                taken |= chosen[j] == e;
-            if (!taken && (best < 0 || logits[e] > logits[best]))
-                best = e;
-        }
-        chosen[i] = best;
-        weight[i] = run->isa->exp(logits[best] - logits[chosen[0]]);
+        weight[i] = by_sigmoid(a) ? sigmoid_of(run->isa, logits[chosen[i]])
+                                  : run->isa->exp(logits[chosen[i]] - logits[chosen[0]]);
         sum += weight[i];
     }
-    if (a->router_all) {
+    if (a->router_kind == ROUTER_SIGMOID)
+        sum += 1e-20f;
+    if (a->router_kind == ROUTER_RAW)
+        sum = 1;
+    if (a->router_kind == ROUTER_ALL) {
         sum = 0;
         for (int e = 0; e < a->n_expert; e++)
             sum += run->isa->exp(logits[e] - logits[chosen[0]]);
@@ -93,6 +137,12 @@ static void group_pairs(struct moe_run *run)
 }
 
 /* ---- one matrix of every chosen expert ------------------------------------------------------ */
+
+/* Whether an expert's matrices are stored as (inputs, outputs). */
+static bool in_out(const struct k_moe *a)
+{
+    return a->layout == EXPERT_IN_OUT || a->layout == EXPERT_IN_OUT_HALVES;
+}
 
 static struct cpu_mat expert_mat(const struct moe_run *run, int expert)
 {
@@ -149,7 +199,7 @@ static void multiply_experts(struct kdev *d, struct moe_run *run)
     size_t packed = (size_t)cpu_packed(run->k);
     for (int i = 0; i < run->pairs; i++)
         run->x[i] = run->in + (size_t)(run->order[i] / run->in_div) * packed;
-    run->in_out = run->a->layout == EXPERT_IN_OUT;
+    run->in_out = in_out(run->a);
     if (run->in_out)
         run->thread_rows =
             cpu_floats(d, SCRATCH_THREAD, (size_t)d->threads * TILE_OUT * (size_t)run->k);
@@ -181,13 +231,18 @@ static void hidden_row(void *arg, int pair, int thread)
     const struct k_moe *a = run->a;
     float *u = (float *)run->up + (size_t)pair * 2 * (size_t)a->ffn;
     float *h = run->hidden + (size_t)pair * (size_t)cpu_packed(a->ffn);
+    const bool halves = a->layout == EXPERT_HALVES || a->layout == EXPERT_IN_OUT_HALVES;
     add_bias(run, a->gate_up_b, pair, 2 * a->ffn, u);
     for (int i = 0; i < a->ffn; i += TILE_OUT) {
         float g[TILE_OUT], l[TILE_OUT];
         int n = min_int(TILE_OUT, a->ffn - i);
         for (int j = 0; j < n; j++) {
-            g[j] = a->layout == EXPERT_HALVES ? u[i + j] : u[mul64(2, i + j)];
-            l[j] = a->layout == EXPERT_HALVES ? u[a->ffn + i + j] : u[2 * (i + j) + 1];
+            g[j] = halves ? u[i + j] : u[mul64(2, i + j)];
+            l[j] = halves ? u[a->ffn + i + j] : u[2 * (i + j) + 1];
+        }
+        if (a->weigh_input) {
+            run->isa->scale(g, n, run->weight[pair]);
+            run->isa->scale(l, n, run->weight[pair]);
         }
         run->isa->gate(g, l, n, a->act, a->limit, g);
         run->isa->pack(g, n, &none, NULL, 1, h + i);
@@ -202,7 +257,8 @@ static void sum_row(void *arg, int r, int thread)
     const struct k_moe *a = run->a;
     float *first = run->out + (size_t)r * (size_t)a->top_k * (size_t)a->in;
     for (int i = 0; i < a->top_k; i++) {
-        float *y = first + (size_t)i * (size_t)a->in, w = run->weight[r * a->top_k + i];
+        float *y = first + (size_t)i * (size_t)a->in;
+        float w = a->weigh_input ? 1 : run->weight[r * a->top_k + i];
         add_bias(run, a->down_b, r * a->top_k + i, a->in, y);
         if (i == 0)
             run->isa->scale(y, a->in, w);
@@ -224,7 +280,7 @@ static void check_experts(const struct k_moe *a, const struct tensor *w, const s
         CHECK(k % 32 == 0 && s && s->data && w->type == DT_U8 && s->type == DT_U8);
         CHECK(w->bytes >= all / 2 && s->bytes >= all / 32);
     } else {
-        CHECK(a->layout != EXPERT_IN_OUT || !dtype_packed(w->type));
+        CHECK(!in_out(a) || !dtype_packed(w->type));
         CHECK(w->data &&
               w->bytes >= (size_t)a->n_expert * (size_t)n * dtype_bytes(w->type, (size_t)k));
     }
@@ -264,6 +320,8 @@ void cpu_moe(struct kdev *d, const struct k_moe *a)
     struct moe_run run = {.a = a, .isa = d->isa, .pairs = a->rows * a->top_k};
     size_t pairs = (size_t)run.pairs, n = (size_t)a->rows * (size_t)a->in;
     CHECK(a->top_k > 0 && a->top_k <= a->n_expert);
+    CHECK(by_sigmoid(a) || (!a->choice_b && a->router_cap == 0));
+    CHECK(!a->weigh_input || !a->gate_up_b);
     if (a->rows == 0)
         return;
     check_experts(a, a->gate_up, a->gate_up_s, 2 * a->ffn, a->in);

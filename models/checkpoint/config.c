@@ -63,7 +63,7 @@ bool arch_sizes(struct arch *a, const struct sizes *d)
         return false;
     g->qkv_bias = g->o_bias = bias;
     g->attn_scale = (float)pow(dim, -0.5);
-    g->embed_scale = g->residual_scale = g->logit_scale = 1;
+    g->embed_scale = g->residual_scale = g->logit_scale = g->value_scale = g->route_scale = 1;
     g->bos = g->pad = -1;
     a->layer = xcalloc((size_t)g->n_layer, sizeof *a->layer);
     for (int i = 0; i < g->n_layer; i++) {
@@ -79,10 +79,10 @@ bool arch_sizes(struct arch *a, const struct sizes *d)
 
 /* ---- windows ---- */
 
-static bool layer_slides(const struct arch *a, const json_t *types, int i, int period)
+static bool layer_slides(const struct arch *a, const json_t *types, int i, int period, int first)
 {
     if (!types)
-        return period == 0 || (i + 1) % period != 0;
+        return period == 0 || i % period != first % period;
     const char *t = json_string_value(json_array_get(types, (size_t)i));
     if (t && !strcmp(t, "sliding_attention"))
         return true;
@@ -94,6 +94,11 @@ static bool layer_slides(const struct arch *a, const json_t *types, int i, int p
 
 void arch_windows(struct arch *a, int period, int window)
 {
+    arch_windows_from(a, period, period - 1, window);
+}
+
+void arch_windows_from(struct arch *a, int period, int first, int window)
+{
     const struct conf *c = &a->c;
     int n = a->cfg->n_layer;
     const json_t *types = conf_value(c, "layer_types");
@@ -104,7 +109,7 @@ void arch_windows(struct arch *a, int period, int window)
     }
     bool any = false;
     for (int i = 0; i < n; i++) {
-        a->layer[i].window = layer_slides(a, types, i, period); /* 1 until W is known */
+        a->layer[i].window = layer_slides(a, types, i, period, first); /* 1 until W is known */
         any |= a->layer[i].window;
     }
     if (!any)
@@ -116,6 +121,65 @@ void arch_windows(struct arch *a, int period, int window)
     for (int i = 0; i < n; i++)
         if (a->layer[i].window)
             a->layer[i].window = w;
+}
+
+void arch_no_rope(struct arch *a, int interval)
+{
+    const struct conf *c = &a->c;
+    const json_t *has = conf_value(c, "no_rope_layers");
+    int every = conf_int(c, "no_rope_layer_interval", interval, 1, 1 << 20), n = a->cfg->n_layer;
+    if (has && json_array_size(has) < (size_t)n)
+        conf_refuse(c, "no_rope_layers", "has %zu entries, expected at least %d "
+                    "(num_hidden_layers)", json_array_size(has), n);
+    for (int i = 0; i < n; i++) {
+        const json_t *v = json_array_get(has, (size_t)i);
+        bool none = has ? json_is_integer(v) && !json_integer_value(v) : (i + 1) % every == 0;
+        if (has && !json_is_integer(v))
+            conf_refuse(c, "no_rope_layers", "has no number for layer %d, expected 1 (rope) or 0",
+                        i);
+        a->layer[i].rope_id = none ? -1 : 0;
+    }
+}
+
+/* ---- experts ---- */
+
+void arch_experts(struct arch *a, const char *count, int n, const char *top, int k, int ffn)
+{
+    const struct conf *c = &a->c;
+    struct config *g = a->cfg;
+    g->moe = MOE_ALONE;
+    g->store = STORE_HALVES;
+    g->n_expert = conf_int(c, count, n, 1, 512);
+    g->top_k = conf_int(c, top, k, 1, min_int(g->n_expert, 32));
+    if (g->top_k > g->n_expert)
+        conf_refuse(c, top, "is missing, and its default %d is more than the %d experts", k,
+                    g->n_expert);
+    g->expert_ffn = ffn ? conf_int(c, "moe_intermediate_size", ffn, 1, MAX_FFN) : a->layer[0].ffn;
+}
+
+void arch_mlp_types(struct arch *a, int dense)
+{
+    const struct conf *c = &a->c;
+    const json_t *types = conf_value(c, "mlp_layer_types");
+    int n = a->cfg->n_layer;
+    if (types && (!json_is_array(types) || json_array_size(types) != (size_t)n))
+        conf_refuse(c, "mlp_layer_types", "has %zu entries, expected %d (num_hidden_layers)",
+                    json_array_size(types), n);
+    for (int i = 0; i < n && conf_ok(c); i++) {
+        const char *dflt = i < dense ? "dense" : "sparse";
+        const char *t = types ? json_string_value(json_array_get(types, (size_t)i)) : dflt;
+        a->layer[i].is_moe = t && !strcmp(t, "sparse");
+        if (!t || (!a->layer[i].is_moe && strcmp(t, "dense") != 0))
+            conf_refuse(c, "mlp_layer_types", "has \"%.60s\" for layer %d, expected dense or "
+                        "sparse", t ? show(t).s : "?", i);
+    }
+}
+
+void arch_shared(struct arch *a, int ffn)
+{
+    for (int i = 0; i < a->cfg->n_layer; i++)
+        if (a->layer[i].is_moe)
+            a->layer[i].ffn = ffn;
 }
 
 /* ---- enumerations ---- */

@@ -42,6 +42,22 @@ bool arch_block(struct arch *a, const struct sizes *dflt, enum norm_place place)
  * the key is required if any layer is a sliding one. */
 void arch_windows(struct arch *a, int period, int window);
 
+/* The same; if layer_types is absent, layer i is full iff i % period == first % period. */
+void arch_windows_from(struct arch *a, int period, int first, int window);
+
+/* Reads no_rope_layers: the layers whose entry is 0 have no rope; without the list every
+ * no_rope_layer_interval-th, `interval` being the default. The others have rope 0. */
+void arch_no_rope(struct arch *a, int interval);
+
+/* A mixture of experts in place of the dense MLP of some layers: the number of experts from key
+ * `count`, of a token's from key `top`, and their width from moe_intermediate_size; n, k and ffn are
+ * the defaults. ffn 0: intermediate_size is their width. */
+void arch_experts(struct arch *a, const char *count, int n, const char *top, int k, int ffn);
+/* Reads mlp_layer_types: which layers have experts; if absent, all but the first `dense`. */
+void arch_mlp_types(struct arch *a, int dense);
+/* Layers with experts have a shared MLP of that width, too. (Without it their ffn means nothing.) */
+void arch_shared(struct arch *a, int ffn);
+
 /* The activation that `key` names (`dflt` if absent). Refuses an unknown one. */
 enum act_kind arch_act(const struct conf *c, const char *key, const char *dflt);
 
@@ -66,6 +82,7 @@ struct rope_spelling {
     bool scaled;       /* rope_scaling applies to this layer type */
     bool partial;      /* partial_rotary_factor leaves dimensions of a head unrotated */
     bool tempers;      /* llama_4_scaling_beta is a key of the rope (struct rope, `temper`) */
+    bool is_long;      /* a rope that is not of type default is longrope; yarn and su mean it, too */
     struct rope dflt;  /* the rope of a config that has neither object */
 };
 

@@ -146,7 +146,8 @@ static bool same_top_k(const json_t *v, const struct arch *a)
 /* Whether the weights of a token's experts add up to 1. */
 static bool same_norm(const json_t *v, const struct arch *a)
 {
-    return json_is_null(v) || !a->cfg->n_expert || json_is_true(v) == !a->cfg->router_all;
+    bool normed = a->cfg->router == ROUTER_CHOSEN || a->cfg->router == ROUTER_SIGMOID;
+    return json_is_null(v) || !a->cfg->n_expert || json_is_true(v) == normed;
 }
 
 static bool same_expert_ffn(const json_t *v, const struct arch *a)
@@ -180,6 +181,65 @@ static bool same_qk_norm(const json_t *v, const struct arch *a)
     return json_is_null(v) || (json_is_boolean(v) && json_is_true(v) == a->cfg->qk_norm);
 }
 
+static bool same_score(const json_t *v, const struct arch *a)
+{
+    const char *s = json_string_value(v);
+    bool sigmoid = a->cfg->router == ROUTER_SIGMOID || a->cfg->router == ROUTER_RAW;
+    return off(v, a) || (s && !strcmp(s, sigmoid ? "sigmoid" : "softmax"));
+}
+
+/* Lists of one number a layer: none, or all 0 or null. */
+static bool no_limits(const json_t *v, const struct arch *a)
+{
+    size_t i;
+    json_t *x;
+    json_array_foreach(v, i, x)
+        if (!off(x, a))
+            return false;
+    return json_is_array(v) || json_is_null(v);
+}
+
+static bool same_heads(const json_t *v, const struct arch *a)
+{
+    if (json_is_array(v) && json_array_size(v) != (size_t)a->cfg->n_layer)
+        return false;
+    for (int i = 0; i < a->cfg->n_layer; i++)
+        if (!json_is_null(v) && !is(json_array_get(v, (size_t)i), a->layer[i].n_head))
+            return false;
+    return true;
+}
+
+static bool same_sliding_heads(const json_t *v, const struct arch *a)
+{
+    for (int i = 0; i < a->cfg->n_layer; i++)
+        if (a->layer[i].window && !is(v, a->layer[i].n_head))
+            return false;
+    return true;
+}
+
+static bool same_sliding_kv(const json_t *v, const struct arch *a)
+{
+    for (int i = 0; i < a->cfg->n_layer; i++)
+        if (a->layer[i].window && !is(v, a->layer[i].n_kv))
+            return false;
+    return true;
+}
+
+static bool same_head_dim(const json_t *v, const struct arch *a)
+{
+    return is(v, a->layer[0].head_dim);
+}
+
+static bool same_value_dim(const json_t *v, const struct arch *a)
+{
+    return is(v, a->cfg->v_head_dim ? a->cfg->v_head_dim : a->layer[0].head_dim);
+}
+
+static bool same_sinks(const json_t *v, const struct arch *a)
+{
+    return json_is_null(v) || json_is_true(v) == a->cfg->sinks;
+}
+
 static bool same_parallel(const json_t *v, const struct arch *a)
 {
     return json_is_null(v) || json_is_true(v) == (a->cfg->place == PLACE_PARALLEL);
@@ -210,6 +270,12 @@ static const struct decides {
     {"mlp_bias", off, "false"},
     {"query_pre_attn_scalar", same_query_scale, "the model's own scale"},
     {"attn_logit_softcapping", off, "null"},
+    {"gating", off, "false"},
+    {"mup_enabled", off, "false"},
+    {"post_norm_eps", off, "none"},
+    {"qk_scale_factor", one, "1"},
+    {"output_multiplier", one, "1"},
+    {"attention_value_scale", one, "1"},
     {"final_logit_softcapping", off, "null"},
     {"use_qk_norm", same_qk_norm, "what the model has"},
     {"clip_qkv", off, "null"},
@@ -235,6 +301,9 @@ static const struct decides {
     {"use_sliding_window", same_slides, "what the model has"},
     {"max_window_layers", no_window_key, "none"},
     {"attention_chunk_size", off, "null"},
+    {"sliding_window_size", off, "none"},
+    {"hybrid_layer_pattern", off, "none"},
+    {"global_attn_every_n_layers", same_pattern, "the pattern that the model has"},
     {"kv_sharing_modes", off, "none"},
     /* positions */
     {"rope_theta", same_full_theta, "the theta of the model's full layers"},
@@ -251,6 +320,10 @@ static const struct decides {
     {"layer_rope_theta", off, "none"},
     {"alibi", off, "false"},
     {"attn_temperature_tuning", off, "false"},
+    {"floor_scale", off, "none"},
+    {"attn_scale", off, "none"},
+    {"swa_rope_theta", same_sliding_theta, "the theta of the model's sliding layers"},
+    {"partial_rotary_factors", off, "none"},
     {"llama_4_scaling_beta", off, "none"},
     /* experts */
     {"num_experts", same_experts, "the model's number of experts"},
@@ -262,12 +335,44 @@ static const struct decides {
     {"enable_moe_block", off, "false"},
     {"norm_topk_prob", same_norm, "true if the model has experts"},
     {"decoder_sparse_step", one, "1"},
+    {"score_func", same_score, "how the model weighs experts"},
+    {"scoring_func", same_score, "how the model weighs experts"},
+    {"route_norm", same_norm, "true if the model has experts"},
+    {"n_group", one, "1"},
+    {"topk_group", one, "1"},
+    {"n_routed_experts", same_experts, "the model's number of experts"},
+    {"n_shared_experts", off, "none"},
+    {"num_shared_experts", off, "none"},
+    {"num_dense_layers", off, "none"},
+    {"route_scale", one, "1"},
+    {"routed_scaling_factor", one, "1"},
+    {"moe_routed_scaling_factor", one, "1"},
+    {"moe_router_scaling_factor", one, "1"},
+    {"moe_router_logit_softcapping", off, "0"},
+    {"moe_apply_router_weight_on_input", off, "false"},
+    {"shared_expert_intermediate_size", off, "0"},
+    {"share_expert_dim", off, "0"},
+    {"moe_layers", off, "none"},
+    {"moe_layers_enum", off, "none"},
+    {"interleave_moe_layer_step", one, "1"},
+    {"intermediate_size_mlp", off, "none"},
+    {"swiglu_limits", no_limits, "none"},
+    {"swiglu_limits_shared", no_limits, "none"},
     {"mlp_only_layers", off, "none"},
     {"mlp_layer_types", off, "none"},
     {"shared_intermediate_size", off, "0"},
     {"swiglu_limit", off, "none"},
     {"swiglu_alpha", off, "none"},
     /* gemma-4, and layers that differ from the others */
+    {"num_attention_heads_per_layer", same_heads, "num_attention_heads for each layer"},
+    {"num_sliding_attention_heads", same_sliding_heads, "the heads of the model's sliding layers"},
+    {"v_head_dim", same_value_dim, "head_dim"},
+    {"attention_other_setting", off, "none"},
+    {"swa_num_key_value_heads", same_sliding_kv, "the KV heads of the model's sliding layers"},
+    {"swa_head_dim", same_head_dim, "head_dim"},
+    {"swa_v_head_dim", same_value_dim, "v_head_dim"},
+    {"add_swa_attention_sink_bias", same_sinks, "what the model has"},
+    {"add_full_attention_sink_bias", off, "false"},
     {"attention_k_eq_v", off, "false"},
     {"global_head_dim", same_global_dim, "head_dim"},
     {"num_global_key_value_heads", same_global_kv, "num_key_value_heads"},

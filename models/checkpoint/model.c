@@ -18,6 +18,8 @@ static const struct family *const families[] = {
     &family_ministral, &family_gemma3_mm, &family_gemma4_unified, &family_ministral3,
     &family_olmo2, &family_smollm3, &family_exaone4, &family_phi3, &family_qwen3_moe,
     &family_mellum, &family_granite_swa, &family_granitemoe_swa, &family_cohere2,
+    &family_afmoe, &family_laguna, &family_muse_glimmer, &family_mimo_v2,
+    &family_llama4, &family_step3p5,
 };
 
 /* Types of multimodal folders whose text models are of several families: that of text_config
@@ -115,8 +117,9 @@ static const struct prefix prefixes[] = {
 static const char *const ignored[] = {
     "*rotary_emb.inv_freq",
     "*vision_tower.*", "*vision_model.*", "*multi_modal_projector.*", "*embed_vision.*",
-    "*audio_tower.*", "*embed_audio.*", "*vision_embedder.*", "*visual.*",
-    "mtp.*", /* layers that predict further tokens */
+    "*audio_tower.*", "*embed_audio.*", "*vision_embedder.*", "*visual.*", "*vision_adapter.*",
+    "*vision_projection.*", "*vit_large_projector.*",
+    "mtp.*", "model.mtp.*", /* layers that predict further tokens */
     NULL,
 };
 
@@ -134,12 +137,17 @@ static const struct prefix *find_prefix(const struct binder *b)
     return &prefixes[0]; /* binding will name the missing tensor */
 }
 
+static bool has_halves(const struct config *g)
+{
+    return g->store == STORE_HALVES || g->store == STORE_IN_OUT_HALVES;
+}
+
 /* gpt-oss experts are stored as MXFP4 or as bf16; the tensors' names tell which, and the config
  * (the store that it sets) must allow MXFP4. */
 static bool find_expert_store(const struct binder *b, const char *trunk, const char *dir,
                               struct config *g)
 {
-    if (g->moe != MOE_ALONE || g->store == STORE_HALVES)
+    if (g->moe != MOE_ALONE || has_halves(g))
         return true;
     const char *const prefix[] = {trunk, NULL};
     bool plain = binder_find(b, prefix, "layers.0.mlp.experts.gate_up_proj");
@@ -270,7 +278,7 @@ bool model_shaped(struct model *m, const char *config, struct err *e)
         model_free(m);
         return false;
     }
-    if (m->cfg.moe == MOE_ALONE && m->cfg.store != STORE_HALVES)
+    if (m->cfg.moe == MOE_ALONE && !has_halves(&m->cfg))
         m->cfg.store = STORE_MXFP4; /* as published */
     struct namer names;
     namer_open(&names, m->cfg.n_layer);

@@ -70,6 +70,25 @@ static void llama3_fill(struct rope *r)
     }
 }
 
+void rope_for_context(struct rope *r, int context)
+{
+    if (r->kind != ROPE_LONG)
+        return;
+    r->beyond = context > r->original_max;
+    for (int i = 0; i < r->half; i++)
+        r->inv_freq[i] = 1 / (r->factors[r->beyond][i] * wavelength(r, i));
+}
+
+/* The temperature grows with how far the context was stretched (Ding et al. 2024). */
+static void long_fill(struct rope *r)
+{
+    double f = r->attention_factor, s = r->factor;
+    if (f == 0)
+        f = s <= 1 ? 1 : sqrt(1 + log(s) / log(r->original_max));
+    r->cs_factor = (float)f;
+    rope_for_context(r, 0);
+}
+
 bool rope_init(struct rope *r, int head_dim, struct err *e)
 {
     r->head_dim = head_dim;
@@ -80,6 +99,9 @@ bool rope_init(struct rope *r, int head_dim, struct err *e)
     if (r->rot < 2 || r->rot % 2)
         return err_set(e, ERR_MODEL, "rope rotates %d of a head's %d dimensions, expected an even "
                        "number", r->rot, head_dim);
+    if (r->kind == ROPE_LONG && r->half != r->n_factor)
+        return err_set(e, ERR_MODEL, "rope has lists of %d factors, expected %d, half the rotated "
+                       "dimensions", r->n_factor, r->half);
     r->inv_freq = xcalloc((size_t)r->half, sizeof *r->inv_freq);
     /* proportional: the frequencies of a full rotation, 0 beyond the share of rotated pairs */
     int n = r->kind == ROPE_PROPORTIONAL ? (int)floor(r->partial * head_dim / 2) : r->half;
@@ -88,6 +110,8 @@ bool rope_init(struct rope *r, int head_dim, struct err *e)
         yarn_fill(r);
     else if (r->kind == ROPE_LLAMA3)
         llama3_fill(r);
+    else if (r->kind == ROPE_LONG)
+        long_fill(r);
     else
         for (int i = 0; i < n; i++)
             r->inv_freq[i] = 1 / wavelength(r, i) / factor;
@@ -105,26 +129,30 @@ void rope_free(struct rope *r)
 static const char *const kind_names[] = {
     [ROPE_DEFAULT] = "default", [ROPE_LINEAR] = "linear",
     [ROPE_YARN] = "yarn",       [ROPE_LLAMA3] = "llama3",
-    [ROPE_PROPORTIONAL] = "proportional",
+    [ROPE_PROPORTIONAL] = "proportional", [ROPE_LONG] = "longrope",
 };
 
-static enum rope_kind rope_kind(const struct conf *p)
+static enum rope_kind rope_kind(const struct conf *p, const struct rope_spelling *s)
 {
     const char *old = conf_str(p, "type", "default"), *name = conf_str(p, "rope_type", old);
     if (conf_has(p, "type") && strcmp(name, old) != 0)
         conf_refuse(p, "type", "is \"%.60s\" beside another rope_type", show(old).s);
-    for (int i = 0; i <= ROPE_PROPORTIONAL; i++)
-        if (!strcmp(name, kind_names[i]))
+    if (s->is_long && (!strcmp(name, "su") || !strcmp(name, "yarn")))
+        name = kind_names[ROPE_LONG];
+    for (int i = 0; i <= ROPE_LONG; i++)
+        if (!strcmp(name, kind_names[i]) && (s->is_long ? i == ROPE_DEFAULT || i == ROPE_LONG
+                                                        : i != ROPE_LONG))
             return (enum rope_kind)i;
     conf_refuse(p, conf_has(p, "rope_type") ? "rope_type" : "type", "\"%.60s\" is not supported, "
-                "expected default, linear, yarn, llama3 or proportional", show(name).s);
+                "expected %s", show(name).s, s->is_long ? "default or longrope"
+                : "default, linear, yarn, llama3 or proportional");
     return ROPE_DEFAULT;
 }
 
 /* The keys of a rope's object, and the kinds of rope that use each. */
 enum {
     IN_LINEAR = 1 << ROPE_LINEAR, IN_YARN = 1 << ROPE_YARN, IN_LLAMA3 = 1 << ROPE_LLAMA3,
-    IN_PROPORTIONAL = 1 << ROPE_PROPORTIONAL, IN_ANY = ~0,
+    IN_PROPORTIONAL = 1 << ROPE_PROPORTIONAL, IN_LONG = 1 << ROPE_LONG, IN_ANY = ~0,
 };
 static const struct {
     const char *key;
@@ -134,19 +162,19 @@ static const struct {
     {"rope_type", IN_ANY, NAN},
     {"type", IN_ANY, NAN},
     {"rope_theta", IN_ANY, NAN},
-    {"factor", IN_LINEAR | IN_YARN | IN_LLAMA3 | IN_PROPORTIONAL, 1},
-    {"original_max_position_embeddings", IN_YARN | IN_LLAMA3, NAN},
+    {"factor", IN_LINEAR | IN_YARN | IN_LLAMA3 | IN_PROPORTIONAL | IN_LONG, 1},
+    {"original_max_position_embeddings", IN_YARN | IN_LLAMA3 | IN_LONG, NAN},
     {"beta_fast", IN_YARN, NAN},
     {"beta_slow", IN_YARN, NAN},
     {"truncate", IN_YARN, NAN},
-    {"attention_factor", IN_YARN, 1},
+    {"attention_factor", IN_YARN | IN_LONG, 1},
     {"mscale", IN_YARN, 1},
     {"mscale_all_dim", IN_YARN, 1},
     {"low_freq_factor", IN_LLAMA3, NAN},
     {"high_freq_factor", IN_LLAMA3, NAN},
     {"partial_rotary_factor", IN_PROPORTIONAL, 1},
-    {"long_factor", 0, NAN},
-    {"short_factor", 0, NAN},
+    {"long_factor", IN_LONG, NAN},
+    {"short_factor", IN_LONG, NAN},
     {"llama_4_scaling_beta", 0, NAN},
     {"full_attention", 0, NAN},
     {"sliding_attention", 0, NAN},
@@ -234,6 +262,28 @@ static void read_llama3(const struct conf *p, struct rope *r)
                     r->high_freq_factor, r->low_freq_factor);
 }
 
+static void read_factors(const struct conf *p, const char *key, struct rope *r, float *factors)
+{
+    const json_t *v = conf_value(p, key);
+    size_t n = json_array_size(v);
+    if (n == 0 || n > MAX_FACTORS || (r->n_factor && n != (size_t)r->n_factor))
+        conf_refuse(p, key, "has %zu numbers, expected a list of one for each rotated pair", n);
+    for (size_t i = 0; i < n && n <= MAX_FACTORS; i++) {
+        double x = json_number_value(json_array_get(v, i));
+        if (!(x >= 1e-6 && x <= 1e6))
+            conf_refuse(p, key, "has no number from 1e-6 to 1e6 at %zu", i);
+        factors[i] = (float)x;
+    }
+    r->n_factor = n <= MAX_FACTORS ? (int)n : 0;
+}
+
+static void read_long(const struct conf *p, struct rope *r)
+{
+    r->attention_factor = conf_num(p, "attention_factor", 0, 1e-6, 1e6);
+    read_factors(p, "short_factor", r, r->factors[0]);
+    read_factors(p, "long_factor", r, r->factors[1]);
+}
+
 /* The share of a head that is rotated. Only the proportional kind leaves dimensions unrotated, and
  * families whose spelling says so. */
 static double partial(const struct conf *c, const struct conf *p, const struct rope *r, bool may)
@@ -257,18 +307,21 @@ static void read_rope(const struct conf *c, const struct conf *p, const struct c
     if (s->theta)
         r->theta = conf_num(c, s->theta, r->theta, 1.001, 1e12);
     if (p) {
-        *r = (struct rope){.kind = rope_kind(p), .factor = 1, .partial = 1, .truncate = true,
+        *r = (struct rope){.kind = rope_kind(p, s), .factor = 1, .partial = 1, .truncate = true,
                            .theta = conf_num(p, "rope_theta", r->theta, 1.001, 1e12)};
         char expected[64];
         snprintf(expected, sizeof expected, "none in a rope of type %s", kind_names[r->kind]);
         refuse_unused(p, s, 1 << r->kind, expected);
     }
     r->partial = partial(c, p, r, s->partial);
-    if (r->kind == ROPE_YARN || r->kind == ROPE_LLAMA3)
+    if (r->kind == ROPE_YARN || r->kind == ROPE_LLAMA3 || r->kind == ROPE_LONG)
         r->original_max = original_max(c, p, cfg, s, r->original_max);
+    if (r->kind == ROPE_LONG && !conf_has(c, "original_max_position_embeddings"))
+        r->original_max = s->dflt.original_max; /* whatever the rope's object says */
     if (!p)
         return;
-    double factor = r->kind == ROPE_YARN           ? cfg->max_pos / r->original_max
+    bool stretches = r->kind == ROPE_YARN || r->kind == ROPE_LONG;
+    double factor = stretches                      ? cfg->max_pos / r->original_max
                     : r->kind == ROPE_PROPORTIONAL ? 1
                                                    : NAN;
     if (r->kind != ROPE_DEFAULT)
@@ -277,6 +330,8 @@ static void read_rope(const struct conf *c, const struct conf *p, const struct c
         read_yarn(p, s, r);
     if (r->kind == ROPE_LLAMA3)
         read_llama3(p, r);
+    if (r->kind == ROPE_LONG)
+        read_long(p, r);
 }
 
 static bool same_rope(const struct rope *a, const struct rope *b)
@@ -286,7 +341,8 @@ static bool same_rope(const struct rope *a, const struct rope *b)
            a->beta_slow == b->beta_slow && a->low_freq_factor == b->low_freq_factor &&
            a->high_freq_factor == b->high_freq_factor && a->mscale == b->mscale &&
            a->mscale_all_dim == b->mscale_all_dim && a->attention_factor == b->attention_factor &&
-           a->partial == b->partial && a->truncate == b->truncate && a->temper == b->temper;
+           a->partial == b->partial && a->truncate == b->truncate && a->temper == b->temper &&
+           a->n_factor == b->n_factor && !memcmp(a->factors, b->factors, sizeof a->factors);
 }
 
 void arch_rope(const struct conf *c, const struct config *cfg, const struct rope_spelling *s,

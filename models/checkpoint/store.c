@@ -338,8 +338,19 @@ static bool wants_map(const struct safetensors *st, const struct loading *how)
 static bool is_aligned(const struct safetensors *st, const struct tensor_load *l)
 {
     size_t size = dtype_packed(l->src->type) ? 2 : dtype_size(l->src->type); /* scales are f16 */
-    return size && l->bytes && !l->stack && !l->pairs && st_in_place(st, l->src) &&
+    return size && l->bytes && !l->stack && !l->pairs && !l->unit &&
+           st_in_place(st, l->src) &&
            (st_offset(st, l->src) + l->from) % size == 0;
+}
+
+/* Moves the groups apart, the last one first, and fills what is behind each with zeros. */
+static void pad_groups(const struct tensor_load *l, char *p)
+{
+    size_t from = (size_t)l->padded_from * l->unit, to = (size_t)l->padded_to * l->unit;
+    for (size_t i = l->bytes / from; i-- > 0;) {
+        memmove(p + i * to, p + i * from, from);
+        memset(p + i * to + from, 0, to - from);
+    }
 }
 
 /* Puts the even rows of each head before its odd ones. */
@@ -426,9 +437,12 @@ bool store_load(struct store **out, struct safetensors *st, struct tensor_load *
                           .lock = PTHREAD_MUTEX_INITIALIZER};
     job_list_parts(&j, n);
     bool ok = s && (none || (job_run(&j, total, what, how, e) && (!map || mapped_check(e))));
-    for (int i = 0; ok && !none && i < n; i++)
+    for (int i = 0; ok && !none && i < n; i++) {
         if (load[i].pairs)
             part_pairs(&load[i], place[i]);
+        if (load[i].unit)
+            pad_groups(&load[i], place[i]);
+    }
     if (ok)
         bind_tensors(s, load, n, place, &j, digest);
     free(mapped);

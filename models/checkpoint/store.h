@@ -21,6 +21,9 @@ struct tensor_load {
     size_t from, bytes, at;
     int pairs; /* rows of a head, whose rows 2i become rows i and rows 2i + 1 rows pairs / 2 + i
                   after they have been read; 0: they stay as they are */
+    int padded_from, padded_to; /* units of each group in the file, and in *dst, where the others
+                                   are zero; 0: they are the same */
+    size_t unit;                /* bytes */
     int stack; /* 1 and up, the same in all loads of *dst; 0: this load is all of it */
 };
 

@@ -27,6 +27,8 @@ static const char *const extent_name[N_EXTENT] = {
     [X_HIDDEN_BLOCKS] = "hidden_size / 32",
     [X_EXPERT_FFN_BLOCKS] = "expert width / 32",
     [X_BLOCK] = "16",
+    [X_V] = "kv heads x v_head_dim",
+    [X_O] = "heads x v_head_dim",
     [X_GATE] = "gates of heads",
     [X_PLE] = "hidden_size_per_layer_input",
     [X_PLE_VOCAB] = "vocab_size_per_layer_input",
@@ -45,6 +47,9 @@ static void extents_of_layer(int64_t *x, const struct config *g, const struct la
     x[X_KV] = (int64_t)l->n_kv * l->head_dim;
     x[X_HEAD_DIM] = l->head_dim;
     x[X_HEADS] = l->n_head;
+    int64_t v = g->v_head_dim ? g->v_head_dim : l->head_dim;
+    x[X_V] = l->n_kv * v;
+    x[X_O] = l->n_head * v;
     x[X_GATE] = g->gate_by_head ? l->n_head : x[X_Q];
     x[X_FFN] = l->ffn;
 }
@@ -108,6 +113,7 @@ static bool condition_holds(const struct config *g, const struct layer *l, int i
     case IF_PLAIN_EXPERTS: return l->is_moe && g->store != STORE_MXFP4;
     case IF_PLE: return g->ple > 0;
     case IF_GATE: return g->gate != GATE_NONE;
+    case IF_SINKS: return g->sinks && l->window;
     }
     return false;
 }
@@ -192,6 +198,17 @@ static int pairs_of(const struct binder *b, const struct tensor_spec *s)
     return s->rotates && b->rotates ? (int)b->x[X_HEAD_DIM] : 0;
 }
 
+/* The tensor is to have room for head_dim numbers of each head's values. */
+static void pad_values(const struct binder *b, const struct tensor_spec *s, struct tensor_load *l)
+{
+    int64_t *dim = &l->form.dim[s->values - 1], heads = *dim / b->cfg->v_head_dim;
+    *dim = heads * b->x[X_HEAD_DIM];
+    l->form.bytes = l->bytes / (size_t)b->cfg->v_head_dim * (size_t)b->x[X_HEAD_DIM];
+    l->padded_from = b->cfg->v_head_dim;
+    l->padded_to = (int)b->x[X_HEAD_DIM];
+    l->unit = s->values == 1 ? l->bytes / (size_t)l->src->dim[0] : dtype_size(l->src->type);
+}
+
 static struct tensor_load *add_load(struct binder *b, void *base, const struct tensor_spec *s,
                                     const struct tensor *src)
 {
@@ -200,6 +217,8 @@ static struct tensor_load *add_load(struct binder *b, void *base, const struct t
     struct tensor_load *l = &b->load[b->n_load++];
     *l = (struct tensor_load){.dst = place_of(s, base), .form = *src, .src = src,
                               .bytes = src->bytes, .pairs = pairs_of(b, s)};
+    if (s->values && b->cfg->v_head_dim)
+        pad_values(b, s, l);
     l->form.by_row = spec_by_row(s);
     binder_mark_used(b, src);
     return l;
@@ -236,28 +255,45 @@ static bool bind_fused(struct binder *b, const struct tensor_spec *s, const char
     return t != NULL;
 }
 
+/* Whether the file has a stacked row in one tensor for each expert, not in one for all of them. */
+static bool one_each(const struct tensor_spec *s) { return strchr(s->name, '*') != NULL; }
+
 /* Sets the shape of s->stacked matrices of every expert. */
 static void stacked_shape(const struct tensor_spec *s, const int64_t *x, struct tensor *t)
 {
+    const int rows = one_each(s) ? 0 : 1;
     t->n_dim = 3;
-    t->dim[0] = x[X_EXPERTS], t->dim[1] = 0, t->dim[2] = x[s->dim[1]];
+    t->dim[0] = x[X_EXPERTS], t->dim[1] = 0, t->dim[2] = x[s->dim[rows + 1]];
     for (int i = 0; i < s->stacked; i++)
-        t->dim[1] += x[s[i].dim[0]];
+        t->dim[1] += x[s[i].dim[rows]];
     t->bytes = (size_t)t->dim[0] * (size_t)t->dim[1] * dtype_bytes(t->type, (size_t)t->dim[2]);
+}
+
+/* The tensor of expert e's row, checked: its own, or that of all experts, which is in *all then. */
+static const struct tensor *find_stacked(struct binder *b, const struct tensor_spec *row, int e,
+                                         const struct tensor **all, const char *const *prefix)
+{
+    char name[80];
+    if (*all)
+        return *all;
+    if (!one_each(row))
+        return *all = find_checked(b, row, row->name, row->dim, prefix);
+    snprintf(name, sizeof name, "%.*s%d%s", (int)strcspn(row->name, "*"), row->name, e,
+             strchr(row->name, '*') + 1);
+    return find_checked(b, row, name, row->dim, prefix);
 }
 
 static bool bind_stacked(struct binder *b, const struct tensor_spec *s, const char *const *prefix,
                          void *base)
 {
+    const struct tensor *all[MAX_STACKED] = {NULL};
     enum dtype type = DT_BF16;
     size_t at = 0;
+    CHECK(s->stacked <= MAX_STACKED);
     b->n_stack++;
     for (int k = 0; k < s->stacked * (int)b->x[X_EXPERTS]; k++) {
-        const struct tensor_spec *row = &s[k % s->stacked];
-        char name[80];
-        snprintf(name, sizeof name, "%.*s%d%s", (int)strcspn(row->name, "*"), row->name,
-                 k / s->stacked, strchr(row->name, '*') + 1);
-        const struct tensor *t = find_checked(b, row, name, row->dim, prefix);
+        const int i = k % s->stacked, e = k / s->stacked;
+        const struct tensor *t = find_stacked(b, &s[i], e, &all[i], prefix);
         if (!t)
             return false;
         type = k ? type : t->type;
@@ -267,9 +303,11 @@ static bool bind_stacked(struct binder *b, const struct tensor_spec *s, const ch
                            st_type(b->st, t));
         struct tensor_load *l = add_load(b, base, s, t);
         stacked_shape(s, b->x, &l->form);
+        if (all[i])
+            l->bytes /= (size_t)b->x[X_EXPERTS], l->from = l->bytes * (size_t)e;
         l->at = at;
         l->stack = b->n_stack;
-        at += t->bytes;
+        at += l->bytes;
     }
     return true;
 }

@@ -14,15 +14,17 @@
 
 enum extent {
     X_NONE, X_ONE, X_HIDDEN, X_IN, X_VOCAB, X_Q, X_KV, X_HEAD_DIM, X_HEADS, X_FFN, X_EXPERTS,
-    X_EXPERT_FFN, X_EXPERT_FFN2, X_HIDDEN_BLOCKS, X_EXPERT_FFN_BLOCKS, X_GATE, X_BLOCK, X_PLE, X_PLE_VOCAB,
+    X_EXPERT_FFN, X_EXPERT_FFN2, X_HIDDEN_BLOCKS, X_EXPERT_FFN_BLOCKS, X_GATE, X_V, X_O, X_BLOCK, X_PLE, X_PLE_VOCAB,
     X_PLE_ALL, X_TARGET, X_TARGET2, X_CAPTURED, X_DRAFT_VOCAB, X_CENTROIDS, X_FUSED, N_EXTENT,
 };
 
 enum when {
     ALWAYS, IF_PRESENT, IF_UNTIED, IF_QKV_BIAS, IF_KV_BIAS, IF_V_BIAS, IF_O_BIAS, IF_OWN_KV,
     IF_OWN_V, IF_QK_NORM, IF_K_NORM, IF_DENSE, IF_SHARED, IF_MOE, IF_MXFP4, IF_PLAIN_EXPERTS,
-    IF_PLE, IF_GATE,
+    IF_PLE, IF_GATE, IF_SINKS,
 };
+
+enum { MAX_STACKED = 2 };
 
 enum content { FLOATS, BYTES }; /* BF16, F16 or F32; U8 */
 
@@ -35,11 +37,12 @@ struct tensor_spec {
     const char *older; /* another name, under which the tensor is looked for if `name` is not
                           there */
     bool rotates; /* its rows are dimensions that rope rotates */
+    int values; /* dimensions of values are its rows (1) or columns (2) */
     bool unused_ok; /* a layer that shares K and V may have the tensor, which is not loaded */
     int fused;   /* in the first row of so many: these have one name, that of a matrix of the file
                     whose rows are theirs, one after another; 0: none */
     int stacked; /* in the first row of so many: each is a matrix of every expert, "*" in its name
-                    being the expert's number. They lie one after another in one tensor, an
+                    being the expert's number; without it one tensor has those of all experts. They lie one after another in one tensor, an
                     expert's before the next one's; 0: none */
     bool instead; /* of a stacked row: read if the tensor of the row before, which has its place in
                      the model, is not there */

@@ -270,7 +270,8 @@ bool draft_shaped(struct draft *d, const struct model *target, int ffn, int voca
         .family = "eagle3", .hidden = t->hidden, .n_layer = 1, .vocab = t->vocab,
         .max_pos = t->max_pos, .norm = NORM_RMS, .place = PLACE_PRE, .eps = 1e-5f,
         .attn_scale = 1 / __builtin_sqrtf((float)l->head_dim), .embed_scale = 1,
-        .residual_scale = 1, .logit_scale = 1, .act = ACT_SILU,
+        .residual_scale = 1, .logit_scale = 1, .value_scale = 1, .route_scale = 1,
+        .act = ACT_SILU,
         .rope = {rope}, .n_rope = 1, .bos = -1, .pad = -1};
     d->layer[0] = (struct layer){.n_head = l->n_head, .n_kv = l->n_kv, .head_dim = l->head_dim,
                                  .ffn = ffn};

@@ -28,11 +28,11 @@ struct family {
     const struct tensor_spec *layer; /* tensors of struct layer; names follow "TRUNKlayers.N." */
 };
 
-extern const struct family family_cohere2, family_exaone4, family_granite_swa,
-    family_granitemoe_swa, family_mellum, family_gemma2, family_gemma3, family_gemma3_mm,
-    family_gemma4, family_gemma4_unified, family_gpt_oss, family_llama, family_ministral,
-    family_ministral3, family_mistral, family_olmo2, family_olmo3, family_phi3, family_qwen3,
-    family_qwen3_moe, family_smollm3;
+extern const struct family family_afmoe, family_cohere2, family_exaone4, family_gemma2,
+    family_gemma3, family_gemma3_mm, family_gemma4, family_gemma4_unified, family_gpt_oss,
+    family_granite_swa, family_granitemoe_swa, family_laguna, family_llama, family_llama4, family_mellum,
+    family_mimo_v2, family_ministral, family_ministral3, family_mistral, family_muse_glimmer,
+    family_olmo2, family_olmo3, family_phi3, family_qwen3, family_qwen3_moe, family_smollm3, family_step3p5;
 
 /* sqrt(hidden), the factor of the gemma families' embeddings (gemma3.c explains the rounding). */
 float gemma_embed_scale(int hidden);
@@ -48,12 +48,12 @@ extern const struct tensor_spec gemma4_layer[];
     {SPEC(layer, wq, "self_attn.q_proj.weight", X_Q, X_IN), .rotates = true},                      \
     {SPEC(layer, wk, "self_attn.k_proj.weight", X_KV, X_IN), .when = IF_OWN_KV,                    \
      .rotates = true, .unused_ok = true},                                                          \
-    {SPEC(layer, wv, "self_attn.v_proj.weight", X_KV, X_IN), .when = IF_OWN_V,                     \
+    {SPEC(layer, wv, "self_attn.v_proj.weight", X_V, X_IN), .when = IF_OWN_V, .values = 1,         \
      .unused_ok = true},                                                                           \
-    {SPEC(layer, wo, "self_attn.o_proj.weight", X_HIDDEN, X_Q)},                                   \
+    {SPEC(layer, wo, "self_attn.o_proj.weight", X_HIDDEN, X_O), .values = 2},                      \
     {SPEC(layer, bq, "self_attn.q_proj.bias", X_Q), .when = IF_QKV_BIAS, .rotates = true},         \
     {SPEC(layer, bk, "self_attn.k_proj.bias", X_KV), .when = IF_KV_BIAS, .rotates = true},         \
-    {SPEC(layer, bv, "self_attn.v_proj.bias", X_KV), .when = IF_V_BIAS},                           \
+    {SPEC(layer, bv, "self_attn.v_proj.bias", X_V), .when = IF_V_BIAS, .values = 1},               \
     {SPEC(layer, bo, "self_attn.o_proj.bias", X_HIDDEN), .when = IF_O_BIAS}
 
 #define SPECS_HEAD_NORMS                                                                           \
@@ -66,6 +66,20 @@ extern const struct tensor_spec gemma4_layer[];
     {SPEC(layer, up, "mlp.up_proj.weight", X_FFN, X_HIDDEN), .when = when_},                       \
     {SPEC(layer, down, "mlp.down_proj.weight", X_HIDDEN, X_FFN), .when = when_}
 #define SPECS_MLP SPECS_MLP_IF(ALWAYS)
+
+/* An MLP beside the experts. */
+#define SPECS_SHARED(at)                                                                           \
+    {SPEC(layer, gate, at "gate_proj.weight", X_FFN, X_HIDDEN), .when = IF_MOE},                   \
+    {SPEC(layer, up, at "up_proj.weight", X_FFN, X_HIDDEN), .when = IF_MOE},                       \
+    {SPEC(layer, down, at "down_proj.weight", X_HIDDEN, X_FFN), .when = IF_MOE}
+
+/* One matrix per expert. */
+#define SPECS_EXPERTS                                                                              \
+    {SPEC(layer, gate_up, "mlp.experts.*.gate_proj.weight", X_EXPERT_FFN, X_HIDDEN),               \
+     .when = IF_MOE, .stacked = 2},                                                                \
+    {SPEC(layer, gate_up, "mlp.experts.*.up_proj.weight", X_EXPERT_FFN, X_HIDDEN)},                \
+    {SPEC(layer, down_e, "mlp.experts.*.down_proj.weight", X_HIDDEN, X_EXPERT_FFN),                \
+     .when = IF_MOE, .stacked = 1}
 
 /* Norms on both sides of attention and MLP: gemma. */
 #define SPECS_SANDWICH                                                                             \

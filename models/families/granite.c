@@ -4,21 +4,6 @@
  */
 #include "models/families/families.h"
 
-/* Without layer_types every fourth layer is full, the first among them. */
-static void configure_windows(struct arch *a)
-{
-    struct config *g = a->cfg;
-    bool given = conf_has(&a->c, "layer_types");
-    arch_windows(a, 0, 128);
-    g->window = 0;
-    for (int i = 0; i < g->n_layer; i++) {
-        if (!given && i % 4 == 0)
-            a->layer[i].window = 0;
-        if (a->layer[i].window)
-            g->window = a->layer[i].window;
-    }
-}
-
 /* The table of that theta, a new one if it is new. */
 static int rope_of_theta(struct arch *a, double theta)
 {
@@ -76,7 +61,7 @@ static bool configure_block(struct arch *a, const struct sizes *dflt)
     g->attn_scale = (float)conf_num(c, "attention_multiplier", 1, 1e-6, 1e6);
     g->residual_scale = (float)conf_num(c, "residual_multiplier", 1, 1e-6, 1e6);
     g->logit_scale = (float)(1 / conf_num(c, "logits_scaling", 1, 1e-6, 1e6));
-    configure_windows(a);
+    arch_windows_from(a, 4, 0, 128); /* the first layer is a full one */
     configure_ropes(a);
     return true;
 }
@@ -98,14 +83,7 @@ static bool configure_moe(struct arch *a)
         return false;
     const struct conf *c = &a->c;
     struct config *g = a->cfg;
-    g->moe = MOE_ALONE;
-    g->store = STORE_HALVES;
-    g->expert_ffn = a->layer[0].ffn;
-    g->n_expert = conf_int(c, "num_local_experts", 8, 1, 512);
-    g->top_k = conf_int(c, "num_experts_per_tok", 2, 1, min_int(g->n_expert, 32));
-    if (g->top_k > g->n_expert)
-        conf_refuse(c, "num_experts_per_tok", "is missing, and its default 2 is more than the %d "
-                    "experts", g->n_expert);
+    arch_experts(a, "num_local_experts", 8, "num_experts_per_tok", 2, 0);
     int shared = conf_int(c, "shared_intermediate_size", 0, 0, 1 << 20);
     for (int i = 0; i < g->n_layer; i++) {
         a->layer[i].is_moe = true;

@@ -52,26 +52,11 @@ static bool configure_ministral3(struct arch *a)
     if (!configure_block(a, &dflt, &rope))
         return false;
     arch_windows(a, conf_has(&a->c, "sliding_window") ? 0 : 1, 0);
-    return conf_ok(&a->c);
-}
-
-/* The layers whose entry of no_rope_layers is 0, without the list every fourth, have no rope. */
-static void configure_no_rope(struct arch *a)
-{
-    const struct conf *c = &a->c;
-    const json_t *has = conf_value(c, "no_rope_layers");
-    int every = conf_int(c, "no_rope_layer_interval", 4, 1, 1 << 20), n = a->cfg->n_layer;
-    if (has && json_array_size(has) < (size_t)n)
-        conf_refuse(c, "no_rope_layers", "has %zu entries, expected at least %d "
-                    "(num_hidden_layers)", json_array_size(has), n);
-    for (int i = 0; i < n; i++) {
-        const json_t *v = json_array_get(has, (size_t)i);
-        bool none = has ? json_is_integer(v) && !json_integer_value(v) : (i + 1) % every == 0;
-        if (has && !json_is_integer(v))
-            conf_refuse(c, "no_rope_layers", "has no number for layer %d, expected 1 (rope) or 0",
-                        i);
-        a->layer[i].rope_id = none ? -1 : 0;
+    for (int i = 0; i < a->cfg->n_layer; i++) {
+        a->layer[i].temper = (float)a->cfg->rope[0].temper;
+        a->layer[i].temper_period = (float)a->cfg->rope[0].original_max;
     }
+    return conf_ok(&a->c);
 }
 
 /* sliding_window applies only if use_sliding_window is true, and without layer_types to the layers
@@ -87,7 +72,7 @@ static bool configure_smollm3(struct arch *a)
     const struct conf *c = &a->c;
     struct config *g = a->cfg;
     g->tied = arch_tied(a, true);
-    configure_no_rope(a);
+    arch_no_rope(a, 4);
     bool slides = conf_bool(c, "use_sliding_window", false);
     arch_windows(a, 1, 0);
     if (g->window && !slides)
@@ -124,19 +109,17 @@ static bool configure_qwen3(struct arch *a)
     return conf_ok(c);
 }
 
-/* A rope of type yarn or su is one of type longrope here, which is not supported. */
 static bool configure_phi3(struct arch *a)
 {
     static const struct sizes dflt = {.eps = 1e-5};
     static const struct rope_spelling rope = {
-        .theta = "rope_theta", .scaled = true, .partial = true, .dflt = ROPE_PLAIN(1e4),
+        .theta = "rope_theta", .scaled = true, .partial = true, .is_long = true,
+        .dflt = {.kind = ROPE_DEFAULT, .theta = 1e4, .factor = 1, .partial = 1, .truncate = true,
+                 .original_max = 4096},
     };
     if (!configure_block(a, &dflt, &rope))
         return false;
     const struct conf *c = &a->c;
-    if (a->cfg->rope[0].kind != ROPE_DEFAULT)
-        conf_refuse(c, conf_has(c, "rope_scaling") ? "rope_scaling" : "rope_parameters",
-                    "has a type that is not supported in this family, expected default");
     arch_windows(a, conf_has(c, "sliding_window") ? 0 : 1, 0);
     return conf_ok(c);
 }

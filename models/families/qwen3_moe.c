@@ -4,24 +4,15 @@
  */
 #include "models/families/families.h"
 
-#include <string.h>
-
 /* n_expert, ffn and norm: the defaults. */
 static void configure_experts(struct arch *a, int n_expert, int ffn, bool norm)
 {
     const struct conf *c = &a->c;
     struct config *g = a->cfg;
     g->qk_norm = true;
-    g->moe = MOE_ALONE;
-    g->store = STORE_HALVES;
     int n = conf_int(c, "num_local_experts", n_expert, 1, 512);
-    g->n_expert = conf_int(c, "num_experts", n, 1, 512); /* another name, which comes first */
-    g->top_k = conf_int(c, "num_experts_per_tok", 8, 1, min_int(g->n_expert, 32));
-    if (g->top_k > g->n_expert)
-        conf_refuse(c, "num_experts_per_tok", "is missing, and its default 8 is more than the %d "
-                    "experts", g->n_expert);
-    g->expert_ffn = conf_int(c, "moe_intermediate_size", ffn, 1, 1 << 20);
-    g->router_all = !conf_bool(c, "norm_topk_prob", norm);
+    arch_experts(a, "num_experts", n, "num_experts_per_tok", 8, ffn); /* the name that comes first */
+    g->router = conf_bool(c, "norm_topk_prob", norm) ? ROUTER_CHOSEN : ROUTER_ALL;
 }
 
 /* The layers of mlp_only_layers, and those that no decoder_sparse_step-th is, have a dense MLP. */
@@ -56,24 +47,6 @@ static bool configure_qwen3_moe(struct arch *a)
     return conf_ok(c);
 }
 
-/* "dense" or "sparse" for each layer; without the list all are sparse. */
-static void configure_mlp_types(struct arch *a)
-{
-    const struct conf *c = &a->c;
-    const json_t *types = conf_value(c, "mlp_layer_types");
-    int n = a->cfg->n_layer;
-    if (types && (!json_is_array(types) || json_array_size(types) != (size_t)n))
-        conf_refuse(c, "mlp_layer_types", "has %zu entries, expected %d (num_hidden_layers)",
-                    json_array_size(types), n);
-    for (int i = 0; i < n && conf_ok(c); i++) {
-        const char *t = types ? json_string_value(json_array_get(types, (size_t)i)) : "sparse";
-        a->layer[i].is_moe = t && !strcmp(t, "sparse");
-        if (!t || (!a->layer[i].is_moe && strcmp(t, "dense") != 0))
-            conf_refuse(c, "mlp_layer_types", "has \"%.60s\" for layer %d, expected dense or "
-                        "sparse", t ? show(t).s : "?", i);
-    }
-}
-
 static bool configure_mellum(struct arch *a)
 {
     static const struct sizes dflt = {
@@ -90,7 +63,7 @@ static bool configure_mellum(struct arch *a)
         return false;
     struct config *g = a->cfg;
     configure_experts(a, 64, 896, true);
-    configure_mlp_types(a);
+    arch_mlp_types(a, 0);
     arch_windows(a, 1, 1024);
     g->n_rope = 2;
     arch_rope(&a->c, g, &full, &g->rope[0]);
@@ -107,11 +80,7 @@ static const struct tensor_spec layer[] = {
     SPECS_HEAD_NORMS,
     SPECS_MLP_IF(IF_DENSE),
     {SPEC(layer, router, "mlp.gate.weight", X_EXPERTS, X_HIDDEN), .when = IF_MOE},
-    {SPEC(layer, gate_up, "mlp.experts.*.gate_proj.weight", X_EXPERT_FFN, X_HIDDEN),
-     .when = IF_MOE, .stacked = 2},
-    {SPEC(layer, gate_up, "mlp.experts.*.up_proj.weight", X_EXPERT_FFN, X_HIDDEN)},
-    {SPEC(layer, down_e, "mlp.experts.*.down_proj.weight", X_HIDDEN, X_EXPERT_FFN),
-     .when = IF_MOE, .stacked = 1},
+    SPECS_EXPERTS,
     {0},
 };
 

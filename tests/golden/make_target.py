@@ -53,10 +53,17 @@ CLASS = {
     "granite": ("GraniteSWAConfig", "GraniteSWAForCausalLM"),
     "granitemoe": ("GraniteMoeSWAConfig", "GraniteMoeSWAForCausalLM"),
     "cohere2": ("Cohere2Config", "Cohere2ForCausalLM"),
+    "afmoe": ("AfmoeConfig", "AfmoeForCausalLM"),
+    "laguna": ("LagunaConfig", "LagunaForCausalLM"),
+    "muse": ("MuseGlimmerConfig", "MuseGlimmerForConditionalGeneration"),
+    "mimo": ("MiMoV2FlashConfig", "MiMoV2FlashForCausalLM"),
+    "llama4": ("Llama4TextConfig", "Llama4ForCausalLM"),
+    "step": ("Step3p7Config", "Step3p7ForConditionalGeneration"),
 }
 # model_type of the multimodal folder that contains such a text model
 OUTER = {"gemma3": "gemma3", "gemma4": "gemma4", "gemma4unified": "gemma4_unified",
-         "mistral": "mistral3", "ministral3": "mistral3", "exaone4": "exaone4_5"}
+         "mistral": "mistral3", "ministral3": "mistral3", "exaone4": "exaone4_5",
+         "llama4": "llama4"}
 
 # How the folder is written, beside what transformers writes by itself:
 #   mxfp4     experts packed in blocks of 32
@@ -65,6 +72,11 @@ OUTER = {"gemma3": "gemma3", "gemma4": "gemma4", "gemma4unified": "gemma4_unifie
 #   wrap      the prefix of a multimodal folder; the config below text_config, a vision tensor too
 #   prompt    tokens of the prompt
 OPTIONS = ("mxfp4", "shards", "old_rope", "wrap", "prompt")
+
+LONG = dict(hidden_size=60, num_hidden_layers=3, max_position_embeddings=2048, prompt=37,
+            rope_parameters=dict(
+                rope_type="longrope", rope_theta=1e4, partial_rotary_factor=0.8,
+                short_factor=[1.0, 1.1, 1.3, 1.7], long_factor=[1.5, 2.0, 5.0, 9.0]))
 
 # name: (family, what differs from BASE); new ones at the end, seeds go by place
 CASES = {
@@ -157,6 +169,48 @@ CASES = {
     "cohere2-b": ("cohere2", dict(  # a parallel block behind a layer norm, full layers without rope
         hidden_size=60, num_hidden_layers=5, sliding_window=5, logit_scale=0.4,
         attention_bias=True, layer_types=[SLIDE, FULL, SLIDE, SLIDE, FULL])),
+    "phi3-short-b": ("phi3", dict(LONG, original_max_position_embeddings=256)),
+    "phi3-long-b": ("phi3", dict(LONG, original_max_position_embeddings=16)),
+    "afmoe-b": ("afmoe", dict(  # a gate by element, experts chosen by sigmoids and a bias
+        head_dim=10, num_hidden_layers=5, sliding_window=5, global_attn_every_n_layers=3,
+        num_dense_layers=2, num_experts=7, num_experts_per_tok=3, num_shared_experts=2,
+        moe_intermediate_size=12, route_scale=1.7, mup_enabled=True)),
+    "laguna-b": ("laguna", dict(  # heads by layer, a gate by head, a soft-cap of the router
+        head_dim=12, num_hidden_layers=5, sliding_window=6,
+        layer_types=[FULL, SLIDE, SLIDE, FULL, SLIDE], num_attention_heads_per_layer=[6, 4, 2, 8, 6],
+        num_experts=7, num_experts_per_tok=3, moe_intermediate_size=12,
+        shared_expert_intermediate_size=20, moe_routed_scaling_factor=1.6,
+        moe_router_logit_softcapping=1.5, rope_parameters={
+            FULL: dict(YARN, partial_rotary_factor=0.5),
+            SLIDE: dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=1.0)})),
+    "laguna-c": ("laguna", dict(  # a gate by element, the default rope
+        head_dim=8, num_hidden_layers=3, gating="per-element", num_experts=5,
+        num_experts_per_tok=2, moe_intermediate_size=12, shared_expert_intermediate_size=8,
+        mlp_layer_types=["sparse", "dense", "sparse"])),
+    "muse-b": ("muse", dict(  # a normalised embedding, q and k normalised without weights
+        head_dim=10, num_hidden_layers=6, sliding_window=5, qk_scale_factor=2.5, prompt=31,
+        output_multiplier=0.6, final_logit_softcapping=3.0, post_norm_eps=1e-3)),
+    "mimo-b": ("mimo", dict(  # values narrower than keys, sinks and more KV heads in sliding layers
+        head_dim=18, v_head_dim=10, num_attention_heads=4, num_key_value_heads=1,
+        num_hidden_layers=5, sliding_window=6, layer_types=[FULL, SLIDE, SLIDE, FULL, SLIDE],
+        n_routed_experts=7, num_experts_per_tok=3, moe_intermediate_size=12,
+        routed_scaling_factor=1.4)),
+    "llama4-b": ("llama4", dict(  # chunks, weights of experts' inputs, queries that get a factor
+        head_dim=10, num_hidden_layers=6, attention_chunk_size=7, no_rope_layer_interval=3,
+        floor_scale=5, attn_scale=0.4, intermediate_size=20, intermediate_size_mlp=28,
+        interleave_moe_layer_step=2, num_local_experts=5, num_experts_per_tok=2, prompt=33,
+        wrap="language_model.model.", rope_parameters=dict(
+            rope_type="llama3", rope_theta=1e4, factor=8.0, low_freq_factor=1.0,
+            high_freq_factor=4.0, original_max_position_embeddings=64))),
+    "step-b": ("step", dict(  # heads by layer type, clamped MLPs, a gate by head
+        head_dim=12, num_hidden_layers=5, layer_types=[FULL, SLIDE, SLIDE, FULL, SLIDE],
+        num_sliding_attention_heads=4, sliding_window=5, n_routed_experts=7,
+        num_experts_per_tok=3, moe_intermediate_size=12, share_expert_dim=20,
+        moe_router_scaling_factor=1.4, swiglu_limits=[0, 0, 0, 0.5, 0.7],
+        swiglu_limits_shared=[0, 0, 0.6, 0, 0.4], moe_layers_enum="1,3,4",
+        rope_theta=[5e5, 1e4, 1e4, 5e5, 1e4], partial_rotary_factors=[0.5, 1.0, 1.0, 0.5, 1.0],
+        rope_scaling=dict(rope_type="llama3", factor=2.0, low_freq_factor=1.0,
+                          high_freq_factor=32.0, original_max_position_embeddings=64))),
 }
 
 
@@ -381,6 +435,87 @@ def vary_cohere2(r, d):
                 layer_types=r.choice([None, types(r, n)]))
 
 
+def vary_afmoe(r, d):
+    n, e = d["num_hidden_layers"], r.choice([3, 8, 13])
+    return dict(num_experts=e, num_experts_per_tok=r.randint(1, min(e, 4)),
+                moe_intermediate_size=r.choice([12, 20, 32]), num_shared_experts=r.choice([1, 2]),
+                num_dense_layers=r.randint(0, n), mup_enabled=r.random() < 0.5,
+                route_scale=r.choice([1.0, 2.5]), rope_parameters=rope(r), sliding_window=window(r),
+                attention_bias=r.random() < 0.3, old_rope=r.random() < 0.5,
+                tie_word_embeddings=r.random() < 0.3,
+                **r.choice([dict(layer_types=types(r, n)),
+                            dict(global_attn_every_n_layers=r.choice([1, 2, 4]))]))
+
+
+def vary_laguna(r, d):
+    n, e, kv = d["num_hidden_layers"], r.choice([3, 8, 13]), d["num_key_value_heads"]
+    ropes = {t: dict(rope(r), partial_rotary_factor=p) for t, p in ((FULL, 0.5), (SLIDE, 1.0))}
+    for p in ropes.values():
+        p.pop("truncate", None)
+    return dict(num_experts=e, num_experts_per_tok=r.randint(1, min(e, 4)),
+                head_dim=r.choice([8, 12, 16, 24]), gating=r.choice([True, "per-head", "per-element"]),
+                moe_intermediate_size=r.choice([12, 20, 32]),
+                shared_expert_intermediate_size=r.choice([8, 24]),
+                mlp_layer_types=r.choice([None, r.choices(["dense", "sparse"], k=n)]),
+                num_attention_heads_per_layer=r.choice(
+                    [None, [kv * r.choice([1, 2, 3]) for _ in range(n)]]),
+                moe_routed_scaling_factor=r.choice([1.0, 2.5]),
+                moe_router_logit_softcapping=r.choice([0.0, 2.0]), sliding_window=window(r),
+                layer_types=types(r, n), rope_parameters=r.choice([None, ropes]))
+
+
+def vary_muse(r, d):
+    n = d["num_hidden_layers"]
+    return dict(sliding_window=window(r), layer_types=r.choice([None, types(r, n)]),
+                hidden_size=d["num_attention_heads"] * 24, rope_parameters=rope(r),
+                layer_rope_theta=r.choice([None, r.choices([0, 1e4], k=n)]),
+                qk_scale_factor=r.choice([1.0, 3.87]), output_multiplier=r.choice([1.0, 0.2]),
+                final_logit_softcapping=r.choice([20.0, 2.0]), attention_bias=r.random() < 0.3,
+                tie_word_embeddings=r.random() < 0.3)
+
+
+def vary_mimo(r, d):
+    n, e, kv = d["num_hidden_layers"], r.choice([3, 8, 13]), d["num_key_value_heads"]
+    ropes = {t: dict(rope(r), partial_rotary_factor=0.5) for t in (FULL, SLIDE)}
+    for p in ropes.values():
+        p.pop("truncate", None)
+    return dict(n_routed_experts=e, num_experts_per_tok=r.randint(1, min(e, 4)),
+                head_dim=r.choice([12, 16, 24]), v_head_dim=r.choice([8, 10, 12]),
+                num_attention_heads=2 * kv * r.choice([1, 2]), attention_bias=r.random() < 0.3,
+                moe_intermediate_size=r.choice([12, 20, 32]), norm_topk_prob=r.random() < 0.7,
+                mlp_layer_types=r.choice([None, r.choices(["dense", "sparse"], k=n)]),
+                routed_scaling_factor=r.choice([None, 1.0, 2.5]), sliding_window=window(r),
+                attention_value_scale=r.choice([None, 0.707]),
+                layer_types=r.choice([None, types(r, n)]), rope_parameters=r.choice([None, ropes]))
+
+
+def vary_llama4(r, d):
+    n, e = d["num_hidden_layers"], r.choice([3, 8, 13])
+    return dict(num_local_experts=e, num_experts_per_tok=r.randint(1, min(e, 3)),
+                intermediate_size=r.choice([12, 20, 32]), intermediate_size_mlp=r.choice([20, 28]),
+                interleave_moe_layer_step=r.choice([1, 2]), use_qk_norm=r.random() < 0.5,
+                attention_chunk_size=r.choice([None, window(r)]), attention_bias=r.random() < 0.3,
+                attn_temperature_tuning=r.random() < 0.7, floor_scale=r.choice([5, 8192]),
+                no_rope_layer_interval=r.choice([2, 3, 4]), rope_parameters=rope(r),
+                tie_word_embeddings=r.random() < 0.3, old_rope=r.random() < 0.5,
+                wrap=r.choice([None, "language_model.model."]))
+
+
+def vary_step(r, d):
+    n, e, kv = d["num_hidden_layers"], r.choice([3, 8, 13]), d["num_key_value_heads"]
+    ropes = {t: dict(rope(r), partial_rotary_factor=r.choice([0.5, 1.0])) for t in (FULL, SLIDE)}
+    for p in ropes.values():
+        p.pop("truncate", None)
+    return dict(n_routed_experts=e, num_experts_per_tok=r.randint(1, min(e, 4)),
+                head_dim=r.choice([8, 12, 16, 24]), share_expert_dim=r.choice([8, 24]),
+                num_sliding_attention_heads=r.choice([None, kv * r.choice([1, 2, 3])]),
+                moe_intermediate_size=r.choice([12, 20, 32]), layer_types=types(r, n),
+                moe_router_scaling_factor=r.choice([1.0, 2.5]), sliding_window=window(r),
+                mlp_layer_types=r.choices(["dense", "sparse"], k=n), rope_parameters=ropes,
+                swiglu_limits=r.choice([None, r.choices([0, 0.5, 7.0], k=n)]),
+                swiglu_limits_shared=r.choice([None, r.choices([0, 0.4, 7.0], k=n)]))
+
+
 VARY = {f: globals()["vary_" + f] for f in CLASS}
 
 
@@ -392,7 +527,7 @@ def varied(family, seed):
         d.update(VARY[family](r, d))
         try:
             getattr(transformers, CLASS[family][0])(
-                **{**BASE, **{k: v for k, v in d.items() if k not in OPTIONS}})
+                **nested(family, {**BASE, **{k: v for k, v in d.items() if k not in OPTIONS}}))
             return family, d
         except Exception as e:
             if "not a multiple" not in str(e):
@@ -406,12 +541,14 @@ def randomise(model, seed):
     """Weights large enough that layers matter and the best token stands out."""
     g = torch.Generator().manual_seed(seed)
     ones = type(model).__name__ not in ("Gemma2ForCausalLM", "Gemma3ForCausalLM")  # they add 1
+    muse = type(model).__name__.startswith("Muse")  # adds 1 but for the last norm
+    ones &= not type(model).__name__.startswith("Step")
     for name, p in list(model.named_parameters()) + list(model.named_buffers()):
         if "inv_freq" in name or "embed_scale" in name:
             continue
         r = torch.randn(p.shape, generator=g)
         if "norm" in name or "scale" in name or "scalar" in name:
-            r = (1.0 if ones else 0.0) + 0.2 * r
+            r = (1.0 if ones and not (muse and "layers." in name) else 0.0) + 0.2 * r
         elif "embed" in name:
             r = r * p.shape[-1] ** -0.5
         elif p.dim() >= 2:
@@ -492,6 +629,9 @@ def rewrite(path, family, opt, packed):
         tensors["vision_tower.patch.weight"] = torch.ones(8, 3, dtype=torch.bfloat16)
     with open(path + "/config.json", "w") as f:
         f.write(json.dumps(c, indent=2) + "\n")
+    if family in VISION:  # but for one of its tensors, which must be ignored
+        out = sorted(k for k in tensors if "vi" in k.split(".")[0] + k.split(".")[1])
+        tensors = {k: v for k, v in tensors.items() if k not in out[1:]}
     save_file(tensors, path + "/model.safetensors", metadata={"format": "pt"})
     if opt.get("shards"):
         write_shards(path, tensors, opt["shards"])
@@ -520,13 +660,24 @@ def off_in_bf16(load, ref):
     return (off.norm() / ref["logits"].norm()).item()
 
 
+VISION = {"muse": dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1,
+                       num_attention_heads=2),
+          "step": dict(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, image_size=28,
+                       patch_size=14)}
+
+
+def nested(family, diff):
+    """The arguments of a config that has the text model's below text_config."""
+    return dict(text_config=diff, vision_config=VISION[family]) if family in VISION else diff
+
+
 def make(path, family, diff, seed, margin):
     """Writes one folder; false if some greedy choice is closer than `margin`."""
     config, cls = (getattr(transformers, x) for x in CLASS[family])
     diff = {**BASE, **diff}
     opt = {k: diff.pop(k) for k in OPTIONS if k in diff}
     shutil.rmtree(path, ignore_errors=True)
-    model = cls(config(**diff))
+    model = cls(config(**nested(family, diff)))
     randomise(model, seed)
     packed = quantise(model) if opt.get("mxfp4") else {}
     model.to(torch.bfloat16).save_pretrained(path)

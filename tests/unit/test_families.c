@@ -73,6 +73,22 @@ static const struct mutant {
     {"granite-b", "\"attention_multiplier\": 0.4", "\"attention_multiplier\": 0.6", NULL},
     {"granitemoe-b", "\"residual_multiplier\": 0.5", "\"residual_multiplier\": 0.6", NULL},
     {"granitemoe-b", "\"embedding_multiplier\": 2.0", "\"embedding_multiplier\": 3.0", NULL},
+    {"cohere2-b", "\"logit_scale\": 0.4", "\"logit_scale\": 0.5", NULL},
+    {"cohere2-b", "\"sliding_window\": 5", "\"sliding_window\": 6", NULL},
+    {"cohere2-b", "\"layer_norm_eps\": 1e-05", "\"layer_norm_eps\": 1e-01", NULL},
+    {"phi3-long-b", "1.5,", "2.5,", NULL},
+    {"phi3-short-b", "1.1,", "1.9,", NULL},
+    {"afmoe-b", "\"route_scale\": 1.7", "\"route_scale\": 1.4", NULL},
+    {"afmoe-b", "\"mup_enabled\": true", "\"mup_enabled\": false", NULL},
+    {"laguna-b", "\"moe_router_logit_softcapping\": 1.5", "\"moe_router_logit_softcapping\": 0.3",
+     NULL},
+    {"laguna-b", "\"moe_routed_scaling_factor\": 1.6", "\"moe_routed_scaling_factor\": 1.3", NULL},
+    {"muse-b", "\"post_norm_eps\": 0.001", "\"post_norm_eps\": 0.2", NULL},
+    {"muse-b", "\"qk_scale_factor\": 2.5", "\"qk_scale_factor\": 2.0", NULL},
+    {"muse-b", "\"output_multiplier\": 0.6", "\"output_multiplier\": 0.5", NULL},
+    {"mimo-b", "\"attention_value_scale\": 0.707", "\"attention_value_scale\": 0.6", NULL},
+    {"mimo-b", "\"routed_scaling_factor\": 1.4", "\"routed_scaling_factor\": 1.2", NULL},
+    {"mimo-b", "\"norm_topk_prob\": true", "\"norm_topk_prob\": false", NULL},
     {"olmo3-b", "\"norm_before_residual\": true", "\"norm_before_residual\": false",
      "eagle3-redhat-b"},
     {"olmo3-b", "\"rms_norm_eps\": 1e-05", "\"rms_norm_eps\": 1e-02", "eagle3-redhat-b"},
@@ -175,6 +191,14 @@ static struct pair pairs[] = {
     {"mellum-b", NULL},         /* a rope for each layer type, dense layers */
     {"granite-b", NULL},        /* sinks, multipliers, two thetas and layers without rope */
     {"granitemoe-b", NULL},     /* experts beside a shared MLP */
+    {"cohere2-b", NULL},        /* a parallel block behind a layer norm, neighbours rotated */
+    {"phi3-short-b", NULL},     /* longrope, below its original context */
+    {"phi3-long-b", NULL},      /* and beyond */
+    {"afmoe-b", NULL},          /* a gate by element; experts by sigmoids and a bias, shared ones */
+    {"laguna-b", NULL},         /* a gate and a number of heads by head and layer; a capped router */
+    {"laguna-c", NULL},         /* a gate by element; a dense layer between sparse ones */
+    {"muse-b", NULL},           /* a normalised embedding; q and k normalised without weights */
+    {"mimo-b", NULL},           /* values narrower than keys, sinks and KV heads by layer */
     {"gemma4-unified-b", NULL}, /* shared K and V, K as V, double-wide MLPs */
     {"olmo3-b", "eagle3-redhat-b"},        /* speculators: norm before residual, input_norm */
     {"gptoss-plain-b", "eagle3-nvidia-b"}, /* own window and YaRN; the target's head and table */

@@ -414,7 +414,7 @@ static void test_matrices_of_single_experts_are_stacked(void **state)
     const struct tensor *t = &m.layer[0].gate_up;
     assert_true(t->n_dim == 3 && t->dim[0] == E && t->dim[1] == 2 * F && t->dim[2] == H);
     assert_int_equal(t->bytes, E * 2 * EACH);
-    assert_true(m.cfg.router_all);
+    assert_true(m.cfg.router == ROUTER_ALL);
     model_free(&m);
     ck_free(&c);
 }

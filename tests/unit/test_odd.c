@@ -18,7 +18,8 @@ static const char *const folders[] = {
     "llama-b", "qwen3-b", "mistral-b", "gemma2-b", "gemma3-b", "gemma3-a", "gemma3-mm-b",
     "gemma4-moe-b", "gemma4-ple-b", "gemma4-a", "olmo3-b", "gptoss-plain-b", "gptoss-mxfp4-b",
     "olmo2-b", "smollm3-b", "exaone4-b", "ministral3-b", "gemma4-unified-b", "phi3-b",
-    "qwen3moe-b", "qwen3moe-c", "mellum-b", "granite-b", "granitemoe-b",
+    "qwen3moe-b", "qwen3moe-c", "mellum-b", "granite-b", "granitemoe-b", "cohere2-b", "afmoe-b",
+    "laguna-b", "muse-b", "mimo-b",
 };
 
 /* A golden folder whose config.json is written anew for every case. */
@@ -96,6 +97,9 @@ static void print_layer(struct buf *out, const struct layer *l, const struct con
     buf_printf(out, "\nlayer W %d heads %d/%d x %d ffn %d kv_src %d%s%s", l->window, l->n_head,
                l->n_kv, l->head_dim, l->ffn, l->kv_src, l->v_from_k ? " v=k" : "",
                l->is_moe ? " moe" : "");
+    buf_printf(out, " plain %d temper %.9g / %.9g + %d limits %.9g %.9g", l->qk_plain,
+               (double)l->temper, (double)l->temper_period, l->temper_from, (double)l->expert_limit,
+               (double)l->dense_limit);
     if (l->rope_id >= 0)
         print_rope(out, &g->rope[l->rope_id]);
 }
@@ -115,7 +119,12 @@ static char *meaning(const struct model *m)
                (double)g->logit_scale);
     buf_printf(&out, ", tied %d head %s, experts %d of %d x %d kind %d%d%d, ple %d of %d", g->tied,
                m->head.name, g->top_k, g->n_expert, g->expert_ffn, g->moe, g->store,
-               g->router_all, g->ple, g->ple_vocab);
+               (int)g->router, g->ple, g->ple_vocab);
+    buf_printf(&out, ", gate %d%d embed norm %d final %d post %.9g values %.9g x %d chunks %d",
+               g->gate, g->gate_by_head, g->embed_norm, g->final_norm, (double)g->post_eps,
+               (double)g->value_scale, g->v_head_dim, g->chunked);
+    buf_printf(&out, ", router cap %.9g scale %.9g input %d adjacent %d", (double)g->router_cap,
+               (double)g->route_scale, g->weigh_input, g->rope_adjacent);
     for (int i = 0; i < g->n_layer; i++)
         print_layer(&out, &m->layer[i], g);
     return out.p;
@@ -185,14 +194,16 @@ static const struct key {
     const char *key, *odd, *neutral, *uses;
 } keys[] = {
     {"attn_logit_softcapping", "2.0", "null", " gemma2 "},
-    {"final_logit_softcapping", "3.0", "null", " gemma2 gemma3 gemma4 "},
+    {"final_logit_softcapping", "3.0", "null", " gemma2 gemma3 gemma4 muse "},
     {"query_pre_attn_scalar", "5", "null", " gemma2 gemma3 "},
     {"attention_bias", "true", "false", " llama qwen3 gemma2 gemma3 gemma4 olmo3 gptoss olmo2 "
-                                        "smollm3 qwen3moe mellum granite granitemoe "},
+                                        "smollm3 qwen3moe mellum granite granitemoe cohere2 afmoe "
+                                        "laguna muse mimo "},
     {"mlp_bias", "true", "false", " "},
     {"hidden_act", "\"relu\"", "null", " llama qwen3 mistral olmo3 olmo2 smollm3 exaone4 "
-                                     "ministral3 phi3 qwen3moe mellum granite granitemoe "},
-    {"hidden_activation", "\"relu\"", "null", " gemma2 gemma3 gemma4 "},
+                                     "ministral3 phi3 qwen3moe mellum granite granitemoe cohere2 "
+                                     "afmoe laguna mimo "},
+    {"hidden_activation", "\"relu\"", "null", " gemma2 gemma3 gemma4 muse "},
     {"is_causal", "false", "true", " "},
     {"use_bidirectional_attention", "true", "false", " gemma4 "},
     {"attention_chunk_size", "4", "null", " "},
@@ -200,12 +211,14 @@ static const struct key {
     {"fusion_config", "{\"mlp\": true}", "null", " "},
     {"sliding_window", "3", "null", " qwen3 mistral gemma2 gemma3 gemma4 olmo3 gptoss smollm3 "
                                     "exaone4 "
-                                   "ministral3 phi3 qwen3moe mellum granite granitemoe "},
+                                   "ministral3 phi3 qwen3moe mellum granite granitemoe cohere2 "
+                                   "afmoe laguna muse mimo "},
     {"layer_types", "[\"sliding_attention\"]", "null", " qwen3 gemma2 gemma3 gemma4 olmo3 gptoss "
-                                                     "smollm3 exaone4 mellum granite granitemoe "},
+                                                     "smollm3 exaone4 mellum granite granitemoe "
+                                                     "cohere2 afmoe laguna muse mimo "},
     {"max_window_layers", NULL, "1", " qwen3 smollm3 qwen3moe "},
     {"rope_local_base_freq", NULL, "null", " gemma3 "},
-    {"partial_rotary_factor", "0.5", "1.0", " gemma4 phi3 "},
+    {"partial_rotary_factor", "0.5", "1.0", " gemma4 phi3 laguna mimo "},
     {"rotary_pct", "0.25", "1.0", " "},
     {"rope_interleaved", "true", "false", " "},
     {"no_rope_layers", "[0, 1, 0]", "[1, 1, 1]", " smollm3 "},
@@ -213,20 +226,20 @@ static const struct key {
     {"llama_4_scaling_beta", "0.1", "null", " "},
     {"embedding_multiplier", "12", "1", " granite granitemoe "},
     {"residual_multiplier", "0.22", "1.0", " granite granitemoe "},
-    {"layer_rope_theta", "[0, 1e4]", "null", " granite granitemoe "},
+    {"layer_rope_theta", "[0, 1e4]", "null", " granite granitemoe muse "},
     {"logits_scaling", "8", "1", " granite granitemoe "},
-    {"logit_scale", "0.0625", "1.0", " "},
+    {"logit_scale", "0.0625", "1.0", " cohere2 "},
     {"clip_qkv", "8.0", "null", " "},
     {"num_local_experts", "3", "null", " gptoss qwen3moe mellum granitemoe "},
-    {"num_experts", "3", "null", " gptoss gemma4 qwen3moe mellum "},
-    {"num_experts_per_tok", "1", "null", " gptoss qwen3moe mellum granitemoe "},
+    {"num_experts", "3", "null", " gptoss gemma4 qwen3moe mellum afmoe laguna "},
+    {"num_experts_per_tok", "1", "null", " gptoss qwen3moe mellum granitemoe afmoe laguna mimo "},
     {"experts_per_token", "1", "null", " "},
     {"top_k_experts", "1", "null", " gemma4 "},
-    {"moe_intermediate_size", "36", "null", " gemma4 qwen3moe mellum "},
-    {"norm_topk_prob", NULL, "null", " qwen3moe mellum "},
+    {"moe_intermediate_size", "36", "null", " gemma4 qwen3moe mellum afmoe laguna mimo "},
+    {"norm_topk_prob", NULL, "null", " qwen3moe mellum mimo "},
     {"decoder_sparse_step", "2", "1", " qwen3moe "},
     {"mlp_only_layers", "[1]", "[]", " qwen3moe "},
-    {"mlp_layer_types", "[\"dense\"]", "[]", " mellum "},
+    {"mlp_layer_types", "[\"dense\"]", "[]", " mellum laguna mimo "},
     {"shared_intermediate_size", "8", "0", " granitemoe "},
     {"enable_moe_block", "true", "false", " gemma4 "},
     {"swiglu_limit", "1.0", "null", " gptoss "},
@@ -461,7 +474,7 @@ static const struct spelling {
     {"gptoss-plain-b", {{"norm_topk_prob", "false"}}, {{0}}, "norm_topk_prob"},
     {"phi3-b", {{"rope_parameters", OBJ(YRN)}}, {{0}}, "rope_parameters"},
     {"phi3-b", {{"rope_parameters", NULL}, {"rope_scaling", OBJ("\"type\": \"longrope\"")}}, {{0}},
-     "longrope"},
+     "short_factor"},
     {"phi3-b", {{"rope_parameters.partial_rotary_factor", NULL}, {"partial_rotary_factor", "0.8"}},
      {{0}}, NULL},
     /* mellum and granite */

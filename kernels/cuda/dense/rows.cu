@@ -208,16 +208,16 @@ __global__ void scale_kernel(float *x, size_t n, struct vec s)
 }
 
 __global__ void far_scale_kernel(float *x, size_t n, int width, const int32_t *pos, float beta,
-                                 float period)
+                                 float period, int from)
 {
     pdl_trigger();
     pdl_wait_trigger();
     size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n)
-        x[i] *= 1 + beta * logf(1 + floorf((float)pos[i / (size_t)width] / period));
+        x[i] *= 1 + beta * logf(1 + floorf((float)(pos[i / (size_t)width] + from) / period));
 }
 
-__global__ void gate_kernel(float *x, size_t n, const float *by, int group, int gate)
+__global__ void gate_kernel(float *x, size_t n, const float *by, int group, int gate, float limit)
 {
     pdl_trigger();
     pdl_wait_trigger();
@@ -225,7 +225,10 @@ __global__ void gate_kernel(float *x, size_t n, const float *by, int group, int 
     if (i >= n)
         return;
     const float y = by[i / (size_t)group];
-    x[i] *= gate == GATE_SIGMOID ? sigmoid(y) : fmaxf(y, 0.f) + log1pf(expf(-fabsf(y)));
+    if (gate == GATE_CLAMP) /* written so that NaN passes */
+        x[i] = (x[i] > limit ? limit : x[i]) * (y > limit ? limit : y < -limit ? -limit : y);
+    else
+        x[i] *= gate == GATE_SIGMOID ? sigmoid(y) : fmaxf(y, 0.f) + log1pf(expf(-fabsf(y)));
 }
 
 void cuda_scale(struct kdev *d, const struct k_scale *a)
@@ -236,12 +239,12 @@ void cuda_scale(struct kdev *d, const struct k_scale *a)
     CHECK(!a->by.p || (a->gate != GATE_NONE && a->group > 0 && a->n % a->group == 0));
     if (a->by.p)
         cuda_launch(d, gate_kernel, blocks, THREADS, 0, cuda_f32(a->x, n), n,
-                    (const float *)cuda_f32(a->by, n / (size_t)a->group), a->group, (int)a->gate);
+                    (const float *)cuda_f32(a->by, n / (size_t)a->group), a->group, (int)a->gate, a->limit);
     else if (a->s)
         cuda_launch(d, scale_kernel, blocks, THREADS, 0, cuda_f32(a->x, n), n, cuda_vec(a->s));
     else
         cuda_launch(d, far_scale_kernel, blocks, THREADS, 0, cuda_f32(a->x, n), n, a->n,
-                    cuda_i32(a->pos, (size_t)a->rows), a->beta, a->period);
+                    cuda_i32(a->pos, (size_t)a->rows), a->beta, a->period, a->from);
 }
 
 __global__ void rows_kernel(const float *src, int src_stride, float *dst, int dst_stride, int n,

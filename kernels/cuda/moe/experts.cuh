@@ -44,9 +44,11 @@ struct moe_args {
     const float *src;
     int rows, in, ffn, n_expert, top_k;
     struct norm pre, router_norm, post;
-    struct vec router_in, router_b, expert_scale, gate_up_b, down_b;
+    struct vec router_in, router_b, choice_b, expert_scale, gate_up_b, down_b;
     float router_scale, weight_scale; /* weight_scale 0: none */
-    bool router_all;
+    int router_kind;
+    float router_cap; /* 0: none */
+    bool weigh_input;
     struct vec router;
     size_t router_pitch, gate_up_b_pitch, down_b_pitch;
     bool halves, f16; /* halves: gate rows first, then up rows */
@@ -164,24 +166,65 @@ __device__ __forceinline__ float sum_of_all(const moe_args &a, const uint32_t (&
     return sum;
 }
 
-/* The top_k largest logits of a row (ties: lowest index) and the softmax over them or over all. One
- * warp; lane i receives the expert of rank i and its weight. */
+/* The expert with the largest key of a row (ties: lowest index). One warp. */
 template <int EACH>
-__device__ __forceinline__ void select_experts(const moe_args &a, uint32_t (&key)[EACH],
-                                               int *expert, float *weight)
+__device__ __forceinline__ int largest_key(const uint32_t (&key)[EACH], uint32_t *top)
 {
     const int lane = (int)threadIdx.x % 32;
-    const float all = a.router_all ? sum_of_all(a, key) : 0;
-    float first = 0, sum = 0;
+    uint32_t best = 0;
+    int at = 0;
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+        if (key[i] > best)
+            best = key[i], at = i;
+    *top = __reduce_max_sync(~0u, best);
+    return (int)__reduce_min_sync(~0u, best == *top ? (unsigned)(lane + 32 * at) : ~0u);
+}
+
+/* The top_k experts with the largest sigmoid + choice_b, weighed by their sigmoids alone. */
+template <int EACH>
+__device__ __forceinline__ void select_by_sigmoid(const moe_args &a, const uint32_t (&key)[EACH],
+                                                  int *expert, float *weight)
+{
+    const int lane = (int)threadIdx.x % 32;
+    uint32_t order[EACH];
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const int e = lane + 32 * i;
+        const float b = a.choice_b.p && e < a.n_expert ? weight_at(a.choice_b, (size_t)e) : 0.f;
+        const float s = sigmoid(soft_capped(logit_of_key(key[i]), a.router_cap));
+        order[i] = e < a.n_expert ? order_key(s + b) : 0;
+    }
     for (int k = 0; k < a.top_k; k++) {
-        uint32_t best = 0;
-        int at = 0;
+        uint32_t top, mine = 0;
+        const int e = largest_key(order, &top);
 #pragma unroll
         for (int i = 0; i < EACH; i++)
-            if (key[i] > best)
-                best = key[i], at = i;
-        uint32_t top = __reduce_max_sync(~0u, best);
-        int e = (int)__reduce_min_sync(~0u, best == top ? (unsigned)(lane + 32 * at) : ~0u);
+            if (lane + 32 * i == e)
+                order[i] = 0, mine = key[i];
+        const float x = logit_of_key(__shfl_sync(~0u, mine, e % 32));
+        const float w = sigmoid(soft_capped(x, a.router_cap));
+        sum += w;
+        if (k == lane)
+            *expert = e, *weight = w;
+    }
+    if (a.router_kind == ROUTER_SIGMOID)
+        *weight /= sum + 1e-20f;
+}
+
+/* The top_k largest logits of a row (ties: lowest index) and the softmax over them or over all. */
+template <int EACH>
+__device__ __forceinline__ void select_by_softmax(const moe_args &a, uint32_t (&key)[EACH],
+                                                  int *expert, float *weight)
+{
+    const int lane = (int)threadIdx.x % 32;
+    const bool of_all = a.router_kind == ROUTER_ALL;
+    const float all = of_all ? sum_of_all(a, key) : 0;
+    float first = 0, sum = 0;
+    for (int k = 0; k < a.top_k; k++) {
+        uint32_t top;
+        const int e = largest_key(key, &top);
 #pragma unroll
         for (int i = 0; i < EACH; i++)
             if (lane + 32 * i == e)
@@ -193,7 +236,20 @@ __device__ __forceinline__ void select_experts(const moe_args &a, uint32_t (&key
         if (k == lane)
             *expert = e, *weight = w;
     }
-    *weight /= a.router_all ? all : sum;
+    *weight /= of_all ? all : sum;
+}
+
+/* Chooses the experts of a row and weighs them. One warp; lane i receives the expert of rank i and
+ * its weight. */
+template <int EACH>
+__device__ __forceinline__ void select_experts(const moe_args &a, uint32_t (&key)[EACH],
+                                               int *expert, float *weight)
+{
+    const int lane = (int)threadIdx.x % 32;
+    if (a.router_kind == ROUTER_SIGMOID || a.router_kind == ROUTER_RAW)
+        select_by_sigmoid(a, key, expert, weight);
+    else
+        select_by_softmax(a, key, expert, weight);
     if (a.expert_scale.p && lane < a.top_k)
         *weight *= weight_at(a.expert_scale, (size_t)*expert);
     if (a.weight_scale != 0)

@@ -36,6 +36,7 @@ __global__ void __launch_bounds__(THREADS) gate_pairs(const __grid_constant__ st
     const int pair = (int)blockIdx.x, step = a.halves ? 1 : 2, second = a.halves ? a.ffn : 1;
     const float *u = a.up + (size_t)pair * 2 * (size_t)a.ffn;
     const size_t b = (size_t)a.chosen[pair] * a.gate_up_b_pitch;
+    const float w = a.weigh_input ? a.weight[pair] : 1.f;
     for (int from = 0; from < a.ffn; from += PER * THREADS) {
         float g[PER], l[PER], bg[PER] = {}, bl[PER] = {};
 #pragma unroll
@@ -52,10 +53,15 @@ __global__ void __launch_bounds__(THREADS) gate_pairs(const __grid_constant__ st
         for (int j = 0; j < PER; j++) {
             int i = from + j * THREADS + (int)threadIdx.x;
             if (i < a.ffn)
-                y[i] = gated(g[j] + bg[j], l[j] + bl[j], a.act, a.limit);
+                y[i] = a.act == ACT_SILU_CLAMP
+                           ? fminf(activate(w * g[j], ACT_SILU), a.limit) *
+                                 fminf(fmaxf(w * l[j], -a.limit), a.limit)
+                           : gated(w * g[j] + bg[j], w * l[j] + bl[j], a.act, a.limit);
         }
     }
     __syncthreads();
+    if (a.weigh_input && threadIdx.x == 0)
+        a.weight[pair] = 1; /* no other block reads it before the sum */
     pack_shared(y, a.ffn, a.h.kp, a.h_to + (size_t)pair * (size_t)(2 * a.h.kp));
 }
 
@@ -134,7 +140,8 @@ static void multiply(struct kdev *d, const struct k_moe *a, const struct moe_arg
     p.f[0].dst = down ? m->down : m->up;
     p.f[0].dst_stride = (size_t)p.m[0].n;
     p.e = {m->n_active, m->active, m->begin, m->order, down ? 1 : a->top_k};
-    enum store store = a->layout == EXPERT_IN_OUT ? STORE_COLUMNS : cuda_store_of(w);
+    const bool columns = a->layout == EXPERT_IN_OUT || a->layout == EXPERT_IN_OUT_HALVES;
+    enum store store = columns ? STORE_COLUMNS : cuda_store_of(w);
     cuda_product_experts(d, &p, store, min_int(a->n_expert, m->rows * a->top_k), m->rows);
 }
 
@@ -180,9 +187,11 @@ static struct moe_args fixed_args(struct kdev *d, const struct k_moe *a)
     m.gate_up_b_pitch = a->gate_up_b ? cuda_pitch(a->gate_up_b) : 0;
     m.down_b_pitch = a->down_b ? cuda_pitch(a->down_b) : 0;
     m.router_scale = a->router_scale;
-    m.router_all = a->router_all;
+    m.router_kind = (int)a->router_kind, m.router_cap = a->router_cap;
+    m.choice_b = cuda_vec(a->choice_b);
+    m.weigh_input = a->weigh_input;
     m.weight_scale = a->weight_scale;
-    m.halves = a->layout == EXPERT_HALVES;
+    m.halves = a->layout == EXPERT_HALVES || a->layout == EXPERT_IN_OUT_HALVES;
     m.f16 = a->layout == EXPERT_MXFP4;
     m.act = a->act, m.limit = a->limit, m.add = a->add;
     m.terms = m.f16 ? d->gpu.terms : 2;
@@ -279,6 +288,10 @@ void cuda_moe(struct kdev *d, const struct k_moe *a)
     size_t n = (size_t)a->rows * (size_t)a->in;
     CHECK(a->top_k > 0 && a->top_k <= a->n_expert && a->top_k <= MAX_TOP_K);
     CHECK(a->n_expert <= MAX_EXPERTS);
+    CHECK(a->layout != EXPERT_MXFP4 || (!a->weigh_input && a->act != ACT_SILU_CLAMP));
+    CHECK(!a->weigh_input || !a->gate_up_b);
+    CHECK(a->router_kind == ROUTER_SIGMOID || a->router_kind == ROUTER_RAW ||
+          (!a->choice_b && a->router_cap == 0));
     CHECK(a->router->dim[0] == a->n_expert && a->router->dim[1] == a->in);
     CHECK(!cuda_paneled(a->router) && !(a->gate_up_b && cuda_paneled(a->gate_up_b)) &&
           !(a->down_b && cuda_paneled(a->down_b)));
