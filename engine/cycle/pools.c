@@ -102,7 +102,8 @@ static bool check_memory(const struct kv_shape *k, struct err *e)
 bool pools_shape(const struct runtime_shape *s, const struct model *m, const struct draft *d,
                  struct kv_shape *out, struct err *e)
 {
-    *out = (struct kv_shape){.page_size = s->page_size, .window = m->cfg.chunked ? -m->cfg.window : m->cfg.window};
+    *out = (struct kv_shape){.page_size = s->page_size, .window = m->cfg.chunked ? -m->cfg.window
+                             : m->cfg.window};
     if (!check_numbers(s, e))
         return false;
     if (drafter_kv_of(d) == DRAFT_KV_TARGET) /* its query is the last committed cell */

@@ -409,7 +409,7 @@ void shape_tensors(const struct tensor_spec *spec, const struct config *g, int64
                    struct namer *names)
 {
     if (l)
-        extents_of_layer(x, g, l);
+        extents_of_layer(x, g, l), x[X_V] = x[X_KV], x[X_O] = x[X_Q]; /* padded */
     for (const struct tensor_spec *s = spec; s->name; s += max_int(1, s->stacked))
         if (s->when != IF_PRESENT && !s->instead && condition_holds(g, l, index, s->when))
             shape_tensor(s, x, prefix, base, names);
@@ -467,7 +467,7 @@ bool binder_load(struct binder *b, const char *what, const struct buf *config, s
         sha_of(b, digest, config, sha);
     *bytes = 0;
     for (int i = 0; i < b->n_load; i++)
-        *bytes += b->load[i].bytes;
+        *bytes += b->load[i].unit ? b->load[i].form.bytes : b->load[i].bytes;
     free(digest);
     return ok;
 }

@@ -89,6 +89,12 @@ static const struct mutant {
     {"mimo-b", "\"attention_value_scale\": 0.707", "\"attention_value_scale\": 0.6", NULL},
     {"mimo-b", "\"routed_scaling_factor\": 1.4", "\"routed_scaling_factor\": 1.2", NULL},
     {"mimo-b", "\"norm_topk_prob\": true", "\"norm_topk_prob\": false", NULL},
+    {"llama4-b", "\"attention_chunk_size\": 7", "\"attention_chunk_size\": 8", NULL},
+    {"llama4-b", "\"floor_scale\": 5", "\"floor_scale\": 9", NULL},
+    {"llama4-b", "\"use_qk_norm\": true", "\"use_qk_norm\": false", NULL},
+    {"step-b", "\"moe_router_scaling_factor\": 1.4", "\"moe_router_scaling_factor\": 1.2", NULL},
+    {"step-b", "0.7", "0.1", NULL},
+    {"step-b", "0.6", "0.1", NULL},
     {"olmo3-b", "\"norm_before_residual\": true", "\"norm_before_residual\": false",
      "eagle3-redhat-b"},
     {"olmo3-b", "\"rms_norm_eps\": 1e-05", "\"rms_norm_eps\": 1e-02", "eagle3-redhat-b"},
@@ -199,6 +205,8 @@ static struct pair pairs[] = {
     {"laguna-c", NULL},         /* a gate by element; a dense layer between sparse ones */
     {"muse-b", NULL},           /* a normalised embedding; q and k normalised without weights */
     {"mimo-b", NULL},           /* values narrower than keys, sinks and KV heads by layer */
+    {"llama4-b", NULL},         /* chunks, weights of experts' inputs, queries by position */
+    {"step-b", NULL},           /* heads by layer type, clamped MLPs, a gate by head */
     {"gemma4-unified-b", NULL}, /* shared K and V, K as V, double-wide MLPs */
     {"olmo3-b", "eagle3-redhat-b"},        /* speculators: norm before residual, input_norm */
     {"gptoss-plain-b", "eagle3-nvidia-b"}, /* own window and YaRN; the target's head and table */
