@@ -274,10 +274,11 @@ static const struct tensor *find_stacked(struct binder *b, const struct tensor_s
                                          const struct tensor **all, const char *const *prefix)
 {
     char name[80];
-    if (*all)
+    if (!one_each(row)) {
+        if (!*all)
+            *all = find_checked(b, row, row->name, row->dim, prefix);
         return *all;
-    if (!one_each(row))
-        return *all = find_checked(b, row, row->name, row->dim, prefix);
+    }
     snprintf(name, sizeof name, "%.*s%d%s", (int)strcspn(row->name, "*"), row->name, e,
              strchr(row->name, '*') + 1);
     return find_checked(b, row, name, row->dim, prefix);
