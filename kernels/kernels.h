@@ -11,7 +11,7 @@
  *  - A stride of 0 means dense rows.
  *  - Activations are float32. Weights are bf16, f16, f32 or MXFP4 and are used in the type in which
  *    they are stored, except those that upload() quantizes to FP8 (struct tensor, `quantize`).
- *    Matrices, embedding tables and experts (not those stored as in x out) may be packed; the results are
+ *    Matrices, embedding tables and experts (not those of in x out) may be packed; the results are
  * those
  *    of the bf16 tensors with their values (packed.h).
  *  - A row's result is bit-identical whatever the number of rows, their order, the page size and
@@ -226,7 +226,7 @@ struct k_moe {
     float router_scale;             /* another factor on it; 1: none */
     const struct tensor *router, *router_b; /* (E, in), (E) or NULL */
     const struct tensor *choice_b;  /* (E) or NULL; with the sigmoid kinds only */
-    float router_cap;               /* soft-cap of the logits, with the sigmoid kinds only; 0: none */
+    float router_cap;               /* soft-cap of logits, with the sigmoid kinds only; 0: none */
     enum router_kind router_kind;
     bool weigh_input;               /* not EXPERT_MXFP4; without gate_up_b */
     const struct tensor *expert_scale; /* (E) or NULL */

@@ -50,12 +50,12 @@ void arch_windows_from(struct arch *a, int period, int first, int window);
 void arch_no_rope(struct arch *a, int interval);
 
 /* A mixture of experts in place of the dense MLP of some layers: the number of experts from key
- * `count`, of a token's from key `top`, and their width from moe_intermediate_size; n, k and ffn are
- * the defaults. ffn 0: intermediate_size is their width. */
+ * `count`, of a token's from key `top`, and their width from moe_intermediate_size; n, k and ffn
+ * are the defaults. ffn 0: intermediate_size is their width. */
 void arch_experts(struct arch *a, const char *count, int n, const char *top, int k, int ffn);
 /* Reads mlp_layer_types: which layers have experts; if absent, all but the first `dense`. */
 void arch_mlp_types(struct arch *a, int dense);
-/* Layers with experts have a shared MLP of that width, too. (Without it their ffn means nothing.) */
+/* Layers with experts have a shared MLP of that width, too. (Otherwise ffn says nothing.) */
 void arch_shared(struct arch *a, int ffn);
 
 /* The activation that `key` names (`dflt` if absent). Refuses an unknown one. */
@@ -82,7 +82,7 @@ struct rope_spelling {
     bool scaled;       /* rope_scaling applies to this layer type */
     bool partial;      /* partial_rotary_factor leaves dimensions of a head unrotated */
     bool tempers;      /* llama_4_scaling_beta is a key of the rope (struct rope, `temper`) */
-    bool is_long;      /* a rope that is not of type default is longrope; yarn and su mean it, too */
+    bool is_long;      /* types are default and longrope, which su and yarn mean, too */
     struct rope dflt;  /* the rope of a config that has neither object */
 };
 

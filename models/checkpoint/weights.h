@@ -14,7 +14,8 @@
 
 enum extent {
     X_NONE, X_ONE, X_HIDDEN, X_IN, X_VOCAB, X_Q, X_KV, X_HEAD_DIM, X_HEADS, X_FFN, X_EXPERTS,
-    X_EXPERT_FFN, X_EXPERT_FFN2, X_HIDDEN_BLOCKS, X_EXPERT_FFN_BLOCKS, X_GATE, X_V, X_O, X_BLOCK, X_PLE, X_PLE_VOCAB,
+    X_EXPERT_FFN, X_EXPERT_FFN2, X_HIDDEN_BLOCKS, X_EXPERT_FFN_BLOCKS, X_GATE, X_V, X_O, X_BLOCK,
+    X_PLE, X_PLE_VOCAB,
     X_PLE_ALL, X_TARGET, X_TARGET2, X_CAPTURED, X_DRAFT_VOCAB, X_CENTROIDS, X_FUSED, N_EXTENT,
 };
 
@@ -42,8 +43,9 @@ struct tensor_spec {
     int fused;   /* in the first row of so many: these have one name, that of a matrix of the file
                     whose rows are theirs, one after another; 0: none */
     int stacked; /* in the first row of so many: each is a matrix of every expert, "*" in its name
-                    being the expert's number; without it one tensor has those of all experts. They lie one after another in one tensor, an
-                    expert's before the next one's; 0: none */
+                    being the expert's number; without it one tensor of the file has those of all
+                    experts. They lie one after another in one tensor, an expert's before the next
+                    one's; 0: none */
     bool instead; /* of a stacked row: read if the tensor of the row before, which has its place in
                      the model, is not there */
 };

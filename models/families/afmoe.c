@@ -1,6 +1,6 @@
 /* afmoe.c - AFMoE (Arcee's Trinity): norms on both sides of attention and MLP, a sigmoid gate on
- * attention's output, experts chosen by sigmoids and a bias, beside shared ones. Full layers have no
- * rope.
+ * attention's output, experts chosen by sigmoids and a bias, beside shared ones. Full layers have
+ * no rope.
  */
 #include "models/families/families.h"
 

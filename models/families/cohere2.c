@@ -1,5 +1,5 @@
-/* cohere2.c - Cohere 2 (Command R7B, Command A): attention and MLP beside each other behind one layer
- * norm. Sliding layers rotate neighbouring dimensions; full layers have no rope.
+/* cohere2.c - Cohere 2 (Command R7B, Command A): attention and MLP beside each other behind one
+ * layer norm. Sliding layers rotate neighbouring dimensions; full layers have no rope.
  */
 #include "models/families/families.h"
 

@@ -1,6 +1,7 @@
 /* llama4.c - Llama 4's text model: layers that see the chunk of keys that the query is in, and full
- * layers without rope, whose queries get a factor by position. A token's weights multiply the inputs
- * of its experts, beside which a shared one runs. Neighbouring dimensions of a head are rotated.
+ * layers without rope, whose queries get a factor by position. A token's weights multiply the
+ * inputs of its experts, beside which a shared one runs. Neighbouring dimensions of a head are
+ * rotated.
  */
 #include "models/families/families.h"
 

@@ -1,5 +1,5 @@
-/* mimo_v2.c - MiMo-V2: heads whose values are narrower than their keys, twice the KV heads and sinks
- * in sliding layers, experts chosen by sigmoids and a bias.
+/* mimo_v2.c - MiMo-V2: heads whose values are narrower than their keys, twice the KV heads and
+ * sinks in sliding layers, experts chosen by sigmoids and a bias.
  */
 #include "models/families/families.h"
 
@@ -25,8 +25,9 @@ static void configure_windows(struct arch *a)
         if (l->window)
             g->window = l->window, l->n_kv *= 2;
         if (l->n_head % l->n_kv)
-            conf_refuse(c, "num_attention_heads", "is %d, expected a multiple of the %d KV heads of "
-                        "sliding layers", l->n_head, l->n_kv);
+            conf_refuse(c, "num_attention_heads",
+                        "is %d, expected a multiple of the %d KV heads of sliding layers",
+                        l->n_head, l->n_kv);
     }
 }
 

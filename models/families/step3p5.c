@@ -1,6 +1,6 @@
-/* step3p5.c - Step 3.5 and 3.7's text model: heads by layer type, a rope for each, a sigmoid gate by
- * head on attention's output, experts chosen by sigmoids and a bias, beside a shared one; in some
- * layers what the gates and up projections give is clamped.
+/* step3p5.c - Step 3.5 and 3.7's text model: heads by layer type, a rope for each, a sigmoid gate
+ * by head on attention's output, experts chosen by sigmoids and a bias, beside a shared one; in
+ * some layers what the gates and up projections give is clamped.
  */
 #include "models/families/families.h"
 
@@ -31,15 +31,13 @@ static void configure_sparse(struct arch *a)
     arch_mlp_types(a, 3);
     for (int i = 0; s && !conf_has(c, "mlp_layer_types") && i < a->cfg->n_layer; i++)
         a->layer[i].is_moe = false;
-    for (int l = 0; s && !conf_has(c, "mlp_layer_types") && *s; s += strcspn(s, ",") + (*s == ',')) {
-        s += strspn(s, ", ");
-        if (!int_at(&s, &l) || l < 0)
+    for (int l = 0; s && *s && !conf_has(c, "mlp_layer_types"); s += strspn(s, ", ")) {
+        if (!int_at(&s, &l) || l < 0) {
             conf_refuse(c, "moe_layers_enum", "is not a list of layers, as \"3,4,5\"");
-        else if (l < a->cfg->n_layer)
-            a->layer[l].is_moe = true;
-        s += strspn(s, " ");
-        if (!conf_ok(c))
             return;
+        }
+        if (l < a->cfg->n_layer)
+            a->layer[l].is_moe = true;
     }
 }
 

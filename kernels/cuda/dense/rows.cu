@@ -239,7 +239,8 @@ void cuda_scale(struct kdev *d, const struct k_scale *a)
     CHECK(!a->by.p || (a->gate != GATE_NONE && a->group > 0 && a->n % a->group == 0));
     if (a->by.p)
         cuda_launch(d, gate_kernel, blocks, THREADS, 0, cuda_f32(a->x, n), n,
-                    (const float *)cuda_f32(a->by, n / (size_t)a->group), a->group, (int)a->gate, a->limit);
+                    (const float *)cuda_f32(a->by, n / (size_t)a->group), a->group, (int)a->gate,
+                    a->limit);
     else if (a->s)
         cuda_launch(d, scale_kernel, blocks, THREADS, 0, cuda_f32(a->x, n), n, cuda_vec(a->s));
     else
