@@ -1,5 +1,5 @@
-/* test_draft_heads.c - every dialect of EAGLE3 heads, and assistants: names, shapes, windows,
- * captures. */
+/* test_draft_heads.c - every dialect of EAGLE3 heads, DFlash drafts and assistants: names, shapes,
+ * windows, captures. */
 #include "tests/model_kit.h"
 
 /* ---- dialects of EAGLE3 heads ---- */
@@ -258,6 +258,106 @@ static void test_capture_conventions(void **state)
     }
 }
 
+/* ---- DFlash drafts ---- */
+
+/* A change of config.json and what it makes of the draft: its error, or its switches. */
+struct block_case {
+    const char *at, *text, *error;
+    int window;    /* of layer 1 */
+    bool full, swa; /* causal */
+};
+
+static void try_block(const struct model *m, const struct block_case *x)
+{
+    struct ck c = ck_load("tests/golden/dflash-b", ST);
+    struct err e = {0};
+    struct draft d;
+    char *dir = ck_temp();
+    if (x->at)
+        ck_set_text(&c, x->at, x->text);
+    ck_save(&c, dir, 1);
+    bool ok = draft_load(&d, dir, m, NULL, NULL, &e);
+    if (ok == (x->error != NULL) || (x->error && !strstr(e.msg, x->error)))
+        fail_msg("%s %s: %s", x->at, x->text, ok ? "loaded" : e.msg);
+    if (ok) {
+        assert_string_equal(d.kind, "dflash");
+        if (d.layer[1].window != x->window || d.causal[0] != x->full || d.causal[1] != x->swa)
+            fail_msg("%s %s: window %d, causal %d %d", x->at, x->text, d.layer[1].window,
+                     d.causal[0], d.causal[1]);
+        draft_free(&d);
+    }
+    ck_remove(dir);
+    free(dir);
+    ck_free(&c);
+}
+
+static void test_masks_and_limits_of_blocks(void **state)
+{
+    (void)state;
+    static const struct block_case cases[] = {
+        {NULL, NULL, NULL, 0, false, true},
+        {"is_causal", "true", NULL, 0, true, true},
+        {"dflash_config.causal", "true", NULL, 0, true, true},
+        {"dflash_config.causal", "false", NULL, 0, false, false},
+        {"sliding_window_non_causal", "true", NULL, 0, false, false},
+        {"dflash_config.use_swa", "true", "sliding_window", 0, false, false},
+        {"dflash_config", "{\"use_swa\": true, \"swa_window_size\": 32, \"mask_token_id\": 3, "
+                          "\"target_layer_ids\": [0, 1]}", NULL, 32, false, true},
+        {"dflash_config", "{\"use_swa\": true, \"swa_window_size\": 5, \"mask_token_id\": 3, "
+                          "\"target_layer_ids\": [0, 1]}", "at least the block_size 6", 0, 0, 0},
+        {"dflash_config", "{\"target_layer_ids\": [0, 1]}", "mask_token_id is missing", 0, 0, 0},
+        {"dflash_config.mask_token_id", "131", "mask_token_id", 0, 0, 0},
+        {"dflash_config.target_layer_ids", "[0, 3]", "boundary 4", 0, 0, 0},
+        {"dflash_config.target_layer_ids", "[0]", "1 captured states", 0, 0, 0},
+        {"block_size", "1", "block_size", 0, 0, 0},
+        {"block_size", "18", "block_size", 0, 0, 0},
+        {"block_size", "17", NULL, 0, false, true},
+        {"num_target_layers", "36", "num_target_layers", 0, 0, 0},
+        {"sample_from_anchor", "true", "sample_from_anchor", 0, 0, 0},
+        {"output_multiplier", "2.0", "output_multiplier", 0, 0, 0},
+        {"is_neox_style", "false", "is_neox_style", 0, 0, 0},
+        {"hidden_act", "\"tanh\"", "hidden_act", 0, 0, 0},
+        {"vocab_size", "130", "vocab_size is 130", 0, 0, 0},
+    };
+    struct model m = load("tests/golden/qwen3-b");
+    for (int i = 0; i < LEN(cases); i++)
+        try_block(&m, &cases[i]);
+    model_free(&m);
+}
+
+/* Muse Glimmer's names; without a list the layers are spread evenly; other tensors are refused. */
+static void test_names_of_blocks(void **state)
+{
+    (void)state;
+    struct model m = load("tests/golden/qwen3-b");
+    struct ck c = ck_load("tests/golden/dflash-b", ST);
+    rename_all(&c, "fc.weight", "encoder.fc.weight");
+    rename_all(&c, "hidden_norm.weight", "encoder.output_norm_enc.weight");
+    ck_set(&c, "model_type", json_string("muse_glimmer_assistant"));
+    ck_set(&c, "sliding_window", json_integer(7));
+    ck_set_text(&c, "layer_types", "[\"full_attention\", \"sliding_attention\"]");
+    struct draft d = load_draft(&c, &m, NULL);
+    assert_true(d.fc.data && d.context_norm.data && !d.embed.data && d.block == 6 && d.mask == 128);
+    assert_true(d.layer[0].window == 0 && d.layer[1].window == 8 && !d.causal[0] && !d.causal[1]);
+    assert_true(d.capture[0] == 1 && d.capture[1] == 2);
+    draft_free(&d);
+    ck_set(&c, "dflash_config", NULL);
+    ck_set(&c, "mask_token_id", json_integer(5));
+    d = load_draft(&c, &m, NULL); /* 1 and 1 + (3 - 4) of three layers, plus 1 */
+    assert_true(d.capture[0] == 2 && d.capture[1] == 1 && strstr(d.capture_from, "default"));
+    draft_free(&d);
+    add_bf16(&c, "layers.0.attention_conv.base_kernel", 2, 48);
+    struct err e = {0};
+    char *dir = ck_temp();
+    ck_save(&c, dir, 1);
+    assert_false(draft_load(&d, dir, &m, NULL, NULL, &e));
+    assert_non_null(strstr(e.msg, "attention_conv"));
+    ck_remove(dir);
+    free(dir);
+    ck_free(&c);
+    model_free(&m);
+}
+
 /* ---- assistants ---- */
 
 /* Without sharing in the target, its last layers of each type own their cells themselves. */
@@ -312,6 +412,8 @@ int main(void)
         cmocka_unit_test(test_heads_without_a_vocabulary_of_their_own),
         cmocka_unit_test(test_an_unsorted_map_is_noted_not_refused),
         cmocka_unit_test(test_capture_conventions),
+        cmocka_unit_test(test_masks_and_limits_of_blocks),
+        cmocka_unit_test(test_names_of_blocks),
         cmocka_unit_test(test_an_assistant_attaches_to_the_last_owners),
     };
     return cmocka_run_group_tests_name("draft heads", tests, NULL, NULL);
