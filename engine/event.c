@@ -78,6 +78,33 @@ void draft_sums_add(struct draft_sums *s, const struct step_rec *r, int deepest)
     }
 }
 
+void draft_report_add(struct draft_report *r, const struct step_rec *rec, int deepest)
+{
+    int k = 0;
+    if (rec->drafted <= 0)
+        return;
+    while (k + 1 < DRAFT_RANGES && rec->pos0 >= draft_range_first(k + 1))
+        k++;
+    draft_sums_add(&r->all, rec, deepest);
+    r->range[k].cycles++;
+    r->range[k].drafted += (uint64_t)rec->drafted;
+    r->range[k].accepted += (uint64_t)rec->accepted;
+    r->us_draft += rec->us_draft;
+    r->us_verify += rec->us_verify;
+}
+
+void draft_report_join(struct draft_report *r, const struct draft_report *more)
+{
+    draft_sums_join(&r->all, &more->all);
+    for (int k = 0; k < DRAFT_RANGES; k++) {
+        r->range[k].cycles += more->range[k].cycles;
+        r->range[k].drafted += more->range[k].drafted;
+        r->range[k].accepted += more->range[k].accepted;
+    }
+    r->us_draft += more->us_draft;
+    r->us_verify += more->us_verify;
+}
+
 void draft_sums_join(struct draft_sums *s, const struct draft_sums *more)
 {
     s->cycles += more->cycles;
@@ -112,6 +139,7 @@ void event_free(struct event *ev)
     ids_free(&ev->prompt);
     ids_free(&ev->ends);
     free(ev->facts);
+    free(ev->drafts);
     tops_free(ev->tops);
     served_free(ev->served);
     free(ev->tree);
@@ -145,6 +173,7 @@ void event_copy(struct event *dst, const struct event *src)
     ids_cat(&dst->tokens, src->tokens.v, src->tokens.n);
     ids_cat(&dst->prompt, src->prompt.v, src->prompt.n);
     ids_cat(&dst->ends, src->ends.v, src->ends.n);
+    dst->drafts = NULL;
     dst->facts = NULL;
     if (src->facts)
         dst->facts = facts_copy(src->facts, src->tokens.n);

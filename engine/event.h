@@ -140,6 +140,25 @@ struct draft_sums {
 /* Adds a step. deepest: the greatest depth of its tree; of a chain, r->drafted. */
 void draft_sums_add(struct draft_sums *s, const struct step_rec *r, int deepest);
 void draft_sums_join(struct draft_sums *s, const struct draft_sums *more); /* adds other sums */
+
+/* The cycles of replies, all in all and by length of the context before the cycle: range 0 has 0 to
+ * 63 tokens, range k 2^(k + 5) and more, up to twice as many. Times: microseconds of these cycles,
+ * which a batch's replies share. */
+enum { DRAFT_RANGES = 16 };
+struct draft_report {
+    struct draft_sums all;
+    struct draft_range {
+        uint64_t cycles, drafted, accepted;
+    } range[DRAFT_RANGES];
+    uint64_t us_draft, us_verify;
+};
+void draft_report_add(struct draft_report *r, const struct step_rec *rec, int deepest);
+void draft_report_join(struct draft_report *r, const struct draft_report *more);
+/* The first context length of a range. */
+static inline int draft_range_first(int k)
+{
+    return k ? 32 << k : 0;
+}
 /* The mean acceptance length as vLLM and llama.cpp define it: 1 + accepted / cycles. 0: no
  * cycle. */
 double draft_sums_mal(const struct draft_sums *s);
@@ -205,7 +224,7 @@ struct event {
      * with the reply. Of a server's reply us_prefill is the time from sending the request to its
      * first token. EV_NOTICE, EV_FAULT: text; EV_FAULT also fault, lost, and its step is the one
      * that failed (0: none did). EV_BATCH_*: batch; TEXT: text, channel; REPLY: text = the whole
-     * reply (final channel) or why it was refused, tokens, facts, prompt, reason, n_drafted,
+     * reply (final channel) or why it was refused, tokens, facts, prompt, reason, drafts, n_drafted,
      * n_accepted, n_steps; END: reason (STOP_END: all are done), n_drafted, n_accepted, n_steps,
      * us_decode. EV_CALIBRATION: calibration. EV_PROBE, EV_WHAT_IF: probe, what_if, or text = why
      * there is none. EV_JOB_*: job; see struct job_news. */
@@ -240,6 +259,7 @@ struct event {
     struct ids tokens;       /* owned */
     struct ids prompt;       /* owned; n 0: not known */
     struct token_fact *facts; /* owned, one for each of `tokens`; NULL: not known */
+    struct draft_report *drafts; /* owned; NULL: nothing was drafted, or not known. Not copied */
     struct tops *tops;       /* owned; NULL: no server reported any */
     struct served *served;   /* owned; NULL: the reply was computed here */
     struct tree *tree;       /* owned or NULL */

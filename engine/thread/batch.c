@@ -21,6 +21,7 @@ struct batch_reply {
     struct batch_rec rec;
     struct token_fact *fact; /* (n_fact) of the generated tokens */
     int n_fact, cap_fact;
+    struct draft_report drafts;
 };
 
 struct batch {
@@ -74,6 +75,7 @@ static void take_step(struct jobs *js, struct job *j, const struct lane *l)
     take_facts(reply_of(j), l);
     reply_of(j)->rec.n_computed = j->n_computed;
     reply_of(j)->rec.n_spec = j->n_spec;
+    draft_report_add(&reply_of(j)->drafts, &l->rec, tree_depth(&l->tree));
     if (l->rec.kind != STEP_PREFILL)
         read_text(js->g, reply_of(j), &l->tok);
 }
@@ -140,6 +142,10 @@ static void report_reply(struct batch *b, const struct batch_reply *x)
     ev.n_steps = j->n_steps;
     ev.n_drafted = j->n_drafted;
     ev.n_accepted = j->n_accepted;
+    if (x->drafts.all.cycles) {
+        ev.drafts = xmalloc(sizeof *ev.drafts);
+        *ev.drafts = x->drafts;
+    }
     engine_post(b->g, &ev);
 }
 

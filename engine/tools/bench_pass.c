@@ -277,7 +277,7 @@ static bool time_draft(struct bench *b, struct subject *s, struct lane *l, const
     return true;
 }
 
-/* The same behind a long context, which the draft sees whole, then with the setting draft.window. */
+/* The same behind a long context, which the draft sees whole, then with draft.window. */
 static bool draft_windows(struct bench *b, struct subject *s, struct err *e)
 {
     enum { LONG = 32768, PART = 8 };

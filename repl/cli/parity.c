@@ -86,6 +86,9 @@ static void take_reply(struct run *r, struct event *ev)
     o->n_drafted = ev->n_drafted;
     o->n_accepted = ev->n_accepted;
     o->n_tokens = ev->batch.n_tokens;
+    r->all.side[r->open].replied += ev->batch.n_tokens;
+    if (ev->drafts)
+        draft_report_join(&r->all.side[r->open].drafts_of, ev->drafts);
     ids_cat(&o->ids, ev->tokens.v, ev->tokens.n);
     if (r->all.servers) {
         ids_cat(&o->prompt, ev->prompt.v, ev->prompt.n);
@@ -178,7 +181,9 @@ static bool batch(struct run *r, const struct prompt *p, int n, struct parity_re
     r->into = out;
     r->n_into = n;
     r->asked = p;
+    uint64_t began = clock_ns();
     bool ok = send(r, &rq, e);
+    r->all.side[r->open].ns += clock_ns() - began;
     r->into = NULL;
     return ok;
 }

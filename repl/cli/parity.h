@@ -44,6 +44,10 @@ struct side {
     int at_limit; /* replies that ended at max_tokens, or because the context or a pool was full */
     int right;    /* answers */
     int right_only; /* answers that are wrong on the other side */
+    /* of all prompts that were computed, compared or not */
+    struct draft_report drafts_of; /* of the local engine's replies */
+    int64_t replied;               /* tokens of replies */
+    uint64_t ns;                   /* from the request to its last reply, prompts included */
     int again, again_differ; /* replies computed twice, and those that differ from the first time */
 };
 
@@ -93,6 +97,10 @@ void side_meter(struct side *s);
 void parity_compare(struct compared *c);
 /* Adds one prompt to the sums, and prints it: under --json every one, else those that differ. */
 void parity_report(struct parity *p, const struct compared *c);
+/* Both sides' drafts side by side, if one has any: acceptance by depth and by context, the time of a
+ * cycle's passes, tokens a second (parity_drafts.c). As JSON: members of the side's open object. */
+void parity_drafts(const struct parity *p, struct sheet *out);
+void parity_drafts_json(const struct side *s, struct buf *b);
 /* Prints the sums and the verdict; returns the exit code. */
 int parity_verdict(const struct parity *p);
 

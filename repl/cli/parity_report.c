@@ -343,6 +343,7 @@ static void side_json(const struct parity *p, int i, struct buf *b)
     jput_fields(b, "%s{changes}%ld{tokens}%ld{steps}%ld{drafting_steps}%ld{drafted}%ld{accepted}"
                 "%d{at_limit}", s->label, s->tokens, s->steps, s->spec, s->drafted, s->accepted,
                 s->at_limit);
+    parity_drafts_json(s, b);
     if (p->graded)
         jput_kint(b, "right", s->right);
     if (s->word)
@@ -474,6 +475,7 @@ static void verdict_text(const struct parity *p, const char *verdict)
     side_line(p, &p->side[1], &s);
     answers_line(p, &s);
     servers_lines(p, &s);
+    parity_drafts(p, &s);
     bool good = strncmp(verdict, "equal", 5) == 0;
     sheet_printf(&s, good ? ST_GOOD : ST_BAD, "%s", verdict);
     sheet_printf(&s, ST_TEXT, ": %d of %d prompt%s compared, %d differ%s", p->compared, p->n,

@@ -31,6 +31,21 @@ parity "$T/few" --a page_size=1 --a draft.topk=4 --a draft.nodes=16 --b page_siz
 [ $rc = 0 ] && has '^a  page_size=1, draft\.topk=4, draft\.nodes=16: .* drafted' && has '^b  page_size=64, spec=off: '
 result "two engines, one after the other" $?
 parity "$T/few" --b draft=ngram; [ $rc = 0 ]; result "another drafter" $?
+has '^drafts +a +b$' && has '^MAL +[1-6]\.[0-9]+ +([1-6]\.[0-9]+|-) ' && has '^depth 1 +[01]\.[0-9]+ ' &&
+    has '^context 0-63 +[1-6]\.[0-9]+ ' && has '^draft passes +[0-9]+\.[0-9]+ ' && has '^tokens a second +[0-9]+\.[0-9]+ +[0-9]+\.[0-9]+ '
+result "both drafters side by side: by depth, by context, times" $?
+parity "$T/few" --json --b draft.window=8; [ $rc = 0 ] &&
+    tail -n 1 "$T/out" | awk '{
+        n = split($0, side, "\"changes\":") # of a, of b
+        for (i = 2; i <= n; i++) {
+            match(side[i], /"accepted":[0-9]+/); accepted[i] = substr(side[i], RSTART + 11, RLENGTH - 11)
+            match(side[i], /"accepted_at":\[[0-9,]*/); m = split(substr(side[i], RSTART + 15, RLENGTH - 15), at, ",")
+            for (sum = 0; m; m--) sum += at[m]
+            bad += sum != accepted[i]
+        }
+        exit !(n == 3 && !bad && accepted[2] > accepted[3])
+    }'
+result "a window of eight: the same ids, fewer drafted tokens accepted; the depths add up" $?
 parity "$T/prompts" -p temperature=1.5 --b seed=2
 [ $rc = 1 ] && has '^prompt [0-9]+ \(line [0-9]+\) differs at position [0-9]+, token [0-9]+ of the reply: ".*" \([0-9]+\) with a, ".*" \([0-9]+\) with b; margin -?[0-9.e-]+$' &&
     has '^different: 40 of 40 prompts compared, [1-9][0-9]* differ'
