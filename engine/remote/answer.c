@@ -407,6 +407,7 @@ static enum finish finish_of(struct answer *a, const json_t *v)
 {
     static const struct { const char *name; enum finish is; } known[] = {
         {"stop", FINISH_STOP}, {"eos", FINISH_STOP}, {"word", FINISH_STOP},
+        {"tool_calls", FINISH_STOP},
         {"length", FINISH_LENGTH}, {"limit", FINISH_LENGTH}, {"abort", FINISH_ABORT},
     };
     if (json_is_object(v)) /* SGLang: {"type": "stop", "matched": 5} */
@@ -420,6 +421,23 @@ static enum finish finish_of(struct answer *a, const json_t *v)
     return *json_string_value(v) ? FINISH_OTHER : FINISH_NONE;
 }
 
+/* Calls of functions, and pieces of them, as text: a line "call NAME ARGUMENTS" each. */
+static void get_calls(const json_t *said, struct buf *out)
+{
+    const json_t *list = at(said, "tool_calls"), *one;
+    size_t i;
+    json_array_foreach(list, i, one) {
+        const json_t *f = at(one, "function"), *arguments = at(f, "arguments");
+        const char *name = json_string_value(at(f, "name"));
+        if (name && *name)
+            buf_printf(out, "\ncall %s ", name);
+        get_text(f, "arguments", out);
+        char *text = json_is_object(arguments) ? json_dumps(arguments, 0) : NULL; /* ollama's */
+        buf_str(out, text ? text : "");
+        free(text);
+    }
+}
+
 static void get_choice(struct answer *a, const json_t *c)
 {
     int64_t index = 0;
@@ -428,6 +446,7 @@ static void get_choice(struct answer *a, const json_t *c)
     for (int i = 0; i < 2; i++) {
         const json_t *said = at(c, i ? "message" : "delta");
         get_text(said, "content", &a->text);
+        get_calls(said, &a->text);
         get_text(said, "reasoning_content", &a->thought);
         if (!json_is_string(at(said, "reasoning_content")))
             get_text(said, "reasoning", &a->thought);
@@ -462,6 +481,7 @@ static void get_llama(struct answer *a, const json_t *o)
 static void get_ollama(struct answer *a, const json_t *o)
 {
     get_text(o, "message.content", &a->text);
+    get_calls(at(o, "message"), &a->text);
     get_text(o, "message.thinking", &a->thought);
     if (json_is_true(at(o, "done"))) {
         a->end = true;

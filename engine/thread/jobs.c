@@ -261,6 +261,7 @@ static void leave(struct jobs *js, int k)
     memmove(&js->lane[k], &js->lane[k + 1], (size_t)(js->n_live - k - 1) * sizeof *js->lane);
     memmove(&js->of[k], &js->of[k + 1], (size_t)(js->n_live - k - 1) * sizeof *js->of);
     js->n_live--;
+    js->joins = js->joins && k != js->n_live;
     pass_unlock(&js->r->pass);
 }
 
@@ -389,18 +390,24 @@ static void begin_lane(struct jobs *js, struct job *j)
     }
 }
 
-/* Runs a job's prompt in a lane of its own. False: the job waits as before. */
-static bool join(struct jobs *js, struct job *j, struct err *e)
+/* Runs the prompt of the newest lane: a chunk of it if other clients wait for their next cycle,
+ * else all of it. False: the job waits as before. */
+static bool join(struct jobs *js, struct err *e)
 {
-    int k = js->n_live, before = js->n_computed;
+    int k = js->n_live - 1, before = js->n_computed;
     struct lane *l = &js->lane[k];
-    begin_lane(js, j);
-    bool silent = l->n_given > 0, ok = jobs_extend(js, l, j, l->tok.n, j->most != 0, e);
+    struct job *j = js->of[k];
+    int chunk = min_int(js->set->chunk, js->r->max_rows);
+    int to = k > 0 && !js->head ? min_int(js->join_upto, l->seq.committed + chunk) : js->join_upto;
+    bool silent = l->n_given > 0, ok = jobs_extend(js, l, j, to, j->most != 0, e);
     j->n_computed += js->n_computed - before;
     if (!ok) {
         set_aside(js, k);
         return false;
     }
+    if (to < js->join_upto)
+        return true;
+    js->joins = false;
     lane_park(js->r, l);
     if (!silent && l->tok.n - (j->most != 0) == j->prompt.n)
         add_state(js, l);
@@ -432,22 +439,18 @@ static int ended(const struct jobs *js, int k)
 /* Lanes that have ended leave. */
 static void collect(struct jobs *js)
 {
-    for (int k = js->n_live - 1; k >= 0; k--)
+    for (int k = js->n_live - 1 - js->joins; k >= 0; k--)
         if (ended(js, k) >= 0)
             jobs_end(js, js->of[k], (enum stop_reason)ended(js, k));
 }
 
-/* Admits a job to a lane. False with *retry: the same job may try again; without: no job is
- * admitted in this round. */
-static bool admit_one(struct jobs *js, struct job *j, bool *retry, struct err *e)
+/* Goes on with the prompt of the newest lane. False with *retry: its job may try again at once;
+ * without: no job is admitted in this round. */
+static bool go_on(struct jobs *js, bool *retry, struct err *e)
 {
+    struct job *j = js->of[js->n_live - 1];
     *retry = false;
-    while (js->n_live > 0 && !has_room(js, j))
-        if (!give_up_state(js))
-            return false;
-    if (js->n_live == 0 && !fits_alone(js, j))
-        return true;
-    if (join(js, j, e))
+    if (join(js, e))
         return true;
     if (e->kind != ERR_NEGATIVE) {
         js->failed = j;
@@ -464,10 +467,26 @@ static bool admit_one(struct jobs *js, struct job *j, bool *retry, struct err *e
     return j->state == JOB_DONE;
 }
 
-/* Waiting jobs take free lanes, in order, while there is room. */
+/* Admits a job to a lane. False: as of go_on(). */
+static bool admit_one(struct jobs *js, struct job *j, bool *retry, struct err *e)
+{
+    *retry = false;
+    while (js->n_live > 0 && !has_room(js, j))
+        if (!give_up_state(js))
+            return false;
+    if (js->n_live == 0 && !fits_alone(js, j))
+        return true;
+    begin_lane(js, j);
+    js->joins = true;
+    js->join_upto = js->lane[js->n_live - 1].tok.n;
+    return go_on(js, retry, e);
+}
+
+/* Waiting jobs take free lanes, in order, while there is room. The next one waits until the prompt
+ * of the one before is computed. */
 static bool admit(struct jobs *js, struct err *e)
 {
-    for (int i = 0; i < js->n && js->n_live < js->lanes && !js->crowded; i++) {
+    for (int i = 0; i < js->n && js->n_live < js->lanes && !js->crowded && !js->joins; i++) {
         bool retry;
         struct job *j = js->job[i];
         if (j->state != JOB_WAITS || job_stopped(js, j) || admit_one(js, j, &retry, e))
@@ -549,8 +568,8 @@ static bool step(struct jobs *js, struct err *e)
     const struct tree_shape *tree = jobs_draft(js) ? &shape : NULL;
     int most = runtime_step_lanes(js->r, tree);
     bool short_ = false;
-    for (int at = 0, n; at < js->n_live && !short_; at += n) {
-        n = min_int(most, js->n_live - at);
+    for (int at = 0, n; at < js->n_live - js->joins && !short_; at += n) {
+        n = min_int(most, js->n_live - js->joins - at);
         if (!step_some(js, at, n, tree, &short_, e))
             return false;
     }
@@ -560,7 +579,8 @@ static bool step(struct jobs *js, struct err *e)
 bool jobs_round(struct jobs *js, bool admits, struct err *e)
 {
     js->failed = NULL;
-    bool ok = !admits || admit(js, e);
+    bool retry, ok = !js->joins || go_on(js, &retry, e) || e->kind == ERR_NONE;
+    ok = ok && (!admits || admit(js, e));
     collect(js);
     ok = ok && step(js, e);
     collect(js);

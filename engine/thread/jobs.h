@@ -3,7 +3,8 @@
  *
  * Every job that runs is a lane of the conversation's runtime. Jobs wait in order. A job is
  * admitted when the pools have the pages for its prompt and for one more cycle of every lane; else
- * it waits until a lane ends. If a pool is short nevertheless, the youngest lane is preempted: its
+ * it waits until a lane ends. Where other lanes run, a round computes one chunk of its prompt, and
+ * one cycle of each of them. If a pool is short nevertheless, the youngest lane is preempted: its
  * pages are freed, and it is computed again later. A job whose prompt does not fit even alone is
  * refused; the others go on. Checkpoints of the conversation are not dropped for a job.
  *
@@ -89,6 +90,8 @@ struct jobs {
     struct lane lane[JOB_LANES];
     struct job *of[JOB_LANES]; /* job of each lane; oldest first */
     int n_live;
+    bool joins;   /* the newest lane's prompt is computed, a chunk a round, up to token join_upto */
+    int join_upto;
     bool crowded; /* a lane found too few pages: no job is admitted until one has ended */
     struct job *failed; /* the job in whose prompt the last round failed; NULL: it failed in a
                            cycle */

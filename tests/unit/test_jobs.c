@@ -828,9 +828,51 @@ static void test_a_fault_ends_the_jobs_that_ran(void **state)
     backend_close(g);
 }
 
+/* A prompt of many chunks that comes while another reply is computed: the reply goes on between two
+ * chunks. */
+static void test_a_long_prompt_does_not_hold_up_other_replies(void **state)
+{
+    (void)state;
+    struct engine_opts o = opts(4);
+    spy_on(&o, false);
+    o.settings.chunk = 8;
+    struct backend *g = open_engine(&o);
+    struct told all[2] = {{.ask = {.top_p = 1, .most = 150, .run_on = true, .prompt_top = -1}},
+                          {.ask = {.top_p = 1, .most = 3, .run_on = true, .prompt_top = -1}}};
+    struct event ev;
+    int between = 0;
+    for (int i = 0; i < 10; i++)
+        ids_add(&all[0].ask.prompt, 40 + i);
+    for (int i = 0; i < 100; i++)
+        ids_add(&all[1].ask.prompt, 100 + i);
+    hold(30);
+    start(g, &all[0], 1);
+    await_hold();
+    start(g, &all[1], 2);
+    let_go();
+    while (!all[1].n_begin && backend_wait(g, &ev, 5000)) {
+        between += ev.kind == EV_JOB_STEP && ev.job->id == 1;
+        take(all, &ev);
+        event_free(&ev);
+    }
+    int after = 0;
+    while (!all[1].ended && backend_wait(g, &ev, 5000)) {
+        after += ev.kind == EV_JOB_STEP && ev.job->id == 1;
+        take(all, &ev);
+        event_free(&ev);
+    }
+    print_message("# %d steps before the prompt was computed, %d after\n", between, after);
+    assert_true(between > 8 && after > 0);
+    take_all(g, all);
+    told_free(&all[0]);
+    told_free(&all[1]);
+    backend_close(g);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_long_prompt_does_not_hold_up_other_replies),
         cmocka_unit_test(test_greedy_choices_are_those_of_the_penalised_logits),
         cmocka_unit_test(test_a_job_is_answered_from_its_prompt_to_its_end),
         cmocka_unit_test(test_jobs_bring_what_they_bring_alone),

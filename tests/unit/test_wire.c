@@ -394,6 +394,30 @@ static void errors_are_read(void **state)
     answer_free(&a);
 }
 
+/* Pieces of calls in a stream, and a whole one of ollama. */
+static void calls_of_functions_are_shown(void **state)
+{
+    (void)state;
+    static const char *const c[] = {
+        "{\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":0,\"id\":\"c\",\"function\":{\"name\":\"now\","
+        "\"arguments\":\"\"}}]}}]}",
+        "{\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":0,\"function\":{\"arguments\":\"{\\\"a\\\":1}\"}}]},"
+        "\"finish_reason\":\"tool_calls\"}]}",
+        "{\"message\":{\"content\":\"\",\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":{\"b\":2}}}]}}",
+        "{\"choices\":[{\"delta\":{\"tool_calls\":[5,{\"function\":\"x\"}]}}]}",
+    };
+    static const char *const text[] = {"\ncall now ", "{\"a\":1}", "\ncall f {\"b\": 2}", ""};
+    struct answer a;
+    struct err e;
+    for (size_t i = 0; i < 4; i++) {
+        assert_true(answer_read(&a, c[i], strlen(c[i]), &e));
+        assert_int_equal(a.text.n, strlen(text[i]));
+        assert_memory_equal(a.text.n ? a.text.p : "", text[i], a.text.n);
+        assert_int_equal(a.finish, i == 1 ? FINISH_STOP : FINISH_NONE);
+        answer_free(&a);
+    }
+}
+
 /* Fields of a wrong type, negative counts and ids that are none are as if they were not there. */
 static void what_is_no_fact_is_not_reported(void **state)
 {
@@ -611,6 +635,7 @@ int main(void)
         cmocka_unit_test(vllm_streams),
         cmocka_unit_test(llama_streams),
         cmocka_unit_test(errors_are_read),
+        cmocka_unit_test(calls_of_functions_are_shown),
         cmocka_unit_test(what_is_no_fact_is_not_reported),
         cmocka_unit_test(other_servers_are_read),
         cmocka_unit_test(log_probabilities_of_a_prompt_are_read),
