@@ -27,6 +27,16 @@ static int below(int n)
 
 static bool valid(const json_t *root, const json_t *s, const json_t *v);
 
+static int hops; /* refs followed for one value: a ref that leads to itself allows none */
+static bool valid_within(const json_t *root, const json_t *s, const json_t *v)
+{
+    int outside = hops;
+    hops = 0;
+    bool ok = valid(root, s, v);
+    hops = outside;
+    return ok;
+}
+
 static const json_t *follow(const json_t *root, const char *ref)
 {
     return strcmp(ref, "#") ? json_object_get(json_object_get(root, "$defs"), ref + 8) : root;
@@ -81,7 +91,7 @@ static bool valid_object(const json_t *root, const json_t *s, const json_t *v)
             return false;
         if (!of)
             of = more;
-        if (of && !valid(root, of, x))
+        if (of && !valid_within(root, of, x))
             return false;
     }
     return true;
@@ -95,7 +105,7 @@ static bool valid_array(const json_t *root, const json_t *s, const json_t *v)
         return false;
     json_array_foreach(v, i, x) {
         json_t *of = i < json_array_size(first) ? json_array_get(first, i) : items;
-        if (of && !valid(root, of, x))
+        if (of && !valid_within(root, of, x))
             return false;
     }
     return true;
@@ -116,8 +126,11 @@ static bool valid(const json_t *root, const json_t *s, const json_t *v)
     int n = 0;
     if (json_is_boolean(s))
         return json_is_true(s);
-    if (ref)
-        return valid(root, follow(root, json_string_value(ref)), v);
+    if (ref) {
+        bool ok = ++hops < 12 && valid(root, follow(root, json_string_value(ref)), v);
+        hops--;
+        return ok;
+    }
     if ((one = json_object_get(s, "const")) && !equal(one, v))
         return false;
     if ((list = json_object_get(s, "enum"))) {
