@@ -179,8 +179,9 @@ static bool run(struct hunt *p, struct hunt_state *state, struct err *e)
     int number = state ? hunt_state_next(state) : 0;
     const int most = p->c->most ? p->c->most : ROUNDS * hunt_kinds();
     bool ok = true;
-    while (ok && !stop_asked(&p->stop) &&
-           (p->c->minutes ? seconds(p) < 60.0 * p->c->minutes : number < most)) {
+    if (p->c->minutes)
+        p->until = p->begin + (uint64_t)p->c->minutes * UINT64_C(60000000000);
+    while (ok && !stop_asked(&p->stop) && (p->until ? clock_ns() < p->until : number < most)) {
         int found = p->n_found;
         ok = one_case(p, number, e);
         if (ok && state)

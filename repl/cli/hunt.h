@@ -17,6 +17,10 @@
 
 enum { HUNT_ASKS = 40, HUNT_KEPT = 32, HUNT_LENGTHS = 48 };
 
+/* Kernels of another width differ by no more: the largest difference of log probabilities known of
+ * engines without a fault, with keys and values in FP8, is 0.46. */
+#define HUNT_KERNELS 0.5
+
 /* One request of a case. */
 struct hunt_ask {
     int text, n;     /* the prompt: n tokens of the text of this number ... */
@@ -100,6 +104,9 @@ struct hunt {
                               another shape of the same sums does on this server */
     int n_asked, n_case, n_arena;
     int n_once;            /* cases that differed once and not again */
+    int n_beside;          /* replies that differ beside others by no more than HUNT_KERNELS */
+    double beside;         /* the largest of these differences */
+    uint64_t until;        /* clock_ns() when the time is over; 0: never */
     int n_rounding, n_noise, n_refused; /* cases that differ as rounding does; as their controls do;
                                            whose controls fail */
     struct hunt_found found[HUNT_KEPT];
@@ -113,6 +120,7 @@ struct hunt {
 
 /* ---- hunt_plan.c ---- */
 
+bool hunt_beside(const struct hunt_case *c, int i); /* whether the ask is sent with others */
 /* Fills in p->length. */
 void hunt_lengths(struct hunt *p);
 /* The case of a number, from 0: any number has one. */

@@ -227,6 +227,12 @@ static const struct {
     {"permuted", make_permuted},   {"pressure", make_pressure},
 };
 
+bool hunt_beside(const struct hunt_case *c, int i)
+{
+    return (i > 0 && c->ask[i - 1].group == c->ask[i].group) ||
+           (i + 1 < c->n && c->ask[i + 1].group == c->ask[i].group);
+}
+
 int hunt_kinds(void)
 {
     return sizeof kinds / sizeof *kinds;

@@ -37,7 +37,7 @@ static void say_difference(const struct hunt_diff *d, struct buf *b)
 static void say_ask(const struct hunt_case *c, int i, int n, struct buf *b)
 {
     const struct hunt_ask *a = &c->ask[i];
-    buf_printf(b, "a prompt of %d tokens", n);
+    buf_printf(b, "a prompt of %d tokens", n ? n : a->n);
     if (a->follows >= 0)
         buf_printf(b, " (request %d, its reply and %d more)", a->follows + 1, a->n);
     else if (a->fork)
@@ -82,10 +82,12 @@ void hunt_print_found(const struct hunt *p, int i, const struct printer *to)
     if (!f->c.read) {
         print_add(to, ST_TEXT, "   seen in %d{seen} of %d{runs} runs of the case", f->n_differ,
                   f->n_repeat);
-        print_add(to, ST_TEXT, f->noise > 0 ? "; the control differs from itself by up to "
-                                              "%.3g{noise} in %d{control_runs} runs"
-                                            : "; \f%g{noise}\fthe control's %d{control_runs} runs "
-                                              "are equal", f->noise, f->control_runs);
+        if (f->control_runs > 0)
+            print_add(to, ST_TEXT, f->noise > 0 ? "; the control differs from itself by "
+                                                  "up to %.3g{noise} in %d{control_runs} runs"
+                                                : "; \f%g{noise}\fthe control's "
+                                                  "%d{control_runs} runs are equal",
+                      f->noise, f->control_runs);
         print_end(to);
     }
     print_add(to, ST_TEXT, "   found after %d{requests} requests, %.0f{seconds} s; ", f->requests,
@@ -126,6 +128,13 @@ void hunt_print_sum(const struct hunt *p, const struct printer *to)
                   "prompt do (%.3g{rounding})", p->n_rounding, p->rounding);
         print_add(to, ST_TEXT, ", %d{as_noise} no more than their controls", p->n_noise);
         print_end(to);
+        print_add(to, ST_TEXT, p->n_beside ? "not counted: %d{beside_others} that differ beside "
+                                             "others, by up to %.3g{beside_by}: kernels of another "
+                                             "width may do so"
+                                           : "\f%d{beside_others}%g{beside_by}", p->n_beside,
+                  p->beside);
+        if (p->n_beside)
+            print_end(to);
     }
     if (p->n_once || p->n_refused) {
         print_add(to, ST_WARN, "%d{once} differed once and not again; %d{refused} whose control "
@@ -133,11 +142,11 @@ void hunt_print_sum(const struct hunt *p, const struct printer *to)
         print_end(to);
     }
     print_add(to, p->n_found ? ST_BAD : ST_GOOD,
-              p->n_found ? "%s{verdict}: %d{n_found} replies are not those of the same request "
-                           "alone"
+              p->n_found ? "%s{verdict}: %d{n_found} case%s in which a reply is not that of the "
+                           "same request alone"
                          : "%s{verdict}\f%d{n_found}",
               p->n_found ? "different" : p->n_case ? "no difference found" : "nothing was run",
-              p->n_found);
+              p->n_found, plural(p->n_found));
     print_end(to);
 }
 

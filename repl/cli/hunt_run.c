@@ -244,11 +244,11 @@ bool hunt_control_again(struct hunt *p, struct hunt_control *k, struct err *e)
     return ok;
 }
 
-enum explained { COUNTS, BY_NOISE, BY_ROUNDING };
+enum explained { COUNTS, BY_NOISE, BY_ROUNDING, BY_NEIGHBOURS };
 
 /* Whether something harmless explains a difference from the control. */
 static enum explained explain(const struct hunt *p, const struct hunt_control *k,
-                              const struct hunt_diff *d)
+                              const struct hunt_diff *d, bool beside)
 {
     const double times = 4;
     if (d->how == DIFF_FAILED)
@@ -258,12 +258,26 @@ static enum explained explain(const struct hunt *p, const struct hunt_control *k
     double most = d->how == DIFF_IDS && d->margin > d->by ? d->margin : d->by;
     if (most <= times * k->noise)
         return BY_NOISE;
-    return !p->exact && most <= times * p->rounding ? BY_ROUNDING : COUNTS;
+    if (p->exact)
+        return COUNTS;
+    return most <= times * p->rounding        ? BY_ROUNDING
+           : beside && most <= HUNT_KERNELS ? BY_NEIGHBOURS
+                                              : COUNTS;
+}
+
+static void count(struct hunt *p, enum explained by, const struct hunt_diff *d)
+{
+    double most = d->how == DIFF_IDS && d->margin > d->by ? d->margin : d->by;
+    p->n_noise += by == BY_NOISE;
+    p->n_rounding += by == BY_ROUNDING;
+    p->n_beside += by == BY_NEIGHBOURS;
+    if (by == BY_NEIGHBOURS)
+        p->beside = fmax(p->beside, most);
 }
 
 /* Compares the reply of one ask with its control; *d stays DIFF_NONE where nothing counts. */
-static bool judge(struct hunt *p, int ask, const struct ids_ask *a, struct hunt_diff *d,
-                  struct err *e)
+static bool judge(struct hunt *p, const struct hunt_case *c, int ask, const struct ids_ask *a,
+                  struct hunt_diff *d, struct err *e)
 {
     struct hunt_diff x = {.ask = ask, .token = -1, .was = -1, .is = -1};
     struct hunt_control *k = hunt_control(p, &a->prompt, a->most, e);
@@ -285,9 +299,9 @@ static bool judge(struct hunt *p, int ask, const struct ids_ask *a, struct hunt_
     while (k->n_run < (p->quick ? 1 : 3))
         if (!hunt_control_again(p, k, e))
             return false;
-    enum explained by = explain(p, k, &x);
-    p->n_noise += by == BY_NOISE;
-    p->n_rounding += by == BY_ROUNDING;
+    enum explained by = explain(p, k, &x, hunt_beside(c, ask));
+    if (!p->quick)
+        count(p, by, &x);
     if (by == COUNTS)
         *d = x;
     return true;
@@ -327,7 +341,7 @@ bool hunt_run(struct hunt *p, const struct hunt_case *c, struct hunt_diff *d, st
     for (int i = 0; ok && i < c->n && d->how == DIFF_NONE; i++) {
         a[i].most = c->ask[i].most;
         if (c->ask[i].judged)
-            ok = (c->read ? judge_read : judge)(p, i, &a[i], d, e);
+            ok = c->read ? judge_read(p, i, &a[i], d, e) : judge(p, c, i, &a[i], d, e);
     }
     for (int i = 0; ok && !c->read && !p->quick && i < c->n && d->how == DIFF_NONE; i++)
         if (c->ask[i].judged && c->ask[i].follows < 0)

@@ -63,20 +63,30 @@ enum { CHANGES = 8 };
 static bool is_timed(const struct hunt_case *c)
 {
     for (int i = 0; i < c->n; i++)
-        if (c->ask[i].after_ms || c->ask[i].cancel_ms ||
-            (i && c->ask[i].group == c->ask[i - 1].group))
+        if (c->ask[i].after_ms || c->ask[i].cancel_ms || hunt_beside(c, i))
             return true;
     return false;
 }
 
-/* Whether the case differs, in one of a few runs where the time decides. */
-static bool differs(struct hunt *p, const struct hunt_case *c, struct hunt_diff *d, bool *ok,
-                    struct err *e)
+static bool is_late(const struct hunt *p)
+{
+    return p->until && clock_ns() >= p->until;
+}
+
+/* Whether a difference shows as much as the one that was found: a wrong id stays a wrong id. */
+static bool is_as_good(enum hunt_differs was, enum hunt_differs is)
+{
+    return is == was || (was == DIFF_LOGP && is == DIFF_IDS);
+}
+
+/* Whether the case differs so, in one of a few runs where the time decides. */
+static bool differs(struct hunt *p, const struct hunt_case *c, enum hunt_differs how,
+                    struct hunt_diff *d, bool *ok, struct err *e)
 {
     int tries = is_timed(c) ? TIMED_TRIES : 1;
     for (int i = 0; i < tries && *ok; i++) {
         *ok = hunt_run(p, c, d, e);
-        if (*ok && d->how != DIFF_NONE && (d->how == DIFF_READ) == c->read)
+        if (*ok && is_as_good(how, d->how))
             return true;
     }
     return false;
@@ -91,7 +101,7 @@ static bool try(struct hunt *p, struct hunt_found *f, int i, int k, int *tries, 
     if (!change(&c, i, k, &f->d))
         return false;
     ++*tries;
-    if (!differs(p, &c, &d, ok, e))
+    if (!differs(p, &c, f->d.how, &d, ok, e))
         return false;
     f->c = c;
     f->d = d;
@@ -103,11 +113,12 @@ bool hunt_shrink(struct hunt *p, struct hunt_found *f, struct err *e)
     bool ok = true;
     int tries = 0;
     p->quick = true;
-    for (bool again = true; ok && again && tries < MOST_TRIES;) {
+    for (bool again = true; ok && again && tries < MOST_TRIES && !is_late(p);) {
         again = false;
         for (int k = 0; ok && k < CHANGES; k++)
             for (int i = f->c.n; ok && i-- > 0;) /* those behind the judged one cannot matter */
-                while (ok && i < f->c.n && tries < MOST_TRIES && try(p, f, i, k, &tries, &ok, e))
+                while (ok && i < f->c.n && tries < MOST_TRIES && !is_late(p) &&
+                       try(p, f, i, k, &tries, &ok, e))
                     again = true;
     }
     p->quick = false;
