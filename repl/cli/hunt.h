@@ -106,6 +106,8 @@ struct hunt {
     int n_once;            /* cases that differed once and not again */
     int n_beside;          /* replies that differ beside others by no more than HUNT_KERNELS */
     double beside;         /* the largest of these differences */
+    int n_warm;            /* controls that reused KV all the same */
+    bool no_reset;         /* the server's cache cannot be emptied */
     uint64_t until;        /* clock_ns() when the time is over; 0: never */
     int n_rounding, n_noise, n_refused; /* cases that differ as rounding does; as their controls do;
                                            whose controls fail */

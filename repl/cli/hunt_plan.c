@@ -127,6 +127,14 @@ static void make_prefix(struct maker *m)
         a->fork = max_int(1, shared - (i == 3 ? page : i - 1));
         a->other = m->text + i;
     }
+    /* whole pages and no token more, also where a drafter reuses one token less */
+    int whole = page * (1 + m->round % 3);
+    add(m, 4, whole + 4, false)->most = 2;
+    for (int i = 0; i < 2; i++) {
+        struct hunt_ask *a = add(m, 4, whole + 5, true);
+        a->fork = whole + i;
+        a->other = m->text + 5 + i;
+    }
 }
 
 /* The next message of a conversation: the reply's own cells are found in the cache. */
@@ -229,8 +237,9 @@ static const struct {
 
 bool hunt_beside(const struct hunt_case *c, int i)
 {
-    return (i > 0 && c->ask[i - 1].group == c->ask[i].group) ||
-           (i + 1 < c->n && c->ask[i + 1].group == c->ask[i].group);
+    int group = c->ask[i].group;
+    return (i > 0 && c->ask[i - 1].group == group) ||
+           (i + 1 < c->n && c->ask[i + 1].group == group);
 }
 
 int hunt_kinds(void)

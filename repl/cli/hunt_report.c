@@ -141,6 +141,11 @@ void hunt_print_sum(const struct hunt *p, const struct printer *to)
                   "fails, too", p->n_once, p->n_refused);
         print_end(to);
     }
+    if (p->n_warm) {
+        print_add(to, ST_WARN, "%d{warm_controls} control%s reused KV: the server's cache could "
+                  "not be emptied", p->n_warm, plural(p->n_warm));
+        print_end(to);
+    }
     print_add(to, p->n_found ? ST_BAD : ST_GOOD,
               p->n_found ? "%s{verdict}: %d{n_found} case%s in which a reply is not that of the "
                            "same request alone"

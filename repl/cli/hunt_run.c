@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "repl/cli/kl.h"
 #include "repl/cli/hunt.h"
@@ -65,13 +66,21 @@ static void progress(void *arg)
 }
 
 /* A name that no request before had; where the server does not keep names apart, its cache is
- * emptied instead. */
+ * emptied instead. A server may refuse that while it still ends a request that was cancelled. */
 static void new_arena(struct hunt *p, char name[64])
 {
+    enum { TRIES = 60 };
     char how[200];
+    bool reset = false;
     snprintf(name, 64, "probe-%llx-%d", (unsigned long long)p->begin, ++p->n_arena);
-    if (!ids_has_arenas(p->u))
-        upkeep_reset_cache(p->u, how);
+    if (ids_has_arenas(p->u) || p->no_reset)
+        return;
+    for (int i = 0; i < TRIES && !reset && !stop_asked(&p->stop); i++) {
+        if (i)
+            usleep(50000);
+        reset = upkeep_reset_cache(p->u, how);
+    }
+    p->no_reset = !reset;
 }
 
 static bool answered(struct hunt *p, const struct ids_ask *a, int n, struct err *e)
@@ -134,13 +143,17 @@ static void free_asks(struct ids_ask *a, int n)
 
 static bool send_alone(struct hunt *p, struct ids_ask *a, struct err *e)
 {
+    enum { TRIES = 3 };
     char arena[64];
-    new_arena(p, arena);
-    a->arena = arena;
     a->cold = true;
-    ids_ask_all(p->u, a, 1, &p->stop, progress, NULL);
-    a->arena = NULL;
-    p->n_asked++;
+    for (int i = 0; i < TRIES && (i == 0 || a->cached > 0) && !stop_asked(&p->stop); i++) {
+        new_arena(p, arena);
+        a->arena = arena;
+        ids_ask_all(p->u, a, 1, &p->stop, progress, NULL);
+        a->arena = NULL;
+        p->n_asked++;
+    }
+    p->n_warm += a->cached > 0;
     if (p->log)
         hunt_log_ask(p->log, "alone and cold", a);
     return answered(p, a, 1, e);
