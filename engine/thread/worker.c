@@ -271,7 +271,10 @@ static enum work next_work(struct engine *g, enum work last, struct request *rq)
     g->inbox.working = false;
     while (g->inbox.n == 0 && g->inbox.n_client == 0 && !g->inbox.closing)
         pthread_cond_wait(&g->inbox.filled, &g->inbox.mu);
-    bool jobs = g->inbox.n_client && (g->inbox.n == 0 || last == WORK_REQUEST);
+    /* requests and jobs take turns; but RQ_NEW, by which a server empties its prefix cache, must
+     * not drop the KV of a job that was begun after it */
+    bool fresh = g->inbox.n > 0 && g->inbox.rq[0].kind == RQ_NEW;
+    bool jobs = g->inbox.n_client && (g->inbox.n == 0 || (last == WORK_REQUEST && !fresh));
     enum work work = g->inbox.closing ? WORK_OVER : jobs ? WORK_JOBS : WORK_REQUEST;
     if (work == WORK_REQUEST) {
         *rq = g->inbox.rq[0];
