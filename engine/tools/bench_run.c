@@ -49,7 +49,7 @@ static const struct {
     {"sample", "sampling for T rows"},
     {"step", "one pass of a model behind so many cells"},
     {"verify", "one pass for T rows of a draft tree"},
-    {"draft", "one pass of an EAGLE3 head (draft.step)"},
+    {"draft", "one EAGLE3 pass or DFlash block (draft.step)"},
     {"cycle", "whole cycles; cycle.host: outside the device"},
     {"prefill", "a prompt; prefill.g4b.128k only in full"},
     {"cublas", "CUDA: the products of a prompt by cuBLASLt"},

@@ -18,6 +18,7 @@ static struct base {
     struct model of; /* the loaded target */
 } bases[] = {
     {.word = "Eagle3", .dir = "tests/golden/eagle3-nvidia-b", .target = "tests/golden/llama-b"},
+    {.word = "DFlash", .dir = "tests/golden/dflash-b", .target = "tests/golden/qwen3-b"},
     {.word = "gemma4_assistant", .dir = "tests/golden/gemma4-a-assistant",
      .target = "tests/golden/gemma4-a"},
     {.word = "gemma4_unified_assistant", .dir = "tests/golden/assistant-unified-b",
