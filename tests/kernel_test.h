@@ -115,14 +115,17 @@ UNUSED static double ref_cap(double x, double cap) { return cap > 0 ? cap * tanh
 
 UNUSED static void ref_norm(const double *x, int n, const struct k_norm *norm, double *y)
 {
-    double ss = 0;
+    double ss = 0, mean = 0;
+    for (int i = 0; norm->kind == NORM_LAYER && i < n; i++)
+        mean += x[i] / n;
     for (int i = 0; i < n; i++)
-        ss += x[i] * x[i];
+        ss += (x[i] - mean) * (x[i] - mean);
     double inv = 1 / sqrt(ss / n + (double)norm->eps);
     for (int i = 0; i < n; i++) {
-        double w = norm->kind == NORM_RMS ? weight_at(norm->w, (size_t)i)
+        bool weighted = norm->kind == NORM_RMS || norm->kind == NORM_LAYER;
+        double w = weighted ? weight_at(norm->w, (size_t)i)
                    : norm->kind == NORM_RMS1P ? 1 + weight_at(norm->w, (size_t)i) : 1;
-        y[i] = norm->kind == NORM_NONE ? x[i] : x[i] * inv * w;
+        y[i] = norm->kind == NORM_NONE ? x[i] : (x[i] - mean) * inv * w;
     }
 }
 

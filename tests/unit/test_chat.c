@@ -29,7 +29,9 @@ static const char *const markers[] = {
     "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|think|>",
     "<|im_sep|>", "<|system|>", "<|user|>", "<|assistant|>", "[|system|]", "[|user|]",
     "[|assistant|]", "[|endofturn|]", "<s>", "</s>", "[INST]", "[/INST]", "[SYSTEM_PROMPT]",
-    "[/SYSTEM_PROMPT]",
+    "[/SYSTEM_PROMPT]", "<BOS_TOKEN>", "<|START_OF_TURN_TOKEN|>", "<|END_OF_TURN_TOKEN|>",
+    "<|SYSTEM_TOKEN|>", "<|USER_TOKEN|>", "<|CHATBOT_TOKEN|>", "<|header_start|>",
+    "<|header_end|>", "<|eot|>", "<|eom|>",
 };
 enum { N_MARKERS = sizeof markers / sizeof *markers };
 
@@ -483,6 +485,33 @@ static void test_roles_that_are_markers(void **state)
     assert_int_equal(ids.v[1], '<'); /* the roles are text */
     buf_free(&text);
     ids_free(&ids);
+    chat_close(c);
+}
+
+#define COMMAND(role, text)                                                                        \
+    "<|START_OF_TURN_TOKEN|><|" role "_TOKEN|>" text "<|END_OF_TURN_TOKEN|>"
+#define COMMAND_REPLY "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>"
+#define LLAMA4(role, text) "<|header_start|>" role "<|header_end|>\n\n" text
+
+static void test_formats_of_command_and_llama_4(void **state)
+{
+    (void)state;
+    struct chat *c = open_chat("cohere2", NULL, bytes, NULL);
+    assert_conversations(
+        c, "<BOS_TOKEN>" COMMAND("SYSTEM", "Be brief.") COMMAND("USER", " Hi ")
+           COMMAND("CHATBOT", "Hello") COMMAND("USER", "?") COMMAND_REPLY,
+        "<BOS_TOKEN>" COMMAND("USER", " Hi ") COMMAND("CHATBOT", "Hello") COMMAND("USER", "?")
+        COMMAND_REPLY,
+        "<BOS_TOKEN>" COMMAND("USER", " Hi ") COMMAND_REPLY);
+    chat_close(c);
+    c = open_chat("llama4", NULL, bytes, NULL);
+    assert_string_equal(chat_name(c), "llama-4");
+    assert_conversations(
+        c, "<|begin_of_text|>" LLAMA4("system", "Be brief.<|eot|>") LLAMA4("user", "Hi<|eot|>")
+           LLAMA4("assistant", "Hello<|eot|>") LLAMA4("user", "?<|eot|>") LLAMA4("assistant", ""),
+        "<|begin_of_text|>" LLAMA4("user", "Hi<|eot|>") LLAMA4("assistant", "Hello<|eot|>")
+        LLAMA4("user", "?<|eot|>") LLAMA4("assistant", ""),
+        "<|begin_of_text|>" LLAMA4("user", "Hi<|eot|>") LLAMA4("assistant", ""));
     chat_close(c);
 }
 
@@ -1202,6 +1231,7 @@ int main(void)
         cmocka_unit_test(test_chatml_sends_answers_back_without_thoughts),
         cmocka_unit_test(test_olmo_takes_its_texts_from_the_template),
         cmocka_unit_test(test_roles_that_are_markers),
+        cmocka_unit_test(test_formats_of_command_and_llama_4),
         cmocka_unit_test(test_phi_formats_follow_the_tokenizer_and_the_template),
         cmocka_unit_test(test_a_marker_may_include_the_white_space_behind_it),
         cmocka_unit_test(test_exaone_sends_empty_thoughts_back),

@@ -143,7 +143,7 @@ static void test_normalize_every_kind_and_length(void **state)
     (void)state;
     static const int lengths[] = {1, 7, 16, 31, 32, 33, 48, 63, 256, 1000};
     for (int i = 0; i < 10; i += one_in(4))
-        for (int kind = NORM_NONE; kind <= NORM_PLAIN; kind++)
+        for (int kind = NORM_NONE; kind <= NORM_LAYER; kind++)
             for (int variant = 0; variant < 3; variant++) {
                 int n = lengths[i], rows = 3;
                 struct tensor w = TENSOR(weight_types[variant], 1, n);
@@ -167,6 +167,46 @@ static void test_normalize_every_kind_and_length(void **state)
                 close_to(out, want, nd, 1e-6);
                 free(src), free(dst), free(out), free(want), free(x), free(w.data);
             }
+}
+
+struct gate_case {
+    enum gate_kind gate;
+    int group; /* of rows of 12 */
+    const float *x, *by;
+};
+
+static void run_gate(const void *arg, float *out)
+{
+    const struct gate_case *c = arg;
+    kbuf x = floats(c->x, 60), by = floats(c->by, (size_t)(60 / c->group));
+    T.k->scale(T.d, &(struct k_scale){.rows = 5, .n = 12, .x = x, .by = by, .group = c->group,
+                                      .gate = c->gate, .limit = .6f});
+    take(out, x, 60);
+}
+
+static double ref_gated(double x, double y, enum gate_kind gate)
+{
+    if (gate == GATE_SIGMOID)
+        return x / (1 + exp(-y));
+    if (gate == GATE_SOFTPLUS)
+        return x * log(1 + exp(y));
+    return fmin(x, (double).6f) * fmax(-(double).6f, fmin(y, (double).6f));
+}
+
+static void test_gates_by_element_and_by_head(void **state)
+{
+    (void)state;
+    float *x = rnd_floats(60, 2), *by = rnd_floats(60, 3), out[60];
+    for (int gate = GATE_SIGMOID; gate <= GATE_CLAMP; gate++)
+        for (int group = 1; group <= 12; group *= group == 1 ? 4 : 3) {
+            struct gate_case c = {(enum gate_kind)gate, group, x, by};
+            double want[60];
+            for (int i = 0; i < 60; i++)
+                want[i] = ref_gated(x[i], by[i / group], c.gate);
+            everywhere(run_gate, &c, out, 60);
+            close_to(out, want, 60, 1e-6);
+        }
+    free(x), free(by);
 }
 
 static void run_copies(const void *arg, float *out)
@@ -877,6 +917,7 @@ int main(void)
         cmocka_unit_test(test_normalize_every_kind_and_length),
         cmocka_unit_test(test_rows_and_scale_touch_exactly_their_rows),
         cmocka_unit_test(test_rows_far_into_the_context_get_a_factor),
+        cmocka_unit_test(test_gates_by_element_and_by_head),
         cmocka_unit_test(test_gather_is_its_parts),
         cmocka_unit_test(test_linear_every_option_and_ragged_shape),
         cmocka_unit_test(test_linear_rows_do_not_depend_on_their_neighbours),

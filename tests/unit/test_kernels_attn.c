@@ -465,6 +465,10 @@ struct moe_case {
     struct tensor router, router_b, router_in, expert_scale;
     struct tensor gate_up, gate_up_s, gate_up_b, down, down_s, down_b;
     bool bias, add, scaled, all;
+    enum router_kind by_sigmoid; /* or ROUTER_CHOSEN */
+    struct tensor choice_b;
+    float cap;
+    bool weigh_input;
 };
 
 static void moe_on(const struct moe_case *c, const float *src, const float *old, int rows,
@@ -477,8 +481,9 @@ static void moe_on(const struct moe_case *c, const float *src, const float *old,
         .rows = rows, .in = c->in, .ffn = c->ffn, .n_expert = c->n_expert, .top_k = c->top_k,
         .src = floats(src, n), .pre = c->pre, .router_norm = c->router_norm,
         .router_in = c->scaled ? &c->router_in : NULL, .router_scale = c->scaled ? .3f : 1,
-        .router = &c->router, .router_b = c->bias ? &c->router_b : NULL, .router_kind = c->all
-                      ? ROUTER_ALL : ROUTER_CHOSEN,
+        .router = &c->router, .router_b = c->bias ? &c->router_b : NULL,
+        .router_kind = c->all ? ROUTER_ALL : c->by_sigmoid, .router_cap = c->cap,
+        .choice_b = c->choice_b.data ? &c->choice_b : NULL, .weigh_input = c->weigh_input,
         .expert_scale = c->scaled ? &c->expert_scale : NULL, .weight_scale = c->all ? .7f : 0,
         .layout = c->layout,
         .gate_up = &c->gate_up, .gate_up_s = mx ? &c->gate_up_s : NULL,
@@ -535,7 +540,7 @@ static double expert_act(const struct moe_case *c, double g, double u)
     return (u + 1) * g / (1 + exp(-1.702 * g));
 }
 
-static void ref_expert(const struct moe_case *c, const double *x, int e, double *y)
+static void ref_expert(const struct moe_case *c, const double *x, int e, double in, double *y)
 {
     double h[512];
     int f = c->ffn;
@@ -548,7 +553,7 @@ static void ref_expert(const struct moe_case *c, const double *x, int e, double 
             for (int k = 0; k < c->in; k++)
                 v[j] += x[k] * expert_at(c, false, e, at[j], k, 2 * f, c->in);
         }
-        h[i] = expert_act(c, v[0], v[1]);
+        h[i] = expert_act(c, in * v[0], in * v[1]);
     }
     for (int o = 0; o < c->in; o++) {
         y[o] = c->bias ? weight_at(&c->down_b, (size_t)(e * c->in + o)) : 0;
@@ -559,7 +564,8 @@ static void ref_expert(const struct moe_case *c, const double *x, int e, double 
 
 static void ref_moe_row(const struct moe_case *c, int r, double *want, float *chosen)
 {
-    double x[512], rx[512], y[512], sum[512] = {0}, logit[64], total = 0, best = 0;
+    double x[512], rx[512], y[512], sum[512] = {0}, logit[64], choice[64], total = 0, best = 0;
+    const bool sigmoids = c->by_sigmoid != ROUTER_CHOSEN;
     bool taken[64] = {false};
     double *raw = widened(c->src + r * c->in, (size_t)c->in);
     ref_norm(raw, c->in, &c->pre, x);
@@ -570,27 +576,34 @@ static void ref_moe_row(const struct moe_case *c, int r, double *want, float *ch
         logit[e] = c->bias ? weight_at(&c->router_b, (size_t)e) : 0;
         for (int i = 0; i < c->in; i++)
             logit[e] += rx[i] * weight_at(&c->router, (size_t)(e * c->in + i));
+        choice[e] = sigmoids ? 1 / (1 + exp(-ref_cap(logit[e], (double)c->cap))) : logit[e];
+        choice[e] += c->choice_b.data ? weight_at(&c->choice_b, (size_t)e) : 0;
     }
     int ids[64];
     for (int k = 0; k < c->top_k; k++) {
         int b = -1;
         for (int e = 0; e < c->n_expert; e++)
-            if (!taken[e] && (b < 0 || logit[e] > logit[b]))
+            if (!taken[e] && (b < 0 || choice[e] > choice[b]))
                 b = e;
         taken[ids[k] = b] = true;
         best = logit[ids[0]];
-        total += exp(logit[b] - best);
+        total += sigmoids ? 1 / (1 + exp(-ref_cap(logit[b], (double)c->cap)))
+                          : exp(logit[b] - best);
         chosen[k] = (float)b;
     }
     for (int e = 0; c->all && e < c->n_expert; e++)
         total += taken[e] ? 0 : exp(logit[e] - best);
     for (int k = 0; k < c->top_k; k++) {
         double w = exp(logit[ids[k]] - best) / total;
+        if (sigmoids)
+            w = 1 / (1 + exp(-ref_cap(logit[ids[k]], (double)c->cap)));
+        if (c->by_sigmoid == ROUTER_SIGMOID)
+            w /= total;
         w *= c->scaled ? weight_at(&c->expert_scale, (size_t)ids[k]) : 1;
         w *= c->all ? (double).7f : 1;
-        ref_expert(c, x, ids[k], y);
+        ref_expert(c, x, ids[k], c->weigh_input ? w : 1, y);
         for (int i = 0; i < c->in; i++)
-            sum[i] += w * y[i];
+            sum[i] += (c->weigh_input ? 1 : w) * y[i];
     }
     ref_norm(sum, c->in, &c->post, want);
     for (int i = 0; i < c->in; i++)
@@ -642,10 +655,24 @@ static struct moe_case moe_case_of(int i, struct tensor *norm)
 static void moe_case_free(struct moe_case *c)
 {
     struct tensor *all[] = {&c->router, &c->router_b, &c->router_in, &c->expert_scale, &c->gate_up,
-                            &c->gate_up_s, &c->gate_up_b, &c->down, &c->down_s, &c->down_b};
+                            &c->gate_up_s, &c->gate_up_b, &c->down, &c->down_s, &c->down_b,
+                            &c->choice_b};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]->data);
     free((float *)c->src), free((float *)c->dst);
+}
+
+static void check_moe(const struct moe_case *c)
+{
+    size_t n = (size_t)(c->rows * c->in), pairs = (size_t)(c->rows * c->top_k);
+    float *out = rnd_floats(n + pairs, 1), *chosen = rnd_floats(pairs, 1);
+    double *want = xmalloc(n * sizeof *want);
+    for (int r = 0; r < c->rows; r++)
+        ref_moe_row(c, r, want + r * c->in, chosen + r * c->top_k);
+    everywhere(run_moe, c, out, n + pairs);
+    same_bits(out + n, chosen, pairs, "chosen experts");
+    close_to(out, want, n, TOL);
+    free(out), free(chosen), free(want);
 }
 
 static void test_moe_every_layout(void **state)
@@ -654,15 +681,27 @@ static void test_moe_every_layout(void **state)
     for (int i = 0; i < 24; i += one_in(5)) {
         struct tensor norm;
         struct moe_case c = moe_case_of(i, &norm);
-        size_t n = (size_t)(c.rows * c.in), pairs = (size_t)(c.rows * c.top_k);
-        float *out = rnd_floats(n + pairs, 1), *chosen = rnd_floats(pairs, 1);
-        double *want = xmalloc(n * sizeof *want);
-        for (int r = 0; r < c.rows; r++)
-            ref_moe_row(&c, r, want + r * c.in, chosen + r * c.top_k);
-        everywhere(run_moe, &c, out, n + pairs);
-        same_bits(out + n, chosen, pairs, "chosen experts");
-        close_to(out, want, n, TOL);
-        free(out), free(chosen), free(want), free(norm.data);
+        check_moe(&c);
+        free(norm.data);
+        moe_case_free(&c);
+    }
+}
+
+/* Sigmoids as weights, a bias for the choice only, a soft-cap, weights of the inputs. */
+static void test_moe_by_sigmoids(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 24; i += one_in(5)) {
+        struct tensor norm;
+        struct moe_case c = moe_case_of(i, &norm);
+        c.all = false;
+        c.by_sigmoid = i % 2 ? ROUTER_SIGMOID : ROUTER_RAW;
+        c.cap = i % 3 ? 1.5f : 0;
+        c.weigh_input = c.layout != EXPERT_MXFP4 && !c.bias;
+        if (i % 4)
+            c.choice_b = TENSOR(i % 8 < 4 ? DT_F32 : DT_BF16, .5f, c.n_expert);
+        check_moe(&c);
+        free(norm.data);
         moe_case_free(&c);
     }
 }
@@ -711,6 +750,7 @@ int main(void)
         cmocka_unit_test(test_move_reads_every_source_first),
         cmocka_unit_test(test_moves_of_many_layers),
         cmocka_unit_test(test_moe_every_layout),
+        cmocka_unit_test(test_moe_by_sigmoids),
         cmocka_unit_test(test_moe_layouts_agree),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
