@@ -44,6 +44,12 @@ struct mock_oracle {
     int n;
 };
 
+/* W < 0: chunks of -W keys. */
+static inline bool mock_sees(int W, int query, int key)
+{
+    return W < 0 ? query / -W == key / -W : !W || query - key < W;
+}
+
 /* Takes the next token in and says which one follows. */
 static inline int32_t mock_next(struct mock_oracle *o, int32_t token)
 {
@@ -53,7 +59,7 @@ static inline int32_t mock_next(struct mock_oracle *o, int32_t token)
         uint64_t h = x;
         o->key[l][p] = x;
         for (int k = 0; k <= p; k++)
-            if (!o->window[l] || p - k < o->window[l])
+            if (mock_sees(o->window[l], p, k))
                 h = mock_see(h, o->key[l][k], k);
         x = mock_join(x, h);
         x = mock_join(x, (mix64(x) & ~UINT64_C(255)) | (x & 255));

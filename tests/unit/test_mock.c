@@ -26,7 +26,7 @@ struct setup {
                     DFlash (6: with a window) */
     int swa;                              /* 0: the least that suffices, 1: twice that, 2: full */
     struct tree_shape shape;
-    bool strict;
+    bool strict, chunked; /* chunked: chunks of `window` keys in place of the window */
 };
 
 static void random_setup(struct setup *s)
@@ -39,6 +39,7 @@ static void random_setup(struct setup *s)
     s->swa = below(3);
     s->shape = (struct tree_shape){1 + below(5), PICK(1, 4, 8), 2 + below(20)};
     s->strict = below(4) == 0;
+    s->chunked = s->drafter != 3 && below(4) == 0;
 }
 
 static struct runtime_shape runtime_of(const struct setup *s)
@@ -104,7 +105,7 @@ static void start(struct runtime *runtime, struct run *r, const struct setup *s,
     r->prompt = tok->n;
     r->want = tok->n + 8 + below(40);
     for (int l = 0; l < MOCK_LAYERS; l++)
-        r->oracle.window[l] = l == 1 ? 0 : s->window;
+        r->oracle.window[l] = l == 1 ? 0 : s->chunked ? -s->window : s->window;
     prompt(runtime, r, s);
     lane_park(runtime, &r->lane);
 }
@@ -159,6 +160,7 @@ static void one_configuration(struct mock *m, int config)
     struct ids tok[3];
     random_setup(&s);
     m->m.cfg.window = m->layer[0].window = m->layer[2].window = s.window;
+    m->m.cfg.chunked = s.chunked;
     if (s.drafter == 4)
         m->d = (struct draft){.kind = "ngram"};
     else if (s.drafter == 3)
