@@ -109,6 +109,10 @@ ifeq ($(MODE),fuzz)
   $(B)/kernels/cpu/%.o: CFLAGS += -fno-sanitize=all -O1
   $(B)/kernels/base.o $(B)/kernels/utf8.o $(B)/repl/text/text.o $(B)/tests/fuzz/%.o: CFLAGS += -fno-sanitize-coverage=trace-cmp
 endif
+ifeq ($(MODE),debug)
+  # at -O3, with a check at each access of unrolled loops, gcc takes several minutes for a file
+  $(B)/kernels/cpu/avx2.o $(B)/kernels/cpu/avx512.o: CFLAGS += -O1
+endif
 ifeq ($(MODE),tsan)
   # these loops are a hundred times slower instrumented; scalar.o, compiled from the same source, is instrumented
   $(B)/kernels/cpu/avx2.o $(B)/kernels/cpu/avx512.o: CFLAGS += -fno-sanitize=thread

@@ -14,6 +14,14 @@ for file in README.md repl/README.md history/README.md engine/README.md tests/RE
 done
 [ $parts -ge 2 ] && grep -q '^\.\\" make docs: aerie help commands' repl/share/aerie.1 && grep -q '^<!-- make docs: aerie help commands' repl/README.md
 result "README and manual have the program's command table ($parts generated parts)" $?
+# The page of formats has a row for each checkpoint, type and format that the tests go through.
+rows() { # as many lines of the page as the test has cases
+    sed -nE '/^\} cases\[\]/,/^\};/s/^    \{"([a-z0-9-]+)", .*/\1/p' tests/unit/test_gguf_models.c
+    cut -d' ' -f1 tests/golden/packed.txt
+    sed -nE '/^\} formats\[\]/,/^\};/s/^    \{"([^"]+)",.*/\1/p' tests/unit/test_coded.c
+}
+while read -r row; do grep -q "^| ${row}[ ,]" tests/FORMATS.md || echo "$row"; done < <(rows) >"$T/out"
+[ "$(rows | wc -l)" -gt 40 ] && [ ! -s "$T/out" ]; result "tests/FORMATS.md has what tests/formats.sh would print: $(wc -w <"$T/out") rows are missing" $?
 # Figures say of which weights they are: the head of each table, and the first line of text about another engine.
 figures() { sed -n '/^## Figures/,$p' "$1"; }
 unnamed() { # FILE: the first lines of tables and of comparisons below "Figures" that name no weights

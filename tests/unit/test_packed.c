@@ -53,6 +53,24 @@ static uint8_t *golden_blocks(enum dtype t, int number)
     return b;
 }
 
+/* Says how much of a weight the rounding to bf16 takes; not of those near the smallest bf16. */
+static void tell_rounding(const char *name, const float *y, const uint16_t *h)
+{
+    double squares = 0, most = 0;
+    int n = 0;
+    for (int i = 0; i < GOLDEN; i++) {
+        if (fabsf(y[i]) < 0x1p-100f)
+            continue;
+        double off = fabs((double)bf16_to_f32(h[i]) / (double)y[i] - 1);
+        squares += off * off;
+        most = off > most ? off : most;
+        n++;
+    }
+    print_message("# %s: %d weights, rounding to bf16: rms %.2e, at most %.2e of a weight\n", name,
+                  n, sqrt(squares / n), most);
+    assert_true(most <= 0x1p-8);
+}
+
 static void test_values_are_those_of_gguf(void **state)
 {
     (void)state;
@@ -80,6 +98,7 @@ static void test_values_are_those_of_gguf(void **state)
             fail_msg("%s: bf16 values differ", name);
         for (int i = 0; i < GOLDEN; i++)
             assert_true(isfinite(y[i]) && (h[i] & 0x7f80) != 0x7f80);
+        tell_rounding(name, y, h);
         free(b);
         seen++;
     }
