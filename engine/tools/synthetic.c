@@ -2,6 +2,10 @@
  * as it decides a shape or a switch; the families' own readers turn them into models. */
 #include "engine/tools/synthetic.h"
 
+#include "kernels/ascii.h"
+#include "kernels/packed.h"
+
+#include <stdio.h>
 #include <string.h>
 
 #define GPT_OSS(hidden, layers, experts, heads, kv, vocab)                                         \
@@ -49,31 +53,83 @@ static const struct {
 };
 enum { N_KNOWN = sizeof known / sizeof *known, DRAFT_VOCAB = 32000 };
 
-static int find(const char *name, struct err *e)
+/* The packed type of that name; DT_NONE: there is none. */
+static enum dtype packed_named(const char *name)
 {
-    for (int i = 0; i < N_KNOWN; i++)
-        if (!strcmp(known[i].name, name))
+    for (enum dtype t = DT_Q8_0; t <= DT_NVFP4; t++)
+        if (ascii_same(name, dtype_name(t)))
+            return t;
+    return DT_NONE;
+}
+
+/* *type: what follows a colon, or DT_BF16. */
+static int find(const char *name, enum dtype *type, struct err *e)
+{
+    size_t n = strcspn(name, ":");
+    *type = name[n] ? packed_named(name + n + 1) : DT_BF16;
+    for (int i = 0; i < N_KNOWN && *type; i++)
+        if (strlen(known[i].name) == n && !strncmp(known[i].name, name, n))
             return i;
     err_set(e, ERR_USAGE, "there is no synthetic model \"%.60s\"; expected one of gpt-oss-20b, "
             "gpt-oss-120b, gemma-3-270m, gemma-3-1b, gemma-3-4b, gemma-3-27b, gemma-4-E4B, "
-            "small-moe-32, small-moe-128", name);
+            "small-moe-32, small-moe-128, maybe with a packed type, as in gemma-3-27b:Q4_0", name);
     return -1;
+}
+
+/* ---- packed matrices ------------------------------------------------------------------------ */
+
+struct packing {
+    enum dtype type;
+    size_t saved; /* bytes */
+};
+
+/* Turns a matrix of bf16 into one of a packed type, if its rows are whole blocks. */
+static bool pack_matrix(struct tensor *t, void *arg, struct err *e)
+{
+    struct packing *p = arg;
+    size_t before = t->bytes;
+    (void)e;
+    if (t->type != DT_BF16 || t->n_dim != 2 || t->by_row || !before ||
+        t->dim[1] % packed_format(p->type)->elements)
+        return true;
+    t->type = p->type;
+    t->bytes = (size_t)t->dim[0] * dtype_bytes(p->type, (size_t)t->dim[1]);
+    p->saved += before - t->bytes;
+    return true;
+}
+
+/* Packs a model's matrices; *brief, its name in benchmarks, gets the type's. */
+static void pack(struct model *m, enum dtype type, const char **brief)
+{
+    static char name[40]; /* a program makes up one model */
+    struct packing p = {.type = type};
+    bool tied = m->cfg.tied;
+    model_each(m, pack_matrix, &p, NULL);
+    if (tied)
+        m->head = m->embed;
+    m->bytes -= p.saved;
+    snprintf(name, sizeof name, "%s.%s", *brief, dtype_name(type));
+    *brief = name;
 }
 
 bool synthetic_known(const char *name, struct err *e)
 {
-    return find(name, e) >= 0;
+    enum dtype type;
+    return find(name, &type, e) >= 0;
 }
 
 bool synthetic_open(struct model *m, struct draft *d, const char *name, const char **brief,
                     struct err *e)
 {
-    int i = find(name, e);
+    enum dtype type;
+    int i = find(name, &type, e);
     if (i < 0)
         return false;
     *brief = known[i].brief;
     if (!model_shaped(m, known[i].config, e))
         return false;
+    if (type != DT_BF16)
+        pack(m, type, brief);
     int ffn = known[i].draft_ffn ? known[i].draft_ffn : m->layer[0].ffn;
     if (draft_shaped(d, m, ffn, min_int(DRAFT_VOCAB, m->cfg.vocab), e))
         return true;

@@ -107,7 +107,7 @@ static const struct published {
 } published[] = {
     {"gpt-oss-20b", 13.76e9}, {"gpt-oss-120b", 65.25e9}, {"gemma-3-270m", 0.536e9},
     {"gemma-3-1b", 2.0e9},    {"gemma-3-4b", 7.76e9},    {"gemma-3-27b", 54.0e9},
-    {"gemma-4-E4B", 15.0e9},
+    {"gemma-4-E4B", 15.0e9},  {"gemma-3-27b:Q4_0", 15.19e9}, {"gemma-3-27b:q8_0", 28.7e9},
 };
 
 static void test_shapes_add_up(void **state)
@@ -139,6 +139,8 @@ static void test_unknown_name(void **state)
     assert_false(synthetic_open(&m, &d, "gpt-1", &brief, &e));
     assert_int_equal(e.kind, ERR_USAGE);
     assert_non_null(strstr(e.msg, "gpt-oss-120b"));
+    assert_false(synthetic_open(&m, &d, "gemma-3-27b:Q4", &brief, &e));
+    assert_false(synthetic_open(&m, &d, "gemma-3-27:Q4_0", &brief, &e));
 }
 
 /* A config small enough for a moment: the same family code, all of gpt-oss's switches. */
