@@ -152,7 +152,8 @@ struct k_glu {
     const struct tensor *gate, *up; /* (ffn, in) */
     enum act_kind act;
     bool packed; /* the only reader of dst is a linear with the same flag whose weights have the
-                    type of gate and up: the device may store dst in its packed activation layout */
+                    type of gate and up, or all of them are bf16 or packed (dtype_as_bf16()): the
+                    device may store dst in its packed activation layout */
     kbuf dst; /* (rows, ffn) */
 };
 
@@ -191,7 +192,7 @@ struct k_attn {
     kbuf q; /* (rows, n_head, head_dim) */
     struct k_cells cells;
     const struct k_table *table;
-    bool packed; /* as glu()'s, for a linear whose weights are bf16 */
+    bool packed; /* as glu()'s, for a linear whose weights are bf16 or packed */
     kbuf dst; /* (rows, n_head, head_dim) */
     kbuf lse; /* (rows, n_head) or absent */
 };
@@ -285,8 +286,8 @@ struct k_part {
     kbuf dst; /* (rows, width) */
     int width, at;
     bool packed; /* the only reader of dst is a linear or qkv with the same flag whose weights are
-                    bf16: the device may store dst in its packed activation layout. All parts of a
-                    row have the same flag */
+                    bf16 or packed: the device may store dst in its packed activation layout. All
+                    parts of a row have the same flag */
 };
 struct k_gather {
     int rows, n_parts;
@@ -531,8 +532,10 @@ struct kernels {
     /* Moves t->data to device memory, in the layout that this backend prefers; the host copy may be
      * freed afterwards unless t->data still points to it (the CPU uses it in place). A tensor with
      * t->quantize (bf16 of two dimensions) is quantized to FP8 during the upload, and every
-     * operation sees the rounded weights (fp8.h). CUDA reads no packed weights yet: such a tensor
-     * becomes the bf16 tensor with its values, of four times the bytes of a 4-bit one. False and
+     * operation sees the rounded weights (fp8.h). A packed tensor stays packed if the backend reads
+     * its type; otherwise t becomes the bf16 tensor with its values, of four times the bytes of a
+     * 4-bit one: on CUDA, types and GPUs of which packs_on() (cuda/route.c) says so, and experts
+     * and tables of single rows. False and
      * *e: out of memory, or a weight is not finite. */
     bool (*upload)(struct kdev *d, struct tensor *t, struct err *e);
     /* Bytes of device memory that upload() or synthesize() would allocate for t; 0: none, or t is
@@ -593,7 +596,7 @@ struct kernels {
     /* Like upload() for a tensor without data: random weights of standard deviation `scale` (0: all
      * weights are 1) are generated on the device, the same values on every device. MXFP4 scales (U8
      * of three dimensions) are chosen so that the decoded weights have that deviation. Packed
-     * weights: packed_random(); on the CPU only. */
+     * weights: packed_random(). */
     bool (*synthesize)(struct kdev *d, struct tensor *t, uint64_t seed, float scale,
                        struct err *e);
     /* Reads src once, and with dst present copies it there. */

@@ -26,6 +26,12 @@ static inline bool dtype_packed(enum dtype t)
     return t >= DT_Q8_0 && t <= DT_NVFP4;
 }
 
+/* Whether products take the weights of a type as bf16 numbers: bf16 itself, and packed types. */
+static inline bool dtype_as_bf16(enum dtype t)
+{
+    return t == DT_BF16 || dtype_packed(t);
+}
+
 struct packed_format {
     int elements, bytes; /* of a block */
     int scale[2];        /* offsets of the f16 scales d and dmin (or m); -1: none */

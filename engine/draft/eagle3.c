@@ -9,6 +9,8 @@
  */
 #include "engine/draft/layers.h"
 
+#include "kernels/packed.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -62,7 +64,7 @@ static void close_eagle3(struct head *base)
 /* Whether a linear with these weights reads packed activation rows (kernels.h). */
 static bool packs(const struct tensor *w)
 {
-    return w->type == DT_BF16;
+    return dtype_as_bf16(w->type);
 }
 static bool packs_fc(const struct draft *w)
 {

@@ -1,6 +1,8 @@
 /* forward.c - see forward.h. */
 #include "engine/run/probe_pass.h"
 
+#include "kernels/packed.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -191,7 +193,7 @@ static void tap(struct net *n, const struct taps *t, int boundary, int rows, int
                                                   .dst = to});
 }
 
-static bool is_bf16(const struct tensor *t) { return !t->data || t->type == DT_BF16; }
+static bool is_bf16(const struct tensor *t) { return !t->data || dtype_as_bf16(t->type); }
 
 /* Whether embed() stores y, the first layer's normalised input. Layer norms and norms of the
  * embedding itself are operations of their own. */
@@ -251,7 +253,7 @@ static void embed(struct net *n, const struct k_plan *kp, int rows)
 /* Whether attention may store its output as packed activation rows, for the product with Wo. */
 static bool output_packed(const struct k_plan *kp, const struct layer *w)
 {
-    return !kp->two_parts && w->wo.type == DT_BF16 && !w->wgate.data;
+    return !kp->two_parts && dtype_as_bf16(w->wo.type) && !w->wgate.data;
 }
 
 /* Rows that operations read, and how they normalise them. */
@@ -366,7 +368,9 @@ static void gate_output(struct net *n, const struct layer *w, int rows, const st
 
 static bool dense_packed(const struct layer *w)
 {
-    return w->gate.type == w->up.type && w->up.type == w->down.type && w->dense_limit == 0;
+    const bool same = w->gate.type == w->up.type && w->up.type == w->down.type,
+               bf16 = is_bf16(&w->gate) && is_bf16(&w->up) && is_bf16(&w->down);
+    return (same || bf16) && w->dense_limit == 0;
 }
 
 /* h = act(gate norm(x)) clamped * up norm(x) clamped */

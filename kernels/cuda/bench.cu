@@ -6,6 +6,7 @@
  * the same on the CPU (kernels/cpu/bench.c).
  */
 #include "kernels/cuda/base/barrier.cuh"
+#include "kernels/cuda/base/panel.cuh"
 
 /* ---- synthetic weights ---------------------------------------------------------------------- */
 
@@ -50,10 +51,55 @@ __global__ void make_bytes(uint8_t *dst, size_t n, uint64_t seed, int exponent)
     }
 }
 
+/* packed_random(), a thread a block. like: a block of the same type and scale, of which the scales
+ * are taken. */
+enum { SCALE_BYTES = 4 };
+struct block_scales {
+    int at[SCALE_BYTES]; /* offsets in a block; -1: none */
+    uint8_t byte[SCALE_BYTES];
+};
+__global__ void make_blocks(uint8_t *dst, size_t n, uint64_t seed, int bytes,
+                            const __grid_constant__ struct block_scales s)
+{
+    const size_t stride = (size_t)gridDim.x * blockDim.x;
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride) {
+        uint8_t *b = dst + i * (size_t)bytes;
+        uint64_t word = 0;
+        for (int j = 0; j < bytes; j++, word >>= 8) {
+            if (j % 8 == 0)
+                word = mix64_device(seed + i * 32 + (size_t)j / 8);
+            b[j] = (uint8_t)word;
+        }
+        for (int j = 0; j < SCALE_BYTES; j++)
+            if (s.at[j] >= 0)
+                b[s.at[j]] = s.byte[j];
+    }
+}
+
+static struct block_scales scales_of(enum dtype t, uint64_t seed, float scale)
+{
+    const struct packed_format *f = packed_format(t);
+    uint8_t block[PACKED_BLOCK];
+    struct block_scales s = {{-1, -1, -1, -1}, {}};
+    packed_random(t, seed, scale, 0, 1, block);
+    for (int j = 0; j < SCALE_BYTES; j++) {
+        const bool own = t == DT_NVFP4 || (t == DT_MXFP4 && j < 1); /* not f16 */
+        s.at[j] = own ? j : f->scale[j / 2] < 0 ? -1 : f->scale[j / 2] + j % 2;
+        s.byte[j] = s.at[j] < 0 ? 0 : block[s.at[j]];
+    }
+    return s;
+}
+
 static void fill_synthetic(struct kdev *d, const struct tensor *t, void *dst, uint64_t seed,
                            float scale)
 {
     dim3 grid((unsigned)d->gpu.n_sm * 8);
+    if (dtype_packed(t->type)) {
+        const int bytes = packed_format(t->type)->bytes;
+        make_blocks<<<grid, 256, 0, d->stream>>>((uint8_t *)dst, t->bytes / (size_t)bytes, seed,
+                                                 bytes, scales_of(t->type, seed, scale));
+        return;
+    }
     size_t n = t->bytes / dtype_size(t->type);
     float step = synthetic_step(scale);
     if (t->type == DT_U8)
@@ -67,10 +113,29 @@ static void fill_synthetic(struct kdev *d, const struct tensor *t, void *dst, ui
         make_floats<<<grid, 256, 0, d->stream>>>((float *)dst, n, seed, step);
 }
 
+/* A packed tensor that becomes bf16 is made where upload() unpacks it: on the host. */
+static bool synthesize_unpacked(struct kdev *d, struct tensor *t, uint64_t seed, float scale,
+                                struct err *e)
+{
+    const size_t bytes = (size_t)packed_format(t->type)->bytes;
+    void *host = malloc(t->bytes);
+    if (!host)
+        return err_set(e, ERR_MODEL, "out of memory: %s needs %zu bytes", t->name, t->bytes);
+    packed_random(t->type, seed, scale, 0, t->bytes / bytes, host);
+    t->data = host;
+    const bool ok = cuda_upload(d, t, e);
+    free(host);
+    if (!ok)
+        t->data = NULL;
+    return ok;
+}
+
 bool cuda_synthesize(struct kdev *d, struct tensor *t, uint64_t seed, float scale, struct err *e)
 {
     CHECK(!t->data && (t->type == DT_U8 || t->type == DT_BF16 || t->type == DT_F16 ||
-                       t->type == DT_F32));
+                       t->type == DT_F32 || dtype_packed(t->type)));
+    if (dtype_packed(t->type) && !cuda_stays_packed(d, t))
+        return synthesize_unpacked(d, t, seed, scale, e);
     kbuf raw = cuda_alloc(d, t->bytes, t->name, e);
     if (!raw.p)
         return false;

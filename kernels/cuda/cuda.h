@@ -1,15 +1,18 @@
 /* cuda.h - what the files of the CUDA backend share; nothing outside kernels/ includes it.
  *
  * Layout on the device. Vectors keep the checkpoint's layout. Matrices of bf16 are stored in
- * panels, in the order in which blocks read them (base/panel.cuh). Other float matrices, and those
- * of which single rows are read, keep their rows, padded with zeros to a multiple of 32 elements so
- * that every row can be read 16 bytes at a time. MXFP4 rows are padded to a multiple of four blocks
- * and stored in tiles of 16 rows with re-ordered bits (mem.cu). An activation enters the tensor
- * cores as one 16-bit number or as the sum of two (its terms; dense/product.cuh).
+ * panels, in the order in which blocks read them (base/panel.cuh), and so are matrices packed in
+ * blocks of some types (dense/packed.cuh; other types become bf16, packs_on()). Other float
+ * matrices, and those of which single rows are read, keep their rows, padded with zeros to a
+ * multiple of 32 elements so that every row can be read 16 bytes at a time. MXFP4 rows are padded
+ * to a multiple of four blocks and stored in tiles of 16 rows with re-ordered bits (mem.cu). An
+ * activation enters the tensor cores as one 16-bit number or as the sum of two (its terms;
+ * dense/product.cuh).
  *
  * Products by number of rows. Decode rows (up to MAX_DECODE_ROWS), verify rows (up to
  * MAX_VERIFY_ROWS) and prefill rows (more) have a kernel each: dense/decode.cu, verify.cu and
- * prefill.cu. Without wgmma, and for verify rows of two terms, the tile kernel (dense/tile.cu)
+ * prefill.cu; verify and prefill rows take packed weights unpacked to scratch. Without wgmma, and
+ * for verify rows of two terms, the tile kernel (dense/tile.cu)
  * takes the place of the other two. A row's bits do not depend on the kernel.
  *
  * One stream for all devices of a process on a GPU (stream.cu). Where the device has programmatic
@@ -171,6 +174,7 @@ struct kdev {
     float *fresh_pool; /* K, then V: (MAX_FRESH_ROWS, MAX_FRESH_WIDTH) each; a row's slot is its
                           number */
     int32_t *fresh_slots; /* (MAX_FRESH_ROWS): 0, 1, 2, ... */
+    bool serial; /* the next kernel reads before its own wait what the last one writes: no PDL */
 #ifdef STRESS
     struct tally *recorded; /* the kernels of the graph being recorded (cuda_count()) */
 #endif
@@ -340,7 +344,8 @@ void cuda_launch(struct kdev *d, void (*kernel)(Params...), dim3 grid, dim3 bloc
     c.dynamicSmemBytes = shared;
     c.stream = d->stream;
     c.attrs = attr;
-    c.numAttrs = d->has_pdl ? 2 : 1;
+    c.numAttrs = d->has_pdl && !d->serial ? 2 : 1;
+    d->serial = false;
     cuda_allow_shared(d, (const void *)kernel, shared);
     if (cuda_ok(d, cudaLaunchKernelEx(&c, kernel, (Params)args...)))
         cuda_count(d, (const void *)kernel);

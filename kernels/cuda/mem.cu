@@ -24,6 +24,7 @@
  */
 #include "kernels/cuda/moe/experts.cuh"
 #include "kernels/cuda/dense/fp8.cuh"
+#include "kernels/cuda/dense/packed.cuh"
 
 /* ---- buffers -------------------------------------------------------------------------------- */
 
@@ -347,10 +348,10 @@ __global__ void repack_panels(const uint16_t *src, int rows, int k,
                v, UNIT_BYTES);
 }
 
-/* Device bytes of a panel: of bf16, or of FP8 if the matrix is quantized. */
-static size_t stored_bytes(const struct panels &p, const struct tensor *t)
+/* Device bytes of a panel. */
+static size_t panel_bytes_of(const struct panels &p, const struct tensor *t)
 {
-    return t->quantize ? fp8_panel_bytes(p) : panel_bytes(p);
+    return stored_bytes(p, t->quantize ? (int)STORED_FP8 : (int)t->type);
 }
 
 /* Some successive panels of a matrix, as many as fit into the arena as the checkpoint has them. */
@@ -361,7 +362,7 @@ struct panel_rows {
 };
 static struct panel_rows panel_rows_from(const struct panels &p, const struct tensor *t, int panel)
 {
-    const size_t row = (size_t)t->dim[1] * sizeof(uint16_t);
+    const size_t row = dtype_bytes(t->type, (size_t)t->dim[1]);
     const size_t fit = ((size_t)ARENA_BYTES - 256) / (row * (size_t)p.rows);
     struct panel_rows r = {panel, min_int((int)fit, p.n - panel), 0, 0, 0};
     const int first = panel * p.rows;
@@ -405,12 +406,14 @@ static bool find_unit(struct kdev *d, struct tensor *t, const struct panels &p, 
 static bool upload_panels(struct kdev *d, struct tensor *t, struct err *e)
 {
     const struct panels p = cuda_panels(d, t);
-    const size_t each = stored_bytes(p, t);
+    const size_t each = panel_bytes_of(p, t);
+    const bool packed = dtype_packed(t->type);
     bool there = false;
     uint8_t *to = (uint8_t *)alloc_weights(d, (size_t)p.n * each, t, e);
     if (!to || (t->quantize && !find_unit(d, t, p, &there, e)))
         return false;
-    cudaError_t rc = cudaSuccess;
+    cudaError_t rc =
+        packed ? cudaMemsetAsync(to, 0, (size_t)p.n * each, d->stream) : cudaSuccess;
     struct panel_rows r = {};
     for (int at = 0; at < p.n && rc == cudaSuccess; at += r.n) {
         r = panel_rows_from(p, t, at);
@@ -418,7 +421,10 @@ static bool upload_panels(struct kdev *d, struct tensor *t, struct err *e)
             rc = fetch_rows(d, t, r);
         const size_t threads = (size_t)r.n * panel_bytes(p) / 16;
         const unsigned blocks = (unsigned)((threads + 255) / 256);
-        if (t->quantize)
+        if (packed)
+            cuda_repack_blocks(d, &p, t->type, d->arena, r.rows, (int)t->dim[1], r.n,
+                               to + (size_t)at * each);
+        else if (t->quantize)
             repack_panels<true><<<blocks, 256, 0, d->stream>>>(
                 (const uint16_t *)d->arena, r.rows, (int)t->dim[1], p, r.n, t->unit,
                 to + (size_t)at * each);
@@ -449,7 +455,7 @@ static struct tensor unpacked(const struct tensor *t)
     return plain;
 }
 
-/* No operation reads packed weights here: the tensor becomes the bf16 one (packed.h), which the
+/* No operation reads such packed weights: the tensor becomes the bf16 one (packed.h), which the
  * host makes. */
 static bool upload_packed(struct kdev *d, struct tensor *t, struct err *e)
 {
@@ -478,17 +484,18 @@ bool cuda_upload(struct kdev *d, struct tensor *t, struct err *e)
     if (!t->data || is_uploaded(d, t->data))
         return true;
     struct mxfp4 m;
-    return dtype_packed(t->type) ? upload_packed(d, t, e)
-           : mxfp4_of(t, &m)     ? upload_mxfp4(d, t, &m, e)
-           : cuda_paneled(t)     ? upload_panels(d, t, e)
-                                 : upload_rows(d, t, e);
+    return cuda_stays_packed(d, t)      ? upload_panels(d, t, e)
+           : dtype_packed(t->type) ? upload_packed(d, t, e)
+           : mxfp4_of(t, &m)       ? upload_mxfp4(d, t, &m, e)
+           : cuda_paneled(t)       ? upload_panels(d, t, e)
+                                   : upload_rows(d, t, e);
 }
 
 size_t cuda_footprint(struct kdev *d, const struct tensor *t)
 {
     if (t->data && is_uploaded(d, t->data))
         return 0;
-    if (dtype_packed(t->type)) {
+    if (dtype_packed(t->type) && !cuda_stays_packed(d, t)) {
         const struct tensor plain = unpacked(t);
         return cuda_footprint(d, &plain);
     }
@@ -497,7 +504,7 @@ size_t cuda_footprint(struct kdev *d, const struct tensor *t)
         return m.bytes;
     if (cuda_paneled(t)) {
         const struct panels p = cuda_panels(d, t);
-        return (size_t)p.n * stored_bytes(p, t);
+        return (size_t)p.n * panel_bytes_of(p, t);
     }
     struct rows r = rows_of(t);
     return r.n * r.pitch;

@@ -1,6 +1,8 @@
 /* route.c - which kernel an operation takes on a GPU. */
 #include "kernels/cuda/route.h"
 
+#include "kernels/base.h"
+
 #include <limits.h>
 
 static int least(int a, int b) { return a < b ? a : b; }
@@ -8,6 +10,13 @@ static int most(int a, int b) { return a > b ? a : b; }
 static int quotient_up(int a, int b) { return (a + b - 1) / b; }
 
 /* ---- products ------------------------------------------------------------------------------- */
+
+/* With two terms, packed rows leave too little scratch to unpack weights to. */
+bool packs_on(const struct gpu *g, int type)
+{
+    return g->terms == 1 &&
+           (type == DT_Q4_0 || type == DT_Q8_0 || type == DT_Q4_K || type == DT_Q6_K);
+}
 
 /* The decode kernel has room for 8 columns unless shared memory is LARGE. */
 enum product_kernel product_kernel_of(const struct gpu *g, bool bf16, int rows)
@@ -121,6 +130,7 @@ struct product_route product_route_of(const struct gpu *g, const struct product_
     const bool heads = decode && s->work == WORK_HEADS && finishes_heads(g, s);
     if (decode)
         r.form = decode_form_of(g, s, single, heads);
+    r.unpacks = s->blocks && !decode;
     r.pack = pack_of(g, s, single);
     r.copies_capture = s->captures && r.pack != PACK_SHORT;
     r.applies_update =

@@ -46,7 +46,12 @@ enum product_kernel {
     PRODUCT_FLOATS,  /* dense/product.cuh */
 };
 
-/* The kernel for a product of `rows` rows; bf16: of the weights, else f16 or float32. */
+/* Whether a matrix of a packed type (enum dtype) stays packed on the device; otherwise it becomes
+ * bf16 during its upload. */
+bool packs_on(const struct gpu *g, int type);
+
+/* The kernel for a product of `rows` rows; bf16: of the weights, packed ones included, else f16 or
+ * float32. */
 enum product_kernel product_kernel_of(const struct gpu *g, bool bf16, int rows);
 /* Whether the projections q, k and v of so many rows may leave partial sums to the kernel of heads,
  * for which they are given room. */
@@ -59,7 +64,8 @@ enum unit_kind { UNIT_PLAIN, UNIT_GATED, UNIT_JOINED };
  * columns (narrow), or more. */
 enum rows_kind { FUSED_ROW, RESIDENT_ROWS, STAGED_NARROW, STAGED_WIDE };
 
-/* decode_kernel, for bf16 and for FP8: 16 columns by so many, tiles of eight outputs, unit, rows */
+/* decode_kernel, for bf16, FP8 and each packed type: 16 columns by so many, tiles of eight outputs,
+ * unit, rows */
 #define DECODE_FORMS(X)                                                                    \
     X(1, 6, UNIT_GATED, FUSED_ROW) X(1, 6, UNIT_GATED, RESIDENT_ROWS)                      \
     X(1, 4, UNIT_JOINED, FUSED_ROW) X(1, 4, UNIT_JOINED, RESIDENT_ROWS)                    \
@@ -102,6 +108,7 @@ struct product_shape {
     int in, kp;        /* elements of a row; of a packed row */
     int n_mats, outs;  /* matrices; outputs of the first */
     bool bf16;         /* of the weights, else f16 or float32 */
+    bool blocks;       /* weights packed in blocks, which are bf16 to all other questions */
     bool glu;
     bool packed;       /* the rows come packed */
     bool has_norm;     /* the rows are normalised before they are packed */
@@ -136,6 +143,7 @@ enum row_finish {
 struct product_route {
     enum product_kernel kernel;
     struct decode_form form; /* PRODUCT_DECODE */
+    bool unpacks;            /* packed weights become bf16 in scratch first */
     enum row_pack pack;
     bool applies_update; /* the kernel that packs applies the pending update, else one before */
     bool copies_capture; /* a kernel captures the rows before they are packed */

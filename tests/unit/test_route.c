@@ -21,6 +21,23 @@ static const struct gpu *const gpus[] = {&h100, &h100_f32, &a100, &a100_f32, &ad
 
 /* ---- products ------------------------------------------------------------------------------- */
 
+/* Which packed types stay packed: a letter for each that does (dtype order), elsewhere a dot. */
+static void test_packed_types(void **unused)
+{
+    (void)unused;
+    static const struct {
+        const struct gpu *gpu;
+        const char *types;
+    } t[] = {
+        {&h100, "80.....4.6...."}, {&h100_f32, ".............."}, {&a100, "80.....4.6...."},
+        {&a100_f32, ".............."}, {&ada, "80.....4.6...."}, {&ada_f32, ".............."},
+    };
+    for (int g = 0; g < LENGTH(t); g++)
+        for (int i = DT_Q8_0; i <= DT_NVFP4; i++)
+            assert_int_equal(packs_on(t[g].gpu, i), t[g].types[i - DT_Q8_0] != '.');
+    assert_false(packs_on(&h100, DT_BF16));
+}
+
 static void test_product_kernels(void **unused)
 {
     (void)unused;
@@ -134,6 +151,19 @@ static void test_product_routes(void **unused)
     }
     s = norm, s.rows = s.whole = 4, s.all_aligned = s.has_norm = false;
     assert_int_equal(product_route_of(&h100, &s).pack, PACK_PLAIN);
+    /* weights in blocks take the routes of bf16, but are unpacked for more rows than decode rows */
+    static const int rows[] = {1, 4, 16, 17, 64, 65, 4096};
+    for (int i = 0; i < LENGTH(rows); i++) {
+        s = linear(rows[i], 2880, 2880), s.blocks = true;
+        r = product_route_of(&h100, &s), s.blocks = false;
+        const struct product_route plain = product_route_of(&h100, &s);
+        assert_int_equal(r.unpacks, rows[i] > 16);
+        assert_false(plain.unpacks);
+        assert_true(r.kernel == plain.kernel && r.pack == plain.pack && r.finish == plain.finish);
+        assert_memory_equal(&r.form, &plain.form, sizeof r.form);
+    }
+    s = linear(9, 2880, 2880), s.blocks = true;
+    assert_true(product_route_of(&ada, &s).unpacks);
 }
 
 static int decode_form_number(const struct decode_form *f)
@@ -396,7 +426,8 @@ static void test_moe_routes(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_product_kernels), cmocka_unit_test(test_product_routes),
+        cmocka_unit_test(test_packed_types), cmocka_unit_test(test_product_kernels),
+        cmocka_unit_test(test_product_routes),
         cmocka_unit_test(test_decode_forms),    cmocka_unit_test(test_attention_routes),
         cmocka_unit_test(test_attention_forms), cmocka_unit_test(test_moe_routes),
     };

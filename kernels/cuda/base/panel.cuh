@@ -110,10 +110,15 @@ static inline __host__ __device__ uint32_t panel_place(const struct panels &p, i
                       unit * p.rows * UNIT_BYTES + word * 4);
 }
 
-/* Whether the device stores the tensor in panels. */
+/* Whether the device stores the tensor in panels; a packed one: if it stays packed. */
 static inline bool cuda_paneled(const struct tensor *t)
 {
-    return t->type == DT_BF16 && t->n_dim == 2 && !t->by_row;
+    return dtype_as_bf16(t->type) && t->n_dim == 2 && !t->by_row;
+}
+/* Whether upload() leaves a packed tensor packed. */
+static inline bool cuda_stays_packed(const struct kdev *d, const struct tensor *t)
+{
+    return dtype_packed(t->type) && packs_on(&d->gpu, t->type) && !t->quantize && cuda_paneled(t);
 }
 static inline struct panels cuda_panels(const struct kdev *d, const struct tensor *t)
 {

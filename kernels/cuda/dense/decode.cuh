@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/base/copy.cuh"
 #include "kernels/cuda/base/ring.cuh"
+#include "kernels/cuda/dense/packed.cuh"
 #include "kernels/cuda/dense/product.cuh"
 
 enum {
@@ -33,6 +34,7 @@ static constexpr inline __host__ __device__ int parts_of(int kind)
 struct unit_part {
     const uint8_t *w; /* panel 0 */
     uint32_t at;      /* where its chunks begin in a stage, in bytes */
+    uint32_t scales, blocks; /* packed weights: where its scales and blocks begin in a stage */
     int rows;         /* rows of a panel */
     int mat;
     int first, shift, times, mask;
@@ -157,7 +159,7 @@ __device__ __forceinline__ int group_cols(const decode_args &f)
 
 /* Iterates over the stages of a block's units. A stage has n chunks, from chunk `first` of the
  * panel on. */
-template <int KIND, int BYTES> struct stage_iter {
+template <int KIND, int STORED> struct stage_iter {
     static constexpr int UNIT_PARTS = parts_of(KIND);
     unit_iter at;
     int i, first, n; /* i: the stage's first position */
@@ -166,6 +168,15 @@ template <int KIND, int BYTES> struct stage_iter {
     const uint8_t *w[UNIT_PARTS]; /* the stage's chunks in each part's panel */
     int chunk[UNIT_PARTS];        /* bytes of a chunk */
     uint32_t place[UNIT_PARTS];   /* where the part's chunks go in a stage */
+    static constexpr bool PACKED = scale_bytes(STORED) > 0;
+    static constexpr int SCALES = PACKED ? UNIT_PARTS : 1;
+    const uint8_t *s[SCALES];   /* packed weights: the stage's scales in each part's panel, */
+    int of_scales[SCALES];      /* bytes of a position's scales, */
+    uint32_t scales_at[SCALES]; /* where they go in a stage */
+    static constexpr int BLOCKS = block_bytes(STORED) ? UNIT_PARTS : 1;
+    const uint8_t *b[BLOCKS];   /* the unit's blocks in each part's panel, */
+    int of_block[BLOCKS];       /* bytes of all splits' blocks of a number, */
+    uint32_t blocks_at[BLOCKS]; /* where they go in a stage */
     __device__ __forceinline__ explicit stage_iter(const decode_args &f) : at(f)
     {
         enter(f.set[0]);
@@ -179,10 +190,28 @@ template <int KIND, int BYTES> struct stage_iter {
         keep(positions), keep(rows), keep(ksplit.each), keep(ksplit.splits), keep(ksplit.rest);
 #pragma unroll
         for (int j = 0; j < UNIT_PARTS; j++) {
-            chunk[j] = d.part[j].rows * K_CHUNK * BYTES, place[j] = d.part[j].at;
+            chunk[j] = d.part[j].rows * code_bytes(STORED), place[j] = d.part[j].at;
             keep(chunk[j]), keep(place[j]);
-            w[j] = d.part[j].w + (uint64_t)(uint32_t)at.panel<KIND>(d.part[j]) *
-                                     (uint32_t)(ksplit.chunks * chunk[j]);
+            const int places = PACKED ? ksplit.each * (int)K_SPLITS : ksplit.chunks;
+            uint32_t panel = (uint32_t)(places * chunk[j]);
+            if (PACKED) {
+                of_scales[j] = d.part[j].rows * K_SPLITS * scale_bytes(STORED);
+                scales_at[j] = d.part[j].scales;
+                keep(of_scales[j]), keep(scales_at[j]);
+                panel += (uint32_t)(ksplit.each * of_scales[j]);
+            }
+            const uint32_t whole = panel;
+            if (block_bytes(STORED)) {
+                of_block[j] = d.part[j].rows * K_SPLITS * block_bytes(STORED);
+                blocks_at[j] = d.part[j].blocks;
+                keep(of_block[j]), keep(blocks_at[j]);
+                panel += (uint32_t)((last_block(ksplit.each - 1) + 1) * of_block[j]);
+            }
+            w[j] = d.part[j].w + (uint64_t)(uint32_t)at.panel<KIND>(d.part[j]) * panel;
+            if (PACKED)
+                s[j] = w[j] + (uint32_t)(places * chunk[j]);
+            if (block_bytes(STORED))
+                b[j] = w[j] + whole;
         }
         i = first = 0;
         size();
@@ -190,6 +219,22 @@ template <int KIND, int BYTES> struct stage_iter {
     __device__ __forceinline__ void size()
     {
         n = chunks_before(ksplit, min(i + positions, ksplit.each)) - first;
+    }
+    /* Positions of the stage. */
+    __device__ __forceinline__ int length() const { return min(positions, ksplit.each - i); }
+    /* Places of chunks of weights in the stage: packed weights have one for every split. */
+    __device__ __forceinline__ int places() const { return PACKED ? length() * (int)K_SPLITS : n; }
+    /* The stage's first block, and how many. */
+    __device__ __forceinline__ int block() const { return i / BLOCK_CHUNKS; }
+    __device__ __forceinline__ int blocks() const
+    {
+        return block_bytes(STORED) ? last_block(i + length() - 1) + 1 - block() : 0;
+    }
+    /* Bytes of the stage's weights. */
+    __device__ __forceinline__ int bytes() const
+    {
+        return rows * (places() * (code_bytes(STORED) + scale_bytes(STORED)) +
+                       blocks() * (int)K_SPLITS * block_bytes(STORED));
     }
     __device__ __forceinline__ void next(const decode_args &f)
     {
@@ -202,28 +247,41 @@ template <int KIND, int BYTES> struct stage_iter {
         }
 #pragma unroll
         for (int j = 0; j < UNIT_PARTS; j++)
-            w[j] += n * chunk[j];
+            w[j] += (PACKED ? positions * (int)K_SPLITS : n) * chunk[j];
+#pragma unroll
+        for (int j = 0; PACKED && j < SCALES; j++)
+            s[j] += positions * of_scales[j];
         first += n;
         size();
     }
 };
 
-template <int KIND, bool RESIDENT, int BYTES>
+template <int KIND, bool RESIDENT, int STORED>
 __device__ __forceinline__ void
-issue_weights(const decode_args &f, const stage_iter<KIND, BYTES> &s, const address_ring &r)
+issue_weights(const decode_args &f, const stage_iter<KIND, STORED> &s, const address_ring &r)
 {
     const int rows = RESIDENT ? 0 : group_cols(f);
-    bulk_expect(r.filled(), s.n * (s.rows * BYTES + rows * 2) * K_CHUNK);
+    bulk_expect(r.filled(), s.bytes() + s.n * rows * K_CHUNK_BYTES);
 #pragma unroll
     for (int j = 0; j < s.UNIT_PARTS; j++)
         if (KIND != UNIT_JOINED || j < s.parts)
-            bulk_copy_once(r.place() + s.place[j], s.w[j], s.n * s.chunk[j], r.filled());
+            bulk_copy_once(r.place() + s.place[j], s.w[j], s.places() * s.chunk[j], r.filled());
+#pragma unroll
+    for (int j = 0; s.PACKED && j < s.SCALES; j++)
+        if (KIND != UNIT_JOINED || j < s.parts)
+            bulk_copy_once(r.place() + s.scales_at[j], s.s[j], s.length() * s.of_scales[j],
+                           r.filled());
+#pragma unroll
+    for (int j = 0; block_bytes(STORED) && j < s.BLOCKS; j++)
+        if (KIND != UNIT_JOINED || j < s.parts)
+            bulk_copy_once(r.place() + s.blocks_at[j], s.b[j] + s.block() * s.of_block[j],
+                           s.blocks() * s.of_block[j], r.filled());
     if (RESIDENT)
         bulk_issued(r.filled());
 }
 
-template <int KIND, int BYTES>
-__device__ __forceinline__ void issue_rows(const decode_args &f, const stage_iter<KIND, BYTES> &s,
+template <int KIND, int STORED>
+__device__ __forceinline__ void issue_rows(const decode_args &f, const stage_iter<KIND, STORED> &s,
                                            const address_ring &r)
 {
     const int cols = group_cols(f);
@@ -249,7 +307,7 @@ struct window {
 
 /* Waits for the previous kernel, then issues the copies of resident rows, or the rows of the
  * `early` stages whose weights were issued before. */
-template <int KIND, bool RESIDENT, int BYTES>
+template <int KIND, bool RESIDENT, int STORED>
 __device__ __forceinline__ void issue_after_wait(const decode_args &f, address_ring r, int early,
                                                  uint32_t resident, uint32_t resident_full)
 {
@@ -262,7 +320,7 @@ __device__ __forceinline__ void issue_after_wait(const decode_args &f, address_r
         bulk_issued(resident_full);
         return;
     }
-    stage_iter<KIND, BYTES> s(f);
+    stage_iter<KIND, STORED> s(f);
 #pragma unroll 1
     for (int i = 0; i < early; i++, s.next(f), r.next())
         issue_rows(f, s, r);
@@ -270,8 +328,8 @@ __device__ __forceinline__ void issue_after_wait(const decode_args &f, address_r
 
 /* Issues the rest of a block's stages; s and r are at the first. As many weights as fill the ring
  * are issued before the wait for the previous kernel. */
-template <int KIND, bool RESIDENT, int BYTES>
-__device__ __forceinline__ void issue_rest(const decode_args &f, stage_iter<KIND, BYTES> &s,
+template <int KIND, bool RESIDENT, int STORED>
+__device__ __forceinline__ void issue_rest(const decode_args &f, stage_iter<KIND, STORED> &s,
                                            address_ring r, uint32_t resident,
                                            uint32_t resident_full)
 {
@@ -281,7 +339,7 @@ __device__ __forceinline__ void issue_rest(const decode_args &f, stage_iter<KIND
     for (int n = 1;; n++) {
         s.next(f), r.next();
         if (n == r.stages || (n < r.stages && s.over()))
-            issue_after_wait<KIND, RESIDENT, BYTES>(f, start, n, resident, resident_full);
+            issue_after_wait<KIND, RESIDENT, STORED>(f, start, n, resident, resident_full);
         if (s.over())
             return;
         if (n >= r.stages)
@@ -299,12 +357,12 @@ enum { READY_BARRIER = 2 };
 
 /* The producer warp. It issues the first stage before anything else, as soon as that stage's
  * barrier is initialised. The consumer warps wait for the other barriers (wait_for_barriers()). */
-template <int KIND, bool RESIDENT, int BYTES>
+template <int KIND, bool RESIDENT, int STORED>
 __device__ __forceinline__ void producer_warp(const decode_args &f, const address_ring &r,
                                               uint32_t resident, uint32_t resident_full)
 {
     const bool one = threadIdx.x % 32 == 0, copies = threadIdx.x % 32 < COPY_LANES;
-    stage_iter<KIND, BYTES> s(f);
+    stage_iter<KIND, STORED> s(f);
     if (one) {
         mbarrier_init(r.full, COPY_LANES);
         mbarrier_init_fence();

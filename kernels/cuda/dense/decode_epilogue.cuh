@@ -7,7 +7,7 @@
 #ifndef AERIE_CUDA_DECODE_EPILOGUE_CUH
 #define AERIE_CUDA_DECODE_EPILOGUE_CUH
 
-#include "kernels/cuda/dense/decode_pipeline.cuh"
+#include "kernels/cuda/dense/decode_blocks.cuh"
 
 #ifdef __CUDACC__
 

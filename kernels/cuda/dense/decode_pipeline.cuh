@@ -39,13 +39,13 @@ static constexpr inline __host__ __device__ int sums_of(int nt, int rows)
 /* A lane's eight weights of a row of a tile as stored: bf16, or FP8, which is converted to bf16
  * before the multiplication. at: bf16: where row lane % 8 has unit lane / 8 (panel.cuh); FP8: where
  * row lane / 4 has elements 8 * (lane % 4) and the following. */
-template <int BYTES> struct eight;
-template <> struct eight<2> {
+template <int STORED> struct eight;
+template <> struct eight<DT_BF16> {
     uint4 w;
     __device__ __forceinline__ void fetch(uint32_t at) { w = shared_units(at); }
     __device__ __forceinline__ uint4 as_bf16(uint32_t) const { return w; }
 };
-template <> struct eight<1> {
+template <> struct eight<STORED_FP8> {
     uint2 w;
     __device__ __forceinline__ void fetch(uint32_t at) { w = shared8(at); }
     __device__ __forceinline__ uint4 as_bf16(uint32_t scale) const { return fp8_eight(w, scale); }
@@ -56,22 +56,60 @@ template <> struct eight<1> {
  * columns: columns are the B operand and two tiles of weights the A operand; for an odd number of
  * tiles, the last one's partner is undefined. More columns: columns are A operands of 16, and each
  * tile of weights is a B operand. */
-template <int XT, int NT, int BYTES> struct batch {
+template <int XT, int NT, int STORED> struct batch {
     /* two batches must fit into registers; with FP8 one chunk at a time was fastest */
-    static constexpr int AT_ONCE = XT > 1 || NT > 3 || BYTES == 1 ? 1 : 2;
-    struct eight<BYTES> w[AT_ONCE][NT];
+    static constexpr int AT_ONCE = XT > 1 || NT > 3 || STORED != DT_BF16 ? 1 : 2;
+    struct eight<STORED> w[AT_ONCE][NT];
     uint4 low[AT_ONCE][XT], high[AT_ONCE][XT];
 };
+
+/* Multiplies half a chunk of k (half: 0 or 1) by up to eight columns, `low`. */
+template <int TILES, int SUMS>
+__device__ __forceinline__ void multiply_narrow(float (&acc)[SUMS][4], const uint4 (&w)[TILES],
+                                                uint2 low, int half)
+{
+    uint32_t none;
+    asm volatile("" : "=r"(none));
+#pragma unroll
+    for (int n = 0; n < TILES; n += 2) {
+        const uint4 &v = w[n], &u = w[min(n + 1, TILES - 1)];
+        const bool two = n + 1 < TILES;
+        mma_bf16(acc[n / 2], half ? v.z : v.x, !two ? none : half ? u.z : u.x, half ? v.w : v.y,
+                 !two ? none : half ? u.w : u.y, low.x, low.y);
+    }
+}
+/* Multiplies a chunk of weights by its columns. */
+template <int XT, int ROWS, int TILES, int SUMS>
+__device__ __forceinline__ void multiply_chunk(float (&acc)[XT][SUMS][4], const uint4 (&w)[TILES],
+                                               const uint4 (&lows)[XT], const uint4 (&highs)[XT])
+{
+#pragma unroll
+    for (int m = 0; m < XT; m++) {
+        const uint4 low = lows[m], up = highs[m];
+        if constexpr (is_narrow(ROWS)) {
+            multiply_narrow<TILES>(acc[m], w, make_uint2(low.x, low.y), 0);
+            multiply_narrow<TILES>(acc[m], w, make_uint2(low.z, low.w), 1);
+        } else {
+#pragma unroll
+            for (int n = 0; n < TILES; n++)
+                mma_bf16(acc[m][n], low.x, up.x, low.y, up.y, w[n].x, w[n].y);
+#pragma unroll
+            for (int n = 0; n < TILES; n++)
+                mma_bf16(acc[m][n], low.z, up.z, low.w, up.w, w[n].z, w[n].w);
+        }
+    }
+}
 
 /* A consumer warp's k split of a unit. Branches are avoided, because where branches join the
  * compiler waits for all loads in flight. So a split that has no chunk, or none left, multiplies
  * other weights of the same outputs with zeros, which leaves its sums as they are: weights are
  * finite, or NaN as the outputs are already (mem.cu). */
-template <int XT, int NT, int KIND, int ROWS, int BYTES> struct split_of_unit {
+template <int XT, int NT, int KIND, int ROWS, int STORED> struct split_of_unit {
     static constexpr bool RESIDENT = is_resident(ROWS), NARROW = is_narrow(ROWS);
     static constexpr int OF_PANEL = KIND == UNIT_GATED ? NT / 2 : NT; /* tiles of a panel */
-    static constexpr int ROW_BYTES = K_CHUNK * BYTES; /* bytes of a row's chunk of weights */
-    static constexpr int TILE_BYTES = 8 * (BYTES == 2 ? (int)UNIT_BYTES : ROW_BYTES);
+    static constexpr bool FP8 = STORED == STORED_FP8;
+    static constexpr int ROW_BYTES = code_bytes(STORED); /* of a row's chunk of weights */
+    static constexpr int TILE_BYTES = 8 * (FP8 ? ROW_BYTES : (int)UNIT_BYTES);
     static constexpr int MAX_AT_ONCE = 2;
     static constexpr int SUMS = sums_of(NT, ROWS);
     static constexpr int SCALES = KIND == UNIT_JOINED ? NT : parts_of(KIND);
@@ -111,7 +149,7 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct split_of_unit {
         place = 0;
         if (KIND == UNIT_JOINED)
             find_tiles(f, d);
-        else if (BYTES == 1)
+        else if (FP8)
             for (int j = 0; j < SCALES; j++)
                 scale[j] = f.scale[d.part[j].mat];
         keep(each), keep(have), keep(rest), keep(splits), keep(chunk);
@@ -121,8 +159,8 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct split_of_unit {
     /* Where a lane's weights are in a chunk of a panel of `rows` rows, whose first row is meant. */
     __device__ __forceinline__ static uint32_t lane_bytes(uint32_t lane, int rows)
     {
-        return BYTES == 2 ? lane % 8 * UNIT_BYTES + lane / 8 * (uint32_t)(rows * UNIT_BYTES)
-                          : lane / 4 * ROW_BYTES + lane % 4 * (ROW_BYTES / 4);
+        return FP8 ? lane / 4 * ROW_BYTES + lane % 4 * (ROW_BYTES / 4)
+                   : lane % 8 * UNIT_BYTES + lane / 8 * (uint32_t)(rows * UNIT_BYTES);
     }
     /* UNIT_JOINED: a unit's outputs in their order are the rows of the tiles. */
     __device__ __forceinline__ void find_tiles(const decode_args &f, const struct unit_set &d)
@@ -130,11 +168,11 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct split_of_unit {
         const int lane = (int)threadIdx.x % 32;
 #pragma unroll
         for (int n = 0; n < APART; n++) {
-            const struct output o = {d.output[n * 8 + (BYTES == 2 ? lane % 8 : lane / 4)]};
-            tile_at[n] = o.at() + (uint32_t)(BYTES == 2 ? lane / 8 * o.rows() * UNIT_BYTES
-                                                        : lane % 4 * (ROW_BYTES / 4));
+            const struct output o = {d.output[n * 8 + (FP8 ? lane / 4 : lane % 8)]};
+            tile_at[n] = o.at() + (uint32_t)(FP8 ? lane % 4 * (ROW_BYTES / 4)
+                                                 : lane / 8 * o.rows() * UNIT_BYTES);
             tile_chunk[n] = (uint32_t)(o.rows() * ROW_BYTES);
-            if (BYTES == 1)
+            if (FP8)
                 scale[n] = f.scale[d.part[o.part()].mat];
             pin(tile_at[n]), pin(tile_chunk[n]);
         }
@@ -190,17 +228,17 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct split_of_unit {
         }
     }
     template <int TILES>
-    __device__ __forceinline__ void weights(batch<XT, TILES, BYTES> &b) const
+    __device__ __forceinline__ void weights(batch<XT, TILES, STORED> &b) const
     {
 #pragma unroll
         for (int u = 0; u < b.AT_ONCE; u++)
 #pragma unroll
             for (int n = 0; n < TILES; n++)
-                if (BYTES == 2 || KIND == UNIT_JOINED || n % OF_PANEL < OF_PANEL - 1 || last)
+                if (!FP8 || KIND == UNIT_JOINED || n % OF_PANEL < OF_PANEL - 1 || last)
                     b.w[u][n].fetch(tile(w[u], n));
     }
     template <int TILES>
-    __device__ __forceinline__ void columns(batch<XT, TILES, BYTES> &b) const
+    __device__ __forceinline__ void columns(batch<XT, TILES, STORED> &b) const
     {
 #pragma unroll
         for (int u = 0; u < b.AT_ONCE; u++)
@@ -221,24 +259,9 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct split_of_unit {
             pass(i + u, AT_ONCE, w[u], x[u]);
         i = min(i + AT_ONCE, end);
     }
-    /* Multiplies half a chunk of k (half: 0 or 1) by up to eight columns, `low`. */
-    template <int TILES>
-    __device__ __forceinline__ void multiply_narrow(float (&acc)[SUMS][4], const uint4 (&w)[TILES],
-                                                    uint2 low, int half) const
-    {
-        uint32_t none;
-        asm volatile("" : "=r"(none));
-#pragma unroll
-        for (int n = 0; n < TILES; n += 2) {
-            const uint4 &v = w[n], &u = w[min(n + 1, TILES - 1)];
-            const bool two = n + 1 < TILES;
-            mma_bf16(acc[n / 2], half ? v.z : v.x, !two ? none : half ? u.z : u.x,
-                     half ? v.w : v.y, !two ? none : half ? u.w : u.y, low.x, low.y);
-        }
-    }
     template <int TILES>
     __device__ __forceinline__ void multiply(float (&acc)[XT][SUMS][4],
-                                             const batch<XT, TILES, BYTES> &b) const
+                                             const batch<XT, TILES, STORED> &b) const
     {
 #pragma unroll
         for (int u = 0; u < b.AT_ONCE; u++) {
@@ -246,29 +269,15 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct split_of_unit {
 #pragma unroll
             for (int n = 0; n < TILES; n++)
                 w[n] = b.w[u][n].as_bf16(scale[KIND == UNIT_JOINED ? n : n / OF_PANEL]);
-#pragma unroll
-            for (int m = 0; m < XT; m++) {
-                const uint4 low = b.low[u][m], up = b.high[u][m];
-                if constexpr (NARROW) {
-                    multiply_narrow<TILES>(acc[m], w, make_uint2(low.x, low.y), 0);
-                    multiply_narrow<TILES>(acc[m], w, make_uint2(low.z, low.w), 1);
-                } else {
-#pragma unroll
-                    for (int n = 0; n < TILES; n++)
-                        mma_bf16(acc[m][n], low.x, up.x, low.y, up.y, w[n].x, w[n].y);
-#pragma unroll
-                    for (int n = 0; n < TILES; n++)
-                        mma_bf16(acc[m][n], low.z, up.z, low.w, up.w, w[n].z, w[n].w);
-                }
-            }
+            multiply_chunk<XT, ROWS>(acc, w, b.low[u], b.high[u]);
         }
     }
     /* Loads the weights of the next chunks, if the split has any. */
     template <int TILES>
-    __device__ __forceinline__ void fetch(batch<XT, TILES, BYTES> &b, const decode_args &f,
+    __device__ __forceinline__ void fetch(batch<XT, TILES, STORED> &b, const decode_args &f,
                                           address_ring &r)
     {
-        enter<batch<XT, TILES, BYTES>::AT_ONCE>(f, r);
+        enter<batch<XT, TILES, STORED>::AT_ONCE>(f, r);
         weights(b);
     }
     /* Accumulates the whole split; the weights of the first chunks are in `now`. Where registers
@@ -276,9 +285,9 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct split_of_unit {
      * is limited by shared memory. */
     template <int TILES>
     __device__ __forceinline__ void all(float (&acc)[XT][SUMS][4], const decode_args &f,
-                                        address_ring &r, batch<XT, TILES, BYTES> &now)
+                                        address_ring &r, batch<XT, TILES, STORED> &now)
     {
-        constexpr int AT_ONCE = batch<XT, TILES, BYTES>::AT_ONCE;
+        constexpr int AT_ONCE = batch<XT, TILES, STORED>::AT_ONCE;
         columns(now);
         step<AT_ONCE>();
         if constexpr (XT > 1) {
@@ -291,7 +300,7 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct split_of_unit {
                 columns(now);
             }
         } else {
-            typedef batch<XT, TILES, BYTES> operands;
+            typedef batch<XT, TILES, STORED> operands;
             operands other;
             auto iterate = [&](const operands &now, operands &next) {
                 fetch(next, f, r); /* behind the split's end the loads are useless and harmless */
@@ -315,7 +324,7 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct split_of_unit {
     __device__ __forceinline__ void all(float (&acc)[XT][SUMS][4], const decode_args &f,
                                         address_ring &r)
     {
-        batch<XT, TILES, BYTES> now;
+        batch<XT, TILES, STORED> now;
         fetch(now, f, r);
         all<TILES>(acc, f, r, now);
     }

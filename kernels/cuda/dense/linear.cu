@@ -1,4 +1,5 @@
 /* linear.cu - the operations that multiply with weight matrices: linear, glu, qkv. */
+#include "kernels/cuda/dense/packed.cuh"
 #include "kernels/cuda/dense/product.cuh"
 
 /* ---- rows ----------------------------------------------------------------------------------- */
@@ -20,8 +21,8 @@ struct row_format cuda_rows_format(const struct kdev *d, int rows, int kp)
 
 enum store cuda_store_of(const struct tensor *t)
 {
-    CHECK(t->data && (t->type == DT_BF16 || t->type == DT_F16 || t->type == DT_F32));
-    return t->type == DT_BF16 ? STORE_BF16 : t->type == DT_F16 ? STORE_F16 : STORE_F32;
+    CHECK(t->data && (dtype_as_bf16(t->type) || t->type == DT_F16 || t->type == DT_F32));
+    return dtype_as_bf16(t->type) ? STORE_BF16 : t->type == DT_F16 ? STORE_F16 : STORE_F32;
 }
 
 /* Products of f16 and f32 weights, which few checkpoints have; always two terms. */
@@ -120,7 +121,8 @@ static struct product_shape shape_of(const struct kdev *d, const struct product 
     struct product_shape s = {};
     s.rows = p->rows, s.whole = whole_rows;
     s.in = in->n, s.kp = p->x.kp, s.n_mats = p->n_mats, s.outs = p->m[0].n;
-    s.bf16 = bf16, s.glu = p->glu, s.packed = p->x.x, s.captures = in->capture;
+    s.bf16 = bf16, s.blocks = dtype_packed((enum dtype)p->m[0].type), s.glu = p->glu,
+        s.packed = p->x.x, s.captures = in->capture;
     s.has_norm = in->norm.kind != NORM_NONE;
     s.aligned = at_16(in->src) && is_short_norm(&in->norm, in->n);
     s.all_aligned = in->stride % 4 == 0 && in->capture_stride % 4 == 0 && at_16(in->capture);
@@ -160,7 +162,10 @@ static int multiply(struct kdev *d, struct product *p, const struct product_rout
 {
     const bool defers = r->finish == FINISH_SPLITS || r->finish == FINISH_PENDING;
     switch (r->kernel) {
-    case PRODUCT_DECODE: cuda_product_decode(d, p, r); return 0;
+    case PRODUCT_DECODE:
+        dtype_packed((enum dtype)p->m[0].type) ? cuda_product_packed(d, p, r)
+                                               : cuda_product_decode(d, p, r);
+        return 0;
     case PRODUCT_VERIFY: return cuda_product_verify(d, p, defers);
     case PRODUCT_PREFILL: cuda_product_prefill(d, p); return 0;
     case PRODUCT_TILE: return cuda_product_tile(d, p, defers);
@@ -170,6 +175,69 @@ static int multiply(struct kdev *d, struct product *p, const struct product_rout
         p->rows <= 4 ? run<STORE_F16, 1, 2>(d, p) : run<STORE_F16, 4, 1>(d, p);
     else
         p->rows <= 4 ? run<STORE_F32, 1, 2>(d, p) : run<STORE_F32, 4, 1>(d, p);
+    return 0;
+}
+
+/* The product of panels first .. first + n - 1 of matrices `from` to `to` - 1, unpacked to scratch
+ * at `at`; n 0: of all panels. */
+static struct product unpacked_part(struct kdev *d, const struct product *p, int from, int to,
+                                    int first, int n, uint8_t *at)
+{
+    struct product part = *p;
+    part.n_mats = to - from;
+    for (int i = from; i < to; i++) {
+        const struct mat *m = &p->m[i];
+        struct mat *w = &part.m[i - from];
+        struct epilogue *f = &part.f[i - from];
+        const int out = first * m->panels.rows;
+        *w = *m, *f = p->f[i];
+        w->w = at, w->type = DT_BF16;
+        w->panels.n = n ? n : m->panels.n;
+        w->n = min_int(m->n - out, w->panels.n * m->panels.rows);
+        cuda_unpack_panels(d, &m->panels, m->type, m->w, first, w->panels.n, at);
+        at += (size_t)w->panels.n * panel_bytes(m->panels);
+        f->dst += out;
+        if (f->b.p)
+            f->b.p = (const char *)f->b.p + (size_t)out * dtype_size((enum dtype)f->b.type);
+        if (f->mul)
+            f->mul += out;
+        if (part.pack_to)
+            part.pack_to = p->pack_to + out; /* a multiple of 32: in whole chunks */
+    }
+    return part;
+}
+
+/* The same for weights that have to be unpacked first. Scratch is what is left of the arena, less
+ * what the product's kernel may need. If a product does not fit there, it is done in parts of its
+ * panels. */
+static int multiply_unpacked(struct kdev *d, struct product *p, const struct product_route *r)
+{
+    enum { KEPT = 32 << 20, TOGETHER = 16 /* panels: of rows in pairs, whole chunks of outputs */ };
+    CHECK(d->arena_at + KEPT < (size_t)ARENA_BYTES);
+    size_t room = (size_t)ARENA_BYTES - d->arena_at - KEPT, all = 0;
+    for (int i = 0; i < p->n_mats; i++)
+        all += (size_t)p->m[i].panels.n * panel_bytes(p->m[i].panels);
+    if (all <= room) {
+        struct product whole =
+            unpacked_part(d, p, 0, p->n_mats, 0, 0, (uint8_t *)cuda_take(d, all));
+        return multiply(d, &whole, r, false);
+    }
+    struct product_route alone = *r;
+    alone.finish = FINISH_NEXT; /* the parts' sums are stored as elements */
+    uint8_t *scratch = (uint8_t *)cuda_take(d, room);
+    const size_t mark = d->arena_at;
+    for (int i = 0; i < p->n_mats; i += p->glu ? p->n_mats : 1) {
+        const int to = p->glu ? p->n_mats : i + 1, panels = p->m[i].panels.n;
+        const int each = (int)(room / ((size_t)(to - i) * panel_bytes(p->m[i].panels))) / TOGETHER *
+                         TOGETHER;
+        CHECK(each > 0);
+        for (int at = 0; at < panels; at += each) {
+            struct product part =
+                unpacked_part(d, p, i, to, at, min_int(each, panels - at), scratch);
+            d->arena_at = mark;
+            multiply(d, &part, &alone, false);
+        }
+    }
     return 0;
 }
 
@@ -185,7 +253,8 @@ void cuda_product(struct kdev *d, struct product *p, enum store store, int whole
     if (r.fresh)
         make_fresh(d, p);
     pack(d, p, &r, whole_rows);
-    const int splits = multiply(d, p, &r, store == STORE_F16);
+    const int splits = r.unpacks ? multiply_unpacked(d, p, &r)
+                                 : multiply(d, p, &r, store == STORE_F16);
     p->row_epilogue.heads.splits = p->row_epilogue.is_qkv ? splits : 0;
     if (r.finish == FINISH_PENDING)
         defer_norm(d, p, splits);
@@ -202,7 +271,7 @@ static struct mat mat_of(const struct kdev *d, const struct tensor *t)
     m.n = (int)t->dim[0];
     m.k = (int)t->dim[1];
     m.type = t->type;
-    if (t->type == DT_BF16)
+    if (dtype_as_bf16(t->type))
         m.panels = cuda_panels(d, t);
     m.fp8 = t->quantize, m.unit = t->unit;
     return m;
@@ -283,7 +352,7 @@ void cuda_linear(struct kdev *d, const struct k_linear *a)
     if (a->mul.p)
         cuda_f32(a->mul, cuda_span(a->rows, cuda_stride(a->mul_stride, out), out));
     CHECK(a->act != ACT_SWIGLU_CLAMP);
-    CHECK(!a->packed || a->w->type == DT_BF16 ||
+    CHECK(!a->packed || dtype_as_bf16(a->w->type) ||
           !cuda_handed(&d->packed, LAYOUT_PACKED, a->src.p, a->rows, in));
     CHECK(!a->packed || (a->pre.kind == NORM_NONE && cuda_stride(a->src_stride, in) == in));
     size_t each = cuda_packed_bytes(in + 32) +
@@ -304,6 +373,12 @@ __global__ void gate_kernel(const float *g, const float *u, float *dst, size_t n
         dst[i] = activate(g[i], act) * u[i];
 }
 
+/* Whether gate and up are one product. */
+static bool is_one_product(const struct k_glu *a)
+{
+    return dtype_as_bf16(a->gate->type) && a->gate->type == a->up->type;
+}
+
 static void glu_rows(struct kdev *d, const struct k_glu *a, int r0, int rows)
 {
     int ffn = (int)a->gate->dim[0], in = (int)a->gate->dim[1];
@@ -314,7 +389,7 @@ static void glu_rows(struct kdev *d, const struct k_glu *a, int r0, int rows)
     p.rows = rows;
     p.glu_act = a->act;
     p.in = rows_of((const float *)a->src.p + (size_t)r0 * (size_t)in, (size_t)in, in, &a->pre);
-    if (a->gate->type == DT_BF16 && a->up->type == DT_BF16) {
+    if (is_one_product(a)) {
         add_mat(d, &p, a->gate, NULL, dst, (size_t)ffn);
         add_mat(d, &p, a->up, NULL, dst, (size_t)ffn);
         p.glu = true;
@@ -342,15 +417,13 @@ void cuda_glu(struct kdev *d, const struct k_glu *a)
 {
     cuda_begin_fused(d, "glu", a->src.p, a->rows, (int)a->gate->dim[1]);
     int ffn = (int)a->gate->dim[0], in = (int)a->gate->dim[1];
-    const bool keeps = a->packed && a->gate->type == DT_BF16 && a->up->type == DT_BF16 &&
-                       cuda_makes_packed(ffn, DT_BF16);
+    const bool keeps = a->packed && is_one_product(a) && cuda_makes_packed(ffn, DT_BF16);
     if (a->packed)
         d->packed = {a->dst.p, keeps ? LAYOUT_PACKED : LAYOUT_FLOATS, a->rows, ffn, d->epoch};
     CHECK(a->act != ACT_SWIGLU_CLAMP && a->up->dim[0] == ffn && a->up->dim[1] == in);
     cuda_f32(a->src, (size_t)a->rows * (size_t)in);
     cuda_f32(a->dst, (size_t)a->rows * (size_t)ffn);
-    bool alone = a->gate->type != DT_BF16 || a->up->type != DT_BF16; /* gate and up are separate
-                                                                        products */
+    bool alone = !is_one_product(a);
     size_t each = 2 * cuda_packed_bytes(in + 32) + (alone ? (size_t)ffn * 2 * sizeof(float) : 0);
     int fit = cuda_fit(a->rows, each);
     for (int r = 0; r < a->rows; r += fit)
@@ -437,7 +510,7 @@ void cuda_qkv(struct kdev *d, const struct k_qkv *a)
     size_t rows = (size_t)a->rows;
     CHECK(a->wq->dim[0] == nq && a->rot % 2 == 0 && a->rot <= a->head_dim);
     CHECK(!a->packed || !cuda_handed(&d->packed, LAYOUT_PACKED, a->src.p, a->rows, in) ||
-          (a->wq->type == DT_BF16 && a->norm.kind == NORM_NONE &&
+          (dtype_as_bf16(a->wq->type) && a->norm.kind == NORM_NONE &&
            cuda_stride(a->src_stride, in) == in));
     CHECK(!a->wk || (a->wk->dim[0] == nk && (a->v_from_k || (a->wv && a->wv->dim[0] == nk))));
     cuda_f32(a->src, cuda_span(a->rows, cuda_stride(a->src_stride, in), in));

@@ -472,14 +472,15 @@ __device__ __forceinline__ void write_single(const strip &s, const epilogue &f)
     }
 }
 
-/* GLU: stores act(gate) * up packed for the next product, two outputs a lane. */
+/* GLU: stores act(gate) * up packed for the next product, in rows of `pitch` elements, two outputs
+ * a lane. */
 template <int TERMS, int WRITERS, int ACT>
-__device__ __forceinline__ void pack_gated(const strip &s, uint16_t *to)
+__device__ __forceinline__ void pack_gated(const strip &s, uint16_t *to, size_t pitch)
 {
     const int mine = (int)threadIdx.x % 32 * 2, out = s.output(mine);
     if (out >= s.n)
         return;
-    to += (size_t)(s.first * TERMS) * (size_t)s.n + (size_t)tile_place(out);
+    to += (size_t)(s.first * TERMS) * pitch + (size_t)tile_place(out);
 #pragma unroll 4
     for (int row = s.warp; row < s.rows; row += WRITERS) {
         const float2 gate = *(const float2 *)(s.sums + sum_at<TERMS>(row, mine));
@@ -487,7 +488,7 @@ __device__ __forceinline__ void pack_gated(const strip &s, uint16_t *to)
         float2 y = make_float2(activate(gate.x, ACT) * up.x, activate(gate.y, ACT) * up.y);
 #pragma unroll
         for (int t = 0; t < TERMS; t++)
-            *(uint32_t *)(to + (size_t)(row * TERMS + t) * (size_t)s.n) = split_two<bf16>(y.x, y.y);
+            *(uint32_t *)(to + (size_t)(row * TERMS + t) * pitch) = split_two<bf16>(y.x, y.y);
     }
 }
 
@@ -507,10 +508,11 @@ __device__ __forceinline__ void write_gated(const strip &s, const epilogue &f)
 }
 
 template <int TERMS, int WRITERS, int ACT>
-__device__ __forceinline__ void finish_gated(const strip &s, const epilogue &f, uint16_t *pack_to)
+__device__ __forceinline__ void finish_gated(const strip &s, const epilogue &f, uint16_t *pack_to,
+                                             size_t pitch)
 {
     if (pack_to)
-        pack_gated<TERMS, WRITERS, ACT>(s, pack_to);
+        pack_gated<TERMS, WRITERS, ACT>(s, pack_to, pitch);
     else
         write_gated<TERMS, WRITERS, ACT>(s, f);
 }
@@ -545,13 +547,14 @@ __device__ __forceinline__ void write_tiles(const prefill_args &a, int warp, con
         const bool plain = f.act == ACT_NONE && f.softcap <= 0 && f.scale == 1 && !f.mul;
         const bool wide = plain && s.n % 4 == 0 &&
                           ((size_t)f.dst | f.dst_stride * sizeof(float)) % 16 == 0;
+        const size_t pitch = (size_t)a.p.pack_as.kp;
         mbarrier_wait(e.filled, parity);
         if (a.p.glu && a.p.glu_act == ACT_SILU)
-            finish_gated<TERMS, WRITERS, ACT_SILU>(s, f, a.p.pack_to);
+            finish_gated<TERMS, WRITERS, ACT_SILU>(s, f, a.p.pack_to, pitch);
         else if (a.p.glu && a.p.glu_act == ACT_GELU_TANH)
-            finish_gated<TERMS, WRITERS, ACT_GELU_TANH>(s, f, a.p.pack_to);
+            finish_gated<TERMS, WRITERS, ACT_GELU_TANH>(s, f, a.p.pack_to, pitch);
         else if (a.p.glu)
-            finish_gated<TERMS, WRITERS, ACT_NONE>(s, f, a.p.pack_to);
+            finish_gated<TERMS, WRITERS, ACT_NONE>(s, f, a.p.pack_to, pitch);
         else if (wide)
             write_wide<TERMS, WRITERS>(s, f);
         else if (plain)

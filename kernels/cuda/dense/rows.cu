@@ -1,5 +1,6 @@
 /* rows.cu - operations that gather, copy, scale, rotate, normalise or move rows. */
 #include "kernels/cuda/dense/fp8.cuh"
+#include "kernels/cuda/dense/packed.cuh"
 #include "kernels/cuda/dense/product.cuh"
 
 enum { THREADS = 256, MAX_PAIRS = 256 /* rope frequencies passed as kernel arguments */ };
@@ -12,7 +13,8 @@ struct table {
     size_t pitch;
     bool paneled;
     struct panels panels;
-    uint32_t factor; /* panels of FP8: their scale (fp8_factor()); 0: panels of bf16 */
+    uint32_t factor; /* panels of FP8: their scale (fp8_factor()); 0: of bf16, or packed */
+    int packed;      /* panels of weights packed in blocks: their type; 0: others */
     int n_rows;
 };
 
@@ -42,12 +44,23 @@ __device__ __forceinline__ uint32_t apart_in(const table &t)
     return t.paneled ? (uint32_t)(t.panels.rows * UNIT_BYTES) : 4;
 }
 
+/* Elements i .. i + 3 of row `id` of a table that is packed in blocks. */
+__device__ __forceinline__ float4 packed_four(const table &t, int id, int i)
+{
+    const struct panels &l = t.panels;
+    const uint8_t *panel =
+        (const uint8_t *)t.rows.p + (size_t)(id / l.rows) * stored_bytes(l, t.packed);
+    const uint4 v = eight_at(l, t.packed, panel, id % l.rows, i / K_CHUNK, i / 8 % 4);
+    return floats_of(i % 8 ? make_uint2(v.z, v.w) : make_uint2(v.x, v.y));
+}
+
 __device__ __forceinline__ float table_at(const table &t, int id, int i)
 {
     if (!t.paneled)
         return weight_at(t.rows, (size_t)id * t.pitch + (size_t)i);
     const float4 v =
-        four_at(paneled_row(t, id) + paneled_place(t, i / 4 * 4), apart_in(t), t.factor);
+        t.packed ? packed_four(t, id, i / 4 * 4)
+                 : four_at(paneled_row(t, id) + paneled_place(t, i / 4 * 4), apart_in(t), t.factor);
     return (&v.x)[i % 4];
 }
 
@@ -66,11 +79,12 @@ static table table_of(const struct kdev *d, const struct tensor *w, int n)
 {
     CHECK(w->n_dim == 2 && w->dim[1] == n);
     table t = {};
-    t.rows = cuda_vec(w);
+    t.packed = dtype_packed(w->type) ? (int)w->type : 0;
+    t.rows = t.packed ? vec{w->data, (int)w->type} : cuda_vec(w);
     t.pitch = cuda_pitch(w);
     t.n_rows = (int)w->dim[0];
     t.paneled = cuda_paneled(w);
-    CHECK(t.paneled || !w->quantize);
+    CHECK(t.paneled || (!w->quantize && !t.packed));
     if (t.paneled)
         t.panels = cuda_panels(d, w);
     if (w->quantize)
@@ -330,7 +344,9 @@ __device__ __forceinline__ float4 four_of(const gather_part &p, int id, int i)
     if (!t.rows.p)
         return four_of(p.src + (size_t)id * p.stride, p.n, i);
     float4 w;
-    if (t.paneled) {
+    if (t.packed) {
+        w = packed_four(t, id, i);
+    } else if (t.paneled) {
         w = four_at(paneled_row(t, id) + paneled_place(t, i), apart_in(t), t.factor);
     } else {
         const size_t size = t.rows.type == DT_F32 ? 4 : 2;

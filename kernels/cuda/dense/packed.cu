@@ -1,0 +1,135 @@
+/* packed.cu - matrices packed in blocks: the device layout of blocks (packed.cuh), made during
+ * their upload, and its panels as those of a bf16 matrix. */
+#include "kernels/cuda/dense/packed.cuh"
+
+enum { THREADS = 256 };
+
+/* ---- upload --------------------------------------------------------------------------------- */
+
+/* The code of element i of chunk k of a block, as packed.cuh has it. */
+__device__ __forceinline__ uint32_t code_of(int type, const uint8_t *b, int k, int i)
+{
+    if (type == DT_Q4_K)
+        return b[16 + 32 * (k / 2) + i] >> k % 2 * 4 & 15u;
+    if (type == DT_Q6_K) {
+        const int half = k / 4, j = k % 4;
+        return (b[64 * half + 32 * (j % 2) + i] >> j / 2 * 4 & 15u) |
+               (b[128 + 32 * half + i] >> 2 * j & 3u) << 4;
+    }
+    const uint8_t *q = b + 2;
+    return type == DT_Q4_0 ? (i < 16 ? q[i] & 15u : q[i - 16] >> 4u) : q[i] ^ 0x80u;
+}
+
+/* Stores the codes of eight successive elements, number q of the chunk's four times eight. */
+__device__ __forceinline__ void put_codes(int type, const uint8_t *b, int k, int q, uint8_t *to)
+{
+    uint32_t word[2] = {0, 0}, high = 0;
+    for (int e = 0; e < 8; e++) {
+        const uint32_t code = code_of(type, b, k, q * 8 + e);
+        if (type == DT_Q8_0)
+            word[e / 4] |= code << e % 4 * 8;
+        else
+            word[0] |= (code & 15) << (type == DT_Q4_K ? 4 * e : e / 2 * 4 + e % 2 * 16);
+        high |= code >> 4 << (e / 2 * 2 + e % 2 * 8);
+    }
+    *(uint32_t *)(to + q * (type == DT_Q8_0 ? 8 : 4)) = word[0];
+    if (type == DT_Q8_0)
+        *(uint32_t *)(to + q * 8 + 4) = word[1];
+    if (type == DT_Q6_K)
+        *(uint16_t *)(to + 16 + q * 2) = (uint16_t)high;
+}
+
+/* block: where the block of the chunk is; its chunks store the same there. */
+__device__ __forceinline__ void put_scales(int type, const uint8_t *b, int k, uint8_t *to,
+                                           uint8_t *block)
+{
+    if (type == DT_Q4_K) {
+        const uint8_t *s = b + 4; /* six bits each: see scale_min() of packed.c */
+        to[0] = k < 4 ? s[k] & 63 : (s[k + 4] & 15) | s[k - 4] >> 6 << 4;
+        to[1] = k < 4 ? s[k + 4] & 63 : s[k + 4] >> 4 | s[k] >> 6 << 4;
+        for (int i = 0; i < 4; i++)
+            block[i] = b[i];
+        return;
+    }
+    const int d = type == DT_Q6_K ? 208 : 0;
+    to[0] = b[d], to[1] = b[d + 1];
+    if (type == DT_Q6_K)
+        to[2] = b[192 + 2 * k] ^ 0x80, to[3] = b[192 + 2 * k + 1] ^ 0x80;
+}
+
+/* A thread converts eight weights of a row of one of n panels, and the first of a row's chunk its
+ * scales. src: the panels' rows; a block has `each` chunks and `bytes` bytes. dst was filled with
+ * zeros. */
+__global__ void repack_blocks(const uint8_t *src, int type, int each, int bytes, int rows,
+                              const __grid_constant__ struct panels p, int n, uint8_t *dst)
+{
+    const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    const int chunks = p.ksplit.chunks;
+    const int q = (int)(i % 4), row = (int)(i / 4 % (size_t)p.rows);
+    const size_t at = i / 4 / (size_t)p.rows;
+    const int chunk = (int)(at % (size_t)chunks), panel = (int)(at / (size_t)chunks);
+    const int r = panel * p.rows + row;
+    if (panel >= n || r >= rows)
+        return;
+    const uint8_t *block = src + ((size_t)r * (size_t)(chunks / each) + (size_t)(chunk / each)) *
+                                     (size_t)bytes;
+    const struct packed_place to = packed_place_of(p, type, row, chunk);
+    dst += (size_t)panel * stored_bytes(p, type);
+    put_codes(type, block, chunk % each, q, dst + to.codes);
+    if (q == 0)
+        put_scales(type, block, chunk % each, dst + to.scales, dst + to.block);
+}
+
+void cuda_repack_blocks(struct kdev *d, const struct panels *p, int type, const void *blocks,
+                        int rows, int k, int n, void *dst)
+{
+    const struct packed_format *f = packed_format((enum dtype)type);
+    const size_t threads = (size_t)n * (size_t)p->ksplit.chunks * (size_t)p->rows * 4;
+    CHECK(k == p->ksplit.chunks * K_CHUNK && k % f->elements == 0);
+    repack_blocks<<<(unsigned)((threads + THREADS - 1) / THREADS), THREADS, 0, d->stream>>>(
+        (const uint8_t *)blocks, type, f->elements / K_CHUNK, f->bytes, rows, *p, n,
+        (uint8_t *)dst);
+}
+
+/* ---- panels of bf16 ------------------------------------------------------------------------- */
+
+/* A thread unpacks eight weights, which are four words of 4 bytes in the units of a panel of bf16
+ * (panel_place()); the threads of a warp have eight rows of a chunk. */
+template <int TYPE>
+__global__ void __launch_bounds__(THREADS)
+    unpack_panels(const uint8_t *src, const __grid_constant__ struct panels p, size_t n,
+                  uint8_t *dst)
+{
+    const size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    const int q = (int)(i % 4), row = (int)(i / 4 % (size_t)p.rows);
+    const size_t at = i / 4 / (size_t)p.rows;
+    const int place = (int)(at % (size_t)p.ksplit.chunks);
+    const size_t panel = at / (size_t)p.ksplit.chunks;
+    pdl_wait();
+    if (panel >= n)
+        return;
+    src += panel * stored_bytes(p, TYPE);
+    dst += panel * panel_bytes(p) + (size_t)(place * p.rows) * K_CHUNK_BYTES;
+    const uint4 v = eight_at(p, TYPE, src, row, chunk_at(p.ksplit, place), q);
+    uint8_t *to = dst + row * UNIT_BYTES + q * 4;
+    const int unit = p.rows * UNIT_BYTES;
+    *(uint32_t *)to = v.x;
+    *(uint32_t *)(to + unit) = v.y;
+    *(uint32_t *)(to + 2 * unit) = v.z;
+    *(uint32_t *)(to + 3 * unit) = v.w;
+}
+
+void cuda_unpack_panels(struct kdev *d, const struct panels *p, int type, const void *panels,
+                        int first, int n, void *dst)
+{
+    const uint8_t *src = (const uint8_t *)panels + (size_t)first * stored_bytes(*p, type);
+    const size_t threads = (size_t)n * (size_t)p->ksplit.chunks * (size_t)p->rows * 4;
+    cuda_launch(d,
+                type == DT_Q4_0   ? unpack_panels<DT_Q4_0>
+                : type == DT_Q8_0 ? unpack_panels<DT_Q8_0>
+                : type == DT_Q4_K ? unpack_panels<DT_Q4_K>
+                                  : unpack_panels<DT_Q6_K>,
+                dim3((unsigned)((threads + THREADS - 1) / THREADS)), THREADS, 0, src, *p, (size_t)n,
+                (uint8_t *)dst);
+    d->serial = true;
+}

@@ -1,0 +1,379 @@
+/* test_cuda_packed.c - matrices packed in blocks on the GPU: operations on matrices that stay
+ * packed (packs_on() of route.c) have the bits of the same operations on the bf16 matrices with
+ * their values, for every number of rows. Scales and codes are random, zeros, negative and
+ * subnormal scales among them. With the kernels of the GPU at hand, then with those of GPUs without
+ * wgmma (AERIE_GPU_AS). Without a GPU every test is skipped. */
+#include "kernels/cuda/route.h"
+#include "kernels/kernels.h"
+#include "kernels/packed.h"
+
+#if HAVE_CUDA
+#include "tests/few.h"
+
+#define kernels_cpu kernels_cuda
+#include "tests/kernel_test.h"
+#undef kernels_cpu
+
+enum { MOST = 200, VOCAB = 530 };
+
+static const int row_counts[] = {1, 2, 4, 5, 8, 9, 16, 17, 40, 64, 65, 130, MOST};
+enum { N_COUNTS = sizeof row_counts / sizeof *row_counts };
+
+static enum dtype type; /* of the packed matrices */
+
+/* A matrix twice: packed, and as bf16. */
+struct both {
+    struct tensor t[2];
+};
+
+/* A scale of no more than ten bits whose values stay near 1/64: of any sign, zero, or as small as
+ * an f16 can be. */
+static uint16_t some_scale(float near)
+{
+    switch (rnd_int(16)) {
+    case 0: return (uint16_t)(rnd_int(2) << 15);
+    case 1: return (uint16_t)(rnd() % 1024 | (rnd() & 1) << 15); /* subnormal */
+    default: return (uint16_t)(f32_to_f16(near * (.2f + 2 * rnd_unit())) | (rnd() & 1) << 15);
+    }
+}
+
+static void upload(struct tensor *t)
+{
+    struct err e;
+    void *host = t->data;
+    if (!kernels_cuda.upload(T.d, t, &e))
+        die("%s", e.msg);
+    kernels_cuda.sync(T.d, &e);
+    free(host);
+}
+
+static struct both both_of(int out, int in)
+{
+    const struct packed_format *f = packed_format(type);
+    const size_t n = (size_t)out * (size_t)in, blocks = n / (size_t)f->elements;
+    const float near = fmaxf(1 / (64 * f->deviation), .0005f);
+    struct both b = {{{.type = type, .n_dim = 2, .dim = {out, in}, .name = "packed"},
+                      {.type = DT_BF16, .n_dim = 2, .dim = {out, in}, .name = "twin"}}};
+    b.t[0].bytes = blocks * (size_t)f->bytes, b.t[1].bytes = n * 2;
+    for (int i = 0; i < 2; i++)
+        b.t[i].data = xaligned(b.t[i].bytes);
+    uint8_t *block = b.t[0].data;
+    for (size_t i = 0; i < b.t[0].bytes; i++)
+        block[i] = (uint8_t)rnd();
+    for (size_t i = 0; i < blocks; i++, block += f->bytes)
+        for (int j = 0; j < 2 && f->scale[j] >= 0; j++) {
+            const uint16_t h = some_scale(j ? near * -f->minimum : near);
+            block[f->scale[j]] = (uint8_t)h, block[f->scale[j] + 1] = (uint8_t)(h >> 8);
+        }
+    packed_bf16(type, b.t[0].data, n, b.t[1].data);
+    upload(&b.t[0]), upload(&b.t[1]);
+    if (b.t[0].type != type)
+        fail_msg("%s was unpacked", dtype_name(type));
+    return b;
+}
+
+static struct tensor vector(int n)
+{
+    struct tensor t = TENSOR(DT_BF16, 1, n);
+    upload(&t);
+    return t;
+}
+
+/* run(arg, i, rows, out): the operation with tensors i (0: packed, 1: their twins). */
+typedef void twin_fn(const void *arg, int i, int rows, float *out);
+
+static void check_twins(twin_fn *run, const void *arg, int width, const char *what)
+{
+    float *out[2];
+    char name[80];
+    for (int i = 0; i < 2; i++)
+        out[i] = xmalloc((size_t)(MOST * width) * sizeof **out);
+    for (int c = 0; c < N_COUNTS; c += one_in(2)) {
+        const int rows = row_counts[c];
+        snprintf(name, sizeof name, "%s, %s, %d rows", dtype_name(type), what, rows);
+        for (int i = 0; i < 2; i++)
+            run(arg, i, rows, out[i]);
+        for (size_t j = 0; j < (size_t)(rows * width); j++)
+            if (!isfinite(out[1][j]))
+                fail_msg("%s: element %zu is %g", name, j, (double)out[1][j]);
+        same_bits(out[0], out[1], (size_t)(rows * width), name);
+    }
+    free(out[0]), free(out[1]);
+}
+
+/* ---- linear --------------------------------------------------------------------------------- */
+
+struct lin {
+    struct k_linear a;
+    const struct both *w;
+    const float *x, *old;
+};
+
+static void run_linear(const void *arg, int i, int rows, float *out)
+{
+    const struct lin *l = arg;
+    const size_t in = (size_t)l->w->t[i].dim[1], n = (size_t)l->w->t[i].dim[0], r = (size_t)rows;
+    struct k_linear a = l->a;
+    a.w = &l->w->t[i];
+    a.rows = rows;
+    a.src = floats(l->x, r * in), a.dst = floats(l->old, r * n);
+    T.k->linear(T.d, &a);
+    take(out, a.dst, r * n);
+    dev_release(&T);
+}
+
+/* Matrices whose panels have many rows and few, k splits of several lengths, and empty ones. */
+static void test_linear(void **state)
+{
+    (void)state;
+    static const int shapes[][2] = {{256, 2560}, {2880, 4096}, {1000, 2304}, {130, 256}, {16, 512},
+                                    {5376, 1280}, {2560, 768}, {640, 1536}, {300, 10240}};
+    for (int i = 0; i < 9; i += one_in(2)) {
+        const int out = shapes[i][0], in = shapes[i][1];
+        struct both w = both_of(out, in);
+        struct tensor b = vector(out), norm = vector(in), post = vector(out);
+        float *x = rnd_floats((size_t)(MOST * in), 3), *old = rnd_floats((size_t)(MOST * out), 1);
+        struct lin l = {{.scale = 1, .pre = {NORM_RMS, &norm, 1e-5f}}, &w, x, old};
+        if (i % 3 == 1)
+            l.a.b = &b, l.a.add = true, l.a.act = ACT_SILU, l.a.scale = .5f;
+        if (i % 3 == 2)
+            l.a.post = (struct k_norm){NORM_RMS, &post, 1e-5f}, l.a.add = true;
+        check_twins(run_linear, &l, out, "linear");
+        free(x), free(old);
+    }
+}
+
+/* A product of so many outputs that scratch holds some of its panels. */
+static void test_linear_in_parts(void **state)
+{
+    (void)state;
+    const int out = 66000, in = 2048;
+    struct both w = both_of(out, in);
+    struct tensor b = vector(out);
+    float *x = rnd_floats((size_t)(MOST * in), 3), *old = rnd_floats((size_t)MOST * out, 1),
+          *got[2];
+    struct lin l = {{.scale = 1, .b = &b, .add = true}, &w, x, old};
+    for (int rows = 40; rows <= 80; rows += 40) {
+        for (int i = 0; i < 2; i++) {
+            got[i] = xmalloc((size_t)rows * out * sizeof **got);
+            run_linear(&l, i, rows, got[i]);
+        }
+        same_bits(got[0], got[1], (size_t)rows * out, "in parts");
+        free(got[0]), free(got[1]);
+    }
+    free(x), free(old);
+}
+
+/* ---- glu, and the linear behind it ---------------------------------------------------------- */
+
+struct pair {
+    const struct both *gate, *up, *down;
+    struct k_norm post;
+    enum act_kind act;
+    bool packed; /* the rows between */
+    const float *x;
+};
+
+static void run_pair(const void *arg, int i, int rows, float *out)
+{
+    const struct pair *p = arg;
+    const size_t in = (size_t)p->gate->t[i].dim[1], ffn = (size_t)p->gate->t[i].dim[0],
+                 n = (size_t)p->down->t[i].dim[0], r = (size_t)rows;
+    kbuf between = blank(r * ffn);
+    struct k_glu g = {.rows = rows, .src = floats(p->x, r * in), .gate = &p->gate->t[i],
+                      .up = &p->up->t[i], .act = p->act, .packed = p->packed, .dst = between};
+    struct k_linear l = {.rows = rows, .src = between, .src_stride = (int)ffn,
+                         .w = &p->down->t[i], .scale = 1, .packed = p->packed, .post = p->post,
+                         .dst = blank(r * n)};
+    T.k->glu(T.d, &g);
+    T.k->linear(T.d, &l);
+    take(out, l.dst, r * n);
+    dev_release(&T);
+}
+
+static void test_glu(void **state)
+{
+    (void)state;
+    static const int shapes[][3] = {{768, 2560, 72}, {1280, 1536, 264}, {256, 512, 72},
+                                    {3072, 1024, 640}, {5632, 2048, 2048}};
+    for (int i = 0; i < 5; i++) {
+        struct both gate = both_of(shapes[i][0], shapes[i][1]),
+                    up = both_of(shapes[i][0], shapes[i][1]),
+                    down = both_of(shapes[i][2], shapes[i][0]);
+        struct tensor post = vector(shapes[i][2]);
+        float *x = rnd_floats((size_t)(MOST * shapes[i][1]), 1);
+        struct pair p = {&gate, &up, &down, {NORM_RMS, &post, 1e-5f},
+                         i == 1 ? ACT_SILU : ACT_GELU_TANH, i % 2 == 0, x};
+        check_twins(run_pair, &p, shapes[i][2], "glu and linear");
+        free(x);
+    }
+}
+
+/* ---- q, k and v ----------------------------------------------------------------------------- */
+
+enum { IN = 768, HEADS = 8 };
+
+struct heads {
+    struct k_qkv a;
+    const struct both *w[3];
+    const float *x, *cs;
+};
+
+/* out: of each row q, then the cells of k and v */
+static void run_qkv(const void *arg, int i, int rows, float *out)
+{
+    const struct heads *h = arg;
+    const size_t r = (size_t)rows, nq = (size_t)(HEADS * h->a.head_dim),
+                 nk = (size_t)(h->a.n_kv * h->a.head_dim);
+    int32_t slot[MOST];
+    struct k_qkv a = h->a;
+    for (int j = 0; j < rows; j++)
+        slot[j] = j;
+    struct k_table t = {.write = ints(slot, r)};
+    a.rows = rows, a.table = &t;
+    a.wq = &h->w[0]->t[i], a.wk = &h->w[1]->t[i], a.wv = &h->w[2]->t[i];
+    a.src = floats(h->x, r * IN), a.cs = floats(h->cs, r * (size_t)a.rot);
+    a.q = blank(r * nq);
+    a.cells = (struct k_cells){blank(r * nk), blank(r * nk), KV_F32, rows, h->a.n_kv,
+                               h->a.head_dim};
+    T.k->qkv(T.d, &a);
+    take(out, a.q, r * nq);
+    take(out + r * nq, a.cells.k, r * nk);
+    take(out + r * (nq + nk), a.cells.v, r * nk);
+    dev_release(&T);
+}
+
+static void test_qkv(void **state)
+{
+    (void)state;
+    static const struct {
+        int dim, n_kv;
+        bool norms;
+    } cases[] = {{64, 2, false}, {64, 8, true}, {128, 4, true}, {256, 2, true}};
+    for (int i = 0; i < 4; i++) {
+        const int dim = cases[i].dim, n_kv = cases[i].n_kv;
+        struct both q = both_of(HEADS * dim, IN), k = both_of(n_kv * dim, IN),
+                    v = both_of(n_kv * dim, IN);
+        struct tensor norm = vector(IN), head = vector(dim);
+        float *x = rnd_floats(MOST * IN, 1), *cs = rnd_floats((size_t)(MOST * dim), 1);
+        struct heads h = {{.n_head = HEADS, .n_kv = n_kv, .head_dim = dim, .rot = dim,
+                           .norm = {NORM_RMS, &norm, 1e-5f}}, {&q, &k, &v}, x, cs};
+        if (cases[i].norms)
+            h.a.q_norm = h.a.k_norm = (struct k_norm){NORM_RMS1P, &head, 1e-5f};
+        check_twins(run_qkv, &h, (HEADS + 2 * n_kv) * dim, "qkv");
+        free(x), free(cs);
+    }
+}
+
+/* ---- rows of a table ------------------------------------------------------------------------ */
+
+struct lookup {
+    const struct both *table;
+    const struct tensor *norm;
+};
+
+/* out: of each row the row of the table as embed() and as gather() has it, then normalised */
+static void run_lookup(const void *arg, int i, int rows, float *out)
+{
+    const struct lookup *l = arg;
+    const struct tensor *w = &l->table->t[i];
+    const size_t n = (size_t)w->dim[1], r = (size_t)rows;
+    int32_t id[MOST];
+    for (int j = 0; j < rows; j++)
+        id[j] = (j * 37 + 11) % VOCAB;
+    kbuf ids = ints(id, r), copy = blank(r * n), normed = blank(r * n), plain = blank(r * n);
+    T.k->embed(T.d, &(struct k_embed){.rows = rows, .n = (int)n, .ids = ids, .table = w,
+                                      .scale = 3, .dst = plain});
+    struct k_gather g = {.rows = rows, .n_parts = 1};
+    g.part[0] = (struct k_part){.n = (int)n, .table = w, .scale = 3, .idx = ids,
+                                .norm = {NORM_RMS, l->norm, 1e-5f}, .copy = copy, .dst = normed,
+                                .width = (int)n};
+    T.k->gather(T.d, &g);
+    take(out, plain, r * n), take(out + r * n, copy, r * n), take(out + 2 * r * n, normed, r * n);
+    dev_release(&T);
+}
+
+static void test_lookup(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        const int n = i ? 2560 : 512;
+        struct both table = both_of(VOCAB, n);
+        struct tensor norm = vector(n);
+        struct lookup l = {&table, &norm};
+        check_twins(run_lookup, &l, 3 * n, "rows of a table");
+    }
+}
+
+/* ---- synthetic weights ---------------------------------------------------------------------- */
+
+/* The same on the device as packed_random() makes them. */
+static void test_synthetic(void **state)
+{
+    (void)state;
+    enum { OUT = 40, WIDE = 512 };
+    struct tensor made = {.type = type, .n_dim = 2, .dim = {OUT, WIDE}, .name = "made"},
+                  given = made;
+    struct err e;
+    made.bytes = given.bytes = OUT * dtype_bytes(type, WIDE);
+    given.data = xaligned(given.bytes);
+    packed_random(type, 7, 1 / 64.f, 0,
+                  (size_t)OUT * WIDE / (size_t)packed_format(type)->elements, given.data);
+    if (!kernels_cuda.synthesize(T.d, &made, 7, 1 / 64.f, &e))
+        die("%s", e.msg);
+    upload(&given);
+    struct both w = {{made, given}};
+    float *x = rnd_floats((size_t)(MOST * WIDE), 1), *old = rnd_floats(MOST * OUT, 1);
+    struct lin l = {{.scale = 1}, &w, x, old};
+    check_twins(run_linear, &l, OUT, "synthetic");
+    free(x), free(old);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_linear), cmocka_unit_test(test_linear_in_parts),
+        cmocka_unit_test(test_glu), cmocka_unit_test(test_qkv), cmocka_unit_test(test_lookup),
+        cmocka_unit_test(test_synthetic),
+    };
+    static const char *const classes[] = {"", "8.6", "8.0"};
+    const char *as = getenv("AERIE_GPU_AS");
+    const bool given = as && *as;
+    int failed = 0;
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
+    for (int i = 0; i < (given ? 1 : 3) * (DT_NVFP4 - DT_Q8_0 + 1); i++) {
+        struct err e;
+        type = DT_Q8_0 + (enum dtype)(i / (given ? 1 : 3));
+        if (!given)
+            setenv("AERIE_GPU_AS", classes[i % 3], 1);
+        struct tensor w = {.type = type, .n_dim = 2, .dim = {8, 256}, .name = "probe"};
+        w.bytes = 8 * dtype_bytes(type, 256);
+        T = (struct case_dev){.k = &kernels_cuda};
+        T.d = kernels_cuda.open(&(struct k_opts){.precision = K_BF16}, &e);
+        if (!T.d) {
+            printf("1..1\nok 1 - packed matrices # SKIP no CUDA device (%s)\n", e.msg);
+            return 0;
+        }
+        if (!kernels_cuda.synthesize(T.d, &w, 1, 1, &e))
+            die("%s", e.msg);
+        printf("# %s as %s%s\n", dtype_name(type), getenv("AERIE_GPU_AS"),
+               w.type == type ? "" : ": unpacked during the upload");
+        if (w.type == type)
+            failed += cmocka_run_group_tests_name(dtype_name(type), tests, NULL, NULL);
+        dev_close(&T);
+    }
+    return failed;
+}
+
+#else
+
+#include <stdio.h>
+
+int main(void)
+{
+    printf("1..1\nok 1 - packed matrices # SKIP built without CUDA\n");
+    return 0;
+}
+
+#endif
