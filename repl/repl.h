@@ -126,6 +126,10 @@ struct app {
         void (*replay_turn)(struct app *a, const struct turn_row *r, const char *gone);
         /* Opens the panes of a layout (cmd/screen.c); NULL: there are no panes. */
         bool (*layout)(struct app *a, const char *name, struct err *e);
+        void (*edit)(struct app *a, const char *text); /* puts text into the input; NULL: no input */
+        /* Gives text to the terminal's clipboard; NULL: there is no terminal. False and *e: it is
+         * too long. */
+        bool (*copy)(struct app *a, const char *text, size_t n, struct err *e);
         /* Show a one-line notice, and an error; NULL: they go through show() */
         void (*notice)(struct app *a, struct sheet *s);
         void (*error)(struct app *a, const struct err *e);
@@ -365,6 +369,7 @@ bool export_markdown(struct hdb *d, const char *session, const char *path, struc
 enum cmd_flags {
     CMD_BUSY_OK = 1, /* may run while a reply is generated */
     CMD_REST = 2, /* takes the rest of the line as one argument: quotes are ordinary characters */
+    CMD_REPEATS = 4, /* Enter on an empty line gives it again while a turn is paused */
 };
 
 /* One call of a command: its row of the table, its arguments, and where the result goes. */
@@ -381,7 +386,7 @@ typedef bool cmd_fn(struct cmd_call *c);
 
 struct cmd {
     const char *name;  /* without the slash */
-    const char *alias; /* or NULL */
+    const char *alias; /* other names, with blanks between them, or NULL */
     const char *args;  /* "[topic]", "POS", "" */
     const char *group; /* chat, session, inspect, debug, compare */
     const char *help;  /* one line, third person: "draws the draft tree of a step" */

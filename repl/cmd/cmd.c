@@ -15,7 +15,7 @@
 static const struct cmd table[] = {
     {"help", "?", "[topic]", "chat", "lists the commands, or explains one topic", "/help tree",
      CMD_BUSY_OK, cmd_help, complete_help},
-    {"set", NULL, "[NAME VALUE]", "chat", "shows the settings, or changes one",
+    {"set", "show", "[NAME VALUE]", "chat", "shows the settings, or changes one",
      "/set temperature 0.7", CMD_BUSY_OK, cmd_set, complete_set},
     {"system", NULL, "[TEXT]", "chat", "shows or sets the system prompt of this session",
      "/system Answer in one sentence.", CMD_BUSY_OK | CMD_REST, cmd_system, NULL},
@@ -23,7 +23,7 @@ static const struct cmd table[] = {
      "/read notes.txt", CMD_BUSY_OK, cmd_read, complete_file},
     {"drop", NULL, "[FILE]", "chat", "takes the files of /read out of the next message again",
      "/drop notes.txt", CMD_BUSY_OK, cmd_drop, complete_drop},
-    {"regen", NULL, "", "chat", "throws away the last reply and generates it again", "/regen", 0,
+    {"regen", "retry", "", "chat", "throws away the last reply and generates it again", "/regen", 0,
      cmd_regen, NULL},
     {"n", NULL, "COUNT TEXT", "chat",
      "shows several replies to a question, computed in one batch over shared pages",
@@ -35,7 +35,13 @@ static const struct cmd table[] = {
      "/forget 3", 0, cmd_forget, NULL},
     {"clear", NULL, "", "chat", "starts a fresh context and clears the screen", "/clear", 0,
      cmd_clear, NULL},
-    {"bye", "quit", "", "chat", "leaves aerie; the session stays saved", "/bye", CMD_BUSY_OK,
+    {"copy", NULL, "[reply|message|code] [N]", "chat",
+     "copies a reply, a message or a code block to the terminal's clipboard", "/copy code",
+     CMD_BUSY_OK, cmd_copy, NULL},
+    {"edit", NULL, "[TURN]", "chat",
+     "puts an earlier message back into the input and forks the session before it",
+     "/edit 3", 0, cmd_edit, NULL},
+    {"bye", "quit exit q", "", "chat", "leaves aerie; the session stays saved", "/bye", CMD_BUSY_OK,
      cmd_bye, NULL},
 
     {"sessions", NULL, "[N | WORDS]", "session", "lists the saved sessions, newest first, "
@@ -43,13 +49,13 @@ static const struct cmd table[] = {
      CMD_BUSY_OK, cmd_sessions, NULL},
     {"search", NULL, "QUERY", "session", "searches the text of all sessions", "/search page table",
      CMD_BUSY_OK | CMD_REST, cmd_search, NULL},
-    {"resume", NULL, "ID", "session", "continues a saved session: its number, id or last",
+    {"resume", "load", "ID", "session", "continues a saved session: its number, id or last",
      "/resume 12", 0, cmd_resume, complete_session},
     {"fork", NULL, "[TURN|ID]", "session", "copies this session up to a turn, or another session",
      "/fork 3", 0, cmd_fork, complete_session},
     {"title", NULL, "TEXT", "session", "gives the session a title", "/title window tests",
      CMD_BUSY_OK | CMD_REST, cmd_title, NULL},
-    {"export", NULL, "[md|jsonl] [FILE]", "session",
+    {"export", "save", "[md|jsonl] [FILE]", "session",
      "writes the session to a Markdown or JSON Lines file", "/export md chat.md", CMD_BUSY_OK,
      cmd_export, NULL},
     {"private", NULL, "", "session", "stops logging, so nothing more of this session is saved",
@@ -129,21 +135,21 @@ static const struct cmd table[] = {
     {"delete", NULL, "[N]", "debug", "removes a breakpoint or watch, or all of them", "/delete 1",
      CMD_BUSY_OK, cmd_delete, NULL},
     {"step", NULL, "[N]", "debug", "runs N steps of the turn and pauses it again", "/step",
-     CMD_BUSY_OK, cmd_step, NULL},
+     CMD_BUSY_OK | CMD_REPEATS, cmd_step, NULL},
     {"phase", NULL, "", "debug",
-     "runs one phase of a step: draft, verify, accept, commit or follow", "/phase", CMD_BUSY_OK,
+     "runs one phase of a step: draft, verify, accept, commit or follow", "/phase", CMD_BUSY_OK | CMD_REPEATS,
      cmd_phase, NULL},
     {"next", NULL, "", "debug", "runs to the end of the turn; the next one pauses where it begins",
-     "/next", CMD_BUSY_OK, cmd_next, NULL},
+     "/next", CMD_BUSY_OK | CMD_REPEATS, cmd_next, NULL},
     {"finish", NULL, "", "debug", "runs to the end of the turn, past breakpoints", "/finish",
-     CMD_BUSY_OK, cmd_finish, NULL},
-    {"continue", NULL, "", "debug", "runs on until a breakpoint holds", "/continue", CMD_BUSY_OK,
+     CMD_BUSY_OK | CMD_REPEATS, cmd_finish, NULL},
+    {"continue", NULL, "", "debug", "runs on until a breakpoint holds", "/continue", CMD_BUSY_OK | CMD_REPEATS,
      cmd_continue, NULL},
     {"until", NULL, "EXPR", "debug", "runs on until a condition holds, once",
      "/until node.depth>=3 && !node.accepted", CMD_BUSY_OK | CMD_REST, cmd_until,
      complete_condition},
     {"rstep", NULL, "[N]", "debug", "takes the paused turn N steps back; the bits stay the same",
-     "/rstep", CMD_BUSY_OK, cmd_rstep, NULL},
+     "/rstep", CMD_BUSY_OK | CMD_REPEATS, cmd_rstep, NULL},
     {"goto", NULL, "TURN.STEP", "debug",
      "takes the paused turn to where it stood after a step; .0: where it begins", "/goto 9.214",
      CMD_BUSY_OK, cmd_goto, NULL},
@@ -195,14 +201,25 @@ static bool unknown_command(const char *name, struct err *e)
     return false;
 }
 
+/* Whether a name is one of a command's other names. */
+static bool is_alias(const struct cmd *c, const char *name)
+{
+    size_t n = strlen(name);
+    for (const char *p = c->alias; p && *p && n; p += strspn(p, " ")) {
+        if (strncmp(p, name, n) == 0 && (!p[n] || p[n] == ' '))
+            return true;
+        p += strcspn(p, " ");
+    }
+    return false;
+}
+
 const struct cmd *cmd_find(const char *name, struct err *e)
 {
     const char *fits[N_CMD];
     int n = 0;
     const struct cmd *only = NULL;
     for (int i = 0; i < N_CMD; i++) {
-        const char *alias = table[i].alias;
-        if (strcmp(table[i].name, name) == 0 || (alias && strcmp(alias, name) == 0))
+        if (strcmp(table[i].name, name) == 0 || is_alias(&table[i], name))
             return &table[i];
         if (*name && strncmp(table[i].name, name, strlen(name)) == 0) {
             fits[n++] = table[i].name;

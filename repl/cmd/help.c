@@ -18,6 +18,9 @@ static const struct topic topics[] = {
      "Ctrl-X [       the step before, in all panes; Ctrl-X ] the step after, Ctrl-X . the newest\n"
      "Ctrl-X s       single keys: s p n f c w step a paused turn (/step, /phase, ...);\n"
      "               S steps back (/rstep), N goes to where the turn begins (/goto 0)\n"
+     "Enter          on an empty line, while a turn is paused: the last /step, /phase ... again\n"
+     "Ctrl-X y       copies to the terminal's clipboard what has the arrows: a pane, the ids of\n"
+     "               a word's tokens, else the newest reply (so does /copy)\n"
      "Ctrl-L         draws the screen again\n"
      "F1             opens this help\n"
      "F2 F3 F4       pages, tree and steps beside the chat; F5 pool, F6 word, F7 why\n"
@@ -195,7 +198,7 @@ void help_command(const struct cmd *c, const struct printer *to)
     print_add(to, ST_TEXT, "  %s{help}", c->help);
     print_end(to);
     if (c->alias)
-        print_note(to, ST_TEXT, "  /%s is the same", c->alias);
+        print_note(to, ST_TEXT, "  other names: %s", c->alias);
     print_add(to, ST_TEXT, "  for example: %s{example}", c->example);
     print_end(to);
     if (!(c->flags & CMD_BUSY_OK))

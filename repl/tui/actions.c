@@ -282,6 +282,26 @@ static void edit_outside(struct tui *t)
     term_size(&t->w, &t->h);
 }
 
+/* Copies what has the focus: the rows of a pane, the token ids of the word under the cursor, else
+ * the newest reply. */
+static void copy_focused(struct tui *t)
+{
+    struct buf text = {0};
+    struct err e = {0};
+    if (t->focus >= 0)
+        sheet_to_text(&t->pane[t->open[t->focus]].rows, false, &text);
+    else if (t->focus == FOCUS_WORDS)
+        word_ids(t, &text);
+    if (!text.n)
+        tui_submit(t, xstrdup("/copy"));
+    else if (t->app->face.copy(t->app, text.p, text.n, &e))
+        tui_hint(t, "%s copied to the terminal's clipboard",
+                 t->focus >= 0 ? "the pane" : text.p);
+    else
+        tui_hint(t, "%s", e.msg);
+    buf_free(&text);
+}
+
 static void after_ctrl_x(struct tui *t, const struct key *x)
 {
     if (x->code != K_CHAR) {
@@ -293,6 +313,8 @@ static void after_ctrl_x(struct tui *t, const struct key *x)
         next_focus(t);
     } else if (x->cp == 't') {
         word_begin(t);
+    } else if (x->cp == 'y') {
+        copy_focused(t);
     } else if (x->cp == '[' || x->cp == ']' || x->cp == '.') {
         if (time_key(t, &(struct key){.code = K_CHAR, .cp = x->cp}) && t->time.line.n > 0)
             t->focus = t->app->at.turn ? FOCUS_TIME : FOCUS_INPUT;
@@ -311,8 +333,8 @@ static void after_ctrl_x(struct tui *t, const struct key *x)
         tui_hint(t, "%.100s is not in the message any more", t->app->attached.file[last].name);
         app_drop(t->app, last);
     } else {
-        tui_hint(t, "Ctrl-X: t words, [ ] time, o next part, c tints, r raw text, s single keys, "
-                    "Ctrl-E editor, d drops a file");
+        tui_hint(t, "Ctrl-X: t words, [ ] time, o next part, y copies, c tints, r raw text, "
+                    "s single keys, Ctrl-E editor, d drops a file");
     }
 }
 
@@ -341,6 +363,11 @@ static void editor_key(struct tui *t, const struct key *k)
     bool enter = k->code == K_ENTER && !k->alt && !k->shift && !k->ctrl;
     if (enter && t->input.text.n == 0 && !t->input.searching && app_attached(t->app) > 0) {
         tui_submit(t, xstrdup("")); /* files without text are a message, too */
+        return;
+    }
+    if (enter && t->input.text.n == 0 && !t->input.searching && t->stepped &&
+        app_paused(t->app)) {
+        tui_submit(t, xstrdup(t->stepped));
         return;
     }
     switch (input_key(&t->input, k, &x)) {

@@ -255,6 +255,27 @@ bool term_ask_background(void)
     return true;
 }
 
+bool term_copy(const char *text, size_t n)
+{
+    static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    struct buf b = {0};
+    if (n > TERM_COPY_MAX)
+        return false;
+    buf_str(&b, "\033]52;c;");
+    for (size_t i = 0; i < n; i += 3) {
+        uint32_t v = 0;
+        int have = n - i < 3 ? (int)(n - i) : 3;
+        for (int k = 0; k < 3; k++)
+            v = v << 8 | (k < have ? (unsigned char)text[i + (size_t)k] : 0);
+        for (int k = 0; k < 4; k++)
+            buf_char(&b, k <= have ? digit[v >> (18 - 6 * k) & 63] : '=');
+    }
+    buf_str(&b, "\033\\");
+    send_now(b.p);
+    buf_free(&b);
+    return true;
+}
+
 void term_answered(void)
 {
     term.asked_ns = 0;

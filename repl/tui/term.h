@@ -16,6 +16,10 @@ void term_close(void); /* does nothing if the terminal is not open */
 
 /* Draws in the colours of a theme (not THEME_AUTO) from the next term_draw() on. */
 void term_theme(enum theme theme);
+/* Sends text to the terminal's clipboard (OSC 52, in base64, so that no byte of it is a control);
+ * whether the terminal takes it is not known. False: it is longer than terminals accept. */
+enum { TERM_COPY_MAX = 74994 }; /* xterm's limit of 100,000 bytes, less what encloses them */
+bool term_copy(const char *text, size_t n);
 /* Asks the terminal for its background colour (OSC 11); the answer, if any, arrives as the key
  * K_BACKGROUND. False: the terminal was not asked. term_close() and term_release() wait for a
  * pending answer, so that no other program reads it. */

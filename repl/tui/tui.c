@@ -97,6 +97,20 @@ static void face_retract(struct app *a, int turn)
     word_forget(of(a));
 }
 
+static void face_edit(struct app *a, const char *text)
+{
+    input_set(&of(a)->input, text, strlen(text));
+    of(a)->focus = FOCUS_INPUT;
+}
+
+static bool face_copy(struct app *a, const char *text, size_t n, struct err *e)
+{
+    (void)a;
+    return term_copy(text, n) ||
+           err_set(e, ERR_USAGE, "terminals take at most %d bytes into their clipboard, this has "
+                                 "%zu; /export writes a file", TERM_COPY_MAX, n);
+}
+
 static void face_replay_turn(struct app *a, const struct turn_row *r, const char *gone)
 {
     struct transcript *talk = &of(a)->talk;
@@ -294,6 +308,20 @@ void tui_work(struct tui *t, bool on)
 }
 
 /* Runs a command. It is shown as typed, above its result; a pane that covers both is closed. */
+static const struct cmd *named(const char *text)
+{
+    char name[64];
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(text + 1, " \t\n"), text + 1);
+    return cmd_find(name, NULL);
+}
+
+static void note_stepped(struct tui *t, const char *text)
+{
+    const struct cmd *c = named(text);
+    free(t->stepped);
+    t->stepped = c && (c->flags & CMD_REPEATS) ? xstrdup(text) : NULL;
+}
+
 static void run_now(struct tui *t, const char *text)
 {
     struct err e = {0};
@@ -302,6 +330,7 @@ static void run_now(struct tui *t, const char *text)
         time_go(t, -1); /* a message continues the present: show it */
     if (command) {
         struct layout l;
+        note_stepped(t, text);
         transcript_user(&t->talk, 0, text, strlen(text));
         tui_layout(t, t->n_open, &l);
         while (l.pane_only && t->n_open > 0)
@@ -318,11 +347,9 @@ static void run_now(struct tui *t, const char *text)
 
 static bool may_run_now(const char *text)
 {
-    char name[64];
     if (text[0] != '/' || text[1] == '/')
         return false;
-    snprintf(name, sizeof name, "%.*s", (int)strcspn(text + 1, " \t\n"), text + 1);
-    const struct cmd *c = cmd_find(name, NULL);
+    const struct cmd *c = named(text);
     return !c || (c->flags & CMD_BUSY_OK); /* an unknown command fails at once */
 }
 
@@ -663,7 +690,8 @@ static void begin(struct tui *t, struct app *a)
     tui_panes_init(t);
     a->face = (struct face){
         .show = face_show, .clear = face_clear, .retract = face_retract, .notice = face_notice,
-        .replay_turn = face_replay_turn, .error = face_error, .layout = layout_set, .state = t,
+        .replay_turn = face_replay_turn, .error = face_error, .layout = layout_set, .edit = face_edit,
+        .copy = face_copy, .state = t,
     };
     greet(t);
 }
@@ -676,6 +704,7 @@ static void end(struct tui *t)
     }
     free(t->queued);
     free(t->queued_files);
+    free(t->stepped);
     replies_free(t);
     time_free(t);
     buf_free(&t->files);

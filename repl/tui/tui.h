@@ -56,6 +56,7 @@ struct tui {
 
     struct pane pane[N_PANE_KINDS];
     enum pane_kind open[MAX_PANES]; /* panes that are open, the newest last */
+    char *stepped;                  /* the latest command that Enter repeats; NULL: none */
     bool single_keys;               /* letters step a paused turn, while the input is empty */
     int n_open, focus;              /* focus: index into open, or a value of enum focus */
     int side, weight[N_PANE_KINDS]; /* how panes share the screen: see struct shape */
@@ -184,6 +185,8 @@ void tui_steps_write(struct tui *t, struct pane *p, int width);
 void tui_word_write(struct tui *t, struct pane *p, int width);
 /* Moves the focus to the cursor on the words. False: there is no word. */
 bool word_begin(struct tui *t);
+/* Appends the ids of the tokens of the word under the cursor, with blanks between them. */
+void word_ids(const struct tui *t, struct buf *out);
 bool word_key(struct tui *t, const struct key *k); /* false: the key is not the cursor's */
 void word_click(struct tui *t, int entry, int row, int x);
 void word_forget(struct tui *t); /* entries were removed: there is no cursor any more */

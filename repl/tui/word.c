@@ -20,6 +20,16 @@ static const struct token_mark *token_here(const struct tui *t)
     return words_tokens(e, t->word, &first) ? &e->mark[first] : NULL;
 }
 
+void word_ids(const struct tui *t, struct buf *out)
+{
+    int first, n = 0;
+    const struct entry *e = token_here(t) ? &t->talk.entry[t->word.entry] : NULL;
+    if (e)
+        n = words_tokens(e, t->word, &first);
+    for (int i = 0; i < n; i++)
+        buf_printf(out, "%s%d", i ? " " : "", e->mark[first + i].id);
+}
+
 static void show_cursor(struct tui *t)
 {
     t->talk.cursor = t->word.w ? t->word.entry : -1;

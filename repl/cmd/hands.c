@@ -1,0 +1,130 @@
+/* hands.c - commands that hand text of the conversation over: /copy to the clipboard, /edit to the
+ * input.
+ */
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/ascii.h"
+#include "repl/cmd/cmd.h"
+#include "repl/process/interrupt.h"
+
+/* Appends the message of a turn, or its reply; turn 0: the newest. Returns the turn's number; 0 and
+ * *e: there is none, or it cannot be read. */
+static int text_of(struct cmd_call *c, int turn, bool reply, struct buf *out)
+{
+    struct app *a = c->app;
+    struct hdb_past p = {0};
+    struct hdb *d = app_hdb(a, c->e);
+    if (a->history)
+        history_flush_unless(a->history, 2000, interrupt_waits);
+    if (!d || !hdb_past(d, a->session, INT_MAX, &p, c->e))
+        return 0;
+    int found = 0;
+    for (int i = p.n - 1; i >= 0 && !found; i--) {
+        const struct turn_row *r = reply ? &p.turn[i].reply : &p.turn[i].user;
+        if (r->n && (turn ? r->n == turn : p.turn[i].state == PAST_LIVE)) {
+            buf_add(out, r->text ? r->text : "", r->text_n);
+            found = r->n;
+        }
+    }
+    hdb_past_free(&p);
+    if (!found && turn)
+        err_set(c->e, ERR_USAGE, "this session has no turn %d in its log", turn);
+    else if (!found)
+        err_set(c->e, ERR_USAGE, "this session has no turn in its log yet");
+    return found;
+}
+
+/* The `want`th block between lines of ``` or ~~~, 0: the last. False: there is none. */
+static bool code_block(const char *text, int want, struct buf *out)
+{
+    int n = 0;
+    bool inside = false;
+    for (const char *p = text, *end; *p; p = end) {
+        end = strchrnul(p, '\n');
+        end += *end != '\0';
+        const char *mark = p + strspn(p, " ");
+        if (strncmp(mark, "```", 3) == 0 || strncmp(mark, "~~~", 3) == 0) {
+            inside = !inside;
+            n += inside;
+            if (inside && want == 0)
+                buf_clear(out);
+        } else if (inside && (want == 0 || n == want)) {
+            buf_add(out, p, (size_t)(end - p));
+        }
+    }
+    return want ? n >= want : n > 0;
+}
+
+/* Gives text to the terminal; without a full screen it is the command's answer. */
+static bool hand_over(struct cmd_call *c, const char *what, const struct buf *text)
+{
+    struct app *a = c->app;
+    if (!a->face.copy) {
+        print_text(&c->to, ST_TEXT, text->n ? text->p : "");
+        print_line(&c->to, ST_TEXT, "\f%s{text}", text->n ? text->p : "");
+        return true;
+    }
+    if (!a->face.copy(a, text->p, text->n, c->e))
+        return false;
+    print_line(&c->to, ST_DIM, "%s, %zu{bytes} bytes, for the terminal's clipboard (OSC 52)", what,
+               text->n);
+    return true;
+}
+
+bool cmd_copy(struct cmd_call *c)
+{
+    static const char *const what[] = {"reply", "message", "code"};
+    enum { REPLY, MESSAGE, CODE };
+    int i = REPLY;
+    long n = 0;
+    if (c->argc > 2)
+        return arg_expected(c, "takes reply, message or code, and a number");
+    if (c->argc > 0 && (i = arg_choice(c->argv[0], "what to copy", what, 3, c->e)) < 0)
+        return false;
+    if (c->argc > 1 && !arg_int(c->argv[1], i == CODE ? "the number of the block" : "the turn", 1,
+                                INT_MAX, &n, c->e))
+        return false;
+    struct buf text = {0}, block = {0};
+    int turn = text_of(c, i == CODE ? 0 : (int)n, i != MESSAGE, &text);
+    bool ok = turn > 0;
+    if (ok && i == CODE && !code_block(text.n ? text.p : "", (int)n, &block))
+        ok = err_set(c->e, ERR_NEGATIVE, n ? "reply %d has no code block %ld"
+                                           : "reply %d has no code block", turn, n);
+    ok = ok && hand_over(c, what[i], i == CODE ? &block : &text);
+    buf_free(&text);
+    buf_free(&block);
+    return ok;
+}
+
+bool cmd_edit(struct cmd_call *c)
+{
+    struct app *a = c->app;
+    struct buf text = {0};
+    long turn = a->turns.n ? a->turns.v[a->turns.n - 1] : 0;
+    if (c->argc > 1)
+        return arg_expected(c, "takes at most one turn");
+    if (!a->face.edit)
+        return err_set(c->e, ERR_USAGE, "/edit needs the full screen; /fork TURN and the message "
+                                        "again do the same");
+    if (c->argc == 1 && !arg_int(c->argv[0], "the turn", 1, INT_MAX, &turn, c->e))
+        return false;
+    if (!turn)
+        return err_set(c->e, ERR_USAGE, "there is no message to edit");
+    int before = 0; /* the turn in the context that comes before */
+    bool there = false;
+    for (int i = 0; i < a->turns.n && !there; i++) {
+        there = a->turns.v[i] == turn;
+        before = there ? before : a->turns.v[i];
+    }
+    bool ok = (there || err_set(c->e, ERR_USAGE, "turn %ld is not in the context", turn)) &&
+              text_of(c, (int)turn, false, &text) && app_fork(a, before, c->e);
+    if (ok) {
+        a->face.edit(a, text.n ? text.p : "");
+        print_line(&c->to, ST_DIM, "a new session goes on before turn %ld{turn}; Enter sends the "
+                                   "message again", turn);
+    }
+    buf_free(&text);
+    return ok;
+}
