@@ -46,6 +46,29 @@ static void test_a_job_is_answered_from_its_prompt_to_its_end(void **state)
     backend_close(g);
 }
 
+/* RQ_NEW empties the prefix cache before the jobs that came after it, also behind another request:
+ * the second of two equal jobs finds the first one's KV. */
+static void a_job_after_a_new_session_keeps_its_cells(void **state)
+{
+    (void)state;
+    struct engine_opts o = opts(1);
+    struct backend *g = open_engine(&o);
+    struct told all[N_JOBS] = {{.started = false}};
+    for (int i = 0; i < 2; i++) {
+        all[i] = job_of(g, "Tell me a story about a fox.", 3);
+        if (i == 0) {
+            submit(g, RQ_SYSTEM, "", 0);
+            submit(g, RQ_NEW, NULL, 0);
+        }
+        start(g, &all[i], (uint64_t)i + 1);
+        take_all(g, all);
+    }
+    assert_true(all[0].n_reused == 0 && all[1].n_reused > 0);
+    for (int i = 0; i < 2; i++)
+        told_free(&all[i]);
+    backend_close(g);
+}
+
 /* ---- a job alone, fed token by token --------------------------------------------------------- */
 
 /* The log probabilities of the lane's token and of the best ones, computed here. */
@@ -872,6 +895,7 @@ static void test_a_long_prompt_does_not_hold_up_other_replies(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_job_after_a_new_session_keeps_its_cells),
         cmocka_unit_test(test_a_long_prompt_does_not_hold_up_other_replies),
         cmocka_unit_test(test_greedy_choices_are_those_of_the_penalised_logits),
         cmocka_unit_test(test_a_job_is_answered_from_its_prompt_to_its_end),

@@ -1,5 +1,6 @@
 /* The facts and metrics of a server that the log keeps: never a key, never another model's
  * numbers. */
+#include "engine/remote/by_ids.h"
 #include "engine/remote/page_pair.h"
 
 #include <math.h>
@@ -117,10 +118,129 @@ static void pages_are_bounded(void **state)
     buf_free(&page);
 }
 
+/* ---- requests by ids ------------------------------------------------------------------------- */
+
+/* A server of one kind: the endpoint by which it is known, and its answer to a prompt of ids. */
+struct ids_server {
+    const char *known, *path, *answer;
+    struct buf asked; /* the bodies, a line each */
+};
+
+static void choose_by_ids(void *arg, const struct play_request *rq, struct play_answer *a)
+{
+    struct ids_server *s = arg;
+    const char *body = !strcmp(rq->path, s->known)         ? "{\"version\":\"1\"}"
+                       : !strcmp(rq->path, "/v1/models")   ? "{\"data\":[{\"id\":\"m\"}]}"
+                       : !strcmp(rq->path, s->path)        ? s->answer
+                       : !strcmp(rq->path, "/tokenize")    ? "{\"tokens\":[4,5,6]}"
+                                                           : NULL;
+    *a = (struct play_answer){.status = body ? 200 : 404, .type = "application/json"};
+    buf_str(&a->body, body ? body : "{}");
+    if (!strcmp(rq->path, s->path))
+        buf_printf(&s->asked, "%s\n", rq->body.p);
+}
+
+static struct upkeep *open_by_ids(struct play *play, struct ids_server *s)
+{
+    struct err e;
+    play_open(play, choose_by_ids, s);
+    struct upkeep *u = upkeep_open(&(struct server_opts){.url = play->url}, NULL, &e);
+    if (!u)
+        fail_msg("%s", e.msg);
+    return u;
+}
+
+/* Each kind is asked in its own form, and its ids and log probabilities are read. */
+static void prompts_of_ids_are_asked_in_each_form(void **state)
+{
+    static const struct { const char *known, *path, *answer, *asked[4]; bool at_once; } c[] = {
+        {"/version", "/v1/completions",
+         "{\"choices\":[{\"text\":\"a\",\"token_ids\":[7,8],\"logprobs\":{\"tokens\":[\"token_id:7\",\"token_id:8\"],"
+         "\"token_logprobs\":[-0.5,-0.25],\"top_logprobs\":[{\"token_id:7\":-0.5,\"token_id:9\":-1.5},{\"token_id:8\":-0.25}]},"
+         "\"prompt_logprobs\":[null,{\"5\":{\"logprob\":-3}},{\"6\":{\"logprob\":-2}}]}],\"usage\":"
+         "{\"prompt_tokens_details\":{\"cached_tokens\":2}}}",
+         {"\"prompt\":[4,5,6]", "\"ignore_eos\":true", "\"cache_salt\":\"here\"", "\"prompt_logprobs\":0"}, true},
+        {"/get_model_info", "/generate",
+         "{\"text\":\"a\",\"output_ids\":[7,8],\"meta_info\":{\"completion_tokens\":2,\"cached_tokens\":2,"
+         "\"output_token_logprobs\":[[-0.5,7,null],[-0.25,8,null]],\"output_top_logprobs\":[[[-0.5,7,null],[-1.5,9,null]],null],"
+         "\"input_token_logprobs\":[[null,4,null],[-3,5,null],[-2,6,null]]}}",
+         {"\"input_ids\":[4,5,6]", "\"max_new_tokens\":2", "\"extra_key\":\"here\"", "\"logprob_start_len\":0"}, true},
+        {"/props", "/completion",
+         "{\"content\":\"a\",\"tokens\":[7,8],\"stop\":true,\"completion_probabilities\":[{\"id\":7,\"token\":\"a\",\"logprob\":-0.5,"
+         "\"top_logprobs\":[{\"id\":7,\"token\":\"a\",\"logprob\":-0.5},{\"id\":9,\"token\":\"b\",\"logprob\":-1.5}]},{\"id\":8,\"logprob\":-0.25}],"
+         "\"timings\":{\"cache_n\":2}}",
+         {"\"prompt\":[4,5,6]", "\"n_predict\":2", "\"cache_prompt\":true", "\"return_tokens\":true"}, false},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        struct ids_server s = {.known = c[i].known, .path = c[i].path, .answer = c[i].answer};
+        struct play play;
+        struct upkeep *u = open_by_ids(&play, &s);
+        struct ids_ask a = {.most = 2, .score = c[i].at_once, .arena = "here"};
+        struct err e;
+        assert_true(ids_can_ask(u, &e) && ids_scores_at_once(u) == c[i].at_once);
+        assert_true(ids_of_text(u, "four five six", &a.prompt, NULL, &e) && a.prompt.n == 3);
+        ids_ask_all(u, &a, 1, NULL, NULL, NULL);
+        if (!a.done)
+            fail_msg("%s: %s", c[i].path, a.why.msg);
+        assert_true(a.reply.n == 2 && a.reply.v[0] == 7 && a.reply.v[1] == 8 && a.cached == 2);
+        if (a.logp[0] != -0.5F || a.logp[1] != -0.25F || a.margin[0] != 1)
+            fail_msg("%s: %g, %g, margin %g", c[i].path, (double)a.logp[0], (double)a.logp[1],
+                     (double)a.margin[0]);
+        if (c[i].at_once)
+            assert_true(isnan(a.prompt_logp[0]) && a.prompt_logp[1] == -3 && a.prompt_logp[2] == -2);
+        for (int k = 0; k < 4; k++)
+            if (!strstr(s.asked.p, c[i].asked[k]))
+                fail_msg("%s: no %s in %s", c[i].path, c[i].asked[k], s.asked.p);
+        float logp[3] = {NAN, NAN, NAN};
+        a.prompt.v[2] = c[i].at_once ? 6 : 9; /* by token: the answer's row has 7 and 9 */
+        assert_true(ids_score(u, &a.prompt, 2, logp, NULL, &e));
+        assert_true(isnan(logp[1]) && logp[2] == (c[i].at_once ? -2 : -1.5F));
+        ids_ask_free(&a);
+        ids_free(&a.prompt);
+        upkeep_close(u);
+        play_close(&play);
+        buf_free(&s.asked);
+    }
+}
+
+/* A kind that takes no ids is refused by name; an answer without ids or with an error is one line. */
+static void servers_without_ids_are_refused(void **state)
+{
+    static const char *const answer[] = {"{\"choices\":[{\"text\":\"a\"}]}", "{\"error\":{\"message\":\"no room\"}}",
+                                         "[]", "{\"choices\":[{\"logprobs\":{\"tokens\":[\"a\"],\"token_logprobs\":[-1]}}]}"};
+    static const char *const why[] = {"no tokens", "no room", "no JSON object", "no id of token 1"};
+    struct err e;
+    struct play play;
+    struct ids_server ollama = {.known = "/api/version", .path = "/none"};
+    (void)state;
+    struct upkeep *u = open_by_ids(&play, &ollama);
+    assert_false(ids_can_ask(u, &e));
+    assert_non_null(strstr(e.msg, "ollama"));
+    upkeep_close(u);
+    play_close(&play);
+    for (int i = 0; i < 4; i++) {
+        struct ids_server s = {.known = "/version", .path = "/v1/completions", .answer = answer[i]};
+        int32_t id = 4;
+        struct ids_ask a = {.prompt = {.v = &id, .n = 1}, .most = 1};
+        u = open_by_ids(&play, &s);
+        ids_ask_all(u, &a, 1, NULL, NULL, NULL);
+        assert_false(a.done);
+        if (!strstr(a.why.msg, why[i]))
+            fail_msg("%s instead of %s", a.why.msg, why[i]);
+        ids_ask_free(&a);
+        upkeep_close(u);
+        play_close(&play);
+        buf_free(&s.asked);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(keys_of_a_launch_are_not_kept),
+        cmocka_unit_test(prompts_of_ids_are_asked_in_each_form),
+        cmocka_unit_test(servers_without_ids_are_refused),
         cmocka_unit_test(two_pages_become_pairs),
         cmocka_unit_test(pages_are_bounded),
     };
