@@ -188,7 +188,8 @@ static void prompts_of_ids_are_asked_in_each_form(void **state)
             fail_msg("%s: %g, %g, margin %g", c[i].path, (double)a.logp[0], (double)a.logp[1],
                      (double)a.margin[0]);
         if (c[i].at_once)
-            assert_true(isnan(a.prompt_logp[0]) && a.prompt_logp[1] == -3 && a.prompt_logp[2] == -2);
+            assert_true(isnan(a.prompt_logp[0]) && a.prompt_logp[1] == -3 &&
+                        a.prompt_logp[2] == -2);
         for (int k = 0; k < 4; k++)
             if (!strstr(s.asked.p, c[i].asked[k]))
                 fail_msg("%s: no %s in %s", c[i].path, c[i].asked[k], s.asked.p);
@@ -204,7 +205,8 @@ static void prompts_of_ids_are_asked_in_each_form(void **state)
     }
 }
 
-/* A kind that takes no ids is refused by name; an answer without ids or with an error is one line. */
+/* A kind that takes no ids is refused by name; an answer without ids or with an error is one
+ * line. */
 static void servers_without_ids_are_refused(void **state)
 {
     static const char *const answer[] = {"{\"choices\":[{\"text\":\"a\"}]}", "{\"error\":{\"message\":\"no room\"}}",
