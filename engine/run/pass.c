@@ -1,6 +1,9 @@
 /* pass.c - see pass.h. */
 #include "engine/run/pass.h"
 
+#include "engine/plan/plan_case.h"
+#include "kernels/json.h"
+
 void pass_init(struct pass *ps, struct device dev, struct kv *kv)
 {
     *ps = (struct pass){.dev = dev, .kv = kv, .check.level = CHECK_ON, .last = N_MODES};
@@ -49,6 +52,17 @@ bool pass_plan(struct pass *ps, enum plan_mode mode, const struct plan_req *req,
     return check_plan(&ps->check, &ps->plan[mode], ps->kv, req, e);
 }
 
+/* The plan as JSON, with itself as a case. */
+static void trace_plan(const struct plan *p, const struct kv *kv, const struct plan_req *req,
+                       struct buf *out)
+{
+    plan_print(p, true, out);
+    out->p[--out->n] = '\0'; /* the object goes on */
+    jput_key(out, "case");
+    plan_case(p, kv, req, out);
+    jput_close(out, '}');
+}
+
 bool pass_prepare(struct pass *ps, enum plan_mode mode, const struct plan_req *req, int n_req,
                   struct err *e)
 {
@@ -57,7 +71,7 @@ bool pass_prepare(struct pass *ps, enum plan_mode mode, const struct plan_req *r
     bool ok = pass_plan(ps, mode, req, n_req, &ps->opts, e);
     ps->digest = mix64(ps->digest ^ plan_digest(p));
     if (ps->trace)
-        plan_print(p, true, ps->trace);
+        trace_plan(p, ps->kv, req, ps->trace);
     pass_unlock(ps);
     if (!ok)
         return false;

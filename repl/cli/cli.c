@@ -55,6 +55,8 @@ static const struct command commands[] = {
     {"bench", "[NAME...] [--synthetic MODEL]", "measure speed against memory bandwidth", IN_BENCH,
      .run = cli_bench, 0, 64, .word = cli_bench_name,
      .title = "NAME begins the name of a line, or is a pattern for it; lines begin with"},
+    {"check", "FILE... [-o FILE]", "judge an attention step of any engine", IN_CHECK,
+     .run = cli_check, 1, 64},
     {"bugs", "[--try NUMBER]", "list historical engine faults, or try one out", IN_BUGS,
      .run = cli_bugs, 0, 0},
     {"doctor", "", "say what was found on this machine", IN_DOCTOR, .run = cli_doctor, 0, 0},
@@ -627,7 +629,7 @@ static int run_task(struct cli *c, const struct command *cmd, enum cli_task task
         return cmd ? help_command(cmd) : help_all();
     struct err e = {0};
     if (cmd->bit & (IN_LOGS | IN_SHOW | IN_EXPORT | IN_PACK | IN_DB | IN_TOKENIZE | IN_BUGS |
-                    IN_HELP))
+                    IN_CHECK | IN_HELP))
         signal(SIGPIPE, SIG_DFL); /* commands that only print end with their reader, as cat does */
     return history_seal_with(c->opt.seal, &e) && cli_confine(c, cmd, &e) ? cmd->run(c)
            : cli_fail(&e);

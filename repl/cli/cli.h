@@ -86,6 +86,7 @@ int cli_tokenize(struct cli *c);
 int cli_golden(struct cli *c);
 int cli_fit(struct cli *c);
 int cli_pull(struct cli *c);
+int cli_check(struct cli *c);
 int cli_bugs(struct cli *c);
 int cli_bench(struct cli *c);
 int cli_doctor(struct cli *c);

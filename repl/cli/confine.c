@@ -68,7 +68,7 @@ static void add_log(struct folders *f, const char *path, bool written)
 /* The folders of files that the command line names. */
 static void add_outputs(struct folders *f, const struct cli *c, const struct command *cmd)
 {
-    if (cmd->bit & (IN_EXPORT | IN_PACK))
+    if (cmd->bit & (IN_EXPORT | IN_PACK | IN_CHECK))
         add_folder_of(f, c->out ? c->out : cmd->bit == IN_PACK ? "./" : NULL, false);
     if (cmd->bit == IN_PROBE) {
         add_folder_of(f, c->out, false);

@@ -34,8 +34,8 @@ const struct flag flags[] = {
      .where = IN_REPLAY | IN_DIFF},
     {{"format", "jsonl|md", "export: JSON lines (default) or Markdown", OPT_TEXT, AT(format)},
      .where = IN_EXPORT},
-    {{"output", "FILE", "export: not to standard output; pack, probe: a file", OPT_TEXT, AT(out)},
-     .where = IN_EXPORT | IN_PACK | IN_PROBE, .letter = 'o'},
+    {{"output", "FILE", "file to write, not standard output", OPT_TEXT, AT(out)},
+     .where = IN_EXPORT | IN_PACK | IN_PROBE | IN_CHECK, .letter = 'o'},
     {{"minutes", "N", "probe: for so long (else three rounds)", OPT_INT, AT(minutes), 1, 100000},
      .where = IN_PROBE},
     {{"state", "FILE", "probe: keep what was done, and go on from there", OPT_TEXT, AT(state)},
@@ -176,7 +176,8 @@ const struct flag flags[] = {
     {{"json", "", "JSON for machines; chat: implies --plain", OPT_FLAG, AT(opt.json)},
      .where = (IN_ENGINE & ~IN_SERVE) | IN_LOGS | IN_SHOW | IN_REPLAY | IN_DIFF | IN_DB |
      IN_DOCTOR |
-              IN_GOLDEN | IN_BUGS | IN_BENCH | IN_PACK | IN_IMPORT | IN_FIT | IN_PROBE},
+              IN_GOLDEN | IN_BUGS | IN_BENCH | IN_PACK | IN_IMPORT | IN_FIT | IN_PROBE |
+              IN_CHECK},
     {{"ascii", "", "no line or block characters", OPT_FLAG, AT(opt.ascii)}, .where = IN_ALL},
     {{"color", "auto|always|never", "colours on standard output", OPT_WORD, AT(opt.color)},
      .where = IN_ALL},

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Packs: a session as one file that opens without the model, holds no text unless asked, and notices every change.
 . "$(dirname "$0")/kit.sh"
-EXAMPLE=$PWD/tests/e2e/plan_example.py MODELS=$PWD/models/nestling
+EXAMPLE=$PWD/tests/e2e/plan_example.py EMIT=$PWD/tests/peers/emit/own_classes.py MODELS=$PWD/models/nestling
 # a model of its own, which is renamed below: the bundled one with another last weight
 cp -r "$MODELS/target" "$T/model"; chmod -R u+w "$T/model"
 weights=$(echo "$T"/model/*.safetensors); printf '\x3c' | dd of="$weights" bs=1 seek=$(($(stat -c %s "$weights") - 1)) conv=notrunc status=none
@@ -186,6 +186,13 @@ refuse 1 'has no step 999' pack "$ID" --plan $last.999 -o x.aerie
 printf '%s\n' "/set draft.topk 4" "/set draft.nodes 16" "Tell me a story about a fox." "/set check off" "/bug 24617 on" \
     "And now one about a cat, please." | timeout "${TEST_LIMIT:-250}" "$AERIE" --plain -q >/dev/null 2>&1
 aerie pack last --plan 2.2 -o bug.aerie >/dev/null; result "the plan of a step with a fault" $?
+# the same plans as cases
+aerie check plan-$last.2.json plan2-$early.1.json >"$T/out"; [ $? = 0 ] && [ "$(grep -c '^no rule is violated' "$T/out")" -ge 2 ]; result "its plans are cases that no rule forbids" $?
+aerie check bug-2.2.json -o small.json >"$T/out"; [ $? = 5 ] && grep -q '^I4 verify, group swa, row 0 of request 0: ' "$T/out" &&
+    aerie check small.json >"$T/out2"; [ $? = 5 ] && grep -q '^I4 verify, group swa' "$T/out2" && [ "$(wc -c <small.json)" -lt 1000 ]
+result "the case of a fault breaks its rule, and so does a small one" $?
+echo '{"aerie_case":1,"mode":"verify","requests":[{"prefix_len":-3,"q_len":1}],"groups":[]}' >bad.json
+refuse 1 'bad.json: requests\[0\], "prefix_len": expected a whole number from 0 to' check bad.json
 python=$(for p in /usr/bin/python3 /usr/local/bin/python3; do [ -x $p ] && echo $p; done | head -n 1)
 if [ -n "$python" ]; then
     $python "$EXAMPLE" plan-$last.2.json plan2-$early.1.json >"$T/out" 2>&1; rc=$?
@@ -196,7 +203,10 @@ if [ -n "$python" ]; then
     [ $rc = 1 ] && grep -qE 'verify plan, swa table, row 0: (writes slot|reads slots)' "$T/out"
     ok=$?; [ $ok = 0 ] || sed 's/^/# /' "$T/out"
     result "and names the row of a wrong page table" $ok
+    $python "$EMIT" "$AERIE" >"$T/out" 2>&1
+    ok=$?; [ $ok = 0 ] || sed 's/^/# /' "$T/out"
+    result "cases of metadata of SGLang, vLLM and FlashInfer" $ok
 else
-    echo "ok $((n + 1)) - the Python example # SKIP no python3"; echo "ok $((n + 2)) - and names a fault # SKIP no python3"; n=$((n + 2))
+    for what in "the Python example" "and names a fault" "cases of metadata"; do n=$((n + 1)); echo "ok $n - $what # SKIP no python3"; done
 fi
 plan

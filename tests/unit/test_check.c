@@ -5,6 +5,8 @@
 
 #include "kernels/json.h"
 #include "engine/fault.h"
+#include "engine/plan/plan_case.h"
+#include "engine/tools/case.h"
 
 #include <stdio.h>
 
@@ -659,7 +661,74 @@ static bool rule_fits(const char *msg, const char *rules)
     return false;
 }
 
-static int caught[N_MUTATIONS];
+static int caught[N_MUTATIONS], as_case[N_MUTATIONS];
+
+/* ---- the same plans as cases ----------------------------------------------------------------- */
+
+static bool breaks(const struct case_verdict *v, const char *rules)
+{
+    for (int i = 0; i < v->n; i++)
+        if (rule_fits(v->found[i].text, rules))
+            return true;
+    return false;
+}
+
+/* The verdict on a plan as a case that was written and read; false: the case is refused. */
+static bool verdict_of(struct shot *s, struct buf *text, struct case_verdict *v, struct err *e)
+{
+    struct attn_case c;
+    buf_clear(text);
+    plan_case(s->p, &s->w->kv, s->req, text);
+    if (!case_read(&c, text->p, text->n, e))
+        return false;
+    case_judge(&c, v);
+    struct buf again = {0};
+    struct attn_case d;
+    case_json(&c, &again);
+    w_must(case_read(&d, again.p, again.n, e), e);
+    buf_free(&again);
+    case_free(&c);
+    case_free(&d);
+    return true;
+}
+
+/* A plan that no rule forbids is a case that no rule forbids. */
+static void assert_clean_case(struct shot *s, const char *what)
+{
+    static struct buf text;
+    struct case_verdict v;
+    struct err e = {0};
+    w_must(verdict_of(s, &text, &v, &e), &e);
+    if (v.n)
+        fail_msg("%s: false alarm of the case: %s\n%s", what, v.found[0].text, text.p);
+    buf_free(&text);
+    text = (struct buf){0};
+}
+
+/* A changed plan breaks its rule as a case, too, if the change can be seen in one. */
+static void try_as_case(struct shot *s, int i, const struct buf *before)
+{
+    struct buf text = {0};
+    struct case_verdict v;
+    struct err e = {0};
+    const char *rules = mutations[i].rules;
+    /* a stride of the array, or a count that is none, which a case does not have */
+    if (mutations[i].change == too_few_columns || mutations[i].change == nodes_negative ||
+        mutations[i].change == one_node_more)
+        return;
+    if (!verdict_of(s, &text, &v, &e)) {
+        if (!rule_fits("I9 ", rules))
+            fail_msg("%s: no case: %s", mutations[i].name, e.msg);
+        as_case[i]++;
+    } else if (text.n != before->n || memcmp(text.p, before->p, text.n) != 0) {
+        /* a wrong length contradicts positions and windows, and a case has no other length */
+        if (!breaks(&v, rules) && !(v.n && rule_fits("I9 ", rules)))
+            fail_msg("%s: expected %s of the case, got %s\n%s", mutations[i].name, rules,
+                     v.n ? v.found[0].text : "nothing", text.p);
+        as_case[i]++;
+    }
+    buf_free(&text);
+}
 
 static void mutate_all(struct world *w)
 {
@@ -681,7 +750,15 @@ static void mutate_all(struct world *w)
         if (shoot(&s, (enum plan_mode)mode, parts ? 2 : 1)) {
             int32_t *write = s.p->table[TABLE_FULL].write;
             struct err e = {0};
+            struct buf text = {0};
+            bool read = w_below(w, 64) == 0; /* some as cases, which takes longer */
+            if (read) {
+                assert_clean_case(&s, m->name);
+                plan_case(s.p, &w->kv, s.req, &text);
+            }
             if (m->change(&s)) {
+                if (read)
+                    try_as_case(&s, i, &text);
                 uint64_t before = w->check.violations;
                 if (check_plan(&w->check, s.p, &w->kv, s.req, &e))
                     fail_msg("%s (%s): not caught", m->name, plan_mode_name((enum plan_mode)mode));
@@ -693,6 +770,7 @@ static void mutate_all(struct world *w)
                 caught[i]++;
             }
             put_back();
+            buf_free(&text);
             s.p->table[TABLE_FULL].write = write;
             if (!check_plan(&w->check, s.p, &w->kv, s.req, &e))
                 fail_msg("%s: not put back: %s", m->name, e.msg);
@@ -756,8 +834,10 @@ static void test_every_mutation_is_caught_by_its_rule(void **state)
             }
             w_close(&w);
         }
-    int all = 0, least = INT32_MAX;
+    int all = 0, least = INT32_MAX, cases = 0, kinds = 0;
     for (int i = 0; i < N_MUTATIONS; i++) {
+        cases += as_case[i];
+        kinds += as_case[i] > 0;
         if (caught[i] < 20)
             fail_msg("%s was tried only %d times", mutations[i].name, caught[i]);
         all += caught[i];
@@ -765,7 +845,8 @@ static void test_every_mutation_is_caught_by_its_rule(void **state)
     }
     print_message("%d mutations, %d times in all, each at least %d times; %d plans over a list\n",
                   N_MUTATIONS, all, least, listed);
-    assert_true(listed > 10000);
+    print_message("%d of them as cases, of %d kinds\n", cases, kinds);
+    assert_true(listed > 10000 && kinds >= 36);
     list_close(&list, &no_device, NULL);
 }
 
