@@ -33,6 +33,17 @@ static void put_pages(struct buf *out, const struct plan *p, const struct table 
     jput_close(out, ']');
 }
 
+/* The window of the layers that read a table. */
+static int layers_window(const struct plan *p, const struct kv *kv, enum table_id id)
+{
+    int own = p->table[id].window, all = kv->draft_window;
+    return id == TABLE_FULL    ? 0
+           : id == TABLE_SWA   ? (p->mode == PLAN_FROZEN ? own : kv->window)
+           : id == TABLE_DRAFT ? all
+           : all && (own < 1 || own > all) ? all
+                                           : own;
+}
+
 static void put_table(struct buf *out, const struct plan *p, const struct kv *kv,
                       const struct plan_req *req, enum table_id id, bool prefix)
 {
@@ -44,9 +55,7 @@ static void put_table(struct buf *out, const struct plan *p, const struct kv *kv
     jput_fields(out, "%s{name}%s{space}%s{reads}%d{page_size}%d{pool_page_size}%d{window}"
                 "%d{layer_window}%s{unit}%d{null}%d{pool_pages}", name, pool_name(t->pool),
                 pool_name(reads), t->page_size, kv->page_size, t->window,
-                id == TABLE_FULL                              ? 0
-                : id == TABLE_SWA && p->mode != PLAN_FROZEN ? kv->window
-                                                              : t->window,
+                layers_window(p, kv, id),
                 "page", 0, kv->pool[reads].total);
     if (p->prefix[id].used)
         jput_kstr(out, "part", prefix ? "prefix" : "new");

@@ -6,7 +6,8 @@
 
 #include "engine/plan/plan.h"
 
-/* Appends the plan as one JSON object, without tokens. req: the requests that it was built from. */
+/* Appends the plan as one JSON object, without tokens. req: the requests that it was built from.
+ * Not of a block, whose rows see later ones. */
 void plan_case(const struct plan *p, const struct kv *kv, const struct plan_req *req,
                struct buf *out);
 

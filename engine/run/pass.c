@@ -57,6 +57,8 @@ static void trace_plan(const struct plan *p, const struct kv *kv, const struct p
                        struct buf *out)
 {
     plan_print(p, true, out);
+    if (p->mode == PLAN_BLOCK)
+        return;
     out->p[--out->n] = '\0'; /* the object goes on */
     jput_key(out, "case");
     plan_case(p, kv, req, out);

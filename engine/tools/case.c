@@ -134,9 +134,10 @@ struct case_want case_wanted(const struct attn_case *c, const struct case_group 
     w.query = c->mode == PLAN_FROZEN ? q->prefix_len - 1
               : tree                 ? q->prefix_len - 1 + w.n_seen
                                      : q->prefix_len + i;
-    w.first = g->layer_window && w.query >= g->layer_window ? w.query - g->layer_window + 1 : 0;
+    int W = g->layer_window;
+    w.first = W < 0 ? max_int(0, w.query) / -W * -W : W && w.query >= W ? w.query - W + 1 : 0;
     w.end = tree ? max_int(q->prefix_len, w.first) : w.query + 1;
-    w.skip = max_int(0, w.first - q->prefix_len);
+    w.skip = tree ? min_int(max_int(0, w.first - q->prefix_len), w.n_seen) : 0;
     if (g->part == PART_PREFIX)
         w.first = min_int(w.first, q->prefix_len), w.end = q->prefix_len, w.n_seen = w.skip = 0;
     if (g->part == PART_NEW)

@@ -201,9 +201,9 @@ static bool take_group(struct attn_case *c, const json_t *o, int i, struct err *
               take_int(&r, o, "page_size", 1, 65536, &g->page_size);
     g->pool_page_size = g->page_size;
     return ok && take_int(&r, o, "pool_page_size", 1, 65536, &g->pool_page_size) &&
-           take_int(&r, o, "window", 0, 1 << 30, &g->window) &&
+           take_int(&r, o, "window", -(1 << 30), 1 << 30, &g->window) &&
            (g->layer_window = g->window, true) &&
-           take_int(&r, o, "layer_window", 0, 1 << 30, &g->layer_window) &&
+           take_int(&r, o, "layer_window", -(1 << 30), 1 << 30, &g->layer_window) &&
            take_int(&r, o, "null", INT32_MIN, INT32_MAX, &g->null) &&
            take_int(&r, o, "pool_pages", 0, 1 << 30, &g->pool_pages) &&
            take_choice(&r, o, "unit", unit, 2, "page or slot", &slots) &&
@@ -320,7 +320,7 @@ static bool take_case(struct attn_case *c, const json_t *doc, struct err *e)
     int m = 0;
     while (mode && m < N_MODES && strcmp(mode, plan_mode_name((enum plan_mode)m)) != 0)
         m++;
-    if (!mode || m == N_MODES)
+    if (!mode || m == N_MODES || m == PLAN_BLOCK)
         return refuse(&r, "mode", "extend, decode, verify, draft, draft-extend or frozen");
     c->mode = (enum plan_mode)m;
     if (!take_name(&r, doc, "engine", c->engine, sizeof c->engine) ||
@@ -381,7 +381,10 @@ int case_each(const char *text, size_t n, bool (*fn)(struct attn_case *c, int i,
     int count = 0, all = one ? 1 : (int)json_array_size(plans);
     for (int i = 0; i < all && ok; i++) {
         struct attn_case c;
-        ok = read_doc(&c, one ? doc : json_object_get(json_array_get(plans, (size_t)i), "case"), e);
+        const json_t *o = one ? doc : json_object_get(json_array_get(plans, (size_t)i), "case");
+        if (!o) /* a plan of a block */
+            continue;
+        ok = read_doc(&c, o, e);
         if (!ok && !one)
             err_prefix(e, "plans[%d], \"case\"", i);
         bool more = ok && fn(&c, i, arg);
