@@ -18,7 +18,7 @@ questions  sums, differences, products and stories of two steps, with four solve
            the last number of the first line.
 
 Needs gguf, numpy, torch, transformers, safetensors and xllamacpp. Exit 1 if a reply of aerie and of llama.cpp in
-float32 part with a margin above 0.02 nats on either side, or log probabilities before it differ by more.
+float32 part with a margin above 0.002 nats on either side, or log probabilities before it differ by more.
 """
 import argparse
 import json
@@ -35,7 +35,7 @@ import numpy as np
 import smollm2
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-TOKENS, RIVALS, ANSWER, MARGIN = 48, 20, 24, 0.02
+TOKENS, RIVALS, ANSWER, MARGIN = 48, 20, 24, 0.002
 
 
 # ---- the same weights in float32, for llama.cpp ----
