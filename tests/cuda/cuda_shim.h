@@ -54,7 +54,7 @@ static const struct tensor *up_rows(struct kdev *d, const struct tensor *t)
 
 static struct k_norm up_norm(struct kdev *d, struct k_norm n)
 {
-    if (n.kind == NORM_RMS || n.kind == NORM_RMS1P)
+    if (n.kind == NORM_RMS || n.kind == NORM_RMS1P || n.kind == NORM_LAYER)
         n.w = up(d, n.w);
     return n;
 }
@@ -84,7 +84,8 @@ SHIM(attn, a.sinks = up(d, a.sinks))
 SHIM(merge, (void)0)
 SHIM(moe, a.pre = up_norm(d, a.pre), a.router_norm = up_norm(d, a.router_norm),
      a.post = up_norm(d, a.post), a.router_in = up(d, a.router_in), a.router = up_rows(d, a.router),
-     a.router_b = up(d, a.router_b), a.expert_scale = up(d, a.expert_scale),
+     a.router_b = up(d, a.router_b), a.choice_b = up(d, a.choice_b),
+     a.expert_scale = up(d, a.expert_scale),
      a.gate_up = up(d, a.gate_up), a.gate_up_s = up(d, a.gate_up_s),
      a.gate_up_b = up_rows(d, a.gate_up_b), a.down = up(d, a.down), a.down_s = up(d, a.down_s),
      a.down_b = up_rows(d, a.down_b))
