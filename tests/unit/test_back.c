@@ -705,7 +705,7 @@ static void test_what_cannot_be_forced_is_said(void **state)
 
 static const char *const change[] = {"spec=off", "draft.nodes=3", "temperature=0.5 seed=4",
                                      "page_size=4", "draft.topk=2", "window=6", "bug.26512=on",
-                                     "check=strict"};
+                                     "check=strict", "draft.window=6"};
 enum { N_CHANGES = sizeof change / sizeof *change };
 static int asked, answered, failures, others;
 static struct what_if last_answer;
@@ -802,8 +802,8 @@ static void test_what_if_shows_the_next_step_and_leaves_no_trace(void **state)
     }
     assert_int_equal(answered, 2 * N_CHANGES);
     assert_int_equal(failures, 2); /* the historical fault, caught by a rule */
-    assert_int_equal(others, 5);   /* page size, window and a greater topk have pools of their
-                                      own */
+    assert_int_equal(others, 7);   /* page size, the windows and a greater topk have pools of
+                                      their own */
 }
 
 static void wrong_changes(struct backend *g, const struct debug_view *v, int i)
