@@ -213,6 +213,10 @@ static void put_read(const struct hunt *p, const struct hunt_found *f, struct bu
 
 void hunt_script(const struct hunt *p, const struct hunt_found *f, struct buf *out)
 {
+    if (f->control_runs == 0) {
+        buf_str(out, "# The run was ended before the requests of this case were noted.\n");
+        return;
+    }
     struct buf body = {0}, said = {0};
     struct ids_ask any = {.prompt = f->prompt[0], .most = 1};
     const char *path = ids_request(p->u, &any, &body), *reset = upkeep_reset_path(p->u);

@@ -60,9 +60,12 @@ bool hunt_prompt(struct hunt *p, const struct hunt_ask *q, const struct ids_ask 
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
+/* Ends a run whose time has been over for a minute: within it a case that was found is noted. */
 static void progress(void *arg)
 {
-    (void)arg; /* cli_stop_open()'s handler sets p->stop; there is nothing else to do meanwhile */
+    struct hunt *p = arg;
+    if (p->until && clock_ns() >= p->until + UINT64_C(60000000000))
+        stop_all(&p->stop);
 }
 
 /* A name that no request before had; where the server does not keep names apart, its cache is
@@ -109,7 +112,7 @@ static bool send_group(struct hunt *p, const struct hunt_case *c, int from, int 
         if (!hunt_prompt(p, q, a, &a[i].prompt, e))
             return false;
     }
-    ids_ask_all(p->u, a + from, to - from, &p->stop, progress, NULL);
+    ids_ask_all(p->u, a + from, to - from, &p->stop, progress, p);
     p->n_asked += to - from;
     return answered(p, a + from, to - from, e);
 }
@@ -149,7 +152,7 @@ static bool send_alone(struct hunt *p, struct ids_ask *a, struct err *e)
     for (int i = 0; i < TRIES && (i == 0 || a->cached > 0) && !stop_asked(&p->stop); i++) {
         new_arena(p, arena);
         a->arena = arena;
-        ids_ask_all(p->u, a, 1, &p->stop, progress, NULL);
+        ids_ask_all(p->u, a, 1, &p->stop, progress, p);
         a->arena = NULL;
         p->n_asked++;
     }
