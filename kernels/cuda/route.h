@@ -39,7 +39,7 @@ struct gpu {
 /* ---- products ------------------------------------------------------------------------------- */
 
 enum product_kernel {
-    PRODUCT_DECODE,  /* dense/decode.cu */
+    PRODUCT_DECODE,  /* dense/decode_run.cuh */
     PRODUCT_VERIFY,  /* dense/verify.cu */
     PRODUCT_PREFILL, /* dense/prefill.cu */
     PRODUCT_TILE,    /* dense/tile.cu */

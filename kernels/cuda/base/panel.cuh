@@ -5,7 +5,8 @@
  * splits' partial sums are added in order (dense/product.cuh).
  *
  * A panel is a few successive rows of the matrix (outputs). Its chunks are stored in the order in
- * which a block multiplies them (dense/decode.cu), so that the block reads one contiguous range of
+ * which a block multiplies them (dense/decode_run.cuh), so that the block reads one contiguous
+ * range of
  * memory: first the first chunk of every split, then the second chunk of every split, and so on.
  * The index within a split is called the position. Of the 32 elements of each row, a chunk of a
  * panel has four units of 16 bytes, in the order of tile_place() (base/row.cuh): the first unit of

@@ -1,5 +1,6 @@
-/* decode.cuh - building blocks of the decode kernel (decode.cu): the division of a block's work and
- * of its shared memory, and the producer warp, which fills a ring of stages (base/ring.cuh).
+/* decode.cuh - building blocks of the decode kernel (decode_run.cuh): the division of a block's
+ * work and of its shared memory, and the producer warp, which fills a ring of stages
+ * (base/ring.cuh).
  */
 #ifndef AERIE_CUDA_DECODE_CUH
 #define AERIE_CUDA_DECODE_CUH

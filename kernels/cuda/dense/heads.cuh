@@ -1,7 +1,7 @@
 /* heads.cuh - the epilogue of one head of one row of a q, k, v projection: norm, rope, and the
  * store of k and v into their pool cell.
  *
- * Here a block of ROW_THREADS processes a head; in heads.cu a warp does, and in decode.cu the
+ * Here a block of ROW_THREADS processes a head; in heads.cu a warp does, and in decode_run.cuh the
  * blocks that compute the head. The order of a head's sum of squares is the same in all
  * (neighbour_sum() of base/reduce.cuh). Three kernels exist because each is faster where it is
  * used: the blocks of a decode product hold the head already, a warp a head serves several rows,

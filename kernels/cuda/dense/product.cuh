@@ -75,7 +75,7 @@ struct expert_list {
 
 /* The part of an epilogue that needs a whole row or a whole head, hence outputs of several blocks.
  * A kernel after the product does it, or the next operation's prologue, or, for heads, the blocks
- * of the product that make the head (decode.cu). */
+ * of the product that make the head (decode_run.cuh). */
 struct row_epilogue {
     struct norm post; /* post-norm: dst (+)= post(f[0].dst); dst NULL: none */
     float *dst;
