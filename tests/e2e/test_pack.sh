@@ -192,7 +192,7 @@ aerie check bug-2.2.json -o small.json >"$T/out"; [ $? = 5 ] && grep -q '^I4 ver
     aerie check small.json >"$T/out2"; [ $? = 5 ] && grep -q '^I4 verify, group swa' "$T/out2" && [ "$(wc -c <small.json)" -lt 1000 ]
 result "the case of a fault breaks its rule, and so does a small one" $?
 echo '{"aerie_case":1,"mode":"verify","requests":[{"prefix_len":-3,"q_len":1}],"groups":[]}' >bad.json
-refuse 1 'bad.json: requests\[0\], "prefix_len": expected a whole number from 0 to' check bad.json
+refuse 2 'bad.json: requests\[0\], "prefix_len": expected a whole number from 0 to' check bad.json
 python=$(for p in /usr/bin/python3 /usr/local/bin/python3; do [ -x $p ] && echo $p; done | head -n 1)
 if [ -n "$python" ]; then
     $python "$EXAMPLE" plan-$last.2.json plan2-$early.1.json >"$T/out" 2>&1; rc=$?
