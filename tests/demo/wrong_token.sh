@@ -4,7 +4,6 @@
 # others, makes the case smaller, and writes a script of curl calls.
 here=$(cd "$(dirname "$0")" && pwd); . "$here/story.bash"
 server=
-trap '[ -z "$server" ] || kill "$server"; rm -rf "$box"' EXIT
 serve() { # FLAGS...
     [ -z "$server" ] || kill "$server"
     : >"$box/server"
@@ -14,7 +13,8 @@ serve() { # FLAGS...
     at=$(grep -o 'http://[0-9.:]*' "$box/server" | head -n 1)
 }
 at=:0
-{ echo '$ aerie serve --check off --bug 9279 &'
+{ trap '[ -z "$server" ] || kill "$server"' EXIT # of this subshell, which has the server
+  echo '$ aerie serve --check off --bug 9279 &'
   serve --check off --bug 9279
   echo '$ aerie probe http://127.0.0.1:8080 -n 1 -o issue.md'
   "$aerie" probe "$at" -n 1 --no-log -o "$box/issue.md" 2>&1 | fold -s -w 100
