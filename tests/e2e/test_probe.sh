@@ -2,7 +2,7 @@
 # aerie probe against aerie serve: nothing is found where nothing is wrong, and a historical fault that changes numbers is
 # found, made smaller, and shown by a script of curl calls.
 . "$(dirname "$0")/kit.sh"
-servers=''
+servers='' right='' masked='' faulty='' # serve sets the addresses
 clean() { [ -z "$servers" ] || kill $servers 2>/dev/null; }
 serve() { # NAME FLAGS...: sets the variable NAME to the address
     local name=$1 file=$T/$1.log; shift

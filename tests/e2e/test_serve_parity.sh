@@ -2,7 +2,7 @@
 # aerie serve against the engine in the same program: every id and every log probability must be equal, with drafting
 # and without, whatever the server's page size and its other clients.
 . "$(dirname "$0")/kit.sh"
-servers='' drafting='' plain='' # serve sets the addresses
+servers='' drafting='' plain='' faulty='' # serve sets the addresses
 clean() { [ -z "$servers" ] || kill $servers 2>/dev/null; }
 serve() { # NAME FLAGS...: sets the variable NAME to the address
     local name=$1 file=$T/$1.log; shift
