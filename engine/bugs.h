@@ -54,7 +54,6 @@ struct bug_info {
     const char *was;        /* what was wrong, and what users saw */
     const char *trigger;    /* the smallest input that shows the fault */
     struct bug_needs needs; /* of the first variant: see bug_needs() */
-    int rule_2;             /* the rule that the second variant violates, if it is another one */
 };
 const struct bug_info *bug_at(enum bug b);
 int bug_rule(enum bug b, int variant); /* the rule that a variant violates */
