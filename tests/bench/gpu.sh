@@ -41,6 +41,7 @@ test_cuda kernels
 test_cuda_moe
 test_cuda_attn
 test_cuda_tile
+test_cuda_packed
 test_tree_ops
 test_synthetic *gpu*
 test_fp8 *gpu'
