@@ -173,7 +173,7 @@ KIT void strike_node(struct plan *p, enum table_id id, const struct plan_req *q,
                 continue;
             *own = t->write[r - 1];
         }
-        strikes(draft ? -1 : sliding_layer(id == TABLE_SWA), PROBE_ATTN, "I12 I13 I4 I7");
+        strikes(draft ? -1 : sliding_layer(id == TABLE_SWA), PROBE_ATTN, "I12 I13 I18 I4 I7");
         live.f.may_be_silent = draft; /* the drafter's guesses may stay the same */
         return;
     }

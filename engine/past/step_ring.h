@@ -6,8 +6,8 @@
  * and the emitted tokens, each with its log probability and its rival. Depths and ancestors follow
  * from these. Cells, pages and plans are not kept.
  *
- * Bounds: RING_STEPS entries of 128 bytes, RING_NODES nodes of 20 bytes and RING_TOKENS tokens of
- * 16 bytes, 5.8 MB, of which the operating system provides what has been written. Entries, nodes
+ * Bounds: RING_STEPS entries of 136 bytes, RING_NODES nodes of 20 bytes and RING_TOKENS tokens of
+ * 16 bytes, 5.9 MB, of which the operating system provides what has been written. Entries, nodes
  * and tokens are three rings; the oldest step is dropped when one of them is full, so the ring
  * always holds a contiguous range of steps that ends with the newest: 16,384 steps of chains of 5
  * that emit 4 tokens, or 2,048 of trees of 63 nodes.

@@ -2,32 +2,35 @@
 # A DFlash draft of the bundled model, with random weights: replies equal plain ones, and every view of a draft knows blocks.
 . "$(dirname "$0")/kit.sh"
 
-python3 - "$T/draft" <<'PY' || exit 2
-import json, os, random, struct, sys
-H, F, heads, kv, d, ids = 256, 320, 4, 2, 64, [1, 4, 7]
-r, w = random.Random(3), {"fc.weight": (H, len(ids) * H), "hidden_norm.weight": (H,), "norm.weight": (H,)}
-for i in range(2):
-    a, m = f"layers.{i}.self_attn.", f"layers.{i}.mlp."
-    w |= {a + "q_proj.weight": (heads * d, H), a + "k_proj.weight": (kv * d, H), a + "v_proj.weight": (kv * d, H),
-          a + "o_proj.weight": (H, heads * d), a + "q_norm.weight": (d,), a + "k_norm.weight": (d,),
-          m + "gate_proj.weight": (F, H), m + "up_proj.weight": (F, H), m + "down_proj.weight": (H, F),
-          f"layers.{i}.input_layernorm.weight": (H,), f"layers.{i}.post_attention_layernorm.weight": (H,)}
-data, header = b"", {}
-for name, shape in w.items():
-    n = shape[0] * (shape[1] if len(shape) > 1 else 1)
-    one = struct.pack("<H", 0x3f80) * n if len(shape) == 1 else b"".join(
-        struct.pack("<f", r.gauss(0, shape[1] ** -0.5))[2:] for _ in range(n))
-    header[name] = dict(dtype="BF16", shape=list(shape), data_offsets=[len(data), len(data) + len(one)])
-    data += one
-text = json.dumps(header).encode()
-os.mkdir(sys.argv[1])
-open(sys.argv[1] + "/model.safetensors", "wb").write(struct.pack("<Q", len(text)) + text + data)
-json.dump(dict(
-    architectures=["DFlashDraftModel"], model_type="qwen3", hidden_size=H, intermediate_size=F, num_hidden_layers=2,
-    num_attention_heads=heads, num_key_value_heads=kv, head_dim=d, vocab_size=4096, rms_norm_eps=1e-6, rope_theta=1e6,
-    max_position_embeddings=4096, block_size=8, num_target_layers=8, hidden_act="silu", tie_word_embeddings=False,
-    dflash_config=dict(mask_token_id=3, target_layer_ids=ids)), open(sys.argv[1] + "/config.json", "w"))
-PY
+# Matrices take their bytes from the bundled model, each of them made one of four, so that every two are a bf16 of 0.01 to 0.1.
+mkdir "$T/draft"
+tensors() {
+    echo "fc.weight 256 768"; echo "hidden_norm.weight 256"; echo "norm.weight 256"
+    for i in 0 1; do
+        for m in "q_proj 256 256" "k_proj 128 256" "v_proj 128 256" "o_proj 256 256" "q_norm 64" "k_norm 64"; do echo "layers.$i.self_attn.${m/ /.weight }"; done
+        for m in "gate_proj 320 256" "up_proj 320 256" "down_proj 256 320"; do echo "layers.$i.mlp.${m/ /.weight }"; done
+        echo "layers.$i.input_layernorm.weight 256"; echo "layers.$i.post_attention_layernorm.weight 256"
+    done
+}
+header=$(tensors | awk '{ n = 2 * $2 * (NF > 2 ? $3 : 1); s = $2 (NF > 2 ? "," $3 : "")
+    printf "%s\"%s\":{\"dtype\":\"BF16\",\"shape\":[%s],\"data_offsets\":[%d,%d]}", (NR > 1 ? "," : "{"), $1, s, at, at + n; at += n } END { print "}" }')
+{
+    # shellcheck disable=SC2059
+    printf "$(printf '\\x%02x' $((${#header} & 255)) $((${#header} >> 8)) 0 0 0 0 0 0)"; printf '%s' "$header"
+    at=100001
+    while read -r _ rows columns; do
+        if [ -n "$columns" ]; then
+            tail -c +$at models/nestling/target/model.safetensors | head -c $((2 * rows * columns)) | LC_ALL=C tr '\000-\377' '[\074*64][\075*64][\274*64][\275*64]'
+            at=$((at + 2 * rows * columns))
+        else
+            head -c $((2 * rows)) /dev/zero | LC_ALL=C tr '\000' '\077'
+        fi
+    done < <(tensors)
+} >"$T/draft/model.safetensors"
+echo '{"architectures":["DFlashDraftModel"],"model_type":"qwen3","hidden_size":256,"intermediate_size":320,"num_hidden_layers":2,
+    "num_attention_heads":4,"num_key_value_heads":2,"head_dim":64,"vocab_size":4096,"rms_norm_eps":1e-6,"rope_theta":1e6,
+    "max_position_embeddings":4096,"block_size":8,"num_target_layers":8,"hidden_act":"silu","tie_word_embeddings":false,
+    "dflash_config":{"mask_token_id":3,"target_layer_ids":[1,4,7]}}' >"$T/draft/config.json"
 block=(--draft "$T/draft" -p draft.shape=7-2-12)
 has() { grep -qE -- "$1" "$T/out"; }
 
