@@ -224,10 +224,10 @@ struct event {
      * with the reply. Of a server's reply us_prefill is the time from sending the request to its
      * first token. EV_NOTICE, EV_FAULT: text; EV_FAULT also fault, lost, and its step is the one
      * that failed (0: none did). EV_BATCH_*: batch; TEXT: text, channel; REPLY: text = the whole
-     * reply (final channel) or why it was refused, tokens, facts, prompt, reason, drafts, n_drafted,
-     * n_accepted, n_steps; END: reason (STOP_END: all are done), n_drafted, n_accepted, n_steps,
-     * us_decode. EV_CALIBRATION: calibration. EV_PROBE, EV_WHAT_IF: probe, what_if, or text = why
-     * there is none. EV_JOB_*: job; see struct job_news. */
+     * reply (final channel) or why it was refused, tokens, facts, prompt, reason, drafts,
+     * n_drafted, n_accepted, n_steps; END: reason (STOP_END: all are done), n_drafted, n_accepted,
+     * n_steps, us_decode. EV_CALIBRATION: calibration. EV_PROBE, EV_WHAT_IF: probe, what_if, or
+     * text = why there is none. EV_JOB_*: job; see struct job_news. */
     char parent[SESSION_ID];
     int fork_turn;
     bool beside;

@@ -126,7 +126,8 @@ struct app {
         void (*replay_turn)(struct app *a, const struct turn_row *r, const char *gone);
         /* Opens the panes of a layout (cmd/screen.c); NULL: there are no panes. */
         bool (*layout)(struct app *a, const char *name, struct err *e);
-        void (*edit)(struct app *a, const char *text); /* puts text into the input; NULL: no input */
+        void (*edit)(struct app *a, const char *text); /* puts text into the input; NULL: no
+                                                          input */
         /* Gives text to the terminal's clipboard; NULL: there is no terminal. False and *e: it is
          * too long. */
         bool (*copy)(struct app *a, const char *text, size_t n, struct err *e);

@@ -15,8 +15,8 @@
  *
  * Fused cycles serve a lane without drafter, or with a drafter that has KV cells of its own.
  * cycle.c runs the phases one by one (stepped) for everything else: several lanes, frozen-KV
- * drafters, the last cycles before a limit, given tokens, penalties, grammars, probed passes, historical
- * faults. Both
+ * drafters, the last cycles before a limit, given tokens, penalties, grammars, probed passes,
+ * historical faults. Both
  * give the same tokens, trees and logits, bit for bit. Engine thread.
  */
 #ifndef AERIE_FUSED_H

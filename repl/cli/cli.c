@@ -590,7 +590,8 @@ static bool apply_all(struct cli *c, const struct parse *p, struct err *e)
         *e = c->config_error;
         return false;
     }
-    return apply_flags(c, p, e) && check_words(p->cmd, c->n_word, e) && resolve_defaults(c, p->cmd->bit, e);
+    return apply_flags(c, p, e) && check_words(p->cmd, c->n_word, e) &&
+           resolve_defaults(c, p->cmd->bit, e);
 }
 
 bool cli_read(struct cli *c, int argc, char **argv, const struct command **cmd, enum cli_task *task,

@@ -97,8 +97,9 @@ void side_meter(struct side *s);
 void parity_compare(struct compared *c);
 /* Adds one prompt to the sums, and prints it: under --json every one, else those that differ. */
 void parity_report(struct parity *p, const struct compared *c);
-/* Both sides' drafts side by side, if one has any: acceptance by depth and by context, the time of a
- * cycle's passes, tokens a second (parity_drafts.c). As JSON: members of the side's open object. */
+/* Both sides' drafts side by side, if one has any: acceptance by depth and by context, the time of
+ * a cycle's passes, tokens a second (parity_drafts.c). As JSON: members of the side's open
+ * object. */
 void parity_drafts(const struct parity *p, struct sheet *out);
 void parity_drafts_json(const struct side *s, struct buf *b);
 /* Prints the sums and the verdict; returns the exit code. */

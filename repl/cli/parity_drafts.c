@@ -1,5 +1,5 @@
-/* parity_drafts.c - both sides' drafts of `aerie parity` side by side: how two drafters, or two ways
- * of drafting, compare. See parity.h. */
+/* parity_drafts.c - both sides' drafts of `aerie parity` side by side: how two drafters, or two
+ * ways of drafting, compare. See parity.h. */
 #include <stdio.h>
 
 #include "kernels/json.h"

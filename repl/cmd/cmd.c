@@ -1,8 +1,8 @@
 /* cmd.c - the command table, lookup of names, running, completion, the table as text, /help. No
  * command calls this file.
  *
- * Every command stands in `table` and nowhere else; help, completion, the table in repl/README.md and
- * commands.json come from it.
+ * Every command stands in `table` and nowhere else; help, completion, the table in repl/README.md
+ * and commands.json come from it.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -137,14 +137,14 @@ static const struct cmd table[] = {
     {"step", NULL, "[N]", "debug", "runs N steps of the turn and pauses it again", "/step",
      CMD_BUSY_OK | CMD_REPEATS, cmd_step, NULL},
     {"phase", NULL, "", "debug",
-     "runs one phase of a step: draft, verify, accept, commit or follow", "/phase", CMD_BUSY_OK | CMD_REPEATS,
-     cmd_phase, NULL},
+     "runs one phase of a step: draft, verify, accept, commit or follow", "/phase",
+     CMD_BUSY_OK | CMD_REPEATS, cmd_phase, NULL},
     {"next", NULL, "", "debug", "runs to the end of the turn; the next one pauses where it begins",
      "/next", CMD_BUSY_OK | CMD_REPEATS, cmd_next, NULL},
     {"finish", NULL, "", "debug", "runs to the end of the turn, past breakpoints", "/finish",
      CMD_BUSY_OK | CMD_REPEATS, cmd_finish, NULL},
-    {"continue", NULL, "", "debug", "runs on until a breakpoint holds", "/continue", CMD_BUSY_OK | CMD_REPEATS,
-     cmd_continue, NULL},
+    {"continue", NULL, "", "debug", "runs on until a breakpoint holds", "/continue",
+     CMD_BUSY_OK | CMD_REPEATS, cmd_continue, NULL},
     {"until", NULL, "EXPR", "debug", "runs on until a condition holds, once",
      "/until node.depth>=3 && !node.accepted", CMD_BUSY_OK | CMD_REST, cmd_until,
      complete_condition},

@@ -690,7 +690,8 @@ static void begin(struct tui *t, struct app *a)
     tui_panes_init(t);
     a->face = (struct face){
         .show = face_show, .clear = face_clear, .retract = face_retract, .notice = face_notice,
-        .replay_turn = face_replay_turn, .error = face_error, .layout = layout_set, .edit = face_edit,
+        .replay_turn = face_replay_turn, .error = face_error, .layout = layout_set,
+        .edit = face_edit,
         .copy = face_copy, .state = t,
     };
     greet(t);

@@ -12,7 +12,6 @@ grep -q 'reply 1 has no code block' "$T/err" && grep -q 'no turn 7' "$T/err" && 
 result "what there is not is said in a line" $?
 lines "Hello!" "/copy" "/exit" | feed --json -q; grep -q '^{"command":"copy","result":{"text":"' "$T/out"; result "and in JSON" $?
 printf 'Say:\n```\none\n```\nand\n~~~ c\ntwo\n  three\n~~~\n' >"$T/blocks"
-id=$(sql "select id from turn where role='reply' order by id desc limit 1")
 lines "Hello!" /bye | feed --plain -q; sql "update turn set text=readfile('$T/blocks') where role='reply' and id=(select max(id) from turn where role='reply')" 2>/dev/null
 lines "/resume last" "/copy code" "/copy code 1" "/copy code 3" | feed --plain -q
 [ "$(tail -n 3 "$T/out")" = $'two\n  three\none' ] && grep -q 'no code block 3' "$T/err"; result "/copy code takes the last block, or one by number" $?

@@ -942,7 +942,8 @@ static void test_accepted_rows_are_a_path(void **state)
     w_must(check_accepted(&c, &t, (int[]){0}, 1, &e), &e);
     w_must(check_accepted(&c, &t, (int[]){0, 1, 3}, 3, &e), &e);
     static const struct { int n, path[3]; } wrong[] = {
-        {1, {3}}, {1, {-1}}, {1, {4}}, {0, {0}}, {5, {0}}, {2, {0, 3}}, {3, {0, 2, 3}}, {2, {0, 0}}};
+        {1, {3}}, {1, {-1}}, {1, {4}}, {0, {0}}, {5, {0}}, {2, {0, 3}}, {3, {0, 2, 3}},
+        {2, {0, 0}}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         assert_false(check_accepted(&c, &t, wrong[i].path, wrong[i].n, &e));
         assert_true(rule_fits(e.msg, "I19"));

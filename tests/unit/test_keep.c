@@ -37,8 +37,8 @@ static void add_lane(struct buf *out, const struct lane *l)
     size_t n = (size_t)t->n;
     buf_add(out, &l->rec, offsetof(struct step_rec, us_draft));
     int numbers[] = {l->behind, l->rec.forced, l->rec.fused, l->n_new, l->stopped, l->slot,
-                     l->guess.n, l->seq.committed, l->seq.drafted, l->seq.swa_lo, l->seq.draft_lo, l->tok.n,
-                     t->n};
+                     l->guess.n, l->seq.committed, l->seq.drafted, l->seq.swa_lo, l->seq.draft_lo,
+                     l->tok.n, t->n};
     ADD(out, numbers);
     ADD(out, l->draws);
     ADD(out, l->seq.tail);
