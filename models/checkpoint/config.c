@@ -123,6 +123,12 @@ void arch_windows_from(struct arch *a, int period, int first, int window)
             a->layer[i].window = w;
 }
 
+void arch_rope_ids(struct arch *a, int full, int sliding)
+{
+    for (int i = 0; i < a->cfg->n_layer; i++)
+        a->layer[i].rope_id = a->layer[i].window ? sliding : full;
+}
+
 void arch_no_rope(struct arch *a, int interval)
 {
     const struct conf *c = &a->c;

@@ -95,6 +95,10 @@ struct rope_spelling {
 void arch_rope(const struct conf *c, const struct config *cfg, const struct rope_spelling *s,
                struct rope *r);
 
+/* Gives full layers the rope table `full` and sliding ones `sliding`; -1: no rope. After
+ * arch_windows(). */
+void arch_rope_ids(struct arch *a, int full, int sliding);
+
 /* Calls rope_init() for each table with the head_dim of the layers that use it. `path` names the
  * file in messages. False and *e (ERR_MODEL) if those layers differ in head_dim. */
 bool arch_init_ropes(struct config *cfg, const struct layer *layer, const char *path,

@@ -169,15 +169,6 @@ static bool configure(struct drafting *g)
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
-static void extents(struct drafting *g)
-{
-    int64_t *x = g->b.x;
-    extents_of_config(x, &g->d->cfg);
-    x[X_TARGET] = g->d->target_hidden;
-    x[X_CAPTURED] = (int64_t)g->d->n_capture * g->d->target_hidden;
-    x[X_DRAFT_VOCAB] = g->d->draft_vocab;
-}
-
 /* Binds layer i: layers.N, or midlayer in place of the first. */
 static bool bind_layer(struct drafting *g, int i)
 {
@@ -195,7 +186,7 @@ bool dflash_load(struct drafting *g)
     d->kind = "dflash";
     if (!configure(g))
         return false;
-    extents(g);
+    fit_extents(g);
     if (!binder_bind(&g->b, trunk, draft_roots, d, NULL, 0))
         return false;
     for (int i = 0; i < d->cfg.n_layer; i++)

@@ -35,6 +35,8 @@ void fit_vocab(struct drafting *g, const struct conf *c, const char *key);
 /* Checks widths and vocabularies against the target's, and which tensors the draft then needs.
  * width: where target_hidden_size may stand. False and an error. */
 bool fit_target(struct drafting *g, const struct conf *width);
+/* Sets the extents that shapes of such a draft are made of; after fit_target() and the captures. */
+void fit_extents(struct drafting *g);
 /* Loads d2t, and checks it and t2d. False and an error. */
 bool fit_ids(struct drafting *g);
 

@@ -190,17 +190,6 @@ static bool configure(struct drafting *g)
 
 /* ---- tensors ---- */
 
-static void extents(struct drafting *g)
-{
-    int64_t *x = g->b.x;
-    const struct config *c = &g->d->cfg;
-    x[X_HIDDEN] = c->hidden;
-    x[X_VOCAB] = c->vocab;
-    x[X_TARGET] = g->d->target_hidden;
-    x[X_CAPTURED] = (int64_t)g->d->n_capture * g->d->target_hidden;
-    x[X_DRAFT_VOCAB] = g->d->draft_vocab;
-}
-
 /* Binds fc_norm.N, one per captured state, if the checkpoint has them. */
 static bool bind_fc_norms(struct drafting *g)
 {
@@ -235,7 +224,7 @@ bool eagle3_load(struct drafting *g)
     d->kind = "eagle3";
     if (!configure(g))
         return false;
-    extents(g);
+    fit_extents(g);
     if (!binder_bind(&g->b, trunk, draft_roots, d, NULL, 0) || !bind_fc_norms(g))
         return false;
     for (int i = 0; i < d->cfg.n_layer; i++)

@@ -17,6 +17,15 @@ void fit_vocab(struct drafting *g, const struct conf *c, const char *key)
     g->d->draft_vocab = conf_int(c, key, rows_known ? head->dim[0] : vocab, 1, vocab);
 }
 
+void fit_extents(struct drafting *g)
+{
+    int64_t *x = g->b.x;
+    extents_of_config(x, &g->d->cfg);
+    x[X_TARGET] = g->d->target_hidden;
+    x[X_CAPTURED] = (int64_t)g->d->n_capture * g->d->target_hidden;
+    x[X_DRAFT_VOCAB] = g->d->draft_vocab;
+}
+
 bool fit_target(struct drafting *g, const struct conf *width)
 {
     const struct config *t = &g->target->cfg, *cfg = &g->d->cfg;

@@ -33,8 +33,7 @@ static bool configure(struct arch *a)
     arch_windows(a, conf_int(c, "global_attn_every_n_layers", 4, 1, 1024), 1024);
     g->n_rope = 1;
     arch_rope(c, g, &rope, &g->rope[0]);
-    for (int i = 0; i < g->n_layer; i++)
-        a->layer[i].rope_id = a->layer[i].window ? 0 : -1;
+    arch_rope_ids(a, -1, 0);
     return conf_ok(c);
 }
 

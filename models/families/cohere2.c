@@ -27,8 +27,7 @@ static bool configure(struct arch *a)
     arch_windows(a, conf_int(c, "sliding_window_pattern", 4, 1, 1024), 4096);
     g->n_rope = 1;
     arch_rope(c, g, &rope, &g->rope[0]);
-    for (int i = 0; i < g->n_layer; i++)
-        a->layer[i].rope_id = a->layer[i].window ? 0 : -1;
+    arch_rope_ids(a, -1, 0);
     return conf_ok(c);
 }
 

@@ -46,8 +46,7 @@ static bool configure(struct arch *a)
     g->n_rope = 2;
     arch_rope(c, g, &local, &g->rope[0]);
     arch_rope(c, g, &global, &g->rope[1]);
-    for (int i = 0; i < g->n_layer; i++)
-        a->layer[i].rope_id = a->layer[i].window ? 0 : 1;
+    arch_rope_ids(a, 1, 0);
     return conf_ok(c);
 }
 

@@ -153,8 +153,7 @@ static void configure_ropes(struct arch *a)
     g->n_rope = 2;
     arch_rope(&a->c, g, &sliding, &g->rope[0]);
     arch_rope(&a->c, g, &full, &g->rope[1]);
-    for (int i = 0; i < g->n_layer; i++)
-        a->layer[i].rope_id = a->layer[i].window ? 0 : 1;
+    arch_rope_ids(a, 1, 0);
 }
 
 /* The last layer has full attention, whatever layer_types says. */

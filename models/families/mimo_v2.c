@@ -65,8 +65,7 @@ static bool configure(struct arch *a)
     g->n_rope = 2;
     for (int i = 0; i < 2; i++)
         arch_rope(c, g, &ropes[i], &g->rope[i]);
-    for (int i = 0; i < g->n_layer; i++)
-        a->layer[i].rope_id = a->layer[i].window ? 1 : 0;
+    arch_rope_ids(a, 0, 1);
     return conf_ok(c);
 }
 

@@ -98,8 +98,7 @@ static bool configure_olmo3(struct arch *a)
     arch_rope(c, g, &sliding, &g->rope[0]);
     arch_rope(c, g, &full, &g->rope[1]);
     check_old_theta(a);
-    for (int i = 0; i < g->n_layer; i++)
-        a->layer[i].rope_id = a->layer[i].window ? 0 : 1;
+    arch_rope_ids(a, 1, 0);
     return conf_ok(c);
 }
 

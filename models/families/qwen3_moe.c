@@ -69,8 +69,7 @@ static bool configure_mellum(struct arch *a)
     g->n_rope = 2;
     arch_rope(&a->c, g, &full, &g->rope[0]);
     arch_rope(&a->c, g, &sliding, &g->rope[1]);
-    for (int i = 0; i < g->n_layer; i++)
-        a->layer[i].rope_id = a->layer[i].window ? 1 : 0;
+    arch_rope_ids(a, 0, 1);
     return conf_ok(&a->c);
 }
 

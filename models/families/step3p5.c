@@ -82,8 +82,8 @@ static bool configure(struct arch *a)
     g->n_rope = 2;
     for (int i = 0; i < 2; i++)
         arch_rope(c, g, &ropes[i], &g->rope[i]);
+    arch_rope_ids(a, 0, 1);
     for (int i = 0; i < n; i++) {
-        a->layer[i].rope_id = a->layer[i].window ? 1 : 0;
         if (a->layer[i].is_moe)
             a->layer[i].expert_limit = limit_of(c, "swiglu_limits", n, i);
         a->layer[i].dense_limit = limit_of(c, "swiglu_limits_shared", n, i);
