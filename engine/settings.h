@@ -32,8 +32,7 @@ enum forget {
 
 /* How much a reply should reason, where the model's chat template has a variable for that. */
 enum effort { EFFORT_AUTO, EFFORT_NONE, EFFORT_LOW, EFFORT_MEDIUM, EFFORT_HIGH };
-/* "none", "low", ... as APIs call them; NULL: EFFORT_AUTO, as the template does without being
- * told. */
+/* "none", "low", ... as APIs call them; EFFORT_AUTO: NULL, the template's own default holds. */
 const char *effort_name(enum effort f);
 
 /* Added to the logits of single tokens before a token is chosen; ids are distinct. */

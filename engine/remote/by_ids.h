@@ -14,7 +14,7 @@ struct ids_ask {
     int most;          /* tokens of the reply, at least 1: the end token does not end the reply */
     bool score;        /* log probabilities of the prompt's tokens, too: only where
                           ids_scores_at_once() */
-    bool cold;         /* no KV of the prefix cache is reused, where the server can be told so */
+    bool cold;         /* without the prefix cache, if requests have a field for that */
     const char *arena; /* requests of one name may reuse each other's prefixes; those of another
                           name may not, where the server can tell them apart. NULL: no name */
     int after_ms;      /* is sent so long after the first one */

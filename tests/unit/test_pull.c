@@ -424,7 +424,7 @@ static void test_lists_that_are_refused(void **state)
 enum ending {
     DIES,  /* the process is killed, a write having written half */
     FULL,  /* this change and all later ones fail, as on a full disk */
-    STOPS, /* somebody asks it to stop, as SIGINT and SIGTERM do */
+    STOPS, /* the flag that SIGINT and SIGTERM set is set */
 };
 static _Thread_local struct moment {
     int left; /* 0: nothing is counted */
