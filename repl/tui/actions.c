@@ -1,6 +1,7 @@
 /* actions.c - handles keys: those of the screen first, then the focused pane's, then the
  * editor's.
  */
+#include "repl/text/fuzzy.h"
 #include "repl/tui/tui.h"
 
 #include <stdlib.h>
@@ -117,19 +118,55 @@ static void accept_choice(struct tui *t, int i)
     tui_choices_clear(t);
 }
 
+static int by_fit(const void *a, const void *b, void *word)
+{
+    const struct choice *x = a, *y = b;
+    int i = fuzzy_match(word, x->text, NULL, NULL), k = fuzzy_match(word, y->text, NULL, NULL);
+    return i != k ? k - i : strcmp(x->text, y->text);
+}
+
+/* No candidate begins with the word: offers those that have its letters, the best first. In a path
+ * the letters are those of its last part. False: there are none. */
+static bool complete_by_letters(struct tui *t, struct buf *line)
+{
+    size_t from = t->choice_from, kept = 0;
+    char *slash = memrchr(line->p + from, '/', line->n - from);
+    size_t cut = slash ? (size_t)(slash + 1 - line->p) : from;
+    char *word = xstrdup(line->p + from);
+    line->p[cut] = '\0';
+    cmd_complete(t->app, line->p, add_choice, t);
+    for (int i = 0; i < t->n_choice; i++) {
+        struct choice c = t->choice[i];
+        if (fuzzy_match(word, c.text, NULL, NULL) >= 0) {
+            t->choice[kept++] = c;
+        } else {
+            free(c.text);
+            free(c.help);
+        }
+    }
+    t->n_choice = (int)kept;
+    qsort_r(t->choice, kept, sizeof *t->choice, by_fit, word);
+    free(word);
+    return kept > 0;
+}
+
 static void complete(struct tui *t)
 {
     struct buf line = {0};
     tui_choices_clear(t);
     buf_add(&line, t->input.text.p, t->input.cursor);
-    tui_work(t, true);
-    cmd_complete(t->app, line.p, add_choice, t);
-    tui_work(t, false);
     t->choice_from = 0;
     for (size_t i = 0; i < line.n; i++)
         if (line.p[i] == ' ')
             t->choice_from = i + 1;
-    if (t->n_choice == 1) {
+    tui_work(t, true);
+    cmd_complete(t->app, line.p, add_choice, t);
+    bool letters = t->n_choice == 0 && line.n > t->choice_from && line.p[0] == '/' &&
+                   complete_by_letters(t, &line);
+    tui_work(t, false);
+    if (letters && t->n_choice > 1) {
+        t->chosen = 0; /* the best one: Enter takes it */
+    } else if (t->n_choice == 1) {
         accept_choice(t, 0);
     } else if (t->n_choice > 1) {
         size_t n = common_prefix(t);
@@ -190,6 +227,10 @@ static bool screen_key(struct tui *t, const struct key *k)
     case K_F1: tui_help_open(t); return true;
     case K_F8: tui_browser_open(t); return true;
     default: break;
+    }
+    if (is_ctrl(k, 'p')) {
+        tui_palette_open(t);
+        return true;
     }
     if (tui_pane_open_key(t, k->code))
         return true;

@@ -18,11 +18,9 @@ enum { WIDE = 110, PREVIEW_BYTES = 16384, HEADING = 3 /* rows above the list */ 
 struct browser {
     struct hdb *db;
     struct session_list list;
-    struct buf filter;
+    struct picker pick;    /* the filter, and the place in list.shown */
     bool in_list;          /* f, c, r and / act; else they are typed into the filter, as all others
                               always are */
-    int at, top;           /* the selected row and the first one drawn: indices into list.shown */
-    int rows;              /* of the list, as drawn last */
     int number_w;          /* digits of the highest number, at least 3 */
     char marked[SESSION_ID]; /* the session marked for a comparison; "": none */
     int marked_row;
@@ -40,7 +38,7 @@ static const char list_keys[] = "Enter resumes, f forks, c marks and compares, r
 /* Row of the list under the cursor; -1: none. */
 static int selected(const struct browser *b)
 {
-    return b->at < b->list.n_shown ? b->list.shown[b->at] : -1;
+    return b->pick.at < b->list.n_shown ? b->list.shown[b->pick.at] : -1;
 }
 
 /* ---- the preview ----------------------------------------------------------------------------- */
@@ -119,7 +117,7 @@ static void make_preview(struct browser *b, int width)
         return;
     sheet_init(&text, b->preview.ascii);
     add_head(b, row, &text);
-    struct preview p = {.out = &text, .filter = b->filter.n ? b->filter.p : NULL,
+    struct preview p = {.out = &text, .filter = b->pick.query.n ? b->pick.query.p : NULL,
                         .left = PREVIEW_BYTES};
     int n = hdb_turns(b->db, b->list.row[row].id, 0, add_turn, &p, &e);
     if (n > 0 && p.filter) { /* no turn has the words, but the title */
@@ -146,22 +144,6 @@ static int digits(int n)
     return k;
 }
 
-/* Appends one line's worth of text in at most `cells` cells. */
-static void add_cut(struct sheet *out, enum style st, const char *text, int cells)
-{
-    struct buf clean = {0};
-    int used;
-    text_sanitise(&clean, text, strcspn(text, "\r\n"), false, NULL);
-    size_t n = text_fit(clean.n ? clean.p : "", clean.n, cells, &used);
-    bool cut = n < clean.n;
-    if (cut)
-        n = text_fit(clean.p, clean.n, max_int(cells - 1, 0), &used);
-    sheet_addn(out, st, clean.n ? clean.p : "", n);
-    if (cut)
-        sheet_add(out, st, out->ascii ? "~" : "…");
-    buf_free(&clean);
-}
-
 static void add_when(struct sheet *out, int64_t ms)
 {
     time_t t = (time_t)(ms / 1000);
@@ -179,9 +161,9 @@ static void add_row(struct tui *t, struct browser *b, int i, int number_w, int w
     const struct session_row *r = &b->list.row[row];
     const struct session_sums *s = session_list_sums(&b->list, b->db, row);
     bool marked = strcmp(r->id, b->marked) == 0, now = strcmp(r->id, t->app->session) == 0;
-    sheet_add(out, ST_KEY, i == b->at ? (out->ascii ? ">" : "▸") : " ");
+    sheet_add(out, ST_KEY, i == b->pick.at ? (out->ascii ? ">" : "▸") : " ");
     sheet_add(out, marked ? ST_WARN : ST_GOOD, marked ? "c" : now ? "*" : " ");
-    sheet_printf(out, i == b->at ? ST_KEY : ST_TEXT, "%*d ", number_w,
+    sheet_printf(out, i == b->pick.at ? ST_KEY : ST_TEXT, "%*d ", number_w,
                  session_list_number(&b->list, row));
     add_when(out, r->updated_ms);
     sheet_printf(out, ST_TEXT, "%5d %7lld ", r->n_turns, (long long)s->tokens);
@@ -189,16 +171,8 @@ static void add_row(struct tui *t, struct browser *b, int i, int number_w, int w
         sheet_printf(out, ST_TEXT, "%5.0f %%  ", 100.0 * (double)s->accepted / (double)s->drafted);
     else
         sheet_add(out, ST_DIM, "      -  ");
-    add_cut(out, i == b->at ? ST_BOLD : ST_TEXT, r->title ? r->title : "",
+    list_cut(out, i == b->pick.at ? ST_BOLD : ST_TEXT, r->title ? r->title : "",
             max_int(width - used, 4));
-}
-
-static void keep_in_view(struct browser *b)
-{
-    b->at = min_int(max_int(b->at, 0), max_int(b->list.n_shown - 1, 0));
-    b->top = min_int(b->top, b->at);
-    b->top = max_int(b->top, b->at - b->rows + 1);
-    b->top = max_int(b->top, 0);
 }
 
 static void add_preview_row(const struct browser *b, int i, struct sheet *out)
@@ -212,12 +186,12 @@ static void write_heads(struct browser *b, int number_w, int width, struct sheet
     sheet_printf(out, ST_HEAD, "SESSIONS  %d of %d", b->list.n_shown, b->list.n);
     sheet_line(out);
     sheet_add(out, ST_LABEL, "filter ");
-    add_cut(out, ST_USER, b->filter.n ? b->filter.p : "", max_int(width - 10, 8));
+    list_cut(out, ST_USER, b->pick.query.n ? b->pick.query.p : "", max_int(width - 10, 8));
     if (!b->in_list)
         sheet_add(out, ST_KEY, out->ascii ? "_" : "▏");
     sheet_line(out);
     if (b->said[0])
-        add_cut(out, ST_WARN, b->said, width);
+        list_cut(out, ST_WARN, b->said, width);
     else
         sheet_printf(out, ST_DIM, "%*s %-16s %5s %7s %8s title", number_w + 2, "no.", "last used",
                      "turns", "tokens", "accepted");
@@ -231,14 +205,14 @@ static void write_browser(struct tui *t, struct overlay *o, int w, int h)
     bool wide = w >= WIDE;
     int number_w = b->number_w;
     int list_w = wide ? min_int(w * 11 / 20, number_w + 95) : w, body = max_int(h - HEADING, 1);
-    b->rows = wide ? body : max_int(body / 2, 1);
-    keep_in_view(b);
+    b->pick.rows = wide ? body : max_int(body / 2, 1);
+    list_keep(&b->pick, b->list.n_shown);
     o->footer = b->in_list ? list_keys : filter_keys;
     write_heads(b, number_w, w, out);
     make_preview(b, wide ? w - list_w - 3 : w);
-    for (int i = 0; i < b->rows; i++) {
-        if (b->top + i < b->list.n_shown)
-            add_row(t, b, b->top + i, number_w, list_w, out);
+    for (int i = 0; i < b->pick.rows; i++) {
+        if (b->pick.top + i < b->list.n_shown)
+            add_row(t, b, b->pick.top + i, number_w, list_w, out);
         else if (i == 0)
             sheet_add(out, ST_DIM, b->list.n ? "  no session fits the filter"
                                              : "  no session is saved yet");
@@ -254,7 +228,7 @@ static void write_browser(struct tui *t, struct overlay *o, int w, int h)
     for (int k = 0; k < w; k++)
         sheet_add(out, ST_DIM, out->ascii ? "-" : "─");
     sheet_line(out);
-    for (int i = 0; i < body - b->rows - 1; i++) {
+    for (int i = 0; i < body - b->pick.rows - 1; i++) {
         add_preview_row(b, i, out);
         sheet_line(out);
     }
@@ -265,42 +239,12 @@ static void write_browser(struct tui *t, struct overlay *o, int w, int h)
 static void filter_now(struct tui *t, struct browser *b)
 {
     struct err e = {0};
-    b->at = b->top = 0;
+    b->pick.at = b->pick.top = 0;
     b->preview_row = -1;
     tui_work(t, true);
-    if (!session_list_filter(&b->list, b->db, b->filter.n ? b->filter.p : "", &e))
+    if (!session_list_filter(&b->list, b->db, b->pick.query.n ? b->pick.query.p : "", &e))
         snprintf(b->said, sizeof b->said, "%.190s", e.msg);
     tui_work(t, false);
-}
-
-static void type_bytes(struct tui *t, struct browser *b, const char *s, size_t n)
-{
-    enum { MOST = 200 };
-    for (size_t i = 0; i < n && b->filter.n < MOST; i++)
-        buf_char(&b->filter, (unsigned char)s[i] < ' ' ? ' ' : s[i]);
-    filter_now(t, b);
-}
-
-static void type_char(struct tui *t, struct browser *b, uint32_t cp)
-{
-    char s[4];
-    size_t n = cp < 0x80 ? 1 : cp < 0x800 ? 2 : cp < 0x10000 ? 3 : 4;
-    static const unsigned char lead[] = {0, 0, 0xC0, 0xE0, 0xF0};
-    for (size_t i = n; i-- > 1; cp >>= 6)
-        s[i] = (char)(0x80 | (cp & 0x3F));
-    s[0] = (char)(n == 1 ? cp : lead[n] | cp);
-    type_bytes(t, b, s, n);
-}
-
-static void erase(struct tui *t, struct browser *b, bool all)
-{
-    while (b->filter.n) {
-        bool tail = ((unsigned char)b->filter.p[b->filter.n - 1] & 0xC0) == 0x80;
-        b->filter.p[--b->filter.n] = '\0';
-        if (!tail && !all)
-            break;
-    }
-    filter_now(t, b);
 }
 
 /* Closes the browser and runs a command; if there is no chat, shows what to type in a shell. */
@@ -372,47 +316,28 @@ static bool is_list_key(uint32_t cp)
     return cp == 'f' || cp == 'c' || cp == 'r' || cp == '/';
 }
 
-static bool move(struct browser *b, int code)
-{
-    switch (code) {
-    case K_UP: b->at--; break;
-    case K_DOWN: b->at++; break;
-    case K_PGUP: b->at -= b->rows; break;
-    case K_PGDN: b->at += b->rows; break;
-    case K_HOME: b->at = 0; break;
-    case K_END: b->at = b->list.n_shown; break;
-    default: return false;
-    }
-    b->in_list = true;
-    keep_in_view(b);
-    return true;
-}
-
 static bool browser_key(struct tui *t, struct overlay *o, const struct key *k)
 {
     struct browser *b = o->state;
     b->said[0] = '\0';
     bool typed = k->code == K_CHAR && !k->ctrl && !k->alt;
-    if (k->code == K_ESC && b->filter.n && !b->in_list)
-        erase(t, b, true);
+    if (k->code == K_ESC && b->pick.query.n && !b->in_list) {
+        buf_clear(&b->pick.query);
+        filter_now(t, b);
+    }
     else if (k->code == K_ESC || k->code == K_F8 || (k->code == K_CHAR && k->ctrl && k->cp == 'c'))
         return false;
     else if (k->code == K_ENTER)
         act(t, b, '\r');
-    else if (move(b, k->code))
-        ;
+    else if (list_move(&b->pick, b->list.n_shown, k))
+        b->in_list = true;
     else if (k->code == K_TAB)
         b->in_list = !b->in_list;
     else if (typed && b->in_list && is_list_key(k->cp))
         act(t, b, k->cp);
-    else if (typed) {
+    else if (list_type(&b->pick, k)) {
         b->in_list = false;
-        type_char(t, b, k->cp);
-    } else if (k->code == K_PASTE)
-        type_bytes(t, b, k->text, k->n);
-    else if (k->code == K_BACKSPACE || (k->code == K_CHAR && k->ctrl && k->cp == 'u')) {
-        b->in_list = false;
-        erase(t, b, k->code == K_CHAR);
+        filter_now(t, b);
     }
     return true;
 }
@@ -420,10 +345,10 @@ static bool browser_key(struct tui *t, struct overlay *o, const struct key *k)
 static void browser_click(struct tui *t, struct overlay *o, int row)
 {
     struct browser *b = o->state;
-    int i = b->top + row - HEADING;
-    if (row < HEADING || row >= HEADING + b->rows || i >= b->list.n_shown)
+    int i = b->pick.top + row - HEADING;
+    if (row < HEADING || row >= HEADING + b->pick.rows || i >= b->list.n_shown)
         return;
-    b->at = i;
+    b->pick.at = i;
     b->in_list = true;
     tui_overlay_write(t);
 }
@@ -433,7 +358,7 @@ static void browser_close(struct tui *t, struct overlay *o)
     struct browser *b = o->state;
     (void)t;
     session_list_free(&b->list);
-    buf_free(&b->filter);
+    buf_free(&b->pick.query);
     sheet_free(&b->preview);
     free(b);
 }

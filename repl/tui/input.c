@@ -205,6 +205,15 @@ char *input_take(struct input *in, bool remember)
     return text;
 }
 
+void input_remember(struct input *in, const char *text, size_t n)
+{
+    if (!in->recall)
+        return;
+    recall_add(in->recall, text, n); /* entries may have moved: the text is the user's own now */
+    in->at = in->recall->n;
+    buf_clear(&in->draft);
+}
+
 static void transpose(struct input *in)
 {
     size_t at = in->cursor;
@@ -422,8 +431,6 @@ static enum input_act ctrl_key(struct input *in, uint32_t c, bool joined)
     case 'a': in->cursor = line_start(in, at); break;
     case 'e': in->cursor = line_end(in, at); break;
     case 'b': in->cursor = prev_cluster(in, at); break;
-    case 'f': in->cursor = next_cluster(in, at); break;
-    case 'p': return vertical(in, -1);
     case 'n': return vertical(in, 1);
     case 'h':
         if (at > 0)
@@ -543,7 +550,7 @@ enum input_act input_key(struct input *in, const struct key *k, struct key *x)
     if (in->searching && search_key(in, k))
         return IN_NONE;
     bool moves = k->code == K_UP || k->code == K_DOWN ||
-                 (k->code == K_CHAR && k->ctrl && (k->cp == 'p' || k->cp == 'n'));
+                 (k->code == K_CHAR && k->ctrl && k->cp == 'n');
     if (!moves)
         in->goal = -1;
     in->killing = false;

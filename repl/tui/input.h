@@ -62,6 +62,8 @@ bool input_insert(struct input *in, const char *text, size_t n); /* false: trunc
 /* Returns the text, which the caller frees, and empties the editor. `remember`: adds the text to
  * the history. */
 char *input_take(struct input *in, bool remember);
+/* Adds a line to the history that was not typed here; the text stays. */
+void input_remember(struct input *in, const char *text, size_t n);
 /* Replaces bytes [from, cursor) by text (a completion). */
 void input_replace(struct input *in, size_t from, const char *text);
 

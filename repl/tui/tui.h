@@ -178,6 +178,22 @@ bool tui_overlay_key(struct tui *t, const struct key *k); /* false: the key has 
                                                              overlay */
 void tui_help_open(struct tui *t);
 
+/* ---- list.c ---- */
+/* A list that a typed line narrows: the line, the selected row, the first row drawn, and the rows
+ * drawn last. The owner frees query. */
+struct picker {
+    struct buf query;
+    int at, top, rows;
+};
+bool list_type(struct picker *p, const struct key *k);        /* false: the key types nothing */
+bool list_move(struct picker *p, int n, const struct key *k); /* n: rows; false: another key */
+void list_keep(struct picker *p, int n); /* moves `at` into the list and `top` so that it is seen */
+/* Appends one line's worth of text in at most `cells` cells. */
+void list_cut(struct sheet *out, enum style st, const char *text, int cells);
+
+/* ---- palette.c ---- */
+void tui_palette_open(struct tui *t);
+
 /* ---- steps.c ---- */
 void tui_steps_write(struct tui *t, struct pane *p, int width);
 

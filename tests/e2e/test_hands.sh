@@ -32,5 +32,26 @@ check "what is sent is a turn of a copy" eval '[ "$(sql "select count(*) from se
 text /phase; key Enter; wait_for 'pauses where it begins'; text "Count to nine."; key Enter; wait_for 'PAUSED 2.0'
 text /step; key Enter; wait_for 'PAUSED 2.1'; key Enter; check "Enter: the next step" until_ok shows 'PAUSED 2.2'
 key Enter; check "and again" until_ok shows 'PAUSED 2.3'
-text /continue; key Enter; until_ok hides PAUSED; text /q; key Enter; check "/q leaves" until_ok no_server
+text /continue; key Enter; until_ok hides PAUSED
+
+# ---- the palette ----
+key C-p; check "Ctrl-P: everything that has a name" wait_for 'FIND A COMMAND'
+row() { screen | sed -n "$((2 + $1))p" | sed 's/  *$//'; }
+check "what was typed last is first" eval '[[ $(row 1) == *"command  /continue "* && $(row 2) == *"command  /step "* ]]'
+text wif; check "three letters find a command" until_ok eval '[[ $(row 1) == *"command  /what-if NAME=VALUE... "* ]]'
+key C-u; text tmprt; check "a setting" until_ok eval '[[ $(row 1) == *"setting  temperature "* ]]'
+key C-u; text safety; check "a topic of the help" until_ok eval '[[ $(row 1) == *"help     safety "* ]]'
+key C-u; text rex; check "a session, by its title" until_ok eval '[[ $(row 1) == *"session  #"*"My dog is called Rex."* ]]'
+key C-u; text 1.2; check "a step" until_ok eval '[[ $(row 1) == *"step     1.2 "*" accepted"* ]]'
+key C-u; text qqqq; check "and says when there is none" wait_for 'nothing has these letters'
+key Escape; wait_gone 'FIND A'; text "half a mess"; key C-p; wait_for 'FIND A'; text tree; wait_for '/tree'; key Escape
+check "Esc leaves everything as it was" until_ok shows '› half a mess'
+key C-p; wait_for 'FIND A'; text temp; until_ok eval '[[ $(row 1) == *temperature* ]]'; key Enter
+check "Enter puts a line that takes more into the input" until_ok shows '› /set temperature'
+key C-u; key Up; check "what stood there is the line before" until_ok shows '› half a mess'
+key C-u; key C-p; wait_for 'FIND A'; text brks; until_ok eval '[[ $(row 1) == *"/breaks"* ]]'; key Enter
+check "and runs one that is complete" wait_for 'there are no breakpoints'
+key Up; check "Up brings it back" until_ok shows '› /breaks'; key C-u
+text /wif; key Tab; check "Tab knows letters, too" until_ok shows '› /what-if'; key C-u
+text /q; key Enter; check "/q leaves" until_ok no_server
 plan

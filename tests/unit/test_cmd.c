@@ -10,6 +10,7 @@
 #include <jansson.h>
 
 #include "repl/cmd/cmd.h"
+#include "repl/text/fuzzy.h"
 
 /* ---- a face that keeps what it is shown ---- */
 
@@ -654,6 +655,57 @@ static void test_completion(void **state)
     assert_completes("/undo ", "");
 }
 
+/* ---- names by some of their letters ---- */
+
+/* The name, of those with blanks between them, that fits a query best; the first of equals. */
+static void assert_best(const char *query, const char *names, const char *expect)
+{
+    char *list = xstrdup(names), *best = NULL;
+    int most = -1;
+    for (char *name = strtok(list, " "); name; name = strtok(NULL, " ")) {
+        int score = fuzzy_match(query, name, NULL, NULL);
+        if (score > most) {
+            most = score;
+            best = name;
+        }
+    }
+    assert_string_equal(best ? best : "", expect);
+    free(list);
+}
+
+static void test_letters_of_a_name(void **state)
+{
+    (void)state;
+    bool hit[FUZZY_NAME];
+    struct buf commands = {0};
+    for (int i = 0; i < cmd_count(); i++)
+        buf_printf(&commands, "/%s ", cmd_at(i)->name);
+    for (int i = 0; i < cmd_count(); i++) { /* a whole name finds itself before all others */
+        char *name = xasprintf("/%s", cmd_at(i)->name);
+        assert_best(name + 1, commands.p, name);
+        free(name);
+    }
+    assert_best("wif", commands.p, "/what-if");
+    assert_best("GAU", commands.p, "/gauges");
+    assert_best("brk", commands.p, "/break");
+    assert_best("ln", "all_long draft.shape layer_norm", "layer_norm"); /* words' beginnings */
+    assert_best("page", "/paragraphs /pages /page", "/page"); /* of equals the shorter */
+    assert_best("eert", commands.p, "");
+    assert_best("", "b a", "b");
+    assert_true(fuzzy_match("pg", "/page", NULL, hit) > 0);
+    assert_true(!hit[0] && hit[1] && !hit[2] && hit[3] && !hit[4]);
+    assert_int_equal(fuzzy_match("life", "/page", "tells the death of one page", NULL), -1);
+    assert_true(fuzzy_match("life pg", "/page", "tells the life of one page", NULL) > 0);
+    assert_true(fuzzy_match("page", "/page", "x", NULL) > fuzzy_match("page", "/x", "page", NULL));
+    for (int n = 0; n < 400; n++) { /* longer than what is compared */
+        memset(commands.p, 'a', (size_t)n);
+        commands.p[n] = '\0';
+        assert_true((fuzzy_match(commands.p, "aaa", NULL, hit) >= 0) == (n <= 3));
+        assert_true((fuzzy_match("aaa", commands.p, NULL, hit) >= 0) == (n >= 3));
+    }
+    buf_free(&commands);
+}
+
 static void test_completion_offers_files(void **state)
 {
     (void)state;
@@ -724,6 +776,7 @@ int main(void)
         cmocka_unit_test(test_json_commas_and_numbers),
         cmocka_unit_test(test_completion_tells_what_candidates_do),
         cmocka_unit_test(test_completion),
+        cmocka_unit_test(test_letters_of_a_name),
         cmocka_unit_test(test_completion_offers_files),
         cmocka_unit_test(test_the_table_as_text),
     };
