@@ -52,6 +52,8 @@ static const struct command commands[] = {
      .run = cli_fit, 0, 1},
     {"golden", "DIR [--draft DIR]", "compare the engine with reference tensors", IN_GOLDEN,
      .run = cli_golden, 1, 1},
+    {"dump", "PATH [-m MODEL]", "hold another engine's dump against aerie's pass", IN_DUMP,
+     .run = cli_dump, 1, 1},
     {"bench", "[NAME...] [--synthetic MODEL]", "measure speed against memory bandwidth", IN_BENCH,
      .run = cli_bench, 0, 64, .word = cli_bench_name,
      .title = "NAME begins the name of a line, or is a pattern for it; lines begin with"},

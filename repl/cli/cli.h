@@ -84,6 +84,7 @@ int cli_probe(struct cli *c);
 int cli_import(struct cli *c);
 int cli_tokenize(struct cli *c);
 int cli_golden(struct cli *c);
+int cli_dump(struct cli *c);
 int cli_fit(struct cli *c);
 int cli_pull(struct cli *c);
 int cli_check(struct cli *c);

@@ -87,24 +87,26 @@ const struct flag flags[] = {
     {{"cublas", "FILE", "bench: measure prompts against this cuBLASLt", OPT_TEXT, AT(cublas)},
      .where = IN_BENCH},
     {{"short", "", "bench: fewer lines and repetitions", OPT_FLAG, AT(brief)}, .where = IN_BENCH},
-    {{.name = "model"}, .where = IN_MODEL | IN_PROBE | IN_TOKENIZE | IN_BUGS | IN_BENCH | IN_FIT,
-     .letter = 'm',
+    {{.name = "model"}, .where = IN_MODEL | IN_PROBE | IN_TOKENIZE | IN_BUGS | IN_BENCH | IN_FIT |
+     IN_DUMP, .letter = 'm',
      .group = "Model", .act = F_ENGINE},
     {{.name = "draft"}, .where = IN_MODEL | IN_GOLDEN | IN_BUGS | IN_BENCH | IN_FIT,
      .act = F_ENGINE},
     {{.name = "require-draft"}, .where = IN_TALK | IN_SERVE, .act = F_ENGINE},
     {{.name = "eagle-capture"}, .where = IN_ENGINE | IN_GOLDEN | IN_FIT, .act = F_ENGINE},
-    {{.name = "device"}, .where = IN_MODEL | IN_GOLDEN | IN_BENCH | IN_FIT, .act = F_ENGINE},
-    {{.name = "precision"}, .where = IN_MODEL | IN_GOLDEN | IN_BENCH | IN_FIT, .act = F_ENGINE},
-    {{.name = "kv"}, .where = IN_MODEL | IN_GOLDEN | IN_BENCH | IN_FIT, .act = F_ENGINE},
+    {{.name = "device"}, .where = IN_MODEL | IN_GOLDEN | IN_BENCH | IN_FIT | IN_DUMP,
+     .act = F_ENGINE},
+    {{.name = "precision"}, .where = IN_MODEL | IN_GOLDEN | IN_BENCH | IN_FIT | IN_DUMP,
+     .act = F_ENGINE},
+    {{.name = "kv"}, .where = IN_MODEL | IN_GOLDEN | IN_BENCH | IN_FIT | IN_DUMP,
+     .act = F_ENGINE},
     {{.name = "weights"}, .where = IN_ENGINE | IN_REPLAY | IN_DIFF | IN_BENCH | IN_FIT,
      .act = F_ENGINE},
     {{.name = "draft-weights"}, .where = IN_ENGINE | IN_REPLAY | IN_DIFF | IN_BENCH | IN_FIT,
      .act = F_ENGINE},
     {{.name = "load"}, .where = IN_ENGINE | IN_REPLAY | IN_DIFF | IN_BENCH, .act = F_ENGINE},
     {{.name = "threads"}, .where = IN_ENGINE | IN_REPLAY | IN_DIFF | IN_PACK | IN_GOLDEN |
-     IN_BENCH | IN_FIT,
-     .act = F_ENGINE},
+     IN_BENCH | IN_FIT | IN_DUMP, .act = F_ENGINE},
     {{.name = "raw"}, .where = IN_ENGINE, .act = F_ENGINE},
 
     {{"remote", "URL", "chat with a server: SGLang, vLLM, llama-server, ...", OPT_TEXT,
@@ -177,7 +179,7 @@ const struct flag flags[] = {
      .where = (IN_ENGINE & ~IN_SERVE) | IN_LOGS | IN_SHOW | IN_REPLAY | IN_DIFF | IN_DB |
      IN_DOCTOR |
               IN_GOLDEN | IN_BUGS | IN_BENCH | IN_PACK | IN_IMPORT | IN_FIT | IN_PROBE |
-              IN_CHECK},
+              IN_CHECK | IN_DUMP},
     {{"ascii", "", "no line or block characters", OPT_FLAG, AT(opt.ascii)}, .where = IN_ALL},
     {{"color", "auto|always|never", "colours on standard output", OPT_WORD, AT(opt.color)},
      .where = IN_ALL},

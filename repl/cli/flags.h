@@ -19,8 +19,9 @@ enum {
     IN_KL = 1 << 22,
     IN_PROBE = 1 << 24,
     IN_CHECK = 1 << 28,
+    IN_DUMP = 1 << 29,
     IN_ALL = 16383 | IN_PACK | IN_DIFF | IN_SERVE | IN_IMPORT | IN_FIT | IN_PULL | IN_KL |
-             IN_PROBE | IN_CHECK,
+             IN_PROBE | IN_CHECK | IN_DUMP,
     IN_TALK = IN_CHAT | IN_RUN,
     IN_ENGINE = IN_TALK | IN_PARITY | IN_SERVE | IN_KL, /* takes everything that decides the bits of
                                                    a reply */

@@ -1,0 +1,263 @@
+/* dump.c - the files of a dump; see dump.h. */
+#include "engine/tools/dump.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "engine/tools/torch_file.h"
+
+enum { DEPTH = 3 }; /* of folders */
+
+/* A file that is part of a dump. */
+struct found {
+    char *path, *name; /* name: of the module; NULL: the file holds a pass */
+    int64_t rank, pass, index; /* index: in the order of writing */
+};
+
+struct finder {
+    struct found *v;
+    int n, cap;
+    int files;
+    bool dumper, passes;
+};
+
+/* ---- names of files -------------------------------------------------------------------------- */
+
+static bool ends(const char *s, const char *end)
+{
+    size_t n = strlen(s), k = strlen(end);
+    return n >= k && strcmp(s + n - k, end) == 0;
+}
+
+/* The number behind KEY= among the parts that "___" joins; -1: there is none. */
+static int64_t part_number(const char *name, const char *key)
+{
+    size_t n = strlen(key);
+    for (const char *s = name; s; s = strstr(s, "___"), s = s ? s + 3 : NULL)
+        if (strncmp(s, key, n) == 0 && s[n] == '=') {
+            const char *digits = s + n + 1;
+            int v;
+            return int_at(&digits, &v) && v >= 0 ? v : -1;
+        }
+    return -1;
+}
+
+/* The text behind name=, which may hold "__" but no "___". */
+static char *part_name(const char *file)
+{
+    const char *s = strstr(file, "___name=");
+    if (!s)
+        return NULL;
+    s += strlen("___name=");
+    const char *end = strstr(s, "___");
+    if (!end)
+        end = strrchr(s, '.');
+    return end ? xasprintf("%.*s", (int)(end - s), s) : NULL;
+}
+
+/* "Pass00012.pt" */
+static bool pass_number(const char *file, int64_t *pass)
+{
+    const char *s = file + 4;
+    int v;
+    if (strncmp(file, "Pass", 4) != 0 || !int_at(&s, &v) || v < 0 ||
+        (strcmp(s, ".pt") != 0 && strcmp(s, ".safetensors") != 0))
+        return false;
+    *pass = v;
+    return true;
+}
+
+/* The rank in a folder's name "TP0_PP0_Rank3_pid77". */
+static int64_t folder_rank(const char *path)
+{
+    const char *s = strstr(path, "_Rank");
+    int v;
+    if (!s)
+        return 0;
+    s += strlen("_Rank");
+    return int_at(&s, &v) && v >= 0 ? v : 0;
+}
+
+static void take_file(struct finder *f, const char *path)
+{
+    const char *slash = strrchr(path, '/'), *file = slash ? slash + 1 : path;
+    struct found x = {.rank = 0};
+    if (!ends(file, ".pt") && !ends(file, ".safetensors"))
+        return;
+    if (strncmp(file, "step=", 5) == 0) {
+        x = (struct found){.name = part_name(file), .rank = part_number(file, "rank"),
+                           .pass = part_number(file, "step"),
+                           .index = part_number(file, "dump_index")};
+        if (!x.name || x.pass < 0) {
+            free(x.name);
+            return;
+        }
+        f->dumper = true;
+    } else if (pass_number(file, &x.pass)) {
+        x.rank = folder_rank(path);
+        f->passes = true;
+    } else {
+        return;
+    }
+    if (f->n == f->cap) {
+        f->cap += f->cap / 2 + 64;
+        f->v = xrealloc(f->v, (size_t)f->cap, sizeof *f->v);
+    }
+    x.path = xstrdup(path);
+    f->v[f->n++] = x;
+}
+
+static bool walk(struct finder *f, const char *path, int depth, struct err *e)
+{
+    struct stat st;
+    if (stat(path, &st) != 0)
+        return err_set(e, ERR_USAGE, "cannot open %.200s: %s", path, strerror(errno));
+    if (S_ISREG(st.st_mode)) {
+        take_file(f, path);
+        return ++f->files <= DUMP_FILES ||
+               err_set(e, ERR_USAGE, "more than %d files", (int)DUMP_FILES);
+    }
+    DIR *dir = S_ISDIR(st.st_mode) && depth < DEPTH ? opendir(path) : NULL;
+    bool ok = true;
+    for (struct dirent *d; dir && ok && (d = readdir(dir));) {
+        if (d->d_name[0] == '.')
+            continue;
+        char *below = xasprintf("%s/%s", path, d->d_name);
+        ok = walk(f, below, depth + 1, e);
+        free(below);
+    }
+    if (dir)
+        closedir(dir);
+    return ok;
+}
+
+/* ---- passes ---------------------------------------------------------------------------------- */
+
+static int by_order(const void *a, const void *b)
+{
+    const struct found *x = a, *y = b;
+    if (x->rank != y->rank)
+        return x->rank < y->rank ? -1 : 1;
+    if (x->pass != y->pass)
+        return x->pass < y->pass ? -1 : 1;
+    if (x->index != y->index)
+        return x->index < y->index ? -1 : 1;
+    return strcmp(x->path, y->path);
+}
+
+static struct dump_pass *pass_of(struct dump *d, int number)
+{
+    if (d->n == 0 || d->pass[d->n - 1].number != number) {
+        d->pass = xrealloc(d->pass, (size_t)d->n + 1, sizeof *d->pass);
+        d->pass[d->n++] = (struct dump_pass){.number = number};
+    }
+    return &d->pass[d->n - 1];
+}
+
+static void add_item(struct dump_pass *p, const char *name, const char *file, const char *entry)
+{
+    if (p->n == p->cap) {
+        p->cap += p->cap / 2 + 32;
+        p->item = xrealloc(p->item, (size_t)p->cap, sizeof *p->item);
+    }
+    p->item[p->n++] = (struct dump_item){xstrdup(name), xstrdup(file), xstrdup(entry)};
+}
+
+/* Of a file of the dumper: {"value": tensor, "meta": ...}, or in older versions the tensor. */
+static void add_value(struct dump_pass *p, const struct found *x, const struct torch_file *f)
+{
+    const struct torch_entry *t = torch_find(f, "value");
+    if (!t)
+        t = torch_find(f, "");
+    if (t && !t->text)
+        add_item(p, x->name, x->path, t->name);
+}
+
+/* What a file of a dump holds; a file that is refused is counted. */
+static void add_file(struct dump *d, const struct found *x)
+{
+    struct err e = {0};
+    struct torch_file *f = torch_open(x->path, &e);
+    d->files++;
+    if (!f) {
+        if (d->refused++ == 0)
+            snprintf(d->why, sizeof d->why, "%.399s", e.msg);
+        return;
+    }
+    struct dump_pass *p = pass_of(d, (int)x->pass);
+    for (int i = 0; !x->name && i < torch_count(f); i++)
+        if (!torch_at(f, i)->text)
+            add_item(p, torch_at(f, i)->name, x->path, torch_at(f, i)->name);
+    if (x->name)
+        add_value(p, x, f);
+    torch_close(f);
+}
+
+static int ranks_of(const struct finder *f)
+{
+    int n = f->n > 0;
+    for (int i = 1; i < f->n; i++)
+        n += f->v[i].rank != f->v[i - 1].rank;
+    return n;
+}
+
+static bool same_folder(const char *a, const char *b)
+{
+    const char *x = strrchr(a, '/'), *y = strrchr(b, '/');
+    return (x ? x - a : 0) == (y ? y - b : 0) && strncmp(a, b, x ? (size_t)(x - a) : 0) == 0;
+}
+
+/* The items of the lowest rank. */
+static bool add_all(struct dump *d, const struct finder *f, struct err *e)
+{
+    for (int i = 0; i < f->n && f->v[i].rank == f->v[0].rank; i++) {
+        if (!same_folder(f->v[i].path, f->v[0].path))
+            return err_set(e, ERR_USAGE, "several dumps: %.200s and %.200s; name one of the "
+                           "folders", f->v[0].path, f->v[i].path);
+        add_file(d, &f->v[i]);
+    }
+    return d->refused < d->files || err_set(e, ERR_USAGE, "%s", d->why);
+}
+
+bool dump_open(struct dump *d, const char *path, struct err *e)
+{
+    struct finder f = {0};
+    *d = (struct dump){0};
+    bool ok = walk(&f, path, 0, e);
+    if (ok && f.n == 0)
+        ok = err_set(e, ERR_USAGE, "%.200s has no file step=...___name=... of SGLang's dumper and "
+                     "no PassNNNNN.pt", path);
+    if (ok && f.dumper && f.passes)
+        ok = err_set(e, ERR_USAGE, "%.200s has files of the dumper and PassNNNNN.pt; name one of "
+                     "the folders", path);
+    if (ok)
+        qsort(f.v, (size_t)f.n, sizeof *f.v, by_order);
+    d->engine = f.dumper ? "SGLang's dumper" : "SGLang's tensor dump";
+    d->ranks = ranks_of(&f);
+    ok = ok && add_all(d, &f, e);
+    for (int i = 0; i < f.n; i++) {
+        free(f.v[i].path);
+        free(f.v[i].name);
+    }
+    free(f.v);
+    if (!ok)
+        dump_close(d);
+    return ok;
+}
+
+void dump_close(struct dump *d)
+{
+    for (int i = 0; i < d->n; i++) {
+        for (int k = 0; k < d->pass[i].n; k++) {
+            free(d->pass[i].item[k].name);
+            free(d->pass[i].item[k].file);
+            free(d->pass[i].item[k].entry);
+        }
+        free(d->pass[i].item);
+    }
+    free(d->pass);
+    *d = (struct dump){0};
+}

@@ -1,0 +1,814 @@
+/* dump_run.c - aerie's pass over the rows of a dump, module by module; see dump.h. */
+#include "engine/tools/dump.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/run/probe_pass.h"
+#include "engine/thread/load.h"
+#include "engine/tools/golden_noise.h"
+#include "engine/tools/golden_report.h"
+#include "engine/tools/noise_backend.h"
+#include "engine/tools/torch_file.h"
+
+/* What aerie has for a module, in the order of computation within a layer. */
+enum tapped {
+    TAP_ENTRY,   /* the residual stream that enters a layer; of layer 0: the embedding */
+    TAP_NORMED,  /* its norm */
+    TAP_Q, TAP_K, TAP_V,
+    TAP_ATTN,
+    TAP_ADDED,   /* what attention adds to the residual stream */
+    TAP_MIDDLE,  /* the residual stream after attention */
+    TAP_NORMED2, /* its norm */
+    TAP_FED,     /* what the MLP or the experts add */
+    TAP_LEFT,    /* the residual stream that leaves the layer */
+    TAP_FINAL,   /* the final norm */
+    TAP_LOGITS,
+    N_TAPS
+};
+
+/* Where the norms lie that a name needs, as bits of enum norm_place. */
+enum { PRE = 1 << PLACE_PRE, POST = 1 << PLACE_POST, SANDWICH = 1 << PLACE_SANDWICH,
+       PARALLEL = 1 << PLACE_PARALLEL, ANY = PRE | POST | SANDWICH | PARALLEL };
+
+/* Modules by their names behind "layers.N." (IN_LAYER) or "model.", in SGLang and transformers.
+ * port: ".K" of several outputs, "inputs.K" of a module's arguments. */
+static const struct module_name {
+    const char *module, *port;
+    enum tapped tap;
+    int where;
+    enum { IN_MODEL, IN_LAYER, LAST_COLUMNS } in; /* LAST_COLUMNS: of a layer's tensor */
+} names[] = {
+    {"embed_tokens", "", TAP_ENTRY, ANY, IN_MODEL},
+    {"input_layernorm", "1", TAP_ENTRY, PRE | SANDWICH | PARALLEL, IN_LAYER},
+    {"input_layernorm", "0", TAP_NORMED, PRE | SANDWICH | PARALLEL, IN_LAYER},
+    {"input_layernorm", "", TAP_NORMED, PRE | SANDWICH | PARALLEL, IN_LAYER},
+    {"self_attn.qkv_proj", "inputs.0", TAP_NORMED, PRE | SANDWICH | PARALLEL, IN_LAYER},
+    {"self_attn.qkv_proj", "", TAP_V, ANY, LAST_COLUMNS},
+    {"self_attn.qkv_proj", "0", TAP_V, ANY, LAST_COLUMNS},
+    {"self_attn.v_proj", "", TAP_V, ANY, IN_LAYER},
+    {"self_attn.attn", "inputs.0", TAP_Q, ANY, IN_LAYER},
+    {"self_attn.attn", "inputs.1", TAP_K, ANY, IN_LAYER},
+    {"self_attn.attn", "inputs.2", TAP_V, ANY, IN_LAYER},
+    {"self_attn.attn", "", TAP_ATTN, ANY, IN_LAYER},
+    {"self_attn.o_proj", "inputs.0", TAP_ATTN, ANY, IN_LAYER},
+    {"self_attn.o_proj", "", TAP_ADDED, PRE, IN_LAYER},
+    {"self_attn.o_proj", "0", TAP_ADDED, PRE, IN_LAYER},
+    {"self_attn", "", TAP_ADDED, PRE, IN_LAYER},
+    {"post_attention_layernorm", "", TAP_ADDED, POST | SANDWICH, IN_LAYER},
+    {"post_attention_layernorm", "1", TAP_MIDDLE, PRE, IN_LAYER},
+    {"pre_feedforward_layernorm", "1", TAP_MIDDLE, SANDWICH, IN_LAYER},
+    {"post_attention_layernorm", "0", TAP_NORMED2, PRE, IN_LAYER},
+    {"post_attention_layernorm", "", TAP_NORMED2, PRE, IN_LAYER},
+    {"pre_feedforward_layernorm", "0", TAP_NORMED2, SANDWICH, IN_LAYER},
+    {"pre_feedforward_layernorm", "", TAP_NORMED2, SANDWICH, IN_LAYER},
+    {"mlp", "", TAP_FED, PRE, IN_LAYER},
+    {"mlp", "0", TAP_FED, PRE, IN_LAYER},
+    {"mlp.down_proj", "", TAP_FED, PRE, IN_LAYER},
+    {"mlp.down_proj", "0", TAP_FED, PRE, IN_LAYER},
+    {"block_sparse_moe", "", TAP_FED, PRE, IN_LAYER},
+    {"post_feedforward_layernorm", "", TAP_FED, POST | SANDWICH, IN_LAYER},
+    {"", "0+1", TAP_LEFT, ANY, IN_LAYER},
+    {"", "", TAP_LEFT, ANY, IN_LAYER},
+    {"norm", "1", TAP_LEFT, ANY, IN_MODEL},
+    {"norm", "0", TAP_FINAL, ANY, IN_MODEL},
+    {"norm", "", TAP_FINAL, ANY, IN_MODEL},
+    {"logits_processor", "", TAP_LOGITS, ANY, IN_MODEL},
+    {"logits_processor", "next_token_logits", TAP_LOGITS, ANY, IN_MODEL},
+    {"next_token_logits", "", TAP_LOGITS, ANY, IN_MODEL},
+};
+enum { N_NAMES = sizeof names / sizeof *names };
+
+/* An item of a pass that is compared. */
+struct tapped_item {
+    const struct dump_item *it;
+    const struct dump_item *plus; /* a tensor that is added to it, or NULL */
+    int module;                   /* index in run.module */
+    int layer;
+    enum tapped tap;
+    bool tail;
+};
+
+struct dump_run {
+    const struct dump_opts *o;
+    struct dump_report *r;
+    struct loaded l;
+    struct runtime rt;
+    const struct kernels *plain;
+    struct probe_pass probe;
+    struct probe taps[1 + DUMP_NOISE]; /* of the rows that run: without noise, and with */
+    struct lane lane[1 + DUMP_NOISE];
+    float *logits[1 + DUMP_NOISE];
+    int runs; /* of a row: 1, or 1 + DUMP_NOISE */
+    float noise;
+    struct dump_module *module; /* (n_module) by layer and name */
+    int n_module;
+    /* the pass whose items are open */
+    int pass;
+    struct tapped_item *item;
+    int n_item;
+    struct torch_file *open; /* the file that was read last */
+    const char *open_path;
+    kbuf scratch[2]; /* (PROBE_ROWS, hidden) */
+    bool wide;       /* some module has numbers of bf16 or f16 */
+    uint64_t done, to_do;
+};
+
+/* ---- names ----------------------------------------------------------------------------------- */
+
+struct parsed {
+    int layer; /* -1: of no layer */
+    char module[128], port[128];
+};
+
+/* "non_intrusive__model.layers.3.self_attn.o_proj.output.0" and the like. */
+static void parse(const char *name, struct parsed *p)
+{
+    static const char prefix[] = "non_intrusive__", layers[] = "layers.";
+    char rest[sizeof p->module];
+    *p = (struct parsed){.layer = -1};
+    if (strncmp(name, prefix, sizeof prefix - 1) == 0)
+        name += sizeof prefix - 1;
+    for (const char *s = name; (s = strstr(s, layers)) != NULL; s++) {
+        const char *digits = s + sizeof layers - 1;
+        int layer;
+        if ((s == name || s[-1] == '.') && int_at(&digits, &layer) && layer >= 0 &&
+            (*digits == '.' || !*digits)) {
+            p->layer = layer;
+            name = digits + (*digits == '.');
+            break;
+        }
+    }
+    if (p->layer < 0 && strncmp(name, "model.", 6) == 0)
+        name += 6;
+    snprintf(rest, sizeof rest, "%s", name);
+    char *cut = strstr(rest, "inputs."), *port = NULL;
+    if (cut && (cut == rest || cut[-1] == '.')) {
+        port = cut;
+    } else if ((cut = strstr(rest, "output")) && (cut == rest || cut[-1] == '.') &&
+               (cut[6] == '.' || !cut[6])) {
+        port = cut[6] ? cut + 7 : cut + 6;
+    } else {
+        cut = strrchr(rest, '.');
+        if (cut && cut[1] >= '0' && cut[1] <= '9' && !cut[2])
+            port = ++cut;
+        else
+            cut = rest + strlen(rest);
+    }
+    snprintf(p->port, sizeof p->port, "%s", port ? port : "");
+    if (cut > rest && cut[-1] == '.')
+        cut--;
+    *cut = '\0';
+    snprintf(p->module, sizeof p->module, "%s", rest);
+}
+
+/* Whether aerie's tap has the module's numbers in this family. */
+static bool has_tap(const struct dump_run *g, const struct module_name *m, int layer)
+{
+    const struct config *c = &g->l.model.cfg;
+    if (!(m->where >> c->place & 1) || (m->in ? layer < 0 || layer >= c->n_layer : layer >= 0))
+        return false;
+    const struct layer *w = &g->l.model.layer[m->in ? layer : 0];
+    switch (m->tap) {
+    case TAP_ENTRY: return m->in || (c->embed_scale == 1 && !c->embed_norm);
+    case TAP_NORMED: return w->in_norm.data != NULL;
+    case TAP_NORMED2: return w->ffn_in_norm.data != NULL && c->moe != MOE_GEMMA4;
+    case TAP_K:
+    case TAP_V:
+        return w->kv_src == layer && !c->v_head_dim &&
+               (strcmp(m->module, "self_attn.attn") == 0 || (!c->v_norm && !w->v_from_k));
+    case TAP_ATTN:
+        return !c->v_head_dim && (!w->wgate.data || strncmp(m->port, "inputs", 6) == 0);
+    case TAP_ADDED: return m->where != PRE || (c->residual_scale == 1 && c->value_scale == 1);
+    case TAP_FED:
+        return m->where != PRE || (c->residual_scale == 1 && !(strstr(m->module, "down_proj") &&
+                                                              w->is_moe));
+    default: return true;
+    }
+}
+
+static const struct module_name *find_name(const struct dump_run *g, const struct parsed *p)
+{
+    for (int i = 0; i < N_NAMES; i++)
+        if ((names[i].in != IN_MODEL) == (p->layer >= 0) && strcmp(names[i].module, p->module) ==
+            0 && strcmp(names[i].port, p->port) == 0 && has_tap(g, &names[i], p->layer))
+            return &names[i];
+    return NULL;
+}
+
+static void skip_name(struct dump_run *g, const struct parsed *p)
+{
+    static const char *const known[] = {"input_ids", "positions", "seq_lens", "req_pool_indices",
+                                        "rids"};
+    struct dump_report *r = g->r;
+    char *name = xasprintf("%s%s%s%s", p->layer >= 0 ? "layers.*." : "", p->module,
+                           *p->port ? "." : "", p->port);
+    bool again = r->n_skipped == 512;
+    for (size_t i = 0; i < sizeof known / sizeof *known && !again; i++) {
+        size_t n = strlen(name), k = strlen(known[i]);
+        again = n >= k && strcmp(name + n - k, known[i]) == 0;
+    }
+    for (int i = 0; i < r->n_skipped && !again; i++)
+        again = strcmp(r->skipped[i], name) == 0;
+    if (again) {
+        free(name);
+        return;
+    }
+    r->skipped = xrealloc(r->skipped, (size_t)r->n_skipped + 1, sizeof *r->skipped);
+    r->skipped[r->n_skipped++] = name;
+}
+
+/* The module of a name, made if it is new. */
+static int module_of(struct dump_run *g, const struct parsed *p, const struct module_name *m,
+                     const char *name)
+{
+    int layer = m->in ? p->layer : m->tap == TAP_ENTRY ? 0 : g->l.model.cfg.n_layer;
+    int order = layer * 1000 + (int)m->tap * 64 + (int)(m - names);
+    for (int i = 0; i < g->n_module; i++)
+        if (g->module[i].order == order)
+            return i;
+    g->module = xrealloc(g->module, (size_t)g->n_module + 1, sizeof *g->module);
+    g->module[g->n_module] = (struct dump_module){.name = xstrdup(name), .order = order,
+                                                  .layer = m->in ? p->layer : -1,
+                                                  .worst = -1, .pass = -1};
+    return g->n_module++;
+}
+
+/* ---- items of a pass ------------------------------------------------------------------------- */
+
+static void close_pass(struct dump_run *g)
+{
+    torch_close(g->open);
+    g->open = NULL;
+    free(g->item);
+    g->item = NULL;
+    g->n_item = 0;
+    g->pass = -1;
+}
+
+/* Lists the items of a pass that are compared; of several of one module the first. */
+static void open_pass(struct dump_run *g, int pass)
+{
+    const struct dump_pass *p = &g->r->d.pass[pass];
+    if (g->pass == pass)
+        return;
+    close_pass(g);
+    g->pass = pass;
+    g->item = xcalloc((size_t)p->n + 1, sizeof *g->item);
+    for (int i = 0; i < p->n; i++) {
+        struct parsed x;
+        const struct dump_item *it = &p->item[i], *plus = NULL;
+        parse(it->name, &x);
+        /* a layer's two outputs are added: the MLP's, and the residual stream before it */
+        if (x.layer >= 0 && !x.module[0] && strcmp(x.port, "0") == 0) {
+            for (int k = i + 1; k < p->n && !plus; k++) {
+                struct parsed y;
+                parse(p->item[k].name, &y);
+                plus = y.layer == x.layer && !y.module[0] && !strcmp(y.port, "1") ? &p->item[k]
+                                                                                : NULL;
+            }
+            snprintf(x.port, sizeof x.port, "%s", plus ? "0+1" : "");
+        }
+        const struct module_name *m = find_name(g, &x);
+        if (!m) {
+            skip_name(g, &x);
+            continue;
+        }
+        int module = module_of(g, &x, m, it->name);
+        bool again = false;
+        for (int k = 0; k < g->n_item && !again; k++)
+            again = g->item[k].module == module;
+        if (!again)
+            g->item[g->n_item++] = (struct tapped_item){
+                it, plus, module, m->in ? x.layer : m->tap == TAP_ENTRY ? 0
+                                                        : g->l.model.cfg.n_layer, m->tap,
+                m->in == LAST_COLUMNS};
+    }
+}
+
+/* The tensor of an item; its width are all dimensions but the first. */
+static const struct torch_entry *open_item(struct dump_run *g, const struct dump_item *it,
+                                           int64_t *width, struct err *e)
+{
+    if (!g->open || strcmp(g->open_path, it->file) != 0) {
+        torch_close(g->open);
+        g->open = torch_open(it->file, e);
+        g->open_path = it->file;
+    }
+    const struct torch_entry *t = g->open ? torch_find(g->open, it->entry) : NULL;
+    if (g->open && !t)
+        err_set(e, ERR_USAGE, "%.200s: the tensor %.80s is gone", it->file, it->entry);
+    *width = t && t->n_dim > 0 && t->dim[0] > 0 ? t->count / t->dim[0] : 0;
+    return t;
+}
+
+/* ---- aerie's rows ---------------------------------------------------------------------------- */
+
+static int width_of(const struct dump_run *g, const struct tapped_item *x)
+{
+    const struct config *c = &g->l.model.cfg;
+    const struct layer *w = &g->l.model.layer[min_int(x->layer, c->n_layer - 1)];
+    switch (x->tap) {
+    case TAP_Q:
+    case TAP_ATTN: return w->n_head * w->head_dim;
+    case TAP_K:
+    case TAP_V: return w->n_kv * w->head_dim;
+    case TAP_LOGITS: return c->vocab;
+    default: return c->hidden;
+    }
+}
+
+/* out = norm(rows of in) */
+static void normed(struct dump_run *g, const float *in, int rows, struct k_norm norm, float *out)
+{
+    int H = g->l.model.cfg.hidden;
+    struct runtime *r = &g->rt;
+    size_t bytes = (size_t)rows * (size_t)H * sizeof *in;
+    r->dev.k->put(r->dev.d, g->scratch[0], in, bytes);
+    r->dev.k->normalize(r->dev.d, &(struct k_normalize){
+        .rows = rows, .n = H, .src_stride = H, .dst_stride = H, .src = g->scratch[0],
+        .dst = g->scratch[1], .norm = norm, .scale = 1});
+    r->dev.k->get(r->dev.d, out, g->scratch[1], bytes);
+}
+
+static void difference(const float *a, const float *b, size_t n, float *out)
+{
+    for (size_t i = 0; i < n; i++)
+        out[i] = a[i] - b[i];
+}
+
+/* The tapped rows of an item, (n_row, width), of run `run`. False: the layer has none. */
+static bool own_rows(struct dump_run *g, const struct tapped_item *x, int run, float *out)
+{
+    const struct probe *p = &g->taps[run];
+    const struct config *c = &g->l.model.cfg;
+    const struct probe_layer *w = &p->layer[x->layer];
+    const struct layer *l = &g->l.model.layer[min_int(x->layer, c->n_layer - 1)];
+    size_t n = (size_t)p->n_row * (size_t)width_of(g, x);
+    static const enum probe_point point[N_TAPS] = {
+        [TAP_ENTRY] = PROBE_IN, [TAP_Q] = PROBE_Q, [TAP_K] = PROBE_K, [TAP_V] = PROBE_V,
+        [TAP_ATTN] = PROBE_ATTN, [TAP_MIDDLE] = PROBE_MID};
+    switch (x->tap) {
+    case TAP_NORMED: normed(g, w->tap[PROBE_IN], p->n_row, norm_of(c, &l->in_norm), out); break;
+    case TAP_NORMED2:
+        normed(g, w->tap[PROBE_MID], p->n_row, norm_of(c, &l->ffn_in_norm), out);
+        break;
+    case TAP_ADDED: difference(w->tap[PROBE_MID], w->tap[PROBE_IN], n, out); break;
+    case TAP_FED: difference(w->tap[PROBE_OUT], w->tap[PROBE_MID], n, out); break;
+    case TAP_LEFT: /* of a layer the entry of the next; "norm.1" names the last boundary */
+        memcpy(out, p->layer[min_int(x->layer + 1, c->n_layer)].tap[PROBE_IN], n * sizeof *out);
+        break;
+    case TAP_FINAL:
+        normed(g, w->tap[PROBE_IN], p->n_row, final_norm_of(c, &g->l.model.norm), out);
+        break;
+    case TAP_LOGITS: memcpy(out, g->logits[run], n * sizeof *out); break;
+    default:
+        if (!w->tap[point[x->tap]])
+            return false;
+        memcpy(out, w->tap[point[x->tap]], n * sizeof *out);
+    }
+    return true;
+}
+
+/* ---- judging --------------------------------------------------------------------------------- */
+
+static double row_error(const float *got, const float *want, size_t n)
+{
+    return compare(got, want, 1, n).rel;
+}
+
+/* The largest error of the row in runs with noise. */
+static double band_of(float *const own[], int runs, int row, int width)
+{
+    double most = 0;
+    size_t at = (size_t)row * (size_t)width;
+    for (int k = 1; k < runs; k++) {
+        double x = row_error(own[k] + at, own[0] + at, (size_t)width);
+        most = x > most ? x : most;
+    }
+    return most;
+}
+
+static void judge_row(struct dump_run *g, struct dump_module *m, double error, double band,
+                      int number, int row, int position)
+{
+    bool far = !(error <= g->r->tol + 2 * band);
+    m->rows++;
+    m->near += !far && error > g->r->tol;
+    bool first = far && m->far == 0;
+    m->far += far;
+    if (first || (m->far == 0 && !(error <= m->worst))) {
+        m->worst = error;
+        m->band = band;
+        m->pass = number;
+        m->row = row;
+        m->position = position;
+    }
+}
+
+/* Reads rows of an item as float32. */
+static bool read_rows(struct dump_run *g, const struct dump_item *it, int64_t row, int64_t n,
+                      int width, bool tail, bool add, float *out, struct err *e)
+{
+    int64_t wide, from;
+    const struct torch_entry *t = open_item(g, it, &wide, e);
+    if (!t)
+        return false;
+    if (wide < width || t->dim[0] < row + n)
+        return err_set(e, ERR_USAGE, "%.200s: %.80s changed while it was read", it->file,
+                       it->entry);
+    float *one = xmalloc((size_t)width * sizeof *one);
+    bool ok = true;
+    from = tail ? wide - width : 0;
+    for (int64_t i = 0; ok && i < n; i++) {
+        ok = torch_floats(g->open, t, (row + i) * wide + from, width, one, e);
+        for (int k = 0; ok && k < width; k++)
+            out[i * width + k] = one[k] + (add ? out[i * width + k] : 0);
+    }
+    free(one);
+    return ok;
+}
+
+/* The columns that the tensor of an item must have, and aerie's share of them. */
+static bool right_width(const struct dump_run *g, const struct tapped_item *x, int64_t wide)
+{
+    int width = width_of(g, x);
+    if (x->tap == TAP_LOGITS) /* a vocabulary may be padded */
+        return wide >= width;
+    if (!x->tail)
+        return wide == width;
+    const struct layer *w = &g->l.model.layer[x->layer];
+    return wide == mul64(w->n_head + 2 * w->n_kv, w->head_dim);
+}
+
+/* Which rows of an item belong to rows [at, at + n) of the pass: all of them, or (logits) one for
+ * each request; *count 0: none can be compared. False and *e: the dump is of another model. */
+static bool fits(struct dump_run *g, const struct tapped_item *x, const struct dump_rows *w,
+                 int at, int n, int64_t *row, int *count, struct err *e)
+{
+    int64_t wide;
+    const struct torch_entry *t = open_item(g, x->it, &wide, e);
+    if (!t)
+        return false;
+    bool real = t->type == DT_F32 || t->type == DT_F16 || t->type == DT_BF16;
+    *count = 0;
+    if (!real || t->n_dim < 2 || t->dim[0] == 0)
+        return true;
+    if (!right_width(g, x, wide)) /* of several ranks, each may hold a part */
+        return g->r->d.ranks > 1 ||
+               err_set(e, ERR_USAGE, "%.120s has rows of %lld numbers, this model's have %d: the "
+                       "dump is of another model", x->it->name, (long long)wide, width_of(g, x));
+    *row = w->row + at;
+    *count = n;
+    if (x->tap == TAP_LOGITS) { /* of the request's last row, unless there is one of every row */
+        bool every = t->dim[0] >= (int64_t)w->row + w->n && t->dim[0] > w->request + 1;
+        *count = every ? n : at + n == w->n;
+        *row = every ? *row : w->request;
+    }
+    if (*row + *count > t->dim[0])
+        *count = 0;
+    return true;
+}
+
+static bool judge_item(struct dump_run *g, const struct tapped_item *x, const struct dump_rows *w,
+                       int at, int n, struct err *e)
+{
+    int width = width_of(g, x), count;
+    int64_t row;
+    if (!fits(g, x, w, at, n, &row, &count, e))
+        return false;
+    if (count == 0)
+        return true;
+    size_t all = (size_t)n * (size_t)width;
+    float *theirs = xmalloc((size_t)count * (size_t)width * sizeof *theirs);
+    float *own[1 + DUMP_NOISE] = {0};
+    bool ok = read_rows(g, x->it, row, count, width, x->tail, false, theirs, e) &&
+              (!x->plus || read_rows(g, x->plus, row, count, width, false, true, theirs, e)),
+         there = true;
+    for (int k = 0; ok && k < g->runs; k++) {
+        own[k] = xmalloc(all * sizeof *own[k]);
+        there = there && own_rows(g, x, k, own[k]);
+    }
+    for (int i = 0; ok && there && i < count; i++) {
+        int mine = n - count + i;
+        double error = row_error(theirs + (size_t)i * (size_t)width,
+                                 own[0] + (size_t)mine * (size_t)width, (size_t)width);
+        judge_row(g, &g->module[x->module], error, band_of(own, g->runs, mine, width),
+                  g->r->d.pass[w->pass].number, w->row + at + mine, w->position + at + mine);
+    }
+    for (int k = 0; k < g->runs; k++)
+        free(own[k]);
+    free(theirs);
+    return ok;
+}
+
+/* ---- passes ---------------------------------------------------------------------------------- */
+
+static bool stopped(struct err *e)
+{
+    return err_set(e, ERR_NEGATIVE, "the comparison was stopped");
+}
+
+static void use_table(struct dump_run *g, int run)
+{
+    const struct kernels *k = run == 0 ? g->plain
+                                       : noise_table(g->plain, g->noise, (uint64_t)run);
+    g->rt.dev.k = g->rt.net.dev.k = k;
+}
+
+/* Runs n rows of one lane from its committed length on, with taps (taps NULL: without). */
+static bool run_rows(struct dump_run *g, int run, const int32_t *token, int n, bool taps,
+                     struct err *e)
+{
+    struct runtime *r = &g->rt;
+    struct lane *l = &g->lane[run];
+    struct plan_req req = {.seq = &l->seq, .n = n, .token = token};
+    if (stop_asked(g->o->stop))
+        return stopped(e);
+    use_table(g, run);
+    g->probe.out = &g->taps[run];
+    r->net.probe = taps ? &g->probe : NULL;
+    bool ok = kv_reserve(&r->kv, &l->seq, l->seq.committed + n, e) &&
+              pass_prepare(&r->pass, PLAN_EXTEND, &req, 1, e) &&
+              (net_forward(&r->net, &r->pass.plan[PLAN_EXTEND], &r->pass.kp, NULL) || stopped(e));
+    r->net.probe = NULL;
+    bool logits = false;
+    for (int i = 0; i < g->n_item; i++)
+        logits |= g->item[i].tap == TAP_LOGITS;
+    if (ok && taps && logits) {
+        for (int at = 0, k; at < n; at += k) {
+            int32_t row[TREE_MAX];
+            size_t V = (size_t)g->l.model.cfg.vocab;
+            k = min_int(min_int(r->max_logits, TREE_MAX), n - at);
+            for (int j = 0; j < k; j++)
+                row[j] = at + j;
+            r->dev.k->put(r->dev.d, r->row, row, (size_t)k * sizeof *row);
+            net_logits(&r->net, k, r->row, r->logits, (kbuf){0});
+            r->dev.k->get(r->dev.d, g->logits[run] + (size_t)at * V, r->logits,
+                          (size_t)k * V * sizeof(float));
+        }
+    }
+    use_table(g, 0);
+    return ok && r->dev.k->sync(r->dev.d, e);
+}
+
+static void settle(struct dump_run *g, int run, int upto)
+{
+    kv_commit(&g->rt.kv, &g->lane[run].seq, upto);
+    kv_release_window(&g->rt.kv, &g->lane[run].seq);
+}
+
+/* Computes the request's first `upto` tokens once more, on empty lanes. */
+static bool restart(struct dump_run *g, const int32_t *token, int upto, struct err *e)
+{
+    bool ok = true;
+    for (int run = 0; ok && run < g->runs; run++) {
+        lane_free(&g->rt, &g->lane[run]);
+        g->lane[run] = (struct lane){.tap_row = -1};
+        for (int at = 0, n; ok && at < upto; at += n) {
+            n = min_int(PROBE_ROWS, upto - at);
+            ok = run_rows(g, run, token + at, n, false, e);
+            if (ok)
+                settle(g, run, at + n);
+        }
+    }
+    return ok;
+}
+
+/* Rows of one pass, PROBE_ROWS at once. known: the request's tokens before them; `computed`: how
+ * many cells the lanes hold. Cells are committed when the next rows show how many were kept. */
+static bool run_segment(struct dump_run *g, const struct dump_rows *w, const int32_t *known,
+                        int *computed, struct err *e)
+{
+    bool ok = true;
+    open_pass(g, w->pass);
+    if (w->position < g->lane[0].seq.committed || w->position > *computed)
+        ok = restart(g, known, w->position, e);
+    for (int at = 0, n; ok && at < w->n; at += n) {
+        n = min_int(PROBE_ROWS, w->n - at);
+        for (int run = 0; ok && run < g->runs; run++) {
+            if (g->lane[run].seq.committed < w->position + at)
+                settle(g, run, w->position + at);
+            ok = run_rows(g, run, w->token + at, n, true, e);
+        }
+        for (int i = 0; ok && i < g->n_item; i++)
+            ok = judge_item(g, &g->item[i], w, at, n, e);
+        *computed = w->position + at + n;
+        g->done += (uint64_t)n;
+        if (g->o->progress)
+            g->o->progress(g->o->arg, "rows", g->done, g->to_do);
+    }
+    return ok;
+}
+
+static bool run_sequence(struct dump_run *g, const struct dump_sequence *q, struct err *e)
+{
+    int32_t *token = xcalloc((size_t)g->r->s.longest + 1, sizeof *token);
+    int computed = 0;
+    bool ok = true;
+    for (int run = 0; run < 1 + DUMP_NOISE; run++)
+        g->lane[run] = (struct lane){.tap_row = -1};
+    for (int i = 0; ok && i < q->n; i++) {
+        const struct dump_rows *w = &q->rows[i];
+        memcpy(token + w->position, w->token, (size_t)w->n * sizeof *token);
+        ok = run_segment(g, w, token, &computed, e);
+    }
+    for (int run = 0; run < 1 + DUMP_NOISE; run++)
+        lane_free(&g->rt, &g->lane[run]);
+    free(token);
+    return ok;
+}
+
+/* All requests, with `noisy` runs beside. */
+static bool run_all(struct dump_run *g, int noisy, struct err *e)
+{
+    bool ok = true;
+    g->runs = 1 + noisy;
+    g->done = 0;
+    for (int i = 0; i < g->n_module; i++) {
+        struct dump_module *m = &g->module[i];
+        m->rows = m->near = m->far = 0;
+        m->worst = -1;
+    }
+    for (int i = 0; ok && i < g->r->s.n; i++)
+        ok = run_sequence(g, &g->r->s.v[i], e);
+    close_pass(g);
+    return ok;
+}
+
+/* ---- everything ------------------------------------------------------------------------------ */
+
+static int by_order(const void *a, const void *b)
+{
+    return ((const struct dump_module *)a)->order - ((const struct dump_module *)b)->order;
+}
+
+/* The first pass in which a module differs, and there the first module in the order of
+ * computation. */
+static void find_first(struct dump_report *r)
+{
+    r->first = r->last_good = -1;
+    for (int i = 0; i < r->n; i++)
+        if (r->module[i].far > 0 && (r->first < 0 || r->module[i].pass < r->module[r->first].pass))
+            r->first = i;
+    for (int i = 0; i < r->first; i++)
+        if (r->module[i].far == 0 || r->module[i].pass > r->module[r->first].pass)
+            r->last_good = i;
+}
+
+static void take_modules(struct dump_run *g)
+{
+    struct dump_report *r = g->r;
+    for (int i = 0; i < g->n_module; i++) {
+        if (g->module[i].rows > 0) {
+            r->module = xrealloc(r->module, (size_t)r->n + 1, sizeof *r->module);
+            r->module[r->n++] = g->module[i];
+        } else {
+            free(g->module[i].name);
+        }
+    }
+    free(g->module);
+    if (r->n)
+        qsort(r->module, (size_t)r->n, sizeof *r->module, by_order);
+    find_first(r);
+}
+
+static bool check_model(const struct dump_run *g, struct err *e)
+{
+    const struct config *c = &g->l.model.cfg;
+    const struct dump_sequences *s = &g->r->s;
+    if (s->most_token >= c->vocab)
+        return err_set(e, ERR_USAGE, "the dump has token %d, this model's vocabulary %d tokens: "
+                                     "the "
+                       "dump is of another model", s->most_token, c->vocab);
+    if (s->n == 0)
+        return err_set(e, ERR_USAGE, "no row can be computed: %s; turn the prefix cache off, or "
+                       "record from a request's first token on", s->first_missing);
+    return s->longest <= c->max_pos ||
+           err_set(e, ERR_USAGE, "a request of the dump has %d tokens, this model's context %d",
+                   s->longest, c->max_pos);
+}
+
+static bool open_runtime(struct dump_run *g, struct err *e)
+{
+    struct runtime_shape shape = {.page_size = 16, .context = g->r->s.longest + PROBE_ROWS,
+                                  .max_rows = max_int(PROBE_ROWS, TREE_MAX),
+                                  .lanes = 1 + DUMP_NOISE, .kv = g->l.dev.kv};
+    struct runtime *r = &g->rt;
+    const struct config *c = &g->l.model.cfg;
+    if (!loaded_runtime(r, &g->l, &shape, e))
+        return false;
+    for (int i = 0; i < c->n_rope; i++)
+        rope_for_context(&g->l.model.cfg.rope[i], shape.context);
+    r->net.stop = r->dev.k->queued ? NULL : g->o->stop;
+    size_t bytes = (size_t)mul64(PROBE_ROWS, c->hidden) * sizeof(float);
+    for (int i = 0; i < 1 + DUMP_NOISE; i++)
+        g->logits[i] = xmalloc((size_t)mul64(PROBE_ROWS, c->vocab) * sizeof *g->logits[i]);
+    for (int i = 0; i < 2; i++) {
+        g->scratch[i] = r->dev.k->alloc(r->dev.d, bytes, "rows of a dump", e);
+        if (!g->scratch[i].p)
+            return false;
+    }
+    g->plain = r->dev.k;
+    return probe_open(&g->probe, &r->net, e);
+}
+
+static void close_runtime(struct dump_run *g)
+{
+    if (!g->rt.dev.k)
+        return;
+    probe_close(&g->probe, &g->rt.net);
+    for (int i = 0; i < 1 + DUMP_NOISE; i++) {
+        probe_clear(&g->taps[i]);
+        free(g->logits[i]);
+    }
+    for (int i = 0; i < 2; i++)
+        g->rt.dev.k->release(g->rt.dev.d, g->scratch[i]);
+    runtime_close(&g->rt);
+}
+
+static bool differs(const struct dump_run *g)
+{
+    bool any = false;
+    for (int i = 0; i < g->n_module; i++)
+        any |= g->module[i].far > 0;
+    return any;
+}
+
+/* Whether the modules of a dump have numbers of bf16 or f16: one in its first pass does. */
+static bool find_type(struct dump_run *g, struct err *e)
+{
+    bool ok = true;
+    for (int i = 0; ok && !g->wide && i < g->r->d.n; i++) {
+        open_pass(g, i);
+        for (int k = 0; ok && !g->wide && k < g->n_item; k++) {
+            int64_t width;
+            const struct torch_entry *t = open_item(g, g->item[k].it, &width, e);
+            ok = t != NULL;
+            g->wide = ok && (t->type == DT_F16 || t->type == DT_BF16);
+        }
+        if (g->n_item)
+            break;
+    }
+    g->r->tol = g->wide ? 2e-2 : 1e-3;
+    g->r->type = g->wide ? "bf16" : "float32";
+    g->noise = g->wide ? NOISE_BF16 : NOISE_F32;
+    return ok;
+}
+
+/* Without noise; and with, if a row is off by more than the tolerance. */
+static bool judge(struct dump_run *g, struct err *e)
+{
+    struct dump_report *r = g->r;
+    g->to_do = (uint64_t)r->s.rows;
+    bool ok = find_type(g, e) && run_all(g, 0, e);
+    if (!ok || !differs(g))
+        return ok;
+    r->noisy = true;
+    return run_all(g, DUMP_NOISE, e);
+}
+
+static bool compare_with(struct dump_run *g, struct err *e)
+{
+    struct engine_opts o = g->o->engine;
+    o.draft = NULL;
+    if (!o.precision)
+        o.precision = "f32";
+    bool ok = engine_load(&g->l, &o, LOAD_DEVICE, e);
+    if (ok && g->o->begin)
+        g->o->begin(g->o->arg);
+    ok = ok && check_model(g, e) && open_runtime(g, e) && judge(g, e);
+    close_runtime(g);
+    engine_unload(&g->l);
+    return ok;
+}
+
+bool dump_compare(const struct dump_opts *o, struct dump_report *r, struct err *e)
+{
+    struct dump_run g = {.o = o, .r = r, .pass = -1};
+    *r = (struct dump_report){.first = -1, .last_good = -1};
+    bool ok = dump_open(&r->d, o->path, e) && dump_align(&r->d, &r->s, e) && compare_with(&g, e);
+    r->stopped = !ok && stop_asked(o->stop);
+    close_pass(&g);
+    take_modules(&g);
+    if (ok && r->n == 0)
+        ok = err_set(e, ERR_USAGE, "the dump has no module that aerie has numbers of");
+    if (ok && r->first >= 0)
+        ok = err_set(e, ERR_NEGATIVE, "%.120s differs", r->module[r->first].name);
+    return ok;
+}
+
+void dump_report_free(struct dump_report *r)
+{
+    for (int i = 0; i < r->n; i++)
+        free(r->module[i].name);
+    free(r->module);
+    for (int i = 0; i < r->n_skipped; i++)
+        free(r->skipped[i]);
+    free(r->skipped);
+    dump_sequences_free(&r->s);
+    dump_close(&r->d);
+    *r = (struct dump_report){0};
+}

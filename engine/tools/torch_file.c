@@ -1,0 +1,628 @@
+/* torch_file.c - see torch_file.h. */
+#include "engine/tools/torch_file.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <sys/stat.h>
+
+#include "engine/tools/pickle.h"
+#include "models/models.h"
+
+enum {
+    MOST_MEMBERS = 1 << 20,
+    DIRECTORY_BYTES = 256 << 20,
+    END_BYTES = 22, /* of the record at the end of an archive */
+    HEAD_BYTES = 46, LOCAL_BYTES = 30,
+    MOST_COMMENT = 65535,
+    MOST_DEPTH = 12,
+    MOST_VISITS = 1 << 20, /* values that are looked at: a list may hold a list twice */
+};
+
+struct member {
+    const char *name; /* in the directory; n bytes */
+    size_t n;
+    uint64_t at, size, header; /* of its bytes; of its local header */
+    uint32_t crc;
+};
+
+struct torch_storage {
+    const struct member *member;
+    int64_t count;
+    enum dtype type; /* DT_OTHER: not read */
+    const char *type_name;
+    int size; /* bytes of an element */
+};
+
+struct torch_file {
+    char *path;
+    int fd;
+    uint64_t size;
+    struct safetensors *st; /* instead of what follows */
+    uint8_t *directory;
+    struct member *member; /* (n_member) by name */
+    int n_member;
+    char *pickled;
+    struct pickle pickle;
+    struct torch_storage *storage;
+    int n_storage, visits;
+    struct torch_entry *entry;
+    int n, cap;
+    int loaded; /* the storage whose bytes are in `bytes`, or -1 */
+    uint8_t *bytes;
+};
+
+static bool bad(const struct torch_file *f, struct err *e, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static bool bad(const struct torch_file *f, struct err *e, const char *fmt, ...)
+{
+    char what[320];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(what, sizeof what, fmt, ap);
+    va_end(ap);
+    return err_set(e, ERR_USAGE, "%.150s: %s", f->path, what);
+}
+
+static bool get(const struct torch_file *f, void *dst, uint64_t n, uint64_t at, struct err *e)
+{
+    if (at > f->size || n > f->size - at)
+        return bad(f, e, "bytes %" PRIu64 " to %" PRIu64 " are not in the file of %" PRIu64, at,
+                   at + n, f->size);
+    ptrdiff_t got = pread_fully(f->fd, dst, (size_t)n, at);
+    return got == (ptrdiff_t)n ||
+           bad(f, e, "cannot read: %s", got < 0 ? strerror(errno) : "it became shorter");
+}
+
+static uint64_t number(const uint8_t *p, int bytes)
+{
+    uint64_t v = 0;
+    for (int i = 0; i < bytes; i++)
+        v |= (uint64_t)p[i] << (8 * i);
+    return v;
+}
+
+static uint32_t crc_of(const uint8_t *p, size_t n)
+{
+    static uint32_t table[256];
+    uint32_t c = 0xffffffff;
+    for (uint32_t i = 0; !table[255] && i < 256; i++) {
+        uint32_t x = i;
+        for (int k = 0; k < 8; k++)
+            x = x >> 1 ^ (x & 1 ? 0xedb88320 : 0);
+        table[i] = x;
+    }
+    for (size_t i = 0; i < n; i++)
+        c = table[(c ^ p[i]) & 255] ^ c >> 8;
+    return ~c;
+}
+
+/* ---- the archive ----------------------------------------------------------------------------- */
+
+struct end {
+    uint64_t n, bytes, at; /* of the directory: entries, size, offset */
+};
+
+/* The 64-bit numbers of the record before the end record, where a number there does not fit. */
+static bool end64(const struct torch_file *f, uint64_t at, struct end *d, struct err *e)
+{
+    uint8_t locator[20], record[56];
+    if (at < sizeof locator || !get(f, locator, sizeof locator, at - sizeof locator, e))
+        return at >= sizeof locator ? false : bad(f, e, "the archive's end lacks its 64-bit part");
+    if (number(locator, 4) != 0x07064b50 || !get(f, record, sizeof record, number(locator + 8, 8),
+                                                 e) || number(record, 4) != 0x06064b50)
+        return bad(f, e, "the archive's end lacks its 64-bit part");
+    *d = (struct end){number(record + 32, 8), number(record + 40, 8), number(record + 48, 8)};
+    return true;
+}
+
+static bool find_end(const struct torch_file *f, struct end *d, struct err *e)
+{
+    uint8_t tail[END_BYTES + MOST_COMMENT];
+    size_t n = f->size < sizeof tail ? (size_t)f->size : sizeof tail;
+    if (n < END_BYTES)
+        return bad(f, e, "too short for an archive of torch.save()");
+    if (!get(f, tail, n, f->size - n, e))
+        return false;
+    size_t at = n - END_BYTES;
+    while (at > 0 && !(number(tail + at, 4) == 0x06054b50 &&
+                       number(tail + at + 20, 2) == n - END_BYTES - at))
+        at--;
+    const uint8_t *p = tail + at;
+    if (number(p, 4) != 0x06054b50)
+        return bad(f, e, "no zip archive as torch.save() writes it (older files of torch are none: "
+                   "save it again, or as safetensors)");
+    *d = (struct end){number(p + 10, 2), number(p + 12, 4), number(p + 16, 4)};
+    if (d->n == 0xffff || d->bytes == 0xffffffff || d->at == 0xffffffff)
+        return end64(f, f->size - n + at, d, e);
+    return true;
+}
+
+/* The 64-bit sizes and offset of a directory entry, in its extra field. */
+static void widen(const uint8_t *extra, size_t n, uint64_t *stored, uint64_t *size, uint64_t *at)
+{
+    for (size_t i = 0; n - i >= 4;) {
+        size_t len = (size_t)number(extra + i + 2, 2), k = i + 4;
+        if (len > n - k)
+            return;
+        uint64_t *const wide[] = {size, stored, at};
+        for (int w = 0; number(extra + i, 2) == 1 && w < 3; w++)
+            if (*wide[w] == 0xffffffff && k + 8 <= i + 4 + len) {
+                *wide[w] = number(extra + k, 8);
+                k += 8;
+            }
+        i += 4 + len;
+    }
+}
+
+static bool read_member(const struct torch_file *f, const uint8_t *p, size_t left,
+                        struct member *m, size_t *used, struct err *e)
+{
+    if (left < HEAD_BYTES || number(p, 4) != 0x02014b50)
+        return bad(f, e, "the archive's directory is damaged");
+    size_t n = (size_t)number(p + 28, 2), extra = (size_t)number(p + 30, 2);
+    *used = HEAD_BYTES + n + extra + (size_t)number(p + 32, 2);
+    if (*used > left)
+        return bad(f, e, "the archive's directory is damaged");
+    uint64_t stored = number(p + 20, 4), method = number(p + 10, 2), flags = number(p + 8, 2);
+    *m = (struct member){.name = (const char *)p + HEAD_BYTES, .n = n, .size = number(p + 24, 4),
+                         .header = number(p + 42, 4), .crc = (uint32_t)number(p + 16, 4)};
+    widen(p + HEAD_BYTES + n, extra, &stored, &m->size, &m->header);
+    if (method != 0 || stored != m->size)
+        return bad(f, e, "a member is compressed (method %d); torch.save() stores them, and "
+                   "nothing else is read", (int)method);
+    return !(flags & 1) || bad(f, e, "a member is encrypted");
+}
+
+static int by_name(const void *a, const void *b)
+{
+    const struct member *x = a, *y = b;
+    int c = memcmp(x->name, y->name, x->n < y->n ? x->n : y->n);
+    return c ? c : (x->n > y->n) - (x->n < y->n);
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const struct member *x = a, *y = b;
+    return (x->header > y->header) - (x->header < y->header);
+}
+
+/* Finds where the members' bytes lie: within the file before the directory, each behind the
+ * other. */
+static bool place_members(struct torch_file *f, uint64_t directory, struct err *e)
+{
+    uint64_t end = 0;
+    qsort(f->member, (size_t)f->n_member, sizeof *f->member, by_place);
+    for (int i = 0; i < f->n_member; i++) {
+        struct member *m = &f->member[i];
+        uint8_t local[LOCAL_BYTES];
+        if (!get(f, local, sizeof local, m->header, e))
+            return false;
+        m->at = m->header + LOCAL_BYTES + number(local + 26, 2) + number(local + 28, 2);
+        if (number(local, 4) != 0x04034b50 || m->header < end || m->at > directory ||
+            m->size > directory - m->at)
+            return bad(f, e, "members of the archive overlap, or lie outside of it");
+        end = m->at + m->size;
+    }
+    qsort(f->member, (size_t)f->n_member, sizeof *f->member, by_name);
+    for (int i = 1; i < f->n_member; i++)
+        if (by_name(&f->member[i - 1], &f->member[i]) == 0)
+            return bad(f, e, "two members of the archive have one name");
+    return true;
+}
+
+static bool read_directory(struct torch_file *f, struct err *e)
+{
+    struct end d;
+    if (!find_end(f, &d, e))
+        return false;
+    if (d.n > MOST_MEMBERS || d.bytes > DIRECTORY_BYTES || d.n > d.bytes / HEAD_BYTES)
+        return bad(f, e, "the archive's end claims %" PRIu64 " members in %" PRIu64 " bytes", d.n,
+                   d.bytes);
+    if (d.at > f->size || d.bytes > f->size - d.at)
+        return bad(f, e, "the archive's directory lies outside of the file");
+    f->directory = xmalloc((size_t)d.bytes + 1);
+    f->member = xcalloc((size_t)d.n + 1, sizeof *f->member);
+    if (!get(f, f->directory, d.bytes, d.at, e))
+        return false;
+    for (size_t at = 0, used = 0; f->n_member < (int)d.n; at += used)
+        if (!read_member(f, f->directory + at, (size_t)d.bytes - at, &f->member[f->n_member++],
+                         &used, e))
+            return false;
+    return place_members(f, d.at, e);
+}
+
+/* The member FOLDER/NAME; NULL: there is none. */
+static const struct member *find_member(const struct torch_file *f, const char *folder,
+                                        size_t n_folder, const char *name, size_t n)
+{
+    int lo = 0, hi = f->n_member - 1;
+    char *full = xmalloc(n_folder + n + 1);
+    memcpy(full, folder, n_folder);
+    memcpy(full + n_folder, name, n);
+    struct member key = {.name = full, .n = n_folder + n};
+    const struct member *found = NULL;
+    while (lo <= hi && !found) {
+        int mid = lo + (hi - lo) / 2, c = by_name(&key, &f->member[mid]);
+        if (c == 0)
+            found = &f->member[mid];
+        else if (c < 0)
+            hi = mid - 1;
+        else
+            lo = mid + 1;
+    }
+    free(full);
+    return found;
+}
+
+static bool read_bytes(const struct torch_file *f, const struct member *m, void *dst,
+                       struct err *e)
+{
+    if (!get(f, dst, m->size, m->at, e))
+        return false;
+    return crc_of(dst, (size_t)m->size) == m->crc ||
+           bad(f, e, "%.*s is damaged, or was saved without checksums",
+               (int)(m->n < 80 ? m->n : 80), m->name);
+}
+
+/* ---- tensors --------------------------------------------------------------------------------- */
+
+static const struct {
+    const char *storage, *name;
+    enum dtype type;
+    int size;
+} kinds[] = {
+    {"torch FloatStorage", "float32", DT_F32, 4}, {"torch HalfStorage", "float16", DT_F16, 2},
+    {"torch BFloat16Storage", "bfloat16", DT_BF16, 2},
+    {"torch DoubleStorage", "float64", DT_OTHER, 8}, {"torch LongStorage", "int64", DT_I64, 8},
+    {"torch IntStorage", "int32", DT_I32, 4}, {"torch ShortStorage", "int16", DT_I16, 2},
+    {"torch CharStorage", "int8", DT_I8, 1}, {"torch ByteStorage", "uint8", DT_U8, 1},
+    {"torch BoolStorage", "bool", DT_BOOL, 1},
+    {"torch.storage UntypedStorage", "a type of 8 bits or less", DT_OTHER, 1},
+};
+
+static bool read_storage(struct torch_file *f, const struct pickle_value *v, const char *folder,
+                         size_t n_folder, struct torch_storage *s, struct err *e)
+{
+    const struct pickle *p = &f->pickle;
+    const struct pickle_value *type = pickle_item(p, v, 0), *key = pickle_item(p, v, 1);
+    size_t k = 0, n_kinds = sizeof kinds / sizeof *kinds;
+    while (k < n_kinds && !pickle_is(type, kinds[k].storage))
+        k++;
+    if (k == n_kinds)
+        return bad(f, e, "a storage of %.60s", type->s);
+    char *name = xasprintf("data/%.*s", (int)key->n, key->s);
+    *s = (struct torch_storage){.member = find_member(f, folder, n_folder, name, strlen(name)),
+                                .count = pickle_item(p, v, 2)->i, .type = kinds[k].type,
+                                .type_name = kinds[k].name, .size = kinds[k].size};
+    bool ok = s->member || bad(f, e, "there is no member %.60s for a tensor", name);
+    free(name);
+    if (ok && (uint64_t)s->count > s->member->size / (uint64_t)s->size)
+        return bad(f, e, "a storage claims %" PRId64 " elements of %s, its member has %" PRIu64
+                   " bytes", s->count, s->type_name, s->member->size);
+    return ok;
+}
+
+/* Sizes and strides: every element within the storage. */
+static bool read_shape(const struct torch_file *f, const struct pickle_value *v,
+                       const struct torch_storage *s, struct torch_entry *t, struct err *e)
+{
+    const struct pickle *p = &f->pickle;
+    const struct pickle_value *dim = pickle_item(p, v, 2), *stride = pickle_item(p, v, 3);
+    int64_t last = t->first = pickle_item(p, v, 1)->i, step;
+    t->count = 1;
+    if (dim->n_item > TORCH_DIMS)
+        return bad(f, e, "tensor %.80s has %d dimensions; at most %d are read", t->name,
+                   dim->n_item, TORCH_DIMS);
+    t->n_dim = dim->n_item;
+    for (int i = 0; i < t->n_dim; i++) {
+        t->dim[i] = pickle_item(p, dim, i)->i;
+        t->stride[i] = pickle_item(p, stride, i)->i;
+        if (t->dim[i] < 0 || t->stride[i] < 0 ||
+            __builtin_mul_overflow(t->count, t->dim[i], &t->count))
+            return bad(f, e, "tensor %.80s has a shape or strides that are no sizes", t->name);
+        if (t->dim[i] == 1)
+            t->stride[i] = 0; /* no element is reached by it */
+    }
+    for (int i = 0; t->count > 0 && i < t->n_dim; i++)
+        if (__builtin_mul_overflow(t->dim[i] - 1, t->stride[i], &step) ||
+            __builtin_add_overflow(last, step, &last))
+            return bad(f, e, "tensor %.80s has strides beyond 64 bits", t->name);
+    if (t->first < 0 || (t->count > 0 && last >= s->count))
+        return bad(f, e, "tensor %.80s ends at element %" PRId64 " of a storage of %" PRId64,
+                   t->name, last, s->count);
+    /* strides of 0 repeat elements: no tensor may be larger than a file could make it */
+    if (t->count > (int64_t)f->size)
+        return bad(f, e, "tensor %.80s repeats elements to %" PRId64 ", more than the file has "
+                   "bytes", t->name, t->count);
+    return true;
+}
+
+static struct torch_entry *new_entry(struct torch_file *f, const struct buf *name)
+{
+    if (f->n == f->cap) {
+        f->cap += f->cap / 2 + 16;
+        f->entry = xrealloc(f->entry, (size_t)f->cap, sizeof *f->entry);
+    }
+    f->entry[f->n] = (struct torch_entry){.name = xstrdup(name->n ? name->p : ""), .storage = -1};
+    return &f->entry[f->n++];
+}
+
+static void put_printable(struct buf *out, const char *s, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        buf_char(out, s[i] < ' ' || s[i] > '~' ? '?' : s[i]);
+}
+
+static bool add_tensor(struct torch_file *f, const struct pickle_value *v, const struct buf *name,
+                       const char *folder, size_t n_folder, struct err *e)
+{
+    struct torch_storage s;
+    struct torch_entry *t = new_entry(f, name);
+    if (!read_storage(f, pickle_item(&f->pickle, v, 0), folder, n_folder, &s, e) ||
+        !read_shape(f, v, &s, t, e))
+        return false;
+    t->type = s.type;
+    t->type_name = v->n_item > 4 ? pickle_item(&f->pickle, v, 4)->s : s.type_name;
+    f->storage = xrealloc(f->storage, (size_t)f->n_storage + 1, sizeof *f->storage);
+    f->storage[f->n_storage] = s;
+    t->storage = f->n_storage++;
+    return true;
+}
+
+/* Adds the tensors and texts of a value, and of what it holds. */
+static bool add_values(struct torch_file *f, const struct pickle_value *v, struct buf *name,
+                       const char *folder, size_t n_folder, int depth, struct err *e)
+{
+    const struct pickle *p = &f->pickle;
+    size_t before = name->n;
+    if (++f->visits > MOST_VISITS || depth > MOST_DEPTH || f->n == TORCH_ENTRIES ||
+        name->n > 4096)
+        return bad(f, e, "more than %d values, or values deeper than %d", (int)TORCH_ENTRIES,
+                   MOST_DEPTH);
+    if (v->kind == PK_TENSOR)
+        return add_tensor(f, v, name, folder, n_folder, e);
+    if (v->kind == PK_TEXT) {
+        struct buf text = {0};
+        put_printable(&text, v->s, v->n);
+        new_entry(f, name)->text = xstrdup(text.n ? text.p : "");
+        buf_free(&text);
+    }
+    bool dict = v->kind == PK_DICT, ok = true;
+    for (int i = 0; ok && (dict || v->kind == PK_LIST) && i < v->n_item; i += 1 + dict) {
+        const struct pickle_value *key = pickle_item(p, v, i);
+        if (dict && key->kind != PK_TEXT)
+            continue; /* no tensor of a dump has another key */
+        if (before)
+            buf_char(name, '.');
+        if (dict)
+            put_printable(name, key->s, key->n);
+        else
+            buf_printf(name, "%d", i);
+        ok = add_values(f, pickle_item(p, v, i + dict), name, folder, n_folder, depth + 1, e);
+        name->n = before;
+        if (name->p)
+            name->p[before] = '\0';
+    }
+    return ok;
+}
+
+static int by_entry(const void *a, const void *b)
+{
+    return strcmp(((const struct torch_entry *)a)->name, ((const struct torch_entry *)b)->name);
+}
+
+static bool read_archive(struct torch_file *f, struct err *e)
+{
+    static const char data[] = "/data.pkl";
+    const struct member *m = NULL;
+    if (!read_directory(f, e))
+        return false;
+    for (int i = 0; i < f->n_member && !m; i++)
+        if (f->member[i].n > strlen(data) &&
+            !memcmp(f->member[i].name + f->member[i].n - strlen(data), data, strlen(data)))
+            m = &f->member[i];
+    if (!m)
+        return bad(f, e, "the archive has no data.pkl: torch.save() did not write it");
+    if (m->size > PICKLE_BYTES)
+        return bad(f, e, "data.pkl has %" PRIu64 " bytes; at most %d are read", m->size,
+                   (int)PICKLE_BYTES);
+    size_t n_folder = m->n - strlen("data.pkl");
+    const struct member *order = find_member(f, m->name, n_folder, "byteorder", 9);
+    char little[6] = "";
+    if (order && (order->size != 6 || !read_bytes(f, order, little, e) ||
+                  memcmp(little, "little", 6) != 0))
+        return bad(f, e, "it was saved on a machine with the other byte order");
+    f->pickled = xmalloc((size_t)m->size + 1);
+    if (!read_bytes(f, m, f->pickled, e))
+        return false;
+    if (!pickle_read(&f->pickle, (const uint8_t *)f->pickled, (size_t)m->size, e))
+        return err_prefix(e, "%.150s", f->path);
+    struct buf name = {0};
+    bool ok = add_values(f, &f->pickle.v[f->pickle.root], &name, m->name, n_folder, 0, e);
+    buf_free(&name);
+    return ok;
+}
+
+/* The same of a safetensors file. */
+static void list_safetensors(struct torch_file *f)
+{
+    for (int i = 0; i < st_count(f->st); i++) {
+        const struct tensor *t = st_at(f->st, i);
+        struct buf name = {0};
+        put_printable(&name, t->name, strlen(t->name));
+        struct torch_entry *x = new_entry(f, &name);
+        buf_free(&name);
+        x->type = t->n_dim <= 4 ? t->type : DT_OTHER;
+        x->type_name = t->n_dim <= 4 ? dtype_name(t->type) : "more than 4 dimensions";
+        x->n_dim = min_int(t->n_dim, 4);
+        x->storage = i;
+        x->count = 1;
+        for (int k = 0; k < x->n_dim; k++) {
+            x->dim[k] = t->dim[k];
+            x->count *= x->type == DT_OTHER ? 0 : t->dim[k];
+        }
+        int64_t step = 1;
+        for (int k = x->n_dim - 1; k >= 0; k--) {
+            x->stride[k] = step;
+            step *= x->type == DT_OTHER ? 0 : t->dim[k];
+        }
+    }
+}
+
+struct torch_file *torch_open(const char *path, struct err *e)
+{
+    struct torch_file *f = xcalloc(1, sizeof *f);
+    struct stat st;
+    size_t n = strlen(path);
+    struct buf name = {0};
+    put_printable(&name, path, n);
+    f->path = xstrdup(name.n ? name.p : "");
+    buf_free(&name);
+    f->loaded = f->fd = -1;
+    bool ok, safe = n > 12 && strcmp(path + n - 12, ".safetensors") == 0;
+    if (safe) {
+        f->st = st_open(path, e);
+        ok = f->st != NULL;
+        if (ok)
+            list_safetensors(f);
+    } else {
+        f->fd = file_open_regular(path, e);
+        ok = f->fd >= 0 && (fstat(f->fd, &st) == 0 || bad(f, e, "%s", strerror(errno)));
+        f->size = ok ? (uint64_t)st.st_size : 0;
+        ok = ok && read_archive(f, e);
+    }
+    if (!ok) {
+        torch_close(f);
+        return NULL;
+    }
+    if (f->n)
+        qsort(f->entry, (size_t)f->n, sizeof *f->entry, by_entry);
+    return f;
+}
+
+void torch_close(struct torch_file *f)
+{
+    if (!f)
+        return;
+    if (f->fd >= 0)
+        close(f->fd);
+    st_close(f->st);
+    for (int i = 0; i < f->n; i++) {
+        free(f->entry[i].name);
+        free(f->entry[i].text);
+    }
+    pickle_free(&f->pickle);
+    free(f->pickled);
+    free(f->directory);
+    free(f->member);
+    free(f->storage);
+    free(f->entry);
+    free(f->bytes);
+    free(f->path);
+    free(f);
+}
+
+int torch_count(const struct torch_file *f) { return f->n; }
+const struct torch_entry *torch_at(const struct torch_file *f, int i) { return &f->entry[i]; }
+
+const struct torch_entry *torch_find(const struct torch_file *f, const char *name)
+{
+    struct torch_entry key = {.name = (char *)(uintptr_t)name};
+    return f->n ? bsearch(&key, f->entry, (size_t)f->n, sizeof *f->entry, by_entry) : NULL;
+}
+
+/* ---- elements -------------------------------------------------------------------------------- */
+
+/* Reads the storage of a tensor, unless its bytes are there already. */
+static bool load(struct torch_file *f, const struct torch_entry *t, struct err *e)
+{
+    if (f->loaded >= 0 && !f->st &&
+        f->storage[f->loaded].member == f->storage[t->storage].member)
+        return true;
+    if (f->st && f->loaded == t->storage)
+        return true;
+    uint64_t n = f->st ? st_at(f->st, t->storage)->bytes : f->storage[t->storage].member->size;
+    free(f->bytes);
+    f->bytes = xmalloc((size_t)n + 1);
+    f->loaded = -1;
+    if (f->st ? !st_read(f->st, st_at(f->st, t->storage), f->bytes, e)
+              : !read_bytes(f, f->storage[t->storage].member, f->bytes, e))
+        return false;
+    f->loaded = t->storage;
+    return true;
+}
+
+static float as_float(const uint8_t *p, enum dtype type)
+{
+    float x;
+    if (type == DT_BF16)
+        return bf16_to_f32((uint16_t)number(p, 2));
+    if (type == DT_F16)
+        return f16_to_f32((uint16_t)number(p, 2));
+    memcpy(&x, p, sizeof x);
+    return x;
+}
+
+static int64_t as_whole(const uint8_t *p, enum dtype type)
+{
+    int bytes = (int)dtype_size(type);
+    uint64_t v = number(p, bytes);
+    if (type != DT_U8 && type != DT_BOOL && bytes < 8 && v >> (8 * bytes - 1))
+        v |= ~UINT64_C(0) << (8 * bytes);
+    return (int64_t)v;
+}
+
+/* Visits n elements from element `skip` on, in row-major order. */
+static bool each(struct torch_file *f, const struct torch_entry *t, int64_t skip, int64_t n,
+                 float *floats, int64_t *wholes, struct err *e)
+{
+    CHECK(skip >= 0 && n >= 0 && n <= t->count && skip <= t->count - n);
+    bool real = t->type == DT_F32 || t->type == DT_F16 || t->type == DT_BF16;
+    bool whole = t->type >= DT_I64 && t->type <= DT_BOOL;
+    if (t->text || (floats ? !real : !whole))
+        return bad(f, e, "%.80s is %s; expected %s numbers", t->name,
+                   t->text ? "a text" : t->type_name, floats ? "float32, float16 or bfloat16"
+                                                             : "whole");
+    if (n == 0)
+        return true;
+    if (!load(f, t, e))
+        return false;
+    size_t size = dtype_size(t->type);
+    int64_t at[TORCH_DIMS] = {0}, from = t->first;
+    for (int k = t->n_dim - 1; k >= 0; k--) {
+        at[k] = skip % t->dim[k];
+        skip /= t->dim[k];
+        from += at[k] * t->stride[k];
+    }
+    for (int64_t i = 0; i < n; i++) {
+        const uint8_t *p = f->bytes + (size_t)from * size;
+        if (floats)
+            floats[i] = as_float(p, t->type);
+        else
+            wholes[i] = as_whole(p, t->type);
+        for (int k = t->n_dim - 1; k >= 0; k--) {
+            from += t->stride[k];
+            if (++at[k] < t->dim[k])
+                break;
+            from -= at[k] * t->stride[k];
+            at[k] = 0;
+        }
+    }
+    return true;
+}
+
+bool torch_floats(struct torch_file *f, const struct torch_entry *t, int64_t skip, int64_t n,
+                  float *dst, struct err *e)
+{
+    return each(f, t, skip, n, dst, NULL, e);
+}
+
+bool torch_wholes(struct torch_file *f, const struct torch_entry *t, int64_t *dst, struct err *e)
+{
+    return each(f, t, 0, t->count, NULL, dst, e);
+}

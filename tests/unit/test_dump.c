@@ -1,0 +1,504 @@
+/* test_dump.c - dumps of other engines, made of the reference tensors of a golden folder: every
+ * form, what is spoilt in it, and what is refused. */
+#include "tests/ckpt.h"
+#include "tests/torch_kit.h"
+
+#include "engine/tools/dump.h"
+#include "engine/tools/torch_file.h"
+#include "models/models.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#define G "tests/golden/"
+
+static char *dir;
+static struct {
+    int n, layers, width, vocab; /* tokens, layers, hidden size, vocabulary */
+    int64_t *ids;
+    float *hidden, *logits; /* (layers + 1, n, width), (n, vocab) */
+} ref;
+
+static void *tensor(struct safetensors *st, const char *name, const struct tensor **t)
+{
+    struct err e;
+    *t = st_find(st, name);
+    CHECK(*t);
+    void *p = xmalloc((*t)->bytes);
+    CHECK(st_read(st, *t, p, &e));
+    return p;
+}
+
+static void open_reference(const char *folder)
+{
+    char path[200];
+    struct err e;
+    const struct tensor *t;
+    snprintf(path, sizeof path, "%s/golden.safetensors", folder);
+    struct safetensors *st = st_open(path, &e);
+    CHECK(st);
+    int32_t *ids = tensor(st, "input_ids", &t);
+    ref.n = (int)t->dim[0];
+    ref.ids = xcalloc((size_t)ref.n, sizeof *ref.ids);
+    for (int i = 0; i < ref.n; i++)
+        ref.ids[i] = ids[i];
+    free(ids);
+    ref.hidden = tensor(st, "hidden_states", &t);
+    ref.layers = (int)t->dim[0] - 1;
+    ref.width = (int)t->dim[2];
+    ref.logits = tensor(st, "logits", &t);
+    ref.vocab = (int)t->dim[1];
+    st_close(st);
+}
+
+static void close_reference(void)
+{
+    free(ref.ids);
+    free(ref.hidden);
+    free(ref.logits);
+}
+
+/* ---- dumps ----------------------------------------------------------------------------------- */
+
+/* Rows [from, from + n) of boundary b. */
+static const float *states(int b, int from)
+{
+    return ref.hidden + ((size_t)b * (size_t)ref.n + (size_t)from) * (size_t)ref.width;
+}
+
+/* A copy with the last row of n multiplied by `by`. */
+static float *spoilt(const float *x, int n, int width, float by)
+{
+    float *y = xmalloc((size_t)n * (size_t)width * sizeof *y);
+    memcpy(y, x, (size_t)n * (size_t)width * sizeof *y);
+    for (int i = 0; i < width; i++)
+        y[(size_t)(n - 1) * (size_t)width + (size_t)i] *= by;
+    return y;
+}
+
+struct made {
+    bool half, no_ids;
+    int bad_layer, bad_pass; /* whose output is spoilt; -1: none */
+};
+
+/* What one pass over tokens [from, from + n) recorded. */
+static void pass(const struct made *m, struct pt *p, int number, int from, int n)
+{
+    int64_t position[64], len = from + n;
+    void (*put)(struct pt *, const char *, const float *, int64_t, int64_t) =
+        m->half ? pt_halves : pt_floats;
+    CHECK(n <= 64);
+    for (int i = 0; i < n; i++)
+        position[i] = from + i;
+    pt_begin(p);
+    if (!m->no_ids)
+        pt_wholes(p, "model.forward_batch_info.input_ids", ref.ids + from, n);
+    pt_wholes(p, "model.forward_batch_info.positions", position, n);
+    pt_wholes(p, "model.forward_batch_info.seq_lens", &len, 1);
+    for (int l = 0; l + 1 < ref.layers; l++) {
+        char name[64];
+        bool bad = number == m->bad_pass && l == m->bad_layer;
+        float *x = spoilt(states(l + 1, from), n, ref.width, bad ? 1.3f : 1);
+        snprintf(name, sizeof name, "model.layers.%d", l);
+        put(p, name, x, n, ref.width);
+        free(x);
+    }
+    put(p, "model.norm", states(ref.layers, from), n, ref.width);
+    put(p, "logits_processor", ref.logits + (size_t)(from + n - 1) * (size_t)ref.vocab, 1,
+        ref.vocab);
+}
+
+/* PassNNNNN.pt: a prompt but for its last tokens, then two of them together, then one by one. */
+static void passes(const struct made *m)
+{
+    int from = 0;
+    for (int number = 0; from < ref.n; number++) {
+        struct pt p;
+        char path[300];
+        int n = number == 0 ? ref.n - 4 : number == 1 ? 2 : 1;
+        pass(m, &p, number, from, n);
+        snprintf(path, sizeof path, "%s/Pass%05d.pt", dir, number);
+        pt_write(&p, path);
+        from += n;
+    }
+}
+
+/* One file of the dumper. */
+static void value(int step, const char *name, struct pt *p)
+{
+    static int index;
+    char path[400];
+    pt_text(p, "meta");
+    buf_str(&p->pickle, "}(");
+    pt_text(p, "step");
+    pt_int(p, step);
+    pt_text(p, "dims");
+    buf_str(&p->pickle, "Nu");
+    snprintf(path, sizeof path,
+             "%s/step=%d___rank=0___dump_index=%d___name=%s___recompute_status=disabled.pt", dir,
+             step, ++index, name);
+    pt_write(p, path);
+}
+
+static void whole_value(int step, const char *name, const int64_t *x, int n)
+{
+    struct pt p;
+    pt_begin(&p);
+    pt_wholes(&p, "value", x, n);
+    value(step, name, &p);
+}
+
+static void float_value(int step, const char *name, const float *x, int n, int width)
+{
+    struct pt p;
+    pt_begin(&p);
+    pt_halves(&p, "value", x, n, width);
+    value(step, name, &p);
+}
+
+static bool compared(const char *model, struct dump_report *r, struct err *e)
+{
+    struct dump_opts o = {.engine = {.model = model, .device = "cpu", .threads = 1}, .path = dir};
+    *e = (struct err){0};
+    return dump_compare(&o, r, e);
+}
+
+static void must_refuse(const char *model, const char *words)
+{
+    struct dump_report r;
+    struct err e;
+    if (compared(model, &r, &e) || !strstr(e.msg, words))
+        fail_msg("expected \"%s\": %s", words, e.msg);
+    assert_null(strchr(e.msg, '\n'));
+    dump_report_free(&r);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    dir = ck_temp();
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    ck_remove(dir);
+    free(dir);
+    return 0;
+}
+
+/* ---- what agrees, and what does not ---------------------------------------------------------- */
+
+static void test_every_module_of_the_reference_agrees(void **state)
+{
+    (void)state;
+    for (int half = 0; half < 2; half++) {
+        struct dump_report r;
+        struct err e;
+        passes(&(struct made){.half = half, .bad_layer = -1});
+        if (!compared(G "llama-b", &r, &e))
+            fail_msg("%s", e.msg);
+        assert_int_equal(r.s.rows, ref.n);
+        assert_int_equal(r.s.n, 1);
+        assert_int_equal(r.n, ref.layers + 1); /* layers but the last, norm, logits */
+        assert_int_equal(r.first, -1);
+        assert_string_equal(r.type, half ? "bf16" : "float32");
+        dump_report_free(&r);
+    }
+}
+
+static void test_the_module_whose_output_is_spoilt_is_named(void **state)
+{
+    (void)state;
+    for (int number = 0; number < 3; number++) {
+        struct dump_report r;
+        struct err e;
+        int last = number == 0 ? ref.n - 5 : ref.n - 4 + number;
+        char name[64];
+        passes(&(struct made){.half = number == 1, .bad_layer = 1, .bad_pass = number});
+        assert_false(compared(G "llama-b", &r, &e));
+        assert_int_equal(e.kind, ERR_NEGATIVE);
+        assert_true(r.first >= 0);
+        const struct dump_module *m = &r.module[r.first];
+        snprintf(name, sizeof name, "model.layers.%d", 1);
+        assert_string_equal(m->name, name);
+        assert_int_equal(m->pass, number);
+        assert_int_equal(m->position, last);
+        assert_int_equal(m->far, 1);
+        assert_true(fabs(m->worst - 0.3) < 0.05);
+        assert_true(m->band < 0.05);
+        assert_true(r.last_good >= 0 && r.module[r.last_good].far == 0);
+        dump_report_free(&r);
+    }
+}
+
+static void test_the_dumper_s_files_are_aligned_by_their_names(void **state)
+{
+    (void)state;
+    struct dump_report r;
+    struct err e;
+    int64_t position[64];
+    for (int i = 0; i < ref.n; i++)
+        position[i] = i;
+    for (int step = 0, from = 0; step < 2; step++) {
+        int n = step ? 3 : ref.n - 3;
+        float *bad = spoilt(states(1, from), n, ref.width, 1.5f);
+        whole_value(step, "input_ids", ref.ids + from, n);
+        whole_value(step, "positions", position + from, n);
+        float_value(step, "non_intrusive__model.layers.0.output", step ? bad : states(1, from), n,
+                    ref.width);
+        float_value(step, "non_intrusive__model.layers.1.input_layernorm.output.1", states(1, from),
+                    n, ref.width);
+        float_value(step, "non_intrusive__model.norm.output.0", states(ref.layers, from), n,
+                    ref.width);
+        float_value(step, "my_own_name", states(0, from), n, ref.width);
+        free(bad);
+        from += n;
+    }
+    assert_false(compared(G "llama-b", &r, &e));
+    assert_int_equal(r.n, 3);
+    assert_int_equal(r.d.files, 12);
+    assert_string_equal(r.module[r.first].name, "non_intrusive__model.layers.0.output");
+    assert_int_equal(r.module[r.first].pass, 1);
+    assert_int_equal(r.module[r.first].position, ref.n - 1);
+    assert_int_equal(r.n_skipped, 1);
+    assert_string_equal(r.skipped[0], "my_own_name");
+    dump_report_free(&r);
+}
+
+/* Two requests in one pass, one of which goes on after two of its tokens were rejected. */
+static void test_requests_go_on_where_their_positions_say(void **state)
+{
+    (void)state;
+    struct dump_report r;
+    struct err e;
+    int n = 6;
+    int64_t ids[8], position[8], len[2] = {n, 2};
+    for (int i = 0; i < 8; i++) {
+        ids[i] = ref.ids[i < n ? i : i - n];
+        position[i] = i < n ? i : i - n;
+    }
+    whole_value(0, "input_ids", ids, 8);
+    whole_value(0, "positions", position, 8);
+    whole_value(0, "seq_lens", len, 2);
+    whole_value(1, "input_ids", (int64_t[]){ref.ids[n], 7, 7}, 3);
+    whole_value(1, "positions", (int64_t[]){n, n + 1, n + 2}, 3);
+    whole_value(2, "input_ids", ref.ids + n + 1, 2);
+    whole_value(2, "positions", (int64_t[]){n + 1, n + 2}, 2);
+    whole_value(3, "input_ids", ref.ids, 1);
+    whole_value(3, "positions", (int64_t[]){20}, 1);
+    float_value(2, "non_intrusive__model.layers.0.output", states(1, n + 1), 2, ref.width);
+    if (!compared(G "llama-b", &r, &e))
+        fail_msg("%s", e.msg);
+    assert_int_equal(r.s.n, 2);
+    assert_int_equal(r.s.rows, 13);
+    assert_int_equal(r.s.missing, 1);
+    assert_non_null(strstr(r.s.first_missing, "position 20"));
+    assert_int_equal(r.module[0].rows, 2);
+    dump_report_free(&r);
+}
+
+static void test_other_models_and_missing_ids_are_refused(void **state)
+{
+    (void)state;
+    passes(&(struct made){.no_ids = true, .bad_layer = -1});
+    must_refuse(G "llama-b", "no pass has both input_ids and positions");
+    passes(&(struct made){.bad_layer = -1});
+    must_refuse(G "gptoss-a", "of another model");
+    must_refuse(G "none", "none");
+    ck_remove(dir);
+    must_refuse(G "llama-b", "cannot open");
+    CHECK(mkdir(dir, 0700) == 0);
+    must_refuse(G "llama-b", "no file step=");
+    whole_value(0, "input_ids", ref.ids + 4, 2);
+    whole_value(0, "positions", (int64_t[]){4, 5}, 2);
+    must_refuse(G "llama-b", "tokens 0 to 3 are not in the dump");
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+static struct torch_file *reopened(struct pt *p, struct err *e)
+{
+    char path[300];
+    snprintf(path, sizeof path, "%s/Pass00000.pt", dir);
+    pt_write(p, path);
+    *e = (struct err){0};
+    return torch_open(path, e);
+}
+
+static void must_not_open(struct pt *p, const char *words)
+{
+    struct err e;
+    struct torch_file *f = reopened(p, &e);
+    if (f || !strstr(e.msg, words))
+        fail_msg("expected \"%s\": %s", words, e.msg);
+    assert_null(strchr(e.msg, '\n'));
+}
+
+static void test_tensors_are_views_of_storages(void **state)
+{
+    (void)state;
+    struct pt p;
+    struct err e;
+    float x[12], y[6];
+    for (int i = 0; i < 12; i++)
+        x[i] = (float)i;
+    pt_begin(&p);
+    int at = pt_storage(&p, x, sizeof x);
+    pt_text(&p, "turned");
+    pt_view(&p, "FloatStorage", at, 12, 1, 2, (int64_t[]){2, 3}, (int64_t[]){1, 4});
+    pt_text(&p, "lists");
+    buf_str(&p.pickle, "](");
+    pt_view(&p, "FloatStorage", at, 12, 11, 1, (int64_t[]){1}, (int64_t[]){INT64_MAX});
+    pt_view(&p, "FloatStorage", at, 12, 0, 2, (int64_t[]){0, 5}, (int64_t[]){9, 9});
+    buf_str(&p.pickle, "e");
+    struct torch_file *f = reopened(&p, &e);
+    if (!f)
+        fail_msg("%s", e.msg);
+    assert_int_equal(torch_count(f), 3);
+    assert_true(torch_floats(f, torch_find(f, "turned"), 0, 6, y, &e));
+    const float want[] = {1, 5, 9, 2, 6, 10};
+    assert_memory_equal(y, want, sizeof want);
+    assert_true(torch_floats(f, torch_find(f, "turned"), 4, 1, y, &e) && y[0] == 6);
+    assert_true(torch_floats(f, torch_find(f, "lists.0"), 0, 1, y, &e) && y[0] == 11);
+    assert_int_equal(torch_find(f, "lists.1")->count, 0);
+    torch_close(f);
+}
+
+static void test_what_is_no_tensor_is_refused_by_name(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *pickle, *words;
+    } cases[] = {
+        {"cos\nsystem\n(X\x04\0\0\0true", "it names os system, which is no part of a tensor"},
+        {"cbuiltins\neval\n", "builtins eval"},
+        {"\x93", "opcode 0x93 (STACK_GLOBAL)"},
+        {"\x81", "opcode 0x81 (NEWOBJ)"},
+        {"i", "opcode 0x69 (INST)"},
+        {"X\xff\xff\xff\x7f", "a text of more than 1 MiB"},
+        {"h\x09", "a memo that nothing was put into"},
+        {"ccollections\nOrderedDict\n(K\x01tR", "a call of collections OrderedDict"},
+        {"ttt", "no mark on the stack"},
+        {"Q", "a persistent id that is no storage"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct pt p;
+        pt_begin(&p);
+        buf_add(&p.pickle, cases[i].pickle, i == 0 ? 19 : strlen(cases[i].pickle));
+        must_not_open(&p, cases[i].words);
+    }
+}
+
+static void test_hostile_sizes_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t count, first, dim[2], stride[2];
+        const char *words;
+    } cases[] = {
+        {4, 0, {2, 2}, {2, 2}, "ends at element 4 of a storage of 4"},
+        {4, 3, {2, 1}, {1, 1}, "ends at element 4"},
+        {5, 0, {1, 1}, {1, 1}, "claims 5 elements of float32, its member has 16 bytes"},
+        {4, 0, {INT64_MAX, 2}, {0, 0}, "no sizes"},
+        {4, 0, {1 << 30, 1}, {0, 0}, "more than the file has bytes"},
+        {4, 0, {2, 1}, {INT64_MAX, 1}, "ends at element"},
+        {4, 2, {2, 1}, {INT64_MAX, 1}, "beyond 64 bits"},
+        {4, 0, {-1, 1}, {1, 1}, "no sizes"},
+        {4, 0, {2, 1}, {-1, 1}, "no sizes"},
+        {4, -1, {1, 1}, {1, 1}, "ends at element"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct pt p;
+        pt_begin(&p);
+        pt_text(&p, "x");
+        int at = pt_storage(&p, "0123456789abcdef", 16);
+        pt_view(&p, "FloatStorage", at, cases[i].count, cases[i].first, 2, cases[i].dim,
+                cases[i].stride);
+        must_not_open(&p, cases[i].words);
+    }
+    struct pt p;
+    pt_begin(&p);
+    p.method = 8;
+    must_not_open(&p, "compressed (method 8)");
+    pt_begin(&p);
+    buf_str(&p.pickle, "0");
+    must_not_open(&p, "opcode 0x30 (POP)");
+}
+
+/* A list that holds the list before it twice, 40 times over, is small, and has 2^40 values. */
+static void test_lists_of_lists_end(void **state)
+{
+    (void)state;
+    struct pt p;
+    pt_begin(&p);
+    pt_text(&p, "x");
+    buf_add(&p.pickle, "]q\0", 3);
+    for (char i = 1; i < 40; i++)
+        buf_add(&p.pickle, (char[]){'h', (char)(i - 1), '\x86', 'q', i}, 5);
+    must_not_open(&p, "deeper than 12");
+}
+
+/* Every byte of a file in turn, changed: a line, or the same tensors. */
+static void test_damage_is_a_line(void **state)
+{
+    (void)state;
+    struct pt p;
+    struct buf all = {0};
+    float x[4] = {1, 2, 3, 4};
+    char path[300];
+    snprintf(path, sizeof path, "%s/Pass00000.pt", dir);
+    pt_begin(&p);
+    pt_floats(&p, "x", x, 2, 2);
+    pt_end(&p, &all);
+    for (size_t i = 0; i < all.n; i++) {
+        struct err e = {0};
+        float y[4];
+        all.p[i] ^= 1 << i % 8;
+        ck_write(dir, "Pass00000.pt", all.p, all.n);
+        struct torch_file *f = torch_open(path, &e);
+        const struct torch_entry *t = f ? torch_find(f, "x") : NULL;
+        if (!f)
+            assert_true(e.kind && e.msg[0]);
+        if (t && !t->text && t->count == 4 && torch_floats(f, t, 0, 4, y, &e))
+            assert_true(t->dim[0] != 2 || t->first != 0 || t->stride[0] != 2 ||
+                        memcmp(x, y, sizeof x) == 0);
+        torch_close(f);
+        all.p[i] ^= 1 << i % 8;
+        if (i % 7 == 0) { /* and cut there */
+            ck_write(dir, "Pass00000.pt", all.p, i);
+            f = torch_open(path, &e);
+            assert_null(f);
+        }
+    }
+    buf_free(&all);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_every_module_of_the_reference_agrees, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_the_module_whose_output_is_spoilt_is_named, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(test_the_dumper_s_files_are_aligned_by_their_names, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(test_requests_go_on_where_their_positions_say, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(test_other_models_and_missing_ids_are_refused, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(test_tensors_are_views_of_storages, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_what_is_no_tensor_is_refused_by_name, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_hostile_sizes_are_refused, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_lists_of_lists_end, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_damage_is_a_line, setup, teardown),
+    };
+    open_reference(G "llama-b");
+    int rc = cmocka_run_group_tests(tests, NULL, NULL);
+    close_reference();
+    return rc;
+}
