@@ -218,8 +218,8 @@ __device__ __forceinline__ void router_product(const moe_args &a, int e0, int r0
 /* ---- selection by the last block ------------------------------------------------------------ */
 
 /* The last block of a group of rows selects the group's experts; the last block of all groups
- * groups the pairs by expert. */
-__device__ __forceinline__ void select_last(const moe_args &a, int r0, int r1, unsigned blocks)
+ * groups the pairs by expert. Not inlined: its registers would be spilled in every block. */
+__device__ __noinline__ void select_last(const moe_args &a, int r0, int r1, unsigned blocks)
 {
     if (!last_to_arrive(a.counters + 1 + blockIdx.y, blocks))
         return;
@@ -234,13 +234,15 @@ __device__ __forceinline__ void select_last(const moe_args &a, int r0, int r1, u
 /* Blocks (i < each, group of rows) pack row i of the group; the others compute the logits of X
  * experts for all rows of the group. Shared memory: `part` of multiply_rows(). */
 template <int X, bool BF16>
-__global__ void __launch_bounds__(THREADS, 2)
+__global__ void __launch_bounds__(THREADS, BF16 ? 2 : 1)
     route_rows(const __grid_constant__ struct moe_args a, int each)
 {
     extern __shared__ __align__(16) float part[];
     __shared__ float scratch[2 * WARPS];
     const int r0 = (int)blockIdx.y * each, r1 = min(r0 + each, a.rows);
     const int r = r0 + (int)blockIdx.x;
+    if (threadIdx.x == 0)
+        STAMP_BLOCK(BEGINS, STAMP_ROUTER);
     pdl_trigger();
     if ((int)blockIdx.x >= each) {
         router_product<X, BF16>(a, ((int)blockIdx.x - each) * X, r0, r1, part);
@@ -258,6 +260,8 @@ __global__ void __launch_bounds__(THREADS, 2)
             block_arrives(a.sync + ROWS_CLEARED);
         }
     }
+    if (threadIdx.x == 0)
+        STAMP_BLOCK(ENDS, 0);
 }
 
 template <int X, bool BF16> static void run(struct kdev *d, const struct moe_args *m)
