@@ -4,7 +4,8 @@
 # MODE=release|debug|tsan|fuzz|cover (debug: ASan + UBSan; tsan: ThreadSanitizer; fuzz: see 'make fuzz'; cover: see
 # tests/covers.sh), CUDA=auto|1|0 (auto: for the GPU of this machine, if there is one; 1: for
 # all that ARCH names), CC=gcc|clang, ARCH= (CUDA architectures), STAMPS=1 (line tables, and kernels note when they
-# run: kernels/cuda/timeline.h), STRESS=1 (kernels delay their warps at random: kernels/cuda/base/barrier.cuh), ZMQ=auto|1|0 (KV events of servers: auto: if libzmq is installed)
+# run: kernels/cuda/timeline.h), NOWAIT=1 (no kernel waits for another, wrong results, for `aerie bench` alone:
+# kernels/cuda/cuda.h), STRESS=1 (kernels delay their warps at random: kernels/cuda/base/barrier.cuh), ZMQ=auto|1|0 (KV events of servers: auto: if libzmq is installed)
 MODE    ?= release
 CUDA    ?= auto
 ZMQ     ?= auto
@@ -30,7 +31,7 @@ ifeq ($(findstring -j,$(MAKEFLAGS) $(shell echo "$$MAKEFLAGS")),)
 endif
 
 COMPILER := $(notdir $(firstword $(CC)))
-CONFIG := $(if $(PACKAGE),package,$(MODE))-$(if $(filter 1,$(WITH_CUDA)),cuda,cpu)$(if $(filter cc gcc,$(COMPILER)),,-$(COMPILER))$(if $(STAMPS),-stamps)$(if $(STRESS),-stress)
+CONFIG := $(if $(PACKAGE),package,$(MODE))-$(if $(filter 1,$(WITH_CUDA)),cuda,cpu)$(if $(filter cc gcc,$(COMPILER)),,-$(COMPILER))$(if $(STAMPS),-stamps)$(if $(NOWAIT),-nowait)$(if $(STRESS),-stress)
 B      := build/$(CONFIG)
 
 # ---- packages ------------------------------------------------------------------------------------
@@ -47,7 +48,7 @@ PACKAGES += $(if $(filter 1,$(ZMQ)),$(OPTIONAL))
 
 # ---- flags ---------------------------------------------------------------------------------------
 WARN   := -Wall -Wextra -Wshadow -Wstrict-prototypes -Werror
-CFLAGS := -std=c11 -D_GNU_SOURCE -I. $(WARN) -g -ffp-contract=off -pthread -DHAVE_CUDA=$(WITH_CUDA) -DHAVE_ZMQ=$(WITH_ZMQ)
+CFLAGS := -std=c11 -D_GNU_SOURCE -I. $(WARN) -g -ffp-contract=off -pthread -DHAVE_CUDA=$(WITH_CUDA) -DHAVE_ZMQ=$(WITH_ZMQ) $(if $(NOWAIT),-DNOWAIT)
 CFLAGS += $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 LDLIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null) -lm -lpthread
 ifeq ($(MODE),debug)
@@ -132,7 +133,7 @@ ifeq ($(WITH_CUDA),1)
   GENCODE   := $(foreach a,$(CODES),-gencode arch=compute_$(call virtual,$(a)),code=$(if $(filter %+ptx,$(a)),compute_$(call virtual,$(a)),sm_$(a)))
   # -fmad=false: fused only where the source says so (kernels/cuda/cuda.h)
   NVFLAGS   := -std=c++20 -O3 -I. -fmad=false -DHAVE_CUDA=1 -DCUDA_CODES='"$(CODES)"' -Xcompiler -Wall,-Wextra \
-               $(GENCODE) $(if $(STAMPS),-DSTAMPS -lineinfo) $(if $(STRESS),-DSTRESS -lineinfo)
+               $(GENCODE) $(if $(STAMPS),-DSTAMPS -lineinfo) $(if $(STRESS),-DSTRESS -lineinfo) $(if $(NOWAIT),-DNOWAIT)
   LDLIBS    += -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt -lstdc++
 endif
 

@@ -39,6 +39,15 @@ extern "C" {
 
 #include "kernels/cuda/timeline.h"
 
+/* `make NOWAIT=1` builds a program in which no kernel and no block waits for another one: the same
+ * kernels read the same bytes, and every result is wrong. What a step then takes is what waiting
+ * does not cost (results-h200.md). Such a program runs `aerie bench` alone (repl/cli/cli.c). */
+#ifdef NOWAIT
+enum { WAITS = 0 };
+#else
+enum { WAITS = 1 };
+#endif
+
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -488,7 +497,8 @@ __device__ __forceinline__ void pdl_wait()
 {
 #if __CUDA_ARCH__ >= 900
     STAMP_WAIT(STAMP_WAITS);
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+    if (WAITS)
+        asm volatile("griddepcontrol.wait;" ::: "memory");
     STAMP_WAIT(STAMP_WENT);
 #endif
 }

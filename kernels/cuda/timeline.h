@@ -25,9 +25,14 @@ static inline void cuda_timeline_close(void) {}
 #if defined(__CUDACC__) && defined(STAMPS)
 
 enum {
-    STAMP_TICKS = 1 << 16, STAMP_LANES = 512, /* ticks of 32 ns; records of one tick */
-    STAMP_WAITS = 250, STAMP_WENT = 251,
+    STAMP_TICKS = 1 << 17, STAMP_LANES = 512, /* ticks of 32 ns; records of one tick */
+    /* of every block: it begins (value: enum stamp_kernel), its first and its last byte of weights
+     * have arrived (value of the last one: bytes), it has stored its results */
+    STAMP_BEGINS = 240, STAMP_FIRST, STAMP_LAST, STAMP_ENDS,
+    STAMP_WAITS = 250, STAMP_WENT = 251, /* of the first block: before and after its wait */
 };
+enum stamp_kernel { STAMP_PRODUCT = 1, STAMP_PAIR, STAMP_HEADS, STAMP_ATTENTION, STAMP_ROUTER,
+                    STAMP_EXPERTS };
 static constexpr unsigned long long STAMP_AT = 0x600000000000ull;
 
 struct stamp {
@@ -58,11 +63,13 @@ __device__ __forceinline__ void stamp_wait(unsigned what)
         stamp_now(what, 0);
 }
 #define STAMP(what) stamp_now(what, 0)
+#define STAMP_BLOCK(what, value) stamp_now(STAMP_##what, value)
 #define STAMP_VALUE(what, value) stamp_now(what, value)
 #define STAMP_WAIT(what) stamp_wait(what)
 
 #else
 #define STAMP(what) ((void)0)
+#define STAMP_BLOCK(what, value) ((void)0)
 #define STAMP_VALUE(what, value) ((void)0)
 #define STAMP_WAIT(what) ((void)0)
 #endif

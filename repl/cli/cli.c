@@ -631,6 +631,13 @@ static int run_task(struct cli *c, const struct command *cmd, enum cli_task task
     if (task == CLI_HELP)
         return cmd ? help_command(cmd) : help_all();
     struct err e = {0};
+#ifdef NOWAIT
+    if (cmd->bit != IN_BENCH) {
+        err_set(&e, ERR_USAGE, "aerie %s: this program was built with NOWAIT=1 and computes wrong "
+                "results; expected `aerie bench`", cmd->name);
+        return cli_fail(&e);
+    }
+#endif
     if (cmd->bit & (IN_LOGS | IN_SHOW | IN_EXPORT | IN_PACK | IN_DB | IN_TOKENIZE | IN_BUGS |
                     IN_CHECK | IN_HELP))
         signal(SIGPIPE, SIG_DFL); /* commands that only print end with their reader, as cat does */

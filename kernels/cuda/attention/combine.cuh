@@ -122,7 +122,7 @@ __device__ __forceinline__ void receive_chunks(uint4 *from, int n, uint4 *to)
 #pragma unroll
             for (int j = 0; j < IN_FLIGHT; j++)
                 missing |= j < mine && !all_published(v[j]);
-        } while (missing);
+        } while (WAITS && missing);
 #pragma unroll
         for (int j = 0; j < IN_FLIGHT; j++)
             if (j < mine) {

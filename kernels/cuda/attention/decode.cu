@@ -334,6 +334,8 @@ __global__ void __launch_bounds__(S::NT, S::BLOCKS)
     extern __shared__ __align__(128) unsigned char shared[];
     __shared__ visible_keys rows[S::ROWS];
     place<S> p = place_of<S>(t, rows, shared, (int *)(shared + S::CELL_AT));
+    if (threadIdx.x == 0)
+        STAMP_BLOCK(BEGINS, STAMP_ATTENTION);
     pdl_trigger();
     if (t.wait == WAIT_AT_START)
         pdl_wait();
@@ -352,6 +354,8 @@ __global__ void __launch_bounds__(S::NT, S::BLOCKS)
     if (S::WHOLE)
         start_totals<S>(NULL, all);
     walk_all<S>(t, p, ahead, b, all);
+    if (threadIdx.x == 0)
+        STAMP_BLOCK(LAST, 0);
     const bool stores = b.stores && blockIdx.x == 0; /* also cells that no row reads */
     if (b.first) { /* the block had no job */
         if (!S::WHOLE && !stores && first_slice<S>(t, p, 0) >= slices_of<S>(t, p))
@@ -365,6 +369,8 @@ __global__ void __launch_bounds__(S::NT, S::BLOCKS)
         finish<S>(t, p, b.sinks, all);
     else
         combine_slices<S>(t, p, b.sinks);
+    if (threadIdx.x == 0)
+        STAMP_BLOCK(ENDS, 0);
 }
 
 /* ---- host ----------------------------------------------------------------------------------- */

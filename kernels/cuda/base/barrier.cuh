@@ -201,7 +201,7 @@ __device__ __forceinline__ void grid_arrive(unsigned *counter)
 /* Only after grid_arrive(). */
 __device__ __forceinline__ void grid_wait(const unsigned *counter)
 {
-    while (load_acquire(counter))
+    while (WAITS && load_acquire(counter))
         ;
     stress_delay();
 }

@@ -299,11 +299,28 @@ struct window {
     int issued;
     __device__ __forceinline__ void wait(const decode_args &f)
     {
-        if (issued++ < f.window)
-            return;
+        if (issued++ >= f.window)
+            wait_for_next();
+    }
+    __device__ __forceinline__ void wait_for_next()
+    {
         mbarrier_wait(r.filled(), r.pos.phase);
+#ifdef STAMPS
+        if (arrived++ == 0)
+            STAMP_BLOCK(FIRST, 0);
+#endif
         r.next();
     }
+#ifdef STAMPS
+    int arrived = 0;
+    unsigned bytes = 0;
+    __device__ __forceinline__ void drain()
+    {
+        while (arrived < issued)
+            wait_for_next();
+        STAMP_BLOCK(LAST, bytes);
+    }
+#endif
 };
 
 /* Waits for the previous kernel, then issues the copies of resident rows, or the rows of the
@@ -336,11 +353,19 @@ __device__ __forceinline__ void issue_rest(const decode_args &f, stage_iter<KIND
 {
     const address_ring start = r;
     struct window in_flight = {r, 1};
+#ifdef STAMPS
+    in_flight.bytes = s.bytes();
+#endif
 #pragma unroll 1
     for (int n = 1;; n++) {
         s.next(f), r.next();
         if (n == r.stages || (n < r.stages && s.over()))
             issue_after_wait<KIND, RESIDENT, STORED>(f, start, n, resident, resident_full);
+#ifdef STAMPS
+        if (RESIDENT && s.over())
+            in_flight.drain();
+        in_flight.bytes += s.over() ? 0 : s.bytes();
+#endif
         if (s.over())
             return;
         if (n >= r.stages)
@@ -365,6 +390,8 @@ __device__ __forceinline__ void producer_warp(const decode_args &f, const addres
     const bool one = threadIdx.x % 32 == 0, copies = threadIdx.x % 32 < COPY_LANES;
     stage_iter<KIND, STORED> s(f);
     if (one) {
+        STAMP_BLOCK(BEGINS, KIND == UNIT_GATED ? STAMP_PAIR
+                            : KIND == UNIT_JOINED ? STAMP_HEADS : STAMP_PRODUCT);
         mbarrier_init(r.full, COPY_LANES);
         mbarrier_init_fence();
     }

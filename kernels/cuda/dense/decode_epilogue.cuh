@@ -161,7 +161,7 @@ __device__ __forceinline__ float head_rms_of_lane(const product &p, const decode
     unsigned *own = head_list(p, f, mat, h, s.row, j) + (lane & (panels - 1)), v;
     do
         v = poll(own);
-    while (!__all_sync(~0u, v != 0));
+    while (WAITS && !__all_sync(~0u, v != 0));
     if (lane < panels)
         *own = 0;
     float ss = __uint_as_float(~v);

@@ -121,7 +121,7 @@ __device__ __forceinline__ void store_updated_row(const product &p, const struct
 {
     unsigned *readers = p.update.readers;
     if (threadIdx.x == 0) {
-        while (load_acquire(readers) < gridDim.x)
+        while (WAITS && load_acquire(readers) < gridDim.x)
             ;
         *readers = 0;
     }
@@ -224,6 +224,8 @@ __global__ void __launch_bounds__(DECODE_THREADS, 1)
     }
     if (updates && blockIdx.x == 0)
         store_updated_row(p, row);
+    if (threadIdx.x % 32 == 0 && mine.of[0].row < p.rows)
+        STAMP_BLOCK(ENDS, 0);
 }
 
 #endif

@@ -140,8 +140,10 @@ __device__ __forceinline__ void wait_for_keys(const moe_args &a, const uint32_t 
             int e = lane + 32 * i;
             key[i] = e < a.n_expert ? load_acquire(keys + e) : 0;
             missing |= e < a.n_expert && key[i] == 0;
+            if (!WAITS && e < a.n_expert)
+                key[i] = (uint32_t)e + 2; /* any keys that differ */
         }
-    } while (__any_sync(~0u, missing));
+    } while (WAITS && __any_sync(~0u, missing));
 }
 
 /* The sum of exp(logit - largest) over all experts of a row. One warp, which gets it in every

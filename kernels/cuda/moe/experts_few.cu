@@ -22,7 +22,7 @@ __device__ __forceinline__ void pack_single_row(const moe_args &a, uint16_t *to,
     if (a.pre.w.p)
         fetch_part((const uint16_t *)a.pre.w.p, a.in, 0, w);
     if (tid == 0)
-        while (!load_acquire(a.sync + ROWS_READY))
+        while (WAITS && !load_acquire(a.sync + ROWS_READY))
             ;
     route_sync();
     fetch_part(a.src, a.in, 0, x);
@@ -65,7 +65,7 @@ __device__ __forceinline__ void receive_row(const moe_args &a, char *to, int pai
                     v[j] = poll_four((const uint4 *)(from + i + j * 512));
                 missing |= !all_published(v[j]);
             }
-        } while (missing);
+        } while (WAITS && missing);
 #pragma unroll
         for (int j = 0; j < IN_FLIGHT; j++)
             if (i + j * 512 < a.h.kp * 2)
@@ -76,7 +76,7 @@ __device__ __forceinline__ void receive_row(const moe_args &a, char *to, int pai
 /* Waits until the words for flags are 0: no flag of an earlier step is left in them. */
 __device__ __forceinline__ void wait_for_cleared(const moe_args &a, block &b)
 {
-    while (load_acquire(a.sync + ROWS_CLEARED) != (unsigned)a.rows)
+    while (WAITS && load_acquire(a.sync + ROWS_CLEARED) != (unsigned)a.rows)
         ;
     mbarrier_wait(&b.resident, 0);
     __syncwarp();
@@ -166,7 +166,7 @@ __device__ __forceinline__ void add_experts(const moe_args &a, const struct jobs
                         y[k] = poll_four((const uint4 *)(a.down + from));
                         missing |= !all_published(y[k]);
                     }
-            } while (missing);
+            } while (WAITS && missing);
 #pragma unroll
             for (int k = 0; k < IN_FLIGHT; k++)
 #pragma unroll
@@ -194,6 +194,8 @@ __global__ void __launch_bounds__(THREADS, 1)
     __shared__ struct block b;
     const int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0);
     const smem_layout<FEW_PAIRS> r(a, shared);
+    if (threadIdx.x == 0)
+        STAMP_BLOCK(BEGINS, STAMP_EXPERTS);
     if (warp == ROW_WARP)
         b.init(SINGLE, true);
     if ((SINGLE || a.rows == 1) && warp == WEIGHT_WARP)
@@ -221,7 +223,11 @@ __global__ void __launch_bounds__(THREADS, 1)
     run_roles(a, jobs, b, r, warp, [&] {
         produce_rows(a, jobs, b, r);
         add_experts(a, b.lists);
+        if (threadIdx.x % 32 == 0)
+            STAMP_BLOCK(ENDS, 0);
     });
+    if (threadIdx.x == 0) /* a warp that multiplies: all weights have arrived */
+        STAMP_BLOCK(LAST, 0);
 }
 
 /* ---- host ----------------------------------------------------------------------------------- */

@@ -75,7 +75,7 @@ template <int KIND>
 __device__ __forceinline__ void take_rows(const moe_args &a, block &b, const smem_layout<KIND> &r)
 {
     const int lane = (int)threadIdx.x % 32;
-    while (load_acquire(a.sync + ROWS_READY) != (unsigned)a.rows)
+    while (WAITS && load_acquire(a.sync + ROWS_READY) != (unsigned)a.rows)
         ;
     fence_async_proxy();
     if (is_few(KIND) && lane < COPY_LANES) {
