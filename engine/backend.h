@@ -143,6 +143,7 @@ struct backend_info {
     /* the server that computes; NULL: none. url: without user, password and query; facts: a JSON
      * object of what it reported of its launch */
     const char *server_kind, *server_version, *server_url, *server_facts;
+    const char *served_models; /* the names of all models that it serves, one a line; NULL: none */
     const char *recording;     /* name of the saved session that is shown, in which nothing is
                                   computed; NULL: this backend computes */
 };
@@ -200,6 +201,7 @@ struct backend_ops {
     const char *(*token)(struct backend *b, int32_t id, size_t *n);
     void (*chat)(struct backend *b, struct chat_view *v);
     bool (*fits)(struct backend *b, const char *text, struct err *e); /* NULL: every text fits */
+    void (*said)(struct backend *b, struct request *rq); /* NULL: nothing can be said to it */
 };
 
 /* ---- groups of views that a backend may lack ------------------------------------------------- */
@@ -601,6 +603,15 @@ struct backend {
     const char *lacks[N_VIEWS];
 };
 
+/* What came of opening a backend again with other options (repl/process/open.h). The session is
+ * empty after REOPEN_DONE and REOPEN_EMPTIED: the next request must be RQ_NEW or RQ_RESUME. */
+enum reopened {
+    REOPEN_DONE,
+    REOPEN_KEPT,    /* it failed: nothing has changed */
+    REOPEN_EMPTIED, /* it failed: the backend has the options that it had, and empty pools */
+    REOPEN_FAILED,  /* it failed: there is no backend any more */
+};
+
 /* ---- calls ----------------------------------------------------------------------------------- */
 
 /* Cancels the running request, drops those that wait, joins the thread and frees the backend. NULL
@@ -633,6 +644,16 @@ static inline bool backend_submit(struct backend *b, struct request *rq, struct 
 static inline bool backend_fits(struct backend *b, const char *text, struct err *e)
 {
     return !b->ops->fits || b->ops->fits(b, text, e);
+}
+
+/* The conversation of an idle backend as the request by which another one goes on with it:
+ * RQ_RESUME with the turns in the context, the system prompt and the session's id. Settings are not
+ * in it. The caller frees *rq. */
+static inline void backend_said(struct backend *b, struct request *rq)
+{
+    *rq = (struct request){.kind = RQ_RESUME, .next_turn = 1};
+    if (b->ops->said)
+        b->ops->said(b, rq);
 }
 
 /* Ends, within 200 ms, every request submitted before this call and no later one. The running turn

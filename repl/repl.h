@@ -22,6 +22,7 @@ struct options {
     struct engine_opts engine;
     enum log_level level;
     const char *db; /* NULL: the default place */
+    const char *bundled, *bundled_draft; /* folders of the bundled model; NULL: not installed */
     const char *system, *session, *script, *file;
     bool resume_last; /* -c */
     bool fork;        /* with session or resume_last: continue in a copy of the session */
@@ -91,6 +92,8 @@ struct app {
     struct address resumed_end; /* this step */
     struct chat_view *before; /* owned: the chat in numbers there; NULL: not read yet */
     char *system;
+    char *own_model, *own_draft; /* owned: of opt.engine, once /model or /draft has changed them */
+    struct buf parting;  /* a line for standard error when the face has ended */
     int turn, step;      /* of the last event */
     struct address at;   /* the step that the panes, and commands without an address, show: /at sets
                             it */
@@ -126,6 +129,8 @@ struct app {
         void (*replay_turn)(struct app *a, const struct turn_row *r, const char *gone);
         /* Opens the panes of a layout (cmd/screen.c); NULL: there are no panes. */
         bool (*layout)(struct app *a, const char *name, struct err *e);
+        /* Shows how far a file is read; what NULL: it is read. NULL: there is nothing to show it. */
+        void (*progress)(struct app *a, const char *what, uint64_t done, uint64_t total);
         void (*edit)(struct app *a, const char *text); /* puts text into the input; NULL: no
                                                           input */
         /* Gives text to the terminal's clipboard; NULL: there is no terminal. False and *e: it is
@@ -305,6 +310,8 @@ bool app_open_recorded(struct app *a, const struct options *o, struct hdb *d,
  * far, which the app takes over. */
 void app_open_running(struct app *a, const struct options *o, struct backend *b,
                       const char *session, struct event *early, int n);
+/* Tells the log what computes from now on: the backend that is open. */
+void app_describe(struct app *a);
 /* Closes the app. False: the log could not store everything; a line on standard error says what is
  * missing, why, and where it is kept. May wait for the disk; Ctrl-C ends the wait. */
 bool app_close(struct app *a);
@@ -326,6 +333,11 @@ bool app_new_session(struct app *a, struct err *e);
 /* Continues a saved session: `id` as hdb_find() reads it. Its turns are read from the log, those
  * before a fork from the parents' logs. Past turns are not shown: see app_show_past(). */
 bool app_resume(struct app *a, const char *id, struct err *e);
+/* Goes on with the present session, or with a copy of it under a new id, after its backend was
+ * opened again with another draft or model; the log has all of it (app_stored()). */
+bool app_go_on(struct app *a, bool copy, struct err *e);
+/* Whether the log has every turn of the context, after it was given time to store them. */
+bool app_stored(struct app *a, struct err *e);
 /* Continues a copy of a saved session: a new session, forked from it after its last turn. The saved
  * session may be open in another process. parent: its full id. */
 bool app_fork_of(struct app *a, const char *id, char parent[SESSION_ID], struct err *e);
@@ -364,6 +376,15 @@ void app_status(struct app *a, const struct status *s, int width, struct sheet *
 
 /* Writes a session as Markdown to a new private file ("-": standard output). */
 bool export_markdown(struct hdb *d, const char *session, const char *path, struct err *e);
+
+/* ---- app/switch.c ---------------------------------------------------------------------------- */
+
+/* Opens the backend again, between two turns, and goes on with the conversation. model: a path, or
+ * a server's model; NULL: the present one stays loaded. draft: a path, "ngram", or NULL: none; of a
+ * server NULL. The same session goes on with another draft; with another model a copy of it, in
+ * which the conversation is text. False and *e: the backend is as it was, and so is the session; or
+ * a->quit is set, and a->parting says how to go on. */
+bool app_switch(struct app *a, const char *model, const char *draft, struct err *e);
 
 /* ---- cmd.c: the command table ---------------------------------------------------------------- */
 

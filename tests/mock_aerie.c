@@ -131,6 +131,14 @@ struct backend *open_backend(const struct engine_opts *o, struct err *e)
     return NULL;
 }
 
+enum reopened reopen_backend(struct backend **b, const struct engine_opts *now,
+                             const struct engine_opts *o, struct err *e)
+{
+    (void)b, (void)now, (void)o;
+    err_set(e, ERR_USAGE, "this backend has one model and no drafter");
+    return REOPEN_KEPT;
+}
+
 const char *kv_events_about(bool *built)
 {
     *built = false;

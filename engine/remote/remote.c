@@ -537,6 +537,7 @@ static void fill_info(struct remote *r)
     r->device = xstrdup(http_url(r->http));
     server_facts_json(&r->server, &r->facts);
     i->model_dir = r->server.model;
+    i->served_models = r->server.models.p;
     i->family = r->about;
     i->device = r->device;
     i->chat = "server";

@@ -182,6 +182,8 @@ static void add_facts(struct buf *out, const json_t *o)
     }
 }
 
+enum { MOST_MODELS = 1000 }; /* whose names are kept */
+
 /* The names of the models served; picks one. */
 static bool pick_model(struct server *s, const json_t *models, const char *want, struct err *e)
 {
@@ -191,6 +193,8 @@ static bool pick_model(struct server *s, const json_t *models, const char *want,
     json_array_foreach(list, i, m) {
         char id[sizeof s->model] = "";
         copy_text(id, sizeof id, json_object_get(m, "id"));
+        if (id[0] && i < MOST_MODELS)
+            buf_printf(&s->models, "%s\n", id);
         if (i > 0 && !(want && !strcmp(id, want)))
             continue;
         if (want && i == 0 && strcmp(id, want) != 0) {
@@ -366,6 +370,7 @@ bool server_probe(struct server *s, struct http *h, const char *model, const str
 
 void server_free(struct server *s)
 {
+    buf_free(&s->models);
     buf_free(&s->facts);
     buf_free(&s->page);
     buf_free(&s->slots);

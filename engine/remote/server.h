@@ -43,6 +43,7 @@ struct server {
     enum server_kind kind;
     char version[64];
     char model[256]; /* the name by which the server serves it */
+    struct buf models; /* the names of all that it serves, one a line */
     int context;     /* most tokens of a request, 0: not reported */
     struct buf facts; /* "name=value" lines as the server reported them: launch arguments and such,
                          the values as JSON. Never a key or a password */

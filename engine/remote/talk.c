@@ -461,11 +461,29 @@ static void chat(struct backend *b, struct chat_view *v)
     v->busy = is_busy;
 }
 
+/* The thread of an idle talk waits, so that its messages can be read. */
+static void said(struct backend *b, struct request *rq)
+{
+    struct talk *t = talk_of(b);
+    CHECK(!busy(b));
+    memcpy(rq->session, t->view.session, sizeof rq->session);
+    rq->text = xstrdup(t->system ? t->system : "");
+    rq->next_turn = t->view.turn + 1;
+    rq->past = xcalloc((size_t)max_int(1, t->n_said), sizeof *rq->past);
+    for (int i = 0; i < t->n_said; i++) {
+        struct past_turn *p = &rq->past[rq->n_past++];
+        *p = (struct past_turn){.turn = t->said[i].turn, .user = xstrdup(t->said[i].user),
+                                .reply = xstrdup(t->said[i].reply)};
+        ids_cat(&p->ids, t->said[i].ids.v, t->said[i].ids.n);
+    }
+}
+
 bool talk_open(struct talk *t, struct evq *log, struct err *e)
 {
     static const struct backend_ops ops = {
         .close = close_talk, .info = info, .submit = submit, .cancel = cancel, .busy = busy,
         .fd = fd, .next = next, .wait = wait_event, .rest = rest, .token = token, .chat = chat,
+        .said = said,
     };
     t->base.ops = &ops;
     t->log = log;

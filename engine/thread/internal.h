@@ -1,11 +1,11 @@
 /* internal.h - the engine's own state: which thread touches which part of it, and under which lock.
  *
  * Two threads meet here: the engine's thread (worker.c, turn.c, post.c, batch.c, clients.c,
- * calibrate.c, everything below thread/) and the caller's thread (opening, requests and closing in
- * worker.c; views in view.c). Each field is in one of four places:
+ * calibrate.c, everything below thread/) and the caller's thread (opening and closing in open.c,
+ * requests in worker.c, views in view.c). Each field is in one of four places:
  *
- *   struct engine         written by engine_open() before the thread starts and by engine_close()
- *                         after the thread has ended; in between both threads read it
+ *   struct engine         written by open.c while the thread does not run: before it starts and
+ *                         after it has ended; in between both threads read it
  *   struct engine_own     read and written by the engine's thread only, without a lock; view.c
  *                         never names it (tests/e2e/test_layers.sh)
  *   struct engine_shared  written by the engine's thread only, and only under `mu`: therefore the
@@ -148,6 +148,21 @@ static inline void shared_unlock(struct engine_shared *s)
 /* view.c; the caller's thread. The chat's view, and all groups of views. */
 void local_chat(struct backend *b, struct chat_view *v);
 void local_views(struct backend *b);
+
+/* worker.c. The engine's thread; and what the backend does with requests, on the caller's. */
+void *engine_thread(void *engine);
+/* Carries out the probes that wait while a turn is paused. They use the buffer of the logits, and
+ * say so in own.probed. The engine's thread. */
+void engine_work_in_pause(struct engine *g);
+/* Forgets the steps and the counters of the session. The engine's thread, or before it starts; the
+ * same holds for the next one. */
+void engine_start_stats(struct engine *g);
+/* Replaces automatic settings by the values that the engine chose, so that the log holds what a
+ * replay needs. */
+void engine_resolve_settings(struct engine *g);
+bool local_submit(struct backend *b, struct request *rq, struct err *e);
+void local_cancel(struct backend *b);
+bool local_busy(struct backend *b);
 
 /* post.c; the engine's thread. An event of the present session, turn and step; posting takes
  * ownership of its parts. */

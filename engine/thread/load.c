@@ -40,33 +40,6 @@ static bool load_device(struct loaded *l, const struct engine_opts *o, struct er
     return true;
 }
 
-/* If the draft does not fit the target, a notice says so and decoding is plain, unless the draft is
- * required. */
-static bool load_draft(struct loaded *l, const struct engine_opts *o, const struct loading *p,
-                       struct err *e)
-{
-    struct err why = {0};
-    if (!o->draft) {
-        l->draft_off = xstrdup("no draft head was given");
-        return !o->require_draft || err_set(e, ERR_MODEL, "no draft head was given (--draft DIR)");
-    }
-    l->has_draft = drafter_load(&l->draft, o->draft, &l->model, o->capture, p, &why);
-    if (l->has_draft && o->draft_from) {
-        char *title = hub_title_in_cache(o->draft);
-        notice(o, "draft: %s, %s (--draft none: without)", title ? title : o->draft, o->draft_from);
-        free(title);
-    }
-    if (l->has_draft)
-        return true;
-    if (o->require_draft) {
-        *e = why;
-        return false;
-    }
-    l->draft_off = xstrdup(why.msg);
-    notice(o, "drafting is off: %s", why.msg);
-    return true;
-}
-
 /* A device that computes in main memory uses the mapped weights in place, and quantizes them there
  * for --weights fp8. Other devices copy the weights. */
 static enum file_use file_use(const struct loaded *l, const struct engine_opts *o)
@@ -81,6 +54,33 @@ static enum file_use file_use(const struct loaded *l, const struct engine_opts *
     return o->load && !strcmp(o->load, "map") ? READ_MAP : READ_AUTO;
 }
 
+/* If the draft does not fit the target, a notice says so and decoding is plain, unless the draft is
+ * required. */
+static bool load_draft(const struct loaded *l, const struct engine_opts *o, const struct loading *p,
+                       struct loaded_draft *d, struct err *e)
+{
+    struct err why = {0};
+    if (!o->draft) {
+        d->off = xstrdup("no draft head was given");
+        return !o->require_draft || err_set(e, ERR_MODEL, "no draft head was given (--draft DIR)");
+    }
+    d->has = drafter_load(&d->draft, o->draft, &l->model, o->capture, p, &why);
+    if (d->has && o->draft_from) {
+        char *title = hub_title_in_cache(o->draft);
+        notice(o, "draft: %s, %s (--draft none: without)", title ? title : o->draft, o->draft_from);
+        free(title);
+    }
+    if (d->has)
+        return true;
+    if (o->require_draft) {
+        *e = why;
+        return false;
+    }
+    d->off = xstrdup(why.msg);
+    notice(o, "drafting is off: %s", why.msg);
+    return true;
+}
+
 static bool load_models(struct loaded *l, const struct engine_opts *o, struct err *e)
 {
     struct loading how = {o->progress, o->progress_arg, file_use(l, o)};
@@ -88,8 +88,14 @@ static bool load_models(struct loaded *l, const struct engine_opts *o, struct er
                 : !model_load(&l->model, o->model, &how, e))
         return false;
     l->has_draft = l->draft.kind != NULL;
-    if (!l->has_draft && !load_draft(l, o, &how, e))
+    struct loaded_draft d = {0};
+    if (!l->has_draft && !load_draft(l, o, &how, &d, e))
         return false;
+    if (!l->has_draft) {
+        l->draft = d.draft;
+        l->has_draft = d.has;
+        l->draft_off = d.off;
+    }
     if (l->model.note)
         notice(o, "%s", l->model.note);
     if (l->has_draft && l->draft.note)
@@ -136,28 +142,85 @@ static bool load_text(struct loaded *l, const struct engine_opts *o, struct err 
     return chat_has_style(l->chat, &style, e) && chat_set_date(l->chat, l->date, e);
 }
 
+static bool unload_tensor(struct tensor *t, void *arg, struct err *e)
+{
+    struct device *dev = arg;
+    (void)e;
+    dev->k->unload(dev->d, t);
+    return true;
+}
+
+/* Frees a draft and its memory on the device. */
+static void drop_draft(struct device *dev, struct draft *d)
+{
+    if (dev->k)
+        draft_each(d, unload_tensor, dev, NULL);
+    draft_free(d);
+}
+
+static bool load_files(struct loaded *l, const struct engine_opts *o, int parts, struct err *e)
+{
+    return load_models(l, o, e) && (!(parts & LOAD_TEXT) || load_text(l, o, e)) &&
+           models_quantize(&l->model, l->has_draft ? &l->draft : NULL, &o->quant, e);
+}
+
 bool engine_load(struct loaded *l, const struct engine_opts *o, int parts, struct err *e)
 {
     *l = (struct loaded){0};
     bool ok = opts_check(o, e) && /* unknown names are refused first */
-              (!(parts & LOAD_DEVICE) || load_device(l, o, e)) && load_models(l, o, e) &&
-              (!(parts & LOAD_TEXT) || load_text(l, o, e)) &&
-              models_quantize(&l->model, l->has_draft ? &l->draft : NULL, &o->quant, e);
+              (!(parts & LOAD_DEVICE) || load_device(l, o, e)) && load_files(l, o, parts, e);
     if (!ok)
         engine_unload(l);
     return ok;
 }
 
-void engine_unload(struct loaded *l)
+bool engine_load_draft(struct loaded *l, const struct engine_opts *o, struct loaded_draft *d,
+                       struct err *e)
+{
+    struct loading how = {o->progress, o->progress_arg, file_use(l, o)};
+    *d = (struct loaded_draft){0};
+    if (load_draft(l, o, &how, d, e) &&
+        models_quantize(NULL, d->has ? &d->draft : NULL, &o->quant, e))
+        return true;
+    loaded_draft_free(l, d);
+    return false;
+}
+
+void loaded_draft_free(struct loaded *l, struct loaded_draft *d)
+{
+    drop_draft(&l->dev, &d->draft);
+    free(d->off);
+    *d = (struct loaded_draft){0};
+}
+
+/* Frees all but the device. */
+static void unload_files(struct loaded *l)
 {
     chat_close(l->chat);
     tok_close(l->tok);
-    draft_free(&l->draft);
+    drop_draft(&l->dev, &l->draft);
+    if (l->dev.k)
+        model_each(&l->model, unload_tensor, &l->dev, NULL);
     model_free(&l->model);
-    device_close(&l->dev);
     free(l->draft_off);
-    free(l->passed);
     free(l->mask);
+    *l = (struct loaded){.dev = l->dev, .passed = l->passed};
+}
+
+bool engine_load_again(struct loaded *l, const struct engine_opts *o, struct err *e)
+{
+    unload_files(l);
+    if (load_files(l, o, LOAD_TEXT, e))
+        return true;
+    unload_files(l);
+    return false;
+}
+
+void engine_unload(struct loaded *l)
+{
+    unload_files(l);
+    device_close(&l->dev);
+    free(l->passed);
     *l = (struct loaded){0};
 }
 

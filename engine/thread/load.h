@@ -37,6 +37,19 @@ struct loaded {
  * does not fit (unless o->require_draft makes that an error), a template that is not known, a slow
  * start. On failure *l is empty and *e says why. The caller ends it with engine_unload(). */
 bool engine_load(struct loaded *l, const struct engine_opts *o, int parts, struct err *e);
+/* Another draft for the target that is loaded: reads what o->draft names (NULL: none) into *d, which
+ * loaded_draft_free() frees; *l stays as it is. */
+struct loaded_draft {
+    struct draft draft;
+    bool has;
+    char *off; /* as draft_off */
+};
+bool engine_load_draft(struct loaded *l, const struct engine_opts *o, struct loaded_draft *d,
+                       struct err *e);
+void loaded_draft_free(struct loaded *l, struct loaded_draft *d); /* on its device, too */
+/* Other models on the device that is open: replaces all else in *l. On failure *l holds the device
+ * only. */
+bool engine_load_again(struct loaded *l, const struct engine_opts *o, struct err *e);
 void engine_unload(struct loaded *l); /* runtimes over it are closed already; empty is fine */
 
 /* Opens a runtime with pools of this shape over the device and the models, and gives it stop ids

@@ -353,7 +353,7 @@ const struct kernels kernels_cpu = {
     .name = "cpu", .queued = false,
     .open = cpu_open, .close = cpu_close, .about = cpu_about,
     .alloc = cpu_alloc, .release = cpu_release, .put = cpu_put, .get = cpu_get, .fill = cpu_fill,
-    .upload = cpu_upload, .footprint = cpu_footprint, .sync = cpu_sync, .memory = cpu_memory,
+    .upload = cpu_upload, .unload = cpu_unload, .footprint = cpu_footprint, .sync = cpu_sync, .memory = cpu_memory,
     .embed = cpu_embed, .rope = cpu_rope, .normalize = cpu_normalize, .linear = cpu_linear,
     .glu = cpu_glu, .qkv = cpu_qkv, .attn = cpu_attn, .merge = cpu_merge, .moe = cpu_moe,
     .scale = cpu_scale, .rows = cpu_rows, .gather = cpu_gather, .topk = cpu_topk,

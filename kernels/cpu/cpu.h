@@ -305,6 +305,7 @@ void cpu_grow(struct kdev *d, const struct k_grow *a);
 void cpu_select(struct kdev *d, const struct k_select *a);
 void cpu_accept(struct kdev *d, const struct k_accept *a);
 bool cpu_upload(struct kdev *d, struct tensor *t, struct err *e);
+void cpu_unload(struct kdev *d, struct tensor *t);
 bool cpu_synthesize(struct kdev *d, struct tensor *t, uint64_t seed, float scale, struct err *e);
 void cpu_stream(struct kdev *d, kbuf src, kbuf dst);
 bool cpu_phase(struct kdev *d, enum k_phase kind, int n);

@@ -187,6 +187,13 @@ bool cpu_upload(struct kdev *d, struct tensor *t, struct err *e)
     return true;
 }
 
+/* Weights lie in the memory of the model's files, or synthetic ones with the device. */
+void cpu_unload(struct kdev *d, struct tensor *t)
+{
+    (void)d;
+    (void)t;
+}
+
 void cpu_rows(struct kdev *d, const struct k_rows *a)
 {
     (void)d;

@@ -391,6 +391,7 @@ void cuda_put(struct kdev *d, kbuf dst, const void *src, size_t bytes);
 void cuda_get(struct kdev *d, void *dst, kbuf src, size_t bytes);
 void cuda_fill(struct kdev *d, kbuf dst, uint8_t byte);
 bool cuda_upload(struct kdev *d, struct tensor *t, struct err *e);
+void cuda_unload(struct kdev *d, struct tensor *t);
 size_t cuda_footprint(struct kdev *d, const struct tensor *t);
 /* rc == cudaSuccess; otherwise *e says that the upload of t failed. */
 bool cuda_upload_ok(const struct tensor *t, cudaError_t rc, struct err *e);

@@ -491,6 +491,16 @@ bool cuda_upload(struct kdev *d, struct tensor *t, struct err *e)
                                    : upload_rows(d, t, e);
 }
 
+void cuda_unload(struct kdev *d, struct tensor *t)
+{
+    for (int i = 0; t->data && i < d->n_held; i++)
+        if (d->held[i] == t->data) {
+            d->held[i] = d->held[--d->n_held];
+            cuda_release(d, kbuf{t->data, t->bytes});
+            t->data = NULL;
+        }
+}
+
 size_t cuda_footprint(struct kdev *d, const struct tensor *t)
 {
     if (t->data && is_uploaded(d, t->data))

@@ -387,12 +387,12 @@ static void find_drafts(struct looking *l)
     free(parent);
 }
 
-/* Tries each of several drafts; those that fit come first. */
-static void try_fit(struct pairing *p, const char *target)
+/* Tries each draft if there are at least this many; those that fit come first. */
+static void try_fit(struct pairing *p, const char *target, int least)
 {
     struct model m = {0};
     struct loading headers = {.use = READ_HEADERS};
-    if (p->n < 2 || !model_load(&m, target, &headers, &(struct err){0}))
+    if (p->n < least || !model_load(&m, target, &headers, &(struct err){0}))
         return;
     int fit = 0;
     for (int i = 0; i < p->n; i++) {
@@ -402,6 +402,7 @@ static void try_fit(struct pairing *p, const char *target)
             p->draft[i].why = xstrdup(why.msg);
             continue;
         }
+        p->draft[i].kind = d.kind;
         draft_free(&d);
         struct found_draft good = p->draft[i];
         memmove(&p->draft[fit + 1], &p->draft[fit], (size_t)(i - fit) * sizeof good);
@@ -510,11 +511,54 @@ bool pair_find(const char *path, struct pairing *p, struct err *e)
         const char *target = p->model ? p->model : path;
         struct looking l = {p, target, name_of(target)};
         find_drafts(&l);
-        try_fit(p, target);
+        try_fit(p, target, 2);
         free(l.name);
     }
     says_free(&s);
     return ok;
+}
+
+void pair_drafts(const char *target, struct pairing *p)
+{
+    *p = (struct pairing){0};
+    struct looking l = {p, target, name_of(target)};
+    find_drafts(&l);
+    try_fit(p, target, 1);
+    free(l.name);
+}
+
+/* ---- all models ---- */
+
+struct telling {
+    void (*fn)(void *arg, const char *path, const char *from);
+    void *arg;
+};
+
+static void tell_models(const struct telling *t, struct entries *all, const char *from)
+{
+    for (int i = 0; i < all->n; i++)
+        if (is_target(all->path[i]))
+            t->fn(t->arg, all->path[i], from);
+    entries_free(all);
+}
+
+void pair_models(const char *path, void (*fn)(void *arg, const char *path, const char *from),
+                 void *arg)
+{
+    struct telling t = {fn, arg};
+    char *title = hub_title_in_cache(path), *parent = parent_of(path);
+    if (is_folder(path)) { /* GGUF files in it */
+        struct entries in = list(path);
+        tell_models(&t, &in, "in the model's folder");
+    }
+    if (!title || !is_folder(path)) {
+        struct entries beside = list(parent);
+        tell_models(&t, &beside, "beside the model");
+    }
+    struct entries cache = list_cache();
+    tell_models(&t, &cache, "in the hub's cache");
+    free(title);
+    free(parent);
 }
 
 void pair_free(struct pairing *p)

@@ -18,6 +18,7 @@ struct found_draft {
     char *from; /* where it was found, for people */
     char *why;  /* why it does not fit the target, for people; NULL: it fits, or it is the only one,
                    which was not tried */
+    const char *kind; /* of a draft that was tried and fits: as in struct draft; else NULL */
     int rank;   /* pair.c's */
 };
 
@@ -30,6 +31,13 @@ struct pairing {
 /* Fills *p for a model or draft at a path that hub_find() returned. False and *e (ERR_MODEL): the
  * path is a draft, and its target is not there; the message names it. */
 bool pair_find(const char *path, struct pairing *p, struct err *e);
+/* The drafts of a target's path alone, each of them tried. */
+void pair_drafts(const char *target, struct pairing *p);
 void pair_free(struct pairing *p); /* accepts a zeroed one */
+
+/* Calls fn with the path of each model that lies in the folder of `path` or beside it, and then of
+ * each one in the hub's cache; from: where, for people. Drafts are left out. */
+void pair_models(const char *path, void (*fn)(void *arg, const char *path, const char *from),
+                 void *arg);
 
 #endif

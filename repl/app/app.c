@@ -136,6 +136,18 @@ static bool open_session(struct app *a, const char *id, struct err *e)
     return app_resume(a, id, e);
 }
 
+void app_describe(struct app *a)
+{
+    if (!a->history)
+        return;
+    struct buf config = {0};
+    describe(a, backend_info(a->backend), &config);
+    struct history_about h = about(a, backend_info(a->backend), config.p);
+    struct history_texts texts = {backend_info(a->backend)->vocab, token_text, a->backend};
+    history_describe(a->history, &h, &texts);
+    buf_free(&config);
+}
+
 bool app_open(struct app *a, const struct options *o, struct err *e)
 {
     struct face face = a->face; /* kept: it shows the progress of loading */
@@ -153,14 +165,7 @@ bool app_open(struct app *a, const struct options *o, struct err *e)
         app_close(a);
         return false;
     }
-    if (a->history) {
-        struct buf config = {0};
-        describe(a, backend_info(a->backend), &config);
-        struct history_about h = about(a, backend_info(a->backend), config.p);
-        struct history_texts texts = {backend_info(a->backend)->vocab, token_text, a->backend};
-        history_describe(a->history, &h, &texts);
-        buf_free(&config);
-    }
+    app_describe(a);
     const char *id = o->session ? o->session : o->resume_last ? "last" : NULL;
     bool ok = open_session(a, id, e);
     if (!ok)
@@ -274,6 +279,9 @@ bool app_close(struct app *a)
     buf_free(&a->notes);
     free(a->db_path);
     free(a->system);
+    free(a->own_model);
+    free(a->own_draft);
+    a->own_model = a->own_draft = NULL;
     a->backend = NULL;
     a->history = NULL;
     a->hdb = NULL;

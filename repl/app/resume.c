@@ -11,37 +11,52 @@
 #include "engine/bugs.h"
 #include "repl/cmd/cmd.h"
 #include "repl/compare/facts.h"
+#include "repl/process/interrupt.h"
 
+/* Which runs of a session have the open model's vocabulary. */
 struct vocabularies {
-    const char *now;
-    bool differ;
+    const char *now; /* tokenizer's digest */
+    struct {
+        int64_t from; /* order of the run's beginning */
+        bool same;
+    } *run;
+    int n;
 };
 
 static bool look_at_run(const struct run_row *r, void *arg)
 {
     struct vocabularies *v = arg;
-    char *was = facts_value(r->about, "tokenizer_sha");
-    v->differ |= was && *was && strcmp(was, v->now) != 0;
-    free(was);
-    return !v->differ;
+    v->run = xrealloc(v->run, (size_t)v->n + 1, sizeof *v->run);
+    v->run[v->n].from = r->order;
+    v->run[v->n++].same = facts_same_tokens(r->about, v->now);
+    return true;
 }
 
-/* Whether the ids of replies computed here belong to the open model's vocabulary, in all runs of
- * the sessions that contribute to the past. */
-static bool knows_ids(struct app *a, const struct hdb_past *p)
+/* Drops the ids of replies that were computed with another vocabulary: *p then has their texts. */
+static void drop_foreign_ids(struct app *a, struct hdb_past *p)
 {
     struct vocabularies v = {.now = backend_info(a->backend)->tokenizer_sha};
-    for (int i = 0; i < p->n_part; i++)
-        if (hdb_runs(a->hdb, p->part[i].session, look_at_run, &v, NULL) < 0)
-            return false;
-    return !v.differ;
+    const char *of = "";
+    for (int i = 0; i < p->n; i++) {
+        const struct turn_row *u = &p->turn[i].user;
+        if (strcmp(of, u->session) != 0) {
+            of = u->session;
+            v.n = 0;
+            hdb_runs(a->hdb, of, look_at_run, &v, NULL);
+        }
+        int k = v.n - 1;
+        while (k > 0 && v.run[k].from > u->order)
+            k--;
+        if (k >= 0 && !v.run[k].same)
+            p->turn[i].reply.tokens.n = 0;
+    }
+    free(v.run);
 }
 
-/* The request with the turns in the context. ids: replies computed here are given as ids, which the
- * open model knows; a server's ids belong to its own vocabulary, so its replies are given as
- * text. */
-static struct request past_request(enum request_kind kind, const struct hdb_past *p, const char *id,
-                                   bool ids)
+/* The request with the turns in the context. Replies computed here are given as ids, which the open
+ * model knows (drop_foreign_ids()); a server's ids belong to its own vocabulary, so its replies are
+ * given as text. */
+static struct request past_request(enum request_kind kind, const struct hdb_past *p, const char *id)
 {
     struct request rq = {.kind = kind, .next_turn = p->last + 1, .draws = p->draws};
     memcpy(rq.session, id, sizeof rq.session);
@@ -54,7 +69,7 @@ static struct request past_request(enum request_kind kind, const struct hdb_past
         t->turn = from->user.n;
         t->user = xstrdup(from->user.text);
         t->reply = xstrdup(from->reply.text ? from->reply.text : "");
-        if (ids && !from->reply.served)
+        if (!from->reply.served)
             ids_cat(&t->ids, from->reply.tokens.v, from->reply.tokens.n);
     }
     return rq;
@@ -233,8 +248,10 @@ static void note_engine(struct app *a, struct hdb *db, const char *id, bool *sam
 }
 
 /* The settings to adopt from the session, as lines for the engine; a->notes lists them, and those
- * that were not adopted. The caller frees. */
-static char *adopt_settings(struct app *a, struct hdb *db, const char *id, const struct hdb_past *p)
+ * that were not adopted. switched: the session is the present one, and the user has just opened
+ * another draft or model. The caller frees. */
+static char *adopt_settings(struct app *a, struct hdb *db, const char *id, const struct hdb_past *p,
+                            bool switched)
 {
     struct settings now;
     struct bugs on;
@@ -242,7 +259,10 @@ static char *adopt_settings(struct app *a, struct hdb *db, const char *id, const
     app_settings(a, &now);
     app_bugs(a, &on);
     buf_clear(&a->notes);
-    note_engine(a, db, id, &t.same_device);
+    if (switched)
+        t.same_device = true;
+    else
+        note_engine(a, db, id, &t.same_device);
     const char *lines = p->settings.p ? p->settings.p : "";
     for (int i = 0; i < settings_count(); i++) {
         char *value = facts_value(lines, settings_at(i)->name);
@@ -294,7 +314,7 @@ static bool lock_session(struct app *a, const char *id, struct err *e)
     return false;
 }
 
-static bool open_saved(struct app *a, const char *id, bool copy, struct err *e)
+static bool open_saved(struct app *a, const char *id, bool copy, bool switched, struct err *e)
 {
     struct hdb_past p = {0};
     char session[SESSION_ID];
@@ -311,11 +331,12 @@ static bool open_saved(struct app *a, const char *id, bool copy, struct err *e)
     if (ok && !a->opt.system)
         a->system = p.system && p.system[0] ? xstrdup(p.system) : NULL;
     if (ok) {
-        struct request rq = past_request(RQ_RESUME, &p, session, knows_ids(a, &p));
+        drop_foreign_ids(a, &p);
+        struct request rq = past_request(RQ_RESUME, &p, session);
         if (copy)
             memcpy(rq.parent, id, sizeof rq.parent);
         rq.text = xstrdup(a->system ? a->system : "");
-        rq.settings = adopt_settings(a, a->hdb, id, &p);
+        rq.settings = adopt_settings(a, a->hdb, id, &p, switched);
         ok = backend_submit(a->backend, &rq, e);
     }
     if (ok) {
@@ -343,7 +364,7 @@ static bool find_and_open(struct app *a, const char *id, bool copy, char found[S
     if (!db || !hdb_find(db, id, &s, e))
         return false;
     memcpy(found, s.id, sizeof s.id);
-    bool ok = open_saved(a, s.id, copy, e);
+    bool ok = open_saved(a, s.id, copy, false, e);
     session_row_free(&s);
     return ok;
 }
@@ -357,6 +378,13 @@ bool app_resume(struct app *a, const char *id, struct err *e)
 bool app_fork_of(struct app *a, const char *id, char parent[SESSION_ID], struct err *e)
 {
     return find_and_open(a, id, true, parent, e);
+}
+
+bool app_go_on(struct app *a, bool copy, struct err *e)
+{
+    char id[SESSION_ID];
+    memcpy(id, a->session, sizeof id);
+    return app_hdb(a, e) && open_saved(a, id, copy, true, e);
 }
 
 static void show_past(struct app *a, const struct hdb_past *p)
@@ -412,6 +440,23 @@ static bool same_turns(const struct app *a, const struct hdb_past *p)
     return k == a->turns.n;
 }
 
+bool app_stored(struct app *a, struct err *e)
+{
+    struct history_status s;
+    struct hdb_past p;
+    bool flushed = history_flush_unless(a->history, 5000, interrupt_waits);
+    history_status(a->history, &s);
+    if (!flushed)
+        return err_set(e, ERR_DB, "the log has not stored the session yet%s%s", s.error[0] ? ": "
+                       : "", s.error);
+    struct hdb *db = app_hdb(a, e);
+    if (!db || !hdb_past(db, a->session, INT_MAX, &p, e))
+        return false;
+    bool same = same_turns(a, &p);
+    hdb_past_free(&p);
+    return same || err_set(e, ERR_DB, "the log does not have all turns of this conversation");
+}
+
 bool app_fork(struct app *a, int turn, struct err *e)
 {
     struct hdb *db = app_hdb(a, e);
@@ -423,7 +468,8 @@ bool app_fork(struct app *a, int turn, struct err *e)
     p.last = turn;
     bool ok = all_stored(a, &p, turn, e);
     if (ok) {
-        struct request rq = past_request(RQ_FORK, &p, child, knows_ids(a, &p));
+        drop_foreign_ids(a, &p);
+        struct request rq = past_request(RQ_FORK, &p, child);
         ok = backend_submit(a->backend, &rq, e);
     }
     while (ok && a->turns.n && a->turns.v[a->turns.n - 1] > turn)

@@ -577,6 +577,8 @@ static bool resolve_defaults(struct cli *c, int where, struct err *e)
         return true;
     c->target = xasprintf("%s/target", c->bundled);
     c->draft = xasprintf("%s/draft", c->bundled);
+    c->opt.bundled = c->target;
+    c->opt.bundled_draft = c->draft;
     if (!c->model_given) {
         o->model = c->target;
         if (!c->draft_given)

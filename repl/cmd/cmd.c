@@ -41,6 +41,12 @@ static const struct cmd table[] = {
     {"edit", NULL, "[TURN]", "chat",
      "puts an earlier message back into the input and forks the session before it",
      "/edit 3", 0, cmd_edit, NULL},
+    {"model", NULL, "[NAME]", "chat",
+     "lists the models that are here, or goes on with another one in a new session",
+     "/model gemma-3-270m-it", 0, cmd_model, complete_model},
+    {"draft", NULL, "[NAME|DIR|ngram|none]", "chat",
+     "lists the drafters of the model with their acceptance, or switches to one", "/draft ngram", 0,
+     cmd_draft, complete_draft},
     {"bye", "quit exit q", "", "chat", "leaves aerie; the session stays saved", "/bye", CMD_BUSY_OK,
      cmd_bye, NULL},
 

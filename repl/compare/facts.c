@@ -27,6 +27,14 @@ bool facts_served(const char *about)
     return served;
 }
 
+bool facts_same_tokens(const char *about, const char *tokenizer_sha)
+{
+    char *was = facts_value(about, "tokenizer_sha");
+    bool same = !was || !*was || strcmp(was, tokenizer_sha) == 0;
+    free(was);
+    return same;
+}
+
 static void add(struct buf *out, const char *name, const char *value)
 {
     buf_printf(out, "%s%s %s", out->n ? ", " : "", name, value);

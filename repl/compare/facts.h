@@ -14,6 +14,9 @@
 char *facts_value(const char *lines, const char *name);
 /* Whether a run was computed by a server, or by another program whose records were imported. */
 bool facts_served(const char *about);
+/* Whether a run's token ids are those of a tokenizer with this digest; true where it is not
+ * known. */
+bool facts_same_tokens(const char *about, const char *tokenizer_sha);
 /* "seed 1, temperature 0, check on" and every setting that is not the default. */
 void facts_settings(const char *lines, struct buf *out);
 /* Appends the differences from the lines `before`: "temperature 0.7, check off, fault 24617 on". */

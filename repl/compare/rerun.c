@@ -345,7 +345,8 @@ static bool open_engine(struct rerun *r, const struct act *a, struct err *e)
 
 /* ---- the script, act by act ------------------------------------------------------------------ */
 
-/* The request of /resume and /fork: the turns of the log as the conversation. */
+/* The request of /resume and /fork: the turns of the log as the conversation. A reply that another
+ * vocabulary's model computed is given as text, as in the chat (repl/app/resume.c). */
 static struct request past_request(const struct rerun *r, enum request_kind kind,
                                    const struct act *a)
 {
@@ -361,7 +362,8 @@ static struct request past_request(const struct rerun *r, enum request_kind kind
         t->turn = r->live[i]->user.n;
         t->user = xstrdup(r->live[i]->user.text);
         t->reply = xstrdup(r->live[i]->reply.text);
-        ids_cat(&t->ids, r->live[i]->reply.tokens.v, r->live[i]->reply.tokens.n);
+        if (facts_same_tokens(r->live[i]->about, backend_info(r->backend)->tokenizer_sha))
+            ids_cat(&t->ids, r->live[i]->reply.tokens.v, r->live[i]->reply.tokens.n);
     }
     return rq;
 }

@@ -14,6 +14,106 @@ struct backend *open_backend(const struct engine_opts *o, struct err *e)
     return b;
 }
 
+/* ---- a backend without anything -------------------------------------------------------------- */
+
+static struct err gone_why;
+
+static void gone_close(struct backend *b)
+{
+    (void)b;
+}
+
+static const struct backend_info *gone_info(struct backend *b)
+{
+    static const struct backend_info none = {.family = "no model"};
+    (void)b;
+    return &none;
+}
+
+static bool gone_submit(struct backend *b, struct request *rq, struct err *e)
+{
+    (void)b;
+    request_free(rq);
+    *e = gone_why;
+    return false;
+}
+
+static bool gone_busy(struct backend *b)
+{
+    (void)b;
+    return false;
+}
+
+static int gone_fd(struct backend *b)
+{
+    (void)b;
+    return -1;
+}
+
+static bool gone_next(struct backend *b, struct event *ev)
+{
+    (void)b, (void)ev;
+    return false;
+}
+
+static bool gone_wait(struct backend *b, struct event *ev, int ms)
+{
+    (void)b, (void)ev, (void)ms;
+    return false;
+}
+
+static void gone_rest(struct backend *b, int ms)
+{
+    (void)b, (void)ms;
+}
+
+static const char *gone_token(struct backend *b, int32_t id, size_t *n)
+{
+    (void)b, (void)id;
+    *n = 0;
+    return "";
+}
+
+static void gone_chat(struct backend *b, struct chat_view *v)
+{
+    (void)b;
+    *v = (struct chat_view){.committed = -1};
+    settings_init(&v->settings);
+}
+
+static struct backend *gone_backend(const struct err *why)
+{
+    static const struct backend_ops ops = {
+        .close = gone_close, .info = gone_info, .submit = gone_submit, .cancel = gone_close,
+        .busy = gone_busy, .fd = gone_fd, .next = gone_next, .wait = gone_wait, .rest = gone_rest,
+        .token = gone_token, .chat = gone_chat,
+    };
+    static struct backend gone = {.ops = &ops};
+    gone_why = *why;
+    for (int v = 0; v < N_VIEWS; v++)
+        gone.lacks[v] = "no model is open";
+    return &gone;
+}
+
+enum reopened reopen_backend(struct backend **b, const struct engine_opts *now,
+                             const struct engine_opts *o, struct err *e)
+{
+    if (backend_info(*b)->server_url) {
+        struct backend *other = remote_open(o, e);
+        if (!other)
+            return REOPEN_KEPT;
+        backend_close(*b);
+        *b = other;
+        return REOPEN_DONE;
+    }
+    enum reopened got = engine_reopen(*b, now, o, e);
+    if (got == REOPEN_FAILED) {
+        backend_close(*b);
+        *b = gone_backend(e);
+    }
+    return got;
+}
+
 void list_devices(void (*tell)(void *arg, bool ok, const char *line), void *arg)
 {
     engine_devices(tell, arg);

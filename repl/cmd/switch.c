@@ -1,0 +1,346 @@
+/* switch.c - /draft and /model: what there is to choose from, and the switch (app/switch.c).
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "models/checkpoint/hub.h"
+#include "models/draft/pair.h"
+#include "repl/cmd/cmd.h"
+
+/* ---- a list of names, each with its path ----------------------------------------------------- */
+
+struct choice {
+    char *name; /* for people, and to type */
+    char *path; /* or a name that needs no path */
+    char *from, *why; /* where it was found; why it does not fit, NULL: it does */
+    const char *kind;
+    bool used;
+};
+
+struct choices {
+    struct choice *v;
+    int n;
+};
+
+static void choices_free(struct choices *c)
+{
+    for (int i = 0; i < c->n; i++) {
+        free(c->v[i].name);
+        free(c->v[i].path);
+        free(c->v[i].from);
+        free(c->v[i].why);
+    }
+    free(c->v);
+}
+
+static bool same_path(const char *a, const char *b)
+{
+    struct stat x, y;
+    return !strcmp(a, b) || (stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev &&
+                             x.st_ino == y.st_ino);
+}
+
+/* Adds a path, unless the list has it. Of several with one name, all but the first are called by
+ * their paths. */
+static struct choice *add_choice(struct choices *c, const char *path, const char *from)
+{
+    char *title = hub_title(path);
+    for (int i = 0; i < c->n; i++) {
+        if (same_path(c->v[i].path, path)) {
+            free(title);
+            return &c->v[i];
+        }
+        if (title && !strcmp(c->v[i].name, title)) {
+            free(title);
+            title = NULL;
+        }
+    }
+    c->v = xrealloc(c->v, (size_t)c->n + 1, sizeof *c->v);
+    c->v[c->n] = (struct choice){.name = title ? title : xstrdup(path), .path = xstrdup(path),
+                                 .from = xstrdup(from)};
+    return &c->v[c->n++];
+}
+
+static void offer(const struct choices *c, const char *word, cmd_add_fn *add, void *arg)
+{
+    for (int i = 0; i < c->n; i++)
+        if (!strncmp(c->v[i].name, word, strlen(word)))
+            add(arg, c->v[i].name, c->v[i].why ? c->v[i].why : c->v[i].from);
+}
+
+/* The path of a name in the list, else of what lies there or in the hub's cache. The caller frees;
+ * NULL and *e: there is nothing of the name. */
+static char *path_of(const struct choices *c, const char *name, struct err *e)
+{
+    for (int i = 0; i < c->n; i++)
+        if (!strcmp(c->v[i].name, name))
+            return xstrdup(c->v[i].path);
+    return hub_find(name, e);
+}
+
+/* ---- /draft ---------------------------------------------------------------------------------- */
+
+static void list_drafts(struct app *a, struct choices *out)
+{
+    const struct backend_info *i = backend_info(a->backend);
+    struct pairing p;
+    *out = (struct choices){0};
+    if (i->draft_dir)
+        add_choice(out, i->draft_dir, "in use")->kind = i->draft_kind;
+    pair_drafts(i->model_dir, &p);
+    for (int k = 0; k < p.n; k++) {
+        struct choice *x = add_choice(out, p.draft[k].path, p.draft[k].from);
+        free(x->from);
+        x->from = xstrdup(p.draft[k].from);
+        x->kind = x->kind ? x->kind : p.draft[k].kind;
+        x->why = p.draft[k].why && !x->why ? xstrdup(p.draft[k].why) : x->why;
+    }
+    pair_free(&p);
+    bool bundled = a->opt.bundled && same_path(i->model_dir, a->opt.bundled);
+    if (bundled && access(a->opt.bundled_draft, R_OK) == 0)
+        add_choice(out, a->opt.bundled_draft, "the bundled one");
+    add_choice(out, "ngram", "looks the last tokens up in the context; no weights")->kind = "ngram";
+    add_choice(out, "none", "each step gives one token");
+    for (int k = 0; k < out->n; k++)
+        out->v[k].used = i->draft_dir ? !strcmp(out->v[k].path, i->draft_dir)
+                                      : !strcmp(out->v[k].path, "none");
+}
+
+static void print_choice(const struct choice *x, int column, const struct printer *to)
+{
+    print_open(to, NULL, '{');
+    print_add(to, ST_GOOD, x->used ? "* " : "  ");
+    print_add(to, ST_KEY, "%s{name}\f%s{path}%d{in_use?}", x->name, x->path, x->used);
+    if (!to->json)
+        sheet_tab(to->out, column);
+    print_add(to, ST_TEXT, x->kind ? " %s{kind}, " : " ", x->kind);
+    print_add(to, ST_DIM, x->why ? "does not fit: %s{why}" : "%s{from}", x->why ? x->why : x->from);
+    print_end(to);
+    print_close(to, '}');
+}
+
+static void print_choices(const struct choices *c, const struct printer *to)
+{
+    enum { WIDEST = 40 };
+    int column = 0;
+    for (int i = 0; i < c->n; i++) {
+        int n = (int)strlen(c->v[i].name) + 3;
+        column = n > column && n <= WIDEST ? n : column;
+    }
+    for (int i = 0; i < c->n; i++)
+        print_choice(&c->v[i], column, to);
+}
+
+/* Whether there are drafters to choose from. */
+static bool computes_here(const struct cmd_call *c, struct err *e)
+{
+    const struct backend_info *i = backend_info(c->app->backend);
+    if (i->recording)
+        return err_set(e, ERR_USAGE, "a recording computes nothing, so it has no drafter");
+    return !i->server_url || err_set(e, ERR_USAGE, "the server chooses its drafter; only that of "
+                                                   "the local engine can be switched");
+}
+
+static void said_draft(struct app *a, const struct printer *to)
+{
+    const struct backend_info *i = backend_info(a->backend);
+    const char *from = a->turn ? "; the conversation is computed again with the next message" : "";
+    char *name = i->draft_dir ? hub_title(i->draft_dir) : NULL;
+    print_open(to, NULL, '{');
+    print_add(to, ST_TEXT, "\f%s{draft}%d{from_turn}\f", i->draft_dir, a->turn + 1);
+    if (i->draft_dir)
+        print_add(to, ST_TEXT, "draft: %s (%s) from turn %d on; the model stayed loaded%s",
+                  name, i->draft_about, a->turn + 1, from);
+    else
+        print_add(to, ST_TEXT, "no draft from turn %d on; the model stayed loaded%s", a->turn + 1,
+                  from);
+    print_end(to);
+    print_close(to, '}');
+    free(name);
+    struct settings s;
+    app_settings(a, &s);
+    if (i->draft_dir && !s.spec)
+        print_note(to, ST_WARN, "drafting is off: /set spec on");
+}
+
+bool cmd_draft(struct cmd_call *c)
+{
+    struct app *a = c->app;
+    struct choices all;
+    if (c->argc > 1)
+        return arg_expected(c, "takes at most one drafter");
+    if (!computes_here(c, c->e))
+        return false;
+    list_drafts(a, &all);
+    if (c->argc == 0) {
+        print_open(&c->to, NULL, '[');
+        print_note(&c->to, ST_HEAD, "DRAFT  of %s", backend_info(a->backend)->model_dir);
+        print_choices(&all, &c->to);
+        print_close(&c->to, ']');
+        print_note(&c->to, ST_DIM, "* in use; /draft NAME, DIR, ngram or none switches between two "
+                                   "turns");
+        choices_free(&all);
+        return true;
+    }
+    const char *name = c->argv[0];
+    bool plain = !strcmp(name, "none"), bare = plain || !strcmp(name, "ngram");
+    char *path = bare ? xstrdup(name) : path_of(&all, name, c->e);
+    bool ok = path && app_switch(a, NULL, plain ? NULL : path, c->e);
+    if (ok)
+        said_draft(a, &c->to);
+    free(path);
+    choices_free(&all);
+    return ok;
+}
+
+void complete_draft(struct app *a, const char *before, const char *word, cmd_add_fn *add, void *arg)
+{
+    struct choices all;
+    const struct backend_info *i = backend_info(a->backend);
+    if (*before || i->server_url || i->recording)
+        return;
+    list_drafts(a, &all);
+    offer(&all, word, add, arg);
+    choices_free(&all);
+}
+
+/* ---- /model ---------------------------------------------------------------------------------- */
+
+static void add_found(void *arg, const char *path, const char *from)
+{
+    add_choice(arg, path, from);
+}
+
+static bool add_recent(const struct session_row *r, void *arg)
+{
+    if (r->model && *r->model && access(r->model, R_OK) == 0)
+        add_choice(arg, r->model, "used before");
+    return true;
+}
+
+static void list_served(const struct backend_info *i, struct choices *out)
+{
+    for (const char *p = i->served_models; p && *p; p += strcspn(p, "\n"), p += *p == '\n') {
+        char *name = xasprintf("%.*s", (int)strcspn(p, "\n"), p);
+        out->v = xrealloc(out->v, (size_t)out->n + 1, sizeof *out->v);
+        out->v[out->n++] = (struct choice){.name = name, .path = xstrdup(name),
+                                           .from = xstrdup("of the server"),
+                                           .used = !strcmp(name, i->model_dir)};
+    }
+}
+
+static void list_models(struct app *a, struct choices *out)
+{
+    enum { RECENT = 50 };
+    const struct backend_info *i = backend_info(a->backend);
+    struct err e;
+    *out = (struct choices){0};
+    if (i->server_url) {
+        list_served(i, out);
+        return;
+    }
+    add_choice(out, i->model_dir, "in use")->used = true;
+    if (a->opt.bundled)
+        add_choice(out, a->opt.bundled, "the bundled one");
+    pair_models(i->model_dir, add_found, out);
+    struct hdb *d = app_hdb(a, &e);
+    if (d)
+        hdb_sessions(d, NULL, NULL, RECENT, add_recent, out, &e);
+}
+
+/* The draft that goes with a model, as when the program starts. The caller frees *model if another
+ * path takes its place. */
+static bool pair_with(const struct app *a, char **model, char **draft, struct err *e)
+{
+    struct pairing p;
+    *draft = NULL;
+    if (a->opt.bundled && same_path(*model, a->opt.bundled)) {
+        *draft = xstrdup(a->opt.bundled_draft);
+        return true;
+    }
+    if (!pair_find(*model, &p, e))
+        return false;
+    if (p.model) {
+        free(*model);
+        *model = xstrdup(p.model);
+    }
+    *draft = p.n ? xstrdup(p.draft[0].path) : NULL;
+    pair_free(&p);
+    return true;
+}
+
+static void said_model(struct app *a, const char *before, const struct printer *to)
+{
+    const struct backend_info *i = backend_info(a->backend);
+    char *name = i->server_url ? xstrdup(i->model_dir) : hub_title(i->model_dir);
+    char *draft = i->draft_dir ? hub_title(i->draft_dir) : NULL;
+    print_open(to, NULL, '{');
+    print_add(to, ST_TEXT, "\f%s{model}%s{draft}%s{session}\f", i->model_dir, i->draft_dir,
+              a->session);
+    if (a->turn)
+        print_add(to, ST_TEXT, "\f%s{parent}", before);
+    print_add(to, ST_TEXT, "model: %s%s%s%s%s", name, i->family ? ", " : "",
+              i->family ? i->family : "", draft ? ", draft " : "", draft ? draft : "");
+    print_end(to);
+    print_close(to, '}');
+    if (a->turn)
+        print_note(to, ST_DIM, "the session before is saved as it was; a new one goes on from turn "
+                               "%d with its text, which the model reads with the next message",
+                   a->turn + 1);
+    free(name);
+    free(draft);
+}
+
+static bool switch_model(struct cmd_call *c, const struct choices *all)
+{
+    struct app *a = c->app;
+    bool served = backend_info(a->backend)->server_url != NULL;
+    char before[SESSION_ID];
+    memcpy(before, a->session, sizeof before);
+    char *path = served ? xstrdup(c->argv[0]) : path_of(all, c->argv[0], c->e), *draft = NULL;
+    bool ok = path && (served || pair_with(a, &path, &draft, c->e));
+    if (ok && same_path(path, backend_info(a->backend)->model_dir))
+        ok = err_set(c->e, ERR_USAGE, "%s is in use already", c->argv[0]);
+    ok = ok && app_switch(a, path, draft, c->e);
+    if (ok)
+        said_model(a, before, &c->to);
+    free(path);
+    free(draft);
+    return ok;
+}
+
+bool cmd_model(struct cmd_call *c)
+{
+    struct choices all;
+    if (c->argc > 1)
+        return arg_expected(c, "takes at most one model");
+    if (backend_info(c->app->backend)->recording)
+        return err_set(c->e, ERR_USAGE, "a recording computes nothing, so it has no model to "
+                                        "switch");
+    list_models(c->app, &all);
+    bool ok = true;
+    if (c->argc) {
+        ok = switch_model(c, &all);
+    } else {
+        print_open(&c->to, NULL, '[');
+        print_note(&c->to, ST_HEAD, "MODELS");
+        print_choices(&all, &c->to);
+        print_close(&c->to, ']');
+        print_note(&c->to, ST_DIM, "* in use; /model NAME, a folder or a GGUF file goes on with it "
+                                   "in a new session");
+    }
+    choices_free(&all);
+    return ok;
+}
+
+void complete_model(struct app *a, const char *before, const char *word, cmd_add_fn *add, void *arg)
+{
+    struct choices all;
+    if (*before || backend_info(a->backend)->recording)
+        return;
+    list_models(a, &all);
+    offer(&all, word, add, arg);
+    choices_free(&all);
+}
