@@ -1,6 +1,6 @@
 #!/bin/bash
 # What hands do in a chat: copying to the terminal's clipboard (here tmux's buffer), an earlier message back in the input,
-# Enter for the last stepping command, names that fingers know.
+# Enter for the last stepping command, names that fingers know; another drafter or model between two turns.
 . "$(dirname "$0")/kit.sh"
 clean() { M kill-server; }
 
@@ -16,6 +16,31 @@ lines "Hello!" /bye | feed --plain -q; sql "update turn set text=readfile('$T/bl
 lines "/resume last" "/copy code" "/copy code 1" "/copy code 3" | feed --plain -q
 [ "$(tail -n 3 "$T/out")" = $'two\n  three\none' ] && grep -q 'no code block 3' "$T/err"; result "/copy code takes the last block, or one by number" $?
 
+# ---- another drafter ----
+story=("My dog is called Rex." "Count to nine." "What is my dog called?")
+lines "${story[@]}" /bye | feed --plain -q; cp "$T/out" "$T/plain"
+lines "${story[0]}" "/draft ngram" "${story[1]}" "/draft $T" "/draft none" "${story[2]}" "/draft draft" "Hello!" /draft /bye | feed --plain -q
+[ $rc = 3 ] && diff <(grep -vE '^(draft:|no draft|Hello|DRAFT|[* ] )' "$T/out") "$T/plain" >/dev/null; result "/draft: replies do not depend on the drafter" $?
+[ "$(wc -l <"$T/err")" = 1 ] && grep -q "^aerie: $T" "$T/err"; result "a folder without a draft is refused in a line, and the chat goes on" $?
+grep -q '^\* draft *eagle3' "$T/out" && grep -q '^  ngram' "$T/out"; result "/draft lists the drafters and marks the one in use" $?
+[ "$(sql "select group_concat(coalesce(m.dir,'none'), ' ') from run left join model m on m.id=draft_id where session_id=(select max(id) from session)" | sed 's|[^ ]*/||g')" = "draft ngram none draft" ]
+result "the log has a run of each drafter" $?
+run replay last --check; [ $rc = 0 ] && grep -qx 'equal: 4 turns, [0-9]* steps' "$T/out"; result "replay --check over three switches" $?
+run replay last --with draft=ngram; [ $rc = 0 ]; result "and with one drafter instead" $?
+run diff last "$(sql "select number from session order by number desc limit 1 offset 1")"; grep -q '^a .* 4 turns' "$T/out" && grep -q '3 turns' "$T/out" && ! grep -q 'a bug' "$T/out"
+result "diff with the session without switches finds no difference but its end" $?
+lines "${story[0]}" "/draft ngram" "${story[2]}" /bye | feed --plain -q -n; [ $rc = 0 ] && [ "$(sed -n '$p' "$T/out")" = "$(sed -n '$p' "$T/plain")" ]
+result "without a log the conversation goes on, too" $?
+
+# ---- another model ----
+cp -r models/nestling "$T/second"
+lines "${story[0]}" "/model $T/second" "${story[2]}" "/model $T" "/model nestling" "Hello!" /model /bye | feed --plain -q
+[ $rc = 3 ] && [ "$(grep -c '^the session before is saved' "$T/out")" = 2 ] && grep -qxF "$(sed -n '$p' "$T/plain")" "$T/out"
+result "/model: a new session goes on with the conversation" $?
+[ "$(wc -l <"$T/err")" = 1 ] && grep -q '^\* nestling' "$T/out"; result "what is no model is refused in a line; /model marks the one in use" $?
+[ "$(sql "select count(*) from session where parent is not null")" = 2 ]; result "each switch begins a session with a parent" $?
+run replay last --check; [ $rc = 0 ] && grep -qx 'equal: 3 turns, [0-9]* steps' "$T/out"; result "replay --check opens each model in turn" $?
+
 # ---- on the screen ----
 open_screen 120 40; M set-option -s set-clipboard on
 buffer() { M show-buffer; }
@@ -28,7 +53,7 @@ key C-x t; key C-x y; wait_for 'copied to the'; check "of a word: its token ids"
 key Escape; wait_gone 'the words have'; text "/edit 1"; key Enter; wait_for 'goes on before turn 1'
 check "/edit: the message is in the input, the context is empty" eval 'screen | tail -n 2 | head -n 1 | grep -q "› My dog is called Rex" && screen | tail -n 1 | grep -q "ctx 0/"'
 key C-u; text "My cat is called Tom."; key Enter; until_ok eval 'screen | tail -n 1 | grep -q "step 1\.[1-9]"'
-check "what is sent is a turn of a copy" eval '[ "$(sql "select count(*) from session where parent is not null")" = 1 ] && shows "› My cat is called Tom."'
+check "what is sent is a turn of a copy" eval '[ "$(sql "select count(*) from session where parent is not null")" = 3 ] && shows "› My cat is called Tom."'
 text /phase; key Enter; wait_for 'pauses where it begins'; text "Count to nine."; key Enter; wait_for 'PAUSED 2.0'
 text /step; key Enter; wait_for 'PAUSED 2.1'; key Enter; check "Enter: the next step" until_ok shows 'PAUSED 2.2'
 key Enter; check "and again" until_ok shows 'PAUSED 2.3'
@@ -53,5 +78,8 @@ key C-u; key C-p; wait_for 'FIND A'; text brks; until_ok eval '[[ $(row 1) == *"
 check "and runs one that is complete" wait_for 'there are no breakpoints'
 key Up; check "Up brings it back" until_ok shows '› /breaks'; key C-u
 text /wif; key Tab; check "Tab knows letters, too" until_ok shows '› /what-if'; key C-u
+text "/draft ngram"; key Enter; check "/draft on the screen" until_ok shows 'draft: ngram'
+text "/model $T/second"; key Enter; check "/model on the screen" until_ok shows 'the session before is saved'
+text "Hello!"; key Enter; check "and the chat goes on" until_ok eval 'screen | tail -n 1 | grep -q "step 3\.[1-9]"'
 text /q; key Enter; check "/q leaves" until_ok no_server
 plan
