@@ -557,6 +557,34 @@ static bool load(struct torch_file *f, const struct torch_entry *t, struct err *
     return true;
 }
 
+enum { LARGE = 64 << 20 }; /* bytes of a storage that is not read as a whole */
+
+/* Whether the elements follow each other in the storage, so that some of them can be read alone. */
+static bool follow_on(const struct torch_entry *t)
+{
+    int64_t step = 1;
+    for (int k = t->n_dim - 1; k >= 0; k--) {
+        if (t->dim[k] != 1 && t->stride[k] != step)
+            return false;
+        step *= t->dim[k];
+    }
+    return true;
+}
+
+/* Bytes of n elements from element `skip` on of a large storage, in f->bytes, without the check of
+ * its CRC, which all of it would have to be read for. *base: where in the storage they begin. */
+static bool load_part(struct torch_file *f, const struct torch_entry *t, int64_t skip, int64_t n,
+                      int64_t *base, struct err *e)
+{
+    const struct member *m = f->storage[t->storage].member;
+    size_t size = dtype_size(t->type);
+    *base = t->first + skip;
+    free(f->bytes);
+    f->bytes = xmalloc((size_t)n * size + 1);
+    f->loaded = -1;
+    return get(f, f->bytes, (uint64_t)n * size, m->at + (uint64_t)*base * size, e);
+}
+
 static float as_float(const uint8_t *p, enum dtype type)
 {
     float x;
@@ -590,17 +618,18 @@ static bool each(struct torch_file *f, const struct torch_entry *t, int64_t skip
                                                              : "whole");
     if (n == 0)
         return true;
-    if (!load(f, t, e))
+    int64_t at[TORCH_DIMS] = {0}, from = t->first, base = 0;
+    bool part = !f->st && f->storage[t->storage].member->size > LARGE && follow_on(t);
+    if (part ? !load_part(f, t, skip, n, &base, e) : !load(f, t, e))
         return false;
     size_t size = dtype_size(t->type);
-    int64_t at[TORCH_DIMS] = {0}, from = t->first;
     for (int k = t->n_dim - 1; k >= 0; k--) {
         at[k] = skip % t->dim[k];
         skip /= t->dim[k];
         from += at[k] * t->stride[k];
     }
     for (int64_t i = 0; i < n; i++) {
-        const uint8_t *p = f->bytes + (size_t)from * size;
+        const uint8_t *p = f->bytes + (size_t)(from - base) * size;
         if (floats)
             floats[i] = as_float(p, t->type);
         else

@@ -39,7 +39,7 @@ const struct torch_entry *torch_at(const struct torch_file *f, int i);
 const struct torch_entry *torch_find(const struct torch_file *f, const char *name);
 /* Elements in row-major order: n of them from element `skip` on as float32 (of f32, f16, bf16), or
  * all as whole numbers (of i64, i32, i16, i8, u8, bool). False and *e: another type, damage, or an
- * I/O error. */
+ * I/O error. A storage of more than 64 MiB is read in part, without the check of its CRC. */
 bool torch_floats(struct torch_file *f, const struct torch_entry *t, int64_t skip, int64_t n,
                   float *dst, struct err *e);
 bool torch_wholes(struct torch_file *f, const struct torch_entry *t, int64_t *dst, struct err *e);

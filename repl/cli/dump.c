@@ -1,6 +1,8 @@
 /* dump.c - `aerie dump PATH`: holds what another engine recorded of its passes against aerie's
- * pass over the same checkpoint (engine/tools/dump.h). */
+ * pass over the same checkpoint (engine/tools/dump.h), or FlashInfer's records against attention in
+ * double precision (engine/tools/flashinfer.h). */
 #include "engine/tools/dump.h"
+#include "engine/tools/flashinfer.h"
 #include "repl/cli/cli.h"
 
 enum { SHOWN = 8 }; /* modules that differ, in text */
@@ -123,11 +125,73 @@ static void report(const struct cli *c, const struct dump_report *r)
     cli_answer_close(&a);
 }
 
+/* ---- FlashInfer ------------------------------------------------------------------------------ */
+
+static void say_call(const struct fi_run *x, const struct printer *to)
+{
+    bool bad = x->verdict == FI_DIFFERS || x->verdict == FI_BROKEN;
+    print_open(to, NULL, '{');
+    print_add(to, bad ? ST_BAD : x->verdict == FI_AGREES ? ST_TEXT : ST_WARN,
+              "%s{call} %s{verdict}\f%d{requests}%d{rows}%d{window:0}", x->name,
+              fi_word(x->verdict), x->requests, x->rows, x->window);
+    if (x->verdict == FI_AGREES || x->verdict == FI_DIFFERS)
+        print_add(to, ST_TEXT, ": relative L2 error %g{error:4} in request %d{request}, "
+                               "row %d{row}, "
+                  "position %d{position}", x->worst, x->request, x->row, x->position);
+    if (x->why[0])
+        print_add(to, ST_TEXT, ": %s{why}", x->why);
+    if (x->like)
+        print_add(to, ST_BAD, "; the result is that %s{like}", x->like);
+    print_end(to);
+    print_close(to, '}');
+}
+
+static void report_calls(const struct cli *c, const struct fi_report *r)
+{
+    struct cli_answer a;
+    int count[5] = {0}, shown = 0;
+    cli_answer_open(&a, c);
+    print_open(&a.to, NULL, '{');
+    print_open(&a.to, "calls", '[');
+    for (int i = 0; i < r->n; i++) {
+        count[r->v[i].verdict]++;
+        if (a.to.json || r->n <= SHOWN || (r->v[i].verdict != FI_AGREES && shown++ < SHOWN))
+            say_call(&r->v[i], &a.to);
+    }
+    print_close(&a.to, ']');
+    print_add(&a.to, ST_BOLD, "FlashInfer: %d{records} records, %d{other} of other functions; "
+              "%d{compared} calls: %d{agree} agree, %d{differ} differ, %d{broken} with broken "
+              "tables, %d{no_output} without output, %d{skipped} not compared", r->records,
+              r->other, r->n,
+              count[FI_AGREES], count[FI_DIFFERS], count[FI_BROKEN], count[FI_NO_OUTPUT],
+              count[FI_SKIPPED]);
+    print_end(&a.to);
+    print_close(&a.to, '}');
+    cli_answer_close(&a);
+}
+
+static int dump_calls(struct cli *c)
+{
+    struct err e = {0};
+    struct stop stop = {.running = 1};
+    struct fi_report r;
+    if (!cli_stop_open(&stop, &e))
+        return cli_fail(&e);
+    bool ok = fi_compare(c->word[0], &stop, &r, &e);
+    int signal = cli_stop_close(0);
+    if (r.n > 0 && !signal)
+        report_calls(c, &r);
+    fi_free(&r);
+    return signal ? signal : ok ? 0 : cli_fail(&e);
+}
+
 int cli_dump(struct cli *c)
 {
     struct err e = {0};
     struct stop stop = {.running = 1};
     struct dump_report r;
+    if (fi_is(c->word[0]))
+        return dump_calls(c);
     struct dump_opts o = {.engine = c->opt.engine, .path = c->word[0], .stop = &stop,
                           .begin = begin, .arg = &stop,
                           .progress = c->opt.quiet ? NULL : cli_progress};

@@ -4,6 +4,7 @@
 #include "tests/torch_kit.h"
 
 #include "engine/tools/dump.h"
+#include "engine/tools/flashinfer.h"
 #include "engine/tools/torch_file.h"
 #include "models/models.h"
 
@@ -320,6 +321,183 @@ static void test_other_models_and_missing_ids_are_refused(void **state)
     must_refuse(G "llama-b", "tokens 0 to 3 are not in the dump");
 }
 
+/* ---- FlashInfer's records -------------------------------------------------------------------- */
+
+enum { PAGE = 4, HEADS = 4, KV = 2, DIM = 8, POOL = 9, W = 6 };
+
+/* Two requests, with 3 rows behind 7 cells and 1 row behind 5, in pages out of order. */
+struct call {
+    int window;      /* that the result follows; 0: none */
+    int bad_page;    /* in place of the last page index; 0: the right one */
+    int64_t last[2];
+    bool hnd, no_plan, no_output;
+};
+
+static const int64_t qo[] = {0, 3, 4}, kv_at[] = {0, 3, 5};
+
+static float cache(int which, int64_t page, int64_t cell, int head, int i)
+{
+    return sinf((float)(which * 911 + page * 97 + cell * 31 + head * 13 + i));
+}
+
+static float query(int row, int head, int i)
+{
+    return cosf((float)(row * 57 + head * 11 + i));
+}
+
+static void record_at(char path[400], const char *name, const char *part)
+{
+    snprintf(path, 400, "%s/20260101_000000_000_pid7_%s_call0001", dir, name);
+    mkdir(path, 0700);
+    snprintf(path + strlen(path), 400 - strlen(path), "/%s", part);
+}
+
+static void record_meta(const char *name, const char *inputs, bool done)
+{
+    char path[400], line[600];
+    record_at(path, name, "metadata.jsonl");
+    snprintf(line, sizeof line, "{\"function_name\":\"%s\",\"process_id\":7,\"self_id\":99,"
+             "\"input_metadata\":{%s},\"execution_status\":\"%s\"}\n", name, inputs,
+             done ? "completed" : "inputs_saved");
+    FILE *f = fopen(path, "w");
+    CHECK(f && fputs("{\"execution_status\":\"inputs_saved\"}\n", f) >= 0 && fputs(line, f) >= 0 &&
+          fclose(f) == 0);
+}
+
+static void result_of(const struct call *c, const int64_t *index, float *out)
+{
+    for (int row = 0; row < 4; row++)
+        for (int h = 0; h < HEADS; h++) {
+            int b = row < 3 ? 0 : 1, len = (int)((kv_at[b + 1] - kv_at[b] - 1) * PAGE + c->last[b]);
+            int at = row - (int)qo[b] + len - (int)(qo[b + 1] - qo[b]);
+            double sum = 0, add[DIM] = {0};
+            for (int k = c->window ? max_int(0, at - c->window + 1) : 0; k <= at; k++) {
+                double dot = 0;
+                int64_t page = index[kv_at[b] + k / PAGE];
+                for (int i = 0; i < DIM; i++)
+                    dot += (double)query(row, h, i) *
+                           (double)cache(0, page, k % PAGE, h / (HEADS / KV), i);
+                double x = exp(dot / sqrt(DIM));
+                sum += x;
+                for (int i = 0; i < DIM; i++)
+                    add[i] += x * (double)cache(1, page, k % PAGE, h / (HEADS / KV), i);
+            }
+            for (int i = 0; i < DIM; i++)
+                out[(row * HEADS + h) * DIM + i] = (float)(add[i] / sum);
+        }
+}
+
+static void put_cache(struct pt *p, const struct call *c)
+{
+    static float x[POOL * PAGE * KV * DIM];
+    int64_t dims[] = {POOL, c->hnd ? KV : PAGE, c->hnd ? PAGE : KV, DIM};
+    for (int which = 0; which < 2; which++) {
+        float *to = x;
+        for (int page = 0; page < POOL; page++)
+            for (int a = 0; a < dims[1]; a++)
+                for (int b = 0; b < dims[2]; b++)
+                    for (int i = 0; i < DIM; i++)
+                        *to++ = cache(which, page, c->hnd ? b : a, c->hnd ? a : b, i);
+        pt_text(p, which ? "arg_2__1" : "arg_2__0");
+        int at = pt_storage(p, x, sizeof x);
+        pt_view(p, "FloatStorage", at, POOL * PAGE * KV * DIM, 0, 4, dims,
+                (int64_t[]){PAGE * KV * DIM, dims[2] * DIM, DIM, 1});
+    }
+}
+
+static void records(const struct call *c)
+{
+    static const char wrapper[] = "BatchPrefillWithPagedKVCacheWrapper";
+    int64_t index[] = {5, 1, 7, 2, 8};
+    char path[400], name[80], inputs[200];
+    float q[4 * HEADS * DIM], out[4 * HEADS * DIM];
+    struct pt p;
+    for (int i = 0; i < 4 * HEADS * DIM; i++)
+        q[i] = query(i / (HEADS * DIM), i / DIM % HEADS, i % DIM);
+    result_of(c, index, out);
+    index[4] = c->bad_page ? c->bad_page : index[4];
+    snprintf(name, sizeof name, "%s.__init__", wrapper);
+    record_meta(name, c->hnd ? "\"kwarg_kv_layout\":\"HND\"" : "", true);
+    snprintf(name, sizeof name, "%s.plan", wrapper);
+    pt_begin(&p);
+    pt_wholes(&p, "arg_1", qo, 3);
+    pt_wholes(&p, "arg_2", kv_at, 3);
+    pt_wholes(&p, "kwarg_paged_kv_indices", index, 5);
+    pt_wholes(&p, "arg_4", c->last, 2);
+    record_at(path, name, "inputs.pt");
+    pt_write(&p, path);
+    snprintf(inputs, sizeof inputs, "\"arg_5\":%d,\"arg_6\":%d,\"arg_7\":%d,\"arg_8\":%d,"
+             "\"kwarg_causal\":true,\"kwarg_window_left\":%d", HEADS, KV, DIM, PAGE, W - 1);
+    record_meta(c->no_plan ? "other" : name, inputs, true);
+    snprintf(name, sizeof name, "%s.run", wrapper);
+    pt_begin(&p);
+    pt_text(&p, "arg_1");
+    int at = pt_storage(&p, q, sizeof q);
+    pt_view(&p, "FloatStorage", at, 4 * HEADS * DIM, 0, 3, (int64_t[]){4, HEADS, DIM},
+            (int64_t[]){HEADS * DIM, DIM, 1});
+    put_cache(&p, c);
+    record_at(path, name, "inputs.pt");
+    pt_write(&p, path);
+    pt_begin(&p);
+    pt_floats(&p, "result", out, 4, HEADS * DIM);
+    record_at(path, name, "outputs.pt");
+    pt_write(&p, path);
+    record_meta(name, "", !c->no_output);
+}
+
+static void remove_records(void)
+{
+    static const char *const names[] = {"__init__", "plan", "run"};
+    char path[400];
+    for (int i = 0; i < 3; i++) {
+        snprintf(path, sizeof path,
+                 "%s/20260101_000000_000_pid7_BatchPrefillWithPagedKVCacheWrapper.%s_call0001", dir,
+                 names[i]);
+        ck_remove(path);
+    }
+    snprintf(path, sizeof path, "%s/20260101_000000_000_pid7_other_call0001", dir);
+    ck_remove(path);
+}
+
+static void test_calls_of_flashinfer(void **state)
+{
+    (void)state;
+    static const struct {
+        struct call call;
+        enum fi_verdict verdict;
+        const char *words; /* in why or like */
+        int row;
+    } cases[] = {
+        {{.window = W, .last = {2, 2}}, FI_AGREES, NULL, -1},
+        {{.window = W, .last = {2, 2}, .hnd = true}, FI_AGREES, NULL, -1},
+        {{.window = 0, .last = {2, 2}}, FI_DIFFERS, "of no window", 0},
+        {{.window = W - 1, .last = {2, 2}}, FI_DIFFERS, "one key shorter", 0},
+        {{.window = W + 1, .last = {2, 2}}, FI_DIFFERS, "one key longer", 0},
+        {{.window = W, .last = {2, 2}, .bad_page = 3}, FI_DIFFERS, NULL, 3},
+        {{.window = W, .last = {2, 2}, .bad_page = POOL}, FI_BROKEN, "page 9 of a pool of 9", -1},
+        {{.window = W, .last = {2, 0}}, FI_BROKEN, "last_page_len is not 1 to", -1},
+        {{.window = W, .last = {2, 2}, .no_plan = true}, FI_SKIPPED, "no record of its plan", -1},
+        {{.window = W, .last = {2, 2}, .no_output = true}, FI_NO_OUTPUT, NULL, -1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct fi_report r;
+        struct err e = {0};
+        const char *words = cases[i].words;
+        records(&cases[i].call);
+        assert_true(fi_is(dir));
+        bool ok = fi_compare(dir, NULL, &r, &e);
+        if (r.n != 1 || r.v[0].verdict != cases[i].verdict ||
+            (words && !strstr(r.v[0].like ? r.v[0].like : r.v[0].why, words)) ||
+            (cases[i].row >= 0 && r.v[0].row != cases[i].row))
+            fail_msg("case %zu: %s: %s, %s %s, row %d", i, e.msg,
+                     r.n ? fi_word(r.v[0].verdict) : "none", r.n ? r.v[0].why : "",
+                     r.n && r.v[0].like ? r.v[0].like : "", r.n ? r.v[0].row : -1);
+        assert_int_equal(ok, cases[i].verdict != FI_DIFFERS && cases[i].verdict != FI_BROKEN);
+        fi_free(&r);
+        remove_records();
+    }
+}
+
 /* ---- files ----------------------------------------------------------------------------------- */
 
 static struct torch_file *reopened(struct pt *p, struct err *e)
@@ -491,6 +669,7 @@ int main(void)
                                         teardown),
         cmocka_unit_test_setup_teardown(test_other_models_and_missing_ids_are_refused, setup,
                                         teardown),
+        cmocka_unit_test_setup_teardown(test_calls_of_flashinfer, setup, teardown),
         cmocka_unit_test_setup_teardown(test_tensors_are_views_of_storages, setup, teardown),
         cmocka_unit_test_setup_teardown(test_what_is_no_tensor_is_refused_by_name, setup, teardown),
         cmocka_unit_test_setup_teardown(test_hostile_sizes_are_refused, setup, teardown),
