@@ -34,6 +34,8 @@ static const struct command commands[] = {
      .run = cli_kl, 1, 2},
     {"probe", "URL [--minutes N] [-o FILE]", "find replies of a server that depend on others",
      IN_PROBE, .run = cli_probe, 1, 1},
+    {"triage", "ID|URL", "say why drafts are accepted or rejected", IN_TRIAGE,
+     .run = cli_triage, 1, 1},
     {"diff", "A B | A --with X=Y...", "find the first difference of two runs, and judge it",
      IN_DIFF, .run = cli_diff, 1, 64},
     {"export", "ID [--format F] [-o FILE]", "write a session as JSON lines or Markdown", IN_EXPORT,

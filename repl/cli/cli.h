@@ -81,6 +81,7 @@ int cli_play(struct cli *c); /* replay without a model: shows the recording */
 int cli_parity(struct cli *c);
 int cli_kl(struct cli *c);
 int cli_probe(struct cli *c);
+int cli_triage(struct cli *c);
 int cli_import(struct cli *c);
 int cli_tokenize(struct cli *c);
 int cli_golden(struct cli *c);

@@ -104,19 +104,22 @@ const struct flag flags[] = {
      .act = F_ENGINE},
     {{.name = "draft-weights"}, .where = IN_ENGINE | IN_REPLAY | IN_DIFF | IN_BENCH | IN_FIT,
      .act = F_ENGINE},
-    {{.name = "load"}, .where = IN_ENGINE | IN_REPLAY | IN_DIFF | IN_BENCH, .act = F_ENGINE},
+    {{.name = "load"}, .where = IN_ENGINE | IN_REPLAY | IN_DIFF | IN_BENCH | IN_TRIAGE,
+     .act = F_ENGINE},
     {{.name = "threads"}, .where = IN_ENGINE | IN_REPLAY | IN_DIFF | IN_PACK | IN_GOLDEN |
-     IN_BENCH | IN_FIT | IN_DUMP, .act = F_ENGINE},
+     IN_BENCH | IN_FIT | IN_DUMP | IN_TRIAGE, .act = F_ENGINE},
     {{.name = "raw"}, .where = IN_ENGINE, .act = F_ENGINE},
 
     {{"remote", "URL", "chat with a server: SGLang, vLLM, llama-server, ...", OPT_TEXT,
      AT(opt.engine.server.url)}, .where = IN_TALK | IN_DOCTOR, .group = "Server"},
     {{"api-key-file", "FILE", "the key for the server, in the file's first line", OPT_TEXT,
-     AT(opt.engine.server.key_file)}, .where = IN_TALK | IN_DOCTOR | IN_PARITY | IN_KL | IN_PROBE},
+     AT(opt.engine.server.key_file)}, .where = IN_TALK | IN_DOCTOR | IN_PARITY | IN_KL | IN_PROBE |
+     IN_TRIAGE},
     {{"kv-events", "ADDRESS", "its KV events: tcp://HOST:PORT[,replay=tcp://..]", OPT_TEXT,
      AT(opt.engine.server.kv_events)}, .where = IN_TALK | IN_DOCTOR},
     {{"header", "NAME:VALUE", "send this header to the server, too; repeatable", OPT_TEXT,
-     AT(header)}, .where = IN_TALK | IN_DOCTOR | IN_PARITY | IN_KL | IN_PROBE, .act = F_TEXTS},
+     AT(header)}, .where = IN_TALK | IN_DOCTOR | IN_PARITY | IN_KL | IN_PROBE |
+     IN_TRIAGE, .act = F_TEXTS},
 
     {{"break", "EXPR", "pause after steps where this holds; repeatable", OPT_TEXT, AT(breaks)},
      .where = IN_TALK, .group = "Debugger", .act = F_TEXTS},
@@ -177,7 +180,7 @@ const struct flag flags[] = {
      .where = IN_CHAT | IN_REPLAY},
     {{"json", "", "JSON for machines; chat: implies --plain", OPT_FLAG, AT(opt.json)},
      .where = (IN_ENGINE & ~IN_SERVE) | IN_LOGS | IN_SHOW | IN_REPLAY | IN_DIFF | IN_DB |
-     IN_DOCTOR |
+              IN_DOCTOR | IN_TRIAGE |
               IN_GOLDEN | IN_BUGS | IN_BENCH | IN_PACK | IN_IMPORT | IN_FIT | IN_PROBE |
               IN_CHECK | IN_DUMP},
     {{"ascii", "", "no line or block characters", OPT_FLAG, AT(opt.ascii)}, .where = IN_ALL},

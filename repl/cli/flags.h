@@ -20,14 +20,15 @@ enum {
     IN_PROBE = 1 << 24,
     IN_CHECK = 1 << 28,
     IN_DUMP = 1 << 29,
+    IN_TRIAGE = 1 << 30,
     IN_ALL = 16383 | IN_PACK | IN_DIFF | IN_SERVE | IN_IMPORT | IN_FIT | IN_PULL | IN_KL |
-             IN_PROBE | IN_CHECK | IN_DUMP,
+             IN_PROBE | IN_CHECK | IN_DUMP | IN_TRIAGE,
     IN_TALK = IN_CHAT | IN_RUN,
     IN_ENGINE = IN_TALK | IN_PARITY | IN_SERVE | IN_KL, /* takes everything that decides the bits of
                                                    a reply */
-    IN_MODEL = IN_ENGINE | IN_REPLAY | IN_DIFF | IN_DOCTOR | IN_PACK,
+    IN_MODEL = IN_ENGINE | IN_REPLAY | IN_DIFF | IN_DOCTOR | IN_PACK | IN_TRIAGE,
     IN_LOG = IN_TALK | IN_SERVE | IN_LOGS | IN_SHOW | IN_REPLAY | IN_EXPORT | IN_DB | IN_DOCTOR |
-             IN_PACK | IN_DIFF | IN_IMPORT | IN_PROBE,
+             IN_PACK | IN_DIFF | IN_IMPORT | IN_PROBE | IN_TRIAGE,
 };
 
 struct command {

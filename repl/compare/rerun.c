@@ -164,14 +164,7 @@ static void lines_now(const struct engine_opts *o, const struct backend_info *i,
     facts_config(o, i, out);
 }
 
-/* The facts of an engine in the log, and the options made of them. */
-struct logged_engine {
-    char *lines, *model, *draft; /* owned; options point into them */
-    const char *device;          /* the option, if it is the log's; else NULL */
-    struct engine_opts opts;
-};
-
-static void logged_free(struct logged_engine *l)
+void rerun_options_free(struct logged_engine *l)
 {
     free(l->lines);
     free(l->model);
@@ -205,10 +198,10 @@ static bool read_served(struct logged_engine *l, const struct rerun_how *how, co
     return ok;
 }
 
-/* The options of the run, the settings of its OP_OPEN, and the changes. */
-static bool read_logged(struct logged_engine *l, const struct rerun_how *how, const struct act *a,
-                        struct err *e)
+bool rerun_options(struct logged_engine *l, const struct rerun_how *how, const struct act *a,
+                   struct err *e)
 {
+    *l = (struct logged_engine){0};
     if (facts_served(a->about))
         return read_served(l, how, a, e);
     struct engine_opts asked = how->engine;
@@ -323,7 +316,7 @@ static bool open_engine(struct rerun *r, const struct act *a, struct err *e)
     struct logged_engine l = {0};
     backend_close(r->backend);
     r->backend = NULL;
-    bool ok = read_logged(&l, &r->how, a, e);
+    bool ok = rerun_options(&l, &r->how, a, e);
     if (ok) {
         ok = get_engine(r, &l, e);
         if (wrong_model(r, &l, a->about)) {
@@ -339,7 +332,7 @@ static bool open_engine(struct rerun *r, const struct act *a, struct err *e)
         lines_now(&l.opts, backend_info(r->backend), &r->now);
         ok = !r->on.opened || r->on.opened(r->on.arg, r->backend, a->about, r->now.p, e);
     }
-    logged_free(&l);
+    rerun_options_free(&l);
     return ok;
 }
 

@@ -73,6 +73,18 @@ struct rerun {
     struct err lost;        /* the device failed */
 };
 
+/* The engine of a run as the log names it. */
+struct logged_engine {
+    char *lines, *model, *draft; /* owned; options point into them */
+    const char *device;          /* the option, if it is the log's; else NULL */
+    struct engine_opts opts;
+};
+/* Reads the options and settings of the run that an OP_OPEN or OP_RESUME began, with the changes
+ * and what the command line names. The caller frees *l either way. */
+bool rerun_options(struct logged_engine *l, const struct rerun_how *how, const struct act *a,
+                   struct err *e);
+void rerun_options_free(struct logged_engine *l);
+
 /* Runs the script. False and *e: an engine cannot be opened, or its device failed. The caller ends
  * with rerun_close() either way. how.with must outlive it. */
 bool rerun_play(struct rerun *r, const struct script *s, const struct rerun_how *how,

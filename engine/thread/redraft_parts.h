@@ -1,0 +1,63 @@
+/* redraft_parts.h - shared by redraft.c (a whole run), redraft_readings.c (what can be changed
+ * about a head) and redraft_score.c (runs the head and counts). */
+#ifndef AERIE_REDRAFT_PARTS_H
+#define AERIE_REDRAFT_PARTS_H
+
+#include "engine/thread/load.h"
+#include "engine/thread/redraft.h"
+
+enum { REDRAFT_KEPT = 128, /* boundaries whose states are kept */
+       REDRAFT_ROWS = 512 };  /* of a pass */
+
+/* One way to run the head. What it does not mention is as configured. */
+struct trial {
+    enum reading_of of;
+    char what[80];
+    int capture[MAX_CAPTURE];
+    int state_shift, token_shift; /* slot i has state i + state_shift and token i + token_shift */
+    int sees;                     /* the newest positions that the head sees; 0: all */
+    struct draft d;               /* a copy of the configured draft with the change; its layers are
+                                     in `layer` */
+    struct layer *layer;          /* (n_layer) owned */
+    bool own_rope, own_ids;       /* d's rope, d2t are the trial's own */
+    bool chain;                   /* worth the time of chains */
+};
+
+struct scored_text {
+    const struct redraft_text *t;
+    int32_t *choice; /* (n) the target's choice after token i */
+    int at;          /* of its states: row of s->states */
+    int n;           /* tokens used */
+};
+
+struct scorer {
+    const struct redraft_opts *o;
+    struct redraft *out;
+    struct runtime r;
+    struct draft as_is; /* as configured: restored after each trial */
+    struct layer *layers;
+    int kept[REDRAFT_KEPT], n_kept;
+    kbuf states;        /* (tokens of all texts, n_kept, hidden) */
+    kbuf last;          /* (max_heads) i32: 0, 1, 2, ... */
+    struct scored_text *text;
+    int n_text, tokens; /* scored tokens */
+    uint8_t *hit[READINGS];  /* (tokens) by reading */
+    uint8_t *same[READINGS]; /* (tokens) the guess was the logged one; 2: none was logged */
+    int *chain;              /* accepted tokens of each chain, as configured */
+    int n_chain;
+    bool have_hits;          /* of the configured reading */
+};
+
+/* Adds the reading of a trial to the results and counts it. False: stopped, or *e. */
+bool redraft_score(struct scorer *s, const struct trial *t, struct err *e);
+/* The number of the first `most` tokens that the trial hits; -1: as above. */
+int redraft_hits(struct scorer *s, const struct trial *t, int most, struct err *e);
+bool redraft_stopped(const struct scorer *s, struct err *e);
+size_t redraft_row_bytes(const struct scorer *s); /* of the kept states of a token */
+
+/* Scores every reading that makes sense for the head. */
+bool redraft_try_all(struct scorer *s, struct err *e);
+void trial_open(struct trial *t, const struct scorer *s, enum reading_of of, const char *what);
+void trial_close(struct trial *t);
+
+#endif

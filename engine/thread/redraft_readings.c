@@ -1,0 +1,354 @@
+/* redraft_readings.c - what can be changed about a head, one thing at a time. See redraft.h. */
+#include "engine/thread/redraft_parts.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void trial_open(struct trial *t, const struct scorer *s, enum reading_of of, const char *what)
+{
+    size_t bytes = (size_t)s->as_is.cfg.n_layer * sizeof *t->layer;
+    *t = (struct trial){.of = of, .token_shift = 1, .d = s->as_is, .layer = xmalloc(bytes)};
+    snprintf(t->what, sizeof t->what, "%s", what);
+    memcpy(t->layer, s->layers, bytes);
+    memcpy(t->capture, s->as_is.capture, sizeof t->capture);
+    t->sees = s->o->sees;
+}
+
+void trial_close(struct trial *t)
+{
+    if (t->own_rope)
+        rope_free(&t->d.cfg.rope[0]);
+    if (t->own_ids)
+        free(t->d.d2t);
+    free(t->layer);
+}
+
+/* Scores the trial and closes it. */
+static bool score(struct scorer *s, struct trial *t, struct err *e)
+{
+    bool ok = redraft_score(s, t, e);
+    trial_close(t);
+    return ok;
+}
+
+/* ---- layers ---------------------------------------------------------------------------------- */
+
+static bool is_kept(const struct scorer *s, int boundary)
+{
+    for (int i = 0; i < s->n_kept; i++)
+        if (s->kept[i] == boundary)
+            return true;
+    return false;
+}
+
+static void name_layers(struct trial *t, int n)
+{
+    size_t at = (size_t)snprintf(t->what, sizeof t->what, "boundaries ");
+    for (int i = 0; i < n && at < sizeof t->what; i++)
+        at += (size_t)snprintf(t->what + at, sizeof t->what - at, "%s%d", i ? "," : "",
+                               t->capture[i]);
+}
+
+static bool try_layers(struct scorer *s, const int *boundary, struct err *e)
+{
+    struct trial t;
+    int n = s->as_is.n_capture;
+    bool all = true;
+    for (int i = 0; i < n; i++)
+        all &= is_kept(s, boundary[i]);
+    trial_open(&t, s, READ_LAYERS, "");
+    memcpy(t.capture, boundary, (size_t)n * sizeof *boundary);
+    name_layers(&t, n);
+    for (int i = 0; i < s->out->n; i++)
+        all &= s->out->r[i].of != READ_LAYERS ||
+               memcmp(s->out->r[i].boundary, t.capture, (size_t)n * sizeof *boundary) != 0;
+    if (all && memcmp(t.capture, s->as_is.capture, sizeof t.capture) != 0)
+        return score(s, &t, e);
+    trial_close(&t);
+    return true;
+}
+
+static bool try_usual_layers(struct scorer *s, struct err *e)
+{
+    const struct draft *d = &s->as_is;
+    int n = s->o->l->model.cfg.n_layer, low[MAX_CAPTURE] = {0}, high[MAX_CAPTURE] = {0};
+    for (int i = 0; i < d->n_capture; i++) {
+        low[i] = d->capture[i] - 1;
+        high[i] = d->capture[i] + 1;
+    }
+    const int usual[MAX_CAPTURE] = {2, n / 2, n - 3};
+    return try_layers(s, low, e) && try_layers(s, high, e) &&
+           (d->n_capture != 3 || try_layers(s, usual, e));
+}
+
+/* Changes one boundary after the other to the one with the most hits, until nothing is gained. */
+static bool search_layers(struct scorer *s, struct err *e)
+{
+    enum { SWEEPS = 3, TOKENS = 96 };
+    struct trial t;
+    int n = s->as_is.n_capture;
+    trial_open(&t, s, READ_LAYERS, "");
+    int best = redraft_hits(s, &t, TOKENS, e), before = -1;
+    for (int sweep = 0; sweep < SWEEPS && best > before && best >= 0; sweep++) {
+        before = best;
+        for (int i = 0; i < n; i++) {
+            int keep = t.capture[i];
+            for (int b = 0; b < s->n_kept; b++) {
+                t.capture[i] = s->kept[b];
+                int hits = s->kept[b] == keep ? -2 : redraft_hits(s, &t, TOKENS, e);
+                if (hits == -1) {
+                    trial_close(&t);
+                    return false;
+                }
+                if (hits > best) {
+                    best = hits;
+                    keep = s->kept[b];
+                }
+            }
+            t.capture[i] = keep;
+        }
+    }
+    int found[MAX_CAPTURE];
+    memcpy(found, t.capture, sizeof found);
+    trial_close(&t);
+    return best >= 0 && try_layers(s, found, e);
+}
+
+/* ---- norms ----------------------------------------------------------------------------------- */
+
+static bool try_norms(struct scorer *s, struct err *e)
+{
+    static const float eps[] = {1e-5f, 1e-6f};
+    const struct draft *d = &s->as_is;
+    struct trial t;
+    bool ok = true;
+    trial_open(&t, s, READ_NORM, d->norm_before_residual ? "norm_before_residual false"
+                                                         : "norm_before_residual true");
+    t.d.norm_before_residual = !d->norm_before_residual;
+    ok = score(s, &t, e);
+    trial_open(&t, s, READ_NORM, d->norm_output ? "norm_output false" : "norm_output true");
+    t.d.norm_output = !d->norm_output;
+    t.chain = true;
+    ok = ok && redraft_score(s, &t, e);
+    trial_close(&t);
+    bool plus = d->cfg.norm == NORM_RMS1P;
+    trial_open(&t, s, READ_NORM, plus ? "norms x w in place of x (1 + w)"
+                                      : "norms x (1 + w) in place of x w");
+    t.d.cfg.norm = plus ? NORM_RMS : NORM_RMS1P;
+    ok = ok && redraft_score(s, &t, e);
+    trial_close(&t);
+    for (size_t i = 0; i < sizeof eps / sizeof *eps && ok; i++) {
+        if (eps[i] == d->cfg.eps)
+            continue;
+        trial_open(&t, s, READ_NORM, "");
+        snprintf(t.what, sizeof t.what, "rms_norm_eps %g", (double)eps[i]);
+        t.d.cfg.eps = eps[i];
+        ok = score(s, &t, e);
+    }
+    trial_open(&t, s, READ_NORM, "input_layernorm and hidden_norm exchanged");
+    t.layer[0].in_norm = s->layers[0].hidden_norm;
+    t.layer[0].hidden_norm = s->layers[0].in_norm;
+    ok = ok && redraft_score(s, &t, e);
+    trial_close(&t);
+    if (ok && (d->input_norm.data || d->fc_norm[0].data)) {
+        trial_open(&t, s, READ_NORM, "no norm before fc");
+        t.d.input_norm = (struct tensor){0};
+        memset(t.d.fc_norm, 0, sizeof t.d.fc_norm);
+        ok = score(s, &t, e);
+    }
+    return ok;
+}
+
+/* ---- rope and window ------------------------------------------------------------------------- */
+
+static bool try_rope(struct scorer *s, const struct rope *as, const char *what, struct err *e)
+{
+    struct trial t;
+    struct err none;
+    trial_open(&t, s, READ_ROPE, what);
+    t.d.cfg.rope[0] = *as;
+    t.d.cfg.rope[0].inv_freq = NULL;
+    bool ok = rope_init(&t.d.cfg.rope[0], s->layers[0].head_dim, &none);
+    t.own_rope = ok;
+    if (ok && t.d.cfg.rope[0].half == s->as_is.cfg.rope[0].half)
+        return score(s, &t, e);
+    trial_close(&t);
+    return true;
+}
+
+static bool same_rope(const struct rope *a, const struct rope *b)
+{
+    return a->half == b->half && a->cs_factor == b->cs_factor &&
+           memcmp(a->inv_freq, b->inv_freq, (size_t)a->half * sizeof *a->inv_freq) == 0;
+}
+
+static const double usual_theta[] = {1e4, 1e5, 5e5, 1e6};
+enum { USUAL_THETA = sizeof usual_theta / sizeof *usual_theta };
+
+static bool is_usual(double theta)
+{
+    for (int i = 0; i < USUAL_THETA; i++)
+        if (theta == usual_theta[i])
+            return true;
+    return false;
+}
+
+static bool try_ropes(struct scorer *s, struct err *e)
+{
+    const struct rope *own = &s->as_is.cfg.rope[0];
+    const struct config *c = &s->o->l->model.cfg;
+    char what[80];
+    bool ok = true;
+    if (own->kind != ROPE_DEFAULT) {
+        struct rope plain = *own;
+        plain.kind = ROPE_DEFAULT;
+        plain.factor = 1;
+        snprintf(what, sizeof what, "rope_theta %g without scaling", own->theta);
+        ok = try_rope(s, &plain, what, e);
+    }
+    for (int i = 0; i < USUAL_THETA && ok; i++) {
+        struct rope plain = {.kind = ROPE_DEFAULT, .theta = usual_theta[i], .factor = 1,
+                             .partial = 1,
+                             .truncate = true};
+        snprintf(what, sizeof what, "rope_theta %g", usual_theta[i]);
+        if (own->kind != ROPE_DEFAULT || own->theta != usual_theta[i])
+            ok = try_rope(s, &plain, what, e);
+    }
+    for (int i = 0; i < c->n_rope && ok; i++) {
+        snprintf(what, sizeof what, "the target's rope, theta %g%s", c->rope[i].theta,
+                 c->rope[i].kind == ROPE_DEFAULT ? "" : ", scaled");
+        bool tried = c->rope[i].kind == ROPE_DEFAULT && is_usual(c->rope[i].theta);
+        if (!same_rope(&c->rope[i], own) && !tried)
+            ok = try_rope(s, &c->rope[i], what, e);
+    }
+    return ok;
+}
+
+static bool try_sees(struct scorer *s, int sees, struct err *e)
+{
+    struct trial t;
+    bool same = sees == s->o->sees && !draft_window(&s->as_is);
+    for (int i = 0; i < s->out->n; i++)
+        same |= s->out->r[i].of == READ_WINDOW && s->out->r[i].sees == sees;
+    if (same || sees >= s->out->longest)
+        return true;
+    trial_open(&t, s, READ_WINDOW, "all positions seen");
+    if (sees)
+        snprintf(t.what, sizeof t.what, "the newest %d positions seen", sees);
+    for (int l = 0; l < s->as_is.cfg.n_layer; l++)
+        t.layer[l].window = 0;
+    t.sees = sees;
+    t.chain = true;
+    return score(s, &t, e);
+}
+
+static bool try_windows(struct scorer *s, struct err *e)
+{
+    int W = s->o->l->model.cfg.window;
+    bool ok = (!s->o->sees && !draft_window(&s->as_is)) || try_sees(s, 0, e);
+    ok = ok && (W < 8 || try_sees(s, W, e)) && (W < 8 || try_sees(s, 4 * W, e));
+    if (ok && s->as_is.cfg.max_pos < s->out->longest)
+        ok = try_sees(s, s->as_is.cfg.max_pos, e);
+    for (int w = 256; w < s->out->longest && ok; w *= 2)
+        ok = try_sees(s, w, e);
+    return ok;
+}
+
+/* ---- embedding, ids, states ------------------------------------------------------------------ */
+
+static bool try_tables(struct scorer *s, struct err *e)
+{
+    const struct draft *d = &s->as_is;
+    const struct config *c = &s->o->l->model.cfg;
+    struct trial t;
+    bool ok = true;
+    if (d->embed.data && d->cfg.hidden == c->hidden) {
+        trial_open(&t, s, READ_EMBED, "the target's embedding");
+        t.d.embed = (struct tensor){0};
+        ok = score(s, &t, e);
+    }
+    if (ok && d->head.data && d->cfg.hidden == c->hidden) {
+        trial_open(&t, s, READ_HEAD, "the target's output matrix");
+        t.d.head = (struct tensor){0};
+        t.d.draft_vocab = c->vocab;
+        t.d.d2t = NULL;
+        ok = score(s, &t, e);
+    }
+    return ok;
+}
+
+enum { ID_PLAIN, ID_AS_IDS, ID_UP, ID_DOWN, N_ID };
+
+/* The target id that a draft id has in another reading of d2t; -1: none. */
+static int32_t other_id(const struct draft *d, int how, int i, int vocab)
+{
+    int32_t own = d->d2t ? d->d2t[i] : i;
+    int n = d->draft_vocab;
+    int64_t id = how == ID_PLAIN    ? i
+                 : how == ID_AS_IDS ? own - i
+                 : how == ID_UP     ? (i + 1 < n ? (d->d2t ? d->d2t[i + 1] : i + 1) : own)
+                                    : (i ? (d->d2t ? d->d2t[i - 1] : i - 1) : own);
+    return id >= 0 && id < vocab ? (int32_t)id : 0;
+}
+
+static bool try_ids(struct scorer *s, struct err *e)
+{
+    static const char *const what[N_ID] = {"draft ids as they stand", "d2t as ids, not offsets",
+                                           "draft ids one up", "draft ids one down"};
+    const struct draft *d = &s->as_is;
+    bool ok = true;
+    for (int how = d->d2t ? ID_PLAIN : ID_UP; how < N_ID && ok; how++) {
+        struct trial t;
+        trial_open(&t, s, READ_IDS, what[how]);
+        t.d.d2t = xcalloc((size_t)d->draft_vocab, sizeof *t.d.d2t);
+        t.own_ids = true;
+        for (int i = 0; i < d->draft_vocab; i++)
+            t.d.d2t[i] = other_id(d, how, i, s->o->l->model.cfg.vocab);
+        ok = score(s, &t, e);
+    }
+    return ok;
+}
+
+static bool try_states(struct scorer *s, struct err *e)
+{
+    struct trial t;
+    trial_open(&t, s, READ_STALE, "the states of the position before");
+    t.state_shift = -1;
+    bool ok = score(s, &t, e);
+    trial_open(&t, s, READ_TOKEN, "states beside their own token, not the next");
+    t.token_shift = 0;
+    ok = ok && redraft_score(s, &t, e);
+    trial_close(&t);
+    return ok;
+}
+
+/* ---- all ------------------------------------------------------------------------------------- */
+
+/* Whether the best reading so far hits most tokens. */
+static bool restored(const struct redraft *r)
+{
+    int best = 0;
+    for (int i = 0; i < r->n; i++)
+        best = max_int(best, r->r[i].hits);
+    return best * 100 >= r->tokens * 85;
+}
+
+bool redraft_try_all(struct scorer *s, struct err *e)
+{
+    struct trial t;
+    trial_open(&t, s, READ_AS_IS, "as configured");
+    t.chain = !s->o->only_as_is;
+    bool (*const part[])(struct scorer *, struct err *) = {
+        try_usual_layers, try_norms, try_ropes, try_windows, try_tables, try_ids, try_states};
+    enum { N = sizeof part / sizeof *part };
+    bool ok = score(s, &t, e);
+    if (s->o->only_as_is)
+        return ok;
+    for (int i = 0; i < N && ok; i++) {
+        if (s->o->progress)
+            s->o->progress(s->o->progress_arg, "readings", (uint64_t)i, (uint64_t)N + 1);
+        ok = part[i](s, e);
+    }
+    return ok && (restored(s->out) || search_layers(s, e));
+}

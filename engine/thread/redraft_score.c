@@ -1,0 +1,375 @@
+/* redraft_score.c - runs a head over known states in one reading, and counts. See redraft.h. */
+#include "engine/thread/redraft_parts.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CHAIN_EVERY = 5 };
+
+bool redraft_stopped(const struct scorer *s, struct err *e)
+{
+    return stop_asked(s->o->stop) && !err_set(e, ERR_NEGATIVE, "the measurement was stopped");
+}
+
+size_t redraft_row_bytes(const struct scorer *s)
+{
+    return (size_t)s->n_kept * (size_t)s->o->l->draft.target_hidden * sizeof(float);
+}
+
+/* ---- the head -------------------------------------------------------------------------------- */
+
+static int kept_at(const struct scorer *s, int boundary)
+{
+    for (int i = 0; i < s->n_kept; i++)
+        if (s->kept[i] == boundary)
+            return i;
+    return -1;
+}
+
+/* Puts the states of slots [from, from + rows) where the head reads captured states. */
+static void put_states(struct scorer *s, const struct trial *t, const struct scored_text *x,
+                       int from, int rows)
+{
+    struct head *h = s->r.drafter->head;
+    const struct kernels *k = s->r.dev.k;
+    int H = s->as_is.target_hidden, wide = s->n_kept * H;
+    for (int i = 0; i < s->as_is.n_capture; i++) {
+        int b = kept_at(s, t->capture[i]), first = from + t->state_shift, skip = max_int(0, -first);
+        size_t at = (size_t)(x->at + first + skip) * redraft_row_bytes(s) + (size_t)mul64(b, H) * 4;
+        size_t to = ((size_t)mul64(skip, h->taps.stride) + (size_t)mul64(i, H)) * 4;
+        k->rows(s->r.dev.d, &(struct k_rows){
+            .rows = rows - skip, .n = H, .src_stride = wide, .dst_stride = h->taps.stride,
+            .src = kbuf_at(s->states, at, s->states.n - at),
+            .dst = kbuf_at(h->taps.dst, to, h->taps.dst.n - to)});
+        if (skip) /* there is no state before the first one */
+            k->rows(s->r.dev.d, &(struct k_rows){
+                .rows = skip, .n = H, .src_stride = wide, .dst_stride = h->taps.stride,
+                .src = kbuf_at(s->states,
+                               (size_t)x->at * redraft_row_bytes(s) + (size_t)mul64(b, H) * 4,
+                               (size_t)H * 4),
+                .dst = kbuf_at(h->taps.dst, (size_t)mul64(i, H) * 4,
+                               h->taps.dst.n - (size_t)mul64(i, H) * 4)});
+    }
+}
+
+/* Plans the head's pass over slots [from, upto). */
+static bool plan_head(struct scorer *s, const struct trial *t, const struct scored_text *x,
+                      struct seq *seq, int from, int upto, struct err *e)
+{
+    struct runtime *r = &s->r;
+    struct plan_req req = {.seq = seq, .n = upto - from, .token = x->t->id + from + t->token_shift,
+                           .draft_from = from};
+    seq->committed = upto;
+    if (!kv_reserve_draft(&r->kv, seq, from, upto, e) ||
+        !pass_prepare(&r->pass, PLAN_DRAFT_EXTEND, &req, 1, e))
+        return false;
+    put_states(s, t, x, from, upto - from);
+    return true;
+}
+
+/* Runs the head over slots [from, upto); ids: (upto - from, k) the best guesses of each, ids of the
+ * head's own vocabulary. */
+static bool run_head(struct scorer *s, const struct trial *t, const struct scored_text *x,
+                     struct seq *seq, int from, int upto, int k, int32_t *ids, struct err *e)
+{
+    struct runtime *r = &s->r;
+    struct head *h = r->drafter->head;
+    int32_t row[REDRAFT_ROWS];
+    int rows = upto - from;
+    if (!plan_head(s, t, x, seq, from, upto, e))
+        return false;
+    for (int i = 0; i < rows; i++)
+        row[i] = i;
+    h->ops->extend(h, &r->pass.kp, rows, head_rows(h, row, rows), s->last, rows, h->state);
+    head_topk(h, rows, k, h->ids, h->logp);
+    r->dev.k->get(r->dev.d, ids, h->ids, (size_t)mul64(rows, k) * sizeof *ids);
+    kv_commit_draft(&r->kv, seq, upto);
+    return true;
+}
+
+/* The rows of a pass of the head: so many have room for their logits. */
+static int most_rows(const struct scorer *s)
+{
+    const struct head *h = s->r.drafter->head;
+    size_t room = h->logits.n / sizeof(float) / (size_t)h->w->draft_vocab;
+    return min_int(min_int(h->max_heads, h->max_rows), room < REDRAFT_ROWS ? (int)room
+                   : REDRAFT_ROWS);
+}
+
+static int32_t target_id(const struct draft *d, int32_t id)
+{
+    return d->d2t ? d->d2t[id] : id;
+}
+
+/* ---- a trial over all texts ------------------------------------------------------------------ */
+
+/* Takes the guesses of a row: the i-th scored token, which is token `at` of its text. */
+typedef void take_fn(void *arg, const struct scored_text *x, int at, int i, const int32_t *ids);
+
+static void begin_trial(struct scorer *s, const struct trial *t)
+{
+    struct draft *d = &s->o->l->draft;
+    *d = t->d;
+    d->layer = s->layers; /* the drafter's own pointer stays */
+    memcpy(s->layers, t->layer, (size_t)d->cfg.n_layer * sizeof *s->layers);
+    memcpy(s->r.drafter->head->taps.boundary, t->capture, sizeof t->capture);
+    s->r.kv.draft_window = t->sees;
+    s->r.pass.opts.draft_window = draft_window(d);
+    s->r.pass.opts.draft_full = false;
+    for (int l = 0; l < d->cfg.n_layer; l++)
+        s->r.pass.opts.draft_full |= d->layer[l].window == 0;
+}
+
+static void end_trial(struct scorer *s, const struct layer *layers)
+{
+    s->o->l->draft = s->as_is;
+    memcpy(s->layers, layers, (size_t)s->as_is.cfg.n_layer * sizeof *layers);
+}
+
+/* Runs the trial over the first `most` scored tokens; k guesses a token. */
+static bool each_guess(struct scorer *s, const struct trial *t, int k, int most, take_fn *take,
+                       void *arg, struct err *e)
+{
+    size_t bytes = (size_t)s->as_is.cfg.n_layer * sizeof *s->layers;
+    struct layer *layers = xmalloc(bytes);
+    memcpy(layers, s->layers, bytes);
+    begin_trial(s, t);
+    int rows = most_rows(s), done = 0;
+    int32_t *ids = xmalloc((size_t)mul64(REDRAFT_ROWS, k) * sizeof *ids);
+    bool ok = rows > 0;
+    for (int x = 0; x < s->n_text && ok && done < most; x++) {
+        const struct scored_text *c = &s->text[x];
+        struct seq seq = {0};
+        int slots = c->n - 2; /* slot i guesses token i + 2 */
+        for (int at = 0, n; at < slots && ok && done < most; at += n) {
+            n = min_int(rows, slots - at);
+            ok = !redraft_stopped(s, e) && run_head(s, t, c, &seq, at, at + n, k, ids, e);
+            for (int i = 0; i < n && ok && done < most; i++)
+                if (at + i + 2 >= c->t->first)
+                    take(arg, c, at + i + 2, done++, ids + mul64(i, k));
+        }
+        kv_drop(&s->r.kv, &seq);
+    }
+    end_trial(s, layers);
+    free(layers);
+    free(ids);
+    return ok;
+}
+
+/* ---- what is counted ------------------------------------------------------------------------- */
+
+static int range_of(int n)
+{
+    int k = 0;
+    while (k + 1 < DRAFT_RANGES && n >= draft_range_first(k + 1))
+        k++;
+    return k;
+}
+
+struct count {
+    struct scorer *s;
+    const struct draft *d;
+    int reading;
+    int32_t *draft_id, *choice; /* (tokens) as configured, for the map; or NULL */
+    int hits;
+};
+
+static void take_hit(void *arg, const struct scored_text *x, int at, int i, const int32_t *ids)
+{
+    struct count *c = arg;
+    (void)i;
+    c->hits += target_id(c->d, ids[0]) == x->choice[at - 1];
+}
+
+static void take_all(void *arg, const struct scored_text *x, int at, int i, const int32_t *ids)
+{
+    struct count *c = arg;
+    struct redraft *out = c->s->out;
+    struct reading *r = &out->r[c->reading];
+    int32_t guess = target_id(c->d, ids[0]), want = x->choice[at - 1];
+    int32_t logged = x->t->guess ? x->t->guess[at] : -1;
+    bool hit = guess == want;
+    c->s->hit[c->reading][i] = hit;
+    c->s->same[c->reading][i] = logged < 0 ? 2 : guess == logged;
+    r->hits += hit;
+    r->hits_at[range_of(at)] += hit;
+    r->same += logged >= 0 && guess == logged;
+    if (c->reading)
+        return;
+    int rank = 0, most = min_int(REDRAFT_RANKS, c->d->draft_vocab);
+    for (int k = most - 1; k >= 0; k--)
+        rank = target_id(c->d, ids[k]) == want ? k + 1 : rank;
+    out->rank[rank]++;
+    out->tokens_at[range_of(at)]++;
+    out->logged += logged >= 0;
+    c->draft_id[i] = ids[0];
+    c->choice[i] = want;
+}
+
+/* Whether the target's choices where the head guesses the same id say what that id means: each
+ * token is predicted by the most frequent choice at the other tokens with its guess. */
+static void learn_map(struct scorer *s, const struct count *c)
+{
+    struct redraft *out = s->out;
+    for (int i = 0; i < s->tokens; i++) {
+        int best = 0, others = 0;
+        int32_t means = -1;
+        for (int j = 0; j < s->tokens; j++) {
+            int n = 0;
+            if (j == i || c->draft_id[j] != c->draft_id[i])
+                continue;
+            others++;
+            for (int m = 0; m < s->tokens; m++)
+                n += m != i && c->draft_id[m] == c->draft_id[i] && c->choice[m] == c->choice[j];
+            if (n > best) {
+                best = n;
+                means = c->choice[j];
+            }
+        }
+        if (!others)
+            continue;
+        out->map_tokens++;
+        out->map_hits += means == c->choice[i];
+        out->map_as_is += s->hit[0][i];
+    }
+}
+
+/* ---- chains ---------------------------------------------------------------------------------- */
+
+/* How many tokens of a chain grown after token `root` are accepted: the guesses until one is not
+ * the target's choice, or the text goes on otherwise. */
+static int chain_length(const struct scored_text *x, const struct tree *t, int root)
+{
+    int n = 0;
+    for (int i = 1; i < t->n && root + i < x->n; i++) {
+        if (t->token[i] != x->choice[root + i - 1])
+            break;
+        n++;
+        if (t->token[i] != x->t->id[root + i])
+            break;
+    }
+    return n;
+}
+
+/* A chain after token `root`, whose slots before it are all run up to `from`. */
+static bool one_chain(struct scorer *s, const struct trial *t, const struct scored_text *x,
+                      struct seq *seq, int from, int root, int *length, struct err *e)
+{
+    struct runtime *r = &s->r;
+    struct head *h = r->drafter->head;
+    struct guess g = {0};
+    struct tree tree;
+    int32_t row[REDRAFT_ROWS];
+    struct drafting lane = {seq, &g, 0, s->o->chain, &tree, x->t->id, root + 1};
+    for (int i = from; i < root; i++)
+        row[i - from] = i - from;
+    tree_init(&tree, x->t->id[root]);
+    if (!plan_head(s, t, x, seq, from, root, e))
+        return false;
+    head_extend(h, &r->pass, row, &(int32_t){0}, 1, &g);
+    kv_commit_draft(&r->kv, seq, root);
+    bool ok = drafter_grow(r->drafter, &r->pass, &lane, 1,
+                           &(struct tree_shape){s->o->chain, 1, s->o->chain + 1}, e);
+    *length = ok ? chain_length(x, &tree, root) : 0;
+    return ok;
+}
+
+static bool text_chains(struct scorer *s, const struct trial *t, const struct scored_text *x,
+                        int *length, int *n, int most, struct err *e)
+{
+    struct seq seq = {0};
+    int at = 0;
+    bool ok = true;
+    /* the prompt before, in passes of what a head takes at once */
+    int first = max_int(1, x->t->first - 1), chunk = most_rows(s);
+    int32_t *ids = xmalloc((size_t)REDRAFT_ROWS * sizeof *ids);
+    for (int to; at + 1 < first && ok; at = to) {
+        to = min_int(at + chunk, first - 1);
+        ok = run_head(s, t, x, &seq, at, to, 1, ids, e);
+    }
+    free(ids);
+    for (int root = first; ok && root + 1 < x->n && *n < most; root += CHAIN_EVERY) {
+        ok = !redraft_stopped(s, e) && one_chain(s, t, x, &seq, at, root, &length[(*n)], e);
+        *n += ok;
+        at = root;
+    }
+    kv_drop(&s->r.kv, &seq);
+    return ok;
+}
+
+/* Measures chains of the trial, and compares them with those of the configured head. */
+static bool chains(struct scorer *s, const struct trial *t, struct reading *r, struct err *e)
+{
+    enum { MOST = 64 };
+    int length[MOST], n = 0;
+    size_t bytes = (size_t)s->as_is.cfg.n_layer * sizeof *s->layers;
+    struct layer *layers = xmalloc(bytes);
+    memcpy(layers, s->layers, bytes);
+    begin_trial(s, t);
+    bool ok = true;
+    for (int x = 0; x < s->n_text && ok && n < MOST; x++)
+        ok = text_chains(s, t, &s->text[x], length, &n, MOST, e);
+    end_trial(s, layers);
+    free(layers);
+    double sum = 0, square = 0;
+    for (int i = 0; i < n && ok; i++) {
+        double d = s->chain ? length[i] - s->chain[i] : 0;
+        r->accepted += length[i];
+        sum += d;
+        square += d * d;
+    }
+    r->cycles = ok ? n : 0;
+    if (n > 1) {
+        r->longer = sum / n;
+        r->error = sqrt((square - sum * sum / n) / (n - 1) / n);
+    }
+    if (!s->chain) {
+        s->chain = xcalloc(MOST, sizeof *s->chain);
+        memcpy(s->chain, length, (size_t)n * sizeof *length);
+    }
+    return ok;
+}
+
+int redraft_hits(struct scorer *s, const struct trial *t, int most, struct err *e)
+{
+    struct count c = {.s = s, .d = &t->d};
+    return each_guess(s, t, 1, most, take_hit, &c, e) ? c.hits : -1;
+}
+
+bool redraft_score(struct scorer *s, const struct trial *t, struct err *e)
+{
+    struct redraft *out = s->out;
+    if (out->n == READINGS)
+        return true;
+    int i = out->n;
+    struct reading *r = &out->r[i];
+    *r = (struct reading){.of = t->of, .n_boundary = s->as_is.n_capture, .sees = t->sees};
+    memcpy(r->what, t->what, sizeof r->what);
+    memcpy(r->boundary, t->capture, sizeof r->boundary);
+    s->hit[i] = xcalloc((size_t)s->tokens, 1);
+    s->same[i] = xcalloc((size_t)s->tokens, 1);
+    struct count c = {.s = s, .d = &t->d, .reading = i};
+    if (i == 0) {
+        c.draft_id = xcalloc((size_t)s->tokens, sizeof *c.draft_id);
+        c.choice = xcalloc((size_t)s->tokens, sizeof *c.choice);
+    }
+    int k = i ? 1 : min_int(REDRAFT_RANKS, t->d.draft_vocab);
+    bool ok = each_guess(s, t, k, s->tokens, take_all, &c, e);
+    if (ok && i == 0)
+        learn_map(s, &c);
+    free(c.draft_id);
+    free(c.choice);
+    for (int x = 0; x < s->tokens && i && ok; x++) {
+        r->won += s->hit[i][x] > s->hit[0][x];
+        r->lost += s->hit[i][x] < s->hit[0][x];
+        if (s->same[i][x] == 2)
+            continue;
+        r->same_won += s->same[i][x] > s->same[0][x];
+        r->same_lost += s->same[i][x] < s->same[0][x];
+    }
+    if (ok && t->chain && s->o->chain)
+        ok = chains(s, t, r, e);
+    out->n += ok;
+    return ok;
+}

@@ -1,0 +1,92 @@
+/* triage.h - why acceptance is what it is: the facts of a session or a server, judged.
+ *
+ * The facts are counts of the steps (accepted.h), a second run of the draft head over the same
+ * tokens (engine/thread/redraft.h), and what the log or the server says of settings, faults and
+ * rules. The judge weighs every cause by these facts alone. Main thread only. */
+#ifndef AERIE_TRIAGE_H
+#define AERIE_TRIAGE_H
+
+#include "engine/thread/redraft.h"
+#include "repl/compare/accepted.h"
+#include "repl/text/print.h"
+
+enum triage_cause {
+    CAUSE_LAYERS,    /* the head reads other layers than it was trained on */
+    CAUSE_NORM,      /* a norm is missing, misplaced or of another kind */
+    CAUSE_ROPE,      /* rope's base or scaling, positions */
+    CAUSE_IDS,       /* the head's ids mean other tokens: d2t, vocabulary */
+    CAUSE_TOKENIZER, /* the head was trained with another tokenizer */
+    CAUSE_EMBED,     /* the head's embedding is not the target's */
+    CAUSE_STALE,     /* captured states of another step or position */
+    CAUSE_PAGES,     /* the draft reads or writes pages of another pool or table */
+    CAUSE_CELLS,     /* quantized cells or weights */
+    CAUSE_CONTEXT,   /* the context is longer than the head was trained for */
+    CAUSE_WINDOW,    /* the head sees too much or too little of the context */
+    CAUSE_TEMPLATE,  /* prompts without the chat format that both models were trained with */
+    CAUSE_SAMPLING,  /* sampling chooses tokens that a greedy draft does not guess */
+    CAUSE_SHAPE,     /* trees too short, or their rows misread */
+    CAUSE_OTHER,     /* a head for another model, or an untrained one */
+    N_CAUSES
+};
+
+/* What was measured with one thing of the engine undone: of as many tokens. */
+struct undone {
+    bool known;
+    int hits, tokens;
+    char what[80]; /* "cells in bf16", "the gemma format" */
+};
+
+struct triage {
+    char of[160], name[64]; /* "session 12: ...", for people; as commands name it: "12", a URL */
+    bool server;
+    char who[160];          /* target and drafter, for people */
+    char drafter[32];       /* "eagle3", ...; "": not known */
+    struct accepted log;    /* of a server: `drafts` only */
+    bool per_depth;         /* log.drafts has depths */
+    bool bonus_known;
+    double temperature;     /* NAN: not known */
+    int steps, topk, nodes; /* of the settings; 0: not known */
+    int context;            /* most tokens of a request; 0: not known */
+    struct redraft re;      /* tokens 0: was not run */
+    char no_re[200];        /* why not */
+    char cells[32], weights[32]; /* quantized ones: "fp8"; "": none, or not known */
+    struct undone plain;    /* without quantized cells and weights */
+    struct undone format;   /* prompts in the model's chat format */
+    bool raw;               /* no chat format was used */
+    int prompts, other_prompts; /* first prompts compared with the model's format; that differ */
+    char format_name[32];
+    char rule[256];         /* a violated rule; "": none */
+    int rule_number;
+    bool rule_again;        /* found by a second run, not in the log */
+    char faults[160];       /* historical faults that were on: "50170 on"; "" */
+    int sees;               /* setting draft.window */
+    char launch[200];       /* of a server: flags that matter, for people */
+};
+
+enum { TRIAGE_EVIDENCE = 8 };
+struct cause_found {
+    enum triage_cause cause;
+    double weight; /* 0 to 100 */
+    struct evidence {
+        bool against;
+        char text[240];
+    } evidence[TRIAGE_EVIDENCE];
+    int n;
+    char confirm[240]; /* a command */
+};
+
+struct triage_verdict {
+    enum { TRIAGE_TOO_FEW, TRIAGE_HEALTHY, TRIAGE_CAUSE, TRIAGE_UNKNOWN } is;
+    struct cause_found cause[N_CAUSES]; /* the likeliest first */
+    char text[240];
+};
+
+const char *triage_cause_name(enum triage_cause c);  /* "layers" */
+const char *triage_cause_about(enum triage_cause c); /* for people */
+
+void triage_judge(const struct triage *t, struct triage_verdict *v);
+/* The numbers, the published ones beside them, and the verdict. */
+void triage_print(const struct triage *t, const struct triage_verdict *v,
+                  const struct printer *to);
+
+#endif

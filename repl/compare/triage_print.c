@@ -1,0 +1,221 @@
+/* triage_print.c - the facts and the verdict of a triage, as text and as JSON. See triage.h. */
+#include "repl/compare/triage.h"
+
+#include <math.h>
+
+enum { DEPTHS = 16, MARKS = 24, SHOWN = 4 };
+
+/* Published lengths. `counts` says how a source counts: vLLM and SGLang count the bonus token, so a
+ * length of 1 means that no guess was accepted; rates by position are those of all steps. */
+static const struct {
+    const char *model, *setup;
+    double length; /* 0: not given */
+    double at[5];
+    int n;
+    const char *source;
+} published[] = {
+    {"Llama-3.1-8B, EAGLE3", "K 3, MT-Bench, greedy", 2.60, {.730, .521, .355}, 3,
+     "vLLM tests: 1 + accepted/steps"},
+    {"Qwen3-8B, EAGLE3", "K 3, MT-Bench, greedy", 2.26, {.654, .399, .202}, 3,
+     "vLLM tests: 1 + accepted/steps"},
+    {"gpt-oss-20b, EAGLE3", "K 3, MT-Bench, greedy", 2.56, {.717, .512, .334}, 3,
+     "vLLM tests: 1 + accepted/steps"},
+    {"Llama-3.3-70B, EAGLE3", "K 3", 2.77, {.751, .567, .453}, 3, "vllm#50170"},
+    {"the same, wrong layers", "K 3", 1.04, {.036, .001, 0}, 3, "vllm#50170"},
+    {"Qwen3-30B-A3B, EAGLE3", "K 5, T 0.6", 2.16, {.586, .299, .149, .079, .042}, 5,
+     "speculators#610"},
+    {"Llama-3.1-8B, EAGLE3", "SGLang, K 5", 4.68, {0}, 0,
+     "sglang#4247: tokens/verify passes, the first token too"},
+    {"Llama-3.1-8B, EAGLE3", "paper, tree", 6.13, {0}, 0, "EAGLE-3 paper: tau = accepted + 1"},
+};
+enum { N_PUBLISHED = sizeof published / sizeof *published };
+
+static double share(uint64_t part, uint64_t whole)
+{
+    return whole ? (double)part / (double)whole : 0;
+}
+
+/* ---- numbers --------------------------------------------------------------------------------- */
+
+static void print_depths(const struct draft_sums *s, const struct printer *to)
+{
+    print_note(to, ST_HEAD, "%8s %8s %9s %10s %13s", "position", "drafted", "accepted",
+               "of cycles", "of the before");
+    print_open(to, "positions", '[');
+    for (int d = 1; d <= DEPTHS && s->depth[d].drafted; d++) {
+        print_open(to, NULL, '{');
+        print_add(to, ST_TEXT, "%8d{position} %8lu{drafted} %9lu{accepted} %10.3f{of_cycles} "
+                  "%13.3f{of_the_before}", d, s->depth[d].drafted, s->depth[d].accepted,
+                  accepted_at(s, d), accepted_after(s, d));
+        print_end(to);
+        print_close(to, '}');
+    }
+    print_close(to, ']');
+}
+
+static void one_group(const char *name, const struct some_drafts *d, const struct printer *to)
+{
+    print_line(to, ST_TEXT, "  %-28s{name} %6lu{cycles} cycles  position 1 %.2f{position_1}  rate "
+               "%.2f{rate}  length %.2f{length}", name, d->cycles, share(d->first, d->cycles),
+               share(d->accepted, d->drafted), 1 + share(d->accepted, d->cycles));
+}
+
+static void print_groups(const struct accepted *a, const struct printer *to)
+{
+    char name[48];
+    print_open(to, "contexts", '[');
+    for (int k = 0; k < DRAFT_RANGES; k++)
+        if (a->range[k].cycles) {
+            snprintf(name, sizeof name, "context from %d", draft_range_first(k));
+            one_group(name, &a->range[k], to);
+        }
+    print_close(to, ']');
+    print_open(to, "window", '[');
+    for (int i = 0; i < N_EDGES; i++)
+        if (a->edge[i].cycles)
+            one_group(edge_name[i], &a->edge[i], to);
+    print_close(to, ']');
+    print_open(to, "kinds", '[');
+    for (int i = 0; i < N_KINDS; i++) {
+        const struct kind_count *k = &a->kind[i];
+        if (k->drafted + k->emitted)
+            print_line(to, ST_TEXT, "  %-28s{kind} %6lu{drafted} drafted  rate %.2f{rate}  of its "
+                       "tokens %.2f{share} were drafted", token_kind_name[i], k->drafted,
+                       share(k->accepted, k->drafted), share(k->emitted - k->bonus, k->emitted));
+    }
+    print_close(to, ']');
+}
+
+static void print_measured(const struct triage *t, const struct printer *to)
+{
+    const struct redraft *re = &t->re;
+    if (!re->tokens) {
+        if (t->no_re[0])
+            print_line(to, ST_DIM, "not measured again: %s{not_measured}", t->no_re);
+        return;
+    }
+    print_open(to, "measured", '{');
+    print_add(to, ST_TEXT, "measured again: the head alone, over %d{tokens} tokens of %d{texts} "
+              "repl%s: %d{right} first guesses are the target's choice (%.1f %%)", re->tokens,
+              re->texts, re->texts == 1 ? "y" : "ies", re->r[0].hits,
+              100.0 * re->r[0].hits / re->tokens);
+    print_end(to);
+    print_add(to, ST_TEXT, "\f%d{logged}%d{same}%d{readings}", re->logged, re->r[0].same, re->n);
+    print_open(to, "tried", '[');
+    for (int i = 1; i < re->n && to->json; i++) {
+        const struct reading *r = &re->r[i];
+        print_line(to, ST_TEXT, "\f%s{reading}%d{right}%d{won}%d{lost}%d{cycles}%g{longer}"
+                   "%g{standard_error}", r->what, r->hits, r->won, r->lost, r->cycles, r->longer,
+                   r->error);
+    }
+    print_close(to, ']');
+    print_close(to, '}');
+}
+
+static void print_published(const struct printer *to)
+{
+    print_note(to, ST_HEAD, "published");
+    print_open(to, "published", '[');
+    for (int i = 0; i < N_PUBLISHED; i++) {
+        print_open(to, NULL, '{');
+        print_add(to, ST_TEXT, "  %-23s{model} %-22s{setup} %.2f{length} ", published[i].model,
+                  published[i].setup, published[i].length);
+        for (int k = 0; k < published[i].n && !to->json; k++)
+            print_add(to, ST_TEXT, " .%03d", (int)lround(1000 * published[i].at[k]));
+        print_add(to, ST_DIM, "  %s{source}", published[i].source);
+        print_end(to);
+        print_open(to, "positions", '[');
+        for (int k = 0; to->json && k < published[i].n; k++)
+            jput_real(to->json, published[i].at[k]);
+        print_close(to, ']');
+        print_close(to, '}');
+    }
+    print_close(to, ']');
+}
+
+/* ---- causes ---------------------------------------------------------------------------------- */
+
+static void print_cause(const struct cause_found *c, int rank, const struct printer *to)
+{
+    print_open(to, NULL, '{');
+    print_add(to, rank == 1 && c->weight >= 30 ? ST_BOLD : ST_TEXT, "%2d{rank} %s{about}", rank,
+              triage_cause_about(c->cause));
+    print_add(to, ST_DIM, "\f%s{cause}\f (%.0f{weight})", triage_cause_name(c->cause), c->weight);
+    print_end(to);
+    print_open(to, "evidence", '[');
+    for (int pass = 0; pass < 2; pass++)
+        for (int i = 0; i < c->n; i++) {
+            const struct evidence *e = &c->evidence[i];
+            if (e->against == (pass == 1))
+                print_line(to, e->against ? ST_DIM : ST_TEXT, "   %-8s%s{text}\f%d{against?}",
+                           e->against ? "against" : "for", e->text, e->against);
+        }
+    print_close(to, ']');
+    if (c->confirm[0]) {
+        print_add(to, ST_TEXT, "   confirm %s{confirm}", c->confirm);
+        print_end(to);
+    }
+    print_close(to, '}');
+}
+
+static void print_causes(const struct triage_verdict *v, const struct printer *to)
+{
+    int ruled_out = 0;
+    print_open(to, "causes", '[');
+    for (int i = 0; i < N_CAUSES; i++) {
+        if (to->json || (i < SHOWN && v->cause[i].weight >= (i ? 10 : 1)))
+            print_cause(&v->cause[i], i + 1, to);
+        else
+            ruled_out++;
+    }
+    print_close(to, ']');
+    if (ruled_out == 0 || to->json)
+        return;
+    print_add(to, ST_DIM, "less likely:");
+    for (int i = N_CAUSES - ruled_out; i < N_CAUSES; i++)
+        print_add(to, ST_DIM, "%s %s", i == N_CAUSES - ruled_out ? "" : ",",
+                  triage_cause_name(v->cause[i].cause));
+    print_end(to);
+}
+
+static const char *verdict_name(const struct triage_verdict *v)
+{
+    static const char *const name[] = {"too few", "healthy", "cause", "unknown"};
+    return name[v->is];
+}
+
+void triage_print(const struct triage *t, const struct triage_verdict *v, const struct printer *to)
+{
+    const struct draft_sums *s = &t->log.drafts;
+    const struct accepted *a = &t->log;
+    print_open(to, NULL, '{');
+    print_add(to, ST_HEAD, "TRIAGE");
+    print_add(to, ST_TEXT, "  %s{of}", t->of);
+    print_end(to);
+    print_add(to, ST_TEXT, "%s{models}", t->who);
+    print_end(to);
+    print_add(to, ST_TEXT, "length %.2f{length} = 1 + %lu{accepted}/%lu{cycles}: accepted/cycles, "
+              "the bonus token counts (as vLLM; SGLang: tokens/verify passes)",
+              draft_sums_mal(s), s->accepted, s->cycles);
+    print_end(to);
+    print_add(to, ST_TEXT, "\f%lu{drafted}%lu{steps_without_drafts}%lu{looped_tokens}", s->drafted,
+              a->plain, a->looped);
+    if (t->launch[0]) {
+        print_add(to, ST_TEXT, "launch %s{launch}", t->launch);
+        print_end(to);
+    }
+    if (t->per_depth)
+        print_depths(s, to);
+    print_groups(a, to);
+    if (a->tokens && a->looped * 4 > a->tokens)
+        print_note(to, ST_WARN, "%.0f %% of the tokens repeat what came before: acceptance in a "
+                   "loop says nothing", 100 * share(a->looped, a->tokens));
+    print_measured(t, to);
+    print_published(to);
+    print_add(to, v->is == TRIAGE_HEALTHY ? ST_GOOD : v->is == TRIAGE_CAUSE ? ST_BAD : ST_WARN,
+              "verdict  %s{text}\f%s{verdict}", v->text, verdict_name(v));
+    print_end(to);
+    if (v->is != TRIAGE_TOO_FEW)
+        print_causes(v, to);
+    print_close(to, '}');
+}

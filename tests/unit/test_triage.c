@@ -1,0 +1,356 @@
+/* test_triage.c - `aerie triage` names the cause of a low acceptance: the bundled model drafts with
+ * heads, settings and faults that were spoilt in one way each, and the cause must come first or
+ * second. A healthy head is called healthy. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "kernels/base.h"
+#include "tests/few.h"
+#include "tests/scratch.h"
+
+#define TARGET "models/nestling/target"
+#define DRAFT "models/nestling/draft"
+
+enum { HIDDEN = 256, VOCAB = 4096, DRAFT_VOCAB = 2048 };
+
+static char *here; /* a folder for the logs and the heads */
+
+/* ---- a checkpoint that can be changed -------------------------------------------------------- */
+
+struct file {
+    json_t *head; /* the names, shapes and places of the tensors */
+    struct buf data;
+};
+
+static void file_read(struct file *f, const char *path)
+{
+    struct buf all = {0};
+    struct err e;
+    json_error_t why;
+    uint64_t n;
+    assert_true(buf_read_file(&all, path, 1u << 28, &e));
+    memcpy(&n, all.p, sizeof n);
+    *f = (struct file){.head = json_loadb(all.p + 8, (size_t)n, 0, &why)};
+    assert_non_null(f->head);
+    buf_add(&f->data, all.p + 8 + n, all.n - 8 - (size_t)n);
+    buf_free(&all);
+}
+
+static char *file_tensor(struct file *f, const char *name, size_t *n)
+{
+    json_t *at = json_object_get(json_object_get(f->head, name), "data_offsets");
+    assert_non_null(at);
+    size_t from = (size_t)json_integer_value(json_array_get(at, 0));
+    *n = (size_t)json_integer_value(json_array_get(at, 1)) - from;
+    return f->data.p + from;
+}
+
+static void file_add(struct file *f, const char *name, const char *type, int rows, int columns,
+                     const void *data, size_t n)
+{
+    size_t at = f->data.n;
+    json_object_set_new(f->head, name, json_pack("{s:s, s:[i,i], s:[I,I]}", "dtype", type, "shape",
+                                                 rows, columns, "data_offsets", (json_int_t)at,
+                                                 (json_int_t)(at + n)));
+    buf_add(&f->data, data, n);
+}
+
+static void file_write(struct file *f, const char *path)
+{
+    char *head = json_dumps(f->head, JSON_COMPACT);
+    uint64_t n = (strlen(head) + 7) / 8 * 8;
+    FILE *out = fopen(path, "wb");
+    assert_non_null(out);
+    fwrite(&n, sizeof n, 1, out);
+    fprintf(out, "%-*s", (int)n, head);
+    fwrite(f->data.p, 1, f->data.n, out);
+    assert_int_equal(fclose(out), 0);
+    free(head);
+    json_decref(f->head);
+    buf_free(&f->data);
+}
+
+/* ---- spoilt weights -------------------------------------------------------------------------- */
+
+/* Row r of the table becomes row r + by. */
+static void rotate(char *table, size_t n, size_t by)
+{
+    char *copy = xmalloc(n);
+    memcpy(copy, table, n);
+    memcpy(table, copy + by, n - by);
+    memcpy(table + n - by, copy, by);
+    free(copy);
+}
+
+/* Numbers that look like weights: bf16 of both signs below 2^-4. */
+static void scramble(char *weights, size_t n, uint64_t seed)
+{
+    for (size_t i = 0; i + 1 < n; i += 2) {
+        uint64_t r = mix64(seed ^ mix64(i));
+        uint16_t v = (uint16_t)(0x3c00 | (r & 0x80ff));
+        memcpy(weights + i, &v, sizeof v);
+    }
+}
+
+static void own_embedding(struct file *f, size_t by, bool random)
+{
+    struct file target;
+    size_t n;
+    file_read(&target, TARGET "/model.safetensors");
+    char *rows = file_tensor(&target, "model.embed_tokens.weight", &n);
+    if (by)
+        rotate(rows, n, by * HIDDEN * 2);
+    if (random)
+        scramble(rows, n, 7);
+    file_add(f, "embed_tokens.weight", "BF16", VOCAB, HIDDEN, rows, n);
+    json_decref(target.head);
+    buf_free(&target.data);
+}
+
+static void spoil_ids(struct file *f)
+{
+    size_t n;
+    char *rows = file_tensor(f, "lm_head.weight", &n);
+    rotate(rows, n, 300 * HIDDEN * 2);
+}
+
+static void spoil_tokenizer(struct file *f)
+{
+    own_embedding(f, 11, false);
+    spoil_ids(f);
+}
+
+static void spoil_embedding(struct file *f)
+{
+    own_embedding(f, 0, true);
+}
+
+static void spoil_norm_weight(struct file *f)
+{
+    size_t n;
+    char *w = file_tensor(f, "midlayer.hidden_norm.weight", &n);
+    for (size_t i = 0; i < n; i += 2)
+        memcpy(w + i, "\x80\x3f", 2); /* 1 */
+}
+
+static void spoil_all(struct file *f)
+{
+    static const char *const name[] = {"fc.weight", "midlayer.self_attn.q_proj.weight",
+                                       "midlayer.self_attn.v_proj.weight",
+                                       "midlayer.mlp.down_proj.weight"};
+    for (size_t i = 0; i < sizeof name / sizeof *name; i++) {
+        size_t n;
+        char *w = file_tensor(f, name[i], &n);
+        scramble(w, n, i);
+    }
+}
+
+/* ---- seeds ----------------------------------------------------------------------------------- */
+
+#define STORY "Tell me a story about a fox."
+
+static const struct seed {
+    const char *name;
+    const char *config;         /* merged into the head's config.json; NULL: as it is */
+    void (*spoil)(struct file *f);
+    const char *flags, *prompt; /* of the session */
+    const char *cause, *or;     /* one of them must come first or second */
+    bool more;                  /* with AERIE_TEST_LONG only */
+} seeds[] = {
+    {"layers", "{\"eagle_config\":{\"eagle_aux_hidden_state_layer_ids\":[2,4,6]}}", NULL, "", STORY,
+     "layers", NULL, false},
+    {"far layers", "{\"eagle_config\":{\"eagle_aux_hidden_state_layer_ids\":[0,2,3]}}", NULL, "",
+     STORY, "layers", NULL, true},
+    {"layers by option", NULL, NULL, "--eagle-capture 5,4,2", STORY, "layers", NULL, true},
+    {"norm", "{\"norm_before_residual\":true}", NULL, "", STORY, "norm", NULL, false},
+    {"norm of the output", "{\"norm_output\":true}", NULL, "", STORY, "norm", NULL, true},
+    {"epsilon", "{\"rms_norm_eps\":0.1}", NULL, "", STORY, "norm", NULL, true},
+    {"norm weight", NULL, spoil_norm_weight, "", STORY, "norm", NULL, true},
+    {"template", NULL, NULL, "--raw", "Once upon a time there was a fox", "template", NULL, false},
+    {"pages", NULL, NULL, "--bug 26512 -p check=off", STORY, "pages", NULL, false},
+    {"cells", NULL, NULL, "--kv fp8", STORY, "quantized", NULL, false},
+    {"context", "{\"max_position_embeddings\":64}", NULL, "", STORY, "context", NULL, false},
+    {"theta", "{\"rope_theta\":1000000}", NULL, "", STORY, "rope", NULL, false},
+    {"scaling", "{\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":8}}", NULL, "", STORY,
+     "rope", NULL, true},
+    {"ids", NULL, spoil_ids, "", STORY, "ids", NULL, false},
+    {"window", "{\"sliding_window\":4,\"use_sliding_window\":true}", NULL, "", STORY, "window",
+     NULL, false},
+    {"window by setting", NULL, NULL, "-p draft.window=6", STORY, "window", "context", true},
+    {"sampling", NULL, NULL, "-p temperature=1.3 --seed 5", STORY, "sampling", NULL, false},
+    {"tokenizer", NULL, spoil_tokenizer, "", STORY, "tokenizer", NULL, false},
+    {"embedding", NULL, spoil_embedding, "", STORY, "embedding", NULL, false},
+    {"another head", NULL, spoil_all, "", STORY, "other head", NULL, false},
+};
+
+static void make_head(const struct seed *s, const char *folder)
+{
+    json_error_t why;
+    char *config = xasprintf("%s/config.json", folder);
+    char *weights = xasprintf("%s/model.safetensors", folder);
+    struct file f;
+    mkdir(folder, 0700);
+    json_t *c = json_load_file(DRAFT "/config.json", 0, &why);
+    json_t *change = json_loads(s->config ? s->config : "{}", 0, &why);
+    assert_true(c && change);
+    json_object_update_recursive(c, change);
+    assert_int_equal(json_dump_file(c, config, JSON_COMPACT), 0);
+    json_decref(c);
+    json_decref(change);
+    file_read(&f, DRAFT "/model.safetensors");
+    if (s->spoil)
+        s->spoil(&f);
+    file_write(&f, weights);
+    free(config);
+    free(weights);
+}
+
+/* Runs a command of aerie with a log of its own; what it prints. *rc: its status. */
+static char *aerie(const char *args, int *rc)
+{
+    const char *path = getenv("AERIE");
+    char *line = xasprintf("HOME=%s XDG_DATA_HOME=%s XDG_CONFIG_HOME=%s XDG_STATE_HOME=%s %s %s "
+                           "</dev/null 2>%s/err", here, here, here, here, path ? path
+                           : "build/aerie", args, here);
+    struct buf out = {0};
+    char piece[4096];
+    size_t n;
+    FILE *p = popen(line, "r");
+    assert_non_null(p);
+    while ((n = fread(piece, 1, sizeof piece, p)) > 0)
+        buf_add(&out, piece, n);
+    int status = pclose(p);
+    *rc = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    free(line);
+    return out.p ? out.p : xstrdup("");
+}
+
+/* The session of a seed, and its triage as JSON. */
+static json_t *triage_of(const struct seed *s, int *rc)
+{
+    json_error_t why;
+    char *folder = xasprintf("%s/head", here);
+    if (s->config || s->spoil)
+        make_head(s, folder);
+    char *ask = xasprintf("run -q --device cpu %s%s %s -p max_tokens=%d '%s'",
+                          s->config || s->spoil ? "--draft " : "",
+                          s->config || s->spoil ? folder : "", s->flags, rounds(112, 200),
+                          s->prompt);
+    free(aerie(ask, rc));
+    char *said = aerie("triage last -q --device cpu --json", rc);
+    json_t *j = json_loads(said, 0, &why);
+    if (!j)
+        fail_msg("%s: no JSON: %.300s", s->name, said);
+    free(said);
+    free(ask);
+    free(folder);
+    return j;
+}
+
+static const char *cause_at(json_t *j, size_t i)
+{
+    const char *c = json_string_value(
+        json_object_get(json_array_get(json_object_get(j, "causes"), i), "cause"));
+    return c ? c : "none";
+}
+
+static bool names(const struct seed *s, const char *cause)
+{
+    return strcmp(cause, s->cause) == 0 || (s->or && strcmp(cause, s->or) == 0);
+}
+
+static void test_seeded_causes_are_named_first_or_second(void **state)
+{
+    (void)state;
+    int n = 0, named = 0;
+    for (size_t i = 0; i < sizeof seeds / sizeof *seeds; i++) {
+        const struct seed *s = &seeds[i];
+        int rc;
+        if (s->more && !rounds(0, 1))
+            continue;
+        json_t *j = triage_of(s, &rc);
+        bool found = names(s, cause_at(j, 0)) || names(s, cause_at(j, 1));
+        n++;
+        named += found;
+        print_message("# %-20s %s, %s%s\n", s->name, cause_at(j, 0), cause_at(j, 1),
+                      found ? "" : "  NOT NAMED");
+        json_decref(j);
+    }
+    assert_true(n >= 12 && named >= n - n / 12);
+}
+
+static void test_a_healthy_head_is_called_healthy(void **state)
+{
+    (void)state;
+    static const struct seed healthy = {.name = "healthy", .flags = "", .prompt = STORY};
+    int rc;
+    json_t *j = triage_of(&healthy, &rc);
+    assert_string_equal(json_string_value(json_object_get(j, "verdict")), "healthy");
+    assert_int_equal(rc, 0);
+    json_t *m = json_object_get(j, "measured");
+    assert_true(json_integer_value(json_object_get(m, "same")) ==
+                json_integer_value(json_object_get(m, "logged")));
+    assert_true(json_integer_value(json_object_get(m, "logged")) > 10);
+    json_decref(j);
+}
+
+static void expect_error(const char *args, const char *says)
+{
+    int rc;
+    free(aerie(args, &rc));
+    struct buf err = {0};
+    struct err e;
+    char *path = xasprintf("%s/err", here);
+    assert_true(buf_read_file(&err, path, 1 << 20, &e));
+    assert_int_not_equal(rc, 0);
+    if (!strstr(err.n ? err.p : "", says))
+        fail_msg("%s: expected \"%s\" in \"%s\"", args, says, err.n ? err.p : "");
+    free(path);
+    buf_free(&err);
+}
+
+static void test_bad_input_is_one_line(void **state)
+{
+    (void)state;
+    int rc;
+    expect_error("triage", "triage");
+    expect_error("triage 4711", "4711");
+    expect_error("triage http://127.0.0.1:1", "127.0.0.1:1");
+    expect_error("triage a b", "triage");
+    free(aerie("run -q --device cpu --no-spec -p max_tokens=8 hello", &rc));
+    expect_error("triage last -q", "nothing was drafted");
+}
+
+static int open_scratch(void **state)
+{
+    (void)state;
+    here = scratch_folder();
+    return 0;
+}
+
+static int close_scratch(void **state)
+{
+    (void)state;
+    scratch_remove(here);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_seeded_causes_are_named_first_or_second),
+        cmocka_unit_test(test_a_healthy_head_is_called_healthy),
+        cmocka_unit_test(test_bad_input_is_one_line),
+    };
+    return cmocka_run_group_tests(tests, open_scratch, close_scratch);
+}
