@@ -11,6 +11,8 @@ static const struct topic topics[] = {
      "Tab            completes a command, a setting, a session or a file, also from some letters\n"
      "Ctrl-P         finds commands, settings, topics, sessions and steps by some letters;\n"
      "               Enter takes what is marked\n"
+     "Ctrl-F         finds a text in what is shown: Enter, then n and N go to the next match and\n"
+     "               the one before (in a pane and in this help so does /)\n"
      "Ctrl-C         stops the reply and keeps what is written so far\n"
      "Ctrl-D         leaves aerie when the input line is empty\n"
      "Ctrl-G         opens the message in your editor\n"
@@ -39,8 +41,9 @@ static const struct topic topics[] = {
      "word  (F6)     the tokens of the word under the cursor: pages, probabilities, rivals\n"
      "why   (F7)     why the draft of the step was accepted or rejected, in numbers\n"
      "Commands print the same in plain mode: /pages, /tree, /pool, /map, /why.\n"
-     "In a pane (Esc): arrows move, Home and End jump, + - change its height, < > the\n"
-     "width of all, Tab goes to the next part; the key that opened it closes it.\n"
+     "In a pane (Esc): ? lists its keys, / finds a text in it, arrows move, Home and End\n"
+     "jump, + - change its height, < > the width of all, Tab goes to the next part; the key\n"
+     "that opened it closes it.\n"
      "/layout NAME opens several; /help time has the keys of time.\n"},
     {"layers", "what /layers, /attn and /top show of a step that is run again",
      "A past step is computed again on a scratch copy of its context: cells that the session\n"

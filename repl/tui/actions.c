@@ -429,6 +429,15 @@ static void editor_key(struct tui *t, const struct key *k)
     }
 }
 
+/* Whether a key begins a search: Ctrl-F, or / in a pane and in the help. */
+static bool finds(const struct tui *t, const struct key *k)
+{
+    bool in_pane = t->over_on ? !t->over.key : t->focus >= 0;
+    if (t->input.after_x || t->input.searching || t->n_choice > 0 || (t->over_on && !in_pane))
+        return false;
+    return is_ctrl(k, 'f') || (in_pane && is_text(k) && k->cp == '/');
+}
+
 void tui_key(struct tui *t, const struct key *k)
 {
     t->dirty = true;
@@ -448,6 +457,12 @@ void tui_key(struct tui *t, const struct key *k)
     tui_hint_end(t);
     if (!is_ctrl(k, 'c'))
         t->stop_ns = 0;
+    if (finder_key(t, k))
+        return;
+    if (finds(t, k)) {
+        finder_begin(t);
+        return;
+    }
     if (t->over_on && !is_ctrl(k, 'l') && !is_ctrl(k, 'z') &&
         (tui_overlay_key(t, k) || !is_text(k))) return;
     if (t->n_choice > 0 && choices_key(t, k))

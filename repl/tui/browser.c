@@ -335,7 +335,7 @@ static bool browser_key(struct tui *t, struct overlay *o, const struct key *k)
         b->in_list = !b->in_list;
     else if (typed && b->in_list && is_list_key(k->cp))
         act(t, b, k->cp);
-    else if (list_type(&b->pick, k)) {
+    else if (list_type(&b->pick.query, k)) {
         b->in_list = false;
         filter_now(t, b);
     }

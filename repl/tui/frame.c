@@ -101,8 +101,22 @@ static int put(struct grid *g, int x, int y, int room, enum style st, const char
     return grid_text(g, x, y, room, st, 0, s, strlen(s));
 }
 
+/* A row in which matches of a search are highlighted; find NULL: none are. */
+struct found {
+    const struct find *find;
+    int entry, row;
+};
+
+/* The flags of a character, which show a match also without colours. */
+static int found_flags(struct found in, size_t at)
+{
+    int here = in.find ? find_here(in.find, in.entry, in.row, (int)at) : 0;
+    return here == 0 ? 0 : here == 1 ? CELL_UNDERLINE | CELL_BOLD : CELL_REVERSE | CELL_BOLD;
+}
+
 /* Draws a sheet's row span by span; a cluster may extend over two spans. */
-static int put_row(struct grid *g, int x, int y, int room, const struct sheet_row *r)
+static int put_row(struct grid *g, int x, int y, int room, const struct sheet_row *r,
+                   struct found in)
 {
     struct glyph gl;
     int used = 0, span = 0;
@@ -113,8 +127,10 @@ static int put_row(struct grid *g, int x, int y, int room, const struct sheet_ro
     for (size_t at = 0; at < r->text.n;) {
         while (span + 1 < r->n_span && at >= (size_t)r->span[span + 1].at)
             span++;
+        int flags = found_flags(in, at);
         at += text_next(r->text.p + at, r->text.n - at, &gl);
-        if (!put_glyph(g, x + used, y, room - cut - used, r->span[span].style, 0, &gl))
+        enum style st = flags ? ST_KEY : r->span[span].style;
+        if (!put_glyph(g, x + used, y, room - cut - used, st, flags, &gl))
             break;
         used += gl.width;
     }
@@ -269,6 +285,7 @@ static void put_talk_row(const struct frame *f, struct grid *g, int x, int y, in
 {
     const struct sheet_row *r = line->row;
     const struct transcript *t = f->talk;
+    struct found in = {f->find_in ? NULL : f->find, line->entry, line->n};
     struct tone tone = {0};
     struct glyph gl;
     int used = 0, span = 0, n;
@@ -282,7 +299,8 @@ static void put_talk_row(const struct frame *f, struct grid *g, int x, int y, in
     for (size_t at = 0; at < r->text.n;) {
         while (span + 1 < r->n_span && at >= (size_t)r->span[span + 1].at)
             span++;
-        int src = sheet_source_of(r, (int)at, &n), flags = 0;
+        int src = sheet_source_of(r, (int)at, &n), flags = found_flags(in, at);
+        bool found = flags != 0;
         if (src >= 0)
             tone = tone_of(t, line, src);
         at += text_next(r->text.p + at, r->text.n - at, &gl);
@@ -294,6 +312,8 @@ static void put_talk_row(const struct frame *f, struct grid *g, int x, int y, in
             st = ST_DIM;
         else if (own && tone.tint != ST_TEXT)
             st = tone.tint, flags |= strong ? CELL_BOLD : 0;
+        if (found)
+            st = ST_KEY;
         if (own && tone.now)
             flags |= CELL_UNDERLINE | CELL_BOLD;
         if (own && tone.cursor)
@@ -316,7 +336,8 @@ static int draw_talk(struct frame *f, struct grid *g, struct rect r)
         if (line[y].row && line[y].kind <= ENTRY_THINK)
             put_talk_row(f, g, r.x + x, r.y + y, r.w - x, &line[y]);
         else if (line[y].row)
-            put_row(g, r.x + x, r.y + y, r.w - x, line[y].row);
+            put_row(g, r.x + x, r.y + y, r.w - x, line[y].row,
+                    (struct found){f->find_in ? NULL : f->find, line[y].entry, line[y].n});
     }
     free(line);
     return below;
@@ -333,9 +354,10 @@ static void draw_pane(const struct frame *f, struct grid *g, struct rect r, stru
     }
     p->top = max_int(min_int(p->top, n - body), 0);
     for (int y = 0; y < head && y < p->rows.n_row; y++)
-        put_row(g, r.x, r.y + y, r.w, &p->rows.row[y]);
+        put_row(g, r.x, r.y + y, r.w, &p->rows.row[y], (struct found){0});
     for (int y = 0; y < body && y + p->top < n; y++)
-        put_row(g, r.x, r.y + head + y, r.w, &p->rows.row[head + p->top + y]);
+        put_row(g, r.x, r.y + head + y, r.w, &p->rows.row[head + p->top + y],
+                (struct found){f->find_in == p ? f->find : NULL, 0, head + p->top + y});
     if (n > p->top + body && body > 0) { /* the number of rows below */
         char text[32];
         int k = snprintf(text, sizeof text, f->ascii ? " +%d " : " ↓%d ", n - p->top - body);
@@ -361,6 +383,40 @@ static void draw_divider(const struct frame *f, struct grid *g, const struct lay
     }
 }
 
+/* Bytes of the longest beginning of a text that fits `room` cells and ends before a blank or at the
+ * end; a word that is too long is cut. */
+static size_t words_fit(const char *s, size_t n, int room)
+{
+    size_t k = text_fit(s, n, room, NULL);
+    if (k == n || s[k] == ' ')
+        return k;
+    const char *blank = memrchr(s, ' ', k);
+    return blank && blank > s ? (size_t)(blank - s) : k;
+}
+
+/* Draws a message whole: its last line in the row r, those before it in the rows above, with a
+ * blank before and after each. most: the cells that it may have if it needs one line only. */
+static void put_message(struct grid *g, struct rect r, int most, enum style st, const char *s)
+{
+    enum { LINES = 5 };
+    struct buf line[LINES] = {{0}};
+    size_t n = strlen(s), k;
+    int room = max_int(text_width(s, n) <= most - 2 ? most - 2 : r.w - 2, 1), lines = 0;
+    for (; n > 0 && lines < min_int(LINES, r.y + 1); s += k, n -= k) {
+        k = lines + 1 == min_int(LINES, r.y + 1) ? n : words_fit(s, n, room);
+        buf_add(&line[lines++], s, k);
+        k += k < n && s[k] == ' ';
+    }
+    for (int i = 0; i < lines; i++) {
+        int y = r.y - (lines - 1 - i), x = r.x + put(g, r.x, y, 1, st, " ");
+        x += grid_text(g, x, y, room, st, 0, line[i].p, line[i].n);
+        do
+            x += put(g, x, y, 1, st, " ");
+        while (i + 1 < lines && x < r.x + r.w);
+        buf_free(&line[i]);
+    }
+}
+
 /* Draws "12 lines below" at the right end of the rule. Returns the number of cells used. */
 static int draw_below(const struct frame *f, struct grid *g, struct rect r, int below)
 {
@@ -378,22 +434,26 @@ static int draw_below(const struct frame *f, struct grid *g, struct rect r, int 
 static void draw_rule(const struct frame *f, struct grid *g, struct rect r, int below)
 {
     struct buf text = {0};
-    if (f->hint)
-        buf_printf(&text, " %s ", f->hint);
+    if (f->find_line)
+        buf_str(&text, f->find_line);
+    else if (f->hint)
+        buf_str(&text, f->hint);
     else if (f->focus >= 0)
-        buf_str(&text, " arrows move, [ ] time; Esc or typing returns ");
+        buf_str(&text, "? keys, / finds, arrows move, [ ] time; Esc or typing returns");
     else if (f->focus == FOCUS_WORDS)
-        buf_str(&text, " arrows by word, [ ] by step, Enter facts; Esc or typing returns ");
+        buf_str(&text, "arrows by word, [ ] by step, Enter facts; Esc or typing returns");
     else if (f->focus == FOCUS_TIME)
-        buf_str(&text, " [ ] step, { } turn, Home End, . live; Esc or typing returns ");
+        buf_str(&text, "[ ] step, { } turn, Home End, . live; Esc or typing returns");
     else if (f->n_queued > 0)
-        buf_printf(&text, " %d queued, Up edits ", f->n_queued);
+        buf_printf(&text, "%d queued, Up edits", f->n_queued);
     else if (f->input->pasted_lines > 20)
-        buf_printf(&text, " [pasted %d lines] Enter sends, Ctrl-C discards ",
+        buf_printf(&text, "[pasted %d lines] Enter sends, Ctrl-C discards",
                    f->input->pasted_lines);
-    int room = r.w - 4 - draw_below(f, g, r, below);
+    int used = draw_below(f, g, r, below);
+    struct rect part = {r.x + 2, r.y, r.w - 4 - used, 1};
     if (text.n)
-        grid_text(g, r.x + 2, r.y, room, f->hint ? ST_WARN : ST_DIM, 0, text.p, text.n);
+        put_message(g, part, used ? part.w : g->w - 4,
+                    f->find_line ? ST_KEY : f->hint ? ST_WARN : ST_DIM, text.p);
     buf_free(&text);
 }
 
@@ -489,7 +549,7 @@ static void draw_input(struct frame *f, struct grid *g, struct rect r)
     if (in->text.n == 0 && !in->searching)
         put(g, r.x + GUTTER, r.y, r.w - GUTTER, ST_DIM, placeholder(f));
     /* hidden while something else has the focus */
-    g->x = f->focus != FOCUS_INPUT ? -1 : min_int(r.x + GUTTER + column, g->w - 1);
+    g->x = f->focus != FOCUS_INPUT || f->find_line ? -1 : min_int(r.x + GUTTER + column, g->w - 1);
     g->y = r.y + row - top;
 }
 
@@ -615,7 +675,9 @@ static void draw_overlay(const struct frame *f, struct grid *g)
 {
     struct rect r = {1, 0, g->w - 2, g->h - 1};
     draw_pane(f, g, r, f->overlay, false);
-    put(g, 1, g->h - 1, g->w - 2, ST_DIM, f->footer ? f->footer : "");
+    const char *said = f->find_line ? f->find_line : f->footer ? f->footer : "";
+    put_message(g, (struct rect){0, g->h - 1, g->w, 1}, g->w,
+                f->find_line ? ST_KEY : ST_DIM, said);
 }
 
 /* The first pane drawn: if not all fit, the panes up to the one with the focus are drawn, else the
@@ -701,9 +763,9 @@ void frame_draw(struct frame *f, struct grid *g)
     fill(g, rule, ST_DIM, f->ascii ? "-" : "─");
     bool beside = l.n_pane > 0 && !l.pane_only && !l.below;
     rule.w = beside ? l.talk.w : rule.w;
-    draw_rule(f, g, rule, below);
     if (beside)
         draw_divider(f, g, &l);
+    draw_rule(f, g, rule, below);
     if (l.time.h > 0)
         draw_time(f, g, l.time);
     draw_input(f, g, l.input);

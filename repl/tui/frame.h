@@ -7,6 +7,7 @@
 #ifndef AERIE_FRAME_H
 #define AERIE_FRAME_H
 
+#include "repl/text/find.h"
 #include "repl/text/words.h"
 #include "repl/tui/input.h"
 #include "repl/tui/timeline.h"
@@ -105,6 +106,9 @@ struct frame {
     const char *attached;        /* files that go with the message, or NULL */
     const struct choice *choice; /* completion candidates */
     int n_choice, chosen;        /* chosen -1: none yet */
+    const struct find *find;     /* matches that are highlighted; NULL: none */
+    const struct pane *find_in;  /* they are in this pane; NULL: in the transcript */
+    const char *find_line;       /* in the place of the hint and the footer */
     struct pane *overlay;        /* covers everything except the last row; or NULL */
     const char *footer;          /* the last row below an overlay, or NULL */
 };

@@ -17,9 +17,8 @@ static void erase(struct buf *q)
     }
 }
 
-bool list_type(struct picker *p, const struct key *k)
+bool list_type(struct buf *q, const struct key *k)
 {
-    struct buf *q = &p->query;
     if (k->code == K_CHAR && !k->ctrl && !k->alt && q->n < MOST)
         buf_utf8(q, k->cp);
     else if (k->code == K_PASTE)

@@ -30,6 +30,8 @@ void tui_overlay_close(struct tui *t)
 {
     if (!t->over_on)
         return;
+    if (t->find.pane == &t->over.pane)
+        finder_end(t);
     t->over_on = false;
     if (t->over.close)
         t->over.close(t, &t->over);

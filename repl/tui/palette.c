@@ -245,7 +245,7 @@ static bool palette_key(struct tui *t, struct overlay *o, const struct key *k)
         take(t, p);
         return true;
     }
-    if (!list_move(&p->pick, p->n_shown, &move) && list_type(&p->pick, k))
+    if (!list_move(&p->pick, p->n_shown, &move) && list_type(&p->pick.query, k))
         narrow(p);
     return true;
 }

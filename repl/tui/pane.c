@@ -66,14 +66,62 @@ static const struct {
     int key;                /* opens and closes the pane */
     enum backend_view view; /* the view of the backend that the pane shows */
     void (*write)(struct tui *t, struct pane *p, int width); /* writes p->rows */
+    const char *keys; /* those that mean something else than in other panes */
+    const char *command; /* prints the same */
 } pane[N_PANE_KINDS] = {
-    [PANE_PAGES] = {"PAGES", K_F2, VIEW_PAGES, tui_pages_write},
-    [PANE_TREE] = {"TREE", K_F3, VIEW_TREES, write_tree},
-    [PANE_STEPS] = {"STEPS", K_F4, VIEW_STEPS, tui_steps_write},
-    [PANE_POOL] = {"POOL", K_F5, VIEW_POOLS, write_pool},
-    [PANE_WORD] = {"WORD", K_F6, VIEW_STEPS, tui_word_write},
-    [PANE_WHY] = {"WHY", K_F7, VIEW_STEPS, write_why},
+    [PANE_PAGES] = {"PAGES", K_F2, VIEW_PAGES, tui_pages_write,
+                    "arrows         move over the positions; the last lines say where one lies\n"
+                    "Home End       the first position, and the newest\n"
+                    "click          that position\n", "/pages, /map POS, /page N"},
+    [PANE_TREE] = {"TREE", K_F3, VIEW_TREES, write_tree,
+                   "Up Down        scroll; PgUp and PgDn by half a screen; Home End\n"
+                   "click          tells why that node was accepted or rejected (/why)\n",
+                   "/tree, /tree T.S"},
+    [PANE_STEPS] = {"STEPS", K_F4, VIEW_STEPS, tui_steps_write,
+                    "Up Down        show the step before and the one after, in all panes\n"
+                    "Home End       the first step, and the last one\n"
+                    "click          that step\n", "/at T.S, /tokens"},
+    [PANE_POOL] = {"POOL", K_F5, VIEW_POOLS, write_pool,
+                   "Up Down        scroll; PgUp and PgDn by half a screen; Home End\n",
+                   "/pool, /accept; over time: /gauges"},
+    [PANE_WORD] = {"WORD", K_F6, VIEW_STEPS, tui_word_write,
+                   "Up Down        scroll; PgUp and PgDn by half a screen; Home End\n"
+                   "Ctrl-X t       moves the arrows to the words of the reply\n", "/tokens, /top"},
+    [PANE_WHY] = {"WHY", K_F7, VIEW_STEPS, write_why,
+                  "Up Down        scroll; PgUp and PgDn by half a screen; Home End\n",
+                  "/why T.S.NODE"},
 };
+
+/* ---- the keys of a pane ---- */
+
+static const char common_keys[] =
+    "/ Ctrl-F       finds a text in the pane; then n and N\n"
+    "[ ]            the step before and the step after; { } the turn; . the newest\n"
+    "+ -            the height of this pane; < > the width of all\n"
+    "Ctrl-X y       copies the rows to the terminal's clipboard\n"
+    "Tab            goes to the next part of the screen\n"
+    "Esc            back to the input; so does typing\n";
+
+static void write_keys(struct tui *t, struct overlay *o, int w, int h)
+{
+    struct sheet text;
+    int kind = t->focus >= 0 ? (int)t->open[t->focus] : 0;
+    (void)h;
+    sheet_init(&text, t->app->ascii);
+    say_line(&text, ST_HEAD, "KEYS OF %s", pane[kind].title);
+    say_text(&text, ST_TEXT, pane[kind].keys);
+    say_text(&text, ST_TEXT, common_keys);
+    say_line(&text, ST_TEXT, "F%-14dcloses it", pane[kind].key - K_F1 + 1);
+    say_line(&text, ST_DIM, "As commands, also in plain mode: %s", pane[kind].command);
+    sheet_append_wrapped(&o->pane.rows, &text, max_int(20, w));
+    sheet_free(&text);
+}
+
+static void open_keys(struct tui *t)
+{
+    tui_overlay_open(t, &(struct overlay){
+        .write = write_keys, .footer = "Esc closes, F1 has all keys"});
+}
 
 void tui_panes_init(struct tui *t)
 {
@@ -422,6 +470,8 @@ bool tui_pane_key(struct tui *t, const struct key *k)
         t->focus = FOCUS_INPUT;
     else if (time_key(t, k) || layout_key(t, k))
         ;
+    else if (k->code == K_CHAR && !k->ctrl && !k->alt && k->cp == '?')
+        open_keys(t);
     else if (k->code == K_LEFT)
         move(t, -1, 0);
     else if (k->code == K_RIGHT)

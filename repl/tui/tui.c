@@ -433,6 +433,7 @@ static void draw(struct tui *t, uint64_t now)
     term_mouse(t->app->opt.mouse == 0);
     update_view(t, now);
     timeline_fit(&t->time.line, frame_time_cells(t->w));
+    finder_update(t);
     *f = (struct frame){
         .ascii = t->app->ascii, .talk = &t->talk, .input = &t->input, .busy = t->busy,
             .paused = t->busy && t->now.pause.on,
@@ -443,6 +444,8 @@ static void draw(struct tui *t, uint64_t now)
         .total = reading ? t->total : 0, .choice = t->choice, .n_choice = t->n_choice,
         .chosen = t->chosen, .attached = t->files.n ? t->files.p : NULL, .overlay = t->over_on
                       ? &t->over.pane : NULL, .footer = t->over_on ? t->over.footer : NULL,
+        .find = t->find.on ? &t->find.text : NULL, .find_in = t->find.pane,
+            .find_line = t->find.on ? t->find.line.p : NULL,
     };
     for (int i = 0; i < t->n_open; i++) {
         f->pane[i] = &t->pane[t->open[i]];
@@ -707,6 +710,8 @@ static void end(struct tui *t)
     free(t->queued_files);
     free(t->stepped);
     replies_free(t);
+    finder_end(t);
+    buf_free(&t->find.line);
     time_free(t);
     buf_free(&t->files);
     tui_choices_clear(t);

@@ -39,8 +39,20 @@ struct time_axis {
     struct address seen;      /* the app's address when the screen was drawn last */
 };
 
+/* A search in what is shown: see finder.c. */
+struct finder {
+    bool on, typing;
+    struct pane *pane; /* NULL: in the transcript */
+    struct find text;
+    struct buf line;   /* what the rule says */
+    int entry, from;   /* where the search begins: a row of the pane, or of an entry */
+    bool tail;         /* the view when it began */
+    int top, top_row;
+};
+
 struct tui {
     struct app *app;
+    struct finder find;
     struct time_axis time;
     bool scrubbing; /* the left button is held down since a click on the timeline */
     int layout;     /* chosen last, -1: none */
@@ -89,7 +101,7 @@ struct tui {
     int n_choice, cap_choice, chosen;
     size_t choice_from;
 
-    char hint[160];
+    char hint[1024];
     uint64_t hint_until; /* ns; 0: none */
     bool hint_busy;      /* the hint is about the running reply and ends with it */
     struct buf files;    /* text of the attachments in the input line */
@@ -185,11 +197,17 @@ struct picker {
     struct buf query;
     int at, top, rows;
 };
-bool list_type(struct picker *p, const struct key *k);        /* false: the key types nothing */
+bool list_type(struct buf *line, const struct key *k);        /* false: the key types nothing */
 bool list_move(struct picker *p, int n, const struct key *k); /* n: rows; false: another key */
 void list_keep(struct picker *p, int n); /* moves `at` into the list and `top` so that it is seen */
 /* Appends one line's worth of text in at most `cells` cells. */
 void list_cut(struct sheet *out, enum style st, const char *text, int cells);
+
+/* ---- finder.c ---- */
+void finder_begin(struct tui *t); /* in the pane that has the keys, else in the transcript */
+void finder_end(struct tui *t);
+void finder_update(struct tui *t); /* before drawing: the matches in what is shown now */
+bool finder_key(struct tui *t, const struct key *k); /* false: the key is not the finder's */
 
 /* ---- palette.c ---- */
 void tui_palette_open(struct tui *t);

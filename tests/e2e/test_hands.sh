@@ -77,6 +77,19 @@ key C-u; key Up; check "what stood there is the line before" until_ok shows '›
 key C-u; key C-p; wait_for 'FIND A'; text brks; until_ok eval '[[ $(row 1) == *"/breaks"* ]]'; key Enter
 check "and runs one that is complete" wait_for 'there are no breakpoints'
 key Up; check "Up brings it back" until_ok shows '› /breaks'; key C-u
+# ---- the finder ----
+key C-f; text "TOM"; check "Ctrl-F: the newest match and how many there are" until_ok eval 'screen | grep -qE "find: TOM▏  ([0-9]+) of \1  "'
+key Enter; wait_for 'n next'; key n; check "n goes to the next, behind the last to the first" wait_for 'find: TOM  1 of'
+key N N; check "N goes back" until_ok eval '[[ $(screen) =~ "find: TOM  "([0-9]+)" of "([0-9]+) ]] && [ ${BASH_REMATCH[1]} = $((BASH_REMATCH[2] - 1)) ]'
+key /; text x; check "/ types on" wait_for 'find: TOMx▏  not there'
+key Escape; wait_gone 'find:'; text nothing; check "Esc ends it; then n is a letter" until_ok shows '› nothing'
+key C-u C-f; text cat; wait_for "find: cat▏"; key Enter; wait_for 'n next'; text hello
+check "so does any other key, which is typed" until_ok eval 'shows "› hello" && hides find:'
+key C-u F5; wait_for 'POOL '; key Escape; wait_for '? keys'; key '?'; check "? in a pane: its keys" wait_for 'KEYS OF POOL'
+key Escape; wait_gone 'KEYS OF'; key /; text swa; check "/ finds in the pane" wait_for 'find: swa▏  1 of '
+key Escape; wait_gone 'find:'; key Escape; wait_gone 'has the keys'; key F5; wait_gone 'POOL '
+key F1; wait_for HELP; key /; text 'checkpoints gave'; check "and in the help" wait_for 'find: checkpoints gave▏  1 of 1'
+key Escape; wait_gone 'find:'; key Escape; wait_gone 'HELP'
 text /wif; key Tab; check "Tab knows letters, too" until_ok shows '› /what-if'; key C-u
 text "/draft ngram"; key Enter; check "/draft on the screen" until_ok shows 'draft: ngram'
 text "/model $T/second"; key Enter; check "/model on the screen" until_ok shows 'the session before is saved'

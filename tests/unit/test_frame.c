@@ -227,6 +227,105 @@ static void test_while_a_reply_runs(void **state)
     screen_free(&s);
 }
 
+/* Whether the screen shows all words of a text, in their order. */
+static bool shows_words(struct screen *s, int w, int h, const char *text)
+{
+    char *all = draw(s, w, h), *copy = xstrdup(text), *at = all;
+    for (char *word = strtok(copy, " "); word && at; word = strtok(NULL, " "))
+        at = strstr(at, word) ? strstr(at, word) + strlen(word) : NULL;
+    free(all);
+    free(copy);
+    return at != NULL;
+}
+
+/* A message is never cut, however narrow the screen is. */
+static void test_messages_are_whole(void **state)
+{
+    (void)state;
+    static const int width[] = {40, 59, 80, 100, 120};
+    struct screen s;
+    screen_init(&s);
+    chat(&s);
+    for (int i = 0; i < 600; i++) {
+        struct buf b = {0};
+        int w = width[i % 5], room = i % 3 == 1 && w >= 100 ? 40 : w,
+            n = (int)dice((uint32_t)(room * 3));
+        for (int k = 0; (int)b.n < n; k++)
+            buf_printf(&b, "%s%c%.*d", k ? " " : "", 'a' + (int)dice(26), 1 + (int)dice(9), k);
+        s.f.overlay = i % 3 == 2 ? &s.help : NULL; /* its footer */
+        s.f.footer = s.f.overlay ? b.p : NULL;
+        s.f.hint = s.f.overlay || !b.n ? NULL : b.p;
+        s.f.n_pane = i % 3 == 1; /* beside the rule on a wide screen */
+        s.f.pane[0] = &s.pane[0];
+        assert_true(!b.n || shows_words(&s, w, 24, b.p));
+        buf_free(&b);
+    }
+    screen_free(&s);
+}
+
+static void test_matches_are_marked(void **state)
+{
+    (void)state;
+    struct screen s;
+    struct find find = {.at = 1};
+    screen_init(&s);
+    chat(&s);
+    transcript_user(&s.talk, 2, "a text whose words stand in two rows of the screen", 49);
+    free(draw(&s, 60, 18));
+    buf_str(&find.pattern, "Page");
+    for (int i = 0; i < s.talk.n; i++)
+        find_rows(&find, i, s.talk.entry[i].rows.row, 0, s.talk.entry[i].rows.n_row);
+    int n = 0, now = 0;
+    s.f.find = &find;
+    s.f.find_line = "find: page";
+    assert_screen(&s, 60, 18, "found");
+    for (int i = 0; i < 60 * 18; i++) {
+        n += (s.g.cell[i].flags & CELL_UNDERLINE) != 0;
+        now += (s.g.cell[i].flags & CELL_REVERSE) != 0;
+    }
+    assert_true(find.n > 1);
+    assert_int_equal(now, 4); /* without colours, too */
+    assert_true(n >= 4 && n % 4 == 0);
+    find_free(&find);
+    screen_free(&s);
+}
+
+/* Text that was wrapped is found where it was broken. */
+static void test_a_match_goes_on_in_the_next_row(void **state)
+{
+    (void)state;
+    struct sheet rows, text;
+    struct find f = {.at = 0};
+    sheet_init(&rows, false);
+    sheet_init(&text, false);
+    line(&text, ST_TEXT, "one two three four five six seven");
+    sheet_append_wrapped(&rows, &text, 13);
+    buf_str(&f.pattern, "three FOUR");
+    find_rows(&f, 7, rows.row, 0, rows.n_row);
+    assert_int_equal(f.n, 1);
+    assert_int_equal(f.n_piece, 2);
+    assert_int_equal(find_here(&f, 7, 0, 8), 2);
+    assert_int_equal(find_here(&f, 7, 0, 7), 0);
+    assert_int_equal(find_here(&f, 7, 1, 3), 2);
+    assert_int_equal(find_here(&f, 7, 1, 4), 0);
+    assert_int_equal(find_here(&f, 6, 0, 8), 0);
+    find_clear(&f);
+    buf_clear(&f.pattern);
+    buf_str(&f.pattern, "e");
+    find_rows(&f, 7, rows.row, 1, rows.n_row);
+    find_rows(&f, 9, rows.row, 0, 1);
+    assert_int_equal(f.n, 6); /* five, two of seven; one, two of three */
+    assert_int_equal(find_after(&f, 8, 0), 3);
+    assert_int_equal(find_before(&f, 8, 0), 2);
+    assert_int_equal(find_before(&f, 7, 0), -1);
+    assert_int_equal(find_after(&f, 9, 1), -1);
+    assert_int_equal(find_match(&f, 5)->entry, 9);
+    assert_null(find_match(&f, 6));
+    find_free(&f);
+    sheet_free(&rows);
+    sheet_free(&text);
+}
+
 static void test_scrolled_back(void **state)
 {
     (void)state;
@@ -337,7 +436,7 @@ static void test_what_is_cut_ends_in_a_mark(void **state)
     s.f.queued = queued;
     s.f.n_queued = 1;
     s.f.hint = "a hint that is longer than the rule above the input of a narrow screen, "
-    "which cuts it";
+    "and stays whole";
     s.f.attached = "one-long-file-name.txt 1.2 kB, another-long-file-name.c 34.5 kB, third 3 B";
     sheet_clear(&s.status);
     sheet_add(&s.status, ST_TEXT, "ctx 1.2k/4.1k");
@@ -627,6 +726,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_chat),
         cmocka_unit_test(test_while_a_reply_runs),
+        cmocka_unit_test(test_messages_are_whole),
+        cmocka_unit_test(test_matches_are_marked),
+        cmocka_unit_test(test_a_match_goes_on_in_the_next_row),
         cmocka_unit_test(test_scrolled_back),
         cmocka_unit_test(test_the_input_grows),
         cmocka_unit_test(test_completion_and_search),

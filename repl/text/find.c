@@ -1,0 +1,137 @@
+/* find.c - see find.h. */
+#include "repl/text/find.h"
+#include "kernels/ascii.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void find_free(struct find *f)
+{
+    buf_free(&f->pattern);
+    free(f->piece);
+    *f = (struct find){.at = -1};
+}
+
+void find_clear(struct find *f)
+{
+    f->n_piece = f->n = 0;
+}
+
+static void add_piece(struct find *f, struct find_piece p)
+{
+    if (f->n_piece == f->cap) {
+        f->cap = f->cap ? 2 * f->cap : 64;
+        f->piece = xrealloc(f->piece, (size_t)f->cap, sizeof *f->piece);
+    }
+    f->piece[f->n_piece++] = p;
+}
+
+/* Bytes of a row without the blanks at its end. */
+static size_t trimmed(const struct sheet_row *r)
+{
+    size_t n = r->text.n;
+    while (n > 0 && r->text.p[n - 1] == ' ')
+        n--;
+    return n;
+}
+
+/* Where byte `at` of the joined rows is: the row is found by halving. */
+static int row_of(const size_t *start, int n, size_t at)
+{
+    int lo = 0, hi = n - 1;
+    while (lo < hi) {
+        int mid = (lo + hi + 1) / 2;
+        if (start[mid] <= at)
+            lo = mid;
+        else
+            hi = mid - 1;
+    }
+    return lo;
+}
+
+void find_rows(struct find *f, int entry, const struct sheet_row *row, int from, int n)
+{
+    size_t k = f->pattern.n;
+    if (k == 0 || from >= n)
+        return;
+    struct buf all = {0};
+    size_t *start = xcalloc((size_t)n + 1, sizeof *start);
+    for (int i = from; i < n; i++) {
+        start[i] = all.n;
+        buf_add(&all, row[i].text.p ? row[i].text.p : "", trimmed(&row[i]));
+        buf_char(&all, ' ');
+    }
+    for (size_t at = 0; at + k <= all.n && f->n < FIND_MOST;) {
+        if (!ascii_same_n(all.p + at, f->pattern.p, k)) {
+            at++;
+            continue;
+        }
+        for (int i = from + row_of(start + from, n - from, at); i < n && start[i] < at + k; i++) {
+            size_t a = at > start[i] ? at - start[i] : 0, b = at + k - start[i];
+            b = b < trimmed(&row[i]) ? b : trimmed(&row[i]);
+            if (a < b)
+                add_piece(f, (struct find_piece){entry, i, (int)a, (int)b, f->n});
+        }
+        bool any = f->n_piece > 0 && f->piece[f->n_piece - 1].match == f->n;
+        f->n += any;
+        at += any ? k : 1;
+    }
+    free(start);
+    buf_free(&all);
+}
+
+static bool comes_before(const struct find_piece *p, int entry, int row)
+{
+    return p->entry != entry ? p->entry < entry : p->row < row;
+}
+
+/* The index of the first piece at or after a row. */
+static int lower(const struct find *f, int entry, int row)
+{
+    int lo = 0, hi = f->n_piece;
+    while (lo < hi) {
+        int mid = (lo + hi) / 2;
+        if (comes_before(&f->piece[mid], entry, row))
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+const struct find_piece *find_match(const struct find *f, int match)
+{
+    int lo = 0, hi = f->n_piece;
+    while (lo < hi) {
+        int mid = (lo + hi) / 2;
+        if (f->piece[mid].match < match)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo < f->n_piece && f->piece[lo].match == match ? &f->piece[lo] : NULL;
+}
+
+int find_before(const struct find *f, int entry, int row)
+{
+    int i = lower(f, entry, row + 1);
+    return i > 0 ? f->piece[i - 1].match : -1;
+}
+
+int find_after(const struct find *f, int entry, int row)
+{
+    int i = lower(f, entry, row);
+    return i < f->n_piece ? f->piece[i].match : -1;
+}
+
+int find_here(const struct find *f, int entry, int row, int at)
+{
+    for (int i = lower(f, entry, row); i < f->n_piece; i++) {
+        const struct find_piece *p = &f->piece[i];
+        if (p->entry != entry || p->row != row || p->from > at)
+            return 0;
+        if (at < p->to)
+            return p->match == f->at ? 2 : 1;
+    }
+    return 0;
+}
