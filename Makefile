@@ -81,7 +81,7 @@ MAKEFLAGS += -r
 SRC   := $(filter-out $(if $(filter 1,$(WITH_ZMQ)),,engine/remote/kv_socket.c), \
          $(wildcard $(foreach d,kernels models engine history repl,$(d)/*.c $(d)/*/*.c)))
 CU    := $(if $(filter 1,$(WITH_CUDA)),$(wildcard kernels/cuda/*/*.cu kernels/cuda/*.cu))
-OBJ   := $(CU:%.cu=$(B)/%.cu.o) $(SRC:%.c=$(B)/%.o) # those that take longest first
+OBJ   := $(CU:%.cu=$(B)/%.cu.o) $(SRC:%.c=$(B)/%.o) $(B)/repl/share/help_text.o # those that take longest first
 LIB   := $(filter-out $(B)/repl/main.o,$(OBJ))
 UNIT  := $(patsubst tests/unit/%.c,$(B)/tests/%,$(wildcard tests/unit/test_*.c))
 GPU   := $(patsubst tests/cuda/%.c,$(B)/tests/%,$(wildcard tests/cuda/test_*.c))
@@ -264,6 +264,11 @@ $(B)/%.cu.o: %.cu $(B)/cu.flags
 	@mkdir -p $(@D); echo "  NVCC  $<"; echo "compiler $(NVCC_IS)" >$(@:.o=.ptxas); \
 	  $(NVCC) $(NVFLAGS) -Xptxas -v -MMD -MP -c $< -o $@ 2>>$(@:.o=.ptxas); rc=$$?; \
 	  grep -vE '^compiler |^ptxas info|bytes stack frame|^$$' $(@:.o=.ptxas) >&2; exit $$rc
+
+$(B)/repl/share/help_text.c: $(addprefix repl/share/,help_text.awk topics.txt examples.txt aerie.1)
+	@mkdir -p $(@D); LC_ALL=C awk -f $< from=topics repl/share/topics.txt from=examples repl/share/examples.txt from=manual repl/share/aerie.1 >$@.new && mv $@.new $@
+$(B)/repl/share/help_text.o: $(B)/repl/share/help_text.c $(B)/c.flags
+	@echo "  CC    $<"; $(CC) $(CFLAGS) -MMD -MP -c $< -o $@
 
 $(B)/aerie: $(OBJ) $(B)/link.flags
 	@echo "  LINK  $@"; $(LINK) $(LDFLAGS) $(filter %.o,$^) $(LDLIBS) -o $@

@@ -8,6 +8,7 @@
 
 #include "engine/bugs.h"
 #include "models/checkpoint/hub.h"
+#include "repl/cmd/cmd.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -64,7 +65,8 @@ static const struct command commands[] = {
     {"bugs", "[--try NUMBER]", "list historical engine faults, or try one out", IN_BUGS,
      .run = cli_bugs, 0, 0},
     {"doctor", "", "say what was found on this machine", IN_DOCTOR, .run = cli_doctor, 0, 0},
-    {"help", "[COMMAND]", "this text, or the flags of one command", IN_HELP, .run = cli_help, 0, 1},
+    {"help", "[COMMAND|WORDS...]", "this text, a command's flags, a topic, or a search",
+     IN_HELP, .run = cli_help, 0, 64},
 };
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
@@ -343,19 +345,39 @@ static int help_table(void)
     return 0;
 }
 
+/* A topic, a command of the chat, a setting, or a search, as /help has it. */
+static int help_words_of(struct cli *c)
+{
+    struct err e = {0};
+    struct buf words = {0};
+    struct sheet out;
+    for (int i = 0; i < c->n_word; i++)
+        buf_printf(&words, "%s%s", i ? " " : "", c->word[i]);
+    sheet_init(&out, c->opt.ascii);
+    bool ok = cmd_help_on(NULL, words.p, &(struct printer){&out, NULL}, &e);
+    cli_print(c, &out);
+    sheet_free(&out);
+    buf_free(&words);
+    return ok ? 0 : cli_fail(&e);
+}
+
 int cli_help(struct cli *c)
 {
     if (!c->n_word)
         return help_all();
     if (!strcmp(c->word[0], "commands"))
         return help_table();
-    const struct command *cmd = find_command(c->word[0]);
-    struct err e;
-    if (!cmd) {
-        err_set(&e, ERR_USAGE, "there is no command \"%.80s\"; aerie help lists them", c->word[0]);
-        return cli_fail(&e);
-    }
-    return help_command(cmd);
+    const struct command *cmd = c->n_word == 1 ? find_command(c->word[0]) : NULL;
+    struct sheet topic;
+    if (!cmd)
+        return help_words_of(c);
+    help_command(cmd);
+    sheet_init(&topic, c->opt.ascii);
+    if (help_topic(NULL, cmd->name, &(struct printer){&topic, NULL}))
+        out_printf("\n");
+    cli_print(c, &topic);
+    sheet_free(&topic);
+    return 0;
 }
 
 /* ---- parsing ---- */

@@ -9,12 +9,14 @@
 #include <string.h>
 
 #include "repl/cmd/cmd.h"
+#include "repl/cmd/help_text.h"
 
 #include "kernels/ascii.h"
 
 static const struct cmd table[] = {
-    {"help", "?", "[topic]", "chat", "lists the commands, or explains one topic", "/help tree",
-     CMD_BUSY_OK, cmd_help, complete_help},
+    {"help", "?", "[WORDS]", "chat",
+     "lists the commands, explains one or a topic, or searches all help and the manual",
+     "/help why are drafts rejected", CMD_BUSY_OK | CMD_REST, cmd_help, complete_help},
     {"set", "show", "[NAME VALUE]", "chat", "shows the settings, or changes one",
      "/set temperature 0.7", CMD_BUSY_OK, cmd_set, complete_set},
     {"system", NULL, "[TEXT]", "chat", "shows or sets the system prompt of this session",
@@ -87,7 +89,8 @@ static const struct cmd table[] = {
     {"page", NULL, "N [full|swa|draft]", "inspect",
      "tells the life of one page: who took it, shared it and freed it", "/page 118 swa",
      CMD_BUSY_OK, cmd_page, NULL},
-    {"map", NULL, "POS", "inspect", "shows which full slot and which SWA slot hold a position",
+    {"map", NULL, "POS", "inspect", "shows which slot and page of each pool hold a token, "
+                                    "by its position",
      "/map 3071", CMD_BUSY_OK, cmd_map, NULL},
     {"pool", NULL, "", "inspect",
      "shows the ledger of each pool: total, used, free, evictable and protected", "/pool",
@@ -436,12 +439,15 @@ static void list_text(struct sheet *out)
             sheet_line(out);
         }
     }
-    sheet_add(out, ST_DIM, "/help NAME explains a command, a setting or a topic:");
+    sheet_add(out, ST_DIM, "/help NAME explains a command, a setting or a topic, /help WORDS "
+                           "searches; topics:");
     sheet_line(out);
-    sheet_add(out, ST_DIM, " ");
-    for (int i = 0; topic_at(i); i++)
-        sheet_printf(out, ST_DIM, " %s", topic_at(i)->name);
-    sheet_line(out);
+    struct sheet topics;
+    sheet_init(&topics, out->ascii);
+    for (int i = 0; i < help_n_topic; i++)
+        sheet_printf(&topics, ST_DIM, "%s%s", i ? " " : "", help_topics[i].name);
+    sheet_append_wrapped(out, &topics, 79);
+    sheet_free(&topics);
 }
 
 static void list_json(struct buf *json)
@@ -450,77 +456,65 @@ static void list_json(struct buf *json)
     jput_key(json, "commands");
     cmd_table_json(json);
     jput_kopen(json, "topics", '[');
-    for (int i = 0; topic_at(i); i++)
-        jput_str(json, topic_at(i)->name);
+    for (int i = 0; i < help_n_topic; i++)
+        jput_str(json, help_topics[i].name);
     jput_close(json, ']');
     jput_close(json, '}');
-}
-
-static int n_topic(void)
-{
-    int n = 0;
-    while (topic_at(n))
-        n++;
-    return n;
 }
 
 /* All names that /help knows, one after the other: commands, topics, settings. */
 static const char *any_name(int i)
 {
     i -= N_CMD;
-    return i < 0           ? table[N_CMD + i].name
-           : i < n_topic() ? topic_at(i)->name
-                           : settings_at(i - n_topic())->name;
+    return i < 0              ? table[N_CMD + i].name
+           : i < help_n_topic ? help_topics[i].name
+                              : settings_at(i - help_n_topic)->name;
 }
 
 static const char *any_help(int i)
 {
     i -= N_CMD;
-    return i < 0           ? table[N_CMD + i].help
-           : i < n_topic() ? topic_at(i)->title
-                           : settings_at(i - n_topic())->help;
+    return i < 0              ? table[N_CMD + i].help
+           : i < help_n_topic ? help_topics[i].title
+                              : settings_at(i - help_n_topic)->help;
 }
 
 static int n_names(void)
 {
-    return N_CMD + n_topic() + settings_count();
+    return N_CMD + help_n_topic + settings_count();
 }
 
-bool cmd_help(struct cmd_call *call)
+bool cmd_help_on(struct app *a, const char *words, const struct printer *to, struct err *e)
 {
-    if (call->argc > 1)
-        return arg_expected(call, "takes at most one topic");
-    if (call->argc == 0) {
-        if (call->to.json)
-            list_json(call->to.json);
-        else
-            list_text(call->to.out);
+    const char *name = words + (words[0] == '/');
+    struct help_on on = {.app = a, .words = words, .name = name, .table = table, .n_table = N_CMD};
+    on.named = *name ? cmd_find(name, NULL) : NULL;
+    on.is_alias = on.named && is_alias(on.named, name);
+    if (help_answer(&on, to))
         return true;
-    }
-    const char *name = call->argv[0] + (call->argv[0][0] == '/');
-    const struct cmd *c = *name ? cmd_find(name, NULL) : NULL;
-    bool exact = c && (strcmp(c->name, name) == 0 || (c->alias && strcmp(c->alias, name) == 0));
-    if (!exact && *name &&
-        (help_setting(name, &call->to) || help_topic(call->app, name, &call->to)))
-        return true;
-    if (c) {
-        help_command(c, &call->to);
-        if (exact && !call->to.json) /* "check" is a command and a setting */
-            help_setting(name, &call->to);
-        return true;
-    }
     struct buf near = {0};
     nearest_names(name, any_name, n_names(), "", &near);
-    err_set(call->e, ERR_NEGATIVE, "there is no help on \"%.40s\"%s%s; /help lists what there is",
-            name, near.n ? "; did you mean " : "", near.n ? near.p : "");
+    err_set(e, ERR_NEGATIVE, "there is no help on \"%.40s\"%s%s; /help lists what there is", name,
+            near.n ? "; did you mean " : "", near.n ? near.p : "");
     buf_free(&near);
     return false;
 }
 
+bool cmd_help(struct cmd_call *call)
+{
+    if (call->argc > 0)
+        return cmd_help_on(call->app, call->argv[0], &call->to, call->e);
+    if (call->to.json)
+        list_json(call->to.json);
+    else
+        list_text(call->to.out);
+    return true;
+}
+
 void complete_help(struct app *a, const char *before, const char *word, cmd_add_fn *add, void *arg)
 {
-    (void)a, (void)before;
-    for (int i = 0; i < n_names(); i++)
+    (void)a;
+    for (int i = 0; i < n_names() && !*before; i++)
         if (strncmp(any_name(i), word, strlen(word)) == 0)
             add(arg, any_name(i), any_help(i));
 }

@@ -1,7 +1,7 @@
 /* cmd.h - what cmd.c and the files of commands share.
  *
  * cmd.c has the table, running, completion and /help; the other files have the commands,
- * help.c also the help texts.
+ * help.c and find.c what /help says.
  */
 #ifndef AERIE_CMD_H
 #define AERIE_CMD_H
@@ -40,16 +40,24 @@ bool arg_expected(const struct cmd_call *c, const char *expected);
 /* Whether the backend has a view. False and *e: why the command cannot show it. */
 bool cmd_needs(const struct cmd_call *c, enum backend_view v);
 
-/* ---- help (help.c) ----------------------------------------------------------------------- */
+/* ---- help (help.c, find.c) --------------------------------------------------------------- */
 
-struct topic {
-    const char *name, *title, *text;
+/* Says what there is on a name (of a command, a setting, a topic), else searches all of it and the
+ * manual page for words. a may be NULL. False and *e: there is nothing. */
+bool cmd_help_on(struct app *a, const char *words, const struct printer *to, struct err *e);
+/* What that is made of; cmd.c has the table. */
+struct help_on {
+    struct app *app;
+    const char *words, *name; /* name: without a slash */
+    const struct cmd *table, *named; /* named: what cmd_find() finds, or NULL */
+    int n_table;
+    bool is_alias; /* name is another name of `named` */
 };
-const struct topic *topic_at(int i); /* NULL after the last */
-/* What /help says about one thing. False: there is no setting or topic of the name. */
-void help_command(const struct cmd *c, const struct printer *to);
-bool help_setting(const char *name, const struct printer *to);
+bool help_answer(const struct help_on *on, const struct printer *to);
+/* Says the topic of this name. False: there is none. */
 bool help_topic(struct app *a, const char *name, const struct printer *to);
+/* The search alone: the best answers, each with its matching line. False: there is none. */
+bool help_find(const struct help_on *on, const struct printer *to);
 
 /* Tokens as the member "tokens", an array of {"token": id, "text": ...}; and their texts in
  * quotes. */

@@ -42,6 +42,11 @@ result "help lists commands, flags and settings" $?
 missing=
 for c in $commands; do run help "$c"; [ $rc = 0 ] && grep -q "^usage: aerie $c" "$T/out" || missing+=" $c"; done
 [ -z "$missing" ]; result "every command has its help$missing" $?
+run help pack; grep -q '^  *--issue ENGINE' "$T/out" && grep -qx 'For example:' "$T/out" && grep -qx 'session-sglang.md: the report' "$T/out"
+result "and what is to know about it, with an example" $?
+run help why are my drafts rejected; [ $rc = 0 ] && sed -n 1p "$T/out" | grep -qE '^(acceptance|drafts|/why) '
+result "help searches for words" $?
+run help xyzzy plugh; [ $rc = 1 ] && grep -q 'there is no help on "xyzzy plugh"' "$T/err"; result "words of which nothing is known" $?
 # words that commands take: help lists those that the program acts on; so does the manual
 run db nosuch; actions=$(sed 's/.*expected //; s/,//g; s/ or / /' "$T/err")
 run help bench; names=$(sed -n '/lines begin with:$/,/^$/s/^  \([a-z]*\) .*/\1/p' "$T/out")
@@ -167,7 +172,7 @@ refuse 2 'message is empty' run ""
 refuse 2 "cannot open .*$T/none" run -f "$T/none"
 refuse 3 "$T/none" run -m "$T/none" hi
 refuse 3 "$T/none" tokenize -m "$T/none"
-refuse 2 'no command "help-me"' help help-me
+refuse 1 'no help on "help-me"' help help-me
 # files of holes that claim a terabyte: refused by their size, before anything of them is read
 for f in config generation_config tokenizer tokenizer_config chat_template; do
     rm -rf "$T/m"; mkdir "$T/m"; ln -s "$PWD"/models/nestling/target/* "$T/m"

@@ -123,7 +123,7 @@ if ! mock; then
 fi
 fails 2 'only reading' "/sql delete from turn"
 fails 2 'turn 7 is not|from 0 to' hello "/fork 7"
-fails 2 'quote' '/help "x'
+fails 2 'quote' '/read "x'
 if mock; then # what a backend does not do is refused by name, and nothing changes
     fails 1 'this backend has no setting draft.nodes' "/set draft.nodes 8"
     lines "/set draft.nodes" | chat; grep -q '^draft.nodes *6 ' "$T/out"; result "a setting that was refused is as before" $?

@@ -10,6 +10,7 @@
 #include <jansson.h>
 
 #include "repl/cmd/cmd.h"
+#include "repl/cmd/help_text.h"
 #include "repl/text/fuzzy.h"
 
 /* ---- a face that keeps what it is shown ---- */
@@ -231,7 +232,7 @@ static void test_choices_may_be_cut_short(void **state)
 static void test_arguments_are_checked_before_anything_is_done(void **state)
 {
     (void)state;
-    assert_error("help a b", ERR_USAGE, "/help takes at most one topic, for example: /help tree");
+    assert_error("help xyzzy of a", ERR_NEGATIVE, "there is no help on \"xyzzy of a\"");
     assert_error("help nosuchthing", ERR_NEGATIVE, "there is no help on \"nosuchthing\"");
     assert_error("help pols", ERR_NEGATIVE, "did you mean ");
     assert_error("read", ERR_USAGE, "/read takes one file");
@@ -287,13 +288,20 @@ static void test_every_topic_and_setting_has_help(void **state)
     struct app *a = new_app(false);
     struct err e = {0};
     char line[64];
-    for (int i = 0; topic_at(i); i++) {
-        snprintf(line, sizeof line, "help %s", topic_at(i)->name);
+    for (int i = 0; i < help_n_topic; i++) {
+        const struct topic *t = &help_topics[i];
+        snprintf(line, sizeof line, "help %s", t->name);
         buf_clear(&shown);
         assert_true(cmd_run(a, line, &e));
-        for (const char *p = shown.p; *p; p += strcspn(p, "\n") + 1)
+        assert_non_null(strstr(shown.p, t->text));
+        for (const char *p = t->text; *p; p += strcspn(p, "\n") + 1)
             if (text_width(p, strcspn(p, "\n")) > 90)
                 fail_msg("too long: %.*s", (int)strcspn(p, "\n"), p);
+        /* keys are of the full screen, a benchmark's figures are of the machine */
+        if (!*t->example && strcmp(t->name, "keys") != 0 && strcmp(t->name, "bench") != 0)
+            fail_msg("topic %s has no example", t->name);
+        if (*t->example)
+            assert_non_null(strstr(shown.p, t->example));
     }
     for (int i = 0; i < settings_count(); i++) {
         snprintf(line, sizeof line, "help %s", settings_at(i)->name);
@@ -305,6 +313,84 @@ static void test_every_topic_and_setting_has_help(void **state)
     buf_clear(&shown);
     assert_true(cmd_run(a, "help /tree", &e));
     assert_non_null(strstr(shown.p, "/tree [T.S]\n"));
+    free(a);
+}
+
+/* The first word of the n-th answer of a search: a topic, a command, a setting, or "man". */
+static bool answers(const char *name, int most)
+{
+    size_t len = strlen(name);
+    for (const char *p = shown.p; *p && most > 0; p += strcspn(p, "\n") + 1) {
+        if (*p == ' ')
+            continue;
+        if (strncmp(p, name, len) == 0 && (p[len] == ' ' || p[len] == '\n'))
+            return true;
+        most--;
+    }
+    return false;
+}
+
+static void test_help_finds_what_a_question_is_about(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *question, *answer;
+    } cases[] = {
+        {"how do I copy a reply", "/copy"},
+        {"why is acceptance low", "acceptance"},
+        {"share a session for an issue", "pack"},
+        {"which page holds token 90", "/map"},
+        {"does a model fit my GPU", "fit"},
+        {"change one thing in the next step", "what-if"},
+        {"tools and json schemas", "serve"},
+        {"step through a reply", "stepping"},
+        {"deleting old sessions", "sessions"},
+        {"compare two runs", "compare"},
+        {"what is a sliding window?", "swa"},
+        {"does my server mix up requests", "probe"},
+        {"acceptance at the window", "/accept"},
+        {"edit my last question", "edit"},
+        {"how many tokens were reused", "reuse"},
+        {"download a model", "pull"},
+        {"log probabilities at decode and in a prompt", "kl"},
+        {"chat with vllm", "remote"},
+        {"quantized gguf", "model"},
+        {"historical faults", "faults"},
+        {"are page tables of another engine right", "check"},
+        {"same replies with two drafters", "parity"},
+        {"environment variable HF_TOKEN", "pull"},
+        {"tmux clipboard", "copy"},
+    };
+    struct app *a = new_app(false);
+    struct err e = {0};
+    char line[128];
+    int first = 0;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        snprintf(line, sizeof line, "help %s", cases[i].question);
+        buf_clear(&shown);
+        assert_true(cmd_run(a, line, &e));
+        if (!answers(cases[i].answer, 3))
+            fail_msg("%s: %s is not among\n%s", cases[i].question, cases[i].answer, shown.p);
+        first += answers(cases[i].answer, 1);
+    }
+    assert_true(first >= 20);
+    free(a);
+}
+
+static void test_help_searches_the_manual_and_shows_the_line(void **state)
+{
+    (void)state;
+    struct app *a = new_app(false);
+    struct err e = {0};
+    assert_true(cmd_run(a, "help what's \"prompt_logprobs\"?", &e)); /* quotes are no syntax */
+    assert_non_null(strstr(shown.p, "man aerie       COMMANDS: kl"));
+    buf_clear(&shown);
+    assert_true(cmd_run(a, "help allocation of huge dangling cgroup landlock", &e));
+    assert_non_null(strstr(shown.p, "Landlock"));
+    free(a);
+    a = new_app(true);
+    assert_true(cmd_run(a, "help why is acceptance low", &e));
+    assert_non_null(strstr(json.p, "\"found\":[{\"kind\":\"topic\",\"name\":\"acceptance\""));
     free(a);
 }
 
@@ -763,6 +849,8 @@ int main(void)
         cmocka_unit_test(test_arguments_are_checked_before_anything_is_done),
         cmocka_unit_test(test_help_names_every_command_once_and_fits_80_columns),
         cmocka_unit_test(test_every_topic_and_setting_has_help),
+        cmocka_unit_test(test_help_finds_what_a_question_is_about),
+        cmocka_unit_test(test_help_searches_the_manual_and_shows_the_line),
         cmocka_unit_test(test_bye_quits),
         cmocka_unit_test(test_attachments_are_named_and_dropped),
         cmocka_unit_test(test_attachments_stay_in_their_session),
