@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHAIN_EVERY = 5 };
+enum { CHAIN_EVERY = 6 };
 
 bool redraft_stopped(const struct scorer *s, struct err *e)
 {
@@ -301,7 +301,7 @@ static bool text_chains(struct scorer *s, const struct trial *t, const struct sc
 /* Measures chains of the trial, and compares them with those of the configured head. */
 static bool chains(struct scorer *s, const struct trial *t, struct reading *r, struct err *e)
 {
-    enum { MOST = 64 };
+    enum { MOST = 40 };
     int length[MOST], n = 0;
     size_t bytes = (size_t)s->as_is.cfg.n_layer * sizeof *s->layers;
     struct layer *layers = xmalloc(bytes);
