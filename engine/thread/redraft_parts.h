@@ -7,7 +7,8 @@
 #include "engine/thread/redraft.h"
 
 enum { REDRAFT_KEPT = 128, /* boundaries whose states are kept */
-       REDRAFT_ROWS = 512 };  /* of a pass */
+       REDRAFT_ROWS = 512,    /* of a pass */
+       REDRAFT_CLOSE = 3 };   /* readings that hit most, whose chains are measured */
 
 /* One way to run the head. What it does not mention is as configured. */
 struct trial {
@@ -20,7 +21,8 @@ struct trial {
                                      in `layer` */
     struct layer *layer;          /* (n_layer) owned */
     bool own_rope, own_ids;       /* d's rope, d2t are the trial's own */
-    bool chain;                   /* worth the time of chains */
+    bool chain;                   /* may be better in later guesses only: chains are measured */
+    int reading;                  /* its place among the results, once scored */
 };
 
 struct scored_text {
@@ -43,13 +45,18 @@ struct scorer {
     int n_text, tokens; /* scored tokens */
     uint8_t *hit[READINGS];  /* (tokens) by reading */
     uint8_t *same[READINGS]; /* (tokens) the guess was the logged one; 2: none was logged */
+    struct trial close[REDRAFT_CLOSE]; /* (n_close) the readings that gained most by first
+                                          guesses */
+    int n_close;
     int *chain;              /* accepted tokens of each chain, as configured */
     int n_chain;
-    bool have_hits;          /* of the configured reading */
 };
 
 /* Adds the reading of a trial to the results and counts it. False: stopped, or *e. */
-bool redraft_score(struct scorer *s, const struct trial *t, struct err *e);
+bool redraft_score(struct scorer *s, struct trial *t, struct err *e);
+/* Measures the chains of a trial that was scored, and compares them with those of the first one
+ * whose chains were measured, which is the configured one. */
+bool redraft_chains(struct scorer *s, const struct trial *t, struct err *e);
 /* The number of the first `most` tokens that the trial hits; -1: as above. */
 int redraft_hits(struct scorer *s, const struct trial *t, int most, struct err *e);
 bool redraft_stopped(const struct scorer *s, struct err *e);

@@ -24,11 +24,48 @@ void trial_close(struct trial *t)
     free(t->layer);
 }
 
-/* Scores the trial and closes it. */
+static int gain(const struct scorer *s, const struct trial *t)
+{
+    return s->out->r[t->reading].won - s->out->r[t->reading].lost;
+}
+
+/* Keeps the trial if it is one of those that gained most, and closes it or the one it replaces. */
+static void keep_close(struct scorer *s, struct trial *t)
+{
+    int at = s->n_close;
+    while (at > 0 && gain(s, &s->close[at - 1]) < gain(s, t))
+        at--;
+    if (gain(s, t) <= 0 || at == REDRAFT_CLOSE) {
+        trial_close(t);
+        return;
+    }
+    if (s->n_close == REDRAFT_CLOSE)
+        trial_close(&s->close[--s->n_close]);
+    memmove(s->close + at + 1, s->close + at, (size_t)(s->n_close - at) * sizeof *s->close);
+    s->close[at] = *t;
+    s->n_close++;
+}
+
+/* Scores the trial, and closes it or keeps it. */
 static bool score(struct scorer *s, struct trial *t, struct err *e)
 {
     bool ok = redraft_score(s, t, e);
-    trial_close(t);
+    if (ok && s->out->n > 1)
+        keep_close(s, t);
+    else
+        trial_close(t);
+    return ok;
+}
+
+/* Measures the chains of the readings that were kept. */
+static bool chains_of_close(struct scorer *s, struct err *e)
+{
+    bool ok = true;
+    for (int i = 0; i < s->n_close; i++) {
+        ok = ok && redraft_chains(s, &s->close[i], e);
+        trial_close(&s->close[i]);
+    }
+    s->n_close = 0;
     return ok;
 }
 
@@ -130,14 +167,12 @@ static bool try_norms(struct scorer *s, struct err *e)
     trial_open(&t, s, READ_NORM, d->norm_output ? "norm_output false" : "norm_output true");
     t.d.norm_output = !d->norm_output;
     t.chain = true;
-    ok = ok && redraft_score(s, &t, e);
-    trial_close(&t);
+    ok = ok ? score(s, &t, e) : (trial_close(&t), false);
     bool plus = d->cfg.norm == NORM_RMS1P;
     trial_open(&t, s, READ_NORM, plus ? "norms x w in place of x (1 + w)"
                                       : "norms x (1 + w) in place of x w");
     t.d.cfg.norm = plus ? NORM_RMS : NORM_RMS1P;
-    ok = ok && redraft_score(s, &t, e);
-    trial_close(&t);
+    ok = ok ? score(s, &t, e) : (trial_close(&t), false);
     for (size_t i = 0; i < sizeof eps / sizeof *eps && ok; i++) {
         if (eps[i] == d->cfg.eps)
             continue;
@@ -149,8 +184,7 @@ static bool try_norms(struct scorer *s, struct err *e)
     trial_open(&t, s, READ_NORM, "input_layernorm and hidden_norm exchanged");
     t.layer[0].in_norm = s->layers[0].hidden_norm;
     t.layer[0].hidden_norm = s->layers[0].in_norm;
-    ok = ok && redraft_score(s, &t, e);
-    trial_close(&t);
+    ok = ok ? score(s, &t, e) : (trial_close(&t), false);
     if (ok && (d->input_norm.data || d->fc_norm[0].data)) {
         trial_open(&t, s, READ_NORM, "no norm before fc");
         t.d.input_norm = (struct tensor){0};
@@ -318,8 +352,7 @@ static bool try_states(struct scorer *s, struct err *e)
     bool ok = score(s, &t, e);
     trial_open(&t, s, READ_TOKEN, "states beside their own token, not the next");
     t.token_shift = 0;
-    ok = ok && redraft_score(s, &t, e);
-    trial_close(&t);
+    ok = ok ? score(s, &t, e) : (trial_close(&t), false);
     return ok;
 }
 
@@ -350,5 +383,6 @@ bool redraft_try_all(struct scorer *s, struct err *e)
             s->o->progress(s->o->progress_arg, "readings", (uint64_t)i, (uint64_t)N + 1);
         ok = part[i](s, e);
     }
-    return ok && (restored(s->out) || search_layers(s, e));
+    ok = ok && (restored(s->out) || search_layers(s, e));
+    return chains_of_close(s, e) && ok;
 }

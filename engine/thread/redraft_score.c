@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHAIN_EVERY = 6 };
+enum { CHAIN_EVERY = 3 };
 
 bool redraft_stopped(const struct scorer *s, struct err *e)
 {
@@ -104,8 +104,9 @@ static int32_t target_id(const struct draft *d, int32_t id)
 
 /* ---- a trial over all texts ------------------------------------------------------------------ */
 
-/* Takes the guesses of a row: the i-th scored token, which is token `at` of its text. */
-typedef void take_fn(void *arg, const struct scored_text *x, int at, int i, const int32_t *ids);
+/* Takes the k guesses of a row: the i-th scored token, which is token `at` of its text. */
+typedef void take_fn(void *arg, const struct scored_text *x, int at, int i, const int32_t *ids,
+                     int k);
 
 static void begin_trial(struct scorer *s, const struct trial *t)
 {
@@ -147,7 +148,7 @@ static bool each_guess(struct scorer *s, const struct trial *t, int k, int most,
             ok = !redraft_stopped(s, e) && run_head(s, t, c, &seq, at, at + n, k, ids, e);
             for (int i = 0; i < n && ok && done < most; i++)
                 if (at + i + 2 >= c->t->first)
-                    take(arg, c, at + i + 2, done++, ids + mul64(i, k));
+                    take(arg, c, at + i + 2, done++, ids + mul64(i, k), k);
         }
         kv_drop(&s->r.kv, &seq);
     }
@@ -175,14 +176,16 @@ struct count {
     int hits;
 };
 
-static void take_hit(void *arg, const struct scored_text *x, int at, int i, const int32_t *ids)
+static void take_hit(void *arg, const struct scored_text *x, int at, int i, const int32_t *ids,
+                     int k)
 {
     struct count *c = arg;
-    (void)i;
+    (void)i, (void)k;
     c->hits += target_id(c->d, ids[0]) == x->choice[at - 1];
 }
 
-static void take_all(void *arg, const struct scored_text *x, int at, int i, const int32_t *ids)
+static void take_all(void *arg, const struct scored_text *x, int at, int i, const int32_t *ids,
+                     int k)
 {
     struct count *c = arg;
     struct redraft *out = c->s->out;
@@ -197,9 +200,9 @@ static void take_all(void *arg, const struct scored_text *x, int at, int i, cons
     r->same += logged >= 0 && guess == logged;
     if (c->reading)
         return;
-    int rank = 0, most = min_int(REDRAFT_RANKS, c->d->draft_vocab);
-    for (int k = most - 1; k >= 0; k--)
-        rank = target_id(c->d, ids[k]) == want ? k + 1 : rank;
+    int rank = 0;
+    for (int j = k - 1; j >= 0; j--)
+        rank = target_id(c->d, ids[j]) == want ? j + 1 : rank;
     out->rank[rank]++;
     out->tokens_at[range_of(at)]++;
     out->logged += logged >= 0;
@@ -298,10 +301,12 @@ static bool text_chains(struct scorer *s, const struct trial *t, const struct sc
     return ok;
 }
 
-/* Measures chains of the trial, and compares them with those of the configured head. */
-static bool chains(struct scorer *s, const struct trial *t, struct reading *r, struct err *e)
+bool redraft_chains(struct scorer *s, const struct trial *t, struct err *e)
 {
-    enum { MOST = 40 };
+    enum { MOST = 64 };
+    struct reading *r = &s->out->r[t->reading];
+    if (!s->o->chain || r->cycles)
+        return true;
     int length[MOST], n = 0;
     size_t bytes = (size_t)s->as_is.cfg.n_layer * sizeof *s->layers;
     struct layer *layers = xmalloc(bytes);
@@ -337,12 +342,12 @@ int redraft_hits(struct scorer *s, const struct trial *t, int most, struct err *
     return each_guess(s, t, 1, most, take_hit, &c, e) ? c.hits : -1;
 }
 
-bool redraft_score(struct scorer *s, const struct trial *t, struct err *e)
+bool redraft_score(struct scorer *s, struct trial *t, struct err *e)
 {
     struct redraft *out = s->out;
     if (out->n == READINGS)
         return true;
-    int i = out->n;
+    int i = t->reading = out->n;
     struct reading *r = &out->r[i];
     *r = (struct reading){.of = t->of, .n_boundary = s->as_is.n_capture, .sees = t->sees};
     memcpy(r->what, t->what, sizeof r->what);
@@ -368,8 +373,8 @@ bool redraft_score(struct scorer *s, const struct trial *t, struct err *e)
         r->same_won += s->same[i][x] > s->same[0][x];
         r->same_lost += s->same[i][x] < s->same[0][x];
     }
-    if (ok && t->chain && s->o->chain)
-        ok = chains(s, t, r, e);
+    if (ok && t->chain)
+        ok = redraft_chains(s, t, e);
     out->n += ok;
     return ok;
 }

@@ -24,6 +24,7 @@ struct replay {
     struct comparison cmp;
     struct sheet sheet;
     int n_turns;
+    struct draft_sums drafts[2]; /* in the log, now */
     char *other; /* other differences to that run (build, device), printed if the replay differs */
 };
 
@@ -123,6 +124,15 @@ static bool on_opened(void *arg, struct backend *b, const char *about, const cha
     return r->c->with.n > 0 || r->c->forced || compare_engine(r, b, about, now, e);
 }
 
+static void add_drafts(struct draft_sums *s, const struct trace *t)
+{
+    for (int i = 0; i < t->n; i++)
+        for (int k = 0; k < t->turn[i].n_step; k++) {
+            const struct step_row *r = &t->turn[i].step[k];
+            draft_sums_add(s, &r->rec, r->tree ? tree_depth(r->tree) : r->rec.drafted);
+        }
+}
+
 /* As recorded, the first difference ends the run. With changes, the run goes on: a rule may be
  * violated later. */
 static bool on_ended(void *arg, const struct act *a, const struct event *ev)
@@ -130,6 +140,8 @@ static bool on_ended(void *arg, const struct act *a, const struct event *ev)
     struct replay *r = arg;
     trace_act(&r->log, a);
     comparison_turn(&r->cmp, r->log.turn, r->now.trace.turn);
+    add_drafts(&r->drafts[0], &r->log);
+    add_drafts(&r->drafts[1], &r->now.trace);
     trace_cut(&r->log, 0);
     trace_cut(&r->now.trace, 0);
     r->n_turns++;
@@ -213,6 +225,14 @@ static int verdict(const struct replay *r)
 
 /* ---- the verdict with changes ---------------------------------------------------------------- */
 
+/* Whether both runs drafted, and not with the same acceptance. */
+static bool accepts_otherwise(const struct replay *r)
+{
+    const struct draft_sums *a = &r->drafts[0], *b = &r->drafts[1];
+    return a->cycles && b->cycles && !r->now.rule[0] &&
+           (a->cycles != b->cycles || a->accepted != b->accepted);
+}
+
 static void changes_json(const struct replay *r)
 {
     const struct difference *d = &r->cmp.d;
@@ -224,6 +244,9 @@ static void changes_json(const struct replay *r)
                 n->pages);
     if (n->facts)
         jput_kreal(&b, "log_probability_differs_by", n->most);
+    if (accepts_otherwise(r))
+        jput_fields(&b, "%g{length_in_the_log}%g{length_now}", draft_sums_mal(&r->drafts[0]),
+                    draft_sums_mal(&r->drafts[1]));
     jput_kint(&b, "checked", (int64_t)r->now.checks);
     if (r->now.rule[0]) {
         jput_kopen(&b, "violation", '{');
@@ -269,6 +292,9 @@ static void changes_text(const struct replay *r)
         out_printf("%s\n", n->stop);
     if (with.n)
         out_printf("changed: %s\n", with.p);
+    if (accepts_otherwise(r))
+        out_printf("acceptance: length %.2f in the log, %.2f now (1 + accepted/cycles)\n",
+                   draft_sums_mal(&r->drafts[0]), draft_sums_mal(&r->drafts[1]));
     if (!d->class && n->facts)
         out_printf("log probabilities: %s\n", n->most > 0 ? most : "equal");
     if (r->now.checks)

@@ -114,16 +114,21 @@ static const enum triage_cause cause_of[N_READINGS_OF] = {
     [READ_HEAD] = CAUSE_IDS,
 };
 
-/* Points gained by a reading that counts; 0: none. By first guesses, or by the length of chains. */
+/* Points gained by a reading that counts; 0: none. By first guesses, or by the length of chains,
+ * each sure by itself or both together: they are correlated by about a half. */
 static double gain_of(const struct redraft *re, const struct reading *r)
 {
     int d = r->won - r->lost, n = r->won + r->lost;
     double first = re->tokens ? (double)d / re->tokens : 0, chain = 0;
-    if (n == 0 || d < SURE * sqrt(n) || first < LEAST_GAIN)
-        first = 0;
-    if (r->cycles && re->chain_steps && r->longer > SURE * r->error && r->error > 0)
+    double sure_first = n ? d / sqrt(n) : 0, sure_chain = r->error > 0 ? r->longer / r->error : 0;
+    bool both = d > 0 && sure_chain > 1 && (sure_first + sure_chain) / sqrt(3) >= SURE;
+    if (r->cycles && re->chain_steps)
         chain = r->longer / re->chain_steps;
-    return fmax(first, chain < LEAST_GAIN ? 0 : chain);
+    if (sure_first < SURE && !both)
+        first = 0;
+    if (sure_chain < SURE && !both)
+        chain = 0;
+    return fmax(first < LEAST_GAIN ? 0 : first, chain < LEAST_GAIN ? 0 : chain);
 }
 
 static const struct reading *best_of(const struct judging *j, enum reading_of of)
@@ -161,13 +166,13 @@ static void judge_reading(struct judging *j, enum reading_of of)
         weigh(j, CAUSE_CONTEXT, weight_of(j, gain) - 1);
     weigh(j, c, weight_of(j, gain));
     if (chain)
-        pro(j, c, "%s: chains of %d are %.2f tokens longer (%.2f standard errors)", r->what,
+        pro(j, c, "%s: chains of %d are %.2f tokens longer (%.1f standard errors)", r->what,
             re->chain_steps, r->longer, r->longer / r->error);
-    else if (gain > 0)
+    if (gain > 0 && r->won > r->lost)
         pro(j, c, "%s: %.1f %% of first guesses right, as configured %.1f %% (%d won, %d lost)",
             r->what, percent(r->hits, re->tokens), percent(re->r[0].hits, re->tokens), r->won,
             r->lost);
-    else
+    if (gain == 0)
         con(j, c, "no gain by %s: %.1f %% of first guesses right, as configured %.1f %%", r->what,
             percent(r->hits, re->tokens), percent(re->r[0].hits, re->tokens));
 }

@@ -5,30 +5,25 @@
 
 enum { DEPTHS = 16, MARKS = 24, SHOWN = 4 };
 
-/* Published lengths. `counts` says how a source counts: vLLM and SGLang count the bonus token, so a
- * length of 1 means that no guess was accepted; rates by position are those of all steps. */
+/* Published rates, of all steps by position, and lengths, 1 + accepted/steps: the bonus token
+ * counts, so a length of 1 means that no guess was accepted. */
 static const struct {
-    const char *model, *setup;
-    double length; /* 0: not given */
+    const char *model, *setup, *source;
+    double length;
     double at[5];
     int n;
-    const char *source;
 } published[] = {
-    {"Llama-3.1-8B, EAGLE3", "K 3, MT-Bench, greedy", 2.60, {.730, .521, .355}, 3,
-     "vLLM tests: 1 + accepted/steps"},
-    {"Qwen3-8B, EAGLE3", "K 3, MT-Bench, greedy", 2.26, {.654, .399, .202}, 3,
-     "vLLM tests: 1 + accepted/steps"},
-    {"gpt-oss-20b, EAGLE3", "K 3, MT-Bench, greedy", 2.56, {.717, .512, .334}, 3,
-     "vLLM tests: 1 + accepted/steps"},
-    {"Llama-3.3-70B, EAGLE3", "K 3", 2.77, {.751, .567, .453}, 3, "vllm#50170"},
-    {"the same, wrong layers", "K 3", 1.04, {.036, .001, 0}, 3, "vllm#50170"},
-    {"Qwen3-30B-A3B, EAGLE3", "K 5, T 0.6", 2.16, {.586, .299, .149, .079, .042}, 5,
-     "speculators#610"},
-    {"Llama-3.1-8B, EAGLE3", "SGLang, K 5", 4.68, {0}, 0,
-     "sglang#4247: tokens/verify passes, the first token too"},
-    {"Llama-3.1-8B, EAGLE3", "paper, tree", 6.13, {0}, 0, "EAGLE-3 paper: tau = accepted + 1"},
+    {"Llama-3.1-8B", "K 3, MT-Bench, greedy", "vLLM's tests", 2.60, {.730, .521, .355}, 3},
+    {"Qwen3-8B", "K 3, MT-Bench, greedy", "vLLM's tests", 2.26, {.654, .399, .202}, 3},
+    {"gpt-oss-20b", "K 3, MT-Bench, greedy", "vLLM's tests", 2.56, {.717, .512, .334}, 3},
+    {"wrong layers", "Llama-3.3-70B, K 3", "vllm#50170", 1.04, {.036, .001, 0}, 3},
+    {"Llama-3.3-70B", "K 3", "vllm#50170", 2.77, {.751, .567, .453}, 3},
+    {"Qwen3-30B-A3B", "K 5, T 0.6", "speculators#610", 2.16, {.586, .299, .149, .079, .042}, 5},
+    {"Llama-3.1-8B", "K 5, SGLang: tokens/verify passes, the first token too", "sglang#4247", 4.68,
+     {0}, 0},
+    {"Llama-3.1-8B", "tree, tau = accepted + 1", "the EAGLE-3 paper", 6.13, {0}, 0},
 };
-enum { N_PUBLISHED = sizeof published / sizeof *published };
+enum { N_PUBLISHED = sizeof published / sizeof *published, BESIDE = 4 };
 
 static double share(uint64_t part, uint64_t whole)
 {
@@ -37,20 +32,43 @@ static double share(uint64_t part, uint64_t whole)
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
-static void print_depths(const struct draft_sums *s, const struct printer *to)
+/* The published rates at a position, in columns of people's table only. */
+static void print_beside(int depth, const struct printer *to)
 {
-    print_note(to, ST_HEAD, "%8s %8s %9s %10s %13s", "position", "drafted", "accepted",
-               "of cycles", "of the before");
+    for (int i = 0; i < BESIDE && !to->json; i++)
+        if (depth <= published[i].n)
+            print_add(to, ST_DIM, "%14.3f", published[i].at[depth - 1]);
+    print_end(to);
+}
+
+static void print_depths(const struct triage *t, const struct printer *to)
+{
+    const struct draft_sums *s = &t->log.drafts;
+    print_add(to, ST_HEAD, "%8s %8s %9s %9s %9s", "position", "drafted", "accepted", "of cycles",
+              "of before");
+    for (int i = 0; i < BESIDE; i++)
+        print_add(to, ST_DIM, "%14s", published[i].model);
+    print_end(to);
     print_open(to, "positions", '[');
-    for (int d = 1; d <= DEPTHS && s->depth[d].drafted; d++) {
+    for (int d = 1; d <= DEPTHS && s->depth[d].drafted && t->per_depth; d++) {
         print_open(to, NULL, '{');
-        print_add(to, ST_TEXT, "%8d{position} %8lu{drafted} %9lu{accepted} %10.3f{of_cycles} "
-                  "%13.3f{of_the_before}", d, s->depth[d].drafted, s->depth[d].accepted,
+        print_add(to, ST_TEXT, "%8d{position} %8lu{drafted} %9lu{accepted} %9.3f{of_cycles} "
+                  "%9.3f{of_before}", d, s->depth[d].drafted, s->depth[d].accepted,
                   accepted_at(s, d), accepted_after(s, d));
-        print_end(to);
+        print_beside(d, to);
         print_close(to, '}');
     }
     print_close(to, ']');
+    print_add(to, ST_TEXT, "%8s %8lu{drafted} %9lu{accepted} %9.2f{length} %9s", "length",
+              s->drafted, s->accepted, draft_sums_mal(s), "");
+    for (int i = 0; i < BESIDE && !to->json; i++)
+        print_add(to, ST_DIM, "%14.2f", published[i].length);
+    print_end(to);
+    print_note(to, ST_DIM, "length = 1 + accepted/cycles (%lu cycles): the bonus token counts, as "
+               "in vLLM; SGLang: tokens/verify passes", (unsigned long)s->cycles);
+    print_note(to, ST_DIM, "of before: where the position before was accepted");
+    print_note(to, ST_DIM, "beside: EAGLE3 heads with K 3, greedy, MT-Bench (vLLM's tests); wrong "
+               "layers: vllm#50170");
 }
 
 static void one_group(const char *name, const struct some_drafts *d, const struct printer *to)
@@ -95,9 +113,9 @@ static void print_measured(const struct triage *t, const struct printer *to)
         return;
     }
     print_open(to, "measured", '{');
-    print_add(to, ST_TEXT, "measured again: the head alone, over %d{tokens} tokens of %d{texts} "
-              "repl%s: %d{right} first guesses are the target's choice (%.1f %%)", re->tokens,
-              re->texts, re->texts == 1 ? "y" : "ies", re->r[0].hits,
+    print_add(to, ST_TEXT, "measured again: the head alone over %d{tokens} tokens of %d{texts} "
+              "repl%s: %d{right} first guesses right (%.1f %%)", re->tokens, re->texts,
+              re->texts == 1 ? "y" : "ies", re->r[0].hits,
               100.0 * re->r[0].hits / re->tokens);
     print_end(to);
     print_add(to, ST_TEXT, "\f%d{logged}%d{same}%d{readings}", re->logged, re->r[0].same, re->n);
@@ -105,27 +123,23 @@ static void print_measured(const struct triage *t, const struct printer *to)
     for (int i = 1; i < re->n && to->json; i++) {
         const struct reading *r = &re->r[i];
         print_line(to, ST_TEXT, "\f%s{reading}%d{right}%d{won}%d{lost}%d{cycles}%g{longer}"
-                   "%g{standard_error}", r->what, r->hits, r->won, r->lost, r->cycles, r->longer,
+                   "%g{longer_error}", r->what, r->hits, r->won, r->lost, r->cycles, r->longer,
                    r->error);
     }
     print_close(to, ']');
     print_close(to, '}');
 }
 
+/* For programs: people have them beside the rates. */
 static void print_published(const struct printer *to)
 {
-    print_note(to, ST_HEAD, "published");
     print_open(to, "published", '[');
-    for (int i = 0; i < N_PUBLISHED; i++) {
+    for (int i = 0; i < N_PUBLISHED && to->json; i++) {
         print_open(to, NULL, '{');
-        print_add(to, ST_TEXT, "  %-23s{model} %-22s{setup} %.2f{length} ", published[i].model,
-                  published[i].setup, published[i].length);
-        for (int k = 0; k < published[i].n && !to->json; k++)
-            print_add(to, ST_TEXT, " .%03d", (int)lround(1000 * published[i].at[k]));
-        print_add(to, ST_DIM, "  %s{source}", published[i].source);
-        print_end(to);
+        print_add(to, ST_TEXT, "%s{model}%s{setup}%s{source}%g{length}", published[i].model,
+                  published[i].setup, published[i].source, published[i].length);
         print_open(to, "positions", '[');
-        for (int k = 0; to->json && k < published[i].n; k++)
+        for (int k = 0; k < published[i].n; k++)
             jput_real(to->json, published[i].at[k]);
         print_close(to, ']');
         print_close(to, '}');
@@ -194,18 +208,13 @@ void triage_print(const struct triage *t, const struct triage_verdict *v, const 
     print_end(to);
     print_add(to, ST_TEXT, "%s{models}", t->who);
     print_end(to);
-    print_add(to, ST_TEXT, "length %.2f{length} = 1 + %lu{accepted}/%lu{cycles}: accepted/cycles, "
-              "the bonus token counts (as vLLM; SGLang: tokens/verify passes)",
-              draft_sums_mal(s), s->accepted, s->cycles);
-    print_end(to);
-    print_add(to, ST_TEXT, "\f%lu{drafted}%lu{steps_without_drafts}%lu{looped_tokens}", s->drafted,
+    print_add(to, ST_TEXT, "\f%lu{cycles}%lu{steps_without_drafts}%lu{looped_tokens}", s->cycles,
               a->plain, a->looped);
     if (t->launch[0]) {
         print_add(to, ST_TEXT, "launch %s{launch}", t->launch);
         print_end(to);
     }
-    if (t->per_depth)
-        print_depths(s, to);
+    print_depths(t, to);
     print_groups(a, to);
     if (a->tokens && a->looped * 4 > a->tokens)
         print_note(to, ST_WARN, "%.0f %% of the tokens repeat what came before: acceptance in a "

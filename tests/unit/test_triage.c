@@ -177,7 +177,8 @@ static const struct seed {
     {"norm of the output", "{\"norm_output\":true}", NULL, "", STORY, "norm", NULL, true, 0},
     {"epsilon", "{\"rms_norm_eps\":0.1}", NULL, "", STORY, "norm", NULL, true, 0},
     {"norm weight", NULL, spoil_norm_weight, "", STORY, "norm", NULL, true, 0},
-    {"template", NULL, NULL, "--raw", "Once upon a time there was a fox", "template", NULL, false, 0},
+    {"template", NULL, NULL, "--raw", "Once upon a time there was a fox", "template", NULL, false,
+     0},
     {"pages", NULL, NULL, "--bug 26512 -p check=off", STORY, "pages", NULL, false, 0},
     {"cells", NULL, NULL, "--kv fp8", STORY, "quantized", NULL, false, 0},
     {"context", "{\"max_position_embeddings\":64}", NULL, "", STORY, "context", NULL, false, 0},
@@ -245,8 +246,8 @@ static json_t *triage_of(const struct seed *s, int *rc)
         make_head(s, folder);
     char *ask = xasprintf("run -q --device cpu --threads 1 %s%s %s -p max_tokens=%d '%s'",
                           s->config || s->spoil ? "--draft " : "",
-                          s->config || s->spoil ? folder : "", s->flags, rounds(s->tokens ? s->tokens : 72, 200),
-                          s->prompt);
+                          s->config || s->spoil ? folder : "", s->flags,
+                          rounds(s->tokens ? s->tokens : 72, 200), s->prompt);
     free(aerie(ask, rc));
     char *said = aerie("triage last -q --device cpu --threads 1 --json", rc);
     json_t *j = json_loads(said, 0, &why);
