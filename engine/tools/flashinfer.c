@@ -424,7 +424,7 @@ static bool read_pages(struct fi_call *c, int b, bool values, float *out, struct
             for (int h = 0; h < p->n_kv; h++)
                 memcpy(out + (((size_t)(i * p->page + cell) * (size_t)p->n_kv + (size_t)h) *
                               (size_t)p->dim),
-                       one + (size_t)(c->hnd ? h * p->page + cell : cell * p->n_kv + h) *
+                       one + (size_t)(c->hnd ? mul64(h, p->page) + cell : cell * p->n_kv + h) *
                                  (size_t)p->dim, (size_t)p->dim * sizeof *out);
     }
     free(one);

@@ -632,7 +632,7 @@ static bool each(struct torch_file *f, const struct torch_entry *t, int64_t skip
         const uint8_t *p = f->bytes + (size_t)(from - base) * size;
         if (floats)
             floats[i] = as_float(p, t->type);
-        else
+        if (wholes)
             wholes[i] = as_whole(p, t->type);
         for (int k = t->n_dim - 1; k >= 0; k--) {
             from += t->stride[k];

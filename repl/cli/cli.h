@@ -29,10 +29,11 @@ struct cli {
     bool dry_run;
     const char *head; /* db check */
     struct texts a, b, with; /* NAME=VALUE */
+    struct texts arm;        /* NAME=VALUE,... */
     struct texts header;
     struct texts breaks; /* conditions */
     bool no_sandbox; /* --no-sandbox: not isolated */
-    bool check, special, jsonl, brief, forced, log_only, control;
+    bool check, special, jsonl, brief, forced, log_only, control, kl;
     bool with_text, no_ids; /* pack */
     const char *steps, *plan, *issue;
     const char *host, *key_file, *name, *cors; /* serve */

@@ -54,6 +54,11 @@ static bool server_score(struct kl_source *s, const struct ids *ids, int from, f
     return ids_score(s->u, ids, from, logp, s->stop, e);
 }
 
+void kl_of_server(struct kl_source *s)
+{
+    s->score = server_score;
+}
+
 static void server_close(struct kl_source *s)
 {
     upkeep_close(s->u);

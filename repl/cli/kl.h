@@ -30,6 +30,10 @@ struct kl_source {
     uint64_t id;               /* of the job that runs */
 };
 
+/* Give a source with a server (u) or a backend (b) of the caller's its score(). */
+void kl_of_server(struct kl_source *s);
+void kl_of_backend(struct kl_source *s);
+
 /* kl_local.c: the engine that the command line names. False and *e; s->close() may be set. */
 bool kl_local(struct kl_source *s, const struct cli *c, struct err *e);
 

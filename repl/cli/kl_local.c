@@ -99,6 +99,11 @@ static bool local_score(struct kl_source *s, const struct ids *ids, int from, fl
     return start(s, ids, 0, 0, e) && wait_job(s, &t, e);
 }
 
+void kl_of_backend(struct kl_source *s)
+{
+    s->score = local_score;
+}
+
 static void local_close(struct kl_source *s)
 {
     backend_close(s->b);

@@ -1,12 +1,14 @@
-/* parity.c - `aerie parity FILE`: computes the same prompts twice and compares the replies token
- * for token.
+/* parity.c - `aerie parity FILE`: computes the same prompts on several sides and compares the
+ * replies token for token.
  *
  * The prompts are computed in chunks, several at once (RQ_BATCH). If the sides differ only in
- * settings and faults, one engine computes each chunk with the settings of a and then of b. If a
- * side is a server, both sides are open, and each chunk is computed by a and then by b. Otherwise
- * the engine of b is opened after that of a was closed, and the facts of a's replies that the
- * comparison needs are kept in an unnamed file. Memory does not grow with the number of prompts.
- * Ctrl-C ends the run with the verdict on the prompts compared so far. */
+ * settings and faults, one engine computes each chunk with the settings of a, then of b, and so on.
+ * If a side is a server, all sides are open, and each chunk is computed by one after the other.
+ * Otherwise the engine of a side is opened after that of the side before was closed, and the facts
+ * of the earlier replies that the comparison needs are kept in unnamed files. Memory does not grow
+ * with the number of prompts. Ctrl-C ends the run with the verdict on the prompts compared so
+ * far. */
+#include "repl/cli/kl.h"
 #include "repl/cli/parity.h"
 
 #include <errno.h>
@@ -23,7 +25,9 @@
 struct run {
     struct parity all;
     struct prompts file;
-    FILE *kept;       /* outcomes of a, if the engines are open one after the other; else NULL */
+    FILE *kept[MAX_SIDES]; /* outcomes of a side, if the engines are open one after the other */
+    bool in_turn;     /* they are */
+    struct stop stop; /* of readings of replies (--kl): set by signals */
     int open;         /* side of the engine that is open; -1: none */
     int done, to_do;  /* replies, for the progress */
     /* the batch that is running */
@@ -90,10 +94,10 @@ static void take_reply(struct run *r, struct event *ev)
     if (ev->drafts)
         draft_report_join(&r->all.side[r->open].drafts_of, ev->drafts);
     ids_cat(&o->ids, ev->tokens.v, ev->tokens.n);
-    if (r->all.servers) {
+    if (r->all.servers || r->all.c->kl)
         ids_cat(&o->prompt, ev->prompt.v, ev->prompt.n);
+    if (r->all.servers)
         o->text = xstrdup(ev->text.n ? ev->text.p : "");
-    }
     take_numbers(o, ev, r->all.side[r->open].word != NULL);
     if (o->refused)
         snprintf(o->why, sizeof o->why, "%s", ev->text.n ? ev->text.p : "");
@@ -247,12 +251,11 @@ static bool use(struct run *r, int side, struct err *e)
         return use_own(r, side, e);
     if (r->open == side)
         return true;
-    if (first || r->kept) {
+    if (first || r->in_turn) {
         ok = open_engine(r, side, e);
-        if (ok && !p->c->opt.quiet)
-            note_idle_bugs(r, &p->side[side]);
-        if (ok && first && !r->kept && !p->c->opt.quiet)
-            note_idle_bugs(r, &p->side[!side]);
+        for (int i = 0; ok && !p->c->opt.quiet && i < p->n_side; i++)
+            if (i == side || !r->in_turn)
+                note_idle_bugs(r, &p->side[i]);
     } else {
         struct buf lines = {0};
         change_lines(&p->side[r->open].opts, &p->side[side].opts, &lines);
@@ -270,60 +273,103 @@ static bool use(struct run *r, int side, struct err *e)
 
 /* ---- outcomes that wait ---------------------------------------------------------------------- */
 
-static bool put(struct run *r, const void *v, size_t size, int n)
+static bool put(FILE *f, const void *v, size_t size, int n)
 {
-    return n == 0 || !v || fwrite(v, size, (size_t)n, r->kept) == (size_t)n;
+    return n == 0 || !v || fwrite(v, size, (size_t)n, f) == (size_t)n;
 }
 
-static bool keep(struct run *r, const struct parity_reply *o, int n, struct err *e)
+static bool keep(struct run *r, int side, const struct parity_reply *o, int n, struct err *e)
 {
+    FILE *f = r->kept[side];
     bool ok = true;
     for (int i = 0; ok && i < n; i++)
-        ok = put(r, &o[i], sizeof o[i], 1) && put(r, o[i].ids.v, sizeof *o[i].ids.v, o[i].ids.n) &&
-             put(r, o[i].logp, sizeof *o[i].logp, o[i].ids.n) &&
-             put(r, o[i].margin, sizeof *o[i].margin, o[i].ids.n);
-    return ok || err_set(e, ERR_USAGE, "cannot keep the replies of a in a file: %s",
-                         strerror(errno));
+        ok = put(f, &o[i], sizeof o[i], 1) && put(f, o[i].ids.v, sizeof *o[i].ids.v, o[i].ids.n) &&
+             put(f, o[i].logp, sizeof *o[i].logp, o[i].ids.n) &&
+             put(f, o[i].margin, sizeof *o[i].margin, o[i].ids.n);
+    return ok || err_set(e, ERR_USAGE, "cannot keep the replies of %c in a file: %s",
+                         r->all.side[side].name, strerror(errno));
 }
 
-static bool get(struct run *r, void *v, size_t size, int n)
+static bool get(FILE *f, void *v, size_t size, int n)
 {
-    return n == 0 || fread(v, size, (size_t)n, r->kept) == (size_t)n;
+    return n == 0 || fread(v, size, (size_t)n, f) == (size_t)n;
 }
 
-static bool take_back(struct run *r, struct parity_reply *o, int n, struct err *e)
+static bool take_back(struct run *r, int side, struct parity_reply *o, int n, struct err *e)
 {
+    FILE *f = r->kept[side];
     bool ok = true;
     for (int i = 0; ok && i < n; i++) {
-        ok = get(r, &o[i], sizeof o[i], 1);
+        ok = get(f, &o[i], sizeof o[i], 1);
         struct ids ids = {0};
         ids.n = ids.cap = ok ? o[i].ids.n : 0;
         ids.v = ids.n ? xcalloc((size_t)ids.n, sizeof *ids.v) : NULL;
-        ok = ok && get(r, ids.v, sizeof *ids.v, ids.n);
+        ok = ok && get(f, ids.v, sizeof *ids.v, ids.n);
         bool known =
             ok && o[i].logp != NULL; /* tests whether there were values: the pointer itself is
                                         stale */
         o[i].ids = ids;
+        o[i].prompt = (struct ids){0};
         o[i].logp = known ? xcalloc((size_t)ids.n + 1, sizeof *o[i].logp) : NULL;
         o[i].margin = known ? xcalloc((size_t)ids.n + 1, sizeof *o[i].margin) : NULL;
-        ok = ok && (!known || (get(r, o[i].logp, sizeof *o[i].logp, ids.n) &&
-                               get(r, o[i].margin, sizeof *o[i].margin, ids.n)));
+        ok = ok && (!known || (get(f, o[i].logp, sizeof *o[i].logp, ids.n) &&
+                               get(f, o[i].margin, sizeof *o[i].margin, ids.n)));
     }
-    return ok || err_set(e, ERR_USAGE, "cannot read the kept replies of a: %s", strerror(errno));
+    return ok || err_set(e, ERR_USAGE, "cannot read the kept replies of %c: %s",
+                         r->all.side[side].name, strerror(errno));
+}
+
+/* ---- replies read as prompts (--kl) ---------------------------------------------------------- */
+
+/* Reads each reply behind its prompt as one prompt, and adds how far its log probabilities are from
+ * those at decode. */
+static bool read_replies(struct run *r, int side, const struct parity_reply *o, int n,
+                         struct err *e)
+{
+    struct side *s = &r->all.side[side];
+    struct kl_source from = {.stop = &r->stop, .u = s->upkeep, .b = r->all.g};
+    bool ok = true;
+    if (s->upkeep)
+        kl_of_server(&from);
+    else
+        kl_of_backend(&from);
+    for (int i = 0; ok && i < n && !over(r); i++) {
+        struct ids both = {0};
+        if (!o[i].there || o[i].refused || !o[i].prompt.n || !o[i].ids.n || !o[i].logp)
+            continue;
+        ids_cat(&both, o[i].prompt.v, o[i].prompt.n);
+        ids_cat(&both, o[i].ids.v, o[i].ids.n);
+        float *logp = xmalloc((size_t)both.n * sizeof *logp);
+        for (int k = 0; k < both.n; k++)
+            logp[k] = NAN;
+        ok = from.score(&from, &both, o[i].prompt.n, logp, e) ||
+             err_prefix(e, "%c: --kl", s->name);
+        if (ok)
+            kl_add(&s->read, &(struct kl_reply){.n_prompt = o[i].prompt.n, .n = o[i].ids.n,
+                                                .decoded = o[i].logp,
+                                                .read = logp + o[i].prompt.n});
+        free(logp);
+        ids_free(&both);
+    }
+    for (int sig; (sig = interrupt_next()) != 0;)
+        r->all.signal = sig;
+    return ok || r->all.signal;
 }
 
 /* ---- the comparison -------------------------------------------------------------------------- */
 
 static void compare(struct run *r, const struct prompt *p, int n, int number,
-                    struct parity_reply *const out[2])
+                    struct parity_reply *const out[MAX_SIDES])
 {
     for (int i = 0; i < n; i++) {
-        struct compared c = {.prompt = number + i, .line = p[i].line, .answer = p[i].answer,
-                               .side = {&out[0][i], &out[1][i]}};
-        if (!out[0][i].there || !out[1][i].there)
-            continue;
-        parity_compare(&c);
-        parity_report(&r->all, &c);
+        const struct parity_reply *all[MAX_SIDES];
+        bool there = true;
+        for (int k = 0; k < r->all.n_side; k++) {
+            all[k] = &out[k][i];
+            there = there && all[k]->there;
+        }
+        if (there)
+            parity_report(&r->all, number + i, p[i].line, p[i].answer, all);
     }
 }
 
@@ -350,7 +396,7 @@ static bool control(struct run *r, int side, const struct prompt *p, int n,
     return ok;
 }
 
-enum pass { PASS_BOTH, PASS_A, PASS_B };
+enum { ALL_SIDES = -1 };
 
 /* Reads up to `most` prompts: their number, -1 and *e. */
 static int read_chunk(struct run *r, struct prompt *p, int most, struct err *e)
@@ -363,66 +409,101 @@ static int read_chunk(struct run *r, struct prompt *p, int most, struct err *e)
     return got < 0 ? -1 : n;
 }
 
-static bool chunk(struct run *r, enum pass pass, const struct prompt *p, int n, int number,
-                  struct parity_reply *const out[2], struct err *e)
+/* One side's replies: computed, and, in turn with others, kept. */
+static bool one_side(struct run *r, int side, const struct prompt *p, int n,
+                     struct parity_reply *out, struct err *e)
 {
-    struct side *s = r->all.side;
-    side_reset_cache(&s[0]);
-    bool ok = pass == PASS_B ? take_back(r, out[0], n, e)
-                             : use(r, 0, e) && compute(r, p, n, out[0], e);
-    if (ok && pass == PASS_A)
-        return keep(r, out[0], n, e);
-    if (!ok || over(r))
-        return ok;
-    side_reset_cache(&s[1]);
-    ok = use(r, 1, e) && compute(r, p, n, out[1], e);
+    side_reset_cache(&r->all.side[side]);
+    return use(r, side, e) && compute(r, p, n, out, e) &&
+           (!r->all.c->kl || over(r) || read_replies(r, side, out, n, e));
+}
+
+/* only: the side that this run over the prompts computes; the last one compares with what was kept
+ * of the others. */
+static bool chunk(struct run *r, int only, const struct prompt *p, int n, int number,
+                  struct parity_reply *const out[MAX_SIDES], struct err *e)
+{
+    int last = r->all.n_side - 1;
+    bool ok = true;
+    if (only >= 0 && only < last)
+        return one_side(r, only, p, n, out[only], e) && keep(r, only, out[only], n, e);
+    for (int side = 0; ok && side <= last && !over(r); side++)
+        ok = only == last && side < last ? take_back(r, side, out[side], n, e)
+                                         : one_side(r, side, p, n, out[side], e);
+    if (!ok)
+        return false;
     compare(r, p, n, number, out);
-    for (int side = 0; ok && r->all.c->control && side < 2; side++)
+    for (int side = 0; ok && r->all.c->control && side <= last; side++)
         ok = control(r, side, p, n, out[side], e);
     return ok;
 }
 
-static bool go(struct run *r, enum pass pass, int most, struct err *e)
+static bool go(struct run *r, int only, int most, struct err *e)
 {
     struct prompt *p = xcalloc((size_t)most, sizeof *p);
-    struct parity_reply *out[2] = {xcalloc((size_t)most, sizeof **out),
-                                   xcalloc((size_t)most, sizeof **out)};
+    struct parity_reply *out[MAX_SIDES];
+    int n_side = r->all.n_side;
     bool ok = true;
+    for (int k = 0; k < n_side; k++)
+        out[k] = xcalloc((size_t)most, sizeof *out[k]);
     for (int number = 1, n = 1; ok && n > 0 && !over(r); number += n) {
         n = read_chunk(r, p, most, e);
-        ok = n >= 0 && (n == 0 || chunk(r, pass, p, n, number, out, e));
+        ok = n >= 0 && (n == 0 || chunk(r, only, p, n, number, out, e));
         for (int i = 0; i < n; i++) {
             prompt_free(&p[i]);
-            parity_reply_free(&out[0][i]);
-            parity_reply_free(&out[1][i]);
+            for (int k = 0; k < n_side; k++)
+                parity_reply_free(&out[k][i]);
         }
     }
     free(p);
-    free(out[0]);
-    free(out[1]);
+    for (int k = 0; k < n_side; k++)
+        free(out[k]);
+    return ok;
+}
+
+static bool any_reopens(const struct parity *p)
+{
+    bool any = false;
+    for (int i = 1; i < p->n_side; i++)
+        any |= change_reopens(&p->side[i - 1].opts, &p->side[i].opts);
+    return any;
+}
+
+static bool compare_in_turn(struct run *r, int most, struct err *e)
+{
+    bool ok = true;
+    r->in_turn = true;
+    for (int k = 0; k + 1 < r->all.n_side; k++) {
+        r->kept[k] = temporary_file();
+        if (!r->kept[k])
+            return err_set(e, ERR_USAGE, "cannot make a file for the replies of %c: %s",
+                           r->all.side[k].name, strerror(errno));
+    }
+    for (int k = 0; ok && k < r->all.n_side && !over(r); k++) {
+        if (k)
+            prompts_rewind(&r->file);
+        for (int i = 0; k + 1 == r->all.n_side && i < k; i++)
+            rewind(r->kept[i]);
+        ok = go(r, k, most, e);
+    }
     return ok;
 }
 
 static bool compare_prompts(struct run *r, struct err *e)
 {
-    int lanes = r->all.side[0].opts.lanes, most = r->all.servers && lanes == 1 ? 1 : 4 * lanes;
-    r->to_do =
-        (2 +
-         (r->all.c->control ? (r->all.side[0].word != NULL) + (r->all.side[1].word != NULL) : 0)) *
-        r->file.n;
-    if (r->all.servers) /* both are asked before the first prompt is */
-        return use(r, 1, e) && use(r, 0, e) && go(r, PASS_BOTH, most, e);
-    if (!change_reopens(&r->all.side[0].opts, &r->all.side[1].opts))
-        return go(r, PASS_BOTH, most, e);
-    r->kept = temporary_file();
-    if (!r->kept)
-        return err_set(e, ERR_USAGE, "cannot make a file for the replies of a: %s",
-                       strerror(errno));
-    if (!go(r, PASS_A, most, e) || over(r))
-        return e->kind == ERR_NONE;
-    prompts_rewind(&r->file);
-    rewind(r->kept);
-    return go(r, PASS_B, most, e);
+    struct parity *p = &r->all;
+    int lanes = p->side[0].opts.lanes, most = p->servers && lanes == 1 ? 1 : 4 * lanes, each = 0;
+    bool ok = true;
+    for (int i = 0; i < p->n_side; i++)
+        each += 1 + (p->c->control && p->side[i].word);
+    r->to_do = each * r->file.n;
+    /* servers: all are asked before the first prompt is; a local engine first loads */
+    for (int i = p->n_side - 1; ok && p->servers && i >= 0; i--)
+        ok = use(r, i, e);
+    if (!ok)
+        return false;
+    return p->servers || !any_reopens(p) ? go(r, ALL_SIDES, most, e)
+                                         : compare_in_turn(r, most, e);
 }
 
 /* ---- the command ----------------------------------------------------------------------------- */
@@ -435,22 +516,26 @@ int cli_parity(struct cli *c)
     bool ok =
         sides_set(&r.all, &e) && prompts_open(&r.file, c->word[0], c->most, complain, NULL, &e);
     bool began = ok && interrupt_open(caught, 3, false, NULL, &e);
+    r.stop.running = 1;
+    if (began)
+        interrupt_cancels(&r.stop);
     r.all.n = r.file.n;
     ok = began && compare_prompts(&r, &e);
     cli_progress_end();
-    for (int i = 0; began && i < 2; i++)
+    for (int i = 0; began && i < r.all.n_side; i++)
         side_meter(&r.all.side[i]);
     int rc = ok || r.all.compared ? parity_verdict(&r.all) : 0;
     if (!ok)
         rc = cli_fail(&e);
     if (!r.all.servers)
         backend_close(r.all.g);
-    backend_close(r.all.own[0]);
-    backend_close(r.all.own[1]);
+    for (int i = 0; i < MAX_SIDES; i++)
+        backend_close(r.all.own[i]);
     interrupt_close();
     prompts_close(&r.file);
-    if (r.kept)
-        fclose(r.kept);
+    for (int i = 0; i < MAX_SIDES; i++)
+        if (r.kept[i])
+            fclose(r.kept[i]);
     sides_free(&r.all);
     return rc;
 }

@@ -1,11 +1,14 @@
-/* parity.h - the results of two computations of the same prompts that `aerie parity` keeps, and its
- * report. Main thread only. */
+/* parity.h - the results of several computations of the same prompts that `aerie parity` keeps, and
+ * its report. The first side is the one that each other side is compared with. Main thread only. */
 #ifndef AERIE_PARITY_H
 #define AERIE_PARITY_H
 
 #include "engine/remote/upkeep.h"
 #include "repl/cli/cli.h"
 #include "repl/compare/differ.h"
+#include "repl/compare/kl.h"
+
+enum { MAX_SIDES = 16 };
 
 /* One reply of one side. */
 struct parity_reply {
@@ -26,9 +29,10 @@ struct parity_reply {
 void parity_reply_free(struct parity_reply *o);
 
 struct side {
-    char name;   /* 'a', 'b' */
+    char name;   /* 'a', 'b', 'c', ... */
     char *label; /* its changes: "spec=off, page_size=4" */
     char *word;  /* a copy of the "remote:URL,..." word, cut apart; options point into it */
+    char *arm;   /* the same of all words of --arm; NULL: another flag's side */
     struct engine_opts opts; /* server.url NULL: the local engine */
     const char *set[MAX_TEXTS]; /* (n_set) settings that the server must know */
     int n_set;
@@ -43,7 +47,12 @@ struct side {
     int64_t tokens, steps, spec, drafted, accepted;
     int at_limit; /* replies that ended at max_tokens, or because the context or a pool was full */
     int right;    /* answers */
-    int right_only; /* answers that are wrong on the other side */
+    int right_only; /* answers that are wrong on the other side, of two */
+    int differ[MAX_SIDES]; /* prompts whose reply is another than that side's */
+    int alone;      /* prompts where all other sides agree with each other, and not with this one */
+    int kl_prompt;  /* the prompt of the largest difference */
+    struct kl kl;   /* log probabilities of the first side's tokens, against the first side's */
+    struct kl read; /* --kl: those of its replies at decode against the same tokens as a prompt */
     /* of all prompts that were computed, compared or not */
     struct draft_report drafts_of; /* of the local engine's replies */
     int64_t replied;               /* tokens of replies */
@@ -51,8 +60,10 @@ struct side {
     int again, again_differ; /* replies computed twice, and those that differ from the first time */
 };
 
+/* One prompt's replies of two sides. */
 struct compared {
     int prompt, line;    /* both from 1 */
+    int of[2];           /* which sides */
     int index;           /* of the first token that differs, in the reply; -1: equal */
     int prompt_index;    /* index of the first different id of the prompts; -1: equal, or not known
                             on a side */
@@ -63,15 +74,15 @@ struct compared {
 
 struct parity {
     struct cli *c;
-    struct side side[2];
+    struct side side[MAX_SIDES];
+    int n_side;
     struct backend *g;  /* the engine that computes; NULL: none */
-    struct backend *own[2]; /* if a side is a server: both backends */
+    struct backend *own[MAX_SIDES]; /* if a side is a server: every side's backend */
     bool servers;       /* a side is a server */
-    bool same_tokens;   /* both sides have the same model, so one engine knows the tokens of both */
+    bool same_tokens;   /* all sides have the same model, so one engine knows the tokens of all */
     int n;              /* prompts of the file */
     int compared, differ, refused; /* compared: equal or not */
     int by_text, prompts_differ, prompts_unknown; /* of those compared */
-    struct diff_counts logp; /* log probabilities of equal tokens; as a turn the prompt's number */
     int graded, answers_differ;    /* prompts with an answer, of those compared */
     int signal;         /* that ended the run, or 0 */
     enum err_kind fault; /* why the run ended early: a rule was violated or the device failed ... */
@@ -80,7 +91,7 @@ struct parity {
 
 /* ---- sides (parity_side.c) ---- */
 
-/* Fills in both sides from the command line. The caller ends with sides_free(). */
+/* Fills in the sides from the command line. The caller ends with sides_free(). */
 bool sides_set(struct parity *p, struct err *e);
 void sides_free(struct parity *p);
 /* Opens the backend of a side; complain takes lines for people. NULL and *e. */
@@ -95,14 +106,16 @@ void side_meter(struct side *s);
 
 /* Compares the two outcomes of c: fills in index, prompt_index and by_text. */
 void parity_compare(struct compared *c);
-/* Adds one prompt to the sums, and prints it: under --json every one, else those that differ. */
-void parity_report(struct parity *p, const struct compared *c);
-/* Both sides' drafts side by side, if one has any: acceptance by depth and by context, the time of
+/* One prompt's replies of all sides: all[k] is that of side k. Adds them to the sums, and prints
+ * them: under --json every prompt, else those that differ. */
+void parity_report(struct parity *p, int prompt, int line, const char *answer,
+                   const struct parity_reply *const all[MAX_SIDES]);
+/* All sides' drafts side by side, if one has any: acceptance by depth and by context, the time of
  * a cycle's passes, tokens a second (parity_drafts.c). As JSON: members of the side's open
  * object. */
 void parity_drafts(const struct parity *p, struct sheet *out);
 void parity_drafts_json(const struct side *s, struct buf *b);
 /* Prints the sums and the verdict; returns the exit code. */
-int parity_verdict(const struct parity *p);
+int parity_verdict(struct parity *p);
 
 #endif

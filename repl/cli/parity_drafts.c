@@ -1,5 +1,5 @@
-/* parity_drafts.c - both sides' drafts of `aerie parity` side by side: how two drafters, or two
- * ways of drafting, compare. See parity.h. */
+/* parity_drafts.c - all sides' drafts of `aerie parity` side by side: how drafters, or ways of
+ * drafting, compare. See parity.h. */
 #include <stdio.h>
 
 #include "kernels/json.h"
@@ -7,18 +7,32 @@
 
 enum { NAME = 18, COLUMN = 14, DEPTHS = 16 };
 
-/* One row: a name, and a number of each side; "-" where a side has none. */
-static void row(struct sheet *out, const char *name, const char *unit, const double v[2],
-                const bool has[2])
+/* A number of each side; has: that the side has one. */
+struct numbers {
+    double v[MAX_SIDES];
+    bool has[MAX_SIDES];
+};
+
+/* One row: a name, and the numbers of all sides; "-" where a side has none. */
+static void row(const struct parity *p, struct sheet *out, const char *name, const char *unit,
+                const struct numbers *x)
 {
     sheet_printf(out, ST_TEXT, "%-*s", NAME, name);
-    for (int i = 0; i < 2; i++)
-        if (has[i])
-            sheet_printf(out, ST_TEXT, "%*.2f", COLUMN, v[i]);
+    for (int i = 0; i < p->n_side; i++)
+        if (x->has[i])
+            sheet_printf(out, ST_TEXT, "%*.2f", COLUMN, x->v[i]);
         else
             sheet_printf(out, ST_DIM, "%*s", COLUMN, "-");
     sheet_printf(out, ST_DIM, "  %s", unit);
     sheet_line(out);
+}
+
+static bool any(const struct parity *p, const struct numbers *x)
+{
+    bool one = false;
+    for (int i = 0; i < p->n_side; i++)
+        one |= x->has[i];
+    return one;
 }
 
 static double ratio(uint64_t part, uint64_t whole)
@@ -36,62 +50,66 @@ static double tokens_a_second(const struct side *s)
     return s->ns ? (double)s->replied / ((double)s->ns * 1e-9) : 0;
 }
 
-static void depths(const struct draft_report *const d[2], struct sheet *out)
+static void depths(const struct parity *p, struct sheet *out)
 {
     for (int at = 1; at <= DEPTHS; at++) {
         char name[24];
-        double v[2];
-        bool has[2];
-        for (int i = 0; i < 2; i++) {
-            has[i] = d[i]->all.depth[at].drafted > 0;
-            v[i] = ratio(d[i]->all.depth[at].accepted, d[i]->all.cycles);
+        struct numbers x = {0};
+        for (int i = 0; i < p->n_side; i++) {
+            const struct draft_report *d = &p->side[i].drafts_of;
+            x.has[i] = d->all.depth[at].drafted > 0;
+            x.v[i] = ratio(d->all.depth[at].accepted, d->all.cycles);
         }
         snprintf(name, sizeof name, "depth %d", at);
-        if (has[0] || has[1])
-            row(out, name, "accepted there / cycles", v, has);
+        if (any(p, &x))
+            row(p, out, name, "accepted there / cycles", &x);
     }
 }
 
-static void contexts(const struct draft_report *const d[2], struct sheet *out)
+static void contexts(const struct parity *p, struct sheet *out)
 {
     for (int k = 0; k < DRAFT_RANGES; k++) {
         char name[32];
-        double v[2];
-        bool has[2];
-        for (int i = 0; i < 2; i++) {
-            const struct draft_range *g = &d[i]->range[k];
-            has[i] = g->cycles > 0;
-            v[i] = 1 + ratio(g->accepted, g->cycles);
+        struct numbers x = {0};
+        for (int i = 0; i < p->n_side; i++) {
+            const struct draft_range *g = &p->side[i].drafts_of.range[k];
+            x.has[i] = g->cycles > 0;
+            x.v[i] = 1 + ratio(g->accepted, g->cycles);
         }
         if (k + 1 < DRAFT_RANGES)
             snprintf(name, sizeof name, "context %d-%d", draft_range_first(k),
                      draft_range_first(k + 1) - 1);
         else
             snprintf(name, sizeof name, "context %d-", draft_range_first(k));
-        if (has[0] || has[1])
-            row(out, name, "MAL = 1 + accepted / cycles", v, has);
+        if (any(p, &x))
+            row(p, out, name, "MAL = 1 + accepted / cycles", &x);
     }
 }
 
 void parity_drafts(const struct parity *p, struct sheet *out)
 {
-    const struct draft_report *const d[2] = {&p->side[0].drafts_of, &p->side[1].drafts_of};
-    const bool has[2] = {d[0]->all.cycles > 0, d[1]->all.cycles > 0}, both[2] = {true, true};
-    if (!has[0] && !has[1])
+    struct numbers mal = {0}, draft = {0}, verify = {0}, speed = {0};
+    for (int i = 0; i < p->n_side; i++) {
+        const struct draft_report *d = &p->side[i].drafts_of;
+        mal.has[i] = draft.has[i] = verify.has[i] = d->all.cycles > 0;
+        mal.v[i] = draft_sums_mal(&d->all);
+        draft.v[i] = per_cycle_ms(d, d->us_draft);
+        verify.v[i] = per_cycle_ms(d, d->us_verify);
+        speed.has[i] = true;
+        speed.v[i] = tokens_a_second(&p->side[i]);
+    }
+    if (!any(p, &mal))
         return;
-    sheet_printf(out, ST_HEAD, "%-*s%*c%*c", NAME, "drafts", COLUMN, p->side[0].name, COLUMN,
-                 p->side[1].name);
+    sheet_printf(out, ST_HEAD, "%-*s", NAME, "drafts");
+    for (int i = 0; i < p->n_side; i++)
+        sheet_printf(out, ST_HEAD, "%*c", COLUMN, p->side[i].name);
     sheet_line(out);
-    row(out, "MAL", "1 + accepted / cycles",
-        (double[]){draft_sums_mal(&d[0]->all), draft_sums_mal(&d[1]->all)}, has);
-    depths(d, out);
-    contexts(d, out);
-    row(out, "draft passes", "ms a cycle",
-        (double[]){per_cycle_ms(d[0], d[0]->us_draft), per_cycle_ms(d[1], d[1]->us_draft)}, has);
-    row(out, "verify pass", "ms a cycle",
-        (double[]){per_cycle_ms(d[0], d[0]->us_verify), per_cycle_ms(d[1], d[1]->us_verify)}, has);
-    row(out, "tokens a second", "of replies, their prompts' time included",
-        (double[]){tokens_a_second(&p->side[0]), tokens_a_second(&p->side[1])}, both);
+    row(p, out, "MAL", "1 + accepted / cycles", &mal);
+    depths(p, out);
+    contexts(p, out);
+    row(p, out, "draft passes", "ms a cycle", &draft);
+    row(p, out, "verify pass", "ms a cycle", &verify);
+    row(p, out, "tokens a second", "of replies, their prompts' time included", &speed);
 }
 
 static void ranges_json(const struct draft_report *d, struct buf *b)

@@ -1,9 +1,10 @@
-/* parity_side.c - the two sides of `aerie parity`: the local engine with changes, or a server. See
+/* parity_side.c - the sides of `aerie parity`: the local engine with changes, or a server. See
  * parity.h.
  *
  * A word of --a and --b is NAME=VALUE, "local", or "remote:URL", which may go on with
- * ",NAME=VALUE". Of a server, NAME is a setting, "model" (the name by which it is served) or
- * "api_key_file". */
+ * ",NAME=VALUE". --arm has all words of a side, with commas between them. Of a server, NAME is a
+ * setting, "model" (the name by which it is served) or "api_key_file". */
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -75,7 +76,7 @@ static bool take_word(struct side *s, const char *text, struct err *e)
 }
 
 static bool set_side(struct side *s, const struct engine_opts *base, const struct texts *changes,
-                     const char *otherwise, struct err *e)
+                     const char *otherwise, const char *flag, struct err *e)
 {
     struct buf label = {0};
     bool ok = true;
@@ -87,12 +88,31 @@ static bool set_side(struct side *s, const struct engine_opts *base, const struc
     for (int pass = 0; ok && pass < 2; pass++) /* the server's own options belong to the server */
         for (int i = 0; ok && i < changes->n; i++)
             if (is_server_word(changes->v[i]) == (pass == 0))
-                ok = take_word(s, changes->v[i], e) || err_prefix(e, "--%c", s->name);
+                ok = take_word(s, changes->v[i], e) || err_prefix(e, "%s", flag);
     for (int i = 0; i < changes->n; i++)
         buf_printf(&label, "%s%s", label.n ? ", " : "", changes->v[i]);
     s->label = xstrdup(label.n ? label.p : s->word ? "" : "unchanged");
     buf_free(&label);
     return ok;
+}
+
+/* Cuts the words of --arm: at a comma behind which there is another NAME=VALUE or "local". The
+ * commas of a server's word stay in it. */
+static void cut_arm(struct side *s, const char *text, struct texts *out)
+{
+    free(s->arm);
+    s->arm = xstrdup(text);
+    out->n = 0;
+    out->v[out->n++] = s->arm;
+    for (char *at = is_server_word(text) ? NULL : s->arm; at && (at = strchr(at, ',')) != NULL;) {
+        const char *next = at + 1, *end = next + strcspn(next, ",");
+        bool word = memchr(next, '=', (size_t)(end - next)) || strncmp(next, "local", 5) == 0;
+        if (word && out->n < MAX_TEXTS) {
+            *at = '\0';
+            out->v[out->n++] = next;
+        }
+        at++;
+    }
 }
 
 static bool same_sides(const struct engine_opts *a, const struct engine_opts *b)
@@ -104,43 +124,96 @@ static bool same_sides(const struct engine_opts *a, const struct engine_opts *b)
     return same;
 }
 
+static struct side *new_side(struct parity *p)
+{
+    CHECK(p->n_side < MAX_SIDES);
+    struct side *s = &p->side[p->n_side];
+    s->name = (char)('a' + p->n_side++);
+    return s;
+}
+
+/* a and b, unless there are only arms; then the arms. One arm alone is compared with the engine as
+ * it is. */
+static bool set_sides(struct parity *p, struct err *e)
+{
+    struct cli *c = p->c;
+    const struct engine_opts *base = &c->opt.engine;
+    bool named = c->a.n || c->b.n, drafting = !named && !c->arm.n, ok = true;
+    const struct texts none = {0};
+    if (c->arm.n > MAX_SIDES - 2)
+        return err_set(e, ERR_USAGE, "more than %d times --arm", MAX_SIDES - 2);
+    if (named || drafting)
+        ok = set_side(new_side(p), base, &c->a, drafting ? "spec=on" : NULL, "--a", e) &&
+             set_side(new_side(p), base, &c->b, drafting ? "spec=off" : NULL, "--b", e);
+    else if (c->arm.n == 1)
+        ok = set_side(new_side(p), base, &none, NULL, "", e);
+    for (int i = 0; ok && i < c->arm.n; i++) {
+        struct texts words;
+        struct side *s = new_side(p);
+        cut_arm(s, c->arm.v[i], &words);
+        ok = set_side(s, base, &words, NULL, "--arm", e);
+    }
+    return ok;
+}
+
+/* Room for the passes of all sides, if their chunks differ. */
+static void set_rows(struct parity *p)
+{
+    int most = 0, least = INT_MAX;
+    for (int i = 0; i < p->n_side; i++) {
+        most = max_int(most, p->side[i].opts.settings.chunk);
+        least = min_int(least, p->side[i].opts.settings.chunk);
+    }
+    for (int i = 0; i < p->n_side && most > 512 && most != least; i++)
+        p->side[i].opts.rows = most;
+}
+
+static bool check_sides(struct parity *p, struct err *e)
+{
+    const struct side *a = &p->side[0];
+    p->same_tokens = true;
+    for (int i = 0; i < p->n_side; i++)
+        p->servers |= p->side[i].opts.server.url != NULL;
+    for (int i = 0; i < p->n_side; i++) {
+        const struct side *s = &p->side[i];
+        if (!s->opts.model && !s->opts.server.url)
+            return err_set(e, ERR_MODEL,
+                           "no model: the bundled one is not installed; expected -m DIR");
+        p->same_tokens &= !p->servers && a->opts.model && s->opts.model &&
+                          strcmp(a->opts.model, s->opts.model) == 0;
+        for (int k = 0; k < i && !p->servers; k++)
+            if (same_sides(&p->side[k].opts, &s->opts))
+                return err_set(e, ERR_USAGE, "%c and %c are the same: %s; expected --a, --b or "
+                               "--arm NAME=VALUE that differs", p->side[k].name, s->name,
+                               p->side[k].label);
+    }
+    return !p->c->control || p->servers ||
+           err_set(e, ERR_USAGE,
+                   "--control computes the replies of servers twice, but no side is a server; the "
+                   "local engine computes the same bits every time");
+}
+
 bool sides_set(struct parity *p, struct err *e)
 {
     struct cli *c = p->c;
-    bool drafting = !c->a.n && !c->b.n;
     c->opt.engine.lanes = c->lanes ? c->lanes : 8;
     c->opt.engine.progress = c->opt.quiet ? NULL : cli_progress;
-    p->side[0].name = 'a';
-    p->side[1].name = 'b';
-    if (!set_side(&p->side[0], &c->opt.engine, &c->a, drafting ? "spec=on" : NULL, e) ||
-        !set_side(&p->side[1], &c->opt.engine, &c->b, drafting ? "spec=off" : NULL, e))
+    if (!set_sides(p, e))
         return false;
-    struct engine_opts *a = &p->side[0].opts, *b = &p->side[1].opts;
-    p->servers = a->server.url || b->server.url;
-    int chunk = max_int(a->settings.chunk, b->settings.chunk);
-    if (chunk > 512 && a->settings.chunk != b->settings.chunk) /* room for the passes of both */
-        a->rows = b->rows = chunk;
-    const char *model = a->model, *other = b->model;
-    p->same_tokens = !p->servers && model && other && strcmp(model, other) == 0;
-    if ((!model && !a->server.url) || (!other && !b->server.url))
-        return err_set(e, ERR_MODEL, "no model: the bundled one is not installed; expected -m DIR");
-    if (c->control && !p->servers)
-        return err_set(
-            e, ERR_USAGE,
-            "--control computes the replies of servers twice, but neither a nor b is a server; "
-            "the local engine computes the same bits every time");
-    return p->servers || !same_sides(a, b) ||
-           err_set(e, ERR_USAGE,
-                   "a and b are the same: %s; expected --a or --b NAME=VALUE that differs",
-                   p->side[0].label);
+    set_rows(p);
+    return check_sides(p, e);
 }
 
 void sides_free(struct parity *p)
 {
-    for (int i = 0; i < 2; i++) {
-        upkeep_close(p->side[i].upkeep);
-        free(p->side[i].label);
-        free(p->side[i].word);
+    for (int i = 0; i < p->n_side; i++) {
+        struct side *s = &p->side[i];
+        upkeep_close(s->upkeep);
+        free(s->label);
+        free(s->word);
+        free(s->arm);
+        kl_free(&s->kl);
+        kl_free(&s->read);
     }
 }
 
@@ -189,7 +262,9 @@ struct backend *side_open(struct parity *p, int side, void (*complain)(void *arg
         complain(NULL, line);
         free(line);
     }
-    bool spec = p->side[0].opts.settings.spec != p->side[1].opts.settings.spec;
+    bool spec = false;
+    for (int k = 1; k < p->n_side; k++)
+        spec |= p->side[0].opts.settings.spec != p->side[k].opts.settings.spec;
     if (!p->servers && spec && s->opts.settings.spec && !i->draft_kind) {
         err_set(e, ERR_USAGE, "drafting on and off cannot be compared: %s",
                 i->draft_off ? i->draft_off : "there is no draft");

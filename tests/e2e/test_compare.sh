@@ -145,5 +145,5 @@ refuse 'vLLM has no setting draft.topk' --a "remote:$vllm,draft.topk=3"
 refuse 'is a second' --a "remote:$vllm" --a "remote:$llama"
 refuse 'a server or local, not both' --a "remote:$vllm" --a local
 refuse 'names no server' --a remote:
-refuse 'neither a nor b is a server' --control
+refuse 'no side is a server' --control
 plan

@@ -27,10 +27,12 @@ result "nor does one without a draft" $?
 parity "$T/few" -p temperature=0.8; [ $rc = 0 ]; result "sampled replies are compared, too" $?
 
 # ---- other settings ----
-parity "$T/few" --a page_size=1 --a draft.topk=4 --a draft.nodes=16 --b page_size=64 --b spec=off
-[ $rc = 0 ] && has '^a  page_size=1, draft\.topk=4, draft\.nodes=16: .* drafted' && has '^b  page_size=64, spec=off: '
-result "two engines, one after the other" $?
-parity "$T/few" --b draft=ngram; [ $rc = 0 ]; result "another drafter" $?
+parity "$T/few" --a page_size=1 --a draft.topk=4 --a draft.nodes=16 --b page_size=64 --b spec=off --arm page_size=4,draft.steps=2
+[ $rc = 0 ] && has '^a  page_size=1, draft\.topk=4, draft\.nodes=16: .* drafted' && has '^b  page_size=64, spec=off: ' &&
+    has '^c  page_size=4, draft\.steps=2: ' && has '^c +0 +0 +- +0$' && ! has 'alone in'
+result "three engines, one after the other" $?
+parity "$T/few" --kl --b draft=ngram; [ $rc = 0 ] && [ "$(grep -cE '^   kl of replies read as prompts: [1-9][0-9]* tokens with equal log' "$T/out")" = 2 ]
+result "another drafter; replies read as prompts have equal log probabilities" $?
 has '^drafts +a +b$' && has '^MAL +[1-6]\.[0-9]+ +([1-6]\.[0-9]+|-) ' && has '^depth 1 +[01]\.[0-9]+ ' &&
     has '^context 0-63 +[1-6]\.[0-9]+ ' && has '^draft passes +[0-9]+\.[0-9]+ ' && has '^tokens a second +[0-9]+\.[0-9]+ +[0-9]+\.[0-9]+ '
 result "both drafters side by side: by depth, by context, times" $?
@@ -54,11 +56,14 @@ result "other random numbers differ, and it is said where" $?
 result "a line for each that differs" $?
 # sampling makes close calls: a rounding of the weights shows
 parity "$T/prompts" -p temperature=1.5 -p max_tokens=100 --b weights=fp8 --json
-[ $rc = 1 ] && has '"equal":false,.*"first":\{"index":[0-9]+,"position":[0-9]+,"a":\{"token":[0-9]+,"text":".*"\},"b":\{.*\},"margin":-?[0-9.e-]+\}\}$'
-result "weights of 8 bits differ" $?
+[ $rc = 1 ] && has '"equal":false,.*"first":\{"index":[0-9]+,"position":[0-9]+,"a":\{"token":[0-9]+,"text":".*"\},"b":\{.*\},"margin":-?[0-9.e-]+\}\}$' &&
+    has '"kl_against_a":\{"tokens":[1-9][0-9]*,"equal":[0-9]+,"k3_mean":[0-9.e-]+,.*"tail":[0-9.e-]+,"largest":[0-9.e-]+\}'
+result "weights of 8 bits differ, and by how much" $?
 few 20; faulty() { run parity "$T/few" -p max_tokens=60 -p draft.topk=4 -p draft.nodes=16 --b bug.24617=on "$@"; }
-faulty -p check=off
-[ $rc = 1 ] && has '^different: 20 of 20'; result "a historical fault differs, with nothing else to notice it" $?
+faulty -p check=off --arm spec=off
+[ $rc = 1 ] && has '^different: 20 of 20' && has '^b +[1-9][0-9]* +- +[1-9][0-9]* +[1-9][0-9]*$' &&
+    has '^b stands alone in ([1-9][0-9]*) of \1 prompts? that differs?: bug.24617=on$'
+result "a historical fault differs, with nothing else to notice it, and stands alone" $?
 faulty
 [ $rc = 5 ] && grep -q '^aerie: b: I4 ' "$T/err" && has '^incomplete: .*a fault of b ended the run'
 result "with the checker on, the rule ends the run" $?
