@@ -423,13 +423,18 @@ enum run_until {
     RUN_TURN,   /* the same, and the next turn pauses where it begins */
     RUN_BACK,   /* back to the step that was asked for with debug_ops.back, never with run */
 };
-enum { MAX_BREAKS = 16, CONDITION_BYTES = 256 };
+enum { MAX_BREAKS = 16, CONDITION_BYTES = 256, VALUE_BYTES = 96 };
+enum break_kind {
+    BREAK_IF,      /* pauses if the expression holds */
+    BREAK_WATCH,   /* pauses if its value changes */
+    BREAK_DISPLAY, /* never pauses: its value is shown at each pause */
+};
 struct debug_break {
     int number;
-    bool watch;    /* pauses if the value of the expression changes; false: if the expression
-                      holds */
+    enum break_kind kind;
     uint64_t hits; /* pauses that it caused */
     char text[CONDITION_BYTES + 1];
+    char value[VALUE_BYTES]; /* of BREAK_DISPLAY where the turn is paused; "": not paused */
 };
 enum step_phase { WHOLE_STEP, PHASE_DRAFT, PHASE_VERIFY, PHASE_ACCEPT, PHASE_COMMIT };
 const char *step_phase_name(enum step_phase p); /* "", "draft", "verify", "accept", "commit" */
@@ -476,10 +481,10 @@ struct debug_ops {
      * words), and drops both; answered by EV_WHAT_IF. False: a change is wrong, or no turn is
      * paused between two steps. NULL: the backend computes nothing. */
     bool (*what_if)(struct backend *b, const char *changes, struct err *e);
-    /* Adds a breakpoint or a watch and returns its number; 0: the condition is invalid, or there
-     * are too many. */
-    int (*add)(struct backend *b, const char *condition, bool watch, struct err *e);
-    /* number 0: all. False: there is no such breakpoint. */
+    /* Adds a breakpoint, a watch or a display and returns its number; 0: the expression is invalid,
+     * or there are too many. */
+    int (*add)(struct backend *b, const char *expr, enum break_kind kind, struct err *e);
+    /* number 0: all that pause, -1: all displays. False: there is none of the number. */
     bool (*remove)(struct backend *b, int number, struct err *e);
     /* The i-th name that conditions may use, and its meaning; NULL after the last. */
     const char *(*name)(int i, const char **meaning);

@@ -129,7 +129,8 @@ struct app {
         void (*replay_turn)(struct app *a, const struct turn_row *r, const char *gone);
         /* Opens the panes of a layout (cmd/screen.c); NULL: there are no panes. */
         bool (*layout)(struct app *a, const char *name, struct err *e);
-        /* Shows how far a file is read; what NULL: it is read. NULL: there is nothing to show it. */
+        /* Shows how far a file is read; what NULL: it is read. NULL: there is nothing to show
+         * it. */
         void (*progress)(struct app *a, const char *what, uint64_t done, uint64_t total);
         void (*edit)(struct app *a, const char *text); /* puts text into the input; NULL: no
                                                           input */
@@ -208,9 +209,9 @@ void app_show_probe(struct app *a, const struct event *ev);
 /* Shows where and why the turn is paused, and returns the number of the latest pause. Both faces
  * call it for EV_PAUSE. */
 uint64_t app_show_pause(struct app *a);
-/* Adds a breakpoint or a watch, and returns its number; "A if B" is "(A) && (B)". 0 and *e: the
- * condition is invalid. For backends with VIEW_DEBUG. */
-int app_break(struct app *a, const char *text, bool watch, struct err *e);
+/* Adds a breakpoint, a watch or a display, and returns its number; "A if B" is "(A) && (B)". 0 and
+ * *e: the condition is invalid. For backends with VIEW_DEBUG. */
+int app_break(struct app *a, const char *text, enum break_kind kind, struct err *e);
 /* Shows the answer to /what-if (cmd/what_if.c). Both faces call it for EV_WHAT_IF. */
 void app_show_what_if(struct app *a, const struct event *ev);
 /* A line for OP_FORCE: "step 9.4 begins with #269 " the", by hand". */

@@ -5,10 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 
-int breaks_add(struct breaks *b, const char *condition, bool watch, struct err *e)
+int breaks_add(struct breaks *b, const char *expr, enum break_kind kind, struct err *e)
 {
-    struct breakpoint p = {.about.watch = watch, .last = NAN};
-    if (!expr_parse(&p.when, condition, e))
+    struct breakpoint p = {.about.kind = kind, .last = NAN};
+    if (!expr_parse(&p.when, expr, e))
         return 0;
     if (b->n == MAX_BREAKS) {
         err_set(e, ERR_USAGE, "there are %d breakpoints already; /delete removes one", MAX_BREAKS);
@@ -22,8 +22,12 @@ int breaks_add(struct breaks *b, const char *condition, bool watch, struct err *
 
 bool breaks_remove(struct breaks *b, int number, struct err *e)
 {
-    if (number == 0) {
-        b->n = 0;
+    if (number <= 0) {
+        int kept = 0;
+        for (int i = 0; i < b->n; i++)
+            if ((b->at[i].about.kind == BREAK_DISPLAY) == (number == 0))
+                b->at[kept++] = b->at[i];
+        b->n = kept;
         return true;
     }
     for (int i = 0; i < b->n; i++)
@@ -33,6 +37,23 @@ bool breaks_remove(struct breaks *b, int number, struct err *e)
             return true;
         }
     return err_set(e, ERR_USAGE, "there is no breakpoint %d; /breaks lists them", number);
+}
+
+bool breaks_pause(const struct breaks *b)
+{
+    for (int i = 0; i < b->n; i++)
+        if (b->at[i].about.kind != BREAK_DISPLAY)
+            return true;
+    return b->has_condition;
+}
+
+void breaks_about(const struct breaks *b, const struct step_facts *s, struct debug_break *out)
+{
+    for (int i = 0; i < b->n; i++) {
+        out[i] = b->at[i].about;
+        if (s && out[i].kind == BREAK_DISPLAY)
+            expr_print(&b->at[i].when, s, out[i].value, sizeof out[i].value);
+    }
 }
 
 void breaks_forget(struct breaks *b)
@@ -81,10 +102,12 @@ static bool truth_changed(struct breakpoint *b, bool holds, char *why, size_t n)
 static bool fires(struct breakpoint *b, const struct step_facts *s, char *why, size_t n)
 {
     int node, token;
-    if (b->about.watch && !b->when.nodes && !b->when.tokens)
+    if (b->about.kind == BREAK_DISPLAY)
+        return false;
+    if (b->about.kind == BREAK_WATCH && !b->when.nodes && !b->when.tokens)
         return value_changed(b, s, why, n);
     bool holds = expr_holds(&b->when, s, &node, &token);
-    if (b->about.watch)
+    if (b->about.kind == BREAK_WATCH)
         return truth_changed(b, holds, why, n);
     int k = snprintf(why, n, "breakpoint %d: %s", b->about.number, b->about.text);
     if (holds && node >= 0 && (size_t)k < n)

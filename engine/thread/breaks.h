@@ -21,9 +21,13 @@ struct breaks {
 };
 
 /* Adds one and returns its number; 0 and *e: the condition is wrong, or there are too many. */
-int breaks_add(struct breaks *b, const char *condition, bool watch, struct err *e);
-/* number 0: all. False and *e: there is no such breakpoint. */
+int breaks_add(struct breaks *b, const char *expr, enum break_kind kind, struct err *e);
+/* number 0: all that pause, -1: all displays. False and *e: there is none of the number. */
 bool breaks_remove(struct breaks *b, int number, struct err *e);
+/* Whether any of them, or the condition, may pause a turn. */
+bool breaks_pause(const struct breaks *b);
+/* Writes their descriptions to out[b->n]; s: the step whose values displays show, NULL: none. */
+void breaks_about(const struct breaks *b, const struct step_facts *s, struct debug_break *out);
 /* Watches compare the next step with no step before it. */
 void breaks_forget(struct breaks *b);
 /* Whether a breakpoint or watch (*broke), or the condition, asks for a pause after this step; `why`

@@ -52,8 +52,9 @@ static void wait_for_run(struct engine *g)
     g->own.paused_ns += clock_ns() - start;
 }
 
-/* Publishes *v (step, phase, reason), posts EV_PAUSE and blocks until the pause ends. */
-static void pause_at(struct engine *g, const struct debug_view *v)
+/* Publishes *v (step, phase, reason) and the facts, which must stay, posts EV_PAUSE and blocks
+ * until the pause ends. */
+static void pause_at(struct engine *g, const struct debug_view *v, const struct step_facts *s)
 {
     struct debugger *d = &g->debug;
     if (stop_asked(&g->stop))
@@ -65,6 +66,7 @@ static void pause_at(struct engine *g, const struct debug_view *v)
     d->view.pauses = pauses;
     d->view.until = until;
     d->view.paused = true;
+    d->facts = *s;
     d->breaks.has_condition = false;
     pthread_mutex_unlock(&d->mu);
     struct event ev = engine_event(g, EV_PAUSE);
@@ -86,82 +88,7 @@ static struct debug_view view_of(const struct engine *g, int step, enum step_pha
     return v;
 }
 
-/* ---- boundaries ------------------------------------------------------------------------------ */
-
-bool debug_by_phase(struct debugger *d)
-{
-    pthread_mutex_lock(&d->mu);
-    bool by_phase = d->until == RUN_PHASE;
-    pthread_mutex_unlock(&d->mu);
-    return by_phase;
-}
-
-void debug_turn_begins(struct engine *g)
-{
-    struct debugger *d = &g->debug;
-    pthread_mutex_lock(&d->mu);
-    bool stop = d->until == RUN_PHASE || d->until == RUN_STEP || d->until == RUN_TURN;
-    pthread_mutex_unlock(&d->mu);
-    if (!stop)
-        return;
-    struct debug_view v = view_of(g, 0, WHOLE_STEP, NULL, NULL, 0);
-    snprintf(v.why, sizeof v.why, "turn %d begins", v.turn);
-    pause_at(g, &v);
-}
-
-void debug_turn_ended(struct engine *g)
-{
-    struct debugger *d = &g->debug;
-    pthread_mutex_lock(&d->mu);
-    if (d->until == RUN_FINISH || d->until == RUN_BACK)
-        d->until = RUN_ON;
-    d->asked = d->breaks.has_condition = false;
-    breaks_forget(&d->breaks);
-    pthread_mutex_unlock(&d->mu);
-}
-
-static enum step_phase phase_of(enum cycle_phase p)
-{
-    return p == CYCLE_DRAFTED    ? PHASE_DRAFT
-           : p == CYCLE_VERIFIED ? PHASE_VERIFY
-           : p == CYCLE_ACCEPTED ? PHASE_ACCEPT
-                                 : PHASE_COMMIT;
-}
-
-bool debug_phase_done(struct engine *g, const struct cycle *c)
-{
-    if (!debug_by_phase(&g->debug))
-        return !stop_asked(&g->stop) && !debug_back_asked(g);
-    const struct cycle_lane *x = &c->lane[0];
-    bool known = c->phase >= CYCLE_ACCEPTED;
-    struct tree tree = x->tree;
-    struct step_rec rec = known ? x->out.rec : (struct step_rec){0};
-    bool verified = known || (c->phase == CYCLE_VERIFIED &&
-                              accept_peek(c->r, x->lane, 0, x->max_new, &tree, &rec));
-    struct debug_view v = view_of(g, g->shared.step + 1, phase_of(c->phase), &tree, x->out.token,
-                                  known ? x->out.n_new : 0);
-    v.verified = verified;
-    v.rec = rec;
-    int n = snprintf(v.why, sizeof v.why, "step %d.%d after %s", v.turn, v.step,
-                     step_phase_name(v.phase));
-    if (c->phase == CYCLE_DRAFTED)
-        snprintf(v.why + n, sizeof v.why - (size_t)n, ": %d nodes drafted", x->tree.n - 1);
-    else if (verified)
-        snprintf(v.why + n, sizeof v.why - (size_t)n, ": %d of %d %s", rec.accepted, rec.drafted,
-                 known ? "accepted" : "will be accepted");
-    pause_at(g, &v);
-    return !stop_asked(&g->stop) && !debug_back_asked(g);
-}
-
-/* Whether the debugger is not in use: the usual case, which must cost nothing. */
-static bool idle(struct debugger *d)
-{
-    pthread_mutex_lock(&d->mu);
-    bool none = d->breaks.n == 0 && !d->breaks.has_condition &&
-                (d->until == RUN_ON || d->until == RUN_FINISH);
-    pthread_mutex_unlock(&d->mu);
-    return none;
-}
+/* ---- facts of a step ------------------------------------------------------------------------- */
 
 static const char *text_of(void *arg, int32_t id, size_t *n)
 {
@@ -204,6 +131,101 @@ static struct step_facts facts_of_step(struct engine *g)
     return s;
 }
 
+/* The facts of the step in whose middle the turn is paused; `known`: the target has chosen. */
+static struct step_facts facts_so_far(struct engine *g, const struct debug_view *v, bool known)
+{
+    struct step_facts s = facts_now(g, v->step);
+    s.tree = &v->tree;
+    s.token = v->token;
+    s.n_token = v->n_token;
+    if (v->verified)
+        expr_record_facts(&v->rec, v->n_token, 0, g->own.runtime.kv.page_size, s.fact);
+    else
+        s.fact[FACT_DRAFTED] = max_int(v->tree.n - 1, 0);
+    if (!known)
+        s.fact[FACT_NEW] = NAN;
+    s.fact[FACT_PAGE_WRAP] = NAN; /* its cells are not committed */
+    return s;
+}
+
+/* ---- boundaries ------------------------------------------------------------------------------ */
+
+bool debug_by_phase(struct debugger *d)
+{
+    pthread_mutex_lock(&d->mu);
+    bool by_phase = d->until == RUN_PHASE;
+    pthread_mutex_unlock(&d->mu);
+    return by_phase;
+}
+
+void debug_turn_begins(struct engine *g)
+{
+    struct debugger *d = &g->debug;
+    pthread_mutex_lock(&d->mu);
+    bool stop = d->until == RUN_PHASE || d->until == RUN_STEP || d->until == RUN_TURN;
+    pthread_mutex_unlock(&d->mu);
+    if (!stop)
+        return;
+    struct debug_view v = view_of(g, 0, WHOLE_STEP, NULL, NULL, 0);
+    struct step_facts s = facts_now(g, 0);
+    snprintf(v.why, sizeof v.why, "turn %d begins", v.turn);
+    pause_at(g, &v, &s);
+}
+
+void debug_turn_ended(struct engine *g)
+{
+    struct debugger *d = &g->debug;
+    pthread_mutex_lock(&d->mu);
+    if (d->until == RUN_FINISH || d->until == RUN_BACK)
+        d->until = RUN_ON;
+    d->asked = d->breaks.has_condition = false;
+    breaks_forget(&d->breaks);
+    pthread_mutex_unlock(&d->mu);
+}
+
+static enum step_phase phase_of(enum cycle_phase p)
+{
+    return p == CYCLE_DRAFTED    ? PHASE_DRAFT
+           : p == CYCLE_VERIFIED ? PHASE_VERIFY
+           : p == CYCLE_ACCEPTED ? PHASE_ACCEPT
+                                 : PHASE_COMMIT;
+}
+
+bool debug_phase_done(struct engine *g, const struct cycle *c)
+{
+    if (!debug_by_phase(&g->debug))
+        return !stop_asked(&g->stop) && !debug_back_asked(g);
+    const struct cycle_lane *x = &c->lane[0];
+    bool known = c->phase >= CYCLE_ACCEPTED;
+    struct tree tree = x->tree;
+    struct step_rec rec = known ? x->out.rec : (struct step_rec){0};
+    bool verified = known || (c->phase == CYCLE_VERIFIED &&
+                              accept_peek(c->r, x->lane, 0, x->max_new, &tree, &rec));
+    struct debug_view v = view_of(g, g->shared.step + 1, phase_of(c->phase), &tree, x->out.token,
+                                  known ? x->out.n_new : 0);
+    v.verified = verified;
+    v.rec = rec;
+    int n = snprintf(v.why, sizeof v.why, "step %d.%d after %s", v.turn, v.step,
+                     step_phase_name(v.phase));
+    if (c->phase == CYCLE_DRAFTED)
+        snprintf(v.why + n, sizeof v.why - (size_t)n, ": %d nodes drafted", x->tree.n - 1);
+    else if (verified)
+        snprintf(v.why + n, sizeof v.why - (size_t)n, ": %d of %d %s", rec.accepted, rec.drafted,
+                 known ? "accepted" : "will be accepted");
+    struct step_facts s = facts_so_far(g, &v, known);
+    pause_at(g, &v, &s);
+    return !stop_asked(&g->stop) && !debug_back_asked(g);
+}
+
+/* Whether the debugger is not in use: the usual case, which must cost nothing. */
+static bool idle(struct debugger *d)
+{
+    pthread_mutex_lock(&d->mu);
+    bool none = !breaks_pause(&d->breaks) && (d->until == RUN_ON || d->until == RUN_FINISH);
+    pthread_mutex_unlock(&d->mu);
+    return none;
+}
+
 /* Pauses if the steps asked for are done or a condition holds. While steps run again to go back,
  * conditions are not tested. */
 static void consider(struct engine *g, const struct step_facts *s, const char *what)
@@ -229,7 +251,7 @@ static void consider(struct engine *g, const struct step_facts *s, const char *w
         return;
     snprintf(v.why, sizeof v.why, "%s step %d.%d%s%s%s", what, v.turn, v.step, of,
              *why ? ": " : "", why);
-    pause_at(g, &v);
+    pause_at(g, &v, s);
 }
 
 void debug_step_done(struct engine *g)
@@ -337,8 +359,9 @@ void debug_arrived(struct engine *g)
 {
     struct debugger *d = &g->debug;
     struct debug_view v = view_of(g, 0, WHOLE_STEP, NULL, NULL, 0);
+    struct step_facts s = facts_now(g, 0);
     if (g->shared.step > 0) {
-        struct step_facts s = facts_of_step(g);
+        s = facts_of_step(g);
         v = view_of(g, s.step, WHOLE_STEP, s.tree, s.token, s.n_token);
     }
     pthread_mutex_lock(&d->mu);
@@ -348,7 +371,7 @@ void debug_arrived(struct engine *g)
     if (v.step < d->last)
         snprintf(v.why + n, sizeof v.why - (size_t)n, " (of %d.%d)", v.turn, d->last);
     pthread_mutex_unlock(&d->mu);
-    pause_at(g, &v);
+    pause_at(g, &v, &s);
 }
 
 void debug_step_failed(struct engine *g, int step)

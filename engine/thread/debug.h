@@ -35,6 +35,8 @@ struct debugger {
     int32_t forced; /* token that the next step emits, -1: none */
     struct breaks breaks;
     struct debug_view view; /* paused, and where; its breakpoints are filled in by the view */
+    struct step_facts facts; /* while paused: of that step, for displays; it points to what the
+                                engine's thread keeps until the pause ends */
 };
 
 void debug_open(struct debugger *d, void (*waits)(struct engine *g));

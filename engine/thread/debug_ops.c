@@ -14,8 +14,7 @@ static void debug_view(struct backend *b, struct debug_view *v)
     v->first = d->turn ? d->first : 1;
     v->last = d->turn ? d->last : 0;
     v->n_break = d->breaks.n;
-    for (int i = 0; i < d->breaks.n; i++)
-        v->at[i] = d->breaks.at[i].about;
+    breaks_about(&d->breaks, v->paused ? &d->facts : NULL, v->at);
     pthread_mutex_unlock(&d->mu);
 }
 
@@ -76,11 +75,11 @@ static bool debug_back(struct backend *b, int turn, int step, struct err *e)
     return ok;
 }
 
-static int debug_add(struct backend *b, const char *condition, bool watch, struct err *e)
+static int debug_add(struct backend *b, const char *expr, enum break_kind kind, struct err *e)
 {
     struct debugger *d = &engine_of(b)->debug;
     pthread_mutex_lock(&d->mu);
-    int number = breaks_add(&d->breaks, condition, watch, e);
+    int number = breaks_add(&d->breaks, expr, kind, e);
     pthread_mutex_unlock(&d->mu);
     return number;
 }

@@ -545,3 +545,35 @@ bool expr_holds(const struct expr *x, const struct step_facts *s, int *node, int
             }
     return false;
 }
+
+static void print_value(const struct value *v, char *out, size_t n)
+{
+    if (v->s)
+        snprintf(out, n, "\"%.*s\"", (int)v->n, v->s);
+    else if (v->address)
+        snprintf(out, n, "%d.%d", v->turn, v->step);
+    else if (isnan(v->number))
+        snprintf(out, n, "unknown");
+    else
+        snprintf(out, n, "%.6g", v->number);
+}
+
+void expr_print(const struct expr *x, const struct step_facts *s, char *out, size_t n)
+{
+    static const char more[] = " ..";
+    int nodes = x->nodes ? (s->tree ? s->tree->n : 0) : 2, tokens = x->tokens ? s->n_token : 1;
+    size_t used = 0;
+    snprintf(out, n, "none");
+    for (int i = 1; i < nodes; i++)
+        for (int k = 0; k < tokens; k++) {
+            char one[64];
+            struct value v = value_for(x, s, i, k);
+            print_value(&v, one, sizeof one);
+            size_t more_n = strlen(one) + (used > 0);
+            if (used + more_n + sizeof more > n) {
+                snprintf(out + used, n - used, "%s", more);
+                return;
+            }
+            used += (size_t)snprintf(out + used, n - used, "%s%s", used ? " " : "", one);
+        }
+}

@@ -80,6 +80,9 @@ bool expr_holds(const struct expr *x, const struct step_facts *s, int *node, int
 /* The value of a condition that names neither node.* nor token: a number, of a text 1 or 0 (empty);
  * NAN: unknown. */
 double expr_value(const struct expr *x, const struct step_facts *s);
+/* Writes the value for people: a number, a text in quotes, "unknown"; one for each drafted node or
+ * emitted token if the expression names them, as many as fit, then "..". */
+void expr_print(const struct expr *x, const struct step_facts *s, char *out, size_t n);
 /* The i-th name with its meaning, for help and completion; NULL after the last. */
 const char *expr_name(int i, const char **meaning);
 

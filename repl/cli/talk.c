@@ -32,7 +32,7 @@ static int leave(struct app *a, int rc)
 static bool set_breaks(const struct cli *c, struct app *a, struct err *e)
 {
     for (int i = 0; i < c->breaks.n; i++)
-        if (!app_needs(a, "--break", VIEW_DEBUG, e) || !app_break(a, c->breaks.v[i], false, e))
+        if (!app_needs(a, "--break", VIEW_DEBUG, e) || !app_break(a, c->breaks.v[i], BREAK_IF, e))
             return false;
     return true;
 }

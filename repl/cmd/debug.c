@@ -48,11 +48,20 @@ static void write_pause(struct app *a, const void *arg, const struct printer *to
                    "/phase, /step, /finish or /continue goes on; /tree, /pages and all other "
                    "views show this state");
     buf_free(&tokens);
+    for (int i = 0; i < v->n_break; i++)
+        if (v->at[i].kind == BREAK_DISPLAY)
+            print_note(to, ST_TEXT, "%d: %s = %s", v->at[i].number, v->at[i].text, v->at[i].value);
     print_open(to, NULL, '{');
     print_add(to, ST_TEXT,
               "\f%d{paused?}%d{turn}%d{step}%s{phase}%s{why}%d{first}%d{last}%d{nodes}", true,
               v->turn, v->step, step_phase_name(v->phase), v->why, v->first, v->last, v->tree.n);
     tokens_json(a, v->token, v->n_token, to);
+    print_open(to, "displays", '[');
+    for (int i = 0; to->json && i < v->n_break; i++)
+        if (v->at[i].kind == BREAK_DISPLAY)
+            jput_record(to->json, "%d{number}%s{expr}%s{value}", v->at[i].number, v->at[i].text,
+                        v->at[i].value);
+    print_close(to, ']');
     print_close(to, '}');
 }
 
@@ -150,14 +159,18 @@ static void list_breaks(struct app *a, const struct printer *to)
     struct debug_view v;
     a->backend->debug->view(a->backend, &v);
     print_open(to, NULL, '[');
+    int n = 0;
     for (int i = 0; i < v.n_break; i++) {
         const struct debug_break *b = &v.at[i];
+        if (b->kind == BREAK_DISPLAY)
+            continue;
+        n++;
         print_line(to, ST_TEXT, "%3d{number}  %-5s{kind}  %s{condition}  (%lu{hits} time%s)",
-                   b->number, b->watch ? "watch" : "break", b->text, b->hits,
+                   b->number, b->kind == BREAK_WATCH ? "watch" : "break", b->text, b->hits,
                    plural((long)b->hits));
     }
     print_close(to, ']');
-    if (v.n_break == 0)
+    if (n == 0)
         print_note(to, ST_TEXT, "there are no breakpoints; /break accept==0 makes one");
 }
 
@@ -183,27 +196,28 @@ static void join_if(const char *rest, struct buf *out)
     buf_str(out, rest);
 }
 
-int app_break(struct app *a, const char *text, bool watch, struct err *e)
+int app_break(struct app *a, const char *text, enum break_kind kind, struct err *e)
 {
     struct buf condition = {0};
     join_if(text, &condition);
-    int number = a->backend->debug->add(a->backend, condition.p ? condition.p : "", watch, e);
+    int number = a->backend->debug->add(a->backend, condition.p ? condition.p : "", kind, e);
     buf_free(&condition);
     return number;
 }
 
-static bool add_break(struct cmd_call *c, bool watch)
+static bool add_break(struct cmd_call *c, enum break_kind kind)
 {
     struct app *a = c->app;
     struct debug_view v;
-    int number = cmd_needs(c, VIEW_DEBUG) ? app_break(a, c->rest, watch, c->e) : 0;
+    int number = cmd_needs(c, VIEW_DEBUG) ? app_break(a, c->rest, kind, c->e) : 0;
     if (number == 0)
         return false;
     a->backend->debug->view(a->backend, &v);
     for (int i = 0; i < v.n_break; i++)
         if (v.at[i].number == number)
             print_line(&c->to, ST_TEXT, "%s %d{number}: \f%s{kind}\f%s{condition}\f%lu{hits}",
-                       watch ? "watch" : "breakpoint", number, watch ? "watch" : "break",
+                       kind == BREAK_WATCH ? "watch" : "breakpoint", number,
+                       kind == BREAK_WATCH ? "watch" : "break",
                        v.at[i].text, v.at[i].hits);
     return true;
 }
@@ -212,14 +226,81 @@ bool cmd_break(struct cmd_call *c)
 {
     if (!*c->rest)
         return cmd_breaks(c);
-    return add_break(c, false);
+    return add_break(c, BREAK_IF);
 }
 
 bool cmd_watch(struct cmd_call *c)
 {
     if (!*c->rest)
         return arg_expected(c, "takes an expression");
-    return add_break(c, true);
+    return add_break(c, BREAK_WATCH);
+}
+
+/* ---- displays -------------------------------------------------------------------------------- */
+
+/* One display, number 0: all. */
+static void show_displays(struct app *a, int number, const struct printer *to)
+{
+    struct debug_view v;
+    int n = 0;
+    a->backend->debug->view(a->backend, &v);
+    print_open(to, NULL, '[');
+    for (int i = 0; i < v.n_break; i++) {
+        const struct debug_break *b = &v.at[i];
+        if (b->kind != BREAK_DISPLAY || (number && b->number != number))
+            continue;
+        n++;
+        print_line(to, ST_TEXT, *b->value ? "%d{number}: %s{expr} = %s{value}"
+                                          : "%d{number}: %s{expr}\f%s{value}",
+                   b->number, b->text, b->value);
+    }
+    print_close(to, ']');
+    if (n == 0)
+        print_note(to, ST_TEXT, "nothing is displayed; /display pool.swa.free shows it at each "
+                                "pause");
+}
+
+bool cmd_display(struct cmd_call *c)
+{
+    if (!cmd_needs(c, VIEW_DEBUG))
+        return false;
+    int number = *c->rest ? app_break(c->app, c->rest, BREAK_DISPLAY, c->e) : 0;
+    if (*c->rest && !number)
+        return false;
+    show_displays(c->app, number, &c->to);
+    return true;
+}
+
+/* The kind of a breakpoint, watch or display; -1: there is none of this number. */
+static int kind_of(struct app *a, int number)
+{
+    struct debug_view v;
+    a->backend->debug->view(a->backend, &v);
+    for (int i = 0; i < v.n_break; i++)
+        if (v.at[i].number == number)
+            return (int)v.at[i].kind;
+    return -1;
+}
+
+bool cmd_undisplay(struct cmd_call *c)
+{
+    long n = -1;
+    if (c->argc > 1)
+        return arg_expected(c, "takes at most one number");
+    if ((c->argc == 1 && !arg_int(c->argv[0], "number of a display", 1, INT32_MAX, &n, c->e)) ||
+        !cmd_needs(c, VIEW_DEBUG))
+        return false;
+    if (n > 0 && kind_of(c->app, (int)n) != BREAK_DISPLAY)
+        return err_set(c->e, ERR_USAGE, "there is no display %ld; /display lists them", n);
+    if (!c->app->backend->debug->remove(c->app->backend, (int)n, c->e))
+        return false;
+    if (n > 0)
+        print_note(&c->to, ST_TEXT, "display %ld is gone", n);
+    else
+        print_note(&c->to, ST_TEXT, "nothing is displayed now");
+    if (c->to.json)
+        show_displays(c->app, 0, &c->to);
+    return true;
 }
 
 bool cmd_delete(struct cmd_call *c)
@@ -228,7 +309,11 @@ bool cmd_delete(struct cmd_call *c)
     if (c->argc > 1)
         return arg_expected(c, "takes at most one number");
     if ((c->argc == 1 && !arg_int(c->argv[0], "number of a breakpoint", 1, INT32_MAX, &n, c->e)) ||
-        !cmd_needs(c, VIEW_DEBUG) || !c->app->backend->debug->remove(c->app->backend, (int)n, c->e))
+        !cmd_needs(c, VIEW_DEBUG))
+        return false;
+    if (n && kind_of(c->app, (int)n) == BREAK_DISPLAY)
+        return err_set(c->e, ERR_USAGE, "%ld is a display; /undisplay %ld removes it", n, n);
+    if (!c->app->backend->debug->remove(c->app->backend, (int)n, c->e))
         return false;
     if (n)
         print_note(&c->to, ST_TEXT, "breakpoint %ld is gone", n);

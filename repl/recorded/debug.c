@@ -98,7 +98,7 @@ static bool run_steps(struct recorded *r, enum run_until until, int steps, struc
         last = min_int(last, t->first + t->n_step - 1);
     if (r->at >= r->n_step - 1)
         return at_the_end(r, e);
-    bool testing = r->breaks.n || r->breaks.has_condition, nodes = names_nodes(&r->breaks);
+    bool testing = breaks_pause(&r->breaks), nodes = names_nodes(&r->breaks);
     for (int i = r->at + 1; i <= last; i++) {
         struct tree tree;
         char why[340] = "";
@@ -179,14 +179,18 @@ static void view(struct backend *b, struct debug_view *v)
         for (int i = 0; i < v->n_token; i++)
             v->token[i] = r->token.v[s->token + i];
     }
+    struct tree tree;
+    struct step_facts f;
+    bool here = r->breaks.n && r->at_step && r->at >= 0;
+    if (here)
+        f = facts_of(r, r->at, true, &tree);
     v->n_break = r->breaks.n;
-    for (int i = 0; i < r->breaks.n; i++)
-        v->at[i] = r->breaks.at[i].about;
+    breaks_about(&r->breaks, here ? &f : NULL, v->at);
 }
 
-static int add(struct backend *b, const char *condition, bool watch, struct err *e)
+static int add(struct backend *b, const char *expr, enum break_kind kind, struct err *e)
 {
-    return breaks_add(&recorded_of(b)->breaks, condition, watch, e);
+    return breaks_add(&recorded_of(b)->breaks, expr, kind, e);
 }
 
 static bool remove_break(struct backend *b, int number, struct err *e)

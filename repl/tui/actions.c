@@ -308,6 +308,10 @@ static void take_back(struct tui *t)
         char *text = tui_unqueue(t);
         input_set(&t->input, text, strlen(text));
         free(text);
+    } else if (t->refused) {
+        input_set(&t->input, t->refused, strlen(t->refused));
+        free(t->refused);
+        t->refused = NULL;
     } else if (t->recall.n > 0) { /* no message is queued: show the history */
         input_set(&t->input, " ", 1);
         input_key(&t->input, &up, &x);

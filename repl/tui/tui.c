@@ -143,6 +143,14 @@ static void note_reuse(struct tui *t)
     buf_free(&text);
 }
 
+/* Up brings the message back whose turn did not begin. */
+static void refuse(struct tui *t)
+{
+    const struct buf *asked = &t->app->asked;
+    free(t->refused);
+    t->refused = asked->n ? xasprintf("%.*s", (int)asked->n, asked->p) : NULL;
+}
+
 static void end_turn(struct tui *t, const struct event *ev)
 {
     const char *dot = t->app->ascii ? " | " : " · ";
@@ -151,7 +159,7 @@ static void end_turn(struct tui *t, const struct event *ev)
     if (ev->reason == STOP_CANCEL)
         tui_note(t, ST_DIM, "stopped; what is written is kept");
     else if (ev->reason == STOP_CONTEXT && ev->n_tokens == 0)
-        ; /* the notice before this event gave reason and remedy */
+        refuse(t); /* the notice before this event gave reason and remedy */
     else if (ev->reason == STOP_CONTEXT)
         tui_note(t, ST_WARN, "stopped: the context is full; /forget N leaves out the oldest N "
                              "turns, /clear begins anew");
@@ -338,8 +346,12 @@ static void run_now(struct tui *t, const char *text)
     }
     t->app->face.width = t->talk.width;
     tui_work(t, true);
-    if (!app_input(t->app, text, &e))
+    free(t->refused);
+    t->refused = NULL;
+    if (!app_input(t->app, text, &e)) {
         app_error(t->app, &e);
+        t->refused = command ? NULL : xstrdup(text);
+    }
     tui_work(t, false);
     transcript_to_tail(&t->talk);
     t->view_old = t->dirty = true;
@@ -709,6 +721,7 @@ static void end(struct tui *t)
     free(t->queued);
     free(t->queued_files);
     free(t->stepped);
+    free(t->refused);
     replies_free(t);
     finder_end(t);
     buf_free(&t->find.line);

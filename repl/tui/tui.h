@@ -94,6 +94,7 @@ struct tui {
     uint64_t gauge_ns; /* when they were copied last */
     struct sheet status;
 
+    char *refused; /* the latest line, if it was a message that was not sent; Up brings it back */
     char **queued; /* messages and commands that wait for the reply's end */
     struct attached *queued_files; /* the files attached to each */
     int n_queued, cap_queued;

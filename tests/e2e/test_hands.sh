@@ -55,9 +55,20 @@ check "/edit: the message is in the input, the context is empty" eval 'screen | 
 key C-u; text "My cat is called Tom."; key Enter; until_ok eval 'screen | tail -n 1 | grep -q "step 1\.[1-9]"'
 check "what is sent is a turn of a copy" eval '[ "$(sql "select count(*) from session where parent is not null")" = 3 ] && shows "› My cat is called Tom."'
 text /phase; key Enter; wait_for 'pauses where it begins'; text "Count to nine."; key Enter; wait_for 'PAUSED 2.0'
-text /step; key Enter; wait_for 'PAUSED 2.1'; key Enter; check "Enter: the next step" until_ok shows 'PAUSED 2.2'
-key Enter; check "and again" until_ok shows 'PAUSED 2.3'
+text "/display drafted*2"; key Enter; check "/display: a value now" wait_for '1: drafted*2 = unknown'
+text "/display token"; key Enter; wait_for '2: token = none'
+text /step; key Enter; wait_for 'PAUSED 2.1'; check "at each pause" until_ok eval 'screen | tail -n 9 | grep -qE "^  1: drafted\*2 = [0-9]+$" && screen | tail -n 9 | grep -q "^  2: token = \"1\"$"'
+text "/undisplay 1"; key Enter; wait_for 'display 1 is gone'; text "/delete 2"; key Enter
+check "/delete is for what pauses" wait_for '/undisplay 2 removes it'
+text /undisplay; key Enter; wait_for 'nothing is displayed now'; text /display; key Enter; check "/undisplay removes all" wait_for '/display pool.swa.free shows it'
+text /step; key Enter; wait_for 'PAUSED 2.2'; key Enter; check "Enter: the next step" until_ok shows 'PAUSED 2.3'
+key Enter; check "and again" until_ok shows 'PAUSED 2.4'
 text /continue; key Enter; until_ok hides PAUSED
+
+printf 'word %.0s' {1..40000} >"$T/long"; M load-buffer "$T/long"; M paste-buffer -p; wait_for 'word word'; key Enter
+check "a message is refused" wait_for 'tokens holds at most'
+key Up; check "and Up brings it back, though it is too long for the history" until_ok eval 'screen | tail -n 3 | grep -q "word word"'
+key C-c; until_ok hides 'word word'
 
 # ---- the palette ----
 key C-p; check "Ctrl-P: everything that has a name" wait_for 'FIND A COMMAND'

@@ -69,6 +69,38 @@ static bool holds(const char *text, const struct step_facts *s, int *node, int *
     return expr_holds(&x, s, node, token);
 }
 
+static void assert_prints(const char *text, size_t n, const char *expect)
+{
+    struct expr x;
+    struct err e = {0};
+    struct step_facts s = example();
+    char out[VALUE_BYTES];
+    assert_true(n <= sizeof out && expr_parse(&x, text, &e));
+    expr_print(&x, &s, out, n);
+    assert_string_equal(out, expect);
+}
+
+static void test_values_are_printed(void **state)
+{
+    (void)state;
+    assert_prints("pool.swa.free * 1.5", VALUE_BYTES, "10.5");
+    assert_prints("margin", VALUE_BYTES, "unknown");
+    assert_prints("step", VALUE_BYTES, "9.214");
+    assert_prints("accepted==0", VALUE_BYTES, "1");
+    assert_prints("node.q", VALUE_BYTES, "0.95 0.05 0.5 0.25 0.97"); /* of each node */
+    assert_prints("node.q", 20, "0.95 0.05 0.5 .."); /* as many as fit */
+    assert_prints("token", VALUE_BYTES, "\" bar\" \"foo\" \"fo\"");
+    for (size_t n = 1; n < 40; n++) { /* always ended, never beyond n */
+        char out[41];
+        struct expr x;
+        struct step_facts s = example();
+        memset(out, '#', sizeof out);
+        assert_true(expr_parse(&x, "node.q", NULL));
+        expr_print(&x, &s, out, n);
+        assert_true(strlen(out) < n && out[n] == '#');
+    }
+}
+
 static void test_examples(void **state)
 {
     (void)state;
@@ -292,6 +324,7 @@ static void test_random_bytes_are_refused_or_run(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_values_are_printed),
         cmocka_unit_test(test_examples),
         cmocka_unit_test(test_what_is_wrong_is_named_with_its_column),
         cmocka_unit_test(test_random_conditions),
