@@ -1,6 +1,11 @@
 /* dump.c - `aerie dump PATH`: holds what another engine recorded of its passes against aerie's
  * pass over the same checkpoint (engine/tools/dump.h), or FlashInfer's records against attention in
- * double precision (engine/tools/flashinfer.h). */
+ * double precision (engine/tools/flashinfer.h); or shows the kv_canary lines of a server's log on a
+ * map of the pages that they name (engine/tools/canary.h). */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/tools/canary.h"
 #include "engine/tools/dump.h"
 #include "engine/tools/flashinfer.h"
 #include "repl/cli/cli.h"
@@ -185,6 +190,154 @@ static int dump_calls(struct cli *c)
     return signal ? signal : ok ? 0 : cli_fail(&e);
 }
 
+/* ---- kv_canary ------------------------------------------------------------------------------- */
+
+/* One violation: where its cell lies, and both readings. */
+static void say_violation(const struct canary *k, int i, int size, const struct printer *to)
+{
+    const struct canary_line *l = &k->v[i];
+    struct buf why = {0};
+    int piece = i > 0 && canary_piece(k, i - 1) > 1 ? 1 : canary_piece(k, i);
+    bool writes = l->reasons & (CANARY_WRITE_POSITION | CANARY_WRITE_TOKEN);
+    canary_reasons(l->reasons, &why);
+    print_open(to, NULL, '{');
+    print_add(to, ST_BAD, "%s{tag} %s{reasons}\f%ld{line}%s{pool}\f: slot %ld{slot}, "
+                          "page %ld{page} "
+              "cell %ld{cell}", l->tag, why.p, (long)l->line, pool_name(l->pool), (long)l->slot,
+              (long)(l->slot / size), (long)(l->slot % size));
+    print_add(to, ST_TEXT, "; %s position %ld{position}, token %ld{stored_token}",
+              writes ? "writes" : "holds", (long)l->position, (long)l->stored_token);
+    if (l->reasons & CANARY_WRITE_POSITION)
+        print_add(to, ST_TEXT, ", expected position %ld{expected_position}", (long)l->expected_aux);
+    if (l->expected_token >= 0)
+        print_add(to, ST_TEXT, ", expected token %ld{expected_token}", (long)l->expected_token);
+    if (size > 1 && l->position >= 0 && l->position % size != l->slot % size)
+        print_add(to, ST_WARN, "\f%d{other_cell?}\f; a cell of its page that belongs to other "
+                  "positions", 1);
+    print_add(to, ST_DIM, "\f%s{means}", canary_means(l));
+    print_end(to);
+    if (piece > 1) {
+        const struct canary_line *last = &k->v[i + piece - 1];
+        print_add(to, ST_WARN, "  so do %d{piece} cells up to slot %ld{last_slot}, position "
+                  "%ld{last_position}: their records continue each other, a piece of one other "
+                  "sequence", piece, (long)last->slot, (long)last->position);
+        print_end(to);
+    }
+    print_close(to, '}');
+    buf_free(&why);
+}
+
+static int by_page(const void *a, const void *b)
+{
+    const struct canary_line *x = a, *y = b;
+    if (x->pool != y->pool)
+        return x->pool < y->pool ? -1 : 1;
+    return (x->slot > y->slot) - (x->slot < y->slot);
+}
+
+/* Runs of pages with violated cells, by pool. */
+static void say_pages(const struct canary *k, int size, const struct printer *to)
+{
+    struct canary_line *v = xcalloc((size_t)k->n, sizeof *v);
+    memcpy(v, k->v, (size_t)k->n * sizeof *v);
+    qsort(v, (size_t)k->n, sizeof *v, by_page);
+    print_open(to, "pages", '[');
+    for (int i = 0, n, shown = 0; i < k->n; i += n) {
+        int64_t first = v[i].slot / size, last = first, lo = v[i].position, hi = lo;
+        for (n = 1; i + n < k->n && v[i + n].pool == v[i].pool && v[i + n].slot / size <= last + 1;
+             n++) {
+            last = v[i + n].slot / size;
+            lo = v[i + n].position < lo ? v[i + n].position : lo;
+            hi = v[i + n].position > hi ? v[i + n].position : hi;
+        }
+        if (to->json || shown++ < SHOWN)
+            print_line(to, ST_TEXT, "%-5s{pool} pages %ld{first_page}-%ld{last_page}: "
+                                    "%d{violations} "
+                       "violation%s, positions %ld{first_position}-%ld{last_position}",
+                       pool_name(v[i].pool), (long)first, (long)last, n, plural(n), (long)lo,
+                       (long)hi);
+    }
+    print_close(to, ']');
+    free(v);
+}
+
+/* A map of a pool by position: which cells the lines name. */
+static void draw_pool(const struct canary *k, enum pool_id pool, int size, const struct printer *to)
+{
+    enum { CELLS = 64 };
+    int64_t most = -1, unit = size;
+    char cells[CELLS + 1];
+    for (int i = 0; i < k->n; i++)
+        if (k->v[i].pool == pool && k->v[i].position > most)
+            most = k->v[i].position;
+    if (most < 0)
+        return;
+    while (unit <= most / CELLS)
+        unit *= 2;
+    memset(cells, '.', CELLS);
+    cells[CELLS] = '\0';
+    for (int i = 0; i < k->n; i++)
+        if (k->v[i].pool == pool && k->v[i].position >= 0 && k->v[i].position / unit < CELLS)
+            cells[k->v[i].position / unit] = '!';
+    int64_t end = most / unit + 1;
+    cells[end < CELLS ? end : CELLS] = '\0';
+    print_note(to, ST_BAD, "%-6s%s", pool_name(pool), cells);
+    print_note(to, ST_DIM, "      one cell: %ld position%s, from 0 on; ! violated, . not named",
+               (long)unit, unit == 1 ? "" : "s");
+}
+
+static void report_canary(const struct cli *c, const struct canary *k)
+{
+    struct cli_answer a;
+    int size = max_int(1, c->opt.engine.page_size), of_swa = 0;
+    cli_answer_open(&a, c);
+    for (int i = 0; i < k->n; i++)
+        of_swa += k->v[i].pool == POOL_SWA;
+    print_open(&a.to, NULL, '{');
+    print_add(&a.to, ST_BOLD, "kv_canary: %ld{violations} violation%s in %ld{lines} lines, "
+              "%d{full} of the full pool, %d{swa} of the swa pool; pages of %d{page_size}",
+              (long)k->total, plural((int)(k->total == 1 ? 1 : 2)), (long)k->lines, k->n - of_swa,
+              of_swa, size);
+    print_end(&a.to);
+    if (a.to.json || k->damaged) {
+        print_add(&a.to, ST_WARN, "%d{damaged} lines are damaged", k->damaged);
+        print_end(&a.to);
+    }
+    if (k->overflowed) {
+        print_add(&a.to, ST_WARN, "\f%d{overflowed?}\fthe server's ring was full: later violations "
+                  "are missing (SGLANG_KV_CANARY_RING_CAPACITY)", 1);
+        print_end(&a.to);
+    }
+    print_open(&a.to, "found", '[');
+    int shown = 0, at = 0;
+    for (; at < k->n && (a.to.json || shown++ < SHOWN); at += a.to.json ? 1 : canary_piece(k, at))
+        say_violation(k, at, size, &a.to);
+    print_close(&a.to, ']');
+    if (at < k->n)
+        print_note(&a.to, ST_DIM, "... and %d more", k->n - at);
+    say_pages(k, size, &a.to);
+    draw_pool(k, POOL_FULL, size, &a.to);
+    draw_pool(k, POOL_SWA, size, &a.to);
+    print_note(&a.to, ST_TEXT, "first: %s", canary_means(&k->v[0]));
+    print_close(&a.to, '}');
+    cli_answer_close(&a);
+}
+
+static int dump_canary(struct cli *c)
+{
+    struct err e = {0};
+    struct stop stop = {.running = 1};
+    struct canary k;
+    if (!cli_stop_open(&stop, &e))
+        return cli_fail(&e);
+    bool ok = canary_read(&k, c->word[0], &stop, &e);
+    int signal = cli_stop_close(0);
+    if (ok && !signal)
+        report_canary(c, &k);
+    canary_free(&k);
+    return signal ? signal : ok ? ERR_NEGATIVE : cli_fail(&e);
+}
+
 int cli_dump(struct cli *c)
 {
     struct err e = {0};
@@ -192,6 +345,8 @@ int cli_dump(struct cli *c)
     struct dump_report r;
     if (fi_is(c->word[0]))
         return dump_calls(c);
+    if (canary_is(c->word[0]))
+        return dump_canary(c);
     struct dump_opts o = {.engine = c->opt.engine, .path = c->word[0], .stop = &stop,
                           .begin = begin, .arg = &stop,
                           .progress = c->opt.quiet ? NULL : cli_progress};

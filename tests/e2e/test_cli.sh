@@ -368,6 +368,12 @@ expect "doctor names a model that does not load" 3 "^fail +model .*$T/tok" docto
 expect "golden" 0 '0 failed' golden tests/golden/gemma3-a
 expect "golden --json" 0 '^\{"checks":\[.*\}$' --json golden tests/golden/gemma3-a
 refuse 3 "$T/none" golden "$T/none"
+canary='kv_canary violation: launch_tag=TAIL_K_SWA fail_reason=write_position slot_idx=53504 position=512 stored_token=1299 expected_token=1299 stored_chain_hash=0x12 expected_aux=0x2100'
+echo "[2026-01-01 TP0] $canary" >"$T/server.log"
+expect "dump: a line of kv_canary, its page and both readings" 1 '^TAIL_K_SWA write_position: slot 53504, page 3344 cell 0; writes position 512, token 1299, expected position 8448,' dump "$T/server.log" --page-size 16
+expect "dump --json" 1 '^\{"violations":1,.*"pool":"swa","slot":53504,"page":53504,.*"expected_position":8448,' dump "$T/server.log" --json
+refuse 2 'cannot open .*none' dump "$T/none"
+refuse 2 'no file step=' dump tests/golden/gemma3-a
 mkdir "$T/golden"; cp tests/golden/gemma3-a/* "$T/golden/"
 size=$(stat -c %s "$T/golden/model.safetensors") # one weight becomes another
 printf '\x40' | dd of="$T/golden/model.safetensors" bs=1 seek=$((size - 1)) conv=notrunc 2>/dev/null

@@ -60,7 +60,7 @@ for part in log evidence recovery pack; do only history/$part "$base" "$stored";
 
 public="$base|kernels/window\\.h|history/(history|evidence/hazards)\\.h|engine/(backend|opts|event|settings|bugs|fault|probe|what_if|job)\\.h|engine/cache/(tree|page_event)\\.h|models/models\\.h"
 public+='|engine/past/page_history\.h|engine/tools/noise_backend\.h|engine/remote/(upkeep|by_ids|records|pull)\.h'
-public+='|models/checkpoint/hub\.h|models/draft/pair\.h|models/tokenizer/tokenizer\.h|models/chat/chat\.h|models/grammar/grammar\.h|engine/thread/(breaks|calibrate|contexts|load|redraft)\.h|engine/tools/(bench|bugs_try|case|dump|flashinfer|golden|synthetic)\.h'
+public+='|models/checkpoint/hub\.h|models/draft/pair\.h|models/tokenizer/tokenizer\.h|models/chat/chat\.h|models/grammar/grammar\.h|engine/thread/(breaks|calibrate|contexts|load|redraft)\.h|engine/tools/(bench|bugs_try|canary|case|dump|flashinfer|golden|synthetic)\.h'
 only repl/text "$base"
 only repl/process "$public" 'engine/(engine|remote/remote)\.h' # open.c
 only repl/compare "$public" 'repl/process/(open|interrupt)\.h' 'repl/text/(sheet|print)\.h'

@@ -3,6 +3,7 @@
 #include "tests/ckpt.h"
 #include "tests/torch_kit.h"
 
+#include "engine/tools/canary.h"
 #include "engine/tools/dump.h"
 #include "engine/tools/flashinfer.h"
 #include "engine/tools/torch_file.h"
@@ -498,6 +499,71 @@ static void test_calls_of_flashinfer(void **state)
     }
 }
 
+/* ---- kv_canary ------------------------------------------------------------------------------- */
+
+static void put_violation(FILE *f, const char *tag, const char *why, int slot, int position,
+                          int token, uint64_t hash)
+{
+    fprintf(f, "[2026-01-01 00:00:00 TP0] kv_canary violation: launch_tag=%s fail_reason=%s "
+            "slot_idx=%d position=%d stored_token=%d expected_token=-1 "
+            "stored_chain_hash=0x%016llx expected_aux=0x%016x\n", tag, why, slot, position, token,
+            (unsigned long long)hash, 0x2100);
+}
+
+static void test_lines_of_kv_canary(void **state)
+{
+    (void)state;
+    struct canary c;
+    struct err e = {0};
+    struct buf why = {0};
+    uint64_t hash = 0x1234;
+    char path[300];
+    snprintf(path, sizeof path, "%s/server.log", dir);
+    FILE *f = fopen(path, "w");
+    CHECK(f && fputs("[2026-01-01] server is ready\n", f) >= 0);
+    for (int i = 0; i < 3; i++) { /* a piece of one other sequence */
+        put_violation(f, "HEAD_K_FULL", "verify_position+verify_token", 160 + i, 40 + i, 7 + i,
+                      hash);
+        hash = canary_next(hash, 7 + i, 40 + i);
+    }
+    put_violation(f, "TAIL_K_SWA", "write_position", 53504, 512, 1299, hash);
+    put_violation(f, "TAIL_K_SWA", "nonsense", 1, 2, 3, 4);
+    put_violation(f, "TAIL_K_OTHER", "write_token", 1, 2, 3, 4);
+    CHECK(fputs("  total_violations=9 ring_overflow=True step_when_pumped=7\n", f) >= 0);
+    CHECK(fputs("kv_canary violation: launch_tag=TAIL_K_SWA fail_reason=write_token slot_idx=x", f)
+          >= 0 && fclose(f) == 0);
+    assert_true(canary_is(path));
+    if (!canary_read(&c, path, NULL, &e))
+        fail_msg("%s", e.msg);
+    assert_int_equal(c.n, 4);
+    assert_int_equal(c.total, 4);
+    assert_int_equal(c.damaged, 3);
+    assert_true(c.overflowed);
+    assert_int_equal(canary_piece(&c, 0), 3);
+    assert_int_equal(canary_piece(&c, 3), 1);
+    assert_int_equal(c.v[3].pool, POOL_SWA);
+    assert_int_equal(c.v[3].slot, 53504);
+    assert_int_equal(c.v[3].expected_aux, 8448);
+    assert_int_equal(c.v[3].line, 5);
+    assert_non_null(strstr(canary_means(&c.v[3]), "I9"));
+    assert_non_null(strstr(canary_means(&c.v[0]), "I15"));
+    canary_reasons(c.v[0].reasons, &why);
+    assert_string_equal(why.p, "verify_position+verify_token");
+    buf_free(&why);
+    canary_free(&c);
+    ck_write_text(dir, "server.log", "nothing of the kind\n");
+    assert_false(canary_read(&c, path, NULL, &e));
+    assert_non_null(strstr(e.msg, "has no line"));
+}
+
+/* SGLang's own hash, of three numbers that its Python gives for them. */
+static void test_the_chain_s_hash(void **state)
+{
+    (void)state;
+    assert_true(canary_next(UINT64_C(0xC0FFEE1234567890), 1299, 512) ==
+                UINT64_C(0x60AB413155D85E9A));
+}
+
 /* ---- files ----------------------------------------------------------------------------------- */
 
 static struct torch_file *reopened(struct pt *p, struct err *e)
@@ -670,6 +736,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_other_models_and_missing_ids_are_refused, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(test_calls_of_flashinfer, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_lines_of_kv_canary, setup, teardown),
+        cmocka_unit_test(test_the_chain_s_hash),
         cmocka_unit_test_setup_teardown(test_tensors_are_views_of_storages, setup, teardown),
         cmocka_unit_test_setup_teardown(test_what_is_no_tensor_is_refused_by_name, setup, teardown),
         cmocka_unit_test_setup_teardown(test_hostile_sizes_are_refused, setup, teardown),
