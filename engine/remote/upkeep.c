@@ -167,16 +167,32 @@ static int64_t total(const struct metrics *m, const char *name)
                : -1;
 }
 
+/* Counts of the positions from 0 on, as vLLM labels them, up to the first that is not reported. */
+static void by_depth(const struct metrics *m, struct draft_totals *out)
+{
+    for (int d = 0; d < METERED_DEPTHS; d++) {
+        char position[12];
+        double v;
+        snprintf(position, sizeof position, "%d", d);
+        if (!metrics_value(m, "spec_decode_num_accepted_tokens_per_pos_total", "position",
+                           position, METRICS_SUM, &v, NULL) ||
+            !(v >= 0 && v < 1e15))
+            return;
+        out->at[out->depths++] = (int64_t)v;
+    }
+}
+
 void upkeep_drafts(struct upkeep *u, struct draft_totals *out)
 {
     struct http_call c = {.method = "GET", .path = "/metrics"};
     struct metrics m;
-    *out = (struct draft_totals){-1, -1, -1};
+    *out = (struct draft_totals){.drafts = -1, .drafted = -1, .accepted = -1};
     if (u->server.answers[REPORT_METRICS] && http_call(u->http, &c, NULL, NULL) &&
         metrics_read(&m, c.answer.p ? c.answer.p : "", c.answer.n, NULL)) {
         out->drafts = total(&m, "spec_decode_num_drafts_total");
         out->drafted = total(&m, "spec_decode_num_draft_tokens_total");
         out->accepted = total(&m, "spec_decode_num_accepted_tokens_total");
+        by_depth(&m, out);
         metrics_free(&m);
     }
     buf_free(&c.answer);

@@ -21,8 +21,11 @@ bool upkeep_reset_cache(struct upkeep *u, char how[200]);
 const char *upkeep_reset_path(const struct upkeep *u);
 
 /* Drafts since the server started, of all its clients, from its metrics; -1: not reported. */
+enum { METERED_DEPTHS = 16 };
 struct draft_totals {
     int64_t drafts, drafted, accepted; /* verified drafts; draft tokens; those of them accepted */
+    int depths;                        /* 0: counts by depth are not reported */
+    int64_t at[METERED_DEPTHS];        /* (depths) accepted tokens at depth 1, 2, ... */
 };
 void upkeep_drafts(struct upkeep *u, struct draft_totals *out);
 

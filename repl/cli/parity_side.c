@@ -289,8 +289,9 @@ void side_meter(struct side *s)
         return;
     upkeep_drafts(s->upkeep, &now);
     s->drafts =
-        (struct draft_totals){now.drafts - s->before.drafts, now.drafted - s->before.drafted,
-                              now.accepted - s->before.accepted};
+        (struct draft_totals){.drafts = now.drafts - s->before.drafts,
+                              .drafted = now.drafted - s->before.drafted,
+                              .accepted = now.accepted - s->before.accepted};
     s->metered =
         s->drafts.drafted >= 0 && s->drafts.accepted >= 0; /* a restarted server counts from 0 */
 }

@@ -22,6 +22,10 @@ bool triage_server(struct cli *c, struct triage *t, const struct stop *stop, str
     snprintf(t->of, sizeof t->of, "%.150s", upkeep_url(u));
     snprintf(t->who, sizeof t->who, "%.60s, %.90s", upkeep_server(u), upkeep_model(u));
     if (n.drafts > 0) {
+        t->per_depth = n.depths > 0;
+        for (int d = 0; d < n.depths && d + 1 < TREE_MAX; d++) /* a chain drafts at every depth */
+            t->log.drafts.depth[d + 1] = (struct depth_stat){.drafted = (uint64_t)n.drafts,
+                                                             .accepted = (uint64_t)n.at[d]};
         t->log.drafts.cycles = (uint64_t)n.drafts;
         t->log.drafts.drafted = n.drafted > 0 ? (uint64_t)n.drafted : 0;
         t->log.drafts.accepted = n.accepted > 0 ? (uint64_t)n.accepted : 0;

@@ -478,7 +478,18 @@ static void judge_counters(struct judging *j)
         return;
     for (int d = 3; d < TREE_MAX && s->depth[d].accepted; d++)
         fall = fmax(fall, second - accepted_after(s, d));
-    if (first < 0.12) {
+    if (first < 0.5 && second > first + 0.25) {
+        char mixed[160];
+        snprintf(mixed, sizeof mixed, "position 1 is accepted in %.0f %%, but position 2 after it "
+                                      "in "
+                 "%.0f %%: the head guesses some of the text well and the rest not at all",
+                 100 * first, 100 * second);
+        pro(j, CAUSE_TEMPLATE, "%s", mixed);
+        pro(j, CAUSE_SAMPLING, "%s", mixed);
+        weigh(j, CAUSE_TEMPLATE, 72);
+        weigh(j, CAUSE_SAMPLING, 62);
+        weigh(j, CAUSE_LAYERS, 30);
+    } else if (first < 0.12) {
         pro(j, CAUSE_LAYERS, "position 1 is accepted in %.1f %%: as with states of wrong layers",
             100 * first);
         pro(j, CAUSE_OTHER, "position 1 is accepted in %.1f %%: as with a head for another model",
@@ -586,6 +597,10 @@ static void say(struct triage_verdict *v, const struct triage *t)
         v->is = TRIAGE_TOO_FEW;
         snprintf(v->text, sizeof v->text, "too few cycles to judge: %llu, expected %d or more",
                  (unsigned long long)t->log.drafts.cycles, FEWEST);
+    } else if (t->server && !t->per_depth) {
+        v->is = TRIAGE_UNKNOWN;
+        snprintf(v->text, sizeof v->text, "the server does not report acceptance by position: its "
+                 "length alone names no cause");
     } else if (top->weight >= NAMED) {
         v->is = TRIAGE_CAUSE;
         snprintf(v->text, sizeof v->text, "%s", triage_cause_about(top->cause));

@@ -1,6 +1,7 @@
 /* test_triage.c - `aerie triage` names the cause of a low acceptance: the bundled model drafts with
  * heads, settings and faults that were spoilt in one way each, and the cause must come first or
  * second. A healthy head is called healthy. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,6 +16,7 @@
 #include <jansson.h>
 
 #include "kernels/base.h"
+#include "repl/compare/triage.h"
 #include "tests/few.h"
 #include "tests/scratch.h"
 
@@ -333,6 +335,35 @@ static void test_bad_input_is_one_line(void **state)
     expect_error("triage last -q", "nothing was drafted");
 }
 
+/* Rates of counters alone: those of wrong layers (vllm#50170), of an EAGLE3 head that works (vLLM's
+ * tests), and of a head that works on some of the text. */
+static void test_counters_of_a_server_name_causes(void **state)
+{
+    (void)state;
+    static const struct {
+        uint64_t accepted[4];
+        int is; /* a triage_verdict.is */
+        enum triage_cause first;
+    } seen[] = {{{1, 36, 1, 0}, TRIAGE_CAUSE, CAUSE_LAYERS},
+                {{1, 730, 521, 355}, TRIAGE_HEALTHY, N_CAUSES},
+                {{1, 106, 73, 42}, TRIAGE_CAUSE, CAUSE_TEMPLATE}};
+    for (size_t i = 0; i < sizeof seen / sizeof *seen; i++) {
+        struct triage t = {.server = true, .per_depth = true, .temperature = NAN};
+        struct triage_verdict v;
+        t.log.drafts.cycles = 1000;
+        t.log.drafts.drafted = 3000;
+        for (int d = 1; d < 4; d++)
+            t.log.drafts.depth[d] = (struct depth_stat){1000, seen[i].accepted[d]};
+        triage_judge(&t, &v);
+        assert_int_equal(v.is, seen[i].is);
+        if (v.is == TRIAGE_CAUSE)
+            assert_int_equal(v.cause[0].cause, seen[i].first);
+        t.per_depth = false; /* of the same server without counts by position nothing is said */
+        triage_judge(&t, &v);
+        assert_int_equal(v.is, TRIAGE_UNKNOWN);
+    }
+}
+
 static int open_scratch(void **state)
 {
     (void)state;
@@ -353,6 +384,7 @@ int main(void)
         cmocka_unit_test(test_seeded_causes_are_named_first_or_second),
         cmocka_unit_test(test_a_healthy_head_is_called_healthy),
         cmocka_unit_test(test_bad_input_is_one_line),
+        cmocka_unit_test(test_counters_of_a_server_name_causes),
     };
     return cmocka_run_group_tests(tests, open_scratch, close_scratch);
 }
