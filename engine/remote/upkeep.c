@@ -159,10 +159,11 @@ bool upkeep_reset_cache(struct upkeep *u, char how[200])
 
 /* ---- drafts ---------------------------------------------------------------------------------- */
 
-static int64_t total(const struct metrics *m, const char *name)
+static int64_t total(const struct metrics *m, const char *name, const char *position)
 {
     double v;
-    return metrics_value(m, name, NULL, NULL, METRICS_SUM, &v, NULL) && v >= 0 && v < 1e15
+    return metrics_value(m, name, position ? "position" : NULL, position, METRICS_SUM, &v, NULL) &&
+                   v >= 0 && v < 1e15
                ? (int64_t)v
                : -1;
 }
@@ -172,28 +173,36 @@ static void by_depth(const struct metrics *m, struct draft_totals *out)
 {
     for (int d = 0; d < METERED_DEPTHS; d++) {
         char position[12];
-        double v;
         snprintf(position, sizeof position, "%d", d);
-        if (!metrics_value(m, "spec_decode_num_accepted_tokens_per_pos_total", "position",
-                           position, METRICS_SUM, &v, NULL) ||
-            !(v >= 0 && v < 1e15))
+        int64_t n = total(m, "spec_decode_num_accepted_tokens_per_pos_total", position);
+        if (n < 0)
             return;
-        out->at[out->depths++] = (int64_t)v;
+        out->at[out->depths++] = n;
     }
+}
+
+bool drafts_read(const char *page, size_t n, struct draft_totals *out)
+{
+    struct metrics m;
+    double length;
+    *out = (struct draft_totals){.drafts = -1, .drafted = -1, .accepted = -1};
+    if (!metrics_read(&m, page, n, NULL))
+        return false;
+    out->drafts = total(&m, "spec_decode_num_drafts_total", NULL);
+    out->drafted = total(&m, "spec_decode_num_draft_tokens_total", NULL);
+    out->accepted = total(&m, "spec_decode_num_accepted_tokens_total", NULL);
+    by_depth(&m, out);
+    if (metrics_value(&m, "spec_accept_length", NULL, NULL, METRICS_MAX, &length, NULL) &&
+        length >= 1 && length < 1000)
+        out->length = length;
+    metrics_free(&m);
+    return true;
 }
 
 void upkeep_drafts(struct upkeep *u, struct draft_totals *out)
 {
     struct http_call c = {.method = "GET", .path = "/metrics"};
-    struct metrics m;
-    *out = (struct draft_totals){.drafts = -1, .drafted = -1, .accepted = -1};
-    if (u->server.answers[REPORT_METRICS] && http_call(u->http, &c, NULL, NULL) &&
-        metrics_read(&m, c.answer.p ? c.answer.p : "", c.answer.n, NULL)) {
-        out->drafts = total(&m, "spec_decode_num_drafts_total");
-        out->drafted = total(&m, "spec_decode_num_draft_tokens_total");
-        out->accepted = total(&m, "spec_decode_num_accepted_tokens_total");
-        by_depth(&m, out);
-        metrics_free(&m);
-    }
+    bool got = u->server.answers[REPORT_METRICS] && http_call(u->http, &c, NULL, NULL);
+    drafts_read(got && c.answer.p ? c.answer.p : "", got ? c.answer.n : 0, out);
     buf_free(&c.answer);
 }

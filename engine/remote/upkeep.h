@@ -26,8 +26,12 @@ struct draft_totals {
     int64_t drafts, drafted, accepted; /* verified drafts; draft tokens; those of them accepted */
     int depths;                        /* 0: counts by depth are not reported */
     int64_t at[METERED_DEPTHS];        /* (depths) accepted tokens at depth 1, 2, ... */
+    double length; /* tokens of a verifying step, where that is all that is reported (SGLang); 0:
+                      not reported */
 };
 void upkeep_drafts(struct upkeep *u, struct draft_totals *out);
+/* The same from n bytes of a page of metrics. False: the page cannot be read; nothing is known. */
+bool drafts_read(const char *page, size_t n, struct draft_totals *out);
 
 /* "vLLM 0.26.0", and the name of the model that it serves. Constant. */
 const char *upkeep_server(const struct upkeep *u);

@@ -288,10 +288,9 @@ void side_meter(struct side *s)
     if (!s->upkeep || s->before.drafted < 0 || s->before.accepted < 0)
         return;
     upkeep_drafts(s->upkeep, &now);
-    s->drafts =
-        (struct draft_totals){.drafts = now.drafts - s->before.drafts,
-                              .drafted = now.drafted - s->before.drafted,
-                              .accepted = now.accepted - s->before.accepted};
+    s->drafts = (struct draft_totals){.drafts = now.drafts - s->before.drafts,
+                                      .drafted = now.drafted - s->before.drafted,
+                                      .accepted = now.accepted - s->before.accepted};
     s->metered =
         s->drafts.drafted >= 0 && s->drafts.accepted >= 0; /* a restarted server counts from 0 */
 }

@@ -428,7 +428,7 @@ int cli_triage(struct cli *c)
     struct triage_verdict *v = xcalloc(1, sizeof *v);
     bool ok = cli_stop_open(&stop, &e) && (is_url(c->word[0]) ? triage_server(c, t, &stop, &e)
                                                               : of_session(c, t, &stop, &e));
-    if (ok && t->log.drafts.cycles == 0)
+    if (ok && !t->server && t->log.drafts.cycles == 0)
         ok = err_set(&e, ERR_NEGATIVE, "%s: nothing was drafted, so there is no acceptance to "
                      "explain", c->word[0]);
     if (ok) {

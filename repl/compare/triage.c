@@ -474,7 +474,7 @@ static void judge_counters(struct judging *j)
     const struct triage *t = j->t;
     const struct draft_sums *s = &t->log.drafts;
     double first = accepted_at(s, 1), second = accepted_after(s, 2), fall = 0;
-    if (t->re.tokens || !s->cycles || !t->per_depth)
+    if (t->re.tokens || !s->cycles || !t->per_depth || (t->made_up && first > 0.03))
         return;
     for (int d = 3; d < TREE_MAX && s->depth[d].accepted; d++)
         fall = fmax(fall, second - accepted_after(s, d));
@@ -527,6 +527,63 @@ static const char *list_of(const struct reading *r, char out[64])
     for (int i = 0; r && i < r->n_boundary && at < 64; i++)
         at += (size_t)snprintf(out + at, 64 - at, "%s%d", i ? "," : "", r->boundary[i]);
     return out;
+}
+
+/* Of a server that tells the mean length only. */
+static void judge_length(struct judging *j)
+{
+    double length = j->t->length;
+    static const enum triage_cause low[] = {CAUSE_LAYERS, CAUSE_OTHER, CAUSE_PAGES, CAUSE_IDS};
+    if (!j->t->server || length == 0 || length >= 1.6)
+        return;
+    for (int i = 0; i < 4; i++) {
+        pro(j, low[i], "%.2f tokens a verify pass: %s", length, length < 1.1
+            ? "almost no guess is accepted" : "published heads have 2.2 to 2.8 with 3 steps");
+        weigh(j, low[i], (length < 1.1 ? 62 : 50) - 4 * i);
+    }
+    if (length >= 1.1) {
+        pro(j, CAUSE_NORM, "above 1 token a pass, but low");
+        pro(j, CAUSE_TEMPLATE, "above 1 token a pass, but low");
+        weigh(j, CAUSE_NORM, 48);
+        weigh(j, CAUSE_TEMPLATE, 44);
+    }
+}
+
+/* Requests of several kinds: cold ones, the same from the prefix cache, long ones. */
+static void judge_arms(struct judging *j)
+{
+    const struct some_drafts *cold = &j->t->arm[0].drafts, *warm = &j->t->arm[1].drafts,
+                             *far = &j->t->arm[2].drafts;
+    if (!j->t->arm[2].name || cold->drafted == 0)
+        return;
+    double rate[3];
+    for (int i = 0; i < 3; i++)
+        rate[i] = percent((int)j->t->arm[i].drafts.accepted, (int)j->t->arm[i].drafts.drafted);
+    if (above((int)warm->accepted, (int)warm->drafted, (int)cold->accepted, (int)cold->drafted)) {
+        pro(j, CAUSE_PAGES, "with a warm prefix cache %.0f %% of the drafted tokens are accepted, "
+            "cold %.0f %%: the prefix comes without the draft's cells", rate[1], rate[0]);
+        pro(j, CAUSE_STALE, "acceptance falls with a warm prefix cache: %.0f %%, cold %.0f %%",
+            rate[1], rate[0]);
+        weigh(j, CAUSE_PAGES, 85);
+        weigh(j, CAUSE_STALE, 75);
+    } else {
+        con(j, CAUSE_PAGES, "a warm prefix cache changes little: %.0f %%, cold %.0f %%", rate[1],
+            rate[0]);
+    }
+    if (above((int)far->accepted, (int)far->drafted, (int)cold->accepted, (int)cold->drafted) &&
+        rate[0] - rate[2] > 5) {
+        pro(j, CAUSE_CONTEXT, "after long prompts %.0f %% of the drafted tokens are accepted, "
+                              "after "
+            "short ones %.0f %%", rate[2], rate[0]);
+        pro(j, CAUSE_WINDOW, "acceptance falls with the prompt's length: %.0f %%, then %.0f %%",
+            rate[0], rate[2]);
+        weigh(j, CAUSE_CONTEXT, 80);
+        weigh(j, CAUSE_WINDOW, 72);
+    } else {
+        con(j, CAUSE_CONTEXT, "after long prompts %.0f %% of the drafted tokens are accepted, "
+                              "after "
+            "short ones %.0f %%", rate[2], rate[0]);
+    }
 }
 
 static void name_commands(struct judging *j)
@@ -593,17 +650,30 @@ static void say(struct triage_verdict *v, const struct triage *t)
     const struct cause_found *top = &v->cause[0];
     double first = t->log.drafts.cycles ? accepted_at(&t->log.drafts, 1) : NAN;
     double right = t->re.tokens ? percent(t->re.r[0].hits, t->re.tokens) / 100 : first;
-    if (t->log.drafts.cycles < FEWEST && t->re.tokens < 2 * FEWEST) {
+    bool bare = t->server && t->length > 0;
+    if (!bare && t->log.drafts.cycles < FEWEST && t->re.tokens < 2 * FEWEST) {
         v->is = TRIAGE_TOO_FEW;
         snprintf(v->text, sizeof v->text, "too few cycles to judge: %llu, expected %d or more",
                  (unsigned long long)t->log.drafts.cycles, FEWEST);
-    } else if (t->server && !t->per_depth) {
+    } else if (t->server && !t->per_depth && !bare) {
         v->is = TRIAGE_UNKNOWN;
         snprintf(v->text, sizeof v->text, "the server does not report acceptance by position: its "
                  "length alone names no cause");
     } else if (top->weight >= NAMED) {
         v->is = TRIAGE_CAUSE;
         snprintf(v->text, sizeof v->text, "%s", triage_cause_about(top->cause));
+    } else if (t->made_up) {
+        v->is = TRIAGE_TOO_FEW;
+        snprintf(v->text, sizeof v->text, "cold, warm and long prompts are drafted for alike; "
+                                          "made-up "
+                 "prompts say no more: chat with the server, then ask again");
+    } else if (bare) {
+        v->is = TRIAGE_HEALTHY;
+        snprintf(v->text, sizeof v->text, "healthy: %.2f tokens a verify pass", t->length);
+    } else if (right >= 0.55 && t->server) {
+        v->is = TRIAGE_HEALTHY;
+        snprintf(v->text, sizeof v->text, "healthy: position 1 is accepted in %.0f %%",
+                 100 * first);
     } else if (right >= 0.55) {
         v->is = TRIAGE_HEALTHY;
         snprintf(v->text, sizeof v->text, "healthy: position 1 is accepted in %.0f %%, and nothing "
@@ -631,6 +701,8 @@ void triage_judge(const struct triage *t, struct triage_verdict *v)
     judge_shape(&j);
     judge_head(&j);
     judge_counters(&j);
+    judge_length(&j);
+    judge_arms(&j);
     name_commands(&j);
     sort_causes(&j, v);
     say(v, t);

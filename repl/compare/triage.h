@@ -36,14 +36,24 @@ struct undone {
     char what[80]; /* "cells in bf16", "the gemma format" */
 };
 
+/* Requests to a server, and the drafts that its counters counted meanwhile. */
+enum { TRIAGE_ARMS = 3 };
+struct triage_arm {
+    const char *name;
+    struct some_drafts drafts;
+};
+
 struct triage {
+    struct triage_arm arm[TRIAGE_ARMS]; /* short and cold, the same again, long; name NULL: not
+                                           asked */
+    double length;          /* tokens of a verifying step, where nothing else is known; 0 */
     char of[160], name[64]; /* "session 12: ...", for people; as commands name it: "12", a URL */
     bool server;
     char who[160];          /* target and drafter, for people */
     char drafter[32];       /* "eagle3", ...; "": not known */
     struct accepted log;    /* of a server: `drafts` only */
     bool per_depth;         /* log.drafts has depths */
-    bool bonus_known;
+    bool made_up;           /* log.drafts are those of made-up prompts only, which say little */
     double temperature;     /* NAN: not known */
     int steps, topk, nodes; /* of the settings; 0: not known */
     int context;            /* most tokens of a request; 0: not known */

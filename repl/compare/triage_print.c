@@ -78,6 +78,15 @@ static void one_group(const char *name, const struct some_drafts *d, const struc
                share(d->accepted, d->drafted), 1 + share(d->accepted, d->cycles));
 }
 
+static void print_arms(const struct triage *t, const struct printer *to)
+{
+    print_open(to, "requests", '[');
+    for (int i = 0; i < TRIAGE_ARMS; i++)
+        if (t->arm[i].name)
+            one_group(t->arm[i].name, &t->arm[i].drafts, to);
+    print_close(to, ']');
+}
+
 static void print_groups(const struct accepted *a, const struct printer *to)
 {
     char name[48];
@@ -214,7 +223,15 @@ void triage_print(const struct triage *t, const struct triage_verdict *v, const 
         print_add(to, ST_TEXT, "launch %s{launch}", t->launch);
         print_end(to);
     }
-    print_depths(t, to);
+    if (t->server && t->length > 0) {
+        print_add(to, ST_TEXT, "length %.2f{length}: tokens/verify passes (spec_accept_length); "
+                               "the "
+                  "server reports no rates by position", t->length);
+        print_end(to);
+    } else {
+        print_depths(t, to);
+    }
+    print_arms(t, to);
     print_groups(a, to);
     if (a->tokens && a->looped * 4 > a->tokens)
         print_note(to, ST_WARN, "%.0f %% of the tokens repeat what came before: acceptance in a "

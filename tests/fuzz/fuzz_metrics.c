@@ -1,5 +1,6 @@
 /* Metrics in the Prometheus text format: every sample is within the page, sums need no luck. */
 #include "engine/remote/metrics.h"
+#include "engine/remote/upkeep.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <math.h>
@@ -21,6 +22,18 @@ static void look_at_sample(const struct metrics *m, const struct metric *s, size
     }
 }
 
+/* Draft counters are counts or "not reported". */
+static void look_at_drafts(const char *page, size_t n)
+{
+    struct draft_totals t;
+    drafts_read(page, n, &t);
+    CHECK(t.drafts >= -1 && t.drafted >= -1 && t.accepted >= -1);
+    CHECK(t.depths >= 0 && t.depths <= METERED_DEPTHS);
+    for (int i = 0; i < t.depths; i++)
+        CHECK(t.at[i] >= 0 && t.at[i] < (int64_t)1 << 60);
+    CHECK(t.length == 0 || t.length >= 1);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     struct metrics m;
@@ -28,6 +41,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     double sum = 0, most = 0;
     int count = 0, times = 0;
     char *page = fuzz_tail(data, n);
+    look_at_drafts(page, n);
     bool ok = metrics_read(&m, page, n, &e);
     if (!ok) {
         fuzz_message(&e);

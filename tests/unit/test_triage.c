@@ -15,7 +15,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-#include "kernels/base.h"
+#include "engine/remote/upkeep.h"
 #include "repl/compare/triage.h"
 #include "tests/few.h"
 #include "tests/scratch.h"
@@ -364,6 +364,93 @@ static void test_counters_of_a_server_name_causes(void **state)
     }
 }
 
+/* ---- servers --------------------------------------------------------------------------------- */
+
+static void page_of(const char *name, struct draft_totals *t)
+{
+    char *path = xasprintf("tests/exchanges/%s", name);
+    struct buf page = {0};
+    struct err e;
+    assert_true(buf_read_file(&page, path, 1 << 20, &e));
+    assert_true(drafts_read(page.p, page.n, t));
+    buf_free(&page);
+    free(path);
+}
+
+static void test_counters_of_servers_are_read(void **state)
+{
+    (void)state;
+    struct draft_totals t;
+    page_of("vllm-metrics", &t);
+    assert_true(t.drafts == 580 && t.drafted == 2707 && t.accepted == 789);
+    int64_t sum = 0;
+    for (int i = 0; i < t.depths; i++)
+        sum += t.at[i];
+    assert_true(sum == t.accepted && t.depths > 0 && t.length == 0);
+    page_of("sglang-metrics", &t);
+    assert_true(t.drafts == -1 && t.depths == 0 && t.length >= 1);
+    assert_false(drafts_read("", 0, &t) && t.drafts >= 0);
+}
+
+/* A server's facts: `drafts` cycles, of which at[d] accepted at depth d + 1. */
+static struct triage server_of(int drafts, const int *at, int n)
+{
+    struct triage t = {.server = true, .temperature = NAN, .per_depth = true};
+    t.log.drafts.cycles = (uint64_t)drafts;
+    for (int i = 0; i < n; i++) {
+        t.log.drafts.depth[i + 1].drafted = (uint64_t)drafts;
+        t.log.drafts.depth[i + 1].accepted = (uint64_t)at[i];
+        t.log.drafts.drafted += (uint64_t)drafts;
+        t.log.drafts.accepted += (uint64_t)at[i];
+    }
+    return t;
+}
+
+static bool named(const struct triage *t, enum triage_cause c)
+{
+    struct triage_verdict *v = xcalloc(1, sizeof *v);
+    triage_judge(t, v);
+    bool first = v->is == TRIAGE_CAUSE && (v->cause[0].cause == c || v->cause[1].cause == c);
+    free(v);
+    return first;
+}
+
+/* The rates that others published for these causes (vllm#50170, sglang#10846, speculators#684). */
+static void test_fingerprints_of_counters_are_named(void **state)
+{
+    (void)state;
+    struct triage_verdict *v = xcalloc(1, sizeof *v);
+    struct triage t = server_of(1000, (const int[]){730, 521, 355}, 3);
+    triage_judge(&t, v);
+    assert_int_equal(v->is, TRIAGE_HEALTHY);
+    t = server_of(1000, (const int[]){36, 1, 0}, 3);
+    assert_true(named(&t, CAUSE_LAYERS));
+    t = server_of(1000, (const int[]){3, 0, 0}, 3);
+    assert_true(named(&t, CAUSE_PAGES));
+    t = server_of(1000, (const int[]){290, 62, 12}, 3);
+    assert_true(named(&t, CAUSE_LAYERS) && named(&t, CAUSE_NORM));
+    t = server_of(1000, (const int[]){740, 500, 100, 5}, 4);
+    assert_true(named(&t, CAUSE_ROPE));
+    t = server_of(10, (const int[]){7, 5, 3}, 3);
+    triage_judge(&t, v);
+    assert_int_equal(v->is, TRIAGE_TOO_FEW);
+    t = server_of(1000, (const int[]){730, 521, 355}, 3);
+    struct triage_arm arm[TRIAGE_ARMS] = {{"cold", {300, 900, 450, 200}},
+                                          {"warm", {300, 900, 60, 40}},
+                                          {"long", {300, 900, 440, 200}}};
+    memcpy(t.arm, arm, sizeof arm);
+    assert_true(named(&t, CAUSE_PAGES) && named(&t, CAUSE_STALE));
+    t.arm[1].drafts = t.arm[0].drafts;
+    t.arm[2].drafts = (struct some_drafts){300, 900, 90, 80};
+    assert_true(named(&t, CAUSE_CONTEXT) && named(&t, CAUSE_WINDOW));
+    t = (struct triage){.server = true, .temperature = NAN, .length = 1.01};
+    assert_true(named(&t, CAUSE_LAYERS));
+    t.length = 2.4;
+    triage_judge(&t, v);
+    assert_int_equal(v->is, TRIAGE_HEALTHY);
+    free(v);
+}
+
 static int open_scratch(void **state)
 {
     (void)state;
@@ -385,6 +472,8 @@ int main(void)
         cmocka_unit_test(test_a_healthy_head_is_called_healthy),
         cmocka_unit_test(test_bad_input_is_one_line),
         cmocka_unit_test(test_counters_of_a_server_name_causes),
+        cmocka_unit_test(test_counters_of_servers_are_read),
+        cmocka_unit_test(test_fingerprints_of_counters_are_named),
     };
     return cmocka_run_group_tests(tests, open_scratch, close_scratch);
 }
