@@ -45,6 +45,7 @@ here() { sed "s|$url|http://127.0.0.1:8080|g"; }
   of_chat log '/sql select count(*) as steps from v_step' p
   of_chat faults /bug 1,3p
   of_chat settings '/set draft.topk' p
+  topic chat; printf '> %s\n' '/system Answer briefly.' 'What is a page table?'; say '/system Answer briefly.' 'What is a page table?' | chat -n
   of_chat input /pa p
   of_chat edit '/n 2 Tell me a joke' p
   of_chat copy /copy p | cut -c1-79
@@ -59,6 +60,10 @@ here() { sed "s|$url|http://127.0.0.1:8080|g"; }
   topic compare; of p diff 1 --with page_size=4
   topic pack; of 's/seal.*/sealed/;p' pack 1 --issue sglang -o session.aerie; grep -i -A2 '^| depth' session-sglang.md
   topic check; of 1,8p check verify.json
+  topic triage; of '/^measured/,$p' triage 1
+  topic dump; mkdir dumps; of p dump dumps
+  topic golden; of '/^greedy/p;$p' golden "$here/../golden/gemma3-a" | sed 's|/.*/golden/||'
+  topic doctor; of '/^ok   \(aerie\|terminal\|draft\)/p' doctor | sed 's|/.*/models|models|'
   topic kl; of '/ replies,/p;/^k3/p;/^zero/p' kl local -n 2
   topic parity; say "$fox" 'Count to ten.' >prompts.txt; of '/pass\(es\)\? \|a second/d;p' parity prompts.txt
   topic run; of p run 'What is a page table?'

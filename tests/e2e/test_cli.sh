@@ -44,6 +44,10 @@ for c in $commands; do run help "$c"; [ $rc = 0 ] && grep -q "^usage: aerie $c" 
 [ -z "$missing" ]; result "every command has its help$missing" $?
 run help pack; grep -q '^  *--issue ENGINE' "$T/out" && grep -qx 'For example:' "$T/out" && grep -qx 'session-sglang.md: the report' "$T/out"
 result "and what is to know about it, with an example" $?
+missing=
+for c in $commands; do grep -q "aerie $c\b" repl/share/topics.txt || missing+=" $c"; done
+for c in $("$AERIE" help commands | sed -n 's/^| `\(\/[a-z-]*\).*/\1/p'); do grep -qE -- "$c\b" repl/share/topics.txt || missing+=" $c"; done
+[ -z "$missing" ]; result "a topic has each subcommand and each command of the chat$missing" $?
 run help why are my drafts rejected; [ $rc = 0 ] && sed -n 1p "$T/out" | grep -qE '^(acceptance|drafts|/why) '
 result "help searches for words" $?
 run help xyzzy plugh; [ $rc = 1 ] && grep -q 'there is no help on "xyzzy plugh"' "$T/err"; result "words of which nothing is known" $?
