@@ -131,6 +131,8 @@ static const struct cmd table[] = {
     {"calibrate", NULL, "", "inspect",
      "scores on text which layers the draft head was trained to read", "/calibrate", 0,
      cmd_calibrate, NULL},
+    {"triage", NULL, "", "inspect", "says why drafts are accepted or rejected, with the evidence",
+     "/triage", 0, cmd_triage, NULL},
     {"sql", NULL, "QUERY", "inspect", "runs a read-only SQL query on the log; /help views",
      "/sql select count(*) from step", CMD_BUSY_OK | CMD_REST, cmd_sql, NULL},
 

@@ -586,6 +586,22 @@ static void judge_arms(struct judging *j)
     }
 }
 
+/* Deeper or wider trees, or the checker, as the evidence is. */
+static void confirm_shape(struct judging *j)
+{
+    const struct accepted *a = &j->t->log;
+    const char *id = j->t->name;
+    if (j->t->server)
+        confirm(j, CAUSE_SHAPE, "aerie parity FILE --a remote:%s --b local", id);
+    else if (a->ended * 2 > a->trees)
+        confirm(j, CAUSE_SHAPE, "aerie replay %s --with draft.shape=%d-1-%d", id,
+                min_int(16, a->depth + 3), min_int(16, a->depth + 3) + 1);
+    else if (a->beside * 3 > a->judged)
+        confirm(j, CAUSE_SHAPE, "aerie replay %s --with check=strict", id);
+    else
+        confirm(j, CAUSE_SHAPE, "aerie replay %s --with draft.shape=5-4-16", id);
+}
+
 static void name_commands(struct judging *j)
 {
     const char *id = j->t->name;
@@ -626,8 +642,7 @@ static void name_commands(struct judging *j)
         confirm(j, CAUSE_WINDOW, "aerie replay %s --with draft.window=%d", id, sees);
     confirm(j, CAUSE_SAMPLING, url ? "aerie parity FILE --a remote:%s --b temperature=0"
                                    : "aerie replay %s --with temperature=0", id);
-    confirm(j, CAUSE_SHAPE, url ? "aerie parity FILE --a remote:%s --b local"
-                                : "aerie replay %s --with draft.shape=5-1-6", id);
+    confirm_shape(j);
     confirm(j, CAUSE_OTHER, "aerie doctor -m TARGET --draft HEAD");
 }
 

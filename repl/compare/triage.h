@@ -8,6 +8,7 @@
 
 #include "engine/thread/redraft.h"
 #include "repl/compare/accepted.h"
+#include "repl/compare/rerun.h"
 #include "repl/text/print.h"
 
 enum triage_cause {
@@ -93,6 +94,22 @@ struct triage_verdict {
 
 const char *triage_cause_name(enum triage_cause c);  /* "layers" */
 const char *triage_cause_about(enum triage_cause c); /* for people */
+
+/* A session of the log, and how an engine for it is opened. */
+struct triage_ask {
+    struct hdb *db;
+    const char *session;      /* its id */
+    const char *name, *title; /* as commands name it: "12"; for people */
+    struct rerun_how how;     /* without turn, step, hold */
+    const struct stop *stop;  /* or NULL */
+    void (*progress)(void *arg, const char *what, uint64_t done, uint64_t total); /* or NULL */
+    void *progress_arg;
+    void (*progress_end)(void); /* a line of progress is to be removed; or NULL */
+};
+/* Fills *t; the caller ends it with accepted_free(&t->log). False and *e: the session drafted
+ * nothing, or was stopped, or the log or the device failed. A session whose model cannot be loaded
+ * is judged by its log alone. */
+bool triage_session(const struct triage_ask *ask, struct triage *t, struct err *e);
 
 void triage_judge(const struct triage *t, struct triage_verdict *v);
 /* The numbers, the published ones beside them, and the verdict. */

@@ -186,7 +186,7 @@ static void print_causes(const struct triage_verdict *v, const struct printer *t
     int ruled_out = 0;
     print_open(to, "causes", '[');
     for (int i = 0; i < N_CAUSES; i++) {
-        if (to->json || (i < SHOWN && v->cause[i].weight >= (i ? 10 : 1)))
+        if (to->json || (i < SHOWN && v->cause[i].weight >= 10))
             print_cause(&v->cause[i], i + 1, to);
         else
             ruled_out++;

@@ -711,7 +711,8 @@ static void test_completion_tells_what_candidates_do(void **state)
 static void test_completion(void **state)
 {
     (void)state;
-    assert_completes("/tr", "/tree ");
+    assert_completes("/tre", "/tree ");
+    assert_completes("/tri", "/triage ");
     assert_completes("/p", "/private /pages /page /pool /plan /phase ");
     assert_completes("/pages ", "full swa draft ");
     assert_completes("/pages s", "swa ");

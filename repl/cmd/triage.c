@@ -1,0 +1,46 @@
+/* triage.c - /triage: why drafts of this session are accepted or rejected, as `aerie triage` says
+ * of a saved one (repl/compare/triage.h). Works on the log, with an engine of its own. */
+#include <stdlib.h>
+
+#include "repl/cmd/cmd.h"
+#include "repl/compare/triage.h"
+#include "repl/process/interrupt.h"
+
+/* Ctrl-C is seen between two readings. */
+static void look(void *arg, const char *what, uint64_t done, uint64_t total)
+{
+    (void)what, (void)done, (void)total;
+    if (interrupt_asked())
+        stop_all(arg);
+}
+
+bool cmd_triage(struct cmd_call *c)
+{
+    struct app *a = c->app;
+    struct stop stop = {.submitted = 1, .running = 1};
+    char name[SESSION_ID];
+    if (!a->session[0] || a->turn == 0)
+        return err_set(c->e, ERR_USAGE, "this session has no turn yet");
+    struct hdb *d = app_hdb(a, c->e);
+    if (!d)
+        return false;
+    hdb_name(d, a->session, name);
+    struct triage_ask ask = {.db = d, .session = a->session, .name = name + (name[0] == '#'),
+                             .title = "this chat", .stop = &stop, .progress = look,
+                             .progress_arg = &stop};
+    ask.how.engine.device = a->opt.engine.device;
+    ask.how.engine.threads = a->opt.engine.threads;
+    ask.how.engine.model = a->opt.engine.model;
+    ask.how.engine.draft = a->opt.engine.draft;
+    struct triage *t = xcalloc(1, sizeof *t);
+    struct triage_verdict *v = xcalloc(1, sizeof *v);
+    bool ok = triage_session(&ask, t, c->e);
+    if (ok) {
+        triage_judge(t, v);
+        triage_print(t, v, &c->to);
+    }
+    accepted_free(&t->log);
+    free(t);
+    free(v);
+    return ok;
+}
