@@ -83,13 +83,15 @@ total=$(cat "$T"/r-* | sed -n 's/^equal: [0-9]* turns\{0,1\}, \([0-9]*\) .*/\1/p
 [ "$total" -ge "$(sql 'select count(*) from step')" ]; result "every step was compared ($total)" $?
 
 # ---- what is false is found ----
+# of those with three turns and a drafted tree the one of fewest steps
 id=$(sql "select session_id from turn t where role='user' and not exists(select 1 from session s
     where s.id = t.session_id and s.parent not null) group by 1 having count(*) >= 3
     and exists(select 1 from step s join tree x on x.step_id = s.id join turn u on u.id = s.turn_id
-    where u.session_id = t.session_id and s.accepted > 0) limit 1")
+    where u.session_id = t.session_id and s.accepted > 0)
+    order by (select sum(s.rows) from step s join turn u on u.id = s.turn_id where u.session_id = t.session_id) limit 1")
 read -r turn step row < <(sql "select t.n, s.n, s.id from step s join turn t on t.id = s.turn_id
     join tree x on x.step_id = s.id where t.session_id='$id' and s.accepted > 0
-    order by t.n desc, s.n desc limit 1" | tr '|' ' ')
+    order by s.n = (select max(m.n) from step m where m.turn_id = t.id) desc, t.n desc, s.n desc limit 1" | tr '|' ' ')
 [ -n "$row" ]; result "a session with trees to falsify" $?
 forge() { # NAME SQL STATUS PATTERN
     cp "$DB" "$T/forged.db"; rm -f "$T"/forged.db-*

@@ -299,7 +299,7 @@ static void test_any_walk_posts_what_a_turn_that_runs_through_posts(void **state
     (void)state;
     static const int page_size[] = {1, 16, 64};
     rng = 21;
-    for (int i = 0; i < rounds(6, 12); i++) {
+    for (int i = 0; i < rounds(4, 12); i++) {
         struct engine_opts o = opts_of(page_size[i % 4 % 3], i % N_SHAPES, i % 2 ? 0.9 : 0);
         struct posted plain = {0}, walks = {0};
         o.settings.check = i % 5 == 0 ? CHECK_STRICT : CHECK_ON;
@@ -309,7 +309,7 @@ static void test_any_walk_posts_what_a_turn_that_runs_through_posts(void **state
         posted_free(&walks);
     }
     print_message("# %d times back, %d times ahead, %d times a phase\n", backs, ahead, by_phase);
-    assert_true(backs > rounds(25, 60) && ahead > rounds(10, 25) && by_phase > rounds(20, 50));
+    assert_true(backs > rounds(10, 60) && ahead > rounds(4, 25) && by_phase > rounds(12, 50));
 }
 
 /* ---- without a breakpoint from the start ----------------------------------------------------- */

@@ -64,7 +64,8 @@ static void test_what_roundings_carry_beyond_it_is_near(void **state)
 {
     (void)state;
     table = kernels_cpu;
-    must_say(G "gemma4-a", G "gemma4-a-assistant", "bf16", true, true);
+    if (rounds(0, 1))
+        must_say(G "gemma4-a", G "gemma4-a-assistant", "bf16", true, true);
     must_say(G "gptoss-a", G "eagle3-gptoss-a", "bf16", true, true);
 }
 
@@ -104,7 +105,7 @@ static void loud_linear(struct kdev *d, const struct k_linear *a)
     kernels_cpu.linear(d, &b);
 }
 
-/* Every fault, usually every second one from `first` on. */
+/* Every fault, usually every third one from `first` on: each kind at one of the precisions. */
 static void fail_at(const char *precision, size_t first)
 {
     static const struct {
@@ -116,12 +117,12 @@ static void fail_at(const char *precision, size_t first)
     } faults[] = {
         {G "gemma3-a", .attn = steep_attn}, {G "gemma3-a", .linear = loud_linear},
         {G "gemma4-a", .attn = steep_attn}, {G "gemma4-a", .gather = wide_rope},
-        {G "gemma4-moe-b", .gather = wide_rope}, {G "gemma4-moe-b", .moe = narrow_moe},
+        {G "gemma4-moe-b", .moe = narrow_moe}, {G "gemma4-moe-b", .gather = wide_rope},
         {G "gptoss-a", .attn = steep_attn}, {G "gptoss-a", .linear = loud_linear},
         {G "gptoss-a", .moe = narrow_moe}, {G "gptoss-mxfp4-b", .gather = wide_rope},
     };
     for (size_t i = first * (size_t)rounds(1, 0); i < sizeof faults / sizeof *faults;
-         i += (size_t)rounds(2, 1)) {
+         i += (size_t)rounds(3, 1)) {
         struct buf report = {0};
         table = kernels_cpu;
         table.attn = faults[i].attn ? faults[i].attn : table.attn;
@@ -297,7 +298,7 @@ static void test_a_fault_fails_where_noise_is_magnified(void **state)
 {
     (void)state;
     char *dir = steep_folder();
-    for (int i = 0; i < 3; i++) {
+    for (int i = rounds(2, 0); i < 3; i++) {
         table = kernels_cpu;
         table.gather = i == 0 ? wide_rope : table.gather;
         table.attn = i == 1 ? steep_attn : table.attn;

@@ -492,6 +492,8 @@ static void test_jobs_bring_what_they_bring_alone(void **state)
     int reused = 0, accepted = 0, cancelled = 0;
     (void)state;
     for (int i = one_in(2) - 1; i < N_WAYS; i += one_in(4)) {
+        if (rounds(one_in(2) == 1, 0) && (i == 3 || i == 5))
+            continue; /* 3 runs below, where passes are queued; 5 has the parts of the others */
         struct engine_opts o = small_opts(&way[i]);
         struct told all[N_JOBS];
         struct backend *g = open_engine(&o);

@@ -99,6 +99,8 @@ static void same_with_poison(const struct place *at, const char *target, const c
         for (int spec = 0; spec <= (draft != NULL); spec++)
             for (int chunk = 7 * one_in(7); chunk <= 49; chunk += 42) {
                 const struct tree_shape *s = spec ? &shape : NULL;
+                if (rounds(one_in(2) == 1, 0) && (chunk == 7) == (spec == (P == 4)))
+                    continue; /* usually one of the two for each page size and way of drafting */
                 uint64_t clean = run(&b, &prompt, chunk, steps, s, false);
                 uint64_t dirty = run(&b, &prompt, chunk, steps, s, true);
                 if (clean != dirty)
@@ -118,7 +120,7 @@ static void everywhere(const struct place *at)
     same_with_poison(at, "tests/golden/gemma4-a", "tests/golden/gemma4-a-assistant", NULL, 20);
     same_with_poison(at, NESTLING, NESTLING_DRAFT, "count to forty", 20);
     print_message("# %s: %d cells poisoned\n", at->device, poisoned);
-    assert_true(poisoned > 50000 || one_in(2) > 1);
+    assert_true(poisoned > rounds(25000, 50000) || one_in(2) > 1);
 }
 
 static void test_poison_changes_no_bit(void **state)

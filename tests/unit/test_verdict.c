@@ -6,6 +6,7 @@
  * And changes that only round differently: none is called a bug. AERIE_CASES=N runs N cases each
  * way and prints the table. */
 #include "repl/text/sheet.h"
+#include "tests/few.h"
 #include "tests/rounding_kit.h"
 
 static const struct scene configs[] = {
@@ -20,7 +21,7 @@ static struct recorded clean[N_CONFIGS];
 static int record_clean(void **state)
 {
     (void)state;
-    for (int i = 0; i < N_CONFIGS; i++)
+    for (int i = 0; i < (getenv("AERIE_CASES") ? N_CONFIGS : 2); i++) /* others use none else */
         record(&clean[i], &configs[i], NULL, NULL);
     return 0;
 }
@@ -356,6 +357,8 @@ static void test_a_cancelled_turn_is_compared_up_to_there_under_every_change(voi
         int tokens = r.log.turn[0].reply.n + r.log.turn[1].reply.n;
         assert_true((r.log.turn[0].reply.n > 0) == (i > 1));
         for (int k = 0; k < (int)(sizeof change / sizeof *change); k++) {
+            if (rounds(1, 0) && (i + k) % 2)
+                continue; /* usually each change after two of the four */
             struct verdict_ask ask = {.a = test_side(&r.script, NULL, NULL),
                                       .b = test_side(&r.script, NULL, NULL),
                                       .log_a = &r.log, .names = {"in a", "in b"},
