@@ -97,7 +97,7 @@ without "no code is chosen in the loader" 'target_clones\(|__attribute__\(\(ifun
 without "a view reads no state of the engine's thread" '(->|\.)own\b' '' engine/thread/view.c
 without "only engine/thread/load.c opens models" '\b(model_load|draft(er)?_load|device_choose|chat_open|chat_stops|runtime_mask)\(' '^(engine/thread/load\.c:|repl/compare/rerun\.c:.*chat_stops)' engine/thread engine/tools repl
 without "only repl/process/open.c knows which engines there are" 'include "engine/(engine|remote/remote)\.h"' '^repl/process/open\.c:' repl
-without "only kernels/window.h and the checker compute windows" '\bwindow *[-+] *1\b| - ([a-z0-9_]+(->|\.))*window\b' '^(kernels/window\.h|engine/plan/check\.c):' kernels models engine repl history
+without "only kernels/window.h and the checker compute windows" '\bwindow *[-+] *1\b| - ([a-z0-9_]+(->|\.))*window\b' '^(kernels/window\.h|engine/plan/check(_rows)?\.c):' kernels models engine repl history
 without "only pass_plan() makes plans that kernels run, so each of them is checked" '\b(plan_build|check_plan)\(' '^(engine/plan/|engine/run/pass\.c:)' kernels models engine repl history
 without "no kernel table is named above kernels" 'kernels_(cpu|cuda)|HAVE_CUDA' '^engine/run/device\.c:' models engine history repl
 without "characters are classified and compared by kernels/ascii.h, not by the locale" 'include <(ctype|strings|wctype)\.h>|\b(str(n?case(cmp|str)|coll|xfrm))\(' '' kernels models engine history repl
@@ -110,7 +110,7 @@ message='(msg|why|error|limit|trouble|draft_off|warning|faults|notices|lacks|hin
 inside='[^;()"]*(\([^()]*\)[^;()"]*)*'
 prose='"[^"]*[A-Za-z%][:,;]? [A-Za-z%][^"]*"'
 without "no message for people is searched or compared" "$reads\($inside\b$message\b" \
-    '^(repl/(app/app|cli/serve|tui/tui)\.c:.*strcmp\(now\.error,|history/log/history\.c:.*strcmp\(was|engine/remote/remote\.c:.*strcmp\(why, r->unreachable)' \
+    '^(repl/(app/app|cli/serve|tui/tui)\.c:.*strcmp\(now\.error,|history/log/waiting\.c:.*strcmp\(was|engine/remote/remote\.c:.*strcmp\(why, r->unreachable)' \
     repl history engine models
 without "no message for people is skipped in part" "(->|\\.|\\b)$message *\\+ *(strlen|sizeof|[0-9(])" '^engine/thread/load\.c:.*sizeof' repl history engine models
 without "no text of several words is compared with" "$reads\($inside$prose" \
