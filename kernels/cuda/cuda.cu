@@ -295,8 +295,8 @@ static struct kdev *cuda_open(const struct k_opts *opts, struct err *e)
     d->epoch = 1; /* no operation has number 0 */
     if (find_device(d, e) && restrict_memory(d, e) && cuda_open_stream(d, e) &&
         open_memory(d, e)) {
+        cuda_timeline_open(); /* before any kernel */
         check_wgmma(d);
-        cuda_timeline_open();
         return d;
     }
     cuda_close(d);

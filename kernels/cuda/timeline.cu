@@ -4,57 +4,45 @@
 #include "kernels/cuda/cuda.h"
 
 #ifdef STAMPS
-#include <cuda.h>
 
 enum : size_t { STAMP_BYTES = sizeof(struct stamp) * STAMP_TICKS * STAMP_LANES };
 
-/* A function of the driver. The program is not linked with the driver. */
-template <class F> static F driver(const char *name)
+enum { MAX_STAMP_FILES = 64 };
+static const void *stamp_file_records[MAX_STAMP_FILES];
+static int n_stamp_files;
+static struct stamp *all_stamps; /* device */
+
+void cuda_timeline_file(const void *records)
 {
-    void *f = NULL;
-    cudaDriverEntryPointQueryResult found;
-    cudaGetDriverEntryPointByVersion(name, &f, 12000, cudaEnableDefault, &found);
-    return (F)f;
+    if (n_stamp_files < MAX_STAMP_FILES)
+        stamp_file_records[n_stamp_files++] = records;
 }
 
 void cuda_timeline_open(void)
 {
-    static bool open;
-    CUmemAllocationProp kind = {};
-    CUmemAccessDesc access = {};
-    CUmemGenericAllocationHandle memory;
-    CUdeviceptr at = 0;
-    if (open)
+    if (all_stamps)
         return;
-    open = true;
-    kind.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    kind.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    access.location = kind.location;
-    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    auto create = driver<decltype(&cuMemCreate)>("cuMemCreate");
-    auto reserve = driver<decltype(&cuMemAddressReserve)>("cuMemAddressReserve");
-    auto map = driver<decltype(&cuMemMap)>("cuMemMap");
-    auto allow = driver<decltype(&cuMemSetAccess)>("cuMemSetAccess");
-    cudaFree(NULL); /* creates the context */
-    if (create(&memory, STAMP_BYTES, &kind, 0) || reserve(&at, STAMP_BYTES, 0, STAMP_AT, 0) ||
-        at != STAMP_AT || map(at, STAMP_BYTES, 0, memory, 0) ||
-        allow(at, STAMP_BYTES, &access, 1) ||
-        cudaMemset((void *)STAMP_AT, 0, STAMP_BYTES) != cudaSuccess) {
-        fprintf(stderr, "aerie: no room for stamps at their address\n");
+    if (cudaMalloc(&all_stamps, STAMP_BYTES) != cudaSuccess ||
+        cudaMemset(all_stamps, 0, STAMP_BYTES) != cudaSuccess) {
+        fprintf(stderr, "aerie: no room for %zu MiB of stamps\n", (size_t)STAMP_BYTES >> 20);
         exit(1);
     }
+    for (int i = 0; i < n_stamp_files; i++) /* a file without stamps has no constant */
+        if (cudaMemcpyToSymbol(stamp_file_records[i], &all_stamps, sizeof all_stamps) !=
+            cudaSuccess)
+            cudaGetLastError();
 }
 
 void cuda_timeline_close(void)
 {
     const char *name = getenv("STAMP_FILE");
     FILE *f = name ? fopen(name, "w") : NULL;
-    if (!f)
+    if (!f || !all_stamps)
         return;
     struct stamp *all = (struct stamp *)malloc(STAMP_BYTES);
     unsigned long long last = 0;
     cudaDeviceSynchronize();
-    cudaMemcpy(all, (void *)STAMP_AT, STAMP_BYTES, cudaMemcpyDeviceToHost);
+    cudaMemcpy(all, all_stamps, STAMP_BYTES, cudaMemcpyDeviceToHost);
     for (size_t i = 0; i < STAMP_BYTES / sizeof *all; i++)
         last = all[i].ns > last ? all[i].ns : last;
     for (size_t i = 0; i < STAMP_BYTES / sizeof *all; i++) {

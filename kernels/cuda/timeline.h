@@ -7,8 +7,8 @@
  * environment variable STAMP_FILE names; tests/bench/timeline.sh prints them. A stamp costs its
  * thread about 50 ns, and a whole step becomes 3 to 7 % slower.
  *
- * Records are stored at a fixed address, so that no kernel needs an argument for it, indexed by
- * time and multiprocessor. No thread waits for another; of two records of one multiprocessor within
+ * Every source file has the address of the records in a constant, so that no kernel needs an
+ * argument for it. Records are indexed by time and multiprocessor. No thread waits for another; of two records of one multiprocessor within
  * 32 ns one may be lost.
  */
 #ifndef AERIE_CUDA_TIMELINE_H
@@ -33,14 +33,19 @@ enum {
 };
 enum stamp_kernel { STAMP_PRODUCT = 1, STAMP_PAIR, STAMP_HEADS, STAMP_ATTENTION, STAMP_ROUTER,
                     STAMP_EXPERTS };
-static constexpr unsigned long long STAMP_AT = 0x600000000000ull;
-
 struct stamp {
     unsigned long long ns;
     unsigned what, shared; /* what: | multiprocessor << 8 | threads << 16 */
     unsigned grid_xy, grid_z_block_z, block_xy, value;
 };
 static_assert(sizeof(struct stamp) == 32);
+
+/* Where the records are; cuda_timeline_open() sets it in all files, which register here. */
+static __constant__ struct stamp *stamp_records;
+void cuda_timeline_file(const void *records);
+static const struct stamp_file {
+    stamp_file() { cuda_timeline_file(&stamp_records); }
+} registered_for_stamps;
 
 __device__ __forceinline__ void stamp_now(unsigned what, unsigned value)
 {
@@ -51,7 +56,7 @@ __device__ __forceinline__ void stamp_now(unsigned what, unsigned value)
     asm volatile("mov.u32 %0, %dynamic_smem_size;" : "=r"(shared));
     const unsigned tick = (unsigned)(ns >> 5) & (STAMP_TICKS - 1);
     const unsigned lane = (sm + what % 3 * 132) % STAMP_LANES;
-    uint4 *to = (uint4 *)STAMP_AT + ((size_t)tick * STAMP_LANES + lane) * 2;
+    uint4 *to = (uint4 *)stamp_records + ((size_t)tick * STAMP_LANES + lane) * 2;
     to[0] = make_uint4((unsigned)ns, (unsigned)(ns >> 32), what | sm << 8 | blockDim.x << 16,
                        shared);
     to[1] = make_uint4(gridDim.x | gridDim.y << 16, gridDim.z | blockIdx.z << 16,
