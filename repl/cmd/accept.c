@@ -1,5 +1,5 @@
 /* accept.c - /accept: how many drafted tokens were accepted, by depth, turn, context length,
- * distance from the window edge, place in a page, and kind of token.
+ * distance from the window edge, place in a page, kind of token, and drafter.
  *
  * Definitions (those of vLLM): rate = accepted / drafted; MAL = 1 + accepted / cycles; at depth d:
  * cycles that accepted a token at that depth / cycles. What is accepted, and what a cycle is, says
@@ -9,11 +9,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "models/checkpoint/hub.h"
 #include "repl/cmd/cmd.h"
+#include "repl/app/drafters.h"
 #include "repl/app/served.h"
 
-enum grouping { BY_DEPTH, BY_TURN, BY_CONTEXT, BY_WINDOW, BY_PAGE, BY_KIND };
-static const char *const grouping[] = {"depth", "turn", "context", "window", "page", "kind"};
+enum grouping { BY_DEPTH, BY_TURN, BY_CONTEXT, BY_WINDOW, BY_PAGE, BY_KIND, BY_DRAFTER };
+static const char *const grouping[] = {"depth", "turn", "context", "window", "page", "kind",
+                                       "drafter"};
+enum { N_GROUPINGS = sizeof grouping / sizeof *grouping };
 
 enum { MAX_GROUPS = 4096, DEPTHS = 16, KINDS = 5, FENCE = 3, DEPTH_CELLS = 5 };
 
@@ -36,6 +40,7 @@ struct kind_count {
 struct grouped {
     struct app *app;
     enum grouping by;
+    struct drafters drafters; /* BY_DRAFTER; a group's `first` is an index of these */
     int page_size, window;
     struct group *v; /* (n) by `first`, then by `window` */
     int n;
@@ -75,7 +80,7 @@ static void window_range(int distance, int *first, int *last)
 static void range_of(const struct grouped *g, const struct step_view *s, int *first, int *last)
 {
     int pos = s->rec.pos0, W = g->window, each = max_int(1, g->page_size / 16);
-    *first = *last = s->turn;
+    *first = *last = g->by == BY_DRAFTER ? drafter_of(&g->drafters, s->turn) : s->turn;
     if (g->by == BY_CONTEXT)
         context_range(pos, first, last);
     if (g->by == BY_WINDOW)
@@ -180,7 +185,11 @@ static double ratio(uint64_t part, uint64_t whole)
 
 static void name_of(const struct grouped *g, const struct group *p, char out[40])
 {
-    if (g->by == BY_WINDOW && p->first == INT_MIN)
+    if (g->by == BY_DRAFTER) {
+        char *title = hub_title(g->drafters.v[p->first].name);
+        snprintf(out, 40, "%.39s", title);
+        free(title);
+    } else if (g->by == BY_WINDOW && p->first == INT_MIN)
         snprintf(out, 40, "below -256");
     else if (g->by == BY_WINDOW && p->last == INT_MAX)
         snprintf(out, 40, "from %+d", p->first);
@@ -223,7 +232,9 @@ static void show_group(const struct grouped *g, const struct group *p, int depth
     char name[40];
     name_of(g, p, name);
     print_open(to, NULL, '{');
-    if (g->by == BY_TURN)
+    if (g->by == BY_DRAFTER)
+        print_add(to, ST_TEXT, "\f%s{drafter}", g->drafters.v[p->first].name);
+    else if (g->by == BY_TURN)
         print_add(to, ST_TEXT, "\f%d{turn}", p->first);
     else
         print_add(to, ST_TEXT, "\f%d{from:-2147483648}%d{to:2147483647}", p->first, p->last);
@@ -317,13 +328,28 @@ static bool by_steps(struct cmd_call *c, enum grouping by)
     if (by == BY_WINDOW && info->window == 0)
         return err_set(c->e, ERR_NEGATIVE,
                        "this model has no sliding layers, so there is no window edge");
+    if (by == BY_DRAFTER)
+        drafters_read(&g.drafters, a);
     app_each_step(a, by == BY_KIND, add_step, &g, source);
     if (by == BY_KIND)
         show_kinds(&g, source, &c->to);
     else
         show_groups(&g, source, view_width(a), &c->to);
     free(g.v);
+    drafters_free(&g.drafters);
     return true;
+}
+
+void say_drafters(struct app *a, const struct printer *to)
+{
+    struct drafters d;
+    if (to->json || backend_info(a->backend)->server_url)
+        return;
+    drafters_read(&d, a);
+    if (d.n > 1)
+        print_note(to, ST_DIM, "of the session's %d drafters together; /accept drafter counts each",
+                   d.n);
+    drafters_free(&d);
 }
 
 /* For a server that does not report drafts by step. */
@@ -350,7 +376,8 @@ bool cmd_accept(struct cmd_call *c)
     int how = BY_DEPTH;
     if (c->argc > 1)
         return arg_expected(c, "takes at most one grouping");
-    if (c->argc == 1 && (how = arg_choice(c->argv[0], "the grouping", grouping, 6, c->e)) < 0)
+    if (c->argc == 1 && (how = arg_choice(c->argv[0], "the grouping", grouping, N_GROUPINGS,
+                                       c->e)) < 0)
         return false;
     if (!cmd_needs(c, VIEW_ACCEPT))
         return false;
@@ -364,5 +391,6 @@ bool cmd_accept(struct cmd_call *c)
         depths_json(&v, c->to.json);
     else
         view_accept(&v, view_width(a), c->to.out);
+    say_drafters(a, &c->to);
     return true;
 }

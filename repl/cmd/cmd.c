@@ -71,8 +71,8 @@ static const struct cmd table[] = {
 
     {"stats", NULL, "", "inspect", "shows speed, acceptance length and pool use", "/stats",
      CMD_BUSY_OK, cmd_stats, NULL},
-    {"accept", NULL, "[depth|turn|context|window|page|kind]", "inspect",
-     "shows how many drafted tokens were accepted: by depth, turn, place or kind", "/accept kind",
+    {"accept", NULL, "[depth|turn|context|window|page|kind|drafter]", "inspect",
+     "shows how many drafted tokens were accepted: by depth, turn, place, kind or drafter", "/accept kind",
      CMD_BUSY_OK, cmd_accept, NULL},
     {"timing", NULL, "", "inspect", "shows how long draft, verify and commit took", "/timing",
      CMD_BUSY_OK, cmd_timing, NULL},

@@ -64,6 +64,8 @@ bool help_find(const struct help_on *on, const struct printer *to);
 void tokens_json(struct app *a, const int32_t *token, int n, const struct printer *to);
 void tokens_text(struct app *a, const int32_t *token, int n_token, struct buf *out);
 
+/* A line if the session had several drafters, whose sums stand above. */
+void say_drafters(struct app *a, const struct printer *to);
 /* At an address: says that what follows is of now. */
 void say_now(const struct cmd_call *c);
 

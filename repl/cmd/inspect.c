@@ -104,6 +104,8 @@ bool cmd_stats(struct cmd_call *c)
     view_stats(&s, backend_info(a->backend), c->to.out);
     if (s.has[VIEW_SERVED])
         served_stats(a, &c->to);
+    else
+        say_drafters(a, &c->to);
     sheet_printf(c->to.out, ST_LABEL, "%-8s  ", "status");
     app_status(a, &s, 0, c->to.out);
     return true;

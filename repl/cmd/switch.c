@@ -7,6 +7,7 @@
 
 #include "models/checkpoint/hub.h"
 #include "models/draft/pair.h"
+#include "repl/app/drafters.h"
 #include "repl/cmd/cmd.h"
 
 /* ---- a list of names, each with its path ----------------------------------------------------- */
@@ -108,20 +109,53 @@ static void list_drafts(struct app *a, struct choices *out)
                                       : !strcmp(out->v[k].path, "none");
 }
 
-static void print_choice(const struct choice *x, int column, const struct printer *to)
+/* What a drafter did in the session, and what it took; did NULL: nothing. */
+static void print_did(const struct drafter_use *did, const struct printer *to)
 {
+    if (!did || !did->steps) {
+        print_add(to, ST_DIM, "%30s", "");
+        return;
+    }
+    const struct draft_sums *s = &did->drafts.all;
+    double cycles = (double)s->cycles;
+    print_add(to, ST_TEXT, "\f%lu{steps}%lu{tokens}%lu{us}%lu{cycles}%lu{drafted}%lu{accepted}"
+              "%lu{us_draft}\f", did->steps, did->tokens, did->us, s->cycles, s->drafted,
+              s->accepted, did->drafts.us_draft);
+    if (s->cycles)
+        print_add(to, ST_TEXT, "%5.2f{rate}%6.2f{mal}%8.2f{ms_a_draft}",
+                  (double)s->accepted / (double)s->drafted, draft_sums_mal(s),
+                  (double)did->drafts.us_draft / cycles / 1e3);
+    else
+        print_add(to, ST_DIM, "%5s%6s%8s", "-", "-", "-");
+    print_add(to, ST_TEXT, "%11.0f{tokens_a_second}",
+              did->us ? (double)did->tokens * 1e6 / (double)did->us : 0);
+}
+
+/* did: what drafters did, NULL: the choices are models. */
+static void print_choice(const struct choice *x, int column, const struct drafters *did,
+                         const struct printer *to)
+{
+    const struct drafter_use *use = NULL;
+    for (int i = 0; did && i < did->n; i++)
+        use = !strcmp(did->v[i].name, x->path) ? &did->v[i] : use;
     print_open(to, NULL, '{');
     print_add(to, ST_GOOD, x->used ? "* " : "  ");
     print_add(to, ST_KEY, "%s{name}\f%s{path}%d{in_use?}", x->name, x->path, x->used);
     if (!to->json)
         sheet_tab(to->out, column);
-    print_add(to, ST_TEXT, x->kind ? " %s{kind}, " : " ", x->kind);
-    print_add(to, ST_DIM, x->why ? "does not fit: %s{why}" : "%s{from}", x->why ? x->why : x->from);
+    if (did) {
+        print_add(to, ST_TEXT, x->kind ? " %-7s{kind}" : " %-7s", x->kind ? x->kind : "");
+        print_did(use, to);
+        print_add(to, ST_TEXT, " ");
+    }
+    print_add(to, ST_DIM, x->why ? " does not fit: %s{why}" : " %s{from}",
+              x->why ? x->why : x->from);
     print_end(to);
     print_close(to, '}');
 }
 
-static void print_choices(const struct choices *c, const struct printer *to)
+static void print_choices(const struct choices *c, const struct drafters *did,
+                          const struct printer *to)
 {
     enum { WIDEST = 40 };
     int column = 0;
@@ -129,8 +163,14 @@ static void print_choices(const struct choices *c, const struct printer *to)
         int n = (int)strlen(c->v[i].name) + 3;
         column = n > column && n <= WIDEST ? n : column;
     }
+    if (did) {
+        print_add(to, ST_HEAD, "DRAFT");
+        if (!to->json)
+            sheet_tab(to->out, column);
+        print_note(to, ST_HEAD, " %-7s%5s%6s%8s%11s", "kind", "rate", "MAL", "ms", "tokens/s");
+    }
     for (int i = 0; i < c->n; i++)
-        print_choice(&c->v[i], column, to);
+        print_choice(&c->v[i], column, did, to);
 }
 
 /* Whether there are drafters to choose from. */
@@ -165,6 +205,22 @@ static void said_draft(struct app *a, const struct printer *to)
         print_note(to, ST_WARN, "drafting is off: /set spec on");
 }
 
+static void show_drafts(struct cmd_call *c, const struct choices *all)
+{
+    struct drafters did;
+    char source[STEP_SOURCE];
+    drafters_read(&did, c->app);
+    drafters_count(&did, c->app, source);
+    print_open(&c->to, NULL, '[');
+    print_choices(all, &did, &c->to);
+    print_close(&c->to, ']');
+    print_note(&c->to, ST_DIM, "rate = accepted/drafted; MAL = 1 + accepted/cycles; ms: "
+                               "of drafting, a cycle; tokens/s: of replies; %s", source);
+    print_note(&c->to, ST_DIM, "* in use; /draft NAME, DIR, ngram or none switches between two "
+                               "turns");
+    drafters_free(&did);
+}
+
 bool cmd_draft(struct cmd_call *c)
 {
     struct app *a = c->app;
@@ -175,12 +231,7 @@ bool cmd_draft(struct cmd_call *c)
         return false;
     list_drafts(a, &all);
     if (c->argc == 0) {
-        print_open(&c->to, NULL, '[');
-        print_note(&c->to, ST_HEAD, "DRAFT  of %s", backend_info(a->backend)->model_dir);
-        print_choices(&all, &c->to);
-        print_close(&c->to, ']');
-        print_note(&c->to, ST_DIM, "* in use; /draft NAME, DIR, ngram or none switches between two "
-                                   "turns");
+        show_drafts(c, &all);
         choices_free(&all);
         return true;
     }
@@ -326,7 +377,7 @@ bool cmd_model(struct cmd_call *c)
     } else {
         print_open(&c->to, NULL, '[');
         print_note(&c->to, ST_HEAD, "MODELS");
-        print_choices(&all, &c->to);
+        print_choices(&all, NULL, &c->to);
         print_close(&c->to, ']');
         print_note(&c->to, ST_DIM, "* in use; /model NAME, a folder or a GGUF file goes on with it "
                                    "in a new session");
