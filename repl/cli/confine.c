@@ -2,7 +2,7 @@
  *
  * A command that knows --db may write in the folder of the session log, a command whose command
  * line names an output file (a pack: even if it does not) in that file's folder, and a chat in the
- * folder of the input history. The files that /export names in a chat are created by the monitor.
+ * folder of the input history and in that of presets. The files that /export names in a chat are created by the monitor.
  * `bench` starts programs and is not isolated.
  */
 #include "repl/cli/cli.h"
@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "models/checkpoint/hub.h"
+#include "repl/app/presets.h"
 #include "repl/cli/flags.h"
 #include "repl/process/isolate.h"
 #include "repl/process/monitor.h"
@@ -56,6 +57,14 @@ static void add_typed_lines(struct folders *f)
     if (path)
         file_make_private(path);
     free(path);
+}
+
+static void add_presets(struct folders *f)
+{
+    char *folder = presets_folder(), *below = folder ? xasprintf("%s/x", folder) : NULL;
+    add_folder_of(f, below, true);
+    free(below);
+    free(folder);
 }
 
 static void add_log(struct folders *f, const char *path, bool written)
@@ -123,6 +132,8 @@ bool cli_confine(struct cli *c, const struct command *cmd, struct err *e)
         return started;
     if (cmd->bit & HAS_PROMPT)
         add_typed_lines(&f);
+    if ((cmd->bit & IN_CHAT) && !c->opt.readonly)
+        add_presets(&f);
     add_outputs(&f, c, cmd);
     isolate(&(struct isolation){(const char *const *)f.v, f.n, network_of(c, cmd)}, &got);
     if (got.failed && !got.writes)

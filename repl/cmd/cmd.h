@@ -27,7 +27,8 @@ cmd_fn cmd_why, cmd_top, cmd_tokens, cmd_layers, cmd_attn;
 cmd_fn cmd_address, cmd_layout;
 cmd_fn cmd_copy, cmd_edit; /* hands.c */
 cmd_fn cmd_draft, cmd_model; /* switch.c */
-cmd_complete_fn complete_draft, complete_model;
+cmd_fn cmd_preset; /* preset.c */
+cmd_complete_fn complete_draft, complete_model, complete_preset;
 cmd_fn cmd_plan, cmd_bug, cmd_several, cmd_check, cmd_calibrate, cmd_triage, cmd_sql;
 cmd_complete_fn complete_bug, complete_help, complete_set, complete_file, complete_session,
     complete_drop;

@@ -1,0 +1,164 @@
+/* preset.c - /preset: saves the settings under a name, and takes them over again.
+ *
+ * A preset is applied by the requests of /set, one for each setting that differs, so that the log
+ * and a replay have them.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "repl/app/presets.h"
+#include "repl/cmd/cmd.h"
+#include "repl/compare/facts.h"
+
+/* What the program chooses for the device, and for whether a person is there, is in no preset. */
+static bool is_chosen(const char *name)
+{
+    return !strcmp(name, "chunk") || !strcmp(name, "forget");
+}
+
+/* The settings as lines, without those that the program chooses. */
+static void lines_of(const struct settings *s, struct buf *out)
+{
+    struct buf all = {0};
+    settings_print(s, &all);
+    for (const char *p = all.n ? all.p : ""; *p;) {
+        size_t n = strcspn(p, "\n"), name = strcspn(p, "=\n");
+        char *word = xasprintf("%.*s", (int)name, p);
+        if (!is_chosen(word))
+            buf_printf(out, "%.*s\n", (int)n, p);
+        free(word);
+        p += n + (p[n] == '\n');
+    }
+    buf_free(&all);
+}
+
+static void say_lines(const char *name, const char *lines, const struct printer *to)
+{
+    struct buf text = {0};
+    facts_settings(lines, &text);
+    print_line(to, ST_TEXT, "  %-12s{name}  %s{settings}", name, text.n ? text.p : "");
+    buf_free(&text);
+}
+
+static void list(const struct printer *to)
+{
+    char **name;
+    int n = presets_list(&name);
+    print_open(to, NULL, '[');
+    if (n)
+        print_note(to, ST_HEAD, "PRESETS");
+    for (int i = 0; i < n; i++) {
+        struct buf lines = {0};
+        struct err e;
+        if (preset_read(name[i], &lines, &e))
+            say_lines(name[i], lines.p, to);
+        else
+            print_line(to, ST_BAD, "  %-12s{name}  %s{error}", name[i], e.msg);
+        buf_free(&lines);
+        free(name[i]);
+    }
+    free(name);
+    print_close(to, ']');
+    print_note(to, ST_DIM, n ? "/preset NAME takes one over, /preset save NAME saves the present "
+                               "settings"
+                             : "there is no preset; /preset save NAME saves the present settings");
+}
+
+static bool save(struct cmd_call *c, const char *name)
+{
+    struct settings now;
+    struct buf lines = {0};
+    bool replaced;
+    app_settings(c->app, &now);
+    lines_of(&now, &lines);
+    bool ok = preset_write(name, lines.p, &replaced, c->e);
+    if (ok)
+        print_line(&c->to, ST_TEXT, "preset %s{saved}%s\f%d{replaced?}", name,
+                   replaced ? ": the settings of before were replaced" : " saved", replaced);
+    buf_free(&lines);
+    return ok;
+}
+
+/* Sends the settings that differ; appends them to *changed, for people. */
+static bool take(struct app *a, const struct settings *now, const struct settings *want,
+                 struct buf *changed, struct err *e)
+{
+    struct settings have = *now;
+    for (int i = 0; i < settings_count(); i++) {
+        const char *name = settings_at(i)->name;
+        struct buf is = {0}, to = {0};
+        settings_get(&have, name, &is);
+        settings_get(want, name, &to);
+        bool same = !strcmp(is.n ? is.p : "", to.n ? to.p : ""), ok = true;
+        if (!same) {
+            char *line = xasprintf("%s=%s", name, to.n ? to.p : "");
+            ok = settings_set(&have, name, to.n ? to.p : "", e) && app_request(a, RQ_SET, line, e);
+            free(line);
+        }
+        if (!same && ok)
+            buf_printf(changed, "%s%s %s", changed->n ? ", " : "", name, to.n ? to.p : "-");
+        buf_free(&is);
+        buf_free(&to);
+        if (!ok)
+            return false;
+    }
+    return true;
+}
+
+static bool apply(struct cmd_call *c, const char *name)
+{
+    struct settings now, want;
+    struct buf lines = {0}, changed = {0};
+    app_settings(c->app, &now);
+    want = now;
+    bool ok = preset_read(name, &lines, c->e) &&
+              (settings_parse(&want, lines.p, c->e) || err_prefix(c->e, "preset %s", name));
+    ok = ok && (take(c->app, &now, &want, &changed, c->e) ||
+                err_prefix(c->e, "preset %s%s%s", name, changed.n ? ", after " : "",
+                           changed.n ? changed.p : ""));
+    if (ok)
+        print_line(&c->to, ST_TEXT, "preset %s{preset}: %s{changed}", name,
+                   changed.n ? changed.p : "the settings are these already");
+    buf_free(&lines);
+    buf_free(&changed);
+    return ok;
+}
+
+bool cmd_preset(struct cmd_call *c)
+{
+    bool saves = c->argc == 2 && !strcmp(c->argv[0], "save");
+    bool deletes = c->argc == 2 && !strcmp(c->argv[0], "delete");
+    if (c->argc == 0) {
+        list(&c->to);
+        return true;
+    }
+    if ((c->argc == 2 && !saves && !deletes) || c->argc > 2 ||
+        (c->argc == 1 && (!strcmp(c->argv[0], "save") || !strcmp(c->argv[0], "delete"))))
+        return arg_expected(c, "takes a name, save NAME or delete NAME");
+    if (c->argc == 1)
+        return apply(c, c->argv[0]);
+    if (c->app->opt.readonly)
+        return err_set(c->e, ERR_USAGE, "/preset %s writes, and --readonly forbids it", c->argv[0]);
+    if (saves)
+        return save(c, c->argv[1]);
+    if (!preset_delete(c->argv[1], c->e))
+        return false;
+    print_line(&c->to, ST_TEXT, "preset %s{deleted} deleted", c->argv[1]);
+    return true;
+}
+
+void complete_preset(struct app *a, const char *before, const char *word, cmd_add_fn *add,
+                     void *arg)
+{
+    char **name;
+    int n = presets_list(&name);
+    (void)a;
+    if (!*before)
+        complete_words("save|delete", word, add, arg);
+    for (int i = 0; i < n; i++) {
+        if (strncmp(name[i], word, strlen(word)) == 0)
+            add(arg, name[i], NULL);
+        free(name[i]);
+    }
+    free(name);
+}
