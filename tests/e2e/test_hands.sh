@@ -20,15 +20,19 @@ lines "/resume last" "/copy code" "/copy code 1" "/copy code 3" | feed --plain -
 story=("My dog is called Rex." "Count to nine." "What is my dog called?")
 lines "${story[@]}" /bye | feed --plain -q; cp "$T/out" "$T/plain"
 lines "${story[0]}" "/draft ngram" "${story[1]}" "/draft $T" "/draft none" "${story[2]}" "/draft draft" "Hello!" /draft /bye | feed --plain -q
-[ $rc = 3 ] && diff <(grep -vE '^(draft:|no draft|Hello|DRAFT|[* ] )' "$T/out") "$T/plain" >/dev/null; result "/draft: replies do not depend on the drafter" $?
+[ $rc = 3 ] && diff <(grep -vE '^(draft:|no draft|Hello|DRAFT|rate|[* ] )' "$T/out") "$T/plain" >/dev/null; result "/draft: replies do not depend on the drafter" $?
 [ "$(wc -l <"$T/err")" = 1 ] && grep -q "^aerie: $T" "$T/err"; result "a folder without a draft is refused in a line, and the chat goes on" $?
-grep -q '^\* draft *eagle3' "$T/out" && grep -q '^  ngram' "$T/out"; result "/draft lists the drafters and marks the one in use" $?
+grep -qE '^\* draft +eagle3 +0\.[0-9]+ +[1-6]\.[0-9]+ ' "$T/out" && grep -qE '^  ngram +ngram' "$T/out" && grep -qE '^  none +- +- +- +[0-9]+ ' "$T/out"
+result "/draft lists the drafters with what each did, and marks the one in use" $?
 [ "$(sql "select group_concat(coalesce(m.dir,'none'), ' ') from run left join model m on m.id=draft_id where session_id=(select max(id) from session)" | sed 's|[^ ]*/||g')" = "draft ngram none draft" ]
 result "the log has a run of each drafter" $?
 run replay last --check; [ $rc = 0 ] && grep -qx 'equal: 4 turns, [0-9]* steps' "$T/out"; result "replay --check over three switches" $?
 run replay last --with draft=ngram; [ $rc = 0 ]; result "and with one drafter instead" $?
 run diff last "$(sql "select number from session order by number desc limit 1 offset 1")"; grep -q '^a .* 4 turns' "$T/out" && grep -q '3 turns' "$T/out" && ! grep -q 'a bug' "$T/out"
 result "diff with the session without switches finds no difference but its end" $?
+lines "/resume last" "/accept drafter" "/stats" "/draft" | feed --json -q
+grep -q '^{"command":"accept","result":\[{"drafter":"[^"]*/draft","cycles":[0-9]*,.*{"drafter":"ngram","cycles":' "$T/out" && grep '^{"command":"draft"' "$T/out" | grep -q '"name":"none","path":"none","in_use":false,"steps":[0-9]*,"tokens":[0-9]*,'
+result "/accept drafter counts each, also from the log of another process" $?
 lines "${story[0]}" "/draft ngram" "${story[2]}" /bye | feed --plain -q -n; [ $rc = 0 ] && [ "$(sed -n '$p' "$T/out")" = "$(sed -n '$p' "$T/plain")" ]
 result "without a log the conversation goes on, too" $?
 
@@ -40,6 +44,19 @@ result "/model: a new session goes on with the conversation" $?
 [ "$(wc -l <"$T/err")" = 1 ] && grep -q '^\* nestling' "$T/out"; result "what is no model is refused in a line; /model marks the one in use" $?
 [ "$(sql "select count(*) from session where parent is not null")" = 2 ]; result "each switch begins a session with a parent" $?
 run replay last --check; [ $rc = 0 ] && grep -qx 'equal: 3 turns, [0-9]* steps' "$T/out"; result "replay --check opens each model in turn" $?
+
+# ---- sets of settings ----
+lines "/preset warm" "/set temperature 0.7" "/set top_p 0.9" "/preset save warm" "/set temperature 0" "/set top_p 1" "/preset save exact" "/preset warm" "Hello!" \
+    "/preset exact" "Hello!" /preset "/preset save ../x" "/preset delete exact" /preset /bye | feed --plain -q
+[ $rc = 2 ] && grep -qx 'preset warm: temperature 0.7, top_p 0.9' "$T/out" && grep -qx 'preset exact: temperature 0, top_p 1' "$T/out"; result "/preset takes over what differs" $?
+[ "$(grep -c '^  exact  ' "$T/out")" = 1 ] && [ "$(grep -c '^  warm  .*temperature 0.7.*top_p 0.9' "$T/out")" = 2 ]; result "lists and deletes them" $?
+[ "$(grep -c . "$T/err")" = 2 ] && grep -q 'no preset warm' "$T/err" && grep -qF '"../x" is no name' "$T/err"; result "refuses what is no name, and one that is not there" $?
+run replay last --check; [ $rc = 0 ]; result "a session with presets is replayed" $?
+[ "$(stat -c '%a %n' "$XDG_CONFIG_HOME/aerie/presets/"* | cut -c1-4)" = "600 " ] && ! grep -qE '^(chunk|forget)' "$XDG_CONFIG_HOME/aerie/presets/warm"
+result "a preset is a private file without what suits the device" $?
+lines "/preset warm" "/set top_p" /bye | feed --plain -q; grep -q '^top_p *0.9' "$T/out"; result "another process takes it over" $?
+printf 'top_p=0.8\ntemperature=x\n' >"$XDG_CONFIG_HOME/aerie/presets/warm"; lines "/preset warm" "/set top_p" /bye | feed --plain -q
+grep -q 'preset warm: line 2: temperature cannot be "x"' "$T/err" && grep -q '^top_p *1 ' "$T/out"; result "a damaged one changes nothing" $?
 
 # ---- on the screen ----
 open_screen 120 40; M set-option -s set-clipboard on
