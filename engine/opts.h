@@ -52,6 +52,7 @@ struct engine_opts {
     struct evq *log;           /* the log's queue, or NULL; the caller owns it */
     void (*progress)(void *arg, const char *what, uint64_t done, uint64_t total);
     void *progress_arg; /* called on the thread that called engine_open() */
+    bool (*stop)(void *progress_arg); /* the same: whether reading the models shall end */
     void (*notice)(void *arg, const char *line); /* engine_load(): a line for people; or NULL. An
                                   engine posts such lines as EV_NOTICE instead */
     void *notice_arg;

@@ -33,6 +33,8 @@ struct loading {
     void (*report)(void *arg, const char *what, uint64_t done, uint64_t total);
     void *arg;
     enum file_use use;
+    bool (*stop)(void *arg); /* asked as often as progress is reported: whether loading shall end,
+                                with ERR_USAGE; NULL: it goes on */
 };
 
 /* ---- rope ------------------------------------------------------------------------------------ */

@@ -83,7 +83,7 @@ static bool load_draft(const struct loaded *l, const struct engine_opts *o, cons
 
 static bool load_models(struct loaded *l, const struct engine_opts *o, struct err *e)
 {
-    struct loading how = {o->progress, o->progress_arg, file_use(l, o)};
+    struct loading how = {o->progress, o->progress_arg, file_use(l, o), o->stop};
     if (o->make ? !o->make(o->make_arg, &l->model, &l->draft, e)
                 : !model_load(&l->model, o->model, &how, e))
         return false;
@@ -177,7 +177,7 @@ bool engine_load(struct loaded *l, const struct engine_opts *o, int parts, struc
 bool engine_load_draft(struct loaded *l, const struct engine_opts *o, struct loaded_draft *d,
                        struct err *e)
 {
-    struct loading how = {o->progress, o->progress_arg, file_use(l, o)};
+    struct loading how = {o->progress, o->progress_arg, file_use(l, o), o->stop};
     *d = (struct loaded_draft){0};
     if (load_draft(l, o, &how, d, e) &&
         models_quantize(NULL, d->has ? &d->draft : NULL, &o->quant, e))

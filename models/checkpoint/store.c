@@ -171,6 +171,14 @@ static bool digest_mapped(const struct tensor *t, const char *p, size_t from, si
                    show(t->name).s);
 }
 
+static void job_fail(struct store_job *j, const struct err *e)
+{
+    pthread_mutex_lock(&j->lock);
+    if (!atomic_exchange(&j->failed, true))
+        j->err = *e;
+    pthread_mutex_unlock(&j->lock);
+}
+
 /* Reads the next part; false when none is left or any thread failed. */
 static bool job_step(struct store_job *j)
 {
@@ -185,10 +193,7 @@ static bool job_step(struct store_job *j)
     char *place = j->place[p.load] + at;
     if (!(j->mapped[p.load] ? digest_mapped(l->src, place, from, n, &j->digest[i], &e)
                             : read_range(j->st, l->src, from, n, place, &j->digest[i], &e))) {
-        pthread_mutex_lock(&j->lock);
-        if (!atomic_exchange(&j->failed, true))
-            j->err = e;
-        pthread_mutex_unlock(&j->lock);
+        job_fail(j, &e);
         return false;
     }
     atomic_fetch_add(&j->done, n);
@@ -216,9 +221,12 @@ static bool job_run(struct store_job *j, uint64_t total, const char *what, const
     while (n < helpers && (uint64_t)n < total / ((uint64_t)8 * PART) &&
            pthread_create(&thread[n], NULL, job_thread, j) == 0)
         n++;
-    while (job_step(j))
+    while (job_step(j)) {
         if (p && p->report)
             p->report(p->arg, what, atomic_load(&j->done), total);
+        if (p && p->stop && p->stop(p->arg))
+            job_fail(j, &(struct err){.kind = ERR_USAGE, .msg = "stopped while it was read"});
+    }
     for (int i = 0; i < n; i++)
         pthread_join(thread[i], NULL);
     if (atomic_load(&j->failed)) {

@@ -277,6 +277,7 @@ bool app_close(struct app *a)
     attached_free(&a->attached);
     buf_free(&a->asked);
     buf_free(&a->notes);
+    buf_free(&a->parting);
     free(a->db_path);
     free(a->system);
     free(a->own_model);

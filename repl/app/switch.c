@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "repl/process/interrupt.h"
 #include "repl/process/open.h"
 #include "repl/repl.h"
 
@@ -18,6 +19,12 @@ static void report(void *arg, const char *what, uint64_t done, uint64_t total)
 {
     struct app *a = arg;
     a->face.progress(a, what, done, total);
+}
+
+static bool stopped(void *arg)
+{
+    (void)arg;
+    return interrupt_waits();
 }
 
 /* Whether the log has the session, and so a replay. */
@@ -80,11 +87,12 @@ static void keep_options(struct app *a, const char *model, const char *draft)
     free(was[1]);
 }
 
-static void part(struct app *a, const struct err *e)
+static void part(struct app *a, struct err *e)
 {
     buf_printf(&a->parting, "%s; no model is open any more", e->msg);
     if (is_logged(a) && a->turn)
         buf_printf(&a->parting, "; aerie --session %s goes on from what was said", a->session);
+    err_set(e, ERR_MODEL, "%s", a->parting.p);
     a->exit_code = ERR_MODEL;
     a->quit = true;
 }
@@ -103,6 +111,7 @@ bool app_switch(struct app *a, const char *model, const char *draft, struct err 
     now.progress_arg = a;
     now.draft_from = NULL;
     o = now;
+    o.stop = stopped;
     if (model)
         o.model = model;
     o.draft = draft;
@@ -119,7 +128,9 @@ bool app_switch(struct app *a, const char *model, const char *draft, struct err 
     else if (got != REOPEN_KEPT)
         ok = go_on(a, &said, done && model, tokenizer, e);
     request_free(&said);
-    if (!done)
+    if (got == REOPEN_EMPTIED && ok)
+        err_set(e, why.kind, "%.600s; what was open before is open again", why.msg);
+    else if (!done && ok)
         *e = why;
     return done && ok;
 }

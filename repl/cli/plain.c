@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "kernels/utf8.h"
+#include "repl/cli/cli.h"
 #include "repl/cmd/cmd.h"
 #include "repl/process/interrupt.h"
 #include "repl/process/reader.h"
@@ -145,6 +146,14 @@ static void plain_notice(struct app *a, struct sheet *s)
 {
     for (int i = 0; i < s->n_row && !a->opt.quiet; i++)
         print_notice(a, s->row[i].text.p ? s->row[i].text.p : "");
+}
+
+static void plain_progress(struct app *a, const char *what, uint64_t done, uint64_t total)
+{
+    if (!what)
+        cli_progress_end();
+    else if (!a->opt.quiet)
+        cli_progress(NULL, what, done, total);
 }
 
 static void plain_error(struct app *a, const struct err *e)
@@ -620,6 +629,7 @@ static void plain_begin(struct app *a, struct plain *p)
         .replay_turn = a->opt.json ? NULL : plain_past,
         .notice = plain_notice,
         .error = plain_error,
+        .progress = plain_progress,
         .state = p,
     };
     catch_signals(a);

@@ -20,6 +20,11 @@ static int leave(struct app *a, int rc)
 {
     struct err e = {.kind = ERR_DB};
     bool logged = a->log_error[0] == '\0';
+    if (a->parting.n && a->opt.tui) { /* the plain mode printed it */
+        err_set(&e, ERR_MODEL, "%s", a->parting.p);
+        cli_fail(&e);
+    }
+    e.kind = ERR_DB;
     snprintf(e.msg, sizeof e.msg, "NOT SAVED: %s", a->log_error);
     bool stored = app_close(a);
     rc = max_int(rc, a->exit_code); /* set if a signal has ended the wait for the log */

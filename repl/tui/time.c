@@ -164,7 +164,10 @@ static void begin_session(struct tui *t, const struct event *ev)
     else
         timeline_free(line);
     load_past(t);
+    bool tail = t->talk.tail;
     time_changed(t);
+    if (tail) /* the answer of the command that began the session is there */
+        transcript_to_tail(&t->talk);
 }
 
 void time_event(struct tui *t, const struct event *ev)

@@ -470,6 +470,26 @@ static void draw(struct tui *t, uint64_t now)
     t->dirty = false;
 }
 
+/* While a model is read: draws the last frame again, with a line about it. The backend is not asked
+ * for anything. */
+static void face_progress(struct app *a, const char *what, uint64_t done, uint64_t total)
+{
+    struct tui *t = a->face.state;
+    uint64_t now = clock_ns();
+    if (!what) {
+        tui_hint_end(t);
+        return;
+    }
+    if (now - t->frame_ns < BUSY_MS * MS)
+        return;
+    tui_hint(t, "reading the %s: %d%%; Ctrl-C stops", what,
+             (int)(total ? (double)done / (double)total * 100 : 0));
+    t->frame.hint = t->hint;
+    frame_draw(&t->frame, &t->grid);
+    term_draw(&t->grid);
+    t->frame_ns = now;
+}
+
 static void resized(struct tui *t)
 {
     term_size(&t->w, &t->h);
@@ -706,7 +726,7 @@ static void begin(struct tui *t, struct app *a)
     a->face = (struct face){
         .show = face_show, .clear = face_clear, .retract = face_retract, .notice = face_notice,
         .replay_turn = face_replay_turn, .error = face_error, .layout = layout_set,
-        .edit = face_edit,
+        .edit = face_edit, .progress = face_progress,
         .copy = face_copy, .state = t,
     };
     greet(t);

@@ -1,12 +1,16 @@
 /* test_load.c - engine_load(): what it reads, its notices, its errors, and that nothing is
- * leaked.
+ * leaked; engine_reopen(): another draft or model in the same engine, and the way back.
  */
 #include "tests/runtimes.h"
 
 #include "engine/cycle/pools.h"
+#include "engine/engine.h"
 #include "engine/thread/load.h"
 
+#include <limits.h>
 #include <unistd.h>
+
+#include "kernels/kernels.h"
 
 #define NESTLING "models/nestling/target"
 #define NESTLING_DRAFT "models/nestling/draft"
@@ -209,6 +213,134 @@ static void test_a_sliding_pool_is_no_larger_than_the_context_needs(void **state
     }
 }
 
+/* ---- opening again ---- */
+
+static int refused_from = INT_MAX, refused_to; /* calls of alloc(), counted from now on */
+
+static kbuf refusing_alloc(struct kdev *d, size_t bytes, const char *what, struct err *e)
+{
+    refused_to--;
+    if (refused_from-- > 0 || refused_to < 0)
+        return kernels_cpu.alloc(d, bytes, what, e);
+    err_set(e, ERR_MODEL, "no memory for %s", what);
+    return (kbuf){0};
+}
+
+/* Says a message in a new session; returns the digest of the reply's ids. */
+static uint64_t say(struct backend *b, const char *text)
+{
+    struct request rq = {.kind = RQ_NEW, .session = "01ARZ3NDEKTSV4RRFFQ69G5FAV"};
+    struct event ev;
+    struct err e = {0};
+    struct ids reply = {0};
+    must(backend_submit(b, &rq, &e), &e);
+    rq = (struct request){.kind = RQ_SAY, .text = xstrdup(text)};
+    must(backend_submit(b, &rq, &e), &e);
+    for (bool ended = false; !ended;) {
+        assert_true(backend_wait(b, &ev, 60000));
+        if (ev.kind == EV_STEP && ev.rec.kind != STEP_PREFILL)
+            ids_cat(&reply, ev.tokens.v, ev.tokens.n);
+        ended = ev.kind == EV_TURN_END;
+        assert_int_not_equal(ev.kind, EV_FAULT);
+        event_free(&ev);
+    }
+    while (backend_busy(b))
+        usleep(100);
+    assert_true(reply.n > 0);
+    uint64_t digest = hash64(reply.v, (size_t)reply.n * sizeof *reply.v, 0);
+    ids_free(&reply);
+    return digest;
+}
+
+static bool at_once(void *arg)
+{
+    (void)arg;
+    return true;
+}
+
+static int turns_said(struct backend *b)
+{
+    struct request rq;
+    backend_said(b, &rq);
+    int n = rq.n_past;
+    request_free(&rq);
+    return n;
+}
+
+static void test_an_engine_is_opened_again_with_another_draft_or_model(void **state)
+{
+    (void)state;
+    struct kernels refusing = kernels_cpu;
+    struct engine_opts now = {.model = NESTLING, .draft = NESTLING_DRAFT, .device = "cpu",
+                              .threads = 2, .backend = &refusing}, o;
+    struct err e = {0};
+    refusing.alloc = refusing_alloc;
+    settings_init(&now.settings);
+    struct backend *b = engine_open(&now, &e);
+    if (!b)
+        fail_msg("%s", e.msg);
+    uint64_t reply = say(b, "My dog is called Rex.");
+
+    /* refused before anything is closed: the session goes on */
+    static const struct { const char *model, *draft; } wrong[] = {
+        {NESTLING, OTHER_DRAFT}, {NESTLING, "no such draft"}, {NESTLING, "tests"},
+        {"tests/golden/gptoss-a", NULL}, {"tests", NULL}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        o = now;
+        o.model = wrong[i].model;
+        o.draft = wrong[i].draft;
+        assert_int_equal(engine_reopen(b, &now, &o, &e), REOPEN_KEPT);
+        assert_true(e.kind == ERR_MODEL && e.msg[0]);
+        assert_int_equal(turns_said(b), 1);
+        assert_string_equal(backend_info(b)->draft_kind, "eagle3");
+    }
+
+    /* other drafts, the same replies */
+    static const char *const draft[] = {"ngram", NULL, NESTLING_DRAFT, "ngram"};
+    for (size_t i = 0; i < sizeof draft / sizeof *draft; i++) {
+        o = now;
+        o.draft = draft[i];
+        assert_int_equal(engine_reopen(b, &now, &o, &e), REOPEN_DONE);
+        assert_true(!draft[i] == !backend_info(b)->draft_dir);
+        assert_true(!draft[i] || !strcmp(backend_info(b)->draft_dir, draft[i]));
+        assert_int_equal(turns_said(b), 0);
+        assert_true(say(b, "My dog is called Rex.") == reply);
+        now = o;
+    }
+
+    /* no memory for the new runtime: the old one is opened again */
+    o.draft = NESTLING_DRAFT;
+    refused_from = 3;
+    refused_to = 4;
+    assert_int_equal(engine_reopen(b, &now, &o, &e), REOPEN_EMPTIED);
+    assert_non_null(strstr(e.msg, "no memory for"));
+    assert_string_equal(backend_info(b)->draft_kind, "ngram");
+    assert_true(say(b, "My dog is called Rex.") == reply);
+
+    /* another model, on the same device */
+    refused_from = INT_MAX;
+    o.model = "models/nestling/../nestling/target";
+    assert_int_equal(engine_reopen(b, &now, &o, &e), REOPEN_DONE);
+    assert_string_equal(backend_info(b)->model_dir, o.model);
+    assert_string_equal(backend_info(b)->draft_kind, "eagle3");
+    assert_true(say(b, "My dog is called Rex.") == reply);
+    now = o;
+    o.model = NESTLING;
+    o.stop = at_once;
+    assert_int_equal(engine_reopen(b, &now, &o, &e), REOPEN_EMPTIED);
+    assert_non_null(strstr(e.msg, "stopped"));
+    assert_string_equal(backend_info(b)->model_dir, now.model);
+    assert_true(say(b, "My dog is called Rex.") == reply);
+
+    /* neither the new one nor the old one */
+    o.stop = NULL;
+    refused_from = 0;
+    refused_to = INT_MAX;
+    assert_int_equal(engine_reopen(b, &now, &o, &e), REOPEN_FAILED);
+    refused_from = INT_MAX;
+    backend_close(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -217,6 +349,7 @@ int main(void)
         cmocka_unit_test(test_parts_that_were_not_asked_for_are_not_opened),
         cmocka_unit_test(test_shapes_that_cannot_be_are_refused),
         cmocka_unit_test(test_a_sliding_pool_is_no_larger_than_the_context_needs),
+        cmocka_unit_test(test_an_engine_is_opened_again_with_another_draft_or_model),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
