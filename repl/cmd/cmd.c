@@ -50,7 +50,7 @@ static const struct cmd table[] = {
      "lists the drafters of the model with their acceptance, or switches to one", "/draft ngram", 0,
      cmd_draft, complete_draft},
     {"preset", NULL, "[NAME|save NAME|delete NAME]", "chat",
-     "lists the saved sets of settings, takes one over, saves the present ones or deletes one",
+     "lists saved sets of settings, takes one over, saves or deletes one",
      "/preset save exact", CMD_BUSY_OK, cmd_preset, complete_preset},
     {"bye", "quit exit q", "", "chat", "leaves aerie; the session stays saved", "/bye", CMD_BUSY_OK,
      cmd_bye, NULL},

@@ -256,7 +256,7 @@ static void test_arguments_are_checked_before_anything_is_done(void **state)
     assert_error("tree 0.1", ERR_USAGE, "TURN.STEP");
     assert_error("tree -1", ERR_USAGE, "TURN.STEP");
     assert_error("accept colour", ERR_USAGE, "the grouping is depth, turn, context, window, "
-                                             "page or kind");
+                                             "page, kind or drafter");
     assert_error("plan a b", ERR_USAGE, "/plan takes at most one mode");
     assert_error("sql", ERR_USAGE, "/sql takes a SELECT");
     assert_error("check x", ERR_USAGE, "/check takes nothing");
@@ -713,7 +713,7 @@ static void test_completion(void **state)
     (void)state;
     assert_completes("/tre", "/tree ");
     assert_completes("/tri", "/triage ");
-    assert_completes("/p", "/private /pages /page /pool /plan /phase ");
+    assert_completes("/p", "/preset /private /pages /page /pool /plan /phase ");
     assert_completes("/pages ", "full swa draft ");
     assert_completes("/pages s", "swa ");
     assert_completes("/page 3 d", "draft ");
