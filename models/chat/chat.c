@@ -123,7 +123,7 @@ static bool turn_conversation(struct render *r, const struct message *m, int n)
     put_mark(r, MARK_BOS);
     if (f->system == SYSTEM_TURN)
         (f->system_turn ? f->system_turn : system_turn)(r, system);
-    bool told = !r->style->tools || f->tools != TOOLS_LLAMA;
+    bool told = !r->style->tools || (f->tools != TOOLS_LLAMA && f->tools != TOOLS_GEMMA);
     for (int i = system ? 1 : 0; i < n; i++) {
         int results = 0;
         while (i + results < n && m[i + results].role == ROLE_TOOL)
@@ -134,13 +134,13 @@ static bool turn_conversation(struct render *r, const struct message *m, int n)
             continue;
         }
         begin_message(r, m[i].role);
-        if (!told && m[i].role == ROLE_USER)
-            put_tools(r);
-        told |= m[i].role == ROLE_USER;
         if (system && f->system == SYSTEM_PREPEND && i == 1) {
             put_text(r, system->text, strlen(system->text));
             put_str(r, "\n\n");
         }
+        if (!told && m[i].role == ROLE_USER)
+            put_tools(r);
+        told |= m[i].role == ROLE_USER;
         if (m[i].role == ROLE_ASSISTANT)
             put_reply(r, &m[i]);
         if (m[i].role == ROLE_ASSISTANT)
@@ -208,7 +208,7 @@ static bool check_order(const struct chat *c, const struct message *m, int n, st
     static const char *const name[] = {"system", "user", "assistant", "tool"};
     if (n == 0 || (n == 1 && m[0].role == ROLE_SYSTEM))
         return err_set(e, ERR_USAGE, "there is no message to reply to");
-    int first = m[0].role == ROLE_SYSTEM;
+    int first = m[0].role == ROLE_SYSTEM, turns = 0;
     for (int i = 0; i < n; i++) {
         if (m[i].role != ROLE_ASSISTANT && !m[i].text)
             return err_set(e, ERR_USAGE, "message %d has no text", i + 1);
@@ -217,12 +217,17 @@ static bool check_order(const struct chat *c, const struct message *m, int n, st
         if ((m[i].role == ROLE_TOOL || m[i].calls) && c->format->tools == TOOLS_NONE)
             return err_set(e, ERR_USAGE, "message %d: the model's chat format, %s, has no tools",
                            i + 1, c->format->name);
-        enum role want = (i - first) % 2 ? ROLE_ASSISTANT : ROLE_USER;
+        enum role want = turns % 2 ? ROLE_ASSISTANT : ROLE_USER;
+        bool result = m[i].role == ROLE_TOOL && i && m[i - 1].role != ROLE_USER;
+        bool another = result && m[i - 1].role == ROLE_TOOL; /* of the same turn */
+        turns += i >= first && !another;
+        if (another || (result && want == ROLE_USER))
+            continue; /* results are the user's turn */
         if (c->format->alternate && i >= first && m[i].role != want)
             return err_set(e, ERR_USAGE, "message %d is of role %s; the %s format expects %s here",
                            i + 1, name[m[i].role], c->format->name, name[want]);
     }
-    if (c->format->alternate && m[n - 1].role != ROLE_USER)
+    if (c->format->alternate && m[n - 1].role == ROLE_ASSISTANT)
         return err_set(e, ERR_USAGE, "the last message must be the user's");
     return true;
 }

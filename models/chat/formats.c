@@ -47,6 +47,7 @@ const struct format chat_formats[] = {
         .before = "\n",
         .after = "\n",
         .system = SYSTEM_PREPEND,
+        .tools = TOOLS_GEMMA,
         .alternate = true,
         .trim = true,
         .known = {"dc01dfb0312d85e381a884cfd19ddce0d716ec89ffe18635e7545c30f5ecb9e0", /* nestling */

@@ -33,6 +33,8 @@ enum tools_kind {
     TOOLS_TAGS,    /* in the system turn; <tool_call>\n{"name": ..., "arguments":
                       ...}\n</tool_call> */
     TOOLS_LLAMA,   /* in the first user message; {"name": ..., "parameters": ...} */
+    TOOLS_GEMMA,   /* the same call, perhaps in a ```json block; in the words of Google's guide to
+                      function calling with gemma-2 and 3, whose templates have no functions */
     TOOLS_HARMONY, /* in the developer message; messages of their own */
 };
 

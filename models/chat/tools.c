@@ -24,11 +24,40 @@ static void put_json(struct render *r, const json_t *v, size_t flags)
     free(text);
 }
 
+/* The functions' objects alone, indented, as the guide's examples have them. */
+static void put_guide(struct render *r)
+{
+    const json_t *one;
+    json_t *all = json_array();
+    size_t i;
+    put_str(r, "You have access to functions. If you decide to invoke any of the function(s),\n"
+               "you MUST put it in the format of\n"
+               "{\"name\": function name, \"parameters\": dictionary of argument name and its "
+               "value}\n\n"
+               "You SHOULD NOT include any other text in the response if you call a function\n");
+    json_array_foreach(r->style->tools, i, one) {
+        json_array_append(all, json_object_get(one, "function"));
+    }
+    put_json(r, all, JSON_INDENT(2));
+    json_decref(all);
+    put_str(r, "\n");
+}
+
+/* Whether a call is an object {"name": ..., "parameters": ...}, and the whole reply. */
+static bool bare_calls(const struct chat *c)
+{
+    return c->format->tools == TOOLS_LLAMA || c->format->tools == TOOLS_GEMMA;
+}
+
 void put_tools(struct render *r)
 {
     const json_t *one;
     size_t i;
     bool llama = r->c->format->tools == TOOLS_LLAMA;
+    if (r->c->format->tools == TOOLS_GEMMA) {
+        put_guide(r);
+        return;
+    }
     if (llama)
         put_str(r, "Given the following functions, please respond with a JSON for a function call "
                    "with its proper arguments that best answers the given prompt.\n\n"
@@ -54,16 +83,16 @@ void put_calls(struct render *r, const struct message *m)
 {
     const json_t *one;
     size_t i;
-    bool llama = r->c->format->tools == TOOLS_LLAMA;
+    bool bare = bare_calls(r->c);
     json_array_foreach(m->calls, i, one) {
-        if (!llama && (i || (m->text && *m->text)))
+        if (i ? r->c->format->tools != TOOLS_LLAMA : !bare && m->text && *m->text)
             put_str(r, "\n");
-        put_str(r, llama ? "" : "<tool_call>\n");
+        put_str(r, bare ? "" : "<tool_call>\n");
         put_str(r, "{\"name\": \"");
         put_str(r, text_of(one, "name"));
-        put_str(r, llama ? "\", \"parameters\": " : "\", \"arguments\": ");
+        put_str(r, bare ? "\", \"parameters\": " : "\", \"arguments\": ");
         put_json(r, json_object_get(one, "arguments"), 0);
-        put_str(r, llama ? "}" : "}\n</tool_call>");
+        put_str(r, bare ? "}" : "}\n</tool_call>");
     }
 }
 
@@ -238,6 +267,7 @@ bool chat_call_form(const struct chat *c, struct chat_call_form *out)
         [TOOLS_TAGS] = {"<tool_call>\n{\"name\": \"", "\", \"arguments\": ", "}\n</tool_call>",
                         "\n"},
         [TOOLS_LLAMA] = {"{\"name\": \"", "\", \"parameters\": ", "}", NULL},
+        [TOOLS_GEMMA] = {"{\"name\": \"", "\", \"parameters\": ", "}", NULL},
         [TOOLS_HARMONY] = {" to=functions.", "<|channel|>commentary json<|message|>", "", NULL},
     };
     if (c->format->tools == TOOLS_NONE)
@@ -319,6 +349,33 @@ static void read_tags(struct call_reader *x, struct buf *out)
     }
 }
 
+/* Where the object of a call begins behind white space and, in gemma's replies, the beginning of a
+ * block of JSON. NULL: s[0, n) cannot become one; s + n: not yet known. */
+static const char *object_at(const struct chat *c, const char *s, size_t n)
+{
+    static const char fence[] = "```json";
+    const char *end = s + n;
+    while (s < end && strchr("\n\r\t ", *s))
+        s++;
+    if (c->format->tools == TOOLS_GEMMA && s < end && *s == '`') {
+        size_t have = (size_t)(end - s), width = sizeof fence - 1;
+        if (memcmp(s, fence, have < width ? have : width) != 0)
+            return NULL;
+        for (s += have < width ? have : width; s < end && strchr("\n\r\t ", *s);)
+            s++;
+    }
+    return s == end || *s == '{' ? s : NULL;
+}
+
+/* The object of a whole reply, without the end of its block. */
+static bool read_bare_call(struct call_reader *x)
+{
+    const char *p = object_at(x->chat, x->held.p, x->held.n), *end = x->held.p + x->held.n;
+    while (p && end > p && strchr("\n\r\t `", end[-1]))
+        end--;
+    return p && read_call(x, p, (size_t)(end - p));
+}
+
 /* Text between calls that is white space alone is not shown. */
 static void drop_white(struct call_reader *x, struct buf *out, size_t from)
 {
@@ -345,13 +402,13 @@ void call_reader_push(struct call_reader *x, const struct chat_reader *r, enum c
         memcpy(x->to, r->to, sizeof x->to);
         return;
     case TOOLS_LLAMA:
+    case TOOLS_GEMMA:
         if (x->plain) {
             buf_add(out, text, n);
             return;
         }
         buf_add(&x->held, text, n);
-        size_t white = x->held.n ? strspn(x->held.p, "\n\r\t ") : 0;
-        if (white == x->held.n || x->held.p[white] == '{')
+        if (!x->held.n || object_at(x->chat, x->held.p, x->held.n))
             return; /* perhaps a call: its end says so */
         x->plain = true;
         buf_add(out, x->held.p, x->held.n);
@@ -371,8 +428,8 @@ void call_reader_end(struct call_reader *x, struct buf *out)
     size_t from = out->n;
     if (x->chat->format->tools == TOOLS_HARMONY && x->to[0])
         add_call(x, x->to, x->held.p ? x->held.p : "", x->held.n);
-    else if (x->held.n && (x->inside || x->chat->format->tools == TOOLS_LLAMA) &&
-             read_call(x, x->held.p, x->held.n))
+    else if (x->held.n && bare_calls(x->chat) ? read_bare_call(x)
+             : x->inside && x->held.n && read_call(x, x->held.p, x->held.n))
         ;
     else if (x->held.n || x->inside)
         buf_printf(out, "%s%s", x->inside ? open_tag : "", x->held.n ? x->held.p : "");

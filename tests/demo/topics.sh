@@ -22,7 +22,7 @@ say "$fox" /=swa '/map 20' /=kv /pool /=memory /memory /=drafts '/tree 1.2' /=ac
 say "$fox" '/draft ngram' "$fox" /=switch '/accept drafter' /=end | chat | parts
 say '/break accept==0 && drafted>0' "$fox" /=stepping /where /=what-if '/what-if draft.topk=4' /=conditions '/break node.depth>=3 && !node.accepted' /breaks \
     /=back /rstep /where /=end | chat -n | parts
-"$aerie" serve --port 0 -n >address 2>&1 & server=$!
+: >address; "$aerie" serve --port 0 -n >address 2>&1 & server=$!
 trap 'kill $server; rm -rf "$box"' EXIT
 for _ in {1..400}; do url=$(grep -o 'http://[0-9.:]*' address) && break; sleep 0.02; done
 here() { sed "s|$url|http://127.0.0.1:8080|g"; }

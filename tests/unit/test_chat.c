@@ -1148,6 +1148,53 @@ static void test_functions_are_rendered_as_the_templates_render_them(void **stat
     json_decref(all);
 }
 
+/* No template of gemma-2 or 3 has functions: the words are those of Google's guide. */
+static void test_gemma_is_asked_in_the_words_of_its_guide(void **state)
+{
+    (void)state;
+    json_t *tools = json_loads("[{\"type\": \"function\", \"function\": {\"name\": \"now\", "
+                               "\"parameters\": {\"type\": \"object\", \"properties\": {}}}}]", 0,
+                               NULL);
+    json_t *calls = json_loads("[{\"name\": \"now\", \"arguments\": {}}]", 0, NULL);
+    struct chat *c = open_chat("gemma3", NULL, bytes, NULL);
+    struct chat_style style = {.tools = tools};
+    struct ids ids = {0};
+    struct buf text = {0};
+    struct err e;
+    struct message m[] = {say(ROLE_SYSTEM, "Be brief."), say(ROLE_USER, " What time is it? "),
+                          say(ROLE_ASSISTANT, NULL), say(ROLE_TOOL, "noon"),
+                          say(ROLE_TOOL, "12:00"), say(ROLE_ASSISTANT, "Noon."),
+                          say(ROLE_USER, "Sure?")};
+    m[2].calls = calls;
+    assert_true(chat_has_style(c, &style, &e));
+    if (!chat_render_in(c, &style, m, 7, &ids, &e))
+        fail_msg("%s", e.msg);
+    tok_decode(bytes, ids.v, ids.n, true, &text);
+    assert_string_equal(text.p,
+        "<bos><start_of_turn>user\nBe brief.\n\n"
+        "You have access to functions. If you decide to invoke any of the function(s),\n"
+        "you MUST put it in the format of\n"
+        "{\"name\": function name, \"parameters\": dictionary of argument name and its value}\n\n"
+        "You SHOULD NOT include any other text in the response if you call a function\n"
+        "[\n  {\n    \"name\": \"now\",\n    \"parameters\": {\n      \"type\": \"object\",\n"
+        "      \"properties\": {}\n    }\n  }\n]\nWhat time is it?<end_of_turn>\n"
+        "<start_of_turn>model\n{\"name\": \"now\", \"parameters\": {}}<end_of_turn>\n"
+        "<start_of_turn>user\n<tool_response>\nnoon\n</tool_response>\n"
+        "<tool_response>\n12:00\n</tool_response><end_of_turn>\n"
+        "<start_of_turn>model\nNoon.<end_of_turn>\n<start_of_turn>user\nSure?<end_of_turn>\n"
+        "<start_of_turn>model\n");
+    assert_true(chat_render_in(c, &style, m, 5, &ids, &e)); /* the results come last */
+    assert_false(chat_render_in(c, &style, m + 3, 1, &ids, &e)); /* of no call */
+    assert_non_null(strstr(e.msg, "message 1 is of role tool"));
+    assert_false(chat_render_in(c, &style, m, 3, &ids, &e));
+    assert_string_equal(e.msg, "the last message must be the user's");
+    buf_free(&text);
+    ids_free(&ids);
+    chat_close(c);
+    json_decref(calls);
+    json_decref(tools);
+}
+
 /* Reads a reply token by token; *text: what is no call. */
 static void read_calls(const char *family, const char *reply_text, struct call_reader *x,
                        struct buf *text)
@@ -1195,6 +1242,14 @@ static void test_calls_are_read_from_replies(void **state)
         {"llama", "{\"name\": \"f\", \"parameters\": {\"a\": [1]}}<|eot_id|>", "", "f{\"a\": [1]}"},
         {"llama", "{\"a\": 1}", "{\"a\": 1}", ""},
         {"llama", "It is {\"name\": \"f\"}", "It is {\"name\": \"f\"}", ""},
+        {"gemma3", "{\"name\": \"f\", \"parameters\": {\"a\": [1]}}<end_of_turn>", "", "f{\"a\": [1]}"},
+        {"gemma3", "```json\n{\"name\": \"f\", \"parameters\": {\"a\": \"`\"}}\n```", "",
+         "f{\"a\": \"`\"}"},
+        {"gemma3", "```json\n{\"a\": 1}\n```", "```json\n{\"a\": 1}\n```", ""},
+        {"gemma3", "```json\n[1]\n```", "```json\n[1]\n```", ""},
+        {"gemma3", "```js", "```js", ""},
+        {"gemma3", "```c\nint x;\n```", "```c\nint x;\n```", ""},
+        {"gemma3", "It is warm.", "It is warm.", ""},
         {"gpt_oss", "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant "
                     "to=functions.f<|channel|>"
          "commentary json<|message|>{\"a\":1}<|call|>", "", "f{\"a\":1}"},
@@ -1222,6 +1277,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_functions_are_rendered_as_the_templates_render_them),
+        cmocka_unit_test(test_gemma_is_asked_in_the_words_of_its_guide),
         cmocka_unit_test(test_calls_are_read_from_replies),
         cmocka_unit_test(test_bundled_prompts_equal_the_reference),
         cmocka_unit_test(test_a_turn_more_begins_with_prompt_and_reply),
