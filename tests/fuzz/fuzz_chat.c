@@ -1,46 +1,19 @@
 /* Chat formats: messages become a prompt in which no text forges a marker, and a reply's ids, in
  * any order, become text. The input is messages, each a byte that says who speaks and text up to a
  * NUL; the last byte chooses the format. Every input is read as ids of a reply, too. */
-#include "models/chat/chat.h"
-#include "tests/fuzz/tokens.h"
+#include "tests/fuzz/chats.h"
 
 const int fuzz_inputs = 2500;
 
-static const char *const family[] = {"qwen3", "smollm3", "olmo3", "gemma3", "gemma4", "gpt_oss",
-                                     "llama", "?", "raw"};
-enum { FAMILIES = sizeof family / sizeof *family, MESSAGES = 9, VOCAB = 302 };
+enum { MESSAGES = 9 };
 
-static struct tokenizer *bytes;
-
-static struct chat *open_chat(unsigned which)
-{
-    static struct chat *chat[FAMILIES];
-    static struct model m[FAMILIES]; /* outlive the chats */
-    struct err e = {0};
-    if (!bytes) {
-        static struct fuzz_file file;
-        struct buf json = {0};
-        fuzz_tokenizer_json("", &json);
-        if (!(bytes = tok_open(fuzz_file(&file, json.p, json.n), &e)))
-            die("%s", e.msg);
-        buf_free(&json);
-    }
-    if (!chat[which]) {
-        snprintf(m[which].cfg.family, sizeof m[which].cfg.family, "%s", family[which]);
-        m[which].cfg.bos = m[which].cfg.pad = -1;
-        m[which].cfg.vocab = VOCAB;
-        if (!(chat[which] = chat_open(&m[which], bytes, !strcmp(family[which], "raw"), NULL, &e)))
-            die("%s", e.msg);
-        CHECK(chat_set_date(chat[which], "2026-01-31", &e));
-    }
-    return chat[which];
-}
+static struct tokenizer *bytes; /* fuzz_bytes() */
 
 static int specials(const struct ids *a)
 {
     int n = 0;
     for (int i = 0; i < a->n; i++) {
-        CHECK(a->v[i] >= 0 && a->v[i] < VOCAB);
+        CHECK(a->v[i] >= 0 && a->v[i] < FUZZ_VOCAB);
         n += tok_is_special(bytes, a->v[i]);
     }
     return n;
@@ -155,7 +128,8 @@ static void read_reply(const struct chat *c, const uint8_t *data, size_t n)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
-    const struct chat *c = open_chat(fuzz_choice(data, &n) % FAMILIES);
+    const struct chat *c = fuzz_chat_of(fuzz_choice(data, &n) % FUZZ_FAMILIES);
+    bytes = fuzz_bytes();
     render(c, data, n);
     read_reply(c, data, n);
     return 0;
