@@ -138,7 +138,7 @@ ifeq ($(WITH_CUDA),1)
 endif
 
 .DEFAULT_GOAL := all
-.PHONY: crash resources docs all run dist test test-tsan tsan-programs lint lint-deps fuzz fuzz-programs soak soak-programs tests gpu-tests bench install machines uninstall deps test-deps packages optional-packages check-deps clean format help FORCE
+.PHONY: covers crash resources docs all run dist test test-tsan tsan-programs lint lint-deps fuzz fuzz-programs soak soak-programs tests gpu-tests bench install machines uninstall deps test-deps packages optional-packages check-deps clean format help FORCE
 
 all: check-deps ## build the program (build/aerie)
 	@$(MAKE) -s --no-print-directory $(B)/aerie
@@ -170,6 +170,9 @@ test-tsan: deps test-deps ## build with ThreadSanitizer and run the tests in whi
 	@tests/tsan.sh build/tsan-cpu
 
 tsan-programs: ; @$(MAKE) -s --no-print-directory $(B)/aerie $(addprefix $(B)/tests/,$(shell tests/tsan.sh --programs))
+
+covers: test-deps ## which tests cover which source file: a table, and the files that none covers (half an hour; ONLY="test_a test_b")
+	@tests/covers.sh $(ONLY)
 
 fuzz: test-deps ## run every target of tests/fuzz for T seconds (T=60) with libFuzzer (needs clang)
 	@command -v clang >/dev/null || { echo "aerie: 'make fuzz' needs clang, which was not found; skipped (make test feeds the same targets without it)"; exit 0; }; \

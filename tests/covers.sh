@@ -1,13 +1,14 @@
 #!/bin/bash
 # Which tests cover which product file: builds with gcc's coverage, runs the tests, and writes a table with, for each file, how
-# many of its lines they ran, and the tests that ran most of them.
-#   tests/covers.sh [NAME...]     without names all tests, and the table is tests/COVERS.md (about half an hour on 2 cores);
-#                                 with names, which are those of tests/run.sh, build/cover-cpu/covers.md
+# many of its lines they ran, and the tests that ran most of them; then the files of which no test ran a line.
+#   tests/covers.sh [NAME...]     build/cover-cpu/covers.md, of all tests (about half an hour on 2 cores) or those of these names,
+#                                 as for tests/run.sh
+# The table is no file of the repository: nothing would keep it true.
 # A process that is killed or leaves by _exit() reports no lines, and files of kernels/cuda are not in the build.
 cd "$(dirname "$0")/.." || exit 2
 build=build/cover-cpu data=$PWD/build/cover-cpu/cover-data
 product='^(kernels|models|engine|history|repl)/'
-table=tests/COVERS.md; [ $# = 0 ] || table=$build/covers.md
+table=$build/covers.md
 make -s MODE=cover CUDA=0 tests || exit 2
 rm -rf "$data" && mkdir "$data" && find "$build" -name '*.gcda' -delete || exit 2
 COVER=$data tests/run.sh "$build" "$@" | grep -E ' failed |passed,'
@@ -68,4 +69,6 @@ done >>"$data/all"
         { lines[$2] = $3 }
         END { row() }'
 } >"$table"
+none=$(sed -n 's/^| [*]*\([a-z][^ *]*\)[*]* | [0-9]* | 0 % | *|$/\1/p' "$table" | xargs)
+printf '\nNo test ran a line of: %s\n' "${none:-none}" | tee -a "$table" | tail -n 1
 echo "$table: $(grep -c '^| [*a-z]*/' "$table") files, $(grep -c '^| [*]' "$table") of them below 60 %"
