@@ -8,16 +8,17 @@
 
 #include <stdlib.h>
 
+/* Turns of ChatML, in several formats: <|im_start|>ROLE, a line break, a text, <|im_end|>, a line
+ * break; "<think>" around thoughts. stop: the token that ends a text. */
+#define CHATML_TURNS(stop)                                                                         \
+    .mark = {[MARK_OPEN] = "<|im_start|>", [MARK_CLOSE] = "<|im_end|>", [MARK_STOP] = (stop)},     \
+    .role = {"system", "user", "assistant"}, .before = "\n", .after = "\n", .think = THINK_TAGS
+
 const struct format chat_formats[] = {
     {
         .name = "chatml",
         .family = {"qwen3"},
-        .mark = {[MARK_OPEN] = "<|im_start|>", [MARK_CLOSE] = "<|im_end|>",
-                 [MARK_STOP] = "<|endoftext|>"},
-        .role = {"system", "user", "assistant"},
-        .before = "\n",
-        .after = "\n",
-        .think = THINK_TAGS,
+        CHATML_TURNS("<|endoftext|>"),
         .tools = TOOLS_TAGS,
         .switches = true,
         .template_texts = true,
@@ -26,12 +27,7 @@ const struct format chat_formats[] = {
     {
         .name = "olmo",
         .family = {"olmo3"},
-        .mark = {[MARK_OPEN] = "<|im_start|>", [MARK_CLOSE] = "<|im_end|>",
-                 [MARK_STOP] = "<|endoftext|>"},
-        .role = {"system", "user", "assistant"},
-        .before = "\n",
-        .after = "\n",
-        .think = THINK_TAGS,
+        CHATML_TURNS("<|endoftext|>"),
         .template_texts = true,
         .system_default = "You are a helpful function-calling AI assistant. You do not currently "
                           "have access to any functions. <functions></functions>",
@@ -82,12 +78,7 @@ const struct format chat_formats[] = {
     {
         .name = "smollm",
         .family = {"smollm3"},
-        .mark = {[MARK_OPEN] = "<|im_start|>", [MARK_CLOSE] = "<|im_end|>",
-                 [MARK_STOP] = "<|end_of_text|>"},
-        .role = {"system", "user", "assistant"},
-        .before = "\n",
-        .after = "\n",
-        .think = THINK_TAGS,
+        CHATML_TURNS("<|end_of_text|>"),
         .switches = true,
         .switch_text = "/no_think",
         .no_thought = "<think>\n\n</think>\n",
@@ -147,12 +138,7 @@ const struct format chat_formats[] = {
     {
         .name = "chatml-text", /* the turns of chatml; how functions are called differs */
         .family = {"afmoe", "mimo_v2", "step3p5"},
-        .mark = {[MARK_OPEN] = "<|im_start|>", [MARK_CLOSE] = "<|im_end|>",
-                 [MARK_STOP] = "<|endoftext|>"},
-        .role = {"system", "user", "assistant"},
-        .before = "\n",
-        .after = "\n",
-        .think = THINK_TAGS,
+        CHATML_TURNS("<|endoftext|>"),
     },
     {
         .name = "command",

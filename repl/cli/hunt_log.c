@@ -7,33 +7,12 @@
 
 #include "engine/backend.h"
 #include "repl/cli/hunt.h"
+#include "repl/cli/session_events.h"
 #include "repl/compare/facts.h"
 
 struct hunt_log {
-    struct history *h;
-    char id[SESSION_ID];
-    int turn;
+    struct session_events to;
 };
-
-static struct event event(const struct hunt_log *l, enum event_kind kind)
-{
-    struct event ev = {.kind = kind, .ns = clock_ns(), .turn = l->turn};
-    memcpy(ev.session, l->id, sizeof ev.session);
-    return ev;
-}
-
-static void post(struct hunt_log *l, struct event *ev)
-{
-    evq_put(history_queue(l->h), ev);
-}
-
-static void post_text(struct hunt_log *l, enum event_kind kind, const char *text)
-{
-    struct event ev = event(l, kind);
-    ev.fault = ERR_MODEL;
-    buf_str(&ev.text, text);
-    post(l, &ev);
-}
 
 struct hunt_log *hunt_log_open(const char *path, struct upkeep *u, struct err *e)
 {
@@ -51,27 +30,26 @@ struct hunt_log *hunt_log_open(const char *path, struct upkeep *u, struct err *e
     if (!h)
         return NULL;
     struct hunt_log *l = xcalloc(1, sizeof *l);
-    l->h = h;
+    l->to.log = h;
     return l;
 }
 
 void hunt_log_begin(struct hunt_log *l, const char *title)
 {
-    session_new_id(l->id);
-    l->turn = 0;
-    struct event ev = event(l, EV_SESSION);
+    session_events_begin(&l->to);
+    struct event ev = session_event(&l->to, EV_SESSION);
     ev.beside = true;
-    post(l, &ev);
-    ev = event(l, EV_OP);
+    session_put(&l->to, &ev);
+    ev = session_event(&l->to, EV_OP);
     ev.op = OP_OPEN;
     buf_str(&ev.text, "temperature=0\n");
-    post(l, &ev);
-    post_text(l, EV_NOTICE, title);
+    session_put(&l->to, &ev);
+    session_put_text(&l->to, EV_NOTICE, OP_OPEN, title);
 }
 
 static void post_step(struct hunt_log *l, const struct ids_ask *a)
 {
-    struct event ev = event(l, EV_STEP);
+    struct event ev = session_event(&l->to, EV_STEP);
     int n = a->reply.n;
     ev.step = 1;
     ev.facts = xcalloc((size_t)n, sizeof *ev.facts);
@@ -81,12 +59,12 @@ static void post_step(struct hunt_log *l, const struct ids_ask *a)
                                           .rival_logp = a->logp[i] - a->margin[i], .rival = -1};
     ev.rec = (struct step_rec){.kind = STEP_DECODE, .bonus = -1, .pos0 = a->prompt.n,
                                .margin = a->margin[n - 1], .source = STEP_PIECE};
-    post(l, &ev);
+    session_put(&l->to, &ev);
 }
 
 static void post_end(struct hunt_log *l, const struct ids_ask *a)
 {
-    struct event ev = event(l, EV_TURN_END);
+    struct event ev = session_event(&l->to, EV_TURN_END);
     ev.reason = a->done ? STOP_MAX : a->cancelled ? STOP_CANCEL : STOP_FAULT;
     ev.n_steps = a->done;
     ev.us_decode = a->ns / 1000;
@@ -103,24 +81,24 @@ static void post_end(struct hunt_log *l, const struct ids_ask *a)
     ev.served->reply_ids = a->done;
     buf_str(&ev.text, "");
     ids_cat(&ev.tokens, a->reply.v, a->reply.n);
-    post(l, &ev);
+    session_put(&l->to, &ev);
 }
 
 void hunt_log_ask(struct hunt_log *l, const char *note, const struct ids_ask *a)
 {
     if (a->prompt.n == 0)
         return;
-    l->turn++;
-    struct event ev = event(l, EV_TURN_BEGIN);
+    l->to.turn++;
+    struct event ev = session_event(&l->to, EV_TURN_BEGIN);
     buf_str(&ev.text, note);
     ids_cat(&ev.tokens, a->prompt.v, a->prompt.n);
     ev.n_tokens = a->prompt.n;
     ev.n_reused = a->cached > 0 ? (int)a->cached : 0;
-    post(l, &ev);
+    session_put(&l->to, &ev);
     if (a->done && a->reply.n)
         post_step(l, a);
     else if (a->why.kind)
-        post_text(l, EV_FAULT, a->why.msg);
+        session_put_text(&l->to, EV_FAULT, OP_OPEN, a->why.msg);
     post_end(l, a);
 }
 
@@ -137,7 +115,7 @@ void hunt_log_case(struct hunt_log *l, const struct hunt_case *c, const struct i
 
 const char *hunt_log_session(const struct hunt_log *l)
 {
-    return l->id;
+    return l->to.id;
 }
 
 bool hunt_log_close(struct hunt_log *l, struct err *e)
@@ -146,9 +124,9 @@ bool hunt_log_close(struct hunt_log *l, struct err *e)
     struct history_left left;
     if (!l)
         return true;
-    bool ok = history_finish(l->h, MS, &left);
-    ok = ok || history_join(l->h, &left);
-    history_close(l->h);
+    bool ok = history_finish(l->to.log, MS, &left);
+    ok = ok || history_join(l->to.log, &left);
+    history_close(l->to.log);
     free(l);
     return ok || err_set(e, ERR_DB, "the last requests are not in the log: %.189s", left.why);
 }

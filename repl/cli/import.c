@@ -15,6 +15,7 @@
 #include "kernels/json.h"
 #include "kernels/json_read.h"
 #include "repl/cli/cli.h"
+#include "repl/cli/session_events.h"
 #include "repl/compare/facts.h"
 #include "repl/process/interrupt.h"
 
@@ -53,63 +54,35 @@ static void complain(struct import *m, const char *file, int line, const char *w
 
 /* ---- a record becomes a session -------------------------------------------------------------- */
 
-struct import_session {
-    struct import *m;
-    char id[SESSION_ID];
-    int turn;
-};
-
-static struct event event(const struct import_session *s, enum event_kind kind)
-{
-    struct event ev = {.kind = kind, .ns = clock_ns(), .turn = s->turn};
-    memcpy(ev.session, s->id, sizeof ev.session);
-    return ev;
-}
-
-static void post(struct import_session *s, struct event *ev)
-{
-    evq_put(history_queue(s->m->log), ev);
-}
-
-static void post_text(struct import_session *s, enum event_kind kind, enum op_kind op,
-                      const char *text)
-{
-    struct event ev = event(s, kind);
-    ev.op = op;
-    ev.fault = ERR_MODEL;
-    buf_str(&ev.text, text ? text : "");
-    post(s, &ev);
-}
-
-static void begin_turn(struct import_session *s, const char *user, const struct ids *prompt,
+static void begin_turn(struct session_events *s, const char *user, const struct ids *prompt,
                        const struct record *r)
 {
     s->turn++;
-    struct event ev = event(s, EV_TURN_BEGIN);
+    struct event ev = session_event(s, EV_TURN_BEGIN);
     buf_str(&ev.text, user);
     if (prompt)
         ids_cat(&ev.tokens, prompt->v, prompt->n);
     ev.n_tokens = prompt && prompt->n ? prompt->n : r && r->n_prompt > 0 ? (int)r->n_prompt : 0;
     ev.n_reused = r && r->n_cached > 0 ? (int)r->n_cached : 0;
-    post(s, &ev);
+    session_put(s, &ev);
 }
 
-static void post_past(struct import_session *s, const struct past_turn *p)
+static void post_past(struct session_events *s, const struct past_turn *p)
 {
     begin_turn(s, p->user, NULL, NULL);
-    struct event ev = event(s, EV_TURN_END);
+    struct event ev = session_event(s, EV_TURN_END);
     ev.reason = STOP_END;
     ev.n_tokens = 1; /* the number is unknown, but not 0 */
     ev.served = served_new();
     buf_str(&ev.text, p->reply);
-    post(s, &ev);
+    session_put(s, &ev);
 }
 
 /* Posts tokens [first, first + n) of the reply as one step. drafted < 0: a piece. */
-static void post_step(struct import_session *s, const struct record *r, int step, int first, int n,
+static void post_step(struct session_events *s, const struct record *r, int step, int first, int n,
                       int drafted, int accepted)
 {
-    struct event ev = event(s, EV_STEP);
+    struct event ev = session_event(s, EV_STEP);
     const struct record_token *last = &r->token[first + n - 1];
     ev.step = step;
     ev.facts = xcalloc((size_t)n, sizeof *ev.facts);
@@ -132,12 +105,12 @@ static void post_step(struct import_session *s, const struct record *r, int step
         ev.rec.accepted = accepted;
         ev.rec.bonus = n > accepted ? last->id : -1;
     }
-    post(s, &ev);
+    session_put(s, &ev);
 }
 
 /* Posts the steps of the server if the record has them (the first token comes from the prompt's
  * pass), else pieces of a fixed length. */
-static int post_steps(struct import_session *s, const struct record *r)
+static int post_steps(struct session_events *s, const struct record *r)
 {
     int n = 0, at = 0;
     bool known = r->accepted.n > 0 && r->n_token > 0;
@@ -173,20 +146,20 @@ static struct served *served_of(const struct record *r)
     return s;
 }
 
-static void post_reply(struct import_session *s, const struct record *r)
+static void post_reply(struct session_events *s, const struct record *r)
 {
     struct event ev;
     if (r->thought && *r->thought) {
-        ev = event(s, EV_TEXT);
+        ev = session_event(s, EV_TEXT);
         ev.channel = 1;
         buf_str(&ev.text, r->thought);
-        post(s, &ev);
+        session_put(s, &ev);
     }
     int n = post_steps(s, r);
     if (r->error || !r->reply)
-        post_text(s, EV_FAULT, OP_OPEN,
+        session_put_text(s, EV_FAULT, OP_OPEN,
                   r->error ? r->error : "the file has no reply to this request");
-    ev = event(s, EV_TURN_END);
+    ev = session_event(s, EV_TURN_END);
     ev.reason = r->reason;
     ev.n_steps = n;
     ev.n_tokens = r->n_generated >= 0 ? (int)r->n_generated
@@ -198,10 +171,10 @@ static void post_reply(struct import_session *s, const struct record *r)
     buf_str(&ev.text, r->answer ? r->answer : "");
     for (int i = 0; i < r->n_token; i++)
         ids_add(&ev.tokens, r->token[i].id);
-    post(s, &ev);
+    session_put(s, &ev);
 }
 
-static void post_notes(struct import_session *s, const struct record *r, const char *file, int line)
+static void post_notes(struct session_events *s, const struct record *r, const char *file, int line)
 {
     struct buf note = {0};
     buf_printf(&note, "imported from %s line %d", file, line);
@@ -217,7 +190,7 @@ static void post_notes(struct import_session *s, const struct record *r, const c
     if (r->left_out)
         buf_printf(&note, "; %d part%s of messages that are no text left out", r->left_out,
                    plural(r->left_out));
-    post_text(s, EV_NOTICE, OP_OPEN, note.p);
+    session_put_text(s, EV_NOTICE, OP_OPEN, note.p);
     buf_free(&note);
 }
 
@@ -264,19 +237,19 @@ static void one_line(char *s)
 /* Stores a complete record. */
 static bool store(struct import *m, struct record *r, const char *file, int line)
 {
-    struct import_session s = {.m = m};
+    struct session_events s = {.log = m->log};
     enum { MS = 30000 };
     if (m->n == MOST_RECORDS)
         return err_set(&m->fault, ERR_USAGE, "more than %d records; the first %d are imported",
                        MOST_RECORDS, MOST_RECORDS);
     one_line(r->server);
     one_line(r->model);
-    session_new_id(s.id);
+    session_events_begin(&s);
     describe(m, r, file, line);
-    post_text(&s, EV_SESSION, OP_OPEN, NULL);
-    post_text(&s, EV_OP, OP_OPEN, r->settings.p);
+    session_put_text(&s, EV_SESSION, OP_OPEN, NULL);
+    session_put_text(&s, EV_OP, OP_OPEN, r->settings.p);
     if (r->system)
-        post_text(&s, EV_OP, OP_SYSTEM, r->system);
+        session_put_text(&s, EV_OP, OP_SYSTEM, r->system);
     post_notes(&s, r, file, line);
     for (int i = 0; i < r->n_past; i++)
         post_past(&s, &r->past[i]);
