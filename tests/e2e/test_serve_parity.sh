@@ -28,8 +28,11 @@ parity "$T/prompts" --a "remote:$drafting" --b local; equal "a server that draft
 has '^a  remote:.*\(aerie .*\): .* [1-9][0-9]* of [1-9][0-9]* drafted tokens accepted' && has 'prefix cache emptied before each part'; result "it drafted, and its cache is emptied" $?
 parity "$T/prompts" --a "remote:$drafting" --b "remote:$plain" --control; equal "drafting on and off, on two servers" 10
 [ "$(grep -c 'control: 10 replies computed twice, 0 differ' "$T/out")" = 2 ]; result "each gives the same twice" $?
-parity "$T/talks" --a local --b "remote:$plain"; equal "conversations" 2
-has '^answers: [01] of 1 right with a, [01] with b; 0 differ$'; result "answers are graded alike" $?
+parity "$T/talks" --kl --arm local --arm "remote:$plain" --arm "remote:$drafting"; equal "conversations on three sides" 2
+[ "$(grep -cE '^   kl of replies read as prompts: [1-9][0-9]* tokens with equal log probabilities$' "$T/out")" = 3 ] &&
+    [ "$(grep -cE '^[abc]( +[0-9-]+)+$' "$T/out")" = 3 ]
+result "each reads its replies as prompts, with equal log probabilities" $?
+has '^answers: [01] of 1 right with a, [01] with b, [01] with c; 0 differ$'; result "answers are graded alike" $?
 parity "$T/prompts" --a "remote:$plain" --b local --b spec=off -p temperature=0.9 -p seed=5; equal "sampled replies" 10
 
 for url in "$drafting" "$plain"; do

@@ -26,7 +26,7 @@ for name in "${names[@]}"; do
     for f in "tests/fuzz/corpus/$name" "tests/fuzz/regressions/$name"; do [ -d "$f" ] && folders+=("$f"); done
     [ -f "tests/fuzz/corpus/$name.paths" ] && folders+=("$(seeds "$name")")
     options=(-print_final_stats=1 -timeout=20 -rss_limit_mb=3000 "-artifact_prefix=$findings/$name-")
-    case $name in gguf) longest=8192 ;; safetensors | config | tokenizer | answer | record) longest=4096 ;; *) longest=1024 ;; esac
+    case $name in gguf) longest=8192 ;; safetensors | dump | config | tokenizer | answer | record) longest=4096 ;; *) longest=1024 ;; esac
     options+=("-max_len=$longest" -close_fd_mask=3)
     [ -f "tests/fuzz/dictionaries/$name" ] && options+=("-dict=tests/fuzz/dictionaries/$name")
     if [ -n "${RUNS:-}" ]; then options+=("-runs=$RUNS"); else options+=("-max_total_time=$seconds"); fi
