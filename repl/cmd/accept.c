@@ -13,28 +13,20 @@
 #include "repl/cmd/cmd.h"
 #include "repl/app/drafters.h"
 #include "repl/app/served.h"
+#include "repl/compare/accepted.h"
 
 enum grouping { BY_DEPTH, BY_TURN, BY_CONTEXT, BY_WINDOW, BY_PAGE, BY_KIND, BY_DRAFTER };
 static const char *const grouping[] = {"depth", "turn", "context", "window", "page", "kind",
                                        "drafter"};
 enum { N_GROUPINGS = sizeof grouping / sizeof *grouping };
 
-enum { MAX_GROUPS = 4096, DEPTHS = 16, KINDS = 5, FENCE = 3, DEPTH_CELLS = 5 };
+enum { MAX_GROUPS = 4096, DEPTHS = 16, DEPTH_CELLS = 5 };
 
 /* Sums over the cycles of a turn, or of a range of context lengths, distances, ... */
 struct group {
     int first, last;
     int window; /* of the draft, BY_CONTEXT only; 0: none */
     struct draft_sums drafts;
-};
-
-/* Sums over tokens of one kind. */
-static const char *const kind_name[KINDS] = {"code", "digits", "punctuation", "words",
-                                             "whitespace"};
-enum { K_CODE, K_DIGITS, K_PUNCTUATION, K_WORDS, K_SPACE };
-struct kind_count {
-    uint64_t drafted, accepted; /* nodes of trees */
-    uint64_t emitted, bonus;    /* tokens of replies; those of them that no draft held */
 };
 
 struct grouped {
@@ -46,10 +38,7 @@ struct grouped {
     int n;
     bool windowed; /* a draft had a window */
     int deepest;
-    struct kind_count kind[KINDS];
-    int turn;     /* of the step before */
-    bool fenced;  /* the reply so far has opened a code fence and not closed it */
-    int ticks;    /* back-quotes at its end */
+    struct accepted kinds; /* BY_KIND */
 };
 
 /* ---- by numbers ------------------------------------------------------------------------------ */
@@ -114,56 +103,16 @@ static void add_cycle(struct grouped *g, const struct step_view *s)
     g->deepest = max_int(g->deepest, min_int(r->accepted, DEPTHS));
 }
 
-/* ---- by kind of token ------------------------------------------------------------------------ */
-
-/* A token's kind by its text; inside a code fence every token is code. */
-static int kind_of(const struct grouped *g, int32_t id)
+static const char *text_of(void *arg, int32_t id, size_t *n)
 {
-    size_t n;
-    const char *s = backend_token(g->app->backend, id, &n);
-    bool space = true, digit = false;
-    if (g->fenced)
-        return K_CODE;
-    for (size_t i = 0; i < n; i++) {
-        unsigned char c = (unsigned char)s[i], lower = c | 32;
-        if (c >= 0x80 || (lower >= 'a' && lower <= 'z'))
-            return K_WORDS;
-        space &= c == ' ' || (c >= '\t' && c <= '\r');
-        digit |= c >= '0' && c <= '9';
-    }
-    return digit ? K_DIGITS : space && n ? K_SPACE : K_PUNCTUATION;
-}
-
-/* Three back-quotes in a row open a fence, or close it. */
-static void read_fence(struct grouped *g, int32_t id)
-{
-    size_t n;
-    const char *s = backend_token(g->app->backend, id, &n);
-    for (size_t i = 0; i < n; i++) {
-        g->ticks = s[i] == '`' ? g->ticks + 1 : 0;
-        g->fenced ^= g->ticks == FENCE;
-    }
+    return backend_token(((struct app *)arg)->backend, id, n);
 }
 
 static void add_kinds(struct grouped *g, const struct step_view *s)
 {
-    if (s->turn != g->turn) {
-        g->fenced = false;
-        g->ticks = 0;
-    }
-    g->turn = s->turn;
-    for (int i = 1; i < s->tree.n; i++) {
-        struct kind_count *k = &g->kind[kind_of(g, s->tree.token[i])];
-        k->drafted++;
-        k->accepted += s->tree.fate[i] == FATE_ACCEPTED;
-    }
-    for (int i = 0; i < s->n_token; i++) {
-        struct kind_count *k = &g->kind[kind_of(g, s->token[i])];
-        k->emitted++;
-        k->bonus += i >= s->rec.accepted;
-    }
-    for (int i = 0; i < s->n_token; i++)
-        read_fence(g, s->token[i]);
+    struct accepted_step step = {.turn = s->turn, .rec = &s->rec, .tree = &s->tree,
+                                 .token = s->token, .n = s->n_token};
+    accepted_add(&g->kinds, &step, text_of, g->app);
 }
 
 static bool add_step(const struct step_view *s, void *arg)
@@ -287,13 +236,13 @@ static void show_kinds(const struct grouped *g, const char *source, const struct
     print_note(to, ST_HEAD, "%15s %8s %9s %6s   %8s %8s %6s", "kind", "drafted", "accepted", "rate",
                "emitted", "bonus", "share");
     print_open(to, NULL, '[');
-    for (int i = 0; i < KINDS; i++) {
-        const struct kind_count *k = &g->kind[i];
+    for (int i = 0; i < N_KINDS; i++) {
+        const struct kind_count *k = &g->kinds.kind[i];
         if (to->json || k->drafted + k->emitted)
             print_line(to, ST_TEXT,
                        "%15s{kind} %8lu{drafted} %9lu{accepted} %6.2f{rate}   %8lu{emitted} "
                        "%8lu{bonus} %6.2f",
-                       kind_name[i], k->drafted, k->accepted, ratio(k->accepted, k->drafted),
+                       token_kind_name[i], k->drafted, k->accepted, ratio(k->accepted, k->drafted),
                        k->emitted, k->bonus, ratio(k->emitted - k->bonus, k->emitted));
     }
     print_close(to, ']');
@@ -337,6 +286,7 @@ static bool by_steps(struct cmd_call *c, enum grouping by)
         show_groups(&g, source, view_width(a), &c->to);
     free(g.v);
     drafters_free(&g.drafters);
+    accepted_free(&g.kinds);
     return true;
 }
 

@@ -262,6 +262,13 @@ static void judge_engine(struct judging *j)
             weigh(j, CAUSE_STALE, 100);
         }
     }
+    if (t->drafting && t->log.drafts.cycles == 0) {
+        pro(j, CAUSE_PAGES, "drafting was on, and none of %llu steps drafted",
+            (unsigned long long)t->log.plain);
+        weigh(j, CAUSE_PAGES, 55);
+        pro(j, CAUSE_STALE, "drafting was on, and the head had no state to guess from");
+        weigh(j, CAUSE_STALE, 45);
+    }
     if (t->rule[0]) {
         enum triage_cause c = of_states(t->rule_number) ? CAUSE_STALE : CAUSE_PAGES;
         pro(j, c, "%s: %.170s", t->rule_again ? "run again with the checker" : "in the log",
@@ -394,7 +401,8 @@ static void judge_sampling(struct judging *j)
     const struct triage *t = j->t;
     const struct accepted *a = &t->log;
     const struct redraft *re = &t->re;
-    double share = a->judged ? (double)a->sampled_away / (double)a->judged : 0;
+    double share = a->judged ? (double)a->sampled_away / (double)a->judged : 0,
+           right = re->tokens ? (double)re->r[0].hits / re->tokens : 0;
     if (t->temperature == 0) {
         con(j, CAUSE_SAMPLING, "the session was greedy");
         return;
@@ -407,7 +415,9 @@ static void judge_sampling(struct judging *j)
         if (share > 0.2) {
             pro(j, CAUSE_SAMPLING, "in %.0f %% of the rejections the guess was the target's best "
                 "token, and sampling chose another", 100 * share);
-            weigh(j, CAUSE_SAMPLING, NAMED + 70 * share);
+            weigh(j, CAUSE_SAMPLING, fmin(NAMED - 2, 10 + 70 * share));
+            if (share > 0.4 || (re->tokens && right > accepted_at(&a->drafts, 1) + 0.1))
+                weigh(j, CAUSE_SAMPLING, NAMED + 70 * share);
         } else {
             con(j, CAUSE_SAMPLING, "in %.0f %% of the rejections only the guess was the target's "
                 "best token", 100 * share);
@@ -417,6 +427,11 @@ static void judge_sampling(struct judging *j)
         pro(j, CAUSE_SAMPLING, "against the target's best tokens %.0f %% of first guesses are "
             "right, against the chosen ones %.0f %%", percent(re->r[0].hits, re->tokens),
             100 * accepted_at(&a->drafts, 1));
+}
+
+static void judge_greedy(struct judging *j)
+{
+    judge_undone(j, CAUSE_SAMPLING, &j->t->greedy, "as sampled");
 }
 
 static void judge_shape(struct judging *j)
@@ -456,15 +471,18 @@ static void judge_head(struct judging *j)
     const struct redraft *re = &j->t->re;
     if (!re->tokens)
         return;
+    const struct triage *t = j->t;
     double right = percent(re->r[0].hits, re->tokens);
     double best = right + 100 * j->most;
+    best = fmax(best, percent(t->format.hits, t->format.tokens));
+    best = fmax(best, percent(t->greedy.hits, t->greedy.tokens));
     if (right < 45 && best < 45) {
         pro(j, CAUSE_OTHER, "%.0f %% of first guesses are right, and no reading of the head makes "
             "them more than %.0f %%", right, best);
         weigh(j, CAUSE_OTHER, 45 + 45 - best);
     } else {
         con(j, CAUSE_OTHER, "%.0f %% of first guesses are right%s", best,
-            best > right + 1 ? " in the best reading" : "");
+            best > right + 1 ? " at best" : "");
     }
 }
 
@@ -663,10 +681,11 @@ static void sort_causes(const struct judging *j, struct triage_verdict *v)
 static void say(struct triage_verdict *v, const struct triage *t)
 {
     const struct cause_found *top = &v->cause[0];
-    double first = t->log.drafts.cycles ? accepted_at(&t->log.drafts, 1) : NAN;
-    double right = t->re.tokens ? percent(t->re.r[0].hits, t->re.tokens) / 100 : first;
+    bool silent = t->drafting && t->log.drafts.cycles == 0;
+    double first = t->log.drafts.cycles ? accepted_at(&t->log.drafts, 1) : 0;
+    double right = t->re.tokens && !silent ? percent(t->re.r[0].hits, t->re.tokens) / 100 : first;
     bool bare = t->server && t->length > 0;
-    if (!bare && t->log.drafts.cycles < FEWEST && t->re.tokens < 2 * FEWEST) {
+    if (!bare && !silent && t->log.drafts.cycles < FEWEST && t->re.tokens < 2 * FEWEST) {
         v->is = TRIAGE_TOO_FEW;
         snprintf(v->text, sizeof v->text, "too few cycles to judge: %llu, expected %d or more",
                  (unsigned long long)t->log.drafts.cycles, FEWEST);
@@ -713,6 +732,7 @@ void triage_judge(const struct triage *t, struct triage_verdict *v)
     judge_template(&j);
     judge_context(&j);
     judge_sampling(&j);
+    judge_greedy(&j);
     judge_shape(&j);
     judge_head(&j);
     judge_counters(&j);

@@ -55,6 +55,7 @@ struct triage {
     struct accepted log;    /* of a server: `drafts` only */
     bool per_depth;         /* log.drafts has depths */
     bool made_up;           /* log.drafts are those of made-up prompts only, which say little */
+    bool drafting;          /* drafting was on in the last turn */
     double temperature;     /* NAN: not known */
     int steps, topk, nodes; /* of the settings; 0: not known */
     int context;            /* most tokens of a request; 0: not known */
@@ -63,6 +64,7 @@ struct triage {
     char cells[32], weights[32]; /* quantized ones: "fp8"; "": none, or not known */
     struct undone plain;    /* without quantized cells and weights */
     struct undone format;   /* prompts in the model's chat format */
+    struct undone greedy;   /* replies that are not sampled */
     bool raw;               /* no chat format was used */
     int prompts, other_prompts; /* first prompts compared with the model's format; that differ */
     char format_name[32];

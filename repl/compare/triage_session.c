@@ -28,6 +28,12 @@ struct gathering {
     struct buf spelt; /* of token_of() */
 };
 
+/* Whether the act is a turn of the run that is explained: the last one, with its drafter. */
+static bool is_ours(const struct gathering *g, const struct act *a)
+{
+    return a->is_turn && strcmp(a->about ? a->about : "", g->opened->about) == 0;
+}
+
 /* ---- counts ---------------------------------------------------------------------------------- */
 
 static const char *token_of(void *arg, int32_t id, size_t *n)
@@ -47,14 +53,14 @@ static void count_steps(struct gathering *g)
     struct accepted *a = &g->t->log;
     for (int i = 0; i < g->script.n; i++) {
         const struct act *x = &g->script.act[i];
-        for (int k = 0; x->is_turn && k < x->n_step; k++) {
+        for (int k = 0; is_ours(g, x) && k < x->n_step; k++) {
             const struct step_row *r = &x->step[k];
             struct accepted_step s = {.turn = x->user.n, .rec = &r->rec, .tree = r->tree,
                                       .token = r->tokens.v, .fact = r->facts, .n = r->tokens.n};
             g->t->per_depth |= r->rec.drafted > 0;
             accepted_add(a, &s, token_of, g);
         }
-        if (x->is_turn && x->fault && x->rule) {
+        if (is_ours(g, x) && x->fault && x->rule) {
             snprintf(g->t->rule, sizeof g->t->rule, "%.250s", x->fault);
             g->t->rule_number = x->rule;
         }
@@ -89,12 +95,13 @@ static void read_settings(struct gathering *g)
     settings_init(&set);
     for (int i = 0; i < g->script.n; i++) {
         const struct act *a = &g->script.act[i];
-        const char *lines = a->is_turn ? a->user.sampling : NULL;
+        const char *lines = is_ours(g, a) ? a->user.sampling : NULL;
         if (lines && settings_parse(&set, lines, &none))
             t->temperature = set.temperature;
         if (lines)
             read_faults(lines, seen, t->faults, sizeof t->faults);
     }
+    t->drafting = set.spec;
     t->steps = set.steps;
     t->topk = set.topk;
     t->nodes = set.nodes;
@@ -159,7 +166,7 @@ static void read_texts(struct gathering *g)
 {
     for (int i = g->script.n - 1; i >= 0; i--) {
         const struct act *a = &g->script.act[i];
-        if (a->is_turn && a->user.tokens.n > 1 && a->reply.tokens.n > 1)
+        if (is_ours(g, a) && a->user.tokens.n > 1 && a->reply.tokens.n > 1)
             add_text(g, a);
     }
 }
@@ -230,14 +237,14 @@ static int first_messages(const struct gathering *g, const struct act *out[ANSWE
         const struct act *a = &g->script.act[i];
         if (!a->is_turn && a->op == OP_SYSTEM)
             break;
-        if (a->is_turn && a->user.text && a->user.text[0])
+        if (is_ours(g, a) && a->user.text && a->user.text[0])
             out[n++] = a;
     }
     return n;
 }
 
-/* Whether the session's first prompt is in the model's own chat format; if not, how many first
- * guesses are right in replies to prompts that are. */
+/* Whether the session's first prompt is in the model's own chat format; if not, or if replies were
+ * sampled, how many first guesses are right in greedy replies to prompts that are. */
 static bool measure_format(struct gathering *g, const struct engine_opts *as, struct err *e)
 {
     struct triage *t = g->t;
@@ -251,8 +258,8 @@ static bool measure_format(struct gathering *g, const struct engine_opts *as, st
     t->prompts = 1;
     t->other_prompts = !is_rendered(g, message[0], &prompt);
     ids_free(&prompt);
-    bool ok = true;
-    for (int i = 0; i < n && ok && t->other_prompts; i++) {
+    bool ok = true, asks = t->other_prompts || t->temperature > 0;
+    for (int i = 0; i < n && ok && asks; i++) {
         is_rendered(g, message[i], &text[i]);
         struct ids asked = {0};
         ids_cat(&asked, text[i].v, text[i].n);
@@ -260,17 +267,19 @@ static bool measure_format(struct gathering *g, const struct engine_opts *as, st
         ask[i] = (struct redraft_text){.id = text[i].v, .n = text[i].n, .first = asked.n};
         ids_free(&asked);
     }
-    if (ok && t->other_prompts) {
+    if (ok && asks) {
+        struct undone *u = t->other_prompts ? &t->format : &t->greedy;
         struct redraft_opts o = ask_of(g);
         struct redraft *re = xcalloc(1, sizeof *re);
         o.text = ask;
         o.n_text = n;
         o.only_as_is = true;
         ok = redraft_run(&o, re, e);
-        t->format = (struct undone){.known = ok && re->tokens, .hits = re->r[0].hits,
-                                    .tokens = re->tokens};
-        snprintf(t->format.what, sizeof t->format.what, "replies to prompts in the %s format",
-                 t->format_name);
+        *u = (struct undone){.known = ok && re->tokens, .hits = re->r[0].hits,
+                             .tokens = re->tokens, .what = "greedy replies to the same messages"};
+        if (t->other_prompts)
+            snprintf(u->what, sizeof u->what, "greedy replies to prompts in the %s format",
+                     t->format_name);
         free(re);
     }
     for (int i = 0; i < ANSWERS; i++)
@@ -310,7 +319,8 @@ static void find_rule(struct gathering *g)
     struct err none;
     int same = t->re.tokens ? t->re.r[0].same : 0;
     bool other = t->re.logged && (t->re.logged - same) * 100 > LOST * t->re.logged;
-    if (t->rule[0] || facts_served(g->opened->about) || (!other && !t->faults[0]))
+    bool silent = t->drafting && t->drafter[0] && t->log.drafts.cycles == 0;
+    if (t->rule[0] || facts_served(g->opened->about) || (!other && !silent && !t->faults[0]))
         return;
     struct diff_side side = {.script = &g->script, .how = g->a->how};
     struct run_ask ask = {.strict = true};
@@ -369,10 +379,14 @@ static bool measure(struct gathering *g, struct err *e)
 
 static bool gather(struct gathering *g, struct err *e)
 {
-    for (int i = 0; i < g->script.n; i++)
-        if (!g->script.act[i].is_turn &&
-            (g->script.act[i].op == OP_OPEN || g->script.act[i].op == OP_RESUME))
-            g->opened = &g->script.act[i];
+    const struct act *last = NULL; /* the run is that of the last turn */
+    for (int i = 0; i < g->script.n; i++) {
+        const struct act *a = &g->script.act[i];
+        if (!a->is_turn && (a->op == OP_OPEN || a->op == OP_RESUME))
+            last = a;
+        if (a->is_turn || !g->opened)
+            g->opened = last;
+    }
     if (!g->opened)
         return err_set(e, ERR_DB, "the log does not say what computed the session");
     g->t->temperature = NAN;
@@ -403,7 +417,8 @@ bool triage_session(const struct triage_ask *ask, struct triage *t, struct err *
     free(g.ids);
     free(g.guess);
     buf_free(&g.spelt);
-    return ok && (t->log.drafts.cycles > 0 ||
+    bool silent = t->drafting && t->drafter[0] && t->log.plain > 0; /* that is what is wrong */
+    return ok && (t->log.drafts.cycles > 0 || silent ||
                   err_set(e, ERR_NEGATIVE, "%s: nothing was drafted, so there is no acceptance to "
                           "explain", ask->name));
 }

@@ -192,6 +192,7 @@ static const struct seed {
      NULL, false, 0},
     {"window by setting", NULL, NULL, "-p draft.window=6", STORY, "window", "context", true, 0},
     {"sampling", NULL, NULL, "-p temperature=1.3 --seed 5", STORY, "sampling", NULL, false, 0},
+    {"hot sampling", NULL, NULL, "-p temperature=2.5 --seed 5", STORY, "sampling", NULL, true, 0},
     {"tokenizer", NULL, spoil_tokenizer, "", STORY, "tokenizer", NULL, false, 0},
     {"embedding", NULL, spoil_embedding, "", STORY, "embedding", NULL, false, 0},
     {"another head", NULL, spoil_all, "", STORY, "other head", NULL, false, 0},
