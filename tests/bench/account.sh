@@ -5,7 +5,8 @@
 #   tests/bench/account.sh FILE [TB/S [US]]   of the last US microseconds (4000); TB/S: the run's mem.read (4.46)
 # A kernel's time begins where its wait returns and ends where the next kernel's wait returns. Its parts:
 #   stream  its bytes of weights at TB/S
-#   ramp    until its last byte has arrived, less stream; below 0: bytes that arrived before its wait returned
+#   ramp    until its last byte has arrived, less stream; below 0: bytes that arrived before its wait returned,
+#           all of them if ramp is - stream
 #   drain   from then until the last block has stored its results
 #   wait    from then until the next kernel's wait returns
 # Experts and attention say when their last byte was used, not which bytes: their stream counts as ramp. Kernels
@@ -27,7 +28,8 @@ NR == 1 { zero = $1 }
 {
     t = $1 - zero; sig = $2; what = $3; block = $4; last_ns = t
     k = open[sig]
-    if (what == 240 && (!k || ((k, block) in has))) k = ""     # the block of another launch
+    # the next launch; a stamp may be lost, but no block begins long after the first one has gone on
+    if (what == 240 && (!k || ((k, block) in has) || (went[k] && t - went[k] > 2000))) k = ""
     if (what == 251 && k && went[k] && t - went[k] > 1500) k = ""
     if (!k && what != 240 && what != 251) next
     if (!k) { k = ++n; open[sig] = n; name[n] = sig }
@@ -52,7 +54,8 @@ END {
         what = (kind[k] ? kind[k] : "other") " " name[k]
         if (bytes[k]) what = what sprintf(" %.1f MB", bytes[k] / 1e6)
         stream = bytes[k] / (tbs * 1000)
-        drain = ends[k] ? ends[k] - (last[k] ? last[k] : ends[k]) : 0
+        there = last[k] > went[k] ? last[k] : went[k] # when the last byte had arrived, at the earliest from here
+        drain = ends[k] ? ends[k] - (last[k] ? there : ends[k]) : 0
         wait = ends[k] ? next_went - ends[k] : 0
         if (!(what in seen)) first[++kindsn] = what
         seen[what]++
