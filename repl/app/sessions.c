@@ -72,12 +72,70 @@ static bool read_owners(struct session_list *l, struct hdb *d, struct err *e)
     return ok;
 }
 
+/* ---- titles -------------------------------------------------------------------------------- */
+
+static int by_title(const void *a, const void *b, void *arg)
+{
+    const struct session_list *l = arg;
+    const char *x = l->row[*(const int *)a].title, *y = l->row[*(const int *)b].title;
+    return strcmp(x ? x : "", y ? y : "");
+}
+
+static void find_twins(struct session_list *l)
+{
+    int *order = xcalloc((size_t)l->n + 1, sizeof *order);
+    for (int i = 0; i < l->n; i++)
+        order[i] = i;
+    qsort_r(order, (size_t)l->n, sizeof *order, by_title, l);
+    for (int i = 1; i < l->n; i++)
+        if (by_title(&order[i - 1], &order[i], l) == 0)
+            l->twin[order[i - 1]] = l->twin[order[i]] = true;
+    free(order);
+}
+
+struct said_next {
+    const char *title;
+    char *text;
+};
+
+/* The first line of the first message that the title does not show already. */
+static bool said_next(const struct turn_row *r, void *arg)
+{
+    struct said_next *s = arg;
+    const char *text = r->text ? r->text : "";
+    text += strspn(text, " \t\r\n");
+    size_t n = strcspn(text, "\r\n");
+    if (!r->is_user || n == 0 || (n >= strlen(s->title) && strncmp(text, s->title,
+        strlen(s->title)) == 0))
+        return true;
+    s->text = xasprintf("%.*s", (int)n, text);
+    return false;
+}
+
+const char *session_list_title(struct session_list *l, struct hdb *d, int row)
+{
+    const char *own = l->row[row].title ? l->row[row].title : "";
+    struct said_next s = {own, NULL};
+    struct err e;
+    if (!l->twin[row] || !*own)
+        return own;
+    if (!l->title[row]) {
+        hdb_turns(d, l->row[row].id, 0, said_next, &s, &e);
+        l->title[row] = s.text ? xasprintf("%s - %s", own, s.text) : xstrdup(own);
+        free(s.text);
+    }
+    return l->title[row];
+}
+
 bool session_list_open(struct session_list *l, struct hdb *d, struct err *e)
 {
     *l = (struct session_list){0};
     bool ok = hdb_sessions(d, NULL, NULL, 0, add_row, l, e) >= 0;
     l->sums = xcalloc((size_t)l->n + 1, sizeof *l->sums);
     l->summed = xcalloc((size_t)l->n + 1, sizeof *l->summed);
+    l->title = xcalloc((size_t)l->n + 1, sizeof *l->title);
+    l->twin = xcalloc((size_t)l->n + 1, sizeof *l->twin);
+    find_twins(l);
     l->shown = xcalloc((size_t)l->n + 1, sizeof *l->shown);
     show_all(l);
     return ok && read_owners(l, d, e);
@@ -85,8 +143,12 @@ bool session_list_open(struct session_list *l, struct hdb *d, struct err *e)
 
 void session_list_free(struct session_list *l)
 {
-    for (int i = 0; i < l->n; i++)
+    for (int i = 0; i < l->n; i++) {
         session_row_free(&l->row[i]);
+        free(l->title[i]);
+    }
+    free(l->title);
+    free(l->twin);
     free(l->row);
     free(l->sums);
     free(l->summed);

@@ -10,6 +10,8 @@ struct session_list {
     struct session_row *row;   /* (n) latest used first */
     struct session_sums *sums; /* (n) read on first use */
     bool *summed;              /* (n) whether sums[i] was read */
+    char **title;              /* (n) session_list_title(), NULL: not read yet */
+    bool *twin;                /* (n) another session has the same title */
     int n;
     int *shown;  /* (n_shown) rows that pass the filter, in order */
     int n_shown;
@@ -31,6 +33,9 @@ void session_list_free(struct session_list *l);
 bool session_list_filter(struct session_list *l, struct hdb *d, const char *filter, struct err *e);
 /* the number by which users name it */
 int session_list_number(const struct session_list *l, int row);
+/* The title of a row, "" if it has none. To titles that several sessions have it adds what was said
+ * there next; read on first use. The list owns it. */
+const char *session_list_title(struct session_list *l, struct hdb *d, int row);
 /* The sums of a row: read on first use; zero if they cannot be read. */
 const struct session_sums *session_list_sums(struct session_list *l, struct hdb *d, int row);
 /* Whether the text has one of the filter's words, whatever their case. */

@@ -3,6 +3,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "repl/cmd/cmd.h"
 
@@ -138,6 +139,61 @@ void complete_layout(struct app *a, const char *before, const char *word, cmd_ad
     for (int i = 0; i < N_LAYOUT; i++)
         if (strncmp(layouts[i].name, word, strlen(word)) == 0)
             add(arg, layouts[i].name, layouts[i].help);
+}
+
+/* ---- /screenshot ----------------------------------------------------------------------------- */
+
+/* Whether the file is .svg (or .txt, then *svg is false). */
+static bool picture_format(const char *file, bool *svg, struct err *e)
+{
+    const char *dot = strrchr(file, '.');
+    *svg = dot && strcmp(dot, ".svg") == 0;
+    if (dot && strcmp(dot, ".png") == 0)
+        return err_set(e, ERR_USAGE, "aerie has no font to draw a PNG with; expected a file that "
+                                     "ends in .svg or .txt");
+    return *svg || (dot && strcmp(dot, ".txt") == 0) ||
+           err_set(e, ERR_USAGE, "%s: expected a file that ends in .svg or .txt", file);
+}
+
+/* The path to write; the monitor creates text files of this ending only, which no program takes for
+ * its settings as some do with names such as CMakeLists.txt. NULL and *e: it is there already. */
+static char *new_path(const char *file, bool svg, struct err *e)
+{
+    static const char ending[] = ".screen.txt";
+    size_t n = strlen(file), k = strlen(ending);
+    bool ends = svg || (n > k && strcmp(file + n - k, ending) == 0);
+    char *path = ends ? xstrdup(file)
+                      : xasprintf("%.*s%s", (int)(n - strlen(".txt")), file, ending);
+    if (access(path, F_OK) != 0)
+        return path;
+    err_set(e, ERR_USAGE, "%s exists already; expected the name of a new file", path);
+    free(path);
+    return NULL;
+}
+
+bool cmd_screenshot(struct cmd_call *c)
+{
+    struct app *a = c->app;
+    struct buf out = {0};
+    bool svg;
+    if (c->argc < 1 || c->argc > 2)
+        return arg_expected(c, "takes a new file, and before it the name of a pane if it is one");
+    const char *file = c->argv[c->argc - 1], *pane = c->argc == 2 ? c->argv[0] : NULL;
+    if (!picture_format(file, &svg, c->e))
+        return false;
+    if (!a->face.shot)
+        return err_set(c->e, ERR_NEGATIVE, "/screenshot: there is no screen; output of commands "
+                                           "can be written to a file by the shell");
+    if (a->opt.readonly)
+        return err_set(c->e, ERR_USAGE, "/screenshot writes a file, and --readonly forbids it");
+    char *path = new_path(file, svg, c->e);
+    bool ok = path && a->face.shot(a, pane, svg, &out, c->e) &&
+              hdb_save(path, out.p, out.n, c->e);
+    if (ok)
+        print_line(&c->to, ST_TEXT, "wrote %s{file}", path);
+    free(path);
+    buf_free(&out);
+    return ok;
 }
 
 /* ---- /at ------------------------------------------------------------------------------------- */

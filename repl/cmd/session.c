@@ -64,9 +64,10 @@ struct session_listing {
     const struct printer *to;
 };
 
-static bool list_session(const struct session_row *r, void *arg)
+static void list_session(struct session_listing *l, struct session_list *all, int row)
 {
-    struct session_listing *l = arg;
+    const struct session_row *r = &all->row[row];
+    const char *title = session_list_title(all, l->db, row);
     const struct printer *to = l->to;
     struct buf hazards = {0};
     bool current = strcmp(r->id, l->app->session) == 0;
@@ -82,19 +83,18 @@ static bool list_session(const struct session_row *r, void *arg)
                     r->id, r->number, r->parent[0] ? r->parent : NULL, r->fork_turn, r->n_turns,
                     r->created_ms, r->updated_ms, r->title, r->model, hazards.p, current);
         buf_free(&hazards);
-        return true;
+        return;
     }
     int room = view_width(l->app) - 30 - (hazards.n ? text_width(hazards.p, hazards.n) + 2 : 0);
     print_add(to, ST_GOOD, current ? "*" : " ");
     print_add(to, ST_KEY, "%5d ", r->number);
     add_when(to->out, r->updated_ms);
     print_add(to, ST_TEXT, "%5d ", r->n_turns);
-    add_cut(to->out, ST_TEXT, r->title ? r->title : "", max_int(room, 8));
+    add_cut(to->out, ST_TEXT, title, max_int(room, 8));
     if (hazards.n)
         print_add(to, ST_BAD, "  %s", hazards.p);
     print_end(to);
     buf_free(&hazards);
-    return true;
 }
 
 /* Shows the first n sessions that pass a filter; returns how many pass, or -1 and *e. */
@@ -105,8 +105,8 @@ static int list_filtered(struct session_listing *l, struct hdb *d, const char *f
     bool ok = session_list_open(&all, d, e) && session_list_filter(&all, d, filter, e);
     int found = ok ? all.n_shown : -1;
     for (int i = 0; i < found && i < n; i++)
-        list_session(&all.row[all.shown[i]], l);
-    if (found > n)
+        list_session(l, &all, all.shown[i]);
+    if (*filter && found > n)
         print_note(l->to, ST_DIM, " %d more fit", found - n);
     session_list_free(&all);
     return found;
@@ -125,8 +125,7 @@ bool cmd_sessions(struct cmd_call *c)
     struct session_listing l = {c->app, d, &c->to};
     print_open(&c->to, NULL, '[');
     print_note(&c->to, ST_HEAD, " %5s %-16s %5s %s", "no.", "last used", "turns", "title");
-    int found = filter ? list_filtered(&l, d, c->rest, (int)n, c->e)
-                       : hdb_sessions(d, NULL, NULL, (int)n, list_session, &l, c->e);
+    int found = list_filtered(&l, d, filter ? c->rest : "", (int)n, c->e);
     print_close(&c->to, ']');
     if (found == 0)
         print_note(&c->to, ST_DIM, filter ? " no session fits" : " no session is saved yet");
@@ -260,19 +259,17 @@ struct id_list {
     void *arg;
 };
 
-static bool offer_id(const struct session_row *r, void *arg)
+static void offer_id(struct id_list *l, const struct session_row *r, const char *title)
 {
-    struct id_list *l = arg;
     char number[16];
     size_t n = strlen(l->word);
     snprintf(number, sizeof number, "#%d", r->number);
     if (r->number > 0 && strncmp(number, l->word, n) == 0)
-        l->add(l->arg, number, r->title);
+        l->add(l->arg, number, title);
     else if (r->number > 0 && n > 0 && strncmp(number + 1, l->word, n) == 0)
-        l->add(l->arg, number + 1, r->title);
+        l->add(l->arg, number + 1, title);
     else if (n > 0 && strncmp(r->id, l->word, n) == 0)
-        l->add(l->arg, r->id, r->title);
-    return true;
+        l->add(l->arg, r->id, title);
 }
 
 void complete_session(struct app *a, const char *before, const char *word, cmd_add_fn *add,
@@ -284,8 +281,11 @@ void complete_session(struct app *a, const char *before, const char *word, cmd_a
     struct id_list l = {word, add, arg};
     if (strncmp("last", word, strlen(word)) == 0)
         add(arg, "last", "the session used last");
-    if (d)
-        hdb_sessions(d, NULL, NULL, 50, offer_id, &l, &e);
+    struct session_list all = {0};
+    if (d && session_list_open(&all, d, &e))
+        for (int i = 0; i < min_int(all.n, 50); i++)
+            offer_id(&l, &all.row[i], all.row[i].title ? session_list_title(&all, d, i) : NULL);
+    session_list_free(&all);
 }
 
 bool cmd_fork(struct cmd_call *c)

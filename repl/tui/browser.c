@@ -86,7 +86,8 @@ static void add_head(struct browser *b, int row, struct sheet *out)
 {
     const struct session_row *r = &b->list.row[row];
     const struct session_sums *s = session_list_sums(&b->list, b->db, row);
-    sheet_add(out, ST_BOLD, r->title && *r->title ? r->title : "(no title)");
+    const char *title = session_list_title(&b->list, b->db, row);
+    sheet_add(out, ST_BOLD, *title ? title : "(no title)");
     sheet_line(out);
     sheet_printf(out, ST_DIM, "%s, %lld tokens in %lld steps", r->id, (long long)s->tokens,
                  (long long)s->steps);
@@ -171,7 +172,7 @@ static void add_row(struct tui *t, struct browser *b, int i, int number_w, int w
         sheet_printf(out, ST_TEXT, "%5.0f %%  ", 100.0 * (double)s->accepted / (double)s->drafted);
     else
         sheet_add(out, ST_DIM, "      -  ");
-    list_cut(out, i == b->pick.at ? ST_BOLD : ST_TEXT, r->title ? r->title : "",
+    list_cut(out, i == b->pick.at ? ST_BOLD : ST_TEXT, session_list_title(&b->list, b->db, row),
             max_int(width - used, 4));
 }
 

@@ -535,6 +535,7 @@ static void draw_input(struct frame *f, struct grid *g, struct rect r)
         put(g, x, r.y, r.x + r.w - x, ST_DIM, "  Ctrl-X d drops");
         r.y++, r.h--;
     }
+    f->typed = (struct rect){r.x + GUTTER, r.y, r.w - GUTTER, r.h};
     input_cursor(in, &row, &column);
     top = max_int(min_int(row - r.h / 2, in->n_row - r.h), 0);
     if (row < top)
@@ -742,9 +743,21 @@ int frame_time_cells(int w)
     return time_cells((struct rect){0, 0, w, 1}).w;
 }
 
+void frame_sheet(const struct sheet *s, bool ascii, struct grid *g)
+{
+    int w = 1;
+    for (int i = 0; i < s->n_row; i++)
+        w = max_int(w, text_width(s->row[i].text.p, s->row[i].text.n));
+    grid_resize(g, w, max_int(s->n_row, 1));
+    g->ascii = ascii;
+    for (int i = 0; i < s->n_row; i++)
+        put_row(g, 0, i, w, &s->row[i], (struct found){0});
+}
+
 void frame_draw(struct frame *f, struct grid *g)
 {
     struct layout l;
+    f->typed = (struct rect){0};
     g->ascii = f->ascii;
     layout_of(f, g->w, g->h, &l);
     if (l.too_small) {

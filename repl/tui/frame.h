@@ -109,10 +109,13 @@ struct frame {
     const struct find *find;     /* matches that are highlighted; NULL: none */
     const struct pane *find_in;  /* they are in this pane; NULL: in the transcript */
     const char *find_line;       /* in the place of the hint and the footer */
+    struct rect typed;           /* out: where the text of the input was drawn */
     struct pane *overlay;        /* covers everything except the last row; or NULL */
     const char *footer;          /* the last row below an overlay, or NULL */
 };
 
+/* Draws all rows of a sheet into *g, which gets their size. */
+void frame_sheet(const struct sheet *s, bool ascii, struct grid *g);
 /* Draws into *g, whose size is that of the screen. */
 void frame_draw(struct frame *f, struct grid *g);
 

@@ -3,6 +3,7 @@
 #include "repl/app/blocks.h"
 #include "repl/app/gauges.h"
 #include "repl/app/served.h"
+#include "repl/text/args.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,32 +63,32 @@ static void write_why(struct tui *t, struct pane *p, int width);
 
 /* A new pane: a value of enum pane_kind, and its row here. */
 static const struct {
-    const char *title;
+    const char *title, *name;
     int key;                /* opens and closes the pane */
     enum backend_view view; /* the view of the backend that the pane shows */
     void (*write)(struct tui *t, struct pane *p, int width); /* writes p->rows */
     const char *keys; /* those that mean something else than in other panes */
     const char *command; /* prints the same */
 } pane[N_PANE_KINDS] = {
-    [PANE_PAGES] = {"PAGES", K_F2, VIEW_PAGES, tui_pages_write,
+    [PANE_PAGES] = {"PAGES", "pages", K_F2, VIEW_PAGES, tui_pages_write,
                     "arrows         move over the positions; the last lines say where one lies\n"
                     "Home End       the first position, and the newest\n"
                     "click          that position\n", "/pages, /map POS, /page N"},
-    [PANE_TREE] = {"TREE", K_F3, VIEW_TREES, write_tree,
+    [PANE_TREE] = {"TREE", "tree", K_F3, VIEW_TREES, write_tree,
                    "Up Down        scroll; PgUp and PgDn by half a screen; Home End\n"
                    "click          tells why that node was accepted or rejected (/why)\n",
                    "/tree, /tree T.S"},
-    [PANE_STEPS] = {"STEPS", K_F4, VIEW_STEPS, tui_steps_write,
+    [PANE_STEPS] = {"STEPS", "steps", K_F4, VIEW_STEPS, tui_steps_write,
                     "Up Down        show the step before and the one after, in all panes\n"
                     "Home End       the first step, and the last one\n"
                     "click          that step\n", "/at T.S, /tokens"},
-    [PANE_POOL] = {"POOL", K_F5, VIEW_POOLS, write_pool,
+    [PANE_POOL] = {"POOL", "pool", K_F5, VIEW_POOLS, write_pool,
                    "Up Down        scroll; PgUp and PgDn by half a screen; Home End\n",
                    "/pool, /accept; over time: /gauges"},
-    [PANE_WORD] = {"WORD", K_F6, VIEW_STEPS, tui_word_write,
+    [PANE_WORD] = {"WORD", "word", K_F6, VIEW_STEPS, tui_word_write,
                    "Up Down        scroll; PgUp and PgDn by half a screen; Home End\n"
                    "Ctrl-X t       moves the arrows to the words of the reply\n", "/tokens, /top"},
-    [PANE_WHY] = {"WHY", K_F7, VIEW_STEPS, write_why,
+    [PANE_WHY] = {"WHY", "why", K_F7, VIEW_STEPS, write_why,
                   "Up Down        scroll; PgUp and PgDn by half a screen; Home End\n",
                   "/why T.S.NODE"},
 };
@@ -421,22 +422,40 @@ static void add_alarm(struct tui *t, struct pane *p)
     buf_free(&place);
 }
 
+/* Writes the rows of a pane from the current view. */
+static void write_pane(struct tui *t, int kind, int width)
+{
+    struct pane *p = &t->pane[kind];
+    sheet_clear(&p->rows);
+    p->head = 1;
+    p->scroll_to = -1;
+    const char *why = t->app->backend->lacks[pane[kind].view];
+    if (why && !(kind == PANE_POOL && t->now.has[VIEW_SERVED]))
+        write_lack(&p->rows, pane[kind].title, why, width);
+    else
+        pane[kind].write(t, p, width);
+    add_alarm(t, p);
+    sheet_cut(&p->rows, width);
+}
+
+bool tui_pane_draw(struct tui *t, const char *name, struct grid *g, struct err *e)
+{
+    const char *title[N_PANE_KINDS];
+    for (int i = 0; i < N_PANE_KINDS; i++)
+        title[i] = pane[i].name;
+    int kind = arg_choice(name, "the pane", title, N_PANE_KINDS, e);
+    if (kind < 0)
+        return false;
+    write_pane(t, kind, pane_width(t));
+    frame_sheet(&t->pane[kind].rows, t->app->ascii, g);
+    return true;
+}
+
 void tui_panes_update(struct tui *t)
 {
     int width = pane_width(t);
-    for (int i = 0; i < t->n_open && t->have_view; i++) {
-        struct pane *p = &t->pane[t->open[i]];
-        sheet_clear(&p->rows);
-        p->head = 1;
-        p->scroll_to = -1;
-        const char *why = t->app->backend->lacks[pane[t->open[i]].view];
-        if (why && !(t->open[i] == PANE_POOL && t->now.has[VIEW_SERVED]))
-            write_lack(&p->rows, pane[t->open[i]].title, why, width);
-        else
-            pane[t->open[i]].write(t, p, width);
-        add_alarm(t, p);
-        sheet_cut(&p->rows, width);
-    }
+    for (int i = 0; i < t->n_open && t->have_view; i++)
+        write_pane(t, (int)t->open[i], width);
 }
 
 /* ---- keys of the focused pane ---- */

@@ -421,7 +421,7 @@ static void update_view(struct tui *t, uint64_t now)
 }
 
 /* The theme of the settings; else by COLORFGBG or the terminal's answer; else dark. */
-static enum theme theme_now(const struct tui *t)
+enum theme tui_theme(const struct tui *t)
 {
     enum theme said = (enum theme)t->app->opt.theme;
     if (said == THEME_AUTO && t->background_known)
@@ -437,7 +437,7 @@ static void draw(struct tui *t, uint64_t now)
     buf_clear(&t->files);
     if (app_attached(t->app) > 0)
         app_attached_text(t->app, &t->files);
-    term_theme(theme_now(t));
+    term_theme(tui_theme(t));
     bool reading = t->busy && t->total > 0 && now - t->turn_ns > PREFILL_MS * MS;
     if (t->app->at.turn != t->time.seen.turn || t->app->at.step != t->time.seen.step)
         time_changed(t); /* /at has changed the address */
@@ -683,7 +683,8 @@ static const char *last_parts(const char *path)
     return p;
 }
 
-static void greet(struct tui *t)
+/* first: nothing was ever typed here. */
+static void greet(struct tui *t, bool first)
 {
     const struct backend_info *i = backend_info(t->app->backend);
     const char *dot = t->app->ascii ? " | " : " · ";
@@ -704,8 +705,9 @@ static void greet(struct tui *t)
     tui_note(t, ST_BOLD, "aerie %s", AERIE_VERSION);
     tui_note(t, ST_DIM, "%s", line.p);
     buf_free(&line);
-    tui_note(t, ST_DIM, "Enter sends%sF1 help%sF2 pages%sF3 tree%sF5 pool%s/bye quits", dot, dot,
-             dot, dot, dot);
+    if (first) /* the keys worth knowing; later the screen says nothing about keys */
+        tui_note(t, ST_DIM, "Ctrl-P finds every command%sF1 explains%sCtrl-C stops a reply, Ctrl-D "
+                            "quits", dot, dot);
 }
 
 static void begin(struct tui *t, struct app *a)
@@ -717,7 +719,9 @@ static void begin(struct tui *t, struct app *a)
     timeline_fit(&t->time.line, 80);
     t->page_at = -1;
     t->chosen = -1;
-    recall_open(&t->recall, keep ? recall_path("history") : NULL);
+    char *path = keep ? recall_path("history") : NULL;
+    bool first = path && access(path, F_OK) != 0;
+    recall_open(&t->recall, path);
     input_init(&t->input, &t->recall);
     transcript_init(&t->talk, a->ascii);
     t->talk.stop = interrupt_asked;
@@ -727,9 +731,9 @@ static void begin(struct tui *t, struct app *a)
         .show = face_show, .clear = face_clear, .retract = face_retract, .notice = face_notice,
         .replay_turn = face_replay_turn, .error = face_error, .layout = layout_set,
         .edit = face_edit, .progress = face_progress,
-        .copy = face_copy, .state = t,
+        .copy = face_copy, .shot = tui_shot, .state = t,
     };
-    greet(t);
+    greet(t, first);
 }
 
 static void end(struct tui *t)

@@ -144,6 +144,8 @@ void tui_work(struct tui *t, bool on);
 void tui_note(struct tui *t, enum style st, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
+enum theme tui_theme(const struct tui *t); /* in use: dark or light */
+
 /* ---- actions.c ---- */
 void tui_key(struct tui *t, const struct key *k);
 void tui_stop(struct tui *t); /* Ctrl-C, from the keyboard or as a signal */
@@ -165,6 +167,8 @@ bool tui_shows_time(const struct tui *t);
 void tui_layout(const struct tui *t, int n_pane, struct layout *l);
 /* Writes the rows of the open panes from the current view. */
 void tui_panes_update(struct tui *t);
+/* Draws all rows of a pane, open or not. False and *e: there is no pane of this name. */
+bool tui_pane_draw(struct tui *t, const char *name, struct grid *g, struct err *e);
 bool tui_pane_key(struct tui *t, const struct key *k); /* false: the key is not the pane's */
 
 /* ---- time.c ---- */
@@ -209,6 +213,10 @@ void finder_begin(struct tui *t); /* in the pane that has the keys, else in the 
 void finder_end(struct tui *t);
 void finder_update(struct tui *t); /* before drawing: the matches in what is shown now */
 bool finder_key(struct tui *t, const struct key *k); /* false: the key is not the finder's */
+
+/* ---- shot.c ---- */
+/* face.shot: the screen, or all rows of a pane, as text or SVG. */
+bool tui_shot(struct app *a, const char *pane, bool svg, struct buf *out, struct err *e);
 
 /* ---- palette.c ---- */
 void tui_palette_open(struct tui *t);

@@ -24,6 +24,11 @@ id=$(sql "select session_id from turn where role='user' and text like '%story%'"
 list "${id,,}"; [ "$found" = 1 ]; result "an id" $?
 list "#2"; [ "$found" = 1 ] && grep -q "$id" "$T/out"; result "a number after #" $?
 
+for more in "What is a page?" "Count to nine."; do lines "Hello! Hello!" "$more" | feed --plain -q --no-spec -p max_tokens=2; done
+list ""; grep -q '"title":"Hello! Hello!"' "$T/out" && lines "/sessions 2" | feed --plain -q -n && grep -q 'Hello! Hello! - What is a page?' "$T/out" && grep -q 'Hello! Hello! - Count to nine.' "$T/out"
+result "titles that are equal are told apart by what was said next" $?
+sql "delete from session where title = 'Hello! Hello!'"; sql "delete from turn where session_id not in (select id from session)"
+
 # ---- the browser ----
 sql "create temp table num as with recursive c(i) as (select 1 union all select i+1 from c where i < 2000) select i from c;
     create temp table src as select * from session where id = '$id';

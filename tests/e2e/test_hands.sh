@@ -59,7 +59,8 @@ printf 'top_p=0.8\ntemperature=x\n' >"$XDG_CONFIG_HOME/aerie/presets/warm"; line
 grep -q 'preset warm: line 2: temperature cannot be "x"' "$T/err" && grep -q '^top_p *1 ' "$T/out"; result "a damaged one changes nothing" $?
 
 # ---- on the screen ----
-open_screen 120 40; M set-option -s set-clipboard on
+rm -rf "$XDG_STATE_HOME"; open_screen 80 24; check "the first time, the screen names the keys worth knowing" shows 'Ctrl-P finds every command · F1 explains'
+text /stats; key Enter; wait_for 'MAL'; open_screen 120 40; check "and never again" hides 'Ctrl-P finds'; M set-option -s set-clipboard on
 buffer() { M show-buffer; }
 text "My dog is called Rex."; key Enter; until_ok eval 'screen | tail -n 1 | grep -q "step 1\.[1-9]"'
 text /copy; key Enter; wait_for 'for the terminal'; check "/copy: the reply is in the clipboard" eval '[[ $(buffer) == "A dog named Rex"* ]]'
@@ -105,6 +106,16 @@ key C-u; key Up; check "what stood there is the line before" until_ok shows '›
 key C-u; key C-p; wait_for 'FIND A'; text brks; until_ok eval '[[ $(row 1) == *"/breaks"* ]]'; key Enter
 check "and runs one that is complete" wait_for 'there are no breakpoints'
 key Up; check "Up brings it back" until_ok shows '› /breaks'; key C-u
+# ---- pictures ----
+text "/screenshot $T/all.svg"; key Enter; wait_for 'wrote'; text "/screenshot pool $T/pool.txt"; key Enter; wait_for 'pool.screen.txt'
+! grep -qvE '^<[^<>]+>([^<>]*</text>)?$' "$T/all.svg" && ! grep -qE '&[^agl]' "$T/all.svg" && [ "$(tail -n 1 "$T/all.svg")" = '</svg>' ]
+result "/screenshot FILE.svg is well-formed" $?
+grep -q '>there are no breakpoints' "$T/all.svg" && ! grep -q '/screenshot' "$T/all.svg"; result "with what the screen showed, without the command" $?
+grep -q '^POOL   step' "$T/pool.screen.txt" && grep -q '^draft ' "$T/pool.screen.txt" && [ "$(stat -c %a "$T/pool.screen.txt")" = 600 ]
+result "/screenshot PANE FILE.txt: all rows of a pane that is not open" $?
+text "/screenshot $T/all.svg"; key Enter; check "no file is replaced" wait_for 'exists already'
+text "/screenshot x.png"; key Enter; check "PNG needs a font" wait_for 'no font'
+
 # ---- the finder ----
 key C-f; text "TOM"; check "Ctrl-F: the newest match and how many there are" until_ok eval 'screen | grep -qE "find: TOM▏  ([0-9]+) of \1  "'
 key Enter; wait_for 'n next'; key n; check "n goes to the next, behind the last to the first" wait_for 'find: TOM  1 of'
