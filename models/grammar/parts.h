@@ -100,6 +100,11 @@ void put_json_string(struct grammar *g, struct sequence *s, const char *p, size_
 void grammar_integers(struct grammar *g, int rule, double lo, double hi);
 void grammar_numbers(struct grammar *g, int rule, double lo, double hi);
 
+/* pattern.c: the rule of the texts that a regular expression matches, spelled as JSON without the
+ * quotes; -1 and *e: it has what is not supported. The expression of a "format", or NULL. */
+int grammar_pattern(struct grammar *g, const char *pattern, struct err *e);
+const char *grammar_format(const char *format);
+
 /* schema.c: the rule of a schema, or -1 and *e. */
 int grammar_schema(struct grammar *g, const json_t *schema, struct err *e);
 

@@ -172,16 +172,31 @@ static bool add_constants(struct compiler *c, int rule, const json_t *o)
 
 static bool add_string(struct compiler *c, int rule, const json_t *o)
 {
-    int min = 0, max = MANY;
+    int min = 0, max = MANY, texts = -1;
+    bool lengths = get(o, "minLength") || get(o, "maxLength");
+    const char *format = json_string_value(get(o, "format")), *pattern = NULL;
     struct sequence s = {0};
-    if (get(o, "pattern"))
-        return fail(c, "the schema's keyword \"%s\" is not supported", "pattern");
     if (!read_count(c, o, "minLength", &min) || !read_count(c, o, "maxLength", &max))
         return false;
     if (min > max)
         return true; /* no string */
+    if (get(o, "pattern")) {
+        pattern = json_string_value(get(o, "pattern"));
+        if (!pattern)
+            return fail(c, "the schema's \"%s\" should be a text", "pattern");
+        if (lengths)
+            return fail(c, "the schema's keyword \"%s\" is not supported beside a length",
+                        "pattern");
+    } else if (format && !lengths) { /* where it cannot be kept it is a note, as drafts have it */
+        pattern = grammar_format(format);
+    }
+    if (pattern && (texts = grammar_pattern(c->g, pattern, c->e)) < 0)
+        return false;
     put_literal(c->g, &s, "\"");
-    put_repeat(c->g, &s, grammar_known(c->g, RULE_CHAR), min, max);
+    if (pattern)
+        put_call(c->g, &s, texts);
+    else
+        put_repeat(c->g, &s, grammar_known(c->g, RULE_CHAR), min, max);
     put_literal(c->g, &s, "\"");
     grammar_alt(c->g, rule, &s);
     return true;

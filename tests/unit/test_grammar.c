@@ -7,6 +7,9 @@
 
 #include <math.h>
 
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
 #include "kernels/json_read.h"
 #include "models/grammar/grammar.h"
 
@@ -404,11 +407,128 @@ static void test_a_range_of_numbers_is_exact(void **state)
     }
 }
 
+/* Whether a text matches an expression, as PCRE2 has it. */
+static bool matches(const char *pattern, const char *text)
+{
+    int code;
+    size_t at;
+    pcre2_code *re = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED,
+                                   PCRE2_UTF | PCRE2_DOLLAR_ENDONLY | PCRE2_ALT_BSUX, &code, &at,
+                                   NULL);
+    assert_non_null(re);
+    pcre2_match_data *m = pcre2_match_data_create_from_pattern(re, NULL);
+    bool ok = pcre2_match(re, (PCRE2_SPTR)text, strlen(text), 0, 0, m, NULL) > 0;
+    pcre2_match_data_free(m);
+    pcre2_code_free(re);
+    return ok;
+}
+
+/* Whether the grammar allows this JSON text, byte by byte. */
+static bool allows(struct guide *x, const char *text)
+{
+    int at = guide_after(x, NULL, 0);
+    for (const char *p = text; *p; p++) {
+        char one[2] = {*p};
+        at = guide_next(x, at, tok_find(tok, one));
+    }
+    return at != GUIDE_DEAD && guide_accepts(x, at);
+}
+
+static void test_every_text_of_a_pattern_matches_it(void **state)
+{
+    (void)state;
+    static const char *const patterns[] = {
+        "^[A-Z]{2}-\\d{3,5}$", "^(?:ab|c)*d?$", "a.c", "^\\w+@\\w+\\.(com|org)$",
+        "^[^\"\\\\x]{1,4}$",
+        "^caf\xC3\xA9s?$", "^\\$\\d+(\\.\\d\\d)?$|^free$", "^[\\w.-]+$", "\\S{3}", "^\\D\\W\\s$",
+        "^$", "^[+-]?(0|[1-9]\\d*)(\\.\\d+)?([eE][+-]?\\d+)?$", "^(\\(\\d{3}\\) )?\\d{3}-\\d{4}$",
+        "^\\x41\\u0042?$", "^a{0}b{2,}?$", "^[]a]$", "^[a\\]-]$", "^.{0,3}$",
+    };
+    for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++) {
+        json_t *schema = json_pack("{s:s,s:s}", "type", "string", "pattern", patterns[i]);
+        struct err e;
+        struct guide *x = open_guide(schema, &e);
+        if (!strcmp(patterns[i], "^[]a]$")) { /* of no character, then "a]": as ECMA-262 has it */
+            assert_null(x);
+            json_decref(schema);
+            continue;
+        }
+        if (!x)
+            fail_msg("%s: %s", patterns[i], e.msg);
+        for (int k = 0; k < rounds(12, 400); k++) {
+            struct buf text = {0};
+            if (!reply(x, 300, &text)) {
+                buf_free(&text);
+                continue;
+            }
+            json_t *v = json_parse(text.p, text.n, JSON_DECODE_ANY, NULL);
+            if (!json_is_string(v) || !matches(patterns[i], json_string_value(v)))
+                fail_msg("%s does not match %s", text.p, patterns[i]);
+            json_decref(v);
+            buf_free(&text);
+        }
+        guide_close(x);
+        json_decref(schema);
+    }
+}
+
+static void test_patterns_and_formats_allow_what_they_mean(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *key, *value, *yes[4], *no[5];
+    } cases[] = {
+        {"pattern", "^[A-Z]{2}-\\d+$", {"AB-1", "ZZ-0123"}, {"A-1", "AB-", "ab-1", "AB-1x"}},
+        {"pattern", "^(a|b\\\\)*$", {"", "ab\\\\a", "a"}, {"b", "c"}},
+        {"pattern", "\"|\n", {"\\\"", "\\n"}, {"a", "\\t"}},
+        {"format", "date", {"2026-01-31", "2024-02-29", "2000-02-29"},
+         {"2026-02-29", "1900-02-29", "2026-13-01", "2026-04-31", "26-01-01"}},
+        {"format", "time", {"23:59:59Z", "00:00:00.5+01:30"},
+         {"24:00:00Z", "12:00:00", "1:00:00Z"}},
+        {"format", "date-time", {"2026-11-28T17:15:10Z"}, {"2026-11-28 17:15:10Z", "2026-11-28"}},
+        {"format", "uuid", {"01234567-89ab-cdef-0123-456789ABCDEF"}, {"0123", "x"}},
+        {"format", "ipv4", {"127.0.0.1", "255.255.255.0"}, {"256.1.1.1", "1.1.1", "01.1.1.1"}},
+        {"format", "email", {"a.b+c@x-y.org"}, {"a", "@x.org", "a@x", "a..b@x.org"}},
+        {"format", "regex", {"anything", ""}, {NULL}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *schema = json_pack("{s:s,s:s}", "type", "string", cases[i].key, cases[i].value);
+        struct err e;
+        struct guide *x = open_guide(schema, &e);
+        if (!x)
+            fail_msg("%s: %s", cases[i].value, e.msg);
+        for (int k = 0; k < 9; k++) {
+            const char *text = k < 4 ? cases[i].yes[k] : cases[i].no[k - 4];
+            char *quoted = text ? xasprintf("\"%s\"", text) : NULL;
+            if (quoted && allows(x, quoted) != (k < 4))
+                fail_msg("%s: %s is %s", cases[i].value, quoted, k < 4 ? "refused" : "allowed");
+            free(quoted);
+        }
+        guide_close(x);
+        json_decref(schema);
+    }
+}
+
 static void test_what_cannot_be_kept_is_refused_by_name(void **state)
 {
     (void)state;
     static const char *const bad[][2] = {
-        {"{\"type\":\"string\",\"pattern\":\"a+\"}", "pattern"},
+        {"{\"pattern\":\"a\",\"maxLength\":3}", "pattern"},
+        {"{\"pattern\":3}", "pattern"},
+        {"{\"pattern\":\"a(?=b)\"}", "(?=b"},
+        {"{\"pattern\":\"(a)\\\\1\"}", "\\1"},
+        {"{\"pattern\":\"\\\\bx\"}", "\\b"},
+        {"{\"pattern\":\"\\\\p{L}\"}", "\\p"},
+        {"{\"pattern\":\"(a*)*\"}", "empty"},
+        {"{\"pattern\":\"a^b\"}", "^"},
+        {"{\"pattern\":\"a)\"}", ")"},
+        {"{\"pattern\":\"(a\"}", "without an end"},
+        {"{\"pattern\":\"[a\"}", "without an end"},
+        {"{\"pattern\":\"[z-a]\"}", "range"},
+        {"{\"pattern\":\"*\"}", "repetition"},
+        {"{\"pattern\":\"a{3,2}\"}", "repetition"},
+        {"{\"pattern\":\"a\\\\\"}", "escape"},
+        {"{\"pattern\":\"[\\u00e4]\"}", "beyond ASCII"},
         {"{\"type\":\"array\",\"uniqueItems\":true}", "uniqueItems"},
         {"{\"type\":\"number\",\"multipleOf\":0.5}", "multipleOf"},
         {"{\"not\":{}}", "not"},
@@ -460,6 +580,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_allowed_text_is_valid),
         cmocka_unit_test(test_a_range_of_numbers_is_exact),
+        cmocka_unit_test(test_every_text_of_a_pattern_matches_it),
+        cmocka_unit_test(test_patterns_and_formats_allow_what_they_mean),
         cmocka_unit_test(test_what_cannot_be_kept_is_refused_by_name),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
