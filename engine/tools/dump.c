@@ -237,6 +237,7 @@ bool dump_open(struct dump *d, const char *path, struct err *e)
         qsort(f.v, (size_t)f.n, sizeof *f.v, by_order);
     d->engine = f.dumper ? "SGLang's dumper" : "SGLang's tensor dump";
     d->ranks = ranks_of(&f);
+    d->rank = f.n ? (int)f.v[0].rank : 0;
     ok = ok && add_all(d, &f, e);
     for (int i = 0; i < f.n; i++) {
         free(f.v[i].path);

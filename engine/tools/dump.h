@@ -38,7 +38,7 @@ struct dump {
     const char *engine; /* what wrote it, for people: a constant text */
     struct dump_pass *pass; /* by number */
     int n;
-    int ranks; /* of which the lowest is read */
+    int ranks, rank; /* ranks of which the lowest is read; its number */
     int files, refused; /* refused: of them not read ... */
     char why[400];      /* ... and why, of the first one */
 };
@@ -104,6 +104,7 @@ struct dump_report {
     int n_skipped;
     double tol;
     const char *type; /* of the dump's numbers, for people */
+    int shards;       /* ranks that heads are spread over, by the widths of tensors */
     bool noisy;       /* runs with noise were made */
     bool stopped;
 };

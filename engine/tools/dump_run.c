@@ -113,6 +113,7 @@ struct dump_run {
     const char *open_path;
     kbuf scratch[2]; /* (PROBE_ROWS, hidden) */
     bool wide;       /* some module has numbers of bf16 or f16 */
+    int shards;      /* ranks that heads are spread over */
     uint64_t done, to_do;
 };
 
@@ -431,22 +432,33 @@ static bool read_rows(struct dump_run *g, const struct dump_item *it, int64_t ro
     return ok;
 }
 
-/* The columns that the tensor of an item must have, and aerie's share of them. */
-static bool right_width(const struct dump_run *g, const struct tapped_item *x, int64_t wide)
+/* Over how many ranks the rows of a tensor are spread, by its width; 0: it is of another model.
+ * *use: how many columns rank 0 has. Heads are spread; the residual stream is whole on each. */
+static int shards_of(const struct dump_run *g, const struct tapped_item *x, int64_t wide, int *use)
 {
+    const struct layer *w = &g->l.model.layer[min_int(x->layer, g->l.model.cfg.n_layer - 1)];
     int width = width_of(g, x);
+    *use = width;
     if (x->tap == TAP_LOGITS) /* a vocabulary may be padded */
         return wide >= width;
-    if (!x->tail)
+    if (x->tap < TAP_Q || x->tap > TAP_ATTN)
         return wide == width;
-    const struct layer *w = &g->l.model.layer[x->layer];
-    return wide == mul64(w->n_head + 2 * w->n_kv, w->head_dim);
+    for (int n = 1; n <= w->n_head; n++) {
+        int kv = max_int(1, w->n_kv / n); /* heads of keys on a rank */
+        bool queries = x->tap == TAP_Q || x->tap == TAP_ATTN;
+        int heads = x->tail ? w->n_head / n + 2 * kv : queries ? w->n_head / n : kv;
+        *use = queries ? heads * w->head_dim : kv * w->head_dim;
+        if (w->n_head % n == 0 && (w->n_kv % n == 0 || n % w->n_kv == 0) &&
+            wide == mul64(heads, w->head_dim))
+            return n;
+    }
+    return 0;
 }
 
 /* Which rows of an item belong to rows [at, at + n) of the pass: all of them, or (logits) one for
  * each request; *count 0: none can be compared. False and *e: the dump is of another model. */
 static bool fits(struct dump_run *g, const struct tapped_item *x, const struct dump_rows *w,
-                 int at, int n, int64_t *row, int *count, struct err *e)
+                 int at, int n, int64_t *row, int *count, int *use, struct err *e)
 {
     int64_t wide;
     const struct torch_entry *t = open_item(g, x->it, &wide, e);
@@ -456,10 +468,15 @@ static bool fits(struct dump_run *g, const struct tapped_item *x, const struct d
     *count = 0;
     if (!real || t->n_dim < 2 || t->dim[0] == 0)
         return true;
-    if (!right_width(g, x, wide)) /* of several ranks, each may hold a part */
-        return g->r->d.ranks > 1 ||
-               err_set(e, ERR_USAGE, "%.120s has rows of %lld numbers, this model's have %d: the "
+    int shards = shards_of(g, x, wide, use);
+    if (!shards)
+        return err_set(e, ERR_USAGE, "%.120s has rows of %lld numbers, this model's have %d: the "
                        "dump is of another model", x->it->name, (long long)wide, width_of(g, x));
+    /* with several ranks, products may not have been summed yet; and the columns of ranks but the
+     * first are not known */
+    if ((g->shards > 1 && (x->tap == TAP_ADDED || x->tap == TAP_FED)) ||
+        (shards > 1 && g->r->d.rank > 0))
+        return true;
     *row = w->row + at;
     *count = n;
     if (x->tap == TAP_LOGITS) { /* of the request's last row, unless there is one of every row */
@@ -475,27 +492,28 @@ static bool fits(struct dump_run *g, const struct tapped_item *x, const struct d
 static bool judge_item(struct dump_run *g, const struct tapped_item *x, const struct dump_rows *w,
                        int at, int n, struct err *e)
 {
-    int width = width_of(g, x), count;
+    int width = width_of(g, x), count, use;
     int64_t row;
-    if (!fits(g, x, w, at, n, &row, &count, e))
+    if (!fits(g, x, w, at, n, &row, &count, &use, e))
         return false;
     if (count == 0)
         return true;
     size_t all = (size_t)n * (size_t)width;
-    float *theirs = xmalloc((size_t)count * (size_t)width * sizeof *theirs);
+    float *theirs = xmalloc((size_t)count * (size_t)use * sizeof *theirs);
     float *own[1 + DUMP_NOISE] = {0};
-    bool ok = read_rows(g, x->it, row, count, width, x->tail, false, theirs, e) &&
-              (!x->plus || read_rows(g, x->plus, row, count, width, false, true, theirs, e)),
+    bool ok = read_rows(g, x->it, row, count, use, x->tail, false, theirs, e) &&
+              (!x->plus || read_rows(g, x->plus, row, count, use, false, true, theirs, e)),
          there = true;
     for (int k = 0; ok && k < g->runs; k++) {
         own[k] = xmalloc(all * sizeof *own[k]);
         there = there && own_rows(g, x, k, own[k]);
+        for (int i = 1; there && use < width && i < n; i++)
+            memmove(own[k] + mul64(i, use), own[k] + mul64(i, width), (size_t)use * sizeof **own);
     }
     for (int i = 0; ok && there && i < count; i++) {
         int mine = n - count + i;
-        double error = row_error(theirs + (size_t)i * (size_t)width,
-                                 own[0] + (size_t)mine * (size_t)width, (size_t)width);
-        judge_row(g, &g->module[x->module], error, band_of(own, g->runs, mine, width),
+        double error = row_error(theirs + mul64(i, use), own[0] + mul64(mine, use), (size_t)use);
+        judge_row(g, &g->module[x->module], error, band_of(own, g->runs, mine, use),
                   g->r->d.pass[w->pass].number, w->row + at + mine, w->position + at + mine);
     }
     for (int k = 0; k < g->runs; k++)
@@ -737,24 +755,26 @@ static bool differs(const struct dump_run *g)
     return any;
 }
 
-/* Whether the modules of a dump have numbers of bf16 or f16: one in its first pass does. */
+/* Whether the modules of a dump have numbers of bf16 or f16, and over how many ranks heads are
+ * spread: what its first pass with modules shows. */
 static bool find_type(struct dump_run *g, struct err *e)
 {
     bool ok = true;
-    for (int i = 0; ok && !g->wide && i < g->r->d.n; i++) {
+    for (int i = 0; ok && g->shards == 0 && i < g->r->d.n; i++) {
         open_pass(g, i);
-        for (int k = 0; ok && !g->wide && k < g->n_item; k++) {
+        for (int k = 0; ok && k < g->n_item; k++) {
             int64_t width;
+            int use;
             const struct torch_entry *t = open_item(g, g->item[k].it, &width, e);
             ok = t != NULL;
-            g->wide = ok && (t->type == DT_F16 || t->type == DT_BF16);
+            g->wide |= ok && (t->type == DT_F16 || t->type == DT_BF16);
+            g->shards = max_int(g->shards, ok ? shards_of(g, &g->item[k], width, &use) : 0);
         }
-        if (g->n_item)
-            break;
     }
     g->r->tol = g->wide ? 2e-2 : 1e-3;
     g->r->type = g->wide ? "bf16" : "float32";
     g->noise = g->wide ? NOISE_BF16 : NOISE_F32;
+    g->r->shards = g->shards;
     return ok;
 }
 

@@ -27,6 +27,8 @@ static void say_source(const struct dump_report *r, const struct printer *to)
               r->d.n == 1 ? "" : "es", s->n, plural(s->n), s->rows);
     print_add(to, ST_TEXT, r->d.ranks > 1 ? "; the first of %d{ranks} ranks" : "\f%d{ranks}",
               r->d.ranks);
+    print_add(to, ST_TEXT, r->shards > 1 ? "; heads spread over %d{shards}" : "\f%d{shards}",
+              r->shards);
     print_end(to);
     if (to->json || s->missing) {
         print_add(to, ST_WARN, "%ld{missing} rows not compared: %s{why_missing}", s->missing,
