@@ -141,6 +141,15 @@ const struct format chat_formats[] = {
         CHATML_TURNS("<|endoftext|>"),
     },
     {
+        .name = "granite",
+        .family = {"granite"},
+        .mark = {[MARK_OPEN] = "<|start_of_role|>", [MARK_MID] = "<|end_of_role|>",
+                 [MARK_CLOSE] = "<|end_of_text|>"},
+        .role = {"system", "user", "assistant"},
+        .before = "",
+        .after = "\n",
+    },
+    {
         .name = "command",
         .family = {"cohere2"},
         .mark = {[MARK_BOS] = "<BOS_TOKEN>", [MARK_USER] = "<|USER_TOKEN|>",

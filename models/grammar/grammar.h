@@ -3,10 +3,9 @@
  *
  * A grammar generates a part of the texts that its schema accepts, never another text: properties
  * in the schema's order, at most one line break between values, numbers of at most 18 digits, and
- * of an escaped or a raw spelling of a key only one, and of a pattern the texts that the whole of it
- * matches. Bytes that the vocabulary cannot spell one by
- * one are left out, so that no state is a dead end. What a schema says and a grammar cannot keep is
- * refused by name.
+ * of an escaped or a raw spelling of a key only one. Of a pattern it has the texts that the whole
+ * of it matches. Bytes that the vocabulary cannot spell one by one are left out, so no state is
+ * a dead end. What a schema says and a grammar cannot keep is refused by name.
  *
  * A guide follows replies: its states are sets of stacks of positions in the grammar, found as they
  * are needed and kept, so that the state after a token, and the tokens allowed in a state, are

@@ -31,7 +31,7 @@ static const char *const markers[] = {
     "[|assistant|]", "[|endofturn|]", "<s>", "</s>", "[INST]", "[/INST]", "[SYSTEM_PROMPT]",
     "[/SYSTEM_PROMPT]", "<BOS_TOKEN>", "<|START_OF_TURN_TOKEN|>", "<|END_OF_TURN_TOKEN|>",
     "<|SYSTEM_TOKEN|>", "<|USER_TOKEN|>", "<|CHATBOT_TOKEN|>", "<|header_start|>",
-    "<|header_end|>", "<|eot|>", "<|eom|>",
+    "<|header_end|>", "<|eot|>", "<|eom|>", "<|start_of_role|>", "<|end_of_role|>",
 };
 enum { N_MARKERS = sizeof markers / sizeof *markers };
 
@@ -492,6 +492,22 @@ static void test_roles_that_are_markers(void **state)
     "<|START_OF_TURN_TOKEN|><|" role "_TOKEN|>" text "<|END_OF_TURN_TOKEN|>"
 #define COMMAND_REPLY "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>"
 #define LLAMA4(role, text) "<|header_start|>" role "<|header_end|>\n\n" text
+
+#define GRANITE(role, text) "<|start_of_role|>" role "<|end_of_role|>" text "<|end_of_text|>\n"
+#define GRANITE_REPLY "<|start_of_role|>assistant<|end_of_role|>"
+
+static void test_format_of_granite(void **state)
+{
+    (void)state;
+    struct chat *c = open_chat("granite", NULL, bytes, NULL);
+    assert_string_equal(chat_name(c), "granite");
+    assert_conversations(
+        c, GRANITE("system", "Be brief.") GRANITE("user", " Hi ") GRANITE("assistant", "Hello")
+           GRANITE("user", "?") GRANITE_REPLY,
+        GRANITE("user", " Hi ") GRANITE("assistant", "Hello") GRANITE("user", "?") GRANITE_REPLY,
+        GRANITE("user", " Hi ") GRANITE_REPLY);
+    chat_close(c);
+}
 
 static void test_formats_of_command_and_llama_4(void **state)
 {
@@ -1287,6 +1303,7 @@ int main(void)
         cmocka_unit_test(test_chatml_sends_answers_back_without_thoughts),
         cmocka_unit_test(test_olmo_takes_its_texts_from_the_template),
         cmocka_unit_test(test_roles_that_are_markers),
+        cmocka_unit_test(test_format_of_granite),
         cmocka_unit_test(test_formats_of_command_and_llama_4),
         cmocka_unit_test(test_phi_formats_follow_the_tokenizer_and_the_template),
         cmocka_unit_test(test_a_marker_may_include_the_white_space_behind_it),
