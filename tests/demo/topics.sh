@@ -62,7 +62,7 @@ here() { sed "s|$url|http://127.0.0.1:8080|g"; }
   topic compare; of p diff 1 --with page_size=4
   topic pack; of 's/seal.*/sealed/;p' pack 1 --issue sglang -o session.aerie; grep -i -A2 '^| depth' session-sglang.md
   topic check; of 1,8p check verify.json
-  topic triage; of '/^measured/,$p' triage 1
+  topic triage; of '/^measured/p;/^verdict/p' triage 1
   topic dump; mkdir dumps; of p dump dumps
   topic golden; of '/^greedy/p;$p' golden "$here/../golden/gemma3-a" | sed 's|/.*/golden/||'
   topic doctor; of '/^ok   \(aerie\|terminal\|draft\)/p' doctor | sed 's|/.*/models|models|'
