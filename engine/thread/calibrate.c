@@ -7,19 +7,11 @@
 #include <string.h>
 
 #include "engine/thread/load.h"
+#include "engine/thread/redraft.h"
 
 _Static_assert((int)CALIB_CAPTURES == (int)MAX_CAPTURE, "a reading lists all captured layers");
 
 enum { TEXT_MAX = 512, REPLY_MAX = 96 };
-
-static const char *const prompts[] = {
-    "Tell me a short story about a lighthouse and a small bird.",
-    "What is speculative decoding, and why is it fast?",
-    "Give me three tips for writing clear instructions.",
-    "Who are you, and what can you do?",
-    "Explain what a page table is to someone who has never seen one.",
-    "How do I bake bread at home?",
-};
 
 struct scorer {
     const struct calib_opts *o;
@@ -182,12 +174,12 @@ static bool answer(struct scorer *s, const struct chat *chat, const char *prompt
 static bool score_answers(struct scorer *s, const struct chat *chat, struct err *e)
 {
     bool ok = true;
-    for (size_t i = 0; i < sizeof prompts / sizeof *prompts && ok; i++) {
+    for (int i = 0; redraft_message(i) && ok; i++) {
         struct ids text = {0};
         int first;
         if (s->c->tokens == CALIB_TOKENS)
             break;
-        ok = answer(s, chat, prompts[i], &text, &first, e) && score_all(s, &text, first, e);
+        ok = answer(s, chat, redraft_message(i), &text, &first, e) && score_all(s, &text, first, e);
         ids_free(&text);
     }
     return ok;

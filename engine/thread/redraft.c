@@ -99,17 +99,17 @@ static bool run_target(struct scorer *s, struct scored_text *t, struct err *e)
 
 /* ---- facts of the head's files --------------------------------------------------------------- */
 
-/* Whether every element of a small tensor is the same; then the text of it is appended. */
-static void look_constant(struct scorer *s, const struct tensor *t)
+/* Whether every element of a small tensor, in host memory, is the same; then the text of it is
+ * appended. */
+static void look_constant(struct redraft *out, const struct tensor *t)
 {
-    size_t each = dtype_size(t->type), at = strlen(s->out->constant);
-    if (!t->data || !each || t->bytes < 2 * each || t->bytes > 1 << 20)
+    size_t each = dtype_size(t->type), at = strlen(out->constant);
+    const unsigned char *v = t->data;
+    if (!v || !each || t->bytes < 2 * each || t->bytes > 1 << 20)
         return;
-    unsigned char *v = xmalloc(t->bytes);
-    s->r.dev.k->get(s->r.dev.d, v, (kbuf){t->data, t->bytes}, t->bytes);
-    bool same = true;
-    for (size_t i = each; i < t->bytes && same; i += each)
-        same = memcmp(v, v + i, each) == 0;
+    for (size_t i = each; i < t->bytes; i += each)
+        if (memcmp(v, v + i, each) != 0)
+            return;
     uint16_t half;
     float value;
     memcpy(&half, v, sizeof half);
@@ -118,10 +118,22 @@ static void look_constant(struct scorer *s, const struct tensor *t)
         value = bf16_to_f32(half);
     if (t->type == DT_F16)
         value = f16_to_f32(half);
-    if (same)
-        snprintf(s->out->constant + at, sizeof s->out->constant - at, "%s%s (all %g)",
-                 at ? ", " : "", t->name, (double)value);
-    free(v);
+    snprintf(out->constant + at, sizeof out->constant - at, "%s%s (all %g)", at ? ", " : "",
+             t->name, (double)value);
+}
+
+/* Before the weights are uploaded. */
+static void look_at_norms(const struct draft *d, struct redraft *out)
+{
+    look_constant(out, &d->norm);
+    look_constant(out, &d->input_norm);
+    for (int i = 0; i < d->n_capture; i++)
+        look_constant(out, &d->fc_norm[i]);
+    for (int l = 0; l < d->cfg.n_layer; l++) {
+        look_constant(out, &d->layer[l].in_norm);
+        look_constant(out, &d->layer[l].hidden_norm);
+        look_constant(out, &d->layer[l].ffn_in_norm);
+    }
 }
 
 static double cosine(const float *a, const float *b, int n)
@@ -226,20 +238,24 @@ static bool read_files(struct scorer *s, struct err *e)
     const struct draft *d = &s->as_is;
     s->out->max_pos = d->cfg.max_pos;
     s->out->window = draft_window(d);
-    look_constant(s, &d->norm);
-    look_constant(s, &d->input_norm);
-    for (int i = 0; i < d->n_capture; i++)
-        look_constant(s, &d->fc_norm[i]);
-    for (int l = 0; l < d->cfg.n_layer; l++) {
-        look_constant(s, &d->layer[l].in_norm);
-        look_constant(s, &d->layer[l].hidden_norm);
-        look_constant(s, &d->layer[l].ffn_in_norm);
-    }
     compare_tokenizers(s);
     return compare_embeddings(s, e);
 }
 
 /* ---- replies --------------------------------------------------------------------------------- */
+
+const char *redraft_message(int i)
+{
+    static const char *const message[] = {
+        "Tell me a short story about a lighthouse and a small bird.",
+        "What is speculative decoding, and why is it fast?",
+        "Give me three tips for writing clear instructions.",
+        "Who are you, and what can you do?",
+        "Explain what a page table is to someone who has never seen one.",
+        "How do I bake bread at home?",
+    };
+    return i >= 0 && i < (int)(sizeof message / sizeof *message) ? message[i] : NULL;
+}
 
 bool redraft_answer(struct loaded *l, const struct ids *prompt, int most, const struct stop *stop,
                     struct ids *reply, struct err *e)
@@ -309,6 +325,8 @@ static bool open_scorer(struct scorer *s, struct err *e)
     struct runtime_shape shape = {.page_size = 16, .kv = o->l->dev.kv, .max_rows = REDRAFT_ROWS,
                                   .context = min_int(s->out->longest + 32,
                                                      o->l->model.cfg.max_pos)};
+    if (!o->only_as_is && !o->uploaded)
+        look_at_norms(&o->l->draft, s->out);
     if (!loaded_runtime(&s->r, o->l, &shape, e))
         return false;
     const struct kernels *k = s->r.dev.k;
@@ -328,7 +346,7 @@ static bool open_scorer(struct scorer *s, struct err *e)
 
 static bool measure(struct scorer *s, struct err *e)
 {
-    bool ok = read_files(s, e);
+    bool ok = s->o->only_as_is || read_files(s, e);
     for (int i = 0; i < s->n_text && ok; i++) {
         if (s->o->progress)
             s->o->progress(s->o->progress_arg, "target", (uint64_t)i, (uint64_t)s->n_text);

@@ -79,6 +79,7 @@ struct redraft {
 
 struct redraft_opts {
     struct loaded *l;
+    bool uploaded;           /* a runtime was opened over it before: norms are not looked at */
     const struct redraft_text *text; /* in order of preference: as many as fit are used */
     int n_text;
     int chain;               /* depth of chains; 0: they are not measured */
@@ -95,6 +96,8 @@ bool redraft_can(const struct loaded *l, const char **why);
  * complete unless `stopped`, which is no failure. */
 bool redraft_run(const struct redraft_opts *o, struct redraft *out, struct err *e);
 
+/* The i-th message of a few that any chat model can answer; NULL: there are fewer. Constant. */
+const char *redraft_message(int i);
 /* Appends the target's greedy reply to a prompt, at most `most` tokens. False and *e: the prompt
  * does not fit, stopped, or the device failed. */
 bool redraft_answer(struct loaded *l, const struct ids *prompt, int most, const struct stop *stop,

@@ -11,7 +11,7 @@
 #include "repl/compare/facts.h"
 #include "repl/compare/side.h"
 
-enum { CHAIN = 5, ANSWER = 96, ANSWERS = 3, LOST = 3 };
+enum { CHAIN = 5, ANSWER = 96, ANSWERS = 3, LOST = 3, ENOUGH = 192, RIGHT = 92 };
 
 struct gathering {
     const struct triage_ask *a;
@@ -145,20 +145,21 @@ static void read_guesses(const struct act *a, const struct ids *ids, int32_t *gu
     }
 }
 
-static void add_text(struct gathering *g, const struct act *a)
+/* Adds a text, whose ids are taken over; a: the turn that it is; NULL: none of the session. */
+static void add_text(struct gathering *g, struct ids *ids, int first, const struct act *a)
 {
     int i = g->n_text++;
     size_t n = (size_t)g->n_text;
     g->text = xrealloc(g->text, n, sizeof *g->text);
     g->ids = xrealloc(g->ids, n, sizeof *g->ids);
     g->guess = xrealloc(g->guess, n, sizeof *g->guess);
-    g->ids[i] = (struct ids){0};
-    ids_cat(&g->ids[i], a->user.tokens.v, a->user.tokens.n);
-    ids_cat(&g->ids[i], a->reply.tokens.v, a->reply.tokens.n);
-    g->guess[i] = xcalloc((size_t)g->ids[i].n + 1, sizeof **g->guess);
-    read_guesses(a, &g->ids[i], g->guess[i]);
-    g->text[i] = (struct redraft_text){.id = g->ids[i].v, .n = g->ids[i].n,
-                                       .first = a->user.tokens.n, .guess = g->guess[i]};
+    g->ids[i] = *ids;
+    g->guess[i] = a ? xcalloc((size_t)ids->n + 1, sizeof **g->guess) : NULL;
+    if (a)
+        read_guesses(a, ids, g->guess[i]);
+    g->text[i] = (struct redraft_text){.id = ids->v, .n = ids->n, .first = first,
+                                       .guess = g->guess[i]};
+    *ids = (struct ids){0};
 }
 
 /* The latest turns first: their contexts are the longest. */
@@ -166,8 +167,12 @@ static void read_texts(struct gathering *g)
 {
     for (int i = g->script.n - 1; i >= 0; i--) {
         const struct act *a = &g->script.act[i];
-        if (is_ours(g, a) && a->user.tokens.n > 1 && a->reply.tokens.n > 1)
-            add_text(g, a);
+        struct ids ids = {0};
+        if (!is_ours(g, a) || a->user.tokens.n < 2 || a->reply.tokens.n < 2)
+            continue;
+        ids_cat(&ids, a->user.tokens.v, a->user.tokens.n);
+        ids_cat(&ids, a->reply.tokens.v, a->reply.tokens.n);
+        add_text(g, &ids, a->user.tokens.n, a);
     }
 }
 
@@ -348,23 +353,64 @@ static void name_models(struct gathering *g)
     t->log.window = l->model.cfg.window;
 }
 
+/* Whether what was measured names a cause already. */
+static bool is_explained(const struct triage *t)
+{
+    struct triage_verdict *v = xcalloc(1, sizeof *v);
+    triage_judge(t, v);
+    bool yes = v->is == TRIAGE_CAUSE;
+    free(v);
+    return yes;
+}
+
+/* If the session is short, the head not nearly always right and nothing clear yet, the head runs
+ * over greedy replies of the target to other messages, too. */
+static bool measure_more(struct gathering *g, struct err *e)
+{
+    struct triage *t = g->t;
+    int tokens = t->re.tokens, n = 0;
+    bool ok = true;
+    if (tokens >= ENOUGH || t->re.r[0].hits * 100 >= RIGHT * tokens || g->how.opts.raw ||
+        is_explained(t))
+        return true;
+    for (; ok && tokens < ENOUGH && redraft_message(n); n++) {
+        struct message m = {.role = ROLE_USER, .text = (char *)(uintptr_t)redraft_message(n)};
+        struct ids prompt = {0}, text = {0};
+        ok = chat_render(g->l.chat, &m, 1, &prompt, e);
+        ids_cat(&text, prompt.v, prompt.n);
+        ok = ok && redraft_answer(&g->l, &prompt, ANSWER, g->a->stop, &text, e);
+        tokens += text.n - prompt.n;
+        if (ok)
+            add_text(g, &text, prompt.n, NULL);
+        ids_free(&text);
+        ids_free(&prompt);
+    }
+    struct redraft_opts o = ask_of(g);
+    char constant[sizeof t->re.constant];
+    memcpy(constant, t->re.constant, sizeof constant);
+    o.uploaded = true;
+    ok = ok && redraft_run(&o, &t->re, e);
+    progress_end(g);
+    memcpy(t->re.constant, constant, sizeof constant);
+    t->more = t->re.tokens > 0 ? n : 0;
+    return ok;
+}
+
 /* Fills t->re, or says in t->no_re why not. False: stopped, or the device failed. */
 static bool measure(struct gathering *g, struct err *e)
 {
     struct triage *t = g->t;
-    const char *why;
+    const char *why = NULL;
     struct rerun_how how = g->a->how;
-    if (!rerun_options(&g->how, &how, g->opened, e))
-        return false;
+    bool can = rerun_options(&g->how, &how, g->opened, e);
     g->how.opts.require_draft = false;
-    if (!load(g, &g->how.opts, e)) {
-        snprintf(t->no_re, sizeof t->no_re, "%.190s", e->msg);
-        return true;
-    }
-    name_models(g);
-    if (!redraft_can(&g->l, &why) || !ids_fit(g)) {
-        snprintf(t->no_re, sizeof t->no_re, "%s", why ? why : "the session's ids are those of "
-                 "another vocabulary");
+    can = can && load(g, &g->how.opts, e);
+    if (can)
+        name_models(g);
+    count_steps(g);
+    if (!can || !redraft_can(&g->l, &why) || !ids_fit(g)) {
+        snprintf(t->no_re, sizeof t->no_re, "%.190s", !can ? e->msg : why ? why : "the session's "
+                 "ids are those of another vocabulary");
         return true;
     }
     struct redraft_opts o = ask_of(g);
@@ -374,7 +420,8 @@ static bool measure(struct gathering *g, struct err *e)
         snprintf(t->no_re, sizeof t->no_re, "%.190s", e->msg);
         return true;
     }
-    return ok && measure_format(g, &g->how.opts, e) && measure_plain(g, &g->how.opts, e);
+    return ok && measure_more(g, e) && measure_format(g, &g->how.opts, e) &&
+           measure_plain(g, &g->how.opts, e);
 }
 
 static bool gather(struct gathering *g, struct err *e)
@@ -395,7 +442,6 @@ static bool gather(struct gathering *g, struct err *e)
     read_texts(g);
     if (!measure(g, e))
         return false;
-    count_steps(g);
     find_rule(g);
     return !stop_asked(g->a->stop) || err_set(e, ERR_NEGATIVE, "stopped");
 }

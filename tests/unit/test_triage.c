@@ -168,34 +168,32 @@ static const struct seed {
     const char *flags, *prompt; /* of the session */
     const char *cause, *or;     /* one of them must come first or second */
     bool more;                  /* with AERIE_TEST_LONG only */
-    int tokens;                 /* of the reply that it takes; 0: the usual number */
 } seeds[] = {
     {"layers", "{\"eagle_config\":{\"eagle_aux_hidden_state_layer_ids\":[2,4,6]}}", NULL, "", STORY,
-     "layers", NULL, false, 0},
+     "layers", NULL, false},
     {"far layers", "{\"eagle_config\":{\"eagle_aux_hidden_state_layer_ids\":[0,2,3]}}", NULL, "",
-     STORY, "layers", NULL, true, 0},
-    {"layers by option", NULL, NULL, "--eagle-capture 5,4,2", STORY, "layers", NULL, true, 0},
-    {"norm", "{\"norm_before_residual\":true}", NULL, "", STORY, "norm", NULL, false, 0},
-    {"norm of the output", "{\"norm_output\":true}", NULL, "", STORY, "norm", NULL, true, 0},
-    {"epsilon", "{\"rms_norm_eps\":0.1}", NULL, "", STORY, "norm", NULL, true, 0},
-    {"norm weight", NULL, spoil_norm_weight, "", STORY, "norm", NULL, true, 0},
-    {"template", NULL, NULL, "--raw", "Once upon a time there was a fox", "template", NULL, false,
-     0},
-    {"pages", NULL, NULL, "--bug 26512 -p check=off", STORY, "pages", NULL, false, 0},
-    {"cells", NULL, NULL, "--kv fp8", STORY, "quantized", NULL, false, 0},
-    {"context", "{\"max_position_embeddings\":64}", NULL, "", STORY, "context", NULL, false, 0},
-    {"theta", "{\"rope_theta\":1000000}", NULL, "", STORY, "rope", NULL, false, 112},
+     STORY, "layers", NULL, true},
+    {"layers by option", NULL, NULL, "--eagle-capture 5,4,2", STORY, "layers", NULL, true},
+    {"norm", "{\"norm_before_residual\":true}", NULL, "", STORY, "norm", NULL, false},
+    {"norm of the output", "{\"norm_output\":true}", NULL, "", STORY, "norm", NULL, true},
+    {"epsilon", "{\"rms_norm_eps\":0.1}", NULL, "", STORY, "norm", NULL, true},
+    {"norm weight", NULL, spoil_norm_weight, "", STORY, "norm", NULL, true},
+    {"template", NULL, NULL, "--raw", "Once upon a time there was a fox", "template", NULL, false},
+    {"pages", NULL, NULL, "--bug 26512 -p check=off", STORY, "pages", NULL, false},
+    {"cells", NULL, NULL, "--kv fp8", STORY, "quantized", NULL, false},
+    {"context", "{\"max_position_embeddings\":64}", NULL, "", STORY, "context", NULL, false},
+    {"theta", "{\"rope_theta\":1000000}", NULL, "", STORY, "rope", NULL, false},
     {"scaling", "{\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":8}}", NULL, "", STORY,
-     "rope", NULL, true, 0},
-    {"ids", NULL, spoil_ids, "", STORY, "ids", NULL, false, 0},
+     "rope", NULL, true},
+    {"ids", NULL, spoil_ids, "", STORY, "ids", NULL, false},
     {"window", "{\"sliding_window\":4,\"use_sliding_window\":true}", NULL, "", STORY, "window",
-     NULL, false, 0},
-    {"window by setting", NULL, NULL, "-p draft.window=6", STORY, "window", "context", true, 0},
-    {"sampling", NULL, NULL, "-p temperature=1.3 --seed 5", STORY, "sampling", NULL, false, 0},
-    {"hot sampling", NULL, NULL, "-p temperature=2.5 --seed 5", STORY, "sampling", NULL, true, 0},
-    {"tokenizer", NULL, spoil_tokenizer, "", STORY, "tokenizer", NULL, false, 0},
-    {"embedding", NULL, spoil_embedding, "", STORY, "embedding", NULL, false, 0},
-    {"another head", NULL, spoil_all, "", STORY, "other head", NULL, false, 0},
+     NULL, false},
+    {"window by setting", NULL, NULL, "-p draft.window=6", STORY, "window", "context", true},
+    {"sampling", NULL, NULL, "-p temperature=1.3 --seed 5", STORY, "sampling", NULL, false},
+    {"hot sampling", NULL, NULL, "-p temperature=2.5 --seed 5", STORY, "sampling", NULL, true},
+    {"tokenizer", NULL, spoil_tokenizer, "", STORY, "tokenizer", NULL, false},
+    {"embedding", NULL, spoil_embedding, "", STORY, "embedding", NULL, false},
+    {"another head", NULL, spoil_all, "", STORY, "other head", NULL, false},
 };
 
 static void make_head(const struct seed *s, const char *folder)
@@ -247,10 +245,10 @@ static json_t *triage_of(const struct seed *s, int *rc)
     char *folder = xasprintf("%s/head", here);
     if (s->config || s->spoil)
         make_head(s, folder);
-    char *ask = xasprintf("run -q --device cpu --threads 1 %s%s %s -p max_tokens=%d '%s'",
-                          s->config || s->spoil ? "--draft " : "",
+    char *ask = xasprintf("run -q --device cpu --threads 1 %s%s %s -p draft.steps=3 -p "
+                          "max_tokens=%d '%s'", s->config || s->spoil ? "--draft " : "",
                           s->config || s->spoil ? folder : "", s->flags,
-                          rounds(s->tokens ? s->tokens : 72, 200), s->prompt);
+                          rounds(72, 200), s->prompt);
     free(aerie(ask, rc));
     char *said = aerie("triage last -q --device cpu --threads 1 --json", rc);
     json_t *j = json_loads(said, 0, &why);
