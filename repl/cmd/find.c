@@ -13,7 +13,7 @@
 
 #include "kernels/ascii.h"
 
-enum { MAX_WORD = 24, MAX_QUERY = 16, MAX_SHOWN = 8, LINE_CELLS = 100 };
+enum { MAX_WORD = 24, MAX_QUERY = 16, MAX_SHOWN = 8, LINE_CELLS = 72 };
 
 struct word_of {
     char s[MAX_WORD + 1]; /* lower case, without its ending */

@@ -295,8 +295,9 @@ static void test_every_topic_and_setting_has_help(void **state)
         assert_true(cmd_run(a, line, &e));
         assert_non_null(strstr(shown.p, t->text));
         for (const char *p = t->text; *p; p += strcspn(p, "\n") + 1)
-            if (text_width(p, strcspn(p, "\n")) > 90)
+            if (text_width(p, strcspn(p, "\n")) > 76) /* whole on a screen of 80 columns */
                 fail_msg("too long: %.*s", (int)strcspn(p, "\n"), p);
+        assert_in_range(strlen(t->title), 10, 60);
         /* keys are of the full screen, a benchmark's figures are of the machine */
         if (!*t->example && strcmp(t->name, "keys") != 0 && strcmp(t->name, "bench") != 0)
             fail_msg("topic %s has no example", t->name);
