@@ -81,5 +81,6 @@ int fuzzy_match(const char *query, const char *name, const char *help, bool hit[
         sum += score;
         p += n;
     }
+    m -= m > 0 && !ascii_alnum(name[0]); /* the command /check is no longer than the setting check */
     return sum * FUZZY_POINT + FUZZY_POINT - 1 - min_int(m, FUZZY_POINT - 1);
 }

@@ -204,11 +204,12 @@ static void write_palette(struct tui *t, struct overlay *o, int w, int h)
 
 /* ---- keys ---- */
 
-/* Whether Enter runs the line of an item as it is. */
+/* Whether Enter runs the line of an item as it is: it takes no argument, or it is a step of a paused
+ * turn. */
 static bool is_whole(const struct item *x)
 {
     const struct cmd *c = x->kind == KIND_COMMAND ? cmd_find(x->name + 1, NULL) : NULL;
-    return c ? !*c->args : kinds[x->kind].whole;
+    return c ? !*c->args || (c->flags & CMD_REPEATS) : kinds[x->kind].whole;
 }
 
 static void take(struct tui *t, struct palette *p)
