@@ -138,7 +138,7 @@ ifeq ($(WITH_CUDA),1)
 endif
 
 .DEFAULT_GOAL := all
-.PHONY: covers crash resources docs all run dist test test-tsan tsan-programs lint lint-deps fuzz fuzz-programs soak soak-programs tests gpu-tests bench install machines uninstall deps test-deps packages optional-packages check-deps clean format help FORCE
+.PHONY: covers crash resources docs all run dist test test-tsan tsan-programs lint lint-deps fuzz fuzz-programs soak soak-programs tests gpu-tests bench install machines uninstall deps test-deps packages optional-packages check-deps clean format tasks help FORCE
 
 all: check-deps ## build the program (build/aerie)
 	@$(MAKE) -s --no-print-directory $(B)/aerie
@@ -349,6 +349,9 @@ format: ## format the lines you changed (clang-format)
 
 machines: ## build and try with other compilers, processors, C libraries, locales and page sizes (root; an hour; ONLY="gcc-15 aarch64")
 	@tests/machines.sh $(ONLY)
+
+tasks: all ## 40 tasks by keys in terminals of two sizes: how many keys each takes
+	AERIE=$(B)/aerie tests/tasks.sh
 
 docs: all ## make the generated parts of the documents new (tests/docs.sh)
 	@for f in $$(grep -lE '^(<!--|\.\\") make docs: ' README.md */README.md tests/bench/*.md repl/share/aerie.1); do \

@@ -743,6 +743,19 @@ static void test_completion(void **state)
     assert_completes("/undo ", "");
 }
 
+/* On a screen of 80 cells the transcript has 77 for a line, and help is aligned by hand. */
+static void test_help_fits_the_smallest_usual_screen(void **state)
+{
+    (void)state;
+    for (int i = 0; i < help_n_topic; i++)
+        for (const char *p = help_topics[i].text; *p;) {
+            size_t n = strcspn(p, "\n");
+            if (text_width(p, n) > 76)
+                fail_msg("%s: %.*s", help_topics[i].name, (int)n, p);
+            p += n + (p[n] == '\n');
+        }
+}
+
 /* ---- names by some of their letters ---- */
 
 /* The name, of those with blanks between them, that fits a query best; the first of equals. */
@@ -866,6 +879,7 @@ int main(void)
         cmocka_unit_test(test_json_commas_and_numbers),
         cmocka_unit_test(test_completion_tells_what_candidates_do),
         cmocka_unit_test(test_completion),
+        cmocka_unit_test(test_help_fits_the_smallest_usual_screen),
         cmocka_unit_test(test_letters_of_a_name),
         cmocka_unit_test(test_completion_offers_files),
         cmocka_unit_test(test_the_table_as_text),

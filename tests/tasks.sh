@@ -2,8 +2,8 @@
 # 20 tasks of a newcomer and 20 of an engineer, done with keys in a terminal of 80x24 and of 120x40 cells: prints how many
 # keys each took, beside the keys of the whole command typed letter by letter. `make tasks` runs it; it is no part of
 # `make test`. Each task waits for what it should have shown; one that does not show it is marked, and the exit code is 1.
-#   tests/demo/tasks.sh [FOLDER]     FOLDER: the screens after each task, as text
-. "$(dirname "$0")/../e2e/kit.sh"
+#   tests/tasks.sh [FOLDER]     FOLDER: the screens after each task, as text
+. "$(dirname "$0")/e2e/kit.sh"
 clean() { M kill-server; }
 export TEST_WAIT=${TEST_WAIT:-20}
 shots=${1:+$(realpath -m "$1")}
@@ -15,7 +15,8 @@ echo "My dog is called Rex." >"$T/notes.txt"
 declare -A keys typed
 names=()
 task() {
-    local name=$1 full=$2 shown=$3 k n=0; shift 3
+    local name=$1 full=$2 k n=0
+    shown=$3; shift 3
     for k in "$@"; do
         case $k in
         =*) text "${k#=}"; n=$((n + ${#k} - 1)) ;;
