@@ -7,10 +7,10 @@
  * many seconds, and prints a line for each request. With KEY other than "-", requests without it
  * are answered with 401. WORDs: "reset": the prefix cache can be reset; "drafts": its metrics count
  * 5 draft tokens, 3 of them accepted, for each chat; "chat=NAME": the exchange that answers chats;
- * "FROM=>TO": the first FROM of each answer to a chat or to /tokenize becomes TO, an error of the
- * server on purpose; "kv": recorded KV events are published before the first chat is answered, one
- * of them only for who asks again; their address, as --kv-events takes it, is printed on a second
- * line. */
+ * "FROM=>TO": the first FROM of each answer to a chat, /tokenize or /v1/models becomes TO, an error
+ * of the server on purpose; "kv": recorded KV events are published before the first chat is
+ * answered, one of them only for who asks again; their address, as --kv-events takes it, is printed
+ * on a second line. */
 #include "tests/kv_play.h"
 #include "tests/play.h"
 
@@ -76,9 +76,10 @@ static void edit(struct buf *text, const char *word)
 static void change(struct server *s, const char *path, struct buf *body)
 {
     bool chat = strcmp(path, "/v1/chat/completions") == 0;
+    bool models = strcmp(path, "/v1/models") == 0;
     buf_str(body, "");
     s->n_chat += chat;
-    for (int i = 0; (chat || strcmp(path, "/tokenize") == 0) && i < s->n_word; i++)
+    for (int i = 0; (chat || models || strcmp(path, "/tokenize") == 0) && i < s->n_word; i++)
         edit(body, s->word[i]);
     if (strcmp(path, "/metrics") == 0 && has_word(s, "drafts"))
         buf_printf(body, "vllm:spec_decode_num_drafts_total{engine=\"0\"} %d\n"

@@ -210,9 +210,15 @@ static bool pick_model(struct server *s, const json_t *models, const char *want,
     }
     if (s->model[0])
         return true;
-    if (want && first[0])
-        return err_set(e, ERR_MODEL, "the server has no model \"%.100s\"; it serves %s", want,
-                       first);
+    if (want && first[0]) {
+        struct buf all = {0};
+        for (const char *p = s->models.p; *p; p++)
+            if (*p != '\n' || p[1])
+                buf_printf(&all, "%.*s", *p == '\n' ? 2 : 1, *p == '\n' ? ", " : p);
+        err_set(e, ERR_MODEL, "the server has no model \"%.100s\"; it serves %.300s", want, all.p);
+        buf_free(&all);
+        return false;
+    }
     return err_set(e, ERR_MODEL, "the server lists no model");
 }
 

@@ -379,8 +379,9 @@ bool cmd_model(struct cmd_call *c)
         print_note(&c->to, ST_HEAD, "MODELS");
         print_choices(&all, NULL, &c->to);
         print_close(&c->to, ']');
-        print_note(&c->to, ST_DIM, "* in use; /model NAME, a folder or a GGUF file goes on with it "
-                                   "in a new session");
+        bool served = backend_info(c->app->backend)->server_url != NULL;
+        print_note(&c->to, ST_DIM, "* in use; /model NAME%s goes on with it in a new session",
+                   served ? "" : ", a folder or a GGUF file");
     }
     choices_free(&all);
     return ok;

@@ -3,7 +3,7 @@
 # the plain chat, the log, and the full screen.
 . "$(dirname "$0")/kit.sh"
 BUILD=${BUILD:-$(dirname "$(readlink -f "$AERIE")")}
-servers='' vllm='' llama='' locked='' cut='' # serve sets the addresses
+servers='' vllm='' llama='' locked='' cut='' two='' # serve sets the addresses
 clean() { [ -z "$servers" ] || kill $servers 2>/dev/null; [ -z "$screen" ] || tmux -L "$screen" kill-server 2>/dev/null; }
 screen=
 serve() { # NAME KIND [KEY [WORD...]]: sets the variable NAME to the address
@@ -47,6 +47,14 @@ run export last --format md; has "$said"
 result "export works" $?
 run logs -q "keys"; has "What is a KV cache?"
 result "search finds it" $?
+
+serve two vllm - '"data":[{=>"data":[{"id":"tinker","max_model_len":512},{'
+lines "What is a KV cache?" /model "/model tinker" "/model none" /draft "And again?" /model | feed chat --plain -q --remote "$two" -m nestling
+[ "$(grep -cF "$said" "$T/out")" = 2 ] && has "* nestling" && has "* tinker" && has "the session before is saved"
+result "/model chooses among the server's models and goes on in a new session" $?
+grep -q 'no model "none"; it serves tinker, nestling' "$T/err" && grep -q 'the server chooses its drafter' "$T/err"; result "a model that it does not serve is refused" $?
+[ "$(sql "select m.dir || ' ' || (s.parent is not null) from session s join run r on r.session_id=s.id join model m on m.id=r.target_id order by r.id desc limit 1")" = "tinker 1" ]
+result "the log has the model of each session" $?
 
 lines '{"prompt":"a"}' '{"prompt":"b"}' '{"prompt":"c"}' >"$T/batch"
 run run --batch "$T/batch" --remote "$vllm"
