@@ -26,7 +26,7 @@ struct pt {
 KIT void pt_number(struct buf *b, uint64_t v, int bytes)
 {
     for (int i = 0; i < bytes; i++)
-        buf_char(b, (char)(v >> (8 * i)));
+        buf_char(b, i < 8 ? (char)(v >> (8 * i)) : 0);
 }
 
 KIT void pt_text(struct pt *p, const char *s)

@@ -541,7 +541,8 @@ static int write_step(struct writer *w, const struct event *ev, enum log_level l
         rc = store_tree(w, ev, step);
     if (!rc && tree)
         rc = store_tops(w, ev->tops, step);
-    return !rc && tree && ev->rec.source == STEP_COMPUTED ? write_pages(w, ev, step) : rc;
+    bool paged = ev->rec.source == STEP_COMPUTED || ev->n_pages;
+    return !rc && tree && paged ? write_pages(w, ev, step) : rc;
 }
 
 static int store_served(struct writer *w, const struct event *ev)

@@ -150,7 +150,7 @@ const struct flag flags[] = {
      .where = IN_RUN | IN_PARITY | IN_SERVE | IN_FIT},
 
     {{.name = "context"}, .where = IN_ENGINE | IN_FIT, .group = "Memory", .act = F_ENGINE},
-    {{.name = "page-size"}, .where = IN_ENGINE | IN_FIT | IN_DUMP, .act = F_ENGINE},
+    {{.name = "page-size"}, .where = IN_ENGINE | IN_FIT | IN_DUMP | IN_IMPORT, .act = F_ENGINE},
     {{.name = "full-pages"}, .where = IN_ENGINE | IN_FIT, .act = F_ENGINE},
     {{.name = "swa-pages"}, .where = IN_ENGINE | IN_FIT, .act = F_ENGINE},
 

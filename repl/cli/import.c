@@ -3,8 +3,10 @@
  *
  * A record is imported completely or not at all. Facts that a file does not have stay "not
  * reported". A line with only a request waits for the line with its reply (the same custom_id), in
- * this file or in a later one. */
+ * this file or in a later one. Of a server's log with lines of kv_canary (engine/tools/canary.h)
+ * the violations become one session with page maps. */
 #include <errno.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +14,7 @@
 #include <sys/stat.h>
 
 #include "engine/remote/records.h"
+#include "engine/tools/canary.h"
 #include "kernels/json.h"
 #include "kernels/json_read.h"
 #include "repl/cli/cli.h"
@@ -194,8 +197,9 @@ static void post_notes(struct session_events *s, const struct record *r, const c
     buf_free(&note);
 }
 
-/* The facts of the session's origin for the log. */
-static void describe(struct import *m, const struct record *r, const char *file, int line)
+/* The facts of the session's origin for the log. more: further facts, lines "name=value". */
+static void describe(struct import *m, const struct record *r, const char *file, int line,
+                     const char *more)
 {
     char when[32] = "";
     struct buf config = {0};
@@ -206,6 +210,7 @@ static void describe(struct import *m, const struct record *r, const char *file,
                line, r->raw);
     if (when[0])
         buf_printf(&config, "created=%s\n", when);
+    buf_str(&config, more);
     for (char *p = config.p; p && *p; p++) /* a name of a file or a server is one line */
         if ((unsigned char)*p < ' ' && *p != '\n')
             *p = '?';
@@ -234,18 +239,34 @@ static void one_line(char *s)
             *s = '?';
 }
 
+/* Ends a session: the next description is of the next one. */
+static bool stored(struct import *m, const struct session_events *s)
+{
+    enum { MS = 30000 };
+    memcpy(m->n ? m->last : m->first, s->id, sizeof s->id);
+    memcpy(m->last, s->id, sizeof s->id);
+    m->n++;
+    if (history_flush_unless(m->log, MS, interrupt_waits))
+        return true;
+    if (interrupt_waits())
+        return false;
+    struct history_status st;
+    history_status(m->log, &st);
+    return err_set(&m->fault, ERR_DB, "the log does not take the sessions: %s%.189s",
+                   st.error[0] ? "not saved: " : "no answer for 30 s", st.error);
+}
+
 /* Stores a complete record. */
 static bool store(struct import *m, struct record *r, const char *file, int line)
 {
     struct session_events s = {.log = m->log};
-    enum { MS = 30000 };
     if (m->n == MOST_RECORDS)
         return err_set(&m->fault, ERR_USAGE, "more than %d records; the first %d are imported",
                        MOST_RECORDS, MOST_RECORDS);
     one_line(r->server);
     one_line(r->model);
     session_events_begin(&s);
-    describe(m, r, file, line);
+    describe(m, r, file, line, "");
     session_put_text(&s, EV_SESSION, OP_OPEN, NULL);
     session_put_text(&s, EV_OP, OP_OPEN, r->settings.p);
     if (r->system)
@@ -255,19 +276,118 @@ static bool store(struct import *m, struct record *r, const char *file, int line
         post_past(&s, &r->past[i]);
     begin_turn(&s, r->text ? r->text : "", &r->prompt, r);
     post_reply(&s, r);
-    memcpy(m->n ? m->last : m->first, s.id, sizeof s.id);
-    memcpy(m->last, s.id, sizeof s.id);
-    m->n++;
     m->no_reply += !r->reply;
-    if (history_flush_unless(m->log, MS, interrupt_waits)) /* the next description is of the next
-                                                              session */
-        return true;
-    if (interrupt_waits())
-        return false;
-    struct history_status st;
-    history_status(m->log, &st);
-    return err_set(&m->fault, ERR_DB, "the log does not take the sessions: %s%.189s",
-                   st.error[0] ? "not saved: " : "no answer for 30 s", st.error);
+    return stored(m, &s);
+}
+
+/* ---- kv_canary ------------------------------------------------------------------------------- */
+
+enum { MOST_VIOLATIONS = 4096, MOST_SLOT = 1 << 24 };
+
+/* Whether the pages of a violation can be shown: page 0 is no cell's. */
+static bool can_show(const struct canary_line *l, int size)
+{
+    return l->slot >= size && l->slot < MOST_SLOT && l->position >= 0 && l->position < MOST_SLOT;
+}
+
+/* What all violations need: the largest slot, and the tokens of a context with all positions. */
+struct canary_room {
+    int size; /* of a page */
+    int64_t slot, context;
+};
+
+/* A step that a server reported, with pages: position pos0 in the pool of the page that it takes is
+ * a violated cell (repl/recorded/views.c shows it). The first step empties the pools. */
+static void post_violation(struct session_events *s, const struct canary_line *l, int step,
+                           const struct canary_room *room, int64_t length)
+{
+    int size = room->size;
+    struct event ev = session_event(s, EV_STEP);
+    int n = 0;
+    ev.pages = xcalloc(3, sizeof *ev.pages);
+    for (uint8_t p = POOL_FULL; step == 1 && p <= POOL_SWA; p++)
+        ev.pages[n++] = (struct page_event){.pool = p, .op = PAGE_RESET, .column = size,
+                                            .page = (int32_t)(room->slot / size) + 1,
+                                            .refs = p == POOL_FULL ? (int32_t)room->context : 0};
+    ev.pages[n++] = (struct page_event){.pool = (uint8_t)l->pool, .op = PAGE_TAKE,
+                                        .holder = HOLDER_SESSION, .page = (int32_t)(l->slot / size),
+                                        .column = (int32_t)(l->position / size), .refs = 1};
+    ev.n_pages = n;
+    ev.lengths = (struct context_lengths){.length = (int32_t)length, .committed = (int32_t)length};
+    ev.step = step;
+    ev.rec = (struct step_rec){.kind = STEP_DECODE, .bonus = -1, .pos0 = (int)l->position,
+                               .rows = 1, .margin = NAN, .source = STEP_REPORTED};
+    session_put(s, &ev);
+}
+
+static struct canary_room room_of(const struct canary *k, int size)
+{
+    struct canary_room room = {.size = size};
+    for (int i = 0; i < k->n; i++) {
+        const struct canary_line *l = &k->v[i];
+        if (can_show(l, size)) {
+            room.slot = l->slot > room.slot ? l->slot : room.slot;
+            room.context = l->position >= room.context ? l->position + 1 : room.context;
+        }
+    }
+    return room;
+}
+
+/* A step for each violation; the text of each in the reply. */
+static int post_violations(struct session_events *s, const struct canary *k,
+                           const struct canary_room *room)
+{
+    int64_t length = 0;
+    struct buf text = {0};
+    int n = 0, size = room->size;
+    for (int i = 0; i < k->n && n < MOST_VIOLATIONS; i++) {
+        const struct canary_line *l = &k->v[i];
+        if (!can_show(l, size))
+            continue;
+        length = l->position + 1 > length ? l->position + 1 : length;
+        post_violation(s, l, ++n, room, length);
+        buf_printf(&text, "step %d: %s ", n, l->tag);
+        canary_reasons(l->reasons, &text);
+        buf_printf(&text, ", slot %lld (page %lld, cell %lld), position %lld, token %lld\n",
+                   (long long)l->slot, (long long)(l->slot / size), (long long)(l->slot % size),
+                   (long long)l->position, (long long)l->stored_token);
+    }
+    struct event ev = session_event(s, EV_TURN_END);
+    ev.reason = STOP_END;
+    ev.n_steps = n;
+    ev.n_tokens = n;
+    ev.served = served_new();
+    buf_str(&ev.text, text.n ? text.p : "");
+    session_put(s, &ev);
+    buf_free(&text);
+    return n;
+}
+
+/* Stores the violations of a server's log as one session, whose page map shows the pages that they
+ * name. */
+static bool store_canary(struct import *m, const struct canary *k, const char *file)
+{
+    struct session_events s = {.log = m->log};
+    struct record r = {0};
+    int size = max_int(1, m->c->opt.engine.page_size);
+    const struct canary_room room = room_of(k, size);
+    char *facts = xasprintf("page_size=%d\ncontext=%lld\n", size, (long long)room.context);
+    snprintf(r.server, sizeof r.server, "SGLang");
+    session_events_begin(&s);
+    describe(m, &r, file, (int)(k->v[0].line < INT_MAX ? k->v[0].line : INT_MAX), facts);
+    free(facts);
+    session_put_text(&s, EV_SESSION, OP_OPEN, NULL);
+    session_put_text(&s, EV_OP, OP_OPEN, NULL);
+    char *note = xasprintf("imported from %s: %lld violations of kv_canary; pages of %d; a step "
+                           "for each, whose map shows the pages named so far", file,
+                           (long long)k->total, size);
+    session_put_text(&s, EV_NOTICE, OP_OPEN, note);
+    free(note);
+    begin_turn(&s, "kv_canary", NULL, NULL);
+    int n = post_violations(&s, k, &room);
+    if (n < k->n)
+        err_print("%s: %d of %d violations have no page that a map can show", file, k->n - n, k->n);
+    return stored(m, &s);
 }
 
 /* ---- lines ----------------------------------------------------------------------------------- */
@@ -357,6 +477,13 @@ static bool read_file(struct import *m, const char *asked, struct err *e)
                                                      : slash                 ? slash + 1
                                                                              : asked;
     bool piped = strcmp(asked, "-") == 0;
+    struct canary canary;
+    if (!piped && canary_is(asked) && canary_read(&canary, asked, &m->stop, &(struct err){0})) {
+        store_canary(m, &canary, file);
+        canary_free(&canary);
+        *e = m->fault;
+        return !m->fault.kind;
+    }
     FILE *f = piped ? stdin : fopen(asked, "re");
     struct buf line = {0};
     int got = 1;

@@ -83,6 +83,6 @@ void recorded_served(struct recorded *r)
         b->lacks[VIEW_ACCEPT] = "the server did not report accepted drafts";
     if (!here && r->n_node == 0)
         b->lacks[VIEW_TREES] = "no server reports draft trees";
-    if (!here)
+    if (!here && !r->any_pages)
         b->lacks[VIEW_POOLS] = b->lacks[VIEW_PAGES] = "no server reports page tables";
 }

@@ -93,9 +93,30 @@ bool recorded_context(struct backend *b, int turn, int step, struct ids *out, in
 
 /* ---- pages ----------------------------------------------------------------------------------- */
 
+/* Of a step that a server reported, with pages: the violated cell that it is about, as `aerie
+ * import` stores kv_canary's lines (repl/cli/import.c). */
+static void mark_violation(const struct recorded *r, const struct rec_step *s, struct page_table *t)
+{
+    struct context_lengths l;
+    struct page_event *ev;
+    int n;
+    if (s->rec.source != STEP_REPORTED || !s->paged ||
+        !page_unpack(r->pages.p + s->pages, s[1].pages - s->pages, &l, &ev, &n, NULL))
+        return;
+    for (int i = 0; i < n; i++)
+        if (ev[i].op == PAGE_TAKE) {
+            t->at = fault_at(0);
+            t->at.pool = ev[i].pool;
+            t->at.cell = s->rec.pos0;
+            t->violated = true;
+        }
+    free(ev);
+}
+
 static void fill_table(const struct recorded *r, const struct page_history *h, int turn, int step,
                        struct page_table *t)
 {
+    int i = recorded_find(r, turn, step);
     if (h)
         page_history_table(h, t);
     else
@@ -104,6 +125,8 @@ static void fill_table(const struct recorded *r, const struct page_history *h, i
     t->turn = turn;
     t->step = step;
     t->capacity = r->info.context;
+    if (i >= 0)
+        mark_violation(r, &r->step[i], t);
 }
 
 static void table(struct backend *b, struct page_table *t)

@@ -108,4 +108,15 @@ P
     dump "$T/cut.pkl" >"$T/x"; [ $? = 2 ] && [ "$(wc -l <"$T/err2")" = 1 ]; result "half a pickle is one line" $?
     run import "$T/dump4.pkl"; [ $rc = 2 ] && grep -q 'is a Python pickle; expected JSON lines: python3 .*/sglang_dump.py' "$T/err"; result "a pickle itself is refused, with the command" $?
 fi
+# ---- lines of kv_canary: a session whose page map shows the violated cells ----
+canary() { # TAG REASON SLOT POSITION
+    echo "[2026-01-01 TP0] kv_canary violation: launch_tag=$1 fail_reason=$2 slot_idx=$3 position=$4 stored_token=7 expected_token=-1 stored_chain_hash=0x12 expected_aux=0x2100"
+}
+{ echo "server is ready"; canary HEAD_K_FULL verify_position 162 42; canary TAIL_K_SWA write_position 53504 50; } >"$T/server.log"
+run import "$T/server.log" --page-size 16; [ $rc = 0 ] && has '^1 session imported$'; result "a log with kv_canary lines is a session" $?
+lines '/goto 1.1' /pages '/goto 1.2' /pages >"$T/script"
+run replay last --plain --ascii --script "$T/script"
+has '^full  \.{32}##########!\.*$' && has '^full  \.{32}#{16}\.*$' && has '^swa   -*!$'; result "the violated cells are on the map, in their pool" $?
+run db check; [ $rc = 0 ]; result "the log with these pages is whole" $?
+
 plan
