@@ -14,7 +14,7 @@ const struct flag flags[] = {
      .where = IN_LOGS, .letter = 'n'},
     {{"model", "NAME", "logs: sessions with this model", OPT_TEXT, AT(model_filter)},
      .where = IN_LOGS, .letter = 'm'},
-    {{"limit", "N", "parity, kl: N prompts; probe, triage: cases, requests", OPT_INT, AT(most), 1,
+    {{"limit", "N", "parity, kl: prompts; probe, triage: cases, requests", OPT_INT, AT(most), 1,
      1000000}, .where = IN_PARITY | IN_KL | IN_PROBE | IN_TRIAGE, .letter = 'n'},
     {{"a", "NAME=VALUE", "parity: how one side is computed; remote:URL, local", OPT_TEXT, AT(a)},
      .where = IN_PARITY, .act = F_TEXTS},
