@@ -12,11 +12,11 @@ echo "My dog is called Rex." >"$T/notes.txt"
 
 # task NAME TYPED SHOWN KEYS...: a key is tmux's name of it, or =TEXT, which is typed. TYPED: the command in full; "": the
 # task had no other way before. SHOWN: an extended regular expression.
+shows_re() { screen | grep -qE -- "$1"; }
 declare -A keys typed
 names=()
 task() {
-    local name=$1 full=$2 k n=0
-    shown=$3; shift 3
+    local name=$1 full=$2 shown=$3 k n=0; shift 3
     for k in "$@"; do
         case $k in
         =*) text "${k#=}"; n=$((n + ${#k} - 1)) ;;
@@ -24,7 +24,7 @@ task() {
         esac
         sleep 0.12 # as the screen shows it
     done
-    until_ok eval 'screen | grep -qE -- "$shown"' || { n="$n FAILED"; bad=1; }
+    until_ok shows_re "$shown" || { n="$n FAILED"; bad=1; }
     [ -z "$shots" ] || screen >"$shots/$at-$(printf '%02d' $((${#typed[@]} + 1)))-${name//[ \/]/_}.txt"
     [ -n "${typed[$name]+set}" ] || names+=("$name")
     typed[$name]=${full:+$((${#full} + 1))}; keys[$at,$name]=$n

@@ -25,6 +25,8 @@ static const struct command commands[] = {
      "serve the model to OpenAI clients on this machine", IN_SERVE, .run = cli_serve, 0, 0},
     {"logs", "[-q WORDS] [-n N] [-m MODEL]", "list saved sessions, newest first", IN_LOGS,
      .run = cli_logs, 0, 0},
+    {"stats", "[-n N]", "acceptance of drafts across the saved sessions", IN_STATS,
+     .run = cli_stats, 0, 0},
     {"show", "ID[:TURN[.STEP]]", "print a session, a turn or one step", IN_SHOW, .run = cli_show, 1,
      1},
     {"replay", "ID [--check] [--with X=Y...]", "play a saved session, or run it again", IN_REPLAY,
@@ -664,7 +666,7 @@ static int run_task(struct cli *c, const struct command *cmd, enum cli_task task
         return cli_fail(&e);
     }
 #endif
-    if (cmd->bit & (IN_LOGS | IN_SHOW | IN_EXPORT | IN_PACK | IN_DB | IN_TOKENIZE | IN_BUGS |
+    if (cmd->bit & (IN_LOGS | IN_STATS | IN_SHOW | IN_EXPORT | IN_PACK | IN_DB | IN_TOKENIZE | IN_BUGS |
                     IN_CHECK | IN_HELP))
         signal(SIGPIPE, SIG_DFL); /* commands that only print end with their reader, as cat does */
     return history_seal_with(c->opt.seal, &e) && cli_confine(c, cmd, &e) ? cmd->run(c)

@@ -68,6 +68,7 @@ int cli_run(struct cli *c);
 int cli_serve(struct cli *c);
 int cli_batch(struct cli *c);
 int cli_logs(struct cli *c);
+int cli_stats(struct cli *c);
 int cli_show(struct cli *c);
 int cli_export(struct cli *c);
 int cli_pack(struct cli *c);

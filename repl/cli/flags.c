@@ -10,8 +10,8 @@ const struct flag flags[] = {
     /* flags of single commands come first: after the command their letters take precedence */
     {{"query", "WORDS", "logs: sessions in which these words occur", OPT_TEXT, AT(query)},
      .where = IN_LOGS, .letter = 'q', .group = "Commands' own"},
-    {{"limit", "N", "logs: at most N sessions (20)", OPT_INT, AT(limit), 1, 1000000},
-     .where = IN_LOGS, .letter = 'n'},
+    {{"limit", "N", "logs, stats: at most N sessions (20)", OPT_INT, AT(limit), 1, 1000000},
+     .where = IN_LOGS | IN_STATS, .letter = 'n'},
     {{"model", "NAME", "logs: sessions with this model", OPT_TEXT, AT(model_filter)},
      .where = IN_LOGS, .letter = 'm'},
     {{"limit", "N", "parity, kl: prompts; probe, triage: cases, requests", OPT_INT, AT(most), 1,
@@ -183,7 +183,7 @@ const struct flag flags[] = {
     {{"script", "FILE", "read lines from a file; implies --plain", OPT_TEXT, AT(opt.script)},
      .where = IN_CHAT | IN_REPLAY},
     {{"json", "", "JSON for machines; chat: implies --plain", OPT_FLAG, AT(opt.json)},
-     .where = (IN_ENGINE & ~IN_SERVE) | IN_LOGS | IN_SHOW | IN_REPLAY | IN_DIFF | IN_DB |
+     .where = (IN_ENGINE & ~IN_SERVE) | IN_LOGS | IN_STATS | IN_SHOW | IN_REPLAY | IN_DIFF | IN_DB |
               IN_DOCTOR | IN_TRIAGE |
               IN_GOLDEN | IN_BUGS | IN_BENCH | IN_PACK | IN_IMPORT | IN_FIT | IN_PROBE |
               IN_CHECK | IN_DUMP},

@@ -21,14 +21,15 @@ enum {
     IN_CHECK = 1 << 28,
     IN_DUMP = 1 << 29,
     IN_TRIAGE = 1 << 30,
+    IN_STATS = 1 << 14,
     IN_ALL = 16383 | IN_PACK | IN_DIFF | IN_SERVE | IN_IMPORT | IN_FIT | IN_PULL | IN_KL |
-             IN_PROBE | IN_CHECK | IN_DUMP | IN_TRIAGE,
+             IN_PROBE | IN_CHECK | IN_DUMP | IN_TRIAGE | IN_STATS,
     IN_TALK = IN_CHAT | IN_RUN,
     IN_ENGINE = IN_TALK | IN_PARITY | IN_SERVE | IN_KL, /* takes everything that decides the bits of
                                                    a reply */
     IN_MODEL = IN_ENGINE | IN_REPLAY | IN_DIFF | IN_DOCTOR | IN_PACK | IN_TRIAGE,
     IN_LOG = IN_TALK | IN_SERVE | IN_LOGS | IN_SHOW | IN_REPLAY | IN_EXPORT | IN_DB | IN_DOCTOR |
-             IN_PACK | IN_DIFF | IN_IMPORT | IN_PROBE | IN_TRIAGE,
+             IN_PACK | IN_DIFF | IN_IMPORT | IN_PROBE | IN_TRIAGE | IN_STATS,
 };
 
 struct command {

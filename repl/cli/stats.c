@@ -1,0 +1,58 @@
+/* stats.c - `aerie stats`: how many drafted tokens were accepted across the saved sessions, by model
+ * and by session. */
+#include "repl/cli/cli.h"
+
+#include "kernels/json.h"
+
+/* Sums of the steps that drafted, session by session. */
+#define SUMS                                                                                       \
+    "(SELECT t.session_id AS sid, count(*) AS c, sum(s.drafted) AS d, sum(s.accepted) AS a"        \
+    " FROM step s JOIN turn t ON t.id = s.turn_id WHERE s.drafted > 0 GROUP BY sid) x"             \
+    " JOIN v_session e ON e.session = x.sid"
+#define RATES(c, d, a)                                                                             \
+    ", " c " AS cycles, " d " AS drafted, " a " AS accepted,"                                      \
+    " printf('%.2f', 1.0 * " a " / " d ") AS rate, printf('%.2f', 1 + 1.0 * " a " / " c ") AS MAL"
+
+static const char by_model[] =
+    "SELECT count(*) AS sessions" RATES("sum(c)", "sum(d)", "sum(a)")
+    ", coalesce(e.model, '?') AS model FROM " SUMS " GROUP BY e.model ORDER BY sum(c) DESC";
+static const char by_session[] =
+    "SELECT e.number, e.turns" RATES("c", "d", "a")
+    ", substr(coalesce(e.title, ''), 1, 40) AS title FROM " SUMS " ORDER BY e.updated_ms DESC";
+
+static bool part(struct hdb *d, const struct cli *c, const char *query, int most, struct buf *json,
+                 const char *name, struct err *e)
+{
+    struct buf text = {0};
+    bool ok = hdb_sql(d, query, c->opt.json, most, &text, e);
+    if (ok && c->opt.json) {
+        jput_key(json, name);
+        jput_raw(json, text.p);
+    } else if (ok) {
+        cli_print_text(c, &text);
+    }
+    buf_free(&text);
+    return ok;
+}
+
+int cli_stats(struct cli *c)
+{
+    enum { MODELS = 1000 };
+    struct err e = {0};
+    struct buf json = {0};
+    struct hdb *d = cli_open_db(c, &e);
+    jput_open(&json, '{');
+    bool ok = d && part(d, c, by_model, MODELS, &json, "models", &e);
+    if (ok && !c->opt.json)
+        out_printf("\n");
+    ok = ok && part(d, c, by_session, c->limit, &json, "sessions", &e);
+    jput_close(&json, '}');
+    if (ok && c->opt.json)
+        cli_json(&json);
+    if (ok && !c->opt.json)
+        out_printf("\ncycles: steps that drafted; rate = accepted/drafted; "
+                   "MAL = 1 + accepted/cycles\n");
+    buf_free(&json);
+    hdb_close(d);
+    return ok ? 0 : cli_fail(&e);
+}
