@@ -293,6 +293,32 @@ static bool above(int a, int of_a, int b, int of_b)
     return q - p > LEAST_GAIN && q - p > SURE * error;
 }
 
+/* Of a session whose guesses are not known, as a server's: the head here is right much more often
+ * than the session's drafts were accepted. Readings that would be right as rarely are suspects. */
+static void judge_elsewhere(struct judging *j)
+{
+    const struct triage *t = j->t;
+    const struct redraft *re = &t->re;
+    const struct draft_sums *s = &t->log.drafts;
+    double right = re->tokens ? (double)re->r[0].hits / re->tokens : 0, was = accepted_at(s, 1);
+    if (t->temperature > 0 || re->logged >= FEWEST || s->cycles < FEWEST || right < was + 0.1 ||
+        !above((int)s->depth[1].accepted, (int)s->cycles, re->r[0].hits, re->tokens))
+        return;
+    pro(j, CAUSE_PAGES, "the head here is right in %.0f %% of the same tokens, "
+                        "the session's drafts "
+        "were in %.0f %%: what drafted there reads something else", 100 * right, 100 * was);
+    weigh(j, CAUSE_PAGES, 52);
+    for (int i = 1; i < re->n; i++) {
+        const struct reading *r = &re->r[i];
+        double rate = (double)r->hits / re->tokens, off = fabs(rate - was);
+        if (off > 0.08 || rate > right - 0.1)
+            continue;
+        pro(j, cause_of[r->of], "%s: the head here would be right in %.0f %%, too", r->what,
+            100 * rate);
+        weigh(j, cause_of[r->of], 75 - 300 * off);
+    }
+}
+
 static void judge_undone(struct judging *j, enum triage_cause c, const struct undone *u,
                          const char *now)
 {
@@ -684,6 +710,8 @@ static void say(struct triage_verdict *v, const struct triage *t)
     bool silent = t->drafting && t->log.drafts.cycles == 0;
     double first = t->log.drafts.cycles ? accepted_at(&t->log.drafts, 1) : 0;
     double right = t->re.tokens && !silent ? percent(t->re.r[0].hits, t->re.tokens) / 100 : first;
+    if (t->log.drafts.cycles >= FEWEST) /* a head that is right here, but was not there */
+        right = fmin(right, first + 0.2);
     bool bare = t->server && t->length > 0;
     if (!bare && !silent && t->log.drafts.cycles < FEWEST && t->re.tokens < 2 * FEWEST) {
         v->is = TRIAGE_TOO_FEW;
@@ -728,6 +756,7 @@ void triage_judge(const struct triage *t, struct triage_verdict *v)
     judge_readings(&j);
     judge_ids(&j);
     judge_engine(&j);
+    judge_elsewhere(&j);
     judge_cells(&j);
     judge_template(&j);
     judge_context(&j);

@@ -450,6 +450,23 @@ static void test_fingerprints_of_counters_are_named(void **state)
     free(v);
 }
 
+/* A head that works here, and a session of a server whose drafts were accepted as rarely as those
+ * of one reading of the head would be. */
+static void test_a_session_of_a_server_is_judged_by_a_head_here(void **state)
+{
+    (void)state;
+    struct triage *t = xcalloc(1, sizeof *t);
+    *t = server_of(100, (const int[]){31, 4, 1}, 3);
+    t->server = false;
+    t->temperature = 0;
+    t->re = (struct redraft){.n = 3, .tokens = 200, .embed_alike = NAN, .embed_other = NAN,
+                             .r = {{.of = READ_AS_IS, .hits = 188},
+                                   {.of = READ_NORM, .hits = 60, .lost = 128, .what = "a norm"},
+                                   {.of = READ_ROPE, .hits = 170, .lost = 18, .what = "a rope"}}};
+    assert_true(named(t, CAUSE_NORM) && named(t, CAUSE_PAGES));
+    free(t);
+}
+
 static int open_scratch(void **state)
 {
     (void)state;
@@ -473,6 +490,7 @@ int main(void)
         cmocka_unit_test(test_counters_of_a_server_name_causes),
         cmocka_unit_test(test_counters_of_servers_are_read),
         cmocka_unit_test(test_fingerprints_of_counters_are_named),
+        cmocka_unit_test(test_a_session_of_a_server_is_judged_by_a_head_here),
     };
     return cmocka_run_group_tests(tests, open_scratch, close_scratch);
 }
