@@ -88,6 +88,8 @@ struct app {
     char session[SESSION_ID];
     char past_of[SESSION_ID]; /* the saved session from which the present one was resumed or copied;
                                  "": none */
+    int foreign;              /* turns up to this one have ids of another vocabulary, so their steps
+                                 are not shown; 0: none */
     bool resumed;             /* the present session was resumed: the log has its past, up to */
     struct address resumed_end; /* this step */
     struct chat_view *before; /* owned: the chat in numbers there; NULL: not read yet */
@@ -262,6 +264,9 @@ bool app_recording(const struct app *a); /* whether the backend is a recording
                                             (repl/recorded/recorded.h) */
 /* The next event for a face: one of a->early, else one of the backend. */
 bool app_next(struct app *a, struct event *ev);
+/* Whether a turn's tokens are of the open model's vocabulary, so that its steps can be shown (0:
+ * yes); else *e. */
+bool app_own_turn(const struct app *a, int turn, struct err *e);
 /* A recording of the session that has step T.S ((0, 0): the newest step), if the log has it. NULL
  * and *e: the session is not logged, or the log cannot be read. It lives until the next call. */
 struct backend *app_past(struct app *a, int turn, int step, struct err *e);

@@ -343,6 +343,7 @@ bool app_new_session(struct app *a, struct err *e)
     a->turn = a->step = a->turns.n = 0;
     a->at = (struct address){0}; /* it was an address in the session before */
     a->refused = a->resumed = false;
+    a->foreign = 0;
     a->past_of[0] = '\0';
     return app_request(a, RQ_NEW, a->system, e);
 }

@@ -39,6 +39,13 @@ static bool before(int turn, int step, int turn2, int step2)
     return turn != turn2 ? turn < turn2 : step < step2;
 }
 
+bool app_own_turn(const struct app *a, int turn, struct err *e)
+{
+    return turn == 0 || turn > a->foreign ||
+           err_set(e, ERR_NEGATIVE, "turn %d has the tokens of another model; /resume of the "
+                   "session before, with that model, shows its steps", turn);
+}
+
 struct backend *app_past(struct app *a, int turn, int step, struct err *e)
 {
     struct app_past *p = &a->past;
@@ -48,6 +55,8 @@ struct backend *app_past(struct app *a, int turn, int step, struct err *e)
         err_set(e, ERR_NEGATIVE, "nothing is logged");
         return NULL;
     }
+    if (!app_own_turn(a, turn, e))
+        return NULL;
     backend_chat(a->backend, &live);
     if (turn == 0) {
         turn = live.turn;
@@ -75,7 +84,7 @@ struct backend *app_past(struct app *a, int turn, int step, struct err *e)
 struct backend *app_past_events(struct app *a)
 {
     struct err e;
-    struct backend *b = a->resumed ? app_past(a, 0, 0, &e) : NULL;
+    struct backend *b = a->resumed && !a->foreign ? app_past(a, 0, 0, &e) : NULL;
     if (b)
         recorded_rewind(b);
     return b;

@@ -32,9 +32,11 @@ static bool look_at_run(const struct run_row *r, void *arg)
     return true;
 }
 
-/* Drops the ids of replies that were computed with another vocabulary: *p then has their texts. */
-static void drop_foreign_ids(struct app *a, struct hdb_past *p)
+/* Drops the ids of replies that were computed with another vocabulary: *p then has their texts.
+ * Returns the last such turn; 0: there is none. */
+static int drop_foreign_ids(struct app *a, struct hdb_past *p)
 {
+    int last = 0;
     struct vocabularies v = {.now = backend_info(a->backend)->tokenizer_sha};
     const char *of = "";
     for (int i = 0; i < p->n; i++) {
@@ -47,10 +49,13 @@ static void drop_foreign_ids(struct app *a, struct hdb_past *p)
         int k = v.n - 1;
         while (k > 0 && v.run[k].from > u->order)
             k--;
-        if (k >= 0 && !v.run[k].same)
-            p->turn[i].reply.tokens.n = 0;
+        if (k < 0 || v.run[k].same)
+            continue;
+        p->turn[i].reply.tokens.n = 0;
+        last = u->n;
     }
     free(v.run);
+    return last;
 }
 
 /* The request with the turns in the context. Replies computed here are given as ids, which the open
@@ -100,7 +105,7 @@ static void show_saved(struct app *a, const struct hdb_past *p)
         int step = t->user.n <= p->last ? newest_step(a, p, t->user.n) : 0;
         if (step && a->resumed_end.turn == 0)
             a->resumed_end = (struct address){t->user.n, step};
-        if (step && t->state == PAST_LIVE)
+        if (step && t->state == PAST_LIVE && t->user.n > a->foreign)
             a->at = (struct address){t->user.n, step};
     }
 }
@@ -321,6 +326,7 @@ static bool open_saved(struct app *a, const char *id, bool copy, bool switched, 
     memcpy(session, id, sizeof session);
     if (copy)
         session_new_id(session);
+    int foreign = 0;
     bool ok = copy || lock_session(a, id, e);
     bool held = ok && !copy && a->history && !a->private_ && strcmp(id, a->session) != 0;
     ok = ok && hdb_past(a->hdb, id, INT_MAX, &p, e);
@@ -331,7 +337,7 @@ static bool open_saved(struct app *a, const char *id, bool copy, bool switched, 
     if (ok && !a->opt.system)
         a->system = p.system && p.system[0] ? xstrdup(p.system) : NULL;
     if (ok) {
-        drop_foreign_ids(a, &p);
+        foreign = drop_foreign_ids(a, &p);
         struct request rq = past_request(RQ_RESUME, &p, session);
         if (copy)
             memcpy(rq.parent, id, sizeof rq.parent);
@@ -342,6 +348,7 @@ static bool open_saved(struct app *a, const char *id, bool copy, bool switched, 
     if (ok) {
         set_session(a, &p, session);
         memcpy(a->past_of, id, sizeof a->past_of);
+        a->foreign = foreign;
         show_saved(a, &p);
         a->resumed = a->resumed_end.turn > 0;
         free(a->before);

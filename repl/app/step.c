@@ -124,6 +124,8 @@ bool app_find_step(struct app *a, int turn, int step, struct step_view *v, struc
     struct step_range held;
     if (app_paused_in(a, turn, step, v))
         return true;
+    if (!app_own_turn(a, turn, e))
+        return false;
     backend_chat(a->backend, &chat);
     a->backend->steps->range(a->backend, &held);
     if (!held.n && !chat.turn)
@@ -219,6 +221,19 @@ static void visit_memory(struct app *a, bool trees,
     free(step);
 }
 
+/* Passes on the steps whose tokens are of the open model's vocabulary. */
+struct own_steps {
+    const struct app *app;
+    bool (*fn)(const struct step_view *v, void *arg);
+    void *arg;
+};
+
+static bool own_step(const struct step_view *v, void *arg)
+{
+    const struct own_steps *o = arg;
+    return v->turn <= o->app->foreign || o->fn(v, o->arg);
+}
+
 void app_each_step(struct app *a, bool with_trees, bool (*fn)(const struct step_view *v, void *arg),
                    void *arg, char source[STEP_SOURCE])
 {
@@ -239,8 +254,9 @@ void app_each_step(struct app *a, bool with_trees, bool (*fn)(const struct step_
              : from_log ? "of this session, from the log"
              : bare     ? "of the steps in memory (the log has steps without their trees)"
                         : "of the steps in memory (nothing is logged)");
+    struct own_steps own = {a, fn, arg};
     if (from_log)
-        recorded_each(b, a->at.turn, a->at.step, fn, arg);
+        recorded_each(b, a->at.turn, a->at.step, own_step, &own);
     else
         visit_memory(a, with_trees, fn, arg);
 }

@@ -44,6 +44,10 @@ result "/model: a new session goes on with the conversation" $?
 [ "$(wc -l <"$T/err")" = 1 ] && grep -q '^\* nestling' "$T/out"; result "what is no model is refused in a line; /model marks the one in use" $?
 [ "$(sql "select count(*) from session where parent is not null")" = 2 ]; result "each switch begins a session with a parent" $?
 run replay last --check; [ $rc = 0 ] && grep -qx 'equal: 3 turns, [0-9]* steps' "$T/out"; result "replay --check opens each model in turn" $?
+echo >>"$T/second/target/tokenizer.json" # another vocabulary, as far as digests say
+lines "${story[0]}" "/model $T/second" "/tree 1.2" "/at 1.2" "${story[2]}" "/accept turn" "/draft ngram" "Hello!" /bye | feed --plain -q; [ $rc = 1 ] && [ "$(grep -c 'turn 1 has the tokens of another model' "$T/err")" = 2 ] &&
+    [ "$(grep -cE '^ +[12] +[0-9]+ +[0-9]+' "$T/out")" = 1 ]; result "steps of another vocabulary are not shown as this model's" $?
+run replay last --check; [ $rc = 0 ] && grep -qx 'equal: 3 turns, [0-9]* steps' "$T/out"; result "and their replies are given as text, also in a replay" $?
 
 # ---- sets of settings ----
 lines "/preset warm" "/set temperature 0.7" "/set top_p 0.9" "/preset save warm" "/set temperature 0" "/set top_p 1" "/preset save exact" "/preset warm" "Hello!" \
@@ -71,7 +75,7 @@ key C-x t; key C-x y; wait_for 'copied to the'; check "of a word: its token ids"
 key Escape; wait_gone 'the words have'; text "/edit 1"; key Enter; wait_for 'goes on before turn 1'
 check "/edit: the message is in the input, the context is empty" eval 'screen | tail -n 2 | head -n 1 | grep -q "› My dog is called Rex" && screen | tail -n 1 | grep -q "ctx 0/"'
 key C-u; text "My cat is called Tom."; key Enter; until_ok eval 'screen | tail -n 1 | grep -q "step 1\.[1-9]"'
-check "what is sent is a turn of a copy" eval '[ "$(sql "select count(*) from session where parent is not null")" = 3 ] && shows "› My cat is called Tom."'
+check "what is sent is a turn of a copy" eval '[ "$(sql "select count(*) from session where parent is not null")" = 4 ] && shows "› My cat is called Tom."'
 text /phase; key Enter; wait_for 'pauses where it begins'; text "Count to nine."; key Enter; wait_for 'PAUSED 2.0'
 text "/display drafted*2"; key Enter; check "/display: a value now" wait_for '1: drafted*2 = unknown'
 text "/display token"; key Enter; wait_for '2: token = none'
