@@ -449,7 +449,7 @@ static void records(const struct call *c)
 static void remove_records(void)
 {
     static const char *const names[] = {"__init__", "plan", "run"};
-    char path[400];
+    char path[300];
     for (int i = 0; i < 3; i++) {
         snprintf(path, sizeof path,
                  "%s/20260101_000000_000_pid7_BatchPrefillWithPagedKVCacheWrapper.%s_call0001", dir,
