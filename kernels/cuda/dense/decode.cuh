@@ -172,7 +172,7 @@ template <int KIND, int STORED> struct stage_iter {
     static constexpr bool PACKED = scale_bytes(STORED) > 0;
     static constexpr int SCALES = PACKED ? UNIT_PARTS : 1;
     const uint8_t *s[SCALES];   /* packed weights: the stage's scales in each part's panel, */
-    int of_scales[SCALES];      /* bytes of a position's scales, */
+    int of_scales[SCALES];      /* bytes of a position's scales, of whole pairs of positions, */
     uint32_t scales_at[SCALES]; /* where they go in a stage */
     static constexpr int BLOCKS = block_bytes(STORED) ? UNIT_PARTS : 1;
     const uint8_t *b[BLOCKS];   /* the unit's blocks in each part's panel, */
@@ -199,7 +199,7 @@ template <int KIND, int STORED> struct stage_iter {
                 of_scales[j] = d.part[j].rows * K_SPLITS * scale_bytes(STORED);
                 scales_at[j] = d.part[j].scales;
                 keep(of_scales[j]), keep(scales_at[j]);
-                panel += (uint32_t)(ksplit.each * of_scales[j]);
+                panel += (uint32_t)(in_pairs(ksplit.each) * of_scales[j]);
             }
             const uint32_t whole = panel;
             if (block_bytes(STORED)) {
@@ -234,8 +234,9 @@ template <int KIND, int STORED> struct stage_iter {
     /* Bytes of the stage's weights. */
     __device__ __forceinline__ int bytes() const
     {
-        return rows * (places() * (code_bytes(STORED) + scale_bytes(STORED)) +
-                       blocks() * (int)K_SPLITS * block_bytes(STORED));
+        const int scales = PACKED ? in_pairs(length()) * scale_bytes(STORED) : 0;
+        return rows * (places() * code_bytes(STORED) +
+                       (scales + blocks() * block_bytes(STORED)) * (int)K_SPLITS);
     }
     __device__ __forceinline__ void next(const decode_args &f)
     {
@@ -270,8 +271,8 @@ issue_weights(const decode_args &f, const stage_iter<KIND, STORED> &s, const add
 #pragma unroll
     for (int j = 0; s.PACKED && j < s.SCALES; j++)
         if (KIND != UNIT_JOINED || j < s.parts)
-            bulk_copy_once(r.place() + s.scales_at[j], s.s[j], s.length() * s.of_scales[j],
-                           r.filled());
+            bulk_copy_once(r.place() + s.scales_at[j], s.s[j],
+                           in_pairs(s.length()) * s.of_scales[j], r.filled());
 #pragma unroll
     for (int j = 0; block_bytes(STORED) && j < s.BLOCKS; j++)
         if (KIND != UNIT_JOINED || j < s.parts)

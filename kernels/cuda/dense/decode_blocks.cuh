@@ -1,12 +1,12 @@
 /* decode_blocks.cuh - the main loop of the decode kernel for weights packed in blocks (packed.cuh).
  *
  * Packed weights are few bytes and many instructions: on an H200 a multiprocessor's memory brings
- * the codes of eight rows of a chunk in the time of about 35 instructions of each of its
- * schedulers, and unpacking them takes 26. So what is done once for each chunk of a split is as
- * little as
- * possible: every position has a place for all splits, so that addresses advance by constants, and
- * the columns alone tell the chunks that a split does not have, by zeros in their place. The next
- * chunk's codes are loaded while the present ones are multiplied, within a stage.
+ * the codes of eight rows of two chunks of Q4_0 in the time of about 61 instructions of each of its
+ * schedulers. Tensor cores multiply codes by scales, for two chunks at once, which leaves about 40
+ * instructions. What is done once for each chunk of a split is as little as possible, too: every
+ * position has a place for all splits, so that addresses advance by constants, and the columns
+ * alone tell the chunks that a split does not have, by zeros in their place. Loads ahead of the
+ * chunks at hand made it slower (results-h200.md).
  */
 #ifndef AERIE_CUDA_DECODE_BLOCKS_CUH
 #define AERIE_CUDA_DECODE_BLOCKS_CUH
@@ -15,105 +15,77 @@
 
 #ifdef __CUDACC__
 
-/* A lane's eight weights of a row as stored. codes: where row lane / 4 of a tile has those of
- * elements 8 * (lane % 4) and the following; scales, block: where that row's are. */
-template <int STORED> struct packed_eight;
-template <> struct packed_eight<DT_Q4_0> {
-    uint32_t w, d;
-    __device__ __forceinline__ void fetch(uint32_t codes, uint32_t scales, uint32_t)
-    {
-        w = shared4(codes), d = shared2(scales);
-    }
-    __device__ __forceinline__ uint4 as_bf16() const { return q4_0_eight(w, d); }
+/* A lane's columns of two chunks, as in struct batch. */
+template <int XT> struct packed_columns {
+    uint4 low[2][XT], high[2][XT];
 };
-template <> struct packed_eight<DT_Q8_0> {
-    uint2 w;
-    uint32_t d;
-    __device__ __forceinline__ void fetch(uint32_t codes, uint32_t scales, uint32_t)
-    {
-        w = shared8(codes), d = shared2(scales);
-    }
-    __device__ __forceinline__ uint4 as_bf16() const { return q8_0_eight(w, d); }
-};
-template <> struct packed_eight<DT_Q4_K> {
-    uint32_t w, own, d;
-    __device__ __forceinline__ void fetch(uint32_t codes, uint32_t scales, uint32_t block)
-    {
-        w = shared4(codes), own = shared2(scales), d = shared4(block);
-    }
-    __device__ __forceinline__ uint4 as_bf16() const { return q4_k_eight(w, d, own); }
-};
-template <> struct packed_eight<DT_Q6_K> {
-    uint32_t w, high, d;
-    __device__ __forceinline__ void fetch(uint32_t codes, uint32_t scales, uint32_t)
-    {
-        w = shared4(codes), high = shared2(codes - threadIdx.x % 4 * 2 + 16), d = shared4(scales);
-    }
-    __device__ __forceinline__ uint4 as_bf16() const
-    {
-        return q6_k_eight(w, high, d, (int)threadIdx.x % 4);
-    }
-};
-
-/* A lane's operands of a chunk, as in struct batch. */
-template <int XT, int NT, int STORED> struct packed_batch {
-    struct packed_eight<STORED> w[NT];
-    uint4 low[XT], high[XT];
+/* Two tiles of weights in two chunks. */
+template <int STORED> struct packed_tiles {
+    struct packed_eight<STORED> w[2];
 };
 
 /* A consumer warp's k split of a unit, as struct split_of_unit. A group of tiles is successive in a
- * stage: a panel's, or with UNIT_JOINED one tile. */
+ * stage: a panel's, or with UNIT_JOINED one tile. Of absent rows, any bytes behind the panel's are
+ * loaded. */
 template <int XT, int NT, int KIND, int ROWS, int STORED> struct packed_split {
     static constexpr bool RESIDENT = is_resident(ROWS);
     static constexpr int SUMS = sums_of(NT, ROWS);
     static constexpr int GROUPS = KIND == UNIT_JOINED ? NT : parts_of(KIND), OF_GROUP = NT / GROUPS;
     static constexpr int STEPS = KIND == UNIT_JOINED ? NT : 1; /* a unit's panels have as many
                                                                   rows */
-    static constexpr int CODES = code_bytes(STORED), SCALES = scale_bytes(STORED); /* of a row */
+    static constexpr int CODES = code_bytes(STORED), SCALES = 2 * scale_bytes(STORED); /* of a row
+                                                                    and position; of two */
     static constexpr int BLOCKS = block_bytes(STORED);
 
     int each, have, rest; /* positions: all; chunks of this split, of the last split */
     int positions, splits, tiles;
-    bool last, column; /* whether the lane has a row in a panel's last tile; has a column */
+    bool column; /* whether the lane has a column */
     int phase; /* positions of the split's first block that are in the split before */
     uint32_t codes[GROUPS], scales[GROUPS], blocks[GROUPS]; /* where the lane's first are in a
                                                                stage */
-    uint32_t step[STEPS], scale_step[STEPS]; /* bytes from a position to the next */
-    uint32_t block_step[STEPS];              /* from a block to the next */
+    uint32_t step[STEPS]; /* bytes from a position to the next, */
+    uint32_t scale_step[STEPS]; /* from two positions to the next two, */
+    uint32_t block_step[STEPS]; /* from a block to the next */
     uint32_t resident, col, none; /* as in split_of_unit */
+    struct diagonals diagonal;
 
     __device__ __forceinline__ packed_split(const decode_args &f, const unit_iter &at,
                                             uint32_t columns, uint32_t zeros)
     {
-        const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4;
         const struct unit_set &d = f.set[at.set];
         const struct ksplit &c = d.ksplit;
         each = c.each, have = min(each, c.chunks - (int)warp * each), rest = c.rest;
         positions = d.positions, splits = c.splits, tiles = (d.rows + 7) / 8;
-        last = KIND == UNIT_JOINED || (OF_GROUP - 1) * 8 + (int)lane / 4 < d.part[0].rows;
-        column = (int)lane / 4 < cols_of<ROWS>(f);
+        column = (int)g < cols_of<ROWS>(f);
         phase = (int)warp * each % BLOCK_CHUNKS;
         keep(each), keep(have), keep(positions);
+        diagonal.set();
 #pragma unroll
-        for (int g = 0; g < GROUPS; g++) {
-            const struct output o = {d.output[KIND == UNIT_JOINED ? g * 8 + lane / 4 : 0]};
-            const struct unit_part &p = d.part[KIND == UNIT_JOINED ? o.part() : g];
-            const uint32_t row = KIND == UNIT_JOINED ? (uint32_t)o.row() : lane / 4;
-            codes[g] = p.at + (warp * (uint32_t)p.rows + row) * CODES +
-                       lane % 4 * (STORED == DT_Q8_0 ? 8 : 4);
-            scales[g] = p.scales + (warp * (uint32_t)p.rows + row) * SCALES;
-            pin(codes[g]), pin(scales[g]);
+        for (int i = 0; i < GROUPS; i++) {
+            const bool joined = KIND == UNIT_JOINED;
+            /* the pair of rows whose codes the lane loads; the row whose scales it loads */
+            const struct output two = {d.output[joined ? i * 8 + lane % 4 * 2 : 0]},
+                                one = {d.output[joined ? i * 8 + g : 0]};
+            const struct unit_part &p = d.part[joined ? two.part() : i],
+                                   &s = d.part[joined ? one.part() : i];
+            const uint32_t pair = joined ? (uint32_t)two.row() / 2 * 2 : lane % 4 * 2,
+                           row = joined ? (uint32_t)one.row() : g;
+            codes[i] = p.at + (warp * (uint32_t)p.rows + pair) * CODES +
+                       (uint32_t)codes_of(STORED, (int)g);
+            scales[i] = s.scales + (warp * (uint32_t)s.rows + row) * SCALES + of_scales(STORED);
+            pin(codes[i]), pin(scales[i]);
             if (BLOCKS) {
-                blocks[g] = p.blocks + (warp * (uint32_t)p.rows + row) * BLOCKS;
-                pin(blocks[g]);
+                blocks[i] = s.blocks + (warp * (uint32_t)s.rows + row) * BLOCKS + of_block(STORED);
+                pin(blocks[i]);
             }
-            if (g < STEPS) {
-                step[g] = (uint32_t)(p.rows * (int)K_SPLITS * CODES);
-                scale_step[g] = (uint32_t)(p.rows * (int)K_SPLITS * SCALES);
-                pin(step[g]), pin(scale_step[g]);
+            if (i < STEPS) {
+                step[i] = (uint32_t)(p.rows * (int)K_SPLITS * CODES);
+                scale_step[i] = (uint32_t)(s.rows * (int)K_SPLITS * SCALES);
+                pin(step[i]), pin(scale_step[i]);
                 if (BLOCKS) {
-                    block_step[g] = (uint32_t)(p.rows * (int)K_SPLITS * BLOCKS);
-                    pin(block_step[g]);
+                    block_step[i] = (uint32_t)(s.rows * (int)K_SPLITS * BLOCKS);
+                    pin(block_step[i]);
                 }
             }
         }
@@ -122,64 +94,137 @@ template <int XT, int NT, int KIND, int ROWS, int STORED> struct packed_split {
         keep(col);
     }
 
-    /* Where the chunk at hand is: its codes, scales and block in each group, its columns. */
+    /* Where the chunks at hand are: the first one's codes, scales and block in each group, and its
+     * columns. */
     struct place {
         uint32_t w[GROUPS], s[GROUPS], b[GROUPS], x;
     };
-    template <int TILES>
-    __device__ __forceinline__ void fetch(packed_batch<XT, TILES, STORED> &b, const place &at,
-                                          int position) const
+    __device__ __forceinline__ bool block_ends(int position) const
     {
+        return BLOCKS && (phase + position + 1) % BLOCK_CHUNKS == 0;
+    }
+    /* Bytes from a chunk's columns to the next one's. */
+    __device__ __forceinline__ uint32_t columns_step(int position) const
+    {
+        return RESIDENT ? col : col * (uint32_t)(splits - (position >= rest ? 1 : 0));
+    }
+    /* Loads tiles n and n + 1 of the chunks at `position` and behind it. If that is the stage's
+     * last one, or there is none, others are loaded, and zeros as their columns. */
+    template <int TILES>
+    __device__ __forceinline__ void fetch(packed_tiles<STORED> &b, const place &at, int n,
+                                          int position, int end) const
+    {
+        /* whether there is a second chunk; whether the lane loads from the block behind */
+        const bool two = position + 1 < end;
+        const bool ends = two && block_ends(position) && threadIdx.x % 4 > 1;
 #pragma unroll
-        for (int n = 0; n < TILES; n++) {
-            const int g = n / OF_GROUP, t = n % OF_GROUP;
-            if (t < OF_GROUP - 1 || last)
-                b.w[n].fetch(at.w[g] + (uint32_t)(t * 8 * CODES),
-                             at.s[g] + (uint32_t)(t * 8 * SCALES),
-                             BLOCKS ? at.b[g] + (uint32_t)(t * 8 * BLOCKS) : 0);
-        }
-        const uint32_t x = position < have ? at.x : none;
-#pragma unroll
-        for (int m = 0; m < XT; m++) {
-            if (!RESIDENT || column)
-                b.low[m] = shared16(x + (uint32_t)m * 16 * K_CHUNK_BYTES);
-            if (!is_narrow(ROWS))
-                b.high[m] = shared16(x + (uint32_t)(m * 16 + 8) * K_CHUNK_BYTES);
+        for (int j = n; j < min(n + 2, TILES); j++) {
+            const int g = j / OF_GROUP, t = j % OF_GROUP * 8, i = g < STEPS ? g : 0;
+            const uint32_t w = at.w[g] + (uint32_t)(t * CODES);
+            b.w[j - n].fetch(
+                w, w + (two ? step[i] : 0), at.s[g] + (uint32_t)(t * SCALES),
+                BLOCKS ? at.b[g] + (uint32_t)(t * BLOCKS) + (ends ? block_step[i] : 0) : 0);
         }
     }
-    /* From `position` to the next, if there is one in the stage; otherwise the place stays. */
-    template <int TILES>
-    __device__ __forceinline__ void advance(place &at, int position, bool more) const
+    __device__ __forceinline__ void fetch_columns(packed_columns<XT> &b, const place &at,
+                                                  int position, int end) const
     {
-        const bool next_block = BLOCKS && more && (phase + position + 1) % BLOCK_CHUNKS == 0;
+        const uint32_t x[2] = {position < min(have, end) ? at.x : none,
+                               position + 1 < min(have, end) ? at.x + columns_step(position)
+                                                             : none};
+#pragma unroll
+        for (int u = 0; u < 2; u++)
+#pragma unroll
+            for (int m = 0; m < XT; m++) {
+                if (!RESIDENT || column)
+                    b.low[u][m] = shared16(x[u] + (uint32_t)m * 16 * K_CHUNK_BYTES);
+                if (!is_narrow(ROWS))
+                    b.high[u][m] = shared16(x[u] + (uint32_t)(m * 16 + 8) * K_CHUNK_BYTES);
+            }
+    }
+    /* From `position` to the one after the next, if there is one in the stage; otherwise the place
+     * stays. */
+    template <int TILES>
+    __device__ __forceinline__ void advance(place &at, int position, int end) const
+    {
+        const bool more = position + 2 < end;
+        const bool next_block = more && (block_ends(position) || block_ends(position + 1));
 #pragma unroll
         for (int g = 0; g < (TILES + OF_GROUP - 1) / OF_GROUP; g++) {
             const int i = g < STEPS ? g : 0;
-            at.w[g] += more ? step[i] : 0;
+            at.w[g] += more ? 2 * step[i] : 0;
             at.s[g] += more ? scale_step[i] : 0;
             if (BLOCKS)
                 at.b[g] += next_block ? block_step[i] : 0;
         }
-        at.x += !more                       ? 0
-                : RESIDENT                  ? col
-                                            : col * (uint32_t)(splits - (position >= rest ? 1 : 0));
+        at.x += columns_step(position) + columns_step(position + 1);
+    }
+    /* Multiplies two tiles, or one, by a chunk. */
+    template <int TILES>
+    __device__ __forceinline__ static void multiply_tiles(float (&acc)[XT][SUMS][4], int n,
+                                                          const uint4 (&w)[2],
+                                                          const uint4 (&low)[XT],
+                                                          const uint4 (&high)[XT])
+    {
+        if constexpr (is_narrow(ROWS)) {
+            uint32_t none;
+            asm volatile("" : "=r"(none));
+            const bool two = n + 1 < TILES;
+#pragma unroll
+            for (int m = 0; m < XT; m++) {
+                mma_bf16(acc[m][n / 2], w[0].x, two ? w[1].x : none, w[0].y, two ? w[1].y : none,
+                         low[m].x, low[m].y);
+                mma_bf16(acc[m][n / 2], w[0].z, two ? w[1].z : none, w[0].w, two ? w[1].w : none,
+                         low[m].z, low[m].w);
+            }
+        } else {
+#pragma unroll
+            for (int i = n; i < min(n + 2, TILES); i++)
+#pragma unroll
+                for (int m = 0; m < XT; m++) {
+                    const uint4 &v = w[i - n];
+                    mma_bf16(acc[m][i], low[m].x, high[m].x, low[m].y, high[m].y, v.x, v.y);
+                    mma_bf16(acc[m][i], low[m].z, high[m].z, low[m].w, high[m].w, v.z, v.w);
+                }
+        }
     }
     template <int TILES>
-    __device__ __forceinline__ void multiply(float (&acc)[XT][SUMS][4],
-                                             const packed_batch<XT, TILES, STORED> &b) const
+    __device__ __forceinline__ void multiply(float (&acc)[XT][SUMS][4], int n,
+                                             const packed_tiles<STORED> &b,
+                                             const packed_columns<XT> &x) const
     {
-        uint4 w[TILES];
+        uint4 w[2][2]; /* of a chunk; of a tile */
+        b.w[0].as_bf16(diagonal, w[0][0], w[1][0]);
+#ifdef BAR2
+        __syncwarp();
+#endif
+        if (n + 1 < TILES)
+            b.w[1].as_bf16(diagonal, w[0][1], w[1][1]);
 #pragma unroll
-        for (int n = 0; n < TILES; n++)
-            w[n] = b.w[n].as_bf16();
-        multiply_chunk<XT, ROWS>(acc, w, b.low, b.high);
+        for (int u = 0; u < 2; u++)
+            multiply_tiles<TILES>(acc, n, w[u], x.low[u], x.high[u]);
+    }
+    /* Multiplies the two chunks at `position`. */
+    template <int TILES>
+    __device__ __forceinline__ void two_chunks(float (&acc)[XT][SUMS][4], place &at, int position,
+                                               int end) const
+    {
+        packed_tiles<STORED> w[(TILES + 1) / 2];
+        packed_columns<XT> x;
+#pragma unroll
+        for (int n = 0; n < TILES; n += 2)
+            fetch<TILES>(w[n / 2], at, n, position, end);
+        fetch_columns(x, at, position, end);
+        advance<TILES>(at, position, end);
+#pragma unroll
+        for (int n = 0; n < TILES; n += 2)
+            multiply<TILES>(acc, n, w[n / 2], x);
     }
     /* Accumulates the whole split. */
     template <int TILES>
     __device__ __forceinline__ void all(float (&acc)[XT][SUMS][4], const decode_args &f,
                                         address_ring &r) const
     {
-        typedef packed_batch<XT, TILES, STORED> operands;
 #pragma unroll 1
         for (int i = 0; i < each; i += positions) {
             const int end = min(i + positions, each);
@@ -196,21 +241,9 @@ template <int XT, int NT, int KIND, int ROWS, int STORED> struct packed_split {
             at.x = RESIDENT ? resident + (uint32_t)i * col
                             : r.place() + (uint32_t)f.rows_at + threadIdx.x / 32 * col +
                                   threadIdx.x % 32 * 16;
-            operands now, next;
-            fetch<TILES>(now, at, i);
 #pragma unroll 1
-            for (int j = i;; j += 2) {
-                advance<TILES>(at, j, j + 1 < end);
-                fetch<TILES>(next, at, j + 1);
-                multiply<TILES>(acc, now);
-                if (j + 1 >= end)
-                    break;
-                advance<TILES>(at, j + 1, j + 2 < end);
-                fetch<TILES>(now, at, j + 2);
-                multiply<TILES>(acc, next);
-                if (j + 2 >= end)
-                    break;
-            }
+            for (int j = i; j < end; j += 2)
+                two_chunks<TILES>(acc, at, j, end);
             mbarrier_arrive_warp(r.emptied());
             r.next();
         }

@@ -235,7 +235,9 @@ __global__ void __launch_bounds__(DECODE_THREADS, 1)
 /* Positions of a stage: a multiple of what is multiplied at once. */
 static int whole_batches(int positions, int stored)
 {
-    return positions > 4 && !scale_bytes(stored) ? positions / 4 * 4 : positions;
+    return scale_bytes(stored) ? max_int(positions / 2 * 2, 2)
+           : positions > 4    ? positions / 4 * 4
+                              : positions;
 }
 
 /* log2 of n, a power of two. */
@@ -419,7 +421,8 @@ static void place_parts(struct unit_set *set, bool joined, int stored)
     }
     for (int j = 0; j < set->parts; j++) {
         set->part[j].scales = at;
-        at += (uint32_t)(set->positions * K_SPLITS * scale_bytes(stored) * set->part[j].rows);
+        at += (uint32_t)(in_pairs(set->positions) * K_SPLITS * scale_bytes(stored) *
+                         set->part[j].rows);
     }
     for (int j = 0; j < set->parts; j++) {
         set->part[j].blocks = at;
@@ -466,7 +469,8 @@ static size_t divide_shared(const struct kdev *d, const struct product *p, int t
         each = max_int(each, f.set[i].ksplit.each);
     }
     int of_rows = K_SPLITS * K_CHUNK_BYTES * in_stage;
-    int of_weights = K_SPLITS * (code_bytes(stored) + scale_bytes(stored)) * wide;
+    const int of_scales = K_SPLITS * scale_bytes(stored) * wide; /* of one position */
+    int of_weights = K_SPLITS * code_bytes(stored) * wide + of_scales;
     size_t sums = sums_bytes(&f, tiles);
     size_t rows = resident ? cuda_round((size_t)cols * (size_t)p->x.kp * 2, 128) : 0;
     size_t left = d->gpu.smem_max - SLACK - sums - rows - own;
@@ -476,7 +480,7 @@ static size_t divide_shared(const struct kdev *d, const struct product *p, int t
                  blocks_bytes(BLOCK_CHUNKS, wide, stored);
     int positions =
         min_int(whole_batches(max_int(wanted / (of_weights + of_rows), 1), stored), each);
-    int beside = skew_bytes(joined, stored), blocks = 0;
+    int beside = skew_bytes(joined, stored) + positions % 2 * of_scales, blocks = 0;
     for (int i = 0; i < f.n_sets; i++) {
         struct unit_set *set = &f.set[i];
         int fit = positions * wide / set->rows;

@@ -20,23 +20,25 @@ __device__ __forceinline__ uint32_t code_of(int type, const uint8_t *b, int k, i
     return type == DT_Q4_0 ? (i < 16 ? q[i] & 15u : q[i - 16] >> 4u) : q[i] ^ 0x80u;
 }
 
-/* Stores the codes of eight successive elements, number q of the chunk's four times eight. */
-__device__ __forceinline__ void put_codes(int type, const uint8_t *b, int k, int q, uint8_t *to)
+/* Stores the codes of eight successive elements, number q of the chunk's four times eight, of row r
+ * of a pair. to: the pair's chunk. */
+__device__ __forceinline__ void put_codes(int type, const uint8_t *b, int k, int q, int r,
+                                          uint8_t *to)
 {
-    uint32_t word[2] = {0, 0}, high = 0;
-    for (int e = 0; e < 8; e++) {
-        const uint32_t code = code_of(type, b, k, q * 8 + e);
-        if (type == DT_Q8_0)
-            word[e / 4] |= code << e % 4 * 8;
-        else
-            word[0] |= (code & 15) << (type == DT_Q4_K ? 4 * e : e / 2 * 4 + e % 2 * 16);
-        high |= code >> 4 << (e / 2 * 2 + e % 2 * 8);
+    for (int e = 0; e < 2; e++) {
+        uint8_t *place = to + codes_of(type, 2 * q + e);
+        uint32_t low = 0, high = 0;
+        for (int j = 0; j < 4; j++) {
+            const uint32_t code = code_of(type, b, k, q * 8 + 2 * j + e);
+            if (type == DT_Q8_0)
+                place[2 * j + r] = (uint8_t)code;
+            low |= (code & 15) << 4 * j, high |= code >> 4 << high_bit(j);
+        }
+        if (type != DT_Q8_0)
+            *(uint16_t *)(place + 2 * r) = (uint16_t)low;
+        if (type == DT_Q6_K)
+            to[high_codes_of(2 * q + e) + r] = (uint8_t)high;
     }
-    *(uint32_t *)(to + q * (type == DT_Q8_0 ? 8 : 4)) = word[0];
-    if (type == DT_Q8_0)
-        *(uint32_t *)(to + q * 8 + 4) = word[1];
-    if (type == DT_Q6_K)
-        *(uint16_t *)(to + 16 + q * 2) = (uint16_t)high;
 }
 
 /* block: where the block of the chunk is; its chunks store the same there. */
@@ -75,7 +77,7 @@ __global__ void repack_blocks(const uint8_t *src, int type, int each, int bytes,
                                      (size_t)bytes;
     const struct packed_place to = packed_place_of(p, type, row, chunk);
     dst += (size_t)panel * stored_bytes(p, type);
-    put_codes(type, block, chunk % each, q, dst + to.codes);
+    put_codes(type, block, chunk % each, q, row % 2, dst + to.codes);
     if (q == 0)
         put_scales(type, block, chunk % each, dst + to.scales, dst + to.block);
 }

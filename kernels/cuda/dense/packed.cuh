@@ -3,26 +3,31 @@
  * but a row's chunk of 32 elements has its codes and, elsewhere, its scales, so that bulk copies
  * find whole words of 16 bytes although a block has 18 or 34 bytes. A panel is
  *
- *     codes  (positions, K_SPLITS, rows of a panel, code_bytes())
- *     scales (positions, K_SPLITS, rows of a panel, scale_bytes())
+ *     codes  (positions, K_SPLITS, pairs of rows, 2 code_bytes())
+ *     scales (pairs of positions, K_SPLITS, rows of a panel, 2 scale_bytes())
  *     blocks (blocks of a split, K_SPLITS, rows of a panel, block_bytes())
  *
  * Every position has a place for each of the K_SPLITS splits; places without a chunk are zeros. So
- * a matrix has the bytes of its blocks, but for rows that fill up the last panel and for such
- * places, of which there are none if k is a multiple of 256. `blocks` is what the chunks of a block
- * of 256 share; splits begin inside of blocks, so one that two splits share is there twice.
+ * a matrix has the bytes of its blocks, but for rows that fill up the last panel, for such places,
+ * of which there are none if k is a multiple of 256, and for the scales of one position if a split
+ * has an odd number of them. `blocks` is what the chunks of a block of 256 share; splits begin
+ * inside of blocks, so one that two splits share is there twice.
  *
- * Of a row's chunk, four threads have eight successive elements each:
+ * Tensor cores unpack (mma_diagonal()), and codes lie as their operand needs them: a chunk of two
+ * rows has a place for each g < 8, with elements 8 (g / 2) + 2j + g % 2, j < 4, of both rows:
  *
- *     Q4_0  a word: bits 4i to 4i + 3 are the code of element 2i, 16 + 4i to 16 + 4i + 3 that of
- *           element 2i + 1. The scale is the block's, an f16.
- *     Q8_0  eight bytes: the codes plus 128. The scale is the block's, an f16.
- *     Q4_K  a word: bits 4i to 4i + 3 are the code of element i. The scales are the chunk's own
- *           scale and minimum, two bytes; the block has d and dmin, two f16.
- *     Q6_K  the low four bits of codes as Q4_0 has codes, sixteen bytes for the chunk, then eight
- *           bytes with the high two bits: of a thread's, bits 2i are those of element 2i, bits 8 +
- *           2i those of element 2i + 1. The scales are the block's d, an f16, and two bytes, the
- *           scales of both halves of the chunk plus 128.
+ *     Q4_0, Q4_K  a word: bits 16r + 4j to 16r + 4j + 3 are the code of element j of row r.
+ *     Q8_0        eight bytes: the code of element j of row r, plus 128, at 2j + r.
+ *     Q6_K        a word with the low four bits of codes as above; behind the eight words, two
+ *                 bytes for each g: byte r has the high two bits of the row's codes, from bits 2,
+ *                 6, 0 and 4 on.
+ *
+ * Scales of a row's chunk:
+ *
+ *     Q4_0, Q8_0  the block's, an f16.
+ *     Q4_K        the chunk's own scale and minimum, two bytes; the block has d and dmin, two f16.
+ *     Q6_K        the block's d, an f16, and two bytes, the scales of both halves of the chunk plus
+ *                 128.
  *
  * So Q4_K takes about 18.8 bytes a chunk where a file has 18, and Q6_K 28 where it has 26.25.
  *
@@ -73,33 +78,49 @@ static inline __host__ __device__ int last_block(int position)
     return (position + BLOCK_CHUNKS - 1) / BLOCK_CHUNKS;
 }
 
+/* Positions in whole pairs. */
+static inline __host__ __device__ int in_pairs(int positions) { return (positions + 1) / 2 * 2; }
+
 /* Bytes of a panel. */
 static inline __host__ __device__ size_t stored_bytes(const struct panels &p, int stored)
 {
     const int places = scale_bytes(stored) ? p.ksplit.each * (int)K_SPLITS : p.ksplit.chunks;
+    const int scales = in_pairs(p.ksplit.each) * (int)K_SPLITS;
     const int blocks = block_bytes(stored) ? last_block(p.ksplit.each - 1) + 1 : 0;
-    return (size_t)(places * p.rows) * (size_t)(code_bytes(stored) + scale_bytes(stored)) +
+    return (size_t)(places * p.rows) * (size_t)code_bytes(stored) +
+           (size_t)(scales * p.rows) * (size_t)scale_bytes(stored) +
            (size_t)(blocks * (int)K_SPLITS * p.rows) * (size_t)block_bytes(stored);
 }
-/* Where a row's chunk is in a panel: its codes, its scales, what its block has. */
+/* Where a row's chunk is in a panel: the codes of its pair of rows, its scales, what its block has.
+ */
 struct packed_place {
     size_t codes, scales, block;
 };
 static inline __host__ __device__ struct packed_place packed_place_of(const struct panels &p,
                                                                       int type, int row, int chunk)
 {
-    const int places = p.ksplit.each * (int)K_SPLITS;
-    const int split = chunk / p.ksplit.each, position = chunk % p.ksplit.each;
-    const int at = (position * (int)K_SPLITS + split) * p.rows + row;
-    const int block =
-        (block_of(p.ksplit, split, position) * (int)K_SPLITS + split) * p.rows + row;
-    const size_t all = (size_t)(places * p.rows);
+    const int splits = (int)K_SPLITS, each = p.ksplit.each;
+    const int split = chunk / each, position = chunk % each;
+    const int at = (position * splits + split) * p.rows + row / 2 * 2;
+    const int scale = (position / 2 * splits + split) * p.rows + row;
+    const int block = (block_of(p.ksplit, split, position) * splits + split) * p.rows + row;
     struct packed_place place = {(size_t)at * (size_t)code_bytes(type), 0, 0};
-    place.scales = all * (size_t)code_bytes(type) + (size_t)at * (size_t)scale_bytes(type);
-    place.block = all * (size_t)(code_bytes(type) + scale_bytes(type)) +
+    place.scales = (size_t)(each * splits * p.rows) * (size_t)code_bytes(type);
+    place.block = place.scales +
+                  (size_t)(in_pairs(each) * splits * p.rows) * (size_t)scale_bytes(type) +
                   (size_t)block * (size_t)block_bytes(type);
+    place.scales += (size_t)(2 * scale + position % 2) * (size_t)scale_bytes(type);
     return place;
 }
+/* Where number g of a chunk of two rows has its codes behind those of the chunk, and the high bits
+ * of Q6_K. */
+static inline __host__ __device__ int codes_of(int type, int g)
+{
+    return g * (type == DT_Q8_0 ? 8 : 4);
+}
+static inline __host__ __device__ int high_codes_of(int g) { return 32 + 2 * g; }
+/* The bit from which on element j has its high bits in a byte of Q6_K. */
+static inline __host__ __device__ int high_bit(int j) { return j < 2 ? 2 + 4 * j : 4 * j - 8; }
 
 /* Unpacks panels first .. first + n - 1 of a packed matrix to the panels of a bf16 matrix at dst
  * (dense/packed.cu). */
@@ -111,13 +132,6 @@ void cuda_repack_blocks(struct kdev *d, const struct panels *p, int type, const 
 
 #ifdef __CUDACC__
 
-/* a * b + c, each rounded once to bf16. */
-__device__ __forceinline__ uint32_t fma_two(uint32_t a, uint32_t b, uint32_t c)
-{
-    uint32_t y;
-    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(y) : "r"(a), "r"(b), "r"(c));
-    return y;
-}
 /* Two floats rounded to bf16, the first in the low half. */
 __device__ __forceinline__ uint32_t bf16_pair(float low, float high)
 {
@@ -137,89 +151,191 @@ template <uint32_t MASK, uint32_t BITS> __device__ __forceinline__ uint32_t mask
     return y;
 }
 
-/* Eight weights of bf16. A weight is (code - 8) d, rounded once. d is the sum of two bf16: `high`
- * has its leading eight bits, `low` at most three others, so that (code - 8) low is exact in bf16,
- * and one multiplication and addition rounds the whole. The bits of a code behind those of 128 are
- * the number 128 + code. Zeros have any sign. */
-__device__ __forceinline__ uint4 q4_0_eight(uint32_t codes, uint32_t scale)
+/* The sum of two pairs of f16, each rounded once. */
+__device__ __forceinline__ uint32_t plus_halves(uint32_t a, uint32_t b)
 {
-    const float d = half_value(scale);
-    const uint32_t high = bf16_pair(d, d);
-    const float rest = d - __uint_as_float(high & 0xffff0000u);
-    const uint32_t low = bf16_pair(rest, rest), one = 0x3f803f80, minus_136 = 0xc308c308,
-                   minus_0 = 0x80008000;
-    uint32_t y[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const uint32_t code = masked_with<0x000f000f, 0x43004300>(codes >> 4 * i);
-        const uint32_t level = fma_two(code, one, minus_136);
-        y[i] = fma_two(level, high, fma_two(level, low, minus_0));
-    }
-    return make_uint4(y[0], y[1], y[2], y[3]);
+    uint32_t y;
+    asm("add.rn.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+    return y;
 }
 
-/* Eight weights of bf16. The code plus 128 in the second byte of 2^15 is the number 2^15 + 128 +
- * code; its product with d less (2^15 + 128) d, which has at most 20 bits, is exact in float32. */
-__device__ __forceinline__ uint4 q8_0_eight(uint2 codes, uint32_t scale)
-{
-    const float d = half_value(scale), less = -32896.f * d;
-    uint32_t y[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const uint32_t v = i < 2 ? codes.x : codes.y;
-        const float a = __uint_as_float(__byte_perm(v, 0x47000000, i % 2 ? 0x7624 : 0x7604)),
-                    b = __uint_as_float(__byte_perm(v, 0x47000000, i % 2 ? 0x7634 : 0x7614));
-        y[i] = bf16_pair(fmaf(a, d, less), fmaf(b, d, less));
+/* A diagonal of 16 elements of f16 as the sparse operand of a product. Of four successive elements
+ * of a row, the operand has two, at places that `places` says. Lane / 4 is g: a lane has elements
+ * g of the first eight, and g of the others, where they are in rows 4 (lane % 4) to 4 (lane % 4) +
+ * 3 of the operand's columns; elsewhere zeros. */
+struct diagonals {
+    uint32_t half[2]; /* selectors for __byte_perm(x, 0, .) of the operand's words: x has element g
+                         of the first eight in its low half, of the others in its high half */
+    uint32_t one[2];  /* the words of a diagonal of ones */
+    uint32_t places;
+    __device__ __forceinline__ void set()
+    {
+        const uint32_t lane = threadIdx.x % 32, g = lane / 4, i = g % 4;
+        places = (i < 3 ? i | 12 : 12) * 0x11111111; /* i and 3, or 0 and 3 */
+        for (uint32_t u = 0; u < 2; u++) {
+            const uint32_t bytes = u ? 0x32 : 0x10;
+            half[u] = lane % 4 != 2 * u + g / 4 ? 0x4444 : i == 3 ? bytes << 8 | 0x44
+                                                                  : 0x4400 | bytes;
+            one[u] = __byte_perm(0x3c003c00, 0, half[u]);
+        }
     }
-    return make_uint4(y[0], y[1], y[2], y[3]);
+};
+
+/* d = diag(a0, a1) b + c with f16 operands: row i of d is a_i b_i + c, i < 16, in eight columns.
+ * That is exact if it has at most 24 bits. */
+__device__ __forceinline__ void mma_diagonal(float (&d)[4], const diagonals &g, uint32_t a0,
+                                             uint32_t a1, uint32_t b0, uint32_t b1, float c)
+{
+    asm("mma.sp::ordered_metadata.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+        "{%0,%1,%2,%3}, {%4,%5}, {%6,%7}, {%9,%9,%9,%9}, %8, 0x0;"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(a0), "r"(a1), "r"(b0), "r"(b1), "r"(g.places), "f"(c));
 }
 
-/* Eight weights of bf16, each (code dk) - mk rounded to float32 and then to bf16, where dk is d
- * times the chunk's scale, mk dmin times its minimum. block: d and dmin; own: scale and minimum. A
- * code at bits p and on of 2^(23 - p) is the number 2^(23 - p) + code. The bytes of own in the
- * second byte of 2^15 are the numbers 2^15 + byte, and 2^15 d is exact. */
-__device__ __forceinline__ uint4 q4_k_eight(uint32_t codes, uint32_t block, uint32_t own)
+/* Q4_K: which bytes of a row's scales of two chunks, and of its block, a lane loads. */
+__device__ __forceinline__ uint32_t of_scales(int type)
 {
-    const float by = half_value(block), less = half_value(block >> 16);
-    const float dk = fmaf(__uint_as_float(__byte_perm(own, 0x47000000, 0x7604)), by, -32768.f * by);
-    const float mk = fmaf(__uint_as_float(__byte_perm(own, 0x47000000, 0x7614)), -less,
-                          32768.f * less); /* minus the minimum */
-    const uint32_t up = codes >> 12;
-    const float y[8] = {
-        __uint_as_float(masked_with<0x0000000f, 0x4b000000>(codes)) - 0x1p23f,
-        __uint_as_float(masked_with<0x000000f0, 0x49000000>(codes)) - 0x1p19f,
-        __uint_as_float(masked_with<0x00000f00, 0x47000000>(codes)) - 0x1p15f,
-        __uint_as_float(masked_with<0x0000f000, 0x45000000>(codes)) - 0x1p11f,
-        __uint_as_float(masked_with<0x000f0000, 0x43000000>(codes)) - 0x1p7f,
-        __uint_as_float(masked_with<0x00000f00, 0x47000000>(up)) - 0x1p15f,
-        __uint_as_float(masked_with<0x0000f000, 0x45000000>(up)) - 0x1p11f,
-        __uint_as_float(masked_with<0x000f0000, 0x43000000>(up)) - 0x1p7f,
-    };
-    return make_uint4(bf16_pair(fmaf(y[0], dk, mk), fmaf(y[1], dk, mk)),
-                      bf16_pair(fmaf(y[2], dk, mk), fmaf(y[3], dk, mk)),
-                      bf16_pair(fmaf(y[4], dk, mk), fmaf(y[5], dk, mk)),
-                      bf16_pair(fmaf(y[6], dk, mk), fmaf(y[7], dk, mk)));
+    return type == DT_Q4_K ? threadIdx.x % 4 : 0;
+}
+__device__ __forceinline__ uint32_t of_block(int type)
+{
+    return type == DT_Q4_K ? threadIdx.x % 2 * 2 : 0;
 }
 
-/* Eight weights of bf16, each (code - 32) times dk, which is d times the scale of half a chunk, at
- * most 24 bits. codes: the low bits, high: the high ones; q: which eight. Codes become the bf16
- * numbers 128 + code. */
-__device__ __forceinline__ uint4 q6_k_eight(uint32_t codes, uint32_t high, uint32_t scales, int q)
+/* Codes of element j of two rows as f16 numbers: 1024 + code for j = 0 and 2, 64 + code for 1 and
+ * 3. w: shifted right by 8 for j = 2 and 3. */
+__device__ __forceinline__ uint32_t code_halves(uint32_t w, int j)
 {
-    const float d = half_value(scales);
-    const float x = __uint_as_float(__byte_perm(scales, 0x47000000, q < 2 ? 0x7624 : 0x7634));
-    const float dk = fmaf(x, d, -32896.f * d), less = -160.f * dk;
-    const uint32_t two = __byte_perm(high, 0, 0x4140);
-    uint32_t y[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const uint32_t low = masked_with<0x000f000f, 0x43004300>(codes >> 4 * i);
-        const uint32_t all = low | ((i < 2 ? two << (4 - 2 * i) : two >> (2 * i - 4)) & 0x00300030);
-        y[i] = bf16_pair(fmaf(__uint_as_float(all << 16), dk, less),
-                         fmaf(__uint_as_float(all & 0xffff0000u), dk, less));
-    }
-    return make_uint4(y[0], y[1], y[2], y[3]);
+    return j % 2 ? masked_with<0x00f000f0, 0x54005400>(w) : masked_with<0x000f000f, 0x64006400>(w);
 }
+/* Pair j of a lane's weights in two chunks, from what mma_diagonal() gives. */
+__device__ __forceinline__ void put_pair(uint4 &first, uint4 &second, int j, const float (&d)[4])
+{
+    (&first.x)[j] = bf16_pair(d[0], d[1]), (&second.x)[j] = bf16_pair(d[2], d[3]);
+}
+
+/* A lane's eight weights of a row in each of two chunks, as stored. fetch() loads them from where
+ * the lane has its codes of the first and of the second chunk in shared memory, its scales and its
+ * block (of_scales() and of_block() behind those of its row). */
+template <int STORED> struct packed_eight;
+
+/* A weight is (code - 8) d, rounded once. The levels code - 8 are exact in f16, and the product has
+ * 14 bits. */
+template <> struct packed_eight<DT_Q4_0> {
+    uint32_t w[2], d;
+    __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t)
+    {
+        w[0] = shared4(a), w[1] = shared4(b), d = shared4(scales);
+    }
+    __device__ __forceinline__ void as_bf16(const diagonals &g, uint4 &first, uint4 &second) const
+    {
+        const uint32_t a0 = __byte_perm(d, 0, g.half[0]), a1 = __byte_perm(d, 0, g.half[1]);
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const uint32_t less = j % 2 ? 0xd480d480 : 0xe408e408; /* -72, -1032 */
+            float y[4];
+            mma_diagonal(y, g, a0, a1, plus_halves(code_halves(j < 2 ? w[0] : w[0] >> 8, j), less),
+                         plus_halves(code_halves(j < 2 ? w[1] : w[1] >> 8, j), less), 0);
+            put_pair(first, second, j, y);
+        }
+    }
+};
+
+/* The same with 1024 + 128 + code, which are two bytes. */
+template <> struct packed_eight<DT_Q8_0> {
+    uint2 w[2];
+    uint32_t d;
+    __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t)
+    {
+        w[0] = shared8(a), w[1] = shared8(b), d = shared4(scales);
+    }
+    __device__ __forceinline__ static uint32_t level(uint2 w, int j)
+    {
+        return plus_halves(__byte_perm(j < 2 ? w.x : w.y, 0x64646464, j % 2 ? 0x4342 : 0x4140),
+                           0xe480e480); /* -1152 */
+    }
+    __device__ __forceinline__ void as_bf16(const diagonals &g, uint4 &first, uint4 &second) const
+    {
+        const uint32_t a0 = __byte_perm(d, 0, g.half[0]), a1 = __byte_perm(d, 0, g.half[1]);
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            float y[4];
+            mma_diagonal(y, g, a0, a1, level(w[0], j), level(w[1], j), 0);
+            put_pair(first, second, j, y);
+        }
+    }
+};
+
+/* A weight is (code dk) - mk rounded to float32 and then to bf16, where dk is d times the chunk's
+ * scale, mk dmin times its minimum: products with a diagonal of ones give the codes as floats. Lane
+ * q of the four that have a row makes number q of dk, mk of the first chunk, dk, mk of the second:
+ * own and d are its factors. */
+template <> struct packed_eight<DT_Q4_K> {
+    uint32_t w[2], own, d;
+    __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t block)
+    {
+        w[0] = shared4(a), w[1] = shared4(b), own = shared1(scales), d = shared2(block);
+    }
+    __device__ __forceinline__ void as_bf16(const diagonals &g, uint4 &first, uint4 &second) const
+    {
+        const float mine = half_value(d) * (float)own;
+        float dk[2], mk[2];
+#pragma unroll
+        for (int u = 0; u < 2; u++) {
+            dk[u] = __shfl_sync(~0u, mine, 2 * u, 4);
+            mk[u] = __shfl_sync(~0u, mine, 2 * u + 1, 4);
+        }
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            float y[4];
+            mma_diagonal(y, g, g.one[0], g.one[1], code_halves(j < 2 ? w[0] : w[0] >> 8, j),
+                         code_halves(j < 2 ? w[1] : w[1] >> 8, j), j % 2 ? -64.f : -1024.f);
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                y[i] = fmaf(y[i], dk[i / 2], -mk[i / 2]);
+            put_pair(first, second, j, y);
+        }
+    }
+};
+
+/* A weight is (code - 32) dk, where dk is d times the scale of half a chunk, at most 24 bits. */
+template <> struct packed_eight<DT_Q6_K> {
+    uint32_t w[2], high[2];
+    uint2 d;
+    __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t)
+    {
+        const uint32_t g = threadIdx.x % 32 / 4, from = (uint32_t)high_codes_of(0) - 2 * g;
+        w[0] = shared4(a), w[1] = shared4(b), d = shared8(scales);
+        high[0] = shared2(a + from), high[1] = shared2(b + from);
+    }
+    __device__ __forceinline__ static uint32_t six_bits(uint32_t w, uint32_t high, int j)
+    {
+        const uint32_t h = __byte_perm(high, 0, 0x4140) << (j < 2 ? 2 : 4);
+        return code_halves(j < 2 ? w : w >> 8, j) | (h & (j % 2 ? 0x03000300 : 0x00300030));
+    }
+    __device__ __forceinline__ void as_bf16(const diagonals &g, uint4 &first, uint4 &second) const
+    {
+        float dk[2];
+#pragma unroll
+        for (int u = 0; u < 2; u++) {
+            const uint32_t s = u ? d.y : d.x;
+            const float by = half_value(s);
+            dk[u] = fmaf(__uint_as_float(
+                             __byte_perm(s, 0x47000000, threadIdx.x % 4 < 2 ? 0x7624 : 0x7634)),
+                         by, -32896.f * by);
+        }
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            float y[4];
+            mma_diagonal(y, g, g.one[0], g.one[1], six_bits(w[0], high[0], j),
+                         six_bits(w[1], high[1], j), j % 2 ? -96.f : -1056.f);
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                y[i] *= dk[i / 2];
+            put_pair(first, second, j, y);
+        }
+    }
+};
 
 /* Eight weights of a row of a panel in memory, zeros with the sign that packed_bf16() gives them: a
  * weight is level by - less. q: which eight of the chunk. */
@@ -230,7 +346,8 @@ __device__ __forceinline__ uint4 eight_at(const struct panels &p, int type, cons
     const uint8_t *codes = panel + at.codes, *scales = panel + at.scales;
     float by = half_value(*(const uint16_t *)(type == DT_Q4_K ? panel + at.block : scales)),
           less = 0;
-    uint32_t y[4];
+    const int r = row % 2;
+    uint32_t half[2], high[2] = {}, y[4]; /* of even and odd elements */
     if (type == DT_Q4_K) {
         less = half_value(*(const uint16_t *)(panel + at.block + 2)) * (float)scales[1];
         by *= (float)scales[0];
@@ -238,26 +355,29 @@ __device__ __forceinline__ uint4 eight_at(const struct panels &p, int type, cons
         by *= (float)((int)scales[2 + q / 2] - 128);
     }
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
+    for (int e = 0; e < 2; e++) {
+        if (type != DT_Q8_0)
+            half[e] = *(const uint16_t *)(codes + codes_of(type, 2 * q + e) + 2 * r);
+        if (type == DT_Q6_K)
+            high[e] = codes[high_codes_of(2 * q + e) + r];
+    }
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
         float two[2];
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             int level;
             if (type == DT_Q8_0) {
-                level = (int)codes[8 * q + 2 * i + e] - 128;
-            } else if (type == DT_Q4_K) {
-                level = (int)(*(const uint32_t *)(codes + 4 * q) >> (8 * i + 4 * e) & 15);
+                level = (int)codes[codes_of(type, 2 * q + e) + 2 * j + r] - 128;
             } else {
-                level = (int)(*(const uint32_t *)(codes + 4 * q) >> (4 * i + 16 * e) & 15);
-                if (type == DT_Q6_K)
-                    level |= (codes[16 + 2 * q + e] >> 2 * i & 3) << 4;
-                level -= type == DT_Q6_K ? 32 : 8;
+                level = (int)(half[e] >> 4 * j & 15 | (high[e] >> high_bit(j) & 3) << 4);
+                level -= type == DT_Q6_K ? 32 : type == DT_Q4_0 ? 8 : 0;
             }
             two[e] = (float)level * by;
             if (type == DT_Q4_K)
                 two[e] -= less;
         }
-        y[i] = bf16_pair(two[0], two[1]);
+        y[j] = bf16_pair(two[0], two[1]);
     }
     return make_uint4(y[0], y[1], y[2], y[3]);
 }
