@@ -176,6 +176,7 @@ static inline struct engine_opts opts(int lanes)
 {
     struct engine_opts o = serve_opts();
     o.device = device;
+    o.load = strcmp(device, "cpu") == 0 ? o.load : NULL;
     o.precision = precision;
     o.lanes = lanes;
     o.context = CONTEXT;

@@ -14,7 +14,8 @@
 static inline struct engine_opts serve_opts(void)
 {
     struct engine_opts o = {.model = NESTLING, .draft = NESTLING_DRAFT, .device = "cpu",
-                            .precision = "f32", .threads = 2};
+                            .precision = "f32", .threads = 2,
+                            .load = "map"}; /* engines are opened often */
     settings_init(&o.settings);
     o.settings.max_tokens = 40;
     return o;

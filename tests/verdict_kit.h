@@ -484,6 +484,8 @@ KIT struct diff_side test_side(const struct script *s, struct fault *f, const st
     x.how.engine.threads = way && way->threads ? way->threads : 2;
     x.how.engine.precision = way && way->bf16 ? "bf16" : "f32";
     x.how.engine.backend = way ? way->table : NULL;
+    /* a side is opened several times; a fault in a weight needs weights that can be written */
+    x.how.engine.load = f && f->kind == S_WEIGHT ? "copy" : "map";
     x.opened = way ? way->opened : NULL;
     if (f) {
         x.opened = put_fault;

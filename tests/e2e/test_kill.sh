@@ -71,7 +71,7 @@ moments=$kills
 # which some are saved
 printf '%s\n' "Tell me a story." "What are you?" "/set temperature 0.8" "Count to two hundred." \
     "/regen" "Say hello to Ada." "Count to two hundred." "Tell me a story." >"$T/script"
-chat() { exec "$AERIE" --plain --json --quiet --threads 1 --no-spec -p max_tokens=300 --script "$T/script"; }
+chat() { exec "$AERIE" --plain --json --quiet --threads 1 --no-spec -p max_tokens=200 --script "$T/script"; }
 
 # how long an uninterrupted chat takes here and now, in milliseconds
 start=$(date +%s%N)
