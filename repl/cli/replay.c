@@ -124,15 +124,6 @@ static bool on_opened(void *arg, struct backend *b, const char *about, const cha
     return r->c->with.n > 0 || r->c->forced || compare_engine(r, b, about, now, e);
 }
 
-static void add_drafts(struct draft_sums *s, const struct trace *t)
-{
-    for (int i = 0; i < t->n; i++)
-        for (int k = 0; k < t->turn[i].n_step; k++) {
-            const struct step_row *r = &t->turn[i].step[k];
-            draft_sums_add(s, &r->rec, r->tree ? tree_depth(r->tree) : r->rec.drafted);
-        }
-}
-
 /* As recorded, the first difference ends the run. With changes, the run goes on: a rule may be
  * violated later. */
 static bool on_ended(void *arg, const struct act *a, const struct event *ev)
@@ -140,8 +131,8 @@ static bool on_ended(void *arg, const struct act *a, const struct event *ev)
     struct replay *r = arg;
     trace_act(&r->log, a);
     comparison_turn(&r->cmp, r->log.turn, r->now.trace.turn);
-    add_drafts(&r->drafts[0], &r->log);
-    add_drafts(&r->drafts[1], &r->now.trace);
+    trace_drafts(&r->log, &r->drafts[0]);
+    trace_drafts(&r->now.trace, &r->drafts[1]);
     trace_cut(&r->log, 0);
     trace_cut(&r->now.trace, 0);
     r->n_turns++;

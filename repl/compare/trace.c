@@ -164,6 +164,15 @@ int trace_emitted(const struct trace_turn *t)
     return n;
 }
 
+void trace_drafts(const struct trace *t, struct draft_sums *s)
+{
+    for (int i = 0; i < t->n; i++)
+        for (int k = 0; k < t->turn[i].n_step; k++) {
+            const struct step_row *r = &t->turn[i].step[k];
+            draft_sums_add(s, &r->rec, r->tree ? tree_depth(r->tree) : r->rec.drafted);
+        }
+}
+
 bool trace_served(const struct trace *t)
 {
     for (int i = 0; i < t->n; i++)

@@ -51,6 +51,8 @@ const struct step_row *trace_token(const struct trace_turn *t, int i, int *at);
 const struct token_fact *trace_fact(const struct trace_turn *t, int i, int *step);
 /* Tokens that the steps emitted. */
 int trace_emitted(const struct trace_turn *t);
+/* Adds the drafted and accepted tokens of all steps. */
+void trace_drafts(const struct trace *t, struct draft_sums *s);
 /* Whether any turn was computed by a server. */
 bool trace_served(const struct trace *t);
 

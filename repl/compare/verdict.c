@@ -539,6 +539,11 @@ bool verdict_find(const struct verdict_ask *ask, struct report *r, struct err *e
     bool ok = (served ? judge_served : judge_local)(&j, e);
     if (ok && r->rule[0])
         r->verdict = VERDICT_BUG;
+    for (int i = 0; ok && i < 2; i++) {
+        r->side[i] = i ? ask->names.b : ask->names.a;
+        if (j.t[i])
+            trace_drafts(j.t[i], &r->drafts[i]);
+    }
     rerun_engine_close(&j.engine);
     bands_free(&j.bands);
     trace_free(&j.now_b);

@@ -159,12 +159,31 @@ static void write_margin(const struct report *r, struct sheet *out)
     sheet_line(out);
 }
 
+/* Acceptance of both sides, if either drafted: "17 of 20 drafted tokens here (MAL 5.25), ...". */
+static void write_drafts(const struct report *r, struct sheet *out)
+{
+    if (!r->drafts[0].cycles && !r->drafts[1].cycles)
+        return;
+    label(out, "accepted");
+    for (int i = 0; i < 2; i++) {
+        const struct draft_sums *s = &r->drafts[i];
+        if (s->cycles)
+            sheet_printf(out, ST_TEXT, "%s%llu of %llu drafted tokens %s (MAL %.2f)", i ? ", " : "",
+                         (unsigned long long)s->accepted, (unsigned long long)s->drafted,
+                         r->side[i], draft_sums_mal(s));
+        else
+            sheet_printf(out, ST_DIM, "%s%s no drafts are known", i ? ", " : "", r->side[i]);
+    }
+    sheet_line(out);
+}
+
 void verdict_text(const struct report *r, struct sheet *out)
 {
     write_difference(r, out);
     write_place(r, out);
     write_margin(r, out);
     write_served(r, out);
+    write_drafts(r, out);
     label(out, "verdict");
     sheet_add(out, style_of(r->verdict), name_of(r));
     if (r->verdict == VERDICT_OTHER && r->diff.index > 0)
@@ -253,6 +272,12 @@ void verdict_json(const struct report *r, struct buf *b)
     if (r->noise_runs)
         measured_json(r, b);
     conditions_json(&r->conditions, "a", "b", b);
+    jput_kopen(b, "drafts", '[');
+    for (int i = 0; i < 2; i++)
+        jput_record(b, "%lu{cycles}%lu{drafted}%lu{accepted}%g{MAL}",
+                    (unsigned long)r->drafts[i].cycles, (unsigned long)r->drafts[i].drafted,
+                    (unsigned long)r->drafts[i].accepted, draft_sums_mal(&r->drafts[i]));
+    jput_close(b, ']');
     jput_kopen(b, "evidence", '[');
     for (int i = 0; i < r->n_evidence; i++)
         jput_str(b, r->evidence[i]);

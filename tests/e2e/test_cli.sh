@@ -48,7 +48,7 @@ missing=
 for c in $commands; do grep -q "aerie $c\b" repl/share/topics.txt || missing+=" $c"; done
 for c in $("$AERIE" help commands | sed -n 's/^| `\(\/[a-z-]*\).*/\1/p'); do grep -qE -- "$c\b" repl/share/topics.txt || missing+=" $c"; done
 [ -z "$missing" ]; result "a topic has each subcommand and each command of the chat$missing" $?
-run help why are my drafts rejected; [ $rc = 0 ] && sed -n 1p "$T/out" | grep -qE '^(acceptance|drafts|/why) '
+run help why are my drafts rejected; [ $rc = 0 ] && sed -n 1p "$T/out" | grep -qE '^(acceptance|drafts|/why|/triage) '
 result "help searches for words" $?
 run help xyzzy plugh; [ $rc = 1 ] && grep -q 'there is no help on "xyzzy plugh"' "$T/err"; result "words of which nothing is known" $?
 # words that commands take: help lists those that the program acts on; so does the manual
