@@ -61,7 +61,8 @@ if [ $# -gt 0 ]; then
 fi
 # five for two cores, because many tests wait for a screen or a lock; the longest first, so that none runs alone at the end
 first='serve_http.sh diff.sh kill.sh bench.sh time.sh log.sh verdict golden replay.sh back parity.sh jobs speculation pack.sh lanes demo.sh
-    mapped.sh fused history_side_file signal_states tui.sh tui_mock.sh engine signals.sh probe_serve history_care every_call history_disk'
+    mapped.sh fused history_side_file signal_states tui.sh tui_mock.sh engine signals.sh probe_serve probe.sh serve tokenizer
+    history_care every_call history_disk'
 { for t in $first; do grep "/test_$t\$" "$logs/list"; done; sort "$logs/list"; } | awk '!seen[$0]++' |
     xargs -r -P "${JOBS:-$(($(nproc) * 5 / 2))}" -I{} bash -c 'one "$1" "$2"' _ {} "$logs"
 grep -h -iE '^ok .*# *skip' "$logs"/*.log 2>/dev/null | sed 's/.*# *[Ss][Kk][Ii][Pp] *//' | sort | uniq -c | sed 's/^ */skipped: /'
