@@ -433,13 +433,13 @@ static void editor_key(struct tui *t, const struct key *k)
     }
 }
 
-/* Whether a key begins a search: Ctrl-F, or / in a pane and in the help. */
+/* Whether a key begins a search: Ctrl-F, or / in a pane. In the help / begins a command. */
 static bool finds(const struct tui *t, const struct key *k)
 {
     bool in_pane = t->over_on ? !t->over.key : t->focus >= 0;
     if (t->input.after_x || t->input.searching || t->n_choice > 0 || (t->over_on && !in_pane))
         return false;
-    return is_ctrl(k, 'f') || (in_pane && is_text(k) && k->cp == '/');
+    return is_ctrl(k, 'f') || (!t->over_on && in_pane && is_text(k) && k->cp == '/');
 }
 
 void tui_key(struct tui *t, const struct key *k)

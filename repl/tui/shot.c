@@ -102,8 +102,8 @@ static void svg_run(struct buf *out, const struct grid *g, enum theme t, int y, 
 static void shot_svg(const struct grid *g, enum theme t, struct buf *out)
 {
     buf_str(out, "<svg xmlns=\"http://www.w3.org/2000/svg\"");
-    pixels(out, "width", (int64_t)g->w * CELL_W + 2 * MARGIN);
-    pixels(out, "height", (int64_t)g->h * CELL_H + 2 * MARGIN);
+    pixels(out, "width", (int64_t)g->w * CELL_W + (int64_t)2 * MARGIN);
+    pixels(out, "height", (int64_t)g->h * CELL_H + (int64_t)2 * MARGIN);
     buf_printf(out, " font-family=\"ui-monospace,Menlo,Consolas,DejaVu Sans Mono,monospace\""
                     " font-size=\"14\" xml:space=\"preserve\">\n"
                     "<rect width=\"100%%\" height=\"100%%\" rx=\"8\" fill=\"%s\"/>\n",

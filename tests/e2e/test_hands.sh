@@ -131,7 +131,7 @@ check "so does any other key, which is typed" until_ok eval 'shows "› hello" &
 key C-u F5; wait_for 'POOL '; key Escape; wait_for '? keys'; key '?'; check "? in a pane: its keys" wait_for 'KEYS OF POOL'
 key Escape; wait_gone 'KEYS OF'; key /; text swa; check "/ finds in the pane" wait_for 'find: swa▏  1 of '
 key Escape; wait_gone 'find:'; key Escape; wait_gone 'has the keys'; key F5; wait_gone 'POOL '
-key F1; wait_for HELP; key /; text 'checkpoints gave'; check "and in the help" wait_for 'find: checkpoints gave▏  1 of 1'
+key F1; wait_for HELP; key C-f; text 'checkpoints gave'; check "and in the help" wait_for 'find: checkpoints gave▏  1 of 1'
 key Escape; wait_gone 'find:'; key Escape; wait_gone 'HELP'
 text /wif; key Tab; check "Tab knows letters, too" until_ok shows '› /what-if'; key C-u
 text "/draft ngram"; key Enter; check "/draft on the screen" until_ok shows 'draft: ngram'

@@ -102,8 +102,8 @@ key F3; key F4; check "two panes stand one above the other" eval 'wait_for "TREE
 check "the Steps pane marks the step that is shown" until_ok eval 'screen | grep -qE "▶3\.[0-9]+ "'
 key Escape; wait_for "has the keys"; key Up; key Up; check "and moves along it" until_ok eval '[ -n "$(at)" ] && screen | grep -qF "▶$(at) "'
 key F4; wait_gone "STEPS"; key F3; wait_gone "TREE"; key Escape; check "with no pane open, Esc moves nothing" shows "› message, or /help"
-key F1; check "F1 explains the keys of time" eval 'key NPage; key NPage; wait_for "a turn begins"'
-key Escape; wait_gone "a turn begins"
+key F1; wait_for HELP; key C-f; text 'a bar: a turn begins'; check "F1 explains the keys of time" wait_for 'find: a bar: a turn begins▏  1 of 1'
+key Escape; wait_gone 'find:'; key Escape; wait_gone HELP
 text "/bye"; key Enter; prompt; text clear; key Enter; text "$AERIE -c"; key Enter
 check "a resumed session shows its newest step, and says where it stands" wait_at "$(printf '/at\n' | "$AERIE" replay last --plain 2>/dev/null | grep -oE '3\.[0-9]+')"
 facts=$(facts "$(at)"); check "with the context, pools and MAL of that step" until_ok eval 'screen | tail -n 1 | sed "s/ ·//g" | grep -qF -- "$facts "'

@@ -73,7 +73,7 @@ mock && counted='turn 1 ' many='more more more more'
 shell 120 30
 T pipe-pane -o "cat >$dir/bytes"
 run ""
-check "starts with a greeting" shows "Enter sends"
+check "starts with a greeting" shows "Ctrl-P finds every command"
 text "What is a page table?"; key Enter
 check "the message is marked" wait_for "› What is a page table?"
 check "a reply arrives and the step is counted" until_ok eval 'screen | grep -qE "$counted"'
