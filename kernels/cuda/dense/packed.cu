@@ -75,7 +75,8 @@ __global__ void repack_blocks(const uint8_t *src, int type, int each, int bytes,
         return;
     const uint8_t *block = src + ((size_t)r * (size_t)(chunks / each) + (size_t)(chunk / each)) *
                                      (size_t)bytes;
-    const struct packed_place to = packed_place_of(p, type, row, chunk);
+    const struct packed_place to =
+        packed_place_of(p, type, row, chunk / p.ksplit.each, chunk % p.ksplit.each);
     dst += (size_t)panel * stored_bytes(p, type);
     put_codes(type, block, chunk % each, q, row % 2, dst + to.codes);
     if (q == 0)
@@ -96,25 +97,28 @@ void cuda_repack_blocks(struct kdev *d, const struct panels *p, int type, const 
 /* ---- panels of bf16 ------------------------------------------------------------------------- */
 
 /* A thread unpacks eight weights, which are four words of 4 bytes in the units of a panel of bf16
- * (panel_place()); the threads of a warp have eight rows of a chunk. */
+ * (panel_place()); the threads of a warp have eight rows of a chunk. Blocks (threads of a panel,
+ * panels). The memory should bring 20 bytes in the time of the thread's instructions, so there is
+ * no division of 64 bits. */
 template <int TYPE>
 __global__ void __launch_bounds__(THREADS)
-    unpack_panels(const uint8_t *src, const __grid_constant__ struct panels p, size_t n,
-                  uint8_t *dst)
+    unpack_panels(const uint8_t *src, const __grid_constant__ struct panels p, uint8_t *dst)
 {
-    const size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
-    const int q = (int)(i % 4), row = (int)(i / 4 % (size_t)p.rows);
-    const size_t at = i / 4 / (size_t)p.rows;
-    const int place = (int)(at % (size_t)p.ksplit.chunks);
-    const size_t panel = at / (size_t)p.ksplit.chunks;
+    const unsigned i = blockIdx.x * THREADS + threadIdx.x, rows = (unsigned)p.rows;
+    const struct ksplit &c = p.ksplit;
+    const int q = (int)(i % 4), place = (int)(i / 4 / rows), whole = c.rest * c.splits;
+    const int row = (int)(i / 4 - (unsigned)place * rows);
+    const int splits = place < whole ? c.splits : c.splits - 1, from = place < whole ? 0 : whole;
+    const int in = (int)((unsigned)(place - from) / (unsigned)max(splits, 1));
+    const int split = place - from - in * splits, position = in + (place < whole ? 0 : c.rest);
     pdl_wait();
-    if (panel >= n)
+    if (place >= c.chunks)
         return;
-    src += panel * stored_bytes(p, TYPE);
-    dst += panel * panel_bytes(p) + (size_t)(place * p.rows) * K_CHUNK_BYTES;
-    const uint4 v = eight_at(p, TYPE, src, row, chunk_at(p.ksplit, place), q);
+    src += blockIdx.y * stored_bytes(p, TYPE);
+    dst += blockIdx.y * panel_bytes(p) + (size_t)(place * p.rows) * K_CHUNK_BYTES;
+    const uint4 v = eight_at(packed_place_of(p, TYPE, row, split, position), TYPE, src, row, q);
     uint8_t *to = dst + row * UNIT_BYTES + q * 4;
-    const int unit = p.rows * UNIT_BYTES;
+    const int unit = p.rows * (int)UNIT_BYTES;
     *(uint32_t *)to = v.x;
     *(uint32_t *)(to + unit) = v.y;
     *(uint32_t *)(to + 2 * unit) = v.z;
@@ -125,13 +129,15 @@ void cuda_unpack_panels(struct kdev *d, const struct panels *p, int type, const 
                         int first, int n, void *dst)
 {
     const uint8_t *src = (const uint8_t *)panels + (size_t)first * stored_bytes(*p, type);
-    const size_t threads = (size_t)n * (size_t)p->ksplit.chunks * (size_t)p->rows * 4;
-    cuda_launch(d,
-                type == DT_Q4_0   ? unpack_panels<DT_Q4_0>
-                : type == DT_Q8_0 ? unpack_panels<DT_Q8_0>
-                : type == DT_Q4_K ? unpack_panels<DT_Q4_K>
-                                  : unpack_panels<DT_Q6_K>,
-                dim3((unsigned)((threads + THREADS - 1) / THREADS)), THREADS, 0, src, *p, (size_t)n,
-                (uint8_t *)dst);
+    const int threads = p->ksplit.chunks * p->rows * 4, most = 65535; /* rows of a grid */
+    for (int i = 0; i < n; i += most)
+        cuda_launch(d,
+                    type == DT_Q4_0   ? unpack_panels<DT_Q4_0>
+                    : type == DT_Q8_0 ? unpack_panels<DT_Q8_0>
+                    : type == DT_Q4_K ? unpack_panels<DT_Q4_K>
+                                      : unpack_panels<DT_Q6_K>,
+                    dim3((unsigned)div_up(threads, THREADS), (unsigned)min_int(n - i, most)),
+                    THREADS, 0, src + (size_t)i * stored_bytes(*p, type), *p,
+                    (uint8_t *)dst + (size_t)i * panel_bytes(*p));
     d->serial = true;
 }

@@ -97,10 +97,10 @@ struct packed_place {
     size_t codes, scales, block;
 };
 static inline __host__ __device__ struct packed_place packed_place_of(const struct panels &p,
-                                                                      int type, int row, int chunk)
+                                                                      int type, int row, int split,
+                                                                      int position)
 {
     const int splits = (int)K_SPLITS, each = p.ksplit.each;
-    const int split = chunk / each, position = chunk % each;
     const int at = (position * splits + split) * p.rows + row / 2 * 2;
     const int scale = (position / 2 * splits + split) * p.rows + row;
     const int block = (block_of(p.ksplit, split, position) * splits + split) * p.rows + row;
@@ -338,11 +338,10 @@ template <> struct packed_eight<DT_Q6_K> {
 };
 
 /* Eight weights of a row of a panel in memory, zeros with the sign that packed_bf16() gives them: a
- * weight is level by - less. q: which eight of the chunk. */
-__device__ __forceinline__ uint4 eight_at(const struct panels &p, int type, const uint8_t *panel,
-                                          int row, int chunk, int q)
+ * weight is level by - less. q: which eight of the chunk at `at`. */
+__device__ __forceinline__ uint4 eight_at(const struct packed_place &at, int type,
+                                          const uint8_t *panel, int row, int q)
 {
-    const struct packed_place at = packed_place_of(p, type, row, chunk);
     const uint8_t *codes = panel + at.codes, *scales = panel + at.scales;
     float by = half_value(*(const uint16_t *)(type == DT_Q4_K ? panel + at.block : scales)),
           less = 0;

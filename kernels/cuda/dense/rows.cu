@@ -50,7 +50,9 @@ __device__ __forceinline__ float4 packed_four(const table &t, int id, int i)
     const struct panels &l = t.panels;
     const uint8_t *panel =
         (const uint8_t *)t.rows.p + (size_t)(id / l.rows) * stored_bytes(l, t.packed);
-    const uint4 v = eight_at(l, t.packed, panel, id % l.rows, i / K_CHUNK, i / 8 % 4);
+    const int row = id % l.rows, chunk = i / (int)K_CHUNK, each = l.ksplit.each;
+    const struct packed_place at = packed_place_of(l, t.packed, row, chunk / each, chunk % each);
+    const uint4 v = eight_at(at, t.packed, panel, row, i / 8 % 4);
     return floats_of(i % 8 ? make_uint2(v.z, v.w) : make_uint2(v.x, v.y));
 }
 
