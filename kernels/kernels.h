@@ -538,8 +538,8 @@ struct kernels {
      * and tables of single rows. False and
      * *e: out of memory, or a weight is not finite. */
     bool (*upload)(struct kdev *d, struct tensor *t, struct err *e);
-    /* Frees the device memory of a tensor that upload() or synthesize() moved there; t->data is NULL
-     * then. Another tensor is left as it is. No operation that reads it may be enqueued. */
+    /* Frees the device memory of a tensor that upload() or synthesize() moved there; t->data is
+     * NULL then. Another tensor is left as it is. No operation that reads it may be enqueued. */
     void (*unload)(struct kdev *d, struct tensor *t);
     /* Bytes of device memory that upload() or synthesize() would allocate for t; 0: none, or t is
      * uploaded already. */

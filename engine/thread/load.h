@@ -37,8 +37,8 @@ struct loaded {
  * does not fit (unless o->require_draft makes that an error), a template that is not known, a slow
  * start. On failure *l is empty and *e says why. The caller ends it with engine_unload(). */
 bool engine_load(struct loaded *l, const struct engine_opts *o, int parts, struct err *e);
-/* Another draft for the target that is loaded: reads what o->draft names (NULL: none) into *d, which
- * loaded_draft_free() frees; *l stays as it is. */
+/* Another draft for the target that is loaded: reads what o->draft names (NULL: none) into *d,
+ * which loaded_draft_free() frees; *l stays as it is. */
 struct loaded_draft {
     struct draft draft;
     bool has;

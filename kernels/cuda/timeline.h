@@ -8,8 +8,8 @@
  * thread about 50 ns, and a whole step becomes 3 to 7 % slower.
  *
  * Every source file has the address of the records in a constant, so that no kernel needs an
- * argument for it. Records are indexed by time and multiprocessor. No thread waits for another; of two records of one multiprocessor within
- * 32 ns one may be lost.
+ * argument for it. Records are indexed by time and multiprocessor. No thread waits for another; of
+ * two records of one multiprocessor within 32 ns one may be lost.
  */
 #ifndef AERIE_CUDA_TIMELINE_H
 #define AERIE_CUDA_TIMELINE_H

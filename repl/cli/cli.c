@@ -666,8 +666,8 @@ static int run_task(struct cli *c, const struct command *cmd, enum cli_task task
         return cli_fail(&e);
     }
 #endif
-    if (cmd->bit & (IN_LOGS | IN_STATS | IN_SHOW | IN_EXPORT | IN_PACK | IN_DB | IN_TOKENIZE | IN_BUGS |
-                    IN_CHECK | IN_HELP))
+    if (cmd->bit & (IN_LOGS | IN_STATS | IN_SHOW | IN_EXPORT | IN_PACK | IN_DB | IN_TOKENIZE |
+                    IN_BUGS | IN_CHECK | IN_HELP))
         signal(SIGPIPE, SIG_DFL); /* commands that only print end with their reader, as cat does */
     return history_seal_with(c->opt.seal, &e) && cli_confine(c, cmd, &e) ? cmd->run(c)
            : cli_fail(&e);

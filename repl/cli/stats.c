@@ -1,5 +1,5 @@
-/* stats.c - `aerie stats`: how many drafted tokens were accepted across the saved sessions, by model
- * and by session. */
+/* stats.c - `aerie stats`: how many drafted tokens were accepted across the saved sessions, by
+ * model and by session. */
 #include "repl/cli/cli.h"
 
 #include "kernels/json.h"

@@ -81,6 +81,7 @@ int fuzzy_match(const char *query, const char *name, const char *help, bool hit[
         sum += score;
         p += n;
     }
-    m -= m > 0 && !ascii_alnum(name[0]); /* the command /check is no longer than the setting check */
+    /* the command /check is no longer than the setting check */
+    m -= m > 0 && !ascii_alnum(name[0]);
     return sum * FUZZY_POINT + FUZZY_POINT - 1 - min_int(m, FUZZY_POINT - 1);
 }

@@ -103,5 +103,6 @@ static void write_help(struct tui *t, struct overlay *o, int w, int h)
 void tui_help_open(struct tui *t)
 {
     tui_overlay_open(t, &(struct overlay){
-        .write = write_help, .footer = "arrows and PgUp/PgDn scroll, Ctrl-F finds, Esc or typing closes"});
+        .write = write_help, .footer = "arrows and PgUp/PgDn scroll, Ctrl-F finds, "
+        "Esc or typing closes"});
 }

@@ -204,8 +204,8 @@ static void write_palette(struct tui *t, struct overlay *o, int w, int h)
 
 /* ---- keys ---- */
 
-/* Whether Enter runs the line of an item as it is: it takes no argument, or it is a step of a paused
- * turn. */
+/* Whether Enter runs the line of an item as it is: it takes no argument, or it is a step of a
+ * paused turn. */
 static bool is_whole(const struct item *x)
 {
     const struct cmd *c = x->kind == KIND_COMMAND ? cmd_find(x->name + 1, NULL) : NULL;
