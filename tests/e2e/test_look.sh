@@ -86,7 +86,7 @@ chat -- "${wide[@]}" "$fox" "Write a table with the numbers from 1 to 20." "/acc
 like '^ +-64 to -17 +[0-9]+ +[0-9]+ +[0-9]+ +[0-9.]+ +[0-9.]+ ' && has "less the window of 64"; result "/accept window" $?
 [ "$(grep -c '^rate = accepted/drafted; MAL = 1 + accepted/cycles$' "$T/out")" = 3 ]; result "tables name their denominators" $?
 like '^ +digits +[0-9]+ +[0-9]+ +0\.[0-9]+ ' && has "rate = accepted/drafted, of drafted tokens of the kind"; result "/accept kind" $?
-has 'the grouping is depth, turn, context, window, page or kind, not "colour"' err; result "another grouping is refused" $?
+has 'the grouping is depth, turn, context, window, page, kind or drafter, not "colour"' err; result "another grouping is refused" $?
 # the groupings add up to the same sums
 sums() { awk -v by="$1" '$1 == "ACCEPT" {on = $3 == by ","} on && NF > 5 && $NF ~ /^[0-9.]+$/ {c = 0; for (i = 1; i <= NF; i++) if ($i ~ /^[0-9]+$/ && $(i + 1) ~ /^[0-9]+$/ && $(i + 2) ~ /^[0-9]+$/ && $(i + 3) ~ /\./) c = i; if (c) {a += $c; d += $(c + 1); e += $(c + 2)}} END {print a, d, e}' "$T/out"; }
 all=$(sums turn); [ "$all" != "0 0 0" ] && [ "$(sums window)" = "$all" ] && [ "$(sums page)" = "$all" ]; result "all groupings count the same cycles ($all)" $?

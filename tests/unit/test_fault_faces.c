@@ -540,7 +540,7 @@ static void lose_the_screen(int waits)
     struct buf err = {0}, log = {0};
     struct options o = options();
     stage_open(&s, &o, waits, tui_run);
-    assert_true(see(s.master, &s.screen, "Enter"));
+    assert_true(see(s.master, &s.screen, "/help"));
     type(&s, "count to twenty\r");
     assert_true(see(s.master, &s.screen, "\033[?1049l")); /* back from the other screen */
     assert_int_equal(stage_close(&s, &err), 3);
