@@ -20,17 +20,15 @@ static const char by_session[] =
     "SELECT e.number, e.turns" RATES("c", "d", "a")
     ", substr(coalesce(e.title, ''), 1, 40) AS title FROM " SUMS " ORDER BY e.updated_ms DESC";
 
-static bool part(struct hdb *d, const struct cli *c, const char *query, int most, struct buf *json,
-                 const char *name, struct err *e)
+static bool part(struct hdb *d, const char *query, int most, const char *name,
+                 const struct printer *to, struct err *e)
 {
     struct buf text = {0};
-    bool ok = hdb_sql(d, query, c->opt.json, most, &text, e);
-    if (ok && c->opt.json) {
-        jput_key(json, name);
-        jput_raw(json, text.p);
-    } else if (ok) {
-        cli_print_text(c, &text);
-    }
+    bool ok = hdb_sql(d, query, to->json != NULL, most, &text, e);
+    if (ok && to->json)
+        jput_key(to->json, name);
+    if (ok)
+        print_ready(to, ST_TEXT, text.p);
     buf_free(&text);
     return ok;
 }
@@ -39,20 +37,21 @@ int cli_stats(struct cli *c)
 {
     enum { MODELS = 1000 };
     struct err e = {0};
-    struct buf json = {0};
+    struct cli_answer a;
     struct hdb *d = cli_open_db(c, &e);
-    jput_open(&json, '{');
-    bool ok = d && part(d, c, by_model, MODELS, &json, "models", &e);
-    if (ok && !c->opt.json)
-        out_printf("\n");
-    ok = ok && part(d, c, by_session, c->limit, &json, "sessions", &e);
-    jput_close(&json, '}');
-    if (ok && c->opt.json)
-        cli_json(&json);
-    if (ok && !c->opt.json)
-        out_printf("\ncycles: steps that drafted; rate = accepted/drafted; "
+    if (!d)
+        return cli_fail(&e);
+    cli_answer_open(&a, c);
+    print_open(&a.to, NULL, '{');
+    bool ok = part(d, by_model, MODELS, "models", &a.to, &e);
+    if (ok)
+        print_text(&a.to, ST_TEXT, "\n");
+    ok = ok && part(d, by_session, c->limit, "sessions", &a.to, &e);
+    if (ok)
+        print_text(&a.to, ST_TEXT, "\ncycles: steps that drafted; rate = accepted/drafted; "
                    "MAL = 1 + accepted/cycles\n");
-    buf_free(&json);
+    print_close(&a.to, '}');
+    cli_answer_close(&a);
     hdb_close(d);
     return ok ? 0 : cli_fail(&e);
 }
