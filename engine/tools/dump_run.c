@@ -8,78 +8,11 @@
 
 #include "engine/run/probe_pass.h"
 #include "engine/thread/load.h"
+#include "engine/tools/dump_names.h"
 #include "engine/tools/golden_noise.h"
 #include "engine/tools/golden_report.h"
 #include "engine/tools/noise_backend.h"
 #include "engine/tools/torch_file.h"
-
-/* What aerie has for a module, in the order of computation within a layer. */
-enum tapped {
-    TAP_ENTRY,   /* the residual stream that enters a layer; of layer 0: the embedding */
-    TAP_NORMED,  /* its norm */
-    TAP_Q, TAP_K, TAP_V,
-    TAP_ATTN,
-    TAP_ADDED,   /* what attention adds to the residual stream */
-    TAP_MIDDLE,  /* the residual stream after attention */
-    TAP_NORMED2, /* its norm */
-    TAP_FED,     /* what the MLP or the experts add */
-    TAP_LEFT,    /* the residual stream that leaves the layer */
-    TAP_FINAL,   /* the final norm */
-    TAP_LOGITS,
-    N_TAPS
-};
-
-/* Where the norms lie that a name needs, as bits of enum norm_place. */
-enum { PRE = 1 << PLACE_PRE, POST = 1 << PLACE_POST, SANDWICH = 1 << PLACE_SANDWICH,
-       PARALLEL = 1 << PLACE_PARALLEL, ANY = PRE | POST | SANDWICH | PARALLEL };
-
-/* Modules by their names behind "layers.N." (IN_LAYER) or "model.", in SGLang and transformers.
- * port: ".K" of several outputs, "inputs.K" of a module's arguments. */
-static const struct module_name {
-    const char *module, *port;
-    enum tapped tap;
-    int where;
-    enum { IN_MODEL, IN_LAYER, LAST_COLUMNS } in; /* LAST_COLUMNS: of a layer's tensor */
-} names[] = {
-    {"embed_tokens", "", TAP_ENTRY, ANY, IN_MODEL},
-    {"input_layernorm", "1", TAP_ENTRY, PRE | SANDWICH | PARALLEL, IN_LAYER},
-    {"input_layernorm", "0", TAP_NORMED, PRE | SANDWICH | PARALLEL, IN_LAYER},
-    {"input_layernorm", "", TAP_NORMED, PRE | SANDWICH | PARALLEL, IN_LAYER},
-    {"self_attn.qkv_proj", "inputs.0", TAP_NORMED, PRE | SANDWICH | PARALLEL, IN_LAYER},
-    {"self_attn.qkv_proj", "", TAP_V, ANY, LAST_COLUMNS},
-    {"self_attn.qkv_proj", "0", TAP_V, ANY, LAST_COLUMNS},
-    {"self_attn.v_proj", "", TAP_V, ANY, IN_LAYER},
-    {"self_attn.attn", "inputs.0", TAP_Q, ANY, IN_LAYER},
-    {"self_attn.attn", "inputs.1", TAP_K, ANY, IN_LAYER},
-    {"self_attn.attn", "inputs.2", TAP_V, ANY, IN_LAYER},
-    {"self_attn.attn", "", TAP_ATTN, ANY, IN_LAYER},
-    {"self_attn.o_proj", "inputs.0", TAP_ATTN, ANY, IN_LAYER},
-    {"self_attn.o_proj", "", TAP_ADDED, PRE, IN_LAYER},
-    {"self_attn.o_proj", "0", TAP_ADDED, PRE, IN_LAYER},
-    {"self_attn", "", TAP_ADDED, PRE, IN_LAYER},
-    {"post_attention_layernorm", "", TAP_ADDED, POST | SANDWICH, IN_LAYER},
-    {"post_attention_layernorm", "1", TAP_MIDDLE, PRE, IN_LAYER},
-    {"pre_feedforward_layernorm", "1", TAP_MIDDLE, SANDWICH, IN_LAYER},
-    {"post_attention_layernorm", "0", TAP_NORMED2, PRE, IN_LAYER},
-    {"post_attention_layernorm", "", TAP_NORMED2, PRE, IN_LAYER},
-    {"pre_feedforward_layernorm", "0", TAP_NORMED2, SANDWICH, IN_LAYER},
-    {"pre_feedforward_layernorm", "", TAP_NORMED2, SANDWICH, IN_LAYER},
-    {"mlp", "", TAP_FED, PRE, IN_LAYER},
-    {"mlp", "0", TAP_FED, PRE, IN_LAYER},
-    {"mlp.down_proj", "", TAP_FED, PRE, IN_LAYER},
-    {"mlp.down_proj", "0", TAP_FED, PRE, IN_LAYER},
-    {"block_sparse_moe", "", TAP_FED, PRE, IN_LAYER},
-    {"post_feedforward_layernorm", "", TAP_FED, POST | SANDWICH, IN_LAYER},
-    {"", "0+1", TAP_LEFT, ANY, IN_LAYER},
-    {"", "", TAP_LEFT, ANY, IN_LAYER},
-    {"norm", "1", TAP_LEFT, ANY, IN_MODEL},
-    {"norm", "0", TAP_FINAL, ANY, IN_MODEL},
-    {"norm", "", TAP_FINAL, ANY, IN_MODEL},
-    {"logits_processor", "", TAP_LOGITS, ANY, IN_MODEL},
-    {"logits_processor", "next_token_logits", TAP_LOGITS, ANY, IN_MODEL},
-    {"next_token_logits", "", TAP_LOGITS, ANY, IN_MODEL},
-};
-enum { N_NAMES = sizeof names / sizeof *names };
 
 /* An item of a pass that is compared. */
 struct tapped_item {
@@ -119,87 +52,7 @@ struct dump_run {
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-struct parsed {
-    int layer; /* -1: of no layer */
-    char module[128], port[128];
-};
-
-/* "non_intrusive__model.layers.3.self_attn.o_proj.output.0" and the like. */
-static void parse(const char *name, struct parsed *p)
-{
-    static const char prefix[] = "non_intrusive__", layers[] = "layers.";
-    char rest[sizeof p->module];
-    *p = (struct parsed){.layer = -1};
-    if (strncmp(name, prefix, sizeof prefix - 1) == 0)
-        name += sizeof prefix - 1;
-    for (const char *s = name; (s = strstr(s, layers)) != NULL; s++) {
-        const char *digits = s + sizeof layers - 1;
-        int layer;
-        if ((s == name || s[-1] == '.') && int_at(&digits, &layer) && layer >= 0 &&
-            (*digits == '.' || !*digits)) {
-            p->layer = layer;
-            name = digits + (*digits == '.');
-            break;
-        }
-    }
-    if (p->layer < 0 && strncmp(name, "model.", 6) == 0)
-        name += 6;
-    snprintf(rest, sizeof rest, "%s", name);
-    char *cut = strstr(rest, "inputs."), *port = NULL;
-    if (cut && (cut == rest || cut[-1] == '.')) {
-        port = cut;
-    } else if ((cut = strstr(rest, "output")) && (cut == rest || cut[-1] == '.') &&
-               (cut[6] == '.' || !cut[6])) {
-        port = cut[6] ? cut + 7 : cut + 6;
-    } else {
-        cut = strrchr(rest, '.');
-        if (cut && cut[1] >= '0' && cut[1] <= '9' && !cut[2])
-            port = ++cut;
-        else
-            cut = rest + strlen(rest);
-    }
-    snprintf(p->port, sizeof p->port, "%s", port ? port : "");
-    if (cut > rest && cut[-1] == '.')
-        cut--;
-    *cut = '\0';
-    snprintf(p->module, sizeof p->module, "%s", rest);
-}
-
-/* Whether aerie's tap has the module's numbers in this family. */
-static bool has_tap(const struct dump_run *g, const struct module_name *m, int layer)
-{
-    const struct config *c = &g->l.model.cfg;
-    if (!(m->where >> c->place & 1) || (m->in ? layer < 0 || layer >= c->n_layer : layer >= 0))
-        return false;
-    const struct layer *w = &g->l.model.layer[m->in ? layer : 0];
-    switch (m->tap) {
-    case TAP_ENTRY: return m->in || (c->embed_scale == 1 && !c->embed_norm);
-    case TAP_NORMED: return w->in_norm.data != NULL;
-    case TAP_NORMED2: return w->ffn_in_norm.data != NULL && c->moe != MOE_GEMMA4;
-    case TAP_K:
-    case TAP_V:
-        return w->kv_src == layer && !c->v_head_dim &&
-               (strcmp(m->module, "self_attn.attn") == 0 || (!c->v_norm && !w->v_from_k));
-    case TAP_ATTN:
-        return !c->v_head_dim && (!w->wgate.data || strncmp(m->port, "inputs", 6) == 0);
-    case TAP_ADDED: return m->where != PRE || (c->residual_scale == 1 && c->value_scale == 1);
-    case TAP_FED:
-        return m->where != PRE || (c->residual_scale == 1 && !(strstr(m->module, "down_proj") &&
-                                                              w->is_moe));
-    default: return true;
-    }
-}
-
-static const struct module_name *find_name(const struct dump_run *g, const struct parsed *p)
-{
-    for (int i = 0; i < N_NAMES; i++)
-        if ((names[i].in != IN_MODEL) == (p->layer >= 0) && strcmp(names[i].module, p->module) ==
-            0 && strcmp(names[i].port, p->port) == 0 && has_tap(g, &names[i], p->layer))
-            return &names[i];
-    return NULL;
-}
-
-static void skip_name(struct dump_run *g, const struct parsed *p)
+static void skip_name(struct dump_run *g, const struct dump_name *p)
 {
     static const char *const known[] = {"input_ids", "positions", "seq_lens", "req_pool_indices",
                                         "rids"};
@@ -222,11 +75,11 @@ static void skip_name(struct dump_run *g, const struct parsed *p)
 }
 
 /* The module of a name, made if it is new. */
-static int module_of(struct dump_run *g, const struct parsed *p, const struct module_name *m,
+static int module_of(struct dump_run *g, const struct dump_name *p, const struct module_name *m,
                      const char *name)
 {
     int layer = m->in ? p->layer : m->tap == TAP_ENTRY ? 0 : g->l.model.cfg.n_layer;
-    int order = layer * 1000 + (int)m->tap * 64 + (int)(m - names);
+    int order = layer * 1000 + dump_name_order(m);
     for (int i = 0; i < g->n_module; i++)
         if (g->module[i].order == order)
             return i;
@@ -259,20 +112,20 @@ static void open_pass(struct dump_run *g, int pass)
     g->pass = pass;
     g->item = xcalloc((size_t)p->n + 1, sizeof *g->item);
     for (int i = 0; i < p->n; i++) {
-        struct parsed x;
+        struct dump_name x;
         const struct dump_item *it = &p->item[i], *plus = NULL;
-        parse(it->name, &x);
+        dump_name_parse(it->name, &x);
         /* a layer's two outputs are added: the MLP's, and the residual stream before it */
         if (x.layer >= 0 && !x.module[0] && strcmp(x.port, "0") == 0) {
             for (int k = i + 1; k < p->n && !plus; k++) {
-                struct parsed y;
-                parse(p->item[k].name, &y);
+                struct dump_name y;
+                dump_name_parse(p->item[k].name, &y);
                 plus = y.layer == x.layer && !y.module[0] && !strcmp(y.port, "1") ? &p->item[k]
                                                                                 : NULL;
             }
             snprintf(x.port, sizeof x.port, "%s", plus ? "0+1" : "");
         }
-        const struct module_name *m = find_name(g, &x);
+        const struct module_name *m = dump_name_find(&g->l.model, &x);
         if (!m) {
             skip_name(g, &x);
             continue;
