@@ -5,7 +5,6 @@
  * the screen takes little time from the engine.
  */
 #include "repl/tui/tui.h"
-#include "models/checkpoint/hub.h"
 #include "repl/process/interrupt.h"
 
 #include <errno.h>
@@ -673,43 +672,6 @@ static void handle_once(struct tui *t)
         draw(t, now);
 }
 
-/* The last two parts of a path, e.g. "nestling/target". */
-static const char *last_parts(const char *path)
-{
-    const char *p = path + strlen(path);
-    for (int slashes = 0; p > path; p--)
-        if (p[-1] == '/' && ++slashes == 2)
-            break;
-    return p;
-}
-
-/* first: nothing was ever typed here. */
-static void greet(struct tui *t, bool first)
-{
-    const struct backend_info *i = backend_info(t->app->backend);
-    const char *dot = t->app->ascii ? " | " : " · ";
-    struct buf line = {0};
-    char *named = i->model_dir ? hub_title_in_cache(i->model_dir) : NULL;
-    buf_str(&line, named          ? named
-                   : i->model_dir ? last_parts(i->model_dir)
-                                  : "a model without a name");
-    free(named);
-    if (i->family)
-        buf_printf(&line, "%s%s", dot, i->family);
-    if (i->device)
-        buf_printf(&line, " on %s", i->device);
-    if (i->context)
-        buf_printf(&line, "%scontext %d", dot, i->context);
-    if (backend_has(t->app->backend, VIEW_ACCEPT) && !i->server_url)
-        buf_printf(&line, "%s%s", dot, i->draft_off ? i->draft_off : "drafting");
-    tui_note(t, ST_BOLD, "aerie %s", AERIE_VERSION);
-    tui_note(t, ST_DIM, "%s", line.p);
-    buf_free(&line);
-    if (first) /* the keys worth knowing; later the screen says nothing about keys */
-        tui_note(t, ST_DIM, "Ctrl-P finds every command%sF1 explains%sCtrl-C stops a reply, Ctrl-D "
-                            "quits", dot, dot);
-}
-
 static void begin(struct tui *t, struct app *a)
 {
     /* a chat that is not logged keeps no input history either */
@@ -733,7 +695,7 @@ static void begin(struct tui *t, struct app *a)
         .edit = face_edit, .progress = face_progress,
         .copy = face_copy, .shot = tui_shot, .state = t,
     };
-    greet(t, first);
+    tui_greet(t, first);
 }
 
 static void end(struct tui *t)

@@ -146,6 +146,10 @@ void tui_note(struct tui *t, enum style st, const char *fmt, ...)
 
 enum theme tui_theme(const struct tui *t); /* in use: dark or light */
 
+/* ---- greeting.c ---- */
+/* Names program and model; first: nothing was ever typed here, so the keys are named, too. */
+void tui_greet(struct tui *t, bool first);
+
 /* ---- actions.c ---- */
 void tui_key(struct tui *t, const struct key *k);
 void tui_stop(struct tui *t); /* Ctrl-C, from the keyboard or as a signal */
