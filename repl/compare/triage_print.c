@@ -37,38 +37,41 @@ static void print_beside(int depth, const struct printer *to)
 {
     for (int i = 0; i < BESIDE && !to->json; i++)
         if (depth <= published[i].n)
-            print_add(to, ST_DIM, "%14.3f", published[i].at[depth - 1]);
+            print_add(to, ST_DIM, " %9.3f", published[i].at[depth - 1]);
     print_end(to);
 }
 
 static void print_depths(const struct triage *t, const struct printer *to)
 {
     const struct draft_sums *s = &t->log.drafts;
-    print_add(to, ST_HEAD, "%8s %8s %9s %9s %9s", "position", "drafted", "accepted", "of cycles",
-              "of before");
+    static const char *const beside[BESIDE] = {"Llama 8B", "Qwen3 8B", "gpt-oss", "bad layer"};
+    print_add(to, ST_HEAD, "%6s %7s %8s %6s %6s", "depth", "drafted", "accepted", "of all",
+              "after");
     for (int i = 0; i < BESIDE; i++)
-        print_add(to, ST_DIM, "%14s", published[i].model);
+        print_add(to, ST_DIM, " %9s", beside[i]);
     print_end(to);
     print_open(to, "positions", '[');
     for (int d = 1; d <= DEPTHS && s->depth[d].drafted && t->per_depth; d++) {
         print_open(to, NULL, '{');
-        print_add(to, ST_TEXT, "%8d{position} %8lu{drafted} %9lu{accepted} %9.3f{of_cycles} "
-                  "%9.3f{of_before}", d, s->depth[d].drafted, s->depth[d].accepted,
+        print_add(to, ST_TEXT, "%6d{position} %7lu{drafted} %8lu{accepted} %6.3f{of_cycles} "
+                  "%6.3f{of_before}", d, s->depth[d].drafted, s->depth[d].accepted,
                   accepted_at(s, d), accepted_after(s, d));
         print_beside(d, to);
         print_close(to, '}');
     }
     print_close(to, ']');
-    print_add(to, ST_TEXT, "%8s %8lu{drafted} %9lu{accepted} %9.2f{length} %9s", "length",
+    print_add(to, ST_TEXT, "%6s %7lu{drafted} %8lu{accepted} %6.2f{length} %6s", "length",
               s->drafted, s->accepted, draft_sums_mal(s), "");
     for (int i = 0; i < BESIDE && !to->json; i++)
-        print_add(to, ST_DIM, "%14.2f", published[i].length);
+        print_add(to, ST_DIM, " %9.2f", published[i].length);
     print_end(to);
     print_note(to, ST_DIM, "length = 1 + accepted/cycles (%lu cycles): the bonus token counts, as "
                "in vLLM; SGLang: tokens/verify passes", (unsigned long)s->cycles);
-    print_note(to, ST_DIM, "of before: where the position before was accepted");
-    print_note(to, ST_DIM, "beside: EAGLE3 heads with K 3, greedy, MT-Bench (vLLM's tests); wrong "
-               "layers: vllm#50170");
+    print_note(to, ST_DIM, "of all: of all cycles; after: of those in which the depth before "
+               "was accepted");
+    print_note(to, ST_DIM, "beside: EAGLE3 heads of Llama-3.1-8B, Qwen3-8B and gpt-oss-20b (vLLM's "
+               "tests: K 3, greedy, MT-Bench)");
+    print_note(to, ST_DIM, "bad layer: a head that reads wrong layers (vllm#50170)");
 }
 
 static void one_group(const char *name, const struct some_drafts *d, const struct printer *to)
