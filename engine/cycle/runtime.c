@@ -134,6 +134,22 @@ bool runtime_mask(struct runtime *r, const uint8_t *mask, int n, struct err *e)
     return r->mask.p != NULL;
 }
 
+void runtime_choices(struct runtime *r, int rows, int32_t *choice)
+{
+    const struct kernels *k = r->dev.k;
+    for (int at = 0, n; at < rows; at += n) {
+        int32_t row[TREE_MAX];
+        n = min_int(min_int(r->max_logits, TREE_MAX), rows - at);
+        for (int i = 0; i < n; i++)
+            row[i] = at + i;
+        k->put(r->dev.d, r->row, row, (size_t)n * sizeof *row);
+        net_logits(&r->net, n, r->row, r->logits, (kbuf){0});
+        k->topk(r->dev.d, &(struct k_topk){.rows = n, .n = r->m->cfg.vocab, .k = 1,
+                                           .logits = r->logits, .ids = r->ids, .logp = r->p});
+        k->get(r->dev.d, choice + at, r->ids, (size_t)n * sizeof *choice);
+    }
+}
+
 bool runtime_stops(const struct runtime *r, int32_t id)
 {
     return tree_stops(r->stop, r->n_stop, id, false);

@@ -72,6 +72,10 @@ bool runtime_open(struct runtime *r, struct device dev, struct model *m, struct 
 void runtime_close(struct runtime *r);
 /* Switches the historical faults of this runtime, between two passes. Every runtime has its own. */
 void runtime_set_bugs(struct runtime *r, const struct bugs *on);
+/* The target's most probable token after each of the first `rows` rows of its last pass, however
+ * many of them its logits have room for at a time. Waits for the device; a failure shows at the
+ * next sync(). */
+void runtime_choices(struct runtime *r, int rows, int32_t *choice);
 /* Whether a token ends a reply. */
 bool runtime_stops(const struct runtime *r, int32_t id);
 /* Ids that must never be sampled (they have no text): mask[id] != 0. n <= vocab. */

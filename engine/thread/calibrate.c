@@ -73,17 +73,7 @@ static bool run_target(struct scorer *s, struct lane *l, int32_t *choice, struct
         return false;
     if (!net_forward(&r->net, &r->pass.plan[PLAN_EXTEND], &r->pass.kp, drafter_taps(r->drafter)))
         return !cancelled(s, e);
-    for (int at = 0, rows; at < n; at += rows) {
-        int32_t row[TREE_MAX];
-        rows = min_int(min_int(r->max_logits, TREE_MAX), n - at);
-        for (int i = 0; i < rows; i++)
-            row[i] = at + i;
-        k->put(r->dev.d, r->row, row, (size_t)rows * sizeof *row);
-        net_logits(&r->net, rows, r->row, r->logits, (kbuf){0});
-        k->topk(r->dev.d, &(struct k_topk){.rows = rows, .n = r->m->cfg.vocab, .k = 1,
-                                           .logits = r->logits, .ids = r->ids, .logp = r->p});
-        k->get(r->dev.d, choice + at, r->ids, (size_t)rows * sizeof *choice);
-    }
+    runtime_choices(r, n, choice);
     kv_commit(&r->kv, &l->seq, n);
     return k->sync(r->dev.d, e);
 }

@@ -63,24 +63,6 @@ static bool run_chunk(struct scorer *s, const struct scored_text *t, struct seq 
     return true;
 }
 
-/* The target's best token after each of the rows of the last pass. */
-static void choices(struct scorer *s, int rows, int32_t *choice)
-{
-    struct runtime *r = &s->r;
-    const struct kernels *k = r->dev.k;
-    for (int at = 0, n; at < rows; at += n) {
-        int32_t row[TREE_MAX];
-        n = min_int(min_int(r->max_logits, TREE_MAX), rows - at);
-        for (int i = 0; i < n; i++)
-            row[i] = at + i;
-        k->put(r->dev.d, r->row, row, (size_t)n * sizeof *row);
-        net_logits(&r->net, n, r->row, r->logits, (kbuf){0});
-        k->topk(r->dev.d, &(struct k_topk){.rows = n, .n = r->m->cfg.vocab, .k = 1,
-                                           .logits = r->logits, .ids = r->ids, .logp = r->p});
-        k->get(r->dev.d, choice + at, r->ids, (size_t)n * sizeof *choice);
-    }
-}
-
 static bool run_target(struct scorer *s, struct scored_text *t, struct err *e)
 {
     struct seq seq = {0};
@@ -89,7 +71,7 @@ static bool run_target(struct scorer *s, struct scored_text *t, struct err *e)
         rows = min_int(REDRAFT_ROWS, t->n - at);
         ok = !redraft_stopped(s, e) && run_chunk(s, t, &seq, at, rows, e);
         if (ok) {
-            choices(s, rows, t->choice + at);
+            runtime_choices(&s->r, rows, t->choice + at);
             kv_commit(&s->r.kv, &seq, at + rows);
         }
     }

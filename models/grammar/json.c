@@ -22,13 +22,17 @@ static void make_space(struct grammar *g, int rule)
     grammar_alt(g, rule, &s);
 }
 
-/* The characters of UTF-8 that need no escape. */
-static void make_raw_char(struct grammar *g, int rule)
+/* Adds the characters of two to four bytes but U+2028 and U+2029, which end lines. */
+static void make_wide_char(struct grammar *g, int rule)
 {
     static const uint8_t form[][4][2] = {
         {{0xC2, 0xDF}, {0x80, 0xBF}},
         {{0xE0, 0xE0}, {0xA0, 0xBF}, {0x80, 0xBF}},
-        {{0xE1, 0xEC}, {0x80, 0xBF}, {0x80, 0xBF}},
+        {{0xE1, 0xE1}, {0x80, 0xBF}, {0x80, 0xBF}},
+        {{0xE2, 0xE2}, {0x80, 0x80}, {0x80, 0xA7}},
+        {{0xE2, 0xE2}, {0x80, 0x80}, {0xAA, 0xBF}},
+        {{0xE2, 0xE2}, {0x81, 0xBF}, {0x80, 0xBF}},
+        {{0xE3, 0xEC}, {0x80, 0xBF}, {0x80, 0xBF}},
         {{0xED, 0xED}, {0x80, 0x9F}, {0x80, 0xBF}},
         {{0xEE, 0xEF}, {0x80, 0xBF}, {0x80, 0xBF}},
         {{0xF0, 0xF0}, {0x90, 0xBF}, {0x80, 0xBF}, {0x80, 0xBF}},
@@ -36,17 +40,27 @@ static void make_raw_char(struct grammar *g, int rule)
         {{0xF4, 0xF4}, {0x80, 0x8F}, {0x80, 0xBF}, {0x80, 0xBF}},
     };
     struct sequence s = {0};
+    for (size_t i = 0; i < sizeof form / sizeof *form; i++) {
+        for (int k = 0; k < 4 && form[i][k][0]; k++)
+            put_range(g, &s, form[i][k][0], form[i][k][1]);
+        grammar_alt(g, rule, &s);
+    }
+}
+
+/* The characters of UTF-8 that need no escape. */
+static void make_raw_char(struct grammar *g, int rule)
+{
+    struct sequence s = {0};
     struct set ascii = {0};
     set_add(&ascii, 0x20, 0x7E);
     set_drop(&ascii, '"');
     set_drop(&ascii, '\\');
     put_set(g, &s, &ascii);
     grammar_alt(g, rule, &s);
-    for (size_t i = 0; i < sizeof form / sizeof *form; i++) {
-        for (int k = 0; k < 4 && form[i][k][0]; k++)
-            put_range(g, &s, form[i][k][0], form[i][k][1]);
-        grammar_alt(g, rule, &s);
-    }
+    make_wide_char(g, rule);
+    put_literal(g, &s, "\xE2\x80");
+    put_range(g, &s, 0xA8, 0xA9);
+    grammar_alt(g, rule, &s);
 }
 
 static void put_hex(struct grammar *g, struct sequence *s, int n)
@@ -154,6 +168,7 @@ int grammar_known(struct grammar *g, enum known_rule k)
     switch (k) {
     case RULE_SPACE: make_space(g, rule); break;
     case RULE_CHAR: make_char(g, rule); break;
+    case RULE_WIDE_CHAR: make_wide_char(g, rule); break;
     case RULE_RAW_CHAR: make_raw_char(g, rule); break;
     case RULE_STRING: make_string(g, rule); break;
     case RULE_INTEGER: grammar_integers(g, rule, -HUGE_VAL, HUGE_VAL); break;

@@ -58,6 +58,7 @@ struct rule {
 enum known_rule {
     RULE_SPACE,    /* between values: nothing, a blank, or a line break and blanks */
     RULE_CHAR,     /* of a string */
+    RULE_WIDE_CHAR, /* of two to four bytes but U+2028 and U+2029 */
     RULE_RAW_CHAR, /* without an escape */
     RULE_STRING,
     RULE_INTEGER,

@@ -24,7 +24,7 @@ struct class {
 struct regex {
     struct grammar *g;
     const char *p, *end;
-    int depth, wide; /* wide: 1 + the rule of characters beyond ASCII; 0: not made yet */
+    int depth;
     const char *why; /* what is not supported; NULL: nothing yet */
     char what[8];    /* the text of it */
 };
@@ -54,36 +54,6 @@ static bool next_is(const struct regex *x, char c)
 
 /* ---- characters ------------------------------------------------------------------------------ */
 
-/* Characters of two to four bytes, without U+2028 and U+2029, which "." does not match. */
-static int wide_rule(struct regex *x)
-{
-    static const uint8_t form[][4][2] = {
-        {{0xC2, 0xDF}, {0x80, 0xBF}},
-        {{0xE0, 0xE0}, {0xA0, 0xBF}, {0x80, 0xBF}},
-        {{0xE1, 0xE1}, {0x80, 0xBF}, {0x80, 0xBF}},
-        {{0xE2, 0xE2}, {0x80, 0x80}, {0x80, 0xA7}},
-        {{0xE2, 0xE2}, {0x80, 0x80}, {0xAA, 0xBF}},
-        {{0xE2, 0xE2}, {0x81, 0xBF}, {0x80, 0xBF}},
-        {{0xE3, 0xEC}, {0x80, 0xBF}, {0x80, 0xBF}},
-        {{0xED, 0xED}, {0x80, 0x9F}, {0x80, 0xBF}},
-        {{0xEE, 0xEF}, {0x80, 0xBF}, {0x80, 0xBF}},
-        {{0xF0, 0xF0}, {0x90, 0xBF}, {0x80, 0xBF}, {0x80, 0xBF}},
-        {{0xF1, 0xF3}, {0x80, 0xBF}, {0x80, 0xBF}, {0x80, 0xBF}},
-        {{0xF4, 0xF4}, {0x80, 0x8F}, {0x80, 0xBF}, {0x80, 0xBF}},
-    };
-    struct sequence s = {0};
-    if (x->wide)
-        return x->wide - 1;
-    int rule = grammar_rule(x->g);
-    for (size_t i = 0; i < sizeof form / sizeof *form; i++) {
-        for (int k = 0; k < 4 && form[i][k][0]; k++)
-            put_range(x->g, &s, form[i][k][0], form[i][k][1]);
-        grammar_alt(x->g, rule, &s);
-    }
-    x->wide = rule + 1;
-    return rule;
-}
-
 /* The rule of one character of the class, as JSON spells it. NUL and DEL are left out. */
 static int class_rule(struct regex *x, const struct class *c)
 {
@@ -108,7 +78,7 @@ static int class_rule(struct regex *x, const struct class *c)
             grammar_alt(x->g, rule, &s);
         }
     if (c->wide) {
-        put_call(x->g, &s, wide_rule(x));
+        put_call(x->g, &s, grammar_known(x->g, RULE_WIDE_CHAR));
         grammar_alt(x->g, rule, &s);
     }
     return rule;

@@ -33,7 +33,8 @@ static bool is_logged(const struct app *a)
     return a->history && !a->private_;
 }
 
-/* Between two turns the log must have all of the old run before it is told of the new one. */
+/* A switch waits for the end of a turn, and until the log has saved every step of the run that
+ * ends. */
 static bool may_switch(struct app *a, struct err *e)
 {
     if (app_recording(a))
