@@ -506,8 +506,8 @@ bool cmd_help_on(struct app *a, const char *words, const struct printer *to, str
         return true;
     struct buf near = {0};
     nearest_names(name, any_name, n_names(), "", &near);
-    err_set(e, ERR_NEGATIVE, "there is no help on \"%.40s\"%s%s; /help lists what there is", name,
-            near.n ? "; did you mean " : "", near.n ? near.p : "");
+    err_set(e, ERR_NEGATIVE, "there is no help on \"%.40s\"%s%s; %s lists what there is", name,
+            near.n ? "; did you mean " : "", near.n ? near.p : "", a ? "/help" : "aerie help");
     buf_free(&near);
     return false;
 }

@@ -48,7 +48,7 @@ bool cmd_needs(const struct cmd_call *c, enum backend_view v);
 bool cmd_help_on(struct app *a, const char *words, const struct printer *to, struct err *e);
 /* What that is made of; cmd.c has the table. */
 struct help_on {
-    struct app *app;
+    struct app *app; /* NULL: asked from the shell */
     const char *words, *name; /* name: without a slash */
     const struct cmd *table, *named; /* named: what cmd_find() finds, or NULL */
     int n_table;

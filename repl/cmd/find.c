@@ -302,6 +302,6 @@ bool help_find(const struct help_on *on, const struct printer *to)
         say_hit(on, &q, &best[i], to);
     print_close(to, ']');
     print_close(to, '}');
-    print_note(to, ST_DIM, "/help NAME shows one of them whole");
+    print_note(to, ST_DIM, "%s NAME shows one of them whole", on->app ? "/help" : "aerie help");
     return true;
 }
