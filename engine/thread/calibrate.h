@@ -12,7 +12,6 @@
 
 struct loaded;
 
-struct bugs;
 struct stop;
 
 struct calib_opts {
@@ -20,7 +19,6 @@ struct calib_opts {
     const int32_t *text;     /* a conversation to score; if it has fewer than CALIB_TOKENS
                                 tokens, */
     int n_text;              /* answers of the target to a few prompts are scored instead */
-    const struct bugs *bugs; /* historical faults that are on; NULL: none */
     const struct stop *stop; /* may be NULL */
 };
 

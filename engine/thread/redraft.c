@@ -34,7 +34,7 @@ static void choose_kept(struct scorer *s, bool all)
     for (int b = 0; b <= n && s->n_kept < REDRAFT_KEPT; b++) {
         bool near = all && b > 0;
         for (int i = 0; i < d->n_capture; i++)
-            near |= b == d->capture[i] || (b >= d->capture[i] - 1 && b <= d->capture[i] + 1 && b);
+            near |= b == d->capture[i] || (b >= d->capture[i] - 1 && b <= d->capture[i] + 1);
         near |= b == 2 || b == n / 2 || b == n - 3;
         if (near)
             s->kept[s->n_kept++] = b;
@@ -301,13 +301,13 @@ static bool open_scorer(struct scorer *s, struct err *e)
     take_texts(s, &rows);
     if (s->tokens == 0)
         return err_set(e, ERR_NEGATIVE, "no reply of the session can be measured again");
-    choose_kept(s, true);
+    choose_kept(s, o->which == REDRAFT_ALL);
     if ((size_t)rows * redraft_row_bytes(s) > STATES_BYTES)
         choose_kept(s, false);
     struct runtime_shape shape = {.page_size = 16, .kv = o->l->dev.kv, .max_rows = REDRAFT_ROWS,
                                   .context = min_int(s->out->longest + 32,
                                                      o->l->model.cfg.max_pos)};
-    if (!o->only_as_is && !o->uploaded)
+    if (o->which == REDRAFT_ALL && !o->uploaded)
         look_at_norms(&o->l->draft, s->out);
     if (!loaded_runtime(&s->r, o->l, &shape, e))
         return false;
@@ -328,7 +328,7 @@ static bool open_scorer(struct scorer *s, struct err *e)
 
 static bool measure(struct scorer *s, struct err *e)
 {
-    bool ok = s->o->only_as_is || read_files(s, e);
+    bool ok = s->o->which != REDRAFT_ALL || read_files(s, e);
     for (int i = 0; i < s->n_text && ok; i++) {
         if (s->o->progress)
             s->o->progress(s->o->progress_arg, "target", (uint64_t)i, (uint64_t)s->n_text);
@@ -354,16 +354,31 @@ static void close_scorer(struct scorer *s)
     free(s->chain);
 }
 
+/* Finds the reading with the most hits, and compares the others with it. */
+static void compare_with_best(struct scorer *s)
+{
+    struct redraft *out = s->out;
+    for (int i = 1; i < out->n; i++)
+        if (out->r[i].hits > out->r[out->best].hits)
+            out->best = i;
+    for (int i = 0; i < out->n; i++)
+        for (int x = 0; x < s->tokens; x++) {
+            out->r[i].ahead += s->hit[i][x] > s->hit[out->best][x];
+            out->r[i].behind += s->hit[i][x] < s->hit[out->best][x];
+        }
+}
+
 bool redraft_run(const struct redraft_opts *o, struct redraft *out, struct err *e)
 {
     const char *why;
     *out = (struct redraft){.chain_steps = o->chain};
-    if (!redraft_can(o->l, &why))
+    if (!redraft_can(o->l, &why) && o->which != REDRAFT_LAYERS)
         return err_set(e, ERR_NEGATIVE, "%s cannot be measured again", why);
     struct scorer *s = xcalloc(1, sizeof *s);
     *s = (struct scorer){.o = o, .out = out};
     bool ok = open_scorer(s, e) && measure(s, e);
     out->stopped = !ok && stop_asked(o->stop);
+    compare_with_best(s);
     close_scorer(s);
     free(s);
     return ok || out->stopped;

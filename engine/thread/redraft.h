@@ -47,6 +47,7 @@ struct reading {
     int hits;           /* of `tokens`: the first guess was the target's choice */
     int won, lost;      /* tokens that this reading hits and the configured one does not; and the
                            other way around */
+    int ahead, behind;  /* the same beside the reading with the most hits */
     int same, same_won, same_lost; /* of `logged`: the guess was the session's; against as is */
     int cycles, accepted; /* of chains; 0 cycles: chains were not measured for the reading */
     double longer, error; /* accepted tokens a chain more than as configured; standard error */
@@ -55,7 +56,9 @@ struct reading {
 
 struct redraft {
     int n;
-    struct reading r[READINGS]; /* the first is READ_AS_IS */
+    struct reading r[READINGS]; /* the first is READ_AS_IS; of a stopped run those that were scored
+                                   on all tokens */
+    int best;                   /* the reading with the most hits, the first of several */
     int texts, tokens, logged;  /* scored; of them with a logged guess */
     int tokens_at[DRAFT_RANGES];
     int longest;                /* tokens of the longest text */
@@ -77,23 +80,32 @@ struct redraft {
     bool stopped;
 };
 
+enum redraft_which {
+    REDRAFT_ALL,
+    REDRAFT_LAYERS, /* as configured, and with the captured layers of other conventions; no chains.
+                       Of any head that captures states, also of one that guesses blocks */
+    REDRAFT_AS_IS,  /* as configured; no chains */
+};
+
 struct redraft_opts {
     struct loaded *l;
+    enum redraft_which which;
     bool uploaded;           /* a runtime was opened over it before: norms are not looked at */
     const struct redraft_text *text; /* in order of preference: as many as fit are used */
     int n_text;
     int chain;               /* depth of chains; 0: they are not measured */
     int sees;                /* the newest positions that the session's head saw; 0: all */
-    bool only_as_is;         /* no other reading is scored, no chain is grown */
     const struct stop *stop; /* may be NULL */
     void (*progress)(void *arg, const char *what, uint64_t done, uint64_t total); /* or NULL */
     void *progress_arg;
 };
 
-/* Whether the drafter is a head that can be run so; false: *why is a noun phrase of its kind. */
+/* Whether the drafter is a head whose readings can all be scored; false: *why is a noun phrase of
+ * its kind. */
 bool redraft_can(const struct loaded *l, const char **why);
-/* False and *e: redraft_can() says no, no token can be scored, or the device failed. *out is
- * complete unless `stopped`, which is no failure. */
+/* False and *e: redraft_can() says no (unless the layers alone are asked for),
+ * no token can be scored, or the device failed. *out is complete unless `stopped`, which is no
+ * failure. */
 bool redraft_run(const struct redraft_opts *o, struct redraft *out, struct err *e);
 
 /* The i-th message of a few that any chat model can answer; NULL: there are fewer. Constant. */

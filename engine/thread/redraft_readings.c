@@ -371,18 +371,18 @@ bool redraft_try_all(struct scorer *s, struct err *e)
 {
     struct trial t;
     trial_open(&t, s, READ_AS_IS, "as configured");
-    t.chain = !s->o->only_as_is;
+    t.chain = s->o->which == REDRAFT_ALL;
     bool (*const part[])(struct scorer *, struct err *) = {
-        try_usual_layers, try_norms, try_ropes, try_windows, try_tables, try_ids, try_states};
+        try_usual_layers, /* first: REDRAFT_LAYERS asks for no other */
+        try_norms, try_ropes, try_windows, try_tables, try_ids, try_states};
     enum { N = sizeof part / sizeof *part };
     bool ok = score(s, &t, e);
-    if (s->o->only_as_is)
-        return ok;
-    for (int i = 0; i < N && ok; i++) {
+    int n = s->o->which == REDRAFT_AS_IS ? 0 : s->o->which == REDRAFT_LAYERS ? 1 : N;
+    for (int i = 0; i < n && ok; i++) {
         if (s->o->progress)
             s->o->progress(s->o->progress_arg, "readings", (uint64_t)i, (uint64_t)N + 1);
         ok = part[i](s, e);
     }
-    ok = ok && (restored(s->out) || search_layers(s, e));
+    ok = ok && (n < N || restored(s->out) || search_layers(s, e));
     return chains_of_close(s, e) && ok;
 }

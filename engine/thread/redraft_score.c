@@ -97,9 +97,40 @@ static int most_rows(const struct scorer *s)
                    : REDRAFT_ROWS);
 }
 
+/* Of a guess of run_head() or run_block(). */
 static int32_t target_id(const struct draft *d, int32_t id)
 {
-    return d->d2t ? d->d2t[id] : id;
+    return d->d2t && !d->block ? d->d2t[id] : id;
+}
+
+/* Runs the slots [from, root), those before them being run, and grows a chain of `depth` guesses
+ * after token `root`; the tokens of *tree are ids of the target. */
+static bool grow(struct scorer *s, const struct trial *t, const struct scored_text *x,
+                 struct seq *seq, int from, int root, int depth, struct tree *tree, struct err *e)
+{
+    struct runtime *r = &s->r;
+    struct guess g = {0};
+    int32_t row[REDRAFT_ROWS];
+    struct drafting lane = {seq, &g, 0, depth, tree, x->t->id, root + 1};
+    for (int i = from; i < root; i++)
+        row[i - from] = i - from;
+    tree_init(tree, x->t->id[root]);
+    if (!plan_head(s, t, x, seq, from, root, e))
+        return false;
+    head_extend(r->drafter->head, &r->pass, row, &(int32_t){0}, 1, &g);
+    kv_commit_draft(&r->kv, seq, root);
+    return drafter_grow(r->drafter, &r->pass, &lane, 1, &(struct tree_shape){depth, 1, depth + 1},
+                        e);
+}
+
+/* As run_head() with one slot and k 1, of a head that guesses blocks. */
+static bool run_block(struct scorer *s, const struct trial *t, const struct scored_text *x,
+                      struct seq *seq, int slot, int32_t *id, struct err *e)
+{
+    struct tree tree;
+    bool ok = grow(s, t, x, seq, slot, slot + 1, 1, &tree, e);
+    *id = ok && tree.n > 1 ? tree.token[1] : -1;
+    return ok;
 }
 
 /* ---- a trial over all texts ------------------------------------------------------------------ */
@@ -136,7 +167,7 @@ static bool each_guess(struct scorer *s, const struct trial *t, int k, int most,
     struct layer *layers = xmalloc(bytes);
     memcpy(layers, s->layers, bytes);
     begin_trial(s, t);
-    int rows = most_rows(s), done = 0;
+    int rows = t->d.block ? 1 : most_rows(s), done = 0;
     int32_t *ids = xmalloc((size_t)mul64(REDRAFT_ROWS, k) * sizeof *ids);
     bool ok = rows > 0;
     for (int x = 0; x < s->n_text && ok && done < most; x++) {
@@ -145,7 +176,9 @@ static bool each_guess(struct scorer *s, const struct trial *t, int k, int most,
         int slots = c->n - 2; /* slot i guesses token i + 2 */
         for (int at = 0, n; at < slots && ok && done < most; at += n) {
             n = min_int(rows, slots - at);
-            ok = !redraft_stopped(s, e) && run_head(s, t, c, &seq, at, at + n, k, ids, e);
+            ok = !redraft_stopped(s, e) &&
+                 (t->d.block ? run_block(s, t, c, &seq, at, ids, e)
+                             : run_head(s, t, c, &seq, at, at + n, k, ids, e));
             for (int i = 0; i < n && ok && done < most; i++)
                 if (at + i + 2 >= c->t->first)
                     take(arg, c, at + i + 2, done++, ids + mul64(i, k), k);
@@ -259,21 +292,8 @@ static int chain_length(const struct scored_text *x, const struct tree *t, int r
 static bool one_chain(struct scorer *s, const struct trial *t, const struct scored_text *x,
                       struct seq *seq, int from, int root, int *length, struct err *e)
 {
-    struct runtime *r = &s->r;
-    struct head *h = r->drafter->head;
-    struct guess g = {0};
     struct tree tree;
-    int32_t row[REDRAFT_ROWS];
-    struct drafting lane = {seq, &g, 0, s->o->chain, &tree, x->t->id, root + 1};
-    for (int i = from; i < root; i++)
-        row[i - from] = i - from;
-    tree_init(&tree, x->t->id[root]);
-    if (!plan_head(s, t, x, seq, from, root, e))
-        return false;
-    head_extend(h, &r->pass, row, &(int32_t){0}, 1, &g);
-    kv_commit_draft(&r->kv, seq, root);
-    bool ok = drafter_grow(r->drafter, &r->pass, &lane, 1,
-                           &(struct tree_shape){s->o->chain, 1, s->o->chain + 1}, e);
+    bool ok = grow(s, t, x, seq, from, root, s->o->chain, &tree, e);
     *length = ok ? chain_length(x, &tree, root) : 0;
     return ok;
 }
@@ -359,7 +379,7 @@ bool redraft_score(struct scorer *s, struct trial *t, struct err *e)
         c.draft_id = xcalloc((size_t)s->tokens, sizeof *c.draft_id);
         c.choice = xcalloc((size_t)s->tokens, sizeof *c.choice);
     }
-    int k = i ? 1 : min_int(REDRAFT_RANKS, t->d.draft_vocab);
+    int k = i || t->d.block ? 1 : min_int(REDRAFT_RANKS, t->d.draft_vocab);
     bool ok = each_guess(s, t, k, s->tokens, take_all, &c, e);
     if (ok && i == 0)
         learn_map(s, &c);

@@ -223,7 +223,7 @@ static void do_calibrate(struct engine *g)
     struct calibration c;
     const struct ids *said = &g->own.ses.lane.tok;
     struct calib_opts o = {.l = &g->loaded, .text = said->v, .n_text = said->n,
-                           .bugs = &g->own.runtime.bugs, .stop = &g->stop};
+                           .stop = &g->stop};
     struct event ev = engine_event(g, EV_CALIBRATION);
     if (!calibrate_run(&o, &c, &e)) {
         engine_fail(g, &e);

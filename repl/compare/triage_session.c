@@ -278,7 +278,7 @@ static bool measure_format(struct gathering *g, const struct engine_opts *as, st
         struct redraft *re = xcalloc(1, sizeof *re);
         o.text = ask;
         o.n_text = n;
-        o.only_as_is = true;
+        o.which = REDRAFT_AS_IS;
         ok = redraft_run(&o, re, e);
         *u = (struct undone){.known = ok && re->tokens, .hits = re->r[0].hits,
                              .tokens = re->tokens, .what = "greedy replies to the same messages"};
@@ -305,7 +305,7 @@ static bool measure_plain(struct gathering *g, const struct engine_opts *as, str
     if (!load(g, &o, e))
         return false;
     struct redraft_opts ask = ask_of(g);
-    ask.only_as_is = true;
+    ask.which = REDRAFT_AS_IS;
     struct redraft *re = xcalloc(1, sizeof *re);
     bool ok = redraft_run(&ask, re, e);
     t->plain = (struct undone){.known = ok && re->tokens, .hits = re->r[0].hits,
