@@ -39,6 +39,8 @@ PACKAGES := build-essential pkg-config libncurses-dev libsqlite3-dev libpcre2-de
             libutf8proc-dev libmd4c-dev libcurl4-openssl-dev libmicrohttpd-dev
 TEST_PACKAGES := libcmocka-dev tmux sqlite3 procps curl binutils
 PKGS := ncursesw sqlite3 libpcre2-8 jansson libutf8proc md4c libcurl libmicrohttpd
+# the program loads these when it first needs them (kernels/late.h), and is not linked with them
+LATE := libcurl libmicrohttpd
 # what the program does without: libzmq receives the KV events of servers (--kv-events)
 OPTIONAL := libzmq3-dev
 LINT_PACKAGES := clang-tidy cppcheck shellcheck
@@ -50,7 +52,7 @@ PACKAGES += $(if $(filter 1,$(ZMQ)),$(OPTIONAL))
 WARN   := -Wall -Wextra -Wshadow -Wstrict-prototypes -Werror
 CFLAGS := -std=c11 -D_GNU_SOURCE -I. $(WARN) -g -ffp-contract=off -pthread -DHAVE_CUDA=$(WITH_CUDA) -DHAVE_ZMQ=$(WITH_ZMQ) $(if $(NOWAIT),-DNOWAIT)
 CFLAGS += $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
-LDLIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null) -lm -lpthread
+LDLIBS := $(shell pkg-config --libs $(filter-out $(LATE),$(PKGS)) 2>/dev/null) -lm -lpthread -ldl
 ifeq ($(MODE),debug)
   CFLAGS  += -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
   LDFLAGS += -fsanitize=address,undefined
@@ -99,6 +101,11 @@ LINK  := $(CC)
 PATHS := -DAERIE_SHARE='"$(PREFIX)/share/aerie"' -DAERIE_SOURCE='"$(if $(PACKAGE),,$(CURDIR))"'
 $(B)/repl/cli/cli.o $(B)/repl/cli/import.o: CFLAGS += $(PATHS)
 $(B)/repl/cli/cli.o $(B)/repl/cli/import.o: $(B)/path.flags
+
+# a library's file with the version that its headers are of: libcurl.so.4
+soname = $(or $(shell readelf -d "$$($(CC) -print-file-name=$(1).so)" 2>/dev/null | sed -n 's/.*SONAME.*\[\(.*\)\]/\1/p'),$(1).so)
+SONAMES := -DLIBCURL='"$(call soname,libcurl)"' -DLIBMICROHTTPD='"$(call soname,libmicrohttpd)"'
+$(B)/engine/remote/http.o $(B)/repl/http/front.o: CFLAGS += $(SONAMES)
 
 # one vector width a file; the arithmetic is the same in all of them (kernels/kernels.h). Empty files on other processors
 ifneq ($(filter x86_64%,$(shell $(CC) -dumpmachine 2>/dev/null)),)
@@ -198,7 +205,7 @@ crash: tests ## cut the power at every change of a file, and kill -9 at 1000 mom
 	@AERIE=$(CURDIR)/$(B)/aerie BUILD=$(CURDIR)/$(B) KILLS=1000 RANDOM_KILLS=100 SECONDS_MOST=600 tests/e2e/test_kill.sh
 
 lint: deps ## static analysis: fails on every finding that the code does not answer (tests/lint.sh)
-	@tests/lint.sh $(CFLAGS) $(PATHS)
+	@tests/lint.sh $(CFLAGS) $(PATHS) $(SONAMES)
 
 lint-deps: ## install what 'make lint' runs
 	@{ command -v clang-tidy && command -v cppcheck && command -v shellcheck; } >/dev/null || { $(call apt-install,$(LINT_PACKAGES)); }

@@ -8,6 +8,20 @@
 
 #include "engine/remote/answer.h"
 #include "kernels/ascii.h"
+#include "kernels/late.h"
+
+/* the functions of libcurl, which the first http_open() loads */
+#define CURL_CALLS(X) \
+    X(easy_cleanup) X(easy_getinfo) X(easy_init) X(easy_setopt) X(easy_strerror) X(free) \
+    X(global_init_mem) X(multi_add_handle) X(multi_cleanup) X(multi_info_read) X(multi_init) \
+    X(multi_perform) X(multi_poll) X(multi_remove_handle) X(multi_wakeup) X(slist_append) \
+    X(slist_free_all) X(url) X(url_cleanup) X(url_get) X(url_set)
+#define POINTER(name) __typeof__(curl_##name) *name;
+#define NAME(name) "curl_" #name,
+static struct {
+    CURL_CALLS(POINTER)
+} curl;
+static const char *const curl_names[] = {CURL_CALLS(NAME)};
 
 enum { SHOWN = 160, HTTP_CALLS = 64 }; /* bytes of an error's body in a message */
 
@@ -47,31 +61,31 @@ static char *trim_url(const char *text)
 static bool read_url(struct http *h, const char *text, bool key, struct err *e)
 {
     h->url = trim_url(text);
-    CURLU *u = curl_url();
+    CURLU *u = curl.url();
     char *scheme = NULL, *host = NULL, *shown = NULL;
-    bool ok = u && curl_url_set(u, CURLUPART_URL, h->url, 0) == CURLUE_OK &&
-              curl_url_get(u, CURLUPART_SCHEME, &scheme, 0) == CURLUE_OK &&
-              curl_url_get(u, CURLUPART_HOST, &host, 0) == CURLUE_OK &&
+    bool ok = u && curl.url_set(u, CURLUPART_URL, h->url, 0) == CURLUE_OK &&
+              curl.url_get(u, CURLUPART_SCHEME, &scheme, 0) == CURLUE_OK &&
+              curl.url_get(u, CURLUPART_HOST, &host, 0) == CURLUE_OK &&
               (!strcmp(scheme, "http") || !strcmp(scheme, "https"));
     if (!ok)
         err_set(e, ERR_USAGE, "\"%.200s\" is no address of a server; expected http://HOST:PORT",
                 text);
     if (ok) {
-        curl_url_set(u, CURLUPART_USER, NULL, 0);
-        curl_url_set(u, CURLUPART_PASSWORD, NULL, 0);
-        curl_url_set(u, CURLUPART_QUERY, NULL, 0); /* some servers take keys there */
-        curl_url_set(u, CURLUPART_FRAGMENT, NULL, 0);
-        curl_url_get(u, CURLUPART_URL, &shown, 0);
+        curl.url_set(u, CURLUPART_USER, NULL, 0);
+        curl.url_set(u, CURLUPART_PASSWORD, NULL, 0);
+        curl.url_set(u, CURLUPART_QUERY, NULL, 0); /* some servers take keys there */
+        curl.url_set(u, CURLUPART_FRAGMENT, NULL, 0);
+        curl.url_get(u, CURLUPART_URL, &shown, 0);
         h->shown = xstrdup(shown ? shown : "?");
         if (!strcmp(scheme, "http") && !is_loopback(host))
             h->warning = key ? "the key and the conversation travel unencrypted (http to another "
             "machine)"
                              : "the conversation travels unencrypted (http to another machine)";
     }
-    curl_free(scheme);
-    curl_free(host);
-    curl_free(shown);
-    curl_url_cleanup(u);
+    curl.free(scheme);
+    curl.free(host);
+    curl.free(shown);
+    curl.url_cleanup(u);
     return ok;
 }
 
@@ -92,19 +106,19 @@ static bool add_headers(struct http *h, const struct http_opts *o, struct err *e
         if (!is_header(o->header[i]))
             return err_set(e, ERR_USAGE, "\"%.100s\" is no header; expected \"Name: value\"",
                            o->header[i]);
-        h->headers = curl_slist_append(h->headers, o->header[i]);
+        h->headers = curl.slist_append(h->headers, o->header[i]);
     }
     if (o->key) {
         char *line = xasprintf("Authorization: Bearer %s", o->key);
         bool ok = is_header(line);
         if (ok)
-            h->headers = curl_slist_append(h->headers, line);
+            h->headers = curl.slist_append(h->headers, line);
         free(line);
         if (!ok)
             return err_set(e, ERR_USAGE, "the key has a character that no header can hold");
     }
-    h->headers = curl_slist_append(h->headers, "Content-Type: application/json");
-    h->headers = curl_slist_append(h->headers, "Expect:");
+    h->headers = curl.slist_append(h->headers, "Content-Type: application/json");
+    h->headers = curl.slist_append(h->headers, "Expect:");
     return true;
 }
 
@@ -116,7 +130,10 @@ static void *resize(void *p, size_t n)
 bool http_open(struct http **out, const struct http_opts *o, struct err *e)
 {
     static bool once; /* before the first thread */
-    if (!once && curl_global_init_mem(CURL_GLOBAL_DEFAULT, xmalloc, free, resize, xstrdup,
+    int n = (int)(sizeof curl_names / sizeof *curl_names);
+    if (!once && !late_load(LIBCURL, curl_names, &curl, n, e))
+        return false;
+    if (!once && curl.global_init_mem(CURL_GLOBAL_DEFAULT, xmalloc, free, resize, xstrdup,
                                       xcalloc) != CURLE_OK)
         return err_set(e, ERR_MODEL, "libcurl cannot start");
     once = true;
@@ -125,7 +142,7 @@ bool http_open(struct http **out, const struct http_opts *o, struct err *e)
     h->opts.connect_ms = o->connect_ms ? o->connect_ms : 10000;
     h->opts.first_ms = o->first_ms ? o->first_ms : 600000;
     h->opts.silence_ms = o->silence_ms ? o->silence_ms : 120000;
-    h->multi = curl_multi_init();
+    h->multi = curl.multi_init();
     if (!h->multi || !read_url(h, o->url, o->key != NULL, e) || !add_headers(h, o, e)) {
         if (!h->multi)
             err_set(e, ERR_MODEL, "libcurl cannot start");
@@ -140,8 +157,8 @@ void http_close(struct http *h)
 {
     if (!h)
         return;
-    curl_multi_cleanup(h->multi);
-    curl_slist_free_all(h->headers);
+    curl.multi_cleanup(h->multi);
+    curl.slist_free_all(h->headers);
     free(h->url);
     free(h->shown);
     free(h);
@@ -149,7 +166,7 @@ void http_close(struct http *h)
 
 const char *http_warning(const struct http *h) { return h->warning; }
 const char *http_url(const struct http *h) { return h->shown; }
-void http_wake(struct http *h) { curl_multi_wakeup(h->multi); }
+void http_wake(struct http *h) { curl.multi_wakeup(h->multi); }
 
 /* ---- a request ------------------------------------------------------------------------------- */
 
@@ -228,7 +245,7 @@ static size_t on_body(char *p, size_t one, size_t n, void *arg)
     struct http_call *c = arg;
     long status = 0;
     (void)one;
-    curl_easy_getinfo(c->own, CURLINFO_RESPONSE_CODE, &status);
+    curl.easy_getinfo(c->own, CURLINFO_RESPONSE_CODE, &status);
     c->n_bytes += n;
     c->ns_last = clock_ns();
     if (!c->ns_first)
@@ -259,7 +276,7 @@ static size_t on_body(char *p, size_t one, size_t n, void *arg)
 
 void http_begin(struct http *h, struct http_call *c)
 {
-    CURL *q = curl_easy_init();
+    CURL *q = curl.easy_init();
     CHECK(q);
     c->own = q;
     c->done = c->failed = c->unsent = false;
@@ -270,38 +287,38 @@ void http_begin(struct http *h, struct http_call *c)
     c->ns_first = c->ns_last = c->ns_end = c->n_bytes = 0;
     buf_clear(&c->answer);
     char *url = xasprintf("%s%s", h->url, c->path);
-    curl_easy_setopt(q, CURLOPT_URL, url);
+    curl.easy_setopt(q, CURLOPT_URL, url);
     free(url); /* libcurl has copied it */
-    curl_easy_setopt(q, CURLOPT_PRIVATE, c);
-    curl_easy_setopt(q, CURLOPT_HTTPHEADER, h->headers);
-    curl_easy_setopt(q, CURLOPT_NOSIGNAL, 1L);
-    curl_easy_setopt(q, CURLOPT_PROTOCOLS_STR, "http,https");
-    curl_easy_setopt(q, CURLOPT_FOLLOWLOCATION, 0L);
-    curl_easy_setopt(q, CURLOPT_ACCEPT_ENCODING, c->as_stored ? "identity" : "");
+    curl.easy_setopt(q, CURLOPT_PRIVATE, c);
+    curl.easy_setopt(q, CURLOPT_HTTPHEADER, h->headers);
+    curl.easy_setopt(q, CURLOPT_NOSIGNAL, 1L);
+    curl.easy_setopt(q, CURLOPT_PROTOCOLS_STR, "http,https");
+    curl.easy_setopt(q, CURLOPT_FOLLOWLOCATION, 0L);
+    curl.easy_setopt(q, CURLOPT_ACCEPT_ENCODING, c->as_stored ? "identity" : "");
     if (c->from) {
         char range[24];
         snprintf(range, sizeof range, "%llu-", (unsigned long long)c->from);
-        curl_easy_setopt(q, CURLOPT_RANGE, range);
+        curl.easy_setopt(q, CURLOPT_RANGE, range);
     }
-    curl_easy_setopt(q, CURLOPT_TCP_NODELAY, 1L);
-    curl_easy_setopt(q, CURLOPT_USERAGENT, "aerie/" AERIE_VERSION);
-    curl_easy_setopt(q, CURLOPT_CONNECTTIMEOUT_MS, (long)h->opts.connect_ms);
-    curl_easy_setopt(q, CURLOPT_HEADERFUNCTION, on_header);
-    curl_easy_setopt(q, CURLOPT_HEADERDATA, c);
-    curl_easy_setopt(q, CURLOPT_WRITEFUNCTION, on_body);
-    curl_easy_setopt(q, CURLOPT_WRITEDATA, c);
+    curl.easy_setopt(q, CURLOPT_TCP_NODELAY, 1L);
+    curl.easy_setopt(q, CURLOPT_USERAGENT, "aerie/" AERIE_VERSION);
+    curl.easy_setopt(q, CURLOPT_CONNECTTIMEOUT_MS, (long)h->opts.connect_ms);
+    curl.easy_setopt(q, CURLOPT_HEADERFUNCTION, on_header);
+    curl.easy_setopt(q, CURLOPT_HEADERDATA, c);
+    curl.easy_setopt(q, CURLOPT_WRITEFUNCTION, on_body);
+    curl.easy_setopt(q, CURLOPT_WRITEDATA, c);
     if (strcmp(c->method, "GET") != 0)
-        curl_easy_setopt(q, CURLOPT_CUSTOMREQUEST, c->method);
+        curl.easy_setopt(q, CURLOPT_CUSTOMREQUEST, c->method);
     if (c->body) {
-        curl_easy_setopt(q, CURLOPT_POSTFIELDS, c->body);
-        curl_easy_setopt(q, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)strlen(c->body));
+        curl.easy_setopt(q, CURLOPT_POSTFIELDS, c->body);
+        curl.easy_setopt(q, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)strlen(c->body));
         /* libcurl would send the request again if a connection that was kept open turned out to be
          * closed */
-        curl_easy_setopt(q, CURLOPT_FRESH_CONNECT, 1L);
+        curl.easy_setopt(q, CURLOPT_FRESH_CONNECT, 1L);
     }
     CHECK(h->n < HTTP_CALLS);
     h->call[h->n++] = c;
-    CURLMcode rc = curl_multi_add_handle(h->multi, q);
+    CURLMcode rc = curl.multi_add_handle(h->multi, q);
     CHECK(rc == CURLM_OK);
 }
 
@@ -325,19 +342,19 @@ static const char *address_hint(const struct http *h, CURLcode rc)
 static void finish(struct http *h, struct http_call *c, CURLcode rc)
 {
     long status = 0, sent = 0;
-    curl_easy_getinfo(c->own, CURLINFO_RESPONSE_CODE, &status);
-    curl_easy_getinfo(c->own, CURLINFO_REQUEST_SIZE, &sent);
+    curl.easy_getinfo(c->own, CURLINFO_RESPONSE_CODE, &status);
+    curl.easy_getinfo(c->own, CURLINFO_REQUEST_SIZE, &sent);
     c->status = (int)status;
     c->ns_end = clock_ns();
     if (rc != CURLE_OK && !c->failed) {
         const char *hint = address_hint(h, rc);
         c->unsent = sent == 0;
         if (c->unsent)
-            fail(c, "cannot reach %s: %s%s", h->shown, curl_easy_strerror(rc), hint);
+            fail(c, "cannot reach %s: %s%s", h->shown, curl.easy_strerror(rc), hint);
         else
             fail(c, "the connection to %s ended%s: %s%s", h->shown,
                  c->n_bytes ? " in the middle of the answer" : " before an answer",
-                 curl_easy_strerror(rc), hint);
+                 curl.easy_strerror(rc), hint);
     }
     h->answered |= status > 0;
     c->done = true;
@@ -370,26 +387,26 @@ void http_run(struct http *h, int ms)
 {
     int running, left;
     CURLMsg *m;
-    curl_multi_perform(h->multi, &running);
-    while ((m = curl_multi_info_read(h->multi, &left))) {
+    curl.multi_perform(h->multi, &running);
+    while ((m = curl.multi_info_read(h->multi, &left))) {
         struct http_call *c;
         if (m->msg != CURLMSG_DONE)
             continue;
-        curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, &c);
+        curl.easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, &c);
         finish(h, c, m->data.result);
         ms = 0;
     }
     ms = min_int(ms, watch(h));
     if (ms > 0)
-        curl_multi_poll(h->multi, NULL, 0, ms, NULL);
+        curl.multi_poll(h->multi, NULL, 0, ms, NULL);
 }
 
 void http_end(struct http *h, struct http_call *c)
 {
     if (!c->own)
         return;
-    curl_multi_remove_handle(h->multi, c->own);
-    curl_easy_cleanup(c->own);
+    curl.multi_remove_handle(h->multi, c->own);
+    curl.easy_cleanup(c->own);
     c->own = NULL;
     for (int i = 0; i < h->n; i++)
         if (h->call[i] == c)

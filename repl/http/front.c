@@ -19,6 +19,20 @@
 
 #include "kernels/ascii.h"
 #include "kernels/json.h"
+#include "kernels/late.h"
+
+/* the functions of libmicrohttpd, which front_open() loads */
+#define MHD_CALLS(X) \
+    X(add_response_header) X(create_response_from_buffer) X(create_response_from_callback) \
+    X(destroy_response) X(get_connection_info) X(get_connection_values) X(get_daemon_info) \
+    X(get_timeout) X(lookup_connection_value) X(queue_response) X(quiesce_daemon) \
+    X(resume_connection) X(run) X(start_daemon) X(stop_daemon) X(suspend_connection)
+#define POINTER(name) __typeof__(MHD_##name) *name;
+#define NAME(name) "MHD_" #name,
+static struct {
+    MHD_CALLS(POINTER)
+} mhd;
+static const char *const mhd_names[] = {MHD_CALLS(NAME)};
 
 enum {
     BODY_BYTES = 32 << 20, /* defaults */
@@ -93,24 +107,24 @@ static bool is_last(const struct call *c)
 static enum MHD_Result put_answer(struct call *c, int status, struct MHD_Response *r,
                                   const char *type)
 {
-    MHD_add_response_header(r, "Server", "aerie/" AERIE_VERSION);
+    mhd.add_response_header(r, "Server", "aerie/" AERIE_VERSION);
     if (type)
-        MHD_add_response_header(r, "Content-Type", type);
+        mhd.add_response_header(r, "Content-Type", type);
     if (status == 405 && c->route)
-        MHD_add_response_header(r, "Allow", is_read(c->route) ? "GET, HEAD" : c->route->method);
+        mhd.add_response_header(r, "Allow", is_read(c->route) ? "GET, HEAD" : c->route->method);
     if (c->cors) {
-        MHD_add_response_header(r, "Access-Control-Allow-Origin", c->f->s->opt.cors);
-        MHD_add_response_header(r, "Vary", "Origin");
+        mhd.add_response_header(r, "Access-Control-Allow-Origin", c->f->s->opt.cors);
+        mhd.add_response_header(r, "Vary", "Origin");
     }
     if (is_last(c))
-        MHD_add_response_header(r, "Connection", "close");
+        mhd.add_response_header(r, "Connection", "close");
     if (status == 401)
-        MHD_add_response_header(r, "WWW-Authenticate", "Bearer");
+        mhd.add_response_header(r, "WWW-Authenticate", "Bearer");
     if (status == 503)
-        MHD_add_response_header(r, "Retry-After", "1");
+        mhd.add_response_header(r, "Retry-After", "1");
     c->status = status;
-    enum MHD_Result ok = MHD_queue_response(c->conn, (unsigned)status, r);
-    MHD_destroy_response(r);
+    enum MHD_Result ok = mhd.queue_response(c->conn, (unsigned)status, r);
+    mhd.destroy_response(r);
     return ok;
 }
 
@@ -118,8 +132,8 @@ static enum MHD_Result put_answer(struct call *c, int status, struct MHD_Respons
 static enum MHD_Result send_text(struct call *c, int status, struct buf *b, const char *type)
 {
     struct MHD_Response *r =
-        b->n ? MHD_create_response_from_buffer(b->n, b->p, MHD_RESPMEM_MUST_FREE)
-             : MHD_create_response_from_buffer(0, "", MHD_RESPMEM_PERSISTENT);
+        b->n ? mhd.create_response_from_buffer(b->n, b->p, MHD_RESPMEM_MUST_FREE)
+             : mhd.create_response_from_buffer(0, "", MHD_RESPMEM_PERSISTENT);
     if (!b->n)
         buf_free(b);
     *b = (struct buf){0};
@@ -145,7 +159,7 @@ static enum MHD_Result send_refusal(struct call *c, const struct refusal *r)
 static void suspend(struct call *c)
 {
     c->suspended = true;
-    MHD_suspend_connection(c->conn);
+    mhd.suspend_connection(c->conn);
 }
 
 static void resume(struct call *c)
@@ -153,7 +167,7 @@ static void resume(struct call *c)
     if (!c->suspended)
         return;
     c->suspended = false;
-    MHD_resume_connection(c->conn);
+    mhd.resume_connection(c->conn);
 }
 
 static void count_tokens(struct call *c)
@@ -218,10 +232,10 @@ static enum MHD_Result answer_task(struct call *c)
     if (t->ask.stream) {
         c->streams = true;
         struct MHD_Response *r =
-            MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BYTES, read_stream, c, NULL);
+            mhd.create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BYTES, read_stream, c, NULL);
         if (!r)
             return MHD_NO;
-        MHD_add_response_header(r, "Cache-Control", "no-cache");
+        mhd.add_response_header(r, "Cache-Control", "no-cache");
         return put_answer(c, 200, r, "text/event-stream; charset=utf-8");
     }
     struct buf b = {0};
@@ -246,14 +260,14 @@ void front_news(struct front *f, void *call)
 
 static bool is_json(struct call *c)
 {
-    const char *type = MHD_lookup_connection_value(c->conn, MHD_HEADER_KIND, "Content-Type");
+    const char *type = mhd.lookup_connection_value(c->conn, MHD_HEADER_KIND, "Content-Type");
     return type && ascii_same_n(type, "application/json", 16) && strchr("; \t", type[16]);
 }
 
 /* The client's name for the request, as far as it fits an id. */
 static void request_name(struct call *c, char out[64])
 {
-    const char *id = MHD_lookup_connection_value(c->conn, MHD_HEADER_KIND, "X-Request-Id");
+    const char *id = mhd.lookup_connection_value(c->conn, MHD_HEADER_KIND, "X-Request-Id");
     size_t n = id ? strspn(id, "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_.")
                   : 0;
     bool fits = id && n > 0 && n < 64 && !id[n];
@@ -430,15 +444,15 @@ static const struct route routes[] = {
 /* What a browser asks before a page of another origin may send a request. */
 static enum MHD_Result send_preflight(struct call *c)
 {
-    const char *wanted = MHD_lookup_connection_value(c->conn, MHD_HEADER_KIND,
+    const char *wanted = mhd.lookup_connection_value(c->conn, MHD_HEADER_KIND,
                                                      "Access-Control-Request-Headers");
-    struct MHD_Response *r = MHD_create_response_from_buffer(0, "", MHD_RESPMEM_PERSISTENT);
+    struct MHD_Response *r = mhd.create_response_from_buffer(0, "", MHD_RESPMEM_PERSISTENT);
     if (!r)
         return MHD_NO;
-    MHD_add_response_header(r, "Access-Control-Allow-Methods", "GET, HEAD, POST");
+    mhd.add_response_header(r, "Access-Control-Allow-Methods", "GET, HEAD, POST");
     if (wanted)
-        MHD_add_response_header(r, "Access-Control-Allow-Headers", wanted);
-    MHD_add_response_header(r, "Access-Control-Max-Age", "600");
+        mhd.add_response_header(r, "Access-Control-Allow-Headers", wanted);
+    mhd.add_response_header(r, "Access-Control-Max-Age", "600");
     return put_answer(c, 204, r, NULL);
 }
 
@@ -478,7 +492,7 @@ static void choose(struct call *c)
 {
     struct asked h = {.method = c->method, .http11 = c->http11};
     bool known;
-    MHD_get_connection_values(c->conn, MHD_HEADER_KIND, add_field, &h);
+    mhd.get_connection_values(c->conn, MHD_HEADER_KIND, add_field, &h);
     for (size_t i = 0; i < sizeof routes / sizeof *routes && !c->route; i++)
         if (is_path(&routes[i], c->path))
             c->route = &routes[i];
@@ -518,7 +532,7 @@ static void add_body(struct call *c, const char *part, size_t n)
 
 static struct door *door_of(struct MHD_Connection *conn)
 {
-    return MHD_get_connection_info(conn, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
+    return mhd.get_connection_info(conn, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
 }
 
 static struct call *new_call(struct front *f, struct MHD_Connection *conn, const char *path,
@@ -630,8 +644,8 @@ static void on_connection(void *arg, struct MHD_Connection *conn, void **door,
         return;
     }
     const union MHD_ConnectionInfo
-        *fd = MHD_get_connection_info(conn, MHD_CONNECTION_INFO_CONNECTION_FD),
-        *from = MHD_get_connection_info(conn, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+        *fd = mhd.get_connection_info(conn, MHD_CONNECTION_INFO_CONNECTION_FD),
+        *from = mhd.get_connection_info(conn, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
     *door = door_open(&f->entry, fd->connect_fd, from->client_addr);
 }
 
@@ -680,7 +694,7 @@ void front_wait(struct front *f, int ms, int fd)
         f->poll[n++] = (struct pollfd){.fd = c->fd, .events = c->half_closed ? 0 : POLLRDHUP};
     }
     ms = entry_look(&f->entry, ms);
-    if (MHD_get_timeout(f->d, &most) == MHD_YES && most < (unsigned long long)ms)
+    if (mhd.get_timeout(f->d, &most) == MHD_YES && most < (unsigned long long)ms)
         ms = (int)most;
     if (poll(f->poll, (nfds_t)n, ms) <= 0)
         return;
@@ -694,12 +708,12 @@ void front_wait(struct front *f, int ms, int fd)
 void front_run(struct front *f)
 {
     take_bodies(f);
-    MHD_run(f->d);
+    mhd.run(f->d);
 }
 
 void front_end(struct front *f)
 {
-    MHD_socket listening = MHD_quiesce_daemon(f->d);
+    MHD_socket listening = mhd.quiesce_daemon(f->d);
     if (listening != MHD_INVALID_SOCKET)
         close(listening);
     for (struct call *c = f->calls; c; c = c->next)
@@ -714,7 +728,7 @@ bool front_idle(const struct front *f)
 
 int front_port(const struct front *f)
 {
-    const union MHD_DaemonInfo *i = MHD_get_daemon_info(f->d, MHD_DAEMON_INFO_BIND_PORT);
+    const union MHD_DaemonInfo *i = mhd.get_daemon_info(f->d, MHD_DAEMON_INFO_BIND_PORT);
     return i ? i->port : 0;
 }
 
@@ -728,7 +742,7 @@ static void quiet(void *arg, const char *fmt, va_list ap)
 static bool listen_at(struct front *f, const struct sockaddr *at, unsigned flags, struct err *e)
 {
     const struct serve_opts *o = &f->s->opt;
-    f->d = MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG | flags, 0,
+    f->d = mhd.start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG | flags, 0,
                             NULL, NULL,
                             on_request, f, MHD_OPTION_EXTERNAL_LOGGER, quiet, NULL,
                             MHD_OPTION_SOCK_ADDR, at, MHD_OPTION_CONNECTION_LIMIT,
@@ -737,7 +751,7 @@ static bool listen_at(struct front *f, const struct sockaddr *at, unsigned flags
                             (unsigned)(o->timeout_s ? o->timeout_s : TIMEOUT_S),
                             MHD_OPTION_NOTIFY_COMPLETED, on_completed, f,
                             MHD_OPTION_NOTIFY_CONNECTION, on_connection, f, MHD_OPTION_END);
-    const union MHD_DaemonInfo *i = f->d ? MHD_get_daemon_info(f->d, MHD_DAEMON_INFO_EPOLL_FD)
+    const union MHD_DaemonInfo *i = f->d ? mhd.get_daemon_info(f->d, MHD_DAEMON_INFO_EPOLL_FD)
                                          : NULL;
     if (i) {
         f->fd = i->epoll_fd;
@@ -758,7 +772,9 @@ struct front *front_open(struct serve *s, struct err *e)
     f->poll = xcalloc((size_t)most, sizeof *f->poll);
     f->polled = xcalloc((size_t)most, sizeof *f->polled);
     f->bodies = bodies_open(e);
-    bool ok = !f->bodies ? false
+    bool ok = !f->bodies || !late_load(LIBMICROHTTPD, mhd_names, &mhd,
+                                       (int)(sizeof mhd_names / sizeof *mhd_names), e)
+                  ? false
               : inet_pton(AF_INET, s->opt.host, &a4.sin_addr) == 1
                   ? listen_at(f, (struct sockaddr *)&a4, 0, e)
               : inet_pton(AF_INET6, s->opt.host, &a6.sin6_addr) == 1
@@ -780,8 +796,8 @@ void front_close(struct front *f)
         if (c->suspended)
             drop(c);
     if (f->d) {
-        MHD_run(f->d); /* no connection may be suspended from here on */
-        MHD_stop_daemon(f->d);
+        mhd.run(f->d); /* no connection may be suspended from here on */
+        mhd.stop_daemon(f->d);
     }
     bodies_close(f->bodies);
     free(f->poll);

@@ -67,7 +67,13 @@ stub=$(mktemp -d)
 trap 'rm -rf "$stub"' EXIT
 mkdir "$stub/debian"
 printf 'Source: aerie\n\nPackage: aerie\nArchitecture: any\n' >"$stub/debian/control"
-depends=$(cd "$stub" && dpkg-shlibdeps -O "$root/usr/bin/aerie" 2>/dev/null | sed -n 's/^shlibs:Depends=//p')
+# those that the program loads late (kernels/late.h) stand in no header of it: a library that is linked with them needs the
+# functions whose names are in the program
+strings -a "$root/usr/bin/aerie" | grep -xE '(curl|MHD)_[a-z_]+' | sort -u |
+    awk '{ print "extern int " $0 "; int *at_" $0 " = &" $0 ";" }' >"$stub/late.c"
+# shellcheck disable=SC2046
+cc -shared -fPIC -o "$stub/late.so" "$stub/late.c" $(pkg-config --libs libcurl libmicrohttpd)
+depends=$(cd "$stub" && dpkg-shlibdeps -O "$root/usr/bin/aerie" late.so 2>/dev/null | sed -n 's/^shlibs:Depends=//p')
 [ -n "$depends" ] || { echo "package.sh: dpkg-shlibdeps names no libraries" >&2; exit 1; }
 case $kind in
 cuda) suggests='Suggests: libcuda1' computes='It computes on the CPU or, with an NVIDIA driver, on the GPU.' ;;

@@ -21,7 +21,7 @@ without() { # title, pattern, exception, folders...
 }
 
 operations='kernels/(base|mapped|sanitizers|kernels|window|fp8|packed|tree_rules)\.h' # what a backend may include
-base='kernels/(base|fields|json|json_read|utf8|ascii|mapped|sanitizers)\.h' table='kernels/(base|mapped|fields|json|json_read|utf8|ascii|kernels|window|fp8|packed|tree_rules)\.h'
+base='kernels/(base|fields|json|json_read|utf8|ascii|mapped|late|sanitizers)\.h' table='kernels/(base|mapped|late|fields|json|json_read|utf8|ascii|kernels|window|fp8|packed|tree_rules)\.h'
 only kernels
 only kernels/cpu "$operations" 'kernels/fp8\.h'
 only kernels/cuda "$operations" 'kernels/cuda/.*'
@@ -129,6 +129,10 @@ if [ -d "$build/kernels" ]; then
     result "$(for d in ${circular//|/ }; do grep -q "^$d/" <<<"$circles" || echo "$d has no circle"; done)" "$circular has its circle"
 else
     echo "ok - no circle between files # SKIP no build in $build"
+fi
+# The libraries of TLS, and what speaks HTTP, would make each start three times as long (kernels/late.h).
+if [ -x "${AERIE:-}" ]; then
+    result "$(readelf -d "$AERIE" | grep -E 'NEEDED.*lib(curl|microhttpd|ssl|crypto|gnutls)')" "the program starts without the libraries of HTTP"
 fi
 # A command substitution in the title of result sets the status that stands behind the title: such a test cannot fail.
 result "$(grep -nE 'result "[^;]*\$\([^(][^;]*" \$\?' tests/e2e/*.sh)" "no title sets the status that stands behind it"

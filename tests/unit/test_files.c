@@ -1,6 +1,7 @@
 /* Input from outside: only a regular file is read, and nothing else is ever waited for; numbers in
  * text. */
 #include "kernels/base.h"
+#include "kernels/late.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -135,6 +136,22 @@ static void test_an_address_is_two_numbers_with_a_full_stop(void **state)
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, begin, end)
 
+static void test_a_library_without_a_function_is_one_line(void **state)
+{
+    struct {
+        size_t (*length)(const char *);
+        void (*none)(void);
+    } call = {0};
+    struct err e;
+    (void)state;
+    assert_false(late_load("libno-such-thing.so.7", (const char *[]){"strlen"}, &call, 1, &e));
+    assert_non_null(strstr(e.msg, "cannot load a library: libno-such-thing.so.7: "));
+    assert_false(late_load("libm.so.6", (const char *[]){"cos", "no_such"}, &call, 2, &e));
+    assert_string_equal(e.msg, "libm.so.6 has no function no_such; expected a newer one");
+    assert_true(late_load("libc.so.6", (const char *[]){"strlen"}, &call, 1, &e));
+    assert_int_equal(call.length("five!"), 5);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -144,6 +161,7 @@ int main(void)
         TEST(test_a_file_that_is_too_large_is_refused_before_it_is_read),
         cmocka_unit_test(test_numbers_are_ints_or_refused),
         cmocka_unit_test(test_an_address_is_two_numbers_with_a_full_stop),
+        cmocka_unit_test(test_a_library_without_a_function_is_one_line),
     };
     return cmocka_run_group_tests_name("files", tests, NULL, NULL);
 }
