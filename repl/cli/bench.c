@@ -2,7 +2,6 @@
 #include "repl/cli/cli.h"
 
 #include "engine/tools/bench.h"
-#include "kernels/json.h"
 #include "models/checkpoint/hub.h"
 
 #include <math.h>
@@ -12,38 +11,22 @@
 
 static void about(void *arg, const char *device)
 {
-    struct cli *c = arg;
-    struct buf b = {0};
-    if (c->opt.json) {
-        jput_record(&b, "%s{device}%s{version}", device, AERIE_VERSION);
-        cli_json(&b);
-    } else {
-        out_printf("%s\n%-26s %10s %9s %10s %5s %9s %-8s %s\n", device, "name", "ms", "+-", "MB",
-                   "R",
+    struct cli_answer a;
+    cli_answer_open(&a, arg);
+    print_line(&a.to, ST_TEXT, "%s{device}\f%s{version}", device, AERIE_VERSION);
+    print_note(&a.to, ST_TEXT, "%-26s %10s %9s %10s %5s %9s %-8s %s", "name", "ms", "+-", "MB", "R",
                "", "", "what");
-    }
-    buf_free(&b);
+    cli_answer_close(&a);
     out_flush();
 }
 
-static void tell_json(const struct bench_line *l)
-{
-    struct buf b = {0};
-    bool timed = l->runs > 0;
-    jput_record(&b,
-                "%s{name}%g{ms}%g{spread}%d{runs}%g{bytes}%g{experts}%g{ratio}%g{value}%s{unit}"
-                "%s{shape}",
-                l->name, timed ? l->ms : NAN, timed ? l->spread : NAN, l->runs,
-                l->bytes > 0 ? l->bytes : NAN, l->experts > 0 ? l->experts : NAN,
-                l->ratio > 0 ? l->ratio : NAN, l->unit ? l->value : NAN, l->unit, l->shape);
-    cli_json(&b);
-    buf_free(&b);
-}
-
-static void tell_text(const struct bench_line *l)
+/* In text a value is "-" or empty, and in JSON null, where it is not known. */
+static void tell(void *arg, const struct bench_line *l)
 {
     char ms[24] = "-", spread[24] = "-", mb[16] = "-", ratio[16] = "-", value[16] = "";
-    if (l->runs > 0) {
+    bool timed = l->runs > 0;
+    struct cli_answer a;
+    if (timed) {
         snprintf(ms, sizeof ms, "%.4f", l->ms);
         snprintf(spread, sizeof spread, "%.4f", l->spread);
     }
@@ -53,14 +36,15 @@ static void tell_text(const struct bench_line *l)
         snprintf(ratio, sizeof ratio, "%.2f", l->ratio);
     if (l->unit)
         snprintf(value, sizeof value, l->value < 1000 ? "%.2f" : "%.0f", l->value);
-    out_printf("%-26s %10s %9s %10s %5s %9s %-8s %s\n", l->name, ms, spread, mb, ratio, value,
-           l->unit ? l->unit : "", l->shape);
-}
-
-static void print_bench_line(void *arg, const struct bench_line *l)
-{
-    struct cli *c = arg;
-    (c->opt.json ? tell_json : tell_text)(l);
+    cli_answer_open(&a, arg);
+    print_line(&a.to, ST_TEXT,
+               "%-26s{name} %10s %9s %10s %5s %9s %-8s %s\f%g{ms}%g{spread}%d{runs}%g{bytes}"
+               "%g{experts}%g{ratio}%g{value}%s{unit}%s{shape}",
+               l->name, ms, spread, mb, ratio, value, l->unit ? l->unit : "", l->shape,
+               timed ? l->ms : NAN, timed ? l->spread : NAN, l->runs,
+               l->bytes > 0 ? l->bytes : NAN, l->experts > 0 ? l->experts : NAN,
+               l->ratio > 0 ? l->ratio : NAN, l->unit ? l->value : NAN, l->unit, l->shape);
+    cli_answer_close(&a);
     out_flush();
 }
 
@@ -85,7 +69,7 @@ int cli_bench(struct cli *c)
         .library = c->cublas,
         .brief = c->brief,
         .about = about,
-        .tell = print_bench_line,
+        .tell = tell,
         .face = cli_face,
         .arg = c,
     };

@@ -116,14 +116,10 @@ int cli_export(struct cli *c)
 static int db_show_path(const struct cli *c, const char *path, struct err *e)
 {
     (void)e;
-    if (c->opt.json) {
-        struct buf b = {0};
-        jput_record(&b, "%s{path}", path);
-        cli_json(&b);
-        buf_free(&b);
-    } else {
-        out_printf("%s\n", path); /* --json has the exact bytes */
-    }
+    struct cli_answer a;
+    cli_answer_open(&a, c);
+    print_line(&a.to, ST_TEXT, "%s{path}", path); /* --json has the exact bytes */
+    cli_answer_close(&a);
     return 0;
 }
 
