@@ -32,6 +32,57 @@ void judge_rule(struct judge *j, int side, const struct run_facts *f, const char
                r->rule);
 }
 
+/* ---- sentences ------------------------------------------------------------------------------- */
+
+void judge_conditions(struct judge *j)
+{
+    struct buf text = {0}, may = {0};
+    const struct conditions *c = &j->r->conditions;
+    /* that two logs are of other builds is reported where it matters */
+    unsigned other = MAY_FAULT | (j->r->served ? 0u : (unsigned)MAY_BUILD);
+    conditions_text(c, ~other, &text);
+    may_text(c->may & ~other, &may);
+    if (text.n)
+        report_say(j->r, "%s: %.300s, which may change %.120s",
+                   j->r->served ? "other conditions" : "changed", text.p, may.p);
+    else if (!j->r->served)
+        report_say(j->r,
+                   "nothing was changed that may change a number, a page, a draft or a choice");
+    text.n = 0;
+    conditions_text(c, MAY_FAULT, &text);
+    if (text.n)
+        report_say(j->r, "a historical fault is switched: %.200s", text.p);
+    buf_free(&text);
+    buf_free(&may);
+}
+
+void judge_checked(struct judge *j, const char *where, uint64_t checks)
+{
+    if (!j->r->rule[0] && checks)
+        report_say(j->r, "no rule is violated %s: %llu plans checked strictly", where,
+                   (unsigned long long)checks);
+}
+
+static void say_band(struct judge *j, const struct band *b, const struct band_ask *of, int far)
+{
+    struct report *r = j->r;
+    double moved = parting_of(r);
+    report_say(r,
+               "noise band: %d runs of %s with noise of %.2g of each element that enters a product, "
+               "given the same tokens: margins move by %.3g",
+               r->noise_runs, j->ask->who[of->side], (double)r->noise, b->usual);
+    if (r->worst > 0)
+        report_say(r,
+                   "between the sides the margins of the same tokens move by at most %.2g bands "
+                   "(turn %d, token %d)", r->worst, r->worst_turn, r->worst_token);
+    if (moved > 0 && !r->sampled)
+        report_say(r, "where the choices part, the margin moved by %.3g or more: %.2g bands", moved,
+                   moved / fmax(r->band, 1e-12));
+    if (far >= 0)
+        report_say(r, "the margin of token %d of turn %d lies far beyond the band",
+                   b->at[far].token, b->at[far].turn);
+}
+
 /* ---- statistics ------------------------------------------------------------------------------ */
 
 static int by_size(const void *a, const void *b)
@@ -167,7 +218,15 @@ bool band_parts(const struct judge *j, const struct band *b, double parting)
     return parting > FAR_MARGIN * band_at(b, j->r->diff.turn, j->r->diff.token);
 }
 
-bool band_measure(struct judge *j, struct band *b, const struct band_ask *of, int *first)
+double parting_of(const struct report *r)
+{
+    double sum = 0;
+    for (int i = 0; i < 2; i++)
+        sum += r->has_margin && !isnan(r->margins[i]) ? fabs(r->margins[i]) : 0;
+    return sum;
+}
+
+bool judge_band(struct judge *j, struct band *b, const struct band_ask *of, int *first)
 {
     struct report *r = j->r;
     if (!b->n || !add_runs(j, b, of, NOISE_LEAST))
@@ -180,5 +239,7 @@ bool band_measure(struct judge *j, struct band *b, const struct band_ask *of, in
         *first = first_far(r, b, of->moved);
     r->noise_runs = b->runs;
     r->noise = of->size;
+    r->band = r->has_margin ? band_at(b, r->diff.turn, r->diff.token) : b->usual;
+    say_band(j, b, of, *first);
     return true;
 }

@@ -4,6 +4,7 @@
  * The margin of a token is its log probability less its best rival's. Rounding moves margins: a
  * side is run again, given its tokens, with noise of the size of roundings. The band of a token is
  * the root mean square of its margin's movements over these runs, but at least the median token's.
+ * What both verdicts report, they report in the words of this file.
  */
 #ifndef AERIE_JUDGE_H
 #define AERIE_JUDGE_H
@@ -35,6 +36,11 @@ bool judge_run(struct judge *j, int side, const struct run_ask *ask, struct run_
                const char *what, struct err *e);
 /* Takes over the rule that ended a run, if no other run has named one. where: "in a". */
 void judge_rule(struct judge *j, int side, const struct run_facts *f, const char *where);
+/* Reports what the conditions of the sides may change. */
+void judge_conditions(struct judge *j);
+/* Reports that no rule was violated, unless one was or no plan was checked. where: "on either
+ * side". */
+void judge_checked(struct judge *j, const char *where, uint64_t checks);
 /* The verdict if a server computed a side. False and *e: see verdict_find(). */
 bool judge_served(struct judge *j, struct err *e);
 
@@ -73,9 +79,13 @@ struct band_ask {
     double clear;              /* bands beyond which more runs change no verdict; 0: none */
 };
 /* Measures the band by NOISE_LEAST runs, and by NOISE_MOST if a movement lies beyond it; fills in
- * the report's runs, size and worst movement. *first: the first token (index in b->at) whose
- * movement lies beyond; -1: none. False: the side cannot be run, or there is no token. */
-bool band_measure(struct judge *j, struct band *b, const struct band_ask *ask, int *first);
+ * the report's runs, size, band and worst movement, and reports them. *first: the first token (index
+ * in b->at) whose movement lies beyond; -1: none. False: the side cannot be run, or there is no
+ * token. */
+bool judge_band(struct judge *j, struct band *b, const struct band_ask *ask, int *first);
+/* The movement of the margin where the choices part, since each side preferred its own token, as
+ * far as the margins are known; 0: none is. */
+double parting_of(const struct report *r);
 /* Whether the movement where the choices part lies beyond the band. */
 bool band_parts(const struct judge *j, const struct band *b, double parting);
 

@@ -33,7 +33,6 @@ static const struct trace_turn *turn_of(const struct trace *t, int n)
 /* Runs both sides again with the strict checker. */
 static void check_sides(struct judge *j)
 {
-    struct report *r = j->r;
     uint64_t checks = 0;
     for (int side = 0; side < 2; side++) {
         struct run_ask ask = {.strict = true, .row = -1, .layer = -1};
@@ -43,9 +42,7 @@ static void check_sides(struct judge *j)
         checks += f.checks;
         run_facts_free(&f);
     }
-    if (!r->rule[0] && checks)
-        report_say(j->r, "no rule is violated on either side: %llu plans checked strictly",
-                   (unsigned long long)checks);
+    judge_checked(j, "on either side", checks);
 }
 
 /* ---- exact: every bit must agree ------------------------------------------------------------- */
@@ -211,25 +208,6 @@ static bool repeats(struct judge *j, int side, int turn, int step)
     return ok && !d.class;
 }
 
-static void say_conditions(struct judge *j)
-{
-    struct buf text = {0}, may = {0};
-    const struct conditions *c = &j->r->conditions;
-    conditions_text(c, ~(unsigned)(MAY_FAULT | MAY_BUILD), &text);
-    may_text(c->may & ~(unsigned)(MAY_FAULT | MAY_BUILD), &may);
-    if (text.n)
-        report_say(j->r, "changed: %.200s, which may change %.200s", text.p, may.p);
-    else
-        report_say(j->r,
-                   "nothing was changed that may change a number, a page, a draft or a choice");
-    text.n = 0;
-    conditions_text(c, MAY_FAULT, &text);
-    if (text.n)
-        report_say(j->r, "a historical fault is switched: %.200s", text.p);
-    buf_free(&text);
-    buf_free(&may);
-}
-
 /* The verdict from the class of the first difference, if every bit must agree. */
 static enum verdict exact_verdict(const struct report *r, bool two_logs)
 {
@@ -375,40 +353,22 @@ static void place_beyond(struct judge *j, int turn, int token, float size,
     run_facts_free(&other);
 }
 
-/* The margin at the first token that differs, and its band. */
-static void note_margin(struct judge *j, const struct band *b)
+/* The margins at the first token that differs. */
+static void note_margins(struct judge *j, const struct trace *base)
 {
     struct report *r = j->r;
     const struct difference *d = &r->diff;
     int at_a = 0, at_b = 0;
     const struct step_row *s =
-        d->token >= 0 ? trace_token(turn_of(b->base, d->turn), d->token, &at_a) : NULL;
+        d->token >= 0 ? trace_token(turn_of(base, d->turn), d->token, &at_a) : NULL;
     const struct step_row *t = s ? trace_token(turn_of(j->t[1], d->turn), d->token, &at_b) : NULL;
-    r->band = b->usual;
     if (!s || !t || !s->facts || s->tokens.v[at_a] == t->tokens.v[at_b])
         return;
     r->has_margin = true;
     r->chosen[0] = s->tokens.v[at_a];
     r->chosen[1] = t->tokens.v[at_b];
-    r->margin = margin_of(&s->facts[at_a]);
-    r->band = band_at(b, d->turn, d->token);
-}
-
-static void say_band(struct judge *j)
-{
-    struct report *r = j->r;
-    report_say(
-        j->r,
-        "noise band: %d runs of %s with noise of %.2g of each element that enters a product, "
-        "given the same tokens: margins move by %.3g",
-        r->noise_runs, j->ask->who[0], (double)r->noise, r->band);
-    report_say(
-        j->r,
-        "between the sides the margins of the same tokens move by at most %.2g bands (turn %d, "
-        "token %d)", r->worst, r->worst_turn, r->worst_token);
-    if (r->has_margin)
-        report_say(j->r, "margin where the tokens part: %.3g, %.2g bands", r->margin,
-                   r->margin / fmax(r->band, 1e-12));
+    r->margins[0] = margin_of(&s->facts[at_a]);
+    r->margins[1] = margin_of(t->facts ? &t->facts[at_b] : NULL);
 }
 
 static void judge_rounding(struct judge *j)
@@ -436,11 +396,9 @@ static void judge_rounding(struct judge *j)
         double *moved = xcalloc((size_t)x.n + 1, sizeof *moved);
         band_moves(&x, &b.trace, moved);
         struct band_ask band = {.given = j->t[0], .size = size, .moved = moved};
-        bool measured = band_measure(j, &x, &band, &far);
+        note_margins(j, &a.trace);
+        bool measured = judge_band(j, &x, &band, &far);
         free(moved);
-        note_margin(j, &x);
-        if (measured)
-            say_band(j);
         int turn = far >= 0 ? x.at[far].turn : r->diff.turn;
         int token = far >= 0 ? x.at[far].token : r->diff.token;
         if (measured && token >= 0)
@@ -451,9 +409,6 @@ static void judge_rounding(struct judge *j)
                      : r->rule[0] || beyond           ? VERDICT_BUG
                      : r->conditions.may & MAY_LOGITS ? VERDICT_PURPOSE
                                                       : VERDICT_ROUNDING;
-        if (far >= 0)
-            report_say(j->r, "the margin of token %d of turn %d lies far beyond the band", token,
-                       turn);
     }
     band_free(&x);
     run_facts_free(&a);
@@ -516,7 +471,7 @@ static bool judge_local(struct judge *j, struct err *e)
                  r->diff.class == DIFF_STOP;
     say_stops(j);
     if ((r->diff.class && r->diff.class != DIFF_MESSAGE) || rounds)
-        say_conditions(j);
+        judge_conditions(j);
     if (other || !rounds)
         judge_exact(j);
     else

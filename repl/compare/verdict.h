@@ -54,7 +54,8 @@ struct report {
     /* at the first token that differs */
     bool has_margin;
     int32_t chosen[2];      /* tokens of the two sides */
-    double margin;          /* log probability of the first side's token less its rival's */
+    double margins[2];      /* each side's own: log probability of its token less its rival's; NAN:
+                               not reported */
     /* measured: how far rounding moves such a margin */
     int noise_runs;         /* 0: not measured, the sides must agree in every bit */
     float noise;            /* size */
@@ -63,8 +64,6 @@ struct report {
     int worst_turn, worst_token;
     /* where a side was computed by a server */
     bool served;
-    const char *in[2];      /* the sides' names in messages: "in a" */
-    double margins[2];      /* at the first difference, each side's own; NAN: not reported */
     int n_logp;             /* tokens whose log probabilities both sides know; counts.most is the
                                largest difference of them */
     double logp_median;
@@ -73,7 +72,7 @@ struct report {
                                another */
     bool sampled;           /* the server sampled its tokens at a temperature above 0 */
     struct draft_sums drafts[2]; /* of each side; cycles 0: it drafted nothing, or does not say */
-    const char *side[2];    /* the sides' names: "here" */
+    const char *side[2];    /* the sides' names in messages: "in a" */
     char *evidence[MAX_EVIDENCE]; /* owned lines */
     int n_evidence;
 };

@@ -153,12 +153,9 @@ static void note_conditions(struct judge *j, const struct trace_turn *a, const s
     }
 }
 
-static void say_conditions(struct judge *j)
+/* Reports which sides do not report what they computed with. */
+static void say_unreported(struct judge *j)
 {
-    struct buf text = {0};
-    conditions_text(&j->r->conditions, ~0u, &text);
-    if (text.n)
-        report_say(j->r, "other conditions: %.400s", text.p);
     for (int i = 0; i < 2; i++) {
         const char *about = j->t[i]->n ? j->t[i]->turn[0].about : "";
         char *weights = fact_value(about, "model_sha"), *precision = precision_of(about);
@@ -170,7 +167,6 @@ static void say_conditions(struct judge *j)
         free(weights);
         free(precision);
     }
-    buf_free(&text);
 }
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
@@ -358,18 +354,8 @@ static void find_moves(const struct judge *j, const struct band *b, double *move
     }
 }
 
-/* The movement of the margin at the first different token, where each side preferred its own
- * token. */
-static double parting(const struct report *r)
-{
-    double sum = 0;
-    for (int i = 0; i < 2; i++)
-        sum += isnan(r->margins[i]) ? 0 : fabs(r->margins[i]);
-    return sum;
-}
-
 /* Runs the local side with noise and judges. */
-static void judge_band(struct judge *j)
+static void judge_by_band(struct judge *j)
 {
     struct report *r = j->r;
     struct band b;
@@ -381,27 +367,10 @@ static void judge_band(struct judge *j)
                            .given = j->t[j->local],
                            .size = NOISE_BF16,
                            .moved = moved,
-                           .parting = r->has_margin && !r->sampled ? parting(r) : 0,
+                           .parting = r->sampled ? 0 : parting_of(r),
                            .clear = 4 * FAR_MARGIN}; /* servers compute in 16 bits */
-    if (band_measure(j, &b, &ask, &far)) {
+    if (judge_band(j, &b, &ask, &far)) {
         bool there = band_parts(j, &b, ask.parting);
-        r->band = band_at(&b, r->diff.turn, r->diff.token);
-        report_say(
-            j->r,
-            "noise band: %d runs of the local engine with roundings of bf16, "
-            "given the same tokens: margins move by %.3g",
-            r->noise_runs, b.usual);
-        if (r->worst > 0)
-            report_say(
-                j->r,
-                "margins of the same tokens differ between the sides by at most %.2g bands (turn "
-                "%d, token %d)", r->worst, r->worst_turn, r->worst_token);
-        if (there)
-            report_say(j->r, "where the choices part, the margin moved by %.3g or more: %.2g bands",
-                       parting(r), parting(r) / r->band);
-        if (far >= 0)
-            report_say(j->r, "the margin of token %d of turn %d lies far beyond the band",
-                       b.at[far].token, b.at[far].turn);
         if (far >= 0 || there)
             r->verdict = VERDICT_BEYOND;
         else if (r->diff.class == DIFF_LOGITS && !r->sampled)
@@ -478,9 +447,8 @@ static bool run_base(struct judge *j, const struct trace *given, struct err *e)
     bool ok = judge_run(j, j->local, &ask, &j->base, "given the same tokens", e);
     r->ran = ok;
     judge_rule(j, j->local, &j->base, "on the local side");
-    if (ok && !r->rule[0] && j->base.checks)
-        report_say(j->r, "no rule is violated on the local side: %llu plans checked strictly",
-                   (unsigned long long)j->base.checks);
+    if (ok)
+        judge_checked(j, "on the local side", j->base.checks);
     return ok;
 }
 
@@ -515,8 +483,6 @@ bool judge_served(struct judge *j, struct err *e)
     struct report *r = j->r;
     r->served = true;
     r->forced = ask->forced;
-    r->in[0] = ask->names.a;
-    r->in[1] = ask->names.b;
     r->diff.token = -1;
     r->counts.by_position = true;
     r->counts.most_turn = -1;
@@ -538,13 +504,14 @@ bool judge_served(struct judge *j, struct err *e)
         return false;
     r->n_logp = (int)r->counts.n_logp;
     r->logp_median = median(j->logp, r->n_logp);
-    say_conditions(j);
+    judge_conditions(j);
+    say_unreported(j);
     say_ids(j);
     judge_logs(j);
     if (j->exact && r->n_logp)
         judge_exact(j);
     else if (j->local >= 0 && !ask->no_band && r->verdict != VERDICT_OTHER &&
              (r->counts.tokens || r->has_margin))
-        judge_band(j);
+        judge_by_band(j);
     return true;
 }

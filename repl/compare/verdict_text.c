@@ -108,17 +108,19 @@ static void write_place(const struct report *r, struct sheet *out)
 /* The margins of both sides, each of its own token over its own rival. */
 static void write_margins(const struct report *r, struct sheet *out)
 {
+    if (!r->has_margin)
+        return;
     label(out, "margin");
     for (int i = 0; i < 2; i++) {
         if (isnan(r->margins[i]))
             sheet_add(out, ST_TEXT, "not reported");
         else
             sheet_printf(out, ST_TEXT, "%.3g", fabs(r->margins[i]));
-        sheet_printf(out, ST_TEXT, " for token %d %s%s", r->chosen[i], r->in[i],
-                     i ? "" : ", ");
+        sheet_printf(out, ST_TEXT, " for token %d %s%s", r->chosen[i], r->side[i], i ? "" : ", ");
     }
     if (r->noise_runs)
-        sheet_printf(out, ST_TEXT, "; the band is %.3g", r->band);
+        sheet_printf(out, ST_TEXT, "; the band is %.3g (%d runs with noise)", r->band,
+                     r->noise_runs);
     sheet_line(out);
 }
 
@@ -144,21 +146,6 @@ static void write_served(const struct report *r, struct sheet *out)
     }
 }
 
-static void write_margin(const struct report *r, struct sheet *out)
-{
-    if (r->has_margin && r->served)
-        write_margins(r, out);
-    if (!r->has_margin || r->served)
-        return;
-    label(out, "margin");
-    sheet_printf(out, ST_TEXT, "%.3g of log probability between tokens %d and %d", r->margin,
-                 r->chosen[0], r->chosen[1]);
-    if (r->noise_runs)
-        sheet_printf(out, ST_TEXT, "; the band is %.3g (%d runs with noise)", r->band,
-                     r->noise_runs);
-    sheet_line(out);
-}
-
 /* Acceptance of both sides, if either drafted: "17 of 20 drafted tokens here (MAL 5.25), ...". */
 static void write_drafts(const struct report *r, struct sheet *out)
 {
@@ -181,7 +168,7 @@ void verdict_text(const struct report *r, struct sheet *out)
 {
     write_difference(r, out);
     write_place(r, out);
-    write_margin(r, out);
+    write_margins(r, out);
     write_served(r, out);
     write_drafts(r, out);
     label(out, "verdict");
@@ -228,18 +215,18 @@ static void measured_json(const struct report *r, struct buf *b)
     jput_close(b, '}');
 }
 
+static void margins_json(const struct report *r, struct buf *b)
+{
+    jput_kopen(b, "margins", '[');
+    for (int i = 0; i < 2; i++)
+        jput_real(b, fabs(r->margins[i]));
+    jput_close(b, ']');
+    jput_key(b, "chosen");
+    jput_ints(b, r->chosen, 2);
+}
+
 static void served_json(const struct report *r, struct buf *b)
 {
-    if (r->has_margin) {
-        jput_kopen(b, "margins", '[');
-        for (int i = 0; i < 2; i++)
-            jput_real(b, fabs(r->margins[i]));
-        jput_close(b, ']');
-        jput_kopen(b, "chosen", '[');
-        jput_int(b, r->chosen[0]);
-        jput_int(b, r->chosen[1]);
-        jput_close(b, ']');
-    }
     if (r->forced)
         jput_fields(b, "%d{given}%d{chosen_otherwise}", r->given, r->parts);
     jput_kint(b, "log_probabilities", r->n_logp);
@@ -265,8 +252,8 @@ void verdict_json(const struct report *r, struct buf *b)
                     r->rule_step, r->rule);
         jput_close(b, '}');
     }
-    if (r->has_margin && !r->served)
-        jput_kreal(b, "margin", r->margin);
+    if (r->has_margin)
+        margins_json(r, b);
     if (r->served)
         served_json(r, b);
     if (r->noise_runs)
