@@ -29,7 +29,7 @@ each the float32 value of its code and scales, rounded once. That checkpoint is 
 *weights*: config, rotation frequencies and every weight equal the twin's, with matrices in BF16, F32, Q8_0, Q4_0, and with
 all types in turn. *numbers*: logits and 16 greedy ids equal the twin's, all types in turn. *reference*: the file in BF16 has
 the logits and ids of transformers, within the tolerances of `aerie golden`; "-": the format does not store a value of this
-config, so the file means another one. (`test_gguf_models`)
+config, so the file means another one, or widths and weights were changed. (`test_gguf_models`)
 
 | checkpoint | weights | numbers | reference |
 |---|---|---|---|
@@ -38,7 +38,7 @@ sed -nE 's/^ok [0-9]+ - (weights|numbers|reference)_([a-z0-9-]+)_([0-9]+)$/\3 \2
     { name[$1] = $2; said[$1, $3] = 1; if ($1 > last) last = $1 }
     function cell(i, what, text) { return (i, what) in said ? text : "-" }
     END { for (i = 0; i <= last; i++)
-        printf "| %s%s | %s | %s | %s |\n", name[i], seen[name[i]]++ ? ", fused or halved tensors" : "",
+        printf "| %s%s | %s | %s | %s |\n", name[i], seen[name[i]]++ ? ", tensors fused, halved or wider" : "",
                cell(i, "weights", "equal"), cell(i, "numbers", "equal"), cell(i, "reference", "within") }'
 cat <<'END'
 

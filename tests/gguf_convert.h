@@ -20,9 +20,10 @@ struct conversion {
     const char *trunk; /* prefix of tensor names in the folder, as "model." */
     int type; /* of matrices whose rows are whole blocks; others are BF16. -1: every type in turn */
     bool paired; /* rows of q and k are permuted */
-    bool halves; /* gemma-4: gate and up of experts in one tensor */
+    bool halves; /* gate and up of experts in one tensor, where the folder has them so */
     bool fused;  /* q, k and v in one tensor */
     bool window; /* of an architecture whose published name has windows, too */
+    int further; /* layers behind the model's that predict further tokens */
     const struct gw *more; /* further keys; or NULL */
 };
 
@@ -35,6 +36,19 @@ static inline double gc_real(const json_t *o, const char *key)
 {
     return json_number_value(json_object_get(o, key));
 }
+
+static inline bool gc_is(const struct conversion *how, const char *const *archs)
+{
+    for (; *archs; archs++)
+        if (!strcmp(how->arch, *archs))
+            return true;
+    return false;
+}
+
+#define GC_IS(how, ...) gc_is(how, (const char *const[]){__VA_ARGS__, NULL})
+
+/* Architectures whose folders have a matrix of each expert. */
+#define GC_SINGLE(how) GC_IS(how, "qwen3moe", "afmoe", "laguna", "mellum", "mimo2")
 
 /* ---- metadata ---- */
 
@@ -104,6 +118,25 @@ static inline void gc_yarn(struct gc *g, const json_t *rope)
                gc_real(rope, "llama_4_scaling_beta"));
 }
 
+/* The two lists of a rope for long contexts. */
+static inline void gc_long(struct gc *g, const json_t *rope)
+{
+    static const char *const list[2][2] = {{"long_factor", "rope_factors_long.weight"},
+                                           {"short_factor", "rope_factors_short.weight"}};
+    double old = gc_real(g->c->config, "original_max_position_embeddings");
+    double scale = gc_real(g->c->config, "max_position_embeddings") / old;
+    for (int k = 0; k < 2; k++) {
+        const json_t *v = json_object_get(rope, list[k][0]);
+        float f[64];
+        size_t n = json_array_size(v);
+        for (size_t i = 0; i < n; i++)
+            f[i] = (float)json_number_value(json_array_get(v, i));
+        gw_tensor(&g->w, list[k][1], GGUF_F32, 1, (const int64_t[]){(int64_t)n}, f, 4 * n);
+    }
+    gw_f32(&g->w, gc_key(g, "rope.scaling.attn_factor"),
+           scale > 1 ? sqrt(1 + log(scale) / log(old)) : 1);
+}
+
 static inline void gc_rope(struct gc *g)
 {
     const json_t *c = g->c->config, *p = json_object_get(c, "rope_parameters");
@@ -122,6 +155,18 @@ static inline void gc_rope(struct gc *g)
         gc_llama3(g, scaled);
     if (type && !strcmp(type, "yarn"))
         gc_yarn(g, scaled);
+    if (type && !strcmp(type, "longrope"))
+        gc_long(g, scaled);
+}
+
+/* How many dimensions of a head are rotated. */
+static inline void gc_partial(struct gc *g, const char *key, const json_t *rope)
+{
+    double dim = gc_real(g->c->config, "head_dim");
+    if (dim == 0)
+        dim = gc_real(g->c->config, "hidden_size") / gc_real(g->c->config, "num_attention_heads");
+    if (json_object_get(rope, "partial_rotary_factor"))
+        gw_u32(&g->w, gc_key(g, key), (int)(dim * gc_real(rope, "partial_rotary_factor")));
 }
 
 static inline void gc_gemma4(struct gc *g, int layers)
@@ -166,12 +211,145 @@ static inline void gc_gemma4(struct gc *g, int layers)
 static inline void gc_windows(struct gc *g, int layers)
 {
     int64_t slides[64];
-    for (int i = 0; i < layers; i++)
-        slides[i] = gc_slides(g, i);
+    for (int i = 0; i < layers + g->how->further; i++)
+        slides[i] = i >= layers || gc_slides(g, i);
     gw_u32(&g->w, gc_key(g, "attention.sliding_window"), gc_int(g->c, "sliding_window"));
     if (gc_int(g->c, "sliding_window_pattern") || json_object_get(g->c->config, "layer_types"))
         gw_ints(&g->w, gc_key(g, "attention.sliding_window_pattern"), GW_BOOL, slides,
-                (size_t)layers);
+                (size_t)(layers + g->how->further));
+}
+
+static inline void gc_real_key(struct gc *g, const char *key, const char *from)
+{
+    if (json_object_get(g->c->config, from))
+        gw_f32(&g->w, gc_key(g, key), gc_real(g->c->config, from));
+}
+
+/* The first key of a list that the config has. */
+static inline json_int_t gc_first(const struct gc *g, const char *const *keys)
+{
+    while (keys[1] && !json_object_get(g->c->config, *keys))
+        keys++;
+    return gc_int(g->c, *keys);
+}
+
+#define GC_FIRST(g, ...) gc_first(g, (const char *const[]){__VA_ARGS__, NULL})
+
+static inline json_int_t gc_experts(const struct gc *g)
+{
+    return GC_FIRST(g, "num_local_experts", "num_experts", "n_routed_experts");
+}
+
+/* A number of each layer: one of full layers, one of sliding ones, and that of sliding ones for
+ * further layers. */
+static inline void gc_by_type(struct gc *g, const char *key, int64_t full, int64_t sliding)
+{
+    int64_t v[64];
+    int n = (int)gc_int(g->c, "num_hidden_layers");
+    for (int i = 0; i < n + g->how->further; i++)
+        v[i] = i < n && !gc_slides(g, i) ? full : sliding;
+    gw_ints(&g->w, gc_key(g, key), GW_I32, v, (size_t)(n + g->how->further));
+}
+
+static inline void gc_heads(struct gc *g)
+{
+    json_int_t heads = gc_int(g->c, "num_attention_heads"),
+        kv = gc_int(g->c, "num_key_value_heads");
+    const json_t *each = json_object_get(g->c->config, "num_attention_heads_per_layer");
+    int64_t v[64];
+    for (size_t i = 0; i < json_array_size(each); i++)
+        v[i] = json_integer_value(json_array_get(each, i));
+    if (each)
+        gw_ints(&g->w, gc_key(g, "attention.head_count"), GW_I32, v, json_array_size(each));
+    else if (GC_IS(g->how, "step35"))
+        gc_by_type(g, "attention.head_count", heads, gc_int(g->c, "num_sliding_attention_heads"));
+    else
+        gw_u32(&g->w, gc_key(g, "attention.head_count"), heads);
+    if (GC_IS(g->how, "mimo2"))
+        gc_by_type(g, "attention.head_count_kv", kv, 2 * kv);
+    else if (!GC_IS(g->how, "gemma4"))
+        gw_u32(&g->w, gc_key(g, "attention.head_count_kv"), kv);
+}
+
+static inline void gc_limits(struct gc *g, const char *key, const char *from)
+{
+    const json_t *all = json_object_get(g->c->config, from);
+    size_t n = json_array_size(all);
+    if (n)
+        gw_array(&g->w, gc_key(g, key), GW_F32, n);
+    for (size_t i = 0; i < n; i++) {
+        float v = (float)json_number_value(json_array_get(all, i));
+        buf_add(&g->w.keys, &v, 4);
+    }
+}
+
+static inline void gc_rope_pattern(struct gc *g)
+{
+    const json_t *thetas = json_object_get(g->c->config, "layer_rope_theta");
+    int64_t v[64];
+    size_t n = json_array_size(thetas);
+    for (size_t i = 0; i < n; i++)
+        v[i] = json_number_value(json_array_get(thetas, i)) != 0;
+    gw_ints(&g->w, gc_key(g, "attention.rope_pattern"), GW_I32, v, n);
+}
+
+static inline void gc_ones(struct gc *g, const char *name, double v, int64_t n)
+{
+    float f[64];
+    for (int64_t i = 0; i < n; i++)
+        f[i] = (float)v;
+    gw_tensor(&g->w, name, GGUF_F32, 1, (const int64_t[]){n}, f, 4 * (size_t)n);
+}
+
+/* What some architectures have beside the block. */
+static inline void gc_own(struct gc *g)
+{
+    const json_t *c = g->c->config, *p = json_object_get(c, "rope_parameters");
+    const json_t *full = json_object_get(p, "full_attention");
+    gc_real_key(g, "logit_scale", GC_IS(g->how, "granite_swa")    ? "logits_scaling"
+                                  : GC_IS(g->how, "muse-glimmer") ? "output_multiplier"
+                                                                  : "logit_scale");
+    gc_real_key(g, "embedding_scale", "embedding_multiplier");
+    gc_real_key(g, "residual_scale", "residual_multiplier");
+    gc_real_key(g, "attention.scale", "attention_multiplier");
+    gc_real_key(g, "attention.value_scale", "attention_value_scale");
+    const char *const scale[] = {"route_scale", "moe_routed_scaling_factor",
+                                 "moe_router_scaling_factor", "routed_scaling_factor"};
+    for (int i = 0; i < 4; i++)
+        gc_real_key(g, "expert_weights_scale", scale[i]);
+    gc_limits(g, "swiglu_clamp_exp", "swiglu_limits");
+    gc_limits(g, "swiglu_clamp_shexp", "swiglu_limits_shared");
+    if (json_object_get(c, "layer_rope_theta") && GC_IS(g->how, "granite_swa"))
+        gc_rope_pattern(g);
+    if (GC_IS(g->how, "phi3"))
+        gw_u32(&g->w, gc_key(g, "rope.scaling.original_context_length"),
+               gc_int(g->c, "original_max_position_embeddings"));
+    if (GC_IS(g->how, "phi3", "laguna", "mimo2"))
+        gc_partial(g, "rope.dimension_count", full ? full : p);
+    if (GC_IS(g->how, "laguna"))
+        gc_partial(g, "rope.dimension_count_swa", json_object_get(p, "sliding_attention"));
+    for (int i = 0; GC_IS(g->how, "muse-glimmer") && i < gc_int(g->c, "num_hidden_layers"); i++)
+        for (int k = 0; k < 2; k++) {
+            char name[48];
+            snprintf(name, sizeof name, "blk.%d.attn_%c_norm.weight", i, k ? 'k' : 'q');
+            gc_ones(g, name, k ? 1 : gc_real(c, "qk_scale_factor"), gc_int(g->c, "head_dim"));
+        }
+}
+
+static inline void gc_moe(struct gc *g)
+{
+    bool within = GC_IS(g->how, "gpt-oss", "granite_swa"); /* one width */
+    gw_u32(&g->w, gc_key(g, "expert_count"), gc_experts(g));
+    gw_u32(&g->w, gc_key(g, "expert_used_count"), gc_int(g->c, "num_experts_per_tok"));
+    if (!GC_IS(g->how, "granite_swa"))
+        gw_u32(&g->w, gc_key(g, "expert_feed_forward_length"),
+               gc_int(g->c, within ? "intermediate_size" : "moe_intermediate_size"));
+    json_int_t shared = GC_FIRST(g, "shared_expert_intermediate_size", "share_expert_dim",
+                                 "shared_intermediate_size");
+    if (shared)
+        gw_u32(&g->w, gc_key(g, "expert_shared_feed_forward_length"), shared);
+    if (gc_int(g->c, "num_shared_experts"))
+        gw_u32(&g->w, gc_key(g, "expert_shared_count"), gc_int(g->c, "num_shared_experts"));
 }
 
 static inline void gc_metadata(struct gc *g)
@@ -182,11 +360,14 @@ static inline void gc_metadata(struct gc *g)
     json_t *eos = json_object_get(c, "eos_token_id");
     gw_string(&g->w, "general.architecture", arch);
     gw_string(&g->w, "general.name", "a test's");
-    gw_u32(&g->w, gc_key(g, "block_count"), layers);
+    gw_u32(&g->w, gc_key(g, "block_count"), layers + g->how->further);
+    if (g->how->further)
+        gw_u32(&g->w, gc_key(g, "nextn_predict_layers"), g->how->further);
     gw_u32(&g->w, gc_key(g, "context_length"), gc_int(g->c, "max_position_embeddings"));
     gw_u32(&g->w, gc_key(g, "embedding_length"), gc_int(g->c, "hidden_size"));
-    gw_u32(&g->w, gc_key(g, "attention.head_count"), gc_int(g->c, "num_attention_heads"));
-    gw_f32(&g->w, gc_key(g, "attention.layer_norm_rms_epsilon"), gc_real(c, "rms_norm_eps"));
+    gc_heads(g);
+    gc_real_key(g, "attention.layer_norm_rms_epsilon", "rms_norm_eps");
+    gc_real_key(g, "attention.layer_norm_epsilon", "layer_norm_eps");
     if (json_is_array(eos))
         gw_u32(&g->w, "tokenizer.ggml.eot_token_id", json_integer_value(json_array_get(eos, 1)));
     gw_u32(&g->w, "tokenizer.ggml.eos_token_id",
@@ -204,18 +385,14 @@ static inline void gc_metadata(struct gc *g)
         gc_gemma4(g, layers);
         return;
     }
-    gw_u32(&g->w, gc_key(g, "attention.head_count_kv"), gc_int(g->c, "num_key_value_heads"));
     gw_u32(&g->w, gc_key(g, "feed_forward_length"), gc_int(g->c, "intermediate_size"));
     if (json_object_get(c, "head_dim")) {
         gw_u32(&g->w, gc_key(g, "attention.key_length"), gc_int(g->c, "head_dim"));
-        gw_u32(&g->w, gc_key(g, "attention.value_length"), gc_int(g->c, "head_dim"));
+        gw_u32(&g->w, gc_key(g, "attention.value_length"), GC_FIRST(g, "v_head_dim", "head_dim"));
     }
-    if (!strcmp(arch, "gpt-oss") || !strcmp(arch, "qwen3moe")) {
-        gw_u32(&g->w, gc_key(g, "expert_count"), gc_int(g->c, "num_local_experts"));
-        gw_u32(&g->w, gc_key(g, "expert_used_count"), gc_int(g->c, "num_experts_per_tok"));
-        gw_u32(&g->w, gc_key(g, "expert_feed_forward_length"),
-               gc_int(g->c, *arch == 'q' ? "moe_intermediate_size" : "intermediate_size"));
-    }
+    gc_own(g);
+    if (gc_experts(g))
+        gc_moe(g);
 }
 
 /* ---- weights ---- */
@@ -291,8 +468,9 @@ static inline struct gc_shape gc_shape(const struct ck_tensor *t)
     return s;
 }
 
-/* The type that a matrix gets. */
-static inline int gc_type(struct gc *g, size_t elems)
+/* The type that a matrix gets. (Experts' are not F32 or F16: of two types in one tensor of theirs,
+ * both become bf16 then, which is what the folder has.) */
+static inline int gc_type(struct gc *g, size_t elems, bool experts)
 {
     static const int all[] = {GGUF_Q8_0,   GGUF_Q4_0, GGUF_Q4_1, GGUF_Q5_0, GGUF_Q5_1,
                               GGUF_IQ4_NL, GGUF_F16,  GGUF_BF16, GGUF_F32,  GGUF_MXFP4};
@@ -301,7 +479,7 @@ static inline int gc_type(struct gc *g, size_t elems)
     int block = t == GGUF_F32 || t == GGUF_F16 || t == GGUF_BF16 ? 1
                 : t >= GGUF_Q2_K && t <= GGUF_Q6_K               ? 256
                                                                  : 32;
-    return elems % (size_t)block ? GGUF_BF16 : t;
+    return elems % (size_t)block || (experts && g->how->type < 0 && block == 1) ? GGUF_BF16 : t;
 }
 
 static inline enum dtype gc_packed(int type)
@@ -381,6 +559,36 @@ static const char *const gc_names[][2] = {
     {"per_layer_input_gate", "inp_gate"},
     {"per_layer_projection", "proj"},
     {"post_per_layer_input_norm", "post_norm"},
+    {"pre_mlp_layernorm", "ffn_norm"},
+    {"post_mlp_layernorm", "post_ffw_norm"},
+    {"self_attn.gate_proj", "attn_gate"},
+    {"self_attn.g_proj", "attn_gate"},
+    {"self_attn.qkv_proj", "attn_qkv"},
+    {"self_attn.attention_sink_bias", "attn_sinks"},
+    {"mlp.gate_up_proj", "ffn_up"},
+    {"mlp.router.gate", "ffn_gate_inp"},
+    {"block_sparse_moe.router", "ffn_gate_inp"},
+    {"moe.gate", "ffn_gate_inp"},
+    {"mlp.expert_bias", "exp_probs_b"},
+    {"mlp.experts.e_score_correction_bias", "exp_probs_b"},
+    {"mlp.gate.e_score_correction_bias", "exp_probs_b"},
+    {"moe.router_bias", "exp_probs_b"},
+    {"mlp.shared_experts.gate_proj", "ffn_gate_shexp"},
+    {"mlp.shared_experts.up_proj", "ffn_up_shexp"},
+    {"mlp.shared_experts.down_proj", "ffn_down_shexp"},
+    {"mlp.shared_expert.gate_proj", "ffn_gate_shexp"},
+    {"mlp.shared_expert.up_proj", "ffn_up_shexp"},
+    {"mlp.shared_expert.down_proj", "ffn_down_shexp"},
+    {"share_expert.gate_proj", "ffn_gate_shexp"},
+    {"share_expert.up_proj", "ffn_up_shexp"},
+    {"share_expert.down_proj", "ffn_down_shexp"},
+    {"shared_mlp.input_linear", "ffn_up_shexp"},
+    {"shared_mlp.output_linear", "ffn_down_shexp"},
+    {"block_sparse_moe.experts.gate_up_proj", "ffn_gate_up_exps"},
+    {"block_sparse_moe.experts.down_proj", "ffn_down_exps"},
+    {"moe.gate_proj", "ffn_gate_exps"},
+    {"moe.up_proj", "ffn_up_exps"},
+    {"moe.down_proj", "ffn_down_exps"},
 };
 
 /* The name in the file of a tensor below the trunk. */
@@ -391,16 +599,18 @@ static inline void gc_name(const struct gc *g, const char *name, char *out, size
     bool in_layer = sscanf(name, "layers.%d.%n", &layer, &at) == 1 && at;
     const char *rest = name + at, *end = strrchr(rest, '.');
     bool kind = end && (!strcmp(end, ".weight") || !strcmp(end, ".bias"));
-    bool sandwich = !strncmp(g->how->arch, "gemma", 5);
     snprintf(stem, sizeof stem, "%.*s", kind ? (int)(end - rest) : 95, rest);
     const char *to = NULL, *kept = kind ? end : ".weight";
     for (size_t i = 0; i < sizeof gc_names / sizeof *gc_names; i++)
         if (!strcmp(gc_names[i][0], stem))
             to = gc_names[i][1];
     if (!strcmp(stem, "post_attention_layernorm"))
-        to = sandwich || !strcmp(g->how->arch, "gpt-oss") || !strcmp(g->how->arch, "olmo2")
+        to = GC_IS(g->how, "gemma2", "gemma3", "gemma4", "gpt-oss", "olmo2", "exaone4", "afmoe",
+                   "muse-glimmer")
                  ? "post_attention_norm"
                  : "ffn_norm";
+    if (to && !strcmp(to, "exp_probs_b"))
+        kept = ".bias";
     if (!strcmp(rest, "router.scale"))
         to = "ffn_gate_inp", kept = ".scale";
     if (!strcmp(rest, "router.per_expert_scale"))
@@ -530,16 +740,16 @@ static inline void gc_two(struct gc *g, const char *rows, const struct gc_shape 
     }
 }
 
-/* A matrix of each expert of qwen3moe: expert 0's begins one tensor of all. Whether t was one. */
+/* A matrix of each expert: expert 0's begins one tensor of all. Whether t was one. */
 static inline bool gc_stack(struct gc *g, const struct ck_tensor *t, const char *name)
 {
     int layer, expert;
     char what[16], file[64], each[128];
     if (sscanf(name, "layers.%d.mlp.experts.%d.%15[a-z]", &layer, &expert, what) != 3)
         return false;
-    int n = (int)gc_int(g->c, "num_local_experts");
+    int n = (int)gc_experts(g);
     struct gc_shape s = gc_shape(t);
-    int type = expert ? 0 : gc_type(g, s.elems);
+    int type = expert ? 0 : gc_type(g, s.elems, true);
     struct buf b = {0};
     for (int i = 0; !expert && i < n; i++) {
         snprintf(each, sizeof each, "%slayers.%d.mlp.experts.%d.%s_proj.weight", g->how->trunk,
@@ -565,17 +775,19 @@ static inline void gc_tensor(struct gc *g, struct ck_tensor *t, struct buf qkv[3
     if (name == t->name)
         name = "lm_head.weight";
     if ((!strcmp(g->how->arch, "gpt-oss") && gc_gptoss(g, t, name)) ||
-        (!strcmp(g->how->arch, "qwen3moe") && gc_stack(g, t, name)))
+        (GC_SINGLE(g->how) && gc_stack(g, t, name)))
         return;
     gc_name(g, name, file, sizeof file);
     struct gc_shape s = gc_shape(t);
     bool norm = strlen(file) > 11 && !strcmp(file + strlen(file) - 11, "norm.weight");
-    if (norm && (!strcmp(g->how->arch, "gemma2") || !strcmp(g->how->arch, "gemma3"))) {
+    if (norm && (GC_IS(g->how, "gemma2", "gemma3", "step35") ||
+                 (GC_IS(g->how, "muse-glimmer") && strcmp(file, "output_norm.weight") != 0))) {
         gc_norm(g, t, file);
         return;
     }
     bool q = strstr(file, "attn_q."), k = strstr(file, "attn_k."), v = strstr(file, "attn_v.");
-    int type = s.n == 1 || strstr(file, "ffn_gate_inp") ? GGUF_F32 : gc_type(g, s.elems);
+    int type = s.n == 1 || strstr(file, "ffn_gate_inp")
+                   ? GGUF_F32 : gc_type(g, s.elems, strstr(file, "_exps.") != NULL);
     if (g->how->fused && (q || k || v))
         type = s.n == 1 ? GGUF_F32 : GGUF_BF16;
     char *rows = gc_retype(g, t, type, s.rows * s.elems);
@@ -625,6 +837,13 @@ static inline struct buf gguf_of(struct ck *c, const struct conversion *how)
         if (!how->fused || !strstr(c->t[i].name, "self_attn.") || strstr(c->t[i].name, "o_proj") ||
             strstr(c->t[i].name, "norm"))
             gc_tensor(&g, &c->t[i], NULL, &type);
+    for (int i = 0; i < how->further; i++) {
+        char name[48];
+        snprintf(name, sizeof name, "blk.%d.attn_norm.weight", layers + i);
+        gc_ones(&g, name, 1, 8);
+        snprintf(name, sizeof name, "blk.%d.nextn.eh_proj.weight", layers + i);
+        gc_ones(&g, name, 1, 8);
+    }
     for (int l = 0; how->fused && l < layers; l++)
         for (int k = 0; k < 2; k++) {
             struct buf qkv[3] = {{0}};

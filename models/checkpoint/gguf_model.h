@@ -12,13 +12,31 @@
 
 #include <jansson.h>
 
+/* How the folders of a family have experts, which are one tensor of all in a GGUF. */
+enum gguf_experts {
+    EXPERTS_TOGETHER, /* so, too; gate and up in one tensor if the row's names have that */
+    EXPERTS_SINGLE,   /* mlp.experts.N.gate_proj and so on */
+    EXPERTS_GPT_OSS,  /* rows of gate and up in turn, blocks and scales of MXFP4 apart */
+};
+
+/* A layer's tensor whose published name is the architecture's own; NULL: it is no tensor of the
+ * model, but says something that the config has. */
+struct gguf_name {
+    const char *gguf, *published;
+};
+
 struct gguf_meta;
 struct gguf_arch {
     const char *name; /* value of general.architecture; keys begin with it */
     bool paired;      /* q and k rows are paired as an interleaved rope rotates them; the published
                          order has two halves */
     bool plus_1;      /* norms are stored as w + 1 */
-    bool sandwich;    /* ffn_norm is pre_feedforward_layernorm */
+    bool last_norm_plain; /* but for the one before the head */
+    bool sandwich;        /* ffn_norm is pre_feedforward_layernorm */
+    bool by_layer;        /* attention.head_count differs between layers */
+    bool layer_norm;      /* its epsilon has another key */
+    enum gguf_experts experts;
+    const struct gguf_name *names; /* a row without gguf ends them; NULL: none */
     void (*config)(struct gguf_meta *m); /* fills the config */
 };
 
@@ -39,6 +57,11 @@ struct gguf_made {
  * became cannot be undone. */
 bool gguf_tensors(const struct gguf *g, const struct gguf_arch *a,
                   void (*add)(void *arg, const struct gguf_made *t), void *arg, struct err *e);
+
+/* The number of the model's layers, and of all: those behind them predict further tokens. False and
+ * *e: the metadata do not say. */
+bool gguf_layers(const struct gguf *g, const struct gguf_arch *a, int *layers, int *blocks,
+                 struct err *e);
 
 /* The text of the config.json. Adds a line to *note about keys that were not understood. False and
  * *e: the metadata are incomplete or ask for what is not supported. */

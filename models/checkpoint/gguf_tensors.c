@@ -15,6 +15,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+struct listing {
+    const struct gguf *g;
+    const struct gguf_arch *a;
+    void (*add)(void *arg, const struct gguf_made *t);
+    void *arg;
+    struct err *e;
+    int layers, blocks; /* of the model, and with those behind that predict further tokens */
+    int *n;             /* tensors so far */
+};
+
 /* ---- names ---- */
 
 static const char *const global_names[][2] = {
@@ -47,23 +57,6 @@ static const char *const layer_names[][2] = {
     {"post_norm", "post_per_layer_input_norm"},
 };
 
-/* Names that are not "STEM.weight" or "STEM.bias" on both sides, or differ by architecture. */
-static const struct {
-    const char *arch, *gguf, *published;
-} odd_names[] = {
-    {"gpt-oss", "attn_sinks.weight", "self_attn.sinks"},
-    {"gpt-oss", "ffn_gate_inp.weight", "mlp.router.weight"},
-    {"gpt-oss", "ffn_gate_inp.bias", "mlp.router.bias"},
-    {"gpt-oss", "ffn_down_exps.bias", "mlp.experts.down_proj_bias"},
-    {"qwen3moe", "ffn_gate_inp.weight", "mlp.gate.weight"},
-    {"gemma4", "ffn_gate_inp.weight", "router.proj.weight"},
-    {"gemma4", "ffn_gate_inp.scale", "router.scale"},
-    {"gemma4", "ffn_down_exps.scale", "router.per_expert_scale"},
-    {"gemma4", "ffn_down_exps.weight", "experts.down_proj"},
-    {"gemma4", "ffn_gate_up_exps.weight", "experts.gate_up_proj"},
-    {"gemma4", "layer_output_scale.weight", "layer_scalar"},
-};
-
 #define LEN(a) (sizeof(a) / sizeof *(a))
 
 /* Writes PREFIX, the published stem and the end of the name. False: the stem is not in the
@@ -93,40 +86,49 @@ static int layer_of(const char *name, const char **rest)
     return layer;
 }
 
-/* The published name. A tensor that has none keeps its own, by which it is refused later. */
-static void publish(const struct gguf_arch *a, const char *name, char *out, size_t room)
+/* The row of the architecture's own names that a layer's tensor has; NULL: it has a common name. */
+static const struct gguf_name *own_name(const struct gguf_arch *a, const char *rest)
 {
-    const char *rest = name;
-    char prefix[40] = "model.";
-    int layer = layer_of(name, &rest);
-    snprintf(out, room, "%s", name);
-    if (layer < 0 && !strcmp(name, "output.weight"))
-        snprintf(out, room, "lm_head.weight");
-    if (layer < 0) {
-        rename_stem(global_names, LEN(global_names), prefix, name, out, room);
-        return;
-    }
+    for (const struct gguf_name *n = a->names; n && n->gguf; n++)
+        if (!strcmp(n->gguf, rest))
+            return n;
+    return NULL;
+}
+
+/* The published name of a layer's tensor. */
+static void publish_layer(const struct gguf_arch *a, int layer, const char *rest, char *out,
+                          size_t room)
+{
+    char prefix[40];
+    const struct gguf_name *own = own_name(a, rest);
     snprintf(prefix, sizeof prefix, "model.layers.%d.", layer);
-    if (!strcmp(rest, "ffn_norm.weight"))
+    if (own && own->published)
+        snprintf(out, room, "%s%s", prefix, own->published);
+    else if (!strcmp(rest, "ffn_norm.weight"))
         snprintf(out, room, "%s%s", prefix,
                  a->sandwich ? "pre_feedforward_layernorm.weight"
                              : "post_attention_layernorm.weight");
-    for (size_t i = 0; i < LEN(odd_names); i++)
-        if (!strcmp(odd_names[i].arch, a->name) && !strcmp(odd_names[i].gguf, rest))
-            snprintf(out, room, "%s%s", prefix, odd_names[i].published);
-    rename_stem(layer_names, LEN(layer_names), prefix, rest, out, room);
+    else
+        rename_stem(layer_names, LEN(layer_names), prefix, rest, out, room);
+}
+
+/* The published name. A tensor that has none keeps its own, by which it is refused later. */
+static void publish(const struct listing *l, const char *name, char *out, size_t room)
+{
+    const char *rest = name;
+    int layer = layer_of(name, &rest);
+    snprintf(out, room, "%s", name);
+    if (layer >= l->layers && layer < l->blocks) /* predicts further tokens: not loaded */
+        snprintf(out, room, "mtp.%s", name);
+    else if (layer >= 0)
+        publish_layer(l->a, layer, rest, out, room);
+    else if (!strcmp(name, "output.weight"))
+        snprintf(out, room, "lm_head.weight");
+    else
+        rename_stem(global_names, LEN(global_names), "model.", name, out, room);
 }
 
 /* ---- one tensor ---- */
-
-struct listing {
-    const struct gguf *g;
-    const struct gguf_arch *a;
-    void (*add)(void *arg, const struct gguf_made *t);
-    void *arg;
-    struct err *e;
-    int *n; /* tensors so far */
-};
 
 enum { MOST_TENSORS = 1 << 18 };
 
@@ -153,7 +155,7 @@ static bool is_floats(enum dtype t)
 static struct gguf_made made_of(const struct listing *l, const struct gguf_tensor *t)
 {
     struct gguf_made m = {.source = t->type, .in_place = true};
-    publish(l->a, t->name, m.name, sizeof m.name);
+    publish(l, t->name, m.name, sizeof m.name);
     m.t = (struct tensor){.type = t->type, .n_dim = t->n_dim, .bytes = (size_t)t->bytes};
     memcpy(m.t.dim, t->dim, sizeof m.t.dim);
     m.rows = (struct rows){.n_from = 1};
@@ -215,21 +217,44 @@ static int64_t row_elems(const struct gguf_tensor *t)
     return t->n_dim > 1 ? t->dim[t->n_dim - 1] : 1;
 }
 
-/* Rows of q or k: pairs of an interleaved rope, of `heads` heads. */
-static bool list_paired(const struct listing *l, const struct gguf_tensor *t, const char *key)
+/* An integer of the architecture's metadata: the layer's own if there is one a layer. *out has the
+ * default. */
+static bool layer_int(const struct listing *l, const char *key, int layer, int64_t *out)
+{
+    char full[80];
+    int64_t *v = NULL;
+    size_t n = 0;
+    snprintf(full, sizeof full, "%s.%s", l->a->name, key);
+    bool ok = gguf_ints(l->g, full, 1, 1 << 16, &v, &n, l->e);
+    if (ok && n)
+        *out = n == 1 ? v[0] : (size_t)layer < n ? v[layer] : *out;
+    free(v);
+    return ok;
+}
+
+/* Heads of queries, and of keys and values. */
+static bool layer_heads(const struct listing *l, int layer, int64_t *heads, int64_t *kv)
+{
+    *heads = 0;
+    if (!layer_int(l, "attention.head_count", layer, heads))
+        return false;
+    *kv = *heads;
+    return layer_int(l, "attention.head_count_kv", layer, kv);
+}
+
+/* Rows of q or k: pairs of an interleaved rope. */
+static bool list_paired(const struct listing *l, const struct gguf_tensor *t, int layer, bool k)
 {
     struct gguf_made m = made_of(l, t);
-    char full[80];
-    int64_t heads = 0;
-    snprintf(full, sizeof full, "%s.attention.%s", l->a->name,
-             !strcmp(key, "k") ? "head_count_kv" : "head_count");
-    if (!gguf_has(l->g, full))
-        snprintf(full, sizeof full, "%s.attention.head_count", l->a->name);
-    if (!gguf_int(l->g, full, 1, 1 << 16, &heads, l->e))
+    int64_t heads, kv;
+    if (!layer_heads(l, layer, &heads, &kv))
         return false;
+    if (k)
+        heads = kv;
     if (!heads || t->dim[0] % (2 * heads) || t->n_dim > 2)
-        return bad(l, t, "has %lld rows, expected a multiple of 2 x %lld (%s)",
-                   (long long)t->dim[0], (long long)heads, full);
+        return bad(l, t, "has %lld rows, expected a multiple of 2 x %lld (%s.attention.%s)",
+                   (long long)t->dim[0], (long long)heads, l->a->name,
+                   k ? "head_count_kv" : "head_count");
     if (t->n_dim == 1 && dtype_packed(t->type))
         return bad(l, t, "has type %s, expected F32, F16 or BF16", dtype_name(t->type));
     remake(&m, ROWS_HALVES, t->dim[0] / heads, row_elems(t));
@@ -310,81 +335,123 @@ static bool list_gptoss_expert(const struct listing *l, const struct gguf_tensor
     return list_two(l, t, up, ROWS_PAIRS, name);
 }
 
-/* One matrix of all experts, as a tensor of each. */
-static bool list_each(const struct listing *l, const struct gguf_tensor *t, int layer,
-                      const char *what)
+/* Gates and ups of experts lie in one tensor in memory. If the file's types differ, both become a
+ * type that has the numbers of both. */
+static void join_types(const struct listing *l, int layer, const char *rest, struct gguf_made *m)
 {
+    const bool gate = !strcmp(rest, "ffn_gate_exps.weight");
+    char other[48];
+    snprintf(other, sizeof other, "blk.%d.ffn_%s_exps.weight", layer, gate ? "up" : "gate");
+    const struct gguf_tensor *t = gguf_find(l->g, other);
+    if (!t || t->type == m->source || (!gate && strcmp(rest, "ffn_up_exps.weight") != 0))
+        return;
+    remake(m, ROWS_SAME, 0, m->t.dim[m->t.n_dim - 1]);
+    m->rows.make = MAKE_TYPE;
+    m->rows.to = m->t.type = memory_type(m->source, t->type);
+}
+
+/* Rows [from, from + n) of each expert's matrix in one tensor, as a tensor of each. */
+static bool list_each(const struct listing *l, const struct gguf_tensor *t, int layer,
+                      const char *rest, const char *what, int64_t from, int64_t n)
+{
+    const uint64_t row = t->bytes / (uint64_t)(t->dim[0] * t->dim[1]);
     struct gguf_tensor one = *t;
-    if (t->n_dim != 3 || t->dim[0] > 1 << 12)
-        return bad(l, t,
-                   "has %d dimensions, the first of %lld, expected 3, and at most 4096 experts",
-                   t->n_dim, (long long)t->dim[0]);
     one.n_dim = 2;
-    one.dim[0] = t->dim[1], one.dim[1] = t->dim[2], one.dim[2] = 0;
-    one.bytes = t->bytes / (uint64_t)t->dim[0];
-    for (int64_t i = 0; i < t->dim[0]; i++, one.at += one.bytes) {
+    one.dim[0] = n, one.dim[1] = t->dim[2], one.dim[2] = 0;
+    one.bytes = row * (uint64_t)n;
+    for (int64_t i = 0; i < t->dim[0]; i++) {
+        one.at = t->at + row * (uint64_t)(i * t->dim[1] + from);
         struct gguf_made m = made_of(l, &one);
         m.rows.from[0].name = t->name;
         snprintf(m.name, sizeof m.name, "model.layers.%d.mlp.experts.%d.%s_proj.weight", layer,
                  (int)i, what);
+        join_types(l, layer, rest, &m);
         if (!finish(l, &m))
             return false;
     }
     return true;
 }
 
-/* Whether the name is "ffn_WHAT_exps.weight" of what. */
-static bool is_expert(const char *rest, const char *what)
+/* The experts of a family whose folders have a tensor of each. *done: t has some of theirs. */
+static bool list_single(const struct listing *l, const struct gguf_tensor *t, int layer,
+                        const char *rest, bool *done)
 {
-    size_t n = strlen(what);
-    return !strncmp(rest, "ffn_", 4) && !strncmp(rest + 4, what, n) &&
-           !strcmp(rest + 4 + n, "_exps.weight");
+    static const char *const names[] = {"ffn_gate_exps.weight", "ffn_up_exps.weight",
+                                        "ffn_down_exps.weight", "ffn_gate_up_exps.weight"};
+    static const char *const what[] = {"gate", "up", "down"};
+    int k = 0;
+    while (k < 4 && strcmp(rest, names[k]) != 0)
+        k++;
+    *done = k < 4;
+    if (!*done)
+        return true;
+    if (t->n_dim != 3 || t->dim[0] > 1 << 12 || (k == 3 && t->dim[1] % 2))
+        return bad(l, t,
+                   "has %d dimensions, the first of %lld, expected 3, and at most 4096 experts%s",
+                   t->n_dim, (long long)t->dim[0], k == 3 ? " of an even number of rows" : "");
+    int64_t half = t->dim[1] / 2;
+    if (k == 3) /* gate above up */
+        return list_each(l, t, layer, rest, "gate", 0, half) &&
+               list_each(l, t, layer, rest, "up", half, half);
+    return list_each(l, t, layer, rest, what[k], 0, t->dim[1]);
 }
 
+/* The experts of a family whose folders have gate and up of all in one tensor, called `published`.
+ * *done: t has the gates, or is a part of the tensor that has them. */
+static bool list_stacked(const struct listing *l, const struct gguf_tensor *t, int layer,
+                         const char *rest, const char *published, bool *done)
+{
+    char name[96], other[48];
+    bool gate = !strcmp(rest, "ffn_gate_exps.weight"), up = !strcmp(rest, "ffn_up_exps.weight");
+    snprintf(other, sizeof other, "blk.%d.ffn_%s_exps.weight", layer, gate ? "up" : "gate");
+    *done = (gate && t->n_dim == 3) || (up && gguf_find(l->g, other));
+    snprintf(name, sizeof name, "model.layers.%d.%s", layer, published);
+    return !*done || up || list_two(l, t, other, ROWS_STACKED, name);
+}
+
+static bool list_gptoss(const struct listing *l, const struct gguf_tensor *t, int layer,
+                        const char *rest, bool *done)
+{
+    char gate[48];
+    bool up = !strncmp(rest, "ffn_up_exps.", 12);
+    snprintf(gate, sizeof gate, "blk.%d.ffn_gate_exps.%s", layer, up ? rest + 12 : "");
+    if (up && gguf_find(l->g, gate)) {
+        *done = true; /* a part of that one */
+        return true;
+    }
+    *done = !strncmp(rest, "ffn_gate_exps.", 14) || !strcmp(rest, "ffn_down_exps.weight");
+    return !*done || list_gptoss_expert(l, t, layer, rest);
+}
+
+/* *done: t was one of experts that are stored otherwise than in folders. */
 static bool list_expert(const struct listing *l, const struct gguf_tensor *t, int layer,
                         const char *rest, bool *done)
 {
-    char name[96], up[40];
-    bool oss = !strcmp(l->a->name, "gpt-oss"), gate = !strncmp(rest, "ffn_gate_exps.", 14);
-    const char *const each[] = {"gate", "up", "down"};
-    *done = true;
-    for (int i = 0; i < 3 && !strcmp(l->a->name, "qwen3moe"); i++)
-        if (is_expert(rest, each[i]))
-            return list_each(l, t, layer, each[i]);
-    if ((oss || !strcmp(l->a->name, "gemma4")) && !strncmp(rest, "ffn_up_exps.", 12)) {
-        snprintf(up, sizeof up, "blk.%d.ffn_gate_exps.%s", layer, rest + 12);
-        if (gguf_find(l->g, up))
-            return true; /* a part of that one */
-    } else if (oss && (gate || !strcmp(rest, "ffn_down_exps.weight"))) {
-        return list_gptoss_expert(l, t, layer, rest);
-    } else if (!strcmp(l->a->name, "gemma4") && !strcmp(rest, "ffn_gate_exps.weight") &&
-               t->n_dim == 3) {
-        snprintf(up, sizeof up, "blk.%d.ffn_up_exps.weight", layer);
-        snprintf(name, sizeof name, "model.layers.%d.experts.gate_up_proj", layer);
-        return list_two(l, t, up, ROWS_STACKED, name);
-    }
+    const struct gguf_name *both = own_name(l->a, "ffn_gate_up_exps.weight");
     *done = false;
-    return true;
+    return l->a->experts == EXPERTS_SINGLE ? list_single(l, t, layer, rest, done)
+           : l->a->experts == EXPERTS_GPT_OSS
+               ? list_gptoss(l, t, layer, rest, done)
+               : !both || list_stacked(l, t, layer, rest, both->published, done);
 }
 
 /* q, k and v in one tensor, one after another. */
 static bool list_qkv(const struct listing *l, const struct gguf_tensor *t, int layer,
                      const char *rest)
 {
-    int64_t heads = 0, kv = 0;
-    char key[80];
-    snprintf(key, sizeof key, "%s.attention.head_count", l->a->name);
-    if (!gguf_int(l->g, key, 1, 1 << 16, &heads, l->e))
+    int64_t heads, kv, key = 0, value = 0;
+    if (!layer_heads(l, layer, &heads, &kv) || !layer_int(l, "attention.key_length", layer, &key))
         return false;
-    kv = heads;
-    snprintf(key, sizeof key, "%s.attention.head_count_kv", l->a->name);
-    if (!gguf_int(l->g, key, 1, 1 << 16, &kv, l->e))
+    if (!key && heads)
+        key = t->dim[0] / (heads + 2 * kv);
+    value = key;
+    if (!layer_int(l, "attention.value_length", layer, &value))
         return false;
-    if (!heads || t->n_dim > 2 || t->dim[0] % (heads + 2 * kv) ||
+    if (!heads || t->n_dim > 2 || t->dim[0] != heads * key + kv * (key + value) ||
         (t->n_dim == 1 && dtype_packed(t->type)))
         return bad(l, t, "does not fit %lld heads and 2 x %lld of K and V", (long long)heads,
                    (long long)kv);
-    const int64_t each = t->dim[0] / (heads + 2 * kv), n[3] = {heads * each, kv * each, kv * each};
+    const int64_t n[3] = {heads * key, kv * key, kv * value};
     const char *const what[] = {"attn_q", "attn_k", "attn_v"};
     struct gguf_tensor part = *t;
     for (int i = 0; i < 3; i++) {
@@ -395,7 +462,7 @@ static bool list_qkv(const struct listing *l, const struct gguf_tensor *t, int l
         struct gguf_made m = made_of(l, &part);
         m.rows.from[0].name = t->name;
         if (l->a->paired && i < 2)
-            remake(&m, ROWS_HALVES, each, row_elems(t));
+            remake(&m, ROWS_HALVES, key, row_elems(t));
         if (!finish(l, &m))
             return false;
         part.at += part.bytes;
@@ -405,6 +472,21 @@ static bool list_qkv(const struct listing *l, const struct gguf_tensor *t, int l
 
 /* ---- all tensors ---- */
 
+/* Whether gguf_config.c reads the tensor: it says something about the model and is none of it. */
+static bool is_config(const struct gguf_arch *a, const char *rest)
+{
+    const struct gguf_name *own = own_name(a, rest);
+    return !strcmp(rest, "rope_freqs.weight") || (own && !own->published);
+}
+
+/* Whether w + 1 is stored in place of a norm's w. */
+static bool adds_1(const struct gguf_arch *a, const struct gguf_tensor *t)
+{
+    size_t n = strlen(t->name);
+    return a->plus_1 && n >= 11 && !strcmp(t->name + n - 11, "norm.weight") &&
+           is_floats(t->type) && !(a->last_norm_plain && !strcmp(t->name, "output_norm.weight"));
+}
+
 static bool list_tensor(const struct listing *l, const struct gguf_tensor *t)
 {
     const char *rest = t->name;
@@ -412,29 +494,32 @@ static bool list_tensor(const struct listing *l, const struct gguf_tensor *t)
     for (int i = 0; i < t->n_dim; i++)
         if (!t->dim[i])
             return bad(l, t, "has a dimension of 0");
-    if (!strcmp(rest, "rope_freqs.weight"))
-        return true; /* gguf_config.c reads it */
-    bool done = false;
-    if (layer >= 0 && !list_expert(l, t, layer, rest, &done))
+    if (is_config(l->a, rest))
+        return true;
+    bool done = false, in_model = layer >= 0 && (layer < l->layers || layer >= l->blocks);
+    if (in_model && !list_expert(l, t, layer, rest, &done))
         return false;
     if (done)
         return true;
-    if (layer >= 0 && !strncmp(rest, "attn_qkv.", 9))
+    if (in_model && !strncmp(rest, "attn_qkv.", 9) && !own_name(l->a, rest))
         return list_qkv(l, t, layer, rest);
-    if (layer >= 0 && l->a->paired &&
+    if (in_model && l->a->paired &&
         (!strncmp(rest, "attn_q.", 7) || !strncmp(rest, "attn_k.", 7)))
-        return list_paired(l, t, rest[5] == 'q' ? "q" : "k");
-    size_t n = strlen(t->name);
-    if (l->a->plus_1 && n >= 11 && !strcmp(t->name + n - 11, "norm.weight") && is_floats(t->type))
+        return list_paired(l, t, layer, rest[5] == 'k');
+    if (adds_1(l->a, t))
         return list_norm(l, t);
     struct gguf_made m = made_of(l, t);
+    if (in_model && t->n_dim == 3)
+        join_types(l, layer, rest, &m);
     return finish(l, &m);
 }
 
 bool gguf_tensors(const struct gguf *g, const struct gguf_arch *a,
                   void (*add)(void *arg, const struct gguf_made *t), void *arg, struct err *e)
 {
-    const struct listing l = {g, a, add, arg, e, &(int){0}};
+    struct listing l = {g, a, add, arg, e, 0, 0, &(int){0}};
+    if (!gguf_layers(g, a, &l.layers, &l.blocks, e))
+        return false;
     for (int i = 0; i < gguf_count(g); i++)
         if (!list_tensor(&l, gguf_at(g, i)))
             return false;

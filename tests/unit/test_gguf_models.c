@@ -38,40 +38,102 @@ static const struct family_case {
     const char *file; /* of weights; NULL: model.safetensors */
     struct conversion how;
     const char
-        *set;    /* "KEY=NUMBER": a value that the format does not store, set to what it means */
+        *set;    /* "KEY=NUMBER": a value that the format does not store, set to what it means;
+                    "KEY=*NUMBER": all numbers of a list but 0; "KEY": it is removed */
     bool golden; /* the reference in the folder is one of this config */
+    const int *wide; /* pairs of widths, which become multiples of a block: random weights */
 } cases[] = {
-    {"llama-b", NULL, {.arch = "llama", .trunk = "model.", .paired = true}, NULL, true},
-    {"mistral-b", NULL, {.arch = "llama", .trunk = "model.", .paired = true, .window = true}, NULL,
-     true},
-    {"gemma3-a", NULL, {.arch = "gemma3", .trunk = "model.", .window = true}, NULL, true},
-    {"qwen3-b", NULL, {.arch = "qwen3", .trunk = "model."}, NULL, true},
-    {"qwen3-b", NULL, {.arch = "qwen3", .trunk = "model.", .fused = true}, NULL, true},
-    {"llama-b", NULL, {.arch = "llama", .trunk = "model.", .paired = true, .fused = true}, NULL,
-     true},
+    {"llama-b", NULL, {.arch = "llama", .trunk = "model.", .paired = true}, .golden = true},
+    {"mistral-b", NULL, {.arch = "llama", .trunk = "model.", .paired = true, .window = true},
+     .golden = true},
+    {"gemma3-a", NULL, {.arch = "gemma3", .trunk = "model.", .window = true}, .golden = true},
+    {"qwen3-b", NULL, {.arch = "qwen3", .trunk = "model."}, .golden = true},
+    {"qwen3-b", NULL, {.arch = "qwen3", .trunk = "model.", .fused = true}, .golden = true},
+    {"llama-b", NULL, {.arch = "llama", .trunk = "model.", .paired = true, .fused = true},
+     .golden = true},
     {"gemma2-b", NULL, {.arch = "gemma2", .trunk = "model.", .window = true},
-     "query_pre_attn_scalar=10", false},
-    {"gemma4-a", NULL, {.arch = "gemma4", .trunk = "model.", .window = true}, NULL, true},
-    {"gemma4-moe-b", NULL, {.arch = "gemma4", .trunk = "model.", .window = true}, NULL, true},
+     .set = "query_pre_attn_scalar=10"},
+    {"gemma4-a", NULL, {.arch = "gemma4", .trunk = "model.", .window = true}, .golden = true},
+    {"gemma4-moe-b", NULL, {.arch = "gemma4", .trunk = "model.", .window = true}, .golden = true},
     {"gemma4-moe-b", NULL, {.arch = "gemma4", .trunk = "model.", .window = true, .halves = true},
-     NULL, true},
+     .golden = true},
     {"gemma4-ple-b", NULL, {.arch = "gemma4", .trunk = "model.language_model.", .window = true},
-     NULL, true},
+     .golden = true},
     {"gemma4-unified-b", NULL, {.arch = "gemma4", .trunk = "model.language_model.", .window = true},
-     NULL, true},
+     .golden = true},
     {"gptoss-mxfp4-b", "model-00000-of-00002.safetensors",
-     {.arch = "gpt-oss", .trunk = "model.", .window = true}, NULL, true},
-    {"olmo3-b", NULL, {.arch = "olmo2", .trunk = "model.", .window = true}, NULL, true},
-    {"olmo2-b", NULL, {.arch = "olmo2", .trunk = "model."}, NULL, true},
-    {"qwen3moe-c", NULL, {.arch = "qwen3moe", .trunk = "model."}, NULL, true},
+     {.arch = "gpt-oss", .trunk = "model.", .window = true}, .golden = true},
+    {"olmo3-b", NULL, {.arch = "olmo2", .trunk = "model.", .window = true}, .golden = true},
+    {"olmo2-b", NULL, {.arch = "olmo2", .trunk = "model."}, .golden = true},
+    {"qwen3moe-c", NULL, {.arch = "qwen3moe", .trunk = "model."}, .golden = true},
     {"ministral3-b", NULL, {.arch = "mistral3", .trunk = "language_model.model.", .paired = true},
-     NULL, true},
-    {"exaone4-b", NULL, {.arch = "exaone4", .trunk = "model.", .window = true}, NULL, true},
+     .golden = true},
+    {"exaone4-b", NULL, {.arch = "exaone4", .trunk = "model.", .window = true}, .golden = true},
     {"smollm3-b", NULL, {.arch = "smollm3", .trunk = "model.", .paired = true},
-     "layer_types,no_rope_layers,sliding_window,use_sliding_window", false},
+     .set = "layer_types,no_rope_layers,sliding_window,use_sliding_window"},
+    {"cohere2-b", NULL, {.arch = "cohere2", .trunk = "model.", .window = true}, .golden = true},
+    {"phi3-b", NULL, {.arch = "phi3", .trunk = "model.", .window = true}, .golden = true},
+    {"phi3-b", NULL, {.arch = "phi3", .trunk = "model.", .window = true},
+     .wide = (const int[]){60, 64, 72, 96, 144, 192, 100, 96, 6, 8, 0}},
+    {"phi3-long-b", NULL, {.arch = "phi3", .trunk = "model.", .window = true}, .golden = true},
+    {"afmoe-b", NULL, {.arch = "afmoe", .trunk = "model.", .window = true}, .golden = true},
+    {"afmoe-b", NULL, {.arch = "afmoe", .trunk = "model.", .window = true}, 
+     .wide = (const int[]){48, 64, 12, 32, 24, 64, 72, 96, 0}},
+    {"laguna-b", NULL, {.arch = "laguna", .trunk = "model.", .window = true},
+     .set = "moe_router_logit_softcapping"},
+    {"laguna-c", NULL, {.arch = "laguna", .trunk = "model.", .window = true}, .golden = true},
+    {"mellum-b", NULL, {.arch = "mellum", .trunk = "model.", .window = true}, .golden = true},
+    {"granite-b", NULL, {.arch = "granite_swa", .trunk = "model.", .paired = true, .window = true},
+     .set = "layer_rope_theta=*10000"},
+    {"granitemoe-b", NULL,
+     {.arch = "granite_swa", .trunk = "model.", .paired = true, .window = true}, .golden = true},
+    {"granitemoe-b", NULL,
+     {.arch = "granite_swa", .trunk = "model.", .paired = true, .window = true, .halves = true},
+     .golden = true},
+    {"muse-b", NULL, {.arch = "muse-glimmer", .trunk = "model.language_model.", .paired = true,
+                      .window = true}, .set = "post_norm_eps"},
+    {"mimo-b", NULL, {.arch = "mimo2", .trunk = "model.", .window = true}, .golden = true},
+    {"mimo-b", NULL,
+     {.arch = "mimo2", .trunk = "model.", .window = true, .fused = true, .further = 2},
+     .golden = true},
+    {"step-b", NULL, {.arch = "step35", .trunk = "model.", .window = true}, .golden = true},
 };
 
 enum { N_CASES = sizeof cases / sizeof *cases };
+
+/* Gives tensors and the config other widths, and the tensors random numbers of about 1/64. */
+static void widen(struct ck *ck, const int *pairs)
+{
+    static const char *const keys[] = {"hidden_size", "moe_intermediate_size", "intermediate_size",
+                                       "num_attention_heads"};
+    for (; *pairs; pairs += 2) {
+        for (int i = 0; i < 4; i++)
+            if (json_integer_value(json_object_get(ck->config, keys[i])) == pairs[0])
+                json_object_set_new(ck->config, keys[i], json_integer(pairs[1]));
+        for (int i = 0; i < ck->n; i++) {
+            size_t k;
+            json_t *v;
+            json_array_foreach(ck->t[i].shape, k, v) if (json_integer_value(v) == pairs[0])
+                json_integer_set(v, -pairs[1]); /* not once more */
+        }
+    }
+    for (int i = 0; i < ck->n; i++) {
+        struct ck_tensor *t = &ck->t[i];
+        size_t k, n = 1;
+        json_t *v;
+        json_array_foreach(t->shape, k, v) {
+            json_integer_set(v, llabs(json_integer_value(v)));
+            n *= (size_t)json_integer_value(v);
+        }
+        t->data = xrealloc(t->data, n, 2);
+        t->n = 2 * n;
+        for (size_t x = 0; x < n; x++) {
+            uint64_t r = mix64((uint64_t)i << 32 | x);
+            uint16_t bits = (uint16_t)(0x3c80 | (r & 0x80ff)); /* 1/64 to 1/16, of either sign */
+            memcpy(t->data + 2 * x, &bits, 2);
+        }
+    }
+}
 
 /* The folder of a case in one struct, whatever its number of files. */
 static struct ck load_case(const struct family_case *c)
@@ -94,11 +156,18 @@ static struct ck load_case(const struct family_case *c)
         json_decref(ck.config);
         ck.config = text;
     }
+    if (c->wide)
+        widen(&ck, c->wide);
     for (const char *p = c->set, *next; p; p = next ? next + 1 : NULL) {
         next = strchr(p, ',');
         char key[64];
         snprintf(key, sizeof key, "%.*s", (int)strcspn(p, ",="), p);
-        if (p[strlen(key)] == '=')
+        json_t *all = json_object_get(ck.config, key), *v;
+        size_t k;
+        if (!strncmp(p + strlen(key), "=*", 2)) {
+            json_array_foreach(all, k, v) if (json_number_value(v) != 0)
+                json_array_set_new(all, k, json_integer(atoi(p + strlen(key) + 2)));
+        } else if (p[strlen(key)] == '=')
             json_object_set_new(ck.config, key, json_integer(atoi(p + strlen(key) + 1)));
         else
             json_object_del(ck.config, key);
@@ -226,6 +295,8 @@ static void test_what_is_no_model_is_refused(void **state)
     refused(&w, "key general.architecture is missing");
     gw_string(&w, "general.architecture", "mamba");
     refused(&w, "key general.architecture \"mamba\" is not supported, expected one of llama, ");
+    gw_string(&w, "general.architecture", "llama4");
+    refused(&w, "its experts are transposed in a GGUF, expected the folder of the model");
     gw_string(&w, "general.architecture", "clip");
     refused(&w, "(mmproj)");
     gw_string(&w, "general.architecture", "llama");
@@ -276,6 +347,7 @@ static const struct change {
     {"llama.attention.layer_norm_rms_epsilon", GW_U32, 1, "is of type u32, expected a number"},
     {"llama.rope.scaling.type", GW_U32, 1, "llama.rope.scaling.type is of type u32"},
     {"llama.context_length", GW_F32, 1, "llama.context_length is of type f32"},
+    {"llama.nextn_predict_layers", GW_U32, 9, "block_count is 3, no more than nextn_predict_"},
 };
 
 static void test_keys_are_checked(void **state)
