@@ -210,10 +210,15 @@ struct backend_ops {
 
 /* The latest committed steps of the session, whatever is logged: a bounded memory. */
 enum { STEPS_KEPT = 16384 }; /* there are never more */
+/* How many pages of each pool had references after a step. */
+struct pages_held {
+    int32_t n[N_POOLS]; /* -1: not known, or there is no such pool */
+};
 struct step_info {
     int turn, step;
     struct step_rec rec;
     int n_token; /* tokens that it appended: struct step_view has them */
+    struct pages_held held;
 };
 struct step_range {
     uint64_t n; /* steps in memory: all of the session from the first on; 0: none */
@@ -224,6 +229,7 @@ struct step_view {
     struct step_rec rec;
     struct tree tree; /* n == 0: the step drafted nothing, or there is no VIEW_TREES; scores are not
                          kept */
+    struct pages_held held;
     int n_token;      /* tokens that the step appended; 0: none, or not known */
     int32_t token[TREE_MAX];
     struct token_fact fact[TREE_MAX];

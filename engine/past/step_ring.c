@@ -60,7 +60,7 @@ static bool fits(const struct step_ring *r, int n_node, int n_token)
 
 void ring_push(struct step_ring *r, int turn, int step, const struct step_rec *rec,
                const struct tree *tree, const int32_t *token, const struct token_fact *fact,
-               int n_token)
+               int n_token, const struct pages_held *held)
 {
     int n = tree && tree->n > 1 ? tree->n : 0;
     CHECK(r->end == r->first || compare_entry(entry_at(r, r->end - 1), turn, step) < 0);
@@ -71,7 +71,8 @@ void ring_push(struct step_ring *r, int turn, int step, const struct step_rec *r
             (struct ring_node){tree->token[i], tree->q[i], tree->p[i], tree->u[i], tree->parent[i],
                                tree->fate[i]};
     r->entry[r->end++ % RING_STEPS] = (struct ring_entry){
-        .rec = *rec, .node = r->node_end, .token = r->token_end, .turn = turn, .step = step,
+        .rec = *rec, .held = *held, .node = r->node_end, .token = r->token_end, .turn = turn,
+            .step = step,
         .n_node = n, .n_token = n_token};
     for (int i = 0; i < n_token; i++)
         r->token[(r->token_end + (uint64_t)i) % RING_TOKENS] =
@@ -152,7 +153,7 @@ int ring_latest(const struct step_ring *r, struct step_info *out, int max)
     int n = held < (uint64_t)max ? (int)held : max;
     for (int i = 0; i < n; i++) {
         const struct ring_entry *e = ring_at(r, held - (uint64_t)(n - i));
-        out[i] = (struct step_info){e->turn, e->step, e->rec, e->n_token};
+        out[i] = (struct step_info){e->turn, e->step, e->rec, e->n_token, e->held};
     }
     return n;
 }
@@ -160,7 +161,7 @@ int ring_latest(const struct step_ring *r, struct step_info *out, int max)
 void ring_view(const struct step_ring *r, const struct ring_entry *e, struct step_view *out)
 {
     *out = (struct step_view){.turn = e->turn, .step = e->step, .rec = e->rec,
-                              .n_token = e->n_token};
+                              .held = e->held, .n_token = e->n_token};
     ring_tree(r, e, &out->tree);
     ring_tokens(r, e, out->token, out->fact);
 }

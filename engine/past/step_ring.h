@@ -6,7 +6,7 @@
  * and the emitted tokens, each with its log probability and its rival. Depths and ancestors follow
  * from these. Cells, pages and plans are not kept.
  *
- * Bounds: RING_STEPS entries of 136 bytes, RING_NODES nodes of 20 bytes and RING_TOKENS tokens of
+ * Bounds: RING_STEPS entries of 152 bytes, RING_NODES nodes of 20 bytes and RING_TOKENS tokens of
  * 16 bytes, 5.9 MB, of which the operating system provides what has been written. Entries, nodes
  * and tokens are three rings; the oldest step is dropped when one of them is full, so the ring
  * always holds a contiguous range of steps that ends with the newest: 16,384 steps of chains of 5
@@ -42,6 +42,7 @@ struct ring_entry {
     uint64_t node;  /* number of its first node, counted over all nodes ever pushed */
     uint64_t token; /* the same of its tokens */
     int turn, step;
+    struct pages_held held;
     int n_node; /* 0: the step drafted nothing */
     int n_token;
 };
@@ -64,7 +65,7 @@ void ring_cut(struct step_ring *r, int turn);
  * nothing. (turn, step) must be greater than those of the step before. */
 void ring_push(struct step_ring *r, int turn, int step, const struct step_rec *rec,
                const struct tree *tree, const int32_t *token, const struct token_fact *fact,
-               int n_token);
+               int n_token, const struct pages_held *held);
 /* The entry of a step; NULL: the ring does not hold it. */
 const struct ring_entry *ring_find(const struct step_ring *r, int turn, int step);
 /* Entry number i of those held, 0: the oldest. */

@@ -89,8 +89,9 @@ static void add_step(struct remote_kept *k, const struct event *ev)
     int n = min_int(ev->tokens.n, TREE_MAX);
     for (int i = 0; i < n && !ev->facts; i++)
         none[i] = (struct token_fact){.logp = NAN, .rival_logp = NAN, .rival = -1};
+    static const struct pages_held unknown = {{-1, -1, -1}};
     ring_push(&k->ring, ev->turn, ev->step, &ev->rec, NULL, ev->tokens.v, ev->facts ? ev->facts
-              : none, n);
+              : none, n, &unknown);
     add_tops(k, ev);
 }
 

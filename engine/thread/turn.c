@@ -68,8 +68,13 @@ static void count(struct engine *g, struct turn *t, const struct step_rec *rec, 
         now->decode_ns = t->decode_ns;
     if (g->shared.set.auto_shape)
         shapes_view(g, &s->auto_shape);
+    struct pages_held held;
+    for (int i = 0; i < N_POOLS; i++) {
+        const struct pool *p = &g->shared.pass->kv->pool[i];
+        held.n[i] = p->total ? p->total - GUARD_PAGES - p->n_free : -1;
+    }
     ring_push(&g->shared.ring, g->shared.turn, g->shared.step, rec, &l->tree,
-              l->tok.v + l->tok.n - n_new, l->fact, n_new);
+              l->tok.v + l->tok.n - n_new, l->fact, n_new, &held);
     const struct buf *tape = pages->whole.n ? &pages->whole : &pages->change;
     tape_add(&g->shared.pages, g->shared.turn, g->shared.step, tape, &pages->change);
     contexts_add(&g->shared.contexts, l->tok.n - n_new, l->tok.v + l->tok.n - n_new, n_new);

@@ -413,7 +413,8 @@ void local_views(struct backend *b)
     b->debug = &local_debug;
     b->probe = &local_probe;
     b->lacks[VIEW_SERVED] = "the local engine computes its replies itself";
-    b->lacks[VIEW_GAUGES] = "metrics are those of a server; the local engine's pools: /pool";
+    b->lacks[VIEW_GAUGES] = "metrics are those of a server; /gauges draws the steps of the local "
+    "engine";
     b->lacks[VIEW_BLOCKS] = "the local engine shows its pages themselves: /pages";
     b->jobs = &local_jobs;
 }

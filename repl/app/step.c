@@ -211,7 +211,8 @@ static void visit_memory(struct app *a, bool trees,
     for (int i = 0; i < n && more; i++) {
         bool later = a->at.turn && (step[i].turn > a->at.turn ||
                                     (step[i].turn == a->at.turn && step[i].step > a->at.step));
-        *v = (struct step_view){.turn = step[i].turn, .step = step[i].step, .rec = step[i].rec};
+        *v = (struct step_view){.turn = step[i].turn, .step = step[i].step, .rec = step[i].rec,
+                                 .held = step[i].held};
         if (later)
             break;
         if (!trees || a->backend->steps->of_step(a->backend, step[i].turn, step[i].step, v))

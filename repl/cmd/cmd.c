@@ -105,7 +105,7 @@ static const struct cmd table[] = {
      "shows what weights, pools and buffers take of the memory, in bytes", "/memory", CMD_BUSY_OK,
      cmd_memory, NULL},
     {"gauges", NULL, "[N]", "inspect",
-     "draws a server's metrics over time: pools, requests, queue, prefix hits", "/gauges",
+     "draws pools, acceptance and speed step by step; a server's metrics over time", "/gauges",
      CMD_BUSY_OK, cmd_gauges, NULL},
     {"blocks", NULL, "[N]", "inspect",
      "shows which blocks a server's prefix cache holds, as its KV events say", "/blocks",

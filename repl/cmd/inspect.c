@@ -149,6 +149,24 @@ static void server_pools(struct cmd_call *c, int most)
     gauge_series_free(&s);
 }
 
+/* /gauges of computed steps: pools, acceptance and speed step by step. */
+static bool local_gauges(struct cmd_call *c, int most)
+{
+    struct gauge_series s;
+    struct pool_view pool[N_POOLS];
+    if (!app_pools(c->app, pool, c->e))
+        return false;
+    gauge_series_steps(&s, c->app, true);
+    if (c->to.json) {
+        gauges_json(&s, most, c->to.json);
+    } else {
+        print_note(&c->to, ST_HEAD, "GAUGES");
+        view_gauges(&s, pool, view_width(c->app), c->to.out);
+    }
+    gauge_series_free(&s);
+    return true;
+}
+
 bool cmd_gauges(struct cmd_call *c)
 {
     long most = 60;
@@ -156,6 +174,9 @@ bool cmd_gauges(struct cmd_call *c)
         return arg_expected(c, "takes at most one number");
     if (c->argc == 1 && !arg_int(c->argv[0], "the number of readings", 1, GAUGES_KEPT, &most, c->e))
         return false;
+    struct backend *b = c->app->backend;
+    if (!backend_has(b, VIEW_GAUGES) && backend_has(b, VIEW_STEPS) && backend_has(b, VIEW_POOLS))
+        return local_gauges(c, (int)most);
     if (!cmd_needs(c, VIEW_GAUGES))
         return false;
     server_pools(c, (int)most);

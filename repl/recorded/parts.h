@@ -27,6 +27,7 @@ struct rec_step {
     int node, n_node;   /* in recorded.node; 0: the step drafted nothing */
     size_t pages;       /* where its packed page events begin in recorded.pages; they end where
                            those of the next step begin */
+    struct pages_held held;
     uint32_t window;    /* pages that left the window in this step */
     uint8_t deepest;    /* depth of its tree */
     bool paged;         /* the page table after this step is known */

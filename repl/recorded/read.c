@@ -89,6 +89,8 @@ static void add_pages(struct recorded *r, struct read_room *c, const struct buf 
     bool before = *known;
     *known = packed->n > 0 && page_history_apply(&r->fold, packed->p, packed->n, NULL);
     s->paged = *known;
+    for (int p = 0; p < N_POOLS; p++)
+        s->held.n[p] = *known && r->fold.pool[p].total ? r->fold.pool[p].used : -1;
     if (!*known)
         return;
     r->any_pages = true;

@@ -15,7 +15,7 @@ static int latest_steps(struct backend *b, struct step_info *out, int max)
     int n = min_int(r->at + 1, max);
     for (int i = 0; i < n; i++) {
         const struct rec_step *s = &r->step[r->at + 1 - n + i];
-        out[i] = (struct step_info){s->turn, s->step, s->rec, s->n_token};
+        out[i] = (struct step_info){s->turn, s->step, s->rec, s->n_token, s->held};
     }
     return n;
 }
@@ -35,7 +35,8 @@ static void range(struct backend *b, struct step_range *v)
 
 static void fill_step(const struct recorded *r, const struct rec_step *s, struct step_view *v)
 {
-    *v = (struct step_view){.turn = s->turn, .step = s->step, .rec = s->rec, .n_token = s->n_token};
+    *v = (struct step_view){.turn = s->turn, .step = s->step, .rec = s->rec, .held = s->held,
+                            .n_token = s->n_token};
     recorded_tree(r, s, &v->tree);
     for (int i = 0; i < s->n_token; i++) {
         v->token[i] = r->token.v[s->token + i];

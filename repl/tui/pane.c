@@ -58,6 +58,21 @@ static void write_served(struct tui *t, int width, struct sheet *s)
     served_replies_free(&r);
 }
 
+static void write_steps_over_time(struct tui *t, int width, struct sheet *s)
+{
+    struct gauge_series series;
+    struct sheet text;
+    if (!t->now.has[VIEW_STEPS])
+        return;
+    gauge_series_steps(&series, t->app, t->app->at.turn > 0);
+    sheet_init(&text, t->app->ascii);
+    sheet_line(&text);
+    view_gauges(&series, NULL, width, &text);
+    sheet_append_wrapped(s, &text, width);
+    sheet_free(&text);
+    gauge_series_free(&series);
+}
+
 static void write_pool(struct tui *t, struct pane *p, int width);
 static void write_why(struct tui *t, struct pane *p, int width);
 
@@ -283,6 +298,8 @@ static void pool_part(struct sheet *s, enum style st, const char *sign, const ch
     sheet_printf(s, ST_TEXT, "%d  ", n);
 }
 
+enum { WIDE_POOL = 76 }; /* cells from which the parts of a pool and their sum are one row */
+
 static void pool_rows(struct sheet *s, const char *name, const struct pool_view *v, int width)
 {
     int all = v->total - v->reserved, sum = v->used + v->protected_ + v->evictable + v->free;
@@ -296,17 +313,21 @@ static void pool_rows(struct sheet *s, const char *name, const struct pool_view 
     pool_bar(s, v, max_int(min_int(width - 12, 64), 8));
     sheet_printf(s, ST_TEXT, " %3.0f%%", all ? 100.0 * (v->used + v->protected_) / all : 0.0);
     sheet_line(s);
-    bool a = s->ascii;
+    bool a = s->ascii, wide = width >= WIDE_POOL;
     sheet_tab(s, 6);
     pool_part(s, ST_HOT, a ? "#" : "█", "used", v->used);
     pool_part(s, ST_WARM, a ? "=" : "▓", "shared", v->protected_);
-    sheet_line(s);
-    sheet_tab(s, 6);
+    if (!wide) {
+        sheet_line(s);
+        sheet_tab(s, 6);
+    }
     pool_part(s, ST_COOL, a ? "-" : "▒", "evictable", v->evictable);
     pool_part(s, ST_COLD, a ? "." : "░", "free", v->free);
-    sheet_line(s);
-    sheet_tab(s, 6);
-    sheet_printf(s, ST_DIM, "sum %d of %d pages ", sum, all);
+    if (!wide) {
+        sheet_line(s);
+        sheet_tab(s, 6);
+    }
+    sheet_printf(s, ST_DIM, "sum %d of %d ", sum, all);
     sheet_printf(s, sum == all ? ST_GOOD : ST_BAD, "%s", sum == all ? "ok" : "DIFFERS");
     sheet_line(s);
 }
@@ -371,6 +392,7 @@ static void write_pool(struct tui *t, struct pane *p, int width)
     sheet_line(s);
     for (int i = 0; i < N_POOLS; i++)
         pool_rows(s, pool_name((enum pool_id)i), &now->pool[i], width);
+    write_steps_over_time(t, width, s);
     if (!now->has[VIEW_ACCEPT])
         return;
     sheet_line(s);

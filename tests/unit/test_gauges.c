@@ -128,6 +128,39 @@ static void a_graph_shows_the_greatest_value_of_each_time(void **state)
     }
 }
 
+/* Of steps, a cell is a whole number of them; pools show their greatest value, rates their mean. */
+static void a_graph_of_steps_has_whole_steps_in_a_cell(void **state)
+{
+    (void)state;
+    enum { STEPS = 45 };
+    struct gauge_sample at[STEPS];
+    struct address step[STEPS];
+    struct gauge_series s = {.at = at, .step = step, .n = STEPS, .view = {.ms = 1}};
+    float pool[60], rate[60];
+    double ms;
+    for (int i = 0; i < STEPS; i++) {
+        at[i].ns = (uint64_t)i * 1000000;
+        at[i].v[GAUGE_POOL] = (float)i;
+        at[i].v[GAUGE_MAL] = i % 5 ? (float)i : NAN; /* some did not draft */
+        step[i] = (struct address){1, i + 1};
+    }
+    int used = gauge_cells(&s, GAUGE_POOL, 43, pool, &ms);
+    assert_true(ms == 2 && used == gauge_cells(&s, GAUGE_MAL, 43, rate, &ms));
+    for (int c = 0, i = 0; c < used; c++) {
+        float most = NAN, sum = 0;
+        int n = 0;
+        for (; i < STEPS && (int)(i / 2.0 + 0.5) == c; i++) {
+            most = (float)i;
+            sum += i % 5 ? (float)i : 0;
+            n += i % 5 != 0;
+        }
+        assert_true(pool[c] == most);
+        assert_true(n ? fabsf(rate[c] - sum / (float)n) < 1e-4f : isnan(rate[c]));
+    }
+    assert_int_equal(gauge_cells(&s, GAUGE_POOL, 60, pool, &ms), STEPS);
+    assert_true(ms == 1);
+}
+
 static void lengths_follow_each_servers_definition(void **state)
 {
     (void)state;
@@ -221,6 +254,7 @@ int main(void)
         cmocka_unit_test(rates_come_from_counters),
         cmocka_unit_test(the_ring_keeps_the_latest_readings_in_their_order),
         cmocka_unit_test(a_graph_shows_the_greatest_value_of_each_time),
+        cmocka_unit_test(a_graph_of_steps_has_whole_steps_in_a_cell),
         cmocka_unit_test(lengths_follow_each_servers_definition),
         cmocka_unit_test(the_first_token_is_the_prompts),
         cmocka_unit_test(spreads_are_by_nearest_rank),

@@ -41,6 +41,11 @@ static void look(struct live *w)
     struct seen *s = &w->seen[w->n++];
     w->g->pages->table(w->g, &s->table);
     assert_true(w->g->steps->of_step(w->g, s->table.turn, s->table.step, &s->step));
+    for (int p = 0; p < N_POOLS; p++) {
+        const struct pool_view *v = &s->table.pool[p];
+        assert_int_equal(s->step.held.n[p], v->exists ? v->used + v->protected_ + v->evictable
+                                                      : -1);
+    }
     backend_chat(w->g, &s->chat);
     must(w->g->pages->position(w->g, below(s->table.length), &s->pos, &e), &e);
 }
@@ -207,6 +212,7 @@ static void same_at(struct backend *b, const struct seen *s)
     page_table_free(&t);
     assert_true(b->steps->of_step(b, turn, step, &v));
     same_step(&s->step, &v);
+    assert_memory_equal(&s->step.held, &v.held, sizeof v.held);
     must(b->pages->position_at(b, turn, step, s->pos.position, &pos, &e), &e);
     assert_memory_equal(&s->pos, &pos, sizeof pos);
     must(recorded_seek(b, turn, step, &e), &e);
