@@ -68,8 +68,8 @@ static void say_band(struct judge *j, const struct band *b, const struct band_as
     struct report *r = j->r;
     double moved = parting_of(r);
     report_say(r,
-               "noise band: %d runs of %s with noise of %.2g of each element that enters a product, "
-               "given the same tokens: margins move by %.3g",
+               "noise band: %d runs of %s with noise of %.2g of each element that enters a "
+               "product, given the same tokens: margins move by %.3g",
                r->noise_runs, j->ask->who[of->side], (double)r->noise, b->usual);
     if (r->worst > 0)
         report_say(r,

@@ -79,9 +79,9 @@ struct band_ask {
     double clear;              /* bands beyond which more runs change no verdict; 0: none */
 };
 /* Measures the band by NOISE_LEAST runs, and by NOISE_MOST if a movement lies beyond it; fills in
- * the report's runs, size, band and worst movement, and reports them. *first: the first token (index
- * in b->at) whose movement lies beyond; -1: none. False: the side cannot be run, or there is no
- * token. */
+ * the report's runs, size, band and worst movement, and reports them. *first: the first token
+ * (index in b->at) whose movement lies beyond; -1: none. False: the side cannot be run, or there is
+ * no token. */
 bool judge_band(struct judge *j, struct band *b, const struct band_ask *ask, int *first);
 /* The movement of the margin where the choices part, since each side preferred its own token, as
  * far as the margins are known; 0: none is. */
