@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 
 #include "engine/tools/pickle.h"
+#include "models/checkpoint/json.h"
 #include "models/models.h"
 
 enum {
@@ -55,27 +56,15 @@ struct torch_file {
     uint8_t *bytes;
 };
 
-static bool bad(const struct torch_file *f, struct err *e, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
-
-static bool bad(const struct torch_file *f, struct err *e, const char *fmt, ...)
-{
-    char what[320];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(what, sizeof what, fmt, ap);
-    va_end(ap);
-    return err_set(e, ERR_USAGE, "%.150s: %s", f->path, what);
-}
-
 static bool get(const struct torch_file *f, void *dst, uint64_t n, uint64_t at, struct err *e)
 {
     if (at > f->size || n > f->size - at)
-        return bad(f, e, "bytes %" PRIu64 " to %" PRIu64 " are not in the file of %" PRIu64, at,
-                   at + n, f->size);
+        return err_file(e, f->path,
+                        "bytes %" PRIu64 " to %" PRIu64 " are not in the file of %" PRIu64, at,
+                        at + n, f->size);
     ptrdiff_t got = pread_fully(f->fd, dst, (size_t)n, at);
     return got == (ptrdiff_t)n ||
-           bad(f, e, "cannot read: %s", got < 0 ? strerror(errno) : "it became shorter");
+           err_file(e, f->path, "cannot read: %s", got < 0 ? strerror(errno) : "it became shorter");
 }
 
 static uint64_t number(const uint8_t *p, int bytes)
@@ -112,10 +101,12 @@ static bool end64(const struct torch_file *f, uint64_t at, struct end *d, struct
 {
     uint8_t locator[20], record[56];
     if (at < sizeof locator || !get(f, locator, sizeof locator, at - sizeof locator, e))
-        return at >= sizeof locator ? false : bad(f, e, "the archive's end lacks its 64-bit part");
+        return at >= sizeof locator
+                   ? false
+                   : err_file(e, f->path, "the archive's end lacks its 64-bit part");
     if (number(locator, 4) != 0x07064b50 || !get(f, record, sizeof record, number(locator + 8, 8),
                                                  e) || number(record, 4) != 0x06064b50)
-        return bad(f, e, "the archive's end lacks its 64-bit part");
+        return err_file(e, f->path, "the archive's end lacks its 64-bit part");
     *d = (struct end){number(record + 32, 8), number(record + 40, 8), number(record + 48, 8)};
     return true;
 }
@@ -125,7 +116,7 @@ static bool find_end(const struct torch_file *f, struct end *d, struct err *e)
     uint8_t tail[END_BYTES + MOST_COMMENT];
     size_t n = f->size < sizeof tail ? (size_t)f->size : sizeof tail;
     if (n < END_BYTES)
-        return bad(f, e, "too short for an archive of torch.save()");
+        return err_file(e, f->path, "too short for an archive of torch.save()");
     if (!get(f, tail, n, f->size - n, e))
         return false;
     size_t at = n - END_BYTES;
@@ -134,8 +125,9 @@ static bool find_end(const struct torch_file *f, struct end *d, struct err *e)
         at--;
     const uint8_t *p = tail + at;
     if (number(p, 4) != 0x06054b50)
-        return bad(f, e, "no zip archive as torch.save() writes it (older files of torch are none: "
-                   "save it again, or as safetensors)");
+        return err_file(e, f->path,
+                        "no zip archive as torch.save() writes it (older files of torch are none: "
+                        "save it again, or as safetensors)");
     *d = (struct end){number(p + 10, 2), number(p + 12, 4), number(p + 16, 4)};
     if (d->n == 0xffff || d->bytes == 0xffffffff || d->at == 0xffffffff)
         return end64(f, f->size - n + at, d, e);
@@ -163,19 +155,21 @@ static bool read_member(const struct torch_file *f, const uint8_t *p, size_t lef
                         struct member *m, size_t *used, struct err *e)
 {
     if (left < HEAD_BYTES || number(p, 4) != 0x02014b50)
-        return bad(f, e, "the archive's directory is damaged");
+        return err_file(e, f->path, "the archive's directory is damaged");
     size_t n = (size_t)number(p + 28, 2), extra = (size_t)number(p + 30, 2);
     *used = HEAD_BYTES + n + extra + (size_t)number(p + 32, 2);
     if (*used > left)
-        return bad(f, e, "the archive's directory is damaged");
+        return err_file(e, f->path, "the archive's directory is damaged");
     uint64_t stored = number(p + 20, 4), method = number(p + 10, 2), flags = number(p + 8, 2);
     *m = (struct member){.name = (const char *)p + HEAD_BYTES, .n = n, .size = number(p + 24, 4),
                          .header = number(p + 42, 4), .crc = (uint32_t)number(p + 16, 4)};
     widen(p + HEAD_BYTES + n, extra, &stored, &m->size, &m->header);
     if (method != 0 || stored != m->size)
-        return bad(f, e, "a member is compressed (method %d); torch.save() stores them, and "
-                   "nothing else is read", (int)method);
-    return !(flags & 1) || bad(f, e, "a member is encrypted");
+        return err_file(e, f->path,
+                        "a member is compressed (method %d); torch.save() stores them, and nothing "
+                        "else is read",
+                        (int)method);
+    return !(flags & 1) || err_file(e, f->path, "a member is encrypted");
 }
 
 static int by_name(const void *a, const void *b)
@@ -205,13 +199,13 @@ static bool place_members(struct torch_file *f, uint64_t directory, struct err *
         m->at = m->header + LOCAL_BYTES + number(local + 26, 2) + number(local + 28, 2);
         if (number(local, 4) != 0x04034b50 || m->header < end || m->at > directory ||
             m->size > directory - m->at)
-            return bad(f, e, "members of the archive overlap, or lie outside of it");
+            return err_file(e, f->path, "members of the archive overlap, or lie outside of it");
         end = m->at + m->size;
     }
     qsort(f->member, (size_t)f->n_member, sizeof *f->member, by_name);
     for (int i = 1; i < f->n_member; i++)
         if (by_name(&f->member[i - 1], &f->member[i]) == 0)
-            return bad(f, e, "two members of the archive have one name");
+            return err_file(e, f->path, "two members of the archive have one name");
     return true;
 }
 
@@ -221,10 +215,11 @@ static bool read_directory(struct torch_file *f, struct err *e)
     if (!find_end(f, &d, e))
         return false;
     if (d.n > MOST_MEMBERS || d.bytes > DIRECTORY_BYTES || d.n > d.bytes / HEAD_BYTES)
-        return bad(f, e, "the archive's end claims %" PRIu64 " members in %" PRIu64 " bytes", d.n,
-                   d.bytes);
+        return err_file(e, f->path,
+                        "the archive's end claims %" PRIu64 " members in %" PRIu64 " bytes", d.n,
+                        d.bytes);
     if (d.at > f->size || d.bytes > f->size - d.at)
-        return bad(f, e, "the archive's directory lies outside of the file");
+        return err_file(e, f->path, "the archive's directory lies outside of the file");
     f->directory = xmalloc((size_t)d.bytes + 1);
     f->member = xcalloc((size_t)d.n + 1, sizeof *f->member);
     if (!get(f, f->directory, d.bytes, d.at, e))
@@ -265,8 +260,8 @@ static bool read_bytes(const struct torch_file *f, const struct member *m, void 
     if (!get(f, dst, m->size, m->at, e))
         return false;
     return crc_of(dst, (size_t)m->size) == m->crc ||
-           bad(f, e, "%.*s is damaged, or was saved without checksums",
-               (int)(m->n < 80 ? m->n : 80), m->name);
+           err_file(e, f->path, "%.*s is damaged, or was saved without checksums",
+                    (int)(m->n < 80 ? m->n : 80), m->name);
 }
 
 /* ---- tensors --------------------------------------------------------------------------------- */
@@ -294,16 +289,18 @@ static bool read_storage(struct torch_file *f, const struct pickle_value *v, con
     while (k < n_kinds && !pickle_is(type, kinds[k].storage))
         k++;
     if (k == n_kinds)
-        return bad(f, e, "a storage of %.60s", type->s);
+        return err_file(e, f->path, "a storage of %.60s", type->s);
     char *name = xasprintf("data/%.*s", (int)key->n, key->s);
     *s = (struct torch_storage){.member = find_member(f, folder, n_folder, name, strlen(name)),
                                 .count = pickle_item(p, v, 2)->i, .type = kinds[k].type,
                                 .type_name = kinds[k].name, .size = kinds[k].size};
-    bool ok = s->member || bad(f, e, "there is no member %.60s for a tensor", name);
+    bool ok = s->member || err_file(e, f->path, "there is no member %.60s for a tensor", name);
     free(name);
     if (ok && (uint64_t)s->count > s->member->size / (uint64_t)s->size)
-        return bad(f, e, "a storage claims %" PRId64 " elements of %s, its member has %" PRIu64
-                   " bytes", s->count, s->type_name, s->member->size);
+        return err_file(e, f->path,
+                        "a storage claims %" PRId64 " elements of %s, its member has %" PRIu64
+                        " bytes",
+                        s->count, s->type_name, s->member->size);
     return ok;
 }
 
@@ -316,29 +313,33 @@ static bool read_shape(const struct torch_file *f, const struct pickle_value *v,
     int64_t last = t->first = pickle_item(p, v, 1)->i, step;
     t->count = 1;
     if (dim->n_item > TORCH_DIMS)
-        return bad(f, e, "tensor %.80s has %d dimensions; at most %d are read", t->name,
-                   dim->n_item, TORCH_DIMS);
+        return err_file(e, f->path, "tensor %.80s has %d dimensions; at most %d are read", t->name,
+                        dim->n_item, TORCH_DIMS);
     t->n_dim = dim->n_item;
     for (int i = 0; i < t->n_dim; i++) {
         t->dim[i] = pickle_item(p, dim, i)->i;
         t->stride[i] = pickle_item(p, stride, i)->i;
         if (t->dim[i] < 0 || t->stride[i] < 0 ||
             __builtin_mul_overflow(t->count, t->dim[i], &t->count))
-            return bad(f, e, "tensor %.80s has a shape or strides that are no sizes", t->name);
+            return err_file(e, f->path, "tensor %.80s has a shape or strides that are no sizes",
+                            t->name);
         if (t->dim[i] == 1)
             t->stride[i] = 0; /* no element is reached by it */
     }
     for (int i = 0; t->count > 0 && i < t->n_dim; i++)
         if (__builtin_mul_overflow(t->dim[i] - 1, t->stride[i], &step) ||
             __builtin_add_overflow(last, step, &last))
-            return bad(f, e, "tensor %.80s has strides beyond 64 bits", t->name);
+            return err_file(e, f->path, "tensor %.80s has strides beyond 64 bits", t->name);
     if (t->first < 0 || (t->count > 0 && last >= s->count))
-        return bad(f, e, "tensor %.80s ends at element %" PRId64 " of a storage of %" PRId64,
-                   t->name, last, s->count);
+        return err_file(e, f->path,
+                        "tensor %.80s ends at element %" PRId64 " of a storage of %" PRId64,
+                        t->name, last, s->count);
     /* strides of 0 repeat elements: no tensor may be larger than a file could make it */
     if (t->count > (int64_t)f->size)
-        return bad(f, e, "tensor %.80s repeats elements to %" PRId64 ", more than the file has "
-                   "bytes", t->name, t->count);
+        return err_file(e, f->path,
+                        "tensor %.80s repeats elements to %" PRId64
+                        ", more than the file has bytes",
+                        t->name, t->count);
     return true;
 }
 
@@ -382,8 +383,8 @@ static bool add_values(struct torch_file *f, const struct pickle_value *v, struc
     size_t before = name->n;
     if (++f->visits > MOST_VISITS || depth > MOST_DEPTH || f->n == TORCH_ENTRIES ||
         name->n > 4096)
-        return bad(f, e, "more than %d values, or values deeper than %d", (int)TORCH_ENTRIES,
-                   MOST_DEPTH);
+        return err_file(e, f->path, "more than %d values, or values deeper than %d",
+                        (int)TORCH_ENTRIES, MOST_DEPTH);
     if (v->kind == PK_TENSOR)
         return add_tensor(f, v, name, folder, n_folder, e);
     if (v->kind == PK_TEXT) {
@@ -427,16 +428,16 @@ static bool read_archive(struct torch_file *f, struct err *e)
             !memcmp(f->member[i].name + f->member[i].n - strlen(data), data, strlen(data)))
             m = &f->member[i];
     if (!m)
-        return bad(f, e, "the archive has no data.pkl: torch.save() did not write it");
+        return err_file(e, f->path, "the archive has no data.pkl: torch.save() did not write it");
     if (m->size > PICKLE_BYTES)
-        return bad(f, e, "data.pkl has %" PRIu64 " bytes; at most %d are read", m->size,
-                   (int)PICKLE_BYTES);
+        return err_file(e, f->path, "data.pkl has %" PRIu64 " bytes; at most %d are read", m->size,
+                        (int)PICKLE_BYTES);
     size_t n_folder = m->n - strlen("data.pkl");
     const struct member *order = find_member(f, m->name, n_folder, "byteorder", 9);
     char little[6] = "";
     if (order && (order->size != 6 || !read_bytes(f, order, little, e) ||
                   memcmp(little, "little", 6) != 0))
-        return bad(f, e, "it was saved on a machine with the other byte order");
+        return err_file(e, f->path, "it was saved on a machine with the other byte order");
     f->pickled = xmalloc((size_t)m->size + 1);
     if (!read_bytes(f, m, f->pickled, e))
         return false;
@@ -492,7 +493,7 @@ struct torch_file *torch_open(const char *path, struct err *e)
             list_safetensors(f);
     } else {
         f->fd = file_open_regular(path, e);
-        ok = f->fd >= 0 && (fstat(f->fd, &st) == 0 || bad(f, e, "%s", strerror(errno)));
+        ok = f->fd >= 0 && (fstat(f->fd, &st) == 0 || err_file(e, f->path, "%s", strerror(errno)));
         f->size = ok ? (uint64_t)st.st_size : 0;
         ok = ok && read_archive(f, e);
     }
@@ -613,9 +614,9 @@ static bool each(struct torch_file *f, const struct torch_entry *t, int64_t skip
     bool real = t->type == DT_F32 || t->type == DT_F16 || t->type == DT_BF16;
     bool whole = t->type >= DT_I64 && t->type <= DT_BOOL;
     if (t->text || (floats ? !real : !whole))
-        return bad(f, e, "%.80s is %s; expected %s numbers", t->name,
-                   t->text ? "a text" : t->type_name, floats ? "float32, float16 or bfloat16"
-                                                             : "whole");
+        return err_file(e, f->path, "%.80s is %s; expected %s numbers", t->name,
+                        t->text ? "a text" : t->type_name,
+                        floats ? "float32, float16 or bfloat16" : "whole");
     if (n == 0)
         return true;
     int64_t at[TORCH_DIMS] = {0}, from = t->first, base = 0;

@@ -31,7 +31,7 @@ struct torch_entry {
 
 struct torch_file;
 
-/* NULL and *e (ERR_USAGE): one line that names the file and what it holds. */
+/* NULL and *e (ERR_MODEL): one line that names the file and what it holds. */
 struct torch_file *torch_open(const char *path, struct err *e);
 void torch_close(struct torch_file *f); /* NULL is allowed */
 int torch_count(const struct torch_file *f);

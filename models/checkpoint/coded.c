@@ -37,8 +37,7 @@ static bool bad(const struct finder *f, const struct coded_part *p, const char *
     va_start(ap, fmt);
     vsnprintf(what, sizeof what, fmt, ap);
     va_end(ap);
-    return err_set(f->e, ERR_MODEL, "%s: tensor %s %s", show_path(p->path).s, show(p->t->name).s,
-                   what);
+    return err_file(f->e, p->path, "tensor %s %s", show(p->t->name).s, what);
 }
 
 /* If the name ends so, its beginning is stored in base. */

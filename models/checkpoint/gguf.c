@@ -78,20 +78,6 @@ static const struct {
 
 /* ---- messages ---- */
 
-/* Sets *e to "FILE: <text>". Returns false. */
-static bool bad(const struct gguf_file *f, struct err *e, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
-
-static bool bad(const struct gguf_file *f, struct err *e, const char *fmt, ...)
-{
-    char what[320];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(what, sizeof what, fmt, ap);
-    va_end(ap);
-    return err_set(e, ERR_MODEL, "%s: %s", show_path(f->path).s, what);
-}
-
 /* ---- reading the header ---- */
 
 /* Reads on until n bytes from f->pos are in memory. what: for the message. */
@@ -100,11 +86,13 @@ static bool need(struct gguf_file *f, uint64_t n, const char *what, struct err *
     if (n <= f->n_head - f->pos)
         return true;
     if (n > f->size - f->pos)
-        return bad(
-            f, e, "%s needs %" PRIu64 " bytes from byte %zu on, but the file ends at byte %" PRIu64,
-            what, n, f->pos, f->size);
+        return err_file(e, f->path,
+                        "%s needs %" PRIu64
+                        " bytes from byte %zu on, but the file ends at byte %" PRIu64,
+                        what, n, f->pos, f->size);
     if (f->pos + n > GGUF_HEADER) /* no overflow: a file has at most 2^63 bytes */
-        return bad(f, e, "%s makes its header larger than %d MB", what, GGUF_HEADER >> 20);
+        return err_file(e, f->path, "%s makes its header larger than %d MB", what,
+                        GGUF_HEADER >> 20);
     uint64_t to = f->pos + n + PIECE;
     if (to > f->size)
         to = f->size;
@@ -114,10 +102,11 @@ static bool need(struct gguf_file *f, uint64_t n, const char *what, struct err *
     }
     ptrdiff_t got = pread_fully(f->fd, f->head + f->n_head, (size_t)to - f->n_head, f->n_head);
     if (got < 0)
-        return bad(f, e, "cannot read: %s", strerror(errno));
+        return err_file(e, f->path, "cannot read: %s", strerror(errno));
     f->n_head += (size_t)got;
     return n <= f->n_head - f->pos ||
-           bad(f, e, "ends at byte %zu while its header is read (did it shrink?)", f->n_head);
+           err_file(e, f->path, "ends at byte %zu while its header is read (did it shrink?)",
+                    f->n_head);
 }
 
 static bool take(struct gguf_file *f, int bytes, uint64_t *v, const char *what, struct err *e)
@@ -156,19 +145,20 @@ static bool take_array(struct gguf_file *f, struct gguf_entry *x, const char *wh
     if (!take(f, 4, &type, what, e) || !take(f, 8, &x->n, what, e))
         return false;
     if (type >= N_VALUES || type == V_ARRAY)
-        return bad(f, e, "%s is an array of %s", what,
-                   type == V_ARRAY ? "arrays, which aerie does not read" : "an unknown type");
+        return err_file(e, f->path, "%s is an array of %s", what,
+                        type == V_ARRAY ? "arrays, which aerie does not read" : "an unknown type");
     x->array = true;
     x->type = (enum value_type)type;
     x->at = f->pos;
     uint64_t left = f->size - f->pos, least = type == V_STRING ? 8
                     : (uint64_t)gguf_values[type].bytes;
     if (x->n > left / least)
-        return bad(f, e, "%s has %" PRIu64 " elements, but %" PRIu64 " bytes of the file are left",
-                   what, x->n, left);
+        return err_file(e, f->path,
+                        "%s has %" PRIu64 " elements, but %" PRIu64 " bytes of the file are left",
+                        what, x->n, left);
     if (x->n > MAX_ELEMENTS)
-        return bad(f, e, "%s has %" PRIu64 " elements, expected at most %d", what, x->n,
-                   MAX_ELEMENTS);
+        return err_file(e, f->path, "%s has %" PRIu64 " elements, expected at most %d", what, x->n,
+                        MAX_ELEMENTS);
     if (type != V_STRING) {
         bool ok = need(f, x->n * least, what, e);
         f->pos += ok ? (size_t)(x->n * least) : 0;
@@ -190,7 +180,7 @@ static bool take_value(struct gguf_file *f, uint64_t type, struct gguf_entry *x,
     if (type == V_ARRAY)
         return take_array(f, x, what, e);
     if (type >= N_VALUES)
-        return bad(f, e, "%s has a value of the unknown type %" PRIu64, what, type);
+        return err_file(e, f->path, "%s has a value of the unknown type %" PRIu64, what, type);
     x->type = (enum value_type)type;
     x->n = 1;
     x->at = f->pos;
@@ -207,8 +197,8 @@ static bool take_entry(struct gguf_file *f, int i, struct gguf_entry *x, struct 
     if (!take_string(f, &x->key, &n, what, e) || !take(f, 4, &type, what, e))
         return false;
     if (n > MAX_KEY || !is_plain(f->head + x->key, (size_t)n))
-        return bad(f, e, "%s is empty, has control characters or more than %d bytes", what,
-                   MAX_KEY);
+        return err_file(e, f->path, "%s is empty, has control characters or more than %d bytes",
+                        what, MAX_KEY);
     f->head[x->key + n] = '\0'; /* over the type, which has been read */
     return take_value(f, type, x, e);
 }
@@ -226,8 +216,8 @@ static bool take_entries(struct gguf_file *f, uint64_t n, struct gguf_entry **ou
 {
     uint64_t left = f->size - f->pos;
     if (n > left / KEY_BYTES || n > MAX_KEYS)
-        return bad(f, e, "claims %" PRIu64 " keys, expected at most %" PRIu64, n,
-                   left / KEY_BYTES < MAX_KEYS ? left / KEY_BYTES : (uint64_t)MAX_KEYS);
+        return err_file(e, f->path, "claims %" PRIu64 " keys, expected at most %" PRIu64, n,
+                        left / KEY_BYTES < MAX_KEYS ? left / KEY_BYTES : (uint64_t)MAX_KEYS);
     struct gguf_entry *x = *out = xcalloc((size_t)n, sizeof *x);
     for (int i = 0; i < (int)n; i++)
         if (!take_entry(f, i, &x[i], e))
@@ -237,7 +227,7 @@ static bool take_entries(struct gguf_file *f, uint64_t n, struct gguf_entry **ou
         qsort(x, (size_t)n, sizeof *x, by_key);
     for (int i = 1; i < (int)n; i++)
         if (!by_key(&x[i - 1], &x[i]))
-            return bad(f, e, "key %s is there twice", show(f->head + x[i].key).s);
+            return err_file(e, f->path, "key %s is there twice", show(f->head + x[i].key).s);
     return true;
 }
 
@@ -254,7 +244,7 @@ static bool bad_tensor(const struct gguf_file *f, const struct gguf_tensor *t, s
     va_start(ap, fmt);
     vsnprintf(what, sizeof what, fmt, ap);
     va_end(ap);
-    return bad(f, e, "tensor %s %s", show(t->name).s, what);
+    return err_file(e, f->path, "tensor %s %s", show(t->name).s, what);
 }
 
 static bool read_type(const struct gguf_file *f, struct gguf_tensor *t, uint64_t type,
@@ -299,8 +289,9 @@ static bool take_tensor(struct gguf_file *f, uint64_t i, struct gguf_tensor *t, 
     if (!take_string(f, &at, &n, what, e))
         return false;
     if (n >= GGUF_NAME || !is_plain(f->head + at, (size_t)n))
-        return bad(f, e, "the name of %s is empty, has control characters or more than %d bytes",
-                   what, GGUF_NAME - 1);
+        return err_file(e, f->path,
+                        "the name of %s is empty, has control characters or more than %d bytes",
+                        what, GGUF_NAME - 1);
     memcpy(t->name, f->head + at, (size_t)n);
     if (!take(f, 4, &v, what, e))
         return false;
@@ -322,7 +313,8 @@ static bool take_tensors(struct gguf *g, struct gguf_file *f, uint64_t n, struct
     uint64_t left = f->size - f->pos;
     uint64_t most = left / TENSOR_BYTES < MAX_TENSORS ? left / TENSOR_BYTES : MAX_TENSORS;
     if (n > most || (uint64_t)g->n_tensor + n > MAX_TENSORS)
-        return bad(f, e, "claims %" PRIu64 " tensors, expected at most %" PRIu64, n, most);
+        return err_file(e, f->path, "claims %" PRIu64 " tensors, expected at most %" PRIu64, n,
+                        most);
     g->tensor = xrealloc(g->tensor, (size_t)g->n_tensor + (size_t)n, sizeof *g->tensor);
     for (uint64_t i = 0; i < n; i++) {
         struct gguf_tensor *t = &g->tensor[g->n_tensor];
@@ -370,7 +362,7 @@ static bool read_align(const struct gguf_file *f, const struct gguf_entry *x, in
     if (!a)
         *align = 32;
     if (!*align || (*align & (*align - 1)))
-        return bad(f, e, "key general.alignment is not a power of two of type u32");
+        return err_file(e, f->path, "key general.alignment is not a power of two of type u32");
     return true;
 }
 
@@ -380,17 +372,19 @@ static bool check_start(struct gguf_file *f, uint64_t *tensors, uint64_t *keys, 
     if (!take(f, 4, &magic, "the beginning", e))
         return false;
     if (magic != 0x46554747) /* "GGUF" */
-        return bad(f, e, "does not begin with \"GGUF\"");
+        return err_file(e, f->path, "does not begin with \"GGUF\"");
     if (!take(f, 4, &version, "the beginning", e))
         return false;
     if (version && !(version & 0xffff))
-        return bad(f, e, "is a big-endian file, which aerie does not read");
+        return err_file(e, f->path, "is a big-endian file, which aerie does not read");
     if (version != 2 && version != 3)
-        return bad(f, e, "has version %" PRIu64 " of the format, expected 2 or 3", version);
+        return err_file(e, f->path, "has version %" PRIu64 " of the format, expected 2 or 3",
+                        version);
     if (!take(f, 8, tensors, "the beginning", e) || !take(f, 8, keys, "the beginning", e))
         return false;
     if (*tensors > INT64_MAX || *keys > INT64_MAX)
-        return bad(f, e, "claims a negative number of %s", *keys > INT64_MAX ? "keys" : "tensors");
+        return err_file(e, f->path, "claims a negative number of %s",
+                        *keys > INT64_MAX ? "keys" : "tensors");
     return true;
 }
 
@@ -402,9 +396,9 @@ static bool file_begin(struct gguf_file *f, struct err *e)
     if (f->fd < 0)
         return err_set(e, ERR_MODEL, "cannot open %s: %s", show_path(f->path).s, strerror(errno));
     if (fstat(f->fd, &st) != 0)
-        return bad(f, e, "cannot read: %s", strerror(errno));
+        return err_file(e, f->path, "cannot read: %s", strerror(errno));
     if (!S_ISREG(st.st_mode))
-        return bad(f, e, "not a regular file");
+        return err_file(e, f->path, "not a regular file");
     f->size = (uint64_t)st.st_size;
     return true;
 }
@@ -507,8 +501,9 @@ static bool open_part(struct gguf *g, int stem, int no, int count, struct err *e
     int64_t has_no = ok ? gguf_entry_int(f, gguf_entry(f, entry, n, "split.no")) : -1;
     int64_t has_count = ok ? gguf_entry_int(f, gguf_entry(f, entry, n, "split.count")) : -1;
     if (ok && (has_no != no || has_count != count))
-        ok = bad(f, e, "its split.no and split.count do not say that it is part %d of %d", no + 1,
-                 count);
+        ok =
+            err_file(e, f->path, "its split.no and split.count do not say that it is part %d of %d",
+                     no + 1, count);
     free(entry);
     return ok;
 }
@@ -523,16 +518,15 @@ static bool open_parts(struct gguf *g, struct err *e)
     const char *path = g->file[0].path;
     int stem = part_stem(path, (int)no, (int)count);
     if (no)
-        return bad(&g->file[0], e,
-                   "is part %lld of %lld of a model, expected the first part (%s"
-                   "-00001-of-%05lld.gguf)",
-                   (long long)no + 1, (long long)count, stem < 0 ? "NAME" : "...",
-                   (long long)count);
+        return err_file(
+            e, g->file[0].path,
+            "is part %lld of %lld of a model, expected the first part (%s-00001-of-%05lld.gguf)",
+            (long long)no + 1, (long long)count, stem < 0 ? "NAME" : "...", (long long)count);
     if (stem < 0)
-        return bad(&g->file[0], e,
-                   "is the first of %lld parts, expected a name that ends in "
-                   "-00001-of-%05lld.gguf",
-                   (long long)count, (long long)count);
+        return err_file(
+            e, g->file[0].path,
+            "is the first of %lld parts, expected a name that ends in -00001-of-%05lld.gguf",
+            (long long)count, (long long)count);
     for (int i = 1; i < count; i++)
         if (!open_part(g, stem, i, (int)count, e))
             return false;

@@ -209,10 +209,10 @@ static double gemma4_partial(struct gguf_meta *m, int64_t dim)
         ones++;
     for (int64_t i = ones; f && i < n; i++)
         if (!(f[i] >= 1e20f) && m->ok)
-            m->ok = err_set(m->e, ERR_MODEL,
-                            "%s: the factors in tensor %s are neither 1 nor 1e30, as those "
-                            "of a partial rope are",
-                            show_path(gguf_path(m->g, 0)).s, show(name).s);
+            m->ok = err_file(
+                m->e, gguf_path(m->g, 0),
+                "the factors in tensor %s are neither 1 nor 1e30, as those of a partial rope are",
+                show(name).s);
     bool all = !f || !n;
     free(f);
     return all ? 1 : (double)ones / (double)n;
@@ -493,10 +493,10 @@ static double muse_query_scale(struct gguf_meta *m, int64_t dim)
             scale = f[0];
         for (int64_t k = 0; m->ok && f && k < dim; k++)
             if (f[k] != (i % 2 ? 1 : scale))
-                m->ok = err_set(m->e, ERR_MODEL, "%s: tensor %s has %g, expected %g: one factor "
-                                "for all queries, and 1 for all keys",
-                                show_path(gguf_path(m->g, t->file)).s, name, (double)f[k],
-                                i % 2 ? 1 : scale);
+                m->ok = err_file(
+                    m->e, gguf_path(m->g, t->file),
+                    "tensor %s has %g, expected %g: one factor for all queries, and 1 for all keys",
+                    name, (double)f[k], i % 2 ? 1 : scale);
         free(f);
     }
     return scale;

@@ -133,10 +133,9 @@ float *meta_floats(struct gguf_meta *m, const struct gguf_tensor *t, int64_t n)
     if (t->type == DT_F32 && t->n_dim == 1 && t->dim[0] == n)
         m->ok = gguf_read(m->g, t, v, m->e);
     else
-        m->ok = err_set(m->e, ERR_MODEL,
-                        "%s: tensor %s has type %s and %lld elements, expected F32 and %lld",
-                        show_path(gguf_path(m->g, t->file)).s, show(t->name).s, dtype_name(t->type),
-                        (long long)t->dim[0], (long long)n);
+        m->ok = err_file(m->e, gguf_path(m->g, t->file),
+                         "tensor %s has type %s and %lld elements, expected F32 and %lld",
+                         show(t->name).s, dtype_name(t->type), (long long)t->dim[0], (long long)n);
     return v;
 }
 
@@ -195,8 +194,7 @@ static void put_sizes(struct gguf_meta *m)
     put_real(m, m->a->layer_norm ? "layer_norm_eps" : "rms_norm_eps", meta_real(m, eps, NAN));
     put_int(m, "vocab_size", meta_rows(m, "token_embd.weight"));
     if (m->ok && !meta_rows(m, "token_embd.weight"))
-        m->ok = err_set(m->e, ERR_MODEL, "%s: tensor token_embd.weight is missing",
-                        show_path(gguf_path(m->g, 0)).s);
+        m->ok = err_file(m->e, gguf_path(m->g, 0), "tensor token_embd.weight is missing");
     put_bool(m, "tie_word_embeddings", !gguf_find(m->g, "output.weight"));
 }
 
@@ -357,8 +355,8 @@ bool gguf_config(const struct gguf *g, const struct gguf_arch *a, struct buf *ou
         a->config(&m);
     put_ids(&m);
     if (m.ok && !m.factors && gguf_find(g, "rope_freqs.weight"))
-        m.ok = err_set(e, ERR_MODEL, "%s: tensor rope_freqs.weight is not used by architecture %s",
-                       show_path(gguf_path(g, 0)).s, a->name);
+        m.ok = err_file(e, gguf_path(g, 0),
+                        "tensor rope_freqs.weight is not used by architecture %s", a->name);
     char *text = m.ok ? json_dumps(m.out, JSON_REAL_PRECISION(17) | JSON_INDENT(1)) : NULL;
     if (text) {
         buf_str(out, text);

@@ -75,10 +75,10 @@ json_t *meta_llama3(struct gguf_meta *m, double theta, double high)
                       "low_freq_factor", 1.0, "high_freq_factor", high,
                       "original_max_position_embeddings", (json_int_t)original);
     else if (m->ok && f)
-        m->ok = err_set(m->e, ERR_MODEL,
-                        "%s: the factors in tensor %s are not those of a llama3 rope, "
-                        "the only kind that aerie reads",
-                        show_path(gguf_path(m->g, 0)).s, show(name).s);
+        m->ok = err_file(m->e, gguf_path(m->g, 0),
+                         "the factors in tensor %s are not those of a llama3 rope, the only kind "
+                         "that aerie reads",
+                         show(name).s);
     free(f);
     return s;
 }

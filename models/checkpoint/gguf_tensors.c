@@ -142,8 +142,7 @@ static bool bad(const struct listing *l, const struct gguf_tensor *t, const char
     va_start(ap, fmt);
     vsnprintf(what, sizeof what, fmt, ap);
     va_end(ap);
-    return err_set(l->e, ERR_MODEL, "%s: tensor %s %s", show_path(gguf_path(l->g, t->file)).s,
-                   show(t->name).s, what);
+    return err_file(l->e, gguf_path(l->g, t->file), "tensor %s %s", show(t->name).s, what);
 }
 
 static bool is_floats(enum dtype t)
@@ -199,12 +198,11 @@ static bool finish(const struct listing *l, struct gguf_made *m)
     if (r->elems)
         r->bytes = rows_bytes(r);
     if (!dtype_bytes_fit(m->t.type, m->t.n_dim, m->t.dim, &m->t.bytes) || m->t.bytes > INT64_MAX)
-        return err_set(l->e, ERR_MODEL, "%s: tensor %s has too many elements",
-                       show_path(gguf_path(l->g, r->from[0].file)).s, show(r->from[0].name).s);
+        return err_file(l->e, gguf_path(l->g, r->from[0].file), "tensor %s has too many elements",
+                        show(r->from[0].name).s);
     if (++*l->n > MOST_TENSORS)
-        return err_set(l->e, ERR_MODEL,
-                       "%s: has more than %d tensors, those of single experts counted",
-                       show_path(gguf_path(l->g, 0)).s, MOST_TENSORS);
+        return err_file(l->e, gguf_path(l->g, 0),
+                        "has more than %d tensors, those of single experts counted", MOST_TENSORS);
     l->add(l->arg, m);
     return true;
 }

@@ -22,7 +22,7 @@ bool gguf_refuse(const struct gguf *g, const char *key, struct err *e, const cha
     va_start(ap, fmt);
     vsnprintf(what, sizeof what, fmt, ap);
     va_end(ap);
-    return err_set(e, ERR_MODEL, "%s: key %s %s", show_path(g->file[0].path).s, show(key).s, what);
+    return err_file(e, g->file[0].path, "key %s %s", show(key).s, what);
 }
 
 const struct gguf_entry *gguf_entry(const struct gguf_file *f, const struct gguf_entry *x, int n,

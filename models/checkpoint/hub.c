@@ -413,8 +413,7 @@ static char *in_folder(const char *path, struct err *e)
     char *found = f.n ? xasprintf("%s/%s", path, f.path[0]) : xstrdup(path);
     if (f.n > 1) {
         list(&f, &there);
-        err_set(e, ERR_MODEL, "%s: has %d GGUF files, expected the path of one of them: %s",
-                show_path(path).s, f.n, there.p);
+        err_file(e, path, "has %d GGUF files, expected the path of one of them: %s", f.n, there.p);
         free(found);
         found = NULL;
     }

@@ -41,6 +41,16 @@ struct shown show_path(const char *path)
     return out;
 }
 
+bool err_file(struct err *e, const char *path, const char *fmt, ...)
+{
+    char what[sizeof e->msg];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(what, sizeof what, fmt, ap);
+    va_end(ap);
+    return err_set(e, ERR_MODEL, "%s: %s", show_path(path).s, what);
+}
+
 /* ---- parsing ---- */
 
 struct json_span {
@@ -114,7 +124,7 @@ json_t *json_read(const char *bytes, size_t n, int max_depth, const char *file, 
     json_error_t je;
     json_t *root = json_parse(bytes, n, JSON_REJECT_DUPLICATES, &je);
     if (!root && json_error_code(&je) == json_error_out_of_memory) {
-        err_set(e, ERR_MODEL, "%s: line %d: %s", show_path(file).s, je.line, je.text);
+        err_file(e, file, "line %d: %s", je.line, je.text);
         return NULL;
     }
     if (!root) {
@@ -125,7 +135,7 @@ json_t *json_read(const char *bytes, size_t n, int max_depth, const char *file, 
     }
     if (!json_is_object(root)) {
         json_decref(root);
-        err_set(e, ERR_MODEL, "%s: not a JSON object", show_path(file).s);
+        err_file(e, file, "not a JSON object");
         return NULL;
     }
     return root;

@@ -19,6 +19,9 @@ struct shown {
 };
 struct shown show(const char *text);
 struct shown show_path(const char *path);
+/* Sets *e to "FILE: <text>" (ERR_MODEL), the file's path made safe. Returns false. */
+bool err_file(struct err *e, const char *path, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
 
 /* Parses n bytes; the top value must be an object. NULL and *e (ERR_MODEL, naming `file`) on
  * failure; the caller releases the tree with json_decref(). */

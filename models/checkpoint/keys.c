@@ -407,7 +407,7 @@ bool conf_refuse(const struct conf *c, const char *key, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(what, sizeof what, fmt, ap);
     va_end(ap);
-    return err_set(f->e, ERR_MODEL, "%s: %s%s %s", show_path(f->path).s, c->at, show(key).s, what);
+    return err_file(f->e, f->path, "%s%s %s", c->at, show(key).s, what);
 }
 
 /* Whether a reader sees the key. Such a key must be in the list above. */

@@ -157,10 +157,10 @@ static bool find_expert_store(const struct binder *b, const char *trunk, const c
                        "mxfp4, in which the experts are stored", show_path(dir).s);
     g->store = plain ? STORE_IN_OUT : STORE_MXFP4;
     if (!plain && (g->hidden % 32 || g->expert_ffn % 32))
-        return err_set(b->e, ERR_MODEL, "%s: %s is %d, expected a multiple of 32, the width of an "
-                       "MXFP4 block", show_path(st_path(b->st, NULL)).s,
-                       g->hidden % 32 ? "hidden_size" : "intermediate_size",
-                       g->hidden % 32 ? g->hidden : g->expert_ffn);
+        return err_file(b->e, st_path(b->st, NULL),
+                        "%s is %d, expected a multiple of 32, the width of an MXFP4 block",
+                        g->hidden % 32 ? "hidden_size" : "intermediate_size",
+                        g->hidden % 32 ? g->hidden : g->expert_ffn);
     return true;
 }
 
@@ -248,9 +248,8 @@ bool model_load(struct model *m, const char *dir, const struct loading *p, struc
     if (stat(dir, &st))
         return err_set(e, ERR_MODEL, "cannot open %s: %s", show_path(dir).s, strerror(errno));
     if (!S_ISDIR(st.st_mode) && !gguf_is(dir))
-        return err_set(e, ERR_MODEL, "%s: neither a folder with config.json and model.safetensors "
-                                     "nor a GGUF "
-                       "file", show_path(dir).s);
+        return err_file(e, dir,
+                        "neither a folder with config.json and model.safetensors nor a GGUF file");
     m->dir = xstrdup(dir);
     bool ok = load_into(m, p, e);
     if (!ok)

@@ -127,9 +127,8 @@ static bool read_span(const struct rows *r, int k, struct row_span *s,
                   f->type, s->p,
                   (int64_t)(n / dtype_bytes(f->type, (size_t)packed_format(f->type)->elements)))
             : -1;
-    return bad < 0 ||
-           err_set(e, ERR_MODEL, "%s: tensor %s has a block with a scale that is not finite",
-                              show_path(f->path).s, show(f->name).s);
+    return bad < 0 || err_file(e, f->path, "tensor %s has a block with a scale that is not finite",
+                               show(f->name).s);
 }
 
 /* The same of MAKE_SCALED. */
@@ -150,7 +149,7 @@ static bool make_scaled(const struct rows *r, int64_t first, int64_t end, char *
             continue;
         scaled_fault(m, i, c, s, &of_scale, why, sizeof why);
         const struct row_source *from = &r->from[of_scale];
-        ok = err_set(e, ERR_MODEL, "%s: %s: %s", show_path(from->path).s, show(from->name).s, why);
+        ok = err_file(e, from->path, "%s: %s", show(from->name).s, why);
     }
     free(code.p);
     free(scale.p);

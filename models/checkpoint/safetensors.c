@@ -94,10 +94,11 @@ static bool shard_pread(const struct shard *f, void *dst, size_t n, uint64_t at,
 {
     ptrdiff_t got = pread_fully(f->fd, dst, n, at);
     if (got < 0)
-        return err_set(e, ERR_MODEL, "%s: cannot read: %s", show_path(f->path).s, strerror(errno));
+        return err_file(e, f->path, "cannot read: %s", strerror(errno));
     return (size_t)got == n ||
-           err_set(e, ERR_MODEL, "%s: ends at byte %" PRIu64 " while %zu more are expected (did it "
-                   "shrink?)", show_path(f->path).s, at + (uint64_t)got, n - (size_t)got);
+           err_file(e, f->path,
+                    "ends at byte %" PRIu64 " while %zu more are expected (did it shrink?)",
+                    at + (uint64_t)got, n - (size_t)got);
 }
 
 /* ---- one header entry ---- */
@@ -113,7 +114,7 @@ static bool bad_entry(const struct shard *f, const char *name, struct err *e, co
     va_start(ap, fmt);
     vsnprintf(what, sizeof what, fmt, ap);
     va_end(ap);
-    return err_set(e, ERR_MODEL, "%s: tensor %s: %s", show_path(f->path).s, show(name).s, what);
+    return err_file(e, f->path, "tensor %s: %s", show(name).s, what);
 }
 
 static bool name_is_plain(const char *name)
@@ -211,8 +212,8 @@ static bool check_tiling(struct safetensors *s, const struct shard *f, uint64_t 
         at += x->t.bytes;
     }
     if (at != f->size)
-        return err_set(e, ERR_MODEL, "%s: the file has %" PRIu64 " bytes, its tensors end at %"
-                       PRIu64, show_path(f->path).s, f->size, at);
+        return err_file(e, f->path, "the file has %" PRIu64 " bytes, its tensors end at %" PRIu64,
+                        f->size, at);
     return true;
 }
 
@@ -221,12 +222,11 @@ static bool check_metadata(const struct shard *f, const json_t *meta, struct err
     const char *key;
     json_t *v;
     if (!json_is_object(meta))
-        return err_set(e, ERR_MODEL, "%s: \"__metadata__\" is not an object",
-                       show_path(f->path).s);
+        return err_file(e, f->path, "\"__metadata__\" is not an object");
     json_object_foreach((json_t *)meta, key, v)
         if (!json_is_string(v))
-            return err_set(e, ERR_MODEL, "%s: \"__metadata__\" entry \"%s\" is not a string",
-                           show_path(f->path).s, show(key).s);
+            return err_file(e, f->path, "\"__metadata__\" entry \"%s\" is not a string",
+                            show(key).s);
     return true;
 }
 
@@ -268,24 +268,23 @@ static bool header_read(struct safetensors *s, struct shard *f, struct err *e)
     uint64_t n = 0;
     const char *at = f->path;
     if (f->size < 8)
-        return err_set(e, ERR_MODEL, "%s: %" PRIu64 " bytes are too few for a safetensors file",
-                       show_path(at).s, f->size);
+        return err_file(e, at, "%" PRIu64 " bytes are too few for a safetensors file", f->size);
     if (!shard_pread(f, raw, 8, 0, e))
         return false;
     for (int i = 0; i < 8; i++)
         n |= (uint64_t)raw[i] << (8 * i);
     if (n > MAX_HEADER || n > f->size - 8 || n < 2)
-        return err_set(e, ERR_MODEL, "%s: the header claims %" PRIu64 " bytes, expected 2 to %"
-                       PRIu64, show_path(at).s, n,
-                       f->size - 8 < MAX_HEADER ? f->size - 8 : MAX_HEADER);
+        return err_file(e, at, "the header claims %" PRIu64 " bytes, expected 2 to %" PRIu64, n,
+                        f->size - 8 < MAX_HEADER ? f->size - 8 : MAX_HEADER);
     char *text = xmalloc(n);
     bool ok = shard_pread(f, text, n, 8, e);
     size_t used = n;
     while (used && text[used - 1] == ' ')
         used--;
     if (ok && (text[0] != '{' || text[used - 1] != '}'))
-        ok = err_set(e, ERR_MODEL, "%s: the header is not a JSON object from its first byte to its "
-                     "last (only spaces may follow)", show_path(at).s);
+        ok = err_file(e, at,
+                      "the header is not a JSON object from its first byte to its last (only "
+                      "spaces may follow)");
     json_t *root = ok ? json_read(text, used, HEADER_DEPTH, at, e) : NULL;
     free(text);
     if (!root)
@@ -303,9 +302,9 @@ static bool shard_open(struct safetensors *s, struct shard *f, struct err *e)
     if (f->fd < 0)
         return err_set(e, ERR_MODEL, "cannot open %s: %s", show_path(f->path).s, strerror(errno));
     if (fstat(f->fd, &st) != 0)
-        return err_set(e, ERR_MODEL, "%s: cannot read: %s", show_path(f->path).s, strerror(errno));
+        return err_file(e, f->path, "cannot read: %s", strerror(errno));
     if (!S_ISREG(st.st_mode))
-        return err_set(e, ERR_MODEL, "%s: not a regular file", show_path(f->path).s);
+        return err_file(e, f->path, "not a regular file");
     f->size = (uint64_t)st.st_size;
     posix_fadvise(f->fd, 0, 0, POSIX_FADV_SEQUENTIAL);
     return header_read(s, f, e);
@@ -386,14 +385,14 @@ static bool index_shards(struct safetensors *s, const char *dir, const char *pat
     json_object_foreach((json_t *)map, tensor, v) {
         const char *name = json_string_value(v);
         if (!name || !shard_name_ok(name))
-            return err_set(e, ERR_MODEL, "%s: weight_map puts %s into \"%s\", expected the plain "
-                           "name of a .safetensors file of this folder", show_path(path).s,
-                           show(tensor).s, name ? show(name).s : "");
+            return err_file(e, path,
+                            "weight_map puts %s into \"%s\", expected the plain name of a "
+                            ".safetensors file of this folder",
+                            show(tensor).s, name ? show(name).s : "");
         if (shard_index(s, name) >= 0)
             continue;
         if (s->n_shard == MAX_SHARDS)
-            return err_set(e, ERR_MODEL, "%s: weight_map names more than %d files",
-                           show_path(path).s, MAX_SHARDS);
+            return err_file(e, path, "weight_map names more than %d files", MAX_SHARDS);
         shard_add(s, dir, name);
     }
     for (int i = 0; i < s->n_shard; i++)
@@ -411,14 +410,13 @@ static bool index_agrees(const struct safetensors *s, const char *path, const js
     json_object_foreach((json_t *)map, tensor, v) {
         const struct st_entry *x = (const struct st_entry *)st_find(s, tensor);
         if (!x || strcmp(s->shard[x->shard].name, json_string_value(v)) != 0)
-            return err_set(e, ERR_MODEL, "%s: weight_map puts %s into %s, which lacks it",
-                           show_path(path).s, show(tensor).s, show(json_string_value(v)).s);
+            return err_file(e, path, "weight_map puts %s into %s, which lacks it", show(tensor).s,
+                            show(json_string_value(v)).s);
     }
     for (int i = 0; i < s->n; i++)
         if (!json_object_get(map, s->entry[i].t.name))
-            return err_set(e, ERR_MODEL, "%s: weight_map does not name %s of %s",
-                           show_path(path).s, show(s->entry[i].t.name).s,
-                           show(s->shard[s->entry[i].shard].name).s);
+            return err_file(e, path, "weight_map does not name %s of %s",
+                            show(s->entry[i].t.name).s, show(s->shard[s->entry[i].shard].name).s);
     return true;
 }
 
@@ -437,8 +435,7 @@ static bool open_index(struct safetensors *s, const char *dir, const char *path,
     const json_t *map = json_object_get(root, "weight_map");
     bool ok = json_is_object(map) && json_object_size(map);
     if (!ok)
-        err_set(e, ERR_MODEL, "%s: \"weight_map\" is not an object with entries",
-                show_path(path).s);
+        err_file(e, path, "\"weight_map\" is not an object with entries");
     ok = ok && index_shards(s, dir, path, map, e) && index_names(s, e) &&
          index_agrees(s, path, map, e);
     json_decref(root);
@@ -753,8 +750,8 @@ struct mapped *st_map(const struct safetensors *s, int file, struct err *e)
     struct mapped *m = mapped_open(f->fd, show_path(f->path).s, e);
     if (!m || mapped_size(m) == f->size)
         return m;
-    err_set(e, ERR_MODEL, "%s: has %zu bytes now and had %" PRIu64 " when its header was read",
-            show_path(f->path).s, mapped_size(m), f->size);
+    err_file(e, f->path, "has %zu bytes now and had %" PRIu64 " when its header was read",
+             mapped_size(m), f->size);
     mapped_close(m);
     return NULL;
 }

@@ -161,9 +161,8 @@ bool check_tensor(const struct binder *b, const struct tensor *t, const enum ext
                   (dtype_packed(t->type) && t->n_dim > 1);
     const char *path = st_path(b->st, t);
     if (content == FLOATS ? !floats : t->type != DT_U8)
-        return err_set(b->e, ERR_MODEL, "%s: tensor %s has type %s, expected %s",
-                       show_path(path).s, show(t->name).s, st_type(b->st, t),
-                       content == FLOATS ? "BF16, F16 or F32" : "U8");
+        return err_file(b->e, path, "tensor %s has type %s, expected %s", show(t->name).s,
+                        st_type(b->st, t), content == FLOATS ? "BF16, F16 or F32" : "U8");
     int rank = 0;
     bool same = true;
     for (; rank < 4 && dim[rank]; rank++)
@@ -173,8 +172,8 @@ bool check_tensor(const struct binder *b, const struct tensor *t, const enum ext
     char has[100], expected[200];
     print_shape(has, sizeof has, t);
     print_expected(expected, sizeof expected, b->x, dim);
-    return err_set(b->e, ERR_MODEL, "%s: tensor %s has shape %s, expected %s", show_path(path).s,
-                   show(t->name).s, has, expected);
+    return err_file(b->e, path, "tensor %s has shape %s, expected %s", show(t->name).s, has,
+                    expected);
 }
 
 static bool refuse_missing(const struct binder *b, const char *name_, const enum extent *dim,
@@ -183,8 +182,8 @@ static bool refuse_missing(const struct binder *b, const char *name_, const enum
     char name[160], expected[200];
     snprintf(name, sizeof name, "%s%s", prefix, name_);
     print_expected(expected, sizeof expected, b->x, dim);
-    return err_set(b->e, ERR_MODEL, "%s: tensor %s is missing, expected %s",
-                   show_path(st_path(b->st, NULL)).s, show(name).s, expected);
+    return err_file(b->e, st_path(b->st, NULL), "tensor %s is missing, expected %s", show(name).s,
+                    expected);
 }
 
 static struct tensor *place_of(const struct tensor_spec *s, void *base)
@@ -299,9 +298,9 @@ static bool bind_stacked(struct binder *b, const struct tensor_spec *s, const ch
             return false;
         type = k ? type : t->type;
         if (t->type != type)
-            return err_set(b->e, ERR_MODEL, "%s: tensor %s has type %s, expected that of the first "
-                           "expert's", show_path(st_path(b->st, t)).s, show(t->name).s,
-                           st_type(b->st, t));
+            return err_file(b->e, st_path(b->st, t),
+                            "tensor %s has type %s, expected that of the first expert's",
+                            show(t->name).s, st_type(b->st, t));
         struct tensor_load *l = add_load(b, base, s, t);
         stacked_shape(s, b->x, &l->form);
         if (all[i])
@@ -349,9 +348,9 @@ bool binder_use_copy(struct binder *b, const struct tensor *copy, const struct t
     if (same && (!store_digest(b->st, copy, &x, b->e) || !store_digest(b->st, of, &y, b->e)))
         return false;
     if (!same || x != y)
-        return err_set(b->e, ERR_MODEL, "%s: tensor %s differs from %s, but the config ties them "
-                       "(tie_word_embeddings)", show_path(st_path(b->st, copy)).s,
-                       show(copy->name).s, show(of->name).s);
+        return err_file(b->e, st_path(b->st, copy),
+                        "tensor %s differs from %s, but the config ties them (tie_word_embeddings)",
+                        show(copy->name).s, show(of->name).s);
     binder_mark_used(b, copy);
     return true;
 }
@@ -364,9 +363,9 @@ bool binder_refuse_unused(const struct binder *b, const char *const *ignored)
         while (*p && fnmatch(*p, t->name, 0))
             p++;
         if (!b->used[i] && !*p)
-            return err_set(b->e, ERR_MODEL, "%s: tensor %s does not belong to a %s model with this "
-                           "config", show_path(st_path(b->st, t)).s, show(t->name).s,
-                           b->cfg->family);
+            return err_file(b->e, st_path(b->st, t),
+                            "tensor %s does not belong to a %s model with this config",
+                            show(t->name).s, b->cfg->family);
     }
     return true;
 }

@@ -113,10 +113,10 @@ static int count_captures(struct drafting *g, const struct tensor *fc)
     int64_t t = g->target->cfg.hidden;
     if (fc->n_dim == 2 && fc->dim[1] % t == 0 && fc->dim[1] >= t && fc->dim[1] <= MAX_CAPTURE * t)
         return (int)(fc->dim[1] / t);
-    err_set(g->b.e, ERR_MODEL, "%s: the draft does not fit the target: tensor %s takes "
-            "%lld values, expected a few times the target's hidden_size %lld",
-            show_path(st_path(g->b.st, fc)).s, fc->name,
-            fc->n_dim == 2 ? (long long)fc->dim[1] : 0, (long long)t);
+    err_file(g->b.e, st_path(g->b.st, fc),
+             "the draft does not fit the target: tensor %s takes %lld values, expected a few times "
+             "the target's hidden_size %lld",
+             fc->name, fc->n_dim == 2 ? (long long)fc->dim[1] : 0, (long long)t);
     return 0;
 }
 
@@ -137,14 +137,14 @@ static bool captures(struct drafting *g, const struct tensor *fc, bool dflash)
             return false;
     }
     if (r.n != n)
-        return err_set(g->b.e, ERR_MODEL, "%s: %d captured states (%s), but fc.weight takes %d",
-                       show_path(g->config_path).s, r.n, r.from, n);
+        return err_file(g->b.e, g->config_path, "%d captured states (%s), but fc.weight takes %d",
+                        r.n, r.from, n);
     for (int i = 0; i < n; i++) {
         int64_t b = r.id[i] + r.shift;
         if (b < 0 || b > n_layer)
-            return err_set(g->b.e, ERR_MODEL, "%s: %s: boundary %lld (%s) is out of range, the "
-                           "target has 0 to %d", show_path(g->config_path).s,
-                           dflash ? "captured layers" : ids_key, (long long)b, r.from, n_layer);
+            return err_file(g->b.e, g->config_path,
+                            "%s: boundary %lld (%s) is out of range, the target has 0 to %d",
+                            dflash ? "captured layers" : ids_key, (long long)b, r.from, n_layer);
         g->d->capture[i] = (int)b;
     }
     g->d->n_capture = n;

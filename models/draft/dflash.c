@@ -158,8 +158,7 @@ static bool configure(struct drafting *g)
     if (!fc)
         fc = binder_find(&g->b, draft_roots, "encoder.fc.weight");
     if (!fc)
-        return err_set(g->b.e, ERR_MODEL, "%s: tensor fc.weight is missing",
-                       show_path(st_path(g->b.st, NULL)).s);
+        return err_file(g->b.e, st_path(g->b.st, NULL), "tensor fc.weight is missing");
     if (!fit_target(g, &g->top) || !dflash_captures(g, fc))
         return false;
     if (!rope_init(&d->cfg.rope[0], d->layer[0].head_dim, g->b.e))

@@ -20,10 +20,10 @@ static bool load_kind(struct drafting *g)
         return dflash_load(g);
     if (binder_find(&g->b, roots, "fc.weight"))
         return eagle3_load(g);
-    return err_set(g->b.e, ERR_MODEL, "%s: neither an EAGLE3 head (no tensor fc.weight) nor a "
-                   "DFlash draft (no hidden_norm.weight) nor a gemma4_assistant (model_type "
-                   "\"%.60s\")",
-                   show_path(st_path(g->b.st, NULL)).s, show(type).s);
+    return err_file(g->b.e, st_path(g->b.st, NULL),
+                    "neither an EAGLE3 head (no tensor fc.weight) nor a DFlash draft (no "
+                    "hidden_norm.weight) nor a gemma4_assistant (model_type \"%.60s\")",
+                    show(type).s);
 }
 
 bool draft_load(struct draft *d, const char *dir, const struct model *target, const char *capture,

@@ -60,17 +60,16 @@ static bool check_t2d(struct drafting *g, const struct tensor *t, const uint8_t 
     int vocab = g->target->cfg.vocab;
     const char *path = st_path(g->b.st, t);
     if ((t->type != DT_BOOL && t->type != DT_U8) || t->bytes != (size_t)vocab)
-        return err_set(g->b.e, ERR_MODEL, "%s: tensor %s has %zu entries of type %s, expected %d "
-                       "of BOOL", show_path(path).s, show(t->name).s,
-                       t->bytes / (dtype_size(t->type) ? dtype_size(t->type) : 1),
-                       st_type(g->b.st, t), vocab);
+        return err_file(g->b.e, path, "tensor %s has %zu entries of type %s, expected %d of BOOL",
+                        show(t->name).s, t->bytes / (dtype_size(t->type) ? dtype_size(t->type) : 1),
+                        st_type(g->b.st, t), vocab);
     uint8_t *mark = xmalloc((size_t)vocab);
     bool ok = st_read(g->b.st, t, mark, g->b.e);
     for (int i = 0; ok && i < vocab; i++)
         if (!mark[i] != !mapped[i])
-            ok = err_set(g->b.e, ERR_MODEL, "%s: tensor %s %s target id %d, d2t %s",
-                         show_path(path).s, show(t->name).s, mark[i] ? "marks" : "does not mark", i,
-                         mapped[i] ? "maps to it" : "does not map to it");
+            ok = err_file(g->b.e, path, "tensor %s %s target id %d, d2t %s", show(t->name).s,
+                          mark[i] ? "marks" : "does not mark", i,
+                          mapped[i] ? "maps to it" : "does not map to it");
     free(mark);
     return ok;
 }
@@ -88,10 +87,11 @@ static bool map_ids(struct drafting *g, const struct tensor *t, uint8_t *mapped)
     for (int i = 0; ok && i < d->draft_vocab; i++) {
         int64_t id = i + off[i];
         if (id < 0 || id >= vocab || mapped[id])
-            ok = err_set(g->b.e, ERR_MODEL, "%s: tensor %s maps draft id %d to target id %lld, %s",
-                         show_path(st_path(g->b.st, t)).s, show(t->name).s, i, (long long)id,
-                         id >= 0 && id < vocab ? "as it does an earlier one"
-                                               : "which the target does not have");
+            ok = err_file(g->b.e, st_path(g->b.st, t),
+                          "tensor %s maps draft id %d to target id %lld, %s", show(t->name).s, i,
+                          (long long)id,
+                          id >= 0 && id < vocab ? "as it does an earlier one"
+                                                : "which the target does not have");
         else
             mapped[id] = 1;
         d->d2t[i] = (int32_t)id;
@@ -114,9 +114,9 @@ bool fit_ids(struct drafting *g)
     const struct tensor *t2d = binder_find(&g->b, draft_roots, "t2d");
     int vocab = g->target->cfg.vocab;
     if (!d2t && g->d->draft_vocab != vocab)
-        return err_set(g->b.e, ERR_MODEL, "%s: tensor d2t is missing, expected [%d "
-                       "(draft_vocab_size)]", show_path(st_path(g->b.st, NULL)).s,
-                       g->d->draft_vocab);
+        return err_file(g->b.e, st_path(g->b.st, NULL),
+                        "tensor d2t is missing, expected [%d (draft_vocab_size)]",
+                        g->d->draft_vocab);
     uint8_t *mapped = xcalloc((size_t)vocab, 1);
     if (!d2t)
         memset(mapped, 1, (size_t)vocab);

@@ -182,8 +182,8 @@ static bool load_order(struct drafting *g)
         return true;
     const struct tensor *t = binder_find(&g->b, root, order_name);
     if (!t)
-        return err_set(g->b.e, ERR_MODEL, "%s: tensor %s is missing, expected [%d (vocab_size)]",
-                       show_path(st_path(g->b.st, NULL)).s, order_name, vocab);
+        return err_file(g->b.e, st_path(g->b.st, NULL),
+                        "tensor %s is missing, expected [%d (vocab_size)]", order_name, vocab);
     int64_t *id = binder_read_ints(&g->b, t, vocab, 0, vocab - 1);
     if (!id)
         return false;
@@ -192,8 +192,8 @@ static bool load_order(struct drafting *g)
     d->token_order = xcalloc((size_t)vocab, sizeof *d->token_order);
     for (int i = 0; ok && i < vocab; i++) {
         if (seen[id[i]])
-            ok = err_set(g->b.e, ERR_MODEL, "%s: tensor %s has token %lld twice",
-                         show_path(st_path(g->b.st, t)).s, order_name, (long long)id[i]);
+            ok = err_file(g->b.e, st_path(g->b.st, t), "tensor %s has token %lld twice", order_name,
+                          (long long)id[i]);
         seen[id[i]] = 1;
         d->token_order[i] = (int32_t)id[i];
     }

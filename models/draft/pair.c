@@ -469,14 +469,16 @@ static bool no_target(const char *draft, const struct says *s, struct err *e)
     const char *target = s->n ? s->target[0] : NULL;
     bool hub = target && hub_read_name(target, &n);
     if (!target)
-        err_set(e, ERR_MODEL, "%s: is a draft (%s) that does not say for which model, and none of "
-                "its name lies beside it or in %s: expected -m MODEL --draft DRAFT",
-                show_path(draft).s, s->kind, show_path(cache).s);
+        err_file(e, draft,
+                 "is a draft (%s) that does not say for which model, and none of its name lies "
+                 "beside it or in %s: expected -m MODEL --draft DRAFT",
+                 s->kind, show_path(cache).s);
     else
-        err_set(e, ERR_MODEL, "%s: is a draft (%s) for %s, which is neither beside it nor in %s%s%s"
-                "%s: expected -m MODEL --draft DRAFT", show_path(draft).s, s->kind, show(target).s,
-                show_path(cache).s, hub ? " (aerie pull " : "", hub ? target : "",
-                hub ? " fetches it)" : "");
+        err_file(e, draft,
+                 "is a draft (%s) for %s, which is neither beside it nor in %s%s%s%s: expected -m "
+                 "MODEL --draft DRAFT",
+                 s->kind, show(target).s, show_path(cache).s, hub ? " (aerie pull " : "",
+                 hub ? target : "", hub ? " fetches it)" : "");
     if (hub)
         hub_name_free(&n);
     free(cache);

@@ -13,16 +13,8 @@
 # without stamps of blocks (other) have only a time. Lines: kernels of one shape and size with the number seen,
 # medians in microseconds, and the sums; the last line adds up all kernels.
 [ $# -ge 1 ] || { sed -n '2,14p' "$0" >&2; exit 2; }
-sort -n "$1" | awk -v tbs="${2:-4.46}" -v span="${3:-4000}" '
-function median(list,    n, i, j, t, v) {
-    n = split(list, v, " ")
-    for (i = 2; i <= n; i++) {
-        t = v[i] + 0
-        for (j = i - 1; j > 0 && v[j] + 0 > t; j--) v[j + 1] = v[j]
-        v[j + 1] = t
-    }
-    return v[int((n + 1) / 2)]
-}
+sort -n "$1" | awk -v tbs="${2:-4.46}" -v span="${3:-4000}" "$(cat "$(dirname "$0")/sorted.awk")"'
+function median(list,    n, v) { n = sorted(list, v); return v[int((n + 1) / 2)] }
 BEGIN { split("product pair heads attention router experts", kinds, " ") }
 NR == 1 { zero = $1 }
 {
@@ -39,13 +31,9 @@ NR == 1 { zero = $1 }
     if (what == 243) ends[k] = t > ends[k] ? t : ends[k]
 }
 END {
-    m = 0
-    for (k = 1; k <= n; k++) if (went[k]) order[++m] = k
-    for (i = 2; i <= m; i++) { # a kernel may begin before the one in front of it
-        k = order[i]
-        for (j = i - 1; j > 0 && went[order[j]] > went[k]; j--) order[j + 1] = order[j]
-        order[j + 1] = k
-    }
+    for (k = 1; k <= n; k++) if (went[k]) started = started went[k] " " k ";"
+    m = sorted(started, order) # a kernel may begin before the one in front of it
+    for (i = 1; i <= m; i++) sub(/.* /, "", order[i])
     for (i = 1; i < m; i++) {
         k = order[i]; next_went = went[order[i + 1]]
         if (went[k] < last_ns - span * 1000) continue
@@ -59,11 +47,11 @@ END {
         wait = ends[k] ? next_went - ends[k] : 0
         if (!(what in seen)) first[++kindsn] = what
         seen[what]++
-        part["time", what] = part["time", what] " " time
-        part["stream", what] = part["stream", what] " " stream
-        part["ramp", what] = part["ramp", what] " " time - stream - drain - wait
-        part["drain", what] = part["drain", what] " " drain
-        part["wait", what] = part["wait", what] " " wait
+        part["time", what] = part["time", what] time ";"
+        part["stream", what] = part["stream", what] stream ";"
+        part["ramp", what] = part["ramp", what] (time - stream - drain - wait) ";"
+        part["drain", what] = part["drain", what] drain ";"
+        part["wait", what] = part["wait", what] wait ";"
         mb[what] += bytes[k] / 1e6
         sum["time", what] += time; sum["stream", what] += stream; sum["drain", what] += drain
         sum["wait", what] += wait; sum["ramp", what] += time - stream - drain - wait

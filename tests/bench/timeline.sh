@@ -6,16 +6,7 @@
 # before. Below it, for each STAMP(what): how many, and the first, the quartiles and the last, in microseconds
 # after that (what below 16: before it); of values the least, the middle and the largest.
 [ $# -ge 1 ] || { sed -n '2,7p' "$0" >&2; exit 2; }
-sort -n "$1" | awk -v span="${2:-300}" '
-function sorted(list, v,    n, i, j, t) {
-    n = split(list, v, " ")
-    for (i = 2; i <= n; i++) {
-        t = v[i] + 0
-        for (j = i - 1; j > 0 && v[j] + 0 > t; j--) v[j + 1] = v[j]
-        v[j + 1] = t
-    }
-    return n
-}
+sort -n "$1" | awk -v span="${2:-300}" "$(cat "$(dirname "$0")/sorted.awk")"'
 NR == 1 { zero = $1 }
 { ns[NR] = $1 - zero; kernel[NR] = $2; what[NR] = $3; value[NR] = $5 }
 $3 == 251 && (!($2 in now) || ns[NR] - seen[$2] > 1500) { now[$2] = ++count; begin[count] = ns[NR]; name[count] = $2 }
@@ -26,8 +17,8 @@ END {
         if (what[i] == 251) coming[kernel[i]] = at[i]
         k = what[i] < 16 ? coming[kernel[i]] + 0 : at[i]
         if (what[i] >= 250 || !k) continue
-        marks[k, what[i]] = sprintf("%.2f ", (ns[i] - begin[k]) / 1000) marks[k, what[i]]
-        values[k, what[i]] = value[i] " " values[k, what[i]]
+        marks[k, what[i]] = sprintf("%.2f;", (ns[i] - begin[k]) / 1000) marks[k, what[i]]
+        values[k, what[i]] = value[i] ";" values[k, what[i]]
     }
     for (k = 1; k <= count; k++) {
         if (begin[k] < ns[NR] - span * 1000) continue
