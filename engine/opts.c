@@ -9,7 +9,7 @@
 static const struct option table[] = {
     {"model", "PATH", "folder, GGUF file, or ORG/NAME in the hub's cache",
      OPT_TEXT, AT(model), .change = true},
-    {"draft", "DIR|ngram|none", "draft model's folder; ngram: context lookup",
+    {"draft", "DIR|ngram|none", "draft's folder or GGUF; ngram: context lookup",
      OPT_TEXT, AT(draft), .change = true},
     {"require_draft", "", "fail when the draft does not fit the model",
      OPT_FLAG, AT(require_draft)},

@@ -24,6 +24,7 @@ struct conversion {
     bool fused;  /* q, k and v in one tensor */
     bool window; /* of an architecture whose published name has windows, too */
     int further; /* layers behind the model's that predict further tokens */
+    const int *captures; /* a drafter's boundaries, -1 behind them */
     const struct gw *more; /* further keys; or NULL */
 };
 
@@ -336,6 +337,26 @@ static inline void gc_own(struct gc *g)
         }
 }
 
+static inline void gc_draft(struct gc *g)
+{
+    int64_t v[8];
+    size_t n = 0;
+    for (; g->how->captures[n] >= 0; n++)
+        v[n] = g->how->captures[n];
+    gw_ints(&g->w, gc_key(g, "target_layers"), GW_I32, v, n);
+    gw_u32(&g->w, gc_key(g, "vocab_size"), gc_int(g->c, "vocab_size"));
+    if (GC_IS(g->how, "eagle3")) {
+        const json_t *c = g->c->config;
+        gw_bool(&g->w, gc_key(g, "norm_before_residual"),
+                json_is_true(json_object_get(c, "norm_before_residual")));
+        gw_bool(&g->w, gc_key(g, "norm_before_fc"),
+                json_is_true(json_object_get(c, "norm_before_fc")));
+        return;
+    }
+    gw_u32(&g->w, gc_key(g, "block_size"), gc_int(g->c, "block_size"));
+    gw_u32(&g->w, "tokenizer.ggml.mask_token_id", gc_int(g->c, "mask_token_id"));
+}
+
 static inline void gc_moe(struct gc *g)
 {
     bool within = GC_IS(g->how, "gpt-oss", "granite_swa"); /* one width */
@@ -391,6 +412,8 @@ static inline void gc_metadata(struct gc *g)
         gw_u32(&g->w, gc_key(g, "attention.value_length"), GC_FIRST(g, "v_head_dim", "head_dim"));
     }
     gc_own(g);
+    if (g->how->captures)
+        gc_draft(g);
     if (gc_experts(g))
         gc_moe(g);
 }
@@ -586,6 +609,8 @@ static const char *const gc_names[][2] = {
     {"shared_mlp.output_linear", "ffn_down_shexp"},
     {"block_sparse_moe.experts.gate_up_proj", "ffn_gate_up_exps"},
     {"block_sparse_moe.experts.down_proj", "ffn_down_exps"},
+    {"fc", "fc"},
+    {"input_norm", "enc.output_norm"},
     {"moe.gate_proj", "ffn_gate_exps"},
     {"moe.up_proj", "ffn_up_exps"},
     {"moe.down_proj", "ffn_down_exps"},
@@ -611,6 +636,8 @@ static inline void gc_name(const struct gc *g, const char *name, char *out, size
                  : "ffn_norm";
     if (to && !strcmp(to, "exp_probs_b"))
         kept = ".bias";
+    if (!strcmp(stem, "hidden_norm"))
+        to = in_layer ? "attn_norm_2" : "enc.output_norm";
     if (!strcmp(rest, "router.scale"))
         to = "ffn_gate_inp", kept = ".scale";
     if (!strcmp(rest, "router.per_expert_scale"))
@@ -765,11 +792,24 @@ static inline bool gc_stack(struct gc *g, const struct ck_tensor *t, const char 
     return true;
 }
 
+/* A drafter's ids as the target's, not as offsets. */
+static inline void gc_ids(struct gc *g, const struct ck_tensor *t)
+{
+    int64_t n = (int64_t)(t->n / 8), *v = xmalloc(t->n);
+    memcpy(v, t->data, t->n);
+    for (int64_t i = 0; i < n; i++)
+        v[i] += i;
+    gw_tensor(&g->w, "d2t", GGUF_I64, 1, &n, v, t->n);
+    free(v);
+}
+
 static inline void gc_tensor(struct gc *g, struct ck_tensor *t, struct buf qkv[3], int *qkv_type)
 {
     size_t trunk = strlen(g->how->trunk);
     const char *name = strncmp(t->name, g->how->trunk, trunk) ? t->name : t->name + trunk;
     char file[96];
+    if (!strcmp(name, "d2t"))
+        gc_ids(g, t);
     if (name == t->name && !strstr(name, "lm_head.weight"))
         return; /* a part beside the text model */
     if (name == t->name)

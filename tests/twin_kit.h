@@ -40,23 +40,19 @@ KIT bool same_name(const char *a, const char *b)
     return !strcmp(x, y) || (experts && !strncmp(x, y, (size_t)(experts - x) + 9));
 }
 
-KIT void assert_same_weights(struct model *a, struct model *b)
+KIT void assert_same_tensors(const struct named *x, const struct named *y)
 {
-    static struct named x, y;
-    x.n = y.n = 0;
-    model_each(a, keep, &x, NULL);
-    model_each(b, keep, &y, NULL);
-    assert_int_equal(x.n, y.n);
-    for (int i = 0; i < x.n; i++) {
+    assert_int_equal(x->n, y->n);
+    for (int i = 0; i < x->n; i++) {
         struct tensor one, *s = &one;
-        const struct tensor *t = y.t[i];
-        one = *x.t[i];
+        const struct tensor *t = y->t[i];
+        one = *x->t[i];
         uint16_t *values = NULL;
         if (dtype_packed(s->type)) { /* its values, each rounded to bf16 */
             size_t n = t->bytes / 2;
             assert_int_equal(dtype_bytes(s->type, n), s->bytes);
             s->data = values = xcalloc(n, 2);
-            packed_bf16(s->type, x.t[i]->data, n, values);
+            packed_bf16(s->type, x->t[i]->data, n, values);
             s->type = DT_BF16;
             s->bytes = 2 * n;
         }
@@ -69,6 +65,15 @@ KIT void assert_same_weights(struct model *a, struct model *b)
             fail_msg("%s has other bits", s->name);
         free(values);
     }
+}
+
+KIT void assert_same_weights(struct model *a, struct model *b)
+{
+    static struct named x, y;
+    x.n = y.n = 0;
+    model_each(a, keep, &x, NULL);
+    model_each(b, keep, &y, NULL);
+    assert_same_tensors(&x, &y);
 }
 
 static struct kernels spy;

@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "engine/thread/load.h"
 #include "engine/tools/golden_noise.h"
@@ -48,12 +47,7 @@ static void reference_free(struct reference *r)
 static bool reference_open(struct reference *r, const char *dir, const struct model *m,
                            struct err *e)
 {
-    struct stat st;
-    /* beside a GGUF file */
-    bool file = stat(dir, &st) == 0 && S_ISREG(st.st_mode);
-    const char *name = file ? strrchr(dir, '/') : NULL;
-    char *path = file ? xasprintf("%.*sgolden.safetensors", name ? (int)(name + 1 - dir) : 0, dir)
-                      : xasprintf("%s/golden.safetensors", dir);
+    char *path = golden_path(dir);
     int64_t V = m->cfg.vocab, H = m->cfg.hidden, n = m->cfg.n_layer + 1;
     *r = (struct reference){.st = st_open(path, e)};
     free(path);

@@ -449,7 +449,7 @@ static bool check_own(struct golden *b, struct runtime *r, struct safetensors *s
 
 bool golden_head(struct golden *b, struct err *e)
 {
-    char *path = xasprintf("%s/golden.safetensors", b->o->engine.draft);
+    char *path = golden_path(b->o->engine.draft);
     struct safetensors *st = st_open(path, e);
     struct runtime r = {0};
     free(path);

@@ -2,6 +2,17 @@
 #include "engine/tools/golden_run.h"
 
 #include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+char *golden_path(const char *from)
+{
+    struct stat st;
+    bool file = stat(from, &st) == 0 && S_ISREG(st.st_mode);
+    const char *name = file ? strrchr(from, '/') : NULL;
+    return file ? xasprintf("%.*sgolden.safetensors", name ? (int)(name + 1 - from) : 0, from)
+                : xasprintf("%s/golden.safetensors", from);
+}
 
 void *golden_tensor(struct safetensors *st, const char *name, enum dtype type, int n_dim,
                     const int64_t *dim, struct err *e)

@@ -30,6 +30,8 @@ struct golden {
     const struct rounding *rounding; /* of the device */
 };
 
+/* The reference tensors in a folder, or beside a GGUF file. The caller frees. */
+char *golden_path(const char *from);
 /* A tensor of a golden.safetensors of this type and shape (dim -1: any), allocated; NULL and *e
  * (ERR_MODEL): there is none. */
 void *golden_tensor(struct safetensors *st, const char *name, enum dtype type, int n_dim,

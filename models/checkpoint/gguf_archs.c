@@ -605,6 +605,58 @@ static void config_step35(struct gguf_meta *m)
                share);
 }
 
+/* ---- drafters ---- */
+
+/* The captured states: entry i is the state that enters that layer. */
+static void put_captures(struct gguf_meta *m, const char *out)
+{
+    static const char *const keys[] = {"target_layers", "extract_layers"}; /* the older one */
+    const char *key = keys[!meta_has(m, keys[0]) && meta_has(m, keys[1])];
+    int64_t *v = NULL;
+    size_t n = 0;
+    char full[80];
+    snprintf(full, sizeof full, "%s.%s", m->a->name, key);
+    if (m->ok)
+        m->ok = gguf_ints(m->g, full, 0, INT32_MAX, &v, &n, m->e);
+    if (m->ok && !n)
+        meta_refuse(m, key, "is missing: the draft does not say which states of its target it "
+                    "reads");
+    json_t *all = json_array();
+    for (size_t i = 0; m->ok && i < n; i++)
+        json_array_append_new(all, json_integer(v[i]));
+    json_object_set_new(m->out, out, all);
+    free(v);
+    int64_t hidden = meta_int(m, "target_hidden_size", 0, META_MAX);
+    if (hidden)
+        put_int(m, "target_hidden_size", hidden);
+}
+
+static void config_eagle3(struct gguf_meta *m)
+{
+    put_block(m, "eagle3");
+    put_captures(m, "eagle_aux_hidden_state_layer_ids");
+    put_bool(m, "norm_before_residual", meta_bool(m, "norm_before_residual", false));
+    put_bool(m, "norm_before_fc", meta_bool(m, "norm_before_fc", false));
+}
+
+static void config_dflash(struct gguf_meta *m)
+{
+    int64_t mask = meta_int(m, "mask_token_id", -1, INT32_MAX);
+    put_block(m, "dflash");
+    put_captures(m, "aux_hidden_state_layer_ids");
+    put_int(m, "block_size", meta_int(m, "block_size", 16, 1 << 16));
+    if (m->ok && mask < 0)
+        m->ok = gguf_int(m->g, "tokenizer.ggml.mask_token_id", 0, INT32_MAX, &mask, m->e);
+    if (mask >= 0)
+        put_int(m, "mask_token_id", mask);
+    if (meta_int(m, "attention.sliding_window", 0, INT32_MAX))
+        meta_windows(m, 1, false, META_NEEDED);
+    double cap = meta_real(m, "final_logit_softcapping", 0);
+    if (cap > 0)
+        put_real(m, "final_logit_softcapping", cap);
+    put_multiplier(m, "logit_scale", "logit_scale", 1);
+}
+
 /* ---- the table ---- */
 
 static const struct gguf_name gptoss_names[] = {
@@ -685,6 +737,19 @@ static const struct gguf_name step35_names[] = {
     {0},
 };
 
+/* The ids of d2t are the target's, not offsets. */
+static const struct gguf_name eagle3_names[] = {
+    {"attn_norm_2.weight", "hidden_norm.weight"},
+    {"enc.output_norm.weight", "input_norm.weight"},
+    {"d2t", "d2t_ids"},
+    {0},
+};
+static const struct gguf_name dflash_names[] = {
+    {"enc.output_norm.weight", "hidden_norm.weight"},
+    {"d2t", "d2t_ids"},
+    {0},
+};
+
 static const struct gguf_arch archs[] = {
     {.name = "llama", .paired = true, .config = config_llama},
     {.name = "gemma2", .plus_1 = true, .sandwich = true, .config = config_gemma2},
@@ -712,6 +777,9 @@ static const struct gguf_arch archs[] = {
     {.name = "mimo2", .experts = EXPERTS_SINGLE, .names = mimo2_names, .config = config_mimo2},
     {.name = "step35", .plus_1 = true, .by_layer = true, .names = step35_names,
      .config = config_step35},
+    {.name = "eagle3", .draft = true, .paired = true, .names = eagle3_names,
+     .config = config_eagle3},
+    {.name = "dflash", .draft = true, .names = dflash_names, .config = config_dflash},
 };
 
 enum { N_ARCHS = sizeof archs / sizeof *archs };
@@ -736,6 +804,9 @@ const struct gguf_arch *gguf_arch(const struct gguf *g, struct err *e)
                     "is \"%s\": these are the image and sound parts of a model (mmproj), "
                     "expected the file of its text model",
                     name);
+    else if (!strcmp(name, "gemma4-assistant"))
+        gguf_refuse(g, key, e,
+                    "\"gemma4-assistant\" is not supported: expected the folder of the drafter");
     else if (!strcmp(name, "llama4"))
         gguf_refuse(g, key, e,
                     "\"llama4\" is not supported: its experts are transposed in a GGUF, expected "

@@ -192,10 +192,14 @@ static void put_sizes(struct gguf_meta *m)
     put_int(m, "num_attention_heads", m->heads);
     put_int(m, "max_position_embeddings", meta_int(m, "context_length", META_NEEDED, INT32_MAX));
     put_real(m, m->a->layer_norm ? "layer_norm_eps" : "rms_norm_eps", meta_real(m, eps, NAN));
-    put_int(m, "vocab_size", meta_rows(m, "token_embd.weight"));
-    if (m->ok && !meta_rows(m, "token_embd.weight"))
+    int64_t vocab = meta_rows(m, "token_embd.weight");
+    if (m->a->draft && !vocab)
+        vocab = meta_int(m, "vocab_size", 0, META_MAX);
+    if (vocab)
+        put_int(m, "vocab_size", vocab);
+    else if (m->ok && !m->a->draft)
         m->ok = err_file(m->e, gguf_path(m->g, 0), "tensor token_embd.weight is missing");
-    put_bool(m, "tie_word_embeddings", !gguf_find(m->g, "output.weight"));
+    put_bool(m, "tie_word_embeddings", !m->a->draft && !gguf_find(m->g, "output.weight"));
 }
 
 int64_t meta_some_heads(struct gguf_meta *m)

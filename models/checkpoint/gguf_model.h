@@ -19,8 +19,8 @@ enum gguf_experts {
     EXPERTS_GPT_OSS,  /* rows of gate and up in turn, blocks and scales of MXFP4 apart */
 };
 
-/* A layer's tensor whose published name is the architecture's own; NULL: it is no tensor of the
- * model, but says something that the config has. */
+/* A tensor, of a layer or beside them, whose published name is the architecture's own; NULL: it is
+ * no tensor of the model, but says something that the config has. */
 struct gguf_name {
     const char *gguf, *published;
 };
@@ -35,6 +35,7 @@ struct gguf_arch {
     bool sandwich;        /* ffn_norm is pre_feedforward_layernorm */
     bool by_layer;        /* attention.head_count differs between layers */
     bool layer_norm;      /* its epsilon has another key */
+    bool draft; /* a drafter: embedding and head may be the target's */
     enum gguf_experts experts;
     const struct gguf_name *names; /* a row without gguf ends them; NULL: none */
     void (*config)(struct gguf_meta *m); /* fills the config */

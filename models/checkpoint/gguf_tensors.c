@@ -86,7 +86,7 @@ static int layer_of(const char *name, const char **rest)
     return layer;
 }
 
-/* The row of the architecture's own names that a layer's tensor has; NULL: it has a common name. */
+/* The row of the architecture's own names that a tensor has; NULL: it has a common name. */
 static const struct gguf_name *own_name(const struct gguf_arch *a, const char *rest)
 {
     for (const struct gguf_name *n = a->names; n && n->gguf; n++)
@@ -117,7 +117,10 @@ static void publish(const struct listing *l, const char *name, char *out, size_t
 {
     const char *rest = name;
     int layer = layer_of(name, &rest);
-    snprintf(out, room, "%s", name);
+    const struct gguf_name *own = layer < 0 ? own_name(l->a, name) : NULL;
+    snprintf(out, room, "%s", own && own->published ? own->published : name);
+    if (own)
+        return;
     if (layer >= l->layers && layer < l->blocks) /* predicts further tokens: not loaded */
         snprintf(out, room, "mtp.%s", name);
     else if (layer >= 0)

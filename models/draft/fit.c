@@ -74,8 +74,9 @@ static bool check_t2d(struct drafting *g, const struct tensor *t, const uint8_t 
     return ok;
 }
 
-/* Reads d2t, which holds offsets: target id = draft id + d2t[draft id]. Sets mapped[target id]. */
-static bool map_ids(struct drafting *g, const struct tensor *t, uint8_t *mapped)
+/* Reads d2t, which holds offsets: target id = draft id + d2t[draft id]; in a GGUF (`ids`) it holds
+ * target ids. Sets mapped[target id]. */
+static bool map_ids(struct drafting *g, const struct tensor *t, bool ids, uint8_t *mapped)
 {
     struct draft *d = g->d;
     int vocab = g->target->cfg.vocab;
@@ -85,7 +86,7 @@ static bool map_ids(struct drafting *g, const struct tensor *t, uint8_t *mapped)
     bool ok = true, ascending = true, same = d->draft_vocab == vocab;
     d->d2t = xcalloc((size_t)d->draft_vocab, sizeof *d->d2t);
     for (int i = 0; ok && i < d->draft_vocab; i++) {
-        int64_t id = i + off[i];
+        int64_t id = ids ? off[i] : i + off[i];
         if (id < 0 || id >= vocab || mapped[id])
             ok = err_file(g->b.e, st_path(g->b.st, t),
                           "tensor %s maps draft id %d to target id %lld, %s", show(t->name).s, i,
@@ -112,6 +113,8 @@ bool fit_ids(struct drafting *g)
 {
     const struct tensor *d2t = binder_find(&g->b, draft_roots, "d2t");
     const struct tensor *t2d = binder_find(&g->b, draft_roots, "t2d");
+    const struct tensor *ids = d2t ? NULL : binder_find(&g->b, draft_roots, "d2t_ids");
+    d2t = d2t ? d2t : ids;
     int vocab = g->target->cfg.vocab;
     if (!d2t && g->d->draft_vocab != vocab)
         return err_file(g->b.e, st_path(g->b.st, NULL),
@@ -120,7 +123,7 @@ bool fit_ids(struct drafting *g)
     uint8_t *mapped = xcalloc((size_t)vocab, 1);
     if (!d2t)
         memset(mapped, 1, (size_t)vocab);
-    bool ok = (!d2t || map_ids(g, d2t, mapped)) && (!t2d || check_t2d(g, t2d, mapped));
+    bool ok = (!d2t || map_ids(g, d2t, ids != NULL, mapped)) && (!t2d || check_t2d(g, t2d, mapped));
     if (d2t)
         binder_mark_used(&g->b, d2t);
     if (t2d)

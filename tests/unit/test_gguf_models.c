@@ -199,9 +199,10 @@ static struct model load_how(const char *from, enum file_use use)
 
 /* ---- the same model ---- */
 
-static void assert_same_config(const struct model *a, const struct model *b)
+static void assert_same_config(const struct config *a, const struct layer *of_a,
+                               const struct config *b, const struct layer *of_b)
 {
-    struct config x = a->cfg, y = b->cfg;
+    struct config x = *a, y = *b;
     assert_int_equal(x.n_rope, y.n_rope);
     for (int i = 0; i < x.n_rope; i++) {
         const struct rope *r = &x.rope[i], *s = &y.rope[i];
@@ -221,7 +222,7 @@ static void assert_same_config(const struct model *a, const struct model *b)
     assert_int_equal(x.n_stop, y.n_stop);
     assert_memory_equal(&x, &y, sizeof x);
     for (int i = 0; i < x.n_layer; i++)
-        assert_memory_equal(&a->layer[i], &b->layer[i], offsetof(struct layer, in_norm));
+        assert_memory_equal(&of_a[i], &of_b[i], offsetof(struct layer, in_norm));
 }
 
 /* Types of the matrices: one for all, and each in turn. */
@@ -238,7 +239,7 @@ static void test_a_file_equals_its_folder(void **state)
         assert_null(a.note);
         assert_null(b.about);
         assert_non_null(strstr(a.about, "GGUF of "));
-        assert_same_config(&a, &b);
+        assert_same_config(&a.cfg, a.layer, &b.cfg, b.layer);
         assert_same_weights(&a, &b);
         model_free(&a);
         model_free(&b);
@@ -272,6 +273,128 @@ static void test_a_file_equals_the_reference(void **state)
     buf_free(&report);
     buf_free(&golden);
     ck_free(&ck);
+}
+
+/* ---- drafters ---- */
+
+static const struct head_case {
+    const char *dir, *target; /* below tests/golden/ */
+    struct conversion how;
+    const char *without; /* a key whose value the format does not store; NULL: none */
+} heads[] = {
+    {"eagle3-gptoss-a", "gptoss-a",
+     {.arch = "eagle3", .trunk = "model.", .paired = true,
+      .captures = (const int[]){2, 3, 3, -1}}, NULL},
+    {"eagle3-redhat-b", "olmo3-b",
+     {.arch = "eagle3", .trunk = "model.", .paired = true,
+      .captures = (const int[]){1, 2, 3, -1}}, NULL},
+    {"dflash-b", "qwen3-b",
+     {.arch = "dflash", .trunk = "model.", .captures = (const int[]){1, 2, -1}}, NULL},
+    {"dflash-swa-b", "gemma3-b",
+     {.arch = "dflash", .trunk = "model.", .window = true,
+      .captures = (const int[]){1, 2, 3, -1}}, "rope_scaling"},
+};
+
+enum { N_HEADS = sizeof heads / sizeof *heads };
+
+/* Tensors below "model.", as those of other models. */
+static void name_below_model(struct ck *ck)
+{
+    for (int i = 0; i < ck->n; i++) {
+        char *was = ck->t[i].name;
+        const char *in_layer = strncmp(was, "midlayer.", 9) ? NULL : was + 9;
+        if (strstr(was, "d2t") || strstr(was, "t2d") || strstr(was, "lm_head"))
+            continue;
+        ck->t[i].name = in_layer ? xasprintf("model.layers.0.%s", in_layer)
+                                 : xasprintf("model.%s", was);
+        free(was);
+    }
+    qsort(ck->t, (size_t)ck->n, sizeof *ck->t, ck_order);
+}
+
+/* Writes a head's GGUF, x.gguf, and the folder that it must equal. */
+static void write_head(const struct head_case *c, int type)
+{
+    static const char *const inner[] = {"transformer_layer_config", "dflash_config"};
+    char dir[128];
+    struct conversion how = c->how;
+    snprintf(dir, sizeof dir, G "%s", c->dir);
+    struct ck ck = ck_load(dir, ST);
+    json_t *own = ck.config;
+    name_below_model(&ck);
+    for (int i = 0; i < 2 && c->without; i++)
+        json_object_del(i ? json_object_get(own, inner[0]) : own, c->without);
+    ck.config = json_deep_copy(own);
+    for (int i = 0; i < 2; i++)
+        if (json_object_get(own, inner[i]))
+            json_object_update(ck.config, json_object_get(own, inner[i]));
+    how.type = type;
+    struct buf b = gguf_of(&ck, &how);
+    ck_write(folder, "x.gguf", b.p, b.n);
+    buf_free(&b);
+    json_decref(ck.config);
+    ck.config = own;
+    ck_save(&ck, folder, 1);
+    ck_free(&ck);
+}
+
+static struct draft draft_of(const char *from, const struct model *target)
+{
+    struct draft d;
+    struct err e = {0};
+    if (!draft_load(&d, from, target, NULL, NULL, &e))
+        fail_msg("%s", e.msg);
+    return d;
+}
+
+static void assert_same_draft(struct draft *a, struct draft *b)
+{
+    static struct named x, y;
+    x.n = y.n = 0;
+    assert_same_config(&a->cfg, a->layer, &b->cfg, b->layer);
+    assert_string_equal(a->kind, b->kind);
+    assert_int_equal(a->n_capture, b->n_capture);
+    assert_memory_equal(a->capture, b->capture, (size_t)a->n_capture * sizeof *a->capture);
+    assert_int_equal(a->draft_vocab, b->draft_vocab);
+    assert_true(a->norm_before_residual == b->norm_before_residual &&
+                a->norm_output == b->norm_output && a->block == b->block && a->mask == b->mask &&
+                a->causal[0] == b->causal[0] &&
+                (!a->cfg.window || a->causal[1] == b->causal[1]));
+    assert_int_equal(!a->d2t, !b->d2t);
+    if (a->d2t)
+        assert_memory_equal(a->d2t, b->d2t, (size_t)a->draft_vocab * sizeof *a->d2t);
+    draft_each(a, keep, &x, NULL);
+    draft_each(b, keep, &y, NULL);
+    assert_same_tensors(&x, &y);
+}
+
+/* A head's file equals its folder, and unquantized gives the numbers of its reference. */
+static void test_a_drafter_equals_its_folder(void **state)
+{
+    const struct head_case *c = *state;
+    char target[128], dir[128];
+    snprintf(target, sizeof target, G "%s", c->target);
+    snprintf(dir, sizeof dir, G "%s", c->dir);
+    struct model m = load_how(target, READ_COPY);
+    for (int k = N_KINDS - 1; k >= 0; k--) {
+        write_head(c, kinds[k]);
+        struct draft a = draft_of(path, &m), b = draft_of(folder, &m);
+        assert_same_draft(&a, &b);
+        draft_free(&a);
+        draft_free(&b);
+    }
+    model_free(&m);
+    if (c->without)
+        return;
+    struct buf golden = ck_read(dir, "golden.safetensors"), report = {0};
+    ck_write(folder, "golden.safetensors", golden.p, golden.n);
+    struct golden_opts o = {
+        .engine = {.model = target, .draft = path, .device = "cpu", .threads = 2}};
+    struct err e = {0};
+    if (!golden_run(&o, &report, &e))
+        fail_msg("%s\n%s", e.msg, report.p ? report.p : "");
+    buf_free(&report);
+    buf_free(&golden);
 }
 
 /* ---- what is refused, and what is said ---- */
@@ -556,8 +679,8 @@ static void test_sessions_on_a_file_name_its_tokenizer(void **state)
 int main(void)
 {
     enum { EACH = 3 };
-    struct CMUnitTest tests[EACH * N_CASES + 8];
-    static char names[EACH * N_CASES][64];
+    struct CMUnitTest tests[EACH * N_CASES + N_HEADS + 8];
+    static char names[EACH * N_CASES + N_HEADS][64];
     int n = 0;
     for (int i = 0; i < N_CASES; i++) {
         const struct family_case *c = &cases[i];
@@ -572,6 +695,11 @@ int main(void)
             tests[n] = (struct CMUnitTest){names[n], fn[k], NULL, NULL, (void *)(uintptr_t)c};
             n++;
         }
+    }
+    for (int i = 0; i < N_HEADS; i++, n++) {
+        snprintf(names[n], sizeof names[n], "drafter_%s", heads[i].dir);
+        tests[n] = (struct CMUnitTest){names[n], test_a_drafter_equals_its_folder, NULL, NULL,
+                                       (void *)(uintptr_t)&heads[i]};
     }
     const struct CMUnitTest others[] = {
         cmocka_unit_test(test_what_is_no_model_is_refused),
