@@ -13,10 +13,12 @@ static struct reply_form form_of(const struct chat *c, const struct ids *prompt)
     struct chat_reader r;
     struct buf rest = {0};
     if (chat_marks(c, &m))
-        return (struct reply_form){FORM_HARMONY, m.channel, m.message, m.end, m.start};
+        return (struct reply_form){FORM_HARMONY, m.channel, m.message, m.end, m.start, -1, -1};
     chat_reader_init(&r, c);
     chat_reader_follow(&r, prompt);
-    f.kind = r.channel == CHAN_ANALYSIS ? FORM_THOUGHT : FORM_TEXT;
+    f.kind = r.channel == CHAN_ANALYSIS                     ? FORM_THOUGHT
+             : chat_call_tokens(c, &f.call, &f.call_end) ? FORM_CALLS
+                                                            : FORM_TEXT;
     chat_reader_end(&r, &rest);
     buf_free(&rest);
     return f;

@@ -86,7 +86,7 @@ static void system_turn(struct render *r, const struct message *m)
     const struct chat *c = r->c;
     const int32_t mark = c->think_mark;
     bool think = r->style->think == THINK && mark >= 0;
-    bool tags = r->style->tools && c->format->tools == TOOLS_TAGS;
+    bool tags = r->style->tools && (c->tools == TOOLS_TAGS || c->tools == TOOLS_GEMMA4);
     if (!m && !c->system_default && !c->date_lines && !think && !tags)
         return;
     begin_message(r, ROLE_SYSTEM);
@@ -94,7 +94,7 @@ static void system_turn(struct render *r, const struct message *m)
         put_ids(r, &mark, 1);
         put_str(r, "\n");
     }
-    if (r->style->tools && c->format->tools == TOOLS_LLAMA)
+    if (r->style->tools && c->tools == TOOLS_LLAMA)
         put_str(r, "Environment: ipython\n");
     if (c->date_lines) {
         put_str(r, "Cutting Knowledge Date: December 2023\nToday Date: ");
@@ -108,10 +108,25 @@ static void system_turn(struct render *r, const struct message *m)
     if (!m && c->system_default)
         put_str(r, c->system_default);
     if (tags) {
-        put_str(r, m || c->system_default ? "\n\n" : "");
+        put_str(r, c->tools == TOOLS_TAGS && (m || c->system_default) ? "\n\n" : "");
         put_tools(r);
     }
     end_message(r, ROLE_SYSTEM);
+}
+
+/* A reply that calls functions, with the n results behind it, within one turn: its text comes last.
+ * The turn stays open for the answer, unless there is a text. */
+static void put_called_turn(struct render *r, const struct message *m, int n)
+{
+    size_t len = m->text ? strlen(m->text) : 0;
+    put_calls(r, m);
+    put_results(r, m + 1, n);
+    put_text(r, m->text ? m->text : "", len);
+    trimmed(m->text ? m->text : "", &len);
+    if (n == 0)
+        put_mark(r, MARK_TOOL_RESPONSE);
+    else if (len)
+        end_message(r, ROLE_ASSISTANT);
 }
 
 static bool turn_conversation(struct render *r, const struct message *m, int n)
@@ -123,7 +138,10 @@ static bool turn_conversation(struct render *r, const struct message *m, int n)
     put_mark(r, MARK_BOS);
     if (f->system == SYSTEM_TURN)
         (f->system_turn ? f->system_turn : system_turn)(r, system);
-    bool told = !r->style->tools || (f->tools != TOOLS_LLAMA && f->tools != TOOLS_GEMMA);
+    bool told = !r->style->tools || (c->tools != TOOLS_LLAMA && c->tools != TOOLS_GEMMA);
+    bool one_turn = c->tools == TOOLS_GEMMA4; /* calls, results and the answer */
+    enum role before = ROLE_USER; /* of the last message that is no result */
+    bool called = false;          /* it called functions, within its turn */
     for (int i = system ? 1 : 0; i < n; i++) {
         int results = 0;
         while (i + results < n && m[i + results].role == ROLE_TOOL)
@@ -133,7 +151,17 @@ static bool turn_conversation(struct render *r, const struct message *m, int n)
             i += results - 1;
             continue;
         }
-        begin_message(r, m[i].role);
+        if (!one_turn || m[i].role != ROLE_ASSISTANT || before != ROLE_ASSISTANT)
+            begin_message(r, m[i].role);
+        before = m[i].role;
+        called = one_turn && m[i].calls;
+        if (called) {
+            while (i + results + 1 < n && m[i + results + 1].role == ROLE_TOOL)
+                results++;
+            put_called_turn(r, m + i, results);
+            i += results;
+            continue;
+        }
         if (system && f->system == SYSTEM_PREPEND && i == 1) {
             put_text(r, system->text, strlen(system->text));
             put_str(r, "\n\n");
@@ -149,6 +177,8 @@ static bool turn_conversation(struct render *r, const struct message *m, int n)
             put_text(r, m[i].text, strlen(m[i].text));
         end_message(r, m[i].role);
     }
+    if (called)
+        return true;
     begin_message(r, ROLE_ASSISTANT);
     if (c->open_thought)
         put_str(r, c->open_thought);
@@ -214,7 +244,7 @@ static bool check_order(const struct chat *c, const struct message *m, int n, st
             return err_set(e, ERR_USAGE, "message %d has no text", i + 1);
         if (i && m[i].role == ROLE_SYSTEM)
             return err_set(e, ERR_USAGE, "message %d: a system message must be the first", i + 1);
-        if ((m[i].role == ROLE_TOOL || m[i].calls) && c->format->tools == TOOLS_NONE)
+        if ((m[i].role == ROLE_TOOL || m[i].calls) && c->tools == TOOLS_NONE)
             return err_set(e, ERR_USAGE, "message %d: the model's chat format, %s, has no tools",
                            i + 1, c->format->name);
         enum role want = turns % 2 ? ROLE_ASSISTANT : ROLE_USER;
@@ -286,7 +316,7 @@ void chat_style_effort(struct chat_style *s, const char *effort)
 bool chat_has_style(const struct chat *c, const struct chat_style *s, struct err *e)
 {
     const struct format *f = c->format;
-    if (s->tools && f->tools == TOOLS_NONE)
+    if (s->tools && c->tools == TOOLS_NONE)
         return err_set(e, ERR_USAGE, "the model's chat format, %s, has no tools", f->name);
     bool always = f->think == THINK_HARMONY;
     bool never = f->think == THINK_NONE || f->think == THINK_CHANNEL;
@@ -366,6 +396,9 @@ static void find_markers(struct chat *c, const struct model *m)
         add_stop(c, c->mark[i]);
     for (int i = 0; i < m->cfg.n_stop; i++)
         add_stop(c, m->cfg.stop[i]);
+    c->tools = c->format->tools;
+    if (c->tools == TOOLS_GEMMA4 && !gemma4_has_tools(c))
+        c->tools = TOOLS_NONE;
     c->think_mark = c->format->think == THINK_CHANNEL ? tok_find(c->tok, "<|think|>") : -1;
 }
 

@@ -107,6 +107,9 @@ struct chat_call_form {
     const char *open, *middle, *close, *between;
 };
 bool chat_call_form(const struct chat *c, struct chat_call_form *out); /* false: there are none */
+/* The tokens that `open` and `close` begin with, where they are tokens of their own (gemma-4);
+ * false: they are text. */
+bool chat_call_tokens(const struct chat *c, int32_t *open, int32_t *close);
 
 /* Appends to out the visible text that one more token completes, and sets *channel to that text's
  * channel. Stop tokens and format tokens append nothing. */

@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-enum { MAX_MARK = 10, MAX_KNOWN = 4 };
+enum { MAX_MARK = 17, MAX_KNOWN = 4 };
 
 /* Where a format puts the system message. */
 enum system_place {
@@ -35,6 +35,7 @@ enum tools_kind {
     TOOLS_LLAMA,   /* in the first user message; {"name": ..., "parameters": ...} */
     TOOLS_GEMMA,   /* the same call, perhaps in a ```json block; in the words of Google's guide to
                       function calling with gemma-2 and 3, whose templates have no functions */
+    TOOLS_GEMMA4,  /* tokens of their own, in the system turn and the model's: gemma4.c */
     TOOLS_HARMONY, /* in the developer message; messages of their own */
 };
 
@@ -58,7 +59,15 @@ enum mark {
     MARK_CALL = MARK_CHANNEL_END + 2, /* harmony's <|call|> */
     MARK_STOP = MARK_CHANNEL_END + 1, /* further tokens that end a reply; those not in the
                                          vocabulary are ignored */
-    MARK_STOP_LAST = MAX_MARK - 1,
+    MARK_STOP_LAST = MARK_STOP + 3,
+    /* gemma-4's; a vocabulary without them has no tools */
+    MARK_TOOL,
+    MARK_TOOL_END,
+    MARK_TOOL_CALL,
+    MARK_TOOL_CALL_END,
+    MARK_TOOL_RESPONSE_END,
+    MARK_QUOTE,
+    MARK_TOOL_RESPONSE = MARK_STOP + 1, /* ends a reply that calls */
 };
 
 struct render;
@@ -99,6 +108,7 @@ struct chat {
     const struct format *format;
     const struct tokenizer *tok;
     int mark[MAX_MARK]; /* ids, -1: none */
+    enum tools_kind tools; /* the format's, or TOOLS_NONE if the vocabulary lacks its tokens */
     int32_t stop[MAX_STOP];
     int n_stop;
     int vocab;       /* rows of the model's embedding; 0: unknown */
@@ -153,6 +163,17 @@ void put_tools(struct render *r);
 void put_calls(struct render *r, const struct message *m);
 void put_results(struct render *r, const struct message *m, int n);
 void put_namespace(struct render *r); /* harmony's */
+
+/* gemma4.c: the same of its format. */
+bool gemma4_has_tools(const struct chat *c); /* whether the vocabulary has its tokens */
+void gemma4_declare(struct render *r);
+void gemma4_calls(struct render *r, const struct message *m);
+void gemma4_responses(struct render *r, const struct message *m, int n);
+/* The text of a token that is part of a call; NULL: it is none. */
+const char *gemma4_spelled(const struct chat *c, int id);
+/* The text between a call's two tokens as {"name": NAME, "arguments": OBJECT}, which the caller
+ * frees; NULL: it is no call. */
+json_t *gemma4_call(const char *p, size_t n);
 
 void smollm_system(struct render *r, const struct message *m);
 

@@ -142,9 +142,15 @@ static void push_channel(struct chat_reader *r, int id, struct buf *out, enum ch
         r->state = open ? IN_CHANNEL_NAME : IN_CHANNEL_TEXT;
         return;
     }
-    if (tok_is_special(c->tok, id))
-        return;
-    r->came += tok_stream_push(&r->utf8, c->tok, id, r->state == IN_CHANNEL_TEXT ? out : &r->held);
+    struct buf *to = r->state == IN_CHANNEL_TEXT ? out : &r->held;
+    const char *spelled = gemma4_spelled(c, id);
+    if (spelled) { /* of a call, which call_reader_push() takes out of the text */
+        tok_stream_flush(&r->utf8, to);
+        buf_str(to, spelled);
+        r->came += strlen(spelled);
+    } else if (!tok_is_special(c->tok, id)) {
+        r->came += tok_stream_push(&r->utf8, c->tok, id, to);
+    }
     const char *line = r->held.n ? memchr(r->held.p, '\n', r->held.n) : NULL;
     if (line) {
         consume(r, (size_t)(line + 1 - r->held.p), NULL);

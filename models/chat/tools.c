@@ -7,7 +7,15 @@
 
 #include <stdlib.h>
 
-static const char open_tag[] = "<tool_call>", close_tag[] = "</tool_call>";
+/* What begins and ends a call. */
+static const char *open_tag(const struct chat *c)
+{
+    return c->tools == TOOLS_GEMMA4 ? c->format->mark[MARK_TOOL_CALL] : "<tool_call>";
+}
+static const char *close_tag(const struct chat *c)
+{
+    return c->tools == TOOLS_GEMMA4 ? c->format->mark[MARK_TOOL_CALL_END] : "</tool_call>";
+}
 
 /* ---- prompts --------------------------------------------------------------------------------- */
 
@@ -46,15 +54,19 @@ static void put_guide(struct render *r)
 /* Whether a call is an object {"name": ..., "parameters": ...}, and the whole reply. */
 static bool bare_calls(const struct chat *c)
 {
-    return c->format->tools == TOOLS_LLAMA || c->format->tools == TOOLS_GEMMA;
+    return c->tools == TOOLS_LLAMA || c->tools == TOOLS_GEMMA;
 }
 
 void put_tools(struct render *r)
 {
     const json_t *one;
     size_t i;
-    bool llama = r->c->format->tools == TOOLS_LLAMA;
-    if (r->c->format->tools == TOOLS_GEMMA) {
+    if (r->c->tools == TOOLS_GEMMA4) {
+        gemma4_declare(r);
+        return;
+    }
+    bool llama = r->c->tools == TOOLS_LLAMA;
+    if (r->c->tools == TOOLS_GEMMA) {
         put_guide(r);
         return;
     }
@@ -84,8 +96,12 @@ void put_calls(struct render *r, const struct message *m)
     const json_t *one;
     size_t i;
     bool bare = bare_calls(r->c);
+    if (r->c->tools == TOOLS_GEMMA4) {
+        gemma4_calls(r, m);
+        return;
+    }
     json_array_foreach(m->calls, i, one) {
-        if (i ? r->c->format->tools != TOOLS_LLAMA : !bare && m->text && *m->text)
+        if (i ? r->c->tools != TOOLS_LLAMA : !bare && m->text && *m->text)
             put_str(r, "\n");
         put_str(r, bare ? "" : "<tool_call>\n");
         put_str(r, "{\"name\": \"");
@@ -98,7 +114,11 @@ void put_calls(struct render *r, const struct message *m)
 
 void put_results(struct render *r, const struct message *m, int n)
 {
-    if (r->c->format->tools == TOOLS_LLAMA) {
+    if (r->c->tools == TOOLS_GEMMA4) {
+        gemma4_responses(r, m, n);
+        return;
+    }
+    if (r->c->tools == TOOLS_LLAMA) {
         for (int i = 0; i < n; i++) {
             json_t *text = json_string(m[i].text);
             put_mark(r, MARK_OPEN);
@@ -261,6 +281,13 @@ void put_namespace(struct render *r)
 
 /* ---- what a call looks like ------------------------------------------------------------------ */
 
+bool chat_call_tokens(const struct chat *c, int32_t *open, int32_t *close)
+{
+    *open = c->mark[MARK_TOOL_CALL];
+    *close = c->mark[MARK_TOOL_CALL_END];
+    return c->tools == TOOLS_GEMMA4;
+}
+
 bool chat_call_form(const struct chat *c, struct chat_call_form *out)
 {
     static const struct chat_call_form forms[] = {
@@ -268,11 +295,12 @@ bool chat_call_form(const struct chat *c, struct chat_call_form *out)
                         "\n"},
         [TOOLS_LLAMA] = {"{\"name\": \"", "\", \"parameters\": ", "}", NULL},
         [TOOLS_GEMMA] = {"{\"name\": \"", "\", \"parameters\": ", "}", NULL},
+        [TOOLS_GEMMA4] = {"<|tool_call>call:", "", "<tool_call|>", ""},
         [TOOLS_HARMONY] = {" to=functions.", "<|channel|>commentary json<|message|>", "", NULL},
     };
-    if (c->format->tools == TOOLS_NONE)
+    if (c->tools == TOOLS_NONE)
         return false;
-    *out = forms[c->format->tools];
+    *out = forms[c->tools];
     return true;
 }
 
@@ -294,7 +322,8 @@ static void add_call(struct call_reader *x, const char *name, const char *argume
 /* Adds the call that a JSON text describes. False: it describes none. */
 static bool read_call(struct call_reader *x, const char *p, size_t n)
 {
-    json_t *o = json_parse(p, n, 0, NULL), *f = json_object_get(o, "function");
+    json_t *o = x->chat->tools == TOOLS_GEMMA4 ? gemma4_call(p, n) : json_parse(p, n, 0, NULL),
+        *f = json_object_get(o, "function");
     const json_t *call = json_is_object(f) ? f : o;
     const char *name = json_string_value(json_object_get(call, "name"));
     json_t *v = json_object_get(call, "arguments");
@@ -329,11 +358,12 @@ static size_t may_begin(const struct buf *b, const char *tag)
 static void read_tags(struct call_reader *x, struct buf *out)
 {
     for (;;) {
-        const char *tag = x->inside ? close_tag : open_tag;
+        const char *open = open_tag(x->chat), *close = close_tag(x->chat);
+        const char *tag = x->inside ? close : open;
         char *at = x->held.n ? memmem(x->held.p, x->held.n, tag, strlen(tag)) : NULL;
         size_t n = at ? (size_t)(at - x->held.p) : 0;
         if (!at) {
-            n = x->held.n - may_begin(&x->held, open_tag);
+            n = x->held.n - may_begin(&x->held, open);
             if (!x->inside && n) {
                 buf_add(out, x->held.p, n);
                 cut(&x->held, n);
@@ -343,7 +373,7 @@ static void read_tags(struct call_reader *x, struct buf *out)
         if (!x->inside)
             buf_add(out, x->held.p, n);
         else if (!read_call(x, x->held.p, n))
-            buf_printf(out, "%s%.*s%s", open_tag, (int)n, x->held.p, close_tag);
+            buf_printf(out, "%s%.*s%s", open, (int)n, x->held.p, close);
         x->inside = !x->inside;
         cut(&x->held, n + strlen(tag));
     }
@@ -357,7 +387,7 @@ static const char *object_at(const struct chat *c, const char *s, size_t n)
     const char *end = s + n;
     while (s < end && strchr("\n\r\t ", *s))
         s++;
-    if (c->format->tools == TOOLS_GEMMA && s < end && *s == '`') {
+    if (c->tools == TOOLS_GEMMA && s < end && *s == '`') {
         size_t have = (size_t)(end - s), width = sizeof fence - 1;
         if (memcmp(s, fence, have < width ? have : width) != 0)
             return NULL;
@@ -392,7 +422,7 @@ void call_reader_push(struct call_reader *x, const struct chat_reader *r, enum c
     size_t from = out->n;
     if (channel == CHAN_ANALYSIS)
         return;
-    switch (x->chat->format->tools) {
+    switch (x->chat->tools) {
     case TOOLS_HARMONY:
         if (channel == CHAN_FINAL)
             buf_add(out, text, n);
@@ -415,6 +445,7 @@ void call_reader_push(struct call_reader *x, const struct chat_reader *r, enum c
         buf_clear(&x->held);
         return;
     case TOOLS_TAGS:
+    case TOOLS_GEMMA4:
         buf_add(&x->held, text, n);
         read_tags(x, out);
         drop_white(x, out, from);
@@ -426,13 +457,13 @@ void call_reader_push(struct call_reader *x, const struct chat_reader *r, enum c
 void call_reader_end(struct call_reader *x, struct buf *out)
 {
     size_t from = out->n;
-    if (x->chat->format->tools == TOOLS_HARMONY && x->to[0])
+    if (x->chat->tools == TOOLS_HARMONY && x->to[0])
         add_call(x, x->to, x->held.p ? x->held.p : "", x->held.n);
     else if (x->held.n && bare_calls(x->chat) ? read_bare_call(x)
              : x->inside && x->held.n && read_call(x, x->held.p, x->held.n))
         ;
     else if (x->held.n || x->inside)
-        buf_printf(out, "%s%s", x->inside ? open_tag : "", x->held.n ? x->held.p : "");
+        buf_printf(out, "%s%s", x->inside ? open_tag(x->chat) : "", x->held.n ? x->held.p : "");
     x->inside = false;
     buf_free(&x->held);
     drop_white(x, out, from);

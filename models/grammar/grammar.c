@@ -79,12 +79,16 @@ static void put_marked(struct grammar *g, struct sequence *s, const char *text)
 {
     static const struct {
         const char *text;
-        int symbol;
-    } mark[] = {{"<|channel|>", SYMBOL_CHANNEL}, {"<|message|>", SYMBOL_MESSAGE}};
+        int symbol, form;
+    } mark[] = {{"<|channel|>", SYMBOL_CHANNEL, FORM_HARMONY},
+                {"<|message|>", SYMBOL_MESSAGE, FORM_HARMONY},
+                {"<|tool_call>", SYMBOL_CALL, FORM_CALLS},
+                {"<tool_call|>", SYMBOL_CALL_END, FORM_CALLS}};
+    enum { MARKS = sizeof mark / sizeof *mark };
     for (size_t i; *text;) {
-        for (i = 0; i < 2 && strncmp(text, mark[i].text, strlen(mark[i].text)) != 0; i++)
+        for (i = 0; i < MARKS && strncmp(text, mark[i].text, strlen(mark[i].text)) != 0; i++)
             ;
-        if (i < 2 && g->form.kind == FORM_HARMONY) {
+        if (i < MARKS && (int)g->form.kind == mark[i].form) {
             put_range(g, s, mark[i].symbol, mark[i].symbol);
             text += strlen(mark[i].text);
         } else {

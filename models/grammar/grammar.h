@@ -22,9 +22,11 @@ struct reply_form {
     enum {
         FORM_TEXT,    /* nothing */
         FORM_THOUGHT, /* a thought that the prompt has opened, up to "</think>" and white space */
+        FORM_CALLS,   /* nothing; calls begin and end with tokens of their own */
         FORM_HARMONY, /* messages of the channel "analysis", then one of "final" */
     } kind;
     int32_t channel, message, end, start; /* harmony's tokens */
+    int32_t call, call_end;               /* of FORM_CALLS */
 };
 
 struct grammar;

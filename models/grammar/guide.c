@@ -372,6 +372,8 @@ static bool is_stop(const struct guide *x, int32_t id)
 static int symbol_of(const struct guide *x, int32_t id)
 {
     const struct reply_form *f = &x->g->form;
+    if (f->kind == FORM_CALLS)
+        return id == f->call ? SYMBOL_CALL : id == f->call_end ? SYMBOL_CALL_END : -1;
     if (f->kind != FORM_HARMONY)
         return -1;
     return id == f->channel   ? SYMBOL_CHANNEL
@@ -459,13 +461,14 @@ const uint32_t *guide_banned(struct guide *x, int state)
     memset(banned, state == GUIDE_DEAD ? 0 : 0xFF, (size_t)x->words * sizeof *banned);
     if (state != GUIDE_DEAD) {
         const int32_t special[] = {x->g->form.channel, x->g->form.message, x->g->form.end,
-                                   x->g->form.start};
+                                   x->g->form.start, x->g->form.call, x->g->form.call_end};
         allow_tokens(x, state, banned);
         for (int i = 0; i < x->n_stop; i++)
             if (x->stop[i] >= 0 && x->stop[i] < x->vocab)
                 set_banned(banned, x->stop[i], !guide_accepts(x, state));
-        for (int i = 0; i < 4 && x->g->form.kind == FORM_HARMONY; i++)
-            if (special[i] >= 0 && special[i] < x->vocab && guide_next(x, state, special[i]))
+        for (size_t i = 0; i < sizeof special / sizeof *special; i++)
+            if (special[i] >= 0 && special[i] < x->vocab && symbol_of(x, special[i]) >= 0 &&
+                guide_next(x, state, special[i]))
                 set_banned(banned, special[i], false);
         if (x->vocab % 32) /* no bits behind the last token */
             banned[x->words - 1] &= (1u << x->vocab % 32) - 1;

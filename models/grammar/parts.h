@@ -13,6 +13,8 @@ enum {
     SYMBOL_MESSAGE,
     SYMBOL_END,
     SYMBOL_START,
+    SYMBOL_CALL,
+    SYMBOL_CALL_END,
     SET_WORDS = (SYMBOLS + 31) / 32,
     MANY = INT32_MAX,        /* no upper limit of a repetition */
     MOST_ELEMENTS = 1 << 20, /* of a grammar */

@@ -15,8 +15,9 @@ from transformers.utils.chat_template_utils import _compile_jinja_template
 FILE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../tokenizers/tools.json")
 TEMPLATES = [  # file, family, what it lacks
     ("Qwen-Qwen3-0.6B.jinja", "qwen3", ()),
-    ("meta-llama-Llama-3.1-8B-Instruct.jinja", "llama", ("many", "first")),
-    ("openai-gpt-oss-120b.jinja", "gpt_oss", ("many",)),
+    ("meta-llama-Llama-3.1-8B-Instruct.jinja", "llama", ("many", "first", "odd")),
+    ("openai-gpt-oss-120b.jinja", "gpt_oss", ("many", "odd")),
+    ("google-gemma-4-31B-it.jinja", "gemma4", ()),
 ]
 WEATHER = {"type": "function", "function": {
     "name": "get_weather", "description": "Weather of a place, \"now\"",
@@ -28,6 +29,17 @@ WEATHER = {"type": "function", "function": {
         "any": {}}, "required": ["city"]}}}
 CLOCK = {"type": "function", "function": {"name": "now", "description": "The time",
                                           "parameters": {"type": "object", "properties": {}}}}
+
+ODD = {"type": "function", "function": {"name": "odd", "parameters": {"type": "object", "properties": {
+    "type": {"type": ["string", "null"], "enum": ["a", None, 2], "nullable": True, "description": "A name"},
+    "Zone": {"type": "object", "description": "where", "properties": {
+        "x": {"type": "number", "minimum": 0.5}, "b": {"type": "array"}}, "required": ["x", "b"]},
+    "zone": {"type": "object", "additionalProperties": {"type": "integer"}},
+    "either": {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None},
+    "list": {"type": "array", "description": "rows", "items": {
+        "type": ["integer", "null"], "enum": [1, 2.5, 1e30, None, True], "minimum": 1e-7, "title": "Item",
+        "required": ["q"], "x": {"B": 1, "a": [None]}}}}, "required": ["type", "zone"]}}}
+NOTHING = {"type": "function", "function": {"name": "nothing"}}
 
 
 def call(name, **arguments):
@@ -48,6 +60,14 @@ CASES = [
                     "tool_calls": [call("get_weather", city="Z"), call("now")]},
               {"role": "tool", "tool_call_id": "cget_weather", "content": "cold"},
               {"role": "tool", "tool_call_id": "cnow", "content": "late"}]),
+    ("odd", [ASK, {"role": "assistant", "content": "", "tool_calls": [
+        call("odd", type="a \"b\"", Zone={"x": 21.1, "b": [1, [], {}], "a": None}, zone={"k": 100000.0, "A": 1e16},
+             list=[1e-5, True, -3, 0.1])]},
+             {"role": "tool", "tool_call_id": "codd", "content": " {x} "},
+             {"role": "assistant", "content": "", "tool_calls": [call("nothing")]},
+             {"role": "tool", "tool_call_id": "cnothing", "content": ""},
+             {"role": "assistant", "content": " Done. "}, {"role": "assistant", "content": "Really."},
+             {"role": "user", "content": "And?"}, {"role": "assistant", "content": "", "tool_calls": [call("odd")]}]),
 ]
 
 
@@ -66,7 +86,7 @@ def main():
         text = open(os.path.join(folder, name), encoding="utf-8").read()
         for case, messages in CASES:
             if case not in lacks:
-                for tools in ([WEATHER], [WEATHER, CLOCK]):
+                for tools in ([[ODD, NOTHING]] if case == "odd" else [[WEATHER], [WEATHER, CLOCK]]):
                     out.append({"template": name, "family": family, "case": case, "tools": tools,
                                 "messages": messages, "text": render(text, messages, tools)})
     if "--write" in sys.argv:

@@ -32,6 +32,7 @@ static const char *const markers[] = {
     "[/SYSTEM_PROMPT]", "<BOS_TOKEN>", "<|START_OF_TURN_TOKEN|>", "<|END_OF_TURN_TOKEN|>",
     "<|SYSTEM_TOKEN|>", "<|USER_TOKEN|>", "<|CHATBOT_TOKEN|>", "<|header_start|>",
     "<|header_end|>", "<|eot|>", "<|eom|>", "<|start_of_role|>", "<|end_of_role|>",
+    "<|tool>", "<tool|>", "<|tool_call>", "<tool_call|>", "<tool_response|>", "<|\"|>",
 };
 enum { N_MARKERS = sizeof markers / sizeof *markers };
 
@@ -1141,10 +1142,11 @@ static void test_functions_are_rendered_as_the_templates_render_them(void **stat
     assert_true(json_array_size(all) > 20);
     json_array_foreach(all, i, one) {
         const char *family = json_string_value(json_object_get(one, "family"));
-        struct chat *c = strcmp(family, "llama")
-                             ? open_chat(family, NULL, bytes, NULL)
-                             : open_with_template(family, "Cutting Knowledge Date: December 2023",
-                                                  NULL);
+        const char *template = !strcmp(family, "llama")    ? "Cutting Knowledge Date: December 2023"
+                               : !strcmp(family, "gemma4") ? "<|channel>thought\\n<channel|>"
+                                                           : NULL;
+        struct chat *c = template ? open_with_template(family, template, NULL)
+                                  : open_chat(family, NULL, bytes, NULL);
         struct chat_style style = {.tools = json_object_get(one, "tools")};
         struct message m[8];
         struct ids ids = {0};
@@ -1258,7 +1260,8 @@ static void test_calls_are_read_from_replies(void **state)
         {"llama", "{\"name\": \"f\", \"parameters\": {\"a\": [1]}}<|eot_id|>", "", "f{\"a\": [1]}"},
         {"llama", "{\"a\": 1}", "{\"a\": 1}", ""},
         {"llama", "It is {\"name\": \"f\"}", "It is {\"name\": \"f\"}", ""},
-        {"gemma3", "{\"name\": \"f\", \"parameters\": {\"a\": [1]}}<end_of_turn>", "", "f{\"a\": [1]}"},
+        {"gemma3", "{\"name\": \"f\", \"parameters\": {\"a\": [1]}}<end_of_turn>", "",
+         "f{\"a\": [1]}"},
         {"gemma3", "```json\n{\"name\": \"f\", \"parameters\": {\"a\": \"`\"}}\n```", "",
          "f{\"a\": \"`\"}"},
         {"gemma3", "```json\n{\"a\": 1}\n```", "```json\n{\"a\": 1}\n```", ""},
@@ -1266,6 +1269,19 @@ static void test_calls_are_read_from_replies(void **state)
         {"gemma3", "```js", "```js", ""},
         {"gemma3", "```c\nint x;\n```", "```c\nint x;\n```", ""},
         {"gemma3", "It is warm.", "It is warm.", ""},
+        {"gemma4", "<|channel>thought\n<|tool_call>call:g{}<tool_call|><channel|>"
+                   "<|tool_call>call:f{a:1,b:<|\"|>x \"y\"{:<|\"|>,c:[true,None,{d:-2.5}],"
+                   "<|\"|>e,<|\"|>:warm}<tool_call|><|tool_response>", "",
+         "f{\"a\": 1, \"b\": \"x \\\"y\\\"{:\", \"c\": [true, null, {\"d\": -2.5}], "
+         "\"e,\": \"warm\"}"},
+        {"gemma4", "Wait.\n<|tool_call>call:f{}<tool_call|>\n<|tool_call> call: g {\"a\": "
+                   "\"<|\\\"}\"} <tool_call|>", "Wait.\n", "f{}g{\"a\": \"<|\\\"}\"}"},
+        {"gemma4", "a <|tool_call>call:f{a<tool_call|> b", "a <|tool_call>call:f{a<tool_call|> b",
+         ""},
+        {"gemma4", "<|tool_call>call:f{a:[1,]}<tool_call|>",
+         "<|tool_call>call:f{a:[1,]}<tool_call|>", ""},
+        {"gemma4", "<|tool_call>call:f{}", "", "f{}"},
+        {"gemma4", "It is <|tool_cal warm.<turn|>", "It is <|tool_cal warm.", ""},
         {"gpt_oss", "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant "
                     "to=functions.f<|channel|>"
          "commentary json<|message|>{\"a\":1}<|call|>", "", "f{\"a\":1}"},
@@ -1289,12 +1305,41 @@ static void test_calls_are_read_from_replies(void **state)
     }
 }
 
+/* Whatever a reply holds, nothing of it is lost: it is calls, or text. */
+static void test_spoilt_calls_are_text(void **state)
+{
+    (void)state;
+    static const char whole[] = "<|tool_call>call:f{a:[1,<|\"|>x<|\"|>],b:{c:\"y\"}}<tool_call|>";
+    static const char part[] = "{}[],:\"\\<|>cx1 \n";
+    uint64_t seed = 3;
+    for (int round = 0; round < 3000; round++) {
+        char reply_text[sizeof whole];
+        struct call_reader x;
+        struct buf text = {0};
+        memcpy(reply_text, whole, sizeof whole);
+        for (int k = (int)(mix64(seed++) % 4); k >= 0; k--, seed += 2)
+            reply_text[12 + mix64(seed) % (sizeof whole - 25)] = /* the two tags stay */
+                part[mix64(seed + 1) % (sizeof part - 1)];
+        read_calls("gemma4", reply_text, &x, &text);
+        if (x.n == 0)
+            assert_string_equal(text.p, reply_text);
+        for (int k = 0; k < x.n; k++) {
+            json_t *o = json_loads(x.call[k].arguments, 0, NULL);
+            assert_true(x.call[k].name[0] && json_is_object(o));
+            json_decref(o);
+        }
+        call_reader_free(&x);
+        buf_free(&text);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_functions_are_rendered_as_the_templates_render_them),
         cmocka_unit_test(test_gemma_is_asked_in_the_words_of_its_guide),
         cmocka_unit_test(test_calls_are_read_from_replies),
+        cmocka_unit_test(test_spoilt_calls_are_text),
         cmocka_unit_test(test_bundled_prompts_equal_the_reference),
         cmocka_unit_test(test_a_turn_more_begins_with_prompt_and_reply),
         cmocka_unit_test(test_gemma_folds_the_system_prompt_and_trims),
