@@ -113,9 +113,11 @@ ifneq ($(filter x86_64%,$(shell $(CC) -dumpmachine 2>/dev/null)),)
   $(B)/kernels/cpu/avx512.o: CFLAGS += -O3 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c -mprefer-vector-width=512
 endif
 ifeq ($(MODE),fuzz)
-  # kernels meet no input from outside; comparisons of buffers, UTF-8, cells of text and targets guide no mutation
+  # kernels meet no input from outside; comparisons of buffers, UTF-8, cells of text and targets guide no mutation, nor do
+  # those of single characters of JSON, of a grammar's states and of judging a case
   $(B)/kernels/cpu/%.o: CFLAGS += -fno-sanitize=all -O1
-  $(B)/kernels/base.o $(B)/kernels/utf8.o $(B)/repl/text/text.o $(B)/tests/fuzz/%.o: CFLAGS += -fno-sanitize-coverage=trace-cmp
+  $(B)/kernels/base.o $(B)/kernels/utf8.o $(B)/kernels/json.o $(B)/kernels/json_read.o $(B)/models/grammar/guide.o \
+  $(B)/engine/tools/case.o $(B)/repl/text/text.o $(B)/tests/fuzz/%.o: CFLAGS += -fno-sanitize-coverage=trace-cmp
 endif
 ifeq ($(MODE),debug)
   # at -O3, with a check at each access of unrolled loops, gcc takes several minutes for a file

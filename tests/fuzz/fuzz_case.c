@@ -2,7 +2,7 @@
  * same; a smaller one breaks the same rule. */
 #include "engine/tools/case.h"
 
-#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/arena.h"
 
 const int fuzz_inputs = 3000;
 
@@ -55,10 +55,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     struct err e = {0};
     const char *text = fuzz_tail(data, n);
+    arena_begin();
     if (case_each(text, n, one, NULL, &e) < 0) {
         CHECK(e.kind == ERR_USAGE);
         fuzz_message(&e);
         CHECK(!strchr(e.msg, '\n'));
     }
+    arena_end();
     return 0;
 }
