@@ -193,6 +193,10 @@ TESTS += $(FAULTS)
 faults: tests ## let every call fail in turn, one a run, in scripted sessions (hours; ONLY="chat write", JOBS=N)
 	@BUILD=$(B) EVERY_CALL=all $(FAULTS)
 
+.PHONY: bugs
+bugs: all ## which tool finds which historical fault: writes tests/bench/bugs.tsv (half an hour; ONLY="24617 9279" prints those)
+	@AERIE=$(CURDIR)/$(B)/aerie tests/bench/bugs.sh $(if $(ONLY),/dev/null $(ONLY),tests/bench/bugs.tsv)
+
 fuzz-programs: $(if $(filter fuzz,$(MODE)),$(FUZZ:%=$(B)/fuzz/%))
 
 soak: deps ## a day of heavy use in T seconds (T=600): two instances driven at random; SEED=N repeats a run (tests/soak)

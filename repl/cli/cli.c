@@ -112,6 +112,16 @@ static bool take_param(struct cli *c, const char *text, struct err *e)
     return ok;
 }
 
+/* A historical fault as "24617", or one of its variants as "26966=dummy-pool". */
+static bool take_bug(struct cli *c, const char *text, struct err *e)
+{
+    const char *eq = strchr(text, '=');
+    char *which = xasprintf("%.*s", (int)(eq ? eq - text : (ptrdiff_t)strlen(text)), text);
+    bool ok = bug_set(&c->opt.engine.bugs, which, eq ? eq + 1 : "on", e);
+    free(which);
+    return ok;
+}
+
 static bool take_text(struct texts *t, const struct flag *f, const char *value, struct err *e)
 {
     if (t->n == MAX_TEXTS)
@@ -138,7 +148,7 @@ static bool take_flag(struct cli *c, const struct flag *f, const char *value, st
         CHECK(value);
         return take_param(c, value, e);
     case F_TEXTS: return take_text(at, f, value, e);
-    case F_BUG: return bug_set(&c->opt.engine.bugs, value, "on", e);
+    case F_BUG: return take_bug(c, value, e);
     case F_HELP:
     case F_VERSION: return true; /* handled by parse() */
     }

@@ -136,7 +136,7 @@ const struct flag flags[] = {
      .act = F_SET, .set = "seed"},
     {{"check", "off|on|strict", "how much is checked before each pass (default on)",
      .kind = OPT_TEXT}, .where = IN_ENGINE, .act = F_SET, .set = "check"},
-    {{"bug", "NUMBER|NAME", "switch a historical fault on (aerie bugs lists them)",
+    {{"bug", "NAME[=VARIANT]", "switch a historical fault on (aerie bugs lists them)",
      .kind = OPT_TEXT}, .where = IN_ENGINE, .act = F_BUG},
     {{"no-spec", "", "decode without speculative drafting", .kind = OPT_FLAG},
      .where = IN_TALK | IN_SERVE, .act = F_SET, .set = "spec=off"},

@@ -11,8 +11,8 @@ static bool of_session(struct cli *c, struct triage *t, const struct stop *stop,
     struct session_row row = {0};
     struct hdb *d = cli_open_session(c, c->word[0], &row, e);
     struct triage_ask ask = {.db = d, .session = row.id, .name = c->word[0],
-                             .title = row.title ? row.title : "", .how = cli_rerun(c),
-                             .stop = stop, .progress = c->opt.quiet ? NULL : cli_progress,
+                             .how = cli_rerun(c), .stop = stop,
+                             .progress = c->opt.quiet ? NULL : cli_progress,
                              .progress_end = cli_progress_end};
     bool ok = d && triage_session(&ask, t, e);
     session_row_free(&row);

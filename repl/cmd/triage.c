@@ -26,8 +26,7 @@ bool cmd_triage(struct cmd_call *c)
         return false;
     hdb_name(d, a->session, name);
     struct triage_ask ask = {.db = d, .session = a->session, .name = name + (name[0] == '#'),
-                             .title = "this chat", .stop = &stop, .progress = look,
-                             .progress_arg = &stop};
+                             .stop = &stop, .progress = look, .progress_arg = &stop};
     ask.how.engine.device = a->opt.engine.device;
     ask.how.engine.threads = a->opt.engine.threads;
     ask.how.engine.model = a->opt.engine.model;

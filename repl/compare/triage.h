@@ -103,7 +103,7 @@ const char *triage_cause_about(enum triage_cause c); /* for people */
 struct triage_ask {
     struct hdb *db;
     const char *session;      /* its id */
-    const char *name, *title; /* as commands name it: "12"; for people */
+    const char *name;         /* as commands name it: "12" */
     struct rerun_how how;     /* without turn, step, hold */
     const struct stop *stop;  /* or NULL */
     void (*progress)(void *arg, const char *what, uint64_t done, uint64_t total); /* or NULL */

@@ -450,7 +450,7 @@ bool triage_session(const struct triage_ask *ask, struct triage *t, struct err *
 {
     struct gathering g = {.a = ask, .t = t};
     snprintf(t->name, sizeof t->name, "%.60s", ask->name);
-    snprintf(t->of, sizeof t->of, "session %.40s: %.100s", ask->name, ask->title);
+    snprintf(t->of, sizeof t->of, "session %.40s", ask->name); /* no title: reports are pasted */
     bool ok = script_read(&g.script, ask->db, ask->session, e) && gather(&g, e);
     unload(&g);
     rerun_options_free(&g.how);

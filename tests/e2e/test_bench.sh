@@ -90,6 +90,12 @@ if [ -n "$long" ]; then
     grep -q '"name":"cycle.g270m.3-1-4"' "$T/out"; result "its head drafts" $?
 fi
 
+# ---- which tool finds which historical fault: a row of `make bugs` ----
+TOOLS='checker case' tests/bench/bugs.sh "$T/bugs" 26512=counted-twice >"$T/out" 2>"$T/err"
+[ $? = 0 ] && [ "$(cut -f 2,3,5 "$T/bugs" | tr '\t\n' ' ,')" = 'checker found I9 in a chat,case found I9 at step 1.1,' ] &&
+    tests/bench/bugs.sh --table "$T/bugs" | grep -qE '^\| 26512=counted-twice \| I9 in a chat, [0-9.]+ s \|  \|  \|  \|  \| I9 at step 1.1, '
+result "the checker and a case of its step name a fault's rule" $?
+
 # ---- what is refused ----
 refuse 2 'no line that begins with or matches "cublas"' --short cublas
 refuse 2 'no synthetic model "gpt-9".*gpt-oss-20b, .*gemma-4-E4B' --short mem step --synthetic gpt-9

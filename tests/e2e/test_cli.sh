@@ -212,6 +212,7 @@ config 'bug = 24617\nspec = off\ncheck = off\n'
 expect "a fault of the config file stays out of golden" 0 ' 0 failed' golden --device cpu tests/golden/llama-b
 expect "and out of bugs" 0 'swa-untranslated' bugs
 config 'bug = nonsense\n'; refuse 2 'config:1: .*nonsense' golden tests/golden/llama-b
+refuse 2 "bug 26512: expected on, off, prefix-only or counted-twice, not 'third'" run --bug 26512=third hi
 config 'draft = ngram\n'; expect "the config file names a drafter" 0 'draft +ngram: a drafter without weights' doctor
 config 'draft = off\n'; printf '/stats\n' >"$T/script"
 expect "draft = off is the setting" 0 'spec +off: switched off' chat -n --script "$T/script"
@@ -373,8 +374,9 @@ expect "golden" 0 '0 failed' golden tests/golden/gemma3-a
 expect "golden --json" 0 '^\{"checks":\[.*\}$' --json golden tests/golden/gemma3-a
 refuse 3 "$T/none" golden "$T/none"
 canary='kv_canary violation: launch_tag=TAIL_K_SWA fail_reason=write_position slot_idx=53504 position=512 stored_token=1299 expected_token=1299 stored_chain_hash=0x12 expected_aux=0x2100'
-echo "[2026-01-01 TP0] $canary" >"$T/server.log"
+printf '%s\n' "[2026-01-01 TP0] Receive: text='My name is Bartholomew'" "[2026-01-01 TP0] 'Bartholomew' $canary" >"$T/server.log"
 expect "dump: a line of kv_canary, its page and both readings" 1 '^TAIL_K_SWA write_position: slot 53504, page 3344 cell 0; writes position 512, token 1299, expected position 8448,' dump "$T/server.log" --page-size 16
+! grep -qi bartholomew "$T/out"; result "and no text of the log around it" $?
 expect "dump --json" 1 '^\{"violations":1,.*"pool":"swa","slot":53504,"page":53504,.*"expected_position":8448,' dump "$T/server.log" --json
 refuse 2 'cannot open .*none' dump "$T/none"
 refuse 2 'no file step=' dump tests/golden/gemma3-a

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Packs: a session as one file that opens without the model, holds no text unless asked, and notices every change.
 . "$(dirname "$0")/kit.sh"
-EXAMPLE=$PWD/tests/e2e/plan_example.py EMIT=$PWD/tests/peers/emit/own_classes.py MODELS=$PWD/models/nestling
+SOURCE=$PWD EXAMPLE=$PWD/tests/e2e/plan_example.py EMIT=$PWD/tests/peers/emit/own_classes.py MODELS=$PWD/models/nestling
 # a model of its own, which is renamed below: the bundled one with another last weight
 cp -r "$MODELS/target" "$T/model"; chmod -R u+w "$T/model"
 weights=$(echo "$T"/model/*.safetensors); printf '\x3c' | dd of="$weights" bs=1 seek=$(($(stat -c %s "$weights") - 1)) conv=notrunc status=none
@@ -175,6 +175,14 @@ aerie pack "$ID" --issue vllm --no-ids -o issue.aerie >/dev/null && ! grep -qE '
 result "a report without ids" $?
 rm -f issue*
 refuse 2 'expected sglang, vllm or llama.cpp' pack "$ID" --issue trt -o x.aerie
+# what else is pasted into reports: acceptance explained, and log probabilities of one's own prompts
+sed -n 's/^Tell me \(.*\)/{"prompt":"Tell me \1"}/p' "$T/script" | tail -n 1 >prompts.jsonl
+cat "$SOURCE"/repl/compare/triage*.c "$SOURCE"/engine/thread/redraft*.c "$SOURCE"/repl/cli/kl*.c | split | LC_ALL=C sort -u - "$T/report-words" >"$T/own-words"
+for what in "triage $ID" "kl local prompts.jsonl"; do
+    aerie $what --json -m model --draft "$MODELS/draft" >pasted.md; rc=$?
+    leaked=$(found pasted.md | LC_ALL=C comm -23 - "$T/own-words" | tr '\n' ' ')
+    [ $rc -le 1 ] && [ -s pasted.md ] && [ -z "$leaked" ]; result "no word of it is in what ${what%% *} says $leaked" $?
+done
 
 # ---- a step's plans ----
 aerie pack "$ID" --plan $last.2 -o plan.aerie >"$T/out" && aerie pack "$ID" --plan $early.1 -o plan2.aerie >>"$T/out"

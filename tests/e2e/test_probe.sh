@@ -2,7 +2,7 @@
 # aerie probe against aerie serve: nothing is found where nothing is wrong, and a historical fault that changes numbers is
 # found, made smaller, and shown by a script of curl calls.
 . "$(dirname "$0")/kit.sh"
-servers='' right='' masked='' faulty='' # serve sets the addresses
+key=() servers='' right='' masked='' faulty='' # serve sets the addresses
 clean() { [ -z "$servers" ] || kill $servers 2>/dev/null; }
 serve() { # NAME FLAGS...: sets the variable NAME to the address
     local name=$1 file=$T/$1.log; shift
@@ -43,16 +43,20 @@ probe "$right" -n 1 --state "$T/state"; [ $rc = 2 ] && grep -q 'is not of this s
 # found FAULT CASES PATTERN FLAGS...: a server with the fault, and what is found in the first cases
 found() {
     local fault=$1 cases=$2 pattern=$3; shift 3
-    serve faulty --check off --bug "$fault" "$@"
-    probe "$faulty" -n "$cases" -o "$T/report" --no-log
+    serve faulty --check off --bug "$fault" "${key[@]}" "$@"
+    probe "$faulty" -n "$cases" -o "$T/report" --no-log "${key[@]}" --header 'X-Team: walrus'
     [ $rc = 1 ] && has "$pattern"; result "fault $fault is found" $?
-    for form in $forms; do probe "$faulty" -n 1 --no-log --issue "$form" -o "$T/$form"; done
+    for form in $forms; do probe "$faulty" -n 1 --no-log --issue "$form" -o "$T/$form" "${key[@]}"; done
     kill "${servers##* }"; servers=${servers% *}
 }
 forms='sglang vllm llama.cpp'
+echo sk-bartholomew >"$T/key"; chmod 600 "$T/key"; key=(--api-key-file "$T/key")
 found 16267 1 '^1\. A-B-A: the request fails: alone, too: the server answers 500: .*not a number'
 [ $rc = 1 ] && grep -q '^### Reproduction' "$T/sglang" && grep -q '^### First Bad Commit' "$T/llama.cpp" && grep -q 'collect_env.py' "$T/vllm"; result "the forms of three engines" $?
-forms=
+# of the requests reports have ids, and nothing of whom they came from: no word of a text, no key, no header, no folder
+! grep -qiE "sk-bartholomew|walrus|$T" "$T/report" "$T/sglang" "$T/vllm" "$T/llama.cpp" && [ "$(grep -c '"prompt":\[[0-9,]*\]' "$T/report")" -ge 2 ]
+result "a report has no key, no header and no folder" $?
+forms='' key=()
 tree='-p draft.topk=2 -p draft.nodes=6'
 found 39287 2 '^[0-9]\. decode and prompt: its log probabilities at decode and as a prompt differ by' $tree
 if [ "${AERIE_TEST_LONG:-0}" != 0 ]; then
