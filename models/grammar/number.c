@@ -1,7 +1,8 @@
 /* number.c - alternatives for the numbers of a range, digit by digit. See parts.h.
  *
  * A range of integers is cut into runs of numbers with the same number of digits, and a run into
- * prefixes behind which each digit is any of 0 to 9. */
+ * prefixes behind which each digit is any of 0 to 9. Of multiples, a rule for each remainder says
+ * which digits may follow. */
 #include "models/grammar/parts.h"
 
 #include <inttypes.h>
@@ -14,6 +15,7 @@ enum {
     MOST_DIGITS = 18,  /* of an integer */
     MOST_PLACES = 6,   /* of a limit, behind its point */
     MOST_FRACTION = 15,
+    MOST_MULTIPLE = 1000,
 };
 
 struct digits {
@@ -22,13 +24,68 @@ struct digits {
     bool negative;
     int point; /* digits behind the decimal point; 0: there is none */
     bool fraction; /* any fraction may follow */
+    int multiple;  /* of which the digits, read without the point, are a multiple; 0: of any */
+    int *rest;     /* (MOST_DIGITS + 1, multiple) 1 + the rule of rest_of(); 0: not made yet */
 };
+
+/* The rule of the last n digits of a number whose first digits have the remainder r. */
+static int rest_of(const struct digits *d, int n, int r)
+{
+    int *known = &d->rest[n * d->multiple + r];
+    if (*known)
+        return *known - 1;
+    int rule = grammar_rule(d->g);
+    struct sequence s = {0};
+    *known = rule + 1;
+    if (n == 0 && r == 0)
+        grammar_alt(d->g, rule, &s);
+    for (int c = 0; n && c <= 9; c++) {
+        int now = (10 * r + c) % d->multiple;
+        if (n == 1 && now)
+            continue;
+        if (n == d->point)
+            put_literal(d->g, &s, ".");
+        put_range(d->g, &s, '0' + c, '0' + c);
+        put_call(d->g, &s, rest_of(d, n - 1, now));
+        grammar_alt(d->g, rule, &s);
+    }
+    return rule;
+}
+
+/* As add_run(), of multiples. */
+static void add_multiples(const struct digits *d, const char *prefix, int n_prefix, int from,
+                          int to, int n)
+{
+    struct sequence s = {0};
+    int r = 0;
+    for (int i = 0; i < n_prefix; i++)
+        r = (10 * r + prefix[i] - '0') % d->multiple;
+    for (int c = from; c <= to; c++) {
+        int now = (10 * r + c) % d->multiple;
+        if (n_prefix == n - 1 && now)
+            continue;
+        if (d->negative)
+            put_literal(d->g, &s, "-");
+        for (int i = 0; i <= n_prefix; i++) {
+            if (d->point && i == n - d->point)
+                put_literal(d->g, &s, ".");
+            put_range(d->g, &s, i < n_prefix ? prefix[i] : '0' + c,
+                      i < n_prefix ? prefix[i] : '0' + c);
+        }
+        put_call(d->g, &s, rest_of(d, n - n_prefix - 1, now));
+        grammar_alt(d->g, d->rule, &s);
+    }
+}
 
 /* Adds "[-]PREFIX[from-to]ANY..." with n digits in all. */
 static void add_run(const struct digits *d, const char *prefix, int n_prefix, int from, int to,
                     int n)
 {
     struct sequence s = {0};
+    if (d->multiple) {
+        add_multiples(d, prefix, n_prefix, from, to, n);
+        return;
+    }
     if (d->negative)
         put_literal(d->g, &s, "-");
     for (int i = 0; i < n; i++) {
@@ -208,4 +265,45 @@ void grammar_numbers(struct grammar *g, int rule, double lo, double hi)
     }
     grammar_integers(g, rule, lo, hi);
     add_between(g, rule, fmax(lo, -1e15), fmin(hi, 1e15));
+}
+
+/* Multiples of m / 10^places from lo to hi, written with so many places. */
+static void add_multiples_of(struct grammar *g, int rule, double lo, double hi, int m, int places)
+{
+    const int64_t limit = INT64_C(99999999999999999);
+    double scale = pow(10, places);
+    struct digits d = {.g = g, .rule = rule, .point = places, .multiple = m};
+    int64_t from = -limit, to = limit;
+    if (lo * scale > (double)-limit) {
+        from = (int64_t)fmin(floor(lo * scale), (double)limit) - 1;
+        while (from <= limit && (double)from / scale < lo)
+            from++;
+    }
+    if (hi * scale < (double)limit) {
+        to = (int64_t)fmax(ceil(hi * scale), (double)-limit) + 1;
+        while (to >= -limit && (double)to / scale > hi)
+            to--;
+    }
+    d.rest = xcalloc((size_t)(MOST_DIGITS + 1) * (size_t)m, sizeof *d.rest);
+    if (from <= to)
+        add_signed(&d, from, to, places + 1);
+    free(d.rest);
+}
+
+bool grammar_multiples(struct grammar *g, int rule, double lo, double hi, double step, bool whole)
+{
+    double scale = 1;
+    int places = 0;
+    while (places < MOST_PLACES && round(step * scale) / scale != step)
+        scale *= 10, places++;
+    double m = round(step * scale);
+    if (m / scale != step || m < 1 || m > MOST_MULTIPLE)
+        return false;
+    int plain = (int)m; /* of whole numbers */
+    for (int i = 0; i < places; i++)
+        plain /= plain % 10 == 0 ? 10 : plain % 5 == 0 ? 5 : plain % 2 == 0 ? 2 : 1;
+    add_multiples_of(g, rule, lo, hi, plain, 0);
+    if (places && !whole)
+        add_multiples_of(g, rule, lo, hi, (int)m, places);
+    return true;
 }

@@ -102,6 +102,9 @@ void put_json_string(struct grammar *g, struct sequence *s, const char *p, size_
 /* number.c: adds alternatives for the numbers from lo to hi (either may be infinite). */
 void grammar_integers(struct grammar *g, int rule, double lo, double hi);
 void grammar_numbers(struct grammar *g, int rule, double lo, double hi);
+/* The multiples of step among them, by their decimal digits; whole: whole numbers only. False: such
+ * a step is not supported. */
+bool grammar_multiples(struct grammar *g, int rule, double lo, double hi, double step, bool whole);
 
 /* pattern.c: the rule of the texts that a regular expression matches, spelled as JSON without the
  * quotes; -1 and *e: it has what is not supported. The expression of a "format", or NULL. */

@@ -33,13 +33,14 @@ static const char *const notes[] = {
     "title", "description", "default", "examples", "example", "$schema", "$id", "$comment",
     "$anchor",
     "deprecated", "readOnly", "writeOnly", "format", "discriminator", "$defs", "definitions",
-    "contentEncoding", "contentMediaType", "strict", "name", NULL};
+    "contentEncoding", "contentMediaType", "contentSchema", "strict", "name", NULL};
 static const char *const reads[] = {
     "$ref", "const", "enum", "anyOf", "oneOf", "allOf", "type", "nullable", "properties",
     "required",
     "additionalProperties", "items", "prefixItems", "minItems", "maxItems", "uniqueItems",
     "minLength", "maxLength", "pattern", "minimum", "maximum", "exclusiveMinimum",
-    "exclusiveMaximum", "multipleOf", "unevaluatedProperties", NULL};
+    "exclusiveMaximum", "multipleOf", "unevaluatedProperties", "propertyNames",
+    "minProperties", NULL};
 
 static bool is_in(const char *word, const char *const *list)
 {
@@ -222,17 +223,20 @@ static bool read_limits(struct compiler *c, const json_t *o, double *lo, double 
         else
             *hi = fmin(*hi, x);
     }
-    json_t *step = get(o, "multipleOf");
-    return !step || (whole && json_number_value(step) == 1) ||
-           fail(c, "the schema's keyword \"%s\" is not supported", "multipleOf");
+    return true;
 }
 
 static bool add_number(struct compiler *c, int rule, const json_t *o, bool whole)
 {
     double lo, hi;
     struct sequence s = {0};
+    json_t *step = get(o, "multipleOf");
     if (!read_limits(c, o, &lo, &hi, whole))
         return false;
+    if (step)
+        return grammar_multiples(c->g, rule, lo, hi, json_number_value(step), whole) ||
+               fail(c, "the schema's keyword \"%s\" is supported for steps of at most 6 places and "
+                    "3 digits, such as 5, 0.01 or 2.5", "multipleOf");
     if (lo == -HUGE_VAL && hi == HUGE_VAL) {
         put_call(c->g, &s, grammar_known(c->g, whole ? RULE_INTEGER : RULE_NUMBER));
         grammar_alt(c->g, rule, &s);
@@ -244,7 +248,130 @@ static bool add_number(struct compiler *c, int rule, const json_t *o, bool whole
     return true;
 }
 
+/* ---- finite sets of values ------------------------------------------------------------------- */
+
+enum { MOST_UNIQUE = 10 };
+
+static const json_t *behind_refs(const struct compiler *c, const json_t *o);
+
+static bool is_known(const json_t *list, const json_t *v)
+{
+    json_t *one;
+    size_t i;
+    json_array_foreach(list, i, one)
+        if (json_equal(one, (json_t *)(uintptr_t)v) ||
+            (json_is_number(one) && json_is_number(v) &&
+             json_number_value(one) == json_number_value(v)))
+            return true;
+    return false;
+}
+
+/* Adds the values of a schema that allows constants, booleans and null only. False: it allows
+ * others. */
+static bool add_values(const struct compiler *c, const json_t *o, json_t *list, int depth)
+{
+    json_t *one, *all = json_array();
+    const json_t *is = behind_refs(c, o);
+    const char *type = json_string_value(get(is, "type"));
+    bool ok = is && depth < MOST_DEPTH;
+    size_t i;
+    if (ok && (get(is, "const") || json_is_array(get(is, "enum")))) {
+        if (get(is, "const"))
+            json_array_append(all, get(is, "const"));
+        else
+            json_array_extend(all, get(is, "enum"));
+    } else if (ok && json_is_array(get(is, "anyOf"))) {
+        json_array_foreach(get(is, "anyOf"), i, one) {
+            ok = ok && add_values(c, one, list, depth + 1);
+        }
+    } else if (ok && type && !strcmp(type, "boolean")) {
+        json_array_append_new(all, json_true());
+        json_array_append_new(all, json_false());
+    } else if (ok && type && !strcmp(type, "null")) {
+        json_array_append_new(all, json_null());
+    } else {
+        ok = false;
+    }
+    json_array_foreach(all, i, one) {
+        if (type_allows(get(is, "type"), one) && !is_known(list, one))
+            json_array_append(list, one);
+    }
+    json_decref(all);
+    return ok;
+}
+
+/* The different values that a schema allows, as a list that the caller frees; NULL: it allows
+ * others than constants, booleans and null. */
+static json_t *values_of(const struct compiler *c, const json_t *o)
+{
+    json_t *list = json_array();
+    if (add_values(c, o, list, 0))
+        return list;
+    json_decref(list);
+    return NULL;
+}
+
 /* ---- arrays ---------------------------------------------------------------------------------- */
+
+/* What may follow in an array of different values: value[i] is the rule of the value with number i;
+ * used: a bit for each that came; rest: (1 << n) 1 + the rule for `used`. */
+struct unique {
+    int value[MOST_UNIQUE], n, min, max;
+    int rest[1 << MOST_UNIQUE];
+};
+
+static int unique_rest(struct grammar *g, struct unique *u, int used)
+{
+    if (u->rest[used])
+        return u->rest[used] - 1;
+    int rule = grammar_rule(g), count = __builtin_popcount((unsigned)used);
+    struct sequence s = {0};
+    u->rest[used] = rule + 1;
+    if (count >= u->min) {
+        put_call(g, &s, grammar_known(g, RULE_SPACE));
+        put_literal(g, &s, "]");
+        grammar_alt(g, rule, &s);
+    }
+    for (int i = 0; count < u->max && i < u->n; i++) {
+        if (used >> i & 1)
+            continue;
+        put_literal(g, &s, used ? "," : "");
+        put_call(g, &s, grammar_known(g, RULE_SPACE));
+        put_call(g, &s, u->value[i]);
+        put_call(g, &s, unique_rest(g, u, used | 1 << i));
+        grammar_alt(g, rule, &s);
+    }
+    return rule;
+}
+
+/* An array of different values of a finite set, in any order. */
+static bool add_unique(struct compiler *c, int rule, const json_t *o, int min, int max)
+{
+    struct grammar *g = c->g;
+    json_t *all = get(o, "items") ? values_of(c, get(o, "items")) : NULL, *v;
+    bool ok = all && json_array_size(all) <= MOST_UNIQUE && !get(o, "prefixItems");
+    struct unique *u = xcalloc(1, sizeof *u);
+    struct sequence s = {0};
+    size_t i;
+    u->min = min, u->max = max;
+    json_array_foreach(all, i, v) {
+        if (!ok)
+            break;
+        u->value[u->n++] = grammar_rule(g);
+        put_constant(g, &s, v);
+        grammar_alt(g, u->value[i], &s);
+    }
+    if (ok) {
+        put_literal(g, &s, "[");
+        put_call(g, &s, unique_rest(g, u, 0));
+        grammar_alt(g, rule, &s);
+    }
+    free(u);
+    json_decref(all);
+    return ok ||
+           fail(c, "the schema's keyword \"%s\" is supported where items are one of at most 10 "
+                      "constants, or where maxItems is 1", "uniqueItems");
+}
 
 static bool add_array(struct compiler *c, int rule, const json_t *o)
 {
@@ -256,8 +383,8 @@ static bool add_array(struct compiler *c, int rule, const json_t *o)
     size_t i;
     if (!read_count(c, o, "minItems", &min) || !read_count(c, o, "maxItems", &max))
         return false;
-    if (json_is_true(get(o, "uniqueItems")))
-        return fail(c, "the schema's keyword \"%s\" is not supported", "uniqueItems");
+    if (json_is_true(get(o, "uniqueItems")) && max > 1)
+        return add_unique(c, rule, o, min, max);
     if (first && !json_is_array(first))
         return fail(c, "the schema's \"%s\" should be a list", "prefixItems");
     if (json_is_false(items))
@@ -367,8 +494,9 @@ static int other_key(struct grammar *g, const struct property *p, int n, size_t 
     return rule;
 }
 
-/* The rest of an object: members of other names, and its end. first: no member came before. */
-static int object_end(struct grammar *g, int one, bool first)
+/* The rest of an object: members of other names, and its end. first: no member came before. some:
+ * an object has a member. */
+static int object_end(struct grammar *g, int one, bool first, bool some)
 {
     int rule = grammar_rule(g), more = grammar_rule(g), space = grammar_known(g, RULE_SPACE);
     struct sequence s = {0};
@@ -379,8 +507,10 @@ static int object_end(struct grammar *g, int one, bool first)
         grammar_alt(g, more, &s);
     }
     if (first) {
-        put_literal(g, &s, "}");
-        grammar_alt(g, rule, &s);
+        if (!some) {
+            put_literal(g, &s, "}");
+            grammar_alt(g, rule, &s);
+        }
         if (one < 0)
             return rule;
         put_call(g, &s, one);
@@ -394,9 +524,9 @@ static int object_end(struct grammar *g, int one, bool first)
 }
 
 /* The rules from the last property to the first: rest[k] with no (0) or with members before. */
-static int object_rest(struct grammar *g, const struct property *p, int n, int one)
+static int object_rest(struct grammar *g, const struct property *p, int n, int one, bool some)
 {
-    int rest[2] = {object_end(g, one, true), object_end(g, one, false)};
+    int rest[2] = {object_end(g, one, true, some), object_end(g, one, false, some)};
     int space = grammar_known(g, RULE_SPACE);
     while (n-- > 0) {
         int now[2] = {grammar_rule(g), grammar_rule(g)};
@@ -422,8 +552,20 @@ static int object_rest(struct grammar *g, const struct property *p, int n, int o
     return rest[0];
 }
 
-/* Fills p with the properties and with required names that are none of them. */
-static int read_properties(struct compiler *c, const json_t *o, struct property *p)
+/* Whether every text is a name: true, {} or a schema that says no more than that it is a text. */
+static bool any_name(const json_t *o)
+{
+    static const char *const with[] = {"type", NULL};
+    const char *type = json_string_value(get(o, "type"));
+    return !o || json_is_true(o) ||
+           (json_is_object(o) && !other_than(o, with) && !get(o, "format") &&
+                                     (!get(o, "type") || (type && !strcmp(type, "string"))));
+}
+
+/* Fills p with the properties and with required names that are none of them; names: those that
+ * there may be, or NULL: any. */
+static int read_properties(struct compiler *c, const json_t *o, const json_t *names,
+                           struct property *p)
 {
     json_t *all = get(o, "properties"), *v, *more = get(o, "additionalProperties");
     const char *name;
@@ -434,7 +576,20 @@ static int read_properties(struct compiler *c, const json_t *o, struct property 
             fail(c, "the property \"%.40s...\" has a name of more than 256 bytes", name);
             return -1;
         }
-        p[n] = (struct property){name, compile(c, v), is_required(o, name)};
+        json_t *text = json_string(name);
+        bool allowed = !names || is_known(names, text);
+        json_decref(text);
+        p[n] = (struct property){name, allowed ? compile(c, v) : grammar_rule(c->g),
+                                 is_required(o, name)};
+        if (p[n++].value < 0)
+            return -1;
+    }
+    json_array_foreach(names, i, v) {
+        name = json_string_value(v);
+        if (!name || get(all, name) || strlen(name) > MOST_NAME || json_is_false(more))
+            continue;
+        p[n] = (struct property){name, json_is_object(more) ? compile(c, more)
+                                 : grammar_known(c->g, RULE_VALUE), is_required(o, name)};
         if (p[n++].value < 0)
             return -1;
     }
@@ -442,6 +597,11 @@ static int read_properties(struct compiler *c, const json_t *o, struct property 
         name = json_string_value(v);
         if (!name || get(all, name) || strlen(name) > MOST_NAME)
             continue;
+        if (names) { /* among them, or never allowed */
+            if (!is_known(names, v))
+                p[n++] = (struct property){name, grammar_rule(c->g), true};
+            continue;
+        }
         int value = more && !json_is_boolean(more) ? compile(c, more)
                                                    : grammar_known(c->g, RULE_VALUE);
         if (value < 0)
@@ -453,23 +613,48 @@ static int read_properties(struct compiler *c, const json_t *o, struct property 
     return n;
 }
 
+/* Whether the item with this index equals one before it. */
+static bool is_before(const json_t *list, size_t at)
+{
+    bool is = false;
+    for (size_t i = 0; i < at; i++)
+        is |= json_equal(json_array_get(list, i), json_array_get(list, at));
+    return is;
+}
+
 static bool add_object(struct compiler *c, int rule, const json_t *o)
 {
     struct grammar *g = c->g;
+    json_t *v;
+    size_t i;
     json_t *all = get(o, "properties"), *required = get(o, "required"),
            *more = get(o, "additionalProperties");
     struct sequence s = {0};
+    json_t *allowed = get(o, "propertyNames"), *names = NULL;
     if (!more)
         more = get(o, "unevaluatedProperties");
     if (all && !json_is_object(all))
         return fail(c, "the schema's \"%s\" should be an object", "properties");
     if (required && !json_is_array(required))
         return fail(c, "the schema's \"%s\" should be a list", "required");
-    size_t most = json_object_size(all) + json_array_size(required);
+    if (!any_name(allowed) && !(names = values_of(c, allowed)))
+        return fail(c, "the schema's keyword \"%s\" is supported with constants only",
+                    "propertyNames");
+    int least = 0, known = 0; /* members that an object always has */
+    json_array_foreach(required, i, v)
+        known += !is_before(required, i);
+    if (!read_count(c, o, "minProperties", &least))
+        return false;
+    if (least > max_int(1, known))
+        return fail(c, "the schema's keyword \"%s\" is supported up to 1, or to the number of "
+                    "required properties", "minProperties");
+    size_t most = json_object_size(all) + json_array_size(required) + json_array_size(names);
     struct property *p = xcalloc(most + 1, sizeof *p);
-    int n = read_properties(c, o, p), value = -1, one = -1;
+    int n = read_properties(c, o, names, p), value = -1, one = -1;
     /* other properties: those that the schema describes, or any where it describes none */
-    if (n >= 0 && json_is_object(more) && (value = compile(c, more)) < 0)
+    if (names)
+        ; /* all that there may be are properties */
+    else if (n >= 0 && json_is_object(more) && (value = compile(c, more)) < 0)
         n = -1;
     else if (n == 0 && !json_is_false(more) && value < 0)
         value = grammar_known(g, RULE_VALUE);
@@ -491,10 +676,11 @@ static bool add_object(struct compiler *c, int rule, const json_t *o)
     if (n >= 0) {
         put_literal(g, &s, "{");
         put_call(g, &s, grammar_known(g, RULE_SPACE));
-        put_call(g, &s, object_rest(g, p, n, one));
+        put_call(g, &s, object_rest(g, p, n, one, least > 0));
         grammar_alt(g, rule, &s);
     }
     free(p);
+    json_decref(names);
     return n >= 0;
 }
 
@@ -656,7 +842,9 @@ static const char *implied_type(const json_t *o)
                    {"prefixItems", "array"}, {"minItems", "array"}, {"maxItems", "array"},
                    {"minLength", "string"}, {"maxLength", "string"}, {"pattern", "string"},
                    {"minimum", "number"}, {"maximum", "number"}, {"exclusiveMinimum", "number"},
-                   {"exclusiveMaximum", "number"}, {"multipleOf", "number"}};
+                   {"exclusiveMaximum", "number"}, {"multipleOf", "number"},
+                   {"uniqueItems", "array"}, {"propertyNames", "object"},
+                   {"minProperties", "object"}};
     for (size_t i = 0; i < sizeof implied / sizeof *implied; i++)
         if (get(o, implied[i].key))
             return implied[i].type;

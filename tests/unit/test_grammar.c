@@ -88,6 +88,16 @@ static bool valid_object(const json_t *root, const json_t *s, const json_t *v)
     json_array_foreach(json_object_get(s, "required"), i, one)
         if (!json_object_get(v, json_string_value(one)))
             return false;
+    if ((double)json_object_size(v) < number(s, "minProperties", 0))
+        return false;
+    if (json_object_get(s, "propertyNames"))
+        json_object_foreach((json_t *)v, key, x) {
+            json_t *name = json_string(key);
+            bool ok = valid_within(root, json_object_get(s, "propertyNames"), name);
+            json_decref(name);
+            if (!ok)
+                return false;
+        }
     json_object_foreach((json_t *)v, key, x) {
         json_t *of = json_object_get(all, key);
         if (!of && json_is_false(more))
@@ -106,6 +116,10 @@ static bool valid_array(const json_t *root, const json_t *s, const json_t *v)
     size_t i, n = json_array_size(v);
     if ((double)n < number(s, "minItems", 0) || (double)n > number(s, "maxItems", HUGE_VAL))
         return false;
+    for (size_t k = 0; json_is_true(json_object_get(s, "uniqueItems")) && k < n; k++)
+        for (i = 0; i < k; i++)
+            if (equal(json_array_get(v, i), json_array_get(v, k)))
+                return false;
     json_array_foreach(v, i, x) {
         json_t *of = i < json_array_size(first) ? json_array_get(first, i) : items;
         if (of && !valid_within(root, of, x))
@@ -116,7 +130,10 @@ static bool valid_array(const json_t *root, const json_t *s, const json_t *v)
 
 static bool valid_number(const json_t *s, const json_t *v)
 {
-    double x = json_number_value(v);
+    double x = json_number_value(v), step = number(s, "multipleOf", 0);
+    /* the nearest multiple is the same double: steps have few digits */
+    if (step && llround(x / step) * llround(step * 1e6) != llround(x * 1e6) && fabs(x) < 1e6)
+        return false;
     return x >= number(s, "minimum", -HUGE_VAL) && x <= number(s, "maximum", HUGE_VAL) &&
            x > number(s, "exclusiveMinimum", -HUGE_VAL) &&
            x < number(s, "exclusiveMaximum", HUGE_VAL);
@@ -197,6 +214,14 @@ static json_t *number_schema(void)
         return s;
     if (json_string_value(json_object_get(s, "type"))[0] == 'i')
         wide = wide < 3 ? 3 : wide;
+    static const double steps[] = {2, 3, 10, 7, 60, 0.5, 0.01, 0.1, 2.5, 1000, 0.007, 0.25};
+    if (below(4) == 0) {
+        double step = steps[below(12)];
+        wide = fmax(wide, step + 2);
+        json_object_set_new(s, "multipleOf", step == floor(step) && below(2)
+                                                 ? json_integer((json_int_t)step)
+                                                 : json_real(step));
+    }
     if (below(4))
         json_object_set_new(s, below(3) ? "minimum" : "exclusiveMinimum", json_real(at));
     if (below(4))
@@ -215,6 +240,11 @@ static json_t *object_schema(int depth)
     }
     json_object_set_new(s, "properties", p);
     json_object_set_new(s, "required", required);
+    if (below(6) == 0)
+        json_object_set_new(s, "minProperties", json_integer(1));
+    if (below(8) == 0)
+        json_object_set_new(s, "propertyNames", json_pack("{s:[s,s,s]}", "enum", words[below(10)],
+                                                          words[below(10)], words[below(10)]));
     switch (below(4)) {
     case 0: json_object_set_new(s, "additionalProperties", json_false()); break;
     case 1: json_object_set_new(s, "additionalProperties", json_true()); break;
@@ -243,10 +273,25 @@ static json_t *array_schema(int depth)
     return s;
 }
 
+static json_t *unique_schema(void)
+{
+    json_t *s = json_pack("{s:s,s:b}", "type", "array", "uniqueItems", 1), *list = json_array();
+    for (int i = below(6); i >= 0; i--)
+        json_array_append_new(list, constant(1));
+    json_object_set_new(s, "items", below(3) ? json_pack("{s:O}", "enum", list)
+                        : json_pack("{s:[{s:O},{s:s}]}", "anyOf", "enum", list, "type", "boolean"));
+    json_decref(list);
+    if (below(3) == 0)
+        json_object_set_new(s, "minItems", json_integer(below(3)));
+    if (below(2))
+        json_object_set_new(s, "maxItems", json_integer(2 + below(3)));
+    return s;
+}
+
 static json_t *schema_of(int depth)
 {
     json_t *s;
-    switch (below(depth > 0 ? 12 : 7)) {
+    switch (below(depth > 0 ? 13 : 7)) {
     case 0: return json_pack("{s:s}", "type", below(2) ? "boolean" : "null");
     case 1:
     case 2: return number_schema();
@@ -267,6 +312,7 @@ static json_t *schema_of(int depth)
                              number_schema());
     case 9: return json_pack("{s:s}", "$ref", below(4) ? "#/$defs/a" : "#");
     case 10: return array_schema(depth);
+    case 11: return unique_schema();
     default: return object_schema(depth);
     }
 }
@@ -384,9 +430,13 @@ static void test_a_range_of_numbers_is_exact(void **state)
 {
     (void)state;
     for (int i = 0; i < rounds(60, 3000); i++) {
-        int lo = below(400) - 200, hi = lo + below(250);
+        int lo = below(400) - 200, hi = lo + below(250), step = below(2) ? 1 : 1 + below(40);
         json_t *schema = json_pack("{s:s,s:i,s:i}", "type", "integer", "minimum", lo, "maximum",
                                    hi);
+        hi = hi < lo + step ? lo + step : hi; /* some multiple lies inside */
+        json_object_set_new(schema, "maximum", json_integer(hi));
+        if (step > 1)
+            json_object_set_new(schema, "multipleOf", json_integer(step));
         struct err e;
         struct guide *x = open_guide(schema, &e);
         assert_non_null(x);
@@ -399,8 +449,9 @@ static void test_a_range_of_numbers_is_exact(void **state)
                 at = guide_next(x, at, tok_find(tok, one));
             }
             bool in = at != GUIDE_DEAD && guide_accepts(x, at);
-            if (in != (v >= lo && v <= hi))
-                fail_msg("%d is %s from %d to %d", v, in ? "allowed" : "refused", lo, hi);
+            if (in != (v >= lo && v <= hi && v % step == 0))
+                fail_msg("%d is %s from %d to %d by %d", v, in ? "allowed" : "refused", lo, hi,
+                         step);
         }
         guide_close(x);
         json_decref(schema);
@@ -544,7 +595,17 @@ static void test_what_cannot_be_kept_is_refused_by_name(void **state)
         {"{\"pattern\":\"a\\\\\"}", "escape"},
         {"{\"pattern\":\"[\\u00e4]\"}", "beyond ASCII"},
         {"{\"type\":\"array\",\"uniqueItems\":true}", "uniqueItems"},
-        {"{\"type\":\"number\",\"multipleOf\":0.5}", "multipleOf"},
+        {"{\"type\":\"array\",\"uniqueItems\":true,\"items\":{\"type\":\"string\"}}",
+         "uniqueItems"},
+        {"{\"type\":\"number\",\"multipleOf\":0}", "multipleOf"},
+        {"{\"type\":\"number\",\"multipleOf\":-2}", "multipleOf"},
+        {"{\"type\":\"number\",\"multipleOf\":1001}", "multipleOf"},
+        {"{\"type\":\"number\",\"multipleOf\":1e-7}", "multipleOf"},
+        {"{\"type\":\"number\",\"multipleOf\":\"x\"}", "multipleOf"},
+        {"{\"multipleOf\":7,\"minimum\":8,\"maximum\":13}", "no value"},
+        {"{\"minProperties\":1,\"additionalProperties\":false}", "no value"},
+        {"{\"propertyNames\":{\"pattern\":\"a\"}}", "propertyNames"},
+        {"{\"propertyNames\":{\"const\":\"a\"},\"required\":[\"b\"]}", "no value"},
         {"{\"not\":{}}", "not"},
         {"{\"type\":\"object\",\"minProperties\":2}", "minProperties"},
         {"{\"type\":\"object\",\"properties\":{\"a\":{\"if\":{}}}}", "if"},
