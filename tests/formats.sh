@@ -1,8 +1,8 @@
 #!/bin/bash
 # Prints tests/FORMATS.md: which formats of weights are proven for which families, as the tests say when they run now.
 #   make CUDA=0 tests && tests/formats.sh build/release-cpu >page && mv page tests/FORMATS.md
-# A row is what a test said; a test that fails ends the script with status 1. What peers said (tests/peers/llama_cpp.txt) is
-# the output of a run.
+# A row is what a test said; a test that fails ends the script with status 1. What peers said (tests/peers/llama_cpp.txt and
+# gguf_families.txt) is the output of a run.
 cd "$(dirname "$0")/.." || exit 2
 build=${1:-build/release-cpu}
 T=$(mktemp -d) || exit 2
@@ -73,4 +73,13 @@ transformers, `tests/peers/gguf_tokens.py` its tokenizer; this is what `tests/pe
 ```
 END
 cat tests/peers/llama_cpp.txt
+cat <<'END'
+```
+
+The files of the first table, in float32, beside llama.cpp (package xllamacpp 2026.10): what `tests/peers/gguf_families.py`
+printed. `.2` is the second row of a checkpoint.
+
+```
+END
+cat tests/peers/gguf_families.txt
 echo '```'

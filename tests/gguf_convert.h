@@ -194,6 +194,8 @@ static inline void gc_gemma4(struct gc *g, int layers)
     gw_u32(&g->w, gc_key(g, "attention.value_length"), dim);
     gw_u32(&g->w, gc_key(g, "attention.key_length_swa"), gc_int(g->c, "head_dim"));
     gw_u32(&g->w, gc_key(g, "attention.value_length_swa"), gc_int(g->c, "head_dim"));
+    gw_u32(&g->w, gc_key(g, "rope.dimension_count"), dim);
+    gw_u32(&g->w, gc_key(g, "rope.dimension_count_swa"), gc_int(g->c, "head_dim"));
     gw_u32(&g->w, gc_key(g, "attention.shared_kv_layers"), shared);
     gw_u32(&g->w, gc_key(g, "embedding_length_per_layer_input"),
            gc_int(g->c, "hidden_size_per_layer_input"));
@@ -357,6 +359,17 @@ static inline void gc_draft(struct gc *g)
     gw_u32(&g->w, "tokenizer.ggml.mask_token_id", gc_int(g->c, "mask_token_id"));
 }
 
+/* Dense layers before the first one with experts. */
+static inline int gc_leading_dense(const struct gc *g)
+{
+    const json_t *types = json_object_get(g->c->config, "mlp_layer_types");
+    int n = (int)gc_int(g->c, "num_dense_layers");
+    const char *t;
+    while ((t = json_string_value(json_array_get(types, (size_t)n))) && !strcmp(t, "dense"))
+        n++;
+    return n;
+}
+
 static inline void gc_moe(struct gc *g)
 {
     bool within = GC_IS(g->how, "gpt-oss", "granite_swa"); /* one width */
@@ -369,6 +382,11 @@ static inline void gc_moe(struct gc *g)
                                  "shared_intermediate_size");
     if (shared)
         gw_u32(&g->w, gc_key(g, "expert_shared_feed_forward_length"), shared);
+    if (GC_IS(g->how, "afmoe", "laguna", "mimo2", "step35")) {
+        gw_u32(&g->w, gc_key(g, "leading_dense_block_count"), gc_leading_dense(g));
+        gw_bool(&g->w, gc_key(g, "expert_weights_norm"), true);
+        gw_u32(&g->w, gc_key(g, "expert_gating_func"), 2);
+    }
     if (gc_int(g->c, "num_shared_experts"))
         gw_u32(&g->w, gc_key(g, "expert_shared_count"), gc_int(g->c, "num_shared_experts"));
 }
@@ -829,7 +847,7 @@ static inline void gc_tensor(struct gc *g, struct ck_tensor *t, struct buf qkv[3
     int type = s.n == 1 || strstr(file, "ffn_gate_inp")
                    ? GGUF_F32 : gc_type(g, s.elems, strstr(file, "_exps.") != NULL);
     if (g->how->fused && (q || k || v))
-        type = s.n == 1 ? GGUF_F32 : GGUF_BF16;
+        type = s.n == 1 || g->how->type == GGUF_F32 ? GGUF_F32 : GGUF_BF16;
     char *rows = gc_retype(g, t, type, s.rows * s.elems);
     size_t n = s.n == 1 ? s.elems : s.rows, bytes = s.n == 1 ? 4 : gc_bytes(type, s.elems);
     if (g->how->paired && (q || k))
@@ -854,9 +872,10 @@ static inline void gc_flush_qkv(struct gc *g, struct buf qkv[3], int layer, cons
     snprintf(name, sizeof name, "blk.%d.attn_qkv.%s", layer, kind);
     for (int i = 1; i < 3; i++)
         buf_add(&qkv[0], qkv[i].p, qkv[i].n);
-    int64_t bytes = elems ? 2 * elems : 4;
+    bool f32 = !elems || g->how->type == GGUF_F32;
+    int64_t bytes = (elems ? elems : 1) * (f32 ? 4 : 2);
     if (qkv[0].n)
-        gw_tensor(&g->w, name, elems ? GGUF_BF16 : GGUF_F32, elems ? 2 : 1,
+        gw_tensor(&g->w, name, f32 ? GGUF_F32 : GGUF_BF16, elems ? 2 : 1,
                   (const int64_t[]){(int64_t)qkv[0].n / bytes, elems}, qkv[0].p, qkv[0].n);
     for (int i = 0; i < 3; i++)
         buf_free(&qkv[i]);

@@ -72,12 +72,15 @@ static const struct family_case {
     {"smollm3-b", NULL, {.arch = "smollm3", .trunk = "model.", .paired = true},
      .set = "layer_types,no_rope_layers,sliding_window,use_sliding_window"},
     {"cohere2-b", NULL, {.arch = "cohere2", .trunk = "model.", .window = true}, .golden = true},
+    {"cohere2-b", NULL, {.arch = "cohere2", .trunk = "model.", .window = true},
+     .set = "attention_bias,layer_types"},
     {"phi3-b", NULL, {.arch = "phi3", .trunk = "model.", .window = true}, .golden = true},
     {"phi3-b", NULL, {.arch = "phi3", .trunk = "model.", .window = true},
      .wide = (const int[]){60, 64, 72, 96, 144, 192, 100, 96, 6, 8, 0}},
     {"phi3-long-b", NULL, {.arch = "phi3", .trunk = "model.", .window = true}, .golden = true},
     {"afmoe-b", NULL, {.arch = "afmoe", .trunk = "model.", .window = true}, .golden = true},
     {"afmoe-b", NULL, {.arch = "afmoe", .trunk = "model.", .window = true}, 
+     .set = "layer_types,global_attn_every_n_layers",
      .wide = (const int[]){48, 64, 12, 32, 24, 64, 72, 96, 0}},
     {"laguna-b", NULL, {.arch = "laguna", .trunk = "model.", .window = true},
      .set = "moe_router_logit_softcapping"},
@@ -92,7 +95,8 @@ static const struct family_case {
      .golden = true},
     {"muse-b", NULL, {.arch = "muse-glimmer", .trunk = "model.language_model.", .paired = true,
                       .window = true}, .set = "post_norm_eps"},
-    {"mimo-b", NULL, {.arch = "mimo2", .trunk = "model.", .window = true}, .golden = true},
+    {"mimo-b", NULL, {.arch = "mimo2", .trunk = "model.", .window = true},
+     .set = "routed_scaling_factor"},
     {"mimo-b", NULL,
      {.arch = "mimo2", .trunk = "model.", .window = true, .fused = true, .further = 2},
      .golden = true},
@@ -101,7 +105,7 @@ static const struct family_case {
 
 enum { N_CASES = sizeof cases / sizeof *cases };
 
-/* Gives tensors and the config other widths, and the tensors random numbers of about 1/64. */
+/* Gives tensors and the config other widths, and the tensors random numbers of about 1/4. */
 static void widen(struct ck *ck, const int *pairs)
 {
     static const char *const keys[] = {"hidden_size", "moe_intermediate_size", "intermediate_size",
@@ -129,7 +133,7 @@ static void widen(struct ck *ck, const int *pairs)
         t->n = 2 * n;
         for (size_t x = 0; x < n; x++) {
             uint64_t r = mix64((uint64_t)i << 32 | x);
-            uint16_t bits = (uint16_t)(0x3c80 | (r & 0x80ff)); /* 1/64 to 1/16, of either sign */
+            uint16_t bits = (uint16_t)(0x3e00 | (r & 0x80ff)); /* 1/8 to 1/2, of either sign */
             memcpy(t->data + 2 * x, &bits, 2);
         }
     }
@@ -158,6 +162,9 @@ static struct ck load_case(const struct family_case *c)
     }
     if (c->wide)
         widen(&ck, c->wide);
+    for (int i = 0; c->set && strstr(c->set, "attention_bias") && i < ck.n; i++)
+        if (strstr(ck.t[i].name, ".bias"))
+            ck_drop(&ck, ck.t[i--].name);
     for (const char *p = c->set, *next; p; p = next ? next + 1 : NULL) {
         next = strchr(p, ',');
         char key[64];
@@ -623,23 +630,30 @@ static void test_a_folder_of_files(void **state)
 
 /* ---- the tokenizer in the log ---- */
 
+/* A tokenizer of so many tokens, at most 1024, with two merges. */
+static void put_tokenizer(struct gw *w, int vocab, const char *const *merge)
+{
+    const char *token[1024] = {"a", "b", "c", "ab", "bc", "<s>"};
+    int64_t kind[1024] = {1, 1, 1, 1, 1, 3};
+    static char pad[1024][16];
+    for (int i = 6; i < vocab; i++) {
+        snprintf(pad[i], sizeof pad[i], "[%d]", i);
+        token[i] = pad[i], kind[i] = 1;
+    }
+    gw_string(w, "tokenizer.ggml.model", "gpt2");
+    gw_string(w, "tokenizer.ggml.pre", "gpt-2");
+    gw_strings(w, "tokenizer.ggml.tokens", token, (size_t)vocab);
+    gw_ints(w, "tokenizer.ggml.token_type", GW_I32, kind, (size_t)vocab);
+    gw_strings(w, "tokenizer.ggml.merges", merge, 2);
+}
+
+static const char *const merges[2][2] = {{"a b", "b c"}, {"b c", "a b"}};
+
 /* What an engine with a file of this type says of its tokenizer, which has these merges. */
 static void digest_of(int type, const char *const *merge, char out[65])
 {
-    enum { VOCAB = 131 };
-    const char *token[VOCAB] = {"a", "b", "c", "ab", "bc", "<s>"};
-    int64_t kind[VOCAB] = {1, 1, 1, 1, 1, 3};
-    char pad[VOCAB][8];
     struct gw w = {0};
-    for (int i = 6; i < VOCAB; i++) {
-        snprintf(pad[i], sizeof pad[i], "[%d]", i);
-        token[i] = pad[i], kind[i] = 5;
-    }
-    gw_string(&w, "tokenizer.ggml.model", "gpt2");
-    gw_string(&w, "tokenizer.ggml.pre", "gpt-2");
-    gw_strings(&w, "tokenizer.ggml.tokens", token, VOCAB);
-    gw_ints(&w, "tokenizer.ggml.token_type", GW_I32, kind, VOCAB);
-    gw_strings(&w, "tokenizer.ggml.merges", merge, 2);
+    put_tokenizer(&w, 131, merge);
     struct family_case c = cases[0];
     c.how.more = &w;
     struct ck ck = write_case(&c, type);
@@ -659,7 +673,6 @@ static void digest_of(int type, const char *const *merge, char out[65])
  * what a log of one file says is compared with the other (repl/compare/facts.c). */
 static void test_sessions_on_a_file_name_its_tokenizer(void **state)
 {
-    static const char *const merges[2][2] = {{"a b", "b c"}, {"b c", "a b"}};
     char first[65], again[65], other[65], log[128], now[128];
     struct facts_diff d;
     (void)state;
@@ -676,9 +689,39 @@ static void test_sessions_on_a_file_name_its_tokenizer(void **state)
     facts_diff_free(&d);
 }
 
-int main(void)
+/* Writes the file of every case, with weights in F32 and a tokenizer, for
+ * tests/peers/gguf_families.py. */
+static int write_files(const char *to)
+{
+    setup(NULL);
+    for (int i = 0; i < N_CASES; i++) {
+        struct family_case c = cases[i];
+        char name[64];
+        struct gw w = {0};
+        struct ck whole = load_case(&c);
+        put_tokenizer(&w, (int)gc_int(&whole, "vocab_size"), merges[0]);
+        c.how.more = &w;
+        struct ck ck = write_case(&c, GGUF_F32);
+        struct buf b = ck_read(folder, "x.gguf");
+        int same = 1;
+        for (int k = 0; k < i; k++)
+            same += !strcmp(cases[k].dir, c.dir);
+        snprintf(name, sizeof name, same > 1 ? "%s.%d.gguf" : "%s.gguf", c.dir, same);
+        ck_write(to, name, b.p, b.n);
+        buf_free(&b);
+        buf_free(&w.keys);
+        ck_free(&ck);
+        ck_free(&whole);
+    }
+    teardown(NULL);
+    return 0;
+}
+
+int main(int argc, char **argv)
 {
     enum { EACH = 3 };
+    if (argc == 3 && !strcmp(argv[1], "--write"))
+        return write_files(argv[2]);
     struct CMUnitTest tests[EACH * N_CASES + N_HEADS + 8];
     static char names[EACH * N_CASES + N_HEADS][64];
     int n = 0;
