@@ -48,7 +48,8 @@ static const struct session {
 } sessions[] = {
     {"chat", {"--plain", "--json", QUICK}, "hello\n/fork 1\nWhat are you?\n/search nestling\n",
      NULL, true, SAMPLED, false},
-    {"run", {"run", "--json", QUICK, "hello"}, NULL, NULL, true, NOT_SAMPLED, false},
+    {"run", {"run", "--json", "--load", "copy", QUICK, "hello"}, NULL, NULL, true, NOT_SAMPLED,
+     false},
     {"search", {"logs", "-q", "nestling", "--json"}, NULL, NULL, false, SAMPLED, false},
     {"show", {"show", "last"}, NULL, NULL, false, NOT_SAMPLED, false},
     {"export", {"export", "last", "-o", "@made.jsonl"}, NULL, "made.jsonl", false, SAMPLED, false},
@@ -563,6 +564,7 @@ static void make_folder(const struct place *p, const char *name)
 
 static void make_place(struct place *p, const char *root, int i)
 {
+    static const char config[] = "device = cpu\nload = map\n"; /* a third of a start's time */
     char name[256];
     CHECK(snprintf(p->root, sizeof p->root, "%s/%d", root, i) < (int)sizeof p->root);
     CHECK(mkdir(p->root, 0700) == 0);
@@ -570,7 +572,7 @@ static void make_place(struct place *p, const char *root, int i)
     make_folder(p, "data/aerie"), make_folder(p, "config/aerie");
     path_of(p, name, "config/aerie/config");
     int fd = open(name, O_WRONLY | O_CREAT, 0600);
-    CHECK(fd >= 0 && write_fully(fd, "device = cpu\n", 13));
+    CHECK(fd >= 0 && write_fully(fd, config, sizeof config - 1));
     close(fd);
     p->trial = mmap(NULL, sizeof *p->trial, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
                     0);

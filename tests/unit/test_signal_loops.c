@@ -624,7 +624,7 @@ static void set_environment(void)
     char *config = path_in(top, "config"), *folder = path_in(top, "config/aerie");
     struct buf device = {0};
     CHECK(mkdir(config, 0700) == 0 && mkdir(folder, 0700) == 0);
-    buf_str(&device, "device = cpu\n");
+    buf_str(&device, "device = cpu\nload = map\n");
     write_new(folder, "config", &device);
     setenv("XDG_CONFIG_HOME", config, 1);
     setenv("TERM", "xterm-256color", 1);

@@ -38,7 +38,8 @@ struct place { /* where a case runs */
 struct state {
     const char *name;
     enum face face;
-    const char *argv;    /* words; SLOW, DIR, URL, BIG, PROMPTS stand for a path or an address */
+    const char *argv;    /* words; SLOW, DIR, URL, BIG, PROMPTS stand for a path or an address;
+                            SLOW is computed by one thread, so that waiting costs less */
     const char *first;   /* what it prints when `keys` may be typed */
     const char *keys;    /* typed then */
     const char *ready;   /* what it prints when the state is reached, after `keys`; or: */
@@ -133,7 +134,8 @@ static const struct state states[] = {
     {"loading", LINES, "--plain -m SLOW", .reached = maps_the_model, .rare = true},
     {"loading", SCRIPT, "--plain -m SLOW", .reached = maps_the_model, .rare = true},
     {"loading", ONCE, "run -m SLOW hi", .reached = maps_the_model, .rare = true},
-    {"prefill", SCREEN, "-m SLOW", "ctx ", "/read DIR/text\rhi\r", .reached = has_begun_a_turn,
+    {"prefill", SCREEN, "-m SLOW --threads 2", "ctx ", "/read DIR/text\rhi\r",
+     .reached = has_begun_a_turn,
      .rest_ms = 100, .stays = true, .replies = 1},
     {"prefill", LINES, "--plain -m SLOW", ">>> ", "/read DIR/text\nhi\n",
      .reached = has_begun_a_turn, .rest_ms = 100, .stays = true, .replies = 1, .rare = true},
@@ -141,7 +143,8 @@ static const struct state states[] = {
      .reached = has_begun_a_turn, .rest_ms = 100, .replies = 1},
     {"prefill", ONCE, "run -m SLOW -f DIR/text hi", .reached = has_begun_a_turn, .rest_ms = 100,
      .replies = 1, .rare = true},
-    {"decode", SCREEN, "-m SLOW", "ctx ", "hi\r", "more more", .stays = true, .replies = 1},
+    {"decode", SCREEN, "-m SLOW --threads 2", "ctx ", "hi\r", "more more", .stays = true,
+     .replies = 1},
     {"decode", LINES, "--plain -m SLOW", ">>> ", "hi\n", "more more", .stays = true, .replies = 1},
     {"decode", SCRIPT, "--plain -m SLOW", NULL, "hi\n", "more more", .replies = 1},
     {"decode", ONCE, "run -m SLOW hi", .ready = "more more", .replies = 1},
@@ -290,7 +293,7 @@ static char *expand(const char *text, const struct place *p)
     struct buf b = {0};
     while (*text) {
         if (strncmp(text, "SLOW", 4) == 0 && ++text)
-            buf_printf(&b, "%s/slow", top), text += 3;
+            buf_printf(&b, "%s/slow --threads 1", top), text += 3;
         else if (strncmp(text, "DIR", 3) == 0)
             buf_str(&b, p->dir), text += 3;
         else if (strncmp(text, "URL", 3) == 0)
@@ -710,7 +713,7 @@ static void set_environment(void)
 {
     char *config = xasprintf("%s/config", top), *folder = xasprintf("%s/config/aerie", top),
          *file = xasprintf("%s/config/aerie/config", top);
-    static const char device[] = "device = cpu\n";
+    static const char device[] = "device = cpu\nload = map\n";
     CHECK(mkdir(config, 0700) == 0 && mkdir(folder, 0700) == 0);
     int fd = open(file, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
     CHECK(fd >= 0 && write_fully(fd, device, sizeof device - 1) && close(fd) == 0);
