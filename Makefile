@@ -339,7 +339,7 @@ $(BENCH) $(PLAY): %: %.o $(B)/lib.a $(B)/link.flags ; $(link-test)
 INSTALLED := repl/share/aerie.1:share/man/man1/aerie.1 repl/share/aerie.bash:share/bash-completion/completions/aerie \
   repl/share/aerie.zsh:share/zsh/site-functions/_aerie repl/share/aerie.fish:share/fish/vendor_completions.d/aerie.fish \
   repl/share/sglang_dump.py:share/aerie/sglang_dump.py \
-  $(foreach f,$(sort $(wildcard models/nestling/target/* models/nestling/draft/*)),$(f):share/aerie/$(f))
+  $(foreach f,$(sort $(wildcard models/nestling/target/* models/nestling/draft/* models/nestling/block/*)),$(f):share/aerie/$(f))
 define newline
 
 

@@ -314,7 +314,7 @@ struct looking {
     char *name;         /* name_of() it */
 };
 
-enum rank { CARRIED, NAMES, CALLED }; /* in order of preference */
+enum rank { CARRIED, NAMES, DRAFT, CALLED }; /* in order of preference; DRAFT: called "draft" */
 
 /* Adds a draft behind those of its rank or a better one. */
 static void keep(struct pairing *p, enum rank rank, const char *path, char *from)
@@ -343,6 +343,14 @@ static bool means_target(const struct looking *l, const char *path, const struct
     return same;
 }
 
+static enum rank rank_of(const char *path, const struct says *s)
+{
+    char *name = name_of(path);
+    bool draft = !strcmp(name, "draft");
+    free(name);
+    return s->n ? NAMES : draft ? DRAFT : CALLED;
+}
+
 /* Keeps a draft that lies in the model's folder (carried), or one elsewhere that means the model:
  * `place` says where, for people. */
 static void look(struct looking *l, const char *path, bool carried, const char *place)
@@ -351,7 +359,7 @@ static void look(struct looking *l, const char *path, bool carried, const char *
     if (same_file(path, l->target) || !ask(path, &s))
         return;
     if (s.draft && (carried || means_target(l, path, &s)))
-        keep(l->p, carried ? CARRIED : s.n ? NAMES : CALLED, path,
+        keep(l->p, carried ? CARRIED : rank_of(path, &s), path,
              xasprintf("found %s%s", place, carried ? "" : s.n ? ": it names the model"
                                                                : ": it is called like the model"));
     says_free(&s);

@@ -4,7 +4,8 @@
  * cache), beside the target, or in the cache beside the target's repository. Beside it, a draft
  * counts if it names the target: speculators_config.verifier.name_or_path of its config, base_model
  * of its model card (README.md) or of a GGUF's metadata; if it says nothing, the names of folders
- * are compared without words such as eagle3, assistant, draft, bf16 and Q4_K_M.
+ * are compared without words such as eagle3, assistant, draft, bf16 and Q4_K_M. Of several that say
+ * nothing, the folder "draft" comes first.
  *
  * Only configs, model cards and headers are read. Nothing is fetched or written.
  */
