@@ -3,7 +3,8 @@
  * Every figure is the median of repeated measurements with its spread (lowest to highest decile),
  * and configurations alternate within the run, so that a noisy machine hits all alike. Ratios are
  * against a read-only pass over the same weight bytes with the same threads in the same run.
- * WEIGHTS and DRAFT_WEIGHTS in the environment are what --weights and --draft-weights take.
+ * WEIGHTS and DRAFT_WEIGHTS in the environment are what --weights and --draft-weights take;
+ * THREADS is the number of threads (all cores, at most 16).
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -18,13 +19,14 @@
 
 #define NESTLING "models/nestling/target"
 #define NESTLING_DRAFT "models/nestling/draft"
+#define NESTLING_BLOCK "models/nestling/block"
 
 static struct device dev;
 static struct model model;
-static struct draft head;
+static struct draft head, block;
 static struct tokenizer *tok;
 static struct chat *chat;
-static struct runtime runtime;
+static struct runtime with_head, with_block, *runtime = &with_head;
 static int n_threads = 2;
 
 static void must(bool ok, const struct err *e)
@@ -180,7 +182,7 @@ static void prompt_again(struct lane *l, const char *text, const struct ids *rep
     int n = l->tok.n;
     while (l->seq.committed < n) {
         int upto = min_int(l->seq.committed + 256, n);
-        must(lane_extend(&runtime, l, upto, upto == n, s != NULL, s ? s->topk : 1, &e), &e);
+        must(lane_extend(runtime, l, upto, upto == n, s != NULL, s ? s->topk : 1, &e), &e);
     }
 }
 
@@ -193,7 +195,7 @@ static void step(struct lane *l, const struct tree_shape *s)
 {
     struct err e = {0};
     struct step_limits lim = {1 << 20};
-    must(lane_step(&runtime, &l, &lim, 1, s, &e), &e);
+    must(lane_step(runtime, &l, &lim, 1, s, &e), &e);
 }
 
 /* ---- plain decoding, verify passes, the checker ---------------------------------------------- */
@@ -207,12 +209,12 @@ static void speed(void)
         read_passes(&read);
         prompt(&l, "count to one hundred", NULL);
         for (int i = 0; i < 60; i++) {
-            uint64_t c0 = runtime.pass.check.ns;
+            uint64_t c0 = runtime->pass.check.ns;
             double t0 = now();
             step(&l, NULL);
             double t = now() - t0;
             add(&plain, t);
-            add(&check, (double)(runtime.pass.check.ns - c0) * 1e-9 / t);
+            add(&check, (double)(runtime->pass.check.ns - c0) * 1e-9 / t);
         }
         /* the target's pass alone, one row and six, in turn */
         for (int i = 0; i < 60; i++) {
@@ -222,15 +224,15 @@ static void speed(void)
             for (int k = 1; k < rows; k++)
                 tree_add(&t, k - 1, 100 + k, 0.5f, -(float)k);
             struct plan_req req = {.seq = &l.seq, .n = rows, .token = t.token, .tree = &t};
-            must(kv_reserve(&runtime.kv, &l.seq, l.seq.committed + rows, &e), &e);
+            must(kv_reserve(&runtime->kv, &l.seq, l.seq.committed + rows, &e), &e);
             double t0 = now();
-            must(pass_prepare(&runtime.pass, PLAN_VERIFY, &req, 1, &e), &e);
-            net_forward(&runtime.net, &runtime.pass.plan[PLAN_VERIFY], &runtime.pass.kp, NULL);
-            net_logits(&runtime.net, rows, (kbuf){0}, runtime.logits, (kbuf){0});
+            must(pass_prepare(&runtime->pass, PLAN_VERIFY, &req, 1, &e), &e);
+            net_forward(&runtime->net, &runtime->pass.plan[PLAN_VERIFY], &runtime->pass.kp, NULL);
+            net_logits(&runtime->net, rows, (kbuf){0}, runtime->logits, (kbuf){0});
             add(rows == 6 ? &six : &one, now() - t0);
-            kv_rollback(&runtime.kv, &l.seq);
+            kv_rollback(&runtime->kv, &l.seq);
         }
-        lane_free(&runtime, &l);
+        lane_free(runtime, &l);
     }
     double r = median(&read), p = median(&plain);
     printf("weights read per token        %.2f MB\n", (double)model.bytes / 1e6);
@@ -255,19 +257,21 @@ static void speed(void)
 static const struct way {
     const char *name;
     struct tree_shape shape;
-    bool lookup; /* the n-gram drafter in place of the head */
+    enum { HEAD, BLOCK, LOOKUP } by; /* the EAGLE3 head, the block drafter, the n-gram drafter */
 } ways[] = {
-    {"1-1-2", {1, 1, 2}, false},         {"2-1-3", {2, 1, 3}, false},
-    {"3-1-4", {3, 1, 4}, false},         {"5-1-6", {5, 1, 6}, false},
-    {"5-4-16", {5, 4, 16}, false},       {"6-8-60", {6, 8, 60}, false},
-    {"ngram 5-1-6", {5, 1, 6}, true},    {"ngram 5-4-16", {5, 4, 16}, true},
-    {"ngram 16-1-17", {16, 1, 17}, true},
+    {"1-1-2", {1, 1, 2}, HEAD},            {"2-1-3", {2, 1, 3}, HEAD},
+    {"3-1-4", {3, 1, 4}, HEAD},            {"5-1-6", {5, 1, 6}, HEAD},
+    {"7-1-8", {7, 1, 8}, HEAD},            {"5-4-16", {5, 4, 16}, HEAD},
+    {"6-8-60", {6, 8, 60}, HEAD},          {"block 5-1-6", {5, 1, 6}, BLOCK},
+    {"block 7-1-8", {7, 1, 8}, BLOCK},     {"block 7-4-16", {7, 4, 16}, BLOCK},
+    {"ngram 5-1-6", {5, 1, 6}, LOOKUP},    {"ngram 5-4-16", {5, 4, 16}, LOOKUP},
+    {"ngram 16-1-17", {16, 1, 17}, LOOKUP},
 };
 enum { N_WAYS = sizeof ways / sizeof *ways };
 
 struct tally {
     int cycles, emitted, tokens;
-    double seconds;
+    double seconds, drafting;
     struct draft_sums drafts;
     struct sample cycle; /* seconds a cycle */
 };
@@ -279,10 +283,11 @@ static void run_way(const char *text, const struct ids *reply, int k, struct tal
                     struct ids *said)
 {
     const struct tree_shape *s = k < N_WAYS ? &ways[k].shape : NULL;
-    struct drafter *own = runtime.drafter;
+    runtime = s && ways[k].by == BLOCK ? &with_block : &with_head;
+    struct drafter *own = runtime->drafter;
     struct lane l;
-    if (s && ways[k].lookup)
-        runtime.drafter = lookup;
+    if (s && ways[k].by == LOOKUP)
+        runtime->drafter = lookup;
     prompt_again(&l, text, reply, s);
     int first = l.tok.n;
     double t0 = now();
@@ -292,14 +297,16 @@ static void run_way(const char *text, const struct ids *reply, int k, struct tal
         add(&t->cycle, now() - c0);
         t->cycles++;
         t->emitted += l.n_new;
+        t->drafting += l.rec.us_draft * 1e-6;
         draft_sums_add(&t->drafts, &l.rec, tree_depth(&l.tree));
     }
     t->seconds += now() - t0;
     t->tokens += l.tok.n - first;
     if (said)
         ids_cat(said, l.tok.v + first, l.tok.n - first);
-    lane_free(&runtime, &l);
-    runtime.drafter = own;
+    lane_free(runtime, &l);
+    runtime->drafter = own;
+    runtime = &with_head;
 }
 
 static void print_tallies(struct tally *all, const char *what)
@@ -307,17 +314,17 @@ static void print_tallies(struct tally *all, const char *what)
     struct tally *plain = &all[N_WAYS];
     double p = median(&plain->cycle), base = plain->tokens / plain->seconds;
     printf("\nspeculation, greedy, %s, replies of up to 96 tokens\n", what);
-    printf("%-14s %8s %11s %10s %9s %9s   accepted at depth 1, 2, ...\n", "shape", "tokens",
-           "ms a cycle", "break-even", "tok/s", "accepted");
-    printf("%-14s %8.2f %11.3f %10s %9.0f\n", "plain", 1.0, p * 1e3, "", base);
+    printf("%-14s %8s %11s %9s %10s %9s %9s   accepted at depth 1, 2, ...\n", "shape", "tokens",
+           "ms a cycle", "drafting", "break-even", "tok/s", "accepted");
+    printf("%-14s %8.2f %11.3f %9s %10s %9.0f\n", "plain", 1.0, p * 1e3, "", "", base);
     for (int k = 0; k < N_WAYS; k++) {
         struct tally *t = &all[k];
         if (t->cycles == 0)
             continue;
         double ms = t->seconds / t->cycles; /* cycles differ: some of the lookup's have one row */
-        printf("%-14s %8.2f %11.3f %10.2f %9.0f %8.0f%%  ", ways[k].name,
-               (double)t->emitted / t->cycles, median(&t->cycle) * 1e3, ms * base,
-               t->tokens / t->seconds,
+        printf("%-14s %8.2f %11.3f %9.3f %10.2f %9.0f %8.0f%%  ", ways[k].name,
+               (double)t->emitted / t->cycles, median(&t->cycle) * 1e3,
+               t->drafting / t->cycles * 1e3, ms * base, t->tokens / t->seconds,
                100.0 * (double)t->drafts.accepted / fmax(1, (double)t->drafts.drafted));
         for (int d = 1; d < TREE_MAX && t->drafts.depth[d].drafted; d++)
             printf(" .%03d", (int)(999.0 * (double)t->drafts.depth[d].accepted /
@@ -336,7 +343,7 @@ static void run_prompt(const char *text, int turn, struct tally *once, struct ta
     }
     for (int i = 0; i <= N_WAYS; i++) {
         int k = (i + turn) % (N_WAYS + 1);
-        if (k == N_WAYS || ways[k].lookup || ways[k].shape.nodes == 6)
+        if (k == N_WAYS || ways[k].by == LOOKUP || ways[k].shape.nodes == 6)
             run_way(text, &said, k, &again[k], NULL);
     }
     ids_free(&said);
@@ -363,8 +370,9 @@ static void shapes_table(int every)
     snprintf(what, sizeof what, "%d held-out prompts", used);
     print_tallies(once, what);
     print_tallies(again, "the same prompts asked again behind their replies");
-    printf("tokens: of a cycle, the bonus included. break-even: the tokens of a cycle at which the "
-           "cycles, on average, cost what their tokens cost plainly.\n");
+    printf("tokens: of a cycle, the bonus included. drafting: its mean share of a cycle in ms. "
+           "break-even: the tokens of a cycle at which the cycles, on average, "
+           "cost what their tokens cost plainly.\n");
 }
 
 /* ---- the first token of a fresh process ------------------------------------------------------ */
@@ -402,14 +410,26 @@ static void start_up(const char *aerie)
     free(s.v);
 }
 
+static void open_runtime(struct runtime *r, struct draft *d)
+{
+    struct err e = {0};
+    must(runtime_open(r, dev, &model, d,
+                      &(struct runtime_shape){.page_size = 16, .context = 4096}, &e),
+         &e);
+    r->n_stop = chat_stops(chat, r->stop);
+}
+
 int main(int argc, char **argv)
 {
     struct err e = {0};
     int every = argc > 2 ? atoi(argv[2]) : 3;
-    n_threads = min_int(16, (int)sysconf(_SC_NPROCESSORS_ONLN));
+    const char *threads = getenv("THREADS");
+    n_threads = threads ? atoi(threads) : (int)sysconf(_SC_NPROCESSORS_ONLN);
+    n_threads = max_int(1, min_int(16, n_threads));
     must(device_open(&dev, "cpu", n_threads, NULL, &e), &e);
     must(model_load(&model, NESTLING, NULL, &e), &e);
     must(draft_load(&head, NESTLING_DRAFT, &model, NULL, NULL, &e), &e);
+    must(draft_load(&block, NESTLING_BLOCK, &model, NULL, NULL, &e), &e);
     must(models_quantize(&model, &head,
                     &(struct quant_opts){getenv("WEIGHTS"), getenv("DRAFT_WEIGHTS")}, &e),
          &e);
@@ -417,10 +437,8 @@ int main(int argc, char **argv)
     must(tok != NULL, &e);
     chat = chat_open(&model, tok, false, NULL, &e);
     must(chat != NULL, &e);
-    must(runtime_open(&runtime, dev, &model, &head,
-                      &(struct runtime_shape){.page_size = 16, .context = 4096}, &e),
-         &e);
-    runtime.n_stop = chat_stops(chat, runtime.stop);
+    open_runtime(&with_head, &head);
+    open_runtime(&with_block, &block);
     struct draft by_name = {.kind = "ngram"};
     lookup = drafter_open(&(struct drafter_setup){.w = &by_name}, &e);
     must(lookup != NULL, &e);
@@ -430,9 +448,11 @@ int main(int argc, char **argv)
     if (argc > 1)
         start_up(argv[1]);
     drafter_close(lookup);
-    runtime_close(&runtime);
+    runtime_close(&with_block);
+    runtime_close(&with_head);
     chat_close(chat);
     tok_close(tok);
+    draft_free(&block);
     draft_free(&head);
     model_free(&model);
     device_close(&dev);
