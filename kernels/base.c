@@ -604,6 +604,18 @@ static uint32_t rotr(uint32_t x, int n)
     return (x >> n) | (x << (32 - n));
 }
 
+/* A round. The standard moves each of eight words by one place in every round; here the words stay,
+ * and their names move: word k of the standard is v[(k - turn) & 7]. */
+static inline void sha_round(uint32_t v[8], int turn, uint32_t kw)
+{
+    uint32_t a = v[-turn & 7], b = v[(1 - turn) & 7], c = v[(2 - turn) & 7];
+    uint32_t e = v[(4 - turn) & 7], f = v[(5 - turn) & 7], g = v[(6 - turn) & 7];
+    uint32_t t1 = v[(7 - turn) & 7] + (rotr(e, 6) ^ rotr(e, 11) ^ rotr(e, 25)) +
+                  (g ^ (e & (f ^ g))) + kw;
+    v[(3 - turn) & 7] += t1;
+    v[(7 - turn) & 7] = t1 + (rotr(a, 2) ^ rotr(a, 13) ^ rotr(a, 22)) + ((a & b) | (c & (a | b)));
+}
+
 static void sha_block(struct sha256 *s, const uint8_t *p)
 {
     uint32_t w[64], v[8];
@@ -616,15 +628,16 @@ static void sha_block(struct sha256 *s, const uint8_t *p)
         w[i] = w[i - 16] + s0 + w[i - 7] + s1;
     }
     memcpy(v, s->h, sizeof v);
-    for (int i = 0; i < 64; i++) {
-        uint32_t s1 = rotr(v[4], 6) ^ rotr(v[4], 11) ^ rotr(v[4], 25);
-        uint32_t ch = (v[4] & v[5]) ^ (~v[4] & v[6]);
-        uint32_t t1 = v[7] + s1 + ch + sha_k[i] + w[i];
-        uint32_t s0 = rotr(v[0], 2) ^ rotr(v[0], 13) ^ rotr(v[0], 22);
-        uint32_t maj = (v[0] & v[1]) ^ (v[0] & v[2]) ^ (v[1] & v[2]);
-        memmove(v + 1, v, 7 * sizeof *v);
-        v[4] += t1;
-        v[0] = t1 + s0 + maj;
+    /* eight rounds, after which each word is in its place again */
+    for (int i = 0; i < 64; i += 8) {
+        sha_round(v, 0, sha_k[i] + w[i]);
+        sha_round(v, 1, sha_k[i + 1] + w[i + 1]);
+        sha_round(v, 2, sha_k[i + 2] + w[i + 2]);
+        sha_round(v, 3, sha_k[i + 3] + w[i + 3]);
+        sha_round(v, 4, sha_k[i + 4] + w[i + 4]);
+        sha_round(v, 5, sha_k[i + 5] + w[i + 5]);
+        sha_round(v, 6, sha_k[i + 6] + w[i + 6]);
+        sha_round(v, 7, sha_k[i + 7] + w[i + 7]);
     }
     for (int i = 0; i < 8; i++)
         s->h[i] += v[i];

@@ -152,6 +152,29 @@ static void test_a_library_without_a_function_is_one_line(void **state)
     assert_int_equal(call.length("five!"), 5);
 }
 
+static void assert_sha256(const char *text, size_t times, const char *want)
+{
+    struct sha256 s;
+    char hex[65];
+    sha256_init(&s);
+    for (size_t i = 0; i < times; i++)
+        sha256_add(&s, text, strlen(text));
+    sha256_end_hex(&s, hex);
+    assert_string_equal(hex, want);
+}
+
+/* The examples of FIPS 180-2. */
+static void test_sha256(void **state)
+{
+    (void)state;
+    assert_sha256("", 1, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+    assert_sha256("abc", 1, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    assert_sha256("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq", 1,
+                  "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+    assert_sha256("aaaaa", 200000,
+                  "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -161,6 +184,7 @@ int main(void)
         TEST(test_a_file_that_is_too_large_is_refused_before_it_is_read),
         cmocka_unit_test(test_numbers_are_ints_or_refused),
         cmocka_unit_test(test_an_address_is_two_numbers_with_a_full_stop),
+        cmocka_unit_test(test_sha256),
         cmocka_unit_test(test_a_library_without_a_function_is_one_line),
     };
     return cmocka_run_group_tests_name("files", tests, NULL, NULL);
