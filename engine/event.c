@@ -5,7 +5,6 @@
 #include "engine/job.h"
 #include "engine/probe.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,7 @@
 /* fault.c - see fault.h. */
 #include "engine/fault.h"
 
+#include "kernels/idioms.h"
 #include "kernels/json.h"
 
 #include <string.h>
@@ -71,10 +72,7 @@ bool fault_set(struct err *e, struct violation at, const char *sentence, ...)
         return false;
     char text[sizeof e->msg];
     struct buf head = {0};
-    va_list ap;
-    va_start(ap, sentence);
-    vsnprintf(text, sizeof text, sentence, ap);
-    va_end(ap);
+    PRINT_ARGS(text, sentence);
     print_head(&at, &head);
     err_set(e, ERR_INVARIANT, "%s%.*s", head.p, (int)(sizeof e->msg - 1 - head.n), text);
     e->at = at;

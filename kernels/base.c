@@ -15,6 +15,7 @@
 #include <unistd.h>
 #include <utf8proc.h>
 
+#include "kernels/idioms.h"
 #include "kernels/utf8.h"
 
 /* ---- errors and checks ---- */
@@ -23,10 +24,7 @@ bool err_set(struct err *e, enum err_kind kind, const char *fmt, ...)
 {
     if (!e)
         return false;
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(e->msg, sizeof e->msg, fmt, ap);
-    va_end(ap);
+    PRINT_ARGS(e->msg, fmt);
     e->kind = kind;
     e->at = (struct violation){0};
     return false;
@@ -37,10 +35,7 @@ bool err_prefix(struct err *e, const char *fmt, ...)
     if (!e)
         return false;
     char head[256], old[sizeof e->msg];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(head, sizeof head, fmt, ap);
-    va_end(ap);
+    PRINT_ARGS(head, fmt);
     memcpy(old, e->msg, sizeof old);
     snprintf(e->msg, sizeof e->msg, "%s: %.*s", head, (int)(sizeof old - sizeof head - 4), old);
     return false;
@@ -177,11 +172,8 @@ _Noreturn void die(const char *fmt, ...)
 _Noreturn void no_memory(const char *fmt, ...)
 {
     char what[64];
-    va_list ap;
     begin_to_die();
-    va_start(ap, fmt);
-    vsnprintf(what, sizeof what, fmt, ap);
-    va_end(ap);
+    PRINT_ARGS(what, fmt);
     err_print("out of memory (%s)", what);
     _exit(ERR_USAGE);
 }

@@ -2,6 +2,7 @@
 #include "engine/cache/kvcache.h"
 
 #include "engine/fault.h"
+#include "kernels/idioms.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -108,10 +109,7 @@ swa_slot kv_swa_slot(const struct kv *kv, full_slot f)
 /* Queues the copy of a page on the device; the marks of its cells are copied at once. */
 static void queue_copy(struct kv *kv, enum pool_id pool, int32_t src, int32_t dst)
 {
-    if (kv->n_copy == kv->cap_copy) {
-        kv->cap_copy = kv->cap_copy * 2 + 8;
-        kv->copy = xrealloc(kv->copy, (size_t)kv->cap_copy, sizeof *kv->copy);
-    }
+    MAKE_ROOM(kv->copy, kv->n_copy, kv->cap_copy, 8);
     kv->copy[kv->n_copy++] = (struct page_copy){pool, src, dst};
     for (int j = 0; pool != POOL_DRAFT && j < kv->page_size; j++)
         kv_moved(kv, pool, src * kv->page_size + j, dst * kv->page_size + j);

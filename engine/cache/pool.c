@@ -2,6 +2,7 @@
 #include "engine/cache/pool.h"
 
 #include "engine/fault.h"
+#include "kernels/idioms.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -10,10 +11,7 @@ void page_log_add(struct page_log *log, const struct page_event *ev)
 {
     if (!log->keep)
         return;
-    if (log->n_since == log->cap_since) {
-        log->cap_since = 2 * log->cap_since + 256;
-        log->since = xrealloc(log->since, (size_t)log->cap_since, sizeof *log->since);
-    }
+    MAKE_ROOM(log->since, log->n_since, log->cap_since, 256);
     log->since[log->n_since++] = *ev;
 }
 

@@ -2,7 +2,6 @@
 #include "engine/cycle/steer.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 const struct steer *steer_set(struct steer *s, const struct penalties *p, struct guide *guide,
                               int first)

@@ -12,7 +12,6 @@
  */
 #include "engine/draft/layers.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #define F32(n) ((size_t)(n) * sizeof(float))

@@ -11,7 +11,6 @@
 
 #include "kernels/packed.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #define F32(n) ((size_t)(n) * sizeof(float))

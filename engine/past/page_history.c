@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/idioms.h"
 #include "kernels/window.h"
 
 /* Limits of what a damaged log can make this allocate. */
@@ -140,8 +141,7 @@ struct events {
 static void add_event(struct events *list, int pool, enum page_op op, enum page_holder holder,
                       int32_t page, int column, int refs)
 {
-    if (list->n == list->cap)
-        list->ev = xrealloc(list->ev, (size_t)(list->cap = 2 * list->cap + 256), sizeof *list->ev);
+    MAKE_ROOM(list->ev, list->n, list->cap, 256);
     list->ev[list->n++] = (struct page_event){(uint8_t)pool, (uint8_t)op, (uint8_t)holder, page,
                                               column, refs};
 }
@@ -343,8 +343,7 @@ bool tape_wants_whole(const struct page_tape *t)
 
 static struct tape_group *add_group(struct page_tape *t)
 {
-    if (t->n == t->cap)
-        t->group = xrealloc(t->group, (size_t)(t->cap = 2 * t->cap + 16), sizeof *t->group);
+    MAKE_ROOM(t->group, t->n, t->cap, 16);
     struct tape_group *g = t->group[t->n++] = xcalloc(1, sizeof *g);
     t->used += group_size(g);
     return g;

@@ -2,7 +2,6 @@
 #include "engine/past/step_ring.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 void ring_open(struct step_ring *r)
 {

@@ -3,7 +3,6 @@
 
 #include "engine/plan/check_view.h"
 
-#include <stdio.h>
 #include <string.h>
 
 static const char *const rules[] = {

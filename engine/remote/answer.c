@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/idioms.h"
 #include "kernels/json_read.h"
 #include "kernels/utf8.h"
 
@@ -145,10 +146,7 @@ struct answer_row {
 
 static void row_add(struct answer_row *w, struct candidate c)
 {
-    if (w->n == w->cap) {
-        w->cap = 2 * w->cap + 32;
-        w->v = xrealloc(w->v, (size_t)w->cap, sizeof *w->v);
-    }
+    MAKE_ROOM(w->v, w->n, w->cap, 32);
     c.order = w->n;
     w->v[w->n++] = c;
 }

@@ -2,7 +2,6 @@
 #include "engine/remote/blocks.h"
 
 #include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 bool blocks_open(struct blocks *b, const char *address, struct err *e)

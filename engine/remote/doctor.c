@@ -1,7 +1,5 @@
 /* doctor.c - everything that a server reports, for `aerie doctor --remote`: see remote.h. */
-#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/remote/blocks.h"

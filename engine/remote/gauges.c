@@ -104,7 +104,8 @@ static double config_label(const struct metrics *m, const char *label)
     for (int i = 0; i < m->n && v < 0; i++) {
         struct buf text = {0};
         if (!strcmp(m->at[i].name, "cache_config_info") && metric_label(&m->at[i], label, &text) &&
-            text.p) v = strtod(text.p, NULL);
+            text.p)
+            v = strtod(text.p, NULL);
         buf_free(&text);
     }
     return v;

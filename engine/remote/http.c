@@ -8,6 +8,7 @@
 
 #include "engine/remote/answer.h"
 #include "kernels/ascii.h"
+#include "kernels/idioms.h"
 #include "kernels/late.h"
 
 /* the functions of libcurl, which the first http_open() loads */
@@ -170,15 +171,11 @@ void http_wake(struct http *h) { curl.multi_wakeup(h->multi); }
 
 /* ---- a request ------------------------------------------------------------------------------- */
 
-static void fail(struct http_call *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-
+__attribute__((format(printf, 2, 3)))
 static void fail(struct http_call *c, const char *fmt, ...)
 {
     char text[400];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
+    PRINT_ARGS(text, fmt);
     if (!c->failed)
         err_set(&c->why, ERR_MODEL, "%s", text);
     c->failed = c->done = true;

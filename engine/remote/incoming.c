@@ -1,5 +1,6 @@
 /* incoming.c - see incoming.h. */
 #include "engine/remote/incoming.h"
+#include "kernels/idioms.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,9 +62,7 @@ static void add_piece(struct incoming *in, const struct answer *a)
         in->token[in->n_token + i] = a->token[skip + i];
         in->ids = in->ids && a->token[skip + i].id >= 0;
     }
-    if (in->n_piece == in->cap_piece)
-        in->piece = xrealloc(in->piece, (size_t)(in->cap_piece = 2 * in->cap_piece + 64),
-                             sizeof *in->piece);
+    MAKE_ROOM(in->piece, in->n_piece, in->cap_piece, 64);
     in->piece[in->n_piece++] = (struct piece){in->n_token, n, clock_ns()};
     in->n_token += n;
 }

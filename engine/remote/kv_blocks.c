@@ -1,5 +1,6 @@
 /* kv_blocks.c - see kv_blocks.h. */
 #include "engine/remote/kv_blocks.h"
+#include "kernels/idioms.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -103,9 +104,7 @@ static void add_to_chain(struct kv_blocks *k, const struct block *b)
 {
     const struct chain *last = k->n_chain ? &k->chain[k->n_chain - 1] : NULL;
     int at = last ? last->position + last->n : 0;
-    if (k->n_chain == k->cap_chain)
-        k->chain = xrealloc(k->chain, (size_t)(k->cap_chain = 2 * k->cap_chain + 16),
-                            sizeof *k->chain);
+    MAKE_ROOM(k->chain, k->n_chain, k->cap_chain, 16);
     k->chain[k->n_chain++] = (struct chain){b->hash, at, b->n_token};
 }
 

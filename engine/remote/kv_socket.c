@@ -129,7 +129,8 @@ static void replay(struct kv_socket *s, uint64_t from)
     for (int i = 0; i < 8; i++)
         seq[i] = (uint8_t)(from >> (8 * (7 - i)));
     if (zmq_send(s->replay, "", 0, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0 ||
-        zmq_send(s->replay, seq, 8, ZMQ_DONTWAIT) < 0) more = false;
+        zmq_send(s->replay, seq, 8, ZMQ_DONTWAIT) < 0)
+        more = false;
     while (more) {
         zmq_pollitem_t item = {.socket = s->replay, .events = ZMQ_POLLIN};
         if (zmq_poll(&item, 1, REPLAY_MS) <= 0)

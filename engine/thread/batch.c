@@ -5,9 +5,7 @@
  * prompts begin with (its pages are shared, nothing of it is computed again), extended by the other
  * tokens that the prompts have in common. Lanes fork the head. The engine's thread. */
 #include <limits.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "engine/thread/internal.h"
 

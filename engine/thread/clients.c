@@ -5,9 +5,7 @@
  * request finds the pools as before the first job: the jobs' resident states are freed first. */
 #include <limits.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "engine/thread/internal.h"
 

@@ -1,5 +1,6 @@
 /* contexts.c - see contexts.h. */
 #include "engine/thread/contexts.h"
+#include "kernels/idioms.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -62,10 +63,7 @@ void contexts_begin(struct contexts *c, int turn, const int32_t *prompt, int n)
     ids_free(&last);
     if (x.common < n) /* a prompt may have no ids at all */
         ids_cat(&x.rest, prompt + x.common, n - x.common);
-    if (c->n == c->cap) {
-        c->cap = c->cap * 2 + 8;
-        c->v = xrealloc(c->v, (size_t)c->cap, sizeof *c->v);
-    }
+    MAKE_ROOM(c->v, c->n, c->cap, 8);
     c->v[c->n++] = x;
     c->n_id += x.rest.n;
     while (c->n > 1 && c->n_id > CONTEXT_IDS)

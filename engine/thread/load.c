@@ -9,18 +9,14 @@
 
 #include "engine/cycle/fit.h"
 #include "engine/run/device.h"
+#include "kernels/idioms.h"
 #include "models/checkpoint/hub.h"
 
-static void notice(const struct engine_opts *o, const char *fmt, ...)
-    __attribute__((format(printf, 2, 3)));
-
+__attribute__((format(printf, 2, 3)))
 static void notice(const struct engine_opts *o, const char *fmt, ...)
 {
     char line[sizeof ((struct err *)NULL)->msg + 64];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(line, sizeof line, fmt, ap);
-    va_end(ap);
+    PRINT_ARGS(line, fmt);
     if (o->notice)
         o->notice(o->notice_arg, line);
 }

@@ -1,6 +1,5 @@
 /* shapes.c - see shapes.h. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "engine/thread/internal.h"
 

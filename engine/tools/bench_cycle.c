@@ -7,7 +7,6 @@
 #include "models/chat/chat.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { MANY = 60 }; /* cycles that are timed */

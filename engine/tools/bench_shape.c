@@ -11,7 +11,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 static const char *const prompts[] = {
     BENCH_QUESTION, "What is a page table?", "My dog is called Rex. What is my dog called?",

@@ -12,7 +12,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { REPLIES = 6, MOST_GAPS = 2048, TOKENS = 128 };
 

@@ -8,6 +8,7 @@
 
 #include "engine/cycle/fit.h"
 #include "engine/thread/load.h"
+#include "kernels/idioms.h"
 #include "kernels/json.h"
 
 /* ---- a run: a runtime, a lane, and the results of its passes --------------------------------- */
@@ -73,13 +74,10 @@ static bool run_to(struct stage *st, int upto, int chunk, bool draft, struct err
     return true;
 }
 
-static void note(struct stage *st, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+__attribute__((format(printf, 2, 3)))
 static void note(struct stage *st, const char *fmt, ...)
 {
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(st->scene, sizeof st->scene, fmt, ap);
-    va_end(ap);
+    PRINT_ARGS(st->scene, fmt);
 }
 
 /* One pass of the target over new cells, which are then rolled back. Its logits are the results. */

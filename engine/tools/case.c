@@ -183,8 +183,7 @@ struct judge {
     int n_shared;
 };
 
-static void found(struct judge *j, int rule, int row, const char *fmt, ...)
-    __attribute__((format(printf, 4, 5)));
+__attribute__((format(printf, 4, 5)))
 static void found(struct judge *j, int rule, int row, const char *fmt, ...)
 {
     if (j->v->n == CASE_FOUND)

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "engine/tools/torch_file.h"
+#include "kernels/idioms.h"
 
 enum { DEPTH = 3 }; /* of folders */
 
@@ -102,10 +103,7 @@ static void take_file(struct finder *f, const char *path)
     } else {
         return;
     }
-    if (f->n == f->cap) {
-        f->cap += f->cap / 2 + 64;
-        f->v = xrealloc(f->v, (size_t)f->cap, sizeof *f->v);
-    }
+    MAKE_ROOM(f->v, f->n, f->cap, 64);
     x.path = xstrdup(path);
     f->v[f->n++] = x;
 }
@@ -159,10 +157,7 @@ static struct dump_pass *pass_of(struct dump *d, int number)
 
 static void add_item(struct dump_pass *p, const char *name, const char *file, const char *entry)
 {
-    if (p->n == p->cap) {
-        p->cap += p->cap / 2 + 32;
-        p->item = xrealloc(p->item, (size_t)p->cap, sizeof *p->item);
-    }
+    MAKE_ROOM(p->item, p->n, p->cap, 32);
     p->item[p->n++] = (struct dump_item){xstrdup(name), xstrdup(file), xstrdup(entry)};
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/tools/torch_file.h"
+#include "kernels/idioms.h"
 
 enum { MOST_ROWS = 1 << 22, MOST_POSITION = 1 << 24, MOST_SEQUENCES = 1 << 16 };
 
@@ -66,10 +67,7 @@ static void free_facts(struct facts *f)
 
 static struct dump_sequence *new_sequence(struct dump_sequences *s, int64_t key)
 {
-    if (s->n == s->cap) {
-        s->cap += s->cap / 2 + 16;
-        s->v = xrealloc(s->v, (size_t)s->cap, sizeof *s->v);
-    }
+    MAKE_ROOM(s->v, s->n, s->cap, 16);
     s->v[s->n] = (struct dump_sequence){.key = key};
     return &s->v[s->n++];
 }
@@ -107,10 +105,7 @@ static struct dump_sequence *continued(struct dump_sequences *s, int pass, int p
 
 static void add_rows(struct dump_sequence *q, struct dump_rows r, const int64_t *id)
 {
-    if (q->n == q->cap) {
-        q->cap += q->cap / 2 + 8;
-        q->rows = xrealloc(q->rows, (size_t)q->cap, sizeof *q->rows);
-    }
+    MAKE_ROOM(q->rows, q->n, q->cap, 8);
     r.token = xcalloc((size_t)r.n + 1, sizeof *r.token);
     for (int i = 0; i < r.n; i++)
         r.token[i] = (int32_t)id[i];

@@ -11,6 +11,7 @@
 
 #include "engine/tools/golden_report.h"
 #include "engine/tools/torch_file.h"
+#include "kernels/idioms.h"
 #include "kernels/json_read.h"
 
 enum {
@@ -97,10 +98,7 @@ static bool add_record(struct fi_reader *f, const char *dir, struct err *e)
         json_decref(meta);
         return err_set(e, ERR_USAGE, "more than %d records", (int)MOST_RECORDS);
     }
-    if (f->n == f->cap) {
-        f->cap += f->cap / 2 + 32;
-        f->v = xrealloc(f->v, (size_t)f->cap, sizeof *f->v);
-    }
+    MAKE_ROOM(f->v, f->n, f->cap, 32);
     const char *status = json_string_value(json_object_get(meta, "execution_status"));
     f->v[f->n++] = (struct record){xstrdup(dir), xstrdup(slash ? slash + 1 : dir), meta,
                                    status && strcmp(status, "completed") == 0};

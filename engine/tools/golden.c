@@ -5,7 +5,6 @@
  * these limits (golden_report.h). */
 #include "engine/tools/golden.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,6 @@
 /* pickle.c - see pickle.h. */
 #include "engine/tools/pickle.h"
+#include "kernels/idioms.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -26,10 +27,7 @@ static bool refuse(const struct reader *r, const char *what)
 
 static bool push(struct reader *r, int v)
 {
-    if (r->n_stack == r->cap_stack) {
-        r->cap_stack += r->cap_stack / 2 + 32;
-        r->stack = xrealloc(r->stack, (size_t)r->cap_stack, sizeof *r->stack);
-    }
+    MAKE_ROOM(r->stack, r->n_stack, r->cap_stack, 32);
     r->stack[r->n_stack++] = v;
     return true;
 }
@@ -42,20 +40,14 @@ static bool make(struct reader *r, struct pickle_value v)
         free(v.item);
         return refuse(r, "more than 1048576 values");
     }
-    if (p->n == p->cap) {
-        p->cap += p->cap / 2 + 32;
-        p->v = xrealloc(p->v, (size_t)p->cap, sizeof *p->v);
-    }
+    MAKE_ROOM(p->v, p->n, p->cap, 32);
     p->v[p->n] = v;
     return push(r, p->n++);
 }
 
 static void add_item(struct pickle_value *v, int item)
 {
-    if (v->n_item == v->cap) {
-        v->cap += v->cap / 2 + 4;
-        v->item = xrealloc(v->item, (size_t)v->cap, sizeof *v->item);
-    }
+    MAKE_ROOM(v->item, v->n_item, v->cap, 4);
     v->item[v->n_item++] = item;
 }
 

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 
 #include "engine/tools/pickle.h"
+#include "kernels/idioms.h"
 #include "models/checkpoint/json.h"
 #include "models/models.h"
 
@@ -345,10 +346,7 @@ static bool read_shape(const struct torch_file *f, const struct pickle_value *v,
 
 static struct torch_entry *new_entry(struct torch_file *f, const struct buf *name)
 {
-    if (f->n == f->cap) {
-        f->cap += f->cap / 2 + 16;
-        f->entry = xrealloc(f->entry, (size_t)f->cap, sizeof *f->entry);
-    }
+    MAKE_ROOM(f->entry, f->n, f->cap, 16);
     f->entry[f->n] = (struct torch_entry){.name = xstrdup(name->n ? name->p : ""), .storage = -1};
     return &f->entry[f->n++];
 }

@@ -12,6 +12,7 @@
  * elsewhere does (`db check --head`).
  */
 #include "history/internal.h"
+#include "kernels/idioms.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -249,17 +250,12 @@ struct log_heads {
                                                 sealed one */
 };
 
-static void complain(struct log_heads *v, const char *fmt, ...)
-    __attribute__((format(printf, 2, 3)));
-
+__attribute__((format(printf, 2, 3)))
 static void complain(struct log_heads *v, const char *fmt, ...)
 {
     char line[256];
-    va_list ap;
     ++*v->bad;
-    va_start(ap, fmt);
-    vsnprintf(line, sizeof line, fmt, ap);
-    va_end(ap);
+    PRINT_ARGS(line, fmt);
     if (v->report)
         buf_printf(v->report, "%s\n", line);
 }

@@ -8,7 +8,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -322,7 +321,6 @@ bool file_rename_damaged(const char *path, char **to, struct err *e)
     }
     return true;
 }
-
 
 void file_sync_folder(const char *path)
 {

@@ -5,6 +5,7 @@
  * read-only. Time, and the sizes of values, rows and output, are limited.
  */
 #include "history/internal.h"
+#include "kernels/idioms.h"
 #include "kernels/json.h"
 #include "kernels/utf8.h"
 
@@ -212,10 +213,7 @@ struct inspect_cells {
 
 static void add_table_cell(struct inspect_cells *t, const char *s, size_t n, bool number)
 {
-    if (t->n == t->cap) {
-        t->cap = t->cap ? 2 * t->cap : 64;
-        t->cell = xrealloc(t->cell, (size_t)t->cap, sizeof *t->cell);
-    }
+    MAKE_ROOM(t->cell, t->n, t->cap, 64);
     struct inspect_cell *c = &t->cell[t->n++];
     *c = (struct inspect_cell){.at = t->text.n, .number = number};
     cell_text(&t->text, s, n, &c->width);

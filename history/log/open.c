@@ -54,9 +54,7 @@ void history_before_isolation(const char *path, bool written)
         make_files_beside(path, &st, written);
 }
 
-static void set_notice(char notice[NOTICE_BYTES], const char *fmt, ...)
-    __attribute__((format(printf, 2, 3)));
-
+__attribute__((format(printf, 2, 3)))
 static void set_notice(char notice[NOTICE_BYTES], const char *fmt, ...)
 {
     va_list ap;

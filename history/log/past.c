@@ -6,6 +6,7 @@
  * context.
  */
 #include "history/internal.h"
+#include "kernels/idioms.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -167,10 +168,7 @@ static bool add_turn(const struct turn_row *row, void *arg)
     int i = row->regen ? newest_live(p) : -1;
     if (i >= 0)
         set_state_from(p, i, PAST_REPLACED);
-    if (p->n == p->cap) {
-        p->cap = p->cap ? 2 * p->cap : 16;
-        p->turn = xrealloc(p->turn, (size_t)p->cap, sizeof *p->turn);
-    }
+    MAKE_ROOM(p->turn, p->n, p->cap, 16);
     p->turn[p->n] = (struct past_pair){0};
     copy_without_prompt(&p->turn[p->n++].user, row);
     return true;

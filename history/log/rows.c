@@ -1,7 +1,6 @@
 /* rows.c - ids of sessions, prompts stored as differences, and copies of rows. */
 #include "history/internal.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>

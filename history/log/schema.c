@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/vfs.h>
-#include <time.h>
 #include <unistd.h>
 
 /* Ids and digests: `tokens` are packed little-endian int32; the digests of a step are 64 bits seen

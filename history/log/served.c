@@ -1,11 +1,7 @@
 /* served.c - reads what a server reported of a reply and of its steps. */
 #include "history/columns.h"
 
-#include <limits.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 static int64_t count_at(sqlite3_stmt *st, int i)
 {

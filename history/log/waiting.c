@@ -9,6 +9,7 @@
  *       end of a turn repeats its whole text and ids), then the newest events; `error` counts them
  */
 #include "history/log/waiting.h"
+#include "kernels/idioms.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -155,10 +156,7 @@ void waiting_add(struct history *h, struct event *ev)
         event_free(ev);
         return;
     }
-    if (h->n_wait == h->cap_wait) {
-        h->cap_wait = h->cap_wait ? 2 * h->cap_wait : 256;
-        h->wait = xrealloc(h->wait, (size_t)h->cap_wait, sizeof *h->wait);
-    }
+    MAKE_ROOM(h->wait, h->n_wait, h->cap_wait, 256);
     if (h->n_wait == 0)
         h->first_ns = clock_ns();
     if (ev->kind == EV_TURN_BEGIN)

@@ -7,10 +7,10 @@
  * the end of the repaired session. The new log has checksums of its own.
  */
 #include "history/internal.h"
+#include "kernels/idioms.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,10 +51,7 @@ static void note(struct repair *r, struct buf *of_session, const char *fmt, ...)
 static void note(struct repair *r, struct buf *of_session, const char *fmt, ...)
 {
     char line[300];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(line, sizeof line, fmt, ap);
-    va_end(ap);
+    PRINT_ARGS(line, fmt);
     buf_printf(r->report, "%s\n", line);
     if (of_session)
         buf_printf(of_session, "%s%s", of_session->n ? "; " : "", line);
@@ -164,10 +161,7 @@ static void add_record(struct records *a, struct repair_record x)
     for (int i = 0; i < a->n; i++)
         if (a->v[i].kind == x.kind && a->v[i].id == x.id)
             return;
-    if (a->n == a->cap) {
-        a->cap = a->cap ? 2 * a->cap : 64;
-        a->v = xrealloc(a->v, (size_t)a->cap, sizeof *a->v);
-    }
+    MAKE_ROOM(a->v, a->n, a->cap, 64);
     a->v[a->n++] = x;
 }
 
@@ -544,7 +538,8 @@ static bool repair_sessions(struct repair *r)
     struct sessions all = {0};
     bool ok = true;
     if (db_int(&r->from, &r->next_event, 0, "SELECT max(id) FROM event", "") ||
-        r->next_event > unread) r->next_event = unread;
+        r->next_event > unread)
+        r->next_event = unread;
     r->next_event++;
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
         find_sessions(r, ways[i], &all);

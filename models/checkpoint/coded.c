@@ -5,6 +5,7 @@
  */
 #include "models/checkpoint/coded.h"
 
+#include "kernels/idioms.h"
 #include "models/checkpoint/json.h"
 #include "models/checkpoint/coded_config.h"
 
@@ -27,16 +28,11 @@ struct finder {
 };
 
 /* Sets *e to "FILE: tensor NAME <text>". Returns false. */
-static bool bad(const struct finder *f, const struct coded_part *p, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
-
+__attribute__((format(printf, 3, 4)))
 static bool bad(const struct finder *f, const struct coded_part *p, const char *fmt, ...)
 {
     char what[300];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(what, sizeof what, fmt, ap);
-    va_end(ap);
+    PRINT_ARGS(what, fmt);
     return err_file(f->e, p->path, "tensor %s %s", show(p->t->name).s, what);
 }
 

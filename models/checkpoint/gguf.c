@@ -10,6 +10,7 @@
  */
 #include "models/checkpoint/gguf.h"
 
+#include "kernels/idioms.h"
 #include "kernels/packed.h"
 #include "models/checkpoint/gguf_parts.h"
 #include "models/checkpoint/json.h"
@@ -233,17 +234,12 @@ static bool take_entries(struct gguf_file *f, uint64_t n, struct gguf_entry **ou
 
 /* ---- tensors of one file ---- */
 
-static bool bad_tensor(const struct gguf_file *f, const struct gguf_tensor *t, struct err *e,
-                       const char *fmt, ...) __attribute__((format(printf, 4, 5)));
-
+__attribute__((format(printf, 4, 5)))
 static bool bad_tensor(const struct gguf_file *f, const struct gguf_tensor *t, struct err *e,
                        const char *fmt, ...)
 {
     char what[240];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(what, sizeof what, fmt, ap);
-    va_end(ap);
+    PRINT_ARGS(what, fmt);
     return err_file(e, f->path, "tensor %s %s", show(t->name).s, what);
 }
 
@@ -518,15 +514,15 @@ static bool open_parts(struct gguf *g, struct err *e)
     const char *path = g->file[0].path;
     int stem = part_stem(path, (int)no, (int)count);
     if (no)
-        return err_file(
-            e, g->file[0].path,
-            "is part %lld of %lld of a model, expected the first part (%s-00001-of-%05lld.gguf)",
-            (long long)no + 1, (long long)count, stem < 0 ? "NAME" : "...", (long long)count);
+        return err_file(e, path,
+                        "is part %lld of %lld of a model, expected the first part "
+                        "(%s-00001-of-%05lld.gguf)",
+                        (long long)no + 1, (long long)count, stem < 0 ? "NAME" : "...",
+                        (long long)count);
     if (stem < 0)
-        return err_file(
-            e, g->file[0].path,
-            "is the first of %lld parts, expected a name that ends in -00001-of-%05lld.gguf",
-            (long long)count, (long long)count);
+        return err_file(e, path,
+                        "is the first of %lld parts, expected a name that ends in "
+                        "-00001-of-%05lld.gguf", (long long)count, (long long)count);
     for (int i = 1; i < count; i++)
         if (!open_part(g, stem, i, (int)count, e))
             return false;

@@ -7,6 +7,7 @@
  * bf16, each value rounded once, which is what a packed weight is for the kernels, too
  * (kernels/packed.h).
  */
+#include "kernels/idioms.h"
 #include "models/checkpoint/gguf_model.h"
 
 #include "kernels/packed.h"
@@ -135,16 +136,11 @@ static void publish(const struct listing *l, const char *name, char *out, size_t
 
 enum { MOST_TENSORS = 1 << 18 };
 
-static bool bad(const struct listing *l, const struct gguf_tensor *t, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
-
+__attribute__((format(printf, 3, 4)))
 static bool bad(const struct listing *l, const struct gguf_tensor *t, const char *fmt, ...)
 {
     char what[200];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(what, sizeof what, fmt, ap);
-    va_end(ap);
+    PRINT_ARGS(what, fmt);
     return err_file(l->e, gguf_path(l->g, t->file), "tensor %s %s", show(t->name).s, what);
 }
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/idioms.h"
 #include "models/checkpoint/gguf_parts.h"
 #include "models/checkpoint/json.h"
 
@@ -18,10 +19,7 @@ const struct value_kind gguf_values[N_VALUES] = {
 bool gguf_refuse(const struct gguf *g, const char *key, struct err *e, const char *fmt, ...)
 {
     char what[240];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(what, sizeof what, fmt, ap);
-    va_end(ap);
+    PRINT_ARGS(what, fmt);
     return err_file(e, g->file[0].path, "key %s %s", show(key).s, what);
 }
 

@@ -1,5 +1,6 @@
 /* json.c - see json.h. */
 #include "models/checkpoint/json.h"
+#include "kernels/idioms.h"
 #include "kernels/json_read.h"
 
 #include <errno.h>
@@ -44,10 +45,7 @@ struct shown show_path(const char *path)
 bool err_file(struct err *e, const char *path, const char *fmt, ...)
 {
     char what[sizeof e->msg];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(what, sizeof what, fmt, ap);
-    va_end(ap);
+    PRINT_ARGS(what, fmt);
     return err_set(e, ERR_MODEL, "%s: %s", show_path(path).s, what);
 }
 

@@ -1,4 +1,5 @@
 /* keys.c - see keys.h. */
+#include "kernels/idioms.h"
 #include "models/checkpoint/config.h"
 
 #include <math.h>
@@ -403,10 +404,7 @@ bool conf_refuse(const struct conf *c, const char *key, const char *fmt, ...)
         return false;
     f->bad = true;
     char what[300];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(what, sizeof what, fmt, ap);
-    va_end(ap);
+    PRINT_ARGS(what, fmt);
     return err_file(f->e, f->path, "%s%s %s", c->at, show(key).s, what);
 }
 

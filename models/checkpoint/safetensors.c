@@ -16,6 +16,7 @@
  */
 #include "models/checkpoint/safetensors.h"
 
+#include "kernels/idioms.h"
 #include "models/checkpoint/gguf_model.h"
 #include "models/checkpoint/json.h"
 #include "models/checkpoint/coded.h"
@@ -104,16 +105,11 @@ static bool shard_pread(const struct shard *f, void *dst, size_t n, uint64_t at,
 /* ---- one header entry ---- */
 
 /* Sets *e to "FILE: tensor NAME: <text>". Returns false. */
-static bool bad_entry(const struct shard *f, const char *name, struct err *e, const char *fmt, ...)
-    __attribute__((format(printf, 4, 5)));
-
+__attribute__((format(printf, 4, 5)))
 static bool bad_entry(const struct shard *f, const char *name, struct err *e, const char *fmt, ...)
 {
     char what[200];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(what, sizeof what, fmt, ap);
-    va_end(ap);
+    PRINT_ARGS(what, fmt);
     return err_file(e, f->path, "tensor %s: %s", show(name).s, what);
 }
 
@@ -163,7 +159,8 @@ static bool entry_read(const struct shard *f, const char *name, const json_t *v,
     json_t *field;
     json_object_foreach((json_t *)v, key, field)
         if (strcmp(key, "dtype") != 0 && strcmp(key, "shape") != 0 && strcmp(key, "data_offsets") !=
-            0) return bad_entry(f, name, e, "unknown field \"%.60s\"", show(key).s);
+            0)
+            return bad_entry(f, name, e, "unknown field \"%.60s\"", show(key).s);
     const char *dtype = json_string_value(json_object_get(v, "dtype"));
     const struct type_name *type = dtype ? type_find(dtype) : NULL;
     if (!type)
@@ -232,10 +229,7 @@ static bool check_metadata(const struct shard *f, const json_t *meta, struct err
 
 static struct st_entry *entry_room(struct safetensors *s)
 {
-    if (s->n == s->cap) {
-        s->cap += s->cap / 2 + 64;
-        s->entry = xrealloc(s->entry, (size_t)s->cap, sizeof *s->entry);
-    }
+    MAKE_ROOM(s->entry, s->n, s->cap, 64);
     return &s->entry[s->n];
 }
 

@@ -5,7 +5,6 @@
 #include "kernels/packed.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { INFINITE = 0x7f80 }; /* magnitudes of bf16 from here on are not finite */

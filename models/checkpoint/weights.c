@@ -1,6 +1,7 @@
 /* weights.c - see weights.h. */
 #include "models/checkpoint/weights.h"
 
+#include "kernels/idioms.h"
 #include "kernels/packed.h"
 #include "models/checkpoint/safetensors.h"
 
@@ -211,8 +212,7 @@ static void pad_values(const struct binder *b, const struct tensor_spec *s, stru
 static struct tensor_load *add_load(struct binder *b, void *base, const struct tensor_spec *s,
                                     const struct tensor *src)
 {
-    if (b->n_load == b->room)
-        b->load = xrealloc(b->load, (size_t)(b->room = 2 * b->room + 64), sizeof *b->load);
+    MAKE_ROOM(b->load, b->n_load, b->room, 64);
     struct tensor_load *l = &b->load[b->n_load++];
     *l = (struct tensor_load){.dst = place_of(s, base), .form = *src, .src = src,
                               .bytes = src->bytes, .pairs = pairs_of(b, s)};

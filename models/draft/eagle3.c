@@ -8,8 +8,6 @@
 #include "models/checkpoint/safetensors.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* Tensors that are not loaded: copies of the target's that training frameworks leave in the
  * file. */

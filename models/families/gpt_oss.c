@@ -4,7 +4,6 @@
 #include "models/families/families.h"
 
 #include <math.h>
-#include <string.h>
 
 static void configure_experts(const struct conf *c, struct config *g, const struct layer *first)
 {

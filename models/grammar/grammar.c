@@ -2,8 +2,6 @@
  * See grammar.h. */
 #include "models/grammar/parts.h"
 
-#include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

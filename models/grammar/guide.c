@@ -4,6 +4,7 @@
  * A stack is a list of positions, each the element to continue at, with the element below as its
  * tail; equal stacks are one. A state is a set of stacks whose first element consumes a symbol, and
  * perhaps the empty stack: the text may end. Equal states are one, too. */
+#include "kernels/idioms.h"
 #include "models/grammar/parts.h"
 
 #include <stdlib.h>
@@ -160,8 +161,7 @@ static int push(struct guide *x, int at, int count, int below)
         if (old->at == at && old->count == count && old->below == below)
             return x->nodes.slot[i];
     }
-    if (x->n_node == x->cap_node)
-        x->node = xrealloc(x->node, (size_t)(x->cap_node = 2 * x->cap_node + 64), sizeof *x->node);
+    MAKE_ROOM(x->node, x->n_node, x->cap_node, 64);
     x->node[x->n_node] = n;
     if ((uint32_t)x->n_node * 2 > x->nodes.size) {
         grow_table(&x->nodes);
@@ -180,8 +180,7 @@ static void add_todo(struct guide *x, int stack)
         return;
     x->node[stack].seen = x->closure;
     x->n_seen++;
-    if (x->n_todo == x->cap_todo)
-        x->todo = xrealloc(x->todo, (size_t)(x->cap_todo = 2 * x->cap_todo + 64), sizeof *x->todo);
+    MAKE_ROOM(x->todo, x->n_todo, x->cap_todo, 64);
     x->todo[x->n_todo++] = stack;
 }
 
@@ -236,9 +235,7 @@ static int intern(struct guide *x, const int32_t *v, int n, bool ended)
             (n == 0 || !memcmp(x->stack + s->first, v, (size_t)n * sizeof *v)))
             return x->states.slot[i];
     }
-    if (x->n_state == x->cap_state)
-        x->state = xrealloc(x->state, (size_t)(x->cap_state = 2 * x->cap_state + 64),
-                            sizeof *x->state);
+    MAKE_ROOM(x->state, x->n_state, x->cap_state, 64);
     if (x->n_stack + n > x->cap_stack)
         x->stack = xrealloc(x->stack, (size_t)(x->cap_stack = 2 * x->cap_stack + n + 64),
                             sizeof *x->stack);

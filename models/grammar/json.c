@@ -2,7 +2,6 @@
 #include "models/grammar/parts.h"
 
 #include <math.h>
-#include <string.h>
 
 /* ---- rules of JSON --------------------------------------------------------------------------- */
 

@@ -9,7 +9,6 @@
 
 #include "kernels/ascii.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,5 @@
 /* rules.c - rules and their alternatives: see parts.h. */
+#include "kernels/idioms.h"
 #include "models/grammar/parts.h"
 
 #include <stdio.h>
@@ -9,17 +10,14 @@
 
 int grammar_rule(struct grammar *g)
 {
-    if (g->n_rule == g->cap_rule)
-        g->rule = xrealloc(g->rule, (size_t)(g->cap_rule = 2 * g->cap_rule + 32),
-                           sizeof *g->rule);
+    MAKE_ROOM(g->rule, g->n_rule, g->cap_rule, 32);
     g->rule[g->n_rule] = (struct rule){0};
     return g->n_rule++;
 }
 
 static void put(struct sequence *s, struct element e)
 {
-    if (s->n == s->cap)
-        s->v = xrealloc(s->v, (size_t)(s->cap = 2 * s->cap + 16), sizeof *s->v);
+    MAKE_ROOM(s->v, s->n, s->cap, 16);
     s->v[s->n++] = e;
 }
 
@@ -33,8 +31,7 @@ void grammar_alt(struct grammar *g, int rule, struct sequence *s)
             g->element = xrealloc(g->element,
                                   (size_t)(g->cap_element = 2 * g->cap_element + s->n + 64),
                                   sizeof *g->element);
-        if (r->n == r->cap)
-            r->alt = xrealloc(r->alt, (size_t)(r->cap = 2 * r->cap + 2), sizeof *r->alt);
+        MAKE_ROOM(r->alt, r->n, r->cap, 2);
         r->alt[r->n++] = g->n_element;
         memcpy(g->element + g->n_element, s->v, (size_t)s->n * sizeof *s->v);
         g->n_element += s->n;
@@ -45,8 +42,7 @@ void grammar_alt(struct grammar *g, int rule, struct sequence *s)
 
 void put_set(struct grammar *g, struct sequence *s, const struct set *set)
 {
-    if (g->n_set == g->cap_set)
-        g->set = xrealloc(g->set, (size_t)(g->cap_set = 2 * g->cap_set + 64), sizeof *g->set);
+    MAKE_ROOM(g->set, g->n_set, g->cap_set, 64);
     g->set[g->n_set] = *set;
     put(s, (struct element){.kind = ELEMENT_SET, .at = g->n_set++});
 }

@@ -1,5 +1,6 @@
 /* schema.c - the rules of a JSON schema (draft 2020-12, and what older ones call otherwise). See
  * grammar.h and parts.h. */
+#include "kernels/idioms.h"
 #include "models/grammar/parts.h"
 
 #include <math.h>
@@ -932,8 +933,7 @@ static int compile(struct compiler *c, const json_t *schema)
                                     : "the schema is nested too deep%s", "");
         return -1;
     }
-    if (c->n == c->cap)
-        c->memo = xrealloc(c->memo, (size_t)(c->cap = 2 * c->cap + 32), sizeof *c->memo);
+    MAKE_ROOM(c->memo, c->n, c->cap, 32);
     int rule = grammar_rule(c->g);
     c->memo[c->n++] = (struct memo){schema, rule};
     c->depth++;

@@ -4,6 +4,7 @@
  * further byte narrows. At most bytes of a text no token begins; those cost one table access.
  * tok_find() finds a token by its string.
  */
+#include "kernels/idioms.h"
 #include "models/tokenizer/parts.h"
 
 #include <stdlib.h>
@@ -13,10 +14,7 @@
 void added_set_add(struct added_set *a, struct added x, const char *s, size_t n)
 {
     CHECK(a->text.n + n < UINT32_MAX);
-    if (a->n == a->cap) {
-        a->cap = 2 * a->cap + 16;
-        a->v = xrealloc(a->v, (size_t)a->cap, sizeof *a->v);
-    }
+    MAKE_ROOM(a->v, a->n, a->cap, 16);
     x.off = (uint32_t)a->text.n;
     x.len = (uint32_t)n;
     buf_add(&a->text, s, n);
@@ -127,10 +125,7 @@ static bool stands_alone(const char *s, size_t n, size_t a, size_t b)
 
 static void add_segment(struct segments *c, size_t off, size_t len, int id)
 {
-    if (c->n == c->cap) {
-        c->cap = 2 * c->cap + 16;
-        c->v = xrealloc(c->v, c->cap, sizeof *c->v);
-    }
+    MAKE_ROOM(c->v, c->n, c->cap, 16);
     c->v[c->n++] = (struct segment){off, len, id};
 }
 

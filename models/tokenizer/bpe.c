@@ -6,6 +6,7 @@
  * token or into none. So a word of n characters costs O(n log n).
  */
 #include "models/tokenizer/bpe.h"
+#include "kernels/idioms.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -151,10 +152,7 @@ void bpe_free(struct bpe *b)
 
 static void add_symbol(struct bpe_work *w, int id)
 {
-    if (w->n_sym == w->cap_sym) {
-        w->cap_sym = 2 * w->cap_sym + 64;
-        w->sym = xrealloc(w->sym, w->cap_sym, sizeof *w->sym);
-    }
+    MAKE_ROOM(w->sym, w->n_sym, w->cap_sym, 64);
     int at = (int)w->n_sym++;
     w->sym[at] = (struct bpe_symbol){id, at - 1, at + 1};
 }
@@ -233,10 +231,7 @@ static void sift_down(struct bpe_step *h, size_t n, size_t i)
 
 static void heap_push(struct bpe_work *w, uint32_t rank, int at, int id)
 {
-    if (w->n_heap == w->cap_heap) {
-        w->cap_heap = 2 * w->cap_heap + 64;
-        w->heap = xrealloc(w->heap, w->cap_heap, sizeof *w->heap);
-    }
+    MAKE_ROOM(w->heap, w->n_heap, w->cap_heap, 64);
     struct bpe_step x = {(uint64_t)rank << 32 | (uint32_t)at, id};
     size_t i = w->n_heap++;
     for (size_t up; i && x.key < w->heap[up = (i - 1) / 2].key; i = up)

@@ -6,6 +6,7 @@
  * The tables below say what the names imply; the ids are those of the model's tokenizer.json. (The
  * flags lstrip, rstrip and single_word of added tokens are lost in a GGUF.)
  */
+#include "kernels/idioms.h"
 #include "models/checkpoint/gguf.h"
 #include "models/tokenizer/load.h"
 
@@ -308,10 +309,7 @@ static bool has_merges(const struct meta *m, int id)
 
 static void add_pairing(struct pairings *p, struct pairing x)
 {
-    if (p->n == p->cap) {
-        p->cap = 2 * p->cap + 1024;
-        p->v = xrealloc(p->v, p->cap, sizeof *p->v);
-    }
+    MAKE_ROOM(p->v, p->n, p->cap, 1024);
     p->v[p->n++] = x;
 }
 

@@ -7,7 +7,6 @@
 #include "models/tokenizer/load.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* The text of the members of the file and of its "model", not yet parsed; s NULL: absent. */
 struct parts {

@@ -10,6 +10,7 @@
  * backtracking. Published tokenizers need 2 to 7 units per byte. The callout also checks whether
  * encoding was stopped. It costs about 20 ms per megabyte of text.
  */
+#include "kernels/idioms.h"
 #include "models/tokenizer/parts.h"
 
 #include <pthread.h>
@@ -170,10 +171,7 @@ static bool match_failed(int rc, size_t n, struct err *e)
 
 void spans_add(struct spans *a, size_t off, size_t len, bool match)
 {
-    if (a->n == a->cap) {
-        a->cap = 2 * a->cap + 64;
-        a->v = xrealloc(a->v, a->cap, sizeof *a->v);
-    }
+    MAKE_ROOM(a->v, a->n, a->cap, 64);
     a->v[a->n++] = (struct text_span){(uint32_t)off, (uint32_t)len, match};
 }
 

@@ -5,7 +5,6 @@
  * nothing is read. What memory does not keep for a step (the chat in numbers) comes from the
  * recording. */
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

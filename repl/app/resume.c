@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "engine/bugs.h"
+#include "kernels/idioms.h"
 #include "repl/cmd/cmd.h"
 #include "repl/compare/facts.h"
 #include "repl/process/interrupt.h"
@@ -134,15 +135,11 @@ struct adoption {
     struct buf adopted, refused; /* for people */
 };
 
-static void add_item(struct buf *out, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-
+__attribute__((format(printf, 2, 3)))
 static void add_item(struct buf *out, const char *fmt, ...)
 {
     char text[256];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
+    PRINT_ARGS(text, fmt);
     buf_printf(out, "%s%s", out->n ? ", " : "", text);
 }
 
@@ -443,7 +440,8 @@ static bool same_turns(const struct app *a, const struct hdb_past *p)
     int k = 0;
     for (int i = 0; i < p->n; i++)
         if (p->turn[i].state == PAST_LIVE &&
-            (k == a->turns.n || a->turns.v[k++] != p->turn[i].user.n)) return false;
+            (k == a->turns.n || a->turns.v[k++] != p->turn[i].user.n))
+            return false;
     return k == a->turns.n;
 }
 

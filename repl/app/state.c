@@ -1,7 +1,6 @@
 /* state.c - what the other files of app/ stand on: single facts of the open backend, the log for
  * reading, and notices. */
 #include <stdio.h>
-#include <string.h>
 
 #include "engine/bugs.h"
 #include "repl/compare/facts.h"

@@ -2,7 +2,6 @@
  * failing one as small as it can. */
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/tools/case.h"

@@ -1,5 +1,6 @@
 /* doctor.c - `aerie doctor`: one line for each thing that the program needs, with a hint if
  * something is wrong. Changes nothing. */
+#include "kernels/idioms.h"
 #include "repl/process/open.h"
 #include "repl/cli/cli.h"
 
@@ -28,19 +29,14 @@ struct doctor {
     int signal; /* exit code of the signal that stopped a check, or 0 */
 };
 
-static void report(struct doctor *d, enum verdict v, int rc, const char *what, const char *hint,
-                   const char *fmt, ...) __attribute__((format(printf, 6, 7)));
-
+__attribute__((format(printf, 6, 7)))
 static void report(struct doctor *d, enum verdict v, int rc, const char *what, const char *hint,
                    const char *fmt, ...)
 {
     static const char *const name[] = {"ok", "warn", "fail"};
     static const enum style style[] = {ST_GOOD, ST_WARN, ST_BAD};
     char text[1024];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
+    PRINT_ARGS(text, fmt);
     if (v == V_FAIL && !d->rc)
         d->rc = rc;
     const struct printer *to = &d->answer.to;

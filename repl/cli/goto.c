@@ -1,8 +1,8 @@
 /* goto.c - `aerie replay ID --goto T.S`: runs a saved session again up to a step, where the user
  * gets the paused chat. Nothing is saved. */
-#include <stdio.h>
 #include <stdlib.h>
 
+#include "kernels/idioms.h"
 #include "repl/cli/cli.h"
 #include "repl/compare/rerun.h"
 
@@ -21,9 +21,7 @@ static bool on_event(void *arg, const struct act *a, struct event *ev)
     (void)a;
     if (x->arrived)
         return true;
-    if (x->n_early == x->cap_early)
-        x->early = xrealloc(x->early, (size_t)(x->cap_early = 2 * x->cap_early + 64),
-                            sizeof *x->early);
+    MAKE_ROOM(x->early, x->n_early, x->cap_early, 64);
     x->early[x->n_early++] = *ev;
     struct event taken = {.kind = ev->kind, .turn = ev->turn, .step = ev->step, .lost = ev->lost};
     *ev = taken; /* its parts are the face's now */

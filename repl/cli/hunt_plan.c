@@ -2,8 +2,6 @@
  *
  * A round has each kind once; with the rounds, lengths and texts change. Lengths are those at which
  * pages, windows and draft trees begin, end and are crossed. */
-#include <stdlib.h>
-#include <string.h>
 
 #include "repl/cli/hunt.h"
 

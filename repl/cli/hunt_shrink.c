@@ -1,7 +1,6 @@
 /* hunt_shrink.c - makes a case that differs smaller: see hunt.h. Requests are left out, prompts
  * and replies shortened, and requests sent one after the other instead of at once, as long as the
  * judged reply still differs. */
-#include <stdlib.h>
 
 #include "repl/cli/hunt.h"
 

@@ -2,7 +2,6 @@
  * changes. /diff only reads the logs; /diverge runs both sides again, on engines of its own, and
  * gives a verdict.
  */
-#include <stdlib.h>
 #include <string.h>
 
 #include "repl/cmd/cmd.h"

@@ -5,7 +5,6 @@
  * Of each document the line that has most of the words is shown. Main thread only.
  */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "repl/cmd/cmd.h"

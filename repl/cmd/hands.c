@@ -2,10 +2,8 @@
  * input.
  */
 #include <limits.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "kernels/ascii.h"
 #include "repl/cmd/cmd.h"
 #include "repl/process/interrupt.h"
 

@@ -1,9 +1,6 @@
 /* accepted.c - see accepted.h. */
 #include "repl/compare/accepted.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 const char *const token_kind_name[N_KINDS] = {"code", "digits", "punctuation", "words",
                                               "whitespace"};
 const char *const edge_name[N_EDGES] = {"all tokens in the window", "the window's edge",

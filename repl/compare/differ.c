@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/fault.h"
+#include "kernels/idioms.h"
 #include "repl/compare/facts.h"
 
 const char *diff_class_name(enum diff_class c)
@@ -20,10 +21,7 @@ const char *diff_class_name(enum diff_class c)
 
 bool differ_set(struct difference *d, enum diff_class class, const char *fmt, ...)
 {
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(d->why, sizeof d->why, fmt, ap);
-    va_end(ap);
+    PRINT_ARGS(d->why, fmt);
     d->class = class;
     return true;
 }
@@ -323,9 +321,7 @@ static bool contexts_part(const struct trace_turn *a, const struct trace_turn *b
     return x && y && x != y;
 }
 
-static void say_stop(struct diff_counts *n, const char *fmt, ...)
-    __attribute__((format(printf, 2, 3)));
-
+__attribute__((format(printf, 2, 3)))
 static void say_stop(struct diff_counts *n, const char *fmt, ...)
 {
     va_list ap;

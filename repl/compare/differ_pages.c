@@ -4,8 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static bool say(char *why, size_t n, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-
+__attribute__((format(printf, 3, 4)))
 static bool say(char *why, size_t n, const char *fmt, ...)
 {
     va_list ap;

@@ -1,5 +1,6 @@
 /* kl.c - see kl.h. */
 #include "repl/compare/kl.h"
+#include "kernels/idioms.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -16,8 +17,7 @@ static void add(struct kl_sum *s, double r)
 static void keep(struct kl *k, double r)
 {
     size_t n = (size_t)k->part[KL_ALL].n;
-    if (n == k->cap)
-        k->abs = xrealloc(k->abs, k->cap = 2 * k->cap + 64, sizeof *k->abs);
+    MAKE_ROOM(k->abs, n, k->cap, 64);
     k->abs[n] = (float)fabs(r);
 }
 

@@ -2,10 +2,8 @@
 #include "repl/compare/locate.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 

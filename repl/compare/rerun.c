@@ -564,7 +564,8 @@ static bool ran_on(const struct rerun *r, const struct act *a)
     const struct ids *reply = &a->reply.tokens;
     bool found = false;
     if (!r->served || !r->backend->jobs || !a->reply.stop ||
-        !strcmp(a->reply.stop, stop_name(STOP_END))) return false;
+        !strcmp(a->reply.stop, stop_name(STOP_END)))
+        return false;
     int n = chat_stops(r->backend->jobs->chat(r->backend), stop);
     for (int i = 0; i < reply->n && !found; i++)
         for (int k = 0; k < n; k++)

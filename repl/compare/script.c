@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/idioms.h"
 #include "repl/compare/facts.h"
 #include "repl/compare/script.h"
 
@@ -51,10 +52,7 @@ void script_free(struct script *s)
 
 static struct act *add_entry(struct script_reader *r, int64_t order, bool is_turn)
 {
-    if (r->n_entry == r->cap_entry) {
-        r->cap_entry = r->cap_entry ? 2 * r->cap_entry : 32;
-        r->entry = xrealloc(r->entry, (size_t)r->cap_entry, sizeof *r->entry);
-    }
+    MAKE_ROOM(r->entry, r->n_entry, r->cap_entry, 32);
     struct script_entry *e = &r->entry[r->n_entry++];
     *e = (struct script_entry){.order = order, .act.is_turn = is_turn};
     memcpy(e->act.session, r->session, SESSION_ID);

@@ -3,8 +3,8 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
+#include "kernels/idioms.h"
 #include "repl/compare/facts.h"
 
 static void free_turn(struct trace_turn *t)
@@ -26,20 +26,14 @@ static struct trace_turn *add_turn(struct trace *t, int n)
 {
     while (t->n && t->turn[t->n - 1].n >= n)
         free_turn(&t->turn[--t->n]);
-    if (t->n == t->cap) {
-        t->cap = t->cap ? 2 * t->cap : 16;
-        t->turn = xrealloc(t->turn, (size_t)t->cap, sizeof *t->turn);
-    }
+    MAKE_ROOM(t->turn, t->n, t->cap, 16);
     t->turn[t->n] = (struct trace_turn){.n = n, .n_prompt = -1, .n_reply = -1};
     return &t->turn[t->n++];
 }
 
 static void add_step(struct trace_turn *t, const struct step_row *row)
 {
-    if (t->n_step == t->cap) {
-        t->cap = t->cap ? 2 * t->cap : 32;
-        t->step = xrealloc(t->step, (size_t)t->cap, sizeof *t->step);
-    }
+    MAKE_ROOM(t->step, t->n_step, t->cap, 32);
     step_row_copy(&t->step[t->n_step++], row);
 }
 

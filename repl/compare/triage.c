@@ -5,11 +5,11 @@
  * does on the same tokens is evidence against the running engine, not against the head. What the
  * settings say is a suspicion only, until a measurement shows its effect. */
 #include "repl/compare/triage.h"
+#include "kernels/idioms.h"
 
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <string.h>
 
 /* A gain counts if it is this many points, and this many standard errors from 0. */
 #define LEAST_GAIN 0.012
@@ -94,10 +94,7 @@ static void weigh(struct judging *j, enum triage_cause c, double weight)
 __attribute__((format(printf, 3, 4))) static void confirm(struct judging *j, enum triage_cause c,
                                                           const char *fmt, ...)
 {
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(j->c[c].confirm, sizeof j->c[c].confirm, fmt, ap);
-    va_end(ap);
+    PRINT_ARGS(j->c[c].confirm, fmt);
 }
 
 static double percent(int part, int whole)

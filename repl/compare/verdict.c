@@ -235,7 +235,8 @@ static bool find_in_chunks(struct judge *j, int turn, const int step[2])
     for (int i = 0; same && i < step[0] - 1; i++) {
         const int at[2] = {i + 1, i + 1};
         if (a->step[i].rec.kind != STEP_PREFILL || b->n_step <= i ||
-            b->step[i].rec.rows != a->step[i].rec.rows) return false;
+            b->step[i].rec.rows != a->step[i].rec.rows)
+            return false;
         if (find_place(j, turn, at, -1))
             return true;
     }

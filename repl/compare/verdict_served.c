@@ -12,6 +12,7 @@
 #include <jansson.h>
 
 #include "engine/tools/noise_backend.h"
+#include "kernels/idioms.h"
 #include "kernels/json_read.h"
 #include "repl/compare/facts.h"
 #include "repl/compare/judge.h"
@@ -184,10 +185,7 @@ static void note_logp(struct judge *j, const struct token_fact *x, const struct 
     struct diff_counts *n = &j->r->counts;
     if (!x || !y || isnan(x->logp) || isnan(y->logp))
         return;
-    if (j->cap_logp == n->n_logp) {
-        j->cap_logp = 2 * j->cap_logp + 256;
-        j->logp = xrealloc(j->logp, (size_t)j->cap_logp, sizeof *j->logp);
-    }
+    MAKE_ROOM(j->logp, n->n_logp, j->cap_logp, 256);
     j->logp[n->n_logp] = fabs((double)x->logp - (double)y->logp);
     counts_logp(n, x->logp, y->logp, turn, token);
     n->facts = true;

@@ -380,7 +380,8 @@ static bool read_sampling(struct ask *a, const struct ask_of *of, const json_t *
     if (!get_real(o, "temperature", 0, 100, &a->temperature, r) ||
         !get_real(o, "top_p", 1e-9, 1, &a->top_p, r) || !get_real(o, "min_p", 0, 1, &a->min_p, r) ||
         !get_int(o, "top_k", -1, INT32_MAX, &a->top_k, r) ||
-        !get_int(o, "n", 1, MOST_CHOICES, &a->n, r)) return false;
+        !get_int(o, "n", 1, MOST_CHOICES, &a->n, r))
+        return false;
     if (!read_penalties(a, of, o, r))
         return false;
     a->top_k = a->top_k < 0 || a->top_k >= of->vocab ? 0 : a->top_k;

@@ -588,7 +588,8 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *conn, const 
     if (c->task)
         return answer_task(c);
     if ((c->got ? stop_asked(&c->got->stop) : c->route->body && c->f->s->ending) &&
-        serve_refuses(c->f->s, &c->refused)) return send_refusal(c, &c->refused);
+        serve_refuses(c->f->s, &c->refused))
+        return send_refusal(c, &c->refused);
     if (c->got && c->got->refused.status)
         return send_refusal(c, &c->got->refused);
     if (!c->route->body || c->got)

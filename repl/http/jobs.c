@@ -1,4 +1,5 @@
 /* jobs.c - begins and cancels the jobs of requests, and states facts of the server. See serve.h. */
+#include "kernels/idioms.h"
 #include "repl/http/serve.h"
 
 #include <stdio.h>
@@ -15,8 +16,7 @@ static uint64_t draw(struct serve *s)
 
 static void keep_task(struct serve *s, struct task *t)
 {
-    if (s->n_task == s->cap_task)
-        s->task = xrealloc(s->task, (size_t)(s->cap_task = 2 * s->cap_task + 16), sizeof *s->task);
+    MAKE_ROOM(s->task, s->n_task, s->cap_task, 16);
     s->task[s->n_task++] = t;
 }
 

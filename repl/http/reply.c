@@ -1,5 +1,6 @@
 /* reply.c - see reply.h. */
 #include "repl/http/reply.h"
+#include "kernels/idioms.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -229,9 +230,7 @@ static bool add_token(struct reply *r, const struct event *ev, int k)
 
 static void add_piece(struct reply *r, int first)
 {
-    if (r->n_piece == r->cap_piece)
-        r->piece = xrealloc(r->piece, (size_t)(r->cap_piece = 2 * r->cap_piece + 16),
-                            sizeof *r->piece);
+    MAKE_ROOM(r->piece, r->n_piece, r->cap_piece, 16);
     r->piece[r->n_piece++] = (struct reply_piece){.first = first, .n = r->tok.n - first,
                                                   .text = r->text.n,
                                                   .thought = r->thought.n,

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/idioms.h"
 #include "repl/recorded/parts.h"
 
 enum { KEY_STEPS = 256, KEY_BYTES = 64 << 10 }; /* changes between two whole page tables, at most */
@@ -11,14 +12,6 @@ enum { KEY_STEPS = 256, KEY_BYTES = 64 << 10 }; /* changes between two whole pag
 struct read_room {
     int step, node, fact, key, turn, act;
 };
-
-#define GROW(array, n, cap)                                                                        \
-    do {                                                                                           \
-        if ((n) >= (cap)) {                                                                        \
-            (cap) = 2 * (cap) + 64;                                                                \
-            (array) = xrealloc((array), (size_t)(cap), sizeof *(array));                           \
-        }                                                                                          \
-    } while (0)
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
@@ -31,7 +24,7 @@ static void add_tree(struct recorded *r, struct read_room *c, const struct tree 
     s->n_node = t->n;
     s->deepest = (uint8_t)tree_depth(t);
     for (int i = 0; i < t->n; i++) {
-        GROW(r->node, r->n_node, c->node);
+        MAKE_ROOM(r->node, r->n_node, c->node, 64);
         r->node[r->n_node++] = (struct rec_node){t->token[i], t->q[i], t->p[i], t->u[i],
                                                  t->parent[i], t->fate[i]};
     }
@@ -44,7 +37,7 @@ static void add_tokens(struct recorded *r, struct read_room *c, const struct ste
     s->n_token = min_int(row->tokens.n, TREE_MAX);
     s->has_facts = row->facts != NULL;
     for (int i = 0; i < s->n_token; i++) {
-        GROW(r->fact, r->token.n, c->fact);
+        MAKE_ROOM(r->fact, r->token.n, c->fact, 64);
         r->fact[r->token.n] = row->facts ? row->facts[i] : (struct token_fact){NAN, NAN, -1};
         ids_add(&r->token, row->tokens.v[i]);
     }
@@ -70,7 +63,7 @@ static uint32_t count_window(const struct buf *b)
 
 static void add_key(struct recorded *r, struct read_room *c, int step)
 {
-    GROW(r->key, r->n_key, c->key);
+    MAKE_ROOM(r->key, r->n_key, c->key, 64);
     struct rec_key *k = &r->key[r->n_key++];
     *k = (struct rec_key){.step = step, .at = r->keys.n};
     page_history_pack(&r->fold, &r->keys);
@@ -113,7 +106,7 @@ struct paging {
 static void add_step(struct recorded *r, struct read_room *c, const struct step_row *row,
                      struct paging *p)
 {
-    GROW(r->step, r->n_step + 1, c->step);
+    MAKE_ROOM(r->step, r->n_step + 1, c->step, 64);
     struct rec_step *s = &r->step[r->n_step];
     *s = (struct rec_step){.rec = row->rec, .turn = row->turn, .step = row->n,
                            .tops = tops_copy(row->tops)};
@@ -135,7 +128,7 @@ static char *take(char **s)
 
 static void add_turn(struct recorded *r, struct read_room *c, struct act *a, struct paging *p)
 {
-    GROW(r->turn, r->n_turn, c->turn);
+    MAKE_ROOM(r->turn, r->n_turn, c->turn, 64);
     struct rec_turn *t = &r->turn[r->n_turn++];
     *t = (struct rec_turn){
         .n = a->user.n, .first = r->n_step, .n_step = a->n_step, .n_prompt = a->user.tokens.n,
@@ -163,7 +156,7 @@ static void add_turn(struct recorded *r, struct read_room *c, struct act *a, str
 
 static void add_act(struct recorded *r, struct read_room *c, struct act *a, struct paging *p)
 {
-    GROW(r->act, r->n_act, c->act);
+    MAKE_ROOM(r->act, r->n_act, c->act, 64);
     struct rec_act *x = &r->act[r->n_act++];
     *x = (struct rec_act){.turn = a->is_turn ? r->n_turn : -1, .op = a->op, .op_turn = a->turn};
     if (a->is_turn)
@@ -245,7 +238,7 @@ static bool add_text(int32_t id, const char *text, size_t n, void *arg)
 {
     struct read_texts *t = arg;
     struct recorded *r = t->r;
-    GROW(r->text, r->n_text, t->cap);
+    MAKE_ROOM(r->text, r->n_text, t->cap, 64);
     r->text[r->n_text++] = (struct rec_text){id, (uint32_t)n, r->texts.n};
     buf_add(&r->texts, text, n);
     return true;
@@ -267,7 +260,7 @@ bool recorded_read(struct recorded *r, struct hdb *d, const char *session, struc
     bool ok = check_order(&s, session, e) && hdb_token_texts(d, session, add_text, &texts, e) >= 0;
     for (int i = 0; ok && i < s.n; i++)
         add_act(r, &c, &s.act[i], &p);
-    GROW(r->step, r->n_step, c.step);
+    MAKE_ROOM(r->step, r->n_step, c.step, 64);
     r->fold_at = p.known ? r->n_step - 1 : -1;
     script_free(&s);
     return ok;

@@ -1,5 +1,4 @@
 /* recorded.c - see recorded.h: the present, events. */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

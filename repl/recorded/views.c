@@ -164,7 +164,8 @@ static bool position_in(const struct recorded *r, const struct page_history *h, 
     int n_prompt;
     int32_t token = -1;
     if (contexts_of(&r->contexts, turn, &context, &n_prompt) && position >= 0 &&
-        position < context.n) token = context.v[position];
+        position < context.n)
+        token = context.v[position];
     ids_free(&context);
     return page_history_position(h, position, token, v, e);
 }

@@ -1,9 +1,9 @@
 /* find.c - see find.h. */
 #include "repl/text/find.h"
 #include "kernels/ascii.h"
+#include "kernels/idioms.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 void find_free(struct find *f)
 {
@@ -19,10 +19,7 @@ void find_clear(struct find *f)
 
 static void add_piece(struct find *f, struct find_piece p)
 {
-    if (f->n_piece == f->cap) {
-        f->cap = f->cap ? 2 * f->cap : 64;
-        f->piece = xrealloc(f->piece, (size_t)f->cap, sizeof *f->piece);
-    }
+    MAKE_ROOM(f->piece, f->n_piece, f->cap, 64);
     f->piece[f->n_piece++] = p;
 }
 

@@ -1,6 +1,7 @@
 /* markdown.c - see markdown.h. */
 #include "repl/text/markdown.h"
 
+#include "kernels/idioms.h"
 #include "kernels/utf8.h"
 
 #include <md4c.h>
@@ -207,10 +208,7 @@ static void code_end(struct md *m)
 
 static struct sheet *table_cell(struct md_table *t)
 {
-    if (t->n_cell == t->cap_cell) {
-        t->cap_cell = t->cap_cell ? 2 * t->cap_cell : 32;
-        t->cell = xrealloc(t->cell, (size_t)t->cap_cell, sizeof *t->cell);
-    }
+    MAKE_ROOM(t->cell, t->n_cell, t->cap_cell, 32);
     return &t->cell[t->n_cell++];
 }
 
@@ -614,10 +612,7 @@ static void put_code(struct md *m, const char *p, size_t n)
 {
     int src = source_at(m, p);
     if (src >= 0 && n > 0) {
-        if (m->n_piece == m->cap_piece) {
-            m->cap_piece = m->cap_piece ? 2 * m->cap_piece : 32;
-            m->piece = xrealloc(m->piece, (size_t)m->cap_piece, sizeof *m->piece);
-        }
+        MAKE_ROOM(m->piece, m->n_piece, m->cap_piece, 32);
         m->piece[m->n_piece++] = (struct code_piece){m->text.n, src};
     }
     buf_add(&m->text, p, n);

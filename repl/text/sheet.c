@@ -1,5 +1,6 @@
 /* sheet.c - see sheet.h. */
 #include "repl/text/sheet.h"
+#include "kernels/idioms.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,10 +63,7 @@ void sheet_free(struct sheet *s)
 static struct sheet_row *open_row(struct sheet *s)
 {
     if (!s->open) {
-        if (s->n_row == s->cap_row) {
-            s->cap_row = s->cap_row ? 2 * s->cap_row : 16;
-            s->row = xrealloc(s->row, (size_t)s->cap_row, sizeof *s->row);
-        }
+        MAKE_ROOM(s->row, s->n_row, s->cap_row, 16);
         s->row[s->n_row] = (struct sheet_row){0};
         buf_add(&s->row[s->n_row++].text, "", 0); /* text.p is never NULL */
         s->open = true;
@@ -98,10 +96,7 @@ static void row_add(struct sheet_row *r, enum style st, const char *p, size_t n,
         last->src_n += src.at < 0 ? 0 : src.n;
         return;
     }
-    if (r->n_span == r->cap_span) {
-        r->cap_span = r->cap_span ? 2 * r->cap_span : 4;
-        r->span = xrealloc(r->span, (size_t)r->cap_span, sizeof *r->span);
-    }
+    MAKE_ROOM(r->span, r->n_span, r->cap_span, 4);
     r->span[r->n_span++] = (struct span){st, at, (int)n, src.at, src.at < 0 ? 0 : src.n};
 }
 
@@ -418,10 +413,7 @@ void sheet_to_text(const struct sheet *s, bool color, struct buf *out)
 void say_line(struct sheet *out, enum style st, const char *fmt, ...)
 {
     char text[1024];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
+    PRINT_ARGS(text, fmt);
     sheet_add(out, st, text);
     sheet_line(out);
 }

@@ -1,5 +1,6 @@
 /* transcript.c - see transcript.h. */
 #include "repl/text/transcript.h"
+#include "kernels/idioms.h"
 #include "repl/text/markdown.h"
 
 #include <stdlib.h>
@@ -45,10 +46,7 @@ void transcript_free(struct transcript *t)
 
 static struct entry *add_entry(struct transcript *t, enum entry_kind kind, int turn)
 {
-    if (t->n == t->cap) {
-        t->cap = t->cap ? 2 * t->cap : 32;
-        t->entry = xrealloc(t->entry, (size_t)t->cap, sizeof *t->entry);
-    }
+    MAKE_ROOM(t->entry, t->n, t->cap, 32);
     struct entry *e = &t->entry[t->n++];
     *e = (struct entry){.kind = kind, .turn = turn};
     buf_add(&e->text, "", 0);

@@ -1,7 +1,6 @@
 /* words.c - see words.h. */
 #include "repl/text/words.h"
-
-#include <stdlib.h>
+#include "kernels/idioms.h"
 
 enum { MAX_WORDS = 512 }; /* of one row */
 
@@ -21,10 +20,7 @@ void words_mark(struct transcript *t, int turn, enum entry_kind kind, struct tok
         last->to = m.to;
         return;
     }
-    if (e->n_mark == e->cap_mark) {
-        e->cap_mark = e->cap_mark ? 2 * e->cap_mark : 64;
-        e->mark = xrealloc(e->mark, (size_t)e->cap_mark, sizeof *e->mark);
-    }
+    MAKE_ROOM(e->mark, e->n_mark, e->cap_mark, 64);
     e->mark[e->n_mark++] = m;
 }
 

@@ -1,6 +1,7 @@
 /* actions.c - handles keys: those of the screen first, then the focused pane's, then the
  * editor's.
  */
+#include "kernels/idioms.h"
 #include "repl/text/fuzzy.h"
 #include "repl/tui/tui.h"
 
@@ -84,10 +85,7 @@ static void add_choice(void *arg, const char *s, const char *help)
     for (int i = 0; i < t->n_choice; i++)
         if (strcmp(t->choice[i].text, s) == 0)
             return;
-    if (t->n_choice == t->cap_choice) {
-        t->cap_choice = t->cap_choice ? 2 * t->cap_choice : 16;
-        t->choice = xrealloc(t->choice, (size_t)t->cap_choice, sizeof *t->choice);
-    }
+    MAKE_ROOM(t->choice, t->n_choice, t->cap_choice, 16);
     t->choice[t->n_choice++] = (struct choice){
         .text = xstrdup(s), .help = help ? xasprintf("%.*s", (int)strcspn(help, "\n"), help)
                                          : NULL};
@@ -468,7 +466,8 @@ void tui_key(struct tui *t, const struct key *k)
         return;
     }
     if (t->over_on && !is_ctrl(k, 'l') && !is_ctrl(k, 'z') &&
-        (tui_overlay_key(t, k) || !is_text(k))) return;
+        (tui_overlay_key(t, k) || !is_text(k)))
+        return;
     if (t->n_choice > 0 && choices_key(t, k))
         return;
     if (!t->input.after_x && !t->input.searching && screen_key(t, k))

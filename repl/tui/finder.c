@@ -6,7 +6,6 @@
 #include "repl/tui/tui.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 static bool is_ctrl(const struct key *k, uint32_t letter)
 {

@@ -367,7 +367,8 @@ static void draw_pane(const struct frame *f, struct grid *g, struct rect r, stru
     static const char keys[] = " has the keys ";
     int k = (int)sizeof keys - 1;
     if (focus && p->rows.n_row && text_width(p->rows.row[0].text.p, p->rows.row[0].text.n) + k <
-        r.w) put(g, r.x + r.w - k, r.y, k, ST_KEY, keys);
+        r.w)
+        put(g, r.x + r.w - k, r.y, k, ST_KEY, keys);
     for (int x = r.x; focus && x < r.x + r.w; x++)
         g->cell[mul64(r.y, g->w) + x].flags |= CELL_REVERSE;
 }

@@ -1,5 +1,6 @@
 /* input.c - see input.h. */
 #include "repl/tui/input.h"
+#include "kernels/idioms.h"
 #include "kernels/utf8.h"
 #include "repl/text/sheet.h"
 
@@ -253,10 +254,7 @@ static enum input_act paste(struct input *in, const struct key *k)
 
 static void add_row(struct input *in, size_t from, size_t to)
 {
-    if (in->n_row == in->cap_row) {
-        in->cap_row = in->cap_row ? 2 * in->cap_row : 16;
-        in->row = xrealloc(in->row, (size_t)in->cap_row, sizeof *in->row);
-    }
+    MAKE_ROOM(in->row, in->n_row, in->cap_row, 16);
     in->row[in->n_row++] = (struct input_row){from, to};
 }
 

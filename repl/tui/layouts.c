@@ -6,7 +6,6 @@
  */
 #include "repl/tui/tui.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

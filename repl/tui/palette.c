@@ -5,6 +5,7 @@
  * The names are those that completion offers, so the palette knows whatever a command's completion
  * knows; only the steps come from the timeline.
  */
+#include "kernels/idioms.h"
 #include "repl/text/fuzzy.h"
 #include "repl/tui/tui.h"
 
@@ -72,10 +73,7 @@ static void add(void *arg, const char *name, const char *help)
     struct palette *p = arg;
     if (p->adding == KIND_HELP && !is_topic(p, name))
         return;
-    if (p->n == p->cap) {
-        p->cap = p->cap ? 2 * p->cap : 256;
-        p->item = xrealloc(p->item, (size_t)p->cap, sizeof *p->item);
-    }
+    MAKE_ROOM(p->item, p->n, p->cap, 256);
     char *line = xasprintf("%s%s", p->adding == KIND_COMMAND ? "" : kinds[p->adding].line, name);
     p->item[p->n++] = (struct item){.kind = p->adding, .name = xstrdup(name),
                                     .help = help ? xstrdup(help) : NULL,

@@ -1,7 +1,7 @@
 /* recall.c - see recall.h. */
 #include "repl/tui/recall.h"
+#include "kernels/idioms.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,10 +78,7 @@ static bool push(struct recall *r, const char *p, size_t n)
             drop(r, i);
     if (r->n == RECALL_MAX)
         drop(r, 0);
-    if (r->n == r->cap) {
-        r->cap = r->cap ? 2 * r->cap : 64;
-        r->line = xrealloc(r->line, (size_t)r->cap, sizeof *r->line);
-    }
+    MAKE_ROOM(r->line, r->n, r->cap, 64);
     char *s = xmalloc(n + 1);
     memcpy(s, p, n);
     s[n] = '\0';

@@ -1,11 +1,9 @@
 /* shot.c - /screenshot: the screen as it was drawn last, or a whole pane, as text or as SVG. The
  * cells hold nothing that a terminal or an XML reader would act on. See tui.h.
  */
-#include "kernels/ascii.h"
 #include "repl/tui/theme.h"
 #include "repl/tui/tui.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 enum { CELL_W = 84, CELL_H = 170, MARGIN = 140, BASE = 130 }; /* tenths of a pixel */

@@ -1,8 +1,8 @@
 /* timeline.c - see timeline.h. */
 #include "repl/tui/timeline.h"
+#include "kernels/idioms.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 void timeline_free(struct timeline *t)
 {
@@ -142,10 +142,7 @@ void timeline_cut(struct timeline *t, int turn)
 void timeline_add(struct timeline *t, struct moment m)
 {
     truncate_to(t, bound(t, m.turn, m.step));
-    if (t->n == t->cap) {
-        t->cap = t->cap ? 2 * t->cap : 256;
-        t->at = xrealloc(t->at, (size_t)t->cap, sizeof *t->at);
-    }
+    MAKE_ROOM(t->at, t->n, t->cap, 256);
     if (t->n == 0 || t->at[t->n - 1].turn != m.turn)
         m.marks |= MARK_TURN;
     t->at[t->n++] = m;

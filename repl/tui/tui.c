@@ -5,6 +5,7 @@
  * the screen takes little time from the engine.
  */
 #include "repl/tui/tui.h"
+#include "kernels/idioms.h"
 #include "repl/process/interrupt.h"
 
 #include <errno.h>
@@ -24,10 +25,7 @@ static const uint64_t MS = 1000000;
 
 void tui_hint(struct tui *t, const char *fmt, ...)
 {
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(t->hint, sizeof t->hint, fmt, ap);
-    va_end(ap);
+    PRINT_ARGS(t->hint, fmt);
     t->hint_until = clock_ns() + HINT_MS * MS;
     t->hint_busy = false;
     t->dirty = true;
@@ -42,10 +40,7 @@ void tui_hint_end(struct tui *t)
 void tui_note(struct tui *t, enum style st, const char *fmt, ...)
 {
     char text[1024];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
+    PRINT_ARGS(text, fmt);
     struct sheet s;
     sheet_init(&s, t->app->ascii);
     for (char *p = text, *nl; p; p = nl) {
