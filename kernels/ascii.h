@@ -1,4 +1,4 @@
-/* ascii.h - classes and case of ASCII characters, for every folder.
+/* ascii.h - classes and case of ASCII characters, and how strings end, for every folder.
  *
  * The C library's functions of the same kind depend on the locale: in tr_TR, 'I' is no capital 'i',
  * and in ISO 8859-1 bytes of a UTF-8 character are letters or blanks. Product files use these
@@ -36,6 +36,13 @@ static inline bool ascii_same_n(const char *a, const char *b, size_t n)
 static inline bool ascii_same(const char *a, const char *b)
 {
     return ascii_same_n(a, b, strlen(a) + 1);
+}
+
+/* Whether a string ends in another, in this case. */
+static inline bool ends_with(const char *s, const char *end)
+{
+    size_t n = strlen(s), k = strlen(end);
+    return n >= k && memcmp(s + n - k, end, k) == 0;
 }
 
 /* Whether a string contains a word in any case. */

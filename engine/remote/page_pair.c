@@ -6,14 +6,9 @@
 #include <string.h>
 
 #include "engine/remote/metrics.h"
+#include "kernels/ascii.h"
 
 /* ---- two pages into one list ----------------------------------------------------------------- */
-
-static bool ends_with(const char *s, const char *end)
-{
-    size_t n = strlen(s), k = strlen(end);
-    return n >= k && strcmp(s + n - k, end) == 0;
-}
 
 /* Appends the labels without the model's name. False: they are of another model. */
 static bool own_labels(const struct metric *m, const char *model, struct buf *out)

@@ -613,8 +613,7 @@ static bool want(struct pull *p, const char *path)
 static bool want_gguf(struct pull *p, struct err *e)
 {
     const char *file = p->name.file;
-    size_t n = file ? strlen(file) : 0;
-    if (n > 5 && !strcmp(file + n - 5, ".gguf")) {
+    if (file && ends_with(file, ".gguf")) {
         if (!find(p, file))
             return err_set(e, ERR_MODEL, "%s: the model has no %s", p->name.all, show(file).s);
     } else {
@@ -636,10 +635,9 @@ static bool want_gguf(struct pull *p, struct err *e)
         if (!chosen)
             return false;
         file = chosen;
-        n = strlen(file);
     }
     want(p, file);
-    size_t stem = n > 20 && !strncmp(file + n - 20, "-00001-of-", 10) ? n - 20 : 0;
+    size_t n = strlen(file), stem = n > 20 && !strncmp(file + n - 20, "-00001-of-", 10) ? n - 20 : 0;
     for (int i = 0; stem && i < p->n_file; i++) { /* PREFIX-00002-of-00003.gguf */
         const char *other = p->file[i].path;
         if (strlen(other) == n && !strncmp(other, file, stem) &&
@@ -740,11 +738,10 @@ enum order { BESIDE, WEIGHTS, FOUND, N_ORDERS };
 static enum order order_of(const char *path)
 {
     static const char *const ends[] = {".safetensors", ".gguf", ".bin"};
-    size_t n = strlen(path);
     if (hub_is_gguf(path))
         return FOUND;
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
-        if (n > strlen(ends[i]) && !strcmp(path + n - strlen(ends[i]), ends[i]))
+        if (ends_with(path, ends[i]))
             return WEIGHTS;
     return BESIDE;
 }

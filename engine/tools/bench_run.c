@@ -4,6 +4,7 @@
 
 #include "engine/tools/synthetic.h"
 #include "kernels/packed.h"
+#include "kernels/sort.h"
 
 #include <fnmatch.h>
 #include <math.h>
@@ -218,20 +219,14 @@ static bool gate(struct bench *b, const struct work *w, struct err *e)
 
 /* ---- the clock ------------------------------------------------------------------------------- */
 
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 struct timing bench_timing(double *s, int n, double per)
 {
     struct timing t = {.runs = n};
-    qsort(s, (size_t)n, sizeof *s, ascending);
+    sort_up(s, n);
     double m = s[n / 2];
     for (int i = 0; i < n; i++)
         s[i] = fabs(s[i] - m);
-    qsort(s, (size_t)n, sizeof *s, ascending);
+    sort_up(s, n);
     t.ms = m / per * 1e3;
     t.spread = s[n / 2] / per * 1e3;
     return t;

@@ -9,6 +9,7 @@
 #include "engine/tools/bench_model.h"
 
 #include "engine/engine.h"
+#include "kernels/sort.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,16 +62,10 @@ static bool listen(struct backend *g, struct gaps *all, struct err *e)
     return true;
 }
 
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static void tell_gaps(struct bench *b, const char *name, struct gaps *all, double chat_ms)
 {
     char text[80];
-    qsort(all->s, (size_t)all->n, sizeof *all->s, ascending);
+    sort_up(all->s, all->n);
     double p50 = all->s[all->n / 2] * 1e3, p99 = all->s[all->n * 99 / 100] * 1e3, sum = 0;
     for (int i = 0; i < all->n; i++)
         sum += all->s[i] * 1e3;

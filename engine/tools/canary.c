@@ -1,5 +1,6 @@
 /* canary.c - see canary.h. */
 #include "engine/tools/canary.h"
+#include "kernels/ascii.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -81,9 +82,9 @@ static bool read_tag(const char *text, struct canary_line *l)
     if (n >= sizeof l->tag)
         return false;
     memcpy(l->tag, text, n + 1);
-    if (n > 5 && strcmp(text + n - 5, "_FULL") == 0)
+    if (ends_with(text, "_FULL"))
         l->pool = POOL_FULL;
-    else if (n > 4 && strcmp(text + n - 4, "_SWA") == 0)
+    else if (ends_with(text, "_SWA"))
         l->pool = POOL_SWA;
     else
         return false;

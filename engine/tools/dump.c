@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "engine/tools/torch_file.h"
+#include "kernels/ascii.h"
 #include "kernels/idioms.h"
 
 enum { DEPTH = 3 }; /* of folders */
@@ -26,12 +27,6 @@ struct finder {
 };
 
 /* ---- names of files -------------------------------------------------------------------------- */
-
-static bool ends(const char *s, const char *end)
-{
-    size_t n = strlen(s), k = strlen(end);
-    return n >= k && strcmp(s + n - k, end) == 0;
-}
 
 /* The number behind KEY= among the parts that "___" joins; -1: there is none. */
 static int64_t part_number(const char *name, const char *key)
@@ -86,7 +81,7 @@ static void take_file(struct finder *f, const char *path)
 {
     const char *slash = strrchr(path, '/'), *file = slash ? slash + 1 : path;
     struct found x = {.rank = 0};
-    if (!ends(file, ".pt") && !ends(file, ".safetensors"))
+    if (!ends_with(file, ".pt") && !ends_with(file, ".safetensors"))
         return;
     if (strncmp(file, "step=", 5) == 0) {
         x = (struct found){.name = part_name(file), .rank = part_number(file, "rank"),

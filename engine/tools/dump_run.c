@@ -12,6 +12,7 @@
 #include "engine/tools/golden_report.h"
 #include "engine/tools/noise_backend.h"
 #include "engine/tools/torch_file.h"
+#include "kernels/ascii.h"
 
 /* An item of a pass that is compared. */
 struct tapped_item {
@@ -59,10 +60,8 @@ static void skip_name(struct dump_run *g, const struct dump_name *p)
     char *name = xasprintf("%s%s%s%s", p->layer >= 0 ? "layers.*." : "", p->module,
                            *p->port ? "." : "", p->port);
     bool again = r->n_skipped == 512;
-    for (size_t i = 0; i < sizeof known / sizeof *known && !again; i++) {
-        size_t n = strlen(name), k = strlen(known[i]);
-        again = n >= k && strcmp(name + n - k, known[i]) == 0;
-    }
+    for (size_t i = 0; i < sizeof known / sizeof *known && !again; i++)
+        again = ends_with(name, known[i]);
     for (int i = 0; i < r->n_skipped && !again; i++)
         again = strcmp(r->skipped[i], name) == 0;
     if (again) {

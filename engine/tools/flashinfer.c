@@ -11,6 +11,7 @@
 
 #include "engine/tools/golden_report.h"
 #include "engine/tools/torch_file.h"
+#include "kernels/ascii.h"
 #include "kernels/idioms.h"
 #include "kernels/json_read.h"
 
@@ -669,17 +670,11 @@ static bool read_call(struct fi_call *c, const struct record *r, struct torch_fi
 
 /* ---- all calls ------------------------------------------------------------------------------- */
 
-static bool ends(const char *s, const char *end)
-{
-    size_t n = strlen(s), k = strlen(end);
-    return n >= k && strcmp(s + n - k, end) == 0;
-}
-
 /* The latest record of this method of the same object before record i; NULL: there is none. */
 static const struct record *before(const struct fi_reader *f, int i, const char *method)
 {
     for (int k = i - 1; k >= 0; k--)
-        if (same_object(&f->v[k], &f->v[i]) && ends(function_of(&f->v[k]), method))
+        if (same_object(&f->v[k], &f->v[i]) && ends_with(function_of(&f->v[k]), method))
             return &f->v[k];
     return NULL;
 }
@@ -734,7 +729,7 @@ static bool compare_all(const struct fi_reader *f, struct fi_report *r, struct e
         double tol = 0;
         r->records++;
         if (!prefill && !decode) {
-            r->other += !ends(name, ".plan") && !ends(name, ".__init__");
+            r->other += !ends_with(name, ".plan") && !ends_with(name, ".__init__");
             continue;
         }
         r->v = xrealloc(r->v, (size_t)r->n + 1, sizeof *r->v);

@@ -2,6 +2,7 @@
 #include "engine/tools/golden_report.h"
 
 #include "kernels/json.h"
+#include "kernels/sort.h"
 
 #include <limits.h>
 #include <math.h>
@@ -10,12 +11,6 @@
 #include <string.h>
 
 /* ---- errors ---------------------------------------------------------------------------------- */
-
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 
 struct error compare(const float *got, const float *want, int rows, size_t n)
 {
@@ -33,7 +28,7 @@ struct error compare(const float *got, const float *want, int rows, size_t n)
         diff += d2;
         norm += n2;
     }
-    qsort(row, (size_t)rows, sizeof *row, by_size);
+    sort_up(row, rows);
     struct error e = {most, sqrt(diff) / (norm > 0 ? sqrt(norm) : 1), rows ? row[rows / 2] : 0};
     free(row);
     return e;

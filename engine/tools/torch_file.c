@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 
 #include "engine/tools/pickle.h"
+#include "kernels/ascii.h"
 #include "kernels/idioms.h"
 #include "models/checkpoint/json.h"
 #include "models/models.h"
@@ -477,13 +478,12 @@ struct torch_file *torch_open(const char *path, struct err *e)
 {
     struct torch_file *f = xcalloc(1, sizeof *f);
     struct stat st;
-    size_t n = strlen(path);
     struct buf name = {0};
-    put_printable(&name, path, n);
+    put_printable(&name, path, strlen(path));
     f->path = xstrdup(name.n ? name.p : "");
     buf_free(&name);
     f->loaded = f->fd = -1;
-    bool ok, safe = n > 12 && strcmp(path + n - 12, ".safetensors") == 0;
+    bool ok, safe = ends_with(path, ".safetensors");
     if (safe) {
         f->st = st_open(path, e);
         ok = f->st != NULL;

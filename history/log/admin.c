@@ -2,11 +2,11 @@
  * repair.c have the rest. Each call opens its own connection.
  */
 #include "history/internal.h"
+#include "kernels/when.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* ---- backup ---- */
 
@@ -76,11 +76,8 @@ static int report_session(struct pruning *p, const char *id)
         return sqlite3_extended_errcode(p->d->h);
     int rc = sqlite3_step(st);
     if (rc == SQLITE_ROW) {
-        time_t at = (time_t)(sqlite3_column_int64(st, 2) / 1000);
-        struct tm tm;
-        char when[24] = "", *title = col_str(st, 1);
-        if (localtime_r(&at, &tm))
-            strftime(when, sizeof when, "%Y-%m-%d %H:%M", &tm);
+        char when[20], *title = col_str(st, 1);
+        when_text(sqlite3_column_int64(st, 2), when);
         p->out->turns += sqlite3_column_int(st, 3);
         if (p->report)
             buf_printf(p->report, "%5d  %s  %d turn%s  %s\n", sqlite3_column_int(st, 0), when,

@@ -7,6 +7,7 @@
  */
 #include "history/evidence/hazards.h"
 #include "history/internal.h"
+#include "kernels/ascii.h"
 #include "kernels/json.h"
 
 #include <errno.h>
@@ -105,8 +106,7 @@ static void text_value(struct buf *b, const char *name, const char *s, int n)
 static void column(struct buf *b, sqlite3_stmt *st, int i)
 {
     const char *name = sqlite3_column_name(st, i);
-    size_t n = strlen(name);
-    bool digest = n > 7 && strcmp(name + n - 7, "_digest") == 0;
+    bool digest = ends_with(name, "_digest");
     jput_key(b, name);
     switch (sqlite3_column_type(st, i)) {
     case SQLITE_INTEGER:

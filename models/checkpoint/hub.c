@@ -134,12 +134,6 @@ struct files {
     int n;
 };
 
-static bool ends_with(const char *s, const char *end)
-{
-    size_t n = strlen(s), k = strlen(end);
-    return n >= k && !strcmp(s + n - k, end);
-}
-
 /* Whether a file is a part of a GGUF, but not the first. */
 static bool is_later_part(const char *path)
 {

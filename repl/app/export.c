@@ -7,9 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "history/evidence/hazards.h"
+#include "kernels/when.h"
 #include "repl/compare/facts.h"
 #include "repl/repl.h"
 
@@ -44,13 +44,10 @@ static void add_named(struct buf *b, const char *name, const char *text)
 static void markdown_head(struct buf *b, const struct session_row *row, const char *about,
                           const struct hdb_past *p, const struct pack_about *packed)
 {
-    char when[32] = "";
-    time_t at = (time_t)(row->created_ms / 1000);
-    struct tm tm;
+    char when[20];
     struct buf computed = {0}, pack = {0};
     char *draft = facts_value(about, "draft_dir");
-    if (localtime_r(&at, &tm))
-        strftime(when, sizeof when, "%Y-%m-%d %H:%M", &tm);
+    when_text(row->created_ms, when);
     facts_computed(about, &computed);
     buf_str(b, "# ");
     add_line(b, row->title && *row->title ? row->title : "Session");

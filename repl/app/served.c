@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "kernels/json.h"
+#include "kernels/sort.h"
 #include "repl/repl.h"
 
 enum { ROWS = 12 /* replies that a table shows */ };
@@ -30,17 +31,11 @@ void served_replies_free(struct served_replies *r)
     *r = (struct served_replies){0};
 }
 
-static int by_value(const void *x, const void *y)
-{
-    double a = *(const double *)x, b = *(const double *)y;
-    return (a > b) - (a < b);
-}
-
 struct spread spread_of(double *v, int n)
 {
     if (n == 0)
         return (struct spread){NAN, NAN, NAN, 0};
-    qsort(v, (size_t)n, sizeof *v, by_value);
+    sort_up(v, n);
     int median = (n + 1) / 2, p99 = (int)ceil(0.99 * n);
     return (struct spread){v[median - 1], v[max_int(p99, 1) - 1], v[n - 1], n};
 }

@@ -150,8 +150,6 @@ void cli_answer_close(struct cli_answer *a);
 /* Reads the next line into *line, without its line break: 1; 0 at the end of the file; -1 and *e
  * when the file cannot be read or the line is longer than 16 MiB. The caller frees *line. */
 int cli_line(FILE *f, struct buf *line, struct err *e);
-/* Milliseconds since 1970 as local "2026-01-31 14:05". */
-void cli_when(int64_t ms, char out[20]);
 /* Call them around work on this thread: from cli_stop_open() on, Ctrl-C and SIGTERM set *s.
  * cli_stop_close() ends that and returns the exit code of the signal that came, or `rc`. */
 bool cli_stop_open(struct stop *s, struct err *e);

@@ -6,6 +6,7 @@
 
 #include "engine/thread/load.h"
 #include "engine/tools/synthetic.h"
+#include "kernels/ascii.h"
 #include "models/checkpoint/hub.h"
 #include "repl/cli/cli.h"
 
@@ -28,13 +29,6 @@ static bool make_shapes(void *arg, struct model *m, struct draft *d, struct err 
               (model_shaped(m, text.n ? text.p : "", e) || err_prefix(e, "%s", s->config));
     buf_free(&text);
     return ok;
-}
-
-static bool is_json(const char *path)
-{
-    static const char end[] = ".json";
-    size_t n = strlen(path), k = sizeof end - 1;
-    return n > k && !strcmp(path + n - k, end);
 }
 
 static void notice(void *arg, const char *line)
@@ -125,7 +119,7 @@ int cli_fit(struct cli *c)
     struct fit_model s = {path, known ? name : NULL};
     if (name && !known && !path)
         return cli_fail(&e);
-    if (path && !c->draft_given && !is_json(path)) {
+    if (path && !c->draft_given && !ends_with(path, ".json")) {
         if (!cli_find_pair(c, path, &e)) {
             free(path);
             return cli_fail(&e);
@@ -140,7 +134,7 @@ int cli_fit(struct cli *c)
     o.lanes = c->lanes;
     o.notice = notice;
     o.notice_arg = &a;
-    o.make = known || (path && is_json(path)) ? make_shapes : NULL;
+    o.make = known || (path && ends_with(path, ".json")) ? make_shapes : NULL;
     o.make_arg = &s;
     char *title = name ? xstrdup(name) : hub_title(o.model ? o.model : "");
     cli_answer_open(&a, c);

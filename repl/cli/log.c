@@ -1,4 +1,5 @@
 /* log.c - `aerie logs`, `export` and `db`: the session log as a whole. `show` is show.c. */
+#include "kernels/when.h"
 #include "repl/cli/cli.h"
 
 #include <stdlib.h>
@@ -42,7 +43,7 @@ static bool list_line(const struct session_row *r, void *arg)
     struct log_listing *l = arg;
     struct sheet *s = &l->sheet;
     char when[20];
-    cli_when(r->updated_ms, when);
+    when_text(r->updated_ms, when);
     sheet_printf(s, ST_KEY, "%5d", r->number);
     sheet_printf(s, ST_DIM, "  %s %3d %s  ", when, r->n_turns, r->n_turns == 1 ? "turn " : "turns");
     struct buf title = {0};

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "repl/compare/rerun.h"
@@ -158,14 +157,6 @@ int cli_line(FILE *f, struct buf *line, struct err *e)
     else
         return c == '\n' || line->n > 0;
     return -1;
-}
-
-void cli_when(int64_t ms, char out[20])
-{
-    time_t t = (time_t)(ms / 1000);
-    struct tm tm;
-    if (!localtime_r(&t, &tm) || !strftime(out, 20, "%Y-%m-%d %H:%M", &tm))
-        memcpy(out, "?", 2);
 }
 
 char *cli_db_path(const struct cli *c)

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "kernels/ascii.h"
 #include "kernels/json.h"
 #include "repl/compare/facts.h"
 
@@ -69,9 +70,7 @@ static char *default_name(const struct session_row *row, enum pack_level level)
 /* "PATH-3.4.json" for "PATH.aerie"; the caller frees. */
 static char *name_beside(const char *pack, const char *tail)
 {
-    size_t n = strlen(pack);
-    if (n > 6 && !strcmp(pack + n - 6, ".aerie"))
-        n -= 6;
+    size_t n = strlen(pack) - (ends_with(pack, ".aerie") ? strlen(".aerie") : 0);
     return xasprintf("%.*s-%s", (int)n, pack, tail);
 }
 

@@ -1,4 +1,5 @@
 /* show.c - `aerie show ID[:TURN[.STEP]]`: prints a session, a turn or one step from the log. */
+#include "kernels/when.h"
 #include "repl/cli/cli.h"
 
 #include <limits.h>
@@ -412,7 +413,7 @@ static void head_lines(struct show *w, const char *hazards)
     char *names[] = {facts_value(about, "model_dir"), facts_value(about, "model_sha"),
                      facts_value(about, "draft_dir"), facts_value(about, "draft_sha")};
     struct buf computed = {0}, pack = {0};
-    cli_when(r->created_ms, when);
+    when_text(r->created_ms, when);
     facts_computed(about, &computed);
     if (w->pack)
         facts_pack(w->pack, &pack);

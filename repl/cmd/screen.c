@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "kernels/ascii.h"
 #include "repl/cmd/cmd.h"
 
 /* ---- settings of the screen, which are not part of a session --------------------------------- */
@@ -160,10 +161,9 @@ static bool picture_format(const char *file, bool *svg, struct err *e)
 static char *new_path(const char *file, bool svg, struct err *e)
 {
     static const char ending[] = ".screen.txt";
-    size_t n = strlen(file), k = strlen(ending);
-    bool ends = svg || (n > k && strcmp(file + n - k, ending) == 0);
-    char *path = ends ? xstrdup(file)
-                      : xasprintf("%.*s%s", (int)(n - strlen(".txt")), file, ending);
+    char *path = svg || ends_with(file, ending)
+                     ? xstrdup(file)
+                     : xasprintf("%.*s%s", (int)(strlen(file) - strlen(".txt")), file, ending);
     if (access(path, F_OK) != 0)
         return path;
     err_set(e, ERR_USAGE, "%s exists already; expected the name of a new file", path);

@@ -2,23 +2,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "history/evidence/hazards.h"
 #include "kernels/ascii.h"
+#include "kernels/when.h"
 #include "repl/cmd/cmd.h"
 #include "repl/process/interrupt.h"
 #include "repl/app/sessions.h"
 
-/* Local "2026-01-31 14:05". */
 static void add_when(struct sheet *out, int64_t ms)
 {
-    time_t t = (time_t)(ms / 1000);
-    struct tm tm;
-    char text[32] = "";
-    if (localtime_r(&t, &tm))
-        strftime(text, sizeof text, "%Y-%m-%d %H:%M", &tm);
+    char text[20];
+    when_text(ms, text);
     sheet_printf(out, ST_DIM, "%-16s", text);
 }
 

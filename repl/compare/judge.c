@@ -1,5 +1,6 @@
 /* judge.c - see judge.h. */
 #include "repl/compare/judge.h"
+#include "kernels/sort.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -84,12 +85,6 @@ static void say_band(struct judge *j, const struct band *b, const struct band_as
 
 /* ---- statistics ------------------------------------------------------------------------------ */
 
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 double median(const double *v, int n)
 {
     double *s = xcalloc((size_t)n + 1, sizeof *s);
@@ -97,7 +92,7 @@ double median(const double *v, int n)
     for (int i = 0; i < n; i++)
         if (!isnan(v[i]))
             s[k++] = v[i];
-    qsort(s, (size_t)k, sizeof *s, by_size);
+    sort_up(s, k);
     double mid = k ? s[k / 2] : 0;
     free(s);
     return mid;

@@ -135,4 +135,7 @@ extern const struct debug_ops recorded_debug;
 /* Wakes the face, which then takes EV_PAUSE. */
 void recorded_pause(struct recorded *r);
 
+/* The reason of this name in a log; STOP_CRASHED: none has it. */
+enum stop_reason recorded_stop(const char *name);
+
 #endif

@@ -196,7 +196,7 @@ static void step_event(const struct recorded *r, const struct rec_step *s, struc
                     &ev->n_pages, NULL);
 }
 
-static enum stop_reason stop_of(const char *name)
+enum stop_reason recorded_stop(const char *name)
 {
     for (int i = 0; i <= STOP_CRASHED; i++)
         if (strcmp(name, stop_name((enum stop_reason)i)) == 0)
@@ -207,7 +207,7 @@ static enum stop_reason stop_of(const char *name)
 static void end_event(const struct recorded *r, const struct rec_turn *t, struct event *ev)
 {
     *ev = new_event(r, EV_TURN_END, t->n, t->n_step);
-    ev->reason = stop_of(t->stop);
+    ev->reason = recorded_stop(t->stop);
     buf_add(&ev->text, t->text, t->text_n);
     ids_cat(&ev->tokens, t->reply.v, t->reply.n);
     ev->n_tokens = t->reply.n;

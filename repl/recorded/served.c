@@ -14,14 +14,6 @@ static double mean_length(const struct recorded *r, const struct served *s)
                   : 1 + (double)s->accepted / (double)s->verifies;
 }
 
-static enum stop_reason reason_of(const char *name)
-{
-    for (int i = 0; i <= STOP_CRASHED; i++)
-        if (strcmp(name, stop_name((enum stop_reason)i)) == 0)
-            return (enum stop_reason)i;
-    return STOP_CRASHED;
-}
-
 static int turns(struct backend *b, struct served_turn *out, int max)
 {
     const struct recorded *r = recorded_of(b);
@@ -35,7 +27,7 @@ static int turns(struct backend *b, struct served_turn *out, int max)
         if (!t->served || from-- > 0)
             continue;
         struct served_turn *o = &out[n++];
-        *o = (struct served_turn){.turn = t->n, .reason = reason_of(t->stop),
+        *o = (struct served_turn){.turn = t->n, .reason = recorded_stop(t->stop),
                                   .us_first = t->us_prefill,
                                   .us_decode = t->us_decode, .served = *t->served};
         o->n_tokens = t->served->generated >= 0 ? (int)t->served->generated : t->reply.n;

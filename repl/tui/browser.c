@@ -4,12 +4,12 @@
  * Typed text goes to the filter until an arrow moves into the list; there, letters act. The footer
  * says which of the two holds.
  */
+#include "kernels/when.h"
 #include "repl/tui/tui.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "repl/app/sessions.h"
 
@@ -147,11 +147,8 @@ static int digits(int n)
 
 static void add_when(struct sheet *out, int64_t ms)
 {
-    time_t t = (time_t)(ms / 1000);
-    struct tm tm;
-    char text[32] = "?";
-    if (localtime_r(&t, &tm))
-        strftime(text, sizeof text, "%Y-%m-%d %H:%M", &tm);
+    char text[20];
+    when_text(ms, text);
     sheet_printf(out, ST_DIM, "%-16s ", text);
 }
 

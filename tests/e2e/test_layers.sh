@@ -20,8 +20,8 @@ without() { # title, pattern, exception, folders...
     result "$(grep -rnE --include='*.[ch]' --include='*.cu' --include='*.cuh' -- "$pattern" "$@" | grep -vE "${except:-^$}")" "$title"
 }
 
-operations='kernels/(base|mapped|sanitizers|kernels|window|fp8|packed|tree_rules)\.h' # what a backend may include
-base='kernels/(base|fields|json|json_read|utf8|ascii|mapped|late|sanitizers)\.h' table='kernels/(base|mapped|late|fields|json|json_read|utf8|ascii|kernels|window|fp8|packed|tree_rules)\.h'
+operations='kernels/(base|idioms|sort|when|mapped|sanitizers|kernels|window|fp8|packed|tree_rules)\.h' # what a backend may include
+base='kernels/(base|idioms|sort|when|fields|json|json_read|utf8|ascii|mapped|late|sanitizers)\.h' table='kernels/(base|idioms|sort|when|mapped|late|fields|json|json_read|utf8|ascii|kernels|window|fp8|packed|tree_rules)\.h'
 only kernels
 only kernels/cpu "$operations" 'kernels/fp8\.h'
 only kernels/cuda "$operations" 'kernels/cuda/.*'
