@@ -637,7 +637,8 @@ static bool want_gguf(struct pull *p, struct err *e)
         file = chosen;
     }
     want(p, file);
-    size_t n = strlen(file), stem = n > 20 && !strncmp(file + n - 20, "-00001-of-", 10) ? n - 20 : 0;
+    size_t n = strlen(file);
+    size_t stem = n > 20 && !strncmp(file + n - 20, "-00001-of-", 10) ? n - 20 : 0;
     for (int i = 0; stem && i < p->n_file; i++) { /* PREFIX-00002-of-00003.gguf */
         const char *other = p->file[i].path;
         if (strlen(other) == n && !strncmp(other, file, stem) &&

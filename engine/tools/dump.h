@@ -82,8 +82,6 @@ void dump_sequences_free(struct dump_sequences *s);
 
 /* ---- comparison (dump_run.c) ---- */
 
-enum dump_verdict { DUMP_AGREES, DUMP_NEAR, DUMP_DIFFERS };
-
 struct dump_module {
     char *name; /* as in the dump */
     int layer;  /* -1: of no layer */
