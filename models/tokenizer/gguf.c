@@ -39,28 +39,39 @@ enum kind { NORMAL = 1, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE };
     "[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER "*" tail "|"
 #define CASES_REST "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
-/* How byte-level BPE splits text: by a regular expression, then perhaps by GPT-2's. */
+/* Words of deepseek-v3, whose numbers and Chinese and Japanese texts are split off before. */
+#define PUNCTUATED                                                                                 \
+    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|"                                       \
+    "[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+|"                                                 \
+    " ?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+
+/* How byte-level BPE splits text: by regular expressions, each of what the one before left apart or
+ * found, then perhaps by GPT-2's. */
 static const struct split {
-    const char *pre[4]; /* names */
-    const char *regex;  /* NULL: only GPT-2's */
+    const char *pre[4];   /* names */
+    const char *regex[3]; /* none: only GPT-2's */
     bool gpt2, nfc;     /* nfc: text is brought into the Unicode form NFC before */
     bool whole;         /* a word that is a token is that token, whatever the merges say */
     bool bos;           /* where tokenizer.ggml.add_bos_token is absent */
 } splits[] = {
     {{"llama-bpe", "llama3", "llama-v3"},
-     .regex = WORDS "\\p{N}{1,3}" REST,
+     .regex = {WORDS "\\p{N}{1,3}" REST},
      .whole = true,
      .bos = true},
-    {{"dbrx", "smaug-bpe"}, .regex = WORDS "\\p{N}{1,3}" REST},
-    {{"qwen2"}, .regex = WORDS "\\p{N}" REST, .nfc = true},
+    {{"dbrx", "smaug-bpe"}, .regex = {WORDS "\\p{N}{1,3}" REST}},
+    /* the published one has (?!\r?\n) behind, which always holds there */
+    {{"laguna"}, .regex = {"(?:\\r?\\n)+", WORDS "\\p{N}" REST}},
+    {{"deepseek-v3"},
+     .regex = {"\\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", PUNCTUATED}},
+    {{"qwen2"}, .regex = {WORDS "\\p{N}" REST}, .nfc = true},
     {{"gpt-4o"},
-     .regex = CASES("(?i:'s|'t|'re|'ve|'m|'ll|'d)?") "\\p{N}{1,3}" CASES_REST,
+     .regex = {CASES("(?i:'s|'t|'re|'ve|'m|'ll|'d)?") "\\p{N}{1,3}" CASES_REST},
      .whole = true},
-    {{"tekken"}, .regex = CASES("") "\\p{N}" CASES_REST, .whole = true, .bos = true},
-    {{"smollm", "refact", "exaone"}, .regex = "\\p{N}", .gpt2 = true},
-    {{"command-r"}, .regex = "\\p{N}", .gpt2 = true, .nfc = true},
-    {{"gpt-2", "olmo", "exaone4"}, .gpt2 = true},
-    {{"ufakzeka"}, .regex = "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}" REST},
+    {{"tekken"}, .regex = {CASES("") "\\p{N}" CASES_REST}, .whole = true, .bos = true},
+    {{"smollm", "refact", "exaone", "mellum2"}, .regex = {"\\p{N}"}, .gpt2 = true},
+    {{"command-r"}, .regex = {"\\p{N}"}, .gpt2 = true, .nfc = true},
+    {{"gpt-2", "olmo", "exaone4", "mellum"}, .gpt2 = true},
+    {{"ufakzeka"}, .regex = {"[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}" REST}},
 };
 
 /* Texts with \u2581 for a space, as SentencePiece and gemma-4 have them, and with a token for each
@@ -382,11 +393,11 @@ static bool add_steps(struct meta *m)
     jput_open(&pre, '{');
     jput_kstr(&pre, "type", "Sequence");
     jput_kopen(&pre, "pretokenizers", '[');
-    if (s->regex) {
+    for (int i = 0; i < 3 && s->regex[i]; i++) {
         jput_open(&pre, '{');
         jput_kstr(&pre, "type", "Split");
         jput_kopen(&pre, "pattern", '{');
-        jput_kstr(&pre, "Regex", s->regex);
+        jput_kstr(&pre, "Regex", s->regex[i]);
         jput_close(&pre, '}');
         jput_kstr(&pre, "behavior", "Isolated");
         jput_close(&pre, '}');

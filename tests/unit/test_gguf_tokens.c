@@ -176,6 +176,9 @@ static void check_texts(const struct tokenizer *json, const struct tokenizer *gg
 #define SPLIT_BYTES(regex)                                                                         \
     "\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[" SPLIT(regex)                    \
     ",{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}]}"
+#define SPLITS_BYTES(regexes)                                                                      \
+    "\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[" regexes          \
+    ",{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}]}"
 #define DIGITS_BYTES                                                                               \
     "\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Digits\","            \
     "\"individual_digits\":true},{\"type\":\"ByteLevel\",\"add_prefix_space\":false}]}"
@@ -197,6 +200,17 @@ static void test_byte_level_gives_the_ids_of_tokenizer_json(void **state)
                          "[\\\\p{Lu}\\\\p{Lt}\\\\p{Lm}\\\\p{Lo}\\\\p{M}]+[\\\\p{Ll}\\\\p{Lm}\\\\p{Lo}\\\\p{M}]*|"
                          "\\\\p{N}| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n/]*|\\\\s*[\\\\r\\\\n]+|"
                          "\\\\s+(?!\\\\S)|\\\\s+") "}"},
+        {"qwenpat", "laguna",
+         "{" SPLITS_BYTES(SPLIT("(?:\\\\r?\\\\n)+") ","
+                          SPLIT("(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{L}+|"
+                                "\\\\p{N}| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|"
+                                "\\\\s+(?!\\\\S)|\\\\s+")) "}"},
+        {"qwenpat", "deepseek-v3",
+         "{" SPLITS_BYTES(SPLIT("\\\\p{N}{1,3}") "," SPLIT("[一-龥\u3040-ゟ゠-ヿ]+") ","
+                          SPLIT("[!\\\"#$%&'()*+,\\\\-./:;<=>?@\\\\[\\\\\\\\\\\\]^_`{|}~][A-Za-z]+|"
+                                "[^\\\\r\\\\n\\\\p{L}\\\\p{P}\\\\p{S}]?[\\\\p{L}\\\\p{M}]+|"
+                                " ?[\\\\p{P}\\\\p{S}]+[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|"
+                                "\\\\s+(?!\\\\S)|\\\\s+")) "}"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof each / sizeof *each; i++) {
