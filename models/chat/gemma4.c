@@ -8,9 +8,9 @@
  * A value is <|"|>text<|"|>, true, false, None, a number, [VALUE,...] or {key:VALUE,...}. Keys are
  * sorted as Jinja's dictsort sorts them; numbers are written as Python writes them. */
 #include "models/chat/parts.h"
+#include "kernels/ascii.h"
 #include "kernels/json_read.h"
 
-#include <ctype.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,7 +47,7 @@ static void put_upper(struct render *r, const char *s)
 {
     put_mark(r, MARK_QUOTE);
     for (; *s; s++)
-        buf_char(&r->text, (char)toupper((unsigned char)*s));
+        buf_char(&r->text, ascii_upper(*s));
     put_mark(r, MARK_QUOTE);
 }
 
@@ -71,9 +71,9 @@ static void put_real(struct render *r, double v)
 static int compare_keys(const void *a, const void *b)
 {
     const char *x = *(const char *const *)a, *y = *(const char *const *)b;
-    for (; *x && tolower((unsigned char)*x) == tolower((unsigned char)*y); x++, y++)
+    for (; *x && ascii_lower(*x) == ascii_lower(*y); x++, y++)
         ;
-    return tolower((unsigned char)*x) - tolower((unsigned char)*y);
+    return (int)(unsigned char)ascii_lower(*x) - (int)(unsigned char)ascii_lower(*y);
 }
 
 /* The keys of an object in the order in which they are written: an array that the caller frees, of

@@ -150,8 +150,10 @@ static bool picture_format(const char *file, bool *svg, struct err *e)
     const char *dot = strrchr(file, '.');
     *svg = dot && strcmp(dot, ".svg") == 0;
     if (dot && strcmp(dot, ".png") == 0)
-        return err_set(e, ERR_USAGE, "aerie has no font to draw a PNG with; expected a file that "
-                                     "ends in .svg or .txt");
+        return err_set(e, ERR_USAGE, "aerie has no font to draw a PNG with; write %.*s.svg, "
+                                     "of which "
+                       "rsvg-convert (package librsvg2-bin) or a browser makes one",
+                       (int)(dot - file), file);
     return *svg || (dot && strcmp(dot, ".txt") == 0) ||
            err_set(e, ERR_USAGE, "%s: expected a file that ends in .svg or .txt", file);
 }

@@ -491,7 +491,7 @@ void view_stats(const struct status *s, const struct backend_info *i, struct she
 
 void view_accept(const struct chat_view *v, int width, struct sheet *out)
 {
-    int cells = min_int(BAR_CELLS, width - 46);
+    int cells = min_int(BAR_CELLS, width - 47);
     sheet_add(out, ST_HEAD, "ACCEPT");
     sheet_printf(out, ST_TEXT, "  cycles %llu   drafted %llu   accepted %llu   rate %.2f",
                  (unsigned long long)v->drafts.cycles, (unsigned long long)v->drafts.drafted,

