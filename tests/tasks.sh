@@ -42,7 +42,7 @@ newcomer() {
     task "find a command by its meaning" "/memory" 'weights' C-p =bytes Enter; calm
     task "a message of two lines" "" '^. second' =first C-j =second; calm
     task "the message before, again" "" '^› My dog' Up Up; calm
-    task "another reply to the same question" "/regen" 'A dog named' C-p =reg Enter; calm
+    task "another reply to the same question" "/regen" 'remember Rex' C-p =reg Enter; calm
     task "copy the reply" "/copy" 'for the terminal' C-x y; calm
     task "find a word in the conversation" "" 'find: rex  [0-9]+ of' C-f =rex Enter; calm
     task "change the randomness" "/set temperature 0" 'temperature = 0' C-p =temp Enter =0 Enter; calm

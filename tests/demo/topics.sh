@@ -13,14 +13,14 @@ of_chat() { topic "$1"; echo "> $2"; sed -n "$3" <"part.$1"; }
 # SED COMMAND...: lines of what a subcommand prints
 of() { local keep=$1; shift; shown "$@" | sed -n "1{p;d};$keep"; }
 
-fox='Tell me a story about a fox.'
+fox='Tell me a story about a fox.' owl='Tell me a story about an owl.' # the owl's has a step that accepts no draft
 say "$fox" /=swa '/map 20' /=kv /pool /=memory /memory /=drafts '/tree 1.2' /=acceptance /accept /=layers '/layers 1.2' \
     /=panes '/pages swa' /=time '/at 1.2' /why '/at live' /=status /stats /=words '/why 1.2' /=tokens '/tokens 20 22' \
     /=views '/sql select turn, step, text, rival_text from v_token where logp - rival_logp < 0.1' /=log '/sql select count(*) as steps from v_step' \
     /=faults /bug /=settings '/set draft.topk' /=input /pa /=edit '/n 2 Tell me a joke' /=copy /copy /=capture /calibrate \
     /=sessions '/title window tests' /sessions /=context '/forget 3' /=what-if 'And one about an owl.' /=reuse /stats /=end | chat | parts
 say "$fox" '/draft ngram' "$fox" /=switch '/accept drafter' /=end | chat | parts
-say '/break accept==0 && drafted>0' "$fox" /=stepping /where /=what-if '/what-if draft.topk=4' /=conditions '/break node.depth>=3 && !node.accepted' /breaks \
+say '/break accept==0 && drafted>0' "$owl" /=stepping /where /=what-if '/what-if draft.topk=4' /=conditions '/break node.depth>=3 && !node.accepted' /breaks \
     /=back /rstep /where /=end | chat -n | parts
 : >address; "$aerie" serve --port 0 -n >address 2>&1 & server=$!
 trap 'kill $server; rm -rf "$box"' EXIT

@@ -14,7 +14,7 @@ list ""; [ "$found" = 5 ]; result "/sessions lists all" $?
 list 2; [ "$found" = 2 ]; result "/sessions N lists the latest" $?
 list story; [ "$found" = 1 ]; result "a word of a message" $?
 list tab; [ "$found" = 1 ]; result "the beginning of a word" $?
-list "ABOUT hello"; [ "$found" = 1 ]; result "words of a title, whatever their case" $?
+list "ABOUT table"; [ "$found" = 1 ]; result "words of a title, whatever their case" $?
 list nestling; [ "$found" = 5 ]; result "a part of the model's folder" $?
 list "ada hello"; [ "$found" = 4 ]; result "several words of one turn" $?
 list "fox window"; [ "$found" = 0 ] && [ "$(tail -n 1 "$T/out")" = '{"command":"sessions","result":[]}' ]; result "not words of different sessions" $?

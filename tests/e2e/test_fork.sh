@@ -92,7 +92,7 @@ begin first2 -p temperature=0.8
 lines hello "/step" "Tell me a story." "/step 3" >&"$to"; until_ok in_a_turn
 kill -9 "$writer"; wait "$writer" 2>"$T/err"; exec {to}>&-
 first=$(sql "select max(number) from session")
-lines "/resume $first" "And then?" >&"$second"; exec {second}>&-; wait
+lines "/resume $first" "Tell me a story." >&"$second"; exec {second}>&-; wait
 [ "$(sql "select group_concat(stop) from turn where role='reply' and session_id=(select id from session where number=$first)")" = max_tokens,crashed,max_tokens ]
 result "what a killed process left open is closed when another process takes the session up" $?
 equal "$first"; result "and the session replays equal" $?

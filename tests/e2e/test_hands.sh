@@ -6,7 +6,7 @@ clean() { M kill-server; }
 
 # ---- in lines: the text is the answer ----
 lines "My dog is called Rex." "/copy" "/copy message 1" "/copy code" "/copy message 7" "/edit" "/q" | feed --plain -q
-[ $rc = 2 ] && [ "$(grep -c "^A dog named Rex" "$T/out")" = 2 ] && grep -qx 'My dog is called Rex.' "$T/out"
+[ $rc = 2 ] && [ "$(grep -c "^I will remember Rex the dog" "$T/out")" = 2 ] && grep -qx 'My dog is called Rex.' "$T/out"
 result "/copy without a screen prints a reply, a message" $?
 grep -q 'reply 1 has no code block' "$T/err" && grep -q 'no turn 7' "$T/err" && grep -q '/edit needs the full screen' "$T/err"
 result "what there is not is said in a line" $?
@@ -67,7 +67,7 @@ rm -rf "$XDG_STATE_HOME"; open_screen 80 24; check "the first time, the screen n
 text /stats; key Enter; wait_for 'MAL'; open_screen 120 40; check "and never again" hides 'Ctrl-P finds'; M set-option -s set-clipboard on
 buffer() { M show-buffer; }
 text "My dog is called Rex."; key Enter; until_ok eval 'screen | tail -n 1 | grep -q "step 1\.[1-9]"'
-text /copy; key Enter; wait_for 'for the terminal'; check "/copy: the reply is in the clipboard" eval '[[ $(buffer) == "A dog named Rex"* ]]'
+text /copy; key Enter; wait_for 'for the terminal'; check "/copy: the reply is in the clipboard" eval '[[ $(buffer) == "I will remember Rex the dog."* ]]'
 key C-x y; check "Ctrl-X y does the same" until_ok eval '[ "$(screen | grep -c "for the terminal")" = 2 ]'
 key F5; wait_for 'POOL'; key C-x o; key C-x y; wait_for 'the pane copied'; check "of a pane: its rows" eval 'buffer | head -n 1 | grep -q POOL'
 key F5; wait_gone 'POOL '

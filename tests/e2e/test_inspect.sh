@@ -84,7 +84,7 @@ lines hello /timing | chat; [ "$(grep -c 'steps, microseconds' "$T/out")" = 1 ] 
 result "/timing reads the same steps" $?
 
 # ---- pages ----
-story="Tell me a long story about a dog called Rex, a ship, a cat, the sea and a king."
+story="Tell me a story about a fox."
 lines "$story" "$story" "/map 3" /pages "/plan verify" | chat
 grep -q "^swa    released: behind the window" "$T/out" && ! grep -qE "(full|swa|draft) (page |slot )?0( |$)" "$T/out"
 result "no position is said to lie in page 0" $?

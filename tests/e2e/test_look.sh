@@ -13,11 +13,11 @@ fox="Tell me a story about a fox."
 wide=("/set draft.topk 3" "/set draft.nodes 12" "/set max_tokens 90")
 
 # ---- /why ----
-chat -- "${wide[@]}" "$fox" /why "/why 1.3.2" "/why 1.1" "/why 1.3.40" "/why 7.1" "/tree 1.3" "/why x" "/why 4294967297.3"
+chat -- "${wide[@]}" "$fox" /why "/why 1.3.1" "/why 1.3.4" "/why 1.1" "/why 1.3.40" "/why 7.1" "/tree 1.3" "/why x" "/why 4294967297.3"
 like '^WHY  step 1\.[0-9]+  node [0-9]+ ".*" at [0-9]+  rejected$'; result "/why shows the newest rejection" $?
 like '^target   p 0\.[0-9]+ \(p/q [0-9.]+\); it chose ".*", p 0\.[0-9]+: margin [0-9.]+ nats'; result "with what the target chose, and the margin" $?
 has 'rule     greedy: the child that holds the target'"'"'s best token is accepted'; result "with the rule" $?
-like '^WHY  step 1\.3  node 2 ".*" at 25  accepted$' && like '^target   p 0\.[0-9]+ .*; rival ".*", p 0\.[0-9]+: margin [0-9.]+ nats'
+like '^WHY  step 1\.3  node 1 ".*" at 25  accepted$' && like '^target   p 0\.[0-9]+ .*; rival ".*", p 0\.[0-9]+: margin [0-9.]+ nats'
 result "an accepted node has a rival" $?
 like '^capture  boundaries 2,4,5 of the target, last at position [0-9]+: 1 level on, where the head reads its own output$'; result "it says how far the captured states are" $?
 like '^window   sliding layers see (every token up to|[0-9]+-)' && like '^page     cell [0-9]+ of 16 in page [0-9]+' && like '^pages    '
@@ -26,18 +26,18 @@ has "step 1.1 was a prompt chunk: nothing was drafted or judged" err; result "a 
 has "step 1.3 has no node 40: its nodes are 0 to 11" err; result "so is a node that is not there" $?
 has "there is no step 7.1 yet" err && has 'a step is written TURN.STEP, for example 9.214, or STEP of this turn, not "x"' err; result "and a step" $?
 has 'not "4294967297.3"' err; result "a turn beyond an int is not another turn" $?
-chat --json -- "${wide[@]}" "$fox" /why "/why 1.3.2"
-like '^\{"command":"why","result":\{"turn":1,"step":3,"node":2,"parent":[0-9]+,"depth":[0-9]+,"position":25,.*"fate":"accepted","q":[0-9.e-]+,"p":[0-9.e-]+,"rank":[0-9]+,"guesses":[0-9]+,"rule":"greedy","u":null,"first_wrong":null,"choice":\{"token":[0-9]+,"text":".*","p":[0-9.e-]+\},"rival":'
+chat --json -- "${wide[@]}" "$fox" /why "/why 1.3.4"
+like '^\{"command":"why","result":\{"turn":1,"step":3,"node":4,"parent":[0-9]+,"depth":[0-9]+,"position":26,.*"fate":"accepted","q":[0-9.e-]+,"p":[0-9.e-]+,"rank":[0-9]+,"guesses":[0-9]+,"rule":"greedy","u":null,"first_wrong":null,"choice":\{"token":[0-9]+,"text":".*","p":[0-9.e-]+\},"rival":'
 result "the same in JSON" $?
 chat -- "${wide[@]}" "/set temperature 0.9" "$fox" /why "/set spec off" Hello. "/why 2.3"
 like '^rule     sampled: the target drew with u 0\.[0-9]{4}; '; result "a sampled one shows the uniform" $?
 like '^WHY  step 2\.3  the root ' && like '^target   after it the target chose '; result "a step that drafted nothing shows what was chosen" $?
-chat -- "${wide[@]}" "$fox" "/tree 1.3" "/why 1.3.10" # its parent was rejected
+chat -- "${wide[@]}" "$fox" "/tree 1.3" "/why 1.3.9" # its parent was rejected
 if like '^rule     a node counts only below accepted ones; the first that was not is node [0-9]+ '; then r=0; else r=1; fi
 result "a node below a rejected one names the first wrong ancestor" $r
 
-chat -- "${wide[@]}" Hello. /tree "/why 1.3" "/why 1.3.4"
-like '^WHY  step 1\.3  node 3 "<end_of_turn>" at [0-9]+  accepted$' && like '^WHY  step 1\.3  node 4 ".*" at [0-9]+  not judged: the reply ended above it$'
+chat -- "${wide[@]}" Thanks. /tree "/why 1.2.6" "/why 1.2.8"
+like '^WHY  step 1\.2  node 6 "<end_of_turn>" at [0-9]+  accepted$' && like '^WHY  step 1\.2  node 8 ".*" at [0-9]+  not judged: the reply ended above it$'
 result "nodes below the end of a reply were not judged" $?
 
 # ---- /tokens ----
@@ -52,7 +52,7 @@ like '"result":\[\{"position":18,"token":[0-9]+,"text":"\\n","fate":"prompt","fu
 result "the same in JSON" $?
 
 # ---- /top, /layers, /attn ----
-chat -- "${wide[@]}" "$fox" /top "/top 0" "/top 1.3" /layers "/layers 1.3.2" "/attn 1.4 3" "/attn 1.15.1 5" "/layers 1.99" "/layers 1.3.30" "/attn 99" "/attn" /stats
+chat -- "${wide[@]}" "$fox" /top "/top 0" "/top 1.3.5" /layers "/layers 1.3.2" "/attn 1.4 3" "/attn 1.15.1 5" "/layers 1.99" "/layers 1.3.30" "/attn 99" "/attn" /stats
 [ "$(grep -c '^TOP  what follows step 1\.' "$T/out")" = 3 ] && like '^ 1 ".*" +0\.[0-9]{4} +".*" +0\.[0-9]{4}  (accepted|rejected)'
 result "/top shows target and draft beside each other" $?
 [ "$(grep -c 'the logits are those recorded$' "$T/out")" = 7 ] && ! has "differ from those recorded"; result "steps computed again have the recorded logits" $?
@@ -63,8 +63,8 @@ result "its weights reproduce the output" $?
 has "there is no step 1.99 yet: 1." err && has "step 1.3 has no row 30: its rows are 0 to 11" err &&
     has 'the layer is a number from 0 to 7, not "99"' err && has "/attn takes a step (and a row) and a layer" err
 result "what is not there is refused in one line" $?
-chat --json -- "${wide[@]}" "$fox" "/top 1.3" "/layers 1.3" "/attn 1.3 7"
-like '^\{"top":\{"turn":1,"step":3,"row":2,.*"again":true,"shared_tokens":[0-9]+,"same_logits":true,"target":\[\{"token":[0-9]+,"text":".*","p":0\.[0-9]+\},.*"draft":\[\{"token":' &&
+chat --json -- "${wide[@]}" "$fox" "/top 1.3.5" "/layers 1.3" "/attn 1.3 7"
+like '^\{"top":\{"turn":1,"step":3,"row":5,.*"again":true,"shared_tokens":[0-9]+,"same_logits":true,"target":\[\{"token":[0-9]+,"text":".*","p":0\.[0-9]+\},.*"draft":\[\{"token":' &&
     [ "$(grep -o '"layer":[0-9]*,"kind"' "$T/out" | wc -l)" = 9 ] && like '"heads":\[\{"tree":[0-9.e-]+,"within":[0-9.e-]+,"beyond":[0-9.e-]+,"sink":0,'
 result "the same in JSON" $?
 # a session with probes has the steps of one without

@@ -28,7 +28,7 @@ if [ "${AERIE_TEST_LONG:-0}" = 0 ]; then last=40 middle=20 from=10 early=12 trie
             4) echo "Name a marmalade flavour." ;; 5) echo "How do I see the page table?" ;;
         esac
     done
-    echo "/set temperature 0.8"; echo "/set draft.topk 3"; echo "/set draft.nodes 12"; echo "/set max_tokens 40"
+    echo "/set temperature 0.8"; echo "/set draft.topk 3"; echo "/set draft.nodes 12"; echo "/set max_tokens 60"
     echo "Tell me a story about a walrus."
     echo "/undo"; echo "Say hello to Bartholomew."; echo "/regen"
     echo "/title The walrus / confidential"

@@ -27,9 +27,9 @@ result "another shape and seed, as JSON" $?
 
 serve masked --check off --bug 9279
 probe "$masked" -n 1 -o "$T/report" --state "$T/state"
-[ $rc = 1 ] && has '^1\. A-B-A: token 1 \(position 80\) is [0-9]+ instead of [0-9]+; margin of the control there 0\.[0-9]+$' && has 'seen in 3 of 3 runs of the case; the control.s 3 runs are equal' &&
-    has '4 requests made 2;' && has '^     1\. a prompt of 64 tokens .*, reply of 1$' && has '^     2\. a prompt of 80 tokens .*, reply of 1  <- judged$' && has '^different: 1 case in which'
-result "fault 9279: a wrong id by two requests, the first of as many tokens as the window" $?
+[ $rc = 1 ] && has '^1\. A-B-A: token 1 \(position 82\) is [0-9]+ instead of [0-9]+; margin of the control there [0-9.]+$' && has 'seen in 3 of 3 runs of the case; the control.s 3 runs are equal' &&
+    has '4 requests made 2;' && has '^     1\. a prompt of 80 tokens .*, reply of 1$' && has '^     2\. a prompt of 82 tokens .*, reply of 1  <- judged$' && has '^different: 1 case in which'
+result "fault 9279: a wrong id by two requests, the first longer than the window" $?
 grep -q '^### Your current environment' "$T/report" && grep -q '^shape     page 16, window 64' "$T/report" && [ "$(grep -c '"prompt":\[' "$T/report")" = 3 ]
 result "its report has the form of an issue, and the requests" $?
 script "$T/report"
@@ -44,19 +44,19 @@ probe "$right" -n 1 --state "$T/state"; [ $rc = 2 ] && grep -q 'is not of this s
 found() {
     local fault=$1 cases=$2 pattern=$3; shift 3
     serve faulty --check off --bug "$fault" "${key[@]}" "$@"
-    probe "$faulty" -n "$cases" -o "$T/report" --no-log "${key[@]}" --header 'X-Team: walrus'
+    probe "$faulty" -n "$cases" $shape -o "$T/report" --no-log "${key[@]}" --header 'X-Team: walrus'
     [ $rc = 1 ] && has "$pattern"; result "fault $fault is found" $?
     for form in $forms; do probe "$faulty" -n 1 --no-log --issue "$form" -o "$T/$form" "${key[@]}"; done
     kill "${servers##* }"; servers=${servers% *}
 }
-forms='sglang vllm llama.cpp'
+forms='sglang vllm llama.cpp' shape=''
 echo sk-bartholomew >"$T/key"; chmod 600 "$T/key"; key=(--api-key-file "$T/key")
 found 16267 1 '^1\. A-B-A: the request fails: alone, too: the server answers 500: .*not a number'
 [ $rc = 1 ] && grep -q '^### Reproduction' "$T/sglang" && grep -q '^### First Bad Commit' "$T/llama.cpp" && grep -q 'collect_env.py' "$T/vllm"; result "the forms of three engines" $?
 # of the requests reports have ids, and nothing of whom they came from: no word of a text, no key, no header, no folder
 ! grep -qiE "sk-bartholomew|walrus|$T" "$T/report" "$T/sglang" "$T/vllm" "$T/llama.cpp" && [ "$(grep -c '"prompt":\[[0-9,]*\]' "$T/report")" -ge 2 ]
 result "a report has no key, no header and no folder" $?
-forms='' key=()
+forms='' key=() shape='--shape seed=0' # whose lengths reach the fault in two cases
 tree='-p draft.topk=2 -p draft.nodes=6'
 found 39287 2 '^[0-9]\. decode and prompt: its log probabilities at decode and as a prompt differ by' $tree
 if [ "${AERIE_TEST_LONG:-0}" != 0 ]; then

@@ -371,8 +371,8 @@ static int read_questions(void **state)
 {
     (void)state;
     asked[0] = xstrdup("Write a poem about the sea.");
-    asked[1] = xstrdup("Tell me a story about Clara the owl.");
-    asked[2] = xstrdup("Explain speculative decoding in detail.");
+    asked[1] = xstrdup("Tell me a story about a fox.");
+    asked[2] = xstrdup("Write a table with the numbers from 1 to 20.");
     each_prompt(take_long, NULL);
     return asked[3] ? 0 : -1;
 }
