@@ -343,8 +343,8 @@ static void answer(struct talk *t, bool regen, struct talk_reply *out)
     in.arg = &turn;
     in.path = server_ask(&r->server, said, n, &t->view.settings, seed, &body);
     in.body = body.p;
-    turn.ask = (struct http_call){.method = "POST", .path = server_ask_prompt(&r->server, said, n,
-                                                            &t->view.settings, &ask)};
+    turn.ask = (struct http_call){
+        .method = "POST", .path = server_ask_prompt(&r->server, said, n, &t->view.settings, &ask)};
     turn.ask.body = ask.p;
     look_for_prompt(&turn);
     page_pair_begin(&r->pages, &r->gauges);

@@ -165,8 +165,7 @@ static bool compare_embeddings(struct scorer *s, struct err *e)
     if (!mine->data || H != s->o->l->model.cfg.hidden)
         return true;
     float *a = xmalloc((size_t)mul64(REDRAFT_ROWS, H) * sizeof *a),
-        *b = xmalloc((size_t)mul64(REDRAFT_ROWS, H) *
-                                                                         sizeof *b);
+          *b = xmalloc((size_t)mul64(REDRAFT_ROWS, H) * sizeof *b);
     int step = max_int(1, V / n);
     bool ok = embed_rows(s, mine, 0, step, n, a, e) && embed_rows(s, its, 0, step, n, b, e);
     double sum = 0, best[SAMPLE] = {0}, others = 0;

@@ -108,8 +108,8 @@ static bool has_tap(const struct model *model, const struct module_name *m, int 
         return !c->v_head_dim && (!w->wgate.data || strncmp(m->port, "inputs", 6) == 0);
     case TAP_ADDED: return m->where != PRE || (c->residual_scale == 1 && c->value_scale == 1);
     case TAP_FED:
-        return m->where != PRE || (c->residual_scale == 1 && !(strstr(m->module, "down_proj") &&
-                                                              w->is_moe));
+        return m->where != PRE ||
+               (c->residual_scale == 1 && !(strstr(m->module, "down_proj") && w->is_moe));
     default: return true;
     }
 }

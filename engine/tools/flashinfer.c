@@ -682,8 +682,8 @@ static const struct record *before(const struct fi_reader *f, int i, const char 
 static bool judge(const struct fi_reader *f, int i, bool prefill, struct fi_run *x, double *tol,
                   struct err *e)
 {
-    const struct record *r = &f->v[i], *plan = before(f, i, ".plan"), *made = before(f, i,
-                                                                                     ".__init__");
+    const struct record *r = &f->v[i], *plan = before(f, i, ".plan"),
+                        *made = before(f, i, ".__init__");
     struct fi_plan p = {0};
     struct fi_call c = {.p = &p, .stop = f->stop};
     struct err why = {0};

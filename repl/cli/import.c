@@ -492,10 +492,10 @@ static bool read_file(struct import *m, const char *asked, struct err *e)
     for (int n = 1; !m->fault.kind && !stop_asked(&m->stop) && (got = next_line(f, &line)) != 0;
          n++) {
         if (n == 1 && got != -1 && is_pickle(&line)) {
-            err_set(
-                &m->fault, ERR_USAGE,
-                "%s is a Python pickle; expected JSON lines: python3 %s/sglang_dump.py %s | aerie "
-                "import -", asked, AERIE_SHARE, asked);
+            err_set(&m->fault, ERR_USAGE,
+                    "%s is a Python pickle; expected JSON lines: python3 %s/sglang_dump.py %s | "
+                    "aerie import -",
+                    asked, AERIE_SHARE, asked);
             break;
         }
         if (got == -2)

@@ -104,9 +104,8 @@ int cli_export(struct cli *c)
         return cli_fail(&e);
     }
     struct hdb *d = cli_open_session(c, c->word[0], &row, &e);
-    bool ok = d &&
-              (strcmp(format, "md") == 0 ? export_markdown : hdb_export)(d, row.id,
-                                                                         c->out ? c->out : "-", &e);
+    bool ok = d && (strcmp(format, "md") == 0 ? export_markdown
+                                              : hdb_export)(d, row.id, c->out ? c->out : "-", &e);
     session_row_free(&row);
     hdb_close(d);
     return ok ? 0 : cli_fail(&e);

@@ -19,8 +19,8 @@ static struct {
 
 bool out_flush(void)
 {
-    if (!printed.error && printed.text.n && !interrupt_write(STDOUT_FILENO, printed.text.p,
-                                                             printed.text.n))
+    if (!printed.error && printed.text.n &&
+        !interrupt_write(STDOUT_FILENO, printed.text.p, printed.text.n))
         printed.error = errno;
     buf_clear(&printed.text);
     errno = printed.error;

@@ -673,11 +673,10 @@ static void welcome_recording(struct app *a, struct plain *p)
     backend_chat(a->backend, &v);
     if (a->backend->steps)
         a->backend->steps->range(a->backend, &held);
-    err_note(
-        "a recording of session %s: %d turn%s, %llu step%s; /goto %d.1, /step, /rstep and /until "
-        "move in it, /help lists the commands",
-        backend_info(a->backend)->recording, v.turn, plural(v.turn), (unsigned long long)held.n,
-        plural((long long)held.n), max_int(1, held.first_turn));
+    err_note("a recording of session %s: %d turn%s, %llu step%s; /goto %d.1, /step, /rstep and "
+             "/until move in it, /help lists the commands",
+             backend_info(a->backend)->recording, v.turn, plural(v.turn),
+             (unsigned long long)held.n, plural((long long)held.n), max_int(1, held.first_turn));
 }
 
 /* The same of a session that was run again (aerie replay --goto). */

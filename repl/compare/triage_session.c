@@ -308,9 +308,11 @@ static bool measure_plain(struct gathering *g, const struct engine_opts *as, str
     ask.which = REDRAFT_AS_IS;
     struct redraft *re = xcalloc(1, sizeof *re);
     bool ok = redraft_run(&ask, re, e);
-    t->plain = (struct undone){.known = ok && re->tokens, .hits = re->r[0].hits,
-                               .tokens = re->tokens, .what = "cells and weights as the files have "
-                                                             "them"};
+    t->plain = (struct undone){.known = ok && re->tokens,
+                               .hits = re->r[0].hits,
+                               .tokens = re->tokens,
+                               .what = "cells and weights as the files have "
+                                       "them"};
     free(re);
     return ok;
 }

@@ -160,10 +160,8 @@ static void find_reach(struct judge *j)
         if (d.class == DIFF_LOGITS && d.token >= 0)
             find_place(j, d.turn, d.step, d.token);
         else if (f[0].rule[0] || f[1].rule[0])
-            report_say(
-                j->r,
-                "the checker kept a pass from running; with check=off the replay shows what it "
-                "computes");
+            report_say(j->r, "the checker kept a pass from running; with check=off the replay "
+                             "shows what it computes");
         else if (!d.class)
             report_say(j->r,
                        "the tokens and their log probabilities are equal to the end: %d tokens",

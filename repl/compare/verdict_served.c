@@ -161,10 +161,10 @@ static void say_unreported(struct judge *j)
         const char *about = j->t[i]->n ? j->t[i]->turn[0].about : "";
         char *weights = fact_value(about, "model_sha"), *precision = precision_of(about);
         if (j->served[i] && !weights)
-            report_say(
-                j->r,
-                "%s does not report its weights%s: a model of the same name is taken for the same "
-                "model", j->ask->who[i], precision ? "" : " or its precision");
+            report_say(j->r,
+                       "%s does not report its weights%s: a model of the same name is taken for "
+                       "the same model",
+                       j->ask->who[i], precision ? "" : " or its precision");
         free(weights);
         free(precision);
     }
@@ -300,11 +300,10 @@ static void forced_prompt(struct judge *j, const struct trace_turn *a, const str
         return;
     j->rendered++;
     if (a->n_prompt >= 0 && a->n_prompt != b->prompt.n)
-        report_say(
-            j->r,
-            "turn %d: the prompt rendered here has %d tokens, the server counted %lld: "
-            "another chat template or tokenizer",
-            a->n, b->prompt.n, (long long)a->n_prompt);
+        report_say(j->r,
+                   "turn %d: the prompt rendered here has %d tokens, the server counted %lld: "
+                   "another chat template or tokenizer",
+                   a->n, b->prompt.n, (long long)a->n_prompt);
 }
 
 static void compare_forced(struct judge *j)
@@ -392,19 +391,17 @@ static void judge_logs(struct judge *j)
     default: r->verdict = VERDICT_OPEN; break;
     }
     if (r->diff.class == DIFF_LOGITS && r->sampled)
-        report_say(
-            j->r,
-            "the replies were sampled: the sides draw other random numbers, so another token is no "
-            "difference of the numbers");
+        report_say(j->r, "the replies were sampled: the sides draw other random numbers, so "
+                         "another token is no difference of the numbers");
 }
 
 static void say_ids(struct judge *j)
 {
     if (j->no_prompt)
-        report_say(
-            j->r,
-            "the prompts' ids are not known on both sides for %d turn%s: whether the prompts were "
-            "the same is not known", j->no_prompt, plural(j->no_prompt));
+        report_say(j->r,
+                   "the prompts' ids are not known on both sides for %d turn%s: whether the "
+                   "prompts were the same is not known",
+                   j->no_prompt, plural(j->no_prompt));
     if (j->rendered)
         report_say(j->r,
                    "the server told no ids of %d prompt%s: rendered by the local chat template",
@@ -429,10 +426,8 @@ static void judge_exact(struct judge *j)
     struct report *r = j->r;
     if (r->verdict == VERDICT_OTHER)
         return;
-    report_say(
-        j->r,
-        "the server is the same build of aerie with the same weights on the same kind of device, "
-        "which computes the same bits: the band is 0");
+    report_say(j->r, "the server is the same build of aerie with the same weights on the same kind "
+                     "of device, which computes the same bits: the band is 0");
     if (r->counts.most > 0 || (r->diff.class == DIFF_LOGITS && !r->sampled))
         r->verdict = VERDICT_BEYOND;
 }

@@ -88,7 +88,7 @@ count 'window visibility' 'kernels engine' "(- ?$w \\+ 1|>= ?$w ?\\?|$w - 1\\b|-
 count 'tree extents' 'kernels engine' 'first - prefix|first > prefix' '.*/?(check|faults)\.c' 'expanded columns that the window hides, computed'
 count 'candidate index' 'kernels engine' '(level - 2|steps - 1).*topk ?\* ?topk' '-' 'index or number of candidates, computed from level, topk'
 count 'acceptance walk' 'kernels engine' 'parent(\[[a-z]+\])? == (node|at)\b.*token|\bwalk\(const struct k_accept|void.* accept_kernel\(|tree_accept\(&|tree_accept\(t, choice' '.*/?check\.c' 'walks (host, CPU operation, device) and calls of the host'"'"'s walk'
-count 'commit tail' 'engine' '\bkv_commit\(&' '.*/?(golden|calibrate|bench_model)\.c' 'calls of kv_commit() from cycles'
+count 'commit tail' 'engine' '\bkv_commit\(&' '.*/?(golden|redraft|bench_model)\.c' 'calls of kv_commit() from cycles'
 count 'record filling' 'engine' '\brec(->|\.)page_digest = ' '-' 'assignments to a record'\''s page_digest'
 count 'router' 'kernels' '^(void|__global__|static void)[^;]*\b(cuda_route|cuda_tile_route|cuda_prefill_route|route_many|route)\([^;]*$' '-' 'functions that choose experts (CPU: 1)'
 count 'activation packer' 'kernels' '^(__global__|__device__|static|template)?.*\bpack_[a-z]+\((const |struct |float )[^;]*$' '.*/?(cpu|vec|linear|math)[a-z_]*\.[ch]' 'functions that store packed activation rows'
