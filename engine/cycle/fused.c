@@ -40,8 +40,9 @@ bool fused_fits(const struct cycle *c)
         return false;
     if (!shape->steps)
         return !x->follows;
-    return x->follows && drafter_owns_kv(r->drafter) && r->drafter->head->ops->level &&
-           shape->nodes > 1 &&
+    const struct head *d = r->drafter ? r->drafter->head : NULL;
+    bool shaped = d && (d->ops->level || (shape->topk == 1 && shape->steps < d->w->block));
+    return x->follows && drafter_owns_kv(r->drafter) && shaped && shape->nodes > 1 &&
            lane_draft_depth(r, x->lane, x->max_new) >= shape->steps &&
            c->topk <= head_vocab(r->drafter->head) && x->lane->guess.n >= shape->topk;
 }
@@ -101,6 +102,24 @@ static bool plan_levels(struct fused_cycle *x, struct err *e)
     return plan_one(x, PLAN_DRAFT, &req, x->key.steps - 1, e);
 }
 
+/* The block: the pending token and masks. Nothing of its plan is filled in on the device. */
+static bool plan_block(struct fused_cycle *x, struct err *e)
+{
+    int32_t token[MAX_BLOCK];
+    struct plan_req req = {.seq = &x->l->seq, .n = x->block, .token = token};
+    for (int i = 0; i < x->block; i++)
+        token[i] = i ? x->r->drafter->head->w->mask : x->lane->tree.token[0];
+    x->draft = plan_of(x, PLAN_BLOCK);
+    return plan_one(x, PLAN_BLOCK, &req, 0, e);
+}
+
+static bool plan_guesses(struct fused_cycle *x, struct err *e)
+{
+    if (x->block)
+        return plan_block(x, e);
+    return x->scratch == 0 || plan_levels(x, e);
+}
+
 /* The plans of a cycle that drafts. The tree consists of its root so far; the verify plan has a row
  * for each node that the tree may get. */
 static bool plan_drafting(struct fused_cycle *x, struct err *e)
@@ -113,7 +132,7 @@ static bool plan_drafting(struct fused_cycle *x, struct err *e)
                               .ahead = after};
     x->verify = plan_of(x, PLAN_VERIFY);
     x->extend = plan_of(x, PLAN_DRAFT_EXTEND);
-    return (x->scratch == 0 || plan_levels(x, e)) &&
+    return plan_guesses(x, e) &&
            plan_one(x, PLAN_DRAFT_EXTEND, &extend, 0, e) &&
            plan_one(x, PLAN_VERIFY, &verify, min_int(x->key.steps + 1, x->nodes), e);
 }
@@ -241,7 +260,8 @@ static struct fused_cycle begin(struct cycle *c)
     x.key.nodes = x.nodes = min_int(s->nodes, 1 + tree_candidates(s->topk, s->steps));
     x.key.slot = l->slot - 1;
     x.key.draft_window = c->r->kv.draft_window;
-    x.scratch = (s->steps - 1) * s->topk;
+    x.block = c->r->drafter->head->w->block;
+    x.scratch = x.block ? x.block : (s->steps - 1) * s->topk;
     return x;
 }
 

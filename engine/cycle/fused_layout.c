@@ -29,6 +29,7 @@ static void layout_inbox(struct fused_cycle *x)
     at->guess = region(x, K);
     at->guess_logp = region(x, K);
     at->cells = region(x, (size_t)x->scratch);
+    at->which = region(x, x->block ? S : 0);
     at->full = region(x, (size_t)x->nodes);
     at->swa = region(x, (size_t)x->nodes);
     if (S)
@@ -74,6 +75,8 @@ static void layout_outbox(struct fused_cycle *x)
         *steps[i] = region(x, S + 1);
     at->parent0 = region(x, N);
     at->last = region(x, 1);
+    for (int i = 0; i < 2; i++)
+        at->unused[i] = region(x, (size_t)x->key.topk);
     at->tree.logp = region(x, most);
     at->tree.score = region(x, most);
 }
@@ -136,6 +139,9 @@ static void put_draft(struct fused_cycle *x)
     int32_t *cells = fused_in(x, x->at.cells), *full = fused_in(x, x->at.full);
     int32_t *swa = fused_in(x, x->at.swa);
     const struct kv *kv = &x->r->kv;
+    int32_t *which = x->block ? fused_in(x, x->at.which) : NULL;
+    for (int i = 0; x->block && i < x->key.steps; i++)
+        which[i] = i + 1;
     memcpy(fused_in(x, x->at.guess), l->guess.token, (size_t)x->key.topk * 4);
     memcpy(fused_in(x, x->at.guess_logp), l->guess.logp, (size_t)x->key.topk * 4);
     for (int i = 0; i < x->scratch; i++)

@@ -46,6 +46,29 @@ static void grow_levels(struct fused_cycle *x)
     }
 }
 
+/* The same from one pass over a block, whose plan is complete: row l guesses level l. A chain, so
+ * each level has one row. */
+static void grow_block(struct fused_cycle *x)
+{
+    struct runtime *r = x->r;
+    struct head *d = r->drafter->head;
+    struct k_plan kp = plan_view(x->draft, x->at.plan_draft);
+    struct k_grow a = {.t = &x->at.tree, .level = 1, .ids = x->at.guess, .logp = x->at.guess_logp,
+                       .prefix = x->at.drafted, .root = x->at.state, .token = x->at.unused[0],
+                       .from = x->at.unused[1], .time = x->at.time[TIME_BEGIN]};
+    CHECK(x->key.topk == 1);
+    r->dev.k->grow(r->dev.d, &a); /* notes the time; its level is made again below */
+    d->ops->block(d, &kp, x->block, x->at.which, x->key.steps);
+    head_topk(d, x->key.steps, 1, d->ids, d->logp);
+    a.d2t = d->d2t;
+    a.time = (kbuf){0};
+    for (; a.level <= x->key.steps; a.level++) {
+        a.ids = kbuf_at(d->ids, (size_t)(a.level - 1) * 4, 4);
+        a.logp = kbuf_at(d->logp, (size_t)(a.level - 1) * 4, 4);
+        r->dev.k->grow(r->dev.d, &a);
+    }
+}
+
 static void select_rows(struct fused_cycle *x, const struct k_plan *kp)
 {
     struct fused_layout *at = &x->at;
@@ -108,7 +131,7 @@ void fused_operations(struct fused_cycle *x)
     struct k_plan kp = plan_view(x->verify, x->at.plan_verify);
     r->dev.k->read_inbox(r->dev.d, kbuf_at(x->f->mem, 0, x->at.in), x->at.in);
     if (x->key.steps) {
-        grow_levels(x);
+        x->block ? grow_block(x) : grow_levels(x);
         select_rows(x, &kp);
     }
     net_forward(&r->net, x->verify, &kp, x->key.captures ? drafter_taps(r->drafter) : NULL);
@@ -120,7 +143,8 @@ void fused_operations(struct fused_cycle *x)
         accept_rows(x, &kp, after.token);
         d->ops->extend(d, &after, x->key.steps + 1, x->at.path, x->at.last, 1,
                        head_root(d, x->key.slot));
-        head_topk(d, 1, x->key.guesses, x->at.next, x->at.next_logp);
+        if (!x->block)
+            head_topk(d, 1, x->key.guesses, x->at.next, x->at.next_logp);
     }
     size_t out = x->at.out1 - x->at.out0;
     r->dev.k->write_outbox(r->dev.d, kbuf_at(x->f->mem, x->at.out0, out), out);

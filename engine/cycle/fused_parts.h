@@ -42,12 +42,14 @@ struct fused_layout {
     kbuf root, prefix, drafted, state, limit, force, stop, draws;
     kbuf guess, guess_logp;             /* (topk) of the root */
     kbuf cells, full, swa;              /* slots of the draft's scratch cells, of the tree's rows */
+    kbuf which;                         /* (steps) rows of the block that guess */
     kbuf plan_extend, plan_draft, plan_verify;
     size_t in, out0, out1;
     kbuf n, parent, parent0, logp, score, u;
     kbuf choice, choice_p, node_logp;   /* (nodes); node_logp: without the root */
     kbuf best, best_logp;               /* (nodes, DIGEST_BEST) */
     kbuf n_path, path, last, src[2], dst[2];
+    kbuf unused[2];                     /* (topk) of a level that no pass extends */
     kbuf next, next_logp;               /* (guesses) after the new root, draft ids */
     kbuf time[N_TIMES];                 /* (2) words of nanoseconds */
     struct k_tree tree;
@@ -62,7 +64,8 @@ struct fused_cycle {
     struct lane *l;
     struct cycle_lane *lane; /* the cycle's only lane */
     struct graph_key key;
-    int nodes, scratch;   /* rows of verify; draft cells of all levels */
+    int nodes, scratch;   /* rows of verify; draft cells of all levels, or of the block */
+    int block;            /* rows of the drafter's block; 0: it runs level by level */
     struct plan *draft, *verify, *extend; /* the pass's own; NULL: the shape has none */
     struct fused_layout at;
     char *in;

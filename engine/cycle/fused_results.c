@@ -81,7 +81,8 @@ static bool check_grown(struct fused_cycle *x, struct err *e)
 {
     struct pass *ps = &x->r->pass;
     struct plan_req req = {.seq = &x->l->seq, .n = x->nodes, .tree = &x->lane->tree};
-    if (!check_filled(&ps->check, x->verify, ps->kv, &req, e) || (x->draft && !check_levels(x, e)))
+    if (!check_filled(&ps->check, x->verify, ps->kv, &req, e) ||
+        (x->draft && !x->block && !check_levels(x, e))) /* a block's plan was complete before */
         return false;
     plan_mark(x->verify, ps->kv, &req);
     return true;
@@ -116,6 +117,10 @@ static void read_logits(const struct fused_cycle *x)
 
 static void read_guess(const struct fused_cycle *x, struct guess *g)
 {
+    if (x->block) {
+        head_no_guesses(g);
+        return;
+    }
     const int32_t *ids = fused_out(x, x->at.next);
     const struct draft *w = x->r->drafter->head->w;
     g->n = x->key.guesses;

@@ -195,8 +195,7 @@ static void guesses(struct head *d, int n, int topk, int32_t *ids, float *logp)
         ids[i] = tree_target_id(d->w->d2t, d->w->draft_vocab, ids[i]);
 }
 
-/* Of a head with block(): the lane can draft, whatever the topk. */
-static void no_guesses(struct guess *g)
+void head_no_guesses(struct guess *g)
 {
     *g = (struct guess){.n = MAX_TOPK};
     for (int i = 0; i < MAX_TOPK; i++)
@@ -220,7 +219,7 @@ void head_extend(struct head *d, struct pass *ps, const int32_t *from, const int
                    upload_ints(d, d->last, last, p->n_req), p->n_req, d->state);
     if (d->ops->block) {
         for (int b = 0; b < p->n_req; b++)
-            no_guesses(&out[b]);
+            head_no_guesses(&out[b]);
         return;
     }
     scatter(d, d->state, slot, p->n_req, d->root);

@@ -82,6 +82,8 @@ struct k_topk head_best(const struct head *h, int n, int topk, kbuf ids, kbuf lo
 void head_topk(struct head *h, int n, int topk, kbuf ids, kbuf logp);
 /* The state that the root of a slot starts from. */
 kbuf head_root(struct head *h, int slot);
+/* What a head with block() has instead of guesses: the lane can draft, whatever the topk. */
+void head_no_guesses(struct guess *g);
 
 /* The destination of the states that net_forward() captures for extend: row r of the pass in row r.
  * NULL: the drafter is not a head, so nothing is captured and no pass is followed. */

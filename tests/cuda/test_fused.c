@@ -11,6 +11,7 @@
 
 #define TARGET "models/nestling/target"
 #define DRAFT "models/nestling/draft"
+#define BLOCK "models/nestling/block"
 
 static const char *const texts[] = {"Tell me a story about a fox.", "What is a page table?",
                                     "My name is Ada. What is my name?"};
@@ -64,6 +65,22 @@ static void reply(struct bed *b, const char *text, const struct tree_shape *s, e
     lane_free(&b->r, &l);
 }
 
+/* The cycles of a reply stepped, and in all other kinds; returns how many replies were compared. */
+static int reply_agrees(struct bed *b, const char *text, const struct tree_shape *shape,
+                        double temperature)
+{
+    struct buf want = {0};
+    reply(b, text, shape, STEPPED, temperature, &want);
+    for (enum kind kind = FUSED; kind <= BY_TURNS; kind++) {
+        struct buf got = {0};
+        reply(b, text, shape, kind, temperature, &got);
+        assert_string_equal(got.p, want.p);
+        buf_free(&got);
+    }
+    buf_free(&want);
+    return BY_TURNS;
+}
+
 static void cycles_agree(const char *device, const char *precision, bool fp8)
 {
     static const int page_sizes[] = {1, 16};
@@ -85,17 +102,8 @@ static void cycles_agree(const char *device, const char *precision, bool fp8)
                     if (one_in(2) == 1 && rounds(1, 0) && (p + i + s + hot) % 2 != 0)
                         continue; /* usually one of the two temperatures for each text and shape */
                     const struct tree_shape *shape = s < 0 ? NULL : &shapes[s];
-                    struct buf want = {0};
                     b.r.kv.draft_window = (p + i + s) % 2 ? 24 : 0;
-                    reply(&b, texts[i], shape, STEPPED, hot * 0.9, &want);
-                    for (enum kind kind = FUSED; kind <= BY_TURNS; kind++) {
-                        struct buf got = {0};
-                        reply(&b, texts[i], shape, kind, hot * 0.9, &got);
-                        assert_string_equal(got.p, want.p);
-                        buf_free(&got);
-                        runs++;
-                    }
-                    buf_free(&want);
+                    runs += reply_agrees(&b, texts[i], shape, hot * 0.9);
                 }
         fused += b.r.n_fused;
         replayed += b.r.n_replayed;
@@ -104,6 +112,46 @@ static void cycles_agree(const char *device, const char *precision, bool fp8)
     print_message("# %s: %d replies, %llu fused cycles, %llu replayed\n", device, runs,
                   (unsigned long long)fused, (unsigned long long)replayed);
     assert_true(fused > (uint64_t)rounds(300, 1000) || one_in(2) > 1);
+}
+
+/* Chains of a block drafter; a tree of it, and a chain longer than its block, run stepped. */
+static void blocks_agree(const char *device, const char *precision)
+{
+    static const struct tree_shape chains[] = {{7, 1, 8}, {3, 1, 3}, {1, 1, 2}}, tree = {3, 2, 6};
+    struct bed b;
+    if (!bed_device(&b, device, precision))
+        skip();
+    bed_load(&b, TARGET, BLOCK);
+    bed_chat(&b, TARGET);
+    bed_runtime(&b, &(struct runtime_shape){.page_size = 4, .context = 512, .kv = b.dev.kv});
+    bed_stop(&b);
+    for (int s = 0; s < 3; s++) {
+        b.r.kv.draft_window = s == 1 ? 24 : 0;
+        uint64_t before = b.r.n_fused;
+        reply_agrees(&b, texts[s], &chains[s], s % 2 * 0.9);
+        assert_true(b.r.n_fused > before);
+    }
+    uint64_t before = b.r.n_fused;
+    struct buf got = {0};
+    reply(&b, texts[0], &tree, FUSED, 0, &got);
+    buf_free(&got);
+    assert_int_equal(b.r.n_fused, before);
+    print_message("# %s: blocks: %llu fused cycles, %llu replayed\n", device,
+                  (unsigned long long)b.r.n_fused, (unsigned long long)b.r.n_replayed);
+    bed_close(&b);
+}
+
+static void test_block_cycles_agree_on_the_cpu(void **state)
+{
+    (void)state;
+    blocks_agree("cpu", NULL);
+}
+
+static void test_block_cycles_agree_on_a_gpu(void **state)
+{
+    (void)state;
+    blocks_agree("cuda", "bf16");
+    blocks_agree("cuda", "f32");
 }
 
 static void test_cycles_agree_on_the_cpu(void **state)
@@ -359,6 +407,8 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cycles_agree_on_the_cpu),
+        cmocka_unit_test(test_block_cycles_agree_on_the_cpu),
+        cmocka_unit_test(test_block_cycles_agree_on_a_gpu),
         cmocka_unit_test(test_damaged_tables_are_found),
         cmocka_unit_test(test_a_page_changed_behind_the_cache_is_found),
         cmocka_unit_test(test_plans_show_their_pages),
