@@ -10,8 +10,8 @@
 #include "tests/rounding_kit.h"
 
 static const struct scene configs[] = {
-    {16, 4, 5, 10, true, 0, 1, 256, 22, {"Tell me a short story.", "What are you?", NULL}},
-    {4, 2, 3, 6, true, 0, 1, 17, 16, {"Explain speculative decoding in detail.", NULL}},
+    {16, 4, 5, 5, true, 0, 1, 256, 20, {"Tell me a short story.", "What are you?", NULL}},
+    {4, 2, 3, 5, true, 0, 1, 17, 16, {"Explain speculative decoding in detail.", NULL}},
     {1, 3, 4, 10, true, 0.8, 7, 64, 40, {"Write a poem about the sea.", NULL}},
     {16, 1, 5, 6, true, 0, 1, 7, 50, {"Tell me a story about Clara the owl.", NULL}},
 };
