@@ -36,6 +36,10 @@ KIT uint64_t roll(uint64_t n)
 KIT int scratch_begin(void **state)
 {
     (void)state;
+#ifndef MEASURES_SQLITE
+    /* SQLite then takes no lock to count its memory: a tenth of the time of these tests */
+    sqlite3_config(SQLITE_CONFIG_MEMSTATUS, 0);
+#endif
     snprintf(scratch, sizeof scratch, "%s/aerie-history-XXXXXX", /* in memory if possible */
              access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
     assert_non_null(mkdtemp(scratch));

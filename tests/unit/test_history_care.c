@@ -1,6 +1,7 @@
 /* Care of the session log: backup while it is used, prune and pins, vacuum, the size limit,
  * repair. */
 #include "history/internal.h"
+#define MEASURES_SQLITE
 #include "tests/history_kit.h"
 
 #include <sys/stat.h>
