@@ -111,10 +111,10 @@ static bool grow(struct scorer *s, const struct trial *t, const struct scored_te
     struct runtime *r = &s->r;
     struct guess g = {0};
     int32_t row[REDRAFT_ROWS];
+    tree_init(tree, x->t->id[root]);
     struct drafting lane = {seq, &g, 0, depth, tree, x->t->id, root + 1};
     for (int i = from; i < root; i++)
         row[i - from] = i - from;
-    tree_init(tree, x->t->id[root]);
     if (!plan_head(s, t, x, seq, from, root, e))
         return false;
     head_extend(r->drafter->head, &r->pass, row, &(int32_t){0}, 1, &g);

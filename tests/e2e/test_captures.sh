@@ -22,6 +22,8 @@ says "doctor --draft calibrates the head" \
     "$AERIE" doctor --device cpu --draft models/nestling/draft
 "$AERIE" doctor >"$T/out" 2>&1; ! grep -q captures "$T/out"
 result "doctor alone does not" $?
+says "/calibrate scores a head that guesses blocks" \
+    "the head was trained for boundaries 2,4,5,8, as configured" calibrate --no-log --draft models/nestling/block
 calibrate --draft tests/golden/eagle3-gptoss-a >"$T/out" 2>&1
 grep -qF "there is nothing to calibrate: " "$T/out"
 result "/calibrate without a head that fits says why" $?
