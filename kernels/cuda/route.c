@@ -124,17 +124,20 @@ static enum row_pack pack_of(const struct gpu *g, const struct product_shape *s,
 struct product_route product_route_of(const struct gpu *g, const struct product_shape *s)
 {
     struct product_route r = {.kernel = product_kernel_of(g, s->bf16, s->whole)};
+    if (s->blocks && r.kernel == PRODUCT_VERIFY) /* which would need them unpacked */
+        r.kernel = PRODUCT_PREFILL;
     const bool decode = r.kernel == PRODUCT_DECODE, all = s->rows == s->whole;
     const bool single = decode && s->rows == 1 && g->terms == 1 && decode_rows_fit(g, 1, s->kp) &&
-                        s->in % K_CHUNK == 0 && (s->packed || s->aligned);
+                        s->in % K_CHUNK == 0 &&
+                        (s->packed || (s->aligned && (s->in <= PROLOGUE_ROW || !s->has_norm)));
     const bool heads = decode && s->work == WORK_HEADS && finishes_heads(g, s);
     if (decode)
         r.form = decode_form_of(g, s, single, heads);
-    r.unpacks = s->blocks && !decode;
+    r.unpacks = s->blocks && r.kernel == PRODUCT_TILE;
     r.pack = pack_of(g, s, single);
     r.copies_capture = s->captures && r.pack != PACK_SHORT;
-    r.applies_update =
-        !r.copies_capture && (single || (all && s->adjacent && r.pack == PACK_SHORT));
+    r.applies_update = !r.copies_capture && ((single && s->in <= PROLOGUE_ROW) ||
+                                             (all && s->adjacent && r.pack == PACK_SHORT));
     r.fresh = heads && s->heads.fp8;
     if (s->work == WORK_NONE || heads)
         r.finish = FINISH_HERE;

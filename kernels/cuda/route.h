@@ -21,10 +21,11 @@ enum {
     ARENA_BYTES = 256 << 20, /* scratch of an operation */
     K_CHUNK = 32,            /* elements of k that are multiplied at once (base/panel.cuh) */
     MAX_MATS = 3,            /* matrices of a product */
-    SHORT_ROW = 3072,        /* elements of a row that a block can hold in registers */
+    SHORT_ROW = 6144,        /* elements of a row that a block can hold in registers, */
+    PROLOGUE_ROW = 3072,     /* and that the prologue of a decode product holds */
     /* The largest pending residual update (struct pending): elements of a row, partial sums of an
      * element. */
-    MAX_PENDING_WIDTH = 3072, PENDING_SPLITS = 8,
+    MAX_PENDING_WIDTH = 6144, PENDING_SPLITS = 8,
     MAX_FRESH_ROWS = 8, MAX_FRESH_WIDTH = 4096, /* struct fresh_cells: rows, n_kv * head_dim */
 };
 

@@ -97,6 +97,59 @@ static void test_linear_at_full_width(void **state)
     }
 }
 
+/* A product through a norm into the residual stream, then a product of the stream's normalised
+ * rows. The rows h of the first, the stream, the second's result. apart: the stream is read between
+ * them, so that its update cannot wait for the second. */
+static void update_and_multiply(const struct k_linear *first, const struct k_linear *second,
+                                bool apart, int rows, const float *h, const float *stream,
+                                float *updated, float *out)
+{
+    const size_t r = (size_t)rows, n = r * (size_t)second->w->dim[1],
+                 m = r * (size_t)second->w->dim[0];
+    struct k_linear a = *first, b = *second;
+    a.rows = b.rows = rows;
+    a.src = floats(h, r * (size_t)a.w->dim[1]), a.dst = b.src = floats(stream, n);
+    b.dst = blank(m);
+    T.k->linear(T.d, &a);
+    if (apart)
+        take(updated, a.dst, n);
+    T.k->linear(T.d, &b);
+    take(out, b.dst, m);
+    take(updated, a.dst, n);
+    dev_release(&T);
+}
+
+/* Whether an update waits or not, and whatever the number of rows: the same bits. Widths of small
+ * models, of gemma-3-27b, the widest whose update can wait, and a wider one. */
+static void test_updates_wait_at_full_width(void **state)
+{
+    (void)state;
+    enum { IN = 512, OUT = 96 };
+    static const int widths[] = {2560, 4096, 5376, 6144, 6176};
+    for (int i = 0; i < 5; i++) {
+        const int width = widths[i];
+        const size_t n = (size_t)(MOST * width);
+        struct tensor o = TENSOR(DT_BF16, .02f, width, IN), w = TENSOR(DT_BF16, .02f, OUT, width),
+                      post = TENSOR(DT_BF16, 1, width), norm = TENSOR(DT_BF16, 1, width);
+        struct k_linear first = {.w = &o, .scale = 1, .post = {NORM_RMS1P, &post, 1e-6f},
+                                 .add = i != 3},
+                        second = {.w = &w, .scale = 1, .pre = {NORM_RMS, &norm, 1e-5f}};
+        float *h = rnd_floats(MOST * IN, 1), *stream = rnd_floats(n, 1), *want_x = rnd_floats(n, 1),
+              *want = rnd_floats(MOST * OUT, 1), *x = rnd_floats(n, 1),
+              *got = rnd_floats(MOST * OUT, 1);
+        update_and_multiply(&first, &second, true, MOST, h, stream, want_x, want);
+        for (int c = 0; c < N_COUNTS; c++)
+            for (int apart = 0; apart < 2; apart++) {
+                const size_t rows = (size_t)row_counts[c];
+                update_and_multiply(&first, &second, apart, row_counts[c], h, stream, x, got);
+                same_bits(x, want_x, rows * (size_t)width, "the stream");
+                same_bits(got, want, rows * OUT, "the product behind an update");
+            }
+        free(o.data), free(w.data), free(post.data), free(norm.data), free(h), free(stream);
+        free(want_x), free(want), free(x), free(got);
+    }
+}
+
 /* q, then K and V of the rows' cells. The cell of row r is r. */
 static void qkv_on(struct case_dev *b, const struct k_qkv *shape, const float *x, const float *cs,
                    int rows, float *out)
@@ -518,7 +571,7 @@ static const struct CMUnitTest kernel_tests[] = {
     SHARED(test_sample_at_the_edges),
     SHARED(test_sample_rows_are_independent),
     WIDE(test_infinite_weights_are_the_same_among_any_rows),
-    WIDE(test_linear_at_full_width),
+    WIDE(test_linear_at_full_width), WIDE(test_updates_wait_at_full_width),
     WIDE(test_qkv_at_full_width),
     WIDE(test_glu_at_full_width),
     WIDE(test_experts_at_full_width),

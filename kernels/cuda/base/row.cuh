@@ -84,18 +84,22 @@ __device__ __forceinline__ void discard_splits(const float *x, size_t apart, int
 }
 
 enum {
-    ROW_REGS = 3,             /* groups of four elements that a thread keeps in registers */
+    ROW_REGS = 3,  /* groups of four elements that a thread keeps in registers, */
+    WIDE_REGS = 6, /* of rows that are wider than ROW_PASS */
     ROW_STEP = 4 * ROW_THREADS,
     ROW_PASS = ROW_REGS * ROW_STEP,
     ROW_WARPS = ROW_THREADS / 32,
 };
-static_assert((int)ROW_PASS == (int)SHORT_ROW, "route.c knows what a block holds in registers");
-static_assert((int)ROW_PASS >= (int)MAX_PENDING_WIDTH, "a pending row is held in registers");
+static_assert((int)ROW_PASS == (int)PROLOGUE_ROW && (int)WIDE_REGS * ROW_STEP == (int)SHORT_ROW,
+              "route.c knows what a block holds in registers");
+static_assert((int)SHORT_ROW >= (int)MAX_PENDING_WIDTH, "a pending row is held in registers");
 
-/* The thread's elements of from .. from + ROW_PASS - 1; zeros behind the end of the row. */
-struct row_part {
-    float4 v[ROW_REGS];
+/* The thread's first REGS groups of elements, from an element `from` on; zeros behind the end of
+ * the row. */
+template <int REGS> struct row_groups {
+    float4 v[REGS];
 };
+typedef row_groups<ROW_REGS> row_part;
 
 __device__ __forceinline__ float4 plus(float4 a, float4 b)
 {
@@ -145,7 +149,7 @@ __device__ __forceinline__ int row_index(int from, int j)
     return from + j * ROW_STEP + (int)threadIdx.x * 4;
 }
 
-__device__ __forceinline__ void load_part(const float *src, int n, int from, struct row_part &p)
+__device__ __forceinline__ void load_part(const float *src, int n, int from, row_part &p)
 {
 #pragma unroll
     for (int j = 0; j < ROW_REGS; j++)
@@ -154,7 +158,7 @@ __device__ __forceinline__ void load_part(const float *src, int n, int from, str
 
 /* If the norm has no weights, w is left as it is. */
 __device__ __forceinline__ void load_norm(const struct norm &norm, int n, int from,
-                                          struct row_part &w)
+                                          row_part &w)
 {
     if (norm.w.p)
 #pragma unroll
@@ -176,10 +180,11 @@ __device__ __forceinline__ float row_sum(float v, float *scratch)
     return serial_sum<ROW_WARPS>(v, scratch, row_barrier);
 }
 
-__device__ __forceinline__ float part_squares(const struct row_part &x, float ss)
+template <int REGS>
+__device__ __forceinline__ float part_squares(const row_groups<REGS> &x, float ss)
 {
 #pragma unroll
-    for (int j = 0; j < ROW_REGS; j++) {
+    for (int j = 0; j < REGS; j++) {
         ss = fmaf(x.v[j].x, x.v[j].x, ss);
         ss = fmaf(x.v[j].y, x.v[j].y, ss);
         ss = fmaf(x.v[j].z, x.v[j].z, ss);
@@ -188,8 +193,9 @@ __device__ __forceinline__ float part_squares(const struct row_part &x, float ss
     return ss;
 }
 
-/* 1 / rms of a row of at most ROW_PASS elements, which the block holds in x. */
-__device__ __forceinline__ float row_inverse_short(const struct row_part &x, int n,
+/* 1 / rms of a row that the block holds in x. */
+template <int REGS>
+__device__ __forceinline__ float row_inverse_short(const row_groups<REGS> &x, int n,
                                                    const struct norm &norm, float *scratch)
 {
     if (norm.kind == NORM_NONE)
@@ -198,14 +204,14 @@ __device__ __forceinline__ float row_inverse_short(const struct row_part &x, int
 }
 
 /* 1 / rms of a row of which the block holds the first elements in x. */
-__device__ __forceinline__ float row_inverse(const struct row_part &x, const float *src, int n,
+__device__ __forceinline__ float row_inverse(const row_part &x, const float *src, int n,
                                              const struct norm &norm, float *scratch)
 {
     if (norm.kind == NORM_NONE)
         return 1;
     float ss = part_squares(x, 0);
     for (int from = ROW_PASS; from < n; from += ROW_PASS) {
-        struct row_part more;
+        row_part more;
         load_part(src, n, from, more);
         ss = part_squares(more, ss);
     }
@@ -218,16 +224,18 @@ __device__ __forceinline__ float4 four_normed(int kind, float4 x, float inv, flo
                        normed_by(kind, x.z, inv, w.z), normed_by(kind, x.w, inv, w.w));
 }
 
-/* The norm in less code, for rows of at most ROW_PASS elements, a multiple of four, whose norm
- * weights are bf16 and aligned to four (loads_by_four()): the thread's weights as loaded; zeros if
- * the norm has none or behind the end of the row. */
-struct short_weights {
-    uint2 v[ROW_REGS];
+/* The norm in less code, for rows that a block holds in registers, of a multiple of four elements,
+ * whose norm weights are bf16 and aligned to four (loads_by_four()): the thread's weights as
+ * loaded; zeros if the norm has none or behind the end of the row. */
+template <int REGS> struct norm_groups {
+    uint2 v[REGS];
 };
-__device__ __forceinline__ void fetch_short(const struct norm &norm, int n, short_weights &w)
+typedef norm_groups<ROW_REGS> short_weights;
+template <int REGS>
+__device__ __forceinline__ void fetch_short(const struct norm &norm, int n, norm_groups<REGS> &w)
 {
 #pragma unroll
-    for (int j = 0; j < ROW_REGS; j++)
+    for (int j = 0; j < REGS; j++)
         w.v[j] = norm.w.p && row_index(0, j) < n
                      ? __ldg((const uint2 *)((const bf16 *)norm.w.p + row_index(0, j)))
                      : make_uint2(0, 0);
@@ -301,11 +309,11 @@ __device__ __forceinline__ void put_terms(float4 y, int i, int n, int terms, uin
 /* Normalises row r and packs it into columns r * terms .. of x, with zeros up to f.kp. w0: the
  * first weights of the row's norm. scratch: see row_sum(). */
 __device__ __forceinline__ void pack_row(const struct rows_in &a, int r, int terms,
-                                         const struct row_part &w0, uint16_t *x,
+                                         const row_part &w0, uint16_t *x,
                                          const struct row_format &f, float *scratch)
 {
     const float *src = a.src + (size_t)r * a.stride;
-    struct row_part y, w = w0;
+    row_part y, w = w0;
     load_part(src, a.n, 0, y);
     float inv = row_inverse(y, src, a.n, a.norm, scratch);
     for (int from = 0; from < f.kp; from += ROW_PASS) {
@@ -321,11 +329,12 @@ __device__ __forceinline__ void pack_row(const struct rows_in &a, int r, int ter
     }
 }
 
-/* Stores a row of at most ROW_PASS elements; n is a multiple of four. */
-__device__ __forceinline__ void store_part(float *dst, int n, const struct row_part &y)
+/* Stores a row that a block holds in registers; n is a multiple of four. */
+template <int REGS>
+__device__ __forceinline__ void store_part(float *dst, int n, const row_groups<REGS> &y)
 {
 #pragma unroll
-    for (int j = 0; j < ROW_REGS; j++)
+    for (int j = 0; j < REGS; j++)
         if (row_index(0, j) < n)
             *(float4 *)(dst + row_index(0, j)) = y.v[j];
 }
@@ -333,11 +342,11 @@ __device__ __forceinline__ void store_part(float *dst, int n, const struct row_p
 /* dst = (norm(src) + (add ? dst : 0)) * scale for one row; src and dst may be the same. w0, old0:
  * the norm's first weights, and the first elements of dst if they are added. */
 __device__ __forceinline__ void norm_row(const float *src, float *dst, int n,
-                                         const struct norm &norm, const struct row_part &w0,
-                                         const struct row_part &old0, bool add, float scale,
+                                         const struct norm &norm, const row_part &w0,
+                                         const row_part &old0, bool add, float scale,
                                          float *scratch)
 {
-    struct row_part x, old = old0, w = w0;
+    row_part x, old = old0, w = w0;
     load_part(src, n, 0, x);
     float inv = row_inverse(x, src, n, norm, scratch);
     for (int from = 0; from < n; from += ROW_PASS) {
@@ -378,7 +387,7 @@ static inline bool loads_by_four(const struct vec *v)
 /* Whether fetch_short() and normed_short() take the norm of a row of `width` elements. */
 static inline bool is_short_norm(const struct norm *n, int width)
 {
-    return n->kind == NORM_NONE || (width <= ROW_PASS && loads_by_four(&n->w));
+    return n->kind == NORM_NONE || (width <= SHORT_ROW && loads_by_four(&n->w));
 }
 
 #endif

@@ -47,7 +47,7 @@
  * what PACK_PROLOGUE (route.c) accepts: floats and bf16 norm weights that can be loaded four at a
  * time, whole chunks, one term. The bits are those of base/row.cuh. */
 
-__device__ __forceinline__ void fetch_part(const float *src, int n, struct row_part &x)
+__device__ __forceinline__ void fetch_part(const float *src, int n, row_part &x)
 {
 #pragma unroll
     for (int j = 0; j < ROW_REGS; j++)
@@ -77,11 +77,11 @@ __device__ __forceinline__ void pack_as_is(const product &p, uint16_t *x)
  * norm. */
 __device__ __forceinline__ void pack_normed(const product &p, const short_weights &w,
                                             const short_weights &post, uint16_t *x, float *scratch,
-                                            struct row_part &y)
+                                            row_part &y)
 {
     const int n = p.in.n;
     const bool updates = p.update.src != NULL;
-    struct row_part old;
+    row_part old;
     fetch_part(updates ? p.update.src : p.in.src, n, y);
     if (updates && p.update.add)
         fetch_part(p.in.src, n, old);
@@ -107,7 +107,7 @@ __device__ __forceinline__ void pack_normed(const product &p, const short_weight
 /* Packs the row; y: the row before its norm. */
 __device__ __forceinline__ void pack_row_fused(const product &p, const short_weights &w,
                                                const short_weights &post, uint16_t *x,
-                                               float *scratch, struct row_part &y)
+                                               float *scratch, row_part &y)
 {
     if (p.in.norm.kind == NORM_NONE && !p.update.src)
         pack_as_is(p, x);
@@ -117,7 +117,7 @@ __device__ __forceinline__ void pack_row_fused(const product &p, const short_wei
 
 /* The first block stores the updated row, which every block has computed for itself, after all
  * blocks have read the old one. */
-__device__ __forceinline__ void store_updated_row(const product &p, const struct row_part &y)
+__device__ __forceinline__ void store_updated_row(const product &p, const row_part &y)
 {
     unsigned *readers = p.update.readers;
     if (threadIdx.x == 0) {
@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(DECODE_THREADS, 1)
     keep(r.at), keep(r.full), keep(r.empty);
 
     const bool packs = ROWS == FUSED_ROW && !f.x, updates = packs && p.update.src;
-    struct row_part row;
+    row_part row;
     short_weights w, post;
     if (packs)
         fetch_short(p.in.norm, p.in.n, w);

@@ -167,7 +167,10 @@ static int multiply(struct kdev *d, struct product *p, const struct product_rout
                                                : cuda_product_decode(d, p, r);
         return 0;
     case PRODUCT_VERIFY: return cuda_product_verify(d, p, defers);
-    case PRODUCT_PREFILL: cuda_product_prefill(d, p); return 0;
+    case PRODUCT_PREFILL:
+        dtype_packed((enum dtype)p->m[0].type) ? cuda_prefill_packed(d, p)
+                                               : cuda_product_prefill(d, p);
+        return 0;
     case PRODUCT_TILE: return cuda_product_tile(d, p, defers);
     case PRODUCT_FLOATS: break;
     }

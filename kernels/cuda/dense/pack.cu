@@ -9,42 +9,52 @@
 
 /* ---- rows that can be loaded four floats at a time ------------------------------------------ */
 
-__device__ __forceinline__ void norm_short(struct row_part &y, int n, const struct norm &norm,
-                                           const short_weights &w, float *scratch)
+template <int REGS>
+__device__ __forceinline__ void norm_short(row_groups<REGS> &y, int n, const struct norm &norm,
+                                           const norm_groups<REGS> &w, float *scratch)
 {
     const float inv = row_inverse_short(y, n, norm, scratch);
 #pragma unroll
-    for (int j = 0; j < ROW_REGS; j++)
+    for (int j = 0; j < REGS; j++)
         y.v[j] = normed_short(norm, y.v[j], inv, w.v[j]);
 }
 
-__device__ __forceinline__ void fetch_row(const float *src, int n, struct row_part &x)
+template <int REGS>
+__device__ __forceinline__ void fetch_row(const float *src, int n, row_groups<REGS> &x)
 {
 #pragma unroll
-    for (int j = 0; j < ROW_REGS; j++)
+    for (int j = 0; j < REGS; j++)
         x.v[j] = load_four_volatile(src + row_index(0, j), row_index(0, j) < n);
 }
 
 /* The sum of a row's partial sums, in the order of the splits; absent splits count as zeros. raw:
  * the thread's first element in the first split. */
+template <int REGS>
 __device__ __forceinline__ void fetch_splits(const float *raw, int rows, int splits, int n,
-                                             struct row_part &y)
+                                             row_groups<REGS> &y)
 {
     const size_t apart = partial_floats(rows, n), step = (size_t)(ROW_STEP * partial_rows(rows));
-    struct row_part part[PENDING_SPLITS];
 #pragma unroll
-    for (int r = 0; r < PENDING_SPLITS; r++)
+    for (int from = 0; from < REGS; from += ROW_REGS) { /* registers hold so many at a time */
+        row_part part[PENDING_SPLITS];
+#pragma unroll
+        for (int r = 0; r < PENDING_SPLITS; r++)
+#pragma unroll
+            for (int j = 0; j < ROW_REGS; j++)
+                part[r].v[j] =
+                    load_four_volatile(raw + (size_t)r * apart + (size_t)(from + j) * step,
+                                       r < splits && row_index(0, from + j) < n);
 #pragma unroll
         for (int j = 0; j < ROW_REGS; j++)
-            part[r].v[j] = load_four_volatile(raw + (size_t)r * apart + (size_t)j * step,
-                                    r < splits && row_index(0, j) < n);
-    y = part[0];
+            y.v[from + j] = part[0].v[j];
 #pragma unroll
-    for (int r = 1; r < PENDING_SPLITS; r++)
+        for (int r = 1; r < PENDING_SPLITS; r++)
 #pragma unroll
-        for (int j = 0; j < ROW_REGS; j++)
-            y.v[j] = plus(y.v[j], part[r].v[j]);
+            for (int j = 0; j < ROW_REGS; j++)
+                y.v[from + j] = plus(y.v[from + j], part[r].v[j]);
+    }
 }
+static_assert(WIDE_REGS % ROW_REGS == 0);
 
 /* Up to this many rows, pack_short_kernel triggers early: the following product's blocks find free
  * multiprocessors and can fetch weights. With more rows those blocks would occupy multiprocessors
@@ -54,7 +64,7 @@ enum { EARLY = 16 };
 /* The update that comes before a row's own norm: none, or of rows, or of split-K partial sums. */
 enum update { NO_UPDATE, UPDATE_ROWS, UPDATE_SPLITS };
 
-template <int UPDATE>
+template <int UPDATE, int REGS>
 __global__ void __launch_bounds__(ROW_THREADS, 1)
     pack_short_kernel(const __grid_constant__ struct rows_in in,
                       const __grid_constant__ struct row_update update, int splits,
@@ -63,9 +73,9 @@ __global__ void __launch_bounds__(ROW_THREADS, 1)
     __shared__ float scratch[2 * ROW_WARPS];
     const int r = (int)blockIdx.x, n = in.n, rows = (int)gridDim.x;
     constexpr bool updates = UPDATE != NO_UPDATE;
-    short_weights w, post;
-    struct row_part y, old;
-    uint16_t *to[ROW_REGS];
+    norm_groups<REGS> w, post;
+    row_groups<REGS> y, old;
+    uint16_t *to[REGS];
     const bool early = rows <= EARLY;
     if (early)
         pdl_trigger();
@@ -73,7 +83,7 @@ __global__ void __launch_bounds__(ROW_THREADS, 1)
     if (updates)
         fetch_short(update.post, n, post);
 #pragma unroll
-    for (int j = 0; j < ROW_REGS; j++)
+    for (int j = 0; j < REGS; j++)
         to[j] = packed_at(f, x, r, row_index(0, j));
     float *sum = update.x + (size_t)r * (size_t)n;
     const float *src = UPDATE == UPDATE_SPLITS   ? update.src + partial_at(rows, r, row_index(0, 0))
@@ -91,7 +101,7 @@ __global__ void __launch_bounds__(ROW_THREADS, 1)
     if (updates) {
         norm_short(y, n, update.post, post, scratch);
 #pragma unroll
-        for (int j = 0; j < ROW_REGS; j++) {
+        for (int j = 0; j < REGS; j++) {
             if (update.add)
                 y.v[j] = plus(y.v[j], old.v[j]);
             if (row_index(0, j) < n)
@@ -102,13 +112,13 @@ __global__ void __launch_bounds__(ROW_THREADS, 1)
         store_part(in.capture + (size_t)r * in.capture_stride, n, y);
     norm_short(y, n, in.norm, w, scratch + ROW_WARPS);
 #pragma unroll
-    for (int j = 0; j < ROW_REGS; j++)
+    for (int j = 0; j < REGS; j++)
         if (row_index(0, j) < n)
             put_short(to[j], f.kind == ROW_TILED, y.v[j]);
     if (UPDATE == UPDATE_SPLITS)
         __syncwarp(); /* all lanes have their values: without norms nothing else says so */
 #pragma unroll
-    for (int j = 0; UPDATE == UPDATE_SPLITS && j < ROW_REGS; j++)
+    for (int j = 0; UPDATE == UPDATE_SPLITS && j < REGS; j++)
         if (row_index(0, j) < n)
             discard_splits(src + (size_t)j * (size_t)(ROW_STEP * partial_rows(rows)),
                          partial_floats(rows, n), splits);
@@ -121,7 +131,7 @@ __global__ void __launch_bounds__(ROW_THREADS)
                 const __grid_constant__ struct row_format f, uint16_t *x)
 {
     __shared__ float scratch[ROW_WARPS];
-    struct row_part norm;
+    row_part norm;
     pdl_trigger();
     load_norm(in.norm, in.n, 0, norm);
     pdl_wait_trigger();
@@ -152,6 +162,17 @@ static size_t room_of(const struct kdev *d, const struct product *p)
     return p->glu || p->rows > EARLY ? cuda_exclusive_smem(d, p->rows) : 0;
 }
 
+template <int REGS> static void pack_short(struct kdev *d, struct product *p,
+                                           const struct row_format *f, uint16_t *x)
+{
+    cuda_launch(d,
+                p->update_splits ? pack_short_kernel<UPDATE_SPLITS, REGS>
+                : p->update.src  ? pack_short_kernel<UPDATE_ROWS, REGS>
+                                 : pack_short_kernel<NO_UPDATE, REGS>,
+                dim3((unsigned)p->rows), ROW_THREADS, room_of(d, p), p->in, p->update,
+                p->update_splits, *f, x);
+}
+
 void cuda_pack_rows(struct kdev *d, struct product *p, enum row_pack how,
                     const struct row_format *f)
 {
@@ -164,10 +185,8 @@ void cuda_pack_rows(struct kdev *d, struct product *p, enum row_pack how,
                     ROW_THREADS, 0, p->in, p->x.terms, *f, x);
     else if (how == PACK_ANY)
         cuda_launch(d, pack_kernel, rows, ROW_THREADS, 0, p->in, p->x.terms, *f, x);
+    else if (p->in.n <= ROW_PASS)
+        pack_short<ROW_REGS>(d, p, f, x);
     else
-        cuda_launch(d,
-                    p->update_splits ? pack_short_kernel<UPDATE_SPLITS>
-                    : p->update.src  ? pack_short_kernel<UPDATE_ROWS>
-                                     : pack_short_kernel<NO_UPDATE>,
-                    rows, ROW_THREADS, room_of(d, p), p->in, p->update, p->update_splits, *f, x);
+        pack_short<WIDE_REGS>(d, p, f, x);
 }

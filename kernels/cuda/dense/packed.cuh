@@ -31,9 +31,10 @@
  *
  * So Q4_K takes about 18.8 bytes a chunk where a file has 18, and Q6_K 28 where it has 26.25.
  *
- * The decode kernel multiplies packed weights as they are (PRODUCT_DECODE). For more rows a product
- * unpacks a matrix, or as many of its panels as fit into scratch, to the panels of a bf16 matrix,
- * and multiplies those: the bits are the same.
+ * The decode kernel multiplies packed weights as they are, and so does the prefill kernel, which
+ * unpacks them in registers (packed_pair). For other rows a product unpacks a matrix, or as many of
+ * its panels as fit into scratch, to the panels of a bf16 matrix, and multiplies those: the bits
+ * are the same.
  */
 #ifndef AERIE_CUDA_PACKED_CUH
 #define AERIE_CUDA_PACKED_CUH
@@ -333,6 +334,101 @@ template <> struct packed_eight<DT_Q6_K> {
             for (int i = 0; i < 4; i++)
                 y[i] *= dk[i / 2];
             put_pair(first, second, j, y);
+        }
+    }
+};
+
+/* ---- a pair of rows ------------------------------------------------------------------------- */
+
+/* For products whose tensor cores have no time to unpack: a thread's eight weights of both rows of
+ * a pair in each of two chunks, from shared memory; lane % 4 is q, which eight of a chunk. fetch()
+ * takes where the pair's codes of the first chunk are and bytes from there to the second's, the
+ * scales of the pair's first row, what its block has, bytes to what the second chunk's block has.
+ * unpack(): the weights of chunk u of both rows, with the bits of packed_bf16().
+ *
+ * levels: element 2j + e of both rows as f16 numbers. */
+template <int TYPE> struct packed_pair {
+    static constexpr bool BYTES = TYPE == DT_Q8_0, SIX = TYPE == DT_Q6_K, FACTORS = TYPE == DT_Q4_K;
+    uint4 w[BYTES ? 2 : 1]; /* of both chunks; bytes: of each */
+    uint32_t high[SIX ? 2 : 1];
+    uint4 scales; /* of the first row, of the second */
+    uint2 block[FACTORS ? 2 : 1]; /* of a chunk: of the first row, of the second */
+    __device__ __forceinline__ void fetch(uint32_t codes, uint32_t second, uint32_t scales_at,
+                                          uint32_t blocks, uint32_t next_block)
+    {
+        const uint32_t q = threadIdx.x % 4, at = codes + q * (BYTES ? 16 : 8);
+        if (BYTES) {
+            w[0] = shared16(at), w[BYTES] = shared16(at + second);
+        } else {
+            const uint2 a = shared8(at), b = shared8(at + second);
+            w[0] = make_uint4(a.x, a.y, b.x, b.y);
+        }
+        if (SIX) {
+            high[0] = shared4(codes + high_codes_of(0) + q * 4);
+            high[SIX] = shared4(codes + second + high_codes_of(0) + q * 4);
+            scales = shared16(scales_at);
+        } else {
+            const uint2 s = shared8(scales_at);
+            scales.x = s.x, scales.z = s.y;
+        }
+        if (FACTORS)
+            block[0] = shared8(blocks), block[FACTORS] = shared8(blocks + next_block);
+    }
+    __device__ __forceinline__ uint32_t levels(int u, int j, int e) const
+    {
+        if (BYTES) {
+            const uint4 &v = w[BYTES ? u : 0];
+            const uint2 two = e ? make_uint2(v.z, v.w) : make_uint2(v.x, v.y);
+            return packed_eight<DT_Q8_0>::level(two, j);
+        }
+        const uint32_t word = u ? e ? w[0].w : w[0].z : e ? w[0].y : w[0].x;
+        const uint32_t even = SIX ? 0xe420e420 : FACTORS ? 0xe400e400 : 0xe408e408, /* -1056, */
+                       odd = SIX ? 0xd600d600 : FACTORS ? 0xd400d400 : 0xd480d480; /* -96 */
+        const uint32_t raised =
+            SIX ? packed_eight<DT_Q6_K>::six_bits(word, high[SIX ? u : 0] >> 16 * e, j)
+                : code_halves(j < 2 ? word : word >> 8, j);
+        return plus_halves(raised, j % 2 ? odd : even);
+    }
+    /* A weight of row r is level by - less. */
+    __device__ __forceinline__ void factors(int u, int r, float &by, float &less) const
+    {
+        const uint32_t s = r ? scales.z : scales.x;
+        if (SIX) {
+            const uint32_t six = u ? r ? scales.w : scales.y : s;
+            const float d = half_value(six & 0xffff);
+            by = fmaf(__uint_as_float(
+                          __byte_perm(six, 0x47000000, threadIdx.x % 4 < 2 ? 0x7624 : 0x7634)),
+                      d, -32896.f * d);
+        } else if (FACTORS) {
+            const uint32_t of = r ? block[FACTORS ? u : 0].y : block[FACTORS ? u : 0].x;
+            by = half_value(of & 0xffff) * small_value(s, 2 * u);
+            less = half_value(of >> 16) * small_value(s, 2 * u + 1);
+        } else {
+            by = half_value(u ? s >> 16 : s & 0xffff);
+        }
+    }
+    /* Byte i of a word as a number: 2^23 + byte has it in the lowest bits. */
+    __device__ __forceinline__ static float small_value(uint32_t word, int i)
+    {
+        return __uint_as_float(__byte_perm(word, 0x4b000000, 0x7550 | i)) - 8388608.f;
+    }
+    __device__ __forceinline__ void unpack(int u, uint4 &first, uint4 &second) const
+    {
+        float by[2], less[2] = {0, 0};
+        factors(u, 0, by[0], less[0]), factors(u, 1, by[1], less[1]);
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const uint32_t even = levels(u, j, 0), odd = levels(u, j, 1);
+            float y[2][2];
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                const float a = half_value(r ? even >> 16 : even & 0xffff),
+                            b = half_value(r ? odd >> 16 : odd & 0xffff);
+                y[r][0] = FACTORS ? fmaf(a, by[r], -less[r]) : a * by[r];
+                y[r][1] = FACTORS ? fmaf(b, by[r], -less[r]) : b * by[r];
+            }
+            (&first.x)[j] = bf16_pair(y[0][0], y[0][1]);
+            (&second.x)[j] = bf16_pair(y[1][0], y[1][1]);
         }
     }
 };

@@ -399,6 +399,8 @@ struct row_format cuda_decode_format(const struct kdev *d, int rows, int kp);
 int cuda_product_verify(struct kdev *d, const struct product *p, bool defers);
 /* The prefill kernel (prefill.cu), for rows packed as ROW_TILED; only if kdev.has_wgmma. */
 void cuda_product_prefill(struct kdev *d, const struct product *p);
+/* The same for packed matrices (prefill_packed.cu). */
+void cuda_prefill_packed(struct kdev *d, const struct product *p);
 /* The tile kernel (tile.cu), for rows packed as ROW_TILED. defers, result: as for the verify
  * kernel. */
 int cuda_product_tile(struct kdev *d, const struct product *p, bool defers);

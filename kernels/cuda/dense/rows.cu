@@ -152,13 +152,13 @@ __global__ void __launch_bounds__(ROW_THREADS)
                 const __grid_constant__ struct norm norm, bool add, float scale)
 {
     __shared__ float scratch[ROW_WARPS];
-    struct row_part w;
+    row_part w;
     pdl_trigger();
     load_norm(norm, n, 0, w);
     pdl_wait_trigger();
     src += (size_t)blockIdx.x * (size_t)src_stride;
     dst += (size_t)blockIdx.x * (size_t)dst_stride;
-    struct row_part old;
+    row_part old;
     if (add)
         load_part(dst, n, 0, old);
     norm_row(src, dst, n, norm, w, old, add, scale, scratch);
@@ -383,7 +383,7 @@ __device__ __forceinline__ void put_part(const gather_part &p, int r, int i, flo
 }
 
 __device__ __forceinline__ void fetch_part(const gather_part &p, int id, int from,
-                                           struct row_part &x)
+                                           row_part &x)
 {
 #pragma unroll
     for (int j = 0; j < ROW_REGS; j++)
@@ -394,13 +394,13 @@ __device__ __forceinline__ void fetch_part(const gather_part &p, int id, int fro
 /* A row with a norm is processed by one block, which adds the squares in the order of
  * row_inverse(). w: the first weights of the norm. */
 __device__ __forceinline__ void gather_normed(const gather_part &p, int r, int id,
-                                              struct row_part &w, float *scratch)
+                                              row_part &w, float *scratch)
 {
-    struct row_part x;
+    row_part x;
     fetch_part(p, id, 0, x);
     float ss = part_squares(x, 0);
     for (int from = ROW_PASS; from < p.n; from += ROW_PASS) {
-        struct row_part more;
+        row_part more;
         fetch_part(p, id, from, more);
         ss = part_squares(more, ss);
     }
@@ -419,7 +419,7 @@ __device__ __forceinline__ void gather_normed(const gather_part &p, int r, int i
 
 __device__ __forceinline__ void gather_any(const gather_part &p, int r, int block, float *scratch)
 {
-    struct row_part w;
+    row_part w;
     load_norm(p.norm, p.n, 0, w);
     pdl_wait_trigger();
     const int id = p.idx ? __ldcg(p.idx + r) : r, i = row_index(block * ROW_STEP, 0);
@@ -439,7 +439,7 @@ __device__ __forceinline__ void gather_short(const gather_part &p, int r, int bl
     const int from = block * ROW_STEP, end = normed ? p.n : min(p.n, from + ROW_STEP);
     const uint32_t factor = tabled ? p.table.factor : 0, apart = tabled ? apart_in(p.table) : 0;
     short_weights w;
-    struct row_part x;
+    row_part x;
     uint32_t off[ROW_REGS]; /* bytes from the row's first element */
     void *to[ROW_REGS];
 #pragma unroll
@@ -556,7 +556,7 @@ static bool aligned_16(const void *p) { return (uintptr_t)p % 16 == 0; }
 
 static bool gathers_short(const gather_part &p)
 {
-    const bool fits = is_short_norm(&p.norm, p.n);
+    const bool fits = p.norm.kind == NORM_NONE || (p.n <= ROW_PASS && is_short_norm(&p.norm, p.n));
     const bool reads = p.table.rows.p ? p.table.rows.type == DT_BF16 && aligned_16(p.table.rows.p)
                                       : p.stride % 4 == 0 && aligned_16(p.src);
     return fits && reads && p.terms <= 1 && p.n % 4 == 0 && p.at % 4 == 0 && p.width % 4 == 0 &&

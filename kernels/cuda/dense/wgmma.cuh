@@ -180,14 +180,15 @@ __device__ __forceinline__ int sum_at(int row, int out)
     return row * PITCH + (out ^ (TERMS == 1 ? row / 2 % 4 : row % 4) * 8);
 }
 
-/* Stores a thread's sums to the buffer. sum: for each 8 columns, outputs out and out + 8 of this
- * thread's two columns (or of their one row, with two terms). */
+/* Stores a thread's sums to the buffer. sum: for each 8 columns, outputs out and out + apart of
+ * this thread's two columns (or of their one row, with two terms). */
 template <int TERMS, int PITCH = TILE_OUT, int EACH>
-__device__ __forceinline__ void store_sums(float *scratch, const float (&sum)[EACH], int out)
+__device__ __forceinline__ void store_sums(float *scratch, const float (&sum)[EACH], int out,
+                                           int apart = 8)
 {
     const int q = (int)threadIdx.x % 4, row = TERMS == 1 ? 2 * q : q;
     float *at[2] = {scratch + sum_at<TERMS, PITCH>(row, out),
-                    scratch + sum_at<TERMS, PITCH>(row, out + 8)};
+                    scratch + sum_at<TERMS, PITCH>(row, out + apart)};
 #pragma unroll
     for (int i = 0; i < EACH; i++)
         if (TERMS == 1)
@@ -204,10 +205,14 @@ __device__ __forceinline__ void store_sums(float *scratch, const float (&sum)[EA
  * bytes wide with the 128-byte swizzle. */
 void cuda_tile_map(struct kdev *d, CUtensorMap *map, const void *p, int rows, int n, size_t pitch,
                    int box_n, int box_rows);
-/* The tensor map of `rows` rows of `pieces` pieces of `bytes` bytes (at most 2048); a box is one
- * piece of box_rows rows, or box_bytes of the piece. */
+/* The tensor map of `rows` rows of `pieces` pieces of `bytes` bytes (at most 2048), `pitch` bytes
+ * apart (0: one behind the other); a box is one piece of box_rows rows, or box_bytes of the
+ * piece. */
 void cuda_piece_map(struct kdev *d, CUtensorMap *map, const void *p, int bytes, int pieces,
-                    int rows, int box_rows, int box_bytes = 0);
+                    int rows, int box_rows, int box_bytes = 0, size_t pitch = 0);
+/* The tensor map of `rows` rows of `words` words of 4 bytes, `pitch` bytes apart. */
+void cuda_word_map(struct kdev *d, CUtensorMap *map, const void *p, int words, int rows,
+                   size_t pitch, int box_words, int box_rows);
 /* The tensor map of a matrix of bf16 in panels, for copy_units(): a box is one chunk of box_rows
  * rows of box_panels panels. */
 void cuda_panel_map(struct kdev *d, CUtensorMap *map, const void *p, const struct panels *l,

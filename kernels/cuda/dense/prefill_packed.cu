@@ -1,0 +1,13 @@
+/* prefill_packed.cu - the prefill kernel for matrices packed in blocks (packed.cuh). Tiles have 128
+ * columns: with more, a consumer has no registers left to unpack weights in. */
+#include "kernels/cuda/dense/prefill.cuh"
+
+void cuda_prefill_packed(struct kdev *d, const struct product *p)
+{
+    switch (p->m[0].type) {
+    case DT_Q4_0: run<1, 128, DT_Q4_0>(d, p); break;
+    case DT_Q8_0: run<1, 128, DT_Q8_0>(d, p); break;
+    case DT_Q4_K: run<1, 128, DT_Q4_K>(d, p); break;
+    default: run<1, 128, DT_Q6_K>(d, p);
+    }
+}
