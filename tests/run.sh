@@ -60,9 +60,9 @@ if [ $# -gt 0 ]; then
     done >"$logs/some"; mv "$logs/some" "$logs/list"
 fi
 # five for two cores, because many tests wait for a screen or a lock; the longest first, so that none runs alone at the end
-first='serve_http.sh diff.sh kill.sh bench.sh time.sh log.sh verdict golden replay.sh back parity.sh jobs speculation pack.sh lanes demo.sh
-    mapped.sh fused history_side_file signal_states tui.sh tui_mock.sh engine signals.sh probe_serve probe.sh serve tokenizer
-    history_care every_call history_disk'
+first='serve_http.sh demo.sh verdict diff.sh parity.sh golden jobs bench.sh replay.sh time.sh log.sh kill.sh pack.sh speculation back
+    signal_states probe.sh every_call bugs lanes cli.sh kernels_attn accepted.sh batch.sh families serve history_evidence tokenizer
+    fused mapped.sh probe_serve history_side_file tui.sh tui_mock.sh signals.sh engine history_care history_disk'
 { for t in $first; do grep "/test_$t\$" "$logs/list"; done; sort "$logs/list"; } | awk '!seen[$0]++' |
     xargs -r -P "${JOBS:-$(($(nproc) * 5 / 2))}" -I{} bash -c 'one "$1" "$2"' _ {} "$logs"
 grep -h -iE '^ok .*# *skip' "$logs"/*.log 2>/dev/null | sed 's/.*# *[Ss][Kk][Ii][Pp] *//' | sort | uniq -c | sed 's/^ */skipped: /'
