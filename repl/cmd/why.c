@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "kernels/window.h"
 #include "repl/cmd/cmd.h"
@@ -298,6 +299,10 @@ static void capture_line(struct app *a, const struct why *w, struct sheet *out)
                      info->capture, at);
         if (levels == 0)
             sheet_add(out, ST_TEXT, ": the head guessed from captured states");
+        else if (!strcmp(info->draft_kind, "dflash"))
+            sheet_printf(out, ST_TEXT, ": row %d of the block, which sees masks, "
+                                       "not the %d guess%s "
+                         "before it", w->depth, levels, levels == 1 ? "" : "es");
         else
             sheet_printf(out, ST_TEXT, ": %d level%s on, where the head reads its own output",
                          levels, plural(levels));

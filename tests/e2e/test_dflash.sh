@@ -20,6 +20,8 @@ has 'tokens [0-9]+ 4 4 4 4 4 4 4$'; result "its rows are the pending token and m
 [ "$(grep -cE '^ +row [0-7] +keys \[0, [0-9]+\) \+ slots [0-9]+ [0-9]+ [0-9]+ [0-9]+ [0-9]+ [0-9]+ [0-9]+ [0-9]+  writes draft slot' "$T/out")" = 8 ]
 result "every row sees the whole block" $?
 has 'draft-1 ' || has 'rejected'; result "/tree and /why speak of its nodes" $?
+lines "Tell me a story about a fox." "/why 1.2.3" | feed --plain "${block[@]}" -p draft.shape=7-1-8 -p max_tokens=30
+has 'row 3 of the block, which sees masks, not the 2 guesses before it'; result "/why knows that a row of a block sees masks" $?
 lines "What is a page table?" "And a window?" | feed --plain "${block[@]}" -p max_tokens=24 -p temperature=0.8
 [ $rc = 0 ]; run replay last --check; [ $rc = 0 ] && has '^equal'; result "a sampled session replays bit for bit" $?
 run show last; has '^draft +.*/block  [0-9a-f]{12}$' && [ "$(sql 'select count(*) from step where draft_digest<>0')" -gt 3 ]
