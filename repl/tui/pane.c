@@ -299,7 +299,13 @@ static void pool_part(struct sheet *s, enum style st, const char *sign, const ch
     sheet_printf(s, ST_TEXT, "%d  ", n);
 }
 
-enum { WIDE_POOL = 76 }; /* cells from which the parts of a pool and their sum are one row */
+enum { PART_CELLS = 47, SUM_CELLS = 15 }; /* of a pool's parts and their sum, without the numbers */
+
+static int cells_of(int n)
+{
+    char text[16];
+    return snprintf(text, sizeof text, "%d", n);
+}
 
 static void pool_rows(struct sheet *s, const char *name, const struct pool_view *v, int width)
 {
@@ -314,11 +320,14 @@ static void pool_rows(struct sheet *s, const char *name, const struct pool_view 
     pool_bar(s, v, max_int(min_int(width - 12, 64), 8));
     sheet_printf(s, ST_TEXT, " %3.0f%%", all ? 100.0 * (v->used + v->protected_) / all : 0.0);
     sheet_line(s);
-    bool a = s->ascii, wide = width >= WIDE_POOL;
+    int parts = PART_CELLS + cells_of(v->used) + cells_of(v->protected_) + cells_of(v->evictable) +
+                cells_of(v->free);
+    bool a = s->ascii, one = width >= parts;
+    bool wide = width >= parts + SUM_CELLS + cells_of(sum) + cells_of(all);
     sheet_tab(s, 6);
     pool_part(s, ST_HOT, a ? "#" : "█", "used", v->used);
     pool_part(s, ST_WARM, a ? "=" : "▓", "shared", v->protected_);
-    if (!wide) {
+    if (!one) {
         sheet_line(s);
         sheet_tab(s, 6);
     }
