@@ -1148,7 +1148,7 @@ static void test_functions_are_rendered_as_the_templates_render_them(void **stat
         struct chat *c = template ? open_with_template(family, template, NULL)
                                   : open_chat(family, NULL, bytes, NULL);
         struct chat_style style = {.tools = json_object_get(one, "tools")};
-        struct message m[8];
+        struct message m[16];
         struct ids ids = {0};
         struct buf text = {0};
         struct err e;
