@@ -61,7 +61,7 @@ static void put_real(struct render *r, double v)
         snprintf(s, sizeof s, "%.*e", digits - 1, v);
     while (strtod(s, NULL) != v && digits++ < 17);
     const char *e = strchr(s, 'e');
-    int exponent = e ? atoi(e + 1) : 0;
+    int exponent = e ? (int)strtol(e + 1, NULL, 10) : 0;
     if (exponent >= -4 && exponent < 16)
         buf_printf(&r->text, "%.*f", digits - 1 > exponent ? digits - 1 - exponent : 1, v);
     else
@@ -335,8 +335,9 @@ void gemma4_declare(struct render *r)
 {
     const json_t *one;
     size_t i;
-    json_array_foreach(r->style->tools, i, one)
+    json_array_foreach(r->style->tools, i, one) {
         put_declaration(r, json_object_get(one, "function"));
+    }
 }
 
 /* ---- calls and responses --------------------------------------------------------------------- */

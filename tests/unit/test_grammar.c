@@ -90,14 +90,13 @@ static bool valid_object(const json_t *root, const json_t *s, const json_t *v)
             return false;
     if ((double)json_object_size(v) < number(s, "minProperties", 0))
         return false;
-    if (json_object_get(s, "propertyNames"))
-        json_object_foreach((json_t *)v, key, x) {
-            json_t *name = json_string(key);
-            bool ok = valid_within(root, json_object_get(s, "propertyNames"), name);
-            json_decref(name);
-            if (!ok)
-                return false;
-        }
+    json_object_foreach((json_t *)v, key, x) {
+        json_t *names = json_object_get(s, "propertyNames"), *name = json_string(key);
+        bool ok = !names || valid_within(root, names, name);
+        json_decref(name);
+        if (!ok)
+            return false;
+    }
     json_object_foreach((json_t *)v, key, x) {
         json_t *of = json_object_get(all, key);
         if (!of && json_is_false(more))
@@ -132,7 +131,7 @@ static bool valid_number(const json_t *s, const json_t *v)
 {
     double x = json_number_value(v), step = number(s, "multipleOf", 0);
     /* the nearest multiple is the same double: steps have few digits */
-    if (step && llround(x / step) * llround(step * 1e6) != llround(x * 1e6) && fabs(x) < 1e6)
+    if (step && fabs(x) < 1e6 && llround(x / step) * llround(step * 1e6) != llround(x * 1e6))
         return false;
     return x >= number(s, "minimum", -HUGE_VAL) && x <= number(s, "maximum", HUGE_VAL) &&
            x > number(s, "exclusiveMinimum", -HUGE_VAL) &&
