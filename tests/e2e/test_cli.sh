@@ -212,7 +212,7 @@ config 'bug = 24617\nspec = off\ncheck = off\n'
 expect "a fault of the config file stays out of golden" 0 ' 0 failed' golden --device cpu tests/golden/llama-b
 expect "and out of bugs" 0 'swa-untranslated' bugs
 config 'bug = nonsense\n'; refuse 2 'config:1: .*nonsense' golden tests/golden/llama-b
-refuse 2 "bug 26512: expected on, off, prefix-only or counted-twice, not 'third'" run --bug 26512=third hi
+config 'bug = 26512=third\n'; refuse 2 "bug 26512: expected on, off, prefix-only or counted-twice, not 'third'" run hi
 config 'draft = ngram\n'; expect "the config file names a drafter" 0 'draft +ngram: a drafter without weights' doctor
 config 'draft = off\n'; printf '/stats\n' >"$T/script"
 expect "draft = off is the setting" 0 'spec +off: switched off' chat -n --script "$T/script"
