@@ -2,6 +2,8 @@
 """tiny.py FOLDER - models with random weights, one for each format of tools: what agents.py asks of a server needs no more.
 
 Writes FOLDER/qwen3, llama, gpt_oss, gemma3 and gemma4: two layers, and a tokenizer of bytes and the markers of all formats.
+gpt_oss thinks before it calls, and random weights seldom end a thought within the limits of agents.py, whose checks of
+its calls fail then: a reply that is cut in its thought has no call.
 Needs: pip install torch transformers
 """
 import json
