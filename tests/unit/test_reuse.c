@@ -61,7 +61,7 @@ static void test_another_system_prompt_is_found_where_it_differs(void **state)
     struct backend *g = open_small();
     struct brought b = {0};
     ask(g, RQ_SYSTEM, "Answer in short words.", &b);
-    say(g, 30, &b);
+    say(g, 40, &b);
     int held = b.prompt.n + b.end_tokens.n - 1;
     ask(g, RQ_SYSTEM, "Answer in long words.", &b);
     say(g, 2, &b);
