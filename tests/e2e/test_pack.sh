@@ -178,7 +178,10 @@ refuse 2 'expected sglang, vllm or llama.cpp' pack "$ID" --issue trt -o x.aerie
 # what else is pasted into reports: acceptance explained, and log probabilities of one's own prompts
 sed -n 's/^Tell me \(.*\)/{"prompt":"Tell me \1"}/p' "$T/script" | tail -n 1 >prompts.jsonl
 cat "$SOURCE"/repl/compare/triage*.c "$SOURCE"/engine/thread/redraft*.c "$SOURCE"/repl/cli/kl*.c | split | LC_ALL=C sort -u - "$T/report-words" >"$T/own-words"
-for what in "triage $ID" "kl local prompts.jsonl"; do
+# of a session of one turn: triage computes the whole of one many times
+printf '%s\n' 'Tell me a story about a walrus.' '/title The walrus / confidential' >short
+aerie --db short.db --plain --quiet -m model --draft "$MODELS/draft" -p max_tokens=40 --script short >"$T/out"
+for what in "triage last --db short.db" "kl local prompts.jsonl"; do
     aerie $what --json -m model --draft "$MODELS/draft" >pasted.md; rc=$?
     leaked=$(found pasted.md | LC_ALL=C comm -23 - "$T/own-words" | tr '\n' ' ')
     [ $rc -le 1 ] && [ -s pasted.md ] && [ -z "$leaked" ]; result "no word of it is in what ${what%% *} says $leaked" $?
