@@ -238,6 +238,11 @@ const char *redraft_message(int i)
     return i >= 0 && i < (int)(sizeof message / sizeof *message) ? message[i] : NULL;
 }
 
+static bool goes_on(const struct stop *stop, struct err *e)
+{
+    return !stop_asked(stop) || err_set(e, ERR_NEGATIVE, "stopped");
+}
+
 bool redraft_answer(struct loaded *l, const struct ids *prompt, int most, const struct stop *stop,
                     struct ids *reply, struct err *e)
 {
@@ -250,16 +255,17 @@ bool redraft_answer(struct loaded *l, const struct ids *prompt, int most, const 
         return err_set(e, ERR_NEGATIVE, "the prompt of %d tokens leaves no room", prompt->n);
     if (!loaded_runtime(&r, l, &shape, e))
         return false;
+    r.net.stop = r.dev.k->queued ? NULL : stop;
     ids_cat(&lane.tok, prompt->v, prompt->n);
     bool ok = true;
     for (int at = 0; at < prompt->n && ok;) {
         int n = min_int(REDRAFT_ROWS, prompt->n - at);
         at += n;
-        ok = lane_extend(&r, &lane, n, at == prompt->n, false, 1, e);
+        ok = goes_on(stop, e) && lane_extend(&r, &lane, n, at == prompt->n, false, 1, e);
     }
     while (ok && !lane.stopped && lane.tok.n < min_int(prompt->n + most, shape.context - 2))
-        ok = (!stop_asked(stop) || !err_set(e, ERR_NEGATIVE, "stopped")) &&
-             lane_step(&r, &lp, &one, 1, NULL, e);
+        ok = goes_on(stop, e) && lane_step(&r, &lp, &one, 1, NULL, e);
+    ok = ok && goes_on(stop, e); /* what a stopped pass chose is no token */
     if (ok)
         ids_cat(reply, lane.tok.v + prompt->n, lane.tok.n - prompt->n);
     lane_free(&r, &lane);

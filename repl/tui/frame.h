@@ -119,6 +119,9 @@ struct frame {
 void frame_sheet(const struct sheet *s, bool ascii, struct grid *g);
 /* Draws into *g, whose size is that of the screen. */
 void frame_draw(struct frame *f, struct grid *g);
+/* Draws the candidates of completion with their help above the input, whose upper edge is rule; the
+ * chosen one is reversed, and the list scrolls so that it is visible. */
+void frame_choices(const struct frame *f, struct grid *g, struct rect rule);
 
 /* The part of the screen to which a cell belongs. */
 enum place { PLACE_NONE, PLACE_TALK, PLACE_PANE, PLACE_TIME, PLACE_INPUT, PLACE_OVERLAY };
