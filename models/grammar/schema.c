@@ -2,6 +2,7 @@
  * grammar.h and parts.h. */
 #include "kernels/idioms.h"
 #include "models/grammar/parts.h"
+#include "models/grammar/values.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -51,11 +52,6 @@ static bool is_in(const char *word, const char *const *list)
     return false;
 }
 
-static json_t *get(const json_t *o, const char *key)
-{
-    return json_object_get(o, key);
-}
-
 /* Whether a schema has keywords other than notes and those of `but`. */
 static const char *other_than(const json_t *o, const char *const *but)
 {
@@ -76,7 +72,7 @@ static bool known_keywords(struct compiler *c, const json_t *o)
 /* Reads a whole number that need not be there. */
 static bool read_count(struct compiler *c, const json_t *o, const char *key, int *out)
 {
-    json_t *v = get(o, key);
+    json_t *v = schema_get(o, key);
     double x = json_number_value(v);
     if (!v)
         return true;
@@ -120,49 +116,23 @@ static void put_constant(struct grammar *g, struct sequence *s, const json_t *v)
     }
 }
 
-static bool has_type(const json_t *v, const char *type)
-{
-    return (!strcmp(type, "string") && json_is_string(v)) ||
-           (!strcmp(type, "number") && json_is_number(v)) ||
-           (!strcmp(type, "integer") &&
-            (json_is_integer(v) ||
-             (json_is_real(v) && json_real_value(v) == floor(json_real_value(v))))) ||
-           (!strcmp(type, "boolean") && json_is_boolean(v)) ||
-           (!strcmp(type, "null") && json_is_null(v)) ||
-           (!strcmp(type, "object") && json_is_object(v)) ||
-           (!strcmp(type, "array") && json_is_array(v));
-}
-
-/* Whether a value has a type of a schema's "type", which may be absent. */
-static bool type_allows(const json_t *type, const json_t *v)
-{
-    json_t *one;
-    size_t i;
-    if (json_is_string(type))
-        return has_type(v, json_string_value(type));
-    json_array_foreach(type, i, one)
-        if (json_is_string(one) && has_type(v, json_string_value(one)))
-            return true;
-    return !type;
-}
-
 static bool add_constants(struct compiler *c, int rule, const json_t *o)
 {
     static const char *const with[] = {"const", "enum", "type", "nullable", NULL};
     const char *odd = other_than(o, with);
-    json_t *list = get(o, "enum"), *one = get(o, "const"), *v;
+    json_t *list = schema_get(o, "enum"), *one = schema_get(o, "const"), *v;
     struct sequence s = {0};
     size_t i;
     if (odd)
         return fail(c, "the schema's keyword \"%.80s\" is not supported beside enum or const", odd);
     if (list && !json_is_array(list))
         return fail(c, "the schema's \"%s\" should be a list", "enum");
-    if (one && type_allows(get(o, "type"), one)) {
+    if (one && schema_type_allows(schema_get(o, "type"), one)) {
         put_constant(c->g, &s, one);
         grammar_alt(c->g, rule, &s);
     }
     json_array_foreach(list, i, v) {
-        if (one || !type_allows(get(o, "type"), v))
+        if (one || !schema_type_allows(schema_get(o, "type"), v))
             continue;
         put_constant(c->g, &s, v);
         grammar_alt(c->g, rule, &s);
@@ -175,15 +145,15 @@ static bool add_constants(struct compiler *c, int rule, const json_t *o)
 static bool add_string(struct compiler *c, int rule, const json_t *o)
 {
     int min = 0, max = MANY, texts = -1;
-    bool lengths = get(o, "minLength") || get(o, "maxLength");
-    const char *format = json_string_value(get(o, "format")), *pattern = NULL;
+    bool lengths = schema_get(o, "minLength") || schema_get(o, "maxLength");
+    const char *format = json_string_value(schema_get(o, "format")), *pattern = NULL;
     struct sequence s = {0};
     if (!read_count(c, o, "minLength", &min) || !read_count(c, o, "maxLength", &max))
         return false;
     if (min > max)
         return true; /* no string */
-    if (get(o, "pattern")) {
-        pattern = json_string_value(get(o, "pattern"));
+    if (schema_get(o, "pattern")) {
+        pattern = json_string_value(schema_get(o, "pattern"));
         if (!pattern)
             return fail(c, "the schema's \"%s\" should be a text", "pattern");
         if (lengths)
@@ -210,7 +180,7 @@ static bool read_limits(struct compiler *c, const json_t *o, double *lo, double 
                                       "exclusiveMaximum"};
     *lo = -HUGE_VAL, *hi = HUGE_VAL;
     for (int i = 0; i < 4; i++) {
-        json_t *v = get(o, key[i]);
+        json_t *v = schema_get(o, key[i]);
         double x = json_number_value(v);
         if (!v)
             continue;
@@ -231,7 +201,7 @@ static bool add_number(struct compiler *c, int rule, const json_t *o, bool whole
 {
     double lo, hi;
     struct sequence s = {0};
-    json_t *step = get(o, "multipleOf");
+    json_t *step = schema_get(o, "multipleOf");
     if (!read_limits(c, o, &lo, &hi, whole))
         return false;
     if (step)
@@ -249,70 +219,9 @@ static bool add_number(struct compiler *c, int rule, const json_t *o, bool whole
     return true;
 }
 
-/* ---- finite sets of values ------------------------------------------------------------------- */
+/* ---- arrays ---------------------------------------------------------------------------------- */
 
 enum { MOST_UNIQUE = 10 };
-
-static const json_t *behind_refs(const struct compiler *c, const json_t *o);
-
-static bool is_known(const json_t *list, const json_t *v)
-{
-    json_t *one;
-    size_t i;
-    json_array_foreach(list, i, one)
-        if (json_equal(one, (json_t *)(uintptr_t)v) ||
-            (json_is_number(one) && json_is_number(v) &&
-             json_number_value(one) == json_number_value(v)))
-            return true;
-    return false;
-}
-
-/* Adds the values of a schema that allows constants, booleans and null only. False: it allows
- * others. */
-static bool add_values(const struct compiler *c, const json_t *o, json_t *list, int depth)
-{
-    json_t *one, *all = json_array();
-    const json_t *is = behind_refs(c, o);
-    const char *type = json_string_value(get(is, "type"));
-    bool ok = is && depth < MOST_DEPTH;
-    size_t i;
-    if (ok && (get(is, "const") || json_is_array(get(is, "enum")))) {
-        if (get(is, "const"))
-            json_array_append(all, get(is, "const"));
-        else
-            json_array_extend(all, get(is, "enum"));
-    } else if (ok && json_is_array(get(is, "anyOf"))) {
-        json_array_foreach(get(is, "anyOf"), i, one) {
-            ok = ok && add_values(c, one, list, depth + 1);
-        }
-    } else if (ok && type && !strcmp(type, "boolean")) {
-        json_array_append_new(all, json_true());
-        json_array_append_new(all, json_false());
-    } else if (ok && type && !strcmp(type, "null")) {
-        json_array_append_new(all, json_null());
-    } else {
-        ok = false;
-    }
-    json_array_foreach(all, i, one) {
-        if (type_allows(get(is, "type"), one) && !is_known(list, one))
-            json_array_append(list, one);
-    }
-    json_decref(all);
-    return ok;
-}
-
-/* The different values that a schema allows, as a list that the caller frees; NULL: it allows
- * others than constants, booleans and null. */
-static json_t *values_of(const struct compiler *c, const json_t *o)
-{
-    json_t *list = json_array();
-    if (add_values(c, o, list, 0))
-        return list;
-    json_decref(list);
-    return NULL;
-}
-
-/* ---- arrays ---------------------------------------------------------------------------------- */
 
 /* What may follow in an array of different values: value[i] is the rule of the value with number i;
  * used: a bit for each that came; rest: (1 << n) 1 + the rule for `used`. */
@@ -349,8 +258,9 @@ static int unique_rest(struct grammar *g, struct unique *u, int used)
 static bool add_unique(struct compiler *c, int rule, const json_t *o, int min, int max)
 {
     struct grammar *g = c->g;
-    json_t *all = get(o, "items") ? values_of(c, get(o, "items")) : NULL, *v;
-    bool ok = all && json_array_size(all) <= MOST_UNIQUE && !get(o, "prefixItems");
+    json_t *all = schema_get(o, "items") ? schema_values(c->root, schema_get(o, "items")) : NULL,
+        *v;
+    bool ok = all && json_array_size(all) <= MOST_UNIQUE && !schema_get(o, "prefixItems");
     struct unique *u = xcalloc(1, sizeof *u);
     struct sequence s = {0};
     size_t i;
@@ -377,14 +287,14 @@ static bool add_unique(struct compiler *c, int rule, const json_t *o, int min, i
 static bool add_array(struct compiler *c, int rule, const json_t *o)
 {
     struct grammar *g = c->g;
-    json_t *items = get(o, "items"), *first = get(o, "prefixItems"), *v;
+    json_t *items = schema_get(o, "items"), *first = schema_get(o, "prefixItems"), *v;
     int min = 0, max = MANY, item = -1, n = (int)json_array_size(first);
     int space = grammar_known(g, RULE_SPACE), more = grammar_rule(g);
     struct sequence s = {0};
     size_t i;
     if (!read_count(c, o, "minItems", &min) || !read_count(c, o, "maxItems", &max))
         return false;
-    if (json_is_true(get(o, "uniqueItems")) && max > 1)
+    if (json_is_true(schema_get(o, "uniqueItems")) && max > 1)
         return add_unique(c, rule, o, min, max);
     if (first && !json_is_array(first))
         return fail(c, "the schema's \"%s\" should be a list", "prefixItems");
@@ -439,16 +349,6 @@ struct property {
     bool required;
 };
 
-static bool is_required(const json_t *o, const char *name)
-{
-    json_t *one;
-    size_t i;
-    json_array_foreach(get(o, "required"), i, one)
-        if (json_is_string(one) && !strcmp(json_string_value(one), name))
-            return true;
-    return false;
-}
-
 /* A key that is none of the properties: raw characters, among which ways that could become one are
  * cut. from: bytes that all names of p have in common so far. */
 static int other_key(struct grammar *g, const struct property *p, int n, size_t from)
@@ -456,14 +356,13 @@ static int other_key(struct grammar *g, const struct property *p, int n, size_t 
     int rule = grammar_rule(g), raw = grammar_known(g, RULE_RAW_CHAR);
     struct sequence s = {0};
     struct set other = {0};
-    bool ends = false, wide = false, done[128] = {false};
+    bool ends = false, done[128] = {false};
     set_add(&other, 0x20, 0x7E);
     set_drop(&other, '"');
     set_drop(&other, '\\');
     for (int i = 0; i < n; i++) {
         unsigned char byte = (unsigned char)p[i].name[from];
         ends |= !byte;
-        wide |= byte >= 0x80;
         if (byte && byte < 0x80)
             set_drop(&other, byte);
     }
@@ -475,7 +374,6 @@ static int other_key(struct grammar *g, const struct property *p, int n, size_t 
     put_repeat(g, &s, raw, 0, MANY);
     put_literal(g, &s, "\"");
     grammar_alt(g, rule, &s);
-    (void)wide; /* characters beyond ASCII differ from all names only where no name has one here */
     for (int i = 0; i < n; i++) {
         unsigned char byte = (unsigned char)p[i].name[from];
         if (byte < 0x20 || byte >= 0x7F || byte == '"' || byte == '\\' || done[byte])
@@ -557,10 +455,10 @@ static int object_rest(struct grammar *g, const struct property *p, int n, int o
 static bool any_name(const json_t *o)
 {
     static const char *const with[] = {"type", NULL};
-    const char *type = json_string_value(get(o, "type"));
+    const char *type = json_string_value(schema_get(o, "type"));
     return !o || json_is_true(o) ||
-           (json_is_object(o) && !other_than(o, with) && !get(o, "format") &&
-                                     (!get(o, "type") || (type && !strcmp(type, "string"))));
+           (json_is_object(o) && !other_than(o, with) && !schema_get(o, "format") &&
+                                     (!schema_get(o, "type") || (type && !strcmp(type, "string"))));
 }
 
 /* Fills p with the properties and with required names that are none of them; names: those that
@@ -568,7 +466,7 @@ static bool any_name(const json_t *o)
 static int read_properties(struct compiler *c, const json_t *o, const json_t *names,
                            struct property *p)
 {
-    json_t *all = get(o, "properties"), *v, *more = get(o, "additionalProperties");
+    json_t *all = schema_get(o, "properties"), *v, *more = schema_get(o, "additionalProperties");
     const char *name;
     size_t i;
     int n = 0;
@@ -578,28 +476,28 @@ static int read_properties(struct compiler *c, const json_t *o, const json_t *na
             return -1;
         }
         json_t *text = json_string(name);
-        bool allowed = !names || is_known(names, text);
+        bool allowed = !names || schema_holds(names, text);
         json_decref(text);
         p[n] = (struct property){name, allowed ? compile(c, v) : grammar_rule(c->g),
-                                 is_required(o, name)};
+                                 schema_requires(o, name)};
         if (p[n++].value < 0)
             return -1;
     }
     json_array_foreach(names, i, v) {
         name = json_string_value(v);
-        if (!name || get(all, name) || strlen(name) > MOST_NAME || json_is_false(more))
+        if (!name || schema_get(all, name) || strlen(name) > MOST_NAME || json_is_false(more))
             continue;
         p[n] = (struct property){name, json_is_object(more) ? compile(c, more)
-                                 : grammar_known(c->g, RULE_VALUE), is_required(o, name)};
+                                 : grammar_known(c->g, RULE_VALUE), schema_requires(o, name)};
         if (p[n++].value < 0)
             return -1;
     }
-    json_array_foreach(get(o, "required"), i, v) {
+    json_array_foreach(schema_get(o, "required"), i, v) {
         name = json_string_value(v);
-        if (!name || get(all, name) || strlen(name) > MOST_NAME)
+        if (!name || schema_get(all, name) || strlen(name) > MOST_NAME)
             continue;
         if (names) { /* among them, or never allowed */
-            if (!is_known(names, v))
+            if (!schema_holds(names, v))
                 p[n++] = (struct property){name, grammar_rule(c->g), true};
             continue;
         }
@@ -628,17 +526,17 @@ static bool add_object(struct compiler *c, int rule, const json_t *o)
     struct grammar *g = c->g;
     json_t *v;
     size_t i;
-    json_t *all = get(o, "properties"), *required = get(o, "required"),
-           *more = get(o, "additionalProperties");
+    json_t *all = schema_get(o, "properties"), *required = schema_get(o, "required"),
+           *more = schema_get(o, "additionalProperties");
     struct sequence s = {0};
-    json_t *allowed = get(o, "propertyNames"), *names = NULL;
+    json_t *allowed = schema_get(o, "propertyNames"), *names = NULL;
     if (!more)
-        more = get(o, "unevaluatedProperties");
+        more = schema_get(o, "unevaluatedProperties");
     if (all && !json_is_object(all))
         return fail(c, "the schema's \"%s\" should be an object", "properties");
     if (required && !json_is_array(required))
         return fail(c, "the schema's \"%s\" should be a list", "required");
-    if (!any_name(allowed) && !(names = values_of(c, allowed)))
+    if (!any_name(allowed) && !(names = schema_values(c->root, allowed)))
         return fail(c, "the schema's keyword \"%s\" is supported with constants only",
                     "propertyNames");
     int least = 0, known = 0; /* members that an object always has */
@@ -687,27 +585,6 @@ static bool add_object(struct compiler *c, int rule, const json_t *o)
 
 /* ---- alternatives ---------------------------------------------------------------------------- */
 
-/* The schema that "#/a/b" or "#" names; NULL: there is none. */
-static const json_t *resolve(const struct compiler *c, const char *ref)
-{
-    const json_t *at = c->root;
-    if (*ref++ != '#')
-        return NULL;
-    while (at && *ref == '/') {
-        struct buf name = {0};
-        buf_str(&name, "");
-        for (ref++; *ref && *ref != '/'; ref++)
-            if (ref[0] == '~' && (ref[1] == '0' || ref[1] == '1'))
-                buf_char(&name, *++ref == '0' ? '~' : '/');
-            else
-                buf_char(&name, *ref);
-        at = json_is_array(at) ? json_array_get(at, (size_t)strtoul(name.p, NULL, 10))
-                               : get(at, name.p);
-        buf_free(&name);
-    }
-    return *ref ? NULL : at;
-}
-
 static bool add_call(struct compiler *c, int rule, const json_t *schema)
 {
     struct sequence s = {0};
@@ -730,87 +607,17 @@ static bool alone(struct compiler *c, const json_t *o, const char *key)
 
 static bool add_ref(struct compiler *c, int rule, const json_t *o)
 {
-    const char *ref = json_string_value(get(o, "$ref"));
-    const json_t *to = ref ? resolve(c, ref) : NULL;
+    const char *ref = json_string_value(schema_get(o, "$ref"));
+    const json_t *to = ref ? schema_at(c->root, ref) : NULL;
     if (!alone(c, o, "$ref"))
         return false;
     return to ? add_call(c, rule, to)
               : fail(c, "the schema's $ref \"%.80s\" names no part of it", ref ? ref : "");
 }
 
-/* ---- oneOf: alternatives that no value has in common ----------------------------------------- */
-
-static const json_t *behind_refs(const struct compiler *c, const json_t *o)
-{
-    for (int i = 0; i < MOST_DEPTH && o; i++) {
-        const char *ref = json_string_value(get(o, "$ref"));
-        if (!ref)
-            return o;
-        o = resolve(c, ref);
-    }
-    return NULL;
-}
-
-/* The constants that a schema allows, as a new list; NULL: others, too. */
-static json_t *constants(const json_t *o)
-{
-    json_t *one = get(o, "const"), *list = get(o, "enum");
-    if (one) {
-        json_t *all = json_array();
-        json_array_append(all, one);
-        return all;
-    }
-    return json_is_array(list) ? json_incref(list) : NULL;
-}
-
-static bool same_number(const json_t *a, const json_t *b)
-{
-    return json_is_number(a) && json_is_number(b) && json_number_value(a) == json_number_value(b);
-}
-
-static bool no_common_constant(const json_t *a, const json_t *b)
-{
-    json_t *x = constants(a), *y = constants(b), *u, *v;
-    size_t i, k;
-    bool apart = x && y;
-    json_array_foreach(x, i, u) {
-        json_array_foreach(y, k, v) {
-            apart = apart && !json_equal(u, v) && !same_number(u, v);
-        }
-    }
-    json_decref(x);
-    json_decref(y);
-    return apart;
-}
-
-static bool types_apart(const json_t *a, const json_t *b)
-{
-    const char *x = json_string_value(get(a, "type")), *y = json_string_value(get(b, "type"));
-    bool numbers = x && y && (!strcmp(x, "number") || !strcmp(x, "integer")) &&
-                   (!strcmp(y, "number") || !strcmp(y, "integer"));
-    return x && y && strcmp(x, y) != 0 && !numbers;
-}
-
-static bool apart(const struct compiler *c, const json_t *a, const json_t *b)
-{
-    const char *name;
-    json_t *v;
-    a = behind_refs(c, a), b = behind_refs(c, b);
-    if (!a || !b)
-        return false;
-    if (types_apart(a, b) || no_common_constant(a, b))
-        return true;
-    json_object_foreach(get(a, "properties"), name, v) {
-        json_t *w = get(get(b, "properties"), name);
-        if (w && is_required(a, name) && is_required(b, name) && no_common_constant(v, w))
-            return true;
-    }
-    return false;
-}
-
 static bool add_alternatives(struct compiler *c, int rule, const json_t *o, const char *key)
 {
-    json_t *list = get(o, key), *v, *w;
+    json_t *list = schema_get(o, key), *v, *w;
     size_t i, k;
     if (!json_is_array(list) || json_array_size(list) == 0)
         return fail(c, "the schema's \"%s\" should be a list of schemas", key);
@@ -821,7 +628,7 @@ static bool add_alternatives(struct compiler *c, int rule, const json_t *o, cons
     json_array_foreach(list, i, v) {
         for (k = 0; !strcmp(key, "oneOf") && k < i; k++) {
             w = json_array_get(list, k);
-            if (!apart(c, v, w))
+            if (!schema_apart(c->root, v, w))
                 return fail(c, "the schema's \"%s\" has alternatives of which a value may match "
                             "several; anyOf allows that", key);
         }
@@ -847,7 +654,7 @@ static const char *implied_type(const json_t *o)
                    {"uniqueItems", "array"}, {"propertyNames", "object"},
                    {"minProperties", "object"}};
     for (size_t i = 0; i < sizeof implied / sizeof *implied; i++)
-        if (get(o, implied[i].key))
+        if (schema_get(o, implied[i].key))
             return implied[i].type;
     return NULL;
 }
@@ -876,10 +683,10 @@ static bool add_type(struct compiler *c, int rule, const json_t *o, const char *
 
 static bool add_types(struct compiler *c, int rule, const json_t *o)
 {
-    json_t *type = get(o, "type"), *one;
+    json_t *type = schema_get(o, "type"), *one;
     const char *implied = implied_type(o);
     size_t i;
-    if (json_is_true(get(o, "nullable")) && !add_type(c, rule, o, "null"))
+    if (json_is_true(schema_get(o, "nullable")) && !add_type(c, rule, o, "null"))
         return false;
     if (json_is_string(type))
         return add_type(c, rule, o, json_string_value(type));
@@ -905,13 +712,13 @@ static bool fill(struct compiler *c, int rule, const json_t *o)
 {
     if (!known_keywords(c, o))
         return false;
-    if (get(o, "$ref"))
+    if (schema_get(o, "$ref"))
         return add_ref(c, rule, o);
-    if (get(o, "const") || get(o, "enum"))
+    if (schema_get(o, "const") || schema_get(o, "enum"))
         return add_constants(c, rule, o);
     for (int i = 0; i < 3; i++) {
         static const char *const key[] = {"anyOf", "oneOf", "allOf"};
-        if (get(o, key[i]))
+        if (schema_get(o, key[i]))
             return add_alternatives(c, rule, o, key[i]);
     }
     return add_types(c, rule, o);
