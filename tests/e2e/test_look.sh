@@ -130,7 +130,8 @@ for size in "80 24" "200 60"; do
     command -v tmux >/dev/null || break
     S kill-server; socket=aerie-look-$$-${size% *} # a server that ends may still take the next session
     S new-session -d -x ${size% *} -y ${size#* } "exec $AERIE --seed 1"
-    wait_for '^ ctx ' && line "/set draft.topk 3" && wait_for '^ *draft.topk = 3' && line "$fox" && wait_for 'an honest heart'
+    wait_for '^ ctx ' && line "/set draft.topk 3" && wait_for '^ *draft.topk = 3' && line "$fox" && wait_for 'had to smile'
+    result "the story comes to its end, on $size" $?
     S send-keys F7; wait_for 'WHY  step 1\.[0-9]+  node [0-9]+ "'; result "F7 shows why, on $size" $?
     S send-keys F7; line "/at 1.4"; wait_for 'AT 1\.4'; S send-keys F7; wait_for 'WHY  step 1\.4  node'; result "the pane follows the address, on $size" $?
     S send-keys F7; line /top; wait_for 'TOP  what follows step 1\.4'; result "so does /top, on $size" $?
