@@ -98,8 +98,8 @@ timeout "${TEST_LIMIT:-250}" "$AERIE" replay "$ID" --check >"$dir/out" 2>"$dir/e
 # ---- the full screen ----
 if command -v tmux >/dev/null; then
     shows() { T capture-pane -p | grep -qF -- "$1"; }
-    wait_for() { local end=$((SECONDS + ${TEST_WAIT:-60})); until shows "$1"; do [ $SECONDS -lt $end ] || { T capture-pane -p >"$dir/out"; return 1; }; sleep 0.03; done; }
-    gone() { local end=$((SECONDS + ${TEST_WAIT:-60})); while shows "$1"; do [ $SECONDS -lt $end ] || { T capture-pane -p >"$dir/out"; return 1; }; sleep 0.03; done; }
+    wait_for() { local end=$((SECONDS + ${TEST_WAIT:-60})); until shows "$1"; do [ $SECONDS -lt $end ] || { T capture-pane -p >"$dir/out"; result "no wait ends at its limit: $1" 1; return 1; }; sleep 0.03; done; }
+    gone() { local end=$((SECONDS + ${TEST_WAIT:-60})); while shows "$1"; do [ $SECONDS -lt $end ] || { T capture-pane -p >"$dir/out"; result "no wait ends at its limit: $1" 1; return 1; }; sleep 0.03; done; }
     line() { T send-keys -l -- "$1"; T send-keys Enter; }
     for size in 80x24 200x60; do
         T kill-server; while T list-sessions >/dev/null 2>&1; do sleep 0.02; done

@@ -98,7 +98,7 @@ if command -v tmux >/dev/null; then
     S() { tmux -L "$socket" -f /dev/null "$@" 2>/dev/null; }
     trap 'S kill-server; rm -rf "$T"' EXIT
     shows() { S capture-pane -p >"$T/out"; grep -qE -- "$1" "$T/out"; }
-    wait_for() { local end=$((SECONDS + ${TEST_WAIT:-60})); until shows "$1"; do [ $SECONDS -lt $end ] || return 1; sleep 0.03; done; }
+    wait_for() { until_ok shows "$1"; }
     say() { S send-keys -l -- "$1"; S send-keys Enter; }
     S new-session -d -x 120 -y 40 "TERM=screen-256color $AERIE -p draft.topk=2"; wait_for 'ctx '
     say "$dragons"; wait_for 'step 1\.[0-9]+ .*REC'; S send-keys F2; wait_for 'PAGES 1\.'

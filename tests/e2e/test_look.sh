@@ -124,7 +124,7 @@ socket=aerie-look-$$
 S() { tmux -L "$socket" -f /dev/null "$@" 2>/dev/null; }
 trap 'S kill-server; rm -rf "$T"' EXIT
 shows() { S capture-pane -p | grep -qE -- "$1"; }
-wait_for() { local end=$((SECONDS + ${TEST_WAIT:-60})); until shows "$1"; do [ $SECONDS -lt $end ] || { S capture-pane -p >"$T/out"; return 1; }; sleep 0.03; done; }
+wait_for() { until_ok shows "$1" || { S capture-pane -p >"$T/out"; return 1; }; }
 line() { S send-keys -l -- "$1"; S send-keys Enter; }
 for size in "80 24" "200 60"; do
     command -v tmux >/dev/null || break

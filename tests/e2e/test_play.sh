@@ -54,7 +54,8 @@ if command -v tmux >/dev/null; then
     socket=aerie-play-$$
     S() { tmux -L "$socket" -f /dev/null "$@" 2>/dev/null; }
     clean() { S kill-server; }
-    wait_for() { local end=$((SECONDS + ${TEST_WAIT:-60})); until S capture-pane -p >"$T/out"; grep -qE -- "$1" "$T/out"; do [ $SECONDS -lt $end ] || return 1; sleep 0.03; done; }
+    shows() { S capture-pane -p >"$T/out"; grep -qE -- "$1" "$T/out"; }
+    wait_for() { until_ok shows "$1"; }
     say() { S send-keys -l -- "$1"; S send-keys Enter; }
     lines "Count to nine." "Hello!" | feed --plain
     for size in 80x24 200x60; do

@@ -22,7 +22,7 @@ start() {
     rm -f "$T/in"; mkfifo "$T/in"; exec 9<>"$T/in"; printf '%s\n' "$@" >&9
     "$AERIE" --plain <"$T/in" >"$T/out" 2>"$T/err" 8<&- 9>&- & p=$!
 }
-until_ok() { local end=$((SECONDS + 20)); while ! "$@"; do [ $SECONDS -lt $end ] || return 1; sleep 0.05; done; }
+until_ok() { local end=$((SECONDS + 20)); while ! "$@"; do [ $SECONDS -lt $end ] || { result "no wait ends at its limit: $*" 1; return 1; }; sleep 0.05; done; }
 gone() { ! kill -0 "$p" 2>/dev/null || grep -q '^State:.Z' "/proc/$p/status" 2>/dev/null; }
 ends() { # STATUS: the chat ends by itself, with it
     if ! until_ok gone; then kill -KILL "$p"; wait "$p" 2>/dev/null; exec 9>&-; return 1; fi
@@ -50,7 +50,7 @@ kill -TERM $p; ends 143 || true
 # ---- a slow disk: its syncs take longer than the program waits in silence ----
 slow_disk() { HOOKED=${BUILD:-$PWD/build/release-cpu}/tests/hooked_aerie; SYNC_MS=700 AERIE=$HOOKED start hello; }
 stored() { sqlite3 "$T/data/aerie/sessions.db" "select count(*) from turn where role='reply' and stop<>''"; }
-before=$(stored); slow_disk; until_ok said 'you?'; kill -TERM $p; ends 143
+before=$(stored); slow_disk; until_ok said 'small task'; kill -TERM $p; ends 143
 result "SIGTERM ends a chat whose disk is slow" $?
 said 'still being stored' && ! said 'lost' && [ "$(stored)" = $((before + 1)) ]
 result "it says that the reply is still being stored, and never that it is lost" $?

@@ -120,7 +120,7 @@ static void say_hello(struct child *c, struct place *p)
 {
     (void)p;
     type_keys(c, "hello\n");
-    AWAIT(c, c->gone || printed(c, 0, "you?")); /* its reply is shown, and not yet stored */
+    AWAIT(c, c->gone || printed(c, 0, "small task")); /* its reply is shown, and not yet stored */
 }
 
 static void resume_blocks(struct child *c, struct place *p)
