@@ -148,7 +148,9 @@ static bool take_flag(struct cli *c, const struct flag *f, const char *value, st
         CHECK(value);
         return take_param(c, value, e);
     case F_TEXTS: return take_text(at, f, value, e);
-    case F_BUG: return take_bug(c, value, e);
+    case F_BUG:
+        CHECK(value);
+        return take_bug(c, value, e);
     case F_HELP:
     case F_VERSION: return true; /* handled by parse() */
     }
