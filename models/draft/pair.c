@@ -361,7 +361,7 @@ static void look(struct looking *l, const char *path, bool carried, const char *
     if (s.draft && (carried || means_target(l, path, &s)))
         keep(l->p, carried ? CARRIED : rank_of(path, &s), path,
              xasprintf("found %s%s", place, carried ? "" : s.n ? ": it names the model"
-                                                               : ": it is called like the model"));
+                                                               : ": it has the model's name"));
     says_free(&s);
 }
 
