@@ -58,7 +58,7 @@ static bool run_chunk(struct scorer *s, const struct scored_text *t, struct seq 
                             .dst = kbuf_at(s->states, at, s->states.n - at)};
         memcpy(taps.boundary, s->kept + b, (size_t)taps.n * sizeof *taps.boundary);
         if (!net_forward(&r->net, &r->pass.plan[PLAN_EXTEND], &r->pass.kp, &taps))
-            return !redraft_stopped(s, e);
+            return !redraft_stopped(s->o->stop, e);
     }
     return true;
 }
@@ -69,7 +69,7 @@ static bool run_target(struct scorer *s, struct scored_text *t, struct err *e)
     bool ok = true;
     for (int at = 0, rows; at < t->n && ok; at += rows) {
         rows = min_int(REDRAFT_ROWS, t->n - at);
-        ok = !redraft_stopped(s, e) && run_chunk(s, t, &seq, at, rows, e);
+        ok = !redraft_stopped(s->o->stop, e) && run_chunk(s, t, &seq, at, rows, e);
         if (ok) {
             runtime_choices(&s->r, rows, t->choice + at);
             kv_commit(&s->r.kv, &seq, at + rows);
@@ -238,11 +238,6 @@ const char *redraft_message(int i)
     return i >= 0 && i < (int)(sizeof message / sizeof *message) ? message[i] : NULL;
 }
 
-static bool goes_on(const struct stop *stop, struct err *e)
-{
-    return !stop_asked(stop) || err_set(e, ERR_NEGATIVE, "stopped");
-}
-
 bool redraft_answer(struct loaded *l, const struct ids *prompt, int most, const struct stop *stop,
                     struct ids *reply, struct err *e)
 {
@@ -261,11 +256,11 @@ bool redraft_answer(struct loaded *l, const struct ids *prompt, int most, const 
     for (int at = 0; at < prompt->n && ok;) {
         int n = min_int(REDRAFT_ROWS, prompt->n - at);
         at += n;
-        ok = goes_on(stop, e) && lane_extend(&r, &lane, n, at == prompt->n, false, 1, e);
+        ok = !redraft_stopped(stop, e) && lane_extend(&r, &lane, n, at == prompt->n, false, 1, e);
     }
     while (ok && !lane.stopped && lane.tok.n < min_int(prompt->n + most, shape.context - 2))
-        ok = goes_on(stop, e) && lane_step(&r, &lp, &one, 1, NULL, e);
-    ok = ok && goes_on(stop, e); /* what a stopped pass chose is no token */
+        ok = !redraft_stopped(stop, e) && lane_step(&r, &lp, &one, 1, NULL, e);
+    ok = ok && !redraft_stopped(stop, e); /* what a stopped pass chose is no token */
     if (ok)
         ids_cat(reply, lane.tok.v + prompt->n, lane.tok.n - prompt->n);
     lane_free(&r, &lane);

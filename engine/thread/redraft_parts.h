@@ -59,7 +59,7 @@ bool redraft_score(struct scorer *s, struct trial *t, struct err *e);
 bool redraft_chains(struct scorer *s, const struct trial *t, struct err *e);
 /* The number of the first `most` tokens that the trial hits; -1: as above. */
 int redraft_hits(struct scorer *s, const struct trial *t, int most, struct err *e);
-bool redraft_stopped(const struct scorer *s, struct err *e);
+bool redraft_stopped(const struct stop *stop, struct err *e);
 size_t redraft_row_bytes(const struct scorer *s); /* of the kept states of a token */
 
 /* Scores every reading that makes sense for the head. */

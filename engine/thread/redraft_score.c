@@ -7,9 +7,9 @@
 
 enum { CHAIN_EVERY = 3 };
 
-bool redraft_stopped(const struct scorer *s, struct err *e)
+bool redraft_stopped(const struct stop *stop, struct err *e)
 {
-    return stop_asked(s->o->stop) && !err_set(e, ERR_NEGATIVE, "the measurement was stopped");
+    return stop_asked(stop) && !err_set(e, ERR_NEGATIVE, "the measurement was stopped");
 }
 
 size_t redraft_row_bytes(const struct scorer *s)
@@ -176,7 +176,7 @@ static bool each_guess(struct scorer *s, const struct trial *t, int k, int most,
         int slots = c->n - 2; /* slot i guesses token i + 2 */
         for (int at = 0, n; at < slots && ok && done < most; at += n) {
             n = min_int(rows, slots - at);
-            ok = !redraft_stopped(s, e) &&
+            ok = !redraft_stopped(s->o->stop, e) &&
                  (t->d.block ? run_block(s, t, c, &seq, at, ids, e)
                              : run_head(s, t, c, &seq, at, at + n, k, ids, e));
             for (int i = 0; i < n && ok && done < most; i++)
@@ -313,7 +313,8 @@ static bool text_chains(struct scorer *s, const struct trial *t, const struct sc
     }
     free(ids);
     for (int root = first; ok && root + 1 < x->n && *n < most; root += CHAIN_EVERY) {
-        ok = !redraft_stopped(s, e) && one_chain(s, t, x, &seq, at, root, &length[(*n)], e);
+        ok = !redraft_stopped(s->o->stop, e) && one_chain(s, t, x, &seq, at, root, &length[(*n)],
+                                                          e);
         *n += ok;
         at = root;
     }

@@ -1,5 +1,4 @@
-/* gguf_archs.c - the architectures of GGUF files: the config and the names of each. See
- * gguf_model.h.
+/* gguf_archs.c - the config of each architecture of GGUF files. See gguf_meta.h.
  *
  * An absent key has the default of the architecture, which is the one of llama.cpp: a file without
  * it is normal. What the format does not store is what the published models have: attention scales
@@ -22,7 +21,7 @@ static void put_block(struct gguf_meta *m, const char *type)
 }
 
 /* Llama, Mistral and others that have the same block. */
-static void config_llama(struct gguf_meta *m)
+void gguf_config_llama(struct gguf_meta *m)
 {
     if (meta_has(m, "attention.sliding_window_pattern")) {
         put_block(m, "ministral");
@@ -37,7 +36,7 @@ static void config_llama(struct gguf_meta *m)
         put_int(m, "sliding_window", window);
 }
 
-static void config_qwen3(struct gguf_meta *m)
+void gguf_config_qwen3(struct gguf_meta *m)
 {
     put_block(m, "qwen3");
 }
@@ -82,7 +81,7 @@ static void check_sigmoid(struct gguf_meta *m)
 }
 
 /* Weights of experts always add up to 1. */
-static void config_qwen3moe(struct gguf_meta *m)
+void gguf_config_qwen3moe(struct gguf_meta *m)
 {
     put_string(m, "model_type", "qwen3_moe");
     meta_heads(m);
@@ -98,13 +97,13 @@ static void config_qwen3moe(struct gguf_meta *m)
 }
 
 /* Every fourth layer has no rope, which the format does not say. */
-static void config_smollm3(struct gguf_meta *m)
+void gguf_config_smollm3(struct gguf_meta *m)
 {
     put_block(m, "smollm3");
 }
 
 /* YaRN whose temperature is 1, and a factor of queries far into the context. */
-static void config_mistral3(struct gguf_meta *m)
+void gguf_config_mistral3(struct gguf_meta *m)
 {
     put_string(m, "model_type", "ministral3");
     meta_heads(m);
@@ -126,7 +125,7 @@ static void config_mistral3(struct gguf_meta *m)
 }
 
 /* The model of 64 layers has windows, whose full layers have no rope; the one of 30 has none. */
-static void config_exaone4(struct gguf_meta *m)
+void gguf_config_exaone4(struct gguf_meta *m)
 {
     bool slides = m->layers == 64 || meta_int(m, "attention.sliding_window", 0, INT32_MAX) > 0;
     put_block(m, "exaone4");
@@ -149,7 +148,7 @@ static void put_gemma(struct gguf_meta *m, const char *type, int largest)
     put_bool(m, "tie_word_embeddings", !gguf_find(m->g, "output.weight"));
 }
 
-static void config_gemma2(struct gguf_meta *m)
+void gguf_config_gemma2(struct gguf_meta *m)
 {
     put_gemma(m, "gemma2", 46);
     meta_windows(m, 2, false, 4096);
@@ -158,7 +157,7 @@ static void config_gemma2(struct gguf_meta *m)
     put_real(m, "final_logit_softcapping", meta_real(m, "final_logit_softcapping", 30));
 }
 
-static void config_gemma3(struct gguf_meta *m)
+void gguf_config_gemma3(struct gguf_meta *m)
 {
     put_gemma(m, "gemma3_text", 62);
     meta_windows(m, 6, false, META_NEEDED);
@@ -169,7 +168,7 @@ static void config_gemma3(struct gguf_meta *m)
         put_real(m, "final_logit_softcapping", cap);
 }
 
-static void config_gptoss(struct gguf_meta *m)
+void gguf_config_gptoss(struct gguf_meta *m)
 {
     put_string(m, "model_type", "gpt_oss");
     meta_heads(m);
@@ -185,7 +184,7 @@ static void config_gptoss(struct gguf_meta *m)
 }
 
 /* OLMo 2 and, where there is a window, OLMo 3. */
-static void config_olmo(struct gguf_meta *m)
+void gguf_config_olmo(struct gguf_meta *m)
 {
     if (!meta_int(m, "attention.sliding_window", 0, INT32_MAX)) {
         put_block(m, "olmo2");
@@ -278,7 +277,7 @@ static void put_gemma4_heads(struct gguf_meta *m)
         put_int(m, "num_global_key_value_heads", of[0] ? of[0] : of[1]);
 }
 
-static void config_gemma4(struct gguf_meta *m)
+void gguf_config_gemma4(struct gguf_meta *m)
 {
     put_string(m, "model_type", "gemma4_text");
     meta_windows(m, 6, false, META_NEEDED);
@@ -306,7 +305,7 @@ static void config_gemma4(struct gguf_meta *m)
 }
 
 /* Attention and MLP read one norm. Heads keep the published order, which rotates neighbours. */
-static void config_cohere2(struct gguf_meta *m)
+void gguf_config_cohere2(struct gguf_meta *m)
 {
     put_block(m, "cohere2");
     meta_windows(m, 4, false, META_NEEDED);
@@ -353,7 +352,7 @@ static void put_phi3_rope(struct gguf_meta *m, int64_t dim)
 }
 
 /* A window of 0 is none; older files of the models of 4096 tokens do not have the key. */
-static void config_phi3(struct gguf_meta *m)
+void gguf_config_phi3(struct gguf_meta *m)
 {
     put_string(m, "model_type", "phi3");
     int64_t value = meta_some_heads(m), dim = put_before(m, "head_dim");
@@ -369,7 +368,7 @@ static void config_phi3(struct gguf_meta *m)
 }
 
 /* The embedding is always scaled. Layers without experts come first. */
-static void config_afmoe(struct gguf_meta *m)
+void gguf_config_afmoe(struct gguf_meta *m)
 {
     put_string(m, "model_type", "afmoe");
     meta_heads(m);
@@ -398,7 +397,7 @@ static int64_t put_kv_heads(struct gguf_meta *m)
 }
 
 /* The gate's rows say whether it is one a head or one an element. */
-static void config_laguna(struct gguf_meta *m)
+void gguf_config_laguna(struct gguf_meta *m)
 {
     put_string(m, "model_type", "laguna");
     int64_t dim = put_kv_heads(m);
@@ -428,7 +427,7 @@ static void config_laguna(struct gguf_meta *m)
 }
 
 /* Sliding layers have a rope of their own, which is never scaled. */
-static void config_mellum(struct gguf_meta *m)
+void gguf_config_mellum(struct gguf_meta *m)
 {
     put_string(m, "model_type", "mellum");
     meta_heads(m);
@@ -451,7 +450,7 @@ static void put_multiplier(struct gguf_meta *m, const char *out, const char *key
 
 /* Granite with sliding layers, dense or with experts in all layers. Entries of rope_pattern that
  * are 0 are layers without rope. */
-static void config_granite_swa(struct gguf_meta *m)
+void gguf_config_granite_swa(struct gguf_meta *m)
 {
     bool experts = meta_int(m, "expert_count", 0, META_MAX) > 0;
     put_string(m, "model_type", experts ? "granitemoe_swa" : "granite_swa");
@@ -503,7 +502,7 @@ static double muse_query_scale(struct gguf_meta *m, int64_t dim)
 }
 
 /* Full layers have no rope. */
-static void config_muse(struct gguf_meta *m)
+void gguf_config_muse(struct gguf_meta *m)
 {
     put_block(m, "muse_glimmer_text");
     meta_windows(m, 4, false, META_NEEDED);
@@ -535,7 +534,7 @@ static void by_type(struct gguf_meta *m, const char *key, int64_t of[2])
 }
 
 /* Sliding layers have twice the KV heads. */
-static void config_mimo2(struct gguf_meta *m)
+void gguf_config_mimo2(struct gguf_meta *m)
 {
     static const char *const key = "attention.head_count_kv";
     int64_t kv[2];
@@ -580,7 +579,7 @@ static void put_limits(struct gguf_meta *m, const char *out, const char *key)
 }
 
 /* Full layers rotate half of what sliding ones do. */
-static void config_step35(struct gguf_meta *m)
+void gguf_config_step35(struct gguf_meta *m)
 {
     int64_t heads[2];
     put_string(m, "model_type", "step3p5");
@@ -631,7 +630,7 @@ static void put_captures(struct gguf_meta *m, const char *out)
         put_int(m, "target_hidden_size", hidden);
 }
 
-static void config_eagle3(struct gguf_meta *m)
+void gguf_config_eagle3(struct gguf_meta *m)
 {
     put_block(m, "eagle3");
     put_captures(m, "eagle_aux_hidden_state_layer_ids");
@@ -639,7 +638,7 @@ static void config_eagle3(struct gguf_meta *m)
     put_bool(m, "norm_before_fc", meta_bool(m, "norm_before_fc", false));
 }
 
-static void config_dflash(struct gguf_meta *m)
+void gguf_config_dflash(struct gguf_meta *m)
 {
     int64_t mask = meta_int(m, "mask_token_id", -1, INT32_MAX);
     put_block(m, "dflash");
@@ -656,166 +655,3 @@ static void config_dflash(struct gguf_meta *m)
         put_real(m, "final_logit_softcapping", cap);
     put_multiplier(m, "logit_scale", "logit_scale", 1);
 }
-
-/* ---- the table ---- */
-
-static const struct gguf_name gptoss_names[] = {
-    {"attn_sinks.weight", "self_attn.sinks"},
-    {"ffn_gate_inp.weight", "mlp.router.weight"},
-    {"ffn_gate_inp.bias", "mlp.router.bias"},
-    {"ffn_down_exps.bias", "mlp.experts.down_proj_bias"},
-    {0},
-};
-static const struct gguf_name qwen3moe_names[] = {{"ffn_gate_inp.weight", "mlp.gate.weight"}, {0}};
-static const struct gguf_name gemma4_names[] = {
-    {"ffn_gate_inp.weight", "router.proj.weight"},
-    {"ffn_gate_inp.scale", "router.scale"},
-    {"ffn_down_exps.scale", "router.per_expert_scale"},
-    {"ffn_down_exps.weight", "experts.down_proj"},
-    {"ffn_gate_up_exps.weight", "experts.gate_up_proj"},
-    {"layer_output_scale.weight", "layer_scalar"},
-    {0},
-};
-static const struct gguf_name phi3_names[] = {
-    {"attn_qkv.weight", "self_attn.qkv_proj.weight"},
-    {"ffn_up.weight", "mlp.gate_up_proj.weight"},
-    {"rope_factors_long.weight", NULL},
-    {"rope_factors_short.weight", NULL},
-    {0},
-};
-static const struct gguf_name afmoe_names[] = {
-    {"attn_gate.weight", "self_attn.gate_proj.weight"},
-    {"ffn_norm.weight", "pre_mlp_layernorm.weight"},
-    {"post_ffw_norm.weight", "post_mlp_layernorm.weight"},
-    {"ffn_gate_inp.weight", "mlp.router.gate.weight"},
-    {"exp_probs_b.bias", "mlp.expert_bias"},
-    {"ffn_gate_shexp.weight", "mlp.shared_experts.gate_proj.weight"},
-    {"ffn_up_shexp.weight", "mlp.shared_experts.up_proj.weight"},
-    {"ffn_down_shexp.weight", "mlp.shared_experts.down_proj.weight"},
-    {0},
-};
-static const struct gguf_name laguna_names[] = {
-    {"attn_gate.weight", "self_attn.g_proj.weight"},
-    {"ffn_gate_inp.weight", "mlp.gate.weight"},
-    {"exp_probs_b.bias", "mlp.experts.e_score_correction_bias"},
-    {"ffn_gate_shexp.weight", "mlp.shared_expert.gate_proj.weight"},
-    {"ffn_up_shexp.weight", "mlp.shared_expert.up_proj.weight"},
-    {"ffn_down_shexp.weight", "mlp.shared_expert.down_proj.weight"},
-    {0},
-};
-static const struct gguf_name granite_names[] = {
-    {"attn_sinks.weight", "self_attn.sinks"},
-    {"ffn_gate_inp.weight", "block_sparse_moe.router.weight"},
-    {"ffn_gate_up_exps.weight", "block_sparse_moe.experts.gate_up_proj"},
-    {"ffn_down_exps.weight", "block_sparse_moe.experts.down_proj"},
-    {"ffn_up_shexp.weight", "shared_mlp.input_linear.weight"},
-    {"ffn_down_shexp.weight", "shared_mlp.output_linear.weight"},
-    {0},
-};
-static const struct gguf_name muse_names[] = {
-    {"attn_gate.weight", "self_attn.gate_proj.weight"},
-    {"attn_q_norm.weight", NULL},
-    {"attn_k_norm.weight", NULL},
-    {0},
-};
-static const struct gguf_name mimo2_names[] = {
-    {"attn_sinks.weight", "self_attn.attention_sink_bias"},
-    {"ffn_gate_inp.weight", "mlp.gate.weight"},
-    {"exp_probs_b.bias", "mlp.gate.e_score_correction_bias"},
-    {0},
-};
-static const struct gguf_name step35_names[] = {
-    {"attn_gate.weight", "self_attn.g_proj.weight"},
-    {"ffn_gate_inp.weight", "moe.gate.weight"},
-    {"exp_probs_b.bias", "moe.router_bias"},
-    {"ffn_gate_exps.weight", "moe.gate_proj.weight"},
-    {"ffn_up_exps.weight", "moe.up_proj.weight"},
-    {"ffn_down_exps.weight", "moe.down_proj.weight"},
-    {"ffn_gate_shexp.weight", "share_expert.gate_proj.weight"},
-    {"ffn_up_shexp.weight", "share_expert.up_proj.weight"},
-    {"ffn_down_shexp.weight", "share_expert.down_proj.weight"},
-    {0},
-};
-
-/* The ids of d2t are the target's, not offsets. */
-static const struct gguf_name eagle3_names[] = {
-    {"attn_norm_2.weight", "hidden_norm.weight"},
-    {"enc.output_norm.weight", "input_norm.weight"},
-    {"d2t", "d2t_ids"},
-    {0},
-};
-static const struct gguf_name dflash_names[] = {
-    {"enc.output_norm.weight", "hidden_norm.weight"},
-    {"d2t", "d2t_ids"},
-    {0},
-};
-
-static const struct gguf_arch archs[] = {
-    {.name = "llama", .paired = true, .config = config_llama},
-    {.name = "gemma2", .plus_1 = true, .sandwich = true, .config = config_gemma2},
-    {.name = "gemma3", .plus_1 = true, .sandwich = true, .config = config_gemma3},
-    {.name = "gemma4", .sandwich = true, .names = gemma4_names, .config = config_gemma4},
-    {.name = "gpt-oss", .experts = EXPERTS_GPT_OSS, .names = gptoss_names,
-     .config = config_gptoss},
-    {.name = "olmo2", .config = config_olmo},
-    {.name = "qwen3", .config = config_qwen3},
-    {.name = "qwen3moe", .experts = EXPERTS_SINGLE, .names = qwen3moe_names,
-     .config = config_qwen3moe},
-    {.name = "smollm3", .paired = true, .config = config_smollm3},
-    {.name = "mistral3", .paired = true, .config = config_mistral3},
-    {.name = "exaone4", .config = config_exaone4},
-    {.name = "cohere2", .layer_norm = true, .config = config_cohere2},
-    {.name = "phi3", .names = phi3_names, .config = config_phi3},
-    {.name = "afmoe", .experts = EXPERTS_SINGLE, .names = afmoe_names, .config = config_afmoe},
-    {.name = "laguna", .by_layer = true, .experts = EXPERTS_SINGLE, .names = laguna_names,
-     .config = config_laguna},
-    {.name = "mellum", .experts = EXPERTS_SINGLE, .names = qwen3moe_names,
-     .config = config_mellum},
-    {.name = "granite_swa", .paired = true, .names = granite_names, .config = config_granite_swa},
-    {.name = "muse-glimmer", .paired = true, .plus_1 = true, .last_norm_plain = true,
-     .sandwich = true, .names = muse_names, .config = config_muse},
-    {.name = "mimo2", .experts = EXPERTS_SINGLE, .names = mimo2_names, .config = config_mimo2},
-    {.name = "step35", .plus_1 = true, .by_layer = true, .names = step35_names,
-     .config = config_step35},
-    {.name = "eagle3", .draft = true, .paired = true, .names = eagle3_names,
-     .config = config_eagle3},
-    {.name = "dflash", .draft = true, .names = dflash_names, .config = config_dflash},
-};
-
-enum { N_ARCHS = sizeof archs / sizeof *archs };
-
-const struct gguf_arch *gguf_arch(const struct gguf *g, struct err *e)
-{
-    static const char *const key = "general.architecture";
-    struct gguf_text t = {NULL, 0};
-    struct buf known = {0};
-    if (!gguf_string(g, key, &t, e))
-        return NULL;
-    for (int i = 0; t.p && i < N_ARCHS; i++)
-        if (strlen(archs[i].name) == t.n && !memcmp(archs[i].name, t.p, t.n))
-            return &archs[i];
-    for (int i = 0; i < N_ARCHS; i++)
-        buf_printf(&known, "%s%s", i ? ", " : "", archs[i].name);
-    char *name = xasprintf("%.*s", (int)(t.n < 60 ? t.n : 60), t.p ? t.p : "");
-    if (!t.p)
-        gguf_refuse(g, key, e, "is missing");
-    else if (!strcmp(name, "clip") || !strcmp(name, "mmproj"))
-        gguf_refuse(g, key, e,
-                    "is \"%s\": these are the image and sound parts of a model (mmproj), "
-                    "expected the file of its text model",
-                    name);
-    else if (!strcmp(name, "gemma4-assistant"))
-        gguf_refuse(g, key, e,
-                    "\"gemma4-assistant\" is not supported: expected the folder of the drafter");
-    else if (!strcmp(name, "llama4"))
-        gguf_refuse(g, key, e,
-                    "\"llama4\" is not supported: its experts are transposed in a GGUF, expected "
-                    "the folder of the model");
-    else
-        gguf_refuse(g, key, e, "\"%s\" is not supported, expected one of %s", show(name).s,
-                    known.p);
-    free(name);
-    buf_free(&known);
-    return NULL;
-}
-

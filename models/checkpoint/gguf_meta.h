@@ -1,5 +1,5 @@
 /* gguf_meta.h - the metadata of a GGUF file while a config.json is made of them: for gguf_config.c,
- * gguf_rope.c and gguf_archs.c. Only these three files include it.
+ * gguf_rope.c, gguf_archs.c and the table in gguf_names.c. Only these four files include it.
  *
  * The first error is kept, as in struct conf (keys.h): readers return a harmless value after it, so
  * that a function needs no test behind each of them.
@@ -107,5 +107,30 @@ void meta_ropes(struct gguf_meta *m, json_t *full, double theta, double sliding,
 /* The share of a head of width dim that is rotated, by the key of a number of dimensions; the
  * default is a share. */
 double meta_partial(struct gguf_meta *m, const char *key, int64_t dim, double dflt);
+
+/* ---- gguf_archs.c: make the config of an architecture ---- */
+
+void gguf_config_llama(struct gguf_meta *m);
+void gguf_config_gemma2(struct gguf_meta *m);
+void gguf_config_gemma3(struct gguf_meta *m);
+void gguf_config_gemma4(struct gguf_meta *m);
+void gguf_config_gptoss(struct gguf_meta *m);
+void gguf_config_olmo(struct gguf_meta *m);
+void gguf_config_qwen3(struct gguf_meta *m);
+void gguf_config_qwen3moe(struct gguf_meta *m);
+void gguf_config_smollm3(struct gguf_meta *m);
+void gguf_config_mistral3(struct gguf_meta *m);
+void gguf_config_exaone4(struct gguf_meta *m);
+void gguf_config_cohere2(struct gguf_meta *m);
+void gguf_config_phi3(struct gguf_meta *m);
+void gguf_config_afmoe(struct gguf_meta *m);
+void gguf_config_laguna(struct gguf_meta *m);
+void gguf_config_mellum(struct gguf_meta *m);
+void gguf_config_granite_swa(struct gguf_meta *m);
+void gguf_config_muse(struct gguf_meta *m);
+void gguf_config_mimo2(struct gguf_meta *m);
+void gguf_config_step35(struct gguf_meta *m);
+void gguf_config_eagle3(struct gguf_meta *m);
+void gguf_config_dflash(struct gguf_meta *m);
 
 #endif

@@ -351,25 +351,10 @@ static enum MHD_Result get_version(struct call *c)
     return send_json(c, &b);
 }
 
-static void put_model(const struct serve *s, struct buf *b)
-{
-    jput_open(b, '{');
-    jput_fields(b, "%s{id}%s{object}%ld{created}%s{owned_by}%s{root}%d{parent:0}%d{max_model_len}",
-                s->opt.model, "model", s->since, "aerie", s->opt.model, 0, s->of.context);
-    jput_key(b, "permission");
-    jput_raw(b, "[]");
-    jput_close(b, '}');
-}
-
 static enum MHD_Result get_models(struct call *c)
 {
     struct buf b = {0};
-    jput_open(&b, '{');
-    jput_kstr(&b, "object", "list");
-    jput_kopen(&b, "data", '[');
-    put_model(c->f->s, &b);
-    jput_close(&b, ']');
-    jput_close(&b, '}');
+    serve_models(c->f->s, &b);
     return send_json(c, &b);
 }
 
@@ -379,26 +364,21 @@ static enum MHD_Result get_model(struct call *c)
     struct refusal r;
     if (!ask_is_model(c->path + strlen(c->route->path), &c->f->s->of, &r))
         return send_refusal(c, &r);
-    put_model(c->f->s, &b);
+    serve_model(c->f->s, &b);
     return send_json(c, &b);
 }
 
 static enum MHD_Result get_metrics(struct call *c)
 {
-    const struct serve *s = c->f->s;
     struct buf b = {0};
-    int running, waiting;
-    serve_counts(s, &running, &waiting);
-    meter_text(&s->meter, s->opt.model, running, waiting, s->b, &b);
+    serve_metrics(c->f->s, &b);
     return send_text(c, 200, &b, "text/plain; version=0.0.4; charset=utf-8");
 }
 
 static enum MHD_Result get_load(struct call *c)
 {
     struct buf b = {0};
-    int running, waiting;
-    serve_counts(c->f->s, &running, &waiting);
-    buf_printf(&b, "{\"server_load\":%d}", running + waiting);
+    serve_load(c->f->s, &b);
     return send_json(c, &b);
 }
 

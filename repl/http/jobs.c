@@ -136,6 +136,40 @@ void serve_facts(const struct serve *s, struct buf *out)
                 i->n_pages[POOL_SWA], i->n_pages[POOL_DRAFT], s->opt.lanes);
 }
 
+void serve_model(const struct serve *s, struct buf *b)
+{
+    jput_open(b, '{');
+    jput_fields(b, "%s{id}%s{object}%ld{created}%s{owned_by}%s{root}%d{parent:0}%d{max_model_len}",
+                s->opt.model, "model", s->since, "aerie", s->opt.model, 0, s->of.context);
+    jput_key(b, "permission");
+    jput_raw(b, "[]");
+    jput_close(b, '}');
+}
+
+void serve_models(const struct serve *s, struct buf *out)
+{
+    jput_open(out, '{');
+    jput_kstr(out, "object", "list");
+    jput_kopen(out, "data", '[');
+    serve_model(s, out);
+    jput_close(out, ']');
+    jput_close(out, '}');
+}
+
+void serve_load(const struct serve *s, struct buf *out)
+{
+    int running, waiting;
+    serve_counts(s, &running, &waiting);
+    buf_printf(out, "{\"server_load\":%d}", running + waiting);
+}
+
+void serve_metrics(const struct serve *s, struct buf *out)
+{
+    int running, waiting;
+    serve_counts(s, &running, &waiting);
+    meter_text(&s->meter, s->opt.model, running, waiting, s->b, out);
+}
+
 bool serve_reset(struct serve *s)
 {
     int running, waiting;

@@ -78,8 +78,13 @@ static inline uint64_t job_seed(const struct ask *a, int i)
     return a->seed + (uint64_t)(i % a->n);
 }
 void serve_counts(const struct serve *s, int *running, int *waiting);
-/* Appends facts of the server as a JSON object. */
+/* Append what the server says of itself: facts, the model and the list of it as JSON; the
+ * number of requests that it has; the page of /metrics. */
 void serve_facts(const struct serve *s, struct buf *out);
+void serve_model(const struct serve *s, struct buf *out);
+void serve_models(const struct serve *s, struct buf *out);
+void serve_load(const struct serve *s, struct buf *out);
+void serve_metrics(const struct serve *s, struct buf *out);
 /* Drops the KV that is held for reuse. False: not possible while replies are computed. */
 bool serve_reset(struct serve *s);
 
