@@ -17,12 +17,13 @@
 const struct format chat_formats[] = {
     {
         .name = "chatml",
-        .family = {"qwen3"},
+        .family = {"qwen3", "qwen2"},
         CHATML_TURNS("<|endoftext|>"),
         .tools = TOOLS_TAGS,
         .switches = true,
         .template_texts = true,
-        .known = {"872be49dbb638044ad01b60388f48d469ff2980e5f0dccdc22ec907db54d0788"}, /* SmolLM2 */
+        .known = {"872be49dbb638044ad01b60388f48d469ff2980e5f0dccdc22ec907db54d0788", /* SmolLM2 */
+                  "cd8e9439f0570856fd70470bf8889ebd8b5d1107207f67a5efb46e342330527f"} /* Qwen2.5 */,
     },
     {
         .name = "olmo",

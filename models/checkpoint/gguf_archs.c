@@ -36,6 +36,15 @@ void gguf_config_llama(struct gguf_meta *m)
         put_int(m, "sliding_window", window);
 }
 
+/* q, k and v have biases in every file. The format stores no window. */
+void gguf_config_qwen2(struct gguf_meta *m)
+{
+    put_string(m, "model_type", "qwen2");
+    meta_heads(m);
+    meta_dense(m);
+    meta_rope(m, true);
+}
+
 void gguf_config_qwen3(struct gguf_meta *m)
 {
     put_block(m, "qwen3");

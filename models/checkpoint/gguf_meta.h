@@ -116,6 +116,7 @@ void gguf_config_gemma3(struct gguf_meta *m);
 void gguf_config_gemma4(struct gguf_meta *m);
 void gguf_config_gptoss(struct gguf_meta *m);
 void gguf_config_olmo(struct gguf_meta *m);
+void gguf_config_qwen2(struct gguf_meta *m);
 void gguf_config_qwen3(struct gguf_meta *m);
 void gguf_config_qwen3moe(struct gguf_meta *m);
 void gguf_config_smollm3(struct gguf_meta *m);

@@ -104,6 +104,7 @@ static const struct gguf_arch archs[] = {
     {.name = "gpt-oss", .experts = EXPERTS_GPT_OSS, .names = gptoss_names,
      .config = gguf_config_gptoss},
     {.name = "olmo2", .config = gguf_config_olmo},
+    {.name = "qwen2", .config = gguf_config_qwen2},
     {.name = "qwen3", .config = gguf_config_qwen3},
     {.name = "qwen3moe", .experts = EXPERTS_SINGLE, .names = qwen3moe_names,
      .config = gguf_config_qwen3moe},

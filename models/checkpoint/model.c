@@ -19,7 +19,7 @@ static const struct family *const families[] = {
     &family_olmo2, &family_smollm3, &family_exaone4, &family_phi3, &family_qwen3_moe,
     &family_mellum, &family_granite_swa, &family_granitemoe_swa, &family_cohere2,
     &family_afmoe, &family_laguna, &family_muse_glimmer, &family_mimo_v2,
-    &family_llama4, &family_step3p5,
+    &family_llama4, &family_step3p5, &family_qwen2,
 };
 
 /* Types of multimodal folders whose text models are of several families: that of text_config

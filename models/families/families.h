@@ -32,8 +32,8 @@ extern const struct family family_afmoe, family_cohere2, family_exaone4, family_
     family_gemma3, family_gemma3_mm, family_gemma4, family_gemma4_unified, family_gpt_oss,
     family_granite_swa, family_granitemoe_swa, family_laguna, family_llama, family_llama4,
     family_mellum, family_mimo_v2, family_ministral, family_ministral3, family_mistral,
-    family_muse_glimmer, family_olmo2, family_olmo3, family_phi3, family_qwen3, family_qwen3_moe,
-    family_smollm3, family_step3p5;
+    family_muse_glimmer, family_olmo2, family_olmo3, family_phi3, family_qwen2, family_qwen3,
+    family_qwen3_moe, family_smollm3, family_step3p5;
 
 /* sqrt(hidden), the factor of the gemma families' embeddings (gemma3.c explains the rounding). */
 float gemma_embed_scale(int hidden);

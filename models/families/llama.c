@@ -1,6 +1,7 @@
 /* llama.c - families of the pre-norm block: Llama 3, Mistral and Ministral (Llama with windows),
  * Ministral 3 (queries far into the context get a factor), SmolLM 3 (some layers have no rope),
- * Qwen 3 (q and k are normalised per head), Phi 3 (fused matrices).
+ * Qwen 2 (q, k and v have biases), Qwen 3 (q and k are normalised per head), Phi 3 (fused
+ * matrices).
  */
 #include "models/families/families.h"
 
@@ -88,14 +89,12 @@ static bool configure_smollm3(struct arch *a)
 
 /* sliding_window applies only if use_sliding_window is true, and without layer_types to the layers
  * from max_window_layers on. */
-static bool configure_qwen3(struct arch *a)
+static bool configure_qwen(struct arch *a, const struct sizes *dflt)
 {
-    static const struct sizes dflt = {.kv = 32, .head_dim = 128, .eps = 1e-6};
-    if (!configure_block(a, &dflt, &plain_rope))
+    if (!configure_block(a, dflt, &plain_rope))
         return false;
     const struct conf *c = &a->c;
     struct config *g = a->cfg;
-    g->qk_norm = true;
     bool slides = conf_bool(c, "use_sliding_window", false);
     int first = conf_int(c, "max_window_layers", 28, 0, 1 << 20);
     arch_windows(a, 1, 4096);
@@ -107,6 +106,25 @@ static bool configure_qwen3(struct arch *a)
     for (int i = first; i < g->n_layer; i++)
         g->window = a->layer[i].window = w;
     return conf_ok(c);
+}
+
+static bool configure_qwen2(struct arch *a)
+{
+    static const struct sizes dflt = {
+        .hidden = 4096, .ffn = 22016, .layers = 32, .heads = 32, .kv = 32, .vocab = 151936,
+        .max_pos = 32768, .eps = 1e-6,
+    };
+    bool ok = configure_qwen(a, &dflt);
+    a->cfg->qkv_bias = true;
+    return ok;
+}
+
+static bool configure_qwen3(struct arch *a)
+{
+    static const struct sizes dflt = {.kv = 32, .head_dim = 128, .eps = 1e-6};
+    bool ok = configure_qwen(a, &dflt);
+    a->cfg->qk_norm = true;
+    return ok;
 }
 
 static bool configure_phi3(struct arch *a)
@@ -190,6 +208,17 @@ const struct family family_smollm3 = {
         KEYS_OF_ALL, KEYS_OF_OLD_ROPE, "hidden_act", "attention_bias", "sliding_window",
         "use_sliding_window", "layer_types", "no_rope_layers", "no_rope_layer_interval", NULL},
     .configure = configure_smollm3,
+    .trunk = trunk,
+    .layer = layer,
+};
+
+const struct family family_qwen2 = {
+    .name = "qwen2",
+    .types = (const char *const[]){"qwen2", NULL},
+    .keys = (const char *const[]){
+        KEYS_OF_ALL, KEYS_OF_OLD_ROPE, "hidden_act", "sliding_window", "use_sliding_window",
+        "max_window_layers", "layer_types", NULL},
+    .configure = configure_qwen2,
     .trunk = trunk,
     .layer = layer,
 };

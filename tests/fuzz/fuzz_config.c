@@ -44,6 +44,7 @@ static struct base {
     {.word = "gemma2", .dir = "tests/golden/gemma2-b"},
     {.word = "gemma4", .dir = "tests/golden/gemma4-ple-b"},
     {.word = "olmo3", .dir = "tests/golden/olmo3-b"},
+    {.word = "qwen2", .dir = "tests/golden/qwen2-b"},
     {.word = "qwen3", .dir = "tests/golden/qwen3-b"},
     {.word = "mistral", .dir = "tests/golden/mistral-b"},
     {.word = "llama", .dir = "tests/golden/llama-b"},

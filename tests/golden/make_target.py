@@ -59,6 +59,7 @@ CLASS = {
     "mimo": ("MiMoV2FlashConfig", "MiMoV2FlashForCausalLM"),
     "llama4": ("Llama4TextConfig", "Llama4ForCausalLM"),
     "step": ("Step3p7Config", "Step3p7ForConditionalGeneration"),
+    "qwen2": ("Qwen2Config", "Qwen2ForCausalLM"),
 }
 # model_type of the multimodal folder that contains such a text model
 OUTER = {"gemma3": "gemma3", "gemma4": "gemma4", "gemma4unified": "gemma4_unified",
@@ -211,6 +212,9 @@ CASES = {
         rope_theta=[5e5, 1e4, 1e4, 5e5, 1e4], partial_rotary_factors=[0.5, 1.0, 1.0, 0.5, 1.0],
         rope_scaling=dict(rope_type="llama3", factor=2.0, low_freq_factor=1.0,
                           high_freq_factor=32.0, original_max_position_embeddings=64))),
+    "qwen2-b": ("qwen2", dict(  # biases of q, k and v; windows in the last layers
+        use_sliding_window=True, sliding_window=5, max_window_layers=2,
+        old_rope=True, rope_parameters=dict(YARN, truncate=True))),
 }
 
 
@@ -320,6 +324,12 @@ def vary_qwen3(r, d):
     return dict(rope_parameters=rope(r), attention_bias=r.random() < 0.3, old_rope=r.random() < 0.5,
                 tie_word_embeddings=r.random() < 0.5, use_sliding_window=r.random() < 0.5,
                 sliding_window=window(r), max_window_layers=r.randint(0, d["num_hidden_layers"]))
+
+
+def vary_qwen2(r, d):
+    d = vary_qwen3(r, d)
+    del d["attention_bias"]
+    return d
 
 
 def vary_llama(r, d):

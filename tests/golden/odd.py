@@ -71,6 +71,8 @@ BASES = {
     "qwen3": plain("qwen3", head_dim=8),
     "qwen3-window": plain("qwen3", head_dim=8, use_sliding_window=True, sliding_window=5,
                           max_window_layers=2),
+    "qwen2": plain("qwen2"),
+    "qwen2-window": plain("qwen2", use_sliding_window=True, sliding_window=5, max_window_layers=2),
     "mistral": plain("mistral", sliding_window=5),
     "mistral-full": plain("mistral", sliding_window=None, rope_parameters=dict(LINEAR)),
     "ministral": plain("ministral", sliding_window=5, head_dim=8, layer_types=[S, F, S, F]),

@@ -18,6 +18,7 @@ TEMPLATES = [  # file, family, what it lacks
     ("meta-llama-Llama-3.1-8B-Instruct.jinja", "llama", ("many", "first", "odd")),
     ("openai-gpt-oss-120b.jinja", "gpt_oss", ("many", "odd")),
     ("google-gemma-4-31B-it.jinja", "gemma4", ()),
+    ("Qwen-Qwen2.5-7B-Instruct.jinja", "qwen2", ("many", "odd")),
 ]
 WEATHER = {"type": "function", "function": {
     "name": "get_weather", "description": "Weather of a place, \"now\"",

@@ -409,6 +409,23 @@ static void test_chatml_sends_answers_back_without_thoughts(void **state)
     chat_close(c);
 }
 
+#define QWEN2_TEXT "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
+#define QWEN2_SYSTEM "{{- '<|im_start|>system\\n" QWEN2_TEXT "<|im_end|>\\n' }}"
+
+static void test_qwen2_has_a_system_message_of_its_own(void **state)
+{
+    (void)state;
+    struct message m[] = {say(ROLE_SYSTEM, "Be brief."), say(ROLE_USER, "Hi")};
+    struct chat *c = open_with_template("qwen2", QWEN2_SYSTEM, NULL);
+    assert_prompt(c, m + 1, 1,
+                  "<|im_start|>system\n" QWEN2_TEXT "<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
+                  "<|im_start|>assistant\n");
+    assert_prompt(c, m, 2,
+                  "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
+                  "<|im_start|>assistant\n");
+    chat_close(c);
+}
+
 static void test_olmo_takes_its_texts_from_the_template(void **state)
 {
     (void)state;
@@ -1144,6 +1161,7 @@ static void test_functions_are_rendered_as_the_templates_render_them(void **stat
         const char *family = json_string_value(json_object_get(one, "family"));
         const char *template = !strcmp(family, "llama")    ? "Cutting Knowledge Date: December 2023"
                                : !strcmp(family, "gemma4") ? "<|channel>thought\\n<channel|>"
+                               : !strcmp(family, "qwen2")  ? QWEN2_SYSTEM
                                                            : NULL;
         struct chat *c = template ? open_with_template(family, template, NULL)
                                   : open_chat(family, NULL, bytes, NULL);
@@ -1346,6 +1364,7 @@ int main(void)
         cmocka_unit_test(test_gemma4_has_a_system_turn_and_drops_thoughts),
         cmocka_unit_test(test_harmony_writes_its_system_message_and_rewrites_history),
         cmocka_unit_test(test_chatml_sends_answers_back_without_thoughts),
+        cmocka_unit_test(test_qwen2_has_a_system_message_of_its_own),
         cmocka_unit_test(test_olmo_takes_its_texts_from_the_template),
         cmocka_unit_test(test_roles_that_are_markers),
         cmocka_unit_test(test_format_of_granite),

@@ -60,6 +60,7 @@ static const struct mutant {
     {"llama-b", "\"factor\": 8.0", "\"factor\": 4.0", NULL},
     {"olmo2-b", "\"rope_theta\": 500000.0", "\"rope_theta\": 20.0", NULL},
     {"smollm3-b", "\"sliding_window\": 5", "\"sliding_window\": 6", NULL},
+    {"qwen2-b", "\"sliding_window\": 5", "\"sliding_window\": 6", NULL},
     {"exaone4-b", "\"sliding_window\": 5", "\"sliding_window\": 6", NULL},
     {"exaone4-b", "\"rope_theta\": 1000000.0", "\"rope_theta\": 20.0", NULL},
     {"ministral3-b", "\"llama_4_scaling_beta\": 0.4", "\"llama_4_scaling_beta\": 0.3", NULL},
@@ -185,6 +186,7 @@ static struct pair pairs[] = {
     {"gptoss-mxfp4-b", NULL}, /* packed experts, shards numbered from 0, older rope spelling */
     {"olmo3-b", NULL},
     {"qwen3-b", NULL},
+    {"qwen2-b", NULL},        /* biases of q, k and v; the last layers slide */
     {"llama-b", NULL},
     {"mistral-b", NULL},
     {"olmo2-b", NULL},
@@ -201,7 +203,8 @@ static struct pair pairs[] = {
     {"phi3-short-b", NULL},     /* longrope, below its original context */
     {"phi3-long-b", NULL},      /* and beyond */
     {"afmoe-b", NULL},          /* a gate by element; experts by sigmoids and a bias, shared ones */
-    {"laguna-b", NULL},         /* a gate and a number of heads by head and layer; a capped router */
+    {"laguna-b", NULL},         /* a gate and a number of heads by head and layer; a capped
+                                   router */
     {"laguna-c", NULL},         /* a gate by element; a dense layer between sparse ones */
     {"muse-b", NULL},           /* a normalised embedding; q and k normalised without weights */
     {"mimo-b", NULL},           /* values narrower than keys, sinks and KV heads by layer */

@@ -65,6 +65,8 @@ static const struct family_case {
      {.arch = "gpt-oss", .trunk = "model.", .window = true}, .golden = true},
     {"olmo3-b", NULL, {.arch = "olmo2", .trunk = "model.", .window = true}, .golden = true},
     {"olmo2-b", NULL, {.arch = "olmo2", .trunk = "model."}, .golden = true},
+    {"qwen2-b", NULL, {.arch = "qwen2", .trunk = "model."},
+     .set = "layer_types,max_window_layers,sliding_window,use_sliding_window"},
     {"qwen3moe-c", NULL, {.arch = "qwen3moe", .trunk = "model."}, .golden = true},
     {"ministral3-b", NULL, {.arch = "mistral3", .trunk = "language_model.model.", .paired = true},
      .golden = true},

@@ -19,7 +19,7 @@ static const char *const folders[] = {
     "gemma4-moe-b", "gemma4-ple-b", "gemma4-a", "olmo3-b", "gptoss-plain-b", "gptoss-mxfp4-b",
     "olmo2-b", "smollm3-b", "exaone4-b", "ministral3-b", "gemma4-unified-b", "phi3-b",
     "qwen3moe-b", "qwen3moe-c", "mellum-b", "granite-b", "granitemoe-b", "cohere2-b", "afmoe-b",
-    "laguna-b", "muse-b", "mimo-b",
+    "laguna-b", "muse-b", "mimo-b", "qwen2-b",
 };
 
 /* A golden folder whose config.json is written anew for every case. */
@@ -200,7 +200,7 @@ static const struct key {
                                         "smollm3 qwen3moe mellum granite granitemoe cohere2 afmoe "
                                         "laguna muse mimo "},
     {"mlp_bias", "true", "false", " "},
-    {"hidden_act", "\"relu\"", "null", " llama qwen3 mistral olmo3 olmo2 smollm3 exaone4 "
+    {"hidden_act", "\"relu\"", "null", " llama qwen2 qwen3 mistral olmo3 olmo2 smollm3 exaone4 "
                                      "ministral3 phi3 qwen3moe mellum granite granitemoe cohere2 "
                                      "afmoe laguna mimo "},
     {"hidden_activation", "\"relu\"", "null", " gemma2 gemma3 gemma4 muse "},
@@ -209,14 +209,15 @@ static const struct key {
     {"attention_chunk_size", "4", "null", " "},
     {"kv_sharing_modes", "[\"reuse\", \"reuse\", \"reuse\"]", "null", " "},
     {"fusion_config", "{\"mlp\": true}", "null", " "},
-    {"sliding_window", "3", "null", " qwen3 mistral gemma2 gemma3 gemma4 olmo3 gptoss smollm3 "
-                                    "exaone4 "
+    {"sliding_window", "3", "null", " qwen2 qwen3 mistral gemma2 gemma3 gemma4 olmo3 gptoss "
+                                    "smollm3 exaone4 "
                                    "ministral3 phi3 qwen3moe mellum granite granitemoe cohere2 "
                                    "afmoe laguna muse mimo "},
-    {"layer_types", "[\"sliding_attention\"]", "null", " qwen3 gemma2 gemma3 gemma4 olmo3 gptoss "
+    {"layer_types", "[\"sliding_attention\"]", "null",
+     " qwen2 qwen3 gemma2 gemma3 gemma4 olmo3 gptoss "
                                                      "smollm3 exaone4 mellum granite granitemoe "
                                                      "cohere2 afmoe laguna muse mimo "},
-    {"max_window_layers", NULL, "1", " qwen3 smollm3 qwen3moe "},
+    {"max_window_layers", NULL, "1", " qwen2 qwen3 smollm3 qwen3moe "},
     {"rope_local_base_freq", NULL, "null", " gemma3 "},
     {"partial_rotary_factor", "0.5", "1.0", " gemma4 phi3 laguna mimo "},
     {"rotary_pct", "0.25", "1.0", " "},
@@ -428,6 +429,11 @@ static const struct spelling {
     {"qwen3-b", {{"sliding_window", "5"}, {"layer_types",
                   "[\"full_attention\", \"sliding_attention\", \"full_attention\"]"}}, {{0}},
      "layer_types"},
+    {"qwen2-b", {{"use_sliding_window", NULL}}, {{0}}, "layer_types"},
+    {"qwen2-b", {{"layer_types", NULL}}, {{0}}, NULL},
+    {"qwen2-b", {{"use_sliding_window", "false"}, {"layer_types", NULL}},
+     {{"layer_types", "[\"full_attention\", \"full_attention\", \"full_attention\", "
+                      "\"full_attention\"]"}}, NULL},
     {"gptoss-plain-b", {{"sliding_window", "null"}}, {{0}}, "sliding_window"},
     /* experts */
     {"gptoss-plain-b", {{"num_experts_per_tok", NULL}, {"experts_per_token", "2"}}, {{0}},
