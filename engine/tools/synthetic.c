@@ -27,6 +27,20 @@
 
 #define LINEAR_8 ",\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":8}"
 
+/* Without per-layer embeddings; full layers use K as V. */
+#define GEMMA_4(hidden, ffn, layers, heads, kv, full_kv, more)                                     \
+    "{\"model_type\":\"gemma4_text\",\"hidden_size\":" #hidden ",\"intermediate_size\":" #ffn ","  \
+    "\"num_hidden_layers\":" #layers ",\"num_attention_heads\":" #heads ","                        \
+    "\"num_key_value_heads\":" #kv ",\"num_global_key_value_heads\":" #full_kv ","                 \
+    "\"attention_k_eq_v\":true,\"head_dim\":256,\"global_head_dim\":512,"                          \
+    "\"sliding_window\":1024,\"hidden_size_per_layer_input\":0,"                                  \
+    "\"final_logit_softcapping\":30,\"vocab_size\":262144,"                                       \
+    "\"max_position_embeddings\":262144" more ",\"eos_token_id\":1}"
+
+#define EXPERTS_8_OF_128(width)                                                                    \
+    ",\"enable_moe_block\":true,\"num_experts\":128,\"top_k_experts\":8,"                          \
+    "\"moe_intermediate_size\":" #width
+
 static const struct {
     const char *name, *brief;
     int draft_ffn; /* 0: as wide as the target's */
@@ -47,6 +61,15 @@ static const struct {
      "\"num_kv_shared_layers\":18,\"hidden_size_per_layer_input\":256,"
      "\"final_logit_softcapping\":30,\"vocab_size\":262144,"
      "\"max_position_embeddings\":131072,\"eos_token_id\":1}"},
+    {"gemma-4-31B", "g31b", 0, GEMMA_4(5376, 21504, 60, 32, 16, 4, "")},
+    {"gemma-4-26B-A4B", "g26b", 0, GEMMA_4(2816, 2112, 30, 16, 8, 2, EXPERTS_8_OF_128(704))},
+    {"qwen3-30b-a3b", "q30b", 0,
+     "{\"model_type\":\"qwen3_moe\",\"hidden_size\":2048,\"intermediate_size\":6144,"
+     "\"num_hidden_layers\":48,\"num_attention_heads\":32,\"num_key_value_heads\":4,"
+     "\"head_dim\":128,\"num_experts\":128,\"num_experts_per_tok\":8,"
+     "\"moe_intermediate_size\":768,\"norm_topk_prob\":true,\"rope_theta\":1000000,"
+     "\"vocab_size\":151936,\"tie_word_embeddings\":false,"
+     "\"max_position_embeddings\":262144,\"eos_token_id\":151645}"},
     /* not published: the layers and experts of gpt-oss, so narrow that a processor runs them */
     {"small-moe-32", "m32", 512, GPT_OSS(128, 24, 32, 4, 2, 2048)},
     {"small-moe-128", "m128", 512, GPT_OSS(128, 36, 128, 4, 2, 2048)},
@@ -72,7 +95,8 @@ static int find(const char *name, enum dtype *type, struct err *e)
             return i;
     err_set(e, ERR_USAGE, "there is no synthetic model \"%.60s\"; expected one of gpt-oss-20b, "
             "gpt-oss-120b, gemma-3-270m, gemma-3-1b, gemma-3-4b, gemma-3-27b, gemma-4-E4B, "
-            "small-moe-32, small-moe-128, maybe with a packed type, as in gemma-3-27b:Q4_0", name);
+            "gemma-4-31B, gemma-4-26B-A4B, qwen3-30b-a3b, small-moe-32, small-moe-128, "
+            "maybe with a packed type, as in gemma-3-27b:Q4_0", name);
     return -1;
 }
 

@@ -87,7 +87,7 @@ const struct flag flags[] = {
     {{"synthetic", "MODEL", "bench: a published model with made-up weights", OPT_TEXT,
      AT(synthetic)}, .where = IN_BENCH,
      .set = "gpt-oss-20b|gpt-oss-120b|gemma-3-270m|gemma-3-1b|gemma-3-4b|gemma-3-27b|gemma-4-E4B|"
-            "small-moe-32|small-moe-128"},
+            "gemma-4-31B|gemma-4-26B-A4B|qwen3-30b-a3b|small-moe-32|small-moe-128"},
     {{"cublas", "FILE", "bench: measure prompts against this cuBLASLt", OPT_TEXT, AT(cublas)},
      .where = IN_BENCH},
     {{"short", "", "bench: fewer lines and repetitions", OPT_FLAG, AT(brief)}, .where = IN_BENCH},

@@ -107,7 +107,9 @@ static const struct published {
 } published[] = {
     {"gpt-oss-20b", 13.76e9}, {"gpt-oss-120b", 65.25e9}, {"gemma-3-270m", 0.536e9},
     {"gemma-3-1b", 2.0e9},    {"gemma-3-4b", 7.76e9},    {"gemma-3-27b", 54.0e9},
-    {"gemma-4-E4B", 15.0e9},  {"gemma-3-27b:Q4_0", 15.19e9}, {"gemma-3-27b:q8_0", 28.7e9},
+    {"gemma-4-E4B", 15.0e9},  {"gemma-4-31B", 61.4e9},  {"gemma-4-26B-A4B", 50.4e9},
+    {"qwen3-30b-a3b", 61.06e9},
+    {"gemma-3-27b:Q4_0", 15.19e9}, {"gemma-3-27b:q8_0", 28.7e9},
 };
 
 static void test_shapes_add_up(void **state)
