@@ -79,6 +79,12 @@ endif
 
 MAKEFLAGS += -r
 
+# Targets that start a make of their own share a build folder: one after the other, each in parallel within itself. Else
+# two makes of one command line (make all gpu-tests) would write the same files.
+ifneq ($(filter-out build/% %-programs check-deps,$(or $(MAKECMDGOALS),all)),)
+.NOTPARALLEL:
+endif
+
 # ---- sources -------------------------------------------------------------------------------------
 SRC   := $(filter-out $(if $(filter 1,$(WITH_ZMQ)),,engine/remote/kv_socket.c), \
          $(wildcard $(foreach d,kernels models engine history repl,$(d)/*.c $(d)/*/*.c)))

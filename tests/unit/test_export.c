@@ -2,6 +2,9 @@
  * holds the turns that it inherited. */
 #include "tests/history_kit.h"
 
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <utf8proc.h>
 
 #include "repl/compare/facts.h"
@@ -189,6 +192,42 @@ static void test_a_fork_holds_what_it_inherited(void **state)
     hdb_close(d);
 }
 
+/* An export into a disk that is full is refused with the reason, and leaves no part of a file. The
+ * first failure is the one that is told. */
+static void test_an_export_that_cannot_be_written_is_refused(void **state)
+{
+    (void)state;
+    static char text[200000];
+    memset(text, 'x', sizeof text);
+    one_session(text, sizeof text);
+    struct hdb *d = read_open();
+    struct err e = {0};
+    char path[160];
+    int out = dup(STDOUT_FILENO), full = open("/dev/full", O_WRONLY | O_CLOEXEC);
+    assert_true(out >= 0 && full >= 0);
+    dup2(full, STDOUT_FILENO);
+    bool ok = hdb_export(d, "last", "-", &e);
+    dup2(out, STDOUT_FILENO);
+    assert_false(ok);
+    assert_string_equal(e.msg, "cannot write standard output: No space left on device");
+    close(out);
+    close(full);
+
+    struct rlimit was, small;
+    snprintf(path, sizeof path, "%s/large.jsonl", scratch);
+    getrlimit(RLIMIT_FSIZE, &was);
+    small = (struct rlimit){100000, was.rlim_max};
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &small);
+    ok = hdb_export(d, "last", path, &e);
+    setrlimit(RLIMIT_FSIZE, &was);
+    signal(SIGXFSZ, SIG_DFL);
+    assert_false(ok);
+    assert_non_null(strstr(e.msg, "large.jsonl: File too large"));
+    assert_int_equal(access(path, F_OK), -1);
+    hdb_close(d);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -196,6 +235,7 @@ int main(void)
         TEST(test_marks_are_capped_and_tabs_kept),
         TEST(test_it_says_what_it_was_computed_with),
         TEST(test_a_fork_holds_what_it_inherited),
+        TEST(test_an_export_that_cannot_be_written_is_refused),
     };
     return cmocka_run_group_tests_name("export", tests, NULL, NULL);
 }

@@ -9,6 +9,9 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -152,6 +155,28 @@ static void test_a_library_without_a_function_is_one_line(void **state)
     assert_int_equal(call.length("five!"), 5);
 }
 
+/* A full disk, and a pipe that takes a part of the bytes before its reader closes it. */
+static void test_a_write_that_fails_says_so(void **state)
+{
+    (void)state;
+    static const char bytes[1 << 17];
+    int full = open("/dev/full", O_WRONLY | O_CLOEXEC), end[2];
+    assert_true(full >= 0);
+    assert_false(write_fully(full, bytes, 1));
+    assert_int_equal(errno, ENOSPC);
+    close(full);
+    assert_int_equal(pipe2(end, O_NONBLOCK | O_CLOEXEC), 0);
+    assert_true(write_fully(end[1], bytes, 1000));
+    assert_false(write_fully(end[1], bytes, sizeof bytes)); /* more than a pipe holds */
+    assert_int_equal(errno, EAGAIN);
+    signal(SIGPIPE, SIG_IGN);
+    close(end[0]);
+    assert_false(write_fully(end[1], bytes, 1));
+    assert_int_equal(errno, EPIPE);
+    signal(SIGPIPE, SIG_DFL);
+    close(end[1]);
+}
+
 static void assert_sha256(const char *text, size_t times, const char *want)
 {
     struct sha256 s;
@@ -184,6 +209,7 @@ int main(void)
         TEST(test_a_file_that_is_too_large_is_refused_before_it_is_read),
         cmocka_unit_test(test_numbers_are_ints_or_refused),
         cmocka_unit_test(test_an_address_is_two_numbers_with_a_full_stop),
+        cmocka_unit_test(test_a_write_that_fails_says_so),
         cmocka_unit_test(test_sha256),
         cmocka_unit_test(test_a_library_without_a_function_is_one_line),
     };

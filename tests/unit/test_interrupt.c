@@ -60,6 +60,27 @@ static void test_signals_come_in_order_and_each_once(void **state)
     interrupt_close();
 }
 
+/* The work in progress is stopped in the handler, before anybody reads the pipe. */
+static void test_a_signal_that_ends_work_stops_it_at_once(void **state)
+{
+    (void)state;
+    static const int ends[] = {SIGINT, SIGTERM, SIGHUP};
+    for (int i = 0; i < 3; i++) {
+        struct stop stop = {.submitted = 1, .running = 1};
+        open_all(true);
+        interrupt_cancels(&stop);
+        raise(SIGWINCH);
+        assert_false(stop_asked(&stop));
+        raise(ends[i]);
+        assert_true(stop_asked(&stop));
+        atomic_store(&stop.cancelled, 0);
+        interrupt_cancels(NULL);
+        raise(ends[i]);
+        assert_false(stop_asked(&stop));
+        interrupt_close();
+    }
+}
+
 static void on_old(int sig) { (void)sig; }
 
 static void test_closing_puts_the_old_handlers_back(void **state)
@@ -265,6 +286,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_signal_before_the_sleep_ends_it),
         cmocka_unit_test(test_signals_come_in_order_and_each_once),
+        cmocka_unit_test(test_a_signal_that_ends_work_stops_it_at_once),
         cmocka_unit_test(test_closing_puts_the_old_handlers_back),
         cmocka_unit_test(test_a_stuck_program_is_left_at_the_second_signal),
         cmocka_unit_test(test_a_program_that_takes_its_signals_stays),
