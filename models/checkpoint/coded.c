@@ -305,17 +305,18 @@ static bool add_unused(struct finder *f, struct coded_part *p)
         bool kv;
     } unused[] = {
         {".input_scale", false},      {".input_global_scale", false},
-        {".activation_scale", false}, {".k_scale", true},
-        {".v_scale", true},           {".q_scale", true},
-        {".kv_scale", true},
+        {".activation_scale", false}, {".input_zero_point", false},
+        {".k_scale", true},           {".v_scale", true},
+        {".q_scale", true},           {".kv_scale", true},
+        {".k_zero_point", true},      {".v_zero_point", true},
+        {".output_scale", true},      {".prob_output_scale", true},
     };
     char base[NAME_ROOM];
-    float value;
     for (size_t i = 0; i < LEN(unused); i++)
         if (base_of(p->t->name, unused[i].suffix, base)) {
             p->hidden = true;
             *(unused[i].kv ? &f->kv : &f->inputs) += 1;
-            return read_one(f, p, &value);
+            return true;
         }
     if (p->hidden || !base_of(p->t->name, ".weight_scale", base))
         return true;

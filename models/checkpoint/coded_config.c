@@ -32,6 +32,13 @@ bool coded_method(const char *method)
            !strcmp(method, "modelopt_fp4") || !strcmp(method, "fp8");
 }
 
+const char *coded_method_of(const struct conf *c)
+{
+    bool mlx = conf_has(c, "bits") && conf_has(c, "group_size"); /* which names no method */
+    return conf_str(c, "quant_method", conf_has(c, "quantization") ? "modelopt" : mlx ? "mlx"
+                    : "?");
+}
+
 /* ---- modules that are not quantized ---- */
 
 /* Whether the pattern means s; false, too, when all steps are used. */
@@ -241,9 +248,10 @@ static void read_compressed(const struct conf *c, struct coded_config *q)
     const char *format = conf_str(c, "format", "dense"), *name;
     const char *status = conf_str(c, "quantization_status", "compressed");
     json_t *v;
-    if (strcmp(status, "compressed") != 0)
-        conf_refuse(c, "quantization_status", "is \"%.40s\", expected \"compressed\"",
-                    show(status).s);
+    /* "frozen": older files, whose weights are codes all the same; the tensors tell */
+    if (strcmp(status, "compressed") != 0 && strcmp(status, "frozen") != 0)
+        conf_refuse(c, "quantization_status",
+                    "is \"%.40s\", expected \"compressed\" or \"frozen\"", show(status).s);
     refuse_object(c, "transform_config");
     if (conf_enter(c, "sparsity_config", &in) && json_object_size(in.obj) &&
         !is_str(&in, "format", "dense"))
@@ -368,7 +376,7 @@ bool coded_config_read(const char *dir, struct coded_config *q, struct err *e)
     if (conf_enter(&top, "quantization_config", &c) ||
         (conf_enter(&top, "text_config", &text) && conf_enter(&text, "quantization_config", &c))) {
         bool nested = conf_enter(&c, "quantization", &in);
-        read_method(nested ? &in : &c, conf_str(&c, "quant_method", nested ? "modelopt" : "?"), q);
+        read_method(nested ? &in : &c, coded_method_of(&c), q);
     } else if (conf_ok(&top)) {
         read_beside(dir, &file, q);
     }

@@ -28,6 +28,11 @@ const char *coded_kind_name(enum coded_kind k);
 /* Whether checkpoints of a quant_method are read here. */
 bool coded_method(const char *method);
 
+/* The quant_method of a quantization_config, or that of a writer that names none: "modelopt",
+ * "mlx"; "?": unknown. For as long as c. */
+struct conf;
+const char *coded_method_of(const struct conf *c);
+
 /* Reads DIR/config.json, or DIR/hf_quant_config.json if the first has no quantization_config. False
  * and *e: not supported, with what to fetch instead. Either way the caller calls
  * coded_config_free(). */

@@ -132,7 +132,9 @@ void arch_rope_ids(struct arch *a, int full, int sliding)
 void arch_no_rope(struct arch *a, int interval)
 {
     const struct conf *c = &a->c;
-    const json_t *has = conf_value(c, "no_rope_layers");
+    const json_t *list = conf_value(c, "no_rope_layers"), *has = list;
+    if (json_is_array(list) && !json_array_size(list))
+        has = NULL; /* as published for Llama 4 Scout */
     int every = conf_int(c, "no_rope_layer_interval", interval, 1, 1 << 20), n = a->cfg->n_layer;
     if (has && json_array_size(has) < (size_t)n)
         conf_refuse(c, "no_rope_layers", "has %zu entries, expected at least %d "
@@ -218,10 +220,12 @@ static void check_method(const struct conf *c, const char *method)
     struct conf q;
     if (!conf_enter(c, "quantization_config", &q))
         return;
-    const char *s = conf_str(&q, "quant_method", conf_has(&q, "quantization") ? "modelopt" : "?");
+    const char *s = coded_method_of(&q);
     if (!coded_method(s) && (!method || strcmp(s, method) != 0))
         conf_refuse(&q, "quant_method", "\"%.60s\" is not supported for this family, expected %s",
-                    show(s).s, method ? method : "compressed-tensors, modelopt or fp8");
+                    show(s).s, method ? method
+                                      : "compressed-tensors, modelopt or fp8; fetch the model in "
+                                        "one of them, in bf16, or a GGUF file of it");
 }
 
 void arch_quantization(const struct arch *a, const char *method)

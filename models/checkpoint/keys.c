@@ -82,6 +82,19 @@ static bool same_window(const json_t *v, const struct arch *a)
            (!a->cfg->window && json_is_integer(v) && json_integer_value(v) >= a->cfg->max_pos);
 }
 
+/* A copy of the window's size under another name: gemma 2 of 9B and 27B. */
+static bool same_window_size(const json_t *v, const struct arch *a)
+{
+    return is(v, a->cfg->window);
+}
+
+/* Published configs of MiMo-V2 repeat the window's size here; nothing is attended in chunks. */
+static bool no_chunks(const json_t *v, const struct arch *a)
+{
+    const json_t *size = json_object_get(a->c.obj, "sliding_window_size");
+    return off(v, a) || (json_is_number(size) && is(v, json_number_value(size)));
+}
+
 static bool same_slides(const json_t *v, const struct arch *a)
 {
     return json_is_null(v) || (json_is_boolean(v) && json_is_true(v) == (a->cfg->window > 0));
@@ -301,8 +314,8 @@ static const struct decides {
     {"_sliding_window_pattern", same_pattern, "the pattern that the model has"},
     {"use_sliding_window", same_slides, "what the model has"},
     {"max_window_layers", no_window_key, "none"},
-    {"attention_chunk_size", off, "null"},
-    {"sliding_window_size", off, "none"},
+    {"attention_chunk_size", no_chunks, "null"},
+    {"sliding_window_size", same_window_size, "none, or the window that the model has"},
     {"hybrid_layer_pattern", off, "none"},
     {"global_attn_every_n_layers", same_pattern, "the pattern that the model has"},
     {"kv_sharing_modes", off, "none"},

@@ -64,7 +64,7 @@ static void llama3_fill(struct rope *r)
         float keep = ((float)r->original_max / length - low) / range;
         if (length > (float)(r->original_max / r->low_freq_factor))
             inv /= (float)r->factor;
-        else if (!(length < (float)(r->original_max / r->high_freq_factor)))
+        else if (range > 0 && !(length < (float)(r->original_max / r->high_freq_factor)))
             inv = (1 - keep) * inv / (float)r->factor + keep * inv;
         r->inv_freq[i] = inv;
     }
@@ -257,8 +257,8 @@ static void read_llama3(const struct conf *p, struct rope *r)
 {
     r->low_freq_factor = conf_num(p, "low_freq_factor", NAN, 1e-6, 1e6);
     r->high_freq_factor = conf_num(p, "high_freq_factor", NAN, 1e-6, 1e6);
-    if (r->high_freq_factor <= r->low_freq_factor)
-        conf_refuse(p, "high_freq_factor", "is %g, expected more than low_freq_factor %g",
+    if (r->high_freq_factor < r->low_freq_factor) /* equal in Llama 4 Scout: nothing between */
+        conf_refuse(p, "high_freq_factor", "is %g, expected at least low_freq_factor %g",
                     r->high_freq_factor, r->low_freq_factor);
 }
 

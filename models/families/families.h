@@ -74,13 +74,17 @@ extern const struct tensor_spec gemma4_layer[];
     {SPEC(layer, up, at "up_proj.weight", X_FFN, X_HIDDEN), .when = IF_MOE},                       \
     {SPEC(layer, down, at "down_proj.weight", X_HIDDEN, X_FFN), .when = IF_MOE}
 
-/* One matrix per expert. */
+/* One matrix per expert, or one tensor of all experts, as later versions of transformers save. */
 #define SPECS_EXPERTS                                                                              \
+    {SPEC(layer, gate_up, "mlp.experts.gate_up_proj", X_EXPERTS, X_EXPERT_FFN2, X_HIDDEN),         \
+     .when = IF_MOE},                                                                              \
     {SPEC(layer, gate_up, "mlp.experts.*.gate_proj.weight", X_EXPERT_FFN, X_HIDDEN),               \
-     .when = IF_MOE, .stacked = 2},                                                                \
+     .when = IF_MOE, .stacked = 2, .instead = true},                                               \
     {SPEC(layer, gate_up, "mlp.experts.*.up_proj.weight", X_EXPERT_FFN, X_HIDDEN)},                \
+    {SPEC(layer, down_e, "mlp.experts.down_proj", X_EXPERTS, X_HIDDEN, X_EXPERT_FFN),              \
+     .when = IF_MOE},                                                                              \
     {SPEC(layer, down_e, "mlp.experts.*.down_proj.weight", X_HIDDEN, X_EXPERT_FFN),                \
-     .when = IF_MOE, .stacked = 1}
+     .when = IF_MOE, .stacked = 1, .instead = true}
 
 /* Norms on both sides of attention and MLP: gemma. */
 #define SPECS_SANDWICH                                                                             \

@@ -484,6 +484,9 @@ static void test_scales_of_inputs_and_of_the_cache_are_read_and_named(void **sta
     add_number(&c, Q ".input_global_scale", 12);
     add_number(&c, "model.layers.0.self_attn.k_scale", 0.5f);
     add_number(&c, "model.layers.1.self_attn.v_proj.v_scale", 0.25f);
+    add_number(&c, "model.layers.1.self_attn.k_proj.output_scale", 0.25f);
+    ck_add(&c, "model.layers.2.self_attn.k_scale", "F32", json_pack("[i]", 2), "\0\0\0\0\0\0\0", 8);
+    ck_set_text(&c, "quantization_config.quantization_status", "\"frozen\"");
     ck_save(&c, folder, 1);
     ck_write_text(folder, "generation_config.json", "{\"eos_token_id\": [11, 12]}");
     struct model a = load(folder), b = load(twin);
@@ -491,7 +494,7 @@ static void test_scales_of_inputs_and_of_the_cache_are_read_and_named(void **sta
     assert_same_weights(&a, &b);
     assert_string_equal(a.about, "compressed-tensors, 18 NVFP4 matrices unpacked to BF16; "
                                  "a server's inputs of matrices: FP4, one scale a token and 16 "
-                                 "inputs; not used: 1 scales of inputs, 2 of a KV cache");
+                                 "inputs; not used: 1 scales of inputs, 4 of a KV cache");
     assert_string_equal(a.served_inputs, "FP4, one scale a token and 16 inputs");
     assert_null(b.served_inputs);
     assert_non_null(strstr(a.note, "it does not leave out 3 matrices that are not quantized "
@@ -573,12 +576,14 @@ static const struct refusal {
      "\"bitsandbytes\" is not supported; fetch"},
     {0, SET, "quantization_config.quant_method", "\"mxfp4\"", NULL,
      "not supported for this family"},
+    {0, SET, "quantization_config", "{\"group_size\": 64, \"bits\": 4}", NULL,
+     "\"mlx\" is not supported; fetch the model in bf16"},
     {0, SET, "quantization_config", "null", NULL, "and scales, but"},
     {0, SET, "quantization_config.format", "\"marlin-24\"", NULL,
      "in format \"marlin-24\", which is not supported"},
     {0, SET, "quantization_config.format", "\"nvfp4-pack-quantized\"", NULL,
      "is 8 bits, float, in format"},
-    {0, SET, "quantization_config.quantization_status", "\"frozen\"", NULL,
+    {0, SET, "quantization_config.quantization_status", "\"calibration\"", NULL,
      "expected \"compressed\""},
     {0, SET, "quantization_config.transform_config", "{\"x\": {}}", NULL,
      "transform_config is not supported"},
@@ -613,8 +618,6 @@ static const struct refusal {
     {11, EXTRA, Q ".weight_zero_point", "I32", "[1]", "zero points are not supported"},
     {11, EXTRA, Q ".weight_g_idx", "I32", "[48]", "fetch a checkpoint without actorder"},
     {8, EXTRA, Q ".pre_quant_scale", "BF16", "[48]", "scales of inputs before quantization"},
-    {0, EXTRA, Q ".input_scale", "BF16", "[48]", "expected one number"},
-    {0, EXTRA, Q ".input_scale", "I32", "[1]", "which is no type of scales"},
     {0, RESHAPE, Q ".weight_scale", "BF16", "[47, 1]",
      "has a shape that does not fit 48 x 48 weights"},
     {0, RESHAPE, Q ".weight_scale", "BF16", "[0]", "has a shape that does not fit 48 x 48 weights"},

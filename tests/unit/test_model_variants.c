@@ -419,6 +419,56 @@ static void test_matrices_of_single_experts_are_stacked(void **state)
     ck_free(&c);
 }
 
+/* Writes the experts of layer l as two tensors, in place of three matrices an expert. */
+static void stack_experts(struct ck *c, const struct layer *w, int l)
+{
+    static const char *const part[] = {"gate_proj", "up_proj", "down_proj"};
+    const struct tensor *all[] = {&w->gate_up, &w->down_e};
+    char name[96];
+    for (int i = 0; i < w->gate_up.dim[0]; i++)
+        for (int k = 0; k < 3; k++) {
+            snprintf(name, sizeof name, "model.layers.%d.mlp.experts.%d.%s.weight", l, i, part[k]);
+            ck_drop(c, name);
+        }
+    for (int k = 0; k < 2; k++) {
+        const struct tensor *t = all[k];
+        snprintf(name, sizeof name, "model.layers.%d.mlp.experts.%s", l,
+                 k ? "down_proj" : "gate_up_proj");
+        ck_add(c, name, "BF16",
+               json_pack("[I,I,I]", (json_int_t)t->dim[0], (json_int_t)t->dim[1],
+                         (json_int_t)t->dim[2]),
+               t->data, t->bytes);
+    }
+}
+
+static void test_experts_may_be_stacked_in_the_file(void **state)
+{
+    (void)state;
+    static const char *const folders[] = {"qwen3moe-b", "mellum-b", "afmoe-b", "laguna-b",
+                                          "mimo-b"};
+    for (int i = 0; i < LEN(folders); i++) {
+        char *dir = xasprintf("tests/golden/%s", folders[i]);
+        struct ck c = ck_load(dir, ST);
+        struct model m = load(dir), stacked;
+        for (int l = 0; l < m.cfg.n_layer; l++)
+            if (m.layer[l].is_moe)
+                stack_experts(&c, &m.layer[l], l);
+        stacked = load_ck(&c, 1);
+        assert_int_equal(m.bytes, stacked.bytes);
+        for (int l = 0; l < m.cfg.n_layer; l++) {
+            const struct layer *a = &m.layer[l], *b = &stacked.layer[l];
+            if (!a->is_moe)
+                continue;
+            assert_memory_equal(a->gate_up.data, b->gate_up.data, a->gate_up.bytes);
+            assert_memory_equal(a->down_e.data, b->down_e.data, a->down_e.bytes);
+        }
+        model_free(&m);
+        model_free(&stacked);
+        ck_free(&c);
+        free(dir);
+    }
+}
+
 /* The folder's checkpoint is refused with a message that has the words. */
 static void refused(struct ck *c, const char *words)
 {
@@ -535,6 +585,7 @@ int main(void)
         cmocka_unit_test(test_gemma4_forces_the_last_layer_full_and_reads_overrides),
         cmocka_unit_test(test_the_rows_of_a_fused_matrix_are_three_tensors_and_two),
         cmocka_unit_test(test_matrices_of_single_experts_are_stacked),
+        cmocka_unit_test(test_experts_may_be_stacked_in_the_file),
         cmocka_unit_test(test_parts_that_do_not_fit_are_refused_by_name),
         cmocka_unit_test(test_older_names_of_granite_experts),
         cmocka_unit_test(test_shapes_without_a_checkpoint_are_those_of_one),

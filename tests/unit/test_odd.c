@@ -483,6 +483,16 @@ static const struct spelling {
      "short_factor"},
     {"phi3-b", {{"rope_parameters.partial_rotary_factor", NULL}, {"partial_rotary_factor", "0.8"}},
      {{0}}, NULL},
+    /* as published: Gemma 2 of 9B and 27B, MiMo-V2-Flash, Llama 4 Scout */
+    {"gemma2-b", {{"sliding_window_size", "5"}}, {{0}}, NULL},
+    {"gemma2-b", {{"sliding_window_size", "6"}}, {{0}}, "sliding_window_size"},
+    {"mimo-b", {{"sliding_window_size", "5"}, {"attention_chunk_size", "5"}}, {{0}}, NULL},
+    {"mimo-b", {{"sliding_window_size", "5"}, {"attention_chunk_size", "6"}}, {{0}},
+     "attention_chunk_size"},
+    {"llama-b", {{"rope_parameters.high_freq_factor", "1"}},
+     {{"rope_parameters.high_freq_factor", "1.0001"}}, NULL},
+    {"llama-b", {{"rope_parameters.high_freq_factor", "0.9"}}, {{0}}, "high_freq_factor"},
+    {"smollm3-b", {{"no_rope_layers", "[]"}}, {{"no_rope_layers", NULL}}, NULL},
     /* mellum and granite */
     {"mellum-b", {{"mlp_layer_types", "[\"sparse\", \"dense\"]"}}, {{0}}, "mlp_layer_types"},
     {"mellum-b", {{"mlp_layer_types", "[\"sparse\", \"dense\", \"sparse\", \"moe\"]"}}, {{0}},
