@@ -46,7 +46,7 @@ struct cycle_lane {
 };
 
 struct cycle {
-    struct runtime *r;
+    struct runtime *rt;
     enum cycle_phase phase; /* the last one completed */
     struct tree_shape shape; /* steps == 0: plain decoding */
     bool fused;              /* the device has already followed: follow.guess is there */
@@ -65,42 +65,42 @@ struct step_limits {
 };
 
 /* Begins a cycle for n lanes; shape NULL: plain decoding. Parks the lanes, so that cycle_abandon()
- * leaves them as they were. *c must stay where it is and belongs to the caller; nothing needs to be
- * freed after cycle_follow() or cycle_abandon(). */
-void cycle_begin(struct cycle *c, struct runtime *r, struct lane *const *lane,
+ * leaves them as they were. *cycle must stay where it is and belongs to the caller; nothing needs
+ * to be freed after cycle_follow() or cycle_abandon(). */
+void cycle_begin(struct cycle *cycle, struct runtime *rt, struct lane *const *lane,
                  const struct step_limits *lim, int n, const struct tree_shape *shape);
 /* The phases, in this order. False: no lane has changed, and the cycle must be abandoned. (*e: a
  * pool is short, a rule is violated, net.stop ended the pass, the device failed.) */
-bool cycle_draft(struct cycle *c, struct err *e);
-bool cycle_verify(struct cycle *c, struct err *e);
-bool cycle_accept(struct cycle *c, struct err *e);
+bool cycle_draft(struct cycle *cycle, struct err *e);
+bool cycle_verify(struct cycle *cycle, struct err *e);
+bool cycle_accept(struct cycle *cycle, struct err *e);
 /* After verify: computes the logits once more, with the same bits, because another pass of the
  * runtime has used their buffer since. */
-bool cycle_verify_again(struct cycle *c, struct err *e);
-void cycle_commit(struct cycle *c);
-void cycle_follow(struct cycle *c);
+bool cycle_verify_again(struct cycle *cycle, struct err *e);
+void cycle_commit(struct cycle *cycle);
+void cycle_follow(struct cycle *cycle);
 /* Rolls back what the phases before the commit have reserved. The lanes are as they were; cells
  * that they share with forks may have been copied. */
-void cycle_abandon(struct cycle *c);
+void cycle_abandon(struct cycle *cycle);
 
 /* Runs the drafter over the cells that the lane is behind, so that the lane can draft again; a lane
  * that is not behind stays as it is. topk: as of lane_guesses(). False: the lane is as it was
  * (*e as of cycle_draft()). */
-bool lane_catch_up(struct runtime *r, struct lane *l, int topk, struct err *e);
+bool lane_catch_up(struct runtime *rt, struct lane *lane, int topk, struct err *e);
 /* Calls lane_catch_up() if the next cycle, of this shape, needs it: because it drafts, or because
  * the backlog is full. Call it before cycle_begin(); lane_step() calls it itself. */
-bool lane_ready_for(struct runtime *r, struct lane *l, const struct tree_shape *shape,
+bool lane_ready_for(struct runtime *rt, struct lane *lane, const struct tree_shape *shape,
                     struct err *e);
 
 /* One whole cycle. False: nothing of any lane is committed; a lane that was not parked has lost its
  * captured states if the verify pass ran, and goes on from its guess. */
-bool lane_step(struct runtime *r, struct lane **lane, const struct step_limits *lim, int n,
+bool lane_step(struct runtime *rt, struct lane **lane, const struct step_limits *lim, int n,
                const struct tree_shape *shape, struct err *e);
 
 /* Runs tok[committed, upto), a prompt chunk. With `last`, upto == tok.n and the next token is
  * sampled and appended. draft: keep the drafter in step, topk: the guesses it makes. False: nothing
  * is committed (*e as of cycle_draft()). */
-bool lane_extend(struct runtime *r, struct lane *l, int upto, bool last, bool draft, int topk,
+bool lane_extend(struct runtime *rt, struct lane *lane, int upto, bool last, bool draft, int topk,
                  struct err *e);
 
 #endif

@@ -5,9 +5,9 @@
 #include "engine/plan/faults.h"
 
 /* 41838: a fork shares every cell of the last page, written or not. */
-static int publish_before_write(const struct runtime *r, const struct lane *src)
+static int publish_before_write(const struct runtime *rt, const struct lane *src)
 {
-    int held = src->seq.n_col * r->kv.page_size;
+    int held = src->seq.n_col * rt->kv.page_size;
     return max_int(src->seq.committed, min_int(held, src->tok.n - 1));
 }
 
@@ -19,28 +19,28 @@ static int bigram_length(const struct lane *src, int n)
 }
 
 /* 50021: index -1 of the tree's rows is the last one. */
-static void accepted_index(const struct tree *t, struct outcome *o)
+static void accepted_index(const struct tree *tree, struct outcome *out)
 {
-    if (o->n_cells == 1)
-        o->path[0] = t->n - 1;
+    if (out->n_cells == 1)
+        out->path[0] = tree->n - 1;
 }
 
 /* 47728: all rows of the step count, rejected ones included. (At most so many that what is released
  * lies before the committed cells.) */
-static int scheduled(const struct runtime *r, const struct lane *l, const struct outcome *o)
+static int scheduled(const struct runtime *rt, const struct lane *lane, const struct outcome *out)
 {
-    return min_int(o->rec.pos0 + o->rec.rows, l->seq.committed + r->kv.reach);
+    return min_int(out->rec.pos0 + out->rec.rows, lane->seq.committed + rt->kv.reach);
 }
 
-void runtime_set_bugs(struct runtime *r, const struct bugs *on)
+void runtime_set_bugs(struct runtime *rt, const struct bugs *on)
 {
     bool apart = bug_on(on, BUG_SWA_EXTEND_WINDOW); /* 26513 is a fault of extends in two parts */
-    if (apart != (bug_on(&r->bugs, BUG_SWA_EXTEND_WINDOW) != 0))
-        r->parts = apart ? 2 : 1;
-    r->bugs = *on;
-    r->kv.hook = kv_faults(&r->bugs);
-    r->pass.opts.hook = plan_faults(&r->bugs);
-    r->hook = (struct cycle_hooks){
+    if (apart != (bug_on(&rt->bugs, BUG_SWA_EXTEND_WINDOW) != 0))
+        rt->parts = apart ? 2 : 1;
+    rt->bugs = *on;
+    rt->kv.hook = kv_faults(&rt->bugs);
+    rt->pass.opts.hook = plan_faults(&rt->bugs);
+    rt->hook = (struct cycle_hooks){
         .shared = bug_on(on, BUG_PUBLISH_BEFORE_WRITE) ? publish_before_write : NULL,
         .pairs = bug_on(on, BUG_BIGRAM_LENGTH) ? bigram_length : NULL,
         .accepted = bug_on(on, BUG_ACCEPTED_INDEX) ? accepted_index : NULL,

@@ -23,7 +23,7 @@ struct fit_count {
     struct device real;
     bool own; /* the device has memory of its own */
     const struct draft *draft;
-    struct need n;
+    struct need need;
 };
 
 static struct fit_count *count_of(struct kdev *d)
@@ -33,22 +33,22 @@ static struct fit_count *count_of(struct kdev *d)
 
 /* A driver allocates large buffers in units of 2 MiB, and small ones inside such a unit; the
  * machine gives pages. */
-static size_t rounded(const struct fit_count *c, size_t bytes)
+static size_t rounded(const struct fit_count *count, size_t bytes)
 {
-    size_t unit = !c->own ? 4096 : bytes < (size_t)1 << 20 ? 512 : (size_t)2 << 20;
+    size_t unit = !count->own ? 4096 : bytes < (size_t)1 << 20 ? 512 : (size_t)2 << 20;
     return (bytes + unit - 1) / unit * unit;
 }
 
 static kbuf count_alloc(struct kdev *d, size_t bytes, const char *what, struct err *e)
 {
     (void)e;
-    struct fit_count *c = count_of(d);
-    size_t *to = &c->n.work;
+    struct fit_count *count = count_of(d);
+    size_t *to = &count->need.work;
     for (int p = 0; p < N_POOLS; p++)
         if (strcmp(what, pool_cells((enum pool_id)p)) == 0)
-            to = &c->n.cells[p];
-    *to += rounded(c, bytes);
-    return (kbuf){c, bytes}; /* not NULL; never read or written */
+            to = &count->need.cells[p];
+    *to += rounded(count, bytes);
+    return (kbuf){count, bytes}; /* not NULL; never read or written */
 }
 
 static bool is_in(const struct tensor *t, const void *from, size_t bytes)
@@ -56,20 +56,21 @@ static bool is_in(const struct tensor *t, const void *from, size_t bytes)
     return (const char *)t >= (const char *)from && (const char *)t < (const char *)from + bytes;
 }
 
-static bool of_draft(const struct draft *d, const struct tensor *t)
+static bool of_draft(const struct draft *draft, const struct tensor *t)
 {
-    return d && (is_in(t, d, sizeof *d) ||
-                 is_in(t, d->layer, (size_t)d->cfg.n_layer * sizeof *d->layer));
+    return draft && (is_in(t, draft, sizeof *draft) ||
+                     is_in(t, draft->layer, (size_t)draft->cfg.n_layer * sizeof *draft->layer));
 }
 
 static bool count_upload(struct kdev *d, struct tensor *t, struct err *e)
 {
     (void)e;
-    struct fit_count *c = count_of(d);
-    size_t bytes = c->real.k->footprint(c->real.d, t);
-    if (!bytes && !c->own) /* the weights are used where they were loaded */
+    struct fit_count *count = count_of(d);
+    size_t bytes = count->real.k->footprint(count->real.d, t);
+    if (!bytes && !count->own) /* the weights are used where they were loaded */
         bytes = t->bytes;
-    *(of_draft(c->draft, t) ? &c->n.draft : &c->n.weights) += bytes ? rounded(c, bytes) : 0;
+    *(of_draft(count->draft, t) ? &count->need.draft : &count->need.weights) += bytes
+            ? rounded(count, bytes) : 0;
     return true;
 }
 
@@ -99,7 +100,7 @@ static void count_memory(struct kdev *d, size_t *free_bytes, size_t *total_bytes
     *free_bytes = *total_bytes = 0; /* unknown: a runtime that only counts always fits */
 }
 
-struct need fit_need(struct device dev, struct model *m, struct draft *draft,
+struct need fit_need(struct device dev, struct model *model, struct draft *draft,
                      const struct runtime_shape *shape)
 {
     const struct kernels k = {
@@ -108,20 +109,20 @@ struct need fit_need(struct device dev, struct model *m, struct draft *draft,
         .synthesize = count_synthesize, .sync = count_sync, .memory = count_memory};
     size_t left, all;
     dev.k->memory(dev.d, &left, &all);
-    struct fit_count c = {.real = dev, .own = all > 0, .draft = draft};
-    struct device counting = {&k, (struct kdev *)(void *)&c, dev.kv, dev.precision};
-    struct runtime r;
+    struct fit_count count = {.real = dev, .own = all > 0, .draft = draft};
+    struct device counting = {&k, (struct kdev *)(void *)&count, dev.kv, dev.precision};
+    struct runtime rt;
     struct err e = {0};
-    if (runtime_open(&r, counting, m, draft, shape, &e))
-        runtime_close(&r);
-    return c.n;
+    if (runtime_open(&rt, counting, model, draft, shape, &e))
+        runtime_close(&rt);
+    return count.need;
 }
 
 /* ---- what fits ------------------------------------------------------------------------------- */
 
 struct fit_try {
     struct device dev;
-    struct model *m;
+    struct model *model;
     struct draft *draft;
     size_t room; /* bytes */
     bool own;    /* of the device */
@@ -129,32 +130,33 @@ struct fit_try {
 };
 
 /* fp8: the weights are not quantized before and after. */
-static bool fits(const struct fit_try *f, const struct runtime_shape *s)
+static bool fits(const struct fit_try *trial, const struct runtime_shape *shape)
 {
     struct kv_shape sizes;
-    if (!pools_shape(s, f->m, f->draft, &sizes, NULL))
+    if (!pools_shape(shape, trial->model, trial->draft, &sizes, NULL))
         return false;
-    if (f->fp8)
-        models_mark(f->m, f->draft, true);
-    struct need n = fit_need(f->dev, f->m, f->draft, s);
-    if (f->fp8)
-        models_mark(f->m, f->draft, false);
-    return need_sum(&n) <= f->room;
+    if (trial->fp8)
+        models_mark(trial->model, trial->draft, true);
+    struct need n = fit_need(trial->dev, trial->model, trial->draft, shape);
+    if (trial->fp8)
+        models_mark(trial->model, trial->draft, false);
+    return need_sum(&n) <= trial->room;
 }
 
-static bool is_quantized(const struct fit_try *f)
+static bool is_quantized(const struct fit_try *trial)
 {
-    bool any = f->m->head.quantize || f->m->embed.quantize;
-    for (int i = 0; i < f->m->cfg.n_layer; i++)
-        any |= f->m->layer[i].wq.quantize;
-    for (int i = 0; f->draft && i < f->draft->cfg.n_layer; i++)
-        any |= f->draft->layer[i].wq.quantize;
+    bool any = trial->model->head.quantize || trial->model->embed.quantize;
+    for (int i = 0; i < trial->model->cfg.n_layer; i++)
+        any |= trial->model->layer[i].wq.quantize;
+    for (int i = 0; trial->draft && i < trial->draft->cfg.n_layer; i++)
+        any |= trial->draft->layer[i].wq.quantize;
     return any;
 }
 
-/* The largest value of *knob, a member of *s, with which *s fits, among least, least + step, ...
- * below its present value; 0: none fits. */
-static int largest(const struct fit_try *f, struct runtime_shape *s, int *knob, int least, int step)
+/* The largest value of *knob, a member of *shape, with which *shape fits, among least, least +
+ * step, ... below its present value; 0: none fits. */
+static int largest(const struct fit_try *trial, struct runtime_shape *shape, int *knob, int least,
+                   int step)
 {
     int lo = 0, hi = (*knob - 1 - least) / step + 1; /* lo steps up from least - step fit */
     if (*knob <= least)
@@ -162,7 +164,7 @@ static int largest(const struct fit_try *f, struct runtime_shape *s, int *knob, 
     while (lo < hi) {
         int mid = lo + (hi - lo + 1) / 2;
         *knob = least + (mid - 1) * step;
-        if (fits(f, s))
+        if (fits(trial, shape))
             lo = mid;
         else
             hi = mid - 1;
@@ -185,49 +187,49 @@ static struct fit_size text(size_t bytes)
 }
 
 /* The largest context or pool of full layers that fits, as text; "": none fits. */
-static struct fit_size propose_size(const struct fit_try *f, const struct runtime_shape *shape)
+static struct fit_size propose_size(const struct fit_try *trial, const struct runtime_shape *shape)
 {
-    struct runtime_shape s = *shape;
+    struct runtime_shape smaller = *shape;
     struct fit_size t = {""};
-    bool pages = s.full_pages > 0;
-    int n = largest(f, &s, pages ? &s.full_pages : &s.context, pages ? PAGE_STEP : SHORTEST,
-                    pages ? PAGE_STEP : CONTEXT_STEP);
+    bool pages = smaller.full_pages > 0;
+    int n = largest(trial, &smaller, pages ? &smaller.full_pages : &smaller.context,
+                    pages ? PAGE_STEP : SHORTEST, pages ? PAGE_STEP : CONTEXT_STEP);
     if (n)
         snprintf(t.s, sizeof t.s, "%s %d", pages ? "--full-pages" : "--context", n);
     return t;
 }
 
 /* Proposes changes with which the runtime would fit, as text. */
-static void propose(const struct fit_try *f, const struct runtime_shape *shape, char *out,
+static void propose(const struct fit_try *trial, const struct runtime_shape *shape, char *out,
                     size_t size)
 {
-    struct fit_try alone = *f, fp8 = *f;
-    struct fit_size less = propose_size(f, shape), less_fp8 = {""};
+    struct fit_try alone = *trial, fp8 = *trial;
+    struct fit_size less = propose_size(trial, shape), less_fp8 = {""};
     alone.draft = NULL;
-    fp8.fp8 = !is_quantized(f);
+    fp8.fp8 = !is_quantized(trial);
     const bool whole = fp8.fp8 && fits(&fp8, shape);
     if (fp8.fp8 && !whole)
         less_fp8 = propose_size(&fp8, shape);
     if (*less.s)
         snprintf(out, size, "%s%s fits", less.s, whole ? " or --weights fp8" : "");
-    else if (f->draft && fits(&alone, shape))
+    else if (trial->draft && fits(&alone, shape))
         snprintf(out, size, "it fits without the draft%s", whole ? " or with --weights fp8" : "");
     else if (whole)
         snprintf(out, size, "--weights fp8 fits");
     else if (*less_fp8.s)
         snprintf(out, size, "--weights fp8 with %s fits", less_fp8.s);
     else
-        snprintf(out, size, "no context fits%s", f->own ? "; --device cpu needs none" : "");
+        snprintf(out, size, "no context fits%s", trial->own ? "; --device cpu needs none" : "");
 }
 
-static bool too_large(const struct fit_try *f, const struct runtime_shape *shape, size_t free_bytes,
-                      struct err *e)
+static bool too_large(const struct fit_try *trial, const struct runtime_shape *shape,
+                      size_t free_bytes, struct err *e)
 {
-    struct need n = fit_need(f->dev, f->m, f->draft, shape);
+    struct need n = fit_need(trial->dev, trial->model, trial->draft, shape);
     char how[96];
-    propose(f, shape, how, sizeof how);
+    propose(trial, shape, how, sizeof how);
     size_t weights = n.weights + n.draft, cells = need_sum(&n) - weights - n.work;
-    if (weights > f->room)
+    if (weights > trial->room)
         return err_set(e, ERR_MODEL, "the model's weights need %s of GPU memory, %s are free: %s "
                        "(aerie fit lists the sizes)", text(weights + SPARE).s, text(free_bytes).s,
                        how);
@@ -239,20 +241,21 @@ static bool too_large(const struct fit_try *f, const struct runtime_shape *shape
                    text(cells).s, text(free_bytes).s, how);
 }
 
-bool fit_shape(struct device dev, struct model *m, struct draft *draft, struct runtime_shape *shape,
-               struct err *e)
+bool fit_shape(struct device dev, struct model *model, struct draft *draft,
+               struct runtime_shape *shape, struct err *e)
 {
     size_t left, all;
     dev.k->memory(dev.d, &left, &all);
     if (all == 0)
         return true;
-    struct fit_try f = {dev, m, draft, left > SPARE ? left - SPARE : 0, true, false};
-    if (fits(&f, shape))
+    struct fit_try trial = {dev, model, draft, left > SPARE ? left - SPARE : 0, true, false};
+    if (fits(&trial, shape))
         return true;
-    struct runtime_shape s = *shape;
-    int n = shape->shorten ? largest(&f, &s, &s.context, SHORTEST, CONTEXT_STEP) : 0;
+    struct runtime_shape shorter = *shape;
+    int n = shape->shorten ? largest(&trial, &shorter, &shorter.context, SHORTEST, CONTEXT_STEP)
+                           : 0;
     if (n == 0)
-        return too_large(&f, shape, left, e);
+        return too_large(&trial, shape, left, e);
     shape->context = n;
     return true;
 }
@@ -275,21 +278,21 @@ static size_t machine_free(size_t all)
     return kib << 10;
 }
 
-static int longest(const struct fit_try *f, const struct runtime_shape *shape)
+static int longest(const struct fit_try *trial, const struct runtime_shape *shape)
 {
-    struct runtime_shape s = *shape;
-    s.context = f->m->cfg.max_pos;
-    if (fits(f, &s))
-        return s.context;
-    return largest(f, &s, &s.context, SHORTEST, CONTEXT_STEP);
+    struct runtime_shape longer = *shape;
+    longer.context = trial->model->cfg.max_pos;
+    if (fits(trial, &longer))
+        return longer.context;
+    return largest(trial, &longer, &longer.context, SHORTEST, CONTEXT_STEP);
 }
 
-bool fit_look(struct device dev, struct model *m, struct draft *draft,
+bool fit_look(struct device dev, struct model *model, struct draft *draft,
               const struct runtime_shape *shape, struct fit *out, struct err *e)
 {
     struct kv_shape sizes;
     *out = (struct fit){0};
-    if (!pools_shape(shape, m, draft, &sizes, e))
+    if (!pools_shape(shape, model, draft, &sizes, e))
         return false;
     dev.k->memory(dev.d, &out->left, &out->total);
     out->own = out->total > 0;
@@ -298,18 +301,19 @@ bool fit_look(struct device dev, struct model *m, struct draft *draft,
         out->left = machine_free(out->total);
     }
     size_t spare = out->own ? SPARE : 0;
-    struct fit_try f = {dev, m, draft, out->left > spare ? out->left - spare : 0, out->own, false};
-    out->need = fit_need(dev, m, draft, shape);
+    struct fit_try trial = {dev, model, draft, out->left > spare ? out->left - spare : 0, out->own,
+                            false};
+    out->need = fit_need(dev, model, draft, shape);
     for (int k = 0; k < 3; k++) {
         struct runtime_shape s = *shape;
         s.kv = (enum kv_type)k;
-        struct need n = fit_need(dev, m, draft, &s);
+        struct need n = fit_need(dev, model, draft, &s);
         out->kv[k] = n.cells[POOL_FULL] + n.cells[POOL_SWA] + n.cells[POOL_DRAFT];
     }
-    out->fits = need_sum(&out->need) <= f.room;
+    out->fits = need_sum(&out->need) <= trial.room;
     if (!shape->full_pages)
-        out->longest = longest(&f, shape);
+        out->longest = longest(&trial, shape);
     if (!out->fits)
-        propose(&f, shape, out->how, sizeof out->how);
+        propose(&trial, shape, out->how, sizeof out->how);
     return true;
 }

@@ -8,7 +8,7 @@
 #include "engine/cycle/cycle.h"
 
 /* Opens and closes a runtime that only counts (struct need: engine/cache/page_event.h). */
-struct need fit_need(struct device dev, struct model *m, struct draft *draft,
+struct need fit_need(struct device dev, struct model *model, struct draft *draft,
                      const struct runtime_shape *shape);
 struct fit {
     struct need need;
@@ -21,12 +21,12 @@ struct fit {
 };
 /* Says whether a runtime of this shape fits, and which would. Nothing is uploaded. False and *e
  * (ERR_USAGE): the shape has a number out of its range. */
-bool fit_look(struct device dev, struct model *m, struct draft *draft,
+bool fit_look(struct device dev, struct model *model, struct draft *draft,
               const struct runtime_shape *shape, struct fit *out, struct err *e);
 /* Whether a runtime of this shape fits into the free memory; true if the device does not report its
  * memory. If the runtime does not fit and shape->shorten is set, shape->context becomes the longest
  * that fits; else *e says how much is needed, how much is free and what would fit. */
-bool fit_shape(struct device dev, struct model *m, struct draft *draft, struct runtime_shape *shape,
-               struct err *e);
+bool fit_shape(struct device dev, struct model *model, struct draft *draft,
+               struct runtime_shape *shape, struct err *e);
 
 #endif

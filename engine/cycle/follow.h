@@ -25,16 +25,16 @@ struct follow {
     struct guess guess[MAX_LANES]; /* what the drafter guesses next */
 };
 
-void follow_init(struct follow *f);
+void follow_init(struct follow *follow);
 /* The lane's lengths must be those before the cycle. */
-void follow_add(struct follow *f, struct lane *l, struct outcome *out, bool redo);
+void follow_add(struct follow *follow, struct lane *lane, struct outcome *out, bool redo);
 /* Everything about the drafter's pass that can fail: reserves draft cells, builds and checks the
  * plan. Sets the outcomes' draft_cells. */
-bool follow_plan(struct runtime *r, struct follow *f, struct err *e);
-/* Runs the planned pass and fills f->guess. Only the device can fail; its next sync reports
+bool follow_plan(struct runtime *rt, struct follow *follow, struct err *e);
+/* Runs the planned pass and fills follow->guess. Only the device can fail; its next sync reports
  * that. */
-void follow_run(struct runtime *r, struct follow *f, int topk);
+void follow_run(struct runtime *rt, struct follow *follow, int topk);
 /* Sets the lengths of the draft's cells back; the caller rolls the sequences back. */
-void follow_abandon(struct follow *f);
+void follow_abandon(struct follow *follow);
 
 #endif

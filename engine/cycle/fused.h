@@ -26,14 +26,14 @@
 #include "engine/cycle/cycle.h"
 
 /* Whether a cycle that has begun can be run fused. */
-bool fused_fits(const struct cycle *c);
+bool fused_fits(const struct cycle *cycle);
 /* Draft, verify, accept and follow; the caller commits. Fills the cycle's tree, outcome and guess.
- * Opens r->fused when it is first needed. False: the cycle must be abandoned; the drafter's state
+ * Opens rt->fused when it is first needed. False: the cycle must be abandoned; the drafter's state
  * of the lane may then be that of the lost path, so that the next tree may differ, but no token. */
-bool fused_run(struct cycle *c, struct err *e);
+bool fused_run(struct cycle *cycle, struct err *e);
 /* For measuring: runs the last cycle's recorded operations once more, on the same inbox; the
  * results are ignored. False: nothing was recorded. */
-bool fused_again(struct runtime *r);
-void fused_close(struct runtime *r); /* frees r->fused */
+bool fused_again(struct runtime *rt);
+void fused_close(struct runtime *rt); /* frees rt->fused */
 
 #endif

@@ -45,7 +45,7 @@ struct fused_layout {
     kbuf which;                         /* (steps) rows of the block that guess */
     kbuf plan_extend, plan_draft, plan_verify;
     size_t in, out0, out1;
-    kbuf n, parent, parent0, logp, score, u;
+    kbuf n_nodes, parent, parent0, logp, score, u;
     kbuf choice, choice_p, node_logp;   /* (nodes); node_logp: without the root */
     kbuf best, best_logp;               /* (nodes, DIGEST_BEST) */
     kbuf n_path, path, last, src[2], dst[2];
@@ -58,11 +58,11 @@ struct fused_layout {
 
 /* A fused cycle in progress. */
 struct fused_cycle {
-    struct cycle *c;
-    struct runtime *r;
-    struct fused *f;
-    struct lane *l;
-    struct cycle_lane *lane; /* the cycle's only lane */
+    struct cycle *cycle;
+    struct runtime *rt;
+    struct fused *fused;
+    struct lane *lane;
+    struct cycle_lane *part; /* the cycle's only lane */
     struct graph_key key;
     int nodes, scratch;   /* rows of verify; draft cells of all levels, or of the block */
     int block;            /* rows of the drafter's block; 0: it runs level by level */
@@ -73,19 +73,19 @@ struct fused_cycle {
 };
 
 /* Assigns every buffer its place, with more memory if that is needed, and opens the inbox. */
-bool fused_layout(struct fused_cycle *x, struct err *e);
-void fused_forget_recordings(struct runtime *r); /* they have the places of the buffers */
-void fused_fill_inbox(struct fused_cycle *x);
+bool fused_layout(struct fused_cycle *run, struct err *e);
+void fused_forget_recordings(struct runtime *rt); /* they have the places of the buffers */
+void fused_fill_inbox(struct fused_cycle *run);
 /* Where a buffer lies in the inbox or, once the results are there, in the outbox. */
-void *fused_in(const struct fused_cycle *x, kbuf b);
-const void *fused_out(const struct fused_cycle *x, kbuf b);
-int32_t fused_out_int(const struct fused_cycle *x, kbuf b);
+void *fused_in(const struct fused_cycle *run, kbuf b);
+const void *fused_out(const struct fused_cycle *run, kbuf b);
+int32_t fused_out_int(const struct fused_cycle *run, kbuf b);
 
 /* Enqueues every operation between inbox and outbox. */
-void fused_operations(struct fused_cycle *x);
+void fused_operations(struct fused_cycle *run);
 
 /* Reads the outbox into the cycle: tree, outcome, guess, device times. False: a choice is no token,
  * or what the device filled in violates a rule. Takes the pass's lock. */
-bool fused_results(struct fused_cycle *x, struct err *e);
+bool fused_results(struct fused_cycle *run, struct err *e);
 
 #endif

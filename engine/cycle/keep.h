@@ -33,9 +33,9 @@ struct kept {
 
 /* Keeps the present state of a lane between two steps. Reads from the device, and waits for that:
  * not under the pass's lock. The caller ends it with keep_free(). */
-void keep_state(struct kept *k, struct runtime *r, const struct lane *l);
+void keep_state(struct kept *kept, struct runtime *rt, const struct lane *lane);
 /* Restores the lane, the pools and the cells. Takes the pass's lock. */
-void keep_restore(const struct kept *k, struct runtime *r, struct lane *l);
-void keep_free(struct kept *k); /* an empty one is fine */
+void keep_restore(const struct kept *kept, struct runtime *rt, struct lane *lane);
+void keep_free(struct kept *kept); /* an empty one is fine */
 
 #endif

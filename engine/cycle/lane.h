@@ -57,49 +57,49 @@ struct lane {
     bool stopped;     /* the last of them ends the reply */
 };
 
-void lane_free(struct runtime *r, struct lane *l);
+void lane_free(struct runtime *rt, struct lane *lane);
 /* Copies the lane's captured states to the host, so that another pass may overwrite them on the
  * device. Waits for the device: not under the pass's lock. */
-void lane_park(struct runtime *r, struct lane *l);
+void lane_park(struct runtime *rt, struct lane *lane);
 /* Forks src: dst, empty before, continues from its state and shares all its pages. src is parked.
  * holder: the name of dst in the page log. */
-void lane_fork_as(struct runtime *r, struct lane *src, struct lane *dst, enum page_holder holder);
+void lane_fork_as(struct runtime *rt, struct lane *src, struct lane *dst, enum page_holder holder);
 /* The same for a copy that is not the conversation's own state. */
-static inline void lane_fork(struct runtime *r, struct lane *src, struct lane *dst)
+static inline void lane_fork(struct runtime *rt, struct lane *src, struct lane *dst)
 {
-    lane_fork_as(r, src, dst, HOLDER_POINT);
+    lane_fork_as(rt, src, dst, HOLDER_POINT);
 }
 
 /* Most lanes of one lane_step() of this shape (NULL: plain decoding), limited by the rows of the
  * runtime's buffers. */
-int runtime_step_lanes(const struct runtime *r, const struct tree_shape *shape);
+int runtime_step_lanes(const struct runtime *rt, const struct tree_shape *shape);
 
 /* Gives the lane a slot of the drafter unless it has one. False: all are in use. */
-bool lane_take_slot(struct runtime *r, struct lane *l);
-void lane_give_slot(struct runtime *r, struct lane *l);
+bool lane_take_slot(struct runtime *rt, struct lane *lane);
+void lane_give_slot(struct runtime *rt, struct lane *lane);
 /* Whether the drafter can go on from the lane's committed length: its own cells reach that far. */
-bool lane_can_follow(const struct runtime *r, const struct lane *l);
+bool lane_can_follow(const struct runtime *rt, const struct lane *lane);
 /* How many tokens of a prompt, not all of them, a fork of the lane can begin with; 0: none. The
  * lane's tokens are the prompt's first ones so far, and its cells that a sliding layer needs there
  * are still held; draft: the drafter, too, can go on there. */
-int lane_shared(const struct runtime *r, const struct lane *l, const struct ids *prompt,
+int lane_shared(const struct runtime *rt, const struct lane *lane, const struct ids *prompt,
                 bool draft);
 /* dst, empty, begins with the first n tokens of src, as of lane_shared() with the same draft. */
-void lane_fork_at(struct runtime *r, struct lane *src, int n, bool draft, struct lane *dst,
+void lane_fork_at(struct runtime *rt, struct lane *src, int n, bool draft, struct lane *dst,
                   enum page_holder holder);
 /* Whether a prompt can go on where the lane ends: the lane's committed tokens are its first ones,
  * and at least one token is left to be run for its logits. draft: the drafter, too, can go on
  * there. */
-bool lane_continues(const struct runtime *r, const struct lane *l, const struct ids *prompt,
+bool lane_continues(const struct runtime *rt, const struct lane *lane, const struct ids *prompt,
                     bool draft);
 /* How many first-level candidates the drafter guesses after a step of this topk. */
-static inline int lane_guesses(const struct lane *l, int topk)
+static inline int lane_guesses(const struct lane *lane, int topk)
 {
-    return max_int(1, max_int(topk, l->guesses));
+    return max_int(1, max_int(topk, lane->guesses));
 }
 /* Most levels of a tree, if the cycle may append max_new tokens: each accepted node needs room for
  * itself and for the token after it. */
-int lane_draft_depth(const struct runtime *r, const struct lane *l, int max_new);
+int lane_draft_depth(const struct runtime *rt, const struct lane *lane, int max_new);
 
 /* The uniform number `counter` of a seed, in [0, 1): splitmix64 over both, 24 bits. */
 static inline float uniform(uint64_t seed, uint64_t counter)
@@ -107,9 +107,9 @@ static inline float uniform(uint64_t seed, uint64_t counter)
     return (float)(mix64(mix64(seed) ^ (counter * 0xD1342543DE82EF95ull + 1)) >> 40) * 0x1p-24f;
 }
 /* The uniform with which the token `depth` places after the pending one is drawn; 0: greedy. */
-static inline float lane_uniform(const struct lane *l, int depth)
+static inline float lane_uniform(const struct lane *lane, int depth)
 {
-    return l->how.temperature > 0 ? uniform(l->seed, l->draws + (uint64_t)depth) : 0;
+    return lane->how.temperature > 0 ? uniform(lane->seed, lane->draws + (uint64_t)depth) : 0;
 }
 
 #endif

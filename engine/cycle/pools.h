@@ -16,14 +16,14 @@ enum {
 };
 
 /* The most rows of a pass: what the shape asks for, and at least a draft tree of each lane. */
-int pools_rows(const struct runtime_shape *s);
+int pools_rows(const struct runtime_shape *shape);
 /* The sizes of the pools for a runtime of this shape over a target and a draft (NULL: none): those
  * that the shape gives, and for the others room for the context, the cells of a running pass,
  * checkpoints and forks. The sliding pool is bounded by the context and by the full pool: each of
  * its pages belongs to a page of the full pool. False and *e (ERR_USAGE) if a number of the shape
  * is out of its range, if a pool would have more than POOL_CELLS cells, or if what the host keeps
  * for each cell needs more memory than the machine has. */
-bool pools_shape(const struct runtime_shape *s, const struct model *m, const struct draft *d,
-                 struct kv_shape *out, struct err *e);
+bool pools_shape(const struct runtime_shape *shape, const struct model *model,
+                 const struct draft *draft, struct kv_shape *out, struct err *e);
 
 #endif

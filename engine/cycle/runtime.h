@@ -28,7 +28,7 @@ struct cycle_hooks {
 
 struct runtime {
     struct device dev;
-    struct model *m;
+    struct model *model;
     struct net net;
     struct drafter *drafter; /* NULL: none */
     struct kv kv;
@@ -52,7 +52,7 @@ struct runtime {
     int max_logits;
     kbuf path_logits; /* (MAX_STEPS + 1, vocab) the rows of an accepted path */
     /* arguments of sampling and moves */
-    kbuf ids, p, u, row, logp, idx, pair_src, pair_dst, mask, changes, bans;
+    kbuf ids, prob, uniform, row, logp, idx, pair_src, pair_dst, mask, changes, bans;
 };
 
 struct runtime_shape {
@@ -67,18 +67,18 @@ struct runtime_shape {
 
 /* Uploads the models and allocates pools and buffers. draft may be NULL. The models must outlive
  * the runtime. False: nothing is left open. Whether the device has room: fit_shape() (fit.h). */
-bool runtime_open(struct runtime *r, struct device dev, struct model *m, struct draft *draft,
+bool runtime_open(struct runtime *rt, struct device dev, struct model *model, struct draft *draft,
                   const struct runtime_shape *shape, struct err *e);
-void runtime_close(struct runtime *r);
+void runtime_close(struct runtime *rt);
 /* Switches the historical faults of this runtime, between two passes. Every runtime has its own. */
-void runtime_set_bugs(struct runtime *r, const struct bugs *on);
+void runtime_set_bugs(struct runtime *rt, const struct bugs *on);
 /* The target's most probable token after each of the first `rows` rows of its last pass, however
  * many of them its logits have room for at a time. Waits for the device; a failure shows at the
  * next sync(). */
-void runtime_choices(struct runtime *r, int rows, int32_t *choice);
+void runtime_choices(struct runtime *rt, int rows, int32_t *choice);
 /* Whether a token ends a reply. */
-bool runtime_stops(const struct runtime *r, int32_t id);
+bool runtime_stops(const struct runtime *rt, int32_t id);
 /* Ids that must never be sampled (they have no text): mask[id] != 0. n <= vocab. */
-bool runtime_mask(struct runtime *r, const uint8_t *mask, int n, struct err *e);
+bool runtime_mask(struct runtime *rt, const uint8_t *mask, int n, struct err *e);
 
 #endif

@@ -14,15 +14,15 @@
 #include "models/grammar/grammar.h"
 
 struct steer {
-    struct penalties p;
+    struct penalties penalties;
     struct guide *guide; /* of the reply's grammar, not owned; NULL: there is none */
     int first; /* index in the lane's tokens of the reply's first one */
 };
 
-/* Sets *s for a reply whose first token is number `first` of its lane; guide may be NULL. Returns
- * s, or NULL if nothing changes a choice. */
-const struct steer *steer_set(struct steer *s, const struct penalties *p, struct guide *guide,
-                              int first);
+/* Sets *steer for a reply whose first token is number `first` of its lane; guide may be NULL.
+ * Returns steer, or NULL if nothing changes a choice. */
+const struct steer *steer_set(struct steer *steer, const struct penalties *penalties,
+                              struct guide *guide, int first);
 
 /* Most rows of one steer_rows(). */
 enum { STEER_ROWS = MAX_STEPS + 1 };
@@ -37,9 +37,9 @@ static inline size_t steer_ban_bytes(int vocab)
     return (size_t)STEER_ROWS * (((size_t)vocab + 31) / 32) * 4;
 }
 /* Copies n rows of logits, from row `first` of the runtime's on, with the changes that the lane's
- * steer makes, and returns the copies. Row i is that of node at + i of the tree; t NULL: of the
- * lane's last token. The copies lie in r->path_logits. */
-kbuf steer_rows(struct runtime *r, const struct lane *l, const struct tree *t, int at, int first,
-                int n);
+ * steer makes, and returns the copies. Row i is that of node at + i of the tree; tree NULL: of the
+ * lane's last token. The copies lie in rt->path_logits. */
+kbuf steer_rows(struct runtime *rt, const struct lane *lane, const struct tree *tree, int at,
+                int first, int n);
 
 #endif

@@ -47,5 +47,5 @@ struct guide *constrain_guide(struct engine *g, struct grammar *grammar)
         return NULL;
     if (!g->own.order)
         g->own.order = token_order_open(g->loaded.tok);
-    return guide_open(grammar, g->own.order, r->m->cfg.vocab, r->stop, r->n_stop);
+    return guide_open(grammar, g->own.order, r->model->cfg.vocab, r->stop, r->n_stop);
 }

@@ -200,7 +200,7 @@ bool debug_phase_done(struct engine *g, const struct cycle *c)
     struct tree tree = x->tree;
     struct step_rec rec = known ? x->out.rec : (struct step_rec){0};
     bool verified = known || (c->phase == CYCLE_VERIFIED &&
-                              accept_peek(c->r, x->lane, 0, x->max_new, &tree, &rec));
+                              accept_peek(c->rt, x->lane, 0, x->max_new, &tree, &rec));
     struct debug_view v = view_of(g, g->shared.step + 1, phase_of(c->phase), &tree, x->out.token,
                                   known ? x->out.n_new : 0);
     v.verified = verified;

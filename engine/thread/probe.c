@@ -186,11 +186,11 @@ static bool step_fits(struct again *a, const struct probe_ask *ask, struct err *
     bool ok = r->pos0 >= 0 && r->rows >= 1 && r->rows <= most && a->context.n >= needed &&
               needed <= a->r->context && r->accepted >= 0 && r->accepted <= MAX_STEPS;
     for (int i = 0; i < a->context.n && ok; i++)
-        ok = a->context.v[i] >= 0 && a->context.v[i] < a->r->m->cfg.vocab;
+        ok = a->context.v[i] >= 0 && a->context.v[i] < a->r->model->cfg.vocab;
     if (ok && !prompt && !drafted)
         tree_init(&a->tree, a->context.v[r->pos0]);
     for (int i = 0; i < a->tree.n && ok; i++)
-        ok = a->tree.token[i] >= 0 && a->tree.token[i] < a->r->m->cfg.vocab;
+        ok = a->tree.token[i] >= 0 && a->tree.token[i] < a->r->model->cfg.vocab;
     ok = ok && (prompt || (a->tree.n == r->rows && a->tree.token[0] == a->context.v[r->pos0]));
     return ok ||
            err_set(e, ERR_NEGATIVE, "step %d.%d cannot be computed again: its tree or the tokens "
@@ -284,7 +284,7 @@ static bool run_context(struct again *a, struct err *e)
 /* The digest of the logits of the step's path, as outcomes have it. */
 static uint64_t digest_of(const struct again *a, const int *row, int n)
 {
-    struct best_logits b = {.rows = n, .k = min_int(DIGEST_BEST, a->r->m->cfg.vocab)};
+    struct best_logits b = {.rows = n, .k = min_int(DIGEST_BEST, a->r->model->cfg.vocab)};
     CHECK(n <= MAX_STEPS + 1);
     for (int i = 0; i < n; i++) {
         int kept = row[i] - a->out->row0;
@@ -304,11 +304,11 @@ static bool run_logits(struct again *a, struct err *e)
         int32_t row = last;
         r->dev.k->put(r->dev.d, r->row, &row, sizeof row);
         net_logits(&r->net, 1, r->row, r->logits, (kbuf){0});
-        probe_logits(&r->net, last, 1, r->logits, r->ids, r->p);
+        probe_logits(&r->net, last, 1, r->logits, r->ids, r->prob);
         path[0] = last;
     } else if (!prompt) {
         net_logits(&r->net, a->rec.rows, (kbuf){0}, r->logits, (kbuf){0});
-        probe_logits(&r->net, 0, a->rec.rows, r->logits, r->ids, r->p);
+        probe_logits(&r->net, 0, a->rec.rows, r->logits, r->ids, r->prob);
         n = path_of(a, path);
     }
     a->out->has_digest = !a->unrecorded && (!prompt || a->rec.bonus >= 0);

@@ -30,7 +30,7 @@ static double layer_bytes(struct layer *l, const struct config *c, enum kv_type 
 /* Experts that layer l's rows of the last pass chose. */
 static int experts_hit(struct bench *b, const struct runtime *r, int l, int rows)
 {
-    const struct config *c = &r->m->cfg;
+    const struct config *c = &r->model->cfg;
     size_t each = (size_t)r->net.max_rows * (size_t)c->top_k * 4;
     size_t n = (size_t)rows * (size_t)c->top_k;
     int32_t *ids = xmalloc(n * sizeof *ids);
@@ -42,7 +42,7 @@ static int experts_hit(struct bench *b, const struct runtime *r, int l, int rows
 
 double bench_pass_bytes(struct bench *b, struct runtime *r, int rows, int n, double *hit)
 {
-    struct model *m = r->m;
+    struct model *m = r->model;
     const struct config *c = &m->cfg;
     double all = 0, bytes = 0;
     int layers = 0; /* of experts */
@@ -63,7 +63,7 @@ double bench_pass_bytes(struct bench *b, struct runtime *r, int rows, int n, dou
 double bench_draft_bytes(struct runtime *r, int rows, int n, bool first)
 {
     struct draft *d = r->drafter->head->w;
-    const struct tensor *head = d->head.data ? &d->head : &r->m->head;
+    const struct tensor *head = d->head.data ? &d->head : &r->model->head;
     double bytes = bench_weight_bytes(head) + (first ? bench_weight_bytes(&d->fc) : 0);
     for (int l = 0; l < d->cfg.n_layer; l++)
         bytes += layer_bytes(&d->layer[l], &d->cfg, r->net.cells[0].type, rows, n, 0);
@@ -82,13 +82,13 @@ static void run_pass(struct bench *b, void *arg)
 {
     struct pass_run *p = arg;
     struct runtime *r = p->r;
-    int vocab = r->m->cfg.vocab;
+    int vocab = r->model->cfg.vocab;
     kbuf logits = kbuf_at(r->logits, 0, (size_t)p->rows * (size_t)vocab * 4);
     net_forward(&r->net, &r->pass.plan[p->mode], &r->pass.kp, NULL);
     net_logits(&r->net, p->rows, (kbuf){0}, r->logits, (kbuf){0});
     b->dev.k->sample(b->dev.d, &(struct k_sample){
         .rows = p->rows, .n = vocab, .logits = logits, .how = {.top_p = 1}, .ids = r->ids,
-        .p = r->p});
+        .p = r->prob});
 }
 
 /* Times the prepared pass; *w.out are its logits. */

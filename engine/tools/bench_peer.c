@@ -199,8 +199,8 @@ static void our_product(struct runtime *r, const char *what, int l, int rows)
 {
     struct net *n = &r->net;
     const struct kernels *k = n->dev.k;
-    const struct config *c = &r->m->cfg;
-    const struct layer *w = &r->m->layer[l];
+    const struct config *c = &r->model->cfg;
+    const struct layer *w = &r->model->layer[l];
     bool o = !strcmp(what, "o");
     if (!strcmp(what, "qkv"))
         net_qkv(n, &r->pass.kp, l, rows);

@@ -59,7 +59,7 @@ static void keep_buf(struct stage *st, kbuf b, int n, int width)
 /* Extends the lane's prompt to n tokens; no token repeats within a window. */
 static void tokens(struct stage *st, int n)
 {
-    int V = st->r.m->cfg.vocab;
+    int V = st->r.model->cfg.vocab;
     for (int i = st->lane.tok.n; i < n; i++)
         ids_add(&st->lane.tok, 3 + (i * 37 + i / 7) % (V - 3));
 }
@@ -89,7 +89,7 @@ static bool target_pass(struct stage *st, enum plan_mode mode, struct plan_req *
     if (ok) {
         net_forward(&r->net, &r->pass.plan[mode], &r->pass.kp, NULL);
         net_logits(&r->net, req->n, (kbuf){0}, r->logits, (kbuf){0});
-        keep_buf(st, r->logits, req->n, r->m->cfg.vocab);
+        keep_buf(st, r->logits, req->n, r->model->cfg.vocab);
     }
     kv_rollback(&r->kv, &st->lane.seq);
     return ok;
@@ -365,7 +365,7 @@ static bool scene_last_window(struct stage *st, struct err *e)
     if (ok) {
         net_forward(&r->net, &r->pass.plan[PLAN_EXTEND], &r->pass.kp, NULL);
         net_logits(&r->net, n, (kbuf){0}, r->logits, (kbuf){0});
-        keep_buf(st, r->logits, n, r->m->cfg.vocab);
+        keep_buf(st, r->logits, n, r->model->cfg.vocab);
     }
     lane_free(r, &l);
     return ok;
@@ -442,9 +442,9 @@ static bool scene_publish(struct stage *st, struct err *e)
         /* only the row of prompt token half + 1 is compared: both runs compute it */
         net_forward(&r->net, &r->pass.plan[PLAN_EXTEND], &r->pass.kp, NULL);
         net_logits(&r->net, n, (kbuf){0}, r->logits, (kbuf){0});
-        size_t wide = (size_t)r->m->cfg.vocab * sizeof(float);
+        size_t wide = (size_t)r->model->cfg.vocab * sizeof(float);
         kbuf row = kbuf_at(r->logits, (size_t)(half + 1 - from) * wide, wide);
-        keep_buf(st, row, 1, r->m->cfg.vocab);
+        keep_buf(st, row, 1, r->model->cfg.vocab);
     }
     lane_free(r, &fork);
     return ok;

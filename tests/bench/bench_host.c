@@ -112,7 +112,7 @@ static void cycles(struct runtime *r, int context, const char *name, const struc
     struct err e = {0};
     struct lane l = {.tap_row = -1}, *lp = &l;
     for (int i = 0; i <= context; i++)
-        ids_add(&l.tok, (int32_t)(roll() % (uint64_t)r->m->cfg.vocab));
+        ids_add(&l.tok, (int32_t)(roll() % (uint64_t)r->model->cfg.vocab));
     lane_prompt(r, &l, 512, shape);
     for (int i = -WARM; i < N; i++) {
         due += accepted;

@@ -194,7 +194,7 @@ static bool run_prompt(struct runtime *r, struct lane *l, int n, int chunk, int 
 {
     struct err e = {0};
     for (int i = 0; i < n; i++)
-        ids_add(&l->tok, i * 7 % r->m->cfg.vocab);
+        ids_add(&l->tok, i * 7 % r->model->cfg.vocab);
     for (int to = 0; to < n;) {
         to = min_int(to + chunk, n);
         if (!fine(lane_extend(r, l, to, to == n, topk > 0, max_int(1, topk), &e), &e))

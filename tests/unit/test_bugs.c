@@ -483,8 +483,8 @@ static uint64_t work_digest(struct runtime *r)
     struct lane l = {.tap_row = -1}, fork = {.tap_row = -1}, other = {.tap_row = -1}, *lp = &l;
     struct err e = {0};
     uint64_t d = (uint64_t)kv_capacity(&r->kv, POOL_DRAFT);
-    prompt_tokens(&l, ALL, r->m->cfg.vocab);
-    prompt_tokens(&other, 2, r->m->cfg.vocab);
+    prompt_tokens(&l, ALL, r->model->cfg.vocab);
+    prompt_tokens(&other, 2, r->model->cfg.vocab);
     bool ok = lane_extend(r, &other, 1, false, false, 1, &e);
     while (ok && l.seq.committed < HALF) {
         ok = lane_extend(r, &l, min_int(HALF, l.seq.committed + 2 + (l.seq.committed > 0)), false,

@@ -170,7 +170,7 @@ static void run_two_lanes(struct runtime *r)
         *live[2] = {&lane[0], &lane[1]};
     struct step_limits lim[2] = {{9}, {9}};
     for (int i = 0; i < 200; i++)
-        ids_add(&lane[0].tok, i % r->m->cfg.vocab);
+        ids_add(&lane[0].tok, i % r->model->cfg.vocab);
     must(lane_extend(r, &lane[0], lane[0].tok.n, true, false, 1, &e), &e);
     lane_park(r, &lane[0]);
     lane_fork(r, &lane[0], &lane[1]);

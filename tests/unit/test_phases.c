@@ -386,7 +386,7 @@ static void out_of_order(struct cycle *c, int which)
         cycle_commit(c), cycle_abandon(c);
         break;
     case 7: cycle_abandon(c), cycle_draft(c, &e); break;
-    case 8: c->r->net.stop = &(struct stop){.cancelled = 1}, cycle_draft(c, &e);
+    case 8: c->rt->net.stop = &(struct stop){.cancelled = 1}, cycle_draft(c, &e);
         cycle_verify(c, &e), cycle_accept(c, &e);
         break;
     }

@@ -21,8 +21,8 @@ static int poisoned;
 /* Slot s of pool `id` in every layer that lives there. */
 static void poison(struct runtime *r, enum pool_id id, int first, int n)
 {
-    for (int l = 0; l < r->m->cfg.n_layer; l++)
-        if (r->m->layer[l].kv_src == l && (r->m->layer[l].window > 0) == (id == POOL_SWA))
+    for (int l = 0; l < r->model->cfg.n_layer; l++)
+        if (r->model->layer[l].kv_src == l && (r->model->layer[l].window > 0) == (id == POOL_SWA))
             poison_cells(r, &r->net.cells[l], first, n);
     poisoned += n;
 }

@@ -234,7 +234,7 @@ static int windowed_reply(struct runtime *r, int n, const struct tree_shape *s, 
     struct err e = {0};
     int most = 0;
     for (int i = 0; i < n; i++)
-        ids_add(&l.tok, (i * i + 7 * i + 1) % r->m->cfg.vocab);
+        ids_add(&l.tok, (i * i + 7 * i + 1) % r->model->cfg.vocab);
     lane_prompt(r, &l, 37, s);
     while (l.tok.n < n + 40) {
         must(lane_step(r, &one, &(struct step_limits){n + 40 - l.tok.n}, 1, s, &e), &e);
