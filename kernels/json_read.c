@@ -2,6 +2,7 @@
 #include "kernels/json_read.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* What Jansson 2.14 allocates for a value, with its place in the array or object that holds it, on
@@ -168,4 +169,52 @@ json_t *json_parse(const char *text, size_t n, size_t flags, json_error_t *why)
     if (why)
         tell_too_many(why, text, at);
     return NULL;
+}
+
+/* ---- writing ---- */
+
+void json_real_text(char s[32], double v)
+{
+    enum { MOST = 17, SIZE = 32 };
+    int digits = 1;
+    do
+        snprintf(s, SIZE, "%.*e", digits - 1, v);
+    while (strtod(s, NULL) != v && digits++ < MOST);
+    const char *e = strchr(s, 'e');
+    int exponent = e ? (int)strtol(e + 1, NULL, 10) : 0;
+    if (exponent >= -4 && exponent < 16)
+        snprintf(s, SIZE, "%.*f", digits - 1 > exponent ? digits - 1 - exponent : 1, v);
+}
+
+/* Appends the number at p, as json_dumps() wrote it, and returns its length. */
+static size_t add_number(struct buf *out, const char *p)
+{
+    char s[32];
+    size_t n = strspn(p, "+-.0123456789eE"), whole = strspn(p, "-0123456789");
+    if (whole < n) {
+        json_real_text(s, strtod(p, NULL));
+        buf_str(out, s);
+    } else
+        buf_add(out, p, n);
+    return n;
+}
+
+char *json_written(const json_t *v, size_t flags)
+{
+    char *text = json_dumps(v, flags | JSON_ENCODE_ANY);
+    struct buf out = {0};
+    if (!text)
+        return NULL;
+    for (size_t i = 0, n = strlen(text), end; i < n; i = end) {
+        char c = text[i];
+        if (c == '-' || (c >= '0' && c <= '9')) {
+            end = i + add_number(&out, text + i);
+            continue;
+        }
+        end = c == '"' ? string_end(text, n, i) : i + 1;
+        buf_add(&out, text + i, end - i);
+    }
+    free(text);
+    buf_char(&out, '\0');
+    return out.p;
 }

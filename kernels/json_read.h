@@ -1,4 +1,4 @@
-/* json_read.h - the one place that has Jansson parse a text.
+/* json_read.h - the one place that has Jansson parse a text, and write one.
  *
  * Jansson takes up to 78 bytes of memory for a byte of text: an empty object, two bytes, is a table
  * of eight buckets. So the values of a text are counted before it is parsed, and a text whose
@@ -26,6 +26,14 @@ json_t *json_parse(const char *text, size_t n, size_t flags, json_error_t *why);
  * NULL, the state of a new thread: nothing stops it. The caller keeps *stop alive until the next
  * call. */
 void json_stop_on(const struct stop *stop);
+
+/* A real number as Python writes it, at most 31 characters: the fewest digits that give it back,
+ * with an exponent below 1e-4 and from 1e16 on. v is finite. */
+void json_real_text(char s[32], double v);
+
+/* json_dumps() of any value, but with reals as above, as the JSON of others has them: Jansson makes
+ * 0.10000000000000001 of 0.1. NULL: v is. The caller frees it. */
+char *json_written(const json_t *v, size_t flags);
 
 /* At least the memory that Jansson takes to parse the text, in bytes. */
 uint64_t json_cost(const char *text, size_t n);

@@ -430,7 +430,7 @@ static void get_calls(const json_t *said, struct buf *out)
         if (name && *name)
             buf_printf(out, "\ncall %s ", name);
         get_text(f, "arguments", out);
-        char *text = json_is_object(arguments) ? json_dumps(arguments, 0) : NULL; /* ollama's */
+        char *text = json_is_object(arguments) ? json_written(arguments, 0) : NULL; /* ollama's */
         buf_str(out, text ? text : "");
         free(text);
     }

@@ -175,7 +175,7 @@ static void add_facts(struct buf *out, const json_t *o)
     json_object_foreach((json_t *)o, key, v) {
         bool one = !json_is_object(v) && !json_is_array(v) && !is_secret(key) &&
                    !strpbrk(key, "=\n") && !has_fact(out, key);
-        char *text = one ? json_dumps(v, JSON_ENCODE_ANY) : NULL;
+        char *text = one ? json_written(v, 0) : NULL;
         if (text && !strchr(text, '\n') && strlen(text) < 400)
             buf_printf(out, "%s=%s\n", key, text);
         free(text);

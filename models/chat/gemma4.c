@@ -51,23 +51,6 @@ static void put_upper(struct render *r, const char *s)
     put_mark(r, MARK_QUOTE);
 }
 
-/* As Python writes a float: the fewest digits that give it back; with an exponent below 1e-4 and
- * from 1e16 on. */
-static void put_real(struct render *r, double v)
-{
-    char s[40];
-    int digits = 1;
-    do
-        snprintf(s, sizeof s, "%.*e", digits - 1, v);
-    while (strtod(s, NULL) != v && digits++ < 17);
-    const char *e = strchr(s, 'e');
-    int exponent = e ? (int)strtol(e + 1, NULL, 10) : 0;
-    if (exponent >= -4 && exponent < 16)
-        buf_printf(&r->text, "%.*f", digits - 1 > exponent ? digits - 1 - exponent : 1, v);
-    else
-        put_str(r, s);
-}
-
 static int compare_keys(const void *a, const void *b)
 {
     const char *x = *(const char *const *)a, *y = *(const char *const *)b;
@@ -123,7 +106,9 @@ static void put_value(struct render *r, const json_t *v, bool quote_keys, int de
     } else if (json_is_integer(v)) {
         buf_printf(&r->text, "%lld", (long long)json_integer_value(v));
     } else if (json_is_real(v)) {
-        put_real(r, json_real_value(v));
+        char s[32];
+        json_real_text(s, json_real_value(v));
+        put_str(r, s);
     } else if (json_is_object(v) && depth < MOST_DEPTH) {
         put_str(r, "{");
         put_members(r, v, quote_keys, depth);

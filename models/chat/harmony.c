@@ -5,6 +5,7 @@
  * "analysis" (thoughts) are omitted from later prompts. Source: openai/harmony, docs/format.md.
  */
 #include "models/chat/parts.h"
+#include "kernels/json_read.h"
 
 #include <stdlib.h>
 
@@ -129,7 +130,7 @@ static void put_call(struct render *r, const struct message *m, int n)
 {
     const json_t *call = json_array_get(m->calls, 0);
     const char *name = json_string_value(json_object_get(call, "name"));
-    char *arguments = json_dumps(json_object_get(call, "arguments"), 0);
+    char *arguments = json_written(json_object_get(call, "arguments"), 0);
     bool answered = false;
     for (int i = 1; i < n; i++)
         answered |= m[i].role == ROLE_ASSISTANT && !m[i].calls;
@@ -152,7 +153,7 @@ static void put_call(struct render *r, const struct message *m, int n)
 static void put_result(struct render *r, const struct message *m)
 {
     json_t *text = json_string(m->text);
-    char *quoted = json_dumps(text, JSON_ENCODE_ANY);
+    char *quoted = json_written(text, 0);
     put_mark(r, MARK_OPEN);
     put_str(r, "functions.");
     put_str(r, m->name ? m->name : "");

@@ -27,7 +27,7 @@ static const char *text_of(const json_t *o, const char *key)
 
 static void put_json(struct render *r, const json_t *v, size_t flags)
 {
-    char *text = json_dumps(v, JSON_ENCODE_ANY | flags);
+    char *text = json_written(v, flags);
     put_str(r, text ? text : "null");
     free(text);
 }
@@ -331,7 +331,7 @@ static bool read_call(struct call_reader *x, const char *p, size_t n)
     bool ok = name && *name && (!v || json_is_object(v) || json_is_string(v));
     if (ok) {
         char *text = !v ? xstrdup("{}") : json_is_string(v) ? xstrdup(json_string_value(v))
-                                                            : json_dumps(v, 0);
+                                                            : json_written(v, 0);
         add_call(x, name, text, strlen(text));
         free(text);
     }

@@ -1,6 +1,7 @@
 /* keys.c - see keys.h. */
 #include "kernels/idioms.h"
 #include "models/checkpoint/config.h"
+#include "kernels/json_read.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -537,7 +538,7 @@ int conf_ints(const struct conf *c, const char *key, int64_t *v, int max)
 static void refuse(const struct conf *c, const struct decides *d, const json_t *v,
                    const char *family)
 {
-    char *text = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT);
+    char *text = json_written(v, JSON_COMPACT);
     conf_refuse(c, d->key, "is %.60s, which a %s model does not use, expected %s",
                 text ? show(text).s : "?", family, d->expected);
     free(text);

@@ -3,6 +3,7 @@
 #include "kernels/idioms.h"
 #include "models/grammar/parts.h"
 #include "models/grammar/values.h"
+#include "kernels/json_read.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -110,7 +111,7 @@ static void put_constant(struct grammar *g, struct sequence *s, const json_t *v)
         }
         put_literal(g, s, "}");
     } else {
-        char *text = json_dumps(v, JSON_ENCODE_ANY);
+        char *text = json_written(v, 0);
         put_literal(g, s, text ? text : "null");
         free(text);
     }

@@ -150,7 +150,7 @@ void show_launch_lines(const char *about, struct buf *out)
     const char *key;
     json_object_foreach(o, key, v) {
         char *text = json_is_string(v) ? xstrdup(json_string_value(v))
-                                       : json_dumps(v, JSON_ENCODE_ANY);
+                                       : json_written(v, 0);
         buf_printf(out, "%s=%s\n", key, text ? text : "");
         free(text);
     }

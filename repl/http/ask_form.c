@@ -118,7 +118,7 @@ static bool take_format(struct ask *a, json_t *schema, const char *param, struct
         json_object_set_new(o, "form", json_string("text"));
     struct grammar *g = grammar_open(o, NULL, NULL, &e);
     free(a->format);
-    a->format = g ? json_dumps(o, JSON_COMPACT) : NULL;
+    a->format = g ? json_written(o, JSON_COMPACT) : NULL;
     grammar_close(g);
     json_decref(o);
     return a->format || refuse(r, 400, param, "%s: %s", param, g ? "the schema cannot be written"
@@ -210,7 +210,7 @@ bool read_choice(struct ask *a, const struct ask_of *of, const json_t *o, struct
     if (g && a->format)
         refuse(r, 400, "tool_choice", "a reply cannot be both calls and what response_format says");
     else if (g)
-        a->format = json_dumps(f, JSON_COMPACT);
+        a->format = json_written(f, JSON_COMPACT);
     else
         refuse(r, 400, "tools", "%s", e.msg);
     grammar_close(g);

@@ -149,7 +149,7 @@ static void read_response(struct body *b)
 {
     json_t *o = ask_object(b->text.p, b->text.n, &b->refused);
     json_t *chat = o ? responses_chat(o, &b->refused) : NULL;
-    char *text = chat ? json_dumps(chat, JSON_COMPACT) : NULL;
+    char *text = chat ? json_written(chat, JSON_COMPACT) : NULL;
     if (text && ask_read(&b->ask, b->of, true, text, strlen(text), &b->refused))
         b->ask.responses = true;
     else if (chat && !text)

@@ -78,6 +78,8 @@ without "only engine/remote/http.c includes curl" '#include <curl' '^engine/remo
 without "only repl/http/front.c includes microhttpd" '#include <microhttpd' '^repl/http/front\.c:' repl engine history models kernels
 without "only engine/remote/kv_socket.c includes ZeroMQ" '#include <zmq' '^engine/remote/kv_socket\.c:' repl engine history models kernels
 without "only kernels/json_read.c has Jansson parse a text" '\bjson_load' '^kernels/json_read\.[ch]:' repl engine history models kernels
+# but for a config made from a GGUF file, whose hash is stored in logs
+without "only kernels/json_read.c has Jansson write one" '\bjson_dump' '^(kernels/json_read\.[ch]|models/checkpoint/gguf_config\.c):' repl engine history models kernels
 without "only these know standard output and error, and what they print is fit for a terminal" \
     "\\b(stdout|stderr)\\b|\\bwrite(_fully)?\\(STD(OUT|ERR)_FILENO|[^a-z_'](printf|puts|putchar|perror)\\([^']" \
     '^(kernels/base\.c:.*write\(STDERR|repl/cli/plain\.c:.*write_fully\(STDERR_FILENO, clean|repl/cmd/sql\.c:.*write_fully\(STDOUT|repl/cli/out\.c:.*write_fully\(STDERR_FILENO, line|repl/tui/term\.c:.*(newterm|write\(STDOUT)|repl/process/isolate\.c:.*"/dev/stdout|kernels/cuda/timeline\.cu:)' \

@@ -14,11 +14,11 @@ from transformers.utils.chat_template_utils import _compile_jinja_template
 
 FILE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../tokenizers/tools.json")
 TEMPLATES = [  # file, family, what it lacks
-    ("Qwen-Qwen3-0.6B.jinja", "qwen3", ()),
+    ("Qwen-Qwen3-0.6B.jinja", "qwen3", ("odd",)),
     ("meta-llama-Llama-3.1-8B-Instruct.jinja", "llama", ("many", "first", "odd")),
     ("openai-gpt-oss-120b.jinja", "gpt_oss", ("many", "odd")),
     ("google-gemma-4-31B-it.jinja", "gemma4", ()),
-    ("Qwen-Qwen2.5-7B-Instruct.jinja", "qwen2", ("many", "odd")),
+    ("Qwen-Qwen2.5-7B-Instruct.jinja", "qwen2", ("many",)),
 ]
 WEATHER = {"type": "function", "function": {
     "name": "get_weather", "description": "Weather of a place, \"now\"",

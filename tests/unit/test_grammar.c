@@ -573,6 +573,38 @@ static void test_patterns_and_formats_allow_what_they_mean(void **state)
     }
 }
 
+/* Reals are written with the fewest digits that give them back. */
+static void test_constants_are_written_as_people_write_them(void **state)
+{
+    (void)state;
+    static const char *const written[] = {"0.1", "-19.99", "1e-07", "3.0", "123456789.125",
+                                          "1e+16", "0.0001", "5e-324", "1.7976931348623157e+308",
+                                          "9007199254740993", "[0.3, \"0.30\", {\"1e5\": 0.7}]"};
+    for (size_t i = 0; i < sizeof written / sizeof *written; i++) {
+        json_t *v = json_parse(written[i], strlen(written[i]), JSON_DECODE_ANY, NULL);
+        json_t *schema = json_pack("{s:O}", "const", v);
+        struct err e;
+        struct guide *x = open_guide(schema, &e);
+        char *text = json_written(v, 0);
+        assert_string_equal(text, written[i]);
+        assert_true(x && allows(x, written[i]));
+        free(text);
+        guide_close(x);
+        json_decref(schema);
+        json_decref(v);
+    }
+    for (int i = 0; i < 20000; i++) {
+        chance = mix64(chance);
+        double d = 0;
+        char s[32];
+        memcpy(&d, &chance, sizeof d);
+        if (!isfinite(d))
+            continue;
+        json_real_text(s, d);
+        assert_true(strtod(s, NULL) == d);
+    }
+}
+
 static void test_what_cannot_be_kept_is_refused_by_name(void **state)
 {
     (void)state;
@@ -656,6 +688,7 @@ int main(void)
         cmocka_unit_test(test_a_range_of_numbers_is_exact),
         cmocka_unit_test(test_every_text_of_a_pattern_matches_it),
         cmocka_unit_test(test_patterns_and_formats_allow_what_they_mean),
+        cmocka_unit_test(test_constants_are_written_as_people_write_them),
         cmocka_unit_test(test_what_cannot_be_kept_is_refused_by_name),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
