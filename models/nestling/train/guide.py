@@ -44,20 +44,20 @@ def load():
 
 
 def load_engineer():
-    """engineer.txt: a name, aims and whole questions."""
-    out = {}
+    """engineer.txt: names, aims and whole questions."""
+    out = []
     for n, l in enumerate(kn.read("engineer.txt").split("\n"), 1):
         if l and not l.startswith("#"):
             name, how, q = l.split(" | ")
             if name not in ENTRY:
                 raise SystemExit(f"engineer.txt:{n}: no command or flag {name!r}")
-            out[name] = {"how": how.replace(" ; ", "|"), "q": q.replace(" ; ", "|")}
+            out.append((name, {"how": how.replace(" ; ", "|"), "q": q.replace(" ; ", "|")}))
     return out
 
 
 WANTS = load()
 ENGINEER = load_engineer()
-for _n, _add in ENGINEER.items():
+for _n, _add in ENGINEER:
     WANTS.setdefault(_n, Bank()).more(**_add)
 for _k in KINDS:  # goals are aims, too
     for _e in CMD[_k]:
@@ -65,7 +65,7 @@ for _k in KINDS:  # goals are aims, too
             WANTS.setdefault(_e["name"], Bank()).more(how="|".join(g for g in _e["goals"]))
 NAMES = sorted(WANTS)
 WEIGHT = {n: 3.0 if ENTRY[n][0] == "slash" else 1.4 if ENTRY[n][0] == "keys" else 1.0 for n in NAMES}
-WEIGHT.update({n: 3.0 for n in ENGINEER})
+WEIGHT.update({n: 3.0 for n, _ in ENGINEER})
 WEIGHT.update({"/bye": 6.0, "/map": 5.0, "/page": 4.0})
 TOTAL = sum(WEIGHT.values())
 

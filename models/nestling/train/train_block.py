@@ -18,7 +18,7 @@ import block as B
 import model as M
 from infer import Target
 from optim import Both, schedule
-from train_draft import own_replies
+from train_draft import kept, own_replies
 from train_target import ROW, batches, shard_rows
 
 GUESSES = B.BLOCK - 1
@@ -161,6 +161,7 @@ def main():
     ap.add_argument("--seconds", type=float, default=110, help="of training, once everything is compiled")
     ap.add_argument("--end", type=float, default=170, help="seconds after which the whole run ends at the latest")
     ap.add_argument("--own-docs", type=int, default=24576)
+    ap.add_argument("--own", help="file of the target's own replies: read, or written if it is missing (.npy)")
     ap.add_argument("--own-seconds", type=float, default=30)
     ap.add_argument("--rows", type=int, default=8)
     ap.add_argument("--blocks", type=int, default=1024, help="blocks in a row of tokens")
@@ -175,7 +176,7 @@ def main():
     stop = threading.Event()
     source = shard_rows(a.shards, a.first, a.count, stop)
     target = Target(a.target, dtype=torch.float32)
-    own = own_replies(target, np.concatenate([next(source)[1] for _ in range(max(1, a.own_docs // 2500))]), a.own_docs, 288, a.own_seconds)
+    own = kept(a.own, lambda: own_replies(target, np.concatenate([next(source)[1] for _ in range(max(1, a.own_docs // 2500))]), a.own_docs, 288, a.own_seconds))
     final = target.w["model.norm.weight"]
     del target
     net = B.load(a.init).to(M.DEVICE) if a.init else fresh(final)
