@@ -211,6 +211,8 @@ static const char *cmd_name(int i)
 static bool unknown_command(const char *name, struct err *e)
 {
     struct buf near = {0};
+    if (!*name)
+        return err_set(e, ERR_USAGE, "/ begins a command, such as /tree; /help lists all");
     nearest_names(name, cmd_name, N_CMD, "/", &near);
     if (near.n)
         err_set(e, ERR_USAGE, "there is no command /%.40s; did you mean %s? (/help lists all)",

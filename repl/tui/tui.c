@@ -62,10 +62,15 @@ static struct tui *of(struct app *a)
     return a->face.state;
 }
 
+/* An answer taller than the screen says how to come to its first line. */
 static void face_show(struct app *a, struct sheet *s)
 {
-    transcript_sheet(&of(a)->talk, ENTRY_SHEET, 0, s);
-    of(a)->dirty = true;
+    struct tui *t = of(a);
+    bool cut = s->n_row > frame_talk_height(&t->frame, t->w, t->h);
+    transcript_sheet(&t->talk, ENTRY_SHEET, 0, s);
+    if (cut)
+        tui_hint(t, "PgUp scrolls back to where this begins");
+    t->dirty = true;
 }
 
 static void face_notice(struct app *a, struct sheet *s)

@@ -193,6 +193,7 @@ key C-c; check "Ctrl-C stops it" wait_for "stopped; what is written is kept"
 check "the hint to press it again ends with the reply" wait_gone "Ctrl-C again quits"
 key C-t; wait_for "thinking is"; text "a"; check "and any hint ends with the next key" wait_gone "thinking is"
 key C-u
+text "/help"; key Enter; check "an answer taller than the screen says how to come to its beginning" wait_for "PgUp scrolls back"
 same_after_redraw() { screen >"$dir/a"; key C-l; sleep 0.2; screen >"$dir/b"; cmp -s "$dir/a" "$dir/b"; }
 check "the screen is what a fresh drawing shows" until_ok same_after_redraw
 p=$(pid); ticks() { awk '{print $14 + $15}' "/proc/$p/stat"; }
