@@ -75,7 +75,7 @@ static void a_job_after_a_new_session_keeps_its_cells(void **state)
 static void check_logits(struct runtime *r, const struct lane *l)
 {
     struct job_token best[JOB_TOP];
-    int V = r->m->cfg.vocab;
+    int V = r->model->cfg.vocab;
     float *x = xcalloc((size_t)V, sizeof *x);
     double sum = 0;
     lane_best(r, l, JOB_TOP, best);
@@ -172,7 +172,7 @@ static struct guide *guide_of(struct bed *b, const char *format)
     assert_non_null(g);
     if (!order)
         order = token_order_open(b->tok);
-    return guide_open(g, order, b->r.m->cfg.vocab, b->r.stop, b->r.n_stop);
+    return guide_open(g, order, b->r.model->cfg.vocab, b->r.stop, b->r.n_stop);
 }
 
 /* Fills in what the job must bring. */
@@ -365,7 +365,7 @@ static void test_greedy_choices_are_those_of_the_penalised_logits(void **state)
     bed_load(&b, NESTLING, NULL);
     bed_chat(&b, NESTLING);
     bed_runtime(&b, &(struct runtime_shape){.page_size = 16, .context = CONTEXT, .kv = b.dev.kv});
-    V = b.r.m->cfg.vocab;
+    V = b.r.model->cfg.vocab;
     float *x = xmalloc((size_t)V * sizeof *x);
     for (int i = 0; i < 6; i++) {
         struct lane lane = {.tap_row = -1}, *l = &lane;
