@@ -1,7 +1,8 @@
 /* internal.h - what the files of history/ share: SQLite helpers, the schema, the chain, rows.
  *
  * A struct db belongs to one thread at a time. Functions that return int return an SQLite result
- * code, SQLITE_OK (0) on success; the text of the failure is in sqlite3_errmsg(d->h).
+ * code, SQLITE_OK (0) on success; the text of the failure is in sqlite3_errmsg(d->h). Steps in a
+ * row are written `a ?: b ?: c`: the first code that is not SQLITE_OK, after which no step runs.
  */
 #ifndef AERIE_HISTORY_INTERNAL_H
 #define AERIE_HISTORY_INTERNAL_H
@@ -289,6 +290,8 @@ int hash_rows(struct sha256 *s, struct db *d, sqlite3_stmt *st);
 int head_add(struct db *d, const char *what, const char *name, const void *sum, size_t n);
 /* The same for a row of one of these tables, with a checksum over its columns. */
 int head_add_row(struct db *d, const char *table, int64_t id);
+/* The same for the row that the last INSERT OR IGNORE has added; nothing if it added none. */
+int head_add_inserted(struct db *d, const char *table);
 /* Call it before an object is changed in a transaction. sum: the checksum computed from its content
  * (NULL: the content does not match the stored one). If the newest head has another checksum,
  * another program changed the object: a head of the kind "damage" records that, because the next

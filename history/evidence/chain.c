@@ -38,28 +38,23 @@ static int hash_event(struct sha256 *s, struct db *d, int64_t id)
 /* Hashes a turn row with its rows in other tables. (A user row has none of them.) */
 static int hash_turn(struct sha256 *s, struct db *d, int64_t id)
 {
-    int rc = hash_rows(s, d, db_cached(d,
+    static const char *const rows[] = {
         "SELECT id, session_id, run_id, n, role, text, shared, tokens, regen, seed, sampling,"
         " draws0, n_reused, change, change_turn, held, same, limited, gone_from, gone_to, stop,"
         " draws1, n_steps, n_drafted, n_accepted, us_prefill, us_decode, created_ms"
-        " FROM turn WHERE id = ?", "i", id));
-    if (!rc)
-        rc = hash_rows(s, d, db_cached(d,
-            "SELECT k, channel, text FROM turn_part WHERE turn_id = ? ORDER BY k", "i", id));
-    if (!rc)
-        rc = hash_rows(s, d, db_cached(d,
-            "SELECT s.n" STEP_COLUMNS(COLUMN_OF_S) ", t.nodes, p.events"
-            " FROM step s LEFT JOIN tree t ON t.step_id = s.id"
-            " LEFT JOIN pages p ON p.step_id = s.id WHERE s.turn_id = ? ORDER BY s.n", "i", id));
-    if (!rc)
-        rc = hash_rows(s, d, db_cached(d,
-            "SELECT s.n, o.k, o.rank, o.token, o.logp, o.text FROM step s JOIN top o ON"
-            " o.step_id = s.id WHERE s.turn_id = ? ORDER BY s.n, o.k, o.rank", "i", id));
-    if (!rc)
-        rc = hash_rows(s, d, db_cached(d, "SELECT * FROM served WHERE turn_id = ?", "i", id));
-    return rc ? rc : hash_rows(s, d, db_cached(d,
-        "SELECT name, labels, before, after FROM metric WHERE turn_id = ? ORDER BY name, labels",
-        "i", id));
+        " FROM turn WHERE id = ?",
+        "SELECT k, channel, text FROM turn_part WHERE turn_id = ? ORDER BY k",
+        "SELECT s.n" STEP_COLUMNS(COLUMN_OF_S) ", t.nodes, p.events"
+        " FROM step s LEFT JOIN tree t ON t.step_id = s.id"
+        " LEFT JOIN pages p ON p.step_id = s.id WHERE s.turn_id = ? ORDER BY s.n",
+        "SELECT s.n, o.k, o.rank, o.token, o.logp, o.text FROM step s JOIN top o ON"
+        " o.step_id = s.id WHERE s.turn_id = ? ORDER BY s.n, o.k, o.rank",
+        "SELECT * FROM served WHERE turn_id = ?",
+        "SELECT name, labels, before, after FROM metric WHERE turn_id = ? ORDER BY name, labels"};
+    int rc = SQLITE_OK;
+    for (size_t i = 0; !rc && i < sizeof rows / sizeof *rows; i++)
+        rc = hash_rows(s, d, db_cached(d, rows[i], "i", id));
+    return rc;
 }
 
 int chain_sum(struct db *d, enum link_kind kind, int64_t row, int64_t link, uint8_t out[32])
@@ -93,10 +88,9 @@ static int seal_hash(struct db *d, const char *session, uint8_t out[32])
     sha256_init(&s);
     int rc = hash_rows(&s, d, db_cached(d,
         "SELECT id, number, parent, fork_turn, title, created_ms, updated_ms, last_run, pinned,"
-        " links, chain FROM session WHERE id = ?", "s", session));
-    if (!rc)
-        rc = hash_rows(&s, d, db_cached(d,
-            "SELECT id, ended FROM run WHERE session_id = ? ORDER BY id", "s", session));
+        " links, chain FROM session WHERE id = ?", "s", session)) ?:
+             hash_rows(&s, d, db_cached(d, "SELECT id, ended FROM run WHERE session_id = ? "
+                                           "ORDER BY id", "s", session));
     sha256_end(&s, out);
     return rc;
 }
@@ -115,7 +109,7 @@ static int seal_matches(struct db *d, const char *session, uint8_t sum[32], bool
     sqlite3_stmt *st = rc ? NULL
                           : db_cached(d, "SELECT seal FROM session WHERE id=?", "s", session);
     if (!st)
-        return rc ? rc : sqlite3_extended_errcode(d->h);
+        return rc ?: sqlite3_extended_errcode(d->h);
     rc = sqlite3_step(st);
     *some = rc == SQLITE_ROW;
     *same = *some && sqlite3_column_bytes(st, 0) == 32 &&
@@ -131,8 +125,7 @@ int chain_seal(struct db *d, const char *session)
     int rc = seal_matches(d, session, sum, &same, &some);
     if (rc || same || !some)
         return rc;
-    rc = seal(d, session, sum);
-    return rc ? rc : head_add(d, "session", session, sum, sizeof sum);
+    return seal(d, session, sum) ?: head_add(d, "session", session, sum, sizeof sum);
 }
 
 int chain_touch(struct db *d, const char *session)
@@ -164,8 +157,7 @@ int chain_delete(struct db *d, sqlite3_stmt *st, int *n)
 
 int chain_begin_log(struct db *d)
 {
-    int rc = db_do(d, "INSERT INTO roll(id) VALUES(1)", "");
-    return rc ? rc : head_state(d);
+    return db_do(d, "INSERT INTO roll(id) VALUES(1)", "") ?: head_state(d);
 }
 
 int chain_seal_holds(struct db *d, const char *session, bool *same)
@@ -235,19 +227,16 @@ int chain_drop_texts(struct db *d, int64_t *bad)
     for (*bad = 0; st && !rc && (step = sqlite3_step(st)) == SQLITE_ROW;) {
         int64_t id = sqlite3_column_int64(st, 0), want = 0, have = 0;
         uint8_t sum[32], all[32] = {0};
-        rc = texts_read(d, id, &want, sum);
-        if (!rc)
-            rc = texts_toggle(d, id, -1, &have, all);
+        rc = texts_read(d, id, &want, sum) ?: texts_toggle(d, id, -1, &have, all);
         if (rc || (want == have && memcmp(sum, all, sizeof sum) == 0))
             continue;
         *bad += 1;
-        rc = db_do(d, "DELETE FROM token WHERE tokenizer=?", "i", id);
-        if (!rc)
-            rc = db_do(d, "UPDATE tokenizer SET texts=0, sum=? WHERE id=?", "bi", none, sizeof none,
-                       id);
+        rc = db_do(d, "DELETE FROM token WHERE tokenizer=?", "i", id) ?:
+             db_do(d, "UPDATE tokenizer SET texts=0, sum=? WHERE id=?", "bi", none, sizeof none,
+                   id);
     }
     sqlite3_finalize(st);
-    return rc ? rc : step == SQLITE_DONE ? SQLITE_OK : step;
+    return rc ?: step == SQLITE_DONE ? SQLITE_OK : step;
 }
 
 /* ---- writing ---- */
@@ -289,11 +278,9 @@ int chain_add(struct db *d, const char *session, enum link_kind kind, int64_t ro
     if (n)
         memcpy(chain, sqlite3_column_blob(st, 1), (size_t)n);
     sqlite3_reset(st);
-    rc = chain_sum(d, kind, row, link, sum);
-    if (!rc)
-        rc = set_link(d, kind, row, link, sum);
+    rc = chain_sum(d, kind, row, link, sum) ?: set_link(d, kind, row, link, sum);
     extend(chain, n, sum);
-    return rc ? rc : db_do(d, "UPDATE session SET links=?, chain=? WHERE id=?", "ibs", link, chain,
+    return rc ?: db_do(d, "UPDATE session SET links=?, chain=? WHERE id=?", "ibs", link, chain,
                            sizeof chain, session);
 }
 
@@ -440,9 +427,7 @@ static bool verify_texts(struct verify *v, struct err *e)
     while (st && (rc = sqlite3_step(st)) == SQLITE_ROW) {
         int64_t id = sqlite3_column_int64(st, 0), want, have;
         uint8_t sum[32], all[32] = {0};
-        rc = texts_read(v->d, id, &want, sum);
-        if (!rc)
-            rc = texts_toggle(v->d, id, -1, &have, all);
+        rc = texts_read(v->d, id, &want, sum) ?: texts_toggle(v->d, id, -1, &have, all);
         if (rc)
             break;
         if (want != have || memcmp(sum, all, 32) != 0)

@@ -79,11 +79,11 @@ int head_add(struct db *d, const char *what, const char *name, const void *sum, 
     bool sealed = seal_has_key();
     head_hash(n, before, n_before, what, name, sum, n_sum, ms, sealed, chain);
     seal_of_head(n, chain, mac);
-    rc = db_do(d, "INSERT INTO head(n, what, name, sum, made_ms, chain, seal)"
-               " VALUES(?,?,?,?,?,?,nullif(?,x''))", "issbibb", n, what, name, sum, n_sum, ms,
-               chain, sizeof chain, mac, sealed ? sizeof mac : (size_t)0);
-    return rc ? rc : db_do(d, "UPDATE roll SET heads=?, head=? WHERE id=1", "ib", n, chain,
-                           sizeof chain);
+    return db_do(d, "INSERT INTO head(n, what, name, sum, made_ms, chain, seal)"
+                 " VALUES(?,?,?,?,?,?,nullif(?,x''))", "issbibb", n, what, name, sum, n_sum, ms,
+                 chain, sizeof chain, mac, sealed ? sizeof mac : (size_t)0) ?:
+           db_do(d, "UPDATE roll SET heads=?, head=? WHERE id=1", "ib", n, chain,
+                 sizeof chain);
 }
 
 /* The newest head of an object: *n 0: there is none. */
@@ -186,6 +186,12 @@ int head_add_row(struct db *d, const char *table, int64_t id)
     return on_row(d, table, id, add_sum);
 }
 
+int head_add_inserted(struct db *d, const char *table)
+{
+    return sqlite3_changes(d->h) ? head_add_row(d, table, sqlite3_last_insert_rowid(d->h))
+                                 : SQLITE_OK;
+}
+
 int head_touch_row(struct db *d, const char *table, int64_t id)
 {
     return on_row(d, table, id, head_touch);
@@ -199,14 +205,11 @@ static int state_sum(struct db *d, uint8_t out[SUM])
     sha256_init(&s);
     int rc = hash_rows(&s, d,
                        db_cached(d, "SELECT session_id, writer, pid, host, since_ms FROM held"
-                                        " ORDER BY session_id", ""));
-    if (!rc)
-        rc = hash_rows(&s, d, db_cached(d, "SELECT id FROM taken ORDER BY id", ""));
-    if (!rc)
-        rc = hash_rows(&s, d, db_cached(d, "SELECT name, seq FROM sqlite_sequence ORDER BY name",
-                                        ""));
-    if (!rc)
-        rc = hash_rows(&s, d, db_cached(d, "SELECT last_number FROM roll WHERE id=1", ""));
+                                        " ORDER BY session_id", "")) ?:
+             hash_rows(&s, d, db_cached(d, "SELECT id FROM taken ORDER BY id", "")) ?:
+             hash_rows(&s, d, db_cached(d, "SELECT name, seq FROM sqlite_sequence ORDER BY name",
+                                        "")) ?:
+             hash_rows(&s, d, db_cached(d, "SELECT last_number FROM roll WHERE id=1", ""));
     sha256_end(&s, out);
     return rc;
 }
@@ -214,8 +217,8 @@ static int state_sum(struct db *d, uint8_t out[SUM])
 int head_state(struct db *d)
 {
     uint8_t sum[SUM];
-    int rc = state_sum(d, sum);
-    return rc ? rc : db_do(d, "UPDATE roll SET state=? WHERE id=1", "b", sum, sizeof sum);
+    return state_sum(d, sum) ?:
+           db_do(d, "UPDATE roll SET state=? WHERE id=1", "b", sum, sizeof sum);
 }
 
 int head_add_table(struct db *d, const char *table)
@@ -339,7 +342,7 @@ static int verify_end(struct log_heads *v)
     sqlite3_stmt *st = rc ? NULL : db_cached(v->d, "SELECT heads, head, state FROM roll WHERE id=1",
                                              "");
     if (!st)
-        return rc ? rc : sqlite3_extended_errcode(v->d->h);
+        return rc ?: sqlite3_extended_errcode(v->d->h);
     rc = sqlite3_step(st);
     bool some = rc == SQLITE_ROW;
     if (!some || sqlite3_column_int64(st, 0) != v->n ||
@@ -387,7 +390,7 @@ static int verify_rows(struct log_heads *v, const char *table)
         rc = verify_object(v, table, name, sum, SUM);
     }
     sqlite3_reset(st);
-    return rc ? rc : step == SQLITE_DONE ? SQLITE_OK : step;
+    return rc ?: step == SQLITE_DONE ? SQLITE_OK : step;
 }
 
 static int verify_sessions(struct log_heads *v)
@@ -400,7 +403,7 @@ static int verify_sessions(struct log_heads *v)
         rc = verify_object(v, "session", text_at(st, 0), sqlite3_column_blob(st, 1),
                            sqlite3_column_bytes(st, 1));
     sqlite3_reset(st);
-    return rc ? rc : step == SQLITE_DONE ? SQLITE_OK : step;
+    return rc ?: step == SQLITE_DONE ? SQLITE_OK : step;
 }
 
 /* Finds objects that have a head and are missing. */
@@ -428,15 +431,12 @@ static int verify_missing(struct log_heads *v)
 bool head_verify(struct db *d, int *bad, struct buf *report, struct err *e)
 {
     struct log_heads v = {.d = d, .report = report, .bad = bad};
-    int rc = verify_chain(&v);
-    if (!rc)
-        rc = verify_end(&v);
+    int rc = verify_chain(&v) ?: verify_end(&v);
     for (int i = 0; !rc && i < N_TABLES; i++)
         rc = verify_rows(&v, tables[i]);
-    if (!rc)
-        rc = verify_sessions(&v);
-    if (!rc)
-        rc = verify_missing(&v);
+    rc = rc ?:
+         verify_sessions(&v) ?:
+         verify_missing(&v);
     return rc == SQLITE_OK || db_fail(d, e, "cannot verify");
 }
 

@@ -92,10 +92,9 @@ static int report_session(struct pruning *p, const char *id)
 static int is_due(struct pruning *p, int64_t used_ms, bool *due)
 {
     int64_t n = 0, bytes = 0;
-    int rc = p->rule->keep < 0 ? SQLITE_OK
-                               : db_int(p->d, &n, 0, "SELECT count(*) FROM session", "");
-    if (!rc && p->rule->to_bytes >= 0)
-        rc = db_bytes(p->d, true, &bytes);
+    int rc = (p->rule->keep < 0 ? SQLITE_OK
+                                : db_int(p->d, &n, 0, "SELECT count(*) FROM session", "")) ?:
+             (p->rule->to_bytes >= 0 ? db_bytes(p->d, true, &bytes) : SQLITE_OK);
     *due = used_ms < p->before_ms || (p->rule->keep >= 0 && n > p->rule->keep) ||
            (p->rule->to_bytes >= 0 && bytes > p->rule->to_bytes);
     return rc;
@@ -131,10 +130,9 @@ static int prune_one(struct pruning *p, bool *more)
     rc = is_due(p, used_ms, &due);
     if (rc || !due)
         return rc;
-    rc = report_session(p, id);
-    if (!rc)
-        rc = chain_delete(p->d, db_cached(p->d, "DELETE FROM session WHERE id=? RETURNING id", "s",
-                                          id), &n);
+    rc = report_session(p, id) ?:
+         chain_delete(p->d, db_cached(p->d, "DELETE FROM session WHERE id=? RETURNING id", "s",
+                                      id), &n);
     p->out->sessions += n;
     *more = n > 0;
     return rc;
@@ -145,17 +143,17 @@ static int prune_one(struct pruning *p, bool *more)
  * the one before it in that order. */
 static int list_used(struct db *d, int64_t now)
 {
-    int rc = db_do(d, "CREATE TABLE temp.used(nth INTEGER PRIMARY KEY, id TEXT NOT NULL, "
-                      "ms INTEGER NOT NULL)", "");
-    return rc ? rc : db_do(d, "INSERT INTO temp.used SELECT nth, id, coalesce(max(ms) OVER (ORDER "
-                              "BY nth), min(ms) OVER"
-                           " (ORDER BY nth ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING), "
-                           "?1) FROM"
-                           " (SELECT row_number() OVER (ORDER BY place, run, id) AS nth, id,"
-                           "  CASE WHEN ms <= ?1 THEN ms END AS ms FROM (SELECT s.id AS id, "
-                           "s.updated_ms AS ms,"
-                           "  s.last_run AS run, " SESSION_USED " AS place FROM session s))", "i",
-                           now);
+    return db_do(d, "CREATE TABLE temp.used(nth INTEGER PRIMARY KEY, id TEXT NOT NULL, "
+                    "ms INTEGER NOT NULL)", "") ?:
+           db_do(d, "INSERT INTO temp.used SELECT nth, id, coalesce(max(ms) OVER (ORDER "
+                    "BY nth), min(ms) OVER"
+                 " (ORDER BY nth ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING), "
+                 "?1) FROM"
+                 " (SELECT row_number() OVER (ORDER BY place, run, id) AS nth, id,"
+                 "  CASE WHEN ms <= ?1 THEN ms END AS ms FROM (SELECT s.id AS id, "
+                 "s.updated_ms AS ms,"
+                 "  s.last_run AS run, " SESSION_USED " AS place FROM session s))", "i",
+                 now);
 }
 
 /* If, by the clock, nothing was stored for over a year, the clock may be wrong: a prune at the
@@ -176,13 +174,10 @@ static int prune_transaction(struct pruning *p)
 {
     struct db *d = p->d;
     int64_t before = 0, after = 0, now = clock_unix_ms();
-    int rc = db_do(d, "BEGIN IMMEDIATE", "");
-    if (!rc)
-        rc = list_used(d, now);
-    if (!rc)
-        rc = doubt_clock(p, now);
-    if (!rc)
-        rc = db_bytes(d, true, &before);
+    int rc = db_do(d, "BEGIN IMMEDIATE", "") ?:
+             list_used(d, now) ?:
+             doubt_clock(p, now) ?:
+             db_bytes(d, true, &before);
     for (bool more = true; !rc && more;)
         rc = prune_one(p, &more);
     if (!rc)
@@ -192,12 +187,11 @@ static int prune_transaction(struct pruning *p)
         return db_do(d, "ROLLBACK", "");
     if (!rc && p->out->sessions) /* removes the deleted text from the full-text index */
         rc = db_do(d, "INSERT INTO turn_fts(turn_fts) VALUES('rebuild')", "");
-    return rc ? rc : db_do(d, "COMMIT", "");
+    return rc ?: db_do(d, "COMMIT", "");
 }
 
 bool history_prune(const char *path, const struct prune_rule *rule, struct pruned *out,
-                   struct buf *report,
-                      struct err *e)
+                   struct buf *report, struct err *e)
 {
     struct db d;
     struct live l = {.fd = -1};
@@ -213,9 +207,8 @@ bool history_prune(const char *path, const struct prune_rule *rule, struct prune
     bool ok = live_open(&l, path, e);
     if (ok && (recover_dead(&d, &l, &closed) || prune_transaction(&p)))
         ok = db_fail(&d, e, "cannot prune");
-    if (ok && !rule->dry) {
+    if (ok && !rule->dry)
         sqlite3_wal_checkpoint_v2(d.h, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL);
-    }
     live_close(&l);
     db_close(&d);
     return ok;
@@ -229,10 +222,8 @@ static bool change_session(struct db *d, const char *session, const char *what,
                                                    const void *arg),
                            const void *arg, struct err *e)
 {
-    int rc = db_do(d, "BEGIN IMMEDIATE", "");
+    int rc = db_do(d, "BEGIN IMMEDIATE", "") ?: chain_touch(d, session);
     bool found = false;
-    if (!rc)
-        rc = chain_touch(d, session);
     if (!rc) {
         sqlite3_stmt *st = update(d, session, arg);
         rc = st ? sqlite3_step(st) : sqlite3_extended_errcode(d->h);
@@ -240,10 +231,7 @@ static bool change_session(struct db *d, const char *session, const char *what,
         found = !rc && sqlite3_changes(d->h);
         sqlite3_reset(st);
     }
-    if (!rc)
-        rc = chain_seal(d, session);
-    if (!rc)
-        rc = db_do(d, "COMMIT", "");
+    rc = rc ?: chain_seal(d, session) ?: db_do(d, "COMMIT", "");
     return rc ? db_fail(d, e, what) : found ||
            err_set(e, ERR_NEGATIVE, "no session \"%s\"", session);
 }

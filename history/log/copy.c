@@ -44,7 +44,7 @@ int rows_copy(sqlite3_stmt *from, struct db *to, const char *table, const struct
             rc = bind_column(in, from, i, put);
         if (!rc)
             sqlite3_step(in);
-        rc = rc ? rc : sqlite3_reset(in);
+        rc = rc ?: sqlite3_reset(in);
         if ((rc & 0xff) == SQLITE_MISMATCH)
             rc = SQLITE_OK;
     }

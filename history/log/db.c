@@ -251,11 +251,9 @@ bool db_copy(struct db *from, const char *to, struct err *e)
 int db_bytes(struct db *d, bool used, int64_t *out)
 {
     int64_t pages = 0, size = 0, unused = 0;
-    int rc = db_int(d, &pages, 0, "PRAGMA page_count", "");
-    if (!rc)
-        rc = db_int(d, &size, 0, "PRAGMA page_size", "");
-    if (!rc)
-        rc = db_int(d, &unused, 0, "PRAGMA freelist_count", "");
+    int rc = db_int(d, &pages, 0, "PRAGMA page_count", "") ?:
+             db_int(d, &size, 0, "PRAGMA page_size", "") ?:
+             db_int(d, &unused, 0, "PRAGMA freelist_count", "");
     *out = rc ? 0 : (pages - (used ? unused : 0)) * size;
     return rc;
 }

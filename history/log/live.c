@@ -136,18 +136,18 @@ int session_lock_row(struct db *d, const struct live *l, const char *session)
 {
     char here[64];
     boot_id(here);
-    int rc = db_do(d, "INSERT OR IGNORE INTO held(session_id, writer, pid, host, since_ms)"
-                   " VALUES(?,?,?,?,?)", "siisi", session, l->id, (int64_t)getpid(), here,
-                   clock_unix_ms());
-    return rc ? rc : head_state(d);
+    return db_do(d, "INSERT OR IGNORE INTO held(session_id, writer, pid, host, since_ms)"
+                 " VALUES(?,?,?,?,?)", "siisi", session, l->id, (int64_t)getpid(), here,
+                 clock_unix_ms()) ?:
+           head_state(d);
 }
 
 int session_unlock(struct db *d, const struct live *l, const char *session)
 {
-    int rc = session ? db_do(d, "DELETE FROM held WHERE session_id=? AND writer=?", "si", session,
-                             l->id)
-                     : db_do(d, "DELETE FROM held WHERE writer=?", "i", l->id);
-    return rc ? rc : head_state(d);
+    return (session ? db_do(d, "DELETE FROM held WHERE session_id=? AND writer=?", "si", session,
+                            l->id)
+                    : db_do(d, "DELETE FROM held WHERE writer=?", "i", l->id)) ?:
+           head_state(d);
 }
 
 int session_unlock_dead(struct db *d, const struct live *l)
@@ -200,9 +200,7 @@ bool session_lock(struct db *d, const struct live *l, const char *session, bool 
 {
     *elsewhere = false;
     struct holder h;
-    int rc = db_do(d, "BEGIN IMMEDIATE", "");
-    if (!rc)
-        rc = read_holder(d, session, &h);
+    int rc = db_do(d, "BEGIN IMMEDIATE", "") ?: read_holder(d, session, &h);
     if (!rc && h.writer && h.writer != l->id && is_alive(l, &h)) {
         db_rollback(d);
         *elsewhere = true;
@@ -210,9 +208,6 @@ bool session_lock(struct db *d, const struct live *l, const char *session, bool 
     }
     if (!rc && h.writer && h.writer != l->id)
         rc = db_do(d, "DELETE FROM held WHERE session_id=?", "s", session);
-    if (!rc)
-        rc = session_lock_row(d, l, session);
-    if (!rc)
-        rc = db_do(d, "COMMIT", "");
+    rc = rc ?: session_lock_row(d, l, session) ?: db_do(d, "COMMIT", "");
     return rc == SQLITE_OK || db_fail(d, e, "cannot lock the session");
 }

@@ -99,9 +99,9 @@ static int close_run(struct db *d, int64_t run, int *closed)
         rc = recover_turn(d, reply);
         *closed += !rc;
     }
-    if (!rc)
-        rc = db_do(d, "UPDATE run SET ended=2 WHERE id=?", "i", run);
-    return rc ? rc : chain_seal(d, session);
+    return rc ?:
+           db_do(d, "UPDATE run SET ended=2 WHERE id=?", "i", run) ?:
+           chain_seal(d, session);
 }
 
 static int close_dead_runs(struct db *d, const struct live *l, int *closed)
@@ -133,9 +133,7 @@ int recover_dead(struct db *d, const struct live *l, int *closed)
     int rc = db_do(d, "BEGIN IMMEDIATE", "");
     if (rc)
         return rc;
-    rc = close_dead_runs(d, l, closed);
-    if (!rc)
-        rc = session_unlock_dead(d, l);
+    rc = close_dead_runs(d, l, closed) ?: session_unlock_dead(d, l);
     int gone;
     if (!rc) /* deletes sessions without any turn */
         rc = chain_delete(d, db_cached(d, "DELETE FROM session WHERE parent IS NULL"
@@ -143,7 +141,7 @@ int recover_dead(struct db *d, const struct live *l, int *closed)
                    " AND NOT EXISTS(SELECT 1 FROM run WHERE session_id = session.id AND ended = 0)"
                    " AND id NOT IN (SELECT parent FROM session WHERE parent IS NOT NULL)"
                    " RETURNING id", ""), &gone);
-    return rc ? rc : db_do(d, "COMMIT", "");
+    return rc ?: db_do(d, "COMMIT", "");
 }
 
 /* Whether the database is intact, but another process has it locked or the disk is full. */

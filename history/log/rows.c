@@ -77,10 +77,10 @@ int sequence_load(struct db *d, const char *session, int n, struct ids *seq)
 
 int turn_index(struct db *d, int64_t row, const char *was, const char *text, size_t n)
 {
-    int rc = was ? db_do(d, "INSERT INTO turn_fts(turn_fts, rowid, text) VALUES('delete',?,?)",
-                         "is", row, was)
-                 : SQLITE_OK;
-    return rc ? rc : db_do(d, "INSERT INTO turn_fts(rowid, text) VALUES(?,?)", "it", row, text, n);
+    return (was ? db_do(d, "INSERT INTO turn_fts(turn_fts, rowid, text) VALUES('delete',?,?)",
+                        "is", row, was)
+                : SQLITE_OK) ?:
+           db_do(d, "INSERT INTO turn_fts(rowid, text) VALUES(?,?)", "it", row, text, n);
 }
 
 /* ---- names ---- */

@@ -55,11 +55,9 @@ void texts_free(struct texts *t)
 /* Finds or makes the tokenizer's row, and reads which ids are stored. */
 static int open_tokenizer(struct db *d, struct texts *t, const char *sha)
 {
-    int rc = db_do(d, "INSERT OR IGNORE INTO tokenizer(sha) VALUES(?)", "s", sha);
-    if (!rc && sqlite3_changes(d->h))
-        rc = head_add_row(d, "tokenizer", sqlite3_last_insert_rowid(d->h));
-    if (!rc)
-        rc = db_int(d, &t->tokenizer, 0, "SELECT id FROM tokenizer WHERE sha=?", "s", sha);
+    int rc = db_do(d, "INSERT OR IGNORE INTO tokenizer(sha) VALUES(?)", "s", sha) ?:
+             head_add_inserted(d, "tokenizer") ?:
+             db_int(d, &t->tokenizer, 0, "SELECT id FROM tokenizer WHERE sha=?", "s", sha);
     if (rc)
         return rc;
     t->stored = xrealloc(t->stored, (size_t)t->vocab.n, 1);

@@ -229,11 +229,10 @@ static int apply_waiting(struct history *h, int *bad, uint64_t *ended, uint64_t 
         if (rc)
             *bad = i;
     }
-    if (!rc)
-        rc = write_commit(&h->w);
-    if (!rc && h->in_side_file)
-        rc = side_file_note_stored(&h->w.db, h->w.live.id);
-    return rc ? rc : db_do(&h->w.db, "COMMIT", "");
+    return rc ?:
+           write_commit(&h->w) ?:
+           (h->in_side_file ? side_file_note_stored(&h->w.db, h->w.live.id) : SQLITE_OK) ?:
+           db_do(&h->w.db, "COMMIT", "");
 }
 
 static bool has_turn_end(const struct history *h)
@@ -254,9 +253,8 @@ static int try_transaction(struct history *h, int *bad, uint64_t *ended, uint64_
     uint64_t skipped = 0;
     *bad = -1;
     /* with a rollback journal, a commit that is not synced at once could damage the file */
-    int rc = writer_sync(h, has_turn_end(h) || !h->w.has_wal ? 2 : 1);
-    if (!rc)
-        rc = apply_waiting(h, bad, ended, mark, &skipped);
+    int rc = writer_sync(h, has_turn_end(h) || !h->w.has_wal ? 2 : 1) ?:
+             apply_waiting(h, bad, ended, mark, &skipped);
     texts_ended(&h->w.texts, !rc);
     if (!rc) {
         h->dropped += skipped;

@@ -70,30 +70,23 @@ static int touch(struct writer *w)
     return first && c->stored ? chain_touch(&w->db, c->session) : SQLITE_OK;
 }
 
-/* Adds a head for a row that was just inserted; none if the row was there already. */
-static int head_of_new(struct db *d, int rc, const char *table, int64_t id)
-{
-    return rc || !id ? rc : head_add_row(d, table, id);
-}
-
 static int model_id(struct db *d, const char *role, const char *dir, const char *sha,
                     const char *tokenizer, int64_t *id)
 {
-    int rc = db_do(d, "INSERT OR IGNORE INTO model(role, dir, weights_sha, tokenizer_sha)"
-                   " VALUES(?,?,?,?)", "ssss", role, dir, sha, tokenizer);
-    rc = head_of_new(d, rc, "model", sqlite3_changes(d->h) ? sqlite3_last_insert_rowid(d->h) : 0);
-    return rc ? rc : db_int(d, id, 0, "SELECT id FROM model WHERE role=? AND dir=? AND"
-                            " weights_sha=? AND tokenizer_sha=?", "ssss", role, dir, sha,
-                            tokenizer);
+    return db_do(d, "INSERT OR IGNORE INTO model(role, dir, weights_sha, tokenizer_sha)"
+                 " VALUES(?,?,?,?)", "ssss", role, dir, sha, tokenizer) ?:
+           head_add_inserted(d, "model") ?:
+           db_int(d, id, 0, "SELECT id FROM model WHERE role=? AND dir=? AND weights_sha=? AND"
+                  " tokenizer_sha=?", "ssss", role, dir, sha, tokenizer);
 }
 
 static int build_id(struct db *d, const struct history_about *a, int64_t *id)
 {
-    int rc = db_do(d, "INSERT OR IGNORE INTO build(version, device, flags) VALUES(?,?,?)", "sss",
-                   a->version, a->device, a->flags);
-    rc = head_of_new(d, rc, "build", sqlite3_changes(d->h) ? sqlite3_last_insert_rowid(d->h) : 0);
-    return rc ? rc : db_int(d, id, 0, "SELECT id FROM build WHERE version=? AND device=? AND"
-                            " flags=?", "sss", a->version, a->device, a->flags);
+    return db_do(d, "INSERT OR IGNORE INTO build(version, device, flags) VALUES(?,?,?)", "sss",
+                 a->version, a->device, a->flags) ?:
+           head_add_inserted(d, "build") ?:
+           db_int(d, id, 0, "SELECT id FROM build WHERE version=? AND device=? AND"
+                  " flags=?", "sss", a->version, a->device, a->flags);
 }
 
 /* *id: 0 where this process computes. */
@@ -111,7 +104,7 @@ static int server_id(struct db *d, const struct history_about *a, int64_t *id)
     rc = db_do(d, "INSERT INTO server(kind, version, url, model, facts) VALUES(?,?,?,?,?)", "sssss",
                a->server, a->server_version, a->server_url, a->model_dir, a->server_facts);
     *id = sqlite3_last_insert_rowid(d->h);
-    return head_of_new(d, rc, "server", *id);
+    return rc ?: head_add_row(d, "server", *id);
 }
 
 static int insert_run(struct writer *w, int64_t ms)
@@ -120,25 +113,21 @@ static int insert_run(struct writer *w, int64_t ms)
     const struct history_about *a = &w->about;
     const char *session = w->cur.session;
     int64_t build, target, draft = 0, server = 0;
-    int rc = build_id(d, a, &build);
-    if (!rc)
-        rc = model_id(d, "target", a->model_dir, a->model_sha, a->tokenizer_sha, &target);
-    if (!rc && *a->draft_dir)
-        rc = model_id(d, "draft", a->draft_dir, a->draft_sha, "", &draft);
-    if (!rc)
-        rc = server_id(d, a, &server);
-    if (!rc)
-        rc = db_do(d, "INSERT INTO run(session_id, build_id, target_id, draft_id, config, writer,"
+    int rc = build_id(d, a, &build) ?:
+             model_id(d, "target", a->model_dir, a->model_sha, a->tokenizer_sha, &target) ?:
+             (*a->draft_dir ? model_id(d, "draft", a->draft_dir, a->draft_sha, "", &draft)
+                            : SQLITE_OK) ?:
+             server_id(d, a, &server) ?:
+             db_do(d, "INSERT INTO run(session_id, build_id, target_id, draft_id, config, writer,"
                    " created_ms, server_id) VALUES(?,?,?,nullif(?,0),?,?,?,nullif(?,0))",
                    "siiisiii", session, build, target, draft, a->config, w->live.id, ms, server);
     if (rc)
         return rc;
     w->cur.run = sqlite3_last_insert_rowid(d->h);
-    rc = chain_add(d, session, LINK_RUN, w->cur.run);
-    if (!rc)
-        rc = session_lock_row(d, &w->live, session);
-    return rc ? rc : db_do(d, "UPDATE session SET last_run=?, updated_ms=? WHERE id=?", "iis",
-                           w->cur.run, ms, session);
+    return chain_add(d, session, LINK_RUN, w->cur.run) ?:
+           session_lock_row(d, &w->live, session) ?:
+           db_do(d, "UPDATE session SET last_run=?, updated_ms=? WHERE id=?", "iis",
+                 w->cur.run, ms, session);
 }
 
 /* Gives the session a number for people, unless it has one: with its first turn, or as a fork,
@@ -149,12 +138,11 @@ int number_session(struct writer *w)
     int rc = db_do(&w->db, "UPDATE session SET number=1+max((SELECT coalesce(max(number),0) FROM"
                    " session), coalesce((SELECT last_number FROM roll WHERE id=1),0))"
                    " WHERE id=? AND number IS NULL", "s", id);
-    if (!rc && sqlite3_changes(w->db.h))
-        rc = db_do(&w->db, "UPDATE roll SET last_number=max(last_number,"
-                   " (SELECT number FROM session WHERE id=?)) WHERE id=1", "s", id);
-    else
+    if (rc || !sqlite3_changes(w->db.h))
         return rc;
-    return rc ? rc : head_state(&w->db);
+    return db_do(&w->db, "UPDATE roll SET last_number=max(last_number,"
+                 " (SELECT number FROM session WHERE id=?)) WHERE id=1", "s", id) ?:
+           head_state(&w->db);
 }
 
 /* Stores the session's row, unless it exists, and a row for this process's run. */
@@ -168,13 +156,10 @@ int store_session(struct writer *w, const struct event *ev)
     const char *parent = *c->parent ? c->parent : NULL;
     int rc = db_do(d, "INSERT OR IGNORE INTO session(id, parent, fork_turn, title, created_ms,"
                    " updated_ms) VALUES(?1,?2,?3,(SELECT title FROM session WHERE id=?2),?4,?4)",
-                   "ssii", c->session, parent, (int64_t)c->fork_turn, ms);
-    if (!rc)
-        rc = sqlite3_changes(d->h) ? SQLITE_OK : chain_touch(d, c->session);
-    if (!rc && parent)
-        rc = number_session(w);
-    if (!rc)
-        rc = insert_run(w, ms);
+                   "ssii", c->session, parent, (int64_t)c->fork_turn, ms) ?:
+             (sqlite3_changes(d->h) ? SQLITE_OK : chain_touch(d, c->session)) ?:
+             (parent ? number_session(w) : SQLITE_OK) ?:
+             insert_run(w, ms);
     if (!rc) /* a resumed session continues the count of random draws (or its parent's) */
         rc = db_int(d, &draws, (int64_t)c->draws, "WITH RECURSIVE up(id, upto) AS"
                     " (VALUES(?, 1 << 31) UNION ALL SELECT parent, fork_turn FROM session"
@@ -231,22 +216,17 @@ int recover_turn(struct db *d, int64_t reply)
     struct buf text = {0};
     struct ids tokens = {0};
     char session[SESSION_ID];
-    int rc = session_of(d, reply, session);
-    if (!rc)
-        rc = read_parts(d, reply, &text, &tokens);
-    if (!rc)
-        rc = db_do(d, "UPDATE turn SET text=?2, tokens=?3, stop=?4,"
+    int rc = session_of(d, reply, session) ?:
+             read_parts(d, reply, &text, &tokens) ?:
+             db_do(d, "UPDATE turn SET text=?2, tokens=?3, stop=?4,"
                    " (n_steps, n_drafted, n_accepted, us_decode, draws1) = (SELECT count(*),"
                    "  total(drafted), total(accepted), total(us_draft + us_verify + us_commit),"
                    "  coalesce(max(draws), turn.draws1) FROM step WHERE turn_id = ?1) WHERE id=?1",
                    "itbs", reply, text.p, text.n, tokens.v, (size_t)tokens.n * sizeof *tokens.v,
-                   stop_name(STOP_CRASHED));
-    if (!rc)
-        rc = turn_index(d, reply, "", text.p, text.n);
-    if (!rc)
-        rc = db_do(d, "DELETE FROM turn_part WHERE turn_id=? AND channel=0", "i", reply);
-    if (!rc)
-        rc = chain_add(d, session, LINK_TURN, reply);
+                   stop_name(STOP_CRASHED)) ?:
+             turn_index(d, reply, "", text.p, text.n) ?:
+             db_do(d, "DELETE FROM turn_part WHERE turn_id=? AND channel=0", "i", reply) ?:
+             chain_add(d, session, LINK_TURN, reply);
     buf_free(&text);
     ids_free(&tokens);
     return rc;
@@ -258,15 +238,11 @@ static int end_run(struct writer *w, bool keep)
     struct cursor *c = &w->cur;
     if (!c->stored)
         return SQLITE_OK;
-    int rc = touch(w);
-    if (!rc && c->reply && !w->aside)
-        rc = recover_turn(&w->db, c->reply);
-    if (!rc)
-        rc = db_do(&w->db, "UPDATE run SET ended=1 WHERE id=?", "i", c->run);
-    if (!rc)
-        rc = session_unlock(&w->db, &w->live, c->session);
-    if (!rc)
-        rc = chain_seal(&w->db, c->session);
+    int rc = touch(w) ?:
+             (c->reply && !w->aside ? recover_turn(&w->db, c->reply) : SQLITE_OK) ?:
+             db_do(&w->db, "UPDATE run SET ended=1 WHERE id=?", "i", c->run) ?:
+             session_unlock(&w->db, &w->live, c->session) ?:
+             chain_seal(&w->db, c->session);
     int gone;
     if (!rc && !keep && !w->aside) /* deletes a session without any turn */
         rc = chain_delete(&w->db, db_cached(&w->db, "DELETE FROM session WHERE id=?1 AND"
@@ -392,13 +368,11 @@ static int insert_user(struct writer *w, const struct event *ev, int64_t ms)
                    ev->seed, c->settings.p, c->settings.n, (int64_t)c->draws,
                    (int64_t)ev->n_reused, ms);
     int64_t row = sqlite3_last_insert_rowid(w->db.h);
-    if (!rc)
-        rc = turn_index(&w->db, row, NULL, ev->text.p, ev->text.n);
-    if (!rc)
-        rc = store_reuse(w, &ev->reuse, row);
-    if (!rc)
-        rc = store_texts(w, ev->tokens.v, ev->tokens.n);
-    return rc ? rc : chain_add(&w->db, c->session, LINK_TURN, row);
+    return rc ?:
+           turn_index(&w->db, row, NULL, ev->text.p, ev->text.n) ?:
+           store_reuse(w, &ev->reuse, row) ?:
+           store_texts(w, ev->tokens.v, ev->tokens.n) ?:
+           chain_add(&w->db, c->session, LINK_TURN, row);
 }
 
 /* Inserts an empty row for the reply; write_turn_end() fills it. */
@@ -409,36 +383,30 @@ int insert_reply(struct writer *w, int64_t ms)
                    " draws1, created_ms) VALUES(?,?,?,'reply','',x'','',?,?)", "siiii", c->session,
                    c->run, (int64_t)c->n, (int64_t)c->draws, ms);
     c->reply = sqlite3_last_insert_rowid(w->db.h);
-    return rc ? rc : turn_index(&w->db, c->reply, NULL, "", 0);
+    return rc ?: turn_index(&w->db, c->reply, NULL, "", 0);
 }
 
 static int write_turn_begin(struct writer *w, const struct event *ev)
 {
     struct cursor *c = &w->cur;
     int64_t last = 0, ms = event_ms(w, ev);
-    int rc = store_session(w, ev);
-    if (!rc)
-        rc = number_session(w);
+    int rc = store_session(w, ev) ?: number_session(w);
     if (!rc && c->reply && !w->aside) /* the previous turn has no EV_TURN_END */
         rc = recover_turn(&w->db, c->reply);
     c->reply = c->n_parts = c->text_channel = 0;
     buf_clear(&c->text);
-    if (!rc)
-        rc = assign_turn_number(w, ev, &last);
-    if (!rc && c->seq_n != last)
-        rc = sequence_load(&w->db, c->session, (int)last, &c->seq);
-    if (!rc)
-        rc = insert_user(w, ev, ms);
-    if (!rc)
-        rc = insert_reply(w, ms);
+    rc = rc ?:
+         assign_turn_number(w, ev, &last) ?:
+         (c->seq_n != last ? sequence_load(&w->db, c->session, (int)last, &c->seq) : SQLITE_OK) ?:
+         insert_user(w, ev, ms) ?:
+         insert_reply(w, ms);
     if (rc)
         return rc;
     c->seq.n = 0;
     ids_cat(&c->seq, ev->tokens.v, ev->tokens.n);
     c->seq_n = c->n;
-    rc = set_title(w, ev);
-    return rc ? rc : db_do(&w->db, "UPDATE session SET updated_ms=? WHERE id=?", "is", ms,
-                           c->session);
+    return set_title(w, ev) ?:
+           db_do(&w->db, "UPDATE session SET updated_ms=? WHERE id=?", "is", ms, c->session);
 }
 
 static int write_pending_text(struct writer *w)
@@ -465,8 +433,8 @@ static int commit_session(struct writer *w)
 
 int write_commit(struct writer *w)
 {
-    int rc = w->texts.fresh.n ? head_add_row(&w->db, "tokenizer", w->texts.tokenizer) : SQLITE_OK;
-    return rc ? rc : cursors_each(w, commit_session);
+    return (w->texts.fresh.n ? head_add_row(&w->db, "tokenizer", w->texts.tokenizer) : SQLITE_OK) ?:
+           cursors_each(w, commit_session);
 }
 
 static int write_text(struct writer *w, const struct event *ev)
@@ -485,7 +453,7 @@ static int store_tree(struct writer *w, const struct event *ev, int64_t step)
     int rc = db_do(&w->db, "INSERT INTO tree(step_id, nodes) VALUES(?,?)", "ib", step, packed.p,
                    packed.n);
     buf_free(&packed);
-    return rc ? rc : store_texts(w, ev->tree->token, ev->tree->n);
+    return rc ?: store_texts(w, ev->tree->token, ev->tree->n);
 }
 
 static int write_pages(struct writer *w, const struct event *ev, int64_t step)
@@ -571,24 +539,19 @@ static int write_turn_end(struct writer *w, const struct event *ev)
     struct db *d = &w->db;
     int rc = c->text_channel == 0 ? SQLITE_OK : write_pending_text(w);
     buf_clear(&c->text); /* pending text of the final channel: the event has the whole text */
-    if (!rc)
-        rc = db_do(d, "DELETE FROM turn_part WHERE turn_id=? AND channel=0", "i", c->reply);
-    if (!rc)
-        rc = db_do(d, "UPDATE turn SET text=?, tokens=?, stop=?, draws1=?, n_steps=?, n_drafted=?,"
-                   " n_accepted=?, us_prefill=?, us_decode=? WHERE id=?", "tbsiiiiiii", ev->text.p,
-                   ev->text.n, ev->tokens.v, (size_t)ev->tokens.n * sizeof *ev->tokens.v,
-                   stop_name(ev->reason), (int64_t)c->draws, (int64_t)ev->n_steps,
-                   (int64_t)ev->n_drafted, (int64_t)ev->n_accepted, (int64_t)ev->us_prefill,
-                   (int64_t)ev->us_decode, c->reply);
-    if (!rc)
-        rc = turn_index(d, c->reply, "", ev->text.p, ev->text.n);
-    if (!rc)
-        rc = store_served(w, ev);
-    if (!rc)
-        rc = chain_add(d, c->session, LINK_TURN, c->reply);
-    if (!rc)
-        rc = db_do(d, "UPDATE session SET updated_ms=? WHERE id=?", "is", event_ms(w, ev),
-                   c->session);
+    rc = rc ?:
+         db_do(d, "DELETE FROM turn_part WHERE turn_id=? AND channel=0", "i", c->reply) ?:
+         db_do(d, "UPDATE turn SET text=?, tokens=?, stop=?, draws1=?, n_steps=?, n_drafted=?,"
+               " n_accepted=?, us_prefill=?, us_decode=? WHERE id=?", "tbsiiiiiii", ev->text.p,
+               ev->text.n, ev->tokens.v, (size_t)ev->tokens.n * sizeof *ev->tokens.v,
+               stop_name(ev->reason), (int64_t)c->draws, (int64_t)ev->n_steps,
+               (int64_t)ev->n_drafted, (int64_t)ev->n_accepted, (int64_t)ev->us_prefill,
+               (int64_t)ev->us_decode, c->reply) ?:
+         turn_index(d, c->reply, "", ev->text.p, ev->text.n) ?:
+         store_served(w, ev) ?:
+         chain_add(d, c->session, LINK_TURN, c->reply) ?:
+         db_do(d, "UPDATE session SET updated_ms=? WHERE id=?", "is", event_ms(w, ev),
+               c->session);
     c->reply = 0;
     ids_cat(&c->seq, ev->tokens.v, ev->tokens.n);
     return rc;
@@ -603,20 +566,17 @@ static int write_line(struct writer *w, const struct event *ev, const char *kind
                      : ev->kind == EV_FAULT && ev->at.rule ? fault_rule(ev->at.rule)
                                                              : NULL;
     int turn = ev->turn ? ev->turn + c->shift : 0;
-    int rc = store_session(w, ev);
-    if (!rc)
-        rc = db_do(&w->db, "INSERT INTO event(session_id, turn, step, kind, op, text, created_ms)"
-                   " VALUES(?,?,?,?,?,?,?)", "siisssi", c->session, (int64_t)turn,
-                   (int64_t)ev->step, kind, op, ev->text.p ? ev->text.p : "", event_ms(w, ev));
-    return rc ? rc : chain_add(&w->db, c->session, LINK_EVENT, sqlite3_last_insert_rowid(w->db.h));
+    return store_session(w, ev) ?:
+           db_do(&w->db, "INSERT INTO event(session_id, turn, step, kind, op, text, created_ms)"
+                 " VALUES(?,?,?,?,?,?,?)", "siisssi", c->session, (int64_t)turn,
+                 (int64_t)ev->step, kind, op, ev->text.p ? ev->text.p : "", event_ms(w, ev)) ?:
+           chain_add(&w->db, c->session, LINK_EVENT, sqlite3_last_insert_rowid(w->db.h));
 }
 
 /* A session beside the others has ended with its turn. */
 static int end_beside(struct writer *w)
 {
-    int rc = write_pending_text(w);
-    if (!rc)
-        rc = end_run(w, false);
+    int rc = write_pending_text(w) ?: end_run(w, false);
     if (!rc)
         cursor_free(&w->cur);
     return rc;

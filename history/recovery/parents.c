@@ -98,13 +98,12 @@ int parents_lost_run(struct db *to, const char *session, int64_t run, int64_t cr
     int64_t id[2];
     bool lost;
     int rc = db_int(to, &id[BUILD], 1, "SELECT coalesce(max(id), 0) + 1 FROM build WHERE "
-                                       "version<>'" LOST "'", "");
-    if (!rc)
-        rc = db_int(to, &id[TARGET], 1, "SELECT coalesce(max(id), 0) + 1 FROM model WHERE "
+                                       "version<>'" LOST "'", "") ?:
+             db_int(to, &id[TARGET], 1, "SELECT coalesce(max(id), 0) + 1 FROM model WHERE "
                                         "dir<>'" LOST "'", "");
     for (int i = BUILD; !rc && i <= TARGET; i++)
         rc = add_if_lost(&tables[i], to, id[i], &lost);
-    return rc ? rc : db_do(to, "INSERT INTO run(id, session_id, build_id, target_id, config, "
+    return rc ?: db_do(to, "INSERT INTO run(id, session_id, build_id, target_id, config, "
                                "writer, ended, created_ms)"
                            " VALUES(?,?,?,?,'',0,1,?)", "isiii", run, session, id[BUILD],
                            id[TARGET], created_ms);

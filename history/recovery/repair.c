@@ -259,14 +259,11 @@ static int copy_parts(struct repair *r, const struct repair_record *x, bool *who
 static bool sum_record(struct repair *r, const struct repair_record *x, uint8_t out[32],
                        bool *whole)
 {
-    int rc = db_do(&r->to, "SAVEPOINT record", "");
-    if (!rc)
-        rc = copy_parts(r, x, whole);
-    if (!rc)
-        rc = chain_sum(&r->to, x->kind, x->id, x->link, out);
-    if (!rc)
-        rc = db_do(&r->to, "ROLLBACK TO record", "");
-    return written(r, rc ? rc : db_do(&r->to, "RELEASE record", ""));
+    int rc = db_do(&r->to, "SAVEPOINT record", "") ?:
+             copy_parts(r, x, whole) ?:
+             chain_sum(&r->to, x->kind, x->id, x->link, out) ?:
+             db_do(&r->to, "ROLLBACK TO record", "");
+    return written(r, rc ?: db_do(&r->to, "RELEASE record", ""));
 }
 
 static bool judge_records(struct repair *r, const char *session, struct records *a,
@@ -402,9 +399,8 @@ static bool copy_session_row(struct repair *r, const char *session, struct buf *
     sqlite3_stmt *st = db_prepare(&r->from, NULL, "SELECT id, parent, fork_turn, title, "
                                                   "created_ms, updated_ms,"
                                   " number, pinned FROM session WHERE id=?", "s", session);
-    int rc = rows_copy(st, &r->to, "session", NULL, &whole);
-    if (!rc)
-        rc = db_int(&r->to, &n, 0, "SELECT count(*) FROM session WHERE id=?", "s", session);
+    int rc = rows_copy(st, &r->to, "session", NULL, &whole) ?:
+             db_int(&r->to, &n, 0, "SELECT count(*) FROM session WHERE id=?", "s", session);
     *some = n > 0;
     if (*some && (chain_seal_holds(&r->from, session, &same) || !same))
         note(r, lines, "session %s: its title, number, pin, times or the ends of its runs are "
@@ -474,7 +470,7 @@ static bool finish_session(struct repair *r, const char *session, const struct b
         if (!rc)
             rc = chain_add(d, session, LINK_EVENT, r->next_event++);
     }
-    return written(r, rc ? rc : chain_seal(d, session));
+    return written(r, rc ?: chain_seal(d, session));
 }
 
 static bool repair_session(struct repair *r, const char *session)
@@ -554,12 +550,9 @@ static bool finish(struct repair *r)
 {
     static const char *const table[] = {"build", "model", "server", "tokenizer"};
     struct db *d = &r->to;
-    int rc = db_do(d, "INSERT INTO turn_fts(rowid, text) SELECT id, text FROM turn", "");
-    if (!rc)
-        rc = db_do(
-            d,
-            "UPDATE roll SET last_number=coalesce((SELECT max(number) FROM session), 0) WHERE id=1",
-            "");
+    int rc = db_do(d, "INSERT INTO turn_fts(rowid, text) SELECT id, text FROM turn", "") ?:
+             db_do(d, "UPDATE roll SET last_number=coalesce((SELECT max(number) FROM session), 0)"
+                   " WHERE id=1", "");
     for (int i = 0; !rc && i < 4; i++)
         rc = head_add_table(d, table[i]);
     if (!rc)

@@ -41,14 +41,12 @@ static int begin_again(struct writer *w)
 static int fill(struct writer *w, const struct waiting *wait, int n)
 {
     bool end;
-    int rc = cursors_each(w, begin_again);
-    if (!rc)
-        rc = db_do(&w->db, "UPDATE session SET updated_ms=0", "");
+    int rc = cursors_each(w, begin_again) ?: db_do(&w->db, "UPDATE session SET updated_ms=0", "");
     for (int i = 0; !rc && i < n; i++) /* an event that fails here can be stored in no log */
         (void)write_event(w, &wait[i].ev, wait[i].level, &end);
-    if (!rc)
-        rc = write_commit(w);
-    return rc ? rc : write_end_all(w);
+    return rc ?:
+           write_commit(w) ?:
+           write_end_all(w);
 }
 
 static bool save(struct db *d, const char *name, struct err *e)
@@ -85,8 +83,8 @@ bool side_file_write(struct writer *w, const struct waiting *wait, int n, struct
 
 int side_file_note_stored(struct db *d, int64_t writer)
 {
-    int rc = db_do(d, "INSERT OR IGNORE INTO taken(id) VALUES(?)", "b", &writer, sizeof writer);
-    return rc ? rc : head_state(d);
+    return db_do(d, "INSERT OR IGNORE INTO taken(id) VALUES(?)", "b", &writer, sizeof writer) ?:
+           head_state(d);
 }
 
 void side_file_remove(const char *path, int64_t writer)
@@ -128,16 +126,16 @@ static int take_run(struct taking *t, int64_t id)
     struct db *d = &t->w.db;
     int64_t ms = 0;
     int rc = db_int(d, &c->run, 0, "SELECT id FROM run WHERE session_id=? AND writer=? AND ended=0",
-                    "si", c->session, t->w.live.id);
-    if (!rc)
-        rc = db_int(&t->side, &ms, 0, "SELECT created_ms FROM run WHERE id=?", "i", id);
+                    "si", c->session, t->w.live.id) ?:
+             db_int(&t->side, &ms, 0, "SELECT created_ms FROM run WHERE id=?", "i", id);
     uint64_t age = (uint64_t)clock_unix_ms() - (uint64_t)ms;
     c->stored = false;
     if (!rc && !c->run) /* seals what was copied before this run */
         rc = chain_seal(d, c->session);
-    if (!rc && !c->run)
-        rc = store_session(&t->w, &(struct event){.ns = clock_ns() - age * 1000000u});
-    return rc ? rc : db_do(d, "UPDATE run SET ended=1 WHERE id=?", "i", c->run);
+    return rc ?:
+           (!c->run ? store_session(&t->w, &(struct event){.ns = clock_ns() - age * 1000000u})
+                    : SQLITE_OK) ?:
+           db_do(d, "UPDATE run SET ended=1 WHERE id=?", "i", c->run);
 }
 
 static int take_event(struct taking *t, int64_t id)
@@ -148,11 +146,10 @@ static int take_event(struct taking *t, int64_t id)
                               {PUT_NULL, "link", 0},
                               {PUT_NULL, "sum", 0},
                               {PUT_END, NULL, 0}};
-    int rc = rows_copy(db_prepare(&t->side, NULL, "SELECT * FROM event WHERE id=?", "i", id),
-                       &t->w.db, "event", put, &whole);
-    if (!rc && !whole)
-        rc = SQLITE_CORRUPT;
-    return rc ? rc : chain_add(&t->w.db, t->w.cur.session, LINK_EVENT, moved(id, t->event));
+    return rows_copy(db_prepare(&t->side, NULL, "SELECT * FROM event WHERE id=?", "i", id),
+                     &t->w.db, "event", put, &whole) ?:
+           (whole ? SQLITE_OK : SQLITE_CORRUPT) ?:
+           chain_add(&t->w.db, t->w.cur.session, LINK_EVENT, moved(id, t->event));
 }
 
 /* Makes room for a reply whose message the log has: its row, without its steps, is removed. *row is
@@ -160,14 +157,13 @@ static int take_event(struct taking *t, int64_t id)
 static int continue_reply(struct taking *t, int n, int64_t *row, int64_t *ms)
 {
     struct db *d = &t->w.db;
-    int rc = db_int(d, row, 0, "SELECT id FROM turn WHERE run_id=? AND n=? AND stop=''", "ii",
-                    t->w.cur.run, (int64_t)n);
-    if (!rc)
-        rc = db_int(d, ms, 0, "SELECT created_ms FROM turn WHERE id=?", "i", *row);
-    if (!rc && *row)
-        rc = db_do(d, "INSERT INTO turn_fts(turn_fts, rowid, text) VALUES('delete',?,'')", "i",
-                   *row);
-    return rc ? rc : db_do(d, "DELETE FROM turn WHERE id=?", "i", *row);
+    return db_int(d, row, 0, "SELECT id FROM turn WHERE run_id=? AND n=? AND stop=''", "ii",
+                  t->w.cur.run, (int64_t)n) ?:
+           db_int(d, ms, 0, "SELECT created_ms FROM turn WHERE id=?", "i", *row) ?:
+           (*row ? db_do(d, "INSERT INTO turn_fts(turn_fts, rowid, text) VALUES('delete',?,'')",
+                         "i", *row)
+                 : SQLITE_OK) ?:
+           db_do(d, "DELETE FROM turn WHERE id=?", "i", *row);
 }
 
 /* A turn row that lies in the side file: ended, or (a reply) still open. */
@@ -199,14 +195,12 @@ static int take_turn(struct taking *t, int64_t id, int n, bool is_user, bool end
                                {PUT_END, NULL, 0}};
     if (again && ended)
         rc = db_do(d, "DELETE FROM turn_part WHERE turn_id=? AND channel=0", "i", row);
-    rc = rc ? rc : turn_copy(&t->side, d, id, own, rest, &whole);
-    if (!rc && !whole)
-        rc = SQLITE_CORRUPT;
-    if (!rc)
-        rc = db_do(d, "INSERT INTO turn_fts(rowid, text) SELECT id, text FROM turn WHERE id=?", "i",
-                   row);
+    rc = rc ?: turn_copy(&t->side, d, id, own, rest, &whole) ?:
+         (whole ? SQLITE_OK : SQLITE_CORRUPT) ?:
+         db_do(d, "INSERT INTO turn_fts(rowid, text) SELECT id, text FROM turn WHERE id=?", "i",
+               row);
     t->turns += !is_user && ended;
-    return rc ? rc : ended ? chain_add(d, c->session, LINK_TURN, row) : recover_turn(d, row);
+    return rc ?: ended ? chain_add(d, c->session, LINK_TURN, row) : recover_turn(d, row);
 }
 
 /* Copies the records of w.cur's session. A reply that did not end follows its message. */
@@ -230,7 +224,7 @@ static int take_records(struct taking *t)
                                               sqlite3_column_int(st, 3), sqlite3_column_int(st, 4));
     }
     sqlite3_finalize(st);
-    return rc ? rc : read == SQLITE_DONE ? SQLITE_OK : SQLITE_CORRUPT;
+    return rc ?: read == SQLITE_DONE ? SQLITE_OK : SQLITE_CORRUPT;
 }
 
 /* The session that a statement is at: id, parent, fork_turn, title, updated_ms. */
@@ -243,34 +237,30 @@ static int take_session(struct taking *t, sqlite3_stmt *st)
     col_id(st, 1, c->parent);
     c->fork_turn = col_int(st, 2, 0, &fits);
     t->asked = 0;
-    int rc = chain_touch(&t->w.db, c->session);
-    if (!rc)
-        rc = take_records(t);
-    if (!rc)
-        rc = db_do(&t->w.db, "UPDATE session SET title=coalesce(title, ?2), updated_ms="
-                   "max(updated_ms, ?3) WHERE id=?1", "ssi", c->session,
-                   (const char *)sqlite3_column_text(st, 3), sqlite3_column_int64(st, 4));
-    return rc ? rc : chain_seal(&t->w.db, c->session);
+    return chain_touch(&t->w.db, c->session) ?:
+           take_records(t) ?:
+           db_do(&t->w.db, "UPDATE session SET title=coalesce(title, ?2), updated_ms="
+                 "max(updated_ms, ?3) WHERE id=?1", "ssi", c->session,
+                 (const char *)sqlite3_column_text(st, 3), sqlite3_column_int64(st, 4)) ?:
+           chain_seal(&t->w.db, c->session);
 }
 
 /* Copies all records inside the caller's transaction, in the order in which sessions were begun. */
 static int take_all(struct taking *t)
 {
     struct db *d = &t->w.db;
-    int rc = db_int(d, &t->turn, 0, "SELECT max(id) FROM turn", "");
-    if (!rc)
-        rc = db_int(d, &t->step, 0, "SELECT max(id) FROM step", "");
-    if (!rc)
-        rc = db_int(d, &t->event, 0, "SELECT max(id) FROM event", "");
+    int rc = db_int(d, &t->turn, 0, "SELECT max(id) FROM turn", "") ?:
+             db_int(d, &t->step, 0, "SELECT max(id) FROM step", "") ?:
+             db_int(d, &t->event, 0, "SELECT max(id) FROM event", "");
     sqlite3_stmt *st = db_prepare(&t->side, NULL, "SELECT id, parent, fork_turn, title, updated_ms"
                                   " FROM session ORDER BY number IS NULL, number, created_ms", "");
     int read = SQLITE_ERROR;
     while (st && !rc && (read = sqlite3_step(st)) == SQLITE_ROW)
         rc = take_session(t, st);
     sqlite3_finalize(st);
-    if (!rc && read != SQLITE_DONE)
-        rc = SQLITE_CORRUPT;
-    return rc ? rc : session_unlock(d, &t->w.live, NULL);
+    return rc ?:
+           (read == SQLITE_DONE ? SQLITE_OK : SQLITE_CORRUPT) ?:
+           session_unlock(d, &t->w.live, NULL);
 }
 
 /* Stores a file's rows in one transaction, unless they were stored before. */
@@ -279,18 +269,13 @@ static bool store_once(struct taking *t, struct err *e)
     struct db *d = &t->w.db;
     int64_t done = 0;
     sqlite3_busy_timeout(d->h, BUSY_MS);
-    int rc = db_do(d, "PRAGMA foreign_keys=OFF", ""); /* continue_reply() */
-    if (!rc)
-        rc = db_do(d, "BEGIN IMMEDIATE", "");
-    if (!rc)
-        rc = db_int(d, &done, 0, "SELECT count(*) FROM taken WHERE id=?", "b", &t->w.live.id,
-                    sizeof t->w.live.id);
-    if (!rc && !done)
-        rc = take_all(t);
-    if (!rc && !done)
-        rc = side_file_note_stored(d, t->w.live.id);
-    if (!rc)
-        rc = db_do(d, "COMMIT", "");
+    int rc = db_do(d, "PRAGMA foreign_keys=OFF", "") ?: /* continue_reply() */
+             db_do(d, "BEGIN IMMEDIATE", "") ?:
+             db_int(d, &done, 0, "SELECT count(*) FROM taken WHERE id=?", "b", &t->w.live.id,
+                    sizeof t->w.live.id) ?:
+             (done ? SQLITE_OK
+                   : take_all(t) ?: side_file_note_stored(d, t->w.live.id)) ?:
+             db_do(d, "COMMIT", "");
     return rc == SQLITE_OK || db_fail(d, e, "cannot store the events of its side file");
 }
 
