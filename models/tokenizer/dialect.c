@@ -65,6 +65,7 @@ static const struct {
     {'v', "\\x{0B}", "\\x{0B}"},
     {'A', "\\A", NULL},
     {'z', "\\z", NULL},
+    {'G', "\\G", NULL}, /* where the search begins: behind the match before */
     {'Z', "\\Z", NULL},
     {'X', "\\X", NULL},
     {'h', "[0-9a-fA-F]", "0-9a-fA-F"},

@@ -45,11 +45,19 @@ enum kind { NORMAL = 1, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE };
     "[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+|"                                                 \
     " ?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
+/* Trinity's numbers are split into groups of three from the right, with one look ahead for each
+ * number, so that the work grows with its length; then each of these scripts from the others. */
+#define THREES "(?<!\\p{Nd})\\p{Nd}{1,2}(?=(?:\\p{Nd}{3})*+(?!\\p{Nd}))|\\p{Nd}{3}"
+#define SCRIPTS                                                                                    \
+    "[\u4e00-\u9fff\u3040-\u309f\u30a0-\u30ff\u3400-\u4dbf\uf900-\ufaff\uff65-\uff9f"              \
+    "\u2f00-\u2fdf]+|[\u0e00-\u0e7f]+|[\u0e80-\u0eff]+|[\u1780-\u17ff]+|"                          \
+    "[\u1000-\u109f\uaa60-\uaa7f\ua9e0-\ua9ff]+|[\uac00-\ud7af\u1100-\u11ff]+"
+
 /* How byte-level BPE splits text: by regular expressions, each of what the one before left apart or
  * found, then perhaps by GPT-2's. */
 static const struct split {
     const char *pre[4];   /* names */
-    const char *regex[3]; /* none: only GPT-2's */
+    const char *regex[5]; /* none: only GPT-2's */
     bool gpt2, nfc;     /* nfc: text is brought into the Unicode form NFC before */
     bool whole;         /* a word that is a token is that token, whatever the merges say */
     bool bos;           /* where tokenizer.ggml.add_bos_token is absent */
@@ -63,8 +71,14 @@ static const struct split {
     {{"laguna"}, .regex = {"(?:\\r?\\n)+", WORDS "\\p{N}" REST}},
     {{"deepseek-v3"},
      .regex = {"\\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", PUNCTUATED}},
-    {{"qwen2"}, .regex = {WORDS "\\p{N}" REST}, .nfc = true},
-    {{"gpt-4o"},
+    {{"afmoe"}, .regex = {THREES, SCRIPTS, PUNCTUATED}},
+    {{"deepseek-coder"},
+     .regex = {"[\r\n]", "\\s?\\p{L}+", "\\s?\\p{P}+",
+               "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+", "\\p{N}"}},
+    {{"seed-coder"}, .regex = {WORDS "\\p{N}| ?[^\\s\\p{L}\\p{N}\\r\\n]+|\\s*[\\r\\n]+|"
+                               "\\s+(?!\\S)|\\s+"}},
+    {{"qwen2", "deepseek-r1-qwen"}, .regex = {WORDS "\\p{N}" REST}, .nfc = true},
+    {{"gpt-4o", "llama4"},
      .regex = {CASES("(?i:'s|'t|'re|'ve|'m|'ll|'d)?") "\\p{N}{1,3}" CASES_REST},
      .whole = true},
     {{"tekken"}, .regex = {CASES("") "\\p{N}" CASES_REST}, .whole = true, .bos = true},
@@ -393,7 +407,7 @@ static bool add_steps(struct meta *m)
     jput_open(&pre, '{');
     jput_kstr(&pre, "type", "Sequence");
     jput_kopen(&pre, "pretokenizers", '[');
-    for (int i = 0; i < 3 && s->regex[i]; i++) {
+    for (int i = 0; i < 5 && s->regex[i]; i++) {
         jput_open(&pre, '{');
         jput_kstr(&pre, "type", "Split");
         jput_kopen(&pre, "pattern", '{');

@@ -22,9 +22,12 @@ import numpy as np
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 NAMES = ["llama-bpe", "dbrx", "smaug-bpe", "qwen2", "gpt-4o", "tekken", "smollm", "refact", "exaone", "mellum2", "command-r",
-         "gpt-2", "olmo", "exaone4", "mellum", "laguna", "deepseek-v3"]
+         "gpt-2", "olmo", "exaone4", "mellum", "laguna", "deepseek-v3", "deepseek-r1-qwen", "llama4",
+         "deepseek-coder", "seed-coder", "afmoe"]
 NFC = "it does not normalize"
-EXPECTED = {"qwen2": NFC, "command-r": NFC, "laguna": "it splits before a line feed, not before the carriage return"}
+EXPECTED = {"qwen2": NFC, "deepseek-r1-qwen": NFC, "command-r": NFC,
+            "afmoe": "it splits blanks before a number otherwise, joins scripts, and splits Thai words",
+            "laguna": "it splits before a line feed, not before the carriage return"}
 HARD = ["Don't WE'LL they'Re I'm", "1234567 12 3.14159 1,000,000", "x1y22z333", "\n\n\n a\n \n b\r\nc\r\n\r\nd", "\t\tif (a)\n\t\t\treturn;",
         "你好，世界！123", "привет МИР ёлка", "e\u0301te\u0301 ete\u0301", "สวัสดีครับ 2567", "한국어 문장 입니다", "مرحبا ١٢٣", "🦊🦊 a🦊b",
         "foo_bar::baz->qux();//ok", "    trailing   ", "HTTPServer camelCase ABCdef", "a  b   c    d", "''''\"\"\"```", "٣٤٥ Ⅷ ½ x²", "---====///\n//",

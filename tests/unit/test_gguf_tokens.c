@@ -211,6 +211,23 @@ static void test_byte_level_gives_the_ids_of_tokenizer_json(void **state)
                                 "[^\\\\r\\\\n\\\\p{L}\\\\p{P}\\\\p{S}]?[\\\\p{L}\\\\p{M}]+|"
                                 " ?[\\\\p{P}\\\\p{S}]+[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|"
                                 "\\\\s+(?!\\\\S)|\\\\s+")) "}"},
+        {"qwenpat", "afmoe",
+         "{" SPLITS_BYTES(SPLIT("\\\\p{Nd}{1,510}(?=(?>\\\\p{Nd}{510})*(?:\\\\P{Nd}|$))|"
+                                "\\\\G\\\\p{Nd}{510}") ","
+                          SPLIT("\\\\A\\\\p{Nd}{1,2}(?=\\\\p{Nd}{3}+\\\\z)") ","
+                          SPLIT("\\\\p{Nd}{3}") ","
+                          SPLIT("[\u4e00-\u9fff\u3040-\u309f\u30a0-\u30ff\u3400-\u4dbf\uf900-\ufaff"
+                                "\uff65-\uff9f\u2f00-\u2fdf]+|[\u0e00-\u0e7f]+|[\u0e80-\u0eff]+|"
+                                "[\u1780-\u17ff]+|[\u1000-\u109f\uaa60-\uaa7f\ua9e0-\ua9ff]+|"
+                                "[\uac00-\ud7af\u1100-\u11ff]+") ","
+                          SPLIT("[!\\\"#$%&'()*+,\\\\-./:;<=>?@\\\\[\\\\\\\\\\\\]^_`{|}~][A-Za-z]+|"
+                                "[^\\\\r\\\\n\\\\p{L}\\\\p{P}\\\\p{S}]?[\\\\p{L}\\\\p{M}]+|"
+                                " ?[\\\\p{P}\\\\p{S}]+[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|"
+                                "\\\\s+(?!\\\\S)|\\\\s+")) "}"},
+        {"qwenpat", "deepseek-coder",
+         "{" SPLITS_BYTES(SPLIT("[\\r\\n]") "," SPLIT("\\\\s?\\\\p{L}+") ","
+                          SPLIT("\\\\s?\\\\p{P}+") "," SPLIT("[一-龥\u0800-一가-\ud7ff]+") ","
+                          "{\"type\":\"Digits\",\"individual_digits\":true}") "}"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof each / sizeof *each; i++) {

@@ -62,7 +62,6 @@ static void test_constructs_that_no_tokenizer_uses_are_refused(void **state)
         {"a(*SKIP)b", "(*"},
         {"(*pla:a)", "(*"},
         {"(*napla:a)", "(*"},
-        {"\\Ga", "\\G"},
         {"\\C", "\\C"},
         {"\\N", "\\N"},
         {"\\R", "\\R"},
@@ -339,7 +338,7 @@ static void put_atom(struct buf *b, int depth)
     static const char *const open[] = {
         "(", "(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>", "(?i:", "(?m:", "(?-i:"};
     static const char *const refused[] = {"\\K",     "(?1)", "(?R)", "\\g<1>", "(?C1)", "(*ACCEPT)",
-                                          "(?(1)a)", "\\Q",  "(?x)", "(?#)",   "\\G",   "(?<n>a)"};
+                                          "(?(1)a)", "\\Q",  "(?x)", "(?#)",   "(?<n>a)"};
     int kind = draw(64);
     if (kind == 0 && draw(3) == 0)
         buf_str(b, PICK(refused));
