@@ -69,10 +69,12 @@ static bool run_target(struct scorer *s, struct scored_text *t, struct err *e)
     bool ok = true;
     for (int at = 0, rows; at < t->n && ok; at += rows) {
         rows = min_int(REDRAFT_ROWS, t->n - at);
+        redraft_progress(s, "target", t->at + at, s->out->rows);
         ok = !redraft_stopped(s->o->stop, e) && run_chunk(s, t, &seq, at, rows, e);
         if (ok) {
             runtime_choices(&s->r, rows, t->choice + at);
             kv_commit(&s->r.kv, &seq, at + rows);
+            kv_release_window(&s->r.kv, &seq);
         }
     }
     kv_drop(&s->r.kv, &seq);
@@ -279,19 +281,24 @@ static void take_texts(struct scorer *s, int *rows)
     *rows = 0;
     for (int i = 0; i < o->n_text && s->tokens < REDRAFT_TOKENS; i++) {
         const struct redraft_text *t = &o->text[i];
-        int first = max_int(t->first, 2), room = min_int(context, REDRAFT_CONTEXT - *rows);
-        int n = min_int(min_int(t->n, room), first + REDRAFT_TOKENS - s->tokens);
-        if (n <= first)
+        int most = min_int(t->n, min_int(context, REDRAFT_CONTEXT - *rows)), n = 0, scored = 0;
+        for (int k = 0; k < most && s->tokens + scored < REDRAFT_TOKENS; k++)
+            if (redraft_scored(t, k)) {
+                n = k + 1;
+                scored++;
+            }
+        if (!scored)
             continue;
         struct scored_text *x = &s->text[s->n_text++];
         *x = (struct scored_text){.t = t, .at = *rows, .n = n,
                                   .choice = xcalloc((size_t)n, sizeof *x->choice)};
-        s->tokens += n - first;
+        s->tokens += scored;
         *rows += n;
         s->out->longest = max_int(s->out->longest, n);
     }
     s->out->tokens = s->tokens;
     s->out->texts = s->n_text;
+    s->out->rows = *rows;
 }
 
 static bool open_scorer(struct scorer *s, struct err *e)
@@ -312,28 +319,19 @@ static bool open_scorer(struct scorer *s, struct err *e)
     if (!loaded_runtime(&s->r, o->l, &shape, e))
         return false;
     const struct kernels *k = s->r.dev.k;
-    int32_t order[REDRAFT_ROWS];
-    for (int i = 0; i < REDRAFT_ROWS; i++)
-        order[i] = i;
     s->r.net.stop = k->queued ? NULL : o->stop;
     s->as_is = o->l->draft;
     s->layers = o->l->draft.layer;
     s->states = k->alloc(s->r.dev.d, (size_t)rows * redraft_row_bytes(s), "captured states", e);
-    s->last = k->alloc(s->r.dev.d, sizeof order, "rows", e);
-    if (!s->states.p || !s->last.p)
-        return false;
-    k->put(s->r.dev.d, s->last, order, sizeof order);
-    return true;
+    s->last = k->alloc(s->r.dev.d, REDRAFT_ROWS * sizeof(int32_t), "rows", e);
+    return s->states.p && s->last.p;
 }
 
 static bool measure(struct scorer *s, struct err *e)
 {
     bool ok = s->o->which != REDRAFT_ALL || read_files(s, e);
-    for (int i = 0; i < s->n_text && ok; i++) {
-        if (s->o->progress)
-            s->o->progress(s->o->progress_arg, "target", (uint64_t)i, (uint64_t)s->n_text);
+    for (int i = 0; i < s->n_text && ok; i++)
         ok = run_target(s, &s->text[i], e);
-    }
     return ok && redraft_try_all(s, e);
 }
 
@@ -381,5 +379,7 @@ bool redraft_run(const struct redraft_opts *o, struct redraft *out, struct err *
     compare_with_best(s);
     close_scorer(s);
     free(s);
+    if (!ok && !out->stopped)
+        out->tokens = 0; /* nothing was measured */
     return ok || out->stopped;
 }

@@ -35,6 +35,7 @@ enum { READINGS = 96, REDRAFT_TOKENS = 1024, REDRAFT_CONTEXT = 4096, REDRAFT_RAN
 struct redraft_text {
     const int32_t *id;
     int n, first;
+    const bool *skip;     /* (n) tokens behind `first` that are not scored; NULL: there are none */
     const int32_t *guess; /* (n) the first guess that the session's draft had for token i; -1: none,
                              or not known. NULL: none is known */
 };
@@ -44,7 +45,9 @@ struct reading {
     char what[80];      /* "boundaries 2,4,5" */
     int boundary[CALIB_CAPTURES], n_boundary; /* READ_LAYERS */
     int sees;           /* READ_WINDOW: the newest positions seen; 0: all */
-    int hits;           /* of `tokens`: the first guess was the target's choice */
+    int tokens;         /* scored: all, or the first ones, after which it was clearly worse than
+                           the configured reading */
+    int hits;           /* of these: the first guess was the target's choice */
     int won, lost;      /* tokens that this reading hits and the configured one does not; and the
                            other way around */
     int ahead, behind;  /* the same beside the reading with the most hits */
@@ -56,10 +59,11 @@ struct reading {
 
 struct redraft {
     int n;
-    struct reading r[READINGS]; /* the first is READ_AS_IS; of a stopped run those that were scored
-                                   on all tokens */
+    struct reading r[READINGS]; /* the first is READ_AS_IS; of a stopped run those that were done
+                                   with */
     int best;                   /* the reading with the most hits, the first of several */
     int texts, tokens, logged;  /* scored; of them with a logged guess */
+    int rows;                   /* tokens of the texts, the scored ones among them */
     int tokens_at[DRAFT_RANGES];
     int longest;                /* tokens of the longest text */
     int rank[REDRAFT_RANKS + 1]; /* as configured: the target's choice was the k-th guess; [0]: it

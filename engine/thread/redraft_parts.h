@@ -40,9 +40,10 @@ struct scorer {
     struct layer *layers;
     int kept[REDRAFT_KEPT], n_kept;
     kbuf states;        /* (tokens of all texts, n_kept, hidden) */
-    kbuf last;          /* (max_heads) i32: 0, 1, 2, ... */
+    kbuf last;          /* (REDRAFT_ROWS) i32: the rows of a pass that guess */
     struct scored_text *text;
     int n_text, tokens; /* scored tokens */
+    int part, parts;         /* of the readings, for progress */
     uint8_t *hit[READINGS];  /* (tokens) by reading */
     uint8_t *same[READINGS]; /* (tokens) the guess was the logged one; 2: none was logged */
     struct trial close[REDRAFT_CLOSE]; /* (n_close) the readings that gained most by first
@@ -52,6 +53,11 @@ struct scorer {
     int n_chain;
 };
 
+/* Whether token i of the text is scored. */
+static inline bool redraft_scored(const struct redraft_text *t, int i)
+{
+    return i >= t->first && i >= 2 && !(t->skip && t->skip[i]);
+}
 /* Adds the reading of a trial to the results and counts it. False: stopped, or *e. */
 bool redraft_score(struct scorer *s, struct trial *t, struct err *e);
 /* Measures the chains of a trial that was scored, and compares them with those of the first one
@@ -59,6 +65,7 @@ bool redraft_score(struct scorer *s, struct trial *t, struct err *e);
 bool redraft_chains(struct scorer *s, const struct trial *t, struct err *e);
 /* The number of the first `most` tokens that the trial hits; -1: as above. */
 int redraft_hits(struct scorer *s, const struct trial *t, int most, struct err *e);
+void redraft_progress(const struct scorer *s, const char *what, int done, int total);
 bool redraft_stopped(const struct stop *stop, struct err *e);
 size_t redraft_row_bytes(const struct scorer *s); /* of the kept states of a token */
 

@@ -376,13 +376,14 @@ bool redraft_try_all(struct scorer *s, struct err *e)
         try_usual_layers, /* first: REDRAFT_LAYERS asks for no other */
         try_norms, try_ropes, try_windows, try_tables, try_ids, try_states};
     enum { N = sizeof part / sizeof *part };
+    s->parts = N + 2;
     bool ok = score(s, &t, e);
     int n = s->o->which == REDRAFT_AS_IS ? 0 : s->o->which == REDRAFT_LAYERS ? 1 : N;
     for (int i = 0; i < n && ok; i++) {
-        if (s->o->progress)
-            s->o->progress(s->o->progress_arg, "readings", (uint64_t)i, (uint64_t)N + 1);
+        s->part = i + 1;
         ok = part[i](s, e);
     }
+    s->part = N + 1;
     ok = ok && (n < N || restored(s->out) || search_layers(s, e));
     return chains_of_close(s, e) && ok;
 }

@@ -5,7 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHAIN_EVERY = 3 };
+enum { CHAIN_EVERY = 3, LOOK_EVERY = 128, CLEARLY = 4 };
+
+void redraft_progress(const struct scorer *s, const char *what, int done, int total)
+{
+    if (s->o->progress)
+        s->o->progress(s->o->progress_arg, what, (uint64_t)done, (uint64_t)total);
+}
 
 bool redraft_stopped(const struct stop *stop, struct err *e)
 {
@@ -68,22 +74,28 @@ static bool plan_head(struct scorer *s, const struct trial *t, const struct scor
     return true;
 }
 
-/* Runs the head over slots [from, upto); ids: (upto - from, k) the best guesses of each, ids of the
- * head's own vocabulary. */
+/* Runs the head over slots [from, upto); ids: (scored ones of them, k) the best guesses of each,
+ * ids of the head's own vocabulary. k 0: no guesses. */
 static bool run_head(struct scorer *s, const struct trial *t, const struct scored_text *x,
                      struct seq *seq, int from, int upto, int k, int32_t *ids, struct err *e)
 {
     struct runtime *r = &s->r;
     struct head *h = r->drafter->head;
-    int32_t row[REDRAFT_ROWS];
-    int rows = upto - from;
+    int32_t row[REDRAFT_ROWS], scored[REDRAFT_ROWS] = {0};
+    int rows = upto - from, n = 0;
     if (!plan_head(s, t, x, seq, from, upto, e))
         return false;
-    for (int i = 0; i < rows; i++)
+    for (int i = 0; i < rows; i++) {
         row[i] = i;
-    h->ops->extend(h, &r->pass.kp, rows, head_rows(h, row, rows), s->last, rows, h->state);
-    head_topk(h, rows, k, h->ids, h->logp);
-    r->dev.k->get(r->dev.d, ids, h->ids, (size_t)mul64(rows, k) * sizeof *ids);
+        if (k && redraft_scored(x->t, from + i + 2))
+            scored[n++] = i;
+    }
+    r->dev.k->put(r->dev.d, s->last, scored, (size_t)max_int(n, 1) * sizeof *scored);
+    h->ops->extend(h, &r->pass.kp, rows, head_rows(h, row, rows), s->last, max_int(n, 1), h->state);
+    if (n) {
+        head_topk(h, n, k, h->ids, h->logp);
+        r->dev.k->get(r->dev.d, ids, h->ids, (size_t)mul64(n, k) * sizeof *ids);
+    }
     kv_commit_draft(&r->kv, seq, upto);
     return true;
 }
@@ -135,8 +147,9 @@ static bool run_block(struct scorer *s, const struct trial *t, const struct scor
 
 /* ---- a trial over all texts ------------------------------------------------------------------ */
 
-/* Takes the k guesses of a row: the i-th scored token, which is token `at` of its text. */
-typedef void take_fn(void *arg, const struct scored_text *x, int at, int i, const int32_t *ids,
+/* Takes the k guesses of a row: the i-th scored token, which is token `at` of its text. False: no
+ * more are wanted. */
+typedef bool take_fn(void *arg, const struct scored_text *x, int at, int i, const int32_t *ids,
                      int k);
 
 static void begin_trial(struct scorer *s, const struct trial *t)
@@ -169,19 +182,20 @@ static bool each_guess(struct scorer *s, const struct trial *t, int k, int most,
     begin_trial(s, t);
     int rows = t->d.block ? 1 : most_rows(s), done = 0;
     int32_t *ids = xmalloc((size_t)mul64(REDRAFT_ROWS, k) * sizeof *ids);
-    bool ok = rows > 0;
-    for (int x = 0; x < s->n_text && ok && done < most; x++) {
+    bool ok = rows > 0, more = true;
+    for (int x = 0; x < s->n_text && ok && more && done < most; x++) {
         const struct scored_text *c = &s->text[x];
         struct seq seq = {0};
         int slots = c->n - 2; /* slot i guesses token i + 2 */
-        for (int at = 0, n; at < slots && ok && done < most; at += n) {
+        for (int at = 0, n; at < slots && ok && more && done < most; at += n) {
             n = min_int(rows, slots - at);
+            redraft_progress(s, "readings", s->part, s->parts);
             ok = !redraft_stopped(s->o->stop, e) &&
                  (t->d.block ? run_block(s, t, c, &seq, at, ids, e)
                              : run_head(s, t, c, &seq, at, at + n, k, ids, e));
-            for (int i = 0; i < n && ok && done < most; i++)
-                if (at + i + 2 >= c->t->first)
-                    take(arg, c, at + i + 2, done++, ids + mul64(i, k), k);
+            for (int i = 0, j = 0; i < n && ok && more && done < most; i++)
+                if (redraft_scored(c->t, at + i + 2))
+                    more = take(arg, c, at + i + 2, done++, ids + mul64(j++, k), k);
         }
         kv_drop(&s->r.kv, &seq);
     }
@@ -209,15 +223,31 @@ struct count {
     int hits;
 };
 
-static void take_hit(void *arg, const struct scored_text *x, int at, int i, const int32_t *ids,
+static bool take_hit(void *arg, const struct scored_text *x, int at, int i, const int32_t *ids,
                      int k)
 {
     struct count *c = arg;
     (void)i, (void)k;
     c->hits += target_id(c->d, ids[0]) == x->choice[at - 1];
+    return true;
 }
 
-static void take_all(void *arg, const struct scored_text *x, int at, int i, const int32_t *ids,
+/* Whether a reading needs no more tokens: after so many it is clearly worse than as configured. The
+ * readings of a stale engine are compared with the session's guesses as well. */
+static bool is_lost(const struct scorer *s, const struct reading *r)
+{
+    int won = 0, lost = 0, n = r->tokens;
+    const uint8_t *hit = s->hit[r - s->out->r];
+    if (s->o->which != REDRAFT_ALL || n % LOOK_EVERY || r->of == READ_STALE || r->of == READ_TOKEN)
+        return false;
+    for (int i = 0; i < n; i++) {
+        won += hit[i] > s->hit[0][i];
+        lost += hit[i] < s->hit[0][i];
+    }
+    return lost - won > CLEARLY * sqrt(lost + won);
+}
+
+static bool take_all(void *arg, const struct scored_text *x, int at, int i, const int32_t *ids,
                      int k)
 {
     struct count *c = arg;
@@ -228,11 +258,12 @@ static void take_all(void *arg, const struct scored_text *x, int at, int i, cons
     bool hit = guess == want;
     c->s->hit[c->reading][i] = hit;
     c->s->same[c->reading][i] = logged < 0 ? 2 : guess == logged;
+    r->tokens++;
     r->hits += hit;
     r->hits_at[range_of(at)] += hit;
     r->same += logged >= 0 && guess == logged;
     if (c->reading)
-        return;
+        return !is_lost(c->s, r);
     int rank = 0;
     for (int j = k - 1; j >= 0; j--)
         rank = target_id(c->d, ids[j]) == want ? j + 1 : rank;
@@ -241,6 +272,7 @@ static void take_all(void *arg, const struct scored_text *x, int at, int i, cons
     out->logged += logged >= 0;
     c->draft_id[i] = ids[0];
     c->choice[i] = want;
+    return true;
 }
 
 /* Whether the target's choices where the head guesses the same id say what that id means: each
@@ -298,23 +330,24 @@ static bool one_chain(struct scorer *s, const struct trial *t, const struct scor
     return ok;
 }
 
+/* One scored token of `every` is the first guess of a chain. */
 static bool text_chains(struct scorer *s, const struct trial *t, const struct scored_text *x,
-                        int *length, int *n, int most, struct err *e)
+                        int every, int *length, int *n, int most, struct err *e)
 {
     struct seq seq = {0};
-    int at = 0;
+    int at = 0, scored = 0, chunk = most_rows(s);
     bool ok = true;
-    /* the prompt before, in passes of what a head takes at once */
-    int first = max_int(1, x->t->first - 1), chunk = most_rows(s);
-    int32_t *ids = xmalloc((size_t)REDRAFT_ROWS * sizeof *ids);
-    for (int to; at + 1 < first && ok; at = to) {
-        to = min_int(at + chunk, first - 1);
-        ok = run_head(s, t, x, &seq, at, to, 1, ids, e);
-    }
-    free(ids);
-    for (int root = first; ok && root + 1 < x->n && *n < most; root += CHAIN_EVERY) {
-        ok = !redraft_stopped(s->o->stop, e) && one_chain(s, t, x, &seq, at, root, &length[(*n)],
-                                                          e);
+    for (int root = 1; ok && root + 1 < x->n && *n < most; root++) {
+        if (!redraft_scored(x->t, root + 1) || scored++ % every)
+            continue;
+        /* what lies before, in passes of what a head takes at once */
+        for (int to; ok && root - at > CHAIN_EVERY; at = to) {
+            to = min_int(at + chunk, root - 1);
+            ok = run_head(s, t, x, &seq, at, to, 0, NULL, e);
+        }
+        redraft_progress(s, "readings", s->part, s->parts);
+        ok = ok && !redraft_stopped(s->o->stop, e) &&
+             one_chain(s, t, x, &seq, at, root, &length[(*n)], e);
         *n += ok;
         at = root;
     }
@@ -335,7 +368,8 @@ bool redraft_chains(struct scorer *s, const struct trial *t, struct err *e)
     begin_trial(s, t);
     bool ok = true;
     for (int x = 0; x < s->n_text && ok && n < MOST; x++)
-        ok = text_chains(s, t, &s->text[x], length, &n, MOST, e);
+        ok = text_chains(s, t, &s->text[x], max_int(CHAIN_EVERY, s->tokens / MOST), length, &n,
+                         MOST, e);
     end_trial(s, layers);
     free(layers);
     double sum = 0, square = 0;
@@ -386,7 +420,7 @@ bool redraft_score(struct scorer *s, struct trial *t, struct err *e)
         learn_map(s, &c);
     free(c.draft_id);
     free(c.choice);
-    for (int x = 0; x < s->tokens && i && ok; x++) {
+    for (int x = 0; x < r->tokens && i && ok; x++) {
         r->won += s->hit[i][x] > s->hit[0][x];
         r->lost += s->hit[i][x] < s->hit[0][x];
         if (s->same[i][x] == 2)

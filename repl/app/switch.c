@@ -18,7 +18,9 @@
 static void report(void *arg, const char *what, uint64_t done, uint64_t total)
 {
     struct app *a = arg;
-    a->face.progress(a, what, done, total);
+    char text[80];
+    snprintf(text, sizeof text, "reading the %.60s", what);
+    a->face.progress(a, text, done, total);
 }
 
 static bool stopped(void *arg)

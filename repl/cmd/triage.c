@@ -6,18 +6,27 @@
 #include "repl/compare/triage.h"
 #include "repl/process/interrupt.h"
 
-/* Ctrl-C is seen between two readings. */
+struct looking {
+    struct app *a;
+    struct stop stop;
+};
+
+/* Between two passes: shows how far the triage is, and sees Ctrl-C. */
 static void look(void *arg, const char *what, uint64_t done, uint64_t total)
 {
-    (void)what, (void)done, (void)total;
+    struct looking *l = arg;
+    char text[80];
+    snprintf(text, sizeof text, "triage, %.60s", what);
+    if (l->a->face.progress)
+        l->a->face.progress(l->a, text, done, total);
     if (interrupt_asked())
-        stop_all(arg);
+        stop_all(&l->stop);
 }
 
 bool cmd_triage(struct cmd_call *c)
 {
     struct app *a = c->app;
-    struct stop stop = {.submitted = 1, .running = 1};
+    struct looking l = {a, {.submitted = 1, .running = 1}};
     char name[SESSION_ID];
     if (!a->session[0] || a->turn == 0)
         return err_set(c->e, ERR_USAGE, "this session has no turn yet");
@@ -26,7 +35,7 @@ bool cmd_triage(struct cmd_call *c)
         return false;
     hdb_name(d, a->session, name);
     struct triage_ask ask = {.db = d, .session = a->session, .name = name + (name[0] == '#'),
-                             .stop = &stop, .progress = look, .progress_arg = &stop};
+                             .stop = &l.stop, .progress = look, .progress_arg = &l};
     ask.how.engine.device = a->opt.engine.device;
     ask.how.engine.threads = a->opt.engine.threads;
     ask.how.engine.model = a->opt.engine.model;
@@ -34,6 +43,8 @@ bool cmd_triage(struct cmd_call *c)
     struct triage *t = xcalloc(1, sizeof *t);
     struct triage_verdict *v = xcalloc(1, sizeof *v);
     bool ok = triage_session(&ask, t, c->e);
+    if (a->face.progress)
+        a->face.progress(a, NULL, 0, 0);
     if (ok) {
         triage_judge(t, v);
         triage_print(t, v, &c->to);

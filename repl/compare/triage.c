@@ -116,7 +116,7 @@ static const enum triage_cause cause_of[N_READINGS_OF] = {
 static double gain_of(const struct redraft *re, const struct reading *r)
 {
     int d = r->won - r->lost, n = r->won + r->lost;
-    double first = re->tokens ? (double)d / re->tokens : 0, chain = 0;
+    double first = r->tokens ? (double)d / r->tokens : 0, chain = 0;
     double sure_first = n ? d / sqrt(n) : 0, sure_chain = r->error > 0 ? r->longer / r->error : 0;
     bool both = d > 0 && sure_chain > 1 && (sure_first + sure_chain) / sqrt(3) >= SURE;
     if (r->cycles && re->chain_steps)
@@ -135,7 +135,8 @@ static const struct reading *best_of(const struct judging *j, enum reading_of of
     for (int i = 1; i < re->n; i++)
         if (re->r[i].of == of && (!best || gain_of(re, &re->r[i]) > gain_of(re, best) ||
                                   (gain_of(re, &re->r[i]) == gain_of(re, best) &&
-                                   re->r[i].hits > best->hits)))
+                                   mul64(re->r[i].hits, best->tokens) >
+                                       mul64(best->hits, re->r[i].tokens))))
             best = &re->r[i];
     return best;
 }
@@ -158,7 +159,8 @@ static void judge_reading(struct judging *j, enum reading_of of)
     if (!r)
         return;
     double gain = gain_of(re, r);
-    bool chain = r->cycles && gain > 0 && gain > (double)(r->won - r->lost) / re->tokens;
+    bool chain = r->cycles && gain > 0 && gain > (double)(r->won - r->lost) / r->tokens;
+    double is = percent(r->hits, r->tokens), was = percent(r->hits - r->won + r->lost, r->tokens);
     if (of == READ_WINDOW && gain > 0 && re->max_pos < re->longest)
         weigh(j, CAUSE_CONTEXT, weight_of(j, gain) - 1);
     weigh(j, c, weight_of(j, gain));
@@ -167,11 +169,10 @@ static void judge_reading(struct judging *j, enum reading_of of)
             re->chain_steps, r->longer, r->longer / r->error);
     if (gain > 0 && r->won > r->lost)
         pro(j, c, "%s: %.1f %% of first guesses right, as configured %.1f %% (%d won, %d lost)",
-            r->what, percent(r->hits, re->tokens), percent(re->r[0].hits, re->tokens), r->won,
-            r->lost);
+            r->what, is, was, r->won, r->lost);
     if (gain == 0)
         con(j, c, "no gain by %s: %.1f %% of first guesses right, as configured %.1f %%", r->what,
-            percent(r->hits, re->tokens), percent(re->r[0].hits, re->tokens));
+            is, was);
 }
 
 static void judge_readings(struct judging *j)
@@ -307,7 +308,7 @@ static void judge_elsewhere(struct judging *j)
     weigh(j, CAUSE_PAGES, 52);
     for (int i = 1; i < re->n; i++) {
         const struct reading *r = &re->r[i];
-        double rate = (double)r->hits / re->tokens, off = fabs(rate - was);
+        double rate = percent(r->hits, r->tokens) / 100, off = fabs(rate - was);
         if (off > 0.08 || rate > right - 0.1)
             continue;
         pro(j, cause_of[r->of], "%s: the head here would be right in %.0f %%, too", r->what,

@@ -61,8 +61,8 @@ struct triage {
     int context;            /* most tokens of a request; 0: not known */
     struct redraft re;      /* tokens 0: was not run */
     char no_re[200];        /* why not */
-    int more;               /* of re.texts, the last: replies to other messages than the
-                               session's */
+    int replies, reply_tokens; /* of the session; with the tokens of the next */
+    int more;               /* replies to other messages than the session's */
     char cells[32], weights[32]; /* quantized ones: "fp8"; "": none, or not known */
     struct undone plain;    /* without quantized cells and weights */
     struct undone format;   /* prompts in the model's chat format */

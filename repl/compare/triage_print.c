@@ -125,9 +125,11 @@ static void print_measured(const struct triage *t, const struct printer *to)
         return;
     }
     print_open(to, "measured", '{');
-    print_add(to, ST_TEXT, "measured again: the head alone over %d{tokens} tokens of %d{texts} "
-              "repl%s: %d{right} first guesses right (%.1f %%)", re->tokens, re->texts,
-              re->texts == 1 ? "y" : "ies", re->r[0].hits,
+    print_add(to, ST_TEXT, "measured again: the head alone over %d{tokens}", re->tokens);
+    if (re->tokens < t->reply_tokens || to->json) /* a sample */
+        print_add(to, ST_TEXT, " of %d{reply_tokens}", t->reply_tokens);
+    print_add(to, ST_TEXT, " tokens of %d{replies} repl%s: %d{right} first guesses right (%.1f %%)",
+              t->replies + t->more, t->replies + t->more == 1 ? "y" : "ies", re->r[0].hits,
               100.0 * re->r[0].hits / re->tokens);
     if (t->more)
         print_add(to, ST_DIM, "; %d{other_messages} of the replies are to messages of triage's own",
@@ -137,9 +139,9 @@ static void print_measured(const struct triage *t, const struct printer *to)
     print_open(to, "tried", '[');
     for (int i = 1; i < re->n && to->json; i++) {
         const struct reading *r = &re->r[i];
-        print_line(to, ST_TEXT, "\f%s{reading}%d{right}%d{won}%d{lost}%d{cycles}%g{longer}"
-                   "%g{longer_error}", r->what, r->hits, r->won, r->lost, r->cycles, r->longer,
-                   r->error);
+        print_line(to, ST_TEXT, "\f%s{reading}%d{tokens}%d{right}%d{won}%d{lost}%d{cycles}"
+                   "%g{longer}%g{longer_error}", r->what, r->tokens, r->hits, r->won, r->lost,
+                   r->cycles, r->longer, r->error);
     }
     print_close(to, ']');
     print_close(to, '}');

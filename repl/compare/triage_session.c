@@ -22,10 +22,14 @@ struct gathering {
     struct loaded l;
     bool loaded;
     struct redraft_text *text; /* (n_text) */
-    struct ids *ids;           /* (n_text) the texts' tokens; */
-    int32_t **guess;           /* (n_text) and the logged guesses */
+    struct kept_text {
+        struct ids ids;
+        int32_t *guess; /* (ids.n) the logged guesses; NULL: a text of triage's own */
+        bool *skip;     /* (ids.n) not a token of a reply, or not of the sample */
+    } *kept;            /* (n_text) what the texts point to */
     int n_text;
     struct buf spelt; /* of token_of() */
+    int checked, held; /* of the run with the checker: tokens computed; of its last turn */
 };
 
 /* Whether the act is a turn of the run that is explained: the last one, with its drafter. */
@@ -131,11 +135,9 @@ static void read_about(struct gathering *g)
 
 /* ---- texts ----------------------------------------------------------------------------------- */
 
-/* What the session's draft guessed for each token of the text, where its steps are logged. */
+/* What the session's draft guessed for each token of the reply, where its steps are logged. */
 static void read_guesses(const struct act *a, const struct ids *ids, int32_t *guess)
 {
-    for (int i = 0; i < ids->n; i++)
-        guess[i] = -1;
     for (int k = 0; k < a->n_step; k++) {
         const struct step_row *r = &a->step[k];
         int root = r->rec.pos0;
@@ -145,24 +147,76 @@ static void read_guesses(const struct act *a, const struct ids *ids, int32_t *gu
     }
 }
 
-/* Adds a text, whose ids are taken over; a: the turn that it is; NULL: none of the session. */
-static void add_text(struct gathering *g, struct ids *ids, int first, const struct act *a)
+/* Adds a text, whose ids are taken over. of_session: its replies are marked later. */
+static void add_text(struct gathering *g, struct ids *ids, int first, bool of_session)
 {
     int i = g->n_text++;
-    size_t n = (size_t)g->n_text;
+    size_t n = (size_t)g->n_text, each = (size_t)ids->n;
     g->text = xrealloc(g->text, n, sizeof *g->text);
-    g->ids = xrealloc(g->ids, n, sizeof *g->ids);
-    g->guess = xrealloc(g->guess, n, sizeof *g->guess);
-    g->ids[i] = *ids;
-    g->guess[i] = a ? xcalloc((size_t)ids->n + 1, sizeof **g->guess) : NULL;
-    if (a)
-        read_guesses(a, ids, g->guess[i]);
-    g->text[i] = (struct redraft_text){.id = ids->v, .n = ids->n, .first = first,
-                                       .guess = g->guess[i]};
+    g->kept = xrealloc(g->kept, n, sizeof *g->kept);
+    struct kept_text *k = &g->kept[i];
+    *k = (struct kept_text){.ids = *ids};
+    if (of_session) {
+        k->guess = xcalloc(each, sizeof *k->guess);
+        k->skip = xcalloc(each, sizeof *k->skip);
+        memset(k->guess, 0xFF, each * sizeof *k->guess); /* -1 */
+        memset(k->skip, true, each * sizeof *k->skip);
+    } else {
+        g->t->reply_tokens += ids->n - first;
+    }
+    g->text[i] = (struct redraft_text){.id = ids->v, .n = ids->n, .first = first, .skip = k->skip,
+                                       .guess = k->guess};
     *ids = (struct ids){0};
 }
 
-/* The latest turns first: their contexts are the longest. */
+/* The text that begins with these ids; -1: there is none. */
+static int continues(const struct gathering *g, const struct ids *ids)
+{
+    for (int i = 0; i < g->n_text; i++)
+        if (g->kept[i].ids.n >= ids->n &&
+            memcmp(g->kept[i].ids.v, ids->v, (size_t)ids->n * sizeof *ids->v) == 0)
+            return i;
+    return -1;
+}
+
+/* Marks the reply of a turn in the text that begins with the turn's ids. */
+static void mark_reply(struct gathering *g, int at, const struct act *a, const struct ids *ids)
+{
+    struct kept_text *k = &g->kept[at];
+    int first = max_int(a->user.tokens.n, 2);
+    for (int i = first; i < ids->n; i++) {
+        g->t->reply_tokens += k->skip[i];
+        k->skip[i] = false;
+    }
+    g->text[at].first = min_int(g->text[at].first, first);
+    g->t->replies++;
+    read_guesses(a, ids, k->guess);
+}
+
+/* If the texts that fit have more tokens of replies than are scored, leaves as many as are, evenly
+ * spread: the contexts before them are of all lengths. */
+static void thin_out(struct gathering *g)
+{
+    int all = 0, seen = 0;
+    for (int pass = 0; pass < 2; pass++)
+        for (int i = 0, rows = 0; i < g->n_text; i++) {
+            struct kept_text *k = &g->kept[i];
+            int n = min_int(k->ids.n, REDRAFT_CONTEXT - rows);
+            rows += n;
+            for (int x = 0; x < n; x++) {
+                if (k->skip[x])
+                    continue;
+                all += pass == 0;
+                if (pass == 0 || all <= REDRAFT_TOKENS)
+                    continue;
+                int64_t at = mul64(seen++, REDRAFT_TOKENS);
+                k->skip[x] = at / all == (at + REDRAFT_TOKENS) / all;
+            }
+        }
+}
+
+/* The latest turns first: their contexts are the longest, and hold the earlier turns, which are run
+ * once with them. */
 static void read_texts(struct gathering *g)
 {
     for (int i = g->script.n - 1; i >= 0; i--) {
@@ -172,15 +226,24 @@ static void read_texts(struct gathering *g)
             continue;
         ids_cat(&ids, a->user.tokens.v, a->user.tokens.n);
         ids_cat(&ids, a->reply.tokens.v, a->reply.tokens.n);
-        add_text(g, &ids, a->user.tokens.n, a);
+        int at = continues(g, &ids);
+        if (at < 0) {
+            struct ids text = {0};
+            ids_cat(&text, ids.v, ids.n);
+            at = g->n_text;
+            add_text(g, &text, text.n, true);
+        }
+        mark_reply(g, at, a, &ids);
+        ids_free(&ids);
     }
+    thin_out(g);
 }
 
 static bool ids_fit(const struct gathering *g)
 {
     for (int x = 0; x < g->n_text; x++)
-        for (int i = 0; i < g->ids[x].n; i++)
-            if (g->ids[x].v[i] < 0 || g->ids[x].v[i] >= g->l.model.cfg.vocab)
+        for (int i = 0; i < g->text[x].n; i++)
+            if (g->text[x].id[i] < 0 || g->text[x].id[i] >= g->l.model.cfg.vocab)
                 return false;
     return true;
 }
@@ -192,6 +255,12 @@ static struct redraft_opts ask_of(struct gathering *g)
     return (struct redraft_opts){.l = &g->l, .text = g->text, .n_text = g->n_text, .chain = CHAIN,
                                  .sees = g->t->sees, .stop = g->a->stop,
                                  .progress = g->a->progress, .progress_arg = g->a->progress_arg};
+}
+
+static void progress(const struct gathering *g, const char *what, int done, int total)
+{
+    if (g->a->progress)
+        g->a->progress(g->a->progress_arg, what, (uint64_t)done, (uint64_t)total);
 }
 
 static void progress_end(const struct gathering *g)
@@ -265,6 +334,7 @@ static bool measure_format(struct gathering *g, const struct engine_opts *as, st
     ids_free(&prompt);
     bool ok = true, asks = t->other_prompts || t->temperature > 0;
     for (int i = 0; i < n && ok && asks; i++) {
+        progress(g, "replies", i, n);
         is_rendered(g, message[i], &text[i]);
         struct ids asked = {0};
         ids_cat(&asked, text[i].v, text[i].n);
@@ -317,6 +387,18 @@ static bool measure_plain(struct gathering *g, const struct engine_opts *as, str
     return ok;
 }
 
+/* A turn of the run with the checker ended: the run ends with REDRAFT_CONTEXT computed tokens. */
+static bool checked_turn(void *arg, const struct act *a, const struct event *ev)
+{
+    struct gathering *g = arg;
+    (void)ev;
+    int before = a->user.tokens.n < g->held ? 0 : g->held; /* a prompt goes on after a reply */
+    g->checked += a->user.tokens.n - before + a->reply.tokens.n;
+    g->held = a->user.tokens.n + a->reply.tokens.n;
+    progress(g, "checker", min_int(g->checked, REDRAFT_CONTEXT), REDRAFT_CONTEXT);
+    return g->checked < REDRAFT_CONTEXT && !stop_asked(g->a->stop);
+}
+
 /* Runs the session again with the strict checker, where something is wrong that the head alone does
  * not show. */
 static void find_rule(struct gathering *g)
@@ -329,7 +411,8 @@ static void find_rule(struct gathering *g)
     bool silent = t->drafting && t->drafter[0] && t->log.drafts.cycles == 0;
     if (t->rule[0] || facts_served(g->opened->about) || (!other && !silent && !t->faults[0]))
         return;
-    struct diff_side side = {.script = &g->script, .how = g->a->how};
+    struct diff_side side = {.script = &g->script, .how = g->a->how, .ended = checked_turn,
+                             .arg = g};
     struct run_ask ask = {.strict = true};
     if (!side_run(&side, &ask, &f, &none))
         return;
@@ -370,7 +453,7 @@ static bool is_explained(const struct triage *t)
 static bool measure_more(struct gathering *g, struct err *e)
 {
     struct triage *t = g->t;
-    int tokens = t->re.tokens, n = 0;
+    int tokens = t->re.tokens, n = 0, own = g->n_text;
     bool ok = true;
     if (tokens >= ENOUGH || t->re.r[0].hits * 100 >= RIGHT * tokens || g->how.opts.raw ||
         is_explained(t))
@@ -378,12 +461,13 @@ static bool measure_more(struct gathering *g, struct err *e)
     for (; ok && tokens < ENOUGH && redraft_message(n); n++) {
         struct message m = {.role = ROLE_USER, .text = (char *)(uintptr_t)redraft_message(n)};
         struct ids prompt = {0}, text = {0};
+        progress(g, "replies", tokens, ENOUGH);
         ok = chat_render(g->l.chat, &m, 1, &prompt, e);
         ids_cat(&text, prompt.v, prompt.n);
         ok = ok && redraft_answer(&g->l, &prompt, ANSWER, g->a->stop, &text, e);
         tokens += text.n - prompt.n;
-        if (ok)
-            add_text(g, &text, prompt.n, NULL);
+        if (ok && text.n > prompt.n)
+            add_text(g, &text, prompt.n, false);
         ids_free(&text);
         ids_free(&prompt);
     }
@@ -394,7 +478,7 @@ static bool measure_more(struct gathering *g, struct err *e)
     ok = ok && redraft_run(&o, &t->re, e);
     progress_end(g);
     memcpy(t->re.constant, constant, sizeof constant);
-    t->more = t->re.tokens > 0 ? n : 0;
+    t->more = max_int(0, t->re.texts - own);
     return ok;
 }
 
@@ -458,12 +542,12 @@ bool triage_session(const struct triage_ask *ask, struct triage *t, struct err *
     rerun_options_free(&g.how);
     script_free(&g.script);
     for (int i = 0; i < g.n_text; i++) {
-        ids_free(&g.ids[i]);
-        free(g.guess[i]);
+        ids_free(&g.kept[i].ids);
+        free(g.kept[i].guess);
+        free(g.kept[i].skip);
     }
     free(g.text);
-    free(g.ids);
-    free(g.guess);
+    free(g.kept);
     buf_free(&g.spelt);
     bool silent = t->drafting && t->drafter[0] && t->log.plain > 0; /* that is what is wrong */
     return ok && (t->log.drafts.cycles > 0 || silent ||

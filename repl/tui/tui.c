@@ -469,7 +469,7 @@ static void draw(struct tui *t, uint64_t now)
     t->dirty = false;
 }
 
-/* While a model is read: draws the last frame again, with a line about it. The backend is not asked
+/* While long work runs: draws the last frame again, with a line about it. The backend is not asked
  * for anything. */
 static void face_progress(struct app *a, const char *what, uint64_t done, uint64_t total)
 {
@@ -481,7 +481,7 @@ static void face_progress(struct app *a, const char *what, uint64_t done, uint64
     }
     if (now - t->frame_ns < BUSY_MS * MS)
         return;
-    tui_hint(t, "reading the %s: %d%%; Ctrl-C stops", what,
+    tui_hint(t, "%s: %d%%; Ctrl-C stops", what,
              (int)(total ? (double)done / (double)total * 100 : 0));
     t->frame.hint = t->hint;
     frame_draw(&t->frame, &t->grid);

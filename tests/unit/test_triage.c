@@ -222,9 +222,9 @@ static void make_head(const struct seed *s, const char *folder)
 static char *aerie(const char *args, int *rc)
 {
     const char *path = getenv("AERIE");
-    char *line = xasprintf("HOME=%s XDG_DATA_HOME=%s XDG_CONFIG_HOME=%s XDG_STATE_HOME=%s %s %s "
-                           "</dev/null 2>%s/err", here, here, here, here, path ? path
-                           : "build/aerie", args, here);
+    char *line = xasprintf("HOME=%s XDG_DATA_HOME=%s XDG_CONFIG_HOME=%s XDG_STATE_HOME=%s %s "
+                           "</dev/null 2>%s/err %s", here, here, here, here, path ? path
+                           : "build/aerie", here, args);
     struct buf out = {0};
     char piece[4096];
     size_t n;
@@ -305,6 +305,39 @@ static void test_a_healthy_head_is_called_healthy(void **state)
                 json_integer_value(json_object_get(m, "logged")));
     assert_true(json_integer_value(json_object_get(m, "logged")) > 10);
     json_decref(j);
+}
+
+/* The replies of a session are run once, within the last turn's context. */
+static void test_all_turns_are_measured_together(void **state)
+{
+    (void)state;
+    int rc;
+    char *turns = xasprintf("%s/turns", here);
+    FILE *f = fopen(turns, "w");
+    assert_non_null(f);
+    for (int i = 0; i < rounds(0, 500); i++) /* more pages of a window than its pool has */
+        fprintf(f, "%d and ", i);
+    fputs(rounds(0, 1) ? "so on.\n" : "Name three colours.\n/undo\n", f);
+    fputs("Who are you?\nHow are you?\n", f);
+    assert_int_equal(fclose(f), 0);
+    char *ask = xasprintf("--plain -q --device cpu --threads 1 <%s", turns);
+    free(aerie(ask, &rc));
+    assert_int_equal(rc, 0);
+    char *said = aerie("triage last -q --device cpu --threads 1 --json", &rc);
+    json_error_t why;
+    json_t *j = json_loads(said, 0, &why), *m = json_object_get(j, "measured");
+    json_int_t own = json_integer_value(json_object_get(m, "other_messages"));
+    if (!j || json_integer_value(json_object_get(m, "replies")) != own + 3)
+        fail_msg("%.600s", said);
+    assert_int_equal(json_integer_value(json_object_get(m, "tokens")),
+                     json_integer_value(json_object_get(m, "reply_tokens")));
+    assert_int_equal(json_integer_value(json_object_get(m, "same")),
+                     json_integer_value(json_object_get(m, "logged")));
+    assert_true(json_integer_value(json_object_get(m, "logged")) > 4);
+    json_decref(j);
+    free(said);
+    free(ask);
+    free(turns);
 }
 
 static void expect_error(const char *args, const char *says)
@@ -460,9 +493,11 @@ static void test_a_session_of_a_server_is_judged_by_a_head_here(void **state)
     t->server = false;
     t->temperature = 0;
     t->re = (struct redraft){.n = 3, .tokens = 200, .embed_alike = NAN, .embed_other = NAN,
-                             .r = {{.of = READ_AS_IS, .hits = 188},
-                                   {.of = READ_NORM, .hits = 60, .lost = 128, .what = "a norm"},
-                                   {.of = READ_ROPE, .hits = 170, .lost = 18, .what = "a rope"}}};
+                             .r = {{.of = READ_AS_IS, .tokens = 200, .hits = 188},
+                                   {.of = READ_NORM, .tokens = 200, .hits = 60, .lost = 128,
+                                    .what = "a norm"},
+                                   {.of = READ_ROPE, .tokens = 200, .hits = 170, .lost = 18,
+                                    .what = "a rope"}}};
     assert_true(named(t, CAUSE_NORM) && named(t, CAUSE_PAGES));
     free(t);
 }
@@ -486,6 +521,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_seeded_causes_are_named_first_or_second),
         cmocka_unit_test(test_a_healthy_head_is_called_healthy),
+        cmocka_unit_test(test_all_turns_are_measured_together),
         cmocka_unit_test(test_bad_input_is_one_line),
         cmocka_unit_test(test_counters_of_a_server_name_causes),
         cmocka_unit_test(test_counters_of_servers_are_read),
