@@ -123,6 +123,7 @@ ifeq ($(MODE),fuzz)
   # those of single characters of JSON, of a grammar's states and of judging a case
   $(B)/kernels/cpu/%.o: CFLAGS += -fno-sanitize=all -O1
   $(B)/kernels/base.o $(B)/kernels/utf8.o $(B)/kernels/json.o $(B)/kernels/json_read.o $(B)/models/grammar/guide.o \
+  $(B)/models/grammar/grammar.o $(B)/models/grammar/number.o \
   $(B)/engine/tools/case.o $(B)/repl/text/text.o $(B)/tests/fuzz/%.o: CFLAGS += -fno-sanitize-coverage=trace-cmp
 endif
 ifeq ($(MODE),debug)

@@ -21,9 +21,24 @@ static bool ends(const char *s, const char *end)
     return n >= k && strcmp(s + n - k, end) == 0 && (n == k || s[n - k - 1] == '.');
 }
 
+/* The file that was opened last: the vectors of a pass are mostly in one. */
+struct last_file {
+    const char *path;
+    struct torch_file *f;
+};
+
+static struct torch_file *open_again(struct last_file *l, const char *path, struct err *e)
+{
+    if (l->f && strcmp(l->path, path) == 0)
+        return l->f;
+    torch_close(l->f);
+    *l = (struct last_file){path, torch_open(path, e)};
+    return l->f;
+}
+
 /* A vector of whole numbers of the pass; *n 0: it has none of this name. */
-static bool vector(const struct dump_pass *p, const char *name, int64_t **out, int64_t *n,
-                   struct err *e)
+static bool vector(const struct dump_pass *p, struct last_file *last, const char *name,
+                   int64_t **out, int64_t *n, struct err *e)
 {
     const struct dump_item *it = NULL;
     for (int i = 0; i < p->n && !it; i++)
@@ -31,7 +46,7 @@ static bool vector(const struct dump_pass *p, const char *name, int64_t **out, i
             it = &p->item[i];
     if (!it)
         return true;
-    struct torch_file *f = torch_open(it->file, e);
+    struct torch_file *f = open_again(last, it->file, e);
     if (!f)
         return false;
     const struct torch_entry *t = torch_find(f, it->entry);
@@ -43,16 +58,19 @@ static bool vector(const struct dump_pass *p, const char *name, int64_t **out, i
         ok = torch_wholes(f, t, *out, e);
         *n = t->count;
     }
-    torch_close(f);
     return ok;
 }
 
 static bool read_facts(const struct dump_pass *p, struct facts *f, struct err *e)
 {
     *f = (struct facts){0};
-    return vector(p, "input_ids", &f->id, &f->n, e) && vector(p, "positions", &f->pos, &f->n_pos, e)
-           && vector(p, "seq_lens", &f->len, &f->n_len, e) &&
-           vector(p, "req_pool_indices", &f->pool, &f->n_pool, e);
+    struct last_file l = {0};
+    bool ok = vector(p, &l, "input_ids", &f->id, &f->n, e) &&
+              vector(p, &l, "positions", &f->pos, &f->n_pos, e) &&
+              vector(p, &l, "seq_lens", &f->len, &f->n_len, e) &&
+              vector(p, &l, "req_pool_indices", &f->pool, &f->n_pool, e);
+    torch_close(l.f);
+    return ok;
 }
 
 static void free_facts(struct facts *f)
