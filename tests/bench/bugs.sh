@@ -6,7 +6,7 @@
 #   tests/bench/bugs.sh --table FILE                  the table of a file, in Markdown
 # RESULT: found, missed, or none where the tool does not apply. SECONDS: processor time (user and system) of the tool, of
 # the server, too, where there is one; the session that is looked at is not counted. Variables: AERIE the program, TOOLS some of
-# the tools.
+# the tools, JOBS how many faults are tried side by side.
 cd "$(dirname "$0")/../.." || exit 2
 AERIE=${AERIE:-$PWD/build/aerie}
 
@@ -222,6 +222,15 @@ kl() {
     *) line kl found "a request fails" ;;
     esac
 }
+
+# Several faults at once: each in a run of its own, whose lines are put in the order of the faults.
+if [ "${JOBS:-1}" -gt 1 ]; then
+    names=("$@"); [ $# -gt 0 ] || mapfile -t names < <(faults)
+    at_once=$JOBS; export JOBS=1
+    printf '%s\n' "${names[@]}" | xargs -P "$at_once" -I{} tests/bench/bugs.sh "$T/{}" {}
+    for name in "${names[@]}"; do cat "$T/$name"; done >"$out"
+    exit
+fi
 
 wanted() { case " ${TOOLS:-$1} " in *" $1 "*) true ;; *) false ;; esac; }
 [ $# -gt 0 ] || mapfile -t all < <(faults)

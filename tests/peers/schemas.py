@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""schemas.py [N] [--aerie PROGRAM] [--model MODEL] - replies of random JSON schemas: valid, and equal with and without drafts.
+"""schemas.py [N] [--aerie PROGRAM] [--model MODEL] [--jobs N] - replies of random JSON schemas: valid, and equal with and
+without drafts.
 
 Asks two `aerie serve`, one of which does not draft, for N replies (10000) of schemas drawn by chance, each with its own
 prompt, seed and temperature. Every complete reply is held against its schema by jsonschema, every reply against that of
-the other server. Exit 1 if one is not valid or differs. Needs: pip install jsonschema
+the other server. --jobs: so many pairs of servers side by side, each with its share of the schemas and one thread a
+server; the replies are those of one pair. Exit 1 if one is not valid or differs. Needs: pip install jsonschema
 """
 import argparse
 import concurrent.futures
@@ -11,9 +13,11 @@ import json
 import os
 import pathlib
 import random
+import re
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -85,8 +89,8 @@ def schema(r, depth=2):
     return r.choice(kinds)()
 
 
-def ask(port, body):
-    r = urllib.request.Request("http://127.0.0.1:%d/v1/chat/completions" % port, json.dumps(body).encode(),
+def ask(url, body):
+    r = urllib.request.Request(url + "/v1/chat/completions", json.dumps(body).encode(),
                                {"Content-Type": "application/json"})
     try:
         choice = json.load(urllib.request.urlopen(r))["choices"][0]
@@ -95,14 +99,14 @@ def ask(port, body):
         return "refused", json.load(e)["error"]["message"]
 
 
-def one(i):
+def one(urls, i):
     r = random.Random(i)
     top = r.choice([obj, array])(r, 2)
     top["$defs"] = {"D": schema(r, 1)}
     body = {"messages": [{"role": "user", "content": r.choice(PROMPTS)}], "max_tokens": 160, "seed": i,
             "temperature": r.choice([0, 0.7, 1.2]), "response_format": {
                 "type": "json_schema", "json_schema": {"name": "x", "schema": top}}}
-    a, b = ask(8773, body), ask(8774, body)
+    a, b = (ask(url, body) for url in urls)
     bad = "" if a == b else "differ: %r and %r" % (a, b)
     if a[0] == "stop":
         try:
@@ -112,27 +116,36 @@ def one(i):
     return a[0], bad and "schema %d %s\n  %s" % (i, bad, json.dumps(top)), a[1] if a[0] == "refused" else ""
 
 
+def serve(a, env, *more):
+    """A server on a port of its own: the process, and its URL."""
+    some = ["--threads", "1"] if a.jobs > 1 else []
+    p = subprocess.Popen([a.aerie, "serve", "--model", a.model, "--port", "0", "--no-log", *some, *more], env=env,
+                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    for line in p.stdout:
+        at = re.search(r"http://[0-9.:]+", line)
+        if at:
+            threading.Thread(target=p.stdout.read, daemon=True).start()
+            return p, at.group()
+    raise SystemExit("%s serve ended with status %d" % (a.aerie, p.wait()))
+
+
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("n", type=int, nargs="?", default=10000)
     p.add_argument("--aerie", default=str(ROOT / "build/release-cpu/aerie"))
     p.add_argument("--model", default=str(ROOT / "models/nestling/target"))
+    p.add_argument("--jobs", type=int, default=1)
     a = p.parse_args()
-    ends, wrong, refused = {}, 0, {}
+    ends, wrong, refused, start = {}, 0, {}, time.time()
     with tempfile.TemporaryDirectory() as home:
         env = dict(os.environ, XDG_DATA_HOME=home, XDG_STATE_HOME=home, XDG_CONFIG_HOME=home)
-        servers = [subprocess.Popen([a.aerie, "serve", "--model", a.model, "--port", str(port), "--no-log", *more], env=env,
-                                    stdout=subprocess.DEVNULL) for port, more in ((8773, []), (8774, ["--no-spec"]))]
+        servers = []
         try:
-            for port in (8773, 8774):
-                for _ in range(300):
-                    try:
-                        urllib.request.urlopen("http://127.0.0.1:%d/v1/models" % port)
-                        break
-                    except OSError:
-                        time.sleep(0.2)
-            with concurrent.futures.ThreadPoolExecutor(8) as pool:
-                for end, bad, why in pool.map(one, range(a.n)):
+            for _ in range(a.jobs):
+                servers += [serve(a, env), serve(a, env, "--no-spec")]
+            pair = [[url for _, url in servers[i:i + 2]] for i in range(0, len(servers), 2)]
+            with concurrent.futures.ThreadPoolExecutor(8 if a.jobs == 1 else 3 * a.jobs) as pool:
+                for end, bad, why in pool.map(lambda i: one(pair[i % a.jobs], i), range(a.n)):
                     ends[end] = ends.get(end, 0) + 1
                     if why:
                         refused[why] = refused.get(why, 0) + 1
@@ -140,13 +153,13 @@ def main():
                         wrong += 1
                         print(bad, flush=True)
         finally:
-            for s in servers:
+            for s, _ in servers:
                 s.terminate()
                 s.wait()
     print("replies by how they ended: %s" % ends)
     for why, n in sorted(refused.items(), key=lambda x: -x[1]):
         print("refused %d: %s" % (n, why))
-    print("%d of %d wrong" % (wrong, a.n))
+    print("%d of %d wrong, %.0f s" % (wrong, a.n, time.time() - start))
     return wrong > 0 or not ends.get("stop")
 
 
