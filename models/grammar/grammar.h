@@ -35,32 +35,33 @@ struct grammar;
  * TEXT, "close": TEXT, "between": TEXT, "most": N}, which is 1 to N calls, each open NAME middle
  * ARGUMENTS close. NULL and *e (ERR_USAGE): it is no such object, or the schema has what is not
  * supported, by name.
- * t: the vocabulary whose bytes are used; NULL: all bytes, to see whether a schema is supported. */
+ * tok: the vocabulary whose bytes are used; NULL: all bytes, to see whether a schema is
+ * supported. */
 struct grammar *grammar_open(const json_t *format, const struct reply_form *form,
-                             const struct tokenizer *t, struct err *e);
-void grammar_close(struct grammar *g);
+                             const struct tokenizer *tok, struct err *e);
+void grammar_close(struct grammar *grammar);
 
 /* The vocabulary in the order of its bytes. Shared by guides; does not change. */
 struct token_order;
-struct token_order *token_order_open(const struct tokenizer *t);
-void token_order_close(struct token_order *o);
+struct token_order *token_order_open(const struct tokenizer *tok);
+void token_order_close(struct token_order *order);
 
 enum { GUIDE_DEAD = 0 }; /* the state after a token that was not allowed */
 
 struct guide;
 /* vocab: rows of the model's logits. stop: (n_stop) tokens that end a reply. The guide takes over
- * the grammar; *o stays the caller's. */
-struct guide *guide_open(struct grammar *g, const struct token_order *o, int vocab,
+ * the grammar; *order stays the caller's. */
+struct guide *guide_open(struct grammar *grammar, const struct token_order *order, int vocab,
                          const int32_t *stop, int n_stop);
-void guide_close(struct guide *x);
+void guide_close(struct guide *guide);
 /* The state after n tokens of a reply. States are valid until the next guide_after(). */
-int guide_after(struct guide *x, const int32_t *ids, int n);
+int guide_after(struct guide *guide, const int32_t *ids, int n);
 /* The state after one more token. */
-int guide_next(struct guide *x, int state, int32_t id);
+int guide_next(struct guide *guide, int state, int32_t id);
 /* A bit for each token that is not allowed in the state: (vocab + 31) / 32 words, valid until the
  * next guide_after(). All tokens are allowed in GUIDE_DEAD. */
-const uint32_t *guide_banned(struct guide *x, int state);
+const uint32_t *guide_banned(struct guide *guide, int state);
 /* Whether the reply is complete in the state. */
-bool guide_accepts(const struct guide *x, int state);
+bool guide_accepts(const struct guide *guide, int state);
 
 #endif

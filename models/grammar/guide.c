@@ -23,7 +23,7 @@ enum {
 
 /* The tokens that have bytes and are not special, in the order of their bytes. */
 struct token_order {
-    const struct tokenizer *t;
+    const struct tokenizer *tok;
     int32_t *id;     /* (n) */
     uint16_t *common; /* (n) bytes at the beginning that are those of the token before */
     int n;
@@ -46,40 +46,40 @@ static int by_bytes(const void *a, const void *b)
     return order ? order : x->id < y->id ? -1 : 1;
 }
 
-struct token_order *token_order_open(const struct tokenizer *t)
+struct token_order *token_order_open(const struct tokenizer *tok)
 {
-    struct token_order *o = xcalloc(1, sizeof *o);
-    int vocab = tok_vocab(t);
+    struct token_order *order = xcalloc(1, sizeof *order);
+    int vocab = tok_vocab(tok);
     struct spelled *all = xcalloc((size_t)vocab + 1, sizeof *all);
-    o->t = t;
+    order->tok = tok;
     for (int id = 0; id < vocab; id++) {
-        struct spelled *x = &all[o->n];
-        x->p = tok_is_special(t, id) ? NULL : tok_bytes(t, id, &x->n);
-        x->id = id;
-        o->n += x->p && x->n > 0 && x->n < UINT16_MAX;
+        struct spelled *spelled = &all[order->n];
+        spelled->p = tok_is_special(tok, id) ? NULL : tok_bytes(tok, id, &spelled->n);
+        spelled->id = id;
+        order->n += spelled->p && spelled->n > 0 && spelled->n < UINT16_MAX;
     }
-    qsort(all, (size_t)o->n, sizeof *all, by_bytes);
-    o->id = xmalloc(((size_t)o->n + 1) * sizeof *o->id);
-    o->common = xcalloc((size_t)o->n + 1, sizeof *o->common);
-    for (int i = 0; i < o->n; i++) {
+    qsort(all, (size_t)order->n, sizeof *all, by_bytes);
+    order->id = xmalloc(((size_t)order->n + 1) * sizeof *order->id);
+    order->common = xcalloc((size_t)order->n + 1, sizeof *order->common);
+    for (int i = 0; i < order->n; i++) {
         size_t k = 0;
         while (i && k < all[i].n && k < all[i - 1].n && all[i].p[k] == all[i - 1].p[k])
             k++;
-        o->id[i] = all[i].id;
-        o->common[i] = (uint16_t)k;
-        o->longest = max_int(o->longest, (int)all[i].n);
+        order->id[i] = all[i].id;
+        order->common[i] = (uint16_t)k;
+        order->longest = max_int(order->longest, (int)all[i].n);
     }
     free(all);
-    return o;
+    return order;
 }
 
-void token_order_close(struct token_order *o)
+void token_order_close(struct token_order *order)
 {
-    if (!o)
+    if (!order)
         return;
-    free(o->id);
-    free(o->common);
-    free(o);
+    free(order->id);
+    free(order->common);
+    free(order);
 }
 
 /* ---- stacks ---------------------------------------------------------------------------------- */
@@ -104,8 +104,8 @@ struct table {
 };
 
 struct guide {
-    struct grammar *g;
-    const struct token_order *o;
+    struct grammar *grammar;
+    const struct token_order *order;
     int vocab, words;
     int32_t stop[MAX_STOP_IDS];
     int n_stop;
@@ -127,84 +127,84 @@ struct guide {
     int32_t *path; /* (longest + 1) states along a token */
 };
 
-static uint64_t hash_node(const struct node *n)
+static uint64_t hash_node(const struct node *node)
 {
-    return mix64(((uint64_t)(uint32_t)n->at << 32 | (uint32_t)n->below) ^
-                 mix64((uint64_t)(uint32_t)n->count));
+    return mix64(((uint64_t)(uint32_t)node->at << 32 | (uint32_t)node->below) ^
+                 mix64((uint64_t)(uint32_t)node->count));
 }
 
-static void grow_table(struct table *t)
+static void grow_table(struct table *table)
 {
-    free(t->slot);
-    t->size = t->size ? 2 * t->size : 1024;
-    t->slot = xcalloc(t->size, sizeof *t->slot);
+    free(table->slot);
+    table->size = table->size ? 2 * table->size : 1024;
+    table->slot = xcalloc(table->size, sizeof *table->slot);
 }
 
-static void put_slot(struct table *t, uint64_t hash, int32_t value)
+static void put_slot(struct table *table, uint64_t hash, int32_t value)
 {
-    uint32_t i = (uint32_t)hash & (t->size - 1);
-    while (t->slot[i])
-        i = (i + 1) & (t->size - 1);
-    t->slot[i] = value;
+    uint32_t i = (uint32_t)hash & (table->size - 1);
+    while (table->slot[i])
+        i = (i + 1) & (table->size - 1);
+    table->slot[i] = value;
 }
 
 /* The stack with this element on top of `below`; one whose alternative is at its end is `below`. */
-static int push(struct guide *x, int at, int count, int below)
+static int push(struct guide *guide, int at, int count, int below)
 {
-    struct node n = {.at = at, .count = count, .below = below};
-    if (x->g->element[at].kind == ELEMENT_END)
+    struct node node = {.at = at, .count = count, .below = below};
+    if (guide->grammar->element[at].kind == ELEMENT_END)
         return below;
-    uint64_t hash = hash_node(&n);
-    for (uint32_t i = (uint32_t)hash & (x->nodes.size - 1); x->nodes.slot[i];
-         i = (i + 1) & (x->nodes.size - 1)) {
-        const struct node *old = &x->node[x->nodes.slot[i]];
+    uint64_t hash = hash_node(&node);
+    for (uint32_t i = (uint32_t)hash & (guide->nodes.size - 1); guide->nodes.slot[i];
+         i = (i + 1) & (guide->nodes.size - 1)) {
+        const struct node *old = &guide->node[guide->nodes.slot[i]];
         if (old->at == at && old->count == count && old->below == below)
-            return x->nodes.slot[i];
+            return guide->nodes.slot[i];
     }
-    MAKE_ROOM(x->node, x->n_node, x->cap_node, 64);
-    x->node[x->n_node] = n;
-    if ((uint32_t)x->n_node * 2 > x->nodes.size) {
-        grow_table(&x->nodes);
-        for (int i = 1; i < x->n_node; i++)
-            put_slot(&x->nodes, hash_node(&x->node[i]), i);
+    MAKE_ROOM(guide->node, guide->n_node, guide->cap_node, 64);
+    guide->node[guide->n_node] = node;
+    if ((uint32_t)guide->n_node * 2 > guide->nodes.size) {
+        grow_table(&guide->nodes);
+        for (int i = 1; i < guide->n_node; i++)
+            put_slot(&guide->nodes, hash_node(&guide->node[i]), i);
     }
-    put_slot(&x->nodes, hash, x->n_node);
-    return x->n_node++;
+    put_slot(&guide->nodes, hash, guide->n_node);
+    return guide->n_node++;
 }
 
 /* ---- closures -------------------------------------------------------------------------------- */
 
-static void add_todo(struct guide *x, int stack)
+static void add_todo(struct guide *guide, int stack)
 {
-    if (x->node[stack].seen == x->closure || x->n_seen >= 8 * MOST_STACKS)
+    if (guide->node[stack].seen == guide->closure || guide->n_seen >= 8 * MOST_STACKS)
         return;
-    x->node[stack].seen = x->closure;
-    x->n_seen++;
-    MAKE_ROOM(x->todo, x->n_todo, x->cap_todo, 64);
-    x->todo[x->n_todo++] = stack;
+    guide->node[stack].seen = guide->closure;
+    guide->n_seen++;
+    MAKE_ROOM(guide->todo, guide->n_todo, guide->cap_todo, 64);
+    guide->todo[guide->n_todo++] = stack;
 }
 
-static void add_rule(struct guide *x, int rule, int below)
+static void add_rule(struct guide *guide, int rule, int below)
 {
-    const struct rule *r = &x->g->rule[rule];
+    const struct rule *r = &guide->grammar->rule[rule];
     for (int i = 0; i < r->n; i++)
-        add_todo(x, push(x, r->alt[i], 0, below));
+        add_todo(guide, push(guide, r->alt[i], 0, below));
 }
 
 /* What a stack whose top consumes no symbol becomes. */
-static void expand(struct guide *x, int stack)
+static void expand(struct guide *guide, int stack)
 {
-    struct node n = x->node[stack];
-    const struct element *e = &x->g->element[n.at];
+    struct node node = guide->node[stack];
+    const struct element *e = &guide->grammar->element[node.at];
     if (e->kind == ELEMENT_CALL) {
-        add_rule(x, e->at, push(x, n.at + 1, 0, n.below));
+        add_rule(guide, e->at, push(guide, node.at + 1, 0, node.below));
         return;
     }
-    if (n.count >= e->min)
-        add_todo(x, push(x, n.at + 1, 0, n.below));
-    if (n.count < e->max) {
-        int count = e->max == MANY && n.count >= e->min ? n.count : n.count + 1;
-        add_rule(x, e->at, push(x, n.at, count, n.below));
+    if (node.count >= e->min)
+        add_todo(guide, push(guide, node.at + 1, 0, node.below));
+    if (node.count < e->max) {
+        int count = e->max == MANY && node.count >= e->min ? node.count : node.count + 1;
+        add_rule(guide, e->at, push(guide, node.at, count, node.below));
     }
 }
 
@@ -223,152 +223,154 @@ static uint64_t hash_stacks(const int32_t *v, int n, bool ended)
 }
 
 /* The state with these stacks. */
-static int intern(struct guide *x, const int32_t *v, int n, bool ended)
+static int intern(struct guide *guide, const int32_t *v, int n, bool ended)
 {
     uint64_t hash = hash_stacks(v, n, ended);
     if (n == 0 && !ended)
         return GUIDE_DEAD;
-    for (uint32_t i = (uint32_t)hash & (x->states.size - 1); x->states.slot[i];
-         i = (i + 1) & (x->states.size - 1)) {
-        const struct state *s = &x->state[x->states.slot[i]];
-        if (s->n == n && s->ended == ended &&
-            (n == 0 || !memcmp(x->stack + s->first, v, (size_t)n * sizeof *v)))
-            return x->states.slot[i];
+    for (uint32_t i = (uint32_t)hash & (guide->states.size - 1); guide->states.slot[i];
+         i = (i + 1) & (guide->states.size - 1)) {
+        const struct state *state = &guide->state[guide->states.slot[i]];
+        if (state->n == n && state->ended == ended &&
+            (n == 0 || !memcmp(guide->stack + state->first, v, (size_t)n * sizeof *v)))
+            return guide->states.slot[i];
     }
-    MAKE_ROOM(x->state, x->n_state, x->cap_state, 64);
-    if (x->n_stack + n > x->cap_stack)
-        x->stack = xrealloc(x->stack, (size_t)(x->cap_stack = 2 * x->cap_stack + n + 64),
-                            sizeof *x->stack);
-    x->state[x->n_state] = (struct state){.first = x->n_stack, .n = n, .ended = ended};
+    MAKE_ROOM(guide->state, guide->n_state, guide->cap_state, 64);
+    if (guide->n_stack + n > guide->cap_stack)
+        guide->stack = xrealloc(guide->stack,
+                                (size_t)(guide->cap_stack = 2 * guide->cap_stack + n + 64),
+                                sizeof *guide->stack);
+    guide->state[guide->n_state] = (struct state){.first = guide->n_stack, .n = n, .ended = ended};
     if (n)
-        memcpy(x->stack + x->n_stack, v, (size_t)n * sizeof *v);
-    x->n_stack += n;
-    if ((uint32_t)x->n_state * 2 > x->states.size) {
-        grow_table(&x->states);
-        for (int i = STATE_FIRST; i < x->n_state; i++) {
-            const struct state *s = &x->state[i];
-            put_slot(&x->states, hash_stacks(x->stack + s->first, s->n, s->ended), i);
+        memcpy(guide->stack + guide->n_stack, v, (size_t)n * sizeof *v);
+    guide->n_stack += n;
+    if ((uint32_t)guide->n_state * 2 > guide->states.size) {
+        grow_table(&guide->states);
+        for (int i = STATE_FIRST; i < guide->n_state; i++) {
+            const struct state *state = &guide->state[i];
+            put_slot(&guide->states,
+                     hash_stacks(guide->stack + state->first, state->n, state->ended), i);
         }
     }
-    put_slot(&x->states, hash, x->n_state);
-    return x->n_state++;
+    put_slot(&guide->states, hash, guide->n_state);
+    return guide->n_state++;
 }
 
 /* The state of all stacks that those of `todo` become. */
-static int close_over(struct guide *x)
+static int close_over(struct guide *guide)
 {
     int32_t ready[MOST_STACKS];
     int n = 0;
-    while (x->n_todo) {
-        int stack = x->todo[--x->n_todo];
-        if (stack && x->g->element[x->node[stack].at].kind != ELEMENT_SET)
-            expand(x, stack);
+    while (guide->n_todo) {
+        int stack = guide->todo[--guide->n_todo];
+        if (stack && guide->grammar->element[guide->node[stack].at].kind != ELEMENT_SET)
+            expand(guide, stack);
         else if (n < MOST_STACKS)
             ready[n++] = stack;
     }
-    x->n_seen = 0;
-    x->closure++;
+    guide->n_seen = 0;
+    guide->closure++;
     if (n > 1)
         qsort(ready, (size_t)n, sizeof *ready, by_number);
-    return intern(x, ready, n, false);
+    return intern(guide, ready, n, false);
 }
 
 /* ---- states ---------------------------------------------------------------------------------- */
 
-static void forget(struct guide *x)
+static void forget(struct guide *guide)
 {
-    for (int i = 0; i < x->n_state; i++) {
-        free(x->state[i].next);
-        free(x->state[i].banned);
+    for (int i = 0; i < guide->n_state; i++) {
+        free(guide->state[i].next);
+        free(guide->state[i].banned);
     }
-    x->n_state = STATE_FIRST;
-    x->state[GUIDE_DEAD] = (struct state){0};
-    x->n_node = 1;
-    x->n_stack = x->n_masks = 0;
-    memset(x->nodes.slot, 0, x->nodes.size * sizeof *x->nodes.slot);
-    memset(x->states.slot, 0, x->states.size * sizeof *x->states.slot);
-    x->n_todo = x->n_seen = 0;
-    x->closure++;
-    add_rule(x, x->g->root, 0);
-    x->begin = close_over(x);
-    x->ids.n = 0;
-    x->at = x->begin;
+    guide->n_state = STATE_FIRST;
+    guide->state[GUIDE_DEAD] = (struct state){0};
+    guide->n_node = 1;
+    guide->n_stack = guide->n_masks = 0;
+    memset(guide->nodes.slot, 0, guide->nodes.size * sizeof *guide->nodes.slot);
+    memset(guide->states.slot, 0, guide->states.size * sizeof *guide->states.slot);
+    guide->n_todo = guide->n_seen = 0;
+    guide->closure++;
+    add_rule(guide, guide->grammar->root, 0);
+    guide->begin = close_over(guide);
+    guide->ids.n = 0;
+    guide->at = guide->begin;
 }
 
-struct guide *guide_open(struct grammar *g, const struct token_order *o, int vocab,
+struct guide *guide_open(struct grammar *grammar, const struct token_order *order, int vocab,
                          const int32_t *stop, int n_stop)
 {
-    struct guide *x = xcalloc(1, sizeof *x);
-    x->g = g;
-    x->o = o;
-    x->vocab = vocab;
-    x->words = (vocab + 31) / 32;
-    x->n_stop = min_int(n_stop, MAX_STOP_IDS);
-    memcpy(x->stop, stop, (size_t)x->n_stop * sizeof *stop);
-    x->path = xcalloc((size_t)o->longest + 1, sizeof *x->path);
-    x->state = xcalloc((size_t)(x->cap_state = 64), sizeof *x->state);
-    x->node = xcalloc((size_t)(x->cap_node = 64), sizeof *x->node);
-    grow_table(&x->nodes);
-    grow_table(&x->states);
-    forget(x);
-    return x;
+    struct guide *guide = xcalloc(1, sizeof *guide);
+    guide->grammar = grammar;
+    guide->order = order;
+    guide->vocab = vocab;
+    guide->words = (vocab + 31) / 32;
+    guide->n_stop = min_int(n_stop, MAX_STOP_IDS);
+    memcpy(guide->stop, stop, (size_t)guide->n_stop * sizeof *stop);
+    guide->path = xcalloc((size_t)order->longest + 1, sizeof *guide->path);
+    guide->state = xcalloc((size_t)(guide->cap_state = 64), sizeof *guide->state);
+    guide->node = xcalloc((size_t)(guide->cap_node = 64), sizeof *guide->node);
+    grow_table(&guide->nodes);
+    grow_table(&guide->states);
+    forget(guide);
+    return guide;
 }
 
-void guide_close(struct guide *x)
+void guide_close(struct guide *guide)
 {
-    if (!x)
+    if (!guide)
         return;
-    for (int i = 0; i < x->n_state; i++) {
-        free(x->state[i].next);
-        free(x->state[i].banned);
+    for (int i = 0; i < guide->n_state; i++) {
+        free(guide->state[i].next);
+        free(guide->state[i].banned);
     }
-    grammar_close(x->g);
-    free(x->state);
-    free(x->node);
-    free(x->stack);
-    free(x->nodes.slot);
-    free(x->states.slot);
-    free(x->todo);
-    free(x->path);
-    ids_free(&x->ids);
-    free(x);
+    grammar_close(guide->grammar);
+    free(guide->state);
+    free(guide->node);
+    free(guide->stack);
+    free(guide->nodes.slot);
+    free(guide->states.slot);
+    free(guide->todo);
+    free(guide->path);
+    ids_free(&guide->ids);
+    free(guide);
 }
 
 /* The state after one symbol. */
-static int step(struct guide *x, int state, int symbol)
+static int step(struct guide *guide, int state, int symbol)
 {
     if (state == GUIDE_DEAD)
         return GUIDE_DEAD;
-    if (!x->state[state].next) {
-        x->state[state].next = xmalloc(SYMBOLS * sizeof(int32_t));
-        memset(x->state[state].next, 0xFF, SYMBOLS * sizeof(int32_t));
+    if (!guide->state[state].next) {
+        guide->state[state].next = xmalloc(SYMBOLS * sizeof(int32_t));
+        memset(guide->state[state].next, 0xFF, SYMBOLS * sizeof(int32_t));
     }
-    int32_t known = x->state[state].next[symbol];
+    int32_t known = guide->state[state].next[symbol];
     if (known >= 0)
         return known;
-    for (int i = 0; i < x->state[state].n; i++) {
-        int stack = x->stack[x->state[state].first + i];
-        struct node n = x->node[stack];
-        if (stack && set_has(&x->g->set[x->g->element[n.at].at], symbol))
-            add_todo(x, push(x, n.at + 1, 0, n.below));
+    for (int i = 0; i < guide->state[state].n; i++) {
+        int stack = guide->stack[guide->state[state].first + i];
+        struct node node = guide->node[stack];
+        if (stack && set_has(&guide->grammar->set[guide->grammar->element[node.at].at], symbol))
+            add_todo(guide, push(guide, node.at + 1, 0, node.below));
     }
-    int next = close_over(x);
-    x->state[state].next[symbol] = next;
+    int next = close_over(guide);
+    guide->state[state].next[symbol] = next;
     return next;
 }
 
-static bool is_stop(const struct guide *x, int32_t id)
+static bool is_stop(const struct guide *guide, int32_t id)
 {
-    for (int i = 0; i < x->n_stop; i++)
-        if (x->stop[i] == id)
+    for (int i = 0; i < guide->n_stop; i++)
+        if (guide->stop[i] == id)
             return true;
     return false;
 }
 
 /* The symbol of a special token; -1: it has none. */
-static int symbol_of(const struct guide *x, int32_t id)
+static int symbol_of(const struct guide *guide, int32_t id)
 {
-    const struct reply_form *f = &x->g->form;
+    const struct reply_form *f = &guide->grammar->form;
     if (f->kind == FORM_CALLS)
         return id == f->call ? SYMBOL_CALL : id == f->call_end ? SYMBOL_CALL_END : -1;
     if (f->kind != FORM_HARMONY)
@@ -380,43 +382,45 @@ static int symbol_of(const struct guide *x, int32_t id)
                               : -1;
 }
 
-bool guide_accepts(const struct guide *x, int state)
+bool guide_accepts(const struct guide *guide, int state)
 {
-    const struct state *s = &x->state[state];
-    return s->ended || (s->n && x->stack[s->first] == 0);
+    const struct state *s = &guide->state[state];
+    return s->ended || (s->n && guide->stack[s->first] == 0);
 }
 
-int guide_next(struct guide *x, int state, int32_t id)
+int guide_next(struct guide *guide, int state, int32_t id)
 {
     size_t n;
-    int symbol = symbol_of(x, id);
+    int symbol = symbol_of(guide, id);
     if (state == GUIDE_DEAD || id < 0)
         return GUIDE_DEAD;
-    if (is_stop(x, id))
-        return guide_accepts(x, state) ? intern(x, NULL, 0, true) : GUIDE_DEAD;
+    if (is_stop(guide, id))
+        return guide_accepts(guide, state) ? intern(guide, NULL, 0, true) : GUIDE_DEAD;
     if (symbol >= 0)
-        return step(x, state, symbol);
-    const char *p = tok_is_special(x->o->t, id) ? NULL : tok_bytes(x->o->t, id, &n);
+        return step(guide, state, symbol);
+    const char *p = tok_is_special(guide->order->tok, id) ? NULL
+                                                          : tok_bytes(guide->order->tok, id, &n);
     if (!p || n == 0)
         return GUIDE_DEAD;
     for (size_t i = 0; i < n && state; i++)
-        state = step(x, state, (unsigned char)p[i]);
+        state = step(guide, state, (unsigned char)p[i]);
     return state;
 }
 
-int guide_after(struct guide *x, const int32_t *ids, int n)
+int guide_after(struct guide *guide, const int32_t *ids, int n)
 {
-    if (x->n_state > MOST_STATES || x->n_node > MOST_NODES || x->n_masks > MOST_MASKS)
-        forget(x);
-    if (x->ids.n > n || (x->ids.n && memcmp(x->ids.v, ids, (size_t)x->ids.n * sizeof *ids) != 0)) {
-        x->ids.n = 0;
-        x->at = x->begin;
+    if (guide->n_state > MOST_STATES || guide->n_node > MOST_NODES || guide->n_masks > MOST_MASKS)
+        forget(guide);
+    if (guide->ids.n > n ||
+        (guide->ids.n && memcmp(guide->ids.v, ids, (size_t)guide->ids.n * sizeof *ids) != 0)) {
+        guide->ids.n = 0;
+        guide->at = guide->begin;
     }
-    for (int i = x->ids.n; i < n; i++) {
-        x->at = guide_next(x, x->at, ids[i]);
-        ids_add(&x->ids, ids[i]);
+    for (int i = guide->ids.n; i < n; i++) {
+        guide->at = guide_next(guide, guide->at, ids[i]);
+        ids_add(&guide->ids, ids[i]);
     }
-    return x->at;
+    return guide->at;
 }
 
 /* ---- masks ----------------------------------------------------------------------------------- */
@@ -429,48 +433,50 @@ static void set_banned(uint32_t *banned, int32_t id, bool ban)
 
 /* Walks the tokens in order; the bytes that a token shares with the one before are not read
  * again. */
-static void allow_tokens(struct guide *x, int state, uint32_t *banned)
+static void allow_tokens(struct guide *guide, int state, uint32_t *banned)
 {
-    const struct token_order *o = x->o;
+    const struct token_order *order = guide->order;
     int alive = 0; /* bytes of the last token read up to which the state lives */
-    x->path[0] = state;
-    for (int i = 0; i < o->n; i++) {
+    guide->path[0] = state;
+    for (int i = 0; i < order->n; i++) {
         size_t n;
-        int at = o->common[i];
+        int at = order->common[i];
         if (at > alive)
             continue;
-        const char *p = tok_bytes(o->t, o->id[i], &n);
+        const char *p = tok_bytes(order->tok, order->id[i], &n);
         alive = at;
-        while (alive < (int)n && (x->path[alive + 1] = step(x, x->path[alive],
+        while (alive < (int)n && (guide->path[alive + 1] = step(guide, guide->path[alive],
                                                            (unsigned char)p[alive])) != GUIDE_DEAD)
             alive++;
-        if (alive == (int)n && o->id[i] < x->vocab)
-            set_banned(banned, o->id[i], false);
+        if (alive == (int)n && order->id[i] < guide->vocab)
+            set_banned(banned, order->id[i], false);
     }
 }
 
-const uint32_t *guide_banned(struct guide *x, int state)
+const uint32_t *guide_banned(struct guide *guide, int state)
 {
-    struct state *s = &x->state[state];
+    struct state *s = &guide->state[state];
     if (s->banned)
         return s->banned;
-    uint32_t *banned = xmalloc((size_t)x->words * sizeof *banned);
-    memset(banned, state == GUIDE_DEAD ? 0 : 0xFF, (size_t)x->words * sizeof *banned);
+    uint32_t *banned = xmalloc((size_t)guide->words * sizeof *banned);
+    memset(banned, state == GUIDE_DEAD ? 0 : 0xFF, (size_t)guide->words * sizeof *banned);
     if (state != GUIDE_DEAD) {
-        const int32_t special[] = {x->g->form.channel, x->g->form.message, x->g->form.end,
-                                   x->g->form.start, x->g->form.call, x->g->form.call_end};
-        allow_tokens(x, state, banned);
-        for (int i = 0; i < x->n_stop; i++)
-            if (x->stop[i] >= 0 && x->stop[i] < x->vocab)
-                set_banned(banned, x->stop[i], !guide_accepts(x, state));
+        const int32_t special[] = {guide->grammar->form.channel, guide->grammar->form.message,
+                                   guide->grammar->form.end,
+                                   guide->grammar->form.start, guide->grammar->form.call,
+                                   guide->grammar->form.call_end};
+        allow_tokens(guide, state, banned);
+        for (int i = 0; i < guide->n_stop; i++)
+            if (guide->stop[i] >= 0 && guide->stop[i] < guide->vocab)
+                set_banned(banned, guide->stop[i], !guide_accepts(guide, state));
         for (size_t i = 0; i < sizeof special / sizeof *special; i++)
-            if (special[i] >= 0 && special[i] < x->vocab && symbol_of(x, special[i]) >= 0 &&
-                guide_next(x, state, special[i]))
+            if (special[i] >= 0 && special[i] < guide->vocab && symbol_of(guide, special[i]) >= 0 &&
+                guide_next(guide, state, special[i]))
                 set_banned(banned, special[i], false);
-        if (x->vocab % 32) /* no bits behind the last token */
-            banned[x->words - 1] &= (1u << x->vocab % 32) - 1;
+        if (guide->vocab % 32) /* no bits behind the last token */
+            banned[guide->words - 1] &= (1u << guide->vocab % 32) - 1;
     }
-    x->n_masks++;
-    x->state[state].banned = banned; /* the states may have moved */
+    guide->n_masks++;
+    guide->state[state].banned = banned; /* the states may have moved */
     return banned;
 }

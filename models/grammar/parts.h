@@ -86,32 +86,39 @@ struct grammar {
 };
 
 /* rules.c; grammar_known(): json.c. */
-int grammar_rule(struct grammar *g);                       /* a new rule without alternatives */
-void grammar_alt(struct grammar *g, int rule, struct sequence *s); /* adds one and empties *s */
-int grammar_known(struct grammar *g, enum known_rule k);
+int grammar_rule(struct grammar *grammar);                 /* a new rule without alternatives */
+/* adds one and empties *seq */
+void grammar_alt(struct grammar *grammar, int rule, struct sequence *seq);
+int grammar_known(struct grammar *grammar, enum known_rule k);
 
-void put_set(struct grammar *g, struct sequence *s, const struct set *set);
-void put_range(struct grammar *g, struct sequence *s, int from, int to);
-void put_bytes(struct grammar *g, struct sequence *s, const char *p, size_t n);
-void put_literal(struct grammar *g, struct sequence *s, const char *text);
-void put_call(struct grammar *g, struct sequence *s, int rule);
-void put_repeat(struct grammar *g, struct sequence *s, int rule, int min, int max);
+/* Appends what `form` says: its bytes as they are, and for
+ *   %c      a call of a rule (int)
+ *   %*      repetitions of a rule (int rule, int min, int max); nothing if max is 0
+ *   %[a-z_] one of these bytes; a ] that is meant stands first
+ *   %r      one symbol of a range (int from, int to)
+ *   %s      one of a set (const struct set *)
+ *   %t      a text (const char *) */
+void grammar_put(struct grammar *grammar, struct sequence *seq, const char *form, ...);
+/* Adds an alternative of such a form to a rule. */
+void grammar_add(struct grammar *grammar, int rule, const char *form, ...);
+void put_bytes(struct grammar *grammar, struct sequence *seq, const char *p, size_t n);
 /* The JSON text of a string, raw where JSON allows that. */
-void put_json_string(struct grammar *g, struct sequence *s, const char *p, size_t n);
+void put_json_string(struct grammar *grammar, struct sequence *seq, const char *p, size_t n);
 
 /* number.c: adds alternatives for the numbers from lo to hi (either may be infinite). */
-void grammar_integers(struct grammar *g, int rule, double lo, double hi);
-void grammar_numbers(struct grammar *g, int rule, double lo, double hi);
+void grammar_integers(struct grammar *grammar, int rule, double lo, double hi);
+void grammar_numbers(struct grammar *grammar, int rule, double lo, double hi);
 /* The multiples of step among them, by their decimal digits; whole: whole numbers only. False: such
  * a step is not supported. */
-bool grammar_multiples(struct grammar *g, int rule, double lo, double hi, double step, bool whole);
+bool grammar_multiples(struct grammar *grammar, int rule, double lo, double hi, double step,
+                       bool whole);
 
 /* pattern.c: the rule of the texts that a regular expression matches, spelled as JSON without the
  * quotes; -1 and *e: it has what is not supported. The expression of a "format", or NULL. */
-int grammar_pattern(struct grammar *g, const char *pattern, struct err *e);
+int grammar_pattern(struct grammar *grammar, const char *pattern, struct err *e);
 const char *grammar_format(const char *format);
 
 /* schema.c: the rule of a schema, or -1 and *e. */
-int grammar_schema(struct grammar *g, const json_t *schema, struct err *e);
+int grammar_schema(struct grammar *grammar, const json_t *schema, struct err *e);
 
 #endif

@@ -21,76 +21,68 @@ struct class {
 };
 
 struct regex {
-    struct grammar *g;
+    struct grammar *grammar;
     const char *p, *end;
     int depth;
     const char *why; /* what is not supported; NULL: nothing yet */
     char what[8];    /* the text of it */
 };
 
-static bool refuse_it(struct regex *x, const char *why, const char *at, size_t n)
+static bool refuse_it(struct regex *regex, const char *why, const char *at, size_t n)
 {
-    if (!x->why) {
-        x->why = why;
-        n = n < sizeof x->what - 1 ? n : sizeof x->what - 1;
-        while (n && at + n > x->end)
+    if (!regex->why) {
+        regex->why = why;
+        n = n < sizeof regex->what - 1 ? n : sizeof regex->what - 1;
+        while (n && at + n > regex->end)
             n--;
-        memcpy(x->what, at, n);
-        x->what[n] = '\0';
+        memcpy(regex->what, at, n);
+        regex->what[n] = '\0';
     }
     return false;
 }
 
-static bool more(const struct regex *x)
+static bool more(const struct regex *regex)
 {
-    return x->p < x->end;
+    return regex->p < regex->end;
 }
 
-static bool next_is(const struct regex *x, char c)
+static bool next_is(const struct regex *regex, char c)
 {
-    return more(x) && *x->p == c;
+    return more(regex) && *regex->p == c;
 }
 
 /* ---- characters ------------------------------------------------------------------------------ */
 
 /* The rule of one character of the class, as JSON spells it. NUL and DEL are left out. */
-static int class_rule(struct regex *x, const struct class *c)
+static int class_rule(struct regex *regex, const struct class *class)
 {
     static const char escaped[] = "\"\\\n\t\r\b\f", name[] = "\"\\ntrbf";
-    int rule = grammar_rule(x->g);
-    struct sequence s = {0};
+    int rule = grammar_rule(regex->grammar);
     struct set raw = {0};
     bool any = false;
     for (int i = 0x20; i < 0x7F; i++)
-        if (c->ascii[i] && i != '"' && i != '\\') {
+        if (class->ascii[i] && i != '"' && i != '\\') {
             set_add(&raw, i, i);
             any = true;
         }
-    if (any) {
-        put_set(x->g, &s, &raw);
-        grammar_alt(x->g, rule, &s);
-    }
+    if (any)
+        grammar_add(regex->grammar, rule, "%s", &raw);
     for (int i = 0; escaped[i]; i++)
-        if (c->ascii[(int)escaped[i]]) {
-            put_literal(x->g, &s, "\\");
-            put_bytes(x->g, &s, &name[i], 1);
-            grammar_alt(x->g, rule, &s);
-        }
-    if (c->wide) {
-        put_call(x->g, &s, grammar_known(x->g, RULE_WIDE_CHAR));
-        grammar_alt(x->g, rule, &s);
-    }
+        if (class->ascii[(int)escaped[i]])
+            grammar_add(regex->grammar, rule, "\\%r", name[i], name[i]);
+    if (class->wide)
+        grammar_add(regex->grammar, rule, "%c", grammar_known(regex->grammar, RULE_WIDE_CHAR));
     return rule;
 }
 
-static void add_range(struct class *c, int from, int to)
+static void add_range(struct class *class, int from, int to)
 {
     for (int i = from; i <= to; i++)
-        c->ascii[i] = true;
+        class->ascii[i] = true;
 }
 
 /* Adds \d, \w, \s or its opposite. */
-static void add_kind(struct class *c, char kind)
+static void add_kind(struct class *class, char kind)
 {
     struct class k = {.wide = false};
     char low = ascii_lower(kind);
@@ -106,15 +98,15 @@ static void add_kind(struct class *c, char kind)
         k.ascii[' '] = true;
     }
     for (int i = 1; i < 128; i++)
-        c->ascii[i] |= k.ascii[i] == (kind == low);
-    c->wide |= kind == 'D' || kind == 'W'; /* some of the others are white space */
+        class->ascii[i] |= k.ascii[i] == (kind == low);
+    class->wide |= kind == 'D' || kind == 'W'; /* some of the others are white space */
 }
 
-static int hex_number(struct regex *x, int digits)
+static int hex_number(struct regex *regex, int digits)
 {
     int v = 0;
-    for (int i = 0; i < digits; i++, x->p++) {
-        int c = more(x) ? ascii_lower(*x->p) : 0;
+    for (int i = 0; i < digits; i++, regex->p++) {
+        int c = more(regex) ? ascii_lower(*regex->p) : 0;
         if (!ascii_digit((char)c) && (c < 'a' || c > 'f'))
             return -1;
         v = 16 * v + (ascii_digit((char)c) ? c - '0' : c - 'a' + 10);
@@ -124,224 +116,227 @@ static int hex_number(struct regex *x, int digits)
 
 /* After a backslash, a character that stands for itself or has a name. -1 and the reason: another
  * one. */
-static int escape(struct regex *x)
+static int escape(struct regex *regex)
 {
     static const char name[] = "ntrfv", stands[] = "\n\t\r\f\v";
-    const char *from = x->p;
-    char c = more(x) ? *x->p++ : '\0';
+    const char *from = regex->p;
+    char c = more(regex) ? *regex->p++ : '\0';
     const char *at = c ? strchr(name, c) : NULL;
-    int v = at ? stands[at - name] : c == 'x' ? hex_number(x, 2) : c == 'u' ? hex_number(x, 4) : -1;
+    int v = at ? stands[at - name] : c == 'x' ? hex_number(regex, 2) : c == 'u'
+                ? hex_number(regex, 4) : -1;
     if (v < 0 && ascii_punct(c))
         v = c;
     if (v <= 0 || v > 127)
-        refuse_it(x, "the escape", from - 1, 2);
+        refuse_it(regex, "the escape", from - 1, 2);
     return v <= 0 || v > 127 ? -1 : v;
 }
 
 /* Reads the characters between [ and ]. */
-static bool read_class(struct regex *x, struct class *c)
+static bool read_class(struct regex *regex, struct class *class)
 {
-    const char *from = x->p - 1;
-    bool no = next_is(x, '^');
+    const char *from = regex->p - 1;
+    bool no = next_is(regex, '^');
     bool white = false; /* it names white space, of which there is more beyond ASCII */
-    *c = (struct class){.wide = false};
-    x->p += no;
-    while (more(x) && *x->p != ']') {
-        int a = (unsigned char)*x->p++, b;
-        if (a == '\\' && more(x) && strchr("dDwWsS", *x->p)) {
-            white |= *x->p == 's';
-            add_kind(c, *x->p++);
+    *class = (struct class){.wide = false};
+    regex->p += no;
+    while (more(regex) && *regex->p != ']') {
+        int a = (unsigned char)*regex->p++, b;
+        if (a == '\\' && more(regex) && strchr("dDwWsS", *regex->p)) {
+            white |= *regex->p == 's';
+            add_kind(class, *regex->p++);
             continue;
         }
-        a = a == '\\' ? escape(x) : a;
+        a = a == '\\' ? escape(regex) : a;
         b = a;
-        if (next_is(x, '-') && x->p + 1 < x->end && x->p[1] != ']') {
-            x->p++;
-            b = (unsigned char)*x->p++;
-            b = b == '\\' ? escape(x) : b;
+        if (next_is(regex, '-') && regex->p + 1 < regex->end && regex->p[1] != ']') {
+            regex->p++;
+            b = (unsigned char)*regex->p++;
+            b = b == '\\' ? escape(regex) : b;
         }
         if (a < 0 || b < 0)
             return false;
         if (a > 127 || b > 127 || a > b)
-            return refuse_it(x, a > b ? "the range" : "a character beyond ASCII in the class", from,
-                             6);
-        add_range(c, a, b);
+            return refuse_it(regex, a > b ? "the range" : "a character beyond ASCII in the class",
+                             from, 6);
+        add_range(class, a, b);
     }
-    if (!more(x))
-        return refuse_it(x, "the class without an end", from, 6);
-    x->p++;
+    if (!more(regex))
+        return refuse_it(regex, "the class without an end", from, 6);
+    regex->p++;
     if (!no)
         return true;
     for (int i = 1; i < 128; i++)
-        c->ascii[i] = !c->ascii[i];
-    c->wide = !c->wide && !white;
+        class->ascii[i] = !class->ascii[i];
+    class->wide = !class->wide && !white;
     return true;
 }
 
 /* ---- expressions ----------------------------------------------------------------------------- */
 
-static int alternatives(struct regex *x, bool *empty);
+static int alternatives(struct regex *regex, bool *empty);
 
-static int group(struct regex *x, bool *empty)
+static int group(struct regex *regex, bool *empty)
 {
-    const char *from = x->p - 1;
-    if (next_is(x, '?')) {
-        if (x->p + 1 >= x->end || x->p[1] != ':') {
-            refuse_it(x, "the group", from, 4);
+    const char *from = regex->p - 1;
+    if (next_is(regex, '?')) {
+        if (regex->p + 1 >= regex->end || regex->p[1] != ':') {
+            refuse_it(regex, "the group", from, 4);
             return -1;
         }
-        x->p += 2;
+        regex->p += 2;
     }
-    if (++x->depth > MOST_GROUPS) {
-        refuse_it(x, "more groups in each other than 40:", from, 1);
+    if (++regex->depth > MOST_GROUPS) {
+        refuse_it(regex, "more groups in each other than 40:", from, 1);
         return -1;
     }
-    int rule = alternatives(x, empty);
-    x->depth--;
-    if (rule >= 0 && !next_is(x, ')')) {
-        refuse_it(x, "the group without an end", from, 6);
+    int rule = alternatives(regex, empty);
+    regex->depth--;
+    if (rule >= 0 && !next_is(regex, ')')) {
+        refuse_it(regex, "the group without an end", from, 6);
         return -1;
     }
-    x->p++;
+    regex->p++;
     return rule;
 }
 
 /* The rule of the next character, class or group. */
-static int atom(struct regex *x, bool *empty)
+static int atom(struct regex *regex, bool *empty)
 {
-    struct class c = {.wide = false};
-    const char *from = x->p;
-    unsigned char byte = (unsigned char)*x->p++;
+    struct class class = {.wide = false};
+    const char *from = regex->p;
+    unsigned char byte = (unsigned char)*regex->p++;
     *empty = false;
     if (byte == '(')
-        return group(x, empty);
+        return group(regex, empty);
     if (byte >= 0x80) { /* the bytes of one character */
-        struct sequence s = {0};
-        int rule = grammar_rule(x->g);
-        while (more(x) && ((unsigned char)*x->p & 0xC0) == 0x80)
-            x->p++;
-        put_bytes(x->g, &s, from, (size_t)(x->p - from));
-        grammar_alt(x->g, rule, &s);
+        struct sequence seq = {0};
+        int rule = grammar_rule(regex->grammar);
+        while (more(regex) && ((unsigned char)*regex->p & 0xC0) == 0x80)
+            regex->p++;
+        put_bytes(regex->grammar, &seq, from, (size_t)(regex->p - from));
+        grammar_alt(regex->grammar, rule, &seq);
         return rule;
     }
     if (byte == '[') {
-        if (!read_class(x, &c))
+        if (!read_class(regex, &class))
             return -1;
     } else if (byte == '.') {
-        add_range(&c, 1, 127);
-        c.ascii['\n'] = c.ascii['\r'] = false;
-        c.wide = true;
-    } else if (byte == '\\' && more(x) && strchr("dDwWsS", *x->p)) {
-        add_kind(&c, *x->p++);
+        add_range(&class, 1, 127);
+        class.ascii['\n'] = class.ascii['\r'] = false;
+        class.wide = true;
+    } else if (byte == '\\' && more(regex) && strchr("dDwWsS", *regex->p)) {
+        add_kind(&class, *regex->p++);
     } else if (byte == '\\') {
-        int v = escape(x);
+        int v = escape(regex);
         if (v < 0)
             return -1;
-        c.ascii[v] = true;
+        class.ascii[v] = true;
     } else if (strchr("*+?{^$", byte)) {
-        refuse_it(x, strchr("^$", byte) ? "the anchor inside," : "the repetition of nothing,", from,
-                  1);
+        refuse_it(regex, strchr("^$", byte) ? "the anchor inside," : "the repetition of nothing,",
+                  from, 1);
         return -1;
     } else {
-        c.ascii[byte] = true;
+        class.ascii[byte] = true;
     }
-    return class_rule(x, &c);
+    return class_rule(regex, &class);
 }
 
-static int times(struct regex *x)
+static int times(struct regex *regex)
 {
     int n = -1;
-    for (; more(x) && ascii_digit(*x->p); x->p++)
-        n = min_int(MOST_TIMES + 1, 10 * max_int(n, 0) + *x->p - '0');
+    for (; more(regex) && ascii_digit(*regex->p); regex->p++)
+        n = min_int(MOST_TIMES + 1, 10 * max_int(n, 0) + *regex->p - '0');
     return n;
 }
 
 /* Reads *, +, ?, {n}, {n,} or {n,m}, which need not be there, and the ? of the shortest match. */
-static bool read_times(struct regex *x, int *min, int *max)
+static bool read_times(struct regex *regex, int *min, int *max)
 {
-    const char *from = x->p;
+    const char *from = regex->p;
     *min = *max = 1;
-    if (next_is(x, '*') || next_is(x, '+') || next_is(x, '?')) {
-        *min = *x->p == '+';
-        *max = *x->p++ == '?' ? 1 : MANY;
-    } else if (next_is(x, '{')) {
-        x->p++;
-        *min = *max = times(x);
-        if (next_is(x, ',')) {
-            x->p++;
-            *max = next_is(x, '}') ? MANY : times(x);
+    if (next_is(regex, '*') || next_is(regex, '+') || next_is(regex, '?')) {
+        *min = *regex->p == '+';
+        *max = *regex->p++ == '?' ? 1 : MANY;
+    } else if (next_is(regex, '{')) {
+        regex->p++;
+        *min = *max = times(regex);
+        if (next_is(regex, ',')) {
+            regex->p++;
+            *max = next_is(regex, '}') ? MANY : times(regex);
         }
-        if (*min < 0 || *max < *min || !next_is(x, '}') || *min > MOST_TIMES ||
+        if (*min < 0 || *max < *min || !next_is(regex, '}') || *min > MOST_TIMES ||
             (*max != MANY && *max > MOST_TIMES))
-            return refuse_it(x, "the repetition", from, 6);
-        x->p++;
+            return refuse_it(regex, "the repetition", from, 6);
+        regex->p++;
     } else {
         return true;
     }
-    x->p += next_is(x, '?');
+    regex->p += next_is(regex, '?');
     return true;
 }
 
 /* Adds the alternative up to the next | or ). */
-static bool one_alternative(struct regex *x, int rule, bool *empty)
+static bool one_alternative(struct regex *regex, int rule, bool *empty)
 {
-    struct sequence s = {0};
+    struct sequence seq = {0};
     bool ok = true;
     *empty = true;
-    if (x->depth == 0 && next_is(x, '^'))
-        x->p++;
-    while (ok && more(x) && *x->p != '|' && *x->p != ')') {
-        const char *from = x->p;
+    if (regex->depth == 0 && next_is(regex, '^'))
+        regex->p++;
+    while (ok && more(regex) && *regex->p != '|' && *regex->p != ')') {
+        const char *from = regex->p;
         int min, max;
         bool nothing;
-        if (x->depth == 0 && *x->p == '$' && (x->p + 1 == x->end || x->p[1] == '|')) {
-            x->p++;
+        if (regex->depth == 0 && *regex->p == '$' &&
+            (regex->p + 1 == regex->end || regex->p[1] == '|')) {
+            regex->p++;
             break;
         }
-        int one = atom(x, &nothing);
-        ok = one >= 0 && read_times(x, &min, &max);
+        int one = atom(regex, &nothing);
+        ok = one >= 0 && read_times(regex, &min, &max);
         if (!ok)
             break;
         if (nothing && (min != 1 || max != 1))
-            ok = refuse_it(x, "the repetition of what may be empty,", from, 6);
+            ok = refuse_it(regex, "the repetition of what may be empty,", from, 6);
         else if (min == 1 && max == 1)
-            put_call(x->g, &s, one);
+            grammar_put(regex->grammar, &seq, "%c", one);
         else
-            put_repeat(x->g, &s, one, min, max);
+            grammar_put(regex->grammar, &seq, "%*", one, min, max);
         *empty &= nothing || min == 0;
     }
     if (ok)
-        grammar_alt(x->g, rule, &s);
-    free(s.v);
+        grammar_alt(regex->grammar, rule, &seq);
+    free(seq.v);
     return ok;
 }
 
-static int alternatives(struct regex *x, bool *empty)
+static int alternatives(struct regex *regex, bool *empty)
 {
-    int rule = grammar_rule(x->g);
+    int rule = grammar_rule(regex->grammar);
     *empty = false;
     do {
         bool nothing;
-        if (!one_alternative(x, rule, &nothing))
+        if (!one_alternative(regex, rule, &nothing))
             return -1;
         *empty |= nothing;
-    } while (next_is(x, '|') && x->p++);
+    } while (next_is(regex, '|') && regex->p++);
     return rule;
 }
 
-int grammar_pattern(struct grammar *g, const char *pattern, struct err *e)
+int grammar_pattern(struct grammar *grammar, const char *pattern, struct err *e)
 {
-    struct regex x = {.g = g, .p = pattern, .end = pattern + strlen(pattern)};
+    struct regex regex = {.grammar = grammar, .p = pattern, .end = pattern + strlen(pattern)};
     bool empty;
-    if (x.end - x.p > MOST_BYTES) {
+    if (regex.end - regex.p > MOST_BYTES) {
         err_set(e, ERR_USAGE, "the schema's pattern has more than %d bytes", (int)MOST_BYTES);
         return -1;
     }
-    int rule = alternatives(&x, &empty);
-    if (rule >= 0 && !more(&x))
+    int rule = alternatives(&regex, &empty);
+    if (rule >= 0 && !more(&regex))
         return rule;
-    refuse_it(&x, "the end of no group,", x.p, 1);
-    err_set(e, ERR_USAGE, "the schema's pattern has %s %s, which is not supported", x.why, x.what);
+    refuse_it(&regex, "the end of no group,", regex.p, 1);
+    err_set(e, ERR_USAGE, "the schema's pattern has %s %s, which is not supported", regex.why,
+            regex.what);
     return -1;
 }
 

@@ -2,99 +2,153 @@
 #include "kernels/idioms.h"
 #include "models/grammar/parts.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- rules ----------------------------------------------------------------------------------- */
 
-int grammar_rule(struct grammar *g)
+int grammar_rule(struct grammar *grammar)
 {
-    MAKE_ROOM(g->rule, g->n_rule, g->cap_rule, 32);
-    g->rule[g->n_rule] = (struct rule){0};
-    return g->n_rule++;
+    MAKE_ROOM(grammar->rule, grammar->n_rule, grammar->cap_rule, 32);
+    grammar->rule[grammar->n_rule] = (struct rule){0};
+    return grammar->n_rule++;
 }
 
-static void put(struct sequence *s, struct element e)
+static void put(struct sequence *seq, struct element e)
 {
-    MAKE_ROOM(s->v, s->n, s->cap, 16);
-    s->v[s->n++] = e;
+    MAKE_ROOM(seq->v, seq->n, seq->cap, 16);
+    seq->v[seq->n++] = e;
 }
 
-void grammar_alt(struct grammar *g, int rule, struct sequence *s)
+void grammar_alt(struct grammar *grammar, int rule, struct sequence *seq)
 {
-    struct rule *r = &g->rule[rule];
-    put(s, (struct element){.kind = ELEMENT_END});
-    g->full |= g->n_element + s->n > MOST_ELEMENTS;
-    if (!g->full) {
-        if (g->n_element + s->n > g->cap_element)
-            g->element = xrealloc(g->element,
-                                  (size_t)(g->cap_element = 2 * g->cap_element + s->n + 64),
-                                  sizeof *g->element);
+    struct rule *r = &grammar->rule[rule];
+    put(seq, (struct element){.kind = ELEMENT_END});
+    grammar->full |= grammar->n_element + seq->n > MOST_ELEMENTS;
+    if (!grammar->full) {
+        if (grammar->n_element + seq->n > grammar->cap_element)
+            grammar->element = xrealloc(grammar->element,
+                                        (size_t)(grammar->cap_element = 2 * grammar->cap_element +
+                                                 seq->n + 64),
+                                        sizeof *grammar->element);
         MAKE_ROOM(r->alt, r->n, r->cap, 2);
-        r->alt[r->n++] = g->n_element;
-        memcpy(g->element + g->n_element, s->v, (size_t)s->n * sizeof *s->v);
-        g->n_element += s->n;
+        r->alt[r->n++] = grammar->n_element;
+        memcpy(grammar->element + grammar->n_element, seq->v, (size_t)seq->n * sizeof *seq->v);
+        grammar->n_element += seq->n;
     }
-    free(s->v);
-    *s = (struct sequence){0};
+    free(seq->v);
+    *seq = (struct sequence){0};
 }
 
-void put_set(struct grammar *g, struct sequence *s, const struct set *set)
+static void put_set(struct grammar *grammar, struct sequence *seq, const struct set *set)
 {
-    MAKE_ROOM(g->set, g->n_set, g->cap_set, 64);
-    g->set[g->n_set] = *set;
-    put(s, (struct element){.kind = ELEMENT_SET, .at = g->n_set++});
+    MAKE_ROOM(grammar->set, grammar->n_set, grammar->cap_set, 64);
+    grammar->set[grammar->n_set] = *set;
+    put(seq, (struct element){.kind = ELEMENT_SET, .at = grammar->n_set++});
 }
 
-void put_range(struct grammar *g, struct sequence *s, int from, int to)
+static void put_range(struct grammar *grammar, struct sequence *seq, int from, int to)
 {
     struct set set = {0};
     set_add(&set, from, to);
-    put_set(g, s, &set);
+    put_set(grammar, seq, &set);
 }
 
-void put_bytes(struct grammar *g, struct sequence *s, const char *p, size_t n)
+void put_bytes(struct grammar *grammar, struct sequence *seq, const char *p, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         int byte = (unsigned char)p[i];
-        if (!g->byte[byte]) {
-            put_range(g, s, byte, byte);
-            g->byte[byte] = g->n_set;
+        if (!grammar->byte[byte]) {
+            put_range(grammar, seq, byte, byte);
+            grammar->byte[byte] = grammar->n_set;
         } else {
-            put(s, (struct element){.kind = ELEMENT_SET, .at = g->byte[byte] - 1});
+            put(seq, (struct element){.kind = ELEMENT_SET, .at = grammar->byte[byte] - 1});
         }
     }
 }
 
-void put_literal(struct grammar *g, struct sequence *s, const char *text)
+/* Reads the bytes between [ and ]; returns the address of the ]. */
+static const char *read_bytes(const char *p, struct set *set)
 {
-    put_bytes(g, s, text, strlen(text));
+    do {
+        int from = (unsigned char)*p++, to = from;
+        if (p[0] == '-' && p[1] != ']') {
+            to = (unsigned char)p[1];
+            p += 2;
+        }
+        set_add(set, from, to);
+    } while (*p != ']');
+    return p;
 }
 
-void put_call(struct grammar *g, struct sequence *s, int rule)
+static void put_repeat(struct sequence *seq, va_list *ap)
 {
-    (void)g;
-    put(s, (struct element){.kind = ELEMENT_CALL, .at = rule});
-}
-
-void put_repeat(struct grammar *g, struct sequence *s, int rule, int min, int max)
-{
-    (void)g;
+    int rule = va_arg(*ap, int), min = va_arg(*ap, int), max = va_arg(*ap, int);
     if (max > 0)
-        put(s, (struct element){.kind = ELEMENT_REPEAT, .at = rule, .min = min, .max = max});
+        put(seq, (struct element){.kind = ELEMENT_REPEAT, .at = rule, .min = min, .max = max});
 }
 
-void put_json_string(struct grammar *g, struct sequence *s, const char *p, size_t n)
+static void put_form(struct grammar *grammar, struct sequence *seq, const char *form, va_list *ap)
 {
-    put_literal(g, s, "\"");
+    const char *text;
+    struct set set;
+    int from;
+    for (; *form; form++) {
+        if (*form != '%') {
+            put_bytes(grammar, seq, form, 1);
+            continue;
+        }
+        switch (*++form) {
+        case 'c': put(seq, (struct element){.kind = ELEMENT_CALL, .at = va_arg(*ap, int)}); break;
+        case '*': put_repeat(seq, ap); break;
+        case 's': put_set(grammar, seq, va_arg(*ap, const struct set *)); break;
+        case 'r':
+            from = va_arg(*ap, int);
+            put_range(grammar, seq, from, va_arg(*ap, int));
+            break;
+        case 't':
+            text = va_arg(*ap, const char *);
+            put_bytes(grammar, seq, text, strlen(text));
+            break;
+        default:
+            CHECK(*form == '[');
+            set = (struct set){0};
+            form = read_bytes(form + 1, &set);
+            put_set(grammar, seq, &set);
+        }
+    }
+}
+
+void grammar_put(struct grammar *grammar, struct sequence *seq, const char *form, ...)
+{
+    va_list ap;
+    va_start(ap, form);
+    put_form(grammar, seq, form, &ap);
+    va_end(ap);
+}
+
+void grammar_add(struct grammar *grammar, int rule, const char *form, ...)
+{
+    struct sequence seq = {0};
+    va_list ap;
+    va_start(ap, form);
+    put_form(grammar, &seq, form, &ap);
+    va_end(ap);
+    grammar_alt(grammar, rule, &seq);
+}
+
+void put_json_string(struct grammar *grammar, struct sequence *seq, const char *p, size_t n)
+{
+    grammar_put(grammar, seq, "\"");
     for (size_t i = 0; i < n; i++) {
         char escape[8] = {p[i]};
         if (p[i] == '"' || p[i] == '\\')
             snprintf(escape, sizeof escape, "\\%c", p[i]);
         else if ((unsigned char)p[i] < 0x20)
             snprintf(escape, sizeof escape, "\\u%04x", (unsigned)p[i]);
-        put_bytes(g, s, escape, escape[0] == '\\' ? strlen(escape) : 1);
+        put_bytes(grammar, seq, escape, escape[0] == '\\' ? strlen(escape) : 1);
     }
-    put_literal(g, s, "\"");
+    grammar_put(grammar, seq, "\"");
 }
