@@ -95,14 +95,15 @@ static float get_logp(const json_t *v)
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
 
-static struct answer_token *add_token(struct answer *a)
+static struct answer_token *add_token(struct answer *answer)
 {
-    if (a->n_token == ANSWER_TOKENS)
+    if (answer->n_token == ANSWER_TOKENS)
         return NULL;
-    if ((a->n_token & (a->n_token - 1)) == 0)
-        a->token = xrealloc(a->token, a->n_token ? 2 * (size_t)a->n_token : 1, sizeof *a->token);
-    a->token[a->n_token] = (struct answer_token){-1, -1, NAN, NAN};
-    return &a->token[a->n_token++];
+    if ((answer->n_token & (answer->n_token - 1)) == 0)
+        answer->token = xrealloc(answer->token, answer->n_token ? 2 * (size_t)answer->n_token : 1,
+                                 sizeof *answer->token);
+    answer->token[answer->n_token] = (struct answer_token){-1, -1, NAN, NAN};
+    return &answer->token[answer->n_token++];
 }
 
 /* "token_id:324", which vLLM writes for return_tokens_as_token_ids. */
@@ -122,11 +123,11 @@ static int32_t id_of_entry(const json_t *entry)
     return get_id(at(entry, "id"), &id) ? id : id_in_text(at(entry, "token"));
 }
 
-static void offer_rival(struct answer_token *t, int32_t id, float logp)
+static void offer_rival(struct answer_token *token, int32_t id, float logp)
 {
-    if (!isnan(logp) && !(logp <= t->rival_logp)) {
-        t->rival = id;
-        t->rival_logp = logp;
+    if (!isnan(logp) && !(logp <= token->rival_logp)) {
+        token->rival = id;
+        token->rival_logp = logp;
     }
 }
 
@@ -144,11 +145,11 @@ struct answer_row {
     int n, cap;
 };
 
-static void row_add(struct answer_row *w, struct candidate c)
+static void row_add(struct answer_row *w, struct candidate candidate)
 {
     MAKE_ROOM(w->v, w->n, w->cap, 32);
-    c.order = w->n;
-    w->v[w->n++] = c;
+    candidate.order = w->n;
+    w->v[w->n++] = candidate;
 }
 
 /* Best first; those of one log probability in the server's order, those without one last. */
@@ -159,18 +160,18 @@ static int better(const void *x, const void *y)
     return la != lb ? (la < lb) - (la > lb) : (a->order > b->order) - (a->order < b->order);
 }
 
-static void put_string(struct answer *a, const struct candidate *c, const json_t *text)
+static void put_string(struct answer *answer, const struct candidate *candidate, const json_t *text)
 {
     bool is_text = json_is_string(text) && id_in_text(text) < 0;
-    tops_add(&a->tops, a->n_token - 1, c->id, c->logp, is_text ? json_string_value(text) : NULL,
-             is_text ? json_string_length(text) : 0);
+    tops_add(&answer->tops, answer->n_token - 1, candidate->id, candidate->logp,
+             is_text ? json_string_value(text) : NULL, is_text ? json_string_length(text) : 0);
 }
 
 /* The text of an entry of the chat API: its bytes if it has them, because a JSON string cannot hold
  * an incomplete character. */
-static void put_entry(struct answer *a, const struct candidate *c)
+static void put_entry(struct answer *answer, const struct candidate *candidate)
 {
-    const json_t *entry = c->entry;
+    const json_t *entry = candidate->entry;
     struct buf text = {0};
     json_t *bytes = at(entry, "bytes"), *v;
     size_t i;
@@ -186,128 +187,131 @@ static void put_entry(struct answer *a, const struct candidate *c)
     bool spelled = id_in_text(at(entry, "token")) >= 0 && text.n > 9 &&
                    !memcmp(text.p, "token_id:", 9);
     if (whole && !spelled)
-        tops_add(&a->tops, a->n_token - 1, c->id, c->logp, text.p, text.n);
+        tops_add(&answer->tops, answer->n_token - 1, candidate->id, candidate->logp, text.p,
+                 text.n);
     else
-        put_string(a, c, at(entry, "token"));
+        put_string(answer, candidate, at(entry, "token"));
     buf_free(&text);
 }
 
 /* Keeps the row of the last token, and empties it: the token itself, then the best others. */
-static void put_row(struct answer *a, struct answer_row *w)
+static void put_row(struct answer *answer, struct answer_row *w)
 {
     if (w->n > 2)
         qsort(w->v + 1, (size_t)w->n - 1, sizeof *w->v, better);
     for (int i = 0; i < w->n && i < ANSWER_TOPS; i++) {
-        const struct candidate *c = &w->v[i];
-        if (c->entry)
-            put_entry(a, c);
-        else if (c->key)
-            tops_add(&a->tops, a->n_token - 1, c->id, c->logp, c->key, strlen(c->key));
+        const struct candidate *candidate = &w->v[i];
+        if (candidate->entry)
+            put_entry(answer, candidate);
+        else if (candidate->key)
+            tops_add(&answer->tops, answer->n_token - 1, candidate->id, candidate->logp,
+                     candidate->key, strlen(candidate->key));
         else
-            put_string(a, c, c->string);
+            put_string(answer, candidate, candidate->string);
     }
     w->n = 0;
 }
 
 /* logprobs.content of the chat API, completion_probabilities of llama-server: entries with token,
  * logprob and top_logprobs, ids in some servers. */
-static void get_entries(struct answer *a, const json_t *entries)
+static void get_entries(struct answer *answer, const json_t *entries)
 {
     struct answer_row row = {0};
     size_t i, k;
     json_t *entry, *top;
     json_array_foreach(entries, i, entry) {
-        struct answer_token *t = add_token(a);
-        if (!t)
+        struct answer_token *token = add_token(answer);
+        if (!token)
             break;
-        t->id = id_of_entry(entry);
-        t->logp = get_logp(at(entry, "logprob"));
-        row_add(&row, (struct candidate){.id = t->id, .logp = t->logp, .entry = entry});
+        token->id = id_of_entry(entry);
+        token->logp = get_logp(at(entry, "logprob"));
+        row_add(&row, (struct candidate){.id = token->id, .logp = token->logp, .entry = entry});
         bool self = false; /* the list holds the token itself, once */
         json_array_foreach(at(entry, "top_logprobs"), k, top) {
             if (!self && json_equal(at(top, "token"), at(entry, "token")) &&
-                id_of_entry(top) == t->id) {
+                id_of_entry(top) == token->id) {
                 self = true;
                 continue;
             }
-            struct candidate c = {.id = id_of_entry(top), .logp = get_logp(at(top, "logprob")),
-                                  .entry = top};
-            offer_rival(t, c.id, c.logp);
-            row_add(&row, c);
+            struct candidate candidate = {.id = id_of_entry(top),
+                                          .logp = get_logp(at(top, "logprob")),
+                                          .entry = top};
+            offer_rival(token, candidate.id, candidate.logp);
+            row_add(&row, candidate);
         }
-        put_row(a, &row);
+        put_row(answer, &row);
     }
     free(row.v);
 }
 
 /* logprobs of the completions API: parallel arrays; top_logprobs maps texts to log
  * probabilities. */
-static void get_columns(struct answer *a, const json_t *logprobs)
+static void get_columns(struct answer *answer, const json_t *logprobs)
 {
     struct answer_row row = {0};
     size_t i;
     json_t *text, *v;
     const char *key;
     json_array_foreach(at(logprobs, "tokens"), i, text) {
-        struct answer_token *t = add_token(a);
-        if (!t)
+        struct answer_token *token = add_token(answer);
+        if (!token)
             break;
-        t->id = id_in_text(text);
-        t->logp = get_logp(json_array_get(at(logprobs, "token_logprobs"), i));
-        row_add(&row, (struct candidate){.id = t->id, .logp = t->logp, .string = text});
+        token->id = id_in_text(text);
+        token->logp = get_logp(json_array_get(at(logprobs, "token_logprobs"), i));
+        row_add(&row, (struct candidate){.id = token->id, .logp = token->logp, .string = text});
         json_object_foreach(json_array_get(at(logprobs, "top_logprobs"), i), key, v) {
             if (json_is_string(text) && strcmp(key, json_string_value(text)) == 0)
                 continue;
-            offer_rival(t, -1, get_logp(v));
+            offer_rival(token, -1, get_logp(v));
             row_add(&row, (struct candidate){.id = -1, .logp = get_logp(v), .key = key});
         }
-        put_row(a, &row);
+        put_row(answer, &row);
     }
     free(row.v);
 }
 
 /* meta_info.output_token_logprobs of SGLang: [logprob, id, text]; the tops are lists of the
  * same. */
-static void get_triples(struct answer *a, const json_t *meta)
+static void get_triples(struct answer *answer, const json_t *meta)
 {
     struct answer_row row = {0};
     size_t i, k;
     json_t *entry, *top;
     json_array_foreach(at(meta, "output_token_logprobs"), i, entry) {
-        struct answer_token *t = add_token(a);
-        if (!t)
+        struct answer_token *token = add_token(answer);
+        if (!token)
             break;
-        get_id(json_array_get(entry, 1), &t->id);
-        t->logp = get_logp(json_array_get(entry, 0));
+        get_id(json_array_get(entry, 1), &token->id);
+        token->logp = get_logp(json_array_get(entry, 0));
         row_add(&row,
-                (struct candidate){.id = t->id, .logp = t->logp,
+                (struct candidate){.id = token->id, .logp = token->logp,
                                    .string = json_array_get(entry, 2)});
         json_array_foreach(json_array_get(at(meta, "output_top_logprobs"), i), k, top) {
             int32_t id = -1;
             get_id(json_array_get(top, 1), &id);
-            if (id == t->id)
+            if (id == token->id)
                 continue;
-            struct candidate c = {.id = id, .logp = get_logp(json_array_get(top, 0)),
-                                  .string = json_array_get(top, 2)};
-            offer_rival(t, id, c.logp);
-            row_add(&row, c);
+            struct candidate candidate = {.id = id, .logp = get_logp(json_array_get(top, 0)),
+                                          .string = json_array_get(top, 2)};
+            offer_rival(token, id, candidate.logp);
+            row_add(&row, candidate);
         }
-        put_row(a, &row);
+        put_row(answer, &row);
     }
     free(row.v);
 }
 
 /* One token of the prompt; null instead of a log probability: it is not known. */
-static bool add_prompt_token(struct answer *a, int32_t id, const json_t *logp)
+static bool add_prompt_token(struct answer *answer, int32_t id, const json_t *logp)
 {
-    int n = a->n_prompt_token;
+    int n = answer->n_prompt_token;
     if (n == ANSWER_TOKENS)
         return false;
     if ((n & (n - 1)) == 0)
-        a->prompt_token = xrealloc(a->prompt_token, n ? 2 * (size_t)n : 1,
-                                   sizeof *a->prompt_token);
-    a->prompt_token[n] = (struct answer_token){id, -1, get_logp(logp), NAN};
-    a->n_prompt_token++;
+        answer->prompt_token = xrealloc(answer->prompt_token, n ? 2 * (size_t)n : 1,
+                                        sizeof *answer->prompt_token);
+    answer->prompt_token[n] = (struct answer_token){id, -1, get_logp(logp), NAN};
+    answer->n_prompt_token++;
     return true;
 }
 
@@ -320,62 +324,62 @@ static int32_t id_in_key(const char *key)
 
 /* prompt_logprobs of vLLM and aerie: null, then an object a token, {"ID": {"logprob": ..}, ..}. The
  * token itself is the first of them. */
-static void get_prompt_objects(struct answer *a, const json_t *list)
+static void get_prompt_objects(struct answer *answer, const json_t *list)
 {
     size_t i;
     json_t *entry;
-    if (!json_is_array(list) || a->n_prompt_token)
+    if (!json_is_array(list) || answer->n_prompt_token)
         return;
     json_array_foreach(list, i, entry) {
         void *first = json_object_iter(entry); /* NULL where it is no object */
         int32_t id = first ? id_in_key(json_object_iter_key(first)) : -1;
         const json_t *logp = first ? at(json_object_iter_value(first), "logprob") : NULL;
-        if (!add_prompt_token(a, id, logp))
+        if (!add_prompt_token(answer, id, logp))
             break;
     }
 }
 
 /* meta_info.input_token_logprobs of SGLang: [logprob, id, text], with null for the first. */
-static void get_prompt_triples(struct answer *a, const json_t *meta)
+static void get_prompt_triples(struct answer *answer, const json_t *meta)
 {
     size_t i;
     json_t *entry;
     json_array_foreach(at(meta, "input_token_logprobs"), i, entry) {
         int32_t id = -1;
         get_id(json_array_get(entry, 1), &id);
-        if (!add_prompt_token(a, id, json_array_get(entry, 0)))
+        if (!add_prompt_token(answer, id, json_array_get(entry, 0)))
             break;
     }
 }
 
 /* Ids that came with log probabilities belong to the same tokens if their numbers are equal. */
-static void join_ids(struct answer *a, const json_t *o, const char *path)
+static void join_ids(struct answer *answer, const json_t *o, const char *path)
 {
     struct ids ids = {0};
     get_ids(o, path, &ids);
-    if (a->n_token == 0)
+    if (answer->n_token == 0)
         for (int i = 0; i < ids.n; i++) {
-            struct answer_token *t = add_token(a);
-            if (t)
-                t->id = ids.v[i];
+            struct answer_token *token = add_token(answer);
+            if (token)
+                token->id = ids.v[i];
         }
-    else if (a->n_token == ids.n)
+    else if (answer->n_token == ids.n)
         for (int i = 0; i < ids.n; i++)
-            a->token[i].id = ids.v[i];
+            answer->token[i].id = ids.v[i];
     ids_free(&ids);
 }
 
 /* Gives the tokens the ids that came with the log probabilities. */
-static void name_tops(struct answer *a)
+static void name_tops(struct answer *answer)
 {
-    for (int i = 0; i < a->tops.n; i++)
-        if (i == 0 || a->tops.at[i].k != a->tops.at[i - 1].k)
-            a->tops.at[i].id = a->token[a->tops.at[i].k].id;
+    for (int i = 0; i < answer->tops.n; i++)
+        if (i == 0 || answer->tops.at[i].k != answer->tops.at[i - 1].k)
+            answer->tops.at[i].id = answer->token[answer->tops.at[i].k].id;
 }
 
 /* ---- parts of an answer ---------------------------------------------------------------------- */
 
-static void get_error(struct answer *a, const json_t *o)
+static void get_error(struct answer *answer, const json_t *o)
 {
     json_t *v = at(o, "error");
     const char *text = NULL;
@@ -392,16 +396,17 @@ static void get_error(struct answer *a, const json_t *o)
         text = "the server reports an error without a text";
     if (!text)
         return;
-    snprintf(a->error, sizeof a->error, "%s", *text ? text : "the server reports an empty error");
-    for (char *p = a->error; *p; p++)
+    snprintf(answer->error, sizeof answer->error, "%s", *text ? text
+             : "the server reports an empty error");
+    for (char *p = answer->error; *p; p++)
         if (*p == '\n' || *p == '\r')
             *p = ' ';
     json_t *code = json_is_object(v) ? at(v, "code") : at(o, "code");
     if (json_is_integer(code))
-        a->error_code = (int)json_integer_value(code);
+        answer->error_code = (int)json_integer_value(code);
 }
 
-static enum finish finish_of(struct answer *a, const json_t *v)
+static enum finish finish_of(struct answer *answer, const json_t *v)
 {
     static const struct { const char *name; enum finish is; } known[] = {
         {"stop", FINISH_STOP}, {"eos", FINISH_STOP}, {"word", FINISH_STOP},
@@ -412,7 +417,7 @@ static enum finish finish_of(struct answer *a, const json_t *v)
         v = at(v, "type");
     if (!json_is_string(v))
         return FINISH_NONE;
-    snprintf(a->finish_word, sizeof a->finish_word, "%s", json_string_value(v));
+    snprintf(answer->finish_word, sizeof answer->finish_word, "%s", json_string_value(v));
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (!strcmp(json_string_value(v), known[i].name))
             return known[i].is;
@@ -436,161 +441,162 @@ static void get_calls(const json_t *said, struct buf *out)
     }
 }
 
-static void get_choice(struct answer *a, const json_t *c)
+static void get_choice(struct answer *answer, const json_t *c)
 {
     int64_t index = 0;
     get_count(c, "index", &index);
-    a->index = index < ANSWER_TOKENS ? (int)index : 0;
+    answer->index = index < ANSWER_TOKENS ? (int)index : 0;
     for (int i = 0; i < 2; i++) {
         const json_t *said = at(c, i ? "message" : "delta");
-        get_text(said, "content", &a->text);
-        get_calls(said, &a->text);
-        get_text(said, "reasoning_content", &a->thought);
+        get_text(said, "content", &answer->text);
+        get_calls(said, &answer->text);
+        get_text(said, "reasoning_content", &answer->thought);
         if (!json_is_string(at(said, "reasoning_content")))
-            get_text(said, "reasoning", &a->thought);
+            get_text(said, "reasoning", &answer->thought);
     }
-    get_text(c, "text", &a->text);
+    get_text(c, "text", &answer->text);
     const json_t *logprobs = at(c, "logprobs");
     if (json_is_array(at(logprobs, "content")))
-        get_entries(a, at(logprobs, "content"));
+        get_entries(answer, at(logprobs, "content"));
     else
-        get_columns(a, logprobs);
-    join_ids(a, c, "token_ids");
-    get_ids(c, "prompt_token_ids", &a->prompt);
-    get_prompt_objects(a, at(c, "prompt_logprobs"));
-    a->finish = finish_of(a, at(c, "finish_reason"));
+        get_columns(answer, logprobs);
+    join_ids(answer, c, "token_ids");
+    get_ids(c, "prompt_token_ids", &answer->prompt);
+    get_prompt_objects(answer, at(c, "prompt_logprobs"));
+    answer->finish = finish_of(answer, at(c, "finish_reason"));
 }
 
-static void get_llama(struct answer *a, const json_t *o)
+static void get_llama(struct answer *answer, const json_t *o)
 {
-    get_text(o, "content", &a->text);
-    get_entries(a, at(o, "completion_probabilities"));
-    join_ids(a, o, "tokens");
+    get_text(o, "content", &answer->text);
+    get_entries(answer, at(o, "completion_probabilities"));
+    join_ids(answer, o, "tokens");
     if (json_is_true(at(o, "stop"))) {
-        a->end = true;
-        a->finish = finish_of(a, at(o, "stop_type"));
-        if (a->finish == FINISH_NONE)
-            a->finish = FINISH_STOP;
+        answer->end = true;
+        answer->finish = finish_of(answer, at(o, "stop_type"));
+        if (answer->finish == FINISH_NONE)
+            answer->finish = FINISH_STOP;
     }
-    get_count(o, "tokens_evaluated", &a->count.prompt);
-    get_count(o, "tokens_predicted", &a->count.generated);
+    get_count(o, "tokens_evaluated", &answer->count.prompt);
+    get_count(o, "tokens_predicted", &answer->count.generated);
 }
 
-static void get_ollama(struct answer *a, const json_t *o)
+static void get_ollama(struct answer *answer, const json_t *o)
 {
-    get_text(o, "message.content", &a->text);
-    get_calls(at(o, "message"), &a->text);
-    get_text(o, "message.thinking", &a->thought);
+    get_text(o, "message.content", &answer->text);
+    get_calls(at(o, "message"), &answer->text);
+    get_text(o, "message.thinking", &answer->thought);
     if (json_is_true(at(o, "done"))) {
-        a->end = true;
-        a->finish = finish_of(a, at(o, "done_reason"));
-        if (a->finish == FINISH_NONE)
-            a->finish = FINISH_STOP;
+        answer->end = true;
+        answer->finish = finish_of(answer, at(o, "done_reason"));
+        if (answer->finish == FINISH_NONE)
+            answer->finish = FINISH_STOP;
     }
-    get_count(o, "prompt_eval_count", &a->count.prompt);
-    get_count(o, "eval_count", &a->count.generated);
-    get_ms(o, "prompt_eval_duration", 1e-6, &a->count.ms_prompt);
-    get_ms(o, "eval_duration", 1e-6, &a->count.ms_decode);
+    get_count(o, "prompt_eval_count", &answer->count.prompt);
+    get_count(o, "eval_count", &answer->count.generated);
+    get_ms(o, "prompt_eval_duration", 1e-6, &answer->count.ms_prompt);
+    get_ms(o, "eval_duration", 1e-6, &answer->count.ms_decode);
 }
 
 /* Acceptance of a request; the names of 2025, then those of 2026. */
-static void get_drafts(struct answer *a, const json_t *o)
+static void get_drafts(struct answer *answer, const json_t *o)
 {
-    get_count(o, "spec_verify_ct", &a->count.verifies);
-    get_count(o, "spec_accept_token_num", &a->count.accepted);
-    get_count(o, "spec_num_correct_drafts", &a->count.accepted);
-    get_count(o, "spec_draft_token_num", &a->count.drafted);
-    get_count(o, "spec_num_proposed_drafts", &a->count.drafted);
+    get_count(o, "spec_verify_ct", &answer->count.verifies);
+    get_count(o, "spec_accept_token_num", &answer->count.accepted);
+    get_count(o, "spec_num_correct_drafts", &answer->count.accepted);
+    get_count(o, "spec_draft_token_num", &answer->count.drafted);
+    get_count(o, "spec_num_proposed_drafts", &answer->count.drafted);
 }
 
 /* SGLang's addition to the chat API, "sglext". Ids of the reply are a list for each choice, and so
  * are the acceptance counts of several choices. */
-static void get_sglext(struct answer *a, const json_t *o)
+static void get_sglext(struct answer *answer, const json_t *o)
 {
     json_t *spec = at(o, "spec_tokens_details"), *ids = at(o, "output_ids"), *v;
     const char *key;
-    get_drafts(a, json_is_array(spec) ? json_array_get(spec, 0) : spec);
-    get_ids(o, "input_ids", &a->prompt);
+    get_drafts(answer, json_is_array(spec) ? json_array_get(spec, 0) : spec);
+    get_ids(o, "input_ids", &answer->prompt);
     if (json_is_array(json_array_get(ids, 0)))
-        read_ids(json_array_get(ids, 0), &a->reply);
+        read_ids(json_array_get(ids, 0), &answer->reply);
     else
-        get_ids(o, "output_ids", &a->reply);
+        get_ids(o, "output_ids", &answer->reply);
     json_object_foreach(at(o, "cached_tokens_details"), key, v) { /* by where they were held */
         if (json_is_integer(v) && json_integer_value(v) >= 0 && json_integer_value(v) <= INT32_MAX)
-            a->count.cached = (a->count.cached < 0 ? 0 : a->count.cached) + json_integer_value(v);
+            answer->count.cached = (answer->count.cached < 0 ? 0 : answer->count.cached) +
+                                   json_integer_value(v);
     }
 }
 
 /* SGLang's /generate, and its additions to the chat API. A text of /generate is the whole reply so
  * far, unless the server streams increments: then it has fewer ids than tokens. */
-static void get_sglang(struct answer *a, const json_t *o)
+static void get_sglang(struct answer *answer, const json_t *o)
 {
     const json_t *meta = at(o, "meta_info");
     if (json_is_object(meta) && json_is_string(at(o, "text"))) {
-        get_text(o, "text", &a->text);
-        a->cumulative = true;
-        a->finish = finish_of(a, at(meta, "finish_reason"));
-        get_triples(a, meta);
-        get_prompt_triples(a, meta);
-        get_ids(o, "output_ids", &a->reply);
+        get_text(o, "text", &answer->text);
+        answer->cumulative = true;
+        answer->finish = finish_of(answer, at(meta, "finish_reason"));
+        get_triples(answer, meta);
+        get_prompt_triples(answer, meta);
+        get_ids(o, "output_ids", &answer->reply);
     }
-    get_sglext(a, at(o, "sglext"));
-    get_count(meta, "prompt_tokens", &a->count.prompt);
-    get_count(meta, "completion_tokens", &a->count.generated);
-    get_count(meta, "cached_tokens", &a->count.cached);
-    get_drafts(a, meta);
-    get_ms(meta, "queue_time", 1000, &a->count.ms_queue);
-    if (a->cumulative && a->reply.n && a->reply.n < a->count.generated) {
-        a->cumulative = false;
-        a->partial = true;
+    get_sglext(answer, at(o, "sglext"));
+    get_count(meta, "prompt_tokens", &answer->count.prompt);
+    get_count(meta, "completion_tokens", &answer->count.generated);
+    get_count(meta, "cached_tokens", &answer->count.cached);
+    get_drafts(answer, meta);
+    get_ms(meta, "queue_time", 1000, &answer->count.ms_queue);
+    if (answer->cumulative && answer->reply.n && answer->reply.n < answer->count.generated) {
+        answer->cumulative = false;
+        answer->partial = true;
     }
-    if (a->cumulative)
-        a->n_output = a->n_token;
-    get_count(meta, "output_token_logprobs_length", &a->n_output);
+    if (answer->cumulative)
+        answer->n_output = answer->n_token;
+    get_count(meta, "output_token_logprobs_length", &answer->n_output);
 }
 
-static void get_usage(struct answer *a, const json_t *o)
+static void get_usage(struct answer *answer, const json_t *o)
 {
-    struct answer_counts *n = &a->count;
-    get_count(o, "usage.prompt_tokens", &n->prompt);
-    get_count(o, "usage.completion_tokens", &n->generated);
-    get_count(o, "usage.prompt_tokens_details.cached_tokens", &n->cached);
-    get_ids(o, "metrics.speculative_decoding.per_step_accepted", &a->accepted);
-    get_ids(o, "metrics.speculative_decoding.per_step_drafted", &a->drafted);
-    get_count(o, "metrics.speculative_decoding.num_spec_steps", &n->verifies);
-    get_count(o, "metrics.speculative_decoding.num_draft_tokens", &n->drafted);
-    get_count(o, "metrics.speculative_decoding.num_accepted_draft_tokens", &n->accepted);
-    get_ms(o, "metrics.time_to_first_token_ms", 1, &n->ms_first);
-    get_ms(o, "metrics.queue_time_ms", 1, &n->ms_queue);
-    get_count(o, "timings.draft_n", &n->drafted);
-    get_count(o, "timings.draft_n_accepted", &n->accepted);
-    get_count(o, "timings.cache_n", &n->cached);
-    get_ms(o, "timings.prompt_ms", 1, &n->ms_prompt);
-    get_ms(o, "timings.predicted_ms", 1, &n->ms_decode);
-    get_count(o, "prompt_progress.processed", &a->done);
-    get_count(o, "prompt_progress.total", &a->total);
+    struct answer_counts *counts = &answer->count;
+    get_count(o, "usage.prompt_tokens", &counts->prompt);
+    get_count(o, "usage.completion_tokens", &counts->generated);
+    get_count(o, "usage.prompt_tokens_details.cached_tokens", &counts->cached);
+    get_ids(o, "metrics.speculative_decoding.per_step_accepted", &answer->accepted);
+    get_ids(o, "metrics.speculative_decoding.per_step_drafted", &answer->drafted);
+    get_count(o, "metrics.speculative_decoding.num_spec_steps", &counts->verifies);
+    get_count(o, "metrics.speculative_decoding.num_draft_tokens", &counts->drafted);
+    get_count(o, "metrics.speculative_decoding.num_accepted_draft_tokens", &counts->accepted);
+    get_ms(o, "metrics.time_to_first_token_ms", 1, &counts->ms_first);
+    get_ms(o, "metrics.queue_time_ms", 1, &counts->ms_queue);
+    get_count(o, "timings.draft_n", &counts->drafted);
+    get_count(o, "timings.draft_n_accepted", &counts->accepted);
+    get_count(o, "timings.cache_n", &counts->cached);
+    get_ms(o, "timings.prompt_ms", 1, &counts->ms_prompt);
+    get_ms(o, "timings.predicted_ms", 1, &counts->ms_decode);
+    get_count(o, "prompt_progress.processed", &answer->done);
+    get_count(o, "prompt_progress.total", &answer->total);
 }
 
-static void get_all(struct answer *a, const json_t *o)
+static void get_all(struct answer *answer, const json_t *o)
 {
     json_t *choices = at(o, "choices"), *model = at(o, "model");
-    get_error(a, o);
+    get_error(answer, o);
     if (json_is_string(model))
-        snprintf(a->model, sizeof a->model, "%s", json_string_value(model));
+        snprintf(answer->model, sizeof answer->model, "%s", json_string_value(model));
     if (json_array_size(choices) > 0)
-        get_choice(a, json_array_get(choices, 0));
+        get_choice(answer, json_array_get(choices, 0));
     else if (json_is_object(at(o, "message")))
-        get_ollama(a, o);
+        get_ollama(answer, o);
     else if (json_is_string(at(o, "content")))
-        get_llama(a, o);
+        get_llama(answer, o);
     else
-        join_ids(a, o, "tokens"); /* of /tokenize */
-    get_sglang(a, o);
-    get_usage(a, o);
-    if (a->prompt.n == 0)
-        get_ids(o, "prompt_token_ids", &a->prompt);
-    get_prompt_objects(a, at(o, "prompt_logprobs")); /* of a chat */
-    name_tops(a);
+        join_ids(answer, o, "tokens"); /* of /tokenize */
+    get_sglang(answer, o);
+    get_usage(answer, o);
+    if (answer->prompt.n == 0)
+        get_ids(o, "prompt_token_ids", &answer->prompt);
+    get_prompt_objects(answer, at(o, "prompt_logprobs")); /* of a chat */
+    name_tops(answer);
 }
 
 /* ---- the text -------------------------------------------------------------------------------- */
@@ -605,7 +611,7 @@ static void make_valid(const char *s, size_t n, struct buf *out)
     }
 }
 
-static json_t *load(struct answer *a, const char *s, size_t n, json_error_t *why)
+static json_t *load(struct answer *answer, const char *s, size_t n, json_error_t *why)
 {
     const size_t how = JSON_ALLOW_NUL | JSON_DECODE_ANY;
     if (utf8_check(s, n))
@@ -614,34 +620,35 @@ static json_t *load(struct answer *a, const char *s, size_t n, json_error_t *why
     make_valid(s, n, &valid);
     json_t *o = json_parse(valid.p, valid.n, how, why);
     buf_free(&valid);
-    a->replaced = true;
+    answer->replaced = true;
     return o;
 }
 
-static void nothing_reported(struct answer *a)
+static void nothing_reported(struct answer *answer)
 {
-    *a = (struct answer){.count = {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1}, .done = -1, .total = -1,
-                         .n_output = -1};
+    *answer = (struct answer){.count = {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1}, .done = -1,
+                              .total = -1,
+                              .n_output = -1};
 }
 
-void answer_take(struct answer *a, const json_t *o)
+void answer_take(struct answer *answer, const json_t *o)
 {
-    nothing_reported(a);
-    get_all(a, o);
+    nothing_reported(answer);
+    get_all(answer, o);
 }
 
-bool answer_read(struct answer *a, const char *s, size_t n, struct err *e)
+bool answer_read(struct answer *answer, const char *s, size_t n, struct err *e)
 {
-    nothing_reported(a);
+    nothing_reported(answer);
     if (n == 6 && memcmp(s, "[DONE]", 6) == 0) {
-        a->end = true;
+        answer->end = true;
         return true;
     }
     json_error_t why;
-    json_t *o = load(a, s, n, &why);
+    json_t *o = load(answer, s, n, &why);
     bool ok = json_is_object(o);
     if (ok)
-        get_all(a, o);
+        get_all(answer, o);
     else
         err_set(e, ERR_MODEL, "the server sent what is no JSON object: %.*s",
                 (int)(n < 60 ? n : 60), s);
@@ -649,16 +656,16 @@ bool answer_read(struct answer *a, const char *s, size_t n, struct err *e)
     return ok;
 }
 
-void answer_free(struct answer *a)
+void answer_free(struct answer *answer)
 {
-    buf_free(&a->text);
-    buf_free(&a->thought);
-    free(a->token);
-    free(a->prompt_token);
-    tops_clear(&a->tops);
-    ids_free(&a->prompt);
-    ids_free(&a->reply);
-    ids_free(&a->accepted);
-    ids_free(&a->drafted);
-    *a = (struct answer){0};
+    buf_free(&answer->text);
+    buf_free(&answer->thought);
+    free(answer->token);
+    free(answer->prompt_token);
+    tops_clear(&answer->tops);
+    ids_free(&answer->prompt);
+    ids_free(&answer->reply);
+    ids_free(&answer->accepted);
+    ids_free(&answer->drafted);
+    *answer = (struct answer){0};
 }

@@ -72,11 +72,11 @@ struct answer {
     bool end;             /* the text was "[DONE]", or says that it is the last */
 };
 
-/* Reads one text into *a, whose former content is not freed. False and *e (ERR_MODEL): it is not a
- * JSON object. */
-bool answer_read(struct answer *a, const char *json, size_t n, struct err *e);
+/* Reads one text into *answer, whose former content is not freed. False and *e (ERR_MODEL): it is
+ * not a JSON object. */
+bool answer_read(struct answer *answer, const char *json, size_t n, struct err *e);
 /* The same of an object that was parsed already. */
-void answer_take(struct answer *a, const json_t *o);
-void answer_free(struct answer *a);
+void answer_take(struct answer *answer, const json_t *o);
+void answer_free(struct answer *answer);
 
 #endif

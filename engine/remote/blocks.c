@@ -4,15 +4,15 @@
 #include <stdio.h>
 #include <unistd.h>
 
-bool blocks_open(struct blocks *b, const char *address, struct err *e)
+bool blocks_open(struct blocks *b, const char *url, struct err *e)
 {
-    struct kv_address a;
+    struct kv_address address;
     *b = (struct blocks){0};
-    if (!address)
+    if (!url)
         return true;
-    if (!kv_address_read(&a, address, e))
+    if (!kv_address_read(&address, url, e))
         return false;
-    kv_feed_open(&b->feed, &a);
+    kv_feed_open(&b->feed, &address);
     b->socket = kv_socket_open(&b->feed, e);
     if (!b->socket) {
         kv_feed_close(&b->feed);

@@ -14,8 +14,8 @@ struct blocks {
     struct kv_socket *socket;
 };
 
-/* address: server_opts.kv_events; NULL: *b stays off. False and *e (ERR_USAGE, ERR_MODEL). */
-bool blocks_open(struct blocks *b, const char *address, struct err *e);
+/* url: server_opts.kv_events; NULL: *b stays off. False and *e (ERR_USAGE, ERR_MODEL). */
+bool blocks_open(struct blocks *b, const char *url, struct err *e);
 void blocks_close(struct blocks *b);
 /* Why the view does not exist; NULL: it exists. */
 const char *blocks_lacks(const struct blocks *b);

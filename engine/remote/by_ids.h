@@ -35,29 +35,29 @@ struct ids_ask {
     int64_t drafted, n_accepted; /* drafted tokens, those accepted; -1: not reported */
     uint64_t ns;       /* how long it took */
 };
-void ids_ask_free(struct ids_ask *a); /* the answer; the prompt stays */
+void ids_ask_free(struct ids_ask *ask); /* the answer; the prompt stays */
 
 /* Whether the server takes prompts of ids and reports ids and log probabilities. False and *e. */
-bool ids_can_ask(const struct upkeep *u, struct err *e);
+bool ids_can_ask(const struct upkeep *upkeep, struct err *e);
 /* Whether one request reports the log probabilities of its whole prompt. If not, ids_score() asks
  * for them token by token. */
-bool ids_scores_at_once(const struct upkeep *u);
+bool ids_scores_at_once(const struct upkeep *upkeep);
 /* Whether the server keeps the prefixes of arenas apart; else its cache has to be emptied. */
-bool ids_has_arenas(const struct upkeep *u);
+bool ids_has_arenas(const struct upkeep *upkeep);
 
 enum { IDS_AT_ONCE = 16 };
 /* Sends all n requests (at most IDS_AT_ONCE) in order and waits for the answers, or until *stop is
  * set. Calls meanwhile(), unless it is NULL, at least every 50 ms. */
-void ids_ask_all(struct upkeep *u, struct ids_ask *a, int n, const struct stop *stop,
+void ids_ask_all(struct upkeep *upkeep, struct ids_ask *ask, int n, const struct stop *stop,
                  void (*meanwhile)(void *arg), void *arg);
 /* logp[i], for from <= i < ids->n: the log probability of token i where the tokens before it are
  * the prompt, computed cold. False and *e: a request failed or was stopped. */
-bool ids_score(struct upkeep *u, const struct ids *ids, int from, float *logp,
+bool ids_score(struct upkeep *upkeep, const struct ids *ids, int from, float *logp,
                const struct stop *stop, struct err *e);
 /* Appends the ids of a text, without a bos. */
-bool ids_of_text(struct upkeep *u, const char *text, struct ids *out, const struct stop *stop,
+bool ids_of_text(struct upkeep *upkeep, const char *text, struct ids *out, const struct stop *stop,
                  struct err *e);
 /* Appends the path and body of a request; for the script of a report. */
-const char *ids_request(const struct upkeep *u, const struct ids_ask *a, struct buf *body);
+const char *ids_request(const struct upkeep *upkeep, const struct ids_ask *ask, struct buf *body);
 
 #endif

@@ -15,54 +15,54 @@ struct teller {
 };
 
 /* The pools according to its metrics: "full 30 of 100 tokens, swa ...". */
-static void tell_pools(const struct server *s, struct teller *t)
+static void tell_pools(const struct server *server, struct teller *teller)
 {
     static const char *const name[N_POOLS] = {"full", "swa", "draft"};
-    struct gauge_page p;
+    struct gauge_page page;
     struct buf line = {0};
-    gauge_page_init(&p);
-    if (!s->page.n || !gauges_read(s->kind, s->page.p, s->page.n, &p) || !p.about)
-        return;
+    gauge_page_init(&page);
+    if (!server->page.n || !gauges_read(server->kind, server->page.p, server->page.n, &page) ||
+        !page.about) return;
     for (int i = 0; i < N_POOLS; i++) {
-        const struct pool_view *v = &p.pool[i];
+        const struct pool_view *v = &page.pool[i];
         if (v->exists)
-            buf_printf(&line, "%s%s %d of %d %s", line.n ? ", " : "pools: ", i == 0 && p.unit
-                       ? p.unit : name[i], v->used,
+            buf_printf(&line, "%s%s %d of %d %s", line.n ? ", " : "pools: ", i == 0 && page.unit
+                       ? page.unit : name[i], v->used,
                        v->total, v->page_size > 1 ? "blocks" : "tokens");
     }
     if (line.n)
-        t->tell(t->arg, true, line.p);
+        teller->tell(teller->arg, true, line.p);
     buf_clear(&line);
-    buf_printf(&line, "pools: %s", p.about);
-    t->tell(t->arg, true, line.p);
+    buf_printf(&line, "pools: %s", page.about);
+    teller->tell(teller->arg, true, line.p);
     buf_free(&line);
 }
 
 /* Its launch arguments and other facts that it reported, several to a line. */
-static void tell_facts(const struct server *s, struct teller *t)
+static void tell_facts(const struct server *server, struct teller *teller)
 {
     struct buf line = {0};
-    for (const char *p = s->facts.p; p && *p;) {
+    for (const char *p = server->facts.p; p && *p;) {
         size_t n = strcspn(p, "\n");
         if (line.n && line.n + n + 2 > LINE) {
-            t->tell(t->arg, true, line.p);
+            teller->tell(teller->arg, true, line.p);
             buf_clear(&line);
         }
         buf_printf(&line, "%s%.*s", line.n ? ", " : "facts: ", (int)n, p);
         p += n + (p[n] == '\n');
     }
     if (line.n)
-        t->tell(t->arg, true, line.p);
+        teller->tell(teller->arg, true, line.p);
     buf_free(&line);
 }
 
-static void tell_reports(const struct server *s, struct teller *t)
+static void tell_reports(const struct server *server, struct teller *teller)
 {
     char line[400];
     for (int i = 0; i < N_REPORTS; i++) {
-        const char *why = server_lacks(s, (enum report)i);
+        const char *why = server_lacks(server, (enum report)i);
         snprintf(line, sizeof line, "%s: %s", report_name((enum report)i), why ? why : "reported");
-        t->tell(t->arg, !why, line);
+        teller->tell(teller->arg, !why, line);
     }
 }
 
@@ -71,32 +71,33 @@ const char *remote_kv_events(bool *built)
     return kv_socket_about(built);
 }
 
-bool remote_doctor(const struct engine_opts *o, void (*tell)(void *arg, bool ok, const char *line),
-                   void *arg, struct err *e)
+bool remote_doctor(const struct engine_opts *opts,
+                   void (*tell)(void *arg, bool ok, const char *line), void *arg, struct err *e)
 {
-    struct http *h = NULL;
-    struct server s = {0};
-    struct teller t = {tell, arg};
+    struct http *http = NULL;
+    struct server server = {0};
+    struct teller teller = {tell, arg};
     char line[500];
-    if (!server_http(&h, &o->server, e))
+    if (!server_http(&http, &opts->server, e))
         return false;
-    bool ok = server_probe(&s, h, o->model, NULL, e);
+    bool ok = server_probe(&server, http, opts->model, NULL, e);
     if (ok) {
-        int n = snprintf(line, sizeof line, "%s%s%s at %s serves %s", server_kind_name(s.kind),
-                         s.version[0] ? " " : "", s.version, http_url(h), s.model);
-        if (s.context)
-            snprintf(line + n, sizeof line - (size_t)n, ", context %d", s.context);
+        int n = snprintf(line, sizeof line, "%s%s%s at %s serves %s", server_kind_name(server.kind),
+                         server.version[0] ? " " : "", server.version, http_url(http),
+                         server.model);
+        if (server.context)
+            snprintf(line + n, sizeof line - (size_t)n, ", context %d", server.context);
         else
             snprintf(line + n, sizeof line - (size_t)n, "; context not reported");
         tell(arg, true, line);
-        if (http_warning(h))
-            tell(arg, false, http_warning(h));
-        tell_reports(&s, &t);
-        tell_pools(&s, &t);
-        tell_facts(&s, &t);
-        blocks_doctor(o->server.kv_events, 1000, tell, arg);
+        if (http_warning(http))
+            tell(arg, false, http_warning(http));
+        tell_reports(&server, &teller);
+        tell_pools(&server, &teller);
+        tell_facts(&server, &teller);
+        blocks_doctor(opts->server.kv_events, 1000, tell, arg);
     }
-    server_free(&s);
-    http_close(h);
+    server_free(&server);
+    http_close(http);
     return ok;
 }

@@ -12,27 +12,28 @@
 
 /* ---- a page ---------------------------------------------------------------------------------- */
 
-void gauge_page_init(struct gauge_page *p)
+void gauge_page_init(struct gauge_page *page)
 {
-    *p = (struct gauge_page){.hits = -1, .queries = -1, .tokens = -1, .drafts = -1, .accepted = -1};
+    *page = (struct gauge_page){.hits = -1, .queries = -1, .tokens = -1, .drafts = -1,
+                                .accepted = -1};
     for (int i = 0; i < N_GAUGES; i++)
-        p->v[i] = NAN;
+        page->v[i] = NAN;
 }
 
-static double value_of(const struct metrics *m, const char *name, enum metrics_join join)
+static double value_of(const struct metrics *metrics, const char *name, enum metrics_join join)
 {
     double v;
-    return metrics_value(m, name, NULL, NULL, join, &v, NULL) && v >= 0 && v < 1e15 ? v : -1;
+    return metrics_value(metrics, name, NULL, NULL, join, &v, NULL) && v >= 0 && v < 1e15 ? v : -1;
 }
 
 /* The first of the names that is reported: servers name the same number differently. */
-static double first_of(const struct metrics *m, enum metrics_join join, const char *a,
+static double first_of(const struct metrics *metrics, enum metrics_join join, const char *a,
                        const char *b, const char *c)
 {
     const char *name[] = {a, b, c};
     double v = -1;
     for (int i = 0; i < 3 && name[i] && v < 0; i++)
-        v = value_of(m, name[i], join);
+        v = value_of(metrics, name[i], join);
     return v;
 }
 
@@ -41,123 +42,129 @@ static int whole(double v)
     return v > INT32_MAX / 4 ? INT32_MAX / 4 : (int)(v + 0.5);
 }
 
-static void set_gauge(struct gauge_page *p, int gauge, double v)
+static void set_gauge(struct gauge_page *page, int gauge, double v)
 {
     if (v >= 0)
-        p->v[gauge] = (float)v;
+        page->v[gauge] = (float)v;
 }
 
 /* used + free + evictable == total, in tokens or blocks. */
-static void set_pool(struct gauge_page *p, enum pool_id pool, double used, double free_,
+static void set_pool(struct gauge_page *page, enum pool_id pool, double used, double free_,
                      double evictable)
 {
-    struct pool_view *v = &p->pool[pool];
+    struct pool_view *v = &page->pool[pool];
     *v = (struct pool_view){.exists = true, .page_size = 1, .used = whole(used),
                             .free = whole(free_),
                             .evictable = whole(evictable)};
     v->total = v->used + v->free + v->evictable;
     if (v->total > 0)
-        set_gauge(p, GAUGE_POOL + (int)pool, (double)v->used / v->total);
+        set_gauge(page, GAUGE_POOL + (int)pool, (double)v->used / v->total);
 }
 
 /* Exact pools, in tokens. All ranks of tensor parallelism hold the same tokens, so the greatest
  * value of a rank counts. */
-static bool token_pool(const struct metrics *m, const char *prefix, enum pool_id pool,
-                       struct gauge_page *p)
+static bool token_pool(const struct metrics *metrics, const char *prefix, enum pool_id pool,
+                       struct gauge_page *page)
 {
     static const char *const part[] = {"used_tokens", "available_tokens", "evictable_tokens"};
     char name[64];
     double v[3];
     for (int i = 0; i < 3; i++) {
         snprintf(name, sizeof name, "%s_%s", prefix, part[i]);
-        v[i] = value_of(m, name, METRICS_MAX);
+        v[i] = value_of(metrics, name, METRICS_MAX);
         if (v[i] < 0)
             return false;
     }
-    set_pool(p, pool, v[0], v[1], v[2]);
+    set_pool(page, pool, v[0], v[1], v[2]);
     return true;
 }
 
-static bool token_pools(const struct metrics *m, struct gauge_page *p)
+static bool token_pools(const struct metrics *metrics, struct gauge_page *page)
 {
-    bool full = token_pool(m, "kv", POOL_FULL, p), swa = token_pool(m, "swa", POOL_SWA, p);
+    bool full = token_pool(metrics, "kv", POOL_FULL, page),
+        swa = token_pool(metrics, "swa", POOL_SWA, page);
     if (!full) /* older versions report shares only */
-        set_gauge(p, GAUGE_POOL + POOL_FULL, value_of(m, "full_token_usage", METRICS_MAX));
+        set_gauge(page, GAUGE_POOL + POOL_FULL, value_of(metrics, "full_token_usage", METRICS_MAX));
     if (!swa)
-        set_gauge(p, GAUGE_POOL + POOL_SWA, value_of(m, "swa_token_usage", METRICS_MAX));
-    token_pool(m, "draft", POOL_DRAFT, p);
-    if (isnan(p->v[GAUGE_POOL + POOL_FULL]))
+        set_gauge(page, GAUGE_POOL + POOL_SWA, value_of(metrics, "swa_token_usage", METRICS_MAX));
+    token_pool(metrics, "draft", POOL_DRAFT, page);
+    if (isnan(page->v[GAUGE_POOL + POOL_FULL]))
         return false;
-    p->about = full ? "tokens, as the server counts them; used by requests, evictable: "
+    page->about = full ? "tokens, as the server counts them; used by requests, evictable: "
     "held by the prefix cache "
-                      "only; of several ranks, which hold the same tokens, the fullest"
-                    : "shares, as the server reports them, without the sizes of the pools; "
-                    "of several ranks the "
-                      "fullest";
+                         "only; of several ranks, which hold the same tokens, the fullest"
+                       : "shares, as the server reports them, without the sizes of the pools; "
+                       "of several ranks the "
+                         "fullest";
     return true;
 }
 
 /* A label of cache_config_info as a number; -1: it has none. */
-static double config_label(const struct metrics *m, const char *label)
+static double config_label(const struct metrics *metrics, const char *label)
 {
     double v = -1;
-    for (int i = 0; i < m->n && v < 0; i++) {
+    for (int i = 0; i < metrics->n && v < 0; i++) {
         struct buf text = {0};
-        if (!strcmp(m->at[i].name, "cache_config_info") && metric_label(&m->at[i], label, &text) &&
-            text.p)
+        if (!strcmp(metrics->at[i].name, "cache_config_info") &&
+            metric_label(&metrics->at[i], label, &text) && text.p)
             v = strtod(text.p, NULL);
         buf_free(&text);
     }
     return v;
 }
 
-static bool block_pool(const struct metrics *m, struct gauge_page *p)
+static bool block_pool(const struct metrics *metrics, struct gauge_page *page)
 {
-    double share = value_of(m, "kv_cache_usage_perc", METRICS_MAX);
-    double blocks = config_label(m, "num_gpu_blocks"), size = config_label(m, "block_size");
+    double share = value_of(metrics, "kv_cache_usage_perc", METRICS_MAX);
+    double blocks = config_label(metrics, "num_gpu_blocks"),
+        size = config_label(metrics, "block_size");
     if (share < 0 || share > 1)
         return false;
-    p->unit = "blocks";
-    p->about = "vLLM reports one share of all blocks: full and window layers are not apart, "
+    page->unit = "blocks";
+    page->about = "vLLM reports one share of all blocks: full and window layers are not apart, "
     "and blocks "
-               "that only the prefix cache holds count as free; of several engines the fullest";
+                  "that only the prefix cache holds count as free; of several engines the fullest";
     if (blocks >= 1 && blocks < INT32_MAX / 4 && size >= 1 && size <= 65536) {
-        set_pool(p, POOL_FULL, share * blocks, blocks - whole(share * blocks), 0);
-        p->pool[POOL_FULL].page_size = (int)size;
+        set_pool(page, POOL_FULL, share * blocks, blocks - whole(share * blocks), 0);
+        page->pool[POOL_FULL].page_size = (int)size;
     }
-    set_gauge(p, GAUGE_POOL + POOL_FULL, share);
+    set_gauge(page, GAUGE_POOL + POOL_FULL, share);
     return true;
 }
 
-static bool read_metrics(const struct metrics *m, struct gauge_page *p)
+static bool read_metrics(const struct metrics *metrics, struct gauge_page *page)
 {
-    bool pools = isnan(p->v[GAUGE_POOL + POOL_FULL]) && (token_pools(m, p) || block_pool(m, p));
-    set_gauge(p, GAUGE_RUNNING, first_of(m, METRICS_SUM, "num_running_reqs", "num_requests_running",
-                                         "requests_processing"));
-    set_gauge(p, GAUGE_WAITING, first_of(m, METRICS_SUM, "num_queue_reqs", "num_requests_waiting",
-                                         "requests_deferred"));
-    set_gauge(p, GAUGE_TOKENS, value_of(m, "gen_throughput", METRICS_SUM));
-    set_gauge(p, GAUGE_HITS, value_of(m, "cache_hit_rate", METRICS_MAX));
-    set_gauge(p, GAUGE_MAL, value_of(m, "spec_accept_length", METRICS_MAX));
-    if (p->v[GAUGE_MAL] < 1) /* 0: nothing was drafted */
-        p->v[GAUGE_MAL] = NAN;
-    p->hits = first_of(m, METRICS_SUM, "prefix_cache_hits_total", "prompt_tokens_cached_total",
-                       NULL);
-    p->queries = value_of(m, "prefix_cache_queries_total", METRICS_SUM);
-    double computed = value_of(m, "prompt_tokens_total", METRICS_SUM);
+    bool pools = isnan(page->v[GAUGE_POOL + POOL_FULL]) &&
+                 (token_pools(metrics, page) || block_pool(metrics, page));
+    set_gauge(page, GAUGE_RUNNING,
+              first_of(metrics, METRICS_SUM, "num_running_reqs", "num_requests_running",
+                                            "requests_processing"));
+    set_gauge(page, GAUGE_WAITING,
+              first_of(metrics, METRICS_SUM, "num_queue_reqs", "num_requests_waiting",
+                                            "requests_deferred"));
+    set_gauge(page, GAUGE_TOKENS, value_of(metrics, "gen_throughput", METRICS_SUM));
+    set_gauge(page, GAUGE_HITS, value_of(metrics, "cache_hit_rate", METRICS_MAX));
+    set_gauge(page, GAUGE_MAL, value_of(metrics, "spec_accept_length", METRICS_MAX));
+    if (page->v[GAUGE_MAL] < 1) /* 0: nothing was drafted */
+        page->v[GAUGE_MAL] = NAN;
+    page->hits = first_of(metrics, METRICS_SUM, "prefix_cache_hits_total",
+                          "prompt_tokens_cached_total", NULL);
+    page->queries = value_of(metrics, "prefix_cache_queries_total", METRICS_SUM);
+    double computed = value_of(metrics, "prompt_tokens_total", METRICS_SUM);
     /* llama-server counts prompt tokens without the cached ones */
-    if (p->queries < 0 && p->hits >= 0 && computed >= 0)
-        p->queries = p->hits + computed;
-    p->tokens = first_of(m, METRICS_SUM, "generation_tokens_total", "tokens_predicted_total", NULL);
-    p->drafts = value_of(m, "spec_decode_num_drafts_total", METRICS_SUM);
-    p->accepted = value_of(m, "spec_decode_num_accepted_tokens_total", METRICS_SUM);
-    return pools || p->v[GAUGE_RUNNING] >= 0 || p->tokens >= 0;
+    if (page->queries < 0 && page->hits >= 0 && computed >= 0)
+        page->queries = page->hits + computed;
+    page->tokens = first_of(metrics, METRICS_SUM, "generation_tokens_total",
+                            "tokens_predicted_total", NULL);
+    page->drafts = value_of(metrics, "spec_decode_num_drafts_total", METRICS_SUM);
+    page->accepted = value_of(metrics, "spec_decode_num_accepted_tokens_total", METRICS_SUM);
+    return pools || page->v[GAUGE_RUNNING] >= 0 || page->tokens >= 0;
 }
 
-static bool read_slots(const char *page, size_t n, struct gauge_page *p)
+static bool read_slots(const char *text, size_t n, struct gauge_page *page)
 {
     double total = 0, used = 0, running = 0;
-    json_t *all = json_parse(page, n, 0, NULL), *slot;
+    json_t *all = json_parse(text, n, 0, NULL), *slot;
     size_t i;
     json_array_foreach(all, i, slot) {
         /* the prompt's tokens and those generated so far */
@@ -170,11 +177,11 @@ static bool read_slots(const char *page, size_t n, struct gauge_page *p)
     json_decref(all);
     if (!(total > 0 && total < INT32_MAX / 4))
         return false;
-    p->unit = "slots";
-    p->about = "tokens of the server's slots; tokens that an idle slot holds for later count as "
+    page->unit = "slots";
+    page->about = "tokens of the server's slots; tokens that an idle slot holds for later count as "
     "used";
-    set_pool(p, POOL_FULL, used, total - whole(used), 0);
-    p->v[GAUGE_RUNNING] = (float)running;
+    set_pool(page, POOL_FULL, used, total - whole(used), 0);
+    page->v[GAUGE_RUNNING] = (float)running;
     return true;
 }
 
@@ -186,15 +193,15 @@ static bool is_array(const char *page, size_t n)
     return n && *page == '[';
 }
 
-bool gauges_read(enum server_kind kind, const char *page, size_t n, struct gauge_page *p)
+bool gauges_read(enum server_kind kind, const char *text, size_t n, struct gauge_page *page)
 {
-    struct metrics m;
-    if (kind == SERVER_LLAMA && is_array(page, n))
-        return read_slots(page, n, p);
-    if (!metrics_read(&m, page, n, NULL))
+    struct metrics metrics;
+    if (kind == SERVER_LLAMA && is_array(text, n))
+        return read_slots(text, n, page);
+    if (!metrics_read(&metrics, text, n, NULL))
         return false;
-    bool ok = read_metrics(&m, p);
-    metrics_free(&m);
+    bool ok = read_metrics(&metrics, page);
+    metrics_free(&metrics);
     return ok;
 }
 
@@ -206,7 +213,7 @@ static double growth(double now, double before)
     return now >= 0 && before >= 0 && now >= before ? now - before : -1;
 }
 
-void gauges_add(struct gauges *g, const struct gauge_page *now, uint64_t ns,
+void gauges_add(struct gauges *gauges, const struct gauge_page *now, uint64_t ns,
                 const struct gauge_page *before, uint64_t ns_before)
 {
     struct gauge_sample s = {.ns = ns};
@@ -224,163 +231,164 @@ void gauges_add(struct gauges *g, const struct gauge_page *now, uint64_t ns,
         if (drafts > 0 && accepted >= 0)
             s.v[GAUGE_MAL] = (float)(1 + accepted / drafts);
     }
-    pthread_mutex_lock(&g->mu);
-    if (!g->sample)
-        g->sample = xcalloc(GAUGES_KEPT, sizeof *g->sample);
-    g->sample[g->n_sample++ % GAUGES_KEPT] = s;
-    g->page = *now;
-    g->view.n_read++;
-    g->view.fault[0] = '\0';
-    g->view.unit = now->unit;
-    g->view.about = now->about ? now->about : "from the server's metrics, which say nothing about "
-    "its KV pools";
-    g->view.hits = now->hits;
-    g->view.queries = now->queries;
+    pthread_mutex_lock(&gauges->mu);
+    if (!gauges->sample)
+        gauges->sample = xcalloc(GAUGES_KEPT, sizeof *gauges->sample);
+    gauges->sample[gauges->n_sample++ % GAUGES_KEPT] = s;
+    gauges->page = *now;
+    gauges->view.n_read++;
+    gauges->view.fault[0] = '\0';
+    gauges->view.unit = now->unit;
+    gauges->view.about = now->about ? now->about : "from the server's metrics, which say nothing "
+    "about its KV pools";
+    gauges->view.hits = now->hits;
+    gauges->view.queries = now->queries;
     for (int i = 0; i < N_GAUGES; i++)
-        g->view.reported[i] |= !isnan(s.v[i]);
-    pthread_mutex_unlock(&g->mu);
+        gauges->view.reported[i] |= !isnan(s.v[i]);
+    pthread_mutex_unlock(&gauges->mu);
 }
 
-void gauges_pools(struct gauges *g, struct pool_view pool[N_POOLS])
+void gauges_pools(struct gauges *gauges, struct pool_view pool[N_POOLS])
 {
-    pthread_mutex_lock(&g->mu);
-    memcpy(pool, g->page.pool, sizeof g->page.pool);
-    pthread_mutex_unlock(&g->mu);
+    pthread_mutex_lock(&gauges->mu);
+    memcpy(pool, gauges->page.pool, sizeof gauges->page.pool);
+    pthread_mutex_unlock(&gauges->mu);
 }
 
-void gauges_view(struct gauges *g, struct gauges_view *out)
+void gauges_view(struct gauges *gauges, struct gauges_view *out)
 {
-    pthread_mutex_lock(&g->mu);
-    *out = g->view;
-    pthread_mutex_unlock(&g->mu);
+    pthread_mutex_lock(&gauges->mu);
+    *out = gauges->view;
+    pthread_mutex_unlock(&gauges->mu);
 }
 
-int gauges_samples(struct gauges *g, struct gauge_sample *out, int max)
+int gauges_samples(struct gauges *gauges, struct gauge_sample *out, int max)
 {
-    pthread_mutex_lock(&g->mu);
-    uint64_t held = g->n_sample < GAUGES_KEPT ? g->n_sample : GAUGES_KEPT;
+    pthread_mutex_lock(&gauges->mu);
+    uint64_t held = gauges->n_sample < GAUGES_KEPT ? gauges->n_sample : GAUGES_KEPT;
     int n = min_int(max, (int)held);
     for (int i = 0; i < n; i++)
-        out[i] = g->sample[(g->n_sample - (uint64_t)(n - i)) % GAUGES_KEPT];
-    pthread_mutex_unlock(&g->mu);
+        out[i] = gauges->sample[(gauges->n_sample - (uint64_t)(n - i)) % GAUGES_KEPT];
+    pthread_mutex_unlock(&gauges->mu);
     return n;
 }
 
 /* ---- asking ---------------------------------------------------------------------------------- */
 
-void gauges_open(struct gauges *g)
+void gauges_open(struct gauges *gauges)
 {
-    pthread_mutex_init(&g->mu, NULL);
-    gauge_page_init(&g->page);
-    g->view.hits = g->view.queries = -1;
+    pthread_mutex_init(&gauges->mu, NULL);
+    gauge_page_init(&gauges->page);
+    gauges->view.hits = gauges->view.queries = -1;
 }
 
-void gauges_close(struct gauges *g, struct http *h)
+void gauges_close(struct gauges *gauges, struct http *http)
 {
-    if (g->asking)
-        http_end(h, &g->call);
-    buf_free(&g->call.answer);
-    buf_free(&g->metrics);
-    free(g->sample);
-    pthread_mutex_destroy(&g->mu);
+    if (gauges->asking)
+        http_end(http, &gauges->call);
+    buf_free(&gauges->call.answer);
+    buf_free(&gauges->metrics);
+    free(gauges->sample);
+    pthread_mutex_destroy(&gauges->mu);
 }
 
 /* The i-th page that a server answers; NULL: there are no more. */
-static const char *page_path(const struct server *s, int i)
+static const char *page_path(const struct server *server, int i)
 {
-    bool slots = s->kind == SERVER_LLAMA && s->answers[REPORT_POOLS];
+    bool slots = server->kind == SERVER_LLAMA && server->answers[REPORT_POOLS];
     if (slots && i == 0)
         return "/slots";
-    return s->answers[REPORT_METRICS] && i == slots ? "/metrics" : NULL;
+    return server->answers[REPORT_METRICS] && i == slots ? "/metrics" : NULL;
 }
 
-static void begin_page(struct gauges *g, struct http *h, const char *path)
+static void begin_page(struct gauges *gauges, struct http *http, const char *path)
 {
-    struct buf answer = g->call.answer;
-    g->call = (struct http_call){.method = "GET", .answer = answer, .path = path};
-    g->asking = true;
-    http_begin(h, &g->call);
+    struct buf answer = gauges->call.answer;
+    gauges->call = (struct http_call){.method = "GET", .answer = answer, .path = path};
+    gauges->asking = true;
+    http_begin(http, &gauges->call);
 }
 
-static void note_failure(struct gauges *g, const struct err *e)
+static void note_failure(struct gauges *gauges, const struct err *e)
 {
-    pthread_mutex_lock(&g->mu);
-    g->view.n_failed++;
-    snprintf(g->view.fault, sizeof g->view.fault, "%.190s", e->msg);
-    pthread_mutex_unlock(&g->mu);
+    pthread_mutex_lock(&gauges->mu);
+    gauges->view.n_failed++;
+    snprintf(gauges->view.fault, sizeof gauges->view.fault, "%.190s", e->msg);
+    pthread_mutex_unlock(&gauges->mu);
 }
 
 /* False: the reading has failed; the old numbers and their time are kept. */
-static bool take_page(struct gauges *g, enum server_kind kind)
+static bool take_page(struct gauges *gauges, enum server_kind kind)
 {
-    const struct buf *b = &g->call.answer;
+    const struct buf *b = &gauges->call.answer;
     struct err e;
-    g->unreachable = g->call.failed;
-    if (g->call.failed)
-        e = g->call.why;
-    else if (g->call.status != 200)
-        http_refused(&g->call, &e);
-    else if (gauges_read(kind, b->p ? b->p : "", b->n, &g->now))
+    gauges->unreachable = gauges->call.failed;
+    if (gauges->call.failed)
+        e = gauges->call.why;
+    else if (gauges->call.status != 200)
+        http_refused(&gauges->call, &e);
+    else if (gauges_read(kind, b->p ? b->p : "", b->n, &gauges->now))
         return true;
     else
-        err_set(&e, ERR_MODEL, "%s says nothing about pools or requests", g->call.path);
-    note_failure(g, &e);
+        err_set(&e, ERR_MODEL, "%s says nothing about pools or requests", gauges->call.path);
+    note_failure(gauges, &e);
     return false;
 }
 
-static bool read_buf(const struct buf *b, enum server_kind kind, struct gauge_page *p)
+static bool read_buf(const struct buf *b, enum server_kind kind, struct gauge_page *page)
 {
-    return b->n && gauges_read(kind, b->p, b->n, p);
+    return b->n && gauges_read(kind, b->p, b->n, page);
 }
 
-void gauges_first(struct gauges *g, const struct server *s, int ms)
+void gauges_first(struct gauges *gauges, const struct server *server, int ms)
 {
     struct gauge_page page;
     gauge_page_init(&page);
-    bool slots = read_buf(&s->slots, s->kind, &page);
-    bool read = read_buf(&s->page, s->kind, &page) || slots;
-    g->view.ms = ms;
+    bool slots = read_buf(&server->slots, server->kind, &page);
+    bool read = read_buf(&server->page, server->kind, &page) || slots;
+    gauges->view.ms = ms;
     if (!read)
         return;
-    g->ns_begin = clock_ns();
-    gauges_add(g, &page, g->ns_begin, &g->before, 0);
-    g->before = page;
+    gauges->ns_begin = clock_ns();
+    gauges_add(gauges, &page, gauges->ns_begin, &gauges->before, 0);
+    gauges->before = page;
 }
 
-int gauges_look(struct gauges *g, struct http *h, const struct server *s, int ms)
+int gauges_look(struct gauges *gauges, struct http *http, const struct server *server, int ms)
 {
-    uint64_t now = clock_ns(), before = g->ns_begin;
-    if (g->view.ms != ms) {
-        pthread_mutex_lock(&g->mu);
-        g->view.ms = ms;
-        pthread_mutex_unlock(&g->mu);
+    uint64_t now = clock_ns(), before = gauges->ns_begin;
+    if (gauges->view.ms != ms) {
+        pthread_mutex_lock(&gauges->mu);
+        gauges->view.ms = ms;
+        pthread_mutex_unlock(&gauges->mu);
     }
-    if (g->asking && g->call.done) {
-        http_end(h, &g->call);
-        g->asking = false;
-        bool ok = take_page(g, s->kind);
-        if (ok && strcmp(g->call.path, "/metrics") == 0) {
-            buf_clear(&g->metrics);
-            buf_add(&g->metrics, g->call.answer.p, g->call.answer.n);
-            g->ns_metrics = clock_ns();
+    if (gauges->asking && gauges->call.done) {
+        http_end(http, &gauges->call);
+        gauges->asking = false;
+        bool ok = take_page(gauges, server->kind);
+        if (ok && strcmp(gauges->call.path, "/metrics") == 0) {
+            buf_clear(&gauges->metrics);
+            buf_add(&gauges->metrics, gauges->call.answer.p, gauges->call.answer.n);
+            gauges->ns_metrics = clock_ns();
         }
-        const char *more = ok ? page_path(s, ++g->path) : NULL;
+        const char *more = ok ? page_path(server, ++gauges->path) : NULL;
         if (more) {
-            begin_page(g, h, more);
+            begin_page(gauges, http, more);
         } else if (ok) {
-            uint64_t last = g->n_sample ? g->sample[(g->n_sample - 1) % GAUGES_KEPT].ns : 0;
-            gauges_add(g, &g->now, g->ns_begin, &g->before, last);
-            g->before = g->now;
+            uint64_t last = gauges->n_sample
+                                ? gauges->sample[(gauges->n_sample - 1) % GAUGES_KEPT].ns : 0;
+            gauges_add(gauges, &gauges->now, gauges->ns_begin, &gauges->before, last);
+            gauges->before = gauges->now;
         }
     }
     uint64_t due = before + (uint64_t)ms * 1000000;
-    if (g->asking || ms == 0 || !page_path(s, 0))
+    if (gauges->asking || ms == 0 || !page_path(server, 0))
         return ms ? min_int(ms, 1000) : 60000;
     if (before && now < due)
         return (int)((due - now) / 1000000) + 1;
-    g->ns_begin = now;
-    g->path = 0;
-    gauge_page_init(&g->now);
-    begin_page(g, h, page_path(s, 0));
+    gauges->ns_begin = now;
+    gauges->path = 0;
+    gauge_page_init(&gauges->now);
+    begin_page(gauges, http, page_path(server, 0));
     return 0;
 }

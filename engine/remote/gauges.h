@@ -41,28 +41,28 @@ struct gauges {
     uint64_t n_sample;           /* number of samples ever added */
 };
 
-void gauges_open(struct gauges *g);
-void gauges_close(struct gauges *g, struct http *h);
+void gauges_open(struct gauges *gauges);
+void gauges_close(struct gauges *gauges, struct http *http);
 /* Takes the pages that the server's probe read as the first reading, so that an open server has
  * been read at least once. `ms` is the time between readings (0: there will be no more). */
-void gauges_first(struct gauges *g, const struct server *s, int ms);
+void gauges_first(struct gauges *gauges, const struct server *server, int ms);
 /* Handles answers that have arrived, and begins a reading every `ms` milliseconds (0: never), but
  * not before the last one is answered. Returns the milliseconds after which it must be called again
  * even if nothing arrives. */
-int gauges_look(struct gauges *g, struct http *h, const struct server *s, int ms);
-void gauges_pools(struct gauges *g, struct pool_view pool[N_POOLS]);
-void gauges_view(struct gauges *g, struct gauges_view *out);
-int gauges_samples(struct gauges *g, struct gauge_sample *out, int max);
+int gauges_look(struct gauges *gauges, struct http *http, const struct server *server, int ms);
+void gauges_pools(struct gauges *gauges, struct pool_view pool[N_POOLS]);
+void gauges_view(struct gauges *gauges, struct gauges_view *out);
+int gauges_samples(struct gauges *gauges, struct gauge_sample *out, int max);
 
 /* ---- for tests ---- */
 
-void gauge_page_init(struct gauge_page *p); /* nothing is reported */
+void gauge_page_init(struct gauge_page *page); /* nothing is reported */
 /* Adds the numbers of a page: metrics, or the slots of llama-server. False: the page has none that
  * are used here. */
-bool gauges_read(enum server_kind kind, const char *page, size_t n, struct gauge_page *p);
+bool gauges_read(enum server_kind kind, const char *text, size_t n, struct gauge_page *page);
 /* The sample of a reading requested at `ns`; the reading before it was requested at ns_before (0:
  * there was none). */
-void gauges_add(struct gauges *g, const struct gauge_page *now, uint64_t ns,
+void gauges_add(struct gauges *gauges, const struct gauge_page *now, uint64_t ns,
                 const struct gauge_page *before, uint64_t ns_before);
 
 #endif

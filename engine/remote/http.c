@@ -59,12 +59,12 @@ static char *trim_url(const char *text)
 }
 
 /* Splits and checks the address; fills url, shown and warning. */
-static bool read_url(struct http *h, const char *text, bool key, struct err *e)
+static bool read_url(struct http *http, const char *text, bool key, struct err *e)
 {
-    h->url = trim_url(text);
+    http->url = trim_url(text);
     CURLU *u = curl.url();
     char *scheme = NULL, *host = NULL, *shown = NULL;
-    bool ok = u && curl.url_set(u, CURLUPART_URL, h->url, 0) == CURLUE_OK &&
+    bool ok = u && curl.url_set(u, CURLUPART_URL, http->url, 0) == CURLUE_OK &&
               curl.url_get(u, CURLUPART_SCHEME, &scheme, 0) == CURLUE_OK &&
               curl.url_get(u, CURLUPART_HOST, &host, 0) == CURLUE_OK &&
               (!strcmp(scheme, "http") || !strcmp(scheme, "https"));
@@ -77,10 +77,10 @@ static bool read_url(struct http *h, const char *text, bool key, struct err *e)
         curl.url_set(u, CURLUPART_QUERY, NULL, 0); /* some servers take keys there */
         curl.url_set(u, CURLUPART_FRAGMENT, NULL, 0);
         curl.url_get(u, CURLUPART_URL, &shown, 0);
-        h->shown = xstrdup(shown ? shown : "?");
+        http->shown = xstrdup(shown ? shown : "?");
         if (!strcmp(scheme, "http") && !is_loopback(host))
-            h->warning = key ? "the key and the conversation travel unencrypted (http to another "
-            "machine)"
+            http->warning = key ? "the key and the conversation travel unencrypted (http to "
+            "another machine)"
                              : "the conversation travels unencrypted (http to another machine)";
     }
     curl.free(scheme);
@@ -101,25 +101,25 @@ static bool is_header(const char *s)
     return true;
 }
 
-static bool add_headers(struct http *h, const struct http_opts *o, struct err *e)
+static bool add_headers(struct http *http, const struct http_opts *opts, struct err *e)
 {
-    for (int i = 0; i < o->n_header; i++) {
-        if (!is_header(o->header[i]))
+    for (int i = 0; i < opts->n_header; i++) {
+        if (!is_header(opts->header[i]))
             return err_set(e, ERR_USAGE, "\"%.100s\" is no header; expected \"Name: value\"",
-                           o->header[i]);
-        h->headers = curl.slist_append(h->headers, o->header[i]);
+                           opts->header[i]);
+        http->headers = curl.slist_append(http->headers, opts->header[i]);
     }
-    if (o->key) {
-        char *line = xasprintf("Authorization: Bearer %s", o->key);
+    if (opts->key) {
+        char *line = xasprintf("Authorization: Bearer %s", opts->key);
         bool ok = is_header(line);
         if (ok)
-            h->headers = curl.slist_append(h->headers, line);
+            http->headers = curl.slist_append(http->headers, line);
         free(line);
         if (!ok)
             return err_set(e, ERR_USAGE, "the key has a character that no header can hold");
     }
-    h->headers = curl.slist_append(h->headers, "Content-Type: application/json");
-    h->headers = curl.slist_append(h->headers, "Expect:");
+    http->headers = curl.slist_append(http->headers, "Content-Type: application/json");
+    http->headers = curl.slist_append(http->headers, "Expect:");
     return true;
 }
 
@@ -128,7 +128,7 @@ static void *resize(void *p, size_t n)
     return xrealloc(p, n, 1);
 }
 
-bool http_open(struct http **out, const struct http_opts *o, struct err *e)
+bool http_open(struct http **out, const struct http_opts *opts, struct err *e)
 {
     static bool once; /* before the first thread */
     int n = (int)(sizeof curl_names / sizeof *curl_names);
@@ -138,47 +138,48 @@ bool http_open(struct http **out, const struct http_opts *o, struct err *e)
                                       xcalloc) != CURLE_OK)
         return err_set(e, ERR_MODEL, "libcurl cannot start");
     once = true;
-    struct http *h = xcalloc(1, sizeof *h);
-    h->opts = *o;
-    h->opts.connect_ms = o->connect_ms ? o->connect_ms : 10000;
-    h->opts.first_ms = o->first_ms ? o->first_ms : 600000;
-    h->opts.silence_ms = o->silence_ms ? o->silence_ms : 120000;
-    h->multi = curl.multi_init();
-    if (!h->multi || !read_url(h, o->url, o->key != NULL, e) || !add_headers(h, o, e)) {
-        if (!h->multi)
+    struct http *http = xcalloc(1, sizeof *http);
+    http->opts = *opts;
+    http->opts.connect_ms = opts->connect_ms ? opts->connect_ms : 10000;
+    http->opts.first_ms = opts->first_ms ? opts->first_ms : 600000;
+    http->opts.silence_ms = opts->silence_ms ? opts->silence_ms : 120000;
+    http->multi = curl.multi_init();
+    if (!http->multi || !read_url(http, opts->url, opts->key != NULL, e) ||
+        !add_headers(http, opts, e)) {
+        if (!http->multi)
             err_set(e, ERR_MODEL, "libcurl cannot start");
-        http_close(h);
+        http_close(http);
         return false;
     }
-    *out = h;
+    *out = http;
     return true;
 }
 
-void http_close(struct http *h)
+void http_close(struct http *http)
 {
-    if (!h)
+    if (!http)
         return;
-    curl.multi_cleanup(h->multi);
-    curl.slist_free_all(h->headers);
-    free(h->url);
-    free(h->shown);
-    free(h);
+    curl.multi_cleanup(http->multi);
+    curl.slist_free_all(http->headers);
+    free(http->url);
+    free(http->shown);
+    free(http);
 }
 
-const char *http_warning(const struct http *h) { return h->warning; }
-const char *http_url(const struct http *h) { return h->shown; }
-void http_wake(struct http *h) { curl.multi_wakeup(h->multi); }
+const char *http_warning(const struct http *http) { return http->warning; }
+const char *http_url(const struct http *http) { return http->shown; }
+void http_wake(struct http *http) { curl.multi_wakeup(http->multi); }
 
 /* ---- a request ------------------------------------------------------------------------------- */
 
 __attribute__((format(printf, 2, 3)))
-static void fail(struct http_call *c, const char *fmt, ...)
+static void fail(struct http_call *call, const char *fmt, ...)
 {
     char text[400];
     PRINT_ARGS(text, fmt);
-    if (!c->failed)
-        err_set(&c->why, ERR_MODEL, "%s", text);
-    c->failed = c->done = true;
+    if (!call->failed)
+        err_set(&call->why, ERR_MODEL, "%s", text);
+    call->failed = call->done = true;
 }
 
 /* The value of a header line "name: value\r\n"; NULL: it is another header. */
@@ -203,127 +204,127 @@ static void copy_value(char *out, size_t room, const char *v, size_t n)
 
 static size_t on_header(char *line, size_t one, size_t n, void *arg)
 {
-    struct http_call *c = arg;
+    struct http_call *call = arg;
     size_t len;
     const char *v;
     (void)one;
     if (n > 5 && ascii_same_n(line, "HTTP/", 5)) { /* a new answer: 100, or after a proxy's own */
-        c->type[0] = c->agent[0] = c->moved[0] = '\0';
-        c->retry_s = -1;
-        c->first = -1;
+        call->type[0] = call->agent[0] = call->moved[0] = '\0';
+        call->retry_s = -1;
+        call->first = -1;
     } else if ((v = header_is(line, n, "content-range", &len))) {
         char told[64];
         copy_value(told, sizeof told, v, len);
         if (ascii_same_n(told, "bytes ", 6) && ascii_digit(told[6]))
-            c->first = strtoll(told + 6, NULL, 10);
+            call->first = strtoll(told + 6, NULL, 10);
     } else if ((v = header_is(line, n, "content-type", &len))) {
         size_t stop = 0;
         while (stop < len && v[stop] != ';' && v[stop] != ' ')
             stop++;
-        copy_value(c->type, sizeof c->type, v, stop);
-        for (char *p = c->type; *p; p++)
+        copy_value(call->type, sizeof call->type, v, stop);
+        for (char *p = call->type; *p; p++)
             *p = ascii_lower(*p);
     } else if ((v = header_is(line, n, "server", &len))) {
-        copy_value(c->agent, sizeof c->agent, v, len);
+        copy_value(call->agent, sizeof call->agent, v, len);
     } else if ((v = header_is(line, n, "location", &len))) {
-        copy_value(c->moved, sizeof c->moved, v, len);
+        copy_value(call->moved, sizeof call->moved, v, len);
     } else if ((v = header_is(line, n, "retry-after", &len))) {
         char told[12];
         const char *at = told;
         copy_value(told, sizeof told, v, len);
-        if (!int_at(&at, &c->retry_s) || c->retry_s < 0) /* a date, for example */
-            c->retry_s = -1;
+        if (!int_at(&at, &call->retry_s) || call->retry_s < 0) /* a date, for example */
+            call->retry_s = -1;
     }
     return n;
 }
 
 static size_t on_body(char *p, size_t one, size_t n, void *arg)
 {
-    struct http_call *c = arg;
+    struct http_call *call = arg;
     long status = 0;
     (void)one;
-    curl.easy_getinfo(c->own, CURLINFO_RESPONSE_CODE, &status);
-    c->n_bytes += n;
-    c->ns_last = clock_ns();
-    if (!c->ns_first)
-        c->ns_first = c->ns_last;
-    if (stop_asked(c->stop)) {
-        fail(c, "stopped");
+    curl.easy_getinfo(call->own, CURLINFO_RESPONSE_CODE, &status);
+    call->n_bytes += n;
+    call->ns_last = clock_ns();
+    if (!call->ns_first)
+        call->ns_first = call->ns_last;
+    if (stop_asked(call->stop)) {
+        fail(call, "stopped");
         return 0;
     }
-    if (c->bytes && (status == 200 || (status == 206 && c->from))) {
+    if (call->bytes && (status == 200 || (status == 206 && call->from))) {
         struct err e;
-        if (c->n_bytes > (c->most ? c->most : HTTP_STREAM)) {
-            fail(c, "the server's answer is longer than %llu GiB",
-                 (unsigned long long)(c->most ? c->most : HTTP_STREAM) >> 30);
+        if (call->n_bytes > (call->most ? call->most : HTTP_STREAM)) {
+            fail(call, "the server's answer is longer than %llu GiB",
+                 (unsigned long long)(call->most ? call->most : HTTP_STREAM) >> 30);
             return 0;
         }
-        if (c->bytes(c->arg, p, n, &e))
+        if (call->bytes(call->arg, p, n, &e))
             return n;
-        fail(c, "%s", e.msg);
+        fail(call, "%s", e.msg);
         return 0;
     }
-    if (c->answer.n + n > HTTP_BODY) {
-        fail(c, "the server's answer is longer than %d MiB", HTTP_BODY >> 20);
+    if (call->answer.n + n > HTTP_BODY) {
+        fail(call, "the server's answer is longer than %d MiB", HTTP_BODY >> 20);
         return 0;
     }
-    buf_add(&c->answer, p, n);
+    buf_add(&call->answer, p, n);
     return n;
 }
 
-void http_begin(struct http *h, struct http_call *c)
+void http_begin(struct http *http, struct http_call *call)
 {
     CURL *q = curl.easy_init();
     CHECK(q);
-    c->own = q;
-    c->done = c->failed = c->unsent = false;
-    c->status = 0;
-    c->retry_s = -1;
-    c->first = -1;
-    c->ns_begin = clock_ns();
-    c->ns_first = c->ns_last = c->ns_end = c->n_bytes = 0;
-    buf_clear(&c->answer);
-    char *url = xasprintf("%s%s", h->url, c->path);
+    call->own = q;
+    call->done = call->failed = call->unsent = false;
+    call->status = 0;
+    call->retry_s = -1;
+    call->first = -1;
+    call->ns_begin = clock_ns();
+    call->ns_first = call->ns_last = call->ns_end = call->n_bytes = 0;
+    buf_clear(&call->answer);
+    char *url = xasprintf("%s%s", http->url, call->path);
     curl.easy_setopt(q, CURLOPT_URL, url);
     free(url); /* libcurl has copied it */
-    curl.easy_setopt(q, CURLOPT_PRIVATE, c);
-    curl.easy_setopt(q, CURLOPT_HTTPHEADER, h->headers);
+    curl.easy_setopt(q, CURLOPT_PRIVATE, call);
+    curl.easy_setopt(q, CURLOPT_HTTPHEADER, http->headers);
     curl.easy_setopt(q, CURLOPT_NOSIGNAL, 1L);
     curl.easy_setopt(q, CURLOPT_PROTOCOLS_STR, "http,https");
     curl.easy_setopt(q, CURLOPT_FOLLOWLOCATION, 0L);
-    curl.easy_setopt(q, CURLOPT_ACCEPT_ENCODING, c->as_stored ? "identity" : "");
-    if (c->from) {
+    curl.easy_setopt(q, CURLOPT_ACCEPT_ENCODING, call->as_stored ? "identity" : "");
+    if (call->from) {
         char range[24];
-        snprintf(range, sizeof range, "%llu-", (unsigned long long)c->from);
+        snprintf(range, sizeof range, "%llu-", (unsigned long long)call->from);
         curl.easy_setopt(q, CURLOPT_RANGE, range);
     }
     curl.easy_setopt(q, CURLOPT_TCP_NODELAY, 1L);
     curl.easy_setopt(q, CURLOPT_USERAGENT, "aerie/" AERIE_VERSION);
-    curl.easy_setopt(q, CURLOPT_CONNECTTIMEOUT_MS, (long)h->opts.connect_ms);
+    curl.easy_setopt(q, CURLOPT_CONNECTTIMEOUT_MS, (long)http->opts.connect_ms);
     curl.easy_setopt(q, CURLOPT_HEADERFUNCTION, on_header);
-    curl.easy_setopt(q, CURLOPT_HEADERDATA, c);
+    curl.easy_setopt(q, CURLOPT_HEADERDATA, call);
     curl.easy_setopt(q, CURLOPT_WRITEFUNCTION, on_body);
-    curl.easy_setopt(q, CURLOPT_WRITEDATA, c);
-    if (strcmp(c->method, "GET") != 0)
-        curl.easy_setopt(q, CURLOPT_CUSTOMREQUEST, c->method);
-    if (c->body) {
-        curl.easy_setopt(q, CURLOPT_POSTFIELDS, c->body);
-        curl.easy_setopt(q, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)strlen(c->body));
+    curl.easy_setopt(q, CURLOPT_WRITEDATA, call);
+    if (strcmp(call->method, "GET") != 0)
+        curl.easy_setopt(q, CURLOPT_CUSTOMREQUEST, call->method);
+    if (call->body) {
+        curl.easy_setopt(q, CURLOPT_POSTFIELDS, call->body);
+        curl.easy_setopt(q, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)strlen(call->body));
         /* libcurl would send the request again if a connection that was kept open turned out to be
          * closed */
         curl.easy_setopt(q, CURLOPT_FRESH_CONNECT, 1L);
     }
-    CHECK(h->n < HTTP_CALLS);
-    h->call[h->n++] = c;
-    CURLMcode rc = curl.multi_add_handle(h->multi, q);
+    CHECK(http->n < HTTP_CALLS);
+    http->call[http->n++] = call;
+    CURLMcode rc = curl.multi_add_handle(http->multi, q);
     CHECK(rc == CURLM_OK);
 }
 
 /* A hint for an address from which no answer ever came. */
-static const char *address_hint(const struct http *h, CURLcode rc)
+static const char *address_hint(const struct http *http, CURLcode rc)
 {
-    bool tls = !strncmp(h->url, "https:", 6);
-    if (h->answered)
+    bool tls = !strncmp(http->url, "https:", 6);
+    if (http->answered)
         return "";
     switch (rc) {
     case CURLE_COULDNT_CONNECT: return " (is the server running, and is the port right?)";
@@ -336,127 +337,130 @@ static const char *address_hint(const struct http *h, CURLcode rc)
     }
 }
 
-static void finish(struct http *h, struct http_call *c, CURLcode rc)
+static void finish(struct http *http, struct http_call *call, CURLcode rc)
 {
     long status = 0, sent = 0;
-    curl.easy_getinfo(c->own, CURLINFO_RESPONSE_CODE, &status);
-    curl.easy_getinfo(c->own, CURLINFO_REQUEST_SIZE, &sent);
-    c->status = (int)status;
-    c->ns_end = clock_ns();
-    if (rc != CURLE_OK && !c->failed) {
-        const char *hint = address_hint(h, rc);
-        c->unsent = sent == 0;
-        if (c->unsent)
-            fail(c, "cannot reach %s: %s%s", h->shown, curl.easy_strerror(rc), hint);
+    curl.easy_getinfo(call->own, CURLINFO_RESPONSE_CODE, &status);
+    curl.easy_getinfo(call->own, CURLINFO_REQUEST_SIZE, &sent);
+    call->status = (int)status;
+    call->ns_end = clock_ns();
+    if (rc != CURLE_OK && !call->failed) {
+        const char *hint = address_hint(http, rc);
+        call->unsent = sent == 0;
+        if (call->unsent)
+            fail(call, "cannot reach %s: %s%s", http->shown, curl.easy_strerror(rc), hint);
         else
-            fail(c, "the connection to %s ended%s: %s%s", h->shown,
-                 c->n_bytes ? " in the middle of the answer" : " before an answer",
+            fail(call, "the connection to %s ended%s: %s%s", http->shown,
+                 call->n_bytes ? " in the middle of the answer" : " before an answer",
                  curl.easy_strerror(rc), hint);
     }
-    h->answered |= status > 0;
-    c->done = true;
+    http->answered |= status > 0;
+    call->done = true;
 }
 
 /* Fails the requests whose server has been silent for too long. Returns the milliseconds until the
  * next one would be. */
-static int watch(struct http *h)
+static int watch(struct http *http)
 {
     uint64_t now = clock_ns();
     int next = INT_MAX;
-    for (int i = 0; i < h->n; i++) {
-        struct http_call *c = h->call[i];
-        if (c->done)
+    for (int i = 0; i < http->n; i++) {
+        struct http_call *call = http->call[i];
+        if (call->done)
             continue;
-        int most = c->ns_first ? h->opts.silence_ms : h->opts.first_ms;
-        uint64_t since = c->ns_first ? c->ns_last : c->ns_begin;
+        int most = call->ns_first ? http->opts.silence_ms : http->opts.first_ms;
+        uint64_t since = call->ns_first ? call->ns_last : call->ns_begin;
         int left = most - (int)((now - since) / 1000000);
         if (left <= 0) {
-            fail(c, c->ns_first ? "%s has sent nothing for %d s" : "%s has not answered for %d s",
-                 h->shown, most / 1000);
-            c->ns_end = now;
+            fail(call, call->ns_first ? "%s has sent nothing for %d s"
+                                      : "%s has not answered for %d s",
+                 http->shown, most / 1000);
+            call->ns_end = now;
         }
         next = min_int(next, left);
     }
     return max_int(next, 0);
 }
 
-void http_run(struct http *h, int ms)
+void http_run(struct http *http, int ms)
 {
     int running, left;
     CURLMsg *m;
-    curl.multi_perform(h->multi, &running);
-    while ((m = curl.multi_info_read(h->multi, &left))) {
-        struct http_call *c;
+    curl.multi_perform(http->multi, &running);
+    while ((m = curl.multi_info_read(http->multi, &left))) {
+        struct http_call *call;
         if (m->msg != CURLMSG_DONE)
             continue;
-        curl.easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, &c);
-        finish(h, c, m->data.result);
+        curl.easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, &call);
+        finish(http, call, m->data.result);
         ms = 0;
     }
-    ms = min_int(ms, watch(h));
+    ms = min_int(ms, watch(http));
     if (ms > 0)
-        curl.multi_poll(h->multi, NULL, 0, ms, NULL);
+        curl.multi_poll(http->multi, NULL, 0, ms, NULL);
 }
 
-void http_end(struct http *h, struct http_call *c)
+void http_end(struct http *http, struct http_call *call)
 {
-    if (!c->own)
+    if (!call->own)
         return;
-    curl.multi_remove_handle(h->multi, c->own);
-    curl.easy_cleanup(c->own);
-    c->own = NULL;
-    for (int i = 0; i < h->n; i++)
-        if (h->call[i] == c)
-            h->call[i--] = h->call[--h->n];
+    curl.multi_remove_handle(http->multi, call->own);
+    curl.easy_cleanup(call->own);
+    call->own = NULL;
+    for (int i = 0; i < http->n; i++)
+        if (http->call[i] == call)
+            http->call[i--] = http->call[--http->n];
 }
 
 /* ---- whole answers --------------------------------------------------------------------------- */
 
 /* The message in the body of an error, or the beginning of the body. */
-static void error_text(const struct http_call *c, char *out, size_t room)
+static void error_text(const struct http_call *call, char *out, size_t room)
 {
-    struct answer a;
+    struct answer answer;
     *out = '\0';
-    if (c->answer.n && answer_read(&a, c->answer.p, c->answer.n, NULL)) {
-        snprintf(out, room, "%s", a.error);
-        answer_free(&a);
+    if (call->answer.n && answer_read(&answer, call->answer.p, call->answer.n, NULL)) {
+        snprintf(out, room, "%s", answer.error);
+        answer_free(&answer);
     }
-    if (*out || c->answer.n == 0)
+    if (*out || call->answer.n == 0)
         return;
-    snprintf(out, room, "%.*s", (int)(c->answer.n < SHOWN ? c->answer.n : SHOWN), c->answer.p);
+    snprintf(out, room, "%.*s", (int)(call->answer.n < SHOWN ? call->answer.n : SHOWN),
+             call->answer.p);
     for (char *p = out; *p; p++)
         if (*p == '\n' || *p == '\r')
             *p = ' ';
 }
 
-bool http_refused(const struct http_call *c, struct err *e)
+bool http_refused(const struct http_call *call, struct err *e)
 {
     char text[400];
-    error_text(c, text, sizeof text);
-    if (c->moved[0] && c->status / 100 == 3)
+    error_text(call, text, sizeof text);
+    if (call->moved[0] && call->status / 100 == 3)
         return err_set(e, ERR_MODEL, "the server redirects to %s; redirects are not followed: give "
-                       "that address if you trust it", c->moved);
-    const char *why = c->status == 401 || c->status == 403 ? " (a key is needed, or another one)"
-                      : c->status == 429                   ? " (too many requests)"
-                                                           : "";
-    return err_set(e, ERR_MODEL, "the server answers %d%s%s%s", c->status, why, *text ? ": " : "",
-                   text);
+                       "that address if you trust it", call->moved);
+    const char *why = call->status == 401 || call->status == 403 ? " (a key is needed, "
+    "or another one)"
+                      : call->status == 429                   ? " (too many requests)"
+                                                                 : "";
+    return err_set(e, ERR_MODEL, "the server answers %d%s%s%s", call->status, why, *text ? ": "
+                   : "", text);
 }
 
-bool http_call(struct http *h, struct http_call *c, const struct stop *stop, struct err *e)
+bool http_call(struct http *http, struct http_call *call, const struct stop *stop, struct err *e)
 {
-    c->stop = stop;
-    http_begin(h, c);
-    while (!c->done && !stop_asked(stop))
-        http_run(h, 50);
-    bool done = c->done && !stop_asked(stop);
-    http_end(h, c);
+    call->stop = stop;
+    http_begin(http, call);
+    while (!call->done && !stop_asked(stop))
+        http_run(http, 50);
+    bool done = call->done && !stop_asked(stop);
+    http_end(http, call);
     if (!done)
         return err_set(e, ERR_NEGATIVE, "stopped");
-    if (c->failed) {
+    if (call->failed) {
         if (e)
-            *e = c->why;
+            *e = call->why;
         return false;
     }
-    return c->status / 100 == 2 || http_refused(c, e);
+    return call->status / 100 == 2 || http_refused(call, e);
 }

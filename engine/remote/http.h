@@ -60,26 +60,27 @@ struct http_call {
 };
 
 /* False and *e (ERR_USAGE): the address is no http or https address, or a header is malformed. */
-bool http_open(struct http **h, const struct http_opts *o, struct err *e);
-void http_close(struct http *h);
+bool http_open(struct http **http, const struct http_opts *opts, struct err *e);
+void http_close(struct http *http);
 /* Why it is unsafe to send the key or a conversation to this address ("plain http to another
  * machine"); NULL: it is safe. */
-const char *http_warning(const struct http *h);
-const char *http_url(const struct http *h); /* without user, password and query */
+const char *http_warning(const struct http *http);
+const char *http_url(const struct http *http); /* without user, password and query */
 
-void http_begin(struct http *h, struct http_call *c);
+void http_begin(struct http *http, struct http_call *call);
 /* Sends and receives for at most ms milliseconds; returns earlier if something has happened. */
-void http_run(struct http *h, int ms);
+void http_run(struct http *http, int ms);
 /* Ends a request and frees everything it holds except `answer`. If the request is not done, its
  * connection is closed, which cancels it on the server. */
-void http_end(struct http *h, struct http_call *c);
-void http_wake(struct http *h);
+void http_end(struct http *http, struct http_call *call);
+void http_wake(struct http *http);
 
 /* Sends a request and waits for the whole answer. False and *e: it failed or was stopped, or the
- * status is not 2xx: *e (ERR_MODEL) then has the server's message. The caller frees c->answer. */
-bool http_call(struct http *h, struct http_call *c, const struct stop *stop, struct err *e);
+ * status is not 2xx: *e (ERR_MODEL) then has the server's message. The caller frees
+ * call->answer. */
+bool http_call(struct http *http, struct http_call *call, const struct stop *stop, struct err *e);
 /* Sets *e for an answer whose status is not 2xx: the status, and the server's message if there is
  * one. */
-bool http_refused(const struct http_call *c, struct err *e);
+bool http_refused(const struct http_call *call, struct err *e);
 
 #endif

@@ -20,25 +20,25 @@ static void keep_ms(double *have, double got)
         *have = got;
 }
 
-static void keep_counts(struct answer_counts *c, const struct answer_counts *n)
+static void keep_counts(struct answer_counts *c, const struct answer_counts *counts)
 {
-    keep_count(&c->prompt, n->prompt);
-    keep_count(&c->generated, n->generated);
-    keep_count(&c->cached, n->cached);
-    keep_count(&c->drafted, n->drafted);
-    keep_count(&c->accepted, n->accepted);
-    keep_count(&c->verifies, n->verifies);
-    keep_ms(&c->ms_prompt, n->ms_prompt);
-    keep_ms(&c->ms_decode, n->ms_decode);
-    keep_ms(&c->ms_queue, n->ms_queue);
-    keep_ms(&c->ms_first, n->ms_first);
+    keep_count(&c->prompt, counts->prompt);
+    keep_count(&c->generated, counts->generated);
+    keep_count(&c->cached, counts->cached);
+    keep_count(&c->drafted, counts->drafted);
+    keep_count(&c->accepted, counts->accepted);
+    keep_count(&c->verifies, counts->verifies);
+    keep_ms(&c->ms_prompt, counts->ms_prompt);
+    keep_ms(&c->ms_decode, counts->ms_decode);
+    keep_ms(&c->ms_queue, counts->ms_queue);
+    keep_ms(&c->ms_first, counts->ms_first);
 }
 
 /* Tokens that an answer repeats from earlier ones. */
-static int repeated(const struct incoming *in, const struct answer *a)
+static int repeated(const struct incoming *in, const struct answer *answer)
 {
-    int64_t new = a->n_output < 0 ? a->n_token : a->n_output - in->n_token;
-    return new <= 0 ? a->n_token : new < a->n_token ? a->n_token - (int)new : 0;
+    int64_t new = answer->n_output < 0 ? answer->n_token : answer->n_output - in->n_token;
+    return new <= 0 ? answer->n_token : new < answer->n_token ? answer->n_token - (int)new : 0;
 }
 
 static void add_tops(struct incoming *in, const struct tops *t, int skip)
@@ -49,18 +49,18 @@ static void add_tops(struct incoming *in, const struct tops *t, int skip)
                      t->at[i].text, (size_t)t->at[i].n);
 }
 
-static void add_piece(struct incoming *in, const struct answer *a)
+static void add_piece(struct incoming *in, const struct answer *answer)
 {
-    int skip = repeated(in, a), n = a->n_token - skip;
-    if (n == 0 && a->n_token) /* all of its tokens were sent before */
+    int skip = repeated(in, answer), n = answer->n_token - skip;
+    if (n == 0 && answer->n_token) /* all of its tokens were sent before */
         return;
-    add_tops(in, &a->tops, skip);
+    add_tops(in, &answer->tops, skip);
     for (; in->n_token + n >= in->cap_token; in->cap_token = 2 * in->cap_token + 64)
         ;
     in->token = xrealloc(in->token, (size_t)in->cap_token, sizeof *in->token);
     for (int i = 0; i < n; i++) {
-        in->token[in->n_token + i] = a->token[skip + i];
-        in->ids = in->ids && a->token[skip + i].id >= 0;
+        in->token[in->n_token + i] = answer->token[skip + i];
+        in->ids = in->ids && answer->token[skip + i].id >= 0;
     }
     MAKE_ROOM(in->piece, in->n_piece, in->cap_piece, 64);
     in->piece[in->n_piece++] = (struct piece){in->n_token, n, clock_ns()};
@@ -73,37 +73,37 @@ static void tell(struct incoming *in, int channel, const char *text, size_t n)
         in->news->text(in, channel, text, n);
 }
 
-static void add_text(struct incoming *in, const struct answer *a)
+static void add_text(struct incoming *in, const struct answer *answer)
 {
-    const char *text = a->text.p;
-    size_t n = a->text.n;
-    if (a->cumulative) { /* SGLang repeats the reply from its beginning */
+    const char *text = answer->text.p;
+    size_t n = answer->text.n;
+    if (answer->cumulative) { /* SGLang repeats the reply from its beginning */
         size_t old = in->shown < n ? in->shown : n;
         text += old;
         n -= old;
         in->shown += n;
     }
-    if (n || a->thought.n || a->n_token) {
+    if (n || answer->thought.n || answer->n_token) {
         in->ns_last = clock_ns();
         if (!in->ns_first)
             in->ns_first = in->ns_last;
     }
-    in->n_text += n || a->thought.n;
-    tell(in, 1, a->thought.p, a->thought.n);
+    in->n_text += n || answer->thought.n;
+    tell(in, 1, answer->thought.p, answer->thought.n);
     tell(in, 0, text, n);
 }
 
-static void add_progress(struct incoming *in, const struct answer *a)
+static void add_progress(struct incoming *in, const struct answer *answer)
 {
-    if (a->total > 0 && a->total <= INT32_MAX && a->done <= a->total && !in->ns_first && in->news &&
-        in->news->progress)
-        in->news->progress(in, a->done, a->total);
+    if (answer->total > 0 && answer->total <= INT32_MAX && answer->done <= answer->total &&
+        !in->ns_first && in->news && in->news->progress)
+        in->news->progress(in, answer->done, answer->total);
 }
 
 /* Whether a reply ends by itself: text and tokens are bounded. */
-static bool is_bounded(struct incoming *in, const struct answer *a, struct err *e)
+static bool is_bounded(struct incoming *in, const struct answer *answer, struct err *e)
 {
-    in->n_bytes += a->thought.n + (a->cumulative ? 0 : a->text.n);
+    in->n_bytes += answer->thought.n + (answer->cumulative ? 0 : answer->text.n);
     if (in->n_bytes > REPLY_TEXT || in->shown > REPLY_TEXT)
         return err_set(e, ERR_MODEL, "the server's reply is longer than %d MiB", REPLY_TEXT >> 20);
     return in->n_token <= REPLY_TOKENS ||
@@ -121,34 +121,34 @@ static void replace_ids(struct ids *have, const struct ids *got)
 static bool take(void *arg, const char *data, size_t n, struct err *e)
 {
     struct incoming *in = arg;
-    struct answer a;
+    struct answer answer;
     if (in->end)
         return true; /* data after the end is ignored */
-    if (!answer_read(&a, data, n, e))
+    if (!answer_read(&answer, data, n, e))
         return false;
     int n_text = in->n_text;
-    bool ok = !a.error[0] || err_set(e, ERR_MODEL, "the server reports: %s", a.error);
+    bool ok = !answer.error[0] || err_set(e, ERR_MODEL, "the server reports: %s", answer.error);
     if (ok) {
-        replace_ids(&in->prompt, &a.prompt); /* before the text is reported */
-        add_progress(in, &a);
-        add_text(in, &a);
-        if (a.n_token || in->n_text > n_text)
-            add_piece(in, &a);
-        keep_counts(&in->count, &a.count);
-        replace_ids(&in->accepted, &a.accepted);
-        replace_ids(&in->drafted, &a.drafted);
-        if (!a.partial)
-            replace_ids(&in->reply, &a.reply);
+        replace_ids(&in->prompt, &answer.prompt); /* before the text is reported */
+        add_progress(in, &answer);
+        add_text(in, &answer);
+        if (answer.n_token || in->n_text > n_text)
+            add_piece(in, &answer);
+        keep_counts(&in->count, &answer.count);
+        replace_ids(&in->accepted, &answer.accepted);
+        replace_ids(&in->drafted, &answer.drafted);
+        if (!answer.partial)
+            replace_ids(&in->reply, &answer.reply);
         else
-            ids_cat(&in->reply, a.reply.v, a.reply.n);
-        if (a.finish != FINISH_NONE) {
-            in->finish = a.finish;
-            memcpy(in->finish_word, a.finish_word, sizeof in->finish_word);
+            ids_cat(&in->reply, answer.reply.v, answer.reply.n);
+        if (answer.finish != FINISH_NONE) {
+            in->finish = answer.finish;
+            memcpy(in->finish_word, answer.finish_word, sizeof in->finish_word);
         }
-        in->end = a.end;
-        ok = is_bounded(in, &a, e);
+        in->end = answer.end;
+        ok = is_bounded(in, &answer, e);
     }
-    answer_free(&a);
+    answer_free(&answer);
     return ok;
 }
 
@@ -177,20 +177,20 @@ static bool read_rest(struct incoming *in, struct err *e)
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-static void send(struct http *h, struct incoming *in)
+static void send(struct http *http, struct incoming *in)
 {
     struct buf answer = in->call.answer;
     in->call = (struct http_call){.method = "POST", .path = in->path, .body = in->body,
                                   .bytes = on_bytes, .arg = in, .stop = in->stop, .answer = answer};
     in->state = INCOMING_RUNS;
-    http_begin(h, &in->call);
+    http_begin(http, &in->call);
 }
 
 static bool may_retry(const struct incoming *in)
 {
-    const struct http_call *c = &in->call;
+    const struct http_call *call = &in->call;
     return in->attempt < RETRIES && !in->ns_first &&
-           (c->unsent || c->status == 429 || c->status == 503);
+           (call->unsent || call->status == 429 || call->status == 503);
 }
 
 /* After a failure: waits to send the request again, or ends it with *e. */
@@ -228,11 +228,11 @@ static bool is_complete(const struct incoming *in, struct err *e)
 }
 
 /* The connection has ended, or the server has said the end of the reply. */
-static void finish(struct http *h, struct incoming *in)
+static void finish(struct http *http, struct incoming *in)
 {
     struct err e;
     bool done = in->end;
-    http_end(h, &in->call);
+    http_end(http, &in->call);
     if (!done) {
         if (in->call.failed)
             e = in->call.why;
@@ -247,12 +247,12 @@ static void finish(struct http *h, struct incoming *in)
         fail(in, &e);
 }
 
-static void stop_all_of(struct http *h, struct incoming *in, int n)
+static void stop_all_of(struct http *http, struct incoming *in, int n)
 {
     for (int i = 0; i < n; i++)
         if (in[i].state != INCOMING_DONE) {
             if (in[i].state == INCOMING_RUNS)
-                http_end(h, &in[i].call);
+                http_end(http, &in[i].call);
             in[i].stopped = true;
             in[i].state = INCOMING_DONE;
         }
@@ -260,17 +260,17 @@ static void stop_all_of(struct http *h, struct incoming *in, int n)
 
 /* Sends requests that may be sent, and ends those that have ended. Returns how many are not
  * done. */
-static int look(struct http *h, struct incoming *in, int n, int at_once)
+static int look(struct http *http, struct incoming *in, int n, int at_once)
 {
     int left = 0, busy = 0;
     for (int i = 0; i < n; i++) {
         if (in[i].state == INCOMING_RUNS && (in[i].call.done || in[i].end))
-            finish(h, &in[i]);
+            finish(http, &in[i]);
         busy += in[i].state == INCOMING_RUNS;
     }
     for (int i = 0; i < n; i++) {
         if (in[i].state == INCOMING_WAITS && busy < at_once && clock_ns() >= in[i].ns_again) {
-            send(h, &in[i]);
+            send(http, &in[i]);
             busy++;
         }
         left += in[i].state != INCOMING_DONE;
@@ -290,17 +290,17 @@ static void name_tokens(struct incoming *in)
     in->ids |= named;
 }
 
-void incoming_run(struct http *h, struct incoming *in, int n, int at_once, const struct stop *stop,
-                  void (*meanwhile)(void *arg), void *arg)
+void incoming_run(struct http *http, struct incoming *in, int n, int at_once,
+                  const struct stop *stop, void (*meanwhile)(void *arg), void *arg)
 {
     for (int i = 0; i < n; i++)
         in[i].stop = stop;
-    while (!stop_asked(stop) && look(h, in, n, at_once) > 0) {
-        http_run(h, 50);
+    while (!stop_asked(stop) && look(http, in, n, at_once) > 0) {
+        http_run(http, 50);
         if (meanwhile)
             meanwhile(arg);
     }
-    stop_all_of(h, in, n);
+    stop_all_of(http, in, n);
     for (int i = 0; i < n; i++)
         name_tokens(&in[i]);
 }

@@ -78,8 +78,8 @@ struct incoming {
 /* Sends all n requests in order, at most at_once at the same time, and reads the replies until all
  * are done or *stop is set; replies that are not done are then stopped and their connections
  * closed. Calls meanwhile(), unless it is NULL, at least every 50 ms. */
-void incoming_run(struct http *h, struct incoming *in, int n, int at_once, const struct stop *stop,
-                  void (*meanwhile)(void *arg), void *arg);
+void incoming_run(struct http *http, struct incoming *in, int n, int at_once,
+                  const struct stop *stop, void (*meanwhile)(void *arg), void *arg);
 void incoming_init(struct incoming *in); /* zeroes, with nothing reported */
 void incoming_free(struct incoming *in);
 

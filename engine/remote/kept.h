@@ -34,18 +34,18 @@ struct remote_kept {
     double (*length)(const struct served *s); /* see struct served_turn; NULL: there is none */
 };
 
-void kept_open(struct remote_kept *k);
-void kept_close(struct remote_kept *k);
+void kept_open(struct remote_kept *kept);
+void kept_close(struct remote_kept *kept);
 /* Records the facts of an event, which it does not change. */
-void kept_event(struct remote_kept *k, const struct event *ev);
+void kept_event(struct remote_kept *kept, const struct event *ev);
 
 /* Copies for views. */
-void kept_range(struct remote_kept *k, struct step_range *out);
-int kept_steps(struct remote_kept *k, struct step_info *out, int max);
-bool kept_step(struct remote_kept *k, int turn, int step, struct step_view *out);
-int kept_turns(struct remote_kept *k, struct served_turn *out, int max);
-struct tops *kept_tops(struct remote_kept *k, int turn, int step);
-/* The text of an id, valid as long as k; "" and *n == 0 if it is not known. */
-const char *kept_token(struct remote_kept *k, int32_t id, size_t *n);
+void kept_range(struct remote_kept *kept, struct step_range *out);
+int kept_steps(struct remote_kept *kept, struct step_info *out, int max);
+bool kept_step(struct remote_kept *kept, int turn, int step, struct step_view *out);
+int kept_turns(struct remote_kept *kept, struct served_turn *out, int max);
+struct tops *kept_tops(struct remote_kept *kept, int turn, int step);
+/* The text of an id, valid as long as the kept texts; "" and *n == 0 if it is not known. */
+const char *kept_token(struct remote_kept *kept, int32_t id, size_t *n);
 
 #endif

@@ -40,21 +40,21 @@ struct kv_blocks {
     uint64_t n_sample;
 };
 
-void kv_blocks_init(struct kv_blocks *k);
-void kv_blocks_free(struct kv_blocks *k);
+void kv_blocks_init(struct kv_blocks *blocks);
+void kv_blocks_free(struct kv_blocks *blocks);
 /* Applies an event. */
-void kv_blocks_apply(struct kv_blocks *k, const struct kv_event *ev);
+void kv_blocks_apply(struct kv_blocks *blocks, const struct kv_event *ev);
 /* Removes every block, after a restart of the server. Counts stay. */
-void kv_blocks_clear(struct kv_blocks *k);
+void kv_blocks_clear(struct kv_blocks *blocks);
 /* Sets the ids whose blocks kv_blocks_chain() lists: the latest prompt and reply, as the server
  * sent them. */
-void kv_blocks_session(struct kv_blocks *k, const int32_t *id, int n);
+void kv_blocks_session(struct kv_blocks *blocks, const int32_t *id, int n);
 /* Adds a sample with the present counts for this second. */
-void kv_blocks_sample(struct kv_blocks *k, uint64_t ns);
+void kv_blocks_sample(struct kv_blocks *blocks, uint64_t ns);
 
-int kv_blocks_samples(const struct kv_blocks *k, struct block_sample *out, int max);
-int kv_blocks_chain(const struct kv_blocks *k, struct session_block *out, int max);
+int kv_blocks_samples(const struct kv_blocks *blocks, struct block_sample *out, int max);
+int kv_blocks_chain(const struct kv_blocks *blocks, struct session_block *out, int max);
 /* Fills n_group, group and n_session of a view. */
-void kv_blocks_view(const struct kv_blocks *k, struct blocks_view *v);
+void kv_blocks_view(const struct kv_blocks *blocks, struct blocks_view *v);
 
 #endif

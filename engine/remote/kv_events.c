@@ -107,77 +107,79 @@ struct kv_reading {
     const char *wrong; /* what is wrong with the present event; NULL: nothing */
 };
 
-static void refuse(struct kv_reading *r, const char *why)
+static void refuse(struct kv_reading *reading, const char *why)
 {
-    if (!r->wrong)
-        r->wrong = why;
+    if (!reading->wrong)
+        reading->wrong = why;
 }
 
-static void read_hashes(struct kv_reading *r, struct msgpack m)
+static void read_hashes(struct kv_reading *reading, struct msgpack pack)
 {
     struct msgpack_value v;
-    if (!msgpack_next(&m, &v) || v.kind != MP_ARRAY || v.n > KV_HASHES) {
-        refuse(r, "block_hashes is no array of at most 65536 hashes");
+    if (!msgpack_next(&pack, &v) || v.kind != MP_ARRAY || v.n > KV_HASHES) {
+        refuse(reading, "block_hashes is no array of at most 65536 hashes");
         return;
     }
     int n = (int)v.n;
-    if (n > r->cap_hash)
-        r->hash = xrealloc(r->hash, (size_t)(r->cap_hash = n), sizeof *r->hash);
+    if (n > reading->cap_hash)
+        reading->hash = xrealloc(reading->hash, (size_t)(reading->cap_hash = n),
+                                 sizeof *reading->hash);
     for (int i = 0; i < n; i++)
-        if (!msgpack_next(&m, &v) || !get_hash(&v, &r->hash[i])) {
-            refuse(r, "a hash is no number and no bytes (at most 32)");
+        if (!msgpack_next(&pack, &v) || !get_hash(&v, &reading->hash[i])) {
+            refuse(reading, "a hash is no number and no bytes (at most 32)");
             return;
         }
     static const struct block_hash none;
-    r->ev.hash = n ? r->hash : &none;
-    r->ev.n_hash = n;
+    reading->ev.hash = n ? reading->hash : &none;
+    reading->ev.n_hash = n;
 }
 
 /* A token is a number; SGLang pairs it with the next one while an EAGLE head drafts. */
-static bool next_token(struct msgpack *m, int32_t *out)
+static bool next_token(struct msgpack *pack, int32_t *out)
 {
     struct msgpack_value v;
     uint32_t more = 0;
-    if (!msgpack_next(m, &v))
+    if (!msgpack_next(pack, &v))
         return false;
     if (v.kind == MP_ARRAY && v.n > 0) {
         more = v.n - 1;
-        if (!msgpack_next(m, &v))
+        if (!msgpack_next(pack, &v))
             return false;
     }
     *out = (int32_t)get_count(&v, INT32_MAX, -1);
     while (more-- > 0)
-        if (!msgpack_skip(m))
+        if (!msgpack_skip(pack))
             return false;
     return *out >= 0;
 }
 
-static void read_tokens(struct kv_reading *r, struct msgpack m)
+static void read_tokens(struct kv_reading *reading, struct msgpack pack)
 {
     struct msgpack_value v;
-    r->n_token = 0;
-    if (!msgpack_next(&m, &v) || v.kind != MP_ARRAY || v.n > KV_TOKENS)
+    reading->n_token = 0;
+    if (!msgpack_next(&pack, &v) || v.kind != MP_ARRAY || v.n > KV_TOKENS)
         return;
     int n = (int)v.n;
-    if (n > r->cap_token)
-        r->token = xrealloc(r->token, (size_t)(r->cap_token = n), sizeof *r->token);
-    while (r->n_token < n && next_token(&m, &r->token[r->n_token]))
-        r->n_token++;
-    if (r->n_token < n)
-        r->n_token = 0;
+    if (n > reading->cap_token)
+        reading->token = xrealloc(reading->token, (size_t)(reading->cap_token = n),
+                                  sizeof *reading->token);
+    while (reading->n_token < n && next_token(&pack, &reading->token[reading->n_token]))
+        reading->n_token++;
+    if (reading->n_token < n)
+        reading->n_token = 0;
 }
 
-static void read_field(struct kv_reading *r, enum field f, struct msgpack m)
+static void read_field(struct kv_reading *reading, enum field f, struct msgpack pack)
 {
-    struct kv_event *ev = &r->ev;
+    struct kv_event *ev = &reading->ev;
     struct msgpack_value v;
     if (f == F_HASHES) {
-        read_hashes(r, m);
+        read_hashes(reading, pack);
     } else if (f == F_TOKENS) {
-        read_tokens(r, m);
-    } else if (f != F_NONE && msgpack_next(&m, &v) && v.kind != MP_NIL) {
+        read_tokens(reading, pack);
+    } else if (f != F_NONE && msgpack_next(&pack, &v) && v.kind != MP_NIL) {
         if (f == F_PARENT && !get_hash(&v, &ev->parent))
-            refuse(r, "parent_block_hash is no hash");
+            refuse(reading, "parent_block_hash is no hash");
         else if (f == F_SIZE)
             ev->block_size = get_count(&v, KV_BLOCK_SIZE, 0);
         else if (f == F_MEDIUM)
@@ -192,20 +194,21 @@ static void read_field(struct kv_reading *r, enum field f, struct msgpack m)
 }
 
 /* Reads the type of an event after its head. False: an unknown type. */
-static bool find_type(struct msgpack m, const struct msgpack_value *head, enum kv_event_kind *out)
+static bool find_type(struct msgpack pack, const struct msgpack_value *head,
+                      enum kv_event_kind *out)
 {
     struct msgpack_value v = {.kind = MP_NIL};
-    bool found = head->kind == MP_ARRAY && head->n > 0 && msgpack_next(&m, &v);
+    bool found = head->kind == MP_ARRAY && head->n > 0 && msgpack_next(&pack, &v);
     for (uint32_t i = 0; head->kind == MP_MAP && i < head->n && !found; i++) {
-        if (!msgpack_next(&m, &v))
+        if (!msgpack_next(&pack, &v))
             return false;
         bool type = msgpack_is(&v, "type");
         if (v.kind == MP_ARRAY || v.kind == MP_MAP) /* a container as a key: not a known event */
             return false;
         if (type)
-            found = msgpack_next(&m, &v);
+            found = msgpack_next(&pack, &v);
         else
-            msgpack_skip(&m);
+            msgpack_skip(&pack);
     }
     for (int k = KV_STORED; found && k <= KV_CLEARED; k++)
         if (msgpack_is(&v, type_name[k])) {
@@ -215,105 +218,106 @@ static bool find_type(struct msgpack m, const struct msgpack_value *head, enum k
     return false;
 }
 
-static void read_fields(struct kv_reading *r, struct msgpack m, const struct msgpack_value *head)
+static void read_fields(struct kv_reading *reading, struct msgpack pack,
+                        const struct msgpack_value *head)
 {
     struct msgpack_value key;
     bool map = head->kind == MP_MAP;
     for (uint32_t i = 0; i < head->n; i++) {
         enum field f = F_NONE;
-        if (map && (!msgpack_next(&m, &key) || key.kind == MP_ARRAY || key.kind == MP_MAP)) {
-            refuse(r, "a name of a field is no text");
+        if (map && (!msgpack_next(&pack, &key) || key.kind == MP_ARRAY || key.kind == MP_MAP)) {
+            refuse(reading, "a name of a field is no text");
             return;
         }
         if (map)
             f = field_named(&key);
         else if (!map && i > 0)
-            f = field_at(r->ev.kind, i - 1);
-        read_field(r, f, m);
-        if (!msgpack_skip(&m))
+            f = field_at(reading->ev.kind, i - 1);
+        read_field(reading, f, pack);
+        if (!msgpack_skip(&pack))
             return;
     }
 }
 
-static void finish_event(struct kv_reading *r)
+static void finish_event(struct kv_reading *reading)
 {
-    struct kv_event *ev = &r->ev;
+    struct kv_event *ev = &reading->ev;
     if (ev->kind != KV_CLEARED && !ev->hash)
-        refuse(r, "block_hashes is missing");
+        refuse(reading, "block_hashes is missing");
     if (ev->kind == KV_STORED && ev->block_size == 0)
-        refuse(r, "block_size is no number from 1 to 65536");
-    if (ev->kind == KV_STORED && (int64_t)ev->n_hash * ev->block_size == r->n_token)
-        ev->token = r->token;
+        refuse(reading, "block_size is no number from 1 to 65536");
+    if (ev->kind == KV_STORED && (int64_t)ev->n_hash * ev->block_size == reading->n_token)
+        ev->token = reading->token;
 }
 
 /* Reads the event at m. */
-static void read_event(struct kv_reading *r, struct msgpack m, int rank)
+static void read_event(struct kv_reading *reading, struct msgpack pack, int rank)
 {
     struct msgpack_value head;
-    r->ev = (struct kv_event){.group = -1, .rank = rank};
-    r->n_token = 0;
-    r->wrong = NULL;
-    if (!msgpack_next(&m, &head) || !find_type(m, &head, &r->ev.kind)) {
-        refuse(r, "an event of no known type");
+    reading->ev = (struct kv_event){.group = -1, .rank = rank};
+    reading->n_token = 0;
+    reading->wrong = NULL;
+    if (!msgpack_next(&pack, &head) || !find_type(pack, &head, &reading->ev.kind)) {
+        refuse(reading, "an event of no known type");
         return;
     }
-    read_fields(r, m, &head);
-    finish_event(r);
+    read_fields(reading, pack, &head);
+    finish_event(reading);
 }
 
 /* ---- a batch --------------------------------------------------------------------------------- */
 
 /* Finds the parts of a batch; *events: the position of the array of events. */
-static bool find_parts(struct msgpack m, struct kv_batch *b, struct msgpack *events)
+static bool find_parts(struct msgpack pack, struct kv_batch *batch, struct msgpack *events)
 {
     struct msgpack_value head, v;
     bool found = false;
-    if (!msgpack_next(&m, &head) || (head.kind != MP_ARRAY && head.kind != MP_MAP))
+    if (!msgpack_next(&pack, &head) || (head.kind != MP_ARRAY && head.kind != MP_MAP))
         return false;
     for (uint32_t i = 0; i < head.n; i++) {
         static const char *const name[] = {"ts", "events", "data_parallel_rank", "attn_dp_rank"};
         uint32_t part = i;
         if (head.kind == MP_MAP) {
-            if (!msgpack_next(&m, &v) || v.kind == MP_ARRAY || v.kind == MP_MAP)
+            if (!msgpack_next(&pack, &v) || v.kind == MP_ARRAY || v.kind == MP_MAP)
                 return false;
             for (part = 0; part < 4 && !msgpack_is(&v, name[part]); part++)
                 ;
         }
-        struct msgpack at = m;
-        if (!msgpack_skip(&m))
+        struct msgpack at = pack;
+        if (!msgpack_skip(&pack))
             return false;
         if (part == 1) {
             *events = at;
             found = true;
         } else if (part == 0 && msgpack_next(&at, &v)) {
-            b->time = v.kind == MP_REAL ? v.real : v.kind == MP_INT ? (double)v.i : 0;
+            batch->time = v.kind == MP_REAL ? v.real : v.kind == MP_INT ? (double)v.i : 0;
         } else if ((part == 2 || part == 3) && msgpack_next(&at, &v)) {
-            b->rank = get_count(&v, 1 << 20, 0);
+            batch->rank = get_count(&v, 1 << 20, 0);
         }
     }
     return found;
 }
 
-bool kv_batch_read(struct kv_batch *b, const void *payload, size_t n,
+bool kv_batch_read(struct kv_batch *batch, const void *payload, size_t n,
                    void (*fn)(void *arg, const struct kv_event *ev), void *arg, struct err *e)
 {
-    struct msgpack m = msgpack_of(payload, n), all = m, events = m;
+    struct msgpack pack = msgpack_of(payload, n), all = pack, events = pack;
     struct msgpack_value v;
-    struct kv_reading r = {0};
-    *b = (struct kv_batch){0};
-    if (n > KV_PAYLOAD || !msgpack_skip(&all) || all.p != all.end || !find_parts(m, b, &events) ||
-        !msgpack_next(&events, &v) || v.kind != MP_ARRAY)
+    struct kv_reading reading = {0};
+    *batch = (struct kv_batch){0};
+    if (n > KV_PAYLOAD || !msgpack_skip(&all) || all.p != all.end ||
+        !find_parts(pack, batch, &events) || !msgpack_next(&events, &v) || v.kind != MP_ARRAY)
         return err_set(e, ERR_MODEL, "%zu bytes are no batch of KV events", n);
     for (uint32_t i = 0; i < v.n; i++) {
-        read_event(&r, events, b->rank);
-        if (r.wrong && b->n_refused++ == 0)
-            snprintf(b->why, sizeof b->why, "%s", r.wrong);
-        if (!r.wrong)
-            fn(arg, &r.ev);
-        b->n_event++;
+        read_event(&reading, events, batch->rank);
+        if (reading.wrong && batch->n_refused++ == 0)
+            snprintf(batch->why, sizeof batch->why, "%s", reading.wrong);
+        if (!reading.wrong)
+            fn(arg, &reading.ev);
+        batch->n_event++;
         msgpack_skip(&events);
     }
-    free(r.hash);
-    free(r.token);
+    free(reading.hash);
+    free(reading.token);
     return true;
 }

@@ -51,7 +51,7 @@ struct kv_batch {
 
 /* Reads a batch and calls fn for each event that can be read; ev and its arrays live during the
  * call. False and *e (ERR_MODEL): the bytes are not a batch, and fn was not called. */
-bool kv_batch_read(struct kv_batch *b, const void *payload, size_t n,
+bool kv_batch_read(struct kv_batch *batch, const void *payload, size_t n,
                    void (*fn)(void *arg, const struct kv_event *ev), void *arg, struct err *e);
 
 #endif

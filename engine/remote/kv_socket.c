@@ -35,67 +35,70 @@ struct kv_message {
     int n; /* parts of the message; parts beyond PARTS are dropped */
 };
 
-static void message_free(struct kv_message *m)
+static void message_free(struct kv_message *message)
 {
-    for (int i = 0; i < m->n && i < PARTS; i++)
-        zmq_msg_close(&m->part[i]);
-    m->n = 0;
+    for (int i = 0; i < message->n && i < PARTS; i++)
+        zmq_msg_close(&message->part[i]);
+    message->n = 0;
 }
 
 /* Receives a message if one is there. The caller frees it. False: none, or the context has
  * ended. */
-static bool receive(void *socket, struct kv_message *m)
+static bool receive(void *socket, struct kv_message *message)
 {
     bool more = true;
-    m->n = 0;
+    message->n = 0;
     while (more) {
         zmq_msg_t part;
         zmq_msg_init(&part);
-        if (zmq_msg_recv(&part, socket, m->n ? 0 : ZMQ_DONTWAIT) < 0) {
+        if (zmq_msg_recv(&part, socket, message->n ? 0 : ZMQ_DONTWAIT) < 0) {
             zmq_msg_close(&part);
-            message_free(m);
+            message_free(message);
             return false;
         }
         more = zmq_msg_more(&part);
-        if (m->n < PARTS)
-            m->part[m->n] = part;
+        if (message->n < PARTS)
+            message->part[message->n] = part;
         else
             zmq_msg_close(&part);
-        m->n++;
+        message->n++;
     }
     return true;
 }
 
-static const void *bytes(struct kv_message *m, int i) { return zmq_msg_data(&m->part[i]); }
-static size_t size(struct kv_message *m, int i) { return zmq_msg_size(&m->part[i]); }
+static const void *bytes(struct kv_message *message, int i)
+{
+    return zmq_msg_data(&message->part[i]);
+}
+static size_t size(struct kv_message *message, int i) { return zmq_msg_size(&message->part[i]); }
 
 /* ---- sockets --------------------------------------------------------------------------------- */
 
-static void *new_socket(struct kv_socket *s, int type)
+static void *new_socket(struct kv_socket *socket, int type)
 {
-    void *socket = zmq_socket(s->context, type);
+    void *made = zmq_socket(socket->context, type);
     const int linger = 0, ipv6 = 1, queued = QUEUED;
     const int64_t most = KV_PAYLOAD;
-    if (!socket)
+    if (!made)
         return NULL;
-    zmq_setsockopt(socket, ZMQ_LINGER, &linger, sizeof linger);
-    zmq_setsockopt(socket, ZMQ_IPV6, &ipv6, sizeof ipv6);
-    zmq_setsockopt(socket, ZMQ_RCVHWM, &queued, sizeof queued);
-    zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &most, sizeof most);
+    zmq_setsockopt(made, ZMQ_LINGER, &linger, sizeof linger);
+    zmq_setsockopt(made, ZMQ_IPV6, &ipv6, sizeof ipv6);
+    zmq_setsockopt(made, ZMQ_RCVHWM, &queued, sizeof queued);
+    zmq_setsockopt(made, ZMQ_MAXMSGSIZE, &most, sizeof most);
     if (type == ZMQ_SUB)
-        zmq_setsockopt(socket, ZMQ_SUBSCRIBE, "", 0);
-    return socket;
+        zmq_setsockopt(made, ZMQ_SUBSCRIBE, "", 0);
+    return made;
 }
 
-/* Attaches the monitor to s->sub, before the connection is made. */
-static bool watch(struct kv_socket *s)
+/* Attaches the monitor to socket->sub, before the connection is made. */
+static bool watch(struct kv_socket *socket)
 {
     const int which = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED, linger = 0;
-    if (zmq_socket_monitor(s->sub, "inproc://monitor", which) < 0 ||
-        !(s->monitor = zmq_socket(s->context, ZMQ_PAIR)))
+    if (zmq_socket_monitor(socket->sub, "inproc://monitor", which) < 0 ||
+        !(socket->monitor = zmq_socket(socket->context, ZMQ_PAIR)))
         return false;
-    zmq_setsockopt(s->monitor, ZMQ_LINGER, &linger, sizeof linger);
-    return zmq_connect(s->monitor, "inproc://monitor") == 0;
+    zmq_setsockopt(socket->monitor, ZMQ_LINGER, &linger, sizeof linger);
+    return zmq_connect(socket->monitor, "inproc://monitor") == 0;
 }
 
 /* ---- replay ---------------------------------------------------------------------------------- */
@@ -103,93 +106,94 @@ static bool watch(struct kv_socket *s)
 /* Handles an answer: an empty part, vLLM's topic (SGLang and vLLM before 0.26 omit it), the number,
  * the batch. The last answer has the number -1; in the earliest versions it is two empty parts.
  * False: it was the last one. */
-static bool take_answer(struct kv_socket *s, struct kv_message *m)
+static bool take_answer(struct kv_socket *socket, struct kv_message *message)
 {
-    if (m->n == 2 && size(m, 1) == 0)
+    if (message->n == 2 && size(message, 1) == 0)
         return false;
-    if (m->n == 3 || m->n == 4)
-        return kv_feed_replayed(s->feed, bytes(m, m->n - 2), size(m, m->n - 2), bytes(m, m->n - 1),
-                                size(m, m->n - 1));
-    kv_feed_refuse(s->feed, "an answer of the replay address is not of 3 or 4 parts");
+    if (message->n == 3 || message->n == 4)
+        return kv_feed_replayed(socket->feed, bytes(message, message->n - 2),
+                                size(message, message->n - 2), bytes(message, message->n - 1),
+                                size(message, message->n - 1));
+    kv_feed_refuse(socket->feed, "an answer of the replay address is not of 3 or 4 parts");
     return true;
 }
 
 /* Requests all batches from a number on and handles the answers up to the last one. If the server
  * does not answer, this takes REPLAY_MS; late answers are dropped with the socket. */
-static void replay(struct kv_socket *s, uint64_t from)
+static void replay(struct kv_socket *socket, uint64_t from)
 {
     uint8_t seq[8];
-    struct kv_message m;
+    struct kv_message message;
     bool more = true;
-    if (!s->replay && (!(s->replay = new_socket(s, ZMQ_DEALER)) ||
-                       zmq_connect(s->replay, s->feed->address.replay) < 0)) {
-        kv_feed_refuse(s->feed, "the replay address cannot be connected to");
+    if (!socket->replay && (!(socket->replay = new_socket(socket, ZMQ_DEALER)) ||
+                            zmq_connect(socket->replay, socket->feed->address.replay) < 0)) {
+        kv_feed_refuse(socket->feed, "the replay address cannot be connected to");
         return;
     }
     for (int i = 0; i < 8; i++)
         seq[i] = (uint8_t)(from >> (8 * (7 - i)));
-    if (zmq_send(s->replay, "", 0, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0 ||
-        zmq_send(s->replay, seq, 8, ZMQ_DONTWAIT) < 0)
+    if (zmq_send(socket->replay, "", 0, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0 ||
+        zmq_send(socket->replay, seq, 8, ZMQ_DONTWAIT) < 0)
         more = false;
     while (more) {
-        zmq_pollitem_t item = {.socket = s->replay, .events = ZMQ_POLLIN};
+        zmq_pollitem_t item = {.socket = socket->replay, .events = ZMQ_POLLIN};
         if (zmq_poll(&item, 1, REPLAY_MS) <= 0)
             break;
-        while (more && receive(s->replay, &m)) {
-            more = take_answer(s, &m);
-            message_free(&m);
+        while (more && receive(socket->replay, &message)) {
+            more = take_answer(socket, &message);
+            message_free(&message);
         }
     }
     if (more) {
-        zmq_close(s->replay);
-        s->replay = NULL;
+        zmq_close(socket->replay);
+        socket->replay = NULL;
     }
 }
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
-static void take(struct kv_socket *s, struct kv_message *m)
+static void take(struct kv_socket *socket, struct kv_message *message)
 {
     uint64_t from;
-    if (m->n != 3) {
-        kv_feed_refuse(s->feed, "a message is not of 3 parts: topic, number, batch");
+    if (message->n != 3) {
+        kv_feed_refuse(socket->feed, "a message is not of 3 parts: topic, number, batch");
         return;
     }
-    const void *seq = bytes(m, 1), *batch = bytes(m, 2);
-    if (kv_feed_live(s->feed, seq, size(m, 1), batch, size(m, 2), false, &from))
+    const void *seq = bytes(message, 1), *batch = bytes(message, 2);
+    if (kv_feed_live(socket->feed, seq, size(message, 1), batch, size(message, 2), false, &from))
         return;
-    replay(s, from);
-    kv_feed_live(s->feed, seq, size(m, 1), batch, size(m, 2), true, &from);
+    replay(socket, from);
+    kv_feed_live(socket->feed, seq, size(message, 1), batch, size(message, 2), true, &from);
 }
 
 /* The first part begins with the number of the event, in the machine's own byte order. */
-static void take_monitor(struct kv_socket *s, struct kv_message *m)
+static void take_monitor(struct kv_socket *socket, struct kv_message *message)
 {
     uint16_t event = 0;
-    if (m->n > 0 && size(m, 0) >= sizeof event)
-        memcpy(&event, bytes(m, 0), sizeof event);
+    if (message->n > 0 && size(message, 0) >= sizeof event)
+        memcpy(&event, bytes(message, 0), sizeof event);
     if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED)
-        kv_feed_connected(s->feed, true);
+        kv_feed_connected(socket->feed, true);
     else if (event == ZMQ_EVENT_DISCONNECTED)
-        kv_feed_connected(s->feed, false);
+        kv_feed_connected(socket->feed, false);
 }
 
 static void *socket_thread(void *arg)
 {
-    struct kv_socket *s = arg;
-    zmq_pollitem_t item[] = {{.socket = s->monitor, .events = ZMQ_POLLIN},
-                             {.socket = s->sub, .events = ZMQ_POLLIN}};
-    struct kv_message m;
-    if (s->feed->address.replay[0])
-        replay(s, 0);
+    struct kv_socket *socket = arg;
+    zmq_pollitem_t item[] = {{.socket = socket->monitor, .events = ZMQ_POLLIN},
+                             {.socket = socket->sub, .events = ZMQ_POLLIN}};
+    struct kv_message message;
+    if (socket->feed->address.replay[0])
+        replay(socket, 0);
     while (zmq_poll(item, 2, -1) >= 0 || errno == EINTR) {
-        while (receive(s->monitor, &m)) {
-            take_monitor(s, &m);
-            message_free(&m);
+        while (receive(socket->monitor, &message)) {
+            take_monitor(socket, &message);
+            message_free(&message);
         }
-        if (receive(s->sub, &m)) {
-            take(s, &m);
-            message_free(&m);
+        if (receive(socket->sub, &message)) {
+            take(socket, &message);
+            message_free(&message);
         }
     }
     return NULL;
@@ -197,42 +201,42 @@ static void *socket_thread(void *arg)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-static void free_socket(struct kv_socket *s)
+static void free_socket(struct kv_socket *socket)
 {
-    void *const all[] = {s->monitor, s->replay, s->sub};
+    void *const all[] = {socket->monitor, socket->replay, socket->sub};
     for (int i = 0; i < 3; i++)
         if (all[i])
             zmq_close(all[i]);
-    if (s->context)
-        zmq_ctx_term(s->context);
-    free(s);
+    if (socket->context)
+        zmq_ctx_term(socket->context);
+    free(socket);
 }
 
-struct kv_socket *kv_socket_open(struct kv_feed *f, struct err *e)
+struct kv_socket *kv_socket_open(struct kv_feed *feed, struct err *e)
 {
-    struct kv_socket *s = xcalloc(1, sizeof *s);
-    s->feed = f;
-    s->context = zmq_ctx_new();
-    s->sub = s->context ? new_socket(s, ZMQ_SUB) : NULL;
-    if (!s->sub || !watch(s))
+    struct kv_socket *socket = xcalloc(1, sizeof *socket);
+    socket->feed = feed;
+    socket->context = zmq_ctx_new();
+    socket->sub = socket->context ? new_socket(socket, ZMQ_SUB) : NULL;
+    if (!socket->sub || !watch(socket))
         err_set(e, ERR_MODEL, "KV events: no descriptor is left to receive them");
-    else if (zmq_connect(s->sub, f->address.events) < 0)
-        err_set(e, ERR_USAGE, "KV events: cannot connect to %s: %s", f->address.events,
+    else if (zmq_connect(socket->sub, feed->address.events) < 0)
+        err_set(e, ERR_USAGE, "KV events: cannot connect to %s: %s", feed->address.events,
                 zmq_strerror(errno));
-    else if (pthread_create(&s->thread, NULL, socket_thread, s) != 0)
+    else if (pthread_create(&socket->thread, NULL, socket_thread, socket) != 0)
         err_set(e, ERR_MODEL, "KV events: no thread is left to receive them");
     else
-        return s;
-    free_socket(s);
+        return socket;
+    free_socket(socket);
     return NULL;
 }
 
 /* Ending the context ends the calls that wait, and with them the thread. */
-void kv_socket_close(struct kv_socket *s)
+void kv_socket_close(struct kv_socket *socket)
 {
-    if (!s)
+    if (!socket)
         return;
-    zmq_ctx_shutdown(s->context);
-    pthread_join(s->thread, NULL);
-    free_socket(s);
+    zmq_ctx_shutdown(socket->context);
+    pthread_join(socket->thread, NULL);
+    free_socket(socket);
 }

@@ -14,8 +14,8 @@ struct kv_socket;
 /* Connects to the addresses of the feed, even if no server is there yet, and requests the batches
  * that the server still has. NULL and *e (ERR_USAGE, ERR_MODEL). The feed must live until
  * kv_socket_close(). */
-struct kv_socket *kv_socket_open(struct kv_feed *f, struct err *e);
-void kv_socket_close(struct kv_socket *s); /* NULL is fine */
+struct kv_socket *kv_socket_open(struct kv_feed *feed, struct err *e);
+void kv_socket_close(struct kv_socket *socket); /* NULL is fine */
 /* "libzmq 4.3.4"; if *built is false: why KV events cannot be read. */
 const char *kv_socket_about(bool *built);
 #else
@@ -24,14 +24,14 @@ static inline const char *kv_socket_about(bool *built)
     *built = false;
     return "this build cannot read KV events: libzmq (libzmq3-dev) was not found when it was made";
 }
-static inline struct kv_socket *kv_socket_open(struct kv_feed *f, struct err *e)
+static inline struct kv_socket *kv_socket_open(struct kv_feed *feed, struct err *e)
 {
     bool built;
-    (void)f;
+    (void)feed;
     err_set(e, ERR_USAGE, "%s", kv_socket_about(&built));
     return NULL;
 }
-static inline void kv_socket_close(struct kv_socket *s) { (void)s; }
+static inline void kv_socket_close(struct kv_socket *socket) { (void)socket; }
 #endif
 
 #endif

@@ -47,29 +47,29 @@ static bool read_value(const char *p, double *out)
 }
 
 /* Cuts "vllm:name" or "sglang_name" at the prefix. */
-static void split_name(struct metric *s, char *name)
+static void split_name(struct metric *metric, char *name)
 {
     static const char *const under[] = {"sglang_", "vllm_", "llamacpp_"};
     char *colon = strchr(name, ':');
-    s->name = name;
-    s->prefix = "";
+    metric->name = name;
+    metric->prefix = "";
     if (colon) {
         *colon = '\0';
-        s->prefix = name;
-        s->name = colon + 1;
+        metric->prefix = name;
+        metric->name = colon + 1;
         return;
     }
     for (size_t i = 0; i < sizeof under / sizeof *under; i++) {
         size_t n = strlen(under[i]);
         if (strncmp(name, under[i], n) == 0) {
             name[n - 1] = '\0';
-            s->prefix = name;
-            s->name = name + n;
+            metric->prefix = name;
+            metric->name = name + n;
         }
     }
 }
 
-static bool read_sample(char *line, struct metric *s)
+static bool read_sample(char *line, struct metric *metric)
 {
     char *name = line, *p = line;
     while (name_char(*p))
@@ -77,32 +77,32 @@ static bool read_sample(char *line, struct metric *s)
     char *name_end = p;
     while (*p == ' ' || *p == '\t')
         p++;
-    s->labels = "";
+    metric->labels = "";
     if (*p == '{') {
         char *end = labels_end(p + 1);
         if (!end)
             return false;
         *end = '\0';
-        s->labels = p + 1;
+        metric->labels = p + 1;
         p = end + 1;
     } else if (p == name_end) {
         return false;
     }
-    if (name_end == name || !read_value(p, &s->value))
+    if (name_end == name || !read_value(p, &metric->value))
         return false;
     *name_end = '\0';
-    split_name(s, name);
+    split_name(metric, name);
     return true;
 }
 
-bool metrics_read(struct metrics *m, const char *page, size_t n, struct err *e)
+bool metrics_read(struct metrics *metrics, const char *page, size_t n, struct err *e)
 {
-    *m = (struct metrics){.text = xmalloc(n + 1)};
+    *metrics = (struct metrics){.text = xmalloc(n + 1)};
     if (n)
-        memcpy(m->text, page, n);
-    m->text[n] = '\0';
+        memcpy(metrics->text, page, n);
+    metrics->text[n] = '\0';
     int room = 0;
-    for (char *line = m->text, *stop = m->text + n, *next; line < stop; line = next) {
+    for (char *line = metrics->text, *stop = metrics->text + n, *next; line < stop; line = next) {
         char *end = memchr(line, '\n', (size_t)(stop - line));
         next = end ? end + 1 : stop;
         if (end)
@@ -113,25 +113,26 @@ bool metrics_read(struct metrics *m, const char *page, size_t n, struct err *e)
         line += strspn(line, " \t");
         if (!*line || *line == '#')
             continue;
-        if (m->n == METRICS_MOST) {
-            metrics_free(m);
+        if (metrics->n == METRICS_MOST) {
+            metrics_free(metrics);
             return err_set(e, ERR_MODEL, "the server reports more than %d metrics", METRICS_MOST);
         }
-        if (m->n == room)
-            m->at = xrealloc(m->at, (size_t)(room = room ? 2 * room : 64), sizeof *m->at);
-        if (read_sample(line, &m->at[m->n]))
-            m->n++;
+        if (metrics->n == room)
+            metrics->at = xrealloc(metrics->at, (size_t)(room = room ? 2 * room : 64),
+                                   sizeof *metrics->at);
+        if (read_sample(line, &metrics->at[metrics->n]))
+            metrics->n++;
         else
-            m->n_bad++;
+            metrics->n_bad++;
     }
     return true;
 }
 
-void metrics_free(struct metrics *m)
+void metrics_free(struct metrics *metrics)
 {
-    free(m->at);
-    free(m->text);
-    *m = (struct metrics){0};
+    free(metrics->at);
+    free(metrics->text);
+    *metrics = (struct metrics){0};
 }
 
 /* The value after label=" up to the closing quote; *out may be NULL. Returns its end. */
@@ -147,10 +148,10 @@ static const char *read_label_value(const char *p, struct buf *out)
     return *p ? p + 1 : p;
 }
 
-bool metric_label(const struct metric *s, const char *label, struct buf *out)
+bool metric_label(const struct metric *metric, const char *label, struct buf *out)
 {
     size_t n = strlen(label);
-    for (const char *p = s->labels; *p;) {
+    for (const char *p = metric->labels; *p;) {
         p += strspn(p, " \t,");
         const char *name = p;
         while (name_char(*p))
@@ -184,24 +185,26 @@ const char *metric_pair(const char **at, size_t *n)
     return *n ? p : NULL;
 }
 
-static bool label_is(const struct metric *s, const char *label, const char *value)
+static bool label_is(const struct metric *metric, const char *label, const char *value)
 {
     struct buf got = {0};
-    bool same = !label || (metric_label(s, label, &got) && strcmp(got.p ? got.p : "", value) == 0);
+    bool same = !label ||
+                (metric_label(metric, label, &got) && strcmp(got.p ? got.p : "", value) == 0);
     buf_free(&got);
     return same;
 }
 
-bool metrics_value(const struct metrics *m, const char *name, const char *label, const char *value,
-                   enum metrics_join join, double *out, int *count)
+bool metrics_value(const struct metrics *metrics, const char *name, const char *label,
+                   const char *value, enum metrics_join join, double *out, int *count)
 {
     int found = 0;
     double all = 0;
-    for (int i = 0; i < m->n; i++) {
-        const struct metric *s = &m->at[i];
-        if (strcmp(s->name, name) != 0 || !label_is(s, label, value))
+    for (int i = 0; i < metrics->n; i++) {
+        const struct metric *metric = &metrics->at[i];
+        if (strcmp(metric->name, name) != 0 || !label_is(metric, label, value))
             continue;
-        all = found == 0 ? s->value : join == METRICS_SUM ? all + s->value : fmax(all, s->value);
+        all = found == 0 ? metric->value : join == METRICS_SUM ? all + metric->value
+              : fmax(all, metric->value);
         found++;
     }
     if (count)

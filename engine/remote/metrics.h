@@ -27,20 +27,20 @@ struct metrics {
 
 /* Reads a page of n bytes. False and *e (ERR_MODEL): more than METRICS_MOST samples. Lines that
  * cannot be read are counted and left out. The caller frees. */
-bool metrics_read(struct metrics *m, const char *page, size_t n, struct err *e);
-void metrics_free(struct metrics *m);
+bool metrics_read(struct metrics *metrics, const char *page, size_t n, struct err *e);
+void metrics_free(struct metrics *metrics);
 
 /* The value of a label of a sample, unescaped: false where it has no such label. */
-bool metric_label(const struct metric *s, const char *label, struct buf *out);
+bool metric_label(const struct metric *metric, const char *label, struct buf *out);
 
-/* The next label of a set: its beginning, as received, and *n, its bytes; *at, at first s->labels,
- * is set behind it. NULL: there is none. */
+/* The next label of a set: its beginning, as received, and *n, its bytes; *at, at first
+ * metric->labels, is set behind it. NULL: there is none. */
 const char *metric_pair(const char **at, size_t *n);
 
 enum metrics_join { METRICS_SUM, METRICS_MAX };
 /* The combined value of all samples of a name (if label is not NULL: of those with label=value).
  * False: there is none, and *out is unchanged. *count (or NULL): their number. */
-bool metrics_value(const struct metrics *m, const char *name, const char *label, const char *value,
-                   enum metrics_join join, double *out, int *count);
+bool metrics_value(const struct metrics *metrics, const char *name, const char *label,
+                   const char *value, enum metrics_join join, double *out, int *count);
 
 #endif

@@ -8,41 +8,41 @@ struct msgpack msgpack_of(const void *p, size_t n)
     return (struct msgpack){p, (const uint8_t *)p + n, false};
 }
 
-static bool fail(struct msgpack *m)
+static bool fail(struct msgpack *pack)
 {
-    m->bad = true;
+    pack->bad = true;
     return false;
 }
 
 /* An unsigned big-endian number of n bytes. */
-static bool number(struct msgpack *m, int n, uint64_t *out)
+static bool number(struct msgpack *pack, int n, uint64_t *out)
 {
-    if (m->end - m->p < n)
-        return fail(m);
+    if (pack->end - pack->p < n)
+        return fail(pack);
     *out = 0;
     while (n--)
-        *out = *out << 8 | *m->p++;
+        *out = *out << 8 | *pack->p++;
     return true;
 }
 
-static bool set_bytes(struct msgpack *m, struct msgpack_value *v, enum msgpack_kind kind,
+static bool set_bytes(struct msgpack *pack, struct msgpack_value *v, enum msgpack_kind kind,
                       uint64_t n)
 {
-    if (n > (uint64_t)(m->end - m->p))
-        return fail(m);
+    if (n > (uint64_t)(pack->end - pack->p))
+        return fail(pack);
     v->kind = kind;
-    v->p = (const char *)m->p;
+    v->p = (const char *)pack->p;
     v->n = (uint32_t)n;
-    m->p += n;
+    pack->p += n;
     return true;
 }
 
 /* Every item takes at least a byte. */
-static bool set_items(struct msgpack *m, struct msgpack_value *v, enum msgpack_kind kind,
+static bool set_items(struct msgpack *pack, struct msgpack_value *v, enum msgpack_kind kind,
                       uint64_t n)
 {
-    if ((kind == MP_MAP ? 2 * n : n) > (uint64_t)(m->end - m->p))
-        return fail(m);
+    if ((kind == MP_MAP ? 2 * n : n) > (uint64_t)(pack->end - pack->p))
+        return fail(pack);
     v->kind = kind;
     v->n = (uint32_t)n;
     return true;
@@ -82,7 +82,7 @@ static void set_real(struct msgpack_value *v, uint64_t bits, int bytes)
 }
 
 /* The formats from 0xC4 on; those of one kind stand in the order of their sizes. */
-static bool next_long(struct msgpack *m, int head, struct msgpack_value *v)
+static bool next_long(struct msgpack *pack, int head, struct msgpack_value *v)
 {
     static const struct {
         uint8_t bytes; /* of the number behind the head */
@@ -100,51 +100,51 @@ static bool next_long(struct msgpack *m, int head, struct msgpack_value *v)
     };
     int at = head - 0xC4, bytes = form[at].bytes;
     uint64_t u = 0;
-    if (!number(m, bytes, &u))
+    if (!number(pack, bytes, &u))
         return false;
     switch (form[at].is) {
-    case 'b': return set_bytes(m, v, MP_BYTES, u);
-    case 't': return set_bytes(m, v, MP_TEXT, u);
+    case 'b': return set_bytes(pack, v, MP_BYTES, u);
+    case 't': return set_bytes(pack, v, MP_TEXT, u);
     case 'x': /* a byte for the type is among what is passed over */
-        return set_bytes(m, v, MP_OTHER, 1 + (bytes ? u : (uint64_t)1 << (head - 0xD4)));
-    case 'a': return set_items(m, v, MP_ARRAY, u);
-    case 'm': return set_items(m, v, MP_MAP, u);
+        return set_bytes(pack, v, MP_OTHER, 1 + (bytes ? u : (uint64_t)1 << (head - 0xD4)));
+    case 'a': return set_items(pack, v, MP_ARRAY, u);
+    case 'm': return set_items(pack, v, MP_MAP, u);
     case 'u': set_unsigned(v, u); return true;
     case 's': set_signed(v, u, bytes); return true;
     default: set_real(v, u, bytes); return true;
     }
 }
 
-bool msgpack_next(struct msgpack *m, struct msgpack_value *v)
+bool msgpack_next(struct msgpack *pack, struct msgpack_value *v)
 {
     *v = (struct msgpack_value){.kind = MP_NIL};
-    if (m->bad || m->p == m->end)
-        return fail(m);
-    int head = *m->p++;
+    if (pack->bad || pack->p == pack->end)
+        return fail(pack);
+    int head = *pack->p++;
     if (head < 0x80)
         set_int(v, head);
     else if (head < 0x90)
-        return set_items(m, v, MP_MAP, head & 15);
+        return set_items(pack, v, MP_MAP, head & 15);
     else if (head < 0xA0)
-        return set_items(m, v, MP_ARRAY, head & 15);
+        return set_items(pack, v, MP_ARRAY, head & 15);
     else if (head < 0xC0)
-        return set_bytes(m, v, MP_TEXT, head & 31);
+        return set_bytes(pack, v, MP_TEXT, head & 31);
     else if (head >= 0xE0)
         set_int(v, head - 256);
     else if (head == 0xC2 || head == 0xC3)
         *v = (struct msgpack_value){.kind = MP_BOOL, .i = head & 1};
     else if (head >= 0xC4)
-        return next_long(m, head, v);
+        return next_long(pack, head, v);
     else if (head != 0xC0) /* 0xC1 begins no value */
-        return fail(m);
+        return fail(pack);
     return true;
 }
 
-bool msgpack_skip(struct msgpack *m)
+bool msgpack_skip(struct msgpack *pack)
 {
     struct msgpack_value v;
     for (uint64_t left = 1; left > 0; left--) {
-        if (!msgpack_next(m, &v))
+        if (!msgpack_next(pack, &v))
             return false;
         left += v.kind == MP_ARRAY ? v.n : v.kind == MP_MAP ? 2 * (uint64_t)v.n : 0;
     }

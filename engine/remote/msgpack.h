@@ -40,9 +40,9 @@ struct msgpack_value {
 struct msgpack msgpack_of(const void *p, size_t n);
 /* Reads one value; of a container only its head: its items are the next values. False: there is
  * none. */
-bool msgpack_next(struct msgpack *m, struct msgpack_value *v);
+bool msgpack_next(struct msgpack *pack, struct msgpack_value *v);
 /* Skips one value with everything in it. */
-bool msgpack_skip(struct msgpack *m);
+bool msgpack_skip(struct msgpack *pack);
 /* Whether a value is this text. */
 bool msgpack_is(const struct msgpack_value *v, const char *text);
 

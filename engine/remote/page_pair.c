@@ -27,23 +27,24 @@ static bool own_labels(const struct metric *m, const char *model, struct buf *ou
 
 static void add_page(const struct buf *page, bool is_after, const char *model, struct served *out)
 {
-    struct metrics m;
-    if (!page->n || !metrics_read(&m, page->p, page->n, NULL))
+    struct metrics metrics;
+    if (!page->n || !metrics_read(&metrics, page->p, page->n, NULL))
         return;
-    for (int i = 0; i < m.n; i++) {
-        const struct metric *s = &m.at[i];
+    for (int i = 0; i < metrics.n; i++) {
+        const struct metric *metric = &metrics.at[i];
         struct buf labels = {0};
-        bool part = ends_with(s->name, "_bucket") || ends_with(s->name, "_created") ||
-                    ends_with(s->name, "_info");
-        if (*s->prefix && !part && !isnan(s->value) && own_labels(s, model, &labels)) {
+        bool part = ends_with(metric->name, "_bucket") || ends_with(metric->name, "_created") ||
+                    ends_with(metric->name, "_info");
+        if (*metric->prefix && !part && !isnan(metric->value) &&
+            own_labels(metric, model, &labels)) {
             out->metric = xrealloc(out->metric, (size_t)out->n_metric + 1, sizeof *out->metric);
             out->metric[out->n_metric++] = (struct served_metric){
-                xasprintf("%s:%s", s->prefix, s->name), xstrdup(labels.p),
-                is_after ? NAN : s->value, is_after ? s->value : NAN};
+                xasprintf("%s:%s", metric->prefix, metric->name), xstrdup(labels.p),
+                is_after ? NAN : metric->value, is_after ? metric->value : NAN};
         }
         buf_free(&labels);
     }
-    metrics_free(&m);
+    metrics_free(&metrics);
 }
 
 static int by_name(const void *a, const void *b)
@@ -80,49 +81,49 @@ void page_pair_join(const struct buf *before, const struct buf *after, const cha
 
 /* ---- reading pages --------------------------------------------------------------------------- */
 
-void page_pair_open(struct page_pair *p, struct server *s)
+void page_pair_open(struct page_pair *pair, struct server *server)
 {
-    p->page = s->page;
-    p->ns = s->page.n ? clock_ns() : 0;
-    s->page = (struct buf){0};
+    pair->page = server->page;
+    pair->ns = server->page.n ? clock_ns() : 0;
+    server->page = (struct buf){0};
 }
 
-void page_pair_begin(struct page_pair *p, const struct gauges *g)
+void page_pair_begin(struct page_pair *pair, const struct gauges *gauges)
 {
-    const struct buf *page = g->ns_metrics > p->ns ? &g->metrics : &p->page;
-    buf_clear(&p->before);
+    const struct buf *page = gauges->ns_metrics > pair->ns ? &gauges->metrics : &pair->page;
+    buf_clear(&pair->before);
     if (page->n)
-        buf_add(&p->before, page->p, page->n);
-    p->ns_before = g->ns_metrics > p->ns ? g->ns_metrics : p->ns;
+        buf_add(&pair->before, page->p, page->n);
+    pair->ns_before = gauges->ns_metrics > pair->ns ? gauges->ns_metrics : pair->ns;
 }
 
-void page_pair_end(struct page_pair *p, struct http *h, const char *model, uint64_t ns_sent, int ms,
-                   struct served *out)
+void page_pair_end(struct page_pair *pair, struct http *http, const char *model, uint64_t ns_sent,
+                   int ms, struct served *out)
 {
     static const struct buf none;
     uint64_t end = clock_ns(), until = end + (uint64_t)ms * 1000000;
-    p->call = (struct http_call){.method = "GET", .path = "/metrics"};
-    http_begin(h, &p->call);
-    while (!p->call.done && clock_ns() < until)
-        http_run(h, 10);
-    http_end(h, &p->call);
-    bool got = p->call.done && !p->call.failed && p->call.status == 200;
-    page_pair_join(&p->before, got ? &p->call.answer : &none, model, out);
-    if (p->ns_before)
-        out->ms_before = ns_sent > p->ns_before ? (double)(ns_sent - p->ns_before) / 1e6 : 0;
+    pair->call = (struct http_call){.method = "GET", .path = "/metrics"};
+    http_begin(http, &pair->call);
+    while (!pair->call.done && clock_ns() < until)
+        http_run(http, 10);
+    http_end(http, &pair->call);
+    bool got = pair->call.done && !pair->call.failed && pair->call.status == 200;
+    page_pair_join(&pair->before, got ? &pair->call.answer : &none, model, out);
+    if (pair->ns_before)
+        out->ms_before = ns_sent > pair->ns_before ? (double)(ns_sent - pair->ns_before) / 1e6 : 0;
     if (got) {
-        buf_free(&p->page);
-        p->page = p->call.answer;
-        p->ns = clock_ns();
-        out->ms_after = (double)(p->ns - end) / 1e6;
+        buf_free(&pair->page);
+        pair->page = pair->call.answer;
+        pair->ns = clock_ns();
+        out->ms_after = (double)(pair->ns - end) / 1e6;
     } else {
-        buf_free(&p->call.answer);
+        buf_free(&pair->call.answer);
     }
-    p->call.answer = (struct buf){0};
+    pair->call.answer = (struct buf){0};
 }
 
-void page_pair_close(struct page_pair *p)
+void page_pair_close(struct page_pair *pair)
 {
-    buf_free(&p->page);
-    buf_free(&p->before);
+    buf_free(&pair->page);
+    buf_free(&pair->before);
 }

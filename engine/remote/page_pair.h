@@ -15,13 +15,13 @@ struct page_pair {
     uint64_t ns, ns_before; /* clock_ns() when they came; 0: never */
 };
 
-void page_pair_open(struct page_pair *p, struct server *s); /* takes s->page */
-void page_pair_begin(struct page_pair *p, const struct gauges *g);
+void page_pair_open(struct page_pair *pair, struct server *server); /* takes server->page */
+void page_pair_begin(struct page_pair *pair, const struct gauges *gauges);
 /* Reads the page after a reply that was sent at ns_sent, for at most ms milliseconds, and writes
  * both into *out. */
-void page_pair_end(struct page_pair *p, struct http *h, const char *model, uint64_t ns_sent, int ms,
-                   struct served *out);
-void page_pair_close(struct page_pair *p);
+void page_pair_end(struct page_pair *pair, struct http *http, const char *model, uint64_t ns_sent,
+                   int ms, struct served *out);
+void page_pair_close(struct page_pair *pair);
 
 /* The metrics of two pages, matched by name and labels, at most SERVED_METRICS: scalars of an
  * engine (with a prefix such as "vllm:"); of histograms only counts and sums; none of another

@@ -40,7 +40,7 @@ struct listed {
 };
 
 struct pull {
-    const struct pull_opts *o;
+    const struct pull_opts *opts;
     struct hub_name name;
     char *endpoint, *token; /* token NULL: none */
     char *host;             /* the endpoint without a path */
@@ -99,11 +99,11 @@ static void put_encoded(struct buf *out, const char *s, bool slashes)
 }
 
 /* Seconds until the hub wants to be asked again; false: stopped. */
-static bool wait_for(const struct pull *p, int seconds)
+static bool wait_for(const struct pull *pull, int seconds)
 {
-    for (int i = 0; i < seconds * 20 && !stop_asked(p->o->stop); i++)
+    for (int i = 0; i < seconds * 20 && !stop_asked(pull->opts->stop); i++)
         usleep(50000);
-    return !stop_asked(p->o->stop);
+    return !stop_asked(pull->opts->stop);
 }
 
 /* Splits an address into what http_open() takes and the path; NULL: there is no path. */
@@ -157,84 +157,85 @@ static char *find_token(void)
     return token;
 }
 
-static bool open_pull(struct pull *p, struct err *e)
+static bool open_pull(struct pull *pull, struct err *e)
 {
     const char *endpoint = getenv("HF_ENDPOINT");
-    if (!hub_read_name(p->o->name, &p->name))
+    if (!hub_read_name(pull->opts->name, &pull->name))
         return err_set(e, ERR_USAGE,
                        "\"%.100s\" names no model of the hub; expected ORG/NAME, perhaps "
                        "with @REVISION and :QUANT or :FILE.gguf",
-                       show(p->o->name).s);
+                       show(pull->opts->name).s);
     if (is_on("HF_HUB_OFFLINE") || is_on("TRANSFORMERS_OFFLINE"))
         return err_set(e, ERR_USAGE,
                        "HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set: nothing is "
                        "fetched");
-    p->endpoint = xstrdup(endpoint && *endpoint ? endpoint : default_endpoint);
-    for (size_t n = strlen(p->endpoint); n && p->endpoint[n - 1] == '/';)
-        p->endpoint[--n] = '\0';
-    p->host = base_of(p->endpoint, &endpoint);
-    if (!p->host)
-        p->host = xstrdup(p->endpoint);
-    p->token = find_token();
+    pull->endpoint = xstrdup(endpoint && *endpoint ? endpoint : default_endpoint);
+    for (size_t n = strlen(pull->endpoint); n && pull->endpoint[n - 1] == '/';)
+        pull->endpoint[--n] = '\0';
+    pull->host = base_of(pull->endpoint, &endpoint);
+    if (!pull->host)
+        pull->host = xstrdup(pull->endpoint);
+    pull->token = find_token();
     char *cache = hub_cache();
-    p->model = xasprintf("%s/models--%s--%s", cache, p->name.org, p->name.repo);
+    pull->model = xasprintf("%s/models--%s--%s", cache, pull->name.org, pull->name.repo);
     free(cache);
-    const struct http_opts o = {
-        .url = p->endpoint, .key = p->token, .first_ms = 60000, .silence_ms = 60000};
-    if (!http_open(&p->hub, &o, e))
+    const struct http_opts opts = {
+        .url = pull->endpoint, .key = pull->token, .first_ms = 60000, .silence_ms = 60000};
+    if (!http_open(&pull->hub, &opts, e))
         return err_prefix(e, "HF_ENDPOINT");
-    const char *unsafe = p->token ? http_warning(p->hub) : NULL;
+    const char *unsafe = pull->token ? http_warning(pull->hub) : NULL;
     return !unsafe ||
-           err_set(e, ERR_USAGE, "%s: the token would travel unencrypted", http_url(p->hub));
+           err_set(e, ERR_USAGE, "%s: the token would travel unencrypted", http_url(pull->hub));
 }
 
-static void close_pull(struct pull *p)
+static void close_pull(struct pull *pull)
 {
-    http_close(p->hub);
-    for (int i = 0; i < p->n_file; i++)
-        free(p->file[i].path);
-    free(p->file);
-    free(p->model);
-    free(p->endpoint);
-    free(p->host);
-    free(p->token);
-    hub_name_free(&p->name);
+    http_close(pull->hub);
+    for (int i = 0; i < pull->n_file; i++)
+        free(pull->file[i].path);
+    free(pull->file);
+    free(pull->model);
+    free(pull->endpoint);
+    free(pull->host);
+    free(pull->token);
+    hub_name_free(&pull->name);
 }
 
 /* ---- the list of files ---- */
 
-static bool refused(const struct pull *p, const struct http_call *c, struct err *e)
+static bool refused(const struct pull *pull, const struct http_call *call, struct err *e)
 {
-    const char *revision = p->name.revision ? p->name.revision : "main";
-    const char *token = p->token ? "" : "; a token in HF_TOKEN may help";
-    if (c->status == 401)
+    const char *revision = pull->name.revision ? pull->name.revision : "main";
+    const char *token = pull->token ? "" : "; a token in HF_TOKEN may help";
+    if (call->status == 401)
         return err_set(e, ERR_MODEL,
                        "%s/%s: the hub shows no such model: it is absent, private, or "
                        "its licence was not accepted%s",
-                       p->name.org, p->name.repo, token);
-    if (c->status == 403)
+                       pull->name.org, pull->name.repo, token);
+    if (call->status == 403)
         return err_set(e, ERR_MODEL,
                        "%s/%s: the hub refuses: accept the licence on the model's page, or "
                        "give the token the right to read it%s",
-                       p->name.org, p->name.repo, token);
-    if (c->status == 404)
+                       pull->name.org, pull->name.repo, token);
+    if (call->status == 404)
         return err_set(e, ERR_MODEL, "%s/%s: the hub has no such model, or no revision %s of it",
-                       p->name.org, p->name.repo, show(revision).s);
-    return http_refused(c, e);
+                       pull->name.org, pull->name.repo, show(revision).s);
+    return http_refused(call, e);
 }
 
 /* Asks the hub, again after the time that it wants. */
-static bool ask(struct pull *p, struct http_call *c, struct err *e)
+static bool ask(struct pull *pull, struct http_call *call, struct err *e)
 {
     for (int i = 0;; i++) {
-        if (http_call(p->hub, c, p->o->stop, e))
+        if (http_call(pull->hub, call, pull->opts->stop, e))
             return true;
-        if (stop_asked(p->o->stop))
+        if (stop_asked(pull->opts->stop))
             return stopped(e);
-        bool again = (c->failed && !c->unsent) || c->status == 429 || c->status / 100 == 5;
+        bool again = (call->failed && !call->unsent) || call->status == 429 ||
+                     call->status / 100 == 5;
         if (!again || i == ATTEMPTS - 1)
-            return c->failed ? false : refused(p, c, e);
-        if (!wait_for(p, min_int(c->retry_s >= 0 ? c->retry_s : 1, WAIT_S)))
+            return call->failed ? false : refused(pull, call, e);
+        if (!wait_for(pull, min_int(call->retry_s >= 0 ? call->retry_s : 1, WAIT_S)))
             return stopped(e);
     }
 }
@@ -253,7 +254,7 @@ static bool is_plain_path(const char *s)
 }
 
 /* One entry of "siblings". */
-static bool read_listed(json_t *x, struct listed *f)
+static bool read_listed(json_t *x, struct listed *file)
 {
     json_t *lfs = json_object_get(x, "lfs"), *size = json_object_get(x, "size");
     const char *path = json_string_value(json_object_get(x, "rfilename"));
@@ -266,8 +267,8 @@ static bool read_listed(json_t *x, struct listed *f)
     bool large = json_is_object(lfs);
     if (large ? !is_sum(sha, 64) : !is_sum(blob, 40))
         return false;
-    *f = (struct listed){.path = xstrdup(path), .size = (uint64_t)json_integer_value(size)};
-    snprintf(f->sum, sizeof f->sum, "%s", large ? sha : blob);
+    *file = (struct listed){.path = xstrdup(path), .size = (uint64_t)json_integer_value(size)};
+    snprintf(file->sum, sizeof file->sum, "%s", large ? sha : blob);
     return true;
 }
 
@@ -276,7 +277,7 @@ static int by_path(const void *a, const void *b)
     return strcmp(((const struct listed *)a)->path, ((const struct listed *)b)->path);
 }
 
-static bool read_list(struct pull *p, const struct buf *text, struct err *e)
+static bool read_list(struct pull *pull, const struct buf *text, struct err *e)
 {
     json_t *top = json_read(text->p ? text->p : "", text->n, JSON_DEPTH, "the hub's answer", e);
     json_t *list = json_object_get(top, "siblings"), *x;
@@ -285,57 +286,58 @@ static bool read_list(struct pull *p, const struct buf *text, struct err *e)
     bool ok = top && ((commit && hub_is_commit(commit) && n && n <= MAX_LISTED) ||
                       err_set(e, ERR_MODEL, "the hub's answer has no commit or no files"));
     if (ok) {
-        memcpy(p->commit, commit, sizeof p->commit);
-        p->file = xcalloc(n, sizeof *p->file);
+        memcpy(pull->commit, commit, sizeof pull->commit);
+        pull->file = xcalloc(n, sizeof *pull->file);
         for (i = 0; ok && i < n; i++) {
             x = json_array_get(list, i);
-            ok = read_listed(x, &p->file[p->n_file++]) ||
+            ok = read_listed(x, &pull->file[pull->n_file++]) ||
                  err_set(e, ERR_MODEL, "the hub's answer: siblings[%zu]: expected a path, a size "
                          "and a checksum", i);
         }
-        qsort(p->file, (size_t)p->n_file, sizeof *p->file, by_path);
+        qsort(pull->file, (size_t)pull->n_file, sizeof *pull->file, by_path);
     }
     json_decref(top);
     return ok;
 }
 
-static bool get_list(struct pull *p, struct err *e)
+static bool get_list(struct pull *pull, struct err *e)
 {
     struct buf path = {0};
-    struct http_call c = {.method = "GET"};
-    buf_printf(&path, "/api/models/%s/%s/revision/", p->name.org, p->name.repo);
-    put_encoded(&path, p->name.revision ? p->name.revision : "main", false);
+    struct http_call call = {.method = "GET"};
+    buf_printf(&path, "/api/models/%s/%s/revision/", pull->name.org, pull->name.repo);
+    put_encoded(&path, pull->name.revision ? pull->name.revision : "main", false);
     buf_str(&path, "?blobs=true");
-    c.path = path.p;
-    bool ok = ask(p, &c, e) && read_list(p, &c.answer, e);
-    buf_free(&c.answer);
+    call.path = path.p;
+    bool ok = ask(pull, &call, e) && read_list(pull, &call.answer, e);
+    buf_free(&call.answer);
     buf_free(&path);
     return ok;
 }
 
-static struct listed *find(struct pull *p, const char *path)
+static struct listed *find(struct pull *pull, const char *path)
 {
     struct listed key = {.path = (char *)(uintptr_t)path};
-    return p->n_file ? bsearch(&key, p->file, (size_t)p->n_file, sizeof *p->file, by_path) : NULL;
+    return pull->n_file ? bsearch(&key, pull->file, (size_t)pull->n_file, sizeof *pull->file,
+                                  by_path) : NULL;
 }
 
 /* ---- checksums ---- */
 
 /* Computes the checksum of a whole file, of the kind that the hub's list has for it. */
-static bool sum_of(const struct pull *p, int fd, const struct listed *f, char out[65],
+static bool sum_of(const struct pull *pull, int fd, const struct listed *file, char out[65],
                    struct err *e)
 {
     enum { PART = 1 << 20 };
     struct sha256 a;
     struct sha1 b = SHA1_START;
-    bool large = strlen(f->sum) == 64;
+    bool large = strlen(file->sum) == 64;
     char *part = xmalloc(PART), head[40] = "";
     ptrdiff_t n;
     sha256_init(&a);
-    int k = snprintf(head, sizeof head, "blob %llu", (unsigned long long)f->size);
+    int k = snprintf(head, sizeof head, "blob %llu", (unsigned long long)file->size);
     sha1_add(&b, head, (size_t)k + 1);
     for (uint64_t at = 0; (n = pread_fully(fd, part, PART, at)) > 0; at += (uint64_t)n) {
-        if (stop_asked(p->o->stop)) {
+        if (stop_asked(pull->opts->stop)) {
             free(part);
             return stopped(e);
         }
@@ -346,7 +348,7 @@ static bool sum_of(const struct pull *p, int fd, const struct listed *f, char ou
     }
     free(part);
     if (n < 0)
-        return failed(e, "read", f->path);
+        return failed(e, "read", file->path);
     if (large)
         sha256_end_hex(&a, out);
     else
@@ -357,8 +359,8 @@ static bool sum_of(const struct pull *p, int fd, const struct listed *f, char ou
 /* ---- one file ---- */
 
 struct coming {
-    const struct pull *p;
-    const struct listed *f;
+    const struct pull *pull;
+    const struct listed *file;
     const struct http_call *call;
     int fd;
     uint64_t at;   /* bytes in the file */
@@ -368,50 +370,51 @@ struct coming {
 };
 
 /* The first bytes of an answer say whether it goes on or begins anew. */
-static bool take_part(struct coming *c, const void *bytes, size_t n, struct err *e)
+static bool take_part(struct coming *coming, const void *bytes, size_t n, struct err *e)
 {
-    const struct http_call *q = c->call;
-    if (!c->begun && q->from && q->first != (int64_t)q->from) {
-        if (q->first >= 0)
+    const struct http_call *call = coming->call;
+    if (!coming->begun && call->from && call->first != (int64_t)call->from) {
+        if (call->first >= 0)
             return err_set(e, ERR_MODEL, "the server's answer begins at byte %lld; expected %llu",
-                           (long long)q->first, (unsigned long long)q->from);
-        if (ftruncate(c->fd, 0) != 0)
-            return failed(e, "write", c->f->path);
-        c->at = 0;
+                           (long long)call->first, (unsigned long long)call->from);
+        if (ftruncate(coming->fd, 0) != 0)
+            return failed(e, "write", coming->file->path);
+        coming->at = 0;
     }
-    c->begun = true;
-    if (n > c->f->size - c->at)
+    coming->begun = true;
+    if (n > coming->file->size - coming->at)
         return err_set(e, ERR_MODEL, "%s is longer than the %llu bytes of the hub's list",
-                       show(c->f->path).s, (unsigned long long)c->f->size);
-    if (lseek(c->fd, (off_t)c->at, SEEK_SET) < 0 || !write_fully(c->fd, bytes, n))
-        return failed(e, "write", c->f->path);
-    c->at += n;
-    if (c->p->o->progress)
-        c->p->o->progress(c->p->o->arg, c->f->path, c->at, c->f->size);
+                       show(coming->file->path).s, (unsigned long long)coming->file->size);
+    if (lseek(coming->fd, (off_t)coming->at, SEEK_SET) < 0 || !write_fully(coming->fd, bytes, n))
+        return failed(e, "write", coming->file->path);
+    coming->at += n;
+    if (coming->pull->opts->progress)
+        coming->pull->opts->progress(coming->pull->opts->arg, coming->file->path, coming->at,
+                                     coming->file->size);
     return true;
 }
 
 static bool take(void *arg, const void *bytes, size_t n, struct err *e)
 {
-    struct coming *c = arg;
-    c->hopeless = !take_part(c, bytes, n, e);
-    return !c->hopeless;
+    struct coming *coming = arg;
+    coming->hopeless = !take_part(coming, bytes, n, e);
+    return !coming->hopeless;
 }
 
 /* Opens what a redirect names: *other NULL: the hub itself. Another host gets no token. */
-static bool follow(const struct pull *p, const char *moved, struct http **other, struct buf *path,
-                   bool *away, struct err *e)
+static bool follow(const struct pull *pull, const char *moved, struct http **other,
+                   struct buf *path, bool *away, struct err *e)
 {
     const char *rest = moved;
-    char *base = moved[0] == '/' ? xstrdup(p->host) : base_of(moved, &rest);
-    struct http_opts o = {.url = base, .first_ms = 60000, .silence_ms = 60000};
+    char *base = moved[0] == '/' ? xstrdup(pull->host) : base_of(moved, &rest);
+    struct http_opts opts = {.url = base, .first_ms = 60000, .silence_ms = 60000};
     http_close(*other);
     *other = NULL;
     bool ok = base || err_set(e, ERR_MODEL, "the hub redirects to \"%.80s\"", show(moved).s);
-    *away = ok && strcmp(base, p->host) != 0;
-    o.key = *away ? NULL : p->token;
-    if (ok && strcmp(base, p->endpoint) != 0)
-        ok = http_open(other, &o, e);
+    *away = ok && strcmp(base, pull->host) != 0;
+    opts.key = *away ? NULL : pull->token;
+    if (ok && strcmp(base, pull->endpoint) != 0)
+        ok = http_open(other, &opts, e);
     buf_clear(path);
     buf_str(path, rest);
     free(base);
@@ -419,34 +422,34 @@ static bool follow(const struct pull *p, const char *moved, struct http **other,
 }
 
 /* One answer for the rest of the file, behind redirects. */
-static bool get_once(struct coming *x, struct http_call *c, struct err *e)
+static bool get_once(struct coming *coming, struct http_call *call, struct err *e)
 {
-    const struct pull *p = x->p;
+    const struct pull *pull = coming->pull;
     struct buf path = {0};
     struct http *other = NULL;
     bool ok = false;
-    buf_printf(&path, "/%s/%s/resolve/%s/", p->name.org, p->name.repo, p->commit);
-    put_encoded(&path, x->f->path, true);
-    x->away = false;
+    buf_printf(&path, "/%s/%s/resolve/%s/", pull->name.org, pull->name.repo, pull->commit);
+    put_encoded(&path, coming->file->path, true);
+    coming->away = false;
     for (int i = 0; i <= REDIRECTS; i++) {
-        *c = (struct http_call){.method = "GET",
-                                .path = path.p,
-                                .from = x->at,
-                                .as_stored = true,
-                                .most = INT64_MAX,
-                                .bytes = take,
-                                .arg = x, /* take() counts */
-                                .answer = c->answer};
-        x->call = c;
-        x->begun = false;
-        ok = http_call(other ? other : p->hub, c, p->o->stop, e);
-        if (ok || c->failed || c->status / 100 != 3 || !c->moved[0])
+        *call = (struct http_call){.method = "GET",
+                                   .path = path.p,
+                                   .from = coming->at,
+                                   .as_stored = true,
+                                   .most = INT64_MAX,
+                                   .bytes = take,
+                                   .arg = coming, /* take() counts */
+                                   .answer = call->answer};
+        coming->call = call;
+        coming->begun = false;
+        ok = http_call(other ? other : pull->hub, call, pull->opts->stop, e);
+        if (ok || call->failed || call->status / 100 != 3 || !call->moved[0])
             break;
         if (i == REDIRECTS)
-            x->hopeless = !err_set(e, ERR_MODEL, "more than %d redirects", REDIRECTS);
-        else if (!follow(p, c->moved, &other, &path, &x->away, e))
-            x->hopeless = true;
-        if (x->hopeless)
+            coming->hopeless = !err_set(e, ERR_MODEL, "more than %d redirects", REDIRECTS);
+        else if (!follow(pull, call->moved, &other, &path, &coming->away, e))
+            coming->hopeless = true;
+        if (coming->hopeless)
             break;
     }
     http_close(other);
@@ -456,88 +459,89 @@ static bool get_once(struct coming *x, struct http_call *c, struct err *e)
 
 /* Whether asking again may help. What is here may not be the beginning of what is there (416), and
  * a signed address of another host expires (403). */
-static bool may_ask_again(const struct coming *x, const struct http_call *c)
+static bool may_ask_again(const struct coming *coming, const struct http_call *call)
 {
-    return !x->hopeless && (c->failed || c->status == 416 || c->status == 429 ||
-                            c->status / 100 == 5 || (c->status == 403 && x->away));
+    return !coming->hopeless && (call->failed || call->status == 416 || call->status == 429 ||
+                                 call->status / 100 == 5 || (call->status == 403 && coming->away));
 }
 
 /* Fetches the rest of a file. An answer that is cut off is asked for again from there on. */
-static bool get_rest(struct coming *x, struct err *e)
+static bool get_rest(struct coming *coming, struct err *e)
 {
-    struct http_call c = {0};
+    struct http_call call = {0};
     int left = ATTEMPTS;
-    while (x->at < x->f->size) {
-        uint64_t before = x->at;
-        bool ok = get_once(x, &c, e);
-        left = x->at > before ? ATTEMPTS : left - 1;
-        if (ok && x->at == x->f->size)
+    while (coming->at < coming->file->size) {
+        uint64_t before = coming->at;
+        bool ok = get_once(coming, &call, e);
+        left = coming->at > before ? ATTEMPTS : left - 1;
+        if (ok && coming->at == coming->file->size)
             break;
         if (ok)
             err_set(e, ERR_MODEL, "the server's answer ends at byte %llu of %llu",
-                    (unsigned long long)x->at, (unsigned long long)x->f->size);
-        else if (c.status == 404)
+                    (unsigned long long)coming->at, (unsigned long long)coming->file->size);
+        else if (call.status == 404)
             err_set(e, ERR_MODEL, "the hub has no such file");
-        else if (c.status == 401 || (c.status == 403 && !x->away))
-            refused(x->p, &c, e);
-        if (stop_asked(x->p->o->stop)) {
+        else if (call.status == 401 || (call.status == 403 && !coming->away))
+            refused(coming->pull, &call, e);
+        if (stop_asked(coming->pull->opts->stop)) {
             stopped(e);
             break;
         }
-        if (left <= 0 || !(ok || may_ask_again(x, &c)))
+        if (left <= 0 || !(ok || may_ask_again(coming, &call)))
             break;
-        if (c.status == 416 && ftruncate(x->fd, 0) != 0) {
-            failed(e, "write", x->f->path);
+        if (call.status == 416 && ftruncate(coming->fd, 0) != 0) {
+            failed(e, "write", coming->file->path);
             break;
         }
-        x->at = c.status == 416 ? 0 : x->at;
-        if (!wait_for(x->p, min_int(c.retry_s >= 0 ? c.retry_s : 1, WAIT_S))) {
+        coming->at = call.status == 416 ? 0 : coming->at;
+        if (!wait_for(coming->pull, min_int(call.retry_s >= 0 ? call.retry_s : 1, WAIT_S))) {
             stopped(e);
             break;
         }
     }
-    buf_free(&c.answer);
-    return x->at == x->f->size;
+    buf_free(&call.answer);
+    return coming->at == coming->file->size;
 }
 
 /* Fetches a blob into its file and checks it. */
-static bool fill(const struct pull *p, const struct listed *f, const char *part, int fd,
+static bool fill(const struct pull *pull, const struct listed *file, const char *part, int fd,
                  struct err *e)
 {
     struct stat st;
     char sum[65];
     if (fstat(fd, &st) != 0)
         return failed(e, "read", part);
-    struct coming x = {.p = p, .f = f, .fd = fd, .at = (uint64_t)st.st_size};
-    if (x.at > f->size) {
+    struct coming coming = {.pull = pull, .file = file, .fd = fd, .at = (uint64_t)st.st_size};
+    if (coming.at > file->size) {
         if (ftruncate(fd, 0) != 0)
             return failed(e, "write", part);
-        x.at = 0;
+        coming.at = 0;
     }
-    if (!get_rest(&x, e))
-        return err_prefix(e, "%s", show(f->path).s);
+    if (!get_rest(&coming, e))
+        return err_prefix(e, "%s", show(file->path).s);
     if (fsync(fd) != 0)
         return failed(e, "write", part);
-    if (!sum_of(p, fd, f, sum, e))
+    if (!sum_of(pull, fd, file, sum, e))
         return false;
-    if (strcmp(sum, f->sum) == 0)
+    if (strcmp(sum, file->sum) == 0)
         return true;
     unlink(part);
     return err_set(e, ERR_MODEL,
                    "%s: what came has the checksum %.12s, expected %.12s: it was deleted",
-                   show(f->path).s, sum, f->sum);
+                   show(file->path).s, sum, file->sum);
 }
 
 /* The lock that the hub's libraries take, too; -1 and *e: another process has it. */
-static int lock_blob(const struct pull *p, const struct listed *f, struct err *e)
+static int lock_blob(const struct pull *pull, const struct listed *file, struct err *e)
 {
-    const char *name = strrchr(p->model, '/') + 1;
-    char *path = xasprintf("%.*s.locks/%s/%s.lock", (int)(name - p->model), p->model, name, f->sum);
+    const char *name = strrchr(pull->model, '/') + 1;
+    char *path = xasprintf("%.*s.locks/%s/%s.lock", (int)(name - pull->model), pull->model, name,
+                           file->sum);
     int fd = make_above(path, e) ? file_open(path, O_RDWR | O_CREAT, 0666) : -1;
     if (fd < 0)
         failed(e, "make", path);
     else if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
-        err_set(e, ERR_MODEL, "%s is being fetched by another process", show(f->path).s);
+        err_set(e, ERR_MODEL, "%s is being fetched by another process", show(file->path).s);
         close(fd);
         fd = -1;
     }
@@ -545,24 +549,26 @@ static int lock_blob(const struct pull *p, const struct listed *f, struct err *e
     return fd;
 }
 
-static bool has_blob(const char *blob, const struct listed *f)
+static bool has_blob(const char *blob, const struct listed *file)
 {
     struct stat st;
-    return stat(blob, &st) == 0 && S_ISREG(st.st_mode) && (uint64_t)st.st_size == f->size;
+    return stat(blob, &st) == 0 && S_ISREG(st.st_mode) && (uint64_t)st.st_size == file->size;
 }
 
-static bool get_blob(const struct pull *p, const struct listed *f, const char *blob, struct err *e)
+static bool get_blob(const struct pull *pull, const struct listed *file, const char *blob,
+                     struct err *e)
 {
-    int lock = lock_blob(p, f, e);
+    int lock = lock_blob(pull, file, e);
     if (lock < 0)
         return false;
     char *part = xasprintf("%s.aerie.incomplete", blob);
-    bool ok = has_blob(blob, f); /* since then */
+    bool ok = has_blob(blob, file); /* since then */
     int fd = ok || !make_above(part, e) ? -1 : file_open(part, O_RDWR | O_CREAT, 0666);
     if (!ok && fd < 0)
         failed(e, "make", part);
     if (fd >= 0) {
-        ok = fill(p, f, part, fd, e) && (rename(part, blob) == 0 || failed(e, "rename", part));
+        ok = fill(pull, file, part, fd, e) &&
+             (rename(part, blob) == 0 || failed(e, "rename", part));
         close(fd);
     }
     close(lock);
@@ -584,15 +590,15 @@ static bool put_link(const char *path, const char *to, struct err *e)
     return ok;
 }
 
-static bool get_file(const struct pull *p, const struct listed *f, struct err *e)
+static bool get_file(const struct pull *pull, const struct listed *file, struct err *e)
 {
-    char *blob = xasprintf("%s/blobs/%s", p->model, f->sum);
-    char *path = xasprintf("%s/snapshots/%s/%s", p->model, p->commit, f->path);
+    char *blob = xasprintf("%s/blobs/%s", pull->model, file->sum);
+    char *path = xasprintf("%s/snapshots/%s/%s", pull->model, pull->commit, file->path);
     struct buf to = {0};
-    for (const char *s = f->path; (s = strchr(s, '/')); s++)
+    for (const char *s = file->path; (s = strchr(s, '/')); s++)
         buf_str(&to, "../");
-    buf_printf(&to, "../../blobs/%s", f->sum);
-    bool ok = (has_blob(blob, f) || get_blob(p, f, blob, e)) && put_link(path, to.p, e);
+    buf_printf(&to, "../../blobs/%s", file->sum);
+    bool ok = (has_blob(blob, file) || get_blob(pull, file, blob, e)) && put_link(path, to.p, e);
     buf_free(&to);
     free(path);
     free(blob);
@@ -601,33 +607,33 @@ static bool get_file(const struct pull *p, const struct listed *f, struct err *e
 
 /* ---- which files ---- */
 
-static bool want(struct pull *p, const char *path)
+static bool want(struct pull *pull, const char *path)
 {
-    struct listed *f = find(p, path);
-    if (f)
-        f->wanted = true;
-    return f != NULL;
+    struct listed *file = find(pull, path);
+    if (file)
+        file->wanted = true;
+    return file != NULL;
 }
 
 /* Wants the GGUF that the name chooses, with all its parts. */
-static bool want_gguf(struct pull *p, struct err *e)
+static bool want_gguf(struct pull *pull, struct err *e)
 {
-    const char *file = p->name.file;
+    const char *file = pull->name.file;
     if (file && ends_with(file, ".gguf")) {
-        if (!find(p, file))
-            return err_set(e, ERR_MODEL, "%s: the model has no %s", p->name.all, show(file).s);
+        if (!find(pull, file))
+            return err_set(e, ERR_MODEL, "%s: the model has no %s", pull->name.all, show(file).s);
     } else {
-        char **path = xcalloc((size_t)p->n_file, sizeof *path);
+        char **path = xcalloc((size_t)pull->n_file, sizeof *path);
         int found = 0;
-        for (int i = 0; i < p->n_file; i++)
-            if (hub_is_gguf(p->file[i].path))
-                path[found++] = p->file[i].path;
+        for (int i = 0; i < pull->n_file; i++)
+            if (hub_is_gguf(pull->file[i].path))
+                path[found++] = pull->file[i].path;
         const char *chosen = hub_choose(file, path, found);
         struct buf list = {0};
         for (int i = 0; i < found && list.n < 300; i++)
             buf_printf(&list, "%s%s", i ? ", " : "", show(path[i]).s);
         if (!chosen)
-            err_set(e, ERR_MODEL, "%s: the model has no %s; it has %s", p->name.all,
+            err_set(e, ERR_MODEL, "%s: the model has no %s; it has %s", pull->name.all,
                     file ? show(file).s : "model.safetensors and no GGUF file",
                     found ? list.p : "no GGUF file");
         buf_free(&list);
@@ -636,35 +642,36 @@ static bool want_gguf(struct pull *p, struct err *e)
             return false;
         file = chosen;
     }
-    want(p, file);
+    want(pull, file);
     size_t n = strlen(file);
     size_t stem = n > 20 && !strncmp(file + n - 20, "-00001-of-", 10) ? n - 20 : 0;
-    for (int i = 0; stem && i < p->n_file; i++) { /* PREFIX-00002-of-00003.gguf */
-        const char *other = p->file[i].path;
+    for (int i = 0; stem && i < pull->n_file; i++) { /* PREFIX-00002-of-00003.gguf */
+        const char *other = pull->file[i].path;
         if (strlen(other) == n && !strncmp(other, file, stem) &&
             !strcmp(other + stem + 6, file + stem + 6))
-            p->file[i].wanted = true;
+            pull->file[i].wanted = true;
     }
     return true;
 }
 
 /* Wants the files of weights that the index names; the index is there. */
-static bool want_shards(struct pull *p, const char *index, struct err *e)
+static bool want_shards(struct pull *pull, const char *index, struct err *e)
 {
-    char *path = xasprintf("%s/snapshots/%s/%s", p->model, p->commit, index);
+    char *path = xasprintf("%s/snapshots/%s/%s", pull->model, pull->commit, index);
     json_t *top = json_open(path, NULL, e), *file;
     const char *tensor;
     bool ok = top != NULL;
     json_object_foreach(json_object_get(top, "weight_map"), tensor,
-                        file) if (ok && json_is_string(file) && !want(p, json_string_value(file)))
-        ok = err_set(e, ERR_MODEL, "%s: %s names %s, which the model does not have", p->name.all,
+                        file) if (ok && json_is_string(file) &&
+                        !want(pull, json_string_value(file)))
+        ok = err_set(e, ERR_MODEL, "%s: %s names %s, which the model does not have", pull->name.all,
                      index, show(json_string_value(file)).s);
     json_decref(top);
     free(path);
     return ok;
 }
 
-static bool choose_files(struct pull *p, struct err *e)
+static bool choose_files(struct pull *pull, struct err *e)
 {
     static const char index[] = "model.safetensors.index.json";
     static const char *const beside[] = {"config.json",
@@ -675,54 +682,54 @@ static bool choose_files(struct pull *p, struct err *e)
                                          "chat_template.json",
                                          "special_tokens_map.json",
                                          "hf_quant_config.json"};
-    bool whole = find(p, "model.safetensors") != NULL, shards = !whole && find(p, index);
-    if (p->name.file || (!whole && !shards && !find(p, "pytorch_model.bin")))
-        return want_gguf(p, e);
+    bool whole = find(pull, "model.safetensors") != NULL, shards = !whole && find(pull, index);
+    if (pull->name.file || (!whole && !shards && !find(pull, "pytorch_model.bin")))
+        return want_gguf(pull, e);
     for (size_t i = 0; i < sizeof beside / sizeof *beside; i++)
-        want(p, beside[i]);
-    if (!find(p, "tokenizer.json"))
-        want(p, "README.md"); /* a draft's model card names its target (pair.h) */
+        want(pull, beside[i]);
+    if (!find(pull, "tokenizer.json"))
+        want(pull, "README.md"); /* a draft's model card names its target (pair.h) */
     if (whole)
-        return want(p, "model.safetensors");
+        return want(pull, "model.safetensors");
     if (!shards)
-        return want(p, "pytorch_model.bin"); /* of a draft head */
-    want(p, index);
-    return get_file(p, find(p, index), e) && want_shards(p, index, e);
+        return want(pull, "pytorch_model.bin"); /* of a draft head */
+    want(pull, index);
+    return get_file(pull, find(pull, index), e) && want_shards(pull, index, e);
 }
 
 /* Whether the disk has room for what is missing. */
-static bool has_room(const struct pull *p, struct err *e)
+static bool has_room(const struct pull *pull, struct err *e)
 {
     struct statvfs v;
     uint64_t missing = 0;
-    for (int i = 0; i < p->n_file; i++) {
-        char *blob = xasprintf("%s/blobs/%s", p->model, p->file[i].sum);
-        if (p->file[i].wanted && !has_blob(blob, &p->file[i]))
-            missing += p->file[i].size;
+    for (int i = 0; i < pull->n_file; i++) {
+        char *blob = xasprintf("%s/blobs/%s", pull->model, pull->file[i].sum);
+        if (pull->file[i].wanted && !has_blob(blob, &pull->file[i]))
+            missing += pull->file[i].size;
         free(blob);
     }
-    char *probe = xasprintf("%s/blobs/x", p->model);
+    char *probe = xasprintf("%s/blobs/x", pull->model);
     bool ok = make_above(probe, e);
     free(probe);
-    if (!ok || statvfs(p->model, &v) != 0)
+    if (!ok || statvfs(pull->model, &v) != 0)
         return ok;
     uint64_t left = (uint64_t)v.f_bavail * v.f_frsize;
     return missing <= left ||
            err_set(e, ERR_MODEL, "%s: %.1f GiB are missing, and the disk has %.1f GiB free",
-                   p->name.all, (double)missing / 0x1p30, (double)left / 0x1p30);
+                   pull->name.all, (double)missing / 0x1p30, (double)left / 0x1p30);
 }
 
 /* ---- all of it ---- */
 
-static bool write_ref(const struct pull *p, struct err *e)
+static bool write_ref(const struct pull *pull, struct err *e)
 {
-    const char *revision = p->name.revision ? p->name.revision : "main";
+    const char *revision = pull->name.revision ? pull->name.revision : "main";
     if (hub_is_commit(revision))
         return true;
-    char *path = xasprintf("%s/refs/%s", p->model, revision);
+    char *path = xasprintf("%s/refs/%s", pull->model, revision);
     char *temporary = xasprintf("%s.aerie.incomplete", path);
     int fd = make_above(path, e) ? file_open(temporary, O_WRONLY | O_CREAT, 0666) : -1;
-    bool ok = fd >= 0 && write_fully(fd, p->commit, strlen(p->commit)) && fsync(fd) == 0;
+    bool ok = fd >= 0 && write_fully(fd, pull->commit, strlen(pull->commit)) && fsync(fd) == 0;
     if (fd >= 0)
         ok = close(fd) == 0 && ok;
     ok = (ok && (rename(temporary, path) == 0 || (errno == ENOENT && !file_missing(path)))) ||
@@ -747,22 +754,22 @@ static enum order order_of(const char *path)
     return BESIDE;
 }
 
-static bool pull_all(struct pull *p, struct err *e)
+static bool pull_all(struct pull *pull, struct err *e)
 {
-    if (!open_pull(p, e) || !get_list(p, e) || !choose_files(p, e) || !has_room(p, e))
+    if (!open_pull(pull, e) || !get_list(pull, e) || !choose_files(pull, e) || !has_room(pull, e))
         return false;
     for (int order = 0; order < N_ORDERS; order++)
-        for (int i = 0; i < p->n_file; i++)
-            if (p->file[i].wanted && (int)order_of(p->file[i].path) == order &&
-                !get_file(p, &p->file[i], e))
+        for (int i = 0; i < pull->n_file; i++)
+            if (pull->file[i].wanted && (int)order_of(pull->file[i].path) == order &&
+                !get_file(pull, &pull->file[i], e))
                 return false;
-    return write_ref(p, e);
+    return write_ref(pull, e);
 }
 
-bool hub_pull(const struct pull_opts *o, char **path, struct err *e)
+bool hub_pull(const struct pull_opts *opts, char **path, struct err *e)
 {
-    struct pull p = {.o = o};
-    bool ok = pull_all(&p, e) && (*path = hub_find(o->name, e));
-    close_pull(&p);
+    struct pull pull = {.opts = opts};
+    bool ok = pull_all(&pull, e) && (*path = hub_find(opts->name, e));
+    close_pull(&pull);
     return ok;
 }

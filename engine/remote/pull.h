@@ -20,6 +20,6 @@ struct pull_opts {
  * (HF_HUB_OFFLINE), with which token (HF_TOKEN, HF_TOKEN_PATH, HF_HOME/token) and to where (hub.h).
  * *path is then what hub_find() gives; the caller frees it. False and *e: ERR_USAGE for a name or
  * an environment that forbids it, ERR_NEGATIVE if stopped, else ERR_MODEL. */
-bool hub_pull(const struct pull_opts *o, char **path, struct err *e);
+bool hub_pull(const struct pull_opts *opts, char **path, struct err *e);
 
 #endif

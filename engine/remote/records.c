@@ -31,25 +31,25 @@ static bool some(const json_t *v)
     return v && !json_is_null(v);
 }
 
-void record_free(struct record *r)
+void record_free(struct record *record)
 {
-    for (int i = 0; i < r->n_past; i++) {
-        free(r->past[i].user);
-        free(r->past[i].reply);
+    for (int i = 0; i < record->n_past; i++) {
+        free(record->past[i].user);
+        free(record->past[i].reply);
     }
-    free(r->past);
-    free(r->name);
-    free(r->system);
-    free(r->text);
-    free(r->answer);
-    free(r->thought);
-    free(r->token);
-    free(r->error);
-    ids_free(&r->prompt);
-    ids_free(&r->accepted);
-    ids_free(&r->drafted);
-    buf_free(&r->settings);
-    *r = (struct record){0};
+    free(record->past);
+    free(record->name);
+    free(record->system);
+    free(record->text);
+    free(record->answer);
+    free(record->thought);
+    free(record->token);
+    free(record->error);
+    ids_free(&record->prompt);
+    ids_free(&record->accepted);
+    ids_free(&record->drafted);
+    buf_free(&record->settings);
+    *record = (struct record){0};
 }
 
 /* ---- the request ----------------------------------------------------------------------------- */
@@ -74,7 +74,7 @@ static bool take_ids(const json_t *v, struct ids *out, struct err *e)
 }
 
 /* The text of a message: a string, or a list of parts. */
-static void add_content(struct record *r, const json_t *content, struct buf *out)
+static void add_content(struct record *record, const json_t *content, struct buf *out)
 {
     size_t i;
     json_t *part;
@@ -87,7 +87,7 @@ static void add_content(struct record *r, const json_t *content, struct buf *out
         if (json_is_string(text))
             buf_add(out, json_string_value(text), json_string_length(text));
         else
-            r->left_out++;
+            record->left_out++;
     }
 }
 
@@ -97,28 +97,29 @@ struct record_exchange {
     bool asked, answered;
 };
 
-static void end_exchange(struct record *r, struct record_exchange *t)
+static void end_exchange(struct record *record, struct record_exchange *t)
 {
-    r->past = xrealloc(r->past, (size_t)r->n_past + 1, sizeof *r->past);
-    r->past[r->n_past] = (struct past_turn){.turn = r->n_past + 1,
-                                            .user = xstrdup(t->user.p ? t->user.p : ""),
-                                            .reply = xstrdup(t->reply.p ? t->reply.p : "")};
-    r->n_past++;
+    record->past = xrealloc(record->past, (size_t)record->n_past + 1, sizeof *record->past);
+    record->past[record->n_past] = (struct past_turn){.turn = record->n_past + 1,
+                                                      .user = xstrdup(t->user.p ? t->user.p : ""),
+                                                      .reply = xstrdup(t->reply.p ? t->reply.p
+                                                                       : "")};
+    record->n_past++;
     buf_clear(&t->user);
     buf_clear(&t->reply);
     t->asked = t->answered = false;
 }
 
-static void join_text(struct record *r, struct buf *to, bool *there, const struct buf *text)
+static void join_text(struct record *record, struct buf *to, bool *there, const struct buf *text)
 {
     if (*there)
         buf_str(to, "\n");
-    r->joined += *there;
+    record->joined += *there;
     buf_add(to, text->p, text->n);
     *there = true;
 }
 
-static bool take_messages(struct record *r, const json_t *all, struct err *e)
+static bool take_messages(struct record *record, const json_t *all, struct err *e)
 {
     struct record_exchange t = {0};
     size_t i;
@@ -132,49 +133,49 @@ static bool take_messages(struct record *r, const json_t *all, struct err *e)
         const char *role = json_string_value(at(m, "role"));
         struct buf text = {0};
         ok = ok && (role || err_set(e, ERR_USAGE, "message %zu has no role", i + 1));
-        add_content(r, at(m, "content"), &text);
+        add_content(record, at(m, "content"), &text);
         if (!ok)
             ;
         else if (i == 0 && (!strcmp(role, "system") || !strcmp(role, "developer")))
-            r->system = xstrdup(text.p);
+            record->system = xstrdup(text.p);
         else if (strcmp(role, "assistant") == 0) {
-            join_text(r, &t.reply, &t.answered, &text);
+            join_text(record, &t.reply, &t.answered, &text);
         } else {
             if (t.answered)
-                end_exchange(r, &t);
-            join_text(r, &t.user, &t.asked, &text);
+                end_exchange(record, &t);
+            join_text(record, &t.user, &t.asked, &text);
         }
         buf_free(&text);
     }
     if (t.answered) /* the reply goes on with the assistant's last message */
-        end_exchange(r, &t);
-    r->text = xstrdup(t.user.p ? t.user.p : "");
+        end_exchange(record, &t);
+    record->text = xstrdup(t.user.p ? t.user.p : "");
     buf_free(&t.user);
     buf_free(&t.reply);
     return ok;
 }
 
 /* A text, a list of ids, or a list of one of either. */
-static bool take_prompt(struct record *r, const json_t *v, struct err *e)
+static bool take_prompt(struct record *record, const json_t *v, struct err *e)
 {
     const json_t *one = json_array_get(v, 0);
     if (json_is_array(v) && json_array_size(v) == 1 && !json_is_integer(one))
-        return take_prompt(r, one, e);
+        return take_prompt(record, one, e);
     if (json_is_array(v) && json_array_size(v) > 1 && !json_is_integer(one))
         return err_set(e, ERR_USAGE, "%zu prompts in one request; expected one a line",
                        json_array_size(v));
-    r->raw = true;
+    record->raw = true;
     if (json_is_string(v)) {
-        free(r->text);
-        r->text = xstrdup(json_string_value(v));
+        free(record->text);
+        record->text = xstrdup(json_string_value(v));
         return true;
     }
     if (json_is_array(v) && json_array_size(v) > 0)
-        return take_ids(v, &r->prompt, e);
+        return take_ids(v, &record->prompt, e);
     return err_set(e, ERR_USAGE, "the prompt is neither a text nor a list of ids");
 }
 
-static void add_setting(struct record *r, const char *name, const json_t *v)
+static void add_setting(struct record *record, const char *name, const json_t *v)
 {
     struct settings try;
     char value[64];
@@ -189,10 +190,10 @@ static void add_setting(struct record *r, const char *name, const json_t *v)
     settings_init(&try);
     /* settings that this program does not have are dropped */
     if (settings_set(&try, name, value, NULL))
-        buf_printf(&r->settings, "%s=%s\n", name, value);
+        buf_printf(&record->settings, "%s=%s\n", name, value);
 }
 
-static void take_sampling(struct record *r, const json_t *o)
+static void take_sampling(struct record *record, const json_t *o)
 {
     static const char *const same[] = {"temperature", "top_p", "top_k", "min_p",
                                        "presence_penalty", "frequency_penalty",
@@ -201,12 +202,12 @@ static void take_sampling(struct record *r, const json_t *o)
                                        "n_predict", NULL};
     static const char *const seed[] = {"seed", "sampling_seed", NULL};
     for (size_t i = 0; i < sizeof same / sizeof *same; i++)
-        add_setting(r, same[i], at(o, same[i]));
-    add_setting(r, "max_tokens", first_of(o, most));
-    add_setting(r, "seed", first_of(o, seed));
+        add_setting(record, same[i], at(o, same[i]));
+    add_setting(record, "max_tokens", first_of(o, most));
+    add_setting(record, "seed", first_of(o, seed));
 }
 
-static bool take_request(struct record *r, const json_t *o, struct err *e)
+static bool take_request(struct record *record, const json_t *o, struct err *e)
 {
     static const char *const prompt[] = {"prompt", "text", NULL}, *const ids[] = {
                                                                       "input_ids",
@@ -215,21 +216,21 @@ static bool take_request(struct record *r, const json_t *o, struct err *e)
     const json_t *sampling = at(o, "sampling_params"), *model = at(o, "model");
     bool ok = true;
     if (json_is_array(messages))
-        ok = take_messages(r, messages, e);
+        ok = take_messages(record, messages, e);
     else if (some(p))
-        ok = take_prompt(r, p, e);
+        ok = take_prompt(record, p, e);
     else if (!json_is_array(known))
         return err_set(e, ERR_USAGE, "the request has neither messages nor a prompt");
-    if (ok && json_is_array(known) && !r->prompt.n) {
-        r->raw |= !json_is_array(messages);
-        ok = take_ids(known, &r->prompt, e);
+    if (ok && json_is_array(known) && !record->prompt.n) {
+        record->raw |= !json_is_array(messages);
+        ok = take_ids(known, &record->prompt, e);
     }
-    if (ok && !r->text)
-        r->text = xstrdup("");
-    take_sampling(r, json_is_object(sampling) ? sampling : o);
+    if (ok && !record->text)
+        record->text = xstrdup("");
+    take_sampling(record, json_is_object(sampling) ? sampling : o);
     if (json_is_string(model))
-        snprintf(r->model, sizeof r->model, "%s", json_string_value(model));
-    r->request = ok;
+        snprintf(record->model, sizeof record->model, "%s", json_string_value(model));
+    record->request = ok;
     return ok;
 }
 
@@ -240,73 +241,75 @@ static char *text_of(const struct buf *b)
     return b->n ? xasprintf("%.*s", (int)b->n, b->p) : xstrdup("");
 }
 
-static enum stop_reason reason_of(const struct answer *a)
+static enum stop_reason reason_of(const struct answer *answer)
 {
-    return a->finish == FINISH_LENGTH  ? STOP_MAX
-           : a->finish == FINISH_ABORT ? STOP_FAULT
-           : a->finish == FINISH_NONE  ? STOP_FAULT
-                                       : STOP_END;
+    return answer->finish == FINISH_LENGTH  ? STOP_MAX
+           : answer->finish == FINISH_ABORT ? STOP_FAULT
+           : answer->finish == FINISH_NONE  ? STOP_FAULT
+                                            : STOP_END;
 }
 
 /* The tokens, if the record has all their ids: with their log probabilities, or separately. */
-static void take_tokens(struct record *r, const struct answer *a)
+static void take_tokens(struct record *record, const struct answer *answer)
 {
-    int n = a->n_token ? a->n_token : a->reply.n;
-    bool all = n > 0 && (!a->n_token || !a->reply.n || a->reply.n == n);
-    r->token = xcalloc((size_t)n + 1, sizeof *r->token);
+    int n = answer->n_token ? answer->n_token : answer->reply.n;
+    bool all = n > 0 && (!answer->n_token || !answer->reply.n || answer->reply.n == n);
+    record->token = xcalloc((size_t)n + 1, sizeof *record->token);
     for (int i = 0; all && i < n; i++) {
-        r->token[i] = (struct record_token){-1, -1, NAN, NAN};
-        if (a->n_token)
-            r->token[i] = (struct record_token){a->token[i].id, a->token[i].rival, a->token[i].logp,
-                                                a->token[i].rival_logp};
-        if (a->reply.n)
-            r->token[i].id = a->reply.v[i];
-        all = r->token[i].id >= 0;
+        record->token[i] = (struct record_token){-1, -1, NAN, NAN};
+        if (answer->n_token)
+            record->token[i] = (struct record_token){answer->token[i].id, answer->token[i].rival,
+                                                     answer->token[i].logp,
+                                                answer->token[i].rival_logp};
+        if (answer->reply.n)
+            record->token[i].id = answer->reply.v[i];
+        all = record->token[i].id >= 0;
     }
-    int64_t missing = a->count.generated - n;
+    int64_t missing = answer->count.generated - n;
     bool whole =
-        a->count.generated < 0 || missing == 0 || (missing == 1 && a->finish == FINISH_STOP);
-    r->n_token = all && whole ? n : 0;
+        answer->count.generated < 0 || missing == 0 ||
+        (missing == 1 && answer->finish == FINISH_STOP);
+    record->n_token = all && whole ? n : 0;
 }
 
-static void take_reply(struct record *r, const json_t *o)
+static void take_reply(struct record *record, const json_t *o)
 {
-    struct answer a;
-    answer_take(&a, o);
+    struct answer answer;
+    answer_take(&answer, o);
     const json_t *choice = json_array_get(at(o, "choices"), 0), *word = at(choice, "finish_reason");
     const json_t *print = at(o, "system_fingerprint"), *created = at(o, "created");
-    r->answer = text_of(&a.text);
-    r->thought = text_of(&a.thought);
-    take_tokens(r, &a);
-    if (!r->prompt.n)
-        ids_cat(&r->prompt, a.prompt.v, a.prompt.n);
-    ids_cat(&r->accepted, a.accepted.v, a.accepted.n);
-    ids_cat(&r->drafted, a.drafted.v, a.drafted.n);
-    r->n_prompt = a.count.prompt;
-    r->n_generated = a.count.generated;
-    r->n_cached = a.count.cached;
-    r->n_drafted = a.count.drafted;
-    r->n_accepted = a.count.accepted;
-    r->ms_queue = a.count.ms_queue;
-    r->ms_first = a.count.ms_first;
-    r->reason = reason_of(&a);
-    r->choices = (int)json_array_size(at(o, "choices"));
+    record->answer = text_of(&answer.text);
+    record->thought = text_of(&answer.thought);
+    take_tokens(record, &answer);
+    if (!record->prompt.n)
+        ids_cat(&record->prompt, answer.prompt.v, answer.prompt.n);
+    ids_cat(&record->accepted, answer.accepted.v, answer.accepted.n);
+    ids_cat(&record->drafted, answer.drafted.v, answer.drafted.n);
+    record->n_prompt = answer.count.prompt;
+    record->n_generated = answer.count.generated;
+    record->n_cached = answer.count.cached;
+    record->n_drafted = answer.count.drafted;
+    record->n_accepted = answer.count.accepted;
+    record->ms_queue = answer.count.ms_queue;
+    record->ms_first = answer.count.ms_first;
+    record->reason = reason_of(&answer);
+    record->choices = (int)json_array_size(at(o, "choices"));
     if (json_is_string(word))
-        snprintf(r->finish, sizeof r->finish, "%s", json_string_value(word));
-    if (a.model[0])
-        snprintf(r->model, sizeof r->model, "%s", a.model);
+        snprintf(record->finish, sizeof record->finish, "%s", json_string_value(word));
+    if (answer.model[0])
+        snprintf(record->model, sizeof record->model, "%s", answer.model);
     if (json_is_string(print))
-        snprintf(r->server, sizeof r->server, "%s", json_string_value(print));
+        snprintf(record->server, sizeof record->server, "%s", json_string_value(print));
     if (json_is_number(created))
-        r->created = json_number_value(created);
-    if (a.error[0])
-        r->error = xstrdup(a.error);
-    r->reply = true;
-    answer_free(&a);
+        record->created = json_number_value(created);
+    if (answer.error[0])
+        record->error = xstrdup(answer.error);
+    record->reply = true;
+    answer_free(&answer);
 }
 
 /* vLLM's own outputs as choices of the API. */
-static void take_outputs(struct record *r, const json_t *o)
+static void take_outputs(struct record *record, const json_t *o)
 {
     json_t *as = json_object();
     json_object_set(as, "choices", at(o, "outputs"));
@@ -314,7 +317,7 @@ static void take_outputs(struct record *r, const json_t *o)
         json_object_set(as, "usage", at(o, "usage"));
     if (some(at(o, "metrics")))
         json_object_set(as, "metrics", at(o, "metrics"));
-    take_reply(r, as);
+    take_reply(record, as);
     json_decref(as);
 }
 
@@ -341,17 +344,17 @@ static bool is_request(const json_t *o)
     return first_of(o, sign) != NULL;
 }
 
-static void take_error(struct record *r, const json_t *v, const json_t *status)
+static void take_error(struct record *record, const json_t *v, const json_t *status)
 {
     const json_t *text = json_is_string(v) ? v : at(v, "message");
     if (!some(v) && !(json_is_integer(status) && json_integer_value(status) >= 400))
         return;
-    free(r->error);
-    r->error = json_is_string(text) ? xasprintf("%.300s", json_string_value(text))
-               : json_is_integer(status)
-                   ? xasprintf("status %lld", (long long)json_integer_value(status))
-                   : xstrdup("the request failed");
-    r->reply = true;
+    free(record->error);
+    record->error = json_is_string(text) ? xasprintf("%.300s", json_string_value(text))
+                    : json_is_integer(status)
+                        ? xasprintf("status %lld", (long long)json_integer_value(status))
+                        : xstrdup("the request failed");
+    record->reply = true;
 }
 
 /* The two parts of the line, each an object or NULL; the caller releases both. */
@@ -376,20 +379,20 @@ static void find_parts(const json_t *o, json_t **request, json_t **reply)
         *reply = json_incref((json_t *)o);
 }
 
-static void take_names(struct record *r, const json_t *o)
+static void take_names(struct record *record, const json_t *o)
 {
     static const char *const name[] = {"custom_id", "rid", "request_id", NULL};
     const json_t *id = first_of(o, name), *server = at(o, "server"),
                  *created = at(o, "created_time");
-    if (json_is_string(id) && !r->name)
-        r->name = xasprintf("%.200s", json_string_value(id));
+    if (json_is_string(id) && !record->name)
+        record->name = xasprintf("%.200s", json_string_value(id));
     if (json_is_string(server))
-        snprintf(r->server, sizeof r->server, "%s", json_string_value(server));
+        snprintf(record->server, sizeof record->server, "%s", json_string_value(server));
     if (json_is_number(created))
-        r->created = json_number_value(created);
+        record->created = json_number_value(created);
 }
 
-static bool take_line(struct record *r, const json_t *o, struct err *e)
+static bool take_line(struct record *record, const json_t *o, struct err *e)
 {
     json_t *request = NULL, *reply = NULL;
     find_parts(o, &request, &reply);
@@ -397,39 +400,39 @@ static bool take_line(struct record *r, const json_t *o, struct err *e)
     bool ok = reply || !(json_is_string(body) || json_is_string(sent)) ||
               err_set(e, ERR_USAGE, "the reply's body is no JSON object; streams are not read");
     if (ok && json_is_object(request))
-        ok = take_request(r, request, e);
+        ok = take_request(record, request, e);
     if (ok && json_is_object(reply) && json_object_size(reply))
-        (json_is_array(at(reply, "outputs")) ? take_outputs : take_reply)(r, reply);
+        (json_is_array(at(reply, "outputs")) ? take_outputs : take_reply)(record, reply);
     if (ok)
-        take_error(r, at(o, "error"), at(at(o, "response"), "status_code"));
-    take_names(r, o);
+        take_error(record, at(o, "error"), at(at(o, "response"), "status_code"));
+    take_names(record, o);
     json_decref(request);
     json_decref(reply);
     return ok &&
-           (r->request || r->reply ||
+           (record->request || record->reply ||
             err_set(e, ERR_USAGE,
                     "neither a request (messages, prompt, body) nor a reply (choices, response)"));
 }
 
-bool record_read(struct record *r, const char *line, size_t n, struct err *e)
+bool record_read(struct record *record, const char *line, size_t n, struct err *e)
 {
     json_error_t why;
     json_t *o = json_parse(line, n, 0, &why);
-    *r = (struct record){.n_prompt = -1,
-                         .n_generated = -1,
-                         .n_cached = -1,
-                         .n_drafted = -1,
-                         .n_accepted = -1,
-                         .ms_queue = NAN,
-                         .ms_first = NAN,
-                         .reason = STOP_FAULT};
+    *record = (struct record){.n_prompt = -1,
+                              .n_generated = -1,
+                              .n_cached = -1,
+                              .n_drafted = -1,
+                              .n_accepted = -1,
+                              .ms_queue = NAN,
+                              .ms_first = NAN,
+                              .reason = STOP_FAULT};
     bool ok = o ? json_is_object(o) || err_set(e, ERR_USAGE, "no JSON object")
                 : err_set(e, ERR_USAGE, "%s", why.text);
-    ok = ok && take_line(r, o, e);
+    ok = ok && take_line(record, o, e);
     json_decref(o);
     if (!ok) {
         e->kind = ERR_USAGE;
-        record_free(r);
+        record_free(record);
     }
     return ok;
 }

@@ -50,11 +50,11 @@ struct record {
     double created;               /* seconds since 1970; 0: not known */
 };
 
-/* Reads one line of n bytes. False and *e (ERR_USAGE): the line is no such record; *r is empty
+/* Reads one line of n bytes. False and *e (ERR_USAGE): the line is no such record; *record is empty
  * then. */
-bool record_read(struct record *r, const char *line, size_t n, struct err *e);
+bool record_read(struct record *record, const char *line, size_t n, struct err *e);
 /* Moves the request of *request to *reply, which has only a reply. */
 void record_join(struct record *reply, struct record *request);
-void record_free(struct record *r);
+void record_free(struct record *record);
 
 #endif

@@ -12,14 +12,14 @@
 #include "engine/backend.h"
 #include "engine/opts.h"
 
-/* Finds out the kind of the server at o->server and starts. o->model: the server's name of the
- * model, or NULL: the first that it lists. Only these, o->settings, o->log and o->attended are
- * used. NULL and *e (ERR_MODEL, ERR_USAGE). */
-struct backend *remote_open(const struct engine_opts *o, struct err *e);
+/* Finds out the kind of the server at opts->server and starts. opts->model: the server's name of
+ * the model, or NULL: the first that it lists. Only these, opts->settings, opts->log and
+ * opts->attended are used. NULL and *e (ERR_MODEL, ERR_USAGE). */
+struct backend *remote_open(const struct engine_opts *opts, struct err *e);
 /* `aerie doctor --remote`: everything the server reports, one line each: ok, text. False and *e: it
  * cannot be reached. */
-bool remote_doctor(const struct engine_opts *o, void (*tell)(void *arg, bool ok, const char *line),
-                   void *arg, struct err *e);
+bool remote_doctor(const struct engine_opts *opts,
+                   void (*tell)(void *arg, bool ok, const char *line), void *arg, struct err *e);
 /* The library with which this build reads KV events; *built false: why it cannot. Any thread. */
 const char *remote_kv_events(bool *built);
 

@@ -45,10 +45,10 @@ void reply_ids(const struct incoming *in, struct ids *out)
 
 /* Posts one step. event.tokens gets only ids that the server sent: tokens without ids are not
  * posted. */
-static void post_step(struct talk *t, const struct incoming *in, int step, int first, int n,
+static void post_step(struct talk *talk, const struct incoming *in, int step, int first, int n,
                       const struct step_rec *rec)
 {
-    struct event ev = talk_event(t, EV_STEP);
+    struct event ev = talk_event(talk, EV_STEP);
     ev.step = step;
     ev.rec = *rec;
     ev.rec.bonus = -1;
@@ -66,7 +66,7 @@ static void post_step(struct talk *t, const struct incoming *in, int step, int f
         ev.tops = xcalloc(1, sizeof *ev.tops);
         tops_slice(ev.tops, &in->tops, first, n);
     }
-    talk_post(t, &ev);
+    talk_post(talk, &ev);
 }
 
 /* Microseconds from sending the request until a piece came. */
@@ -86,12 +86,12 @@ static int pos_before(const struct incoming *in, int at)
  * tokens, the last step perhaps fewer, because the reply ended at an accepted token; servers may
  * count accepted drafts behind the end. The `lead` tokens before them come from the prompt's
  * pass. */
-static int post_server_steps(struct talk *t, const struct incoming *in, int lead,
+static int post_server_steps(struct talk *talk, const struct incoming *in, int lead,
                              struct draft_sums *sums)
 {
     int at = lead, step = 0, piece = 0;
     if (lead)
-        post_step(t, in, ++step, 0, lead,
+        post_step(talk, in, ++step, 0, lead,
                   &(struct step_rec){.kind = STEP_DECODE,
                                      .pos0 = pos_before(in, 0),
                                      .source = STEP_PIECE,
@@ -109,7 +109,7 @@ static int post_server_steps(struct talk *t, const struct incoming *in, int lead
                                .accepted = accepted,
                                .source = STEP_REPORTED,
                                .us_arrived = arrived(in, &in->piece[piece])};
-        post_step(t, in, ++step, at, n, &rec);
+        post_step(talk, in, ++step, at, n, &rec);
         draft_sums_add(sums, &rec, drafted);
         at += n;
     }
@@ -118,12 +118,12 @@ static int post_server_steps(struct talk *t, const struct incoming *in, int lead
 
 /* Posts the pieces of the stream as steps. A piece need not be a step of the server, so nothing is
  * reported about drafts. */
-static int post_pieces(struct talk *t, const struct incoming *in)
+static int post_pieces(struct talk *talk, const struct incoming *in)
 {
     int n = min_int(in->n_piece, MOST_STEPS);
     for (int i = 0; i < n; i++) {
         const struct piece *p = &in->piece[i];
-        post_step(t, in, i + 1, p->first, p->n,
+        post_step(talk, in, i + 1, p->first, p->n,
                   &(struct step_rec){.kind = STEP_DECODE,
                                      .pos0 = pos_before(in, p->first),
                                      .source = STEP_PIECE,
@@ -132,8 +132,8 @@ static int post_pieces(struct talk *t, const struct incoming *in)
     return n;
 }
 
-int reply_post_steps(struct talk *t, const struct incoming *in, struct draft_sums *sums)
+int reply_post_steps(struct talk *talk, const struct incoming *in, struct draft_sums *sums)
 {
     int lead = in->accepted.n && in->ids && in->n_piece ? server_steps_lead(in) : -1;
-    return lead >= 0 ? post_server_steps(t, in, lead, sums) : post_pieces(t, in);
+    return lead >= 0 ? post_server_steps(talk, in, lead, sums) : post_pieces(talk, in);
 }

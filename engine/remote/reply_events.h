@@ -20,6 +20,6 @@ struct token_fact *reply_facts(const struct incoming *in, int first, int n);
 void reply_ids(const struct incoming *in, struct ids *out);
 /* Posts the steps of the reply: those that the server lists, if they add up to its tokens, else the
  * pieces of the stream. Returns how many there are; adds them to *sums. */
-int reply_post_steps(struct talk *t, const struct incoming *in, struct draft_sums *sums);
+int reply_post_steps(struct talk *talk, const struct incoming *in, struct draft_sums *sums);
 
 #endif

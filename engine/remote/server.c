@@ -63,36 +63,39 @@ static bool is_probed(enum report r)
     return r == REPORT_POOLS || r == REPORT_METRICS || r == REPORT_LAUNCH;
 }
 
-const char *server_lacks(const struct server *s, enum report r)
+const char *server_lacks(const struct server *server, enum report r)
 {
-    if (s->said[r] || (is_probed(r) && s->answers[r]))
+    if (server->said[r] || (is_probed(r) && server->answers[r]))
         return NULL;
-    if (is_probed(r) && !lacks[s->kind][r])
+    if (is_probed(r) && !lacks[server->kind][r])
         return r == REPORT_LAUNCH ? "this server does not tell how it was started"
-                                  : "this server has no /metrics";
-    return lacks[s->kind][r];
+                                       : "this server has no /metrics";
+    return lacks[server->kind][r];
 }
 
 /* ---- how drafts are counted ------------------------------------------------------------------ */
 
 /* vLLM and aerie: the target's own token of each step counts. */
-static double length_by_steps(const struct served *s)
+static double length_by_steps(const struct served *served)
 {
-    return s->verifies > 0 && s->accepted >= 0 ? 1 + (double)s->accepted / (double)s->verifies
-                                               : NAN;
+    return served->verifies > 0 && served->accepted >= 0
+               ? 1 + (double)served->accepted / (double)served->verifies
+                                                         : NAN;
 }
 
 /* SGLang: the prompt's token counts, too. */
-static double length_by_tokens(const struct served *s)
+static double length_by_tokens(const struct served *served)
 {
-    return s->verifies > 0 && s->generated >= 0 ? (double)s->generated / (double)s->verifies : NAN;
+    return served->verifies > 0 && served->generated >= 0
+               ? (double)served->generated / (double)served->verifies : NAN;
 }
 
 /* llama-server counts no steps: each yields its accepted drafts and one token more. */
-static double length_derived(const struct served *s)
+static double length_derived(const struct served *served)
 {
-    return s->accepted >= 0 && s->drafted > 0 && s->generated > s->accepted
-               ? (double)s->generated / (double)(s->generated - s->accepted) : NAN;
+    return served->accepted >= 0 && served->drafted > 0 && served->generated > served->accepted
+                    ? (double)served->generated / (double)(served->generated - served->accepted)
+                    : NAN;
 }
 
 static const struct counting {
@@ -114,26 +117,29 @@ static const struct counting {
 
 const char *server_rate_formula(enum server_kind k) { return counting[k].rate; }
 const char *server_length_formula(enum server_kind k) { return counting[k].length; }
-double (*server_length(enum server_kind k))(const struct served *s) { return counting[k].value; }
+double (*server_length(enum server_kind k))(const struct served *served)
+{
+    return counting[k].value;
+}
 
 /* ---- probing --------------------------------------------------------------------------------- */
 
 /* GET path: the JSON object of the answer, which the caller releases; NULL: no such endpoint. *e is
  * set (kind not ERR_NONE) only if the server cannot be reached. */
-static json_t *get_json(struct http *h, const char *path, char *agent, const struct stop *stop,
+static json_t *get_json(struct http *http, const char *path, char *agent, const struct stop *stop,
                         struct err *e)
 {
-    struct http_call c = {.method = "GET", .path = path};
+    struct http_call call = {.method = "GET", .path = path};
     json_t *o = NULL;
     struct err why;
     *e = (struct err){0};
-    if (http_call(h, &c, stop, &why))
-        o = json_parse(c.answer.p, c.answer.n, 0, NULL);
-    else if (c.status == 0 || c.status == 401 || c.status == 403 || c.status == 503)
+    if (http_call(http, &call, stop, &why))
+        o = json_parse(call.answer.p, call.answer.n, 0, NULL);
+    else if (call.status == 0 || call.status == 401 || call.status == 403 || call.status == 503)
         *e = why;
-    if (agent && c.agent[0])
-        memcpy(agent, c.agent, sizeof c.agent);
-    buf_free(&c.answer);
+    if (agent && call.agent[0])
+        memcpy(agent, call.agent, sizeof call.agent);
+    buf_free(&call.answer);
     if (o && !json_is_object(o)) {
         json_decref(o);
         o = NULL;
@@ -185,34 +191,34 @@ static void add_facts(struct buf *out, const json_t *o)
 enum { MOST_MODELS = 1000 }; /* whose names are kept */
 
 /* The names of the models served; picks one. */
-static bool pick_model(struct server *s, const json_t *models, const char *want, struct err *e)
+static bool pick_model(struct server *server, const json_t *models, const char *want, struct err *e)
 {
     json_t *list = json_object_get(models, "data"), *m;
     size_t i;
-    char first[sizeof s->model] = "";
+    char first[sizeof server->model] = "";
     json_array_foreach(list, i, m) {
-        char id[sizeof s->model] = "";
+        char id[sizeof server->model] = "";
         copy_text(id, sizeof id, json_object_get(m, "id"));
         if (id[0] && i < MOST_MODELS)
-            buf_printf(&s->models, "%s\n", id);
+            buf_printf(&server->models, "%s\n", id);
         if (i > 0 && !(want && !strcmp(id, want)))
             continue;
         if (want && i == 0 && strcmp(id, want) != 0) {
             memcpy(first, id, sizeof first);
             continue;
         }
-        memcpy(s->model, id, sizeof id);
+        memcpy(server->model, id, sizeof id);
         json_t *most = json_object_get(m, "max_model_len");
         if (!most)
             most = json_object_get(json_object_get(m, "meta"), "n_ctx");
         if (json_is_integer(most))
-            s->context = (int)json_integer_value(most);
+            server->context = (int)json_integer_value(most);
     }
-    if (s->model[0])
+    if (server->model[0])
         return true;
     if (want && first[0]) {
         struct buf all = {0};
-        for (const char *p = s->models.p; *p; p++)
+        for (const char *p = server->models.p; *p; p++)
             if (*p != '\n' || p[1])
                 buf_printf(&all, "%.*s", *p == '\n' ? 2 : 1, *p == '\n' ? ", " : p);
         err_set(e, ERR_MODEL, "the server has no model \"%.100s\"; it serves %.300s", want, all.p);
@@ -224,7 +230,8 @@ static bool pick_model(struct server *s, const json_t *models, const char *want,
 
 /* The kind, by the endpoints that only one kind has; fills version and facts. False:
  * unreachable. */
-static bool find_kind(struct server *s, struct http *h, const struct stop *stop, struct err *e)
+static bool find_kind(struct server *server, struct http *http, const struct stop *stop,
+                      struct err *e)
 {
     static const struct { const char *path; enum server_kind kind; const char *version; } sign[] = {
         {"/get_model_info", SERVER_SGLANG, NULL},
@@ -234,80 +241,82 @@ static bool find_kind(struct server *s, struct http *h, const struct stop *stop,
     };
     for (size_t i = 0; i < sizeof sign / sizeof *sign; i++) {
         char agent[64] = "";
-        json_t *o = get_json(h, sign[i].path, agent, stop, e);
+        json_t *o = get_json(http, sign[i].path, agent, stop, e);
         if (!o && e->kind != ERR_NONE)
             return false;
         bool aerie = !strncmp(agent, "aerie/", 6);
         if (aerie) {
-            s->kind = SERVER_AERIE;
-            snprintf(s->version, sizeof s->version, "%s", agent + 6);
+            server->kind = SERVER_AERIE;
+            snprintf(server->version, sizeof server->version, "%s", agent + 6);
         } else if (o) {
-            s->kind = sign[i].kind;
+            server->kind = sign[i].kind;
             if (sign[i].version)
-                copy_text(s->version, sizeof s->version, json_object_get(o, sign[i].version));
-            add_facts(&s->facts, o);
+                copy_text(server->version, sizeof server->version,
+                          json_object_get(o, sign[i].version));
+            add_facts(&server->facts, o);
         }
         json_decref(o);
-        if (aerie || s->kind != SERVER_OPENAI)
+        if (aerie || server->kind != SERVER_OPENAI)
             return true;
     }
     return true;
 }
 
 /* Reads further facts from endpoints of the kind that was found. */
-static void ask_more(struct server *s, struct http *h, const struct stop *stop)
+static void ask_more(struct server *server, struct http *http, const struct stop *stop)
 {
     struct err e;
     json_t *o = NULL;
-    if (s->kind == SERVER_SGLANG) {
-        o = get_json(h, "/server_info", NULL, stop, &e);
+    if (server->kind == SERVER_SGLANG) {
+        o = get_json(http, "/server_info", NULL, stop, &e);
         if (!o)
-            o = get_json(h, "/get_server_info", NULL, stop, &e);
-        copy_text(s->version, sizeof s->version, json_object_get(o, "version"));
-    } else if (s->kind == SERVER_VLLM || s->kind == SERVER_AERIE) {
-        o = get_json(h, "/server_info", NULL, stop, &e); /* vLLM: only in development mode */
-    } else if (s->kind == SERVER_LLAMA && s->context == 0) {
-        o = get_json(h, "/props", NULL, stop, &e);
+            o = get_json(http, "/get_server_info", NULL, stop, &e);
+        copy_text(server->version, sizeof server->version, json_object_get(o, "version"));
+    } else if (server->kind == SERVER_VLLM || server->kind == SERVER_AERIE) {
+        o = get_json(http, "/server_info", NULL, stop, &e); /* vLLM: only in development mode */
+    } else if (server->kind == SERVER_LLAMA && server->context == 0) {
+        o = get_json(http, "/props", NULL, stop, &e);
         json_t *n = json_object_get(json_object_get(o, "default_generation_settings"), "n_ctx");
         if (json_is_integer(n))
-            s->context = (int)json_integer_value(n);
+            server->context = (int)json_integer_value(n);
         json_decref(o);
         o = NULL;
     }
-    s->answers[REPORT_LAUNCH] = o || s->kind == SERVER_LLAMA; /* whose /props answered */
-    add_facts(&s->facts, o);
+    server->answers[REPORT_LAUNCH] = o || server->kind == SERVER_LLAMA; /* whose /props answered */
+    add_facts(&server->facts, o);
     json_decref(o);
 }
 
 /* vLLM reports the configuration of its cache in the labels of a metric. */
-static void add_config(struct server *s)
+static void add_config(struct server *server)
 {
-    struct metrics m;
-    if (!s->page.n || !metrics_read(&m, s->page.p, s->page.n, NULL))
+    struct metrics metrics;
+    if (!server->page.n || !metrics_read(&metrics, server->page.p, server->page.n, NULL))
         return;
-    for (int i = 0; i < m.n; i++) {
+    for (int i = 0; i < metrics.n; i++) {
         json_t *o = json_object();
-        const char *at = strcmp(m.at[i].name, "cache_config_info") ? "" : m.at[i].labels, *p;
+        const char *at = strcmp(metrics.at[i].name, "cache_config_info") ? ""
+                         : metrics.at[i].labels, *p;
         for (size_t n; (p = metric_pair(&at, &n));) {
             char *name = xasprintf("%.*s", (int)strcspn(p, "=\""), p);
             char *fact = xasprintf("cache_config.%s", name);
             struct buf value = {0};
-            if (metric_label(&m.at[i], name, &value))
+            if (metric_label(&metrics.at[i], name, &value))
                 json_object_set_new(o, fact, json_string(value.p ? value.p : ""));
             buf_free(&value);
             free(fact);
             free(name);
         }
-        add_facts(&s->facts, o);
+        add_facts(&server->facts, o);
         json_decref(o);
     }
-    metrics_free(&m);
+    metrics_free(&metrics);
 }
 
-void server_facts_json(const struct server *s, struct buf *out)
+void server_facts_json(const struct server *server, struct buf *out)
 {
     jput_open(out, '{');
-    for (const char *p = s->facts.p; p && *p; p += strcspn(p, "\n"), p += *p == '\n') {
+    for (const char *p = server->facts.p; p && *p; p += strcspn(p, "\n"), p += *p == '\n') {
         size_t name = strcspn(p, "="), line = strcspn(p, "\n");
         char *key = xasprintf("%.*s", (int)name, p);
         char *value = xasprintf("%.*s", (int)(line - name - 1), p + name + 1);
@@ -320,47 +329,48 @@ void server_facts_json(const struct server *s, struct buf *out)
 }
 
 /* Whether its metrics report how full a pool is. */
-static bool has_pools(const struct server *s)
+static bool has_pools(const struct server *server)
 {
-    struct gauge_page p;
-    gauge_page_init(&p);
-    return s->page.n && gauges_read(s->kind, s->page.p, s->page.n, &p) && p.about;
+    struct gauge_page page;
+    gauge_page_init(&page);
+    return server->page.n && gauges_read(server->kind, server->page.p, server->page.n, &page) &&
+           page.about;
 }
 
-static void probe_metrics(struct server *s, struct http *h, const struct stop *stop)
+static void probe_metrics(struct server *server, struct http *http, const struct stop *stop)
 {
-    struct http_call c = {.method = "GET", .path = "/metrics"};
-    if (s->kind == SERVER_OLLAMA)
+    struct http_call call = {.method = "GET", .path = "/metrics"};
+    if (server->kind == SERVER_OLLAMA)
         return;
-    s->answers[REPORT_METRICS] = http_call(h, &c, stop, NULL);
-    if (s->answers[REPORT_METRICS])
-        s->page = c.answer;
+    server->answers[REPORT_METRICS] = http_call(http, &call, stop, NULL);
+    if (server->answers[REPORT_METRICS])
+        server->page = call.answer;
     else
-        buf_free(&c.answer);
-    s->answers[REPORT_POOLS] = has_pools(s);
-    add_config(s);
-    if (s->kind == SERVER_LLAMA) {
+        buf_free(&call.answer);
+    server->answers[REPORT_POOLS] = has_pools(server);
+    add_config(server);
+    if (server->kind == SERVER_LLAMA) {
         struct http_call slots = {.method = "GET", .path = "/slots"};
-        s->answers[REPORT_POOLS] = http_call(h, &slots, stop, NULL);
-        if (s->answers[REPORT_POOLS])
-            s->slots = slots.answer;
+        server->answers[REPORT_POOLS] = http_call(http, &slots, stop, NULL);
+        if (server->answers[REPORT_POOLS])
+            server->slots = slots.answer;
         else
             buf_free(&slots.answer);
     }
 }
 
-bool server_probe(struct server *s, struct http *h, const char *model, const struct stop *stop,
-                  struct err *e)
+bool server_probe(struct server *server, struct http *http, const char *model,
+                  const struct stop *stop, struct err *e)
 {
-    *s = (struct server){0};
+    *server = (struct server){0};
     struct err why;
-    if (!find_kind(s, h, stop, &why)) {
+    if (!find_kind(server, http, stop, &why)) {
         if (e)
             *e = why;
         return false;
     }
-    json_t *models = get_json(h, "/v1/models", NULL, stop, &why);
-    bool ok = models && pick_model(s, models, model, e);
+    json_t *models = get_json(http, "/v1/models", NULL, stop, &why);
+    bool ok = models && pick_model(server, models, model, e);
     if (!models && why.kind == ERR_NONE)
         err_set(e, ERR_MODEL, "the server has no /v1/models at this address: no server of a model "
                 "answers there");
@@ -368,19 +378,19 @@ bool server_probe(struct server *s, struct http *h, const char *model, const str
         *e = why;
     json_decref(models);
     if (ok) {
-        ask_more(s, h, stop);
-        probe_metrics(s, h, stop);
+        ask_more(server, http, stop);
+        probe_metrics(server, http, stop);
     }
     return ok;
 }
 
-void server_free(struct server *s)
+void server_free(struct server *server)
 {
-    buf_free(&s->models);
-    buf_free(&s->facts);
-    buf_free(&s->page);
-    buf_free(&s->slots);
-    *s = (struct server){0};
+    buf_free(&server->models);
+    buf_free(&server->facts);
+    buf_free(&server->page);
+    buf_free(&server->slots);
+    *server = (struct server){0};
 }
 
 /* ---- the connection -------------------------------------------------------------------------- */
@@ -399,12 +409,14 @@ static bool read_key(const char *path, struct buf *out, struct err *e)
     return true;
 }
 
-bool server_http(struct http **h, const struct server_opts *o, struct err *e)
+bool server_http(struct http **http, const struct server_opts *opts, struct err *e)
 {
     struct buf key = {0};
-    bool ok = read_key(o->key_file, &key, e) &&
-              http_open(h, &(struct http_opts){.url = o->url, .key = o->key_file ? key.p : NULL,
-                                               .header = o->header, .n_header = o->n_header}, e);
+    bool ok = read_key(opts->key_file, &key, e) &&
+              http_open(http,
+                        &(struct http_opts){.url = opts->url, .key = opts->key_file ? key.p : NULL,
+                                                  .header = opts->header,
+                                                  .n_header = opts->n_header}, e);
     if (key.p)
         memset(key.p, 0, key.n);
     buf_free(&key);
@@ -413,11 +425,12 @@ bool server_http(struct http **h, const struct server_opts *o, struct err *e)
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-bool server_knows(const struct server *s, const char *setting)
+bool server_knows(const struct server *server, const char *setting)
 {
     int i = settings_index(setting);
     const struct option *o = i >= 0 ? settings_at(i) : NULL;
-    return o && (o->served == ANY_SERVER || (o->served == NO_OPENAI && s->kind != SERVER_OPENAI));
+    return o &&
+           (o->served == ANY_SERVER || (o->served == NO_OPENAI && server->kind != SERVER_OPENAI));
 }
 
 static void put_messages(struct buf *b, const struct said *said, int n)
@@ -429,16 +442,16 @@ static void put_messages(struct buf *b, const struct said *said, int n)
 }
 
 /* What differs from the default. ollama and llama-server call one of them otherwise. */
-static void put_penalties(const struct server *s, const struct settings *set, struct buf *b)
+static void put_penalties(const struct server *server, const struct settings *set, struct buf *b)
 {
-    bool ggml = s->kind == SERVER_LLAMA || s->kind == SERVER_OLLAMA;
+    bool ggml = server->kind == SERVER_LLAMA || server->kind == SERVER_OLLAMA;
     const struct logit_bias *bias = &set->logit_bias;
     char key[16];
     if (set->presence_penalty != 0)
         jput_kreal(b, "presence_penalty", set->presence_penalty);
     if (set->frequency_penalty != 0)
         jput_kreal(b, "frequency_penalty", set->frequency_penalty);
-    if (set->repetition_penalty != 1 && server_knows(s, "repetition_penalty"))
+    if (set->repetition_penalty != 1 && server_knows(server, "repetition_penalty"))
         jput_kreal(b, ggml ? "repeat_penalty" : "repetition_penalty", set->repetition_penalty);
     if (bias->n == 0)
         return;
@@ -450,20 +463,20 @@ static void put_penalties(const struct server *s, const struct settings *set, st
     jput_close(b, '}');
 }
 
-static void put_sampling(const struct server *s, const struct settings *set, int64_t seed,
+static void put_sampling(const struct server *server, const struct settings *set, int64_t seed,
                          const char *max_tokens, struct buf *b)
 {
     jput_kreal(b, "temperature", set->temperature);
     if (set->temperature > 0) {
         jput_kreal(b, "top_p", set->top_p);
-        if (server_knows(s, "top_k")) {
+        if (server_knows(server, "top_k")) {
             /* "all" is 0 in llama-server and ollama, -1 in the others */
-            bool zero = s->kind == SERVER_LLAMA || s->kind == SERVER_OLLAMA;
+            bool zero = server->kind == SERVER_LLAMA || server->kind == SERVER_OLLAMA;
             jput_fields(b, "%d{top_k}%g{min_p}", set->top_k ? set->top_k : zero ? 0 : -1,
                         set->min_p);
         }
     }
-    put_penalties(s, set, b);
+    put_penalties(server, set, b);
     if (seed >= 0)
         jput_kint(b, "seed", seed & 0x7FFFFFFF);
     if (set->max_tokens)
@@ -485,57 +498,57 @@ static void put_variables(enum effort f, struct buf *b)
 
 /* ollama's "think" is a bool or an effort; the others have OpenAI's name for the effort, and those
  * that render a template of their own a variable to switch thinking off. */
-static void put_effort(const struct server *s, enum effort f, struct buf *b)
+static void put_effort(const struct server *server, enum effort f, struct buf *b)
 {
-    const char *name = s->kind == SERVER_OLLAMA ? "think" : "reasoning_effort";
+    const char *name = server->kind == SERVER_OLLAMA ? "think" : "reasoning_effort";
     if (f == EFFORT_AUTO)
         return;
-    if (f != EFFORT_NONE || s->kind == SERVER_OPENAI)
+    if (f != EFFORT_NONE || server->kind == SERVER_OPENAI)
         jput_kstr(b, name, effort_name(f));
-    else if (s->kind == SERVER_OLLAMA)
+    else if (server->kind == SERVER_OLLAMA)
         jput_kbool(b, name, false);
     else
         put_variables(f, b);
 }
 
-static const char *ask_ollama(const struct server *s, const struct said *said, int n,
+static const char *ask_ollama(const struct server *server, const struct said *said, int n,
                               const struct settings *set, int64_t seed, struct buf *b)
 {
     jput_open(b, '{');
-    jput_kstr(b, "model", s->model);
+    jput_kstr(b, "model", server->model);
     put_messages(b, said, n);
     jput_kbool(b, "stream", true);
-    put_effort(s, (enum effort)set->effort, b);
+    put_effort(server, (enum effort)set->effort, b);
     jput_kopen(b, "options", '{');
-    put_sampling(s, set, seed, "num_predict", b);
+    put_sampling(server, set, seed, "num_predict", b);
     jput_close(b, '}');
     jput_close(b, '}');
     return "/api/chat";
 }
 
-const char *server_ask(const struct server *s, const struct said *said, int n,
+const char *server_ask(const struct server *server, const struct said *said, int n,
                        const struct settings *set, int64_t seed, struct buf *b)
 {
-    if (s->kind == SERVER_OLLAMA)
-        return ask_ollama(s, said, n, set, seed, b);
+    if (server->kind == SERVER_OLLAMA)
+        return ask_ollama(server, said, n, set, seed, b);
     jput_open(b, '{');
-    jput_kstr(b, "model", s->model);
+    jput_kstr(b, "model", server->model);
     put_messages(b, said, n);
-    put_sampling(s, set, seed, "max_tokens", b);
-    put_effort(s, (enum effort)set->effort, b);
+    put_sampling(server, set, seed, "max_tokens", b);
+    put_effort(server, (enum effort)set->effort, b);
     jput_kbool(b, "stream", true);
     jput_key(b, "stream_options");
     jput_raw(b, "{\"include_usage\":true}");
     jput_fields(b, "%d{logprobs?}%d{top_logprobs}", true, 4);
-    if (s->kind == SERVER_VLLM || s->kind == SERVER_AERIE) {
+    if (server->kind == SERVER_VLLM || server->kind == SERVER_AERIE) {
         /* ids of the rivals, too */
         jput_fields(b, "%d{return_token_ids?}%d{return_tokens_as_token_ids?}", true, true);
     }
-    if (s->kind == SERVER_LLAMA) {
+    if (server->kind == SERVER_LLAMA) {
         jput_fields(b, "%d{return_tokens?}%d{return_progress?}%d{timings_per_token?}", true, true,
                     true);
     }
-    if (s->kind == SERVER_SGLANG) {
+    if (server->kind == SERVER_SGLANG) {
         static const char *const ask[] = {
             "return_output_ids_in_sglext", "return_input_ids_in_sglext", "return_output_ids",
             "return_input_ids", "return_spec_tokens_details", "return_cached_tokens_details"};
@@ -546,13 +559,13 @@ const char *server_ask(const struct server *s, const struct said *said, int n,
     return "/v1/chat/completions";
 }
 
-const char *server_ask_prompt(const struct server *s, const struct said *said, int n,
+const char *server_ask_prompt(const struct server *server, const struct said *said, int n,
                               const struct settings *set, struct buf *b)
 {
-    if (s->kind != SERVER_VLLM && s->kind != SERVER_AERIE)
+    if (server->kind != SERVER_VLLM && server->kind != SERVER_AERIE)
         return NULL;
     jput_open(b, '{');
-    jput_kstr(b, "model", s->model);
+    jput_kstr(b, "model", server->model);
     put_messages(b, said, n);
     jput_kbool(b, "add_generation_prompt", true);
     put_variables((enum effort)set->effort, b);

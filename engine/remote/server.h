@@ -55,26 +55,26 @@ struct server {
 
 /* The connections to a server, with its key and headers. False and *e (ERR_USAGE): the address, the
  * key's file or a header cannot be used. The caller ends with http_close(). */
-bool server_http(struct http **h, const struct server_opts *o, struct err *e);
+bool server_http(struct http **http, const struct server_opts *opts, struct err *e);
 /* Finds out what the server is. model: the name to use, or NULL: the only one it serves, else the
  * first. False and *e: it cannot be reached, or serves no model (ERR_MODEL). */
-bool server_probe(struct server *s, struct http *h, const char *model, const struct stop *stop,
-                  struct err *e);
-void server_free(struct server *s);
+bool server_probe(struct server *server, struct http *http, const char *model,
+                  const struct stop *stop, struct err *e);
+void server_free(struct server *server);
 
 /* Appends the facts as a JSON object. */
-void server_facts_json(const struct server *s, struct buf *out);
+void server_facts_json(const struct server *server, struct buf *out);
 
 /* Why the server does not report this, with the flag or field that would change that, as one line
  * for people; NULL: it can. */
-const char *server_lacks(const struct server *s, enum report r);
+const char *server_lacks(const struct server *server, enum report r);
 
 /* How this kind of server counts drafts, in the names of its own fields: accepted per drafted
  * token, and tokens of a verifying step; NULL: it does not. server_length(): the latter of a reply,
  * NAN where it is not known; NULL with the formula. Constant. */
 const char *server_rate_formula(enum server_kind k);
 const char *server_length_formula(enum server_kind k);
-double (*server_length(enum server_kind k))(const struct served *s);
+double (*server_length(enum server_kind k))(const struct served *served);
 
 /* One message of a conversation. */
 struct said {
@@ -82,13 +82,13 @@ struct said {
 };
 /* The path of the request for a reply, and appends its JSON: streamed, with everything that this
  * kind of server can report. seed < 0: none. */
-const char *server_ask(const struct server *s, const struct said *said, int n,
+const char *server_ask(const struct server *server, const struct said *said, int n,
                        const struct settings *set, int64_t seed, struct buf *body);
 /* As server_ask(), for a request for the ids of the conversation's prompt; NULL: this kind has no
  * such request. */
-const char *server_ask_prompt(const struct server *s, const struct said *said, int n,
+const char *server_ask_prompt(const struct server *server, const struct said *said, int n,
                               const struct settings *set, struct buf *body);
 /* Whether this kind of server has a setting; others are refused by name. */
-bool server_knows(const struct server *s, const char *setting);
+bool server_knows(const struct server *server, const char *setting);
 
 #endif

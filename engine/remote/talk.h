@@ -38,7 +38,7 @@ struct talk_reply {
 struct talk_hooks {
     /* Why a request cannot be carried out, as one line; NULL: it can. The caller's thread. */
     const char *(*refuses)(struct talk *t, const struct request *rq);
-    /* Answers the last pair of t->said. Before the first other event it posts EV_TURN_BEGIN with
+    /* Answers the last pair of talk->said. Before the first other event it posts EV_TURN_BEGIN with
      * talk_turn_begins(). Looks at t->stop at least every 100 ms. */
     void (*answer)(struct talk *t, bool regen, struct talk_reply *out);
     /* Another request: RQ_SEVERAL, RQ_BATCH, RQ_CALIBRATE. NULL: refused anyway. */
@@ -76,22 +76,25 @@ struct talk {
     struct chat_view view;
 };
 
-/* Starts the thread. All of *t is zero except base, info, hooks and view.settings; it is allocated
- * by malloc(), perhaps as the first member of a larger struct. backend_close() frees it after
- * hooks->closed(). False and *e (ERR_MODEL): no thread runs, and the caller frees *t. */
-bool talk_open(struct talk *t, struct evq *log, struct err *e);
+/* Starts the thread. All of *talk is zero except base, info, hooks and view.settings; it is
+ * allocated by malloc(), perhaps as the first member of a larger struct. backend_close() frees it
+ * after hooks->closed(). False and *e (ERR_MODEL): no thread runs, and the caller frees *talk. */
+bool talk_open(struct talk *talk, struct evq *log, struct err *e);
 
 /* ---- for the hooks, on the talk's thread ----------------------------------------------------- */
 
-struct event talk_event(struct talk *t, enum event_kind kind);
-void talk_post(struct talk *t, struct event *ev); /* to the log and the screen; takes its parts */
-void talk_notice(struct talk *t, const char *text);
+struct event talk_event(struct talk *talk, enum event_kind kind);
+void talk_post(struct talk *talk, struct event *ev); /* to the log and the screen; takes its
+                                                        parts */
+void talk_notice(struct talk *talk, const char *text);
 /* Posts EV_FAULT and returns the stop reason that the turn ends with. */
-enum stop_reason talk_fault(struct talk *t, const char *text, bool lost);
+enum stop_reason talk_fault(struct talk *talk, const char *text, bool lost);
 /* prompt: its ids, taken over; n_prompt: tokens, 0: not known. */
-void talk_turn_begins(struct talk *t, bool regen, struct ids *prompt, int n_prompt);
+void talk_turn_begins(struct talk *talk, bool regen, struct ids *prompt, int n_prompt);
 /* Text of the reply, shown and, of channel 0, added to the reply. */
-void talk_text(struct talk *t, struct talk_reply *r, int channel, const char *text, size_t n);
-int talk_words(const struct talk *t); /* words in the context: used if a server reports no tokens */
+void talk_text(struct talk *talk, struct talk_reply *reply, int channel, const char *text,
+               size_t n);
+int talk_words(const struct talk *talk); /* words in the context: used if a server reports no
+                                            tokens */
 
 #endif

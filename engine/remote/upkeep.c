@@ -11,61 +11,61 @@
 #include "engine/remote/metrics.h"
 #include "kernels/json_read.h"
 
-struct upkeep *upkeep_open(const struct server_opts *o, const char *model, struct err *e)
+struct upkeep *upkeep_open(const struct server_opts *opts, const char *model, struct err *e)
 {
-    struct upkeep *u = xcalloc(1, sizeof *u);
-    if (server_http(&u->http, o, e)) {
-        if (server_probe(&u->server, u->http, model, NULL, e)) {
-            u->name = xasprintf("%s%s%s", server_kind_name(u->server.kind),
-                                u->server.version[0] ? " " : "", u->server.version);
-            return u;
+    struct upkeep *upkeep = xcalloc(1, sizeof *upkeep);
+    if (server_http(&upkeep->http, opts, e)) {
+        if (server_probe(&upkeep->server, upkeep->http, model, NULL, e)) {
+            upkeep->name = xasprintf("%s%s%s", server_kind_name(upkeep->server.kind),
+                                     upkeep->server.version[0] ? " " : "", upkeep->server.version);
+            return upkeep;
         }
-        server_free(&u->server);
-        http_close(u->http);
+        server_free(&upkeep->server);
+        http_close(upkeep->http);
     }
-    free(u);
+    free(upkeep);
     return NULL;
 }
 
-void upkeep_close(struct upkeep *u)
+void upkeep_close(struct upkeep *upkeep)
 {
-    if (!u)
+    if (!upkeep)
         return;
-    server_free(&u->server);
-    http_close(u->http);
-    free(u->name);
-    free(u);
+    server_free(&upkeep->server);
+    http_close(upkeep->http);
+    free(upkeep->name);
+    free(upkeep);
 }
 
-const char *upkeep_server(const struct upkeep *u)
+const char *upkeep_server(const struct upkeep *upkeep)
 {
-    return u->name;
+    return upkeep->name;
 }
 
-const char *upkeep_model(const struct upkeep *u)
+const char *upkeep_model(const struct upkeep *upkeep)
 {
-    return u->server.model;
+    return upkeep->server.model;
 }
 
-int upkeep_context(const struct upkeep *u)
+int upkeep_context(const struct upkeep *upkeep)
 {
-    return u->server.context;
+    return upkeep->server.context;
 }
 
-bool upkeep_exact(const struct upkeep *u)
+bool upkeep_exact(const struct upkeep *upkeep)
 {
-    return u->server.kind == SERVER_AERIE;
+    return upkeep->server.kind == SERVER_AERIE;
 }
 
-const char *upkeep_url(const struct upkeep *u)
+const char *upkeep_url(const struct upkeep *upkeep)
 {
-    return http_url(u->http);
+    return http_url(upkeep->http);
 }
 
-bool upkeep_fact(const struct upkeep *u, const char *name, char *out, size_t room)
+bool upkeep_fact(const struct upkeep *upkeep, const char *name, char *out, size_t room)
 {
     size_t n = strlen(name);
-    for (const char *p = u->server.facts.p; p && *p; p += strcspn(p, "\n"), p += *p == '\n') {
+    for (const char *p = upkeep->server.facts.p; p && *p; p += strcspn(p, "\n"), p += *p == '\n') {
         if (strncmp(p, name, n) != 0 || p[n] != '=')
             continue;
         const char *v = p + n + 1;
@@ -77,11 +77,11 @@ bool upkeep_fact(const struct upkeep *u, const char *name, char *out, size_t roo
     return false;
 }
 
-int upkeep_number(const struct upkeep *u, const char *const *names)
+int upkeep_number(const struct upkeep *upkeep, const char *const *names)
 {
     char text[32], *end;
     for (; *names; names++) {
-        if (!upkeep_fact(u, *names, text, sizeof text))
+        if (!upkeep_fact(upkeep, *names, text, sizeof text))
             continue;
         long v = strtol(text, &end, 10);
         if (end > text && !*end && v >= 0 && v <= INT32_MAX)
@@ -92,49 +92,49 @@ int upkeep_number(const struct upkeep *u, const char *const *names)
 
 /* ---- the prefix cache ------------------------------------------------------------------------ */
 
-static bool post(struct upkeep *u, const char *path)
+static bool post(struct upkeep *upkeep, const char *path)
 {
-    struct http_call c = {.method = "POST", .path = path, .body = "{}"};
-    bool ok = http_call(u->http, &c, NULL, NULL);
-    buf_free(&c.answer);
+    struct http_call call = {.method = "POST", .path = path, .body = "{}"};
+    bool ok = http_call(upkeep->http, &call, NULL, NULL);
+    buf_free(&call.answer);
     return ok;
 }
 
-static int count_slots(struct upkeep *u)
+static int count_slots(struct upkeep *upkeep)
 {
-    struct http_call c = {.method = "GET", .path = "/slots"};
+    struct http_call call = {.method = "GET", .path = "/slots"};
     int n = 0;
-    if (http_call(u->http, &c, NULL, NULL)) {
-        json_t *all = json_parse(c.answer.p, c.answer.n, 0, NULL);
+    if (http_call(upkeep->http, &call, NULL, NULL)) {
+        json_t *all = json_parse(call.answer.p, call.answer.n, 0, NULL);
         n = json_is_array(all) ? (int)json_array_size(all) : 0;
         json_decref(all);
     }
-    buf_free(&c.answer);
+    buf_free(&call.answer);
     return n;
 }
 
-static bool erase_slots(struct upkeep *u)
+static bool erase_slots(struct upkeep *upkeep)
 {
     enum { MOST = 1024 };
-    int n = count_slots(u);
+    int n = count_slots(upkeep);
     bool ok = n > 0 && n <= MOST;
     for (int i = 0; ok && i < n; i++) {
         char path[64];
         snprintf(path, sizeof path, "/slots/%d?action=erase", i);
-        ok = post(u, path);
+        ok = post(upkeep, path);
     }
     return ok;
 }
 
-const char *upkeep_reset_path(const struct upkeep *u)
+const char *upkeep_reset_path(const struct upkeep *upkeep)
 {
     static const char *const path[N_SERVERS] = {[SERVER_VLLM] = "/reset_prefix_cache",
                                                 [SERVER_SGLANG] = "/flush_cache",
                                                 [SERVER_AERIE] = "/reset_prefix_cache"};
-    return path[u->server.kind];
+    return path[upkeep->server.kind];
 }
 
-bool upkeep_reset_cache(struct upkeep *u, char how[200])
+bool upkeep_reset_cache(struct upkeep *upkeep, char how[200])
 {
     static const struct {
         const char *path, *cannot;
@@ -148,8 +148,9 @@ bool upkeep_reset_cache(struct upkeep *u, char how[200])
         [SERVER_OLLAMA] = {NULL, "ollama has no request for that"},
         [SERVER_AERIE] = {"/reset_prefix_cache", "this server refuses /reset_prefix_cache"},
     };
-    enum server_kind k = u->server.kind;
-    bool ok = by_kind[k].path && (k == SERVER_LLAMA ? erase_slots(u) : post(u, by_kind[k].path));
+    enum server_kind k = upkeep->server.kind;
+    bool ok = by_kind[k].path &&
+              (k == SERVER_LLAMA ? erase_slots(upkeep) : post(upkeep, by_kind[k].path));
     if (ok)
         snprintf(how, 200, "prefix cache emptied before each part (%s)", by_kind[k].path);
     else
@@ -159,22 +160,23 @@ bool upkeep_reset_cache(struct upkeep *u, char how[200])
 
 /* ---- drafts ---------------------------------------------------------------------------------- */
 
-static int64_t total(const struct metrics *m, const char *name, const char *position)
+static int64_t total(const struct metrics *metrics, const char *name, const char *position)
 {
     double v;
-    return metrics_value(m, name, position ? "position" : NULL, position, METRICS_SUM, &v, NULL) &&
+    return metrics_value(metrics, name, position ? "position" : NULL, position, METRICS_SUM, &v,
+                         NULL) &&
                    v >= 0 && v < 1e15
                ? (int64_t)v
                : -1;
 }
 
 /* Counts of the positions from 0 on, as vLLM labels them, up to the first that is not reported. */
-static void by_depth(const struct metrics *m, struct draft_totals *out)
+static void by_depth(const struct metrics *metrics, struct draft_totals *out)
 {
     for (int d = 0; d < METERED_DEPTHS; d++) {
         char position[12];
         snprintf(position, sizeof position, "%d", d);
-        int64_t n = total(m, "spec_decode_num_accepted_tokens_per_pos_total", position);
+        int64_t n = total(metrics, "spec_decode_num_accepted_tokens_per_pos_total", position);
         if (n < 0)
             return;
         out->at[out->depths++] = n;
@@ -183,26 +185,26 @@ static void by_depth(const struct metrics *m, struct draft_totals *out)
 
 bool drafts_read(const char *page, size_t n, struct draft_totals *out)
 {
-    struct metrics m;
+    struct metrics metrics;
     double length;
     *out = (struct draft_totals){.drafts = -1, .drafted = -1, .accepted = -1};
-    if (!metrics_read(&m, page, n, NULL))
+    if (!metrics_read(&metrics, page, n, NULL))
         return false;
-    out->drafts = total(&m, "spec_decode_num_drafts_total", NULL);
-    out->drafted = total(&m, "spec_decode_num_draft_tokens_total", NULL);
-    out->accepted = total(&m, "spec_decode_num_accepted_tokens_total", NULL);
-    by_depth(&m, out);
-    if (metrics_value(&m, "spec_accept_length", NULL, NULL, METRICS_MAX, &length, NULL) &&
+    out->drafts = total(&metrics, "spec_decode_num_drafts_total", NULL);
+    out->drafted = total(&metrics, "spec_decode_num_draft_tokens_total", NULL);
+    out->accepted = total(&metrics, "spec_decode_num_accepted_tokens_total", NULL);
+    by_depth(&metrics, out);
+    if (metrics_value(&metrics, "spec_accept_length", NULL, NULL, METRICS_MAX, &length, NULL) &&
         length >= 1 && length < 1000)
         out->length = length;
-    metrics_free(&m);
+    metrics_free(&metrics);
     return true;
 }
 
-void upkeep_drafts(struct upkeep *u, struct draft_totals *out)
+void upkeep_drafts(struct upkeep *upkeep, struct draft_totals *out)
 {
-    struct http_call c = {.method = "GET", .path = "/metrics"};
-    bool got = u->server.answers[REPORT_METRICS] && http_call(u->http, &c, NULL, NULL);
-    drafts_read(got && c.answer.p ? c.answer.p : "", got ? c.answer.n : 0, out);
-    buf_free(&c.answer);
+    struct http_call call = {.method = "GET", .path = "/metrics"};
+    bool got = upkeep->server.answers[REPORT_METRICS] && http_call(upkeep->http, &call, NULL, NULL);
+    drafts_read(got && call.answer.p ? call.answer.p : "", got ? call.answer.n : 0, out);
+    buf_free(&call.answer);
 }

@@ -29,9 +29,10 @@ typedef bool wire_fn(void *arg, const char *data, size_t n, struct err *e);
 
 /* Reads n more bytes and calls fn for each event that they complete. False and *e: fn returned
  * false, or an event is longer than WIRE_MOST (ERR_MODEL); nothing more must be read then. */
-bool wire_feed(struct wire *w, const void *bytes, size_t n, wire_fn *fn, void *arg, struct err *e);
+bool wire_feed(struct wire *wire, const void *bytes, size_t n, wire_fn *fn, void *arg,
+               struct err *e);
 /* The stream has ended: delivers what is complete but for its line ends. */
-bool wire_end(struct wire *w, wire_fn *fn, void *arg, struct err *e);
-void wire_free(struct wire *w);
+bool wire_end(struct wire *wire, wire_fn *fn, void *arg, struct err *e);
+void wire_free(struct wire *wire);
 
 #endif

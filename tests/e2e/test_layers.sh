@@ -112,7 +112,7 @@ message='(msg|why|error|limit|trouble|draft_off|warning|faults|notices|lacks|hin
 inside='[^;()"]*(\([^()]*\)[^;()"]*)*'
 prose='"[^"]*[A-Za-z%][:,;]? [A-Za-z%][^"]*"'
 without "no message for people is searched or compared" "$reads\($inside\b$message\b" \
-    '^(repl/(app/app|cli/serve|tui/tui)\.c:.*strcmp\(now\.error,|history/log/waiting\.c:.*strcmp\(was|engine/remote/remote\.c:.*strcmp\(why, r->unreachable)' \
+    '^(repl/(app/app|cli/serve|tui/tui)\.c:.*strcmp\(now\.error,|history/log/waiting\.c:.*strcmp\(was|engine/remote/remote\.c:.*strcmp\(why, remote->unreachable)' \
     repl history engine models
 without "no message for people is skipped in part" "(->|\\.|\\b)$message *\\+ *(strlen|sizeof|[0-9(])" '^engine/thread/load\.c:.*sizeof' repl history engine models
 without "no text of several words is compared with" "$reads\($inside$prose" \
