@@ -319,7 +319,7 @@ bool evq_put(struct evq *q, struct event *ev)
 }
 
 /* Lock held. */
-static bool take(struct evq *q, struct event *ev)
+static bool pop_event(struct evq *q, struct event *ev)
 {
     if (q->n == 0)
         return false;
@@ -334,7 +334,7 @@ static bool take(struct evq *q, struct event *ev)
 bool evq_get(struct evq *q, struct event *ev)
 {
     pthread_mutex_lock(&q->lock);
-    bool got = take(q, ev);
+    bool got = pop_event(q, ev);
     pthread_mutex_unlock(&q->lock);
     return got;
 }
@@ -372,7 +372,7 @@ bool evq_wait(struct evq *q, struct event *ev, int ms)
     pthread_mutex_lock(&q->lock);
     if (q->n == 0 && !q->closed && ms)
         sleep_for(q, 1, ms, false);
-    bool got = take(q, ev);
+    bool got = pop_event(q, ev);
     pthread_mutex_unlock(&q->lock);
     return got;
 }

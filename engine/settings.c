@@ -113,7 +113,7 @@ const struct option *settings_at(int i)
     return &table[i];
 }
 
-static const struct option *find(const char *name)
+static const struct option *find_option(const char *name)
 {
     if (strcmp(name, "draft") == 0) /* users type "draft off" for "spec off" */
         name = "spec";
@@ -125,7 +125,7 @@ static const struct option *find(const char *name)
 
 int settings_index(const char *name)
 {
-    const struct option *t = find(name);
+    const struct option *t = find_option(name);
     return t ? (int)(t - table) : -1;
 }
 
@@ -287,7 +287,7 @@ bool option_read(const struct option *o, void *in, const char *text)
 
 bool settings_set(struct settings *s, const char *name, const char *value, struct err *e)
 {
-    const struct option *t = find(name);
+    const struct option *t = find_option(name);
     if (!t)
         return unknown(name, e);
     if (!option_read(t, s, value))
@@ -363,7 +363,7 @@ void option_print(const struct option *o, const void *in, struct buf *out)
 
 bool settings_get(const struct settings *s, const char *name, struct buf *out)
 {
-    const struct option *t = find(name);
+    const struct option *t = find_option(name);
     if (t)
         option_print(t, s, out);
     return t != NULL;

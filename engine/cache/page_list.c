@@ -36,7 +36,7 @@ static uint64_t column_digest(int c, int32_t page)
     return page ? mix64((uint64_t)(uint32_t)c << 32 | (uint32_t)page) : 0;
 }
 
-static void put(struct page_list *l, enum pool_id pool, int c, int32_t page)
+static void put_page(struct page_list *l, enum pool_id pool, int c, int32_t page)
 {
     int32_t *at = &l->page[pool][c];
     if (*at == page)
@@ -52,7 +52,7 @@ static void put(struct page_list *l, enum pool_id pool, int c, int32_t page)
 static void truncate_columns(struct page_list *l, enum pool_id pool, int n)
 {
     for (int c = n; c < l->n[pool]; c++)
-        put(l, pool, c, 0);
+        put_page(l, pool, c, 0);
     l->n[pool] = n;
 }
 
@@ -70,9 +70,9 @@ static void write_target(struct page_list *l, const struct kv *kv, const struct 
 {
     for (int c = from; c < s->n_col; c++) {
         full_page page = s->col[c].full;
-        put(l, POOL_FULL, c, page.v);
+        put_page(l, POOL_FULL, c, page.v);
         if (kv->has_swa)
-            put(l, POOL_SWA, c, c >= s->swa_lo >> kv->shift ? kv_swa_page(kv, page).v : 0);
+            put_page(l, POOL_SWA, c, c >= s->swa_lo >> kv->shift ? kv_swa_page(kv, page).v : 0);
     }
     truncate_columns(l, POOL_FULL, s->n_col);
     truncate_columns(l, POOL_SWA, kv->has_swa ? s->n_col : 0);
@@ -81,7 +81,7 @@ static void write_target(struct page_list *l, const struct kv *kv, const struct 
 static void write_draft(struct page_list *l, const struct seq *s, int from)
 {
     for (int c = from; c < s->n_dcol; c++)
-        put(l, POOL_DRAFT, c, s->dcol[c].v);
+        put_page(l, POOL_DRAFT, c, s->dcol[c].v);
     truncate_columns(l, POOL_DRAFT, s->n_dcol);
 }
 

@@ -61,7 +61,7 @@ static bool can_lag(const struct runtime *rt, const struct lane *lane)
            (lane->behind > 0 || lane->guess.n > 0);
 }
 
-static void begin(struct cycle *cycle, struct runtime *rt, int topk)
+static void begin_cycle(struct cycle *cycle, struct runtime *rt, int topk)
 {
     cycle->rt = rt;
     cycle->phase = CYCLE_BEGUN;
@@ -78,7 +78,7 @@ static void begin_step(struct cycle *cycle, struct runtime *rt, struct lane *con
                        const struct step_limits *lim, int n, const struct tree_shape *shape)
 {
     CHECK(n <= MAX_LANES);
-    begin(cycle, rt, 1);
+    begin_cycle(cycle, rt, 1);
     if (shape && shape->steps)
         cycle->shape = *shape;
     for (int b = 0; b < n; b++) {
@@ -482,7 +482,7 @@ bool lane_extend(struct runtime *rt, struct lane *lane, int upto, bool last, boo
     if (rt->pass.opts.parts == 2 && !net_two_parts(&rt->net, e))
         return false;
     lane_park(rt, lane);
-    begin(&cycle, rt, lane_guesses(lane, topk));
+    begin_cycle(&cycle, rt, lane_guesses(lane, topk));
     struct cycle_lane *part = add_lane(&cycle, lane, last);
     draft = draft && can_follow(&cycle, part);
     part->follows = draft && (last || drafter_owns_kv(rt->drafter));

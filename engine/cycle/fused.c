@@ -244,7 +244,7 @@ static bool recheck_pages(struct fused_cycle *run, struct err *e)
     return ok;
 }
 
-static struct fused_cycle begin(struct cycle *cycle)
+static struct fused_cycle begin_fused(struct cycle *cycle)
 {
     const struct tree_shape *s = &cycle->shape;
     struct lane *lane = cycle->lane[0].lane;
@@ -293,7 +293,7 @@ bool fused_run(struct cycle *cycle, struct err *e)
     uint64_t t0 = clock_ns();
     if (!rt->fused && !fused_open(rt, e))
         return false;
-    struct fused_cycle run = begin(cycle);
+    struct fused_cycle run = begin_fused(cycle);
     bool ok = prepare(&run, e);
     rt->host.before = clock_ns() - t0;
     ok = ok && run_cycle_graph(&run, e);

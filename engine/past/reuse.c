@@ -27,7 +27,7 @@ const char *reuse_limit_name(enum reuse_limit l)
     return (unsigned)l < N_LIMITS ? limit_names[l] : "?";
 }
 
-static int find(const char *const *names, int n, const char *name)
+static int index_of(const char *const *names, int n, const char *name)
 {
     for (int i = 0; i < n; i++)
         if (strcmp(names[i], name) == 0)
@@ -37,7 +37,7 @@ static int find(const char *const *names, int n, const char *name)
 
 bool reuse_change_parse(const char *name, enum reuse_change *out)
 {
-    int i = find(change_names, N_CHANGES, name);
+    int i = index_of(change_names, N_CHANGES, name);
     if (i >= 0)
         *out = (enum reuse_change)i;
     return i >= 0;
@@ -45,7 +45,7 @@ bool reuse_change_parse(const char *name, enum reuse_change *out)
 
 bool reuse_limit_parse(const char *name, enum reuse_limit *out)
 {
-    int i = find(limit_names, N_LIMITS, name);
+    int i = index_of(limit_names, N_LIMITS, name);
     if (i >= 0)
         *out = (enum reuse_limit)i;
     return i >= 0;

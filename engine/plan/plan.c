@@ -19,7 +19,7 @@ struct bump {
     size_t n;
 };
 
-static int32_t *take(struct bump *b, size_t n)
+static int32_t *carve(struct bump *b, size_t n)
 {
     int32_t *p = b->base ? b->base + b->n : NULL;
     b->n += n + RED_ZONE;
@@ -30,17 +30,17 @@ static int32_t *take(struct bump *b, size_t n)
 
 static void place_pages(struct bump *b, struct table *t, const struct plan *p)
 {
-    t->pages = p->list ? p->list->page[t->pool] : take(b, (size_t)p->n_req * (size_t)t->n_cols);
+    t->pages = p->list ? p->list->page[t->pool] : carve(b, (size_t)p->n_req * (size_t)t->n_cols);
 }
 
 static void place_table(struct bump *b, struct table *t, const struct plan *p, bool writes)
 {
     size_t rows = (size_t)p->n_rows;
-    t->lo = take(b, rows);
-    t->hi = take(b, rows);
-    t->n_expand = take(b, rows);
-    t->expand = take(b, rows * (size_t)t->expand_w);
-    t->write = writes ? take(b, rows) : NULL;
+    t->lo = carve(b, rows);
+    t->hi = carve(b, rows);
+    t->n_expand = carve(b, rows);
+    t->expand = carve(b, rows * (size_t)t->expand_w);
+    t->write = writes ? carve(b, rows) : NULL;
 }
 
 /* A prefix table has extents of its own and shares everything else with the whole table. */
@@ -50,8 +50,8 @@ static void place_prefix(struct bump *b, struct table *t, const struct table *wh
     *t = *whole;
     t->expand_w = 0;
     t->expand = t->n_expand = t->write = NULL;
-    t->lo = take(b, (size_t)p->n_rows);
-    t->hi = take(b, (size_t)p->n_rows);
+    t->lo = carve(b, (size_t)p->n_rows);
+    t->hi = carve(b, (size_t)p->n_rows);
 }
 
 static void place_plan(struct bump *b, struct plan *p)
@@ -61,14 +61,14 @@ static void place_plan(struct bump *b, struct plan *p)
         if (p->table[i].used)
             place_pages(b, &p->table[i], p);
     p->row_words = (int)b->n;
-    p->prefix_len = take(b, reqs);
-    p->q_len = take(b, reqs);
-    p->kv_len = take(b, reqs);
-    p->row0 = take(b, reqs + 1);
-    p->token = take(b, rows);
-    p->pos = take(b, rows);
-    p->req = take(b, rows);
-    p->up = take(b, rows);
+    p->prefix_len = carve(b, reqs);
+    p->q_len = carve(b, reqs);
+    p->kv_len = carve(b, reqs);
+    p->row0 = carve(b, reqs + 1);
+    p->token = carve(b, rows);
+    p->pos = carve(b, rows);
+    p->req = carve(b, rows);
+    p->up = carve(b, rows);
     for (int i = 0; i < N_TABLES; i++)
         if (p->table[i].used)
             place_table(b, &p->table[i], p, p->mode != PLAN_FROZEN);

@@ -183,8 +183,8 @@ static uint64_t ms_after(uint64_t since)
 }
 
 /* One look at a request; true: it has ended. */
-static bool look(struct upkeep *upkeep, struct ids_ask *ask, struct sent *s, uint64_t begin,
-                 int best)
+static bool look_at_request(struct upkeep *upkeep, struct ids_ask *ask, struct sent *s,
+                            uint64_t begin, int best)
 {
     if (!s->begun && ms_after(begin) >= (uint64_t)ask->after_ms) {
         s->call = (struct http_call){.method = "POST",
@@ -213,7 +213,7 @@ static void ask_all(struct upkeep *upkeep, struct ids_ask *ask, int n, int best,
     for (int left = n; left > 0 && !stop_asked(stop);) {
         bool timed = false;
         for (int i = 0; i < n; i++) {
-            if (!s[i].ended && look(upkeep, &ask[i], &s[i], begin, best)) {
+            if (!s[i].ended && look_at_request(upkeep, &ask[i], &s[i], begin, best)) {
                 http_end(upkeep->http, &s[i].call);
                 s[i].ended = true;
                 left--;

@@ -118,7 +118,7 @@ static void replace_ids(struct ids *have, const struct ids *got)
     }
 }
 
-static bool take(void *arg, const char *data, size_t n, struct err *e)
+static bool take_data(void *arg, const char *data, size_t n, struct err *e)
 {
     struct incoming *in = arg;
     struct answer answer;
@@ -159,7 +159,7 @@ static bool on_bytes(void *arg, const void *p, size_t n, struct err *e)
     bool stream = !strcmp(type, "text/event-stream"), lines = strstr(type, "ndjson") != NULL;
     if (stream || lines) {
         in->wire.form = lines ? WIRE_LINES : WIRE_SSE;
-        return wire_feed(&in->wire, p, n, take, in, e);
+        return wire_feed(&in->wire, p, n, take_data, in, e);
     }
     if (strcmp(type, "application/json") != 0)
         return err_set(e, ERR_MODEL, "the server answers with %s instead of a stream of events",
@@ -172,7 +172,8 @@ static bool on_bytes(void *arg, const void *p, size_t n, struct err *e)
 
 static bool read_rest(struct incoming *in, struct err *e)
 {
-    return in->whole.n ? take(in, in->whole.p, in->whole.n, e) : wire_end(&in->wire, take, in, e);
+    return in->whole.n ? take_data(in, in->whole.p, in->whole.n, e)
+                       : wire_end(&in->wire, take_data, in, e);
 }
 
 /* ---- requests -------------------------------------------------------------------------------- */
@@ -260,7 +261,7 @@ static void stop_all_of(struct http *http, struct incoming *in, int n)
 
 /* Sends requests that may be sent, and ends those that have ended. Returns how many are not
  * done. */
-static int look(struct http *http, struct incoming *in, int n, int at_once)
+static int look_at_requests(struct http *http, struct incoming *in, int n, int at_once)
 {
     int left = 0, busy = 0;
     for (int i = 0; i < n; i++) {
@@ -295,7 +296,7 @@ void incoming_run(struct http *http, struct incoming *in, int n, int at_once,
 {
     for (int i = 0; i < n; i++)
         in[i].stop = stop;
-    while (!stop_asked(stop) && look(http, in, n, at_once) > 0) {
+    while (!stop_asked(stop) && look_at_requests(http, in, n, at_once) > 0) {
         http_run(http, 50);
         if (meanwhile)
             meanwhile(arg);

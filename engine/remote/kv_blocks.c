@@ -17,7 +17,7 @@ static bool same(const struct block_hash *a, const struct block_hash *b)
     return memcmp(a, b, sizeof *a) == 0;
 }
 
-static struct block *find(const struct kv_blocks *blocks, const struct block_hash *h)
+static struct block *find_block(const struct kv_blocks *blocks, const struct block_hash *h)
 {
     struct block *b = blocks->by_hash[bucket(blocks, h)];
     while (b && !same(&b->hash, h))
@@ -187,7 +187,7 @@ static void store(struct kv_blocks *blocks, const struct kv_event *ev)
     in->window = ev->window;
     in->block_size = ev->block_size;
     for (int i = 0; i < ev->n_hash; i++) {
-        struct block *b = find(blocks, &ev->hash[i]);
+        struct block *b = find_block(blocks, &ev->hash[i]);
         if (!b && blocks->n_block == BLOCKS_KEPT) {
             blocks->dropped++;
             continue;
@@ -219,7 +219,7 @@ static void take_away(struct kv_blocks *blocks, const struct kv_event *ev)
 {
     int g = group_of(blocks, ev);
     for (int i = 0; i < ev->n_hash; i++) {
-        struct block *b = g < 0 ? NULL : find(blocks, &ev->hash[i]);
+        struct block *b = g < 0 ? NULL : find_block(blocks, &ev->hash[i]);
         if (!b || b->copies[g] == 0) {
             blocks->unknown++;
             continue;
@@ -298,7 +298,7 @@ int kv_blocks_chain(const struct kv_blocks *blocks, struct session_block *out, i
     int n = min_int(blocks->n_chain, max);
     for (int i = 0; i < n; i++) {
         const struct chain *c = &blocks->chain[i];
-        const struct block *b = find(blocks, &c->hash);
+        const struct block *b = find_block(blocks, &c->hash);
         out[i] = (struct session_block){.position = c->position, .n_token = c->n};
         block_hash_text(&c->hash, out[i].hash, sizeof out[i].hash);
         for (int g = 0; b && g < blocks->n_group; g++)
@@ -313,7 +313,7 @@ void kv_blocks_view(const struct kv_blocks *blocks, struct blocks_view *v)
     v->n_session = blocks->n_chain;
     memcpy(v->group, blocks->group, sizeof v->group);
     for (int i = 0; i < blocks->n_chain; i++) {
-        const struct block *b = find(blocks, &blocks->chain[i].hash);
+        const struct block *b = find_block(blocks, &blocks->chain[i].hash);
         for (int g = 0; b && g < blocks->n_group; g++)
             v->group[g].n_session += b->copies[g] > 0;
     }

@@ -59,7 +59,7 @@ static void refuse(struct kv_feed *feed, const char *why)
 }
 
 /* Once every group is empty, the counts are exact again. */
-static void apply(void *arg, const struct kv_event *ev)
+static void apply_event(void *arg, const struct kv_event *ev)
 {
     struct kv_feed *feed = arg;
     kv_blocks_apply(&feed->blocks, ev);
@@ -87,7 +87,7 @@ static void take_batch(struct kv_feed *feed, uint64_t seq, const void *bytes, si
     feed->next = seq + 1;
     feed->view.batches++;
     feed->view.ns = clock_ns();
-    if (!kv_batch_read(&batch, bytes, n, apply, feed, &e)) {
+    if (!kv_batch_read(&batch, bytes, n, apply_event, feed, &e)) {
         feed->view.whole = false;
         refuse(feed, e.msg);
         return;

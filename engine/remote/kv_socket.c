@@ -152,7 +152,7 @@ static void replay(struct kv_socket *socket, uint64_t from)
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
-static void take(struct kv_socket *socket, struct kv_message *message)
+static void take_message(struct kv_socket *socket, struct kv_message *message)
 {
     uint64_t from;
     if (message->n != 3) {
@@ -192,7 +192,7 @@ static void *socket_thread(void *arg)
             message_free(&message);
         }
         if (receive(socket->sub, &message)) {
-            take(socket, &message);
+            take_message(socket, &message);
             message_free(&message);
         }
     }

@@ -314,7 +314,7 @@ static bool get_list(struct pull *pull, struct err *e)
     return ok;
 }
 
-static struct listed *find(struct pull *pull, const char *path)
+static struct listed *find_listed(struct pull *pull, const char *path)
 {
     struct listed key = {.path = (char *)(uintptr_t)path};
     return pull->n_file ? bsearch(&key, pull->file, (size_t)pull->n_file, sizeof *pull->file,
@@ -394,7 +394,7 @@ static bool take_part(struct coming *coming, const void *bytes, size_t n, struct
     return true;
 }
 
-static bool take(void *arg, const void *bytes, size_t n, struct err *e)
+static bool take_bytes(void *arg, const void *bytes, size_t n, struct err *e)
 {
     struct coming *coming = arg;
     coming->hopeless = !take_part(coming, bytes, n, e);
@@ -437,8 +437,8 @@ static bool get_once(struct coming *coming, struct http_call *call, struct err *
                                    .from = coming->at,
                                    .as_stored = true,
                                    .most = INT64_MAX,
-                                   .bytes = take,
-                                   .arg = coming, /* take() counts */
+                                   .bytes = take_bytes,
+                                   .arg = coming, /* take_bytes() counts */
                                    .answer = call->answer};
         coming->call = call;
         coming->begun = false;
@@ -607,9 +607,9 @@ static bool get_file(const struct pull *pull, const struct listed *file, struct 
 
 /* ---- which files ---- */
 
-static bool want(struct pull *pull, const char *path)
+static bool wants_file(struct pull *pull, const char *path)
 {
-    struct listed *file = find(pull, path);
+    struct listed *file = find_listed(pull, path);
     if (file)
         file->wanted = true;
     return file != NULL;
@@ -620,7 +620,7 @@ static bool want_gguf(struct pull *pull, struct err *e)
 {
     const char *file = pull->name.file;
     if (file && ends_with(file, ".gguf")) {
-        if (!find(pull, file))
+        if (!find_listed(pull, file))
             return err_set(e, ERR_MODEL, "%s: the model has no %s", pull->name.all, show(file).s);
     } else {
         char **path = xcalloc((size_t)pull->n_file, sizeof *path);
@@ -642,7 +642,7 @@ static bool want_gguf(struct pull *pull, struct err *e)
             return false;
         file = chosen;
     }
-    want(pull, file);
+    wants_file(pull, file);
     size_t n = strlen(file);
     size_t stem = n > 20 && !strncmp(file + n - 20, "-00001-of-", 10) ? n - 20 : 0;
     for (int i = 0; stem && i < pull->n_file; i++) { /* PREFIX-00002-of-00003.gguf */
@@ -663,7 +663,7 @@ static bool want_shards(struct pull *pull, const char *index, struct err *e)
     bool ok = top != NULL;
     json_object_foreach(json_object_get(top, "weight_map"), tensor,
                         file) if (ok && json_is_string(file) &&
-                        !want(pull, json_string_value(file)))
+                        !wants_file(pull, json_string_value(file)))
         ok = err_set(e, ERR_MODEL, "%s: %s names %s, which the model does not have", pull->name.all,
                      index, show(json_string_value(file)).s);
     json_decref(top);
@@ -682,19 +682,20 @@ static bool choose_files(struct pull *pull, struct err *e)
                                          "chat_template.json",
                                          "special_tokens_map.json",
                                          "hf_quant_config.json"};
-    bool whole = find(pull, "model.safetensors") != NULL, shards = !whole && find(pull, index);
-    if (pull->name.file || (!whole && !shards && !find(pull, "pytorch_model.bin")))
+    bool whole = find_listed(pull, "model.safetensors") != NULL,
+        shards = !whole && find_listed(pull, index);
+    if (pull->name.file || (!whole && !shards && !find_listed(pull, "pytorch_model.bin")))
         return want_gguf(pull, e);
     for (size_t i = 0; i < sizeof beside / sizeof *beside; i++)
-        want(pull, beside[i]);
-    if (!find(pull, "tokenizer.json"))
-        want(pull, "README.md"); /* a draft's model card names its target (pair.h) */
+        wants_file(pull, beside[i]);
+    if (!find_listed(pull, "tokenizer.json"))
+        wants_file(pull, "README.md"); /* a draft's model card names its target (pair.h) */
     if (whole)
-        return want(pull, "model.safetensors");
+        return wants_file(pull, "model.safetensors");
     if (!shards)
-        return want(pull, "pytorch_model.bin"); /* of a draft head */
-    want(pull, index);
-    return get_file(pull, find(pull, index), e) && want_shards(pull, index, e);
+        return wants_file(pull, "pytorch_model.bin"); /* of a draft head */
+    wants_file(pull, index);
+    return get_file(pull, find_listed(pull, index), e) && want_shards(pull, index, e);
 }
 
 /* Whether the disk has room for what is missing. */

@@ -327,7 +327,7 @@ static void turn_notice(struct incoming *in, const char *line)
     talk_notice(&remote->talk, line);
 }
 
-static void answer(struct talk *talk, bool regen, struct talk_reply *out)
+static void answer_turn(struct talk *talk, bool regen, struct talk_reply *out)
 {
     static const struct incoming_news news = {turn_text, turn_progress, turn_notice};
     struct remote *remote = remote_of(talk);
@@ -664,7 +664,7 @@ static void fill_views(struct remote *remote)
     backend->gauges = backend->lacks[VIEW_GAUGES] ? NULL : &gauges;
 }
 
-static const struct talk_hooks hooks = {.refuses = refuses, .answer = answer, .other = other,
+static const struct talk_hooks hooks = {.refuses = refuses, .answer = answer_turn, .other = other,
                                         .idle = idle, .wake = wake, .posted = posted,
                                         .token = token_text,
                                         .closed = closed};

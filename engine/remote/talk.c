@@ -184,7 +184,7 @@ static void end_turn(struct talk *talk, struct talk_reply *reply)
     talk_post(talk, &ev);
 }
 
-static void answer(struct talk *talk, const char *text, bool regen)
+static void answer_message(struct talk *talk, const char *text, bool regen)
 {
     struct talk_reply reply = {.why = STOP_END};
     buf_str(&reply.text, "");
@@ -214,7 +214,7 @@ static void do_regen(struct talk *talk)
     }
     char *text = xstrdup(talk->said[talk->n_said - 1].user);
     unsay(talk, talk->n_said - 1);
-    answer(talk, text, true);
+    answer_message(talk, text, true);
     free(text);
 }
 
@@ -281,7 +281,7 @@ static void serve(struct talk *talk, const struct request *rq)
     char parent[SESSION_ID];
     memcpy(parent, talk->view.session, sizeof parent);
     switch (rq->kind) {
-    case RQ_SAY: answer(talk, rq->text, false); break;
+    case RQ_SAY: answer_message(talk, rq->text, false); break;
     case RQ_REGEN: do_regen(talk); break;
     case RQ_UNDO: do_undo(talk); break;
     case RQ_FORGET: do_forget(talk, rq->text); break;

@@ -11,7 +11,7 @@
 
 /* ---- buffers --------------------------------------------------------------------------------- */
 
-static bool want(struct net *n, kbuf *b, size_t bytes, struct err *e)
+static bool want_buffer(struct net *n, kbuf *b, size_t bytes, struct err *e)
 {
     *b = n->dev.k->alloc(n->dev.d, bytes, "a probe's buffers", e);
     return b->p != NULL;
@@ -28,9 +28,10 @@ bool probe_open(struct probe_pass *x, struct net *n, struct err *e)
     }
     size_t experts = (size_t)c->n_layer * (size_t)n->max_rows * (size_t)c->top_k * sizeof(int32_t);
     *x = (struct probe_pass){.row = -1, .key_layer = -1};
-    if (want(n, &x->o, F32(PROBE_ROWS * wide), e) && want(n, &x->lse, F32(PROBE_ROWS * heads), e) &&
-        want(n, &x->bare, F32(PROBE_ROWS * heads), e) &&
-        (!c->n_expert || want(n, &x->chosen, experts, e)))
+    if (want_buffer(n, &x->o, F32(PROBE_ROWS * wide), e) &&
+        want_buffer(n, &x->lse, F32(PROBE_ROWS * heads), e) &&
+        want_buffer(n, &x->bare, F32(PROBE_ROWS * heads), e) &&
+        (!c->n_expert || want_buffer(n, &x->chosen, experts, e)))
         return true;
     probe_close(x, n);
     return false;
@@ -54,7 +55,7 @@ static void get_floats(struct net *n, kbuf src, size_t first, size_t count, floa
 
 /* Keeps the probe's rows of a buffer whose rows are `width` floats; `from`: the buffer's first
  * row. */
-static void keep(struct net *n, int l, enum probe_point at, kbuf src, int from, int width)
+static void keep_rows(struct net *n, int l, enum probe_point at, kbuf src, int from, int width)
 {
     struct probe *p = n->probe->out;
     struct probe_layer *w = &p->layer[l];
@@ -110,7 +111,7 @@ void probe_begin(struct net *n, const struct plan *plan, const struct k_plan *kp
 void probe_residual(struct net *n, int l, enum probe_point at)
 {
     if (n->probe)
-        keep(n, l, at, n->x, 0, n->m->cfg.hidden);
+        keep_rows(n, l, at, n->x, 0, n->m->cfg.hidden);
 }
 
 void probe_experts(struct net *n, int l)
@@ -374,7 +375,7 @@ void probe_attention(struct net *n, int l)
     if (!x)
         return;
     struct probe *p = x->out;
-    keep(n, l, PROBE_Q, n->q, 0, w->n_head * w->head_dim);
+    keep_rows(n, l, PROBE_Q, n->q, 0, w->n_head * w->head_dim);
     keep_cells(n, l);
     if (x->kp->two_parts) /* probe_output() follows */
         return;
@@ -382,7 +383,7 @@ void probe_attention(struct net *n, int l)
     if (sinks)
         attend(n, l, false, x->bare);
     attend(n, l, true, x->lse);
-    keep(n, l, PROBE_ATTN, x->o, p->row0, w->n_head * w->head_dim);
+    keep_rows(n, l, PROBE_ATTN, x->o, p->row0, w->n_head * w->head_dim);
     size_t at = (size_t)(p->share_row - p->row0) * (size_t)w->n_head, heads = (size_t)w->n_head;
     float *lse = xmalloc(2 * F32(w->n_head)), *bare = lse + w->n_head;
     get_floats(n, x->lse, at, heads, lse);
@@ -396,5 +397,5 @@ void probe_output(struct net *n, int l)
 {
     const struct layer *w = &n->m->layer[l];
     if (n->probe && n->probe->kp->two_parts)
-        keep(n, l, PROBE_ATTN, n->o, 0, w->n_head * w->head_dim);
+        keep_rows(n, l, PROBE_ATTN, n->o, 0, w->n_head * w->head_dim);
 }

@@ -119,7 +119,7 @@ static bool is_letter(char c)
 }
 
 /* Takes the operator if it comes next. */
-static bool take(struct parser *p, const char *s)
+static bool take_operator(struct parser *p, const char *s)
 {
     size_t n = strlen(s);
     skip_blanks(p);
@@ -213,8 +213,9 @@ static bool parse_name(struct parser *p)
 static bool parse_primary(struct parser *p)
 {
     skip_blanks(p);
-    if (take(p, "("))
-        return parse_or(p) && (take(p, ")") || wrong(p, "a closing parenthesis or an operator"));
+    if (take_operator(p, "("))
+        return parse_or(p) &&
+               (take_operator(p, ")") || wrong(p, "a closing parenthesis or an operator"));
     if (is_digit(*p->at) || *p->at == '.')
         return parse_number(p);
     if (*p->at == '"')
@@ -236,7 +237,7 @@ static bool parse_unary(struct parser *p)
 {
     if (!enter(p))
         return false;
-    bool ok = take(p, "-") ? parse_unary(p) && emit(p, OP_NEG) : parse_primary(p);
+    bool ok = take_operator(p, "-") ? parse_unary(p) && emit(p, OP_NEG) : parse_primary(p);
     p->depth--;
     return ok;
 }
@@ -246,8 +247,8 @@ static bool parse_product(struct parser *p)
     if (!parse_unary(p))
         return false;
     for (;;) {
-        enum op op = take(p, "*") ? OP_MUL : take(p, "/") ? OP_DIV : take(p, "%") ? OP_MOD
-                     : OP_NUMBER;
+        enum op op = take_operator(p, "*") ? OP_MUL : take_operator(p, "/") ? OP_DIV
+                     : take_operator(p, "%") ? OP_MOD : OP_NUMBER;
         if (op == OP_NUMBER)
             return true;
         if (!parse_unary(p) || !emit(p, op))
@@ -260,7 +261,7 @@ static bool parse_sum(struct parser *p)
     if (!parse_product(p))
         return false;
     for (;;) {
-        enum op op = take(p, "+") ? OP_ADD : take(p, "-") ? OP_SUB : OP_NUMBER;
+        enum op op = take_operator(p, "+") ? OP_ADD : take_operator(p, "-") ? OP_SUB : OP_NUMBER;
         if (op == OP_NUMBER)
             return true;
         if (!parse_product(p) || !emit(p, op))
@@ -275,7 +276,7 @@ static bool parse_comparison(struct parser *p)
     if (!parse_sum(p))
         return false;
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
-        if (take(p, ops[i].sign))
+        if (take_operator(p, ops[i].sign))
             return parse_sum(p) && emit(p, ops[i].op);
     if (*p->at == '=')
         return wrong(p, "==");
@@ -287,7 +288,7 @@ static bool parse_not(struct parser *p)
     bool negated = false;
     skip_blanks(p);
     if (strncmp(p->at, "!=", 2) != 0)
-        negated = take(p, "!") || take(p, "not");
+        negated = take_operator(p, "!") || take_operator(p, "not");
     if (!negated)
         return parse_comparison(p);
     bool ok = enter(p) && parse_not(p) && emit(p, OP_NOT);
@@ -299,9 +300,9 @@ static bool parse_and(struct parser *p)
 {
     if (!parse_not(p))
         return false;
-    while (take(p, "&&") || take(p, "and"))
+    while (take_operator(p, "&&") || take_operator(p, "and"))
         if (!parse_not(p) || !emit(p, OP_AND))
-            return false;
+                     return false;
     return true;
 }
 
@@ -309,9 +310,9 @@ static bool parse_or(struct parser *p)
 {
     if (!enter(p) || !parse_and(p))
         return false;
-    while (take(p, "||") || take(p, "or"))
+    while (take_operator(p, "||") || take_operator(p, "or"))
         if (!parse_and(p) || !emit(p, OP_OR))
-            return false;
+                     return false;
     p->depth--;
     return true;
 }
@@ -476,7 +477,7 @@ static struct value combine(enum op op, int a, int b)
     return number(a < 0 || b < 0 ? (double)NAN : !decides);
 }
 
-static struct value apply(enum op op, const struct value *a, const struct value *b)
+static struct value apply_op(enum op op, const struct value *a, const struct value *b)
 {
     if (op == OP_AND || op == OP_OR)
         return combine(op, truth(a), truth(b));
@@ -511,7 +512,7 @@ static struct value value_for(const struct expr *x, const struct step_facts *s, 
             break;
         default:
             used--;
-            stack[used - 1] = apply((enum op)o->op, &stack[used - 1], &stack[used]);
+            stack[used - 1] = apply_op((enum op)o->op, &stack[used - 1], &stack[used]);
         }
     }
     CHECK(used == 1);

@@ -5,7 +5,7 @@
 
 #include "engine/thread/internal.h"
 
-static void add(struct forcing *f, int step, int32_t token)
+static void add_forced(struct forcing *f, int step, int32_t token)
 {
     f->at = xrealloc(f->at, (size_t)f->n + 1, sizeof *f->at);
     f->at[f->n++] = (struct forced_token){step, token};
@@ -15,7 +15,7 @@ void force_turn_begins(struct engine *g, const struct request *rq)
 {
     force_turn_ended(g);
     for (int i = 0; i < rq->n_force; i++)
-        add(&g->own.force, rq->force[i].step, rq->force[i].token);
+        add_forced(&g->own.force, rq->force[i].step, rq->force[i].token);
 }
 
 void force_turn_ended(struct engine *g)
@@ -58,7 +58,7 @@ void force_step_ended(struct engine *g, bool ok)
         return;
     int step = g->shared.step + 1;
     char *text = xasprintf("%d %d", step, f->id);
-    add(f, step, f->id);
+    add_forced(f, step, f->id);
     debug_force(&g->debug, -1);
     engine_post_op(g, OP_FORCE, text, g->shared.turn);
     free(text);

@@ -514,7 +514,7 @@ static void give_up_one(struct jobs *js)
     }
 }
 
-static void count(struct jobs *js, int k)
+static void count_job(struct jobs *js, int k)
 {
     const struct lane *l = &js->lane[k];
     struct job *j = js->of[k];
@@ -550,7 +550,7 @@ static bool step_some(struct jobs *js, int at, int n, const struct tree_shape *t
         return true;
     if (lane_step(js->r, live, lim, n, tree, e)) {
         for (int k = 0; k < n; k++)
-            count(js, at + k);
+            count_job(js, at + k);
         return engine_sweep(js->g, e);
     }
     *short_ = e->kind == ERR_NEGATIVE;

@@ -3,7 +3,7 @@
 
 #include "engine/thread/internal.h"
 
-static void add(struct shapes *s, int step, const struct tree_shape *shape)
+static void add_shape(struct shapes *s, int step, const struct tree_shape *shape)
 {
     s->at = xrealloc(s->at, (size_t)s->n + 1, sizeof *s->at);
     s->at[s->n++] = (struct shape_change){step, shape->steps, shape->topk, shape->nodes};
@@ -26,7 +26,7 @@ void shapes_turn_begins(struct engine *g, const struct request *rq)
     s->logged = rq->n_shape > 0;
     for (int i = 0; i < rq->n_shape; i++) {
         const struct shape_change *x = &rq->shape[i];
-        add(s, x->step, &(struct tree_shape){x->steps, x->topk, x->nodes});
+        add_shape(s, x->step, &(struct tree_shape){x->steps, x->topk, x->nodes});
     }
     if (!s->chooser.ready) {
         struct tree_shape first = fixed(set);
@@ -87,7 +87,7 @@ const struct tree_shape *shapes_next(struct engine *g, struct tree_shape *room)
     s->decided = step;
     if (s->logged || (any && same(&last, shape)))
         return shape;
-    add(s, step, shape);
+    add_shape(s, step, shape);
     char *text = xasprintf("%d %d-%d-%d", step, shape->steps, shape->topk, shape->nodes);
     engine_post_op(g, OP_SHAPE, text, g->shared.turn);
     free(text);

@@ -47,8 +47,8 @@ static int generated(const struct engine *g, const struct turn *t)
 }
 
 /* Counts a committed step for the views. */
-static void count(struct engine *g, struct turn *t, const struct step_rec *rec, int n_new,
-                  const struct step_pages *pages)
+static void count_step(struct engine *g, struct turn *t, const struct step_rec *rec, int n_new,
+                       const struct step_pages *pages)
 {
     struct chat_view *s = &g->shared.stats;
     struct turn_count *now = &g->shared.count;
@@ -89,7 +89,7 @@ static void post_step(struct engine *g, struct turn *t)
     struct lane *l = &g->own.ses.lane;
     struct step_pages pages;
     engine_take_pages(g, &pages);
-    count(g, t, &l->rec, l->n_new, &pages);
+    count_step(g, t, &l->rec, l->n_new, &pages);
     buf_free(&pages.change);
     buf_free(&pages.whole);
     const int32_t *tok = l->tok.v + l->tok.n - l->n_new;
@@ -365,8 +365,8 @@ static enum stop_reason run_steps(struct engine *g, struct turn *t)
 }
 
 /* Posts EV_TURN_BEGIN. prompt: empty if the turn is refused before its prompt is rendered. */
-static void begin(struct engine *g, bool regen, const char *text, const struct ids *prompt,
-                  int reused, const struct reuse *why)
+static void post_turn_begin(struct engine *g, bool regen, const char *text,
+                            const struct ids *prompt, int reused, const struct reuse *why)
 {
     struct event ev = engine_event(g, EV_TURN_BEGIN);
     buf_str(&ev.text, text);
@@ -443,7 +443,7 @@ static void open_turn(struct engine *g, struct turn *t, const struct ids *prompt
     g->shared.stats.reused_tokens += (uint64_t)s->lane.seq.committed;
     g->shared.stats.reuse = (struct reuse_view){why, s->lane.tok.n, s->lane.seq.committed};
     shared_unlock(&g->shared);
-    begin(g, regen, s->msg[s->n_msg - 1].text, &s->lane.tok, s->lane.seq.committed, &why);
+    post_turn_begin(g, regen, s->msg[s->n_msg - 1].text, &s->lane.tok, s->lane.seq.committed, &why);
 }
 
 /* Adds the reply to the conversation; a turn without a reply is removed from it. */
@@ -559,7 +559,7 @@ static bool find_room(struct engine *g, const char *text, bool make_room, struct
 static void refuse(struct engine *g, const char *text, enum stop_reason reason, const char *why)
 {
     struct turn t = {.first = g->own.ses.lane.tok.n, .reason = reason};
-    begin(g, false, text, &(struct ids){0}, 0, &(struct reuse){0});
+    post_turn_begin(g, false, text, &(struct ids){0}, 0, &(struct reuse){0});
     engine_post_text(g, EV_NOTICE, why);
     end(g, &t);
 }

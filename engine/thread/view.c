@@ -8,7 +8,7 @@
 #include "engine/thread/internal.h"
 
 /* The state to copy; leave() gives it back. */
-static const struct engine_shared *look(struct backend *b)
+static const struct engine_shared *enter(struct backend *b)
 {
     shared_lock(&engine_of(b)->shared);
     return &engine_of(b)->shared;
@@ -24,7 +24,7 @@ static void leave(struct backend *b)
 void local_chat(struct backend *b, struct chat_view *v)
 {
     bool busy = backend_busy(b);
-    const struct engine_shared *s = look(b);
+    const struct engine_shared *s = enter(b);
     const struct lane *l = &s->ses->lane;
     const struct turn_count *now = &s->count;
     *v = s->stats;
@@ -100,7 +100,7 @@ static void view_pool(const struct engine_shared *s, enum pool_id id, struct poo
 static void local_ledger(struct backend *b, struct pool_view pool[N_POOLS])
 {
     uint8_t *held;
-    const struct engine_shared *s = look(b);
+    const struct engine_shared *s = enter(b);
     for (int i = 0; i < N_POOLS; i++) {
         view_pool(s, (enum pool_id)i, &pool[i], &held);
         free(held);
@@ -150,7 +150,7 @@ static bool violated_now(const struct engine_shared *s)
 
 static void local_table(struct backend *b, struct page_table *t)
 {
-    const struct engine_shared *s = look(b);
+    const struct engine_shared *s = enter(b);
     const struct lane *l = &s->ses->lane;
     *t = (struct page_table){.turn = s->turn, .step = s->step, .length = l->tok.n,
                              .committed = l->seq.committed, .capacity = backend_info(b)->context,
@@ -169,7 +169,7 @@ static void local_table(struct backend *b, struct page_table *t)
 static bool fold_step(struct backend *b, int turn, int step, struct page_history *h, struct err *e)
 {
     struct buf packed = {0};
-    bool held = tape_copy(&look(b)->pages, turn, step, &packed);
+    bool held = tape_copy(&enter(b)->pages, turn, step, &packed);
     leave(b);
     *h = (struct page_history){0};
     bool ok = held ? page_history_apply(h, packed.p, packed.n, e)
@@ -192,7 +192,7 @@ static bool local_table_at(struct backend *b, int turn, int step, struct page_ta
     page_history_free(&h);
     t->turn = turn;
     t->step = step;
-    const struct engine_shared *s = look(b);
+    const struct engine_shared *s = enter(b);
     memcpy(t->session, s->ses->id, sizeof t->session);
     t->at = s->violation.at;
     t->violated = s->violation.text[0] && s->violation.turn == turn && s->violation.step == step &&
@@ -210,7 +210,7 @@ static bool local_position_at(struct backend *b, int turn, int step, int positio
         return false;
     struct ids context = {0};
     int n_prompt;
-    if (contexts_of(&look(b)->contexts, turn, &context, &n_prompt) && position >= 0 &&
+    if (contexts_of(&enter(b)->contexts, turn, &context, &n_prompt) && position >= 0 &&
         position < context.n)
         token = context.v[position];
     leave(b);
@@ -223,7 +223,7 @@ static bool local_position_at(struct backend *b, int turn, int step, int positio
 static bool local_position(struct backend *b, int position, struct pos_view *v,
                            struct err *e)
 {
-    const struct engine_shared *s = look(b);
+    const struct engine_shared *s = enter(b);
     const struct kv *kv = s->pass->kv;
     const struct lane *l = &s->ses->lane;
     int n = l->tok.n;
@@ -253,12 +253,12 @@ static int local_page_events(struct backend *b, int turn, int step, enum pool_id
     struct page_walk w = {.pool = pool, .page = page, .out = out, .max = max};
     bool now = turn == 0;
     int t = now ? INT_MAX : turn, s = now ? INT_MAX : step;
-    const struct page_log *log = &look(b)->pass->kv->log;
+    const struct page_log *log = &enter(b)->pass->kv->log;
     if (now)
         page_walk_add(&w, 0, 0, log->since, log->n_since);
     leave(b);
     for (bool more = true; more && !w.over;) {
-        more = tape_walk(&look(b)->pages, &t, &s, &w);
+        more = tape_walk(&enter(b)->pages, &t, &s, &w);
         leave(b);
     }
     page_walk_end(&w);
@@ -270,13 +270,13 @@ static int local_page_events(struct backend *b, int turn, int step, enum pool_id
 
 static void local_range(struct backend *b, struct step_range *r)
 {
-    ring_range(&look(b)->ring, r);
+    ring_range(&enter(b)->ring, r);
     leave(b);
 }
 
 static int local_steps(struct backend *b, struct step_info *out, int max)
 {
-    int n = ring_latest(&look(b)->ring, out, max);
+    int n = ring_latest(&enter(b)->ring, out, max);
     leave(b);
     return n;
 }
@@ -295,7 +295,7 @@ static const struct ring_entry *latest_drafted(const struct engine_shared *s)
 
 static bool local_latest_tree(struct backend *b, struct step_view *v)
 {
-    const struct engine_shared *s = look(b);
+    const struct engine_shared *s = enter(b);
     const struct ring_entry *e = latest_drafted(s);
     if (e)
         ring_view(&s->ring, e, v);
@@ -305,7 +305,7 @@ static bool local_latest_tree(struct backend *b, struct step_view *v)
 
 static bool local_step(struct backend *b, int turn, int step, struct step_view *v)
 {
-    const struct engine_shared *s = look(b);
+    const struct engine_shared *s = enter(b);
     const struct ring_entry *e = ring_find(&s->ring, turn, step);
     if (e)
         ring_view(&s->ring, e, v);
@@ -325,7 +325,7 @@ static void count_checks(const struct engine_shared *s, struct check_view *v)
 
 static void local_counts(struct backend *b, struct check_view *v)
 {
-    count_checks(look(b), v);
+    count_checks(enter(b), v);
     leave(b);
 }
 
@@ -335,7 +335,7 @@ static bool local_sweep(struct backend *b, struct check_report *r, struct err *e
     struct err why = {0};
     *r = (struct check_report){.n_rule = check_rule_count()};
     CHECK(r->n_rule <= MAX_RULES);
-    const struct engine_shared *s = look(b);
+    const struct engine_shared *s = enter(b);
     r->n_seq = shared_seqs(s, seqs);
     bool ok = check_sweep(s->pass->kv, seqs, r->n_seq, &why);
     r->level = (enum check_level)s->set.check;
@@ -356,7 +356,7 @@ static bool local_sweep(struct backend *b, struct check_report *r, struct err *e
 static bool local_plan_text(struct backend *b, const char *mode, bool json, struct buf *out,
                             struct err *e)
 {
-    const struct engine_shared *s = look(b);
+    const struct engine_shared *s = enter(b);
     const struct pass *ps = s->pass;
     int which = ps->last;
     if (mode && mode[0]) {
@@ -383,7 +383,7 @@ static bool local_plan_text(struct backend *b, const char *mode, bool json, stru
 
 static void local_faults(struct backend *b, struct bugs *on)
 {
-    *on = *look(b)->bugs;
+    *on = *enter(b)->bugs;
     leave(b);
 }
 

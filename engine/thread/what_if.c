@@ -52,7 +52,8 @@ static bool change(const struct engine *g, struct changed *c, const char *name, 
 }
 
 /* Applies "NAME=VALUE" words, separated by blanks or line ends. */
-static bool apply(const struct engine *g, struct changed *c, const char *changes, struct err *e)
+static bool apply_changes(const struct engine *g, struct changed *c, const char *changes,
+                          struct err *e)
 {
     char *all = xstrdup(changes), *rest = all;
     bool ok = true;
@@ -116,7 +117,7 @@ bool local_what_if(struct backend *b, const char *changes, struct err *e)
     shared_lock(&g->shared);
     struct changed c = {.set = g->shared.set, .bugs = *g->shared.bugs};
     shared_unlock(&g->shared);
-    if (debug_may_compare(&g->debug, e) && apply(g, &c, changes, e))
+    if (debug_may_compare(&g->debug, e) && apply_changes(g, &c, changes, e))
         return backend_submit(b, &rq, e);
     request_free(&rq);
     return false;
@@ -295,7 +296,7 @@ static const char *no_step(const struct engine *g)
     return NULL;
 }
 
-static void answer(struct engine *g, struct what_if *w, const char *why)
+static void post_answer(struct engine *g, struct what_if *w, const char *why)
 {
     struct event ev = engine_event(g, EV_WHAT_IF);
     ev.what_if = w;
@@ -308,10 +309,10 @@ void engine_what_if(struct engine *g, const char *changes)
     struct err e = {0};
     uint64_t start = clock_ns();
     struct changed as_is = {.set = g->shared.set, .bugs = g->own.runtime.bugs}, c = as_is;
-    bool ok = debug_may_compare(&g->debug, &e) && apply(g, &c, changes, &e);
+    bool ok = debug_may_compare(&g->debug, &e) && apply_changes(g, &c, changes, &e);
     const char *why = ok ? no_step(g) : e.msg;
     if (why) {
-        answer(g, NULL, why);
+        post_answer(g, NULL, why);
         return;
     }
     struct what_if *w = xcalloc(1, sizeof *w);
@@ -324,5 +325,5 @@ void engine_what_if(struct engine *g, const char *changes)
     else
         run_here(g, &c, &w->side[1]);
     w->ms = (double)(clock_ns() - start) / 1e6;
-    answer(g, w, "");
+    post_answer(g, w, "");
 }

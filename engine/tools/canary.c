@@ -134,7 +134,7 @@ bool canary_is(const char *path)
     return n > 0 && !memchr(head, '\0', n) && !(n > 3 && memcmp(head, "PK\3\4", 4) == 0);
 }
 
-static void add(struct canary *c, const char *text, size_t n)
+static void add_text(struct canary *c, const char *text, size_t n)
 {
     static const char full[] = "ring_overflow=True";
     struct canary_line l;
@@ -169,7 +169,7 @@ bool canary_read(struct canary *c, const char *path, const struct stop *stop, st
             continue;
         }
         c->lines++;
-        add(c, line, n);
+        add_text(c, line, n);
         n = 0;
     } while (ch != EOF && !((c->lines & 1023) == 0 && stop_asked(stop)));
     bool ok = !ferror(f) || err_set(e, ERR_USAGE, "cannot read %.200s: %s", path, strerror(errno));

@@ -132,8 +132,8 @@ static void add_rows(struct dump_sequence *q, struct dump_rows r, const int64_t 
 }
 
 /* Gives rows [r.row, r.row + r.n) to their request. */
-static bool place(struct dump_sequences *s, struct dump_rows r, int number, const struct facts *f,
-                  struct err *e)
+static bool place_rows(struct dump_sequences *s, struct dump_rows r, int number,
+                       const struct facts *f, struct err *e)
 {
     int64_t key = r.request < f->n_pool ? f->pool[r.request] : -1;
     bool unclear = false;
@@ -179,9 +179,9 @@ static bool cut(struct dump_sequences *s, int pass, int number, const struct fac
         for (n = 1; at + n < f->n && f->pos[at + n] == f->pos[at + n - 1] + 1; n++)
             if (request + 1 < f->n_len && f->pos[at + n - 1] == f->len[request] - 1)
                 break;
-        ok = place(s, (struct dump_rows){.pass = pass, .row = (int)at, .n = (int)n,
-                                         .request = request, .position = (int)f->pos[at]},
-                   number, f, e);
+        ok = place_rows(s, (struct dump_rows){.pass = pass, .row = (int)at, .n = (int)n,
+                                              .request = request, .position = (int)f->pos[at]},
+                        number, f, e);
     }
     return ok;
 }

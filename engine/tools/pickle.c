@@ -25,7 +25,7 @@ static bool refuse(const struct reader *r, const char *what)
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-static bool push(struct reader *r, int v)
+static bool push_value(struct reader *r, int v)
 {
     MAKE_ROOM(r->stack, r->n_stack, r->cap_stack, 32);
     r->stack[r->n_stack++] = v;
@@ -42,7 +42,7 @@ static bool make(struct reader *r, struct pickle_value v)
     }
     MAKE_ROOM(p->v, p->n, p->cap, 32);
     p->v[p->n] = v;
-    return push(r, p->n++);
+    return push_value(r, p->n++);
 }
 
 static void add_item(struct pickle_value *v, int item)
@@ -184,7 +184,7 @@ static bool reduce(struct reader *r)
         pickle_item(r->p, args, 0)->kind == PK_TENSOR) {
         int tensor = args->item[0];
         r->n_stack -= 2;
-        return push(r, tensor);
+        return push_value(r, tensor);
     }
     if (pickle_is(f, "collections OrderedDict") && args->n_item == 0) {
         r->n_stack -= 2;
@@ -321,7 +321,7 @@ static bool memo_get(struct reader *r, int bytes)
     uint64_t i = number(r, bytes);
     if (i >= (uint64_t)r->n_memo || r->memo[i] < 0)
         return refuse(r, "a memo that nothing was put into");
-    return push(r, r->memo[i]);
+    return push_value(r, r->memo[i]);
 }
 
 /* The state of an object, which is dropped: attributes of dicts and tensors. */
@@ -383,7 +383,7 @@ static bool value_op(struct reader *r, int op)
 static bool one_op(struct reader *r, int op)
 {
     switch (op) {
-    case '(': return push(r, MARKED);
+    case '(': return push_value(r, MARKED);
     case 't': return take_marked(r);
     case 0x85: return take_list(r, 1);
     case 0x86: return take_list(r, 2);

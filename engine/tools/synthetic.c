@@ -86,7 +86,7 @@ static enum dtype packed_named(const char *name)
 }
 
 /* *type: what follows a colon, or DT_BF16. */
-static int find(const char *name, enum dtype *type, struct err *e)
+static int find_model(const char *name, enum dtype *type, struct err *e)
 {
     size_t n = strcspn(name, ":");
     *type = name[n] ? packed_named(name + n + 1) : DT_BF16;
@@ -139,14 +139,14 @@ static void pack(struct model *m, enum dtype type, const char **brief)
 bool synthetic_known(const char *name, struct err *e)
 {
     enum dtype type;
-    return find(name, &type, e) >= 0;
+    return find_model(name, &type, e) >= 0;
 }
 
 bool synthetic_open(struct model *m, struct draft *d, const char *name, const char **brief,
                     struct err *e)
 {
     enum dtype type;
-    int i = find(name, &type, e);
+    int i = find_model(name, &type, e);
     if (i < 0)
         return false;
     *brief = known[i].brief;

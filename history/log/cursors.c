@@ -47,7 +47,7 @@ void cursors_park(struct writer *w)
 }
 
 /* Parks w->cur and makes the i-th parked cursor w->cur. */
-static void take(struct writer *w, int i)
+static void unpark(struct writer *w, int i)
 {
     struct cursor c = w->parked[i];
     w->parked[i] = w->parked[--w->n_parked];
@@ -61,7 +61,7 @@ bool cursors_switch(struct writer *w, const char *session)
         return true;
     for (int i = 0; i < w->n_parked; i++)
         if (strcmp(w->parked[i].session, session) == 0) {
-            take(w, i);
+            unpark(w, i);
             return true;
         }
     return false;
@@ -73,7 +73,7 @@ void cursors_conversation(struct writer *w)
         return;
     for (int i = 0; i < w->n_parked; i++)
         if (!w->parked[i].beside) {
-            take(w, i);
+            unpark(w, i);
             return;
         }
     cursors_park(w);

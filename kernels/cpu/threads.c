@@ -131,7 +131,8 @@ static struct region begin_region(struct cpu_pool *p, int n, cpu_item *fn, void 
 }
 
 /* Takes the first free item of thread i's share, or the last. False: none is free. */
-static bool take(struct cpu_pool *p, const struct region *r, uint32_t i, bool last, uint32_t *item)
+static bool take_item(struct cpu_pool *p, const struct region *r, uint32_t i, bool last,
+                      uint32_t *item)
 {
     struct thread_share *s = &p->share[i];
     uint64_t was = atomic_load_explicit(&s->free, memory_order_acquire);
@@ -168,7 +169,7 @@ static void run_items(struct cpu_pool *p, const struct region *r, int thread, bo
     uint32_t self = (uint32_t)thread, item, count = 0;
     struct thread_share *own = &p->share[thread];
     for (uint32_t i = others; i < (others ? p->threads : 1); i++)
-        while (take(p, r, (self + i) % p->threads, others, &item)) {
+        while (take_item(p, r, (self + i) % p->threads, others, &item)) {
             run_item(r, item, thread);
             count++;
         }

@@ -110,7 +110,8 @@ static bool need(struct gguf_file *f, uint64_t n, const char *what, struct err *
                     f->n_head);
 }
 
-static bool take(struct gguf_file *f, int bytes, uint64_t *v, const char *what, struct err *e)
+static bool take_number(struct gguf_file *f, int bytes, uint64_t *v, const char *what,
+                        struct err *e)
 {
     if (!need(f, (uint64_t)bytes, what, e))
         return false;
@@ -123,7 +124,7 @@ static bool take(struct gguf_file *f, int bytes, uint64_t *v, const char *what, 
 static bool take_string(struct gguf_file *f, size_t *at, uint64_t *n, const char *what,
                         struct err *e)
 {
-    if (!take(f, 8, n, what, e) || !need(f, *n, what, e))
+    if (!take_number(f, 8, n, what, e) || !need(f, *n, what, e))
         return false;
     *at = f->pos;
     f->pos += (size_t)*n;
@@ -143,7 +144,7 @@ static bool is_plain(const char *p, size_t n)
 static bool take_array(struct gguf_file *f, struct gguf_entry *x, const char *what, struct err *e)
 {
     uint64_t type;
-    if (!take(f, 4, &type, what, e) || !take(f, 8, &x->n, what, e))
+    if (!take_number(f, 4, &type, what, e) || !take_number(f, 8, &x->n, what, e))
         return false;
     if (type >= N_VALUES || type == V_ARRAY)
         return err_file(e, f->path, "%s is an array of %s", what,
@@ -187,7 +188,7 @@ static bool take_value(struct gguf_file *f, uint64_t type, struct gguf_entry *x,
     x->at = f->pos;
     if (type == V_STRING)
         return take_string(f, &(size_t){0}, &n, what, e);
-    return take(f, gguf_values[type].bytes, &n, what, e);
+    return take_number(f, gguf_values[type].bytes, &n, what, e);
 }
 
 static bool take_entry(struct gguf_file *f, int i, struct gguf_entry *x, struct err *e)
@@ -195,7 +196,7 @@ static bool take_entry(struct gguf_file *f, int i, struct gguf_entry *x, struct 
     char what[40];
     uint64_t n, type;
     snprintf(what, sizeof what, "key number %d", i + 1);
-    if (!take_string(f, &x->key, &n, what, e) || !take(f, 4, &type, what, e))
+    if (!take_string(f, &x->key, &n, what, e) || !take_number(f, 4, &type, what, e))
         return false;
     if (n > MAX_KEY || !is_plain(f->head + x->key, (size_t)n))
         return err_file(e, f->path, "%s is empty, has control characters or more than %d bytes",
@@ -289,18 +290,18 @@ static bool take_tensor(struct gguf_file *f, uint64_t i, struct gguf_tensor *t, 
                         "the name of %s is empty, has control characters or more than %d bytes",
                         what, GGUF_NAME - 1);
     memcpy(t->name, f->head + at, (size_t)n);
-    if (!take(f, 4, &v, what, e))
+    if (!take_number(f, 4, &v, what, e))
         return false;
     if (v < 1 || v > 4)
         return bad_tensor(f, t, e, "has %" PRIu64 " dimensions, expected 1 to 4", v);
     t->n_dim = (int)v;
     for (int k = t->n_dim - 1; k >= 0; k--) {
-        if (!take(f, 8, &v, what, e))
+        if (!take_number(f, 8, &v, what, e))
             return false;
         t->dim[k] = (int64_t)v;
     }
-    if (!take(f, 4, &type, what, e) || !take(f, 8, &t->at, what, e) || !read_type(f, t, type, e))
-        return false;
+    if (!take_number(f, 4, &type, what, e) || !take_number(f, 8, &t->at, what, e) ||
+        !read_type(f, t, type, e)) return false;
     return check_shape(f, t, e);
 }
 
@@ -365,19 +366,19 @@ static bool read_align(const struct gguf_file *f, const struct gguf_entry *x, in
 static bool check_start(struct gguf_file *f, uint64_t *tensors, uint64_t *keys, struct err *e)
 {
     uint64_t magic, version;
-    if (!take(f, 4, &magic, "the beginning", e))
+    if (!take_number(f, 4, &magic, "the beginning", e))
         return false;
     if (magic != 0x46554747) /* "GGUF" */
         return err_file(e, f->path, "does not begin with \"GGUF\"");
-    if (!take(f, 4, &version, "the beginning", e))
+    if (!take_number(f, 4, &version, "the beginning", e))
         return false;
     if (version && !(version & 0xffff))
         return err_file(e, f->path, "is a big-endian file, which aerie does not read");
     if (version != 2 && version != 3)
         return err_file(e, f->path, "has version %" PRIu64 " of the format, expected 2 or 3",
                         version);
-    if (!take(f, 8, tensors, "the beginning", e) || !take(f, 8, keys, "the beginning", e))
-        return false;
+    if (!take_number(f, 8, tensors, "the beginning", e) ||
+        !take_number(f, 8, keys, "the beginning", e)) return false;
     if (*tensors > INT64_MAX || *keys > INT64_MAX)
         return err_file(e, f->path, "claims a negative number of %s",
                         *keys > INT64_MAX ? "keys" : "tensors");

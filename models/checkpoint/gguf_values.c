@@ -79,12 +79,12 @@ static double real_at_place(const char *p, enum value_type t)
     return t == V_F32 ? (double)x.f : y.d;
 }
 
-static const struct gguf_entry *find(const struct gguf *g, const char *key)
+static const struct gguf_entry *find_entry(const struct gguf *g, const char *key)
 {
     return gguf_entry(&g->file[0], g->entry, g->n_entry, key);
 }
 
-static const char *place(const struct gguf *g, const struct gguf_entry *x)
+static const char *entry_place(const struct gguf *g, const struct gguf_entry *x)
 {
     return g->file[0].head + x->at;
 }
@@ -98,7 +98,7 @@ static bool wrong_type(const struct gguf *g, const char *key, const struct gguf_
 
 bool gguf_has(const struct gguf *g, const char *key)
 {
-    return find(g, key) != NULL;
+    return find_entry(g, key) != NULL;
 }
 
 const char *gguf_key(const struct gguf *g, int i)
@@ -109,13 +109,13 @@ const char *gguf_key(const struct gguf *g, int i)
 bool gguf_ints(const struct gguf *g, const char *key, int64_t min, int64_t max, int64_t **out,
                size_t *n, struct err *e)
 {
-    const struct gguf_entry *x = find(g, key);
+    const struct gguf_entry *x = find_entry(g, key);
     if (!x)
         return true;
     if (!is_int(x->type))
         return wrong_type(g, key, x, "integers", e);
     int64_t *v = xcalloc((size_t)x->n, sizeof *v);
-    const char *p = place(g, x);
+    const char *p = entry_place(g, x);
     for (uint64_t i = 0; i < x->n; i++, p += gguf_values[x->type].bytes)
         if (!int_at_place(p, x->type, &v[i]) || v[i] < min || v[i] > max) {
             free(v);
@@ -131,13 +131,13 @@ bool gguf_ints(const struct gguf *g, const char *key, int64_t min, int64_t max, 
 bool gguf_int(const struct gguf *g, const char *key, int64_t min, int64_t max, int64_t *out,
               struct err *e)
 {
-    const struct gguf_entry *x = find(g, key);
+    const struct gguf_entry *x = find_entry(g, key);
     int64_t v = 0;
     if (!x)
         return true;
     if (x->array || !is_int(x->type))
         return wrong_type(g, key, x, "an integer", e);
-    if (!int_at_place(place(g, x), x->type, &v))
+    if (!int_at_place(entry_place(g, x), x->type, &v))
         return gguf_refuse(g, key, e, "is more than 2^63 - 1");
     if (v < min || v > max)
         return gguf_refuse(g, key, e, "is %lld, expected %lld to %lld", (long long)v,
@@ -148,12 +148,12 @@ bool gguf_int(const struct gguf *g, const char *key, int64_t min, int64_t max, i
 
 bool gguf_real(const struct gguf *g, const char *key, double *out, struct err *e)
 {
-    const struct gguf_entry *x = find(g, key);
+    const struct gguf_entry *x = find_entry(g, key);
     if (!x)
         return true;
     if (x->array || (x->type != V_F32 && x->type != V_F64))
         return wrong_type(g, key, x, "a number of type f32 or f64", e);
-    double v = real_at_place(place(g, x), x->type);
+    double v = real_at_place(entry_place(g, x), x->type);
     if (!isfinite(v))
         return gguf_refuse(g, key, e, "is not a finite number");
     *out = v;
@@ -162,18 +162,18 @@ bool gguf_real(const struct gguf *g, const char *key, double *out, struct err *e
 
 bool gguf_bool(const struct gguf *g, const char *key, bool *out, struct err *e)
 {
-    const struct gguf_entry *x = find(g, key);
+    const struct gguf_entry *x = find_entry(g, key);
     if (!x)
         return true;
     if (x->array || x->type != V_BOOL)
         return wrong_type(g, key, x, "a bool", e);
-    *out = *place(g, x) != 0;
+    *out = *entry_place(g, x) != 0;
     return true;
 }
 
 bool gguf_reals(const struct gguf *g, const char *key, float **out, size_t *n, struct err *e)
 {
-    const struct gguf_entry *x = find(g, key);
+    const struct gguf_entry *x = find_entry(g, key);
     if (!x)
         return true;
     if (x->type != V_F32 && x->type != V_F64)
@@ -181,7 +181,7 @@ bool gguf_reals(const struct gguf *g, const char *key, float **out, size_t *n, s
     *out = xcalloc((size_t)x->n, sizeof **out);
     *n = (size_t)x->n;
     for (size_t i = 0; i < *n; i++)
-        (*out)[i] = (float)real_at_place(place(g, x) + i * (size_t)gguf_values[x->type].bytes,
+        (*out)[i] = (float)real_at_place(entry_place(g, x) + i * (size_t)gguf_values[x->type].bytes,
                                          x->type);
     return true;
 }
@@ -195,26 +195,26 @@ static struct gguf_text text_at(const char **p)
 
 bool gguf_string(const struct gguf *g, const char *key, struct gguf_text *out, struct err *e)
 {
-    const struct gguf_entry *x = find(g, key);
+    const struct gguf_entry *x = find_entry(g, key);
     if (!x)
         return true;
     if (x->array || x->type != V_STRING)
         return wrong_type(g, key, x, "a string", e);
-    *out = text_at(&(const char *){place(g, x)});
+    *out = text_at(&(const char *){entry_place(g, x)});
     return true;
 }
 
 bool gguf_strings(const struct gguf *g, const char *key, struct gguf_text **out, size_t *n,
                   struct err *e)
 {
-    const struct gguf_entry *x = find(g, key);
+    const struct gguf_entry *x = find_entry(g, key);
     if (!x)
         return true;
     if (x->type != V_STRING)
         return wrong_type(g, key, x, "strings", e);
     *out = xcalloc((size_t)x->n, sizeof **out);
     *n = (size_t)x->n;
-    const char *p = place(g, x);
+    const char *p = entry_place(g, x);
     for (size_t i = 0; i < *n; i++)
         (*out)[i] = text_at(&p);
     return true;
@@ -226,7 +226,7 @@ static size_t value_bytes(const struct gguf *g, const struct gguf_entry *x)
     size_t n = (size_t)x->n * (size_t)gguf_values[x->type].bytes;
     if (x->type == V_STRING)
         for (uint64_t i = 0; i < x->n; i++)
-            n += 8 + (size_t)little(place(g, x) + n, 8);
+            n += 8 + (size_t)little(entry_place(g, x) + n, 8);
     return n;
 }
 
@@ -235,12 +235,12 @@ void gguf_digest(const struct gguf *g, const char *const *key, int n, char out[6
     struct sha256 h;
     sha256_init(&h);
     for (int i = 0; i < n; i++) {
-        const struct gguf_entry *x = find(g, key[i]);
+        const struct gguf_entry *x = find_entry(g, key[i]);
         if (!x)
             continue;
         char *head = xasprintf("%s %s %" PRIu64 "\n", key[i], gguf_values[x->type].name, x->n);
         sha256_add(&h, head, strlen(head));
-        sha256_add(&h, place(g, x), value_bytes(g, x));
+        sha256_add(&h, entry_place(g, x), value_bytes(g, x));
         free(head);
     }
     sha256_end_hex(&h, out);

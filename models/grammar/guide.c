@@ -149,7 +149,7 @@ static void put_slot(struct table *table, uint64_t hash, int32_t value)
 }
 
 /* The stack with this element on top of `below`; one whose alternative is at its end is `below`. */
-static int push(struct guide *guide, int at, int count, int below)
+static int push_element(struct guide *guide, int at, int count, int below)
 {
     struct node node = {.at = at, .count = count, .below = below};
     if (guide->grammar->element[at].kind == ELEMENT_END)
@@ -188,7 +188,7 @@ static void add_rule(struct guide *guide, int rule, int below)
 {
     const struct rule *r = &guide->grammar->rule[rule];
     for (int i = 0; i < r->n; i++)
-        add_todo(guide, push(guide, r->alt[i], 0, below));
+        add_todo(guide, push_element(guide, r->alt[i], 0, below));
 }
 
 /* What a stack whose top consumes no symbol becomes. */
@@ -197,14 +197,14 @@ static void expand(struct guide *guide, int stack)
     struct node node = guide->node[stack];
     const struct element *e = &guide->grammar->element[node.at];
     if (e->kind == ELEMENT_CALL) {
-        add_rule(guide, e->at, push(guide, node.at + 1, 0, node.below));
+        add_rule(guide, e->at, push_element(guide, node.at + 1, 0, node.below));
         return;
     }
     if (node.count >= e->min)
-        add_todo(guide, push(guide, node.at + 1, 0, node.below));
+        add_todo(guide, push_element(guide, node.at + 1, 0, node.below));
     if (node.count < e->max) {
         int count = e->max == MANY && node.count >= e->min ? node.count : node.count + 1;
-        add_rule(guide, e->at, push(guide, node.at, count, node.below));
+        add_rule(guide, e->at, push_element(guide, node.at, count, node.below));
     }
 }
 
@@ -352,7 +352,7 @@ static int step(struct guide *guide, int state, int symbol)
         int stack = guide->stack[guide->state[state].first + i];
         struct node node = guide->node[stack];
         if (stack && set_has(&guide->grammar->set[guide->grammar->element[node.at].at], symbol))
-            add_todo(guide, push(guide, node.at + 1, 0, node.below));
+            add_todo(guide, push_element(guide, node.at + 1, 0, node.below));
     }
     int next = close_over(guide);
     guide->state[state].next[symbol] = next;

@@ -16,7 +16,7 @@ int grammar_rule(struct grammar *grammar)
     return grammar->n_rule++;
 }
 
-static void put(struct sequence *seq, struct element e)
+static void put_element(struct sequence *seq, struct element e)
 {
     MAKE_ROOM(seq->v, seq->n, seq->cap, 16);
     seq->v[seq->n++] = e;
@@ -25,7 +25,7 @@ static void put(struct sequence *seq, struct element e)
 void grammar_alt(struct grammar *grammar, int rule, struct sequence *seq)
 {
     struct rule *r = &grammar->rule[rule];
-    put(seq, (struct element){.kind = ELEMENT_END});
+    put_element(seq, (struct element){.kind = ELEMENT_END});
     grammar->full |= grammar->n_element + seq->n > MOST_ELEMENTS;
     if (!grammar->full) {
         if (grammar->n_element + seq->n > grammar->cap_element)
@@ -46,7 +46,7 @@ static void put_set(struct grammar *grammar, struct sequence *seq, const struct 
 {
     MAKE_ROOM(grammar->set, grammar->n_set, grammar->cap_set, 64);
     grammar->set[grammar->n_set] = *set;
-    put(seq, (struct element){.kind = ELEMENT_SET, .at = grammar->n_set++});
+    put_element(seq, (struct element){.kind = ELEMENT_SET, .at = grammar->n_set++});
 }
 
 static void put_range(struct grammar *grammar, struct sequence *seq, int from, int to)
@@ -64,7 +64,7 @@ void put_bytes(struct grammar *grammar, struct sequence *seq, const char *p, siz
             put_range(grammar, seq, byte, byte);
             grammar->byte[byte] = grammar->n_set;
         } else {
-            put(seq, (struct element){.kind = ELEMENT_SET, .at = grammar->byte[byte] - 1});
+            put_element(seq, (struct element){.kind = ELEMENT_SET, .at = grammar->byte[byte] - 1});
         }
     }
 }
@@ -87,7 +87,8 @@ static void put_repeat(struct sequence *seq, va_list *ap)
 {
     int rule = va_arg(*ap, int), min = va_arg(*ap, int), max = va_arg(*ap, int);
     if (max > 0)
-        put(seq, (struct element){.kind = ELEMENT_REPEAT, .at = rule, .min = min, .max = max});
+        put_element(seq,
+                    (struct element){.kind = ELEMENT_REPEAT, .at = rule, .min = min, .max = max});
 }
 
 static void put_form(struct grammar *grammar, struct sequence *seq, const char *form, va_list *ap)
@@ -101,7 +102,9 @@ static void put_form(struct grammar *grammar, struct sequence *seq, const char *
             continue;
         }
         switch (*++form) {
-        case 'c': put(seq, (struct element){.kind = ELEMENT_CALL, .at = va_arg(*ap, int)}); break;
+        case 'c': put_element(seq,
+                              (struct element){.kind = ELEMENT_CALL,
+                                               .at = va_arg(*ap, int)}); break;
         case '*': put_repeat(seq, ap); break;
         case 's': put_set(grammar, seq, va_arg(*ap, const struct set *)); break;
         case 'r':

@@ -280,7 +280,7 @@ static void repeat(struct dialect *d)
 
 /* ---- all of it ---- */
 
-static bool next(struct dialect *d)
+static bool read_next(struct dialect *d)
 {
     size_t at = d->out->n;
     switch (*d->s) {
@@ -317,7 +317,7 @@ bool onig_to_pcre(const char *s, size_t n, struct buf *out, struct err *e)
     struct dialect d = {.s = copy, .end = copy + n, .out = out, .e = e};
     bool ok = utf8_check(s, n) || refuse_pattern(&d, "bytes that are not UTF-8");
     while (ok && d.s < d.end)
-        ok = next(&d);
+        ok = read_next(&d);
     free(copy);
     return ok;
 }

@@ -7,7 +7,7 @@
 
 #include "repl/compare/facts.h"
 
-static int find(struct drafters *d, const char *name)
+static int find_drafter(struct drafters *d, const char *name)
 {
     for (int i = 0; i < d->n; i++)
         if (!strcmp(d->v[i].name, name))
@@ -34,7 +34,7 @@ static bool take_run(const struct run_row *r, void *arg)
     char *draft = facts_value(r->about, "draft_dir");
     x->run = xrealloc(x->run, (size_t)x->n_run + 1, sizeof *x->run);
     x->run[x->n_run].order = r->order;
-    x->run[x->n_run++].who = find(x->d, draft && *draft ? draft : "none");
+    x->run[x->n_run++].who = find_drafter(x->d, draft && *draft ? draft : "none");
     free(draft);
     return true;
 }
@@ -91,9 +91,9 @@ void drafters_read(struct drafters *d, struct app *a)
     if (db)
         read_session(d, db, a->session, INT_MAX, 0);
     if (!app_recording(a))
-        find(d, now ? now : "none");
+        find_drafter(d, now ? now : "none");
     if (!d->n)
-        find(d, "none");
+        find_drafter(d, "none");
 }
 
 int drafter_of(const struct drafters *d, int turn)

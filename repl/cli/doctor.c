@@ -142,7 +142,7 @@ static void check_config(struct doctor *d)
                c->config_path ? c->config_path : "no home folder: the config file");
 }
 
-static bool count(const struct session_row *r, void *arg)
+static bool count_session(const struct session_row *r, void *arg)
 {
     (void)r;
     ++*(int *)arg;
@@ -186,7 +186,7 @@ static void check_database(struct doctor *d)
     struct hdb *h = hdb_open(path, &e);
     struct buf lines = {0};
     int sessions = 0, turns = 0, bad = 0;
-    bool ok = h && hdb_sessions(h, NULL, NULL, INT_MAX, count, &sessions, &e) >= 0 &&
+    bool ok = h && hdb_sessions(h, NULL, NULL, INT_MAX, count_session, &sessions, &e) >= 0 &&
               hdb_verify(h, "", &turns, &bad, &lines, &e);
     if (!ok)
         report(d, V_FAIL, ERR_DB, "database", "aerie db check says more; --db names another file",

@@ -13,7 +13,7 @@
 enum { SHOWN = 8 }; /* modules that differ, in text */
 
 /* Catches signals only after the model is loaded: before, Ctrl-C ends the process at once. */
-static void begin(void *arg)
+static void catch_signals(void *arg)
 {
     cli_stop_open(arg, &(struct err){0});
 }
@@ -350,7 +350,7 @@ int cli_dump(struct cli *c)
     if (canary_is(c->word[0]))
         return dump_canary(c);
     struct dump_opts o = {.engine = c->opt.engine, .path = c->word[0], .stop = &stop,
-                          .begin = begin, .arg = &stop,
+                          .begin = catch_signals, .arg = &stop,
                           .progress = c->opt.quiet ? NULL : cli_progress};
     if (!o.engine.model)
         return cli_fail(&(struct err){ERR_MODEL, "no model: the bundled one is not installed; "

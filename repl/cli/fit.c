@@ -88,8 +88,8 @@ static void print_fit(const struct fit *f, const struct loaded *l, const struct 
 }
 
 /* Answers for the model that o names. False and *e on failure. */
-static bool answer(const struct engine_opts *o, const char *title, const struct printer *to,
-                   bool *fits, struct err *e)
+static bool answer_fit(const struct engine_opts *o, const char *title, const struct printer *to,
+                       bool *fits, struct err *e)
 {
     struct loaded l;
     struct fit f;
@@ -138,7 +138,7 @@ int cli_fit(struct cli *c)
     o.make_arg = &s;
     char *title = name ? xstrdup(name) : hub_title(o.model ? o.model : "");
     cli_answer_open(&a, c);
-    bool ok = answer(&o, title, &a.to, &fits, &e);
+    bool ok = answer_fit(&o, title, &a.to, &fits, &e);
     if (!ok)
         a.to.json = NULL; /* no answer: only what was noticed */
     cli_answer_close(&a);

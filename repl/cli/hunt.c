@@ -210,7 +210,7 @@ static bool write_report(struct hunt *p, const char *file, struct err *e)
     return ok || err_set(e, ERR_USAGE, "cannot write %s: %s", file, strerror(why));
 }
 
-static int answer(struct hunt *p)
+static int exit_status(struct hunt *p)
 {
     struct cli_answer a;
     cli_answer_open(&a, p->c);
@@ -257,7 +257,7 @@ int cli_probe(struct cli *c)
     bool ok = cli_stop_open(&p->stop, &e) && open_all(p, &state, &e);
     bool began = ok;
     ok = ok && run(p, state, &e);
-    int rc = began ? answer(p) : 0;
+    int rc = began ? exit_status(p) : 0;
     struct err why = {0};
     if (began && c->out && !write_report(p, c->out, &why))
         rc = cli_fail(&why);

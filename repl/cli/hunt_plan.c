@@ -69,7 +69,7 @@ static int reply(const struct maker *m)
     return m->round % 4 == 3 ? 1 + k + m->round % 3 : REPLY;
 }
 
-static struct hunt_ask *add(struct maker *m, int text, int n, bool judged)
+static struct hunt_ask *add_ask(struct maker *m, int text, int n, bool judged)
 {
     struct hunt_case *c = m->c;
     CHECK(c->n < HUNT_ASKS);
@@ -84,7 +84,7 @@ static struct hunt_ask *add(struct maker *m, int text, int n, bool judged)
 /* The next asks are sent at once with the last one. */
 static struct hunt_ask *beside(struct maker *m, int text, int n, bool judged)
 {
-    struct hunt_ask *a = add(m, text, n, judged);
+    struct hunt_ask *a = add_ask(m, text, n, judged);
     a->group = a[-1].group;
     m->group--;
     return a;
@@ -96,22 +96,22 @@ static struct hunt_ask *beside(struct maker *m, int text, int n, bool judged)
 static void make_aba(struct maker *m)
 {
     int n = length(m, 0);
-    add(m, 0, n, false);
-    struct hunt_ask *b = add(m, 0, n + 5, false);
+    add_ask(m, 0, n, false);
+    struct hunt_ask *b = add_ask(m, 0, n + 5, false);
     b->fork = max_int(1, n / 2);
     b->other = m->text + 1;
-    add(m, 2, 3 * n + 7, false);
-    add(m, 0, n, true);
+    add_ask(m, 2, 3 * n + 7, false);
+    add_ask(m, 0, n, true);
 }
 
 /* The same prompt twice, then one that is a token longer: found in the cache, whole and in part. */
 static void make_warm(struct maker *m)
 {
     int n = length(m, 0);
-    add(m, 0, n, false);
-    add(m, 0, n, true);
-    add(m, 0, n + 1 + m->round % 3, true);
-    add(m, 0, max_int(2, n - 1), true);
+    add_ask(m, 0, n, false);
+    add_ask(m, 0, n, true);
+    add_ask(m, 0, n + 1 + m->round % 3, true);
+    add_ask(m, 0, max_int(2, n - 1), true);
 }
 
 /* Prompts that share a prefix of a length around a page. */
@@ -119,17 +119,17 @@ static void make_prefix(struct maker *m)
 {
     int n = length(m, 1), page = max_int(m->p->page, 2);
     int shared = max_int(1, n - 1 - m->round % (page + 2));
-    add(m, 0, n, false);
+    add_ask(m, 0, n, false);
     for (int i = 1; i <= 3; i++) {
-        struct hunt_ask *a = add(m, 0, n + 2 * i, true);
+        struct hunt_ask *a = add_ask(m, 0, n + 2 * i, true);
         a->fork = max_int(1, shared - (i == 3 ? page : i - 1));
         a->other = m->text + i;
     }
     /* whole pages and no token more, also where a drafter reuses one token less */
     int whole = page * (1 + m->round % 3);
-    add(m, 4, whole + 4, false)->most = 2;
+    add_ask(m, 4, whole + 4, false)->most = 2;
     for (int i = 0; i < 2; i++) {
-        struct hunt_ask *a = add(m, 4, whole + 5, true);
+        struct hunt_ask *a = add_ask(m, 4, whole + 5, true);
         a->fork = whole + i;
         a->other = m->text + 5 + i;
     }
@@ -139,10 +139,10 @@ static void make_prefix(struct maker *m)
 static void make_turns(struct maker *m)
 {
     int n = length(m, 0);
-    add(m, 0, n, false);
-    struct hunt_ask *a = add(m, 1, 5 + m->round % 4, true);
+    add_ask(m, 0, n, false);
+    struct hunt_ask *a = add_ask(m, 1, 5 + m->round % 4, true);
     a->follows = 0;
-    a = add(m, 2, 3, true);
+    a = add_ask(m, 2, 3, true);
     a->follows = 1;
 }
 
@@ -152,18 +152,18 @@ static void make_pressure(struct maker *m)
     int most = m->p->context ? m->p->context - REPLY - 2 : 4096;
     int pool = m->p->pool ? m->p->pool : 8 * most, n = length(m, 0);
     int fill = most < 2048 ? most : 2048, count = pool / fill + 2;
-    add(m, 0, n, false);
-    add(m, 0, n, true);
+    add_ask(m, 0, n, false);
+    add_ask(m, 0, n, true);
     for (int i = 0; i < count && i < 28; i++)
-        add(m, 2 + i, fill, false)->most = 2;
-    add(m, 0, n, true);
-    add(m, 0, n + 3, true);
+        add_ask(m, 2 + i, fill, false)->most = 2;
+    add_ask(m, 0, n, true);
+    add_ask(m, 0, n + 3, true);
 }
 
 static void make_neighbours(struct maker *m)
 {
     int many = max_int(2, min_int(m->p->lanes ? m->p->lanes : 8, 8));
-    add(m, 0, length(m, 0), true);
+    add_ask(m, 0, length(m, 0), true);
     for (int i = 1; i < many; i++)
         beside(m, i, length(m, 3 * i), true);
 }
@@ -176,7 +176,7 @@ static void make_permuted(struct maker *m)
         for (int i = 0; i < many; i++) {
             int k = pass ? many - 1 - i : i;
             if (i == 0)
-                add(m, k, length(m, k), pass == 1);
+                add_ask(m, k, length(m, k), pass == 1);
             else
                 beside(m, k, length(m, k), pass == 1);
         }
@@ -186,7 +186,7 @@ static void make_permuted(struct maker *m)
 static void make_shared(struct maker *m)
 {
     int n = 2 * length(m, 0) + 9;
-    add(m, 0, n, true);
+    add_ask(m, 0, n, true);
     for (int i = 1; i <= 3; i++) {
         struct hunt_ask *a = beside(m, 0, n + i, true);
         a->fork = max_int(1, n - 2 * i - m->round % 3);
@@ -200,15 +200,15 @@ static void make_shared(struct maker *m)
 static void make_cancel(struct maker *m)
 {
     int n = 4 * length(m, 0) + 5;
-    struct hunt_ask *a = add(m, 0, n, false);
+    struct hunt_ask *a = add_ask(m, 0, n, false);
     a->cancel_ms = 4 + 9 * (m->round % 5);
     a->most = 4 * REPLY;
-    add(m, 0, n, true);
-    a = add(m, 1, length(m, 1), false);
+    add_ask(m, 0, n, true);
+    a = add_ask(m, 1, length(m, 1), false);
     a->cancel_ms = 30 + 15 * (m->round % 3);
     a->most = 4 * REPLY;
     beside(m, 2, length(m, 2), true);
-    add(m, 1, length(m, 1), true);
+    add_ask(m, 1, length(m, 1), true);
 }
 
 /* A reply that crosses the window, alone in the cache and beside others. */
@@ -217,8 +217,8 @@ static void make_long(struct maker *m)
     int w = m->p->window ? m->p->window : 128, n = max_int(8, w / 2 + m->round % 7);
     int most = w + 2 * max_int(m->p->page, 2) + 5;
     most = m->p->context ? min_int(most, m->p->context / 2) : most;
-    add(m, 1, length(m, 1), false);
-    add(m, 0, n, true)->most = most;
+    add_ask(m, 1, length(m, 1), false);
+    add_ask(m, 0, n, true)->most = most;
     beside(m, 2, length(m, 2), true)->most = most;
 }
 

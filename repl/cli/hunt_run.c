@@ -280,7 +280,7 @@ static enum explained explain(const struct hunt *p, const struct hunt_control *k
                                               : COUNTS;
 }
 
-static void count(struct hunt *p, enum explained by, const struct hunt_diff *d)
+static void count_diff(struct hunt *p, enum explained by, const struct hunt_diff *d)
 {
     double most = d->how == DIFF_IDS && d->margin > d->by ? d->margin : d->by;
     p->n_noise += by == BY_NOISE;
@@ -316,7 +316,7 @@ static bool judge(struct hunt *p, const struct hunt_case *c, int ask, const stru
             return false;
     enum explained by = explain(p, k, &x, hunt_beside(c, ask));
     if (!p->quick)
-        count(p, by, &x);
+        count_diff(p, by, &x);
     if (by == COUNTS)
         *d = x;
     return true;

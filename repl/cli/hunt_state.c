@@ -66,7 +66,7 @@ static bool write_line(struct hunt_state *s, const struct buf *b, struct err *e)
 }
 
 /* A new file gets the head; an old one is compared with it and read. */
-static bool begin(struct hunt_state *s, struct hunt *p, const struct buf *old, struct err *e)
+static bool begin_file(struct hunt_state *s, struct hunt *p, const struct buf *old, struct err *e)
 {
     struct buf head = {0};
     put_head(p, &head);
@@ -97,7 +97,7 @@ struct hunt_state *hunt_state_open(const char *path, struct hunt *p, struct err 
         s->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     if (ok && s->fd < 0)
         ok = err_set(e, ERR_USAGE, "cannot open %s: %s", path, strerror(errno));
-    ok = ok && begin(s, p, &old, e);
+    ok = ok && begin_file(s, p, &old, e);
     buf_free(&old);
     if (ok)
         return s;

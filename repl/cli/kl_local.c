@@ -36,7 +36,7 @@ static void take_step(struct ids_ask *a, const struct event *ev)
     a->drafted += ev->rec.drafted;
 }
 
-static void take(struct told *t, struct event *ev, uint64_t id)
+static void take_event(struct told *t, struct event *ev, uint64_t id)
 {
     const char *text = ev->text.n ? ev->text.p : "";
     if (ev->kind == EV_FAULT)
@@ -64,7 +64,7 @@ static bool wait_job(struct kl_source *s, struct told *t, struct err *e)
         if (stop_asked(s->stop))
             s->b->jobs->cancel(s->b, s->id);
         while (backend_wait(s->b, &ev, 50)) {
-            take(t, &ev, s->id);
+            take_event(t, &ev, s->id);
             event_free(&ev);
         }
     }

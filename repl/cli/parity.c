@@ -273,19 +273,21 @@ static bool use(struct run *r, int side, struct err *e)
 
 /* ---- outcomes that wait ---------------------------------------------------------------------- */
 
-static bool put(FILE *f, const void *v, size_t size, int n)
+static bool put_values(FILE *f, const void *v, size_t size, int n)
 {
     return n == 0 || !v || fwrite(v, size, (size_t)n, f) == (size_t)n;
 }
 
-static bool keep(struct run *r, int side, const struct parity_reply *o, int n, struct err *e)
+static bool keep_outcome(struct run *r, int side, const struct parity_reply *o, int n,
+                         struct err *e)
 {
     FILE *f = r->kept[side];
     bool ok = true;
     for (int i = 0; ok && i < n; i++)
-        ok = put(f, &o[i], sizeof o[i], 1) && put(f, o[i].ids.v, sizeof *o[i].ids.v, o[i].ids.n) &&
-             put(f, o[i].logp, sizeof *o[i].logp, o[i].ids.n) &&
-             put(f, o[i].margin, sizeof *o[i].margin, o[i].ids.n);
+        ok = put_values(f, &o[i], sizeof o[i], 1) &&
+             put_values(f, o[i].ids.v, sizeof *o[i].ids.v, o[i].ids.n) &&
+             put_values(f, o[i].logp, sizeof *o[i].logp, o[i].ids.n) &&
+             put_values(f, o[i].margin, sizeof *o[i].margin, o[i].ids.n);
     return ok || err_set(e, ERR_USAGE, "cannot keep the replies of %c in a file: %s",
                          r->all.side[side].name, strerror(errno));
 }
@@ -426,7 +428,7 @@ static bool chunk(struct run *r, int only, const struct prompt *p, int n, int nu
     int last = r->all.n_side - 1;
     bool ok = true;
     if (only >= 0 && only < last)
-        return one_side(r, only, p, n, out[only], e) && keep(r, only, out[only], n, e);
+        return one_side(r, only, p, n, out[only], e) && keep_outcome(r, only, out[only], n, e);
     for (int side = 0; ok && side <= last && !over(r); side++)
         ok = only == last && side < last ? take_back(r, side, out[side], n, e)
                                          : one_side(r, side, p, n, out[side], e);
@@ -438,7 +440,7 @@ static bool chunk(struct run *r, int only, const struct prompt *p, int n, int nu
     return ok;
 }
 
-static bool go(struct run *r, int only, int most, struct err *e)
+static bool run_from(struct run *r, int only, int most, struct err *e)
 {
     struct prompt *p = xcalloc((size_t)most, sizeof *p);
     struct parity_reply *out[MAX_SIDES];
@@ -484,7 +486,7 @@ static bool compare_in_turn(struct run *r, int most, struct err *e)
             prompts_rewind(&r->file);
         for (int i = 0; k + 1 == r->all.n_side && i < k; i++)
             rewind(r->kept[i]);
-        ok = go(r, k, most, e);
+        ok = run_from(r, k, most, e);
     }
     return ok;
 }
@@ -502,7 +504,7 @@ static bool compare_prompts(struct run *r, struct err *e)
         ok = use(r, i, e);
     if (!ok)
         return false;
-    return p->servers || !any_reopens(p) ? go(r, ALL_SIDES, most, e)
+    return p->servers || !any_reopens(p) ? run_from(r, ALL_SIDES, most, e)
                                          : compare_in_turn(r, most, e);
 }
 

@@ -11,7 +11,7 @@
 
 enum { REPLY = 48, SHORT = 24, LONG = 2048, FEW = 20 };
 
-static void count(const struct draft_totals *n, struct draft_sums *s)
+static void count_drafts(const struct draft_totals *n, struct draft_sums *s)
 {
     s->cycles = n->drafts > 0 ? (uint64_t)n->drafts : 0;
     s->drafted = n->drafted > 0 ? (uint64_t)n->drafted : 0;
@@ -124,7 +124,7 @@ bool triage_server(struct cli *c, struct triage *t, const struct stop *stop, str
         t->made_up = n.drafts >= 0;
         upkeep_drafts(u, &n);
     }
-    count(&n, &t->log.drafts);
+    count_drafts(&n, &t->log.drafts);
     t->per_depth = n.depths > 0;
     t->length = n.drafts > 0 ? 0 : n.length;
     if (ok && n.drafts <= 0 && t->length == 0)

@@ -37,7 +37,8 @@ bool cmd_rstep(struct cmd_call *c)
 }
 
 /* Reads "9.3", or "3" for a step of the paused turn; step 0 is the beginning of the turn. */
-static bool place(const struct debug_view *v, const char *s, int *turn, int *step, struct err *e)
+static bool read_place(const struct debug_view *v, const char *s, int *turn, int *step,
+                       struct err *e)
 {
     char *end;
     long a = strtol(s, &end, 10), b = -1;
@@ -67,7 +68,7 @@ bool cmd_goto(struct cmd_call *c)
     a->backend->debug->view(a->backend, &v);
     if (!v.paused)
         v.turn = a->turn;
-    return place(&v, c->argv[0], &turn, &step, c->e) && go_to(c, turn, step);
+    return read_place(&v, c->argv[0], &turn, &step, c->e) && go_to(c, turn, step);
 }
 
 /* ---- a token by hand ------------------------------------------------------------------------- */

@@ -268,7 +268,7 @@ static void say_hit(const struct help_on *on, const struct query *q, const struc
 }
 
 /* Puts a hit among the best. Returns how many there are then. */
-static int keep(struct hit *best, int n, struct hit h)
+static int keep_hit(struct hit *best, int n, struct hit h)
 {
     int at = n;
     while (at > 0 && best[at - 1].score < h.score)
@@ -290,7 +290,7 @@ bool help_find(const struct help_on *on, const struct printer *to)
     weigh(on, &q);
     for (int i = 0; i < n_documents(on); i++)
         if (score(on, &q, i, &h) > 0)
-            n = keep(best, n, h);
+            n = keep_hit(best, n, h);
     while (n > 1 && best[n - 1].score < 0.2 * best[0].score)
         n--;
     if (n == 0)

@@ -80,8 +80,8 @@ static bool save(struct cmd_call *c, const char *name)
 }
 
 /* Sends the settings that differ; appends them to *changed, for people. */
-static bool take(struct app *a, const struct settings *now, const struct settings *want,
-                 struct buf *changed, struct err *e)
+static bool send_differing(struct app *a, const struct settings *now, const struct settings *want,
+                           struct buf *changed, struct err *e)
 {
     struct settings have = *now;
     for (int i = 0; i < settings_count(); i++) {
@@ -105,7 +105,7 @@ static bool take(struct app *a, const struct settings *now, const struct setting
     return true;
 }
 
-static bool apply(struct cmd_call *c, const char *name)
+static bool apply_preset(struct cmd_call *c, const char *name)
 {
     struct settings now, want;
     struct buf lines = {0}, changed = {0};
@@ -113,7 +113,7 @@ static bool apply(struct cmd_call *c, const char *name)
     want = now;
     bool ok = preset_read(name, &lines, c->e) &&
               (settings_parse(&want, lines.p, c->e) || err_prefix(c->e, "preset %s", name));
-    ok = ok && (take(c->app, &now, &want, &changed, c->e) ||
+    ok = ok && (send_differing(c->app, &now, &want, &changed, c->e) ||
                 err_prefix(c->e, "preset %s%s%s", name, changed.n ? ", after " : "",
                            changed.n ? changed.p : ""));
     if (ok)
@@ -136,7 +136,7 @@ bool cmd_preset(struct cmd_call *c)
         (c->argc == 1 && (!strcmp(c->argv[0], "save") || !strcmp(c->argv[0], "delete"))))
         return arg_expected(c, "takes a name, save NAME or delete NAME");
     if (c->argc == 1)
-        return apply(c, c->argv[0]);
+        return apply_preset(c, c->argv[0]);
     if (c->app->opt.readonly)
         return err_set(c->e, ERR_USAGE, "/preset %s writes, and --readonly forbids it", c->argv[0]);
     if (saves)

@@ -17,7 +17,7 @@ struct served_step {
     struct tops *tops; /* owned or NULL */
 };
 
-static bool find(struct app *a, int turn, int step, struct served_step *s, struct err *e)
+static bool find_step(struct app *a, int turn, int step, struct served_step *s, struct err *e)
 {
     *s = (struct served_step){0};
     if (turn ? !app_find_step(a, turn, step, &s->v, e) : !app_newest_step(a, &s->v, e))
@@ -158,7 +158,7 @@ static void step_json(struct app *a, const struct served_step *s, int row, struc
 bool served_why(struct app *a, int turn, int step, const struct printer *to, struct err *e)
 {
     struct served_step s;
-    if (!find(a, turn, step, &s, e))
+    if (!find_step(a, turn, step, &s, e))
         return false;
     if (to->json)
         step_json(a, &s, -1, to->json);
@@ -196,7 +196,7 @@ static void top_text(struct app *a, const struct served_step *s, int row, struct
 bool served_top(struct app *a, int turn, int step, int row, const struct printer *to, struct err *e)
 {
     struct served_step s;
-    if (!find(a, turn, step, &s, e))
+    if (!find_step(a, turn, step, &s, e))
         return false;
     if (row >= tokens_of(&s) && row > 0) {
         err_set(e, ERR_USAGE, "step %d.%d has no token %d: its tokens are 0 to %d", s.v.turn,

@@ -12,7 +12,7 @@ struct looking {
 };
 
 /* Between two passes: shows how far the triage is, and sees Ctrl-C. */
-static void look(void *arg, const char *what, uint64_t done, uint64_t total)
+static void show_progress(void *arg, const char *what, uint64_t done, uint64_t total)
 {
     struct looking *l = arg;
     char text[80];
@@ -35,7 +35,7 @@ bool cmd_triage(struct cmd_call *c)
         return false;
     hdb_name(d, a->session, name);
     struct triage_ask ask = {.db = d, .session = a->session, .name = name + (name[0] == '#'),
-                             .stop = &l.stop, .progress = look, .progress_arg = &l};
+                             .stop = &l.stop, .progress = show_progress, .progress_arg = &l};
     ask.how.engine.device = a->opt.engine.device;
     ask.how.engine.threads = a->opt.engine.threads;
     ask.how.engine.model = a->opt.engine.model;

@@ -442,7 +442,8 @@ static void why_json(struct app *a, const struct why *w, struct buf *json)
 /* ---- the command ----------------------------------------------------------------------------- */
 
 /* A step that drafted nothing is described by its only row, the root. */
-static bool find(struct app *a, int turn, int step, int *node, struct step_view *v, struct err *e)
+static bool find_node(struct app *a, int turn, int step, int *node, struct step_view *v,
+                      struct err *e)
 {
     if (!app_find_step(a, turn, step, v, e))
         return false;
@@ -478,7 +479,7 @@ bool view_why(struct app *a, int turn, int step, int node, struct sheet *out, st
         turn = v.turn;
         step = v.step;
     }
-    if (!find(a, turn, step, &node, &v, e))
+    if (!find_node(a, turn, step, &node, &v, e))
         return false;
     look_at(a, &v, node, &w);
     why_text(a, &w, out);
@@ -505,7 +506,7 @@ bool cmd_why(struct cmd_call *c)
         turn = v.turn;
         step = v.step;
     }
-    if (!find(a, turn, step, &node, &v, c->e))
+    if (!find_node(a, turn, step, &node, &v, c->e))
         return false;
     look_at(a, &v, node, &w);
     if (c->to.json)

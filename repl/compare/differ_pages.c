@@ -85,7 +85,7 @@ static bool tables_differ(const struct page_history h[2], const struct diff_name
     return false;
 }
 
-static void apply(struct page_meaning *m, int side, const struct step_row *s)
+static void apply_step(struct page_meaning *m, int side, const struct step_row *s)
 {
     struct err e;
     m->unknown |= !s->pages.n || !page_history_apply(&m->h[side], s->pages.p, s->pages.n, &e) ||
@@ -97,7 +97,7 @@ bool pages_differ(struct page_meaning *m, const struct step_row *a, const struct
 {
     const struct step_row *of[] = {a, b};
     for (int i = 0; i < 2 && !m->unknown; i++)
-        apply(m, i, of[i]);
+        apply_step(m, i, of[i]);
     return !m->unknown && tables_differ(m->h, in, why, n);
 }
 
@@ -107,7 +107,7 @@ void pages_follow(struct page_meaning *m, const struct trace_turn *a, const stru
     const struct trace_turn *of[] = {a, b};
     for (int i = 0; i < 2; i++)
         for (int k = from; k < of[i]->n_step && !m->unknown; k++)
-            apply(m, i, &of[i]->step[k]);
+            apply_step(m, i, &of[i]->step[k]);
 }
 
 void page_meaning_free(struct page_meaning *m)

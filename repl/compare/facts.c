@@ -35,7 +35,7 @@ bool facts_same_tokens(const char *about, const char *tokenizer_sha)
     return same;
 }
 
-static void add(struct buf *out, const char *name, const char *value)
+static void add_fact(struct buf *out, const char *name, const char *value)
 {
     buf_printf(out, "%s%s %s", out->n ? ", " : "", name, value);
 }
@@ -48,7 +48,7 @@ void facts_settings(const char *lines, struct buf *out)
     for (size_t i = 0; i < sizeof always / sizeof *always; i++) {
         char *v = facts_value(lines, always[i]);
         if (v)
-            add(out, always[i], v);
+            add_fact(out, always[i], v);
         free(v);
     }
     for (int i = 0; i < settings_count(); i++) {
@@ -60,7 +60,7 @@ void facts_settings(const char *lines, struct buf *out)
         for (size_t k = 0; k < sizeof always / sizeof *always; k++)
             always_shown |= strcmp(name, always[k]) == 0;
         if (v && !always_shown && strcmp(v, normal.p) != 0)
-            add(out, name, v);
+            add_fact(out, name, v);
         buf_free(&normal);
         free(v);
     }
@@ -96,7 +96,7 @@ static void add_change(const char *name, const char *value, void *arg)
     bool same = was ? strcmp(was, value) == 0 : is_fault && strcmp(value, "off") == 0;
     char *label = is_fault ? xasprintf("fault %s", name + 4) : xstrdup(name);
     if (!same)
-        add(d->out, label, value);
+        add_fact(d->out, label, value);
     free(label);
     free(was);
 }

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-static void add(struct kl_sum *s, double r)
+static void add_row(struct kl_sum *s, double r)
 {
     s->n++;
     s->equal += r == 0;
@@ -14,7 +14,7 @@ static void add(struct kl_sum *s, double r)
     s->most = fmax(s->most, fabs(r));
 }
 
-static void keep(struct kl *k, double r)
+static void keep_row(struct kl *k, double r)
 {
     size_t n = (size_t)k->part[KL_ALL].n;
     MAKE_ROOM(k->abs, n, k->cap, 64);
@@ -38,13 +38,13 @@ static int depth_of(const struct ids *accepted, int i)
 static void add_parts(struct kl *k, int row, int depth, double r)
 {
     if (k->window > 0)
-        add(&k->part[row < k->window ? KL_BELOW_WINDOW : KL_PAST_WINDOW], r);
+        add_row(&k->part[row < k->window ? KL_BELOW_WINDOW : KL_PAST_WINDOW], r);
     if (k->block > 1) {
         int at = row % k->block;
-        add(&k->part[at == 0 ? KL_FIRST : at == k->block - 1 ? KL_LAST : KL_INSIDE], r);
+        add_row(&k->part[at == 0 ? KL_FIRST : at == k->block - 1 ? KL_LAST : KL_INSIDE], r);
     }
     if (depth > -2)
-        add(&k->part[depth < 0 ? KL_PROMPT : KL_DEPTH + min_int(depth, KL_DEPTHS - 1)], r);
+        add_row(&k->part[depth < 0 ? KL_PROMPT : KL_DEPTH + min_int(depth, KL_DEPTHS - 1)], r);
 }
 
 void kl_add(struct kl *k, const struct kl_reply *x)
@@ -63,8 +63,8 @@ void kl_add(struct kl *k, const struct kl_reply *x)
             k->most_token = i + 1;
             k->most_position = x->n_prompt + i;
         }
-        keep(k, r);
-        add(&k->part[KL_ALL], r);
+        keep_row(k, r);
+        add_row(&k->part[KL_ALL], r);
         add_parts(k, x->n_prompt + i - 1, depth_of(&x->accepted, i), r);
         k3 += expm1(r) - r;
         n++;

@@ -23,7 +23,7 @@ static const char *const word[KINDS][EACH] = {
      "as the rules demand", "and returns alone", "unless it rains", "and nobody sees it",
      "since the year began", "to learn the truth", "and starts again"}};
 
-static uint64_t next(uint64_t *state)
+static uint64_t next_random(uint64_t *state)
 {
     uint64_t x = *state += UINT64_C(0x9E3779B97F4A7C15);
     x = (x ^ x >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
@@ -35,7 +35,7 @@ void made_text(uint64_t seed, int words, struct buf *out)
 {
     uint64_t state = seed;
     for (int n = 0; n < words;) {
-        uint64_t pick = next(&state);
+        uint64_t pick = next_random(&state);
         for (int k = 0; k < KINDS; k++, pick >>= 4) {
             const char *part = word[k][pick % EACH];
             buf_printf(out, "%s%s", k ? " " : "", part);

@@ -129,14 +129,14 @@ struct bodies {
     int fd; /* an eventfd: `done` is not empty */
 };
 
-static void put(struct queue *q, struct body *b)
+static void put_body(struct queue *q, struct body *b)
 {
     b->next = NULL;
     *q->end = b;
     q->end = &b->next;
 }
 
-static struct body *take(struct queue *q)
+static struct body *take_body(struct queue *q)
 {
     struct body *b = q->first;
     if (b && !(q->first = b->next))
@@ -186,7 +186,7 @@ static void *reader_main(void *arg)
     struct bodies *all = r->all;
     pthread_mutex_lock(&all->mu);
     while (!all->closing) {
-        r->running = take(&r->waiting);
+        r->running = take_body(&r->waiting);
         if (!r->running) {
             pthread_cond_wait(&r->filled, &all->mu);
             continue;
@@ -194,7 +194,7 @@ static void *reader_main(void *arg)
         pthread_mutex_unlock(&all->mu);
         read_body(r->running);
         pthread_mutex_lock(&all->mu);
-        put(&all->done, r->running);
+        put_body(&all->done, r->running);
         r->running = NULL;
         CHECK(write(all->fd, &(uint64_t){1}, 8) == 8);
     }
@@ -234,7 +234,7 @@ struct bodies *bodies_open(struct err *e)
 
 static void free_queue(struct queue *q)
 {
-    for (struct body *b; (b = take(q));)
+    for (struct body *b; (b = take_body(q));)
         body_free(b);
 }
 
@@ -275,7 +275,7 @@ void bodies_read(struct bodies *all, struct body *b)
 {
     struct body_reader *r = &all->reader[b->text.n > SHORT_BYTES ? LONG : SHORT];
     pthread_mutex_lock(&all->mu);
-    put(&r->waiting, b);
+    put_body(&r->waiting, b);
     pthread_cond_signal(&r->filled);
     pthread_mutex_unlock(&all->mu);
 }
@@ -293,7 +293,7 @@ struct body *bodies_next(struct bodies *all)
 {
     uint64_t n;
     pthread_mutex_lock(&all->mu);
-    struct body *b = take(&all->done);
+    struct body *b = take_body(&all->done);
     if (!b && read(all->fd, &n, sizeof n) < 0)
         CHECK(errno == EAGAIN);
     pthread_mutex_unlock(&all->mu);

@@ -16,7 +16,7 @@ int entry_places(const struct http_entry *e)
     return e->o->connections ? e->o->connections : PLACES;
 }
 
-static void count(struct http_entry *e, const struct door *d, int by)
+static void count_open(struct http_entry *e, const struct door *d, int by)
 {
     e->n += by;
     e->n_strangers += d->known ? 0 : by;
@@ -26,7 +26,7 @@ static void count(struct http_entry *e, const struct door *d, int by)
 static void shut(struct http_entry *e, struct door *d)
 {
     d->shut = true;
-    count(e, d, -1);
+    count_open(e, d, -1);
     *(d->prev ? &d->prev->next : &e->doors) = d->next;
     if (d->next)
         d->next->prev = d->prev;
@@ -90,7 +90,7 @@ struct door *door_open(struct http_entry *e, int fd, const struct sockaddr *from
     if (e->doors)
         e->doors->prev = d;
     e->doors = d;
-    count(e, d, 1);
+    count_open(e, d, 1);
     door_waits(e, d);
     make_place(e, d);
     return d;

@@ -318,7 +318,7 @@ static void take_bodies(struct front *f)
     }
 }
 
-static enum MHD_Result begin(struct call *c)
+static enum MHD_Result begin_call(struct call *c)
 {
     struct refusal r = {0};
     char name[64];
@@ -403,9 +403,9 @@ static enum MHD_Result post_reset(struct call *c)
 }
 
 static const struct route routes[] = {
-    {"POST", "/v1/chat/completions", begin, false, 1 + BODY_CHAT},
-    {"POST", "/v1/completions", begin, false, 1 + BODY_COMPLETION},
-    {"POST", "/v1/responses", begin, false, 1 + BODY_RESPONSE},
+    {"POST", "/v1/chat/completions", begin_call, false, 1 + BODY_CHAT},
+    {"POST", "/v1/completions", begin_call, false, 1 + BODY_COMPLETION},
+    {"POST", "/v1/responses", begin_call, false, 1 + BODY_RESPONSE},
     {"GET", "/v1/models", get_models, false, 0},
     {"GET", "/v1/models/", get_model, false, 0},
     {"POST", "/tokenize", send_read, false, 1 + BODY_TOKENIZE},

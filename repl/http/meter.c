@@ -10,7 +10,7 @@ static const double whole_s[] = {.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 
 static const double tokens[] = {1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000,
                                 50000, 100000, 200000, 500000, 1000000, 0};
 
-static void add(struct histogram *h, const double *le, double v)
+static void add_value(struct histogram *h, const double *le, double v)
 {
     int i = 0;
     while (le[i] && v > le[i])
@@ -31,7 +31,7 @@ void meter_step(struct meter *m, const struct event *ev, uint64_t ns_before)
     const struct step_rec *s = &ev->rec;
     m->generated += (uint64_t)ev->tokens.n;
     if (ns_before)
-        add(&m->between, between_s, (double)(ev->ns - ns_before) / 1e9);
+        add_value(&m->between, between_s, (double)(ev->ns - ns_before) / 1e9);
     draft_sums_add(&m->drafts, s, s->drafted);
 }
 
@@ -40,15 +40,15 @@ void meter_end(struct meter *m, const struct task *t, const struct reply *r, con
     const struct job_news *j = ev->job;
     m->finished[r->finish]++;
     if (r->ns_first)
-        add(&m->first, first_s, (double)(r->ns_first - t->ns_arrived) / 1e9);
-    add(&m->whole, whole_s, (double)(ev->ns - t->ns_arrived) / 1e9);
-    add(&m->n_prompt, tokens, r->prompt->n);
-    add(&m->n_generated, tokens, r->tok.n);
+        add_value(&m->first, first_s, (double)(r->ns_first - t->ns_arrived) / 1e9);
+    add_value(&m->whole, whole_s, (double)(ev->ns - t->ns_arrived) / 1e9);
+    add_value(&m->n_prompt, tokens, r->prompt->n);
+    add_value(&m->n_generated, tokens, r->tok.n);
     if (!j)
         return;
-    add(&m->wait, whole_s, (double)j->us_wait / 1e6);
-    add(&m->prefill, whole_s, (double)j->us_prefill / 1e6);
-    add(&m->decode, whole_s, (double)j->us_decode / 1e6);
+    add_value(&m->wait, whole_s, (double)j->us_wait / 1e6);
+    add_value(&m->prefill, whole_s, (double)j->us_prefill / 1e6);
+    add_value(&m->decode, whole_s, (double)j->us_decode / 1e6);
 }
 
 /* ---- the page -------------------------------------------------------------------------------- */

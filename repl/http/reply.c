@@ -166,7 +166,7 @@ static bool ends_by_id(const struct reply *r, int32_t id)
     return false;
 }
 
-static void push(struct reply *r, int32_t id, struct buf *out, enum channel *channel)
+static void push_token(struct reply *r, int32_t id, struct buf *out, enum channel *channel)
 {
     *channel = CHAN_FINAL;
     if (r->ask->chat)
@@ -216,7 +216,7 @@ static bool add_token(struct reply *r, const struct event *ev, int k)
         r->finish = FINISH_STOP;
         return true;
     }
-    push(r, id, &out, &channel);
+    push_token(r, id, &out, &channel);
     if (channel == CHAN_FINAL)
         r->n_chars += count_chars(out.p, out.n);
     ends |= take_text(r, channel, out.p ? out.p : "", out.n);

@@ -149,7 +149,7 @@ void responses_answer(const struct task *t, struct buf *out)
 /* ---- events ---------------------------------------------------------------------------------- */
 
 /* Begins an event; its other fields follow, then send(). */
-static void begin(struct task *t, const char *type, struct buf *b, struct buf *out)
+static void begin_event(struct task *t, const char *type, struct buf *b, struct buf *out)
 {
     buf_printf(out, "event: %s\ndata: ", type);
     jput_open(b, '{');
@@ -168,7 +168,7 @@ static void send(struct buf *b, struct buf *out)
 static void send_response(struct task *t, const char *type, bool ended, struct buf *out)
 {
     struct buf b = {0};
-    begin(t, type, &b, out);
+    begin_event(t, type, &b, out);
     jput_key(&b, "response");
     put_response(t, ended, &b);
     send(&b, out);
@@ -177,7 +177,7 @@ static void send_response(struct task *t, const char *type, bool ended, struct b
 static void begin_item(struct task *t, const char *type, const char *kind, struct buf *b,
                        struct buf *out)
 {
-    begin(t, type, b, out);
+    begin_event(t, type, b, out);
     jput_kint(b, "output_index", t->events.items);
     put_id(t, "item_id", kind, t->events.items, b);
 }
@@ -186,7 +186,7 @@ static void send_item(struct task *t, enum item kind, int call, bool begun, cons
                       size_t n, struct buf *out)
 {
     struct buf b = {0};
-    begin(t, begun ? "response.output_item.added" : "response.output_item.done", &b, out);
+    begin_event(t, begun ? "response.output_item.added" : "response.output_item.done", &b, out);
     jput_kint(&b, "output_index", t->events.items);
     jput_key(&b, "item");
     put_item(t, kind, t->events.items, call, begun, text, n, &b);
@@ -296,7 +296,7 @@ static void end_stream(struct task *t, struct buf *out)
     t->closed = true;
     if (t->failed.status) {
         struct buf b = {0};
-        begin(t, "error", &b, out);
+        begin_event(t, "error", &b, out);
         jput_kint(&b, "code", t->failed.status);
         jput_kstr(&b, "message", t->failed.message);
         jput_kstr(&b, "param", NULL);

@@ -300,7 +300,7 @@ struct program {
     unsigned n;
 };
 
-static void add(struct program *p, struct sock_filter f)
+static void add_instruction(struct program *p, struct sock_filter f)
 {
     CHECK(p->n < sizeof p->f / sizeof *p->f);
     p->f[p->n++] = f;
@@ -308,7 +308,7 @@ static void add(struct program *p, struct sock_filter f)
 
 static void load(struct program *p, size_t offset)
 {
-    add(p, (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, (uint32_t)offset));
+    add_instruction(p, (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, (uint32_t)offset));
 }
 
 /* The low half of an argument: every argument that is compared is an int. */
@@ -319,24 +319,27 @@ static void load_arg(struct program *p, int i)
 
 static void mask(struct program *p, uint32_t bits)
 {
-    add(p, (struct sock_filter)BPF_STMT(BPF_ALU | BPF_AND | BPF_K, bits));
+    add_instruction(p, (struct sock_filter)BPF_STMT(BPF_ALU | BPF_AND | BPF_K, bits));
 }
 
 static void allow_call(struct program *p)
 {
-    add(p, (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
+    add_instruction(p, (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
 }
 
 static void fail_call(struct program *p, int error)
 {
-    add(p, (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (uint32_t)error));
+    add_instruction(p,
+                    (struct sock_filter)BPF_STMT(BPF_RET | BPF_K,
+                                                 SECCOMP_RET_ERRNO | (uint32_t)error));
 }
 
 /* Executes the next `n` instructions if the loaded word equals the value (BPF_JGE: is at least,
  * BPF_JSET: has a bit of), else skips them. */
 static void if_then(struct program *p, int how, uint32_t value, unsigned n)
 {
-    add(p, (struct sock_filter)BPF_JUMP((uint16_t)(BPF_JMP | how | BPF_K), value, 0, (uint8_t)n));
+    add_instruction(p, (struct sock_filter)BPF_JUMP((uint16_t)(BPF_JMP | how | BPF_K), value, 0,
+                                                    (uint8_t)n));
 }
 
 static void fail_if(struct program *p, int how, uint32_t value, int error)
@@ -355,8 +358,9 @@ static void allow_if(struct program *p, uint32_t value)
 static void fail_unless(struct program *p, const uint32_t *value, unsigned n)
 {
     for (unsigned i = 0; i < n; i++)
-        add(p,
-            (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value[i], (uint8_t)(n - i), 0));
+        add_instruction(p,
+                        (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value[i],
+                                                     (uint8_t)(n - i), 0));
     fail_call(p, EPERM);
 }
 
@@ -502,7 +506,7 @@ static void begin_program(struct program *p)
 {
     p->n = 0;
     load(p, offsetof(struct seccomp_data, arch));
-    add(p, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, THIS_ARCH, 1, 0));
+    add_instruction(p, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, THIS_ARCH, 1, 0));
     fail_call(p, EPERM);
     load(p, offsetof(struct seccomp_data, nr));
 #if defined(__x86_64__)

@@ -145,7 +145,7 @@ static bool run_recording(struct backend *b, enum run_until until, int steps,
     return until == RUN_TURN ? next_turn(r, e) : run_steps(r, until, steps, e);
 }
 
-static bool go(struct backend *b, int turn, int step, struct err *e)
+static bool go_to_step(struct backend *b, int turn, int step, struct err *e)
 {
     struct recorded *r = recorded_of(b);
     if (!recorded_seek(b, turn, step, e))
@@ -188,7 +188,7 @@ static void view(struct backend *b, struct debug_view *v)
     breaks_about(&r->breaks, here ? &f : NULL, v->at);
 }
 
-static int add(struct backend *b, const char *expr, enum break_kind kind, struct err *e)
+static int add_break(struct backend *b, const char *expr, enum break_kind kind, struct err *e)
 {
     return breaks_add(&recorded_of(b)->breaks, expr, kind, e);
 }
@@ -198,5 +198,6 @@ static bool remove_break(struct backend *b, int number, struct err *e)
     return breaks_remove(&recorded_of(b)->breaks, number, e);
 }
 
-const struct debug_ops recorded_debug = {.view = view, .run = run_recording, .back = go, .add = add,
+const struct debug_ops recorded_debug = {.view = view, .run = run_recording, .back = go_to_step,
+                                         .add = add_break,
                                          .remove = remove_break, .name = expr_name};

@@ -119,7 +119,7 @@ static void add_step(struct recorded *r, struct read_room *c, const struct step_
 
 /* ---- turns and operations -------------------------------------------------------------------- */
 
-static char *take(char **s)
+static char *take_text(char **s)
 {
     char *got = *s ? *s : xstrdup("");
     *s = NULL;
@@ -136,8 +136,8 @@ static void add_turn(struct recorded *r, struct read_room *c, struct act *a, str
         .n_accepted = a->reply.n_accepted, .reply = a->reply.tokens, .regen = a->user.regen,
         .reuse = a->user.reuse, .seed = a->user.seed, .us_prefill = a->reply.us_prefill,
         .us_decode = a->reply.us_decode, .user_n = a->user.text_n, .text_n = a->reply.text_n,
-        .user = take(&a->user.text), .text = take(&a->reply.text),
-        .settings = take(&a->user.sampling), .stop = take(&a->reply.stop),
+        .user = take_text(&a->user.text), .text = take_text(&a->reply.text),
+        .settings = take_text(&a->user.sampling), .stop = take_text(&a->reply.stop),
         .fault = a->fault, .fault_step = a->fault_step, .rule = a->rule};
     a->fault = NULL;
     a->reply.tokens = (struct ids){0};
@@ -162,7 +162,7 @@ static void add_act(struct recorded *r, struct read_room *c, struct act *a, stru
     if (a->is_turn)
         add_turn(r, c, a, p);
     else
-        x->op_text = take(&a->text);
+        x->op_text = take_text(&a->text);
 }
 
 /* ---- forks ----------------------------------------------------------------------------------- */

@@ -19,7 +19,7 @@ static int worth(const char *name, int at)
 
 /* The best way to place n letters in a name of m bytes, in their order. best[j]: of the letters so
  * far, the last one at byte j; from[i][j]: where the letter before it is. -1: there is no way. */
-static int place(const char *word, int n, const char *name, int m, bool *hit)
+static int place_letters(const char *word, int n, const char *name, int m, bool *hit)
 {
     static const int none = -1;
     uint8_t from[FUZZY_WORD][FUZZY_NAME];
@@ -75,7 +75,7 @@ int fuzzy_match(const char *query, const char *name, const char *help, bool hit[
         return 0;
     for (const char *p = query + strspn(query, " \t"); *p; p += strspn(p, " \t")) {
         int n = (int)strcspn(p, " \t"), used = min_int(n, FUZZY_WORD);
-        int score = max_int(place(p, used, name, m, hit), in_help(p, used, help));
+        int score = max_int(place_letters(p, used, name, m, hit), in_help(p, used, help));
         if (score < 0)
             return -1;
         sum += score;

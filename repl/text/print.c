@@ -24,7 +24,7 @@ static void add_field(struct buf *out, const struct field *f)
 }
 
 /* Appends what people see: all but what stands between "\f"s. Returns whether this is anything. */
-static bool add(const struct printer *o, enum style st, const char *fmt, va_list ap)
+static bool add_text(const struct printer *o, enum style st, const char *fmt, va_list ap)
 {
     struct values v;
     struct field f;
@@ -61,7 +61,7 @@ void print_line(const struct printer *o, enum style st, const char *fmt, ...)
         jput_open(o->json, '{');
         jput_vfields(o->json, fmt, ap);
         jput_close(o->json, '}');
-    } else if (add(o, st, fmt, ap)) {
+    } else if (add_text(o, st, fmt, ap)) {
         sheet_line(o->out);
     }
     va_end(ap);
@@ -74,7 +74,7 @@ void print_add(const struct printer *o, enum style st, const char *fmt, ...)
     if (o->json)
         jput_vfields(o->json, fmt, ap);
     else
-        add(o, st, fmt, ap);
+        add_text(o, st, fmt, ap);
     va_end(ap);
 }
 
@@ -82,7 +82,7 @@ void print_note(const struct printer *o, enum style st, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
-    if (!o->json && add(o, st, fmt, ap))
+    if (!o->json && add_text(o, st, fmt, ap))
         sheet_line(o->out);
     va_end(ap);
 }

@@ -101,7 +101,7 @@ static void flush_excess(struct scan *s)
     s->excess = 0;
 }
 
-static void keep(struct scan *s, const char *p, size_t k, uint32_t cp)
+static void keep_char(struct scan *s, const char *p, size_t k, uint32_t cp)
 {
     if (!s->n_run)
         s->run = p;
@@ -143,10 +143,10 @@ static void scan_mark(struct scan *s, const char *p, size_t k, size_t n, uint32_
         add_escape(s, cp, p, k);
     } else if (is_selector(cp)) {
         s->selected = true;
-        keep(s, p, k, cp);
+        keep_char(s, p, k, cp);
     } else if (s->marks < MARKS_MAX) {
         s->marks++;
-        keep(s, p, k, cp);
+        keep_char(s, p, k, cp);
     } else {
         flush_run(s);
         s->excess_at = s->excess++ ? s->excess_at : p;
@@ -171,7 +171,7 @@ static void scan_one(struct scan *s, const char *p, size_t k, size_t n, uint32_t
     else {
         s->marks = 0;
         s->selected = false;
-        keep(s, p, k, cp);
+        keep_char(s, p, k, cp);
     }
 }
 
@@ -187,7 +187,7 @@ void text_scan(const char *bytes, size_t n, text_emit *emit, void *arg)
             flush_excess(&s);
             s.marks = 0;
             s.selected = false;
-            keep(&s, bytes + from, i - from, (uint32_t)bytes[i - 1]);
+            keep_char(&s, bytes + from, i - from, (uint32_t)bytes[i - 1]);
             continue;
         }
         uint32_t cp;

@@ -24,7 +24,7 @@ static int talk_height(const struct tui *t)
 
 /* The pane that is searched: the one that has the keys, or that covers the transcript. NULL: the
  * transcript. */
-static struct pane *place(struct tui *t)
+static struct pane *searched_pane(struct tui *t)
 {
     struct layout l;
     if (t->over_on)
@@ -51,7 +51,7 @@ void finder_begin(struct tui *t)
     int h = talk_height(t);
     finder_end(t);
     buf_free(&f->line);
-    *f = (struct finder){.on = true, .typing = true, .pane = place(t), .text = {.at = -1}};
+    *f = (struct finder){.on = true, .typing = true, .pane = searched_pane(t), .text = {.at = -1}};
     tui_hint_end(t);
     if (f->pane) {
         f->top = f->from = f->pane->top;
@@ -86,7 +86,7 @@ static void restore(struct tui *t)
 }
 
 /* Reads the rows again: the transcript grows, panes are written anew. */
-static void look(struct tui *t)
+static void read_rows(struct tui *t)
 {
     struct finder *f = &t->find;
     find_clear(&f->text);
@@ -116,7 +116,7 @@ static void show(struct tui *t)
 static void nearest(struct tui *t)
 {
     struct finder *f = &t->find;
-    look(t);
+    read_rows(t);
     f->text.at = f->pane ? find_after(&f->text, 0, f->from)
                          : find_before(&f->text, f->entry, f->from);
     if (f->text.at < 0 && f->text.n > 0)
@@ -124,7 +124,7 @@ static void nearest(struct tui *t)
     show(t);
 }
 
-static void go(struct tui *t, int by)
+static void go_by(struct tui *t, int by)
 {
     struct find *f = &t->find.text;
     if (f->n > 0)
@@ -144,7 +144,7 @@ void finder_update(struct tui *t)
         finder_end(t);
         return;
     }
-    look(t);
+    read_rows(t);
     struct find *x = &f->text;
     const char *text = x->pattern.n ? x->pattern.p : "";
     buf_clear(&f->line);
@@ -182,15 +182,15 @@ bool finder_key(struct tui *t, const struct key *k)
     if (!f->on)
         return false;
     if (k->code == K_DOWN || is_ctrl(k, 'f') || is_ctrl(k, 'n'))
-        go(t, 1);
+        go_by(t, 1);
     else if (k->code == K_UP || is_ctrl(k, 'p'))
-        go(t, -1);
+        go_by(t, -1);
     else if (f->typing && typing_key(t, k))
         ;
     else if (!f->typing && (is_letter(k, 'n') || k->code == K_ENTER))
-        go(t, 1);
+        go_by(t, 1);
     else if (!f->typing && is_letter(k, 'N'))
-        go(t, -1);
+        go_by(t, -1);
     else if (!f->typing && is_letter(k, '/'))
         f->typing = true;
     else if (k->code == K_ESC || is_ctrl(k, 'c'))

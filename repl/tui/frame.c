@@ -96,7 +96,7 @@ int grid_text(struct grid *g, int x, int y, int room, enum style st, int flags, 
     return used + (cut ? put_mark(g, x + used, y, st, flags) : 0);
 }
 
-static int put(struct grid *g, int x, int y, int room, enum style st, const char *s)
+static int put_text(struct grid *g, int x, int y, int room, enum style st, const char *s)
 {
     return grid_text(g, x, y, room, st, 0, s, strlen(s));
 }
@@ -241,7 +241,7 @@ static int draw_queued(const struct frame *f, struct grid *g, struct rect r)
     for (int i = 0; i < n; i++) {
         int y = r.y + r.h - n + i, x = r.x;
         const char *text = f->queued[f->n_queued - n + i];
-        x += put(g, x, y, r.w, ST_DIM, f->ascii ? "> queued  " : "› queued  ");
+        x += put_text(g, x, y, r.w, ST_DIM, f->ascii ? "> queued  " : "› queued  ");
         grid_text(g, x, y, r.x + r.w - x, ST_DIM, 0, text, strcspn(text, "\n"));
     }
     return n;
@@ -331,8 +331,8 @@ static int draw_talk(struct frame *f, struct grid *g, struct rect r)
     struct transcript_line *line = xcalloc((size_t)max_int(h, 1), sizeof *line);
     int below = transcript_view(f->talk, max_int(r.w - GUTTER - 1, 1), h, line);
     for (int y = 0; y < h; y++) {
-        int x = put(g, r.x, r.y + y, r.w, line[y].kind == ENTRY_USER ? ST_USER : ST_DIM,
-                    gutter(f, &line[y]));
+        int x = put_text(g, r.x, r.y + y, r.w, line[y].kind == ENTRY_USER ? ST_USER : ST_DIM,
+                         gutter(f, &line[y]));
         if (line[y].row && line[y].kind <= ENTRY_THINK)
             put_talk_row(f, g, r.x + x, r.y + y, r.w - x, &line[y]);
         else if (line[y].row)
@@ -362,13 +362,13 @@ static void draw_pane(const struct frame *f, struct grid *g, struct rect r, stru
         char text[32];
         int k = snprintf(text, sizeof text, f->ascii ? " +%d " : " ↓%d ", n - p->top - body);
         k -= f->ascii ? 0 : 2; /* cells, not bytes */
-        put(g, r.x + r.w - k, r.y + r.h - 1, k, ST_DIM, text);
+        put_text(g, r.x + r.w - k, r.y + r.h - 1, k, ST_DIM, text);
     }
     static const char keys[] = " has the keys ";
     int k = (int)sizeof keys - 1;
     if (focus && p->rows.n_row && text_width(p->rows.row[0].text.p, p->rows.row[0].text.n) + k <
         r.w)
-        put(g, r.x + r.w - k, r.y, k, ST_KEY, keys);
+        put_text(g, r.x + r.w - k, r.y, k, ST_KEY, keys);
     for (int x = r.x; focus && x < r.x + r.w; x++)
         g->cell[mul64(r.y, g->w) + x].flags |= CELL_REVERSE;
 }
@@ -380,17 +380,17 @@ static void draw_way_back(struct grid *g, struct rect r, const struct pane *p)
     int k = snprintf(text, sizeof text, " F%d: back to the chat ", p->key);
     if (p->key && p->rows.n_row &&
         text_width(p->rows.row[0].text.p, p->rows.row[0].text.n) + k < r.w)
-        put(g, r.x + r.w - k, r.y, k, ST_DIM, text);
+        put_text(g, r.x + r.w - k, r.y, k, ST_DIM, text);
 }
 
 static void draw_divider(const struct frame *f, struct grid *g, const struct layout *l)
 {
     struct rect r = {l->talk.w, 0, 1, l->rule.y};
     fill(g, r, f->focus >= 0 ? ST_KEY : ST_DIM, f->ascii ? "|" : "│");
-    put(g, r.x, l->rule.y, 1, ST_DIM, f->ascii ? "+" : "┴");
+    put_text(g, r.x, l->rule.y, 1, ST_DIM, f->ascii ? "+" : "┴");
     for (int i = 1; i < l->n_pane; i++) { /* the title row of a lower pane serves as divider */
         struct rect p = l->pane[i];
-        put(g, r.x, p.y, 1, ST_DIM, f->ascii ? "+" : "├");
+        put_text(g, r.x, p.y, 1, ST_DIM, f->ascii ? "+" : "├");
     }
 }
 
@@ -419,10 +419,10 @@ static void put_message(struct grid *g, struct rect r, int most, enum style st, 
         k += k < n && s[k] == ' ';
     }
     for (int i = 0; i < lines; i++) {
-        int y = r.y - (lines - 1 - i), x = r.x + put(g, r.x, y, 1, st, " ");
+        int y = r.y - (lines - 1 - i), x = r.x + put_text(g, r.x, y, 1, st, " ");
         x += grid_text(g, x, y, room, st, 0, line[i].p, line[i].n);
         do
-            x += put(g, x, y, 1, st, " ");
+            x += put_text(g, x, y, 1, st, " ");
         while (i + 1 < lines && x < r.x + r.w);
         buf_free(&line[i]);
     }
@@ -437,7 +437,7 @@ static int draw_below(const struct frame *f, struct grid *g, struct rect r, int 
                      n == 1 ? "" : "s");
     if (below <= 0 || k + 4 >= r.w)
         return 0;
-    put(g, r.x + r.w - k - 2, r.y, k, fresh > 0 ? ST_KEY : ST_DIM, text);
+    put_text(g, r.x + r.w - k - 2, r.y, k, fresh > 0 ? ST_KEY : ST_DIM, text);
     return k + 2;
 }
 
@@ -482,7 +482,7 @@ static void draw_time(const struct frame *f, struct grid *g, struct rect r)
                    ? timeline_cell_of(t, f->time_at) : -1;
     bool focus = f->focus == FOCUS_TIME;
     char scale[32];
-    put(g, r.x, r.y, GUTTER, focus ? ST_KEY : ST_DIM, f->ascii ? "t" : "◷");
+    put_text(g, r.x, r.y, GUTTER, focus ? ST_KEY : ST_DIM, f->ascii ? "t" : "◷");
     for (int i = 0; i < used; i++) {
         enum style st;
         bool underline;
@@ -491,13 +491,13 @@ static void draw_time(const struct frame *f, struct grid *g, struct rect r)
         grid_text(g, c.x + i, r.y, 1, i == here ? ST_KEY : st, flags, s, strlen(s));
     }
     if (t->n == 0)
-        put(g, c.x, r.y, c.w, ST_DIM, "no step yet");
+        put_text(g, c.x, r.y, c.w, ST_DIM, "no step yet");
     else if (t->unit > 1)
         snprintf(scale, sizeof scale, " %d steps/cell", t->unit);
     else
         snprintf(scale, sizeof scale, " %d step%s", t->n, t->n == 1 ? "" : "s");
     if (t->n > 0)
-        put(g, c.x + used, r.y, r.x + r.w - c.x - used, ST_DIM, scale);
+        put_text(g, c.x + used, r.y, r.x + r.w - c.x - used, ST_DIM, scale);
 }
 
 /* Draws one row of the input by clusters: tabs as blanks, control characters as placeholders. */
@@ -541,9 +541,9 @@ static void draw_input(struct frame *f, struct grid *g, struct rect r)
     struct input *in = f->input;
     int row, column, top;
     if (f->attached && r.h > 1) {
-        int x = r.x + put(g, r.x, r.y, r.w, ST_KEY, "+ ");
-        x += put(g, x, r.y, r.x + r.w - x - 16, ST_TEXT, f->attached);
-        put(g, x, r.y, r.x + r.w - x, ST_DIM, "  Ctrl-X d drops");
+        int x = r.x + put_text(g, r.x, r.y, r.w, ST_KEY, "+ ");
+        x += put_text(g, x, r.y, r.x + r.w - x - 16, ST_TEXT, f->attached);
+        put_text(g, x, r.y, r.x + r.w - x, ST_DIM, "  Ctrl-X d drops");
         r.y++, r.h--;
     }
     f->typed = (struct rect){r.x + GUTTER, r.y, r.w - GUTTER, r.h};
@@ -553,16 +553,16 @@ static void draw_input(struct frame *f, struct grid *g, struct rect r)
         top = row;
     for (int y = 0; y < r.h && top + y < in->n_row; y++) {
         bool first = top + y == 0;
-        put(g, r.x, r.y + y, GUTTER, first && f->focus == FOCUS_INPUT ? ST_KEY : ST_DIM,
-            first ? (f->ascii ? "> " : "› ") : (f->ascii ? ". " : "· "));
+        put_text(g, r.x, r.y + y, GUTTER, first && f->focus == FOCUS_INPUT ? ST_KEY : ST_DIM,
+                 first ? (f->ascii ? "> " : "› ") : (f->ascii ? ". " : "· "));
         struct rect body = {r.x + GUTTER, r.y, r.w - GUTTER, r.h};
         draw_input_row(in, g, body, r.y + y, in->row[top + y], ST_TEXT);
     }
     if (in->text.n == 0 && !in->searching)
-        put(g, r.x + GUTTER, r.y, r.w - GUTTER, ST_DIM, placeholder(f));
+        put_text(g, r.x + GUTTER, r.y, r.w - GUTTER, ST_DIM, placeholder(f));
     else if (in->text.n == 1 && in->text.p[0] == '/' && f->n_choice == 0 && !in->searching)
-        put(g, r.x + GUTTER + 3, r.y, r.w - GUTTER - 3, ST_DIM,
-            "Tab lists the commands; Ctrl-P finds one by some letters");
+        put_text(g, r.x + GUTTER + 3, r.y, r.w - GUTTER - 3, ST_DIM,
+                 "Tab lists the commands; Ctrl-P finds one by some letters");
     /* hidden while something else has the focus */
     g->x = f->focus != FOCUS_INPUT || f->find_line ? -1 : min_int(r.x + GUTTER + column, g->w - 1);
     g->y = r.y + row - top;
@@ -575,7 +575,7 @@ static void draw_search(const struct frame *f, struct grid *g, struct rect rule)
     const struct input *in = f->input;
     snprintf(text, sizeof text, " search: %.*s%s ", 200, in->pattern.p,
              in->match < 0 && in->pattern.n ? " (nothing found)" : "");
-    put(g, rule.x + 2, rule.y, rule.w - 4, ST_KEY, text);
+    put_text(g, rule.x + 2, rule.y, rule.w - 4, ST_KEY, text);
 }
 
 static void draw_progress(const struct frame *f, struct grid *g, struct rect r)
@@ -583,12 +583,12 @@ static void draw_progress(const struct frame *f, struct grid *g, struct rect r)
     char text[64];
     int cells = min_int(30, r.w / 3), x = r.x + 1;
     int full = f->total ? (int)((int64_t)cells * f->done / f->total) : 0;
-    x += put(g, x, r.y, r.w, ST_LABEL, "reading ");
+    x += put_text(g, x, r.y, r.w, ST_LABEL, "reading ");
     for (int i = 0; i < cells; i++)
-        x += put(g, x, r.y, 1, i < full ? ST_HOT : ST_DIM,
-                 f->ascii ? (i < full ? "#" : ".") : (i < full ? "█" : "░"));
+        x += put_text(g, x, r.y, 1, i < full ? ST_HOT : ST_DIM,
+                      f->ascii ? (i < full ? "#" : ".") : (i < full ? "█" : "░"));
     snprintf(text, sizeof text, " %d/%d tokens, Ctrl-C stops", f->done, f->total);
-    put(g, x, r.y, r.x + r.w - x, ST_TEXT, text);
+    put_text(g, x, r.y, r.x + r.w - x, ST_TEXT, text);
 }
 
 /* Draws the status, which app_status() made for this width. Returns its cells. */
@@ -614,7 +614,7 @@ static void draw_status(const struct frame *f, struct grid *g, struct rect r)
     int used = f->status->n_row ? put_status(g, body, &f->status->row[0]) : 0;
     int k = (int)sizeof help - 1;
     if (used + 2 + k <= room)
-        put(g, r.x + r.w - k, r.y, k, ST_DIM, help);
+        put_text(g, r.x + r.w - k, r.y, k, ST_DIM, help);
 }
 
 /* ---- the whole screen ---- */
@@ -622,9 +622,9 @@ static void draw_status(const struct frame *f, struct grid *g, struct rect r)
 static void draw_too_small(struct grid *g)
 {
     char text[64];
-    put(g, 0, 0, g->w, ST_TEXT, "terminal too small");
+    put_text(g, 0, 0, g->w, ST_TEXT, "terminal too small");
     snprintf(text, sizeof text, "needs %dx%d", MIN_WIDTH, MIN_HEIGHT);
-    put(g, 0, 1, g->w, ST_DIM, text);
+    put_text(g, 0, 1, g->w, ST_DIM, text);
 }
 
 static void draw_overlay(const struct frame *f, struct grid *g)

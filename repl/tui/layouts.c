@@ -56,7 +56,7 @@ static void save(struct tui *t)
     free(path);
 }
 
-static void apply(struct tui *t, int i)
+static void apply_layout(struct tui *t, int i)
 {
     t->layout = i;
     t->n_open = 0;
@@ -77,7 +77,7 @@ bool layout_set(struct app *a, const char *name, struct err *e)
     struct tui *t = a->face.state;
     for (int i = 0; i < N_LAYOUT; i++)
         if (strcmp(layouts[i].name, name) == 0) {
-            apply(t, i);
+            apply_layout(t, i);
             save(t);
             return true;
         }
@@ -98,7 +98,7 @@ static void read_line(struct tui *t, const char *line)
     if ((at = after(line, "layout "))) {
         for (int i = 0; i < N_LAYOUT; i++)
             if (strcmp(layouts[i].name, at) == 0)
-                apply(t, i);
+                apply_layout(t, i);
         struct layout l;
         tui_layout(t, t->n_open, &l);
         if (l.pane_only) /* the panes would hide the new chat */

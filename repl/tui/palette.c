@@ -69,7 +69,7 @@ static bool is_topic(const struct palette *p, const char *name)
     return true;
 }
 
-static void add(void *arg, const char *name, const char *help)
+static void add_entry(void *arg, const char *name, const char *help)
 {
     struct palette *p = arg;
     if (p->adding == KIND_HELP && !is_topic(p, name))
@@ -97,14 +97,14 @@ static void add_steps(struct palette *p)
         else
             snprintf(help, sizeof help, "%s",
                      m->piece ? "piece of a stream" : step_kind_name((enum step_kind)m->kind));
-        add(p, name, help);
+        add_entry(p, name, help);
     }
 }
 
 static void collect(struct palette *p)
 {
     for (p->adding = 0; p->adding < KIND_STEP; p->adding++)
-        cmd_complete(p->t->app, kinds[p->adding].line, add, p);
+        cmd_complete(p->t->app, kinds[p->adding].line, add_entry, p);
     add_steps(p);
     p->shown = xcalloc((size_t)max_int(p->n, 1), sizeof *p->shown);
 }
@@ -228,7 +228,7 @@ static bool is_whole(const struct item *x)
     return c ? !*c->args || (c->flags & CMD_REPEATS) : kinds[x->kind].whole;
 }
 
-static void take(struct tui *t, struct palette *p)
+static void take_entry(struct tui *t, struct palette *p)
 {
     const struct item *x = &p->item[p->shown[p->pick.at]];
     bool whole = is_whole(x);
@@ -259,7 +259,7 @@ static bool palette_key(struct tui *t, struct overlay *o, const struct key *k)
     if (k->code == K_ESC || (k->code == K_CHAR && k->ctrl && (k->cp == 'c' || k->cp == 'g')))
         return false;
     if (k->code == K_ENTER && p->n_shown > 0) {
-        take(t, p);
+        take_entry(t, p);
         return true;
     }
     if (!list_move(&p->pick, p->n_shown, &move) && list_type(&p->pick.query, k))

@@ -496,7 +496,7 @@ void tui_panes_update(struct tui *t)
 
 /* ---- keys of the focused pane ---- */
 
-static void move(struct tui *t, int x, int y)
+static void move_by(struct tui *t, int x, int y)
 {
     struct pane *p = &t->pane[t->open[t->focus]];
     if (t->open[t->focus] == PANE_PAGES)
@@ -528,17 +528,17 @@ bool tui_pane_key(struct tui *t, const struct key *k)
     else if (k->code == K_CHAR && !k->ctrl && !k->alt && k->cp == '?')
         open_keys(t);
     else if (k->code == K_LEFT)
-        move(t, -1, 0);
+        move_by(t, -1, 0);
     else if (k->code == K_RIGHT)
-        move(t, 1, 0);
+        move_by(t, 1, 0);
     else if (k->code == K_UP)
-        move(t, 0, -1);
+        move_by(t, 0, -1);
     else if (k->code == K_DOWN)
-        move(t, 0, 1);
+        move_by(t, 0, 1);
     else if (k->code == K_PGUP)
-        move(t, 0, -page);
+        move_by(t, 0, -page);
     else if (k->code == K_PGDN)
-        move(t, 0, page);
+        move_by(t, 0, page);
     else if (k->code == K_HOME)
         jump(t, false);
     else if (k->code == K_END)

@@ -69,7 +69,7 @@ static void drop(struct recall *r, int i)
     r->n--;
 }
 
-static bool push(struct recall *r, const char *p, size_t n)
+static bool push_line(struct recall *r, const char *p, size_t n)
 {
     if (n == 0 || n > RECALL_ENTRY || p[0] == ' ' || memchr(p, '\0', n))
         return false;
@@ -119,7 +119,7 @@ void recall_open(struct recall *r, char *path)
     for (size_t i = 0; i < b.n; lines++) {
         char *nl = memchr(b.p + i, '\n', b.n - i);
         size_t k = nl ? (size_t)(nl - b.p) - i : b.n - i;
-        push(r, b.p + i, unescape_line(b.p + i, k));
+        push_line(r, b.p + i, unescape_line(b.p + i, k));
         i += k + 1;
     }
     buf_free(&b);
@@ -139,7 +139,7 @@ void recall_close(struct recall *r)
 
 void recall_add(struct recall *r, const char *text, size_t n)
 {
-    if (!push(r, text, n) || !r->path)
+    if (!push_line(r, text, n) || !r->path)
         return;
     int how = O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
     int fd = file_open(r->path, how, 0600);

@@ -672,7 +672,7 @@ static void handle_once(struct tui *t)
         draw(t, now);
 }
 
-static void begin(struct tui *t, struct app *a)
+static void begin_screen(struct tui *t, struct app *a)
 {
     /* a chat that is not logged keeps no input history either */
     bool keep = a->opt.level != LOG_OFF && !a->opt.readonly;
@@ -737,7 +737,7 @@ int tui_run(struct app *a)
         free(t);
         return e.kind;
     }
-    begin(t, a);
+    begin_screen(t, a);
     t->keys.answer_due = theme_of_variable(getenv("COLORFGBG")) == THEME_AUTO &&
                          term_ask_background();
     t->asked_ns = clock_ns();

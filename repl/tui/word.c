@@ -45,7 +45,7 @@ void word_forget(struct tui *t)
 }
 
 /* Moves the cursor to a word, and the address to the step of its first token. */
-static void go(struct tui *t, struct word w)
+static void go_to_word(struct tui *t, struct word w)
 {
     t->word = w;
     show_cursor(t);
@@ -71,8 +71,8 @@ bool word_begin(struct tui *t)
         return false;
     }
     t->focus = FOCUS_WORDS;
-    t->frame.focus = FOCUS_WORDS; /* set now: go() needs the layout that depends on it */
-    go(t, w);
+    t->frame.focus = FOCUS_WORDS; /* set now: go_to_word() needs the layout that depends on it */
+    go_to_word(t, w);
     return true;
 }
 
@@ -82,7 +82,7 @@ void word_click(struct tui *t, int entry, int row, int x)
     if (!words_at(&t->talk, entry, row, x, &w))
         return;
     t->focus = FOCUS_WORDS;
-    go(t, w);
+    go_to_word(t, w);
 }
 
 bool word_key(struct tui *t, const struct key *k)
@@ -104,7 +104,7 @@ bool word_key(struct tui *t, const struct key *k)
         show_cursor(t);
     }
     if (moved)
-        go(t, w);
+        go_to_word(t, w);
     return true;
 }
 
