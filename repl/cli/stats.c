@@ -9,16 +9,21 @@
     "(SELECT t.session_id AS sid, count(*) AS c, sum(s.drafted) AS d, sum(s.accepted) AS a"        \
     " FROM step s JOIN turn t ON t.id = s.turn_id WHERE s.drafted > 0 GROUP BY sid) x"             \
     " JOIN v_session e ON e.session = x.sid"
-#define RATES(c, d, a)                                                                             \
+/* Texts have two digits, JSON has numbers. */
+#define TEXT(x) "printf('%.2f', " x ")"
+#define NUMBER(x) "round(" x ", 9)"
+#define RATES(c, d, a, as)                                                                         \
     ", " c " AS cycles, " d " AS drafted, " a " AS accepted,"                                      \
-    " printf('%.2f', 1.0 * " a " / " d ") AS rate, printf('%.2f', 1 + 1.0 * " a " / " c ") AS MAL"
+    " " as("1.0 * " a " / " d) " AS rate, " as("1 + 1.0 * " a " / " c) " AS MAL"
+#define BY_MODEL(as)                                                                               \
+    "SELECT count(*) AS sessions" RATES("sum(c)", "sum(d)", "sum(a)", as)                          \
+    ", coalesce(e.model, '?') AS model FROM " SUMS " GROUP BY e.model ORDER BY sum(c) DESC"
+#define BY_SESSION(as)                                                                             \
+    "SELECT e.number, e.turns" RATES("c", "d", "a", as)                                            \
+    ", substr(coalesce(e.title, ''), 1, 40) AS title FROM " SUMS " ORDER BY e.updated_ms DESC"
 
-static const char by_model[] =
-    "SELECT count(*) AS sessions" RATES("sum(c)", "sum(d)", "sum(a)")
-    ", coalesce(e.model, '?') AS model FROM " SUMS " GROUP BY e.model ORDER BY sum(c) DESC";
-static const char by_session[] =
-    "SELECT e.number, e.turns" RATES("c", "d", "a")
-    ", substr(coalesce(e.title, ''), 1, 40) AS title FROM " SUMS " ORDER BY e.updated_ms DESC";
+static const char *const by_model[] = {BY_MODEL(TEXT), BY_MODEL(NUMBER)};
+static const char *const by_session[] = {BY_SESSION(TEXT), BY_SESSION(NUMBER)};
 
 static bool part(struct hdb *d, const char *query, int most, const char *name,
                  const struct printer *to, struct err *e)
@@ -43,10 +48,10 @@ int cli_stats(struct cli *c)
         return cli_fail(&e);
     cli_answer_open(&a, c);
     print_open(&a.to, NULL, '{');
-    bool ok = part(d, by_model, MODELS, "models", &a.to, &e);
+    bool ok = part(d, by_model[a.to.json != NULL], MODELS, "models", &a.to, &e);
     if (ok)
         print_text(&a.to, ST_TEXT, "\n");
-    ok = ok && part(d, by_session, c->limit, "sessions", &a.to, &e);
+    ok = ok && part(d, by_session[a.to.json != NULL], c->limit, "sessions", &a.to, &e);
     if (ok)
         print_text(&a.to, ST_TEXT, "\ncycles: steps that drafted; rate = accepted/drafted; "
                    "MAL = 1 + accepted/cycles\n");

@@ -25,7 +25,7 @@ all=0; for s in $(sessions); do run replay "$s" --check; [ $rc = 0 ] || all=1; d
 run db check; result "and the log is whole" $rc
 run stats --json -n 2
 want=$(sql "select count(*)||','||sum(drafted)||','||sum(accepted) from v_step where drafted > 0")
-[ "$(grep -o '"models": *{.*"sessions"' "$T/out" | grep -oE '"(cycles|drafted|accepted)": *[0-9]+' | grep -oE '[0-9]+' | paste -sd,)" = "$want" ] && [ "$(grep -o '"number"' "$T/out" | wc -l)" = 2 ]
+[ "$(grep -o '"models": *{.*"sessions"' "$T/out" | grep -oE '"(cycles|drafted|accepted)": *[0-9]+' | grep -oE '[0-9]+' | paste -sd,)" = "$want" ] && [ "$(grep -o '"number"' "$T/out" | wc -l)" = 2 ] && [ "$(grep -oE '"(rate|MAL)": *[0-9.]+[,}]' "$T/out" | wc -l)" = 6 ]
 result "aerie stats: acceptance across sessions" $?
 run run -c --fork hello; run run --session "$ID" hello; [ $rc = 0 ]; result "the lock ends with its process" $?
 mkfifo "$T/in2"; "$AERIE" --plain --session "$ID" <"$T/in2" >"$T/second" 2>&1 & second=$!
