@@ -252,7 +252,7 @@ bool bug_needs(enum bug b, int variant, const struct bug_facts *f, bool unmet_on
     static const char *const draft_name[] = {[NEED_DRAFT] = "a drafter",
                                              [NEED_EAGLE3] = "an EAGLE3 head",
                                              [NEED_FROZEN] = "a frozen-KV drafter",
-                                             [NEED_DFLASH] = "a DFlash block draft"};
+                                             [NEED_BLOCK] = "a draft that guesses blocks"};
     const struct bug_needs *n = &infos[b].needs;
     struct needs_list l = {out, unmet_only, 0};
     enum bug_draft draft = b == BUG_FROZEN_STALE_POOL && variant == 2 ? NEED_EAGLE3 : n->draft;

@@ -38,7 +38,7 @@ enum bug {
 
 /* What model, drafter and settings a fault needs to change any result; 0: no such need. What the
  * conversation must be like is said in bug_info.trigger. */
-enum bug_draft { NEED_NONE, NEED_DRAFT /* any */, NEED_EAGLE3, NEED_FROZEN, NEED_DFLASH };
+enum bug_draft { NEED_NONE, NEED_DRAFT /* any */, NEED_EAGLE3, NEED_FROZEN, NEED_BLOCK };
 struct bug_needs {
     bool window; /* sliding-window layers */
     enum bug_draft draft;

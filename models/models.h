@@ -258,7 +258,7 @@ struct draft {
     struct layer *layer;
     int target_hidden;
     int draft_vocab; /* rows of head */
-    /* EAGLE3 and DFlash */
+    /* EAGLE3, P-EAGLE and DFlash */
     int capture[MAX_CAPTURE], n_capture; /* boundaries of the target: residual entering layer b */
     char capture_from[64];               /* where the list was found, as text for people */
     bool norm_before_residual, norm_output;
@@ -270,13 +270,18 @@ struct draft {
     struct tensor norm, head;           /* (hidden), (draft_vocab, hidden); a head without data: the
                                            target's is used */
     int32_t *d2t;                       /* (draft_vocab) target id of each draft id; NULL: equal */
-    /* DFlash */
-    int block;      /* rows of a block, that of the pending token included, at most MAX_BLOCK; 0:
-                       the draft has no blocks */
-    int32_t mask;   /* the token of the other rows, an id of the target */
-    bool causal[2]; /* in full and in sliding layers: a row of a block sees the block up to itself
-                       only */
-    struct tensor context_norm; /* (hidden), after fc */
+    /* DFlash and P-EAGLE */
+    int block;       /* rows of a block, at most MAX_BLOCK; 0: the draft has no blocks */
+    int block_depth; /* the depth that a block's first row guesses; each later row guesses one more.
+                        0: that row is the pending token's own and guesses nothing (DFlash). 2: all
+                        rows are masks, and the pass over true cells has guessed depth 1
+                        (P-EAGLE) */
+    int32_t mask;    /* the token of a block's other rows, an id of the target */
+    bool causal[2];  /* in full and in sliding layers: a row of a block sees the block up to itself
+                        only */
+    struct tensor context_norm; /* DFlash: (hidden), after fc */
+    struct tensor mask_hidden;  /* P-EAGLE: (n_capture, target_hidden) in place of the states that
+                                   a mask does not have */
     /* frozen-KV */
     struct tensor pre_proj, post_proj;  /* (hidden, 2 * target_hidden), (target_hidden, hidden) */
     struct tensor centroids;            /* (n_centroid, hidden) or absent */
@@ -293,6 +298,17 @@ struct draft {
     char sha[65];
     struct store *store;
 };
+
+/* The greatest depth that one pass over a block guesses; 0: the draft has no blocks. */
+static inline int draft_block_reach(const struct draft *d)
+{
+    return d->block ? d->block - 1 + d->block_depth : 0;
+}
+/* Whether the draft's pass over true cells guesses depth 1. */
+static inline bool draft_guesses_next(const struct draft *d)
+{
+    return !d->block || d->block_depth > 1;
+}
 
 /* Loads a draft for `target`. `capture` (boundaries, e.g. "2,4,5") overrides the config's list;
  * NULL: the config's. On failure *d is zeroed and *e (ERR_MODEL) says which value does not fit the

@@ -268,6 +268,18 @@ static inline void mock_eagle(struct mock *m, int window)
     m->d.norm = mock_tensor(m, MOCK_H, MOCK_H);
 }
 
+/* Four masks behind the true cells. */
+static inline void mock_peagle(struct mock *m, int window)
+{
+    mock_eagle(m, window);
+    m->d.kind = "peagle";
+    m->d.block = 4;
+    m->d.block_depth = 2;
+    m->d.mask = 9;
+    m->d.causal[0] = m->d.causal[1] = true;
+    m->d.mask_hidden = mock_tensor(m, 2, MOCK_H);
+}
+
 /* Blocks of six rows; with a window, the layer is a sliding and a causal one. */
 static inline void mock_dflash(struct mock *m, int window)
 {

@@ -88,6 +88,11 @@ static void count_put(struct kdev *d, kbuf dst, const void *src, size_t bytes)
     (void)d, (void)dst, (void)src, (void)bytes;
 }
 
+/* What a drafter computes of its weights when it is opened. */
+static void count_gather(struct kdev *d, const struct k_gather *a) { (void)d, (void)a; }
+static void count_linear(struct kdev *d, const struct k_linear *a) { (void)d, (void)a; }
+static void count_rows(struct kdev *d, const struct k_rows *a) { (void)d, (void)a; }
+
 static bool count_sync(struct kdev *d, struct err *e)
 {
     (void)d, (void)e;
@@ -106,7 +111,8 @@ struct need fit_need(struct device dev, struct model *model, struct draft *draft
     const struct kernels k = {
         .name = dev.k->name, .queued = dev.k->queued, .alloc = count_alloc,
         .release = count_release, .put = count_put, .fill = count_fill, .upload = count_upload,
-        .synthesize = count_synthesize, .sync = count_sync, .memory = count_memory};
+        .synthesize = count_synthesize, .gather = count_gather, .linear = count_linear,
+        .rows = count_rows, .sync = count_sync, .memory = count_memory};
     size_t left, all;
     dev.k->memory(dev.d, &left, &all);
     struct fit_count count = {.real = dev, .own = all > 0, .draft = draft};

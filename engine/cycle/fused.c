@@ -41,7 +41,9 @@ bool fused_fits(const struct cycle *cycle)
     if (!shape->steps)
         return !part->follows;
     const struct head *head = rt->drafter ? rt->drafter->head : NULL;
-    bool shaped = head && (head->ops->level || (shape->topk == 1 && shape->steps < head->w->block));
+    bool shaped = head && (head->ops->level ||
+                           (shape->topk == 1 && head->w->block_depth == 0 &&
+                            shape->steps <= draft_block_reach(head->w)));
     return part->follows && drafter_owns_kv(rt->drafter) && shaped && shape->nodes > 1 &&
            lane_draft_depth(rt, part->lane, part->max_new) >= shape->steps &&
            cycle->topk <= head_vocab(rt->drafter->head) && part->lane->guess.n >= shape->topk;

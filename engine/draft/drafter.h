@@ -3,7 +3,7 @@
  * A lane is one sequence being extended; a batch is several. A drafter grows one tree of guesses a
  * lane. The table in drafter.c lists all drafters by name. A new drafter is one file that defines a
  * struct drafter_ops and one entry in that table; a drafter with weights also needs a loader in
- * models/draft/. Neural heads (EAGLE3, DFlash, frozen KV) share head.h. Engine thread.
+ * models/draft/. Neural heads (EAGLE3, P-EAGLE, DFlash, frozen KV) share head.h. Engine thread.
  */
 #ifndef AERIE_DRAFTER_H
 #define AERIE_DRAFTER_H

@@ -1,4 +1,4 @@
-/* eagle3.c - the EAGLE3 head; see head.h.
+/* eagle3.c - the EAGLE3 head and the P-EAGLE head; see head.h.
  *
  * Forward (Li et al. 2025, arXiv 2503.01840, and the SafeAILab and SpecForge sources):
  *   g = fc [a_low; a_mid; a_high]      the target's captured states; on later levels of a tree, the
@@ -6,6 +6,13 @@
  *   z = [norm(E[token]); norm(g)]
  *   x = g + attention(z);  x = x + mlp(norm(x));  logits = head(norm(x));
  *   x is the g of the next level
+ *
+ * P-EAGLE (arXiv 2602.01469, and the sources of speculators and vLLM) is the same head, trained to
+ * guess all depths at once. Behind P true cells stand masks: at position P - 1 + d (d >= 1) with
+ * the token MASK and
+ *   g = fc mask_hidden                 in place of captured states, with the norms before fc
+ * Each reads the true cells and the masks before it, and its logits are of depth d + 1. Masks'
+ * cells are scratch: they are gone after the pass, whatever is accepted.
  */
 #include "engine/draft/layers.h"
 
@@ -25,6 +32,7 @@ struct eagle3 {
     kbuf x;                /* (max_rows, hidden) */
     kbuf out;              /* the buffer with the last pass's states: x, or the base's state */
     kbuf z;                /* (max_rows, 2 hidden) */
+    kbuf mask, zeros;      /* P-EAGLE: (hidden) the g of masks; (max_rows) i32 */
 };
 
 /* ---- opening --------------------------------------------------------------------------------- */
@@ -53,7 +61,7 @@ static void close_eagle3(struct head *base)
 {
     struct eagle3 *d = (struct eagle3 *)base;
     layers_close(&d->layers, base);
-    kbuf all[] = {d->fused, d->x, d->z};
+    kbuf all[] = {d->fused, d->x, d->z, d->mask, d->zeros};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         base->dev.k->release(base->dev.d, all[i]);
 }
@@ -112,22 +120,28 @@ static struct k_part state_part(const struct eagle3 *d, kbuf states, kbuf from, 
                            .packed = layers_pack(&w->layer[0])};
 }
 
-/* From the captured states of an extend pass: x = fc [a_low; a_mid; a_high], and z. */
-static void begin_extend(struct eagle3 *d, const struct k_plan *kp, kbuf from, int rows)
+/* x = fc [a_low; a_mid; a_high], of captured states that the gather joins. */
+static void fuse(struct eagle3 *d, const struct k_gather *joined)
 {
     const struct draft *w = d->base.w;
     const struct kernels *k = d->base.dev.k;
+    k->gather(d->base.dev.d, joined);
+    k->linear(d->base.dev.d, &(struct k_linear){
+        .rows = joined->rows, .src_stride = d->base.taps.stride, .src = d->fused,
+        .pre = norm_of(&w->cfg, &w->input_norm), .w = &w->fc, .b = tensor_opt(&w->fc_b), .scale = 1,
+        .packed = packs_fc(w), .dst = d->x});
+}
+
+/* From the captured states of an extend pass: x and z. */
+static void begin_extend(struct eagle3 *d, const struct k_plan *kp, kbuf from, int rows)
+{
     struct k_rope rope = layers_rope(&d->layers, &d->base, kp, rows);
     struct k_gather first = {.rows = rows, .rope = {&rope}}, second = {.rows = rows, .n_parts = 1};
     first.n_parts = taps_part(d, from, first.part);
     first.part[first.n_parts++] = token_part(d, kp);
     second.part[0] = state_part(d, d->x, (kbuf){0}, d->x);
-    k->gather(d->base.dev.d, &first);
-    k->linear(d->base.dev.d, &(struct k_linear){
-        .rows = rows, .src_stride = d->base.taps.stride, .src = d->fused,
-        .pre = norm_of(&w->cfg, &w->input_norm), .w = &w->fc, .b = tensor_opt(&w->fc_b), .scale = 1,
-        .packed = packs_fc(w), .dst = d->x});
-    k->gather(d->base.dev.d, &second);
+    fuse(d, &first);
+    d->base.dev.k->gather(d->base.dev.d, &second);
 }
 
 /* The layers. x: the states g, which the output states replace; d->z must be filled in. */
@@ -190,6 +204,50 @@ static void level(struct head *base, const struct k_plan *kp, int rows, kbuf sta
     logits(d, x, rows);
 }
 
+/* ---- P-EAGLE --------------------------------------------------------------------------------- */
+
+/* The g of masks, the same for all. mask_hidden takes the place of a row of captured states. */
+static bool open_mask(struct eagle3 *d, struct err *e)
+{
+    struct head *h = &d->base;
+    const struct draft *w = h->w;
+    const struct kernels *k = h->dev.k;
+    int n = w->n_capture, each = w->target_hidden, spare = head_spare_row(h), H = w->cfg.hidden;
+    int32_t row[MAX_CAPTURE] = {0};
+    if (!want(d, &d->mask, F32(H), e) || !want(d, &d->zeros, F32(h->max_rows), e))
+        return false;
+    k->fill(h->dev.d, d->zeros, 0);
+    for (int i = 0; i < n; i++)
+        row[i] = i;
+    kbuf rows = head_rows(h, row, n);
+    struct k_gather put = {.rows = 1, .n_parts = n}, first = {.rows = 1};
+    for (int i = 0; i < n; i++)
+        put.part[i] = (struct k_part){
+            .n = each, .table = &w->mask_hidden, .scale = 1, .idx = kbuf_at(rows, F32(i), F32(1)),
+            .dst = kbuf_at(h->taps.dst, F32(mul64(spare, h->taps.stride)), F32(h->taps.stride)),
+            .width = h->taps.stride, .at = i * each};
+    k->gather(h->dev.d, &put);
+    first.n_parts = taps_part(d, head_rows(h, &spare, 1), first.part);
+    fuse(d, &first);
+    k->rows(h->dev.d, &(struct k_rows){.rows = 1, .n = H, .src_stride = H, .dst_stride = H,
+                                       .src = d->x, .dst = d->mask});
+    return true;
+}
+
+static void block(struct head *base, const struct k_plan *kp, int rows, kbuf which, int n)
+{
+    struct eagle3 *d = (struct eagle3 *)base;
+    struct k_rope rope = layers_rope(&d->layers, base, kp, rows);
+    base->dev.k->gather(base->dev.d, &(struct k_gather){
+        .rows = rows, .n_parts = 2, .rope = {&rope},
+        .part = {token_part(d, kp), state_part(d, d->mask, d->zeros, d->x)}});
+    forward(d, kp, rows, d->x);
+    head_gather(base, d->x, which, n, base->w->cfg.hidden, base->state);
+    logits(d, base->state, n);
+}
+
+/* ---- both ------------------------------------------------------------------------------------ */
+
 static kbuf output(struct head *base)
 {
     return ((struct eagle3 *)base)->out;
@@ -202,20 +260,27 @@ static void move(struct head *base, int pairs, kbuf src, kbuf dst)
 
 static const struct head_ops eagle3_ops = {.close = close_eagle3, .extend = extend, .level = level,
                                            .output = output, .move = move};
+static const struct head_ops peagle_ops = {.close = close_eagle3, .extend = extend, .block = block,
+                                           .output = output, .move = move};
 
 static struct drafter *open_eagle3(const struct drafter_setup *s, struct err *e)
 {
     struct eagle3 *d = xcalloc(1, sizeof *d);
     struct device dev = s->dev;
-    head_init(&d->base, &eagle3_ops, s);
+    head_init(&d->base, s->w->block ? &peagle_ops : &eagle3_ops, s);
     if (draft_each(s->w, device_upload, &dev, e) &&
-        layers_open(&d->layers, &d->base, s->slots, s->kv, e) && open_buffers(d, e))
+        layers_open(&d->layers, &d->base, s->slots, s->kv, e) && open_buffers(d, e) &&
+        (!s->w->block || open_mask(d, e)))
         return &d->base.base;
     head_close(&d->base.base);
     return NULL;
 }
 
 const struct drafter_ops eagle3_drafter = {.name = "eagle3", .about = "an EAGLE3 head",
+                                           .kv = DRAFT_KV_OWN, .open = open_eagle3,
+                                           .close = head_close, .ready = head_ready,
+                                           .grow = head_grow};
+const struct drafter_ops peagle_drafter = {.name = "peagle", .about = "a P-EAGLE head",
                                            .kv = DRAFT_KV_OWN, .open = open_eagle3,
                                            .close = head_close, .ready = head_ready,
                                            .grow = head_grow};

@@ -217,7 +217,7 @@ void head_extend(struct head *d, struct pass *ps, const int32_t *from, const int
     topk = min_int(topk, d->w->draft_vocab);
     d->ops->extend(d, &ps->kp, p->n_rows, head_rows(d, from, p->n_rows),
                    upload_ints(d, d->last, last, p->n_req), p->n_req, d->state);
-    if (d->ops->block) {
+    if (!draft_guesses_next(d->w)) {
         for (int b = 0; b < p->n_req; b++)
             head_no_guesses(&out[b]);
         return;
@@ -358,53 +358,68 @@ static bool grow_level(struct head *d, struct pass *ps, struct drafting *lane, s
 
 /* ---- in blocks ------------------------------------------------------------------------------- */
 
-/* Adds all levels of one lane. Row l of ids and logp (depth, topk) has the guesses at depth l + 1:
- * they do not depend on the path, so every front candidate has the same children. */
-static void add_block(struct growth *g, const int32_t *ids, const float *logp)
+int head_block_rows(const struct head *d, int depth)
+{
+    const struct draft *w = d->w;
+    return w->causal[0] && w->causal[1] ? depth + 1 - w->block_depth : w->block;
+}
+
+int32_t head_block_token(const struct head *d, int i, int32_t pending)
+{
+    return i || d->w->block_depth ? d->w->mask : pending;
+}
+
+/* Adds the levels of one lane from `first` on. Row i of ids and logp (levels, topk) has the guesses
+ * at depth first + i: they do not depend on the path, so every front candidate has the same
+ * children. */
+static void add_block(struct growth *g, int first, const int32_t *ids, const float *logp)
 {
     int32_t all_ids[MAX_TOPK * MAX_TOPK];
     float all_logp[MAX_TOPK * MAX_TOPK];
     int k = g->c.topk;
-    for (int l = 0; l < g->c.steps; l++) {
-        for (int i = 0; i < (l ? k * k : k); i++) {
-            all_ids[i] = ids[l * k + i % k];
-            all_logp[i] = logp[l * k + i % k];
+    for (int l = first; l <= g->c.steps; l++, ids += k, logp += k) {
+        for (int i = 0; i < (l > 1 ? k * k : k); i++) {
+            all_ids[i] = ids[i % k];
+            all_logp[i] = logp[i % k];
         }
-        tree_grow_level(&g->c, l + 1, all_ids, all_logp, NULL, 0);
+        tree_grow_level(&g->c, l, all_ids, all_logp, NULL, 0);
     }
 }
 
-/* The block pass of n lanes, and the guesses of each lane's rows 1 .. depth. */
+/* The block pass of n lanes, and the guesses of each lane's depths from head_block_first() on. */
 static bool run_block(struct head *d, struct pass *ps, const struct drafting *lane, int n, int topk,
                       int32_t *ids, float *logp, struct err *e)
 {
     struct plan_req req[MAX_LANES];
-    int block = d->w->block, rows = 0;
-    int32_t *token = xmalloc((size_t)mul64(n, block) * sizeof *token);
-    int32_t *which = xmalloc((size_t)mul64(n, block) * sizeof *which);
+    int most = n * d->w->block, rows = 0, n_req = 0, guessed = 0;
+    int32_t *token = xmalloc((size_t)most * sizeof *token);
+    int32_t *which = xmalloc((size_t)most * sizeof *which);
     for (int b = 0; b < n; b++) {
-        int32_t *t = token + mul64(b, block);
-        for (int i = 0; i < block; i++)
-            t[i] = i ? d->w->mask : lane[b].tree->token[0];
-        for (int i = 1; i <= lane[b].max_depth; i++)
-            which[rows++] = b * block + i;
-        req[b] = (struct plan_req){.seq = lane[b].seq, .n = block, .token = t};
+        int of_lane = head_block_rows(d, lane[b].max_depth);
+        if (of_lane == 0)
+            continue;
+        req[n_req++] = (struct plan_req){.seq = lane[b].seq, .n = of_lane, .token = token + rows};
+        for (int l = head_block_first(d); l <= lane[b].max_depth; l++)
+            which[guessed++] = rows + l - d->w->block_depth;
+        for (int i = 0; i < of_lane; i++)
+            token[rows++] = head_block_token(d, i, lane[b].tree->token[0]);
     }
-    bool ok = pass_prepare(ps, PLAN_BLOCK, req, n, e);
-    if (ok) {
-        d->ops->block(d, &ps->kp, n * block, head_rows(d, which, rows), rows);
-        guesses(d, rows, topk, ids, logp);
+    bool ok = rows == 0 || pass_prepare(ps, PLAN_BLOCK, req, n_req, e);
+    if (ok && rows) {
+        d->ops->block(d, &ps->kp, rows, head_rows(d, which, guessed), guessed);
+        guesses(d, guessed, topk, ids, logp);
     }
     free(token);
     free(which);
     return ok;
 }
 
-/* All levels of all lanes; as many lanes at once as the buffers have rows for. */
+/* All levels of all lanes from head_block_first() on; as many lanes at once as the buffers have
+ * rows for. */
 static bool grow_blocks(struct head *d, struct pass *ps, struct drafting *lane, struct growth *g,
                         int n, int topk, struct err *e)
 {
-    int most = d->max_heads / d->w->block;
+    int most = d->max_heads / d->w->block, from = head_block_first(d);
     int32_t *ids = xmalloc((size_t)mul64(d->max_heads, topk) * sizeof *ids);
     float *logp = xmalloc(F32(mul64(d->max_heads, topk)));
     bool ok = true;
@@ -412,8 +427,8 @@ static bool grow_blocks(struct head *d, struct pass *ps, struct drafting *lane, 
         int some = min_int(most, n - first), row = 0;
         ok = run_block(d, ps, lane + first, some, topk, ids, logp, e);
         for (int b = first; b < first + some && ok; b++) {
-            add_block(&g[b], ids + mul64(row, topk), logp + mul64(row, topk));
-            row += lane[b].max_depth;
+            add_block(&g[b], from, ids + mul64(row, topk), logp + mul64(row, topk));
+            row += max_int(0, lane[b].max_depth + 1 - from);
         }
     }
     free(ids);
@@ -444,22 +459,24 @@ bool head_grow(struct drafter *base, struct pass *ps, struct drafting *lane, int
 {
     struct head *d = base->head;
     int topk = min_int(shape->topk, d->w->draft_vocab), deepest = 1, block = d->w->block;
+    bool next = draft_guesses_next(d->w);
     struct growth *g = xcalloc((size_t)n, sizeof *g);
     bool ok = true;
     for (int b = 0; b < n && ok; b++) {
         lane[b].max_depth = min_int(lane[b].max_depth, shape->steps);
         if (block)
-            lane[b].max_depth = min_int(lane[b].max_depth, block - 1);
+            lane[b].max_depth = min_int(lane[b].max_depth, draft_block_reach(d->w));
         deepest = max_int(deepest, lane[b].max_depth);
         if (drafter_owns_kv(&d->base)) {
-            int scratch = block ? block : (lane[b].max_depth - 1) * topk;
+            int scratch = block ? head_block_rows(d, lane[b].max_depth)
+                                : (lane[b].max_depth - 1) * topk;
             pass_lock(ps);
             ok = kv_reserve_draft(ps->kv, lane[b].seq, lane[b].seq->drafted,
                                   lane[b].seq->drafted + scratch, e);
             pass_unlock(ps);
         }
         growth_init(&g[b], topk, lane[b].max_depth);
-        if (!block)
+        if (next)
             grow_first_level(&g[b], lane[b].guess);
     }
     if (block)

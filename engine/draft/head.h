@@ -2,6 +2,7 @@
  * first guesses, and the growth of the tree level by level (head.c).
  *   EAGLE3      owns the draft pool and follows the target one pairing behind: its slot i joins
  *               the target's state at position i with token i + 1 and guesses token i + 2
+ *   P-EAGLE     as EAGLE3, but all guesses behind the first come from one pass over masked slots
  *   DFlash      owns the draft pool, too: its cell i is made from the target's state at position i,
  *               whatever comes after. It guesses a whole block in one pass, when a tree is grown
  *   frozen KV   owns nothing: its layers read the target's own cells in both pools, from the
@@ -46,16 +47,16 @@ struct head_ops {
     /* Runs the head over the rows of a pass of the drafter's extend mode, row r from tap row
      * from[r]; last[b] (n_req) is the last row of request b. Leaves request b's state after that
      * row in row b of `state`, its logits in row b of h->logits. from, last: i32 on the device.
-     * With block() it only writes the rows' cells. */
+     * If its guesses begin in the block (draft_guesses_next()), it only writes the rows' cells. */
     void (*extend)(struct head *h, const struct k_plan *kp, int rows, kbuf from, kbuf last,
                    int n_req, kbuf state);
     /* The same for one tree level: row r starts from row from[r] of `states`, or without `from`
      * from row r of h->inputs, which are lost; states (h->state) and logits by row. The two buffers
      * may change places. NULL: the head has block(). */
     void (*level)(struct head *h, const struct k_plan *kp, int rows, kbuf states, kbuf from);
-    /* Runs the head over the rows of a block pass, w->block rows a request: the pending token, then
-     * masks. Leaves the logits of the rows which[i], i < n, in row i of h->logits. which: i32 on
-     * the device. NULL: the head guesses level by level. */
+    /* Runs the head over the rows of a block pass (head_block_token()). Leaves the logits of the
+     * rows which[i], i < n, in row i of h->logits. which: i32 on the device. NULL: the head guesses
+     * level by level. */
     void (*block)(struct head *h, const struct k_plan *kp, int rows, kbuf which, int n);
     /* Output rows for golden tests. */
     kbuf (*output)(struct head *h);
@@ -73,6 +74,17 @@ bool head_ready(const struct drafter *d, const struct drafting *lane);
 bool head_grow(struct drafter *d, struct pass *ps, struct drafting *lane, int n,
                const struct tree_shape *shape, struct err *e);
 
+/* Of a head with block(). The rows of a block that guesses down to `depth`: all, or where no row
+ * sees a later one only those that are needed. Maybe none. */
+int head_block_rows(const struct head *h, int depth);
+/* The token of row i of a block. */
+int32_t head_block_token(const struct head *h, int i, int32_t pending);
+/* The depth of a block's first guess, which row head_block_first() - w->block_depth makes. */
+static inline int head_block_first(const struct head *h)
+{
+    return h->w->block_depth > 1 ? h->w->block_depth : 1;
+}
+
 /* dst[i] = src[from[i]], rows of n floats; from: i32 on the device. */
 void head_gather(struct head *h, kbuf src, kbuf from, int rows, int n, kbuf dst);
 /* Host indices on the device, in h->idx. */
@@ -82,7 +94,7 @@ struct k_topk head_best(const struct head *h, int n, int topk, kbuf ids, kbuf lo
 void head_topk(struct head *h, int n, int topk, kbuf ids, kbuf logp);
 /* The state that the root of a slot starts from. */
 kbuf head_root(struct head *h, int slot);
-/* What a head with block() has instead of guesses: the lane can draft, whatever the topk. */
+/* What a head has whose guesses begin in the block: the lane can draft, whatever the topk. */
 void head_no_guesses(struct guess *g);
 
 /* The destination of the states that net_forward() captures for extend: row r of the pass in row r.
@@ -103,8 +115,8 @@ void head_copy_tap(struct head *h, int from, int to); /* on the device */
 enum plan_mode head_extend_mode(const struct head *h);
 /* Runs the head over the rows of a prepared pass of that mode; from[r] is the tap row of plan
  * row r. out[b] receives request b's guesses after its last row, whose state is kept in slot[b],
- * a number below MAX_LANES that belongs to the lane. (Of a head with block(): as many guesses as
- * anybody may ask for, all of them none; head_grow() finds them.) */
+ * a number below MAX_LANES that belongs to the lane. (Of a head whose guesses begin in the block:
+ * as many guesses as anybody may ask for, all of them none; head_grow() finds them.) */
 void head_extend(struct head *h, struct pass *ps, const int32_t *from, const int32_t *slot,
                  int topk, struct guess *out);
 /* Copies the state kept in one slot to another. */

@@ -112,7 +112,7 @@ static int most_rows(const struct scorer *s)
 /* Of a guess of run_head() or run_block(). */
 static int32_t target_id(const struct draft *d, int32_t id)
 {
-    return d->d2t && !d->block ? d->d2t[id] : id;
+    return d->d2t && draft_guesses_next(d) ? d->d2t[id] : id;
 }
 
 /* Runs the slots [from, root), those before them being run, and grows a chain of `depth` guesses
@@ -135,7 +135,7 @@ static bool grow(struct scorer *s, const struct trial *t, const struct scored_te
                         e);
 }
 
-/* As run_head() with one slot and k 1, of a head that guesses blocks. */
+/* As run_head() with one slot and k 1, of a head whose guesses begin in a block. */
 static bool run_block(struct scorer *s, const struct trial *t, const struct scored_text *x,
                       struct seq *seq, int slot, int32_t *id, struct err *e)
 {
@@ -180,7 +180,8 @@ static bool each_guess(struct scorer *s, const struct trial *t, int k, int most,
     struct layer *layers = xmalloc(bytes);
     memcpy(layers, s->layers, bytes);
     begin_trial(s, t);
-    int rows = t->d.block ? 1 : most_rows(s), done = 0;
+    bool next = draft_guesses_next(&t->d);
+    int rows = next ? most_rows(s) : 1, done = 0;
     int32_t *ids = xmalloc((size_t)mul64(REDRAFT_ROWS, k) * sizeof *ids);
     bool ok = rows > 0, more = true;
     for (int x = 0; x < s->n_text && ok && more && done < most; x++) {
@@ -191,8 +192,8 @@ static bool each_guess(struct scorer *s, const struct trial *t, int k, int most,
             n = min_int(rows, slots - at);
             redraft_progress(s, "readings", s->part, s->parts);
             ok = !redraft_stopped(s->o->stop, e) &&
-                 (t->d.block ? run_block(s, t, c, &seq, at, ids, e)
-                             : run_head(s, t, c, &seq, at, at + n, k, ids, e));
+                 (next ? run_head(s, t, c, &seq, at, at + n, k, ids, e)
+                       : run_block(s, t, c, &seq, at, ids, e));
             for (int i = 0, j = 0; i < n && ok && more && done < most; i++)
                 if (redraft_scored(c->t, at + i + 2))
                     more = take(arg, c, at + i + 2, done++, ids + mul64(j++, k), k);
@@ -414,7 +415,8 @@ bool redraft_score(struct scorer *s, struct trial *t, struct err *e)
         c.draft_id = xcalloc((size_t)s->tokens, sizeof *c.draft_id);
         c.choice = xcalloc((size_t)s->tokens, sizeof *c.choice);
     }
-    int k = i || t->d.block ? 1 : min_int(REDRAFT_RANKS, t->d.draft_vocab);
+    bool ranks = !i && draft_guesses_next(&t->d);
+    int k = ranks ? min_int(REDRAFT_RANKS, t->d.draft_vocab) : 1;
     bool ok = each_guess(s, t, k, s->tokens, take_all, &c, e);
     if (ok && i == 0)
         learn_map(s, &c);

@@ -224,7 +224,7 @@ static void run_draft(struct bench *b, void *arg)
 {
     struct runtime *r = arg;
     struct head *d = r->drafter->head;
-    int rows = max_int(1, d->w->block - 1);
+    int rows = max_int(1, draft_block_reach(d->w) + 1 - head_block_first(d));
     (void)b;
     if (d->ops->block)
         d->ops->block(d, &r->pass.kp, d->w->block, d->idx, rows);
@@ -238,15 +238,16 @@ static bool plan_draft(struct runtime *r, struct lane *l, struct err *e)
 {
     struct head *h = r->drafter->head;
     int32_t which[MAX_BLOCK];
+    int guesses = draft_block_reach(h->w) + 1 - head_block_first(h);
     struct draft_row row = {.depth = 1, .cell = l->seq.drafted, .up = -1, .n_seen = 1,
                             .seen = {l->seq.drafted}};
     struct plan_req level = {.seq = &l->seq, .n = 1, .token = l->tok.v, .draft = &row, .levels = 1,
                              .topk = 1},
                     block = {.seq = &l->seq, .n = h->w->block, .token = l->tok.v};
     for (int i = 0; i < MAX_BLOCK; i++)
-        which[i] = i + 1;
+        which[i] = i + head_block_first(h) - h->w->block_depth;
     int32_t from = l->slot - 1;
-    h->w->block ? head_rows(h, which, h->w->block - 1) : head_rows(h, &from, 1);
+    h->w->block ? head_rows(h, which, guesses) : head_rows(h, &from, 1);
     return h->w->block ? pass_prepare(&r->pass, PLAN_BLOCK, &block, 1, e)
                        : pass_prepare(&r->pass, PLAN_DRAFT, &level, 1, e);
 }

@@ -1,5 +1,6 @@
 /* golden_draft.c - the tensors of a draft with a head against its own reference: EAGLE3's states,
- * logits and trees, DFlash's block and trees, an assistant's recurrent steps. See golden_run.h. */
+ * logits and trees, blocks of DFlash and P-EAGLE and their trees, an assistant's recurrent steps.
+ * See golden_run.h. */
 #include "engine/tools/golden_run.h"
 
 #include <stdio.h>
@@ -334,7 +335,7 @@ static bool check_assistant(struct golden *b, struct runtime *r, struct safetens
     return ok;
 }
 
-/* ---- DFlash ---------------------------------------------------------------------------------- */
+/* ---- blocks ---------------------------------------------------------------------------------- */
 
 /* Makes cells of the reference's own fused states, as many at once as `chunk`. */
 static bool extend_block(struct golden *b, struct runtime *r, struct lane *l, const float *fused,
@@ -362,23 +363,29 @@ static bool extend_block(struct golden *b, struct runtime *r, struct lane *l, co
     return ok;
 }
 
-/* The block over these cells: its rows' states, and the logits of all rows but the first. */
+/* The rows of a block that guess. */
+static int block_guesses(const struct draft *w)
+{
+    return draft_block_reach(w) + 1 - (w->block_depth > 1 ? w->block_depth : 1);
+}
+
+/* The block over these cells: its rows' states, and the logits of those that guess. */
 static bool run_block(struct golden *b, struct runtime *r, struct lane *l,
                       const struct guess *guess, float *states, float *logits, struct err *e)
 {
     struct head *h = r->drafter->head;
-    int B = h->w->block, V = head_vocab(h);
-    struct tree_shape shape = {B - 1, 1, B};
+    int V = head_vocab(h), depth = draft_block_reach(h->w);
+    struct tree_shape shape = {depth, 1, depth + 1};
     struct tree t;
     tree_init(&t, l->tok.v[l->tok.n - 1]);
-    struct drafting d = {&l->seq, guess, 0, B - 1, &t, l->tok.v, l->tok.n};
+    struct drafting d = {&l->seq, guess, 0, depth, &t, l->tok.v, l->tok.n};
     l->seq.committed = l->seq.drafted; /* only the draft runs here */
     bool ok = golden_goes_on(b, e) && drafter_grow(r->drafter, &r->pass, &d, 1, &shape, e);
     l->seq.committed = 0;
-    for (int i = 0; i < B - 1 && ok; i++)
+    for (int i = 0; i < block_guesses(h->w) && ok; i++)
         head_logits(h, i, logits + mul64(i, V));
     if (ok)
-        head_states(h, B, states);
+        head_states(h, h->w->block, states);
     return ok;
 }
 
@@ -389,16 +396,17 @@ static bool check_block(struct golden *b, struct runtime *r, struct lane *l, str
     static const int chunks[] = {7, HEAD_BACKLOG, 1};
     int L = l->tok.n - 1, wide = head_tap_floats(r->drafter->head), B = b->l.draft.block;
     int V = head_vocab(r->drafter->head), H = b->l.draft.cfg.hidden;
-    size_t ns = (size_t)mul64(B, H) * 4, nl = (size_t)mul64(B - 1, V) * 4;
+    int G = block_guesses(&b->l.draft);
+    size_t ns = (size_t)mul64(B, H) * 4, nl = (size_t)mul64(G, V) * 4;
     float *fused = golden_tensor(st, "fused_hidden", DT_F32, 2, (int64_t[]){L, wide}, e);
     float *hidden = fused ? golden_tensor(st, "block.hidden", DT_F32, 2, (int64_t[]){B, H}, e)
                           : NULL;
-    float *want = hidden ? golden_tensor(st, "block.logits", DT_F32, 2, (int64_t[]){B - 1, V}, e)
+    float *want = hidden ? golden_tensor(st, "block.logits", DT_F32, 2, (int64_t[]){G, V}, e)
                          : NULL;
     float *states = xmalloc(2 * ns), *logits = xmalloc(2 * nl);
     bool ok = want != NULL, same = true;
     for (int i = 0; i < 3 && ok; i++) {
-        float *s = states + (i ? mul64(B, H) : 0), *g = logits + (i ? mul64(B - 1, V) : 0);
+        float *s = states + (i ? mul64(B, H) : 0), *g = logits + (i ? mul64(G, V) : 0);
         l->seq.drafted = 0;
         ok = extend_block(b, r, l, fused, chunks[i], guess, e) &&
              run_block(b, r, l, guess, s, g, e);
@@ -408,7 +416,7 @@ static bool check_block(struct golden *b, struct runtime *r, struct lane *l, str
         check_error(&b->rep, "block states", "block states", compare(states, hidden, B, (size_t)H),
                     "");
         check_error(&b->rep, "block logits", "block logits",
-                    compare(logits, want, B - 1, (size_t)V), "");
+                    compare(logits, want, G, (size_t)V), "");
         check_line(&b->rep, same, "block chunks", same ? "bits equal" : "bits differ");
     }
     free(fused);
@@ -437,7 +445,9 @@ static bool check_own(struct golden *b, struct runtime *r, struct safetensors *s
         /* the lag rule counts committed tokens; here the reference stands in for the target */
         r->pass.check.level = CHECK_OFF;
         ok = check_fused(b, r, st, e) &&
-             (b->l.draft.block ? check_block : check_prefill)(b, r, &l, st, &guess, e) &&
+             (!draft_guesses_next(&b->l.draft) ||
+              check_prefill(b, r, &l, st, &guess, e)) &&
+             (!b->l.draft.block || check_block(b, r, &l, st, &guess, e)) &&
              check_trees(b, r, &l, st, &guess, e);
         r->pass.check.level = CHECK_ON;
         lane_free(r, &l);

@@ -1,13 +1,19 @@
-/* eagle3.c - loads EAGLE3 heads in their published layouts.
+/* eagle3.c - loads EAGLE3 heads and P-EAGLE heads in their published layouts.
  *
  * SafeAILab, SpecForge and ModelOpt name the block midlayer.* (or midlayer.N.*), speculators files
  * layers.N.*; all names may begin with "model.". Widths, biases, norms and sharing follow from the
  * tensors and are then compared with the config. A head never shares the target's rope.
+ *
+ * A P-EAGLE head (arXiv 2602.01469) is an EAGLE3 head with a tensor mask_hidden: (n states) of AWS
+ * and NeMo as [1, n], of speculators as [1, 1, n]. The id of its mask is ptd_token_id, pard_token
+ * or mask_token_id. How many depths it was trained on (num_depths, or speculators'
+ * speculative_tokens) may be absent: then it may guess as deep as a tree can be.
  */
 #include "models/draft/draft.h"
 #include "models/checkpoint/safetensors.h"
 
 #include <stdio.h>
+#include <string.h>
 
 /* Tensors that are not loaded: copies of the target's that training frameworks leave in the
  * file. */
@@ -95,6 +101,83 @@ static void refuse_variants(const struct places *p)
         conf_refuse(c, "parallel_draft_step", "is above 1, which is not supported");
 }
 
+/* ---- P-EAGLE ---- */
+
+static const char mask_name[] = "mask_hidden";
+
+/* The depths of a speculators file; 0 if it does not say. */
+static int speculators_depths(const struct drafting *g)
+{
+    struct conf own;
+    if (!conf_enter(&g->top, "speculators_config", &own))
+        return 0;
+    const json_t *first = json_array_get(conf_value(&own, "proposal_methods"), 0);
+    const json_t *n = json_object_get(first, "speculative_tokens");
+    return json_is_integer(n) && json_integer_value(n) > 1
+               ? (int)json_integer_value(n) : 0;
+}
+
+/* The masks of one pass: one less than there are depths, and no more than the smallest window
+ * leaves room for, so that each sees the true cell before the first one. */
+static void configure_parallel(struct drafting *g, const struct places *p)
+{
+    static const char *const ids[] = {"ptd_token_id", "pard_token", "mask_token_id"};
+    struct draft *d = g->d;
+    const struct conf *c = NULL;
+    const char *id = NULL;
+    bool has = binder_find(&g->b, draft_roots, mask_name);
+    for (int i = 0; i < 3 && !id; i++)
+        if (conf_has(c = place_of(p, ids[i]), ids[i]))
+            id = ids[i];
+    if (!has && (id || flag(p, "parallel_drafting", false)))
+        conf_refuse(id ? c : place_of(p, "parallel_drafting"), id ? id : "parallel_drafting",
+                    "is that of a P-EAGLE head, but the checkpoint has no tensor mask_hidden");
+    if (!has)
+        return;
+    d->kind = "peagle";
+    if (!id)
+        conf_refuse(&p->top, ids[0], "is missing, the id of the mask");
+    else
+        d->mask = conf_int(c, id, 0, 0, g->target->cfg.vocab - 1);
+    c = place_of(p, "num_depths");
+    int own = speculators_depths(g), most = own ? own : MAX_BLOCK - 1;
+    int depths = min_int(conf_int(c, "num_depths", most, 2, 1 << 10), MAX_BLOCK - 1);
+    for (int i = 0; i < d->cfg.n_layer; i++)
+        if (d->layer[i].window)
+            depths = min_int(depths, d->layer[i].window);
+    if (conf_ok(&p->top) && depths < 2)
+        conf_refuse(&p->top, "sliding_window", "is 1, expected at least 2");
+    d->block = depths - 1;
+    d->block_depth = 2;
+    d->causal[0] = d->causal[1] = true;
+}
+
+/* Binds mask_hidden. */
+static bool bind_mask(struct drafting *g)
+{
+    struct draft *d = g->d;
+    const struct tensor *t = binder_find(&g->b, draft_roots, mask_name);
+    struct tensor_spec spec[] = {{SPEC(draft, mask_hidden, mask_name, X_ONE, X_CAPTURED)}, {0}};
+    if (!d->block)
+        return true;
+    if (t->n_dim == 1)
+        memcpy(spec[0].dim, (enum extent[4]){X_CAPTURED}, sizeof spec[0].dim);
+    else if (t->n_dim == 3)
+        memcpy(spec[0].dim, (enum extent[4]){X_ONE, X_ONE, X_CAPTURED}, sizeof spec[0].dim);
+    return binder_bind(&g->b, spec, draft_roots, d, NULL, 0);
+}
+
+/* A row of the loaded mask_hidden is in place of the state of one boundary. */
+static void shape_mask(struct draft *d)
+{
+    d->mask_hidden.n_dim = 2;
+    d->mask_hidden.dim[0] = d->n_capture;
+    d->mask_hidden.dim[1] = d->target_hidden;
+    d->mask_hidden.dim[2] = 0;
+}
+
+/* ---- config ---- */
+
 static void configure_norms(struct drafting *g, const struct places *p, bool speculators)
 {
     struct draft *d = g->d;
@@ -173,6 +256,7 @@ static bool configure(struct drafting *g)
     refuse_variants(&p);
     configure_norms(g, &p, speculators);
     configure_block(g, &a);
+    configure_parallel(g, &p);
     const char *vocab = conf_has(place_of(&p, "draft_vocab_size"), "draft_vocab_size")
                             ? "draft_vocab_size" : "truncated_vocab_size";
     fit_vocab(g, place_of(&p, vocab), vocab);
@@ -223,7 +307,8 @@ bool eagle3_load(struct drafting *g)
     if (!configure(g))
         return false;
     fit_extents(g);
-    if (!binder_bind(&g->b, trunk, draft_roots, d, NULL, 0) || !bind_fc_norms(g))
+    if (!binder_bind(&g->b, trunk, draft_roots, d, NULL, 0) || !bind_fc_norms(g) ||
+        !bind_mask(g))
         return false;
     for (int i = 0; i < d->cfg.n_layer; i++)
         if (!bind_layer(g, i))
@@ -231,6 +316,8 @@ bool eagle3_load(struct drafting *g)
     if (!fit_ids(g) || !binder_refuse_unused(&g->b, ignored) ||
         !binder_load(&g->b, "draft", &g->config, &d->store, &d->bytes, d->sha, g->progress))
         return false;
+    if (d->block)
+        shape_mask(d);
     if (d->cfg.tied && d->embed.data && !d->head.data)
         d->head = d->embed;
     return true;

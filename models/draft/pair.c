@@ -23,7 +23,8 @@ enum { MOST_ENTRIES = 4096, CARD = 16 << 10, SAYS = 4, NAME = 160 };
 static bool is_aside(const char *word, size_t n)
 {
     static const char *const words[] = {
-        "eagle3", "eagle", "dflash", "assistant", "speculator", "speculators", "draft", "drafter",
+        "eagle3", "eagle", "peagle", "dflash", "assistant", "speculator", "speculators", "draft",
+        "drafter",
         "mtp", "head", "target", "gguf", "bf16", "fp16", "f16", "f32", "fp8", "nvfp4", "mxfp4",
         "int4", "int8", "w4a16", "w8a8", "w8a16", "dynamic", "block", "qat"};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
@@ -113,7 +114,7 @@ static bool has_word(const char *s, const char *const *words)
 
 static void read_config(const json_t *top, struct says *s)
 {
-    static const char *const classes[] = {"eagle3", "dflash", "speculator", "draftmodel",
+    static const char *const classes[] = {"eagle3", "peagle", "dflash", "speculator", "draftmodel",
                                           "gemma4assistant", "gemma4unifiedassistant", NULL};
     static const char *const keys[] = {"speculators_config", "speculators_model_type",
                                        "eagle_config", "dflash_config", "draft_vocab_size",

@@ -299,6 +299,9 @@ static void capture_line(struct app *a, const struct why *w, struct sheet *out)
                      info->capture, at);
         if (levels == 0)
             sheet_add(out, ST_TEXT, ": the head guessed from captured states");
+        else if (!strcmp(info->draft_kind, "peagle"))
+            sheet_printf(out, ST_TEXT, ": mask %d behind it, which sees the masks before, not the "
+                                       "guess%s", levels, levels == 1 ? "" : "es");
         else if (!strcmp(info->draft_kind, "dflash"))
             sheet_printf(out, ST_TEXT, ": row %d of the block, which sees masks, "
                                        "not the %d guess%s "

@@ -320,10 +320,10 @@ bool facts_unmet_needs(const struct backend_info *i, const struct settings *s, e
     static const enum bug_draft draft[] = {[DRAFT_KV_NONE] = NEED_DRAFT,
                                            [DRAFT_KV_OWN] = NEED_EAGLE3,
                                            [DRAFT_KV_TARGET] = NEED_FROZEN};
+    const char *kind = i->draft_kind;
+    bool block = kind && (!strcmp(kind, "dflash") || !strcmp(kind, "peagle"));
     struct bug_facts f = {.window = i->n_swa_layer > 0, .spec = s->spec,
-                          .draft = !i->draft_kind ? NEED_NONE
-                                   : !strcmp(i->draft_kind, "dflash") ? NEED_DFLASH
-                                                                      : draft[i->draft_kv],
+                          .draft = !kind ? NEED_NONE : block ? NEED_BLOCK : draft[i->draft_kv],
                           .topk = s->topk, .steps = s->steps, .nodes = s->nodes,
                           .page_size = i->page_size};
     return bug_needs(b, variant, &f, true, out);

@@ -17,6 +17,7 @@ static struct base {
     char path[128];
     struct model of; /* the loaded target */
 } bases[] = {
+    {.word = "PEagle", .dir = "tests/golden/peagle-b", .target = "tests/golden/llama-b"},
     {.word = "Eagle3", .dir = "tests/golden/eagle3-nvidia-b", .target = "tests/golden/llama-b"},
     {.word = "DFlash", .dir = "tests/golden/dflash-b", .target = "tests/golden/qwen3-b"},
     {.word = "gemma4_assistant", .dir = "tests/golden/gemma4-a-assistant",

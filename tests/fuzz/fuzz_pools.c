@@ -111,6 +111,7 @@ static struct pair {
     {.target = "tests/golden/gptoss-a", .draft = "tests/golden/eagle3-gptoss-a"},
     {.target = "tests/golden/gemma4-a", .draft = "tests/golden/gemma4-a-assistant"},
     {.target = "tests/golden/gemma3-b", .draft = "tests/golden/dflash-swa-b"},
+    {.target = "tests/golden/gemma3-b", .draft = "tests/golden/peagle-swa-b"},
 };
 
 static struct device device;

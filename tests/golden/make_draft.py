@@ -10,10 +10,11 @@ The reference is the plain float32 torch below, written from the papers and from
 heads' own programs compute; of a frozen-KV assistant, the target's K and V come from transformers.
 The target's prompt, states and greedy tokens are read from its golden.safetensors.
 
-Of an EAGLE3 head: input_ids [L], next_token [1], fused_hidden [L, n H] (the captured boundaries),
+Of an EAGLE3 or P-EAGLE head: input_ids [L], next_token [1], fused_hidden [L, n H] (the captured boundaries),
 prefill.draft_hidden [L, h] (before the final norm), prefill.draft_logits [L, draft vocab], and for
 each tree tree_{nodes}_{depth}_{topk}.{draft_tokens, position_ids, tree_mask, retrieve_indices};
-depth counts forwards after the first top-k. Of an assistant: last_hidden, first_token, position,
+depth counts forwards after the first top-k. Of a P-EAGLE head also block.hidden and block.logits
+of all masks behind the prompt, and the trees are of these. Of an assistant: last_hidden, first_token, position,
 and draft_logits, draft_hidden, draft_tokens of five steps. Of a DFlash draft: input_ids, next_token
 and fused_hidden as of EAGLE3, block.hidden [B, h] (before the final norm), block.logits [B - 1,
 draft vocab] of the rows behind the first, and the trees; where transformers has the same arithmetic
@@ -38,12 +39,13 @@ TREES = [(8, 3, 2), (16, 4, 4), (60, 5, 8)]
 
 # What a head may be; a case names what differs.
 #   names    layers. (speculators), midlayer. (SafeAILab, one layer), midlayer.N. (ModelOpt), model.
+#   depths   of a P-EAGLE head; unsaid: its config does not say how many (then 16, or the window)
 #   ids      nested (layer outputs: boundary - 1), top (boundaries), none (2, n/2, n-3)
 PLAIN = dict(hidden=None, heads=4, kv=2, head_dim=10, ffn=40, layers=1, draft_vocab=77, eps=1e-5,
              rope=dict(rope_type="default", rope_theta=1e4), window=0, names="midlayer.",
              embed=False, head=True, before_residual=False, norm_output=False, input_norm=False,
              fc_norm=False, bias=False, qk_norm=False, speculators=False, ids="nested",
-             capture=None)
+             capture=None, depths=0, unsaid=False)
 YARN = dict(rope_type="yarn", rope_theta=1.5e5, factor=32.0, original_max_position_embeddings=16,
             beta_fast=32.0, beta_slow=1.0, truncate=False)
 
@@ -57,6 +59,13 @@ CASES = {
     "eagle3-deep-b": ("qwen3-b", dict(
         hidden=40, layers=3, names="midlayer.N.", embed=True, fc_norm=True, norm_output=True,
         bias=True, capture=[0, 1, 2], ids="top", heads=5, kv=5, head_dim=8)),
+    "peagle-b": ("llama-b", dict(
+        depths=7, layers=2, names="layers.", embed=True, heads=6, kv=2, head_dim=8, ffn=24,
+        draft_vocab=70, capture=[0, 1, 2], ids="top", bias=True)),
+    "peagle-swa-b": ("gemma3-b", dict(
+        depths=5, speculators=True, names="layers.", window=5, embed=True, before_residual=True,
+        fc_norm=True, ids="top", capture=[0, 2, 3], hidden=24, draft_vocab=None, head=True,
+        heads=3, kv=3, ffn=28, unsaid=True)),
     "dflash-b": ("qwen3-b", dict(
         dflash=True, block=6, layers=2, capture=[1, 2], heads=6, kv=2, ffn=56, names="layers.",
         draft_vocab=None, head=False)),
@@ -119,6 +128,8 @@ def eagle3_weights(s, t, g):
         w["input_norm.weight"] = (wide,)
     if s["fc_norm"]:
         w.update({f"fc_norm.{i}.weight": (t.hidden,) for i in range(len(s["capture"]))})
+    if s["depths"]:
+        w["mask_hidden"] = (1, 1, wide) if s["speculators"] else (1, wide)
     for i in range(s["layers"]):
         out = {"q_proj": s["heads"] * s["head_dim"], "k_proj": s["kv"] * s["head_dim"],
                "v_proj": s["kv"] * s["head_dim"]}
@@ -138,6 +149,8 @@ def eagle3_weights(s, t, g):
         r = torch.randn(shape, generator=g)
         if "norm" in name:
             return (1 + 0.2 * r).bfloat16()
+        if name == "mask_hidden":
+            return r.bfloat16()
         return (0.3 * r if len(shape) == 1 else r * shape[-1] ** -0.5).bfloat16()
     return {k: draw(k, shape) for k, shape in w.items()}
 
@@ -286,11 +299,23 @@ def eagle3_config(s, t):
             eagle_aux_hidden_state_layer_ids=[b - 1 for b in s["capture"]],
             use_aux_hidden_state=True, use_input_layernorm_in_first_layer=True,
             use_last_layernorm=True, use_mtp_layernorm=False, next_layer_regular=True)
+    kind, said = "peagle" if s["depths"] else "eagle3", s["depths"] and not s["unsaid"]
+    if s["depths"]:
+        own["mask_token_id" if s["speculators"] else "ptd_token_id"] = mask_of(t)
     if s["speculators"]:
-        return dict(own, architectures=["Eagle3Speculator"], speculators_model_type="eagle3",
-                    transformer_layer_config=inner, target_hidden_size=None,
-                    speculators_config=dict(algorithm="eagle3", proposal_methods=[]))
-    return dict(inner, architectures=["LlamaForCausalLMEagle3"], **own)
+        how = [dict(proposal_type="greedy", speculative_tokens=s["depths"])] if said else []
+        return dict(own, architectures=["PEagleSpeculator" if s["depths"] else "Eagle3Speculator"],
+                    speculators_model_type=kind, transformer_layer_config=inner,
+                    target_hidden_size=None,
+                    speculators_config=dict(algorithm=kind, proposal_methods=how))
+    if said:
+        own.update(parallel_drafting=True, num_depths=s["depths"])
+    return dict(inner, architectures=["PEagleDraftModel" if s["depths"]
+                                      else "LlamaForCausalLMEagle3"], **own)
+
+
+def mask_of(t):
+    return len(t.embed) - 3
 
 
 def published(name, s):
@@ -316,7 +341,9 @@ def make_eagle3(path, t, s, seed):
     out = {"input_ids": t.ids.int(), "next_token": t.next.int(),
            "fused_hidden": torch.cat(states, -1), "prefill.draft_hidden": x,
            "prefill.draft_logits": head.logits(x)}
-    for nodes, depth, topk in TREES:
+    if s["depths"]:
+        out.update(masks(head, s, t, x[-1:], L))
+    for nodes, depth, topk in () if s["depths"] else TREES:
         tree = grow(head, int(t.next), x[-1], head.logits(x[-1]), L, nodes, depth, topk)
         out.update(tree_tensors(tree, f"tree_{nodes}_{depth}_{topk}"))
     w = {published(k, s): v for k, v in w.items()}
@@ -324,6 +351,24 @@ def make_eagle3(path, t, s, seed):
         w["d2t"] = d2t
         w["t2d"] = torch.zeros(vocab, dtype=torch.bool).index_fill(0, kept, True)
     write(path, eagle3_config(s, t), w, out)
+
+
+# ---- P-EAGLE -------------------------------------------------------------------------------------
+
+def masks(head, s, t, last, L):
+    """The masks behind L true cells in one pass, and the trees: depth 1 is of the last true cell."""
+    n = (min(s["window"] or 16, 16) if s["unsaid"] else s["depths"]) - 1
+    wide = head.w["mask_hidden"].view(len(s["capture"]), 1, t.hidden)
+    g = head.fuse([x.expand(n, -1) for x in wide])
+    seen = torch.cat([torch.ones(n, L, dtype=torch.bool), torch.ones(n, n).bool().tril()], 1)
+    x = head.forward(torch.full((n,), mask_of(t)), g, torch.arange(L, L + n), seen)
+    out = {"block.hidden": x, "block.logits": head.logits(x)}
+    logits = head.logits(torch.cat([last, x]))
+    for nodes, depth, topk in [(n + 2, n, 1), (2, 0, 1)] + TREES:
+        if depth <= n:
+            tree = grow_block(head, int(t.next), logits, nodes, depth, topk)
+            out.update(tree_tensors(tree, f"tree_{nodes}_{depth}_{topk}"))
+    return out
 
 
 # ---- DFlash --------------------------------------------------------------------------------------
@@ -435,7 +480,7 @@ def dflash_config(s, t, mask):
 
 def make_dflash(path, t, s, seed):
     g = torch.Generator().manual_seed(seed)
-    w, vocab, mask = dflash_weights(s, t, g), len(t.embed), len(t.embed) - 3
+    w, vocab, mask = dflash_weights(s, t, g), len(t.embed), mask_of(t)
     kept = torch.randperm(vocab, generator=g)[:s["draft_vocab"] or vocab].sort().values
     d2t = kept - torch.arange(len(kept)) if s["draft_vocab"] else None
     head, root = DFlash(s, t, w, d2t), int(t.next)
@@ -657,11 +702,19 @@ def varied(t, r):
                 head=own or draft_vocab is not None or r.random() < 0.5, draft_vocab=draft_vocab,
                 kv=kv, heads=kv * r.choice([1, 2, 4]), head_dim=r.choice([8, 10, 24]),
                 layers=layers,
-                ffn=r.choice([20, 56, 100]), rope=r.choice(ropes), window=r.choice([0, 0, 1, 4, 9]),
+                ffn=r.choice([20, 56, 100]), rope=r.choice(ropes),
                 names=r.choice(names), before_residual=r.random() < 0.5,
                 norm_output=r.random() < 0.5, input_norm=norm == "input_norm",
                 fc_norm=norm == "fc_norm", bias=r.random() < 0.3, qk_norm=r.random() < 0.3,
-                speculators=r.random() < 0.3, ids=ids, capture=boundary)
+                speculators=r.random() < 0.3, ids=ids, capture=boundary,
+                **dict(dict(window=r.choice([0, 0, 1, 4, 9])), **parallel(r)))
+
+
+def parallel(r):
+    """Of every third head: it guesses in parallel."""
+    if r.random() > 0.35:
+        return {}
+    return dict(depths=r.randint(2, 16), unsaid=r.random() < 0.3, window=r.choice([0, 0, 16, 21]))
 
 
 def main():

@@ -325,6 +325,80 @@ static void test_masks_and_limits_of_blocks(void **state)
     model_free(&m);
 }
 
+/* ---- P-EAGLE --------------------------------------------------------------------------------- */
+
+/* A change of config.json, and the masks of a block or the error. */
+static void try_parallel(const struct model *m, struct ck *c, const char *at, const char *text,
+                         int block, const char *error)
+{
+    struct err e = {0};
+    struct draft d;
+    char *dir = ck_temp();
+    if (at)
+        ck_set_text(c, at, text);
+    ck_save(c, dir, 1);
+    bool ok = draft_load(&d, dir, m, NULL, NULL, &e);
+    if (ok == (error != NULL) || (error && !strstr(e.msg, error)))
+        fail_msg("%s %s: %s", at, text, ok ? "loaded" : e.msg);
+    if (ok) {
+        assert_string_equal(d.kind, block ? "peagle" : "eagle3");
+        assert_int_equal(d.block, block);
+        assert_true(!block || (d.block_depth == 2 && d.causal[0] && d.causal[1] &&
+                               d.mask_hidden.data && draft_block_reach(&d) == block + 1));
+        draft_free(&d);
+    }
+    ck_remove(dir);
+    free(dir);
+}
+
+static void test_parallel_heads(void **state)
+{
+    (void)state;
+    static const struct { const char *at, *text; int block; const char *error; } cases[] = {
+        {NULL, NULL, 6, NULL},
+        {"num_depths", "2", 1, NULL},
+        {"num_depths", "1", 0, "num_depths is 1"},
+        {"num_depths", "40", 15, NULL},
+        {"num_depths", "\"7\"", 0, "num_depths"},
+        {"ptd_token_id", "131", 0, "ptd_token_id is 131"},
+        {"ptd_token_id", "-1", 0, "ptd_token_id is -1"},
+        {"eagle_aux_hidden_state_layer_ids", "[0, 1]", 0, "2 captured states"},
+        {"parallel_draft_step", "2", 0, "parallel_draft_step"},
+    };
+    struct model m = load("tests/golden/llama-b");
+    for (int i = 0; i < LEN(cases); i++) {
+        struct ck c = ck_load("tests/golden/peagle-b", ST);
+        try_parallel(&m, &c, cases[i].at, cases[i].text, cases[i].block, cases[i].error);
+        ck_free(&c);
+    }
+    struct ck c = ck_load("tests/golden/peagle-b", ST);
+    ck_set(&c, "num_depths", NULL);
+    try_parallel(&m, &c, NULL, NULL, 15, NULL); /* as deep as a tree can be */
+    try_parallel(&m, &c, "speculators_config",
+                 "{\"proposal_methods\": [{\"speculative_tokens\": 5}]}", 4, NULL);
+    ck_set_text(&c, "layer_types", "[\"full_attention\", \"sliding_attention\"]");
+    try_parallel(&m, &c, "sliding_window", "3", 2, NULL); /* the first true cell stays in sight */
+    try_parallel(&m, &c, "sliding_window", "1", 0, "sliding_window is 1, expected at least 2");
+    ck_free(&c);
+    c = ck_load("tests/golden/peagle-b", ST);
+    ck_set(&c, "ptd_token_id", NULL);
+    try_parallel(&m, &c, NULL, NULL, 0, "ptd_token_id is missing");
+    try_parallel(&m, &c, "pard_token", "5", 6, NULL);
+    rename_all(&c, "mask_hidden", "model.mask_hidden");
+    try_parallel(&m, &c, NULL, NULL, 6, NULL);
+    rename_all(&c, "model.mask_hidden", "verifier_mask_hidden");
+    try_parallel(&m, &c, NULL, NULL, 0, "pard_token is that of a P-EAGLE head, but the checkpoint "
+                                        "has no tensor mask_hidden");
+    ck_set(&c, "pard_token", NULL);
+    try_parallel(&m, &c, NULL, NULL, 0, "parallel_drafting is that of a P-EAGLE head");
+    ck_set(&c, "parallel_drafting", NULL);
+    try_parallel(&m, &c, NULL, NULL, 0, NULL);
+    ck_free(&c);
+    model_free(&m);
+}
+
+
+
 /* Muse Glimmer's names; without a list the layers are spread evenly; other tensors are refused. */
 static void test_names_of_blocks(void **state)
 {
@@ -414,6 +488,7 @@ int main(void)
         cmocka_unit_test(test_capture_conventions),
         cmocka_unit_test(test_masks_and_limits_of_blocks),
         cmocka_unit_test(test_names_of_blocks),
+        cmocka_unit_test(test_parallel_heads),
         cmocka_unit_test(test_an_assistant_attaches_to_the_last_owners),
     };
     return cmocka_run_group_tests_name("draft heads", tests, NULL, NULL);

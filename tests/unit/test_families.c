@@ -102,6 +102,9 @@ static const struct mutant {
     {"gptoss-plain-b", "\"sliding_window\": 5", "\"sliding_window\": 6", "eagle3-nvidia-b"},
     {"gptoss-plain-b", "\"factor\": 32.0", "\"factor\": 16.0", "eagle3-nvidia-b"},
     {"qwen3-b", "\"norm_output\": true", "\"norm_output\": false", "eagle3-deep-b"},
+    {"llama-b", "\"ptd_token_id\": 128", "\"ptd_token_id\": 127", "peagle-b"},
+    {"gemma3-b", "\"norm_before_residual\": true", "\"norm_before_residual\": false",
+     "peagle-swa-b"},
     {"qwen3-b", "\"mask_token_id\": 128", "\"mask_token_id\": 127", "dflash-b"},
     {"qwen3-b", "\"block_size\": 6", "\"is_causal\": true, \"block_size\": 6", "dflash-b"},
     {"gemma3-b", "\"sliding_window\": 11", "\"sliding_window\": 12", "dflash-swa-b"},
@@ -214,6 +217,8 @@ static struct pair pairs[] = {
     {"olmo3-b", "eagle3-redhat-b"},        /* speculators: norm before residual, input_norm */
     {"gptoss-plain-b", "eagle3-nvidia-b"}, /* own window and YaRN; the target's head and table */
     {"qwen3-b", "eagle3-deep-b"},          /* three layers, another width, fc_norm, norm_output */
+    {"llama-b", "peagle-b"},      /* AWS's layout, two layers; a draft vocabulary */
+    {"gemma3-b", "peagle-swa-b"}, /* speculators: a window as wide as there are depths, fc_norm */
     {"qwen3-b", "dflash-b"},      /* z-lab's layout; the target's head and table */
     {"gemma3-b", "dflash-swa-b"}, /* speculators: causal sliding layers, draft vocabulary, YaRN */
     {"gemma4-moe-b", "assistant-moe-b"},   /* frozen KV over K-as-V layers */

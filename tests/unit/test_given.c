@@ -16,7 +16,8 @@ static int below(int n)
 enum { LONGEST = 24 };
 
 struct setup {
-    int drafter; /* 0 none, 1, 2 EAGLE3 (2: with a window), 3 frozen KV, 4 n-gram, 5 DFlash */
+    int drafter; /* 0 none, 1, 2 EAGLE3 (2: with a window), 3 frozen KV, 4 n-gram, 5 DFlash,
+                    6 P-EAGLE */
     int chunk;
     struct tree_shape shape;
     bool hot;
@@ -30,7 +31,7 @@ static const struct tree_shape *shape_of(const struct setup *u)
 static struct setup random_setup(struct mock *m, struct runtime_shape *rt)
 {
     static const int page_sizes[] = {1, 4, 16, 64};
-    struct setup u = {.drafter = below(6), .chunk = 1 + below(20),
+    struct setup u = {.drafter = below(7), .chunk = 1 + below(20),
                       .shape = {1 + below(5), 1 + below(4), 2 + below(20)}, .hot = below(2)};
     int window = 1 + below(20);
     m->m.cfg.window = m->layer[0].window = m->layer[2].window = window;
@@ -40,6 +41,8 @@ static struct setup random_setup(struct mock *m, struct runtime_shape *rt)
         m->d = (struct draft){.kind = "ngram"};
     else if (u.drafter == 5)
         mock_dflash(m, 0);
+    else if (u.drafter == 6)
+        mock_peagle(m, 0);
     else
         mock_eagle(m, u.drafter == 2 ? 7 : 0);
     *rt = (struct runtime_shape){.page_size = page_sizes[below(4)], .context = MOCK_MAX,

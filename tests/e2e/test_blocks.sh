@@ -1,5 +1,6 @@
 #!/bin/bash
-# The bundled block drafter: replies equal plain ones, drafts are accepted, and every view of a draft knows blocks.
+# The bundled block drafter: replies equal plain ones, drafts are accepted, and every view of a draft knows blocks. The same
+# of a P-EAGLE head, which is the bundled EAGLE3 head with a mask that was not trained.
 . "$(dirname "$0")/kit.sh"
 
 block=(--draft models/nestling/block -p draft.shape=7-2-12)
@@ -31,4 +32,22 @@ lines /phase "Tell me a story about a hen." /phase /phase /tree /phase /phase /r
 [ $rc = 0 ]; result "the debugger steps through its phases" $?
 run --draft models/nestling/block --eagle-capture 1,2 --plain; grep -q "2 captured states (given by the user), but fc.weight takes 4" "$T/err" "$T/out"
 result "a wrong list of layers is named" $?
+
+# a second file with mask_hidden beside the head's own
+head=$T/parallel one=model-00001-of-00002.safetensors two=model-00002-of-00002.safetensors
+mkdir "$head"; cp models/nestling/draft/model.safetensors "$head/$one"
+json='{"mask_hidden":{"dtype":"BF16","shape":[1,768],"data_offsets":[0,1536]}}'
+{ printf '%b\0\0\0\0\0\0\0%s' "\\x$(printf %02x ${#json})" "$json"; tail -c 1536 models/nestling/draft/model.safetensors; } >"$head/$two"
+names=$(head -c 4000 "$head/$one" | grep -aoE '"[a-z0-9_.]+":\{"dtype"' | sed "s/:.*/:\"$one\",/")
+printf '{"weight_map":{%s"mask_hidden":"%s"}}' "$names" "$two" >"$head/model.safetensors.index.json"
+sed 's/"vocab_size": 4096/"vocab_size": 4096, "ptd_token_id": 4, "num_depths": 6/' models/nestling/draft/config.json >"$head/config.json"
+run run --draft "$head" -p draft.shape=5-2-12 -p max_tokens=80 "Tell me a story about a fox."; cmp -s "$T/out" "$T/drafted"
+result "a reply drafted with masks is the plain one" $?
+lines "Tell me a story about a fox." /tree "/plan block" "/why 1.2.3" /accept /check /draft |
+    feed --plain --draft "$head" -p draft.shape=5-2-12 -p max_tokens=20
+[ $rc = 0 ] && has 'plans: [0-9]+ checked, 0 violations' && has '^\* parallel +peagle'; result "its plans keep every rule" $?
+has '^  tokens( 4)+$' && has '^ +row 0 +keys \[0, [0-9]+\) \+ slots [0-9]+  writes draft slot'; result "a mask sees the masks before it" $?
+has 'mask 1 behind it, which sees the masks before, not the guess'; result "/why knows masks" $?
+has '^ +1 +[0-9]+ +[1-9]' && has '^ +3 +[1-9]'; result "/accept counts by depth, and depth 1 is accepted" $?
+run replay last --check; [ $rc = 0 ] && has '^equal'; result "its session replays bit for bit" $?
 plan
