@@ -22,7 +22,8 @@ struct message {
     struct ids ids; /* a reply's generated ids, stop token included. Formats that send generated ids
                        back use them verbatim; empty: text is encoded. A reply that does not end in
                        the format's end token was interrupted; the end token is added. */
-    const json_t *calls; /* of a reply: [{"name": NAME, "arguments": OBJECT}, ...], or NULL */
+    const json_t *calls; /* of a reply: [{"name": NAME, "arguments": OBJECT}, ...], or NULL.
+                            Arguments that are no object are a text */
     const char *name;    /* of a message of role tool: the function whose result `text` is */
 };
 

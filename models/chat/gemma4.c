@@ -333,11 +333,15 @@ void gemma4_calls(struct render *r, const struct message *m)
     size_t i;
     json_array_foreach(m->calls, i, one) {
         const char *name = json_string_value(json_object_get(one, "name"));
+        const json_t *arguments = json_object_get(one, "arguments");
         put_mark(r, MARK_TOOL_CALL);
         put_str(r, "call:");
         put_str(r, name ? name : "");
         put_str(r, "{");
-        put_members(r, json_object_get(one, "arguments"), false, 0);
+        if (json_is_string(arguments))
+            put_arguments(r, arguments);
+        else
+            put_members(r, arguments, false, 0);
         put_str(r, "}");
         put_mark(r, MARK_TOOL_CALL_END);
     }

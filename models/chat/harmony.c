@@ -130,7 +130,6 @@ static void put_call(struct render *r, const struct message *m, int n)
 {
     const json_t *call = json_array_get(m->calls, 0);
     const char *name = json_string_value(json_object_get(call, "name"));
-    char *arguments = json_written(json_object_get(call, "arguments"), 0);
     bool answered = false;
     for (int i = 1; i < n; i++)
         answered |= m[i].role == ROLE_ASSISTANT && !m[i].calls;
@@ -145,9 +144,8 @@ static void put_call(struct render *r, const struct message *m, int n)
     put_mark(r, MARK_CHANNEL);
     put_str(r, "commentary json");
     put_mark(r, MARK_MID);
-    put_str(r, arguments ? arguments : "{}");
+    put_arguments(r, json_object_get(call, "arguments"));
     put_mark(r, MARK_CALL);
-    free(arguments);
 }
 
 static void put_result(struct render *r, const struct message *m)

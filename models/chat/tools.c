@@ -32,6 +32,14 @@ static void put_json(struct render *r, const json_t *v, size_t flags)
     free(text);
 }
 
+void put_arguments(struct render *r, const json_t *v)
+{
+    if (json_is_string(v))
+        put_str(r, json_string_value(v));
+    else
+        put_json(r, v, 0);
+}
+
 /* The functions' objects alone, indented, as the guide's examples have them. */
 static void put_guide(struct render *r)
 {
@@ -107,7 +115,7 @@ void put_calls(struct render *r, const struct message *m)
         put_str(r, "{\"name\": \"");
         put_str(r, text_of(one, "name"));
         put_str(r, bare ? "\", \"parameters\": " : "\", \"arguments\": ");
-        put_json(r, json_object_get(one, "arguments"), 0);
+        put_arguments(r, json_object_get(one, "arguments"));
         put_str(r, bare ? "}" : "}\n</tool_call>");
     }
 }

@@ -59,8 +59,8 @@ static const char *other_than(const json_t *o, const char *const *but)
     const char *key;
     json_t *v;
     json_object_foreach((json_t *)o, key, v)
-        if (!is_in(key, notes) && !is_in(key, but))
-            return key;
+        if (strncmp(key, "x-", 2) != 0 && !is_in(key, notes) && !is_in(key, but))
+            return key; /* "x-...": notes of programs that write schemas */
     return NULL;
 }
 

@@ -122,9 +122,10 @@ static bool content_of(const json_t *m, int at, struct buf *out, struct refusal 
     if (!json_is_array(v))
         return refuse(r, 400, where, "content should be a string or a list of parts");
     json_array_foreach(v, i, part) {
-        json_t *type = json_object_get(part, "type"), *text = json_object_get(part, "text");
-        if (!json_is_string(type) || strcmp(json_string_value(type), "text") != 0 ||
-            !json_is_string(text))
+        const char *type = json_string_value(json_object_get(part, "type"));
+        bool refused = type && !strcmp(type, "refusal");
+        json_t *text = json_object_get(part, refused ? "refusal" : "text");
+        if (!type || (!refused && strcmp(type, "text") != 0) || !json_is_string(text))
             return refuse(r, 400, where, "only parts of type \"text\" are supported");
         if (i)
             buf_char(out, '\n');
@@ -532,7 +533,7 @@ bool ask_read(struct ask *a, const struct ask_of *of, bool chat, const char *bod
               check_fields(o, chat ? CHAT : COMPLETION, r) &&
               read_sampling(a, of, o, r) && read_lengths(a, o, r) && read_stops(a, of, o, r) &&
               read_stream(a, o, r) && read_logprobs(a, o, r) && read_format(a, o, r) &&
-              (!chat || (check_tools(o, r) && read_choice(a, of, o, r))) &&
+              (!chat || (check_tools(o, r) && narrow_tools(o, r) && read_choice(a, of, o, r))) &&
               (chat ? read_chat : read_prompts)(a, of, o, r) && check_room(a, of, r);
     json_decref(o);
     if (!ok)

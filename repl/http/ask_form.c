@@ -21,27 +21,37 @@ static bool is_name(const char *s)
     return n > 0 && n <= NAME_BYTES;
 }
 
+/* The arguments of a call: an object, or a text that is none, such as one cut off at a limit of
+ * tokens. A new reference. */
+static json_t *read_arguments(json_t *v)
+{
+    if (!v || json_is_null(v) || (json_is_string(v) && !json_string_length(v)))
+        return json_object();
+    json_t *o = json_is_string(v) ? json_parse(json_string_value(v), json_string_length(v), 0, NULL)
+                                  : json_incref(v);
+    if (json_is_object(o) || !json_is_string(v))
+        return o;
+    json_decref(o);
+    return json_incref(v);
+}
+
 /* The calls of a message of the assistant: [{"name", "arguments"}], a new list. NULL and *r. */
 json_t *read_calls(const json_t *list, const char *where, struct refusal *r)
 {
     json_t *out = json_array(), *one;
     size_t i;
     json_array_foreach(list, i, one) {
-        json_t *f = json_object_get(one, "function"), *v = json_object_get(f, "arguments"), *args;
+        json_t *f = json_object_get(one, "function");
+        json_t *args = read_arguments(json_object_get(f, "arguments"));
         const char *name = json_string_value(json_object_get(f, "name"));
-        bool none = !v || json_is_null(v) || (json_is_string(v) && !json_string_length(v));
-        args = none ? json_object()
-               : json_is_string(v) ? json_parse(json_string_value(v), json_string_length(v), 0,
-                                                NULL)
-                                   : json_incref(v);
-        if (is_name(name) && json_is_object(args)) {
+        if (is_name(name) && (json_is_object(args) || json_is_string(args))) {
             json_array_append_new(out, json_pack("{s:s,s:o}", "name", name, "arguments", args));
             continue;
         }
         json_decref(args);
         json_decref(out);
         refuse(r, 400, where, "tool_calls should be a list of {\"function\": {\"name\": NAME, "
-               "\"arguments\": JSON OBJECT}}");
+               "\"arguments\": JSON TEXT}}");
         return NULL;
     }
     return out;
@@ -91,6 +101,46 @@ bool check_tools(const json_t *o, struct refusal *r)
             return refuse(r, 400, "tools", "tools.%zu.function.parameters should be a schema", i);
     }
     return true;
+}
+
+static json_t *named(const json_t *tools, const char *name)
+{
+    json_t *one;
+    size_t i;
+    json_array_foreach((json_t *)(uintptr_t)tools, i, one) {
+        const char *s = json_string_value(json_object_get(json_object_get(one, "function"),
+                                                          "name"));
+        if (s && name && !strcmp(s, name))
+            return one;
+    }
+    return NULL;
+}
+
+bool narrow_tools(json_t *o, struct refusal *r)
+{
+    json_t *choice = get(o, "tool_choice"), *in = json_object_get(choice, "allowed_tools"), *one;
+    const char *type = json_string_value(json_object_get(choice, "type"));
+    json_t *list = json_object_get(in, "tools"), *mode = json_object_get(in, "mode"), *few;
+    size_t i;
+    if (!type || strcmp(type, "allowed_tools") != 0)
+        return true;
+    few = json_array();
+    json_array_foreach(list, i, one) {
+        json_t *f = json_object_get(one, "function");
+        json_array_append(few, named(get(o, "tools"), json_string_value(json_object_get(f,
+                                                                                    "name"))));
+    }
+    bool ok = json_is_string(mode) && i > 0 && json_array_size(few) == i &&
+              (!strcmp(json_string_value(mode), "auto") ||
+               !strcmp(json_string_value(mode), "required"));
+    if (!ok) {
+        json_decref(few);
+        return refuse(r, 400, "tool_choice", "tool_choice.allowed_tools should have the mode "
+                      "\"auto\" or \"required\", and tools that are functions of tools");
+    }
+    json_object_set_new(o, "tools", few);
+    json_incref(mode);
+    return !json_object_set_new(o, "tool_choice", mode);
 }
 
 /* ---- what a reply must be -------------------------------------------------------------------- */

@@ -20,6 +20,8 @@ bool check_fields(const json_t *o, int kind, struct refusal *r);
 
 /* ask_form.c. Whether "tools" is a list of functions; else *r. */
 bool check_tools(const json_t *o, struct refusal *r);
+/* A "tool_choice" of type "allowed_tools" becomes its mode, and "tools" the functions it names. */
+bool narrow_tools(json_t *o, struct refusal *r);
 /* The functions that a request offers; NULL: none. */
 const json_t *tools_of(const json_t *o);
 /* The calls of a message of the assistant: [{"name", "arguments"}], a new list. NULL and *r. */

@@ -146,8 +146,20 @@ static bool add_choice(json_t *out, json_t *v, struct refusal *r)
 {
     if (json_is_string(v))
         return !json_object_set(out, "tool_choice", v);
+    if (!strcmp(text_of(v, "type"), "allowed_tools")) {
+        json_t *few = json_array(), *one;
+        size_t i;
+        json_array_foreach(json_object_get(v, "tools"), i, one) {
+            json_array_append_new(few, json_pack("{s:{s:s}}", "function", "name",
+                                                 text_of(one, "name")));
+        }
+        return !json_object_set_new(
+            out, "tool_choice", json_pack("{s:s,s:{s:s,s:o}}", "type", "allowed_tools",
+                                          "allowed_tools", "mode", text_of(v, "mode"), "tools",
+                                          few));
+    }
     if (strcmp(text_of(v, "type"), "function") != 0)
-        return refuse(r, 400, "tool_choice", "tool_choice should be a text or name a function");
+        return refuse(r, 400, "tool_choice", "tool_choice should be a text, or name functions");
     return !json_object_set_new(out, "tool_choice",
                                 json_pack("{s:s,s:{s:s}}", "type", "function", "function", "name",
                                           text_of(v, "name")));

@@ -1231,6 +1231,34 @@ static void test_gemma_is_asked_in_the_words_of_its_guide(void **state)
     json_decref(tools);
 }
 
+/* They stand in the prompt as they came. */
+static void test_arguments_that_are_no_object_are_a_text(void **state)
+{
+    static const char *const families[] = {"qwen3", "llama", "gpt_oss", "gemma4", "gemma3"};
+    (void)state;
+    json_t *calls = json_loads("[{\"name\": \"now\", \"arguments\": \"{\\\"a\\\": [1, \"}]", 0,
+                               NULL);
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+        struct chat *c = open_chat(families[i], NULL, bytes, NULL);
+        struct message m[] = {say(ROLE_USER, "What time is it?"), say(ROLE_ASSISTANT, NULL),
+                              say(ROLE_TOOL, "noon")};
+        struct ids ids = {0};
+        struct buf text = {0};
+        struct err e;
+        m[1].calls = calls;
+        m[2].name = "now";
+        if (!chat_render_in(c, &(struct chat_style){0}, m, 3, &ids, &e))
+            fail_msg("%s: %s", families[i], e.msg);
+        tok_decode(bytes, ids.v, ids.n, true, &text);
+        if (!strstr(text.p, "{\"a\": [1, "))
+            fail_msg("%s: %s", families[i], text.p);
+        buf_free(&text);
+        ids_free(&ids);
+        chat_close(c);
+    }
+    json_decref(calls);
+}
+
 /* Reads a reply token by token; *text: what is no call. */
 static void read_calls(const char *family, const char *reply_text, struct call_reader *x,
                        struct buf *text)
@@ -1356,6 +1384,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_functions_are_rendered_as_the_templates_render_them),
         cmocka_unit_test(test_gemma_is_asked_in_the_words_of_its_guide),
+        cmocka_unit_test(test_arguments_that_are_no_object_are_a_text),
         cmocka_unit_test(test_calls_are_read_from_replies),
         cmocka_unit_test(test_spoilt_calls_are_text),
         cmocka_unit_test(test_bundled_prompts_equal_the_reference),

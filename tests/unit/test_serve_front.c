@@ -406,16 +406,19 @@ static void test_neutral_values_are_accepted(void **state)
         {"best_of", {"1"}, "2"},
         {"tools", {"[]"}, "[{}]"}, {"tool_choice", {"\"none\"", "\"auto\""}, "\"required\""},
         {"functions", {"[]"}, "[{}]"}, {"function_call", {"\"none\""}, "{\"name\":\"f\"}"},
-        {"response_format", {"{\"type\":\"text\"}", "{\"type\":\"json_object\"}"}, "{\"type\":\"xml\"}"},
+        {"response_format", {"{\"type\":\"text\"}", "{\"type\":\"json_object\"}"},
+         "{\"type\":\"xml\"}"},
         {"modalities", {"[\"text\"]"}, "[\"audio\"]"}, {"verbosity", {"\"medium\""}, "\"low\""},
         /* vLLM */
         {"min_p", {"0"}, "2"}, {"repetition_penalty", {"1", "1.1"}, "0"},
         {"length_penalty", {"1"}, "2"},
         {"use_beam_search", {"false"}, "true"}, {"skip_special_tokens", {"true"}, "false"},
         {"spaces_between_special_tokens", {"true", "false"}, "1"}, {"min_tokens", {"0"}, "3"},
-        {"guided_json", {"{}", "{\"type\":\"object\"}"}, "{\"type\":\"date\"}"}, {"guided_regex", {"\"\""}, "\"a+\""},
+        {"guided_json", {"{}", "{\"type\":\"object\"}"}, "{\"type\":\"date\"}"},
+        {"guided_regex", {"\"\""}, "\"a+\""},
         {"guided_choice", {"[]"}, "[\"a\"]"}, {"guided_grammar", {"\"\""}, "\"root ::= x\""},
-        {"structured_outputs", {"{}", "{\"json\":{}}"}, "{\"regex\":\"a\"}"}, {"bad_words", {"[]"}, "[\"x\"]"},
+        {"structured_outputs", {"{}", "{\"json\":{}}"}, "{\"regex\":\"a\"}"},
+        {"bad_words", {"[]"}, "[\"x\"]"},
         {"allowed_token_ids", {"[]"}, "[5]"}, {"thinking_token_budget", {"-1"}, "100"},
         {"cache_salt", {"\"s\""}, "*"}, {"priority", {"3"}, "*"}, {"request_id", {"\"r\""}, "*"},
         {"watermarking", {"false"}, "true"}, {"logprob_token_ids", {"[]"}, "[5]"},
@@ -641,6 +644,68 @@ static void test_every_refusal_is_an_error_object(void **state)
                               NULL, &b), 400);
     assert_int_equal(desk_ask(&d, "DELETE", "/v1/models", "", NULL, &b), 405);
     buf_free(&b);
+    desk_close(&d);
+}
+
+#define F(name) "{\"type\":\"function\",\"function\":{\"name\":\"" name "\"}}"
+#define ALLOWED(mode, list)                                                                        \
+    "\"tool_choice\":{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":\"" mode             \
+    "\",\"tools\":[" list "]}},"
+
+static int prompt_tokens(struct desk *d, const char *path, const char *fields, const char *rest)
+{
+    char *body = xasprintf("{%s%s}", fields, rest);
+    json_t *o = desk_json(d, path, body, 200), *usage = json_object_get(o, "usage");
+    json_t *n = json_object_get(usage, *rest == '"' && strstr(rest, "messages") ? "prompt_tokens"
+                                                                               : "input_tokens");
+    int got = (int)json_integer_value(n);
+    json_decref(o);
+    free(body);
+    return got;
+}
+
+/* Only the functions that tool_choice allows are offered. */
+static void test_tools_may_be_narrowed_by_tool_choice(void **state)
+{
+    static const char both[] = "\"tools\":[" F("f") "," F("g") "],",
+                      one[] = "\"tools\":[" F("g") "],",
+                      allowed[] = "\"tools\":[" F("f") "," F("g") "]," ALLOWED("auto", F("g")),
+                      input[] = "\"input\":\"What is a KV cache?\"";
+    static const char *const bad[] = {ALLOWED("none", F("g")), ALLOWED("auto", ""),
+                                      ALLOWED("auto", F("h")), ALLOWED("required", "7")};
+    struct desk d;
+    (void)state;
+    desk_open(&d, NULL);
+    int two = prompt_tokens(&d, CHAT, both, ASKED), few = prompt_tokens(&d, CHAT, one, ASKED);
+    assert_true(few < two);
+    assert_int_equal(prompt_tokens(&d, CHAT, allowed, ASKED), few);
+    assert_int_equal(prompt_tokens(&d, "/v1/responses",
+                                   "\"tools\":[{\"type\":\"function\",\"name\":\"f\"},{\"type\":"
+                                   "\"function\",\"name\":\"g\"}],\"tool_choice\":{\"type\":"
+                                   "\"allowed_tools\",\"mode\":\"auto\",\"tools\":[{\"type\":"
+                                   "\"function\",\"name\":\"g\"}]},", input), few);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char *body = xasprintf("{%s%s%s}", both, bad[i], ASKED);
+        json_t *o = desk_json(&d, CHAT, body, 400);
+        assert_string_equal(text_at(o, "error.param"), "tool_choice");
+        json_decref(o);
+        free(body);
+    }
+    desk_close(&d);
+}
+
+/* A reply that reached its limit within a call comes back with arguments that are no JSON. */
+static void test_a_call_that_was_cut_off_may_be_sent_back(void **state)
+{
+    static const char talk[] =
+        "\"messages\":[{\"role\":\"user\",\"content\":\"Go.\"},{\"role\":\"assistant\",\"content\":"
+        "[{\"type\":\"refusal\",\"refusal\":\"No.\"}],\"tool_calls\":[{\"id\":\"1\",\"type\":"
+        "\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\": [1, "
+        "\"}}]},{\"role\":\"tool\",\"tool_call_id\":\"1\",\"content\":\"x\"}]";
+    struct desk d;
+    (void)state;
+    desk_open(&d, NULL);
+    assert_true(prompt_tokens(&d, CHAT, "\"tools\":[" F("f") "],", talk) > 0);
     desk_close(&d);
 }
 
@@ -1650,6 +1715,8 @@ int main(void)
         cmocka_unit_test(test_minus_one),
         cmocka_unit_test(test_one_model_and_heads_alone),
         cmocka_unit_test(test_every_refusal_is_an_error_object),
+        cmocka_unit_test(test_tools_may_be_narrowed_by_tool_choice),
+        cmocka_unit_test(test_a_call_that_was_cut_off_may_be_sent_back),
         cmocka_unit_test(test_keys_hosts_and_lengths),
         cmocka_unit_test(test_a_head_says_one_thing),
         cmocka_unit_test(test_a_half_closed_client_gets_its_answer),
