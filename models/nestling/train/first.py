@@ -77,6 +77,9 @@ HELLO = Bank().more(q="[hi/hello/hey/good morning/hi there/hello there/good day]
 SAID = ["Nice to meet you, {v}!", "Hello {v}! What can I do for you?", "Hi {v}, I will remember your name."]
 BOTH = Bank().more(q="[and /so /now /ok, ///]who are you[/?/ then/ really?/, by the way?]|what is your name[/?]|what's yours?|and yours?|and you?|what are you called?|who is this?")
 
+for _b in (HELLO, BOTH):
+    _b.shared = True
+
 
 def named(c, filler, distance):
     """The first message tells the name; after any other turns somebody asks for it, and for nestling's."""

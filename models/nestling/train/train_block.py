@@ -190,7 +190,7 @@ def main():
             if M.DEVICE == "cuda":
                 torch.cuda.synchronize()
             t0 = time.time()
-            left = min(a.seconds, begin + a.end - t0)
+            left = max(1, min(a.seconds, begin + a.end - t0))
             print(f"compiled after {t0 - begin:.1f} s", flush=True)
         t = (time.time() - t0) / left if t0 else 0.0
         if t >= 1:
