@@ -200,6 +200,28 @@ static void test_sha256(void **state)
                   "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
 
+/* The form in C, and the other one where the processor has it. */
+static void test_sha256_has_two_forms(void **state)
+{
+    (void)state;
+    sha256_blocks_fn *own = sha256_blocks_cpu();
+    uint8_t abc[64] = {'a', 'b', 'c', 0x80, [63] = 24};
+    uint32_t a[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                     0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19}, b[8];
+    sha256_blocks_c(a, abc, 1);
+    assert_int_equal(a[0], 0xba7816bf);
+    assert_int_equal(a[7], 0xf20015ad);
+    uint64_t bytes[5 * 8], rng = 5;
+    for (int i = 0; own && i < 200; i++) {
+        for (size_t k = 0; k < 40; k++)
+            bytes[k] = rng = mix64(rng);
+        memcpy(b, a, sizeof a);
+        sha256_blocks_c(a, (const uint8_t *)bytes, (size_t)(i % 6));
+        own(b, (const uint8_t *)bytes, (size_t)(i % 6));
+        assert_memory_equal(a, b, sizeof a);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -211,6 +233,7 @@ int main(void)
         cmocka_unit_test(test_an_address_is_two_numbers_with_a_full_stop),
         cmocka_unit_test(test_a_write_that_fails_says_so),
         cmocka_unit_test(test_sha256),
+        cmocka_unit_test(test_sha256_has_two_forms),
         cmocka_unit_test(test_a_library_without_a_function_is_one_line),
     };
     return cmocka_run_group_tests_name("files", tests, NULL, NULL);
