@@ -20,4 +20,13 @@ static inline int rounds(int usual, int all)
     return l && *l && strcmp(l, "0") != 0 ? all : usual;
 }
 
+/* How many threads of an engine compute in a test: one, because more tests run at once than there
+ * are cores, and two threads that wait for each other take a tenth more processor time. No bit
+ * depends on the number (test_kernels, test_verdict, test_resume.sh). Two where AERIE_TEST_LONG or
+ * AERIE_FEW is set: ThreadSanitizer looks for races. */
+static inline int test_threads(void)
+{
+    return getenv("AERIE_FEW") ? 2 : rounds(1, 2);
+}
+
 #endif

@@ -3,6 +3,7 @@
 #ifndef AERIE_TESTS_SERVE_KIT_H
 #define AERIE_TESTS_SERVE_KIT_H
 
+#include "tests/few.h"
 #include "tests/runtimes.h"
 
 #include "engine/engine.h"
@@ -14,7 +15,7 @@
 static inline struct engine_opts serve_opts(void)
 {
     struct engine_opts o = {.model = NESTLING, .draft = NESTLING_DRAFT, .device = "cpu",
-                            .precision = "f32", .threads = 2,
+                            .precision = "f32", .threads = test_threads(),
                             .load = "map"}; /* engines are opened often */
     settings_init(&o.settings);
     o.settings.max_tokens = 40;

@@ -4,6 +4,7 @@
 #ifndef AERIE_TESTS_SPY_KIT_H
 #define AERIE_TESTS_SPY_KIT_H
 
+#include "tests/few.h"
 #include "tests/runtimes.h"
 
 #include <errno.h>
@@ -139,7 +140,7 @@ KIT void small(size_t bytes)
 KIT struct engine_opts spy_opts(void)
 {
     struct engine_opts o = {.model = NESTLING, .draft = NESTLING_DRAFT, .backend = &spy.k,
-                            .precision = "f32", .threads = 2};
+                            .precision = "f32", .threads = test_threads()};
     settings_init(&o.settings);
     o.settings.max_tokens = 40;
     return o;

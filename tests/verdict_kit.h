@@ -473,7 +473,7 @@ struct recorded {
 struct way {
     const struct kernels *table; /* NULL: the CPU's */
     bool bf16;                   /* cells */
-    int threads;                 /* 0: 2 */
+    int threads;                 /* 0: test_threads() */
     /* without a fault; or NULL */
     bool (*opened)(void *arg, struct backend *b, const char *about, const char *now, struct err *e);
 };
@@ -481,7 +481,7 @@ struct way {
 KIT struct diff_side test_side(const struct script *s, struct fault *f, const struct way *way)
 {
     struct diff_side x = {.script = s};
-    x.how.engine.threads = way && way->threads ? way->threads : 2;
+    x.how.engine.threads = way && way->threads ? way->threads : test_threads();
     x.how.engine.precision = way && way->bf16 ? "bf16" : "f32";
     x.how.engine.backend = way ? way->table : NULL;
     /* a side is opened several times; a fault in a weight needs weights that can be written */

@@ -12,7 +12,8 @@ export XDG_DATA_HOME=$T/data XDG_CONFIG_HOME=$T/config XDG_STATE_HOME=$T/state H
 unset NO_COLOR VISUAL EDITOR TMUX
 DB=$XDG_DATA_HOME/aerie/sessions.db
 mkdir -p "$XDG_CONFIG_HOME/aerie" # no word about the device; starts take half the time
-printf "device = cpu\nload = map\n" >"$XDG_CONFIG_HOME/aerie/config"
+# one thread, as in tests/few.h
+{ printf 'device = cpu\nload = map\n'; [ "${AERIE_FEW:-}" ] || [ "${AERIE_TEST_LONG:-0}" != 0 ] || echo 'threads = 1'; } >"$XDG_CONFIG_HOME/aerie/config"
 : >"$T/out"; : >"$T/err"
 shopt -s lastpipe # so that `lines ... | run` leaves its status in $rc
 

@@ -1,4 +1,5 @@
 /* test_engine.c - the engine end to end on the CPU against reference tensors. */
+#include "tests/few.h"
 #include "tests/runtimes.h"
 
 #include <jansson.h>
@@ -15,7 +16,7 @@ static void golden(const char *dir, const char *draft)
     struct buf report = {0};
     struct err e = {0};
     struct golden_opts o = {.engine = {.model = dir, .draft = draft, .device = "cpu",
-                                       .threads = 2}};
+                                       .threads = test_threads()}};
     if (!golden_run(&o, &report, &e))
         fail_msg("%s\n%s", e.msg, report.p ? report.p : "");
     buf_free(&report);

@@ -24,7 +24,7 @@ static bool run(const struct pair *p, struct buf *report, struct err *e)
     char *dir = xasprintf("tests/golden/%s", p->target);
     char *draft = p->draft ? xasprintf("tests/golden/%s", p->draft) : NULL;
     struct golden_opts o = {.engine = {.model = dir, .draft = draft, .device = "cpu",
-                                       .threads = 2}};
+                                       .threads = test_threads()}};
     bool ok = golden_run(&o, report, e);
     free(dir);
     free(draft);
@@ -166,7 +166,7 @@ static void test_one_wrong_switch_is_noticed(void **state)
         const struct kernels table = kernels_cpu; /* not by name: bf16 is what was asked for */
         struct golden_opts o = {.engine = {.model = m->draft ? target : dir, .draft = m->draft ? dir
                                            : NULL,
-                                           .device = "cpu", .threads = 2}};
+                                           .device = "cpu", .threads = test_threads()}};
         must_notice(m, &o);
         o.engine.backend = &table;
         o.engine.precision = "bf16";

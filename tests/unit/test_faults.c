@@ -1,5 +1,6 @@
 /* test_faults.c - the engine on a device that is too small, or that fails and stays lost. (With a
  * face: test_fault_faces.c.) */
+#include "tests/few.h"
 #include "tests/scratch.h"
 #include "tests/spy_kit.h"
 
@@ -8,7 +9,8 @@
 static void spy_bed(struct bed *b)
 {
     struct err e = {0};
-    const struct device_opts w = {.threads = 2, .precision = "f32", .table = new_spy(false)};
+    const struct device_opts w = {.threads = test_threads(), .precision = "f32",
+                                  .table = new_spy(false)};
     *b = (struct bed){0};
     must(device_choose(&b->dev, &w, NULL, &e), &e);
     bed_load(b, NESTLING, NESTLING_DRAFT);

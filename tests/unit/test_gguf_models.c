@@ -1,6 +1,7 @@
 /* test_gguf_models.c - models in GGUF files: each equals the folder it was made of, its weights
  * unpacked and rounded once to bf16, bit for bit.
  */
+#include "tests/few.h"
 #include "tests/gguf_convert.h"
 #include "tests/twin_kit.h"
 
@@ -275,7 +276,7 @@ static void test_a_file_equals_the_reference(void **state)
     snprintf(dir, sizeof dir, G "%s", c->dir);
     struct buf golden = ck_read(dir, "golden.safetensors"), report = {0};
     ck_write(folder, "golden.safetensors", golden.p, golden.n);
-    struct golden_opts o = {.engine = {.model = path, .device = "cpu", .threads = 2}};
+    struct golden_opts o = {.engine = {.model = path, .device = "cpu", .threads = test_threads()}};
     struct err e = {0};
     if (!golden_run(&o, &report, &e))
         fail_msg("%s\n%s", e.msg, report.p ? report.p : "");
@@ -398,7 +399,7 @@ static void test_a_drafter_equals_its_folder(void **state)
     struct buf golden = ck_read(dir, "golden.safetensors"), report = {0};
     ck_write(folder, "golden.safetensors", golden.p, golden.n);
     struct golden_opts o = {
-        .engine = {.model = target, .draft = path, .device = "cpu", .threads = 2}};
+        .engine = {.model = target, .draft = path, .device = "cpu", .threads = test_threads()}};
     struct err e = {0};
     if (!golden_run(&o, &report, &e))
         fail_msg("%s\n%s", e.msg, report.p ? report.p : "");

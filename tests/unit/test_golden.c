@@ -281,7 +281,7 @@ static void test_float32_is_judged_by_noise_where_it_is_magnified(void **state)
     char *dir = steep_folder();
     struct err e = {0};
     struct buf report = {0};
-    struct golden_opts cpu = {.engine = {.model = dir, .device = "cpu", .threads = 2}};
+    struct golden_opts cpu = {.engine = {.model = dir, .device = "cpu", .threads = test_threads()}};
     table = kernels_cpu;
     must_say(dir, NULL, "f32", true, false);
     table = *device_table(&kernels_cpu, 0x1p-21f, 4711); /* a device with roundings of its own */

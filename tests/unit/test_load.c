@@ -1,6 +1,7 @@
 /* test_load.c - engine_load(): what it reads, its notices, its errors, and that nothing is
  * leaked; engine_reopen(): another draft or model in the same engine, and the way back.
  */
+#include "tests/few.h"
 #include "tests/runtimes.h"
 
 #include "engine/cycle/pools.h"
@@ -24,7 +25,7 @@ static void keep_line(void *arg, const char *line)
 static struct engine_opts opts(struct buf *notices)
 {
     struct engine_opts o = {.model = NESTLING, .draft = NESTLING_DRAFT, .device = "cpu",
-                            .threads = 2, .notice = keep_line, .notice_arg = notices};
+                            .threads = test_threads(), .notice = keep_line, .notice_arg = notices};
     settings_init(&o.settings);
     buf_str(notices, "");
     return o;
@@ -272,7 +273,7 @@ static void test_an_engine_is_opened_again_with_another_draft_or_model(void **st
     (void)state;
     struct kernels refusing = kernels_cpu;
     struct engine_opts now = {.model = NESTLING, .draft = NESTLING_DRAFT, .device = "cpu",
-                              .threads = 2, .backend = &refusing}, o;
+                              .threads = test_threads(), .backend = &refusing}, o;
     struct err e = {0};
     refusing.alloc = refusing_alloc;
     settings_init(&now.settings);

@@ -536,7 +536,8 @@ static void test_neutral_keys_leave_the_numbers(void **state)
         struct base b = base_open(folders[i]);
         struct buf report = {0};
         struct err e = {0};
-        struct golden_opts o = {.engine = {.model = b.dir, .device = "cpu", .threads = 2}};
+        struct golden_opts o =
+            {.engine = {.model = b.dir, .device = "cpu", .threads = test_threads()}};
         write_config(&b, (const struct change[MOST]){{"logit_scale", "1.0"}, {"is_causal", "true"},
                      {"an_unknown_key", "5"}, {"per_layer_config", NULL}});
         if (!uses(&b, " gemma4 ") && !golden_run(&o, &report, &e))

@@ -189,7 +189,7 @@ static struct way way_of(enum other o, uint64_t seed)
     struct way w = {.table = rounding_table(o, seed), .bf16 = o == R_BF16 || o == R_CELLS ||
                     o == R_JITTER_BF16};
     if (o == R_THREADS)
-        w.threads = 1;
+        w.threads = 3 - test_threads();
     if (o == R_TWO_PARTS)
         w.opened = put_two_parts;
     return w;
