@@ -378,11 +378,6 @@ __device__ __forceinline__ void multiply_split(float (&acc)[COLS / 2], consumer_
 /* FP8 and packed weights: a thread's weights of two outputs, one chunk (32 of k). */
 struct widened {
     uint4 r0, r1;
-    __device__ __forceinline__ void load(uint32_t at, uint32_t scale)
-    {
-        const uint2 v0 = shared8(at), v1 = shared8(at + 8 * K_CHUNK);
-        r0 = fp8_eight(v0, scale), r1 = fp8_eight(v1, scale);
-    }
     template <int EACH>
     __device__ __forceinline__ void multiply(float (&acc)[EACH], uint64_t rows, bool onto) const
     {
@@ -392,6 +387,9 @@ struct widened {
         wgmma_commit();
     }
 };
+/* A thread's weights of a stage as they are stored: fetch() takes where the stage begins and
+ * whether it has a second chunk, widen() makes bf16 numbers of chunk u. */
+template <int STORED> struct stage_weights;
 
 /* FP8: where a thread's weights are: those of a stage's first chunk, from the stage on; those of
  * the second chunk, from there on. Without GLU the outputs of both warpgroups are successive. */
@@ -409,42 +407,20 @@ template <> struct own_weights<STORED_FP8> {
     }
 };
 
-/* The same with FP8. While wgmma multiplies one chunk, the next one's weights are loaded and
- * widened. */
-template <int COLS>
-__device__ __forceinline__ void multiply_split(float (&acc)[COLS / 2], consumer_ring<COLS> &r,
-                                               int n, const own_weights<STORED_FP8> &own)
-{
-    struct widened even, odd;
-    uint32_t last = 0;
-#pragma unroll 1
-    for (int i = 0; i + 1 < n; i += 2) {
-        const uint64_t rows = r.descriptor();
-        r.wait();
-        even.load(r.at + own.first, own.scale);
-        even.multiply(acc, rows, i > 0);
-        wgmma_wait<1>(); /* the previous stage has been read, and `odd` may be overwritten */
-        if (i > 0)
-            r.release(last);
-        odd.load(r.at + own.first + own.second, own.scale);
-        odd.multiply(acc, rows + 4, true);
-        wgmma_wait<1>();
-        last = r.full;
-        r.next();
+template <> struct stage_weights<STORED_FP8> {
+    uint32_t at;
+    __device__ __forceinline__ void fetch(uint32_t stage, const own_weights<STORED_FP8> &own, bool)
+    {
+        at = stage + own.first;
     }
-    if (n % 2) {
-        r.wait();
-        even.load(r.at + own.first, own.scale);
-        even.multiply(acc, r.descriptor(), n > 1);
-        wgmma_wait<0>();
-        if (n > 1)
-            r.release(last);
-        last = r.full;
-        r.next();
+    __device__ __forceinline__ void widen(int u, const own_weights<STORED_FP8> &own,
+                                          struct widened &to) const
+    {
+        const uint32_t from = at + (u ? own.second : 0);
+        const uint2 v0 = shared8(from), v1 = shared8(from + 8 * K_CHUNK);
+        to.r0 = fp8_eight(v0, own.scale), to.r1 = fp8_eight(v1, own.scale);
     }
-    wgmma_wait<0>();
-    r.release(last);
-}
+};
 
 /* Packed weights: where a thread's are in a stage: the codes of its pair of rows in the first
  * chunk, from there on in the second; their scales; what their blocks have. A thread's two outputs
@@ -480,26 +456,40 @@ template <int STORED> struct own_weights {
     }
 };
 
-/* The same with packed weights. */
+template <int STORED> struct stage_weights {
+    struct packed_pair<STORED> pair;
+    __device__ __forceinline__ void fetch(uint32_t stage, const own_weights<STORED> &own, bool two)
+    {
+        pair.fetch(stage + own.codes, two ? own.second : 0, stage + own.scales + own.skew,
+                   stage + own.blocks + own.skew, two ? SCALE_ROOM : 0);
+    }
+    __device__ __forceinline__ void widen(int u, const own_weights<STORED> &,
+                                          struct widened &to) const
+    {
+        pair.unpack(u, to.r0, to.r1);
+    }
+};
+
+/* The same with FP8 and packed weights. While wgmma multiplies one chunk, the next one's weights
+ * are widened. */
 template <int COLS, int STORED>
 __device__ __forceinline__ void multiply_split(float (&acc)[COLS / 2], consumer_ring<COLS> &r,
                                                int n, const own_weights<STORED> &own)
 {
     struct widened even, odd;
-    struct packed_pair<STORED> now;
+    struct stage_weights<STORED> now;
     uint32_t last = 0;
 #pragma unroll 1
     for (int i = 0; i + 1 < n; i += 2) {
         const uint64_t rows = r.descriptor();
         r.wait();
-        now.fetch(r.at + own.codes, own.second, r.at + own.scales + own.skew,
-                  r.at + own.blocks + own.skew, SCALE_ROOM);
-        now.unpack(0, even.r0, even.r1);
+        now.fetch(r.at, own, true);
+        now.widen(0, own, even);
         even.multiply(acc, rows, i > 0);
         wgmma_wait<1>(); /* the previous stage has been read, and `odd` may be overwritten */
         if (i > 0)
             r.release(last);
-        now.unpack(1, odd.r0, odd.r1);
+        now.widen(1, own, odd);
         odd.multiply(acc, rows + 4, true);
         wgmma_wait<1>();
         last = r.full;
@@ -507,9 +497,8 @@ __device__ __forceinline__ void multiply_split(float (&acc)[COLS / 2], consumer_
     }
     if (n % 2) {
         r.wait();
-        now.fetch(r.at + own.codes, 0, r.at + own.scales + own.skew,
-                  r.at + own.blocks + own.skew, 0);
-        now.unpack(0, even.r0, even.r1);
+        now.fetch(r.at, own, false);
+        now.widen(0, own, even);
         even.multiply(acc, r.descriptor(), n > 1);
         wgmma_wait<0>();
         if (n > 1)
