@@ -29,84 +29,85 @@ static void thin_out(struct back *b)
     b->every *= 2;
 }
 
-static void keep_one(struct engine *g, struct back *b, int chunk)
+static void keep_one(struct engine *engine, struct back *b, int chunk)
 {
     if (b->n == BACK_STATES || b->bytes > BACK_BYTES)
         thin_out(b);
     struct back_state *s = &b->at[b->n++];
-    *s = (struct back_state){.step = g->shared.step, .chunk = chunk,
-                             .n_point = g->own.ses.n_point,
-                             .window_released = g->own.window_released};
-    keep_state(&s->kept, &g->own.runtime, &g->own.ses.lane);
+    *s = (struct back_state){.step = engine->shared.step, .chunk = chunk,
+                             .n_point = engine->own.ses.n_point,
+                             .window_released = engine->own.window_released};
+    keep_state(&s->kept, &engine->own.runtime, &engine->own.ses.lane);
     if (b->n > 1)
         b->bytes += s->kept.bytes;
 }
 
 /* Drops the states that were kept before the session dropped a checkpoint: they may refer to pages
  * of it that are free now. */
-static void drop_invalid(struct engine *g, struct back *b)
+static void drop_invalid(struct engine *engine, struct back *b)
 {
-    if (b->given_up == g->own.ses.given_up)
+    if (b->given_up == engine->own.ses.given_up)
         return;
-    b->given_up = g->own.ses.given_up;
+    b->given_up = engine->own.ses.given_up;
     while (b->n)
         drop_state(b, 0);
     b->bytes = 0;
 }
 
-void back_begin(struct engine *g, struct back *b, int chunk)
+void back_begin(struct engine *engine, struct back *b, int chunk)
 {
-    *b = (struct back){.every = BACK_EVERY, .given_up = g->own.ses.given_up};
-    keep_one(g, b, chunk);
-    debug_set_span(&g->debug, g->shared.turn, 0, 0);
+    *b = (struct back){.every = BACK_EVERY, .given_up = engine->own.ses.given_up};
+    keep_one(engine, b, chunk);
+    debug_set_span(&engine->debug, engine->shared.turn, 0, 0);
 }
 
 /* The state before the first cycle is always kept, so that the prompt need not run again. */
-static bool due(struct engine *g, const struct back *b)
+static bool due(struct engine *engine, const struct back *b)
 {
-    const struct lane *l = &g->own.ses.lane;
+    const struct lane *lane = &engine->own.ses.lane;
     int last = b->n ? b->at[b->n - 1].step : -1;
-    if (!debug_in_use(&g->debug) || g->shared.step <= last)
+    if (!debug_in_use(&engine->debug) || engine->shared.step <= last)
         return false;
-    return b->n == 0 || (l->rec.kind == STEP_PREFILL && l->n_new > 0) ||
-           g->shared.step >= last + b->every;
+    return b->n == 0 || (lane->rec.kind == STEP_PREFILL && lane->n_new > 0) ||
+           engine->shared.step >= last + b->every;
 }
 
-void back_step_done(struct engine *g, struct back *b, int chunk)
+void back_step_done(struct engine *engine, struct back *b, int chunk)
 {
-    drop_invalid(g, b);
-    if (due(g, b))
-        keep_one(g, b, chunk);
-    if (g->shared.step > b->frontier)
-        b->frontier = g->shared.step;
-    debug_set_span(&g->debug, g->shared.turn, b->n ? b->at[0].step : g->shared.step + 1,
-                   b->frontier);
+    drop_invalid(engine, b);
+    if (due(engine, b))
+        keep_one(engine, b, chunk);
+    if (engine->shared.step > b->frontier)
+        b->frontier = engine->shared.step;
+    debug_set_span(&engine->debug, engine->shared.turn, b->n ? b->at[0].step
+                   : engine->shared.step + 1, b->frontier);
 }
 
-void back_end(struct engine *g, struct back *b)
+void back_end(struct engine *engine, struct back *b)
 {
     while (b->n)
         drop_state(b, b->n - 1);
-    debug_set_span(&g->debug, 0, 0, 0);
+    debug_set_span(&engine->debug, 0, 0, 0);
 }
 
 /* ---- silent steps ---------------------------------------------------------------------------- */
 
-bool back_silent(const struct engine *g, const struct back *b)
+bool back_silent(const struct engine *engine, const struct back *b)
 {
-    return g->shared.step < b->frontier;
+    return engine->shared.step < b->frontier;
 }
 
-static bool differs(struct engine *g, const char *what, uint64_t first, uint64_t now, struct err *e)
+static bool differs(struct engine *engine, const char *what, uint64_t first, uint64_t now,
+                    struct err *e)
 {
     return err_set(e, ERR_INVARIANT, "step %d.%d differs from its first run: %s %016llx then, "
-                   "%016llx now", g->shared.turn, g->shared.step, what, (unsigned long long)first,
-                   (unsigned long long)now);
+                   "%016llx now", engine->shared.turn, engine->shared.step, what,
+                   (unsigned long long)first, (unsigned long long)now);
 }
 
 /* Compares causes before effects. A fused cycle has another page digest than a stepped one (struct
  * step_rec). */
-static bool same_record(struct engine *g, const struct step_rec *a, const struct step_rec *b,
+static bool same_record(struct engine *engine, const struct step_rec *a, const struct step_rec *b,
                         struct err *e)
 {
     const struct {
@@ -125,50 +126,51 @@ static bool same_record(struct engine *g, const struct step_rec *a, const struct
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i].first != all[i].now)
-            return differs(g, all[i].what, all[i].first, all[i].now, e);
+            return differs(engine, all[i].what, all[i].first, all[i].now, e);
     return true;
 }
 
-bool back_compare(struct engine *g, struct err *e)
+bool back_compare(struct engine *engine, struct err *e)
 {
-    const struct page_log *log = &g->own.runtime.kv.log;
-    shared_lock(&g->shared);
-    g->shared.step++;
-    shared_unlock(&g->shared);
-    g->own.window_released = 0;
+    const struct page_log *log = &engine->own.runtime.kv.log;
+    shared_lock(&engine->shared);
+    engine->shared.step++;
+    shared_unlock(&engine->shared);
+    engine->own.window_released = 0;
     for (int i = 0; i < log->n_since; i++)
-        g->own.window_released += page_left_window(&log->since[i]);
-    engine_forget_pages(g);
-    const struct ring_entry *first = ring_find(&g->shared.ring, g->shared.turn, g->shared.step);
-    return !first || same_record(g, &first->rec, &g->own.ses.lane.rec, e);
+        engine->own.window_released += page_left_window(&log->since[i]);
+    engine_forget_pages(engine);
+    const struct ring_entry *first = ring_find(&engine->shared.ring, engine->shared.turn,
+                                               engine->shared.step);
+    return !first || same_record(engine, &first->rec, &engine->own.ses.lane.rec, e);
 }
 
 /* ---- going back ------------------------------------------------------------------------------ */
 
-bool back_go(struct engine *g, struct back *b, int *chunk)
+bool back_go(struct engine *engine, struct back *b, int *chunk)
 {
-    int target = debug_take_target(&g->debug);
-    drop_invalid(g, b);
+    int target = debug_take_target(&engine->debug);
+    drop_invalid(engine, b);
     if (!b->n || b->at[0].step > target) {
         char *line = xasprintf("the turn cannot go back to step %d.%d: the state before it is not "
-                               "kept any more", g->shared.turn, target);
-        engine_post_text(g, EV_NOTICE, line);
+                               "kept any more", engine->shared.turn, target);
+        engine_post_text(engine, EV_NOTICE, line);
         free(line);
-        debug_arrived(g);
+        debug_arrived(engine);
         return false;
     }
-    if (target < g->shared.step || b->at[b->n - 1].step > g->shared.step) {
+    if (target < engine->shared.step || b->at[b->n - 1].step > engine->shared.step) {
         drop_after(b, target);
         const struct back_state *s = &b->at[b->n - 1];
-        session_cut_points(&g->own.ses, s->n_point);
-        keep_restore(&s->kept, &g->own.runtime, &g->own.ses.lane);
-        shared_lock(&g->shared);
-        g->shared.step = s->step;
-        shared_unlock(&g->shared);
-        g->own.window_released = s->window_released;
+        session_cut_points(&engine->own.ses, s->n_point);
+        keep_restore(&s->kept, &engine->own.runtime, &engine->own.ses.lane);
+        shared_lock(&engine->shared);
+        engine->shared.step = s->step;
+        shared_unlock(&engine->shared);
+        engine->own.window_released = s->window_released;
         *chunk = s->chunk;
     }
-    if (g->shared.step == target)
-        debug_arrived(g);
+    if (engine->shared.step == target)
+        debug_arrived(engine);
     return true;
 }

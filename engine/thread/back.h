@@ -46,20 +46,20 @@ struct back {
 };
 
 /* Where the turn begins, before its first step. */
-void back_begin(struct engine *g, struct back *b, int chunk);
+void back_begin(struct engine *engine, struct back *b, int chunk);
 /* After each step and before the first cycle: keeps a state if one is due, and says to the debugger
  * how far back the turn can go. */
-void back_step_done(struct engine *g, struct back *b, int chunk);
-void back_end(struct engine *g, struct back *b); /* of the turn: frees all states */
+void back_step_done(struct engine *engine, struct back *b, int chunk);
+void back_end(struct engine *engine, struct back *b); /* of the turn: frees all states */
 
 /* Whether the steps that run next were posted already. */
-bool back_silent(const struct engine *g, const struct back *b);
+bool back_silent(const struct engine *engine, const struct back *b);
 /* After a silent step: counts it, drops its page events, and compares it with its first run. False
  * and *e (ERR_INVARIANT): it differs. */
-bool back_compare(struct engine *g, struct err *e);
+bool back_compare(struct engine *engine, struct err *e);
 /* Restores the state at the step that the debugger's user asked for, or the nearest kept state
  * before it; the steps in between then have to run. *chunk: the chunk size at that step. False: no
  * state before it is kept any more; a notice says so, and nothing changes. */
-bool back_go(struct engine *g, struct back *b, int *chunk);
+bool back_go(struct engine *engine, struct back *b, int *chunk);
 
 #endif

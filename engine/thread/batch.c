@@ -45,58 +45,59 @@ static bool stopped(const struct batch *b)
 }
 
 /* Keeps the facts of the tokens that the lane's last pass appended. */
-static void take_facts(struct batch_reply *x, const struct lane *l)
+static void take_facts(struct batch_reply *reply, const struct lane *lane)
 {
-    if (x->n_fact + l->n_new > x->cap_fact) {
-        x->cap_fact = 2 * x->cap_fact + l->n_new;
-        x->fact = xrealloc(x->fact, (size_t)x->cap_fact, sizeof *x->fact);
+    if (reply->n_fact + lane->n_new > reply->cap_fact) {
+        reply->cap_fact = 2 * reply->cap_fact + lane->n_new;
+        reply->fact = xrealloc(reply->fact, (size_t)reply->cap_fact, sizeof *reply->fact);
     }
-    for (int i = 0; i < l->n_new; i++)
-        x->fact[x->n_fact++] = l->fact[i];
+    for (int i = 0; i < lane->n_new; i++)
+        reply->fact[reply->n_fact++] = lane->fact[i];
 }
 
 /* The reply's text up to the last token of *tok. */
-static void read_text(struct engine *g, struct batch_reply *x, const struct ids *tok)
+static void read_text(struct engine *engine, struct batch_reply *reply, const struct ids *tok)
 {
-    if (!x->reading) {
-        chat_reader_init(&x->reader, g->loaded.chat);
-        chat_reader_follow(&x->reader, &x->job.prompt);
+    if (!reply->reading) {
+        chat_reader_init(&reply->reader, engine->loaded.chat);
+        chat_reader_follow(&reply->reader, &reply->job.prompt);
     }
-    x->reading = true;
-    int from = x->job.prompt.n + x->n_read;
-    engine_post_tokens(g, &x->reader, tok->v + from, tok->n - from, &x->text, &x->rec);
-    x->n_read = job_generated(&x->job, tok);
+    reply->reading = true;
+    int from = reply->job.prompt.n + reply->n_read;
+    engine_post_tokens(engine, &reply->reader, tok->v + from, tok->n - from, &reply->text,
+                       &reply->rec);
+    reply->n_read = job_generated(&reply->job, tok);
 }
 
-static void take_step(struct jobs *js, struct job *j, const struct lane *l)
+static void take_step(struct jobs *js, struct job *j, const struct lane *lane)
 {
-    take_facts(reply_of(j), l);
+    take_facts(reply_of(j), lane);
     reply_of(j)->rec.n_computed = j->n_computed;
     reply_of(j)->rec.n_spec = j->n_spec;
-    draft_report_add(&reply_of(j)->drafts, &l->rec, tree_depth(&l->tree));
-    if (l->rec.kind != STEP_PREFILL)
-        read_text(js->g, reply_of(j), &l->tok);
+    draft_report_add(&reply_of(j)->drafts, &lane->rec, tree_depth(&lane->tree));
+    if (lane->rec.kind != STEP_PREFILL)
+        read_text(js->g, reply_of(j), &lane->tok);
 }
 
-static void take_refusal(struct batch_reply *x)
+static void take_refusal(struct batch_reply *reply)
 {
-    buf_clear(&x->text);
-    buf_str(&x->text, x->job.why.p);
-    x->rec.refused = true;
+    buf_clear(&reply->text);
+    buf_str(&reply->text, reply->job.why.p);
+    reply->rec.refused = true;
 }
 
 static void take_end(struct jobs *js, struct job *j)
 {
-    struct batch_reply *x = reply_of(j);
-    x->rec.n_computed = j->n_computed;
+    struct batch_reply *reply = reply_of(j);
+    reply->rec.n_computed = j->n_computed;
     if (j->refused) {
-        take_refusal(x);
+        take_refusal(reply);
         return;
     }
-    read_text(js->g, x, &j->tok);
-    engine_post_held(js->g, &x->reader, &x->text, &x->rec);
-    x->reading = false;
-    x->rec.n_tokens = job_generated(j, &j->tok);
+    read_text(js->g, reply, &j->tok);
+    engine_post_held(js->g, &reply->reader, &reply->text, &reply->rec);
+    reply->reading = false;
+    reply->rec.n_tokens = job_generated(j, &j->tok);
 }
 
 static const struct job_owner owner = {.stepped = take_step, .ended = take_end};
@@ -104,45 +105,45 @@ static const struct job_owner owner = {.stepped = take_step, .ended = take_end};
 static bool add_reply(struct batch *b, int i, const struct request *rq, const char *question,
                       struct err *e)
 {
-    struct batch_reply *x = &b->reply[i];
+    struct batch_reply *reply = &b->reply[i];
     const struct settings *set = b->jobs.set;
-    x->rec = (struct batch_rec){.index = i, .count = b->n};
-    x->job.number = rq->number;
-    x->job.seed = (uint64_t)set->seed;
-    x->job.most = set->max_tokens > 0 ? set->max_tokens : INT_MAX;
-    x->job.how = (struct sampling){(float)set->temperature, set->top_k, (float)set->top_p,
-                                   (float)set->min_p};
-    settings_penalties(set, &x->job.penalties);
-    bool ok = session_render(&b->g->own.ses, question, &x->job.prompt, e);
+    reply->rec = (struct batch_rec){.index = i, .count = b->n};
+    reply->job.number = rq->number;
+    reply->job.seed = (uint64_t)set->seed;
+    reply->job.most = set->max_tokens > 0 ? set->max_tokens : INT_MAX;
+    reply->job.how = (struct sampling){(float)set->temperature, set->top_k, (float)set->top_p,
+                                       (float)set->min_p};
+    settings_penalties(set, &reply->job.penalties);
+    bool ok = session_render(&b->g->own.ses, question, &reply->job.prompt, e);
     if (!ok && e->kind != ERR_USAGE)
         return false;
     if (!ok)
-        job_refuse(&x->job, STOP_CONTEXT, e->msg);
-    x->rec.n_prompt = x->job.prompt.n;
-    if (!ok || !job_fits_context(&b->jobs, &x->job))
-        take_refusal(x);
-    ids_cat(&x->job.tok, x->job.prompt.v, x->job.prompt.n);
+        job_refuse(&reply->job, STOP_CONTEXT, e->msg);
+    reply->rec.n_prompt = reply->job.prompt.n;
+    if (!ok || !job_fits_context(&b->jobs, &reply->job))
+        take_refusal(reply);
+    ids_cat(&reply->job.tok, reply->job.prompt.v, reply->job.prompt.n);
     return true;
 }
 
-static void report_reply(struct batch *b, const struct batch_reply *x)
+static void report_reply(struct batch *b, const struct batch_reply *reply)
 {
-    const struct job *j = &x->job;
+    const struct job *j = &reply->job;
     struct event ev = engine_event(b->g, EV_BATCH_REPLY);
-    ev.batch = x->rec;
+    ev.batch = reply->rec;
     ev.reason = j->reason;
-    buf_add(&ev.text, x->text.p, x->text.n);
-    if (!x->rec.refused)
-        ids_cat(&ev.tokens, j->tok.v + j->prompt.n, x->rec.n_tokens);
-    if (!x->rec.refused && x->n_fact == x->rec.n_tokens)
-        ev.facts = facts_copy(x->fact, x->n_fact);
+    buf_add(&ev.text, reply->text.p, reply->text.n);
+    if (!reply->rec.refused)
+        ids_cat(&ev.tokens, j->tok.v + j->prompt.n, reply->rec.n_tokens);
+    if (!reply->rec.refused && reply->n_fact == reply->rec.n_tokens)
+        ev.facts = facts_copy(reply->fact, reply->n_fact);
     ids_cat(&ev.prompt, j->prompt.v, j->prompt.n);
     ev.n_steps = j->n_steps;
     ev.n_drafted = j->n_drafted;
     ev.n_accepted = j->n_accepted;
-    if (x->drafts.all.cycles) {
+    if (reply->drafts.all.cycles) {
         ev.drafts = xmalloc(sizeof *ev.drafts);
-        *ev.drafts = x->drafts;
+        *ev.drafts = reply->drafts;
     }
     engine_post(b->g, &ev);
 }
@@ -256,10 +257,10 @@ static void post_end(struct batch *b, enum stop_reason why)
     ev.batch.n_computed = b->jobs.n_computed;
     ev.batch.n_shared = b->n_shared;
     for (int i = 0; i < b->n; i++) {
-        const struct batch_reply *x = &b->reply[i];
-        const struct job *j = &x->job;
-        ev.batch.n_done += j->state == JOB_DONE && !x->rec.refused && j->reason <= STOP_CONTEXT;
-        ev.batch.n_tokens += x->rec.n_tokens;
+        const struct batch_reply *reply = &b->reply[i];
+        const struct job *j = &reply->job;
+        ev.batch.n_done += j->state == JOB_DONE && !reply->rec.refused && j->reason <= STOP_CONTEXT;
+        ev.batch.n_tokens += reply->rec.n_tokens;
         ev.batch.n_spec += j->n_spec;
         ev.n_steps += j->n_steps;
         ev.n_drafted += j->n_drafted;
@@ -272,12 +273,12 @@ static void post_end(struct batch *b, enum stop_reason why)
 static void free_batch(struct batch *b)
 {
     for (int i = 0; i < b->n; i++) {
-        struct batch_reply *x = &b->reply[i];
-        if (x->reading)
-            chat_reader_end(&x->reader, &x->text);
-        job_free(&x->job);
-        buf_free(&x->text);
-        free(x->fact);
+        struct batch_reply *reply = &b->reply[i];
+        if (reply->reading)
+            chat_reader_end(&reply->reader, &reply->text);
+        job_free(&reply->job);
+        buf_free(&reply->text);
+        free(reply->fact);
     }
     free(b->reply);
     free(b->jobs.job);
@@ -287,31 +288,32 @@ static void free_batch(struct batch *b)
 /* Runs the jobs, posts their results and the end, and leaves the pools as they were. */
 static void serve(struct batch *b, bool ok, struct err *e)
 {
-    struct engine *g = b->g;
+    struct engine *engine = b->g;
     jobs_open(&b->jobs);
     ok = ok && run_batch(b, e);
     enum stop_reason why = !ok && stopped(b) ? STOP_CANCEL : STOP_END;
     if (!ok && why == STOP_END) {
-        engine_fail(g, e);
-        why = g->own.lost ? STOP_DEVICE : STOP_FAULT;
+        engine_fail(engine, e);
+        why = engine->own.lost ? STOP_DEVICE : STOP_FAULT;
     }
     report_rest(b, why);
     struct err leak;
     if (!jobs_close(&b->jobs, &leak)) {
-        engine_fail(g, &leak);
+        engine_fail(engine, &leak);
         why = STOP_FAULT;
     }
     post_end(b, why);
 }
 
-static struct batch *open_batch(struct engine *g, int n, int lanes)
+static struct batch *open_batch(struct engine *engine, int n, int lanes)
 {
     struct batch *b = xcalloc(1, sizeof *b);
     size_t some = (size_t)max_int(1, n);
-    b->g = g;
+    b->g = engine;
     b->n = n;
     b->reply = xcalloc(some, sizeof *b->reply);
-    b->jobs = (struct jobs){.g = g, .r = &g->own.runtime, .set = &g->shared.set, .owner = &owner,
+    b->jobs = (struct jobs){.g = engine, .r = &engine->own.runtime, .set = &engine->shared.set,
+                            .owner = &owner,
                             .lanes = lanes, .head = true, .n = n,
                             .job = xcalloc(some, sizeof *b->jobs.job)};
     for (int i = 0; i < n; i++)
@@ -319,10 +321,10 @@ static struct batch *open_batch(struct engine *g, int n, int lanes)
     return b;
 }
 
-void engine_batch(struct engine *g, const struct request *rq)
+void engine_batch(struct engine *engine, const struct request *rq)
 {
     struct err e = {0};
-    struct batch *b = open_batch(g, rq->count, max_int(1, min_int(g->lanes, JOB_LANES)));
+    struct batch *b = open_batch(engine, rq->count, max_int(1, min_int(engine->lanes, JOB_LANES)));
     bool ok = true;
     for (int i = 0; i < b->n && ok && !stopped(b); i++)
         ok = add_reply(b, i, rq, rq->prompts[i], &e);
@@ -330,11 +332,11 @@ void engine_batch(struct engine *g, const struct request *rq)
     free_batch(b);
 }
 
-void engine_several(struct engine *g, const struct request *rq)
+void engine_several(struct engine *engine, const struct request *rq)
 {
     struct err e = {0};
     CHECK(rq->count >= 1 && rq->count <= JOB_LANES);
-    struct batch *b = open_batch(g, rq->count, rq->count);
+    struct batch *b = open_batch(engine, rq->count, rq->count);
     bool ok = true;
     for (int i = 0; i < b->n && ok && !stopped(b); i++) {
         struct job *j = &b->reply[i].job;
@@ -346,7 +348,7 @@ void engine_several(struct engine *g, const struct request *rq)
             j->how.temperature = 0.8f;
     }
     if (b->reply[0].rec.refused) /* RQ_SEVERAL: all prompts are the same */
-        engine_post_text(g, EV_NOTICE, b->reply[0].text.p);
+        engine_post_text(engine, EV_NOTICE, b->reply[0].text.p);
     else
         serve(b, ok && !stopped(b), &e);
     free_batch(b);

@@ -21,38 +21,38 @@ struct texts {
 };
 
 /* Adds a text, of which the tokens from `first` on are scored, as many as are still wanted. */
-static void add_text(struct texts *x, const int32_t *id, int n, int first)
+static void add_text(struct texts *texts, const int32_t *id, int n, int first)
 {
-    struct ids *ids = &x->ids[x->n];
-    n = min_int(n, first + CALIB_TOKENS - x->tokens);
+    struct ids *ids = &texts->ids[texts->n];
+    n = min_int(n, first + CALIB_TOKENS - texts->tokens);
     ids_cat(ids, id, n);
-    x->text[x->n++] = (struct redraft_text){.id = ids->v, .n = n, .first = first};
-    x->tokens += n - first;
+    texts->text[texts->n++] = (struct redraft_text){.id = ids->v, .n = n, .first = first};
+    texts->tokens += n - first;
 }
 
-static bool add_answers(struct texts *x, const struct calib_opts *o, struct err *e)
+static bool add_answers(struct texts *texts, const struct calib_opts *o, struct err *e)
 {
     bool ok = true;
-    for (int i = 0; redraft_message(i) && ok && x->tokens < CALIB_TOKENS; i++) {
+    for (int i = 0; redraft_message(i) && ok && texts->tokens < CALIB_TOKENS; i++) {
         struct message m = {.role = ROLE_USER, .text = (char *)(uintptr_t)redraft_message(i)};
         struct ids text = {0}, prompt = {0};
         ok = chat_render(o->l->chat, &m, 1, &prompt, e);
         ids_cat(&text, prompt.v, prompt.n);
         ok = ok && redraft_answer(o->l, &prompt, REPLY_MAX, o->stop, &text, e);
         if (ok && text.n > prompt.n)
-            add_text(x, text.v, text.n, prompt.n);
+            add_text(texts, text.v, text.n, prompt.n);
         ids_free(&text);
         ids_free(&prompt);
     }
     return ok;
 }
 
-static bool choose_texts(struct texts *x, const struct calib_opts *o, struct err *e)
+static bool choose_texts(struct texts *texts, const struct calib_opts *o, struct err *e)
 {
     if (o->n_text <= CALIB_TOKENS)
-        return add_answers(x, o, e);
+        return add_answers(texts, o, e);
     int n = min_int(o->n_text, min_int(TEXT_MAX, o->l->model.cfg.max_pos));
-    add_text(x, o->text, n, max_int(2, n - CALIB_TOKENS));
+    add_text(texts, o->text, n, max_int(2, n - CALIB_TOKENS));
     return true;
 }
 
@@ -101,17 +101,18 @@ bool calibrate_run(const struct calib_opts *o, struct calibration *out, struct e
         return err_set(e, ERR_USAGE, "%s", o->l->draft_off);
     if (o->l->draft.n_capture == 0)
         return err_set(e, ERR_NEGATIVE, "this drafter has no captured layers to calibrate");
-    struct texts x = {0};
+    struct texts texts = {0};
     struct redraft *re = xcalloc(1, sizeof *re);
-    bool ok = choose_texts(&x, o, e);
-    struct redraft_opts ask = {.l = o->l, .text = x.text, .n_text = x.n, .which = REDRAFT_LAYERS,
+    bool ok = choose_texts(&texts, o, e);
+    struct redraft_opts ask = {.l = o->l, .text = texts.text, .n_text = texts.n,
+                               .which = REDRAFT_LAYERS,
                                .stop = o->stop};
     ok = ok && redraft_run(&ask, re, e);
     out->stopped = re->stopped || (!ok && stop_asked(o->stop));
     if (ok || out->stopped)
         judge_readings(&o->l->draft, re, out);
-    for (int i = 0; i < x.n; i++)
-        ids_free(&x.ids[i]);
+    for (int i = 0; i < texts.n; i++)
+        ids_free(&texts.ids[i]);
     free(re);
     return ok || out->stopped;
 }

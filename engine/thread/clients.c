@@ -31,9 +31,9 @@ static struct client *client_of(const struct job *j)
     return (struct client *)(uintptr_t)j;
 }
 
-static struct event job_event(struct engine *g, const struct client *c, enum event_kind kind)
+static struct event job_event(struct engine *engine, const struct client *c, enum event_kind kind)
 {
-    struct event ev = engine_event(g, kind);
+    struct event ev = engine_event(engine, kind);
     ev.job = xcalloc(1, sizeof *ev.job);
     ev.job->id = c->id;
     ev.job->n_prompt = c->job.prompt.n;
@@ -55,23 +55,23 @@ static void post_begin(struct jobs *js, struct job *j)
     evq_put(js->g->screen, &ev);
 }
 
-static void post_step(struct jobs *js, struct job *j, const struct lane *l)
+static void post_step(struct jobs *js, struct job *j, const struct lane *lane)
 {
     post_begin(js, j);
     const struct client *c = client_of(j);
     struct event ev = job_event(js->g, c, EV_JOB_STEP);
     ev.step = j->n_steps;
-    ev.rec = l->rec;
-    ids_cat(&ev.tokens, l->tok.v + l->tok.n - l->n_new, l->n_new);
-    ev.facts = facts_copy(l->fact, l->n_new);
+    ev.rec = lane->rec;
+    ids_cat(&ev.tokens, lane->tok.v + lane->tok.n - lane->n_new, lane->n_new);
+    ev.facts = facts_copy(lane->fact, lane->n_new);
     if (c->top) {
         ev.job->n_top = c->top;
-        ev.job->top = xcalloc((size_t)l->n_new * (size_t)c->top, sizeof *ev.job->top);
-        lane_best(js->r, l, c->top, ev.job->top);
+        ev.job->top = xcalloc((size_t)lane->n_new * (size_t)c->top, sizeof *ev.job->top);
+        lane_best(js->r, lane, c->top, ev.job->top);
     }
-    if (l->tree.n > 1) {
+    if (lane->tree.n > 1) {
         ev.tree = xmalloc(sizeof *ev.tree);
-        *ev.tree = l->tree;
+        *ev.tree = lane->tree;
     }
     evq_put(js->g->screen, &ev);
 }
@@ -108,24 +108,25 @@ static const struct job_owner owner = {.stepped = post_step, .prompted = post_be
 
 /* ---- the engine's thread --------------------------------------------------------------------- */
 
-static struct jobs *open_jobs(struct engine *g)
+static struct jobs *open_jobs(struct engine *engine)
 {
-    if (!g->own.clients) {
-        struct clients *c = g->own.clients = xcalloc(1, sizeof *c);
-        c->jobs = (struct jobs){.g = g, .r = &g->own.runtime, .set = &g->shared.set,
-                                .owner = &owner, .lanes = max_int(1, min_int(g->lanes, JOB_LANES)),
+    if (!engine->own.clients) {
+        struct clients *c = engine->own.clients = xcalloc(1, sizeof *c);
+        c->jobs = (struct jobs){.g = engine, .r = &engine->own.runtime, .set = &engine->shared.set,
+                                .owner = &owner,
+                                .lanes = max_int(1, min_int(engine->lanes, JOB_LANES)),
                                 .job = c->job};
     }
-    if (!jobs_opened(&g->own.clients->jobs))
-        jobs_open(&g->own.clients->jobs);
-    return &g->own.clients->jobs;
+    if (!jobs_opened(&engine->own.clients->jobs))
+        jobs_open(&engine->own.clients->jobs);
+    return &engine->own.clients->jobs;
 }
 
 /* Takes over the jobs that were started since the last call. Returns whether a request or the end
  * of the thread waits. */
-static bool take_arrived(struct engine *g, struct jobs *js)
+static bool take_arrived(struct engine *engine, struct jobs *js)
 {
-    struct inbox *in = &g->inbox;
+    struct inbox *in = &engine->inbox;
     int before = js->n;
     pthread_mutex_lock(&in->mu);
     for (; in->n_taken < in->n_client; in->n_taken++)
@@ -147,9 +148,9 @@ static void free_client(struct client *c)
 }
 
 /* Removes the jobs that have ended. */
-static void drop_ended(struct engine *g, struct jobs *js)
+static void drop_ended(struct engine *engine, struct jobs *js)
 {
-    struct inbox *in = &g->inbox;
+    struct inbox *in = &engine->inbox;
     int n = 0, kept = 0;
     for (int i = 0; i < js->n; i++)
         if (js->job[i]->state != JOB_DONE)
@@ -170,10 +171,10 @@ static void drop_ended(struct engine *g, struct jobs *js)
     pthread_mutex_unlock(&in->mu);
 }
 
-static void end_stopped(struct engine *g, struct jobs *js)
+static void end_stopped(struct engine *engine, struct jobs *js)
 {
     for (int i = 0; i < js->n; i++)
-        if (js->job[i]->state != JOB_DONE && g->own.lost)
+        if (js->job[i]->state != JOB_DONE && engine->own.lost)
             jobs_end(js, js->job[i], STOP_DEVICE);
         else if (js->job[i]->state != JOB_DONE && job_stopped(js, js->job[i]))
             jobs_end(js, js->job[i], STOP_CANCEL);
@@ -181,54 +182,54 @@ static void end_stopped(struct engine *g, struct jobs *js)
 
 /* After a round that failed: ends the jobs that it ran; the others go on unless the device is
  * lost. */
-static void fail(struct engine *g, struct jobs *js, const struct err *e)
+static void fail(struct engine *engine, struct jobs *js, const struct err *e)
 {
-    g->own.clients->why = *e;
-    engine_fail(g, e);
+    engine->own.clients->why = *e;
+    engine_fail(engine, e);
     for (int i = 0; i < js->n; i++) {
         struct job *j = js->job[i];
         if (j->state == JOB_LIVE || (j == js->failed && j->state == JOB_WAITS))
-            jobs_end(js, j, g->own.lost ? STOP_DEVICE : STOP_FAULT);
+            jobs_end(js, j, engine->own.lost ? STOP_DEVICE : STOP_FAULT);
     }
     while (jobs_give_state(js))
         ;
 }
 
-void engine_jobs(struct engine *g)
+void engine_jobs(struct engine *engine)
 {
-    struct jobs *js = open_jobs(g);
+    struct jobs *js = open_jobs(engine);
     for (bool first = true;; first = false) {
-        bool waits = take_arrived(g, js);
+        bool waits = take_arrived(engine, js);
         struct err e = {0};
-        end_stopped(g, js);
-        drop_ended(g, js);
+        end_stopped(engine, js);
+        drop_ended(engine, js);
         if (js->n == 0 || (waits && !first && js->n_live == 0))
             break;
         if (!jobs_round(js, first || !waits, &e))
-            fail(g, js, &e);
+            fail(engine, js, &e);
     }
 }
 
-void engine_jobs_rest(struct engine *g)
+void engine_jobs_rest(struct engine *engine)
 {
     struct err e;
-    if (g->own.clients && jobs_opened(&g->own.clients->jobs) &&
-        !jobs_close(&g->own.clients->jobs, &e))
-        engine_fail(g, &e);
+    if (engine->own.clients && jobs_opened(&engine->own.clients->jobs) &&
+        !jobs_close(&engine->own.clients->jobs, &e))
+        engine_fail(engine, &e);
 }
 
-void engine_jobs_free(struct engine *g)
+void engine_jobs_free(struct engine *engine)
 {
-    struct inbox *in = &g->inbox;
-    struct clients *all = g->own.clients;
+    struct inbox *in = &engine->inbox;
+    struct clients *all = engine->own.clients;
     if (all) {
-        end_stopped(g, &all->jobs); /* closing has cancelled all */
-        engine_jobs_rest(g);
+        end_stopped(engine, &all->jobs); /* closing has cancelled all */
+        engine_jobs_rest(engine);
     }
     while (in->n_client)
         free_client(in->client[--in->n_client]);
     free(all);
-    g->own.clients = NULL;
+    engine->own.clients = NULL;
 }
 
 /* ---- the caller's thread --------------------------------------------------------------------- */
@@ -239,9 +240,9 @@ static bool within(const char *what, double v, double lo, double hi, struct err 
            err_set(e, ERR_USAGE, "%s %g: expected %g to %g", what, v, lo, hi);
 }
 
-static bool valid(const struct engine *g, const struct job_ask *a, struct err *e)
+static bool valid(const struct engine *engine, const struct job_ask *a, struct err *e)
 {
-    int vocab = g->loaded.model.cfg.vocab;
+    int vocab = engine->loaded.model.cfg.vocab;
     if (a->prompt.n < 1)
         return err_set(e, ERR_USAGE, "the prompt is empty: expected at least 1 token");
     for (int i = 0; i < a->prompt.n; i++)
@@ -306,19 +307,19 @@ static bool takes(const struct inbox *in, uint64_t id, struct err *e)
 
 static bool local_start(struct backend *b, struct job_ask *ask, struct err *e)
 {
-    struct engine *g = engine_of(b);
-    struct inbox *in = &g->inbox;
+    struct engine *engine = engine_of(b);
+    struct inbox *in = &engine->inbox;
     struct grammar *grammar = NULL;
-    bool ok = valid(g, ask, e) &&
-              (!ask->format || constrain_compile(&g->loaded, ask->format, &ask->prompt, &grammar,
-                                                 e));
+    bool ok = valid(engine, ask, e) &&
+              (!ask->format || constrain_compile(&engine->loaded, ask->format, &ask->prompt,
+                                                 &grammar, e));
     if (ok) {
         pthread_mutex_lock(&in->mu);
         ok = takes(in, ask->id, e);
         if (ok) {
             free(ask->format);
             struct client *c = in->client[in->n_client++] = make_client(ask, grammar);
-            c->job.number = atomic_fetch_add(&g->stop.submitted, 1) + 1;
+            c->job.number = atomic_fetch_add(&engine->stop.submitted, 1) + 1;
             pthread_cond_signal(&in->filled);
         }
         pthread_mutex_unlock(&in->mu);

@@ -23,7 +23,7 @@ static struct reply_form form_of(const struct chat *c, const struct ids *prompt)
     return f;
 }
 
-bool constrain_compile(const struct loaded *l, const char *format, const struct ids *prompt,
+bool constrain_compile(const struct loaded *loaded, const char *format, const struct ids *prompt,
                        struct grammar **out, struct err *e)
 {
     json_error_t why;
@@ -34,18 +34,18 @@ bool constrain_compile(const struct loaded *l, const char *format, const struct 
     const char *text = json_string_value(json_object_get(o, "form"));
     struct reply_form f = {.kind = FORM_TEXT};
     if (prompt && !(text && !strcmp(text, "text")))
-        f = form_of(l->chat, prompt);
-    *out = grammar_open(o, &f, prompt ? l->tok : NULL, e);
+        f = form_of(loaded->chat, prompt);
+    *out = grammar_open(o, &f, prompt ? loaded->tok : NULL, e);
     json_decref(o);
     return *out != NULL;
 }
 
-struct guide *constrain_guide(struct engine *g, struct grammar *grammar)
+struct guide *constrain_guide(struct engine *engine, struct grammar *grammar)
 {
-    struct runtime *r = &g->own.runtime;
+    struct runtime *rt = &engine->own.runtime;
     if (!grammar)
         return NULL;
-    if (!g->own.order)
-        g->own.order = token_order_open(g->loaded.tok);
-    return guide_open(grammar, g->own.order, r->model->cfg.vocab, r->stop, r->n_stop);
+    if (!engine->own.order)
+        engine->own.order = token_order_open(engine->loaded.tok);
+    return guide_open(grammar, engine->own.order, rt->model->cfg.vocab, rt->stop, rt->n_stop);
 }

@@ -7,9 +7,9 @@
 
 static void drop_last(struct contexts *c)
 {
-    struct context *x = &c->v[--c->n];
-    c->n_id -= x->rest.n;
-    ids_free(&x->rest);
+    struct context *context = &c->v[--c->n];
+    c->n_id -= context->rest.n;
+    ids_free(&context->rest);
 }
 
 void contexts_free(struct contexts *c)
@@ -29,11 +29,11 @@ void contexts_cut(struct contexts *c, int turn)
 /* Appends the first `n` ids of context i. */
 static void head_of(const struct contexts *c, int i, int n, struct ids *out)
 {
-    const struct context *x = &c->v[i];
-    int common = min_int(n, x->common);
+    const struct context *context = &c->v[i];
+    int common = min_int(n, context->common);
     if (common)
         head_of(c, i - 1, common, out);
-    ids_cat(out, x->rest.v, min_int(n, x->common + x->rest.n) - common);
+    ids_cat(out, context->rest.v, min_int(n, context->common + context->rest.n) - common);
 }
 
 /* Removes the oldest turn; the next turn then holds all of its ids itself. */
@@ -57,15 +57,15 @@ void contexts_begin(struct contexts *c, int turn, const int32_t *prompt, int n)
     contexts_cut(c, turn - 1);
     if (c->n)
         head_of(c, c->n - 1, n, &last);
-    struct context x = {.turn = turn, .n_prompt = n};
-    while (x.common < last.n && last.v[x.common] == prompt[x.common])
-        x.common++;
+    struct context context = {.turn = turn, .n_prompt = n};
+    while (context.common < last.n && last.v[context.common] == prompt[context.common])
+        context.common++;
     ids_free(&last);
-    if (x.common < n) /* a prompt may have no ids at all */
-        ids_cat(&x.rest, prompt + x.common, n - x.common);
+    if (context.common < n) /* a prompt may have no ids at all */
+        ids_cat(&context.rest, prompt + context.common, n - context.common);
     MAKE_ROOM(c->v, c->n, c->cap, 8);
-    c->v[c->n++] = x;
-    c->n_id += x.rest.n;
+    c->v[c->n++] = context;
+    c->n_id += context.rest.n;
     while (c->n > 1 && c->n_id > CONTEXT_IDS)
         drop_first(c);
 }
@@ -74,11 +74,11 @@ void contexts_add(struct contexts *c, int at, const int32_t *tok, int n)
 {
     if (c->n == 0)
         return;
-    struct context *x = &c->v[c->n - 1];
-    CHECK(at >= x->common && at <= x->common + x->rest.n);
-    c->n_id += at - x->common - x->rest.n + n;
-    x->rest.n = at - x->common;
-    ids_cat(&x->rest, tok, n);
+    struct context *context = &c->v[c->n - 1];
+    CHECK(at >= context->common && at <= context->common + context->rest.n);
+    c->n_id += at - context->common - context->rest.n + n;
+    context->rest.n = at - context->common;
+    ids_cat(&context->rest, tok, n);
 }
 
 bool contexts_of(const struct contexts *c, int turn, struct ids *out, int *n_prompt)

@@ -8,33 +8,33 @@
 
 #include "engine/thread/internal.h"
 
-void debug_open(struct debugger *d, void (*waits)(struct engine *g))
+void debug_open(struct debugger *debugger, void (*waits)(struct engine *engine))
 {
-    d->forced = -1;
-    d->waits = waits;
-    pthread_mutex_init(&d->mu, NULL);
+    debugger->forced = -1;
+    debugger->waits = waits;
+    pthread_mutex_init(&debugger->mu, NULL);
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&d->go, &attr);
+    pthread_cond_init(&debugger->go, &attr);
     pthread_condattr_destroy(&attr);
 }
 
-void debug_close(struct debugger *d)
+void debug_close(struct debugger *debugger)
 {
-    pthread_cond_destroy(&d->go);
-    pthread_mutex_destroy(&d->mu);
+    pthread_cond_destroy(&debugger->go);
+    pthread_mutex_destroy(&debugger->mu);
 }
 
 /* ---- pausing --------------------------------------------------------------------------------- */
 
 /* Blocks the engine's thread until debug_run() ends the pause. A cancel ends it within 50 ms. */
-static void wait_for_run(struct engine *g)
+static void wait_for_run(struct engine *engine)
 {
-    struct debugger *d = &g->debug;
+    struct debugger *debugger = &engine->debug;
     uint64_t start = clock_ns();
-    pthread_mutex_lock(&d->mu);
-    while (d->view.paused && !stop_asked(&g->stop)) {
+    pthread_mutex_lock(&debugger->mu);
+    while (debugger->view.paused && !stop_asked(&engine->stop)) {
         struct timespec until;
         clock_gettime(CLOCK_MONOTONIC, &until);
         until.tv_nsec += 50000000;
@@ -42,44 +42,44 @@ static void wait_for_run(struct engine *g)
             until.tv_nsec -= 1000000000;
             until.tv_sec++;
         }
-        pthread_cond_timedwait(&d->go, &d->mu, &until);
-        pthread_mutex_unlock(&d->mu);
-        d->waits(g);
-        pthread_mutex_lock(&d->mu);
+        pthread_cond_timedwait(&debugger->go, &debugger->mu, &until);
+        pthread_mutex_unlock(&debugger->mu);
+        debugger->waits(engine);
+        pthread_mutex_lock(&debugger->mu);
     }
-    d->view.paused = false;
-    pthread_mutex_unlock(&d->mu);
-    g->own.paused_ns += clock_ns() - start;
+    debugger->view.paused = false;
+    pthread_mutex_unlock(&debugger->mu);
+    engine->own.paused_ns += clock_ns() - start;
 }
 
 /* Publishes *v (step, phase, reason) and the facts, which must stay, posts EV_PAUSE and blocks
  * until the pause ends. */
-static void pause_at(struct engine *g, const struct debug_view *v, const struct step_facts *s)
+static void pause_at(struct engine *engine, const struct debug_view *v, const struct step_facts *s)
 {
-    struct debugger *d = &g->debug;
-    if (stop_asked(&g->stop))
+    struct debugger *debugger = &engine->debug;
+    if (stop_asked(&engine->stop))
         return;
-    pthread_mutex_lock(&d->mu);
-    enum run_until until = d->until;
-    uint64_t pauses = d->view.pauses + 1;
-    d->view = *v;
-    d->view.pauses = pauses;
-    d->view.until = until;
-    d->view.paused = true;
-    d->facts = *s;
-    d->breaks.has_condition = false;
-    pthread_mutex_unlock(&d->mu);
-    struct event ev = engine_event(g, EV_PAUSE);
+    pthread_mutex_lock(&debugger->mu);
+    enum run_until until = debugger->until;
+    uint64_t pauses = debugger->view.pauses + 1;
+    debugger->view = *v;
+    debugger->view.pauses = pauses;
+    debugger->view.until = until;
+    debugger->view.paused = true;
+    debugger->facts = *s;
+    debugger->breaks.has_condition = false;
+    pthread_mutex_unlock(&debugger->mu);
+    struct event ev = engine_event(engine, EV_PAUSE);
     ev.step = v->step;
     buf_str(&ev.text, v->why);
-    engine_post(g, &ev);
-    wait_for_run(g);
+    engine_post(engine, &ev);
+    wait_for_run(engine);
 }
 
-static struct debug_view view_of(const struct engine *g, int step, enum step_phase phase,
+static struct debug_view view_of(const struct engine *engine, int step, enum step_phase phase,
                                  const struct tree *t, const int32_t *token, int n_token)
 {
-    struct debug_view v = {.turn = g->shared.turn, .step = step, .phase = phase,
+    struct debug_view v = {.turn = engine->shared.turn, .step = step, .phase = phase,
                            .n_token = n_token};
     if (t && t->n > 1)
         v.tree = *t;
@@ -96,18 +96,18 @@ static const char *text_of(void *arg, int32_t id, size_t *n)
 }
 
 /* The facts that also a step without a commit has: its turn and number, and the pools. */
-static struct step_facts facts_now(struct engine *g, int step)
+static struct step_facts facts_now(struct engine *engine, int step)
 {
     static const enum fact free_of[N_POOLS] = {FACT_FULL_FREE, FACT_SWA_FREE, FACT_DRAFT_FREE};
     static const enum fact used_of[N_POOLS] = {FACT_FULL_USED, FACT_SWA_USED, FACT_DRAFT_USED};
-    struct step_facts s = {.turn = g->shared.turn, .step = step, .text = text_of,
-                           .text_arg = &g->base};
+    struct step_facts s = {.turn = engine->shared.turn, .step = step, .text = text_of,
+                           .text_arg = &engine->base};
     for (int i = 0; i < N_FACTS; i++)
         s.fact[i] = NAN;
     s.fact[FACT_TURN] = s.turn;
-    s.fact[FACT_LENGTH] = g->own.ses.lane.tok.n;
+    s.fact[FACT_LENGTH] = engine->own.ses.lane.tok.n;
     for (int p = 0; p < N_POOLS; p++) {
-        const struct pool *pool = &g->own.runtime.kv.pool[p];
+        const struct pool *pool = &engine->own.runtime.kv.pool[p];
         if (pool->total == 0)
             continue;
         s.fact[free_of[p]] = pool->n_free;
@@ -116,30 +116,30 @@ static struct step_facts facts_now(struct engine *g, int step)
     return s;
 }
 
-static struct step_facts facts_of_step(struct engine *g)
+static struct step_facts facts_of_step(struct engine *engine)
 {
-    const struct lane *l = &g->own.ses.lane;
-    const struct step_rec *rec = &l->rec;
-    struct step_facts s = facts_now(g, g->shared.step);
-    s.tree = &l->tree;
-    s.token = l->tok.v + l->tok.n - l->n_new;
-    s.n_token = l->n_new;
-    expr_record_facts(rec, l->n_new, l->seq.committed - rec->pos0, g->own.runtime.kv.page_size,
-                      s.fact);
+    const struct lane *lane = &engine->own.ses.lane;
+    const struct step_rec *rec = &lane->rec;
+    struct step_facts s = facts_now(engine, engine->shared.step);
+    s.tree = &lane->tree;
+    s.token = lane->tok.v + lane->tok.n - lane->n_new;
+    s.n_token = lane->n_new;
+    expr_record_facts(rec, lane->n_new, lane->seq.committed - rec->pos0,
+                      engine->own.runtime.kv.page_size, s.fact);
     s.fact[FACT_FAULT] = 0;
-    s.fact[FACT_WINDOW_RELEASE] = g->own.window_released;
+    s.fact[FACT_WINDOW_RELEASE] = engine->own.window_released;
     return s;
 }
 
 /* The facts of the step in whose middle the turn is paused; `known`: the target has chosen. */
-static struct step_facts facts_so_far(struct engine *g, const struct debug_view *v, bool known)
+static struct step_facts facts_so_far(struct engine *engine, const struct debug_view *v, bool known)
 {
-    struct step_facts s = facts_now(g, v->step);
+    struct step_facts s = facts_now(engine, v->step);
     s.tree = &v->tree;
     s.token = v->token;
     s.n_token = v->n_token;
     if (v->verified)
-        expr_record_facts(&v->rec, v->n_token, 0, g->own.runtime.kv.page_size, s.fact);
+        expr_record_facts(&v->rec, v->n_token, 0, engine->own.runtime.kv.page_size, s.fact);
     else
         s.fact[FACT_DRAFTED] = max_int(v->tree.n - 1, 0);
     if (!known)
@@ -150,37 +150,38 @@ static struct step_facts facts_so_far(struct engine *g, const struct debug_view 
 
 /* ---- boundaries ------------------------------------------------------------------------------ */
 
-bool debug_by_phase(struct debugger *d)
+bool debug_by_phase(struct debugger *debugger)
 {
-    pthread_mutex_lock(&d->mu);
-    bool by_phase = d->until == RUN_PHASE;
-    pthread_mutex_unlock(&d->mu);
+    pthread_mutex_lock(&debugger->mu);
+    bool by_phase = debugger->until == RUN_PHASE;
+    pthread_mutex_unlock(&debugger->mu);
     return by_phase;
 }
 
-void debug_turn_begins(struct engine *g)
+void debug_turn_begins(struct engine *engine)
 {
-    struct debugger *d = &g->debug;
-    pthread_mutex_lock(&d->mu);
-    bool stop = d->until == RUN_PHASE || d->until == RUN_STEP || d->until == RUN_TURN;
-    pthread_mutex_unlock(&d->mu);
+    struct debugger *debugger = &engine->debug;
+    pthread_mutex_lock(&debugger->mu);
+    bool stop = debugger->until == RUN_PHASE || debugger->until == RUN_STEP ||
+                debugger->until == RUN_TURN;
+    pthread_mutex_unlock(&debugger->mu);
     if (!stop)
         return;
-    struct debug_view v = view_of(g, 0, WHOLE_STEP, NULL, NULL, 0);
-    struct step_facts s = facts_now(g, 0);
+    struct debug_view v = view_of(engine, 0, WHOLE_STEP, NULL, NULL, 0);
+    struct step_facts s = facts_now(engine, 0);
     snprintf(v.why, sizeof v.why, "turn %d begins", v.turn);
-    pause_at(g, &v, &s);
+    pause_at(engine, &v, &s);
 }
 
-void debug_turn_ended(struct engine *g)
+void debug_turn_ended(struct engine *engine)
 {
-    struct debugger *d = &g->debug;
-    pthread_mutex_lock(&d->mu);
-    if (d->until == RUN_FINISH || d->until == RUN_BACK)
-        d->until = RUN_ON;
-    d->asked = d->breaks.has_condition = false;
-    breaks_forget(&d->breaks);
-    pthread_mutex_unlock(&d->mu);
+    struct debugger *debugger = &engine->debug;
+    pthread_mutex_lock(&debugger->mu);
+    if (debugger->until == RUN_FINISH || debugger->until == RUN_BACK)
+        debugger->until = RUN_ON;
+    debugger->asked = debugger->breaks.has_condition = false;
+    breaks_forget(&debugger->breaks);
+    pthread_mutex_unlock(&debugger->mu);
 }
 
 static enum step_phase phase_of(enum cycle_phase p)
@@ -191,18 +192,18 @@ static enum step_phase phase_of(enum cycle_phase p)
                                  : PHASE_COMMIT;
 }
 
-bool debug_phase_done(struct engine *g, const struct cycle *c)
+bool debug_phase_done(struct engine *engine, const struct cycle *c)
 {
-    if (!debug_by_phase(&g->debug))
-        return !stop_asked(&g->stop) && !debug_back_asked(g);
+    if (!debug_by_phase(&engine->debug))
+        return !stop_asked(&engine->stop) && !debug_back_asked(engine);
     const struct cycle_lane *x = &c->lane[0];
     bool known = c->phase >= CYCLE_ACCEPTED;
     struct tree tree = x->tree;
     struct step_rec rec = known ? x->out.rec : (struct step_rec){0};
     bool verified = known || (c->phase == CYCLE_VERIFIED &&
                               accept_peek(c->rt, x->lane, 0, x->max_new, &tree, &rec));
-    struct debug_view v = view_of(g, g->shared.step + 1, phase_of(c->phase), &tree, x->out.token,
-                                  known ? x->out.n_new : 0);
+    struct debug_view v = view_of(engine, engine->shared.step + 1, phase_of(c->phase), &tree,
+                                  x->out.token, known ? x->out.n_new : 0);
     v.verified = verified;
     v.rec = rec;
     int n = snprintf(v.why, sizeof v.why, "step %d.%d after %s", v.turn, v.step,
@@ -212,94 +213,97 @@ bool debug_phase_done(struct engine *g, const struct cycle *c)
     else if (verified)
         snprintf(v.why + n, sizeof v.why - (size_t)n, ": %d of %d %s", rec.accepted, rec.drafted,
                  known ? "accepted" : "will be accepted");
-    struct step_facts s = facts_so_far(g, &v, known);
-    pause_at(g, &v, &s);
-    return !stop_asked(&g->stop) && !debug_back_asked(g);
+    struct step_facts s = facts_so_far(engine, &v, known);
+    pause_at(engine, &v, &s);
+    return !stop_asked(&engine->stop) && !debug_back_asked(engine);
 }
 
 /* Whether the debugger is not in use: the usual case, which must cost nothing. */
-static bool idle(struct debugger *d)
+static bool idle(struct debugger *debugger)
 {
-    pthread_mutex_lock(&d->mu);
-    bool none = !breaks_pause(&d->breaks) && (d->until == RUN_ON || d->until == RUN_FINISH);
-    pthread_mutex_unlock(&d->mu);
+    pthread_mutex_lock(&debugger->mu);
+    bool none = !breaks_pause(&debugger->breaks) &&
+                (debugger->until == RUN_ON || debugger->until == RUN_FINISH);
+    pthread_mutex_unlock(&debugger->mu);
     return none;
 }
 
 /* Pauses if the steps asked for are done or a condition holds. While steps run again to go back,
  * conditions are not tested. */
-static void consider(struct engine *g, const struct step_facts *s, const char *what)
+static void consider(struct engine *engine, const struct step_facts *s, const char *what)
 {
-    struct debugger *d = &g->debug;
-    struct debug_view v = view_of(g, s->step, WHOLE_STEP, s->tree, s->token, s->n_token);
+    struct debugger *debugger = &engine->debug;
+    struct debug_view v = view_of(engine, s->step, WHOLE_STEP, s->tree, s->token, s->n_token);
     char why[340] = "", of[32] = "";
-    pthread_mutex_lock(&d->mu);
-    bool stop = d->until == RUN_PHASE || (d->until == RUN_STEP && --d->left <= 0);
-    bool past = d->until == RUN_FINISH || d->until == RUN_TURN;
-    if (d->until == RUN_BACK && s->step == d->target) {
+    pthread_mutex_lock(&debugger->mu);
+    bool stop = debugger->until == RUN_PHASE ||
+                (debugger->until == RUN_STEP && --debugger->left <= 0);
+    bool past = debugger->until == RUN_FINISH || debugger->until == RUN_TURN;
+    if (debugger->until == RUN_BACK && s->step == debugger->target) {
         stop = true;
-        d->until = RUN_STEP;
-    } else if (d->until == RUN_BACK) {
+        debugger->until = RUN_STEP;
+    } else if (debugger->until == RUN_BACK) {
         stop = false;
-    } else if (breaks_hold(&d->breaks, s, past, &v.broke, why, sizeof why)) {
+    } else if (breaks_hold(&debugger->breaks, s, past, &v.broke, why, sizeof why)) {
         stop = true;
     }
-    if (s->step < d->last)
-        snprintf(of, sizeof of, " (of %d.%d)", v.turn, d->last);
-    pthread_mutex_unlock(&d->mu);
+    if (s->step < debugger->last)
+        snprintf(of, sizeof of, " (of %d.%d)", v.turn, debugger->last);
+    pthread_mutex_unlock(&debugger->mu);
     if (!stop)
         return;
     snprintf(v.why, sizeof v.why, "%s step %d.%d%s%s%s", what, v.turn, v.step, of,
              *why ? ": " : "", why);
-    pause_at(g, &v, s);
+    pause_at(engine, &v, s);
 }
 
-void debug_step_done(struct engine *g)
+void debug_step_done(struct engine *engine)
 {
-    if (idle(&g->debug))
+    if (idle(&engine->debug))
         return;
-    struct step_facts s = facts_of_step(g);
-    consider(g, &s, "after");
+    struct step_facts s = facts_of_step(engine);
+    consider(engine, &s, "after");
 }
 
 /* ---- tokens by hand -------------------------------------------------------------------------- */
 
-int32_t debug_forced(struct debugger *d)
+int32_t debug_forced(struct debugger *debugger)
 {
-    pthread_mutex_lock(&d->mu);
-    int32_t id = d->forced;
-    pthread_mutex_unlock(&d->mu);
+    pthread_mutex_lock(&debugger->mu);
+    int32_t id = debugger->forced;
+    pthread_mutex_unlock(&debugger->mu);
     return id;
 }
 
-void debug_force(struct debugger *d, int32_t id)
+void debug_force(struct debugger *debugger, int32_t id)
 {
-    pthread_mutex_lock(&d->mu);
-    d->forced = id;
-    pthread_mutex_unlock(&d->mu);
+    pthread_mutex_lock(&debugger->mu);
+    debugger->forced = id;
+    pthread_mutex_unlock(&debugger->mu);
 }
 
-bool debug_verified(struct debugger *d, int turn, int step, struct debug_view *v)
+bool debug_verified(struct debugger *debugger, int turn, int step, struct debug_view *v)
 {
-    pthread_mutex_lock(&d->mu);
-    *v = d->view;
-    pthread_mutex_unlock(&d->mu);
+    pthread_mutex_lock(&debugger->mu);
+    *v = debugger->view;
+    pthread_mutex_unlock(&debugger->mu);
     return v->paused && v->verified && v->turn == turn && v->step == step;
 }
 
 /* The newest committed step of the paused turn. Call it under mu. */
-static int stands_at(const struct debugger *d)
+static int stands_at(const struct debugger *debugger)
 {
-    const struct debug_view *v = &d->view;
+    const struct debug_view *v = &debugger->view;
     return v->phase != WHOLE_STEP && v->phase != PHASE_COMMIT ? v->step - 1 : v->step;
 }
 
-bool debug_may_force(struct debugger *d, struct err *e)
+bool debug_may_force(struct debugger *debugger, struct err *e)
 {
-    pthread_mutex_lock(&d->mu);
-    bool runs = d->turn && !d->view.paused, back = d->turn && stands_at(d) < d->last;
-    int turn = d->turn, last = d->last;
-    pthread_mutex_unlock(&d->mu);
+    pthread_mutex_lock(&debugger->mu);
+    bool runs = debugger->turn && !debugger->view.paused, back = debugger->turn &&
+                stands_at(debugger) < debugger->last;
+    int turn = debugger->turn, last = debugger->last;
+    pthread_mutex_unlock(&debugger->mu);
     if (runs)
         return err_set(e, ERR_USAGE, "the turn runs; /step pauses it after its step");
     if (back)
@@ -308,11 +312,12 @@ bool debug_may_force(struct debugger *d, struct err *e)
     return true;
 }
 
-bool debug_may_compare(struct debugger *d, struct err *e)
+bool debug_may_compare(struct debugger *debugger, struct err *e)
 {
-    pthread_mutex_lock(&d->mu);
-    bool paused = d->turn && d->view.paused, between = d->view.phase == WHOLE_STEP;
-    pthread_mutex_unlock(&d->mu);
+    pthread_mutex_lock(&debugger->mu);
+    bool paused = debugger->turn && debugger->view.paused,
+        between = debugger->view.phase == WHOLE_STEP;
+    pthread_mutex_unlock(&debugger->mu);
     if (!paused)
         return err_set(e, ERR_USAGE, "no turn is paused; /step pauses the next one");
     return between ||
@@ -322,63 +327,63 @@ bool debug_may_compare(struct debugger *d, struct err *e)
 
 /* ---- going back ------------------------------------------------------------------------------ */
 
-bool debug_in_use(struct debugger *d)
+bool debug_in_use(struct debugger *debugger)
 {
-    return !idle(d);
+    return !idle(debugger);
 }
 
-void debug_set_span(struct debugger *d, int turn, int first, int last)
+void debug_set_span(struct debugger *debugger, int turn, int first, int last)
 {
-    pthread_mutex_lock(&d->mu);
-    d->turn = turn;
-    d->first = first;
-    d->last = last;
-    pthread_mutex_unlock(&d->mu);
+    pthread_mutex_lock(&debugger->mu);
+    debugger->turn = turn;
+    debugger->first = first;
+    debugger->last = last;
+    pthread_mutex_unlock(&debugger->mu);
 }
 
-bool debug_back_asked(struct engine *g)
+bool debug_back_asked(struct engine *engine)
 {
-    struct debugger *d = &g->debug;
-    pthread_mutex_lock(&d->mu);
-    bool asked = d->asked;
-    pthread_mutex_unlock(&d->mu);
-    return asked && !stop_asked(&g->stop);
+    struct debugger *debugger = &engine->debug;
+    pthread_mutex_lock(&debugger->mu);
+    bool asked = debugger->asked;
+    pthread_mutex_unlock(&debugger->mu);
+    return asked && !stop_asked(&engine->stop);
 }
 
-int debug_take_target(struct debugger *d)
+int debug_take_target(struct debugger *debugger)
 {
-    pthread_mutex_lock(&d->mu);
-    int target = d->target;
-    d->asked = false;
-    breaks_forget(&d->breaks); /* a watch compares with the step before */
-    pthread_mutex_unlock(&d->mu);
+    pthread_mutex_lock(&debugger->mu);
+    int target = debugger->target;
+    debugger->asked = false;
+    breaks_forget(&debugger->breaks); /* a watch compares with the step before */
+    pthread_mutex_unlock(&debugger->mu);
     return target;
 }
 
-void debug_arrived(struct engine *g)
+void debug_arrived(struct engine *engine)
 {
-    struct debugger *d = &g->debug;
-    struct debug_view v = view_of(g, 0, WHOLE_STEP, NULL, NULL, 0);
-    struct step_facts s = facts_now(g, 0);
-    if (g->shared.step > 0) {
-        s = facts_of_step(g);
-        v = view_of(g, s.step, WHOLE_STEP, s.tree, s.token, s.n_token);
+    struct debugger *debugger = &engine->debug;
+    struct debug_view v = view_of(engine, 0, WHOLE_STEP, NULL, NULL, 0);
+    struct step_facts s = facts_now(engine, 0);
+    if (engine->shared.step > 0) {
+        s = facts_of_step(engine);
+        v = view_of(engine, s.step, WHOLE_STEP, s.tree, s.token, s.n_token);
     }
-    pthread_mutex_lock(&d->mu);
-    d->until = RUN_STEP;
+    pthread_mutex_lock(&debugger->mu);
+    debugger->until = RUN_STEP;
     int n = v.step ? snprintf(v.why, sizeof v.why, "after step %d.%d", v.turn, v.step)
                    : snprintf(v.why, sizeof v.why, "turn %d begins", v.turn);
-    if (v.step < d->last)
-        snprintf(v.why + n, sizeof v.why - (size_t)n, " (of %d.%d)", v.turn, d->last);
-    pthread_mutex_unlock(&d->mu);
-    pause_at(g, &v, &s);
+    if (v.step < debugger->last)
+        snprintf(v.why + n, sizeof v.why - (size_t)n, " (of %d.%d)", v.turn, debugger->last);
+    pthread_mutex_unlock(&debugger->mu);
+    pause_at(engine, &v, &s);
 }
 
-void debug_step_failed(struct engine *g, int step)
+void debug_step_failed(struct engine *engine, int step)
 {
-    if (idle(&g->debug))
+    if (idle(&engine->debug))
         return;
-    struct step_facts s = facts_now(g, step);
+    struct step_facts s = facts_now(engine, step);
     s.fact[FACT_FAULT] = 1;
-    consider(g, &s, "a rule was violated in");
+    consider(engine, &s, "a rule was violated in");
 }

@@ -39,46 +39,46 @@ struct debugger {
                                 engine's thread keeps until the pause ends */
 };
 
-void debug_open(struct debugger *d, void (*waits)(struct engine *g));
-void debug_close(struct debugger *d);
+void debug_open(struct debugger *debugger, void (*waits)(struct engine *engine));
+void debug_close(struct debugger *debugger);
 
 /* ---- the engine's thread --------------------------------------------------------------------- */
 
 /* Whether the next step is to be run phase by phase. */
-bool debug_by_phase(struct debugger *d);
+bool debug_by_phase(struct debugger *debugger);
 /* Before the first step of a turn: pauses if stepping was asked for. */
-void debug_turn_begins(struct engine *g);
+void debug_turn_begins(struct engine *engine);
 /* After a phase of a step that is not committed yet, or just is. False: the turn was cancelled. */
-bool debug_phase_done(struct engine *g, const struct cycle *c);
+bool debug_phase_done(struct engine *engine, const struct cycle *c);
 /* After a committed step: pauses if the steps asked for are done or a condition holds. */
-void debug_step_done(struct engine *g);
+void debug_step_done(struct engine *engine);
 /* As above, after a step that a rule or the device stopped. Of its facts only fault, turn, step and
  * the pools are known. */
-void debug_step_failed(struct engine *g, int step);
-void debug_turn_ended(struct engine *g);
+void debug_step_failed(struct engine *engine, int step);
+void debug_turn_ended(struct engine *engine);
 
 /* Whether states are to be kept for going back: there is a breakpoint, or the turn is stepped. */
-bool debug_in_use(struct debugger *d);
+bool debug_in_use(struct debugger *debugger);
 /* Sets the range of steps to which the turn can go back. */
-void debug_set_span(struct debugger *d, int turn, int first, int last);
+void debug_set_span(struct debugger *debugger, int turn, int first, int last);
 /* Whether the turn has been asked to go back (debug_ops.back), and was not cancelled since. */
-bool debug_back_asked(struct engine *g);
+bool debug_back_asked(struct engine *engine);
 /* The step after which to pause; from now on the turn is going back. */
-int debug_take_target(struct debugger *d);
+int debug_take_target(struct debugger *debugger);
 /* The turn has gone back to that step: pauses. */
-void debug_arrived(struct engine *g);
+void debug_arrived(struct engine *engine);
 
 /* Whether the turn is paused in the middle of this step, after its verify phase; then *v says what
  * is known of the step. Any thread. */
-bool debug_verified(struct debugger *d, int turn, int step, struct debug_view *v);
+bool debug_verified(struct debugger *debugger, int turn, int step, struct debug_view *v);
 
 /* The forced token that the next step emits, -1: none; and sets it. Any thread. */
-int32_t debug_forced(struct debugger *d);
-void debug_force(struct debugger *d, int32_t id);
+int32_t debug_forced(struct debugger *debugger);
+void debug_force(struct debugger *debugger, int32_t id);
 /* Whether the turn is paused between two steps, so that a step can be computed and dropped. */
-bool debug_may_compare(struct debugger *d, struct err *e);
+bool debug_may_compare(struct debugger *debugger, struct err *e);
 /* Whether a token may be forced now: no turn runs, or it is paused at its newest step. */
-bool debug_may_force(struct debugger *d, struct err *e);
+bool debug_may_force(struct debugger *debugger, struct err *e);
 
 /* ---- debug_ops.c: the group `debug` of the local backend, for the caller's thread ------------ */
 

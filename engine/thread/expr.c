@@ -335,15 +335,15 @@ void expr_record_facts(const struct step_rec *rec, int n_new, int cells, int pag
     fact[FACT_US_CHECK] = rec->us_check;
 }
 
-bool expr_parse(struct expr *x, const char *text, struct err *e)
+bool expr_parse(struct expr *expr, const char *text, struct err *e)
 {
     size_t n = strlen(text);
-    *x = (struct expr){0};
+    *expr = (struct expr){0};
     if (n > EXPR_TEXT)
         return err_set(e, ERR_USAGE, "a condition of %zu bytes; at most %d are taken", n,
                        EXPR_TEXT);
-    memcpy(x->text, text, n);
-    struct parser p = {.x = x, .at = x->text, .e = e};
+    memcpy(expr->text, text, n);
+    struct parser p = {.x = expr, .at = expr->text, .e = e};
     if (!parse_or(&p))
         return false;
     skip_blanks(&p);
@@ -486,18 +486,19 @@ static struct value apply_op(enum op op, const struct value *a, const struct val
     return number(a->s || b->s ? (double)NAN : arithmetic(op, a->number, b->number));
 }
 
-static struct value value_for(const struct expr *x, const struct step_facts *s, int node, int token)
+static struct value value_for(const struct expr *expr, const struct step_facts *s, int node,
+                              int token)
 {
     struct value stack[EXPR_OPS] = {{0}};
     int used = 0;
-    for (int i = 0; i < x->n_op; i++) {
-        const struct expr_op *o = &x->op[i];
+    for (int i = 0; i < expr->n_op; i++) {
+        const struct expr_op *o = &expr->op[i];
         switch (o->op) {
         case OP_NUMBER:
             stack[used++] = (struct value){.number = o->number, .turn = o->turn, .step = o->step};
             break;
         case OP_STRING:
-            stack[used++] = (struct value){.number = NAN, .s = x->strings + o->at, .n = o->n};
+            stack[used++] = (struct value){.number = NAN, .s = expr->strings + o->at, .n = o->n};
             break;
         case OP_NAME:
             stack[used++] = name_value(s, o->name, node, token);
@@ -519,29 +520,30 @@ static struct value value_for(const struct expr *x, const struct step_facts *s, 
     return stack[0];
 }
 
-static bool holds_for(const struct expr *x, const struct step_facts *s, int node, int token)
+static bool holds_for(const struct expr *expr, const struct step_facts *s, int node, int token)
 {
-    struct value v = value_for(x, s, node, token);
+    struct value v = value_for(expr, s, node, token);
     return truth(&v) == 1;
 }
 
-double expr_value(const struct expr *x, const struct step_facts *s)
+double expr_value(const struct expr *expr, const struct step_facts *s)
 {
-    CHECK(!x->nodes && !x->tokens);
-    struct value v = value_for(x, s, 0, 0);
+    CHECK(!expr->nodes && !expr->tokens);
+    struct value v = value_for(expr, s, 0, 0);
     return v.s ? v.n > 0 : v.number;
 }
 
-bool expr_holds(const struct expr *x, const struct step_facts *s, int *node, int *token)
+bool expr_holds(const struct expr *expr, const struct step_facts *s, int *node, int *token)
 {
-    int nodes = x->nodes ? (s->tree ? s->tree->n : 0) : 2, tokens = x->tokens ? s->n_token : 1;
+    int nodes = expr->nodes ? (s->tree ? s->tree->n : 0) : 2, tokens = expr->tokens ? s->n_token
+                : 1;
     for (int i = 1; i < nodes; i++) /* node 0 is the root, which was not drafted */
         for (int k = 0; k < tokens; k++)
-            if (holds_for(x, s, i, k)) {
+            if (holds_for(expr, s, i, k)) {
                 if (node)
-                    *node = x->nodes ? i : -1;
+                    *node = expr->nodes ? i : -1;
                 if (token)
-                    *token = x->tokens ? k : -1;
+                    *token = expr->tokens ? k : -1;
                 return true;
             }
     return false;
@@ -559,16 +561,17 @@ static void print_value(const struct value *v, char *out, size_t n)
         snprintf(out, n, "%.6g", v->number);
 }
 
-void expr_print(const struct expr *x, const struct step_facts *s, char *out, size_t n)
+void expr_print(const struct expr *expr, const struct step_facts *s, char *out, size_t n)
 {
     static const char more[] = " ..";
-    int nodes = x->nodes ? (s->tree ? s->tree->n : 0) : 2, tokens = x->tokens ? s->n_token : 1;
+    int nodes = expr->nodes ? (s->tree ? s->tree->n : 0) : 2, tokens = expr->tokens ? s->n_token
+                : 1;
     size_t used = 0;
     snprintf(out, n, "none");
     for (int i = 1; i < nodes; i++)
         for (int k = 0; k < tokens; k++) {
             char one[64];
-            struct value v = value_for(x, s, i, k);
+            struct value v = value_for(expr, s, i, k);
             print_value(&v, one, sizeof one);
             size_t more_n = strlen(one) + (used > 0);
             if (used + more_n + sizeof more > n) {

@@ -72,17 +72,17 @@ struct expr {
 void expr_record_facts(const struct step_rec *rec, int n_new, int cells, int page_size,
                        double fact[N_FACTS]);
 /* Compiles a condition. False and *e (ERR_USAGE) names the first place that is wrong and what was
- * expected there; *x is undefined then. */
-bool expr_parse(struct expr *x, const char *text, struct err *e);
+ * expected there; *expr is undefined then. */
+bool expr_parse(struct expr *expr, const char *text, struct err *e);
 /* Whether the condition holds for the step. node, token: where not NULL, receive the indices of the
  * first node and emitted token for which it does; -1: the condition names none. */
-bool expr_holds(const struct expr *x, const struct step_facts *s, int *node, int *token);
+bool expr_holds(const struct expr *expr, const struct step_facts *s, int *node, int *token);
 /* The value of a condition that names neither node.* nor token: a number, of a text 1 or 0 (empty);
  * NAN: unknown. */
-double expr_value(const struct expr *x, const struct step_facts *s);
+double expr_value(const struct expr *expr, const struct step_facts *s);
 /* Writes the value for people: a number, a text in quotes, "unknown"; one for each drafted node or
  * emitted token if the expression names them, as many as fit, then "..". */
-void expr_print(const struct expr *x, const struct step_facts *s, char *out, size_t n);
+void expr_print(const struct expr *expr, const struct step_facts *s, char *out, size_t n);
 /* The i-th name with its meaning, for help and completion; NULL after the last. */
 const char *expr_name(int i, const char **meaning);
 

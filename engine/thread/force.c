@@ -11,67 +11,67 @@ static void add_forced(struct forcing *f, int step, int32_t token)
     f->at[f->n++] = (struct forced_token){step, token};
 }
 
-void force_turn_begins(struct engine *g, const struct request *rq)
+void force_turn_begins(struct engine *engine, const struct request *rq)
 {
-    force_turn_ended(g);
+    force_turn_ended(engine);
     for (int i = 0; i < rq->n_force; i++)
-        add_forced(&g->own.force, rq->force[i].step, rq->force[i].token);
+        add_forced(&engine->own.force, rq->force[i].step, rq->force[i].token);
 }
 
-void force_turn_ended(struct engine *g)
+void force_turn_ended(struct engine *engine)
 {
-    free(g->own.force.at);
-    g->own.force = (struct forcing){0};
+    free(engine->own.force.at);
+    engine->own.force = (struct forcing){0};
 }
 
-void force_step_begins(struct engine *g)
+void force_step_begins(struct engine *engine)
 {
-    struct forcing *f = &g->own.force;
-    struct lane *l = &g->own.ses.lane;
-    int step = g->shared.step + 1;
+    struct forcing *f = &engine->own.force;
+    struct lane *lane = &engine->own.ses.lane;
+    int step = engine->shared.step + 1;
     int32_t id = -1;
-    if (l->n_given > 0 && !f->on)
+    if (lane->n_given > 0 && !f->on)
         return;
     for (int i = 0; i < f->n; i++)
         if (f->at[i].step == step)
             id = f->at[i].token;
     f->by_user = id < 0;
     if (id < 0 && !f->silent)
-        id = debug_forced(&g->debug);
+        id = debug_forced(&engine->debug);
     f->id = id;
     f->on = id >= 0;
-    l->given = f->on ? &f->id : NULL;
-    l->n_given = f->on;
+    lane->given = f->on ? &f->id : NULL;
+    lane->n_given = f->on;
 }
 
-void force_step_ended(struct engine *g, bool ok)
+void force_step_ended(struct engine *engine, bool ok)
 {
-    struct forcing *f = &g->own.force;
-    struct lane *l = &g->own.ses.lane;
-    bool used = ok && f->on && l->n_given == 0;
+    struct forcing *f = &engine->own.force;
+    struct lane *lane = &engine->own.ses.lane;
+    bool used = ok && f->on && lane->n_given == 0;
     if (!f->on)
         return;
     f->on = false;
-    l->given = NULL;
-    l->n_given = 0;
+    lane->given = NULL;
+    lane->n_given = 0;
     if (!used || !f->by_user)
         return;
-    int step = g->shared.step + 1;
+    int step = engine->shared.step + 1;
     char *text = xasprintf("%d %d", step, f->id);
     add_forced(f, step, f->id);
-    debug_force(&g->debug, -1);
-    engine_post_op(g, OP_FORCE, text, g->shared.turn);
+    debug_force(&engine->debug, -1);
+    engine_post_op(engine, OP_FORCE, text, engine->shared.turn);
     free(text);
 }
 
 /* ---- the caller's thread: what may be forced ------------------------------------------------- */
 
 /* The one token of a text; what it is made of, if it is several. */
-static bool token_of(struct engine *g, const char *text, int32_t *id, struct err *e)
+static bool token_of(struct engine *engine, const char *text, int32_t *id, struct err *e)
 {
     struct ids ids = {0};
     struct buf parts = {0};
-    bool ok = tok_encode(g->loaded.tok, text, strlen(text), TOK_INNER, &ids, e);
+    bool ok = tok_encode(engine->loaded.tok, text, strlen(text), TOK_INNER, &ids, e);
     if (ok && ids.n != 1) {
         for (int i = 0; i < min_int(ids.n, 6); i++)
             buf_printf(&parts, " #%d", ids.v[i]);
@@ -86,17 +86,18 @@ static bool token_of(struct engine *g, const char *text, int32_t *id, struct err
     return ok;
 }
 
-static bool may_be_forced(struct engine *g, int32_t id, struct err *e)
+static bool may_be_forced(struct engine *engine, int32_t id, struct err *e)
 {
-    const struct loaded *l = &g->loaded;
-    if (id < 0 || id >= l->model.cfg.vocab)
-        return err_set(e, ERR_USAGE, "token #%d: expected 0 to %d", id, l->model.cfg.vocab - 1);
-    if (l->mask && l->mask[id])
+    const struct loaded *loaded = &engine->loaded;
+    if (id < 0 || id >= loaded->model.cfg.vocab)
+        return err_set(e, ERR_USAGE, "token #%d: expected 0 to %d", id,
+                       loaded->model.cfg.vocab - 1);
+    if (loaded->mask && loaded->mask[id])
         return err_set(e, ERR_USAGE, "token #%d has no text: it is never chosen", id);
     bool stops = false;
-    for (int i = 0; i < l->n_stop; i++)
-        stops |= l->stop[i] == id;
-    if (stops || tok_is_special(l->tok, id))
+    for (int i = 0; i < loaded->n_stop; i++)
+        stops |= loaded->stop[i] == id;
+    if (stops || tok_is_special(loaded->tok, id))
         return err_set(e, ERR_USAGE, "token #%d is special: it does not stand in a reply's text",
                        id);
     return true;
@@ -104,10 +105,10 @@ static bool may_be_forced(struct engine *g, int32_t id, struct err *e)
 
 bool local_force(struct backend *b, const char *text, int32_t *id, struct err *e)
 {
-    struct engine *g = engine_of(b);
-    if (!debug_may_force(&g->debug, e) || (text && !token_of(g, text, id, e)) ||
-        (*id >= 0 && !may_be_forced(g, *id, e)))
+    struct engine *engine = engine_of(b);
+    if (!debug_may_force(&engine->debug, e) || (text && !token_of(engine, text, id, e)) ||
+        (*id >= 0 && !may_be_forced(engine, *id, e)))
         return false;
-    debug_force(&g->debug, *id);
+    debug_force(&engine->debug, *id);
     return true;
 }

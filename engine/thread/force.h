@@ -22,10 +22,10 @@ struct forcing {
 };
 
 /* The turn begins with the tokens that its request forces. */
-void force_turn_begins(struct engine *g, const struct request *rq);
-void force_turn_ended(struct engine *g);
+void force_turn_begins(struct engine *engine, const struct request *rq);
+void force_turn_ended(struct engine *engine);
 /* Before a step, and again before its accept phase. Tokens that the request gives come first. */
-void force_step_begins(struct engine *g);
-void force_step_ended(struct engine *g, bool ok); /* before it is posted */
+void force_step_begins(struct engine *engine);
+void force_step_ended(struct engine *engine, bool ok); /* before it is posted */
 
 #endif

@@ -153,52 +153,52 @@ void local_views(struct backend *b);
 void *engine_thread(void *engine);
 /* Carries out the probes that wait while a turn is paused. They use the buffer of the logits, and
  * say so in own.probed. The engine's thread. */
-void engine_work_in_pause(struct engine *g);
+void engine_work_in_pause(struct engine *engine);
 /* Forgets the steps and the counters of the session. The engine's thread, or before it starts; the
  * same holds for the next one. */
-void engine_start_stats(struct engine *g);
+void engine_start_stats(struct engine *engine);
 /* Replaces automatic settings by the values that the engine chose, so that the log holds what a
  * replay needs. */
-void engine_resolve_settings(struct engine *g);
+void engine_resolve_settings(struct engine *engine);
 bool local_submit(struct backend *b, struct request *rq, struct err *e);
 void local_cancel(struct backend *b);
 bool local_busy(struct backend *b);
 
 /* post.c; the engine's thread. An event of the present session, turn and step; posting takes
  * ownership of its parts. */
-struct event engine_event(struct engine *g, enum event_kind kind);
-void engine_post(struct engine *g, struct event *ev);
-void engine_post_text(struct engine *g, enum event_kind kind, const char *text);
+struct event engine_event(struct engine *engine, enum event_kind kind);
+void engine_post(struct engine *engine, struct event *ev);
+void engine_post_text(struct engine *engine, enum event_kind kind, const char *text);
 /* Posts EV_FAULT for *e at a step of the present turn (0: outside its steps), and finds out whether
  * the device is lost. A violated rule becomes the engine's latest violation. */
-void engine_fault(struct engine *g, int step, const struct err *e);
+void engine_fault(struct engine *engine, int step, const struct err *e);
 /* Posts why a request that is no turn has failed: a notice, or EV_FAULT for a rule or a lost
  * device. */
-void engine_fail(struct engine *g, const struct err *e);
+void engine_fail(struct engine *engine, const struct err *e);
 /* Posts the text that n more tokens of a reply complete, as EV_TEXT of the turn (of NULL) or as
  * EV_BATCH_TEXT of a reply, one event for each run of one channel; the final channel's text is also
  * appended to *text. */
-void engine_post_tokens(struct engine *g, struct chat_reader *reader, const int32_t *tok, int n,
-                        struct buf *text, const struct batch_rec *of);
+void engine_post_tokens(struct engine *engine, struct chat_reader *reader, const int32_t *tok,
+                        int n, struct buf *text, const struct batch_rec *of);
 /* Posts the text that the reader still holds back, e.g. an incomplete character; ends the
  * reader. */
-void engine_post_held(struct engine *g, struct chat_reader *reader, struct buf *text,
+void engine_post_held(struct engine *engine, struct chat_reader *reader, struct buf *text,
                       const struct batch_rec *of);
-void engine_post_op(struct engine *g, enum op_kind op, const char *text, int turn);
+void engine_post_op(struct engine *engine, enum op_kind op, const char *text, int turn);
 
 /* turn.c; the engine's thread. */
 /* Answers a message (RQ_SAY), or the last one again (RQ_REGEN). */
-void engine_say(struct engine *g, const struct request *rq);
-void engine_regen(struct engine *g, const struct request *rq);
+void engine_say(struct engine *engine, const struct request *rq);
+void engine_regen(struct engine *engine, const struct request *rq);
 /* Posts which turns leave the context and how many tokens that frees, then removes them. */
-void engine_forget(struct engine *g, const char *turns);
+void engine_forget(struct engine *engine, const char *turns);
 
 /* probe.c; the engine's thread. engine_probe() serves RQ_PROBE. The others are called around each
  * step of a turn: if it is the armed step, begin sets the net's taps and end posts them. */
-void engine_probe(struct engine *g, const struct probe_ask *ask);
-void probe_step_begins(struct engine *g);
-void probe_step_ended(struct engine *g, bool ok);
-void probe_turn_ended(struct engine *g);
+void engine_probe(struct engine *engine, const struct probe_ask *ask);
+void probe_step_begins(struct engine *engine);
+void probe_step_ended(struct engine *engine, bool ok);
+void probe_turn_ended(struct engine *engine);
 /* The caller's thread: the group `probe` of the local backend. */
 extern const struct probe_ops local_probe;
 
@@ -206,14 +206,14 @@ extern const struct probe_ops local_probe;
  * tables and the order of free pages after a step that was stopped. undo_possible(): the step has
  * dropped no checkpoint; a step that has cannot be undone, so it is not stopped. undo_wanted(): the
  * user stops the turn, and the step can be undone. */
-void undo_begin(struct engine *g);
-bool undo_possible(const struct engine *g);
-bool undo_wanted(const struct engine *g);
-void undo_step(struct engine *g);
+void undo_begin(struct engine *engine);
+bool undo_possible(const struct engine *engine);
+bool undo_wanted(const struct engine *engine);
+void undo_step(struct engine *engine);
 
 /* plans.c; the engine's thread, around each step of a turn. */
-void plans_step_begins(struct engine *g);
-void plans_step_ended(struct engine *g);
+void plans_step_begins(struct engine *engine);
+void plans_step_ended(struct engine *engine);
 /* The caller's thread: of the group `plan` of the local backend. */
 void local_keep_plans(struct backend *b, int turn, int step);
 bool local_kept_plans(struct backend *b, struct buf *out);
@@ -226,33 +226,33 @@ struct step_pages {
     struct buf change; /* owned; the events, packed */
     struct buf whole;  /* owned; the whole state, packed, if the tape needs it */
 };
-void engine_take_pages(struct engine *g, struct step_pages *out);
+void engine_take_pages(struct engine *engine, struct step_pages *out);
 /* The next step's page events then describe the whole present state, not a change: at the beginning
  * of a session, and after events were left out. */
-void engine_log_pages(struct engine *g);
+void engine_log_pages(struct engine *engine);
 /* Drops the page events since the last step: they were reported. Views read them. */
-void engine_forget_pages(struct engine *g);
+void engine_forget_pages(struct engine *engine);
 
 /* force.c; the caller's thread: debug_ops.force. */
 bool local_force(struct backend *b, const char *text, int32_t *id, struct err *e);
 
 /* constrain.c. Compiles a format for replies to the prompt (NULL: to see whether it is supported);
  * any thread. False: *e. */
-bool constrain_compile(const struct loaded *l, const char *format, const struct ids *prompt,
+bool constrain_compile(const struct loaded *loaded, const char *format, const struct ids *prompt,
                        struct grammar **out, struct err *e);
 /* The guide of a grammar, which it takes over; NULL: there is none. The engine's thread. */
-struct guide *constrain_guide(struct engine *g, struct grammar *grammar);
+struct guide *constrain_guide(struct engine *engine, struct grammar *grammar);
 
 /* batch.c; the engine's thread. RQ_BATCH and RQ_SEVERAL. */
-void engine_batch(struct engine *g, const struct request *rq);
-void engine_several(struct engine *g, const struct request *rq);
+void engine_batch(struct engine *engine, const struct request *rq);
+void engine_several(struct engine *engine, const struct request *rq);
 
 /* clients.c; the engine's thread. Runs jobs until none is left, or until a request waits and no job
  * runs. Before it returns for a request, it frees the jobs' resident states, so that the pools are
  * as before the first job; waiting jobs stay in the queue. */
-void engine_jobs(struct engine *g);
-void engine_jobs_rest(struct engine *g);
-void engine_jobs_free(struct engine *g); /* at the end of the thread */
+void engine_jobs(struct engine *engine);
+void engine_jobs_rest(struct engine *engine);
+void engine_jobs_free(struct engine *engine); /* at the end of the thread */
 /* The caller's thread: the group `jobs` of the local backend. */
 extern const struct jobs_ops local_jobs;
 /* jobs.c. Any thread, under the lock or the engine's: all sequences that hold pages. Returns how
@@ -260,6 +260,6 @@ extern const struct jobs_ops local_jobs;
 int shared_seqs(const struct engine_shared *s, const struct seq *out[MAX_SEQS]);
 /* The engine's thread, at check level strict: every pool and sequence, after each step. True at
  * other levels. */
-bool engine_sweep(struct engine *g, struct err *e);
+bool engine_sweep(struct engine *engine, struct err *e);
 
 #endif

@@ -32,24 +32,24 @@ int shared_seqs(const struct engine_shared *s, const struct seq *out[MAX_SEQS])
     return n;
 }
 
-bool engine_sweep(struct engine *g, struct err *e)
+bool engine_sweep(struct engine *engine, struct err *e)
 {
     const struct seq *seqs[MAX_SEQS];
-    struct checker *c = &g->own.runtime.pass.check;
+    struct checker *c = &engine->own.runtime.pass.check;
     if (c->level < CHECK_STRICT)
         return true;
-    bool ok = check_sweep(&g->own.runtime.kv, seqs, shared_seqs(&g->shared, seqs), e);
-    shared_lock(&g->shared);
+    bool ok = check_sweep(&engine->own.runtime.kv, seqs, shared_seqs(&engine->shared, seqs), e);
+    shared_lock(&engine->shared);
     c->violations += !ok;
-    shared_unlock(&g->shared);
+    shared_unlock(&engine->shared);
     return ok;
 }
 
-static void share(struct engine *g, const struct jobs *js)
+static void share(struct engine *engine, const struct jobs *js)
 {
-    shared_lock(&g->shared);
-    g->shared.jobs = js;
-    shared_unlock(&g->shared);
+    shared_lock(&engine->shared);
+    engine->shared.jobs = js;
+    shared_unlock(&engine->shared);
 }
 
 void jobs_open(struct jobs *js)
@@ -66,20 +66,20 @@ void jobs_open(struct jobs *js)
 
 bool jobs_close(struct jobs *js, struct err *e)
 {
-    struct engine *g = js->g;
+    struct engine *engine = js->g;
     CHECK(js->order && js->n_live == 0);
     while (jobs_give_state(js))
         ;
-    share(g, NULL);
-    shared_lock(&g->shared);
+    share(engine, NULL);
+    shared_lock(&engine->shared);
     bool whole = kv_restore_order(&js->r->kv, js->order, e);
-    shared_unlock(&g->shared);
+    shared_unlock(&engine->shared);
     free(js->order);
     js->order = NULL;
     js->r->kv.log.keep = true;
     js->crowded = false;
     if (!whole)
-        engine_log_pages(g);
+        engine_log_pages(engine);
     return whole;
 }
 
@@ -171,8 +171,9 @@ static int find_state(const struct jobs *js, const struct job *j, int *n)
     int best = -1;
     *n = 0;
     for (int i = 0; i < js->n_state && !(j->scores && !j->begun); i++) {
-        const struct lane *l = &js->state[i];
-        int same = js->head ? l->seq.committed : lane_shared(js->r, l, &j->tok, jobs_draft(js));
+        const struct lane *lane = &js->state[i];
+        int same = js->head ? lane->seq.committed
+                            : lane_shared(js->r, lane, &j->tok, jobs_draft(js));
         if (same > *n) {
             best = i;
             *n = same;
@@ -199,18 +200,18 @@ static bool keeps_reply(const struct jobs *js)
 }
 
 /* The newest state becomes a fork of a parked lane. */
-static void add_state(struct jobs *js, struct lane *l)
+static void add_state(struct jobs *js, struct lane *lane)
 {
-    if (js->head || l->seq.committed == 0)
+    if (js->head || lane->seq.committed == 0)
         return;
     pass_lock(&js->r->pass);
     for (int i = js->n_state - 1; i >= 0; i--)
-        if (covers(js, l, &js->state[i]))
+        if (covers(js, lane, &js->state[i]))
             drop_state(js, i);
     if (js->n_state == JOB_STATES)
         drop_state(js, 0);
     struct lane *s = &js->state[js->n_state++];
-    lane_fork_as(js->r, l, s, HOLDER_BATCH);
+    lane_fork_as(js->r, lane, s, HOLDER_BATCH);
     s->steer = NULL;          /* it is the job's */
     lane_give_slot(js->r, s); /* drafting goes on from the captured states */
     s->guess.n = 0;
@@ -220,27 +221,27 @@ static void add_state(struct jobs *js, struct lane *l)
 /* State i has been used: it becomes the newest one. */
 static int touch_state(struct jobs *js, int i)
 {
-    struct lane l = js->state[i];
+    struct lane lane = js->state[i];
     if (js->head)
         return i;
-    memmove(&js->state[i], &js->state[i + 1], (size_t)(js->n_state - 1 - i) * sizeof l);
-    js->state[js->n_state - 1] = l;
+    memmove(&js->state[i], &js->state[i + 1], (size_t)(js->n_state - 1 - i) * sizeof lane);
+    js->state[js->n_state - 1] = lane;
     return js->n_state - 1;
 }
 
 /* ---- lanes ----------------------------------------------------------------------------------- */
 
-bool jobs_extend(struct jobs *js, struct lane *l, const struct job *j, int upto, bool last,
+bool jobs_extend(struct jobs *js, struct lane *lane, const struct job *j, int upto, bool last,
                  struct err *e)
 {
     int chunk = min_int(js->set->chunk, js->r->max_rows);
     js->g->stop.running = j->number;
-    while (l->seq.committed < upto) {
-        int from = l->seq.committed, to = min_int(upto, from + chunk);
-        bool ends = to == l->tok.n, draft = jobs_draft(js) && (last || !ends);
+    while (lane->seq.committed < upto) {
+        int from = lane->seq.committed, to = min_int(upto, from + chunk);
+        bool ends = to == lane->tok.n, draft = jobs_draft(js) && (last || !ends);
         if (job_stopped(js, j))
             return err_set(e, ERR_NEGATIVE, "the job was stopped");
-        if (!lane_extend(js->r, l, to, last && ends, draft, js->set->topk, e)) {
+        if (!lane_extend(js->r, lane, to, last && ends, draft, js->set->topk, e)) {
             if (e->kind == ERR_NEGATIVE && !job_stopped(js, j) && give_up_state(js)) {
                 *e = (struct err){0};
                 continue;
@@ -267,13 +268,13 @@ static void leave(struct jobs *js, int k)
 
 /* Copies the lane's tokens to its job, unless the lane is still recomputing tokens that the job
  * has. */
-static void take_tokens(struct job *j, const struct lane *l)
+static void take_tokens(struct job *j, const struct lane *lane)
 {
-    if (l->tok.n < j->tok.n || l->n_given)
+    if (lane->tok.n < j->tok.n || lane->n_given)
         return;
     j->tok.n = 0;
-    ids_cat(&j->tok, l->tok.v, l->tok.n);
-    j->draws = l->draws;
+    ids_cat(&j->tok, lane->tok.v, lane->tok.n);
+    j->draws = lane->draws;
 }
 
 /* Preempts lane k: frees its pages; its job waits and keeps its tokens. */
@@ -289,10 +290,10 @@ void jobs_end(struct jobs *js, struct job *j, enum stop_reason why)
 {
     int k = lane_of(js, j);
     if (k >= 0) {
-        struct lane *l = &js->lane[k];
-        take_tokens(j, l);
+        struct lane *lane = &js->lane[k];
+        take_tokens(j, lane);
         if (keeps_reply(js) && why <= STOP_CONTEXT)
-            add_state(js, l);
+            add_state(js, lane);
         leave(js, k);
         js->crowded = false;
     }
@@ -359,31 +360,31 @@ static bool fits_alone(struct jobs *js, struct job *j)
 /* The lane begins as a fork of the state that holds the most of the job's tokens. */
 static void begin_lane(struct jobs *js, struct job *j)
 {
-    struct lane *l = &js->lane[js->n_live];
+    struct lane *lane = &js->lane[js->n_live];
     int n, from = find_state(js, j, &n);
     /* cycles recompute the generated tokens if a prompt's pass may round differently */
     int known = js->r->dev.k->queued ? j->prompt.n : j->tok.n;
     pass_lock(&js->r->pass);
-    *l = (struct lane){.tap_row = -1, .seq.holder = HOLDER_BATCH};
+    *lane = (struct lane){.tap_row = -1, .seq.holder = HOLDER_BATCH};
     if (from >= 0)
-        lane_fork_at(js->r, &js->state[touch_state(js, from)], n, jobs_draft(js) && !js->head, l,
+        lane_fork_at(js->r, &js->state[touch_state(js, from)], n, jobs_draft(js) && !js->head, lane,
                      HOLDER_BATCH);
     js->of[js->n_live++] = j;
     pass_unlock(&js->r->pass);
-    l->tok.n = 0;
-    ids_cat(&l->tok, j->tok.v, known);
-    l->given = j->tok.v + known;
-    l->n_given = j->tok.n - known;
-    l->how = j->how;
+    lane->tok.n = 0;
+    ids_cat(&lane->tok, j->tok.v, known);
+    lane->given = j->tok.v + known;
+    lane->n_given = j->tok.n - known;
+    lane->how = j->how;
     if (j->grammar)
         j->guide = constrain_guide(js->g, j->grammar);
     j->grammar = NULL;
-    l->steer = steer_set(&j->steer, &j->penalties, j->guide, j->prompt.n);
-    l->seed = j->seed;
-    l->draws = l->n_given ? 0 : j->draws;
-    l->run_on = j->run_on;
-    l->scores = j->begun ? NULL : j->scores;
-    l->stopped = false;
+    lane->steer = steer_set(&j->steer, &j->penalties, j->guide, j->prompt.n);
+    lane->seed = j->seed;
+    lane->draws = lane->n_given ? 0 : j->draws;
+    lane->run_on = j->run_on;
+    lane->scores = j->begun ? NULL : j->scores;
+    lane->stopped = false;
     if (!j->begun) {
         j->n_reused = n;
         j->ns_begin = clock_ns();
@@ -395,11 +396,12 @@ static void begin_lane(struct jobs *js, struct job *j)
 static bool join(struct jobs *js, struct err *e)
 {
     int k = js->n_live - 1, before = js->n_computed;
-    struct lane *l = &js->lane[k];
+    struct lane *lane = &js->lane[k];
     struct job *j = js->of[k];
     int chunk = min_int(js->set->chunk, js->r->max_rows);
-    int to = k > 0 && !js->head ? min_int(js->join_upto, l->seq.committed + chunk) : js->join_upto;
-    bool silent = l->n_given > 0, ok = jobs_extend(js, l, j, to, j->most != 0, e);
+    int to = k > 0 && !js->head ? min_int(js->join_upto, lane->seq.committed + chunk)
+                                : js->join_upto;
+    bool silent = lane->n_given > 0, ok = jobs_extend(js, lane, j, to, j->most != 0, e);
     j->n_computed += js->n_computed - before;
     if (!ok) {
         set_aside(js, k);
@@ -408,32 +410,32 @@ static bool join(struct jobs *js, struct err *e)
     if (to < js->join_upto)
         return true;
     js->joins = false;
-    lane_park(js->r, l);
-    if (!silent && l->tok.n - (j->most != 0) == j->prompt.n)
-        add_state(js, l);
+    lane_park(js->r, lane);
+    if (!silent && lane->tok.n - (j->most != 0) == j->prompt.n)
+        add_state(js, lane);
     j->state = JOB_LIVE;
     j->ns_begun = j->begun ? j->ns_begun : clock_ns();
     if (j->most == 0)
         js->owner->prompted(js, j);
     else if (!silent)
-        js->owner->stepped(js, j, l);
+        js->owner->stepped(js, j, lane);
     j->begun = true;
     return true;
 }
 
-static int left(const struct job *j, const struct lane *l)
+static int left(const struct job *j, const struct lane *lane)
 {
-    return l->n_given ? l->n_given : j->most - job_generated(j, &l->tok);
+    return lane->n_given ? lane->n_given : j->most - job_generated(j, &lane->tok);
 }
 
 /* Why a lane has ended; -1: it has not. */
 static int ended(const struct jobs *js, int k)
 {
-    const struct lane *l = &js->lane[k];
-    return l->stopped                     ? (int)STOP_END
-           : left(js->of[k], l) <= 0      ? (int)STOP_MAX
-           : l->tok.n >= js->r->context ? (int)STOP_CONTEXT
-                                          : -1;
+    const struct lane *lane = &js->lane[k];
+    return lane->stopped                     ? (int)STOP_END
+           : left(js->of[k], lane) <= 0      ? (int)STOP_MAX
+           : lane->tok.n >= js->r->context ? (int)STOP_CONTEXT
+                                             : -1;
 }
 
 /* Lanes that have ended leave. */
@@ -516,15 +518,15 @@ static void give_up_one(struct jobs *js)
 
 static void count_job(struct jobs *js, int k)
 {
-    const struct lane *l = &js->lane[k];
+    const struct lane *lane = &js->lane[k];
     struct job *j = js->of[k];
-    if (l->tok.n <= j->tok.n) /* computed again */
+    if (lane->tok.n <= j->tok.n) /* computed again */
         return;
     j->n_steps++;
-    j->n_spec += l->rec.drafted > 0;
-    j->n_drafted += l->rec.drafted;
-    j->n_accepted += l->rec.accepted;
-    js->owner->stepped(js, j, l);
+    j->n_spec += lane->rec.drafted > 0;
+    j->n_drafted += lane->rec.drafted;
+    j->n_accepted += lane->rec.accepted;
+    js->owner->stepped(js, j, lane);
     if (keeps_reply(js) && ended(js, k) >= 0)
         lane_park(js->r, &js->lane[k]); /* the next pass overwrites its captured states */
 }

@@ -64,8 +64,8 @@ struct job {
 
 /* The owner of the jobs: batch.c or clients.c. */
 struct job_owner {
-    /* Tokens were appended: by the prompt's pass or by a cycle (l->rec.kind). Not called for tokens
-     * that are computed again. */
+    /* Tokens were appended: by the prompt's pass or by a cycle (lane->rec.kind). Not called for
+     * tokens that are computed again. */
     void (*stepped)(struct jobs *js, struct job *j, const struct lane *l);
     /* The prompt is computed, and no token follows. NULL: all jobs have a reply. */
     void (*prompted)(struct jobs *js, struct job *j);
@@ -119,7 +119,7 @@ void job_refuse(struct job *j, enum stop_reason reason, const char *why);
 bool job_fits_context(const struct jobs *js, struct job *j);
 /* Runs the prompt of a lane up to `upto`. False: *e, ERR_NEGATIVE also where the job was
  * stopped. */
-bool jobs_extend(struct jobs *js, struct lane *l, const struct job *j, int upto, bool last,
+bool jobs_extend(struct jobs *js, struct lane *lane, const struct job *j, int upto, bool last,
                  struct err *e);
 /* One round: admits the waiting jobs that have room, if `admit`, runs one cycle of every lane, and
  * ends the jobs that are done. Jobs that were stopped stay as they are. False: a rule is violated

@@ -23,28 +23,28 @@ static void notice(const struct engine_opts *o, const char *fmt, ...)
 
 /* ---- device and models ----------------------------------------------------------------------- */
 
-static bool load_device(struct loaded *l, const struct engine_opts *o, struct err *e)
+static bool load_device(struct loaded *loaded, const struct engine_opts *o, struct err *e)
 {
     struct err passed = {0};
     struct device_opts w = {o->device, o->threads, o->precision, o->backend, o->kv};
-    if (!device_choose(&l->dev, &w, &passed, e))
+    if (!device_choose(&loaded->dev, &w, &passed, e))
         return false;
     if (passed.kind)
-        l->passed = xstrdup(passed.msg);
-    if (device_slow_start(&l->dev))
-        notice(o, "%s", device_slow_start(&l->dev));
+        loaded->passed = xstrdup(passed.msg);
+    if (device_slow_start(&loaded->dev))
+        notice(o, "%s", device_slow_start(&loaded->dev));
     return true;
 }
 
 /* A device that computes in main memory uses the mapped weights in place, and quantizes them there
  * for --weights fp8. Other devices copy the weights. */
-static enum file_use file_use(const struct loaded *l, const struct engine_opts *o)
+static enum file_use file_use(const struct loaded *loaded, const struct engine_opts *o)
 {
     size_t left, all = 0;
     if (o->headers)
         return READ_HEADERS;
-    if (l->dev.k)
-        l->dev.k->memory(l->dev.d, &left, &all);
+    if (loaded->dev.k)
+        loaded->dev.k->memory(loaded->dev.d, &left, &all);
     if (all || models_quant_text(&o->quant) || (o->load && !strcmp(o->load, "copy")))
         return READ_COPY;
     return o->load && !strcmp(o->load, "map") ? READ_MAP : READ_AUTO;
@@ -52,15 +52,15 @@ static enum file_use file_use(const struct loaded *l, const struct engine_opts *
 
 /* If the draft does not fit the target, a notice says so and decoding is plain, unless the draft is
  * required. */
-static bool load_draft(const struct loaded *l, const struct engine_opts *o, const struct loading *p,
-                       struct loaded_draft *d, struct err *e)
+static bool load_draft(const struct loaded *loaded, const struct engine_opts *o,
+                       const struct loading *p, struct loaded_draft *d, struct err *e)
 {
     struct err why = {0};
     if (!o->draft) {
         d->off = xstrdup("no draft head was given");
         return !o->require_draft || err_set(e, ERR_MODEL, "no draft head was given (--draft DIR)");
     }
-    d->has = drafter_load(&d->draft, o->draft, &l->model, o->capture, p, &why);
+    d->has = drafter_load(&d->draft, o->draft, &loaded->model, o->capture, p, &why);
     if (d->has && o->draft_from) {
         char *title = hub_title_in_cache(o->draft);
         notice(o, "draft: %s, %s (--draft none: without)", title ? title : o->draft, o->draft_from);
@@ -77,65 +77,65 @@ static bool load_draft(const struct loaded *l, const struct engine_opts *o, cons
     return true;
 }
 
-static bool load_models(struct loaded *l, const struct engine_opts *o, struct err *e)
+static bool load_models(struct loaded *loaded, const struct engine_opts *o, struct err *e)
 {
-    struct loading how = {o->progress, o->progress_arg, file_use(l, o), o->stop};
-    if (o->make ? !o->make(o->make_arg, &l->model, &l->draft, e)
-                : !model_load(&l->model, o->model, &how, e))
+    struct loading how = {o->progress, o->progress_arg, file_use(loaded, o), o->stop};
+    if (o->make ? !o->make(o->make_arg, &loaded->model, &loaded->draft, e)
+                : !model_load(&loaded->model, o->model, &how, e))
         return false;
-    l->has_draft = l->draft.kind != NULL;
+    loaded->has_draft = loaded->draft.kind != NULL;
     struct loaded_draft d = {0};
-    if (!l->has_draft && !load_draft(l, o, &how, &d, e))
+    if (!loaded->has_draft && !load_draft(loaded, o, &how, &d, e))
         return false;
-    if (!l->has_draft) {
-        l->draft = d.draft;
-        l->has_draft = d.has;
-        l->draft_off = d.off;
+    if (!loaded->has_draft) {
+        loaded->draft = d.draft;
+        loaded->has_draft = d.has;
+        loaded->draft_off = d.off;
     }
-    if (l->model.note)
-        notice(o, "%s", l->model.note);
-    if (l->has_draft && l->draft.note)
-        notice(o, "%s", l->draft.note);
+    if (loaded->model.note)
+        notice(o, "%s", loaded->model.note);
+    if (loaded->has_draft && loaded->draft.note)
+        notice(o, "%s", loaded->draft.note);
     return true;
 }
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
 /* Masks ids without text: padding of the vocabulary. */
-static void find_mask(struct loaded *l)
+static void find_mask(struct loaded *loaded)
 {
-    int n = l->model.cfg.vocab, found = 0;
-    l->mask = xcalloc((size_t)n, 1);
+    int n = loaded->model.cfg.vocab, found = 0;
+    loaded->mask = xcalloc((size_t)n, 1);
     for (int i = 0; i < n; i++) {
         size_t len;
-        l->mask[i] = tok_bytes(l->tok, i, &len) == NULL;
-        found += l->mask[i];
+        loaded->mask[i] = tok_bytes(loaded->tok, i, &len) == NULL;
+        found += loaded->mask[i];
     }
     if (found)
         return;
-    free(l->mask);
-    l->mask = NULL;
+    free(loaded->mask);
+    loaded->mask = NULL;
 }
 
-static bool load_text(struct loaded *l, const struct engine_opts *o, struct err *e)
+static bool load_text(struct loaded *loaded, const struct engine_opts *o, struct err *e)
 {
     const char *warning = NULL;
-    l->tok = tok_open(o->model, e);
-    l->chat = l->tok ? chat_open(&l->model, l->tok, o->raw, &warning, e) : NULL;
-    if (!l->chat)
+    loaded->tok = tok_open(o->model, e);
+    loaded->chat = loaded->tok ? chat_open(&loaded->model, loaded->tok, o->raw, &warning, e) : NULL;
+    if (!loaded->chat)
         return false;
     if (warning)
         notice(o, "%s", warning);
     time_t now = time(NULL);
     struct tm tm;
     if (o->date)
-        snprintf(l->date, sizeof l->date, "%.10s", o->date);
+        snprintf(loaded->date, sizeof loaded->date, "%.10s", o->date);
     else if (localtime_r(&now, &tm))
-        strftime(l->date, sizeof l->date, "%Y-%m-%d", &tm);
-    l->n_stop = chat_stops(l->chat, l->stop);
-    find_mask(l);
+        strftime(loaded->date, sizeof loaded->date, "%Y-%m-%d", &tm);
+    loaded->n_stop = chat_stops(loaded->chat, loaded->stop);
+    find_mask(loaded);
     struct chat_style style = load_style(&o->settings);
-    return chat_has_style(l->chat, &style, e) && chat_set_date(l->chat, l->date, e);
+    return chat_has_style(loaded->chat, &style, e) && chat_set_date(loaded->chat, loaded->date, e);
 }
 
 static bool unload_tensor(struct tensor *t, void *arg, struct err *e)
@@ -154,70 +154,71 @@ static void drop_draft(struct device *dev, struct draft *d)
     draft_free(d);
 }
 
-static bool load_files(struct loaded *l, const struct engine_opts *o, int parts, struct err *e)
+static bool load_files(struct loaded *loaded, const struct engine_opts *o, int parts, struct err *e)
 {
-    return load_models(l, o, e) && (!(parts & LOAD_TEXT) || load_text(l, o, e)) &&
-           models_quantize(&l->model, l->has_draft ? &l->draft : NULL, &o->quant, e);
+    return load_models(loaded, o, e) && (!(parts & LOAD_TEXT) || load_text(loaded, o, e)) &&
+           models_quantize(&loaded->model, loaded->has_draft ? &loaded->draft : NULL, &o->quant, e);
 }
 
-bool engine_load(struct loaded *l, const struct engine_opts *o, int parts, struct err *e)
+bool engine_load(struct loaded *loaded, const struct engine_opts *o, int parts, struct err *e)
 {
-    *l = (struct loaded){0};
+    *loaded = (struct loaded){0};
     bool ok = opts_check(o, e) && /* unknown names are refused first */
-              (!(parts & LOAD_DEVICE) || load_device(l, o, e)) && load_files(l, o, parts, e);
+              (!(parts & LOAD_DEVICE) || load_device(loaded, o, e)) &&
+              load_files(loaded, o, parts, e);
     if (!ok)
-        engine_unload(l);
+        engine_unload(loaded);
     return ok;
 }
 
-bool engine_load_draft(struct loaded *l, const struct engine_opts *o, struct loaded_draft *d,
+bool engine_load_draft(struct loaded *loaded, const struct engine_opts *o, struct loaded_draft *d,
                        struct err *e)
 {
-    struct loading how = {o->progress, o->progress_arg, file_use(l, o), o->stop};
+    struct loading how = {o->progress, o->progress_arg, file_use(loaded, o), o->stop};
     *d = (struct loaded_draft){0};
-    if (load_draft(l, o, &how, d, e) &&
+    if (load_draft(loaded, o, &how, d, e) &&
         models_quantize(NULL, d->has ? &d->draft : NULL, &o->quant, e))
         return true;
-    loaded_draft_free(l, d);
+    loaded_draft_free(loaded, d);
     return false;
 }
 
-void loaded_draft_free(struct loaded *l, struct loaded_draft *d)
+void loaded_draft_free(struct loaded *loaded, struct loaded_draft *d)
 {
-    drop_draft(&l->dev, &d->draft);
+    drop_draft(&loaded->dev, &d->draft);
     free(d->off);
     *d = (struct loaded_draft){0};
 }
 
 /* Frees all but the device. */
-static void unload_files(struct loaded *l)
+static void unload_files(struct loaded *loaded)
 {
-    chat_close(l->chat);
-    tok_close(l->tok);
-    drop_draft(&l->dev, &l->draft);
-    if (l->dev.k)
-        model_each(&l->model, unload_tensor, &l->dev, NULL);
-    model_free(&l->model);
-    free(l->draft_off);
-    free(l->mask);
-    *l = (struct loaded){.dev = l->dev, .passed = l->passed};
+    chat_close(loaded->chat);
+    tok_close(loaded->tok);
+    drop_draft(&loaded->dev, &loaded->draft);
+    if (loaded->dev.k)
+        model_each(&loaded->model, unload_tensor, &loaded->dev, NULL);
+    model_free(&loaded->model);
+    free(loaded->draft_off);
+    free(loaded->mask);
+    *loaded = (struct loaded){.dev = loaded->dev, .passed = loaded->passed};
 }
 
-bool engine_load_again(struct loaded *l, const struct engine_opts *o, struct err *e)
+bool engine_load_again(struct loaded *loaded, const struct engine_opts *o, struct err *e)
 {
-    unload_files(l);
-    if (load_files(l, o, LOAD_TEXT, e))
+    unload_files(loaded);
+    if (load_files(loaded, o, LOAD_TEXT, e))
         return true;
-    unload_files(l);
+    unload_files(loaded);
     return false;
 }
 
-void engine_unload(struct loaded *l)
+void engine_unload(struct loaded *loaded)
 {
-    unload_files(l);
-    device_close(&l->dev);
-    free(l->passed);
-    *l = (struct loaded){0};
+    unload_files(loaded);
+    device_close(&loaded->dev);
+    free(loaded->passed);
+    *loaded = (struct loaded){0};
 }
 
 /* ---- runtimes -------------------------------------------------------------------------------- */
@@ -229,42 +230,42 @@ struct chat_style load_style(const struct settings *set)
     return s;
 }
 
-int load_chunk(const struct loaded *l, const struct settings *set)
+int load_chunk(const struct loaded *loaded, const struct settings *set)
 {
-    return set->chunk ? set->chunk : device_chunk(&l->dev);
+    return set->chunk ? set->chunk : device_chunk(&loaded->dev);
 }
 
-void runtime_set(struct runtime *r, const struct settings *set)
+void runtime_set(struct runtime *rt, const struct settings *set)
 {
-    r->pass.check.level = (enum check_level)set->check;
-    r->record = set->graph && r->dev.k->queued;
-    r->kv.draft_window = r->kv.has_draft ? set->draft_window : 0;
+    rt->pass.check.level = (enum check_level)set->check;
+    rt->record = set->graph && rt->dev.k->queued;
+    rt->kv.draft_window = rt->kv.has_draft ? set->draft_window : 0;
 }
 
-bool loaded_runtime(struct runtime *r, struct loaded *l, const struct runtime_shape *shape,
+bool loaded_runtime(struct runtime *rt, struct loaded *loaded, const struct runtime_shape *shape,
                     struct err *e)
 {
     struct runtime_shape fitting = *shape;
-    struct draft *d = l->has_draft ? &l->draft : NULL;
-    *r = (struct runtime){0};
-    if (!fit_shape(l->dev, &l->model, d, &fitting, e) ||
-        !runtime_open(r, l->dev, &l->model, d, &fitting, e))
+    struct draft *d = loaded->has_draft ? &loaded->draft : NULL;
+    *rt = (struct runtime){0};
+    if (!fit_shape(loaded->dev, &loaded->model, d, &fitting, e) ||
+        !runtime_open(rt, loaded->dev, &loaded->model, d, &fitting, e))
         return false;
-    memcpy(r->stop, l->stop, sizeof r->stop);
-    r->n_stop = l->n_stop;
-    if (!l->mask || runtime_mask(r, l->mask, l->model.cfg.vocab, e))
+    memcpy(rt->stop, loaded->stop, sizeof rt->stop);
+    rt->n_stop = loaded->n_stop;
+    if (!loaded->mask || runtime_mask(rt, loaded->mask, loaded->model.cfg.vocab, e))
         return true;
-    runtime_close(r);
+    runtime_close(rt);
     return false;
 }
 
 /* The longest context within reason. Where cells lie in the machine's memory, they may take a
  * quarter of it; how many fit a device with memory of its own, loaded_runtime() finds out
  * (fit.h). */
-static int pick_context(const struct loaded *l, const struct engine_opts *o)
+static int pick_context(const struct loaded *loaded, const struct engine_opts *o)
 {
-    const struct model *m = &l->model;
-    const struct device *dev = &l->dev;
+    const struct model *m = &loaded->model;
+    const struct device *dev = &loaded->dev;
     int64_t most = o->lanes > 0 ? 8192 : 131072;
     size_t per_token = 0, left, all;
     if (o->context)
@@ -280,38 +281,40 @@ static int pick_context(const struct loaded *l, const struct engine_opts *o)
 }
 
 /* The shape that the options ask for. */
-static struct runtime_shape asked_shape(const struct loaded *l, const struct engine_opts *o)
+static struct runtime_shape asked_shape(const struct loaded *loaded, const struct engine_opts *o)
 {
     return (struct runtime_shape){
-        .page_size = o->page_size ? o->page_size : 16, .context = pick_context(l, o),
+        .page_size = o->page_size ? o->page_size : 16, .context = pick_context(loaded, o),
         .full_pages = o->full_pages, .swa_pages = o->swa_pages,
-        .max_rows = o->rows ? o->rows : max_int(512, load_chunk(l, &o->settings)),
-        .lanes = 1 + min_int(o->lanes, MAX_LANES), .kv = l->dev.kv,
+        .max_rows = o->rows ? o->rows : max_int(512, load_chunk(loaded, &o->settings)),
+        .lanes = 1 + min_int(o->lanes, MAX_LANES), .kv = loaded->dev.kv,
         .shorten = !o->context && !o->full_pages, .bugs = &o->bugs};
 }
 
-int engine_context(const struct loaded *l, const struct engine_opts *o)
+int engine_context(const struct loaded *loaded, const struct engine_opts *o)
 {
-    return pick_context(l, o);
+    return pick_context(loaded, o);
 }
 
-bool engine_fit(struct loaded *l, const struct engine_opts *o, struct fit *f, struct err *e)
+bool engine_fit(struct loaded *loaded, const struct engine_opts *o, struct fit *f, struct err *e)
 {
-    struct runtime_shape shape = asked_shape(l, o);
-    return fit_look(l->dev, &l->model, l->has_draft ? &l->draft : NULL, &shape, f, e);
+    struct runtime_shape shape = asked_shape(loaded, o);
+    return fit_look(loaded->dev, &loaded->model, loaded->has_draft ? &loaded->draft : NULL, &shape,
+                    f, e);
 }
 
-struct need engine_need(struct loaded *l, const struct engine_opts *o, const struct runtime *r)
+struct need engine_need(struct loaded *loaded, const struct engine_opts *o,
+                        const struct runtime *rt)
 {
-    struct runtime_shape shape = asked_shape(l, o);
-    shape.context = r->context;
-    return fit_need(l->dev, &l->model, l->has_draft ? &l->draft : NULL, &shape);
+    struct runtime_shape shape = asked_shape(loaded, o);
+    shape.context = rt->context;
+    return fit_need(loaded->dev, &loaded->model, loaded->has_draft ? &loaded->draft : NULL, &shape);
 }
 
 /* Chooses the rotation of the context's length where a rope has two. */
-static void use_ropes(struct loaded *l, const struct engine_opts *o, int context)
+static void use_ropes(struct loaded *loaded, const struct engine_opts *o, int context)
 {
-    struct config *c = &l->model.cfg;
+    struct config *c = &loaded->model.cfg;
     for (int i = 0; i < c->n_rope; i++) {
         rope_for_context(&c->rope[i], context);
         if (c->rope[i].beyond)
@@ -320,18 +323,19 @@ static void use_ropes(struct loaded *l, const struct engine_opts *o, int context
     }
 }
 
-bool engine_runtime(struct runtime *r, struct loaded *l, const struct engine_opts *o, struct err *e)
+bool engine_runtime(struct runtime *rt, struct loaded *loaded, const struct engine_opts *o,
+                    struct err *e)
 {
-    struct runtime_shape shape = asked_shape(l, o);
+    struct runtime_shape shape = asked_shape(loaded, o);
     if (shape.context < 16)
         return err_set(e, ERR_USAGE, "a context of %d tokens is too short: expected 16 or more",
                        shape.context);
-    if (!loaded_runtime(r, l, &shape, e))
+    if (!loaded_runtime(rt, loaded, &shape, e))
         return false;
-    runtime_set(r, &o->settings);
-    use_ropes(l, o, r->context);
-    if (r->context < shape.context)
+    runtime_set(rt, &o->settings);
+    use_ropes(loaded, o, rt->context);
+    if (rt->context < shape.context)
         notice(o, "the context is %d tokens: no more than that fits the device's memory",
-               r->context);
+               rt->context);
     return true;
 }

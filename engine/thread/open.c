@@ -24,40 +24,41 @@ static void post_notice(void *arg, const char *line)
 }
 
 /* The options with what the engine adds: its notices are events. */
-static struct engine_opts with_notices(struct engine *g, const struct engine_opts *asked)
+static struct engine_opts with_notices(struct engine *engine, const struct engine_opts *asked)
 {
     struct engine_opts o = *asked;
     o.notice = post_notice;
-    o.notice_arg = g;
+    o.notice_arg = engine;
     return o;
 }
 
 /* The runtime of the conversation, over the models that are loaded, and an empty session. */
-static bool open_runtime(struct engine *g, const struct engine_opts *o, struct err *e)
+static bool open_runtime(struct engine *engine, const struct engine_opts *o, struct err *e)
 {
-    struct runtime *r = &g->own.runtime;
-    engine_resolve_settings(g);
-    if (!engine_runtime(r, &g->loaded, o, e))
+    struct runtime *rt = &engine->own.runtime;
+    engine_resolve_settings(engine);
+    if (!engine_runtime(rt, &engine->loaded, o, e))
         return false;
-    r->pass.hold = hold;
-    r->pass.hold_arg = &g->shared;
-    g->shared.pass = &r->pass;
-    g->shared.ses = &g->own.ses;
-    g->shared.bugs = &g->own.runtime.bugs;
+    rt->pass.hold = hold;
+    rt->pass.hold_arg = &engine->shared;
+    engine->shared.pass = &rt->pass;
+    engine->shared.ses = &engine->own.ses;
+    engine->shared.bugs = &engine->own.runtime.bugs;
     /* on a device with a queue a pass is only enqueued; elsewhere it computes, and must be
      * stoppable */
-    r->net.stop = r->dev.k->queued ? NULL : &g->stop;
-    session_init(&g->own.ses, r, g->loaded.chat, &g->shared.set);
-    r->kv.log.keep = true;
-    engine_log_pages(g);
+    rt->net.stop = rt->dev.k->queued ? NULL : &engine->stop;
+    session_init(&engine->own.ses, rt, engine->loaded.chat, &engine->shared.set);
+    rt->kv.log.keep = true;
+    engine_log_pages(engine);
     return true;
 }
 
 /* Models, device and the runtime of the conversation. */
-static bool load(struct engine *g, const struct engine_opts *asked, struct err *e)
+static bool load(struct engine *engine, const struct engine_opts *asked, struct err *e)
 {
-    struct engine_opts o = with_notices(g, asked);
-    return engine_load(&g->loaded, &o, LOAD_DEVICE | LOAD_TEXT, e) && open_runtime(g, &o, e);
+    struct engine_opts o = with_notices(engine, asked);
+    return engine_load(&engine->loaded, &o, LOAD_DEVICE | LOAD_TEXT, e) &&
+           open_runtime(engine, &o, e);
 }
 
 /* "15,17-19": the layers other than `owner` that read its cells. False: there are none. */
@@ -79,10 +80,10 @@ static bool print_readers(const struct model *m, int owner, struct buf *out)
 
 /* Describes which layers have no KV cells of their own, and whose cells they read. Allocated; NULL:
  * all layers have their own. */
-static char *print_sharing(const struct engine *g)
+static char *print_sharing(const struct engine *engine)
 {
-    const struct loaded *l = &g->loaded;
-    const struct model *m = &l->model;
+    const struct loaded *loaded = &engine->loaded;
+    const struct model *m = &loaded->model;
     struct buf all = {0};
     for (int owner = 0; owner < m->cfg.n_layer; owner++) {
         struct buf one = {0};
@@ -94,132 +95,136 @@ static char *print_sharing(const struct engine *g)
         }
         buf_free(&one);
     }
-    const int owner[] = {l->draft.kv_full, l->draft.kv_swa};
-    for (int i = 0; l->has_draft && drafter_kv_of(&l->draft) == DRAFT_KV_TARGET && i < 2; i++)
+    const int owner[] = {loaded->draft.kv_full, loaded->draft.kv_swa};
+    for (int i = 0; loaded->has_draft && drafter_kv_of(&loaded->draft) == DRAFT_KV_TARGET && i < 2;
+         i++)
         if (owner[i] >= 0)
             buf_printf(&all, "%sthe draft's %s layers read layer %d", all.n ? "; " : "",
                        i ? "sliding" : "full", owner[i]);
     return all.p;
 }
 
-static void free_strings(struct engine *g)
+static void free_strings(struct engine *engine)
 {
-    for (size_t i = 0; i < sizeof g->strings / sizeof *g->strings; i++) {
-        free(g->strings[i]);
-        g->strings[i] = NULL;
+    for (size_t i = 0; i < sizeof engine->strings / sizeof *engine->strings; i++) {
+        free(engine->strings[i]);
+        engine->strings[i] = NULL;
     }
 }
 
 /* False and *e: the tokenizer's files cannot be read. */
-static bool fill_info(struct engine *g, const struct engine_opts *o, struct err *e)
+static bool fill_info(struct engine *engine, const struct engine_opts *o, struct err *e)
 {
-    const struct loaded *l = &g->loaded;
-    struct backend_info *i = &g->info;
-    free_strings(g);
+    const struct loaded *loaded = &engine->loaded;
+    struct backend_info *i = &engine->info;
+    free_strings(engine);
     *i = (struct backend_info){0};
-    i->model_dir = g->strings[0] = xstrdup(o->model);
-    i->draft_dir = l->has_draft ? (g->strings[1] = xstrdup(o->draft)) : NULL;
-    i->draft_kind = l->has_draft ? l->draft.kind : NULL;
-    i->draft_about = l->has_draft ? drafter_ops_of(&l->draft)->about : NULL;
-    i->draft_kv = drafter_kv_of(l->has_draft ? &l->draft : NULL);
-    i->family = l->model.cfg.family;
-    i->stored = l->model.about;
-    i->served_inputs = l->model.served_inputs;
-    i->draft_off = l->draft_off;
-    i->passed = l->passed;
-    memcpy(i->date, l->date, sizeof i->date);
+    i->model_dir = engine->strings[0] = xstrdup(o->model);
+    i->draft_dir = loaded->has_draft ? (engine->strings[1] = xstrdup(o->draft)) : NULL;
+    i->draft_kind = loaded->has_draft ? loaded->draft.kind : NULL;
+    i->draft_about = loaded->has_draft ? drafter_ops_of(&loaded->draft)->about : NULL;
+    i->draft_kv = drafter_kv_of(loaded->has_draft ? &loaded->draft : NULL);
+    i->family = loaded->model.cfg.family;
+    i->stored = loaded->model.about;
+    i->served_inputs = loaded->model.served_inputs;
+    i->draft_off = loaded->draft_off;
+    i->passed = loaded->passed;
+    memcpy(i->date, loaded->date, sizeof i->date);
     const char *quant = models_quant_text(&o->quant);
-    const char *file = l->model.about;
-    i->device = g->strings[2] = xasprintf("%s, %s%s%s%s%s", l->dev.k->name,
-                                          l->dev.k->about(l->dev.d), quant ? ", " : "",
-                                          quant ? quant : "", file ? ", " : "", file ? file : "");
-    i->shared_kv = g->strings[3] = print_sharing(g);
-    i->chat = chat_name(l->chat);
-    i->context = g->own.runtime.context;
-    i->page_size = g->own.runtime.kv.page_size;
-    i->window = l->model.cfg.window;
-    i->n_layer = l->model.cfg.n_layer;
+    const char *file = loaded->model.about;
+    i->device = engine->strings[2] = xasprintf("%s, %s%s%s%s%s", loaded->dev.k->name,
+                                               loaded->dev.k->about(loaded->dev.d), quant ? ", "
+                                               : "",
+                                               quant ? quant : "", file ? ", " : "", file ? file
+                                               : "");
+    i->shared_kv = engine->strings[3] = print_sharing(engine);
+    i->chat = chat_name(loaded->chat);
+    i->context = engine->own.runtime.context;
+    i->page_size = engine->own.runtime.kv.page_size;
+    i->window = loaded->model.cfg.window;
+    i->n_layer = loaded->model.cfg.n_layer;
     for (int k = 0; k < i->n_layer; k++)
-        i->n_swa_layer += l->model.layer[k].window > 0;
-    i->vocab = l->model.cfg.vocab;
-    i->weight_bytes = l->model.bytes + (l->has_draft ? l->draft.bytes : 0);
-    memcpy(i->model_sha, l->model.sha, sizeof i->model_sha);
-    if (l->has_draft)
-        memcpy(i->draft_sha, l->draft.sha, sizeof i->draft_sha);
-    i->backend = l->dev.k->name;
-    i->precision = l->dev.precision == K_BF16 ? "bf16" : "f32";
-    i->kv = l->dev.kv == KV_FP8 ? "fp8" : i->precision;
-    i->rows = g->own.runtime.max_rows;
-    for (int k = 0; l->has_draft && k < l->draft.n_capture; k++) {
+        i->n_swa_layer += loaded->model.layer[k].window > 0;
+    i->vocab = loaded->model.cfg.vocab;
+    i->weight_bytes = loaded->model.bytes + (loaded->has_draft ? loaded->draft.bytes : 0);
+    memcpy(i->model_sha, loaded->model.sha, sizeof i->model_sha);
+    if (loaded->has_draft)
+        memcpy(i->draft_sha, loaded->draft.sha, sizeof i->draft_sha);
+    i->backend = loaded->dev.k->name;
+    i->precision = loaded->dev.precision == K_BF16 ? "bf16" : "f32";
+    i->kv = loaded->dev.kv == KV_FP8 ? "fp8" : i->precision;
+    i->rows = engine->own.runtime.max_rows;
+    for (int k = 0; loaded->has_draft && k < loaded->draft.n_capture; k++) {
         size_t n = strlen(i->capture);
-        snprintf(i->capture + n, sizeof i->capture - n, "%s%d", k ? "," : "", l->draft.capture[k]);
+        snprintf(i->capture + n, sizeof i->capture - n, "%s%d", k ? "," : "",
+                 loaded->draft.capture[k]);
     }
     for (int p = 0; p < N_POOLS; p++)
-        i->n_pages[p] = g->own.runtime.kv.pool[p].total;
-    i->need = engine_need(&g->loaded, o, &g->own.runtime);
+        i->n_pages[p] = engine->own.runtime.kv.pool[p].total;
+    i->need = engine_need(&engine->loaded, o, &engine->own.runtime);
     return tok_digest(o->model, i->tokenizer_sha, e);
 }
 
-static void init_locks(struct engine *g)
+static void init_locks(struct engine *engine)
 {
-    pthread_mutex_init(&g->inbox.mu, NULL);
-    pthread_mutex_init(&g->shared.mu, NULL);
-    pthread_mutex_init(&g->plans.mu, NULL);
-    pthread_cond_init(&g->inbox.filled, NULL);
-    debug_open(&g->debug, engine_work_in_pause);
+    pthread_mutex_init(&engine->inbox.mu, NULL);
+    pthread_mutex_init(&engine->shared.mu, NULL);
+    pthread_mutex_init(&engine->plans.mu, NULL);
+    pthread_cond_init(&engine->inbox.filled, NULL);
+    debug_open(&engine->debug, engine_work_in_pause);
 }
 
-static bool start_thread(struct engine *g, struct err *e)
+static bool start_thread(struct engine *engine, struct err *e)
 {
-    int rc = pthread_create(&g->thread, NULL, engine_thread, g);
-    g->running = rc == 0;
-    return g->running || err_set(e, ERR_USAGE, "cannot start a thread: %s", strerror(rc));
+    int rc = pthread_create(&engine->thread, NULL, engine_thread, engine);
+    engine->running = rc == 0;
+    return engine->running || err_set(e, ERR_USAGE, "cannot start a thread: %s", strerror(rc));
 }
 
-static void stop_thread(struct engine *g)
+static void stop_thread(struct engine *engine)
 {
-    pthread_mutex_lock(&g->inbox.mu);
-    g->inbox.closing = true;
-    pthread_cond_signal(&g->inbox.filled);
-    pthread_mutex_unlock(&g->inbox.mu);
-    if (g->running)
-        pthread_join(g->thread, NULL);
-    g->running = false;
+    pthread_mutex_lock(&engine->inbox.mu);
+    engine->inbox.closing = true;
+    pthread_cond_signal(&engine->inbox.filled);
+    pthread_mutex_unlock(&engine->inbox.mu);
+    if (engine->running)
+        pthread_join(engine->thread, NULL);
+    engine->running = false;
 }
 
 /* What belongs to the conversation of an engine whose thread has ended. */
-static void close_runtime(struct engine *g)
+static void close_runtime(struct engine *engine)
 {
-    if (g->own.ses.runtime)
-        session_free(&g->own.ses);
-    guide_close(g->own.guide);
-    token_order_close(g->own.order);
-    free(g->own.format);
-    g->own.guide = NULL;
-    g->own.order = NULL;
-    g->own.format = NULL;
-    runtime_close(&g->own.runtime);
+    if (engine->own.ses.runtime)
+        session_free(&engine->own.ses);
+    guide_close(engine->own.guide);
+    token_order_close(engine->own.order);
+    free(engine->own.format);
+    engine->own.guide = NULL;
+    engine->own.order = NULL;
+    engine->own.format = NULL;
+    runtime_close(&engine->own.runtime);
 }
 
 /* Stops and frees an engine, also one that was opened only in part. */
 static void local_close(struct backend *b)
 {
-    struct engine *g = engine_of(b);
+    struct engine *engine = engine_of(b);
     local_cancel(b);
-    evq_close(g->screen);
-    stop_thread(g);
-    while (g->inbox.n)
-        request_free(&g->inbox.rq[--g->inbox.n]);
-    close_runtime(g);
-    engine_unload(&g->loaded);
-    evq_free(g->screen);
-    ring_close(&g->shared.ring);
-    contexts_free(&g->shared.contexts);
-    tape_close(&g->shared.pages);
-    free_strings(g);
-    debug_close(&g->debug);
-    buf_free(&g->plans.json);
-    free(g);
+    evq_close(engine->screen);
+    stop_thread(engine);
+    while (engine->inbox.n)
+        request_free(&engine->inbox.rq[--engine->inbox.n]);
+    close_runtime(engine);
+    engine_unload(&engine->loaded);
+    evq_free(engine->screen);
+    ring_close(&engine->shared.ring);
+    contexts_free(&engine->shared.contexts);
+    tape_close(&engine->shared.pages);
+    free_strings(engine);
+    debug_close(&engine->debug);
+    buf_free(&engine->plans.json);
+    free(engine);
 }
 
 static const struct backend_info *local_info(struct backend *b)
@@ -237,9 +242,9 @@ static const char *local_token(struct backend *b, int32_t id, size_t *n)
 
 static bool local_fits(struct backend *b, const char *text, struct err *e)
 {
-    const struct engine *g = engine_of(b);
+    const struct engine *engine = engine_of(b);
     const struct message m = {.role = ROLE_USER, .text = (char *)(uintptr_t)text};
-    return chat_fits(g->loaded.chat, "the text", &m, 1, g->own.runtime.context, e);
+    return chat_fits(engine->loaded.chat, "the text", &m, 1, engine->own.runtime.context, e);
 }
 
 static void local_said(struct backend *b, struct request *rq)
@@ -289,42 +294,42 @@ static const struct backend_ops local_ops = {
 
 struct backend *engine_open(const struct engine_opts *o, struct err *e)
 {
-    struct engine *g = xcalloc(1, sizeof *g);
-    g->base.ops = &local_ops;
-    local_views(&g->base);
-    init_locks(g);
-    ring_open(&g->shared.ring);
-    g->screen = evq_new(SCREEN_QUEUE);
-    bool ok = g->screen != NULL ||
+    struct engine *engine = xcalloc(1, sizeof *engine);
+    engine->base.ops = &local_ops;
+    local_views(&engine->base);
+    init_locks(engine);
+    ring_open(&engine->shared.ring);
+    engine->screen = evq_new(SCREEN_QUEUE);
+    bool ok = engine->screen != NULL ||
               err_set(e, ERR_USAGE, "cannot make the queue of events: %s", strerror(errno));
-    g->log = o->log;
-    g->shared.set = o->settings;
-    g->attended = o->attended;
-    g->lanes = o->lanes;
-    ok = ok && load(g, o, e) && fill_info(g, o, e) && start_thread(g, e);
+    engine->log = o->log;
+    engine->shared.set = o->settings;
+    engine->attended = o->attended;
+    engine->lanes = o->lanes;
+    ok = ok && load(engine, o, e) && fill_info(engine, o, e) && start_thread(engine, e);
     if (ok)
-        return &g->base;
-    local_close(&g->base);
+        return &engine->base;
+    local_close(&engine->base);
     return NULL;
 }
 
 /* ---- opening again --------------------------------------------------------------------------- */
 
 /* Whether a model can be opened in place of the present one, by the headers of its files. */
-static bool look_at_model(struct engine *g, const struct engine_opts *asked, struct err *e)
+static bool look_at_model(struct engine *engine, const struct engine_opts *asked, struct err *e)
 {
     struct engine_opts o = *asked;
-    struct loaded l;
+    struct loaded loaded;
     struct fit f;
     o.headers = true;
-    if (!engine_load(&l, &o, LOAD_TEXT, e))
+    if (!engine_load(&loaded, &o, LOAD_TEXT, e))
         return false;
-    l.dev = g->loaded.dev;
-    bool ok = engine_fit(&l, &o, &f, e);
-    l.dev = (struct device){0};
-    engine_unload(&l);
+    loaded.dev = engine->loaded.dev;
+    bool ok = engine_fit(&loaded, &o, &f, e);
+    loaded.dev = (struct device){0};
+    engine_unload(&loaded);
     size_t least = f.need.weights + f.need.draft + f.need.work;
-    size_t room = f.left + need_sum(&g->info.need); /* once the present model is gone */
+    size_t room = f.left + need_sum(&engine->info.need); /* once the present model is gone */
     if (ok && f.own && least > room)
         ok = err_set(e, ERR_MODEL, "it needs %.1f GiB of the device's memory without any context; "
                      "%.1f GiB are there without the present model", (double)least / 0x1p30,
@@ -333,34 +338,34 @@ static bool look_at_model(struct engine *g, const struct engine_opts *asked, str
 }
 
 /* The draft takes the place of the loaded one, which *d then holds. */
-static void swap_drafts(struct loaded *l, struct loaded_draft *d)
+static void swap_drafts(struct loaded *loaded, struct loaded_draft *d)
 {
-    struct loaded_draft was = {l->draft, l->has_draft, l->draft_off};
-    l->draft = d->draft;
-    l->has_draft = d->has;
-    l->draft_off = d->off;
+    struct loaded_draft was = {loaded->draft, loaded->has_draft, loaded->draft_off};
+    loaded->draft = d->draft;
+    loaded->has_draft = d->has;
+    loaded->draft_off = d->off;
     *d = was;
 }
 
 /* A new runtime over the present target, with the draft of *d; *d then holds the draft that is not
  * used. On failure the runtime has the draft that it had. */
-static enum reopened with_draft(struct engine *g, const struct engine_opts *now,
+static enum reopened with_draft(struct engine *engine, const struct engine_opts *now,
                                 const struct engine_opts *o, struct loaded_draft *d, struct err *e)
 {
-    swap_drafts(&g->loaded, d);
-    if (open_runtime(g, o, e))
+    swap_drafts(&engine->loaded, d);
+    if (open_runtime(engine, o, e))
         return REOPEN_DONE;
-    swap_drafts(&g->loaded, d);
-    return open_runtime(g, now, &(struct err){0}) ? REOPEN_EMPTIED : REOPEN_FAILED;
+    swap_drafts(&engine->loaded, d);
+    return open_runtime(engine, now, &(struct err){0}) ? REOPEN_EMPTIED : REOPEN_FAILED;
 }
 
-static enum reopened with_model(struct engine *g, const struct engine_opts *now,
+static enum reopened with_model(struct engine *engine, const struct engine_opts *now,
                                 const struct engine_opts *o, struct err *e)
 {
-    if (engine_load_again(&g->loaded, o, e) && open_runtime(g, o, e))
+    if (engine_load_again(&engine->loaded, o, e) && open_runtime(engine, o, e))
         return REOPEN_DONE;
     struct err again = {0};
-    if (engine_load_again(&g->loaded, now, &again) && open_runtime(g, now, &again))
+    if (engine_load_again(&engine->loaded, now, &again) && open_runtime(engine, now, &again))
         return REOPEN_EMPTIED;
     return REOPEN_FAILED;
 }
@@ -368,26 +373,27 @@ static enum reopened with_model(struct engine *g, const struct engine_opts *now,
 enum reopened engine_reopen(struct backend *b, const struct engine_opts *now,
                             const struct engine_opts *asked, struct err *e)
 {
-    struct engine *g = engine_of(b);
-    struct engine_opts o = with_notices(g, asked), was = with_notices(g, now);
+    struct engine *engine = engine_of(b);
+    struct engine_opts o = with_notices(engine, asked), was = with_notices(engine, now);
     struct loaded_draft d = {0};
     bool same = strcmp(now->model, asked->model) == 0;
     CHECK(!local_busy(b));
-    if (g->own.lost) {
+    if (engine->own.lost) {
         err_set(e, ERR_MODEL, "the device has failed and cannot be used any more");
         return REOPEN_KEPT;
     }
     o.require_draft = o.draft != NULL;
-    if (!(same ? engine_load_draft(&g->loaded, &o, &d, e) : look_at_model(g, &o, e)))
+    if (!(same ? engine_load_draft(&engine->loaded, &o, &d, e) : look_at_model(engine, &o, e)))
         return REOPEN_KEPT;
-    stop_thread(g);
-    close_runtime(g);
-    engine_start_stats(g);
-    enum reopened got = same ? with_draft(g, &was, &o, &d, e) : with_model(g, &was, &o, e);
-    loaded_draft_free(&g->loaded, &d);
-    g->inbox.closing = false;
-    bool ok = got != REOPEN_FAILED && fill_info(g, got == REOPEN_DONE ? &o : &was, e) &&
-              start_thread(g, e);
+    stop_thread(engine);
+    close_runtime(engine);
+    engine_start_stats(engine);
+    enum reopened got = same ? with_draft(engine, &was, &o, &d, e)
+                             : with_model(engine, &was, &o, e);
+    loaded_draft_free(&engine->loaded, &d);
+    engine->inbox.closing = false;
+    bool ok = got != REOPEN_FAILED && fill_info(engine, got == REOPEN_DONE ? &o : &was, e) &&
+              start_thread(engine, e);
     return ok ? got : REOPEN_FAILED;
 }
 

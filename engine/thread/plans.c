@@ -8,24 +8,25 @@
 
 /* ---- the engine's thread ---- */
 
-void plans_step_begins(struct engine *g)
+void plans_step_begins(struct engine *engine)
 {
-    struct plan_keeper *k = &g->plans;
+    struct plan_keeper *k = &engine->plans;
     pthread_mutex_lock(&k->mu);
-    k->running = k->turn == g->shared.turn && k->step == g->shared.step + 1 && k->turn > 0;
+    k->running = k->turn == engine->shared.turn && k->step == engine->shared.step + 1 &&
+                 k->turn > 0;
     if (k->running) {
         k->done = false;
         buf_clear(&k->json);
         jput_open(&k->json, '[');
     }
     pthread_mutex_unlock(&k->mu);
-    g->own.runtime.pass.trace = k->running ? &k->json : NULL;
+    engine->own.runtime.pass.trace = k->running ? &k->json : NULL;
 }
 
-void plans_step_ended(struct engine *g)
+void plans_step_ended(struct engine *engine)
 {
-    struct plan_keeper *k = &g->plans;
-    g->own.runtime.pass.trace = NULL;
+    struct plan_keeper *k = &engine->plans;
+    engine->own.runtime.pass.trace = NULL;
     pthread_mutex_lock(&k->mu);
     if (k->running) {
         jput_close(&k->json, ']');

@@ -5,80 +5,81 @@
 
 #include "engine/thread/internal.h"
 
-struct event engine_event(struct engine *g, enum event_kind kind)
+struct event engine_event(struct engine *engine, enum event_kind kind)
 {
-    struct event ev = {.kind = kind, .seq = ++g->own.seq, .ns = clock_ns(), .turn = g->shared.turn,
-                       .step = g->shared.step};
-    memcpy(ev.session, g->own.ses.id, sizeof ev.session);
+    struct event ev = {.kind = kind, .seq = ++engine->own.seq, .ns = clock_ns(),
+                       .turn = engine->shared.turn,
+                       .step = engine->shared.step};
+    memcpy(ev.session, engine->own.ses.id, sizeof ev.session);
     return ev;
 }
 
-void engine_post(struct engine *g, struct event *ev)
+void engine_post(struct engine *engine, struct event *ev)
 {
-    if (g->log) {
+    if (engine->log) {
         struct event copy;
         event_copy(&copy, ev);
         if (event_to_log(&copy))
-            evq_put(g->log, &copy);
+            evq_put(engine->log, &copy);
         else
             event_free(&copy);
     }
-    evq_put(g->screen, ev);
+    evq_put(engine->screen, ev);
 }
 
-void engine_post_text(struct engine *g, enum event_kind kind, const char *text)
+void engine_post_text(struct engine *engine, enum event_kind kind, const char *text)
 {
-    struct event ev = engine_event(g, kind);
+    struct event ev = engine_event(engine, kind);
     buf_str(&ev.text, text);
-    engine_post(g, &ev);
+    engine_post(engine, &ev);
 }
 
-void engine_post_op(struct engine *g, enum op_kind op, const char *text, int turn)
+void engine_post_op(struct engine *engine, enum op_kind op, const char *text, int turn)
 {
-    struct event ev = engine_event(g, EV_OP);
+    struct event ev = engine_event(engine, EV_OP);
     ev.op = op;
     ev.turn = turn;
     buf_str(&ev.text, text);
-    engine_post(g, &ev);
+    engine_post(engine, &ev);
 }
 
 /* After a device failure every sync() reports it. */
-void engine_fault(struct engine *g, int step, const struct err *e)
+void engine_fault(struct engine *engine, int step, const struct err *e)
 {
-    struct event ev = engine_event(g, EV_FAULT);
+    struct event ev = engine_event(engine, EV_FAULT);
     struct err sticky;
     ev.fault = e->kind;
     ev.step = step;
-    if (!g->loaded.dev.k->sync(g->loaded.dev.d, &sticky)) {
-        g->own.lost = ev.lost = true;
+    if (!engine->loaded.dev.k->sync(engine->loaded.dev.d, &sticky)) {
+        engine->own.lost = ev.lost = true;
         ev.fault = ERR_MODEL;
         buf_printf(&ev.text, "the device failed: %s", sticky.msg);
     } else {
         buf_str(&ev.text, e->msg);
     }
-    shared_lock(&g->shared);
+    shared_lock(&engine->shared);
     if (ev.fault == ERR_INVARIANT && e->at.rule) {
         struct violated v = {.turn = ev.turn, .step = step, .at = ev.at = e->at};
-        memcpy(v.session, g->own.ses.id, sizeof v.session);
+        memcpy(v.session, engine->own.ses.id, sizeof v.session);
         snprintf(v.text, sizeof v.text, "%.250s", ev.text.p);
-        g->shared.violation = v;
+        engine->shared.violation = v;
     }
-    shared_unlock(&g->shared);
-    engine_post(g, &ev);
+    shared_unlock(&engine->shared);
+    engine_post(engine, &ev);
 }
 
-void engine_fail(struct engine *g, const struct err *e)
+void engine_fail(struct engine *engine, const struct err *e)
 {
-    bool lost = e->kind == ERR_MODEL && !g->loaded.dev.k->sync(g->loaded.dev.d, NULL);
+    bool lost = e->kind == ERR_MODEL && !engine->loaded.dev.k->sync(engine->loaded.dev.d, NULL);
     if (lost || e->kind == ERR_INVARIANT)
-        engine_fault(g, 0, e);
+        engine_fault(engine, 0, e);
     else
-        engine_post_text(g, EV_NOTICE, e->msg);
+        engine_post_text(engine, EV_NOTICE, e->msg);
 }
 
-static struct event text_event(struct engine *g, enum channel ch, const struct batch_rec *of)
+static struct event text_event(struct engine *engine, enum channel ch, const struct batch_rec *of)
 {
-    struct event ev = engine_event(g, of ? EV_BATCH_TEXT : EV_TEXT);
+    struct event ev = engine_event(engine, of ? EV_BATCH_TEXT : EV_TEXT);
     ev.channel = ch;
     if (of)
         ev.batch = *of;
@@ -92,8 +93,8 @@ static void add_ends(struct event *ev, const struct chat_reader *reader, size_t 
         chat_reader_spans(reader, at, ev->text.n - at, &ev->first, &ev->ends);
 }
 
-void engine_post_tokens(struct engine *g, struct chat_reader *reader, const int32_t *tok, int n,
-                        struct buf *text, const struct batch_rec *of)
+void engine_post_tokens(struct engine *engine, struct chat_reader *reader, const int32_t *tok,
+                        int n, struct buf *text, const struct batch_rec *of)
 {
     struct event ev = {0};
     for (int i = 0; i < n; i++) {
@@ -101,10 +102,10 @@ void engine_post_tokens(struct engine *g, struct chat_reader *reader, const int3
         enum channel ch;
         chat_reader_push(reader, tok[i], &piece, &ch);
         if (piece.n && ev.text.n && (int)ch != ev.channel)
-            engine_post(g, &ev);
+            engine_post(engine, &ev);
         if (piece.n) {
             if (ev.text.n == 0)
-                ev = text_event(g, ch, of);
+                ev = text_event(engine, ch, of);
             buf_add(&ev.text, piece.p, piece.n);
             add_ends(&ev, reader, ev.text.n - piece.n);
             if (ch == CHAN_FINAL)
@@ -113,19 +114,19 @@ void engine_post_tokens(struct engine *g, struct chat_reader *reader, const int3
         buf_free(&piece);
     }
     if (ev.text.n)
-        engine_post(g, &ev);
+        engine_post(engine, &ev);
 }
 
-void engine_post_held(struct engine *g, struct chat_reader *reader, struct buf *text,
+void engine_post_held(struct engine *engine, struct chat_reader *reader, struct buf *text,
                       const struct batch_rec *of)
 {
-    struct event ev = text_event(g, reader->channel, of);
+    struct event ev = text_event(engine, reader->channel, of);
     chat_reader_end(reader, &ev.text);
     add_ends(&ev, reader, 0);
     if (ev.channel == CHAN_FINAL)
         buf_add(text, ev.text.p, ev.text.n);
     if (ev.text.n)
-        engine_post(g, &ev);
+        engine_post(engine, &ev);
     else
         event_free(&ev);
 }

@@ -18,26 +18,26 @@
 enum { DECODE_CHUNK = 64 }; /* rows of passes that compute generated tokens again: verify rows */
 
 /* Posts the probe and takes it over, or, with *p NULL, posts why there is none. */
-static void post(struct engine *g, int turn, int step, struct probe *p, const char *why)
+static void post(struct engine *engine, int turn, int step, struct probe *p, const char *why)
 {
-    struct event ev = engine_event(g, EV_PROBE);
+    struct event ev = engine_event(engine, EV_PROBE);
     ev.turn = turn;
     ev.step = step;
     ev.probe = p;
     if (!p)
         buf_str(&ev.text, why);
-    evq_put(g->screen, &ev); /* not to the log, which stores no probes */
+    evq_put(engine->screen, &ev); /* not to the log, which stores no probes */
 }
 
 /* Fills in the facts of a step that the taps do not record. */
-static void describe(const struct engine *g, struct probe *p, int turn, int step,
+static void describe(const struct engine *engine, struct probe *p, int turn, int step,
                      const struct step_rec *rec)
 {
-    memcpy(p->session, g->own.ses.id, sizeof p->session);
+    memcpy(p->session, engine->own.ses.id, sizeof p->session);
     p->turn = turn;
     p->step = step;
     p->rec = *rec;
-    p->page_size = g->own.runtime.kv.page_size;
+    p->page_size = engine->own.runtime.kv.page_size;
 }
 
 /* The tokens of the keys: those of the context for committed positions and for a prompt; for a tree
@@ -58,70 +58,71 @@ static void name_keys(struct probe *p, const struct ids *context)
 
 /* ---- an armed step --------------------------------------------------------------------------- */
 
-static void disarm(struct engine *g)
+static void disarm(struct engine *engine)
 {
-    g->own.armed = (struct probe_ask){0};
+    engine->own.armed = (struct probe_ask){0};
 }
 
-void probe_step_begins(struct engine *g)
+void probe_step_begins(struct engine *engine)
 {
-    const struct probe_ask *ask = &g->own.armed;
+    const struct probe_ask *ask = &engine->own.armed;
     struct err e = {0};
-    if (ask->turn != g->shared.turn || ask->step != g->shared.step + 1)
+    if (ask->turn != engine->shared.turn || ask->step != engine->shared.step + 1)
         return;
     struct probe_pass *x = xcalloc(1, sizeof *x);
-    if (!probe_open(x, &g->own.runtime.net, &e)) {
-        post(g, ask->turn, ask->step, NULL, e.msg);
-        disarm(g);
+    if (!probe_open(x, &engine->own.runtime.net, &e)) {
+        post(engine, ask->turn, ask->step, NULL, e.msg);
+        disarm(engine);
         free(x);
         return;
     }
     x->out = xcalloc(1, sizeof(struct probe));
     x->row = ask->row;
     x->key_layer = ask->layer;
-    g->own.probing = x;
-    g->own.runtime.net.probe = x;
+    engine->own.probing = x;
+    engine->own.runtime.net.probe = x;
 }
 
-void probe_step_ended(struct engine *g, bool ok)
+void probe_step_ended(struct engine *engine, bool ok)
 {
-    struct probe_pass *x = g->own.probing;
+    struct probe_pass *x = engine->own.probing;
     if (!x)
         return;
     struct probe *p = x->out;
-    g->own.probing = NULL;
-    g->own.runtime.net.probe = NULL;
-    probe_close(x, &g->own.runtime.net);
+    engine->own.probing = NULL;
+    engine->own.runtime.net.probe = NULL;
+    probe_close(x, &engine->own.runtime.net);
     free(x);
-    probe_free(g->own.failed_probe);
-    g->own.failed_probe = NULL;
+    probe_free(engine->own.failed_probe);
+    engine->own.failed_probe = NULL;
     if (!ok && p->layer) { /* the step may be tried again */
-        g->own.failed_probe = p;
+        engine->own.failed_probe = p;
         return;
     }
     if (!ok) { /* its pass was not launched */
         probe_free(p);
         return;
     }
-    describe(g, p, g->own.armed.turn, g->own.armed.step, &g->own.ses.lane.rec);
-    name_keys(p, &g->own.ses.lane.tok);
-    disarm(g);
-    post(g, p->turn, p->step, p, NULL);
+    describe(engine, p, engine->own.armed.turn, engine->own.armed.step, &engine->own.ses.lane.rec);
+    name_keys(p, &engine->own.ses.lane.tok);
+    disarm(engine);
+    post(engine, p->turn, p->step, p, NULL);
 }
 
-void probe_turn_ended(struct engine *g)
+void probe_turn_ended(struct engine *engine)
 {
-    const struct probe_ask *ask = &g->own.armed;
+    const struct probe_ask *ask = &engine->own.armed;
     char why[80];
-    if (ask->turn == 0 || ask->turn > g->shared.turn)
+    if (ask->turn == 0 || ask->turn > engine->shared.turn)
         return;
-    snprintf(why, sizeof why, "turn %d ended after step %d", g->shared.turn, g->shared.step);
-    struct probe *p = g->own.failed_probe;
-    g->own.failed_probe = NULL;
+    snprintf(why, sizeof why, "turn %d ended after step %d", engine->shared.turn,
+             engine->shared.step);
+    struct probe *p = engine->own.failed_probe;
+    engine->own.failed_probe = NULL;
     if (p)
-        describe(g, p, ask->turn, ask->step, &(struct step_rec){.kind = STEP_DECODE});
-    post(g, ask->turn, ask->step, p, why);
-    disarm(g);
+        describe(engine, p, ask->turn, ask->step, &(struct step_rec){.kind = STEP_DECODE});
+    post(engine, ask->turn, ask->step, p, why);
+    disarm(engine);
 }
 
 /* ---- a past step again ----------------------------------------------------------------------- */
@@ -223,15 +224,15 @@ static void share_cells(struct again *a)
     const struct lane *best = NULL;
     int most = 0;
     for (int i = -1; i < s->n_point + s->n_idle; i++) {
-        const struct lane *l = i < 0             ? &s->lane
-                               : i < s->n_point ? &s->point[i].lane
-                                                : &s->idle[i - s->n_point];
-        int n = min_int(l->seq.committed, a->rec.pos0), same = 0;
-        while (same < n && l->tok.v[same] == a->context.v[same])
+        const struct lane *lane = i < 0             ? &s->lane
+                                  : i < s->n_point ? &s->point[i].lane
+                                                   : &s->idle[i - s->n_point];
+        int n = min_int(lane->seq.committed, a->rec.pos0), same = 0;
+        while (same < n && lane->tok.v[same] == a->context.v[same])
             same++;
-        if (same > most && kv_can_fork_at(&a->r->kv, &l->seq, same)) {
+        if (same > most && kv_can_fork_at(&a->r->kv, &lane->seq, same)) {
             most = same;
-            best = l;
+            best = lane;
         }
     }
     if (best) {
@@ -297,23 +298,23 @@ static uint64_t digest_of(const struct again *a, const int *row, int n)
 /* The logits of the step's rows. */
 static bool run_logits(struct again *a, struct err *e)
 {
-    struct runtime *r = a->r;
+    struct runtime *rt = a->r;
     bool prompt = a->rec.kind == STEP_PREFILL;
     int path[TREE_MAX], n = 1, last = a->rec.rows - 1;
     if (prompt && a->rec.bonus >= 0) {
         int32_t row = last;
-        r->dev.k->put(r->dev.d, r->row, &row, sizeof row);
-        net_logits(&r->net, 1, r->row, r->logits, (kbuf){0});
-        probe_logits(&r->net, last, 1, r->logits, r->ids, r->prob);
+        rt->dev.k->put(rt->dev.d, rt->row, &row, sizeof row);
+        net_logits(&rt->net, 1, rt->row, rt->logits, (kbuf){0});
+        probe_logits(&rt->net, last, 1, rt->logits, rt->ids, rt->prob);
         path[0] = last;
     } else if (!prompt) {
-        net_logits(&r->net, a->rec.rows, (kbuf){0}, r->logits, (kbuf){0});
-        probe_logits(&r->net, 0, a->rec.rows, r->logits, r->ids, r->prob);
+        net_logits(&rt->net, a->rec.rows, (kbuf){0}, rt->logits, (kbuf){0});
+        probe_logits(&rt->net, 0, a->rec.rows, rt->logits, rt->ids, rt->prob);
         n = path_of(a, path);
     }
     a->out->has_digest = !a->unrecorded && (!prompt || a->rec.bonus >= 0);
     a->out->same = a->out->has_digest && digest_of(a, path, n) == a->rec.logit_digest;
-    return r->dev.k->sync(r->dev.d, e);
+    return rt->dev.k->sync(rt->dev.d, e);
 }
 
 static bool run_step(struct again *a, const struct probe_ask *ask, struct err *e)
@@ -341,11 +342,11 @@ static bool run_step(struct again *a, const struct probe_ask *ask, struct err *e
     return ok;
 }
 
-static void show_scratch(struct engine *g, const struct seq *s)
+static void show_scratch(struct engine *engine, const struct seq *s)
 {
-    shared_lock(&g->shared);
-    g->shared.scratch = s;
-    shared_unlock(&g->shared);
+    shared_lock(&engine->shared);
+    engine->shared.scratch = s;
+    shared_unlock(&engine->shared);
 }
 
 /* Sets up the passes of the scratch sequence, whose plans and counts are separate from the
@@ -365,21 +366,21 @@ static void open_pass(struct again *a)
 /* Runs the step on a scratch sequence and leaves the pools as they were. */
 static bool run_again(struct again *a, const struct probe_ask *ask, struct err *e)
 {
-    struct engine *g = a->g;
+    struct engine *engine = a->g;
     struct kv_order order;
     if (!probe_open(&a->x, &a->r->net, e))
         return false;
-    g->own.probed = true;
+    engine->own.probed = true;
     open_pass(a);
     kv_save_order(&a->r->kv, &order);
     a->r->kv.log.keep = false; /* no turn reports the probe's page events */
     a->seq.holder = HOLDER_BATCH;
-    show_scratch(g, &a->seq);
+    show_scratch(engine, &a->seq);
     share_cells(a);
     bool ok = run_step(a, ask, e);
     pass_lock(&a->r->pass);
     kv_drop(&a->r->kv, &a->seq);
-    g->shared.scratch = NULL;
+    engine->shared.scratch = NULL;
     struct err leak;
     bool whole = kv_restore_order(&a->r->kv, &order, &leak);
     pass_unlock(&a->r->pass);
@@ -387,7 +388,7 @@ static bool run_again(struct again *a, const struct probe_ask *ask, struct err *
     pass_free(&a->pass);
     probe_close(&a->x, &a->r->net);
     if (!whole) {
-        engine_log_pages(g);
+        engine_log_pages(engine);
         *e = leak;
     }
     return ok && whole;
@@ -400,15 +401,16 @@ static bool row_there(const struct again *a, const struct probe_ask *ask, struct
                    ask->step, ask->row, a->rec.rows - 1);
 }
 
-void engine_probe(struct engine *g, const struct probe_ask *ask)
+void engine_probe(struct engine *engine, const struct probe_ask *ask)
 {
     struct err e = {0};
     if (ask->armed) {
-        g->own.armed = *ask;
+        engine->own.armed = *ask;
         return;
     }
     struct again *a = xcalloc(1, sizeof *a);
-    *a = (struct again){.g = g, .r = &g->own.runtime, .out = xcalloc(1, sizeof(struct probe))};
+    *a = (struct again){.g = engine, .r = &engine->own.runtime,
+                        .out = xcalloc(1, sizeof(struct probe))};
     bool ok = find_step(a, ask, &e) && row_there(a, ask, &e) &&
               run_again(a, ask, &e);
     if (!ok) {
@@ -416,17 +418,17 @@ void engine_probe(struct engine *g, const struct probe_ask *ask)
         a->out = NULL;
     }
     if (!ok && !a->r->dev.k->sync(a->r->dev.d, NULL))
-        engine_fault(g, 0, &e); /* the device is lost */
-    post(g, ask->turn, ask->step, a->out, e.msg);
+        engine_fault(engine, 0, &e); /* the device is lost */
+    post(engine, ask->turn, ask->step, a->out, e.msg);
     ids_free(&a->context);
     free(a);
 }
 
 /* ---- the group of views ---------------------------------------------------------------------- */
 
-static bool find_now(const struct engine *g, const struct probe_ask *ask, struct err *e)
+static bool find_now(const struct engine *engine, const struct probe_ask *ask, struct err *e)
 {
-    const struct step_ring *r = &g->shared.ring;
+    const struct step_ring *r = &engine->shared.ring;
     uint64_t n = r->end - r->first;
     if (n == 0)
         return err_set(e, ERR_NEGATIVE, "there is no step yet: send a message first");
@@ -439,13 +441,13 @@ static bool find_now(const struct engine *g, const struct probe_ask *ask, struct
 
 static bool probe_ask_local(struct backend *b, const struct probe_ask *ask, struct err *e)
 {
-    struct engine *g = engine_of(b);
+    struct engine *engine = engine_of(b);
     struct request rq = {.kind = RQ_PROBE, .probe = *ask};
     struct debug_view v;
-    bool paused = debug_verified(&g->debug, ask->turn, ask->step, &v);
-    shared_lock(&g->shared);
-    bool ok = ask->armed || ask->past || paused || find_now(g, ask, e);
-    shared_unlock(&g->shared);
+    bool paused = debug_verified(&engine->debug, ask->turn, ask->step, &v);
+    shared_lock(&engine->shared);
+    bool ok = ask->armed || ask->past || paused || find_now(engine, ask, e);
+    shared_unlock(&engine->shared);
     if (!ok)
         request_free(&rq);
     return ok && backend_submit(b, &rq, e);

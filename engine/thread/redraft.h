@@ -106,7 +106,7 @@ struct redraft_opts {
 
 /* Whether the drafter is a head whose readings can all be scored; false: *why is a noun phrase of
  * its kind. */
-bool redraft_can(const struct loaded *l, const char **why);
+bool redraft_can(const struct loaded *loaded, const char **why);
 /* False and *e: redraft_can() says no (unless the layers alone are asked for),
  * no token can be scored, or the device failed. *out is complete unless `stopped`, which is no
  * failure. */
@@ -116,7 +116,7 @@ bool redraft_run(const struct redraft_opts *o, struct redraft *out, struct err *
 const char *redraft_message(int i);
 /* Appends the target's greedy reply to a prompt, at most `most` tokens. False and *e: the prompt
  * does not fit, stopped, or the device failed. */
-bool redraft_answer(struct loaded *l, const struct ids *prompt, int most, const struct stop *stop,
-                    struct ids *reply, struct err *e);
+bool redraft_answer(struct loaded *loaded, const struct ids *prompt, int most,
+                    const struct stop *stop, struct ids *reply, struct err *e);
 
 #endif

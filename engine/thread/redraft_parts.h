@@ -59,19 +59,19 @@ static inline bool redraft_scored(const struct redraft_text *t, int i)
     return i >= t->first && i >= 2 && !(t->skip && t->skip[i]);
 }
 /* Adds the reading of a trial to the results and counts it. False: stopped, or *e. */
-bool redraft_score(struct scorer *s, struct trial *t, struct err *e);
+bool redraft_score(struct scorer *scorer, struct trial *t, struct err *e);
 /* Measures the chains of a trial that was scored, and compares them with those of the first one
  * whose chains were measured, which is the configured one. */
-bool redraft_chains(struct scorer *s, const struct trial *t, struct err *e);
+bool redraft_chains(struct scorer *scorer, const struct trial *t, struct err *e);
 /* The number of the first `most` tokens that the trial hits; -1: as above. */
-int redraft_hits(struct scorer *s, const struct trial *t, int most, struct err *e);
-void redraft_progress(const struct scorer *s, const char *what, int done, int total);
+int redraft_hits(struct scorer *scorer, const struct trial *t, int most, struct err *e);
+void redraft_progress(const struct scorer *scorer, const char *what, int done, int total);
 bool redraft_stopped(const struct stop *stop, struct err *e);
-size_t redraft_row_bytes(const struct scorer *s); /* of the kept states of a token */
+size_t redraft_row_bytes(const struct scorer *scorer); /* of the kept states of a token */
 
 /* Scores every reading that makes sense for the head. */
-bool redraft_try_all(struct scorer *s, struct err *e);
-void trial_open(struct trial *t, const struct scorer *s, enum reading_of of, const char *what);
+bool redraft_try_all(struct scorer *scorer, struct err *e);
+void trial_open(struct trial *t, const struct scorer *scorer, enum reading_of of, const char *what);
 void trial_close(struct trial *t);
 
 #endif

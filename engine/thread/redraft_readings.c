@@ -5,14 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-void trial_open(struct trial *t, const struct scorer *s, enum reading_of of, const char *what)
+void trial_open(struct trial *t, const struct scorer *scorer, enum reading_of of, const char *what)
 {
-    size_t bytes = (size_t)s->as_is.cfg.n_layer * sizeof *t->layer;
-    *t = (struct trial){.of = of, .token_shift = 1, .d = s->as_is, .layer = xmalloc(bytes)};
+    size_t bytes = (size_t)scorer->as_is.cfg.n_layer * sizeof *t->layer;
+    *t = (struct trial){.of = of, .token_shift = 1, .d = scorer->as_is, .layer = xmalloc(bytes)};
     snprintf(t->what, sizeof t->what, "%s", what);
-    memcpy(t->layer, s->layers, bytes);
-    memcpy(t->capture, s->as_is.capture, sizeof t->capture);
-    t->sees = s->o->sees;
+    memcpy(t->layer, scorer->layers, bytes);
+    memcpy(t->capture, scorer->as_is.capture, sizeof t->capture);
+    t->sees = scorer->o->sees;
 }
 
 void trial_close(struct trial *t)
@@ -24,57 +24,58 @@ void trial_close(struct trial *t)
     free(t->layer);
 }
 
-static int gain(const struct scorer *s, const struct trial *t)
+static int gain(const struct scorer *scorer, const struct trial *t)
 {
-    return s->out->r[t->reading].won - s->out->r[t->reading].lost;
+    return scorer->out->r[t->reading].won - scorer->out->r[t->reading].lost;
 }
 
 /* Keeps the trial if it is one of those that gained most, and closes it or the one it replaces. */
-static void keep_close(struct scorer *s, struct trial *t)
+static void keep_close(struct scorer *scorer, struct trial *t)
 {
-    int at = s->n_close;
-    while (at > 0 && gain(s, &s->close[at - 1]) < gain(s, t))
+    int at = scorer->n_close;
+    while (at > 0 && gain(scorer, &scorer->close[at - 1]) < gain(scorer, t))
         at--;
-    if (gain(s, t) <= 0 || at == REDRAFT_CLOSE) {
+    if (gain(scorer, t) <= 0 || at == REDRAFT_CLOSE) {
         trial_close(t);
         return;
     }
-    if (s->n_close == REDRAFT_CLOSE)
-        trial_close(&s->close[--s->n_close]);
-    memmove(s->close + at + 1, s->close + at, (size_t)(s->n_close - at) * sizeof *s->close);
-    s->close[at] = *t;
-    s->n_close++;
+    if (scorer->n_close == REDRAFT_CLOSE)
+        trial_close(&scorer->close[--scorer->n_close]);
+    memmove(scorer->close + at + 1, scorer->close + at,
+            (size_t)(scorer->n_close - at) * sizeof *scorer->close);
+    scorer->close[at] = *t;
+    scorer->n_close++;
 }
 
 /* Scores the trial, and closes it or keeps it. */
-static bool score(struct scorer *s, struct trial *t, struct err *e)
+static bool score(struct scorer *scorer, struct trial *t, struct err *e)
 {
-    bool ok = redraft_score(s, t, e);
-    if (ok && s->out->n > 1)
-        keep_close(s, t);
+    bool ok = redraft_score(scorer, t, e);
+    if (ok && scorer->out->n > 1)
+        keep_close(scorer, t);
     else
         trial_close(t);
     return ok;
 }
 
 /* Measures the chains of the readings that were kept. */
-static bool chains_of_close(struct scorer *s, struct err *e)
+static bool chains_of_close(struct scorer *scorer, struct err *e)
 {
     bool ok = true;
-    for (int i = 0; i < s->n_close; i++) {
-        ok = ok && redraft_chains(s, &s->close[i], e);
-        trial_close(&s->close[i]);
+    for (int i = 0; i < scorer->n_close; i++) {
+        ok = ok && redraft_chains(scorer, &scorer->close[i], e);
+        trial_close(&scorer->close[i]);
     }
-    s->n_close = 0;
+    scorer->n_close = 0;
     return ok;
 }
 
 /* ---- layers ---------------------------------------------------------------------------------- */
 
-static bool is_kept(const struct scorer *s, int boundary)
+static bool is_kept(const struct scorer *scorer, int boundary)
 {
-    for (int i = 0; i < s->n_kept; i++)
-        if (s->kept[i] == boundary)
+    for (int i = 0; i < scorer->n_kept; i++)
+        if (scorer->kept[i] == boundary)
             return true;
     return false;
 }
@@ -87,60 +88,60 @@ static void name_layers(struct trial *t, int n)
                                t->capture[i]);
 }
 
-static bool try_layers(struct scorer *s, const int *boundary, struct err *e)
+static bool try_layers(struct scorer *scorer, const int *boundary, struct err *e)
 {
     struct trial t;
-    int n = s->as_is.n_capture;
+    int n = scorer->as_is.n_capture;
     bool all = true;
     for (int i = 0; i < n; i++)
-        all &= is_kept(s, boundary[i]);
-    trial_open(&t, s, READ_LAYERS, "");
+        all &= is_kept(scorer, boundary[i]);
+    trial_open(&t, scorer, READ_LAYERS, "");
     memcpy(t.capture, boundary, (size_t)n * sizeof *boundary);
     name_layers(&t, n);
-    for (int i = 0; i < s->out->n; i++)
-        all &= s->out->r[i].of != READ_LAYERS ||
-               memcmp(s->out->r[i].boundary, t.capture, (size_t)n * sizeof *boundary) != 0;
-    if (all && memcmp(t.capture, s->as_is.capture, sizeof t.capture) != 0)
-        return score(s, &t, e);
+    for (int i = 0; i < scorer->out->n; i++)
+        all &= scorer->out->r[i].of != READ_LAYERS ||
+               memcmp(scorer->out->r[i].boundary, t.capture, (size_t)n * sizeof *boundary) != 0;
+    if (all && memcmp(t.capture, scorer->as_is.capture, sizeof t.capture) != 0)
+        return score(scorer, &t, e);
     trial_close(&t);
     return true;
 }
 
-static bool try_usual_layers(struct scorer *s, struct err *e)
+static bool try_usual_layers(struct scorer *scorer, struct err *e)
 {
-    const struct draft *d = &s->as_is;
-    int n = s->o->l->model.cfg.n_layer, low[MAX_CAPTURE] = {0}, high[MAX_CAPTURE] = {0};
+    const struct draft *d = &scorer->as_is;
+    int n = scorer->o->l->model.cfg.n_layer, low[MAX_CAPTURE] = {0}, high[MAX_CAPTURE] = {0};
     for (int i = 0; i < d->n_capture; i++) {
         low[i] = d->capture[i] - 1;
         high[i] = d->capture[i] + 1;
     }
     const int usual[MAX_CAPTURE] = {2, n / 2, n - 3};
-    return try_layers(s, low, e) && try_layers(s, high, e) &&
-           (d->n_capture != 3 || try_layers(s, usual, e));
+    return try_layers(scorer, low, e) && try_layers(scorer, high, e) &&
+           (d->n_capture != 3 || try_layers(scorer, usual, e));
 }
 
 /* Changes one boundary after the other to the one with the most hits, until nothing is gained. */
-static bool search_layers(struct scorer *s, struct err *e)
+static bool search_layers(struct scorer *scorer, struct err *e)
 {
     enum { SWEEPS = 3, TOKENS = 96 };
     struct trial t;
-    int n = s->as_is.n_capture;
-    trial_open(&t, s, READ_LAYERS, "");
-    int best = redraft_hits(s, &t, TOKENS, e), before = -1;
+    int n = scorer->as_is.n_capture;
+    trial_open(&t, scorer, READ_LAYERS, "");
+    int best = redraft_hits(scorer, &t, TOKENS, e), before = -1;
     for (int sweep = 0; sweep < SWEEPS && best > before && best >= 0; sweep++) {
         before = best;
         for (int i = 0; i < n; i++) {
             int keep = t.capture[i];
-            for (int b = 0; b < s->n_kept; b++) {
-                t.capture[i] = s->kept[b];
-                int hits = s->kept[b] == keep ? -2 : redraft_hits(s, &t, TOKENS, e);
+            for (int b = 0; b < scorer->n_kept; b++) {
+                t.capture[i] = scorer->kept[b];
+                int hits = scorer->kept[b] == keep ? -2 : redraft_hits(scorer, &t, TOKENS, e);
                 if (hits == -1) {
                     trial_close(&t);
                     return false;
                 }
                 if (hits > best) {
                     best = hits;
-                    keep = s->kept[b];
+                    keep = scorer->kept[b];
                 }
             }
             t.capture[i] = keep;
@@ -149,64 +150,64 @@ static bool search_layers(struct scorer *s, struct err *e)
     int found[MAX_CAPTURE];
     memcpy(found, t.capture, sizeof found);
     trial_close(&t);
-    return best >= 0 && try_layers(s, found, e);
+    return best >= 0 && try_layers(scorer, found, e);
 }
 
 /* ---- norms ----------------------------------------------------------------------------------- */
 
-static bool try_norms(struct scorer *s, struct err *e)
+static bool try_norms(struct scorer *scorer, struct err *e)
 {
     static const float eps[] = {1e-5f, 1e-6f};
-    const struct draft *d = &s->as_is;
+    const struct draft *d = &scorer->as_is;
     struct trial t;
     bool ok = true;
-    trial_open(&t, s, READ_NORM, d->norm_before_residual ? "norm_before_residual false"
+    trial_open(&t, scorer, READ_NORM, d->norm_before_residual ? "norm_before_residual false"
                                                          : "norm_before_residual true");
     t.d.norm_before_residual = !d->norm_before_residual;
-    ok = score(s, &t, e);
-    trial_open(&t, s, READ_NORM, d->norm_output ? "norm_output false" : "norm_output true");
+    ok = score(scorer, &t, e);
+    trial_open(&t, scorer, READ_NORM, d->norm_output ? "norm_output false" : "norm_output true");
     t.d.norm_output = !d->norm_output;
     t.chain = true;
-    ok = ok ? score(s, &t, e) : (trial_close(&t), false);
+    ok = ok ? score(scorer, &t, e) : (trial_close(&t), false);
     bool plus = d->cfg.norm == NORM_RMS1P;
-    trial_open(&t, s, READ_NORM, plus ? "norms x w in place of x (1 + w)"
+    trial_open(&t, scorer, READ_NORM, plus ? "norms x w in place of x (1 + w)"
                                       : "norms x (1 + w) in place of x w");
     t.d.cfg.norm = plus ? NORM_RMS : NORM_RMS1P;
-    ok = ok ? score(s, &t, e) : (trial_close(&t), false);
+    ok = ok ? score(scorer, &t, e) : (trial_close(&t), false);
     for (size_t i = 0; i < sizeof eps / sizeof *eps && ok; i++) {
         if (eps[i] == d->cfg.eps)
             continue;
-        trial_open(&t, s, READ_NORM, "");
+        trial_open(&t, scorer, READ_NORM, "");
         snprintf(t.what, sizeof t.what, "rms_norm_eps %g", (double)eps[i]);
         t.d.cfg.eps = eps[i];
-        ok = score(s, &t, e);
+        ok = score(scorer, &t, e);
     }
-    trial_open(&t, s, READ_NORM, "input_layernorm and hidden_norm exchanged");
-    t.layer[0].in_norm = s->layers[0].hidden_norm;
-    t.layer[0].hidden_norm = s->layers[0].in_norm;
-    ok = ok ? score(s, &t, e) : (trial_close(&t), false);
+    trial_open(&t, scorer, READ_NORM, "input_layernorm and hidden_norm exchanged");
+    t.layer[0].in_norm = scorer->layers[0].hidden_norm;
+    t.layer[0].hidden_norm = scorer->layers[0].in_norm;
+    ok = ok ? score(scorer, &t, e) : (trial_close(&t), false);
     if (ok && (d->input_norm.data || d->fc_norm[0].data)) {
-        trial_open(&t, s, READ_NORM, "no norm before fc");
+        trial_open(&t, scorer, READ_NORM, "no norm before fc");
         t.d.input_norm = (struct tensor){0};
         memset(t.d.fc_norm, 0, sizeof t.d.fc_norm);
-        ok = score(s, &t, e);
+        ok = score(scorer, &t, e);
     }
     return ok;
 }
 
 /* ---- rope and window ------------------------------------------------------------------------- */
 
-static bool try_rope(struct scorer *s, const struct rope *as, const char *what, struct err *e)
+static bool try_rope(struct scorer *scorer, const struct rope *as, const char *what, struct err *e)
 {
     struct trial t;
     struct err none;
-    trial_open(&t, s, READ_ROPE, what);
+    trial_open(&t, scorer, READ_ROPE, what);
     t.d.cfg.rope[0] = *as;
     t.d.cfg.rope[0].inv_freq = NULL;
-    bool ok = rope_init(&t.d.cfg.rope[0], s->layers[0].head_dim, &none);
+    bool ok = rope_init(&t.d.cfg.rope[0], scorer->layers[0].head_dim, &none);
     t.own_rope = ok;
-    if (ok && t.d.cfg.rope[0].half == s->as_is.cfg.rope[0].half)
-        return score(s, &t, e);
+    if (ok && t.d.cfg.rope[0].half == scorer->as_is.cfg.rope[0].half)
+        return score(scorer, &t, e);
     trial_close(&t);
     return true;
 }
@@ -228,10 +229,10 @@ static bool is_usual(double theta)
     return false;
 }
 
-static bool try_ropes(struct scorer *s, struct err *e)
+static bool try_ropes(struct scorer *scorer, struct err *e)
 {
-    const struct rope *own = &s->as_is.cfg.rope[0];
-    const struct config *c = &s->o->l->model.cfg;
+    const struct rope *own = &scorer->as_is.cfg.rope[0];
+    const struct config *c = &scorer->o->l->model.cfg;
     char what[80];
     bool ok = true;
     if (own->kind != ROPE_DEFAULT) {
@@ -239,7 +240,7 @@ static bool try_ropes(struct scorer *s, struct err *e)
         plain.kind = ROPE_DEFAULT;
         plain.factor = 1;
         snprintf(what, sizeof what, "rope_theta %g without scaling", own->theta);
-        ok = try_rope(s, &plain, what, e);
+        ok = try_rope(scorer, &plain, what, e);
     }
     for (int i = 0; i < USUAL_THETA && ok; i++) {
         struct rope plain = {.kind = ROPE_DEFAULT, .theta = usual_theta[i], .factor = 1,
@@ -247,67 +248,67 @@ static bool try_ropes(struct scorer *s, struct err *e)
                              .truncate = true};
         snprintf(what, sizeof what, "rope_theta %g", usual_theta[i]);
         if (own->kind != ROPE_DEFAULT || own->theta != usual_theta[i])
-            ok = try_rope(s, &plain, what, e);
+            ok = try_rope(scorer, &plain, what, e);
     }
     for (int i = 0; i < c->n_rope && ok; i++) {
         snprintf(what, sizeof what, "the target's rope, theta %g%s", c->rope[i].theta,
                  c->rope[i].kind == ROPE_DEFAULT ? "" : ", scaled");
         bool tried = c->rope[i].kind == ROPE_DEFAULT && is_usual(c->rope[i].theta);
         if (!same_rope(&c->rope[i], own) && !tried)
-            ok = try_rope(s, &c->rope[i], what, e);
+            ok = try_rope(scorer, &c->rope[i], what, e);
     }
     return ok;
 }
 
-static bool try_sees(struct scorer *s, int sees, struct err *e)
+static bool try_sees(struct scorer *scorer, int sees, struct err *e)
 {
     struct trial t;
-    bool same = sees == s->o->sees && !draft_window(&s->as_is);
-    for (int i = 0; i < s->out->n; i++)
-        same |= s->out->r[i].of == READ_WINDOW && s->out->r[i].sees == sees;
-    if (same || sees >= s->out->longest)
+    bool same = sees == scorer->o->sees && !draft_window(&scorer->as_is);
+    for (int i = 0; i < scorer->out->n; i++)
+        same |= scorer->out->r[i].of == READ_WINDOW && scorer->out->r[i].sees == sees;
+    if (same || sees >= scorer->out->longest)
         return true;
-    trial_open(&t, s, READ_WINDOW, "all positions seen");
+    trial_open(&t, scorer, READ_WINDOW, "all positions seen");
     if (sees)
         snprintf(t.what, sizeof t.what, "the newest %d positions seen", sees);
-    for (int l = 0; l < s->as_is.cfg.n_layer; l++)
+    for (int l = 0; l < scorer->as_is.cfg.n_layer; l++)
         t.layer[l].window = 0;
     t.sees = sees;
     t.chain = true;
-    return score(s, &t, e);
+    return score(scorer, &t, e);
 }
 
-static bool try_windows(struct scorer *s, struct err *e)
+static bool try_windows(struct scorer *scorer, struct err *e)
 {
-    int W = s->o->l->model.cfg.window;
-    bool ok = (!s->o->sees && !draft_window(&s->as_is)) || try_sees(s, 0, e);
-    ok = ok && (W < 8 || try_sees(s, W, e)) && (W < 8 || try_sees(s, 4 * W, e));
-    if (ok && s->as_is.cfg.max_pos < s->out->longest)
-        ok = try_sees(s, s->as_is.cfg.max_pos, e);
-    for (int w = 256; w < s->out->longest && ok; w *= 2)
-        ok = try_sees(s, w, e);
+    int W = scorer->o->l->model.cfg.window;
+    bool ok = (!scorer->o->sees && !draft_window(&scorer->as_is)) || try_sees(scorer, 0, e);
+    ok = ok && (W < 8 || try_sees(scorer, W, e)) && (W < 8 || try_sees(scorer, 4 * W, e));
+    if (ok && scorer->as_is.cfg.max_pos < scorer->out->longest)
+        ok = try_sees(scorer, scorer->as_is.cfg.max_pos, e);
+    for (int w = 256; w < scorer->out->longest && ok; w *= 2)
+        ok = try_sees(scorer, w, e);
     return ok;
 }
 
 /* ---- embedding, ids, states ------------------------------------------------------------------ */
 
-static bool try_tables(struct scorer *s, struct err *e)
+static bool try_tables(struct scorer *scorer, struct err *e)
 {
-    const struct draft *d = &s->as_is;
-    const struct config *c = &s->o->l->model.cfg;
+    const struct draft *d = &scorer->as_is;
+    const struct config *c = &scorer->o->l->model.cfg;
     struct trial t;
     bool ok = true;
     if (d->embed.data && d->cfg.hidden == c->hidden) {
-        trial_open(&t, s, READ_EMBED, "the target's embedding");
+        trial_open(&t, scorer, READ_EMBED, "the target's embedding");
         t.d.embed = (struct tensor){0};
-        ok = score(s, &t, e);
+        ok = score(scorer, &t, e);
     }
     if (ok && d->head.data && d->cfg.hidden == c->hidden) {
-        trial_open(&t, s, READ_HEAD, "the target's output matrix");
+        trial_open(&t, scorer, READ_HEAD, "the target's output matrix");
         t.d.head = (struct tensor){0};
         t.d.draft_vocab = c->vocab;
         t.d.d2t = NULL;
-        ok = score(s, &t, e);
+        ok = score(scorer, &t, e);
     }
     return ok;
 }
@@ -326,33 +327,33 @@ static int32_t other_id(const struct draft *d, int how, int i, int vocab)
     return id >= 0 && id < vocab ? (int32_t)id : 0;
 }
 
-static bool try_ids(struct scorer *s, struct err *e)
+static bool try_ids(struct scorer *scorer, struct err *e)
 {
     static const char *const what[N_ID] = {"draft ids as they stand", "d2t as ids, not offsets",
                                            "draft ids one up", "draft ids one down"};
-    const struct draft *d = &s->as_is;
+    const struct draft *d = &scorer->as_is;
     bool ok = true;
     for (int how = d->d2t ? ID_PLAIN : ID_UP; how < N_ID && ok; how++) {
         struct trial t;
-        trial_open(&t, s, READ_IDS, what[how]);
+        trial_open(&t, scorer, READ_IDS, what[how]);
         t.d.d2t = xcalloc((size_t)d->draft_vocab, sizeof *t.d.d2t);
         t.own_ids = true;
         for (int i = 0; i < d->draft_vocab; i++)
-            t.d.d2t[i] = other_id(d, how, i, s->o->l->model.cfg.vocab);
-        ok = score(s, &t, e);
+            t.d.d2t[i] = other_id(d, how, i, scorer->o->l->model.cfg.vocab);
+        ok = score(scorer, &t, e);
     }
     return ok;
 }
 
-static bool try_states(struct scorer *s, struct err *e)
+static bool try_states(struct scorer *scorer, struct err *e)
 {
     struct trial t;
-    trial_open(&t, s, READ_STALE, "the states of the position before");
+    trial_open(&t, scorer, READ_STALE, "the states of the position before");
     t.state_shift = -1;
-    bool ok = score(s, &t, e);
-    trial_open(&t, s, READ_TOKEN, "states beside their own token, not the next");
+    bool ok = score(scorer, &t, e);
+    trial_open(&t, scorer, READ_TOKEN, "states beside their own token, not the next");
     t.token_shift = 0;
-    ok = ok ? score(s, &t, e) : (trial_close(&t), false);
+    ok = ok ? score(scorer, &t, e) : (trial_close(&t), false);
     return ok;
 }
 
@@ -367,23 +368,23 @@ static bool restored(const struct redraft *r)
     return best * 100 >= r->tokens * 85;
 }
 
-bool redraft_try_all(struct scorer *s, struct err *e)
+bool redraft_try_all(struct scorer *scorer, struct err *e)
 {
     struct trial t;
-    trial_open(&t, s, READ_AS_IS, "as configured");
-    t.chain = s->o->which == REDRAFT_ALL;
+    trial_open(&t, scorer, READ_AS_IS, "as configured");
+    t.chain = scorer->o->which == REDRAFT_ALL;
     bool (*const part[])(struct scorer *, struct err *) = {
         try_usual_layers, /* first: REDRAFT_LAYERS asks for no other */
         try_norms, try_ropes, try_windows, try_tables, try_ids, try_states};
     enum { N = sizeof part / sizeof *part };
-    s->parts = N + 2;
-    bool ok = score(s, &t, e);
-    int n = s->o->which == REDRAFT_AS_IS ? 0 : s->o->which == REDRAFT_LAYERS ? 1 : N;
+    scorer->parts = N + 2;
+    bool ok = score(scorer, &t, e);
+    int n = scorer->o->which == REDRAFT_AS_IS ? 0 : scorer->o->which == REDRAFT_LAYERS ? 1 : N;
     for (int i = 0; i < n && ok; i++) {
-        s->part = i + 1;
-        ok = part[i](s, e);
+        scorer->part = i + 1;
+        ok = part[i](scorer, e);
     }
-    s->part = N + 1;
-    ok = ok && (n < N || restored(s->out) || search_layers(s, e));
-    return chains_of_close(s, e) && ok;
+    scorer->part = N + 1;
+    ok = ok && (n < N || restored(scorer->out) || search_layers(scorer, e));
+    return chains_of_close(scorer, e) && ok;
 }

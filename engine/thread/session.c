@@ -261,11 +261,11 @@ void session_cut_points(struct session *s, int n)
 {
     pass_lock(&s->runtime->pass);
     while (s->n_point > n) {
-        struct lane *l = &s->point[--s->n_point].lane;
-        free(l->seq.col);
-        free(l->seq.dcol);
-        ids_free(&l->tok);
-        free(l->tap);
+        struct lane *lane = &s->point[--s->n_point].lane;
+        free(lane->seq.col);
+        free(lane->seq.dcol);
+        ids_free(&lane->tok);
+        free(lane->tap);
     }
     pass_unlock(&s->runtime->pass);
 }
@@ -344,20 +344,20 @@ struct exchange {
     int tokens;   /* approximate: rendered alone */
 };
 
-static int exchanges_of(const struct session *s, struct exchange *x)
+static int exchanges_of(const struct session *s, struct exchange *exchange)
 {
     int n = 0;
     for (int i = 0; i < s->n_msg; i++) {
         if (i == 0 || s->msg[i].role == ROLE_USER)
-            x[n++] = (struct exchange){.first = i};
-        x[n - 1].n++;
-        x[n - 1].turn = s->turn_of[i];
+            exchange[n++] = (struct exchange){.first = i};
+        exchange[n - 1].n++;
+        exchange[n - 1].turn = s->turn_of[i];
     }
     return n;
 }
 
 /* Token count of each exchange: rendered before an empty question, minus that question. */
-static bool measure(const struct session *s, struct exchange *x, int n, struct err *e)
+static bool measure(const struct session *s, struct exchange *exchange, int n, struct err *e)
 {
     struct message empty = {.role = ROLE_USER, .text = (char *)(uintptr_t)""};
     struct message *part = xcalloc((size_t)s->n_msg + 1, sizeof *part);
@@ -365,59 +365,59 @@ static bool measure(const struct session *s, struct exchange *x, int n, struct e
     bool ok = put_prompt(s, &empty, 1, &ids, e);
     int frame = ids.n;
     for (int i = 0; i < n && ok; i++) {
-        memcpy(part, s->msg + x[i].first, (size_t)x[i].n * sizeof *part);
-        part[x[i].n] = empty;
+        memcpy(part, s->msg + exchange[i].first, (size_t)exchange[i].n * sizeof *part);
+        part[exchange[i].n] = empty;
         ids.n = 0;
-        ok = put_prompt(s, part, x[i].n + 1, &ids, e);
-        x[i].tokens = max_int(1, ids.n - frame);
+        ok = put_prompt(s, part, exchange[i].n + 1, &ids, e);
+        exchange[i].tokens = max_int(1, ids.n - frame);
     }
     ids_free(&ids);
     free(part);
     return ok;
 }
 
-static void leave_out(const struct exchange *x, bool *gone)
+static void leave_out(const struct exchange *exchange, bool *gone)
 {
-    for (int i = 0; i < x->n; i++)
-        gone[x->first + i] = true;
+    for (int i = 0; i < exchange->n; i++)
+        gone[exchange->first + i] = true;
 }
 
 /* Marks the oldest exchanges of at most `most` tokens until removing them frees `need` tokens.
  * Returns the number of tokens still missing. */
-static int leave_oldest(const struct exchange *x, int n, int most, int need, bool *gone)
+static int leave_oldest(const struct exchange *exchange, int n, int most, int need, bool *gone)
 {
     for (int i = 0; i < n && need > 0; i++)
-        if (!gone[x[i].first] && x[i].tokens <= most) {
-            leave_out(&x[i], gone);
-            need -= x[i].tokens;
+        if (!gone[exchange[i].first] && exchange[i].tokens <= most) {
+            leave_out(&exchange[i], gone);
+            need -= exchange[i].tokens;
         }
     return need;
 }
 
 static bool choose(const struct session *s, const char *text, int reserve, int least, bool *gone,
-                   struct exchange *x, struct room *out, struct err *e)
+                   struct exchange *exchange, struct room *out, struct err *e)
 {
-    int n = exchanges_of(s, x), context = s->runtime->context, long_text = context / 4;
-    if (!measure(s, x, n, e))
+    int n = exchanges_of(s, exchange), context = s->runtime->context, long_text = context / 4;
+    if (!measure(s, exchange, n, e))
         return false;
     int need = out->n_all + reserve - context;
-    need = leave_oldest(x, n, long_text, need, gone);
-    leave_oldest(x, n, INT_MAX, need - reserve + least, gone);
+    need = leave_oldest(exchange, n, long_text, need, gone);
+    leave_oldest(exchange, n, INT_MAX, need - reserve + least, gone);
     for (;;) { /* exchanges were measured one by one: the sum may be a few tokens off */
         int left = 0;
         out->prompt.n = 0;
         if (!render(s, gone, text, &out->prompt, e))
             return false;
         for (int i = 0; i < n; i++)
-            left += !gone[x[i].first];
+            left += !gone[exchange[i].first];
         if (out->prompt.n + least <= context || left == 0)
             break;
-        if (leave_oldest(x, n, long_text, 1, gone) > 0)
-            leave_oldest(x, n, INT_MAX, 1, gone);
+        if (leave_oldest(exchange, n, long_text, 1, gone) > 0)
+            leave_oldest(exchange, n, INT_MAX, 1, gone);
     }
     for (int i = 0; i < n; i++)
-        if (gone[x[i].first])
-            ids_add(&out->turns, x[i].turn);
+        if (gone[exchange[i].first])
+            ids_add(&out->turns, exchange[i].turn);
     return true;
 }
 
@@ -435,10 +435,10 @@ bool session_room(const struct session *s, const char *text, int reserve, int le
     out->n_all = out->prompt.n;
     if (ok && out->n_all + reserve > s->runtime->context && s->n_msg) {
         bool *gone = xcalloc((size_t)s->n_msg, sizeof *gone);
-        struct exchange *x = xcalloc((size_t)s->n_msg, sizeof *x);
-        ok = choose(s, text, reserve, least, gone, x, out, e);
+        struct exchange *exchange = xcalloc((size_t)s->n_msg, sizeof *exchange);
+        ok = choose(s, text, reserve, least, gone, exchange, out, e);
         free(gone);
-        free(x);
+        free(exchange);
     }
     return ok && (out->prompt.n < s->runtime->context || message_too_long(s, out->prompt.n, e));
 }
@@ -453,11 +453,11 @@ static bool listed(const struct ids *list, int v)
 
 bool session_has_turn(const struct session *s, int turn)
 {
-    struct exchange *x = xcalloc((size_t)s->n_msg + 1, sizeof *x);
+    struct exchange *exchange = xcalloc((size_t)s->n_msg + 1, sizeof *exchange);
     bool found = false;
-    for (int i = 0, n = exchanges_of(s, x); i < n; i++)
-        found |= x[i].turn == turn;
-    free(x);
+    for (int i = 0, n = exchanges_of(s, exchange); i < n; i++)
+        found |= exchange[i].turn == turn;
+    free(exchange);
     return found;
 }
 
@@ -476,30 +476,30 @@ void session_print_turns(const struct ids *turns, struct buf *out)
 bool session_render_without(const struct session *s, const struct ids *turns, const char *text,
                             struct ids *out, struct err *e)
 {
-    struct exchange *x = xcalloc((size_t)s->n_msg + 1, sizeof *x);
+    struct exchange *exchange = xcalloc((size_t)s->n_msg + 1, sizeof *exchange);
     bool *gone = xcalloc((size_t)s->n_msg + 1, sizeof *gone);
-    for (int i = 0, n = exchanges_of(s, x); i < n; i++)
-        if (listed(turns, x[i].turn))
-            leave_out(&x[i], gone);
+    for (int i = 0, n = exchanges_of(s, exchange); i < n; i++)
+        if (listed(turns, exchange[i].turn))
+            leave_out(&exchange[i], gone);
     bool ok = render(s, gone, text, out, e);
-    free(x);
+    free(exchange);
     free(gone);
     return ok;
 }
 
 int session_forget(struct session *s, const struct ids *turns)
 {
-    struct exchange *x = xcalloc((size_t)s->n_msg + 1, sizeof *x);
-    int n = exchanges_of(s, x), found = 0, kept = 0, first = s->n_msg, turn = 0;
+    struct exchange *exchange = xcalloc((size_t)s->n_msg + 1, sizeof *exchange);
+    int n = exchanges_of(s, exchange), found = 0, kept = 0, first = s->n_msg, turn = 0;
     pass_lock(&s->runtime->pass);
     for (int i = 0; i < n; i++) {
-        bool leaves = listed(turns, x[i].turn);
+        bool leaves = listed(turns, exchange[i].turn);
         found += leaves;
-        if (leaves && x[i].first < first) {
-            first = x[i].first;
-            turn = x[i].turn;
+        if (leaves && exchange[i].first < first) {
+            first = exchange[i].first;
+            turn = exchange[i].turn;
         }
-        for (int k = x[i].first; k < x[i].first + x[i].n; k++) {
+        for (int k = exchange[i].first; k < exchange[i].first + exchange[i].n; k++) {
             if (leaves) {
                 message_free(&s->msg[k]);
                 continue;
@@ -516,7 +516,7 @@ int session_forget(struct session *s, const struct ids *turns)
         restore_newest(s);
     }
     pass_unlock(&s->runtime->pass);
-    free(x);
+    free(exchange);
     return found;
 }
 
@@ -535,11 +535,11 @@ struct lane *session_resident(struct session *s, const struct ids *prompt, bool 
 void session_hold(struct session *s)
 {
     struct held *h = &s->held;
-    const struct lane *l = &s->lane;
+    const struct lane *lane = &s->lane;
     h->tok.n = 0;
-    ids_cat(&h->tok, l->tok.v, l->tok.n);
-    h->cells = l->seq.committed;
-    h->swa_lo = l->seq.swa_lo;
+    ids_cat(&h->tok, lane->tok.v, lane->tok.n);
+    h->cells = lane->seq.committed;
+    h->swa_lo = lane->seq.swa_lo;
     free(h->system);
     h->system = xstrdup(s->system);
     h->change = CHANGE_NONE;

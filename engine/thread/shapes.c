@@ -19,10 +19,10 @@ static bool same(const struct tree_shape *a, const struct tree_shape *b)
     return a->steps == b->steps && a->topk == b->topk && a->nodes == b->nodes;
 }
 
-void shapes_turn_begins(struct engine *g, const struct request *rq)
+void shapes_turn_begins(struct engine *engine, const struct request *rq)
 {
-    struct shapes *s = &g->own.shapes;
-    const struct settings *set = &g->shared.set;
+    struct shapes *s = &engine->own.shapes;
+    const struct settings *set = &engine->shared.set;
     s->logged = rq->n_shape > 0;
     for (int i = 0; i < rq->n_shape; i++) {
         const struct shape_change *x = &rq->shape[i];
@@ -32,20 +32,20 @@ void shapes_turn_begins(struct engine *g, const struct request *rq)
         struct tree_shape first = fixed(set);
         auto_shape_init(&s->chooser, &first);
     }
-    g->own.ses.lane.guesses = set->auto_shape ? AUTO_GUESSES : 0;
+    engine->own.ses.lane.guesses = set->auto_shape ? AUTO_GUESSES : 0;
 }
 
-void shapes_turn_ended(struct engine *g)
+void shapes_turn_ended(struct engine *engine)
 {
-    struct shapes *s = &g->own.shapes;
-    struct lane *l = &g->own.ses.lane;
+    struct shapes *s = &engine->own.shapes;
+    struct lane *lane = &engine->own.ses.lane;
     struct err e = {0};
     auto_shape_rest(&s->chooser);
     free(s->at);
     s->at = NULL;
     s->n = s->decided = 0;
-    if (!g->own.lost && !lane_catch_up(&g->own.runtime, l, 1, &e))
-        l->behind = 0; /* the next turn computes the prompt's end again */
+    if (!engine->own.lost && !lane_catch_up(&engine->own.runtime, lane, 1, &e))
+        lane->behind = 0; /* the next turn computes the prompt's end again */
 }
 
 /* The shape of the step with this number; false: it has not been chosen yet. */
@@ -59,24 +59,24 @@ static bool known(const struct shapes *s, int step, struct tree_shape *out)
     return i >= 0 && (s->logged || step <= s->decided);
 }
 
-const struct tree_shape *shapes_peek(const struct engine *g, const struct settings *set,
+const struct tree_shape *shapes_peek(const struct engine *engine, const struct settings *set,
                                      struct tree_shape *room)
 {
-    const struct shapes *s = &g->own.shapes;
-    if (!set->spec || !g->loaded.has_draft)
+    const struct shapes *s = &engine->own.shapes;
+    if (!set->spec || !engine->loaded.has_draft)
         return NULL;
     *room = fixed(set);
-    if (set->auto_shape && !known(s, g->shared.step + 1, room) && !s->logged && s->chooser.ready)
-        *room = *auto_shape_next(&s->chooser);
+    if (set->auto_shape && !known(s, engine->shared.step + 1, room) && !s->logged &&
+        s->chooser.ready) *room = *auto_shape_next(&s->chooser);
     return room;
 }
 
-const struct tree_shape *shapes_next(struct engine *g, struct tree_shape *room)
+const struct tree_shape *shapes_next(struct engine *engine, struct tree_shape *room)
 {
-    struct shapes *s = &g->own.shapes;
-    const struct settings *set = &g->shared.set;
-    const struct tree_shape *shape = shapes_peek(g, set, room);
-    int step = g->shared.step + 1;
+    struct shapes *s = &engine->own.shapes;
+    const struct settings *set = &engine->shared.set;
+    const struct tree_shape *shape = shapes_peek(engine, set, room);
+    int step = engine->shared.step + 1;
     if (!shape || !set->auto_shape || step <= s->decided)
         return shape;
     struct tree_shape last = {0};
@@ -89,31 +89,32 @@ const struct tree_shape *shapes_next(struct engine *g, struct tree_shape *room)
         return shape;
     add_shape(s, step, shape);
     char *text = xasprintf("%d %d-%d-%d", step, shape->steps, shape->topk, shape->nodes);
-    engine_post_op(g, OP_SHAPE, text, g->shared.turn);
+    engine_post_op(engine, OP_SHAPE, text, engine->shared.turn);
     free(text);
     return shape;
 }
 
-void shapes_measure(struct engine *g, uint64_t ns)
+void shapes_measure(struct engine *engine, uint64_t ns)
 {
-    struct shapes *s = &g->own.shapes;
-    const struct lane *l = &g->own.ses.lane;
+    struct shapes *s = &engine->own.shapes;
+    const struct lane *lane = &engine->own.ses.lane;
     const struct tree_shape *shape = auto_shape_next(&s->chooser);
     const struct shape_change *last = s->n ? &s->at[s->n - 1] : NULL;
     bool ran = last && !s->logged && last->steps == shape->steps && last->topk == shape->topk &&
                last->nodes == shape->nodes;
-    if (!ran || !g->shared.set.auto_shape || l->rec.forced || (shape->steps && l->tree.n < 2))
-        return;
+    if (!ran || !engine->shared.set.auto_shape || lane->rec.forced ||
+        (shape->steps && lane->tree.n < 2)) return;
     auto_shape_take(&s->chooser, &(struct auto_step){
-        .ns = (double)ns, .ns_draft = 1e3 * l->rec.us_draft, .ns_verify = 1e3 * l->rec.us_verify,
-        .tree = shape->steps ? &l->tree : NULL, .accepted = l->rec.accepted});
+        .ns = (double)ns, .ns_draft = 1e3 * lane->rec.us_draft,
+            .ns_verify = 1e3 * lane->rec.us_verify,
+        .tree = shape->steps ? &lane->tree : NULL, .accepted = lane->rec.accepted});
 }
 
-void shapes_view(const struct engine *g, struct auto_view *v)
+void shapes_view(const struct engine *engine, struct auto_view *v)
 {
     static const char *const why[] = {"nothing is measured yet", "the fastest as measured",
                                       "it never ran before", "measured again"};
-    const struct shapes *s = &g->own.shapes;
+    const struct shapes *s = &engine->own.shapes;
     const struct auto_shape *a = &s->chooser;
     *v = (struct auto_view){.n = AUTO_SHAPES, .now = a->now, .why = why[a->why],
                             .switches = a->switches};

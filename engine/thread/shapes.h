@@ -23,19 +23,19 @@ struct shapes {
 };
 
 /* The turn begins with the shapes that its request names. */
-void shapes_turn_begins(struct engine *g, const struct request *rq);
+void shapes_turn_begins(struct engine *engine, const struct request *rq);
 /* At the turn's end: runs the drafter over the cells that it is behind, and ends a probe of the
  * chooser. */
-void shapes_turn_ended(struct engine *g);
+void shapes_turn_ended(struct engine *engine);
 /* The shape of the next step, in *room; posts OP_SHAPE if it differs from the one before. NULL:
  * plain decoding without a drafter. */
-const struct tree_shape *shapes_next(struct engine *g, struct tree_shape *room);
+const struct tree_shape *shapes_next(struct engine *engine, struct tree_shape *room);
 /* The shape that the next step would have with other settings; posts nothing. */
-const struct tree_shape *shapes_peek(const struct engine *g, const struct settings *set,
+const struct tree_shape *shapes_peek(const struct engine *engine, const struct settings *set,
                                      struct tree_shape *room);
 /* Call it after a step, with the nanoseconds of wall time that it took. */
-void shapes_measure(struct engine *g, uint64_t ns);
+void shapes_measure(struct engine *engine, uint64_t ns);
 /* Copies the chooser's measurements for views; under the lock of engine_shared. */
-void shapes_view(const struct engine *g, struct auto_view *v);
+void shapes_view(const struct engine *engine, struct auto_view *v);
 
 #endif

@@ -36,204 +36,208 @@ static struct course ends(enum stop_reason reason)
 
 /* Nanoseconds of a clock that stands while the debugger pauses the turn or runs steps of it
  * again. */
-static uint64_t active(const struct engine *g)
+static uint64_t active(const struct engine *engine)
 {
-    return clock_ns() - g->own.paused_ns;
+    return clock_ns() - engine->own.paused_ns;
 }
 
-static int generated(const struct engine *g, const struct turn *t)
+static int generated(const struct engine *engine, const struct turn *t)
 {
-    return g->own.ses.lane.tok.n - t->first;
+    return engine->own.ses.lane.tok.n - t->first;
 }
 
 /* Counts a committed step for the views. */
-static void count_step(struct engine *g, struct turn *t, const struct step_rec *rec, int n_new,
+static void count_step(struct engine *engine, struct turn *t, const struct step_rec *rec, int n_new,
                        const struct step_pages *pages)
 {
-    struct chat_view *s = &g->shared.stats;
-    struct turn_count *now = &g->shared.count;
-    shared_lock(&g->shared);
-    g->shared.step++;
+    struct chat_view *s = &engine->shared.stats;
+    struct turn_count *now = &engine->shared.count;
+    shared_lock(&engine->shared);
+    engine->shared.step++;
     s->us_draft += rec->us_draft;
     s->us_commit += rec->us_commit;
     s->us_check += rec->us_check;
     *(rec->kind == STEP_PREFILL ? &s->us_prefill : &s->us_verify) += rec->us_verify;
     s->generated += (uint64_t)n_new;
     now->generated += (uint64_t)n_new;
-    const struct lane *l = &g->own.ses.lane;
-    int deepest = tree_depth(&l->tree);
+    const struct lane *lane = &engine->own.ses.lane;
+    int deepest = tree_depth(&lane->tree);
     draft_sums_add(&s->drafts, rec, deepest);
     draft_sums_add(&now->drafts, rec, deepest);
     if (rec->kind != STEP_PREFILL)
         now->decode_ns = t->decode_ns;
-    if (g->shared.set.auto_shape)
-        shapes_view(g, &s->auto_shape);
+    if (engine->shared.set.auto_shape)
+        shapes_view(engine, &s->auto_shape);
     struct pages_held held;
     for (int i = 0; i < N_POOLS; i++) {
-        const struct pool *p = &g->shared.pass->kv->pool[i];
+        const struct pool *p = &engine->shared.pass->kv->pool[i];
         held.n[i] = p->total ? p->total - GUARD_PAGES - p->n_free : -1;
     }
-    ring_push(&g->shared.ring, g->shared.turn, g->shared.step, rec, &l->tree,
-              l->tok.v + l->tok.n - n_new, l->fact, n_new, &held);
+    ring_push(&engine->shared.ring, engine->shared.turn, engine->shared.step, rec, &lane->tree,
+              lane->tok.v + lane->tok.n - n_new, lane->fact, n_new, &held);
     const struct buf *tape = pages->whole.n ? &pages->whole : &pages->change;
-    tape_add(&g->shared.pages, g->shared.turn, g->shared.step, tape, &pages->change);
-    contexts_add(&g->shared.contexts, l->tok.n - n_new, l->tok.v + l->tok.n - n_new, n_new);
-    shared_unlock(&g->shared);
+    tape_add(&engine->shared.pages, engine->shared.turn, engine->shared.step, tape, &pages->change);
+    contexts_add(&engine->shared.contexts, lane->tok.n - n_new, lane->tok.v + lane->tok.n - n_new,
+                 n_new);
+    shared_unlock(&engine->shared);
     t->n_drafted += rec->drafted;
     t->n_accepted += rec->accepted;
     t->n_steps++;
 }
 
-static void post_step(struct engine *g, struct turn *t)
+static void post_step(struct engine *engine, struct turn *t)
 {
-    struct lane *l = &g->own.ses.lane;
+    struct lane *lane = &engine->own.ses.lane;
     struct step_pages pages;
-    engine_take_pages(g, &pages);
-    count_step(g, t, &l->rec, l->n_new, &pages);
+    engine_take_pages(engine, &pages);
+    count_step(engine, t, &lane->rec, lane->n_new, &pages);
     buf_free(&pages.change);
     buf_free(&pages.whole);
-    const int32_t *tok = l->tok.v + l->tok.n - l->n_new;
-    engine_post_tokens(g, &t->reader, tok, l->n_new, &t->text, NULL);
-    struct event ev = engine_event(g, EV_STEP);
-    ev.rec = l->rec;
-    ids_cat(&ev.tokens, tok, l->n_new);
-    ev.facts = facts_copy(l->fact, l->n_new);
-    if (l->tree.n > 1) {
+    const int32_t *tok = lane->tok.v + lane->tok.n - lane->n_new;
+    engine_post_tokens(engine, &t->reader, tok, lane->n_new, &t->text, NULL);
+    struct event ev = engine_event(engine, EV_STEP);
+    ev.rec = lane->rec;
+    ids_cat(&ev.tokens, tok, lane->n_new);
+    ev.facts = facts_copy(lane->fact, lane->n_new);
+    if (lane->tree.n > 1) {
         ev.tree = xmalloc(sizeof *ev.tree);
-        *ev.tree = l->tree;
+        *ev.tree = lane->tree;
     }
     ev.pages = pages.ev;
     ev.n_pages = pages.n;
     ev.lengths = pages.lengths;
-    engine_post(g, &ev);
+    engine_post(engine, &ev);
 }
 
 /* Whether the turn ends with its given tokens, and has emitted them all. */
-static bool gave_all(const struct engine *g, const struct turn *t)
+static bool gave_all(const struct engine *engine, const struct turn *t)
 {
-    return t->rq->only_given && t->rq->given.n > 0 && g->own.ses.lane.n_given == 0;
+    return t->rq->only_given && t->rq->given.n > 0 && engine->own.ses.lane.n_given == 0;
 }
 
 /* Whether a replay has reached the place where the log's turn was stopped. */
-static bool at_replays_stop(const struct engine *g, const struct turn *t)
+static bool at_replays_stop(const struct engine *engine, const struct turn *t)
 {
     const struct request *rq = t->rq;
-    return (rq->stop_after_step && g->shared.step >= rq->stop_after_step) ||
-           (rq->stop_after_token && generated(g, t) >= rq->stop_after_token);
+    return (rq->stop_after_step && engine->shared.step >= rq->stop_after_step) ||
+           (rq->stop_after_token && generated(engine, t) >= rq->stop_after_token);
 }
 
 /* Whether the user stops the turn, or stopped it here in the log of a replay. A turn that has gone
  * back first runs the steps that were posted. */
-static bool stopped_by_user(struct engine *g, const struct turn *t)
+static bool stopped_by_user(struct engine *engine, const struct turn *t)
 {
-    if (back_silent(g, &t->back))
+    if (back_silent(engine, &t->back))
         return false;
-    return stop_asked(&g->stop) || (at_replays_stop(g, t) && !t->rq->stop_inside) || gave_all(g, t);
+    return stop_asked(&engine->stop) || (at_replays_stop(engine, t) && !t->rq->stop_inside) ||
+           gave_all(engine, t);
 }
 
-static bool in_prompt(const struct engine *g, const struct turn *t)
+static bool in_prompt(const struct engine *engine, const struct turn *t)
 {
-    return g->own.ses.lane.seq.committed < t->first;
+    return engine->own.ses.lane.seq.committed < t->first;
 }
 
 /* Before a step: whether the turn has ended. */
-static struct course finished(struct engine *g, const struct turn *t)
+static struct course finished(struct engine *engine, const struct turn *t)
 {
-    const struct lane *l = &g->own.ses.lane;
-    bool prompt = in_prompt(g, t);
-    if (!prompt && l->stopped)
+    const struct lane *lane = &engine->own.ses.lane;
+    bool prompt = in_prompt(engine, t);
+    if (!prompt && lane->stopped)
         return ends(STOP_END);
-    if (!prompt && g->shared.set.max_tokens > 0 && generated(g, t) >= g->shared.set.max_tokens)
-        return ends(STOP_MAX);
-    if (!prompt && l->tok.n >= g->own.runtime.context)
+    if (!prompt && engine->shared.set.max_tokens > 0 &&
+        generated(engine, t) >= engine->shared.set.max_tokens) return ends(STOP_MAX);
+    if (!prompt && lane->tok.n >= engine->own.runtime.context)
         return ends(STOP_CONTEXT);
-    return stopped_by_user(g, t) ? ends(STOP_CANCEL) : goes_on;
+    return stopped_by_user(engine, t) ? ends(STOP_CANCEL) : goes_on;
 }
 
 /* After step number `step` has failed. A fault that occurs again after going back is not posted
  * twice. */
-static struct course failed(struct engine *g, struct turn *t, int step, const struct err *e)
+static struct course failed(struct engine *engine, struct turn *t, int step, const struct err *e)
 {
-    if (debug_back_asked(g))
+    if (debug_back_asked(engine))
         return goes_back;
-    if (e->kind == ERR_NEGATIVE && undo_wanted(g)) {
-        undo_step(g);
+    if (e->kind == ERR_NEGATIVE && undo_wanted(engine)) {
+        undo_step(engine);
         return ends(STOP_CANCEL);
     }
     if (e->kind == ERR_NEGATIVE) {
         /* a pool has no free page: earlier turns hold them, or historical fault 27789 has leaked
          * them */
-        char *line = xasprintf("%s%s", e->msg, g->own.ses.turn == 1 ? ""
+        char *line = xasprintf("%s%s", e->msg, engine->own.ses.turn == 1 ? ""
                                : "; /forget N leaves out the "
                                "oldest N turns, /clear empties the pools");
-        engine_post_text(g, EV_NOTICE, line);
+        engine_post_text(engine, EV_NOTICE, line);
         free(line);
         return ends(STOP_KV_FULL);
     }
     if (e->kind != ERR_INVARIANT || t->back.fault_step != step)
-        engine_fault(g, step, e);
+        engine_fault(engine, step, e);
     t->back.fault_step = step;
-    debug_step_failed(g, step);
-    if (debug_back_asked(g) && !g->own.lost)
+    debug_step_failed(engine, step);
+    if (debug_back_asked(engine) && !engine->own.lost)
         return goes_back;
-    return ends(g->own.lost ? STOP_DEVICE : STOP_FAULT);
+    return ends(engine->own.lost ? STOP_DEVICE : STOP_FAULT);
 }
 
 /* After a committed step: posts it or, if it is silent, compares it with its first run; then runs
  * the checker and the debugger. */
-static struct course step_done(struct engine *g, struct turn *t, uint64_t began)
+static struct course step_done(struct engine *engine, struct turn *t, uint64_t began)
 {
     struct err e = {0};
-    bool silent = back_silent(g, &t->back), ok = true;
+    bool silent = back_silent(engine, &t->back), ok = true;
     if (silent) {
-        ok = back_compare(g, &e);
-        g->own.paused_ns += clock_ns() - began;
+        ok = back_compare(engine, &e);
+        engine->own.paused_ns += clock_ns() - began;
     } else {
-        post_step(g, t);
+        post_step(engine, t);
     }
-    if (!ok || !engine_sweep(g, &e))
-        return failed(g, t, g->shared.step, &e);
-    back_step_done(g, &t->back, t->chunk);
-    debug_step_done(g);
-    return debug_back_asked(g) ? goes_back : goes_on;
+    if (!ok || !engine_sweep(engine, &e))
+        return failed(engine, t, engine->shared.step, &e);
+    back_step_done(engine, &t->back, t->chunk);
+    debug_step_done(engine);
+    return debug_back_asked(engine) ? goes_back : goes_on;
 }
 
 /* A cancel does not end a silent step of a turn that has gone back: see stopped_by_user(). */
-static void begin_step(struct engine *g, const struct turn *t)
+static void begin_step(struct engine *engine, const struct turn *t)
 {
-    struct runtime *r = &g->own.runtime;
-    bool stoppable = !r->dev.k->queued && !back_silent(g, &t->back) && undo_possible(g);
-    r->net.stop = stoppable ? &g->stop : NULL; /* see worker.c */
-    probe_step_begins(g);
-    plans_step_begins(g);
-    g->own.force.silent = back_silent(g, &t->back);
-    force_step_begins(g);
+    struct runtime *rt = &engine->own.runtime;
+    bool stoppable = !rt->dev.k->queued && !back_silent(engine, &t->back) && undo_possible(engine);
+    rt->net.stop = stoppable ? &engine->stop : NULL; /* see worker.c */
+    probe_step_begins(engine);
+    plans_step_begins(engine);
+    engine->own.force.silent = back_silent(engine, &t->back);
+    force_step_begins(engine);
 }
 
-static void end_step(struct engine *g, bool ok)
+static void end_step(struct engine *engine, bool ok)
 {
-    probe_step_ended(g, ok);
-    plans_step_ended(g);
-    force_step_ended(g, ok);
+    probe_step_ended(engine, ok);
+    plans_step_ended(engine);
+    force_step_ended(engine, ok);
 }
 
 /* Runs one prompt chunk. If a pool is short, checkpoints are dropped first, then the chunk gets
  * smaller. */
-static bool extend(struct engine *g, int *chunk, struct err *e)
+static bool extend(struct engine *engine, int *chunk, struct err *e)
 {
-    struct lane *l = &g->own.ses.lane;
-    if (g->shared.step > 0 && l->seq.committed + *chunk >= l->tok.n)
-        session_mark(&g->own.ses, false); /* so that /regen need not run the earlier chunks again */
+    struct lane *lane = &engine->own.ses.lane;
+    if (engine->shared.step > 0 && lane->seq.committed + *chunk >= lane->tok.n)
+        session_mark(&engine->own.ses, false); /* so that /regen need not run the earlier chunks
+                                                  again */
     for (;;) {
-        if (!undo_possible(g))
-            g->own.runtime.net.stop = NULL;
-        int upto = min_int(l->seq.committed + *chunk, l->tok.n);
-        bool last = upto == l->tok.n;
-        if (lane_extend(&g->own.runtime, l, upto, last, g->shared.set.spec, g->shared.set.topk, e))
+        if (!undo_possible(engine))
+            engine->own.runtime.net.stop = NULL;
+        int upto = min_int(lane->seq.committed + *chunk, lane->tok.n);
+        bool last = upto == lane->tok.n;
+        if (lane_extend(&engine->own.runtime, lane, upto, last, engine->shared.set.spec,
+                        engine->shared.set.topk, e))
             return true;
-        if (e->kind != ERR_NEGATIVE || undo_wanted(g))
+        if (e->kind != ERR_NEGATIVE || undo_wanted(engine))
             return false;
-        if (session_reclaim(&g->own.ses))
+        if (session_reclaim(&engine->own.ses))
             continue;
         if (*chunk <= 1)
             return false;
@@ -241,215 +245,217 @@ static bool extend(struct engine *g, int *chunk, struct err *e)
     }
 }
 
-static void post_progress(struct engine *g, const struct turn *t)
+static void post_progress(struct engine *engine, const struct turn *t)
 {
-    struct event ev = engine_event(g, EV_PREFILL);
-    ev.done = g->own.ses.lane.seq.committed;
+    struct event ev = engine_event(engine, EV_PREFILL);
+    ev.done = engine->own.ses.lane.seq.committed;
     ev.total = t->first;
-    engine_post(g, &ev);
+    engine_post(engine, &ev);
 }
 
 /* After a phase: pauses if the debugger asks for it. False: the user stopped the paused turn. */
-static bool phase_done(struct engine *g, struct cycle *c, struct err *e)
+static bool phase_done(struct engine *engine, struct cycle *c, struct err *e)
 {
-    return debug_phase_done(g, c) || (!undo_possible(g) && !debug_back_asked(g)) ||
+    return debug_phase_done(engine, c) || (!undo_possible(engine) && !debug_back_asked(engine)) ||
            err_set(e, ERR_NEGATIVE, "the step was stopped");
 }
 
 /* After verify, the same; a probe that ran in the pause has used the logits, which accept reads. */
-static bool verify_done(struct engine *g, struct cycle *c, struct err *e)
+static bool verify_done(struct engine *engine, struct cycle *c, struct err *e)
 {
-    g->own.probed = false;
-    return phase_done(g, c, e) && (!g->own.probed || cycle_verify_again(c, e));
+    engine->own.probed = false;
+    return phase_done(engine, c, e) && (!engine->own.probed || cycle_verify_again(c, e));
 }
 
 /* One cycle, at once or phase by phase. stop: the turn is cancelled before the cycle's commit. */
-static bool run_cycle(struct engine *g, const struct step_limits *lim,
+static bool run_cycle(struct engine *engine, const struct step_limits *lim,
                       const struct tree_shape *shape, bool stop, struct err *e)
 {
-    struct lane *l = &g->own.ses.lane;
+    struct lane *lane = &engine->own.ses.lane;
     struct cycle c;
-    bool by_phase = debug_by_phase(&g->debug) && !stop_asked(&g->stop);
-    if (!by_phase && !g->plans.running && !stop)
-        return lane_step(&g->own.runtime, &l, lim, 1, shape, e);
-    if (!lane_ready_for(&g->own.runtime, l, shape, e))
+    bool by_phase = debug_by_phase(&engine->debug) && !stop_asked(&engine->stop);
+    if (!by_phase && !engine->plans.running && !stop)
+        return lane_step(&engine->own.runtime, &lane, lim, 1, shape, e);
+    if (!lane_ready_for(&engine->own.runtime, lane, shape, e))
         return false;
-    cycle_begin(&c, &g->own.runtime, &l, lim, 1, shape);
-    bool ok = cycle_draft(&c, e) && phase_done(g, &c, e) && cycle_verify(&c, e) &&
-              verify_done(g, &c, e);
-    force_step_begins(g);
+    cycle_begin(&c, &engine->own.runtime, &lane, lim, 1, shape);
+    bool ok = cycle_draft(&c, e) && phase_done(engine, &c, e) && cycle_verify(&c, e) &&
+              verify_done(engine, &c, e);
+    force_step_begins(engine);
     ok = ok && cycle_accept(&c, e);
     if (ok && stop)
-        stop_up_to(&g->stop, g->stop.running);
-    ok = ok && phase_done(g, &c, e);
+        stop_up_to(&engine->stop, engine->stop.running);
+    ok = ok && phase_done(engine, &c, e);
     if (!ok) {
         cycle_abandon(&c);
         return false;
     }
     cycle_commit(&c);
-    debug_phase_done(g, &c);
+    debug_phase_done(engine, &c);
     cycle_follow(&c);
     return true;
 }
 
 /* One cycle, of the shape and with the limits that the turn has now. */
-static bool generate(struct engine *g, const struct turn *t, struct err *e)
+static bool generate(struct engine *engine, const struct turn *t, struct err *e)
 {
-    const struct settings *set = &g->shared.set;
-    int left = set->max_tokens > 0 ? set->max_tokens - generated(g, t) : INT32_MAX;
-    int given = t->rq->only_given && t->rq->given.n ? g->own.ses.lane.n_given : INT32_MAX;
-    bool stop = at_replays_stop(g, t) && !back_silent(g, &t->back);
-    int until = t->rq->stop_after_token && !stop ? t->rq->stop_after_token - generated(g, t)
+    const struct settings *set = &engine->shared.set;
+    int left = set->max_tokens > 0 ? set->max_tokens - generated(engine, t) : INT32_MAX;
+    int given = t->rq->only_given && t->rq->given.n ? engine->own.ses.lane.n_given : INT32_MAX;
+    bool stop = at_replays_stop(engine, t) && !back_silent(engine, &t->back);
+    int until = t->rq->stop_after_token && !stop ? t->rq->stop_after_token - generated(engine, t)
                                                  : INT32_MAX;
     struct step_limits lim = {min_int(min_int(left, given), until)};
     struct tree_shape room;
-    return run_cycle(g, &lim, shapes_next(g, &room), stop, e);
+    return run_cycle(engine, &lim, shapes_next(engine, &room), stop, e);
 }
 
 /* Whether a cycle that has failed is run once more: it was stopped between two phases while posted
  * steps run again, which come first, or there are pages again. */
-static bool again(struct engine *g, const struct turn *t, const struct err *e)
+static bool again(struct engine *engine, const struct turn *t, const struct err *e)
 {
     if (e->kind != ERR_NEGATIVE)
         return false;
-    return (stop_asked(&g->stop) && back_silent(g, &t->back)) ||
-           (!undo_wanted(g) && !debug_back_asked(g) && session_reclaim(&g->own.ses));
+    return (stop_asked(&engine->stop) && back_silent(engine, &t->back)) ||
+           (!undo_wanted(engine) && !debug_back_asked(engine) && session_reclaim(&engine->own.ses));
 }
 
 /* One step: a chunk of the prompt, or a cycle. */
-static struct course run_step(struct engine *g, struct turn *t)
+static struct course run_step(struct engine *engine, struct turn *t)
 {
-    bool prompt = in_prompt(g, t), ok, usual;
+    bool prompt = in_prompt(engine, t), ok, usual;
     struct err e = {0};
     uint64_t began, was_paused;
-    undo_begin(g);
+    undo_begin(engine);
     do {
         began = clock_ns();
-        was_paused = g->own.paused_ns;
-        begin_step(g, t);
-        usual = !prompt && !g->own.probing && !back_silent(g, &t->back);
-        ok = prompt ? extend(g, &t->chunk, &e) : generate(g, t, &e);
-        end_step(g, ok);
-    } while (!ok && !prompt && again(g, t, &e));
+        was_paused = engine->own.paused_ns;
+        begin_step(engine, t);
+        usual = !prompt && !engine->own.probing && !back_silent(engine, &t->back);
+        ok = prompt ? extend(engine, &t->chunk, &e) : generate(engine, t, &e);
+        end_step(engine, ok);
+    } while (!ok && !prompt && again(engine, t, &e));
     if (!ok)
-        return failed(g, t, g->shared.step + 1, &e);
-    if (usual && g->own.paused_ns == was_paused)
-        shapes_measure(g, clock_ns() - began);
-    if (!back_silent(g, &t->back)) {
-        *(prompt ? &t->prefill_ns : &t->decode_ns) += active(g) - t->since;
-        t->since = active(g);
+        return failed(engine, t, engine->shared.step + 1, &e);
+    if (usual && engine->own.paused_ns == was_paused)
+        shapes_measure(engine, clock_ns() - began);
+    if (!back_silent(engine, &t->back)) {
+        *(prompt ? &t->prefill_ns : &t->decode_ns) += active(engine) - t->since;
+        t->since = active(engine);
         if (prompt)
-            post_progress(g, t);
+            post_progress(engine, t);
     }
-    struct course o = step_done(g, t, began);
-    if (prompt && !in_prompt(g, t))
-        t->since = active(g);
+    struct course o = step_done(engine, t, began);
+    if (prompt && !in_prompt(engine, t))
+        t->since = active(engine);
     return o;
 }
 
 /* All steps of the turn, some of them perhaps more than once. */
-static enum stop_reason run_steps(struct engine *g, struct turn *t)
+static enum stop_reason run_steps(struct engine *engine, struct turn *t)
 {
-    struct course o = debug_back_asked(g) ? goes_back : goes_on;
-    t->since = active(g);
+    struct course o = debug_back_asked(engine) ? goes_back : goes_on;
+    t->since = active(engine);
     while (o.way != ENDS) {
         if (o.way == GOES_BACK) {
-            back_go(g, &t->back, &t->chunk);
-            t->since = active(g);
-            o = debug_back_asked(g) ? goes_back : goes_on;
-        } else if ((o = finished(g, t)).way == GOES_ON) {
-            o = run_step(g, t);
+            back_go(engine, &t->back, &t->chunk);
+            t->since = active(engine);
+            o = debug_back_asked(engine) ? goes_back : goes_on;
+        } else if ((o = finished(engine, t)).way == GOES_ON) {
+            o = run_step(engine, t);
         }
     }
     return o.reason;
 }
 
 /* Posts EV_TURN_BEGIN. prompt: empty if the turn is refused before its prompt is rendered. */
-static void post_turn_begin(struct engine *g, bool regen, const char *text,
+static void post_turn_begin(struct engine *engine, bool regen, const char *text,
                             const struct ids *prompt, int reused, const struct reuse *why)
 {
-    struct event ev = engine_event(g, EV_TURN_BEGIN);
+    struct event ev = engine_event(engine, EV_TURN_BEGIN);
     buf_str(&ev.text, text);
     ids_cat(&ev.tokens, prompt->v, prompt->n);
     ev.n_tokens = ev.tokens.n;
     ev.n_reused = reused;
     ev.reuse = *why;
-    ev.seed = g->shared.set.seed;
+    ev.seed = engine->shared.set.seed;
     ev.regen = regen;
-    engine_post(g, &ev);
+    engine_post(engine, &ev);
 }
 
-static void end(struct engine *g, struct turn *t)
+static void end(struct engine *engine, struct turn *t)
 {
-    struct lane *l = &g->own.ses.lane;
-    struct event ev = engine_event(g, EV_TURN_END);
+    struct lane *lane = &engine->own.ses.lane;
+    struct event ev = engine_event(engine, EV_TURN_END);
     ev.reason = t->reason;
     buf_add(&ev.text, t->text.p, t->text.n);
-    ids_cat(&ev.tokens, l->tok.v + t->first, generated(g, t));
+    ids_cat(&ev.tokens, lane->tok.v + t->first, generated(engine, t));
     ev.n_tokens = ev.tokens.n;
     ev.n_drafted = t->n_drafted;
     ev.n_accepted = t->n_accepted;
     ev.n_steps = t->n_steps;
     ev.us_prefill = t->prefill_ns / 1000;
     ev.us_decode = t->decode_ns / 1000;
-    engine_post(g, &ev);
+    engine_post(engine, &ev);
 }
 
 /* The next turn's number; steps and counters begin anew. */
-static void number_turn(struct engine *g)
+static void number_turn(struct engine *engine)
 {
-    shared_lock(&g->shared);
-    g->shared.turn = ++g->own.ses.turn;
-    g->shared.step = 0;
-    g->shared.count = (struct turn_count){0};
-    shared_unlock(&g->shared);
+    shared_lock(&engine->shared);
+    engine->shared.turn = ++engine->own.ses.turn;
+    engine->shared.step = 0;
+    engine->shared.count = (struct turn_count){0};
+    shared_unlock(&engine->shared);
 }
 
 /* The guide of the turn's reply. A format was compiled when it was set, so that an error here is
  * one of the vocabulary: the reply is then free, and a notice says so. */
-static void open_guide(struct engine *g, const struct ids *prompt)
+static void open_guide(struct engine *engine, const struct ids *prompt)
 {
     struct grammar *grammar = NULL;
     struct err e;
-    if (g->own.format && !constrain_compile(&g->loaded, g->own.format, prompt, &grammar, &e))
-        engine_post_text(g, EV_NOTICE, e.msg);
-    guide_close(g->own.guide);
-    g->own.guide = constrain_guide(g, grammar);
+    if (engine->own.format && !constrain_compile(&engine->loaded, engine->own.format, prompt,
+                                                 &grammar, &e))
+        engine_post_text(engine, EV_NOTICE, e.msg);
+    guide_close(engine->own.guide);
+    engine->own.guide = constrain_guide(engine, grammar);
 }
 
 /* Begins the turn whose question is the last message: its settings, its prompt. */
-static void open_turn(struct engine *g, struct turn *t, const struct ids *prompt, bool regen)
+static void open_turn(struct engine *engine, struct turn *t, const struct ids *prompt, bool regen)
 {
-    const struct settings *set = &g->shared.set;
-    struct session *s = &g->own.ses;
-    shared_lock(&g->shared);
-    runtime_set(&g->own.runtime, set);
-    shared_unlock(&g->shared);
-    struct reuse why = session_prepare(s, prompt, set->spec && g->loaded.has_draft);
+    const struct settings *set = &engine->shared.set;
+    struct session *s = &engine->own.ses;
+    shared_lock(&engine->shared);
+    runtime_set(&engine->own.runtime, set);
+    shared_unlock(&engine->shared);
+    struct reuse why = session_prepare(s, prompt, set->spec && engine->loaded.has_draft);
     s->lane.how = (struct sampling){(float)set->temperature, set->top_k, (float)set->top_p,
                                     (float)set->min_p};
     struct penalties p;
-    open_guide(g, prompt);
+    open_guide(engine, prompt);
     settings_penalties(set, &p);
-    s->lane.steer = steer_set(&g->own.steer, &p, g->own.guide, s->lane.tok.n);
+    s->lane.steer = steer_set(&engine->own.steer, &p, engine->own.guide, s->lane.tok.n);
     s->lane.seed = (uint64_t)set->seed;
     s->lane.run_on = t->rq->run_on;
     s->lane.given = t->rq->given.v;
     s->lane.n_given = t->rq->given.n;
-    t->first = g->own.first = s->lane.tok.n;
-    shared_lock(&g->shared);
-    contexts_begin(&g->shared.contexts, s->turn, s->lane.tok.v, s->lane.tok.n);
-    g->shared.stats.prompt_tokens += (uint64_t)s->lane.tok.n;
-    g->shared.stats.reused_tokens += (uint64_t)s->lane.seq.committed;
-    g->shared.stats.reuse = (struct reuse_view){why, s->lane.tok.n, s->lane.seq.committed};
-    shared_unlock(&g->shared);
-    post_turn_begin(g, regen, s->msg[s->n_msg - 1].text, &s->lane.tok, s->lane.seq.committed, &why);
+    t->first = engine->own.first = s->lane.tok.n;
+    shared_lock(&engine->shared);
+    contexts_begin(&engine->shared.contexts, s->turn, s->lane.tok.v, s->lane.tok.n);
+    engine->shared.stats.prompt_tokens += (uint64_t)s->lane.tok.n;
+    engine->shared.stats.reused_tokens += (uint64_t)s->lane.seq.committed;
+    engine->shared.stats.reuse = (struct reuse_view){why, s->lane.tok.n, s->lane.seq.committed};
+    shared_unlock(&engine->shared);
+    post_turn_begin(engine, regen, s->msg[s->n_msg - 1].text, &s->lane.tok, s->lane.seq.committed,
+                    &why);
 }
 
 /* Adds the reply to the conversation; a turn without a reply is removed from it. */
-static void close_turn(struct engine *g, struct turn *t, int n_reply)
+static void close_turn(struct engine *engine, struct turn *t, int n_reply)
 {
-    struct session *s = &g->own.ses;
+    struct session *s = &engine->own.ses;
     s->draws = s->lane.draws;
     s->lane.run_on = false;
     s->lane.steer = NULL;
@@ -458,37 +464,38 @@ static void close_turn(struct engine *g, struct turn *t, int n_reply)
     if (n_reply > 0) {
         session_add(s, ROLE_ASSISTANT, s->turn, t->text.p ? t->text.p : "",
                     s->lane.tok.v + t->first, n_reply);
-        if (!g->own.lost)
+        if (!engine->own.lost)
             session_mark(s, true);
     }
-    end(g, t);
+    end(engine, t);
     session_hold(s);
-    if (n_reply == 0 && (t->reason == STOP_FAULT || g->own.lost))
+    if (n_reply == 0 && (t->reason == STOP_FAULT || engine->own.lost))
         session_unsay(s); /* the pages stay, so that the user can inspect them */
     else if (n_reply == 0)
         session_rewind(s, 1, CHANGE_SILENT);
 }
 
 /* Answers the last message, which is part of the prompt. */
-static void run_turn(struct engine *g, const struct ids *prompt, const struct request *rq)
+static void run_turn(struct engine *engine, const struct ids *prompt, const struct request *rq)
 {
-    struct turn t = {.rq = rq, .chunk = min_int(g->shared.set.chunk, g->own.runtime.max_rows)};
-    chat_reader_init(&t.reader, g->loaded.chat);
+    struct turn t = {.rq = rq,
+                     .chunk = min_int(engine->shared.set.chunk, engine->own.runtime.max_rows)};
+    chat_reader_init(&t.reader, engine->loaded.chat);
     chat_reader_follow(&t.reader, prompt);
     t.reader.ends = &t.ends;
-    open_turn(g, &t, prompt, rq->kind == RQ_REGEN);
-    force_turn_begins(g, rq);
-    shapes_turn_begins(g, rq);
-    back_begin(g, &t.back, t.chunk);
-    debug_turn_begins(g);
-    t.reason = run_steps(g, &t);
-    back_end(g, &t.back);
-    force_turn_ended(g);
-    shapes_turn_ended(g);
-    engine_post_held(g, &t.reader, &t.text, NULL);
-    debug_turn_ended(g);
-    probe_turn_ended(g);
-    close_turn(g, &t, generated(g, &t));
+    open_turn(engine, &t, prompt, rq->kind == RQ_REGEN);
+    force_turn_begins(engine, rq);
+    shapes_turn_begins(engine, rq);
+    back_begin(engine, &t.back, t.chunk);
+    debug_turn_begins(engine);
+    t.reason = run_steps(engine, &t);
+    back_end(engine, &t.back);
+    force_turn_ended(engine);
+    shapes_turn_ended(engine);
+    engine_post_held(engine, &t.reader, &t.text, NULL);
+    debug_turn_ended(engine);
+    probe_turn_ended(engine);
+    close_turn(engine, &t, generated(engine, &t));
     buf_free(&t.text);
     ids_free(&t.ends);
 }
@@ -497,51 +504,52 @@ static void run_turn(struct engine *g, const struct ids *prompt, const struct re
 
 /* The arguments of session_room(): tokens kept free for the reply if possible; the number of free
  * tokens below which a long text leaves the context. */
-static int reserve(const struct engine *g)
+static int reserve(const struct engine *engine)
 {
-    return min_int(512, g->own.runtime.context / 8);
+    return min_int(512, engine->own.runtime.context / 8);
 }
 
-static int least(const struct engine *g)
+static int least(const struct engine *engine)
 {
-    return min_int(64, g->own.runtime.context / 16);
+    return min_int(64, engine->own.runtime.context / 16);
 }
 
 /* Takes turns out of the context after a notice and a log entry. */
-static void leave_out(struct engine *g, const struct ids *turns, int tokens, const char *why)
+static void leave_out(struct engine *engine, const struct ids *turns, int tokens, const char *why)
 {
     struct buf b = {0}, numbers = {0};
     buf_str(&b, "leaving out ");
     session_print_turns(turns, &b);
     buf_printf(&b, " (%d token%s)%s", tokens, tokens == 1 ? "" : "s", why);
-    engine_post_text(g, EV_NOTICE, b.p);
+    engine_post_text(engine, EV_NOTICE, b.p);
     for (int i = 0; i < turns->n; i++)
         buf_printf(&numbers, "%s%d", i ? " " : "", turns->v[i]);
-    engine_post_op(g, OP_FORGET, numbers.p, 0);
-    session_forget(&g->own.ses, turns);
+    engine_post_op(engine, OP_FORGET, numbers.p, 0);
+    session_forget(&engine->own.ses, turns);
     buf_free(&b);
     buf_free(&numbers);
 }
 
 /* Makes room for a message as the setting `forget` says, and renders the prompt. False: the message
  * is refused, nothing has changed, and *e says why. */
-static bool find_room(struct engine *g, const char *text, bool make_room, struct room *r,
+static bool find_room(struct engine *engine, const char *text, bool make_room, struct room *r,
                       struct err *e)
 {
-    int context = g->own.runtime.context, policy = make_room ? FORGET_OLDEST : g->shared.set.forget;
-    if (!session_room(&g->own.ses, text, reserve(g), least(g), r, e))
+    int context = engine->own.runtime.context, policy = make_room ? FORGET_OLDEST
+                  : engine->shared.set.forget;
+    if (!session_room(&engine->own.ses, text, reserve(engine), least(engine), r, e))
         return false;
     if (r->turns.n == 0)
         return true;
     if (policy == FORGET_OLDEST) {
         char *why = xasprintf(": with the message the context would hold %d of %d, and %d are kept "
-                              "free for the reply%s", r->n_all, context, reserve(g),
+                              "free for the reply%s", r->n_all, context, reserve(engine),
                               make_room ? "" : "; /set forget ask asks first");
-        leave_out(g, &r->turns, r->n_all - r->prompt.n, why);
+        leave_out(engine, &r->turns, r->n_all - r->prompt.n, why);
         free(why);
         return true;
     }
-    bool tight = r->n_all + (policy == FORGET_ASK ? least(g) : 1) > context;
+    bool tight = r->n_all + (policy == FORGET_ASK ? least(engine) : 1) > context;
     if (tight) {
         struct buf b = {0};
         session_print_turns(&r->turns, &b);
@@ -552,33 +560,34 @@ static bool find_room(struct engine *g, const char *text, bool make_room, struct
         return false;
     }
     r->prompt.n = 0; /* there is room for a short reply: no turn leaves */
-    return session_render(&g->own.ses, text, &r->prompt, e);
+    return session_render(&engine->own.ses, text, &r->prompt, e);
 }
 
 /* Posts a turn without prompt and reply, and a notice why; the conversation does not change. */
-static void refuse(struct engine *g, const char *text, enum stop_reason reason, const char *why)
+static void refuse(struct engine *engine, const char *text, enum stop_reason reason,
+                   const char *why)
 {
-    struct turn t = {.first = g->own.ses.lane.tok.n, .reason = reason};
-    post_turn_begin(g, false, text, &(struct ids){0}, 0, &(struct reuse){0});
-    engine_post_text(g, EV_NOTICE, why);
-    end(g, &t);
+    struct turn t = {.first = engine->own.ses.lane.tok.n, .reason = reason};
+    post_turn_begin(engine, false, text, &(struct ids){0}, 0, &(struct reuse){0});
+    engine_post_text(engine, EV_NOTICE, why);
+    end(engine, &t);
 }
 
 /* Refuses a message whose encoding the user stopped, or which does not fit the context. */
-static void refuse_prompt(struct engine *g, const char *text, const struct err *e)
+static void refuse_prompt(struct engine *engine, const char *text, const struct err *e)
 {
-    bool cancelled = e->kind == ERR_NEGATIVE && stop_asked(&g->stop);
-    refuse(g, text, cancelled ? STOP_CANCEL : STOP_CONTEXT, e->msg);
+    bool cancelled = e->kind == ERR_NEGATIVE && stop_asked(&engine->stop);
+    refuse(engine, text, cancelled ? STOP_CANCEL : STOP_CONTEXT, e->msg);
 }
 
-static bool ids_exist(struct engine *g, const struct ids *ids, const char *name)
+static bool ids_exist(struct engine *engine, const struct ids *ids, const char *name)
 {
-    int vocab = g->loaded.model.cfg.vocab;
+    int vocab = engine->loaded.model.cfg.vocab;
     for (int i = 0; i < ids->n; i++)
         if (ids->v[i] < 0 || ids->v[i] >= vocab) {
             char *line = xasprintf("%s token %d is %d: expected 0 to %d", name, i, ids->v[i],
                                    vocab - 1);
-            engine_post_text(g, EV_NOTICE, line);
+            engine_post_text(engine, EV_NOTICE, line);
             free(line);
             return false;
         }
@@ -586,93 +595,94 @@ static bool ids_exist(struct engine *g, const struct ids *ids, const char *name)
 }
 
 /* Whether all tokens of a request are ids of the vocabulary; else a notice says so. */
-static bool given_exist(struct engine *g, const struct request *rq)
+static bool given_exist(struct engine *engine, const struct request *rq)
 {
-    return ids_exist(g, &rq->prompt, "prompt") && ids_exist(g, &rq->given, "given");
+    return ids_exist(engine, &rq->prompt, "prompt") && ids_exist(engine, &rq->given, "given");
 }
 
 /* The request's own prompt, if it fits the context. */
-static bool take_prompt(const struct engine *g, const struct request *rq, struct ids *out,
+static bool take_prompt(const struct engine *engine, const struct request *rq, struct ids *out,
                         struct err *e)
 {
     ids_cat(out, rq->prompt.v, rq->prompt.n);
-    return out->n < g->own.runtime.context ||
+    return out->n < engine->own.runtime.context ||
            err_set(e, ERR_USAGE, "the prompt has %d tokens, the context holds %d", out->n,
-                   g->own.runtime.context);
+                   engine->own.runtime.context);
 }
 
-void engine_say(struct engine *g, const struct request *rq)
+void engine_say(struct engine *engine, const struct request *rq)
 {
     const char *text = rq->text ? rq->text : "";
     struct room r = {0};
     struct err e = {0};
-    if (!given_exist(g, rq))
+    if (!given_exist(engine, rq))
         return;
     if (rq->stop_after_step == STOP_BEFORE_PROMPT) {
-        number_turn(g);
-        refuse(g, text, STOP_CANCEL, "encoding was stopped");
+        number_turn(engine);
+        refuse(engine, text, STOP_CANCEL, "encoding was stopped");
         return;
     }
-    number_turn(g);
-    if (rq->prompt.n ? take_prompt(g, rq, &r.prompt, &e)
-                     : find_room(g, text, rq->make_room, &r, &e)) {
-        int left = g->own.runtime.context - r.prompt.n;
-        session_add(&g->own.ses, ROLE_USER, g->own.ses.turn, text, NULL, 0);
-        if (left < reserve(g)) {
+    number_turn(engine);
+    if (rq->prompt.n ? take_prompt(engine, rq, &r.prompt, &e)
+                     : find_room(engine, text, rq->make_room, &r, &e)) {
+        int left = engine->own.runtime.context - r.prompt.n;
+        session_add(&engine->own.ses, ROLE_USER, engine->own.ses.turn, text, NULL, 0);
+        if (left < reserve(engine)) {
             char *line = xasprintf("the context is nearly full: %d of %d tokens are left for the "
                                    "reply; /forget N leaves out the oldest N turns", left,
-                                   g->own.runtime.context);
-            engine_post_text(g, EV_NOTICE, line);
+                                   engine->own.runtime.context);
+            engine_post_text(engine, EV_NOTICE, line);
             free(line);
         }
-        run_turn(g, &r.prompt, rq);
+        run_turn(engine, &r.prompt, rq);
     } else {
-        refuse_prompt(g, text, &e);
+        refuse_prompt(engine, text, &e);
     }
     room_free(&r);
 }
 
 /* Whether the prompt is the one that the last reply answered. */
-static bool same_prompt(const struct engine *g, const struct ids *prompt)
+static bool same_prompt(const struct engine *engine, const struct ids *prompt)
 {
-    const struct ids *now = &g->own.ses.lane.tok;
+    const struct ids *now = &engine->own.ses.lane.tok;
     return prompt->n <= now->n &&
            memcmp(prompt->v, now->v, (size_t)prompt->n * sizeof *prompt->v) == 0;
 }
 
-void engine_regen(struct engine *g, const struct request *rq)
+void engine_regen(struct engine *engine, const struct request *rq)
 {
-    struct session *s = &g->own.ses;
+    struct session *s = &engine->own.ses;
     struct ids prompt = {0};
     struct err e = {0};
-    if (!given_exist(g, rq))
+    if (!given_exist(engine, rq))
         return;
     if (s->n_msg < 2 || s->msg[s->n_msg - 1].role != ROLE_ASSISTANT) {
-        engine_post_text(g, EV_NOTICE, "there is no reply to generate again");
+        engine_post_text(engine, EV_NOTICE, "there is no reply to generate again");
         return;
     }
-    bool ok = (rq->prompt.n ? take_prompt(g, rq, &prompt, &e)
+    bool ok = (rq->prompt.n ? take_prompt(engine, rq, &prompt, &e)
                             : session_render_again(s, &prompt, &e)) &&
-              (prompt.n < g->own.runtime.context ||
+              (prompt.n < engine->own.runtime.context ||
                err_set(&e, ERR_USAGE,
                        "the reply stays: its question needs %d tokens with its "
                        "surroundings now, the context holds %d",
-                       prompt.n + 1, g->own.runtime.context));
+                       prompt.n + 1, engine->own.runtime.context));
     if (ok) {
-        if (g->shared.set.temperature <= 0 && same_prompt(g, &prompt))
-            engine_post_text(g, EV_NOTICE, "the temperature is 0: the same prompt gives the same "
+        if (engine->shared.set.temperature <= 0 && same_prompt(engine, &prompt))
+            engine_post_text(engine, EV_NOTICE, "the temperature is 0: the same prompt gives the "
+                                                "same "
                                            "reply, "
                              "bit for bit; /set temperature 0.8 draws another");
         session_rewind(s, 1, CHANGE_REGEN);
-        number_turn(g);
-        run_turn(g, &prompt, rq);
+        number_turn(engine);
+        run_turn(engine, &prompt, rq);
     } else {
-        engine_post_text(g, EV_NOTICE, e.msg);
+        engine_post_text(engine, EV_NOTICE, e.msg);
     }
     ids_free(&prompt);
 }
 
-void engine_forget(struct engine *g, const char *turns)
+void engine_forget(struct engine *engine, const char *turns)
 {
     struct ids leave = {0}, all = {0}, rest = {0};
     struct err e = {0};
@@ -680,16 +690,16 @@ void engine_forget(struct engine *g, const char *turns)
         long n = strtol(turns, &end, 10);
         if (end == turns)
             break;
-        if (n > 0 && n <= g->own.ses.turn && session_has_turn(&g->own.ses, (int)n))
+        if (n > 0 && n <= engine->own.ses.turn && session_has_turn(&engine->own.ses, (int)n))
             ids_add(&leave, (int)n);
     }
     if (leave.n == 0)
-        engine_post_text(g, EV_NOTICE, "the context holds none of these turns");
-    else if (session_render(&g->own.ses, "", &all, &e) &&
-             session_render_without(&g->own.ses, &leave, "", &rest, &e))
-        leave_out(g, &leave, all.n - rest.n, "");
+        engine_post_text(engine, EV_NOTICE, "the context holds none of these turns");
+    else if (session_render(&engine->own.ses, "", &all, &e) &&
+             session_render_without(&engine->own.ses, &leave, "", &rest, &e))
+        leave_out(engine, &leave, all.n - rest.n, "");
     else
-        engine_post_text(g, EV_NOTICE, e.msg);
+        engine_post_text(engine, EV_NOTICE, e.msg);
     ids_free(&leave);
     ids_free(&all);
     ids_free(&rest);

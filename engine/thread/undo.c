@@ -4,27 +4,27 @@
  * drafter's catch-up pass before the step is one that the turn's end runs otherwise (shapes.c). */
 #include "engine/thread/internal.h"
 
-void undo_begin(struct engine *g)
+void undo_begin(struct engine *engine)
 {
-    g->own.undo_given_up = g->own.ses.given_up;
-    g->own.ses.lane.seq.n_replaced = 0; /* a step that failed may have left some */
+    engine->own.undo_given_up = engine->own.ses.given_up;
+    engine->own.ses.lane.seq.n_replaced = 0; /* a step that failed may have left some */
 }
 
-bool undo_possible(const struct engine *g)
+bool undo_possible(const struct engine *engine)
 {
-    return g->own.ses.given_up == g->own.undo_given_up;
+    return engine->own.ses.given_up == engine->own.undo_given_up;
 }
 
-bool undo_wanted(const struct engine *g)
+bool undo_wanted(const struct engine *engine)
 {
-    return stop_asked(&g->stop) && undo_possible(g);
+    return stop_asked(&engine->stop) && undo_possible(engine);
 }
 
-void undo_step(struct engine *g)
+void undo_step(struct engine *engine)
 {
-    struct runtime *r = &g->own.runtime;
-    CHECK(undo_possible(g));
-    pass_lock(&r->pass);
-    kv_undo(&r->kv, &g->own.ses.lane.seq);
-    pass_unlock(&r->pass);
+    struct runtime *rt = &engine->own.runtime;
+    CHECK(undo_possible(engine));
+    pass_lock(&rt->pass);
+    kv_undo(&rt->kv, &engine->own.ses.lane.seq);
+    pass_unlock(&rt->pass);
 }

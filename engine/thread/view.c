@@ -25,15 +25,15 @@ void local_chat(struct backend *b, struct chat_view *v)
 {
     bool busy = backend_busy(b);
     const struct engine_shared *s = enter(b);
-    const struct lane *l = &s->ses->lane;
+    const struct lane *lane = &s->ses->lane;
     const struct turn_count *now = &s->count;
     *v = s->stats;
     memcpy(v->session, s->ses->id, sizeof v->session);
     v->turn = s->turn;
     v->step = s->step;
     v->busy = busy;
-    v->length = l->tok.n;
-    v->committed = l->seq.committed;
+    v->length = lane->tok.n;
+    v->committed = lane->seq.committed;
     v->capacity = backend_info(b)->context;
     v->settings = s->set;
     v->session_mal = draft_sums_mal(&v->drafts);
@@ -151,11 +151,11 @@ static bool violated_now(const struct engine_shared *s)
 static void local_table(struct backend *b, struct page_table *t)
 {
     const struct engine_shared *s = enter(b);
-    const struct lane *l = &s->ses->lane;
-    *t = (struct page_table){.turn = s->turn, .step = s->step, .length = l->tok.n,
-                             .committed = l->seq.committed, .capacity = backend_info(b)->context,
-                             .window = backend_info(b)->window, .window_lo = l->seq.swa_lo,
-                             .draft_length = l->seq.drafted, .violated = violated_now(s),
+    const struct lane *lane = &s->ses->lane;
+    *t = (struct page_table){.turn = s->turn, .step = s->step, .length = lane->tok.n,
+                             .committed = lane->seq.committed, .capacity = backend_info(b)->context,
+                             .window = backend_info(b)->window, .window_lo = lane->seq.swa_lo,
+                             .draft_length = lane->seq.drafted, .violated = violated_now(s),
                              .at = s->violation.at};
     memcpy(t->session, s->ses->id, sizeof t->session);
     for (int i = 0; i < N_POOLS; i++)
@@ -225,21 +225,21 @@ static bool local_position(struct backend *b, int position, struct pos_view *v,
 {
     const struct engine_shared *s = enter(b);
     const struct kv *kv = s->pass->kv;
-    const struct lane *l = &s->ses->lane;
-    int n = l->tok.n;
+    const struct lane *lane = &s->ses->lane;
+    int n = lane->tok.n;
     bool ok = position >= 0 && position < n;
     if (ok) {
         int c = position / kv->page_size;
-        *v = (struct pos_view){.position = position, .token = l->tok.v[position],
-                               .committed = position < l->seq.committed};
-        if (c < l->seq.n_col) {
-            full_slot f = kv_full_slot(kv, &l->seq, position);
+        *v = (struct pos_view){.position = position, .token = lane->tok.v[position],
+                               .committed = position < lane->seq.committed};
+        if (c < lane->seq.n_col) {
+            full_slot f = kv_full_slot(kv, &lane->seq, position);
             v->full_slot = f.v;
-            v->swa_slot = l->seq.col[c].swa.v ? kv_swa_slot(kv, f).v : 0;
+            v->swa_slot = lane->seq.col[c].swa.v ? kv_swa_slot(kv, f).v : 0;
         }
-        if (c < l->seq.n_dcol)
-            v->draft_slot = kv_draft_slot(kv, &l->seq, position).v;
-        v->in_window = position >= window_first(l->seq.committed, kv->window);
+        if (c < lane->seq.n_dcol)
+            v->draft_slot = kv_draft_slot(kv, &lane->seq, position).v;
+        v->in_window = position >= window_first(lane->seq.committed, kv->window);
     }
     leave(b);
     return ok || (n == 0 ? err_set(e, ERR_USAGE, "the context is empty: send a message first")

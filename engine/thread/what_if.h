@@ -16,7 +16,7 @@ struct backend;
 
 /* The engine's thread, while the turn is paused between two steps; answers with EV_WHAT_IF.
  * changes: "NAME=VALUE" words. */
-void engine_what_if(struct engine *g, const char *changes);
+void engine_what_if(struct engine *engine, const char *changes);
 /* The caller's thread: debug_ops.what_if. */
 bool local_what_if(struct backend *b, const char *changes, struct err *e);
 

@@ -52,23 +52,23 @@ static bool fits(struct bench *b, struct subject *s, struct err *e)
 /* Every cell but the guard page's holds a number; expert choices are kept. */
 static bool prepare(struct bench *b, struct subject *s, struct err *e)
 {
-    struct runtime *r = &s->runtime;
+    struct runtime *rt = &s->runtime;
     const struct config *c = &s->l.model.cfg;
     for (int l = 0; l < c->n_layer; l++) {
-        const struct k_cells *cells = &r->net.cells[l];
+        const struct k_cells *cells = &rt->net.cells[l];
         size_t cell = cells->k.n / (size_t)cells->n_slots;
         kbuf both[] = {cells->k, cells->v};
         for (int i = 0; i < 2 && s->l.model.layer[l].kv_src == l; i++) {
             if (!bench_fill(b, both[i], cells->type, e))
                 return false;
-            b->dev.k->fill(b->dev.d, kbuf_at(both[i], 0, cell * (size_t)r->kv.page_size), 0xff);
+            b->dev.k->fill(b->dev.d, kbuf_at(both[i], 0, cell * (size_t)rt->kv.page_size), 0xff);
         }
     }
     if (c->n_expert == 0)
         return true;
-    size_t bytes = (size_t)c->n_layer * (size_t)r->net.max_rows * (size_t)c->top_k * 4;
-    r->net.chosen = bench_buffer(b, bytes, NULL, e);
-    return r->net.chosen.p != NULL;
+    size_t bytes = (size_t)c->n_layer * (size_t)rt->net.max_rows * (size_t)c->top_k * 4;
+    rt->net.chosen = bench_buffer(b, bytes, NULL, e);
+    return rt->net.chosen.p != NULL;
 }
 
 static bool any_wanted(const struct bench *b)

@@ -16,13 +16,13 @@ enum { MANY = 60 }; /* cycles that are timed */
 /* Runs the last cycle's recording again for WARM_NS: a GPU lowers its clocks when it is idle, and
  * when products exceed its power, as those of bench_products() do just before, and raises them
  * slowly. Does nothing if the cycle was not recorded. */
-static bool warm_up(struct bench *b, struct runtime *r, struct err *e)
+static bool warm_up(struct bench *b, struct runtime *rt, struct err *e)
 {
     enum { WARM_NS = 200000000, AT_ONCE = 8 };
     bool recorded = true, ok = true;
     for (uint64_t t0 = clock_ns(); ok && recorded && clock_ns() - t0 < WARM_NS;) {
         for (int i = 0; i < AT_ONCE && recorded; i++)
-            recorded = fused_again(r);
+            recorded = fused_again(rt);
         ok = b->dev.k->sync(b->dev.d, e);
     }
     return ok;
@@ -30,7 +30,7 @@ static bool warm_up(struct bench *b, struct runtime *r, struct err *e)
 
 /* Times lane_step() after three that are not timed and warm_up(). The acceptance length, on
  * average, is scripted (0: the target's own choice). *mean: tokens a cycle. */
-static bool time_cycles(struct bench *b, struct subject *s, struct lane *l,
+static bool time_cycles(struct bench *b, struct subject *s, struct lane *lane,
                         const struct tree_shape *shape, double accepted, struct timing *t,
                         double *mean, struct err *e)
 {
@@ -42,14 +42,14 @@ static bool time_cycles(struct bench *b, struct subject *s, struct lane *l,
         if (i == 0 && !warm_up(b, &s->runtime, e))
             return false;
         due += accepted;
-        l->force = accepted > 0 ? (int)due : 0;
-        due -= l->force;
+        lane->force = accepted > 0 ? (int)due : 0;
+        due -= lane->force;
         uint64_t t0 = clock_ns();
-        if (!lane_step(&s->runtime, &l, &lim, 1, shape, e))
+        if (!lane_step(&s->runtime, &lane, &lim, 1, shape, e))
             return false;
         if (i >= 0) {
             seconds[i] = (double)(clock_ns() - t0) * 1e-9;
-            tokens += l->n_new;
+            tokens += lane->n_new;
         }
     }
     *mean = (double)tokens / n;
@@ -59,13 +59,13 @@ static bool time_cycles(struct bench *b, struct subject *s, struct lane *l,
 
 /* Seconds that the device alone takes for the last cycle: recorded, it runs some more times. 0: it
  * was not recorded. */
-static bool device_seconds(struct bench *b, struct runtime *r, double wall, double *seconds,
+static bool device_seconds(struct bench *b, struct runtime *rt, double wall, double *seconds,
                            struct err *e)
 {
     int n = (int)(2e-3 / wall) + 2;
     uint64_t t0 = clock_ns();
     for (int i = 0; i < n; i++)
-        if (!fused_again(r))
+        if (!fused_again(rt))
             n = 0;
     bool ok = b->dev.k->sync(b->dev.d, e);
     *seconds = n ? (double)(clock_ns() - t0) * 1e-9 / n : 0;
@@ -76,7 +76,7 @@ static bool device_seconds(struct bench *b, struct runtime *r, double wall, doub
  * results and the next launch, and the driver's launch. Cycles run as they were timed, each
  * followed by a run of its recording alone, because the device's time depends on the experts that
  * the rows choose. */
-static bool host_share(struct bench *b, struct subject *s, struct lane *l,
+static bool host_share(struct bench *b, struct subject *s, struct lane *lane,
                        const struct tree_shape *shape, const char *name, struct err *e)
 {
     enum { TIMES = 31 };
@@ -84,13 +84,13 @@ static bool host_share(struct bench *b, struct subject *s, struct lane *l,
     double host[TIMES], device[TIMES], own[TIMES], wall;
     char text[96];
     for (int i = 0; i < TIMES; i++) { /* one after the other, as in a chat */
-        if (!lane_step(&s->runtime, &l, &lim, 1, shape, e))
+        if (!lane_step(&s->runtime, &lane, &lim, 1, shape, e))
             return false;
         own[i] = (double)(s->runtime.host.before + s->runtime.host.after) * 1e-9;
     }
     for (int i = 0; i < TIMES; i++) {
         uint64_t t0 = clock_ns();
-        if (!lane_step(&s->runtime, &l, &lim, 1, shape, e))
+        if (!lane_step(&s->runtime, &lane, &lim, 1, shape, e))
             return false;
         wall = (double)(clock_ns() - t0) * 1e-9;
         if (!device_seconds(b, &s->runtime, wall, &device[i], e))
@@ -110,14 +110,15 @@ static bool host_share(struct bench *b, struct subject *s, struct lane *l,
 static bool plain(struct bench *b, struct subject *s, struct err *e)
 {
     char name[64], host[64], shape[64];
-    struct lane l;
+    struct lane lane;
     struct timing t;
     double mean, hit;
     if (!bench_wanted_any(b, "cycle."))
         return true;
     snprintf(name, sizeof name, "cycle.%s.plain", s->name);
     snprintf(host, sizeof host, "cycle.host.%s.plain", s->name);
-    bool ok = bench_pretend(b, s, &l, s->usual, e) && time_cycles(b, s, &l, NULL, 0, &t, &mean, e);
+    bool ok = bench_pretend(b, s, &lane, s->usual, e) &&
+              time_cycles(b, s, &lane, NULL, 0, &t, &mean, e);
     if (ok) {
         double bytes = bench_pass_bytes(b, &s->runtime, 1, s->usual, &hit);
         bench_describe(shape, sizeof shape, s, s->usual, hit);
@@ -125,35 +126,35 @@ static bool plain(struct bench *b, struct subject *s, struct err *e)
         if (bench_wanted(b, name))
             bench_tell_pass(b, name, shape, &t, &(struct figure){bytes, 0, 1e3 / t.ms, "tok/s"},
                             hit);
-        ok = !bench_wanted(b, host) || host_share(b, s, &l, NULL, host, e);
+        ok = !bench_wanted(b, host) || host_share(b, s, &lane, NULL, host, e);
     }
-    lane_free(&s->runtime, &l);
+    lane_free(&s->runtime, &lane);
     return ok || err_prefix(e, "%s", name);
 }
 
 static bool cycle(struct bench *b, struct subject *s, struct tree_shape shape, double accepted,
                   struct err *e)
 {
-    struct runtime *r = &s->runtime;
+    struct runtime *rt = &s->runtime;
     char of[40], name[64], host[64], text[128], experts[32] = "";
-    struct lane l;
+    struct lane lane;
     struct timing t;
     double mean, hit;
     snprintf(of, sizeof of, "%.26s.%d-%d-%d", s->name, shape.steps, shape.topk, shape.nodes);
     snprintf(name, sizeof name, "cycle.%s", of);
     snprintf(host, sizeof host, "cycle.host.%s", of);
-    if (!r->drafter || (!bench_wanted(b, name) && !bench_wanted(b, host)))
+    if (!rt->drafter || (!bench_wanted(b, name) && !bench_wanted(b, host)))
         return true;
-    bool ok = bench_prompted(b, s, &l, s->usual, shape.topk, e) &&
-              time_cycles(b, s, &l, &shape, accepted, &t, &mean, e);
+    bool ok = bench_prompted(b, s, &lane, s->usual, shape.topk, e) &&
+              time_cycles(b, s, &lane, &shape, accepted, &t, &mean, e);
     if (ok) {
-        int n = l.seq.committed;
-        double bytes = bench_pass_bytes(b, r, shape.nodes, n, &hit);
-        if (drafter_owns_kv(r->drafter) && r->drafter->head->w->block)
-            bytes += bench_draft_bytes(r, r->drafter->head->w->block, n, true);
-        else if (drafter_owns_kv(r->drafter))
+        int n = lane.seq.committed;
+        double bytes = bench_pass_bytes(b, rt, shape.nodes, n, &hit);
+        if (drafter_owns_kv(rt->drafter) && rt->drafter->head->w->block)
+            bytes += bench_draft_bytes(rt, rt->drafter->head->w->block, n, true);
+        else if (drafter_owns_kv(rt->drafter))
             for (int i = 0; i < shape.steps; i++)
-                bytes += bench_draft_bytes(r, i ? shape.topk : 1, n, i == 0);
+                bytes += bench_draft_bytes(rt, i ? shape.topk : 1, n, i == 0);
         const char *cut = models_quant_text(&s->quant);
         if (hit > 0) /* of the last cycle's verify pass */
             snprintf(experts, sizeof experts, ", %.1f experts a layer", hit);
@@ -162,9 +163,9 @@ static bool cycle(struct bench *b, struct subject *s, struct tree_shape shape, d
         if (bench_wanted(b, name))
             bench_tell_pass(b, name, text, &t,
                             &(struct figure){bytes, 0, mean * s->plain_ms / t.ms, "x plain"}, hit);
-        ok = !bench_wanted(b, host) || host_share(b, s, &l, &shape, host, e);
+        ok = !bench_wanted(b, host) || host_share(b, s, &lane, &shape, host, e);
     }
-    lane_free(r, &l);
+    lane_free(rt, &lane);
     return ok || err_prefix(e, "%s", name);
 }
 
@@ -209,12 +210,12 @@ static bool prefill(struct bench *b, struct subject *s, int n, struct err *e)
         return true;
     int times = once ? 1 : b->o->brief || n > 512 ? 3 : TIMES;
     for (int i = once ? 0 : -1; i < times; i++) {
-        struct lane l;
+        struct lane lane;
         uint64_t t0 = clock_ns();
-        bool ok = bench_prompted(b, s, &l, n, 0, e) && b->dev.k->sync(b->dev.d, e);
+        bool ok = bench_prompted(b, s, &lane, n, 0, e) && b->dev.k->sync(b->dev.d, e);
         if (i >= 0)
             seconds[i] = (double)(clock_ns() - t0) * 1e-9;
-        lane_free(&s->runtime, &l);
+        lane_free(&s->runtime, &lane);
         if (!ok)
             return err_prefix(e, "%s", name);
     }
@@ -233,18 +234,18 @@ enum { TALKS = 7 }; /* replies that are timed */
 
 /* One greedy reply of at most 128 tokens on a new lane; seconds without its prompt. */
 static bool talk_lane(struct subject *s, const struct ids *prompt, const struct tree_shape *shape,
-                      struct lane *l, int *tokens, int *cycles, double *seconds, struct err *e)
+                      struct lane *lane, int *tokens, int *cycles, double *seconds, struct err *e)
 {
     const struct step_limits lim = {128};
     int n = prompt->n;
-    *l = (struct lane){.tap_row = -1};
-    ids_cat(&l->tok, prompt->v, n);
-    bool ok = lane_extend(&s->runtime, l, n, true, shape, shape ? shape->topk : 1, e);
+    *lane = (struct lane){.tap_row = -1};
+    ids_cat(&lane->tok, prompt->v, n);
+    bool ok = lane_extend(&s->runtime, lane, n, true, shape, shape ? shape->topk : 1, e);
     uint64_t t0 = clock_ns();
     *tokens = *cycles = 0;
-    for (; ok && !l->stopped && *tokens < lim.max_new; ++*cycles) {
-        ok = lane_step(&s->runtime, &l, &lim, 1, shape, e);
-        *tokens += ok ? l->n_new : 0;
+    for (; ok && !lane->stopped && *tokens < lim.max_new; ++*cycles) {
+        ok = lane_step(&s->runtime, &lane, &lim, 1, shape, e);
+        *tokens += ok ? lane->n_new : 0;
     }
     *seconds = (double)(clock_ns() - t0) * 1e-9;
     return ok && (*tokens > 0 || err_set(e, ERR_NEGATIVE, "the reply is empty"));
@@ -265,11 +266,11 @@ static bool one_reply(struct subject *s, const struct ids *prompt, struct manner
                       struct err *e)
 {
     struct drafter *own = s->runtime.drafter;
-    struct lane l;
+    struct lane lane;
     double took;
     s->runtime.drafter = m->drafter;
-    bool ok = talk_lane(s, prompt, m->shape, &l, &m->tokens, &m->cycles, &took, e);
-    lane_free(&s->runtime, &l);
+    bool ok = talk_lane(s, prompt, m->shape, &lane, &m->tokens, &m->cycles, &took, e);
+    lane_free(&s->runtime, &lane);
     s->runtime.drafter = own;
     if (ok && turn >= 0)
         m->seconds[turn] = took;
@@ -318,15 +319,15 @@ static bool talk(struct bench *b, struct subject *s, const char *group, const st
 static bool ask_again(struct subject *s, const struct ids *prompt, struct message question,
                       struct ids *again, struct err *e)
 {
-    struct lane l;
+    struct lane lane;
     static char nothing[] = "";
     struct message m[3] = {question, {.role = ROLE_ASSISTANT, .text = nothing}, question};
-    bool ok = talk_lane(s, prompt, NULL, &l, &(int){0}, &(int){0}, &(double){0}, e);
+    bool ok = talk_lane(s, prompt, NULL, &lane, &(int){0}, &(int){0}, &(double){0}, e);
     if (ok)
-        ids_cat(&m[1].ids, l.tok.v + prompt->n, l.tok.n - prompt->n);
+        ids_cat(&m[1].ids, lane.tok.v + prompt->n, lane.tok.n - prompt->n);
     ok = ok && chat_render(s->l.chat, m, 3, again, e);
     ids_free(&m[1].ids);
-    lane_free(&s->runtime, &l);
+    lane_free(&s->runtime, &lane);
     return ok;
 }
 

@@ -5,38 +5,38 @@
 
 /* ---- lanes ----------------------------------------------------------------------------------- */
 
-static void add_tokens(struct bench *b, struct subject *s, struct lane *l, int n)
+static void add_tokens(struct bench *b, struct subject *s, struct lane *lane, int n)
 {
-    while (l->tok.n < n)
-        ids_add(&l->tok, (int32_t)(bench_random(b) % (uint64_t)s->l.model.cfg.vocab));
+    while (lane->tok.n < n)
+        ids_add(&lane->tok, (int32_t)(bench_random(b) % (uint64_t)s->l.model.cfg.vocab));
 }
 
-bool bench_pretend(struct bench *b, struct subject *s, struct lane *l, int n, struct err *e)
+bool bench_pretend(struct bench *b, struct subject *s, struct lane *lane, int n, struct err *e)
 {
-    struct runtime *r = &s->runtime;
-    *l = (struct lane){.tap_row = -1};
-    add_tokens(b, s, l, n + 1);
-    for (int upto; l->seq.committed < n;) {
-        int from = l->seq.committed;
-        upto = min_int(from + r->max_rows, n);
-        struct plan_req req = {.seq = &l->seq, .n = upto - from, .token = l->tok.v + from};
-        if (!kv_reserve(&r->kv, &l->seq, upto, e) ||
-            !pass_prepare(&r->pass, PLAN_EXTEND, &req, 1, e))
+    struct runtime *rt = &s->runtime;
+    *lane = (struct lane){.tap_row = -1};
+    add_tokens(b, s, lane, n + 1);
+    for (int upto; lane->seq.committed < n;) {
+        int from = lane->seq.committed;
+        upto = min_int(from + rt->max_rows, n);
+        struct plan_req req = {.seq = &lane->seq, .n = upto - from, .token = lane->tok.v + from};
+        if (!kv_reserve(&rt->kv, &lane->seq, upto, e) ||
+            !pass_prepare(&rt->pass, PLAN_EXTEND, &req, 1, e))
             return false;
-        kv_commit(&r->kv, &l->seq, upto);
-        kv_release_window(&r->kv, &l->seq);
+        kv_commit(&rt->kv, &lane->seq, upto);
+        kv_release_window(&rt->kv, &lane->seq);
     }
     return true;
 }
 
-bool bench_prompted(struct bench *b, struct subject *s, struct lane *l, int n, int topk,
+bool bench_prompted(struct bench *b, struct subject *s, struct lane *lane, int n, int topk,
                     struct err *e)
 {
-    *l = (struct lane){.tap_row = -1};
-    add_tokens(b, s, l, n);
-    while (l->seq.committed < n) {
-        int upto = min_int(l->seq.committed + s->chunk, n);
-        if (!lane_extend(&s->runtime, l, upto, upto == n, topk > 0, max_int(topk, 1), e))
+    *lane = (struct lane){.tap_row = -1};
+    add_tokens(b, s, lane, n);
+    while (lane->seq.committed < n) {
+        int upto = min_int(lane->seq.committed + s->chunk, n);
+        if (!lane_extend(&s->runtime, lane, upto, upto == n, topk > 0, max_int(topk, 1), e))
             return false;
     }
     return true;

@@ -32,9 +32,9 @@ struct subject {
 };
 
 /* A lane with n committed cells that no pass has written, and a pending token. */
-bool bench_pretend(struct bench *b, struct subject *s, struct lane *l, int n, struct err *e);
+bool bench_pretend(struct bench *b, struct subject *s, struct lane *lane, int n, struct err *e);
 /* A lane after a prefill of n tokens; topk > 0: the drafter followed. */
-bool bench_prompted(struct bench *b, struct subject *s, struct lane *l, int n, int topk,
+bool bench_prompted(struct bench *b, struct subject *s, struct lane *lane, int n, int topk,
                     struct err *e);
 /* "512", "4k" */
 const char *bench_length(char out[16], int n);
@@ -57,9 +57,9 @@ static inline double bench_cell_bytes(const struct layer *l, enum kv_type type)
     return 2.0 * (double)kv_cell_bytes(type, l->n_kv, l->head_dim);
 }
 /* Of the target's last pass; *hit (may be NULL): experts a layer. */
-double bench_pass_bytes(struct bench *b, struct runtime *r, int rows, int n, double *hit);
+double bench_pass_bytes(struct bench *b, struct runtime *rt, int rows, int n, double *hit);
 /* Of one pass of an EAGLE3 head with as many rows; only the first of a cycle runs fc. */
-double bench_draft_bytes(struct runtime *r, int rows, int n, bool first);
+double bench_draft_bytes(struct runtime *rt, int rows, int n, bool first);
 
 /* The benchmark lines. */
 bool bench_passes(struct bench *b, struct subject *s, struct err *e);

@@ -28,29 +28,29 @@ static double layer_bytes(struct layer *l, const struct config *c, enum kv_type 
 }
 
 /* Experts that layer l's rows of the last pass chose. */
-static int experts_hit(struct bench *b, const struct runtime *r, int l, int rows)
+static int experts_hit(struct bench *b, const struct runtime *rt, int l, int rows)
 {
-    const struct config *c = &r->model->cfg;
-    size_t each = (size_t)r->net.max_rows * (size_t)c->top_k * 4;
+    const struct config *c = &rt->model->cfg;
+    size_t each = (size_t)rt->net.max_rows * (size_t)c->top_k * 4;
     size_t n = (size_t)rows * (size_t)c->top_k;
     int32_t *ids = xmalloc(n * sizeof *ids);
-    b->dev.k->get(b->dev.d, ids, kbuf_at(r->net.chosen, (size_t)l * each, each), n * sizeof *ids);
+    b->dev.k->get(b->dev.d, ids, kbuf_at(rt->net.chosen, (size_t)l * each, each), n * sizeof *ids);
     int hit = routing_hit(ids, (int)n, c->n_expert);
     free(ids);
     return hit;
 }
 
-double bench_pass_bytes(struct bench *b, struct runtime *r, int rows, int n, double *hit)
+double bench_pass_bytes(struct bench *b, struct runtime *rt, int rows, int n, double *hit)
 {
-    struct model *m = r->model;
+    struct model *m = rt->model;
     const struct config *c = &m->cfg;
     double all = 0, bytes = 0;
     int layers = 0; /* of experts */
     for (int l = 0; l < c->n_layer; l++) {
-        int now = m->layer[l].is_moe ? experts_hit(b, r, l, rows) : 0;
+        int now = m->layer[l].is_moe ? experts_hit(b, rt, l, rows) : 0;
         all += now;
         layers += m->layer[l].is_moe;
-        bytes += layer_bytes(&m->layer[l], c, r->net.cells[l].type, rows, n, now);
+        bytes += layer_bytes(&m->layer[l], c, rt->net.cells[l].type, rows, n, now);
     }
     if (hit)
         *hit = all / max_int(layers, 1);
@@ -60,13 +60,13 @@ double bench_pass_bytes(struct bench *b, struct runtime *r, int rows, int n, dou
            (double)(m->norm.bytes + m->ple_model_proj.bytes) + rows * embedded;
 }
 
-double bench_draft_bytes(struct runtime *r, int rows, int n, bool first)
+double bench_draft_bytes(struct runtime *rt, int rows, int n, bool first)
 {
-    struct draft *d = r->drafter->head->w;
-    const struct tensor *head = d->head.data ? &d->head : &r->model->head;
+    struct draft *d = rt->drafter->head->w;
+    const struct tensor *head = d->head.data ? &d->head : &rt->model->head;
     double bytes = bench_weight_bytes(head) + (first ? bench_weight_bytes(&d->fc) : 0);
     for (int l = 0; l < d->cfg.n_layer; l++)
-        bytes += layer_bytes(&d->layer[l], &d->cfg, r->net.cells[0].type, rows, n, 0);
+        bytes += layer_bytes(&d->layer[l], &d->cfg, rt->net.cells[0].type, rows, n, 0);
     return bytes;
 }
 
@@ -81,14 +81,14 @@ struct pass_run {
 static void run_pass(struct bench *b, void *arg)
 {
     struct pass_run *p = arg;
-    struct runtime *r = p->r;
-    int vocab = r->model->cfg.vocab;
-    kbuf logits = kbuf_at(r->logits, 0, (size_t)p->rows * (size_t)vocab * 4);
-    net_forward(&r->net, &r->pass.plan[p->mode], &r->pass.kp, NULL);
-    net_logits(&r->net, p->rows, (kbuf){0}, r->logits, (kbuf){0});
+    struct runtime *rt = p->r;
+    int vocab = rt->model->cfg.vocab;
+    kbuf logits = kbuf_at(rt->logits, 0, (size_t)p->rows * (size_t)vocab * 4);
+    net_forward(&rt->net, &rt->pass.plan[p->mode], &rt->pass.kp, NULL);
+    net_logits(&rt->net, p->rows, (kbuf){0}, rt->logits, (kbuf){0});
     b->dev.k->sample(b->dev.d, &(struct k_sample){
-        .rows = p->rows, .n = vocab, .logits = logits, .how = {.top_p = 1}, .ids = r->ids,
-        .p = r->prob});
+        .rows = p->rows, .n = vocab, .logits = logits, .how = {.top_p = 1}, .ids = rt->ids,
+        .p = rt->prob});
 }
 
 /* Times the prepared pass; *w.out are its logits. */
@@ -103,25 +103,25 @@ static bool time_pass(struct bench *b, struct subject *s, struct pass_run *p, st
 
 static bool step(struct bench *b, struct subject *s, int n, struct err *e)
 {
-    struct runtime *r = &s->runtime;
+    struct runtime *rt = &s->runtime;
     char name[64], shape[64], length[16];
     snprintf(name, sizeof name, "step.%s.%s", s->name, bench_length(length, n));
     if (n > s->most || !bench_wanted(b, name))
         return true;
-    struct lane l;
+    struct lane lane;
     struct timing t;
-    struct pass_run p = {r, PLAN_DECODE, 1};
-    bool ok = bench_pretend(b, s, &l, n, e) && kv_reserve(&r->kv, &l.seq, n + 1, e);
-    struct plan_req req = {.seq = &l.seq, .n = 1, .token = l.tok.v + l.tok.n - 1};
-    ok = ok && pass_prepare(&r->pass, PLAN_DECODE, &req, 1, e) && time_pass(b, s, &p, &t, e);
+    struct pass_run p = {rt, PLAN_DECODE, 1};
+    bool ok = bench_pretend(b, s, &lane, n, e) && kv_reserve(&rt->kv, &lane.seq, n + 1, e);
+    struct plan_req req = {.seq = &lane.seq, .n = 1, .token = lane.tok.v + lane.tok.n - 1};
+    ok = ok && pass_prepare(&rt->pass, PLAN_DECODE, &req, 1, e) && time_pass(b, s, &p, &t, e);
     if (ok) {
-        double hit, bytes = bench_pass_bytes(b, r, 1, n, &hit);
+        double hit, bytes = bench_pass_bytes(b, rt, 1, n, &hit);
         bench_describe(shape, sizeof shape, s, n, hit);
         bench_tell_pass(b, name, shape, &t, &(struct figure){bytes, 0, 1e3 / t.ms, "tok/s"}, hit);
         if (n == s->usual)
             s->step_ms = t.ms;
     }
-    lane_free(r, &l);
+    lane_free(rt, &lane);
     return ok || err_prefix(e, "%s", name);
 }
 
@@ -140,16 +140,16 @@ static void grow(struct bench *b, struct subject *s, struct tree *t, int32_t roo
 static bool fit_text(struct bench *b, struct pass_run *p, struct text_routing *text, double want,
                      struct err *e)
 {
-    struct runtime *r = p->r;
+    struct runtime *rt = p->r;
     double lo = 0, hi = 4, best = 0, least = INFINITY, hit;
     for (int i = 0; i < 10; i++) {
         double now = (lo + hi) / 2;
         if (!text_routing_set(text, &b->dev, now, e))
             return false;
-        net_forward(&r->net, &r->pass.plan[p->mode], &r->pass.kp, NULL);
+        net_forward(&rt->net, &rt->pass.plan[p->mode], &rt->pass.kp, NULL);
         if (!b->dev.k->sync(b->dev.d, e))
             return false;
-        bench_pass_bytes(b, r, p->rows, 0, &hit);
+        bench_pass_bytes(b, rt, p->rows, 0, &hit);
         if (fabs(hit - want) < least)
             least = fabs(hit - want), best = now;
         if (hit > want)
@@ -164,23 +164,24 @@ static bool fit_text(struct bench *b, struct pass_run *p, struct text_routing *t
 static bool time_verify(struct bench *b, struct subject *s, const char *name, int rows,
                         struct text_routing *text, struct err *e)
 {
-    struct runtime *r = &s->runtime;
+    struct runtime *rt = &s->runtime;
     const struct config *c = &s->l.model.cfg;
     const double want = text ? routing_of_text(c->n_expert, c->top_k, rows) : 0;
     char shape[128];
-    struct lane l;
+    struct lane lane;
     struct timing t;
-    struct pass_run p = {r, PLAN_VERIFY, rows};
+    struct pass_run p = {rt, PLAN_VERIFY, rows};
     int n = s->usual;
-    bool ok = bench_pretend(b, s, &l, n, e) && kv_reserve(&r->kv, &l.seq, n + rows, e);
+    bool ok = bench_pretend(b, s, &lane, n, e) && kv_reserve(&rt->kv, &lane.seq, n + rows, e);
     if (ok) {
-        grow(b, s, &l.tree, l.tok.v[n], rows);
-        struct plan_req req = {.seq = &l.seq, .n = rows, .token = l.tree.token, .tree = &l.tree};
-        ok = pass_prepare(&r->pass, PLAN_VERIFY, &req, 1, e) &&
+        grow(b, s, &lane.tree, lane.tok.v[n], rows);
+        struct plan_req req = {.seq = &lane.seq, .n = rows, .token = lane.tree.token,
+                               .tree = &lane.tree};
+        ok = pass_prepare(&rt->pass, PLAN_VERIFY, &req, 1, e) &&
              (!text || fit_text(b, &p, text, want, e)) && time_pass(b, s, &p, &t, e);
     }
     if (ok) {
-        double hit, bytes = bench_pass_bytes(b, r, rows, n, &hit);
+        double hit, bytes = bench_pass_bytes(b, rt, rows, n, &hit);
         bench_describe(shape, sizeof shape, s, n, hit);
         size_t at = strlen(shape);
         if (text)
@@ -191,7 +192,7 @@ static bool time_verify(struct bench *b, struct subject *s, const char *name, in
                                          s->step_ms > 0 ? "x step" : NULL},
                         hit);
     }
-    lane_free(r, &l);
+    lane_free(rt, &lane);
     return ok || err_prefix(e, "%s", name);
 }
 
@@ -222,59 +223,60 @@ static bool verify_text(struct bench *b, struct subject *s, int rows, struct err
 
 static void run_draft(struct bench *b, void *arg)
 {
-    struct runtime *r = arg;
-    struct head *d = r->drafter->head;
+    struct runtime *rt = arg;
+    struct head *d = rt->drafter->head;
     int rows = max_int(1, draft_block_reach(d->w) + 1 - head_block_first(d));
     (void)b;
     if (d->ops->block)
-        d->ops->block(d, &r->pass.kp, d->w->block, d->idx, rows);
+        d->ops->block(d, &rt->pass.kp, d->w->block, d->idx, rows);
     else
-        d->ops->level(d, &r->pass.kp, 1, d->root, d->idx);
+        d->ops->level(d, &rt->pass.kp, 1, d->root, d->idx);
     head_topk(d, rows, 1, d->ids, d->logp);
 }
 
 /* Plans the pass that is timed: one row of a later level, or one block. */
-static bool plan_draft(struct runtime *r, struct lane *l, struct err *e)
+static bool plan_draft(struct runtime *rt, struct lane *lane, struct err *e)
 {
-    struct head *h = r->drafter->head;
+    struct head *h = rt->drafter->head;
     int32_t which[MAX_BLOCK];
     int guesses = draft_block_reach(h->w) + 1 - head_block_first(h);
-    struct draft_row row = {.depth = 1, .cell = l->seq.drafted, .up = -1, .n_seen = 1,
-                            .seen = {l->seq.drafted}};
-    struct plan_req level = {.seq = &l->seq, .n = 1, .token = l->tok.v, .draft = &row, .levels = 1,
+    struct draft_row row = {.depth = 1, .cell = lane->seq.drafted, .up = -1, .n_seen = 1,
+                            .seen = {lane->seq.drafted}};
+    struct plan_req level = {.seq = &lane->seq, .n = 1, .token = lane->tok.v, .draft = &row,
+                             .levels = 1,
                              .topk = 1},
-                    block = {.seq = &l->seq, .n = h->w->block, .token = l->tok.v};
+                    block = {.seq = &lane->seq, .n = h->w->block, .token = lane->tok.v};
     for (int i = 0; i < MAX_BLOCK; i++)
         which[i] = i + head_block_first(h) - h->w->block_depth;
-    int32_t from = l->slot - 1;
+    int32_t from = lane->slot - 1;
     h->w->block ? head_rows(h, which, guesses) : head_rows(h, &from, 1);
-    return h->w->block ? pass_prepare(&r->pass, PLAN_BLOCK, &block, 1, e)
-                       : pass_prepare(&r->pass, PLAN_DRAFT, &level, 1, e);
+    return h->w->block ? pass_prepare(&rt->pass, PLAN_BLOCK, &block, 1, e)
+                       : pass_prepare(&rt->pass, PLAN_DRAFT, &level, 1, e);
 }
 
 /* One pass of the draft behind a prompt that the draft followed. */
-static bool time_draft(struct bench *b, struct subject *s, struct lane *l, const char *name,
+static bool time_draft(struct bench *b, struct subject *s, struct lane *lane, const char *name,
                        struct err *e)
 {
-    struct runtime *r = &s->runtime;
-    struct seq *q = &l->seq;
+    struct runtime *rt = &s->runtime;
+    struct seq *q = &lane->seq;
     struct timing t;
-    int rows = max_int(1, r->drafter->head->w->block), ids = head_vocab(r->drafter->head);
-    struct work w = {.run = run_draft, .arg = r, .times = 1, .numbers = true,
-                     .out = kbuf_at(r->drafter->head->logits, 0, (size_t)ids * 4)};
-    if (!kv_reserve_draft(&r->kv, q, q->drafted, q->drafted + rows, e) || !plan_draft(r, l, e) ||
-        !bench_time(b, &w, &t, e))
+    int rows = max_int(1, rt->drafter->head->w->block), ids = head_vocab(rt->drafter->head);
+    struct work w = {.run = run_draft, .arg = rt, .times = 1, .numbers = true,
+                     .out = kbuf_at(rt->drafter->head->logits, 0, (size_t)ids * 4)};
+    if (!kv_reserve_draft(&rt->kv, q, q->drafted, q->drafted + rows, e) ||
+        !plan_draft(rt, lane, e) || !bench_time(b, &w, &t, e))
         return false;
     char shape[96], window[32] = "", block[24] = "";
-    int n = q->drafted, seen = r->kv.draft_window ? min_int(n, r->kv.draft_window) : n;
+    int n = q->drafted, seen = rt->kv.draft_window ? min_int(n, rt->kv.draft_window) : n;
     if (seen < n)
         snprintf(window, sizeof window, ", the last %d seen", seen);
     if (rows > 1)
         snprintf(block, sizeof block, ", block of %d", rows);
     snprintf(shape, sizeof shape, "%d cells%s, %d ids%s", n, window, ids, block);
     bench_tell(b, name, shape, &t,
-               &(struct figure){bench_draft_bytes(r, rows, seen, false), 0, t.ms * 1e3, "us"});
-    kv_rollback(&r->kv, q);
+               &(struct figure){bench_draft_bytes(rt, rows, seen, false), 0, t.ms * 1e3, "us"});
+    kv_rollback(&rt->kv, q);
     return true;
 }
 
@@ -282,7 +284,7 @@ static bool time_draft(struct bench *b, struct subject *s, struct lane *l, const
 static bool draft_windows(struct bench *b, struct subject *s, struct err *e)
 {
     enum { LONG = 32768, PART = 8 };
-    struct runtime *r = &s->runtime;
+    struct runtime *rt = &s->runtime;
     char whole[64], part[96], length[16], window[16];
     int n = min_int(s->most, LONG), seen = n / PART;
     snprintf(whole, sizeof whole, "draft.step.%s.%s", s->name, bench_length(length, n));
@@ -290,30 +292,30 @@ static bool draft_windows(struct bench *b, struct subject *s, struct err *e)
     bool one = bench_wanted(b, whole), other = bench_wanted(b, part);
     if (!one && !other)
         return true;
-    struct lane l;
-    bool ok = bench_prompted(b, s, &l, n, 1, e) && (!one || time_draft(b, s, &l, whole, e));
+    struct lane lane;
+    bool ok = bench_prompted(b, s, &lane, n, 1, e) && (!one || time_draft(b, s, &lane, whole, e));
     if (ok && other) {
-        r->kv.draft_window = seen;
-        kv_release_window(&r->kv, &l.seq);
-        ok = time_draft(b, s, &l, part, e);
-        r->kv.draft_window = 0;
+        rt->kv.draft_window = seen;
+        kv_release_window(&rt->kv, &lane.seq);
+        ok = time_draft(b, s, &lane, part, e);
+        rt->kv.draft_window = 0;
     }
-    lane_free(r, &l);
+    lane_free(rt, &lane);
     return ok || err_prefix(e, "%s", whole);
 }
 
 static bool draft_steps(struct bench *b, struct subject *s, struct err *e)
 {
-    struct runtime *r = &s->runtime;
+    struct runtime *rt = &s->runtime;
     char name[64];
     snprintf(name, sizeof name, "draft.step.%s", s->name);
-    if (!r->drafter || !drafter_owns_kv(r->drafter))
+    if (!rt->drafter || !drafter_owns_kv(rt->drafter))
         return true;
-    struct lane l = {.tap_row = -1};
+    struct lane lane = {.tap_row = -1};
     bool ok = !bench_wanted(b, name) ||
-              (bench_prompted(b, s, &l, s->usual, 1, e) && time_draft(b, s, &l, name, e)) ||
+              (bench_prompted(b, s, &lane, s->usual, 1, e) && time_draft(b, s, &lane, name, e)) ||
               err_prefix(e, "%s", name);
-    lane_free(r, &l);
+    lane_free(rt, &lane);
     return ok && draft_windows(b, s, e);
 }
 

@@ -195,15 +195,15 @@ struct ours {
 };
 
 /* One of a layer's products, as the pass has it but for norms and additions behind it. */
-static void our_product(struct runtime *r, const char *what, int l, int rows)
+static void our_product(struct runtime *rt, const char *what, int l, int rows)
 {
-    struct net *n = &r->net;
+    struct net *n = &rt->net;
     const struct kernels *k = n->dev.k;
-    const struct config *c = &r->model->cfg;
-    const struct layer *w = &r->model->layer[l];
+    const struct config *c = &rt->model->cfg;
+    const struct layer *w = &rt->model->layer[l];
     bool o = !strcmp(what, "o");
     if (!strcmp(what, "qkv"))
-        net_qkv(n, &r->pass.kp, l, rows);
+        net_qkv(n, &rt->pass.kp, l, rows);
     else if (!strcmp(what, "glu"))
         k->glu(n->dev.d, &(struct k_glu){.rows = rows, .src = n->x,
                                          .pre = norm_of(c, &w->ffn_in_norm), .gate = &w->gate,
@@ -308,14 +308,14 @@ static bool missing(struct bench *b, struct subject *s)
 bool bench_products(struct bench *b, struct subject *s, struct err *e)
 {
     bool prompts = bench_wanted_any(b, "prefill.");
-    struct lane l;
+    struct lane lane;
     if (!b->graphs || (!prompts && !bench_wanted_any(b, "cublas.") &&
                        !bench_wanted_any(b, "product.")) || missing(b, s))
         return true;
     /* one chunk was run: rows and slots are there */
-    bool ok = bench_prompted(b, s, &l, min_int(s->chunk, s->most), 0, e) &&
+    bool ok = bench_prompted(b, s, &lane, min_int(s->chunk, s->most), 0, e) &&
               prompt_products(b, s, 512, &s->peer_ms[0], e) &&
               (s->most < 4096 || prompt_products(b, s, 4096, &s->peer_ms[1], e));
-    lane_free(&s->runtime, &l);
+    lane_free(&s->runtime, &lane);
     return ok;
 }

@@ -27,45 +27,45 @@ struct shape_replies {
     bool wanted;
 };
 
-static bool cycle(struct subject *s, struct shape_replies *m, struct lane *l, struct err *e)
+static bool cycle(struct subject *s, struct shape_replies *m, struct lane *lane, struct err *e)
 {
     const struct step_limits lim = {MOST};
     const struct tree_shape *shape = m->chooser ? auto_shape_next(m->chooser) : m->shape;
     uint64_t t0 = clock_ns();
-    if (!lane_step(&s->runtime, &l, &lim, 1, !m->chooser && !shape->steps ? NULL : shape, e))
+    if (!lane_step(&s->runtime, &lane, &lim, 1, !m->chooser && !shape->steps ? NULL : shape, e))
         return false;
-    if (m->chooser && (!shape->steps || l->tree.n > 1))
+    if (m->chooser && (!shape->steps || lane->tree.n > 1))
         auto_shape_take(m->chooser, &(struct auto_step){
-            .ns = (double)(clock_ns() - t0), .ns_draft = 1e3 * l->rec.us_draft,
-            .ns_verify = 1e3 * l->rec.us_verify, .tree = shape->steps ? &l->tree : NULL,
-            .accepted = l->rec.accepted});
+            .ns = (double)(clock_ns() - t0), .ns_draft = 1e3 * lane->rec.us_draft,
+            .ns_verify = 1e3 * lane->rec.us_verify, .tree = shape->steps ? &lane->tree : NULL,
+            .accepted = lane->rec.accepted});
     return true;
 }
 
 static bool reply(struct subject *s, const struct ids *prompt, struct shape_replies *m, bool counts,
                   struct err *e)
 {
-    struct lane l = {.tap_row = -1, .guesses = m->chooser ? AUTO_GUESSES : 0};
+    struct lane lane = {.tap_row = -1, .guesses = m->chooser ? AUTO_GUESSES : 0};
     int n = prompt->n, cycles = 0;
-    ids_cat(&l.tok, prompt->v, n);
+    ids_cat(&lane.tok, prompt->v, n);
     bool drafts = m->chooser || m->shape->steps;
-    bool ok = lane_extend(&s->runtime, &l, n, true, drafts, m->chooser ? 1
+    bool ok = lane_extend(&s->runtime, &lane, n, true, drafts, m->chooser ? 1
                           : max_int(1, m->shape->topk), e);
     uint64_t t0 = clock_ns();
-    for (; ok && !l.stopped && l.tok.n - n <= MOST; cycles++)
-        ok = cycle(s, m, &l, e);
+    for (; ok && !lane.stopped && lane.tok.n - n <= MOST; cycles++)
+        ok = cycle(s, m, &lane, e);
     double took = (double)(clock_ns() - t0) * 1e-9;
-    int tokens = l.tok.n - n - 1;
+    int tokens = lane.tok.n - n - 1;
     if (ok && m->chooser) {
         auto_shape_rest(m->chooser);
-        ok = lane_catch_up(&s->runtime, &l, 1, e);
+        ok = lane_catch_up(&s->runtime, &lane, 1, e);
     }
     if (ok && counts && tokens > 0) {
         m->seconds[m->n++] = took / tokens;
         m->tokens += tokens;
         m->cycles += cycles;
     }
-    lane_free(&s->runtime, &l);
+    lane_free(&s->runtime, &lane);
     return ok;
 }
 

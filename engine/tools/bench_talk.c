@@ -23,12 +23,12 @@ struct gaps {
     int n;
 };
 
-static bool ask(struct backend *g, enum request_kind kind, const char *text, struct err *e)
+static bool ask(struct backend *backend, enum request_kind kind, const char *text, struct err *e)
 {
     struct request rq = {.kind = kind, .text = text ? xstrdup(text) : NULL};
     if (kind == RQ_NEW)
         snprintf(rq.session, sizeof rq.session, "bench");
-    return backend_submit(g, &rq, e);
+    return backend_submit(backend, &rq, e);
 }
 
 /* The tokens of a cycle share the time since the event of the cycle before. */
@@ -38,12 +38,12 @@ static void add_gap(struct gaps *all, uint64_t ns, int tokens)
         all->s[all->n++] = (double)ns * 1e-9 / tokens;
 }
 
-static bool listen(struct backend *g, struct gaps *all, struct err *e)
+static bool listen(struct backend *backend, struct gaps *all, struct err *e)
 {
     struct event ev;
     uint64_t last = 0;
     for (bool done = false; !done;) {
-        if (!backend_wait(g, &ev, 60000))
+        if (!backend_wait(backend, &ev, 60000))
             return err_set(e, ERR_MODEL, "the engine is silent");
         uint64_t now = clock_ns();
         if (ev.kind == EV_STEP && ev.tokens.n > 0) {
@@ -88,13 +88,13 @@ static bool itl(struct bench *b, const struct subject *s, bool draft, struct err
     opts.settings.temperature = 0;
     opts.settings.max_tokens = TOKENS;
     opts.settings.spec = draft;
-    struct backend *g = engine_open(&opts, e);
+    struct backend *backend = engine_open(&opts, e);
     struct gaps *all = xcalloc(1, sizeof *all);
-    bool ok = g != NULL;
+    bool ok = backend != NULL;
     for (int i = 0; i <= REPLIES && ok; i++) /* the first is not counted */
-        ok = ask(g, RQ_NEW, NULL, e) && ask(g, RQ_SAY, BENCH_QUESTION, e) &&
-             listen(g, i ? all : NULL, e);
-    backend_close(g);
+        ok = ask(backend, RQ_NEW, NULL, e) && ask(backend, RQ_SAY, BENCH_QUESTION, e) &&
+             listen(backend, i ? all : NULL, e);
+    backend_close(backend);
     if (ok && all->n > 0)
         tell_gaps(b, name, all, s->chat_ms[draft]);
     free(all);

@@ -83,15 +83,15 @@ static void note(struct stage *st, const char *fmt, ...)
 /* One pass of the target over new cells, which are then rolled back. Its logits are the results. */
 static bool target_pass(struct stage *st, enum plan_mode mode, struct plan_req *req, struct err *e)
 {
-    struct runtime *r = &st->r;
-    bool ok = kv_reserve(&r->kv, &st->lane.seq, st->lane.seq.committed + req->n, e) &&
-              pass_prepare(&r->pass, mode, req, 1, e);
+    struct runtime *rt = &st->r;
+    bool ok = kv_reserve(&rt->kv, &st->lane.seq, st->lane.seq.committed + req->n, e) &&
+              pass_prepare(&rt->pass, mode, req, 1, e);
     if (ok) {
-        net_forward(&r->net, &r->pass.plan[mode], &r->pass.kp, NULL);
-        net_logits(&r->net, req->n, (kbuf){0}, r->logits, (kbuf){0});
-        keep_buf(st, r->logits, req->n, r->model->cfg.vocab);
+        net_forward(&rt->net, &rt->pass.plan[mode], &rt->pass.kp, NULL);
+        net_logits(&rt->net, req->n, (kbuf){0}, rt->logits, (kbuf){0});
+        keep_buf(st, rt->logits, req->n, rt->model->cfg.vocab);
     }
-    kv_rollback(&r->kv, &st->lane.seq);
+    kv_rollback(&rt->kv, &st->lane.seq);
     return ok;
 }
 
@@ -188,8 +188,8 @@ static bool scene_page_not_loc(struct stage *st, struct err *e)
 static bool scene_expand_overflow(struct stage *st, struct err *e)
 {
     enum { TOPK = 2, LEVELS = 3 };
-    struct runtime *r = &st->r;
-    struct head *d = r->drafter->head;
+    struct runtime *rt = &st->r;
+    struct head *d = rt->drafter->head;
     struct draft_row row[TOPK];
     int32_t from[TOPK], prefix = 3;
     st->expected_first = 1;
@@ -197,7 +197,7 @@ static bool scene_expand_overflow(struct stage *st, struct err *e)
     if (!run_to(st, prefix, prefix, true, e))
         return false;
     int base = st->lane.seq.drafted;
-    if (!kv_reserve_draft(&r->kv, &st->lane.seq, base, base + LEVELS * TOPK, e))
+    if (!kv_reserve_draft(&rt->kv, &st->lane.seq, base, base + LEVELS * TOPK, e))
         return false;
     for (int k = 0; k < TOPK; k++) {
         row[k] = (struct draft_row){.depth = 1, .cell = base + k, .up = -1, .n_seen = 1};
@@ -205,28 +205,28 @@ static bool scene_expand_overflow(struct stage *st, struct err *e)
         from[k] = st->lane.slot - 1;
     }
     note(st, "page size %d, topk %d, %d steps: level 2 of the draft after %d tokens",
-         r->kv.page_size, TOPK, LEVELS + 1, prefix);
+         rt->kv.page_size, TOPK, LEVELS + 1, prefix);
     struct plan_req req = {.seq = &st->lane.seq, .n = TOPK, .token = st->lane.guess.token,
                            .draft = row, .levels = LEVELS, .topk = TOPK};
-    bool ok = pass_prepare(&r->pass, PLAN_DRAFT, &req, 1, e);
+    bool ok = pass_prepare(&rt->pass, PLAN_DRAFT, &req, 1, e);
     if (ok) {
-        d->ops->level(d, &r->pass.kp, TOPK, d->root, head_rows(d, from, TOPK));
+        d->ops->level(d, &rt->pass.kp, TOPK, d->root, head_rows(d, from, TOPK));
         keep_buf(st, d->logits, TOPK, d->w->draft_vocab);
     }
-    kv_rollback(&r->kv, &st->lane.seq);
+    kv_rollback(&rt->kv, &st->lane.seq);
     return ok;
 }
 
 /* 26512: the draft's extend over a prompt of two tokens. */
 static bool scene_extend_extent(struct stage *st, struct err *e)
 {
-    struct runtime *r = &st->r;
+    struct runtime *rt = &st->r;
     st->expected_first = 0;
     tokens(st, 3);
-    note(st, "page size %d, the draft's extend over a prompt of 2 tokens", r->kv.page_size);
+    note(st, "page size %d, the draft's extend over a prompt of 2 tokens", rt->kv.page_size);
     if (!run_to(st, 2, 2, true, e))
         return false;
-    struct head *d = r->drafter->head;
+    struct head *d = rt->drafter->head;
     keep_buf(st, d->ops->output(d), 2, d->state_n);
     return true;
 }
@@ -235,18 +235,18 @@ static bool scene_extend_extent(struct stage *st, struct err *e)
  * a draft, holds some of the full pool. */
 static bool scene_group_zero(struct stage *st, struct err *e)
 {
-    struct runtime *r = &st->r;
+    struct runtime *rt = &st->r;
     struct lane other = {.tap_row = -1};
     st->expected_first = 0;
     tokens(st, 3);
     ids_cat(&other.tok, st->lane.tok.v, 3);
     note(st, "page size %d, the draft's extend over a prompt of 2 tokens, beside a sequence "
-             "without a draft", r->kv.page_size);
-    bool ok = lane_extend(r, &other, 2, false, false, 2, e) && run_to(st, 2, 2, true, e);
-    struct head *d = r->drafter->head;
+             "without a draft", rt->kv.page_size);
+    bool ok = lane_extend(rt, &other, 2, false, false, 2, e) && run_to(st, 2, 2, true, e);
+    struct head *d = rt->drafter->head;
     if (ok)
         keep_buf(st, d->ops->output(d), 2, d->state_n);
-    lane_free(r, &other);
+    lane_free(rt, &other);
     return ok;
 }
 
@@ -254,18 +254,18 @@ static bool scene_group_zero(struct stage *st, struct err *e)
  * at which full and swa page numbers differ. */
 static bool scene_stale_pool(struct stage *st, struct err *e)
 {
-    struct runtime *r = &st->r;
-    bool frozen = !drafter_owns_kv(r->drafter);
+    struct runtime *rt = &st->r;
+    bool frozen = !drafter_owns_kv(rt->drafter);
     int prefix = 3 * st->W + 1, n = 2;
     st->expected_first = 0;
     tokens(st, prefix + n + !frozen); /* a head's slot needs the token after it */
     if (!run_to(st, prefix, 3, !frozen, e))
         return false;
-    note(st, "page size %d, %s after %d tokens", r->kv.page_size,
+    note(st, "page size %d, %s after %d tokens", rt->kv.page_size,
          frozen ? "a frozen-KV guess" : "the draft's extend", prefix);
-    bool ok = lane_extend(r, &st->lane, prefix + n, frozen, true, 2, e);
+    bool ok = lane_extend(rt, &st->lane, prefix + n, frozen, true, 2, e);
     if (ok)
-        keep_buf(st, r->drafter->head->logits, 1, head_vocab(r->drafter->head));
+        keep_buf(st, rt->drafter->head->logits, 1, head_vocab(rt->drafter->head));
     return ok;
 }
 
@@ -281,8 +281,8 @@ static const struct tree_shape reply_shape = {3, 2, 6};
 
 static bool reply_step(struct stage *st, struct err *e)
 {
-    struct lane *l = &st->lane;
-    return lane_step(&st->r, &l, &(struct step_limits){16}, 1, &reply_shape, e);
+    struct lane *lane = &st->lane;
+    return lane_step(&st->r, &lane, &(struct step_limits){16}, 1, &reply_shape, e);
 }
 
 /* 47728: steps after a prompt as long as the window. A result row is a step's last token. */
@@ -305,7 +305,7 @@ static bool scene_freed_early(struct stage *st, struct err *e)
  * damage. */
 static bool scene_accepted_index(struct stage *st, struct err *e)
 {
-    struct lane *l = &st->lane;
+    struct lane *lane = &st->lane;
     st->expected_first = INT32_MAX;
     note(st, "page size %d, six steps of a reply after 3 tokens; rows: the logits after each",
          st->r.kv.page_size);
@@ -314,9 +314,10 @@ static bool scene_accepted_index(struct stage *st, struct err *e)
     for (int i = 0; i < 6; i++) {
         if (!reply_step(st, e))
             return false;
-        if (l->rec.accepted == 0)
+        if (lane->rec.accepted == 0)
             st->expected_first = min_int(st->expected_first, i);
-        struct plan_req req = {.seq = &l->seq, .n = 1, .token = l->tok.v + l->seq.committed};
+        struct plan_req req = {.seq = &lane->seq, .n = 1,
+                               .token = lane->tok.v + lane->seq.committed};
         if (!target_pass(st, PLAN_DECODE, &req, e))
             return false;
     }
@@ -325,26 +326,26 @@ static bool scene_accepted_index(struct stage *st, struct err *e)
 
 /* A lane begins with what it shares with the stage's, as jobs do, and runs the rest of a prompt of
  * `all` tokens, of which those from `same` on differ. */
-static bool share(struct stage *st, int same, int all, bool draft, struct lane *l, struct err *e)
+static bool share(struct stage *st, int same, int all, bool draft, struct lane *lane, struct err *e)
 {
-    struct runtime *r = &st->r;
+    struct runtime *rt = &st->r;
     struct ids prompt = {0};
     ids_cat(&prompt, st->lane.tok.v, same);
     for (int i = same; i < all; i++)
         ids_add(&prompt, st->lane.tok.v[i] == 3 ? 4 : 3);
-    lane_park(r, &st->lane);
-    *l = (struct lane){.tap_row = -1};
-    int n = lane_shared(r, &st->lane, &prompt, draft);
+    lane_park(rt, &st->lane);
+    *lane = (struct lane){.tap_row = -1};
+    int n = lane_shared(rt, &st->lane, &prompt, draft);
     if (n > 0)
-        lane_fork_at(r, &st->lane, n, draft, l, HOLDER_POINT);
-    l->tok.n = 0;
-    ids_cat(&l->tok, prompt.v, prompt.n);
+        lane_fork_at(rt, &st->lane, n, draft, lane, HOLDER_POINT);
+    lane->tok.n = 0;
+    ids_cat(&lane->tok, prompt.v, prompt.n);
     ids_free(&prompt);
     note(st, "page size %d, a prompt of %d tokens, %d of which another sequence has",
-         r->kv.page_size, all, same);
+         rt->kv.page_size, all, same);
     bool ok = true;
-    while (ok && l->seq.committed < same)
-        ok = lane_extend(r, l, min_int(same, l->seq.committed + 32), false, draft, 2, e);
+    while (ok && lane->seq.committed < same)
+        ok = lane_extend(rt, lane, min_int(same, lane->seq.committed + 32), false, draft, 2, e);
     return ok;
 }
 
@@ -352,40 +353,41 @@ static bool share(struct stage *st, int same, int all, bool draft, struct lane *
  * sequence. */
 static bool scene_last_window(struct stage *st, struct err *e)
 {
-    struct runtime *r = &st->r;
-    int same = st->W + r->kv.page_size, n = 2;
-    struct lane l;
+    struct runtime *rt = &st->r;
+    int same = st->W + rt->kv.page_size, n = 2;
+    struct lane lane;
     st->expected_first = 0;
     tokens(st, 3 * st->W);
-    bool ok = run_to(st, 3 * st->W, 3, false, e) && share(st, same, same + n, false, &l, e);
+    bool ok = run_to(st, 3 * st->W, 3, false, e) && share(st, same, same + n, false, &lane, e);
     if (!ok)
         return false;
-    struct plan_req req = {.seq = &l.seq, .n = n, .token = l.tok.v + same};
-    ok = kv_reserve(&r->kv, &l.seq, same + n, e) && pass_prepare(&r->pass, PLAN_EXTEND, &req, 1, e);
+    struct plan_req req = {.seq = &lane.seq, .n = n, .token = lane.tok.v + same};
+    ok = kv_reserve(&rt->kv, &lane.seq, same + n, e) &&
+         pass_prepare(&rt->pass, PLAN_EXTEND, &req, 1, e);
     if (ok) {
-        net_forward(&r->net, &r->pass.plan[PLAN_EXTEND], &r->pass.kp, NULL);
-        net_logits(&r->net, n, (kbuf){0}, r->logits, (kbuf){0});
-        keep_buf(st, r->logits, n, r->model->cfg.vocab);
+        net_forward(&rt->net, &rt->pass.plan[PLAN_EXTEND], &rt->pass.kp, NULL);
+        net_logits(&rt->net, n, (kbuf){0}, rt->logits, (kbuf){0});
+        keep_buf(st, rt->logits, n, rt->model->cfg.vocab);
     }
-    lane_free(r, &l);
+    lane_free(rt, &lane);
     return ok;
 }
 
 /* 34823: the draft's guess after a prompt whose last token differs. */
 static bool scene_bigram(struct stage *st, struct err *e)
 {
-    struct runtime *r = &st->r;
-    struct lane l;
+    struct runtime *rt = &st->r;
+    struct lane lane;
     int same = 4;
     st->expected_first = 0;
     tokens(st, same + 3);
-    bool ok = run_to(st, same + 2, 3, true, e) && share(st, same, same + 1, true, &l, e);
+    bool ok = run_to(st, same + 2, 3, true, e) && share(st, same, same + 1, true, &lane, e);
     if (!ok)
         return false;
-    ok = lane_extend(r, &l, same + 1, true, true, 2, e);
+    ok = lane_extend(rt, &lane, same + 1, true, true, 2, e);
     if (ok)
-        keep_buf(st, r->drafter->head->logits, 1, head_vocab(r->drafter->head));
-    lane_free(r, &l);
+        keep_buf(st, rt->drafter->head->logits, 1, head_vocab(rt->drafter->head));
+    lane_free(rt, &lane);
     return ok;
 }
 
@@ -393,12 +395,12 @@ static bool scene_bigram(struct stage *st, struct err *e)
  * in use. */
 static bool scene_leak(struct stage *st, struct err *e)
 {
-    struct runtime *r = &st->r;
-    struct lane *l = &st->lane;
+    struct runtime *rt = &st->r;
+    struct lane *lane = &st->lane;
     st->expected_first = 0;
     tokens(st, 3);
     note(st, "page size %d, four cycles of plain steps and rejected trees; rows: swa pages in use",
-         r->kv.page_size);
+         rt->kv.page_size);
     if (!run_to(st, 2, 2, false, e))
         return false;
     for (int i = 0; i < 4; i++) {
@@ -406,15 +408,15 @@ static bool scene_leak(struct stage *st, struct err *e)
         tree_init(&t, 5);
         for (int k = 0; k < 3; k++)
             tree_add(&t, 0, 7 + k, 0.3f, -1);
-        struct plan_req req = {.seq = &l->seq, .n = t.n, .token = t.token, .tree = &t};
-        bool ok = kv_reserve(&r->kv, &l->seq, l->seq.committed + t.n, e) &&
-                  pass_prepare(&r->pass, PLAN_VERIFY, &req, 1, e);
+        struct plan_req req = {.seq = &lane->seq, .n = t.n, .token = t.token, .tree = &t};
+        bool ok = kv_reserve(&rt->kv, &lane->seq, lane->seq.committed + t.n, e) &&
+                  pass_prepare(&rt->pass, PLAN_VERIFY, &req, 1, e);
         if (ok)
-            net_forward(&r->net, &r->pass.plan[PLAN_VERIFY], &r->pass.kp, NULL);
-        kv_rollback(&r->kv, &l->seq);
+            net_forward(&rt->net, &rt->pass.plan[PLAN_VERIFY], &rt->pass.kp, NULL);
+        kv_rollback(&rt->kv, &lane->seq);
         if (!ok)
             return false;
-        float used = (float)pool_used(&r->kv.pool[POOL_SWA]);
+        float used = (float)pool_used(&rt->kv.pool[POOL_SWA]);
         keep_rows(st, &used, 1, 1);
     }
     return true;
@@ -424,41 +426,41 @@ static bool scene_leak(struct stage *st, struct err *e)
 static bool scene_publish(struct stage *st, struct err *e)
 {
     struct lane fork = {0};
-    struct runtime *r = &st->r;
+    struct runtime *rt = &st->r;
     int half = 3, all = 9;
     st->expected_first = 0;
     tokens(st, all);
     if (!run_to(st, half, half, false, e))
         return false;
-    note(st, "page size %d, a fork at %d of %d prompt tokens runs the rest", r->kv.page_size, half,
+    note(st, "page size %d, a fork at %d of %d prompt tokens runs the rest", rt->kv.page_size, half,
          all);
-    lane_park(r, &st->lane);
-    lane_fork(r, &st->lane, &fork);
+    lane_park(rt, &st->lane);
+    lane_fork(rt, &st->lane, &fork);
     int from = fork.seq.committed, n = 2;
     struct plan_req req = {.seq = &fork.seq, .n = n, .token = fork.tok.v + from};
-    bool ok = kv_reserve(&r->kv, &fork.seq, from + n, e) &&
-              pass_prepare(&r->pass, PLAN_EXTEND, &req, 1, e);
+    bool ok = kv_reserve(&rt->kv, &fork.seq, from + n, e) &&
+              pass_prepare(&rt->pass, PLAN_EXTEND, &req, 1, e);
     if (ok) {
         /* only the row of prompt token half + 1 is compared: both runs compute it */
-        net_forward(&r->net, &r->pass.plan[PLAN_EXTEND], &r->pass.kp, NULL);
-        net_logits(&r->net, n, (kbuf){0}, r->logits, (kbuf){0});
-        size_t wide = (size_t)r->model->cfg.vocab * sizeof(float);
-        kbuf row = kbuf_at(r->logits, (size_t)(half + 1 - from) * wide, wide);
-        keep_buf(st, row, 1, r->model->cfg.vocab);
+        net_forward(&rt->net, &rt->pass.plan[PLAN_EXTEND], &rt->pass.kp, NULL);
+        net_logits(&rt->net, n, (kbuf){0}, rt->logits, (kbuf){0});
+        size_t wide = (size_t)rt->model->cfg.vocab * sizeof(float);
+        kbuf row = kbuf_at(rt->logits, (size_t)(half + 1 - from) * wide, wide);
+        keep_buf(st, row, 1, rt->model->cfg.vocab);
     }
-    lane_free(r, &fork);
+    lane_free(rt, &fork);
     return ok;
 }
 
 /* 17630: a prompt longer than the swa pool. A result row is the first guess after a chunk. */
 static bool scene_pool_small(struct stage *st, struct err *e)
 {
-    struct runtime *r = &st->r;
-    int n = r->kv.pool[POOL_SWA].total * r->kv.page_size + 2;
+    struct runtime *rt = &st->r;
+    int n = rt->kv.pool[POOL_SWA].total * rt->kv.page_size + 2;
     st->expected_first = INT32_MAX;
     tokens(st, n + 1);
-    note(st, "page size %d, a prompt of %d tokens, %d pages in the swa pool", r->kv.page_size, n,
-         r->kv.pool[POOL_SWA].total);
+    note(st, "page size %d, a prompt of %d tokens, %d pages in the swa pool", rt->kv.page_size, n,
+         rt->kv.pool[POOL_SWA].total);
     while (st->lane.seq.committed < n) {
         if (!run_to(st, min_int(n, st->lane.seq.committed + 8), 8, true, e))
             return false;

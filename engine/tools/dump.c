@@ -80,27 +80,27 @@ static int64_t folder_rank(const char *path)
 static void take_file(struct finder *f, const char *path)
 {
     const char *slash = strrchr(path, '/'), *file = slash ? slash + 1 : path;
-    struct found x = {.rank = 0};
+    struct found found = {.rank = 0};
     if (!ends_with(file, ".pt") && !ends_with(file, ".safetensors"))
         return;
     if (strncmp(file, "step=", 5) == 0) {
-        x = (struct found){.name = part_name(file), .rank = part_number(file, "rank"),
-                           .pass = part_number(file, "step"),
-                           .index = part_number(file, "dump_index")};
-        if (!x.name || x.pass < 0) {
-            free(x.name);
+        found = (struct found){.name = part_name(file), .rank = part_number(file, "rank"),
+                               .pass = part_number(file, "step"),
+                               .index = part_number(file, "dump_index")};
+        if (!found.name || found.pass < 0) {
+            free(found.name);
             return;
         }
         f->dumper = true;
-    } else if (pass_number(file, &x.pass)) {
-        x.rank = folder_rank(path);
+    } else if (pass_number(file, &found.pass)) {
+        found.rank = folder_rank(path);
         f->passes = true;
     } else {
         return;
     }
     MAKE_ROOM(f->v, f->n, f->cap, 64);
-    x.path = xstrdup(path);
-    f->v[f->n++] = x;
+    found.path = xstrdup(path);
+    f->v[f->n++] = found;
 }
 
 static bool walk(struct finder *f, const char *path, int depth, struct err *e)
@@ -131,14 +131,14 @@ static bool walk(struct finder *f, const char *path, int depth, struct err *e)
 
 static int by_order(const void *a, const void *b)
 {
-    const struct found *x = a, *y = b;
-    if (x->rank != y->rank)
-        return x->rank < y->rank ? -1 : 1;
-    if (x->pass != y->pass)
-        return x->pass < y->pass ? -1 : 1;
-    if (x->index != y->index)
-        return x->index < y->index ? -1 : 1;
-    return strcmp(x->path, y->path);
+    const struct found *found = a, *y = b;
+    if (found->rank != y->rank)
+        return found->rank < y->rank ? -1 : 1;
+    if (found->pass != y->pass)
+        return found->pass < y->pass ? -1 : 1;
+    if (found->index != y->index)
+        return found->index < y->index ? -1 : 1;
+    return strcmp(found->path, y->path);
 }
 
 static struct dump_pass *pass_of(struct dump *d, int number)
@@ -157,32 +157,32 @@ static void add_item(struct dump_pass *p, const char *name, const char *file, co
 }
 
 /* Of a file of the dumper: {"value": tensor, "meta": ...}, or in older versions the tensor. */
-static void add_value(struct dump_pass *p, const struct found *x, const struct torch_file *f)
+static void add_value(struct dump_pass *p, const struct found *found, const struct torch_file *f)
 {
     const struct torch_entry *t = torch_find(f, "value");
     if (!t)
         t = torch_find(f, "");
     if (t && !t->text)
-        add_item(p, x->name, x->path, t->name);
+        add_item(p, found->name, found->path, t->name);
 }
 
 /* What a file of a dump holds; a file that is refused is counted. */
-static void add_file(struct dump *d, const struct found *x)
+static void add_file(struct dump *d, const struct found *found)
 {
     struct err e = {0};
-    struct torch_file *f = torch_open(x->path, &e);
+    struct torch_file *f = torch_open(found->path, &e);
     d->files++;
     if (!f) {
         if (d->refused++ == 0)
             snprintf(d->why, sizeof d->why, "%.399s", e.msg);
         return;
     }
-    struct dump_pass *p = pass_of(d, (int)x->pass);
-    for (int i = 0; !x->name && i < torch_count(f); i++)
+    struct dump_pass *p = pass_of(d, (int)found->pass);
+    for (int i = 0; !found->name && i < torch_count(f); i++)
         if (!torch_at(f, i)->text)
-            add_item(p, torch_at(f, i)->name, x->path, torch_at(f, i)->name);
-    if (x->name)
-        add_value(p, x, f);
+            add_item(p, torch_at(f, i)->name, found->path, torch_at(f, i)->name);
+    if (found->name)
+        add_value(p, found, f);
     torch_close(f);
 }
 

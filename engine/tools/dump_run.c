@@ -52,11 +52,11 @@ struct dump_run {
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-static void skip_name(struct dump_run *g, const struct dump_name *p)
+static void skip_name(struct dump_run *dump, const struct dump_name *p)
 {
     static const char *const known[] = {"input_ids", "positions", "seq_lens", "req_pool_indices",
                                         "rids"};
-    struct dump_report *r = g->r;
+    struct dump_report *r = dump->r;
     char *name = xasprintf("%s%s%s%s", p->layer >= 0 ? "layers.*." : "", p->module,
                            *p->port ? "." : "", p->port);
     bool again = r->n_skipped == 512;
@@ -73,42 +73,42 @@ static void skip_name(struct dump_run *g, const struct dump_name *p)
 }
 
 /* The module of a name, made if it is new. */
-static int module_of(struct dump_run *g, const struct dump_name *p, const struct module_name *m,
+static int module_of(struct dump_run *dump, const struct dump_name *p, const struct module_name *m,
                      const char *name)
 {
-    int layer = m->in ? p->layer : m->tap == TAP_ENTRY ? 0 : g->l.model.cfg.n_layer;
+    int layer = m->in ? p->layer : m->tap == TAP_ENTRY ? 0 : dump->l.model.cfg.n_layer;
     int order = layer * 1000 + dump_name_order(m);
-    for (int i = 0; i < g->n_module; i++)
-        if (g->module[i].order == order)
+    for (int i = 0; i < dump->n_module; i++)
+        if (dump->module[i].order == order)
             return i;
-    g->module = xrealloc(g->module, (size_t)g->n_module + 1, sizeof *g->module);
-    g->module[g->n_module] = (struct dump_module){.name = xstrdup(name), .order = order,
-                                                  .layer = m->in ? p->layer : -1,
-                                                  .worst = -1, .pass = -1};
-    return g->n_module++;
+    dump->module = xrealloc(dump->module, (size_t)dump->n_module + 1, sizeof *dump->module);
+    dump->module[dump->n_module] = (struct dump_module){.name = xstrdup(name), .order = order,
+                                                        .layer = m->in ? p->layer : -1,
+                                                        .worst = -1, .pass = -1};
+    return dump->n_module++;
 }
 
 /* ---- items of a pass ------------------------------------------------------------------------- */
 
-static void close_pass(struct dump_run *g)
+static void close_pass(struct dump_run *dump)
 {
-    torch_close(g->open);
-    g->open = NULL;
-    free(g->item);
-    g->item = NULL;
-    g->n_item = 0;
-    g->pass = -1;
+    torch_close(dump->open);
+    dump->open = NULL;
+    free(dump->item);
+    dump->item = NULL;
+    dump->n_item = 0;
+    dump->pass = -1;
 }
 
 /* Lists the items of a pass that are compared; of several of one module the first. */
-static void open_pass(struct dump_run *g, int pass)
+static void open_pass(struct dump_run *dump, int pass)
 {
-    const struct dump_pass *p = &g->r->d.pass[pass];
-    if (g->pass == pass)
+    const struct dump_pass *p = &dump->r->d.pass[pass];
+    if (dump->pass == pass)
         return;
-    close_pass(g);
-    g->pass = pass;
-    g->item = xcalloc((size_t)p->n + 1, sizeof *g->item);
+    close_pass(dump);
+    dump->pass = pass;
+    dump->item = xcalloc((size_t)p->n + 1, sizeof *dump->item);
     for (int i = 0; i < p->n; i++) {
         struct dump_name x;
         const struct dump_item *it = &p->item[i], *plus = NULL;
@@ -123,34 +123,34 @@ static void open_pass(struct dump_run *g, int pass)
             }
             snprintf(x.port, sizeof x.port, "%s", plus ? "0+1" : "");
         }
-        const struct module_name *m = dump_name_find(&g->l.model, &x);
+        const struct module_name *m = dump_name_find(&dump->l.model, &x);
         if (!m) {
-            skip_name(g, &x);
+            skip_name(dump, &x);
             continue;
         }
-        int module = module_of(g, &x, m, it->name);
+        int module = module_of(dump, &x, m, it->name);
         bool again = false;
-        for (int k = 0; k < g->n_item && !again; k++)
-            again = g->item[k].module == module;
+        for (int k = 0; k < dump->n_item && !again; k++)
+            again = dump->item[k].module == module;
         if (!again)
-            g->item[g->n_item++] = (struct tapped_item){
+            dump->item[dump->n_item++] = (struct tapped_item){
                 it, plus, module, m->in ? x.layer : m->tap == TAP_ENTRY ? 0
-                                                        : g->l.model.cfg.n_layer, m->tap,
+                                                        : dump->l.model.cfg.n_layer, m->tap,
                 m->in == LAST_COLUMNS};
     }
 }
 
 /* The tensor of an item; its width are all dimensions but the first. */
-static const struct torch_entry *open_item(struct dump_run *g, const struct dump_item *it,
+static const struct torch_entry *open_item(struct dump_run *dump, const struct dump_item *it,
                                            int64_t *width, struct err *e)
 {
-    if (!g->open || strcmp(g->open_path, it->file) != 0) {
-        torch_close(g->open);
-        g->open = torch_open(it->file, e);
-        g->open_path = it->file;
+    if (!dump->open || strcmp(dump->open_path, it->file) != 0) {
+        torch_close(dump->open);
+        dump->open = torch_open(it->file, e);
+        dump->open_path = it->file;
     }
-    const struct torch_entry *t = g->open ? torch_find(g->open, it->entry) : NULL;
-    if (g->open && !t)
+    const struct torch_entry *t = dump->open ? torch_find(dump->open, it->entry) : NULL;
+    if (dump->open && !t)
         err_set(e, ERR_USAGE, "%.200s: the tensor %.80s is gone", it->file, it->entry);
     *width = t && t->n_dim > 0 && t->dim[0] > 0 ? t->count / t->dim[0] : 0;
     return t;
@@ -158,11 +158,11 @@ static const struct torch_entry *open_item(struct dump_run *g, const struct dump
 
 /* ---- aerie's rows ---------------------------------------------------------------------------- */
 
-static int width_of(const struct dump_run *g, const struct tapped_item *x)
+static int width_of(const struct dump_run *dump, const struct tapped_item *item)
 {
-    const struct config *c = &g->l.model.cfg;
-    const struct layer *w = &g->l.model.layer[min_int(x->layer, c->n_layer - 1)];
-    switch (x->tap) {
+    const struct config *c = &dump->l.model.cfg;
+    const struct layer *w = &dump->l.model.layer[min_int(item->layer, c->n_layer - 1)];
+    switch (item->tap) {
     case TAP_Q:
     case TAP_ATTN: return w->n_head * w->head_dim;
     case TAP_K:
@@ -173,16 +173,16 @@ static int width_of(const struct dump_run *g, const struct tapped_item *x)
 }
 
 /* out = norm(rows of in) */
-static void normed(struct dump_run *g, const float *in, int rows, struct k_norm norm, float *out)
+static void normed(struct dump_run *dump, const float *in, int rows, struct k_norm norm, float *out)
 {
-    int H = g->l.model.cfg.hidden;
-    struct runtime *r = &g->rt;
+    int H = dump->l.model.cfg.hidden;
+    struct runtime *rt = &dump->rt;
     size_t bytes = (size_t)rows * (size_t)H * sizeof *in;
-    r->dev.k->put(r->dev.d, g->scratch[0], in, bytes);
-    r->dev.k->normalize(r->dev.d, &(struct k_normalize){
-        .rows = rows, .n = H, .src_stride = H, .dst_stride = H, .src = g->scratch[0],
-        .dst = g->scratch[1], .norm = norm, .scale = 1});
-    r->dev.k->get(r->dev.d, out, g->scratch[1], bytes);
+    rt->dev.k->put(rt->dev.d, dump->scratch[0], in, bytes);
+    rt->dev.k->normalize(rt->dev.d, &(struct k_normalize){
+        .rows = rows, .n = H, .src_stride = H, .dst_stride = H, .src = dump->scratch[0],
+        .dst = dump->scratch[1], .norm = norm, .scale = 1});
+    rt->dev.k->get(rt->dev.d, out, dump->scratch[1], bytes);
 }
 
 static void difference(const float *a, const float *b, size_t n, float *out)
@@ -192,34 +192,34 @@ static void difference(const float *a, const float *b, size_t n, float *out)
 }
 
 /* The tapped rows of an item, (n_row, width), of run `run`. False: the layer has none. */
-static bool own_rows(struct dump_run *g, const struct tapped_item *x, int run, float *out)
+static bool own_rows(struct dump_run *dump, const struct tapped_item *item, int run, float *out)
 {
-    const struct probe *p = &g->taps[run];
-    const struct config *c = &g->l.model.cfg;
-    const struct probe_layer *w = &p->layer[x->layer];
-    const struct layer *l = &g->l.model.layer[min_int(x->layer, c->n_layer - 1)];
-    size_t n = (size_t)p->n_row * (size_t)width_of(g, x);
+    const struct probe *p = &dump->taps[run];
+    const struct config *c = &dump->l.model.cfg;
+    const struct probe_layer *w = &p->layer[item->layer];
+    const struct layer *l = &dump->l.model.layer[min_int(item->layer, c->n_layer - 1)];
+    size_t n = (size_t)p->n_row * (size_t)width_of(dump, item);
     static const enum probe_point point[N_TAPS] = {
         [TAP_ENTRY] = PROBE_IN, [TAP_Q] = PROBE_Q, [TAP_K] = PROBE_K, [TAP_V] = PROBE_V,
         [TAP_ATTN] = PROBE_ATTN, [TAP_MIDDLE] = PROBE_MID};
-    switch (x->tap) {
-    case TAP_NORMED: normed(g, w->tap[PROBE_IN], p->n_row, norm_of(c, &l->in_norm), out); break;
+    switch (item->tap) {
+    case TAP_NORMED: normed(dump, w->tap[PROBE_IN], p->n_row, norm_of(c, &l->in_norm), out); break;
     case TAP_NORMED2:
-        normed(g, w->tap[PROBE_MID], p->n_row, norm_of(c, &l->ffn_in_norm), out);
+        normed(dump, w->tap[PROBE_MID], p->n_row, norm_of(c, &l->ffn_in_norm), out);
         break;
     case TAP_ADDED: difference(w->tap[PROBE_MID], w->tap[PROBE_IN], n, out); break;
     case TAP_FED: difference(w->tap[PROBE_OUT], w->tap[PROBE_MID], n, out); break;
     case TAP_LEFT: /* of a layer the entry of the next; "norm.1" names the last boundary */
-        memcpy(out, p->layer[min_int(x->layer + 1, c->n_layer)].tap[PROBE_IN], n * sizeof *out);
+        memcpy(out, p->layer[min_int(item->layer + 1, c->n_layer)].tap[PROBE_IN], n * sizeof *out);
         break;
     case TAP_FINAL:
-        normed(g, w->tap[PROBE_IN], p->n_row, final_norm_of(c, &g->l.model.norm), out);
+        normed(dump, w->tap[PROBE_IN], p->n_row, final_norm_of(c, &dump->l.model.norm), out);
         break;
-    case TAP_LOGITS: memcpy(out, g->logits[run], n * sizeof *out); break;
+    case TAP_LOGITS: memcpy(out, dump->logits[run], n * sizeof *out); break;
     default:
-        if (!w->tap[point[x->tap]])
+        if (!w->tap[point[item->tap]])
             return false;
-        memcpy(out, w->tap[point[x->tap]], n * sizeof *out);
+        memcpy(out, w->tap[point[item->tap]], n * sizeof *out);
     }
     return true;
 }
@@ -243,12 +243,12 @@ static double band_of(float *const own[], int runs, int row, int width)
     return most;
 }
 
-static void judge_row(struct dump_run *g, struct dump_module *m, double error, double band,
+static void judge_row(struct dump_run *dump, struct dump_module *m, double error, double band,
                       int number, int row, int position)
 {
-    bool far = !(error <= g->r->tol + 2 * band);
+    bool far = !(error <= dump->r->tol + 2 * band);
     m->rows++;
-    m->near += !far && error > g->r->tol;
+    m->near += !far && error > dump->r->tol;
     bool first = far && m->far == 0;
     m->far += far;
     if (first || (m->far == 0 && !(error <= m->worst))) {
@@ -261,11 +261,11 @@ static void judge_row(struct dump_run *g, struct dump_module *m, double error, d
 }
 
 /* Reads rows of an item as float32. */
-static bool read_rows(struct dump_run *g, const struct dump_item *it, int64_t row, int64_t n,
+static bool read_rows(struct dump_run *dump, const struct dump_item *it, int64_t row, int64_t n,
                       int width, bool tail, bool add, float *out, struct err *e)
 {
     int64_t wide, from;
-    const struct torch_entry *t = open_item(g, it, &wide, e);
+    const struct torch_entry *t = open_item(dump, it, &wide, e);
     if (!t)
         return false;
     if (wide < width || t->dim[0] < row + n)
@@ -275,7 +275,7 @@ static bool read_rows(struct dump_run *g, const struct dump_item *it, int64_t ro
     bool ok = true;
     from = tail ? wide - width : 0;
     for (int64_t i = 0; ok && i < n; i++) {
-        ok = torch_floats(g->open, t, (row + i) * wide + from, width, one, e);
+        ok = torch_floats(dump->open, t, (row + i) * wide + from, width, one, e);
         for (int k = 0; ok && k < width; k++)
             out[i * width + k] = one[k] + (add ? out[i * width + k] : 0);
     }
@@ -285,19 +285,21 @@ static bool read_rows(struct dump_run *g, const struct dump_item *it, int64_t ro
 
 /* Over how many ranks the rows of a tensor are spread, by its width; 0: it is of another model.
  * *use: how many columns rank 0 has. Heads are spread; the residual stream is whole on each. */
-static int shards_of(const struct dump_run *g, const struct tapped_item *x, int64_t wide, int *use)
+static int shards_of(const struct dump_run *dump, const struct tapped_item *item, int64_t wide,
+                     int *use)
 {
-    const struct layer *w = &g->l.model.layer[min_int(x->layer, g->l.model.cfg.n_layer - 1)];
-    int width = width_of(g, x);
+    const struct layer *w =
+        &dump->l.model.layer[min_int(item->layer, dump->l.model.cfg.n_layer - 1)];
+    int width = width_of(dump, item);
     *use = width;
-    if (x->tap == TAP_LOGITS) /* a vocabulary may be padded */
+    if (item->tap == TAP_LOGITS) /* a vocabulary may be padded */
         return wide >= width;
-    if (x->tap < TAP_Q || x->tap > TAP_ATTN)
+    if (item->tap < TAP_Q || item->tap > TAP_ATTN)
         return wide == width;
     for (int n = 1; n <= w->n_head; n++) {
         int kv = max_int(1, w->n_kv / n); /* heads of keys on a rank */
-        bool queries = x->tap == TAP_Q || x->tap == TAP_ATTN;
-        int heads = x->tail ? w->n_head / n + 2 * kv : queries ? w->n_head / n : kv;
+        bool queries = item->tap == TAP_Q || item->tap == TAP_ATTN;
+        int heads = item->tail ? w->n_head / n + 2 * kv : queries ? w->n_head / n : kv;
         *use = queries ? heads * w->head_dim : kv * w->head_dim;
         if (w->n_head % n == 0 && (w->n_kv % n == 0 || n % w->n_kv == 0) &&
             wide == mul64(heads, w->head_dim))
@@ -308,29 +310,30 @@ static int shards_of(const struct dump_run *g, const struct tapped_item *x, int6
 
 /* Which rows of an item belong to rows [at, at + n) of the pass: all of them, or (logits) one for
  * each request; *count 0: none can be compared. False and *e: the dump is of another model. */
-static bool fits(struct dump_run *g, const struct tapped_item *x, const struct dump_rows *w,
+static bool fits(struct dump_run *dump, const struct tapped_item *item, const struct dump_rows *w,
                  int at, int n, int64_t *row, int *count, int *use, struct err *e)
 {
     int64_t wide;
-    const struct torch_entry *t = open_item(g, x->it, &wide, e);
+    const struct torch_entry *t = open_item(dump, item->it, &wide, e);
     if (!t)
         return false;
     bool real = t->type == DT_F32 || t->type == DT_F16 || t->type == DT_BF16;
     *count = 0;
     if (!real || t->n_dim < 2 || t->dim[0] == 0)
         return true;
-    int shards = shards_of(g, x, wide, use);
+    int shards = shards_of(dump, item, wide, use);
     if (!shards)
         return err_set(e, ERR_USAGE, "%.120s has rows of %lld numbers, this model's have %d: the "
-                       "dump is of another model", x->it->name, (long long)wide, width_of(g, x));
+                       "dump is of another model", item->it->name, (long long)wide,
+                       width_of(dump, item));
     /* with several ranks, products may not have been summed yet; and the columns of ranks but the
      * first are not known */
-    if ((g->shards > 1 && (x->tap == TAP_ADDED || x->tap == TAP_FED)) ||
-        (shards > 1 && g->r->d.rank > 0))
+    if ((dump->shards > 1 && (item->tap == TAP_ADDED || item->tap == TAP_FED)) ||
+        (shards > 1 && dump->r->d.rank > 0))
         return true;
     *row = w->row + at;
     *count = n;
-    if (x->tap == TAP_LOGITS) { /* of the request's last row, unless there is one of every row */
+    if (item->tap == TAP_LOGITS) { /* of the request's last row, unless there is one of every row */
         bool every = t->dim[0] >= (int64_t)w->row + w->n && t->dim[0] > w->request + 1;
         *count = every ? n : at + n == w->n;
         *row = every ? *row : w->request;
@@ -340,34 +343,34 @@ static bool fits(struct dump_run *g, const struct tapped_item *x, const struct d
     return true;
 }
 
-static bool judge_item(struct dump_run *g, const struct tapped_item *x, const struct dump_rows *w,
-                       int at, int n, struct err *e)
+static bool judge_item(struct dump_run *dump, const struct tapped_item *item,
+                       const struct dump_rows *w, int at, int n, struct err *e)
 {
-    int width = width_of(g, x), count, use;
+    int width = width_of(dump, item), count, use;
     int64_t row;
-    if (!fits(g, x, w, at, n, &row, &count, &use, e))
+    if (!fits(dump, item, w, at, n, &row, &count, &use, e))
         return false;
     if (count == 0)
         return true;
     size_t all = (size_t)n * (size_t)width;
     float *theirs = xmalloc((size_t)count * (size_t)use * sizeof *theirs);
     float *own[1 + DUMP_NOISE] = {0};
-    bool ok = read_rows(g, x->it, row, count, use, x->tail, false, theirs, e) &&
-              (!x->plus || read_rows(g, x->plus, row, count, use, false, true, theirs, e)),
+    bool ok = read_rows(dump, item->it, row, count, use, item->tail, false, theirs, e) &&
+              (!item->plus || read_rows(dump, item->plus, row, count, use, false, true, theirs, e)),
          there = true;
-    for (int k = 0; ok && k < g->runs; k++) {
+    for (int k = 0; ok && k < dump->runs; k++) {
         own[k] = xmalloc(all * sizeof *own[k]);
-        there = there && own_rows(g, x, k, own[k]);
+        there = there && own_rows(dump, item, k, own[k]);
         for (int i = 1; there && use < width && i < n; i++)
             memmove(own[k] + mul64(i, use), own[k] + mul64(i, width), (size_t)use * sizeof **own);
     }
     for (int i = 0; ok && there && i < count; i++) {
         int mine = n - count + i;
         double error = row_error(theirs + mul64(i, use), own[0] + mul64(mine, use), (size_t)use);
-        judge_row(g, &g->module[x->module], error, band_of(own, g->runs, mine, use),
-                  g->r->d.pass[w->pass].number, w->row + at + mine, w->position + at + mine);
+        judge_row(dump, &dump->module[item->module], error, band_of(own, dump->runs, mine, use),
+                  dump->r->d.pass[w->pass].number, w->row + at + mine, w->position + at + mine);
     }
-    for (int k = 0; k < g->runs; k++)
+    for (int k = 0; k < dump->runs; k++)
         free(own[k]);
     free(theirs);
     return ok;
@@ -380,67 +383,68 @@ static bool stopped(struct err *e)
     return err_set(e, ERR_NEGATIVE, "the comparison was stopped");
 }
 
-static void use_table(struct dump_run *g, int run)
+static void use_table(struct dump_run *dump, int run)
 {
-    const struct kernels *k = run == 0 ? g->plain
-                                       : noise_table(g->plain, g->noise, (uint64_t)run);
-    g->rt.dev.k = g->rt.net.dev.k = k;
+    const struct kernels *k = run == 0 ? dump->plain
+                                       : noise_table(dump->plain, dump->noise, (uint64_t)run);
+    dump->rt.dev.k = dump->rt.net.dev.k = k;
 }
 
 /* Runs n rows of one lane from its committed length on, with taps (taps NULL: without). */
-static bool run_rows(struct dump_run *g, int run, const int32_t *token, int n, bool taps,
+static bool run_rows(struct dump_run *dump, int run, const int32_t *token, int n, bool taps,
                      struct err *e)
 {
-    struct runtime *r = &g->rt;
-    struct lane *l = &g->lane[run];
-    struct plan_req req = {.seq = &l->seq, .n = n, .token = token};
-    if (stop_asked(g->o->stop))
+    struct runtime *rt = &dump->rt;
+    struct lane *lane = &dump->lane[run];
+    struct plan_req req = {.seq = &lane->seq, .n = n, .token = token};
+    if (stop_asked(dump->o->stop))
         return stopped(e);
-    use_table(g, run);
-    g->probe.out = &g->taps[run];
-    r->net.probe = taps ? &g->probe : NULL;
-    bool ok = kv_reserve(&r->kv, &l->seq, l->seq.committed + n, e) &&
-              pass_prepare(&r->pass, PLAN_EXTEND, &req, 1, e) &&
-              (net_forward(&r->net, &r->pass.plan[PLAN_EXTEND], &r->pass.kp, NULL) || stopped(e));
-    r->net.probe = NULL;
+    use_table(dump, run);
+    dump->probe.out = &dump->taps[run];
+    rt->net.probe = taps ? &dump->probe : NULL;
+    bool ok = kv_reserve(&rt->kv, &lane->seq, lane->seq.committed + n, e) &&
+              pass_prepare(&rt->pass, PLAN_EXTEND, &req, 1, e) &&
+              (net_forward(&rt->net, &rt->pass.plan[PLAN_EXTEND], &rt->pass.kp, NULL) ||
+               stopped(e));
+    rt->net.probe = NULL;
     bool logits = false;
-    for (int i = 0; i < g->n_item; i++)
-        logits |= g->item[i].tap == TAP_LOGITS;
+    for (int i = 0; i < dump->n_item; i++)
+        logits |= dump->item[i].tap == TAP_LOGITS;
     if (ok && taps && logits) {
         for (int at = 0, k; at < n; at += k) {
             int32_t row[TREE_MAX];
-            size_t V = (size_t)g->l.model.cfg.vocab;
-            k = min_int(min_int(r->max_logits, TREE_MAX), n - at);
+            size_t V = (size_t)dump->l.model.cfg.vocab;
+            k = min_int(min_int(rt->max_logits, TREE_MAX), n - at);
             for (int j = 0; j < k; j++)
                 row[j] = at + j;
-            r->dev.k->put(r->dev.d, r->row, row, (size_t)k * sizeof *row);
-            net_logits(&r->net, k, r->row, r->logits, (kbuf){0});
-            r->dev.k->get(r->dev.d, g->logits[run] + (size_t)at * V, r->logits,
-                          (size_t)k * V * sizeof(float));
+            rt->dev.k->put(rt->dev.d, rt->row, row, (size_t)k * sizeof *row);
+            net_logits(&rt->net, k, rt->row, rt->logits, (kbuf){0});
+            rt->dev.k->get(rt->dev.d, dump->logits[run] + (size_t)at * V, rt->logits,
+                           (size_t)k * V * sizeof(float));
         }
     }
-    use_table(g, 0);
-    return ok && r->dev.k->sync(r->dev.d, e);
+    use_table(dump, 0);
+    return ok && rt->dev.k->sync(rt->dev.d, e);
 }
 
-static void settle(struct dump_run *g, int run, int upto)
+static void settle(struct dump_run *dump, int run, int upto)
 {
-    kv_commit(&g->rt.kv, &g->lane[run].seq, upto);
-    kv_release_window(&g->rt.kv, &g->lane[run].seq);
+    kv_commit(&dump->rt.kv, &dump->lane[run].seq, upto);
+    kv_release_window(&dump->rt.kv, &dump->lane[run].seq);
 }
 
 /* Computes the request's first `upto` tokens once more, on empty lanes. */
-static bool restart(struct dump_run *g, const int32_t *token, int upto, struct err *e)
+static bool restart(struct dump_run *dump, const int32_t *token, int upto, struct err *e)
 {
     bool ok = true;
-    for (int run = 0; ok && run < g->runs; run++) {
-        lane_free(&g->rt, &g->lane[run]);
-        g->lane[run] = (struct lane){.tap_row = -1};
+    for (int run = 0; ok && run < dump->runs; run++) {
+        lane_free(&dump->rt, &dump->lane[run]);
+        dump->lane[run] = (struct lane){.tap_row = -1};
         for (int at = 0, n; ok && at < upto; at += n) {
             n = min_int(PROBE_ROWS, upto - at);
-            ok = run_rows(g, run, token + at, n, false, e);
+            ok = run_rows(dump, run, token + at, n, false, e);
             if (ok)
-                settle(g, run, at + n);
+                settle(dump, run, at + n);
         }
     }
     return ok;
@@ -448,62 +452,62 @@ static bool restart(struct dump_run *g, const int32_t *token, int upto, struct e
 
 /* Rows of one pass, PROBE_ROWS at once. known: the request's tokens before them; `computed`: how
  * many cells the lanes hold. Cells are committed when the next rows show how many were kept. */
-static bool run_segment(struct dump_run *g, const struct dump_rows *w, const int32_t *known,
+static bool run_segment(struct dump_run *dump, const struct dump_rows *w, const int32_t *known,
                         int *computed, struct err *e)
 {
     bool ok = true;
-    open_pass(g, w->pass);
-    if (w->position < g->lane[0].seq.committed || w->position > *computed)
-        ok = restart(g, known, w->position, e);
+    open_pass(dump, w->pass);
+    if (w->position < dump->lane[0].seq.committed || w->position > *computed)
+        ok = restart(dump, known, w->position, e);
     for (int at = 0, n; ok && at < w->n; at += n) {
         n = min_int(PROBE_ROWS, w->n - at);
-        for (int run = 0; ok && run < g->runs; run++) {
-            if (g->lane[run].seq.committed < w->position + at)
-                settle(g, run, w->position + at);
-            ok = run_rows(g, run, w->token + at, n, true, e);
+        for (int run = 0; ok && run < dump->runs; run++) {
+            if (dump->lane[run].seq.committed < w->position + at)
+                settle(dump, run, w->position + at);
+            ok = run_rows(dump, run, w->token + at, n, true, e);
         }
-        for (int i = 0; ok && i < g->n_item; i++)
-            ok = judge_item(g, &g->item[i], w, at, n, e);
+        for (int i = 0; ok && i < dump->n_item; i++)
+            ok = judge_item(dump, &dump->item[i], w, at, n, e);
         *computed = w->position + at + n;
-        g->done += (uint64_t)n;
-        if (g->o->progress)
-            g->o->progress(g->o->arg, "rows", g->done, g->to_do);
+        dump->done += (uint64_t)n;
+        if (dump->o->progress)
+            dump->o->progress(dump->o->arg, "rows", dump->done, dump->to_do);
     }
     return ok;
 }
 
-static bool run_sequence(struct dump_run *g, const struct dump_sequence *q, struct err *e)
+static bool run_sequence(struct dump_run *dump, const struct dump_sequence *q, struct err *e)
 {
-    int32_t *token = xcalloc((size_t)g->r->s.longest + 1, sizeof *token);
+    int32_t *token = xcalloc((size_t)dump->r->s.longest + 1, sizeof *token);
     int computed = 0;
     bool ok = true;
     for (int run = 0; run < 1 + DUMP_NOISE; run++)
-        g->lane[run] = (struct lane){.tap_row = -1};
+        dump->lane[run] = (struct lane){.tap_row = -1};
     for (int i = 0; ok && i < q->n; i++) {
         const struct dump_rows *w = &q->rows[i];
         memcpy(token + w->position, w->token, (size_t)w->n * sizeof *token);
-        ok = run_segment(g, w, token, &computed, e);
+        ok = run_segment(dump, w, token, &computed, e);
     }
     for (int run = 0; run < 1 + DUMP_NOISE; run++)
-        lane_free(&g->rt, &g->lane[run]);
+        lane_free(&dump->rt, &dump->lane[run]);
     free(token);
     return ok;
 }
 
 /* All requests, with `noisy` runs beside. */
-static bool run_all(struct dump_run *g, int noisy, struct err *e)
+static bool run_all(struct dump_run *dump, int noisy, struct err *e)
 {
     bool ok = true;
-    g->runs = 1 + noisy;
-    g->done = 0;
-    for (int i = 0; i < g->n_module; i++) {
-        struct dump_module *m = &g->module[i];
+    dump->runs = 1 + noisy;
+    dump->done = 0;
+    for (int i = 0; i < dump->n_module; i++) {
+        struct dump_module *m = &dump->module[i];
         m->rows = m->near = m->far = 0;
         m->worst = -1;
     }
-    for (int i = 0; ok && i < g->r->s.n; i++)
-        ok = run_sequence(g, &g->r->s.v[i], e);
-    close_pass(g);
+    for (int i = 0; ok && i < dump->r->s.n; i++)
+        ok = run_sequence(dump, &dump->r->s.v[i], e);
+    close_pass(dump);
     return ok;
 }
 
@@ -527,27 +531,27 @@ static void find_first(struct dump_report *r)
             r->last_good = i;
 }
 
-static void take_modules(struct dump_run *g)
+static void take_modules(struct dump_run *dump)
 {
-    struct dump_report *r = g->r;
-    for (int i = 0; i < g->n_module; i++) {
-        if (g->module[i].rows > 0) {
+    struct dump_report *r = dump->r;
+    for (int i = 0; i < dump->n_module; i++) {
+        if (dump->module[i].rows > 0) {
             r->module = xrealloc(r->module, (size_t)r->n + 1, sizeof *r->module);
-            r->module[r->n++] = g->module[i];
+            r->module[r->n++] = dump->module[i];
         } else {
-            free(g->module[i].name);
+            free(dump->module[i].name);
         }
     }
-    free(g->module);
+    free(dump->module);
     if (r->n)
         qsort(r->module, (size_t)r->n, sizeof *r->module, by_order);
     find_first(r);
 }
 
-static bool check_model(const struct dump_run *g, struct err *e)
+static bool check_model(const struct dump_run *dump, struct err *e)
 {
-    const struct config *c = &g->l.model.cfg;
-    const struct dump_sequences *s = &g->r->s;
+    const struct config *c = &dump->l.model.cfg;
+    const struct dump_sequences *s = &dump->r->s;
     if (s->most_token >= c->vocab)
         return err_set(e, ERR_USAGE, "the dump has token %d, this model's vocabulary %d tokens: "
                                      "the "
@@ -560,110 +564,111 @@ static bool check_model(const struct dump_run *g, struct err *e)
                    s->longest, c->max_pos);
 }
 
-static bool open_runtime(struct dump_run *g, struct err *e)
+static bool open_runtime(struct dump_run *dump, struct err *e)
 {
-    struct runtime_shape shape = {.page_size = 16, .context = g->r->s.longest + PROBE_ROWS,
+    struct runtime_shape shape = {.page_size = 16, .context = dump->r->s.longest + PROBE_ROWS,
                                   .max_rows = max_int(PROBE_ROWS, TREE_MAX),
-                                  .lanes = 1 + DUMP_NOISE, .kv = g->l.dev.kv};
-    struct runtime *r = &g->rt;
-    const struct config *c = &g->l.model.cfg;
-    if (!loaded_runtime(r, &g->l, &shape, e))
+                                  .lanes = 1 + DUMP_NOISE, .kv = dump->l.dev.kv};
+    struct runtime *rt = &dump->rt;
+    const struct config *c = &dump->l.model.cfg;
+    if (!loaded_runtime(rt, &dump->l, &shape, e))
         return false;
     for (int i = 0; i < c->n_rope; i++)
-        rope_for_context(&g->l.model.cfg.rope[i], shape.context);
-    r->net.stop = r->dev.k->queued ? NULL : g->o->stop;
+        rope_for_context(&dump->l.model.cfg.rope[i], shape.context);
+    rt->net.stop = rt->dev.k->queued ? NULL : dump->o->stop;
     size_t bytes = (size_t)mul64(PROBE_ROWS, c->hidden) * sizeof(float);
     for (int i = 0; i < 1 + DUMP_NOISE; i++)
-        g->logits[i] = xmalloc((size_t)mul64(PROBE_ROWS, c->vocab) * sizeof *g->logits[i]);
+        dump->logits[i] = xmalloc((size_t)mul64(PROBE_ROWS, c->vocab) * sizeof *dump->logits[i]);
     for (int i = 0; i < 2; i++) {
-        g->scratch[i] = r->dev.k->alloc(r->dev.d, bytes, "rows of a dump", e);
-        if (!g->scratch[i].p)
+        dump->scratch[i] = rt->dev.k->alloc(rt->dev.d, bytes, "rows of a dump", e);
+        if (!dump->scratch[i].p)
             return false;
     }
-    g->plain = r->dev.k;
-    return probe_open(&g->probe, &r->net, e);
+    dump->plain = rt->dev.k;
+    return probe_open(&dump->probe, &rt->net, e);
 }
 
-static void close_runtime(struct dump_run *g)
+static void close_runtime(struct dump_run *dump)
 {
-    if (!g->rt.dev.k)
+    if (!dump->rt.dev.k)
         return;
-    probe_close(&g->probe, &g->rt.net);
+    probe_close(&dump->probe, &dump->rt.net);
     for (int i = 0; i < 1 + DUMP_NOISE; i++) {
-        probe_clear(&g->taps[i]);
-        free(g->logits[i]);
+        probe_clear(&dump->taps[i]);
+        free(dump->logits[i]);
     }
     for (int i = 0; i < 2; i++)
-        g->rt.dev.k->release(g->rt.dev.d, g->scratch[i]);
-    runtime_close(&g->rt);
+        dump->rt.dev.k->release(dump->rt.dev.d, dump->scratch[i]);
+    runtime_close(&dump->rt);
 }
 
-static bool differs(const struct dump_run *g)
+static bool differs(const struct dump_run *dump)
 {
     bool any = false;
-    for (int i = 0; i < g->n_module; i++)
-        any |= g->module[i].far > 0;
+    for (int i = 0; i < dump->n_module; i++)
+        any |= dump->module[i].far > 0;
     return any;
 }
 
 /* Whether the modules of a dump have numbers of bf16 or f16, and over how many ranks heads are
  * spread: what its first pass with modules shows. */
-static bool find_type(struct dump_run *g, struct err *e)
+static bool find_type(struct dump_run *dump, struct err *e)
 {
     bool ok = true;
-    for (int i = 0; ok && g->shards == 0 && i < g->r->d.n; i++) {
-        open_pass(g, i);
-        for (int k = 0; ok && k < g->n_item; k++) {
+    for (int i = 0; ok && dump->shards == 0 && i < dump->r->d.n; i++) {
+        open_pass(dump, i);
+        for (int k = 0; ok && k < dump->n_item; k++) {
             int64_t width;
             int use;
-            const struct torch_entry *t = open_item(g, g->item[k].it, &width, e);
+            const struct torch_entry *t = open_item(dump, dump->item[k].it, &width, e);
             ok = t != NULL;
-            g->wide |= ok && (t->type == DT_F16 || t->type == DT_BF16);
-            g->shards = max_int(g->shards, ok ? shards_of(g, &g->item[k], width, &use) : 0);
+            dump->wide |= ok && (t->type == DT_F16 || t->type == DT_BF16);
+            dump->shards = max_int(dump->shards, ok ? shards_of(dump, &dump->item[k], width, &use)
+                                                    : 0);
         }
     }
-    g->r->tol = g->wide ? 2e-2 : 1e-3;
-    g->r->type = g->wide ? "bf16" : "float32";
-    g->noise = g->wide ? NOISE_BF16 : NOISE_F32;
-    g->r->shards = g->shards;
+    dump->r->tol = dump->wide ? 2e-2 : 1e-3;
+    dump->r->type = dump->wide ? "bf16" : "float32";
+    dump->noise = dump->wide ? NOISE_BF16 : NOISE_F32;
+    dump->r->shards = dump->shards;
     return ok;
 }
 
 /* Without noise; and with, if a row is off by more than the tolerance. */
-static bool judge(struct dump_run *g, struct err *e)
+static bool judge(struct dump_run *dump, struct err *e)
 {
-    struct dump_report *r = g->r;
-    g->to_do = (uint64_t)r->s.rows;
-    bool ok = find_type(g, e) && run_all(g, 0, e);
-    if (!ok || !differs(g))
+    struct dump_report *r = dump->r;
+    dump->to_do = (uint64_t)r->s.rows;
+    bool ok = find_type(dump, e) && run_all(dump, 0, e);
+    if (!ok || !differs(dump))
         return ok;
     r->noisy = true;
-    return run_all(g, DUMP_NOISE, e);
+    return run_all(dump, DUMP_NOISE, e);
 }
 
-static bool compare_with(struct dump_run *g, struct err *e)
+static bool compare_with(struct dump_run *dump, struct err *e)
 {
-    struct engine_opts o = g->o->engine;
+    struct engine_opts o = dump->o->engine;
     o.draft = NULL;
     if (!o.precision)
         o.precision = "f32";
-    bool ok = engine_load(&g->l, &o, LOAD_DEVICE, e);
-    if (ok && g->o->begin)
-        g->o->begin(g->o->arg);
-    ok = ok && check_model(g, e) && open_runtime(g, e) && judge(g, e);
-    close_runtime(g);
-    engine_unload(&g->l);
+    bool ok = engine_load(&dump->l, &o, LOAD_DEVICE, e);
+    if (ok && dump->o->begin)
+        dump->o->begin(dump->o->arg);
+    ok = ok && check_model(dump, e) && open_runtime(dump, e) && judge(dump, e);
+    close_runtime(dump);
+    engine_unload(&dump->l);
     return ok;
 }
 
 bool dump_compare(const struct dump_opts *o, struct dump_report *r, struct err *e)
 {
-    struct dump_run g = {.o = o, .r = r, .pass = -1};
+    struct dump_run dump = {.o = o, .r = r, .pass = -1};
     *r = (struct dump_report){.first = -1, .last_good = -1};
-    bool ok = dump_open(&r->d, o->path, e) && dump_align(&r->d, &r->s, e) && compare_with(&g, e);
+    bool ok = dump_open(&r->d, o->path, e) && dump_align(&r->d, &r->s, e) && compare_with(&dump, e);
     r->stopped = !ok && stop_asked(o->stop);
-    close_pass(&g);
-    take_modules(&g);
+    close_pass(&dump);
+    take_modules(&dump);
     if (ok && r->n == 0)
         ok = err_set(e, ERR_USAGE, "the dump has no module that aerie has numbers of");
     if (ok && r->first >= 0)

@@ -545,27 +545,27 @@ static bool load_request(struct fi_call *c, int b, struct err *e)
     return ok;
 }
 
-static bool judge_rows(struct fi_call *c, struct fi_run *x, double tol, struct err *e)
+static bool judge_rows(struct fi_call *c, struct fi_run *run, double tol, struct err *e)
 {
     const struct fi_plan *p = c->p;
     const struct fi_rule rule = {"", c->window_left, p->causal, p->mask != NULL, 0};
-    x->worst = -1;
-    for (int b = 0; b < p->batch && x->verdict == FI_AGREES; b++) {
+    run->worst = -1;
+    for (int b = 0; b < p->batch && run->verdict == FI_AGREES; b++) {
         int64_t at = 0;
         if (!load_request(c, b, e))
             return false;
         double worst = worst_of(c, &rule, b, tol, &at);
         if (stop_asked(c->stop))
             return err_set(e, ERR_USAGE, "the comparison was stopped");
-        if (worst > x->worst) {
-            x->worst = worst;
-            x->request = b;
-            x->row = (int)(p->qo[b] + at);
-            x->position = (int)(at + kv_len(p, b) - (p->qo[b + 1] - p->qo[b]));
+        if (worst > run->worst) {
+            run->worst = worst;
+            run->request = b;
+            run->row = (int)(p->qo[b] + at);
+            run->position = (int)(at + kv_len(p, b) - (p->qo[b + 1] - p->qo[b]));
         }
         if (worst > tol) {
-            x->verdict = FI_DIFFERS;
-            x->like = explain(c, &rule, b, tol);
+            run->verdict = FI_DIFFERS;
+            run->like = explain(c, &rule, b, tol);
         }
     }
     return true;
@@ -679,7 +679,7 @@ static const struct record *before(const struct fi_reader *f, int i, const char 
     return NULL;
 }
 
-static bool judge(const struct fi_reader *f, int i, bool prefill, struct fi_run *x, double *tol,
+static bool judge(const struct fi_reader *f, int i, bool prefill, struct fi_run *run, double *tol,
                   struct err *e)
 {
     const struct record *r = &f->v[i], *plan = before(f, i, ".plan"),
@@ -689,26 +689,26 @@ static bool judge(const struct fi_reader *f, int i, bool prefill, struct fi_run 
     struct err why = {0};
     bool broken = false;
     const char *layout = made ? json_string_value(plain(made, 2, "kv_layout")) : NULL;
-    x->verdict = FI_SKIPPED;
+    run->verdict = FI_SKIPPED;
     if (!plan) {
-        snprintf(x->why, sizeof x->why, "no record of its plan");
+        snprintf(run->why, sizeof run->why, "no record of its plan");
         return true;
     }
-    bool ok = read_plan(plan, prefill, &p, x->why, &broken), fine = true;
-    x->requests = p.batch;
-    x->rows = p.rows;
-    x->window = p.window_left >= 0 ? p.window_left + 1 : 0;
+    bool ok = read_plan(plan, prefill, &p, run->why, &broken), fine = true;
+    run->requests = p.batch;
+    run->rows = p.rows;
+    run->window = p.window_left >= 0 ? p.window_left + 1 : 0;
     struct torch_file *out = ok && r->completed ? open_part(r, "outputs", &why) : NULL;
     c.in = out ? open_part(r, "inputs", &why) : NULL;
     if (ok && !r->completed)
-        x->verdict = FI_NO_OUTPUT;
+        run->verdict = FI_NO_OUTPUT;
     else if (broken)
-        x->verdict = FI_BROKEN;
+        run->verdict = FI_BROKEN;
     else if (ok && !c.in)
-        snprintf(x->why, sizeof x->why, "%.199s", why.msg);
-    else if (ok && read_call(&c, r, out, layout, tol, x->why)) {
-        x->verdict = check_pages(&c, x->why) ? FI_AGREES : FI_BROKEN;
-        fine = x->verdict != FI_AGREES || judge_rows(&c, x, *tol, e);
+        snprintf(run->why, sizeof run->why, "%.199s", why.msg);
+    else if (ok && read_call(&c, r, out, layout, tol, run->why)) {
+        run->verdict = check_pages(&c, run->why) ? FI_AGREES : FI_BROKEN;
+        fine = run->verdict != FI_AGREES || judge_rows(&c, run, *tol, e);
     }
     torch_close(out);
     torch_close(c.in);
@@ -733,14 +733,14 @@ static bool compare_all(const struct fi_reader *f, struct fi_report *r, struct e
             continue;
         }
         r->v = xrealloc(r->v, (size_t)r->n + 1, sizeof *r->v);
-        struct fi_run *x = &r->v[r->n++];
-        *x = (struct fi_run){.name = xstrdup(f->v[i].name), .request = -1, .row = -1,
-                             .position = -1};
-        for (char *s = x->name; *s; s++)
+        struct fi_run *run = &r->v[r->n++];
+        *run = (struct fi_run){.name = xstrdup(f->v[i].name), .request = -1, .row = -1,
+                               .position = -1};
+        for (char *s = run->name; *s; s++)
             *s = *s < ' ' || *s > '~' ? '?' : *s;
-        ok = judge(f, i, prefill, x, &tol, e);
+        ok = judge(f, i, prefill, run, &tol, e);
         r->tol = tol > r->tol ? tol : r->tol;
-        if (r->first < 0 && (x->verdict == FI_DIFFERS || x->verdict == FI_BROKEN))
+        if (r->first < 0 && (run->verdict == FI_DIFFERS || run->verdict == FI_BROKEN))
             r->first = r->n - 1;
     }
     return ok;

@@ -38,17 +38,19 @@ void *golden_tensor(struct safetensors *st, const char *name, enum dtype type, i
     return p;
 }
 
-bool golden_runtime(struct golden *b, struct runtime *r, int page_size, struct err *e)
+bool golden_runtime(struct golden *golden, struct runtime *rt, int page_size, struct err *e)
 {
     struct runtime_shape shape = {.page_size = page_size,
-                                  .context = min_int(b->l.model.cfg.max_pos,
-                                                     b->ref.n + b->ref.n_greedy + 2 * TREE_MAX),
-                                  .max_rows = max_int(b->ref.n, TREE_MAX), .kv = b->l.dev.kv};
-    if (!loaded_runtime(r, &b->l, &shape, e))
+                                  .context = min_int(golden->l.model.cfg.max_pos,
+                                                     golden->ref.n + golden->ref.n_greedy +
+                                                     2 * TREE_MAX),
+                                  .max_rows = max_int(golden->ref.n, TREE_MAX),
+                                  .kv = golden->l.dev.kv};
+    if (!loaded_runtime(rt, &golden->l, &shape, e))
         return false;
-    for (int i = 0; i < b->l.model.cfg.n_rope; i++)
-        rope_for_context(&b->l.model.cfg.rope[i], shape.context);
-    r->net.stop = r->dev.k->queued ? NULL : b->o->stop;
+    for (int i = 0; i < golden->l.model.cfg.n_rope; i++)
+        rope_for_context(&golden->l.model.cfg.rope[i], shape.context);
+    rt->net.stop = rt->dev.k->queued ? NULL : golden->o->stop;
     return true;
 }
 
@@ -57,46 +59,46 @@ static bool stopped(struct err *e)
     return err_set(e, ERR_NEGATIVE, "the comparison was stopped");
 }
 
-bool golden_goes_on(const struct golden *b, struct err *e)
+bool golden_goes_on(const struct golden *golden, struct err *e)
 {
-    return !stop_asked(b->o->stop) || stopped(e);
+    return !stop_asked(golden->o->stop) || stopped(e);
 }
 
-bool golden_forward(struct runtime *r, const struct taps *taps, struct err *e)
+bool golden_forward(struct runtime *rt, const struct taps *taps, struct err *e)
 {
-    return net_forward(&r->net, &r->pass.plan[PLAN_EXTEND], &r->pass.kp, taps) || stopped(e);
+    return net_forward(&rt->net, &rt->pass.plan[PLAN_EXTEND], &rt->pass.kp, taps) || stopped(e);
 }
 
-bool golden_prompt(struct golden *b, struct runtime *r, int chunk, float *logits,
+bool golden_prompt(struct golden *golden, struct runtime *rt, int chunk, float *logits,
                    const struct taps *taps, float *states, struct err *e)
 {
-    struct lane l = {.tap_row = -1};
-    size_t V = (size_t)b->l.model.cfg.vocab;
+    struct lane lane = {.tap_row = -1};
+    size_t V = (size_t)golden->l.model.cfg.vocab;
     bool ok = true;
-    ids_cat(&l.tok, b->ref.ids, b->ref.n);
-    for (int at = 0, n; at < b->ref.n && ok; at += n) {
-        n = min_int(chunk, b->ref.n - at);
-        struct plan_req req = {.seq = &l.seq, .n = n, .token = l.tok.v + at};
-        ok = kv_reserve(&r->kv, &l.seq, at + n, e) &&
-             pass_prepare(&r->pass, PLAN_EXTEND, &req, 1, e) && golden_forward(r, taps, e);
+    ids_cat(&lane.tok, golden->ref.ids, golden->ref.n);
+    for (int at = 0, n; at < golden->ref.n && ok; at += n) {
+        n = min_int(chunk, golden->ref.n - at);
+        struct plan_req req = {.seq = &lane.seq, .n = n, .token = lane.tok.v + at};
+        ok = kv_reserve(&rt->kv, &lane.seq, at + n, e) &&
+             pass_prepare(&rt->pass, PLAN_EXTEND, &req, 1, e) && golden_forward(rt, taps, e);
         if (!ok)
             break;
         if (taps)
-            r->dev.k->get(r->dev.d, states + (size_t)at * (size_t)taps->stride, taps->dst,
-                          (size_t)n * (size_t)taps->stride * 4);
+            rt->dev.k->get(rt->dev.d, states + (size_t)at * (size_t)taps->stride, taps->dst,
+                           (size_t)n * (size_t)taps->stride * 4);
         for (int i = 0, k; logits && i < n; i += k) {
-            k = min_int(r->max_logits, n - i);
+            k = min_int(rt->max_logits, n - i);
             int32_t row[TREE_MAX];
             for (int j = 0; j < k; j++)
                 row[j] = i + j;
-            r->dev.k->put(r->dev.d, r->row, row, (size_t)k * 4);
-            net_logits(&r->net, k, r->row, r->logits, (kbuf){0});
-            r->dev.k->get(r->dev.d, logits + (size_t)(at + i) * V, r->logits, (size_t)k * V * 4);
+            rt->dev.k->put(rt->dev.d, rt->row, row, (size_t)k * 4);
+            net_logits(&rt->net, k, rt->row, rt->logits, (kbuf){0});
+            rt->dev.k->get(rt->dev.d, logits + (size_t)(at + i) * V, rt->logits, (size_t)k * V * 4);
         }
-        kv_commit(&r->kv, &l.seq, at + n);
-        kv_release_window(&r->kv, &l.seq);
+        kv_commit(&rt->kv, &lane.seq, at + n);
+        kv_release_window(&rt->kv, &lane.seq);
     }
-    ok = ok && r->dev.k->sync(r->dev.d, e);
-    lane_free(r, &l);
+    ok = ok && rt->dev.k->sync(rt->dev.d, e);
+    lane_free(rt, &lane);
     return ok;
 }

@@ -37,16 +37,16 @@ char *golden_path(const char *from);
 void *golden_tensor(struct safetensors *st, const char *name, enum dtype type, int n_dim,
                     const int64_t *dim, struct err *e);
 /* A runtime for the reference's prompt and continuation. */
-bool golden_runtime(struct golden *b, struct runtime *r, int page_size, struct err *e);
+bool golden_runtime(struct golden *golden, struct runtime *rt, int page_size, struct err *e);
 /* Whether another pass of the draft may run; passes of the target look by themselves. False: *e. */
-bool golden_goes_on(const struct golden *b, struct err *e);
+bool golden_goes_on(const struct golden *golden, struct err *e);
 /* Runs the prepared extend pass of the target; taps as for net_forward(). False: stopped (*e). */
-bool golden_forward(struct runtime *r, const struct taps *taps, struct err *e);
+bool golden_forward(struct runtime *rt, const struct taps *taps, struct err *e);
 /* Runs the prompt in chunks; reads logits (L, V), or NULL, and the states (L, taps->stride) of the
  * boundaries of `taps`, or NULL, back. */
-bool golden_prompt(struct golden *b, struct runtime *r, int chunk, float *logits,
+bool golden_prompt(struct golden *golden, struct runtime *rt, int chunk, float *logits,
                    const struct taps *taps, float *states, struct err *e);
 /* The numbers of a draft with a head against its own golden.safetensors. */
-bool golden_head(struct golden *b, struct err *e);
+bool golden_head(struct golden *golden, struct err *e);
 
 #endif
