@@ -235,6 +235,9 @@ bool model_mappable(const char *dir, const char **why);
  * skipped; it is set to its embedding afterwards. */
 bool model_each(struct model *m, bool (*fn)(struct tensor *t, void *arg, struct err *e), void *arg,
                 struct err *e);
+/* The first weight that holds a NaN or an infinity, or NULL: none has one, or `stop` was asked for.
+ * Weights are in host memory; packed ones are not looked at. Takes as long as reading them all. */
+const struct tensor *model_odd_weight(const struct model *m, const struct stop *stop);
 /* The model that the text of a config.json describes, without a checkpoint: every tensor has its
  * name, type (bf16; MXFP4 blocks where the family has them), shape and size, but no data. For
  * benchmarks: device_upload() lets the device generate random weights. False and *e as

@@ -4,12 +4,22 @@
 #include "engine/cycle/steer.h"
 
 #include <math.h>
+#include <string.h>
 
 /* ---- the walk and its outcome ---------------------------------------------------------------- */
 
-static bool bad_token(struct err *e)
+/* *e says that there is no token to choose, and which weights are the cause, if they are. */
+static bool bad_token(struct runtime *rt, struct err *e)
 {
-    return err_set(e, ERR_INVARIANT, "the model's output is not a number; the turn was stopped");
+    bool host = !strcmp(rt->dev.k->name, "cpu");
+    if (!rt->weights_seen && host)
+        rt->odd_weight = model_odd_weight(rt->model, rt->net.stop);
+    rt->weights_seen = true;
+    if (!rt->odd_weight)
+        return err_set(e, ERR_INVARIANT, "the model's output is not a number; "
+                                         "the turn was stopped");
+    return err_set(e, ERR_INVARIANT, "the model's output is not a number; the turn was stopped: "
+                   "%.160s has a weight that is not a finite number", rt->odd_weight->name);
 }
 
 /* held: a drafted node holds the last new token, which then counts as accepted. */
@@ -66,7 +76,7 @@ bool accept_tree(struct runtime *rt, const struct lane *lane, struct tree *tree,
     bool sampled = lane->how.temperature > 0;
     int n = judge(rt, lane, tree, max_new, chosen, choice, path, out);
     if (n == 0)
-        return bad_token(e);
+        return bad_token(rt, e);
     for (int i = 0; i < n; i++) {
         out->path[i] = path[i];
         out->token[i] = tree_emitted(tree->token, choice, path, n, i);
@@ -83,13 +93,13 @@ bool accept_tree(struct runtime *rt, const struct lane *lane, struct tree *tree,
     return ok;
 }
 
-bool accept_prompt(const struct lane *lane, int n_cells, bool last, const int32_t *choice,
-                   struct outcome *out, struct err *e)
+bool accept_prompt(struct runtime *rt, const struct lane *lane, int n_cells, bool last,
+                   const int32_t *choice, struct outcome *out, struct err *e)
 {
     *out = outcome_of(lane, STEP_PREFILL, n_cells, n_cells, last,
                       last ? emitted(lane, 0, *choice) : -1, false);
     out->token[0] = out->rec.bonus;
-    return !last || *choice >= 0 || bad_token(e);
+    return !last || *choice >= 0 || bad_token(rt, e);
 }
 
 int accept_moves(struct runtime *rt, const struct lane *lane, const struct outcome *out,

@@ -56,8 +56,8 @@ bool accept_tree(struct runtime *rt, const struct lane *lane, struct tree *tree,
                  const int32_t *chosen, const float *u, struct outcome *out, struct err *e);
 /* As accept_tree(), for a prompt chunk of n_cells rows; with `last`, the next token is *choice, or
  * the first given one. */
-bool accept_prompt(const struct lane *lane, int n_cells, bool last, const int32_t *choice,
-                   struct outcome *out, struct err *e);
+bool accept_prompt(struct runtime *rt, const struct lane *lane, int n_cells, bool last,
+                   const int32_t *choice, struct outcome *out, struct err *e);
 /* Lists the moves (source and destination slots, by POOL_FULL and POOL_SWA) that put the accepted
  * rows' cells right after the committed cells; moves the cells' marks and returns the number of
  * pairs. Takes the pass's lock. */

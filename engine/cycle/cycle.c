@@ -494,7 +494,7 @@ bool lane_extend(struct runtime *rt, struct lane *lane, int upto, bool last, boo
     cycle.ns_verify = phase_end(&cycle, CYCLE_VERIFIED, ok);
     if (ok) {
         phase_begin(&cycle, CYCLE_VERIFIED);
-        ok = accept_prompt(lane, n, last, &choice, &part->out, e) &&
+        ok = accept_prompt(rt, lane, n, last, &choice, &part->out, e) &&
              follow_plan(rt, &cycle.follow, e);
         if (ok)
             outcome_set_logits(rt, &part->out, &best, &(int32_t){0}, NULL);

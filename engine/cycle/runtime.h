@@ -40,6 +40,8 @@ struct runtime {
     /* Host time of the last fused cycle in nanoseconds: before the launch, while the device runs,
      * and from its results to the end. */
     struct { uint64_t before, during, after; } host;
+    bool weights_seen;   /* an output was no number, and the weights were looked through ... */
+    const struct tensor *odd_weight; /* ... and this one has what is no number; NULL: none */
     int context;  /* most tokens of a lane */
     int parts;    /* of a prompt pass: 2: attention to the cached prefix is computed apart; 0, 1 */
     int max_rows; /* of one pass */

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 enum { MAX_CONFIG_BYTES = 16 << 20 };
@@ -47,6 +48,27 @@ bool err_file(struct err *e, const char *path, const char *fmt, ...)
     char what[sizeof e->msg];
     PRINT_ARGS(what, fmt);
     return err_set(e, ERR_MODEL, "%s: %s", show_path(path).s, what);
+}
+
+static bool begins(const char *p, size_t n, const char *with)
+{
+    return n >= strlen(with) && strncasecmp(p, with, strlen(with)) == 0;
+}
+
+bool err_mistaken(struct err *e, const char *path, const void *bytes, size_t n)
+{
+    const char *p = bytes, *what = NULL;
+    while (n && (*p == ' ' || *p == '\n' || *p == '\r' || *p == '\t'))
+        p++, n--;
+    if (n == 0)
+        what = "the file is empty";
+    else if (begins(p, n, "version https://git-lfs"))
+        what = "a pointer of Git LFS, not the file: git lfs pull in its folder fetches it";
+    else if (begins(p, n, "<!doctype") || begins(p, n, "<html") || begins(p, n, "<?xml"))
+        what = "a web page, not the file: it was not downloaded";
+    if (what)
+        err_file(e, path, "%s", what);
+    return what;
 }
 
 /* ---- parsing ---- */
@@ -112,6 +134,8 @@ static bool parse_error(const char *bytes, const struct json_scan *s, const char
 
 json_t *json_read(const char *bytes, size_t n, int max_depth, const char *file, struct err *e)
 {
+    if (err_mistaken(e, file, bytes, n))
+        return NULL;
     struct json_scan s = scan_until(bytes, n, n, max_depth);
     if (s.too_deep < n) {
         char what[64];

@@ -23,6 +23,10 @@ struct shown show_path(const char *path);
 bool err_file(struct err *e, const char *path, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* Whether a file that begins with these n bytes is another than its name says: empty, a pointer of
+ * Git LFS, or a web page; *e says so then, and how to get the file. n 0: the file is empty. */
+bool err_mistaken(struct err *e, const char *path, const void *bytes, size_t n);
+
 /* Parses n bytes; the top value must be an object. NULL and *e (ERR_MODEL, naming `file`) on
  * failure; the caller releases the tree with json_decref(). */
 json_t *json_read(const char *bytes, size_t n, int max_depth, const char *file, struct err *e);

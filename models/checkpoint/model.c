@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* ---- the family ---- */
 
@@ -241,6 +242,20 @@ static bool load_into(struct model *m, const struct loading *p, struct err *e)
     return ok;
 }
 
+/* *e says what a file is that is no model. Returns false. */
+static bool no_model(const char *path, struct err *e)
+{
+    char head[64];
+    int fd = file_open_regular(path, NULL);
+    ptrdiff_t n = fd >= 0 ? pread_fully(fd, head, sizeof head, 0) : -1;
+    if (fd >= 0)
+        close(fd);
+    if (n < 0 || !err_mistaken(e, path, head, (size_t)n))
+        err_file(e, path,
+                 "neither a folder with config.json and model.safetensors nor a GGUF file");
+    return false;
+}
+
 bool model_load(struct model *m, const char *dir, const struct loading *p, struct err *e)
 {
     struct stat st;
@@ -248,8 +263,7 @@ bool model_load(struct model *m, const char *dir, const struct loading *p, struc
     if (stat(dir, &st))
         return err_set(e, ERR_MODEL, "cannot open %s: %s", show_path(dir).s, strerror(errno));
     if (!S_ISDIR(st.st_mode) && !gguf_is(dir))
-        return err_file(e, dir,
-                        "neither a folder with config.json and model.safetensors nor a GGUF file");
+        return no_model(dir, e);
     m->dir = xstrdup(dir);
     bool ok = load_into(m, p, e);
     if (!ok)
@@ -305,6 +319,38 @@ void model_free(struct model *m)
     free(m->note);
     free(m->about);
     *m = (struct model){0};
+}
+
+/* ---- weights that are no numbers ---- */
+
+static bool has_odd_number(const struct tensor *t)
+{
+    const uint16_t *half = t->data;
+    const uint32_t *word = t->data;
+    uint32_t mask = t->type == DT_F32 ? 0x7f800000 : t->type == DT_BF16 ? 0x7f80 : 0x7c00;
+    bool odd = false;
+    if (!t->data || (t->type != DT_F32 && t->type != DT_BF16 && t->type != DT_F16))
+        return false;
+    for (size_t i = 0, n = t->bytes / dtype_size(t->type); i < n; i++)
+        odd |= ((t->type == DT_F32 ? word[i] : half[i]) & mask) == mask;
+    return odd;
+}
+
+const struct tensor *model_odd_weight(const struct model *m, const struct stop *stop)
+{
+    const struct tensor *own[] = {&m->embed, &m->norm, &m->head, &m->ple_embed, &m->ple_model_proj,
+                                  &m->ple_proj_norm};
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        if (has_odd_number(own[i]))
+            return own[i];
+    for (int i = 0; i < m->cfg.n_layer && !stop_asked(stop); i++) {
+        int n;
+        const struct tensor *t = layer_tensors(&m->layer[i], &n);
+        for (int k = 0; k < n; k++)
+            if (has_odd_number(&t[k]))
+                return &t[k];
+    }
+    return NULL;
 }
 
 bool model_each(struct model *m, bool (*fn)(struct tensor *t, void *arg, struct err *e), void *arg,

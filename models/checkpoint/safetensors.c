@@ -24,6 +24,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -255,12 +256,44 @@ static bool header_entries(struct safetensors *s, struct shard *f, const json_t 
     return check_tiling(s, f, data, e);
 }
 
+/* Whether the file lacks its end: what its entries span is as much as they hold. Entries that are
+ * not as they should be say nothing here. */
+static bool is_cut(const struct shard *f, const json_t *root, uint64_t data, struct err *e)
+{
+    uint64_t end = 0, sum = 0;
+    const char *name;
+    json_t *v;
+    json_object_foreach((json_t *)root, name, v) {
+        const json_t *o = json_object_get(v, "data_offsets");
+        json_int_t a = json_integer_value(json_array_get(o, 0));
+        json_int_t z = json_integer_value(json_array_get(o, 1));
+        if (a < 0 || z < a || __builtin_add_overflow(sum, (uint64_t)(z - a), &sum))
+            return false;
+        end = (uint64_t)z > end ? (uint64_t)z : end;
+    }
+    if (sum != end || end <= f->size - data)
+        return false;
+    err_file(e, f->path, "has %" PRIu64 " bytes of %" PRIu64 ": its end is missing, as after a "
+             "download that was cut off", f->size, data + end);
+    return true;
+}
+
+/* Whether the file has another content than its name says. */
+static bool is_mistaken(const struct shard *f, struct err *e)
+{
+    char head[64];
+    size_t n = f->size < sizeof head ? f->size : sizeof head;
+    return shard_pread(f, head, n, 0, NULL) && err_mistaken(e, f->path, head, n);
+}
+
 /* Checks rule (1), parses the header and reads its entries. */
 static bool header_read(struct safetensors *s, struct shard *f, struct err *e)
 {
     uint8_t raw[8];
     uint64_t n = 0;
     const char *at = f->path;
+    if (is_mistaken(f, e))
+        return false;
     if (f->size < 8)
         return err_file(e, at, "%" PRIu64 " bytes are too few for a safetensors file", f->size);
     if (!shard_pread(f, raw, 8, 0, e))
@@ -283,7 +316,7 @@ static bool header_read(struct safetensors *s, struct shard *f, struct err *e)
     free(text);
     if (!root)
         return false;
-    ok = header_entries(s, f, root, 8 + n, e);
+    ok = !is_cut(f, root, 8 + n, e) && header_entries(s, f, root, 8 + n, e);
     json_decref(root);
     return ok;
 }
@@ -452,11 +485,28 @@ static char *note_of(const char *dir, bool both)
     return note;
 }
 
+/* *e says why a folder has no weights: a link leads nowhere, they are in another format, or they
+ * are not there. Returns false. */
+static bool no_weights(const char *dir, const char *single, struct err *e)
+{
+    char *pickle = xasprintf("%s/pytorch_model.bin", dir), to[PATH_MAX];
+    ssize_t n = readlink(single, to, sizeof to - 1);
+    if (n > 0)
+        err_file(e, single, "a link to %.*s, which is not there", (int)n, to);
+    else if (!file_missing(pickle))
+        err_set(e, ERR_MODEL, "%s is a Python pickle, which aerie does not read; convert it "
+                "to model.safetensors (safetensors.torch.save_file) first", show_path(pickle).s);
+    else
+        err_set(e, ERR_MODEL, "%s has neither model.safetensors nor "
+                "model.safetensors.index.json", show_path(dir).s);
+    free(pickle);
+    return false;
+}
+
 static bool open_dir(struct safetensors *s, const char *dir, struct err *e)
 {
     char *index = xasprintf("%s/model.safetensors.index.json", dir);
     char *single = xasprintf("%s/model.safetensors", dir);
-    char *pickle = xasprintf("%s/pytorch_model.bin", dir);
     bool ok, indexed = access(index, F_OK) == 0;
     int why = indexed ? 0 : errno;
     bool whole = !file_missing(single);
@@ -467,17 +517,11 @@ static bool open_dir(struct safetensors *s, const char *dir, struct err *e)
         ok = shard_open(s, shard_add(s, dir, "model.safetensors"), e) && index_names(s, e);
     else if (indexed)
         ok = open_index(s, dir, index, e);
-    else if (!file_missing(pickle))
-        ok = err_set(e, ERR_MODEL, "%s is a Python pickle, which aerie does not read; convert it "
-                     "to model.safetensors (safetensors.torch.save_file) first",
-                     show_path(pickle).s);
     else
-        ok = err_set(e, ERR_MODEL, "%s has neither model.safetensors nor "
-                     "model.safetensors.index.json", show_path(dir).s);
+        ok = no_weights(dir, single, e);
     s->note = note_of(dir, whole && indexed);
     free(index);
     free(single);
-    free(pickle);
     return ok;
 }
 

@@ -281,8 +281,9 @@ bool tokenizer_load(struct tokenizer *t, const char *path, struct err *e)
     /* a vocabulary entry takes more than eight bytes of the file, which bounds plausible ids */
     l.max_id = 4096 + (int64_t)(l.file.n / 8);
     load_open(&l, l.file.n);
-    bool ok = utf8_check(l.file.p, l.file.n) ||
-              err_set(e, ERR_MODEL, "%s: not valid UTF-8", path);
+    bool ok = !err_mistaken(e, path, l.file.p, l.file.n) &&
+              (utf8_check(l.file.p, l.file.n) ||
+               err_set(e, ERR_MODEL, "%s: not valid UTF-8", path));
     ok = ok && load_file(&l);
     load_close(&l);
     return ok;

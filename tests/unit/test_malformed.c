@@ -78,11 +78,16 @@ struct row {
 
 static const struct row rows[] = {
     /* the container */
-    {"an empty file", G3, CUT, 0, "0", 0, ST, "too few"},
+    {"an empty file", G3, CUT, 0, "0", 0, ST, "the file is empty"},
+    {"a pointer of Git LFS", G3, FILE_IS, ST, "version https://git-lfs.github.com/spec/v1\n"
+     "oid sha256:00\nsize 9\n", 0, ST, "git lfs pull"},
+    {"a config that is one", G3, FILE_IS, CJ, "version https://git-lfs.github.com/spec/v1\n", 0, CJ,
+     "git lfs pull"},
+    {"a web page", G3, FILE_IS, ST, "<!DOCTYPE html>\n<html>Not found</html>", 0, ST, "a web page"},
     {"a file of seven bytes", G3, CUT, 0, "7", 0, ST, "too few"},
     {"a header cut off", G3, CUT, 0, "500", 0, ST, "header claims"},
-    {"data cut off by a byte", G3, CUT, 0, "-1", 0, ST, "model.norm.weight"},
-    {"data cut off at a page", G3, CUT, 0, "65536", 0, ST, "data_offsets"},
+    {"data cut off by a byte", G3, CUT, 0, "-1", 0, ST, "its end is missing"},
+    {"data cut off at a page", G3, CUT, 0, "65536", 0, ST, "bytes of"},
     {"a byte too many", G3, GROW, 0, "1", 0, ST, "its tensors end at"},
     {"a page too many", G3, GROW, 0, "4096", 0, ST, "its tensors end at"},
     {"header length 0", G3, LENGTH, 0, "0", 0, ST, "header claims 0"},
@@ -147,7 +152,7 @@ static const struct row rows[] = {
      "model-00000-of-00001.safetensors", 0, "index.json", "model.ghost"},
     {"a shard that is missing", G3, SHARDS, 0, "gone", 0, "model-00001-of-00001.safetensors",
      "cannot open"},
-    {"a shard cut off", G3, SHARDS, 0, "cut", 0, "model-00001-of-00001.safetensors", "data"},
+    {"a shard cut off", G3, SHARDS, 0, "cut", 0, "model-00001-of-00001.safetensors", "its end"},
     {"a tensor in two shards", G3, SHARDS, 0, "twice", 0, "model-0000", "is also in"},
     {"a tensor that the index does not name", G3, SHARDS, 0, "unnamed", 0, "index.json",
      "does not name"},
@@ -209,7 +214,7 @@ static const struct row rows[] = {
 
     /* the config's syntax */
     {"a config that is a list", G3, CONF_RAW, 0, "[]", 0, CJ, "not a JSON object"},
-    {"an empty config", G3, CONF_RAW, 0, "", 0, CJ, "not valid JSON"},
+    {"an empty config", G3, CONF_RAW, 0, "", 0, CJ, "the file is empty"},
     {"a config with a duplicate key", G3, CONF_RAW, 0, "{\"hidden_size\": 1, \"hidden_size\": 2}",
      0, CJ, "hidden_size"},
     {"a config with NaN", G3, CONF_RAW, 0, "{\"rms_norm_eps\": NaN}", 0, CJ, "rms_norm_eps"},

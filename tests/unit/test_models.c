@@ -439,6 +439,34 @@ static void test_large_tensors_arrive_whole(void **state)
 
 /* ---- the other families, by their switches ---- */
 
+static void test_a_weight_that_is_no_number_is_found(void **state)
+{
+    (void)state;
+    static const struct { const char *name; uint16_t bits; } odd[] = {
+        {NULL, 0}, {"model.embed_tokens.weight", 0x7fc0}, {"model.norm.weight", 0xff80},
+        {"model.layers.1.mlp.down_proj.weight", 0x7f80},
+    };
+    for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
+        struct ck c = ck_load(G3, ST);
+        char *dir = ck_temp();
+        if (odd[i].name) {
+            struct ck_tensor *t = ck_find(&c, odd[i].name);
+            memcpy(t->data + t->n - 2, &odd[i].bits, 2);
+        }
+        ck_save(&c, dir, 1);
+        struct model m;
+        assert_true(model_load(&m, dir, NULL, NULL));
+        const struct tensor *t = model_odd_weight(&m, NULL);
+        assert_true(!t == !odd[i].name);
+        if (t)
+            assert_string_equal(t->name, odd[i].name);
+        model_free(&m);
+        ck_remove(dir);
+        free(dir);
+        ck_free(&c);
+    }
+}
+
 static void test_families_differ_in_their_switches(void **state)
 {
     (void)state;
@@ -559,6 +587,7 @@ int main(void)
         cmocka_unit_test(test_shards_hold_the_same_model),
         cmocka_unit_test(test_sha_sees_every_kind_of_change),
         cmocka_unit_test(test_large_tensors_arrive_whole),
+        cmocka_unit_test(test_a_weight_that_is_no_number_is_found),
         cmocka_unit_test(test_families_differ_in_their_switches),
         cmocka_unit_test(test_gemma4_moe_layers_have_both_kinds_of_mlp),
         cmocka_unit_test(test_the_order_of_a_header_does_not_matter),
