@@ -42,8 +42,7 @@ bool fused_fits(const struct cycle *cycle)
         return !part->follows;
     const struct head *head = rt->drafter ? rt->drafter->head : NULL;
     bool shaped = head && (head->ops->level ||
-                           (shape->topk == 1 && head->w->block_depth == 0 &&
-                            shape->steps <= draft_block_reach(head->w)));
+                           (head->ops->block && shape->steps <= draft_block_reach(head->w)));
     return part->follows && drafter_owns_kv(rt->drafter) && shaped && shape->nodes > 1 &&
            lane_draft_depth(rt, part->lane, part->max_new) >= shape->steps &&
            cycle->topk <= head_vocab(rt->drafter->head) && part->lane->guess.n >= shape->topk;
@@ -105,13 +104,14 @@ static bool plan_levels(struct fused_cycle *run, struct err *e)
     return plan_one(run, PLAN_DRAFT, &req, run->key.steps - 1, e);
 }
 
-/* The block: the pending token and masks. Nothing of its plan is filled in on the device. */
+/* The block of the drafter. Nothing of its plan is filled in on the device. */
 static bool plan_block(struct fused_cycle *run, struct err *e)
 {
     int32_t token[MAX_BLOCK];
     struct plan_req req = {.seq = &run->lane->seq, .n = run->block, .token = token};
+    const struct head *head = run->rt->drafter->head;
     for (int i = 0; i < run->block; i++)
-        token[i] = i ? run->rt->drafter->head->w->mask : run->part->tree.token[0];
+        token[i] = head_block_token(head, i, run->part->tree.token[0]);
     run->draft = plan_of(run, PLAN_BLOCK);
     return plan_one(run, PLAN_BLOCK, &req, 0, e);
 }
@@ -264,7 +264,8 @@ static struct fused_cycle begin_fused(struct cycle *cycle)
     run.key.nodes = run.nodes = min_int(s->nodes, 1 + tree_candidates(s->topk, s->steps));
     run.key.slot = lane->slot - 1;
     run.key.draft_window = cycle->rt->kv.draft_window;
-    run.block = cycle->rt->drafter->head->w->block;
+    const struct head *head = cycle->rt->drafter->head;
+    run.block = head->w->block ? head_block_rows(head, s->steps) : 0;
     run.scratch = run.block ? run.block : (s->steps - 1) * s->topk;
     return run;
 }

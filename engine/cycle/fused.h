@@ -13,12 +13,11 @@
  * are new or that the cache has changed. All other columns were checked in an earlier cycle, and
  * every cycle checks them again while the device works; if one is wrong, nothing is committed.
  *
- * Fused cycles serve a lane without drafter, or with a drafter that has KV cells of its own; of a
- * block drafter, only chains: a block's plan has its tokens before the launch. cycle.c runs the
- * phases one by one (stepped) for everything else: several lanes, frozen-KV drafters, trees of
- * block drafters, the last cycles before a limit, given tokens, penalties, grammars, probed
- * passes, historical faults. Both give the same tokens, trees and logits, bit for bit. Engine
- * thread.
+ * Fused cycles serve a lane without drafter, or with a drafter that has KV cells of its own. (A
+ * block's plan has its tokens before the launch.) cycle.c runs the phases one by one (stepped) for
+ * everything else: several lanes, frozen-KV drafters, trees deeper than a block, the last cycles
+ * before a limit, given tokens, penalties, grammars, probed passes, historical faults. Both give
+ * the same tokens, trees and logits, bit for bit. Engine thread.
  */
 #ifndef AERIE_FUSED_H
 #define AERIE_FUSED_H

@@ -30,6 +30,7 @@ static void layout_inbox(struct fused_cycle *run)
     at->guess_logp = region(run, K);
     at->cells = region(run, (size_t)run->scratch);
     at->which = region(run, run->block ? S : 0);
+    at->copied = region(run, run->block ? S * K : 0);
     at->full = region(run, (size_t)run->nodes);
     at->swa = region(run, (size_t)run->nodes);
     if (S)
@@ -78,6 +79,10 @@ static void layout_outbox(struct fused_cycle *run)
     at->last = region(run, 1);
     for (int i = 0; i < 2; i++)
         at->unused[i] = region(run, (size_t)run->key.topk);
+    if (run->block) {
+        at->copy = region(run, S * K * K);
+        at->copy_logp = region(run, S * K * K);
+    }
     at->tree.logp = region(run, most);
     at->tree.score = region(run, most);
 }
@@ -142,8 +147,12 @@ static void put_draft(struct fused_cycle *run)
     int32_t *swa = fused_in(run, run->at.swa);
     const struct kv *kv = &run->rt->kv;
     int32_t *which = run->block ? fused_in(run, run->at.which) : NULL;
+    int32_t *copied = run->block ? fused_in(run, run->at.copied) : NULL;
+    const struct head *head = run->rt->drafter->head;
     for (int i = 0; run->block && i < run->key.steps; i++)
-        which[i] = i + 1;
+        which[i] = i + head_block_first(head) - head->w->block_depth;
+    for (int i = 0; run->block && i < run->key.steps * run->key.topk; i++)
+        copied[i] = i / run->key.topk;
     memcpy(fused_in(run, run->at.guess), lane->guess.token, (size_t)run->key.topk * 4);
     memcpy(fused_in(run, run->at.guess_logp), lane->guess.logp, (size_t)run->key.topk * 4);
     for (int i = 0; i < run->scratch; i++)

@@ -46,26 +46,44 @@ static void grow_levels(struct fused_cycle *run)
     }
 }
 
-/* The same from one pass over a block, whose plan is complete: row l guesses level l. A chain, so
- * each level has one row. */
+/* out (steps * topk, topk): topk copies of each row, because all nodes of a depth have the same
+ * children. */
+static kbuf copies(struct fused_cycle *run, kbuf rows, kbuf out, int guesses)
+{
+    const int K = run->key.topk;
+    if (K == 1)
+        return rows;
+    run->rt->dev.k->rows(run->rt->dev.d, &(struct k_rows){
+        .rows = guesses * K, .n = K, .src_stride = K, .dst_stride = K, .src = rows, .dst = out,
+        .idx = run->at.copied});
+    return out;
+}
+
+/* The same from one pass over a block, whose plan is complete: a row a level, from the drafter's
+ * first one on. */
 static void grow_block(struct fused_cycle *run)
 {
     struct runtime *rt = run->rt;
     struct head *head = rt->drafter->head;
+    const int K = run->key.topk, first = head_block_first(head);
+    const int guesses = run->key.steps + 1 - first;
     struct k_plan kp = plan_view(run->draft, run->at.plan_draft);
     struct k_grow a = {.t = &run->at.tree, .level = 1, .ids = run->at.guess,
                        .logp = run->at.guess_logp,
                        .prefix = run->at.drafted, .root = run->at.state, .token = run->at.unused[0],
                        .from = run->at.unused[1], .time = run->at.time[TIME_BEGIN]};
-    CHECK(run->key.topk == 1);
-    rt->dev.k->grow(rt->dev.d, &a); /* notes the time; its level is made again below */
-    head->ops->block(head, &kp, run->block, run->at.which, run->key.steps);
-    head_topk(head, run->key.steps, 1, head->ids, head->logp);
+    rt->dev.k->grow(rt->dev.d, &a); /* notes the time; if level 1 is the block's, it is made
+                                       again */
+    head->ops->block(head, &kp, run->block, run->at.which, guesses);
+    head_topk(head, guesses, K, head->ids, head->logp);
+    kbuf ids = copies(run, head->ids, run->at.copy, guesses);
+    kbuf logp = copies(run, head->logp, run->at.copy_logp, guesses);
     a.d2t = head->d2t;
     a.time = (kbuf){0};
-    for (; a.level <= run->key.steps; a.level++) {
-        a.ids = kbuf_at(head->ids, (size_t)(a.level - 1) * 4, 4);
-        a.logp = kbuf_at(head->logp, (size_t)(a.level - 1) * 4, 4);
+    for (a.level = first; a.level <= run->key.steps; a.level++) {
+        const size_t at = (size_t)(a.level - first) * (size_t)(K * K) * 4;
+        a.ids = kbuf_at(ids, at, (size_t)(a.level > 1 ? K * K : K) * 4);
+        a.logp = kbuf_at(logp, at, (size_t)(a.level > 1 ? K * K : K) * 4);
         rt->dev.k->grow(rt->dev.d, &a);
     }
 }
@@ -145,7 +163,7 @@ void fused_operations(struct fused_cycle *run)
         accept_rows(run, &kp, after.token);
         head->ops->extend(head, &after, run->key.steps + 1, run->at.path, run->at.last, 1,
                           head_root(head, run->key.slot));
-        if (!run->block)
+        if (draft_guesses_next(head->w))
             head_topk(head, 1, run->key.guesses, run->at.next, run->at.next_logp);
     }
     size_t out = run->at.out1 - run->at.out0;

@@ -43,6 +43,7 @@ struct fused_layout {
     kbuf guess, guess_logp;             /* (topk) of the root */
     kbuf cells, full, swa;              /* slots of the draft's scratch cells, of the tree's rows */
     kbuf which;                         /* (steps) rows of the block that guess */
+    kbuf copied;                        /* (steps * topk) of a row of copy: which guess it has */
     kbuf plan_extend, plan_draft, plan_verify;
     size_t in, out0, out1;
     kbuf n_nodes, parent, parent0, logp, score, u;
@@ -50,6 +51,7 @@ struct fused_layout {
     kbuf best, best_logp;               /* (nodes, DIGEST_BEST) */
     kbuf n_path, path, last, src[2], dst[2];
     kbuf unused[2];                     /* (topk) of a level that no pass extends */
+    kbuf copy, copy_logp;               /* (steps, topk, topk) the children of all nodes */
     kbuf next, next_logp;               /* (guesses) after the new root, draft ids */
     kbuf time[N_TIMES];                 /* (2) words of nanoseconds */
     struct k_tree tree;
@@ -65,7 +67,7 @@ struct fused_cycle {
     struct cycle_lane *part; /* the cycle's only lane */
     struct graph_key key;
     int nodes, scratch;   /* rows of verify; draft cells of all levels, or of the block */
-    int block;            /* rows of the drafter's block; 0: it runs level by level */
+    int block;            /* rows of the drafter's block; 0: it has none, or runs level by level */
     struct plan *draft, *verify, *extend; /* the pass's own; NULL: the shape has none */
     struct fused_layout at;
     char *in;

@@ -121,7 +121,7 @@ static void read_logits(const struct fused_cycle *run)
 
 static void read_guess(const struct fused_cycle *run, struct guess *g)
 {
-    if (run->block) {
+    if (!draft_guesses_next(run->rt->drafter->head->w)) {
         head_no_guesses(g);
         return;
     }

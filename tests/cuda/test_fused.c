@@ -1,6 +1,7 @@
 /* test_fused.c - fused cycles against stepped ones: the same tokens, trees, probabilities and
  * digests, bit for bit, on the CPU and, where there is one, on a GPU, launched kernel by kernel and
  * replayed as a graph. And the checker finds what a device fills in wrong. */
+#include "tests/ckpt.h"
 #include "tests/few.h"
 #include "tests/runtimes.h"
 
@@ -114,44 +115,73 @@ static void cycles_agree(const char *device, const char *precision, bool fp8)
     assert_true(fused > (uint64_t)rounds(300, 1000) || one_in(2) > 1);
 }
 
-/* Chains of a block drafter; a tree of it, and a chain longer than its block, run stepped. */
-static void blocks_agree(const char *device, const char *precision)
+/* The bundled head as a P-EAGLE head, with a mask that was not trained. Free the path. */
+static char *parallel_head(void)
 {
-    static const struct tree_shape chains[] = {{7, 1, 8}, {3, 1, 3}, {1, 1, 2}}, tree = {3, 2, 6};
+    enum { WIDE = 768 };
+    struct ck c = ck_load(DRAFT, "model.safetensors");
+    char *dir = ck_temp();
+    uint16_t mask[WIDE];
+    for (int i = 0; i < WIDE; i++)
+        mask[i] = f32_to_bf16((float)(mix64((uint64_t)i) % 512) / 256 - 1);
+    ck_add(&c, "mask_hidden", "BF16", json_pack("[ii]", 1, WIDE), mask, sizeof mask);
+    ck_set(&c, "ptd_token_id", json_integer(4));
+    ck_set(&c, "num_depths", json_integer(7));
+    ck_save(&c, dir, 1);
+    ck_free(&c);
+    return dir;
+}
+
+/* Chains and trees of a drafter that guesses 7 depths in a block; what is deeper runs stepped. */
+static void blocks_agree(const char *device, const char *precision, bool parallel)
+{
+    static const struct tree_shape deep = {8, 2, 6};
+    static const struct tree_shape some[] = {
+        {7, 1, 8}, {3, 2, 6}, {1, 1, 2}, {7, 4, 24}};
     struct bed b;
     if (!bed_device(&b, device, precision))
         skip();
-    bed_load(&b, TARGET, BLOCK);
+    char *head = parallel ? parallel_head() : NULL;
+    bed_load(&b, TARGET, parallel ? head : BLOCK);
+    if (parallel)
+        ck_remove(head);
+    free(head);
     bed_chat(&b, TARGET);
     bed_runtime(&b, &(struct runtime_shape){.page_size = 4, .context = 512, .kv = b.dev.kv});
     bed_stop(&b);
-    for (int s = 0; s < 3; s++) {
+    for (int s = 0; s < 4; s++) {
         b.r.kv.draft_window = s == 1 ? 24 : 0;
         uint64_t before = b.r.n_fused;
-        reply_agrees(&b, texts[s], &chains[s], s % 2 * 0.9);
+        reply_agrees(&b, texts[s % N_TEXT], &some[s], s % 2 * 0.9);
         assert_true(b.r.n_fused > before);
     }
     uint64_t before = b.r.n_fused;
     struct buf got = {0};
-    reply(&b, texts[0], &tree, FUSED, 0, &got);
+    reply(&b, texts[0], &deep, FUSED, 0, &got);
     buf_free(&got);
     assert_int_equal(b.r.n_fused, before);
-    print_message("# %s: blocks: %llu fused cycles, %llu replayed\n", device,
+    print_message("# %s: blocks of %s: %llu fused cycles, %llu replayed\n", device, b.d.kind,
                   (unsigned long long)b.r.n_fused, (unsigned long long)b.r.n_replayed);
     bed_close(&b);
+}
+
+static void both_agree(const char *device, const char *precision)
+{
+    blocks_agree(device, precision, false);
+    blocks_agree(device, precision, true);
 }
 
 static void test_block_cycles_agree_on_the_cpu(void **state)
 {
     (void)state;
-    blocks_agree("cpu", NULL);
+    both_agree("cpu", NULL);
 }
 
 static void test_block_cycles_agree_on_a_gpu(void **state)
 {
     (void)state;
-    blocks_agree("cuda", "bf16");
-    blocks_agree("cuda", "f32");
+    both_agree("cuda", "bf16");
+    both_agree("cuda", "f32");
 }
 
 static void test_cycles_agree_on_the_cpu(void **state)
