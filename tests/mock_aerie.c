@@ -5,8 +5,10 @@
  * digest of all of them, so that two replies are equal exactly when their contexts were. At a
  * temperature of 1 or more a reply never ends by itself. Words that begin a message ask for more:
  * "notice": an EV_NOTICE before the reply; "fault", "lost": the reply fails, for once or for good.
- * Replies come a word at a time, have no token ids, and no steps are reported.
+ * Replies come a word at a time, have no token ids, and no steps are reported. /draft ngram opens
+ * the backend again, and Ctrl-C is pressed as it ends.
  */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -125,6 +127,7 @@ struct backend *open_backend(const struct engine_opts *o, struct err *e)
         [VIEW_BLOCKS] = "this backend sends no KV events",
     }};
     t->view.settings = o->settings;
+    t->info.model_dir = getenv("MOCK_MODEL"); /* for /draft */
     if (talk_open(t, o->log, e))
         return &t->base;
     free(t);
@@ -134,9 +137,16 @@ struct backend *open_backend(const struct engine_opts *o, struct err *e)
 enum reopened reopen_backend(struct backend **b, const struct engine_opts *now,
                              const struct engine_opts *o, struct err *e)
 {
-    (void)b, (void)now, (void)o;
-    err_set(e, ERR_USAGE, "this backend has one model and no drafter");
-    return REOPEN_KEPT;
+    (void)now;
+    struct backend *other = o->draft && !strcmp(o->draft, "ngram") ? open_backend(o, e) : NULL;
+    if (!other) {
+        err_set(e, ERR_USAGE, "this backend has one model and no drafter");
+        return REOPEN_KEPT;
+    }
+    backend_close(*b);
+    *b = other;
+    raise(SIGINT); /* a Ctrl-C that comes too late to stop the opening */
+    return REOPEN_DONE;
 }
 
 const char *kv_events_about(bool *built)

@@ -388,7 +388,12 @@ bool app_go_on(struct app *a, bool copy, struct err *e)
 {
     char id[SESSION_ID];
     memcpy(id, a->session, sizeof id);
-    return app_hdb(a, e) && open_saved(a, id, copy, true, e);
+    if (!app_hdb(a, e))
+        return false;
+    hdb_stop_when(NULL); /* the engine is empty: a Ctrl-C must not leave it so */
+    bool ok = open_saved(a, id, copy, true, e);
+    hdb_stop_when(interrupt_waits);
+    return ok;
 }
 
 static void show_past(struct app *a, const struct hdb_past *p)

@@ -90,9 +90,10 @@ static void keep_options(struct app *a, const char *model, const char *draft)
     free(was[1]);
 }
 
-static void part(struct app *a, struct err *e)
+/* Ends the chat: no turn could be logged any more. */
+static void part(struct app *a, const char *now, struct err *e)
 {
-    buf_printf(&a->parting, "%s; no model is open any more", e->msg);
+    buf_printf(&a->parting, "%s; %s", e->msg, now);
     if (is_logged(a) && a->turn)
         buf_printf(&a->parting, "; aerie --session %s goes on from what was said", a->session);
     err_set(e, ERR_MODEL, "%s", a->parting.p);
@@ -126,10 +127,13 @@ bool app_switch(struct app *a, const char *model, const char *draft, struct err 
     bool done = got == REOPEN_DONE, ok = true;
     if (done)
         keep_options(a, o.model, draft);
-    if (got == REOPEN_FAILED)
-        part(a, &why);
-    else if (got != REOPEN_KEPT)
+    if (got == REOPEN_FAILED) {
+        part(a, "no model is open any more", &why);
+    } else if (got != REOPEN_KEPT) {
         ok = go_on(a, &said, done && model, tokenizer, e);
+        if (!ok)
+            part(a, "the engine was opened again, but without what was said", e);
+    }
     request_free(&said);
     if (got == REOPEN_EMPTIED && ok)
         err_set(e, why.kind, "%.600s; what was open before is open again", why.msg);

@@ -125,6 +125,12 @@ if command -v tmux >/dev/null; then
     tm send-keys -l "/set verbose on"; tm send-keys Enter; until_ok shows 'verbose = on'; result "and the chat goes on" $?
     tm send-keys -l "$stuck"; tm send-keys Enter; until_ok child; kill -TERM "$p"
     until_ok shows 'left 143'; result "SIGTERM during a query leaves the full screen" $?
+    # tests/mock_aerie.c: Ctrl-C comes when another draft is open, before the conversation goes on with it
+    before=$(turns); AERIE="env MOCK_MODEL=$T ${BUILD:-$PWD/build/release-cpu}/tests/mock_aerie" screen
+    for line in hello "/draft ngram" again; do tm send-keys -l "$line"; tm send-keys Enter; until_ok shows "$line"; sleep 0.3; done
+    until_ok shows 'with it there are 3 messages'; result "a Ctrl-C that is too late to stop /draft loses nothing of the conversation" $?
+    tm send-keys -l /bye; tm send-keys Enter; until_ok shows 'left 0'; [ "$(turns)" = $((before + 2)) ]
+    result "and the turns after it are in the log" $?
 else
     echo "ok $((n += 1)) - signals on the full screen # SKIP tmux is not installed"
 fi
