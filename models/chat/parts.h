@@ -141,6 +141,7 @@ struct render {
 void encode_text(struct render *r);                       /* the text since the last marker */
 void put_text(struct render *r, const char *s, size_t n); /* a message's text, trimmed if needed */
 void put_str(struct render *r, const char *s);            /* text of the format itself */
+void put_json(struct render *r, const json_t *v, size_t flags); /* as json_written() has it */
 void put_arguments(struct render *r, const json_t *v);    /* of a call in struct message */
 void put_mark(struct render *r, enum mark m);             /* nothing if the format has none */
 void put_marked(struct render *r, const char *s);         /* text in which markers are matched */

@@ -1,7 +1,9 @@
 /* put.c - appends texts, markers and ids to a rendering. */
 #include "models/chat/parts.h"
+#include "kernels/json_read.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <time.h>
 
 /* ---- white space, as Jinja's trim defines it ---- */
@@ -59,6 +61,21 @@ void put_text(struct render *r, const char *s, size_t n)
 void put_str(struct render *r, const char *s)
 {
     buf_str(&r->text, s);
+}
+
+void put_json(struct render *r, const json_t *v, size_t flags)
+{
+    char *text = json_written(v, flags);
+    put_str(r, text ? text : "null");
+    free(text);
+}
+
+void put_arguments(struct render *r, const json_t *v)
+{
+    if (json_is_string(v))
+        put_str(r, json_string_value(v));
+    else
+        put_json(r, v, 0);
 }
 
 void put_mark(struct render *r, enum mark m)

@@ -25,21 +25,6 @@ static const char *text_of(const json_t *o, const char *key)
     return s ? s : "";
 }
 
-static void put_json(struct render *r, const json_t *v, size_t flags)
-{
-    char *text = json_written(v, flags);
-    put_str(r, text ? text : "null");
-    free(text);
-}
-
-void put_arguments(struct render *r, const json_t *v)
-{
-    if (json_is_string(v))
-        put_str(r, json_string_value(v));
-    else
-        put_json(r, v, 0);
-}
-
 /* The functions' objects alone, indented, as the guide's examples have them. */
 static void put_guide(struct render *r)
 {

@@ -1,12 +1,12 @@
 /* json.c - see json.h. */
 #include "models/checkpoint/json.h"
+#include "kernels/ascii.h"
 #include "kernels/idioms.h"
 #include "kernels/json_read.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 #include <unistd.h>
 
 enum { MAX_CONFIG_BYTES = 16 << 20 };
@@ -52,7 +52,7 @@ bool err_file(struct err *e, const char *path, const char *fmt, ...)
 
 static bool begins(const char *p, size_t n, const char *with)
 {
-    return n >= strlen(with) && strncasecmp(p, with, strlen(with)) == 0;
+    return n >= strlen(with) && ascii_same_n(p, with, strlen(with));
 }
 
 bool err_mistaken(struct err *e, const char *path, const void *bytes, size_t n)

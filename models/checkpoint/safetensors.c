@@ -283,7 +283,7 @@ static bool is_mistaken(const struct shard *f, struct err *e)
 {
     char head[64];
     size_t n = f->size < sizeof head ? f->size : sizeof head;
-    return shard_pread(f, head, n, 0, NULL) && err_mistaken(e, f->path, head, n);
+    return pread_fully(f->fd, head, n, 0) == (ptrdiff_t)n && err_mistaken(e, f->path, head, n);
 }
 
 /* Checks rule (1), parses the header and reads its entries. */
