@@ -82,7 +82,10 @@ sqlite3_stmt *db_cached(struct db *d, const char *sql, const char *types, ...);
 /* Runs a statement of db_cached() (NULL: it failed) to its end. bound: the result code of binding
  * more values; if it is an error, the statement does not run. */
 int db_run(struct db *d, sqlite3_stmt *st, int bound);
-/* Both at once. */
+/* Moves a statement of db_cached() (NULL: it failed) to its next row. False: there is none, the
+ * statement is reset, and *rc says how it ended. Who leaves before that resets it. */
+bool db_row(struct db *d, sqlite3_stmt *st, int *rc);
+/* db_cached() and db_run() at once. */
 int db_do(struct db *d, const char *sql, const char *types, ...);
 /* Sets *out to the first column of the first row, or to `none` if there is no row or it is null. */
 int db_int(struct db *d, int64_t *out, int64_t none, const char *sql, const char *types, ...);

@@ -106,16 +106,14 @@ static int seal_matches(struct db *d, const char *session, uint8_t sum[32], bool
                         bool *some)
 {
     int rc = seal_hash(d, session, sum);
-    sqlite3_stmt *st = rc ? NULL
-                          : db_cached(d, "SELECT seal FROM session WHERE id=?", "s", session);
-    if (!st)
-        return rc ?: sqlite3_extended_errcode(d->h);
-    rc = sqlite3_step(st);
-    *some = rc == SQLITE_ROW;
+    if (rc)
+        return rc;
+    sqlite3_stmt *st = db_cached(d, "SELECT seal FROM session WHERE id=?", "s", session);
+    *some = db_row(d, st, &rc);
     *same = *some && sqlite3_column_bytes(st, 0) == 32 &&
             memcmp(sqlite3_column_blob(st, 0), sum, 32) == 0;
     sqlite3_reset(st);
-    return rc == SQLITE_ROW || rc == SQLITE_DONE ? SQLITE_OK : rc;
+    return rc;
 }
 
 int chain_seal(struct db *d, const char *session)
@@ -140,15 +138,11 @@ int chain_delete(struct db *d, sqlite3_stmt *st, int *n)
 {
     char (*gone)[SESSION_ID] = NULL;
     *n = 0;
-    if (!st)
-        return sqlite3_extended_errcode(d->h);
     int rc;
-    while ((rc = sqlite3_step(st)) == SQLITE_ROW) {
+    while (db_row(d, st, &rc)) {
         gone = xrealloc(gone, (size_t)*n + 1, sizeof *gone);
         col_id(st, 0, gone[(*n)++]);
     }
-    sqlite3_reset(st);
-    rc = rc == SQLITE_DONE ? SQLITE_OK : rc;
     for (int i = 0; !rc && i < *n; i++)
         rc = head_add(d, "session", gone[i], "", 0);
     free(gone);
@@ -175,10 +169,8 @@ static int texts_toggle(struct db *d, int64_t tokenizer, int32_t id, int64_t *n,
     sqlite3_stmt *st = db_cached(d, "SELECT id, text FROM token WHERE tokenizer=?1 AND"
                                  " ?2 IN (-1, id) AND id BETWEEN max(?2, 0) AND"
                                  " iif(?2<0, 1<<31, ?2)", "ii", tokenizer, (int64_t)id);
-    if (!st)
-        return sqlite3_extended_errcode(d->h);
     int rc;
-    for (*n = 0; (rc = sqlite3_step(st)) == SQLITE_ROW; ++*n) {
+    for (*n = 0; db_row(d, st, &rc); ++*n) {
         uint8_t one[32];
         struct sha256 s;
         sha256_init(&s);
@@ -188,22 +180,20 @@ static int texts_toggle(struct db *d, int64_t tokenizer, int32_t id, int64_t *n,
         for (int i = 0; i < 32; i++)
             sum[i] ^= one[i];
     }
-    sqlite3_reset(st);
-    return rc == SQLITE_DONE ? SQLITE_OK : rc;
+    return rc;
 }
 
 static int texts_read(struct db *d, int64_t tokenizer, int64_t *n, uint8_t sum[32])
 {
     sqlite3_stmt *st = db_cached(d, "SELECT texts, sum FROM tokenizer WHERE id=?", "i", tokenizer);
-    if (!st)
-        return sqlite3_extended_errcode(d->h);
-    int rc = sqlite3_step(st);
-    *n = rc == SQLITE_ROW ? sqlite3_column_int64(st, 0) : -1;
+    int rc;
+    bool some = db_row(d, st, &rc);
+    *n = some ? sqlite3_column_int64(st, 0) : -1;
     memset(sum, 0, 32);
-    if (rc == SQLITE_ROW && sqlite3_column_bytes(st, 1) == 32)
+    if (some && sqlite3_column_bytes(st, 1) == 32)
         memcpy(sum, sqlite3_column_blob(st, 1), 32);
     sqlite3_reset(st);
-    return rc == SQLITE_ROW || rc == SQLITE_DONE ? SQLITE_OK : rc;
+    return rc;
 }
 
 int chain_texts(struct db *d, int64_t tokenizer, const int32_t *id, int n)
@@ -261,13 +251,9 @@ static int set_link(struct db *d, enum link_kind kind, int64_t row, int64_t link
 int chain_add(struct db *d, const char *session, enum link_kind kind, int64_t row)
 {
     sqlite3_stmt *st = db_cached(d, "SELECT links, chain FROM session WHERE id=?", "s", session);
-    if (!st)
-        return sqlite3_extended_errcode(d->h);
-    int rc = sqlite3_step(st);
-    if (rc != SQLITE_ROW) {
-        sqlite3_reset(st);
-        return rc == SQLITE_DONE ? SQLITE_CORRUPT : rc;
-    }
+    int rc;
+    if (!db_row(d, st, &rc))
+        return rc ?: SQLITE_CORRUPT;
     uint8_t chain[32] = {0}, sum[32];
     int64_t links = sqlite3_column_int64(st, 0), link = links + (links < INT64_MAX);
     if (links < 0 || links == INT64_MAX) { /* damaged */
@@ -345,16 +331,15 @@ static int verify_end(struct verify *v)
 {
     sqlite3_stmt *st = db_cached(v->d, "SELECT links, chain FROM session WHERE id=?", "s",
                                  v->session);
-    if (!st)
-        return sqlite3_extended_errcode(v->d->h);
-    int rc = sqlite3_step(st);
-    const void *chain = rc == SQLITE_ROW ? sqlite3_column_blob(st, 1) : NULL;
-    bool same = rc == SQLITE_ROW && sqlite3_column_bytes(st, 1) == v->n_chain &&
+    int rc;
+    bool some = db_row(v->d, st, &rc);
+    const void *chain = some ? sqlite3_column_blob(st, 1) : NULL;
+    bool same = some && sqlite3_column_bytes(st, 1) == v->n_chain &&
                 (v->gap || !v->n_chain || memcmp(chain, v->chain, sizeof v->chain) == 0);
-    if (!same || sqlite3_column_int64(st, 0) != v->link)
+    if (!rc && (!same || sqlite3_column_int64(st, 0) != v->link))
         report_bad(v, "the end, link", v->link);
     sqlite3_reset(st);
-    return rc == SQLITE_ROW || rc == SQLITE_DONE ? SQLITE_OK : rc;
+    return rc;
 }
 
 static bool verify_session(struct verify *v, struct err *e)

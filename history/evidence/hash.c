@@ -30,13 +30,10 @@ void hash_column(struct sha256 *s, sqlite3_stmt *st, int i)
 
 int hash_rows(struct sha256 *s, struct db *d, sqlite3_stmt *st)
 {
-    if (!st)
-        return sqlite3_extended_errcode(d->h);
     int rc, rows = 0;
-    for (; (rc = sqlite3_step(st)) == SQLITE_ROW; rows++)
+    for (; db_row(d, st, &rc); rows++)
         for (int i = 0; i < sqlite3_column_count(st); i++)
             hash_column(s, st, i);
-    sqlite3_reset(st);
     hash_int(s, rows);
-    return rc == SQLITE_DONE ? SQLITE_OK : rc;
+    return rc;
 }

@@ -49,16 +49,16 @@ static int read_roll(struct db *d, int64_t *n, uint8_t chain[SUM], int *n_chain)
 {
     int64_t last;
     sqlite3_stmt *st = db_cached(d, "SELECT heads, head FROM roll WHERE id=1", "");
-    if (!st)
-        return sqlite3_extended_errcode(d->h);
-    int rc = sqlite3_step(st);
-    *n = rc == SQLITE_ROW ? sqlite3_column_int64(st, 0) : -1;
-    *n_chain = rc == SQLITE_ROW ? min_int(sqlite3_column_bytes(st, 1), SUM) : 0;
+    int rc;
+    *n = -1;
+    *n_chain = 0;
+    if (!db_row(d, st, &rc))
+        return rc;
+    *n = sqlite3_column_int64(st, 0);
+    *n_chain = min_int(sqlite3_column_bytes(st, 1), SUM);
     if (*n_chain)
         memcpy(chain, sqlite3_column_blob(st, 1), (size_t)*n_chain);
     sqlite3_reset(st);
-    if (rc != SQLITE_ROW)
-        return rc == SQLITE_DONE ? SQLITE_OK : rc;
     rc = db_int(d, &last, 0, "SELECT max(n) FROM head", "");
     /* `roll` is damaged, which head_verify() reports; writing goes on, so that no turn is lost */
     if (*n < last)
@@ -92,10 +92,8 @@ static int newest(struct db *d, const char *what, const char *name, int64_t *n, 
 {
     sqlite3_stmt *st = db_cached(d, "SELECT n, sum, chain, seal FROM head WHERE what=? AND name=?"
                                  " ORDER BY n DESC LIMIT 1", "ss", what, name);
-    if (!st)
-        return sqlite3_extended_errcode(d->h);
-    int rc = sqlite3_step(st);
-    bool some = rc == SQLITE_ROW;
+    int rc;
+    bool some = db_row(d, st, &rc);
     *n = some ? sqlite3_column_int64(st, 0) : 0;
     *good = some && sqlite3_column_bytes(st, 1) == SUM && sqlite3_column_bytes(st, 2) == SUM &&
             seal_of_head_matches(*n, sqlite3_column_blob(st, 2), sqlite3_column_blob(st, 3),
@@ -103,7 +101,7 @@ static int newest(struct db *d, const char *what, const char *name, int64_t *n, 
     if (*good)
         memcpy(sum, sqlite3_column_blob(st, 1), SUM);
     sqlite3_reset(st);
-    return some || rc == SQLITE_DONE ? SQLITE_OK : rc;
+    return rc;
 }
 
 int head_touch(struct db *d, const char *what, const char *name, const uint8_t *sum)
@@ -155,14 +153,12 @@ static void row_sum(sqlite3_stmt *st, uint8_t out[SUM])
 static int sum_of_row(struct db *d, const char *table, int64_t id, uint8_t out[SUM], bool *some)
 {
     sqlite3_stmt *st = read_rows(d, table, id);
-    if (!st)
-        return sqlite3_extended_errcode(d->h);
-    int rc = sqlite3_step(st);
-    *some = rc == SQLITE_ROW;
+    int rc;
+    *some = db_row(d, st, &rc);
     if (*some)
         row_sum(st, out);
     sqlite3_reset(st);
-    return *some || rc == SQLITE_DONE ? SQLITE_OK : rc;
+    return rc;
 }
 
 static int on_row(struct db *d, const char *table, int64_t id,
@@ -227,14 +223,12 @@ int head_add_table(struct db *d, const char *table)
     for (;;) { /* a cursor would meet the rows that head_add() inserts between its steps */
         int64_t next = 0;
         sqlite3_stmt *st = read_rows(d, table, 0);
-        if (!st)
-            return sqlite3_extended_errcode(d->h);
-        int rc = SQLITE_ROW;
-        while (next == 0 && (rc = sqlite3_step(st)) == SQLITE_ROW)
+        int rc;
+        while (next == 0 && db_row(d, st, &rc))
             next = sqlite3_column_int64(st, 0) > last ? sqlite3_column_int64(st, 0) : 0;
         sqlite3_reset(st);
         if (next == 0)
-            return rc == SQLITE_DONE ? SQLITE_OK : rc;
+            return rc;
         rc = head_add_row(d, table, last = next);
         if (rc)
             return rc;
@@ -319,18 +313,15 @@ static int verify_chain(struct log_heads *v)
 {
     sqlite3_stmt *st = db_cached(v->d, "SELECT n, what, name, sum, made_ms, chain, seal FROM head"
                                  " ORDER BY n", "");
-    if (!st)
-        return sqlite3_extended_errcode(v->d->h);
     int rc;
-    while ((rc = sqlite3_step(st)) == SQLITE_ROW)
+    while (db_row(v->d, st, &rc))
         verify_head(v, st);
-    sqlite3_reset(st);
     if (v->open_from)
         complain(v, "heads %lld to %lld were written without the key", (long long)v->open_from,
                  (long long)v->n);
     if (v->broken > 3)
         complain(v, "so are the seals of %lld more heads", (long long)v->broken - 3);
-    return rc == SQLITE_DONE ? SQLITE_OK : rc;
+    return rc;
 }
 
 /* Compares the end of the chain with `roll`, which finds heads missing at the end; and the state.
@@ -339,12 +330,12 @@ static int verify_end(struct log_heads *v)
 {
     uint8_t state[SUM];
     int rc = state_sum(v->d, state);
-    sqlite3_stmt *st = rc ? NULL : db_cached(v->d, "SELECT heads, head, state FROM roll WHERE id=1",
-                                             "");
-    if (!st)
-        return rc ?: sqlite3_extended_errcode(v->d->h);
-    rc = sqlite3_step(st);
-    bool some = rc == SQLITE_ROW;
+    if (rc)
+        return rc;
+    sqlite3_stmt *st = db_cached(v->d, "SELECT heads, head, state FROM roll WHERE id=1", "");
+    bool some = db_row(v->d, st, &rc);
+    if (rc)
+        return rc;
     if (!some || sqlite3_column_int64(st, 0) != v->n ||
         sqlite3_column_bytes(st, 1) != (v->n ? SUM : 0) ||
         (v->n && memcmp(sqlite3_column_blob(st, 1), v->chain, SUM) != 0))
@@ -353,10 +344,9 @@ static int verify_end(struct log_heads *v)
     if (!some || sqlite3_column_bytes(st, 2) != SUM ||
         memcmp(sqlite3_column_blob(st, 2), state, SUM) != 0)
         complain(v, "the session locks, the notes of side files or the counters do not match what "
-                    "was "
-                 "written");
+                    "was written");
     sqlite3_reset(st);
-    return some || rc == SQLITE_DONE ? SQLITE_OK : rc;
+    return SQLITE_OK;
 }
 
 /* Compares an object's checksum with its newest head. */
@@ -379,10 +369,8 @@ static int verify_object(struct log_heads *v, const char *what, const char *name
 static int verify_rows(struct log_heads *v, const char *table)
 {
     sqlite3_stmt *st = read_rows(v->d, table, 0);
-    if (!st)
-        return sqlite3_extended_errcode(v->d->h);
-    int rc = SQLITE_OK, step = SQLITE_DONE;
-    while (!rc && (step = sqlite3_step(st)) == SQLITE_ROW) {
+    int rc = SQLITE_OK;
+    while (!rc && db_row(v->d, st, &rc)) {
         uint8_t sum[SUM];
         char name[24];
         row_sum(st, sum);
@@ -390,20 +378,18 @@ static int verify_rows(struct log_heads *v, const char *table)
         rc = verify_object(v, table, name, sum, SUM);
     }
     sqlite3_reset(st);
-    return rc ?: step == SQLITE_DONE ? SQLITE_OK : step;
+    return rc;
 }
 
 static int verify_sessions(struct log_heads *v)
 {
     sqlite3_stmt *st = db_cached(v->d, "SELECT id, seal FROM session ORDER BY id", "");
-    if (!st)
-        return sqlite3_extended_errcode(v->d->h);
-    int rc = SQLITE_OK, step = SQLITE_DONE;
-    while (!rc && (step = sqlite3_step(st)) == SQLITE_ROW)
+    int rc = SQLITE_OK;
+    while (!rc && db_row(v->d, st, &rc))
         rc = verify_object(v, "session", text_at(st, 0), sqlite3_column_blob(st, 1),
                            sqlite3_column_bytes(st, 1));
     sqlite3_reset(st);
-    return rc ?: step == SQLITE_DONE ? SQLITE_OK : step;
+    return rc;
 }
 
 /* Finds objects that have a head and are missing. */
@@ -418,14 +404,11 @@ static int verify_missing(struct log_heads *v)
         " WHEN 'server' THEN NOT EXISTS(SELECT 1 FROM server WHERE id = CAST(h.name AS INTEGER))"
         " WHEN 'tokenizer' THEN NOT EXISTS(SELECT 1 FROM tokenizer WHERE id = CAST(h.name AS "
         "INTEGER)) ELSE 0 END ORDER BY h.n", "");
-    if (!st)
-        return sqlite3_extended_errcode(v->d->h);
     int rc;
-    while ((rc = sqlite3_step(st)) == SQLITE_ROW)
+    while (db_row(v->d, st, &rc))
         complain(v, "%.20s %.40s is missing: another program deleted it after head %lld",
                  text_at(st, 0), text_at(st, 1), (long long)sqlite3_column_int64(st, 2));
-    sqlite3_reset(st);
-    return rc == SQLITE_DONE ? SQLITE_OK : rc;
+    return rc;
 }
 
 bool head_verify(struct db *d, int *bad, struct buf *report, struct err *e)

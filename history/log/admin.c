@@ -72,10 +72,8 @@ static int report_session(struct pruning *p, const char *id)
     sqlite3_stmt *st = db_cached(p->d, "SELECT coalesce(number, 0), title, updated_ms,"
                                  " (SELECT count(*) FROM turn WHERE session_id = s.id AND role = "
                                  "'user') FROM session s WHERE id=?", "s", id);
-    if (!st)
-        return sqlite3_extended_errcode(p->d->h);
-    int rc = sqlite3_step(st);
-    if (rc == SQLITE_ROW) {
+    int rc;
+    if (db_row(p->d, st, &rc)) {
         char when[20], *title = col_str(st, 1);
         when_text(sqlite3_column_int64(st, 2), when);
         p->out->turns += sqlite3_column_int(st, 3);
@@ -85,7 +83,7 @@ static int report_session(struct pruning *p, const char *id)
         free(title);
     }
     sqlite3_reset(st);
-    return rc == SQLITE_ROW || rc == SQLITE_DONE ? SQLITE_OK : rc;
+    return rc;
 }
 
 /* *due: the rule deletes the session that was unused longest, last used at used_ms. */
@@ -116,16 +114,12 @@ static int prune_one(struct pruning *p, bool *more)
                                  " AND s.id NOT IN (SELECT session_id FROM run WHERE ended = 0)"
                                  " AND s.id NOT IN (SELECT session_id FROM held)"
                                  " ORDER BY u.nth LIMIT 1", "");
-    if (!st)
-        return sqlite3_extended_errcode(p->d->h);
-    int rc = sqlite3_step(st);
-    if (rc == SQLITE_ROW) {
-        col_id(st, 0, id);
-        used_ms = sqlite3_column_int64(st, 1);
-    }
+    int rc;
+    if (!db_row(p->d, st, &rc))
+        return rc;
+    col_id(st, 0, id);
+    used_ms = sqlite3_column_int64(st, 1);
     sqlite3_reset(st);
-    if (rc != SQLITE_ROW)
-        return rc == SQLITE_DONE ? SQLITE_OK : rc;
     bool due;
     rc = is_due(p, used_ms, &due);
     if (rc || !due)
@@ -225,11 +219,8 @@ static bool change_session(struct db *d, const char *session, const char *what,
     int rc = db_do(d, "BEGIN IMMEDIATE", "") ?: chain_touch(d, session);
     bool found = false;
     if (!rc) {
-        sqlite3_stmt *st = update(d, session, arg);
-        rc = st ? sqlite3_step(st) : sqlite3_extended_errcode(d->h);
-        rc = rc == SQLITE_DONE ? SQLITE_OK : rc;
+        rc = db_run(d, update(d, session, arg), SQLITE_OK);
         found = !rc && sqlite3_changes(d->h);
-        sqlite3_reset(st);
     }
     rc = rc ?: chain_seal(d, session) ?: db_do(d, "COMMIT", "");
     return rc ? db_fail(d, e, what) : found ||

@@ -344,15 +344,24 @@ sqlite3_stmt *db_cached(struct db *d, const char *sql, const char *types, ...)
     return st;
 }
 
+bool db_row(struct db *d, sqlite3_stmt *st, int *rc)
+{
+    *rc = st ? sqlite3_step(st) : sqlite3_extended_errcode(d->h);
+    bool some = *rc == SQLITE_ROW;
+    if (some || *rc == SQLITE_DONE)
+        *rc = SQLITE_OK;
+    if (!some)
+        sqlite3_reset(st);
+    return some;
+}
+
 int db_run(struct db *d, sqlite3_stmt *st, int bound)
 {
-    if (!st)
-        return sqlite3_extended_errcode(d->h);
     int rc = bound;
-    while (!bound && (rc = sqlite3_step(st)) == SQLITE_ROW)
+    while (!bound && db_row(d, st, &rc))
         ;
     sqlite3_reset(st);
-    return rc == SQLITE_DONE ? SQLITE_OK : rc;
+    return rc;
 }
 
 int db_do(struct db *d, const char *sql, const char *types, ...)
@@ -370,13 +379,11 @@ int db_int(struct db *d, int64_t *out, int64_t none, const char *sql, const char
     va_start(ap, types);
     sqlite3_stmt *st = cached_v(d, sql, types, &ap);
     va_end(ap);
-    if (!st)
-        return sqlite3_extended_errcode(d->h);
-    int rc = sqlite3_step(st);
-    bool some = rc == SQLITE_ROW && sqlite3_column_type(st, 0) != SQLITE_NULL;
+    int rc;
+    bool some = db_row(d, st, &rc) && sqlite3_column_type(st, 0) != SQLITE_NULL;
     *out = some ? sqlite3_column_int64(st, 0) : none;
     sqlite3_reset(st);
-    return rc == SQLITE_ROW || rc == SQLITE_DONE ? SQLITE_OK : rc;
+    return rc;
 }
 
 char *col_str(sqlite3_stmt *st, int i)

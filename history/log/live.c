@@ -119,17 +119,15 @@ static int read_holder(struct db *d, const char *session, struct holder *h)
     *h = (struct holder){0};
     sqlite3_stmt *st = db_cached(d, "SELECT writer, pid, since_ms, host FROM held WHERE"
                                  " session_id=?", "s", session);
-    if (!st)
-        return sqlite3_extended_errcode(d->h);
-    int rc = sqlite3_step(st);
-    if (rc == SQLITE_ROW) {
+    int rc;
+    if (db_row(d, st, &rc)) {
         const char *host = (const char *)sqlite3_column_text(st, 3);
         *h = (struct holder){sqlite3_column_int64(st, 0), sqlite3_column_int64(st, 1),
                              sqlite3_column_int64(st, 2), ""};
         snprintf(h->host, sizeof h->host, "%s", host ? host : "");
     }
     sqlite3_reset(st);
-    return rc == SQLITE_ROW || rc == SQLITE_DONE ? SQLITE_OK : rc;
+    return rc;
 }
 
 int session_lock_row(struct db *d, const struct live *l, const char *session)
@@ -155,10 +153,8 @@ int session_unlock_dead(struct db *d, const struct live *l)
     for (;;) {
         char dead[SESSION_ID] = "";
         sqlite3_stmt *st = db_cached(d, "SELECT session_id, writer, pid, host FROM held", "");
-        if (!st)
-            return sqlite3_extended_errcode(d->h);
         int rc;
-        while (!*dead && (rc = sqlite3_step(st)) == SQLITE_ROW) {
+        while (!*dead && db_row(d, st, &rc)) {
             const char *host = (const char *)sqlite3_column_text(st, 3);
             struct holder h = {sqlite3_column_int64(st, 1), sqlite3_column_int64(st, 2), 0, ""};
             snprintf(h.host, sizeof h.host, "%s", host ? host : "");
@@ -167,7 +163,7 @@ int session_unlock_dead(struct db *d, const struct live *l)
         }
         sqlite3_reset(st);
         if (!*dead)
-            return rc == SQLITE_DONE ? head_state(d) : rc;
+            return rc ?: head_state(d);
         rc = db_do(d, "DELETE FROM held WHERE session_id=?", "s", dead);
         if (rc)
             return rc;

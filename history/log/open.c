@@ -84,13 +84,12 @@ static int close_run(struct db *d, int64_t run, int *closed)
     char session[SESSION_ID] = "";
     int64_t reply = 0;
     sqlite3_stmt *st = db_cached(d, "SELECT session_id FROM run WHERE id=?", "i", run);
-    if (!st)
-        return sqlite3_extended_errcode(d->h);
-    int rc = sqlite3_step(st);
-    if (rc == SQLITE_ROW)
-        col_id(st, 0, session);
+    int rc;
+    if (!db_row(d, st, &rc))
+        return rc ?: SQLITE_CORRUPT;
+    col_id(st, 0, session);
     sqlite3_reset(st);
-    rc = rc == SQLITE_ROW ? chain_touch(d, session) : rc;
+    rc = chain_touch(d, session);
     while (!rc) {
         rc = db_int(d, &reply, 0, "SELECT id FROM turn WHERE run_id=? AND stop='' LIMIT 1", "i",
                     run);
@@ -109,18 +108,14 @@ static int close_dead_runs(struct db *d, const struct live *l, int *closed)
     int64_t *dead = NULL;
     size_t n = 0;
     sqlite3_stmt *st = db_cached(d, "SELECT id, writer FROM run WHERE ended=0", "");
-    if (!st)
-        return sqlite3_extended_errcode(d->h);
     int rc;
-    while ((rc = sqlite3_step(st)) == SQLITE_ROW)
+    while (db_row(d, st, &rc))
         /* a side file holds more events of the run */
         if (!live_or_unknown(l, sqlite3_column_int64(st, 1)) &&
             !side_file_exists(l->path, sqlite3_column_int64(st, 1))) {
             dead = xrealloc(dead, n + 1, sizeof *dead);
             dead[n++] = sqlite3_column_int64(st, 0);
         }
-    sqlite3_reset(st);
-    rc = rc == SQLITE_DONE ? SQLITE_OK : rc;
     for (size_t i = 0; !rc && i < n; i++)
         rc = close_run(d, dead[i], closed);
     free(dead);

@@ -64,15 +64,12 @@ int sequence_load(struct db *d, const char *session, int n, struct ids *seq)
     sqlite3_stmt *st = db_cached(d, "SELECT role = 'user', shared, tokens FROM turn"
                                  " WHERE session_id=? AND n<=? ORDER BY n, role DESC", "si",
                                  session, (int64_t)n);
-    if (!st)
-        return sqlite3_extended_errcode(d->h);
     int rc;
-    while ((rc = sqlite3_step(st)) == SQLITE_ROW)
+    while (db_row(d, st, &rc))
         if (!sequence_next(seq, sqlite3_column_int(st, 0), sqlite3_column_int64(st, 1),
                            sqlite3_column_blob(st, 2), sqlite3_column_bytes(st, 2)))
             seq->n = 0; /* a damaged row, which chain_verify() reports; continue without it */
-    sqlite3_reset(st);
-    return rc == SQLITE_DONE ? SQLITE_OK : rc;
+    return rc;
 }
 
 int turn_index(struct db *d, int64_t row, const char *was, const char *text, size_t n)

@@ -63,15 +63,12 @@ static int open_tokenizer(struct db *d, struct texts *t, const char *sha)
     t->stored = xrealloc(t->stored, (size_t)t->vocab.n, 1);
     memset(t->stored, 0, (size_t)t->vocab.n);
     sqlite3_stmt *st = db_cached(d, "SELECT id FROM token WHERE tokenizer=?", "i", t->tokenizer);
-    if (!st)
-        return sqlite3_extended_errcode(d->h);
-    while ((rc = sqlite3_step(st)) == SQLITE_ROW) {
+    while (db_row(d, st, &rc)) {
         int64_t id = sqlite3_column_int64(st, 0);
         if (id >= 0 && id < t->vocab.n)
             t->stored[id] = 1;
     }
-    sqlite3_reset(st);
-    return rc == SQLITE_DONE ? SQLITE_OK : rc;
+    return rc;
 }
 
 static int store_one(struct db *d, struct texts *t, int32_t id)

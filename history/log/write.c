@@ -179,36 +179,29 @@ static int read_parts(struct db *d, int64_t reply, struct buf *text, struct ids 
 {
     sqlite3_stmt *st = db_cached(
         d, "SELECT text FROM turn_part WHERE turn_id=? AND channel=0 ORDER BY k", "i", reply);
-    if (!st)
-        return sqlite3_extended_errcode(d->h);
     int rc;
-    while ((rc = sqlite3_step(st)) == SQLITE_ROW) {
+    while (db_row(d, st, &rc)) {
         const void *p = sqlite3_column_text(st, 0);
         buf_add(text, p, (size_t)sqlite3_column_bytes(st, 0));
     }
-    sqlite3_reset(st);
-    if (rc != SQLITE_DONE)
+    if (rc)
         return rc;
     st = db_cached(d, "SELECT tokens FROM step WHERE turn_id=? ORDER BY n", "i", reply);
-    if (!st)
-        return sqlite3_extended_errcode(d->h);
-    while ((rc = sqlite3_step(st)) == SQLITE_ROW)
+    while (db_row(d, st, &rc))
         col_ids(st, 0, tokens);
-    sqlite3_reset(st);
-    return rc == SQLITE_DONE ? SQLITE_OK : rc;
+    return rc;
 }
 
 /* The session of a turn row. */
 static int session_of(struct db *d, int64_t turn, char out[SESSION_ID])
 {
     sqlite3_stmt *st = db_cached(d, "SELECT session_id FROM turn WHERE id=?", "i", turn);
-    if (!st)
-        return sqlite3_extended_errcode(d->h);
-    int rc = sqlite3_step(st);
-    if (rc == SQLITE_ROW)
+    int rc;
+    bool some = db_row(d, st, &rc);
+    if (some)
         col_id(st, 0, out);
     sqlite3_reset(st);
-    return rc == SQLITE_ROW ? SQLITE_OK : rc == SQLITE_DONE ? SQLITE_CORRUPT : rc;
+    return some ? SQLITE_OK : rc ?: SQLITE_CORRUPT;
 }
 
 int recover_turn(struct db *d, int64_t reply)
