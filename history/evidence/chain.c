@@ -47,8 +47,8 @@ static int hash_turn(struct sha256 *s, struct db *d, int64_t id)
         "SELECT s.n" STEP_COLUMNS(COLUMN_OF_S) ", t.nodes, p.events"
         " FROM step s LEFT JOIN tree t ON t.step_id = s.id"
         " LEFT JOIN pages p ON p.step_id = s.id WHERE s.turn_id = ? ORDER BY s.n",
-        "SELECT s.n, o.k, o.rank, o.token, o.logp, o.text FROM step s JOIN top o ON"
-        " o.step_id = s.id WHERE s.turn_id = ? ORDER BY s.n, o.k, o.rank",
+        ("SELECT s.n, o.k, o.rank, o.token, o.logp, o.text FROM step s JOIN top o ON"
+         " o.step_id = s.id WHERE s.turn_id = ? ORDER BY s.n, o.k, o.rank"),
         "SELECT * FROM served WHERE turn_id = ?",
         "SELECT name, labels, before, after FROM metric WHERE turn_id = ? ORDER BY name, labels"};
     int rc = SQLITE_OK;

@@ -1,8 +1,23 @@
 /* refusal.c - why a request is not answered: see ask.h. */
 #include <stdio.h>
+#include <string.h>
 
 #include "kernels/json.h"
+#include "kernels/utf8.h"
 #include "repl/http/ask.h"
+
+/* Makes text with parts of a request one line of UTF-8 that a terminal may show: each byte that is
+ * not becomes '?'. */
+static void make_clean(char *s)
+{
+    for (size_t i = 0, n = strlen(s); i < n;) {
+        uint32_t cp;
+        size_t k = utf8_char(s + i, n - i, &cp);
+        if (k == 0 || utf8_is_hidden(cp))
+            memset(s + i, '?', k ? k : 1);
+        i += k ? k : 1;
+    }
+}
 
 bool refuse(struct refusal *r, int status, const char *param, const char *fmt, ...)
 {
@@ -12,6 +27,8 @@ bool refuse(struct refusal *r, int status, const char *param, const char *fmt, .
     snprintf(r->param, sizeof r->param, "%s", param ? param : "");
     vsnprintf(r->message, sizeof r->message, fmt, ap);
     va_end(ap);
+    make_clean(r->param);
+    make_clean(r->message);
     return false;
 }
 
