@@ -17,8 +17,8 @@ struct refusal {
     char message[512];
 };
 
-/* Fills *r; returns false. param may be NULL. Characters of a request that are not for a terminal become
- * '?' in param and message. */
+/* Fills *r; returns false. param may be NULL. Characters of a request that are not for a terminal
+ * become '?' in param and message. */
 bool refuse(struct refusal *r, int status, const char *param, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 /* Appends {"error": {...}} and a line break. */

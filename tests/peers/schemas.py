@@ -5,7 +5,7 @@ without drafts.
 Asks two `aerie serve`, one of which does not draft, for N replies (10000) of schemas drawn by chance, each with its own
 prompt, seed and temperature. Every complete reply is held against its schema by jsonschema, every reply against that of
 the other server. --jobs: so many pairs of servers side by side, each with its share of the schemas and one thread a
-server; the replies are those of one pair. Exit 1 if one is not valid or differs. Needs: pip install jsonschema
+server; the replies are those of one pair. --first, --seconds: a part of them, from there on, for so long. Exit 1 if one is not valid or differs. Needs: pip install jsonschema
 """
 import argparse
 import concurrent.futures
@@ -135,8 +135,10 @@ def main():
     p.add_argument("--aerie", default=str(ROOT / "build/release-cpu/aerie"))
     p.add_argument("--model", default=str(ROOT / "models/nestling/target"))
     p.add_argument("--jobs", type=int, default=1)
+    p.add_argument("--first", type=int, default=0)
+    p.add_argument("--seconds", type=float, default=float("inf"))
     a = p.parse_args()
-    ends, wrong, refused, start = {}, 0, {}, time.time()
+    ends, asked, wrong, refused, start = {}, 0, 0, {}, time.time()
     with tempfile.TemporaryDirectory() as home:
         env = dict(os.environ, XDG_DATA_HOME=home, XDG_STATE_HOME=home, XDG_CONFIG_HOME=home)
         servers = []
@@ -145,7 +147,14 @@ def main():
                 servers += [serve(a, env), serve(a, env, "--no-spec")]
             pair = [[url for _, url in servers[i:i + 2]] for i in range(0, len(servers), 2)]
             with concurrent.futures.ThreadPoolExecutor(8 if a.jobs == 1 else 3 * a.jobs) as pool:
-                for end, bad, why in pool.map(lambda i: one(pair[i % a.jobs], i), range(a.n)):
+                def ask_one(i):
+                    return one(pair[i % a.jobs], i) if time.time() - start < a.seconds else None
+
+                for answer in pool.map(ask_one, range(a.first, a.n)):
+                    if answer is None:
+                        continue
+                    end, bad, why = answer
+                    asked += 1
                     ends[end] = ends.get(end, 0) + 1
                     if why:
                         refused[why] = refused.get(why, 0) + 1
@@ -159,7 +168,7 @@ def main():
     print("replies by how they ended: %s" % ends)
     for why, n in sorted(refused.items(), key=lambda x: -x[1]):
         print("refused %d: %s" % (n, why))
-    print("%d of %d wrong, %.0f s" % (wrong, a.n, time.time() - start))
+    print("%d of %d from %d on wrong, %.0f s" % (wrong, asked, a.first, time.time() - start))
     return wrong > 0 or not ends.get("stop")
 
 
