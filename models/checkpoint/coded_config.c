@@ -224,12 +224,26 @@ static void read_inputs(const char *inputs, struct coded_config *q)
     q->inputs = !q->inputs || !strcmp(q->inputs, inputs) ? inputs : "quantized in several ways";
 }
 
+/* The numbers of a list of two, or of a text such as "128x128", which older files have. */
+static bool read_pair(const struct conf *c, const char *key, int64_t v[2])
+{
+    const char *s = json_string_value(json_object_get(c->obj, key));
+    char *end;
+    if (!s)
+        return conf_ints(c, key, v, 2) == 2;
+    v[0] = strtoll(s, &end, 10);
+    if (*end != 'x')
+        return false;
+    v[1] = strtoll(end + 1, &end, 10);
+    return !*end;
+}
+
 static void read_block(const struct conf *c, const char *key, struct coded_config *q)
 {
     int64_t v[2] = {0};
     if (!conf_has(c, key))
         return;
-    if (conf_ints(c, key, v, 2) != 2 || v[0] < 1 || v[1] < 1 || v[0] > 1 << 20 || v[1] > 1 << 20)
+    if (!read_pair(c, key, v) || v[0] < 1 || v[1] < 1 || v[0] > 1 << 20 || v[1] > 1 << 20)
         conf_refuse(c, key, "is not a pair of sizes");
     else
         q->block[0] = (int)v[0], q->block[1] = (int)v[1];

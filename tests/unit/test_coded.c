@@ -60,7 +60,7 @@ static const struct format {
     {"FP8, blocks of compressed-tensors",
      "{\"quant_method\": \"compressed-tensors\", \"format\": \"float-quantized\", "
      "\"config_groups\": {\"group_0\": {\"targets\": [\"Linear\"], \"weights\": {\"num_bits\": 8, "
-     "\"type\": \"float\", \"strategy\": \"block\", \"block_structure\": [16, 32]}}}}",
+     "\"type\": \"float\", \"strategy\": \"block\", \"block_structure\": \"16x32\"}}}}",
      CODE_E4M3, "F8_E4M3", "BF16", BLOCKS, 16, 32, NULL, NULL},
     {"FP8, blocks of fp8",
      "{\"quant_method\": \"fp8\", \"fmt\": \"e4m3\", \"activation_scheme\": \"dynamic\","
@@ -598,6 +598,7 @@ static const struct refusal {
     {0, SET, "quantization_config.ignore", "\"lm_head\"", NULL, "ignore is not a list"},
     {3, SET, "quantization_config.weight_block_size", "[0, 128]", NULL, "is not a pair of sizes"},
     {3, SET, "quantization_config.weight_block_size", "[128]", NULL, "is not a pair of sizes"},
+    {3, SET, "quantization_config.weight_block_size", "\"128\"", NULL, "is not a pair of sizes"},
     {4, SET, "quantization_config.weight_block_size", "null", NULL,
      "has a shape that does not fit 48 x 72 weights, expected one scale, one a row"},
     {4, SET, "quantization_config.weight_block_size", "[7, 6]", NULL,
