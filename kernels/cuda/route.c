@@ -439,8 +439,11 @@ struct moe_route moe_route_of(const struct gpu *g, const struct moe_shape *s)
 {
     const size_t room = g->smem_max - EXPERT_OWN;
     struct moe_route r = {.kernel = MOE_PLAIN, .job_pairs = s->rows};
-    if (!s->mxfp4)
+    if (!s->mxfp4) {
+        if (s->bf16 && g->has_wgmma && s->rows > PLAIN_ROWS && moe_router_rows(g, s))
+            r.kernel = MOE_PREFILL;
         return r;
+    }
     if (takes_prefill(g, s)) {
         r.kernel = g->has_wgmma ? MOE_PREFILL : MOE_TILES;
         return r;

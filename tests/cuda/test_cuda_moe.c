@@ -162,6 +162,35 @@ static void test_long_rows_and_a_norm_behind(void **state)
     layer_free(&l);
 }
 
+/* Experts as most families store them: bf16, gate before up, without biases. Widths that are not
+ * whole tiles, k splits that end within a stage, splits without a chunk, a norm behind. */
+static void test_bf16_experts(void **state)
+{
+    (void)state;
+    static const struct { int in, ffn, E, k; bool post; } t[] = {
+        {1024, 768, 12, 4, false}, {704, 352, 16, 8, true}, {96, 40, 40, 3, false},
+        {32, 32, 4, 2, false}, {544, 96, 128, 4, true}, {416, 100, 7, 7, false},
+    };
+    for (int i = 0; i < (int)(sizeof t / sizeof *t); i++) {
+        struct layer l;
+        layer_make(&l, t[i].in, t[i].ffn, t[i].E, t[i].k);
+        free(l.gate_up.data), free(l.down.data);
+        l.gate_up = TENSOR(DT_BF16, .05f, t[i].E, 2 * t[i].ffn, t[i].in);
+        l.down = TENSOR(DT_BF16, .05f, t[i].E, t[i].in, t[i].ffn);
+        l.a.layout = EXPERT_HALVES, l.a.act = i % 2 ? ACT_GELU_TANH : ACT_SILU;
+        l.a.gate_up_s = l.a.down_s = l.a.gate_up_b = NULL;
+        l.a.down_b = i % 3 ? NULL : &l.down_b;
+        l.a.add = i % 2;
+        if (t[i].post)
+            l.a.post = (struct k_norm){NORM_RMS, &l.post, 1e-5f};
+        char name[80];
+        snprintf(name, sizeof name, "bf16, %d experts, %d x %d, top %d", t[i].E, t[i].in, t[i].ffn,
+                 t[i].k);
+        layer_check(&l, name, MOST / 2, 2);
+        layer_free(&l);
+    }
+}
+
 /* Activations at the clamp: the largest hidden numbers there are; what is not there has been
  * amplified by the slope of 8. */
 static void test_hidden_rows_at_the_clamp(void **state)
@@ -265,6 +294,7 @@ static const struct CMUnitTest all_tests[] = {
     cmocka_unit_test(test_moe_layouts_agree),
     cmocka_unit_test_setup(test_few_large_experts, open_gpu),
     cmocka_unit_test_setup(test_many_experts, open_gpu),
+    cmocka_unit_test_setup(test_bf16_experts, open_gpu),
     cmocka_unit_test_setup(test_long_rows_and_a_norm_behind, open_gpu),
     cmocka_unit_test_setup(test_hidden_rows_at_the_clamp, open_gpu),
     cmocka_unit_test_setup(test_scales_at_the_ends, open_gpu),

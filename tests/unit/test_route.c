@@ -414,7 +414,8 @@ static void test_moe_routes(void **unused)
         {&ada, 200, 32, false, MOE_TILES, false, false, 200},
     };
     for (int i = 0; i < LENGTH(t); i++) {
-        const struct moe_shape s = {t[i].rows, 2880, 2880, t[i].n_expert, 4, true, t[i].post, true};
+        const struct moe_shape s = {t[i].rows, 2880, 2880, t[i].n_expert, 4, true, t[i].post, true,
+                                    false};
         const struct moe_route r = moe_route_of(t[i].gpu, &s);
         const bool decode = r.kernel != MOE_PREFILL && r.kernel != MOE_TILES;
         if (r.kernel != t[i].kernel || r.block_select != t[i].selects ||
@@ -424,13 +425,20 @@ static void test_moe_routes(void **unused)
         assert_int_equal(r.stages > 0 && r.row_stages > 0, decode);
         assert_true(!decode || (r.shared && r.shared <= t[i].gpu->smem_max - EXPERT_OWN));
     }
-    struct moe_shape s = {1, 2880, 2880, 32, 4, true, false, false};
+    struct moe_shape s = {1, 2880, 2880, 32, 4, true, false, false, false};
     assert_int_equal(moe_route_of(&h100, &s).kernel, MOE_FEW); /* another type of norm weights */
     s.pre_bf16 = true, s.in = 4096;
     assert_int_equal(moe_route_of(&h100, &s).kernel, MOE_FEW); /* a row that a block cannot hold */
     s.mxfp4 = false;
     assert_int_equal(moe_route_of(&h100, &s).kernel, MOE_PLAIN);
-    s = (struct moe_shape){1, 65536, 65536, 32, 4, true, false, true};
+    for (s.rows = 1; s.rows < 100; s.rows++) /* bf16 experts, and others that are not MXFP4 */
+        for (int bf16 = 0; bf16 < 2; bf16++) {
+            s.bf16 = bf16;
+            const bool prefill = bf16 && s.rows > PLAIN_ROWS;
+            assert_int_equal(moe_route_of(&h100, &s).kernel, prefill ? MOE_PREFILL : MOE_PLAIN);
+            assert_int_equal(moe_route_of(&a100, &s).kernel, MOE_PLAIN);
+        }
+    s = (struct moe_shape){1, 65536, 65536, 32, 4, true, false, true, false};
     assert_int_equal(moe_route_of(&ada, &s).shared, 0); /* no block has room for such rows */
     assert_int_equal(moe_router_rows(&h100, &s), 0);
     s.in = 2880;

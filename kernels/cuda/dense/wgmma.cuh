@@ -19,6 +19,8 @@
 #include "kernels/cuda/base/ring.cuh"
 #include "kernels/cuda/dense/product.cuh"
 
+#include <type_traits>
+
 enum {
     HALF_OUT = 64, /* outputs of a warpgroup */
     TILE_OUT = 128,
@@ -137,29 +139,38 @@ __device__ __forceinline__ void wgmma_bf16(float (&acc)[96], uint64_t weights, u
                  ACC32(acc, 32), ACC32(acc, 64));
 }
 
-/* f16: acc (64 outputs, the first N columns) */
-template <int N, int EACH>
-__device__ __forceinline__ void wgmma_f16(float (&acc)[EACH], uint32_t w0, uint32_t w1, uint32_t w2,
-                                          uint32_t w3, uint64_t rows, int onto)
+/* acc (64 outputs, the first N columns) with f16 or bf16 weights (T) from registers. The name of a
+ * type stands twice in that of the instruction. */
+#define WGMMA_NARROW(n, types, regs, a0, a1, a2, a3, desc, onto_, ...)                             \
+    WGMMA("m64n" n "k16.f32." types, regs, a0, a1, a2, a3, desc, onto_, __VA_ARGS__)
+#define WGMMA_COLUMNS(types)                                                                       \
+    if constexpr (N == 48)                                                                         \
+        WGMMA_NARROW("48", types, REG24, "%24", "%25", "%26", "%27", "%28", "%29", ACC8(acc, 0),   \
+                     ACC8(acc, 8), ACC8(acc, 16));                                                 \
+    if constexpr (N == 64)                                                                         \
+        WGMMA_NARROW("64", types, REG32, "%32", "%33", "%34", "%35", "%36", "%37",                 \
+                     ACC32(acc, 0));                                                               \
+    if constexpr (N == 72)                                                                         \
+        WGMMA_NARROW("72", types, REG36, "%36", "%37", "%38", "%39", "%40", "%41", ACC32(acc, 0),  \
+                     ACC4(acc, 32));                                                               \
+    if constexpr (N == 80)                                                                         \
+        WGMMA_NARROW("80", types, REG40, "%40", "%41", "%42", "%43", "%44", "%45", ACC32(acc, 0),  \
+                     ACC8(acc, 32));                                                               \
+    if constexpr (N == 88)                                                                         \
+        WGMMA_NARROW("88", types, REG44, "%44", "%45", "%46", "%47", "%48", "%49", ACC32(acc, 0),  \
+                     ACC8(acc, 32), ACC4(acc, 40));                                                \
+    if constexpr (N == 96)                                                                         \
+        WGMMA_NARROW("96", types, REG48, "%48", "%49", "%50", "%51", "%52", "%53", ACC32(acc, 0),  \
+                     ACC8(acc, 32), ACC8(acc, 40))
+template <int N, class T, int EACH>
+__device__ __forceinline__ void wgmma_narrow(float (&acc)[EACH], uint32_t w0, uint32_t w1,
+                                             uint32_t w2, uint32_t w3, uint64_t rows, int onto)
 {
-    if constexpr (N == 48)
-        WGMMA("m64n48k16.f32.f16.f16", REG24, "%24", "%25", "%26", "%27", "%28", "%29",
-              ACC8(acc, 0), ACC8(acc, 8), ACC8(acc, 16));
-    if constexpr (N == 64)
-        WGMMA("m64n64k16.f32.f16.f16", REG32, "%32", "%33", "%34", "%35", "%36", "%37",
-              ACC32(acc, 0));
-    if constexpr (N == 72)
-        WGMMA("m64n72k16.f32.f16.f16", REG36, "%36", "%37", "%38", "%39", "%40", "%41",
-              ACC32(acc, 0), ACC4(acc, 32));
-    if constexpr (N == 80)
-        WGMMA("m64n80k16.f32.f16.f16", REG40, "%40", "%41", "%42", "%43", "%44", "%45",
-              ACC32(acc, 0), ACC8(acc, 32));
-    if constexpr (N == 88)
-        WGMMA("m64n88k16.f32.f16.f16", REG44, "%44", "%45", "%46", "%47", "%48", "%49",
-              ACC32(acc, 0), ACC8(acc, 32), ACC4(acc, 40));
-    if constexpr (N == 96)
-        WGMMA("m64n96k16.f32.f16.f16", REG48, "%48", "%49", "%50", "%51", "%52", "%53",
-              ACC32(acc, 0), ACC8(acc, 32), ACC8(acc, 40));
+    if constexpr (std::is_same_v<T, bf16>) {
+        WGMMA_COLUMNS("bf16.bf16");
+    } else {
+        WGMMA_COLUMNS("f16.f16");
+    }
 }
 
 /* ---- sums ------------------------------------------------------------------------------------ */

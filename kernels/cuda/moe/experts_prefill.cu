@@ -1,34 +1,51 @@
-/* experts_prefill.cu - MXFP4 experts for prefill rows on Hopper: both products of experts.cu, equal
- * to the bit, without the sum. Packed rows are in the order of the experts (router_prefill.cu), so
- * that the copy engine fetches them like weights. A consumer warpgroup decodes weights into
- * registers, scales included, while the previous ones are multiplied.
+/* experts_prefill.cu - experts for prefill rows on Hopper: MXFP4, equal to experts.cu to the bit,
+ * and bf16 in halves (EXPERT_HALVES), equal to product_kernel; both products, without the sum.
+ * Packed rows are in the order of the experts (router_prefill.cu), so that the copy engine fetches
+ * them like weights. A consumer warpgroup brings weights into registers, MXFP4 decoded with their
+ * scales, while the previous ones are multiplied.
  */
 #include "kernels/cuda/moe/pair_tiles.cuh"
 #include "kernels/cuda/dense/wgmma.cuh"
 
 #include <limits.h>
+#include <type_traits>
 
 enum {
     WARPGROUPS = 3, /* of consumers */
     THREADS = 128 + WARPGROUPS * 128, /* plus one producer warp and three epilogue warps */
     EPILOGUE_WARPS = 3,
     OUTS = WARPGROUPS * HALF_OUT, /* outputs of a tile */
-    STAGE_K = 128,
-    OUTS_BYTES = OUTS * STAGE_K / 2,
-    SCALES_BYTES = OUTS * 4,
     MAX_COLS = 96, /* most columns of a tile: each lane of the epilogue warps looks one row up */
     BOX_COLS = 48, /* columns of one copy */
-    HALF_BYTES = 2 * BOX_COLS * 128,
-    /* A stage: two halves of 128 bytes of every column, swizzled; the outputs' weights; their
-     * scales. */
-    STAGE_SPAN = (2 * HALF_BYTES + OUTS_BYTES + SCALES_BYTES + 1023) / 1024 * 1024,
+    PART_BYTES = 2 * BOX_COLS * 128,
     STAGES = 4,
     SUM_BYTES = MAX_COLS * OUTS * (int)sizeof(float),
-    SHARED = STAGES * STAGE_SPAN + SUM_BYTES + 1024,
+};
+
+/* What a stage holds: parts of 128 bytes (64 of k) of every column, swizzled; then weights. */
+template <int BYTES, int PARTS_> struct stage_form {
+    enum {
+        PARTS = PARTS_, K = PARTS * 64, WEIGHTS_AT = PARTS * PART_BYTES, WEIGHT_BYTES = BYTES,
+        SPAN = (WEIGHTS_AT + BYTES + 1023) / 1024 * 1024,
+        SHARED = STAGES * SPAN + SUM_BYTES + 1024,
+    };
+};
+/* MXFP4: the outputs' weights in the order of memory (mem.cu), then their scales. */
+struct mx_form : stage_form<OUTS * 64 + OUTS * 4, 2> {
+    enum { SCALES_AT = OUTS * 64 };
+    typedef __half term;
+};
+/* bf16: for each of two chunks of k, 64 bytes of each output, one output after the other. A tile of
+ * gate and up has OUTS / 2 outputs of gate, then as many of up, which a thread multiplies in pairs:
+ * its sums are in the order of interleaved outputs, as those of MXFP4. */
+struct bf16_form : stage_form<OUTS * 128, 1> {
+    enum { CHUNK_BYTES = OUTS * 64 };
+    typedef bf16 term;
 };
 
 struct prefill_experts {
-    CUtensorMap w, s, x; /* w, s: weights and scales in units of 16 outputs (mem.cu) */
+    CUtensorMap w, s, x; /* MXFP4: w, s are weights and scales in units of 16 outputs (mem.cu);
+                            bf16: w has pieces of a chunk of each output, no s */
     struct moe_args m;
     bool down; /* the down product; else gate and up */
     int tiles_out;
@@ -38,39 +55,64 @@ struct prefill_experts {
 
 /* ---- device: the shape of the work ---------------------------------------------------------- */
 
-__device__ __forceinline__ int chunks_of(const prefill_experts &a)
+/* The packed rows of the product. */
+__device__ __forceinline__ const packed &rows_of(const prefill_experts &a)
 {
-    return (a.down ? a.m.h.kp : a.m.x.kp) / STAGE_K;
+    return a.down ? a.m.h : a.m.x;
 }
 
 /* ---- device: producer ----------------------------------------------------------------------- */
 
+__device__ __forceinline__ void fetch_weights(mx_form, const prefill_experts &a,
+                                              const tile_coord &at, int stage, uint32_t to,
+                                              uint64_t *full)
+{
+    const int sixteens = (a.down ? a.m.down_m.n : a.m.gate_up_m.n) / 16;
+    const int first = at.expert * sixteens + at.out / 16;
+    const int here = chunk_place(stage, rows_of(a).kp / mx_form::K);
+    copy_pieces(to, &a.w, here, first, full);
+    copy_pieces(to + mx_form::SCALES_AT, &a.s, here, first, full);
+}
+
+/* A chunk behind the end of k has zeros. */
+__device__ __forceinline__ void fetch_weights(bf16_form, const prefill_experts &a,
+                                              const tile_coord &at, int stage, uint32_t to,
+                                              uint64_t *full)
+{
+    const mat &m = a.down ? a.m.down_m : a.m.gate_up_m;
+    const int first = at.expert * m.n + (a.down ? at.out : at.out / 2);
+    const int second = first + (a.down ? (int)OUTS / 2 : a.m.ffn);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const uint32_t chunk = to + (uint32_t)(i * bf16_form::CHUNK_BYTES);
+        copy_pieces(chunk, &a.w, 2 * stage + i, first, full);
+        copy_pieces(chunk + bf16_form::CHUNK_BYTES / 2, &a.w, 2 * stage + i, second, full);
+    }
+}
+
 /* One thread. */
-template <int TERMS>
+template <class FORM, int TERMS>
 __device__ __forceinline__ void fetch_tiles(const prefill_experts &a, pointer_ring r,
                                             const pair_tiles &tiling)
 {
-    const int chunks = chunks_of(a), sixteens = (a.down ? a.m.down_m.n : a.m.gate_up_m.n) / 16;
+    const int stages = (rows_of(a).kp + FORM::K - 1) / FORM::K;
     struct tile_coord at = {(int)blockIdx.x};
     for (; tiling.locate(a.m, a.tiles_out, OUTS, at); at.tile += (int)gridDim.x) {
-        const int first = at.expert * sixteens + at.out / 16;
         const bool wide = tiling.each[at.i] * TERMS > BOX_COLS;
-        const int bytes = (wide ? 4 : 2) * BOX_COLS * 128 + OUTS_BYTES + SCALES_BYTES;
+        const int bytes = (wide ? 2 : 1) * FORM::PARTS * BOX_COLS * 128 + FORM::WEIGHT_BYTES;
 #pragma unroll 1
-        for (int c = 0; c < chunks; c++) {
+        for (int c = 0; c < stages; c++) {
             uint64_t *full = r.filled();
-            uint8_t *stage = r.place(), *outs = stage + 2 * HALF_BYTES;
-            const int here = chunk_place(c, chunks);
+            uint8_t *stage = r.place();
             mbarrier_wait(r.emptied(), r.pos.phase ^ 1);
             bulk_expect(full, bytes);
-            copy_pieces(shared_at(outs), &a.w, here, first, full);
-            copy_pieces(shared_at(outs + OUTS_BYTES), &a.s, here, first, full);
-            for (int h = 0; h < 2; h++) {
-                uint8_t *half = stage + h * HALF_BYTES;
-                const int k = c * STAGE_K + h * 64, col = at.from * TERMS;
-                copy_box(shared_at(half), &a.x, k, col, full);
+            fetch_weights(FORM(), a, at, c, shared_at(stage + FORM::WEIGHTS_AT), full);
+            for (int h = 0; h < FORM::PARTS; h++) {
+                uint8_t *part = stage + h * PART_BYTES;
+                const int k = c * FORM::K + h * 64, col = at.from * TERMS;
+                copy_box(shared_at(part), &a.x, k, col, full);
                 if (wide)
-                    copy_box(shared_at(half + BOX_COLS * 128), &a.x, k, col + BOX_COLS, full);
+                    copy_box(shared_at(part + BOX_COLS * 128), &a.x, k, col + BOX_COLS, full);
             }
             r.next();
         }
@@ -91,19 +133,14 @@ struct words {
     __device__ __forceinline__ void begin(const uint8_t *outs, int out)
     {
         at = outs + out * 64 + (int)threadIdx.x % 4 * 16;
-        scales = *(const uint2 *)(outs + OUTS_BYTES + out / 16 * 64 + out % 8 * 8);
+        scales = *(const uint2 *)(outs + mx_form::SCALES_AT + out / 16 * 64 + out % 8 * 8);
         load(0);
     }
 };
 
-/* A block of 32 k of two outputs as f16: four registers for each 16 k. */
-struct decoded {
+/* Two outputs' 32 k in the order of wgmma: four registers for each 16 k of an output. */
+template <class T> struct operand {
     uint32_t h0[4], h1[4];
-    __device__ __forceinline__ void decode(const words &w, int b)
-    {
-        scaled_pairs(b % 2 ? w.r0.y : w.r0.x, w.scales.x, b, h0);
-        scaled_pairs(b % 2 ? w.r1.y : w.r1.x, w.scales.y, b, h1);
-    }
     template <int N, int EACH>
     __device__ __forceinline__ void multiply(float (&acc)[EACH], uint64_t cols, int onto)
     {
@@ -112,9 +149,40 @@ struct decoded {
                        "+r"(h1[2]), "+r"(h1[3])
                      :
                      : "memory");
-        wgmma_f16<N>(acc, h0[0], h1[0], h0[1], h1[1], cols, onto);
-        wgmma_f16<N>(acc, h0[2], h1[2], h0[3], h1[3], cols + 2, 1);
+        wgmma_narrow<N, T>(acc, h0[0], h1[0], h0[1], h1[1], cols, onto);
+        wgmma_narrow<N, T>(acc, h0[2], h1[2], h0[3], h1[3], cols + 2, 1);
         wgmma_commit();
+    }
+};
+
+/* A block of MXFP4. */
+struct decoded : operand<__half> {
+    __device__ __forceinline__ void decode(const words &w, int b)
+    {
+        scaled_pairs(b % 2 ? w.r0.y : w.r0.x, w.scales.x, b, h0);
+        scaled_pairs(b % 2 ? w.r1.y : w.r1.x, w.scales.y, b, h1);
+    }
+};
+
+/* A chunk of bf16 of two outputs, as it is in memory; at: the thread's 16 bytes of the first. */
+struct whole : operand<bf16> {
+    __device__ __forceinline__ void load(uint32_t at, int apart)
+    {
+        const uint4 v0 = shared16(at), v1 = shared16(at + (uint32_t)(apart * 64));
+        h0[0] = v0.x, h0[1] = v0.y, h0[2] = v0.z, h0[3] = v0.w;
+        h1[0] = v1.x, h1[1] = v1.y, h1[2] = v1.z, h1[3] = v1.w;
+    }
+};
+
+/* Which outputs of a tile a thread multiplies: rows of a stage's weights, and where their sums are
+ * among the tile's outputs. */
+struct own_outputs {
+    int row, rows_apart, out, apart;
+    __device__ __forceinline__ own_outputs(int group, bool pairs)
+    {
+        const int t = (int)threadIdx.x % 128, warp = group * 4 + t / 32, g = t % 32 / 4;
+        row = pairs ? warp * 8 + g : warp * 16 + g, rows_apart = pairs ? (int)OUTS / 2 : 8;
+        out = pairs ? 2 * row : row, apart = pairs ? 1 : 8;
     }
 };
 
@@ -134,21 +202,23 @@ __device__ __forceinline__ void add_split(float (&sum)[MAX_COLS / 2 / TERMS],
  * size for every N, otherwise the compiler runs out of registers. While a block is multiplied the
  * next one is decoded; between stages the other warpgroups keep the tensor cores busy. */
 template <int TERMS, int N>
-__device__ __forceinline__ void multiply_tile(pointer_ring &r, int chunks, int out,
+__device__ __forceinline__ void multiply_tile(mx_form, pointer_ring &r, int kp,
+                                              const own_outputs &own,
                                               float (&acc)[MAX_COLS / 2],
                                               float (&sum)[MAX_COLS / 2 / TERMS])
 {
+    const int chunks = kp / mx_form::K, out = own.out;
     const int each = (chunks + K_SPLITS - 1) / K_SPLITS;
     float unit[2]; /* row scales of the two outputs */
     int left = each;
 #pragma unroll 1
     for (int c = 0; c < chunks; c++) {
         const uint8_t *stage = r.place();
-        const uint64_t low = wgmma_descriptor(shared_at(stage)), high = low + HALF_BYTES / 16;
+        const uint64_t low = wgmma_descriptor(shared_at(stage)), high = low + PART_BYTES / 16;
         struct words w;
         struct decoded even, odd;
         mbarrier_wait(r.filled(), r.pos.phase);
-        w.begin(stage + 2 * HALF_BYTES, out);
+        w.begin(stage + mx_form::WEIGHTS_AT, out);
         if (c == 0)
             unit[0] = mx_unit(w.scales.x), unit[1] = mx_unit(w.scales.y);
         even.decode(w, 0);
@@ -176,32 +246,70 @@ __device__ __forceinline__ void multiply_tile(pointer_ring &r, int chunks, int o
         sum[i] = (empty ? sum[i] + 0.f : sum[i]) * unit[i * TERMS / 2 % 2];
 }
 
-template <int TERMS>
+/* The same with bf16. A k split may end with either chunk of a stage. */
+template <int TERMS, int N>
+__device__ __forceinline__ void multiply_tile(bf16_form, pointer_ring &r, int kp,
+                                              const own_outputs &own,
+                                              float (&acc)[MAX_COLS / 2],
+                                              float (&sum)[MAX_COLS / 2 / TERMS])
+{
+    const int chunks = kp / K_CHUNK, each = (chunks + K_SPLITS - 1) / K_SPLITS;
+    const uint32_t mine = bf16_form::WEIGHTS_AT + (uint32_t)(own.row * 64 + threadIdx.x % 4 * 16);
+    int left = each;
+#pragma unroll 1
+    for (int c = 0; c < chunks; c += 2) {
+        const uint32_t stage = shared_at(r.place());
+        const uint64_t cols = wgmma_descriptor(stage);
+        struct whole w[2];
+        mbarrier_wait(r.filled(), r.pos.phase);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            if (c + i >= chunks)
+                break;
+            w[i].load(stage + mine + (uint32_t)(i * bf16_form::CHUNK_BYTES), own.rows_apart);
+            w[i].multiply<N>(acc, cols + (uint64_t)(4 * i), left < each);
+            if (--left == 0 || c + i + 1 == chunks) {
+                wgmma_wait<0>();
+                add_split<TERMS, N>(sum, acc, c + i < each);
+                left = each;
+            }
+        }
+        wgmma_wait<0>();
+        mbarrier_arrive_warp(r.emptied());
+        r.next();
+    }
+    if ((K_SPLITS - 1) * each >= chunks) /* an empty split: -0 becomes 0 */
+#pragma unroll
+        for (int i = 0; i < N / 2 / TERMS; i++)
+            sum[i] += 0.f;
+}
+
+template <class FORM, int TERMS>
 __device__ __forceinline__ void multiply_tiles(const prefill_experts &a, pointer_ring r,
                                                const pair_tiles &tiling, int group,
                                                const sum_buffer &e)
 {
-    const int chunks = chunks_of(a), t = (int)threadIdx.x % 128;
-    const int out = group * HALF_OUT + t / 32 * 16 + t % 32 / 4;
+    const int kp = rows_of(a).kp;
+    const struct own_outputs own(group, std::is_same_v<FORM, bf16_form> && !a.down);
     uint32_t turn = 1;
     for (int tile = (int)blockIdx.x, i = 0; tiling.reach(a.tiles_out, tile, i);
          tile += (int)gridDim.x, turn ^= 1) {
         float acc[MAX_COLS / 2], sum[MAX_COLS / 2 / TERMS];
         const int cols = tiling.each[i] * TERMS;
         if (cols > 88)
-            multiply_tile<TERMS, 96>(r, chunks, out, acc, sum);
+            multiply_tile<TERMS, 96>(FORM(), r, kp, own, acc, sum);
         else if (cols > 80)
-            multiply_tile<TERMS, 88>(r, chunks, out, acc, sum);
+            multiply_tile<TERMS, 88>(FORM(), r, kp, own, acc, sum);
         else if (cols > 72)
-            multiply_tile<TERMS, 80>(r, chunks, out, acc, sum);
+            multiply_tile<TERMS, 80>(FORM(), r, kp, own, acc, sum);
         else if (cols > 64)
-            multiply_tile<TERMS, 72>(r, chunks, out, acc, sum);
+            multiply_tile<TERMS, 72>(FORM(), r, kp, own, acc, sum);
         else if (cols > 48)
-            multiply_tile<TERMS, 64>(r, chunks, out, acc, sum);
+            multiply_tile<TERMS, 64>(FORM(), r, kp, own, acc, sum);
         else
-            multiply_tile<TERMS, 48>(r, chunks, out, acc, sum);
+            multiply_tile<TERMS, 48>(FORM(), r, kp, own, acc, sum);
         mbarrier_wait(e.drained, turn);
-        store_sums<TERMS, OUTS>(e.sums, sum, out);
+        store_sums<TERMS, OUTS>(e.sums, sum, own.out, own.apart);
         mbarrier_arrive_warp(e.filled);
     }
 }
@@ -212,12 +320,12 @@ __device__ __forceinline__ void multiply_tiles(const prefill_experts &a, pointer
  * Lane l looks up the pair and the factor of the l-th of them. */
 struct own_rows {
     int pair;
-    float inv;
+    float inv; /* MXFP4 */
     __device__ __forceinline__ own_rows(const prefill_experts &a, const tile_coord &at, int warp)
     {
         const int l = (int)threadIdx.x % 32, i = (l / 2 * EPILOGUE_WARPS + warp) * 2 + l % 2;
         pair = __ldcg(a.m.order + min(at.from + i, at.to - 1));
-        inv = a.down ? a.m.h_undo : __ldcg(a.m.x_inv + pair / a.m.top_k);
+        inv = !a.m.f16 ? 1 : a.down ? a.m.h_undo : __ldcg(a.m.x_inv + pair / a.m.top_k);
     }
 };
 
@@ -230,7 +338,7 @@ enum { FOURS = OUTS / 4, STEPS = 2 * FOURS / 32 };
 struct two_rows {
     int i[STEPS], pair[STEPS]; /* row of the tile; may be beyond its end */
     float4 y[STEPS];
-    template <int TERMS>
+    template <class FORM, int TERMS>
     __device__ __forceinline__ void load(const own_rows &own, int n, int warp, const float *scratch)
     {
 #pragma unroll
@@ -241,8 +349,10 @@ struct two_rows {
             const float inv = __shfl_sync(~0u, own.inv, 2 * n + second);
             const float4 v =
                 *(const float4 *)(scratch + sum_at<TERMS, OUTS>(i[s], four % FOURS * 4));
-            y[s] = make_float4(mx_sum(v.x * inv), mx_sum(v.y * inv), mx_sum(v.z * inv),
-                               mx_sum(v.w * inv));
+            y[s] = v;
+            if (std::is_same_v<FORM, mx_form>)
+                y[s] = make_float4(mx_sum(v.x * inv), mx_sum(v.y * inv), mx_sum(v.z * inv),
+                                   mx_sum(v.w * inv));
         }
     }
 };
@@ -253,13 +363,13 @@ __device__ __forceinline__ int own_output(const tile_coord &at, int step)
     return at.out + ((int)threadIdx.x % 32 + 32 * step) % FOURS * 4;
 }
 
-template <int TERMS>
+template <class FORM, int TERMS>
 __device__ __forceinline__ void write_down(const prefill_experts &a, const tile_coord &at, int warp,
                                            const own_rows &own, const float *scratch)
 {
     for (int n = 0; (n * EPILOGUE_WARPS + warp) * 2 < at.to - at.from; n++) {
         struct two_rows two;
-        two.load<TERMS>(own, n, warp, scratch);
+        two.load<FORM, TERMS>(own, n, warp, scratch);
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {
             const int out = own_output(at, s);
@@ -271,7 +381,7 @@ __device__ __forceinline__ void write_down(const prefill_experts &a, const tile_
 }
 
 /* Stores hidden values i and i + 1 (i even) of packed row p, in tile order. */
-template <int TERMS>
+template <class FORM, int TERMS>
 __device__ __forceinline__ void store_two_hidden(const moe_args &a, int p, int i, float h0,
                                                  float h1)
 {
@@ -279,12 +389,12 @@ __device__ __forceinline__ void store_two_hidden(const moe_args &a, int p, int i
     float x0 = h0 * a.h_scale, x1 = h1 * a.h_scale;
 #pragma unroll
     for (int t = 0; t < TERMS; t++, to += a.h.kp)
-        *(uint32_t *)to = split_two<__half>(x0, x1);
+        *(uint32_t *)to = split_two<typename FORM::term>(x0, x1);
 }
 
 /* Gate and up, interleaved, become hidden values; zeros after the last. CLAMPED: the activation is
  * ACT_SWIGLU_CLAMP, else a.m.act. */
-template <int TERMS, bool CLAMPED>
+template <class FORM, int TERMS, bool CLAMPED>
 __device__ __forceinline__ void write_hidden(const prefill_experts &a, const tile_coord &at,
                                              int warp, const own_rows &own,
                                              const float4 (&bias)[STEPS], const float *scratch)
@@ -292,7 +402,7 @@ __device__ __forceinline__ void write_hidden(const prefill_experts &a, const til
     const int act = CLAMPED ? (int)ACT_SWIGLU_CLAMP : a.m.act;
     for (int n = 0; (n * EPILOGUE_WARPS + warp) * 2 < at.to - at.from; n++) {
         struct two_rows two;
-        two.load<TERMS>(own, n, warp, scratch);
+        two.load<FORM, TERMS>(own, n, warp, scratch);
         float2 h[STEPS];
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {
@@ -306,13 +416,13 @@ __device__ __forceinline__ void write_hidden(const prefill_experts &a, const til
         for (int s = 0; s < STEPS; s++) {
             const int i = own_output(at, s) / 2, p = at.from + two.i[s];
             if (p < at.to && i < a.m.h.kp)
-                store_two_hidden<TERMS>(a.m, p, i, h[s].x, h[s].y);
+                store_two_hidden<FORM, TERMS>(a.m, p, i, h[s].x, h[s].y);
         }
     }
 }
 
 /* The last tile of outputs pads the hidden rows with zeros. */
-template <int TERMS>
+template <class FORM, int TERMS>
 __device__ __forceinline__ void fill_hidden(const prefill_experts &a, const tile_coord &at,
                                             int warp)
 {
@@ -321,10 +431,10 @@ __device__ __forceinline__ void fill_hidden(const prefill_experts &a, const tile
         return;
     for (int p = at.from + warp; p < at.to; p += EPILOGUE_WARPS)
         for (int i = first + lane * 2; i < a.m.h.kp; i += 64)
-            store_two_hidden<TERMS>(a.m, p, i, 0, 0);
+            store_two_hidden<FORM, TERMS>(a.m, p, i, 0, 0);
 }
 
-template <int TERMS>
+template <class FORM, int TERMS>
 __device__ __forceinline__ void write_tiles(const prefill_experts &a, const pair_tiles &tiling,
                                             int warp, const sum_buffer &e)
 {
@@ -341,14 +451,14 @@ __device__ __forceinline__ void write_tiles(const prefill_experts &a, const pair
             if (!a.down && b.p && out < 2 * a.m.ffn)
                 bias[s] = four_weights(b, INT_MAX, at.expert * (int)a.m.gate_up_b_pitch + out);
         }
-        fill_hidden<TERMS>(a, at, warp);
+        fill_hidden<FORM, TERMS>(a, at, warp);
         mbarrier_wait(e.filled, turn);
         if (a.down)
-            write_down<TERMS>(a, at, warp, own, e.sums);
-        else if (a.m.act == ACT_SWIGLU_CLAMP)
-            write_hidden<TERMS, true>(a, at, warp, own, bias, e.sums);
+            write_down<FORM, TERMS>(a, at, warp, own, e.sums);
+        else if (std::is_same_v<FORM, mx_form> && a.m.act == ACT_SWIGLU_CLAMP)
+            write_hidden<FORM, TERMS, true>(a, at, warp, own, bias, e.sums);
         else
-            write_hidden<TERMS, false>(a, at, warp, own, bias, e.sums);
+            write_hidden<FORM, TERMS, false>(a, at, warp, own, bias, e.sums);
         mbarrier_arrive_warp(e.drained);
     }
 }
@@ -357,7 +467,7 @@ __device__ __forceinline__ void write_tiles(const prefill_experts &a, const pair
 
 /* ---- the kernel ----------------------------------------------------------------------------- */
 
-template <int TERMS>
+template <class FORM, int TERMS>
 __global__ void __launch_bounds__(THREADS, 1)
     prefill_experts_kernel(const __grid_constant__ struct prefill_experts a)
 {
@@ -366,7 +476,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     __shared__ uint64_t full[STAGES], empty[STAGES], filled, drained;
     __shared__ struct pair_tiles tiling;
     uint8_t *stage = align_stages(dynamic);
-    const struct sum_buffer e = {(float *)(stage + STAGES * STAGE_SPAN), &filled, &drained};
+    const struct sum_buffer e = {(float *)(stage + STAGES * FORM::SPAN), &filled, &drained};
     pdl_trigger();
     if (threadIdx.x == 0) {
         init_ring(full, empty, STAGES, 1, 4 * WARPGROUPS);
@@ -378,41 +488,57 @@ __global__ void __launch_bounds__(THREADS, 1)
     if (threadIdx.x < 32)
         tiling.make<MAX_COLS / TERMS>(a.m);
     __syncthreads();
-    pointer_ring r = {stage, full, empty, STAGES, STAGE_SPAN, {}};
+    pointer_ring r = {stage, full, empty, STAGES, FORM::SPAN, {}};
     int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0);
     if (warp < 4) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 80;");
         if (threadIdx.x == 0)
-            fetch_tiles<TERMS>(a, r, tiling);
+            fetch_tiles<FORM, TERMS>(a, r, tiling);
         if (warp > 0)
-            write_tiles<TERMS>(a, tiling, warp - 1, e);
+            write_tiles<FORM, TERMS>(a, tiling, warp - 1, e);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 144;");
-        multiply_tiles<TERMS>(a, r, tiling, warp / 4 - 1, e);
+        multiply_tiles<FORM, TERMS>(a, r, tiling, warp / 4 - 1, e);
     }
 #endif
 }
 
 /* ---- host ----------------------------------------------------------------------------------- */
 
-template <int TERMS> static void run(struct kdev *d, const struct moe_args *m, bool down)
+static void map_weights(mx_form, struct kdev *d, struct prefill_experts *a, const struct mat *w)
 {
-    struct prefill_experts a = {};
-    a.m = *m;
-    a.down = down;
-    const struct mat *w = down ? &m->down_m : &m->gate_up_m;
-    const struct packed *x = down ? &m->h : &m->x;
-    a.tiles_out = div_up(w->n, OUTS);
-    const int groups = (int)w->scale_pitch / 4, sixteens = m->n_expert * w->n / 16;
-    cuda_piece_map(d, &a.w, w->w, 1024, groups, sixteens, OUTS / 16);
-    cuda_piece_map(d, &a.s, w->scale, 64, groups, sixteens, OUTS / 16);
-    cuda_tile_map(d, &a.x, x->x, m->rows * m->top_k * TERMS, x->kp, (size_t)x->kp * 2, STAGE_K / 2,
-                  BOX_COLS);
-    cuda_launch(d, prefill_experts_kernel<TERMS>, dim3((unsigned)d->gpu.n_sm), THREADS, SHARED, a);
+    const int groups = (int)w->scale_pitch / 4, sixteens = a->m.n_expert * w->n / 16;
+    cuda_piece_map(d, &a->w, w->w, 1024, groups, sixteens, OUTS / 16);
+    cuda_piece_map(d, &a->s, w->scale, 64, groups, sixteens, OUTS / 16);
+}
+
+static void map_weights(bf16_form, struct kdev *d, struct prefill_experts *a, const struct mat *w)
+{
+    cuda_piece_map(d, &a->w, w->w, K_CHUNK_BYTES, (int)w->pitch / (int)K_CHUNK_BYTES,
+                   a->m.n_expert * w->n, OUTS / 2);
+}
+
+template <class FORM, int TERMS> static void run(struct kdev *d, const struct moe_args *m)
+{
+    for (int down = 0; down < 2; down++) {
+        struct prefill_experts a = {};
+        a.m = *m;
+        a.down = down;
+        const struct mat *w = down ? &m->down_m : &m->gate_up_m;
+        const struct packed *x = down ? &m->h : &m->x;
+        a.tiles_out = div_up(w->n, OUTS);
+        map_weights(FORM(), d, &a, w);
+        cuda_tile_map(d, &a.x, x->x, m->rows * m->top_k * TERMS, x->kp, (size_t)x->kp * 2, 64,
+                      BOX_COLS);
+        cuda_launch(d, prefill_experts_kernel<FORM, TERMS>, dim3((unsigned)d->gpu.n_sm), THREADS,
+                    FORM::SHARED, a);
+    }
 }
 
 void cuda_prefill_experts(struct kdev *d, const struct moe_args *m)
 {
-    for (int down = 0; down < 2; down++)
-        m->terms == 1 ? run<1>(d, m, down) : run<2>(d, m, down);
+    if (!m->f16)
+        run<bf16_form, 2>(d, m);
+    else
+        m->terms == 1 ? run<mx_form, 1>(d, m) : run<mx_form, 2>(d, m);
 }

@@ -218,13 +218,13 @@ __device__ __forceinline__ float norm_into(const moe_args &a, const float *src, 
     return route_max(top, scratch + WARPS); /* its barrier also makes y visible */
 }
 
-/* The next f16 terms of eight values that are adjacent in tile order. */
-__device__ __forceinline__ uint4 next_eight(float (&v)[8])
+/* The next terms (T: bf16 or __half) of eight values that are adjacent in tile order. */
+template <class T> __device__ __forceinline__ uint4 next_eight(float (&v)[8])
 {
     uint32_t h[4];
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        h[i] = split_two<__half>(v[2 * i], v[2 * i + 1]);
+        h[i] = split_two<T>(v[2 * i], v[2 * i + 1]);
     return make_uint4(h[0], h[1], h[2], h[3]);
 }
 
@@ -243,7 +243,8 @@ __global__ void __launch_bounds__(THREADS) pack_pairs(const __grid_constant__ st
         const int at = __ldcg(a.first + __ldcg(a.chosen + pair)) + __ldcg(a.number + pair);
         place[threadIdx.x] = at, a.order[at] = pair;
     }
-    const float s = f16_scale_of(norm_into(a, a.src + (size_t)r * (size_t)a.in, y, scratch));
+    const float top = norm_into(a, a.src + (size_t)r * (size_t)a.in, y, scratch);
+    const float s = a.f16 ? f16_scale_of(top) : 1;
     if (threadIdx.x == 0)
         a.x_inv[r] = inverse_scale(s);
     for (int u = (int)threadIdx.x; u < kp / 8; u += THREADS) {
@@ -254,7 +255,7 @@ __global__ void __launch_bounds__(THREADS) pack_pairs(const __grid_constant__ st
             v[2 * q] = two.x * s, v[2 * q + 1] = two.y * s;
         }
         for (int t = 0; t < a.terms; t++) {
-            const uint4 eight = next_eight(v);
+            const uint4 eight = a.f16 ? next_eight<__half>(v) : next_eight<bf16>(v);
             for (int k = 0; k < a.top_k; k++) {
                 const int row = place[k] * a.terms + t;
                 *(uint4 *)(a.x_to + (size_t)row * (size_t)kp + (size_t)u * 8) = eight;
