@@ -1,6 +1,8 @@
 /* settings.c - see settings.h: the rows of the settings, and the values of every row as text. */
 #include "engine/settings.h"
 
+#include "kernels/idioms.h"
+
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
@@ -113,14 +115,14 @@ const struct option *settings_at(int i)
     return &table[i];
 }
 
+const struct option *settings_named(const char *name)
+{
+    return ROW_NAMED(table, name);
+}
+
 static const struct option *find_option(const char *name)
 {
-    if (strcmp(name, "draft") == 0) /* users type "draft off" for "spec off" */
-        name = "spec";
-    for (int i = 0; i < N; i++)
-        if (strcmp(table[i].name, name) == 0)
-            return &table[i];
-    return NULL;
+    return settings_named(strcmp(name, "draft") ? name : "spec"); /* users type "draft off" */
 }
 
 int settings_index(const char *name)

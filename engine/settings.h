@@ -145,7 +145,8 @@ void settings_penalties(const struct settings *s, struct penalties *out);
 void settings_init(struct settings *s); /* the program's defaults */
 int settings_count(void);
 const struct option *settings_at(int i);
-int settings_index(const char *name); /* -1: none is called that */
+int settings_index(const char *name); /* -1: none is called that; "draft" is "spec" */
+const struct option *settings_named(const char *name); /* exactly; NULL: none */
 /* Sets one value from text. On a bad name or value *s is untouched and *e says what was
  * expected. */
 bool settings_set(struct settings *s, const char *name, const char *value, struct err *e);

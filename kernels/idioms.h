@@ -1,6 +1,8 @@
-/* idioms.h - two idioms of C, each in one line where it is used. */
+/* idioms.h - idioms of C, each in one line where it is used. */
 #ifndef AERIE_IDIOMS_H
 #define AERIE_IDIOMS_H
+
+#include <string.h>
 
 #include "kernels/base.h"
 
@@ -22,5 +24,17 @@
             (v) = xrealloc((v), (size_t)(cap), sizeof *(v));                                       \
         }                                                                                          \
     } while (0)
+
+/* The row of a table that is called `word`: its first member, a const char *, is that text. NULL:
+ * none is. A table may be a list of texts. */
+#define ROW_NAMED(table, word)                                                                     \
+    row_named(table, sizeof(table) / sizeof *(table), sizeof *(table), word)
+static inline const void *row_named(const void *table, size_t n, size_t each, const char *word)
+{
+    for (const char *row = table, *end = row + n * each; row < end; row += each)
+        if (strcmp(*(const char *const *)(const void *)row, word) == 0)
+            return row;
+    return NULL;
+}
 
 #endif

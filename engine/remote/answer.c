@@ -408,7 +408,7 @@ static void get_error(struct answer *answer, const json_t *o)
 
 static enum finish finish_of(struct answer *answer, const json_t *v)
 {
-    static const struct { const char *name; enum finish is; } known[] = {
+    static const struct finish_name { const char *name; enum finish is; } known[] = {
         {"stop", FINISH_STOP}, {"eos", FINISH_STOP}, {"word", FINISH_STOP},
         {"tool_calls", FINISH_STOP},
         {"length", FINISH_LENGTH}, {"limit", FINISH_LENGTH}, {"abort", FINISH_ABORT},
@@ -418,10 +418,8 @@ static enum finish finish_of(struct answer *answer, const json_t *v)
     if (!json_is_string(v))
         return FINISH_NONE;
     snprintf(answer->finish_word, sizeof answer->finish_word, "%s", json_string_value(v));
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (!strcmp(json_string_value(v), known[i].name))
-            return known[i].is;
-    return *json_string_value(v) ? FINISH_OTHER : FINISH_NONE;
+    const struct finish_name *name = ROW_NAMED(known, json_string_value(v));
+    return name ? name->is : *json_string_value(v) ? FINISH_OTHER : FINISH_NONE;
 }
 
 /* Calls of functions, and pieces of them, as text: a line "call NAME ARGUMENTS" each. */

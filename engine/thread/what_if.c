@@ -41,8 +41,8 @@ static bool change(const struct engine *engine, struct changed *c, const char *n
         return engine->loaded.model.cfg.window == 0
                    ? err_set(e, ERR_USAGE, "window: the model has no sliding layers")
                    : change_number(name, value, 1, 1 << 20, &c->window, e);
-    int i = settings_index(name);
-    if (i < 0 || strcmp(settings_at(i)->name, name) != 0 || !settings_at(i)->what_if)
+    const struct option *setting = settings_named(name);
+    if (!setting || !setting->what_if)
         return err_set(e, ERR_USAGE, "%.40s: expected draft.topk, draft.steps, draft.nodes, "
                                      "draft.shape, draft.window, spec, "
                        "temperature, top_k, top_p, min_p, presence_penalty, frequency_penalty, "

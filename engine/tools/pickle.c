@@ -266,10 +266,8 @@ static const char *known_name(const char *name)
         "torch float8_e5m2", "torch float8_e4m3fnuz", "torch float8_e5m2fnuz",
         "torch float8_e8m0fnu", "torch float4_e2m1fn_x2", "torch uint16", "torch uint32",
         "torch uint64"};
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (strcmp(known[i], name) == 0)
-            return known[i];
-    return NULL;
+    const char *const *row = ROW_NAMED(known, name);
+    return row ? *row : NULL;
 }
 
 /* "module\nname\n" */

@@ -6,6 +6,8 @@
  * of packs until a rule says what it holds (tests/unit/test_packs.c requires that). */
 #include "history/columns.h"
 
+#include "kernels/idioms.h"
+
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -86,10 +88,7 @@ const struct pack_rule *pack_rule(int i)
 
 bool pack_leaves_out(const char *table)
 {
-    for (size_t i = 0; i < sizeof left_out / sizeof *left_out; i++)
-        if (!strcmp(table, left_out[i]))
-            return true;
-    return false;
+    return ROW_NAMED(left_out, table) != NULL;
 }
 
 bool pack_names(const char *list, const char *name)

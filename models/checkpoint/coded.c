@@ -72,16 +72,16 @@ count_of(const struct coded_part *p) /* of a tensor of at most two dimensions, e
 
 static bool type_of_scale(const struct finder *f, const struct coded_part *p, enum scale_type *type)
 {
-    static const struct {
+    static const struct scale_name {
         const char *name;
         enum scale_type type;
     } types[] = {
         {"F32", SCALE_F32},      {"F16", SCALE_F16},      {"BF16", SCALE_BF16},
         {"F8_E4M3", SCALE_E4M3}, {"F8_E8M0", SCALE_E8M0}, {"U8", SCALE_E8M0},
     };
-    for (size_t i = 0; i < LEN(types); i++)
-        if (!strcmp(p->type, types[i].name))
-            return *type = types[i].type, true;
+    const struct scale_name *found = ROW_NAMED(types, p->type);
+    if (found)
+        return *type = found->type, true;
     return bad(f, p, "has type %s, which is no type of scales", p->type);
 }
 

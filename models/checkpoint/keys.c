@@ -403,10 +403,7 @@ enum { N_DECIDES = sizeof decides / sizeof *decides };
 
 static bool key_decides(const char *key)
 {
-    for (int i = 0; i < N_DECIDES; i++)
-        if (!strcmp(decides[i].key, key))
-            return true;
-    return false;
+    return ROW_NAMED(decides, key) != NULL;
 }
 
 /* ---- one object of a config ---- */

@@ -84,10 +84,7 @@ static const struct type_name {
 
 static const struct type_name *type_find(const char *name)
 {
-    for (size_t i = 0; i < sizeof type_names / sizeof *type_names; i++)
-        if (!strcmp(type_names[i].name, name))
-            return &type_names[i];
-    return NULL;
+    return ROW_NAMED(type_names, name);
 }
 
 /* ---- reading bytes ---- */

@@ -8,6 +8,7 @@
 #include "models/grammar/parts.h"
 
 #include "kernels/ascii.h"
+#include "kernels/idioms.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -352,7 +353,7 @@ int grammar_pattern(struct grammar *grammar, const char *pattern, struct err *e)
 
 const char *grammar_format(const char *format)
 {
-    static const struct {
+    static const struct named {
         const char *name, *pattern;
     } known[] = {
         {"date", DATE},
@@ -363,8 +364,6 @@ const char *grammar_format(const char *format)
         {"email",
          "[A-Za-z0-9]+(?:[._+-][A-Za-z0-9]+)*@" LABEL "(?:\\." LABEL ")*\\.[A-Za-z]{2,24}"},
     };
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (!strcmp(known[i].name, format))
-            return known[i].pattern;
-    return NULL;
+    const struct named *found = ROW_NAMED(known, format);
+    return found ? found->pattern : NULL;
 }

@@ -5,6 +5,7 @@
  * supported step that does not, stripping the start of the whole text, is done when a text is
  * decoded (t->strip); others are refused.
  */
+#include "kernels/idioms.h"
 #include "kernels/json_read.h"
 #include "models/checkpoint/json.h"
 #include "models/tokenizer/steps.h"
@@ -112,10 +113,10 @@ static bool parse_steps(struct pull_str raw, const char *where, const char *list
 
 static bool norm_leaf(struct tok_node *n, void *arg)
 {
-    static const struct {
+    static const struct unicode_form {
         const char *name;
         int form;
-    } form[] = {
+    } forms[] = {
         {"NFC", UTF8PROC_STABLE | UTF8PROC_COMPOSE},
         {"NFD", UTF8PROC_STABLE | UTF8PROC_DECOMPOSE},
         {"NFKC", UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT},
@@ -126,12 +127,12 @@ static bool norm_leaf(struct tok_node *n, void *arg)
     if (t->n_norm == MAX_STEPS)
         return bad(n, "too many steps", NULL);
     struct norm_step *s = &t->norm[t->n_norm++];
-    for (size_t i = 0; i < sizeof form / sizeof *form; i++)
-        if (strcmp(kind, form[i].name) == 0) {
-            s->kind = NORMALIZE_FORM;
-            s->form = form[i].form;
-            return true;
-        }
+    const struct unicode_form *form = ROW_NAMED(forms, kind);
+    if (form) {
+        s->kind = NORMALIZE_FORM;
+        s->form = form->form;
+        return true;
+    }
     if (strcmp(kind, "Prepend") == 0) {
         s->kind = NORMALIZE_PREPEND;
         return get_text(n, "prepend", &s->content);
@@ -243,18 +244,16 @@ static bool pre_metaspace(struct tok_node *n, struct tokenizer *t)
 
 static bool pre_leaf(struct tok_node *n, void *arg)
 {
-    static const struct {
+    static const struct pre_kind {
         const char *name;
         bool (*read)(struct tok_node *n, struct tokenizer *t);
-    } kind[] = {{"Split", pre_split}, {"ByteLevel", pre_bytes}, {"Digits", pre_digits},
+    } kinds[] = {{"Split", pre_split}, {"ByteLevel", pre_bytes}, {"Digits", pre_digits},
                 {"Metaspace", pre_metaspace}};
     struct tokenizer *t = arg;
     if (t->n_pre + 3 > MAX_STEPS) /* a leaf adds at most three steps */
         return bad(n, "too many steps", NULL);
-    for (size_t i = 0; i < sizeof kind / sizeof *kind; i++)
-        if (strcmp(kind_of(n), kind[i].name) == 0)
-            return kind[i].read(n, t);
-    return bad(n, "unsupported kind", kind_of(n));
+    const struct pre_kind *kind = ROW_NAMED(kinds, kind_of(n));
+    return kind ? kind->read(n, t) : bad(n, "unsupported kind", kind_of(n));
 }
 
 bool steps_pre_tokenizer(struct tokenizer *t, struct pull_str raw, struct err *e)

@@ -7,6 +7,7 @@
 #include "repl/cli/flags.h"
 
 #include "engine/bugs.h"
+#include "kernels/idioms.h"
 #include "models/checkpoint/hub.h"
 #include "repl/cmd/cmd.h"
 
@@ -74,10 +75,7 @@ enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
 static const struct command *find_command(const char *name)
 {
-    for (int i = 0; i < N_COMMANDS; i++)
-        if (strcmp(commands[i].name, name) == 0)
-            return &commands[i];
-    return NULL;
+    return ROW_NAMED(commands, name);
 }
 
 /* ---- flags ---- */
@@ -188,9 +186,8 @@ static bool check_only(const struct cli *c, const struct flag *f, const char *va
  * --draft. */
 static bool is_setting(const char *name, const char *value)
 {
-    int i = settings_index(name);
-    return i >= 0 && (strcmp(settings_at(i)->name, name) == 0 || strcmp(value, "on") == 0 ||
-                      strcmp(value, "off") == 0);
+    return settings_named(name) ||
+           (settings_index(name) >= 0 && (!strcmp(value, "on") || !strcmp(value, "off")));
 }
 
 /* One "name = value": a setting or a long flag. It is applied to the commands that take it on the

@@ -1,4 +1,5 @@
 /* log.c - `aerie logs`, `export` and `db`: the session log as a whole. `show` is show.c. */
+#include "kernels/idioms.h"
 #include "kernels/when.h"
 #include "repl/cli/cli.h"
 
@@ -249,9 +250,9 @@ bool cli_db_action(int i, struct help_word *w)
 
 static const struct action *find_action(const char *name, struct err *e)
 {
-    for (int i = 0; i < N_ACTIONS; i++)
-        if (strcmp(actions[i].name, name) == 0)
-            return &actions[i];
+    const struct action *found = ROW_NAMED(actions, name);
+    if (found)
+        return found;
     struct buf all = {0};
     for (int i = 0; i < N_ACTIONS; i++)
         buf_printf(&all, "%s%s", i == 0 ? "" : i + 1 == N_ACTIONS ? " or " : ", ", actions[i].name);

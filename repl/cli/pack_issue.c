@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/idioms.h"
 #include "repl/cli/show_served.h"
 #include "repl/compare/facts.h"
 
@@ -19,9 +20,9 @@ enum { IDS_SHOWN = 4000 }; /* of the prompt; a report has to fit a form's field 
 
 int issue_form(const char *name, struct err *e)
 {
-    for (int i = 0; i < N_FORMS; i++)
-        if (!strcmp(name, forms[i]))
-            return i;
+    const char *const *row = ROW_NAMED(forms, name);
+    if (row)
+        return (int)(row - forms);
     err_set(e, ERR_USAGE, "--issue cannot be \"%.40s\"; expected sglang, vllm or llama.cpp", name);
     return -1;
 }

@@ -27,8 +27,7 @@ static bool take_server_option(struct side *s, const char *text, struct err *e)
         *(name[0] == 'm' ? &s->opts.model : &s->opts.server.key_file) = eq + 1;
         return true;
     }
-    int i = settings_index(name);
-    bool set = i >= 0 && strcmp(settings_at(i)->name, name) == 0;
+    bool set = settings_named(name);
     if (eq && *name && !set)
         return err_set(e, ERR_USAGE,
                        "\"%s\" cannot be changed on a server; expected model, api_key_file or a "

@@ -16,10 +16,7 @@ static const char *setting_name(int i)
 
 static int setting_index(const char *name)
 {
-    for (int i = 0; i < settings_count(); i++)
-        if (strcmp(setting_name(i), name) == 0)
-            return i;
-    return -1;
+    return settings_named(name) ? settings_index(name) : -1;
 }
 
 /* A setting in full; a setting of the screen looks the same. */

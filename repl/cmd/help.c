@@ -22,14 +22,6 @@ static void say_command(const struct cmd *c, const struct printer *to)
     print_close(to, '}');
 }
 
-static const struct option *find_setting(const char *name)
-{
-    for (int i = 0; i < settings_count(); i++)
-        if (strcmp(settings_at(i)->name, name) == 0)
-            return settings_at(i);
-    return NULL;
-}
-
 static void say_setting(const struct option *s, const struct printer *to)
 {
     print_note(to, ST_KEY, "%s", s->name);
@@ -87,7 +79,7 @@ bool help_topic(struct app *a, const char *name, const struct printer *to)
 /* "check" is a command, a setting and a topic. JSON has one answer: the first. */
 static bool say_exact(const struct help_on *on, const struct printer *to)
 {
-    const struct option *s = find_setting(on->name);
+    const struct option *s = settings_named(on->name);
     const struct topic *t = find_topic(on->name, true);
     bool command = on->named && (strcmp(on->named->name, on->name) == 0 ||
                                  (on->is_alias && !s && !t));

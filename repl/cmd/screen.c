@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "kernels/ascii.h"
+#include "kernels/idioms.h"
 #include "repl/cmd/cmd.h"
 
 /* ---- settings of the screen, which are not part of a session --------------------------------- */
@@ -32,10 +33,7 @@ enum { N_SETTING = sizeof settings / sizeof *settings };
 
 static const struct screen_setting *setting_find(const char *name)
 {
-    for (int i = 0; i < N_SETTING; i++)
-        if (strcmp(settings[i].name, name) == 0)
-            return &settings[i];
-    return NULL;
+    return ROW_NAMED(settings, name);
 }
 
 static int *value_of(struct app *a, const struct screen_setting *s)

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/idioms.h"
 #include "kernels/json.h"
 #include "repl/compare/facts.h"
 
@@ -13,7 +14,7 @@
  * number. */
 static unsigned nature_of(const char *name)
 {
-    static const struct {
+    static const struct nature {
         const char *name;
         unsigned may;
     } natures[] = {
@@ -22,13 +23,11 @@ static unsigned nature_of(const char *name)
         {"tokenizer_sha", MAY_PROMPT},
     };
     const struct option *o = opts_logged_as(name);
+    const struct nature *nature = ROW_NAMED(natures, name);
     int setting = settings_index(name);
     if (strncmp(name, "bug.", 4) == 0)
         return MAY_FAULT;
-    for (size_t i = 0; i < sizeof natures / sizeof *natures; i++)
-        if (strcmp(natures[i].name, name) == 0)
-            return natures[i].may;
-    return o ? o->may : setting >= 0 ? settings_at(setting)->may : 0;
+    return nature ? nature->may : o ? o->may : setting >= 0 ? settings_at(setting)->may : 0;
 }
 
 /* Threads and instruction sets of a CPU change no bit (kernels.h). */

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/settings.h"
+#include "kernels/idioms.h"
 #include "kernels/json.h"
 
 char *facts_value(const char *lines, const char *name)
@@ -253,19 +254,16 @@ static void compare_line(const char *name, const char *log, void *arg)
     static const char *const unbound[] = {"version", "device", "flags", "model_dir", "draft_dir",
                                           "server_kind", "server_version", "server_url",
                                           "server_facts"};
-    static const struct {
+    static const struct hash_of {
         const char *name, *model;
-    } hash[] = {{"model_sha", "model"}, {"tokenizer_sha", "tokenizer"},
+    } hashes[] = {{"model_sha", "model"}, {"tokenizer_sha", "tokenizer"},
     {"draft_sha", "draft model"}};
     struct compare *c = arg;
-    for (size_t i = 0; i < sizeof unbound / sizeof *unbound; i++)
-        if (strcmp(name, unbound[i]) == 0)
-            return;
+    if (ROW_NAMED(unbound, name))
+        return;
     char *now = facts_value(c->now, name);
-    const char *model = NULL;
-    for (size_t i = 0; i < sizeof hash / sizeof *hash; i++)
-        if (strcmp(name, hash[i].name) == 0)
-            model = hash[i].model;
+    const struct hash_of *hash = ROW_NAMED(hashes, name);
+    const char *model = hash ? hash->model : NULL;
     if (!now || strcmp(log, now) == 0 || (!model && !*log)) {
         free(now);
         return;

@@ -23,10 +23,9 @@ static char *key_of(const char *line)
     enum bug b;
     struct err e;
     char *name = xasprintf("%.*s", (int)strcspn(line, "=\n"), line), *key = NULL;
-    int i = settings_index(name);
     if (strncmp(name, "bug.", 4) == 0 && bug_find(name + 4, &b, &e))
         key = xasprintf("bug.%d", bug_at(b)->number);
-    else if (i >= 0 && strcmp(name, settings_at(i)->name) == 0) /* exact: "draft" is an option */
+    else if (settings_named(name)) /* "draft" is an option */
         key = xstrdup(name);
     if (!key)
         return name;
