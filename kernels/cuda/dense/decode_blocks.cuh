@@ -5,8 +5,10 @@
  * schedulers. Tensor cores multiply codes by scales, for two chunks at once, which leaves about 40
  * instructions. What is done once for each chunk of a split is as little as possible, too: every
  * position has a place for all splits, so that addresses advance by constants, and the columns
- * alone tell the chunks that a split does not have, by zeros in their place. Loads ahead of the
- * chunks at hand made it slower (results-h200.md).
+ * alone tell the chunks that a split does not have, by zeros in their place. An instruction of
+ * tensor cores takes six places of issue on an H200, so a scheduler has about 69 for two chunks,
+ * and that is the limit: loads ahead of the chunks at hand, four chunks at once, more warps, and
+ * warps that do not wait for each other made it no faster (results-h200.md).
  */
 #ifndef AERIE_CUDA_DECODE_BLOCKS_CUH
 #define AERIE_CUDA_DECODE_BLOCKS_CUH
@@ -195,9 +197,6 @@ template <int XT, int NT, int KIND, int ROWS, int STORED> struct packed_split {
     {
         uint4 w[2][2]; /* of a chunk; of a tile */
         b.w[0].as_bf16(diagonal, w[0][0], w[1][0]);
-#ifdef BAR2
-        __syncwarp();
-#endif
         if (n + 1 < TILES)
             b.w[1].as_bf16(diagonal, w[0][1], w[1][1]);
 #pragma unroll
