@@ -97,8 +97,8 @@ bool rope_init(struct rope *r, int head_dim, struct err *e)
     r->cs_factor = 1;
     r->inv_freq = NULL;
     if (r->rot < 2 || r->rot % 2)
-        return err_set(e, ERR_MODEL, "rope rotates %d of a head's %d dimensions, expected an even "
-                       "number", r->rot, head_dim);
+        return err_set(e, ERR_MODEL, "rope rotates %d of a head's %d dimensions "
+                       "(partial_rotary_factor), expected an even number", r->rot, head_dim);
     if (r->kind == ROPE_LONG && r->half != r->n_factor)
         return err_set(e, ERR_MODEL, "rope has lists of %d factors, expected %d, half the rotated "
                        "dimensions", r->n_factor, r->half);
@@ -291,7 +291,7 @@ static double partial(const struct conf *c, const struct conf *p, const struct r
     static const char *const key = "partial_rotary_factor";
     const struct conf *at = p && conf_has(p, key) ? p : c;
     bool fixed = !may && (!p || r->kind != ROPE_PROPORTIONAL);
-    double expected = r->kind == ROPE_PROPORTIONAL ? r->partial : 1;
+    double expected = r->partial; /* without p: the family's; else 1 */
     double x = conf_num(at, key, expected, 1e-3, 1);
     if (fixed && x != expected)
         conf_refuse(at, key, "is %g, which a rope of type %s does not use, expected %g", x,

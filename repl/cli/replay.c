@@ -124,6 +124,22 @@ static bool on_opened(void *arg, struct backend *b, const char *about, const cha
     return r->c->with.n > 0 || r->c->forced || compare_engine(r, b, about, now, e);
 }
 
+/* The log contradicts itself in a turn. */
+static void contradicts(struct replay *r, int turn, const char *why)
+{
+    r->cmp.d = (struct difference){.class = DIFF_LOG, .turn = turn};
+    snprintf(r->cmp.d.why, sizeof r->cmp.d.why, "%s", why);
+}
+
+/* Whether the log has another text of a reply than its tokens give. A log of a server, or a pack
+ * without text, has other texts or none. */
+static bool other_text(const struct replay *r, const struct act *a, const struct event *ev)
+{
+    const char *text = a->reply.text, *now = ev->text.p ? ev->text.p : "";
+    return !r->script.by_ids && !r->script.served && a->reply.n && !act_cut_short(a) && text &&
+           strcmp(text, now) != 0;
+}
+
 /* As recorded, the first difference ends the run. With changes, the run goes on: a rule may be
  * violated later. */
 static bool on_ended(void *arg, const struct act *a, const struct event *ev)
@@ -135,6 +151,8 @@ static bool on_ended(void *arg, const struct act *a, const struct event *ev)
     trace_drafts(&r->now.trace, &r->drafts[1]);
     trace_cut(&r->log, 0);
     trace_cut(&r->now.trace, 0);
+    if (!changed(r) && !r->cmp.d.class && other_text(r, a, ev))
+        contradicts(r, a->user.n, "the text in the log is not that of the reply's tokens");
     r->n_turns++;
     show_reply(r, ev);
     return changed(r) || !r->cmp.d.class;
@@ -150,11 +168,8 @@ static bool account(struct replay *r, struct hdb *d, const char *session, struct
     for (int i = 0; ok && !r->cmp.d.class && i < p.n_part; i++) {
         int first = 0, bad = 0;
         ok = hdb_account(d, p.part[i].session, &first, &bad, NULL, e);
-        if (bad && first <= p.part[i].upto) {
-            r->cmp.d = (struct difference){.class = DIFF_LOG, .turn = first};
-            snprintf(r->cmp.d.why, sizeof r->cmp.d.why,
-                     "the steps do not account for every token of the reply");
-        }
+        if (bad && first <= p.part[i].upto)
+            contradicts(r, first, "the steps do not account for every token of the reply");
     }
     hdb_past_free(&p);
     return ok;

@@ -159,7 +159,8 @@ static void write_drafts(const struct report *r, struct sheet *out)
                          (unsigned long long)s->accepted, (unsigned long long)s->drafted,
                          r->side[i], draft_sums_mal(s));
         else
-            sheet_printf(out, ST_DIM, "%s%s no drafts are known", i ? ", " : "", r->side[i]);
+            sheet_printf(out, ST_DIM, "%s%s %s", i ? ", " : "", r->side[i],
+                         r->served ? "no drafts are known" : "nothing was drafted");
     }
     sheet_line(out);
 }

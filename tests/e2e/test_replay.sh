@@ -117,6 +117,7 @@ forge "another fate" "update tree set nodes = substr(nodes, 1, 25) || x'02' || s
 forge "a step too many" "insert into step(id, turn_id, n, kind, pos0, rows, drafted, accepted, bonus, draws, page_digest, draft_digest, logit_digest, us_draft, us_verify, us_commit, us_check, tokens) select 9999999, turn_id, 9999, kind, pos0, rows, drafted, accepted, bonus, draws, page_digest, draft_digest, logit_digest, 0, 0, 0, 0, tokens from step where id=$row" 1 "differs at step $turn\\.9999: reply: there is no such step now"
 forge "a step too few" "delete from step where id=$row" 1 "$at: reply: there is no such step in the log"
 forge "another reply" "update turn set tokens = x'07000000' || substr(tokens, 5) where role='reply' and n=$turn and session_id='$id'" 1 "differs in turn $turn: reply"
+forge "another text of a reply" "update turn set text = text || '.' where role='reply' and n=$turn and session_id='$id'" 1 "turn $turn: .*the text in the log is not that"
 forge "another message" "update turn set text = 'What is that?' where role='user' and not regen and session_id='$id' and n=(select min(n) from turn where session_id='$id')" 1 "differs in turn 1: prompt"
 forge "another model" "update model set weights_sha = 'ab' || substr(weights_sha, 3) where role='target'" 2 'made with another model'
 forge "another tokenizer" "update model set tokenizer_sha = '' where role='target'" 2 'made with another tokenizer'

@@ -492,6 +492,13 @@ static const struct spelling {
     {"llama-b", {{"rope_parameters.high_freq_factor", "1"}},
      {{"rope_parameters.high_freq_factor", "1.0001"}}, NULL},
     {"llama-b", {{"rope_parameters.high_freq_factor", "0.9"}}, {{0}}, "high_freq_factor"},
+    /* the family's own share of rotated dimensions, where the config says nothing of ropes */
+    {"laguna-b", {{"rope_parameters", NULL}},
+     {{"rope_parameters", TYPES("\"partial_rotary_factor\": 0.5, " THETA("5e5"),
+                                "\"partial_rotary_factor\": 1.0, " THETA("1e4"))}}, NULL},
+    {"mimo-b", {{"rope_parameters", NULL}},
+     {{"rope_parameters", TYPES("\"partial_rotary_factor\": 0.334, " THETA("5e6"),
+                                "\"partial_rotary_factor\": 0.334, " THETA("1e4"))}}, NULL},
     {"smollm3-b", {{"no_rope_layers", "[]"}}, {{"no_rope_layers", NULL}}, NULL},
     /* mellum and granite */
     {"mellum-b", {{"mlp_layer_types", "[\"sparse\", \"dense\"]"}}, {{0}}, "mlp_layer_types"},
