@@ -459,6 +459,16 @@ static void too_long(struct call *c)
         refuse(&c->refused, 413, NULL, "the body is longer than %d bytes", body_most(c));
 }
 
+/* A client that sends without waiting gets no answer if the connection is closed while it sends: up
+ * to twice the limit is read and dropped before the answer. */
+static void declared_too_long(struct call *c, long long length)
+{
+    bool unread = c->unread || length / 2 > body_most(c) ||
+                  mhd.lookup_connection_value(c->conn, MHD_HEADER_KIND, "Expect");
+    too_long(c);
+    c->unread = unread;
+}
+
 static enum MHD_Result add_field(void *head, enum MHD_ValueKind kind, const char *name,
                                  const char *value)
 {
@@ -483,8 +493,9 @@ static void choose(struct call *c)
     if (known)
         door_known(&c->f->entry, c->door);
     c->unread = c->refused.status == 400; /* where the body ends is not certain */
-    if (h.value[ASKED_LENGTH] && strtoll(h.value[ASKED_LENGTH], NULL, 10) > body_most(c))
-        too_long(c);
+    long long length = h.value[ASKED_LENGTH] ? strtoll(h.value[ASKED_LENGTH], NULL, 10) : 0;
+    if (length > body_most(c))
+        declared_too_long(c, length);
     if (!admitted || c->refused.status || is_preflight(c))
         return;
     if (!c->route)

@@ -9,7 +9,7 @@ serve() { # NAME FLAGS...: sets NAME to the address and NAME_pid
     local name=$1 pid; shift; rm -f "$T/$name.log"
     "$AERIE" serve --port 0 "$@" >"$T/$name.log" 2>"$T/$name.err" &
     pid=$!; servers="$servers $pid"
-    until [ -s "$T/$name.log" ]; do kill -0 $pid 2>/dev/null || break; sleep 0.02; done
+    printed() { [ -s "$T/$name.log" ] || ! kill -0 $pid 2>/dev/null; }; until_ok printed
     declare -g "$name=$(sed -n '1s,.*\(http://[^ ]*\)/v1 .*,\1,p' "$T/$name.log")" "${name}_pid=$pid"
 }
 ask() { # PATH BODY [CURL FLAGS]: $T/out is the answer, $status its status
@@ -169,11 +169,11 @@ result "-v prints a line for each request" $?
 
 # ---- a client that leaves, and the end
 curl -sN -m 60 -H 'Content-Type: application/json' -d '{"messages":[{"role":"user","content":"Tell me a long story"}],"ignore_eos":true,"stream":true}' "$one/v1/chat/completions" >"$T/left" &
-pid=$!; until [ -s "$T/left" ]; do sleep 0.01; done; kill $pid; wait $pid 2>/dev/null
+pid=$!; until_ok test -s "$T/left"; kill $pid; wait $pid 2>/dev/null
 idle() { ask /load '' && [ "$(get '$.server_load')" = 0 ]; }
 until_ok idle; result "a client that leaves ends its reply" $?
 curl -sN -m 60 -H 'Content-Type: application/json' -d '{"messages":[{"role":"user","content":"Tell me a long story"}],"ignore_eos":true,"stream":true}' "$one/v1/chat/completions" >"$T/ended" &
-pid=$!; until [ -s "$T/ended" ]; do sleep 0.01; done
+pid=$!; until_ok test -s "$T/ended"
 kill -INT $one_pid; wait $one_pid; rc=$?; wait $pid
 [ $rc = 130 ] && grep -q '"finish_reason":"abort"' "$T/ended" && grep -q '^data: \[DONE\]' "$T/ended"
 result "Ctrl-C ends running replies, then the server" $?
@@ -203,12 +203,13 @@ DB=$T/killed.db; XDG_DATA_HOME=$T/killed
 for ((round = 0; round < kills; round++)); do
     serve one --db "$DB"; at=$one; pids=
     if [ $round = 0 ]; then # nothing can be stored, so nothing may be acknowledged
-        { printf '.timeout 2000\nbegin immediate;\n'; exec sleep 60; } | sqlite3 "$DB" & locker=$!; sleep 0.2
+        mkfifo "$T/lock"; sqlite3 -bail "$DB" <"$T/lock" >"$T/locked" & locker=$!
+        exec 9>"$T/lock"; lines '.timeout 2000' 'begin immediate;' '.print locked' >&9; until_ok test -s "$T/locked"
     fi
     for k in 0 1 2 3; do acknowledged $k & pids="$pids $!"; done
-    until [ "$(find "$T" -name 'ack.*' | wc -l)" -ge $((6 * round)) ]; do sleep 0.02; done
+    enough() { [ "$(find "$T" -name 'ack.*' | wc -l)" -ge $((6 * round)) ]; }; until_ok enough
     sleep 0.$((RANDOM % 4)); kill -9 $one_pid; wait $one_pid $pids 2>/dev/null
-    [ $round != 0 ] || { kill $locker; wait $locker 2>/dev/null; }
+    [ $round != 0 ] || { exec 9>&-; wait $locker; }
 done
 ls "$T"/ack.* 2>/dev/null | while read -r file; do grep -o '"id":"chatcmpl-[0-9A-Z]*"' "$file" | head -n 1 | cut -c16-41; done >"$T/ids"
 printf 'CREATE TEMP TABLE ack(id);\n.import "%s" ack\n%s\n' "$T/ids" "SELECT count(*), count(*) - count(t.reply) FROM ack \

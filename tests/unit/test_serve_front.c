@@ -765,6 +765,39 @@ static int ask_raw(struct desk *d, const char *text, bool half, struct buf *body
     return status;
 }
 
+static bool has_answer(void *arg)
+{
+    return ((const struct client *)arg)->got.n > 0;
+}
+
+/* A body over the limit is read and dropped, since a client that still sends would lose the answer
+ * with the connection; one over twice the limit is refused by its length, as is one whose client
+ * waits for a word before it sends. */
+static void test_a_body_that_is_too_long_is_read_before_it_is_refused(void **state)
+{
+    static const struct { int length; const char *more; bool at_once; } cases[] = {
+        {2500, "", false}, {4000, "", false}, {4002, "", true},
+        {2500, "Expect: 100-continue\r\n", true}};
+    struct desk d;
+    (void)state;
+    desk_open(&d, &(struct serve_opts){.body_bytes = 2000});
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct client c;
+        client_open(&c, serve_port(d.s));
+        buf_printf(&c.to, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+                   "application/json\r\nContent-Length: %d\r\n%s\r\n", CHAT, cases[i].length,
+                   cases[i].more);
+        if (desk_run(&d, &c, 1, cases[i].at_once ? 5000 : 300, has_answer, &c) != cases[i].at_once)
+            fail_msg("a body of %d bytes %s", cases[i].length, cases[i].more);
+        for (int k = 0; !cases[i].at_once && k < cases[i].length; k++)
+            buf_char(&c.to, ' ');
+        assert_true(desk_run(&d, &c, 1, 5000, has_answer, &c));
+        assert_int_equal(strncmp(c.got.p, "HTTP/1.1 413", 12), 0);
+        client_close(&c);
+    }
+    desk_close(&d);
+}
+
 /* Heads that two readers might read differently. */
 static void test_a_head_says_one_thing(void **state)
 {
@@ -1718,6 +1751,7 @@ int main(void)
         cmocka_unit_test(test_tools_may_be_narrowed_by_tool_choice),
         cmocka_unit_test(test_a_call_that_was_cut_off_may_be_sent_back),
         cmocka_unit_test(test_keys_hosts_and_lengths),
+        cmocka_unit_test(test_a_body_that_is_too_long_is_read_before_it_is_refused),
         cmocka_unit_test(test_a_head_says_one_thing),
         cmocka_unit_test(test_a_half_closed_client_gets_its_answer),
         cmocka_unit_test(test_pages_of_other_origins_change_nothing),
