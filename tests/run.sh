@@ -1,5 +1,5 @@
 #!/bin/bash
-# Runs every test of a build folder, JOBS at a time (five for two cores), and ends with "N passed, N failed".
+# Runs every test of a build folder, JOBS at a time (six for two cores), and ends with "N passed, N failed".
 #   tests/run.sh BUILD [NAME...]     NAME: run only tests whose name contains it; test_x$: only test_x
 # A test is a cmocka program BUILD/tests/test_* or a script tests/e2e/test_*.sh. Both print TAP:
 # "ok", "not ok", "ok ... # SKIP reason" (cmocka's skip() says "not ok ... # SKIP"). One that dies, prints no result or
@@ -59,12 +59,12 @@ if [ $# -gt 0 ]; then
         case $n in *\$) grep -E -- "/${n%?}(\.sh)?\$" "$logs/list" ;; *) grep -F -- "$n" "$logs/list" ;; esac
     done >"$logs/some"; mv "$logs/some" "$logs/list"
 fi
-# five for two cores, because many tests wait for a screen or a lock; the longest first, so that none runs alone at the end
+# six for two cores, because programs compute with one thread (tests/few.h) and many tests wait for a screen or a lock; the longest first, so that none runs alone at the end
 first='serve_http.sh demo.sh verdict diff.sh parity.sh golden jobs bench.sh replay.sh time.sh log.sh kill.sh pack.sh speculation back
     signal_states probe.sh every_call bugs lanes cli.sh kernels_attn accepted.sh batch.sh families serve history_evidence tokenizer
     fused mapped.sh probe_serve history_side_file tui.sh tui_mock.sh signals.sh engine history_care history_disk'
 { for t in $first; do grep "/test_$t\$" "$logs/list"; done; sort "$logs/list"; } | awk '!seen[$0]++' |
-    xargs -r -P "${JOBS:-$(($(nproc) * 5 / 2))}" -I{} bash -c 'one "$1" "$2"' _ {} "$logs"
+    xargs -r -P "${JOBS:-$(($(nproc) * 3))}" -I{} bash -c 'one "$1" "$2"' _ {} "$logs"
 grep -h -iE '^ok .*# *skip' "$logs"/*.log 2>/dev/null | sed 's/.*# *[Ss][Kk][Ii][Pp] *//' | sort | uniq -c | sed 's/^ */skipped: /'
 cat "$logs"/*.count 2>/dev/null | awk '{p += $1; f += $2; s += $3}
     END {printf "%d passed, %d failed%s\n", p, f, s ? ", " s " skipped" : ""; exit f > 0 || p == 0}'

@@ -6,7 +6,7 @@ aerie=$(realpath "${1:-${AERIE:-$here/../../build/aerie}}")
 box=$(mktemp -d) || exit 2
 trap 'rm -rf "$box"' EXIT
 export XDG_CONFIG_HOME=$box XDG_DATA_HOME=$box XDG_STATE_HOME=$box HOME=$box TERM=dumb LC_ALL=C.UTF-8 NO_COLOR=1
-mkdir -p "$box/aerie"; printf "device = cpu\nload = map\n" >"$box/aerie/config"
+mkdir -p "$box/aerie"; printf "device = cpu\nload = map\nthreads = 1\n" >"$box/aerie/config"
 clean() { sed -E 's/\b[0-9A-HJKMNP-TV-Z]{26}\b/ID/g; s/ +$//'; }
 chat() { "$aerie" --plain -q "$@" 2>&1; }
 shown() { printf '$ aerie'; printf ' %s' "$@"; echo; "$aerie" "$@" 2>&1; }

@@ -34,27 +34,29 @@ run() { timeout "${TEST_LIMIT:-250}" "$AERIE" "$@" >"$T/out" 2>"$T/err" </dev/nu
 feed() { timeout "${TEST_LIMIT:-250}" "$AERIE" "$@" >"$T/out" 2>"$T/err"; rc=$?; }
 lines() { printf '%s\n' "$@"; }
 sql() { sqlite3 "$DB" "$1"; }
-caught() { # PID: waits until the process is aerie and has a handler for SIGINT
-    local line seen=
-    until [ "$seen" ]; do
-        sleep 0.005
-        [ "$(cat "/proc/$1/comm")" = aerie ] || continue
-        while read -r line; do case $line in SigCgt:*[2367abef]) seen=1;; esac; done <"/proc/$1/status"
-    done
-}
-
-# ---- the full screen, in tmux ----
-socket=aerie-${0##*/}-$$
-screen() { M capture-pane -p "$@"; }
-shows() { screen | grep -qF -- "$1"; }
-hides() { ! shows "$1"; }
+mkfifo "$T/never" && exec {never}<>"$T/never" # nothing is ever written there
+pause() { read -rt "$1" -u "$never" || :; } # sleeps without a process
 until_ok() { # tries a command for a minute (TEST_WAIT seconds); a wait that ends there is a failure, whoever asked for it
     local end=$((SECONDS + ${TEST_WAIT:-60}))
     until "$@"; do
         [ $SECONDS -lt $end ] || { echo "waited ${TEST_WAIT:-60} s, at line ${BASH_LINENO[-2]}, for: $*" >>"$T/late"; return 1; }
-        sleep 0.03
+        pause 0.03
     done
 }
+catches() { # PID: the process is aerie and has a handler for SIGINT
+    local line
+    [ "$(cat "/proc/$1/comm")" = aerie ] || return
+    while read -r line; do case $line in SigCgt:*[2367abef]) return 0;; esac; done <"/proc/$1/status"
+    return 1
+}
+caught() { until_ok catches "$1"; } # waits until it does
+wrote() { grep -qs -- "${3:-.}" "$1" || ! kill -0 "$2" 2>/dev/null; } # FILE PID [TEXT]: the process has written it there, or ended
+
+# ---- the full screen, in tmux ----
+socket=aerie-${0##*/}-$$
+screen() { M capture-pane -p "$@"; }
+shows() { [[ $(screen) == *"$1"* ]]; }
+hides() { ! shows "$1"; }
 wait_for() { until_ok shows "$1"; }
 wait_gone() { until_ok hides "$1"; }
 M() { tmux -L "$socket" -f /dev/null "$@" 2>/dev/null; }

@@ -103,7 +103,7 @@ text "/bye"; key Enter; until_ok no_server
 # ---- serve: its answers, its metrics and log, the client's log, and parity with the local engine ----
 prompts | head -n 24 >"$T/prompts"
 "$AERIE" serve --port 0 --lanes 4 --db "$T/server.db" -p draft.topk=3 -p draft.nodes=8 >"$T/serve.log" 2>&1 & server=$!
-until grep -qs 'http://' "$T/serve.log"; do sleep 0.02; kill -0 $server 2>/dev/null || break; done
+until_ok wrote "$T/serve.log" $server http://
 at=$(grep -o 'http://[0-9.:]*' "$T/serve.log" | head -n 1)
 lines "$(cat "$T/prompts")" "/accept turn" /stats | feed --json -q --db "$T/client.db" --remote "$at"; cp "$T/out" "$T/remote"
 metric() { sed -n "s/^vllm:spec_decode_num_$1_total{[^}]*} //p" "$T/metrics" | awk '{s += $1} END {print s + 0}'; }

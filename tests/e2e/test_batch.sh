@@ -77,7 +77,8 @@ result "a violated rule ends it, and the chat goes on" $?
 
 # ---- Ctrl-C: what is finished is there, and the exit code tells ----
 for i in $(seq 3000); do echo '"Tell me a story about a fox."'; done >"$T/in"
-until_line() { until [ "$(wc -l <"$1")" -ge "$2" ]; do sleep 0.02; done; } # a file, a number of lines
+has_lines() { [ "$(wc -l <"$1")" -ge "$2" ]; } # a file, a number of lines
+until_line() { until_ok has_lines "$@"; }
 for sig in INT:130 TERM:143; do
     : >"$T/out"; "$AERIE" run -q -p max_tokens=48 --batch "$T/in" >"$T/out" 2>"$T/err" & pid=$!
     until_line "$T/out" 8; kill -"${sig%:*}" $pid; wait $pid
@@ -94,14 +95,6 @@ for what in '/n 16 Tell me a story.' /calibrate; do
     result "Ctrl-C ends ${what%% *}, which says so" $?
     exec 9>&-; rm "$T/fifo"
 done
-caught() { # pid: until it is the program, and has a handler for SIGINT
-    local line seen=
-    until [ "$seen" ]; do
-        sleep 0.005
-        [ "$(cat "/proc/$1/comm")" = aerie ] || continue
-        while read -r line; do case $line in SigCgt:*[2367abef]) seen=1;; esac; done <"/proc/$1/status"
-    done
-}
 "$AERIE" golden tests/golden/gptoss-a --draft tests/golden/eagle3-gptoss-a --json >"$T/out" 2>"$T/err" & pid=$!
 caught $pid; kill -INT $pid; wait $pid
 [ $? = 130 ] && [ ! -s "$T/err" ] && grep -qE '"failed":0,"stopped":true\}$' "$T/out"

@@ -10,7 +10,7 @@ serve() { # NAME KIND [KEY [WORD...]]: sets the variable NAME to the address
     rm -f "$file"
     "$BUILD/tests/play_server" "$kind" 300 "$@" >"$file" 2>&1 &
     servers="$servers $!"
-    until [ -s "$file" ]; do sleep 0.01; done
+    until_ok wrote "$file" $!
     url=$(head -n 1 "$file")
     declare -g "$name=$url"
 }

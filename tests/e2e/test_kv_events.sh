@@ -19,7 +19,7 @@ serve() { # starts a server: its address in $url, that of its events in $events
     : >"$T/server"
     "$BUILD/tests/play_server" vllm 120 - kv >"$T/server" 2>&1 &
     server=$!
-    until [ "$(wc -l <"$T/server")" -ge 2 ]; do sleep 0.01; done
+    both() { [ "$(wc -l <"$T/server")" -ge 2 ]; }; until_ok both
     url=$(sed -n 1p "$T/server") events=$(sed -n 2p "$T/server")
 }
 has() { grep -qF -- "$1" "$T/out"; }

@@ -3,7 +3,7 @@
 # at the end, databases that are not ours.
 . "$(dirname "$0")/kit.sh"
 clean() { exec 7>&- 8>&-; }
-until_there() { for _ in $(seq $((${TEST_WAIT:-60} * 20))); do grep -q "$2" "$1" 2>/dev/null && return 0; sleep 0.05; done; return 1; }
+until_there() { until_ok grep -qs "$2" "$1"; } # FILE TEXT
 sessions() { "$AERIE" logs --json | sed 's/.*"id":"\([^"]*\).*/\1/'; }
 
 # ---- two processes, one session ----
@@ -37,7 +37,7 @@ run db check; result "and the log is whole" $rc
 
 # ---- turns that cannot be stored at the end ----
 hold_lock() { # until $T/free is there
-    { echo "BEGIN IMMEDIATE; SELECT 'held';"; until [ -e "$T/free" ]; do sleep 0.05; done; } |
+    { echo "BEGIN IMMEDIATE; SELECT 'held';"; until [ -e "$T/free" ] || [ ! -d "$T" ]; do sleep 0.05; done; } |
         sqlite3 "$T/data/aerie/sessions.db" >"$T/held" & holder=$!
     until_there "$T/held" held
 }

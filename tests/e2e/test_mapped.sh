@@ -23,7 +23,7 @@ for change in half scribble; do
     fresh; rm -rf "$XDG_DATA_HOME"; start map; say "My dog is called Rex."; until_ok replies 1; until_ok printed
     result "$change: a reply while the file is whole" $?
     first=$(cat "$T/out"); $change "$model/model.safetensors"
-    say "Tell me a story about a fox."; until_ok said 'model.safetensors was .* while its weights were in use'
+    say "Tell me a story about a fox."; until_ok wrote 'model.safetensors was .* while its weights were in use'
     result "$change: the next message gets one line that names the file" $?
     until_ok gone; wait "$p"; rc=$?; exec 9>&-
     [ "$rc" = 3 ] && [ "$(sed '/^$/d' "$T/out")" = "$first" ]; result "$change: nothing is said, and the chat ends with status 3" $?
@@ -41,16 +41,16 @@ result "another word is refused" $?
 
 # A server: each request gets an error with its reason, whether it waits, is computed or comes later.
 fresh; "$AERIE" serve -n --port 0 --lanes 2 -m "$model" --load map >"$T/served" 2>"$T/err" & p=$!
-until [ -s "$T/served" ]; do sleep 0.02; done
+until_ok wrote "$T/served" $p
 at=$(sed -n 's,.*\(http://[^ ]*\)/v1 .*,\1,p' "$T/served")
 chat() { # NAME STREAM
     curl -sN -m 60 -o "$T/body.$1" -w '%{http_code}' -H 'Content-Type: application/json' "$at/v1/chat/completions" \
         -d '{"messages":[{"role":"user","content":"Tell me a story"}],"ignore_eos":true,"max_tokens":4000,"stream":'"$2"'}' >"$T/status.$1"
 }
 chat stream true & pids=$!
-until grep -q '"content"' "$T/body.stream" 2>/dev/null; do sleep 0.02; done
+until_ok wrote "$T/body.stream" $pids '"content"'
 for i in 1 2 3 4 5; do chat $i false & pids="$pids $!"; done # one is computed, four wait
-until [ "$(curl -s "$at/load")" = '{"server_load":6}' ]; do sleep 0.02; done
+six() { [ "$(curl -s "$at/load")" = '{"server_load":6}' ]; }; until_ok six
 half "$model/model.safetensors"; wait $pids; wait "$p"; rc=$?
 [ "$rc" = 3 ] && [ "$(cat "$T"/status.[0-9]*)" = 500500500500500 ] && ! grep -L '"error":{"message":".*model.safetensors was ' "$T"/body.[0-9]* | grep -q .
 result "a server answers 500 with the reason to every request, and ends with status 3" $?

@@ -106,7 +106,7 @@ result "a prompt that is too long is not called equal" $?
 for _ in $(seq 3000); do echo "Tell me a story about a fox."; done >"$T/many"
 for sides in "" "--b page_size=4"; do
     : >"$T/out"; "$AERIE" parity "$T/many" --json -p max_tokens=12 $sides >"$T/out" 2>"$T/err" & pid=$!
-    [ -n "$sides" ] || until [ "$(wc -l <"$T/out")" -ge 2 ]; do sleep 0.02; done
+    two() { [ "$(wc -l <"$T/out")" -ge 2 ]; }; [ -n "$sides" ] || until_ok two
     [ -z "$sides" ] || caught $pid
     kill -INT $pid; wait $pid
     [ $? = 130 ] && [ ! -s "$T/err" ] && tail -n 1 "$T/out" | grep -q "^{\"verdict\":\"incomplete\",\"prompts\":3000,\"compared\":$(($(wc -l <"$T/out") - 1)),\"differ\":0,"

@@ -9,7 +9,7 @@ serve() { # NAME FLAGS...: sets the variable NAME to the address
     rm -f "$file"; : >"$file"
     "$AERIE" serve --port 0 --no-log --lanes 2 --context 224 "$@" >"$file" 2>&1 &
     servers="$servers $!"
-    until grep -q 'http://' "$file"; do sleep 0.02; kill -0 $! 2>/dev/null || break; done
+    until_ok wrote "$file" $! http://
     declare -g "$name=$(grep -o 'http://[0-9.:]*' "$file" | head -n 1)"
 }
 has() { grep -qE -- "$1" "$T/out"; }

@@ -10,7 +10,7 @@ serve() { # NAME KIND [KEY [WORD...]]: sets the variable NAME to the address
     local file=$T/$1.log
     "$BUILD/tests/play_server" "$2" 120 "${@:3}" >"$file" 2>&1 &
     servers="$servers $!"
-    until [ -s "$file" ]; do sleep 0.01; done
+    until_ok wrote "$file" $!
     local url; url=$(head -n 1 "$file")
     declare -g "$1=$url"
 }

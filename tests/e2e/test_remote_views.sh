@@ -9,7 +9,7 @@ serve() { # NAME [ARGS]: a server of this kind, its address in the variable of t
     local file=$T/$1.log kind=${1//_/-}; local name=$1; shift
     "$BUILD/tests/play_stream" "$kind" 120 "${@:-0}" 60 >"$file" 2>&1 &
     servers="$servers $!"
-    until [ -s "$file" ]; do sleep 0.01; done
+    until_ok wrote "$file" $!
     local url; url=$(head -n 1 "$file")
     declare -g "$name=$url"
 }

@@ -9,7 +9,7 @@ serve() { # NAME FLAGS...: sets NAME to the address and NAME_pid
     local name=$1 pid; shift; rm -f "$T/$name.log"
     "$AERIE" serve --port 0 "$@" >"$T/$name.log" 2>"$T/$name.err" &
     pid=$!; servers="$servers $pid"
-    printed() { [ -s "$T/$name.log" ] || ! kill -0 $pid 2>/dev/null; }; until_ok printed
+    until_ok wrote "$T/$name.log" $pid
     declare -g "$name=$(sed -n '1s,.*\(http://[^ ]*\)/v1 .*,\1,p' "$T/$name.log")" "${name}_pid=$pid"
 }
 ask() { # PATH BODY [CURL FLAGS]: $T/out is the answer, $status its status

@@ -9,7 +9,7 @@ serve() { # NAME KIND: sets the variable NAME to the address
     local file=$T/$1.log
     "$BUILD/tests/play_server" "$2" 120 >"$file" 2>&1 &
     servers="$servers $!"
-    until [ -s "$file" ]; do sleep 0.01; done
+    until_ok wrote "$file" $!
     declare -g "$1=$(head -n 1 "$file")"
 }
 has() { grep -qF -- "$1" "$T/out"; }
@@ -99,7 +99,7 @@ lines /stats "/why 1.2" | feed replay "$T/text.aerie" --plain; [ $rc = 0 ] && ha
 # ---- a server that lists its steps ----
 "$BUILD/tests/play_stream" vllm 120 0 60 >"$T/stream.log" 2>&1 &
 servers="$servers $!"
-until [ -s "$T/stream.log" ]; do sleep 0.01; done
+until_ok wrote "$T/stream.log" $!
 run run --remote "$(head -n 1 "$T/stream.log")" hello; [ $rc = 0 ] && is "server|18|90|18" "SELECT source, count(*), sum(drafted), count(us_since) FROM v_step v JOIN session s ON s.id=v.session
     WHERE s.number=3 AND source='server'"
 result "its steps are in the log as it listed them" $?
