@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -15,7 +16,9 @@ enum {
     MOST_PLACES = 6,   /* of a limit, behind its point */
     MOST_FRACTION = 15,
     MOST_MULTIPLE = 1000,
+    MULTIPLE_DIGITS = 15, /* of a multiple: a double holds them, and validators divide doubles */
 };
+#define LARGEST_MULTIPLE INT64_C(999999999999999) /* of so many digits */
 
 struct digits {
     struct grammar *grammar;
@@ -46,6 +49,36 @@ static int rest_of(const struct digits *digits, int n, int r)
     return rule;
 }
 
+/* The rule of at most n more digits before the point, after those whose remainder is r, and of all
+ * behind the point. The digits before it may end with at most `end` left. made: (n + 1, multiple)
+ * 1 + the rule; 0: not made yet. */
+static int more_of(const struct digits *digits, int *made, int n, int end, int r)
+{
+    int *known = &made[n * digits->multiple + r];
+    if (*known)
+        return *known - 1;
+    int rule = grammar_rule(digits->grammar);
+    *known = rule + 1;
+    if (n <= end)
+        grammar_add(digits->grammar, rule, "%c", rest_of(digits, digits->point, r));
+    for (int c = 0; n && c <= 9; c++)
+        grammar_add(digits->grammar, rule, "%r%c", '0' + c, '0' + c,
+                    more_of(digits, made, n - 1, end, (10 * r + c) % digits->multiple));
+    return rule;
+}
+
+/* The multiples of at least n digits, the first of which is not 0: one way to read each, where
+ * add_run() has one for each length. */
+static void add_longer(const struct digits *digits, int n)
+{
+    int left = MULTIPLE_DIGITS - digits->point - 1;
+    int *made = xcalloc((size_t)(left + 1) * (size_t)digits->multiple, sizeof *made);
+    for (int c = 1; c <= 9; c++)
+        grammar_add(digits->grammar, digits->rule, "%r%c", '0' + c, '0' + c,
+                    more_of(digits, made, left, MULTIPLE_DIGITS - n, c % digits->multiple));
+    free(made);
+}
+
 /* As add_run(), of multiples. */
 static void add_multiples(const struct digits *digits, const char *prefix, int n_prefix, int from,
                           int to, int n)
@@ -58,8 +91,6 @@ static void add_multiples(const struct digits *digits, const char *prefix, int n
         int left = (10 * r + c) % digits->multiple;
         if (n_prefix == n - 1 && left)
             continue;
-        if (digits->negative)
-            grammar_put(digits->grammar, &seq, "-");
         for (int i = 0; i <= n_prefix; i++) {
             int digit = i < n_prefix ? prefix[i] : '0' + c;
             grammar_put(digits->grammar, &seq, digits->point && i == n - digits->point ? ".%r"
@@ -110,18 +141,25 @@ static void add_same_length(const struct digits *digits, const char *lo, const c
         add_run(digits, lo, n - 1, lo[n - 1] - '0', hi[n - 1] - '0', n);
         return;
     }
+    /* what follows may be any digits where lo has zeros only, and hi nines only */
+    int lo_end = n - 1, hi_end = lo_end;
+    while (lo_end > same && lo[lo_end] == '0')
+        lo_end--;
+    while (hi_end > same && hi[hi_end] == '9')
+        hi_end--;
     /* lo's side: prefixes of lo, then a greater digit; the last digit includes lo's own */
-    for (int i = n - 1; i > same; i--) {
-        int from = lo[i] - '0' + (i < n - 1);
+    for (int i = lo_end; i > same; i--) {
+        int from = lo[i] - '0' + (i < lo_end);
         if (from <= 9)
             add_run(digits, lo, i, from, 9, n);
     }
-    if (lo[same] + 1 <= hi[same] - 1)
-        add_run(digits, lo, same, lo[same] + 1 - '0', hi[same] - 1 - '0', n);
-    for (int i = same + 1; i < n; i++) {
-        int to = hi[i] - '0' - (i < n - 1);
-        if (to >= 0)
-            add_run(digits, hi, i, 0, to, n);
+    int from = lo[same] - '0' + (lo_end > same), to = hi[same] - '0' - (hi_end > same);
+    if (from <= to)
+        add_run(digits, lo, same, from, to, n);
+    for (int i = same + 1; i <= hi_end; i++) {
+        int last = hi[i] - '0' - (i < hi_end);
+        if (last >= 0)
+            add_run(digits, hi, i, 0, last, n);
     }
 }
 
@@ -137,6 +175,11 @@ static void add_whole(const struct digits *digits, int64_t lo, int64_t hi, int l
     while (lo <= hi) {
         int64_t end = 9;
         print_digits(a, lo, least);
+        if (digits->multiple && hi == LARGEST_MULTIPLE && a[0] == '1' &&
+            strspn(a + 1, "0") == strlen(a + 1)) {
+            add_longer(digits, (int)strlen(a));
+            return;
+        }
         for (size_t i = 1; i < strlen(a); i++)
             end = end * 10 + 9;
         end = end < hi ? end : hi;
@@ -146,13 +189,15 @@ static void add_whole(const struct digits *digits, int64_t lo, int64_t hi, int l
     }
 }
 
-/* Signed whole numbers lo <= hi. Zero has no sign. */
+/* Signed whole numbers lo <= hi. Zero has no sign. Those with a sign are one alternative: a state
+ * follows a few hundred only. */
 static void add_signed(struct digits *digits, int64_t lo, int64_t hi, int least)
 {
     if (lo < 0) {
-        digits->negative = true;
-        add_whole(digits, hi < 0 ? -hi : 1, -lo, least);
-        digits->negative = false;
+        struct digits below = *digits;
+        below.rule = grammar_rule(digits->grammar);
+        add_whole(&below, hi < 0 ? -hi : 1, -lo, least);
+        grammar_add(digits->grammar, digits->rule, "-%c", below.rule);
     }
     if (hi >= 0)
         add_whole(digits, lo > 0 ? lo : 0, hi, least);
@@ -243,7 +288,7 @@ void grammar_numbers(struct grammar *grammar, int rule, double lo, double hi)
 static void add_multiples_of(struct grammar *grammar, int rule, double lo, double hi, int m,
                              int places)
 {
-    const int64_t limit = INT64_C(99999999999999999);
+    const int64_t limit = LARGEST_MULTIPLE;
     double scale = pow(10, places);
     struct digits digits = {.grammar = grammar, .rule = rule, .point = places, .multiple = m};
     int64_t from = -limit, to = limit;

@@ -495,6 +495,46 @@ static bool allows(struct guide *x, const char *text)
     return at != GUIDE_DEAD && guide_accepts(x, at);
 }
 
+/* Of each length and sign; but not beyond 15 digits, where validators that divide doubles find
+ * other multiples. */
+static void test_multiples_of_all_lengths_are_allowed(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *schema, *in, *out; /* texts, apart by blanks */
+    } c[] = {
+        {"{\"type\":\"integer\",\"multipleOf\":2.5}",
+         "0 5 -5 10 -10 12345 -12345 100000000000000 999999999999995 -999999999999995",
+         "1 -1 12 00 05 -0 9999999999999990 -9600000058022535 999999999999999"},
+        {"{\"type\":\"number\",\"multipleOf\":2.5}",
+         "0 5 2.5 -2.5 0.0 7.5 12345 -1000002.5 99999999999997.5", "2.4 -0.1 2.50 .5 1000002.4"},
+        {"{\"type\":\"number\",\"multipleOf\":0.25,\"minimum\":3}",
+         "3 3.00 3.25 10.75 99.50 100.25 1234567890.75", "0.25 2.75 -3.25 3.2 10.7 1234567890.80"},
+        {"{\"type\":\"integer\",\"multipleOf\":7,\"minimum\":-1000000000000,"
+         "\"maximum\":1000000000000}",
+         "0 7 -7 14 700 -7000 70000 7000000007 -700000000007 999999999999",
+         "1 -1 7001 7000000000007"},
+        {"{\"type\":\"integer\",\"multipleOf\":997,\"minimum\":998}",
+         "1994 99700 9970000000997", "997 0 1995 -1994"},
+    };
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        struct err e;
+        json_error_t why;
+        json_t *schema = json_loads(c[i].schema, 0, &why);
+        struct guide *x = open_guide(schema, &e);
+        assert_non_null(x);
+        for (int in = 0; in < 2; in++) {
+            char text[200], *rest = text;
+            snprintf(text, sizeof text, "%s", in ? c[i].in : c[i].out);
+            for (char *one; (one = strtok_r(rest, " ", &rest)) != NULL;)
+                if (allows(x, one) != in)
+                    fail_msg("%s: %s is %s", c[i].schema, one, in ? "refused" : "allowed");
+        }
+        guide_close(x);
+        json_decref(schema);
+    }
+}
+
 static void test_every_text_of_a_pattern_matches_it(void **state)
 {
     (void)state;
@@ -687,6 +727,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_allowed_text_is_valid),
         cmocka_unit_test(test_a_range_of_numbers_is_exact),
+        cmocka_unit_test(test_multiples_of_all_lengths_are_allowed),
         cmocka_unit_test(test_every_text_of_a_pattern_matches_it),
         cmocka_unit_test(test_patterns_and_formats_allow_what_they_mean),
         cmocka_unit_test(test_constants_are_written_as_people_write_them),
