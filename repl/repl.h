@@ -183,6 +183,8 @@ void app_note_idle_bugs(struct app *a, const struct settings *s, const struct bu
 bool app_address(const struct app *a, int *turn, int *step);
 /* The log for reading; flushes it first, so that reads see all of it. */
 struct hdb *app_hdb(struct app *a, struct err *e);
+/* The same, for what the log has of the present session. NULL and *e also if it has nothing. */
+struct hdb *app_own_log(struct app *a, struct err *e);
 /* Removes the newest turn from the app's list and from the screen. */
 void app_forget_turn(struct app *a);
 void app_say(struct app *a, enum style st, const char *fmt, ...)

@@ -62,6 +62,20 @@ struct hdb *app_hdb(struct app *a, struct err *e)
     return a->hdb;
 }
 
+struct hdb *app_own_log(struct app *a, struct err *e)
+{
+    struct session_row row = {0};
+    struct hdb *d = app_hdb(a, e);
+    bool found = d && hdb_find(d, a->session, &row, e);
+    session_row_free(&row);
+    if (d && !found && e && e->kind == ERR_NEGATIVE)
+        err_set(e, ERR_NEGATIVE, "nothing of this session is saved: %s",
+                a->private_                      ? "it is private"
+                : a->history || a->log_error[0] ? "it has no turn yet, or the log cannot be written"
+                                                : "the log is off");
+    return found ? d : NULL;
+}
+
 void app_forget_turn(struct app *a)
 {
     if (a->turns.n == 0)

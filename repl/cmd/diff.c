@@ -70,7 +70,7 @@ static bool compare(struct cmd_call *c, char **argv, int n, bool log_only)
     bool two = n == 0 && argv[0];
     if (!a->session[0] || a->turn == 0)
         return err_set(c->e, ERR_USAGE, "this session has no turn yet");
-    bool ok =
+    bool ok = app_own_log(a, c->e) &&
         read_logged(a, a->session, &mine, c->e) && (!two || read_logged(a, argv[0], &other, c->e));
     if (ok) {
         struct verdict_ask ask = {

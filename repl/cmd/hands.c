@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "repl/cmd/cmd.h"
-#include "repl/process/interrupt.h"
 
 /* Appends the message of a turn, or its reply; turn 0: the newest. Returns the turn's number; 0 and
  * *e: there is none, or it cannot be read. */
@@ -13,9 +12,7 @@ static int text_of(struct cmd_call *c, int turn, bool reply, struct buf *out)
 {
     struct app *a = c->app;
     struct hdb_past p = {0};
-    struct hdb *d = app_hdb(a, c->e);
-    if (a->history)
-        history_flush_unless(a->history, 2000, interrupt_waits);
+    struct hdb *d = app_own_log(a, c->e);
     if (!d || !hdb_past(d, a->session, INT_MAX, &p, c->e))
         return 0;
     int found = 0;

@@ -347,14 +347,14 @@ bool cmd_export(struct cmd_call *c)
     if (file && strcmp(file, "-") == 0)
         return err_set(c->e, ERR_USAGE,
                        "/export takes a file; `aerie export` writes to standard output");
-    struct hdb *d = app_hdb(a, c->e);
+    struct hdb *d = app_own_log(a, c->e);
     char *path = export_path(a, file, format[f]);
     const char *there = file && access(file, F_OK) == 0 ? file
                         : access(path, F_OK) == 0       ? path
                                                         : NULL;
-    bool ok = !there ||
-              err_set(c->e, ERR_USAGE, "%s exists already; expected the name of a new file", there);
-    ok = ok && d && (f == 0 ? export_markdown : hdb_export)(d, a->session, path, c->e);
+    bool ok = d && (!there || err_set(c->e, ERR_USAGE, "%s exists already; expected the name of a "
+                                      "new file", there));
+    ok = ok && (f == 0 ? export_markdown : hdb_export)(d, a->session, path, c->e);
     if (ok)
         print_line(&c->to, ST_TEXT, "wrote %s\f%s{format}%s{file}", path, format[f], path);
     free(path);

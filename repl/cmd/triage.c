@@ -30,7 +30,7 @@ bool cmd_triage(struct cmd_call *c)
     char name[SESSION_ID];
     if (!a->session[0] || a->turn == 0)
         return err_set(c->e, ERR_USAGE, "this session has no turn yet");
-    struct hdb *d = app_hdb(a, c->e);
+    struct hdb *d = app_own_log(a, c->e);
     if (!d)
         return false;
     hdb_name(d, a->session, name);
