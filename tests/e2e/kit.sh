@@ -50,7 +50,7 @@ catches() { # PID: the process is aerie and has a handler for SIGINT
     return 1
 }
 caught() { until_ok catches "$1"; } # waits until it does
-wrote() { grep -qs -- "${3:-.}" "$1" || ! kill -0 "$2" 2>/dev/null; } # FILE PID [TEXT]: the process has written it there, or ended
+wrote() { grep -qs -- "${3:-.}" "$1" || ! kill -0 "${2:?}" 2>/dev/null; } # FILE PID [TEXT]: the process has written it there, or ended
 
 # ---- the full screen, in tmux ----
 socket=aerie-${0##*/}-$$

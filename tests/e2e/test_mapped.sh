@@ -23,7 +23,7 @@ for change in half scribble; do
     fresh; rm -rf "$XDG_DATA_HOME"; start map; say "My dog is called Rex."; until_ok replies 1; until_ok printed
     result "$change: a reply while the file is whole" $?
     first=$(cat "$T/out"); $change "$model/model.safetensors"
-    say "Tell me a story about a fox."; until_ok wrote 'model.safetensors was .* while its weights were in use'
+    say "Tell me a story about a fox."; until_ok said 'model.safetensors was .* while its weights were in use'
     result "$change: the next message gets one line that names the file" $?
     until_ok gone; wait "$p"; rc=$?; exec 9>&-
     [ "$rc" = 3 ] && [ "$(sed '/^$/d' "$T/out")" = "$first" ]; result "$change: nothing is said, and the chat ends with status 3" $?

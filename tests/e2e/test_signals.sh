@@ -33,24 +33,24 @@ said() { grep -q "$1" "$T/out" "$T/err"; }
 child() { m=$(pgrep -P "$p" -x aerie-monitor) && pgrep -P "$m" -x aerie-query >/dev/null; }
 nobody() { ! pgrep -P "$m" >/dev/null && ! kill -0 "$m" 2>/dev/null; }
 
-start hello "/set verbose"; until_ok wrote 'verbose = on'; kill -TERM $p; ends 143; result "SIGTERM ends a chat that waits for a line" $?
-start hello "/set verbose"; until_ok wrote 'verbose = on'; kill -HUP $p; ends 129; result "and SIGHUP, with its own status" $?
-start hello "/set verbose" "$stuck"; until_ok wrote 'verbose = on'; until_ok child; kill -TERM $p
+start hello "/set verbose"; until_ok said 'verbose = on'; kill -TERM $p; ends 143; result "SIGTERM ends a chat that waits for a line" $?
+start hello "/set verbose"; until_ok said 'verbose = on'; kill -HUP $p; ends 129; result "and SIGHUP, with its own status" $?
+start hello "/set verbose" "$stuck"; until_ok said 'verbose = on'; until_ok child; kill -TERM $p
 ends 143; result "SIGTERM ends a query inside one step of SQLite" $?
 until_ok nobody; result "and leaves no process behind" $?
-start hello "/set verbose" "$stuck"; until_ok wrote 'verbose = on'; until_ok child; kill -INT $p
+start hello "/set verbose" "$stuck"; until_ok said 'verbose = on'; until_ok child; kill -INT $p
 ends 130; result "Ctrl-C ends such a query, and the script with it" $?
 grep -q 'the query was interrupted' "$T/err"; result "with a word about it" $?
-start hello "/set verbose" "$slow" hello; until_ok wrote 'verbose = on'; kill -INT $p
+start hello "/set verbose" "$slow" hello; until_ok said 'verbose = on'; kill -INT $p
 ends 130; result "a Ctrl-C between two lines of a script is not lost" $?
-start "$stuck" "/set verbose"; until_ok wrote 'verbose = on'; said 'took longer than 2 s'
+start "$stuck" "/set verbose"; until_ok said 'verbose = on'; said 'took longer than 2 s'
 result "a query that nobody stops is stopped, and the chat goes on" $?
 kill -TERM $p; ends 143 || true
 
 # ---- a slow disk: its syncs take longer than the program waits in silence ----
 slow_disk() { HOOKED=${BUILD:-$PWD/build/release-cpu}/tests/hooked_aerie; SYNC_MS=700 AERIE=$HOOKED start hello; }
 stored() { sqlite3 "$T/data/aerie/sessions.db" "select count(*) from turn where role='reply' and stop<>''"; }
-before=$(stored); slow_disk; until_ok wrote 'small task'; kill -TERM $p; ends 143
+before=$(stored); slow_disk; until_ok said 'small task'; kill -TERM $p; ends 143
 result "SIGTERM ends a chat whose disk is slow" $?
 said 'still being stored' && ! said 'lost' && [ "$(stored)" = $((before + 1)) ]
 result "it says that the reply is still being stored, and never that it is lost" $?
