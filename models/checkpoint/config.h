@@ -81,6 +81,7 @@ struct rope_spelling {
     const char *theta; /* older configs: key of theta, e.g. "rope_theta"; NULL: none */
     bool scaled;       /* rope_scaling applies to this layer type */
     bool partial;      /* partial_rotary_factor leaves dimensions of a head unrotated */
+    double share;      /* the factor of a rope of type default that has none; 0: 1 */
     bool tempers;      /* llama_4_scaling_beta is a key of the rope (struct rope, `temper`) */
     bool is_long;      /* types are default and longrope, which su and yarn mean, too */
     struct rope dflt;  /* the rope of a config that has neither object */

@@ -309,6 +309,8 @@ static void read_rope(const struct conf *c, const struct conf *p, const struct c
     if (p) {
         *r = (struct rope){.kind = rope_kind(p, s), .factor = 1, .partial = 1, .truncate = true,
                            .theta = conf_num(p, "rope_theta", r->theta, 1.001, 1e12)};
+        if (r->kind == ROPE_DEFAULT && s->share > 0)
+            r->partial = s->share;
         char expected[64];
         snprintf(expected, sizeof expected, "none in a rope of type %s", kind_names[r->kind]);
         refuse_unused(p, s, 1 << r->kind, expected);

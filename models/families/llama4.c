@@ -40,6 +40,8 @@ static void configure_layers(struct arch *a)
     float temper = (float)conf_num(c, "attn_scale", 0.1, 0, 1e3);
     float period = (float)conf_num(c, "floor_scale", 8192, 1, 1 << 30);
     arch_no_rope(a, 4);
+    if (norms)
+        a->cfg->rope[0].attention_factor = 1; /* the norm behind the rotation cancels YaRN's */
     for (int i = 0; i < a->cfg->n_layer; i++) {
         struct layer *l = &a->layer[i];
         l->qk_plain = norms && l->rope_id >= 0; /* the norm commutes with the rotation */

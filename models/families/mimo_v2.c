@@ -38,10 +38,10 @@ static bool configure(struct arch *a)
         .vocab = 152576, .max_pos = 131072, .eps = 1e-5,
     };
     static const struct rope_spelling ropes[2] = {
-        {.type = "full_attention", .partial = true,
+        {.type = "full_attention", .partial = true, .share = 0.334,
          .dflt = {.kind = ROPE_DEFAULT, .theta = 5e6, .factor = 1, .partial = 0.334,
                   .truncate = true}},
-        {.type = "sliding_attention", .partial = true,
+        {.type = "sliding_attention", .partial = true, .share = 0.334,
          .dflt = {.kind = ROPE_DEFAULT, .theta = 1e4, .factor = 1, .partial = 0.334,
                   .truncate = true}},
     };

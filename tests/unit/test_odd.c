@@ -499,6 +499,12 @@ static const struct spelling {
     {"mimo-b", {{"rope_parameters", NULL}},
      {{"rope_parameters", TYPES("\"partial_rotary_factor\": 0.334, " THETA("5e6"),
                                 "\"partial_rotary_factor\": 0.334, " THETA("1e4"))}}, NULL},
+    {"mimo-b", {{"rope_parameters", TYPES(LIN ", " THETA("5e6"), THETA("1e4"))}},
+     {{"rope_parameters", TYPES("\"partial_rotary_factor\": 1.0, " LIN ", " THETA("5e6"),
+                                "\"partial_rotary_factor\": 0.334, " THETA("1e4"))}}, NULL},
+    /* the norm of q and k behind the rotation cancels YaRN's factor */
+    {"llama4-b", {{"rope_parameters", OBJ(YRN ", \"attention_factor\": 1.5")}},
+     {{"rope_parameters", OBJ(YRN ", \"attention_factor\": 1.0")}}, NULL},
     {"smollm3-b", {{"no_rope_layers", "[]"}}, {{"no_rope_layers", NULL}}, NULL},
     /* mellum and granite */
     {"mellum-b", {{"mlp_layer_types", "[\"sparse\", \"dense\"]"}}, {{0}}, "mlp_layer_types"},
