@@ -128,7 +128,6 @@ struct backend_info {
     const char *shared_kv; /* which layers have no KV cells of their own and whose they read; NULL:
                               all have their own */
     int context, page_size, window, n_layer, n_swa_layer, vocab;
-    uint64_t weight_bytes;
     char date[11]; /* that the chat format was given */
     char model_sha[65], draft_sha[65], tokenizer_sha[65];
     int n_pages[N_POOLS]; /* 0: the pool does not exist */

@@ -111,8 +111,7 @@ static void tell_too_many(json_error_t *why, const char *text, size_t at)
         if (text[i] == '\n')
             why->line++, why->column = 0;
     snprintf(why->text, sizeof why->text, "too many small values: they would take more than %d "
-                                          "bytes of memory for each "
-             "byte of text", JSON_FACTOR);
+                                          "bytes of memory for each byte of text", JSON_FACTOR);
     /* where json_error_code() finds it */
     why->text[sizeof why->text - 1] = json_error_out_of_memory;
 }

@@ -205,8 +205,8 @@ bool page_unpack_run(const uint8_t **p, struct page_run *r, struct err *e)
         !(one || many) || r->n > MAX_EVENTS || ev->refs < 0 ||
         !stays_above(ev->page, r->d, r->n, 0) || ev->column < -1 ||
         !stays_above(ev->column, ev->column < 0 ? 0 : r->d, r->n, -1))
-        return err_set(e, ERR_DB, "packed page events: a damaged run (pool %d, op %d, page %d, "
-                                  "n %d)",
+        return err_set(e, ERR_DB, "packed page events: a damaged run (pool %d, op %d, page %d, n "
+                                  "%d)",
                        b[0], b[1], ev->page, r->n);
     *p += PAGE_PACK_RUN;
     return true;

@@ -77,9 +77,9 @@ static int64_t draft_pages(const struct runtime_shape *shape)
 static bool set_pages(int64_t pages, enum pool_id id, int page_size, int *out, struct err *e)
 {
     if (pages > POOL_CELLS / page_size)
-        return err_set(e, ERR_USAGE, "the %s pool would have %lld pages of %d tokens: "
-                                     "expected at most %d tokens "
-                       "in all", pool_name(id), (long long)pages, page_size, POOL_CELLS);
+        return err_set(e, ERR_USAGE, "the %s pool would have %lld pages of %d tokens: expected at "
+                                     "most %d tokens in all",
+                       pool_name(id), (long long)pages, page_size, POOL_CELLS);
     *out = (int)pages;
     return true;
 }
@@ -92,9 +92,8 @@ static bool check_memory(const struct kv_shape *sizes, struct err *e)
     uint64_t need = kv_bytes(sizes);
     return need <= all ||
            err_set(e, ERR_USAGE, "the page tables and marks of %d full, %d swa and %d draft pages "
-                                 "of %d tokens need "
-                   "%.1f GiB of memory, the machine has %.1f: expected fewer pages or a shorter "
-                   "context",
+                                 "of %d tokens need %.1f GiB of memory, the machine has %.1f: "
+                                 "expected fewer pages or a shorter context",
                    sizes->full_pages, sizes->swa_pages, sizes->draft_pages, sizes->page_size,
                    (double)need / 0x1p30, (double)all / 0x1p30);
 }

@@ -90,12 +90,11 @@ static bool token_pools(const struct metrics *metrics, struct gauge_page *page)
     token_pool(metrics, "draft", POOL_DRAFT, page);
     if (isnan(page->v[GAUGE_POOL + POOL_FULL]))
         return false;
-    page->about = full ? "tokens, as the server counts them; used by requests, evictable: "
-    "held by the prefix cache "
-                         "only; of several ranks, which hold the same tokens, the fullest"
-                       : "shares, as the server reports them, without the sizes of the pools; "
-                       "of several ranks the "
-                         "fullest";
+    page->about = full ? "tokens, as the server counts them; used by requests, evictable: held by "
+                         "the prefix cache only; of several ranks, which hold the same tokens, the "
+                         "fullest"
+                       : "shares, as the server reports them, without the sizes of the pools; of "
+                         "several ranks the fullest";
     return true;
 }
 
@@ -121,9 +120,9 @@ static bool block_pool(const struct metrics *metrics, struct gauge_page *page)
     if (share < 0 || share > 1)
         return false;
     page->unit = "blocks";
-    page->about = "vLLM reports one share of all blocks: full and window layers are not apart, "
-    "and blocks "
-                  "that only the prefix cache holds count as free; of several engines the fullest";
+    page->about = "vLLM reports one share of all blocks: full and window layers are not apart, and "
+                  "blocks that only the prefix cache holds count as free; of several engines the "
+                  "fullest";
     if (blocks >= 1 && blocks < INT32_MAX / 4 && size >= 1 && size <= 65536) {
         set_pool(page, POOL_FULL, share * blocks, blocks - whole(share * blocks), 0);
         page->pool[POOL_FULL].page_size = (int)size;
@@ -179,7 +178,7 @@ static bool read_slots(const char *text, size_t n, struct gauge_page *page)
         return false;
     page->unit = "slots";
     page->about = "tokens of the server's slots; tokens that an idle slot holds for later count as "
-    "used";
+                  "used";
     set_pool(page, POOL_FULL, used, total - whole(used), 0);
     page->v[GAUGE_RUNNING] = (float)running;
     return true;

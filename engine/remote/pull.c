@@ -167,8 +167,7 @@ static bool open_pull(struct pull *pull, struct err *e)
                        show(pull->opts->name).s);
     if (is_on("HF_HUB_OFFLINE") || is_on("TRANSFORMERS_OFFLINE"))
         return err_set(e, ERR_USAGE,
-                       "HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set: nothing is "
-                       "fetched");
+                       "HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set: nothing is fetched");
     pull->endpoint = xstrdup(endpoint && *endpoint ? endpoint : default_endpoint);
     for (size_t n = strlen(pull->endpoint); n && pull->endpoint[n - 1] == '/';)
         pull->endpoint[--n] = '\0';
@@ -661,11 +660,10 @@ static bool want_shards(struct pull *pull, const char *index, struct err *e)
     json_t *top = json_open(path, NULL, e), *file;
     const char *tensor;
     bool ok = top != NULL;
-    json_object_foreach(json_object_get(top, "weight_map"), tensor,
-                        file) if (ok && json_is_string(file) &&
-                        !wants_file(pull, json_string_value(file)))
-        ok = err_set(e, ERR_MODEL, "%s: %s names %s, which the model does not have", pull->name.all,
-                     index, show(json_string_value(file)).s);
+    json_object_foreach(json_object_get(top, "weight_map"), tensor, file)
+        if (ok && json_is_string(file) && !wants_file(pull, json_string_value(file)))
+            ok = err_set(e, ERR_MODEL, "%s: %s names %s, which the model does not have",
+                         pull->name.all, index, show(json_string_value(file)).s);
     json_decref(top);
     free(path);
     return ok;

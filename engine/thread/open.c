@@ -146,7 +146,6 @@ static bool fill_info(struct engine *engine, const struct engine_opts *o, struct
     for (int k = 0; k < i->n_layer; k++)
         i->n_swa_layer += loaded->model.layer[k].window > 0;
     i->vocab = loaded->model.cfg.vocab;
-    i->weight_bytes = loaded->model.bytes + (loaded->has_draft ? loaded->draft.bytes : 0);
     memcpy(i->model_sha, loaded->model.sha, sizeof i->model_sha);
     if (loaded->has_draft)
         memcpy(i->draft_sha, loaded->draft.sha, sizeof i->draft_sha);

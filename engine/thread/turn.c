@@ -670,9 +670,8 @@ void engine_regen(struct engine *engine, const struct request *rq)
     if (ok) {
         if (engine->shared.set.temperature <= 0 && same_prompt(engine, &prompt))
             engine_post_text(engine, EV_NOTICE, "the temperature is 0: the same prompt gives the "
-                                                "same "
-                                           "reply, "
-                             "bit for bit; /set temperature 0.8 draws another");
+                                                "same reply, bit for bit; /set temperature 0.8 "
+                                                "draws another");
         session_rewind(s, 1, CHANGE_REGEN);
         number_turn(engine);
         run_turn(engine, &prompt, rq);

@@ -414,7 +414,7 @@ void local_views(struct backend *b)
     b->probe = &local_probe;
     b->lacks[VIEW_SERVED] = "the local engine computes its replies itself";
     b->lacks[VIEW_GAUGES] = "metrics are those of a server; /gauges draws the steps of the local "
-    "engine";
+                            "engine";
     b->lacks[VIEW_BLOCKS] = "the local engine shows its pages themselves: /pages";
     b->jobs = &local_jobs;
 }

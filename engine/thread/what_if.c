@@ -44,10 +44,10 @@ static bool change(const struct engine *engine, struct changed *c, const char *n
     const struct option *setting = settings_named(name);
     if (!setting || !setting->what_if)
         return err_set(e, ERR_USAGE, "%.40s: expected draft.topk, draft.steps, draft.nodes, "
-                                     "draft.shape, draft.window, spec, "
-                       "temperature, top_k, top_p, min_p, presence_penalty, frequency_penalty, "
-                       "repetition_penalty, logit_bias, seed, check, page_size, window or "
-                       "bug.NAME", name);
+                                     "draft.shape, draft.window, spec, temperature, top_k, top_p, "
+                                     "min_p, presence_penalty, frequency_penalty, "
+                                     "repetition_penalty, logit_bias, seed, check, page_size, "
+                                     "window or bug.NAME", name);
     return settings_set(&c->set, name, value, e);
 }
 

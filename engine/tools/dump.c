@@ -206,7 +206,7 @@ static bool add_all(struct dump *d, const struct finder *f, struct err *e)
     for (int i = 0; i < f->n && f->v[i].rank == f->v[0].rank; i++) {
         if (!same_folder(f->v[i].path, f->v[0].path))
             return err_set(e, ERR_USAGE, "several dumps: %.200s and %.200s; name one of the "
-                           "folders", f->v[0].path, f->v[i].path);
+                                         "folders", f->v[0].path, f->v[i].path);
         add_file(d, &f->v[i]);
     }
     return d->refused < d->files || err_set(e, ERR_USAGE, "%s", d->why);

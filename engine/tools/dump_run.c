@@ -554,8 +554,7 @@ static bool check_model(const struct dump_run *dump, struct err *e)
     const struct dump_sequences *s = &dump->r->s;
     if (s->most_token >= c->vocab)
         return err_set(e, ERR_USAGE, "the dump has token %d, this model's vocabulary %d tokens: "
-                                     "the "
-                       "dump is of another model", s->most_token, c->vocab);
+                                     "the dump is of another model", s->most_token, c->vocab);
     if (s->n == 0)
         return err_set(e, ERR_USAGE, "no row can be computed: %s; turn the prefix cache off, or "
                        "record from a request's first token on", s->first_missing);

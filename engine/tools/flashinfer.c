@@ -377,7 +377,7 @@ static bool read_plan(const struct record *r, bool prefill, struct fi_plan *p, c
     }
     if (ok && (n_kv != n_last + 1 || n_qo != n_last + 1)) {
         snprintf(why, 200, "qo_indptr, kv_indptr and last_page_len are of %lld, %lld and %lld "
-                 "requests", (long long)n_qo - 1, (long long)n_kv - 1, (long long)n_last);
+                           "requests", (long long)n_qo - 1, (long long)n_kv - 1, (long long)n_last);
         ok = false;
         *broken = true;
     }
@@ -589,8 +589,7 @@ static bool find_cache(struct fi_call *c, const char *layout, char why[200])
     c->hnd = hnd && (!nhd || (layout && strcmp(layout, "HND") == 0));
     if (!nhd && !hnd) {
         snprintf(why, 200, "the paged cache has pages of %lld x %lld; the plan says %d cells and "
-                           "%d "
-                 "heads", (long long)second, (long long)third, p->page, p->n_kv);
+                           "%d heads", (long long)second, (long long)third, p->page, p->n_kv);
         return false;
     }
     c->pool = c->v && c->v->dim[0] < c->k->dim[0] ? c->v->dim[0] : c->k->dim[0];

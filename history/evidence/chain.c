@@ -398,8 +398,7 @@ static bool verify_seal(struct verify *v, struct err *e)
         return db_fail(v->d, e, "cannot verify");
     if (!same)
         report_line(v, "its title, number, pin, times or the ends of its runs do not match what "
-                       "was "
-                    "written");
+                       "was written");
     return true;
 }
 

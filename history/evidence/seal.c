@@ -134,8 +134,7 @@ bool seal_fits(struct db *d, struct err *e)
     sqlite3_finalize(st);
     if (ok && !fits)
         return err_set(e, ERR_DB, "%s is sealed with another key, or its last seal was changed; "
-                                  "aerie db "
-                       "check --seal says more", d->path);
+                                  "aerie db check --seal says more", d->path);
     return ok;
 }
 

@@ -106,11 +106,9 @@ static int prune_one(struct pruning *p, bool *more)
     int64_t used_ms = 0;
     int n = 0;
     *more = false;
-    sqlite3_stmt *st = db_cached(p->d, "SELECT s.id, u.ms FROM temp.used u JOIN session s ON s.id "
-                                       "= u.id"
-                                 " WHERE s.pinned IS NULL"
-                                 " AND s.id NOT IN (SELECT parent FROM session WHERE parent NOT "
-                                 "NULL)"
+    sqlite3_stmt *st = db_cached(p->d, "SELECT s.id, u.ms FROM temp.used u JOIN session s"
+                                 " ON s.id = u.id WHERE s.pinned IS NULL AND s.id NOT IN"
+                                 " (SELECT parent FROM session WHERE parent NOT NULL)"
                                  " AND s.id NOT IN (SELECT session_id FROM run WHERE ended = 0)"
                                  " AND s.id NOT IN (SELECT session_id FROM held)"
                                  " ORDER BY u.nth LIMIT 1", "");
@@ -139,15 +137,12 @@ static int list_used(struct db *d, int64_t now)
 {
     return db_do(d, "CREATE TABLE temp.used(nth INTEGER PRIMARY KEY, id TEXT NOT NULL, "
                     "ms INTEGER NOT NULL)", "") ?:
-           db_do(d, "INSERT INTO temp.used SELECT nth, id, coalesce(max(ms) OVER (ORDER "
-                    "BY nth), min(ms) OVER"
-                 " (ORDER BY nth ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING), "
-                 "?1) FROM"
-                 " (SELECT row_number() OVER (ORDER BY place, run, id) AS nth, id,"
-                 "  CASE WHEN ms <= ?1 THEN ms END AS ms FROM (SELECT s.id AS id, "
-                 "s.updated_ms AS ms,"
-                 "  s.last_run AS run, " SESSION_USED " AS place FROM session s))", "i",
-                 now);
+           db_do(d, "INSERT INTO temp.used SELECT nth, id, coalesce(max(ms) OVER (ORDER BY nth),"
+                 " min(ms) OVER (ORDER BY nth ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING),"
+                 " ?1) FROM (SELECT row_number() OVER (ORDER BY place, run, id) AS nth, id,"
+                 "  CASE WHEN ms <= ?1 THEN ms END AS ms FROM (SELECT s.id AS id,"
+                 "  s.updated_ms AS ms, s.last_run AS run, " SESSION_USED " AS place"
+                 "  FROM session s))", "i", now);
 }
 
 /* If, by the clock, nothing was stored for over a year, the clock may be wrong: a prune at the

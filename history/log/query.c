@@ -186,7 +186,7 @@ static int each_session(struct db *d, sqlite3_stmt *st,
         struct session_row r;
         fits = row_to_session(st, &r) ||
                err_set(e, ERR_DB, "%s: session %s: its number or the turn of its fork is out of "
-                       "range", d->path, r.id);
+                                  "range", d->path, r.id);
         more = fits && fn(&r, arg);
         session_row_free(&r);
     }
@@ -418,7 +418,7 @@ static bool read_tokens(struct db *d, sqlite3_stmt *st, struct ids *seq, struct 
     if (!sequence_next(seq, r->is_user, sqlite3_column_int64(st, COL_SHARED),
                        sqlite3_column_blob(st, COL_TOKENS), bytes))
         return err_set(e, ERR_DB, "%s: session %s: the stored prompt does not fit the turn before "
-                       "it", d->path, r->session);
+                                  "it", d->path, r->session);
     int n = r->is_user ? seq->n : bytes / (int)sizeof *seq->v;
     if (r->is_user && sqlite3_column_type(st, COL_LATE) != SQLITE_NULL)
         col_ids(st, COL_LATE, &r->tokens);
@@ -595,8 +595,8 @@ int hdb_faults(struct hdb *h, const char *session,
         struct fault_row r = {.turn = col_int(st, 0, 0, &fits), .step = col_int(st, 1, 0, &fits),
                               .rule = rule ? fault_rule_of(rule) : 0, .text = text ? text : ""};
         more = fits ? fn(&r, arg)
-                    : err_set(e, ERR_DB, "%s: session %s: a fault's turn or step is out of "
-                                            "range", h->path, session);
+                    : err_set(e, ERR_DB, "%s: session %s: a fault's turn or step is out of range",
+                              h->path, session);
         free(rule);
         free(text);
     }

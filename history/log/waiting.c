@@ -67,14 +67,14 @@ static void measure(struct history *h)
                    : have < most                  ? ROOM_LITTLE
                                                   : ROOM_NONE;
     if (s->room_left == ROOM_NONE)
-        snprintf(s->limit, sizeof s->limit, "the log is full: %.1f of %.1f MB (max-size); "
-                                            "%s aerie db prune makes"
-                 " room", have / mb, most / mb, h->limit.stop ? "new turns are not saved,"
+        snprintf(s->limit, sizeof s->limit, "the log is full: %.1f of %.1f MB (max-size); %s aerie "
+                                            "db prune makes room",
+                 have / mb, most / mb, h->limit.stop ? "new turns are not saved,"
                  : "saving goes on,");
     else if (s->room_left == ROOM_LITTLE)
         snprintf(s->limit, sizeof s->limit, "the log is %.0f%% full: %.1f of %.1f MB (max-size); "
-                                            "aerie db prune makes"
-                 " room", 100 * have / most, have / mb, most / mb);
+                                            "aerie db prune makes room",
+                 100 * have / most, have / mb, most / mb);
     pthread_mutex_unlock(&h->mu);
 }
 

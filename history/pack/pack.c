@@ -49,9 +49,8 @@ static const struct pack_rule rules[] = {
      .never = "writer sum"},
     {.table = "turn", .where = "id IN (" TURNS ")",
      .facts = "id session_id run_id n role shared regen seed sampling draws0 n_reused stop draws1 "
-     "n_steps"
-              " n_drafted n_accepted us_prefill us_decode created_ms link change change_turn held "
-              "same limited gone_from gone_to",
+              "n_steps n_drafted n_accepted us_prefill us_decode created_ms link change "
+              "change_turn held same limited gone_from gone_to",
      .ids = "tokens", .text = "text", .never = "sum"},
     {.table = "turn_part", .where = "turn_id IN (" TURNS ")", .facts = "turn_id k channel",
      .text = "text"},
@@ -188,14 +187,11 @@ static bool plain_launch(sqlite3 *h, const char *facts, struct buf *out)
 {
     static const char sql[] =
         "SELECT json_group_object(key, CASE WHEN type = 'true' THEN json('true') WHEN type = "
-        "'false' THEN"
-        " json('false') WHEN type <> 'text' THEN value WHEN value LIKE '%://%' OR instr(value, "
-        "'@') OR"
-        " value GLOB '*[0-9].*[0-9].*[0-9].[0-9]*' OR instr(value, '::') OR lower(key) GLOB "
-        "'*host*' OR"
-        " lower(key) GLOB '*url*' OR lower(key) GLOB '*addr*' OR lower(key) GLOB '*_ip' OR"
-        " lower(key) IN ('user', 'username', 'ip') THEN ''"
-        " ELSE replace(value, rtrim(value, replace(value, '/', '')), '') END) FROM json_each(?)";
+        "'false' THEN json('false') WHEN type <> 'text' THEN value WHEN value LIKE '%://%' OR "
+        "instr(value, '@') OR value GLOB '*[0-9].*[0-9].*[0-9].[0-9]*' OR instr(value, '::') OR "
+        "lower(key) GLOB '*host*' OR lower(key) GLOB '*url*' OR lower(key) GLOB '*addr*' OR "
+        "lower(key) GLOB '*_ip' OR lower(key) IN ('user', 'username', 'ip') THEN '' ELSE "
+        "replace(value, rtrim(value, replace(value, '/', '')), '') END) FROM json_each(?)";
     sqlite3_stmt *st = NULL;
     bool ok = sqlite3_prepare_v2(h, sql, -1, &st, NULL) == SQLITE_OK &&
               sqlite3_bind_text(st, 1, facts, -1, SQLITE_TRANSIENT) == SQLITE_OK &&

@@ -404,8 +404,7 @@ static bool copy_session_row(struct repair *r, const char *session, struct buf *
     *some = n > 0;
     if (*some && (chain_seal_holds(&r->from, session, &same) || !same))
         note(r, lines, "session %s: its title, number, pin, times or the ends of its runs are "
-                       "kept, but are not what was"
-             " written", session);
+                       "kept, but are not what was written", session);
     return written(r, rc);
 }
 
@@ -491,7 +490,7 @@ static bool repair_session(struct repair *r, const char *session)
     if (ok && !kept) {
         note(r, NULL, "session %s: %s, and left out", session,
              some ? "none of its records is sound" : "neither its row nor any of its records can "
-             "be read");
+                                                     "be read");
         r->lost++;
         ok = written(r, db_do(&r->to, "DELETE FROM session WHERE id=?", "s", session));
     } else if (ok) {

@@ -233,9 +233,9 @@ static bool copy_tables(const struct image *m, const struct ids *roots, struct d
 {
     int rc = SQLITE_OK;
     sqlite3_stmt *st = db_prepare(log, e, "SELECT name, sql LIKE '%WITHOUT ROWID' FROM "
-                                          "sqlite_schema WHERE type='table'"
-                                  " AND name NOT LIKE 'turn\\_fts%' ESCAPE '\\' AND name NOT LIKE "
-                                  "'sqlite%'", "");
+                                          "sqlite_schema WHERE type='table' AND name NOT LIKE "
+                                          "'turn\\_fts%' ESCAPE '\\' AND name NOT LIKE 'sqlite%'",
+                                          "");
     while (st && !rc && sqlite3_step(st) == SQLITE_ROW)
         rc = copy_table(m, roots, trees, log, (const char *)sqlite3_column_text(st, 0),
                         sqlite3_column_int(st, 1));

@@ -179,7 +179,7 @@ void arch_mlp_types(struct arch *a, int dense)
         a->layer[i].is_moe = t && !strcmp(t, "sparse");
         if (!t || (!a->layer[i].is_moe && strcmp(t, "dense") != 0))
             conf_refuse(c, "mlp_layer_types", "has \"%.60s\" for layer %d, expected dense or "
-                        "sparse", t ? show(t).s : "?", i);
+                                              "sparse", t ? show(t).s : "?", i);
     }
 }
 

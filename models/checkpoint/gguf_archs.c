@@ -628,7 +628,7 @@ static void put_captures(struct gguf_meta *m, const char *out)
         m->ok = gguf_ints(m->g, full, 0, INT32_MAX, &v, &n, m->e);
     if (m->ok && !n)
         meta_refuse(m, key, "is missing: the draft does not say which states of its target it "
-                    "reads");
+                            "reads");
     json_t *all = json_array();
     for (size_t i = 0; m->ok && i < n; i++)
         json_array_append_new(all, json_integer(v[i]));

@@ -272,7 +272,9 @@ static void add_id(json_t *all, int64_t id)
 {
     size_t i;
     json_t *v;
-    json_array_foreach(all, i, v) if (json_integer_value(v) == id) return;
+    json_array_foreach(all, i, v)
+        if (json_integer_value(v) == id)
+            return;
     if (json_array_size(all) < MAX_STOPS)
         json_array_append_new(all, json_integer(id));
 }

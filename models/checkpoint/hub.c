@@ -386,7 +386,7 @@ static char *in_cache(const struct hub_name *n, struct err *e)
     char *root = commit ? xasprintf("%s/snapshots/%s", model, commit) : NULL;
     if (root && file_missing(root))
         err_set(e, ERR_MODEL, "%s: the revision is commit %s, which was not fetched: there is no "
-                "%s", n->all, commit, show_path(root).s);
+                              "%s", n->all, commit, show_path(root).s);
     else if (root)
         found = in_snapshot(n, root, e);
     free(root);

@@ -46,7 +46,7 @@ static inline bool draft_misfit(const struct drafting *g, const char *what, long
                                 long long expected)
 {
     return err_set(g->b.e, ERR_MODEL, "%s: the draft does not fit the target: %s is %lld, expected "
-                   "%lld", show_path(g->config_path).s, what, has, expected);
+                                      "%lld", show_path(g->config_path).s, what, has, expected);
 }
 
 #endif

@@ -18,7 +18,7 @@ static void configure_experts(const struct conf *c, struct config *g, const stru
     g->top_k = conf_int(c, "num_experts_per_tok", 4, 1, g->n_expert);
     if (g->top_k > g->n_expert)
         conf_refuse(c, "num_experts_per_tok", "is missing, and its default 4 is more than the %d "
-                    "experts", g->n_expert);
+                                              "experts", g->n_expert);
     g->expert_ffn = first->ffn;
 }
 

@@ -43,7 +43,7 @@ static void configure_ropes(struct arch *a)
         double theta = json_number_value(v);
         if (!json_is_number(v) || (theta != 0 && !(theta > 1 && theta <= 1e12)))
             conf_refuse(c, "layer_rope_theta", "has no theta for layer %d, expected 0 or more than "
-                        "1", i);
+                                               "1", i);
         a->layer[i].rope_id = theta != 0 ? rope_of_theta(a, theta) : -1;
     }
     if (g->n_rope == 0)

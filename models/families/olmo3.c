@@ -57,7 +57,7 @@ static int exaone4_period(const struct conf *c)
     size_t n = strspn(s, "L");
     if (strcmp(s + n, "G") != 0)
         conf_refuse(c, key, "\"%.60s\" is not supported, expected a number, or letters L before "
-                    "one G", show(s).s);
+                            "one G", show(s).s);
     return (int)n + 1;
 }
 

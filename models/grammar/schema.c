@@ -208,8 +208,7 @@ static bool add_number(struct compiler *compiler, int rule, const json_t *o, boo
     if (step)
         return grammar_multiples(compiler->grammar, rule, lo, hi, json_number_value(step), whole) ||
                fail(compiler, "the schema's keyword \"%s\" is supported for steps of at most 6 "
-                              "places and "
-                    "3 digits, such as 5, 0.01 or 2.5", "multipleOf");
+                              "places and 3 digits, such as 5, 0.01 or 2.5", "multipleOf");
     if (lo == -HUGE_VAL && hi == HUGE_VAL)
         grammar_add(compiler->grammar, rule, "%c",
                     grammar_known(compiler->grammar, whole ? RULE_INTEGER : RULE_NUMBER));
@@ -270,8 +269,7 @@ static bool add_unique(struct compiler *compiler, int rule, const json_t *o, int
     json_decref(all);
     return ok ||
            fail(compiler, "the schema's keyword \"%s\" is supported where items are one of at most "
-                          "10 "
-                      "constants, or where maxItems is 1", "uniqueItems");
+                          "10 constants, or where maxItems is 1", "uniqueItems");
 }
 
 static bool add_array(struct compiler *compiler, int rule, const json_t *o)
@@ -502,9 +500,8 @@ static bool add_object(struct compiler *compiler, int rule, const json_t *o)
     if (!read_count(compiler, o, "minProperties", &least))
         return false;
     if (least > max_int(1, known))
-        return fail(compiler, "the schema's keyword \"%s\" is supported up to 1, "
-                              "or to the number of "
-                    "required properties", "minProperties");
+        return fail(compiler, "the schema's keyword \"%s\" is supported up to 1, or to the number "
+                              "of required properties", "minProperties");
     size_t most = json_object_size(all) + json_array_size(required) + json_array_size(names);
     struct property *property = xcalloc(most + 1, sizeof *property);
     int n = read_properties(compiler, o, names, property), value = -1, one = -1;
@@ -548,7 +545,7 @@ static bool alone(struct compiler *compiler, const json_t *o, const char *key)
     const char *odd = other_than(o, with);
     return !odd ||
            err_set(compiler->e, ERR_USAGE, "the schema's keyword \"%.80s\" is not supported beside "
-                           "%s", odd, key);
+                                           "%s", odd, key);
 }
 
 static bool add_ref(struct compiler *compiler, int rule, const json_t *o)
@@ -576,8 +573,7 @@ static bool add_alternatives(struct compiler *compiler, int rule, const json_t *
             w = json_array_get(list, k);
             if (!schema_apart(compiler->root, v, w))
                 return fail(compiler, "the schema's \"%s\" has alternatives of which a value may "
-                                      "match "
-                            "several; anyOf allows that", key);
+                                      "match several; anyOf allows that", key);
         }
         if (!add_call(compiler, rule, v))
             return false;

@@ -148,7 +148,7 @@ static bool find_split(struct meta *m)
             }
     if (!pre.n)
         return gguf_refuse(m->g, key, m->l.e, "is missing: how the tokenizer splits text is not "
-                           "known");
+                                              "known");
     return refuse(m, key, "the pre-tokenizer", pre, "");
 }
 

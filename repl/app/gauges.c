@@ -269,8 +269,8 @@ static void foot(const struct gauge_series *s, int width, struct sheet *out)
         time_text(ms / 1e3, each);
         time_text((double)(s->ns - s->at[s->n - 1].ns) / 1e9, age);
         sheet_printf(out, ST_DIM, "now, over %s (%d reading%s), least .. greatest; a cell is %s, "
-                                  "the greatest "
-                     "value, of rates the mean; read %s ago", span, s->n, plural(s->n), each, age);
+                                  "the greatest value, of rates the mean; read %s ago",
+                     span, s->n, plural(s->n), each, age);
         sheet_line(out);
     }
     if (s->view.hits >= 0 && s->view.queries > 0) {

@@ -49,8 +49,8 @@ static void end_text(const struct event *ev, struct sheet *out)
 {
     const struct batch_rec *r = &ev->batch;
     sheet_printf(out, ST_DIM, "%d of %d repl%s complete in one batch; %d prompt token%s computed, "
-                              "%d page%s "
-                 "shared", r->n_done, r->count, r->count == 1 ? "y" : "ies", r->n_computed,
+                              "%d page%s shared",
+                 r->n_done, r->count, r->count == 1 ? "y" : "ies", r->n_computed,
                  plural(r->n_computed), r->n_shared, plural(r->n_shared));
     if (ev->reason != STOP_END)
         sheet_printf(out, ST_DIM, "; stopped: %s", stop_name(ev->reason));

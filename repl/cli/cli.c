@@ -213,7 +213,7 @@ static bool config_line(struct cli *c, char *line, int where, struct err *e)
     if (!f || f->act == F_HELP || f->act == F_VERSION || f->act == F_PARAM ||
         (f->act == F_TEXTS && !(f->where & IN_TALK)))
         return err_set(e, ERR_USAGE, "\"%.80s\" is neither a setting nor a flag; aerie help lists "
-                       "both", name);
+                                     "both", name);
     if (!arg_of(f)) {
         if (strcmp(value, "on") != 0 && strcmp(value, "off") != 0)
             return err_set(e, ERR_USAGE, "%s cannot be \"%.80s\"; expected on or off", name, value);
@@ -472,9 +472,8 @@ static bool no_command(const char *name, struct err *e)
                                          "of the shell%s", name,
                            name, strcmp(name, "search") == 0 ? ", such as aerie logs -q WORDS"
                            : "");
-    return err_set(e, ERR_USAGE, "there is no command \"%.80s\"; aerie help lists them, "
-                                 "and aerie run \"...\" "
-                   "answers a prompt", name);
+    return err_set(e, ERR_USAGE, "there is no command \"%.80s\"; aerie help lists them, and aerie "
+                                 "run \"...\" answers a prompt", name);
 }
 
 static bool parse_words(struct parse *p, struct cli *c, int argc, char **argv, struct err *e)

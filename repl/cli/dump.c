@@ -142,9 +142,9 @@ static void say_call(const struct fi_run *x, const struct printer *to)
               "%s{call} %s{verdict}\f%d{requests}%d{rows}%d{window:0}", x->name,
               fi_word(x->verdict), x->requests, x->rows, x->window);
     if (x->verdict == FI_AGREES || x->verdict == FI_DIFFERS)
-        print_add(to, ST_TEXT, ": relative L2 error %g{error:4} in request %d{request}, "
-                               "row %d{row}, "
-                  "position %d{position}", x->worst, x->request, x->row, x->position);
+        print_add(to, ST_TEXT, ": relative L2 error %g{error:4} in request %d{request}, row "
+                               "%d{row}, position %d{position}",
+                  x->worst, x->request, x->row, x->position);
     if (x->why[0])
         print_add(to, ST_TEXT, ": %s{why}", x->why);
     if (x->like)
@@ -203,9 +203,9 @@ static void say_violation(const struct canary *k, int i, int size, const struct 
     bool writes = l->reasons & (CANARY_WRITE_POSITION | CANARY_WRITE_TOKEN);
     canary_reasons(l->reasons, &why);
     print_open(to, NULL, '{');
-    print_add(to, ST_BAD, "%s{tag} %s{reasons}\f%ld{line}%s{pool}\f: slot %ld{slot}, "
-                          "page %ld{page} "
-              "cell %ld{cell}", l->tag, why.p, (long)l->line, pool_name(l->pool), (long)l->slot,
+    print_add(to, ST_BAD, "%s{tag} %s{reasons}\f%ld{line}%s{pool}\f: slot %ld{slot}, page "
+                          "%ld{page} cell %ld{cell}",
+              l->tag, why.p, (long)l->line, pool_name(l->pool), (long)l->slot,
               (long)(l->slot / size), (long)(l->slot % size));
     print_add(to, ST_TEXT, "; %s position %ld{position}, token %ld{stored_token}",
               writes ? "writes" : "holds", (long)l->position, (long)l->stored_token);
@@ -215,14 +215,14 @@ static void say_violation(const struct canary *k, int i, int size, const struct 
         print_add(to, ST_TEXT, ", expected token %ld{expected_token}", (long)l->expected_token);
     if (size > 1 && l->position >= 0 && l->position % size != l->slot % size)
         print_add(to, ST_WARN, "\f%d{other_cell?}\f; a cell of its page that belongs to other "
-                  "positions", 1);
+                               "positions", 1);
     print_add(to, ST_DIM, "\f%s{means}", canary_means(l));
     print_end(to);
     if (piece > 1) {
         const struct canary_line *last = &k->v[i + piece - 1];
         print_add(to, ST_WARN, "  so do %d{piece} cells up to slot %ld{last_slot}, position "
-                  "%ld{last_position}: their records continue each other, a piece of one other "
-                  "sequence", piece, (long)last->slot, (long)last->position);
+                               "%ld{last_position}: their records continue each other, a piece of "
+                               "one other sequence", piece, (long)last->slot, (long)last->position);
         print_end(to);
     }
     print_close(to, '}');
@@ -254,8 +254,8 @@ static void say_pages(const struct canary *k, int size, const struct printer *to
         }
         if (to->json || shown++ < SHOWN)
             print_line(to, ST_TEXT, "%-5s{pool} pages %ld{first_page}-%ld{last_page}: "
-                                    "%d{violations} "
-                       "violation%s, positions %ld{first_position}-%ld{last_position}",
+                                    "%d{violations} violation%s, positions "
+                                    "%ld{first_position}-%ld{last_position}",
                        pool_name(v[i].pool), (long)first, (long)last, n, plural(n), (long)lo,
                        (long)hi);
     }

@@ -56,8 +56,8 @@ static bool take_shape(struct hunt *p, const struct texts *t, struct err *e)
         errno = 0;
         long v = strtol(eq + 1, &end, 10);
         if (end == eq + 1 || *end || errno || v < 0 || v > known[k].most)
-            return err_set(e, ERR_USAGE, "--shape %s cannot be \"%.40s\"; expected a number from "
-                           "0 to %d", known[k].name, eq + 1, known[k].most);
+            return err_set(e, ERR_USAGE, "--shape %s cannot be \"%.40s\"; expected a number from 0 "
+                                         "to %d", known[k].name, eq + 1, known[k].most);
         *known[k].at = (int)v;
     }
     p->seed = (uint64_t)seed;

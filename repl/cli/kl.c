@@ -136,7 +136,7 @@ static bool make_prompts(struct kl_run *r, struct err *e)
 {
     int length[16] = {0}, n = lengths(&r->from, r->most, length);
     bool ok = n > 0 || err_set(e, ERR_USAGE, "the context of %d tokens has no room for a reply of "
-                               "%d", r->from.context, r->most);
+                                             "%d", r->from.context, r->most);
     for (int i = 0; ok && i < n && !(r->c->most && i == r->c->most); i++) {
         struct buf text = {0};
         made_text((uint64_t)i + 1, length[i], &text); /* a word is at least one token */

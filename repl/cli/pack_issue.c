@@ -106,13 +106,13 @@ static bool served_acceptance(const struct pack_job *j, struct buf *out)
         buf_str(out, "The server reports no drafted tokens of this request.\n\n");
     else
         buf_printf(out, "The server counts %lld of %lld drafted tokens accepted in this request "
-                        "(accepted / "
-                   "drafted = %.3f).", (long long)v->accepted, (long long)v->drafted,
+                        "(accepted / drafted = %.3f).",
+                   (long long)v->accepted, (long long)v->drafted,
                    v->drafted ? (double)v->accepted / (double)v->drafted : 0);
     if (v->drafted >= 0 && v->verifies > 0)
-        buf_printf(out, " Mean acceptance length %.2f (1 + accepted / verifying steps, "
-                        "of which it counts "
-                   "%lld).", 1 + (double)v->accepted / (double)v->verifies, (long long)v->verifies);
+        buf_printf(out, " Mean acceptance length %.2f (1 + accepted / verifying steps, of which it "
+                        "counts %lld).",
+                   1 + (double)v->accepted / (double)v->verifies, (long long)v->verifies);
     if (v->drafted >= 0)
         buf_str(out, "\n\n");
     return true;
@@ -281,8 +281,8 @@ static void reproduction(const struct pack_job *j, int form, struct buf *out)
     }
     if (j->level != PACK_SHAPE && j->user.tokens.n > IDS_SHOWN)
         buf_printf(out, "PROMPT_IDS is too long for this form: `aerie --json show %s:%d` prints it "
-                        "as "
-                   "`tokens`.\n\n", j->path, j->turn);
+                        "as `tokens`.\n"
+                        "\n", j->path, j->turn);
     buf_free(&text);
 }
 
@@ -306,8 +306,8 @@ static void margin_line(const struct pack_job *j, struct buf *out)
     if (isnan(r->margin))
         buf_str(out, "; its margin was not recorded.\n\n");
     else
-        buf_printf(out, "; margin %.6f (best less second best log probability of its last token)."
-                   "\n\n", (double)r->margin);
+        buf_printf(out, "; margin %.6f (best less second best log probability of its last token).\n"
+                        "\n", (double)r->margin);
 }
 
 static void text_block(struct buf *out, const char *title, const char *text)

@@ -189,7 +189,7 @@ static void compare(const struct pack_job *j, const struct ids *now, struct buf 
         buf_printf(out, "all %d ids are equal.", log->n);
     else if (i == min_int(log->n, now->n))
         buf_printf(out, "the first %d ids are equal, then one reply ends (%d ids with drafting, %d "
-                   "without).", i, log->n, now->n);
+                        "without).", i, log->n, now->n);
     else if (j->level == PACK_SHAPE)
         buf_printf(out, "id %d of the reply differs.", i);
     else
@@ -207,12 +207,10 @@ void run_control(struct pack_job *j, struct buf *out)
         compare(j, &turn_of(&w)->reply, out);
     else
         buf_printf(out, j->reply.served
-                            ? "not run: a server computed the reply. Where the model is, "
-                            "`aerie replay %s "
-                              "--forced` gives its tokens to the local engine."
-                            : "not run on this machine. Where the model is, "
-                            "`aerie replay %s --with spec=off` "
-                              "runs it.", j->path);
+                            ? "not run: a server computed the reply. Where the model is, `aerie "
+                              "replay %s --forced` gives its tokens to the local engine."
+                            : "not run on this machine. Where the model is, `aerie replay %s "
+                              "--with spec=off` runs it.", j->path);
     if (!ran && e.msg[0] && !j->c->opt.quiet)
         err_print("no control run: %s", e.msg);
     run_facts_free(&w.run);

@@ -223,7 +223,7 @@ static int verdict(const struct replay *r)
         out_printf("equal: %d turn%s, %d step%s%s\n", r->n_turns, plural(r->n_turns), steps,
                    plural(steps),
                    r->cmp.n.text_only ? " (where the log has no steps, only the replies were "
-                   "compared)" : "");
+                                        "compared)" : "");
     if (d->class && r->other && !r->c->opt.json && !r->c->opt.quiet)
         err_print("the session was %s", r->other);
     return d->class ? ERR_NEGATIVE : 0;

@@ -78,12 +78,11 @@ static bool terminal(bool *unknown, struct err *e)
                        "expected --plain");
     if (!term || !*term || strcmp(term, "dumb") == 0)
         return err_set(e, ERR_USAGE, "--tui: TERM is \"%s\", a terminal without a screen; expected "
-                       "--plain", term ? term : "");
+                                     "--plain", term ? term : "");
     *unknown = !term_known();
     return !*unknown ||
-           err_set(e, ERR_USAGE, "--tui: TERM is \"%.80s\", which terminfo does not know; "
-                                 "expected --plain, or a "
-                                "TERM such as xterm-256color", term);
+           err_set(e, ERR_USAGE, "--tui: TERM is \"%.80s\", which terminfo does not know; expected "
+                                 "--plain, or a TERM such as xterm-256color", term);
 }
 
 static int screen_face(struct app *a, const char *unused)

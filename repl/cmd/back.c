@@ -109,7 +109,7 @@ static bool unquote(const char *s, struct buf *out, struct err *e)
     }
     return (*at == '"' && !at[1] && out->n) ||
            err_set(e, ERR_USAGE, "/force takes a text in quotes or #ID, not %.60s (example: /force "
-                   "\" the\")", s);
+                                 "\" the\")", s);
 }
 
 bool cmd_force(struct cmd_call *c)

@@ -279,12 +279,11 @@ static void layers_text(struct app *a, const struct probe *p, struct sheet *out)
         layer_line(p, l, sinks, bar, out);
     say_line(out, ST_TEXT, "%5s %-7s %7.4g", "", "output",
              norm(probe_row(p, p->n_layer, PROBE_IN, p->share_row), p->hidden));
-    say_line(out, ST_DIM, "norm: of the residual stream that enters the layer; +attn, +mlp: "
-                          "size of what is "
-             "added, over that norm");
+    say_line(out, ST_DIM, "norm: of the residual stream that enters the layer; +attn, +mlp: size "
+                          "of what is added, over that norm");
     sheet_printf(out, ST_DIM, "attention, mean of the heads: tree: cells of this pass; in W: "
-                              "committed, at "
-                 "most %d keys back; old: before them%s; 1st: the first token, in one of these",
+                              "committed, at most %d keys back; old: before them%s; 1st: the first "
+                              "token, in one of these",
                  p->window, sinks ? "; sink: learned" : "");
     sheet_line(out);
 }
@@ -463,8 +462,7 @@ static void attn_text(struct app *a, const struct probe *p, struct sheet *out)
     }
     attn_heads(a, p, out);
     say_line(out, ST_DIM, "sum of p v over these keys reproduces the layer's output to %.1g of its "
-                          "largest "
-             "value", (double)p->key_error);
+                          "largest value", (double)p->key_error);
     free(key);
     free(page);
 }
@@ -527,8 +525,7 @@ static void top_text(struct app *a, const struct probe *p, const struct step_vie
     say_again(p, out);
     if (p->best[r][0] < 0) {
         say_line(out, ST_DIM, "the logits of this row were not computed: a prompt chunk needs "
-                              "those of "
-                 "its last row only");
+                              "those of its last row only");
         return;
     }
     sheet_printf(out, ST_HEAD, "   %-*s %6s", TOKEN_CELLS + 2, "target", "p");

@@ -148,9 +148,9 @@ static bool picture_format(const char *file, bool *svg, struct err *e)
     const char *dot = strrchr(file, '.');
     *svg = dot && strcmp(dot, ".svg") == 0;
     if (dot && strcmp(dot, ".png") == 0)
-        return err_set(e, ERR_USAGE, "aerie has no font to draw a PNG with; write %.*s.svg, "
-                                     "of which "
-                       "rsvg-convert (package librsvg2-bin) or a browser makes one",
+        return err_set(e, ERR_USAGE, "aerie has no font to draw a PNG with; write %.*s.svg, of "
+                                     "which rsvg-convert (package librsvg2-bin) or a browser makes "
+                                     "one",
                        (int)(dot - file), file);
     return *svg || (dot && strcmp(dot, ".txt") == 0) ||
            err_set(e, ERR_USAGE, "%s: expected a file that ends in .svg or .txt", file);
@@ -234,8 +234,7 @@ bool cmd_address(struct cmd_call *c)
             return false;
         if (app_paused_in(a, turn, step, &v))
             return err_set(c->e, ERR_NEGATIVE,
-                           "step %d.%d is not complete yet: without an address everything "
-                           "shows it",
+                           "step %d.%d is not complete yet: without an address everything shows it",
                            turn, step);
         a->at = (struct address){turn, step};
     }

@@ -237,8 +237,7 @@ static bool show_opened(struct cmd_call *c, const char *parent)
 bool cmd_resume(struct cmd_call *c)
 {
     if (c->argc != 1)
-        return arg_expected(c, "takes a session's number, the beginning of its id, or "
-                               "\"last\"");
+        return arg_expected(c, "takes a session's number, the beginning of its id, or \"last\"");
     return app_resume(c->app, c->argv[0], c->e) && show_opened(c, NULL);
 }
 

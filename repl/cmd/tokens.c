@@ -98,8 +98,7 @@ static void list_text(struct app *a, const struct tokens *t, int length, struct 
     for (int i = 0; i < t->n; i++)
         token_line(a, &t->v[i], P, out);
     say_line(out, ST_DIM, "accepted N: drafted at depth N; bonus: the target's own after them; p: "
-                          "of the "
-             "target at temperature 1; rival: the best other token");
+                          "of the target at temperature 1; rival: the best other token");
 }
 
 /* ---- as JSON --------------------------------------------------------------------------------- */

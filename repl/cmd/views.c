@@ -268,8 +268,8 @@ void view_pool(const struct pool_view pool[N_POOLS], int width, struct sheet *ou
         if (pool[i].exists)
             add_ledger_sum(out, pool_name((enum pool_id)i), &pool[i]);
     sheet_printf(out, ST_DIM,
-                 "pages of %d tokens; used: this session's own; protected: shared with "
-                 "another;", pool[POOL_FULL].page_size);
+                 "pages of %d tokens; used: this session's own; protected: shared with another;",
+                 pool[POOL_FULL].page_size);
     sheet_line(out);
     sheet_add(out, ST_DIM,
               "evictable: held by checkpoints or idle sessions; reserved: guard pages");
@@ -527,7 +527,6 @@ void view_accept(const struct chat_view *v, int width, struct sheet *out)
               "rate = accepted/drafted; of cycles: accepted at that depth / all cycles");
     sheet_line(out);
     sheet_add(out, ST_DIM,
-              "drafted: cycles with a node there; of parent: where the depth above was "
-              "accepted");
+              "drafted: cycles with a node there; of parent: where the depth above was accepted");
     sheet_line(out);
 }

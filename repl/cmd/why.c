@@ -281,8 +281,7 @@ static void rule_line(struct app *a, const struct why *w, struct sheet *out)
         sheet_add(out, ST_TEXT, "greedy: the child that holds the target's best token is accepted");
     } else {
         sheet_printf(out, ST_TEXT, "sampled: the target drew with u %.4f; the child that holds the "
-                                   "drawn "
-                     "token is accepted", (double)w->u);
+                                   "drawn token is accepted", (double)w->u);
     }
     sheet_line(out);
 }
@@ -303,9 +302,9 @@ static void capture_line(struct app *a, const struct why *w, struct sheet *out)
             sheet_printf(out, ST_TEXT, ": mask %d behind it, which sees the masks before, not the "
                                        "guess%s", levels, levels == 1 ? "" : "es");
         else if (!strcmp(info->draft_kind, "dflash"))
-            sheet_printf(out, ST_TEXT, ": row %d of the block, which sees masks, "
-                                       "not the %d guess%s "
-                         "before it", w->depth, levels, levels == 1 ? "" : "es");
+            sheet_printf(out, ST_TEXT, ": row %d of the block, which sees masks, not the %d "
+                                       "guess%s before it",
+                         w->depth, levels, levels == 1 ? "" : "es");
         else
             sheet_printf(out, ST_TEXT, ": %d level%s on, where the head reads its own output",
                          levels, plural(levels));

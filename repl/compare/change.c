@@ -26,8 +26,7 @@ static bool unknown(const char *name, struct err *e)
         if (opts_at(i)->change)
             buf_printf(&all, "%s%s", i ? ", " : "", opts_at(i)->name);
     err_set(e, ERR_USAGE, "\"%.64s\" cannot be changed; expected a setting (aerie help run lists "
-                          "them), "
-            "bug.NUMBER, or one of %s", name, all.p);
+                          "them), bug.NUMBER, or one of %s", name, all.p);
     buf_free(&all);
     return false;
 }

@@ -369,9 +369,8 @@ static bool one_stopped(struct comparison *of, const struct trace_turn *a,
         return differ_set(&of->d, DIFF_STOP, "%.200s (%s only)", bad->fault, where);
     at_steps(&of->d, 0, 0);
     of->n.over = contexts_part(a, b);
-    say_stop(&of->n, "turn %d was stopped %s only; the historical fault is on on both sides, "
-                     "and what "
-             "it does depends on what differs: %.90s%s", a->n, where, bad->fault,
+    say_stop(&of->n, "turn %d was stopped %s only; the historical fault is on on both sides, and "
+                     "what it does depends on what differs: %.90s%s", a->n, where, bad->fault,
              of->n.over ? "; later turns have different contexts" : "");
     return false;
 }

@@ -506,9 +506,8 @@ static bool add_shapes(const struct rerun *r, const struct act *a, const struct 
             plain = stepped && !strcmp(shape, "0-0-1");
         if (!stepped || s.step < 1 ||
             (!plain && (!settings_set(&set, "draft.shape", shape, e) || set.auto_shape)))
-            return err_set(e, ERR_DB, "turn %d: the log has the draft's shape \"%.40s\"; "
-                                      "expected a step "
-                           "and a shape as 5-1-6", a->user.n, op->text);
+            return err_set(e, ERR_DB, "turn %d: the log has the draft's shape \"%.40s\"; expected "
+                                      "a step and a shape as 5-1-6", a->user.n, op->text);
         if (!plain)
             s = (struct shape_change){s.step, set.steps, set.topk, set.nodes};
         s.nodes = max_int(1, s.nodes);
@@ -663,13 +662,12 @@ bool rerun_play(struct rerun *r, const struct script *s, const struct rerun_how 
     *r = (struct rerun){.how = *how, .on = *on, .by_ids = s->by_ids, .served = s->served};
     if (s->no_ids)
         return err_set(e, ERR_USAGE, "the pack holds no token ids (--no-ids): it can be looked at, "
-                                     "not "
-                       "computed again");
+                                     "not computed again");
     for (int i = 0; i < s->n && !how->forced; i++)
         if (facts_served(s->act[i].about))
-            return err_set(e, ERR_USAGE, "the session was computed by a server, "
-                                         "so it cannot be computed "
-                           "again here; replay --forced gives its tokens to the local engine");
+            return err_set(e, ERR_USAGE, "the session was computed by a server, so it cannot be "
+                                         "computed again here; replay --forced gives its tokens to "
+                                         "the local engine");
     r->live = xcalloc((size_t)s->n + 1, sizeof *r->live);
     r->logged = xcalloc((size_t)s->n + 1, sizeof *r->logged);
     for (int i = 0; i < s->n; i++) /* a fork's own turn, not the parent's of the same number */

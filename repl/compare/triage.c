@@ -302,9 +302,9 @@ static void judge_elsewhere(struct judging *j)
     if (t->temperature > 0 || re->logged >= FEWEST || s->cycles < FEWEST || right < was + 0.1 ||
         !above((int)s->depth[1].accepted, (int)s->cycles, re->r[0].hits, re->tokens))
         return;
-    pro(j, CAUSE_PAGES, "the head here is right in %.0f %% of the same tokens, "
-                        "the session's drafts "
-        "were in %.0f %%: what drafted there reads something else", 100 * right, 100 * was);
+    pro(j, CAUSE_PAGES, "the head here is right in %.0f %% of the same tokens, the session's "
+                        "drafts were in %.0f %%: what drafted there reads something else",
+        100 * right, 100 * was);
     weigh(j, CAUSE_PAGES, 52);
     for (int i = 1; i < re->n; i++) {
         const struct reading *r = &re->r[i];
@@ -395,10 +395,10 @@ static void judge_context(struct judging *j)
     }
     if (falls) {
         pro(j, CAUSE_CONTEXT, "first guesses right: %.0f %% below a context of %d, %.0f %% from "
-            "there on", percent(hits[0], of[0]), at, percent(hits[1], of[1]));
+                              "there on", percent(hits[0], of[0]), at, percent(hits[1], of[1]));
         weigh(j, CAUSE_CONTEXT, 32);
         pro(j, CAUSE_WINDOW, "first guesses fall with the context: %.0f %%, then %.0f %% from %d "
-            "on", percent(hits[0], of[0]), percent(hits[1], of[1]), at);
+                             "on", percent(hits[0], of[0]), percent(hits[1], of[1]), at);
         weigh(j, CAUSE_WINDOW, 31);
     } else {
         con(j, CAUSE_CONTEXT, "first guesses do not fall with the length of the context");
@@ -523,8 +523,8 @@ static void judge_counters(struct judging *j)
     if (first < 0.5 && second > first + 0.25) {
         char mixed[160];
         snprintf(mixed, sizeof mixed, "position 1 is accepted in %.0f %%, but position 2 after it "
-                                      "in "
-                 "%.0f %%: the head guesses some of the text well and the rest not at all",
+                                      "in %.0f %%: the head guesses some of the text well and the "
+                                      "rest not at all",
                  100 * first, 100 * second);
         pro(j, CAUSE_TEMPLATE, "%s", mixed);
         pro(j, CAUSE_SAMPLING, "%s", mixed);
@@ -615,16 +615,14 @@ static void judge_arms(struct judging *j)
     if (above((int)far->accepted, (int)far->drafted, (int)cold->accepted, (int)cold->drafted) &&
         rate[0] - rate[2] > 5) {
         pro(j, CAUSE_CONTEXT, "after long prompts %.0f %% of the drafted tokens are accepted, "
-                              "after "
-            "short ones %.0f %%", rate[2], rate[0]);
+                              "after short ones %.0f %%", rate[2], rate[0]);
         pro(j, CAUSE_WINDOW, "acceptance falls with the prompt's length: %.0f %%, then %.0f %%",
             rate[0], rate[2]);
         weigh(j, CAUSE_CONTEXT, 80);
         weigh(j, CAUSE_WINDOW, 72);
     } else {
         con(j, CAUSE_CONTEXT, "after long prompts %.0f %% of the drafted tokens are accepted, "
-                              "after "
-            "short ones %.0f %%", rate[2], rate[0]);
+                              "after short ones %.0f %%", rate[2], rate[0]);
     }
 }
 
@@ -671,7 +669,7 @@ static void name_commands(struct judging *j)
     confirm(j, CAUSE_ROPE, "aerie golden FOLDER --draft HEAD (with reference tensors)");
     confirm(j, CAUSE_IDS, "aerie golden FOLDER --draft HEAD (with reference tensors)");
     confirm(j, CAUSE_TOKENIZER, "aerie tokenize -m TARGET FILE, and the same with the head's "
-            "tokenizer");
+                                "tokenizer");
     confirm(j, CAUSE_EMBED, "aerie golden FOLDER --draft HEAD (with reference tensors)");
     r = best_of(j, READ_WINDOW);
     int sees = r ? r->sees : 0;
@@ -725,8 +723,8 @@ static void say(struct triage_verdict *v, const struct triage *t)
     } else if (t->made_up) {
         v->is = TRIAGE_TOO_FEW;
         snprintf(v->text, sizeof v->text, "cold, warm and long prompts are drafted for alike; "
-                                          "made-up "
-                 "prompts say no more: chat with the server, then ask again");
+                                          "made-up prompts say no more: chat with the server, then "
+                                          "ask again");
     } else if (bare) {
         v->is = TRIAGE_HEALTHY;
         snprintf(v->text, sizeof v->text, "healthy: %.2f tokens a verify pass", t->length);
@@ -741,7 +739,7 @@ static void say(struct triage_verdict *v, const struct triage *t)
     } else {
         v->is = TRIAGE_UNKNOWN;
         snprintf(v->text, sizeof v->text, "position 1 is accepted in %.0f %%, and no cause was "
-                 "found", 100 * first);
+                                          "found", 100 * first);
     }
 }
 

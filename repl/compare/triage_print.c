@@ -233,8 +233,7 @@ void triage_print(const struct triage *t, const struct triage_verdict *v, const 
     }
     if (t->server && t->length > 0) {
         print_add(to, ST_TEXT, "length %.2f{length}: tokens/verify passes (spec_accept_length); "
-                               "the "
-                  "server reports no rates by position", t->length);
+                               "the server reports no rates by position", t->length);
         print_end(to);
     } else {
         print_depths(t, to);

@@ -381,8 +381,7 @@ static bool measure_plain(struct gathering *g, const struct engine_opts *as, str
     t->plain = (struct undone){.known = ok && re->tokens,
                                .hits = re->r[0].hits,
                                .tokens = re->tokens,
-                               .what = "cells and weights as the files have "
-                                       "them"};
+                               .what = "cells and weights as the files have them"};
     free(re);
     return ok;
 }
@@ -552,5 +551,5 @@ bool triage_session(const struct triage_ask *ask, struct triage *t, struct err *
     bool silent = t->drafting && t->drafter[0] && t->log.plain > 0; /* that is what is wrong */
     return ok && (t->log.drafts.cycles > 0 || silent ||
                   err_set(e, ERR_NEGATIVE, "%s: nothing was drafted, so there is no acceptance to "
-                          "explain", ask->name));
+                                           "explain", ask->name));
 }

@@ -252,7 +252,6 @@ static void judge_exact(struct judge *j)
         return;
     bool same = repeats(j, 0, d->turn, step[0]);
     same = repeats(j, 1, d->turn, step[1]) && same;
-    r->ran = true;
     bool there = same && (d->class == DIFF_PAGES || d->class == DIFF_LOGITS) &&
                  (find_in_chunks(j, d->turn, step) || find_place(j, d->turn, step, d->token));
     if (same && !there && (d->class == DIFF_PAGES || d->class == DIFF_DRAFT))
@@ -386,7 +385,6 @@ static void judge_rounding(struct judge *j)
     }
     bool ok = run_side(j, 0, &ask, &a, "given its tokens");
     ok = run_side(j, 1, &ask, &b, "given the first side's tokens") && ok;
-    r->ran = ok;
     r->verdict = VERDICT_OPEN;
     if (ok) {
         float size = noise_size(&a.about, &b.about);

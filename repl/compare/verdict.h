@@ -42,7 +42,6 @@ struct report {
     struct difference diff; /* the first difference of the logs */
     struct conditions conditions;
     struct diff_counts counts;
-    bool ran;               /* the sides were run again */
     /* the first place at which the target's arithmetic differs by more than it may */
     struct place place;     /* place.found: it is known */
     int turn, step[2];

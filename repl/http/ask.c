@@ -166,8 +166,7 @@ static bool read_message(const json_t *list, int at, struct message *out, struct
     *out = (struct message){.role = roles[i].role, .text = text.p};
     if (out->role == ROLE_TOOL && !(out->name = called_name(list, at, m)))
         return refuse(r, 400, where, "a message of role tool should have the tool_call_id of a "
-                                     "call "
-                      "before it");
+                                     "call before it");
     if (json_array_size(calls))
         out->calls = read_calls(calls, where, r);
     return !json_array_size(calls) || out->calls;
@@ -331,8 +330,7 @@ static bool read_bias(struct ask *a, const struct ask_of *of, const json_t *v, s
         return true;
     if (!json_is_object(v) || json_object_size(v) > MOST_BIAS)
         return refuse(r, 400, "logit_bias", "logit_bias should be an object of at most %d token "
-                                            "ids "
-                      "with a bias each", MOST_BIAS);
+                                            "ids with a bias each", MOST_BIAS);
     json_object_foreach((json_t *)v, key, one) {
         char *end;
         long id = strtol(key, &end, 10);

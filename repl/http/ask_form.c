@@ -95,8 +95,8 @@ bool check_tools(const json_t *o, struct refusal *r)
         if ((type && strcmp(type, "function") != 0) || !json_is_object(f) ||
             !is_name(json_string_value(json_object_get(f, "name"))))
             return refuse(r, 400, "tools", "tools.%zu should be {\"type\": \"function\", "
-                          "\"function\": {\"name\": NAME, ...}} with a name of letters, digits, _, "
-                          "- and .", i);
+                                           "\"function\": {\"name\": NAME, ...}} with a name of "
+                                           "letters, digits, _, - and .", i);
         if (p && !json_is_object(p) && !json_is_null(p))
             return refuse(r, 400, "tools", "tools.%zu.function.parameters should be a schema", i);
     }
@@ -189,7 +189,7 @@ static bool read_response_format(struct ask *a, json_t *v, struct refusal *r)
     in = in ? json_object_get(in, "schema") : json_object_get(v, "schema");
     if (!in)
         return refuse(r, 400, "response_format", "response_format.json_schema.schema: Field "
-                      "required");
+                                                 "required");
     schema = read_schema(in, "response_format", r);
     return schema && take_format(a, schema, "response_format", r);
 }

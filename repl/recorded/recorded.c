@@ -298,9 +298,9 @@ static bool refuse(struct backend *b, struct request *rq, struct err *e)
     const struct recorded *r = recorded_of(b);
     request_free(rq);
     if (r->file)
-        return err_set(e, ERR_USAGE, "this is a recording: nothing is computed in it. "
-                                     "Without the log of "
-                       "session %.26s it can be played and run again (aerie replay --check)",
+        return err_set(e, ERR_USAGE, "this is a recording: nothing is computed in it. Without the "
+                                     "log of session %.26s it can be played and run again (aerie "
+                                     "replay --check)",
                        r->session);
     return err_set(e, ERR_USAGE, "this is a recording: nothing is computed in it. "
                                  "aerie --session %s goes on "

@@ -52,7 +52,7 @@ void recorded_served(struct recorded *r)
                                           .length = "1 + accepted / verifying steps"};
     static const struct served_ops of_sglang = {.turns = turns, .tops = tops,
                                                 .rate = "accepted / drafted, as the server counts "
-                                                "them",
+                                                        "them",
                                                 .length = "completion_tokens / spec_verify_ct"};
     struct backend *b = &r->base;
     bool any = false, counted = false, stepped = false;

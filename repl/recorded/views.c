@@ -247,7 +247,7 @@ void recorded_views(struct recorded *r)
                                            .table_at = table_at, .position_at = position_at};
     static const struct faults_ops faults = {.on = faults_on};
     static const char no_engine[] = "a recorded session has no engine: aerie --session goes on "
-    "with it";
+                                    "with it";
     static const char no_steps[] = "the log of this session has no steps: the log level was text";
     static const char no_pages[] =
         "the log of this session has no page events: its log level was below tree, "
