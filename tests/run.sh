@@ -60,9 +60,10 @@ if [ $# -gt 0 ]; then
     done >"$logs/some"; mv "$logs/some" "$logs/list"
 fi
 # six for two cores, because programs compute with one thread (tests/few.h) and many tests wait for a screen or a lock; the longest first, so that none runs alone at the end
-first='serve_http.sh demo.sh verdict diff.sh parity.sh golden jobs bench.sh replay.sh time.sh log.sh kill.sh pack.sh speculation back
-    signal_states probe.sh every_call bugs lanes cli.sh kernels_attn accepted.sh batch.sh families serve history_evidence tokenizer
-    fused mapped.sh probe_serve history_side_file tui.sh tui_mock.sh signals.sh engine history_care history_disk'
+first='demo.sh verdict diff.sh parity.sh golden jobs bench.sh replay.sh probe.sh every_call back signal_states pack.sh
+    time.sh log.sh kill.sh families speculation triage bugs lanes cli.sh serve history_evidence kernels_attn accepted.sh batch.sh
+    tokenizer ngram engine fused memory shape.sh serve_http.sh signal_loops bench_routing serve_front mapped.sh probe_serve
+    history_side_file tui.sh tui_mock.sh signals.sh plain.sh hands.sh history_care history_disk'
 { for t in $first; do grep "/test_$t\$" "$logs/list"; done; sort "$logs/list"; } | awk '!seen[$0]++' |
     xargs -r -P "${JOBS:-$(($(nproc) * 3))}" -I{} bash -c 'one "$1" "$2"' _ {} "$logs"
 grep -h -iE '^ok .*# *skip' "$logs"/*.log 2>/dev/null | sed 's/.*# *[Ss][Kk][Ii][Pp] *//' | sort | uniq -c | sed 's/^ */skipped: /'
