@@ -8,7 +8,7 @@
 # count, of both runs. Exit 1 if a command failed (what it finds is no failure), 2 if no server answered.
 #
 # KIT is a folder with kit/serve.sh, which takes OUTDIR plain|eagle, starts vLLM and runs the shell command in CLIENT with its
-# port in PORT; or one with install.sh, which unpacks such a folder to the folder AERIE_VLLM. It needs a GPU, and what
+# port in PORT; or one with install.sh, which unpacks such a folder to AERIE_VLLM (LOGS/vllm). It needs a GPU, and what
 # the kit says. A server by URL needs nothing but aerie.
 # Variables: AERIE the program; MODEL a local folder of the server's model for parity (the bundled one; "" leaves parity out);
 # CASES of probe (40); LIMIT seconds of one command (150); SHAPE flags of probe ("--shape window=64 --shape page=16").
@@ -72,8 +72,9 @@ esac
 kit=$where
 if [ ! -f "$kit/kit/serve.sh" ]; then
     [ -f "$kit/install.sh" ] || { echo "vllm.sh: $kit has neither kit/serve.sh nor install.sh" >&2; exit 2; }
+    export AERIE_VLLM=${AERIE_VLLM:-$logs/vllm}
     bash "$kit/install.sh" "$kit" >"$logs/install.txt" 2>&1 || { tail -n 3 "$logs/install.txt" >&2; exit 2; }
-    kit=${AERIE_VLLM:?the folder that install.sh unpacks to}
+    kit=$AERIE_VLLM
 fi
 [ $# -gt 0 ] || set -- plain eagle
 rc=0
