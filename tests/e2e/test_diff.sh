@@ -41,7 +41,7 @@ with "another temperature" 1 '^differs at step 1\.[0-9]+( \(1\.[0-9]+ now\))?: t
 rule() { # NUMBER STEP RULE
     with "$1 with the checker names $3" 5 "^rule violated at step $2: $3 " "bug.$1=on" check=strict
 }
-rule 24617 1.15 I4
+rule 24617 1.14 I4
 rule 27360 1.2 I7
 rule 26513 2.1 I12
 rule 26512 1.1 I9
@@ -51,14 +51,14 @@ rule 27789 1.2 I3
 rule 17630 1.1 I14
 rule 39287 1.9 I12
 with "a fault without the checker differs" 1 '^differs at step 1\.9: page table' bug.tree-window-by-index=on
-with "no number" 1 '^differs at step 1\.15: logits: the model.s output is not a number' bug.24617=on
+with "no number" 1 '^differs at step 1\.14: logits: the model.s output is not a number' bug.24617=on
 
 # ---- what cannot be ----
 with "an unknown name" 2 '"page_siz" cannot be changed; expected' page_siz=4
 with "a wrong value" 2 'page_size cannot be "3"' page_size=3
 says "replay: a second word" 2 'replay takes one session' replay last another
 "$AERIE" replay last --with bug.24617=on check=strict --json >"$T/out"
-grep -q '"violation":{"turn":1,"step":15,"text":"I4 [^"]*","rule":"I4","plan":"verify","pool":"swa","row":[0-9]*,' "$T/out"; result "a violation as JSON" $?
+grep -q '"violation":{"turn":1,"step":14,"text":"I4 [^"]*","rule":"I4","plan":"verify","pool":"swa","row":[0-9]*,' "$T/out"; result "a violation as JSON" $?
 grep -q '{"name":"bug.24617","log":"off","now":"on","may_change":"anything"}' "$T/out"; result "changes as JSON" $?
 
 # ---- diff: the first difference, its place, the verdict ----
@@ -76,10 +76,10 @@ diff_() { # TITLE STATUS PATTERN...: each matches a line
 }
 first=$("$AERIE" logs --json | sed 's/^{"id":"\([^"]*\)".*/\1/' | head -n 1)
 diff_ "a window by index" 1 'differs +first at step 1\.9: page table' 'verdict +bug' \
-    'place +step 1\.9, layer 0 \(sliding\), attention: row 13' 'rule is violated in b at step 1\.9: I12' \
-    'row 13 reads other positions there: key 0 is of position 0 in a, 1 in b' -- "$first" --with bug.39287=on
-diff_ "untranslated pages" 1 'differs +first at step 1\.15: logits' 'verdict +bug' \
-    'place +step 1\.15, layer 0 \(sliding\), attention: row 10.*no number' 'in b at step 1\.15: I4' \
+    'place +step 1\.9, layer 0 \(sliding\), attention: row 12' 'rule is violated in b at step 1\.9: I12' \
+    'row 12 reads other positions there: key 0 is of position 0 in a, 1 in b' -- "$first" --with bug.39287=on
+diff_ "untranslated pages" 1 'differs +first at step 1\.14: logits' 'verdict +bug' \
+    'place +step 1\.14, layer 0 \(sliding\), attention: row 14.*no number' 'in b at step 1\.14: I4' \
     'from slot [0-9]+ in a, from slot' -- "$first" --with bug.24617=on
 diff_ "a draft's fault leaves the text alone" 1 'first at step 1\.2: draft' 'verdict +bug' \
     'tokens and their log probabilities are equal to the end' 'step 1\.2: I7' -- "$first" --with bug.27360=on
@@ -120,7 +120,7 @@ printf '%s\n' 'What is 7 plus 5?' "$(printf 'Say \033[31mhello\033[0m to %060d' 
 diff_ "a long message is shortened, and none prints an escape" 1 'messages: "Say  \[31mhello \[0m to 0+\.\.\." in a, "Say' -- last 7
 LC_ALL=C grep -q $'\033' "$T/out"; [ $? = 1 ]; result "diff: no escape" $?
 "$AERIE" diff "$first" --with bug.39287=on --json >"$T/out"
-grep -q '"verdict":"bug",.*"place":{"turn":1,"step":9,"step_b":9,"layer":0,"kind":"sliding","operation":"attention","row":13' "$T/out"
+grep -q '"verdict":"bug",.*"place":{"turn":1,"step":9,"step_b":9,"layer":0,"kind":"sliding","operation":"attention","row":12' "$T/out"
 result "diff: as JSON" $?
 # ---- turns that a rule stopped: 24617 in a verify pass, 16267 in a prompt; the session goes on ----
 printf '%s\n' 'Tell me a short story.' '/bug 24617 on' 'What is a page table?' '/bug 24617 off' 'What are you?' '/bug 16267 on' 'Say hello.' \
@@ -151,7 +151,7 @@ diff_ "a draft pool too small" 1 'first at step [34]\.[0-9]+: ' 'in b at step 1\
 bundled=(-m models/nestling/target --draft models/nestling/draft)
 says "replay: a pack" 0 '^equal: 2 turns' replay "$T/x.aerie" --check "${bundled[@]}"
 diff_ "a pack and its session" 0 'verdict +equal' -- "$T/x.aerie" "$first" "${bundled[@]}"
-diff_ "a pack and its changed replay" 1 'step 1\.9, layer 0 \(sliding\), attention: row 13' -- \
+diff_ "a pack and its changed replay" 1 'step 1\.9, layer 0 \(sliding\), attention: row 12' -- \
     "$T/x.aerie" --with bug.39287=on "${bundled[@]}"
 
 # ---- in the chat ----

@@ -28,7 +28,7 @@ result "another shape and seed, as JSON" $?
 serve masked --check off --bug 9279
 probe "$masked" -n 1 -o "$T/report" --state "$T/state"
 [ $rc = 1 ] && has '^1\. A-B-A: token 1 \(position 82\) is [0-9]+ instead of [0-9]+; margin of the control there [0-9.]+$' && has 'seen in 3 of 3 runs of the case; the control.s 3 runs are equal' &&
-    has '4 requests made 2;' && has '^     1\. a prompt of 80 tokens .*, reply of 1$' && has '^     2\. a prompt of 82 tokens .*, reply of 1  <- judged$' && has '^different: 1 case in which'
+    has '4 requests made 2;' && has '^     1\. a prompt of 69 tokens .*, reply of 1$' && has '^     2\. a prompt of 82 tokens .*, reply of 1  <- judged$' && has '^different: 1 case in which'
 result "fault 9279: a wrong id by two requests, the first longer than the window" $?
 grep -q '^### Your current environment' "$T/report" && grep -q '^shape     page 16, window 64' "$T/report" && [ "$(grep -c '"prompt":\[' "$T/report")" = 3 ]
 result "its report has the form of an issue, and the requests" $?
