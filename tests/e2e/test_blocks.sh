@@ -15,7 +15,7 @@ lines /draft "/draft block" "Tell me a story about a fox." "What is a page table
 [ $rc = 0 ] && has '^\* draft +eagle3' && has '^  block +dflash' && has '^\* block +dflash'; result "/draft lists and loads the block drafter" $?
 mal=$(sed -nE 's/^MAL ([0-9.]+) = .*/\1/p' "$T/out")
 awk -v m="$mal" 'BEGIN { exit !(m > 1.5) }'; result "more than 1.5 tokens a cycle: $mal" $?
-lines "Tell me a story about a fox." /tree "/plan block" /why /accept /check /memory | feed --plain "${block[@]}" -p max_tokens=20
+lines "Tell me a story about a hen." /tree "/plan block" /why /accept /check /memory | feed --plain "${block[@]}" -p max_tokens=20
 [ $rc = 0 ] && has '^block: 1 request\(s\), 8 row\(s\)'; result "/plan shows the block pass" $?
 has 'tokens [0-9]+ 4 4 4 4 4 4 4$'; result "its rows are the pending token and masks" $?
 [ "$(grep -cE '^ +row [0-7] +keys \[0, [0-9]+\) \+ slots [0-9]+ [0-9]+ [0-9]+ [0-9]+ [0-9]+ [0-9]+ [0-9]+ [0-9]+  writes draft slot' "$T/out")" = 8 ]
