@@ -178,8 +178,8 @@ static void watch(struct backend *b, int turns, struct seen *s)
     buf_str(&s->notices, "");
     buf_str(&s->faults, "");
     for (int want = s->n_end + turns; s->n_end < want;) {
-        if (!backend_wait(b, &ev, 20000))
-            fail_msg("no event for 20 s");
+        if (!backend_wait(b, &ev, 60000))
+            fail_msg("no event for a minute");
         add_event(s, &ev);
         event_free(&ev);
     }
