@@ -16,11 +16,9 @@
 #include "models/checkpoint/json.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum {
@@ -385,21 +383,6 @@ static bool check_start(struct gguf_file *f, uint64_t *tensors, uint64_t *keys, 
     return true;
 }
 
-static bool file_begin(struct gguf_file *f, struct err *e)
-{
-    struct stat st;
-    /* O_NONBLOCK: opening a pipe must not wait for its other end */
-    f->fd = file_open(f->path, O_RDONLY | O_NONBLOCK, 0);
-    if (f->fd < 0)
-        return err_set(e, ERR_MODEL, "cannot open %s: %s", show_path(f->path).s, strerror(errno));
-    if (fstat(f->fd, &st) != 0)
-        return err_file(e, f->path, "cannot read: %s", strerror(errno));
-    if (!S_ISREG(st.st_mode))
-        return err_file(e, f->path, "not a regular file");
-    f->size = (uint64_t)st.st_size;
-    return true;
-}
-
 static struct gguf_file *file_add(struct gguf *g, char *path)
 {
     g->file = xrealloc(g->file, (size_t)g->n_file + 1, sizeof *g->file);
@@ -416,7 +399,7 @@ static bool file_read(struct gguf *g, char *path, struct gguf_entry **entry, int
     struct gguf_file *f = file_add(g, path);
     int first = g->n_tensor;
     *entry = NULL;
-    if (!file_begin(f, e) || !check_start(f, &tensors, &keys, e) ||
+    if (!open_regular(f->path, &f->fd, &f->size, e) || !check_start(f, &tensors, &keys, e) ||
         !take_entries(f, keys, entry, e))
         return false;
     *n_entry = (int)keys;

@@ -5,8 +5,10 @@
 #include "kernels/json_read.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { MAX_CONFIG_BYTES = 16 << 20 };
@@ -188,4 +190,19 @@ json_t *json_open(const char *path, bool *absent, struct err *e)
     json_t *root = json_read(b.p, b.n, JSON_DEPTH, path, e);
     buf_free(&b);
     return root;
+}
+
+bool open_regular(const char *path, int *fd, uint64_t *size, struct err *e)
+{
+    struct stat st;
+    /* O_NONBLOCK: opening a pipe must not wait for its other end */
+    *fd = file_open(path, O_RDONLY | O_NONBLOCK, 0);
+    if (*fd < 0)
+        return err_set(e, ERR_MODEL, "cannot open %s: %s", show_path(path).s, strerror(errno));
+    if (fstat(*fd, &st) != 0)
+        return err_file(e, path, "cannot read: %s", strerror(errno));
+    if (!S_ISREG(st.st_mode))
+        return err_file(e, path, "not a regular file");
+    *size = (uint64_t)st.st_size;
+    return true;
 }

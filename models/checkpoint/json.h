@@ -27,6 +27,10 @@ bool err_file(struct err *e, const char *path, const char *fmt, ...)
  * Git LFS, or a web page; *e says so then, and how to get the file. n 0: the file is empty. */
 bool err_mistaken(struct err *e, const char *path, const void *bytes, size_t n);
 
+/* Opens a file of a checkpoint for reading; only a regular file will do. The caller closes *fd,
+ * also on failure where it is not -1. *size: bytes. */
+bool open_regular(const char *path, int *fd, uint64_t *size, struct err *e);
+
 /* Parses n bytes; the top value must be an object. NULL and *e (ERR_MODEL, naming `file`) on
  * failure; the caller releases the tree with json_decref(). */
 json_t *json_read(const char *bytes, size_t n, int max_depth, const char *file, struct err *e);

@@ -19,7 +19,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 /* ---- element types ---- */
 
@@ -274,16 +273,8 @@ static bool header_read(struct safetensors *s, struct shard *f, struct err *e)
 
 bool shard_open(struct safetensors *s, struct shard *f, struct err *e)
 {
-    struct stat st;
-    /* O_NONBLOCK: opening a pipe must not wait for its other end */
-    f->fd = file_open(f->path, O_RDONLY | O_NONBLOCK, 0);
-    if (f->fd < 0)
-        return err_set(e, ERR_MODEL, "cannot open %s: %s", show_path(f->path).s, strerror(errno));
-    if (fstat(f->fd, &st) != 0)
-        return err_file(e, f->path, "cannot read: %s", strerror(errno));
-    if (!S_ISREG(st.st_mode))
-        return err_file(e, f->path, "not a regular file");
-    f->size = (uint64_t)st.st_size;
+    if (!open_regular(f->path, &f->fd, &f->size, e))
+        return false;
     posix_fadvise(f->fd, 0, 0, POSIX_FADV_SEQUENTIAL);
     return header_read(s, f, e);
 }

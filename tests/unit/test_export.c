@@ -192,8 +192,8 @@ static void test_a_fork_holds_what_it_inherited(void **state)
     hdb_close(d);
 }
 
-/* An export into a disk that is full is refused with the reason, and leaves no part of a file. The
- * first failure is the one that is told. */
+/* An export into a disk that is full is refused with the reason, and leaves no part of a file. Of
+ * several failures the message names the first. */
 static void test_an_export_that_cannot_be_written_is_refused(void **state)
 {
     (void)state;
