@@ -38,7 +38,7 @@ static int read_head_dim(const struct arch *a, int dflt, int heads)
     return dim;
 }
 
-bool arch_sizes(struct arch *a, const struct sizes *d)
+static bool read_sizes(struct arch *a, const struct sizes *d)
 {
     const struct conf *c = &a->c;
     struct config *g = a->cfg;
@@ -77,19 +77,33 @@ bool arch_sizes(struct arch *a, const struct sizes *d)
     return true;
 }
 
+/* ---- lists of layers ---- */
+
+const json_t *arch_list(const struct arch *a, const char *key, bool more)
+{
+    const json_t *list = conf_value(&a->c, key);
+    size_t n = json_array_size(list), layers = (size_t)a->cfg->n_layer;
+    if (list && (more ? n < layers : n != layers))
+        conf_refuse(&a->c, key, "has %zu entries, expected %s%zu (num_hidden_layers)", n,
+                    more ? "at least " : "", layers);
+    return list;
+}
+
+bool arch_word(const struct arch *a, const char *key, int i, const char *no, const char *yes)
+{
+    const char *t = json_string_value(json_array_get(conf_value(&a->c, key), (size_t)i));
+    if (!t || (strcmp(t, no) != 0 && strcmp(t, yes) != 0))
+        conf_refuse(&a->c, key, "has \"%.60s\" for layer %d, expected %s or %s",
+                    t ? show(t).s : "?", i, no, yes);
+    return t && !strcmp(t, yes);
+}
+
 /* ---- windows ---- */
 
 static bool layer_slides(const struct arch *a, const json_t *types, int i, int period, int first)
 {
-    if (!types)
-        return period == 0 || i % period != first % period;
-    const char *t = json_string_value(json_array_get(types, (size_t)i));
-    if (t && !strcmp(t, "sliding_attention"))
-        return true;
-    if (!t || strcmp(t, "full_attention") != 0)
-        conf_refuse(&a->c, "layer_types", "has \"%.60s\" for layer %d, expected full_attention or "
-                    "sliding_attention", t ? show(t).s : "?", i);
-    return false;
+    return types ? arch_word(a, "layer_types", i, "full_attention", "sliding_attention")
+                 : period == 0 || i % period != first % period;
 }
 
 void arch_windows(struct arch *a, int period, int window)
@@ -101,12 +115,7 @@ void arch_windows_from(struct arch *a, int period, int first, int window)
 {
     const struct conf *c = &a->c;
     int n = a->cfg->n_layer;
-    const json_t *types = conf_value(c, "layer_types");
-    if (types && (!json_is_array(types) || json_array_size(types) != (size_t)n)) {
-        conf_refuse(c, "layer_types", "has %zu entries, expected %d (num_hidden_layers)",
-                    json_array_size(types), n);
-        return;
-    }
+    const json_t *types = arch_list(a, "layer_types", false);
     bool any = false;
     for (int i = 0; i < n; i++) {
         a->layer[i].window = layer_slides(a, types, i, period, first); /* 1 until W is known */
@@ -132,14 +141,11 @@ void arch_rope_ids(struct arch *a, int full, int sliding)
 void arch_no_rope(struct arch *a, int interval)
 {
     const struct conf *c = &a->c;
-    const json_t *list = conf_value(c, "no_rope_layers"), *has = list;
-    if (json_is_array(list) && !json_array_size(list))
-        has = NULL; /* as published for Llama 4 Scout */
-    int every = conf_int(c, "no_rope_layer_interval", interval, 1, 1 << 20), n = a->cfg->n_layer;
-    if (has && json_array_size(has) < (size_t)n)
-        conf_refuse(c, "no_rope_layers", "has %zu entries, expected at least %d "
-                    "(num_hidden_layers)", json_array_size(has), n);
-    for (int i = 0; i < n; i++) {
+    const json_t *list = conf_value(c, "no_rope_layers"), *has = NULL;
+    if (!json_is_array(list) || json_array_size(list)) /* empty as published for Llama 4 Scout */
+        has = arch_list(a, "no_rope_layers", true);
+    int every = conf_int(c, "no_rope_layer_interval", interval, 1, 1 << 20);
+    for (int i = 0; i < a->cfg->n_layer; i++) {
         const json_t *v = json_array_get(has, (size_t)i);
         bool none = has ? json_is_integer(v) && !json_integer_value(v) : (i + 1) % every == 0;
         if (has && !json_is_integer(v))
@@ -167,20 +173,10 @@ void arch_experts(struct arch *a, const char *count, int n, const char *top, int
 
 void arch_mlp_types(struct arch *a, int dense)
 {
-    const struct conf *c = &a->c;
-    const json_t *types = conf_value(c, "mlp_layer_types");
-    int n = a->cfg->n_layer;
-    if (types && (!json_is_array(types) || json_array_size(types) != (size_t)n))
-        conf_refuse(c, "mlp_layer_types", "has %zu entries, expected %d (num_hidden_layers)",
-                    json_array_size(types), n);
-    for (int i = 0; i < n && conf_ok(c); i++) {
-        const char *dflt = i < dense ? "dense" : "sparse";
-        const char *t = types ? json_string_value(json_array_get(types, (size_t)i)) : dflt;
-        a->layer[i].is_moe = t && !strcmp(t, "sparse");
-        if (!t || (!a->layer[i].is_moe && strcmp(t, "dense") != 0))
-            conf_refuse(c, "mlp_layer_types", "has \"%.60s\" for layer %d, expected dense or "
-                                              "sparse", t ? show(t).s : "?", i);
-    }
+    const char *const key = "mlp_layer_types";
+    const json_t *types = arch_list(a, key, false);
+    for (int i = 0; i < a->cfg->n_layer; i++)
+        a->layer[i].is_moe = types ? arch_word(a, key, i, "dense", "sparse") : i >= dense;
 }
 
 void arch_shared(struct arch *a, int ffn)
@@ -228,23 +224,19 @@ static void check_method(const struct conf *c, const char *method)
                                         "one of them, in bf16, or a GGUF file of it");
 }
 
-void arch_quantization(const struct arch *a, const char *method)
-{
-    check_method(&a->top, method);
-    check_method(&a->c, method);
-}
-
 /* ---- the block of most families ---- */
 
-bool arch_block(struct arch *a, const struct sizes *dflt, enum norm_place place)
+bool arch_block(struct arch *a, const struct sizes *dflt, enum norm_place place,
+                const char *quantized)
 {
-    if (!arch_sizes(a, dflt))
+    if (!read_sizes(a, dflt))
         return false;
     a->cfg->norm = NORM_RMS;
     a->cfg->place = place;
     a->cfg->act = arch_act(&a->c, "hidden_act", "silu");
     a->cfg->tied = arch_tied(a, false);
-    arch_quantization(a, NULL);
+    check_method(&a->top, quantized);
+    check_method(&a->c, quantized);
     return true;
 }
 

@@ -2,8 +2,8 @@
  *
  * A family's configure() gets a struct arch: the JSON object that describes the text model, and the
  * structs to fill. Sizes are checked before memory of that size is allocated. The first error is
- * kept in the conf (keys.h), so that a configure() needs one test, at its end. The functions that
- * return nothing report errors that way.
+ * kept in the conf (keys.h), which arch_family() tests at the end. The functions that return nothing
+ * report errors that way.
  */
 #ifndef AERIE_MODELS_CONFIG_H
 #define AERIE_MODELS_CONFIG_H
@@ -28,14 +28,19 @@ struct sizes {
     double eps;
 };
 
-/* Reads the sizes and allocates the layers, each with full attention, rope 0, its own K and V and
- * no experts. Sets attn_scale to head_dim^-1/2, the other scales to 1, and both qkv_bias and o_bias
- * to attention_bias. False on error. */
-bool arch_sizes(struct arch *a, const struct sizes *dflt);
+/* The block of most families: reads the sizes and allocates the layers, each with full attention,
+ * rope 0, its own K and V and no experts. Sets attn_scale to head_dim^-1/2, the other scales to 1,
+ * both qkv_bias and o_bias to attention_bias; RMS norms at `place`, hidden_act (silu), a head of
+ * its own unless tied. Refuses a quantization_config whose method is neither `quantized`, which may
+ * be NULL, nor one whose matrices the reader of tensors makes (coded.h). False on error. */
+bool arch_block(struct arch *a, const struct sizes *dflt, enum norm_place place,
+                const char *quantized);
 
-/* The block of most families: sizes, RMS norms at `place`, hidden_act (silu), a head of its own
- * unless tied, no quantised weights. False on error. */
-bool arch_block(struct arch *a, const struct sizes *dflt, enum norm_place place);
+/* The list at key, with an entry for each layer; NULL: it is absent. Refuses a list of another
+ * length, or, with `more`, of a smaller one. */
+const json_t *arch_list(const struct arch *a, const char *key, bool more);
+/* Whether entry i of the list at key is `yes`. Refuses what is neither `no` nor `yes`. */
+bool arch_word(const struct arch *a, const char *key, int i, const char *no, const char *yes);
 
 /* Reads layer_types; if absent, layer i is full iff (i + 1) % period == 0 (period 1: all are full,
  * 0: none is). Sets the window of the sliding layers to sliding_window; `window` is its default, 0:
@@ -68,10 +73,6 @@ float arch_softcap(const struct conf *c, const char *key, double dflt);
  * the key beside text_config says so, and if absent whether the checkpoint has a head. */
 bool arch_tied(const struct arch *a, bool dflt);
 
-/* Refuses a quantization_config whose method is neither `method`, which may be NULL, nor one whose
- * matrices the reader of tensors makes (coded.h). */
-void arch_quantization(const struct arch *a, const char *method);
-
 /* ---- rope ---- */
 
 /* Where a family's configs keep the rope of a layer type. Newer configs have rope_parameters: one
@@ -88,7 +89,12 @@ struct rope_spelling {
 };
 
 #define ROPE_PLAIN(theta_)                                                                         \
-    {.kind = ROPE_DEFAULT, .theta = (theta_), .factor = 1, .partial = 1, .truncate = true}
+    ROPE_PART(theta_, 1)
+/* One that turns a part of a head. */
+#define ROPE_PART(theta_, partial_)                                                                \
+    {.kind = ROPE_DEFAULT, .theta = (theta_), .factor = 1, .partial = (partial_), .truncate = true}
+/* The spelling of most families with one rope. */
+#define ROPE_OLD(theta_) {.theta = "rope_theta", .scaled = true, .dflt = ROPE_PLAIN(theta_)}
 
 /* Fills r from the config, except for the fields that rope_init() derives. Refuses what the
  * reference would ignore: keys that a rope of its type does not use, and one spelling beside

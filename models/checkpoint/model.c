@@ -73,6 +73,22 @@ static bool has_head(const struct safetensors *st)
     return found;
 }
 
+bool arch_family(struct arch *a, const struct family *f)
+{
+    struct config *g = a->cfg;
+    if (!arch_block(a, &f->sizes, f->place, f->quantized))
+        return false;
+    g->n_rope = f->rope[1].type ? 2 : 1;
+    for (int i = 0; i < g->n_rope; i++)
+        arch_rope(&a->c, g, &f->rope[i], &g->rope[i]);
+    if (f->configure)
+        f->configure(a);
+    bool sliding_first = !strcmp(f->rope[0].type ? f->rope[0].type : "", "sliding_attention");
+    if (f->rope[1].type)
+        arch_rope_ids(a, sliding_first, !sliding_first);
+    return conf_ok(&a->c);
+}
+
 /* Finds the family and fills *g and *layer from the config. st NULL: there is no checkpoint. Frees
  * root, which may be NULL (*e is set then). */
 static bool configure(json_t *root, const char *path, const struct safetensors *st,
@@ -88,7 +104,7 @@ static bool configure(json_t *root, const char *path, const struct safetensors *
     bool ok = *family && enter_text(&a, *family);
     if (ok) {
         snprintf(g->family, sizeof g->family, "%s", (*family)->name);
-        ok = (*family)->configure(&a);
+        ok = arch_family(&a, *family);
         *layer = a.layer;
     }
     if (ok) {
@@ -124,7 +140,17 @@ static const char *const ignored[] = {
     NULL,
 };
 
-static const struct tensor_spec head_spec[] = {
+static const struct tensor_spec trunk_specs[] = {
+    {SPEC(model, embed, "embed_tokens.weight", X_VOCAB, X_HIDDEN)},
+    {SPEC(model, norm, "norm.weight", X_HIDDEN)},
+    {SPEC(model, ple_embed, "embed_tokens_per_layer.weight", X_PLE_VOCAB, X_PLE_ALL),
+     .when = IF_PLE},
+    {SPEC(model, ple_model_proj, "per_layer_model_projection.weight", X_PLE_ALL, X_HIDDEN),
+     .when = IF_PLE},
+    {SPEC(model, ple_proj_norm, "per_layer_projection_norm.weight", X_PLE), .when = IF_PLE},
+    {0},
+};
+static const struct tensor_spec head_specs[] = {
     {SPEC(model, head, "lm_head.weight", X_VOCAB, X_HIDDEN), .when = IF_UNTIED},
     {0},
 };
@@ -168,10 +194,10 @@ static bool find_expert_store(const struct binder *b, const char *trunk, const c
 static bool bind_model(struct model *m, struct binder *b, const struct family *f)
 {
     const struct prefix *p = find_prefix(b);
-    const char *const trunk[] = {p->trunk, NULL}, *const head[] = {p->head, NULL};
+    const char *const root[] = {p->trunk, NULL}, *const head[] = {p->head, NULL};
     if (!find_expert_store(b, p->trunk, m->dir, &m->cfg) ||
-        !binder_bind(b, f->trunk, trunk, m, NULL, 0) ||
-        !binder_bind(b, head_spec, head, m, NULL, 0))
+        !binder_bind(b, trunk_specs, root, m, NULL, 0) ||
+        !binder_bind(b, head_specs, head, m, NULL, 0))
         return false;
     for (int i = 0; i < m->cfg.n_layer; i++) {
         char name[80];
@@ -188,9 +214,9 @@ static bool bind_model(struct model *m, struct binder *b, const struct family *f
 static bool use_tied_copy(struct binder *b, bool compare)
 {
     const struct prefix *p = find_prefix(b);
-    const char *const trunk[] = {p->trunk, NULL}, *const root[] = {p->head, NULL};
-    const struct tensor *head = binder_find(b, root, "lm_head.weight");
-    const struct tensor *embed = binder_find(b, trunk, "embed_tokens.weight");
+    const char *const root[] = {p->trunk, NULL}, *const of_head[] = {p->head, NULL};
+    const struct tensor *head = binder_find(b, of_head, "lm_head.weight");
+    const struct tensor *embed = binder_find(b, root, "embed_tokens.weight");
     if (!b->cfg->tied || !head || !embed)
         return true;
     if (compare)
@@ -296,8 +322,8 @@ bool model_shaped(struct model *m, const char *config, struct err *e)
     struct namer names;
     namer_open(&names, m->cfg.n_layer);
     extents_of_config(x, &m->cfg);
-    shape_tensors(f->trunk, &m->cfg, x, "model.", m, NULL, 0, &names);
-    shape_tensors(head_spec, &m->cfg, x, "", m, NULL, 0, &names);
+    shape_tensors(trunk_specs, &m->cfg, x, "model.", m, NULL, 0, &names);
+    shape_tensors(head_specs, &m->cfg, x, "", m, NULL, 0, &names);
     for (int i = 0; i < m->cfg.n_layer; i++) {
         char prefix[40];
         snprintf(prefix, sizeof prefix, "model.layers.%d.", i);

@@ -118,10 +118,7 @@ static void configure_causality(struct draft *d, const struct places *p)
 
 static void configure_rope(struct arch *a, bool muse)
 {
-    static const struct rope_spelling plain = {.theta = "rope_theta", .scaled = true,
-                                               .dflt = ROPE_PLAIN(1e6)},
-                                      own = {.theta = "rope_theta", .scaled = true,
-                                             .dflt = ROPE_PLAIN(5e5)};
+    static const struct rope_spelling plain = ROPE_OLD(1e6), own = ROPE_OLD(5e5);
     a->cfg->n_rope = 1;
     arch_rope(&a->c, a->cfg, muse ? &own : &plain, &a->cfg->rope[0]);
 }
@@ -136,7 +133,7 @@ static bool configure(struct drafting *g)
     p.speculators = conf_enter(&g->top, "transformer_layer_config", &a.c);
     conf_enter(&g->top, "dflash_config", &p.own);
     snprintf(d->cfg.family, sizeof d->cfg.family, "dflash");
-    bool ok = arch_block(&a, &dflt, PLACE_PRE);
+    bool ok = arch_block(&a, &dflt, PLACE_PRE, NULL);
     d->layer = a.layer;
     if (!ok)
         return false;

@@ -208,30 +208,19 @@ static void configure_windows(struct arch *a)
         a->cfg->window = a->layer[i].window = w;
 }
 
-static void configure_rope(struct arch *a)
-{
-    static const struct rope_spelling s = {
-        .theta = "rope_theta", .scaled = true, .dflt = ROPE_PLAIN(1e4),
-    };
-    a->cfg->n_rope = 1;
-    arch_rope(&a->c, a->cfg, &s, &a->cfg->rope[0]);
-}
-
 static void configure_block(struct drafting *g, struct arch *a)
 {
+    static const struct rope_spelling rope = ROPE_OLD(1e4);
     const struct conf *c = &a->c;
     struct config *cfg = a->cfg;
-    cfg->norm = NORM_RMS;
-    cfg->place = PLACE_PRE;
-    cfg->act = arch_act(c, "hidden_act", "silu");
     cfg->qkv_bias |= conf_bool(c, "bias", false) || conf_bool(c, "qkv_bias", false) ||
                      has_in_layer(&g->b, 0, "self_attn.q_proj.bias");
     cfg->o_bias = has_in_layer(&g->b, 0, "self_attn.o_proj.bias");
     cfg->qk_norm = has_in_layer(&g->b, 0, "self_attn.q_norm.weight");
     cfg->tied = conf_bool(c, "tie_word_embeddings", false);
-    arch_quantization(a, NULL);
     configure_windows(a);
-    configure_rope(a);
+    cfg->n_rope = 1;
+    arch_rope(c, cfg, &rope, &cfg->rope[0]);
 }
 
 static bool configure(struct drafting *g)
@@ -239,17 +228,14 @@ static bool configure(struct drafting *g)
     struct draft *d = g->d;
     struct places p = {.top = g->top};
     struct arch a = {.top = g->top, .c = g->top, .n_tensor = st_count(g->b.st), .cfg = &d->cfg};
-    static const struct sizes only_eps = {.eps = 1e-6};
-    struct sizes dflt = only_eps;
+    const struct sizes dflt = {.eps = 1e-6, .vocab = g->target->cfg.vocab, .layers = 1,
+                               .max_pos = 4096};
     bool speculators = conf_has(&g->top, "transformer_layer_config") ||
                        conf_has(&g->top, "speculators_model_type");
     conf_enter(&g->top, "eagle_config", &p.eagle);
     conf_enter(&g->top, "transformer_layer_config", &a.c);
-    dflt.vocab = g->target->cfg.vocab;
-    dflt.layers = 1;
-    dflt.max_pos = 4096;
     snprintf(d->cfg.family, sizeof d->cfg.family, "eagle3");
-    bool ok = arch_sizes(&a, &dflt);
+    bool ok = arch_block(&a, &dflt, PLACE_PRE, NULL);
     d->layer = a.layer;
     if (!ok)
         return false;

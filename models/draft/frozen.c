@@ -126,8 +126,9 @@ static bool configure(struct drafting *g)
     if (!conf_enter(&g->top, "text_config", &a.c))
         return conf_refuse(&g->top, "text_config", "is missing");
     bool unified = !strcmp(conf_str(&g->top, "model_type", ""), "gemma4_unified_assistant");
-    a.c.keys = (unified ? &family_gemma4_unified : &family_gemma4)->keys;
-    bool ok = (unified ? gemma4_unified_assistant_configure : gemma4_configure)(&a);
+    const struct family *f = unified ? &family_gemma4_unified_assistant : &family_gemma4;
+    a.c.keys = f->keys;
+    bool ok = arch_family(&a, f);
     d->layer = a.layer;
     if (!ok)
         return false;
@@ -167,7 +168,7 @@ static bool bind(struct drafting *g)
         snprintf(name, sizeof name, "model.layers.%d.", i);
         const char *const prefix[] = {name, NULL};
         /* index -1: no layer owns K and V */
-        if (!binder_bind(&g->b, gemma4_layer, prefix, &d->layer[i], &d->layer[i], -1))
+        if (!binder_bind(&g->b, family_gemma4.layer, prefix, &d->layer[i], &d->layer[i], -1))
             return false;
     }
     return true;

@@ -6,17 +6,8 @@
 
 #include <math.h>
 
-static bool configure(struct arch *a)
+static void configure(struct arch *a)
 {
-    static const struct sizes dflt = {
-        .hidden = 2048, .ffn = 6144, .layers = 32, .heads = 16, .head_dim = 128, .vocab = 200192,
-        .max_pos = 16384, .eps = 1e-5,
-    };
-    static const struct rope_spelling rope = {
-        .theta = "rope_theta", .scaled = true, .dflt = ROPE_PLAIN(1e4),
-    };
-    if (!arch_block(a, &dflt, PLACE_SANDWICH))
-        return false;
     const struct conf *c = &a->c;
     struct config *g = a->cfg;
     g->qk_norm = true;
@@ -31,13 +22,9 @@ static bool configure(struct arch *a)
         a->layer[i].is_moe = true;
     arch_shared(a, g->expert_ffn * conf_int(c, "num_shared_experts", 2, 1, 64));
     arch_windows(a, conf_int(c, "global_attn_every_n_layers", 4, 1, 1024), 1024);
-    g->n_rope = 1;
-    arch_rope(c, g, &rope, &g->rope[0]);
     arch_rope_ids(a, -1, 0);
-    return conf_ok(c);
 }
 
-static const struct tensor_spec trunk[] = {SPECS_TRUNK, {0}};
 static const struct tensor_spec layer[] = {
     {SPEC(layer, in_norm, "input_layernorm.weight", X_HIDDEN)},
     {SPEC(layer, attn_norm, "post_attention_layernorm.weight", X_HIDDEN)},
@@ -56,13 +43,16 @@ static const struct tensor_spec layer[] = {
 
 const struct family family_afmoe = {
     .name = "afmoe",
-    .types = (const char *const[]){"afmoe", NULL},
+    .types = {"afmoe"},
     .keys = (const char *const[]){
         KEYS_OF_ALL, KEYS_OF_OLD_ROPE, "hidden_act", "attention_bias", "sliding_window",
         "layer_types", "global_attn_every_n_layers", "mup_enabled", "num_experts",
         "num_experts_per_tok", "num_shared_experts", "num_dense_layers", "moe_intermediate_size",
         "route_scale", NULL},
+    .sizes = {.hidden = 2048, .ffn = 6144, .layers = 32, .heads = 16, .head_dim = 128,
+              .vocab = 200192, .max_pos = 16384, .eps = 1e-5},
+    .place = PLACE_SANDWICH,
+    .rope = {ROPE_OLD(1e4)},
     .configure = configure,
-    .trunk = trunk,
     .layer = layer,
 };

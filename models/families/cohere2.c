@@ -3,21 +3,12 @@
  */
 #include "models/families/families.h"
 
-static bool configure(struct arch *a)
+static void configure(struct arch *a)
 {
-    static const struct sizes dflt = {
-        .hidden = 8192, .ffn = 22528, .layers = 40, .heads = 64, .vocab = 256000, .max_pos = 8192,
-        .eps = 1e-5,
-    };
-    static const struct rope_spelling rope = {
-        .theta = "rope_theta", .scaled = true, .dflt = ROPE_PLAIN(1e4),
-    };
-    if (!arch_block(a, &dflt, PLACE_PARALLEL))
-        return false;
     const struct conf *c = &a->c;
     struct config *g = a->cfg;
     g->norm = NORM_LAYER;
-    g->eps = (float)conf_num(c, "layer_norm_eps", dflt.eps, 1e-12, 1);
+    g->eps = (float)conf_num(c, "layer_norm_eps", 1e-5, 1e-12, 1);
     g->logit_scale = (float)conf_num(c, "logit_scale", 0.0625, 1e-6, 1e6);
     g->tied = arch_tied(a, true);
     g->rope_adjacent = true;
@@ -25,24 +16,23 @@ static bool configure(struct arch *a)
         conf_refuse(c, "head_dim", "is %d, expected hidden_size / num_attention_heads",
                     a->layer[0].head_dim);
     arch_windows(a, conf_int(c, "sliding_window_pattern", 4, 1, 1024), 4096);
-    g->n_rope = 1;
-    arch_rope(c, g, &rope, &g->rope[0]);
     arch_rope_ids(a, -1, 0);
-    return conf_ok(c);
 }
 
-static const struct tensor_spec trunk[] = {SPECS_TRUNK, {0}};
 static const struct tensor_spec layer[] = {
     {SPEC(layer, in_norm, "input_layernorm.weight", X_HIDDEN)}, SPECS_ATTENTION, SPECS_MLP, {0},
 };
 
 const struct family family_cohere2 = {
     .name = "cohere2",
-    .types = (const char *const[]){"cohere2", NULL},
+    .types = {"cohere2"},
     .keys = (const char *const[]){
         KEYS_OF_ALL, KEYS_OF_OLD_ROPE, "hidden_act", "attention_bias", "layer_norm_eps",
         "logit_scale", "sliding_window", "sliding_window_pattern", "layer_types", NULL},
+    .sizes = {.hidden = 8192, .ffn = 22528, .layers = 40, .heads = 64, .vocab = 256000,
+              .max_pos = 8192, .eps = 1e-5},
+    .place = PLACE_PARALLEL,
+    .rope = {ROPE_OLD(1e4)},
     .configure = configure,
-    .trunk = trunk,
     .layer = layer,
 };

@@ -18,31 +18,34 @@ struct prefix {
 
 struct family {
     const char *name;                /* struct config's family */
-    const char *const *types;        /* values of model_type, NULL-terminated */
+    const char *types[3];            /* values of model_type, NULL-terminated */
     const char *outer;               /* that type whose folders are multimodal and have the text
                                         model below text_config; NULL: none */
     const char *const *keys;         /* the keys that decide numbers and that the family uses
                                         (keys.h), NULL-terminated */
-    bool (*configure)(struct arch *a); /* fills a->cfg and a->layer; false: the config is refused */
-    const struct tensor_spec *trunk; /* tensors of struct model; names follow prefix.trunk */
+    struct sizes sizes;              /* defaults */
+    enum norm_place place;
+    struct rope_spelling rope[2];    /* of all layers; or one of full layers and one of sliding
+                                        ones, in the order of struct config's tables */
+    const char *quantized;           /* a quant_method of its own (arch_block()); NULL: none */
+    void (*configure)(struct arch *a); /* sets the switches that arch_family() leaves as they are in
+                                        most families; NULL: all are so */
     const struct tensor_spec *layer; /* tensors of struct layer; names follow "TRUNKlayers.N." */
 };
 
+/* Fills a->cfg and a->layer: the block with the family's sizes, norms and ropes, then what its
+ * configure() says. False: the config is refused. */
+bool arch_family(struct arch *a, const struct family *f);
+
 extern const struct family family_afmoe, family_cohere2, family_exaone4, family_gemma2,
-    family_gemma3, family_gemma3_mm, family_gemma4, family_gemma4_unified, family_gpt_oss,
-    family_granite_swa, family_granitemoe_swa, family_laguna, family_llama, family_llama4,
-    family_mellum, family_mimo_v2, family_ministral, family_ministral3, family_mistral,
-    family_muse_glimmer, family_olmo2, family_olmo3, family_phi3, family_qwen2, family_qwen3,
-    family_qwen3_moe, family_smollm3, family_step3p5;
+    family_gemma3, family_gemma3_mm, family_gemma4, family_gemma4_unified,
+    family_gemma4_unified_assistant, family_gpt_oss, family_granite_swa, family_granitemoe_swa,
+    family_laguna, family_llama, family_llama4, family_mellum, family_mimo_v2, family_ministral,
+    family_ministral3, family_mistral, family_muse_glimmer, family_olmo2, family_olmo3, family_phi3,
+    family_qwen2, family_qwen3, family_qwen3_moe, family_smollm3, family_step3p5;
 
 /* sqrt(hidden), the factor of the gemma families' embeddings (gemma3.c explains the rounding). */
 float gemma_embed_scale(int hidden);
-
-/* Gemma 4's configure() and layer table, which its frozen-KV assistants share. In an assistant no
- * layer owns K and V: kv_src is -1. */
-bool gemma4_configure(struct arch *a);
-bool gemma4_unified_assistant_configure(struct arch *a);
-extern const struct tensor_spec gemma4_layer[];
 
 /* Table rows that most families share. */
 #define SPECS_ATTENTION                                                                            \
@@ -97,9 +100,5 @@ extern const struct tensor_spec gemma4_layer[];
 #define SPECS_PRE_NORM                                                                             \
     {SPEC(layer, in_norm, "input_layernorm.weight", X_HIDDEN)},                                    \
     {SPEC(layer, ffn_in_norm, "post_attention_layernorm.weight", X_HIDDEN)}
-
-#define SPECS_TRUNK                                                                                \
-    {SPEC(model, embed, "embed_tokens.weight", X_VOCAB, X_HIDDEN)},                                \
-    {SPEC(model, norm, "norm.weight", X_HIDDEN)}
 
 #endif

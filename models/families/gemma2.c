@@ -5,45 +5,33 @@
 
 #include <math.h>
 
-static bool configure(struct arch *a)
+static void configure(struct arch *a)
 {
-    static const struct sizes dflt = {
-        .hidden = 2304, .ffn = 9216, .layers = 26, .heads = 8, .kv = 4, .head_dim = 256,
-        .vocab = 256000, .max_pos = 8192, .eps = 1e-6,
-    };
-    static const struct rope_spelling rope = {
-        .theta = "rope_theta", .scaled = true, .dflt = ROPE_PLAIN(1e4),
-    };
-    if (!arch_sizes(a, &dflt))
-        return false;
     const struct conf *c = &a->c;
     struct config *g = a->cfg;
     g->norm = NORM_RMS1P;
-    g->place = PLACE_SANDWICH;
     g->act = arch_act(c, "hidden_activation", "gelu_pytorch_tanh");
-    g->tied = conf_bool(c, "tie_word_embeddings", true);
+    g->tied = arch_tied(a, true);
     g->attn_scale = (float)pow(conf_num(c, "query_pre_attn_scalar", 256, 1, 1e6), -0.5);
     g->attn_softcap = arch_softcap(c, "attn_logit_softcapping", 50);
     g->final_softcap = arch_softcap(c, "final_logit_softcapping", 30);
     g->embed_scale = gemma_embed_scale(g->hidden);
-    arch_quantization(a, NULL);
     arch_windows(a, 2, 4096);
-    g->n_rope = 1;
-    arch_rope(c, g, &rope, &g->rope[0]);
-    return conf_ok(c);
 }
 
-static const struct tensor_spec trunk[] = {SPECS_TRUNK, {0}};
 static const struct tensor_spec layer[] = {SPECS_SANDWICH, SPECS_ATTENTION, SPECS_MLP, {0}};
 
 const struct family family_gemma2 = {
     .name = "gemma2",
-    .types = (const char *const[]){"gemma2", NULL},
+    .types = {"gemma2"},
     .keys = (const char *const[]){
         KEYS_OF_ALL, KEYS_OF_OLD_ROPE, "hidden_activation", "attention_bias", "layer_types",
         "sliding_window", "query_pre_attn_scalar", "attn_logit_softcapping",
         "final_logit_softcapping", NULL},
+    .sizes = {.hidden = 2304, .ffn = 9216, .layers = 26, .heads = 8, .kv = 4, .head_dim = 256,
+              .vocab = 256000, .max_pos = 8192, .eps = 1e-6},
+    .place = PLACE_SANDWICH,
+    .rope = {ROPE_OLD(1e4)},
     .configure = configure,
-    .trunk = trunk,
     .layer = layer,
 };

@@ -16,65 +16,50 @@ float gemma_embed_scale(int hidden)
     return sqrtf((float)hidden);
 }
 
-static bool configure(struct arch *a)
+static void configure(struct arch *a)
 {
-    static const struct sizes dflt = {
-        .hidden = 2304, .ffn = 9216, .layers = 26, .heads = 8, .kv = 4, .head_dim = 256,
-        .vocab = 262208, .max_pos = 131072, .eps = 1e-6,
-    };
-    static const struct rope_spelling local = {
-        .type = "sliding_attention", .theta = "rope_local_base_freq", .dflt = ROPE_PLAIN(1e4),
-    };
-    static const struct rope_spelling global = {
-        .type = "full_attention", .theta = "rope_theta", .scaled = true, .dflt = ROPE_PLAIN(1e6),
-    };
-    if (!arch_sizes(a, &dflt))
-        return false;
     const struct conf *c = &a->c;
     struct config *g = a->cfg;
     g->norm = NORM_RMS1P;
-    g->place = PLACE_SANDWICH;
     g->qk_norm = true;
     g->act = arch_act(c, "hidden_activation", "gelu_pytorch_tanh");
     g->tied = conf_bool(&a->top, "tie_word_embeddings", true);
     g->attn_scale = (float)pow(conf_num(c, "query_pre_attn_scalar", 256, 1, 1e6), -0.5);
     g->final_softcap = arch_softcap(c, "final_logit_softcapping", 0);
     g->embed_scale = gemma_embed_scale(g->hidden);
-    arch_quantization(a, NULL);
     /* every so many layers one has full attention */
     arch_windows(a, conf_int(c, "sliding_window_pattern", 6, 1, 1024), 4096);
-    g->n_rope = 2;
-    arch_rope(c, g, &local, &g->rope[0]);
-    arch_rope(c, g, &global, &g->rope[1]);
-    arch_rope_ids(a, 1, 0);
-    return conf_ok(c);
 }
 
-static const struct tensor_spec trunk[] = {SPECS_TRUNK, {0}};
 static const struct tensor_spec layer[] = {
     SPECS_SANDWICH, SPECS_ATTENTION, SPECS_HEAD_NORMS, SPECS_MLP, {0},
 };
 
+#define BLOCK                                                                                      \
+    .sizes = {.hidden = 2304, .ffn = 9216, .layers = 26, .heads = 8, .kv = 4, .head_dim = 256,     \
+              .vocab = 262208, .max_pos = 131072, .eps = 1e-6},                                    \
+    .place = PLACE_SANDWICH,                                                                       \
+    .rope = {{.type = "sliding_attention", .theta = "rope_local_base_freq",                        \
+              .dflt = ROPE_PLAIN(1e4)},                                                            \
+             {.type = "full_attention", .theta = "rope_theta", .scaled = true,                     \
+              .dflt = ROPE_PLAIN(1e6)}},                                                           \
+    .configure = configure, .layer = layer
 #define KEYS                                                                                       \
     KEYS_OF_ALL, KEYS_OF_OLD_ROPE, "rope_local_base_freq", "hidden_activation", "attention_bias",  \
         "layer_types", "sliding_window", "sliding_window_pattern", "query_pre_attn_scalar"
 
 const struct family family_gemma3 = {
     .name = "gemma3",
-    .types = (const char *const[]){"gemma3_text", NULL},
+    .types = {"gemma3_text"},
     .keys = (const char *const[]){KEYS, "final_logit_softcapping", NULL},
-    .configure = configure,
-    .trunk = trunk,
-    .layer = layer,
+    BLOCK,
 };
 
 /* The reference's multimodal model has no soft-cap. */
 const struct family family_gemma3_mm = {
     .name = "gemma3",
-    .types = (const char *const[]){"gemma3", NULL},
+    .types = {"gemma3"},
     .outer = "gemma3",
     .keys = (const char *const[]){KEYS, NULL},
-    .configure = configure,
-    .trunk = trunk,
-    .layer = layer,
+    BLOCK,
 };

@@ -140,22 +140,6 @@ static void configure_experts(struct arch *a)
         a->layer[i].is_moe = true;
 }
 
-static void configure_ropes(struct arch *a)
-{
-    static const struct rope_spelling sliding = {
-        .type = "sliding_attention", .dflt = ROPE_PLAIN(1e4),
-    };
-    static const struct rope_spelling full = {
-        .type = "full_attention",
-        .dflt = {.kind = ROPE_PROPORTIONAL, .theta = 1e6, .factor = 1, .partial = 0.25},
-    };
-    struct config *g = a->cfg;
-    g->n_rope = 2;
-    arch_rope(&a->c, g, &sliding, &g->rope[0]);
-    arch_rope(&a->c, g, &full, &g->rope[1]);
-    arch_rope_ids(a, 1, 0);
-}
-
 /* The last layer has full attention, whatever layer_types says. */
 static void configure_windows(struct arch *a, int window)
 {
@@ -177,18 +161,10 @@ static void check_causal(const struct conf *c)
         conf_refuse(c, "use_bidirectional_attention", "is set, which is not supported");
 }
 
-static bool configure_text(struct arch *a, int max_pos, int window, int ple, bool all)
+static void configure_text(struct arch *a, int window, int ple, bool all)
 {
-    const struct sizes dflt = {
-        .hidden = 2304, .ffn = 9216, .layers = 30, .heads = 8, .kv = 4, .head_dim = 256,
-        .vocab = 262144, .max_pos = max_pos, .eps = 1e-6,
-    };
-    if (!arch_sizes(a, &dflt))
-        return false;
     const struct conf *c = &a->c;
     struct config *g = a->cfg;
-    g->norm = NORM_RMS;
-    g->place = PLACE_SANDWICH;
     g->qk_norm = g->v_norm = true;
     g->act = arch_act(c, "hidden_activation", "gelu_pytorch_tanh");
     g->tied = conf_bool(&a->top, "tie_word_embeddings", true);
@@ -201,43 +177,30 @@ static bool configure_text(struct arch *a, int max_pos, int window, int ple, boo
         conf_refuse(c, "vocab_size_per_layer_input", "is %d, expected at least vocab_size %d",
                     g->ple_vocab, g->vocab);
     check_causal(c);
-    arch_quantization(a, NULL);
     configure_windows(a, window);
     configure_heads(a);
     configure_overrides(a);
     check_global(a);
     configure_sharing(a, all);
     configure_experts(a);
-    configure_ropes(a);
-    return conf_ok(c);
 }
 
-bool gemma4_configure(struct arch *a)
+static void configure(struct arch *a)
 {
-    return configure_text(a, 131072, 512, 256, false);
+    configure_text(a, 512, 256, false);
 }
 
-static bool configure_unified(struct arch *a)
+static void configure_unified(struct arch *a)
 {
-    return configure_text(a, 262144, 1024, 0, false);
+    configure_text(a, 1024, 0, false);
 }
 
-bool gemma4_unified_assistant_configure(struct arch *a)
+static void configure_unified_assistant(struct arch *a)
 {
-    return configure_text(a, 262144, 1024, 0, true);
+    configure_text(a, 1024, 0, true);
 }
 
-static const struct tensor_spec trunk[] = {
-    SPECS_TRUNK,
-    {SPEC(model, ple_embed, "embed_tokens_per_layer.weight", X_PLE_VOCAB, X_PLE_ALL),
-     .when = IF_PLE},
-    {SPEC(model, ple_model_proj, "per_layer_model_projection.weight", X_PLE_ALL, X_HIDDEN),
-     .when = IF_PLE},
-    {SPEC(model, ple_proj_norm, "per_layer_projection_norm.weight", X_PLE), .when = IF_PLE},
-    {0},
-};
-
-const struct tensor_spec gemma4_layer[] = {
+static const struct tensor_spec layer[] = {
     SPECS_SANDWICH,
     SPECS_ATTENTION,
     SPECS_HEAD_NORMS,
@@ -263,6 +226,14 @@ const struct tensor_spec gemma4_layer[] = {
     {0},
 };
 
+#define BLOCK(max_pos_)                                                                            \
+    .sizes = {.hidden = 2304, .ffn = 9216, .layers = 30, .heads = 8, .kv = 4, .head_dim = 256,     \
+              .vocab = 262144, .max_pos = (max_pos_), .eps = 1e-6},                                \
+    .place = PLACE_SANDWICH,                                                                       \
+    .rope = {{.type = "sliding_attention", .dflt = ROPE_PLAIN(1e4)},                               \
+             {.type = "full_attention",                                                            \
+              .dflt = {.kind = ROPE_PROPORTIONAL, .theta = 1e6, .factor = 1, .partial = 0.25}}},   \
+    .layer = layer
 #define KEYS                                                                                       \
     KEYS_OF_ALL, "hidden_activation", "attention_bias", "layer_types", "sliding_window",           \
         "final_logit_softcapping", "use_bidirectional_attention", "global_head_dim",               \
@@ -271,22 +242,27 @@ const struct tensor_spec gemma4_layer[] = {
 
 const struct family family_gemma4 = {
     .name = "gemma4",
-    .types = (const char *const[]){"gemma4", "gemma4_text", NULL},
+    .types = {"gemma4", "gemma4_text"},
     .outer = "gemma4",
     .keys = (const char *const[]){
         KEYS, "hidden_size_per_layer_input", "vocab_size_per_layer_input", "enable_moe_block",
         "num_experts", "top_k_experts", "moe_intermediate_size", NULL},
-    .configure = gemma4_configure,
-    .trunk = trunk,
-    .layer = gemma4_layer,
+    .configure = configure,
+    BLOCK(131072),
 };
 
 const struct family family_gemma4_unified = {
     .name = "gemma4",
-    .types = (const char *const[]){"gemma4_unified", "gemma4_unified_text", NULL},
+    .types = {"gemma4_unified", "gemma4_unified_text"},
     .outer = "gemma4_unified",
     .keys = (const char *const[]){KEYS, NULL},
     .configure = configure_unified,
-    .trunk = trunk,
-    .layer = gemma4_layer,
+    BLOCK(262144),
+};
+
+/* Of frozen-KV assistants alone. */
+const struct family family_gemma4_unified_assistant = {
+    .keys = (const char *const[]){KEYS, NULL},
+    .configure = configure_unified_assistant,
+    BLOCK(262144),
 };

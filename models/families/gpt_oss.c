@@ -22,38 +22,19 @@ static void configure_experts(const struct conf *c, struct config *g, const stru
     g->expert_ffn = first->ffn;
 }
 
-static bool configure(struct arch *a)
+static void configure(struct arch *a)
 {
-    static const struct sizes dflt = {
-        .hidden = 2880, .ffn = 2880, .layers = 36, .heads = 64, .kv = 8, .head_dim = 64,
-        .vocab = 201088, .max_pos = 131072, .eps = 1e-5,
-    };
-    static const struct rope_spelling rope = {
-        .theta = "rope_theta", .scaled = true,
-        .dflt = {.kind = ROPE_YARN, .theta = 150000, .factor = 32, .original_max = 4096,
-                 .beta_fast = 32, .beta_slow = 1, .partial = 1, .truncate = false},
-    };
-    if (!arch_sizes(a, &dflt))
-        return false;
     const struct conf *c = &a->c;
     struct config *g = a->cfg;
-    g->norm = NORM_RMS;
-    g->place = PLACE_PRE;
     g->qkv_bias = g->o_bias = conf_bool(c, "attention_bias", true);
     g->sinks = true;
-    g->tied = conf_bool(c, "tie_word_embeddings", false);
     configure_experts(c, g, &a->layer[0]);
-    arch_quantization(a, "mxfp4");
     g->store = conf_has(c, "quantization_config") ? STORE_MXFP4 : STORE_IN_OUT;
     arch_windows(a, 2, 128);
-    g->n_rope = 1;
-    arch_rope(c, g, &rope, &g->rope[0]);
     for (int i = 0; i < g->n_layer; i++)
         a->layer[i].is_moe = true;
-    return conf_ok(c);
 }
 
-static const struct tensor_spec trunk[] = {SPECS_TRUNK, {0}};
 static const struct tensor_spec layer[] = {
     SPECS_PRE_NORM,
     SPECS_ATTENTION,
@@ -79,12 +60,17 @@ static const struct tensor_spec layer[] = {
 
 const struct family family_gpt_oss = {
     .name = "gpt_oss",
-    .types = (const char *const[]){"gpt_oss", NULL},
+    .types = {"gpt_oss"},
     .keys = (const char *const[]){
         KEYS_OF_ALL, KEYS_OF_OLD_ROPE, "attention_bias", "layer_types", "sliding_window",
         "num_local_experts", "num_experts", "num_experts_per_tok", "swiglu_limit", "swiglu_alpha",
         NULL},
+    .sizes = {.hidden = 2880, .ffn = 2880, .layers = 36, .heads = 64, .kv = 8, .head_dim = 64,
+              .vocab = 201088, .max_pos = 131072, .eps = 1e-5},
+    .rope = {{.theta = "rope_theta", .scaled = true,
+              .dflt = {.kind = ROPE_YARN, .theta = 150000, .factor = 32, .original_max = 4096,
+                       .beta_fast = 32, .beta_slow = 1, .partial = 1, .truncate = false}}},
+    .quantized = "mxfp4",
     .configure = configure,
-    .trunk = trunk,
     .layer = layer,
 };

@@ -27,17 +27,10 @@ static int rope_of_theta(struct arch *a, double theta)
 /* layer_rope_theta has a theta for each layer; 0: the layer has no rope. */
 static void configure_ropes(struct arch *a)
 {
-    static const struct rope_spelling rope = {
-        .theta = "rope_theta", .scaled = true, .dflt = ROPE_PLAIN(1e4),
-    };
     const struct conf *c = &a->c;
     struct config *g = a->cfg;
-    const json_t *thetas = conf_value(c, "layer_rope_theta");
-    arch_rope(c, g, &rope, &g->rope[0]);
+    const json_t *thetas = arch_list(a, "layer_rope_theta", true);
     g->n_rope = thetas ? 0 : 1;
-    if (thetas && json_array_size(thetas) < (size_t)g->n_layer)
-        conf_refuse(c, "layer_rope_theta", "has %zu entries, expected at least %d "
-                    "(num_hidden_layers)", json_array_size(thetas), g->n_layer);
     for (int i = 0; thetas && i < g->n_layer && conf_ok(c); i++) {
         const json_t *v = json_array_get(thetas, (size_t)i);
         double theta = json_number_value(v);
@@ -50,10 +43,8 @@ static void configure_ropes(struct arch *a)
         g->n_rope = 1; /* a table that no layer uses */
 }
 
-static bool configure_block(struct arch *a, const struct sizes *dflt)
+static void configure_block(struct arch *a)
 {
-    if (!arch_block(a, dflt, PLACE_PRE))
-        return false;
     const struct conf *c = &a->c;
     struct config *g = a->cfg;
     g->sinks = true;
@@ -63,36 +54,26 @@ static bool configure_block(struct arch *a, const struct sizes *dflt)
     g->logit_scale = (float)(1 / conf_num(c, "logits_scaling", 1, 1e-6, 1e6));
     arch_windows_from(a, 4, 0, 128); /* the first layer is a full one */
     configure_ropes(a);
-    return true;
 }
 
-static bool configure_dense(struct arch *a)
+static void configure_dense(struct arch *a)
 {
-    static const struct sizes dflt = {.kv = 4, .eps = 1e-5};
-    if (!configure_block(a, &dflt))
-        return false;
+    configure_block(a);
     a->cfg->tied = arch_tied(a, true);
-    return conf_ok(&a->c);
 }
 
 /* intermediate_size is the width of an expert. */
-static bool configure_moe(struct arch *a)
+static void configure_moe(struct arch *a)
 {
-    static const struct sizes dflt = {.eps = 1e-6};
-    if (!configure_block(a, &dflt))
-        return false;
-    const struct conf *c = &a->c;
-    struct config *g = a->cfg;
+    configure_block(a);
     arch_experts(a, "num_local_experts", 8, "num_experts_per_tok", 2, 0);
-    int shared = conf_int(c, "shared_intermediate_size", 0, 0, 1 << 20);
-    for (int i = 0; i < g->n_layer; i++) {
+    int shared = conf_int(&a->c, "shared_intermediate_size", 0, 0, 1 << 20);
+    for (int i = 0; i < a->cfg->n_layer; i++) {
         a->layer[i].is_moe = true;
         a->layer[i].ffn = shared;
     }
-    return conf_ok(c);
 }
 
-static const struct tensor_spec trunk[] = {SPECS_TRUNK, {0}};
 static const struct tensor_spec dense_layer[] = {
     SPECS_PRE_NORM, SPECS_ATTENTION, {SPEC(layer, sinks, "self_attn.sinks", X_HEADS)}, SPECS_MLP,
     {0},
@@ -121,19 +102,21 @@ static const struct tensor_spec moe_layer[] = {
 
 const struct family family_granite_swa = {
     .name = "granite",
-    .types = (const char *const[]){"granite_swa", NULL},
+    .types = {"granite_swa"},
     .keys = (const char *const[]){KEYS, NULL},
+    .sizes = {.kv = 4, .eps = 1e-5},
+    .rope = {ROPE_OLD(1e4)},
     .configure = configure_dense,
-    .trunk = trunk,
     .layer = dense_layer,
 };
 
 const struct family family_granitemoe_swa = {
     .name = "granite",
-    .types = (const char *const[]){"granitemoe_swa", NULL},
+    .types = {"granitemoe_swa"},
     .keys = (const char *const[]){
         KEYS, "num_local_experts", "num_experts_per_tok", "shared_intermediate_size", NULL},
+    .sizes = {.eps = 1e-6},
+    .rope = {ROPE_OLD(1e4)},
     .configure = configure_moe,
-    .trunk = trunk,
     .layer = moe_layer,
 };

@@ -34,20 +34,8 @@ static void configure_heads(struct arch *a)
     }
 }
 
-static bool configure(struct arch *a)
+static void configure(struct arch *a)
 {
-    static const struct sizes dflt = {
-        .hidden = 2048, .ffn = 8192, .layers = 40, .heads = 48, .kv = 8, .head_dim = 128,
-        .vocab = 100352, .max_pos = 131072, .eps = 1e-6,
-    };
-    static const struct rope_spelling ropes[2] = {
-        {.type = "full_attention", .partial = true,
-         .dflt = {.kind = ROPE_DEFAULT, .theta = 5e5, .factor = 1, .partial = 0.5,
-                  .truncate = true}},
-        {.type = "sliding_attention", .partial = true, .dflt = ROPE_PLAIN(1e4)},
-    };
-    if (!arch_block(a, &dflt, PLACE_PRE))
-        return false;
     const struct conf *c = &a->c;
     struct config *g = a->cfg;
     g->qk_norm = true;
@@ -60,14 +48,8 @@ static bool configure(struct arch *a)
     g->router_cap = (float)conf_num(c, "moe_router_logit_softcapping", 0, 0, 1e6);
     g->route_scale = (float)conf_num(c, "moe_routed_scaling_factor", 1, 1e-6, 1e6);
     arch_windows(a, 1, 512);
-    g->n_rope = 2;
-    for (int i = 0; i < 2; i++)
-        arch_rope(c, g, &ropes[i], &g->rope[i]);
-    arch_rope_ids(a, 0, 1);
-    return conf_ok(c);
 }
 
-static const struct tensor_spec trunk[] = {SPECS_TRUNK, {0}};
 static const struct tensor_spec layer[] = {
     SPECS_PRE_NORM,
     SPECS_ATTENTION,
@@ -84,13 +66,16 @@ static const struct tensor_spec layer[] = {
 
 const struct family family_laguna = {
     .name = "laguna",
-    .types = (const char *const[]){"laguna", NULL},
+    .types = {"laguna"},
     .keys = (const char *const[]){
         KEYS_OF_ALL, "hidden_act", "attention_bias", "sliding_window", "layer_types", "gating",
         "num_attention_heads_per_layer", "mlp_layer_types", "num_experts", "num_experts_per_tok",
         "moe_intermediate_size", "shared_expert_intermediate_size", "moe_routed_scaling_factor",
         "moe_router_logit_softcapping", NULL},
+    .sizes = {.hidden = 2048, .ffn = 8192, .layers = 40, .heads = 48, .kv = 8, .head_dim = 128,
+              .vocab = 100352, .max_pos = 131072, .eps = 1e-6},
+    .rope = {{.type = "full_attention", .partial = true, .dflt = ROPE_PART(5e5, 0.5)},
+             {.type = "sliding_attention", .partial = true, .dflt = ROPE_PLAIN(1e4)}},
     .configure = configure,
-    .trunk = trunk,
     .layer = layer,
 };

@@ -5,26 +5,17 @@
  */
 #include "models/families/families.h"
 
-#include <string.h>
-
 /* Without layer_types the layers that rotate are chunked, unless attention_chunk_size is null. */
 static void configure_chunks(struct arch *a)
 {
     const struct conf *c = &a->c;
     struct config *g = a->cfg;
-    const json_t *types = conf_value(c, "layer_types");
+    const json_t *types = arch_list(a, "layer_types", false);
     bool none = conf_is_null(c, "attention_chunk_size");
     int size = conf_int(c, "attention_chunk_size", 8192, 1, 1 << 30);
-    if (types && json_array_size(types) != (size_t)g->n_layer)
-        conf_refuse(c, "layer_types", "has %zu entries, expected %d (num_hidden_layers)",
-                    json_array_size(types), g->n_layer);
     for (int i = 0; i < g->n_layer && conf_ok(c); i++) {
-        const char *t = json_string_value(json_array_get(types, (size_t)i));
-        bool chunked = types ? t && !strcmp(t, "chunked_attention")
+        bool chunked = types ? arch_word(a, "layer_types", i, "full_attention", "chunked_attention")
                              : a->layer[i].rope_id >= 0 && !none;
-        if (types && (!t || (!chunked && strcmp(t, "full_attention") != 0)))
-            conf_refuse(c, "layer_types", "has \"%.60s\" for layer %d, expected full_attention or "
-                        "chunked_attention", t ? show(t).s : "?", i);
         if (chunked && none)
             conf_refuse(c, "attention_chunk_size", "is null, but there are chunked layers");
         if (chunked)
@@ -75,27 +66,14 @@ static void configure_experts(struct arch *a)
     }
 }
 
-static bool configure(struct arch *a)
+static void configure(struct arch *a)
 {
-    static const struct sizes dflt = {
-        .hidden = 5120, .ffn = 8192, .layers = 48, .heads = 40, .kv = 8, .head_dim = 128,
-        .vocab = 202048, .max_pos = 131072, .eps = 1e-5,
-    };
-    static const struct rope_spelling rope = {
-        .theta = "rope_theta", .scaled = true, .dflt = ROPE_PLAIN(5e5),
-    };
-    if (!arch_block(a, &dflt, PLACE_PRE))
-        return false;
     a->cfg->rope_adjacent = true;
-    a->cfg->n_rope = 1;
-    arch_rope(&a->c, a->cfg, &rope, &a->cfg->rope[0]);
     configure_experts(a);
     configure_layers(a);
     configure_chunks(a);
-    return conf_ok(&a->c);
 }
 
-static const struct tensor_spec trunk[] = {SPECS_TRUNK, {0}};
 static const struct tensor_spec layer[] = {
     SPECS_PRE_NORM,
     SPECS_ATTENTION,
@@ -113,7 +91,7 @@ static const struct tensor_spec layer[] = {
 
 const struct family family_llama4 = {
     .name = "llama4",
-    .types = (const char *const[]){"llama4_text", "llama4", NULL},
+    .types = {"llama4_text", "llama4"},
     .outer = "llama4",
     .keys = (const char *const[]){
         KEYS_OF_ALL, KEYS_OF_OLD_ROPE, "hidden_act", "attention_bias", "layer_types",
@@ -121,7 +99,9 @@ const struct family family_llama4 = {
         "attn_temperature_tuning", "attn_scale", "floor_scale", "intermediate_size_mlp",
         "moe_layers", "interleave_moe_layer_step", "num_local_experts", "num_experts_per_tok",
         NULL},
+    .sizes = {.hidden = 5120, .ffn = 8192, .layers = 48, .heads = 40, .kv = 8, .head_dim = 128,
+              .vocab = 202048, .max_pos = 131072, .eps = 1e-5},
+    .rope = {ROPE_OLD(5e5)},
     .configure = configure,
-    .trunk = trunk,
     .layer = layer,
 };

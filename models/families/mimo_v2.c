@@ -31,22 +31,8 @@ static void configure_windows(struct arch *a)
     }
 }
 
-static bool configure(struct arch *a)
+static void configure(struct arch *a)
 {
-    static const struct sizes dflt = {
-        .hidden = 4096, .ffn = 16384, .layers = 48, .heads = 64, .kv = 4, .head_dim = 192,
-        .vocab = 152576, .max_pos = 131072, .eps = 1e-5,
-    };
-    static const struct rope_spelling ropes[2] = {
-        {.type = "full_attention", .partial = true, .share = 0.334,
-         .dflt = {.kind = ROPE_DEFAULT, .theta = 5e6, .factor = 1, .partial = 0.334,
-                  .truncate = true}},
-        {.type = "sliding_attention", .partial = true, .share = 0.334,
-         .dflt = {.kind = ROPE_DEFAULT, .theta = 1e4, .factor = 1, .partial = 0.334,
-                  .truncate = true}},
-    };
-    if (!arch_block(a, &dflt, PLACE_PRE))
-        return false;
     const struct conf *c = &a->c;
     struct config *g = a->cfg;
     g->o_bias = false;
@@ -62,14 +48,8 @@ static bool configure(struct arch *a)
     g->router = conf_bool(c, "norm_topk_prob", true) ? ROUTER_SIGMOID : ROUTER_RAW;
     g->route_scale = (float)conf_num(c, "routed_scaling_factor", 1, 1e-6, 1e6);
     configure_windows(a);
-    g->n_rope = 2;
-    for (int i = 0; i < 2; i++)
-        arch_rope(c, g, &ropes[i], &g->rope[i]);
-    arch_rope_ids(a, 0, 1);
-    return conf_ok(c);
 }
 
-static const struct tensor_spec trunk[] = {SPECS_TRUNK, {0}};
 static const struct tensor_spec layer[] = {
     SPECS_PRE_NORM,
     SPECS_ATTENTION,
@@ -83,13 +63,18 @@ static const struct tensor_spec layer[] = {
 
 const struct family family_mimo_v2 = {
     .name = "mimo_v2",
-    .types = (const char *const[]){"mimo_v2_flash", NULL},
+    .types = {"mimo_v2_flash"},
     .keys = (const char *const[]){
         KEYS_OF_ALL, "hidden_act", "attention_bias", "sliding_window", "sliding_window_size",
         "layer_types", "hybrid_layer_pattern", "v_head_dim", "attention_value_scale",
         "mlp_layer_types", "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size",
         "norm_topk_prob", "routed_scaling_factor", NULL},
+    .sizes = {.hidden = 4096, .ffn = 16384, .layers = 48, .heads = 64, .kv = 4, .head_dim = 192,
+              .vocab = 152576, .max_pos = 131072, .eps = 1e-5},
+    .rope = {{.type = "full_attention", .partial = true, .share = 0.334,
+              .dflt = ROPE_PART(5e6, 0.334)},
+             {.type = "sliding_attention", .partial = true, .share = 0.334,
+              .dflt = ROPE_PART(1e4, 0.334)}},
     .configure = configure,
-    .trunk = trunk,
     .layer = layer,
 };

@@ -7,18 +7,9 @@
 /* One theta is that of all layers; an entry of layer_rope_theta that is 0 takes the rope away. */
 static void configure_rope(struct arch *a)
 {
-    static const struct rope_spelling rope = {
-        .theta = "rope_theta", .scaled = true, .dflt = ROPE_PLAIN(1e4),
-    };
     const struct conf *c = &a->c;
-    struct config *g = a->cfg;
-    const json_t *thetas = conf_value(c, "layer_rope_theta");
-    int n = g->n_layer;
-    g->n_rope = 1;
-    arch_rope(c, g, &rope, &g->rope[0]);
-    if (thetas && json_array_size(thetas) < (size_t)n)
-        conf_refuse(c, "layer_rope_theta", "has %zu entries, expected at least %d "
-                    "(num_hidden_layers)", json_array_size(thetas), n);
+    const json_t *thetas = arch_list(a, "layer_rope_theta", true);
+    int n = a->cfg->n_layer;
     for (int i = 0; i < n && conf_ok(c); i++) {
         const json_t *v = json_array_get(thetas, (size_t)i);
         if (v && !json_is_number(v))
@@ -28,14 +19,8 @@ static void configure_rope(struct arch *a)
     }
 }
 
-static bool configure(struct arch *a)
+static void configure(struct arch *a)
 {
-    static const struct sizes dflt = {
-        .hidden = 6656, .ffn = 19968, .layers = 52, .heads = 32, .kv = 2, .head_dim = 128,
-        .vocab = 202048, .max_pos = 131072, .eps = 1e-5,
-    };
-    if (!arch_block(a, &dflt, PLACE_SANDWICH))
-        return false;
     const struct conf *c = &a->c;
     struct config *g = a->cfg;
     g->act = arch_act(c, "hidden_activation", "silu");
@@ -52,10 +37,8 @@ static bool configure(struct arch *a)
         a->layer[i].qk_plain = true;
     arch_windows_from(a, 4, g->n_layer - 1, 2048);
     configure_rope(a);
-    return conf_ok(c);
 }
 
-static const struct tensor_spec trunk[] = {SPECS_TRUNK, {0}};
 static const struct tensor_spec layer[] = {
     SPECS_SANDWICH,
     SPECS_ATTENTION,
@@ -66,13 +49,16 @@ static const struct tensor_spec layer[] = {
 
 const struct family family_muse_glimmer = {
     .name = "muse_glimmer",
-    .types = (const char *const[]){"muse_glimmer_text", "muse_glimmer", NULL},
+    .types = {"muse_glimmer_text", "muse_glimmer"},
     .outer = "muse_glimmer",
     .keys = (const char *const[]){
         KEYS_OF_ALL, KEYS_OF_OLD_ROPE, "hidden_activation", "attention_bias", "sliding_window",
         "layer_types", "layer_rope_theta", "post_norm_eps", "qk_scale_factor", "output_multiplier",
         "final_logit_softcapping", NULL},
+    .sizes = {.hidden = 6656, .ffn = 19968, .layers = 52, .heads = 32, .kv = 2, .head_dim = 128,
+              .vocab = 202048, .max_pos = 131072, .eps = 1e-5},
+    .place = PLACE_SANDWICH,
+    .rope = {ROPE_OLD(1e4)},
     .configure = configure,
-    .trunk = trunk,
     .layer = layer,
 };

@@ -24,23 +24,9 @@ static void check_old_theta(const struct arch *a)
                 "500000, or a rope_theta in rope_parameters.sliding_attention");
 }
 
-static void configure_one_rope(struct arch *a)
+static void configure_olmo2(struct arch *a)
 {
-    static const struct rope_spelling rope = {
-        .theta = "rope_theta", .scaled = true, .dflt = ROPE_PLAIN(1e4),
-    };
-    a->cfg->n_rope = 1;
-    arch_rope(&a->c, a->cfg, &rope, &a->cfg->rope[0]);
-}
-
-static bool configure_olmo2(struct arch *a)
-{
-    static const struct sizes dflt = {.eps = 1e-5};
-    if (!arch_block(a, &dflt, PLACE_POST))
-        return false;
     a->cfg->qk_norm = a->cfg->qk_norm_whole = true;
-    configure_one_rope(a);
-    return conf_ok(&a->c);
 }
 
 /* A pattern is a number, or one letter a layer, repeated: "LLLG" is the number 4. The reference
@@ -61,48 +47,26 @@ static int exaone4_period(const struct conf *c)
     return (int)n + 1;
 }
 
-static bool configure_exaone4(struct arch *a)
+static void configure_exaone4(struct arch *a)
 {
-    static const struct sizes dflt = {.kv = 32, .eps = 1e-5};
-    if (!arch_block(a, &dflt, PLACE_POST))
-        return false;
     const struct conf *c = &a->c;
     a->cfg->qk_norm = true;
     arch_windows(a, exaone4_period(c), 4096);
     /* the last layer is full whatever the letters say */
     if (!conf_has(c, "layer_types") && json_is_string(conf_value(c, "sliding_window_pattern")))
         a->layer[a->cfg->n_layer - 1].window = 0;
-    configure_one_rope(a);
     for (int i = 0; i < a->cfg->n_layer; i++)
         if (!a->layer[i].window && !conf_is_null(c, "sliding_window"))
             a->layer[i].rope_id = -1;
-    return conf_ok(c);
 }
 
-static bool configure_olmo3(struct arch *a)
+static void configure_olmo3(struct arch *a)
 {
-    static const struct sizes dflt = {.eps = 1e-5};
-    static const struct rope_spelling sliding = {
-        .type = "sliding_attention", .dflt = ROPE_PLAIN(5e5),
-    };
-    static const struct rope_spelling full = {
-        .type = "full_attention", .theta = "rope_theta", .scaled = true, .dflt = ROPE_PLAIN(5e5),
-    };
-    if (!arch_block(a, &dflt, PLACE_POST))
-        return false;
-    const struct conf *c = &a->c;
-    struct config *g = a->cfg;
-    g->qk_norm = g->qk_norm_whole = true;
+    configure_olmo2(a);
     arch_windows(a, 4, 4096);
-    g->n_rope = 2;
-    arch_rope(c, g, &sliding, &g->rope[0]);
-    arch_rope(c, g, &full, &g->rope[1]);
     check_old_theta(a);
-    arch_rope_ids(a, 1, 0);
-    return conf_ok(c);
 }
 
-static const struct tensor_spec trunk[] = {SPECS_TRUNK, {0}};
 #define SPECS_POST_NORM                                                                            \
     {SPEC(layer, attn_norm, "post_attention_layernorm.weight", X_HIDDEN)},                         \
     {SPEC(layer, ffn_norm, "post_feedforward_layernorm.weight", X_HIDDEN)}
@@ -121,32 +85,40 @@ static const struct tensor_spec exaone4_layer[] = {
 
 const struct family family_olmo2 = {
     .name = "olmo2",
-    .types = (const char *const[]){"olmo2", NULL},
+    .types = {"olmo2"},
     .keys = (const char *const[]){
         KEYS_OF_ALL, KEYS_OF_OLD_ROPE, "hidden_act", "attention_bias", NULL},
+    .sizes = {.eps = 1e-5},
+    .place = PLACE_POST,
+    .rope = {ROPE_OLD(1e4)},
     .configure = configure_olmo2,
-    .trunk = trunk,
     .layer = layer,
 };
 
 const struct family family_exaone4 = {
     .name = "exaone4",
-    .types = (const char *const[]){"exaone4", "exaone4_5_text", NULL},
+    .types = {"exaone4", "exaone4_5_text"},
     .keys = (const char *const[]){
         KEYS_OF_ALL, KEYS_OF_OLD_ROPE, "hidden_act", "layer_types", "sliding_window",
         "sliding_window_pattern", NULL},
+    .sizes = {.kv = 32, .eps = 1e-5},
+    .place = PLACE_POST,
+    .rope = {ROPE_OLD(1e4)},
     .configure = configure_exaone4,
-    .trunk = trunk,
     .layer = exaone4_layer,
 };
 
 const struct family family_olmo3 = {
     .name = "olmo3",
-    .types = (const char *const[]){"olmo3", NULL},
+    .types = {"olmo3"},
     .keys = (const char *const[]){
         KEYS_OF_ALL, KEYS_OF_OLD_ROPE, "hidden_act", "attention_bias", "layer_types",
         "sliding_window", NULL},
+    .sizes = {.eps = 1e-5},
+    .place = PLACE_POST,
+    .rope = {{.type = "sliding_attention", .dflt = ROPE_PLAIN(5e5)},
+             {.type = "full_attention", .theta = "rope_theta", .scaled = true,
+              .dflt = ROPE_PLAIN(5e5)}},
     .configure = configure_olmo3,
-    .trunk = trunk,
     .layer = layer,
 };

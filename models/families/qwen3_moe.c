@@ -30,50 +30,22 @@ static void configure_sparse(struct arch *a)
     }
 }
 
-static bool configure_qwen3_moe(struct arch *a)
+static void configure_qwen3_moe(struct arch *a)
 {
-    static const struct sizes dflt = {.kv = 4, .eps = 1e-6};
-    static const struct rope_spelling rope = {
-        .theta = "rope_theta", .scaled = true, .dflt = ROPE_PLAIN(1e4),
-    };
-    if (!arch_block(a, &dflt, PLACE_PRE))
-        return false;
     const struct conf *c = &a->c;
-    a->cfg->n_rope = 1;
-    arch_rope(c, a->cfg, &rope, &a->cfg->rope[0]);
     configure_experts(a, 128, 768, false);
     configure_sparse(a);
     bool slides = conf_bool(c, "use_sliding_window", false);
     arch_windows(a, slides && !conf_is_null(c, "sliding_window") ? 0 : 1, 4096);
-    return conf_ok(c);
 }
 
-static bool configure_mellum(struct arch *a)
+static void configure_mellum(struct arch *a)
 {
-    static const struct sizes dflt = {
-        .hidden = 2304, .ffn = 7168, .layers = 28, .heads = 32, .kv = 4, .head_dim = 128,
-        .vocab = 98304, .max_pos = 131072, .eps = 1e-6,
-    };
-    static const struct rope_spelling full = {
-        .type = "full_attention", .dflt = ROPE_PLAIN(5e5),
-    };
-    static const struct rope_spelling sliding = {
-        .type = "sliding_attention", .dflt = ROPE_PLAIN(1e4),
-    };
-    if (!arch_block(a, &dflt, PLACE_PRE))
-        return false;
-    struct config *g = a->cfg;
     configure_experts(a, 64, 896, true);
     arch_mlp_types(a, 0);
     arch_windows(a, 1, 1024);
-    g->n_rope = 2;
-    arch_rope(&a->c, g, &full, &g->rope[0]);
-    arch_rope(&a->c, g, &sliding, &g->rope[1]);
-    arch_rope_ids(a, 0, 1);
-    return conf_ok(&a->c);
 }
 
-static const struct tensor_spec trunk[] = {SPECS_TRUNK, {0}};
 static const struct tensor_spec layer[] = {
     SPECS_PRE_NORM,
     SPECS_ATTENTION,
@@ -86,24 +58,28 @@ static const struct tensor_spec layer[] = {
 
 const struct family family_qwen3_moe = {
     .name = "qwen3",
-    .types = (const char *const[]){"qwen3_moe", NULL},
+    .types = {"qwen3_moe"},
     .keys = (const char *const[]){
         KEYS_OF_ALL, KEYS_OF_OLD_ROPE, "hidden_act", "attention_bias", "sliding_window",
         "use_sliding_window", "num_experts", "num_local_experts", "num_experts_per_tok",
         "moe_intermediate_size", "norm_topk_prob", "decoder_sparse_step", "mlp_only_layers", NULL},
+    .sizes = {.kv = 4, .eps = 1e-6},
+    .rope = {ROPE_OLD(1e4)},
     .configure = configure_qwen3_moe,
-    .trunk = trunk,
     .layer = layer,
 };
 
 const struct family family_mellum = {
     .name = "mellum",
-    .types = (const char *const[]){"mellum", NULL},
+    .types = {"mellum"},
     .keys = (const char *const[]){
         KEYS_OF_ALL, "hidden_act", "attention_bias", "sliding_window", "layer_types",
         "mlp_layer_types", "num_experts", "num_local_experts", "num_experts_per_tok",
         "moe_intermediate_size", "norm_topk_prob", NULL},
+    .sizes = {.hidden = 2304, .ffn = 7168, .layers = 28, .heads = 32, .kv = 4, .head_dim = 128,
+              .vocab = 98304, .max_pos = 131072, .eps = 1e-6},
+    .rope = {{.type = "full_attention", .dflt = ROPE_PLAIN(5e5)},
+             {.type = "sliding_attention", .dflt = ROPE_PLAIN(1e4)}},
     .configure = configure_mellum,
-    .trunk = trunk,
     .layer = layer,
 };

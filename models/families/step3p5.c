@@ -42,32 +42,19 @@ static void configure_sparse(struct arch *a)
 }
 
 /* One number a layer; 0 or null: none. */
-static float limit_of(const struct conf *c, const char *key, int n, int i)
+static float limit_of(const struct arch *a, const char *key, int i)
 {
-    const json_t *v = conf_value(c, key), *x = json_array_get(v, (size_t)i);
-    if (v && json_array_size(v) < (size_t)n)
-        conf_refuse(c, key, "has %zu entries, expected %d (num_hidden_layers)", json_array_size(v),
-                    n);
+    const json_t *x = json_array_get(arch_list(a, key, true), (size_t)i);
     if (x && !json_is_null(x) && !(json_number_value(x) >= 0 && json_number_value(x) < 1e6))
-        conf_refuse(c, key, "has no limit for layer %d", i);
+        conf_refuse(&a->c, key, "has no limit for layer %d", i);
     return (float)json_number_value(x);
 }
 
-static bool configure(struct arch *a)
+static void configure(struct arch *a)
 {
-    static const struct sizes dflt = {
-        .hidden = 4096, .ffn = 11264, .layers = 45, .heads = 64, .kv = 8, .head_dim = 128,
-        .vocab = 128815, .max_pos = 128000, .eps = 1e-5,
-    };
-    static const struct rope_spelling ropes[2] = {
-        {.type = "full_attention", .partial = true, .dflt = ROPE_PLAIN(1e4)},
-        {.type = "sliding_attention", .partial = true, .dflt = ROPE_PLAIN(1e4)},
-    };
-    if (!arch_block(a, &dflt, PLACE_PRE))
-        return false;
     const struct conf *c = &a->c;
     struct config *g = a->cfg;
-    int n = g->n_layer, dim = a->layer[0].head_dim;
+    int dim = a->layer[0].head_dim;
     g->norm = NORM_RMS1P;
     g->qk_norm = g->gate_by_head = true;
     g->gate = GATE_SIGMOID;
@@ -79,19 +66,13 @@ static bool configure(struct arch *a)
     arch_shared(a, conf_int(c, "share_expert_dim", 1280, 1, 1 << 20));
     g->router = ROUTER_SIGMOID;
     g->route_scale = (float)conf_num(c, "moe_router_scaling_factor", 1, 1e-6, 1e6);
-    g->n_rope = 2;
-    for (int i = 0; i < 2; i++)
-        arch_rope(c, g, &ropes[i], &g->rope[i]);
-    arch_rope_ids(a, 0, 1);
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < g->n_layer; i++) {
         if (a->layer[i].is_moe)
-            a->layer[i].expert_limit = limit_of(c, "swiglu_limits", n, i);
-        a->layer[i].dense_limit = limit_of(c, "swiglu_limits_shared", n, i);
+            a->layer[i].expert_limit = limit_of(a, "swiglu_limits", i);
+        a->layer[i].dense_limit = limit_of(a, "swiglu_limits_shared", i);
     }
-    return conf_ok(c);
 }
 
-static const struct tensor_spec trunk[] = {SPECS_TRUNK, {0}};
 static const struct tensor_spec layer[] = {
     SPECS_PRE_NORM,
     SPECS_ATTENTION,
@@ -111,7 +92,7 @@ static const struct tensor_spec layer[] = {
 
 const struct family family_step3p5 = {
     .name = "step3p5",
-    .types = (const char *const[]){"step3p5", "step3p7", NULL},
+    .types = {"step3p5", "step3p7"},
     .outer = "step3p7",
     .keys = (const char *const[]){
         KEYS_OF_ALL, "hidden_act", "attention_bias", "query_pre_attn_scalar", "sliding_window",
@@ -119,7 +100,10 @@ const struct family family_step3p5 = {
         "per_layer_config", "mlp_layer_types", "moe_layers_enum", "n_routed_experts",
         "num_experts_per_tok", "moe_intermediate_size", "share_expert_dim",
         "moe_router_scaling_factor", "swiglu_limits", "swiglu_limits_shared", NULL},
+    .sizes = {.hidden = 4096, .ffn = 11264, .layers = 45, .heads = 64, .kv = 8, .head_dim = 128,
+              .vocab = 128815, .max_pos = 128000, .eps = 1e-5},
+    .rope = {{.type = "full_attention", .partial = true, .dflt = ROPE_PLAIN(1e4)},
+             {.type = "sliding_attention", .partial = true, .dflt = ROPE_PLAIN(1e4)}},
     .configure = configure,
-    .trunk = trunk,
     .layer = layer,
 };
