@@ -57,6 +57,8 @@ struct address {
     int turn, step;
 };
 
+enum picture { PICTURE_TEXT, PICTURE_SVG, PICTURE_PNG }; /* of the screen, or of a pane */
+
 /* Steps that the engine computes again, and what to show of each when its probe arrives
  * (cmd/probe.c). */
 enum { MAX_WANTS = 16 };
@@ -142,10 +144,10 @@ struct app {
         /* Show a one-line notice, and an error; NULL: they go through show() */
         void (*notice)(struct app *a, struct sheet *s);
         void (*error)(struct app *a, const struct err *e);
-        /* A picture of the screen, or of a pane, as text or SVG; NULL: there is no screen. False
-         * and
-         * *e: there is no such pane. */
-        bool (*shot)(struct app *a, const char *pane, bool svg, struct buf *out, struct err *e);
+        /* A picture of the screen, or of a pane; NULL: there is no screen. False and *e: there is
+         * no such pane. */
+        bool (*shot)(struct app *a, const char *pane, enum picture kind, struct buf *out,
+                     struct err *e);
         void *state; /* of the face */
         int width;   /* cells a line, for maps and bars; 0: 80 */
     } face;

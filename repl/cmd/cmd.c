@@ -85,7 +85,7 @@ static const struct cmd table[] = {
     {"layout", NULL, "[NAME]", "inspect", "opens the panes of a layout: chat, pages, debug or wide",
      "/layout debug", CMD_BUSY_OK, cmd_layout, complete_layout},
     {"screenshot", NULL, "[pages|tree|steps|pool|word|why] FILE", "inspect",
-     "writes the screen, or a pane, to a new .svg or .screen.txt file", "/screenshot tree tree.svg",
+     "writes the screen, or a pane, to a new .svg, .png or .screen.txt file", "/screenshot tree tree.svg",
      CMD_BUSY_OK, cmd_screenshot, NULL},
     {"tree", NULL, "[T.S]", "inspect",
      "draws the draft tree of a step, with accepted and rejected nodes", "/tree 9.214", CMD_BUSY_OK,

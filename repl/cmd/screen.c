@@ -142,26 +142,16 @@ void complete_layout(struct app *a, const char *before, const char *word, cmd_ad
 
 /* ---- /screenshot ----------------------------------------------------------------------------- */
 
-/* Whether the file is .svg (or .txt, then *svg is false). */
-static bool picture_format(const char *file, bool *svg, struct err *e)
-{
-    const char *dot = strrchr(file, '.');
-    *svg = dot && strcmp(dot, ".svg") == 0;
-    if (dot && strcmp(dot, ".png") == 0)
-        return err_set(e, ERR_USAGE, "aerie has no font to draw a PNG with; write %.*s.svg, of "
-                                     "which rsvg-convert (package librsvg2-bin) or a browser makes "
-                                     "one",
-                       (int)(dot - file), file);
-    return *svg || (dot && strcmp(dot, ".txt") == 0) ||
-           err_set(e, ERR_USAGE, "%s: expected a file that ends in .svg or .txt", file);
-}
+static const char *const endings[] = {
+    [PICTURE_TEXT] = ".txt", [PICTURE_SVG] = ".svg", [PICTURE_PNG] = ".png"};
+enum { N_ENDING = sizeof endings / sizeof *endings };
 
-/* The path to write; the monitor creates text files of this ending only, which no program takes for
+/* The path to write; the monitor creates text files of one ending only, which no program takes for
  * its settings as some do with names such as CMakeLists.txt. NULL and *e: it is there already. */
-static char *new_path(const char *file, bool svg, struct err *e)
+static char *new_path(const char *file, enum picture kind, struct err *e)
 {
     static const char ending[] = ".screen.txt";
-    char *path = svg || ends_with(file, ending)
+    char *path = kind != PICTURE_TEXT || ends_with(file, ending)
                      ? xstrdup(file)
                      : xasprintf("%.*s%s", (int)(strlen(file) - strlen(".txt")), file, ending);
     if (access(path, F_OK) != 0)
@@ -175,19 +165,22 @@ bool cmd_screenshot(struct cmd_call *c)
 {
     struct app *a = c->app;
     struct buf out = {0};
-    bool svg;
+    int kind = 0;
     if (c->argc < 1 || c->argc > 2)
         return arg_expected(c, "takes a new file, and before it the name of a pane if it is one");
     const char *file = c->argv[c->argc - 1], *pane = c->argc == 2 ? c->argv[0] : NULL;
-    if (!picture_format(file, &svg, c->e))
-        return false;
+    while (kind < N_ENDING && !ends_with(file, endings[kind]))
+        kind++;
+    if (kind == N_ENDING)
+        return err_set(c->e, ERR_USAGE, "%s: expected a file that ends in .svg, .png or .txt",
+                       file);
     if (!a->face.shot)
         return err_set(c->e, ERR_NEGATIVE, "/screenshot: there is no screen; output of commands "
                                            "can be written to a file by the shell");
     if (a->opt.readonly)
         return err_set(c->e, ERR_USAGE, "/screenshot writes a file, and --readonly forbids it");
-    char *path = new_path(file, svg, c->e);
-    bool ok = path && a->face.shot(a, pane, svg, &out, c->e) &&
+    char *path = new_path(file, (enum picture)kind, c->e);
+    bool ok = path && a->face.shot(a, pane, (enum picture)kind, &out, c->e) &&
               hdb_save(path, out.p, out.n, c->e);
     if (ok)
         print_line(&c->to, ST_TEXT, "wrote %s{file}", path);

@@ -145,7 +145,7 @@ static bool ends_in(const char *name, const char *tail)
 static bool is_export(const char *name)
 {
     return ends_in(name, ".md") || ends_in(name, ".jsonl") || ends_in(name, ".svg") ||
-           ends_in(name, ".screen.txt");
+           ends_in(name, ".png") || ends_in(name, ".screen.txt");
 }
 
 /* Whether files may be created in an open folder: its path as the kernel knows it decides, not the

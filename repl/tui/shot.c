@@ -1,18 +1,22 @@
-/* shot.c - /screenshot: the screen as it was drawn last, or a whole pane, as text or as SVG. The
+/* shot.c - /screenshot: the screen as it was drawn last, or a whole pane, as text, SVG or PNG. The
  * cells hold nothing that a terminal or an XML reader would act on. See tui.h.
  */
+#include "repl/tui/font.h"
+#include "repl/tui/png.h"
 #include "repl/tui/theme.h"
 #include "repl/tui/tui.h"
 
+#include <stdlib.h>
 #include <string.h>
 
-enum { CELL_W = 84, CELL_H = 170, MARGIN = 140, BASE = 130 }; /* tenths of a pixel */
+enum { CELL_W = 84, CELL_H = 170, MARGIN = 140, BASE = 130 }; /* of SVG: tenths of a pixel */
+enum { EDGE = 20, UNDER = 10 }; /* of PNG: pixels of the margin; the row of points under a text */
 
-static void add_cells(struct buf *out, const struct grid *g, int y, int from, int to, bool xml)
+static void add_cells(struct buf *out, const struct cell *cell, int n, bool xml)
 {
-    for (int x = from; x < to; x++)
-        for (int k = 0; k <= CELL_MARKS && g->cell[mul64(y, g->w) + x].cp[k]; k++) {
-            uint32_t cp = g->cell[mul64(y, g->w) + x].cp[k];
+    for (const struct cell *c = cell; c < cell + n; c++)
+        for (int k = 0; k <= CELL_MARKS && c->cp[k]; k++) {
+            uint32_t cp = c->cp[k];
             if (xml && cp == '&')
                 buf_str(out, "&amp;");
             else if (xml && cp == '<')
@@ -27,7 +31,7 @@ static void add_cells(struct buf *out, const struct grid *g, int y, int from, in
 static void shot_text(const struct grid *g, struct buf *out)
 {
     for (int y = 0; y < g->h; y++) {
-        add_cells(out, g, y, 0, g->w, false);
+        add_cells(out, &g->cell[mul64(y, g->w)], g->w, false);
         while (out->n > 0 && out->p[out->n - 1] == ' ')
             out->n--;
         buf_char(out, '\n');
@@ -49,71 +53,132 @@ static uint32_t rgb_of(int n)
     return level[n / 36] << 16 | level[n / 6 % 6] << 8 | level[n % 6];
 }
 
-static bool same_look(const struct cell *a, const struct cell *b)
+/* Cells of a row that look alike. Colours are 0xRRGGBB. */
+struct run {
+    const struct cell *cell; /* (to - from) */
+    int y, from, to;
+    uint32_t paper, fg, bg; /* paper: of the whole picture */
+    bool bold, italic, underline;
+};
+typedef void run_fn(void *arg, const struct run *r);
+
+/* Calls draw for each run of a grid, row by row from the left. */
+static void each_run(const struct grid *g, enum theme t, run_fn *draw, void *arg)
 {
-    return a->style == b->style && a->flags == b->flags;
+    uint32_t paper = t == THEME_LIGHT ? 0xffffff : 0x1e1e1e;
+    uint32_t ink = t == THEME_LIGHT ? 0x1e1e1e : 0xd4d4d4;
+    for (int y = 0; y < g->h; y++)
+        for (int from = 0, to; from < g->w; from = to) {
+            const struct cell *c = &g->cell[mul64(y, g->w) + from];
+            to = from + 1;
+            while (to < g->w && c[to - from].style == c->style && c[to - from].flags == c->flags)
+                to++;
+            struct look l = theme_look(t, 256, (enum style)c->style, c->flags & CELL_POPUP);
+            uint32_t fg = l.fg < 0 ? ink : rgb_of(l.fg), bg = l.bg < 0 ? paper : rgb_of(l.bg);
+            bool turned = l.attr & LOOK_REVERSE || c->flags & CELL_REVERSE;
+            draw(arg, &(struct run){c, y, from, to, paper, turned ? bg : fg, turned ? fg : bg,
+                                    l.attr & LOOK_BOLD || c->flags & CELL_BOLD,
+                                    l.attr & LOOK_ITALIC,
+                                    l.attr & LOOK_UNDERLINE || c->flags & CELL_UNDERLINE});
+        }
 }
+
+/* ---- SVG ------------------------------------------------------------------------------------- */
 
 static void pixels(struct buf *out, const char *name, int64_t tenths)
 {
     buf_printf(out, " %s=\"%d.%d\"", name, (int)(tenths / 10), (int)(tenths % 10));
 }
 
-/* A run of cells of one look: its background and its text. */
-static void svg_run(struct buf *out, const struct grid *g, enum theme t, int y, int from, int to)
+static void svg_run(void *arg, const struct run *r)
 {
-    const struct cell *c = &g->cell[mul64(y, g->w) + from];
-    struct look l = theme_look(t, 256, (enum style)c->style, c->flags & CELL_POPUP);
-    uint32_t paper = t == THEME_LIGHT ? 0xffffff : 0x1e1e1e, ink = t == THEME_LIGHT ? 0x1e1e1e
-                     : 0xd4d4d4, fg = l.fg < 0 ? ink : rgb_of(l.fg), bg = l.bg < 0 ? paper
-                     : rgb_of(l.bg);
-    bool bold = l.attr & LOOK_BOLD || c->flags & CELL_BOLD, blank = true;
-    if ((l.attr & LOOK_REVERSE) != 0 || (c->flags & CELL_REVERSE) != 0) {
-        uint32_t was = fg;
-        fg = bg;
-        bg = was;
-    }
-    for (int x = from; x < to; x++)
-        blank &= g->cell[mul64(y, g->w) + x].cp[0] == ' ';
-    if (bg != paper) {
+    struct buf *out = arg;
+    int64_t x = MARGIN + mul64(r->from, CELL_W), y = MARGIN + mul64(r->y, CELL_H);
+    bool blank = true;
+    for (int i = 0; i < r->to - r->from; i++)
+        blank &= r->cell[i].cp[0] == ' ';
+    if (r->bg != r->paper) {
         buf_str(out, "<rect");
-        pixels(out, "x", MARGIN + (int64_t)from * CELL_W);
-        pixels(out, "y", MARGIN + (int64_t)y * CELL_H);
-        pixels(out, "width", (int64_t)(to - from) * CELL_W);
+        pixels(out, "x", x);
+        pixels(out, "y", y);
+        pixels(out, "width", mul64(r->to - r->from, CELL_W));
         pixels(out, "height", CELL_H);
-        buf_printf(out, " fill=\"#%06x\"/>\n", (unsigned)bg);
+        buf_printf(out, " fill=\"#%06x\"/>\n", (unsigned)r->bg);
     }
     if (blank)
         return;
     buf_str(out, "<text");
-    pixels(out, "x", MARGIN + (int64_t)from * CELL_W);
-    pixels(out, "y", MARGIN + (int64_t)y * CELL_H + BASE);
-    pixels(out, "textLength", (int64_t)(to - from) * CELL_W);
-    buf_printf(out, " fill=\"#%06x\"%s%s%s>", (unsigned)fg, bold ? " font-weight=\"bold\"" : "",
-               l.attr & LOOK_ITALIC ? " font-style=\"italic\"" : "",
-               l.attr & LOOK_UNDERLINE || c->flags & CELL_UNDERLINE
-                   ? " text-decoration=\"underline\"" : "");
-    add_cells(out, g, y, from, to, true);
+    pixels(out, "x", x);
+    pixels(out, "y", y + BASE);
+    pixels(out, "textLength", mul64(r->to - r->from, CELL_W));
+    buf_printf(out, " fill=\"#%06x\"%s%s%s>", (unsigned)r->fg,
+               r->bold ? " font-weight=\"bold\"" : "", r->italic ? " font-style=\"italic\"" : "",
+               r->underline ? " text-decoration=\"underline\"" : "");
+    add_cells(out, r->cell, r->to - r->from, true);
     buf_str(out, "</text>\n");
 }
 
 static void shot_svg(const struct grid *g, enum theme t, struct buf *out)
 {
-    buf_str(out, "<svg xmlns=\"http://www.w3.org/2000/svg\"");
-    pixels(out, "width", (int64_t)g->w * CELL_W + (int64_t)2 * MARGIN);
-    pixels(out, "height", (int64_t)g->h * CELL_H + (int64_t)2 * MARGIN);
+    int64_t w = mul64(g->w, CELL_W) + (int64_t)2 * MARGIN;
+    int64_t h = mul64(g->h, CELL_H) + (int64_t)2 * MARGIN;
+    buf_printf(out, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\"",
+               (int)(w / 10), (int)(h / 10));
+    pixels(out, "width", w);
+    pixels(out, "height", h);
     buf_printf(out, " font-family=\"ui-monospace,Menlo,Consolas,DejaVu Sans Mono,monospace\""
                     " font-size=\"14\" xml:space=\"preserve\">\n"
                     "<rect width=\"100%%\" height=\"100%%\" rx=\"8\" fill=\"%s\"/>\n",
                t == THEME_LIGHT ? "#ffffff" : "#1e1e1e");
-    for (int y = 0; y < g->h; y++)
-        for (int from = 0, to; from < g->w; from = to) {
-            const struct cell *c = &g->cell[mul64(y, g->w) + from];
-            for (to = from + 1; to < g->w && same_look(c, &g->cell[mul64(y, g->w) + to]);)
-                to++;
-            svg_run(out, g, t, y, from, to);
-        }
+    each_run(g, t, svg_run, out);
     buf_str(out, "</svg>\n");
+}
+
+/* ---- PNG ------------------------------------------------------------------------------------- */
+
+struct painter {
+    struct png png;
+    uint8_t *row; /* the pixels of one row of cells: GLYPH_H times a zero and png.w pixels */
+    int y;        /* this row of cells; -1: the margin above the first */
+};
+
+/* Writes `rows` of the pixels and leaves paper in their place. */
+static void put_rows(struct painter *p, int rows)
+{
+    size_t line = 1 + (size_t)p->png.w;
+    png_rows(&p->png, p->row, rows);
+    memset(p->row, 0, GLYPH_H * line); /* the first colour is the paper's */
+}
+
+static void png_run(void *arg, const struct run *r)
+{
+    struct painter *p = arg;
+    uint16_t glyph[GLYPH_H];
+    if (r->y != p->y)
+        put_rows(p, p->y < 0 ? EDGE : GLYPH_H);
+    p->y = r->y;
+    uint8_t fg = png_color(&p->png, r->fg), bg = png_color(&p->png, r->bg);
+    for (int i = 0; i < r->to - r->from; i++) {
+        font_draw(&r->cell[i], r->bold, r->italic, glyph);
+        for (int y = 0; y < GLYPH_H; y++) {
+            uint8_t *to = p->row + mul64(y, 1 + p->png.w) + 1 + EDGE + mul64(r->from + i, GLYPH_W);
+            for (int x = 0; x < GLYPH_W; x++)
+                to[x] = glyph[y] >> x & 1 || (r->underline && y / 2 == UNDER) ? fg : bg;
+        }
+    }
+}
+
+static void shot_png(const struct grid *g, enum theme t, struct buf *out)
+{
+    struct painter p = {.y = -1};
+    png_begin(&p.png, g->w * GLYPH_W + 2 * EDGE);
+    p.row = xcalloc(GLYPH_H, 1 + (size_t)p.png.w);
+    png_color(&p.png, t == THEME_LIGHT ? 0xffffff : 0x1e1e1e);
+    each_run(g, t, png_run, &p);
+    put_rows(&p, GLYPH_H);
+    put_rows(&p, EDGE);
+    png_end(&p.png, out);
+    free(p.row);
 }
 
 /* The screen that was drawn last, without the command in its input line. */
@@ -128,7 +193,7 @@ static void copy_screen(const struct tui *t, struct grid *g)
             grid_text(g, x, y, 1, ST_TEXT, 0, " ", 1);
 }
 
-bool tui_shot(struct app *a, const char *pane, bool svg, struct buf *out, struct err *e)
+bool tui_shot(struct app *a, const char *pane, enum picture kind, struct buf *out, struct err *e)
 {
     struct tui *t = a->face.state;
     struct grid g = {0};
@@ -136,10 +201,12 @@ bool tui_shot(struct app *a, const char *pane, bool svg, struct buf *out, struct
         copy_screen(t, &g);
     else if (!tui_pane_draw(t, pane, &g, e))
         return false;
-    if (svg)
+    if (kind == PICTURE_TEXT)
+        shot_text(&g, out);
+    else if (kind == PICTURE_SVG)
         shot_svg(&g, tui_theme(t), out);
     else
-        shot_text(&g, out);
+        shot_png(&g, tui_theme(t), out);
     grid_free(&g);
     return true;
 }

@@ -219,8 +219,8 @@ void finder_update(struct tui *t); /* before drawing: the matches in what is sho
 bool finder_key(struct tui *t, const struct key *k); /* false: the key is not the finder's */
 
 /* ---- shot.c ---- */
-/* face.shot: the screen, or all rows of a pane, as text or SVG. */
-bool tui_shot(struct app *a, const char *pane, bool svg, struct buf *out, struct err *e);
+/* face.shot: the screen, or all rows of a pane, as a picture. */
+bool tui_shot(struct app *a, const char *pane, enum picture kind, struct buf *out, struct err *e);
 
 /* ---- palette.c ---- */
 void tui_palette_open(struct tui *t);

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Draws the README's picture from a real run: a chat in a terminal of 162x27, with the panes of pages and draft tree.
 #   tests/demo/screen.sh [AERIE] > tests/demo/screen.svg
-# The program runs in tmux with folders of its own; capture-pane gives the cells with their colours, awk makes an SVG of them.
+# The program runs in tmux with folders of its own.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 aerie=$(realpath "${1:-$here/../../build/aerie}")
@@ -22,4 +22,5 @@ sleep 1
 $tmux send-keys F2; wait_for "PAGES"
 $tmux send-keys F3; wait_for "TREE"
 sleep 1
-screen -e | LC_ALL=C awk -v cols=$cols -v rows=$rows -f "$here/screen.awk"
+say "/screenshot $box/screen.svg"; wait_for "wrote "
+cat "$box/screen.svg"

@@ -118,7 +118,20 @@ grep -q '>there are no breakpoints' "$T/all.svg" && ! grep -q '/screenshot' "$T/
 grep -q '^POOL   step' "$T/pool.screen.txt" && grep -q '^draft ' "$T/pool.screen.txt" && [ "$(stat -c %a "$T/pool.screen.txt")" = 600 ]
 result "/screenshot PANE FILE.txt: all rows of a pane that is not open" $?
 text "/screenshot $T/all.svg"; key Enter; check "no file is replaced" wait_for 'exists already'
-text "/screenshot x.png"; key Enter; check "PNG needs a font" wait_for 'no font'
+text "/screenshot $T/all.png"; key Enter; until_ok test -s "$T/all.png"
+number() { tail -c +$(($1 + 1)) "$T/all.png" | head -c 4 | od -An -tu4 --endian=big | tr -d ' '; } # at this byte
+wide=$((120 * 12 + 40)) high=$((40 * 24 + 40)) chunks=0 at=8; while [ $at -lt "$(stat -c %s "$T/all.png")" ]; do
+    bytes=$(number $at); tail -c +$((at + 5)) "$T/all.png" | head -c $((4 + bytes)) >"$T/chunk"; at=$((at + 12 + bytes))
+    [ "$(gzip <"$T/chunk" | tail -c 8 | od -An -N4 -tu4 | tr -d ' ')" = "$(number $((at - 4)))" ] && chunks=$((chunks + 1))
+    [ "$(head -c 4 "$T/chunk")" != IDAT ] || { printf '\x1f\x8b\x08\0\0\0\0\0\0\3'; tail -c +7 "$T/chunk"; printf '\0\0\0\0'; } | gzip -dc >"$T/pixels" 2>"$T/err"
+done
+[ "$chunks $(number 16) $(number 20) $(stat -c %s "$T/pixels")" = "4 $wide $high $((high * (wide + 1)))" ]
+result "/screenshot FILE.png: gzip finds the CRC-32 of each chunk, and all pixels" $?
+pixels() { od -An -v -tu1 -w12 -j $((($1 * 24 + 20 + $2) * (wide + 1) + 21)) -N 12 "$T/pixels" | tr -d ' '; } # LINE ROW, of its first cell
+paper=000000000000 rule=$(pixels 36 11)
+[ "$(pixels 0 0) $(pixels 36 10) $(pixels 36 12) $(pixels 36 13)" = "$paper $paper $rule $paper" ] && [ "$rule" != $paper ]
+result "the line above the input is one in the picture" $?
+text "/screenshot x.gif"; key Enter; check "there are three formats" wait_for 'ends in .svg, .png or .txt'
 
 # ---- the finder ----
 key C-f; text "TOM"; check "Ctrl-F: the newest match and how many there are" until_ok eval 'screen | grep -qE "find: TOM▏  ([0-9]+) of \1  "'
