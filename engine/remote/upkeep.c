@@ -208,3 +208,21 @@ void upkeep_drafts(struct upkeep *upkeep, struct draft_totals *out)
     drafts_read(got && call.answer.p ? call.answer.p : "", got ? call.answer.n : 0, out);
     buf_free(&call.answer);
 }
+
+bool upkeep_chat(struct upkeep *upkeep, const char *message, int most, const struct stop *stop,
+                 struct err *e)
+{
+    struct said said = {"user", message};
+    struct settings set;
+    struct buf body = {0};
+    settings_init(&set);
+    set.temperature = 0;
+    set.max_tokens = most;
+    struct http_call call = {.method = "POST"};
+    call.path = server_ask(&upkeep->server, &said, 1, &set, -1, &body);
+    call.body = body.p;
+    bool ok = http_call(upkeep->http, &call, stop, e);
+    buf_free(&call.answer);
+    buf_free(&body);
+    return ok;
+}

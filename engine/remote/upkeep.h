@@ -33,6 +33,11 @@ void upkeep_drafts(struct upkeep *upkeep, struct draft_totals *out);
 /* The same from n bytes of a page of metrics. False: the page cannot be read; nothing is known. */
 bool drafts_read(const char *page, size_t n, struct draft_totals *out);
 
+/* Sends a message as a chat of its own and waits for the end of its reply, greedy and of at most
+ * `most` tokens, which is not kept: for what the server counts meanwhile. False and *e. */
+bool upkeep_chat(struct upkeep *upkeep, const char *message, int most, const struct stop *stop,
+                 struct err *e);
+
 /* "vLLM 0.26.0", and the name of the model that it serves. Constant. */
 const char *upkeep_server(const struct upkeep *upkeep);
 const char *upkeep_model(const struct upkeep *upkeep);

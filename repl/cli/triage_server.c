@@ -1,5 +1,6 @@
 /* triage_server.c - `aerie triage URL`: the draft counters of a server, and with -n what they count
- * during requests of three kinds. */
+ * during chats, which are judged in place of whatever it was asked before, and during requests of
+ * three kinds. */
 #include "repl/cli/triage.h"
 
 #include <math.h>
@@ -9,7 +10,7 @@
 #include "engine/remote/by_ids.h"
 #include "repl/compare/made_text.h"
 
-enum { REPLY = 48, SHORT = 24, LONG = 2048, FEW = 20 };
+enum { CHAT = 128, REPLY = 48, SHORT = 24, LONG = 2048 };
 
 static void count_drafts(const struct draft_totals *n, struct draft_sums *s)
 {
@@ -43,25 +44,38 @@ static void read_launch(struct upkeep *u, struct triage *t)
     t->context = upkeep_context(u);
 }
 
-/* What the counters rose by; false: not known, or the server was restarted. */
-static bool rise(const struct draft_totals *from, const struct draft_totals *to,
-                 struct some_drafts *d)
+/* What the counters rose by since `from`; false and *e: not known, or the server was restarted. */
+static bool rise(struct upkeep *u, const struct draft_totals *from, struct draft_totals *by,
+                 struct err *e)
 {
-    if (from->drafts < 0 || to->drafts < from->drafts || to->accepted < from->accepted ||
-        to->drafted < from->drafted || to->depths < 1 || to->at[0] < from->at[0])
-        return false;
-    *d = (struct some_drafts){.cycles = (uint64_t)(to->drafts - from->drafts),
-                              .drafted = (uint64_t)(to->drafted - from->drafted),
-                              .accepted = (uint64_t)(to->accepted - from->accepted),
-                              .first = (uint64_t)(to->at[0] - from->at[0])};
-    return true;
+    upkeep_drafts(u, by);
+    bool ok = from->drafts >= 0 && by->drafts >= from->drafts && by->drafted >= from->drafted &&
+              by->accepted >= from->accepted && by->depths > 0 && by->depths >= from->depths;
+    by->drafts -= from->drafts;
+    by->drafted -= from->drafted;
+    by->accepted -= from->accepted;
+    for (int i = 0; ok && i < from->depths; i++)
+        ok = (by->at[i] -= from->at[i]) >= 0;
+    return ok || err_set(e, ERR_NEGATIVE, "the server's draft counters cannot be compared");
+}
+
+/* Sends the chats; *by: what was drafted for them. */
+static bool run_chats(struct upkeep *u, const struct stop *stop, struct draft_totals *by,
+                      struct err *e)
+{
+    struct draft_totals before;
+    bool ok = true;
+    upkeep_drafts(u, &before);
+    for (int i = 0; ok && redraft_message(i); i++)
+        ok = upkeep_chat(u, redraft_message(i), CHAT, stop, e);
+    return ok && rise(u, &before, by, e);
 }
 
 /* Sends n requests one after the other; how: 0 short and cold, 1 the same again, 2 long. */
 static bool run_arm(struct upkeep *u, int how, int n, int context, const struct stop *stop,
                     struct some_drafts *d, struct err *e)
 {
-    struct draft_totals before, after;
+    struct draft_totals before, by;
     int length = how < 2 ? SHORT : context ? context / 2 < LONG ? context / 2 : LONG : LONG / 2;
     bool ok = true;
     upkeep_drafts(u, &before);
@@ -81,18 +95,23 @@ static bool run_arm(struct upkeep *u, int how, int n, int context, const struct 
         ids_free(&a.prompt);
         buf_free(&text);
     }
-    upkeep_drafts(u, &after);
-    return ok && (rise(&before, &after, d) ||
-                  err_set(e, ERR_NEGATIVE, "the server's draft counters cannot be compared"));
+    if (!ok || !rise(u, &before, &by, e))
+        return false;
+    *d = (struct some_drafts){.cycles = (uint64_t)by.drafts, .drafted = (uint64_t)by.drafted,
+                              .accepted = (uint64_t)by.accepted, .first = (uint64_t)by.at[0]};
+    return true;
 }
 
+/* Sends the requests; *chats: what was drafted for the chats. */
 static bool run_arms(struct cli *c, struct upkeep *u, struct triage *t, const struct stop *stop,
-                     struct err *e)
+                     struct draft_totals *chats, struct err *e)
 {
     static const char *const name[TRIAGE_ARMS] = {"short prompts, cold", "the same again",
                                                   "long prompts, cold"};
-    if (!ids_can_ask(u, e))
+    if (!run_chats(u, stop, chats, e) || !ids_can_ask(u, e))
         return false;
+    t->chats = true;
+    t->temperature = 0;
     for (int i = 0; i < TRIAGE_ARMS; i++) {
         if (!c->opt.quiet)
             cli_progress(NULL, "requests", (uint64_t)i, TRIAGE_ARMS);
@@ -119,11 +138,7 @@ bool triage_server(struct cli *c, struct triage *t, const struct stop *stop, str
     snprintf(t->who, sizeof t->who, "%.60s, %.90s", upkeep_server(u), upkeep_model(u));
     read_launch(u, t);
     upkeep_drafts(u, &n);
-    bool ok = !c->most || run_arms(c, u, t, stop, e);
-    if (n.drafts < FEW && c->most) {
-        t->made_up = n.drafts >= 0;
-        upkeep_drafts(u, &n);
-    }
+    bool ok = !c->most || run_arms(c, u, t, stop, &n, e);
     count_drafts(&n, &t->log.drafts);
     t->per_depth = n.depths > 0;
     t->length = n.drafts > 0 ? 0 : n.length;

@@ -428,7 +428,7 @@ static void judge_sampling(struct judging *j)
     double share = a->judged ? (double)a->sampled_away / (double)a->judged : 0,
            right = re->tokens ? (double)re->r[0].hits / re->tokens : 0;
     if (t->temperature == 0) {
-        con(j, CAUSE_SAMPLING, "the session was greedy");
+        con(j, CAUSE_SAMPLING, "the replies were greedy");
         return;
     }
     if (t->temperature > 0) {
@@ -516,7 +516,7 @@ static void judge_counters(struct judging *j)
     const struct triage *t = j->t;
     const struct draft_sums *s = &t->log.drafts;
     double first = accepted_at(s, 1), second = accepted_after(s, 2), fall = 0;
-    if (t->re.tokens || !s->cycles || !t->per_depth || (t->made_up && first > 0.03))
+    if (t->re.tokens || !s->cycles || !t->per_depth)
         return;
     for (int d = 3; d < TREE_MAX && s->depth[d].accepted; d++)
         fall = fmax(fall, second - accepted_after(s, d));
@@ -527,9 +527,11 @@ static void judge_counters(struct judging *j)
                                       "rest not at all",
                  100 * first, 100 * second);
         pro(j, CAUSE_TEMPLATE, "%s", mixed);
-        pro(j, CAUSE_SAMPLING, "%s", mixed);
         weigh(j, CAUSE_TEMPLATE, 72);
-        weigh(j, CAUSE_SAMPLING, 62);
+        if (t->temperature != 0) {
+            pro(j, CAUSE_SAMPLING, "%s", mixed);
+            weigh(j, CAUSE_SAMPLING, 62);
+        }
         weigh(j, CAUSE_LAYERS, 30);
     } else if (first < 0.12) {
         pro(j, CAUSE_LAYERS, "position 1 is accepted in %.1f %%: as with states of wrong layers",
@@ -720,11 +722,6 @@ static void say(struct triage_verdict *v, const struct triage *t)
     } else if (top->weight >= NAMED) {
         v->is = TRIAGE_CAUSE;
         snprintf(v->text, sizeof v->text, "%s", triage_cause_about(top->cause));
-    } else if (t->made_up) {
-        v->is = TRIAGE_TOO_FEW;
-        snprintf(v->text, sizeof v->text, "cold, warm and long prompts are drafted for alike; "
-                                          "made-up prompts say no more: chat with the server, then "
-                                          "ask again");
     } else if (bare) {
         v->is = TRIAGE_HEALTHY;
         snprintf(v->text, sizeof v->text, "healthy: %.2f tokens a verify pass", t->length);

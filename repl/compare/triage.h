@@ -54,7 +54,7 @@ struct triage {
     char drafter[32];       /* "eagle3", ...; "": not known */
     struct accepted log;    /* of a server: `drafts` only */
     bool per_depth;         /* log.drafts has depths */
-    bool made_up;           /* log.drafts are those of made-up prompts only, which say little */
+    bool chats;             /* log.drafts are those of chats that triage sent to the server */
     bool drafting;          /* drafting was on in the last turn */
     double temperature;     /* NAN: not known */
     int steps, topk, nodes; /* of the settings; 0: not known */

@@ -236,6 +236,8 @@ void triage_print(const struct triage *t, const struct triage_verdict *v, const 
                                "the server reports no rates by position", t->length);
         print_end(to);
     } else {
+        if (t->chats)
+            print_line(to, ST_TEXT, "drafts of chats that triage sent, greedy");
         print_depths(t, to);
     }
     print_arms(t, to);

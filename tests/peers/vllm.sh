@@ -11,11 +11,13 @@
 # port in PORT; or one with install.sh, which unpacks such a folder to AERIE_VLLM (LOGS/vllm). It needs a GPU, and what
 # the kit says. A server by URL needs nothing but aerie.
 # Variables: AERIE the program; MODEL a local folder of the server's model for parity (the bundled one; "" leaves parity out);
-# CASES of probe (40); LIMIT seconds of one command (150); SHAPE flags of probe ("--shape window=64 --shape page=16").
+# CASES of probe (40); LIMIT seconds of one command (150); SHAPE flags of probe ("--shape window=64 --shape page=16");
+# OPTIONS of the server behind those of the kit (on a GPU that others use: "--kv-cache-memory-bytes 4294967296", since vLLM
+# else stops when somebody frees memory while it starts).
 cd "$(dirname "$0")/../.." || exit 2
 AERIE=${AERIE:-$PWD/build/aerie}
 MODEL=${MODEL-$PWD/models/nestling/target}
-[ $# -ge 2 ] || { sed -n '2,15s/^# \{0,1\}//p' "$0"; exit 2; }
+[ $# -ge 2 ] || { sed -n '2,17s/^# \{0,1\}//p' "$0"; exit 2; }
 mkdir -p "$1" && logs=$(cd "$1" && pwd) || exit 2
 where=$2; shift 2
 
@@ -52,6 +54,8 @@ ask() { # SERVER URL
     local shape; read -ra shape <<<"${SHAPE---shape window=64 --shape page=16}"
     run_in_home "$AERIE" doctor --remote "$2" >"$logs/$1-doctor.txt" 2>&1 || { tell "$1: $(tail -n 1 "$logs/$1-doctor.txt")"; return 2; }
     tell "$1: $(grep -m 1 -E ' server ' "$logs/$1-doctor.txt" | tr -s ' ')"
+    # first, while the counters are those of its own requests; a server that was started without a draft is not asked
+    [ "$1" = plain ] || twice "$1" triage "$2" -n 8
     twice "$1" kl "$2"
     twice "$1" probe "$2" --no-log -n "${CASES:-40}" "${shape[@]}"
     if [ -n "$MODEL" ]; then
@@ -59,8 +63,6 @@ ask() { # SERVER URL
             'How do I bake bread?' 'What is speculative decoding?' >"$home/prompts"
         twice "$1" parity "$home/prompts" --a "remote:$2" --b local -m "$MODEL" --device cpu -p max_tokens=40
     fi
-    # a server that was started without a draft is not asked
-    if [ "$1" != plain ]; then twice "$1" triage "$2" -n 8; fi
     return $bad
 }
 
@@ -78,11 +80,13 @@ if [ ! -f "$kit/kit/serve.sh" ]; then
 fi
 [ $# -gt 0 ] || set -- plain eagle
 rc=0
+read -ra options <<<"${OPTIONS-}"
 for mode in "$@"; do
     begun=$SECONDS
     # PORT is known to the shell that serve.sh starts
     CLIENT="$(printf '%q ' env "AERIE=$AERIE" "MODEL=$MODEL" tests/peers/vllm.sh "$logs")"'http://127.0.0.1:$PORT '"$mode" \
-        CLIENT_LIMIT=${CLIENT_LIMIT:-900} bash "$kit/kit/serve.sh" "$logs" "$mode" >"$logs/$mode-serve.txt" 2>&1 || rc=1
+        CLIENT_LIMIT=${CLIENT_LIMIT:-900} bash "$kit/kit/serve.sh" "$logs" "$mode" \
+        -- "${options[@]}" >"$logs/$mode-serve.txt" 2>&1 || rc=1
     cat "$logs/$mode-summary" 2>/dev/null
     echo "$mode: $((SECONDS - begun)) s, $(grep -m 1 -E '^(up|server died)' "$logs/$mode-serve.txt")"
 done
