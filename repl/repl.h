@@ -483,6 +483,8 @@ void view_bar(struct sheet *out, enum style st, double share, int cells);
 /* Appends a token between quotes, cut to `cells` (0: whole); its id when the backend (NULL: none)
  * knows no text for it. */
 void view_token(struct sheet *out, enum style st, struct backend *b, int32_t id, int cells);
+/* The same for people only. */
+void print_token(const struct printer *to, enum style st, struct backend *b, int32_t id, int cells);
 /* Appends "NAME .61", "NAME 1.0", "NAME <.01" for what would round to .00, "NAME -" for NAN. */
 void view_probability(struct sheet *out, enum style st, const char *name, float v);
 /* b: for the text of tokens, NULL: ids are shown. bonus: the token that the target sampled at the
@@ -490,11 +492,13 @@ void view_probability(struct sheet *out, enum style st, const char *name, float 
  * limit. */
 void view_tree(struct backend *b, const struct tree *t, int turn, int step, int32_t bonus,
                int width, struct sheet *out);
-void view_pool(const struct pool_view pool[N_POOLS], int width, struct sheet *out);
-void view_stats(const struct status *s, const struct backend_info *i, struct sheet *out);
+bool pool_sums(const struct pool_view *p); /* whether its ledger sums up */
+void view_pool(const struct pool_view pool[N_POOLS], int width, const struct printer *to);
+/* In JSON members of the object that is open. */
+void view_stats(const struct status *s, const struct backend_info *i, const struct printer *to);
 /* "142 checked, 7 unchecked, 0 violations": of plans. */
-void add_checks(const struct check_view *c, struct sheet *out);
-void view_accept(const struct chat_view *v, int width, struct sheet *out);
+void add_checks(const struct check_view *c, const struct printer *to);
+void view_accept(const struct chat_view *v, int width, const struct printer *to);
 /* "5-1-6" or "plain"; returns out. */
 const char *view_shape(const struct auto_view_shape *x, char out[16]);
 

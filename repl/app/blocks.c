@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/json.h"
-
 enum { SESSION_BLOCKS = 4096, NAME = 21, GRAPH = 20,
        GRAPH_FROM = 56 /* cells of a line that has room for one */ };
 
@@ -83,142 +81,97 @@ static void group_name(const struct blocks_view *v, const struct block_group *g,
     buf_free(&b);
 }
 
-static void group_row(const struct block_map *m, int i, int width, struct sheet *out)
+static void show_group(const struct block_map *m, int i, int width, const struct printer *to)
 {
     const struct block_group *g = &m->view.group[i];
     char name[80];
     group_name(&m->view, g, name, sizeof name);
-    sheet_printf(out, ST_LABEL, "%-*s ", NAME - 1, name);
-    if (width >= GRAPH_FROM)
-        add_graph(m, i, out);
-    sheet_printf(out, ST_TEXT, "%s%lld blocks of %d", width >= GRAPH_FROM ? "  " : "",
-                 (long long)g->blocks, g->block_size);
-    sheet_line(out);
-    sheet_tab(out, NAME);
-    sheet_printf(out, ST_DIM, "%lld cop%s", (long long)g->copies, g->copies == 1 ? "y" : "ies");
-    if (m->view.n_session)
-        sheet_printf(out, ST_KEY, ", session %d of %d", g->n_session, m->view.n_session);
-    sheet_printf(out, ST_DIM, ", %llu removed", (unsigned long long)g->removed);
-    sheet_line(out);
+    print_open(to, NULL, '{');
+    print_add(to, ST_LABEL, "%-*s \f%d{rank}%d{group:-1}%s{kind}%s{medium}%d{window:-1}", NAME - 1,
+              name, g->rank, g->index, g->kind[0] ? g->kind : NULL,
+              g->medium[0] ? g->medium : NULL, g->window ? g->window : -1);
+    if (width >= GRAPH_FROM && !to->json)
+        add_graph(m, i, to->out);
+    print_facts(to, ST_TEXT, "%s%ld{blocks} blocks of %d{block_size}",
+                width >= GRAPH_FROM ? "  " : "", g->blocks, g->block_size);
+    print_add(to, ST_DIM, "%*s%ld{copies} cop%s", NAME, "", g->copies, g->copies == 1 ? "y"
+              : "ies");
+    print_add(to, ST_KEY, m->view.n_session ? ", session %d{session} of %d" : "\f%d{session}%d",
+              g->n_session, m->view.n_session);
+    print_facts(to, ST_DIM, "\f%lu{stored}\f, %lu{removed} removed", g->stored, g->removed);
+    print_close(to, '}');
 }
 
-static void session_rows(const struct block_map *m, int most, struct sheet *out)
+static void show_block(const struct block_map *m, const struct session_block *b,
+                       const struct printer *to)
 {
-    for (int i = 0; i < min_int(m->n_block, most); i++) {
-        const struct session_block *b = &m->block[i];
-        int last = b->position + b->n_token - 1;
-        sheet_printf(out, ST_LABEL, "%6d-%-6d ", b->position, last);
-        sheet_printf(out, ST_TEXT, "%-20s ", b->hash);
-        sheet_add(out, b->held ? ST_GOOD : ST_DIM, b->held ? "in groups" : "in no group now");
-        for (int g = 0; g < m->view.n_group; g++)
-            if (b->held >> g & 1)
-                sheet_printf(out, ST_GOOD, " %d", m->view.group[g].index >= 0
-                             ? m->view.group[g].index : g);
-        sheet_line(out);
-    }
-    if (m->n_block > most) {
-        sheet_printf(out, ST_DIM, "%d more blocks of this session", m->n_block - most);
-        sheet_line(out);
-    }
+    print_open(to, NULL, '{');
+    print_add(to, ST_LABEL, "%6d{position}-%-6d \f%d{tokens}\f\v%-20s{hash} ", b->position,
+              b->position + b->n_token - 1, b->n_token, b->hash);
+    print_add(to, b->held ? ST_GOOD : ST_DIM, b->held ? "in groups" : "in no group now");
+    print_open(to, "held", '['); /* indices of "groups" */
+    for (int g = 0; g < m->view.n_group; g++)
+        if (b->held >> g & 1) {
+            int index = m->view.group[g].index;
+            print_add(to, ST_GOOD, " %d", index >= 0 ? index : g);
+            print_int(to, g);
+        }
+    print_close(to, ']');
+    print_end(to);
+    print_close(to, '}');
 }
 
-static void foot(const struct blocks_view *v, struct sheet *out)
+static void foot(const struct blocks_view *v, const struct printer *to)
 {
-    sheet_printf(out, ST_DIM, "%llu batch%s from %s", (unsigned long long)v->batches,
-                 v->batches == 1 ? "" : "es", v->source);
+    print_add(to, ST_DIM, "%lu batch%s from %s", v->batches, v->batches == 1 ? "" : "es",
+              v->source);
     if (v->replayed)
-        sheet_printf(out, ST_DIM, ", %llu of them asked for again",
-                     (unsigned long long)v->replayed);
-    sheet_line(out);
-    if (v->whole && v->batches) {
-        sheet_add(out, ST_GOOD, "exact: no batch is missing since the server's cache was empty");
-        sheet_line(out);
-    }
-    if (v->before) {
-        sheet_printf(out, ST_WARN, "%llu batches were sent before the first that came",
-                     (unsigned long long)v->before);
-        sheet_line(out);
-    }
-    if (v->missed) {
-        sheet_printf(out, ST_WARN, "%llu batches never came", (unsigned long long)v->missed);
-        sheet_line(out);
-    }
-    if (v->refused) {
-        sheet_printf(out, ST_WARN, "%llu could not be read; the first: %s",
-                     (unsigned long long)v->refused, v->wrong);
-        sheet_line(out);
-    }
+        print_add(to, ST_DIM, ", %lu of them asked for again", v->replayed);
+    print_end(to);
+    if (v->whole && v->batches)
+        print_note(to, ST_GOOD, "exact: no batch is missing since the server's cache was empty");
+    if (v->before)
+        print_note(to, ST_WARN, "%lu batches were sent before the first that came", v->before);
+    if (v->missed)
+        print_note(to, ST_WARN, "%lu batches never came", v->missed);
+    if (v->refused)
+        print_note(to, ST_WARN, "%lu could not be read; the first: %s", v->refused, v->wrong);
 }
 
-void view_blocks(const struct block_map *m, int most, int width, struct sheet *out)
+/* Members for programs only. */
+static void show_samples(const struct block_map *m, const struct printer *to)
 {
-    const struct blocks_view *v = &m->view;
-    sheet_add(out, ST_HEAD, "BLOCKS");
-    sheet_printf(out, ST_DIM, "  %s", v->about);
-    sheet_line(out);
-    for (int g = 0; g < v->n_group; g++)
-        group_row(m, g, width, out);
-    session_rows(m, most, out);
-    foot(v, out);
-}
-
-/* ---- JSON ------------------------------------------------------------------------------------ */
-
-static void group_json(const struct block_group *g, struct buf *json)
-{
-    jput_record(json, "%d{rank}%d{group:-1}%s{kind}%s{medium}%d{window:-1}%d{block_size}"
-                "%ld{blocks}%ld{copies}%lu{stored}%lu{removed}%d{session}", g->rank, g->index,
-                g->kind[0] ? g->kind : NULL, g->medium[0] ? g->medium : NULL,
-                g->window ? g->window : -1, g->block_size, g->blocks, g->copies, g->stored,
-                g->removed, g->n_session);
-}
-
-static void session_json(const struct block_map *m, struct buf *json)
-{
-    jput_open(json, '[');
-    for (int i = 0; i < m->n_block; i++) {
-        const struct session_block *b = &m->block[i];
-        jput_open(json, '{');
-        jput_fields(json, "%d{position}%d{tokens}%s{hash}", b->position, b->n_token, b->hash);
-        jput_key(json, "held"); /* indices of "groups" */
-        jput_open(json, '[');
-        for (int g = 0; g < m->view.n_group; g++)
-            if (b->held >> g & 1)
-                jput_int(json, g);
-        jput_close(json, ']');
-        jput_close(json, '}');
-    }
-    jput_close(json, ']');
-}
-
-static void samples_json(const struct block_map *m, struct buf *json)
-{
-    jput_open(json, '[');
+    print_open(to, "samples", '[');
     for (int i = 0; i < m->n_sample; i++) {
-        jput_open(json, '{');
-        jput_kreal(json, "age_s", (double)(m->ns - m->sample[i].ns) / 1e9);
-        jput_key(json, "blocks");
-        jput_ints(json, m->sample[i].blocks, m->sample[i].n_group);
-        jput_close(json, '}');
+        print_open(to, NULL, '{');
+        print_real(to, "age_s", (double)(m->ns - m->sample[i].ns) / 1e9);
+        print_ints(to, "blocks", m->sample[i].blocks, m->sample[i].n_group);
+        print_close(to, '}');
     }
-    jput_close(json, ']');
+    print_close(to, ']');
 }
 
-void blocks_json(const struct block_map *m, struct buf *json)
+void view_blocks(const struct block_map *m, int most, int width, const struct printer *to)
 {
     const struct blocks_view *v = &m->view;
-    jput_open(json, '{');
-    jput_fields(json, "%s{about}%s{source}%d{connected?}%d{exact?}%lu{batches}%lu{events}"
-                "%lu{replayed}%lu{before}%lu{missed}%lu{unknown}%lu{refused}%s{wrong}", v->about,
-                v->source, v->connected, v->whole, v->batches, v->events, v->replayed, v->before,
-                v->missed, v->unknown, v->refused, v->wrong[0] ? v->wrong : NULL);
-    jput_kopen(json, "groups", '[');
+    print_open(to, NULL, '{');
+    print_add(to, ST_HEAD, "BLOCKS");
+    print_add(to, ST_DIM, "  %s{about}\f%s{source}%d{connected?}%d{exact?}%lu{batches}%lu{events}"
+              "%lu{replayed}%lu{before}%lu{missed}%lu{unknown}%lu{refused}%s{wrong}", v->about,
+              v->source, v->connected, v->whole, v->batches, v->events, v->replayed, v->before,
+              v->missed, v->unknown, v->refused, v->wrong[0] ? v->wrong : NULL);
+    print_end(to);
+    print_open(to, "groups", '[');
     for (int g = 0; g < v->n_group; g++)
-        group_json(&v->group[g], json);
-    jput_close(json, ']');
-    jput_key(json, "session");
-    session_json(m, json);
-    jput_key(json, "samples");
-    samples_json(m, json);
-    jput_close(json, '}');
+        show_group(m, g, width, to);
+    print_close(to, ']');
+    print_open(to, "session", '[');
+    for (int i = 0; i < (to->json ? m->n_block : min_int(m->n_block, most)); i++)
+        show_block(m, &m->block[i], to);
+    print_close(to, ']');
+    if (m->n_block > most)
+        print_note(to, ST_DIM, "%d more blocks of this session", m->n_block - most);
+    show_samples(m, to);
+    print_close(to, '}');
+    foot(v, to);
 }

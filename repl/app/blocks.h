@@ -4,7 +4,7 @@
 #define AERIE_REPL_BLOCKS_H
 
 #include "engine/backend.h"
-#include "repl/text/sheet.h"
+#include "repl/text/print.h"
 
 /* The view of a backend with VIEW_BLOCKS, copied. */
 struct block_map {
@@ -22,7 +22,6 @@ void block_map_free(struct block_map *m);
 void block_cells(const struct block_map *m, int group, int cells, int32_t *cell);
 /* The groups, each with its number of blocks over time, and how good the counts are. most: blocks
  * of the session listed, the first ones. */
-void view_blocks(const struct block_map *m, int most, int width, struct sheet *out);
-void blocks_json(const struct block_map *m, struct buf *json);
+void view_blocks(const struct block_map *m, int most, int width, const struct printer *to);
 
 #endif

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/json.h"
 #include "repl/repl.h"
 
 enum { LABEL = 10, VALUE = 8, RANGE = 16, CELLS_MOST = 240 };
@@ -206,26 +205,26 @@ static void add_cell(const struct gauge_series *s, enum gauge g, float v, float 
         sheet_add(out, st, v <= 0 ? "·" : block[min_int((int)(share * 8), 7)]);
 }
 
-static void add_graph(const struct gauge_series *s, enum gauge g, int width, struct sheet *out)
+static void show_gauge(const struct gauge_series *s, enum gauge g, int width,
+                       const struct printer *to)
 {
-    float cell[CELLS_MOST];
+    float cell[CELLS_MOST], last = s->n ? s->at[s->n - 1].v[g] : NAN;
     double ms;
-    char now[16], min[16], max[16], range[40];
+    char now[16], min[16], max[16];
     int cells = max_int(min_int(width - LABEL - VALUE - RANGE, CELLS_MOST), 8);
     struct gauge_range r = gauge_range(s, g);
-    int used = gauge_cells(s, g, cells, cell, &ms);
-    number_text(s, g, s->n ? s->at[s->n - 1].v[g] : NAN, now);
+    number_text(s, g, last, now);
     number_text(s, g, r.min, min);
     number_text(s, g, r.max, max);
-    snprintf(range, sizeof range, "%s .. %s", min, max);
-    sheet_printf(out, ST_LABEL, "%-*s", LABEL, gauge_name(&s->view, g));
-    sheet_printf(out, ST_TEXT, "%*s ", VALUE - 1, now);
+    print_open(to, gauge_name(&s->view, g), '{');
+    print_add(to, ST_LABEL, "%-*s\v%*s \f%s{about}%g{now}%g{min}%g{max}", LABEL,
+              gauge_name(&s->view, g), VALUE - 1, now, s->step ? kind[g].local : kind[g].about,
+              (double)last, (double)r.min, (double)r.max);
+    int used = to->json ? 0 : gauge_cells(s, g, cells, cell, &ms);
     for (int c = 0; c < used; c++)
-        add_cell(s, g, cell[c], is_share(s, g) ? 1 : r.max, out);
-    for (int c = used; c < cells; c++)
-        sheet_add(out, ST_DIM, " ");
-    sheet_printf(out, ST_DIM, "  %s", range);
-    sheet_line(out);
+        add_cell(s, g, cell[c], is_share(s, g) ? 1 : r.max, to->out);
+    print_note(to, ST_DIM, "%*s  %s .. %s", cells - used, "", min, max);
+    print_close(to, '}');
 }
 
 static void time_text(double s, char out[24])
@@ -236,24 +235,21 @@ static void time_text(double s, char out[24])
         snprintf(out, 24, s < 6000 ? "%.0f min" : "%.1f h", s < 6000 ? s / 60 : s / 3600);
 }
 
-static void steps_foot(const struct gauge_series *s, double cell, struct sheet *out)
+static void steps_foot(const struct gauge_series *s, double cell, const struct printer *to)
 {
     if (s->n == 0) {
-        sheet_add(out, ST_DIM, "there is no step yet: send a message first");
-    } else {
-        const struct address *at = &s->step[s->n - 1];
-        sheet_printf(out, ST_DIM, "at step %d.%d, over %d step%s %s, least .. greatest; ",
-                     at->turn, at->step, s->n, plural(s->n), s->source);
-        if (cell > 1)
-            sheet_printf(out, ST_DIM, "a cell is %.0f steps: their fullest pool, their mean rate",
-                         cell);
-        else
-            sheet_add(out, ST_DIM, "a cell is a step");
+        print_note(to, ST_DIM, "there is no step yet: send a message first");
+        return;
     }
-    sheet_line(out);
+    const struct address *at = &s->step[s->n - 1];
+    print_add(to, ST_DIM, "at step %d.%d, over %d step%s %s, least .. greatest; ", at->turn,
+              at->step, s->n, plural(s->n), s->source);
+    print_note(to, ST_DIM, cell > 1
+                   ? "a cell is %.0f steps: their fullest pool, their mean rate"
+                   : "a cell is a step\f%f", cell);
 }
 
-static void foot(const struct gauge_series *s, int width, struct sheet *out)
+static void foot(const struct gauge_series *s, int width, const struct printer *to)
 {
     float cell[CELLS_MOST];
     double ms;
@@ -261,119 +257,96 @@ static void foot(const struct gauge_series *s, int width, struct sheet *out)
     int cells = max_int(min_int(width - LABEL - VALUE - RANGE, CELLS_MOST), 8);
     gauge_cells(s, GAUGE_RUNNING, cells, cell, &ms);
     if (s->step) {
-        steps_foot(s, ms, out);
+        steps_foot(s, ms, to);
         return;
     }
     if (s->n > 0) {
         time_text((double)(s->at[s->n - 1].ns - s->at[0].ns) / 1e9, span);
         time_text(ms / 1e3, each);
         time_text((double)(s->ns - s->at[s->n - 1].ns) / 1e9, age);
-        sheet_printf(out, ST_DIM, "now, over %s (%d reading%s), least .. greatest; a cell is %s, "
-                                  "the greatest value, of rates the mean; read %s ago",
-                     span, s->n, plural(s->n), each, age);
-        sheet_line(out);
+        print_note(to, ST_DIM, "now, over %s (%d reading%s), least .. greatest; a cell is %s, the "
+                   "greatest value, of rates the mean; read %s ago", span, s->n, plural(s->n), each,
+                   age);
     }
-    if (s->view.hits >= 0 && s->view.queries > 0) {
-        sheet_printf(out, ST_TEXT, "prefix cache: %.0f of %.0f prompt tokens found, "
-                                   "since the server's start (%.1f%%)",
-                     s->view.hits, s->view.queries, 100 * s->view.hits / s->view.queries);
-        sheet_line(out);
-    }
-    if (s->view.ms == 0) {
-        sheet_add(out, ST_WARN, "the metrics are not read: /set gauge.ms 1000");
-        sheet_line(out);
-    }
-    if (s->view.fault[0]) {
-        sheet_printf(out, ST_BAD, "the latest reading failed: %s", s->view.fault);
-        sheet_line(out);
-    } else if (s->n == 0 && s->view.ms > 0) {
-        sheet_add(out, ST_DIM, "the metrics have not been read yet");
-        sheet_line(out);
-    }
-    if (s->view.about) {
-        sheet_add(out, ST_DIM, s->view.about);
-        sheet_line(out);
-    }
+    if (s->view.hits >= 0 && s->view.queries > 0)
+        print_note(to, ST_TEXT, "prefix cache: %.0f of %.0f prompt tokens found, since the "
+                   "server's start (%.1f%%)", s->view.hits, s->view.queries,
+                   100 * s->view.hits / s->view.queries);
+    if (s->view.ms == 0)
+        print_note(to, ST_WARN, "the metrics are not read: /set gauge.ms 1000");
+    if (s->view.fault[0])
+        print_note(to, ST_BAD, "the latest reading failed: %s", s->view.fault);
+    else if (s->n == 0 && s->view.ms > 0)
+        print_note(to, ST_DIM, "the metrics have not been read yet");
+    if (s->view.about)
+        print_note(to, ST_DIM, "%s", s->view.about);
 }
 
 static void pool_row(const struct gauge_series *s, const struct pool_view *p, enum pool_id pool,
-                     struct sheet *out)
+                     const struct printer *to)
 {
     const char *unit = s->step ? "pages" : p->page_size > 1 ? "blocks" : "tokens";
+    const char *name = gauge_name(&s->view, GAUGE_POOL + (enum gauge)pool);
     int total = s->step ? p->total - p->reserved : p->total;
-    sheet_printf(out, ST_LABEL, "%-*s", LABEL, gauge_name(&s->view, GAUGE_POOL + (enum gauge)pool));
-    sheet_printf(out, ST_TEXT, "%d of %d %s used", p->used, total, unit);
+    print_open(to, NULL, '{');
+    print_add(to, ST_LABEL, "%-*s{pool}\v\f%d{page_size}%d{total}\f%d{used} of %d %s used", LABEL,
+              name, p->page_size, p->total, p->used, total, unit);
     if (p->protected_)
-        sheet_printf(out, ST_TEXT, ", %d shared", p->protected_);
-    if (p->evictable)
-        sheet_printf(out, ST_TEXT, ", %d evictable", p->evictable);
-    sheet_printf(out, ST_TEXT, ", %d free", p->free);
+        print_add(to, ST_TEXT, ", %d shared", p->protected_);
+    print_add(to, ST_TEXT, p->evictable ? ", %d{evictable:-1} evictable" : "\f%d{evictable:-1}",
+              s->view.unit ? -1 : p->evictable);
+    print_add(to, ST_TEXT, ", %d{free} free", p->free);
     if (p->page_size > 1)
-        sheet_printf(out, ST_DIM, " (%s of %d tokens)", unit, p->page_size);
-    sheet_line(out);
+        print_add(to, ST_DIM, " (%s of %d tokens)", unit, p->page_size);
+    print_end(to);
+    print_close(to, '}');
 }
 
-void view_gauges(const struct gauge_series *s, const struct pool_view pool[N_POOLS], int width,
-                 struct sheet *out)
+void gauge_pools(const struct gauge_series *s, const struct pool_view pool[N_POOLS],
+                 const struct printer *to)
 {
-    for (int i = 0; pool && i < N_POOLS; i++)
+    print_open(to, NULL, '[');
+    for (int i = 0; i < N_POOLS; i++)
         if (pool[i].exists)
-            pool_row(s, &pool[i], (enum pool_id)i, out);
-    for (int g = 0; g < N_GAUGES; g++)
-        if (s->view.reported[g])
-            add_graph(s, (enum gauge)g, width, out);
-    foot(s, width, out);
+            pool_row(s, &pool[i], (enum pool_id)i, to);
+    print_close(to, ']');
 }
 
-/* ---- JSON ------------------------------------------------------------------------------------ */
-
-static void put_number(struct buf *json, const char *name, double v)
+/* Members for programs only. */
+static void show_samples(const struct gauge_series *s, int most, const struct printer *to)
 {
-    jput_key(json, name);
-    if (isnan(v) || v < 0)
-        jput_null(json);
-    else
-        jput_real(json, v);
+    print_open(to, "samples", '[');
+    for (int i = max_int(0, s->n - most); to->json && i < s->n; i++) {
+        print_open(to, NULL, '{');
+        if (s->step)
+            print_add(to, ST_TEXT, "\f%d{turn}%d{step}", s->step[i].turn, s->step[i].step);
+        else
+            print_real(to, "age_s", (double)(s->ns - s->at[i].ns) / 1e9);
+        for (int g = 0; g < N_GAUGES; g++)
+            if (s->view.reported[g])
+                print_real(to, gauge_name(&s->view, (enum gauge)g), (double)s->at[i].v[g]);
+        print_close(to, '}');
+    }
+    print_close(to, ']');
 }
 
-void gauges_json(const struct gauge_series *s, int most, struct buf *json)
+void view_gauges(const struct gauge_series *s, int most, int width, const struct printer *to)
 {
     const struct gauges_view *v = &s->view;
-    jput_open(json, '{');
-    if (s->step) {
-        jput_fields(json, "%d{steps}%s{source}", s->n, s->source);
-    } else {
-        jput_fields(json, "%s{about}%d{every_ms}%lu{readings}%lu{failed}%s{fault}", v->about, v->ms,
-                    v->n_read, v->n_failed, v->fault[0] ? v->fault : NULL);
-        put_number(json, "prefix_hits", v->hits);
-        put_number(json, "prefix_queries", v->queries);
-    }
-    jput_kopen(json, "gauges", '{');
-    for (int g = 0; g < N_GAUGES; g++) {
-        struct gauge_range r = gauge_range(s, (enum gauge)g);
-        if (!v->reported[g])
-            continue;
-        jput_key(json, gauge_name(v, (enum gauge)g));
-        jput_open(json, '{');
-        jput_kstr(json, "about", s->step ? kind[g].local : kind[g].about);
-        put_number(json, "now", s->n ? (double)s->at[s->n - 1].v[g] : NAN);
-        put_number(json, "min", (double)r.min);
-        put_number(json, "max", (double)r.max);
-        jput_close(json, '}');
-    }
-    jput_close(json, '}');
-    jput_kopen(json, "samples", '[');
-    for (int i = max_int(0, s->n - most); i < s->n; i++) {
-        jput_open(json, '{');
-        if (s->step)
-            jput_fields(json, "%d{turn}%d{step}", s->step[i].turn, s->step[i].step);
-        else
-            jput_kreal(json, "age_s", (double)(s->ns - s->at[i].ns) / 1e9);
-        for (int g = 0; g < N_GAUGES; g++)
-            if (v->reported[g])
-                put_number(json, gauge_name(v, (enum gauge)g), (double)s->at[i].v[g]);
-        jput_close(json, '}');
-    }
-    jput_close(json, ']');
-    jput_close(json, '}');
+    print_open(to, NULL, '{');
+    if (s->step)
+        print_add(to, ST_TEXT, "\f%d{steps}%s{source}", s->n, s->source);
+    else
+        print_add(to, ST_TEXT, "\f%s{about}%d{every_ms}%lu{readings}%lu{failed}%s{fault}"
+                  "%g{prefix_hits}%g{prefix_queries}", v->about, v->ms, v->n_read, v->n_failed,
+                  v->fault[0] ? v->fault : NULL, v->hits < 0 ? NAN : v->hits,
+                  v->queries < 0 ? NAN : v->queries);
+    print_open(to, "gauges", '{');
+    for (int g = 0; g < N_GAUGES; g++)
+        if (v->reported[g])
+            show_gauge(s, (enum gauge)g, width, to);
+    print_close(to, '}');
+    show_samples(s, most, to);
+    print_close(to, '}');
+    foot(s, width, to);
 }

@@ -37,11 +37,11 @@ int gauge_cells(const struct gauge_series *s, enum gauge g, int most, float *cel
 
 /* "full", "swa", "running", ...: of the graph and of the JSON member. */
 const char *gauge_name(const struct gauges_view *v, enum gauge g);
-/* The pools (NULL: not them), and a graph of each number that is known, with its least and greatest
- * value. */
-void view_gauges(const struct gauge_series *s, const struct pool_view pool[N_POOLS], int width,
-                 struct sheet *out);
-/* most: readings listed, the latest ones. */
-void gauges_json(const struct gauge_series *s, int most, struct buf *json);
+/* The pools, a line each. */
+void gauge_pools(const struct gauge_series *s, const struct pool_view pool[N_POOLS],
+                 const struct printer *to);
+/* A graph of each number that is known, with its least and greatest value. most: readings listed in
+ * JSON, the latest ones. */
+void view_gauges(const struct gauge_series *s, int most, int width, const struct printer *to);
 
 #endif

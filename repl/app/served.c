@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "kernels/json.h"
 #include "kernels/sort.h"
 #include "repl/repl.h"
 
@@ -109,7 +108,7 @@ static struct spread gap_spread(const struct served_replies *r, double *tokens)
     return s;
 }
 
-/* ---- as text --------------------------------------------------------------------------------- */
+/* ---- what is shown --------------------------------------------------------------------------- */
 
 static void number(double v, char out[24])
 {
@@ -119,83 +118,84 @@ static void number(double v, char out[24])
         snprintf(out, 24, "%.*f", v < 10 ? 2 : v < 1000 ? 1 : 0, v);
 }
 
-static void spread_line(struct sheet *out, const char *name, const struct spread *s,
-                        const char *about)
+static void show_spread(const char *key, const char *name, const struct spread *s,
+                        const char *about, const struct printer *to)
 {
     char a[24], b[24], c[24];
+    if (!s->n && !to->json)
+        return;
     number(s->median, a);
     number(s->p99, b);
     number(s->max, c);
-    sheet_printf(out, ST_LABEL, "%-14s", name);
-    sheet_printf(out, ST_TEXT, " %9s %9s %9s  ", a, b, c);
-    sheet_add(out, ST_DIM, about);
-    sheet_line(out);
+    print_open(to, key, '{');
+    print_add(to, ST_LABEL, "%-14s\v\f%d{n}%g{median}%g{p99}%g{max}\f %9s %9s %9s  ", name, s->n,
+              s->median, s->p99, s->max, a, b, c);
+    print_add(to, ST_DIM, "%s", about);
+    print_end(to);
+    print_close(to, '}');
 }
 
-static void count_text(int64_t n, char out[24])
+static void show_column(const struct served_replies *r, enum column c, const struct printer *to)
 {
-    if (n < 0)
-        snprintf(out, 24, "-");
-    else
-        snprintf(out, 24, "%lld", (long long)n);
+    struct spread s = column_spread(r, c);
+    show_spread(column[c].key, column[c].name, &s, column[c].about, to);
 }
 
-static void reply_rows(const struct served_replies *r, struct sheet *out)
+/* The members of a reply, which are also the row of a table. */
+static void show_reply(const struct served_turn *t, const struct printer *to)
 {
-    sheet_printf(out, ST_HEAD, "%5s %7s %7s %7s %9s %9s %9s  %s", "turn", "prompt", "cached",
-                 "tokens", "first ms", "queue ms", "tokens/s", "end");
-    sheet_line(out);
-    for (int i = max_int(0, r->n - ROWS); i < r->n; i++) {
-        const struct served_turn *t = &r->at[i];
-        char n[3][24], v[3][24];
-        count_text(t->served.prompt, n[0]);
-        count_text(t->served.cached, n[1]);
-        count_text(t->n_tokens, n[2]);
-        number(value_of(t, C_FIRST), v[0]);
-        number(t->served.ms_queue, v[1]);
-        number(tokens_s(t), v[2]);
-        sheet_printf(out, ST_TEXT, "%5d %7s %7s %7s %9s %9s %9s  ", t->turn, n[0], n[1], n[2], v[0],
-                     v[1], v[2]);
-        bool fine = t->reason == STOP_END || t->reason == STOP_MAX;
-        sheet_add(out, fine ? ST_DIM : ST_WARN, t->served.finish[0] && fine ? t->served.finish
-                  : stop_name(t->reason));
-        sheet_line(out);
-    }
+    char first[24], queue[24], speed[24];
+    bool fine = t->reason == STOP_END || t->reason == STOP_MAX;
+    number(value_of(t, C_FIRST), first);
+    number(t->served.ms_queue, queue);
+    number(tokens_s(t), speed);
+    print_add(to, ST_TEXT, "%5d{turn} %7ld{prompt:-1} %7ld{cached:-1} %7d{tokens:-1} %9s %9s %9s  ",
+              t->turn, t->served.prompt, t->served.cached, t->n_tokens, first, queue, speed);
+    for (int c = 0; c < N_COLUMNS; c++)
+        print_real(to, column[c].key, value_of(t, (enum column)c));
+    print_add(to, fine ? ST_DIM : ST_WARN, "\f%s{finish}%s{end}\f%s",
+              t->served.finish[0] ? t->served.finish : NULL, stop_name(t->reason),
+              t->served.finish[0] && fine ? t->served.finish : stop_name(t->reason));
+    print_end(to);
 }
 
-void view_served_timing(const struct served_replies *r, int width, struct sheet *out)
+static const char *server_of(const struct served_replies *r)
+{
+    return r->kind ? r->kind : "the server";
+}
+
+void served_timing(const struct served_replies *r, const struct printer *to)
 {
     double tokens;
     char about[80];
-    (void)width;
-    sheet_add(out, ST_HEAD, "TIMING");
-    sheet_printf(out, ST_TEXT, "  %d repl%s of %s", r->n, r->n == 1 ? "y" : "ies", r->kind ? r->kind
-                 : "the server");
-    sheet_line(out);
-    if (r->n == 0) {
-        sheet_add(out, ST_DIM, "no reply in this process yet; aerie show prints those of the log");
-        sheet_line(out);
-        return;
-    }
-    sheet_printf(out, ST_HEAD, "%-14s %9s %9s %9s", "", "median", "p99", "max");
-    sheet_line(out);
-    for (int c = 0; c < N_COLUMNS; c++) {
-        struct spread s = column_spread(r, (enum column)c);
-        if (s.n && c != C_SPEED)
-            spread_line(out, column[c].name, &s, column[c].about);
-    }
-    struct spread gaps = gap_spread(r, &tokens), speed = column_spread(r, C_SPEED);
+    struct spread gaps = gap_spread(r, &tokens);
+    print_note(to, ST_HEAD, "TIMING\v  %d repl%s of %s", r->n, r->n == 1 ? "y" : "ies",
+               server_of(r));
+    if (r->n == 0)
+        print_note(to, ST_DIM, "no reply in this process yet; aerie show prints those of the log");
+    else
+        print_note(to, ST_HEAD, "%-14s %9s %9s %9s", "", "median", "p99", "max");
+    print_open(to, NULL, '{');
+    for (int c = 0; c < C_SPEED; c++)
+        show_column(r, (enum column)c, to);
     snprintf(about, sizeof about, isnan(tokens) ? "ms, measured here"
                                                 : "ms, measured here; %.2f tokens a piece", tokens);
-    if (gaps.n)
-        spread_line(out, "between pieces", &gaps, about);
-    if (speed.n)
-        spread_line(out, column[C_SPEED].name, &speed, column[C_SPEED].about);
-    reply_rows(r, out);
-    if (r->n > ROWS) {
-        sheet_printf(out, ST_DIM, "the latest %d of %d replies", ROWS, r->n);
-        sheet_line(out);
+    show_spread("between_pieces_ms", "between pieces", &gaps, about, to);
+    show_column(r, C_SPEED, to);
+    print_real(to, "tokens_a_piece", tokens);
+    if (r->n)
+        print_note(to, ST_HEAD, "%5s %7s %7s %7s %9s %9s %9s  %s", "turn", "prompt", "cached",
+                   "tokens", "first ms", "queue ms", "tokens/s", "end");
+    print_open(to, "replies", '[');
+    for (int i = to->json ? 0 : max_int(0, r->n - ROWS); i < r->n; i++) {
+        print_open(to, NULL, '{');
+        show_reply(&r->at[i], to);
+        print_close(to, '}');
     }
+    print_close(to, ']');
+    print_close(to, '}');
+    if (r->n > ROWS)
+        print_note(to, ST_DIM, "the latest %d of %d replies", ROWS, r->n);
 }
 
 static double ratio(int64_t part, int64_t whole)
@@ -203,144 +203,73 @@ static double ratio(int64_t part, int64_t whole)
     return part >= 0 && whole > 0 ? (double)part / (double)whole : NAN;
 }
 
-/* Whether a reply has a number of drafts at all. */
-static bool drafted(const struct served_turn *t)
+/* The drafts of one reply. */
+static void show_drafts(const struct served_turn *t, const struct printer *to)
 {
-    return t->served.drafted >= 0;
+    double rate = ratio(t->served.accepted, t->served.drafted);
+    char rated[24], length[24];
+    number(rate, rated);
+    number(t->length, length);
+    print_line(to, ST_TEXT, "%5d{turn} %8d{tokens:-1} %8ld{drafted:-1} %9ld{accepted:-1} "
+               "%8ld{steps:-1}\f%g{rate}%g{tokens_a_step}\f %6s %12s", t->turn, t->n_tokens,
+               t->served.drafted, t->served.accepted, t->served.verifies, rate, t->length, rated,
+               length);
 }
 
-void view_served_accept(const struct served_replies *r, int width, struct sheet *out)
+void served_accept(const struct served_replies *r, const struct printer *to)
 {
     int64_t all = 0, good = 0;
-    int n = 0;
-    (void)width;
+    int n = 0, k = 0;
     for (int i = 0; i < r->n; i++)
-        if (drafted(&r->at[i])) {
+        if (r->at[i].served.drafted >= 0) {
             all += r->at[i].served.drafted;
             good += max_int(0, (int)r->at[i].served.accepted);
             n++;
         }
-    sheet_add(out, ST_HEAD, "ACCEPT");
-    sheet_printf(out, ST_TEXT, "  by reply, as %s counts: %lld drafted, %lld accepted",
-                 r->kind ? r->kind : "the server", (long long)all, (long long)good);
-    sheet_line(out);
-    if (n == 0) {
-        sheet_add(out, ST_DIM, r->n ? "no reply said anything about drafts" : "no reply yet");
-        sheet_line(out);
-        return;
-    }
-    sheet_printf(out, ST_HEAD, "%5s %8s %8s %9s %8s %6s %12s", "turn", "tokens", "drafted",
-                 "accepted", "steps", "rate", "tokens/step");
-    sheet_line(out);
-    for (int i = 0, k = 0; i < r->n; i++) {
-        const struct served_turn *t = &r->at[i];
-        char c[4][24], rate[24], length[24];
-        if (!drafted(t) || k++ < n - ROWS)
-            continue;
-        count_text(t->n_tokens, c[0]);
-        count_text(t->served.drafted, c[1]);
-        count_text(t->served.accepted, c[2]);
-        count_text(t->served.verifies, c[3]);
-        number(ratio(t->served.accepted, t->served.drafted), rate);
-        number(t->length, length);
-        sheet_printf(out, ST_TEXT, "%5d %8s %8s %9s %8s %6s %12s", t->turn, c[0], c[1], c[2], c[3],
-                     rate, length);
-        sheet_line(out);
-    }
-    if (r->rate) {
-        sheet_printf(out, ST_DIM, "rate = %s", r->rate);
-        sheet_line(out);
-    }
-    sheet_printf(out, ST_DIM, r->length ? "tokens/step = %s"
-                                        : "tokens/step: %s does not count its steps",
-                 r->length ? r->length : r->kind ? r->kind : "the server");
-    sheet_line(out);
+    print_note(to, ST_HEAD, "ACCEPT\v  by reply, as %s counts: %ld drafted, %ld accepted",
+               server_of(r), all, good);
+    if (n == 0)
+        print_note(to, ST_DIM, r->n ? "no reply said anything about drafts" : "no reply yet");
+    else
+        print_note(to, ST_HEAD, "%5s %8s %8s %9s %8s %6s %12s", "turn", "tokens", "drafted",
+                   "accepted", "steps", "rate", "tokens/step");
+    print_open(to, NULL, '{');
+    print_add(to, ST_TEXT, "\f%s{server}%s{rate}%s{tokens_a_step}", r->kind, r->rate, r->length);
+    print_open(to, "replies", '[');
+    for (int i = 0; i < r->n; i++)
+        if (to->json || (r->at[i].served.drafted >= 0 && k++ >= n - ROWS))
+            show_drafts(&r->at[i], to);
+    print_close(to, ']');
+    print_close(to, '}');
+    if (n && r->rate)
+        print_note(to, ST_DIM, "rate = %s", r->rate);
+    if (n)
+        print_note(to, ST_DIM, r->length ? "tokens/step = %s"
+                                         : "tokens/step: %s does not count its steps",
+                   r->length ? r->length : server_of(r));
 }
 
-static void stats_line(struct sheet *out, const char *label)
-{
-    sheet_printf(out, ST_LABEL, "%-8s", label);
-    sheet_add(out, ST_TEXT, "  ");
-}
-
-void view_served_stats(const struct served_replies *r, struct sheet *out)
+void served_latest(const struct served_replies *r, const struct printer *to)
 {
     const struct served_turn *t = r->n ? &r->at[r->n - 1] : NULL;
-    char first[24], queue[24], prompt[24], cached[24];
-    if (!t)
+    char first[24], queue[24];
+    if (!t) {
+        print_none(to, "latest");
         return;
+    }
+    if (to->json) {
+        print_open(to, "latest", '{');
+        show_reply(t, to);
+        print_close(to, '}');
+        return;
+    }
     number(value_of(t, C_FIRST), first);
     number(t->served.ms_queue, queue);
-    count_text(t->served.prompt, prompt);
-    count_text(t->served.cached, cached);
-    stats_line(out, "latest");
-    sheet_printf(out, ST_TEXT, "first token after %s ms", first);
+    print_add(to, ST_LABEL, "%-8s\v  first token after %s ms", "latest", first);
     if (!isnan(t->served.ms_queue))
-        sheet_printf(out, ST_TEXT, ", %s ms of them in the queue", queue);
+        print_add(to, ST_TEXT, ", %s ms of them in the queue", queue);
     if (t->served.prompt >= 0)
-        sheet_printf(out, ST_TEXT, "; prompt %s tokens, %s of them in the server's cache", prompt,
-                     cached);
-    sheet_line(out);
-}
-
-/* ---- as JSON --------------------------------------------------------------------------------- */
-
-static void put_spread(struct buf *json, const char *key, const struct spread *s)
-{
-    jput_key(json, key);
-    jput_record(json, "%d{n}%g{median}%g{p99}%g{max}", s->n, s->median, s->p99, s->max);
-}
-
-static void put_reply(struct buf *json, const struct served_turn *t)
-{
-    jput_open(json, '{');
-    jput_fields(json, "%d{turn}%ld{prompt:-1}%ld{cached:-1}%d{tokens}", t->turn, t->served.prompt,
-                t->served.cached, t->n_tokens);
-    for (int c = 0; c < N_COLUMNS; c++)
-        jput_kreal(json, column[c].key, value_of(t, (enum column)c));
-    jput_fields(json, "%s{finish}%s{end}", t->served.finish[0] ? t->served.finish : NULL,
-                stop_name(t->reason));
-    jput_close(json, '}');
-}
-
-void served_timing_json(const struct served_replies *r, struct buf *json)
-{
-    double tokens;
-    struct spread gaps = gap_spread(r, &tokens);
-    jput_open(json, '{');
-    for (int c = 0; c < N_COLUMNS; c++) {
-        struct spread s = column_spread(r, (enum column)c);
-        put_spread(json, column[c].key, &s);
-    }
-    put_spread(json, "between_pieces_ms", &gaps);
-    jput_kreal(json, "tokens_a_piece", tokens);
-    jput_kopen(json, "replies", '[');
-    for (int i = 0; i < r->n; i++)
-        put_reply(json, &r->at[i]);
-    jput_close(json, ']');
-    jput_close(json, '}');
-}
-
-void served_accept_json(const struct served_replies *r, struct buf *json)
-{
-    jput_open(json, '{');
-    jput_fields(json, "%s{server}%s{rate}%s{tokens_a_step}", r->kind, r->rate, r->length);
-    jput_kopen(json, "replies", '[');
-    for (int i = 0; i < r->n; i++) {
-        const struct served_turn *t = &r->at[i];
-        jput_record(json, "%d{turn}%d{tokens}%ld{drafted:-1}%ld{accepted:-1}%ld{steps:-1}%g{rate}"
-                    "%g{tokens_a_step}", t->turn, t->n_tokens, t->served.drafted,
-                    t->served.accepted, t->served.verifies,
-                    ratio(t->served.accepted, t->served.drafted), t->length);
-    }
-    jput_close(json, ']');
-    jput_close(json, '}');
-}
-
-void served_stats_json(const struct served_replies *r, struct buf *json)
-{
-    if (r->n)
-        put_reply(json, &r->at[r->n - 1]);
-    else
-        jput_null(json);
+        print_add(to, ST_TEXT, "; prompt %ld tokens, %ld{cached:-1} of them in the server's cache",
+                  t->served.prompt, t->served.cached);
+    print_end(to);
 }

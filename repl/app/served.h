@@ -4,7 +4,7 @@
 #define AERIE_REPL_SERVED_H
 
 #include "engine/backend.h"
-#include "repl/text/sheet.h"
+#include "repl/text/print.h"
 
 /* Of a backend with VIEW_SERVED, copied. */
 struct served_replies {
@@ -30,13 +30,10 @@ struct spread spread_of(double *v, int n);
  * frees *out. */
 int served_gaps(const struct served_replies *r, double **out, double *tokens);
 
-void view_served_timing(const struct served_replies *r, int width, struct sheet *out);
-void served_timing_json(const struct served_replies *r, struct buf *json);
+void served_timing(const struct served_replies *r, const struct printer *to);
 /* Accepted drafts reply by reply. */
-void view_served_accept(const struct served_replies *r, int width, struct sheet *out);
-void served_accept_json(const struct served_replies *r, struct buf *json);
-/* The lines of /stats. */
-void view_served_stats(const struct served_replies *r, struct sheet *out);
-void served_stats_json(const struct served_replies *r, struct buf *json);
+void served_accept(const struct served_replies *r, const struct printer *to);
+/* The line of /stats; the member "latest". */
+void served_latest(const struct served_replies *r, const struct printer *to);
 
 #endif

@@ -201,8 +201,8 @@ static void show_group(const struct grouped *g, const struct group *p, int depth
         print_add(to, ST_TEXT, " %*.2f", DEPTH_CELLS - 1, ratio(s->depth[d].accepted, s->cycles));
     print_end(to);
     print_open(to, "accepted_at", '[');
-    for (int d = 1; to->json && d <= g->deepest; d++)
-        jput_int(to->json, (int64_t)s->depth[d].accepted);
+    for (int d = 1; d <= g->deepest; d++)
+        print_int(to, (int64_t)s->depth[d].accepted);
     print_close(to, ']');
     print_close(to, '}');
 }
@@ -251,16 +251,6 @@ static void show_kinds(const struct grouped *g, const char *source, const struct
     print_note(to, ST_DIM,
                "share = (emitted - bonus)/emitted: tokens of replies that a draft held; bonus: "
                "those that the target added");
-}
-
-static void depths_json(const struct chat_view *v, struct buf *json)
-{
-    jput_open(json, '[');
-    for (int d = 1; d < TREE_MAX && v->drafts.depth[d].drafted > 0; d++) {
-        jput_record(json, "%d{depth}%lu{cycles}%lu{drafted}%lu{accepted}", d, v->drafts.cycles,
-                    v->drafts.depth[d].drafted, v->drafts.depth[d].accepted);
-    }
-    jput_close(json, ']');
 }
 
 /* ---- the command ----------------------------------------------------------------------------- */
@@ -312,10 +302,7 @@ static bool by_replies(struct cmd_call *c, int how)
                        "/accept: %s tells no drafts by step, only by reply: /accept turn",
                        backend_info(a->backend)->family);
     served_replies_read(&r, app_served(a));
-    if (c->to.json)
-        served_accept_json(&r, c->to.json);
-    else
-        view_served_accept(&r, view_width(a), c->to.out);
+    served_accept(&r, &c->to);
     served_replies_free(&r);
     return true;
 }
@@ -337,10 +324,7 @@ bool cmd_accept(struct cmd_call *c)
         return by_replies(c, how);
     if (how != BY_DEPTH)
         return by_steps(c, (enum grouping)how);
-    if (c->to.json)
-        depths_json(&v, c->to.json);
-    else
-        view_accept(&v, view_width(a), c->to.out);
+    view_accept(&v, view_width(a), &c->to);
     say_drafters(a, &c->to);
     return true;
 }

@@ -16,10 +16,7 @@ bool cmd_blocks(struct cmd_call *c)
         return false;
     block_map_read(&m, c->app->backend);
     say_now(c);
-    if (c->to.json)
-        blocks_json(&m, c->to.json);
-    else
-        view_blocks(&m, (int)most, view_width(c->app), c->to.out);
+    view_blocks(&m, (int)most, view_width(c->app), &c->to);
     block_map_free(&m);
     return true;
 }

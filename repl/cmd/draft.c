@@ -114,10 +114,7 @@ bool cmd_timing(struct cmd_call *c)
     if (backend_has(a->backend, VIEW_SERVED)) {
         struct served_replies r;
         served_replies_read(&r, app_served(a));
-        if (c->to.json)
-            served_timing_json(&r, c->to.json);
-        else
-            view_served_timing(&r, view_width(a), c->to.out);
+        served_timing(&r, &c->to);
         served_replies_free(&r);
         return true;
     }

@@ -17,116 +17,25 @@ static const char *const pools[N_POOLS] = {"full", "swa", "draft"};
 
 /* ---- /stats, /pool --------------------------------------------------------------------------- */
 
-/* A count that only some backends know; -1: not known. */
-static int64_t known(bool is, uint64_t n)
-{
-    return is ? (int64_t)n : -1;
-}
-
-/* The facts of the latest reply that the server reported. */
-static void served_stats(struct app *a, const struct printer *to)
-{
-    struct served_replies r;
-    served_replies_read(&r, app_served(a));
-    if (to->json)
-        served_stats_json(&r, to->json);
-    else
-        view_served_stats(&r, to->out);
-    served_replies_free(&r);
-}
-
-/* With draft.shape = auto: the chosen shape, and the shapes among which it was chosen. */
-static void shape_json(const struct chat_view *v, struct buf *json)
-{
-    char name[16];
-    const struct auto_view *a = &v->auto_shape;
-    if (!v->settings.auto_shape || a->n == 0)
-        return;
-    jput_kopen(json, "auto", '{');
-    jput_fields(json, "%s{shape}%s{why}%lu{changes}", view_shape(&a->at[a->now], name),
-                a->logged ? "as the log says" : a->why, a->switches);
-    jput_kopen(json, "shapes", '[');
-    for (int k = 0; k < a->n; k++) {
-        jput_record(json, "%s{shape}%d{steps}%g{ms}%g{tokens}", view_shape(&a->at[k], name),
-                    a->at[k].runs, a->at[k].ms > 0 ? a->at[k].ms : NAN, a->at[k].tokens);
-    }
-    jput_close(json, ']');
-    jput_close(json, '}');
-}
-
-static void stats_json(struct app *a, const struct status *s, const struct backend_info *i,
-                       struct buf *json)
-{
-    const struct chat_view *v = &s->chat;
-    bool accept = s->has[VIEW_ACCEPT], steps = s->has[VIEW_STEPS] && !s->has[VIEW_SERVED],
-        checked = s->has[VIEW_CHECK];
-    jput_open(json, '{');
-    jput_fields(json, "%s{session}%d{turn}%d{step}%d{context}%d{committed:-1}%d{capacity:-1}"
-                "%g{tok_s}%g{turn_mal}%g{session_mal}%ld{cycles:-1}%ld{drafted:-1}"
-                "%ld{accepted:-1}%lu{generated}%lu{us_prefill}%ld{us_draft:-1}%ld{us_verify:-1}"
-                "%ld{us_commit:-1}%ld{us_check:-1}%lu{prompt_tokens}%lu{reused_tokens}", v->session,
-                v->turn, v->step, v->length, max_int(v->committed, -1),
-                v->capacity > 0 ? v->capacity : -1, v->tok_s,
-                accept && v->turn_mal > 0 ? v->turn_mal : NAN,
-                accept && v->session_mal > 0 ? v->session_mal : NAN,
-                known(accept, v->drafts.cycles), known(accept, v->drafts.drafted),
-                known(accept, v->drafts.accepted), v->generated, v->us_prefill,
-                known(steps, v->us_draft), known(steps, v->us_verify), known(steps, v->us_commit),
-                known(steps, v->us_check), v->prompt_tokens, v->reused_tokens);
-    report_reuse(&v->reuse, json);
-    jput_fields(json,
-                "%ld{checks:-1}%ld{unchecked:-1}%ld{violations:-1}%d{spec?}%s{spec_off}%s{drafter}",
-                known(checked, s->check.checks), known(checked, s->check.unchecked),
-                known(checked, s->check.violations), !i->draft_off && v->settings.spec,
-                i->draft_off ? i->draft_off : v->settings.spec ? NULL : "/set spec", i->draft_kind);
-    shape_json(v, json);
-    jput_fields(json,
-                "%s{family}%s{device}%s{stored}%s{served_inputs}%d{window:-1}%d{page_size:-1}",
-                i->family, i->device, i->stored, i->served_inputs,
-                i->n_layer > 0 ? i->window : -1, i->page_size > 0 ? i->page_size : -1);
-    if (s->has[VIEW_SERVED]) {
-        jput_fields(json, "%s{model}%s{trouble}", i->model_dir, v->trouble[0] ? v->trouble : NULL);
-        jput_key(json, "latest");
-        served_stats(a, &(struct printer){NULL, json});
-    }
-    jput_close(json, '}');
-}
-
 bool cmd_stats(struct cmd_call *c)
 {
     struct app *a = c->app;
     struct status s;
     app_look(a, &s);
-    if (c->to.json) {
-        stats_json(a, &s, backend_info(a->backend), c->to.json);
-        return true;
-    }
-    view_stats(&s, backend_info(a->backend), c->to.out);
-    if (s.has[VIEW_SERVED])
-        served_stats(a, &c->to);
-    else
+    print_open(&c->to, NULL, '{');
+    view_stats(&s, backend_info(a->backend), &c->to);
+    if (s.has[VIEW_SERVED]) {
+        struct served_replies r;
+        served_replies_read(&r, app_served(a));
+        served_latest(&r, &c->to);
+        served_replies_free(&r);
+    } else {
         say_drafters(a, &c->to);
-    sheet_printf(c->to.out, ST_LABEL, "%-8s  ", "status");
+    }
+    print_close(&c->to, '}');
+    print_add(&c->to, ST_LABEL, "%-8s  ", "status");
     app_status(a, &s, 0, c->to.out);
     return true;
-}
-
-/* A pool according to a server's metrics; null: not reported. */
-static void server_pool_json(const struct pool_view *p, const char *name, bool evictable,
-                             struct buf *json)
-{
-    jput_record(json, "%s{pool}%d{page_size}%d{total}%d{used}%d{evictable:-1}%d{free}", name,
-                p->page_size, p->total, p->used, evictable ? p->evictable : -1, p->free);
-}
-
-static void server_pools_json(const struct gauge_series *s, const struct pool_view pool[N_POOLS],
-                              struct buf *json)
-{
-    jput_open(json, '[');
-    for (int i = 0; i < N_POOLS; i++)
-        if (pool[i].exists)
-            server_pool_json(&pool[i], gauge_name(&s->view, (enum gauge)i), !s->view.unit, json);
-    jput_close(json, ']');
 }
 
 /* /pool and /gauges with a server; most: readings listed in JSON, 0: only the pools. */
@@ -140,12 +49,10 @@ static void server_pools(struct cmd_call *c, int most)
         b->pools->ledger(b, pool);
     say_now(c);
     print_note(&c->to, ST_HEAD, "%s", most ? "GAUGES" : "POOL");
-    if (c->to.json && most)
-        gauges_json(&s, most, c->to.json);
-    else if (c->to.json)
-        server_pools_json(&s, pool, c->to.json);
-    else
-        view_gauges(&s, pool, view_width(c->app), c->to.out);
+    if (!c->to.json || most == 0)
+        gauge_pools(&s, pool, &c->to);
+    if (!c->to.json || most > 0)
+        view_gauges(&s, most, view_width(c->app), &c->to);
     gauge_series_free(&s);
 }
 
@@ -157,12 +64,10 @@ static bool local_gauges(struct cmd_call *c, int most)
     if (!app_pools(c->app, pool, c->e))
         return false;
     gauge_series_steps(&s, c->app, true);
-    if (c->to.json) {
-        gauges_json(&s, most, c->to.json);
-    } else {
-        print_note(&c->to, ST_HEAD, "GAUGES");
-        view_gauges(&s, pool, view_width(c->app), c->to.out);
-    }
+    print_note(&c->to, ST_HEAD, "GAUGES");
+    if (!c->to.json)
+        gauge_pools(&s, pool, &c->to);
+    view_gauges(&s, most, view_width(c->app), &c->to);
     gauge_series_free(&s);
     return true;
 }
@@ -183,14 +88,6 @@ bool cmd_gauges(struct cmd_call *c)
     return true;
 }
 
-static void show_pool(const struct pool_view *p, const char *name, const struct printer *to)
-{
-    print_line(to, ST_TEXT, "\f%s{pool}%d{exists?}%d{page_size}%d{total}%d{reserved}%d{used}"
-                "%d{protected}%d{evictable}%d{free}%d{sums?}", name, p->exists, p->page_size,
-                p->total, p->reserved, p->used, p->protected_, p->evictable, p->free,
-                p->free + p->used + p->evictable + p->protected_ == p->total - p->reserved);
-}
-
 bool cmd_pool(struct cmd_call *c)
 {
     struct app *a = c->app;
@@ -202,16 +99,10 @@ bool cmd_pool(struct cmd_call *c)
     if (!cmd_needs(c, VIEW_POOLS) || !app_pools(a, pool, c->e))
         return false;
     const char *wrong = NULL;
-    print_open(&c->to, NULL, '[');
-    for (int i = 0; i < N_POOLS; i++) {
-        const struct pool_view *p = &pool[i];
-        if (p->exists && p->free + p->used + p->evictable + p->protected_ != p->total - p->reserved)
+    view_pool(pool, view_width(a), &c->to);
+    for (int i = 0; i < N_POOLS; i++)
+        if (pool[i].exists && !pool_sums(&pool[i]))
             wrong = pools[i];
-        show_pool(p, pools[i], &c->to);
-    }
-    print_close(&c->to, ']');
-    if (!c->to.json)
-        view_pool(pool, view_width(a), c->to.out);
     return !wrong ||
            err_set(c->e, ERR_INVARIANT, "the ledger of the %s pool does not sum up", wrong);
 }
@@ -389,43 +280,40 @@ bool cmd_page(struct cmd_call *c)
 
 /* "full   slot 767   page 47, offset 15", or why there is none */
 static void slot_line(const char *name, const struct pool_view *p, int slot, const char *none,
-                      struct sheet *out)
+                      const struct printer *to)
 {
-    if (!p->exists)
-        return;
-    sheet_printf(out, ST_LABEL, "%-6s ", name);
-    if (slot > 0)
-        sheet_printf(out, ST_TEXT, "slot %d = page %d, offset %d", slot, slot / p->page_size,
-                     slot % p->page_size);
-    else
-        sheet_add(out, ST_DIM, none);
-    sheet_line(out);
+    if (p->exists && slot > 0)
+        print_note(to, ST_LABEL, "%-6s \vslot %d = page %d, offset %d", name, slot,
+                   slot / p->page_size, slot % p->page_size);
+    else if (p->exists) {
+        print_add(to, ST_LABEL, "%-6s ", name);
+        print_note(to, ST_DIM, "%s", none);
+    }
 }
 
-static void map_text(struct app *a, const struct page_table *t, const struct pos_view *p,
-                     struct sheet *out)
+static void show_position(struct app *a, const struct page_table *t, const struct pos_view *p,
+                          const struct printer *to)
 {
     int size = max_int(1, t->pool[POOL_FULL].page_size), w = backend_info(a->backend)->window;
-    size_t n;
-    const char *token = backend_token(a->backend, p->token, &n);
-    sheet_printf(out, ST_HEAD, "POSITION %d", p->position);
-    sheet_printf(out, ST_TEXT, "  token %d ", (int)p->token);
-    sheet_quote(out, ST_TEXT, token, n, 40);
-    sheet_printf(out, ST_TEXT, "  logical page %d, offset %d%s", p->position / size,
-                 p->position % size, p->committed ? "" : "  (not committed yet)");
-    sheet_line(out);
-    slot_line("full", &t->pool[POOL_FULL], p->full_slot, "nothing written yet", out);
+    print_open(to, NULL, '{');
+    print_add(to, ST_HEAD, "POSITION %d{position}\v  token %d{token} \f%d{full_slot:0}"
+              "%d{swa_slot:0}%d{draft_slot:0}%d{page_size}%d{in_window?}%d{committed?}", p->position, p->token,
+              p->full_slot, p->swa_slot, p->draft_slot, t->pool[POOL_FULL].page_size, p->in_window,
+              p->committed);
+    print_close(to, '}');
+    print_token(to, ST_TEXT, a->backend, p->token, 40);
+    print_note(to, ST_TEXT, "  logical page %d, offset %d%s", p->position / size,
+               p->position % size, p->committed ? "" : "  (not committed yet)");
+    slot_line("full", &t->pool[POOL_FULL], p->full_slot, "nothing written yet", to);
     slot_line("swa", &t->pool[POOL_SWA], p->swa_slot,
-              p->committed ? "released: behind the window" : "nothing written yet",
-              out);
-    slot_line("draft", &t->pool[POOL_DRAFT], p->draft_slot, "nothing written yet", out);
-    if (w > 0) {
-        say_line(out, ST_TEXT, "window W = %d: a query here sees the keys %d-%d in sliding layers,",
-                 w, max_int(0, p->position - w + 1), p->position);
-        say_line(out, ST_TEXT,
-                 "and queries up to %d see this key; it is %s the next query's window",
-                 p->position + w - 1, p->in_window ? "inside" : "outside");
-    }
+              p->committed ? "released: behind the window" : "nothing written yet", to);
+    slot_line("draft", &t->pool[POOL_DRAFT], p->draft_slot, "nothing written yet", to);
+    if (w == 0)
+        return;
+    print_note(to, ST_TEXT, "window W = %d: a query here sees the keys %d-%d in sliding layers,", w,
+               max_int(0, p->position - w + 1), p->position);
+    print_note(to, ST_TEXT, "and queries up to %d see this key; it is %s the next query's window",
+               p->position + w - 1, p->in_window ? "inside" : "outside");
 }
 
 bool cmd_map(struct cmd_call *c)
@@ -443,13 +331,8 @@ bool cmd_map(struct cmd_call *c)
         t.length > 0 || err_set(c->e, ERR_USAGE, "the context is empty; send a message first");
     ok = ok && arg_int(c->argv[0], "the position", 0, t.length - 1, &pos, c->e) &&
          app_position(c->app, (int)pos, &p, c->e);
-    if (ok && c->to.json)
-        jput_record(c->to.json, "%d{position}%d{token}%d{full_slot:0}%d{swa_slot:0}%d{draft_slot:0}"
-                    "%d{page_size}%d{in_window?}%d{committed?}", p.position, p.token, p.full_slot,
-                    p.swa_slot, p.draft_slot, t.pool[POOL_FULL].page_size, p.in_window,
-                    p.committed);
-    else if (ok)
-        map_text(c->app, &t, &p, c->to.out);
+    if (ok)
+        show_position(c->app, &t, &p, &c->to);
     page_table_free(&t);
     return ok;
 }
@@ -473,72 +356,62 @@ bool cmd_plan(struct cmd_call *c)
     return ok;
 }
 
-static void check_json(const struct check_report *r, bool ok, struct buf *json)
+static void show_rule(const struct check_report *r, int i, const struct printer *to)
 {
-    static const char *const state[] = {"holds", "violated", "of plans"};
-    jput_open(json, '{');
-    jput_fields(json, "%d{ok?}%s{wrong}%d{sequences}%s{level}%lu{plans_checked}"
-                "%lu{plans_unchecked}%lu{violations}", ok, r->fault[0] ? r->fault : NULL, r->n_seq,
-                check_level_name(r->level), r->counts.checks, r->counts.unchecked,
-                r->counts.violations);
-    jput_key(json, "latest");
-    if (r->counts.violation.text[0]) {
-        jput_open(json, '{');
-        jput_fields(json, "%s{session}%d{turn}%d{step}%s{text}", r->counts.violation.session,
-                    r->counts.violation.turn, r->counts.violation.step, r->counts.violation.text);
-        fault_json(&r->counts.violation.at, json);
-        jput_close(json, '}');
-    } else {
-        jput_null(json);
-    }
-    jput_kopen(json, "rules", '[');
-    for (int i = 0; i < r->n_rule; i++)
-        jput_record(json, "%s{rule}%s{state}", r->rule[i].text, state[r->rule[i].state]);
-    jput_close(json, ']');
-    jput_close(json, '}');
+    static const char *const name[] = {"holds", "violated", "of plans"};
+    enum rule_state s = r->rule[i].state;
+    bool off = s == RULE_OF_PLANS && r->level == CHECK_OFF;
+    print_open(to, NULL, '{');
+    print_add(to, s == RULE_VIOLATED ? ST_BAD : off ? ST_WARN : s == RULE_HOLDS ? ST_GOOD : ST_DIM,
+              "%s\v  \f%s{state}", s == RULE_VIOLATED ? "FAIL" : off ? "off "
+              : s == RULE_HOLDS ? "ok  " : "plan", name[s]);
+    print_facts(to, ST_TEXT, "%s{rule}", r->rule[i].text);
+    print_close(to, '}');
 }
 
-/* "step 3.2" of a violation, and its session when that is another one. */
-static void violation_when(const struct violated *v, const char *session, struct sheet *out)
+/* The latest violation: "step 3.2: ...", with its session when that is another one. */
+static void show_violated(const struct violated *v, const char *session, const struct printer *to)
 {
-    if (v->step)
-        sheet_printf(out, ST_TEXT, "step %d.%d", v->turn, v->step);
-    else
-        sheet_printf(out, ST_TEXT, "after turn %d", v->turn);
+    if (!v->text[0]) {
+        print_none(to, "latest");
+        return;
+    }
+    print_open(to, "latest", '{');
+    print_add(to, ST_LABEL, v->step ? "old: \v\f%s{session}\fstep %d{turn}.%d{step}"
+                                    : "old: \v\f%s{session}\fafter turn %d{turn}\f%d{step}",
+              v->session, v->turn, v->step);
     if (strcmp(v->session, session) != 0)
-        sheet_printf(out, ST_TEXT, " of session %s", v->session);
+        print_add(to, ST_TEXT, " of session %s", v->session);
+    print_facts(to, ST_TEXT, ": %s{text}", v->text);
+    if (to->json)
+        fault_json(&v->at, to->json);
+    print_close(to, '}');
 }
 
-static void check_text(const struct app *a, const struct check_report *r, struct sheet *out)
+static void show_check(const struct app *a, const struct check_report *r, bool ok,
+                       const struct printer *to)
 {
-    sheet_add(out, ST_HEAD, "CHECK");
-    sheet_printf(out, ST_TEXT, "  now: every pool and %d sequence%s; before launch: each plan",
-                 r->n_seq, r->n_seq == 1 ? "" : "s");
-    sheet_line(out);
-    for (int i = 0; i < r->n_rule; i++) {
-        enum rule_state s = r->rule[i].state;
-        bool off = s == RULE_OF_PLANS && r->level == CHECK_OFF;
-        sheet_add(out, s == RULE_VIOLATED ? ST_BAD : off ? ST_WARN : s == RULE_HOLDS ? ST_GOOD
-                  : ST_DIM,
-                  s == RULE_VIOLATED ? "FAIL" : off ? "off " : s == RULE_HOLDS ? "ok  " : "plan");
-        sheet_printf(out, ST_TEXT, "  %s", r->rule[i].text);
-        sheet_line(out);
-    }
-    if (r->fault[0])
-        say_line(out, ST_BAD, "wrong now: %s", r->fault);
-    else
-        say_line(out, ST_GOOD, "now: the pools and their sequences keep every rule");
-    sheet_printf(out, ST_LABEL, "plans: ");
-    add_checks(&r->counts, out);
-    sheet_line(out);
+    print_open(to, NULL, '{');
+    print_facts(to, ST_HEAD, "CHECK\v  now: every pool and %d{sequences} sequence%s; "
+                             "before launch: "
+                "each plan\f%d{ok?}%s{level}", r->n_seq, plural(r->n_seq), ok,
+                check_level_name(r->level));
+    print_open(to, "rules", '[');
+    for (int i = 0; i < r->n_rule; i++)
+        show_rule(r, i, to);
+    print_close(to, ']');
+    print_facts(to, r->fault[0] ? ST_BAD : ST_GOOD, r->fault[0] ? "wrong now: %s{wrong}"
+                    : "now: the pools and their sequences keep every rule\f%s{wrong}",
+                r->fault[0] ? r->fault : NULL);
+    print_add(to, ST_LABEL, "plans: \f%lu{plans_checked}%lu{plans_unchecked}%lu{violations}",
+              r->counts.checks, r->counts.unchecked, r->counts.violations);
+    add_checks(&r->counts, to);
+    print_end(to);
     if (r->level == CHECK_OFF)
-        say_line(out, ST_WARN, "the checker is off: plans are launched unchecked; /set check on");
-    if (r->counts.violation.text[0]) {
-        sheet_add(out, ST_LABEL, "old: ");
-        violation_when(&r->counts.violation, a->session, out);
-        sheet_printf(out, ST_TEXT, ": %s", r->counts.violation.text);
-        sheet_line(out);
-    }
+        print_note(to, ST_WARN,
+                   "the checker is off: plans are launched unchecked; /set check on");
+    show_violated(&r->counts.violation, a->session, to);
+    print_close(to, '}');
 }
 
 bool cmd_check(struct cmd_call *c)
@@ -548,10 +421,7 @@ bool cmd_check(struct cmd_call *c)
         return false;
     bool ok = c->app->backend->check->sweep(c->app->backend, &r, c->e);
     say_now(c);
-    if (c->to.json)
-        check_json(&r, ok, c->to.json);
-    else
-        check_text(c->app, &r, c->to.out);
+    show_check(c->app, &r, ok, &c->to);
     return ok;
 }
 

@@ -11,6 +11,12 @@
 
 enum { TOKEN_CELLS = 20, BAR_CELLS = 24 };
 
+/* A count that only some backends know; -1: not known. */
+static int64_t known(bool is, uint64_t n)
+{
+    return is ? (int64_t)n : -1;
+}
+
 static double ratio(double part, double whole)
 {
     return whole > 0 ? part / whole : 0;
@@ -41,6 +47,12 @@ void view_token(struct sheet *out, enum style st, struct backend *b, int32_t id,
         return;
     }
     sheet_quote(out, st, s, n, cells);
+}
+
+void print_token(const struct printer *to, enum style st, struct backend *b, int32_t id, int cells)
+{
+    if (!to->json)
+        view_token(to->out, st, b, id, cells);
 }
 
 static int token_cells(struct backend *b, int32_t id, int cells, bool ascii)
@@ -224,194 +236,223 @@ void view_tree(struct backend *b, const struct tree *t, int turn, int step, int3
 
 /* ---- the pool ledger ------------------------------------------------------------------------- */
 
-static void add_ledger_sum(struct sheet *out, const char *name, const struct pool_view *p)
+static int pool_sum(const struct pool_view *p)
 {
-    int sum = p->free + p->used + p->evictable + p->protected_, all = p->total - p->reserved;
-    sheet_printf(out, ST_LABEL, "%-6s ", name);
-    sheet_printf(out, ST_TEXT, "%d + %d + %d + %d = %d", p->free, p->used, p->evictable,
-                 p->protected_, sum);
-    if (sum == all)
-        sheet_printf(out, ST_GOOD, " = %d - %d  %s", p->total, p->reserved,
-                     out->ascii ? "ok" : "✓");
-    else
-        sheet_printf(out, ST_BAD, ", but %d - %d = %d: %s by %+d pages", p->total, p->reserved, all,
-                     out->ascii ? "WRONG" : "✗ wrong", sum - all);
-    sheet_line(out);
+    return p->free + p->used + p->evictable + p->protected_;
 }
 
-void view_pool(const struct pool_view pool[N_POOLS], int width, struct sheet *out)
+bool pool_sums(const struct pool_view *p)
 {
-    int cells = min_int(BAR_CELLS, width - 56);
-    sheet_printf(out, ST_HEAD, "%-6s %6s %6s %9s %9s %6s", "POOL", "total", "used", "protected",
-                 "evictable", "free");
-    sheet_line(out);
-    for (int i = 0; i < N_POOLS; i++) {
-        const struct pool_view *p = &pool[i];
-        sheet_printf(out, ST_LABEL, "%-6s ", pool_name((enum pool_id)i));
-        if (!p->exists) {
-            sheet_add(out, ST_DIM, "none: this model does not need it");
-            sheet_line(out);
-            continue;
-        }
-        double share = ratio(p->used + p->protected_, p->total - p->reserved);
-        sheet_printf(out, ST_TEXT, "%6d %6d %9d %9d %6d", p->total, p->used, p->protected_,
-                     p->evictable, p->free);
-        sheet_add(out, ST_TEXT, "  ");
-        if (cells >= 4)
-            view_bar(out, share > 0.9 ? ST_WARN : ST_HOT, share, cells);
-        sheet_printf(out, ST_TEXT, " %3.0f%%", 100 * share);
-        sheet_line(out);
+    return pool_sum(p) == p->total - p->reserved;
+}
+
+static void ledger_sum(const char *name, const struct pool_view *p, const struct printer *to)
+{
+    int all = p->total - p->reserved, sum = pool_sum(p);
+    print_add(to, ST_LABEL, "%-6s \v%d + %d + %d + %d = %d", name, p->free, p->used, p->evictable,
+              p->protected_, sum);
+    if (sum == all)
+        print_note(to, ST_GOOD, " = %d - %d  %s", p->total, p->reserved, to->out->ascii ? "ok"
+                   : "✓");
+    else
+        print_note(to, ST_BAD, ", but %d - %d = %d: %s by %+d pages", p->total, p->reserved, all,
+                   to->out->ascii ? "WRONG" : "✗ wrong", sum - all);
+}
+
+static void show_pool(const struct pool_view *p, const char *name, int cells,
+                      const struct printer *to)
+{
+    double share = ratio(p->used + p->protected_, p->total - p->reserved);
+    print_open(to, NULL, '{');
+    print_add(to, ST_LABEL, "%-6s{pool} \v\f%d{exists?}%d{page_size}%d{total}%d{reserved}%d{used}"
+              "%d{protected}%d{evictable}%d{free}%d{sums?}", name, p->exists, p->page_size,
+              p->total, p->reserved, p->used, p->protected_, p->evictable, p->free, pool_sums(p));
+    if (!p->exists) {
+        print_note(to, ST_DIM, "none: this model does not need it");
+    } else {
+        print_add(to, ST_TEXT, "%6d %6d %9d %9d %6d  ", p->total, p->used, p->protected_,
+                  p->evictable, p->free);
+        if (cells >= 4 && !to->json)
+            view_bar(to->out, share > 0.9 ? ST_WARN : ST_HOT, share, cells);
+        print_note(to, ST_TEXT, " %3.0f%%", 100 * share);
     }
-    sheet_add(out, ST_LABEL, "       free + used + evictable + protected = total - reserved");
-    sheet_line(out);
+    print_close(to, '}');
+}
+
+void view_pool(const struct pool_view pool[N_POOLS], int width, const struct printer *to)
+{
+    print_note(to, ST_HEAD, "%-6s %6s %6s %9s %9s %6s", "POOL", "total", "used", "protected",
+               "evictable", "free");
+    print_open(to, NULL, '[');
+    for (int i = 0; i < N_POOLS; i++)
+        show_pool(&pool[i], pool_name((enum pool_id)i), min_int(BAR_CELLS, width - 56), to);
+    print_close(to, ']');
+    print_note(to, ST_LABEL, "       free + used + evictable + protected = total - reserved");
     for (int i = 0; i < N_POOLS; i++)
         if (pool[i].exists)
-            add_ledger_sum(out, pool_name((enum pool_id)i), &pool[i]);
-    sheet_printf(out, ST_DIM,
-                 "pages of %d tokens; used: this session's own; protected: shared with another;",
-                 pool[POOL_FULL].page_size);
-    sheet_line(out);
-    sheet_add(out, ST_DIM,
-              "evictable: held by checkpoints or idle sessions; reserved: guard pages");
-    sheet_line(out);
+            ledger_sum(pool_name((enum pool_id)i), &pool[i], to);
+    print_note(to, ST_DIM, "pages of %d tokens; used: this session's own; protected: shared with "
+               "another;", pool[POOL_FULL].page_size);
+    print_note(to, ST_DIM,
+               "evictable: held by checkpoints or idle sessions; reserved: guard pages");
 }
 
 /* ---- statistics ------------------------------------------------------------------------------ */
 
 /* "412 us", "3.1 ms", "2.45 s" */
-static void add_time(struct sheet *out, const char *name, uint64_t us)
+static void add_time(const struct printer *to, const char *name, uint64_t us)
 {
-    sheet_printf(out, ST_DIM, "  %s ", name);
+    print_add(to, ST_DIM, "  %s ", name);
     if (us < 1000)
-        sheet_printf(out, ST_TEXT, "%llu us", (unsigned long long)us);
+        print_add(to, ST_TEXT, "%lu us", us);
     else if (us < 1000000)
-        sheet_printf(out, ST_TEXT, "%.1f ms", (double)us / 1e3);
+        print_add(to, ST_TEXT, "%.1f ms", (double)us / 1e3);
     else
-        sheet_printf(out, ST_TEXT, "%.2f s", (double)us / 1e6);
+        print_add(to, ST_TEXT, "%.2f s", (double)us / 1e6);
 }
 
-static void begin_line(struct sheet *out, const char *label)
+static double percent(uint64_t part, uint64_t whole)
 {
-    sheet_printf(out, ST_LABEL, "%-8s", label);
+    return 100 * ratio((double)part, (double)whole);
 }
 
-static void stats_speed(const struct status *s, struct sheet *out)
+static void stats_mal(const struct draft_sums *d, double turn, double session,
+                      const struct printer *to)
+{
+    print_add(to, ST_LABEL, "%-8s\v  ", "MAL");
+    if (d->cycles == 0)
+        print_add(to, ST_TEXT, d->drafted ? "the server does not count its steps: /accept"
+                                          : "nothing drafted yet");
+    else if (isnan(turn))
+        print_add(to, ST_TEXT, "%.2f session; the last turn drafted nothing", session);
+    else
+        print_add(to, ST_TEXT, "%.2f last turn, %.2f session", turn, session);
+    print_note(to, ST_DIM, "   (MAL = 1 + accepted/cycles)");
+}
+
+static void stats_speed(const struct status *s, const struct printer *to)
 {
     const struct chat_view *v = &s->chat;
-    begin_line(out, "speed");
-    sheet_printf(out, ST_TEXT, "  %.1f tokens/s in the %s reply; %llu tokens generated", v->tok_s,
-                 v->busy ? "running" : "last", (unsigned long long)v->generated);
-    sheet_line(out);
-    if (!s->has[VIEW_ACCEPT])
+    const struct draft_sums *d = &v->drafts;
+    bool is = s->has[VIEW_ACCEPT];
+    double turn = is && v->turn_mal > 0 ? v->turn_mal : NAN;
+    double session = is && v->session_mal > 0 ? v->session_mal : NAN;
+    print_facts(to, ST_LABEL, "%-8s\v  %.1f{tok_s} tokens/s in the %s reply; %lu{generated} tokens "
+                "generated", "speed", v->tok_s, v->busy ? "running" : "last", v->generated);
+    print_add(to, ST_TEXT, "\f%g{turn_mal}%g{session_mal}%ld{cycles:-1}%ld{drafted:-1}"
+              "%ld{accepted:-1}", turn, session, known(is, d->cycles), known(is, d->drafted),
+              known(is, d->accepted));
+    if (!is)
         return;
-    begin_line(out, "MAL");
-    if (v->drafts.cycles == 0 && v->drafts.drafted > 0)
-        sheet_add(out, ST_TEXT, "  the server does not count its steps: /accept");
-    else if (v->drafts.cycles > 0 && v->turn_mal > 0)
-        sheet_printf(out, ST_TEXT, "  %.2f last turn, %.2f session", v->turn_mal, v->session_mal);
-    else if (v->drafts.cycles > 0)
-        sheet_printf(out, ST_TEXT, "  %.2f session; the last turn drafted nothing", v->session_mal);
-    else
-        sheet_add(out, ST_TEXT, "  nothing drafted yet");
-    sheet_add(out, ST_DIM, "   (MAL = 1 + accepted/cycles)");
-    sheet_line(out);
-    begin_line(out, "draft");
-    sheet_printf(out, ST_TEXT, "  %llu drafted, %llu accepted (%.1f%%)",
-                 (unsigned long long)v->drafts.drafted,
-                 (unsigned long long)v->drafts.accepted,
-                 100 * ratio((double)v->drafts.accepted, (double)v->drafts.drafted));
-    if (v->drafts.cycles || !v->drafts.drafted)
-        sheet_printf(out, ST_TEXT, " in %llu cycles", (unsigned long long)v->drafts.cycles);
-    sheet_line(out);
+    stats_mal(d, turn, session, to);
+    print_add(to, ST_LABEL, "%-8s\v  %lu drafted, %lu accepted (%.1f%%)", "draft", d->drafted,
+              d->accepted, percent(d->accepted, d->drafted));
+    if (d->cycles || !d->drafted)
+        print_add(to, ST_TEXT, " in %lu cycles", d->cycles);
+    print_end(to);
 }
 
-void add_checks(const struct check_view *c, struct sheet *out)
+void add_checks(const struct check_view *c, const struct printer *to)
 {
-    sheet_printf(out, ST_TEXT, "%llu checked", (unsigned long long)c->checks);
+    print_add(to, ST_TEXT, "%lu checked", c->checks);
     if (c->unchecked)
-        sheet_printf(out, ST_WARN, ", %llu unchecked", (unsigned long long)c->unchecked);
-    sheet_printf(out, c->violations ? ST_BAD : ST_GOOD, ", %llu violation%s",
-                 (unsigned long long)c->violations, c->violations == 1 ? "" : "s");
+        print_add(to, ST_WARN, ", %lu unchecked", c->unchecked);
+    print_add(to, c->violations ? ST_BAD : ST_GOOD, ", %lu violation%s", c->violations,
+              plural((long)c->violations));
 }
 
-static void stats_phases(const struct chat_view *v, struct sheet *out)
+static void stats_phases(const struct chat_view *v, const struct printer *to)
 {
     uint64_t step_us = v->us_draft + v->us_verify + v->us_commit;
-    add_time(out, "draft", v->us_draft);
-    add_time(out, "verify", v->us_verify);
-    add_time(out, "commit", v->us_commit);
-    add_time(out, "check", v->us_check);
+    add_time(to, "draft", v->us_draft);
+    add_time(to, "verify", v->us_verify);
+    add_time(to, "commit", v->us_commit);
+    add_time(to, "check", v->us_check);
     if (step_us > 0)
-        sheet_printf(out, ST_DIM, " (%.2f%%)", 100 * ratio((double)v->us_check, (double)step_us));
+        print_add(to, ST_DIM, " (%.2f%%)", percent(v->us_check, step_us));
 }
 
-static void stats_time(const struct status *s, struct sheet *out)
+static void stats_time(const struct status *s, const struct printer *to)
 {
     const struct chat_view *v = &s->chat;
-    begin_line(out, "time");
-    add_time(out, s->has[VIEW_SERVED] ? "to first tokens" : "prefill", v->us_prefill);
-    if (s->has[VIEW_STEPS] && !s->has[VIEW_SERVED])
-        stats_phases(v, out);
-    sheet_line(out);
-    begin_line(out, "prompt");
-    sheet_printf(out, ST_TEXT, "  %llu tokens, %llu of them reused from the cache (%.1f%%)",
-                 (unsigned long long)v->prompt_tokens, (unsigned long long)v->reused_tokens,
-                 100 * ratio((double)v->reused_tokens, (double)v->prompt_tokens));
-    sheet_line(out);
     struct buf text = {0};
+    bool is = s->has[VIEW_STEPS] && !s->has[VIEW_SERVED];
+    print_add(to, ST_LABEL, "%-8s\f%lu{us_prefill}%ld{us_draft:-1}%ld{us_verify:-1}"
+              "%ld{us_commit:-1}%ld{us_check:-1}", "time", v->us_prefill, known(is, v->us_draft),
+              known(is, v->us_verify), known(is, v->us_commit), known(is, v->us_check));
+    add_time(to, s->has[VIEW_SERVED] ? "to first tokens" : "prefill", v->us_prefill);
+    if (is)
+        stats_phases(v, to);
+    print_end(to);
+    print_facts(to, ST_LABEL, "%-8s\v  %lu{prompt_tokens} tokens, %lu{reused_tokens} of them "
+                "reused from the cache (%.1f%%)", "prompt", v->prompt_tokens, v->reused_tokens,
+                percent(v->reused_tokens, v->prompt_tokens));
     reuse_text(&v->reuse.why, v->reuse.n_prompt, v->reuse.n_reused, &text);
-    if (text.n) {
-        begin_line(out, "");
-        sheet_printf(out, ST_DIM, "  the latest: %s", text.p);
-        sheet_line(out);
-    }
+    if (text.n)
+        print_note(to, ST_DIM, "%-8s  the latest: %s", "", text.p);
+    if (to->json)
+        report_reuse(&v->reuse, to->json);
     buf_free(&text);
 }
 
-static void stats_checks(const struct check_view *c, struct sheet *out)
+static void stats_checks(const struct check_view *c, bool is, const struct printer *to)
 {
-    begin_line(out, "plans");
-    sheet_add(out, ST_TEXT, "  ");
-    add_checks(c, out);
+    print_add(to, ST_TEXT, "\f%ld{checks:-1}%ld{unchecked:-1}%ld{violations:-1}",
+              known(is, c->checks), known(is, c->unchecked), known(is, c->violations));
+    if (!is)
+        return;
+    print_add(to, ST_LABEL, "%-8s\v  ", "plans");
+    add_checks(c, to);
     if (c->violations && c->violation.text[0])
-        sheet_printf(out, ST_BAD, "; step %d.%d: %s", c->violation.turn, c->violation.step,
-                     c->violation.text);
-    sheet_line(out);
+        print_add(to, ST_BAD, "; step %d.%d: %s", c->violation.turn, c->violation.step,
+                  c->violation.text);
+    print_end(to);
 }
 
 /* Omits facts that the backend does not know. */
-static void stats_model(const struct chat_view *v, const struct backend_info *i, struct sheet *out)
+static void stats_model(const struct chat_view *v, const struct backend_info *i,
+                        const struct printer *to)
 {
-    begin_line(out, "context");
-    sheet_printf(out, ST_TEXT, "  %d", v->length);
-    if (v->capacity)
-        sheet_printf(out, ST_TEXT, " of %d", v->capacity);
-    sheet_add(out, ST_TEXT, " tokens");
-    if (v->committed >= 0)
-        sheet_printf(out, ST_TEXT, ", %d with KV", v->committed);
-    sheet_line(out);
-    begin_line(out, "model");
-    sheet_printf(out, ST_TEXT, "  %s", i->family ? i->family : "unknown");
+    print_add(to, ST_LABEL, "%-8s\v  %d{context}", "context", v->length);
+    print_add(to, ST_TEXT, v->capacity > 0 ? " of %d{capacity:-1} tokens"
+                                           : " tokens\f%d{capacity:-1}",
+              v->capacity > 0 ? v->capacity : -1);
+    print_add(to, ST_TEXT, v->committed >= 0 ? ", %d{committed:-1} with KV" : "\f%d{committed:-1}",
+              max_int(v->committed, -1));
+    print_end(to);
+    print_add(to, ST_LABEL, "%-8s\v  %s\f%s{family}%s{device}%s{stored}%s{served_inputs}"
+              "%d{window:-1}%d{page_size:-1}", "model", i->family ? i->family : "unknown",
+              i->family, i->device, i->stored, i->served_inputs, i->n_layer > 0 ? i->window : -1,
+              i->page_size > 0 ? i->page_size : -1);
     if (i->n_layer && i->n_swa_layer)
-        sheet_printf(out, ST_TEXT, ", %d layers (%d sliding, window %d)", i->n_layer,
-                     i->n_swa_layer, i->window);
+        print_add(to, ST_TEXT, ", %d layers (%d sliding, window %d)", i->n_layer, i->n_swa_layer,
+                  i->window);
     else if (i->n_layer)
-        sheet_printf(out, ST_TEXT, ", %d layers, no window", i->n_layer);
+        print_add(to, ST_TEXT, ", %d layers, no window", i->n_layer);
     if (i->page_size)
-        sheet_printf(out, ST_TEXT, ", pages of %d", i->page_size);
+        print_add(to, ST_TEXT, ", pages of %d", i->page_size);
     if (i->device)
-        sheet_printf(out, ST_TEXT, ", on %s", i->device);
-    sheet_line(out);
+        print_add(to, ST_TEXT, ", on %s", i->device);
+    print_end(to);
 }
 
-static void stats_shape(const struct settings *set, const struct backend_info *i, struct sheet *out)
+static void stats_draft(const struct settings *set, const struct backend_info *i, bool is,
+                        const struct printer *to)
 {
-    sheet_printf(out, ST_TEXT, "  on%s%s: ", i->draft_about ? ", " : "", i->draft_about
-                 ? i->draft_about : "");
-    if (set->auto_shape)
-        sheet_add(out, ST_TEXT, "shape auto");
+    const char *off = i->draft_off ? i->draft_off : set->spec ? NULL : "/set spec";
+    print_add(to, ST_TEXT, "\f%d{spec?}%s{spec_off}%s{drafter}", !i->draft_off && set->spec, off,
+              i->draft_kind);
+    if (!is)
+        return;
+    print_add(to, ST_LABEL, "%-8s", "spec");
+    if (off)
+        print_note(to, ST_WARN, "  off: %s%s", i->draft_off ? "" : "switched off by ", off);
+    else if (set->auto_shape)
+        print_note(to, ST_TEXT, "  on%s%s: shape auto", i->draft_about ? ", " : "",
+                   i->draft_about ? i->draft_about : "");
     else
-        sheet_printf(out, ST_TEXT, "%d steps, top %d, %d nodes", set->steps, set->topk, set->nodes);
+        print_note(to, ST_TEXT, "  on%s%s: %d steps, top %d, %d nodes", i->draft_about ? ", " : "",
+                   i->draft_about ? i->draft_about : "", set->steps, set->topk, set->nodes);
 }
 
 const char *view_shape(const struct auto_view_shape *x, char out[16])
@@ -423,110 +464,95 @@ const char *view_shape(const struct auto_view_shape *x, char out[16])
     return out;
 }
 
-/* The shape that draft.shape = auto chose, and those among which it chose. */
-static void stats_auto(const struct auto_view *v, struct sheet *out)
+static void show_shape(const struct auto_view_shape *x, bool now, const struct printer *to)
 {
     char name[16];
-    if (v->n == 0)
-        return;
-    begin_line(out, "auto");
-    sheet_printf(out, ST_TEXT, "  %s: %s; %llu change%s", view_shape(&v->at[v->now], name),
-                 v->logged ? "as the log says" : v->why, (unsigned long long)v->switches,
-                 v->switches == 1 ? "" : "s");
-    sheet_line(out);
-    for (int k = 0; k < v->n; k++) {
-        const struct auto_view_shape *x = &v->at[k];
-        if (x->runs == 0)
-            continue;
-        begin_line(out, "");
-        sheet_printf(out, k == v->now ? ST_TEXT : ST_DIM, "  %-7s%6d steps", view_shape(x, name),
-                     x->runs);
-        if (x->ms > 0)
-            sheet_printf(out, k == v->now ? ST_TEXT : ST_DIM,
-                         "  %8.3f ms  %5.2f tokens expected  %8.0f tokens/s",
-                         x->ms, x->tokens, x->tokens / x->ms * 1e3);
-        sheet_line(out);
-    }
+    enum style st = now ? ST_TEXT : ST_DIM;
+    print_open(to, NULL, '{');
+    print_add(to, st, x->runs ? "%-8s  %-7s{shape}%6d{steps} steps" : "\f%s%s{shape}%d{steps}", "",
+              view_shape(x, name), x->runs);
+    print_add(to, st, x->runs && x->ms > 0
+                  ? "  %8.3f{ms} ms  %5.2f{tokens} tokens expected  %8.0f tokens/s"
+                  : "\f%f{ms}%f{tokens}%f", x->ms > 0 ? x->ms : NAN, x->tokens,
+              x->tokens / x->ms * 1e3);
+    if (x->runs)
+        print_end(to);
+    print_close(to, '}');
 }
 
-static void stats_draft(const struct settings *set, const struct backend_info *i, struct sheet *out)
+/* The shape that draft.shape = auto chose, and those among which it chose. */
+static void stats_auto(const struct auto_view *v, const struct printer *to)
 {
-    begin_line(out, "spec");
-    if (i->draft_off)
-        sheet_printf(out, ST_WARN, "  off: %s", i->draft_off);
-    else if (!set->spec)
-        sheet_add(out, ST_WARN, "  off: switched off by /set spec");
-    else
-        stats_shape(set, i, out);
-    sheet_line(out);
+    char name[16];
+    print_open(to, "auto", '{');
+    print_facts(to, ST_LABEL, "%-8s\v  %s{shape}: %s{why}; %lu{changes} change%s", "auto",
+                view_shape(&v->at[v->now], name), v->logged ? "as the log says" : v->why,
+                v->switches, plural((long)v->switches));
+    print_open(to, "shapes", '[');
+    for (int k = 0; k < v->n; k++)
+        show_shape(&v->at[k], k == v->now, to);
+    print_close(to, ']');
+    print_close(to, '}');
 }
 
-void view_stats(const struct status *s, const struct backend_info *i, struct sheet *out)
+void view_stats(const struct status *s, const struct backend_info *i, const struct printer *to)
 {
     const struct chat_view *v = &s->chat;
-    sheet_add(out, ST_HEAD, "STATS");
-    sheet_printf(out, ST_TEXT, "     session %s   ", v->session);
-    if (s->has[VIEW_STEPS])
-        sheet_printf(out, ST_TEXT, "step %d.%d", v->turn, v->step);
-    else
-        sheet_printf(out, ST_TEXT, "turn %d", v->turn);
-    sheet_line(out);
-    stats_speed(s, out);
-    stats_time(s, out);
-    if (s->has[VIEW_CHECK])
-        stats_checks(&s->check, out);
-    stats_model(v, i, out);
-    if (s->has[VIEW_ACCEPT] && !s->has[VIEW_SERVED])
-        stats_draft(&v->settings, i, out);
-    if (s->has[VIEW_ACCEPT] && v->settings.spec && v->settings.auto_shape)
-        stats_auto(&v->auto_shape, out);
-    if (v->trouble[0]) {
-        begin_line(out, "server");
-        sheet_printf(out, ST_BAD, "  %s", v->trouble);
-        sheet_line(out);
-    }
+    print_facts(to, ST_HEAD, s->has[VIEW_STEPS]
+                    ? "STATS\v     session %s{session}   step %d{turn}.%d{step}"
+                    : "STATS\v     session %s{session}   turn %d{turn}\f%d{step}",
+                v->session, v->turn, v->step);
+    stats_speed(s, to);
+    stats_time(s, to);
+    stats_checks(&s->check, s->has[VIEW_CHECK], to);
+    stats_model(v, i, to);
+    stats_draft(&v->settings, i, s->has[VIEW_ACCEPT] && !s->has[VIEW_SERVED], to);
+    if (v->settings.auto_shape && v->auto_shape.n &&
+        (to->json || (s->has[VIEW_ACCEPT] && v->settings.spec)))
+        stats_auto(&v->auto_shape, to);
+    if (s->has[VIEW_SERVED])
+        print_add(to, ST_TEXT, "\f%s{model}%s{trouble}", i->model_dir,
+                  v->trouble[0] ? v->trouble : NULL);
+    if (v->trouble[0])
+        print_note(to, ST_LABEL, "%-8s\v  %s", "server", v->trouble);
 }
 
 /* ---- acceptance by depth --------------------------------------------------------------------- */
 
-void view_accept(const struct chat_view *v, int width, struct sheet *out)
+void view_accept(const struct chat_view *v, int width, const struct printer *to)
 {
+    const struct draft_sums *s = &v->drafts;
+    double parent = (double)s->cycles;
     int cells = min_int(BAR_CELLS, width - 47);
-    sheet_add(out, ST_HEAD, "ACCEPT");
-    sheet_printf(out, ST_TEXT, "  cycles %llu   drafted %llu   accepted %llu   rate %.2f",
-                 (unsigned long long)v->drafts.cycles, (unsigned long long)v->drafts.drafted,
-                 (unsigned long long)v->drafts.accepted,
-                 ratio((double)v->drafts.accepted, (double)v->drafts.drafted));
-    sheet_line(out);
-    if (v->drafts.cycles == 0) {
-        sheet_add(out, ST_DIM, "nothing drafted yet");
-        sheet_line(out);
+    print_note(to, ST_HEAD, "ACCEPT\v  cycles %lu   drafted %lu   accepted %lu   rate %.2f",
+               s->cycles, s->drafted, s->accepted, percent(s->accepted, s->drafted) / 100);
+    if (s->cycles == 0) {
+        print_note(to, ST_DIM, "nothing drafted yet");
+    } else {
+        print_add(to, ST_TEXT, "MAL %.2f = 1 + %lu/%lu", draft_sums_mal(s), s->accepted, s->cycles);
+        print_note(to, ST_DIM, "  (1 + accepted/cycles)");
+        print_note(to, ST_HEAD, "%5s %9s %9s %9s %9s", "depth", "drafted", "accepted", "of cycles",
+                   "of parent");
+    }
+    print_open(to, NULL, '[');
+    for (int d = 1; d < TREE_MAX && s->depth[d].drafted > 0; d++) {
+        double accepted = (double)s->depth[d].accepted, share = ratio(accepted, (double)s->cycles);
+        print_open(to, NULL, '{');
+        print_add(to, ST_TEXT, "%5d{depth}\f%lu{cycles}\f %9lu{drafted} %9lu{accepted} %9.2f %9.2f "
+                               " ",
+                  d, s->cycles, s->depth[d].drafted, s->depth[d].accepted, share,
+                  ratio(accepted, parent));
+        if (cells >= 4 && !to->json)
+            view_bar(to->out, ST_GOOD, share, cells);
+        print_end(to);
+        print_close(to, '}');
+        parent = accepted;
+    }
+    print_close(to, ']');
+    if (s->cycles == 0)
         return;
-    }
-    sheet_printf(out, ST_TEXT, "MAL %.2f = 1 + %llu/%llu",
-                 draft_sums_mal(&v->drafts), (unsigned long long)v->drafts.accepted,
-                 (unsigned long long)v->drafts.cycles);
-    sheet_add(out, ST_DIM, "  (1 + accepted/cycles)");
-    sheet_line(out);
-    sheet_printf(out, ST_HEAD, "%5s %9s %9s %9s %9s", "depth", "drafted", "accepted", "of cycles",
-                 "of parent");
-    sheet_line(out);
-    uint64_t parent = v->drafts.cycles;
-    for (int d = 1; d < TREE_MAX && v->drafts.depth[d].drafted > 0; d++) {
-        const struct depth_stat *s = &v->drafts.depth[d];
-        double share = ratio((double)s->accepted, (double)v->drafts.cycles);
-        sheet_printf(out, ST_TEXT, "%5d %9llu %9llu %9.2f %9.2f  ", d,
-                     (unsigned long long)s->drafted, (unsigned long long)s->accepted, share,
-                     ratio((double)s->accepted, (double)parent));
-        if (cells >= 4)
-            view_bar(out, ST_GOOD, share, cells);
-        sheet_line(out);
-        parent = s->accepted;
-    }
-    sheet_add(out, ST_DIM,
-              "rate = accepted/drafted; of cycles: accepted at that depth / all cycles");
-    sheet_line(out);
-    sheet_add(out, ST_DIM,
-              "drafted: cycles with a node there; of parent: where the depth above was accepted");
-    sheet_line(out);
+    print_note(to, ST_DIM,
+               "rate = accepted/drafted; of cycles: accepted at that depth / all cycles");
+    print_note(to, ST_DIM,
+               "drafted: cycles with a node there; of parent: where the depth above was accepted");
 }

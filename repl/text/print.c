@@ -1,6 +1,7 @@
 /* print.c - see print.h. */
 #include "repl/text/print.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -11,16 +12,25 @@ static void add_field(struct buf *out, const struct field *f)
 {
     char spec[16];
     int n = f->precision; /* negative: as if there were none */
-    snprintf(spec, sizeof spec, "%%%s*.*%s%c", f->flags, strchr("diux", f->conv) ? "ll" : "",
-             f->conv);
+    bool real = strchr("fge", f->conv), whole = strchr("diux", f->conv);
+    snprintf(spec, sizeof spec, "%%%s*.*%s%c", f->flags, whole ? "ll" : "", f->conv);
     if (f->conv == '%')
         buf_char(out, '%');
-    else if (strchr("fge", f->conv))
+    else if (real ? isnan(f->f) : whole && f->mark == ':' && f->i == f->none)
+        buf_printf(out, "%*s", max_int(f->width, 0), "-");
+    else if (real)
         buf_printf(out, spec, max_int(f->width, 0), n, f->f);
     else if (f->conv == 's')
         buf_printf(out, spec, max_int(f->width, 0), n, f->s);
     else
         buf_printf(out, spec, max_int(f->width, 0), n, (long long)f->i);
+}
+
+/* Appends the text and empties it. */
+static void flush(const struct printer *o, enum style st, struct buf *text)
+{
+    sheet_addn(o->out, st, text->p ? text->p : "", text->n);
+    buf_clear(text);
 }
 
 /* Appends what people see: all but what stands between "\f"s. Returns whether this is anything. */
@@ -32,7 +42,7 @@ static bool add_text(const struct printer *o, enum style st, const char *fmt, va
     bool hidden = false, any = false;
     va_copy(v.ap, ap);
     while (*fmt) {
-        size_t n = strcspn(fmt, "%\f");
+        size_t n = strcspn(fmt, "%\f\v");
         if (n && !hidden)
             buf_add(&text, fmt, n);
         any |= !hidden && (n || fmt[n] == '%');
@@ -41,6 +51,10 @@ static bool add_text(const struct printer *o, enum style st, const char *fmt, va
             fmt = field_next(fmt, &v, &f);
             if (!hidden)
                 add_field(&text, &f);
+        } else if (*fmt == '\v') {
+            flush(o, st, &text);
+            st = ST_TEXT;
+            fmt++;
         } else if (*fmt) {
             hidden = !hidden;
             fmt++;
@@ -48,7 +62,7 @@ static bool add_text(const struct printer *o, enum style st, const char *fmt, va
     }
     va_end(v.ap);
     if (any) /* else not even an empty line begins */
-        sheet_addn(o->out, st, text.p ? text.p : "", text.n);
+        flush(o, st, &text);
     buf_free(&text);
     return any;
 }
@@ -64,6 +78,17 @@ void print_line(const struct printer *o, enum style st, const char *fmt, ...)
     } else if (add_text(o, st, fmt, ap)) {
         sheet_line(o->out);
     }
+    va_end(ap);
+}
+
+void print_facts(const struct printer *o, enum style st, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    if (o->json)
+        jput_vfields(o->json, fmt, ap);
+    else if (add_text(o, st, fmt, ap))
+        sheet_line(o->out);
     va_end(ap);
 }
 
@@ -125,6 +150,26 @@ void print_open(const struct printer *o, const char *key, char bracket)
         jput_key(o->json, key);
     if (o->json)
         jput_open(o->json, bracket);
+}
+
+void print_none(const struct printer *o, const char *key)
+{
+    if (!o->json)
+        return;
+    jput_key(o->json, key);
+    jput_null(o->json);
+}
+
+void print_real(const struct printer *o, const char *key, double v)
+{
+    if (o->json)
+        jput_kreal(o->json, key, v);
+}
+
+void print_int(const struct printer *o, int64_t v)
+{
+    if (o->json)
+        jput_int(o->json, v);
 }
 
 void print_ints(const struct printer *o, const char *key, const int32_t *v, int n)

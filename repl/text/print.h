@@ -2,8 +2,9 @@
  * programs.
  *
  * A format names its facts (kernels/fields.h): "session %s{session}: %d{turns} turns". As text, the
- * names are left out, and so is everything between two "\f", or from one on; as JSON, only the
- * named facts count. Main thread only.
+ * names are left out, and so is everything between two "\f", or from one on; behind a "\v" the
+ * style is ST_TEXT; a number that is not known ({name:-1}, NAN) is a "-". As JSON, only the named
+ * facts count, and what is not known is null. Main thread only.
  */
 #ifndef AERIE_PRINT_H
 #define AERIE_PRINT_H
@@ -17,8 +18,14 @@ struct printer {
     struct buf *json;
 };
 
+/* Text alone, for a pane. */
+#define ON_SHEET(sheet) (&(struct printer){(sheet), NULL})
+
 /* A record: a line, none if its text is empty; or an object. */
 void print_line(const struct printer *o, enum style st, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+/* A line, none if its text is empty; or members of the object that is open. */
+void print_facts(const struct printer *o, enum style st, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 /* A part of a line; or members of the object that is open. */
 void print_add(const struct printer *o, enum style st, const char *fmt, ...)
@@ -35,6 +42,9 @@ void print_ready(const struct printer *o, enum style st, const char *text);
 void print_end(const struct printer *o); /* ends the line */
 /* An array or object of JSON, under a key or (NULL) as an element; nothing in text. */
 void print_open(const struct printer *o, const char *key, char bracket);
+void print_none(const struct printer *o, const char *key); /* null; nothing in text */
+void print_real(const struct printer *o, const char *key, double v); /* a number */
+void print_int(const struct printer *o, int64_t v); /* an element of an array */
 void print_ints(const struct printer *o, const char *key, const int32_t *v, int n); /* an array */
 void print_close(const struct printer *o, char bracket);
 

@@ -45,12 +45,12 @@ static void write_served(struct tui *t, int width, struct sheet *s)
     served_replies_read(&r, app_served(t->app));
     sheet_init(&text, t->app->ascii);
     if (t->now.has[VIEW_ACCEPT] && v->drafts.depth[1].drafted)
-        view_accept(v, width, &text);
+        view_accept(v, width, ON_SHEET(&text));
     else if (t->now.has[VIEW_ACCEPT])
-        view_served_accept(&r, width, &text);
+        served_accept(&r, ON_SHEET(&text));
     if (t->now.has[VIEW_ACCEPT])
         sheet_line(&text);
-    view_served_timing(&r, width, &text);
+    served_timing(&r, ON_SHEET(&text));
     sheet_clear(&t->served.rows);
     sheet_append_wrapped(&t->served.rows, &text, width);
     sheet_append_wrapped(s, &t->served.rows, width);
@@ -67,7 +67,7 @@ static void write_steps_over_time(struct tui *t, int width, struct sheet *s)
     gauge_series_steps(&series, t->app, t->app->at.turn > 0);
     sheet_init(&text, t->app->ascii);
     sheet_line(&text);
-    view_gauges(&series, NULL, width, &text);
+    view_gauges(&series, 0, width, ON_SHEET(&text));
     sheet_append_wrapped(s, &text, width);
     sheet_free(&text);
     gauge_series_free(&series);
@@ -356,7 +356,8 @@ static void write_gauges(struct tui *t, struct pane *p, int width)
         sheet_add(&text, ST_DIM, b->lacks[VIEW_POOLS]);
         sheet_line(&text);
     }
-    view_gauges(&series, t->now.pool, width, &text);
+    gauge_pools(&series, t->now.pool, ON_SHEET(&text));
+    view_gauges(&series, 0, width, ON_SHEET(&text));
     sheet_append_wrapped(&p->rows, &text, width);
     sheet_free(&text);
     gauge_series_free(&series);
@@ -370,7 +371,7 @@ static void write_blocks(struct tui *t, struct pane *p, int width)
     block_map_read(&m, t->app->backend);
     sheet_init(&text, t->app->ascii);
     sheet_line(&text);
-    view_blocks(&m, LISTED, width, &text);
+    view_blocks(&m, LISTED, width, ON_SHEET(&text));
     sheet_append_wrapped(&p->rows, &text, width);
     sheet_free(&text);
     block_map_free(&m);
@@ -408,7 +409,7 @@ static void write_pool(struct tui *t, struct pane *p, int width)
     struct sheet text;
     sheet_init(&text, t->app->ascii);
     sheet_line(&text);
-    view_accept(&now->chat, width, &text);
+    view_accept(&now->chat, width, ON_SHEET(&text));
     sheet_append_wrapped(s, &text, width);
     sheet_free(&text);
 }

@@ -368,7 +368,7 @@ static void test_ledger_sums(void **state)
     struct world *w = new_world();
     w->t.pool[POOL_DRAFT].exists = false;
     begin(true);
-    view_pool(w->t.pool, 80, &sheet);
+    view_pool(w->t.pool, 80, ON_SHEET(&sheet));
     assert_shows("POOL    total   used protected evictable   free\n"
                  "full       40      8         3         0     28  #######.................  28%\n"
                  "swa        40      7         0         1     31  ####....................  18%\n"
@@ -388,7 +388,7 @@ static void test_a_leak_is_named_with_its_size(void **state)
     struct world *w = new_world();
     w->t.pool[POOL_SWA].free -= 2;
     begin(false);
-    view_pool(w->t.pool, 80, &sheet);
+    view_pool(w->t.pool, 80, ON_SHEET(&sheet));
     assert_has("swa    29 + 7 + 1 + 0 = 37, but 40 - 1 = 39: ✗ wrong by -2 pages\n");
     assert_has("full   28 + 8 + 0 + 3 = 39 = 40 - 1  ✓\n");
     free(w);
@@ -401,12 +401,12 @@ static void test_bars_use_eighths(void **state)
     w->t.pool[POOL_FULL] = (struct pool_view){.exists = true, .page_size = 16, .total = 193,
                                               .reserved = 1, .used = 11, .free = 181};
     begin(false);
-    view_pool(w->t.pool, 80, &sheet); /* 11/192 of 24 cells: 1 and 3/8 */
+    view_pool(w->t.pool, 80, ON_SHEET(&sheet)); /* 11/192 of 24 cells: 1 and 3/8 */
     assert_has("  █▍░░░░░░░░░░░░░░░░░░░░░░   6%\n");
     w->t.pool[POOL_FULL].used = 192;
     w->t.pool[POOL_FULL].free = 0;
     begin(false);
-    view_pool(w->t.pool, 80, &sheet);
+    view_pool(w->t.pool, 80, ON_SHEET(&sheet));
     assert_has("  ████████████████████████ 100%\n");
     free(w);
 }
@@ -442,7 +442,7 @@ static void test_stats(void **state)
     (void)state;
     struct status s = busy_status();
     begin(false);
-    view_stats(&s, &info, &sheet);
+    view_stats(&s, &info, ON_SHEET(&sheet));
     assert_shows(
         "STATS     session 01JABC   step 9.214\n"
         "speed     71.3 tokens/s in the last reply; 310 tokens generated\n"
@@ -468,13 +468,13 @@ static void test_stats_say_why_nothing_is_drafted(void **state)
     s.check.unchecked = 9;
     s.check.violation = (struct violated){.turn = 3, .step = 7, .text = "I4 row 0 \x1b[31m"};
     begin(false);
-    view_stats(&s, &i, &sheet);
+    view_stats(&s, &i, ON_SHEET(&sheet));
     assert_has("spec      off: switched off by /set spec\n");
     assert_has("MAL       nothing drafted yet");
     assert_has("720 checked, 9 unchecked, 2 violations; step 3.7: I4 row 0 <U+001B>[31m\n");
     i.draft_off = "no head";
     begin(false);
-    view_stats(&s, &i, &sheet);
+    view_stats(&s, &i, ON_SHEET(&sheet));
     assert_has("spec      off: no head\n");
 }
 
@@ -483,7 +483,7 @@ static void test_acceptance_by_depth(void **state)
     (void)state;
     struct status s = busy_status();
     begin(true);
-    view_accept(&s.chat, 80, &sheet);
+    view_accept(&s.chat, 80, ON_SHEET(&sheet));
     assert_shows(
         "ACCEPT  cycles 120   drafted 600   accepted 190   rate 0.32\n"
         "MAL 2.58 = 1 + 190/120  (1 + accepted/cycles)\n"
@@ -496,7 +496,7 @@ static void test_acceptance_by_depth(void **state)
     assert_fits(80);
     struct chat_view none = {0};
     begin(false);
-    view_accept(&none, 80, &sheet);
+    view_accept(&none, 80, ON_SHEET(&sheet));
     assert_has("nothing drafted yet\n");
 }
 
