@@ -111,21 +111,36 @@ static const enum triage_cause cause_of[N_READINGS_OF] = {
     [READ_HEAD] = CAUSE_IDS,
 };
 
-/* Points gained by a reading that counts; 0: none. By first guesses, or by the length of chains,
- * each sure by itself or both together: they are correlated by about a half. */
-static double gain_of(const struct redraft *re, const struct reading *r)
+/* Points gained by a reading, if it is `sure` standard errors from none; else 0. By first guesses,
+ * or by the length of chains, each sure by itself or both together: they are correlated by about a
+ * half. */
+static double gain_at(const struct redraft *re, const struct reading *r, double sure)
 {
     int d = r->won - r->lost, n = r->won + r->lost;
     double first = r->tokens ? (double)d / r->tokens : 0, chain = 0;
     double sure_first = n ? d / sqrt(n) : 0, sure_chain = r->error > 0 ? r->longer / r->error : 0;
-    bool both = d > 0 && sure_chain > 1 && (sure_first + sure_chain) / sqrt(3) >= SURE;
+    bool both = d > 0 && sure_chain > 1 && (sure_first + sure_chain) / sqrt(3) >= sure;
     if (r->cycles && re->chain_steps)
         chain = r->longer / re->chain_steps;
-    if (sure_first < SURE && !both)
+    if (sure_first < sure && !both)
         first = 0;
-    if (sure_chain < SURE && !both)
+    if (sure_chain < sure && !both)
         chain = 0;
     return fmax(first < LEAST_GAIN ? 0 : first, chain < LEAST_GAIN ? 0 : chain);
+}
+
+/* That of a reading that counts. */
+static double gain_of(const struct redraft *re, const struct reading *r)
+{
+    return gain_at(re, r, SURE);
+}
+
+bool triage_is_open(const struct triage *t)
+{
+    bool any = false;
+    for (int i = 1; i < t->re.n; i++)
+        any |= gain_of(&t->re, &t->re.r[i]) == 0 && gain_at(&t->re, &t->re.r[i], SURE / 2) > 0;
+    return any;
 }
 
 static const struct reading *best_of(const struct judging *j, enum reading_of of)

@@ -116,6 +116,8 @@ struct triage_ask {
 bool triage_session(const struct triage_ask *ask, struct triage *t, struct err *e);
 
 void triage_judge(const struct triage *t, struct triage_verdict *v);
+/* Whether some reading of the head gains, but on too few tokens to count. */
+bool triage_is_open(const struct triage *t);
 /* The numbers, the published ones beside them, and the verdict. */
 void triage_print(const struct triage *t, const struct triage_verdict *v,
                   const struct printer *to);

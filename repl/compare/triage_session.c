@@ -447,20 +447,17 @@ static bool is_explained(const struct triage *t)
     return yes;
 }
 
-/* If the session is short, the head not nearly always right and nothing clear yet, the head runs
- * over greedy replies of the target to other messages, too. */
-static bool measure_more(struct gathering *g, struct err *e)
+/* The head runs over greedy replies of the target to messages from the n-th on, too, until `want`
+ * tokens are scored. *own: texts of the session. */
+static bool measure_until(struct gathering *g, int want, int *n, int own, struct err *e)
 {
     struct triage *t = g->t;
-    int tokens = t->re.tokens, n = 0, own = g->n_text;
+    int tokens = t->re.tokens;
     bool ok = true;
-    if (tokens >= ENOUGH || t->re.r[0].hits * 100 >= RIGHT * tokens || g->how.opts.raw ||
-        is_explained(t))
-        return true;
-    for (; ok && tokens < ENOUGH && redraft_message(n); n++) {
-        struct message m = {.role = ROLE_USER, .text = (char *)(uintptr_t)redraft_message(n)};
+    for (; ok && tokens < want && redraft_message(*n); ++*n) {
+        struct message m = {.role = ROLE_USER, .text = (char *)(uintptr_t)redraft_message(*n)};
         struct ids prompt = {0}, text = {0};
-        progress(g, "replies", tokens, ENOUGH);
+        progress(g, "replies", tokens, want);
         ok = chat_render(g->l.chat, &m, 1, &prompt, e);
         ids_cat(&text, prompt.v, prompt.n);
         ok = ok && redraft_answer(&g->l, &prompt, ANSWER, g->a->stop, &text, e);
@@ -478,6 +475,23 @@ static bool measure_more(struct gathering *g, struct err *e)
     progress_end(g);
     memcpy(t->re.constant, constant, sizeof constant);
     t->more = max_int(0, t->re.texts - own);
+    return ok;
+}
+
+/* More is measured if the head is not nearly always right and nothing is clear yet: of a short
+ * session to as many tokens as say something, then to all that there are if some reading gains, but
+ * on too few. */
+static bool measure_more(struct gathering *g, struct err *e)
+{
+    const struct triage *t = g->t;
+    int n = 0, own = g->n_text;
+    bool ok = true;
+    for (int want = ENOUGH; ok && want <= REDRAFT_TOKENS; want += REDRAFT_TOKENS - ENOUGH) {
+        bool open = t->re.tokens < ENOUGH || (want > ENOUGH && triage_is_open(t));
+        if (open && t->re.tokens < want && redraft_message(n) && !g->how.opts.raw &&
+            t->re.r[0].hits * 100 < RIGHT * t->re.tokens && !is_explained(t))
+            ok = measure_until(g, want, &n, own, e);
+    }
     return ok;
 }
 

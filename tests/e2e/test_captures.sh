@@ -13,7 +13,8 @@ says "/calibrate confirms the configured captures" \
     "the head was trained for boundaries 2,4,5, as configured" calibrate
 says "/calibrate finds captures that are one layer off" \
     "not 3,5,6: use --eagle-capture 2,4,5" calibrate --eagle-capture 3,5,6
-printf '%s\n' 'Tell me a story about a turtle.' /triage | "$AERIE" --plain --device cpu --eagle-capture 3,4,5 >"$T/out" 2>&1
+# 3,5,6 gain too little in this session alone: triage has to measure more
+printf '%s\n' 'Tell me a story about a turtle.' /triage | "$AERIE" --plain --device cpu --eagle-capture 3,5,6 >"$T/out" 2>&1
 grep -qF "verdict  the head reads other layers than it was trained on" "$T/out" &&
     grep -qF "confirm aerie replay 1 --with eagle_capture=2,4,5" "$T/out"
 result "/triage names them from the session, and how to confirm it" $?
