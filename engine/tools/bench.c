@@ -134,14 +134,12 @@ static bool kernel_part(struct bench *b, struct err *e)
 bool bench_run(const struct bench_opts *o, struct err *e)
 {
     struct bench b = {.o = o, .random = 1};
-    if (o->synthetic && !synthetic_known(o->synthetic, e))
+    if (!bench_names(o, e) || (o->synthetic && !synthetic_known(o->synthetic, e)))
         return false;
     bool ok = bench_reopen(&b, e) && kernel_part(&b, e) && models(&b, e);
     if (b.dev.k)
         device_close(&b.dev);
     if (ok && b.n_wanted == 0)
-        ok = err_set(e, ERR_USAGE, "there is no line that begins with or matches \"%.60s\"%s",
-                     o->n_pattern ? o->pattern[0] : "",
-                     o->brief ? "; the short form has fewer" : "");
+        ok = bench_no_line(o->n_pattern ? o->pattern[0] : "", o, e);
     return ok;
 }

@@ -26,13 +26,17 @@ bool bench_wanted(const struct bench *b, const char *name)
 }
 
 /* Compares the part of a pattern before its first special character. */
+static bool may_match(const char *pattern, const char *prefix)
+{
+    size_t plain = strcspn(pattern, "*?["), n = strlen(prefix);
+    return strncmp(pattern, prefix, plain < n ? plain : n) == 0;
+}
+
 bool bench_wanted_any(const struct bench *b, const char *prefix)
 {
-    for (int i = 0; i < b->o->n_pattern; i++) {
-        size_t plain = strcspn(b->o->pattern[i], "*?["), n = strlen(prefix);
-        if (!strncmp(b->o->pattern[i], prefix, plain < n ? plain : n))
+    for (int i = 0; i < b->o->n_pattern; i++)
+        if (may_match(b->o->pattern[i], prefix))
             return true;
-    }
     return b->o->n_pattern == 0;
 }
 
@@ -65,6 +69,31 @@ const char *bench_part(int i, const char **what)
 {
     *what = i < N_PARTS ? parts[i].what : NULL;
     return i < N_PARTS ? parts[i].name : NULL;
+}
+
+static bool may_be_line(const char *pattern)
+{
+    char prefix[16];
+    for (int i = 0; i < N_PARTS; i++) {
+        snprintf(prefix, sizeof prefix, "%s.", parts[i].name);
+        if (may_match(pattern, prefix))
+            return true;
+    }
+    return false;
+}
+
+bool bench_no_line(const char *pattern, const struct bench_opts *o, struct err *e)
+{
+    return err_set(e, ERR_USAGE, "there is no line that begins with or matches \"%.60s\"%s",
+                   pattern, o->brief ? "; the short form has fewer" : "");
+}
+
+bool bench_names(const struct bench_opts *o, struct err *e)
+{
+    for (int i = 0; i < o->n_pattern; i++)
+        if (!may_be_line(o->pattern[i]))
+            return bench_no_line(o->pattern[i], o, e);
+    return true;
 }
 
 static bool has_part(const char *name)

@@ -42,6 +42,9 @@ bool bench_reopen(struct bench *b, struct err *e);
 /* Whether a line of this name was requested; any: some line whose name begins with prefix. */
 bool bench_wanted(const struct bench *b, const char *name);
 bool bench_wanted_any(const struct bench *b, const char *prefix);
+/* Refuses names that no part of the benchmark can have, before anything is measured. */
+bool bench_names(const struct bench_opts *o, struct err *e);
+bool bench_no_line(const char *pattern, const struct bench_opts *o, struct err *e); /* false */
 
 /* Runs the work twice over poisoned output and compares, then times it. False: *e. */
 bool bench_time(struct bench *b, const struct work *w, struct timing *t, struct err *e);

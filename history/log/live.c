@@ -96,7 +96,7 @@ static void boot_id(char out[64])
 }
 
 struct holder {
-    int64_t writer, pid, since_ms;
+    int64_t writer, pid, since_ms, number; /* the session's number for people */
     char host[64];
 };
 
@@ -117,13 +117,15 @@ static bool is_alive(const struct live *l, const struct holder *h)
 static int read_holder(struct db *d, const char *session, struct holder *h)
 {
     *h = (struct holder){0};
-    sqlite3_stmt *st = db_cached(d, "SELECT writer, pid, since_ms, host FROM held WHERE"
-                                 " session_id=?", "s", session);
+    sqlite3_stmt *st = db_cached(d, "SELECT writer, pid, since_ms, host, (SELECT number FROM "
+                                    "session"
+                                 " WHERE id=session_id) FROM held WHERE session_id=?", "s",
+                                 session);
     int rc;
     if (db_row(d, st, &rc)) {
         const char *host = (const char *)sqlite3_column_text(st, 3);
         *h = (struct holder){sqlite3_column_int64(st, 0), sqlite3_column_int64(st, 1),
-                             sqlite3_column_int64(st, 2), ""};
+                             sqlite3_column_int64(st, 2), sqlite3_column_int64(st, 4), ""};
         snprintf(h->host, sizeof h->host, "%s", host ? host : "");
     }
     sqlite3_reset(st);
@@ -156,7 +158,7 @@ int session_unlock_dead(struct db *d, const struct live *l)
         int rc;
         while (!*dead && db_row(d, st, &rc)) {
             const char *host = (const char *)sqlite3_column_text(st, 3);
-            struct holder h = {sqlite3_column_int64(st, 1), sqlite3_column_int64(st, 2), 0, ""};
+            struct holder h = {sqlite3_column_int64(st, 1), sqlite3_column_int64(st, 2), 0, 0, ""};
             snprintf(h.host, sizeof h.host, "%s", host ? host : "");
             if (!is_alive(l, &h))
                 col_id(st, 0, dead);
@@ -182,13 +184,14 @@ static void format_since(int64_t ms, char *out, size_t size)
     strftime(out, size, today ? "%H:%M" : "%Y-%m-%d %H:%M", &a);
 }
 
-static bool refuse_locked(const struct holder *h, const char *session, struct err *e)
+static bool refuse_locked(const struct holder *h, struct err *e)
 {
     char since[40], here[64];
     boot_id(here);
     format_since(h->since_ms, since, sizeof since);
-    return err_set(e, ERR_DB, "session %s is open in another aerie (pid %lld%s, since %s)", session,
-                   (long long)h->pid, strcmp(h->host, here) ? " of another machine" : "", since);
+    return err_set(e, ERR_DB, "session #%lld is open in another aerie (pid %lld%s, since %s)",
+                   (long long)h->number, (long long)h->pid, strcmp(h->host, here)
+                   ? " of another machine" : "", since);
 }
 
 bool session_lock(struct db *d, const struct live *l, const char *session, bool *elsewhere,
@@ -200,7 +203,7 @@ bool session_lock(struct db *d, const struct live *l, const char *session, bool 
     if (!rc && h.writer && h.writer != l->id && is_alive(l, &h)) {
         db_rollback(d);
         *elsewhere = true;
-        return refuse_locked(&h, session, e);
+        return refuse_locked(&h, e);
     }
     if (!rc && h.writer && h.writer != l->id)
         rc = db_do(d, "DELETE FROM held WHERE session_id=?", "s", session);

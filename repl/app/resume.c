@@ -309,9 +309,11 @@ static bool lock_session(struct app *a, const char *id, struct err *e)
         return true;
     if (elsewhere) { /* at the start: the command line asked for this session */
         size_t n = strlen(e->msg);
+        char name[SESSION_ID];
+        hdb_name(a->hdb, id, name);
         snprintf(e->msg + n, sizeof e->msg - n, a->session[0] ? "; /fork %s goes on in a copy"
                                                               : "; add --fork to go on in a copy",
-                 id);
+                 name + (name[0] == '#'));
     }
     return false;
 }

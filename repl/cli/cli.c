@@ -88,6 +88,9 @@ static bool take_value(const struct flag *f, void *in, const char *value, struct
         *(const char **)((char *)in + row->at) = value;
         return true;
     }
+    bool may_be_empty = strcmp(row->range, "TEXT") == 0 || strcmp(row->range, "WORDS") == 0;
+    if (row->kind == OPT_TEXT && value && !*value && !may_be_empty)
+        return err_set(e, ERR_USAGE, "--%s cannot be empty; expected %s", name, row->range);
     if (option_read(row, in, value ? value : "on"))
         return true;
     if (row->kind == OPT_WORD)

@@ -99,6 +99,7 @@ result "the checker and a case of its step name a fault's rule" $?
 # ---- what is refused ----
 refuse 2 'no line that begins with or matches "cublas"' --short cublas
 refuse 2 'no synthetic model "gpt-9".*gpt-oss-20b, .*gemma-4-E4B' --short mem step --synthetic gpt-9
+refuse 2 'no line that begins with or matches "memory"' --short mem memory
 refuse 2 'no line that begins with or matches "verify.nestling.text"' --short verify.nestling.text
 refuse 2 'two models' --synthetic gemma-3-1b -m models/nestling/target
 refuse 3 '.' --short step -m "$T/none"

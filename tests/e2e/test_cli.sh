@@ -149,6 +149,8 @@ refuse 2 'expected NAME=VALUE' run -p temperature hi
 refuse 2 'no setting is called "heat"; there are temperature' run -p heat=1 hi
 refuse 2 '^aerie: --weights cannot be "fp4"; expected stored or fp8' run --weights fp4 hi
 refuse 2 '^aerie: --draft-weights cannot be "FP8"; expected stored or fp8' run --draft-weights FP8 hi
+refuse 2 '^aerie: --db cannot be empty; expected PATH' run --db '' hi
+refuse 2 '^aerie: --model cannot be empty; expected PATH' run -m '' hi
 refuse 2 'temperature cannot be "hot"; expected 0' run -p temperature=hot hi
 refuse 2 'draft.nodes cannot be "1"; expected 2 \.\. 64' run -p draft.nodes=1 hi
 refuse 2 'power of two from 1 to 64' run --page-size 3 hi

@@ -10,13 +10,13 @@ sessions() { "$AERIE" logs --json | sed 's/.*"id":"\([^"]*\).*/\1/'; }
 run run "My dog is called Rex."; ID=$(sessions)
 mkfifo "$T/in"; "$AERIE" --plain -c <"$T/in" >"$T/first" 2>&1 & first=$!
 exec 7>"$T/in"; echo hello >&7; until_there "$T/first" Hello
-run run -c "second"; [ $rc = 4 ] && grep -q "^aerie: session $ID is open in another aerie (pid $first, since [0-9:]*); add --fork to go on in a copy$" "$T/err"
+run run -c "second"; [ $rc = 4 ] && grep -q "^aerie: session #1 is open in another aerie (pid $first, since [0-9:]*); add --fork to go on in a copy$" "$T/err"
 result "a second process is told who has the session open, and since when" $?
 [ ! -s "$T/out" ]; result "and answers nothing" $?
 run run --session "$ID" "second"; [ $rc = 4 ]; result "--session is refused as -c is" $?
 run run --fork hello; [ $rc = 2 ] && grep -q 'expected --session ID or -c' "$T/err"; result "--fork needs a session" $?
 printf '/resume last\n/fork %s\nWhat is my dog called?\n' "$ID" >"$T/script"
-run --script "$T/script"; [ $rc = 4 ] && grep -q "is open in another aerie (pid $first, .*; /fork $ID goes on in a copy" "$T/err" && grep -q Rex "$T/out" && [ "$(grep -c . "$T/err")" = 1 ]
+run --script "$T/script"; [ $rc = 4 ] && grep -q "is open in another aerie (pid $first, .*; /fork 1 goes on in a copy" "$T/err" && grep -q Rex "$T/out" && [ "$(grep -c . "$T/err")" = 1 ]
 result "/resume is refused, /fork ID goes on in a copy" $?
 run run -c --fork "What is my dog called?"; [ $rc = 0 ] && grep -q Rex "$T/out"; result "-c --fork goes on in a copy" $?
 echo "What is my dog called?" >&7; until_there "$T/first" Rex; exec 7>&-; wait $first
