@@ -207,7 +207,7 @@ void app_look(struct app *a, struct status *s);
 /* Writes why a node of a step was accepted or rejected, as /why does; turn 0: the latest step that
  * drafted; node -1: the node that /why would choose. False and *e: there is no such step or
  * node. */
-bool view_why(struct app *a, int turn, int step, int node, struct sheet *out, struct err *e);
+bool view_why(struct app *a, int turn, int step, int node, const struct printer *to, struct err *e);
 
 /* ---- cmd/probe.c ----------------------------------------------------------------------------- */
 
@@ -483,7 +483,8 @@ void view_bar(struct sheet *out, enum style st, double share, int cells);
 /* Appends a token between quotes, cut to `cells` (0: whole); its id when the backend (NULL: none)
  * knows no text for it. */
 void view_token(struct sheet *out, enum style st, struct backend *b, int32_t id, int cells);
-/* The same for people only. */
+/* The same for people only; and with the members "token" and "text". */
+void note_token(const struct printer *to, enum style st, struct backend *b, int32_t id, int cells);
 void print_token(const struct printer *to, enum style st, struct backend *b, int32_t id, int cells);
 /* Appends "NAME .61", "NAME 1.0", "NAME <.01" for what would round to .00, "NAME -" for NAN. */
 void view_probability(struct sheet *out, enum style st, const char *name, float v);

@@ -60,10 +60,10 @@ bool help_topic(struct app *a, const char *name, const struct printer *to);
 /* The search alone: the best answers, each with its matching line. False: there is none. */
 bool help_find(const struct help_on *on, const struct printer *to);
 
-/* Tokens as the member "tokens", an array of {"token": id, "text": ...}; and their texts in
- * quotes. */
-void tokens_json(struct app *a, const int32_t *token, int n, const struct printer *to);
-void tokens_text(struct app *a, const int32_t *token, int n_token, struct buf *out);
+/* A line of tokens in quotes, behind a label; the member "tokens", an array of {"token": id,
+ * "text": ...}. */
+void print_tokens(struct app *a, const char *label, const int32_t *token, int n_token,
+                  const struct printer *to);
 
 /* A line if the session had several drafters, whose sums stand above. */
 void say_drafters(struct app *a, const struct printer *to);

@@ -12,54 +12,41 @@
 
 /* ---- where a turn is paused ------------------------------------------------------------------ */
 
-void tokens_json(struct app *a, const int32_t *token, int n, const struct printer *to)
+void print_tokens(struct app *a, const char *label, const int32_t *token, int n_token,
+                  const struct printer *to)
 {
+    print_add(to, ST_TEXT, "%s", label);
     print_open(to, "tokens", '[');
-    for (int i = 0; to->json && i < n; i++) {
-        size_t bytes;
-        const char *text = backend_token(a->backend, token[i], &bytes);
-        jput_record(to->json, "%d{token}%.*s{text}", token[i], (int)bytes, text);
-    }
-    print_close(to, ']');
-}
-
-void tokens_text(struct app *a, const int32_t *token, int n_token, struct buf *out)
-{
     for (int i = 0; i < n_token; i++) {
         size_t n;
         const char *text = backend_token(a->backend, token[i], &n);
-        buf_str(out, i ? " \"" : "\"");
-        text_sanitise(out, text, n, false, NULL);
-        buf_char(out, '"');
+        print_open(to, NULL, '{');
+        print_add(to, ST_TEXT, "\f%d{token}\f%s\"%.*s{text}\"", token[i], i ? " " : "", (int)n,
+                  text);
+        print_close(to, '}');
     }
+    print_close(to, ']');
+    print_end(to);
 }
 
 static void write_pause(struct app *a, const void *arg, const struct printer *to)
 {
     const struct debug_view *v = arg;
-    struct buf tokens = {0};
-    print_note(to, ST_WARN, "%s%s", app_recording(a) ? "" : "paused: ", v->why);
-    tokens_text(a, v->token, v->n_token, &tokens);
-    if (v->n_token)
-        print_note(to, ST_TEXT, "tokens of the step: %s", tokens.p);
+    print_open(to, NULL, '{');
+    print_facts(to, ST_WARN, "\f%d{paused?}%d{turn}%d{step}%s{phase}\f%s%s{why}\f%d{first}%d{last}"
+                "%d{nodes}", true, v->turn, v->step, step_phase_name(v->phase),
+                app_recording(a) ? "" : "paused: ", v->why, v->first, v->last, v->tree.n);
+    if (to->json || v->n_token)
+        print_tokens(a, "tokens of the step: ", v->token, v->n_token, to);
     if (v->pauses == 1 && !app_recording(a))
         print_note(to, ST_DIM,
                    "/phase, /step, /finish or /continue goes on; /tree, /pages and all other "
                    "views show this state");
-    buf_free(&tokens);
+    print_open(to, "displays", '[');
     for (int i = 0; i < v->n_break; i++)
         if (v->at[i].kind == BREAK_DISPLAY)
-            print_note(to, ST_TEXT, "%d: %s = %s", v->at[i].number, v->at[i].text, v->at[i].value);
-    print_open(to, NULL, '{');
-    print_add(to, ST_TEXT,
-              "\f%d{paused?}%d{turn}%d{step}%s{phase}%s{why}%d{first}%d{last}%d{nodes}", true,
-              v->turn, v->step, step_phase_name(v->phase), v->why, v->first, v->last, v->tree.n);
-    tokens_json(a, v->token, v->n_token, to);
-    print_open(to, "displays", '[');
-    for (int i = 0; to->json && i < v->n_break; i++)
-        if (v->at[i].kind == BREAK_DISPLAY)
-            jput_record(to->json, "%d{number}%s{expr}%s{value}", v->at[i].number, v->at[i].text,
-                        v->at[i].value);
+            print_line(to, ST_TEXT, "%d{number}: %s{expr} = %s{value}", v->at[i].number,
+                       v->at[i].text, v->at[i].value);
     print_close(to, ']');
     print_close(to, '}');
 }

@@ -297,11 +297,12 @@ static void show_position(struct app *a, const struct page_table *t, const struc
     int size = max_int(1, t->pool[POOL_FULL].page_size), w = backend_info(a->backend)->window;
     print_open(to, NULL, '{');
     print_add(to, ST_HEAD, "POSITION %d{position}\v  token %d{token} \f%d{full_slot:0}"
-              "%d{swa_slot:0}%d{draft_slot:0}%d{page_size}%d{in_window?}%d{committed?}", p->position, p->token,
+              "%d{swa_slot:0}%d{draft_slot:0}%d{page_size}%d{in_window?}%d{committed?}",
+              p->position, p->token,
               p->full_slot, p->swa_slot, p->draft_slot, t->pool[POOL_FULL].page_size, p->in_window,
               p->committed);
     print_close(to, '}');
-    print_token(to, ST_TEXT, a->backend, p->token, 40);
+    note_token(to, ST_TEXT, a->backend, p->token, 40);
     print_note(to, ST_TEXT, "  logical page %d, offset %d%s", p->position / size,
                p->position % size, p->committed ? "" : "  (not committed yet)");
     slot_line("full", &t->pool[POOL_FULL], p->full_slot, "nothing written yet", to);

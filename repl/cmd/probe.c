@@ -123,45 +123,38 @@ static double distance(const float *a, const float *b, int n)
     return sqrt(sum);
 }
 
-static void add_row_name(struct app *a, const struct probe *p, struct sheet *out)
+/* "LAYERS  step 3.2  row 0 of 4  " the" at 17": the row of which the answer tells. */
+static void add_row(struct app *a, const char *title, const char *what, const struct probe *p,
+                    const struct printer *to)
 {
     int r = kept(p, p->share_row);
-    sheet_printf(out, ST_TEXT, "step %d.%d  row %d of %d  ", p->turn, p->step, p->share_row,
-                 p->n_rows);
-    view_token(out, ST_TEXT, a->backend, p->token[r], TOKEN_CELLS);
-    sheet_printf(out, ST_TEXT, " at %d", p->pos[r]);
+    print_add(to, ST_HEAD, "%s\v  %sstep %d{turn}.%d{step}  row %d{row} of %d{rows}  ", title,
+              what, p->turn, p->step, p->share_row, p->n_rows);
+    print_token(to, ST_TEXT, a->backend, p->token[r], TOKEN_CELLS);
+    print_add(to, ST_TEXT, " at %d{position}", p->pos[r]);
 }
 
-/* Writes whether the probe computed the logits that the step had. */
-static void say_again(const struct probe *p, struct sheet *out)
+/* Ends the line of the row; writes whether the probe computed the logits that the step had. */
+static void say_again(const struct probe *p, const struct printer *to)
 {
+    print_end(to);
+    print_add(to, ST_DIM, p->again ? "computed again: \f%d{again?}\f%d{shared_tokens} of %d "
+                                     "context tokens were still held; "
+                                   : "\f%d{again?}%d{shared_tokens}%d", p->again, p->n_shared,
+              p->pos0);
+    if (!p->has_digest)
+        print_none(to, "same_logits");
+    else
+        print_add(to, ST_TEXT, "\f%d{same_logits?}", p->same);
     if (!p->again)
         return;
-    sheet_printf(out, ST_DIM, "computed again: %d of %d context tokens were still held; ",
-                 p->n_shared, p->pos0);
     if (!p->has_digest)
-        sheet_add(out, ST_DIM, "no logits are recorded to compare with");
+        print_note(to, ST_DIM, "no logits are recorded to compare with");
     else if (p->same)
-        sheet_add(out, ST_GOOD, "the logits are those recorded");
+        print_note(to, ST_GOOD, "the logits are those recorded");
     else
-        sheet_add(out, ST_WARN, "the logits differ from those recorded, so this is not what "
-                                "happened");
-    sheet_line(out);
-}
-
-static void again_json(struct app *a, const struct probe *p, struct buf *json)
-{
-    int r = kept(p, p->share_row);
-    size_t n;
-    const char *text = backend_token(a->backend, p->token[r], &n);
-    jput_fields(json, "%d{turn}%d{step}%d{row}%d{rows}%d{token}%.*s{text}%d{position}%d{again?}"
-                "%d{shared_tokens}", p->turn, p->step, p->share_row, p->n_rows, p->token[r],
-                (int)n, text, p->pos[r], p->again, p->n_shared);
-    jput_key(json, "same_logits");
-    if (p->has_digest)
-        jput_bool(json, p->same);
-    else
-        jput_null(json);
+        print_note(to, ST_WARN, "the logits differ from those recorded, so this is not what "
+                   "happened");
 }
 
 /* The mean over the heads. */
@@ -179,25 +172,37 @@ static struct attn_share mean_share(const struct probe_layer *w)
     return m;
 }
 
-static void share_json(const struct attn_share *s, struct buf *json)
-{
-    jput_fields(json, "%g{tree}%g{within}%g{beyond}%g{sink}%g{first}", s->tree, s->within,
-                s->beyond, s->sink, s->first);
-}
-
 /* ---- /layers --------------------------------------------------------------------------------- */
 
 /* "  .08"; "    -" for an unknown value */
-static void add_share(struct sheet *out, float v, bool there)
+static void add_share(const struct printer *to, float v, bool there)
 {
     if (!there)
-        sheet_printf(out, ST_DIM, " %4s", "-");
+        print_add(to, ST_DIM, " %4s", "-");
     else if (v >= 0.995f)
-        sheet_printf(out, ST_TEXT, " %4s", "1.0");
+        print_add(to, ST_TEXT, " %4s", "1.0");
     else if (v > 0 && v < 0.005f)
-        sheet_printf(out, ST_TEXT, " %4s", "<.01");
+        print_add(to, ST_TEXT, " %4s", "<.01");
     else
-        sheet_printf(out, ST_TEXT, "  .%02d", (int)lroundf(v * 100));
+        print_add(to, ST_TEXT, "  .%02d", (int)lroundf(v * 100));
+}
+
+/* The parts of the attention of a layer or of one head; s NULL: not known. */
+static void add_shares(const struct attn_share *s, bool window, bool sinks, bool first,
+                       const struct printer *to)
+{
+    static const struct attn_share none;
+    const struct attn_share *v = s ? s : &none;
+    if (s)
+        print_add(to, ST_TEXT, "\f%g{tree}%g{within}%g{beyond}%g{sink}%g{first}", s->tree,
+                  s->within, s->beyond, s->sink, s->first);
+    add_share(to, v->tree, s);
+    add_share(to, v->within, s);
+    add_share(to, v->beyond, s && !window);
+    if (sinks)
+        add_share(to, v->sink, s);
+    if (first)
+        add_share(to, v->first, s);
 }
 
 /* A bar of `cells` cells, divided in the proportions of the attention. */
@@ -217,38 +222,39 @@ static void add_parts(struct sheet *out, const struct attn_share *s, int cells)
     }
 }
 
-static void add_experts(const struct probe *p, const struct probe_layer *w, struct sheet *out)
+static void add_experts(const struct probe *p, const struct probe_layer *w,
+                        const struct printer *to)
 {
-    const int32_t *id = w->expert ? w->expert + mul64(kept(p, p->share_row), p->top_k) : NULL;
-    for (int i = 0; id && i < p->top_k; i++)
-        sheet_printf(out, ST_TEXT, "%s%d", i ? "," : "  ", id[i]);
+    if (!w->expert)
+        return;
+    const int32_t *id = w->expert + mul64(kept(p, p->share_row), p->top_k);
+    print_ints(to, "experts", id, p->top_k);
+    for (int i = 0; i < p->top_k; i++)
+        print_add(to, ST_TEXT, "%s%d", i ? "," : "  ", id[i]);
 }
 
-static void layer_line(const struct probe *p, int l, bool sinks, int bar, struct sheet *out)
+static void show_layer(const struct probe *p, int l, bool sinks, int bar, const struct printer *to)
 {
     const struct probe_layer *w = &p->layer[l];
     const float *in = probe_row(p, l, PROBE_IN, p->share_row);
     const float *mid = probe_row(p, l, PROBE_MID, p->share_row);
     const float *end = probe_row(p, l, PROBE_OUT, p->share_row);
     struct attn_share s = mean_share(w);
-    double size = norm(in, p->hidden);
-    sheet_printf(out, ST_TEXT, "%5d %-7s %7.4g %5.2f %5.2f ", l, w->window ? "sliding" : "full",
-                 size, distance(mid, in, p->hidden) / fmax(size, 1e-30),
-                 distance(end, mid, p->hidden) / fmax(size, 1e-30));
-    add_share(out, s.tree, w->share);
-    add_share(out, s.within, w->share);
-    add_share(out, s.beyond, w->share && !w->window);
-    if (sinks)
-        add_share(out, s.sink, w->share);
-    add_share(out, s.first, w->share);
-    if (bar) {
-        sheet_add(out, ST_TEXT, "  ");
-        add_parts(out, &s, bar);
-    }
-    add_experts(p, w, out);
+    double size = norm(in, p->hidden), attn = distance(mid, in, p->hidden);
+    double mlp = distance(end, mid, p->hidden), least = fmax(size, 1e-30);
+    print_open(to, NULL, '{');
+    print_add(to, ST_TEXT, "%5d{layer} %-7s{kind} \f%d{cells_of}\f%7.4g{norm}\f%g{attn}%g{mlp}\f "
+              "%5.2f %5.2f ", l, w->window ? "sliding" : "full", w->kv_src, size, attn, mlp,
+              attn / least, mlp / least);
+    add_shares(w->share ? &s : NULL, w->window, sinks, true, to);
+    print_add(to, ST_TEXT, "%s", bar ? "  " : "");
+    if (bar && !to->json)
+        add_parts(to->out, &s, bar);
+    add_experts(p, w, to);
     if (w->kv_src != l)
-        sheet_printf(out, ST_DIM, "  cells of %d", w->kv_src);
-    sheet_line(out);
+        print_add(to, ST_DIM, "  cells of %d", w->kv_src);
+    print_end(to);
+    print_close(to, '}');
 }
 
 static bool has_sinks(const struct probe *p)
@@ -259,61 +265,30 @@ static bool has_sinks(const struct probe *p)
     return any;
 }
 
-static void layers_text(struct app *a, const struct probe *p, struct sheet *out)
+static void show_layers(struct app *a, const struct probe *p, const struct printer *to)
 {
     bool sinks = has_sinks(p), experts = false;
     for (int l = 0; l < p->n_layer; l++)
         experts |= p->layer[l].expert != NULL;
     int room = view_width(a) - 56 - 5 * sinks - (experts ? 2 + 3 * p->top_k : 0);
     int bar = room < 4 ? 0 : min_int(room, BAR);
-    sheet_add(out, ST_HEAD, "LAYERS");
-    sheet_add(out, ST_TEXT, "  ");
-    add_row_name(a, p, out);
-    sheet_line(out);
-    say_again(p, out);
-    say_line(out, ST_HEAD, "%5s %-7s %7s %5s %5s  %4s %4s %4s%s %4s%s%-*.*s%s", "layer", "kind",
-             "norm",
-             "+attn", "+mlp", "tree", "in W", "old", sinks ? " sink" : "", "1st", bar ? "  " : "",
-             bar, bar, "attention", experts ? "  experts" : "");
+    add_row(a, "LAYERS", "", p, to);
+    say_again(p, to);
+    print_note(to, ST_HEAD, "%5s %-7s %7s %5s %5s  %4s %4s %4s%s %4s%s%-*.*s%s", "layer", "kind",
+               "norm", "+attn", "+mlp", "tree", "in W", "old", sinks ? " sink" : "", "1st",
+               bar ? "  " : "", bar, bar, "attention", experts ? "  experts" : "");
+    print_open(to, "layers", '[');
     for (int l = 0; l < p->n_layer; l++)
-        layer_line(p, l, sinks, bar, out);
-    say_line(out, ST_TEXT, "%5s %-7s %7.4g", "", "output",
-             norm(probe_row(p, p->n_layer, PROBE_IN, p->share_row), p->hidden));
-    say_line(out, ST_DIM, "norm: of the residual stream that enters the layer; +attn, +mlp: size "
-                          "of what is added, over that norm");
-    sheet_printf(out, ST_DIM, "attention, mean of the heads: tree: cells of this pass; in W: "
-                              "committed, at most %d keys back; old: before them%s; 1st: the first "
-                              "token, in one of these",
-                 p->window, sinks ? "; sink: learned" : "");
-    sheet_line(out);
-}
-
-static void layers_json(struct app *a, const struct probe *p, struct buf *json)
-{
-    again_json(a, p, json);
-    jput_kint(json, "window", p->window);
-    jput_kopen(json, "layers", '[');
-    for (int l = 0; l < p->n_layer; l++) {
-        const struct probe_layer *w = &p->layer[l];
-        const float *in = probe_row(p, l, PROBE_IN, p->share_row);
-        const float *mid = probe_row(p, l, PROBE_MID, p->share_row);
-        const float *end = probe_row(p, l, PROBE_OUT, p->share_row);
-        struct attn_share s = mean_share(w);
-        jput_open(json, '{');
-        jput_fields(json, "%d{layer}%s{kind}%d{cells_of}%g{norm}%g{attn}%g{mlp}", l,
-                    w->window ? "sliding" : "full", w->kv_src, norm(in, p->hidden),
-                    distance(mid, in, p->hidden), distance(end, mid, p->hidden));
-        if (w->share)
-            share_json(&s, json);
-        if (w->expert) {
-            jput_key(json, "experts");
-            jput_ints(json, w->expert + mul64(kept(p, p->share_row), p->top_k), p->top_k);
-        }
-        jput_close(json, '}');
-    }
-    jput_close(json, ']');
-    jput_kreal(json, "output_norm",
-               norm(probe_row(p, p->n_layer, PROBE_IN, p->share_row), p->hidden));
+        show_layer(p, l, sinks, bar, to);
+    print_close(to, ']');
+    print_facts(to, ST_TEXT, "%5s %-7s %7.4g{output_norm}", "", "output",
+                norm(probe_row(p, p->n_layer, PROBE_IN, p->share_row), p->hidden));
+    print_note(to, ST_DIM, "norm: of the residual stream that enters the layer; +attn, +mlp: size "
+               "of what is added, over that norm");
+    print_facts(to, ST_DIM, "attention, mean of the heads: tree: cells of this pass; in W: "
+                            "committed, "
+                "at most %d{window} keys back; old: before them%s; 1st: the first token, in one of "
+                "these", p->window, sinks ? "; sink: learned" : "");
 }
 
 /* ---- /attn ----------------------------------------------------------------------------------- */
@@ -378,119 +353,95 @@ static void pages_at(struct app *a, const struct probe *p, int page, int32_t *fu
     page_table_free(&t);
 }
 
-static void add_page(struct sheet *out, int32_t page)
-{
-    if (page)
-        sheet_printf(out, ST_TEXT, " %6d", page);
-    else
-        sheet_printf(out, ST_DIM, " %6s", "-");
-}
-
 static const char *place_of(const struct probe *p, int pos)
 {
     return pos >= p->pos0 ? "tree" : pos >= p->key_window_lo ? "in W" : "old";
 }
 
-static void add_key(struct app *a, const struct probe *p, int i, double mass, struct sheet *out)
+/* shown: as a line, too. */
+static void show_key(struct app *a, const struct probe *p, const struct probe_part *k, bool shown,
+                     const struct printer *to)
 {
-    sheet_printf(out, ST_TEXT, "%7d %6.3f  %-4s  ", p->key_pos[i], mass,
-                 place_of(p, p->key_pos[i]));
-    int column = 22 + TOKEN_CELLS;
-    view_token(out, ST_TEXT, a->backend, p->key_token[i], TOKEN_CELLS);
-    sheet_tab(out, column);
-    view_bar(out, ST_HOT, mass, BAR);
-    sheet_line(out);
+    int pos = p->key_pos[k->at];
+    if (!shown && !to->json)
+        return;
+    print_open(to, NULL, '{');
+    print_add(to, ST_TEXT, "%7d{position} \f%d{page}\f%6.3f{mean}  %-4s{place}  ", pos,
+              pos / max_int(1, p->page_size), k->mass, place_of(p, pos));
+    print_token(to, ST_TEXT, a->backend, p->key_token[k->at], TOKEN_CELLS);
+    print_tab(to, 22 + TOKEN_CELLS);
+    if (!to->json)
+        view_bar(to->out, ST_HOT, k->mass, BAR);
+    print_end(to);
+    print_close(to, '}');
 }
 
-static void attn_heads(struct app *a, const struct probe *p, struct sheet *out)
+static void show_head(struct app *a, const struct probe *p, int h, const struct printer *to)
 {
     const struct probe_layer *w = &p->layer[p->key_layer];
-    say_line(out, ST_HEAD, "%7s %4s %4s %4s%s  most read", "head", "tree", "in W", "old",
-             w->share[0].sink > 0 ? " sink" : "");
-    for (int h = 0; h < w->n_head && h < HEADS; h++) {
-        struct probe_part *k = sorted_keys(p, h);
-        sheet_printf(out, ST_TEXT, "%7d", h);
-        add_share(out, w->share[h].tree, true);
-        add_share(out, w->share[h].within, true);
-        add_share(out, w->share[h].beyond, !w->window);
-        if (w->share[0].sink > 0)
-            add_share(out, w->share[h].sink, true);
-        for (int i = 0; i < HEAD_TOP && i < p->n_key; i++) {
-            sheet_printf(out, ST_TEXT, "  %d ", p->key_pos[k[i].at]);
-            view_token(out, ST_TEXT, a->backend, p->key_token[k[i].at], 10);
-            sheet_printf(out, ST_DIM, " %.2f", k[i].mass);
-        }
-        sheet_line(out);
-        free(k);
+    struct probe_part *k = sorted_keys(p, h);
+    print_open(to, NULL, '{');
+    print_add(to, ST_TEXT, "%7d", h);
+    add_shares(&w->share[h], w->window, w->share[0].sink > 0, false, to);
+    for (int i = 0; i < HEAD_TOP && i < p->n_key; i++) {
+        print_add(to, ST_TEXT, "  %d ", p->key_pos[k[i].at]);
+        note_token(to, ST_TEXT, a->backend, p->key_token[k[i].at], 10);
+        print_add(to, ST_DIM, " %.2f", k[i].mass);
     }
-    if (w->n_head > HEADS)
-        say_line(out, ST_DIM, "%d more heads: --json lists all", w->n_head - HEADS);
+    print_end(to);
+    print_close(to, '}');
+    free(k);
 }
 
-static void attn_text(struct app *a, const struct probe *p, struct sheet *out)
+/* For people only. */
+static void show_read_pages(struct app *a, const struct probe *p, const struct printer *to)
 {
-    const struct probe_layer *w = &p->layer[p->key_layer];
-    struct attn_share s = mean_share(w);
-    struct probe_part *key = sorted_keys(p, -1), *page;
+    struct probe_part *page;
     int n_page = sorted_pages(p, &page), P = max_int(1, p->page_size);
-    sheet_add(out, ST_HEAD, "ATTN");
-    sheet_add(out, ST_TEXT, "  ");
-    add_row_name(a, p, out);
-    sheet_printf(out, ST_TEXT, "  layer %d, %s, %d heads over %d of K and V", p->key_layer,
-                 w->window ? "sliding" : "full", w->n_head, w->n_kv);
-    sheet_line(out);
-    say_again(p, out);
-    sheet_printf(out, ST_TEXT, "%d keys: tree %.3f  in W %.3f  old %.3f  sink %.3f  first token "
-                               "%.3f  ",
-                 p->n_key, (double)s.tree, (double)s.within, (double)s.beyond, (double)s.sink,
-                 (double)s.first);
-    add_parts(out, &s, BAR);
-    sheet_line(out);
-    say_line(out, ST_HEAD, "%7s %6s  %-4s  %s", "pos", "mean", "", "token");
-    for (int i = 0; i < TOP_POSITIONS && i < p->n_key; i++)
-        add_key(a, p, key[i].at, key[i].mass, out);
-    say_line(out, ST_HEAD, "%7s %6s  %-13s %6s %6s", "page", "mean", "positions", "full", "swa");
+    print_note(to, ST_HEAD, "%7s %6s  %-13s %6s %6s", "page", "mean", "positions", "full", "swa");
     for (int i = 0; i < TOP_PAGES && i < n_page; i++) {
         char range[32];
         int32_t full, swa;
         pages_at(a, p, page[i].at, &full, &swa);
         snprintf(range, sizeof range, "%d-%d", page[i].at * P, page[i].at * P + P - 1);
-        sheet_printf(out, ST_TEXT, "%7d %6.3f  %-13s", page[i].at, page[i].mass, range);
-        add_page(out, full);
-        add_page(out, swa);
-        sheet_line(out);
+        print_note(to, ST_TEXT, "%7d %6.3f  %-13s %6d{full:0} %6d{swa:0}", page[i].at,
+                   page[i].mass, range, full, swa);
     }
-    attn_heads(a, p, out);
-    say_line(out, ST_DIM, "sum of p v over these keys reproduces the layer's output to %.1g of its "
-                          "largest value", (double)p->key_error);
-    free(key);
     free(page);
 }
 
-static void attn_json(struct app *a, const struct probe *p, struct buf *json)
+static void show_attn(struct app *a, const struct probe *p, const struct printer *to)
 {
     const struct probe_layer *w = &p->layer[p->key_layer];
+    struct attn_share s = mean_share(w);
     struct probe_part *key = sorted_keys(p, -1);
-    again_json(a, p, json);
-    jput_fields(json, "%d{layer}%s{kind}%g{error}", p->key_layer, w->window ? "sliding" : "full",
-                p->key_error);
-    jput_kopen(json, "heads", '[');
-    for (int h = 0; h < w->n_head; h++) {
-        jput_open(json, '{');
-        share_json(&w->share[h], json);
-        jput_close(json, '}');
-    }
-    jput_close(json, ']');
-    jput_kopen(json, "keys", '[');
-    for (int i = 0; i < p->n_key && i < 64; i++) {
-        int k = key[i].at;
-        size_t n;
-        const char *text = backend_token(a->backend, p->key_token[k], &n);
-        jput_record(json, "%d{position}%d{page}%d{token}%.*s{text}%s{place}%g{mean}", p->key_pos[k],
-                    p->key_pos[k] / max_int(1, p->page_size), p->key_token[k], (int)n, text,
-                    place_of(p, p->key_pos[k]), key[i].mass);
-    }
-    jput_close(json, ']');
+    add_row(a, "ATTN", "", p, to);
+    print_add(to, ST_TEXT, "  layer %d{layer}, %s{kind}, %d heads over %d of K and V", p->key_layer,
+              w->window ? "sliding" : "full", w->n_head, w->n_kv);
+    say_again(p, to);
+    print_add(to, ST_TEXT, "%d keys: tree %.3f  in W %.3f  old %.3f  sink %.3f  first token %.3f  ",
+              p->n_key, (double)s.tree, (double)s.within, (double)s.beyond, (double)s.sink,
+              (double)s.first);
+    if (!to->json)
+        add_parts(to->out, &s, BAR);
+    print_end(to);
+    print_note(to, ST_HEAD, "%7s %6s  %-4s  %s", "pos", "mean", "", "token");
+    print_open(to, "keys", '[');
+    for (int i = 0; i < p->n_key && i < 64; i++)
+        show_key(a, p, &key[i], i < TOP_POSITIONS, to);
+    print_close(to, ']');
+    if (!to->json)
+        show_read_pages(a, p, to);
+    print_note(to, ST_HEAD, "%7s %4s %4s %4s%s  most read", "head", "tree", "in W", "old",
+               w->share[0].sink > 0 ? " sink" : "");
+    print_open(to, "heads", '[');
+    for (int h = 0; h < (to->json ? w->n_head : min_int(w->n_head, HEADS)); h++)
+        show_head(a, p, h, to);
+    print_close(to, ']');
+    if (w->n_head > HEADS)
+        print_note(to, ST_DIM, "%d more heads: --json lists all", w->n_head - HEADS);
+    print_facts(to, ST_DIM, "sum of p v over these keys reproduces the layer's output to "
+                "%.1g{error} of its largest value", (double)p->key_error);
     free(key);
 }
 
@@ -512,72 +463,68 @@ static int guesses_of(const struct tree *t, int row, int out[TREE_MAX])
     return n;
 }
 
-static void top_text(struct app *a, const struct probe *p, const struct step_view *v,
-                     struct sheet *out)
+static void show_best(struct app *a, const struct probe *p, int r, int i, const struct printer *to)
 {
-    static const char *const fate[] = {"", "accepted", "rejected", "cut"};
-    int r = kept(p, p->share_row), child[TREE_MAX], n = guesses_of(&v->tree, p->share_row, child);
-    enum { DRAFT = 36 };
-    sheet_add(out, ST_HEAD, "TOP");
-    sheet_add(out, ST_TEXT, "  what follows ");
-    add_row_name(a, p, out);
-    sheet_line(out);
-    say_again(p, out);
-    if (p->best[r][0] < 0) {
-        say_line(out, ST_DIM, "the logits of this row were not computed: a prompt chunk needs "
-                              "those of its last row only");
-        return;
-    }
-    sheet_printf(out, ST_HEAD, "   %-*s %6s", TOKEN_CELLS + 2, "target", "p");
-    sheet_tab(out, DRAFT);
-    sheet_printf(out, ST_HEAD, "%-*s %6s", TOKEN_CELLS + 2, "draft", "q");
-    sheet_line(out);
-    for (int i = 0; i < PROBE_BEST || i < n; i++) {
-        if (i < PROBE_BEST && p->best[r][i] >= 0) {
-            sheet_printf(out, ST_DIM, "%2d ", i + 1);
-            view_token(out, ST_TEXT, a->backend, p->best[r][i], TOKEN_CELLS);
-            sheet_tab(out, TOKEN_CELLS + 5);
-            sheet_printf(out, ST_TEXT, " %6.4f", exp((double)p->best_logp[r][i]));
-        }
-        sheet_tab(out, DRAFT);
-        if (i < n) {
-            int c = child[i], f = v->tree.fate[c] & 3;
-            view_token(out, ST_DRAFT, a->backend, v->tree.token[c], TOKEN_CELLS);
-            sheet_tab(out, DRAFT + TOKEN_CELLS + 2);
-            sheet_printf(out, ST_DRAFT, " %6.4f", (double)v->tree.q[c]);
-            sheet_printf(out, f == FATE_ACCEPTED ? ST_GOOD : ST_DIM, "  %s", fate[f]);
-        }
-        sheet_line(out);
-    }
-    say_line(out, ST_DIM, n ? "p: of the target at temperature 1; q: of the draft, "
-                              "for the guesses that its "
-             "tree kept" : "p: of the target at temperature 1; nothing was drafted after this row");
+    print_open(to, NULL, '{');
+    print_add(to, ST_DIM, "%2d ", i + 1);
+    print_token(to, ST_TEXT, a->backend, p->best[r][i], TOKEN_CELLS);
+    print_tab(to, TOKEN_CELLS + 5);
+    print_add(to, ST_TEXT, " %6.4f{p}", exp((double)p->best_logp[r][i]));
+    print_close(to, '}');
 }
 
-static void top_json(struct app *a, const struct probe *p, const struct step_view *v,
-                     struct buf *json)
+enum { GUESSES = 36 /* their column */ };
+
+static void show_guess(struct app *a, const struct tree *t, int node, const struct printer *to)
 {
-    int r = kept(p, p->share_row), child[TREE_MAX], n = guesses_of(&v->tree, p->share_row, child);
-    again_json(a, p, json);
-    for (int side = 0; side < 2; side++) {
-        jput_key(json, side ? "draft" : "target");
-        jput_open(json, '[');
-        for (int i = 0; i < (side ? n : PROBE_BEST) && (side || p->best[r][i] >= 0); i++) {
-            int32_t id = side ? v->tree.token[child[i]] : p->best[r][i];
-            size_t len;
-            const char *text = backend_token(a->backend, id, &len);
-            jput_open(json, '{');
-            jput_fields(json, "%d{token}%.*s{text}", id, (int)len, text);
-            if (side) {
-                jput_fields(json, "%g{q}%d{node}%s{fate}", v->tree.q[child[i]], child[i],
-                            fate_name(v->tree.fate[child[i]]));
-            } else {
-                jput_kreal(json, "p", exp((double)p->best_logp[r][i]));
-            }
-            jput_close(json, '}');
-        }
-        jput_close(json, ']');
+    static const char *const fate[] = {"", "accepted", "rejected", "cut"};
+    int f = t->fate[node] & 3;
+    print_open(to, NULL, '{');
+    print_token(to, ST_DRAFT, a->backend, t->token[node], TOKEN_CELLS);
+    print_tab(to, GUESSES + TOKEN_CELLS + 2);
+    print_add(to, ST_DRAFT, " %6.4f{q}\f%d{node}%s{fate}", (double)t->q[node], node, fate_name(f));
+    print_add(to, f == FATE_ACCEPTED ? ST_GOOD : ST_DIM, "  %s", fate[f]);
+    print_close(to, '}');
+}
+
+static void show_top(struct app *a, const struct probe *p, const struct step_view *v,
+                     const struct printer *to)
+{
+    const struct tree *t = &v->tree;
+    int r = kept(p, p->share_row), child[TREE_MAX], n = guesses_of(t, p->share_row, child),
+        best = 0;
+    while (best < PROBE_BEST && p->best[r][best] >= 0)
+        best++;
+    add_row(a, "TOP", "what follows ", p, to);
+    say_again(p, to);
+    if (best == 0)
+        print_note(to, ST_DIM, "the logits of this row were not computed: a prompt chunk needs "
+                   "those of its last row only");
+    else
+        print_note(to, ST_HEAD, "   %-*s %6s  %*s%-*s %6s", TOKEN_CELLS + 2, "target", "p",
+                   GUESSES - TOKEN_CELLS - 14, "", TOKEN_CELLS + 2, "draft", "q");
+    print_open(to, "target", '[');
+    for (int i = 0; to->json && i < best; i++)
+        show_best(a, p, r, i, to);
+    print_close(to, ']');
+    print_open(to, "draft", '[');
+    for (int i = 0; to->json && i < n; i++)
+        show_guess(a, t, child[i], to);
+    print_close(to, ']');
+    if (best == 0 || to->json)
+        return;
+    for (int i = 0; i < PROBE_BEST || i < n; i++) { /* one beside the other */
+        if (i < best)
+            show_best(a, p, r, i, to);
+        print_tab(to, GUESSES);
+        if (i < n)
+            show_guess(a, t, child[i], to);
+        print_end(to);
     }
+    print_note(to, ST_DIM, n ? "p: of the target at temperature 1; q: of the draft, "
+                               "for the guesses that its tree kept"
+                             : "p: of the target at temperature 1; nothing was drafted after this "
+                               "row");
 }
 
 /* ---- the answer ------------------------------------------------------------------------------ */
@@ -588,31 +535,19 @@ struct probed {
     const struct step_view *v;
 };
 
-static void write_json(struct app *a, const struct probed *x, struct buf *json)
-{
-    jput_open(json, '{');
-    jput_kopen(json, name_of[x->what], '{');
-    if (x->what == PROBE_LAYERS)
-        layers_json(a, x->p, json);
-    else if (x->what == PROBE_KEYS)
-        attn_json(a, x->p, json);
-    else
-        top_json(a, x->p, x->v, json);
-    jput_close(json, '}');
-    jput_close(json, '}');
-}
-
 static void write_probe(struct app *a, const void *arg, const struct printer *to)
 {
     const struct probed *x = arg;
-    if (to->json)
-        write_json(a, x, to->json);
-    else if (x->what == PROBE_LAYERS)
-        layers_text(a, x->p, to->out);
+    print_open(to, NULL, '{');
+    print_open(to, name_of[x->what], '{');
+    if (x->what == PROBE_LAYERS)
+        show_layers(a, x->p, to);
     else if (x->what == PROBE_KEYS)
-        attn_text(a, x->p, to->out);
+        show_attn(a, x->p, to);
     else
-        top_text(a, x->p, x->v, to->out);
+        show_top(a, x->p, x->v, to);
+    print_close(to, '}');
+    print_close(to, '}');
 }
 
 static void answer_error(struct app *a, const char *why)

@@ -51,18 +51,21 @@ static const char *share(float logp, char out[16])
     return out;
 }
 
-static void add_text(struct app *a, struct sheet *out, enum style st, const struct top *t,
+/* For people only. */
+static void add_text(struct app *a, const struct printer *to, enum style st, const struct top *t,
                      int32_t id)
 {
-    if (t && t->text)
-        sheet_quote(out, st, t->text, (size_t)t->n, CELLS);
-    else
-        view_token(out, st, a->backend, t ? t->id : id, CELLS);
     size_t n = 0;
+    if (to->json)
+        return;
+    if (t && t->text)
+        sheet_quote(to->out, st, t->text, (size_t)t->n, CELLS);
+    else
+        view_token(to->out, st, a->backend, t ? t->id : id, CELLS);
     if (id >= 0 && !(t && t->text))
         backend_token(a->backend, id, &n);
     if (id >= 0 && (n || (t && t->text))) /* else the id is shown already */
-        sheet_printf(out, ST_DIM, " #%d", (int)id);
+        print_add(to, ST_DIM, " #%d", id);
 }
 
 static const char *origin_of(const struct step_rec *r, int k, char out[64])
@@ -78,81 +81,89 @@ static const char *origin_of(const struct step_rec *r, int k, char out[64])
     return out;
 }
 
-static void head_line(struct app *a, const char *title, const struct served_step *s,
-                      struct sheet *out)
-{
-    sheet_add(out, ST_HEAD, title);
-    if (s->v.rec.source == STEP_PIECE)
-        sheet_printf(out, ST_TEXT, "  piece %d.%d of the stream", s->v.turn, s->v.step);
-    else
-        sheet_printf(out, ST_TEXT, "  step %d.%d of %s, %d of %d drafts accepted", s->v.turn,
-                     s->v.step,
-                     backend_info(a->backend)->family, s->v.rec.accepted, s->v.rec.drafted);
-    sheet_line(out);
-}
+/* ---- /why and /top --------------------------------------------------------------------------- */
 
-/* ---- /why ------------------------------------------------------------------------------------ */
-
-static void why_text(struct app *a, const struct served_step *s, struct sheet *out)
+/* The lines of /why about token k of the step. */
+static void explain(struct app *a, const struct served_step *s, int k, const struct printer *to)
 {
     char origin[64], p[16];
-    head_line(a, "WHY", s, out);
-    for (int k = 0; k < tokens_of(s); k++) {
-        const struct top *own = top_of(s, k, 0), *rival = top_of(s, k, 1);
-        int32_t id = k < s->v.n_token ? s->v.token[k] : own ? own->id : -1;
-        float logp = own ? own->logp : k < s->v.n_token ? s->v.fact[k].logp : NAN;
-        add_text(a, out, ST_BOLD, own, id);
-        sheet_printf(out, ST_DIM, "  draft: %s", origin_of(&s->v.rec, k, origin));
-        sheet_line(out);
-        sheet_add(out, ST_LABEL, "  target ");
-        if (isnan(logp))
-            sheet_add(out, ST_DIM, "its probability was not sent");
-        else
-            sheet_printf(out, ST_TEXT, "p %s", share(logp, p));
-        if (rival && !isnan(rival->logp)) {
-            sheet_add(out, ST_TEXT, "; rival ");
-            add_text(a, out, ST_TEXT, rival, rival->id);
-            sheet_printf(out, ST_TEXT, " p %s", share(rival->logp, p));
-            if (!isnan(logp))
-                sheet_printf(out, fabsf(logp - rival->logp) < 0.05f ? ST_WARN : ST_DIM,
-                             ", margin %.3g nats", (double)(logp - rival->logp));
-        }
-        sheet_line(out);
+    const struct top *own = top_of(s, k, 0), *rival = top_of(s, k, 1);
+    float logp = own ? own->logp : k < s->v.n_token ? s->v.fact[k].logp : NAN;
+    add_text(a, to, ST_BOLD, own, k < s->v.n_token ? s->v.token[k] : own ? own->id : -1);
+    print_note(to, ST_DIM, "  draft: %s", origin_of(&s->v.rec, k, origin));
+    print_add(to, ST_LABEL, "  target ");
+    if (isnan(logp))
+        print_add(to, ST_DIM, "its probability was not sent");
+    else
+        print_add(to, ST_TEXT, "p %s", share(logp, p));
+    if (rival && !isnan(rival->logp)) {
+        print_add(to, ST_TEXT, "; rival ");
+        add_text(a, to, ST_TEXT, rival, rival->id);
+        print_add(to, ST_TEXT, " p %s", share(rival->logp, p));
+        if (!isnan(logp))
+            print_add(to, fabsf(logp - rival->logp) < 0.05f ? ST_WARN : ST_DIM,
+                      ", margin %.3g nats", (double)(logp - rival->logp));
     }
-    if (tokens_of(s) == 0)
-        say_line(out, ST_DIM, "the server sent neither ids nor log probabilities of these tokens");
+    print_end(to);
 }
 
-static void candidate_json(struct app *a, const struct top *t, struct buf *json)
+/* The i-th best token in place of token k; shown: as a line, too. */
+static void candidate(struct app *a, const struct top *t, int k, int i, bool shown,
+                      const struct printer *to)
 {
-    size_t n;
+    char p[16];
+    size_t n = (size_t)t->n;
     const char *text = t->text ? t->text : backend_token(a->backend, t->id, &n);
-    jput_record(json, "%d{token:-1}%.*s{text}%g{logp}", max_int(t->id, -1),
-                t->text ? t->n : (int)n, text, t->logp); /* null where it is NAN */
+    print_open(to, NULL, '{');
+    print_add(to, ST_TEXT, "\f%d{token:-1}%.*s{text}%g{logp}", max_int(t->id, -1), (int)n, text,
+              t->logp);
+    print_close(to, '}');
+    if (!shown)
+        return;
+    print_add(to, ST_DIM, i ? "      \f%d" : "%4d  ", k);
+    print_add(to, i ? ST_TEXT : ST_BOLD, "%8s  ", isnan(t->logp) ? "-" : share(t->logp, p));
+    add_text(a, to, i ? ST_TEXT : ST_BOLD, t, t->id);
+    print_end(to);
 }
 
-static void step_json(struct app *a, const struct served_step *s, int row, struct buf *json)
+/* row: of which token only; -1: of all. */
+static void show_step(struct app *a, const struct served_step *s, int row, bool why,
+                      const struct printer *to)
 {
     char origin[64];
-    jput_open(json, '{');
-    jput_fields(json, "%d{turn}%d{step}%s{source}", s->v.turn, s->v.step,
-                step_source_name(s->v.rec.source));
-    jput_kopen(json, "tokens", '[');
-    for (int k = 0; k < tokens_of(s); k++) {
-        const struct top *t;
-        if (row >= 0 && k != row)
-            continue;
-        jput_open(json, '{');
-        jput_fields(json, "%d{token:-1}%s{draft}", k < s->v.n_token ? s->v.token[k] : -1,
-                    origin_of(&s->v.rec, k, origin));
-        jput_kopen(json, "top", '[');
-        for (int i = 0; (t = top_of(s, k, i)); i++)
-            candidate_json(a, t, json);
-        jput_close(json, ']');
-        jput_close(json, '}');
+    const struct top *t;
+    int n = 0, last = tokens_of(s) - 1;
+    bool piece = s->v.rec.source == STEP_PIECE;
+    print_open(to, NULL, '{');
+    print_add(to, ST_HEAD, why ? "WHY" : "TOP");
+    print_add(to, ST_TEXT, piece ? "  piece %d{turn}.%d{step} of the stream\f%s{source}"
+                                 : "  step %d{turn}.%d{step} of \f%s{source}", s->v.turn,
+              s->v.step, step_source_name(s->v.rec.source));
+    if (!piece)
+        print_add(to, ST_TEXT, "%s, %d of %d drafts accepted", backend_info(a->backend)->family,
+                  s->v.rec.accepted, s->v.rec.drafted);
+    print_end(to);
+    print_open(to, "tokens", '[');
+    for (int k = max_int(row, 0); k <= (row < 0 ? last : min_int(row, last)); k++) {
+        print_open(to, NULL, '{');
+        print_add(to, ST_TEXT, "\f%d{token:-1}%s{draft}", k < s->v.n_token ? s->v.token[k] : -1,
+                  origin_of(&s->v.rec, k, origin));
+        if (why)
+            explain(a, s, k, to);
+        print_open(to, "top", '[');
+        for (int i = 0; (t = top_of(s, k, i)); i++, n++)
+            candidate(a, t, k, i, !why, to);
+        print_close(to, ']');
+        print_close(to, '}');
     }
-    jput_close(json, ']');
-    jput_close(json, '}');
+    print_close(to, ']');
+    print_close(to, '}');
+    if (why && last < 0)
+        print_note(to, ST_DIM,
+                   "the server sent neither ids nor log probabilities of these tokens");
+    else if (!why)
+        print_note(to, ST_DIM, n ? "the token itself, then the best others, as the server sent them"
+                                 : "the server sent no log probabilities of these tokens");
 }
 
 bool served_why(struct app *a, int turn, int step, const struct printer *to, struct err *e)
@@ -160,37 +171,9 @@ bool served_why(struct app *a, int turn, int step, const struct printer *to, str
     struct served_step s;
     if (!find_step(a, turn, step, &s, e))
         return false;
-    if (to->json)
-        step_json(a, &s, -1, to->json);
-    else
-        why_text(a, &s, to->out);
+    show_step(a, &s, -1, true, to);
     tops_free(s.tops);
     return true;
-}
-
-/* ---- /top ------------------------------------------------------------------------------------ */
-
-static void top_text(struct app *a, const struct served_step *s, int row, struct sheet *out)
-{
-    const struct top *t;
-    char p[16];
-    int n = 0;
-    head_line(a, "TOP", s, out);
-    for (int k = 0; k < tokens_of(s); k++) {
-        if (row >= 0 && k != row)
-            continue;
-        for (int i = 0; (t = top_of(s, k, i)); i++, n++) {
-            sheet_printf(out, ST_DIM, i ? "      " : "%4d  ", k);
-            sheet_printf(out, i ? ST_TEXT : ST_BOLD, "%8s  ", isnan(t->logp) ? "-"
-                         : share(t->logp, p));
-            add_text(a, out, i ? ST_TEXT : ST_BOLD, t, t->id);
-            sheet_line(out);
-        }
-    }
-    if (n == 0)
-        say_line(out, ST_DIM, "the server sent no log probabilities of these tokens");
-    else
-        say_line(out, ST_DIM, "the token itself, then the best others, as the server sent them");
 }
 
 bool served_top(struct app *a, int turn, int step, int row, const struct printer *to, struct err *e)
@@ -198,50 +181,30 @@ bool served_top(struct app *a, int turn, int step, int row, const struct printer
     struct served_step s;
     if (!find_step(a, turn, step, &s, e))
         return false;
-    if (row >= tokens_of(&s) && row > 0) {
-        err_set(e, ERR_USAGE, "step %d.%d has no token %d: its tokens are 0 to %d", s.v.turn,
-                s.v.step, row, tokens_of(&s) - 1);
-        tops_free(s.tops);
-        return false;
-    }
-    if (to->json)
-        step_json(a, &s, row, to->json);
-    else
-        top_text(a, &s, row, to->out);
+    bool is = row <= 0 || row < tokens_of(&s) ||
+              err_set(e, ERR_USAGE, "step %d.%d has no token %d: its tokens are 0 to %d", s.v.turn,
+                      s.v.step, row, tokens_of(&s) - 1);
+    if (is)
+        show_step(a, &s, row, false, to);
     tops_free(s.tops);
-    return true;
+    return is;
 }
 
 /* ---- /tokens --------------------------------------------------------------------------------- */
 
-static void token_line(struct app *a, const struct step_view *v, int k, struct sheet *out)
+static void show_token(struct app *a, const struct step_view *v, int k, const struct printer *to)
 {
     char step[24], origin[64];
     const struct token_fact *f = &v->fact[k];
     snprintf(step, sizeof step, "%d.%d", v->turn, v->step);
-    sheet_printf(out, ST_TEXT, "%7s %6d ", step, (int)v->token[k]);
-    view_token(out, ST_TEXT, a->backend, v->token[k], CELLS);
-    sheet_tab(out, 16 + CELLS);
-    if (isnan(f->logp))
-        sheet_printf(out, ST_DIM, "%6s", "-");
-    else
-        sheet_printf(out, ST_TEXT, "%6.3f", exp((double)f->logp));
-    if (isnan(f->rival_logp))
-        sheet_printf(out, ST_DIM, " %6s  ", "-");
-    else
-        sheet_printf(out, ST_TEXT, " %6.3f  ", exp((double)f->rival_logp));
-    sheet_add(out, ST_DIM, origin_of(&v->rec, k, origin));
-    sheet_line(out);
-}
-
-static void token_json(struct app *a, const struct step_view *v, int k, struct buf *json)
-{
-    size_t n;
-    char origin[64];
-    const char *text = backend_token(a->backend, v->token[k], &n);
-    jput_record(json, "%d{turn}%d{step}%d{token}%.*s{text}%g{logp}%g{rival_logp}%s{draft}", v->turn,
-                v->step, v->token[k], (int)n, text, v->fact[k].logp, v->fact[k].rival_logp,
-                origin_of(&v->rec, k, origin));
+    print_open(to, NULL, '{');
+    print_add(to, ST_TEXT, "%7s %6d \f%d{turn}%d{step}%g{logp}%g{rival_logp}", step, v->token[k],
+              v->turn, v->step, f->logp, f->rival_logp);
+    print_token(to, ST_TEXT, a->backend, v->token[k], CELLS);
+    print_tab(to, 16 + CELLS);
+    print_add(to, ST_TEXT, "%6.3f %6.3f  ", exp((double)f->logp), exp((double)f->rival_logp));
+    print_facts(to, ST_DIM, "%s{draft}", origin_of(&v->rec, k, origin));
+    print_close(to, '}');
 }
 
 bool served_tokens(struct app *a, long most, const struct printer *to, struct err *e)
@@ -261,12 +224,8 @@ bool served_tokens(struct app *a, long most, const struct printer *to, struct er
         if (!app_find_step(a, info[i].turn, info[i].step, &v, NULL))
             continue;
         for (int k = 0; k < v.n_token; k++)
-            if (skip-- > 0)
-                continue;
-            else if (to->json)
-                token_json(a, &v, k, to->json);
-            else
-                token_line(a, &v, k, to->out);
+            if (skip-- <= 0)
+                show_token(a, &v, k, to);
     }
     free(info);
     print_close(to, ']');

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "repl/cmd/cmd.h"
 
@@ -48,84 +49,61 @@ static bool take_step(const struct step_view *s, void *arg)
     return true;
 }
 
-/* ---- as text --------------------------------------------------------------------------------- */
-
-static void add_page(struct sheet *out, int slot, int page_size)
-{
-    if (slot)
-        sheet_printf(out, ST_TEXT, " %5d", slot / page_size);
-    else
-        sheet_printf(out, ST_DIM, " %5s", "-");
-}
-
-static void token_line(struct app *a, const struct token *x, int P, struct sheet *out)
-{
-    char step[24] = "", fate[24] = "prompt";
-    if (x->turn) {
-        snprintf(step, sizeof step, "%d.%d", x->turn, x->step);
-        snprintf(fate, sizeof fate, "%s", x->fate);
-    }
-    if (x->depth)
-        snprintf(fate, sizeof fate, "%s %d", x->fate, x->depth);
-    sheet_printf(out, ST_TEXT, "%6d %6d ", x->at.position, x->at.token);
-    view_token(out, x->turn ? ST_TEXT : ST_USER, a->backend, x->at.token, CELLS);
-    sheet_tab(out, 14 + CELLS + 1);
-    sheet_printf(out, ST_TEXT, "%7s ", step);
-    sheet_printf(out, x->depth ? ST_DRAFT : x->turn ? ST_TEXT : ST_DIM, "%-10s", fate);
-    add_page(out, x->at.full_slot, P);
-    add_page(out, x->at.swa_slot, P);
-    add_page(out, x->at.draft_slot, P);
-    if (x->turn && !isnan(x->fact.logp)) {
-        sheet_printf(out, ST_TEXT, "  %.3f", exp((double)x->fact.logp));
-        if (x->fact.rival >= 0) {
-            sheet_add(out, ST_TEXT, "  ");
-            view_token(out, ST_DIM, a->backend, x->fact.rival, CELLS);
-            sheet_printf(out, ST_DIM, " %.3f", exp((double)x->fact.rival_logp));
-        }
-    }
-    sheet_line(out);
-}
-
-static void list_text(struct app *a, const struct tokens *t, int length, struct sheet *out)
-{
-    int P = max_int(1, backend_info(a->backend)->page_size);
-    sheet_add(out, ST_HEAD, "TOKENS");
-    sheet_printf(out, ST_TEXT, "  %d-%d of %d in the context; pages of %d", t->from,
-                 t->from + t->n - 1, length, P);
-    sheet_line(out);
-    say_line(out, ST_HEAD, "%6s %6s %-*s%7s %-10s %5s %5s %5s  %5s  %s", "pos", "id", CELLS + 2,
-             "token", "step", "fate", "full", "swa", "draft", "p", "rival");
-    for (int i = 0; i < t->n; i++)
-        token_line(a, &t->v[i], P, out);
-    say_line(out, ST_DIM, "accepted N: drafted at depth N; bonus: the target's own after them; p: "
-                          "of the target at temperature 1; rival: the best other token");
-}
-
-/* ---- as JSON --------------------------------------------------------------------------------- */
+/* ---- what is shown --------------------------------------------------------------------------- */
 
 static int page_of(int slot, int page_size)
 {
     return slot ? slot / page_size : -1;
 }
 
-static void token_json(struct app *a, const struct token *x, int P, struct buf *json)
+static void show_token(struct app *a, const struct token *x, int P, const struct printer *to)
 {
-    size_t n;
-    const char *text = backend_token(a->backend, x->at.token, &n);
-    jput_open(json, '{');
-    jput_fields(json, "%d{position}%d{token}%.*s{text}%s{fate}", x->at.position, x->at.token,
-                (int)n, text, x->turn ? x->fate : "prompt");
-    if (x->turn) {
-        jput_fields(json, "%d{turn}%d{step}%d{depth}%g{p}", x->turn, x->step, x->depth,
-                    exp((double)x->fact.logp));
-        if (x->fact.rival >= 0) {
-            jput_fields(json, "%d{rival}%g{rival_p}", x->fact.rival,
-                        exp((double)x->fact.rival_logp));
-        }
+    const struct token_fact *f = &x->fact;
+    const char *fate = x->turn ? x->fate : "prompt";
+    double p = exp((double)f->logp), rival_p = exp((double)f->rival_logp);
+    bool rival = x->turn && f->rival >= 0;
+    char step[24] = "", depth[16] = "";
+    if (x->turn)
+        snprintf(step, sizeof step, "%d.%d", x->turn, x->step);
+    if (x->depth)
+        snprintf(depth, sizeof depth, " %d", x->depth);
+    print_open(to, NULL, '{');
+    print_add(to, ST_TEXT, "%6d{position} %6d ", x->at.position, x->at.token);
+    print_token(to, x->turn ? ST_TEXT : ST_USER, a->backend, x->at.token, CELLS);
+    print_tab(to, 14 + CELLS + 1);
+    print_add(to, ST_TEXT, "%7s \f%s{fate}", step, fate);
+    if (x->turn)
+        print_add(to, ST_TEXT, "\f%d{turn}%d{step}%d{depth}%g{p}", x->turn, x->step, x->depth, p);
+    if (rival)
+        print_add(to, ST_TEXT, "\f%d{rival}%g{rival_p}", f->rival, rival_p);
+    print_add(to, x->depth ? ST_DRAFT : x->turn ? ST_TEXT : ST_DIM, "%s%-*s", fate,
+              max_int(0, 10 - (int)strlen(fate)), depth);
+    print_add(to, ST_TEXT, " %5d{full:-1} %5d{swa:-1} %5d{draft:-1}", page_of(x->at.full_slot, P),
+              page_of(x->at.swa_slot, P), page_of(x->at.draft_slot, P));
+    if (x->turn && !isnan(p))
+        print_add(to, ST_TEXT, "  %.3f", p);
+    if (rival && !isnan(p)) {
+        print_add(to, ST_TEXT, "  ");
+        note_token(to, ST_DIM, a->backend, f->rival, CELLS);
+        print_add(to, ST_DIM, " %.3f", rival_p);
     }
-    jput_fields(json, "%d{full:-1}%d{swa:-1}%d{draft:-1}", page_of(x->at.full_slot, P),
-                page_of(x->at.swa_slot, P), page_of(x->at.draft_slot, P));
-    jput_close(json, '}');
+    print_end(to);
+    print_close(to, '}');
+}
+
+static void list_tokens(struct app *a, const struct tokens *t, int length, const struct printer *to)
+{
+    int P = max_int(1, backend_info(a->backend)->page_size);
+    print_note(to, ST_HEAD, "TOKENS\v  %d-%d of %d in the context; pages of %d", t->from,
+               t->from + t->n - 1, length, P);
+    print_note(to, ST_HEAD, "%6s %6s %-*s%7s %-10s %5s %5s %5s  %5s  %s", "pos", "id", CELLS + 2,
+               "token", "step", "fate", "full", "swa", "draft", "p", "rival");
+    print_open(to, NULL, '[');
+    for (int i = 0; i < t->n; i++)
+        show_token(a, &t->v[i], P, to);
+    print_close(to, ']');
+    print_note(to, ST_DIM, "accepted N: drafted at depth N; bonus: the target's own after them; p: "
+               "of the target at temperature 1; rival: the best other token");
 }
 
 /* ---- the command ----------------------------------------------------------------------------- */
@@ -188,14 +166,7 @@ bool cmd_tokens(struct cmd_call *c)
         return false;
     read_positions(a, &t);
     app_each_step(a, true, take_step, &t, source);
-    if (c->to.json) {
-        jput_open(c->to.json, '[');
-        for (int i = 0; i < t.n; i++)
-            token_json(a, &t.v[i], max_int(1, backend_info(a->backend)->page_size), c->to.json);
-        jput_close(c->to.json, ']');
-    } else {
-        list_text(a, &t, length, c->to.out);
-    }
+    list_tokens(a, &t, length, &c->to);
     free(t.v);
     return true;
 }

@@ -49,10 +49,18 @@ void view_token(struct sheet *out, enum style st, struct backend *b, int32_t id,
     sheet_quote(out, st, s, n, cells);
 }
 
-void print_token(const struct printer *to, enum style st, struct backend *b, int32_t id, int cells)
+void note_token(const struct printer *to, enum style st, struct backend *b, int32_t id, int cells)
 {
     if (!to->json)
         view_token(to->out, st, b, id, cells);
+}
+
+void print_token(const struct printer *to, enum style st, struct backend *b, int32_t id, int cells)
+{
+    size_t n;
+    const char *text = backend_token(b, id, &n);
+    print_add(to, st, "\f%d{token}%.*s{text}", id, (int)n, text);
+    note_token(to, st, b, id, cells);
 }
 
 static int token_cells(struct backend *b, int32_t id, int cells, bool ascii)

@@ -33,131 +33,127 @@ static int same_tokens(const struct what_if *w)
     return i;
 }
 
-static void row(struct sheet *out, const char *name, const char *x, const char *y)
+/* A fact of one side. */
+struct fact {
+    const char *name, *key; /* of the row and of the member; key NULL: no member */
+    enum { COUNT, DIGEST, REAL } kind;
+    int64_t n;
+    double real; /* NAN: not known */
+};
+enum { N_FACTS = 8, PAGE_FACT = 6 };
+
+static void facts_of(const struct what_if_side *s, struct fact f[N_FACTS])
 {
-    say_line(out, ST_TEXT, "%-16s %-22s %s", name, x, y);
+    const struct step_rec *r = &s->rec;
+    f[0] = (struct fact){"drafted nodes", "drafted", COUNT, r->drafted, 0};
+    f[1] = (struct fact){"accepted", "accepted", COUNT, r->accepted, 0};
+    f[2] = (struct fact){"new tokens", NULL, COUNT, s->n_token, 0};
+    f[3] = (struct fact){"last margin", "margin", REAL, 0, s->failed ? NAN : (double)r->margin};
+    f[4] = (struct fact){"draft", "draft_digest", DIGEST, (int64_t)r->draft_digest, 0};
+    f[5] = (struct fact){"logits", "logit_digest", DIGEST, (int64_t)r->logit_digest, 0};
+    f[PAGE_FACT] = (struct fact){"page tables", "page_digest", DIGEST, (int64_t)r->page_digest, 0};
+    f[7] = (struct fact){"microseconds", "us", COUNT,
+                         (int64_t)r->us_draft + r->us_verify + r->us_commit, 0};
 }
 
-static void number_row(struct sheet *out, const char *name, const struct what_if *w, int x, int y)
+static void row(const struct printer *to, const char *name, const char *x, const char *y)
 {
-    char a[16], b[16];
-    snprintf(a, sizeof a, "%d", x);
-    snprintf(b, sizeof b, "%d", y);
-    row(out, name, w->side[0].failed ? "-" : a, w->side[1].failed ? "-" : b);
+    print_note(to, ST_TEXT, "%-16s %-22s %s", name, x, y);
 }
 
-static void digest_row(struct sheet *out, const char *name, uint64_t x, uint64_t y)
+static const char *cell(const struct fact *f, bool failed, char out[24])
+{
+    if (f->kind == REAL ? isnan(f->real) : f->kind == DIGEST ? f->n == 0 : failed)
+        return "-";
+    if (f->kind == REAL)
+        snprintf(out, 24, "%.4f", f->real);
+    else
+        snprintf(out, 24, f->kind == DIGEST ? "%016llx" : "%lld", (long long)f->n);
+    return out;
+}
+
+static void fact_row(const struct what_if *w, const struct fact *x, const struct fact *y,
+                     const struct printer *to)
 {
     char a[24], b[24];
-    snprintf(a, sizeof a, "%016llx", (unsigned long long)x);
-    snprintf(b, sizeof b, "%016llx", (unsigned long long)y);
-    row(out, name, x ? a : "-", x == y ? "equal" : y ? b : "-");
+    row(to, x->name, cell(x, w->side[0].failed, a),
+        x->kind == DIGEST && x->n == y->n ? "equal" : cell(y, w->side[1].failed, b));
 }
 
-static void print_margin(char *out, size_t n, const struct what_if_side *s)
+static void side_json(struct app *a, const struct what_if_side *s, const struct fact f[N_FACTS],
+                      const struct printer *to)
 {
-    if (s->failed || isnan(s->rec.margin))
-        snprintf(out, n, "-");
-    else
-        snprintf(out, n, "%.4f", (double)s->rec.margin);
-}
-
-static void compared(struct app *a, const struct what_if *w, struct sheet *out)
-{
-    const struct step_rec *x = &w->side[0].rec, *y = &w->side[1].rec;
-    struct buf tokens = {0};
-    char m[2][24];
-    print_margin(m[0], sizeof m[0], &w->side[0]);
-    print_margin(m[1], sizeof m[1], &w->side[1]);
-    number_row(out, "drafted nodes", w, x->drafted, y->drafted);
-    number_row(out, "accepted", w, x->accepted, y->accepted);
-    number_row(out, "new tokens", w, w->side[0].n_token, w->side[1].n_token);
-    row(out, "last margin", m[0], m[1]);
-    digest_row(out, "draft", x->draft_digest, y->draft_digest);
-    digest_row(out, "logits", x->logit_digest, y->logit_digest);
-    if (w->other_pools)
-        row(out, "page tables", "-", "of other pools");
-    else if (x->fused == y->fused)
-        digest_row(out, "page tables", x->page_digest, y->page_digest);
-    number_row(out, "microseconds", w, (int)(x->us_draft + x->us_verify + x->us_commit),
-               (int)(y->us_draft + y->us_verify + y->us_commit));
-    for (int s = 0; s < 2; s++) {
-        buf_clear(&tokens);
-        tokens_text(a, w->side[s].token, w->side[s].n_token, &tokens);
-        if (!w->side[s].failed)
-            say_line(out, ST_TEXT, "%-16s %s", s ? "  changed" : "tokens, as it is",
-                     tokens.p ? tokens.p : "");
+    struct buf *json = to->json;
+    for (int i = 0; i < N_FACTS && !s->failed; i++) {
+        if (!f[i].key || (f[i].kind == REAL && isnan(f[i].real)))
+            continue;
+        jput_key(json, f[i].key);
+        if (f[i].kind == REAL)
+            jput_real(json, f[i].real);
+        else if (f[i].kind == DIGEST)
+            jput_digest(json, (uint64_t)f[i].n);
+        else
+            jput_int(json, f[i].n);
     }
-    buf_free(&tokens);
+    if (s->failed)
+        jput_kstr(json, "fault", s->why);
+    else
+        print_tokens(a, "", s->token, s->n_token, to);
 }
 
-static void verdict(const struct what_if *w, struct sheet *out)
+static void compare(struct app *a, const struct what_if *w, const struct printer *to)
+{
+    struct fact f[2][N_FACTS];
+    bool paged = w->side[0].rec.fused == w->side[1].rec.fused;
+    facts_of(&w->side[0], f[0]);
+    facts_of(&w->side[1], f[1]);
+    for (int s = 0; to->json && s < 2; s++) {
+        print_open(to, s ? "changed" : "as_it_is", '{');
+        side_json(a, &w->side[s], f[s], to);
+        print_close(to, '}');
+    }
+    for (int i = 0; i < N_FACTS; i++)
+        if (i == PAGE_FACT && w->other_pools)
+            row(to, f[0][i].name, "-", "of other pools");
+        else if (i != PAGE_FACT || paged)
+            fact_row(w, &f[0][i], &f[1][i], to);
+    for (int s = 0; !to->json && s < 2; s++)
+        if (!w->side[s].failed)
+            print_tokens(a, s ? "  changed        " : "tokens, as it is ", w->side[s].token,
+                         w->side[s].n_token, to);
+    for (int s = 0; s < 2; s++)
+        if (w->side[s].failed)
+            print_note(to, ST_BAD, "%s: %s", s ? w->change : "as it is", w->side[s].why);
+}
+
+static void verdict(const struct what_if *w, const struct printer *to)
 {
     const struct what_if_side *x = &w->side[0], *y = &w->side[1];
     int same = same_tokens(w);
     if (x->failed || y->failed)
         return;
     if (same < x->n_token && same < y->n_token)
-        say_line(out, ST_WARN, "the tokens differ from token %d of the step on", same + 1);
+        print_note(to, ST_WARN, "the tokens differ from token %d of the step on", same + 1);
     else
-        say_line(out, ST_GOOD, "the %d token%s that both emit are the same", same, plural(same));
-}
-
-static void show_text(struct app *a, const struct what_if *w, struct sheet *out)
-{
-    say_line(out, ST_HEAD, "step %d.%d, computed twice and dropped", w->turn, w->step);
-    if (w->same)
-        say_line(out, ST_WARN, "nothing was changed: the turn has %s", w->was);
-    else
-        say_line(out, ST_TEXT, "as it is: %s", w->was);
-    row(out, "", "as it is", w->change);
-    compared(a, w, out);
-    for (int s = 0; s < 2; s++)
-        if (w->side[s].failed)
-            say_line(out, ST_BAD, "%s: %s", s ? w->change : "as it is", w->side[s].why);
-    verdict(w, out);
-    if (w->other_pools)
-        say_line(out, ST_DIM, "the changed step ran on pools of its own, after the %d tokens of "
-                 "the context; %.0f ms in all", w->n_context, w->ms);
-}
-
-static void side_json(struct app *a, const char *key, const struct what_if_side *s,
-                      const struct printer *to)
-{
-    const struct step_rec *r = &s->rec;
-    print_open(to, key, '{');
-    if (s->failed) {
-        jput_kstr(to->json, "fault", s->why);
-    } else {
-        jput_fields(to->json, "%d{drafted}%d{accepted}", r->drafted, r->accepted);
-        if (!isnan(r->margin))
-            jput_kreal(to->json, "margin", (double)r->margin);
-        jput_fields(to->json, "%016lx{draft_digest}%016lx{logit_digest}%016lx{page_digest}%ld{us}",
-                    r->draft_digest, r->logit_digest, r->page_digest,
-                    (int64_t)r->us_draft + r->us_verify + r->us_commit);
-        tokens_json(a, s->token, s->n_token, to);
-    }
-    print_close(to, '}');
-}
-
-static void show_json(struct app *a, const struct what_if *w, const struct printer *to)
-{
-    print_open(to, NULL, '{');
-    jput_fields(to->json,
-                "%s{what_if}%d{turn}%d{step}%s{was}%d{same_settings?}%d{same_tokens}"
-                "%d{other_pools?}",
-                w->change, w->turn, w->step, w->was, w->same, same_tokens(w), w->other_pools);
-    side_json(a, "as_it_is", &w->side[0], to);
-    side_json(a, "changed", &w->side[1], to);
-    print_close(to, '}');
+        print_note(to, ST_GOOD, "the %d token%s that both emit are the same", same, plural(same));
 }
 
 static void write_answer(struct app *a, const void *arg, const struct printer *to)
 {
-    if (to->json)
-        show_json(a, arg, to);
-    else
-        show_text(a, arg, to->out);
+    const struct what_if *w = arg;
+    print_open(to, NULL, '{');
+    print_facts(to, ST_HEAD, "\f%s{what_if}\fstep %d{turn}.%d{step}, computed twice and dropped",
+                w->change, w->turn, w->step);
+    print_facts(to, w->same ? ST_WARN : ST_TEXT, "%s%s{was}\f%d{same_settings?}%d{same_tokens}"
+                "%d{other_pools?}", w->same ? "nothing was changed: the turn has " : "as it is: ",
+                w->was, w->same, same_tokens(w), w->other_pools);
+    row(to, "", "as it is", w->change);
+    compare(a, w, to);
+    verdict(w, to);
+    print_close(to, '}');
+    if (w->other_pools)
+        print_note(to, ST_DIM, "the changed step ran on pools of its own, after the %d tokens of "
+                   "the context; %.0f ms in all", w->n_context, w->ms);
 }
 
 void app_show_what_if(struct app *a, const struct event *ev)

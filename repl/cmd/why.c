@@ -174,20 +174,21 @@ static int page_changes(struct app *a, const struct step_view *v, struct change 
     return n;
 }
 
-/* ---- as text --------------------------------------------------------------------------------- */
+/* ---- what is shown --------------------------------------------------------------------------- */
 
-static void label(struct sheet *out, const char *name)
+static void node_name(struct app *a, const struct tree *t, int node, const struct printer *to)
 {
-    sheet_printf(out, ST_LABEL, "%-8s ", name);
+    print_add(to, ST_TEXT, node ? "node %d " : "the root ", node);
+    note_token(to, ST_TEXT, a->backend, t->token[node], CELLS);
 }
 
-static void node_name(struct app *a, const struct tree *t, int node, struct sheet *out)
+static const char *rule_name(const struct why *w)
 {
-    sheet_printf(out, ST_TEXT, node ? "node %d " : "the root ", node);
-    view_token(out, ST_TEXT, a->backend, t->token[node], CELLS);
+    return w->wrong >= 0 ? "ancestor" : w->ended ? "ended" : w->forced ? "forced"
+           : isnan(w->u) ? "greedy" : "sampled";
 }
 
-static void head_line(struct app *a, const struct why *w, struct sheet *out)
+static void head_line(struct app *a, const struct why *w, const struct printer *to)
 {
     static const struct {
         enum style st;
@@ -196,249 +197,211 @@ static void head_line(struct app *a, const struct why *w, struct sheet *out)
                 {ST_DIM, "cut: an ancestor was rejected"}};
     const struct tree *t = &w->v->tree;
     int f = t->fate[w->node] & 3;
-    sheet_add(out, ST_HEAD, "WHY");
-    sheet_printf(out, ST_TEXT, "  step %d.%d  ", w->v->turn, w->v->step);
-    node_name(a, t, w->node, out);
-    sheet_printf(out, ST_TEXT, " at %d  ", w->pos);
+    print_add(to, ST_HEAD,
+              "WHY\v  step %d{turn}.%d{step}  \f%d{node}%d{parent}%d{depth}%d{position}",
+              w->v->turn, w->v->step, w->node, w->parent, w->depth, w->pos);
+    print_add(to, ST_TEXT, w->node ? "node %d " : "the root ", w->node);
+    print_token(to, ST_TEXT, a->backend, t->token[w->node], CELLS);
+    print_add(to, ST_TEXT, "\f%s{fate}", fate_name(t->fate[w->node]));
+    if (w->node)
+        print_add(to, ST_TEXT, "\f%g{q}%g{p}%d{rank}%d{guesses}%s{rule}%g{u}", t->q[w->node], w->p,
+                  w->rank, w->siblings, rule_name(w), w->u);
+    print_add(to, ST_TEXT, " at %d  \f%d{first_wrong:-1}", w->pos, w->wrong);
     if (w->node && w->ended)
-        sheet_add(out, ST_DIM, "not judged: the reply ended above it");
+        print_note(to, ST_DIM, "not judged: the reply ended above it");
     else if (w->node)
-        sheet_add(out, fate[f].st, fate[f].word);
+        print_note(to, fate[f].st, "%s", fate[f].word);
     else
-        sheet_add(out, ST_DIM, "the last token of the step before; nobody drafted it here");
-    sheet_line(out);
+        print_note(to, ST_DIM, "the last token of the step before; nobody drafted it here");
 }
 
-static void draft_line(struct app *a, const struct why *w, struct sheet *out)
+static void draft_line(struct app *a, const struct why *w, const struct printer *to)
 {
     const struct tree *t = &w->v->tree;
-    label(out, "draft");
-    sheet_printf(out, ST_DRAFT, "q %.4f", (double)t->q[w->node]);
-    sheet_printf(out, ST_TEXT, ", rank %d of %d guess%s after ", w->rank, w->siblings,
-                 w->siblings == 1 ? "" : "es");
-    node_name(a, t, w->parent, out);
-    sheet_printf(out, ST_TEXT, "; depth %d of %d", w->depth, tree_depth(t));
-    sheet_line(out);
+    print_add(to, ST_LABEL, "%-8s ", "draft");
+    print_add(to, ST_DRAFT, "q %.4f", (double)t->q[w->node]);
+    print_add(to, ST_TEXT, ", rank %d of %d guess%s after ", w->rank, w->siblings,
+              w->siblings == 1 ? "" : "es");
+    node_name(a, t, w->parent, to);
+    print_note(to, ST_TEXT, "; depth %d of %d", w->depth, tree_depth(t));
 }
 
-/* ": margin 0.58 nats, 1.8 times as probable" of p over the other. */
-static void add_margin(float p, float other, struct sheet *out)
+/* ": margin 0.58 nats, nearly a tie" of p over the other. */
+static void add_margin(float p, float other, const struct printer *to)
 {
     double nats = log((double)p) - log((double)other);
-    if (!isfinite(nats))
-        return;
-    sheet_printf(out, fabs(nats) < 0.05 ? ST_WARN : ST_TEXT, ": margin %.3g nats", nats);
-    if (fabs(nats) < 0.05)
-        sheet_add(out, ST_WARN, ", nearly a tie");
+    bool tie = fabs(nats) < 0.05;
+    if (isfinite(nats))
+        print_add(to, tie ? ST_WARN : ST_TEXT, ": margin %.3g nats%s", nats,
+                  tie ? ", nearly a tie" : "");
 }
 
-static void target_line(struct app *a, const struct why *w, struct sheet *out)
+/* A token that the target had: a member; text: what stands before the token in the line, NULL if
+ * the line says nothing of it. */
+static void had(struct app *a, const char *key, const char *text, int32_t id, float p,
+                const struct printer *to)
 {
-    bool chosen = w->node && w->choice == w->v->tree.token[w->node];
-    label(out, "target");
-    if (w->node && isnan(w->p))
-        sheet_add(out, ST_DIM, "p is not known");
-    else if (w->node)
-        sheet_printf(out, ST_TEXT, "p %.4f", (double)w->p);
-    if (w->node && !isnan(w->p) && w->v->tree.q[w->node] > 0)
-        sheet_printf(out, ST_DIM, " (p/q %.3g)", (double)(w->p / w->v->tree.q[w->node]));
-    if (w->choice >= 0 && !chosen) {
-        sheet_add(out, ST_TEXT, w->node ? "; it chose " : "after it the target chose ");
-        view_token(out, ST_TEXT, a->backend, w->choice, CELLS);
-        sheet_printf(out, ST_TEXT, ", p %.4f", (double)w->choice_p);
-        if (w->node)
-            add_margin(w->choice_p, w->p, out);
+    if (id < 0) {
+        print_none(to, key);
+        return;
     }
-    int32_t rival = w->choice >= 0 ? w->rival : -1;
-    if (rival >= 0 && (chosen || !w->node || rival != w->v->tree.token[w->node])) {
-        sheet_add(out, ST_TEXT, "; rival ");
-        view_token(out, ST_TEXT, a->backend, rival, CELLS);
-        sheet_printf(out, ST_TEXT, ", p %.4f", (double)w->rival_p);
-        if (chosen || !w->node)
-            add_margin(w->choice_p, w->rival_p, out);
+    print_open(to, key, '{');
+    if (to->json || text) {
+        print_add(to, ST_TEXT, "%s", text ? text : "");
+        print_token(to, ST_TEXT, a->backend, id, CELLS);
+        print_add(to, ST_TEXT, ", p %.4f{p}", (double)p);
     }
-    if (w->choice < 0)
-        sheet_add(out, ST_DIM, w->wrong >= 0 || w->ended
-                                   ? "; no choice was made here: the path had ended before"
-                                   : "; what it chose is not known");
-    sheet_line(out);
+    print_close(to, '}');
 }
 
-static void rule_line(struct app *a, const struct why *w, struct sheet *out)
+static void target_line(struct app *a, const struct why *w, const struct printer *to)
 {
     const struct tree *t = &w->v->tree;
-    label(out, "rule");
-    if (w->wrong >= 0) {
-        sheet_add(out, ST_TEXT, "a node counts only below accepted ones; the first that was not "
-                                "is ");
-        node_name(a, t, w->wrong, out);
-        sheet_printf(out, ST_TEXT, " (/why %d.%d.%d)", w->v->turn, w->v->step, w->wrong);
-    } else if (w->ended) {
-        sheet_add(out, ST_TEXT, "the reply ended above this node, so the node was not judged");
-    } else if (w->forced) {
-        sheet_add(out, ST_WARN, "the token was given by hand (/force); the target had no choice");
-    } else if (isnan(w->u)) {
-        sheet_add(out, ST_TEXT, "greedy: the child that holds the target's best token is accepted");
-    } else {
-        sheet_printf(out, ST_TEXT, "sampled: the target drew with u %.4f; the child that holds the "
-                                   "drawn token is accepted", (double)w->u);
-    }
-    sheet_line(out);
+    int32_t token = t->token[w->node], rival = w->choice >= 0 ? w->rival : -1;
+    bool chosen = w->node && w->choice == token;
+    bool rivals = rival >= 0 && (chosen || !w->node || rival != token);
+    print_add(to, ST_LABEL, "%-8s ", "target");
+    if (w->node && isnan(w->p))
+        print_add(to, ST_DIM, "p is not known");
+    else if (w->node)
+        print_add(to, ST_TEXT, "p %.4f", (double)w->p);
+    if (w->node && !isnan(w->p) && t->q[w->node] > 0)
+        print_add(to, ST_DIM, " (p/q %.3g)", (double)(w->p / t->q[w->node]));
+    had(a, "choice", chosen ? NULL : w->node ? "; it chose " : "after it the target chose ",
+        w->choice, w->choice_p, to);
+    if (w->choice >= 0 && !chosen && w->node)
+        add_margin(w->choice_p, w->p, to);
+    had(a, "rival", rivals ? "; rival " : NULL, w->rival, w->rival_p, to);
+    if (rivals && (chosen || !w->node))
+        add_margin(w->choice_p, w->rival_p, to);
+    if (w->choice < 0)
+        print_add(to, ST_DIM, w->wrong >= 0 || w->ended
+                                  ? "; no choice was made here: the path had ended before"
+                                  : "; what it chose is not known");
+    print_end(to);
 }
 
-static void capture_line(struct app *a, const struct why *w, struct sheet *out)
+static void rule_line(struct app *a, const struct why *w, const struct printer *to)
+{
+    print_add(to, ST_LABEL, "%-8s ", "rule");
+    if (w->wrong >= 0) {
+        print_add(to, ST_TEXT, "a node counts only below accepted ones; the first that was not "
+                               "is ");
+        node_name(a, &w->v->tree, w->wrong, to);
+        print_note(to, ST_TEXT, " (/why %d.%d.%d)", w->v->turn, w->v->step, w->wrong);
+    } else if (w->ended) {
+        print_note(to, ST_TEXT, "the reply ended above this node, so the node was not judged");
+    } else if (w->forced) {
+        print_note(to, ST_WARN,
+                   "the token was given by hand (/force); the target had no choice");
+    } else if (isnan(w->u)) {
+        print_note(to, ST_TEXT,
+                   "greedy: the child that holds the target's best token is accepted");
+    } else {
+        print_note(to, ST_TEXT, "sampled: the target drew with u %.4f; the child that holds the "
+                   "drawn token is accepted", (double)w->u);
+    }
+}
+
+static void capture_line(struct app *a, const struct why *w, const struct printer *to)
 {
     const struct backend_info *info = backend_info(a->backend);
+    int levels = w->depth - 1;
     if (!w->node || !info->draft_kind)
         return;
-    label(out, "capture");
-    if (info->draft_kv == DRAFT_KV_OWN && info->capture[0]) {
-        int levels = w->depth - 1, at = w->v->rec.pos0 - 1;
-        sheet_printf(out, ST_TEXT, "boundaries %s of the target, last at position %d",
-                     info->capture, at);
-        if (levels == 0)
-            sheet_add(out, ST_TEXT, ": the head guessed from captured states");
-        else if (!strcmp(info->draft_kind, "peagle"))
-            sheet_printf(out, ST_TEXT, ": mask %d behind it, which sees the masks before, not the "
-                                       "guess%s", levels, levels == 1 ? "" : "es");
-        else if (!strcmp(info->draft_kind, "dflash"))
-            sheet_printf(out, ST_TEXT, ": row %d of the block, which sees masks, not the %d "
-                                       "guess%s before it",
-                         w->depth, levels, levels == 1 ? "" : "es");
-        else
-            sheet_printf(out, ST_TEXT, ": %d level%s on, where the head reads its own output",
-                         levels, plural(levels));
-        if (w->depth == 1 && w->v->tree.fate[w->node] == FATE_REJECTED)
-            sheet_add(out, ST_DIM, " (often so? /calibrate)");
-    } else {
-        sheet_printf(out, ST_TEXT, "none: %s", info->draft_kv == DRAFT_KV_TARGET
-                                                   ? "the draft reads the target's own cells"
-                                                   : "the draft has no weights");
+    print_add(to, ST_LABEL, "%-8s ", "capture");
+    if (info->draft_kv != DRAFT_KV_OWN || !info->capture[0]) {
+        print_note(to, ST_TEXT, "none: %s", info->draft_kv == DRAFT_KV_TARGET
+                                                ? "the draft reads the target's own cells"
+                                                : "the draft has no weights");
+        return;
     }
-    sheet_line(out);
+    print_add(to, ST_TEXT, "boundaries %s of the target, last at position %d", info->capture,
+              w->v->rec.pos0 - 1);
+    if (levels == 0)
+        print_add(to, ST_TEXT, ": the head guessed from captured states");
+    else if (!strcmp(info->draft_kind, "peagle"))
+        print_add(to, ST_TEXT, ": mask %d behind it, which sees the masks before, not the guess%s",
+                  levels, levels == 1 ? "" : "es");
+    else if (!strcmp(info->draft_kind, "dflash"))
+        print_add(to, ST_TEXT, ": row %d of the block, which sees masks, not the %d guess%s before "
+                  "it", w->depth, levels, levels == 1 ? "" : "es");
+    else
+        print_add(to, ST_TEXT, ": %d level%s on, where the head reads its own output", levels,
+                  plural(levels));
+    if (w->depth == 1 && w->v->tree.fate[w->node] == FATE_REJECTED)
+        print_add(to, ST_DIM, " (often so? /calibrate)");
+    print_end(to);
 }
 
-static void window_line(const struct why *w, struct sheet *out)
+static void window_line(const struct why *w, const struct printer *to)
 {
+    int past = w->pos + 1 - w->W; /* tokens that have left the window */
     if (!w->W)
         return;
-    int past = w->pos + 1 - w->W; /* tokens that have left the window */
-    label(out, "window");
+    print_add(to, ST_LABEL, "%-8s ", "window");
     if (past <= 0)
-        sheet_printf(out, ST_TEXT, "sliding layers see every token up to %d; %d more fit W = %d",
-                     w->pos, -past, w->W);
+        print_add(to, ST_TEXT, "sliding layers see every token up to %d; %d more fit W = %d",
+                  w->pos, -past, w->W);
     else
-        sheet_printf(out, ST_TEXT, "sliding layers see %d-%d; %d token%s before that %s out of W = "
-                                   "%d",
-                     w->window_first, w->pos, past, plural(past), past == 1 ? "is" : "are", w->W);
+        print_add(to, ST_TEXT, "sliding layers see %d-%d; %d token%s before that %s out of W = %d",
+                  w->window_first, w->pos, past, plural(past), past == 1 ? "is" : "are", w->W);
     if (past > -NEAR && past <= NEAR)
-        sheet_add(out, ST_WARN, "; near the edge");
-    sheet_line(out);
+        print_add(to, ST_WARN, "; near the edge");
+    print_end(to);
 }
 
-static void page_line(const struct why *w, struct sheet *out)
+static void page_line(const struct why *w, const struct printer *to)
 {
     int page = w->pos / w->P, cell = w->pos % w->P, from = w->v->rec.pos0;
-    label(out, "page");
-    sheet_printf(out, ST_TEXT, "cell %d of %d in page %d (positions %d-%d)", cell, w->P, page,
-                 page * w->P, page * w->P + w->P - 1);
+    print_add(to, ST_LABEL, "%-8s \vcell %d of %d in page %d (positions %d-%d)", "page",
+              cell, w->P, page, page * w->P, page * w->P + w->P - 1);
     if (from / w->P != page)
-        sheet_add(out, ST_WARN, "; a page boundary lies between the root and the node");
+        print_add(to, ST_WARN, "; a page boundary lies between the root and the node");
     else if (w->P > 2 * NEAR && (cell < NEAR || w->P - cell <= NEAR))
-        sheet_printf(out, ST_TEXT, "; %d from the boundary", cell < NEAR ? cell : w->P - cell);
-    sheet_line(out);
+        print_add(to, ST_TEXT, "; %d from the boundary", cell < NEAR ? cell : w->P - cell);
+    print_end(to);
 }
 
-static void changes_line(struct app *a, const struct why *w, struct sheet *out)
+static void changes_line(struct app *a, const struct why *w, const struct printer *to)
 {
     struct change c[CHANGES];
     int n = page_changes(a, w->v, c);
-    if (n < 0)
-        return;
-    label(out, "pages");
-    for (int i = 0; i < n; i++)
-        sheet_printf(out, ST_TEXT, "%s%s %s page %d (positions %d-%d)", i ? ", " : "",
-                     c[i].taken ? "took" : "released", pool_name(c[i].pool), c[i].page,
-                     c[i].column * w->P, c[i].column * w->P + w->P - 1);
-    sheet_add(out, n ? ST_TEXT : ST_DIM, n == CHANGES ? ", ..." : n ? " in this step"
-              : "no page changed hands in this step");
-    sheet_line(out);
-}
-
-static void why_text(struct app *a, const struct why *w, struct sheet *out)
-{
-    head_line(a, w, out);
-    if (w->node)
-        draft_line(a, w, out);
-    target_line(a, w, out);
-    if (w->node)
-        rule_line(a, w, out);
-    capture_line(a, w, out);
-    window_line(w, out);
-    page_line(w, out);
-    changes_line(a, w, out);
-}
-
-/* ---- as JSON --------------------------------------------------------------------------------- */
-
-static void token_json(struct app *a, const char *key, int32_t id, float p, struct buf *json)
-{
-    size_t n;
-    jput_key(json, key);
-    if (id < 0) {
-        jput_null(json);
-        return;
-    }
-    const char *text = backend_token(a->backend, id, &n);
-    jput_record(json, "%d{token}%.*s{text}%g{p}", id, (int)n, text, p);
-}
-
-static void changes_json(struct app *a, const struct step_view *v, struct buf *json)
-{
-    struct change c[CHANGES];
-    int n = page_changes(a, v, c);
-    jput_key(json, "pages");
     if (n < 0) {
-        jput_null(json);
+        print_none(to, "pages");
         return;
     }
-    jput_open(json, '[');
+    print_add(to, ST_LABEL, "%-8s ", "pages");
+    print_open(to, "pages", '[');
     for (int i = 0; i < n; i++) {
-        jput_record(json, "%s{pool}%d{page}%d{column}%d{taken?}", pool_name(c[i].pool), c[i].page,
-                    c[i].column, c[i].taken);
+        print_open(to, NULL, '{');
+        print_add(to, ST_TEXT,
+                  "%s%s %s{pool} page %d{page} (positions %d-%d)\f%d{column}%d{taken?}",
+                  i ? ", " : "", c[i].taken ? "took" : "released", pool_name(c[i].pool), c[i].page,
+                  c[i].column * w->P, c[i].column * w->P + w->P - 1, c[i].column, c[i].taken);
+        print_close(to, '}');
     }
-    jput_close(json, ']');
+    print_close(to, ']');
+    print_note(to, n ? ST_TEXT : ST_DIM, n == CHANGES ? ", ..." : n ? " in this step"
+               : "no page changed hands in this step");
 }
 
-static const char *rule_name(const struct why *w)
+static void show_why(struct app *a, const struct why *w, const struct printer *to)
 {
-    return w->wrong >= 0    ? "ancestor"
-           : w->ended       ? "ended"
-           : w->forced      ? "forced"
-           : isnan(w->u)    ? "greedy"
-                            : "sampled";
-}
-
-static void why_json(struct app *a, const struct why *w, struct buf *json)
-{
-    const struct tree *t = &w->v->tree;
-    size_t n;
-    const char *text = backend_token(a->backend, t->token[w->node], &n);
-    jput_open(json, '{');
-    jput_fields(json, "%d{turn}%d{step}%d{node}%d{parent}%d{depth}%d{position}%d{token}"
-                "%.*s{text}%s{fate}", w->v->turn, w->v->step, w->node, w->parent, w->depth, w->pos,
-                t->token[w->node], (int)n, text, fate_name(t->fate[w->node]));
-    if (w->node) {
-        jput_fields(json, "%g{q}%g{p}%d{rank}%d{guesses}%s{rule}%g{u}", t->q[w->node], w->p,
-                    w->rank, w->siblings, rule_name(w), w->u);
-    }
-    jput_fields(json, "%d{first_wrong:-1}", w->wrong);
-    token_json(a, "choice", w->choice, w->choice_p, json);
-    token_json(a, "rival", w->rival, w->rival_p, json);
-    jput_fields(json, "%d{window}%d{window_first}%d{page}%d{cell}%s{capture}", w->W,
-                w->window_first, w->pos / w->P, w->pos % w->P, backend_info(a->backend)->capture);
-    changes_json(a, w->v, json);
-    jput_close(json, '}');
+    print_open(to, NULL, '{');
+    head_line(a, w, to);
+    if (w->node)
+        draft_line(a, w, to);
+    target_line(a, w, to);
+    if (w->node)
+        rule_line(a, w, to);
+    print_add(to, ST_TEXT, "\f%d{window}%d{window_first}%d{page}%d{cell}%s{capture}", w->W,
+              w->window_first, w->pos / w->P, w->pos % w->P, backend_info(a->backend)->capture);
+    capture_line(a, w, to);
+    window_line(w, to);
+    page_line(w, to);
+    changes_line(a, w, to);
+    print_close(to, '}');
 }
 
 /* ---- the command ----------------------------------------------------------------------------- */
@@ -467,12 +430,12 @@ static bool find_node(struct app *a, int turn, int step, int *node, struct step_
                    *node, v->tree.n - 1);
 }
 
-bool view_why(struct app *a, int turn, int step, int node, struct sheet *out, struct err *e)
+bool view_why(struct app *a, int turn, int step, int node, const struct printer *to, struct err *e)
 {
     struct step_view v;
     struct why w;
     if (backend_has(a->backend, VIEW_SERVED))
-        return served_why(a, turn, step, &(struct printer){out, NULL}, e);
+        return served_why(a, turn, step, to, e);
     if (!app_needs(a, "why", VIEW_TREES, e))
         return false;
     if (turn == 0) {
@@ -484,7 +447,7 @@ bool view_why(struct app *a, int turn, int step, int node, struct sheet *out, st
     if (!find_node(a, turn, step, &node, &v, e))
         return false;
     look_at(a, &v, node, &w);
-    why_text(a, &w, out);
+    show_why(a, &w, to);
     return true;
 }
 
@@ -511,9 +474,6 @@ bool cmd_why(struct cmd_call *c)
     if (!find_node(a, turn, step, &node, &v, c->e))
         return false;
     look_at(a, &v, node, &w);
-    if (c->to.json)
-        why_json(a, &w, c->to.json);
-    else
-        why_text(a, &w, c->to.out);
+    show_why(a, &w, &c->to);
     return true;
 }

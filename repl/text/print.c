@@ -7,18 +7,22 @@
 
 #include "kernels/fields.h"
 
+static bool is_unknown(const struct field *f)
+{
+    return strchr("fge", f->conv) ? isnan(f->f)
+           : strchr("diux", f->conv) && f->mark == ':' && f->i == f->none;
+}
+
 /* Appends a value as its conversion says. */
 static void add_field(struct buf *out, const struct field *f)
 {
     char spec[16];
     int n = f->precision; /* negative: as if there were none */
-    bool real = strchr("fge", f->conv), whole = strchr("diux", f->conv);
-    snprintf(spec, sizeof spec, "%%%s*.*%s%c", f->flags, whole ? "ll" : "", f->conv);
+    snprintf(spec, sizeof spec, "%%%s*.*%s%c", f->flags, strchr("diux", f->conv) ? "ll" : "",
+             f->conv);
     if (f->conv == '%')
         buf_char(out, '%');
-    else if (real ? isnan(f->f) : whole && f->mark == ':' && f->i == f->none)
-        buf_printf(out, "%*s", max_int(f->width, 0), "-");
-    else if (real)
+    else if (strchr("fge", f->conv))
         buf_printf(out, spec, max_int(f->width, 0), n, f->f);
     else if (f->conv == 's')
         buf_printf(out, spec, max_int(f->width, 0), n, f->s);
@@ -49,8 +53,13 @@ static bool add_text(const struct printer *o, enum style st, const char *fmt, va
         fmt += n;
         if (*fmt == '%') {
             fmt = field_next(fmt, &v, &f);
-            if (!hidden)
+            if (!hidden && is_unknown(&f)) {
+                flush(o, st, &text);
+                buf_printf(&text, "%*s", max_int(f.width, 0), "-");
+                flush(o, ST_DIM, &text);
+            } else if (!hidden) {
                 add_field(&text, &f);
+            }
         } else if (*fmt == '\v') {
             flush(o, st, &text);
             st = ST_TEXT;
@@ -136,6 +145,12 @@ void print_ready(const struct printer *o, enum style st, const char *text)
         jput_raw(o->json, text);
     else
         say_text(o->out, st, text);
+}
+
+void print_tab(const struct printer *o, int column)
+{
+    if (!o->json)
+        sheet_tab(o->out, column);
 }
 
 void print_end(const struct printer *o)

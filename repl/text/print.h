@@ -3,8 +3,8 @@
  *
  * A format names its facts (kernels/fields.h): "session %s{session}: %d{turns} turns". As text, the
  * names are left out, and so is everything between two "\f", or from one on; behind a "\v" the
- * style is ST_TEXT; a number that is not known ({name:-1}, NAN) is a "-". As JSON, only the named
- * facts count, and what is not known is null. Main thread only.
+ * style is ST_TEXT; a number that is not known ({name:-1}, NAN) is a dim "-". As JSON, only the
+ * named facts count, and what is not known is null. Main thread only.
  */
 #ifndef AERIE_PRINT_H
 #define AERIE_PRINT_H
@@ -39,6 +39,7 @@ void print_text(const struct printer *o, enum style st,
                 const char *text);       /* lines for people only */
 /* Text that is an answer already: lines of text, or one JSON value. */
 void print_ready(const struct printer *o, enum style st, const char *text);
+void print_tab(const struct printer *o, int column); /* sheet_tab() */
 void print_end(const struct printer *o); /* ends the line */
 /* An array or object of JSON, under a key or (NULL) as an element; nothing in text. */
 void print_open(const struct printer *o, const char *key, char bracket);

@@ -270,7 +270,7 @@ static void write_why(struct tui *t, struct pane *p, int width)
     struct address at = {0};
     app_address(t->app, &at.turn, &at.step);
     sheet_init(&text, t->app->ascii);
-    if (view_why(t->app, at.turn, at.step, -1, &text, &e))
+    if (view_why(t->app, at.turn, at.step, -1, ON_SHEET(&text), &e))
         sheet_append_wrapped(&p->rows, &text, width);
     else
         note(&p->rows, "WHY", &at, e.msg);
