@@ -80,26 +80,40 @@ static void note(struct stage *st, const char *fmt, ...)
     PRINT_ARGS(st->scene, fmt);
 }
 
-/* One pass of the target over new cells, which are then rolled back. Its logits are the results. */
-static bool target_pass(struct stage *st, enum plan_mode mode, struct plan_req *req, struct err *e)
+/* One pass of the target over a sequence's new cells, which are then rolled back. The logits of its
+ * rows from `first` on are results. */
+static bool target_pass(struct stage *st, struct seq *seq, enum plan_mode mode,
+                        struct plan_req req, int first, struct err *e)
 {
     struct runtime *rt = &st->r;
-    bool ok = kv_reserve(&rt->kv, &st->lane.seq, st->lane.seq.committed + req->n, e) &&
-              pass_prepare(&rt->pass, mode, req, 1, e);
+    int vocab = rt->model->cfg.vocab;
+    size_t wide = (size_t)vocab * sizeof(float);
+    req.seq = seq;
+    bool ok = kv_reserve(&rt->kv, seq, seq->committed + req.n, e) &&
+              pass_prepare(&rt->pass, mode, &req, 1, e);
     if (ok) {
         net_forward(&rt->net, &rt->pass.plan[mode], &rt->pass.kp, NULL);
-        net_logits(&rt->net, req->n, (kbuf){0}, rt->logits, (kbuf){0});
-        keep_buf(st, rt->logits, req->n, rt->model->cfg.vocab);
+        net_logits(&rt->net, req.n, (kbuf){0}, rt->logits, (kbuf){0});
+        keep_buf(st, kbuf_at(rt->logits, (size_t)first * wide, (size_t)(req.n - first) * wide),
+                 req.n - first, vocab);
     }
-    kv_rollback(&rt->kv, &st->lane.seq);
+    kv_rollback(&rt->kv, seq);
     return ok;
 }
 
 /* ---- scenes: the smallest inputs ------------------------------------------------------------- */
 
-/* A root with two children behind a prefix. */
-static bool verify_fork(struct stage *st, int prefix, struct err *e)
+/* A prefix of so many windows and `more` tokens, then so many rows: see scenes[]. */
+struct prefix {
+    int windows, more, rows;
+};
+static struct prefix prefix_of(enum bug b);
+
+/* A root with two children behind the prefix. */
+static bool verify_fork(struct stage *st, struct err *e)
 {
+    const struct prefix p = prefix_of(st->bug);
+    int prefix = p.windows * st->W + p.more;
     struct tree t;
     tokens(st, prefix + 1);
     if (!run_to(st, prefix, 3, false, e))
@@ -109,15 +123,8 @@ static bool verify_fork(struct stage *st, int prefix, struct err *e)
     tree_add(&t, 0, 9, 0.4f, -2);
     note(st, "page size %d, prefix %d, verify a root with two children", st->r.kv.page_size,
          prefix);
-    struct plan_req req = {.seq = &st->lane.seq, .n = t.n, .token = t.token, .tree = &t};
-    return target_pass(st, PLAN_VERIFY, &req, e);
-}
-
-/* 24617: the prefix spans two windows, so that swa pages have been released and taken again. */
-static bool scene_untranslated(struct stage *st, struct err *e)
-{
-    st->expected_first = 0;
-    return verify_fork(st, 2 * st->W + 2, e);
+    return target_pass(st, &st->lane.seq, PLAN_VERIFY,
+                       (struct plan_req){.n = t.n, .token = t.token, .tree = &t}, 0, e);
 }
 
 /* 39287: the second child's index is one more than its depth (mask-width: the kernel reads the root
@@ -126,61 +133,27 @@ static bool scene_untranslated(struct stage *st, struct err *e)
 static bool scene_by_index(struct stage *st, struct err *e)
 {
     st->expected_first = st->bug == BUG_BLOCK_LEFT_BOUND ? 1 : st->variant == 2 ? 0 : 2;
-    return verify_fork(st, st->W, e);
+    return verify_fork(st, e);
 }
 
-/* 39160: the first length at which the last keys of the prefix are not the first ones. */
-static bool scene_from_zero(struct stage *st, struct err *e)
+static bool extend_rows(struct stage *st, struct err *e)
 {
-    st->expected_first = 0;
-    return verify_fork(st, st->W, e);
-}
-
-static bool extend_rows(struct stage *st, int prefix, int n, struct err *e)
-{
+    const struct prefix p = prefix_of(st->bug);
+    int prefix = p.windows * st->W + p.more, n = p.rows;
     tokens(st, prefix + n);
     if (!run_to(st, prefix, 64, false, e))
         return false;
     note(st, "page size %d, prefix %d, extend by %d tokens%s", st->r.kv.page_size, prefix, n,
          st->r.pass.opts.parts == 2 ? " in two parts" : "");
-    struct plan_req req = {.seq = &st->lane.seq, .n = n, .token = st->lane.tok.v + prefix};
-    return target_pass(st, PLAN_EXTEND, &req, e);
+    return target_pass(st, &st->lane.seq, PLAN_EXTEND,
+                       (struct plan_req){.n = n, .token = st->lane.tok.v + prefix}, 0, e);
 }
 
 /* 26513: with one cached cell, the first new row already reads keys after its own. */
 static bool scene_extend_window(struct stage *st, struct err *e)
 {
-    st->expected_first = 0;
     st->r.parts = st->r.pass.opts.parts = 2;
-    return net_two_parts(&st->r.net, e) && extend_rows(st, 1, 2, e);
-}
-
-/* 22819: the only cached page is full. */
-static bool scene_one_block(struct stage *st, struct err *e)
-{
-    st->expected_first = 0;
-    return extend_rows(st, st->r.kv.page_size, 1, e);
-}
-
-/* 51756: the first key lies before the window of the first new row. */
-static bool scene_window_of_group(struct stage *st, struct err *e)
-{
-    st->expected_first = 0;
-    return extend_rows(st, st->W, 2, e);
-}
-
-/* 9279: the window of the second row begins after the first cell of the prefix. */
-static bool scene_mask_offset(struct stage *st, struct err *e)
-{
-    st->expected_first = 1;
-    return extend_rows(st, st->W, 2, e);
-}
-
-/* 16267: one page; at page size 2 its number, taken as a slot, lies in page 0. */
-static bool scene_page_not_loc(struct stage *st, struct err *e)
-{
-    st->expected_first = 0;
-    return extend_rows(st, 0, 2, e);
+    return net_two_parts(&st->r.net, e) && extend_rows(st, e);
 }
 
 /* 27360: the first level of a draft, whose rows are written with the columns of three levels: the
@@ -192,7 +165,6 @@ static bool scene_expand_overflow(struct stage *st, struct err *e)
     struct head *d = rt->drafter->head;
     struct draft_row row[TOPK];
     int32_t from[TOPK], prefix = 3;
-    st->expected_first = 1;
     tokens(st, prefix + 1);
     if (!run_to(st, prefix, prefix, true, e))
         return false;
@@ -221,7 +193,6 @@ static bool scene_expand_overflow(struct stage *st, struct err *e)
 static bool scene_extend_extent(struct stage *st, struct err *e)
 {
     struct runtime *rt = &st->r;
-    st->expected_first = 0;
     tokens(st, 3);
     note(st, "page size %d, the draft's extend over a prompt of 2 tokens", rt->kv.page_size);
     if (!run_to(st, 2, 2, true, e))
@@ -237,7 +208,6 @@ static bool scene_group_zero(struct stage *st, struct err *e)
 {
     struct runtime *rt = &st->r;
     struct lane other = {.tap_row = -1};
-    st->expected_first = 0;
     tokens(st, 3);
     ids_cat(&other.tok, st->lane.tok.v, 3);
     note(st, "page size %d, the draft's extend over a prompt of 2 tokens, beside a sequence "
@@ -257,7 +227,6 @@ static bool scene_stale_pool(struct stage *st, struct err *e)
     struct runtime *rt = &st->r;
     bool frozen = !drafter_owns_kv(rt->drafter);
     int prefix = 3 * st->W + 1, n = 2;
-    st->expected_first = 0;
     tokens(st, prefix + n + !frozen); /* a head's slot needs the token after it */
     if (!run_to(st, prefix, 3, !frozen, e))
         return false;
@@ -288,7 +257,6 @@ static bool reply_step(struct stage *st, struct err *e)
 /* 47728: steps after a prompt as long as the window. A result row is a step's last token. */
 static bool scene_freed_early(struct stage *st, struct err *e)
 {
-    st->expected_first = INT32_MAX;
     note(st, "page size %d, four steps of a reply after %d tokens", st->r.kv.page_size, st->W);
     if (!begin_reply(st, st->W, e))
         return false;
@@ -306,7 +274,6 @@ static bool scene_freed_early(struct stage *st, struct err *e)
 static bool scene_accepted_index(struct stage *st, struct err *e)
 {
     struct lane *lane = &st->lane;
-    st->expected_first = INT32_MAX;
     note(st, "page size %d, six steps of a reply after 3 tokens; rows: the logits after each",
          st->r.kv.page_size);
     if (!begin_reply(st, 3, e))
@@ -316,9 +283,8 @@ static bool scene_accepted_index(struct stage *st, struct err *e)
             return false;
         if (lane->rec.accepted == 0)
             st->expected_first = min_int(st->expected_first, i);
-        struct plan_req req = {.seq = &lane->seq, .n = 1,
-                               .token = lane->tok.v + lane->seq.committed};
-        if (!target_pass(st, PLAN_DECODE, &req, e))
+        const struct plan_req req = {.n = 1, .token = lane->tok.v + lane->seq.committed};
+        if (!target_pass(st, &lane->seq, PLAN_DECODE, req, 0, e))
             return false;
     }
     return true;
@@ -356,19 +322,11 @@ static bool scene_last_window(struct stage *st, struct err *e)
     struct runtime *rt = &st->r;
     int same = st->W + rt->kv.page_size, n = 2;
     struct lane lane;
-    st->expected_first = 0;
     tokens(st, 3 * st->W);
-    bool ok = run_to(st, 3 * st->W, 3, false, e) && share(st, same, same + n, false, &lane, e);
-    if (!ok)
+    if (!run_to(st, 3 * st->W, 3, false, e) || !share(st, same, same + n, false, &lane, e))
         return false;
-    struct plan_req req = {.seq = &lane.seq, .n = n, .token = lane.tok.v + same};
-    ok = kv_reserve(&rt->kv, &lane.seq, same + n, e) &&
-         pass_prepare(&rt->pass, PLAN_EXTEND, &req, 1, e);
-    if (ok) {
-        net_forward(&rt->net, &rt->pass.plan[PLAN_EXTEND], &rt->pass.kp, NULL);
-        net_logits(&rt->net, n, (kbuf){0}, rt->logits, (kbuf){0});
-        keep_buf(st, rt->logits, n, rt->model->cfg.vocab);
-    }
+    const struct plan_req req = {.n = n, .token = lane.tok.v + same};
+    bool ok = target_pass(st, &lane.seq, PLAN_EXTEND, req, 0, e);
     lane_free(rt, &lane);
     return ok;
 }
@@ -379,7 +337,6 @@ static bool scene_bigram(struct stage *st, struct err *e)
     struct runtime *rt = &st->r;
     struct lane lane;
     int same = 4;
-    st->expected_first = 0;
     tokens(st, same + 3);
     bool ok = run_to(st, same + 2, 3, true, e) && share(st, same, same + 1, true, &lane, e);
     if (!ok)
@@ -397,7 +354,6 @@ static bool scene_leak(struct stage *st, struct err *e)
 {
     struct runtime *rt = &st->r;
     struct lane *lane = &st->lane;
-    st->expected_first = 0;
     tokens(st, 3);
     note(st, "page size %d, four cycles of plain steps and rejected trees; rows: swa pages in use",
          rt->kv.page_size);
@@ -428,7 +384,6 @@ static bool scene_publish(struct stage *st, struct err *e)
     struct lane fork = {0};
     struct runtime *rt = &st->r;
     int half = 3, all = 9;
-    st->expected_first = 0;
     tokens(st, all);
     if (!run_to(st, half, half, false, e))
         return false;
@@ -436,18 +391,10 @@ static bool scene_publish(struct stage *st, struct err *e)
          all);
     lane_park(rt, &st->lane);
     lane_fork(rt, &st->lane, &fork);
-    int from = fork.seq.committed, n = 2;
-    struct plan_req req = {.seq = &fork.seq, .n = n, .token = fork.tok.v + from};
-    bool ok = kv_reserve(&rt->kv, &fork.seq, from + n, e) &&
-              pass_prepare(&rt->pass, PLAN_EXTEND, &req, 1, e);
-    if (ok) {
-        /* only the row of prompt token half + 1 is compared: both runs compute it */
-        net_forward(&rt->net, &rt->pass.plan[PLAN_EXTEND], &rt->pass.kp, NULL);
-        net_logits(&rt->net, n, (kbuf){0}, rt->logits, (kbuf){0});
-        size_t wide = (size_t)rt->model->cfg.vocab * sizeof(float);
-        kbuf row = kbuf_at(rt->logits, (size_t)(half + 1 - from) * wide, wide);
-        keep_buf(st, row, 1, rt->model->cfg.vocab);
-    }
+    int from = fork.seq.committed;
+    /* only the row of prompt token half + 1 is compared: both runs compute it */
+    const struct plan_req req = {.n = 2, .token = fork.tok.v + from};
+    bool ok = target_pass(st, &fork.seq, PLAN_EXTEND, req, half + 1 - from, e);
     lane_free(rt, &fork);
     return ok;
 }
@@ -457,7 +404,6 @@ static bool scene_pool_small(struct stage *st, struct err *e)
 {
     struct runtime *rt = &st->r;
     int n = rt->kv.pool[POOL_SWA].total * rt->kv.page_size + 2;
-    st->expected_first = INT32_MAX;
     tokens(st, n + 1);
     note(st, "page size %d, a prompt of %d tokens, %d pages in the swa pool", rt->kv.page_size, n,
          rt->kv.pool[POOL_SWA].total);
@@ -474,28 +420,41 @@ static const struct {
     bool (*run)(struct stage *st, struct err *e);
     int page_size;
     enum { ANY, SOME, EAGLE, FROZEN } draft;
+    struct prefix prefix; /* of verify_fork() and extend_rows() */
+    int expected_first;
 } scenes[N_BUGS] = {
-    [BUG_SWA_UNTRANSLATED] = {scene_untranslated, 1, ANY},
-    [BUG_DRAFT_EXPAND_OVERFLOW] = {scene_expand_overflow, 2, EAGLE},
-    [BUG_SWA_EXTEND_WINDOW] = {scene_extend_window, 4, ANY},
+    /* the prefix spans two windows, so that swa pages have been released and taken again */
+    [BUG_SWA_UNTRANSLATED] = {verify_fork, 1, ANY, {2, 2, 0}},
+    [BUG_DRAFT_EXPAND_OVERFLOW] = {scene_expand_overflow, 2, EAGLE, .expected_first = 1},
+    [BUG_SWA_EXTEND_WINDOW] = {scene_extend_window, 4, ANY, {0, 1, 2}},
     [BUG_DRAFT_EXTEND_EXTENT] = {scene_extend_extent, 4, EAGLE},
     [BUG_FROZEN_STALE_POOL] = {scene_stale_pool, 1, FROZEN},
-    [BUG_SWA_MASK_OFFSET] = {scene_mask_offset, 1, ANY},
-    [BUG_PAGE_NOT_LOC] = {scene_page_not_loc, 2, ANY},
+    /* the window of the second row begins after the first cell of the prefix */
+    [BUG_SWA_MASK_OFFSET] = {extend_rows, 1, ANY, {1, 0, 2}, 1},
+    /* one page; at page size 2 its number, taken as a slot, lies in page 0 */
+    [BUG_PAGE_NOT_LOC] = {extend_rows, 2, ANY, {0, 0, 2}},
     [BUG_SWA_LEAK_PAGE] = {scene_leak, 2, ANY},
     [BUG_PUBLISH_BEFORE_WRITE] = {scene_publish, 2, ANY},
-    [BUG_DRAFT_POOL_SMALL] = {scene_pool_small, 2, EAGLE},
-    [BUG_TREE_WINDOW_BY_INDEX] = {scene_by_index, 1, ANY},
-    [BUG_VERIFY_FROM_ZERO] = {scene_from_zero, 4, ANY},
-    [BUG_PREFIX_ONE_BLOCK] = {scene_one_block, 2, ANY},
+    [BUG_DRAFT_POOL_SMALL] = {scene_pool_small, 2, EAGLE, .expected_first = INT32_MAX},
+    [BUG_TREE_WINDOW_BY_INDEX] = {scene_by_index, 1, ANY, {1, 0, 0}},
+    /* the first length at which the last keys of the prefix are not the first ones */
+    [BUG_VERIFY_FROM_ZERO] = {verify_fork, 4, ANY, {1, 0, 0}},
+    /* the only cached page is full */
+    [BUG_PREFIX_ONE_BLOCK] = {extend_rows, 2, ANY, {0, 2, 1}},
     [BUG_DRAFT_GROUP_ZERO] = {scene_group_zero, 4, EAGLE},
-    [BUG_WINDOW_OF_GROUP] = {scene_window_of_group, 4, ANY},
-    [BUG_BLOCK_LEFT_BOUND] = {scene_by_index, 4, ANY},
-    [BUG_WINDOW_FREED_EARLY] = {scene_freed_early, 1, SOME},
+    /* the first key lies before the window of the first new row */
+    [BUG_WINDOW_OF_GROUP] = {extend_rows, 4, ANY, {1, 0, 2}},
+    [BUG_BLOCK_LEFT_BOUND] = {scene_by_index, 4, ANY, {1, 0, 0}},
+    [BUG_WINDOW_FREED_EARLY] = {scene_freed_early, 1, SOME, .expected_first = INT32_MAX},
     [BUG_REUSE_LAST_WINDOW] = {scene_last_window, 4, ANY},
-    [BUG_ACCEPTED_INDEX] = {scene_accepted_index, 4, SOME},
+    [BUG_ACCEPTED_INDEX] = {scene_accepted_index, 4, SOME, .expected_first = INT32_MAX},
     [BUG_BIGRAM_LENGTH] = {scene_bigram, 4, EAGLE},
 };
+
+static struct prefix prefix_of(enum bug b)
+{
+    return scenes[b].prefix;
+}
 
 /* ---- three runs ------------------------------------------------------------------------------ */
 
@@ -536,6 +495,7 @@ static bool play(struct stage *st, struct device dev, struct model *m, struct dr
     if (!fit_shape(dev, m, draft, &shape, e) || !runtime_open(&st->r, dev, m, draft, &shape, e))
         return false;
     st->W = W;
+    st->expected_first = scenes[st->bug].expected_first;
     st->lane = (struct lane){.tap_row = -1};
     st->r.pass.check.level = level;
     bool ok = scenes[st->bug].run(st, e) && st->r.dev.k->sync(st->r.dev.d, e);
