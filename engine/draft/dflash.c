@@ -12,8 +12,6 @@
  */
 #include "engine/draft/layers.h"
 
-#include <string.h>
-
 #define F32(n) ((size_t)(n) * sizeof(float))
 
 _Static_assert((int)MAX_BLOCK <= (int)K_MAX_STEPS + 1,
@@ -28,32 +26,15 @@ struct dflash {
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-static bool want(struct dflash *d, kbuf *b, size_t bytes, struct err *e)
-{
-    *b = d->base.dev.k->alloc(d->base.dev.d, bytes, "draft buffers", e);
-    return b->p != NULL;
-}
-
-static bool open_buffers(struct dflash *d, struct err *e)
-{
-    const struct draft *w = d->base.w;
-    size_t rows = (size_t)d->base.max_rows, H = (size_t)w->cfg.hidden;
-    size_t wide = (size_t)w->n_capture * (size_t)w->target_hidden;
-    d->base.taps.n = w->n_capture;
-    d->base.taps.stride = (int)wide;
-    d->base.state_n = w->cfg.hidden;
-    memcpy(d->base.taps.boundary, w->capture, sizeof w->capture);
-    return head_buffers(&d->base, e) && want(d, &d->fused, F32(rows * wide), e) &&
-           want(d, &d->x, F32(rows * H), e) && want(d, &d->z, F32(rows * H), e);
-}
-
-static void close_dflash(struct head *base)
+static bool open_dflash(struct head *base, const struct drafter_setup *s, struct err *e)
 {
     struct dflash *d = (struct dflash *)base;
-    layers_close(&d->layers, base);
-    kbuf all[] = {d->fused, d->x, d->z};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        base->dev.k->release(base->dev.d, all[i]);
+    size_t rows = (size_t)base->max_rows, H = (size_t)base->w->cfg.hidden;
+    bool ok = layers_open(&d->layers, base, s, e) &&
+              head_want(base, &d->fused, F32(rows * (size_t)base->taps.stride), e) &&
+              head_want(base, &d->x, F32(rows * H), e) && head_want(base, &d->z, F32(rows * H), e);
+    base->out = d->x;
+    return ok;
 }
 
 /* ---- the head -------------------------------------------------------------------------------- */
@@ -117,32 +98,8 @@ static void block(struct head *base, const struct k_plan *kp, int rows, kbuf whi
         .scale = c->logit_scale, .dst = base->logits});
 }
 
-static kbuf output(struct head *base)
-{
-    return ((struct dflash *)base)->x;
-}
-
-static void move(struct head *base, int pairs, kbuf src, kbuf dst)
-{
-    layers_move(&((struct dflash *)base)->layers, base, pairs, src, dst);
-}
-
-static const struct head_ops dflash_ops = {.close = close_dflash, .extend = extend, .block = block,
-                                           .output = output, .move = move};
-
-static struct drafter *open_dflash(const struct drafter_setup *s, struct err *e)
-{
-    struct dflash *d = xcalloc(1, sizeof *d);
-    struct device dev = s->dev;
-    head_init(&d->base, &dflash_ops, s);
-    if (draft_each(s->w, device_upload, &dev, e) &&
-        layers_open(&d->layers, &d->base, s->slots, s->kv, e) && open_buffers(d, e))
-        return &d->base.base;
-    head_close(&d->base.base);
-    return NULL;
-}
+static const struct head_ops dflash_ops = {.size = sizeof(struct dflash), .open = open_dflash,
+                                           .extend = extend, .block = block};
 
 const struct drafter_ops dflash_drafter = {.name = "dflash", .about = "a DFlash block draft",
-                                           .kv = DRAFT_KV_OWN, .open = open_dflash,
-                                           .close = head_close, .ready = head_ready,
-                                           .grow = head_grow};
+                                           .kv = DRAFT_KV_OWN, .head = &dflash_ops, HEAD_DRAFTER};

@@ -73,7 +73,7 @@ struct drafter *drafter_open(const struct drafter_setup *s, struct err *e)
 {
     const struct drafter_ops *ops = drafter_ops_of(s->w);
     CHECK(ops);
-    struct drafter *d = ops->open(s, e);
+    struct drafter *d = ops->open(ops, s, e);
     if (d)
         d->ops = ops;
     return d;

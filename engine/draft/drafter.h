@@ -57,8 +57,10 @@ struct drafter_ops {
     const char *about; /* a noun phrase for users: "an EAGLE3 head" */
     bool weightless;   /* chosen by its name; false: by a folder with weights */
     enum draft_kv kv;
-    /* NULL and *e on failure. drafter_open() sets ops. */
-    struct drafter *(*open)(const struct drafter_setup *s, struct err *e);
+    const struct head_ops *head; /* a neural head's (head.h); NULL: it is none */
+    /* NULL and *e on failure. drafter_open() passes the drafter's own row, and sets ops. */
+    struct drafter *(*open)(const struct drafter_ops *ops, const struct drafter_setup *s,
+                            struct err *e);
     void (*close)(struct drafter *d);
     /* Whether a tree can be grown for the lane now. */
     bool (*ready)(const struct drafter *d, const struct drafting *lane);

@@ -18,8 +18,6 @@
 
 #include "kernels/packed.h"
 
-#include <string.h>
-
 #define F32(n) ((size_t)(n) * sizeof(float))
 
 _Static_assert((int)K_MAX_PARTS > (int)MAX_CAPTURE,
@@ -30,40 +28,19 @@ struct eagle3 {
     struct layers layers;
     kbuf fused;            /* (max_rows, n_capture * target_hidden) */
     kbuf x;                /* (max_rows, hidden) */
-    kbuf out;              /* the buffer with the last pass's states: x, or the base's state */
     kbuf z;                /* (max_rows, 2 hidden) */
     kbuf mask, zeros;      /* P-EAGLE: (hidden) the g of masks; (max_rows) i32 */
 };
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-static bool want(struct eagle3 *d, kbuf *b, size_t bytes, struct err *e)
-{
-    *b = d->base.dev.k->alloc(d->base.dev.d, bytes, "draft buffers", e);
-    return b->p != NULL;
-}
-
-static bool open_buffers(struct eagle3 *d, struct err *e)
-{
-    const struct draft *w = d->base.w;
-    const struct config *c = &w->cfg;
-    size_t rows = (size_t)d->base.max_rows, H = (size_t)c->hidden;
-    size_t wide = (size_t)w->n_capture * (size_t)w->target_hidden;
-    d->base.taps.n = w->n_capture;
-    d->base.taps.stride = (int)wide;
-    d->base.state_n = c->hidden;
-    memcpy(d->base.taps.boundary, w->capture, sizeof w->capture);
-    return head_buffers(&d->base, e) && want(d, &d->fused, F32(rows * wide), e) &&
-           want(d, &d->x, F32(rows * H), e) && want(d, &d->z, F32(rows * 2 * H), e);
-}
-
-static void close_eagle3(struct head *base)
+static bool open_eagle3(struct head *base, const struct drafter_setup *s, struct err *e)
 {
     struct eagle3 *d = (struct eagle3 *)base;
-    layers_close(&d->layers, base);
-    kbuf all[] = {d->fused, d->x, d->z, d->mask, d->zeros};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        base->dev.k->release(base->dev.d, all[i]);
+    size_t rows = (size_t)base->max_rows, H = (size_t)base->w->cfg.hidden;
+    return layers_open(&d->layers, base, s, e) &&
+           head_want(base, &d->fused, F32(rows * (size_t)base->taps.stride), e) &&
+           head_want(base, &d->x, F32(rows * H), e) && head_want(base, &d->z, F32(rows * 2 * H), e);
 }
 
 /* ---- the head -------------------------------------------------------------------------------- */
@@ -156,7 +133,7 @@ static void forward(struct eagle3 *d, const struct k_plan *kp, int rows, kbuf x)
                                       layers_pack(w)};
         layers_run(&d->layers, &d->base, kp, l, rows, in, x);
     }
-    d->out = x;
+    d->base.out = x; /* d->x, or the state that base.state becomes */
 }
 
 /* The logits of n rows of output states, into base.logits. */
@@ -214,7 +191,7 @@ static bool open_mask(struct eagle3 *d, struct err *e)
     const struct kernels *k = h->dev.k;
     int n = w->n_capture, each = w->target_hidden, spare = head_spare_row(h), H = w->cfg.hidden;
     int32_t row[MAX_CAPTURE] = {0};
-    if (!want(d, &d->mask, F32(H), e) || !want(d, &d->zeros, F32(h->max_rows), e))
+    if (!head_want(h, &d->mask, F32(H), e) || !head_want(h, &d->zeros, F32(h->max_rows), e))
         return false;
     k->fill(h->dev.d, d->zeros, 0);
     for (int i = 0; i < n; i++)
@@ -248,39 +225,17 @@ static void block(struct head *base, const struct k_plan *kp, int rows, kbuf whi
 
 /* ---- both ------------------------------------------------------------------------------------ */
 
-static kbuf output(struct head *base)
+static bool open_peagle(struct head *base, const struct drafter_setup *s, struct err *e)
 {
-    return ((struct eagle3 *)base)->out;
+    return open_eagle3(base, s, e) && open_mask((struct eagle3 *)base, e);
 }
 
-static void move(struct head *base, int pairs, kbuf src, kbuf dst)
-{
-    layers_move(&((struct eagle3 *)base)->layers, base, pairs, src, dst);
-}
-
-static const struct head_ops eagle3_ops = {.close = close_eagle3, .extend = extend, .level = level,
-                                           .output = output, .move = move};
-static const struct head_ops peagle_ops = {.close = close_eagle3, .extend = extend, .block = block,
-                                           .output = output, .move = move};
-
-static struct drafter *open_eagle3(const struct drafter_setup *s, struct err *e)
-{
-    struct eagle3 *d = xcalloc(1, sizeof *d);
-    struct device dev = s->dev;
-    head_init(&d->base, s->w->block ? &peagle_ops : &eagle3_ops, s);
-    if (draft_each(s->w, device_upload, &dev, e) &&
-        layers_open(&d->layers, &d->base, s->slots, s->kv, e) && open_buffers(d, e) &&
-        (!s->w->block || open_mask(d, e)))
-        return &d->base.base;
-    head_close(&d->base.base);
-    return NULL;
-}
+static const struct head_ops eagle3_ops = {.size = sizeof(struct eagle3), .open = open_eagle3,
+                                           .extend = extend, .level = level};
+static const struct head_ops peagle_ops = {.size = sizeof(struct eagle3), .open = open_peagle,
+                                           .extend = extend, .block = block};
 
 const struct drafter_ops eagle3_drafter = {.name = "eagle3", .about = "an EAGLE3 head",
-                                           .kv = DRAFT_KV_OWN, .open = open_eagle3,
-                                           .close = head_close, .ready = head_ready,
-                                           .grow = head_grow};
+                                           .kv = DRAFT_KV_OWN, .head = &eagle3_ops, HEAD_DRAFTER};
 const struct drafter_ops peagle_drafter = {.name = "peagle", .about = "a P-EAGLE head",
-                                           .kv = DRAFT_KV_OWN, .open = open_eagle3,
-                                           .close = head_close, .ready = head_ready,
-                                           .grow = head_grow};
+                                           .kv = DRAFT_KV_OWN, .head = &peagle_ops, HEAD_DRAFTER};

@@ -26,57 +26,35 @@ struct frozen {
     kbuf cs[MAX_ROPE];
     kbuf scores;    /* (rows, n_centroid) */
     kbuf top, topp; /* (rows, centroid_top) */
-    int32_t *chosen;
-    float *row; /* one row of logits on the host */
 };
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-static bool want(struct frozen *d, kbuf *b, size_t floats, struct err *e)
-{
-    if (floats)
-        *b = d->base.dev.k->alloc(d->base.dev.d, F32(floats), "draft buffers", e);
-    return !floats || b->p;
-}
-
-static bool open_buffers(struct frozen *d, struct err *e)
-{
-    const struct draft *w = d->base.w;
-    const struct config *c = &w->cfg;
-    size_t heads = 0, ffn = 0, H = (size_t)c->hidden, T = (size_t)w->target_hidden;
-    for (int l = 0; l < c->n_layer; l++) {
-        size_t n = (size_t)w->layer[l].n_head * (size_t)w->layer[l].head_dim;
-        heads = heads > n ? heads : n;
-        ffn = ffn > (size_t)w->layer[l].ffn ? ffn : (size_t)w->layer[l].ffn;
-    }
-    d->base.taps.n = 1;
-    d->base.taps.boundary[0] = d->base.target->m->cfg.n_layer;
-    d->base.taps.stride = d->base.state_n = w->target_hidden;
-    if (!head_buffers(&d->base, e))
-        return false;
-    size_t rows = (size_t)d->base.max_heads;
-    for (int i = 0; i < c->n_rope; i++)
-        if (!want(d, &d->cs[i], rows * (size_t)c->rope[i].half * 2, e))
-            return false;
-    d->chosen = xmalloc(rows * (size_t)max_int(1, w->centroid_top) * sizeof *d->chosen);
-    d->row = xmalloc(F32(w->draft_vocab));
-    return want(d, &d->in, rows * 2 * T, e) && want(d, &d->x, rows * H, e) &&
-           want(d, &d->y, rows * H, e) && want(d, &d->q, rows * heads, e) &&
-           want(d, &d->o, rows * heads, e) && want(d, &d->h, rows * ffn, e) &&
-           want(d, &d->scores, rows * (size_t)w->n_centroid, e) &&
-           want(d, &d->top, rows * (size_t)w->centroid_top, e) &&
-           want(d, &d->topp, rows * (size_t)w->centroid_top, e);
-}
-
-static void close_frozen(struct head *base)
+static bool open_frozen(struct head *base, const struct drafter_setup *s, struct err *e)
 {
     struct frozen *d = (struct frozen *)base;
-    kbuf all[] = {d->in, d->x, d->y, d->q, d->o, d->h, d->cs[0], d->cs[1], d->scores, d->top,
-                  d->topp};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        base->dev.k->release(base->dev.d, all[i]);
-    free(d->chosen);
-    free(d->row);
+    const struct draft *w = base->w;
+    const struct config *c = &w->cfg;
+    size_t heads, ffn, H = (size_t)c->hidden, T = (size_t)w->target_hidden;
+    (void)s;
+    head_widths(w, &heads, &ffn);
+    base->taps.n = 1;
+    base->taps.boundary[0] = base->target->m->cfg.n_layer;
+    base->taps.stride = base->state_n = w->target_hidden;
+    if (!head_buffers(base, e))
+        return false;
+    base->out = base->state;
+    size_t rows = (size_t)base->max_heads, top = F32(rows * (size_t)w->centroid_top);
+    for (int i = 0; i < c->n_rope; i++)
+        if (!head_want(base, &d->cs[i], F32(rows * (size_t)c->rope[i].half * 2), e))
+            return false;
+    return head_want(base, &d->in, F32(rows * 2 * T), e) &&
+           head_want(base, &d->x, F32(rows * H), e) && head_want(base, &d->y, F32(rows * H), e) &&
+           head_want(base, &d->q, F32(rows * heads), e) &&
+           head_want(base, &d->o, F32(rows * heads), e) &&
+           head_want(base, &d->h, F32(rows * ffn), e) &&
+           head_want(base, &d->scores, F32(rows * (size_t)w->n_centroid), e) &&
+           head_want(base, &d->top, top, e) && head_want(base, &d->topp, top, e);
 }
 
 /* ---- the head -------------------------------------------------------------------------------- */
@@ -145,29 +123,33 @@ static void keep_centroids(struct frozen *d, int rows)
     struct kdev *dev = d->base.dev.d;
     int per = w->draft_vocab / w->n_centroid, top = w->centroid_top;
     size_t bytes = F32(w->draft_vocab);
+    int32_t *chosen = xmalloc((size_t)rows * (size_t)top * sizeof *chosen);
+    float *row = xmalloc(bytes);
     uint8_t *kept = xcalloc((size_t)w->draft_vocab, 1);
     k->linear(dev, &(struct k_linear){.rows = rows, .src_stride = w->cfg.hidden, .src = d->y,
                                       .w = &w->centroids, .scale = 1, .dst = d->scores});
     k->topk(dev, &(struct k_topk){.rows = rows, .n = w->n_centroid, .k = top, .logits = d->scores,
                                   .ids = d->top, .logp = d->topp});
-    k->get(dev, d->chosen, d->top, (size_t)rows * (size_t)top * sizeof *d->chosen);
+    k->get(dev, chosen, d->top, (size_t)rows * (size_t)top * sizeof *chosen);
     for (int r = 0; r < rows; r++) {
         kbuf at = kbuf_at(d->base.logits, (size_t)r * bytes, bytes);
         float least = 0;
-        if (d->chosen[(r + 1) * top - 1] < 0)
+        if (chosen[(r + 1) * top - 1] < 0)
             continue; /* the centroid scores are NaN, and so are the logits */
-        k->get(dev, d->row, at, bytes);
+        k->get(dev, row, at, bytes);
         memset(kept, 0, (size_t)w->draft_vocab);
         for (int i = 0; i < top * per; i++) {
-            int id = w->token_order[d->chosen[r * top + i / per] * per + i % per];
-            least = i == 0 || d->row[id] < least ? d->row[id] : least;
+            int id = w->token_order[chosen[r * top + i / per] * per + i % per];
+            least = i == 0 || row[id] < least ? row[id] : least;
             kept[id] = 1;
         }
         for (int i = 0; i < w->draft_vocab; i++)
             if (!kept[i])
-                d->row[i] = least - 1;
-        k->put(dev, at, d->row, bytes);
+                row[i] = least - 1;
+        k->put(dev, at, row, bytes);
     }
+    free(chosen);
+    free(row);
     free(kept);
 }
 
@@ -223,32 +205,9 @@ static void level(struct head *base, const struct k_plan *kp, int rows, kbuf sta
     forward((struct frozen *)base, kp, rows, base->inputs, base->state);
 }
 
-static kbuf output(struct head *base)
-{
-    return base->state;
-}
-
-static void move(struct head *base, int pairs, kbuf src, kbuf dst)
-{
-    (void)base, (void)src, (void)dst;
-    CHECK(pairs == 0);
-}
-
-static const struct head_ops frozen_ops = {.close = close_frozen, .extend = extend, .level = level,
-                                           .output = output, .move = move};
-
-static struct drafter *open_frozen(const struct drafter_setup *s, struct err *e)
-{
-    struct frozen *d = xcalloc(1, sizeof *d);
-    struct device dev = s->dev;
-    head_init(&d->base, &frozen_ops, s);
-    if (draft_each(s->w, device_upload, &dev, e) && open_buffers(d, e))
-        return &d->base.base;
-    head_close(&d->base.base);
-    return NULL;
-}
+static const struct head_ops frozen_ops = {.size = sizeof(struct frozen), .open = open_frozen,
+                                           .extend = extend, .level = level};
 
 const struct drafter_ops frozen_drafter = {.name = "frozen-kv", .about = "a frozen-KV head",
-                                           .kv = DRAFT_KV_TARGET, .open = open_frozen,
-                                           .close = head_close, .ready = head_ready,
-                                           .grow = head_grow};
+                                           .kv = DRAFT_KV_TARGET, .head = &frozen_ops,
+                                           HEAD_DRAFTER};

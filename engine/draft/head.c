@@ -17,20 +17,41 @@
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-void head_init(struct head *h, const struct head_ops *ops, const struct drafter_setup *s)
+struct drafter *head_open(const struct drafter_ops *ops, const struct drafter_setup *s,
+                          struct err *e)
 {
-    h->base.head = h;
-    h->ops = ops;
-    h->dev = s->dev;
-    h->w = s->w;
-    h->target = s->target;
-    h->max_rows = s->max_rows;
+    struct head *d = xcalloc(1, ops->head->size);
+    struct device dev = s->dev;
+    d->base.head = d;
+    d->ops = ops->head;
+    d->dev = s->dev;
+    d->w = s->w;
+    d->target = s->target;
+    d->max_rows = s->max_rows;
+    if (draft_each(s->w, device_upload, &dev, e) && d->ops->open(d, s, e))
+        return &d->base;
+    head_close(&d->base);
+    return NULL;
 }
 
-static bool want(struct head *d, kbuf *b, size_t bytes, struct err *e)
+bool head_want(struct head *d, kbuf *field, size_t bytes, struct err *e)
 {
-    *b = d->dev.k->alloc(d->dev.d, bytes, "draft buffers", e);
-    return b->p != NULL;
+    if (!bytes)
+        return true;
+    CHECK(d->n_own < HEAD_OWNED);
+    d->own[d->n_own++] = field;
+    *field = d->dev.k->alloc(d->dev.d, bytes, "draft buffers", e);
+    return field->p != NULL;
+}
+
+void head_widths(const struct draft *w, size_t *heads, size_t *ffn)
+{
+    *heads = *ffn = 0;
+    for (int l = 0; l < w->cfg.n_layer; l++) {
+        size_t n = (size_t)w->layer[l].n_head * (size_t)w->layer[l].head_dim;
+        *heads = *heads > n ? *heads : n;
+        *ffn = *ffn > (size_t)w->layer[l].ffn ? *ffn : (size_t)w->layer[l].ffn;
+    }
 }
 
 bool head_buffers(struct head *d, struct err *e)
@@ -39,29 +60,32 @@ bool head_buffers(struct head *d, struct err *e)
     size_t rows = (size_t)d->max_heads, n = (size_t)d->state_n;
     if (d->w->d2t) {
         size_t bytes = (size_t)d->w->draft_vocab * sizeof *d->w->d2t;
-        if (!want(d, &d->d2t, bytes, e))
+        if (!head_want(d, &d->d2t, bytes, e))
             return false;
         d->dev.k->put(d->dev.d, d->d2t, d->w->d2t, bytes);
     }
-    return want(d, &d->taps.dst,
+    return head_want(d, &d->taps.dst,
                 F32((size_t)(d->max_rows + 1 + HEAD_BACKLOG) * (size_t)d->taps.stride), e) &&
-           want(d, &d->state, F32(rows * n), e) && want(d, &d->inputs, F32(rows * n), e) &&
-           want(d, &d->root, F32(MAX_LANES * n), e) &&
-           want(d, &d->idx, (size_t)max_int(d->max_rows, d->max_heads) * sizeof(int32_t), e) &&
-           want(d, &d->last, MAX_LANES * sizeof(int32_t), e) &&
-           want(d, &d->logits, F32(rows * (size_t)d->w->draft_vocab), e) &&
-           want(d, &d->ids, rows * MAX_TOPK * sizeof(int32_t), e) &&
-           want(d, &d->logp, F32(rows * MAX_TOPK), e);
+           head_want(d, &d->state, F32(rows * n), e) &&
+           head_want(d, &d->inputs, F32(rows * n), e) &&
+           head_want(d, &d->root, F32(MAX_LANES * n), e) &&
+           head_want(d, &d->idx, (size_t)max_int(d->max_rows, d->max_heads) * sizeof(int32_t), e) &&
+           head_want(d, &d->last, MAX_LANES * sizeof(int32_t), e) &&
+           head_want(d, &d->logits, F32(rows * (size_t)d->w->draft_vocab), e) &&
+           head_want(d, &d->ids, rows * MAX_TOPK * sizeof(int32_t), e) &&
+           head_want(d, &d->logp, F32(rows * MAX_TOPK), e);
 }
 
 void head_close(struct drafter *base)
 {
     struct head *d = base->head;
-    d->ops->close(d);
-    kbuf all[] = {d->taps.dst, d->state, d->inputs, d->root, d->idx,
-                  d->last, d->logits, d->ids, d->logp, d->d2t};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        d->dev.k->release(d->dev.d, all[i]);
+    for (int i = 0; i < d->n_own; i++)
+        d->dev.k->release(d->dev.d, *d->own[i]);
+    for (int l = 0; l < d->n_cells; l++) {
+        d->dev.k->release(d->dev.d, d->cells[l].k);
+        d->dev.k->release(d->dev.d, d->cells[l].v);
+    }
+    free(d->cells);
     free(d);
 }
 
@@ -122,11 +146,15 @@ void head_logits(struct head *d, int b, float *out)
 void head_states(struct head *d, int rows, float *out)
 {
     size_t n = F32(mul64(rows, d->state_n));
-    d->dev.k->get(d->dev.d, out, kbuf_at(d->ops->output(d), 0, n), n);
+    d->dev.k->get(d->dev.d, out, kbuf_at(d->out, 0, n), n);
 }
 void head_move(struct head *d, int pairs, kbuf src, kbuf dst)
 {
-    d->ops->move(d, pairs, src, dst);
+    CHECK(d->n_cells || !pairs);
+    if (d->n_cells)
+        d->dev.k->move(d->dev.d, &(struct k_move){
+            .pairs = pairs, .n_pools = 1,
+            .pool = {{.src = src, .dst = dst, .n_layers = d->n_cells, .cells = d->cells}}});
 }
 
 /* ---- moving rows ----------------------------------------------------------------------------- */

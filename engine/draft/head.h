@@ -16,7 +16,7 @@
 
 /* Cells of the target that a head may be behind (lane.h), which is also the rows of its backlog:
  * their captured states, until the head runs over them. */
-enum { HEAD_BACKLOG = 64 };
+enum { HEAD_BACKLOG = 64, HEAD_OWNED = 24 };
 
 /* The part of a drafter that all heads share; each embeds it first. */
 struct head {
@@ -36,14 +36,17 @@ struct head {
     kbuf logits;      /* (max_heads, draft_vocab) of the last pass */
     kbuf ids, logp;   /* (max_heads, MAX_TOPK) */
     kbuf d2t;         /* (draft vocabulary) i32 target ids; absent: the same */
-    const struct k_cells *cells; /* (n_cells) of the draft pool, one a layer; 0: the head owns
-                                    none */
+    kbuf out;         /* output rows of the last pass, for golden tests */
+    struct k_cells *cells; /* (n_cells) of the draft pool, one a layer; 0: the head owns none */
     int n_cells;
+    kbuf *own[HEAD_OWNED]; /* (n_own) buffers that head_close() frees, beside the cells */
+    int n_own;
 };
 
 struct head_ops {
-    /* Frees what the head has beside struct head. */
-    void (*close)(struct head *h);
+    size_t size; /* of the head's own struct */
+    /* Allocates what the head has beside struct head; its weights are on the device. */
+    bool (*open)(struct head *h, const struct drafter_setup *s, struct err *e);
     /* Runs the head over the rows of a pass of the drafter's extend mode, row r from tap row
      * from[r]; last[b] (n_req) is the last row of request b. Leaves request b's state after that
      * row in row b of `state`, its logits in row b of h->logits. from, last: i32 on the device.
@@ -58,17 +61,22 @@ struct head_ops {
      * rows which[i], i < n, in row i of h->logits. which: i32 on the device. NULL: the head guesses
      * level by level. */
     void (*block)(struct head *h, const struct k_plan *kp, int rows, kbuf which, int n);
-    /* Output rows for golden tests. */
-    kbuf (*output)(struct head *h);
-    /* Moves single cells of every layer: pairs of slots, i32 on the device. */
-    void (*move)(struct head *h, int pairs, kbuf src, kbuf dst);
 };
 
-/* For the open functions of the heads: fills in *h. */
-void head_init(struct head *h, const struct head_ops *ops, const struct drafter_setup *s);
-/* Allocates the shared buffers; state_n and the taps must be set. */
+/* For the open functions of the heads: allocates the shared buffers; state_n and the taps must be
+ * set. */
 bool head_buffers(struct head *h, struct err *e);
+/* Allocates a field of the head's own struct, which head_close() frees. 0 bytes: it stays
+ * absent. */
+bool head_want(struct head *h, kbuf *field, size_t bytes, struct err *e);
+/* Floats of a row of all heads' outputs, and of an MLP's inner state, in the widest layer. */
+void head_widths(const struct draft *w, size_t *heads, size_t *ffn);
+
 /* For the table entries of the heads. */
+#define HEAD_DRAFTER                                                                               \
+    .open = head_open, .close = head_close, .ready = head_ready, .grow = head_grow
+struct drafter *head_open(const struct drafter_ops *ops, const struct drafter_setup *s,
+                          struct err *e);
 void head_close(struct drafter *d);
 bool head_ready(const struct drafter *d, const struct drafting *lane);
 bool head_grow(struct drafter *d, struct pass *ps, struct drafting *lane, int n,

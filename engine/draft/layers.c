@@ -1,30 +1,26 @@
 /* layers.c - see layers.h. */
 #include "engine/draft/layers.h"
 
-#include <stdlib.h>
+#include <string.h>
 
 #define F32(n) ((size_t)(n) * sizeof(float))
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-static bool want(struct head *h, const char *what, kbuf *b, size_t bytes, struct err *e)
-{
-    *b = h->dev.k->alloc(h->dev.d, bytes, what, e);
-    return b->p != NULL;
-}
-
-static bool open_cells(struct layers *y, struct head *h, int slots, enum kv_type kv, struct err *e)
+static bool open_cells(struct head *h, int slots, enum kv_type kv, struct err *e)
 {
     const struct draft *w = h->w;
-    h->cells = y->cells = xcalloc((size_t)w->cfg.n_layer, sizeof *y->cells);
+    h->cells = xcalloc((size_t)w->cfg.n_layer, sizeof *h->cells);
     h->n_cells = w->cfg.n_layer;
     for (int l = 0; l < w->cfg.n_layer; l++) {
-        struct k_cells *c = &y->cells[l];
+        struct k_cells *c = &h->cells[l];
         *c = (struct k_cells){.type = kv, .n_slots = slots, .n_kv = w->layer[l].n_kv,
                               .head_dim = w->layer[l].head_dim};
         size_t bytes = (size_t)slots * kv_cell_bytes(kv, c->n_kv, c->head_dim);
         const char *what = pool_cells(POOL_DRAFT);
-        if (!want(h, what, &c->k, bytes, e) || !want(h, what, &c->v, bytes, e))
+        c->k = h->dev.k->alloc(h->dev.d, bytes, what, e);
+        c->v = c->k.p ? h->dev.k->alloc(h->dev.d, bytes, what, e) : (kbuf){0};
+        if (!c->v.p)
             return false;
         h->dev.k->fill(h->dev.d, c->k, 0xff);
         h->dev.k->fill(h->dev.d, c->v, 0xff);
@@ -32,40 +28,19 @@ static bool open_cells(struct layers *y, struct head *h, int slots, enum kv_type
     return true;
 }
 
-bool layers_open(struct layers *y, struct head *h, int slots, enum kv_type kv, struct err *e)
+bool layers_open(struct layers *y, struct head *h, const struct drafter_setup *s, struct err *e)
 {
-    static const char what[] = "draft buffers";
     const struct draft *w = h->w;
-    size_t rows = (size_t)h->max_rows, heads = 0, ffn = 0;
-    for (int l = 0; l < w->cfg.n_layer; l++) {
-        size_t n = (size_t)w->layer[l].n_head * (size_t)w->layer[l].head_dim;
-        heads = heads > n ? heads : n;
-        ffn = ffn > (size_t)w->layer[l].ffn ? ffn : (size_t)w->layer[l].ffn;
-    }
+    size_t rows = (size_t)h->max_rows, heads, ffn;
     size_t half = w->cfg.n_rope ? (size_t)w->cfg.rope[0].half : 1;
-    return open_cells(y, h, slots, kv, e) && want(h, what, &y->q, F32(rows * heads), e) &&
-           want(h, what, &y->o, F32(rows * heads), e) && want(h, what, &y->h, F32(rows * ffn), e) &&
-           want(h, what, &y->cs, F32(rows * half * 2), e);
-}
-
-void layers_close(struct layers *y, struct head *h)
-{
-    const struct kernels *k = h->dev.k;
-    for (int l = 0; y->cells && l < h->w->cfg.n_layer; l++) {
-        k->release(h->dev.d, y->cells[l].k);
-        k->release(h->dev.d, y->cells[l].v);
-    }
-    free(y->cells);
-    kbuf all[] = {y->q, y->o, y->h, y->cs};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        k->release(h->dev.d, all[i]);
-}
-
-void layers_move(struct layers *y, struct head *h, int pairs, kbuf src, kbuf dst)
-{
-    h->dev.k->move(h->dev.d, &(struct k_move){
-        .pairs = pairs, .n_pools = 1,
-        .pool = {{.src = src, .dst = dst, .n_layers = h->w->cfg.n_layer, .cells = y->cells}}});
+    head_widths(w, &heads, &ffn);
+    h->taps.n = w->n_capture;
+    h->taps.stride = w->n_capture * w->target_hidden;
+    h->state_n = w->cfg.hidden;
+    memcpy(h->taps.boundary, w->capture, sizeof w->capture);
+    return open_cells(h, s->slots, s->kv, e) && head_want(h, &y->q, F32(rows * heads), e) &&
+           head_want(h, &y->o, F32(rows * heads), e) && head_want(h, &y->h, F32(rows * ffn), e) &&
+           head_want(h, &y->cs, F32(rows * half * 2), e) && head_buffers(h, e);
 }
 
 /* ---- a layer --------------------------------------------------------------------------------- */
@@ -101,7 +76,7 @@ static struct k_qkv qkv_of(const struct layers *y, const struct head *h, const s
         .n_head = w->n_head, .n_kv = w->n_kv, .head_dim = w->head_dim,
         .q_norm = norm_of(c, &w->q_norm), .k_norm = norm_of(c, &w->k_norm),
         .norm_whole = c->qk_norm_whole, .rot = c->rope[0].rot, .cs = y->cs, .q = y->q,
-        .cells = y->cells[l], .table = &kp->table[draft_table(w->window)]};
+        .cells = h->cells[l], .table = &kp->table[draft_table(w->window)]};
 }
 
 void layers_store(struct layers *y, struct head *h, const struct k_plan *kp, int l, int rows,
@@ -128,7 +103,7 @@ void layers_run(struct layers *y, struct head *h, const struct k_plan *kp, int l
     k->qkv(h->dev.d, &qkv);
     k->attn(h->dev.d, &(struct k_attn){
         .rows = rows, .n_head = w->n_head, .scale = c->attn_scale, .q = y->q,
-        .cells = y->cells[l], .table = qkv.table, .packed = out_packed, .dst = y->o});
+        .cells = h->cells[l], .table = qkv.table, .packed = out_packed, .dst = y->o});
     k->linear(h->dev.d, &(struct k_linear){
         .rows = rows, .src_stride = w->n_head * w->head_dim, .src = y->o, .w = &w->wo,
         .b = tensor_opt(&w->bo), .scale = 1, .add = true, .packed = out_packed, .dst = x});

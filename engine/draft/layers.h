@@ -9,8 +9,7 @@
 #include "engine/draft/head.h"
 
 struct layers {
-    struct k_cells *cells; /* (n_layer) */
-    kbuf q, o, h, cs;      /* (max_rows, ...) */
+    kbuf q, o, h, cs; /* (max_rows, ...) */
 };
 
 /* A layer's input: rows of src, `stride` floats apart, as struct k_qkv takes them. */
@@ -21,12 +20,10 @@ struct layer_input {
     bool packed;
 };
 
-/* Allocates cells of `slots` slots, filled with NaN, and buffers for h->max_rows rows. False and
- * *e: out of memory; layers_close() is still due. */
-bool layers_open(struct layers *y, struct head *h, int slots, enum kv_type kv, struct err *e);
-void layers_close(struct layers *y, struct head *h);
-/* Moves single cells of every layer: pairs of slots, i32 on the device. */
-void layers_move(struct layers *y, struct head *h, int pairs, kbuf src, kbuf dst);
+/* For a head that joins the target's captured states: sets its taps and state_n, allocates the
+ * cells, filled with NaN, the buffers for h->max_rows rows and those that all heads share. False
+ * and *e: out of memory. */
+bool layers_open(struct layers *y, struct head *h, const struct drafter_setup *s, struct err *e);
 /* The rope angles of a pass, which an operation of the caller computes into y->cs. */
 struct k_rope layers_rope(const struct layers *y, const struct head *h, const struct k_plan *kp,
                           int rows);

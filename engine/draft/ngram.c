@@ -153,9 +153,10 @@ static void fill_tree(struct ngram *g, const struct tree_shape *shape, struct tr
 
 /* ---- the interface --------------------------------------------------------------------------- */
 
-static struct drafter *open_ngram(const struct drafter_setup *s, struct err *e)
+static struct drafter *open_ngram(const struct drafter_ops *ops, const struct drafter_setup *s,
+                                  struct err *e)
 {
-    (void)s, (void)e;
+    (void)ops, (void)s, (void)e;
     struct ngram *g = xcalloc(1, sizeof *g);
     return &g->base;
 }

@@ -198,7 +198,7 @@ static bool scene_extend_extent(struct stage *st, struct err *e)
     if (!run_to(st, 2, 2, true, e))
         return false;
     struct head *d = rt->drafter->head;
-    keep_buf(st, d->ops->output(d), 2, d->state_n);
+    keep_buf(st, d->out, 2, d->state_n);
     return true;
 }
 
@@ -215,7 +215,7 @@ static bool scene_group_zero(struct stage *st, struct err *e)
     bool ok = lane_extend(rt, &other, 2, false, false, 2, e) && run_to(st, 2, 2, true, e);
     struct head *d = rt->drafter->head;
     if (ok)
-        keep_buf(st, d->ops->output(d), 2, d->state_n);
+        keep_buf(st, d->out, 2, d->state_n);
     lane_free(rt, &other);
     return ok;
 }

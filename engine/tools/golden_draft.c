@@ -17,7 +17,7 @@ static void fed_back(struct golden *golden, struct runtime *rt, float *out)
     const struct config *c = &golden->l.draft.cfg;
     int H = c->hidden;
     struct k_normalize norm = {.rows = 1, .n = H, .src_stride = H, .dst_stride = H, .scale = 1,
-                               .src = rt->drafter->head->ops->output(rt->drafter->head),
+                               .src = rt->drafter->head->out,
                                .dst = rt->drafter->head->inputs,
                                .norm = {c->norm, &golden->l.draft.norm, c->eps}};
     rt->dev.k->normalize(rt->dev.d, &norm);
