@@ -166,6 +166,42 @@ static void add_value(struct dump_pass *p, const struct found *found, const stru
         add_item(p, found->name, found->path, t->name);
 }
 
+/* The name of the model's root in a file of SGLang's tensor dump, by the layers below it, if the
+ * file has the root's own output; else "". The hook of the root writes the file when the root ends:
+ * the root's output, and what follows it, the logits, are then those of the pass before. */
+static void ended_root(const struct torch_file *f, char root[64])
+{
+    *root = '\0';
+    for (int i = 0; i < torch_count(f) && !*root; i++) {
+        const char *name = torch_at(f, i)->name, *below = strstr(name, ".layers.");
+        if (below && below - name < 64)
+            snprintf(root, 64, "%.*s", (int)(below - name), name);
+    }
+    if (!torch_find(f, root))
+        *root = '\0';
+}
+
+static bool is_below(const char *name, const char *root)
+{
+    size_t n = strlen(root);
+    return n == 0 || (strncmp(name, root, n) == 0 && name[n] == '.');
+}
+
+/* The tensors of a PassNNNNN file. */
+static void add_tensors(struct dump *d, int number, const char *path, const struct torch_file *f)
+{
+    char root[64];
+    struct dump_pass *before = d->n ? &d->pass[d->n - 1] : NULL;
+    ended_root(f, root);
+    for (int i = 0; before && before->number == number - 1 && i < torch_count(f); i++)
+        if (!torch_at(f, i)->text && !is_below(torch_at(f, i)->name, root))
+            add_item(before, torch_at(f, i)->name, path, torch_at(f, i)->name);
+    struct dump_pass *p = pass_of(d, number);
+    for (int i = 0; i < torch_count(f); i++)
+        if (!torch_at(f, i)->text && is_below(torch_at(f, i)->name, root))
+            add_item(p, torch_at(f, i)->name, path, torch_at(f, i)->name);
+}
+
 /* What a file of a dump holds; a file that is refused is counted. */
 static void add_file(struct dump *d, const struct found *found)
 {
@@ -177,12 +213,10 @@ static void add_file(struct dump *d, const struct found *found)
             snprintf(d->why, sizeof d->why, "%.399s", e.msg);
         return;
     }
-    struct dump_pass *p = pass_of(d, (int)found->pass);
-    for (int i = 0; !found->name && i < torch_count(f); i++)
-        if (!torch_at(f, i)->text)
-            add_item(p, torch_at(f, i)->name, found->path, torch_at(f, i)->name);
     if (found->name)
-        add_value(p, found, f);
+        add_value(pass_of(d, (int)found->pass), found, f);
+    else
+        add_tensors(d, (int)found->pass, found->path, f);
     torch_close(f);
 }
 
