@@ -72,18 +72,18 @@ static bool run_chats(struct upkeep *u, const struct stop *stop, struct draft_to
 }
 
 /* Sends n requests one after the other; how: 0 short and cold, 1 the same again, 2 long. */
-static bool run_arm(struct upkeep *u, int how, int n, int context, const struct stop *stop,
-                    struct some_drafts *d, struct err *e)
+static bool run_arm(struct upkeep *u, unsigned long long salt, int how, int n, int context,
+                    const struct stop *stop, struct some_drafts *d, struct err *e)
 {
     struct draft_totals before, by;
     int length = how < 2 ? SHORT : context ? context / 2 < LONG ? context / 2 : LONG : LONG / 2;
     bool ok = true;
     upkeep_drafts(u, &before);
     for (int i = 0; i < n && ok; i++) {
-        char arena[32];
+        char arena[48];
         struct buf text = {0};
         struct ids_ask a = {.most = REPLY, .cold = how != 1, .arena = arena};
-        snprintf(arena, sizeof arena, "triage-%d", i);
+        snprintf(arena, sizeof arena, "triage-%llx-%d", salt, i);
         made_text((uint64_t)i + (how < 2 ? 1 : 100), length, &text);
         ok = ids_of_text(u, text.p, &a.prompt, stop, e);
         a.prompt.n = ok ? min_int(a.prompt.n, length) : 0;
@@ -108,6 +108,7 @@ static bool run_arms(struct cli *c, struct upkeep *u, struct triage *t, const st
 {
     static const char *const name[TRIAGE_ARMS] = {"short prompts, cold", "the same again",
                                                   "long prompts, cold"};
+    unsigned long long salt = clock_ns(); /* what was asked before is not warm */
     if (!run_chats(u, stop, chats, e) || !ids_can_ask(u, e))
         return false;
     t->chats = true;
@@ -115,7 +116,7 @@ static bool run_arms(struct cli *c, struct upkeep *u, struct triage *t, const st
     for (int i = 0; i < TRIAGE_ARMS; i++) {
         if (!c->opt.quiet)
             cli_progress(NULL, "requests", (uint64_t)i, TRIAGE_ARMS);
-        if (!run_arm(u, i, c->most, t->context, stop, &t->arm[i].drafts, e))
+        if (!run_arm(u, salt, i, c->most, t->context, stop, &t->arm[i].drafts, e))
             return false;
         t->arm[i].name = name[i];
     }
