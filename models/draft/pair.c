@@ -361,8 +361,8 @@ static void look(struct looking *l, const char *path, bool carried, const char *
         return;
     if (s.draft && (carried || means_target(l, path, &s)))
         keep(l->p, carried ? CARRIED : rank_of(path, &s), path,
-             xasprintf("found %s%s", place, carried ? "" : s.n ? ": it names the model"
-                                                               : ": it has the model's name"));
+             xasprintf("found %s%s", place, carried ? "" : s.n ? ": names it"
+                                                               : ": by name"));
     says_free(&s);
 }
 

@@ -92,7 +92,7 @@ static void held_steps(const struct step_range *held, struct buf *out)
         buf_printf(out, "memory holds the steps %d.%d to %d.%d", held->first_turn, held->first_step,
                    held->last_turn, held->last_step);
     else
-        buf_str(out, "this process has run no step of it");
+        buf_str(out, "this process has run no step of this session");
 }
 
 static bool find_logged(struct app *a, const struct step_range *in_memory, int turn, int step,

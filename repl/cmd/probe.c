@@ -383,7 +383,8 @@ static void show_head(struct app *a, const struct probe *p, int h, const struct 
     print_open(to, NULL, '{');
     print_add(to, ST_TEXT, "%7d", h);
     add_shares(&w->share[h], w->window, w->share[0].sink > 0, false, to);
-    for (int i = 0; i < HEAD_TOP && i < p->n_key; i++) {
+    int top = to->json || view_width(a) >= 100 ? HEAD_TOP : 2; /* a row has room for */
+    for (int i = 0; i < top && i < p->n_key; i++) {
         print_add(to, ST_TEXT, "  %d ", p->key_pos[k[i].at]);
         note_token(to, ST_TEXT, a->backend, p->key_token[k[i].at], 10);
         print_add(to, ST_DIM, " %.2f", k[i].mass);

@@ -102,8 +102,8 @@ static void list_drafts(struct app *a, struct choices *out)
     bool bundled = a->opt.bundled && same_path(i->model_dir, a->opt.bundled);
     if (bundled && access(a->opt.bundled_draft, R_OK) == 0)
         add_choice(out, a->opt.bundled_draft, "the bundled one");
-    add_choice(out, "ngram", "looks the last tokens up in the context; no weights")->kind = "ngram";
-    add_choice(out, "none", "each step gives one token");
+    add_choice(out, "ngram", "from the context; no weights")->kind = "ngram";
+    add_choice(out, "none", "a token a step");
     for (int k = 0; k < out->n; k++)
         out->v[k].used = i->draft_dir ? !strcmp(out->v[k].path, i->draft_dir)
                                       : !strcmp(out->v[k].path, "none");
@@ -113,7 +113,7 @@ static void list_drafts(struct app *a, struct choices *out)
 static void print_did(const struct drafter_use *did, const struct printer *to)
 {
     if (!did || !did->steps) {
-        print_add(to, ST_DIM, "%30s", "");
+        print_add(to, ST_DIM, "%27s", "");
         return;
     }
     const struct draft_sums *s = &did->drafts.all;
@@ -122,12 +122,12 @@ static void print_did(const struct drafter_use *did, const struct printer *to)
               "%lu{us_draft}\f", did->steps, did->tokens, did->us, s->cycles, s->drafted,
               s->accepted, did->drafts.us_draft);
     if (s->cycles)
-        print_add(to, ST_TEXT, "%5.2f{rate}%6.2f{mal}%8.2f{ms_a_draft}",
+        print_add(to, ST_TEXT, "%5.2f{rate}%6.2f{mal}%7.2f{ms_a_draft}",
                   (double)s->accepted / (double)s->drafted, draft_sums_mal(s),
                   (double)did->drafts.us_draft / cycles / 1e3);
     else
-        print_add(to, ST_DIM, "%5s%6s%8s", "-", "-", "-");
-    print_add(to, ST_TEXT, "%11.0f{tokens_a_second}",
+        print_add(to, ST_DIM, "%5s%6s%7s", "-", "-", "-");
+    print_add(to, ST_TEXT, "%9.0f{tokens_a_second}",
               did->us ? (double)did->tokens * 1e6 / (double)did->us : 0);
 }
 
@@ -167,7 +167,7 @@ static void print_choices(const struct choices *c, const struct drafters *did,
         print_add(to, ST_HEAD, "DRAFT");
         if (!to->json)
             sheet_tab(to->out, column);
-        print_note(to, ST_HEAD, " %-7s%5s%6s%8s%11s", "kind", "rate", "MAL", "ms", "tokens/s");
+        print_note(to, ST_HEAD, " %-7s%5s%6s%7s%9s", "kind", "rate", "MAL", "ms", "tokens/s");
     }
     for (int i = 0; i < c->n; i++)
         print_choice(&c->v[i], column, did, to);

@@ -13,7 +13,8 @@
 
 #include "repl/app/sessions.h"
 
-enum { WIDE = 110, PREVIEW_BYTES = 16384, HEADING = 3 /* rows above the list */ };
+enum { WIDE = 110, NARROW = 60, PREVIEW_BYTES = 16384, HEADING = 3 }; /* narrow: without counts;
+                                                               HEADING: rows above the list */
 
 struct browser {
     struct hdb *db;
@@ -155,7 +156,7 @@ static void add_when(struct sheet *out, int64_t ms)
 static void add_row(struct tui *t, struct browser *b, int i, int number_w, int width,
                     struct sheet *out)
 {
-    int row = b->list.shown[i], used = number_w + 43;
+    int row = b->list.shown[i], used = number_w + (width < NARROW ? 20 : 43);
     const struct session_row *r = &b->list.row[row];
     const struct session_sums *s = session_list_sums(&b->list, b->db, row);
     bool marked = strcmp(r->id, b->marked) == 0, now = strcmp(r->id, t->app->session) == 0;
@@ -164,10 +165,11 @@ static void add_row(struct tui *t, struct browser *b, int i, int number_w, int w
     sheet_printf(out, i == b->pick.at ? ST_KEY : ST_TEXT, "%*d ", number_w,
                  session_list_number(&b->list, row));
     add_when(out, r->updated_ms);
-    sheet_printf(out, ST_TEXT, "%5d %7lld ", r->n_turns, (long long)s->tokens);
-    if (s->drafted)
+    if (width >= NARROW)
+        sheet_printf(out, ST_TEXT, "%5d %7lld ", r->n_turns, (long long)s->tokens);
+    if (width >= NARROW && s->drafted)
         sheet_printf(out, ST_TEXT, "%5.0f %%  ", 100.0 * (double)s->accepted / (double)s->drafted);
-    else
+    else if (width >= NARROW)
         sheet_add(out, ST_DIM, "      -  ");
     list_cut(out, i == b->pick.at ? ST_BOLD : ST_TEXT, session_list_title(&b->list, b->db, row),
             max_int(width - used, 4));
@@ -191,8 +193,8 @@ static void write_heads(struct browser *b, int number_w, int width, struct sheet
     if (b->said[0])
         list_cut(out, ST_WARN, b->said, width);
     else
-        sheet_printf(out, ST_DIM, "%*s %-16s %5s %7s %8s title", number_w + 2, "no.", "last used",
-                     "turns", "tokens", "accepted");
+        sheet_printf(out, ST_DIM, "%*s %-16s%s title", number_w + 2, "no.", "last used",
+                     width < NARROW ? "" : " turns  tokens accepted");
     sheet_line(out);
 }
 

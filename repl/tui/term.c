@@ -413,6 +413,11 @@ bool term_open(bool color, struct err *e)
 static void leave_screen(void)
 {
     modes_off();
+    if (!exit_ca_mode) { /* what was drawn stays there; the shell's prompt needs an empty row */
+        move(LINES - 1, 0);
+        clrtoeol();
+        refresh();
+    }
     errno = 0;
     endwin();
     if (errno)

@@ -116,7 +116,7 @@ drafted Pair/Nest-8m-it 'draft: Zed/wolf, found'; result "a draft whose model ca
 for f in config.json model.safetensors; do put "$HF_HUB_CACHE" Aaa/nest-8m-it-eagle3 $one "tests/golden/eagle3-gptoss-a/$f" $f; done
 card Aaa/nest-8m-it-eagle3 Pair/Nest-8m-it
 run doctor -m Pair/Nest-8m-it
-grep -q 'draft .*models--Zed--wolf.*MiB' "$T/out" && grep -q 'draft .*it names the model' "$T/out" &&
+grep -q 'draft .*models--Zed--wolf.*MiB' "$T/out" && grep -q 'draft .*: names it' "$T/out" &&
     grep -q 'not used: .*Aaa--nest-8m-it-eagle3.* does not fit the target: vocab_size is 512, expected 4096' "$T/out" &&
     grep -q 'not used: .*Quux--.*; --draft uses it' "$T/out"; result "doctor names the drafts, and why one does not fit" $?
 head Quux/lost; card Quux/lost Acme/Other

@@ -242,9 +242,9 @@ key C-d; left 0
 text clear; key Enter; wait_gone left; run "-n --ascii"; key F2; wait_for PAGES
 check "--ascii: only ASCII" eval '! screen | LC_ALL=C grep -q "[^ -~]"'
 key C-d; left 0
-text clear; key Enter; wait_gone left; env=LC_ALL=C run "-n"; text "/stats"; key Enter; wait_for "STATS"
+text clear; key Enter; wait_gone left; env="LC_ALL=C TERM=vt100" run "-n"; text "/stats"; key Enter; wait_for "STATS"
 check "a locale without UTF-8: only ASCII" eval '! screen | LC_ALL=C grep -q "[^ -~]"'
-key C-d; left 0
+key C-d; check "a terminal without a second screen: the shell gets an empty row" until_ok eval 'screen | grep -q "^left 0$"'
 text clear; key Enter; wait_gone left; env="COLORFGBG='0;15'" run "-n"
 check "a light background by COLORFGBG" until_ok eval 'screen -e | grep -q "$(printf "\033")\[[0-9;]*38;5;25m"'
 key C-d; left 0
