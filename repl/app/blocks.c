@@ -114,7 +114,7 @@ static void show_block(const struct block_map *m, const struct session_block *b,
         if (b->held >> g & 1) {
             int index = m->view.group[g].index;
             print_add(to, ST_GOOD, " %d", index >= 0 ? index : g);
-            print_int(to, g);
+            print_int(to, NULL, g);
         }
     print_close(to, ']');
     print_end(to);

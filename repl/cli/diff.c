@@ -6,7 +6,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "kernels/json.h"
 #include "repl/cli/cli.h"
 #include "repl/compare/verdict.h"
 
@@ -75,54 +74,38 @@ static struct diff_side side_of(const struct cli *c, const struct named *n, bool
     return s;
 }
 
-static void title(struct sheet *s, const char *name, const struct named *n)
+static void title(const char *name, const struct named *n, const struct printer *to)
 {
-    sheet_add(s, ST_LABEL, name);
-    sheet_tab(s, 12);
-    sheet_add(s, ST_KEY, n->file ? n->file : n->name);
-    sheet_printf(s, ST_TEXT, "  %d turn%s  ", n->row.n_turns, plural(n->row.n_turns));
-    sheet_add(s, ST_DIM, n->row.title ? n->row.title : "");
-    sheet_line(s);
+    print_add(to, ST_LABEL, "%-12s", name);
+    print_add(to, ST_KEY, "%s\v  %d turn%s  ", n->file ? n->file : n->name, n->row.n_turns,
+              plural(n->row.n_turns));
+    print_note(to, ST_DIM, "%s", n->row.title ? n->row.title : "");
 }
 
 static void print_verdict(const struct cli *c, const struct named *a, const struct named *b,
                           const struct report *r)
 {
-    struct sheet s;
+    struct cli_answer x;
     struct buf with = {0};
-    sheet_init(&s, c->opt.ascii);
-    title(&s, "a", a);
-    if (c->forced) {
-        sheet_add(&s, ST_LABEL, "b");
-        sheet_tab(&s, 12);
-        sheet_add(&s, ST_TEXT, "the local engine, given the prompts and tokens of a");
-        sheet_line(&s);
-    } else if (c->with.n) {
-        for (int i = 0; i < c->with.n; i++)
-            buf_printf(&with, "%s%s", i ? " " : "", c->with.v[i]);
-        sheet_add(&s, ST_LABEL, "b");
-        sheet_tab(&s, 12);
-        sheet_printf(&s, ST_TEXT, "the same with %s", with.p);
-        sheet_line(&s);
-    } else {
-        title(&s, "b", b);
-    }
-    verdict_text(r, &s);
-    cli_print(c, &s);
+    const struct session_row *second = b->row.id[0] ? &b->row : &a->row;
+    cli_answer_open(&x, c);
+    for (int i = 0; i < c->with.n; i++)
+        buf_printf(&with, " %s", c->with.v[i]);
+    print_open(&x.to, NULL, '{');
+    print_add(&x.to, ST_TEXT, "\f%s{a}%d{a_number}%s{b}%d{b_number}", a->row.id, a->row.number,
+              second->id, second->number);
+    title("a", a, &x.to);
+    if (c->forced)
+        print_note(&x.to, ST_LABEL,
+                   "%-12s\vthe local engine, given the prompts and tokens of a", "b");
+    else if (c->with.n)
+        print_note(&x.to, ST_LABEL, "%-12s\vthe same with%s", "b", with.p);
+    else
+        title("b", b, &x.to);
+    verdict_print(r, &x.to);
+    print_close(&x.to, '}');
+    cli_answer_close(&x);
     buf_free(&with);
-    sheet_free(&s);
-}
-
-static void print_json(const struct named *a, const struct named *b, const struct report *r)
-{
-    struct buf json = {0};
-    jput_open(&json, '{');
-    jput_fields(&json, "%s{a}%d{a_number}%s{b}%d{b_number}", a->row.id, a->row.number,
-                b->row.id[0] ? b->row.id : a->row.id, b->row.id[0] ? b->row.number : a->row.number);
-    verdict_json(r, &json);
-    jput_close(&json, '}');
-    cli_json(&json);
-    buf_free(&json);
 }
 
 /* Shows the number of runs so far on standard error: a comparison takes some tens of runs. */
@@ -167,9 +150,7 @@ int cli_diff(struct cli *c)
             cli_status_end();
     }
     int rc = ok ? verdict_status(&r) : cli_fail(&e);
-    if (ok && c->opt.json)
-        print_json(&a, &b, &r);
-    else if (ok)
+    if (ok)
         print_verdict(c, &a, &b, &r);
     report_free(&r);
     named_free(&a);

@@ -183,50 +183,35 @@ static int step_of(const struct difference *d)
     return max_int(d->step[0], d->step[1]);
 }
 
-static void difference_line(const struct difference *d)
+static void difference_line(const struct difference *d, const struct printer *to)
 {
     const char *what = diff_class_name(d->class);
     if (!step_of(d))
-        out_printf("differs in turn %d: %s: %s\n", d->turn, what, d->why);
+        print_note(to, ST_TEXT, "differs in turn %d: %s: %s", d->turn, what, d->why);
     else if (d->step[0] && d->step[1] && d->step[0] != d->step[1])
-        out_printf("differs at step %d.%d (%d.%d now): %s: %s\n", d->turn, d->step[0], d->turn,
-                   d->step[1], what, d->why);
+        print_note(to, ST_TEXT, "differs at step %d.%d (%d.%d now): %s: %s", d->turn, d->step[0],
+                   d->turn, d->step[1], what, d->why);
     else
-        out_printf("differs at step %d.%d: %s: %s\n", d->turn, step_of(d), what, d->why);
+        print_note(to, ST_TEXT, "differs at step %d.%d: %s: %s", d->turn, step_of(d), what, d->why);
 }
 
-static void check_json(const struct replay *r)
+static void print_check(const struct replay *r, const struct printer *to)
 {
     const struct difference *d = &r->cmp.d;
-    struct buf b = {0};
-    jput_open(&b, '{');
-    jput_fields(&b, "%d{equal?}%d{turns}%d{steps}%s{level}", !d->class, r->n_turns,
-                r->cmp.n.steps + (d->step[0] && d->step[1]), r->cmp.n.text_only ? "text" : "steps");
+    const struct diff_counts *n = &r->cmp.n;
+    print_open(to, NULL, '{');
+    print_add(to, ST_TEXT, "\f%d{equal?}%d{turns}%d{steps}%s{level}", !d->class, r->n_turns,
+              n->steps + (d->step[0] && d->step[1]), n->text_only ? "text" : "steps");
     if (d->class) {
-        jput_fields(&b, "%d{turn}%d{step}%s{what}%s{why}%s{note}", d->turn, step_of(d),
-                    diff_class_name(d->class), d->why, r->other);
+        print_add(to, ST_TEXT, "\f%d{turn}%d{step}%s{what}%s{why}%s{note}", d->turn, step_of(d),
+                  diff_class_name(d->class), d->why, r->other);
+        difference_line(d, to);
+    } else {
+        print_note(to, ST_TEXT, "equal: %d turn%s, %d step%s%s", r->n_turns, plural(r->n_turns),
+                   n->steps, plural(n->steps), n->text_only ? " (where the log has no steps, only "
+                                                              "the replies were compared)" : "");
     }
-    jput_close(&b, '}');
-    cli_json(&b);
-    buf_free(&b);
-}
-
-static int verdict(const struct replay *r)
-{
-    const struct difference *d = &r->cmp.d;
-    int steps = r->cmp.n.steps;
-    if (r->c->opt.json)
-        check_json(r);
-    else if (d->class)
-        difference_line(d);
-    else
-        out_printf("equal: %d turn%s, %d step%s%s\n", r->n_turns, plural(r->n_turns), steps,
-                   plural(steps),
-                   r->cmp.n.text_only ? " (where the log has no steps, only the replies were "
-                                        "compared)" : "");
-    if (d->class && r->other && !r->c->opt.json && !r->c->opt.quiet)
-        err_print("the session was %s", r->other);
-    return d->class ? ERR_NEGATIVE : 0;
+    print_close(to, '}');
 }
 
 /* ---- the verdict with changes ---------------------------------------------------------------- */
@@ -239,80 +224,77 @@ static bool accepts_otherwise(const struct replay *r)
            (a->cycles != b->cycles || a->accepted != b->accepted);
 }
 
-static void changes_json(const struct replay *r)
+static void print_rule(const struct run_facts *now, const struct printer *to)
 {
-    const struct difference *d = &r->cmp.d;
-    const struct diff_counts *n = &r->cmp.n;
-    struct buf b = {0};
-    jput_open(&b, '{');
-    jput_fields(&b, "%d{equal?}%d{turns}%d{steps}%d{tokens}%d{by_position?}%d{page_tables?}",
-                !d->class && !r->now.rule[0], n->turns, n->steps, n->tokens, n->by_position,
-                n->pages);
-    if (n->facts)
-        jput_kreal(&b, "log_probability_differs_by", n->most);
-    if (accepts_otherwise(r))
-        jput_fields(&b, "%g{length_in_the_log}%g{length_now}", draft_sums_mal(&r->drafts[0]),
-                    draft_sums_mal(&r->drafts[1]));
-    jput_kint(&b, "checked", (int64_t)r->now.checks);
-    if (r->now.rule[0]) {
-        jput_kopen(&b, "violation", '{');
-        jput_fields(&b, "%d{turn}%d{step}%s{text}", r->now.rule_turn, r->now.rule_step,
-                    r->now.rule);
-        fault_json(&r->now.at, &b);
-        jput_close(&b, '}');
-    }
-    if (d->class) {
-        jput_fields(&b, "%d{turn}%d{step}%d{step_now}", d->turn, d->step[0], d->step[1]);
-        if (d->token >= 0)
-            jput_kint(&b, "token", d->token);
-        jput_fields(&b, "%s{what}%s{why}", diff_class_name(d->class), d->why);
-    }
-    conditions_json(&r->cmp.all, "log", "now", &b);
-    jput_close(&b, '}');
-    cli_json(&b);
-    buf_free(&b);
+    if (!now->rule[0])
+        return;
+    print_open(to, "violation", '{');
+    print_facts(to, ST_TEXT, "rule violated at step %d{turn}.%d{step}: %s{text}", now->rule_turn,
+                now->rule_step, now->rule);
+    if (to->json)
+        fault_json(&now->at, to->json);
+    print_close(to, '}');
 }
 
-static void changes_text(const struct replay *r)
+static void print_changes(const struct replay *r, const struct printer *to)
 {
     const struct difference *d = &r->cmp.d;
     const struct diff_counts *n = &r->cmp.n;
     struct buf with = {0};
-    char most[96];
-    snprintf(most, sizeof most, "they differ by at most %.3g (turn %d, token %d)", n->most,
-             n->most_turn, n->most_token);
+    bool rule = r->now.rule[0], equal = !d->class || (d->class == DIFF_STOP && rule);
     conditions_text(&r->cmp.all, d->class ? ~0u : ~(unsigned)MAY_BUILD, &with);
-    if (r->now.rule[0])
-        out_printf("rule violated at step %d.%d: %s\n", r->now.rule_turn, r->now.rule_step,
-                   r->now.rule);
-    if (d->class && !(d->class == DIFF_STOP && r->now.rule[0]))
-        difference_line(d);
+    print_open(to, NULL, '{');
+    print_add(to, ST_TEXT, "\f%d{equal?}%d{turns}%d{steps}%d{tokens}%d{by_position?}"
+              "%d{page_tables?}", !d->class && !rule, n->turns, n->steps, n->tokens,
+              n->by_position, n->pages);
+    print_rule(&r->now, to);
+    if (d->class)
+        print_add(to, ST_TEXT, "\f%d{turn}%d{step}%d{step_now}", d->turn, d->step[0], d->step[1]);
+    if (d->class && d->token >= 0)
+        print_add(to, ST_TEXT, "\f%d{token}", d->token);
+    if (d->class)
+        print_add(to, ST_TEXT, "\f%s{what}%s{why}", diff_class_name(d->class), d->why);
+    if (equal)
+        print_note(to, ST_TEXT, "equal%s: %d turn%s, %d token%s%s", rule ? " until then" : "",
+                   n->turns, plural(n->turns), n->tokens, plural(n->tokens),
+                   n->by_position ? " by position"
+                   : n->meaning   ? ", step by step, page tables by the positions they hold"
+                                  : ", step by step");
     else
-        out_printf("equal%s: %d turn%s, %d token%s%s\n", r->now.rule[0] ? " until then" : "",
-                   n->turns,
-               plural(n->turns), n->tokens, plural(n->tokens),
-               n->by_position ? " by position"
-               : n->meaning   ? ", step by step, page tables by the positions they hold"
-                                     : ", step by step");
+        difference_line(d, to);
     if (n->stop[0])
-        out_printf("%s\n", n->stop);
+        print_note(to, ST_TEXT, "%s", n->stop);
     if (with.n)
-        out_printf("changed: %s\n", with.p);
+        print_note(to, ST_TEXT, "changed: %s", with.p);
     if (accepts_otherwise(r))
-        out_printf("acceptance: length %.2f in the log, %.2f now (1 + accepted/cycles)\n",
-                   draft_sums_mal(&r->drafts[0]), draft_sums_mal(&r->drafts[1]));
+        print_facts(to, ST_TEXT, "acceptance: length %.2f{length_in_the_log} in the log, "
+                    "%.2f{length_now} now (1 + accepted/cycles)", draft_sums_mal(&r->drafts[0]),
+                    draft_sums_mal(&r->drafts[1]));
+    if (n->facts)
+        print_add(to, ST_TEXT, "\f%g{log_probability_differs_by}", n->most);
     if (!d->class && n->facts)
-        out_printf("log probabilities: %s\n", n->most > 0 ? most : "equal");
-    if (r->now.checks)
-        out_printf("checker: %llu plan%s checked%s\n", (unsigned long long)r->now.checks,
-               plural((int)r->now.checks), r->now.rule[0] ? "" : ", no rule violated");
+        print_note(to, ST_TEXT, n->most > 0
+                       ? "log probabilities: they differ by at most %.3g (turn %d, token %d)"
+                       : "log probabilities: equal\f%f%d%d", n->most, n->most_turn, n->most_token);
+    print_facts(to, ST_TEXT, r->now.checks ? "checker: %lu{checked} plan%s checked%s"
+                                           : "\f%lu{checked}%s%s", r->now.checks,
+                plural((int)r->now.checks), rule ? "" : ", no rule violated");
+    if (to->json)
+        conditions_json(&r->cmp.all, "log", "now", to->json);
+    print_close(to, '}');
     buf_free(&with);
 }
 
-static int verdict_changed(struct replay *r)
+static int verdict(const struct replay *r)
 {
-    (r->c->opt.json ? changes_json : changes_text)(r);
-    return r->now.rule[0] ? ERR_INVARIANT : r->cmp.d.class ? ERR_NEGATIVE : 0;
+    const struct difference *d = &r->cmp.d;
+    struct cli_answer x;
+    cli_answer_open(&x, r->c);
+    (changed(r) ? print_changes : print_check)(r, &x.to);
+    cli_answer_close(&x);
+    if (!changed(r) && d->class && r->other && !r->c->opt.json && !r->c->opt.quiet)
+        err_print("the session was %s", r->other);
+    return changed(r) && r->now.rule[0] ? ERR_INVARIANT : d->class ? ERR_NEGATIVE : 0;
 }
 
 /* ---- the command ----------------------------------------------------------------------------- */
@@ -367,21 +349,16 @@ static bool play_served(struct replay *r, struct report *out, struct err *e)
 static int show_served(struct replay *r)
 {
     struct report out = {0};
+    struct cli_answer x;
     struct err e;
     if (!play_served(r, &out, &e))
         return cli_fail(&e);
+    cli_answer_open(&x, r->c);
+    print_open(&x.to, NULL, '{');
+    verdict_print(&out, &x.to);
+    print_close(&x.to, '}');
+    cli_answer_close(&x);
     int rc = out.rule[0] ? ERR_INVARIANT : out.diff.class && !out.sampled ? ERR_NEGATIVE : 0;
-    if (r->c->opt.json) {
-        struct buf b = {0};
-        jput_open(&b, '{');
-        verdict_json(&out, &b);
-        jput_close(&b, '}');
-        cli_json(&b);
-        buf_free(&b);
-    } else {
-        verdict_text(&out, &r->sheet);
-        cli_print(r->c, &r->sheet);
-    }
     report_free(&out);
     return rc;
 }
@@ -407,8 +384,7 @@ int cli_replay(struct cli *c)
     bool ok = d && script_read(&r.script, d, row.id, &e), served = ok && is_served(&r.script);
     ok = ok &&
          (served || (play(&r, &e) && (changed(&r) || r.cmp.d.class || account(&r, d, row.id, &e))));
-    int rc = !ok ? cli_fail(&e) : served ? show_served(&r) : changed(&r) ? verdict_changed(&r)
-             : verdict(&r);
+    int rc = !ok ? cli_fail(&e) : served ? show_served(&r) : verdict(&r);
     comparison_free(&r.cmp);
     trace_free(&r.log);
     run_facts_free(&r.now);

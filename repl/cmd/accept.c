@@ -202,7 +202,7 @@ static void show_group(const struct grouped *g, const struct group *p, int depth
     print_end(to);
     print_open(to, "accepted_at", '[');
     for (int d = 1; d <= g->deepest; d++)
-        print_int(to, (int64_t)s->depth[d].accepted);
+        print_int(to, NULL, (int64_t)s->depth[d].accepted);
     print_close(to, ']');
     print_close(to, '}');
 }

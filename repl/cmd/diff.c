@@ -52,10 +52,7 @@ static bool show(struct cmd_call *c, const struct verdict_ask *ask, const char *
     if (ok) {
         print_open(&c->to, NULL, '{');
         print_add(&c->to, ST_TEXT, "\f%s{a}%s{b}", id, other);
-        if (c->to.json)
-            verdict_json(&r, c->to.json);
-        else
-            verdict_text(&r, c->to.out);
+        verdict_print(&r, &c->to);
         print_close(&c->to, '}');
     }
     report_free(&r);

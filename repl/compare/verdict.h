@@ -19,6 +19,7 @@
 #include "repl/compare/differ.h"
 #include "repl/compare/locate.h"
 #include "repl/compare/side.h"
+#include "repl/text/print.h"
 
 enum verdict {
     VERDICT_EQUAL,
@@ -98,9 +99,7 @@ void report_free(struct report *r);
 /* One more line of evidence; beyond MAX_EVIDENCE it is dropped. */
 void report_say(struct report *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* The report as lines for people, and as the members of an open JSON object. */
-struct sheet;
-void verdict_text(const struct report *r, struct sheet *out);
-void verdict_json(const struct report *r, struct buf *json);
+/* The report as lines for people, or as the members of an open JSON object. */
+void verdict_print(const struct report *r, const struct printer *to);
 
 #endif

@@ -159,40 +159,48 @@ void print_end(const struct printer *o)
         sheet_line(o->out);
 }
 
-void print_open(const struct printer *o, const char *key, char bracket)
+/* Whether a value for programs follows; its key is written. */
+static bool value(const struct printer *o, const char *key)
 {
     if (o->json && key)
         jput_key(o->json, key);
-    if (o->json)
+    return o->json;
+}
+
+void print_open(const struct printer *o, const char *key, char bracket)
+{
+    if (value(o, key))
         jput_open(o->json, bracket);
 }
 
 void print_none(const struct printer *o, const char *key)
 {
-    if (!o->json)
-        return;
-    jput_key(o->json, key);
-    jput_null(o->json);
+    if (value(o, key))
+        jput_null(o->json);
 }
 
 void print_real(const struct printer *o, const char *key, double v)
 {
-    if (o->json)
-        jput_kreal(o->json, key, v);
+    if (value(o, key))
+        jput_real(o->json, v);
 }
 
-void print_int(const struct printer *o, int64_t v)
+void print_int(const struct printer *o, const char *key, int64_t v)
 {
-    if (o->json)
+    if (value(o, key))
         jput_int(o->json, v);
+}
+
+void print_str(const struct printer *o, const char *key, const char *s)
+{
+    if (value(o, key))
+        jput_str(o->json, s);
 }
 
 void print_ints(const struct printer *o, const char *key, const int32_t *v, int n)
 {
-    if (!o->json)
-        return;
-    jput_key(o->json, key);
-    jput_ints(o->json, v, n);
+    if (value(o, key))
+        jput_ints(o->json, v, n);
 }
 
 void print_close(const struct printer *o, char bracket)

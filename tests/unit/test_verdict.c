@@ -45,7 +45,7 @@ static void print_report(const struct report *r)
     struct sheet s;
     struct buf b = {0};
     sheet_init(&s, true);
-    verdict_text(r, &s);
+    verdict_print(r, ON_SHEET(&s));
     sheet_to_text(&s, false, &b);
     print_message("%s", b.p ? b.p : "");
     buf_free(&b);
