@@ -368,6 +368,13 @@ int moe_router_rows(const struct gpu *g, const struct moe_shape *s)
     return 0;
 }
 
+/* Whether the kernels for decode and verify rows take the experts: MXFP4, or bf16 by TMA, in units
+ * of 32 outputs and 16 hidden values. */
+static bool takes_columns(const struct gpu *g, const struct moe_shape *s)
+{
+    return s->mxfp4 || (s->bf16 && g->has_wgmma && s->in % 32 == 0 && s->ffn % 16 == 0);
+}
+
 /* Whether the rows are multiplied in the order of the experts, by tiles. Without wgmma the decode
  * kernel is faster while most experts have few pairs. */
 static bool takes_prefill(const struct gpu *g, const struct moe_shape *s)
@@ -375,21 +382,30 @@ static bool takes_prefill(const struct gpu *g, const struct moe_shape *s)
     /* columns of an expert from which on tiles are faster (mma.sync), by shared memory */
     const int columns = g->smem_max >= LARGE ? 32 : 16;
     const bool many = g->has_wgmma || s->rows * s->top_k * g->terms > columns * s->n_expert;
+    if (!s->mxfp4)
+        return s->bf16 && g->has_wgmma && moe_router_rows(g, s) &&
+               s->rows > (takes_columns(g, s) ? COLUMN_ROWS : PLAIN_ROWS);
     return s->rows > MAX_VERIFY_ROWS && many && moe_router_rows(g, s);
 }
 
+/* The columns of a row. */
+static int terms_of(const struct gpu *g, const struct moe_shape *s)
+{
+    return s->mxfp4 ? g->terms : 2;
+}
+
 /* Dynamic shared memory of a block of an expert kernel with room for `width` columns (4, 8 or 16)
- * of partial sums and `columns` columns of a stage of rows. resident: rows besides those of
- * stages. */
+ * of partial sums and `columns` columns of a stage of rows. resident: columns of the input; if
+ * there are any, stages hold hidden rows only. */
 static size_t expert_bytes(const struct moe_shape *s, const struct moe_route *r, int width,
                            int columns, int resident)
 {
     const int pitch = width == 4 ? 24 : 20;
     const int sums = EXPERT_RINGS * 2 * (8 * width * pitch + 16) * 4; /* two tiles, 8 k splits */
-    const int row = most(moe_packed(s, s->in), moe_packed(s, s->ffn)) * 2 + 64;
+    const int in = moe_packed(s, s->in) * 2 + 64, hidden = moe_packed(s, s->ffn) * 2 + 64;
     const int behind = width == 16 ? 16 - columns : 0; /* read behind the last stage; not used */
-    return (size_t)(EXPERT_RINGS * r->stages * EXPERT_STAGE + sums +
-                    (r->row_stages * columns + resident + behind) * row);
+    return (size_t)(EXPERT_RINGS * r->stages * EXPERT_STAGE + sums + resident * in +
+                    (r->row_stages * columns + behind) * (resident ? hidden : most(in, hidden)));
 }
 
 /* Fewer columns if rows are so long that a block's shared memory cannot hold more. */
@@ -407,23 +423,25 @@ static int job_pairs_of(const struct gpu *g, const struct moe_shape *s, size_t r
 }
 
 /* Whether blocks exchange hidden rows and results through words that are their own flags. */
-static bool has_few_pairs(const struct moe_shape *s, const struct moe_route *r, int terms,
-                          size_t room)
+static bool has_few_pairs(const struct gpu *g, const struct moe_shape *s,
+                          const struct moe_route *r, size_t room)
 {
     const struct moe_route one = {.stages = 1, .row_stages = 1};
-    return r->block_select && r->adds_experts && terms == 1 && r->job_pairs <= 4 &&
+    const int terms = terms_of(g, s);
+    return r->block_select && (!s->mxfp4 || terms == 1) && r->job_pairs <= 4 &&
            s->rows <= FLAG_ROWS && s->rows * s->top_k <= FLAG_PAIRS &&
-           expert_bytes(s, &one, 4, r->job_pairs, s->rows) <= room;
+           expert_bytes(s, &one, 4, r->job_pairs * terms, s->rows * terms) <= room;
 }
 
 /* As many stages of rows as fit beside all stages of weights, because units of few rows soon need
  * the next rows; but two stages of rows are worth more than the last stage of weights. */
-static void divide_expert_block(const struct moe_shape *s, struct moe_route *r, int columns,
-                                size_t room)
+static void divide_expert_block(const struct gpu *g, const struct moe_shape *s,
+                                struct moe_route *r, size_t room)
 {
+    const int terms = terms_of(g, s), columns = r->job_pairs * terms;
     const int width = r->kernel == MOE_COLUMNS_16 ? 16 : r->kernel == MOE_COLUMNS_8 ? 8 : 4;
-    const int resident = r->kernel == MOE_ROW || r->kernel == MOE_FEW ? s->rows : 0;
-    r->stages = r->kernel == MOE_ROW ? EXPERT_GOOD_STAGES : EXPERT_STAGES;
+    const int resident = r->kernel == MOE_ROW || r->kernel == MOE_FEW ? s->rows * terms : 0;
+    r->stages = r->kernel == MOE_ROW && s->mxfp4 ? EXPERT_GOOD_STAGES : EXPERT_STAGES;
     r->row_stages = EXPERT_ROW_STAGES;
     while ((r->shared = expert_bytes(s, r, width, columns, resident)) > room &&
            (r->row_stages > 1 || r->stages > 1))
@@ -439,28 +457,29 @@ struct moe_route moe_route_of(const struct gpu *g, const struct moe_shape *s)
 {
     const size_t room = g->smem_max - EXPERT_OWN;
     struct moe_route r = {.kernel = MOE_PLAIN, .job_pairs = s->rows};
-    if (!s->mxfp4) {
-        if (s->bf16 && g->has_wgmma && s->rows > PLAIN_ROWS && moe_router_rows(g, s))
-            r.kernel = MOE_PREFILL;
-        return r;
-    }
     if (takes_prefill(g, s)) {
         r.kernel = g->has_wgmma ? MOE_PREFILL : MOE_TILES;
         return r;
     }
+    if (!takes_columns(g, s))
+        return r;
     r.block_select = s->rows * s->top_k <= DIRECT_PAIRS && s->n_expert <= DIRECT_EXPERTS;
     r.adds_experts = !s->post;
-    r.job_pairs = job_pairs_of(g, s, room);
+    r.job_pairs = s->mxfp4 ? job_pairs_of(g, s, room) : least(s->rows, 4);
     const int columns = r.job_pairs * g->terms;
-    if (has_few_pairs(s, &r, g->terms, room))
+    if (has_few_pairs(g, s, &r, room))
         r.kernel = s->rows == 1 && moe_packed(s, s->in) <= ROUTER_PER * ROUTER_THREADS &&
                            s->pre_bf16
                        ? MOE_ROW
                        : MOE_FEW;
+    else if (!s->mxfp4)
+        r.kernel = MOE_COLUMNS_4;
     else
         r.kernel = columns > 8                      ? MOE_COLUMNS_16
                    : columns > 4 || g->terms == 2 ? MOE_COLUMNS_8
                                                     : MOE_COLUMNS_4;
-    divide_expert_block(s, &r, columns, room);
+    divide_expert_block(g, s, &r, room);
+    if (!r.shared && !s->mxfp4) /* rows too long for a block */
+        return (struct moe_route){.kernel = MOE_PLAIN, .job_pairs = s->rows};
     return r;
 }

@@ -221,9 +221,10 @@ struct attn_route attn_route_of(const struct gpu *g, const struct attn_shape *s)
 /* ---- mixtures of experts -------------------------------------------------------------------- */
 
 enum {
+    DIRECT_PAIRS = 256, DIRECT_EXPERTS = 128, FLAG_PAIRS = 32, FLAG_ROWS = 4, /* moe/experts.cuh */
     PLAIN_ROWS = 4, /* most rows of bf16 experts that MOE_PLAIN multiplies faster than
-                       MOE_PREFILL */
-    DIRECT_PAIRS = 256, DIRECT_EXPERTS = 128, FLAG_PAIRS = 16, FLAG_ROWS = 4, /* moe/experts.cuh */
+                       MOE_PREFILL, */
+    COLUMN_ROWS = 16, /* and that MOE_COLUMNS_4 does */
     ROUTER_THREADS = 384, ROUTER_PER = 8, /* threads that hold a row, elements of each */
     /* Shared memory of a block of the expert kernels: a stage of a ring, two rings a block; static
      * variables and what the system reserves. */
@@ -233,10 +234,10 @@ enum {
 
 /* The kernel for gate, up and down. */
 enum moe_kernel {
-    MOE_PLAIN,     /* moe.cu: experts that are not MXFP4, unless MOE_PREFILL takes them */
+    MOE_PLAIN,     /* moe.cu: experts that are not MXFP4, unless others take them */
     MOE_ROW,       /* experts_few.cu: a single row, which every block packs */
     MOE_FEW,       /* experts_few.cu: few pairs, whose results are their own flags */
-    MOE_COLUMNS_4, /* experts.cu: up to four rows of one term, */
+    MOE_COLUMNS_4, /* experts.cu: jobs of up to four rows of one term, or of bf16 experts, */
     MOE_COLUMNS_8, /* up to eight columns, */
     MOE_COLUMNS_16,
     MOE_PREFILL,   /* experts_prefill.cu */
@@ -247,7 +248,7 @@ struct moe_shape {
     bool mxfp4;
     bool post;     /* there is a norm after the sum */
     bool pre_bf16; /* the weights of the norm before, if there are any */
-    bool bf16;     /* bf16 experts as experts_prefill.cu takes them (moe.cu) */
+    bool bf16;     /* bf16 experts as experts_prefill.cu and experts.cu take them (moe.cu) */
 };
 struct moe_route {
     enum moe_kernel kernel;

@@ -162,23 +162,31 @@ static void test_long_rows_and_a_norm_behind(void **state)
     layer_free(&l);
 }
 
-/* Experts as most families store them: bf16, gate before up, without biases. Widths that are not
- * whole tiles, k splits that end within a stage, splits without a chunk, a norm behind. */
+/* Experts as most families store them: bf16, gate before up, without biases of gate and up. */
+static void store_as_bf16(struct layer *l)
+{
+    free(l->gate_up.data), free(l->down.data);
+    l->gate_up = TENSOR(DT_BF16, .05f, l->E, 2 * l->ffn, l->in);
+    l->down = TENSOR(DT_BF16, .05f, l->E, l->in, l->ffn);
+    l->a.layout = EXPERT_HALVES, l->a.act = ACT_SILU;
+    l->a.gate_up_s = l->a.down_s = l->a.gate_up_b = NULL;
+}
+
+/* Widths that are not whole tiles or units, k splits that end within a stage, splits without a
+ * chunk, a norm behind, widths of gemma-4-26B. */
 static void test_bf16_experts(void **state)
 {
     (void)state;
     static const struct { int in, ffn, E, k; bool post; } t[] = {
         {1024, 768, 12, 4, false}, {704, 352, 16, 8, true}, {96, 40, 40, 3, false},
         {32, 32, 4, 2, false}, {544, 96, 128, 4, true}, {416, 100, 7, 7, false},
+        {2816, 704, 9, 8, true}, {160, 48, 150, 8, false},
     };
     for (int i = 0; i < (int)(sizeof t / sizeof *t); i++) {
         struct layer l;
         layer_make(&l, t[i].in, t[i].ffn, t[i].E, t[i].k);
-        free(l.gate_up.data), free(l.down.data);
-        l.gate_up = TENSOR(DT_BF16, .05f, t[i].E, 2 * t[i].ffn, t[i].in);
-        l.down = TENSOR(DT_BF16, .05f, t[i].E, t[i].in, t[i].ffn);
-        l.a.layout = EXPERT_HALVES, l.a.act = i % 2 ? ACT_GELU_TANH : ACT_SILU;
-        l.a.gate_up_s = l.a.down_s = l.a.gate_up_b = NULL;
+        store_as_bf16(&l);
+        l.a.act = i % 2 ? ACT_GELU_TANH : ACT_SILU;
         l.a.down_b = i % 3 ? NULL : &l.down_b;
         l.a.add = i % 2;
         if (t[i].post)
@@ -239,15 +247,16 @@ static void test_scales_at_the_ends(void **state)
 /* Operations run one after another without a pause, as in a graph: each leaves its counters and its
  * routing state as the next one needs them, whatever their numbers of rows, also when the whole
  * sequence is repeated. */
-static void test_one_behind_another(void **state)
+static void one_behind_another(bool bf16)
 {
-    (void)state;
     enum { IN = 512, ROWS = 64, N = 9, SIZE = ROWS * IN };
     static const int rows[N] = {1, 5, 1, 40, 2, 64, 16, 1, 1};
     const uint64_t seed = case_seed; /* given back: later tests draw as before */
     struct layer l;
     struct err e;
     layer_make(&l, IN, 96, 64, 4);
+    if (bf16)
+        store_as_bf16(&l);
     struct tensor *t[] = {&l.gate_up, &l.gate_up_s, &l.gate_up_b, &l.down, &l.down_s,
                           &l.down_b, &l.router, &l.router_b, &l.norm, &l.post};
     void *host[10];
@@ -287,6 +296,13 @@ static void test_one_behind_another(void **state)
     layer_free(&l);
     free(x), free(want), free(got);
     case_seed = seed;
+}
+
+static void test_one_behind_another(void **state)
+{
+    (void)state;
+    one_behind_another(false);
+    one_behind_another(true);
 }
 
 static const struct CMUnitTest all_tests[] = {

@@ -398,7 +398,7 @@ static void test_moe_routes(void **unused)
         {&h100, 1, 32, false, MOE_ROW, true, true, 1},
         {&h100, 1, 128, false, MOE_ROW, true, true, 1},
         {&h100, 1, 256, false, MOE_COLUMNS_4, false, true, 1},
-        {&h100, 1, 32, true, MOE_COLUMNS_4, true, false, 1},
+        {&h100, 1, 32, true, MOE_ROW, true, false, 1},
         {&h100, 2, 32, false, MOE_FEW, true, true, 2},
         {&h100, 4, 32, false, MOE_FEW, true, true, 4},
         {&h100, 5, 32, false, MOE_COLUMNS_4, true, true, 4},
@@ -431,13 +431,29 @@ static void test_moe_routes(void **unused)
     assert_int_equal(moe_route_of(&h100, &s).kernel, MOE_FEW); /* a row that a block cannot hold */
     s.mxfp4 = false;
     assert_int_equal(moe_route_of(&h100, &s).kernel, MOE_PLAIN);
+    s.in = 2816, s.ffn = 704, s.n_expert = 128, s.top_k = 8;
     for (s.rows = 1; s.rows < 100; s.rows++) /* bf16 experts, and others that are not MXFP4 */
         for (int bf16 = 0; bf16 < 2; bf16++) {
             s.bf16 = bf16;
-            const bool prefill = bf16 && s.rows > PLAIN_ROWS;
-            assert_int_equal(moe_route_of(&h100, &s).kernel, prefill ? MOE_PREFILL : MOE_PLAIN);
+            const struct moe_route r = moe_route_of(&h100, &s);
+            assert_int_equal(r.kernel, !bf16                  ? MOE_PLAIN
+                                       : s.rows == 1           ? MOE_ROW
+                                       : s.rows <= FLAG_ROWS   ? MOE_FEW
+                                       : s.rows <= COLUMN_ROWS ? MOE_COLUMNS_4
+                                                               : MOE_PREFILL);
+            assert_int_equal(r.shared > 0, bf16 && s.rows <= COLUMN_ROWS);
+            assert_true(!r.shared || (r.stages == 3 && r.row_stages > 1 && r.block_select));
             assert_int_equal(moe_route_of(&a100, &s).kernel, MOE_PLAIN);
         }
+    s.rows = 4, s.ffn = 712;
+    assert_int_equal(moe_route_of(&h100, &s).kernel, MOE_PLAIN); /* no whole units */
+    s.rows = 5;
+    assert_int_equal(moe_route_of(&h100, &s).kernel, MOE_PREFILL);
+    s.rows = 4, s.ffn = 704, s.n_expert = 129; /* the router's last block selects them */
+    assert_int_equal(moe_route_of(&h100, &s).kernel, MOE_COLUMNS_4);
+    assert_false(moe_route_of(&h100, &s).block_select);
+    s.in = 32768; /* no block has room for such rows */
+    assert_int_equal(moe_route_of(&h100, &s).kernel, MOE_PLAIN);
     s = (struct moe_shape){1, 65536, 65536, 32, 4, true, false, true, false};
     assert_int_equal(moe_route_of(&ada, &s).shared, 0); /* no block has room for such rows */
     assert_int_equal(moe_router_rows(&h100, &s), 0);

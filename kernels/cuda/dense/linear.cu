@@ -26,7 +26,7 @@ enum store cuda_store_of(const struct tensor *t)
 }
 
 /* Products of f16 and f32 weights, which few checkpoints have; always two terms. */
-template <int STORE, int NT, int U> static void run(struct kdev *d, struct product *p)
+template <int STORE, int NT> static void run(struct kdev *d, struct product *p)
 {
     int tiles = 0;
     for (int i = 0; i < p->n_mats; i++) {
@@ -34,7 +34,7 @@ template <int STORE, int NT, int U> static void run(struct kdev *d, struct produ
         tiles += div_up(p->m[i].n, 16);
     }
     dim3 grid((unsigned)tiles, (unsigned)div_up(p->rows, NT * 4));
-    cuda_launch(d, product_kernel<STORE, NT, U, false>, grid, PRODUCT_THREADS, 0, *p);
+    cuda_launch(d, product_kernel<STORE, NT, false>, grid, PRODUCT_THREADS, 0, *p);
 }
 
 /* One block a row and head; for heads that cuda_heads() does not support. */
@@ -175,9 +175,9 @@ static int multiply(struct kdev *d, struct product *p, const struct product_rout
     case PRODUCT_FLOATS: break;
     }
     if (f16)
-        p->rows <= 4 ? run<STORE_F16, 1, 2>(d, p) : run<STORE_F16, 4, 1>(d, p);
+        p->rows <= 4 ? run<STORE_F16, 1>(d, p) : run<STORE_F16, 4>(d, p);
     else
-        p->rows <= 4 ? run<STORE_F32, 1, 2>(d, p) : run<STORE_F32, 4, 1>(d, p);
+        p->rows <= 4 ? run<STORE_F32, 1>(d, p) : run<STORE_F32, 4>(d, p);
     return 0;
 }
 

@@ -269,17 +269,15 @@ __device__ __forceinline__ void store_output(const epilogue &f, float y, int out
     *at = f.add ? y + *at : y;
 }
 
-/* Blocks that should be resident on one multiprocessor. */
-constexpr int blocks_of_an_sm(int nt, int u) { return nt > 4 ? 1 : nt <= 2 && u == 1 ? 3 : 2; }
-
 /* A block computes a tile of 16 outputs for NT * 4 rows at a time, of two terms each. With EXPERTS
  * blockIdx.y is the number of an active expert, otherwise of a group of rows. Chunks are loaded U
  * at a time, the next U while the present ones are multiplied. */
-template <int STORE, int NT, int U, bool EXPERTS>
-__global__ void __launch_bounds__(PRODUCT_THREADS, blocks_of_an_sm(NT, U))
+template <int STORE, int NT, bool EXPERTS>
+__global__ void __launch_bounds__(PRODUCT_THREADS, 2)
     product_kernel(const __grid_constant__ struct product p)
 {
     constexpr int TOK = NT * 4, PITCH = TOK + 1;
+    constexpr int U = STORE == STORE_BF16 || (NT == 1 && STORE != STORE_COLUMNS) ? 2 : 1;
     __shared__ float red[K_SPLITS][16 * PITCH];
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     const int g = lane / 4, q = lane % 4;
@@ -338,6 +336,7 @@ __global__ void __launch_bounds__(PRODUCT_THREADS, blocks_of_an_sm(NT, U))
         float acc[NT][4] = {};
         if (t0 != from)
             fetch(c0);
+#pragma unroll 1
         for (int c = c0; c < c1; c += U) {
             chunk<STORE> now[U];
 #pragma unroll

@@ -1,4 +1,4 @@
-/* experts.cu - MXFP4 experts for decode and verify rows, at the speed of memory.
+/* experts.cu - MXFP4 and bf16 experts for decode and verify rows, at the speed of memory.
  *
  * One kernel after the router; all its blocks are resident. Its jobs are in two groups, and its
  * work in parts: gate and up for one group after the other, then down for each group, so that the
@@ -21,6 +21,10 @@
  * Weights, their biases and rows are fetched by the copy engine: an ordinary load would queue
  * behind all copies of the ring, and a fence would wait for its own thread's copies. Blocks signal
  * each other through counters; with few pairs, experts_few.cu does without.
+ *
+ * bf16 experts (moe_shape::bf16) are fetched as they are in memory, by TMA, and multiplied in the
+ * order of product_kernel: a chunk has 32 of k, and a row has two columns, whose sums are added in
+ * each k split.
  */
 #include "kernels/cuda/moe/experts_roles.cuh"
 
@@ -69,7 +73,7 @@ __device__ __forceinline__ void produce_rows(const moe_args &a, const job_lists 
         mbarrier_wait(&b.rows_empty[row_stage.slot], row_stage.phase ^ 1);
         __syncwarp(); /* a lane that still waited would miss the phase, and wait for the next */
         if (threadIdx.x % 32 < COPY_LANES)
-            copy_rows(a, jobs, at.down(), at.job, to, r.pitch, &b.rows_full[row_stage.slot]);
+            copy_rows(a, jobs, at.down(), at.job, to, r.stage_pitch, &b.rows_full[row_stage.slot]);
         row_stage.next(a.row_stages);
     }
     for (; ready < JOB_GROUPS; ready++)
@@ -93,8 +97,10 @@ __device__ __forceinline__ void add_experts(const moe_args &a, const INT *chosen
 
 template <int KIND>
 __global__ void __launch_bounds__(THREADS, 1)
-    expert_kernel(const __grid_constant__ struct moe_args a)
+    expert_kernel(const __grid_constant__ args_of<KIND> a)
 {
+    if (is_bf16(KIND) && !BF16_RUNS)
+        return;
     extern __shared__ __align__(128) char shared[];
     __shared__ struct block b;
     const int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0);
@@ -129,6 +135,8 @@ __global__ void __launch_bounds__(THREADS, 1)
 
 void cuda_decode_experts(struct kdev *d, const struct moe_args *m, const struct moe_route *r)
 {
+    if (!m->f16)
+        return launch_experts(d, expert_kernel<COLS_BF16>, m, r->shared);
     launch_experts(d,
                    r->kernel == MOE_COLUMNS_16  ? expert_kernel<COLS_16>
                    : r->kernel == MOE_COLUMNS_8 ? expert_kernel<COLS_8>

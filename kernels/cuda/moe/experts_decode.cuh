@@ -7,10 +7,13 @@
 
 #include "kernels/cuda/base/copy.cuh"
 #include "kernels/cuda/base/ring.cuh"
+#include "kernels/cuda/dense/wgmma.cuh"
 #include "kernels/cuda/moe/router.cuh"
 
+#include <type_traits>
+
 enum {
-    CHUNK = 16 * 64,
+    CHUNK = 16 * 64, /* bytes: 128 of k of MXFP4, 32 of bf16 */
     CHUNK_SCALES = 16 * 4,                         /* bytes */
     STEP = (int)K_SPLITS * (CHUNK + CHUNK_SCALES), /* one chunk of each k split: weights, scales */
     TILES = 2,
@@ -39,13 +42,19 @@ enum {
 static_assert((int)BIASES >= MAX_STAGES + 3, "replaced biases are no longer read");
 static_assert((int)MMA_WARPS >= ROUTE_WARPS && (int)SELECTORS >= DIRECT_PAIRS);
 
-/* FEW_PAIRS, COLS_4: up to four rows, in the even columns. COLS_8: up to eight columns. COLS_16:
- * up to 16. FEW_PAIRS: blocks exchange data through flags (experts_few.cu). */
-enum tile_kind { FEW_PAIRS, COLS_4, COLS_8, COLS_16 };
-constexpr __host__ __device__ bool is_few(int kind) { return kind == FEW_PAIRS; }
-constexpr __host__ __device__ bool is_four(int kind) { return kind <= COLS_4; }
+/* FEW_PAIRS, COLS_4: up to four rows, in the even columns. COLS_8: up to eight columns. COLS_16: up
+ * to 16. FEW_BF16, COLS_BF16: bf16 weights instead of MXFP4, and up to four rows, of two columns
+ * each. FEW_PAIRS, FEW_BF16: blocks exchange data through flags (experts_few.cu). */
+enum tile_kind { FEW_PAIRS, FEW_BF16, COLS_4, COLS_BF16, COLS_8, COLS_16 };
+constexpr __host__ __device__ bool is_few(int kind) { return kind <= FEW_BF16; }
+constexpr __host__ __device__ bool is_bf16(int kind) { return kind == FEW_BF16 || kind == COLS_BF16; }
+constexpr __host__ __device__ bool is_four(int kind) { return kind <= COLS_BF16; }
+template <int KIND> using term_of = std::conditional_t<is_bf16(KIND), bf16, __half>;
+constexpr __host__ __device__ int chunk_k(bool bf16) { return bf16 ? 32 : 128; }
 
 template <int KIND> struct shape {
+    static constexpr int ROW_COLS = is_bf16(KIND) ? 2 : 1, /* columns of a row, if is_four(KIND) */
+                         CHUNK_ROW = chunk_k(is_bf16(KIND)) * 2; /* bytes of a row's chunk */
     static constexpr int NT = KIND == COLS_16 ? 2 : 1, COLS = is_four(KIND) ? 4 : 8 * NT,
                          PITCH = is_four(KIND) ? 24 : 20; /* of 16 outputs; no bank conflicts */
     static constexpr int PASSES = COLS * 8 / 32; /* of an epilogue warp: 8 items a column */
@@ -53,20 +62,37 @@ template <int KIND> struct shape {
                          RED = UNITS + 16, SUM_BYTES = PIPELINES * TILES * RED * 4;
 };
 
+/* The arguments of the kernels. */
+struct bf16_args : moe_args {
+    CUtensorMap map[2]; /* gate and up, down: boxes of 16 rows and a chunk */
+};
+template <int KIND> using args_of = std::conditional_t<is_bf16(KIND), bf16_args, moe_args>;
+
+/* Whether this code has kernels for bf16 (moe_route_of()). */
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDA_ARCH__)
+enum { BF16_RUNS = true };
+#else
+enum { BF16_RUNS = false };
+#endif
+
 /* ---- primitives ----------------------------------------------------------------------------- */
 
-/* The weights of outputs g and g + 8 in a chunk of 128 of k, and their scales. */
+/* The weights of outputs g and g + 8 in a chunk, and their scales (MXFP4). */
 struct chunk_weights {
     uint32_t w0[4], w1[4];
     uint2 scales;
-    __device__ __forceinline__ void load(const char *w, const char *s)
+    /* second: where the eight outputs from g + 8 on begin. */
+    __device__ __forceinline__ void load(const char *w, int second)
     {
         const int lane = (int)threadIdx.x % 32;
         const uint4 v0 = *(const uint4 *)(w + lane * 16),
-                    v1 = *(const uint4 *)(w + 512 + lane * 16);
+                    v1 = *(const uint4 *)(w + second + lane * 16);
         w0[0] = v0.x, w0[1] = v0.y, w0[2] = v0.z, w0[3] = v0.w;
         w1[0] = v1.x, w1[1] = v1.y, w1[2] = v1.z, w1[3] = v1.w;
-        scales = *(const uint2 *)(s + lane / 4 * 8);
+    }
+    __device__ __forceinline__ void load_scales(const char *s)
+    {
+        scales = *(const uint2 *)(s + (int)threadIdx.x % 32 / 4 * 8);
     }
     /* Only for the first chunk of the outputs: removes and returns their row scales (mx_unit()). */
     __device__ __forceinline__ float2 take_row_scales()
@@ -85,21 +111,31 @@ __device__ __forceinline__ void multiply(const chunk_weights (&c)[TILES], const 
                                          float (*acc)[shape<KIND>::NT][4])
 {
     constexpr int NT = shape<KIND>::NT;
+    if constexpr (is_bf16(KIND)) {
+        const uint4 v = *(const uint4 *)x;
 #pragma unroll
-    for (int b = 0; b < 4; b++) {
-        uint4 v[NT];
+        for (int i = 0; i < 4; i += 2)
 #pragma unroll
-        for (int j = 0; j < NT; j++)
-            v[j] = *(const uint4 *)(x + j * apart + b * 64);
+            for (int t = 0; t < TILES; t++)
+                mma_bf16(acc[t][0], c[t].w0[i], c[t].w1[i], c[t].w0[i + 1], c[t].w1[i + 1],
+                         i ? v.z : v.x, i ? v.w : v.y);
+    } else {
 #pragma unroll
-        for (int t = 0; t < TILES; t++) {
-            uint32_t h0[4], h1[4];
-            scaled_pairs(c[t].w0[b], c[t].scales.x, b, h0);
-            scaled_pairs(c[t].w1[b], c[t].scales.y, b, h1);
+        for (int b = 0; b < 4; b++) {
+            uint4 v[NT];
 #pragma unroll
-            for (int j = 0; j < NT; j++) {
-                mma_f16(acc[t][j], h0[0], h1[0], h0[1], h1[1], v[j].x, v[j].y);
-                mma_f16(acc[t][j], h0[2], h1[2], h0[3], h1[3], v[j].z, v[j].w);
+            for (int j = 0; j < NT; j++)
+                v[j] = *(const uint4 *)(x + j * apart + b * 64);
+#pragma unroll
+            for (int t = 0; t < TILES; t++) {
+                uint32_t h0[4], h1[4];
+                scaled_pairs(c[t].w0[b], c[t].scales.x, b, h0);
+                scaled_pairs(c[t].w1[b], c[t].scales.y, b, h1);
+#pragma unroll
+                for (int j = 0; j < NT; j++) {
+                    mma_f16(acc[t][j], h0[0], h1[0], h0[1], h1[1], v[j].x, v[j].y);
+                    mma_f16(acc[t][j], h0[2], h1[2], h0[3], h1[3], v[j].z, v[j].w);
+                }
             }
         }
     }
@@ -122,6 +158,8 @@ __device__ __forceinline__ float2 reduce_splits(const float *red, int col, int o
         y.x = r ? y.x + v.x : v.x;
         y.y = r ? y.y + v.y : v.y;
     }
+    if (is_bf16(KIND))
+        return y;
     const float2 unit = *(const float2 *)(red + shape<KIND>::UNITS + o);
     return make_float2(y.x * unit.x, y.y * unit.y);
 }
@@ -154,7 +192,7 @@ struct job_lists {
  * more if i < rest. */
 struct unit_share {
     int units, job, tile;
-    int kp, each, full, rest, tiles;
+    int chunks, each, full, rest, tiles;
 };
 
 /* Divides each part's units evenly among the blocks. The blocks that get one unit more begin where
@@ -180,10 +218,10 @@ __device__ __forceinline__ void divide_units(const moe_args &a, int n_jobs, stru
     s.job = (int)(from + ahead);
     s.tile = (int)(first - ahead * tiles) * TILES;
     s.tiles = (int)tiles * TILES;
-    s.kp = down ? a.h.kp : a.x.kp;
-    s.each = (s.kp / 128 + (int)K_SPLITS - 1) / (int)K_SPLITS;
-    s.full = s.kp / 128 / s.each;
-    s.rest = s.kp / 128 - s.full * s.each;
+    s.chunks = (down ? a.h.kp : a.x.kp) / chunk_k(!a.f16);
+    s.each = (s.chunks + (int)K_SPLITS - 1) / (int)K_SPLITS;
+    s.full = s.chunks / s.each;
+    s.rest = s.chunks - s.full * s.each;
 }
 
 /* Iterates over the block's units, of which each pipeline has every other one. The part's share is
@@ -257,19 +295,20 @@ struct block {
 };
 
 /* The layout of a block's dynamic shared memory: for each pipeline a ring and room for partial
- * sums; then the row stages, whose rows are `pitch` bytes apart to avoid bank conflicts. resident:
- * all rows for gate and up, of FEW_PAIRS. */
+ * sums; then the row stages, whose columns are `stage_pitch` bytes apart to avoid bank conflicts.
+ * resident: all rows for gate and up, if is_few(KIND), whose columns are `pitch` bytes apart. */
 template <int KIND> struct smem_layout {
     char *ring, *rows, *resident;
     float *sums;
-    int pitch, row_stage_bytes;
+    int pitch, stage_pitch, row_stage_bytes;
     __device__ __forceinline__ smem_layout(const moe_args &a, char *shared)
     {
         ring = shared;
         sums = (float *)(ring + PIPELINES * a.stages * STAGE);
         rows = (char *)sums + shape<KIND>::SUM_BYTES;
-        pitch = max(a.x.kp, a.h.kp) * 2 + 64;
-        row_stage_bytes = a.job_pairs * a.terms * pitch;
+        pitch = a.x.kp * 2 + 64;
+        stage_pitch = is_few(KIND) ? a.h.kp * 2 + 64 : max(a.x.kp, a.h.kp) * 2 + 64;
+        row_stage_bytes = a.job_pairs * a.terms * stage_pitch;
         resident = rows + a.row_stages * row_stage_bytes;
     }
 };
@@ -280,12 +319,21 @@ static_assert((int)ROUTE_THREADS == (int)ROUTER_THREADS && (int)PER == (int)ROUT
 
 /* Launches an expert kernel. Blocks wait for each other, so all must be resident: one a
  * multiprocessor. shared: dynamic shared memory of a block. */
-static inline void launch_experts(struct kdev *d, void (*kernel)(struct moe_args),
-                                  const struct moe_args *m, size_t shared)
+template <class ARGS>
+static void launch_experts(struct kdev *d, void (*kernel)(ARGS), const struct moe_args *m,
+                           size_t shared)
 {
     if (!shared)
         return cuda_fail(d, "experts need more shared memory than this device has");
-    cuda_launch_resident(d, kernel, dim3((unsigned)d->gpu.n_sm), THREADS, shared, *m);
+    ARGS a;
+    (struct moe_args &)a = *m;
+    if constexpr (std::is_same_v<ARGS, bf16_args>) {
+        const struct mat *w[] = {&m->gate_up_m, &m->down_m};
+        for (int i = 0; i < 2; i++)
+            cuda_piece_map(d, &a.map[i], w[i]->w, K_CHUNK_BYTES,
+                           (int)w[i]->pitch / (int)K_CHUNK_BYTES, m->n_expert * w[i]->n, 16);
+    }
+    cuda_launch_resident(d, kernel, dim3((unsigned)d->gpu.n_sm), THREADS, shared, a);
 }
 
 #endif

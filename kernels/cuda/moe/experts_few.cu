@@ -1,5 +1,5 @@
-/* experts_few.cu - MXFP4 experts for a single row and for few pairs (decode rows, small trees): the
- * jobs and warps of experts.cu. A word that one block writes for others is its own flag (publish(),
+/* experts_few.cu - MXFP4 and bf16 experts for a single row and for few pairs (decode rows, small
+ * trees): the jobs and warps of experts.cu. A word that one block writes for others is its own flag (publish(),
  * base/barrier.cuh): the row warps wait for the words of hidden rows and of results themselves, and
  * sum the rows' experts as the results arrive. The router has set these words to 0.
  *
@@ -13,8 +13,9 @@
 
 /* Packs the row for this block as pack_row() of router.cu does, as soon as the row exists; the
  * first ROUTE_THREADS threads. Faster than waiting for one block to pack it for all. */
-__device__ __forceinline__ void pack_single_row(const moe_args &a, uint16_t *to, float *x_inv,
-                                                float *scratch)
+template <int KIND>
+__device__ __forceinline__ void pack_single_row(const moe_args &a, const smem_layout<KIND> &r,
+                                                float *x_inv, float *scratch)
 {
     const int tid = (int)threadIdx.x;
     uint32_t w[PER] = {};
@@ -37,23 +38,34 @@ __device__ __forceinline__ void pack_single_row(const moe_args &a, uint16_t *to,
         x[j] = tid + j * ROUTE_THREADS < a.in ? y : 0.f;
         top = fmaxf(top, fabsf(x[j]));
     }
-    const float s = f16_scale_of(route_max(top, scratch + ROUTE_WARPS));
-    if (tid < a.top_k)
-        x_inv[tid] = inverse_scale(s);
+    float s = 1;
+    if (!is_bf16(KIND)) {
+        s = f16_scale_of(route_max(top, scratch + ROUTE_WARPS));
+        if (tid < a.top_k)
+            x_inv[tid] = inverse_scale(s);
+    }
 #pragma unroll
-    for (int j = 0; j < PER; j++)
-        if (tid + j * ROUTE_THREADS < a.x.kp)
-            to[tid + j * ROUTE_THREADS] = __half_as_ushort(__float2half_rn(x[j] * s));
+    for (int j = 0; j < PER; j++) {
+        float y = x[j] * s;
+        char *to = r.resident + (tid + j * ROUTE_THREADS) * 2;
+#pragma unroll
+        for (int t = 0; t < shape<KIND>::ROW_COLS; t++, to += r.pitch)
+            if (tid + j * ROUTE_THREADS < a.x.kp)
+                *(uint16_t *)to = split_term<term_of<KIND>>(y);
+    }
 }
 
 /* ---- the row warp --------------------------------------------------------------------------- */
 
-/* Copies a hidden row into shared memory as its words arrive; one warp. */
-__device__ __forceinline__ void receive_row(const moe_args &a, char *to, int pair)
+/* Copies a hidden row's TERMS columns into shared memory, `pitch` bytes apart, as their words
+ * arrive; one warp. */
+template <int TERMS>
+__device__ __forceinline__ void receive_row(const moe_args &a, char *to, int pitch, int pair)
 {
     enum { IN_FLIGHT = 6 };
-    const char *const from = (const char *)(a.h.x + (size_t)pair * (size_t)a.h.kp);
-    for (int i = (int)threadIdx.x % 32 * 16; i < a.h.kp * 2; i += IN_FLIGHT * 512) {
+    const int column = a.h.kp * 2, all = TERMS * column; /* bytes */
+    const char *const from = (const char *)a.h.x + (size_t)pair * (size_t)all;
+    for (int i = (int)threadIdx.x % 32 * 16; i < all; i += IN_FLIGHT * 512) {
         uint4 v[IN_FLIGHT];
         bool missing;
         do {
@@ -61,15 +73,18 @@ __device__ __forceinline__ void receive_row(const moe_args &a, char *to, int pai
 #pragma unroll
             for (int j = 0; j < IN_FLIGHT; j++) {
                 v[j] = make_uint4(~0u, ~0u, ~0u, ~0u); /* zeros after the row's end */
-                if (i + j * 512 < a.ffn * 2)
-                    v[j] = poll_four((const uint4 *)(from + i + j * 512));
+                const int at = i + j * 512, in = TERMS == 2 && at >= column ? at - column : at;
+                if (at < all && in < a.ffn * 2)
+                    v[j] = poll_four((const uint4 *)(from + at));
                 missing |= !all_published(v[j]);
             }
         } while (WAITS && missing);
 #pragma unroll
-        for (int j = 0; j < IN_FLIGHT; j++)
-            if (i + j * 512 < a.h.kp * 2)
-                *(uint4 *)(to + i + j * 512) = make_uint4(~v[j].x, ~v[j].y, ~v[j].z, ~v[j].w);
+        for (int j = 0; j < IN_FLIGHT; j++) {
+            const int at = i + j * 512, behind = TERMS == 2 && at >= column ? pitch - column : 0;
+            if (at < all)
+                *(uint4 *)(to + at + behind) = make_uint4(~v[j].x, ~v[j].y, ~v[j].z, ~v[j].w);
+        }
     }
 }
 
@@ -88,18 +103,20 @@ __device__ __forceinline__ void wait_for_cleared(const moe_args &a, block &b)
 }
 
 /* Receives the hidden rows of a job; all lanes. */
+template <int TERMS>
 __device__ __forceinline__ void receive_rows(const moe_args &a, const job_lists &jobs, int job,
                                              char *to, int pitch, uint64_t *full)
 {
-    for (int i = jobs.begin(job); i < jobs.begin(job + 1); i++, to += pitch)
-        receive_row(a, to, jobs.order(i));
+    for (int i = jobs.begin(job); i < jobs.begin(job + 1); i++, to += TERMS * pitch)
+        receive_row<TERMS>(a, to, pitch, jobs.order(i));
     mbarrier_arrive_warp(full);
 }
 
 /* Receives the hidden rows of one job after another. Before the first, or at the end if there are
  * none, all blocks are known to have selected experts. */
+template <int KIND>
 __device__ __forceinline__ void produce_rows(const moe_args &a, const job_lists &jobs, block &b,
-                                             const smem_layout<FEW_PAIRS> &r)
+                                             const smem_layout<KIND> &r)
 {
     struct ring_pos row_stage = {};
     bool left = false;
@@ -110,18 +127,19 @@ __device__ __forceinline__ void produce_rows(const moe_args &a, const job_lists 
             continue;
         if (!left) {
             grid_wait(a.sync + GROUP_READY);
-            release_keys<FEW_PAIRS>(a, jobs);
+            release_keys<KIND>(a, jobs);
             left = true;
         }
         char *to = r.rows + row_stage.slot * r.row_stage_bytes;
         mbarrier_wait(&b.rows_empty[row_stage.slot], row_stage.phase ^ 1);
         __syncwarp(); /* a lane that still waited would miss the phase, and wait for the next */
-        receive_rows(a, jobs, at.job, to, r.pitch, &b.rows_full[row_stage.slot]);
+        receive_rows<shape<KIND>::ROW_COLS>(a, jobs, at.job, to, r.stage_pitch,
+                                             &b.rows_full[row_stage.slot]);
         row_stage.next(a.row_stages);
     }
     if (!left) {
         grid_wait(a.sync + GROUP_READY);
-        release_keys<FEW_PAIRS>(a, jobs);
+        release_keys<KIND>(a, jobs);
     }
 }
 
@@ -186,14 +204,16 @@ __device__ __forceinline__ void add_experts(const moe_args &a, const struct jobs
 
 /* ---- the kernel ----------------------------------------------------------------------------- */
 
-template <bool SINGLE>
+template <int KIND, bool SINGLE>
 __global__ void __launch_bounds__(THREADS, 1)
-    few_expert_kernel(const __grid_constant__ struct moe_args a)
+    few_expert_kernel(const __grid_constant__ args_of<KIND> a)
 {
+    if (is_bf16(KIND) && !BF16_RUNS)
+        return;
     extern __shared__ __align__(128) char shared[];
     __shared__ struct block b;
     const int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0);
-    const smem_layout<FEW_PAIRS> r(a, shared);
+    const smem_layout<KIND> r(a, shared);
     if (threadIdx.x == 0)
         STAMP_BLOCK(BEGINS, STAMP_EXPERTS);
     if (warp == ROW_WARP)
@@ -205,7 +225,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     __syncthreads();
     if constexpr (SINGLE) {
         if (warp < ROUTE_WARPS) {
-            pack_single_row(a, (uint16_t *)r.resident, b.lists.x_inv, b.scratch);
+            pack_single_row<KIND>(a, r, b.lists.x_inv, b.scratch);
             mbarrier_arrive_warp(&b.resident);
         } else if (warp == WEIGHT_WARP) {
             select_row(a, &b.lists, 0);
@@ -222,7 +242,8 @@ __global__ void __launch_bounds__(THREADS, 1)
     const struct job_lists jobs = {&b.lists, a.active, a.begin, a.order, b.shares};
     run_roles(a, jobs, b, r, warp, [&] {
         produce_rows(a, jobs, b, r);
-        add_experts(a, b.lists);
+        if (a.adds_experts)
+            add_experts(a, b.lists);
         if (threadIdx.x % 32 == 0)
             STAMP_BLOCK(ENDS, 0);
     });
@@ -234,6 +255,13 @@ __global__ void __launch_bounds__(THREADS, 1)
 
 void cuda_few_experts(struct kdev *d, const struct moe_args *m, const struct moe_route *r)
 {
-    launch_experts(d, r->kernel == MOE_ROW ? few_expert_kernel<true> : few_expert_kernel<false>, m,
-                   r->shared);
+    const bool single = r->kernel == MOE_ROW;
+    if (m->f16)
+        launch_experts(d, single ? few_expert_kernel<FEW_PAIRS, true>
+                                 : few_expert_kernel<FEW_PAIRS, false>,
+                       m, r->shared);
+    else
+        launch_experts(d, single ? few_expert_kernel<FEW_BF16, true>
+                                 : few_expert_kernel<FEW_BF16, false>,
+                       m, r->shared);
 }

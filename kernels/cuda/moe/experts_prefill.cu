@@ -1,5 +1,5 @@
 /* experts_prefill.cu - experts for prefill rows on Hopper: MXFP4, equal to experts.cu to the bit,
- * and bf16 in halves (EXPERT_HALVES), equal to product_kernel; both products, without the sum.
+ * and bf16 in halves (EXPERT_HALVES), equal to product_kernel and experts_few.cu; both products, without the sum.
  * Packed rows are in the order of the experts (router_prefill.cu), so that the copy engine fetches
  * them like weights. A consumer warpgroup brings weights into registers, MXFP4 decoded with their
  * scales, while the previous ones are multiplied.
@@ -317,15 +317,18 @@ __device__ __forceinline__ void multiply_tiles(const prefill_experts &a, pointer
 /* ---- device: epilogue ----------------------------------------------------------------------- */
 
 /* An epilogue warp's rows of a tile, in twos: 2 warp, 2 warp + 1, 2 (warp + EPILOGUE_WARPS), ...
- * Lane l looks up the pair and the factor of the l-th of them. */
+ * Lane l looks up the pair of the l-th of them, and with MXFP4 the factor. */
 struct own_rows {
     int pair;
-    float inv; /* MXFP4 */
-    __device__ __forceinline__ own_rows(const prefill_experts &a, const tile_coord &at, int warp)
+    float inv;
+    template <class FORM>
+    __device__ __forceinline__ own_rows(FORM, const prefill_experts &a, const tile_coord &at,
+                                        int warp)
     {
         const int l = (int)threadIdx.x % 32, i = (l / 2 * EPILOGUE_WARPS + warp) * 2 + l % 2;
         pair = __ldcg(a.m.order + min(at.from + i, at.to - 1));
-        inv = !a.m.f16 ? 1 : a.down ? a.m.h_undo : __ldcg(a.m.x_inv + pair / a.m.top_k);
+        if constexpr (std::is_same_v<FORM, mx_form>)
+            inv = a.down ? a.m.h_undo : __ldcg(a.m.x_inv + pair / a.m.top_k);
     }
 };
 
@@ -346,13 +349,13 @@ struct two_rows {
             const int four = (int)threadIdx.x % 32 + 32 * s, second = four / FOURS;
             i[s] = (n * EPILOGUE_WARPS + warp) * 2 + second;
             pair[s] = __shfl_sync(~0u, own.pair, 2 * n + second);
-            const float inv = __shfl_sync(~0u, own.inv, 2 * n + second);
-            const float4 v =
-                *(const float4 *)(scratch + sum_at<TERMS, OUTS>(i[s], four % FOURS * 4));
-            y[s] = v;
-            if (std::is_same_v<FORM, mx_form>)
+            y[s] = *(const float4 *)(scratch + sum_at<TERMS, OUTS>(i[s], four % FOURS * 4));
+            if constexpr (std::is_same_v<FORM, mx_form>) {
+                const float4 v = y[s];
+                const float inv = __shfl_sync(~0u, own.inv, 2 * n + second);
                 y[s] = make_float4(mx_sum(v.x * inv), mx_sum(v.y * inv), mx_sum(v.z * inv),
                                    mx_sum(v.w * inv));
+            }
         }
     }
 };
@@ -442,7 +445,7 @@ __device__ __forceinline__ void write_tiles(const prefill_experts &a, const pair
     uint32_t turn = 0;
     struct tile_coord at = {(int)blockIdx.x};
     for (; tiling.locate(a.m, a.tiles_out, OUTS, at); at.tile += (int)gridDim.x, turn ^= 1) {
-        const struct own_rows own(a, at, warp);
+        const struct own_rows own(FORM(), a, at, warp);
         float4 bias[STEPS]; /* a lane has the same outputs of all its rows */
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {

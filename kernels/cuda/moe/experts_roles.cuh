@@ -22,10 +22,64 @@ __device__ __forceinline__ void select_for_block(const moe_args &a, block &b, in
 
 /* ---- producer warps: weights ---------------------------------------------------------------- */
 
-template <int KIND>
-__device__ __forceinline__ void produce_weights(const moe_args &a, const job_lists &jobs, block &b,
+/* Where a unit's weights are in memory: the next chunks of its k splits. */
+struct mx_source {
+    const uint8_t *w, *s;
+    int chunks; /* of a tile */
+    enum { BYTES = TILES * (CHUNK + CHUNK_SCALES) }; /* of a chunk of the unit */
+    __device__ __forceinline__ mx_source(const moe_args &, const unit_walk &at, size_t e)
+        : chunks(at.s.chunks)
+    {
+        const size_t first = (size_t)(at.tile * chunks);
+        w = at.m().w + e * at.m().expert + first * CHUNK;
+        s = at.m().scale + e * at.m().expert_scale + first * CHUNK_SCALES;
+    }
+    __device__ __forceinline__ void fetch(char *to, int n, uint64_t *filled)
+    {
+#pragma unroll
+        for (int t = 0; t < TILES; t++, to += STEP) {
+            bulk_copy_once(shared_at(to), w + t * chunks * CHUNK, n * CHUNK, filled);
+            bulk_copy_once(shared_at(to + K_SPLITS * CHUNK), s + t * chunks * CHUNK_SCALES,
+                           n * CHUNK_SCALES, filled);
+        }
+        w += n * CHUNK, s += n * CHUNK_SCALES;
+    }
+};
+
+/* bf16 as it is in memory, by boxes of 16 rows and a chunk (bf16_args::map). A unit of gate and up
+ * has 16 rows of gate, then the 16 rows of up of the same hidden values; one of down 32 rows. */
+struct bf16_source {
+    const CUtensorMap *map;
+    int first, second, each, i; /* rows of the matrices of all experts; the next chunk */
+    uint64_t once;
+    enum { BYTES = TILES * CHUNK };
+    __device__ __forceinline__ bf16_source(const bf16_args &a, const unit_walk &at, size_t e)
+        : map(a.map + at.down()), each(at.s.each), i(0)
+    {
+        first = (int)e * at.m().n + at.tile * (at.down() ? 16 : 8);
+        second = first + (at.down() ? 16 : a.ffn);
+#if __CUDA_ARCH__ >= 900
+        once = evict_first_policy();
+#endif
+    }
+    __device__ __forceinline__ void fetch(char *to, int n, uint64_t *filled)
+    {
+#if __CUDA_ARCH__ >= 900
+        uint32_t at = shared_at(to);
+        for (int run = 0, piece = i; run < n; run++, piece += each, at += BYTES) {
+            copy_pieces_once(at, map, piece, first, filled, once);
+            copy_pieces_once(at + CHUNK, map, piece, second, filled, once);
+        }
+        i++;
+#endif
+    }
+};
+
+template <int KIND, class ARGS>
+__device__ __forceinline__ void produce_weights(const ARGS &a, const job_lists &jobs, block &b,
                                                 const smem_layout<KIND> &r, int pipe)
 {
+    typedef std::conditional_t<is_bf16(KIND), bf16_source, mx_source> source;
     const int number = a.gate_up_b.type == DT_F32 ? 4 : 2; /* bytes */
     auto &mine = b.pipe[pipe];
     char *const ring = r.ring + pipe * a.stages * STAGE;
@@ -35,32 +89,23 @@ __device__ __forceinline__ void produce_weights(const moe_args &a, const job_lis
         if (at.pipe != pipe)
             continue;
         const bool biased = !at.down() && a.gate_up_b.p;
-        const mat &m = at.m();
-        const int kp = at.s.kp, each = at.s.each, full = at.s.full, rest = at.s.rest;
-        const int next_tile = kp / 128 * CHUNK, next_scales = kp / 128 * CHUNK_SCALES;
-        const size_t e = (size_t)jobs.active(at.job), chunks = (size_t)(at.tile * (kp / 128));
-        const uint8_t *w = m.w + e * m.expert + chunks * CHUNK;
-        const uint8_t *s = m.scale + e * m.expert_scale + chunks * CHUNK_SCALES;
+        const int each = at.s.each, full = at.s.full, rest = at.s.rest;
+        const size_t e = (size_t)jobs.active(at.job);
+        source weights(a, at, e);
 #pragma unroll 1
         for (int i = 0; i < each; i++) {
             const int n = full + (i < rest), bias_bytes = biased && i == 0 ? BIAS * number : 0;
             char *to = ring + stage.slot * STAGE;
             uint64_t *filled = &mine.full[stage.slot];
             mbarrier_wait(&mine.empty[stage.slot], stage.phase ^ 1);
-            bulk_expect(filled, n * TILES * (CHUNK + CHUNK_SCALES) + bias_bytes);
-#pragma unroll
-            for (int t = 0; t < TILES; t++, to += STEP) {
-                bulk_copy_once(shared_at(to), w + t * next_tile, n * CHUNK, filled);
-                bulk_copy_once(shared_at(to + K_SPLITS * CHUNK), s + t * next_scales,
-                               n * CHUNK_SCALES, filled);
-            }
+            bulk_expect(filled, n * source::BYTES + bias_bytes);
+            weights.fetch(to, n, filled);
             if (bias_bytes)
                 bulk_copy(shared_at(mine.bias[ends.slot]),
                           (const char *)a.gate_up_b.p +
                               (e * a.gate_up_b_pitch + (size_t)(at.tile * 16)) * (size_t)number,
                           bias_bytes, filled);
             bulk_issued(filled);
-            w += n * CHUNK, s += n * CHUNK_SCALES;
             stage.next(a.stages);
         }
         ends.next(BIASES);
@@ -69,8 +114,8 @@ __device__ __forceinline__ void produce_weights(const moe_args &a, const job_lis
 
 /* ---- the row warp --------------------------------------------------------------------------- */
 
-/* Waits until the rows are packed, and fetches what undoes their powers of two; FEW_PAIRS: and the
- * rows. */
+/* Waits until the rows are packed, and fetches what undoes their powers of two; if is_few(KIND),
+ * also the rows. */
 template <int KIND>
 __device__ __forceinline__ void take_rows(const moe_args &a, block &b, const smem_layout<KIND> &r)
 {
@@ -79,13 +124,14 @@ __device__ __forceinline__ void take_rows(const moe_args &a, block &b, const sme
         ;
     fence_async_proxy();
     if (is_few(KIND) && lane < COPY_LANES) {
-        bulk_expect(&b.resident, a.rows * a.x.kp * 2);
-        for (int i = 0; i < a.rows; i++)
+        const int columns = a.rows * shape<KIND>::ROW_COLS;
+        bulk_expect(&b.resident, columns * a.x.kp * 2);
+        for (int i = 0; i < columns; i++)
             bulk_copy(shared_at(r.resident + i * r.pitch), a.x.x + (size_t)i * (size_t)a.x.kp,
                       a.x.kp * 2, &b.resident);
         bulk_issued(&b.resident);
     }
-    for (int p = lane; p < a.rows * a.top_k; p += 32)
+    for (int p = lane; !is_bf16(KIND) && p < a.rows * a.top_k; p += 32)
         b.lists.x_inv[p] = __ldcg(a.x_inv + p / a.top_k);
     __threadfence_block();
     mbarrier_arrive_warp(&b.resident);
@@ -156,12 +202,14 @@ __device__ __forceinline__ const char *column_of(const moe_args &a, const job_li
                                                  const smem_layout<KIND> &r, int job, bool resident,
                                                  int stage)
 {
-    const int g = (int)threadIdx.x % 32 / 4, col = is_four(KIND) ? g / 2 : g;
+    constexpr int TERMS = shape<KIND>::ROW_COLS;
+    const int g = (int)threadIdx.x % 32 / 4, col = is_four(KIND) ? g / 2 : g,
+              term = g % TERMS; /* of a row in two columns */
     if (!resident)
         return r.rows + stage * r.row_stage_bytes +
-               min(col, a.job_pairs * a.terms - 1) * r.pitch;
+               (min(col, a.job_pairs * a.terms / TERMS - 1) * TERMS + term) * r.stage_pitch;
     const int first = jobs.begin(job), pair = jobs.order(min(first + col, jobs.begin(job + 1) - 1));
-    return r.resident + pair / a.top_k * r.pitch;
+    return r.resident + (pair / a.top_k * TERMS + term) * r.pitch;
 }
 
 /* A warp multiplies one k split of both tiles of its pipeline's units. */
@@ -173,11 +221,12 @@ __device__ __forceinline__ void consume_units(const moe_args &a, const job_lists
     const int lane = (int)threadIdx.x % 32, g = lane / 4, q = lane % 4;
     const int run = warp % (int)K_SPLITS, pipe = warp / (int)K_SPLITS;
     auto &own = b.pipe[pipe];
-    const char *const w = r.ring + pipe * a.stages * STAGE + run * CHUNK;
+    const char *const w =
+        r.ring + pipe * a.stages * STAGE + run * (is_bf16(KIND) ? TILES * CHUNK : CHUNK);
     const char *const s = r.ring + pipe * a.stages * STAGE + K_SPLITS * CHUNK + run * CHUNK_SCALES;
     float *const sums = r.sums + pipe * TILES * S::RED;
     float *const mine =
-        sums + run * S::COLS * S::PITCH + (is_four(KIND) ? q : 2 * q) * S::PITCH + g;
+        sums + run * S::COLS * S::PITCH + (is_four(KIND) ? q : 2 * q) * S::PITCH;
     struct ring_pos stage = {}, row_stage = {}, turn = {}; /* turn: of the buffer of partial sums */
     bool staged = false;
     int each = 0, n = 0; /* chunks of a unit's longest k split; of this split */
@@ -191,26 +240,32 @@ __device__ __forceinline__ void consume_units(const moe_args &a, const job_lists
                 row_stage.next(a.row_stages);
             }
             staged = !resident;
-            each = at.s.each, n = min(each, at.s.kp / 128 - run * each);
+            each = at.s.each, n = min(each, at.s.chunks - run * each);
             rows = column_of<KIND>(a, jobs, r, at.job, resident, row_stage.slot) +
-                   run * each * 256 + q * 16;
+                   run * each * S::CHUNK_ROW + q * 16;
             mbarrier_wait(resident ? &b.resident : &b.rows_full[row_stage.slot],
                           resident ? 0 : row_stage.phase);
         }
         if (at.pipe != pipe)
             continue;
         const char *x = rows;
+        /* where a tile and its outputs from g + 8 on begin; bf16_source: gate before up */
+        const bool gate_first = is_bf16(KIND) && !at.down();
+        const int tile = !is_bf16(KIND) ? (int)STEP : gate_first ? CHUNK / 2 : CHUNK,
+                  second = gate_first ? CHUNK : CHUNK / 2;
         float acc[TILES][S::NT][4] = {};
         float2 units[TILES] = {};
 #pragma unroll 1
-        for (int i = 0; i < each; i++, x += 256) {
+        for (int i = 0; i < each; i++, x += S::CHUNK_ROW) {
             const char *const here = w + stage.slot * STAGE, *const scales = s + stage.slot * STAGE;
             struct chunk_weights c[TILES];
             mbarrier_wait(&own.full[stage.slot], stage.phase);
 #pragma unroll
             for (int t = 0; t < TILES; t++) {
-                c[t].load(here + t * STEP, scales + t * STEP);
-                if (run == 0 && i == 0)
+                c[t].load(here + t * tile, second);
+                if (!is_bf16(KIND))
+                    c[t].load_scales(scales + t * STEP);
+                if (!is_bf16(KIND) && run == 0 && i == 0)
                     units[t] = c[t].take_row_scales();
             }
             mbarrier_arrive_warp(&own.empty[stage.slot]);
@@ -221,14 +276,18 @@ __device__ __forceinline__ void consume_units(const moe_args &a, const job_lists
         mbarrier_wait(&own.sums_empty, turn.phase ^ 1);
 #pragma unroll
         for (int t = 0; t < TILES; t++) {
-            float *to = mine + t * S::RED;
+            float *to = mine + t * S::RED + (gate_first ? 2 * g : g);
+            if constexpr (is_bf16(KIND)) /* sums of both terms, gate and up interleaved */
+                to[0] = acc[t][0][0] + acc[t][0][1],
+                to[gate_first ? 1 : 8] = acc[t][0][2] + acc[t][0][3];
+            else
 #pragma unroll
-            for (int j = 0; j < S::NT; j++, to += 8 * S::PITCH) {
-                to[0] = acc[t][j][0], to[8] = acc[t][j][2];
-                if (!is_four(KIND))
-                    to[S::PITCH] = acc[t][j][1], to[S::PITCH + 8] = acc[t][j][3];
-            }
-            if (run == 0 && q == 0) {
+                for (int j = 0; j < S::NT; j++, to += 8 * S::PITCH) {
+                    to[0] = acc[t][j][0], to[8] = acc[t][j][2];
+                    if (!is_four(KIND))
+                        to[S::PITCH] = acc[t][j][1], to[S::PITCH + 8] = acc[t][j][3];
+                }
+            if (!is_bf16(KIND) && run == 0 && q == 0) {
                 float *at_units = sums + t * S::RED + S::UNITS + g;
                 at_units[0] = units[t].x, at_units[8] = units[t].y;
             }
@@ -240,13 +299,14 @@ __device__ __forceinline__ void consume_units(const moe_args &a, const job_lists
 
 /* ---- epilogue warps ------------------------------------------------------------------------- */
 
+template <class TERM>
 __device__ __forceinline__ void store_hidden(const moe_args &a, int pair, int i, float h)
 {
     uint16_t *to = a.h_to + (size_t)pair * (size_t)a.terms * (size_t)a.h.kp + (size_t)i;
     float x = h * a.h_scale;
-    to[0] = split_term<__half>(x);
+    to[0] = split_term<TERM>(x);
     if (a.terms == 2)
-        to[a.h.kp] = split_term<__half>(x);
+        to[a.h.kp] = split_term<TERM>(x);
 }
 
 /* A lane's outputs 2 * o and 2 * o + 1 of a tile for one pair; for gate and up these are one hidden
@@ -256,15 +316,16 @@ struct pair_epilogue {
     int pair, col, o; /* pair -1: no pair; eight lanes share a pair */
     float inv;
     float2 y, bias;
+    template <int KIND>
     __device__ __forceinline__ void prepare(const moe_args &a, const job_lists &jobs, bool down,
                                             int job, int item)
     {
         const int from = jobs.begin(job);
         const bool has_pair = item / 8 < jobs.begin(job + 1) - from;
         pair = has_pair ? jobs.order(from + item / 8) : -1;
-        col = has_pair ? item / 8 * a.terms : 0, o = item % 8;
+        col = has_pair ? item / 8 * (is_four(KIND) ? 1 : a.terms) : 0, o = item % 8;
         inv = a.h_undo;
-        if (has_pair && !down)
+        if (!is_bf16(KIND) && has_pair && !down)
             inv = jobs.own ? jobs.own->x_inv[pair] : __ldcg(a.x_inv + pair / a.top_k);
     }
     template <int KIND>
@@ -273,16 +334,17 @@ struct pair_epilogue {
     {
         y = reduce_splits<KIND>(red, col, 2 * o, !is_four(KIND) && a.terms == 2);
         bias = make_float2(0, 0);
-        if (!down && a.gate_up_b.p)
+        if (!is_bf16(KIND) && !down && a.gate_up_b.p)
             bias = two_of(a.gate_up_b.type, tile_bias, 2 * o);
     }
     template <int KIND>
     __device__ __forceinline__ void store(const moe_args &a, bool down, int tile) const
     {
-        const float2 z = make_float2(mx_sum(y.x * inv), mx_sum(y.y * inv));
+        const float2 z =
+            is_bf16(KIND) ? y : make_float2(mx_sum(y.x * inv), mx_sum(y.y * inv));
         if (down) {
             float *to = a.down + (size_t)pair * (size_t)a.in + (size_t)(tile * 16 + 2 * o);
-            if (pair >= 0 && is_few(KIND))
+            if (pair >= 0 && is_few(KIND) && a.adds_experts)
                 publish_two((uint32_t *)to, z.x, z.y);
             else if (pair >= 0)
                 *(float2 *)to = z;
@@ -291,14 +353,19 @@ struct pair_epilogue {
         const float h = gated(z.x + bias.x, z.y + bias.y, a.act, a.limit);
         if (!is_few(KIND)) {
             if (pair >= 0)
-                store_hidden(a, pair, tile * 8 + o, h);
+                store_hidden<term_of<KIND>>(a, pair, tile * 8 + o, h);
             return;
         }
-        const uint32_t mine = __half_as_ushort(__float2half_rn(h * a.h_scale)),
-                       next = __shfl_down_sync(~0u, mine, 1);
-        if (pair >= 0 && o % 2 == 0)
-            publish((uint32_t *)(a.h_to + (size_t)pair * (size_t)a.h.kp + (size_t)(tile * 8 + o)),
-                 mine | next << 16);
+        constexpr int TERMS = shape<KIND>::ROW_COLS;
+        uint16_t *to = a.h_to + (size_t)(pair * TERMS) * (size_t)a.h.kp + (size_t)(tile * 8 + o);
+        float x = h * a.h_scale;
+#pragma unroll
+        for (int t = 0; t < TERMS; t++, to += a.h.kp) {
+            const uint32_t mine = split_term<term_of<KIND>>(x),
+                           next = __shfl_down_sync(~0u, mine, 1);
+            if (pair >= 0 && o % 2 == 0)
+                publish((uint32_t *)to, mine | next << 16);
+        }
     }
 };
 
@@ -353,7 +420,7 @@ __device__ __forceinline__ void run_epilogue(const moe_args &a, const job_lists 
         if (stale)
 #pragma unroll
             for (int i = 0; i < S::PASSES; i++)
-                e[i].prepare(a, jobs, down, at.job, lane + i * 32);
+                e[i].template prepare<KIND>(a, jobs, down, at.job, lane + i * 32);
         stale = false;
         mbarrier_wait(&own.sums_full, turn.phase);
 #pragma unroll
@@ -368,7 +435,7 @@ __device__ __forceinline__ void run_epilogue(const moe_args &a, const job_lists 
         if (!is_few(KIND) && !down && tile == at.s.tiles - 1) { /* zeros up to a whole chunk */
             const int from = jobs.begin(at.job), pad = a.h.kp - a.ffn;
             for (int i = lane; i < (jobs.begin(at.job + 1) - from) * pad; i += 32)
-                store_hidden(a, jobs.order(from + i / pad), a.ffn + i % pad, 0);
+                store_hidden<term_of<KIND>>(a, jobs.order(from + i / pad), a.ffn + i % pad, 0);
         }
     }
     for (; part_done < WORK_PARTS; part_done++)
@@ -378,8 +445,8 @@ __device__ __forceinline__ void run_epilogue(const moe_args &a, const job_lists 
 /* ---- all warps ------------------------------------------------------------------------------ */
 
 /* row_warp(): the task of the row warp after the block's first one has stored the choice. */
-template <int KIND, class ROW_WARP_TASK>
-__device__ __forceinline__ void run_roles(const moe_args &a, const job_lists &jobs, block &b,
+template <int KIND, class ARGS, class ROW_WARP_TASK>
+__device__ __forceinline__ void run_roles(const ARGS &a, const job_lists &jobs, block &b,
                                           const smem_layout<KIND> &r, int warp,
                                           const ROW_WARP_TASK &row_warp)
 {

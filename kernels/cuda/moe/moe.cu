@@ -146,29 +146,24 @@ static void multiply(struct kdev *d, const struct k_moe *a, const struct moe_arg
     cuda_product_experts(d, &p, store, min_int(a->n_expert, m->rows * a->top_k), m->rows);
 }
 
-template <int STORE, int NT, int U>
-static void run(struct kdev *d, const struct product *p, int most_active)
+template <int STORE>
+static void run(struct kdev *d, const struct product *p, int most_active, bool few)
 {
     dim3 grid((unsigned)div_up(p->m[0].n, 16), (unsigned)most_active);
-    cuda_launch(d, product_kernel<STORE, NT, U, true>, grid, PRODUCT_THREADS, 0, *p);
+    cuda_launch(d, few ? product_kernel<STORE, 1, true> : product_kernel<STORE, 4, true>, grid,
+                PRODUCT_THREADS, 0, *p);
 }
 
 void cuda_product_experts(struct kdev *d, const struct product *p, enum store store,
                           int most_active, int most_rows)
 {
-    bool decode = most_rows <= 4; /* an expert has at most one pair of a row */
-    if (store == STORE_BF16)
-        decode ? run<STORE_BF16, 1, 2>(d, p, most_active)
-               : run<STORE_BF16, 4, 2>(d, p, most_active);
-    else if (store == STORE_F16)
-        decode ? run<STORE_F16, 1, 2>(d, p, most_active)
-               : run<STORE_F16, 4, 1>(d, p, most_active);
-    else if (store == STORE_F32)
-        decode ? run<STORE_F32, 1, 2>(d, p, most_active)
-               : run<STORE_F32, 4, 1>(d, p, most_active);
-    else
-        decode ? run<STORE_COLUMNS, 1, 1>(d, p, most_active)
-               : run<STORE_COLUMNS, 4, 1>(d, p, most_active);
+    const bool few = most_rows <= 4; /* an expert has at most one pair of a row */
+    switch (store) {
+    case STORE_BF16: return run<STORE_BF16>(d, p, most_active, few);
+    case STORE_F16: return run<STORE_F16>(d, p, most_active, few);
+    case STORE_F32: return run<STORE_F32>(d, p, most_active, few);
+    case STORE_COLUMNS: return run<STORE_COLUMNS>(d, p, most_active, few);
+    }
 }
 
 static struct moe_args fixed_args(struct kdev *d, const struct k_moe *a)
@@ -199,7 +194,7 @@ static struct moe_args fixed_args(struct kdev *d, const struct k_moe *a)
     m.gate_up_m = expert_mat(a, a->gate_up, a->gate_up_s, 2 * a->ffn, a->in);
     m.down_m = expert_mat(a, a->down, a->down_s, a->in, a->ffn);
     int e = 0; /* |h| <= limit (limit + 1): scaled as large as f16 allows */
-    if (a->act == ACT_SWIGLU_CLAMP)
+    if (m.f16 && a->act == ACT_SWIGLU_CLAMP)
         frexpf(a->limit * (a->limit + 1), &e), e = 15 - e;
     m.h_scale = ldexpf(1, e), m.h_undo = ldexpf(1, -e);
     m.counters = d->counters;

@@ -29,11 +29,11 @@ __device__ __forceinline__ uint32_t fetch_weight(struct vec v, size_t i, bool th
 __device__ __forceinline__ void clear_row(const moe_args &a, int r)
 {
     const int tid = (int)threadIdx.x, pair = r * a.top_k;
-    uint4 *const h = (uint4 *)(a.h_to + (size_t)pair * (size_t)a.h.kp);
+    uint4 *const h = (uint4 *)(a.h_to + (size_t)(pair * a.terms) * (size_t)a.h.kp);
     uint4 *const down = (uint4 *)(a.down + (size_t)pair * (size_t)a.in);
-    for (int i = tid; i < a.top_k * a.h.kp / 8; i += THREADS)
+    for (int i = tid; i < a.top_k * a.terms * a.h.kp / 8; i += THREADS)
         h[i] = make_uint4(0, 0, 0, 0);
-    for (int i = tid; i < a.top_k * a.in / 4; i += THREADS)
+    for (int i = tid; a.adds_experts && i < a.top_k * a.in / 4; i += THREADS)
         down[i] = make_uint4(0, 0, 0, 0);
 }
 
