@@ -22,6 +22,8 @@
 
 struct backend;
 
+enum { SCREEN_QUEUE = 4096 }; /* events that wait for the screen */
+
 /* ---- requests: done in order, answered by events --------------------------------------------- */
 
 enum request_kind {
@@ -189,14 +191,11 @@ struct chat_view {
 
 struct backend_ops {
     void (*close)(struct backend *b);
-    const struct backend_info *(*info)(struct backend *b);
     bool (*submit)(struct backend *b, struct request *rq, struct err *e);
     void (*cancel)(struct backend *b);
     bool (*busy)(struct backend *b);
-    int (*fd)(struct backend *b);
-    bool (*next)(struct backend *b, struct event *ev);
-    bool (*wait)(struct backend *b, struct event *ev, int ms);
-    void (*rest)(struct backend *b, int ms);
+    bool (*next)(struct backend *b, struct event *ev); /* of a backend without `screen`; NULL:
+                                                          nothing ever happens */
     const char *(*token)(struct backend *b, int32_t id, size_t *n);
     void (*chat)(struct backend *b, struct chat_view *v);
     bool (*fits)(struct backend *b, const char *text, struct err *e); /* NULL: every text fits */
@@ -596,6 +595,9 @@ enum backend_view {
  * show whether it reports drafts. */
 struct backend {
     const struct backend_ops *ops;
+    struct backend_info info;
+    struct evq *screen; /* the events that its thread posts; NULL: ops->next() makes them */
+    int fd;             /* without `screen`: readable while ops->next() has events; -1: never */
     const struct steps_ops *steps;
     const struct trees_ops *trees;
     const struct pools_ops *pools;
@@ -634,7 +636,7 @@ static inline void backend_close(struct backend *b)
 
 static inline const struct backend_info *backend_info(struct backend *b)
 {
-    return b->ops->info(b);
+    return &b->info;
 }
 
 static inline bool backend_has(const struct backend *b, enum backend_view v)
@@ -685,22 +687,23 @@ static inline bool backend_busy(struct backend *b) /* a request is waiting or ru
  * gathers (evq_rest()). */
 static inline int backend_fd(struct backend *b)
 {
-    return b->ops->fd(b);
+    return b->screen ? evq_fd(b->screen) : b->fd;
 }
 
 static inline bool backend_next(struct backend *b, struct event *ev)
 {
-    return b->ops->next(b, ev);
+    return b->screen ? evq_get(b->screen, ev) : b->ops->next && b->ops->next(b, ev);
 }
 
 static inline bool backend_wait(struct backend *b, struct event *ev, int ms)
 {
-    return b->ops->wait(b, ev, ms);
+    return b->screen ? evq_wait(b->screen, ev, ms) : backend_next(b, ev);
 }
 
 static inline void backend_rest(struct backend *b, int ms)
 {
-    b->ops->rest(b, ms);
+    if (b->screen)
+        evq_rest(b->screen, SCREEN_QUEUE / 4, ms);
 }
 
 /* Text of one token id, raw bytes; "" when it has none or the backend does not know it. Lives as

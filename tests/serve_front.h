@@ -34,11 +34,9 @@ struct fake_job {
 
 struct fake {
     struct backend base;
-    struct backend_info info;
     struct model model;
     struct tokenizer *tok;
     struct chat *chat;
-    struct evq *screen;
     struct fake_job job[600];
     int n_job;
     int refuse_from; /* jobs from this one on find the queue full; 0: none */
@@ -50,12 +48,6 @@ struct fake {
 };
 
 static struct fake *fake_of(struct backend *b) { return (struct fake *)b; }
-static const struct backend_info *fake_info(struct backend *b) { return &fake_of(b)->info; }
-static int fake_fd(struct backend *b) { return evq_fd(fake_of(b)->screen); }
-static bool fake_next(struct backend *b, struct event *ev)
-{
-    return evq_get(fake_of(b)->screen, ev);
-}
 static const struct chat *fake_chat(struct backend *b) { return fake_of(b)->chat; }
 static const struct tokenizer *fake_tokenizer(struct backend *b) { return fake_of(b)->tok; }
 
@@ -139,7 +131,7 @@ static void fake_begin(struct fake *f, struct fake_job *j)
         }
     }
     j->begun = true;
-    evq_put(f->screen, &ev);
+    evq_put(f->base.screen, &ev);
 }
 
 static int fake_most(const struct fake *f, const struct fake_job *j)
@@ -154,7 +146,7 @@ static void fake_end(struct fake *f, struct fake_job *j, enum stop_reason why)
     ev.reason = why;
     ev.job->n_generated = j->at;
     j->ended = true;
-    evq_put(f->screen, &ev);
+    evq_put(f->base.screen, &ev);
 }
 
 /* One step of n tokens. */
@@ -177,7 +169,7 @@ static void fake_step(struct fake *f, struct fake_job *j, int n)
             fake_top(id, top, ev.job->top + (size_t)i * (size_t)top);
     }
     j->at += n;
-    evq_put(f->screen, &ev);
+    evq_put(f->base.screen, &ev);
 }
 
 static void fake_run_job(struct fake *f, struct fake_job *j)
@@ -213,8 +205,7 @@ static void fake_script(struct fake *f, const char *text)
 /* dir, family: of another tokenizer and chat format than the bundled model's; or NULL. */
 static void fake_open_as(struct fake *f, const char *dir, const char *family)
 {
-    static const struct backend_ops ops = {.info = fake_info, .submit = fake_submit, .fd = fake_fd,
-                                           .next = fake_next, .chat = fake_view};
+    static const struct backend_ops ops = {.submit = fake_submit, .chat = fake_view};
     static const struct jobs_ops jobs = {.start = fake_start, .cancel = fake_cancel,
                                          .chat = fake_chat,
                                          .tokenizer = fake_tokenizer};
@@ -231,11 +222,10 @@ static void fake_open_as(struct fake *f, const char *dir, const char *family)
     f->chat = f->tok ? chat_open(&f->model, f->tok, false, NULL, &e) : NULL;
     if (!f->chat)
         fail_msg("%s", e.msg);
-    f->info = (struct backend_info){.context = 4096, .vocab = tok_vocab(f->tok), .family = "gemma3",
-                                    .chat = "gemma",
-                                    .device = "none", .backend = "cpu", .precision = "f32",
-                                    .kv = "f32"};
-    f->screen = evq_new(1 << 16);
+    f->base.info = (struct backend_info){.context = 4096, .vocab = tok_vocab(f->tok),
+                                         .family = "gemma3", .chat = "gemma", .device = "none",
+                                         .backend = "cpu", .precision = "f32", .kv = "f32"};
+    f->base.screen = evq_new(1 << 16);
     f->luck = 7;
     f->step = 1;
     fake_script(f, "The KV cache stores the keys and values of earlier tokens so that they need "
@@ -247,8 +237,8 @@ static void fake_close(struct fake *f)
     for (int i = 0; i < f->n_job; i++)
         ids_free(&f->job[i].ask.prompt);
     ids_free(&f->script);
-    evq_close(f->screen);
-    evq_free(f->screen);
+    evq_close(f->base.screen);
+    evq_free(f->base.screen);
     chat_close(f->chat);
     tok_close(f->tok);
 }

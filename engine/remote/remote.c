@@ -351,7 +351,7 @@ static void answer_turn(struct talk *talk, bool regen, struct talk_reply *out)
     look_for_prompt(&turn);
     page_pair_begin(&remote->pages, &remote->gauges);
     incoming_run(remote->http, &in, 1, 1, &talk->stop, turn_meanwhile, &turn);
-    evq_flush(talk->screen); /* the last text is shown before the metrics are read */
+    evq_flush(talk->base.screen); /* the last text is shown before the metrics are read */
     while (!turn.begun && !in.failed && !stop_asked(&talk->stop)) {
         turn_meanwhile(&turn);
         http_run(remote->http, 50);
@@ -534,7 +534,7 @@ static void closed(struct talk *talk)
 
 static void fill_info(struct remote *remote)
 {
-    struct backend_info *i = &remote->talk.info;
+    struct backend_info *i = &remote->talk.base.info;
     remote->about = xasprintf("%s%s%s", server_kind_name(remote->server.kind),
                               remote->server.version[0] ? " " : "", remote->server.version);
     remote->device = xstrdup(http_url(remote->http));

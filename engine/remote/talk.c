@@ -6,8 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SCREEN_QUEUE = 4096,
-       MOST_WAITING = sizeof((struct talk *)0)->waiting / sizeof(struct request) };
+enum { MOST_WAITING = sizeof((struct talk *)0)->waiting / sizeof(struct request) };
 
 static struct talk *talk_of(struct backend *backend)
 {
@@ -35,7 +34,7 @@ void talk_post(struct talk *talk, struct event *ev)
         else
             event_free(&copy);
     }
-    evq_put(talk->screen, ev);
+    evq_put(talk->base.screen, ev);
 }
 
 void talk_notice(struct talk *talk, const char *text)
@@ -268,7 +267,7 @@ static void take_session(struct talk *talk, const struct request *rq)
     pthread_mutex_lock(&talk->mu);
     struct settings set = talk->view.settings;
     talk->view = (struct chat_view){.settings = set, .committed = -1,
-                                    .capacity = talk->info.context,
+                                    .capacity = talk->base.info.context,
                                     .turn = max_int(0, rq->next_turn - 1)};
     memcpy(talk->view.session, rq->session, sizeof talk->view.session);
     if (rq->settings)
@@ -401,44 +400,19 @@ static void close_talk(struct backend *backend)
     talk->closing = true;
     wake(talk);
     pthread_mutex_unlock(&talk->mu);
-    evq_close(talk->screen);
+    evq_close(talk->base.screen);
     pthread_join(talk->thread, NULL);
     while (talk->n_waiting)
         request_free(&talk->waiting[--talk->n_waiting]);
     while (talk->n_said)
         unsay(talk, talk->n_said - 1);
-    evq_free(talk->screen);
+    evq_free(talk->base.screen);
     free(talk->said);
     free(talk->system);
     pthread_mutex_destroy(&talk->mu);
     pthread_cond_destroy(&talk->filled);
     talk->hooks->closed(talk);
     free(talk);
-}
-
-static const struct backend_info *info(struct backend *backend)
-{
-    return &talk_of(backend)->info;
-}
-
-static int fd(struct backend *backend)
-{
-    return evq_fd(talk_of(backend)->screen);
-}
-
-static bool next(struct backend *backend, struct event *ev)
-{
-    return evq_get(talk_of(backend)->screen, ev);
-}
-
-static bool wait_event(struct backend *backend, struct event *ev, int ms)
-{
-    return evq_wait(talk_of(backend)->screen, ev, ms);
-}
-
-static void rest(struct backend *backend, int ms)
-{
-    evq_rest(talk_of(backend)->screen, SCREEN_QUEUE / 4, ms);
 }
 
 static const char *token(struct backend *backend, int32_t id, size_t *n)
@@ -483,20 +457,19 @@ static void said(struct backend *backend, struct request *rq)
 bool talk_open(struct talk *talk, struct evq *log, struct err *e)
 {
     static const struct backend_ops ops = {
-        .close = close_talk, .info = info, .submit = submit, .cancel = cancel, .busy = busy,
-        .fd = fd, .next = next, .wait = wait_event, .rest = rest, .token = token, .chat = chat,
-        .said = said,
+        .close = close_talk, .submit = submit, .cancel = cancel, .busy = busy, .token = token,
+        .chat = chat, .said = said,
     };
     talk->base.ops = &ops;
     talk->log = log;
     talk->view.committed = -1;
     if (talk->view.settings.forget == FORGET_AUTO)
         talk->view.settings.forget = FORGET_OLDEST;
-    talk->screen = evq_new(SCREEN_QUEUE);
+    talk->base.screen = evq_new(SCREEN_QUEUE);
     pthread_mutex_init(&talk->mu, NULL);
     pthread_cond_init(&talk->filled, NULL);
-    if (talk->screen && pthread_create(&talk->thread, NULL, talk_thread, talk) == 0)
+    if (talk->base.screen && pthread_create(&talk->thread, NULL, talk_thread, talk) == 0)
         return true;
-    evq_free(talk->screen);
+    evq_free(talk->base.screen);
     return err_set(e, ERR_MODEL, "no thread or descriptor is left to talk to the server");
 }

@@ -55,9 +55,8 @@ struct talk_hooks {
 
 struct talk {
     struct backend base; /* first */
-    struct backend_info info;
     const struct talk_hooks *hooks;
-    struct evq *screen, *log;
+    struct evq *log;
     pthread_t thread;
     struct stop stop;
 

@@ -52,7 +52,7 @@ static void post_begin(struct jobs *js, struct job *j)
     ev.job->top = c->scores.top;
     ev.job->n_top = c->scores.k;
     c->scores = (struct prompt_scores){0};
-    evq_put(js->g->screen, &ev);
+    evq_put(js->g->base.screen, &ev);
 }
 
 static void post_step(struct jobs *js, struct job *j, const struct lane *lane)
@@ -73,7 +73,7 @@ static void post_step(struct jobs *js, struct job *j, const struct lane *lane)
         ev.tree = xmalloc(sizeof *ev.tree);
         *ev.tree = lane->tree;
     }
-    evq_put(js->g->screen, &ev);
+    evq_put(js->g->base.screen, &ev);
 }
 
 static int64_t microseconds(uint64_t from, uint64_t to)
@@ -100,7 +100,7 @@ static void post_end(struct jobs *js, struct job *j)
     ev.job->us_wait = microseconds(c->ns_start, begin);
     ev.job->us_prefill = microseconds(begin, begun);
     ev.job->us_decode = microseconds(begun, now);
-    evq_put(js->g->screen, &ev);
+    evq_put(js->g->base.screen, &ev);
 }
 
 static const struct job_owner owner = {.stepped = post_step, .prompted = post_begin,

@@ -242,45 +242,46 @@ static bool parse_unary(struct parser *p)
     return ok;
 }
 
-static bool parse_product(struct parser *p)
+/* Binary operators by level: those of one bind less than those of the levels before. */
+enum { PRODUCT, SUM, COMPARISON, AND, OR };
+static const struct {
+    const char *sign;
+    enum op op;
+    int level;
+} binary[] = {
+    {"*", OP_MUL, PRODUCT},     {"/", OP_DIV, PRODUCT},     {"%", OP_MOD, PRODUCT},
+    {"+", OP_ADD, SUM},         {"-", OP_SUB, SUM},         {"==", OP_EQ, COMPARISON},
+    {"!=", OP_NE, COMPARISON},  {"<=", OP_LE, COMPARISON},  {">=", OP_GE, COMPARISON},
+    {"<", OP_LT, COMPARISON},   {">", OP_GT, COMPARISON},   {"&&", OP_AND, AND},
+    {"and", OP_AND, AND},       {"||", OP_OR, OR},          {"or", OP_OR, OR},
+};
+enum { N_BINARY = sizeof binary / sizeof *binary };
+
+static bool parse_not(struct parser *p);
+static bool parse_level(struct parser *p, int level);
+
+static bool parse_below(struct parser *p, int level)
 {
-    if (!parse_unary(p))
-        return false;
-    for (;;) {
-        enum op op = take_operator(p, "*") ? OP_MUL : take_operator(p, "/") ? OP_DIV
-                     : take_operator(p, "%") ? OP_MOD : OP_NUMBER;
-        if (op == OP_NUMBER)
-            return true;
-        if (!parse_unary(p) || !emit(p, op))
-            return false;
-    }
+    return level == PRODUCT ? parse_unary(p) : level == AND ? parse_not(p)
+                                                            : parse_level(p, level - 1);
 }
 
-static bool parse_sum(struct parser *p)
+/* Operands with the operators of the level between them, of comparisons one. */
+static bool parse_level(struct parser *p, int level)
 {
-    if (!parse_product(p))
+    if (!parse_below(p, level))
         return false;
     for (;;) {
-        enum op op = take_operator(p, "+") ? OP_ADD : take_operator(p, "-") ? OP_SUB : OP_NUMBER;
-        if (op == OP_NUMBER)
-            return true;
-        if (!parse_product(p) || !emit(p, op))
+        int i = 0;
+        while (i < N_BINARY && (binary[i].level != level || !take_operator(p, binary[i].sign)))
+            i++;
+        if (i == N_BINARY)
+            return level != COMPARISON || *p->at != '=' || wrong(p, "==");
+        if (!parse_below(p, level) || !emit(p, binary[i].op))
             return false;
+        if (level == COMPARISON)
+            return true;
     }
-}
-
-static bool parse_comparison(struct parser *p)
-{
-    static const struct { const char *sign; enum op op; } ops[] = {
-        {"==", OP_EQ}, {"!=", OP_NE}, {"<=", OP_LE}, {">=", OP_GE}, {"<", OP_LT}, {">", OP_GT}};
-    if (!parse_sum(p))
-        return false;
-    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
-        if (take_operator(p, ops[i].sign))
-            return parse_sum(p) && emit(p, ops[i].op);
-    if (*p->at == '=')
-        return wrong(p, "==");
-    return true;
 }
 
 static bool parse_not(struct parser *p)
@@ -290,31 +291,17 @@ static bool parse_not(struct parser *p)
     if (strncmp(p->at, "!=", 2) != 0)
         negated = take_operator(p, "!") || take_operator(p, "not");
     if (!negated)
-        return parse_comparison(p);
+        return parse_level(p, COMPARISON);
     bool ok = enter(p) && parse_not(p) && emit(p, OP_NOT);
     p->depth--;
     return ok;
 }
 
-static bool parse_and(struct parser *p)
-{
-    if (!parse_not(p))
-        return false;
-    while (take_operator(p, "&&") || take_operator(p, "and"))
-        if (!parse_not(p) || !emit(p, OP_AND))
-                     return false;
-    return true;
-}
-
 static bool parse_or(struct parser *p)
 {
-    if (!enter(p) || !parse_and(p))
-        return false;
-    while (take_operator(p, "||") || take_operator(p, "or"))
-        if (!parse_and(p) || !emit(p, OP_OR))
-                     return false;
+    bool ok = enter(p) && parse_level(p, OR);
     p->depth--;
-    return true;
+    return ok;
 }
 
 void expr_record_facts(const struct step_rec *rec, int n_new, int cells, int page_size,

@@ -114,9 +114,8 @@ struct inbox {
 struct engine {
     struct backend base; /* first: what backend.h calls the engine */
     struct loaded loaded;
-    struct backend_info info;
-    char *strings[4]; /* owned strings of info */
-    struct evq *screen, *log;
+    char *strings[4]; /* owned strings of base.info */
+    struct evq *log;
     bool attended; /* as opened */
     int lanes;     /* replies of RQ_BATCH at the same time, as opened */
     pthread_t thread;

@@ -8,7 +8,6 @@
 #include "engine/run/device.h"
 #include "engine/thread/internal.h"
 
-enum { SCREEN_QUEUE = 4096 };
 
 static void hold(void *arg, bool on)
 {
@@ -116,7 +115,7 @@ static void free_strings(struct engine *engine)
 static bool fill_info(struct engine *engine, const struct engine_opts *o, struct err *e)
 {
     const struct loaded *loaded = &engine->loaded;
-    struct backend_info *i = &engine->info;
+    struct backend_info *i = &engine->base.info;
     free_strings(engine);
     *i = (struct backend_info){0};
     i->model_dir = engine->strings[0] = xstrdup(o->model);
@@ -210,13 +209,13 @@ static void local_close(struct backend *b)
 {
     struct engine *engine = engine_of(b);
     local_cancel(b);
-    evq_close(engine->screen);
+    evq_close(engine->base.screen);
     stop_thread(engine);
     while (engine->inbox.n)
         request_free(&engine->inbox.rq[--engine->inbox.n]);
     close_runtime(engine);
     engine_unload(&engine->loaded);
-    evq_free(engine->screen);
+    evq_free(engine->base.screen);
     ring_close(&engine->shared.ring);
     contexts_free(&engine->shared.contexts);
     tape_close(&engine->shared.pages);
@@ -224,11 +223,6 @@ static void local_close(struct backend *b)
     debug_close(&engine->debug);
     buf_free(&engine->plans.json);
     free(engine);
-}
-
-static const struct backend_info *local_info(struct backend *b)
-{
-    return &engine_of(b)->info;
 }
 
 static const char *local_token(struct backend *b, int32_t id, size_t *n)
@@ -264,31 +258,9 @@ static void local_said(struct backend *b, struct request *rq)
         }
 }
 
-static int local_fd(struct backend *b)
-{
-    return evq_fd(engine_of(b)->screen);
-}
-
-static bool local_next(struct backend *b, struct event *ev)
-{
-    return evq_get(engine_of(b)->screen, ev);
-}
-
-static bool local_wait(struct backend *b, struct event *ev, int ms)
-{
-    return evq_wait(engine_of(b)->screen, ev, ms);
-}
-
-static void local_rest(struct backend *b, int ms)
-{
-    evq_rest(engine_of(b)->screen, SCREEN_QUEUE / 4, ms);
-}
-
 static const struct backend_ops local_ops = {
-    .close = local_close, .info = local_info, .submit = local_submit, .cancel = local_cancel,
-    .busy = local_busy, .fd = local_fd, .next = local_next, .wait = local_wait,
-    .rest = local_rest, .token = local_token, .chat = local_chat, .fits = local_fits,
-    .said = local_said,
+    .close = local_close, .submit = local_submit, .cancel = local_cancel, .busy = local_busy,
+    .token = local_token, .chat = local_chat, .fits = local_fits, .said = local_said,
 };
 
 struct backend *engine_open(const struct engine_opts *o, struct err *e)
@@ -298,8 +270,8 @@ struct backend *engine_open(const struct engine_opts *o, struct err *e)
     local_views(&engine->base);
     init_locks(engine);
     ring_open(&engine->shared.ring);
-    engine->screen = evq_new(SCREEN_QUEUE);
-    bool ok = engine->screen != NULL ||
+    engine->base.screen = evq_new(SCREEN_QUEUE);
+    bool ok = engine->base.screen != NULL ||
               err_set(e, ERR_USAGE, "cannot make the queue of events: %s", strerror(errno));
     engine->log = o->log;
     engine->shared.set = o->settings;
@@ -328,7 +300,7 @@ static bool look_at_model(struct engine *engine, const struct engine_opts *asked
     loaded.dev = (struct device){0};
     engine_unload(&loaded);
     size_t least = f.need.weights + f.need.draft + f.need.work;
-    size_t room = f.left + need_sum(&engine->info.need); /* once the present model is gone */
+    size_t room = f.left + need_sum(&engine->base.info.need); /* once the present model is gone */
     if (ok && f.own && least > room)
         ok = err_set(e, ERR_MODEL, "it needs %.1f GiB of the device's memory without any context; "
                      "%.1f GiB are there without the present model", (double)least / 0x1p30,

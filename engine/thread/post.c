@@ -24,7 +24,7 @@ void engine_post(struct engine *engine, struct event *ev)
         else
             event_free(&copy);
     }
-    evq_put(engine->screen, ev);
+    evq_put(engine->base.screen, ev);
 }
 
 void engine_post_text(struct engine *engine, enum event_kind kind, const char *text)

@@ -26,7 +26,7 @@ static void post(struct engine *engine, int turn, int step, struct probe *p, con
     ev.probe = p;
     if (!p)
         buf_str(&ev.text, why);
-    evq_put(engine->screen, &ev); /* not to the log, which stores no probes */
+    evq_put(engine->base.screen, &ev); /* not to the log, which stores no probes */
 }
 
 /* Fills in the facts of a step that the taps do not record. */

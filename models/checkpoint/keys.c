@@ -4,6 +4,7 @@
 #include "kernels/json_read.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,28 +28,68 @@ static bool is(const json_t *v, double x)
            (json_is_number(v) && fabs(json_number_value(v) - x) <= 1e-6 * fabs(x));
 }
 
-static bool one(const json_t *v, const struct arch *a)
-{
-    (void)a;
-    return is(v, 1);
-}
+/* Whether the value v of a key is neutral in the model a: a function for the table below. */
+#define NEUTRAL(name, condition)                                                                   \
+    static bool name(const json_t *v, const struct arch *a)                                        \
+    {                                                                                              \
+        (void)a;                                                                                   \
+        return condition;                                                                          \
+    }
 
-static bool only_true(const json_t *v, const struct arch *a)
-{
-    (void)a;
-    return json_is_true(v);
-}
+NEUTRAL(one, is(v, 1))
+NEUTRAL(only_true, json_is_true(v))
+NEUTRAL(exactly_one, json_number_value(v) == 1)
 
-static bool ones(const json_t *v, const struct arch *a)
+/* A list in which each entry is neutral, or none. */
+static bool each(const json_t *v, const struct arch *a,
+                 bool (*neutral)(const json_t *v, const struct arch *a))
 {
-    (void)a;
     size_t i;
     json_t *x;
     json_array_foreach(v, i, x)
-        if (json_number_value(x) != 1)
+        if (!neutral(x, a))
             return false;
     return json_is_array(v) || json_is_null(v);
 }
+NEUTRAL(ones, each(v, a, exactly_one))
+NEUTRAL(no_limits, each(v, a, off))
+
+/* Whether v is the number that all full or all sliding layers have. */
+#define IN_LAYERS(v, a, sliding, field) in_layers(v, a, sliding, offsetof(struct layer, field))
+static bool in_layers(const json_t *v, const struct arch *a, bool sliding, size_t field)
+{
+    for (int i = 0; i < a->cfg->n_layer; i++) {
+        int have;
+        memcpy(&have, (const char *)&a->layer[i] + field, sizeof have);
+        if ((a->layer[i].window > 0) == sliding && !is(v, have))
+            return false;
+    }
+    return true;
+}
+NEUTRAL(same_global_dim, IN_LAYERS(v, a, false, head_dim))
+NEUTRAL(same_global_kv, IN_LAYERS(v, a, false, n_kv))
+NEUTRAL(same_sliding_heads, IN_LAYERS(v, a, true, n_head))
+NEUTRAL(same_sliding_kv, IN_LAYERS(v, a, true, n_kv))
+NEUTRAL(same_head_dim, is(v, a->layer[0].head_dim))
+NEUTRAL(same_value_dim, is(v, a->cfg->v_head_dim ? a->cfg->v_head_dim : a->layer[0].head_dim))
+NEUTRAL(same_experts, is(v, a->cfg->n_expert))
+NEUTRAL(same_top_k, is(v, a->cfg->top_k))
+NEUTRAL(same_expert_ffn, is(v, a->cfg->expert_ffn))
+NEUTRAL(same_scale, is(v, a->cfg->attn_scale))
+NEUTRAL(same_query_scale, is(v, pow(a->cfg->attn_scale, -2)))
+NEUTRAL(same_sinks, json_is_null(v) || json_is_true(v) == a->cfg->sinks)
+NEUTRAL(same_parallel, json_is_null(v) || json_is_true(v) == (a->cfg->place == PLACE_PARALLEL))
+NEUTRAL(no_ple, off(v, a) || !a->cfg->ple)
+/* A copy of the window's size under another name: gemma 2 of 9B and 27B. */
+NEUTRAL(same_window_size, is(v, a->cfg->window))
+
+/* What the model has, as true or false. */
+static bool same_flag(const json_t *v, bool have)
+{
+    return json_is_null(v) || (json_is_boolean(v) && json_is_true(v) == have);
+}
+NEUTRAL(same_slides, same_flag(v, a->cfg->window > 0))
+NEUTRAL(same_qk_norm, same_flag(v, a->cfg->qk_norm))
 
 bool act_of_name(const char *name, enum act_kind *act)
 {
@@ -83,22 +124,11 @@ static bool same_window(const json_t *v, const struct arch *a)
            (!a->cfg->window && json_is_integer(v) && json_integer_value(v) >= a->cfg->max_pos);
 }
 
-/* A copy of the window's size under another name: gemma 2 of 9B and 27B. */
-static bool same_window_size(const json_t *v, const struct arch *a)
-{
-    return is(v, a->cfg->window);
-}
-
 /* Published configs of MiMo-V2 repeat the window's size here; nothing is attended in chunks. */
 static bool no_chunks(const json_t *v, const struct arch *a)
 {
     const json_t *size = json_object_get(a->c.obj, "sliding_window_size");
     return off(v, a) || (json_is_number(size) && is(v, json_number_value(size)));
-}
-
-static bool same_slides(const json_t *v, const struct arch *a)
-{
-    return json_is_null(v) || (json_is_boolean(v) && json_is_true(v) == (a->cfg->window > 0));
 }
 
 /* layer_types comes before a pattern. */
@@ -119,16 +149,6 @@ static bool no_window_key(const json_t *v, const struct arch *a)
     return !json_is_true(json_object_get(a->c.obj, "use_sliding_window"));
 }
 
-static bool same_query_scale(const json_t *v, const struct arch *a)
-{
-    return is(v, pow(a->cfg->attn_scale, -2));
-}
-
-static bool same_scale(const json_t *v, const struct arch *a)
-{
-    return is(v, a->cfg->attn_scale);
-}
-
 static bool same_theta(const json_t *v, const struct arch *a, bool of_sliding_layers)
 {
     for (int i = 0; i < a->cfg->n_layer; i++)
@@ -138,25 +158,8 @@ static bool same_theta(const json_t *v, const struct arch *a, bool of_sliding_la
     return true;
 }
 
-static bool same_full_theta(const json_t *v, const struct arch *a)
-{
-    return same_theta(v, a, false);
-}
-
-static bool same_sliding_theta(const json_t *v, const struct arch *a)
-{
-    return same_theta(v, a, true);
-}
-
-static bool same_experts(const json_t *v, const struct arch *a)
-{
-    return is(v, a->cfg->n_expert);
-}
-
-static bool same_top_k(const json_t *v, const struct arch *a)
-{
-    return is(v, a->cfg->top_k);
-}
+NEUTRAL(same_full_theta, same_theta(v, a, false))
+NEUTRAL(same_sliding_theta, same_theta(v, a, true))
 
 /* Whether the weights of a token's experts add up to 1. */
 static bool same_norm(const json_t *v, const struct arch *a)
@@ -165,53 +168,11 @@ static bool same_norm(const json_t *v, const struct arch *a)
     return json_is_null(v) || !a->cfg->n_expert || json_is_true(v) == normed;
 }
 
-static bool same_expert_ffn(const json_t *v, const struct arch *a)
-{
-    return is(v, a->cfg->expert_ffn);
-}
-
-static bool same_global_dim(const json_t *v, const struct arch *a)
-{
-    for (int i = 0; i < a->cfg->n_layer; i++)
-        if (!a->layer[i].window && !is(v, a->layer[i].head_dim))
-            return false;
-    return true;
-}
-
-static bool same_global_kv(const json_t *v, const struct arch *a)
-{
-    for (int i = 0; i < a->cfg->n_layer; i++)
-        if (!a->layer[i].window && !is(v, a->layer[i].n_kv))
-            return false;
-    return true;
-}
-
-static bool no_ple(const json_t *v, const struct arch *a)
-{
-    return off(v, a) || !a->cfg->ple;
-}
-
-static bool same_qk_norm(const json_t *v, const struct arch *a)
-{
-    return json_is_null(v) || (json_is_boolean(v) && json_is_true(v) == a->cfg->qk_norm);
-}
-
 static bool same_score(const json_t *v, const struct arch *a)
 {
     const char *s = json_string_value(v);
     bool sigmoid = a->cfg->router == ROUTER_SIGMOID || a->cfg->router == ROUTER_RAW;
     return off(v, a) || (s && !strcmp(s, sigmoid ? "sigmoid" : "softmax"));
-}
-
-/* Lists of one number a layer: none, or all 0 or null. */
-static bool no_limits(const json_t *v, const struct arch *a)
-{
-    size_t i;
-    json_t *x;
-    json_array_foreach(v, i, x)
-        if (!off(x, a))
-            return false;
-    return json_is_array(v) || json_is_null(v);
 }
 
 static bool same_heads(const json_t *v, const struct arch *a)
@@ -222,42 +183,6 @@ static bool same_heads(const json_t *v, const struct arch *a)
         if (!json_is_null(v) && !is(json_array_get(v, (size_t)i), a->layer[i].n_head))
             return false;
     return true;
-}
-
-static bool same_sliding_heads(const json_t *v, const struct arch *a)
-{
-    for (int i = 0; i < a->cfg->n_layer; i++)
-        if (a->layer[i].window && !is(v, a->layer[i].n_head))
-            return false;
-    return true;
-}
-
-static bool same_sliding_kv(const json_t *v, const struct arch *a)
-{
-    for (int i = 0; i < a->cfg->n_layer; i++)
-        if (a->layer[i].window && !is(v, a->layer[i].n_kv))
-            return false;
-    return true;
-}
-
-static bool same_head_dim(const json_t *v, const struct arch *a)
-{
-    return is(v, a->layer[0].head_dim);
-}
-
-static bool same_value_dim(const json_t *v, const struct arch *a)
-{
-    return is(v, a->cfg->v_head_dim ? a->cfg->v_head_dim : a->layer[0].head_dim);
-}
-
-static bool same_sinks(const json_t *v, const struct arch *a)
-{
-    return json_is_null(v) || json_is_true(v) == a->cfg->sinks;
-}
-
-static bool same_parallel(const json_t *v, const struct arch *a)
-{
-    return json_is_null(v) || json_is_true(v) == (a->cfg->place == PLACE_PARALLEL);
 }
 
 /* ---- the keys ---- */

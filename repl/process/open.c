@@ -23,13 +23,6 @@ static void gone_close(struct backend *b)
     (void)b;
 }
 
-static const struct backend_info *gone_info(struct backend *b)
-{
-    static const struct backend_info none = {.family = "no model"};
-    (void)b;
-    return &none;
-}
-
 static bool gone_submit(struct backend *b, struct request *rq, struct err *e)
 {
     (void)b;
@@ -42,29 +35,6 @@ static bool gone_busy(struct backend *b)
 {
     (void)b;
     return false;
-}
-
-static int gone_fd(struct backend *b)
-{
-    (void)b;
-    return -1;
-}
-
-static bool gone_next(struct backend *b, struct event *ev)
-{
-    (void)b, (void)ev;
-    return false;
-}
-
-static bool gone_wait(struct backend *b, struct event *ev, int ms)
-{
-    (void)b, (void)ev, (void)ms;
-    return false;
-}
-
-static void gone_rest(struct backend *b, int ms)
-{
-    (void)b, (void)ms;
 }
 
 static const char *gone_token(struct backend *b, int32_t id, size_t *n)
@@ -84,11 +54,10 @@ static void gone_chat(struct backend *b, struct chat_view *v)
 static struct backend *gone_backend(const struct err *why)
 {
     static const struct backend_ops ops = {
-        .close = gone_close, .info = gone_info, .submit = gone_submit, .cancel = gone_close,
-        .busy = gone_busy, .fd = gone_fd, .next = gone_next, .wait = gone_wait, .rest = gone_rest,
+        .close = gone_close, .submit = gone_submit, .cancel = gone_close, .busy = gone_busy,
         .token = gone_token, .chat = gone_chat,
     };
-    static struct backend gone = {.ops = &ops};
+    static struct backend gone = {.ops = &ops, .info = {.family = "no model"}, .fd = -1};
     gone_why = *why;
     for (int v = 0; v < N_VIEWS; v++)
         gone.lacks[v] = "no model is open";

@@ -51,7 +51,7 @@ static struct step_facts facts_of(struct recorded *r, int i, bool nodes, struct 
     f.fact[FACT_TURN] = s->turn;
     f.fact[FACT_FAULT] = 0;
     expr_record_facts(rec, s->n_token, rec->kind == STEP_PREFILL ? rec->rows : s->n_token,
-                      max_int(1, r->info.page_size), f.fact);
+                      max_int(1, r->base.info.page_size), f.fact);
     const struct page_history *h = recorded_fold(r, i);
     if (h) {
         f.fact[FACT_LENGTH] = h->lengths.length;

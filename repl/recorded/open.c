@@ -35,7 +35,7 @@ static void copy_fact(const struct recorded *r, const char *name, char *out, siz
 
 static void fill_info(struct recorded *r)
 {
-    struct backend_info *i = &r->info;
+    struct backend_info *i = &r->base.info;
     i->model_dir = fact(r, "model_dir");
     i->draft_dir = fact(r, "draft_dir");
     i->device = fact(r, "device");
@@ -70,8 +70,8 @@ struct backend *recorded_open(struct hdb *d, const char *session, const char *na
     r->file = file;
     r->next_act = -1;
     snprintf(r->session, sizeof r->session, "%s", session);
-    r->fd = eventfd(1, EFD_NONBLOCK | EFD_CLOEXEC);
-    bool ok = r->fd >= 0 || err_set(e, ERR_USAGE, "cannot make a descriptor for events");
+    r->base.fd = eventfd(1, EFD_NONBLOCK | EFD_CLOEXEC);
+    bool ok = r->base.fd >= 0 || err_set(e, ERR_USAGE, "cannot make a descriptor for events");
     if (!ok || !recorded_read(r, d, session, e)) {
         backend_close(&r->base);
         return NULL;

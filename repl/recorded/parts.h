@@ -68,9 +68,8 @@ struct rec_act {
 
 struct recorded {
     struct backend base; /* first */
-    struct backend_info info;
     char *about; /* "name=value" lines of the session's latest run */
-    char *strings[16]; /* of info */
+    char *strings[16]; /* of base.info */
     int n_string;
     char session[SESSION_ID];
     char *name;
@@ -108,7 +107,7 @@ struct recorded {
     bool broke; /* a breakpoint or a watch asked for the pause */
 
     /* events: the next to be returned are those of act next_act, from part next_part on */
-    int next_act, next_part, fd;
+    int next_act, next_part;
     bool pause_waits;
 };
 

@@ -136,14 +136,14 @@ bool recorded_seek(struct backend *b, int turn, int step, struct err *e)
 static void wake(struct recorded *r)
 {
     uint64_t one = 1;
-    ssize_t n = write(r->fd, &one, sizeof one);
+    ssize_t n = write(r->base.fd, &one, sizeof one);
     (void)n; /* the counter cannot be full */
 }
 
 static void sleep_again(struct recorded *r)
 {
     uint64_t count;
-    ssize_t n = read(r->fd, &count, sizeof count);
+    ssize_t n = read(r->base.fd, &count, sizeof count);
     (void)n; /* it was 0 already */
 }
 
@@ -283,14 +283,9 @@ static void close_recorded(struct backend *b)
     for (int i = 0; i < r->n_string; i++)
         free(r->strings[i]);
     free(r->name);
-    if (r->fd >= 0)
-        close(r->fd);
+    if (r->base.fd >= 0)
+        close(r->base.fd);
     free(r);
-}
-
-static const struct backend_info *recorded_info(struct backend *b)
-{
-    return &recorded_of(b)->info;
 }
 
 static bool refuse(struct backend *b, struct request *rq, struct err *e)
@@ -318,11 +313,7 @@ static bool never_busy(struct backend *b)
     return false;
 }
 
-static int descriptor(struct backend *b)
-{
-    return recorded_of(b)->fd;
-}
-
+/* Only requests produce events. */
 static bool next(struct backend *b, struct event *ev)
 {
     struct recorded *r = recorded_of(b);
@@ -336,18 +327,6 @@ static bool next(struct backend *b, struct event *ev)
     }
     sleep_again(r);
     return false;
-}
-
-/* Does not wait: only requests produce events. */
-static bool wait(struct backend *b, struct event *ev, int ms)
-{
-    (void)ms;
-    return next(b, ev);
-}
-
-static void rest(struct backend *b, int ms)
-{
-    (void)b, (void)ms;
 }
 
 static const char *token_text(struct backend *b, int32_t id, size_t *n)
@@ -443,7 +422,8 @@ static void read_settings(const char *lines, struct settings *set)
 static void count_chat(struct recorded *r, struct chat_view *v)
 {
     struct draft_sums turn = {0};
-    *v = (struct chat_view){.turn = r->at_turn, .step = r->at_step, .capacity = r->info.context,
+    *v = (struct chat_view){.turn = r->at_turn, .step = r->at_step,
+                            .capacity = r->base.info.context,
                             .committed = -1};
     memcpy(v->session, r->session, sizeof v->session);
     settings_init(&v->settings);
@@ -487,8 +467,7 @@ static void chat(struct backend *b, struct chat_view *v)
 }
 
 const struct backend_ops recorded_ops = {
-    .close = close_recorded, .info = recorded_info, .submit = refuse, .cancel = cancel,
-    .busy = never_busy, .fd = descriptor, .next = next, .wait = wait, .rest = rest,
+    .close = close_recorded, .submit = refuse, .cancel = cancel, .busy = never_busy, .next = next,
     .token = token_text, .chat = chat,
 };
 

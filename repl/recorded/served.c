@@ -7,7 +7,7 @@
 /* Mean tokens of a verifying step, as the kinds of servers define it: struct served_ops. */
 static double mean_length(const struct recorded *r, const struct served *s)
 {
-    bool sglang = r->info.server_kind && strcmp(r->info.server_kind, "SGLang") == 0;
+    bool sglang = r->base.info.server_kind && strcmp(r->base.info.server_kind, "SGLang") == 0;
     if (s->verifies <= 0 || (sglang ? s->generated : s->accepted) < 0)
         return NAN;
     return sglang ? (double)s->generated / (double)s->verifies
@@ -68,7 +68,8 @@ void recorded_served(struct recorded *r)
     b->lacks[VIEW_SERVED] = any ? NULL : "this session was computed here, not by a server";
     if (!any)
         return;
-    b->served = r->info.server_kind && strcmp(r->info.server_kind, "SGLang") == 0 ? &of_sglang
+    b->served = r->base.info.server_kind && strcmp(r->base.info.server_kind, "SGLang") == 0
+                    ? &of_sglang
                 : &ops;
     if (!counted && !stepped)
         b->lacks[VIEW_ACCEPT] = "the server did not report accepted drafts";

@@ -125,7 +125,7 @@ static void fill_table(const struct recorded *r, const struct page_history *h, i
     memcpy(t->session, r->session, sizeof t->session);
     t->turn = turn;
     t->step = step;
-    t->capacity = r->info.context;
+    t->capacity = r->base.info.context;
     if (i >= 0)
         mark_violation(r, &r->step[i], t);
 }

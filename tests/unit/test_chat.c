@@ -1069,7 +1069,7 @@ static void test_readers_tell_thoughts_from_answers(void **state)
  * one channel, and the bytes that events give to a token are all of that token's, or none. */
 static void post_in_steps(const struct chat *c, const struct ids *said, int step, const char *want)
 {
-    struct engine g = {.screen = evq_new(64)};
+    struct engine g = {.base = {.screen = evq_new(64)}};
     struct buf text = {0}, shown = {0}, *of = xcalloc((size_t)said->n, sizeof *of);
     struct ids ends = {0};
     struct chat_reader r;
@@ -1080,7 +1080,7 @@ static void post_in_steps(const struct chat *c, const struct ids *said, int step
         engine_post_tokens(&g, &r, said->v + at, said->n - at < step ? said->n - at : step, &text,
                            NULL);
     engine_post_held(&g, &r, &text, NULL);
-    for (int now = -1; evq_get(g.screen, &ev); event_free(&ev)) {
+    for (int now = -1; evq_get(g.base.screen, &ev); event_free(&ev)) {
         if (ev.channel != now)
             buf_printf(&shown, "|%c:", "FAC"[now = ev.channel]);
         buf_add(&shown, ev.text.p, ev.text.n);
@@ -1095,7 +1095,7 @@ static void post_in_steps(const struct chat *c, const struct ids *said, int step
         assert_true(of[i].n == 0 || (of[i].n == n && memcmp(of[i].p, p, n) == 0));
         buf_free(&of[i]);
     }
-    evq_free(g.screen);
+    evq_free(g.base.screen);
     free(of);
     ids_free(&ends);
     buf_free(&text);
