@@ -1360,7 +1360,7 @@ static void lose_device(struct desk *d)
 {
     struct event ev = {.kind = EV_FAULT, .ns = clock_ns(), .lost = true};
     buf_str(&ev.text, "model.safetensors was truncated");
-    evq_put(d->f.screen, &ev);
+    evq_put(d->f.base.screen, &ev);
 }
 
 /* The end of the server, which follows a lost device, does not hide why a reply failed: neither
