@@ -162,6 +162,8 @@ static bool rebuild(struct reader *r, const struct pickle_value *args, bool type
         !is_whole(p, sizes) || !is_whole(p, strides) || sizes->n_item != strides->n_item ||
         (typed && pickle_item(p, args, 6)->kind != PK_GLOBAL))
         return refuse(r, "a tensor whose arguments are not storage, offset, sizes and strides");
+    if (args->n_item == 7 + typed && pickle_item(p, args, 6 + typed)->n_item > 0)
+        return refuse(r, "a tensor that is to be negated or conjugated");
     struct pickle_value v = {.kind = PK_TENSOR};
     for (int i = 0; i < 4; i++)
         add_item(&v, args->item[i]);
@@ -180,8 +182,9 @@ static bool reduce(struct reader *r)
         return rebuild(r, args, false);
     if (pickle_is(f, "torch._utils _rebuild_tensor_v3"))
         return rebuild(r, args, true);
-    if (pickle_is(f, "torch._utils _rebuild_parameter") && args->n_item == 3 &&
-        pickle_item(r->p, args, 0)->kind == PK_TENSOR) {
+    bool of_state = pickle_is(f, "torch._utils _rebuild_parameter_with_state");
+    if ((pickle_is(f, "torch._utils _rebuild_parameter") || of_state) &&
+        args->n_item == 3 + of_state && pickle_item(r->p, args, 0)->kind == PK_TENSOR) {
         int tensor = args->item[0];
         r->n_stack -= 2;
         return push_value(r, tensor);
@@ -259,7 +262,8 @@ static const char *known_name(const char *name)
 {
     static const char *const known[] = {
         "torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_tensor_v3",
-        "torch._utils _rebuild_parameter", "collections OrderedDict", "torch FloatStorage",
+        "torch._utils _rebuild_parameter", "torch._utils _rebuild_parameter_with_state",
+        "collections OrderedDict", "torch FloatStorage",
         "torch DoubleStorage", "torch HalfStorage", "torch BFloat16Storage", "torch IntStorage",
         "torch LongStorage", "torch ShortStorage", "torch CharStorage", "torch ByteStorage",
         "torch BoolStorage", "torch.storage UntypedStorage", "torch float8_e4m3fn",

@@ -612,8 +612,8 @@ static bool each(struct torch_file *f, const struct torch_entry *t, int64_t skip
     bool real = t->type == DT_F32 || t->type == DT_F16 || t->type == DT_BF16;
     bool whole = t->type >= DT_I64 && t->type <= DT_BOOL;
     if (t->text || (floats ? !real : !whole))
-        return err_file(e, f->path, "%.80s is %s; expected %s numbers", t->name,
-                        t->text ? "a text" : t->type_name,
+        return err_file(e, f->path, "%.80s is %s; expected %s numbers",
+                        t->name[0] ? t->name : "the value", t->text ? "a text" : t->type_name,
                         floats ? "float32, float16 or bfloat16" : "whole");
     if (n == 0)
         return true;

@@ -612,10 +612,15 @@ static void test_tensors_are_views_of_storages(void **state)
     pt_view(&p, "FloatStorage", at, 12, 11, 1, (int64_t[]){1}, (int64_t[]){INT64_MAX});
     pt_view(&p, "FloatStorage", at, 12, 0, 2, (int64_t[]){0, 5}, (int64_t[]){9, 9});
     buf_str(&p.pickle, "e");
+    pt_text(&p, "weight"); /* a parameter with attributes */
+    buf_str(&p.pickle, "ctorch._utils\n_rebuild_parameter_with_state\n(");
+    pt_view(&p, "FloatStorage", at, 12, 3, 1, (int64_t[]){1}, (int64_t[]){1});
+    buf_str(&p.pickle, "\x88" "ccollections\nOrderedDict\n)R}tR");
     struct torch_file *f = reopened(&p, &e);
     if (!f)
         fail_msg("%s", e.msg);
-    assert_int_equal(torch_count(f), 3);
+    assert_int_equal(torch_count(f), 4);
+    assert_true(torch_floats(f, torch_find(f, "weight"), 0, 1, y, &e) && y[0] == 3);
     assert_true(torch_floats(f, torch_find(f, "turned"), 0, 6, y, &e));
     const float want[] = {1, 5, 9, 2, 6, 10};
     assert_memory_equal(y, want, sizeof want);
@@ -648,6 +653,16 @@ static void test_what_is_no_tensor_is_refused_by_name(void **state)
         buf_add(&p.pickle, cases[i].pickle, i == 0 ? 19 : strlen(cases[i].pickle));
         must_not_open(&p, cases[i].words);
     }
+    struct pt p;
+    float x = 1;
+    pt_begin(&p);
+    pt_text(&p, "minus"); /* a view whose elements are the storage's, negated */
+    pt_view(&p, "FloatStorage", pt_storage(&p, &x, 4), 1, 0, 1, (int64_t[]){1}, (int64_t[]){1});
+    p.pickle.n -= 2;
+    buf_str(&p.pickle, "}");
+    pt_text(&p, "neg");
+    buf_str(&p.pickle, "\x88stR");
+    must_not_open(&p, "a tensor that is to be negated or conjugated");
 }
 
 static void test_hostile_sizes_are_refused(void **state)
