@@ -231,6 +231,8 @@ enum dtype { DT_NONE, DT_F32, DT_F16, DT_BF16, DT_I64, DT_I32, DT_I16, DT_I8, DT
 size_t dtype_size(enum dtype t);
 const char *dtype_name(enum dtype t);
 
+enum { TENSOR_DIMS = 8 };
+
 /* A named array of a checkpoint, row-major. `data` is host memory until a backend's upload()
  * replaces it; NULL: the checkpoint has no such tensor. The model owns the data; no tensor is freed
  * separately. The weights of a linear layer are (out, in). */
@@ -238,7 +240,7 @@ struct tensor {
     void *data;
     enum dtype type;
     int n_dim;
-    int64_t dim[4];
+    int64_t dim[TENSOR_DIMS]; /* the first ones, if there are more */
     size_t bytes;
     const char *name; /* as in the file, for messages; valid as long as the model */
     bool by_row;      /* a matrix with a row per expert, of which single rows are read */

@@ -314,9 +314,9 @@ static bool read_shape(const struct torch_file *f, const struct pickle_value *v,
     const struct pickle_value *dim = pickle_item(p, v, 2), *stride = pickle_item(p, v, 3);
     int64_t last = t->first = pickle_item(p, v, 1)->i, step;
     t->count = 1;
-    if (dim->n_item > TORCH_DIMS)
+    if (dim->n_item > TENSOR_DIMS)
         return err_file(e, f->path, "tensor %.80s has %d dimensions; at most %d are read", t->name,
-                        dim->n_item, TORCH_DIMS);
+                        dim->n_item, TENSOR_DIMS);
     t->n_dim = dim->n_item;
     for (int i = 0; i < t->n_dim; i++) {
         t->dim[i] = pickle_item(p, dim, i)->i;
@@ -457,9 +457,10 @@ static void list_safetensors(struct torch_file *f)
         put_printable(&name, t->name, strlen(t->name));
         struct torch_entry *x = new_entry(f, &name);
         buf_free(&name);
-        x->type = t->n_dim <= 4 ? t->type : DT_OTHER;
-        x->type_name = t->n_dim <= 4 ? dtype_name(t->type) : "more than 4 dimensions";
-        x->n_dim = min_int(t->n_dim, 4);
+        bool all = t->n_dim <= TENSOR_DIMS;
+        x->type = all ? t->type : DT_OTHER;
+        x->type_name = all ? dtype_name(t->type) : "of more than 8 dimensions";
+        x->n_dim = min_int(t->n_dim, TENSOR_DIMS);
         x->storage = i;
         x->count = 1;
         for (int k = 0; k < x->n_dim; k++) {
@@ -469,7 +470,7 @@ static void list_safetensors(struct torch_file *f)
         int64_t step = 1;
         for (int k = x->n_dim - 1; k >= 0; k--) {
             x->stride[k] = step;
-            step *= x->type == DT_OTHER ? 0 : t->dim[k];
+            step *= x->count ? t->dim[k] : 0;
         }
     }
 }
@@ -617,7 +618,7 @@ static bool each(struct torch_file *f, const struct torch_entry *t, int64_t skip
                         floats ? "float32, float16 or bfloat16" : "whole");
     if (n == 0)
         return true;
-    int64_t at[TORCH_DIMS] = {0}, from = t->first, base = 0;
+    int64_t at[TENSOR_DIMS] = {0}, from = t->first, base = 0;
     bool part = !f->st && f->storage[t->storage].member->size > LARGE && follow_on(t);
     if (part ? !load_part(f, t, skip, n, &base, e) : !load(f, t, e))
         return false;

@@ -13,7 +13,6 @@
 
 enum {
     TORCH_ENTRIES = 1 << 17, /* tensors and texts of a file */
-    TORCH_DIMS = 8,
 };
 
 /* A value of the file: a tensor, or a text. Keys of dicts and indices of lists are joined with full
@@ -24,7 +23,7 @@ struct torch_entry {
     enum dtype type; /* DT_OTHER: one whose elements are not read (double, float8) */
     const char *type_name;
     int n_dim;
-    int64_t dim[TORCH_DIMS], stride[TORCH_DIMS], first; /* in elements */
+    int64_t dim[TENSOR_DIMS], stride[TENSOR_DIMS], first; /* in elements */
     int64_t count; /* product of dim */
     int storage;   /* index of the storage; in a safetensors file of the tensor */
 };

@@ -155,7 +155,7 @@ static struct gguf_made made_of(const struct listing *l, const struct gguf_tenso
     struct gguf_made m = {.source = t->type, .in_place = true};
     publish(l, t->name, m.name, sizeof m.name);
     m.t = (struct tensor){.type = t->type, .n_dim = t->n_dim, .bytes = (size_t)t->bytes};
-    memcpy(m.t.dim, t->dim, sizeof m.t.dim);
+    memcpy(m.t.dim, t->dim, sizeof t->dim);
     m.rows = (struct rows){.n_from = 1};
     m.rows.from[0] =
         (struct row_source){t->file, t->at, t->type, t->name, gguf_path(l->g, t->file)};

@@ -86,7 +86,7 @@ static bool entry_shape(const struct shard *f, const char *name, const json_t *s
             return bad_entry(f, name, e, "dimension %zu of \"shape\" is not a count", i);
         if (__builtin_mul_overflow(count, (uint64_t)json_integer_value(v), &count))
             return bad_entry(f, name, e, "the product of its shape overflows");
-        if (i < 4)
+        if (i < TENSOR_DIMS)
             t->dim[i] = json_integer_value(v);
     }
     if (__builtin_mul_overflow(count, (uint64_t)type->bits, &bits))

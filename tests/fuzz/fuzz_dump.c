@@ -17,7 +17,7 @@ const int fuzz_inputs = 3000;
 static void read_tensor(struct torch_file *f, const struct torch_entry *t)
 {
     struct err e = {0};
-    CHECK(t->count >= 0 && t->n_dim <= TORCH_DIMS);
+    CHECK(t->count >= 0 && t->n_dim <= TENSOR_DIMS);
     if (t->count > 1 << 16)
         return;
     size_t n = (size_t)t->count;
