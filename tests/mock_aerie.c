@@ -127,7 +127,7 @@ struct backend *open_backend(const struct engine_opts *o, struct err *e)
         [VIEW_BLOCKS] = "this backend sends no KV events",
     }};
     t->view.settings = o->settings;
-    t->info.model_dir = getenv("MOCK_MODEL"); /* for /draft */
+    t->base.info.model_dir = getenv("MOCK_MODEL"); /* for /draft */
     if (talk_open(t, o->log, e))
         return &t->base;
     free(t);
