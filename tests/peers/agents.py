@@ -40,7 +40,7 @@ def free_port():
 PORT, KEY = free_port(), "any"
 URL = "http://127.0.0.1:%d/v1" % PORT
 failed = []
-TOKENS = 120  # of an agent's reply
+TOKENS = 400  # of an agent's reply: a call that this cuts off is none
 REFUSED = {"openai": 2}  # requests that are to be refused: an unsupported keyword, and an empty one
 os.environ.update(OPENAI_API_KEY=KEY, OPENAI_BASE_URL=URL, LITELLM_LOCAL_MODEL_COST_MAP="True", MSWEA_SILENT_STARTUP="1",
                   MSWEA_COST_TRACKING="ignore_errors")
