@@ -447,9 +447,9 @@ bool app_input(struct app *a, const char *line, struct err *e);
  * help or NULL. */
 void cmd_complete(struct app *a, const char *line,
                   void (*add)(void *arg, const char *s, const char *help), void *arg);
-/* The table as Markdown rows, for repl/README.md, and as JSON, for commands.json. */
+/* The table as Markdown rows, for repl/README.md; and as /help lists it, in JSON under a key. */
 void cmd_table_markdown(struct buf *out);
-void cmd_table_json(struct buf *out);
+void cmd_table(const char *key, const struct printer *to);
 
 /* As hdb_sql(), in a process of its own that can be killed (cmd/sql.c): text or JSON of at most
  * max_rows rows of a query on the log or pack that monitor_start() was given. False and *e: also
@@ -506,14 +506,11 @@ const char *view_shape(const struct auto_view_shape *x, char out[16]);
 /* ---- report.c: what a batch and a calibration answer
  * ------------------------------------------- */
 
-/* EV_BATCH_REPLY, EV_BATCH_END and EV_CALIBRATION, as lines and as one JSON object; false: the
- * event is another one, or (JSON) says nothing. */
-bool report_text(const struct event *ev, struct sheet *out);
-bool report_json(const struct event *ev, struct buf *out);
+/* EV_BATCH_REPLY, EV_BATCH_END and EV_CALIBRATION; false: the event is another one. */
+bool report_event(const struct event *ev, const struct printer *to);
 /* Why a prompt was computed again, as the member "reuse" of a JSON object; null where it is not
  * known. */
 void report_reuse(const struct reuse_view *r, struct buf *json);
-/* "reply 2 of 4", and of a finished one "(12 tokens, end)". */
 /* Memory as rows of a table: weights, draft, pools, other buffers, all; as JSON members of the
  * object that is open. */
 void report_need(const struct printer *to, const struct need *n);
@@ -522,9 +519,8 @@ struct size_text {
     char s[16];
 };
 struct size_text size_text(uint64_t bytes);
-void report_reply_head(const struct event *ev, struct sheet *out);
-/* The table and the verdict as text. */
-void report_calibration(const struct calibration *c, struct buf *out);
+/* The table and the verdict; as JSON members of the object that is open. */
+void report_calibration(const struct calibration *c, const struct printer *to);
 
 /* ---- faces ----------------------------------------------------------------------------------- */
 

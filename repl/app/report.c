@@ -7,54 +7,32 @@
 
 /* ---- batches --------------------------------------------------------------------------------- */
 
-static void add_text(struct sheet *out, enum style st, const struct buf *text)
-{
-    for (size_t at = 0, n; at < text->n; at += n + 1) {
-        const char *line = text->p + at, *end = memchr(line, '\n', text->n - at);
-        n = end ? (size_t)(end - line) : text->n - at;
-        sheet_addn(out, st, line, n);
-        sheet_line(out);
-    }
-}
-
-void report_reply_head(const struct event *ev, struct sheet *out)
-{
-    int n = ev->batch.n_tokens;
-    sheet_printf(out, ST_DIM, "reply %d of %d", ev->batch.index + 1, ev->batch.count);
-    if (ev->kind == EV_BATCH_REPLY && !ev->batch.refused)
-        sheet_printf(out, ST_DIM, " (%d token%s, %s)", n, plural(n), stop_name(ev->reason));
-    sheet_line(out);
-}
-
-static void reply_json(const struct event *ev, struct buf *out)
+static void print_reply(const struct event *ev, const struct printer *to)
 {
     const struct batch_rec *r = &ev->batch;
-    jput_fields(out, "%d{index}%d{prompt_tokens}%d{reused_tokens}%d{tokens}%d{steps}%d{drafted}"
-                "%d{accepted}%s{reason}", r->index, r->n_prompt, r->n_reused, r->n_tokens,
-                ev->n_steps, ev->n_drafted, ev->n_accepted, stop_name(ev->reason));
-    jput_key(out, r->refused ? "error" : "reply");
-    jput_strn(out, ev->text.p ? ev->text.p : "", ev->text.n);
+    print_add(to, ST_DIM, "\f%d{index}\freply %d of %d", r->index, r->index + 1, r->count);
+    print_facts(to, ST_DIM, r->refused ? "\f%d{prompt_tokens}%d{reused_tokens}%d{tokens}%s"
+                                       : "\f%d{prompt_tokens}%d{reused_tokens}\f (%d{tokens} "
+                                       "token%s"
+                                         ", %s)", r->n_prompt, r->n_reused, r->n_tokens,
+                plural(r->n_tokens), stop_name(ev->reason));
+    print_add(to, ST_TEXT, "\f%d{steps}%d{drafted}%d{accepted}%s{reason}", ev->n_steps,
+              ev->n_drafted, ev->n_accepted, stop_name(ev->reason));
+    print_body(to, r->refused ? ST_BAD : ST_TEXT, r->refused ? "error" : "reply", &ev->text);
 }
 
-static void end_json(const struct event *ev, struct buf *out)
+static void print_batch(const struct event *ev, const struct printer *to)
 {
     const struct batch_rec *r = &ev->batch;
-    jput_fields(out, "%d{replies}%d{of}%d{computed_tokens}%d{shared_pages}%d{tokens}%d{steps}"
-                "%d{drafted}%d{accepted}%lu{us}%s{reason}", r->n_done, r->count, r->n_computed,
-                r->n_shared, r->n_tokens, ev->n_steps, ev->n_drafted, ev->n_accepted, ev->us_decode,
-                stop_name(ev->reason));
-}
-
-static void end_text(const struct event *ev, struct sheet *out)
-{
-    const struct batch_rec *r = &ev->batch;
-    sheet_printf(out, ST_DIM, "%d of %d repl%s complete in one batch; %d prompt token%s computed, "
-                              "%d page%s shared",
-                 r->n_done, r->count, r->count == 1 ? "y" : "ies", r->n_computed,
-                 plural(r->n_computed), r->n_shared, plural(r->n_shared));
-    if (ev->reason != STOP_END)
-        sheet_printf(out, ST_DIM, "; stopped: %s", stop_name(ev->reason));
-    sheet_line(out);
+    print_add(to, ST_DIM, "%d{replies} of %d{of} repl%s complete in one batch; %d{computed_tokens} "
+              "prompt token%s computed, %d{shared_pages} page%s shared", r->n_done, r->count,
+              r->count == 1 ? "y" : "ies", r->n_computed, plural(r->n_computed), r->n_shared,
+              plural(r->n_shared));
+    print_add(to, ST_DIM, "\f%d{tokens}%d{steps}%d{drafted}%d{accepted}%lu{us}", r->n_tokens,
+              ev->n_steps, ev->n_drafted, ev->n_accepted, ev->us_decode);
+    print_add(to, ST_DIM, ev->reason != STOP_END ? "; stopped: %s{reason}" : "\f%s{reason}",
+              stop_name(ev->reason));
+    print_end(to);
 }
 
 /* ---- calibration ----------------------------------------------------------------------------- */
@@ -69,47 +47,37 @@ static const char *boundaries(const struct calibration *c, int row, char out[96]
     return out;
 }
 
-void report_calibration(const struct calibration *c, struct buf *out)
+void report_calibration(const struct calibration *c, const struct printer *to)
 {
     char a[96], b[96];
-    buf_printf(out, "the head's first guess against the target's choice, %d token%s%s\n", c->tokens,
-               plural(c->tokens), c->stopped ? "; stopped before all were scored" : "");
-    for (int r = 0; r < c->n_row; r++)
-        buf_printf(out, "  %-14s %5.1f %%  %s%s\n", boundaries(c, r, a),
-                   c->tokens ? 100.0 * c->row[r].agree / c->tokens : 0, r ? "" : "configured: ",
-                   c->row[r].reading);
+    print_note(to, ST_TEXT, "the head's first guess against the target's choice, %d token%s%s",
+               c->tokens, plural(c->tokens), c->stopped ? "; stopped before all were scored" : "");
+    print_open(to, "calibration", '[');
+    for (int r = 0; r < c->n_row; r++) {
+        print_open(to, NULL, '{');
+        print_str(to, "reading", c->row[r].reading);
+        print_ints(to, "boundaries", c->row[r].boundary, c->n_capture);
+        print_facts(to, ST_TEXT,
+                    "  %-14s %5.1f %%  %s%s\f%d{agree}%d{configured?}%d{best?}",
+                    boundaries(c, r, a), c->tokens ? 100.0 * c->row[r].agree / c->tokens : 0,
+                    r ? "" : "configured: ", c->row[r].reading, c->row[r].agree, r == 0,
+                    r == c->best);
+        print_close(to, '}');
+    }
+    print_close(to, ']');
+    print_add(to, ST_TEXT, "\f%d{tokens}%d{certain?}%d{stopped?}", c->tokens, c->certain,
+              c->stopped);
     boundaries(c, c->best, a);
     if (!c->certain && c->rival >= 0 && c->tokens > 0)
-        buf_printf(out, "too close to call between boundaries %s and %s\n", a,
+        print_note(to, ST_TEXT, "too close to call between boundaries %s and %s", a,
                    boundaries(c, c->rival, b));
     else if (!c->certain)
-        buf_printf(out, "nothing to choose from\n");
+        print_note(to, ST_TEXT, "nothing to choose from");
     else if (c->best == 0)
-        buf_printf(out, "the head was trained for boundaries %s, as configured\n", a);
+        print_note(to, ST_TEXT, "the head was trained for boundaries %s, as configured", a);
     else
-        buf_printf(out, "the head was trained for boundaries %s, not %s: use --eagle-capture %s\n",
-                   a, boundaries(c, 0, b), a);
-}
-
-static void row_json(const struct calibration *c, int r, struct buf *out)
-{
-    jput_open(out, '{');
-    jput_kstr(out, "reading", c->row[r].reading);
-    jput_kopen(out, "boundaries", '[');
-    for (int i = 0; i < c->n_capture; i++)
-        jput_int(out, c->row[r].boundary[i]);
-    jput_close(out, ']');
-    jput_fields(out, "%d{agree}%d{configured?}%d{best?}", c->row[r].agree, r == 0, r == c->best);
-    jput_close(out, '}');
-}
-
-static void calibration_json(const struct calibration *c, struct buf *out)
-{
-    jput_kopen(out, "calibration", '[');
-    for (int r = 0; r < c->n_row; r++)
-        row_json(c, r, out);
-    jput_close(out, ']');
-    jput_fields(out, "%d{tokens}%d{certain?}%d{stopped?}", c->tokens, c->certain, c->stopped);
+        print_note(to, ST_TEXT, "the head was trained for boundaries %s, not %s: use "
+                   "--eagle-capture %s", a, boundaries(c, 0, b), a);
 }
 
 /* ---- reuse ----------------------------------------------------------------------------------- */
@@ -139,39 +107,20 @@ void report_reuse(const struct reuse_view *r, struct buf *json)
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-bool report_json(const struct event *ev, struct buf *out)
+bool report_event(const struct event *ev, const struct printer *to)
 {
     bool reply = ev->kind == EV_BATCH_REPLY, end = ev->kind == EV_BATCH_END;
-    bool calib = ev->kind == EV_CALIBRATION && ev->calibration;
-    if (!reply && !end && !calib)
+    if (!reply && !end && !(ev->kind == EV_CALIBRATION && ev->calibration))
         return false;
-    jput_open(out, '{');
+    print_open(to, NULL, '{');
     if (reply)
-        reply_json(ev, out);
+        print_reply(ev, to);
     else if (end)
-        end_json(ev, out);
+        print_batch(ev, to);
     else
-        calibration_json(ev->calibration, out);
-    jput_close(out, '}');
+        report_calibration(ev->calibration, to);
+    print_close(to, '}');
     return true;
-}
-
-bool report_text(const struct event *ev, struct sheet *out)
-{
-    struct buf text = {0};
-    switch (ev->kind) {
-    case EV_BATCH_REPLY:
-        report_reply_head(ev, out);
-        add_text(out, ev->batch.refused ? ST_BAD : ST_TEXT, &ev->text);
-        return true;
-    case EV_BATCH_END: end_text(ev, out); return true;
-    case EV_CALIBRATION:
-        report_calibration(ev->calibration, &text);
-        add_text(out, ST_TEXT, &text);
-        buf_free(&text);
-        return true;
-    default: return false;
-    }
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */

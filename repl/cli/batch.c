@@ -83,7 +83,7 @@ static void complain(const char *line)
 static void print_reply(struct listener *l, const struct event *ev)
 {
     struct buf line = {0};
-    report_json(ev, &line);
+    report_event(ev, &(struct printer){NULL, &line});
     cli_json(&line);
     buf_free(&line);
     if (ev->batch.refused)

@@ -57,7 +57,7 @@ int cli_bugs(struct cli *c)
         cli_json(&out);
     } else if (!c->opt.json) {
         sheet_init(&s, c->opt.ascii);
-        cli_text(&s, ST_TEXT, out.n ? out.p : "", out.n);
+        sheet_lines(&s, ST_TEXT, out.n ? out.p : "", out.n);
         cli_print(c, &s);
         sheet_free(&s);
     }

@@ -133,8 +133,6 @@ int cli_width(void);                 /* of the terminal on standard output; 0: n
 void cli_print(const struct cli *c, struct sheet *s);
 /* Prints text of several lines as plain text on standard output. */
 void cli_print_text(const struct cli *c, const struct buf *text);
-/* Adds text of several lines to a sheet, a row a line; a final line break adds no empty row. */
-void cli_text(struct sheet *s, enum style st, const char *text, size_t n);
 /* Prints one line of JSON (kernels/json.h) on standard output and empties the buffer. */
 void cli_json(struct buf *b);
 /* An answer: between the two calls, print_line() and its kin write it to `to`; the second call

@@ -212,7 +212,7 @@ static void check_captures(struct doctor *d, struct loaded *l)
 {
     struct err e = {0};
     struct calibration c;
-    struct buf b = {0};
+    struct sheet lines;
     struct stop stop;
     const struct calib_opts o = {.l = l, .stop = &stop};
     bool ok = cli_stop_open(&stop, &e) && calibrate_run(&o, &c, &e);
@@ -221,15 +221,12 @@ static void check_captures(struct doctor *d, struct loaded *l)
         report(d, V_WARN, 0, "captures", NULL, "%s", e.msg);
         return;
     }
-    report_calibration(&c, &b);
-    bool good = c.certain && c.best == 0;
-    for (char *line = b.p, *end; line && *line; line = end) {
-        end = line + strcspn(line, "\n");
-        if (*end)
-            *end++ = '\0';
-        report(d, *end || good ? V_OK : V_WARN, 0, "captures", NULL, "%s", line);
-    }
-    buf_free(&b);
+    sheet_init(&lines, false);
+    report_calibration(&c, ON_SHEET(&lines));
+    for (int i = 0; i < lines.n_row; i++)
+        report(d, i + 1 < lines.n_row || (c.certain && c.best == 0) ? V_OK : V_WARN, 0, "captures",
+               NULL, "%s", lines.row[i].text.p);
+    sheet_free(&lines);
 }
 
 static void report_model(struct doctor *d, const char *what, const char *dir,

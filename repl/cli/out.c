@@ -96,24 +96,11 @@ void cli_print(const struct cli *c, struct sheet *s)
     sheet_clear(s);
 }
 
-void cli_text(struct sheet *s, enum style st, const char *text, size_t n)
-{
-    while (n) {
-        const char *end = memchr(text, '\n', n);
-        size_t line = end ? (size_t)(end - text) : n;
-        sheet_addn(s, st, text, line);
-        sheet_line(s);
-        line += end != NULL;
-        text += line;
-        n -= line;
-    }
-}
-
 void cli_print_text(const struct cli *c, const struct buf *text)
 {
     struct sheet s;
     sheet_init(&s, c->opt.ascii);
-    cli_text(&s, ST_TEXT, text->n ? text->p : "", text->n);
+    sheet_lines(&s, ST_TEXT, text->n ? text->p : "", text->n);
     cli_print(c, &s);
     sheet_free(&s);
 }

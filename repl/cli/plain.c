@@ -341,12 +341,12 @@ static void show_report(struct app *a, const struct event *ev)
     struct buf json = {0};
     struct sheet s;
     sheet_init(&s, a->ascii);
-    if (a->opt.json) {
-        if (report_json(ev, &json))
-            plain_json(a, json.p);
-    } else if (report_text(ev, &s)) {
+    if (!report_event(ev, &(struct printer){&s, a->opt.json ? &json : NULL}))
+        return;
+    if (a->opt.json)
+        plain_json(a, json.p);
+    else
         (ev->kind == EV_BATCH_END ? plain_notice : plain_show)(a, &s);
-    }
     sheet_free(&s);
     buf_free(&json);
 }

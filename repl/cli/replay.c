@@ -49,7 +49,7 @@ static void show_user(void *arg, const struct act *a)
         return;
     sheet_printf(&r->sheet, ST_HEAD, "turn %d%s", a->user.n, a->user.regen ? "  (again)" : "");
     sheet_line(&r->sheet);
-    cli_text(&r->sheet, ST_USER, a->user.text, a->user.text_n);
+    sheet_lines(&r->sheet, ST_USER, a->user.text, a->user.text_n);
     cli_print(r->c, &r->sheet);
     out_flush();
 }
@@ -58,7 +58,7 @@ static void show_reply(struct replay *r, const struct event *ev)
 {
     if (!shows(r))
         return;
-    cli_text(&r->sheet, ST_TEXT, ev->text.p ? ev->text.p : "", ev->text.n);
+    sheet_lines(&r->sheet, ST_TEXT, ev->text.p ? ev->text.p : "", ev->text.n);
     sheet_printf(&r->sheet, r->cmp.d.class ? ST_BAD : ST_GOOD, "[%s, %d step%s: %s]",
                  stop_name(ev->reason), ev->n_steps, plural(ev->n_steps), r->cmp.d.class ? "differs"
                  : "equal");
@@ -279,8 +279,7 @@ static void print_changes(const struct replay *r, const struct printer *to)
     print_facts(to, ST_TEXT, r->now.checks ? "checker: %lu{checked} plan%s checked%s"
                                            : "\f%lu{checked}%s%s", r->now.checks,
                 plural((int)r->now.checks), rule ? "" : ", no rule violated");
-    if (to->json)
-        conditions_json(&r->cmp.all, "log", "now", to->json);
+    conditions_list(&r->cmp.all, "log", "now", to);
     print_close(to, '}');
     buf_free(&with);
 }

@@ -332,7 +332,7 @@ static void turn_lines(struct show *w, const struct turn_row *r)
     if (w->pack && w->pack->level != PACK_TEXT)
         sheet_add(s, ST_DIM, "(text left out)"), sheet_line(s);
     else
-        cli_text(s, r->is_user ? ST_USER : ST_TEXT, r->text ? r->text : "", r->text_n);
+        sheet_lines(s, r->is_user ? ST_USER : ST_TEXT, r->text ? r->text : "", r->text_n);
     struct buf why = {0};
     if (r->is_user)
         reuse_text(&r->reuse, r->tokens.n, r->n_reused, &why);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/idioms.h"
 #include "repl/cmd/cmd.h"
 #include "repl/cmd/help_text.h"
 
@@ -85,8 +86,8 @@ static const struct cmd table[] = {
     {"layout", NULL, "[NAME]", "inspect", "opens the panes of a layout: chat, pages, debug or wide",
      "/layout debug", CMD_BUSY_OK, cmd_layout, complete_layout},
     {"screenshot", NULL, "[pages|tree|steps|pool|word|why] FILE", "inspect",
-     "writes the screen, or a pane, to a new .svg, .png or .screen.txt file", "/screenshot tree tree.svg",
-     CMD_BUSY_OK, cmd_screenshot, NULL},
+     "writes the screen, or a pane, to a new .svg, .png or .screen.txt file",
+     "/screenshot tree tree.svg", CMD_BUSY_OK, cmd_screenshot, NULL},
     {"tree", NULL, "[T.S]", "inspect",
      "draws the draft tree of a step, with accepted and rejected nodes", "/tree 9.214", CMD_BUSY_OK,
      cmd_tree, NULL},
@@ -406,24 +407,6 @@ void cmd_table_markdown(struct buf *out)
     }
 }
 
-void cmd_table_json(struct buf *out)
-{
-    jput_open(out, '[');
-    for (int i = 0; i < N_CMD; i++) {
-        const struct cmd *c = &table[i];
-        char name[64];
-        snprintf(name, sizeof name, "/%s", c->name);
-        jput_open(out, '{');
-        jput_kstr(out, "name", name);
-        if (c->alias)
-            jput_kstr(out, "alias", c->alias);
-        jput_fields(out, "%s{args}%s{group}%s{help}%s{example}", c->args, c->group, c->help,
-                    c->example);
-        jput_close(out, '}');
-    }
-    jput_close(out, ']');
-}
-
 /* ---- /help --------------------------------------------------------------------------------- */
 
 static const struct group_name {
@@ -436,44 +419,54 @@ static const struct group_name {
     {"compare", "Compare runs"},
 };
 
-static void list_text(struct sheet *out)
+static const char *group_title(const char *name)
 {
-    for (size_t g = 0; g < sizeof groups / sizeof *groups; g++) {
-        say_line(out, ST_HEAD, "%s", groups[g].title);
-        for (int i = 0; i < cmd_count(); i++) {
-            const struct cmd *c = cmd_at(i);
-            if (strcmp(c->group, groups[g].name) != 0)
-                continue;
-            sheet_printf(out, ST_KEY, "  /%s", c->name);
-            sheet_printf(out, ST_LABEL, " %s", c->args);
-            if (strlen(c->name) + strlen(c->args) > 22)
-                sheet_line(out);
-            sheet_tab(out, 27);
-            sheet_add(out, ST_TEXT, c->help);
-            sheet_line(out);
-        }
-    }
-    sheet_add(out, ST_DIM, "/help NAME explains a command, a setting or a topic, /help WORDS "
-                           "searches; topics:");
-    sheet_line(out);
-    struct sheet topics;
-    sheet_init(&topics, out->ascii);
-    for (int i = 0; i < help_n_topic; i++)
-        sheet_printf(&topics, ST_DIM, "%s%s", i ? " " : "", help_topics[i].name);
-    sheet_append_wrapped(out, &topics, 79);
-    sheet_free(&topics);
+    const struct group_name *g = ROW_NAMED(groups, name);
+    CHECK(g);
+    return g->title;
 }
 
-static void list_json(struct buf *json)
+void cmd_table(const char *key, const struct printer *to)
 {
-    jput_open(json, '{');
-    jput_key(json, "commands");
-    cmd_table_json(json);
-    jput_kopen(json, "topics", '[');
-    for (int i = 0; i < help_n_topic; i++)
-        jput_str(json, help_topics[i].name);
-    jput_close(json, ']');
-    jput_close(json, '}');
+    print_open(to, key, '[');
+    for (int i = 0; i < N_CMD; i++) {
+        const struct cmd *c = &table[i];
+        char name[64];
+        snprintf(name, sizeof name, "/%s", c->name);
+        if (i == 0 || strcmp(c->group, table[i - 1].group) != 0)
+            print_note(to, ST_HEAD, "%s", group_title(c->group));
+        print_open(to, NULL, '{');
+        print_add(to, ST_KEY, "  %s{name}", name);
+        if (c->alias)
+            print_add(to, ST_TEXT, "\f%s{alias}", c->alias);
+        print_add(to, ST_LABEL, " %s{args}", c->args);
+        if (strlen(c->name) + strlen(c->args) > 22)
+            print_end(to);
+        print_tab(to, 27);
+        print_facts(to, ST_TEXT, "\f%s{group}\f%s{help}\f%s{example}", c->group, c->help,
+                    c->example);
+        print_close(to, '}');
+    }
+    print_close(to, ']');
+}
+
+static void list_help(const struct printer *to)
+{
+    struct sheet topics;
+    sheet_init(&topics, to->out->ascii);
+    print_open(to, NULL, '{');
+    cmd_table("commands", to);
+    print_note(to, ST_DIM, "/help NAME explains a command, a setting or a topic, /help WORDS "
+               "searches; topics:");
+    print_open(to, "topics", '[');
+    for (int i = 0; i < help_n_topic; i++) {
+        sheet_printf(&topics, ST_DIM, "%s%s", i ? " " : "", help_topics[i].name);
+        print_str(to, NULL, help_topics[i].name);
+    }
+    print_close(to, ']');
+    print_close(to, '}');
+    sheet_append_wrapped(to->out, &topics, 79);
+    sheet_free(&topics);
 }
 
 /* All names that /help knows, one after the other: commands, topics, settings. */
@@ -518,10 +511,7 @@ bool cmd_help(struct cmd_call *call)
 {
     if (call->argc > 0)
         return cmd_help_on(call->app, call->argv[0], &call->to, call->e);
-    if (call->to.json)
-        list_json(call->to.json);
-    else
-        list_text(call->to.out);
+    list_help(&call->to);
     return true;
 }
 

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "kernels/idioms.h"
-#include "kernels/json.h"
 #include "repl/compare/facts.h"
 
 /* What another value of a fact may change: of an option as its row says. By the rules of kernels.h
@@ -137,19 +136,20 @@ void may_text(unsigned may, struct buf *out)
             buf_printf(out, "%s%s", out->n > before ? ", " : "", text[i]);
 }
 
-void conditions_json(const struct conditions *c, const char *a, const char *b, struct buf *json)
+void conditions_list(const struct conditions *c, const char *a, const char *b,
+                     const struct printer *to)
 {
-    jput_kopen(json, "changed", '[');
+    print_open(to, "changed", '[');
     for (int i = 0; i < c->n; i++) {
         struct buf may = {0};
         may_text(c->at[i].may, &may);
-        jput_open(json, '{');
-        jput_kstr(json, "name", c->at[i].name);
-        jput_kstr(json, a, c->at[i].a);
-        jput_kstr(json, b, c->at[i].b);
-        jput_kstr(json, "may_change", may.p);
-        jput_close(json, '}');
+        print_open(to, NULL, '{');
+        print_str(to, "name", c->at[i].name);
+        print_str(to, a, c->at[i].a);
+        print_str(to, b, c->at[i].b);
+        print_str(to, "may_change", may.p);
+        print_close(to, '}');
         buf_free(&may);
     }
-    jput_close(json, ']');
+    print_close(to, ']');
 }

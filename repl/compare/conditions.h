@@ -5,6 +5,7 @@
 #define AERIE_CONDITIONS_H
 
 #include "engine/settings.h"
+#include "repl/text/print.h"
 
 /* A condition that differs between the two runs. */
 struct condition {
@@ -28,8 +29,9 @@ void conditions_free(struct conditions *c);
 void conditions_text(const struct conditions *c, unsigned may, struct buf *out);
 /* Appends what `may` stands for, as "trees and chunks, page numbers". */
 void may_text(unsigned may, struct buf *out);
-/* Appends the key "changed" and an array of {"name", a, b, "may_change"}; a, b: the keys for the
- * values of the two runs. */
-void conditions_json(const struct conditions *c, const char *a, const char *b, struct buf *json);
+/* The member "changed", for programs only: an array of {"name", a, b, "may_change"}; a, b: the
+ * keys for the values of the two runs. */
+void conditions_list(const struct conditions *c, const char *a, const char *b,
+                     const struct printer *to);
 
 #endif

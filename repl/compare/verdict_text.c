@@ -213,8 +213,7 @@ void verdict_print(const struct report *r, const struct printer *to)
                   r->noise_runs, r->noise, r->band, r->worst);
         print_close(to, '}');
     }
-    if (to->json)
-        conditions_json(&r->conditions, "a", "b", to->json);
+    conditions_list(&r->conditions, "a", "b", to);
     print_drafts(r, to);
     print_evidence(r, to);
 }

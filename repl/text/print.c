@@ -173,6 +173,14 @@ void print_open(const struct printer *o, const char *key, char bracket)
         jput_open(o->json, bracket);
 }
 
+void print_body(const struct printer *o, enum style st, const char *key, const struct buf *text)
+{
+    if (value(o, key))
+        jput_strn(o->json, text->p ? text->p : "", text->n);
+    else
+        sheet_lines(o->out, st, text->p, text->n);
+}
+
 void print_none(const struct printer *o, const char *key)
 {
     if (value(o, key))

@@ -37,6 +37,8 @@ void print_note(const struct printer *o, enum style st, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 void print_text(const struct printer *o, enum style st,
                 const char *text);       /* lines for people only */
+/* Lines of text; or a string under a key. */
+void print_body(const struct printer *o, enum style st, const char *key, const struct buf *text);
 /* Text that is an answer already: lines of text, or one JSON value. */
 void print_ready(const struct printer *o, enum style st, const char *text);
 void print_tab(const struct printer *o, int column); /* sheet_tab() */

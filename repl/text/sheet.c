@@ -418,12 +418,20 @@ void say_line(struct sheet *out, enum style st, const char *fmt, ...)
     sheet_line(out);
 }
 
+void sheet_lines(struct sheet *out, enum style st, const char *bytes, size_t n)
+{
+    while (n) {
+        const char *end = memchr(bytes, '\n', n);
+        size_t line = end ? (size_t)(end - bytes) : n;
+        sheet_addn(out, st, bytes, line);
+        sheet_line(out);
+        line += end != NULL;
+        bytes += line;
+        n -= line;
+    }
+}
+
 void say_text(struct sheet *out, enum style st, const char *text)
 {
-    while (*text) {
-        size_t n = strcspn(text, "\n");
-        sheet_addn(out, st, text, n);
-        sheet_line(out);
-        text += n + (text[n] == '\n');
-    }
+    sheet_lines(out, st, text, strlen(text));
 }

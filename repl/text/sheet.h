@@ -84,10 +84,11 @@ void sheet_truncate(struct sheet *s, int n_row);
 /* Appends the rows as lines to out, without styles or (`color`) with ANSI colours. */
 void sheet_to_text(const struct sheet *s, bool color, struct buf *out);
 
-/* A line of text, and text of several lines, a row each. */
+/* A line of text, and text of several lines, a row each; a final line break adds no empty row. */
 void say_line(struct sheet *out, enum style st, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 void say_text(struct sheet *out, enum style st, const char *text);
+void sheet_lines(struct sheet *out, enum style st, const char *bytes, size_t n);
 
 /* ---- text.c: all code that depends on Unicode
  * ------------------------------------------------- */

@@ -79,7 +79,7 @@ void replies_event(struct tui *t, const struct event *ev)
     default: break;
     }
     sheet_init(&s, t->app->ascii);
-    if (report_text(ev, &s))
+    if (report_event(ev, ON_SHEET(&s)))
         transcript_sheet(&t->talk, ev->kind == EV_BATCH_END ? ENTRY_NOTE : ENTRY_SHEET, 0, &s);
     sheet_free(&s);
 }

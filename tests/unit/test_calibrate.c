@@ -41,10 +41,14 @@ static struct calibration calibrate(struct bed *b, const char *capture, const st
 
 static void assert_print(const struct calibration *c, const char *says)
 {
+    struct sheet s;
     struct buf b = {0};
-    report_calibration(c, &b);
+    sheet_init(&s, true);
+    report_calibration(c, ON_SHEET(&s));
+    sheet_to_text(&s, false, &b);
     if (!strstr(b.p, says))
         fail_msg("expected \"%s\" in:\n%s", says, b.p);
+    sheet_free(&s);
     buf_free(&b);
 }
 

@@ -839,7 +839,7 @@ static void test_the_table_as_text(void **state)
     assert_int_equal(rows, cmd_count() + 2);
     assert_non_null(strstr(md.p,
                            "| `/pages [full\\|swa\\|draft]` | draws the page map of a pool |"));
-    cmd_table_json(&js);
+    cmd_table(NULL, &(struct printer){NULL, &js});
     json_t *j = json_loads(js.p, 0, NULL);
     assert_int_equal(json_array_size(j), cmd_count());
     assert_string_equal(json_string_value(json_object_get(json_array_get(j, 0), "name")), "/help");
