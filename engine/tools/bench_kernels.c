@@ -512,11 +512,12 @@ static bool attention(struct bench *b, struct bench_heads h, bool slides, int n,
 
 static bool attentions(struct bench *b, struct err *e)
 {
-    static const struct bench_heads heads[] = {{64, 8, 64, 128}, {8, 4, 256, 1024}};
+    static const struct bench_heads heads[] = {
+        {64, 8, 64, 128}, {8, 4, 256, 1024}, {32, 4, 512, 0}};
     static const int n[] = {4096, 32768, 131072};
     bool ok = true;
-    for (int h = 0; h < 2; h++)
-        for (int slides = 0; slides < 2; slides++)
+    for (int h = 0; h < (b->graphs ? 3 : 2); h++)
+        for (int slides = 0; slides < (heads[h].window ? 2 : 1); slides++)
             for (int i = 0; i < (b->graphs ? 3 : b->o->brief ? 1 : 2); i++)
                 ok = ok && attention(b, heads[h], slides, n[i], e);
     return ok;

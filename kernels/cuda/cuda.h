@@ -65,7 +65,7 @@ enum {
     MOE_COUNTERS_AT = N_COUNTERS / 2, /* the counters from here on belong to mixtures of experts */
     PENDING_BYTES = 48 << 20, /* the largest pending update of prefill rows */
     INBOX_BYTES = 8 << 20, OUTBOX_BYTES = 256 << 10,
-    ATTN_EXCHANGE_BYTES = 16 << 20, /* zero between operations */
+    ATTN_EXCHANGE_BYTES = 40 << 20, /* zero between operations */
     MAX_QUERY_WIDTH = 16384,        /* the widest row of queries of which a bf16 copy is kept */
     MAX_FITS = 64,
 };

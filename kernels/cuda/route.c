@@ -179,17 +179,17 @@ static int tile_keys(const struct attn_shape *s) { return s->head_dim > 128 ? 32
 static bool has_tiles(const struct gpu *g, const struct attn_shape *s)
 {
     return !s->float_cells && g->terms == 1 &&
-           (s->head_dim == 64 || s->head_dim == 128 || s->head_dim == 256) &&
+           (s->head_dim == 64 || s->head_dim == 128 || s->head_dim == 256 || s->head_dim == 512) &&
            (size_t)s->n_slots * (size_t)s->n_kv <= INT_MAX && s->n_head / s->n_kv <= MAX_GROUP &&
            s->scales && !(s->page_size & (s->page_size - 1)) && s->rows > 0;
 }
 
 /* The largest power of two of tiles in a split such that the splits are few enough to combine, and
- * with all kv heads enough to fill the device. */
-static int cap_shift_of(int n_kv)
+ * with all kv heads enough to fill a device that holds about so many blocks. */
+static int cap_shift_of(int n_kv, int blocks)
 {
     int shift = 4;
-    while (shift < 6 && n_kv << (shift + 1) <= 256)
+    while (shift < 6 && n_kv << (shift + 1) <= blocks)
         shift++;
     return shift;
 }
@@ -278,12 +278,16 @@ static struct tile_form row_form_of(int head_dim)
 
 /* Long contexts are faster with two blocks a multiprocessor, short ones with all cells in flight at
  * once. More than 16 packed rows need the registers of two blocks. If blocks have less shared
- * memory than LARGE, rounds are of two tiles, and a multiprocessor holds one block. */
+ * memory than LARGE, rounds are of two tiles, and a multiprocessor holds one block. Of heads of 512
+ * dimensions it always does. */
 static struct round_form round_form_of(const struct gpu *g, const struct attn_shape *s, int packed)
 {
     const bool large = g->smem_max >= LARGE;
     if (s->head_dim == 64)
         return (struct round_form){64, 1, 4, 2};
+    if (s->head_dim == 512)
+        return g->smem_max >= VAST ? (struct round_form){512, 2, 2, 1}
+                                   : (struct round_form){512, 1, 1, 1};
     if (packed > 16)
         return (struct round_form){s->head_dim, 2, large ? 4 : 2, 1};
     return long_context(s) || !large ? (struct round_form){s->head_dim, 1, 2, 2}
@@ -314,17 +318,19 @@ struct attn_route attn_route_of(const struct gpu *g, const struct attn_shape *s)
     const bool short_window = s->window && s->window <= SHORT_WINDOW;
     const bool row_blocks = s->rows <= 64 && s->window && s->window <= ONE_BLOCK_WINDOW;
     /* row_blocks: rounds only if they are at most two blocks a multiprocessor */
-    const bool rounds = row_blocks ? s->rows * s->n_kv <= 2 * g->n_sm : small;
+    const bool rounds = hd == 512 || (row_blocks ? s->rows * s->n_kv <= 2 * g->n_sm : small);
     const bool long_scratch = scratch_pays(g, s);
     const bool wide = packed > 64 && (hd < 256 || long_scratch ||
                                       (g->has_wgmma && s->rows <= 64 && !short_window));
     /* 32 packed rows; with heads of 64 dimensions they would lack registers */
     const bool rows_32 = packed > 16 && hd > 64;
-    int rows = row_blocks ? group : small ? (rows_32 ? 32 : 16) : wide ? WIDE_ROWS : 64;
+    int rows = hd == 512    ? (g->smem_max >= VAST ? 32 : 16)
+               : row_blocks ? group : small ? (rows_32 ? 32 : 16) : wide ? WIDE_ROWS : 64;
     r.kernel = rounds ? ATTN_ROUNDS : ATTN_TILES;
     r.least_shift = hd > 128 ? 1 : 2;
-    r.long_shift = cap_shift_of(s->n_kv);
-    r.cap_shift = r.long_shift - 1; /* measured: combining fewer segments is worth more */
+    r.long_shift = cap_shift_of(s->n_kv, hd == 512 ? 128 : 256);
+    /* measured: combining fewer segments is worth more, if all blocks have some */
+    r.cap_shift = hd == 512 ? least(r.long_shift, 5) : r.long_shift - 1;
     plan_tiles(g, s, &r, rows);
     if (!r.split_blocks && hd == 256 && rows == WIDE_ROWS &&
         !(long_scratch && take_totals(s, &r))) /* the sums do not fit into shared memory */

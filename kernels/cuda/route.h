@@ -17,6 +17,7 @@ extern "C" {
 
 enum {
     MAX_DECODE_ROWS = 16, MAX_VERIFY_ROWS = 64,
+    VAST = 200 << 10,  /* shared memory of a block on 9.0 and 10.0 */
     LARGE = 160 << 10, /* shared memory of a block on 8.0, 9.0 and 10.0; other GPUs have 99 KiB */
     ARENA_BYTES = 256 << 20, /* scratch of an operation */
     K_CHUNK = 32,            /* elements of k that are multiplied at once (base/panel.cuh) */
@@ -181,7 +182,8 @@ struct tile_form {
 #define ATTN_ROUND_FORMS(X)                                                      \
     X(64, 1, 4, 2)                                                               \
     X(128, 1, 4, 1) X(128, 1, 2, 2) X(128, 2, 4, 1) X(128, 2, 2, 1)              \
-    X(256, 1, 4, 1) X(256, 1, 2, 2) X(256, 2, 4, 1) X(256, 2, 2, 1)
+    X(256, 1, 4, 1) X(256, 1, 2, 2) X(256, 2, 4, 1) X(256, 2, 2, 1)              \
+    X(512, 2, 2, 1) X(512, 1, 1, 1)                                 /* not VAST */
 struct round_form {
     int head_dim, mi, g, blocks;
 };

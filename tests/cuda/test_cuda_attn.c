@@ -1,6 +1,6 @@
-/* test_cuda_attn.c - attention on the tensor cores (kernels/cuda/attention/tile.cu), at one 16-bit
- * number an activation, over bf16 cells and over FP8 cells, and attention over FP8 cells in
- * float32. Without a GPU every test is skipped.
+/* test_cuda_attn.c - attention on the tensor cores (kernels/cuda/attention/tile.cu and decode.cu),
+ * at one 16-bit number an activation, over bf16 cells and over FP8 cells, and attention over FP8
+ * cells in float32. Without a GPU every test is skipped.
  *
  * A world says what each row sees: keys of its request, then keys of its own. A layout says where
  * the cells lie and how the table names them. Each world runs on the CPU in one layout, which is
@@ -73,8 +73,8 @@ static float element(const struct world *w, int r, int j, int side, int i)
  * FP8 cells have different sizes; in a large world most cells have scales that are widened in two
  * products (FP8_CELL_FAR). */
 struct head_of {
-    float x[256];
-    uint8_t code[256], scale;
+    float x[512];
+    uint8_t code[512], scale;
 };
 static void make_head(const struct world *w, int r, int j, int side, int h, struct head_of *to)
 {
@@ -410,10 +410,12 @@ static void test_any_rows_at_all(void **state)
                                     {17, 8, 1, 128, 400}, {3, 14, 2, 128, 90},
                                     {40, 8, 2, 128, 300}, {7, 4, 2, 256, 600},
                                     {20, 8, 4, 256, 200}, {33, 2, 2, 256, 400},
-                                    {4, 6, 2, 96, 300},   {5, 4, 1, 40, 200}};
-    for (int i = 0; i < 28; i += one_in(5)) {
-        const int *s = shapes[i % 14];
-        struct world w = any_world(s[0], s[1], s[2], s[3], s[4], i < 14 ? 17 : 90);
+                                    {4, 6, 2, 96, 300},   {5, 4, 1, 40, 200},
+                                    {9, 16, 2, 512, 300}, {70, 4, 1, 512, 200},
+                                    {3, 14, 1, 512, 700}};
+    for (int i = 0; i < 34; i += one_in(5)) {
+        const int *s = shapes[i % 17];
+        struct world w = any_world(s[0], s[1], s[2], s[3], s[4], i < 17 ? 17 : 90);
         w.softcap = i % 4 == 1 ? 5 : 0;
         w.sinks = i % 3 == 0;
         w.spread = i % 5 == 0 ? 4 : 1;
@@ -425,12 +427,13 @@ static void test_any_rows_at_all(void **state)
 
 static void test_a_tree_is_its_paths_decoded_alone(void **state)
 {
-    static const int heads[][3] = {{16, 2, 64}, {4, 2, 256}, {8, 2, 128}, {16, 1, 64}};
+    static const int heads[][3] = {{16, 2, 64}, {4, 2, 256}, {8, 2, 128}, {16, 1, 64},
+                                   {16, 2, 512}};
     static const int prefixes[] = {3, 63, 64, 129, 600, 2047, 2049};
     static const int rows[] = {2, 4, 8, 16, 60};
     for (int i = 0; i < 35; i += one_in(8)) {
-        const int *h = heads[i % 4];
-        struct world w = rows_world(rows[i % 5], h[0], h[1], h[2], prefixes[i % 7],
+        const int *h = heads[i % 5];
+        struct world w = rows_world(rows[i / 5 % 5], h[0], h[1], h[2], prefixes[i % 7],
                                     i % 3 == 2 ? 128 : i % 3 == 1 ? 1024 : 0, true);
         w.sinks = i % 2;
         w.fp8 = *state != NULL;
@@ -448,8 +451,9 @@ static void test_chunks_of_a_prompt(void **state)
                                    {90, 16, 1, 128, 90, 0},   {30, 64, 8, 64, 800, 128},
                                    /* so many tiles of rows that one block walks all keys */
                                    {320, 16, 4, 256, 1300, 1024}, {400, 16, 4, 256, 450, 0},
-                                   {400, 32, 4, 128, 700, 300}};
-    for (int i = 0; i < 11; i += one_in(5)) {
+                                   {400, 32, 4, 128, 700, 300},
+                                   {300, 16, 2, 512, 330, 0}, {90, 8, 1, 512, 900, 128}};
+    for (int i = 0; i < 13; i += one_in(5)) {
         const int *c = cases[i];
         struct world w = rows_world(c[0], c[1], c[2], c[3], c[4], c[5], false);
         w.sinks = i % 2;
@@ -467,8 +471,9 @@ static void test_long_contexts(void **state)
                                    {3, 16, 8, 64, 4500, 1}, {70, 8, 1, 64, 9000, 0},
                                    {1, 16, 8, 64, 4097, 0},
                                    {280, 32, 2, 256, 33000, 0}, /* sums in device memory */
-                                   {16, 4, 2, 256, 4097, 1}};
-    for (int i = 0; i < 9; i += one_in(4)) {
+                                   {16, 4, 2, 256, 4097, 1},
+                                   {1, 8, 1, 512, 9000, 0}, {9, 16, 2, 512, 4500, 1}};
+    for (int i = 0; i < 11; i += one_in(4)) {
         const int *c = cases[i];
         struct world w = rows_world(c[0], c[1], c[2], c[3], c[4], 0, c[5]);
         w.sinks = i % 2;
@@ -490,8 +495,9 @@ static void test_several_requests(void **state)
         {20, 1, 8, 4, 128, 700, 0, 0, 9000},    {24, 1, 4, 2, 128, 650, 0, 1, 9000},
         {396, 18, 8, 4, 128, 200, 0, 0, 9000},  {40, 2, 4, 2, 256, 700, 0, 0, 9000},
         {28, 2, 4, 2, 256, 700, 0, 1, 9000},    {64, 4, 4, 4, 64, 400, 100, 1, 0},
-        {16, 1, 16, 8, 128, 600, 0, 1, 0},      {16, 1, 16, 8, 256, 600, 0, 1, 0}};
-    for (int i = 0; i < 14; i += one_in(5)) {
+        {16, 1, 16, 8, 128, 600, 0, 1, 0},      {16, 1, 16, 8, 256, 600, 0, 1, 0},
+        {24, 4, 16, 2, 512, 300, 0, 1, 9000}};
+    for (int i = 0; i < 15; i += one_in(5)) {
         const int *c = cases[i];
         struct world w = batch_world(c[0], c[1], c[2], c[3], c[4], c[5], c[6], c[7]);
         w.room = c[8];
@@ -556,7 +562,7 @@ static void fill_cells(struct layer *x, kbuf pool, uint64_t seed)
         int page = 1 + (j / BEHIND_PAGE * 7) % x->table.n_cols;
         uint8_t *at = v + (size_t)(page * BEHIND_PAGE + j % BEHIND_PAGE) *
                               kv_cell_bytes(x->type, BEHIND_KV, x->dim);
-        float n[BEHIND_KV * 256];
+        float n[BEHIND_KV * 512];
         for (int i = 0; i < cell; i++) {
             n[i] = (float)(mix64(seed + (size_t)(j * cell + i)) >> 40) * 0x1p-23f - 1;
             if (x->type == KV_BF16)
@@ -611,7 +617,8 @@ static void test_right_behind_the_product(void **state)
 {
     static const int shapes[][3] = {/* rows, dim, tree */
                                     {1, 64, 0}, {1, 256, 0}, {5, 64, 0}, {17, 128, 0},
-                                    {4, 64, 1}, {17, 64, 1}, {8, 256, 1}};
+                                    {4, 64, 1}, {17, 64, 1}, {8, 256, 1}, {1, 512, 0},
+                                    {8, 512, 1}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         struct layer x = {.rows = shapes[i][0], .dim = shapes[i][1], .tree = shapes[i][2],
                           .type = *state ? KV_FP8 : KV_BF16};

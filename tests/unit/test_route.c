@@ -292,6 +292,12 @@ static void test_attention_routes(void **unused)
         {&h100, 512, 8, 4, 256, 4096, 0, ATTN_TILES, 32, 0},
         {&h100, 4096, 8, 4, 256, 65536, 0, ATTN_TILES, 64, 0},
         {&a100, 512, 8, 4, 256, 4096, 0, ATTN_TILES, 32, 0},
+        {&h100, 1, 32, 4, 512, 131072, 0, ATTN_ROUNDS, 1, -1},
+        {&h100, 4, 32, 4, 512, 4096, 0, ATTN_ROUNDS, 4, -1},
+        {&h100, 16, 32, 4, 512, 4096, 0, ATTN_ROUNDS, 4, -1},
+        {&h100, 4096, 16, 2, 512, 4096, 0, ATTN_ROUNDS, 4, 0},
+        {&a100, 4, 16, 2, 512, 4096, 0, ATTN_ROUNDS, 2, -1},
+        {&ada, 1, 16, 2, 512, 4096, 0, ATTN_ROUNDS, 1, -1},
         {&h100, 1, 8, 4, 80, 4096, 0, ATTN_SPLITS, 0, 0},
         {&h100_f32, 1, 64, 8, 64, 4096, 0, ATTN_SPLITS, 0, 0},
     };
@@ -346,7 +352,7 @@ static void test_attention_forms(void **unused)
 {
     (void)unused;
     static const int rows[] = {1, 2, 5, 8, 16, 17, 33, 64, 65, 200, 512, 4096},
-                     dims[] = {64, 128, 256}, groups[] = {1, 2, 4, 8, 16}, kv[] = {1, 4, 8, 32},
+                     dims[] = {64, 128, 256, 512}, groups[] = {1, 2, 4, 8, 16}, kv[] = {1, 4, 8, 32},
                      keys[] = {64, 2048, 8192, 16384, 131072}, windows[] = {0, 128, 512, 4096},
                      requests[] = {1, 16, 64};
     struct attn_taken t = {0};

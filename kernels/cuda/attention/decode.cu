@@ -1,5 +1,6 @@
 /* decode.cu - attention of at most 64 packed rows over paged bf16 or FP8 cells: decode rows and
- * small trees. Here are the kernel, the jobs of a block and their rounds of keys, and the launches;
+ * small trees; and of any rows if heads are of 512 dimensions, whose sums and combined sums fit
+ * into the registers of a block for 32 packed rows, but not for the 64 of wgmma. Here are the kernel, the jobs of a block and their rounds of keys, and the launches;
  * what a block does with one round is in round.cuh.
  *
  * Latency decides here, not throughput: the time until the first cell arrives, and from the last
@@ -119,7 +120,7 @@ struct block_state {
 template <class S>
 __device__ __forceinline__ void store_fresh(const tile_args &t, int kv, block_state &b)
 {
-    if constexpr (S::FP8) {
+    if constexpr (S::FP8 && S::HD <= 256) { /* wider heads are stored by the product's kernels */
 #pragma unroll 1
         for (int i = (int)threadIdx.x / 32; i < 2 * t.a.fresh.rows; i += S::WARPS)
             store_fresh_head<S::HD>(t.a.fresh, i / 2, i % 2, kv);
@@ -225,6 +226,7 @@ __device__ __forceinline__ void walk_rounds(const tile_args &t, const place<S> &
     for (int k = j.from, slot = 0, turn = 0; k < j.to; k += S::G) {
         const kv_buffers in = buffers_of<S>(p, here ? (int)S::DEPTH : turn);
         const int next = k + S::DEPTH * S::G, own = k + p.wn / 2;
+        const bool scores = p.wn < S::SCORERS && own < j.to;
         const int coming = max(j.to - next, 0) * S::TK; /* keys of the round that is fetched */
         const int keys = min((int)S::G, j.to - k) * S::TK; /* keys of this round */
         const int *more = ring + (slot ? slot - 1 : (int)S::DEPTH) * S::KEYS;
@@ -233,7 +235,7 @@ __device__ __forceinline__ void walk_rounds(const tile_args &t, const place<S> &
         if (next + S::G < j.to)
             cell = look_up_round<S>(t, c, p.kv, next + S::G);
         float s[S::MI][S::KT][4];
-        if (own < j.to) {
+        if (scores) {
             if constexpr (!S::CODES)
                 score_round<S>(p, in.k, s);
             else if (far)
@@ -252,7 +254,7 @@ __device__ __forceinline__ void walk_rounds(const tile_args &t, const place<S> &
         cp_async_commit();
         if (next + S::G < j.to)
             store_round<S>(ring + slot * S::KEYS, cell);
-        if (own < j.to)
+        if (scores)
             softmax_round<S>(t, p, k, e, x, s);
         cp_async_wait<BEFORE>();
         far = round_arrived<S>(p, keys, in.v_scales, true); /* weights are stored, too */
@@ -426,7 +428,8 @@ static constexpr bool fits_everywhere =
     round_config<HD, MI, G, BLOCKS, false, false>::BYTES + STATIC_SHARED <= LEAST_SHARED &&
     round_config<HD, MI, G, BLOCKS, false, true>::BYTES + STATIC_SHARED <= LEAST_SHARED;
 static_assert(fits_everywhere<128, 1, 2, 2> && fits_everywhere<128, 2, 2, 1> &&
-              fits_everywhere<256, 1, 2, 2> && fits_everywhere<256, 2, 2, 1>);
+              fits_everywhere<256, 1, 2, 2> && fits_everywhere<256, 2, 2, 1> &&
+              fits_everywhere<512, 1, 1, 1>);
 
 void cuda_attn_rounds(struct kdev *d, const tile_args &t, const struct round_form &f)
 {

@@ -5,7 +5,9 @@
  * A round is up to G successive tiles of keys, which the warps of a block share. Two warps score a
  * tile, each half of its keys. Then each warp adds the weighted values of the whole round, for its
  * part of the dimensions. So the tiles of a round, whose sums follow each other (in the order that
- * tile.cu defines), go through the softmax at the same time.
+ * tile.cu defines), go through the softmax at the same time. Heads of 512 dimensions have more
+ * warps than score: a score is one chain of products, which more warps do not shorten, but they
+ * share copies and values.
  *
  * Always true:
  *   - Scores, maxima, weights and sums have the bits that the functions of tile.cuh compute: the
@@ -34,13 +36,14 @@
 template <int HD_, int MI_, int G_, int BLOCKS_, bool WHOLE_, bool FP8_> struct round_config {
     enum : int {
         HD = HD_, MI = MI_, G = G_, BLOCKS = BLOCKS_,
-        WARPS = 2 * G,              /* each scores half a tile */
+        SCORERS = 2 * G,            /* warps of which each scores half a tile */
+        WARPS = HD > 256 ? 8 : SCORERS,
         WN = 1,                     /* a warp's sums run over all keys */
         IN_REGS = 1, LG = 2,
         WHOLE = WHOLE_, WGMMA = 0, FP8 = FP8_, CODES = FP8_,
         /* Rounds that are walked or being copied; 32 packed rows have few rounds, and on some GPUs
-         * no room for two. */
-        DEPTH = FP8 && MI == 1 ? 2 : 1,
+         * no room for two, unless heads are of 512. */
+        DEPTH = FP8 && (MI == 1 || HD > 256) ? 2 : 1,
         NT = 32 * WARPS,
         ROWS = 16 * MI,
         TK = HD > 128 ? 32 : 64,
@@ -50,17 +53,18 @@ template <int HD_, int MI_, int G_, int BLOCKS_, bool WHOLE_, bool FP8_> struct 
         CELL_PARTS = KEY_BYTES / 16,     /* parts of 16 bytes of a key */
         EACH = KEYS * CELL_PARTS / NT,   /* parts of K that a thread fetches; as many of V */
         STEP = NT / CELL_PARTS,          /* keys between two of its parts */
-        KT = KEYS / 8 / WARPS,      /* n8 tiles of keys of a warp */
+        KT = KEYS / 8 / SCORERS,    /* n8 tiles of keys of a warp */
         DT = HD / 8 / WARPS,        /* n8 tiles of dimensions of a warp */
         V_AT = KEYS * KEY_BYTES,
         ROUND_BYTES = 2 * V_AT,
         Q_AT = DEPTH * ROUND_BYTES,
         P_AT = Q_AT + ROWS * HD * 2,
         MAXIMA_AT = P_AT + ROWS * KEYS * 2,
-        L_AT = MAXIMA_AT + WARPS * ROWS * 4,
-        RUN_AT = L_AT + WARPS * ROWS * 16,
+        L_AT = MAXIMA_AT + SCORERS * ROWS * 4,
+        RUN_AT = L_AT + SCORERS * ROWS * 16,
         CELL_AT = RUN_AT + G * ROWS * 8, /* cells of DEPTH + 1 rounds and of a tree part */
-        TREE_AHEAD = !WHOLE && BLOCKS == 1 ? 2 * TK : 0, /* keys of a tree part beside a round */
+        /* Keys of a tree part beside a round; heads of 512 have no room for them. */
+        TREE_AHEAD = !WHOLE && BLOCKS == 1 && HD <= 256 ? 2 * TK : 0,
         SCALE_AT = CELL_AT + (DEPTH + 2) * KEYS * 4, /* words with the scale of K, and of V */
         FACTOR_AT = SCALE_AT + (FP8 ? (DEPTH + (TREE_AHEAD > 0)) * 2 * KEYS * 4 : 0),
         BYTES = FACTOR_AT + (FP8 ? 2 * KEYS * 2 : 0),
@@ -513,40 +517,46 @@ __device__ __forceinline__ void softmax_round(const tile_args &t, const place<S>
 /* A warp's values of a tile, as ldmatrix.trans loads them. Of codes, ldmatrix.trans takes pairs of
  * successive dimensions for numbers, so 16 dimensions are loaded at once: the n8 tile of the even
  * ones and that of the odd ones (dim_at()). A warp with one n8 tile shares them with its
- * neighbour. */
+ * neighbour. A warp with many sums loads one half of its dimensions after the other. */
 template <class S> struct tile_values {
-    enum { N = S::CODES ? (S::DT + 1) / 2 : (int)S::DT };
+    enum {
+        HALVES = S::WHOLE && S::MI * S::DT > 8 ? 2 : 1, /* one would lack registers */
+        DT = S::DT / HALVES,                /* n8 tiles of dimensions of a half */
+        N = S::CODES ? (DT + 1) / 2 : (int)DT,
+    };
     uint32_t v[S::TK / 32][N][4];
 };
 
 template <class S>
-__device__ __forceinline__ void load_values(const place<S> &p, uint32_t values, int g,
+__device__ __forceinline__ void load_values(const place<S> &p, uint32_t values, int g, int half,
                                             tile_values<S> &x)
 {
+    const int first = p.wn * S::DT + half * tile_values<S>::DT;
 #pragma unroll
     for (int k = 0; k < S::TK / 32; k++)
 #pragma unroll
         for (int n = 0; n < tile_values<S>::N; n++) {
             const int key = g * S::TK + k * 32 + p.lane;
-            const int part = S::CODES ? p.wn * S::DT / 2 + n : p.wn * S::DT + n;
+            const int part = (S::CODES ? first / 2 : first) + n;
             ldmatrix_x4_trans(x.v[k][n], values + part_at<S>(key, part, key));
         }
 }
 
-/* acc += weights v */
+/* acc += weights v, for a half of the dimensions */
 template <class S, bool FAR>
-__device__ __forceinline__ void add_products(const place<S> &p, int g,
+__device__ __forceinline__ void add_products(const place<S> &p, int g, int half,
                                              const uint32_t (&w)[S::MI][S::TK / 16][4],
                                              const tile_values<S> &x, sums<S> &to)
 {
+    constexpr int DT = tile_values<S>::DT;
     if constexpr (!S::CODES) {
 #pragma unroll
         for (int mi = 0; mi < S::MI; mi++)
 #pragma unroll
             for (int k = 0; k < S::TK / 16; k++)
 #pragma unroll
-                for (int n = 0; n < S::DT; n++)
-                    mma_bf16(to.acc[mi][n], w[mi][k], x.v[k / 2][n][k % 2 * 2],
+                for (int n = 0; n < DT; n++)
+                    mma_bf16(to.acc[mi][half * DT + n], w[mi][k], x.v[k / 2][n][k % 2 * 2],
                              x.v[k / 2][n][k % 2 * 2 + 1]);
     } else {
         const uint32_t factors =
@@ -557,7 +567,7 @@ __device__ __forceinline__ void add_products(const place<S> &p, int g,
             const uint32_t by[2] = {factor_of_keys<FAR>(factors + (uint32_t)k * 32),
                                     factor_of_keys<FAR>(factors + (uint32_t)k * 32 + 16)};
 #pragma unroll
-            for (int n = 0; n < S::DT; n++) {
+            for (int n = 0; n < DT; n++) {
                 uint32_t b[2];
 #pragma unroll
                 for (int i = 0; i < 2; i++)
@@ -565,14 +575,15 @@ __device__ __forceinline__ void add_products(const place<S> &p, int g,
                                               by[i]);
 #pragma unroll
                 for (int mi = 0; mi < S::MI; mi++)
-                    mma_bf16(to.acc[mi][n], w[mi][k], b[0], b[1]);
+                    mma_bf16(to.acc[mi][half * DT + n], w[mi][k], b[0], b[1]);
             }
         }
     }
 }
 
 /* Adds tile g of the round, whose values begin at address `values`, to the sums. All loads from
- * shared memory are issued before the first is used: waiting for one takes as long as two MMAs. */
+ * shared memory (of a half) are issued before the first is used: waiting for one takes as long as
+ * two MMAs. */
 template <class S>
 __device__ __forceinline__ void add_tile(const place<S> &p, uint32_t values, int g, bool far,
                                          sums<S> &x)
@@ -588,7 +599,7 @@ __device__ __forceinline__ void add_tile(const place<S> &p, uint32_t values, int
             const int row = mi * 16 + p.lane % 16, chunk = g * S::TK / 8 + 2 * k + p.lane / 16;
             ldmatrix_x4(w[mi][k], p.base + (uint32_t)weight_at<S>(row, chunk));
         }
-    load_values<S>(p, values, g, v);
+    load_values<S>(p, values, g, 0, v);
 #pragma unroll
     for (int mi = 0; mi < S::MI; mi++)
 #pragma unroll
@@ -603,10 +614,15 @@ __device__ __forceinline__ void add_tile(const place<S> &p, uint32_t values, int
             for (int n = 0; n < S::DT; n++)
                 x.acc[mi][n][2 * h] *= r.x, x.acc[mi][n][2 * h + 1] *= r.x;
         }
-    if (S::CODES && far)
-        add_products<S, true>(p, g, w, v, x);
-    else
-        add_products<S, false>(p, g, w, v, x);
+#pragma unroll
+    for (int half = 0; half < tile_values<S>::HALVES; half++) {
+        if (half)
+            load_values<S>(p, values, g, half, v);
+        if (S::CODES && far)
+            add_products<S, true>(p, g, half, w, v, x);
+        else
+            add_products<S, false>(p, g, half, w, v, x);
+    }
 }
 
 #endif
