@@ -352,7 +352,8 @@ static void test_attention_forms(void **unused)
 {
     (void)unused;
     static const int rows[] = {1, 2, 5, 8, 16, 17, 33, 64, 65, 200, 512, 4096},
-                     dims[] = {64, 128, 256, 512}, groups[] = {1, 2, 4, 8, 16}, kv[] = {1, 4, 8, 32},
+                     dims[] = {64, 128, 256, 512}, groups[] = {1, 2, 4, 8, 16},
+                         kv[] = {1, 4, 8, 32},
                      keys[] = {64, 2048, 8192, 16384, 131072}, windows[] = {0, 128, 512, 4096},
                      requests[] = {1, 16, 64};
     struct attn_taken t = {0};

@@ -77,6 +77,7 @@ struct tile_config {
         LT = KT / LG,                    /* n8 tiles of such a part */
         /* The combined sums stay in registers, or lie in device memory, or in shared memory. */
         IN_REGS = (!WGMMA || BLOCKS == 1) && MI * DT * 4 <= (BLOCKS == 1 ? 64 : 32),
+        REG_TOTALS = IN_REGS ? MI * DT * 4 : 0,
         IN_SCRATCH = ROWS * HD > 16384,
         AHEAD = WGMMA && BLOCKS == 1,    /* scores are computed one tile ahead */
         TILE_BYTES = TK * HD * 2,

@@ -1,7 +1,8 @@
 /* decode.cu - attention of at most 64 packed rows over paged bf16 or FP8 cells: decode rows and
  * small trees; and of any rows if heads are of 512 dimensions, whose sums and combined sums fit
- * into the registers of a block for 32 packed rows, but not for the 64 of wgmma. Here are the kernel, the jobs of a block and their rounds of keys, and the launches;
- * what a block does with one round is in round.cuh.
+ * into the registers of a block for 32 packed rows, but not for the 64 of wgmma. Here are the
+ * kernel, the jobs of a block and their rounds of keys, and the launches; what a block does with
+ * one round is in round.cuh.
  *
  * Latency decides here, not throughput: the time until the first cell arrives, and from the last
  * cell to the row's result. A round has four barriers, and the next round's keys are copied while
@@ -200,6 +201,13 @@ __device__ __forceinline__ void start_walk(const tile_args &t, const place<S> &p
     begin_walk<S>(t, p, j, ahead, b);
 }
 
+/* Whether a warp scores tile `own`. */
+template <class S>
+__device__ __forceinline__ bool scores(const place<S> &p, int own, const job &j)
+{
+    return (S::WARPS == S::SCORERS || p.wn < S::SCORERS) && own < j.to;
+}
+
 /* Walks the tiles of a job in rounds; the same sums as walk() of tile.cu. here: its cells were
  * fetched with the job before; ahead: keys of `then`, the next job, that are fetched with this
  * one. */
@@ -226,7 +234,6 @@ __device__ __forceinline__ void walk_rounds(const tile_args &t, const place<S> &
     for (int k = j.from, slot = 0, turn = 0; k < j.to; k += S::G) {
         const kv_buffers in = buffers_of<S>(p, here ? (int)S::DEPTH : turn);
         const int next = k + S::DEPTH * S::G, own = k + p.wn / 2;
-        const bool scores = p.wn < S::SCORERS && own < j.to;
         const int coming = max(j.to - next, 0) * S::TK; /* keys of the round that is fetched */
         const int keys = min((int)S::G, j.to - k) * S::TK; /* keys of this round */
         const int *more = ring + (slot ? slot - 1 : (int)S::DEPTH) * S::KEYS;
@@ -235,7 +242,7 @@ __device__ __forceinline__ void walk_rounds(const tile_args &t, const place<S> &
         if (next + S::G < j.to)
             cell = look_up_round<S>(t, c, p.kv, next + S::G);
         float s[S::MI][S::KT][4];
-        if (scores) {
+        if (scores<S>(p, own, j)) {
             if constexpr (!S::CODES)
                 score_round<S>(p, in.k, s);
             else if (far)
@@ -254,7 +261,7 @@ __device__ __forceinline__ void walk_rounds(const tile_args &t, const place<S> &
         cp_async_commit();
         if (next + S::G < j.to)
             store_round<S>(ring + slot * S::KEYS, cell);
-        if (scores)
+        if (scores<S>(p, own, j))
             softmax_round<S>(t, p, k, e, x, s);
         cp_async_wait<BEFORE>();
         far = round_arrived<S>(p, keys, in.v_scales, true); /* weights are stored, too */
@@ -354,7 +361,7 @@ __global__ void __launch_bounds__(S::NT, S::BLOCKS)
     block_state b = {true, S::FP8 && t.a.fresh.k, 0};
     totals<S> all;
     if (S::WHOLE)
-        start_totals<S>(NULL, all);
+        start_totals<S>((float *)(shared + S::TOTAL_AT), all);
     walk_all<S>(t, p, ahead, b, all);
     if (threadIdx.x == 0)
         STAMP_BLOCK(LAST, 0);
@@ -414,19 +421,19 @@ static void run_cells(struct kdev *d, tile_args t)
     const bool ahead = S::TREE_AHEAD > 0 && jobs > most &&
                        (size_t)(S::TREE_AHEAD_BYTES + STATIC_SHARED) <= d->gpu.smem_max;
     dim3 grid((unsigned)max_int(1, t.split_blocks), (unsigned)t.a.n_kv, (unsigned)t.tiles);
-    const size_t shared = ahead ? S::TREE_AHEAD_BYTES : S::BYTES;
     if (t.split_blocks) /* blocks wait for each other */
-        cuda_launch_resident(d, round_kernel<S>, grid, S::NT, shared, t, ahead);
+        cuda_launch_resident(d, round_kernel<S>, grid, S::NT,
+                             ahead ? S::TREE_AHEAD_BYTES : S::BYTES, t, ahead);
     else
-        cuda_launch(d, round_kernel<W>, grid, S::NT, shared, t, ahead);
+        cuda_launch(d, round_kernel<W>, grid, W::NT, W::BYTES, t, ahead);
 }
 
 /* Whether a block with bf16 cells and one with FP8 cells fit where blocks have the least shared
  * memory (99 KiB). */
 template <int HD, int MI, int G, int BLOCKS>
 static constexpr bool fits_everywhere =
-    round_config<HD, MI, G, BLOCKS, false, false>::BYTES + STATIC_SHARED <= LEAST_SHARED &&
-    round_config<HD, MI, G, BLOCKS, false, true>::BYTES + STATIC_SHARED <= LEAST_SHARED;
+    round_config<HD, MI, G, BLOCKS, true, false>::BYTES + STATIC_SHARED <= LEAST_SHARED &&
+    round_config<HD, MI, G, BLOCKS, true, true>::BYTES + STATIC_SHARED <= LEAST_SHARED;
 static_assert(fits_everywhere<128, 1, 2, 2> && fits_everywhere<128, 2, 2, 1> &&
               fits_everywhere<256, 1, 2, 2> && fits_everywhere<256, 2, 2, 1> &&
               fits_everywhere<512, 1, 1, 1>);

@@ -39,7 +39,7 @@ template <int HD_, int MI_, int G_, int BLOCKS_, bool WHOLE_, bool FP8_> struct 
         SCORERS = 2 * G,            /* warps of which each scores half a tile */
         WARPS = HD > 256 ? 8 : SCORERS,
         WN = 1,                     /* a warp's sums run over all keys */
-        IN_REGS = 1, LG = 2,
+        LG = 2,
         WHOLE = WHOLE_, WGMMA = 0, FP8 = FP8_, CODES = FP8_,
         /* Rounds that are walked or being copied; 32 packed rows have few rounds, and on some GPUs
          * no room for two, unless heads are of 512. */
@@ -67,7 +67,12 @@ template <int HD_, int MI_, int G_, int BLOCKS_, bool WHOLE_, bool FP8_> struct 
         TREE_AHEAD = !WHOLE && BLOCKS == 1 && HD <= 256 ? 2 * TK : 0,
         SCALE_AT = CELL_AT + (DEPTH + 2) * KEYS * 4, /* words with the scale of K, and of V */
         FACTOR_AT = SCALE_AT + (FP8 ? (DEPTH + (TREE_AHEAD > 0)) * 2 * KEYS * 4 : 0),
-        BYTES = FACTOR_AT + (FP8 ? 2 * KEYS * 2 : 0),
+        TOTAL_AT = FACTOR_AT + (FP8 ? 2 * KEYS * 2 : 0),
+        /* Of a thread's combined sums those without a register, in shared memory, and the
+         * others. */
+        SPARED = WHOLE && MI == 2 && G == 2 ? 16 : 0,
+        REG_TOTALS = MI * DT * 4 - SPARED,
+        BYTES = TOTAL_AT + SPARED * NT * 4,
         TREE_AHEAD_AT = (BYTES + 127) / 128 * 128,
         TREE_AHEAD_BYTES = TREE_AHEAD_AT + 2 * TREE_AHEAD * KEY_BYTES,
     };

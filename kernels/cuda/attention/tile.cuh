@@ -13,16 +13,15 @@ template <class S> struct sums {
     float acc[S::MI][S::DT][4], m[S::MI][2], l[S::MI][2][S::LG];
 };
 
-/* Combined sums of the segments so far; in registers if IN_REGS. */
+/* Combined sums of the segments so far; the first REG_TOTALS of a thread in registers. */
 template <class S> struct totals {
-    float m[S::MI][2], l[S::MI][2], acc[S::IN_REGS ? S::MI * S::DT * 4 : 1];
-    float *rest; /* else: element i at i * NT + thread */
+    float m[S::MI][2], l[S::MI][2], acc[S::REG_TOTALS ? S::REG_TOTALS : 1];
+    float *rest; /* the others: element i at i * NT + thread */
     __device__ __forceinline__ float &at(int i)
     {
-        if constexpr (S::IN_REGS)
+        if (i < S::REG_TOTALS)
             return acc[i];
-        else
-            return rest[i * S::NT + (int)threadIdx.x];
+        return rest[(i - S::REG_TOTALS) * S::NT + (int)threadIdx.x];
     }
 };
 
