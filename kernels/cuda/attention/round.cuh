@@ -470,9 +470,12 @@ template <class S> __device__ __forceinline__ bool ends_within(const extent<S> &
     return first < to;
 }
 
+/* Where the weights of a packed row and 8 keys are: in any eight successive rows the same chunk
+ * lies in eight different parts of a line. A round of 32 keys has four chunks. */
 template <class S> __device__ __forceinline__ int weight_at(int row, int chunk)
 {
-    return S::P_AT + row * S::KEYS * 2 + ((chunk ^ (row & 7)) << 4);
+    const int turn = S::KEYS == 32 ? row >> 1 & 3 : row & 7;
+    return S::P_AT + row * S::KEYS * 2 + ((chunk ^ turn) << 4);
 }
 
 /* Writes to shared memory: this warp's weights, their sums over its half tile, and for each packed
