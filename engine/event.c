@@ -318,6 +318,19 @@ bool evq_put(struct evq *q, struct event *ev)
     return open;
 }
 
+void evq_post(struct evq *screen, struct evq *log, struct event *ev)
+{
+    if (log) {
+        struct event copy;
+        event_copy(&copy, ev);
+        if (event_to_log(&copy))
+            evq_put(log, &copy);
+        else
+            event_free(&copy);
+    }
+    evq_put(screen, ev);
+}
+
 /* Lock held. */
 static bool pop_event(struct evq *q, struct event *ev)
 {

@@ -289,6 +289,9 @@ void evq_free(struct evq *q); /* frees what is left in it */
 int evq_fd(const struct evq *q);
 /* Takes ownership of ev's parts; waits while full. False (ev freed) once the queue is closed. */
 bool evq_put(struct evq *q, struct event *ev);
+/* Takes the event to the screen, and what the log keeps of it (event_to_log()) to the log; NULL:
+ * there is none. */
+void evq_post(struct evq *screen, struct evq *log, struct event *ev);
 bool evq_get(struct evq *q, struct event *ev);          /* false: empty right now */
 bool evq_wait(struct evq *q, struct event *ev, int ms); /* ms < 0: for ever; false: timeout or
                                                            closed and empty */

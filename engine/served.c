@@ -1,5 +1,6 @@
 /* served.c - see served.h. */
 #include "engine/served.h"
+#include "kernels/idioms.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -60,15 +61,8 @@ void tops_add(struct tops *t, int k, int32_t id, float logp, const char *text, s
 
 void tops_slice(struct tops *to, const struct tops *from, int first, int n)
 {
-    int lo = 0, hi = from->n; /* the first entry of the tokens */
-    while (lo < hi) {
-        int mid = lo + (hi - lo) / 2;
-        if (from->at[mid].k < first)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    for (const struct top *x = from->at + lo; lo < from->n && x->k < first + n; lo++, x++)
+    int at = FIRST_NOT(i, from->n, from->at[i].k < first);
+    for (const struct top *x = from->at + at; at < from->n && x->k < first + n; at++, x++)
         tops_add(to, x->k - first, x->id, x->logp, x->text, (size_t)x->n);
 }
 

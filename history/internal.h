@@ -76,6 +76,23 @@ bool db_copy(struct db *from, const char *to, struct err *e);
  * statement is reset. */
 /* A new statement, which the caller finalises; NULL and *e on failure. */
 sqlite3_stmt *db_prepare(struct db *d, struct err *e, const char *sql, const char *types, ...);
+/* A walk over the rows of such a statement: while (db_next(&rows)) ...; then rows.ok says whether
+ * all went well. The body ends the walk by clearing `more`, or `ok` after an error of its own. */
+struct db_rows {
+    struct db *d;
+    sqlite3_stmt *st; /* NULL: it could not be prepared, or the walk is over */
+    const char *what; /* "cannot read turns", for the error of a step */
+    struct err *e;
+    bool ok, more;
+    int n; /* rows so far */
+};
+static inline struct db_rows db_rows(struct db *d, sqlite3_stmt *st, const char *what,
+                                     struct err *e)
+{
+    return (struct db_rows){d, st, what, e, st != NULL, true, 0};
+}
+/* Goes to the next row. False: there is none; the statement is finalised. */
+bool db_next(struct db_rows *rows);
 /* A statement that is kept for the next call with the same string literal; the caller resets it.
  * NULL on failure. */
 sqlite3_stmt *db_cached(struct db *d, const char *sql, const char *types, ...);

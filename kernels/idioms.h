@@ -25,6 +25,21 @@
         }                                                                                          \
     } while (0)
 
+/* The first i < n for which `before` is false, n if there is none: those for which it is true come
+ * first. */
+#define FIRST_NOT(i, n, before)                                                                    \
+    ({                                                                                             \
+        __typeof__((n) + 0) lo_ = 0, hi_ = (n);                                                    \
+        while (lo_ < hi_) {                                                                        \
+            __typeof__((n) + 0) i = lo_ + (hi_ - lo_) / 2;                                         \
+            if (before)                                                                            \
+                lo_ = i + 1;                                                                       \
+            else                                                                                   \
+                hi_ = i;                                                                           \
+        }                                                                                          \
+        lo_;                                                                                       \
+    })
+
 /* The row of a table that is called `word`: its first member, a const char *, is that text. NULL:
  * none is. A table may be a list of texts. */
 #define ROW_NAMED(table, word)                                                                     \

@@ -390,29 +390,14 @@ void tape_cut(struct page_tape *t, int turn, int step)
 /* The last step of the group that is not later; -1: none. */
 static int find_step(const struct tape_group *g, int turn, int step)
 {
-    int lo = 0, hi = g->n;
-    while (lo < hi) {
-        int mid = lo + (hi - lo) / 2;
-        if (later(g, mid, turn, step))
-            hi = mid;
-        else
-            lo = mid + 1;
-    }
-    return lo - 1;
+    return FIRST_NOT(i, g->n, !later(g, i, turn, step)) - 1;
 }
 
 /* The last group whose first step is not later; NULL: none. */
 static const struct tape_group *find_group(const struct page_tape *t, int turn, int step)
 {
-    int lo = 0, hi = t->n;
-    while (lo < hi) {
-        int mid = lo + (hi - lo) / 2;
-        if (later(t->group[mid], 0, turn, step))
-            hi = mid;
-        else
-            lo = mid + 1;
-    }
-    return lo ? t->group[lo - 1] : NULL;
+    int n = FIRST_NOT(i, t->n, !later(t->group[i], 0, turn, step));
+    return n ? t->group[n - 1] : NULL;
 }
 
 bool tape_walk(const struct page_tape *t, int *turn, int *step, struct page_walk *w)

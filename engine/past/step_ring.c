@@ -1,5 +1,6 @@
 /* step_ring.c - see step_ring.h. */
 #include "engine/past/step_ring.h"
+#include "kernels/idioms.h"
 
 #include <stdlib.h>
 
@@ -95,15 +96,10 @@ const struct ring_entry *ring_drafted(const struct step_ring *r)
 
 const struct ring_entry *ring_find(const struct step_ring *r, int turn, int step)
 {
-    uint64_t lo = r->first, hi = r->end;
-    while (lo < hi) {
-        uint64_t mid = lo + (hi - lo) / 2;
-        int at = compare_entry(entry_at(r, mid), turn, step);
-        if (at == 0)
-            return entry_at(r, mid);
-        *(at < 0 ? &lo : &hi) = at < 0 ? mid + 1 : mid;
-    }
-    return NULL;
+    uint64_t n = r->end - r->first;
+    uint64_t at = FIRST_NOT(i, n, compare_entry(entry_at(r, r->first + i), turn, step) < 0);
+    const struct ring_entry *e = at < n ? entry_at(r, r->first + at) : NULL;
+    return e && compare_entry(e, turn, step) == 0 ? e : NULL;
 }
 
 void ring_tree(const struct step_ring *r, const struct ring_entry *e, struct tree *out)

@@ -464,17 +464,23 @@ static void get_choice(struct answer *answer, const json_t *c)
     answer->finish = finish_of(answer, at(c, "finish_reason"));
 }
 
+/* The end of a reply: whether `done` says so, and why. */
+static void get_end(struct answer *answer, const json_t *done, const json_t *why)
+{
+    if (!json_is_true(done))
+        return;
+    answer->end = true;
+    answer->finish = finish_of(answer, why);
+    if (answer->finish == FINISH_NONE)
+        answer->finish = FINISH_STOP;
+}
+
 static void get_llama(struct answer *answer, const json_t *o)
 {
     get_text(o, "content", &answer->text);
     get_entries(answer, at(o, "completion_probabilities"));
     join_ids(answer, o, "tokens");
-    if (json_is_true(at(o, "stop"))) {
-        answer->end = true;
-        answer->finish = finish_of(answer, at(o, "stop_type"));
-        if (answer->finish == FINISH_NONE)
-            answer->finish = FINISH_STOP;
-    }
+    get_end(answer, at(o, "stop"), at(o, "stop_type"));
     get_count(o, "tokens_evaluated", &answer->count.prompt);
     get_count(o, "tokens_predicted", &answer->count.generated);
 }
@@ -484,12 +490,7 @@ static void get_ollama(struct answer *answer, const json_t *o)
     get_text(o, "message.content", &answer->text);
     get_calls(at(o, "message"), &answer->text);
     get_text(o, "message.thinking", &answer->thought);
-    if (json_is_true(at(o, "done"))) {
-        answer->end = true;
-        answer->finish = finish_of(answer, at(o, "done_reason"));
-        if (answer->finish == FINISH_NONE)
-            answer->finish = FINISH_STOP;
-    }
+    get_end(answer, at(o, "done"), at(o, "done_reason"));
     get_count(o, "prompt_eval_count", &answer->count.prompt);
     get_count(o, "eval_count", &answer->count.generated);
     get_ms(o, "prompt_eval_duration", 1e-6, &answer->count.ms_prompt);

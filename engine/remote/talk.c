@@ -26,15 +26,7 @@ void talk_post(struct talk *talk, struct event *ev)
 {
     if (talk->hooks->posted)
         talk->hooks->posted(talk, ev);
-    if (talk->log) {
-        struct event copy;
-        event_copy(&copy, ev);
-        if (event_to_log(&copy))
-            evq_put(talk->log, &copy);
-        else
-            event_free(&copy);
-    }
-    evq_put(talk->base.screen, ev);
+    evq_post(talk->base.screen, talk->log, ev);
 }
 
 void talk_notice(struct talk *talk, const char *text)

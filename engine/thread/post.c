@@ -16,15 +16,7 @@ struct event engine_event(struct engine *engine, enum event_kind kind)
 
 void engine_post(struct engine *engine, struct event *ev)
 {
-    if (engine->log) {
-        struct event copy;
-        event_copy(&copy, ev);
-        if (event_to_log(&copy))
-            evq_put(engine->log, &copy);
-        else
-            event_free(&copy);
-    }
-    evq_put(engine->base.screen, ev);
+    evq_post(engine->base.screen, engine->log, ev);
 }
 
 void engine_post_text(struct engine *engine, enum event_kind kind, const char *text)

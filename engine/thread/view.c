@@ -293,24 +293,20 @@ static const struct ring_entry *latest_drafted(const struct engine_shared *s)
     return e;
 }
 
-static bool local_latest_tree(struct backend *b, struct step_view *v)
+/* step < 0: the latest one that drafted. */
+static bool local_step(struct backend *b, int turn, int step, struct step_view *v)
 {
     const struct engine_shared *s = enter(b);
-    const struct ring_entry *e = latest_drafted(s);
+    const struct ring_entry *e = step < 0 ? latest_drafted(s) : ring_find(&s->ring, turn, step);
     if (e)
         ring_view(&s->ring, e, v);
     leave(b);
     return e != NULL;
 }
 
-static bool local_step(struct backend *b, int turn, int step, struct step_view *v)
+static bool local_latest_tree(struct backend *b, struct step_view *v)
 {
-    const struct engine_shared *s = enter(b);
-    const struct ring_entry *e = ring_find(&s->ring, turn, step);
-    if (e)
-        ring_view(&s->ring, e, v);
-    leave(b);
-    return e != NULL;
+    return local_step(b, 0, -1, v);
 }
 
 /* ---- the checker ----------------------------------------------------------------------------- */

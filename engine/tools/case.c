@@ -1,5 +1,6 @@
 /* case.c - judges a case; see case.h. */
 #include "engine/tools/case.h"
+#include "kernels/idioms.h"
 
 #include "engine/plan/check.h"
 
@@ -47,15 +48,9 @@ static int by_full(const void *a, const void *b)
 /* The swa slot of a full slot; -1: none. */
 static int64_t map_slot(const struct attn_case *c, int64_t full)
 {
-    int lo = 0, hi = c->map.n; /* case_judge() and case_draw() are given a sorted map */
-    while (lo < hi) {
-        int mid = lo + (hi - lo) / 2;
-        if (c->map.v[mid].v[0] < full)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return lo < c->map.n && c->map.v[lo].v[0] == full && c->map.v[lo].v[1] ? c->map.v[lo].v[1] : -1;
+    /* case_judge() and case_draw() are given a sorted map */
+    int at = FIRST_NOT(i, c->map.n, c->map.v[i].v[0] < full);
+    return at < c->map.n && c->map.v[at].v[0] == full && c->map.v[at].v[1] ? c->map.v[at].v[1] : -1;
 }
 
 static const struct case_group *full_group(const struct attn_case *c)

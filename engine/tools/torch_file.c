@@ -237,23 +237,14 @@ static bool read_directory(struct torch_file *f, struct err *e)
 static const struct member *find_member(const struct torch_file *f, const char *folder,
                                         size_t n_folder, const char *name, size_t n)
 {
-    int lo = 0, hi = f->n_member - 1;
     char *full = xmalloc(n_folder + n + 1);
     memcpy(full, folder, n_folder);
     memcpy(full + n_folder, name, n);
     struct member key = {.name = full, .n = n_folder + n};
-    const struct member *found = NULL;
-    while (lo <= hi && !found) {
-        int mid = lo + (hi - lo) / 2, c = by_name(&key, &f->member[mid]);
-        if (c == 0)
-            found = &f->member[mid];
-        else if (c < 0)
-            hi = mid - 1;
-        else
-            lo = mid + 1;
-    }
+    int at = FIRST_NOT(i, f->n_member, by_name(&f->member[i], &key) < 0);
+    bool found = at < f->n_member && by_name(&key, &f->member[at]) == 0;
     free(full);
-    return found;
+    return found ? &f->member[at] : NULL;
 }
 
 static bool read_bytes(const struct torch_file *f, const struct member *m, void *dst,

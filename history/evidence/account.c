@@ -19,15 +19,13 @@ static bool check_turn(struct db *d, sqlite3_stmt *turn, struct buf *report, boo
                                         "FROM step"
                                   " WHERE turn_id = ? ORDER BY n", "i",
                                   sqlite3_column_int64(turn, 0));
-    int rows = 0, rc = SQLITE_ERROR;
-    for (; st && (rc = sqlite3_step(st)) == SQLITE_ROW; rows++) {
+    struct db_rows rows = db_rows(d, st, "cannot read steps", e);
+    while (db_next(&rows)) {
         col_ids(st, 0, &steps);
-        rows -= sqlite3_column_int(st, 1); /* a piece of a server's stream that came without ids */
+        rows.n -= sqlite3_column_int(st, 1); /* a piece of a server's stream, without ids */
     }
-    sqlite3_finalize(st);
-    bool ok = rc == SQLITE_DONE || (st && db_fail(d, e, "cannot read steps"));
-    bool all = rows >= logged;
-    *good = !ok || (steps.n <= reply.n && (!all || steps.n == reply.n) &&
+    bool all = rows.n >= logged;
+    *good = !rows.ok || (steps.n <= reply.n && (!all || steps.n == reply.n) &&
                     (steps.n == 0 || memcmp(steps.v, reply.v, (size_t)steps.n * sizeof *steps.v) ==
                      0));
     if (!*good && report)
@@ -35,7 +33,7 @@ static bool check_turn(struct db *d, sqlite3_stmt *turn, struct buf *report, boo
                    (const char *)sqlite3_column_text(turn, 1), (long long)n, reply.n, steps.n);
     ids_free(&reply);
     ids_free(&steps);
-    return ok;
+    return rows.ok;
 }
 
 bool account_check(struct db *d, const char *session, int *first, int *bad, struct buf *report,
@@ -45,18 +43,15 @@ bool account_check(struct db *d, const char *session, int *first, int *bad, stru
     sqlite3_stmt *st = db_prepare(d, e, "SELECT id, session_id, n, coalesce(n_steps, 0), tokens"
                                   " FROM turn WHERE role = 'reply' AND stop <> '' AND ?1 IN ('', "
                                   "session_id) ORDER BY session_id, n", "s", session);
-    int rc = SQLITE_ERROR;
-    bool ok = st, good = true;
-    while (ok && (rc = sqlite3_step(st)) == SQLITE_ROW) {
-        ok = check_turn(d, st, report, &good, e);
+    bool good = true;
+    struct db_rows rows = db_rows(d, st, "cannot read turns", e);
+    while (db_next(&rows)) {
+        rows.ok = check_turn(d, st, report, &good, e);
         if (!good && !*first)
             *first = sqlite3_column_int(st, 2);
         *bad += !good;
     }
-    if (ok && rc != SQLITE_DONE)
-        ok = db_fail(d, e, "cannot read turns");
-    sqlite3_finalize(st);
-    return ok;
+    return rows.ok;
 }
 
 bool hdb_account(struct hdb *h, const char *session, int *first, int *bad, struct buf *report,

@@ -206,11 +206,14 @@ bool history_prune(const char *path, const struct prune_rule *rule, struct prune
 /* ---- titles and pins ---- */
 
 /* Runs an UPDATE of one session in a transaction that seals it. */
-static bool change_session(struct db *d, const char *session, const char *what,
+static bool change_session(const char *path, const char *session, const char *what,
                            sqlite3_stmt *(*update)(struct db *d, const char *session,
                                                    const void *arg),
                            const void *arg, struct err *e)
 {
+    struct db file, *d = &file;
+    if (!open_existing(d, path, SQLITE_OPEN_READWRITE, e))
+        return false;
     int rc = db_do(d, "BEGIN IMMEDIATE", "") ?: chain_touch(d, session);
     bool found = false;
     if (!rc) {
@@ -218,8 +221,10 @@ static bool change_session(struct db *d, const char *session, const char *what,
         found = !rc && sqlite3_changes(d->h);
     }
     rc = rc ?: chain_seal(d, session) ?: db_do(d, "COMMIT", "");
-    return rc ? db_fail(d, e, what) : found ||
-           err_set(e, ERR_NEGATIVE, "no session \"%s\"", session);
+    bool ok = rc ? db_fail(d, e, what) : found ||
+              err_set(e, ERR_NEGATIVE, "no session \"%s\"", session);
+    db_close(d);
+    return ok;
 }
 
 static sqlite3_stmt *update_title(struct db *d, const char *session, const void *title)
@@ -230,12 +235,7 @@ static sqlite3_stmt *update_title(struct db *d, const char *session, const void 
 
 bool history_set_title(const char *path, const char *session, const char *title, struct err *e)
 {
-    struct db d;
-    if (!open_existing(&d, path, SQLITE_OPEN_READWRITE, e))
-        return false;
-    bool ok = change_session(&d, session, "cannot set the title", update_title, title, e);
-    db_close(&d);
-    return ok;
+    return change_session(path, session, "cannot set the title", update_title, title, e);
 }
 
 static sqlite3_stmt *update_pin(struct db *d, const char *session, const void *pinned)
@@ -246,10 +246,5 @@ static sqlite3_stmt *update_pin(struct db *d, const char *session, const void *p
 
 bool history_pin(const char *path, const char *session, bool pinned, struct err *e)
 {
-    struct db d;
-    if (!open_existing(&d, path, SQLITE_OPEN_READWRITE, e))
-        return false;
-    bool ok = change_session(&d, session, "cannot pin", update_pin, &pinned, e);
-    db_close(&d);
-    return ok;
+    return change_session(path, session, "cannot pin", update_pin, &pinned, e);
 }

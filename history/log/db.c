@@ -326,6 +326,18 @@ static sqlite3_stmt *find_cached(struct db *d, const char *sql)
     return st;
 }
 
+bool db_next(struct db_rows *rows)
+{
+    int rc = rows->ok && rows->more ? sqlite3_step(rows->st) : SQLITE_DONE;
+    if (rc == SQLITE_ROW)
+        return ++rows->n;
+    if (rc != SQLITE_DONE)
+        rows->ok = db_fail(rows->d, rows->e, rows->what);
+    sqlite3_finalize(rows->st);
+    rows->st = NULL;
+    return false;
+}
+
 static sqlite3_stmt *cached_v(struct db *d, const char *sql, const char *types, va_list *ap)
 {
     sqlite3_stmt *st = find_cached(d, sql);

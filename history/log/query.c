@@ -180,21 +180,16 @@ static bool row_to_session(sqlite3_stmt *st, struct session_row *r)
 static int each_session(struct db *d, sqlite3_stmt *st,
                         bool (*fn)(const struct session_row *, void *), void *arg, struct err *e)
 {
-    int n = 0, rc = SQLITE_DONE;
-    bool fits = true;
-    for (bool more = true; more && (rc = sqlite3_step(st)) == SQLITE_ROW; n++) {
+    struct db_rows rows = db_rows(d, st, "cannot read sessions", e);
+    while (db_next(&rows)) {
         struct session_row r;
-        fits = row_to_session(st, &r) ||
-               err_set(e, ERR_DB, "%s: session %s: its number or the turn of its fork is out of "
-                                  "range", d->path, r.id);
-        more = fits && fn(&r, arg);
+        rows.ok = row_to_session(st, &r) ||
+                  err_set(e, ERR_DB, "%s: session %s: its number or the turn of its fork is out of "
+                                     "range", d->path, r.id);
+        rows.more = rows.ok && fn(&r, arg);
         session_row_free(&r);
     }
-    if (fits && rc != SQLITE_DONE && rc != SQLITE_ROW)
-        fits = db_fail(d, e, "cannot read sessions");
-    n = fits ? n : -1;
-    sqlite3_finalize(st);
-    return n;
+    return rows.ok ? rows.n : -1;
 }
 
 int hdb_sessions(struct hdb *h, const char *query, const char *model, int limit,
@@ -215,7 +210,7 @@ int hdb_sessions(struct hdb *h, const char *query, const char *model, int limit,
                            "AND (?1 IS NULL OR instr(m.dir, ?1))"
                            " ORDER BY " SESSION_USED " DESC, s.last_run DESC LIMIT ?2", "si", model,
                            most);
-    int n = st ? each_session(&h->db, st, fn, arg, e) : -1;
+    int n = each_session(&h->db, st, fn, arg, e);
     free(q);
     return n;
 }
@@ -227,16 +222,13 @@ static int each_turn_id(struct db *d, sqlite3_stmt *st,
                         struct err *e)
 {
     char id[SESSION_ID] = "";
-    int n = 0, rc = SQLITE_DONE;
-    for (bool more = st != NULL; more && (rc = sqlite3_step(st)) == SQLITE_ROW; n++) {
+    struct db_rows rows = db_rows(d, st, "cannot read turns", e);
+    while (db_next(&rows)) {
         if (sqlite3_column_count(st) > 1)
             col_id(st, 1, id);
-        more = fn(sqlite3_column_int64(st, 0), id, arg);
+        rows.more = fn(sqlite3_column_int64(st, 0), id, arg);
     }
-    if (!st || (rc != SQLITE_DONE && rc != SQLITE_ROW && !db_fail(d, e, "cannot read turns")))
-        n = -1;
-    sqlite3_finalize(st);
-    return n;
+    return rows.ok ? rows.n : -1;
 }
 
 int hdb_turn_ids(struct hdb *h, bool (*fn)(int64_t turn, const char *session, void *arg), void *arg,
@@ -434,26 +426,21 @@ int hdb_turns(struct hdb *h, const char *session, int turn,
     sqlite3_stmt *st = db_prepare(&h->db, e, TURN_COLUMNS " FROM turn t" TURN_JOIN
                                   "WHERE t.session_id = ?1 AND (?2 = 0 OR t.n <= ?2)"
                                   " ORDER BY t.n, t.role DESC", "si", session, (int64_t)turn);
-    if (!st)
-        return -1;
     struct ids seq = {0};
-    int n = 0, rc = SQLITE_DONE;
-    bool more = true, fits = true;
-    while (more && fits && (rc = sqlite3_step(st)) == SQLITE_ROW) {
+    int n = 0;
+    struct db_rows rows = db_rows(&h->db, st, "cannot read turns", e);
+    while (db_next(&rows)) {
         struct turn_row r;
-        fits = read_turn(&h->db, st, &r, e) && read_tokens(&h->db, st, &seq, &r, e) &&
-               (r.is_user || served_read(&h->db, r.rowid, &r.served, e));
-        if (fits && (!turn || r.n == turn)) {
-            more = fn(&r, arg);
+        rows.ok = read_turn(&h->db, st, &r, e) && read_tokens(&h->db, st, &seq, &r, e) &&
+                  (r.is_user || served_read(&h->db, r.rowid, &r.served, e));
+        if (rows.ok && (!turn || r.n == turn)) {
+            rows.more = fn(&r, arg);
             n++;
         }
         turn_row_free(&r);
     }
-    if (fits && rc != SQLITE_DONE && rc != SQLITE_ROW)
-        fits = db_fail(&h->db, e, "cannot read turns");
-    sqlite3_finalize(st);
     ids_free(&seq);
-    return fits ? n : -1;
+    return rows.ok ? n : -1;
 }
 
 int hdb_search(struct hdb *h, const char *query, int limit,
@@ -469,24 +456,18 @@ int hdb_search(struct hdb *h, const char *query, int limit,
                                   " FROM turn_fts JOIN turn t ON t.id = turn_fts.rowid" TURN_JOIN
                                   "WHERE turn_fts MATCH ? ORDER BY rank LIMIT ?", "si", q,
                                   (int64_t)(limit > 0 ? limit : INT_MAX));
-    int n = 0, rc = SQLITE_DONE;
-    bool fits = true;
-    for (bool more = true; st && more && (rc = sqlite3_step(st)) == SQLITE_ROW; n++) {
+    if (!st)
+        db_fail(&h->db, e, "cannot search");
+    struct db_rows rows = db_rows(&h->db, st, "cannot search", e);
+    while (db_next(&rows)) {
         struct turn_row r;
-        fits = read_turn(&h->db, st, &r, e);
+        rows.ok = read_turn(&h->db, st, &r, e);
         r.snippet = col_str(st, COL_SNIPPET);
-        more = fits && fn(&r, arg);
+        rows.more = rows.ok && fn(&r, arg);
         turn_row_free(&r);
     }
-    if (!fits) {
-        n = -1;
-    } else if (!st || (rc != SQLITE_DONE && rc != SQLITE_ROW)) {
-        db_fail(&h->db, e, "cannot search");
-        n = -1;
-    }
-    sqlite3_finalize(st);
     free(q);
-    return n;
+    return rows.ok ? rows.n : -1;
 }
 
 /* ---- steps and operations ---- */
@@ -531,21 +512,14 @@ int hdb_steps(struct hdb *h, const char *session, int turn,
         " LEFT JOIN pages p ON p.step_id = s.id"
         " WHERE t.session_id = ?1 AND t.role = 'reply' AND (?2 = 0 OR t.n = ?2) ORDER BY t.n, s.n",
         "si", session, (int64_t)turn);
-    int n = 0, rc = SQLITE_DONE;
-    bool more = st, good = st;
-    while (more && good && (rc = sqlite3_step(st)) == SQLITE_ROW) {
+    struct db_rows rows = db_rows(&h->db, st, "cannot read steps", e);
+    while (db_next(&rows)) {
         struct step_row r;
-        good = row_to_step(&h->db, st, &r, e);
-        if (good) {
-            more = fn(&r, arg);
-            n++;
-        }
+        rows.ok = row_to_step(&h->db, st, &r, e);
+        rows.more = rows.ok && fn(&r, arg);
         step_row_free(&r);
     }
-    if (good && rc != SQLITE_DONE && rc != SQLITE_ROW)
-        good = db_fail(&h->db, e, "cannot read steps");
-    sqlite3_finalize(st);
-    return good ? n : -1;
+    return rows.ok ? rows.n : -1;
 }
 
 int hdb_ops(struct hdb *h, const char *session, bool (*fn)(const struct op_row *r, void *arg),
@@ -553,31 +527,23 @@ int hdb_ops(struct hdb *h, const char *session, bool (*fn)(const struct op_row *
 {
     sqlite3_stmt *st = db_prepare(&h->db, e, "SELECT link, op, turn, text FROM event WHERE"
                                   " session_id = ? AND kind = 'op' ORDER BY link", "s", session);
-    if (!st)
-        return -1;
-    int n = 0, rc = SQLITE_DONE;
-    bool fits = true;
-    for (bool more = true; more && (rc = sqlite3_step(st)) == SQLITE_ROW;) {
+    int n = 0;
+    struct db_rows rows = db_rows(&h->db, st, "cannot read operations", e);
+    while (db_next(&rows)) {
         char *name = col_str(st, 1);
         int op = op_parse(name);
         free(name);
         if (op < 0)
             continue;
         struct op_row r = {.order = sqlite3_column_int64(st, 0), .op = (enum op_kind)op,
-                           .turn = col_int(st, 2, 0, &fits), .text = col_str(st, 3)};
-        if (fits)
-            more = fn(&r, arg);
-        else
-            more = err_set(e, ERR_DB, "%s: session %s: an operation's turn is out of range",
-                           h->path, session);
+                           .turn = col_int(st, 2, 0, &rows.ok), .text = col_str(st, 3)};
+        rows.more = rows.ok ? fn(&r, arg)
+                            : err_set(e, ERR_DB, "%s: session %s: an operation's turn is out of "
+                                      "range", h->path, session);
         op_row_free(&r);
         n++;
     }
-    if (fits && rc != SQLITE_DONE && rc != SQLITE_ROW)
-        fits = db_fail(&h->db, e, "cannot read operations");
-    n = fits ? n : -1;
-    sqlite3_finalize(st);
-    return n;
+    return rows.ok ? n : -1;
 }
 
 int hdb_faults(struct hdb *h, const char *session,
@@ -586,24 +552,19 @@ int hdb_faults(struct hdb *h, const char *session,
     sqlite3_stmt *st = db_prepare(&h->db, e, "SELECT turn, step, op, text FROM event WHERE "
                                              "session_id = ?"
                                   " AND kind = 'fault' AND turn > 0 ORDER BY link", "s", session);
-    if (!st)
-        return -1;
-    int n = 0, rc = SQLITE_DONE;
-    bool fits = true;
-    for (bool more = true; more && (rc = sqlite3_step(st)) == SQLITE_ROW; n++) {
+    struct db_rows rows = db_rows(&h->db, st, "cannot read faults", e);
+    while (db_next(&rows)) {
         char *rule = col_str(st, 2), *text = col_str(st, 3);
-        struct fault_row r = {.turn = col_int(st, 0, 0, &fits), .step = col_int(st, 1, 0, &fits),
+        struct fault_row r = {.turn = col_int(st, 0, 0, &rows.ok),
+                              .step = col_int(st, 1, 0, &rows.ok),
                               .rule = rule ? fault_rule_of(rule) : 0, .text = text ? text : ""};
-        more = fits ? fn(&r, arg)
-                    : err_set(e, ERR_DB, "%s: session %s: a fault's turn or step is out of range",
-                              h->path, session);
+        rows.more = rows.ok ? fn(&r, arg)
+                            : err_set(e, ERR_DB, "%s: session %s: a fault's turn or step is out of "
+                                      "range", h->path, session);
         free(rule);
         free(text);
     }
-    if (fits && rc != SQLITE_DONE && rc != SQLITE_ROW)
-        fits = db_fail(&h->db, e, "cannot read faults");
-    sqlite3_finalize(st);
-    return fits ? n : -1;
+    return rows.ok ? rows.n : -1;
 }
 
 bool hdb_verify(struct hdb *h, const char *session, int *turns, int *bad, struct buf *report,

@@ -43,20 +43,15 @@ int hdb_runs(struct hdb *h, const char *session, bool (*fn)(const struct run_row
         " FROM run r JOIN build b ON b.id = r.build_id JOIN model t ON t.id = r.target_id"
         " LEFT JOIN model d ON d.id = r.draft_id LEFT JOIN server v ON v.id = r.server_id"
         " WHERE r.session_id = ? ORDER BY r.link", "s", session);
-    int n = 0, rc = st ? SQLITE_DONE : SQLITE_ERROR;
-    for (bool more = true; st && more && (rc = sqlite3_step(st)) == SQLITE_ROW; n++) {
+    struct db_rows rows = db_rows(&h->db, st, "cannot read runs", e);
+    while (db_next(&rows)) {
         struct run_row r = {.id = sqlite3_column_int64(st, 0),
                             .order = sqlite3_column_int64(st, 1),
                             .about = about_lines(st, 2)};
-        more = fn(&r, arg);
+        rows.more = fn(&r, arg);
         free(r.about);
     }
-    if (st && rc != SQLITE_DONE && rc != SQLITE_ROW) {
-        db_fail(&h->db, e, "cannot read runs");
-        n = -1;
-    }
-    sqlite3_finalize(st);
-    return st ? n : -1;
+    return rows.ok ? rows.n : -1;
 }
 
 static bool keep_about(const struct run_row *r, void *arg)

@@ -18,16 +18,15 @@ static bool read_metrics(struct db *d, int64_t reply, struct served *s, struct e
     sqlite3_stmt *st = db_prepare(d, e, "SELECT name, labels, before, after FROM metric WHERE "
                                         "turn_id = ?"
                                   " ORDER BY name, labels", "i", reply);
-    int rc = SQLITE_ERROR;
-    while (st && (rc = sqlite3_step(st)) == SQLITE_ROW) {
+    struct db_rows rows = db_rows(d, st, "cannot read metrics", e);
+    while (db_next(&rows)) {
         if ((s->n_metric & (s->n_metric - 1)) == 0)
             s->metric = xrealloc(s->metric, s->n_metric ? 2 * (size_t)s->n_metric : 1,
                                  sizeof *s->metric);
         s->metric[s->n_metric++] = (struct served_metric){col_str(st, 0), col_str(st, 1),
                                                           real_at(st, 2), real_at(st, 3)};
     }
-    sqlite3_finalize(st);
-    return rc == SQLITE_DONE || (st && db_fail(d, e, "cannot read metrics"));
+    return rows.ok;
 }
 
 bool served_read(struct db *d, int64_t reply, struct served **out, struct err *e)
@@ -53,9 +52,9 @@ bool served_read_tops(struct db *d, int64_t step, struct tops **out, struct err 
     *out = NULL;
     sqlite3_stmt *st = db_prepare(d, e, "SELECT k, token, logp, text FROM top WHERE step_id = ?"
                                   " ORDER BY k, rank", "i", step);
-    int rc = SQLITE_ERROR;
     bool fits = true;
-    while (st && (rc = sqlite3_step(st)) == SQLITE_ROW) {
+    struct db_rows rows = db_rows(d, st, "cannot read the best tokens of a step", e);
+    while (db_next(&rows)) {
         if (!*out)
             *out = xcalloc(1, sizeof **out);
         int k = col_int(st, 0, 0, &fits);
@@ -66,8 +65,6 @@ bool served_read_tops(struct db *d, int64_t step, struct tops **out, struct err 
         tops_add(*out, k, id < 0 || id > INT32_MAX ? -1 : (int32_t)id, (float)real_at(st, 2),
                  said && !text ? "" : text, said ? (size_t)sqlite3_column_bytes(st, 3) : 0);
     }
-    sqlite3_finalize(st);
-    if (rc != SQLITE_DONE)
-        return st && db_fail(d, e, "cannot read the best tokens of a step");
-    return fits || err_set(e, ERR_DB, "a best token of a step has a number that is out of range");
+    return !rows.ok ? false : fits ||
+           err_set(e, ERR_DB, "a best token of a step has a number that is out of range");
 }

@@ -127,18 +127,13 @@ int hdb_token_texts(struct hdb *h, const char *session,
                     struct err *e)
 {
     sqlite3_stmt *st = db_prepare(&h->db, e, TEXTS_OF_SESSION " ORDER BY 1", "s", session);
-    int n = 0, rc = SQLITE_ERROR;
-    for (bool more = true; st && more && (rc = sqlite3_step(st)) == SQLITE_ROW; n++) {
+    struct db_rows rows = db_rows(&h->db, st, "cannot read the texts of tokens", e);
+    while (db_next(&rows)) {
         const void *p = sqlite3_column_blob(st, 1);
-        more = fn((int32_t)sqlite3_column_int64(st, 0), p ? p : "",
-                  (size_t)sqlite3_column_bytes(st, 1), arg);
+        rows.more = fn((int32_t)sqlite3_column_int64(st, 0), p ? p : "",
+                       (size_t)sqlite3_column_bytes(st, 1), arg);
     }
-    if (st && rc != SQLITE_DONE && rc != SQLITE_ROW) {
-        db_fail(&h->db, e, "cannot read the texts of tokens");
-        n = -1;
-    }
-    sqlite3_finalize(st);
-    return st ? n : -1;
+    return rows.ok ? rows.n : -1;
 }
 
 bool hdb_token_text(struct hdb *h, const char *session, int32_t id, struct buf *out)

@@ -50,15 +50,8 @@ static struct coded_part *part(const struct finder *f, const char *base, const c
 {
     char name[NAME_ROOM + 40];
     snprintf(name, sizeof name, "%s%s", base, suffix);
-    int lo = 0, hi = f->in->n;
-    while (lo < hi) {
-        int mid = lo + (hi - lo) / 2, c = strcmp(name, f->in->part[mid].t->name);
-        if (c == 0)
-            return &f->in->part[mid];
-        lo = c > 0 ? mid + 1 : lo;
-        hi = c < 0 ? mid : hi;
-    }
-    return NULL;
+    int at = FIRST_NOT(i, f->in->n, strcmp(f->in->part[i].t->name, name) < 0);
+    return at < f->in->n && !strcmp(f->in->part[at].t->name, name) ? &f->in->part[at] : NULL;
 }
 
 static int64_t

@@ -434,19 +434,9 @@ static bool index_tensors(struct gguf *g, struct err *e)
 
 const struct gguf_tensor *gguf_find(const struct gguf *g, const char *name)
 {
-    int lo = 0, hi = g->n_tensor;
-    while (lo < hi) {
-        int mid = lo + (hi - lo) / 2;
-        const struct gguf_tensor *t = &g->tensor[g->by_name[mid]];
-        int c = strcmp(name, t->name);
-        if (c == 0)
-            return t;
-        if (c < 0)
-            hi = mid;
-        else
-            lo = mid + 1;
-    }
-    return NULL;
+    int at = FIRST_NOT(i, g->n_tensor, strcmp(g->tensor[g->by_name[i]].name, name) < 0);
+    const struct gguf_tensor *t = at < g->n_tensor ? &g->tensor[g->by_name[at]] : NULL;
+    return t && !strcmp(t->name, name) ? t : NULL;
 }
 
 /* ---- parts ---- */

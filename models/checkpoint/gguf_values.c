@@ -26,17 +26,8 @@ bool gguf_refuse(const struct gguf *g, const char *key, struct err *e, const cha
 const struct gguf_entry *gguf_entry(const struct gguf_file *f, const struct gguf_entry *x, int n,
                                     const char *key)
 {
-    int lo = 0, hi = n;
-    while (lo < hi) {
-        int mid = lo + (hi - lo) / 2, c = strcmp(key, f->head + x[mid].key);
-        if (c == 0)
-            return &x[mid];
-        if (c < 0)
-            hi = mid;
-        else
-            lo = mid + 1;
-    }
-    return NULL;
+    int at = FIRST_NOT(i, n, strcmp(f->head + x[i].key, key) < 0);
+    return at < n && !strcmp(f->head + x[at].key, key) ? &x[at] : NULL;
 }
 
 static bool is_int(enum value_type t)

@@ -61,17 +61,8 @@ static bool index_names(struct safetensors *s, struct err *e)
 
 const struct tensor *st_find(const struct safetensors *s, const char *name)
 {
-    int lo = 0, hi = s->n;
-    while (lo < hi) {
-        int mid = lo + (hi - lo) / 2, c = strcmp(name, s->by_name[mid]->t.name);
-        if (c == 0)
-            return &s->by_name[mid]->t;
-        if (c < 0)
-            hi = mid;
-        else
-            lo = mid + 1;
-    }
-    return NULL;
+    int at = FIRST_NOT(i, s->n, strcmp(s->by_name[i]->t.name, name) < 0);
+    return at < s->n && !strcmp(s->by_name[at]->t.name, name) ? &s->by_name[at]->t : NULL;
 }
 
 /* ---- an index and its shards ---- */

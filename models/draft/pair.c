@@ -312,7 +312,6 @@ static bool same_file(const char *a, const char *b)
 struct looking {
     struct pairing *p;
     const char *target; /* path */
-    char *name;         /* name_of() it */
 };
 
 enum rank { CARRIED, NAMES, DRAFT, CALLED }; /* in order of preference; DRAFT: called "draft" */
@@ -333,15 +332,16 @@ static void keep(struct pairing *p, enum rank rank, const char *path, char *from
     p->n++;
 }
 
-/* Whether the draft names the target, by what it says or, if it says nothing, by its name. */
-static bool means_target(const struct looking *l, const char *path, const struct says *s)
+/* Whether the draft means the model at `path`, by its words or, if it says nothing, by its name. */
+static bool means(const struct says *s, const char *draft, const char *path)
 {
-    char *name = name_of(path);
-    bool same = !s->n && same_model(name, l->name);
+    char *name = name_of(path), *own = name_of(draft);
+    bool yes = !s->n && same_model(own, name);
     for (int i = 0; i < s->n; i++)
-        same |= same_model(s->target[i], l->name) || same_file(s->target[i], l->target);
+        yes |= same_model(s->target[i], name) || same_file(s->target[i], path);
+    free(own);
     free(name);
-    return same;
+    return yes;
 }
 
 static enum rank rank_of(const char *path, const struct says *s)
@@ -359,7 +359,7 @@ static void look(struct looking *l, const char *path, bool carried, const char *
     struct says s;
     if (same_file(path, l->target) || !ask(path, &s))
         return;
-    if (s.draft && (carried || means_target(l, path, &s)))
+    if (s.draft && (carried || means(&s, path, l->target)))
         keep(l->p, carried ? CARRIED : rank_of(path, &s), path,
              xasprintf("found %s%s", place, carried ? "" : s.n ? ": names it"
                                                                : ": by name"));
@@ -384,10 +384,12 @@ static void find_drafts(struct looking *l)
         entries_free(&in);
     if (title) {
         struct entries cache = list_cache();
-        if (!is_nameless(l->name))
+        char *name = name_of(l->target);
+        if (!is_nameless(name))
             look_in(l, &cache, false, "in the hub's cache");
         else
             entries_free(&cache);
+        free(name);
     } else {
         struct entries beside = list(parent);
         look_in(l, &beside, false, "beside the model");
@@ -421,18 +423,6 @@ static void try_fit(struct pairing *p, const char *target, int least)
 }
 
 /* ---- the target of a draft ---- */
-
-/* Whether the draft's words mean the model at `path`. */
-static bool means(const struct says *s, const char *draft, const char *path)
-{
-    char *name = name_of(path), *own = name_of(draft);
-    bool yes = !s->n && same_model(own, name);
-    for (int i = 0; i < s->n; i++)
-        yes |= same_model(s->target[i], name) || same_file(s->target[i], path);
-    free(own);
-    free(name);
-    return yes;
-}
 
 static char *first_meant(struct entries *all, const struct says *s, const char *draft)
 {
@@ -520,10 +510,8 @@ bool pair_find(const char *path, struct pairing *p, struct err *e)
         ok = from_draft(path, &s, p, e);
     } else {
         const char *target = p->model ? p->model : path;
-        struct looking l = {p, target, name_of(target)};
-        find_drafts(&l);
+        find_drafts(&(struct looking){p, target});
         try_fit(p, target, 2);
-        free(l.name);
     }
     says_free(&s);
     return ok;
@@ -532,10 +520,8 @@ bool pair_find(const char *path, struct pairing *p, struct err *e)
 void pair_drafts(const char *target, struct pairing *p)
 {
     *p = (struct pairing){0};
-    struct looking l = {p, target, name_of(target)};
-    find_drafts(&l);
+    find_drafts(&(struct looking){p, target});
     try_fit(p, target, 1);
-    free(l.name);
 }
 
 /* ---- all models ---- */

@@ -54,15 +54,9 @@ void added_set_free(struct added_set *a)
  * `depth` bytes. */
 static int lower_bound(const struct added_set *a, int lo, int hi, size_t depth, int c)
 {
-    while (lo < hi) {
-        int mid = lo + (hi - lo) / 2;
-        const struct added *x = &a->v[mid];
-        if (x->len <= depth || (uint8_t)a->text.p[x->off + depth] < c)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return lo;
+    const struct added *x = a->v + lo;
+    return lo + FIRST_NOT(i, hi - lo,
+                          x[i].len <= depth || (uint8_t)a->text.p[x[i].off + depth] < c);
 }
 
 /* The longest token that s begins with, or NULL. */
@@ -168,20 +162,18 @@ bool added_split(const struct added_set *a, const struct bpe *b, const char *s, 
     return true;
 }
 
+/* As strcmp() of the token's text and the string. */
+static int compare_text(const struct added_set *a, const struct added *x, const char *s, size_t n)
+{
+    int c = memcmp(a->text.p + x->off, s, x->len < n ? x->len : n);
+    return c ? c : (x->len > n) - (x->len < n);
+}
+
 int tok_find(const struct tokenizer *t, const char *string)
 {
     size_t n = strlen(string);
-    int lo = 0, hi = t->all.n;
-    while (lo < hi) {
-        int mid = lo + (hi - lo) / 2;
-        const struct added *x = &t->all.v[mid];
-        int c = memcmp(t->all.text.p + x->off, string, x->len < n ? x->len : n);
-        if (c == 0 && x->len == n)
-            return x->id;
-        if (c < 0 || (c == 0 && x->len < n))
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return bpe_find(&t->bpe, string, n);
+    const struct added_set *a = &t->all;
+    int at = FIRST_NOT(i, a->n, compare_text(a, &a->v[i], string, n) < 0);
+    bool found = at < a->n && compare_text(a, &a->v[at], string, n) == 0;
+    return found ? a->v[at].id : bpe_find(&t->bpe, string, n);
 }

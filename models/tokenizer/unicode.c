@@ -6,6 +6,7 @@
  * category and the same length in UTF-8.
  */
 #include "models/tokenizer/parts.h"
+#include "kernels/idioms.h"
 
 #include <utf8proc.h>
 
@@ -60,17 +61,9 @@ static const struct {
 
 uint32_t replacement_char(uint32_t c)
 {
-    size_t lo = 0, hi = sizeof changed / sizeof *changed;
-    while (lo < hi) {
-        size_t mid = (lo + hi) / 2;
-        if (c > changed[mid].last)
-            lo = mid + 1;
-        else if (c < changed[mid].first)
-            hi = mid;
-        else
-            return changed[mid].replacement;
-    }
-    return c;
+    const size_t n = sizeof changed / sizeof *changed;
+    size_t at = FIRST_NOT(i, n, changed[i].last < c);
+    return at < n && changed[at].first <= c ? changed[at].replacement : c;
 }
 
 const char *replace_new_chars(struct matcher *f, const char *s, size_t n)

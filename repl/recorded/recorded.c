@@ -6,22 +6,16 @@
 #include "engine/fault.h"
 #include "repl/compare/facts.h"
 #include "repl/recorded/parts.h"
+#include "kernels/idioms.h"
 
 /* ---- finding --------------------------------------------------------------------------------- */
 
 /* The first step that is not before the address. */
 static int first_from(const struct recorded *r, int turn, int step)
 {
-    int lo = 0, hi = r->n_step;
-    while (lo < hi) {
-        int mid = lo + (hi - lo) / 2;
-        const struct rec_step *s = &r->step[mid];
-        if (s->turn < turn || (s->turn == turn && s->step < step))
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return lo;
+    const struct rec_step *s = r->step;
+    return FIRST_NOT(i, r->n_step,
+                     s[i].turn < turn || (s[i].turn == turn && s[i].step < step));
 }
 
 int recorded_find(const struct recorded *r, int turn, int step)
@@ -32,17 +26,8 @@ int recorded_find(const struct recorded *r, int turn, int step)
 
 const struct rec_turn *recorded_turn(const struct recorded *r, int n)
 {
-    int lo = 0, hi = r->n_turn - 1;
-    while (lo <= hi) {
-        int mid = lo + (hi - lo) / 2;
-        if (r->turn[mid].n == n)
-            return &r->turn[mid];
-        if (r->turn[mid].n < n)
-            lo = mid + 1;
-        else
-            hi = mid - 1;
-    }
-    return NULL;
+    int at = FIRST_NOT(i, r->n_turn, r->turn[i].n < n);
+    return at < r->n_turn && r->turn[at].n == n ? &r->turn[at] : NULL;
 }
 
 void recorded_tree(const struct recorded *r, const struct rec_step *s, struct tree *t)
@@ -64,15 +49,8 @@ void recorded_tree(const struct recorded *r, const struct rec_step *s, struct tr
 /* The last whole page table not after the step; NULL: there is none. */
 static const struct rec_key *key_before(const struct recorded *r, int step)
 {
-    int lo = 0, hi = r->n_key;
-    while (lo < hi) {
-        int mid = lo + (hi - lo) / 2;
-        if (r->key[mid].step <= step)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return lo ? &r->key[lo - 1] : NULL;
+    int n = FIRST_NOT(i, r->n_key, r->key[i].step <= step);
+    return n ? &r->key[n - 1] : NULL;
 }
 
 const struct page_history *recorded_fold(struct recorded *r, int step)
@@ -332,21 +310,10 @@ static bool next(struct backend *b, struct event *ev)
 static const char *token_text(struct backend *b, int32_t id, size_t *n)
 {
     const struct recorded *r = recorded_of(b);
-    int lo = 0, hi = r->n_text - 1;
-    *n = 0;
-    while (lo <= hi) {
-        int mid = lo + (hi - lo) / 2;
-        const struct rec_text *t = &r->text[mid];
-        if (t->id == id) {
-            *n = t->n;
-            return r->texts.p + t->at;
-        }
-        if (t->id < id)
-            lo = mid + 1;
-        else
-            hi = mid - 1;
-    }
-    return "";
+    int at = FIRST_NOT(i, r->n_text, r->text[i].id < id);
+    const struct rec_text *t = at < r->n_text && r->text[at].id == id ? &r->text[at] : NULL;
+    *n = t ? t->n : 0;
+    return t ? r->texts.p + t->at : "";
 }
 
 /* The chat's view at the present: sums over all steps up to it. *turn: those of the present

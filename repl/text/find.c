@@ -85,28 +85,13 @@ static bool comes_before(const struct find_piece *p, int entry, int row)
 /* The index of the first piece at or after a row. */
 static int lower(const struct find *f, int entry, int row)
 {
-    int lo = 0, hi = f->n_piece;
-    while (lo < hi) {
-        int mid = (lo + hi) / 2;
-        if (comes_before(&f->piece[mid], entry, row))
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return lo;
+    return FIRST_NOT(i, f->n_piece, comes_before(&f->piece[i], entry, row));
 }
 
 const struct find_piece *find_match(const struct find *f, int match)
 {
-    int lo = 0, hi = f->n_piece;
-    while (lo < hi) {
-        int mid = (lo + hi) / 2;
-        if (f->piece[mid].match < match)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return lo < f->n_piece && f->piece[lo].match == match ? &f->piece[lo] : NULL;
+    int at = FIRST_NOT(i, f->n_piece, f->piece[i].match < match);
+    return at < f->n_piece && f->piece[at].match == match ? &f->piece[at] : NULL;
 }
 
 int find_before(const struct find *f, int entry, int row)

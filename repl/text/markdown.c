@@ -666,15 +666,7 @@ static int put_text(MD_TEXTTYPE type, const MD_CHAR *p, MD_SIZE n, void *arg)
 /* How many of these ascending numbers are below x. */
 static int count_below(const struct ids *list, int x)
 {
-    int lo = 0, hi = list->n;
-    while (lo < hi) {
-        int mid = (lo + hi) / 2;
-        if (list->v[mid] < x)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return lo;
+    return FIRST_NOT(i, list->n, list->v[i] < x);
 }
 
 /* Turns offsets in `shown` into offsets in the text that markdown_definitions() made it from: each

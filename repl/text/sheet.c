@@ -198,15 +198,7 @@ void sheet_shift(struct sheet *s, int from, int by)
 /* The first span that ends behind `at`, or n_span. */
 static int span_at(const struct sheet_row *r, int at)
 {
-    int lo = 0, hi = r->n_span;
-    while (lo < hi) {
-        int mid = (lo + hi) / 2;
-        if (r->span[mid].at + r->span[mid].n <= at)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return lo;
+    return FIRST_NOT(i, r->n_span, r->span[i].at + r->span[i].n <= at);
 }
 
 int sheet_source_of(const struct sheet_row *r, int at, int *n)

@@ -27,15 +27,7 @@ void words_mark(struct transcript *t, int turn, enum entry_kind kind, struct tok
 /* The index of the first mark that ends after `at`; n_mark: none. */
 static int mark_from(const struct entry *e, int at)
 {
-    int lo = 0, hi = e->n_mark;
-    while (lo < hi) {
-        int mid = (lo + hi) / 2;
-        if (e->mark[mid].to <= at)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return lo;
+    return FIRST_NOT(i, e->n_mark, e->mark[i].to <= at);
 }
 
 const struct token_mark *words_token(const struct entry *e, int at)
@@ -212,14 +204,7 @@ bool words_of_step(struct transcript *t, int turn, int step, struct word *w)
         const struct entry *e = &t->entry[i];
         if (e->turn != turn || e->n_mark == 0 || !has_words(t, i))
             continue;
-        int lo = 0, hi = e->n_mark;
-        while (lo < hi) {
-            int mid = (lo + hi) / 2;
-            if (e->mark[mid].step < step)
-                lo = mid + 1;
-            else
-                hi = mid;
-        }
+        int lo = FIRST_NOT(k, e->n_mark, e->mark[k].step < step);
         if (lo < e->n_mark && e->mark[lo].step == step && words_of_byte(t, i, e->mark[lo].from, w))
             return true;
     }

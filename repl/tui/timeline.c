@@ -106,15 +106,7 @@ static bool before(const struct moment *m, int turn, int step)
 /* The index of the first step that is not before this one. */
 static int bound(const struct timeline *t, int turn, int step)
 {
-    int lo = 0, hi = t->n;
-    while (lo < hi) {
-        int mid = (lo + hi) / 2;
-        if (before(&t->at[mid], turn, step))
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return lo;
+    return FIRST_NOT(i, t->n, before(&t->at[i], turn, step));
 }
 
 int timeline_find(const struct timeline *t, int turn, int step)
