@@ -344,7 +344,6 @@ static int verify_end(struct verify *v)
 
 static bool verify_session(struct verify *v, struct err *e)
 {
-    int rc;
     v->link = v->n_chain = 0;
     v->gap = false;
     sqlite3_stmt *st = db_prepare(v->d, e,
@@ -354,18 +353,10 @@ static bool verify_session(struct verify *v, struct err *e)
         " UNION ALL"
         " SELECT link, 2, id, n, role, sum FROM turn WHERE session_id=?1 AND link NOT NULL"
         " ORDER BY 1", "s", v->session);
-    if (!st)
-        return false;
-    while ((rc = sqlite3_step(st)) == SQLITE_ROW)
-        if (verify_link(v, st)) {
-            sqlite3_finalize(st);
-            return db_fail(v->d, e, "cannot verify");
-        }
-    if (rc == SQLITE_DONE)
-        rc = verify_end(v);
-    bool ok = rc == SQLITE_OK || db_fail(v->d, e, "cannot verify");
-    sqlite3_finalize(st);
-    return ok;
+    struct db_rows rows = db_rows(v->d, st, "cannot verify", e);
+    while (db_next(&rows))
+        rows.ok = !verify_link(v, st) || db_fail(v->d, e, rows.what);
+    return rows.ok && (!verify_end(v) || db_fail(v->d, e, rows.what));
 }
 
 /* Finds rows that no link covers, except one reply per run, which may be in progress. */
@@ -379,15 +370,14 @@ static bool verify_covered(struct verify *v, struct err *e)
         "  t.stop = '' AND EXISTS(SELECT 1 FROM run r WHERE r.id = t.run_id AND r.ended = 0) AND"
         "  t.id = (SELECT max(id) FROM turn o WHERE o.run_id = t.run_id AND o.stop = ''))", "s",
         v->session);
-    int rc = SQLITE_ERROR;
-    while (st && (rc = sqlite3_step(st)) == SQLITE_ROW) {
+    struct db_rows rows = db_rows(v->d, st, "cannot verify", e);
+    while (db_next(&rows)) {
         char line[160];
         snprintf(line, sizeof line, "%.80s is not covered by the chain: aerie did not write it",
                  (const char *)sqlite3_column_text(st, 0));
         report_line(v, line);
     }
-    sqlite3_finalize(st);
-    return rc == SQLITE_DONE || (st && db_fail(v->d, e, "cannot verify"));
+    return rows.ok;
 }
 
 static bool verify_seal(struct verify *v, struct err *e)
@@ -446,18 +436,12 @@ static bool verify_all(struct verify *v, const char *session, struct err *e)
     struct db *d = v->d;
     sqlite3_stmt *st = db_prepare(d, e, "SELECT id FROM session WHERE ?1 IN ('', id) ORDER BY id",
                                   "s", session);
-    if (!st)
-        return false;
-    bool ok = true;
-    int rc = SQLITE_DONE;
-    while (ok && (rc = sqlite3_step(st)) == SQLITE_ROW) {
+    struct db_rows rows = db_rows(d, st, "cannot verify", e);
+    while (db_next(&rows)) {
         col_id(st, 0, v->session);
-        ok = verify_session(v, e) && verify_covered(v, e) && verify_seal(v, e);
+        rows.ok = verify_session(v, e) && verify_covered(v, e) && verify_seal(v, e);
     }
-    if (ok && rc != SQLITE_DONE)
-        ok = db_fail(d, e, "cannot verify");
-    sqlite3_finalize(st);
-    return ok && (*session || (verify_owners(v, e) && verify_texts(v, e) &&
+    return rows.ok && (*session || (verify_owners(v, e) && verify_texts(v, e) &&
                                head_verify(d, &v->bad, v->report, e)));
 }
 

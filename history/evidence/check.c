@@ -10,10 +10,8 @@ static bool complaints(struct db *d, const char *what, const char *sql, struct b
                        bool *clean, struct err *e)
 {
     sqlite3_stmt *st = db_prepare(d, e, sql, "");
-    if (!st)
-        return false;
-    int rc;
-    while ((rc = sqlite3_step(st)) == SQLITE_ROW) {
+    struct db_rows rows = db_rows(d, st, what, e);
+    while (db_next(&rows)) {
         char *line = col_str(st, 0);
         if (strcmp(line, "ok") != 0) {
             buf_printf(report, "%s: %s\n", what, line);
@@ -21,8 +19,7 @@ static bool complaints(struct db *d, const char *what, const char *sql, struct b
         }
         free(line);
     }
-    sqlite3_finalize(st);
-    return rc == SQLITE_DONE || db_fail(d, e, what);
+    return rows.ok;
 }
 
 /* Compares the full-text index with the text. FTS5 requires a writable connection for that, but

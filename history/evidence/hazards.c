@@ -138,14 +138,12 @@ bool hdb_hazards(struct hdb *d, const char *session, bool turns, const char *bet
         " WHERE instr(u.sampling, 'bug.') OR instr(u.sampling, 'check=off') ORDER BY u.n",
         "s", session);
     struct hazards all = {0};
-    int rc = SQLITE_DONE;
-    while (st && (rc = sqlite3_step(st)) == SQLITE_ROW) {
+    struct db_rows rows = db_rows(&d->db, st, "cannot read turns", e);
+    while (db_next(&rows)) {
         all.turn = sqlite3_column_int(st, 0);
         all.steps = sqlite3_column_int64(st, 2);
         each_hazard((const char *)sqlite3_column_text(st, 1), count_turn, &all);
     }
-    bool ok = st && (rc == SQLITE_DONE || db_fail(&d->db, e, "cannot read turns"));
-    sqlite3_finalize(st);
     if (all.n)
         qsort(all.v, (size_t)all.n, sizeof *all.v, compare_hazards);
     for (int i = 0; i < all.n; i++) {
@@ -155,5 +153,5 @@ bool hdb_hazards(struct hdb *d, const char *session, bool turns, const char *bet
         buf_free(&all.v[i].turns);
     }
     free(all.v);
-    return ok;
+    return rows.ok;
 }

@@ -120,16 +120,15 @@ static void take_fact(struct pack_about *a, const char *name, const char *value)
 static bool read_facts(struct hdb *h, struct err *e)
 {
     sqlite3_stmt *st = db_prepare(&h->db, e, "SELECT name, value FROM pack", "");
-    int rc = SQLITE_ERROR;
-    while (st && (rc = sqlite3_step(st)) == SQLITE_ROW) {
+    struct db_rows rows = db_rows(&h->db, st, "cannot read", e);
+    while (db_next(&rows)) {
         char *name = col_str(st, 0), *value = col_str(st, 1);
         take_fact(&h->pack->about, name, value);
         free(name);
         free(value);
     }
-    sqlite3_finalize(st);
-    if (rc != SQLITE_DONE)
-        return st && db_fail(&h->db, e, "cannot read");
+    if (!rows.ok)
+        return false;
     return h->pack->about.session[0] ||
            err_set(e, ERR_DB, "%s does not say which session it holds; expected a pack", h->path);
 }
