@@ -286,10 +286,11 @@ static void add_step(struct tui *t, int turn, int step, int nth, int n, int widt
 
 void tui_word_write(struct tui *t, struct pane *p, int width)
 {
-    struct sheet *s = &p->rows;
+    struct sheet text, *s = &text;
     int first = 0, n = 0, at = time_index(t);
     const struct entry *e = t->word.w && t->word.entry < t->talk.n ? &t->talk.entry[t->word.entry]
                             : NULL;
+    sheet_init(s, t->app->ascii);
     sheet_add(s, ST_HEAD, "WORD");
     if (e) {
         sheet_add(s, ST_DIM, "   ");
@@ -316,4 +317,6 @@ void tui_word_write(struct tui *t, struct pane *p, int width)
         sheet_line(s);
     else if (!e)
         add_step(t, t->time.line.at[at].turn, t->time.line.at[at].step, 0, TREE_MAX, width, s);
+    sheet_append_wrapped(&p->rows, s, width);
+    sheet_free(s);
 }
