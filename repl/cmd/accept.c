@@ -233,15 +233,15 @@ static void show_kinds(const struct grouped *g, const char *source, const struct
 {
     print_add(to, ST_HEAD, "ACCEPT");
     print_note(to, ST_TEXT, "  by kind of token, %s", source);
-    print_note(to, ST_HEAD, "%15s %8s %9s %6s   %8s %8s %6s", "kind", "drafted", "accepted", "rate",
+    print_note(to, ST_HEAD, "%11s %7s %8s %5s  %7s %5s %5s", "kind", "drafted", "accepted", "rate",
                "emitted", "bonus", "share");
     print_open(to, NULL, '[');
     for (int i = 0; i < N_KINDS; i++) {
         const struct kind_count *k = &g->kinds.kind[i];
         if (to->json || k->drafted + k->emitted)
             print_line(to, ST_TEXT,
-                       "%15s{kind} %8lu{drafted} %9lu{accepted} %6.2f{rate}   %8lu{emitted} "
-                       "%8lu{bonus} %6.2f",
+                       "%11s{kind} %7lu{drafted} %8lu{accepted} %5.2f{rate}  %7lu{emitted} "
+                       "%5lu{bonus} %5.2f",
                        token_kind_name[i], k->drafted, k->accepted, ratio(k->accepted, k->drafted),
                        k->emitted, k->bonus, ratio(k->emitted - k->bonus, k->emitted));
     }

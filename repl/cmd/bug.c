@@ -17,13 +17,16 @@ static void bug_json(enum bug b, int variant, const struct printer *to)
 
 static void list_bugs(const struct bugs *on, const struct printer *to)
 {
+    int widest = 0;
+    for (int b = 0; b < N_BUGS; b++)
+        widest = max_int(widest, (int)strlen(bug_state_name((enum bug)b, bug_on(on, (enum bug)b))));
     print_open(to, NULL, '[');
     for (int b = 0; b < N_BUGS; b++) {
         const struct bug_info *i = bug_at((enum bug)b);
         int variant = bug_on(on, (enum bug)b);
         const char *state = bug_state_name((enum bug)b, variant);
-        print_note(to, variant ? ST_BAD : ST_TEXT, "%5d %-22s %-4s %-17s %s",
-                   i->number, i->name, fault_rule(bug_rule((enum bug)b, variant)), state, i->path);
+        print_note(to, variant ? ST_BAD : ST_TEXT, "%5d %-22s %-4s %-*s  %s", i->number,
+                   i->name, fault_rule(bug_rule((enum bug)b, variant)), widest, state, i->path);
         bug_json((enum bug)b, variant, to);
     }
     print_close(to, ']');

@@ -371,7 +371,7 @@ static void show_key(struct app *a, const struct probe *p, const struct probe_pa
     print_token(to, ST_TEXT, a->backend, p->key_token[k->at], TOKEN_CELLS);
     print_tab(to, 22 + TOKEN_CELLS);
     if (!to->json)
-        view_bar(to->out, ST_HOT, k->mass, BAR);
+        view_bar(to->out, ST_HOT, k->mass, min_int(BAR, view_width(a) - 22 - TOKEN_CELLS));
     print_end(to);
     print_close(to, '}');
 }
@@ -383,7 +383,7 @@ static void show_head(struct app *a, const struct probe *p, int h, const struct 
     print_open(to, NULL, '{');
     print_add(to, ST_TEXT, "%7d", h);
     add_shares(&w->share[h], w->window, w->share[0].sink > 0, false, to);
-    int top = to->json || view_width(a) >= 100 ? HEAD_TOP : 2; /* a row has room for */
+    int wide = view_width(a), top = to->json || wide >= 96 ? HEAD_TOP : wide < 72 ? 1 : 2;
     for (int i = 0; i < top && i < p->n_key; i++) {
         print_add(to, ST_TEXT, "  %d ", p->key_pos[k[i].at]);
         note_token(to, ST_TEXT, a->backend, p->key_token[k[i].at], 10);
