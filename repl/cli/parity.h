@@ -110,11 +110,11 @@ void parity_compare(struct compared *c);
  * them: under --json every prompt, else those that differ. */
 void parity_report(struct parity *p, int prompt, int line, const char *answer,
                    const struct parity_reply *const all[MAX_SIDES]);
-/* All sides' drafts side by side, if one has any: acceptance by depth and by context, the time of
- * a cycle's passes, tokens a second (parity_drafts.c). As JSON: members of the side's open
- * object. */
-void parity_drafts(const struct parity *p, struct sheet *out);
-void parity_drafts_json(const struct side *s, struct buf *b);
+/* For people: all sides' drafts side by side, if one has any: acceptance by depth and by context,
+ * the time of a cycle's passes, tokens a second (parity_drafts.c). */
+void drafts_table(const struct parity *p, const struct printer *to);
+/* For programs: members of the side's open object. */
+void side_drafts(const struct side *s, const struct printer *to);
 /* Prints the sums and the verdict; returns the exit code. */
 int parity_verdict(struct parity *p);
 

@@ -1,8 +1,8 @@
 /* parity_drafts.c - all sides' drafts of `aerie parity` side by side: how drafters, or ways of
  * drafting, compare. See parity.h. */
+#include <math.h>
 #include <stdio.h>
 
-#include "kernels/json.h"
 #include "repl/cli/parity.h"
 
 enum { NAME = 18, COLUMN = 14, DEPTHS = 16 };
@@ -14,17 +14,13 @@ struct numbers {
 };
 
 /* One row: a name, and the numbers of all sides; "-" where a side has none. */
-static void row(const struct parity *p, struct sheet *out, const char *name, const char *unit,
-                const struct numbers *x)
+static void row(const struct parity *p, const struct printer *to, const char *name,
+                const char *unit, const struct numbers *x)
 {
-    sheet_printf(out, ST_TEXT, "%-*s", NAME, name);
+    print_add(to, ST_TEXT, "%-*s", NAME, name);
     for (int i = 0; i < p->n_side; i++)
-        if (x->has[i])
-            sheet_printf(out, ST_TEXT, "%*.2f", COLUMN, x->v[i]);
-        else
-            sheet_printf(out, ST_DIM, "%*s", COLUMN, "-");
-    sheet_printf(out, ST_DIM, "  %s", unit);
-    sheet_line(out);
+        print_add(to, ST_TEXT, "%*.2f", COLUMN, x->has[i] ? x->v[i] : NAN);
+    print_note(to, ST_DIM, "  %s", unit);
 }
 
 static bool any(const struct parity *p, const struct numbers *x)
@@ -50,7 +46,7 @@ static double tokens_a_second(const struct side *s)
     return s->ns ? (double)s->replied / ((double)s->ns * 1e-9) : 0;
 }
 
-static void depths(const struct parity *p, struct sheet *out)
+static void depths(const struct parity *p, const struct printer *to)
 {
     for (int at = 1; at <= DEPTHS; at++) {
         char name[24];
@@ -62,11 +58,11 @@ static void depths(const struct parity *p, struct sheet *out)
         }
         snprintf(name, sizeof name, "depth %d", at);
         if (any(p, &x))
-            row(p, out, name, "accepted there / cycles", &x);
+            row(p, to, name, "accepted there / cycles", &x);
     }
 }
 
-static void contexts(const struct parity *p, struct sheet *out)
+static void contexts(const struct parity *p, const struct printer *to)
 {
     for (int k = 0; k < DRAFT_RANGES; k++) {
         char name[32];
@@ -82,11 +78,11 @@ static void contexts(const struct parity *p, struct sheet *out)
         else
             snprintf(name, sizeof name, "context %d-", draft_range_first(k));
         if (any(p, &x))
-            row(p, out, name, "MAL = 1 + accepted / cycles", &x);
+            row(p, to, name, "MAL = 1 + accepted / cycles", &x);
     }
 }
 
-void parity_drafts(const struct parity *p, struct sheet *out)
+void drafts_table(const struct parity *p, const struct printer *to)
 {
     struct numbers mal = {0}, draft = {0}, verify = {0}, speed = {0};
     for (int i = 0; i < p->n_side; i++) {
@@ -100,44 +96,37 @@ void parity_drafts(const struct parity *p, struct sheet *out)
     }
     if (!any(p, &mal))
         return;
-    sheet_printf(out, ST_HEAD, "%-*s", NAME, "drafts");
+    print_add(to, ST_HEAD, "%-*s", NAME, "drafts");
     for (int i = 0; i < p->n_side; i++)
-        sheet_printf(out, ST_HEAD, "%*c", COLUMN, p->side[i].name);
-    sheet_line(out);
-    row(p, out, "MAL", "1 + accepted / cycles", &mal);
-    depths(p, out);
-    contexts(p, out);
-    row(p, out, "draft passes", "ms a cycle", &draft);
-    row(p, out, "verify pass", "ms a cycle", &verify);
-    row(p, out, "tokens a second", "of replies, their prompts' time included", &speed);
+        print_add(to, ST_HEAD, "%*c", COLUMN, p->side[i].name);
+    print_end(to);
+    row(p, to, "MAL", "1 + accepted / cycles", &mal);
+    depths(p, to);
+    contexts(p, to);
+    row(p, to, "draft passes", "ms a cycle", &draft);
+    row(p, to, "verify pass", "ms a cycle", &verify);
+    row(p, to, "tokens a second", "of replies, their prompts' time included", &speed);
 }
 
-static void ranges_json(const struct draft_report *d, struct buf *b)
-{
-    jput_kopen(b, "contexts", '[');
-    for (int k = 0; k < DRAFT_RANGES; k++) {
-        const struct draft_range *g = &d->range[k];
-        if (g->cycles) {
-            jput_record(b, "%d{from}%lu{cycles}%lu{drafted}%lu{accepted}", draft_range_first(k),
-                        g->cycles, g->drafted, g->accepted);
-        }
-    }
-    jput_close(b, ']');
-}
-
-void parity_drafts_json(const struct side *s, struct buf *b)
+void side_drafts(const struct side *s, const struct printer *to)
 {
     const struct draft_report *d = &s->drafts_of;
-    jput_kreal(b, "tokens_a_second", tokens_a_second(s));
+    print_real(to, "tokens_a_second", tokens_a_second(s));
     if (!d->all.cycles)
         return;
-    jput_kopen(b, "drafts", '{');
-    jput_fields(b, "%lu{cycles}%g{mal}%lu{us_draft}%lu{us_verify}", d->all.cycles,
-                draft_sums_mal(&d->all), d->us_draft, d->us_verify);
-    jput_kopen(b, "accepted_at", '[');
+    print_open(to, "drafts", '{');
+    print_add(to, ST_TEXT, "\f%lu{cycles}%g{mal}%lu{us_draft}%lu{us_verify}", d->all.cycles,
+              draft_sums_mal(&d->all), d->us_draft, d->us_verify);
+    print_open(to, "accepted_at", '[');
     for (int at = 1; at < TREE_MAX && d->all.depth[at].drafted; at++)
-        jput_int(b, (int64_t)d->all.depth[at].accepted);
-    jput_close(b, ']');
-    ranges_json(d, b);
-    jput_close(b, '}');
+        print_int(to, NULL, (int64_t)d->all.depth[at].accepted);
+    print_close(to, ']');
+    print_open(to, "contexts", '[');
+    for (int k = 0; k < DRAFT_RANGES; k++)
+        if (d->range[k].cycles)
+            print_line(to, ST_TEXT, "\f%d{from}%lu{cycles}%lu{drafted}%lu{accepted}",
+                       draft_range_first(k), d->range[k].cycles, d->range[k].drafted,
+                       d->range[k].accepted);
+    print_close(to, ']');
+    print_close(to, '}');
 }

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "kernels/json.h"
 #include "repl/cli/parity.h"
 
 /* ---- comparing ------------------------------------------------------------------------------- */
@@ -142,194 +141,149 @@ static double margin_at(const struct compared *c)
     return isnan(a) ? margin_of(c, 1) : a;
 }
 
-static void token_json(const struct parity *p, const struct compared *c, int side, struct buf *b)
+/* The token at the first difference, under the side's name. */
+static void print_at(const struct parity *p, const struct compared *c, int side,
+                     const struct printer *to)
 {
     const struct ids *ids = &c->side[side]->ids;
-    if (c->index >= ids->n) {
-        jput_null(b);
-        return;
-    }
     struct backend *words = vocabulary(p, c, side);
-    jput_open(b, '{');
-    jput_kint(b, "token", ids->v[c->index]);
-    if (words) {
-        size_t n;
-        const char *text = backend_token(words, ids->v[c->index], &n);
-        jput_key(b, "text");
-        jput_strn(b, text, n);
-    }
-    jput_close(b, '}');
-}
-
-static void outcome_json(const struct parity_reply *o, const char *answer, struct buf *b)
-{
-    jput_open(b, '{');
-    if (o->refused) {
-        jput_kstr(b, "error", o->why);
-    } else {
-        jput_fields(b, "%d{tokens}%d{steps}%d{drafting_steps}%d{drafted}%d{accepted}%s{reason}",
-                    o->n_tokens, o->n_steps, o->n_spec, o->n_drafted, o->n_accepted,
-                    stop_name(o->reason));
-    }
-    if (answer && !o->refused)
-        jput_fields(b, "%s{answer}%d{right?}", o->answer[0] ? o->answer : NULL,
-                    strcmp(answer, o->answer) == 0);
-    jput_close(b, '}');
-}
-
-static void first_json(const struct parity *p, const struct compared *c, struct buf *b)
-{
-    jput_kopen(b, "first", '{');
-    jput_kint(b, c->by_text ? "byte" : "index", c->index);
-    if (!c->by_text) {
-        jput_kint(b, "position", c->side[0]->n_prompt + c->index);
-        for (int i = 0; i < 2; i++) {
-            char name[2] = {p->side[c->of[i]].name};
-            jput_key(b, name);
-            token_json(p, c, i, b);
-        }
-        if (p->servers) {
-            jput_kopen(b, "margins", '[');
-            for (int i = 0; i < 2; i++)
-                jput_real(b, margin_of(c, i));
-            jput_close(b, ']');
-        }
-        jput_kreal(b, "margin", margin_at(c));
-    }
-    jput_close(b, '}');
-}
-
-/* Where a side's prompt or reply departs from the first side's. */
-static void pair_json(const struct parity *p, const struct compared *c, struct buf *b)
-{
-    if (c->by_text)
-        jput_kbool(b, "by_text", true);
-    if (c->prompt_index >= 0)
-        jput_kint(b, "prompt_differs_at", c->prompt_index);
-    if (c->index >= 0 && !c->side[0]->refused && !c->side[1]->refused)
-        first_json(p, c, b);
-}
-
-static void prompt_json(const struct parity *p, const struct compared pair[MAX_SIDES],
-                        const struct parity_reply *const all[MAX_SIDES])
-{
-    const struct compared *c = &pair[1];
-    struct buf b = {0};
-    bool refused = false, equal = true;
-    for (int k = 0; k < p->n_side; k++) {
-        refused |= all[k]->refused;
-        equal = equal && (k == 0 || !differs(&pair[k]));
-    }
-    jput_open(&b, '{');
-    jput_fields(&b, "%d{prompt}%d{line}%d{compared?}%d{equal?}", c->prompt, c->line, !refused,
-                equal);
-    for (int k = 0; k < p->n_side; k++) {
-        char name[2] = {p->side[k].name};
-        jput_key(&b, name);
-        outcome_json(all[k], c->answer, &b);
-    }
-    if (p->n_side == 2)
-        pair_json(p, c, &b);
-    for (int k = 1; p->n_side > 2 && k < p->n_side; k++) {
-        char name[8] = {'a', '_', p->side[k].name};
-        if (!differs(&pair[k]))
-            continue;
-        jput_kopen(&b, name, '{');
-        pair_json(p, &pair[k], &b);
-        jput_close(&b, '}');
-    }
-    jput_close(&b, '}');
-    cli_json(&b);
-    buf_free(&b);
-}
-
-static void add_token(const struct parity *p, const struct compared *c, int side, struct sheet *s)
-{
-    const struct ids *ids = &c->side[side]->ids;
+    char name[2] = {p->side[c->of[side]].name};
     if (c->index >= ids->n) {
-        sheet_printf(s, ST_BAD, "the end (%s)", stop_name(c->side[side]->reason));
+        print_none(to, name);
+        print_add(to, ST_BAD, "the end (%s)", stop_name(c->side[side]->reason));
     } else {
-        struct backend *words = vocabulary(p, c, side);
+        int32_t id = ids->v[c->index];
         size_t n = 0;
-        const char *text = words ? backend_token(words, ids->v[c->index], &n) : "";
+        const char *text = words ? backend_token(words, id, &n) : "";
+        print_open(to, name, '{');
+        print_add(to, ST_TEXT, "\f%d{token}", id);
         if (words)
-            sheet_quote(s, ST_BAD, text, n, 24);
-        sheet_printf(s, ST_TEXT, "%s%d%s", words ? " (" : "token ", ids->v[c->index],
-                     words ? ")" : "");
+            print_add(to, ST_TEXT, "\f%.*s{text}", (int)n, text);
+        if (words && !to->json)
+            sheet_quote(to->out, ST_BAD, text, n, 24);
+        print_add(to, ST_TEXT, words ? " (%d)" : "token %d", id);
+        print_close(to, '}');
     }
-    sheet_printf(s, ST_TEXT, " with %c", p->side[c->of[side]].name);
+    print_add(to, ST_TEXT, " with %s", name);
+}
+
+static void print_outcome(const struct parity_reply *o, const char *answer, char side,
+                          const struct printer *to)
+{
+    char name[2] = {side};
+    print_open(to, name, '{');
+    if (o->refused)
+        print_str(to, "error", o->why);
+    else
+        print_add(to, ST_TEXT, "\f%d{tokens}%d{steps}%d{drafting_steps}%d{drafted}%d{accepted}"
+                  "%s{reason}", o->n_tokens, o->n_steps, o->n_spec, o->n_drafted, o->n_accepted,
+                  stop_name(o->reason));
+    if (answer && !o->refused)
+        print_add(to, ST_TEXT, "\f%s{answer}%d{right?}", o->answer[0] ? o->answer : NULL,
+                  strcmp(answer, o->answer) == 0);
+    print_close(to, '}');
 }
 
 static void add_prompt_id(const struct parity *p, const struct compared *c, int side,
-                          struct sheet *s)
+                          const struct printer *to)
 {
     const struct ids *ids = &c->side[side]->prompt;
     if (c->prompt_index < ids->n)
-        sheet_printf(s, ST_TEXT, "id %d with %c", ids->v[c->prompt_index],
-                     p->side[c->of[side]].name);
+        print_add(to, ST_TEXT, "id %d with %c", ids->v[c->prompt_index],
+                  p->side[c->of[side]].name);
     else
-        sheet_printf(s, ST_TEXT, "the end (%d ids) with %c", ids->n, p->side[c->of[side]].name);
+        print_add(to, ST_TEXT, "the end (%d ids) with %c", ids->n, p->side[c->of[side]].name);
 }
 
-static void add_margins(const struct parity *p, const struct compared *c, struct sheet *s)
+static void print_margins(const struct parity *p, const struct compared *c,
+                          const struct printer *to)
 {
-    bool any = isfinite(margin_at(c));
-    if (any && !p->servers)
-        sheet_printf(s, ST_TEXT, "; margin %.3g", margin_at(c));
+    double at = margin_at(c);
+    if (isfinite(at) && !p->servers)
+        print_add(to, ST_TEXT, "; margin %.3g", at);
+    if (p->servers)
+        print_open(to, "margins", '[');
     for (int i = 0; i < 2 && p->servers; i++) {
         double m = margin_of(c, i);
-        sheet_add(s, ST_TEXT, i ? ", " : "; margin ");
-        if (isfinite(m))
-            sheet_printf(s, ST_TEXT, "%.3g with %c", m, p->side[c->of[i]].name);
-        else
-            sheet_printf(s, ST_TEXT, "not reported with %c", p->side[c->of[i]].name);
+        print_real(to, NULL, m);
+        print_add(to, ST_TEXT, isfinite(m) ? "%s%.3g with %c" : "%snot reported\f%f\f with %c",
+                  i ? ", " : "; margin ", m, p->side[c->of[i]].name);
     }
+    if (p->servers)
+        print_close(to, ']');
+    print_real(to, "margin", at);
 }
 
-static void add_text(const struct parity *p, const struct compared *c, struct sheet *s)
+/* A side told no ids: the first byte of the texts that differs. */
+static void print_byte(const struct parity *p, const struct compared *c, const struct printer *to)
 {
-    sheet_printf(s, ST_TEXT, " (line %d) differs at byte %d of the reply's text: ", c->line,
-                 c->index + 1);
+    print_add(to, ST_TEXT, " (line %d) differs at \f%d{byte}\fbyte %d of the reply's text: ",
+              c->line, c->index, c->index + 1);
     for (int i = 0; i < 2; i++) {
         const char *rest = c->side[i]->text + c->index;
-        if (*rest)
-            sheet_quote(s, ST_BAD, rest, strlen(rest), 24);
+        if (*rest && !to->json)
+            sheet_quote(to->out, ST_BAD, rest, strlen(rest), 24);
         else
-            sheet_printf(s, ST_BAD, "the end (%s)", stop_name(c->side[i]->reason));
-        sheet_printf(s, ST_TEXT, " with %c%s", p->side[c->of[i]].name, i ? "" : ", ");
+            print_add(to, ST_BAD, "the end (%s)", stop_name(c->side[i]->reason));
+        print_add(to, ST_TEXT, " with %c%s", p->side[c->of[i]].name, i ? "" : ", ");
     }
-    sheet_add(s, ST_TEXT, "; a side told no ids");
+    print_add(to, ST_TEXT, "; a side told no ids");
 }
 
-static void prompt_text(const struct parity *p, const struct compared *c)
+static void print_first(const struct parity *p, const struct compared *c, const struct printer *to)
 {
-    struct sheet s;
-    sheet_init(&s, p->c->opt.ascii);
-    sheet_printf(&s, ST_HEAD, "prompt %d", c->prompt);
-    if (c->side[0]->refused || c->side[1]->refused) {
-        const struct parity_reply *o = c->side[c->side[1]->refused];
-        sheet_printf(&s, ST_WARN, " is refused%s: %s", c->index < 0 ? "" : " on one side only",
-                     o->why);
-    } else if (c->prompt_index >= 0) {
-        sheet_printf(&s, ST_TEXT, " (line %d) is another prompt on each side: at position %d ",
-                     c->line, c->prompt_index);
-        add_prompt_id(p, c, 0, &s);
-        sheet_add(&s, ST_TEXT, ", ");
-        add_prompt_id(p, c, 1, &s);
-        sheet_printf(&s, ST_TEXT, "; the replies %s", c->index < 0 ? "are equal" : "differ, too");
-    } else if (c->by_text) {
-        add_text(p, c, &s);
+    print_open(to, "first", '{');
+    if (c->by_text) {
+        print_byte(p, c, to);
     } else {
-        sheet_printf(&s, ST_TEXT, " (line %d) differs at position %d, token %d of the reply: ",
-                     c->line, c->side[0]->n_prompt + c->index, c->index + 1);
-        add_token(p, c, 0, &s);
-        sheet_add(&s, ST_TEXT, ", ");
-        add_token(p, c, 1, &s);
-        add_margins(p, c, &s);
+        print_add(to, ST_TEXT, " (line %d) differs at \f%d{index}\fposition %d{position}, "
+                               "token %d of "
+                  "the reply: ", c->line, c->index, c->side[0]->n_prompt + c->index, c->index + 1);
+        print_at(p, c, 0, to);
+        print_add(to, ST_TEXT, ", ");
+        print_at(p, c, 1, to);
+        print_margins(p, c, to);
     }
-    sheet_line(&s);
-    cli_print(p->c, &s);
-    sheet_free(&s);
+    print_close(to, '}');
+}
+
+/* Where a side's prompt or reply departs from the first side's: a line, or members. */
+static void print_pair(const struct parity *p, const struct compared *c, const struct printer *to)
+{
+    bool refused = c->side[0]->refused || c->side[1]->refused, prompts = c->prompt_index >= 0;
+    print_add(to, ST_HEAD, "prompt %d", c->prompt);
+    if (c->by_text)
+        print_add(to, ST_TEXT, "\f%d{by_text?}", true);
+    if (prompts)
+        print_add(to, ST_TEXT, "\f%d{prompt_differs_at}", c->prompt_index);
+    if (refused) {
+        print_add(to, ST_WARN, " is refused%s: %s", c->index < 0 ? "" : " on one side only",
+                  c->side[c->side[1]->refused]->why);
+    } else if (prompts) {
+        print_add(to, ST_TEXT, " (line %d) is another prompt on each side: at position %d ",
+                  c->line, c->prompt_index);
+        add_prompt_id(p, c, 0, to);
+        print_add(to, ST_TEXT, ", ");
+        add_prompt_id(p, c, 1, to);
+        print_add(to, ST_TEXT, "; the replies %s", c->index < 0 ? "are equal" : "differ, too");
+    }
+    if (c->index >= 0 && !refused && (to->json || !prompts))
+        print_first(p, c, to);
+    print_end(to);
+}
+
+/* What programs get of each prompt. */
+static void prompt_members(const struct parity *p, const struct compared pair[MAX_SIDES],
+                           const struct parity_reply *const all[MAX_SIDES], bool refused,
+                           const struct printer *to)
+{
+    bool equal = true;
+    for (int k = 1; k < p->n_side; k++)
+        equal = equal && !differs(&pair[k]);
+    print_add(to, ST_TEXT, "\f%d{prompt}%d{line}%d{compared?}%d{equal?}", pair[1].prompt,
+              pair[1].line, !refused, equal);
+    for (int k = 0; k < p->n_side; k++)
+        print_outcome(all[k], pair[1].answer, p->side[k].name, to);
 }
 
 /* Whether a side before k has the same reply as k, and differs from the first side where k does. */
@@ -340,6 +294,37 @@ static bool said_before(const struct parity *p, const struct compared pair[MAX_S
         if (!with[i][k] && pair[i].index == pair[k].index)
             return true;
     return false;
+}
+
+/* One prompt: under --json each; else a line for each side that differs, or is refused. */
+static void print_prompt(const struct parity *p, const struct compared pair[MAX_SIDES],
+                         bool with[MAX_SIDES][MAX_SIDES],
+                         const struct parity_reply *const all[MAX_SIDES])
+{
+    struct cli_answer x;
+    bool told = false, refused = false;
+    for (int k = 0; k < p->n_side; k++)
+        refused |= all[k]->refused;
+    cli_answer_open(&x, p->c);
+    print_open(&x.to, NULL, '{');
+    prompt_members(p, pair, all, refused, &x.to);
+    for (int k = 1; k < p->n_side; k++) {
+        char name[4] = {'a', '_', p->side[k].name};
+        bool here = all[0]->refused || all[k]->refused;
+        bool nested = p->n_side > 2 && differs(&pair[k]);
+        bool shown = (here && !(told && pair[k].index < 0)) ||
+                     (differs(&pair[k]) && !said_before(p, pair, with, k));
+        if (!(x.to.json ? nested || p->n_side == 2 : shown))
+            continue;
+        told = true;
+        if (nested)
+            print_open(&x.to, name, '{');
+        print_pair(p, &pair[k], &x.to);
+        if (nested)
+            print_close(&x.to, '}');
+    }
+    print_close(&x.to, '}');
+    cli_answer_close(&x);
 }
 
 void parity_report(struct parity *p, int prompt, int line, const char *answer,
@@ -369,19 +354,9 @@ void parity_report(struct parity *p, int prompt, int line, const char *answer,
             p->differ++;
             once = false;
         }
-    if (p->c->opt.json)
-        prompt_json(p, pair, all);
-    else if (refused || any)
+    if (!p->c->opt.json && (refused || any))
         cli_progress_end();
-    bool told = false;
-    for (int k = 1; !p->c->opt.json && k < p->n_side; k++) {
-        bool here = all[0]->refused || all[k]->refused;
-        if ((here && !(told && pair[k].index < 0)) ||
-            (differs(&pair[k]) && !said_before(p, pair, with, k))) {
-            prompt_text(p, &pair[k]);
-            told = true;
-        }
-    }
+    print_prompt(p, pair, with, all);
     out_flush();
 }
 
@@ -413,58 +388,6 @@ static bool no_proof(const struct parity *p)
     return asked && ran == 0;
 }
 
-static void server_json(const struct parity *p, const struct side *s, struct buf *b)
-{
-    if (s->metered) {
-        jput_kopen(b, "metrics", '{');
-        jput_fields(b, "%ld{drafts}%ld{drafted}%ld{accepted}", s->drafts.drafts, s->drafts.drafted,
-                    s->drafts.accepted);
-        jput_close(b, '}');
-    }
-    jput_kstr(b, "cache", s->reset);
-    if (p->c->control)
-        jput_fields(b, "%d{computed_twice}%d{differ_from_itself}", s->again, s->again_differ);
-}
-
-/* Mean, tail and largest difference of log probabilities, and the estimate of the divergence. */
-static void kl_json(struct kl *k, const char *key, struct buf *b)
-{
-    const struct kl_sum *s = &k->part[KL_ALL];
-    if (s->n == 0)
-        return;
-    jput_kopen(b, key, '{');
-    jput_fields(b, "%ld{tokens}%ld{equal}%g{k3_mean}%g{k3_of_a_reply}%g{mean}%g{tail}%g{largest}",
-                s->n, s->equal, kl_mean(s), k->k3_most, s->abs / (double)s->n, kl_below(k, 0.99),
-                s->most);
-    jput_close(b, '}');
-}
-
-static void side_json(struct parity *p, int i, struct buf *b)
-{
-    struct side *s = &p->side[i];
-    char name[2] = {s->name};
-    jput_kopen(b, name, '{');
-    jput_fields(b, "%s{changes}%ld{tokens}%ld{steps}%ld{drafting_steps}%ld{drafted}%ld{accepted}"
-                "%d{at_limit}", s->label, s->tokens, s->steps, s->spec, s->drafted, s->accepted,
-                s->at_limit);
-    parity_drafts_json(s, b);
-    if (p->n_side > 2) {
-        int32_t n[MAX_SIDES];
-        for (int k = 0; k < p->n_side; k++)
-            n[k] = s->differ[k];
-        jput_key(b, "differs_from");
-        jput_ints(b, n, p->n_side);
-        jput_kint(b, "alone", s->alone);
-    }
-    kl_json(&s->kl, "kl_against_a", b);
-    kl_json(&s->read, "kl_as_a_prompt", b);
-    if (p->graded)
-        jput_kint(b, "right", s->right);
-    if (s->word)
-        server_json(p, s, b);
-    jput_close(b, '}');
-}
-
 /* The side whose log probabilities are the farthest from the first side's. */
 static struct side *farthest(struct parity *p)
 {
@@ -483,218 +406,219 @@ static int64_t logps(const struct parity *p)
     return n;
 }
 
-static void verdict_json(struct parity *p, const char *verdict)
+static const char *ies(int n)
 {
-    struct buf b = {0};
-    jput_open(&b, '{');
-    jput_fields(&b, "%s{verdict}%d{prompts}%d{compared}%d{differ}%d{refused}%d{drafting_proved?}",
-                verdict, p->n, p->compared, p->differ, p->refused, proved(p));
-    if (p->servers) {
-        jput_fields(&b, "%d{compared_by_text}%d{prompts_differ}%d{prompts_unknown}"
-                    "%ld{log_probabilities}", p->by_text, p->prompts_differ, p->prompts_unknown,
-                    logps(p));
-        if (logps(p))
-            jput_kreal(&b, "log_probability_differs_by", farthest(p)->kl.part[KL_ALL].most);
-    }
-    if (p->graded) {
-        jput_fields(&b, "%d{graded}%d{answers_differ}", p->graded, p->answers_differ);
-        if (p->servers && p->n_side == 2) {
-            jput_fields(&b, "%d{right_only_a}%d{right_only_b}", p->side[0].right_only,
-                        p->side[1].right_only);
-        }
-    }
-    for (int i = 0; i < p->n_side; i++)
-        side_json(p, i, &b);
-    jput_close(&b, '}');
-    cli_json(&b);
-    buf_free(&b);
+    return n == 1 ? "y" : "ies";
 }
 
 /* If no request reports drafts: the counts from the server's metrics. */
-static void server_drafts(const struct side *s, struct sheet *out)
+static void server_drafts(const struct side *s, const struct printer *to)
 {
     if (s->drafted)
-        sheet_printf(out, ST_TEXT, ", %lld of %lld drafted tokens accepted, as its replies report",
-                     (long long)s->accepted, (long long)s->drafted);
+        print_add(to, ST_TEXT, ", %ld of %ld drafted tokens accepted, as its replies report",
+                  s->accepted, s->drafted);
     else if (s->metered)
-        sheet_printf(out, ST_TEXT,
-                     ", %lld of %lld drafted tokens accepted, by its metrics before and after (all "
-                     "clients)",
-                     (long long)s->drafts.accepted, (long long)s->drafts.drafted);
+        print_add(to, ST_TEXT, ", %ld of %ld drafted tokens accepted, by its metrics before and "
+                  "after (all clients)", s->drafts.accepted, s->drafts.drafted);
     else
-        sheet_add(out, ST_TEXT, ", drafting not reported");
+        print_add(to, ST_TEXT, ", drafting not reported");
 }
 
-static void server_lines(const struct parity *p, const struct side *s, struct sheet *out)
+static void print_server(const struct parity *p, const struct side *s, const struct printer *to)
 {
-    sheet_line(out);
-    sheet_printf(out, ST_DIM, "   %s",
-                 s->reset[0] ? s->reset : "prefix cache not emptied: nothing was computed");
-    if (!p->c->control)
-        return;
-    sheet_line(out);
-    sheet_printf(out, s->again_differ ? ST_WARN : ST_DIM,
-                 "   control: %d repl%s computed twice, %d differ%s from the first time", s->again,
-                 s->again == 1 ? "y" : "ies", s->again_differ, s->again_differ == 1 ? "s" : "");
+    if (s->metered) {
+        print_open(to, "metrics", '{');
+        print_add(to, ST_TEXT, "\f%ld{drafts}%ld{drafted}%ld{accepted}", s->drafts.drafts,
+                  s->drafts.drafted, s->drafts.accepted);
+        print_close(to, '}');
+    }
+    print_facts(to, ST_DIM, s->reset[0] ? "   %s{cache}" : "   prefix cache not emptied: "
+                                                           "nothing was "
+                "computed\f%s{cache}", s->reset);
+    if (p->c->control)
+        print_facts(to, s->again_differ ? ST_WARN : ST_DIM, "   control: %d{computed_twice} repl%s "
+                    "computed twice, %d{differ_from_itself} differ%s from the first time", s->again,
+                    ies(s->again), s->again_differ, s->again_differ == 1 ? "s" : "");
 }
 
-/* A line of kl figures, unless nothing was compared. */
-static void kl_line(struct kl *k, const char *of, struct sheet *out)
+/* Mean, tail and largest difference of log probabilities, and the estimate of the divergence,
+ * unless nothing was compared. */
+static void print_kl(struct kl *k, const char *key, const char *of, const struct printer *to)
 {
     const struct kl_sum *s = &k->part[KL_ALL];
     if (s->n == 0)
         return;
-    sheet_printf(out, s->most > 0 ? ST_WARN : ST_DIM, "   %s: ", of);
+    print_open(to, key, '{');
+    print_add(to, ST_TEXT, "\f%ld{tokens}%ld{equal}%g{k3_mean}%g{k3_of_a_reply}%g{mean}%g{tail}"
+              "%g{largest}", s->n, s->equal, kl_mean(s), k->k3_most, s->abs / (double)s->n,
+              kl_below(k, 0.99), s->most);
+    print_close(to, '}');
+    if (!of)
+        return;
+    print_add(to, s->most > 0 ? ST_WARN : ST_DIM, "   %s: ", of);
     if (s->most > 0)
-        sheet_printf(out, ST_TEXT, "k3 mean %.3g, largest mean of a reply %.3g; |difference| mean "
-                     "%.3g, 99 %% at most %.3g, largest %.3g (%lld tokens)", kl_mean(s), k->k3_most,
-                     s->abs / (double)s->n, kl_below(k, 0.99), s->most, (long long)s->n);
+        print_note(to, ST_TEXT, "k3 mean %.3g, largest mean of a reply %.3g; |difference| mean "
+                   "%.3g, 99 %% at most %.3g, largest %.3g (%ld tokens)", kl_mean(s), k->k3_most,
+                   s->abs / (double)s->n, kl_below(k, 0.99), s->most, s->n);
     else
-        sheet_printf(out, ST_TEXT, "%lld tokens with equal log probabilities", (long long)s->n);
-    sheet_line(out);
+        print_note(to, ST_TEXT, "%ld tokens with equal log probabilities", s->n);
 }
 
-static void side_line(const struct parity *p, struct side *s, struct sheet *out)
+static void print_side(const struct parity *p, struct side *s, const struct printer *to)
 {
-    sheet_printf(out, ST_BOLD, "%c", s->name);
-    sheet_printf(out, ST_TEXT, "  %s: %lld token%s", s->label, (long long)s->tokens,
-                 plural((int)s->tokens));
+    char name[2] = {s->name};
+    print_open(to, name, '{');
+    print_add(to, ST_BOLD, "%s\v  %s{changes}: %ld{tokens} token%s\f%ld{steps}%ld{drafting_steps}"
+              "%ld{drafted}%ld{accepted}%d{at_limit}", name, s->label, s->tokens,
+              plural((int)s->tokens), s->steps, s->spec, s->drafted, s->accepted, s->at_limit);
     if (!s->word || s->steps)
-        sheet_printf(out, ST_TEXT, " in %lld step%s", (long long)s->steps, plural((int)s->steps));
+        print_add(to, ST_TEXT, " in %ld step%s", s->steps, plural((int)s->steps));
     if (s->word)
-        server_drafts(s, out);
+        server_drafts(s, to);
     else if (s->spec)
-        sheet_printf(out, ST_TEXT, ", %lld of them drafted, %lld of %lld drafted tokens accepted",
-                     (long long)s->spec, (long long)s->accepted, (long long)s->drafted);
+        print_add(to, ST_TEXT, ", %ld of them drafted, %ld of %ld drafted tokens accepted", s->spec,
+                  s->accepted, s->drafted);
     else
-        sheet_add(out, ST_TEXT, ", none drafted");
+        print_add(to, ST_TEXT, ", none drafted");
     if (s->at_limit)
-        sheet_printf(out, ST_WARN, "; %d repl%s cut at a limit", s->at_limit,
-                     s->at_limit == 1 ? "y" : "ies");
+        print_add(to, ST_WARN, "; %d repl%s cut at a limit", s->at_limit, ies(s->at_limit));
+    print_end(to);
+    side_drafts(s, to);
+    if (p->n_side > 2) {
+        int32_t n[MAX_SIDES];
+        for (int k = 0; k < p->n_side; k++)
+            n[k] = s->differ[k];
+        print_ints(to, "differs_from", n, p->n_side);
+        print_int(to, "alone", s->alone);
+    }
     if (s->word)
-        server_lines(p, s, out);
-    sheet_line(out);
-    if (s->kl.part[KL_ALL].most > 0)
-        kl_line(&s->kl, "kl against a", out);
-    kl_line(&s->read, "kl of replies read as prompts", out);
+        print_server(p, s, to);
+    print_kl(&s->kl, "kl_against_a", s->kl.part[KL_ALL].most > 0 ? "kl against a" : NULL, to);
+    print_kl(&s->read, "kl_as_a_prompt", "kl of replies read as prompts", to);
+    if (p->graded)
+        print_int(to, "right", s->right);
+    print_close(to, '}');
 }
 
 /* Which sides agree: a table of all pairs, and the side that stands alone. */
-static void pairs_table(const struct parity *p, struct sheet *out)
+static void pairs_table(const struct parity *p, const struct printer *to)
 {
     int alone = -1;
     if (p->n_side == 2)
         return;
-    sheet_printf(out, ST_HEAD, "%-14s", "differs from");
+    print_add(to, ST_HEAD, "%-14s", "differs from");
     for (int k = 0; k < p->n_side; k++)
-        sheet_printf(out, ST_HEAD, "%6c", p->side[k].name);
-    sheet_printf(out, ST_HEAD, "%8s", "alone");
-    sheet_line(out);
+        print_add(to, ST_HEAD, "%6c", p->side[k].name);
+    print_note(to, ST_HEAD, "%8s", "alone");
     for (int i = 0; i < p->n_side; i++) {
         const struct side *s = &p->side[i];
-        sheet_printf(out, ST_BOLD, "%-14c", s->name);
+        print_add(to, ST_BOLD, "%-14c", s->name);
         for (int k = 0; k < p->n_side; k++)
-            if (k == i)
-                sheet_printf(out, ST_DIM, "%6s", "-");
-            else
-                sheet_printf(out, s->differ[k] ? ST_BAD : ST_TEXT, "%6d", s->differ[k]);
-        sheet_printf(out, s->alone ? ST_BAD : ST_TEXT, "%8d", s->alone);
-        sheet_line(out);
+            print_add(to, s->differ[k] ? ST_BAD : ST_TEXT, "%6d{:-1}", k == i ? -1 : s->differ[k]);
+        print_note(to, s->alone ? ST_BAD : ST_TEXT, "%8d", s->alone);
         if (s->alone > 0 && (alone < 0 || s->alone > p->side[alone].alone))
             alone = i;
     }
     if (alone < 0)
         return;
-    sheet_printf(out, ST_BAD, "%c stands alone", p->side[alone].name);
-    sheet_printf(out, ST_TEXT, " in %d of %d prompt%s that differ%s: %s", p->side[alone].alone,
-                 p->differ, plural(p->differ), p->differ == 1 ? "s" : "", p->side[alone].label);
-    sheet_line(out);
+    print_add(to, ST_BAD, "%c stands alone", p->side[alone].name);
+    print_note(to, ST_TEXT, " in %d of %d prompt%s that differ%s: %s", p->side[alone].alone,
+               p->differ, plural(p->differ), p->differ == 1 ? "s" : "", p->side[alone].label);
 }
 
-static void answers_line(const struct parity *p, struct sheet *out)
+static void print_answers(const struct parity *p, const struct printer *to)
 {
     const struct side *a = &p->side[0], *b = &p->side[1];
     if (!p->graded)
         return;
-    sheet_printf(out, ST_TEXT, "answers: %d of %d right with a", a->right, p->graded);
+    print_add(to, ST_TEXT, "answers: %d of %d right with a", a->right, p->graded);
     for (int k = 1; k < p->n_side; k++)
-        sheet_printf(out, ST_TEXT, ", %d with %c", p->side[k].right, p->side[k].name);
-    sheet_printf(out, ST_TEXT, "; %d differ%s", p->answers_differ,
-                 p->answers_differ == 1 ? "s" : "");
+        print_add(to, ST_TEXT, ", %d with %c", p->side[k].right, p->side[k].name);
+    print_add(to, ST_TEXT, "; %d differ%s", p->answers_differ,
+              p->answers_differ == 1 ? "s" : "");
     if (a->right_only || b->right_only)
-        sheet_printf(out, ST_WARN, "; %d right only with a, %d right only with b", a->right_only,
-                     b->right_only);
-    sheet_line(out);
+        print_add(to, ST_WARN, "; %d right only with a, %d right only with b", a->right_only,
+                  b->right_only);
+    print_end(to);
 }
 
 /* For a server: the log probabilities, and facts that could not be compared. */
-static void servers_lines(struct parity *p, struct sheet *out)
+static void print_servers(struct parity *p, const struct printer *to)
 {
     int64_t n = logps(p);
     if (n && p->servers) {
         const struct side *s = farthest(p);
-        sheet_printf(out, ST_TEXT, "log probabilities of %lld equal token%s: ", (long long)n,
-                     plural((int)n));
-        if (s->kl.part[KL_ALL].most > 0)
-            sheet_printf(out, ST_TEXT, "differ by at most %.3g (prompt %d)",
-                         s->kl.part[KL_ALL].most, s->kl_prompt);
-        else
-            sheet_add(out, ST_TEXT, "equal");
-        sheet_line(out);
+        double most = s->kl.part[KL_ALL].most;
+        print_add(to, ST_TEXT, "log probabilities of %ld equal token%s: ", n, plural((int)n));
+        print_note(to, ST_TEXT, most > 0 ? "differ by at most %.3g (prompt %d)" : "equal\f%f%d",
+                   most, s->kl_prompt);
     }
-    if (p->by_text) {
-        sheet_printf(out, ST_WARN, "%d repl%s compared by text only: a side told no ids",
-                     p->by_text, p->by_text == 1 ? "y was" : "ies were");
-        sheet_line(out);
-    }
-    if (p->prompts_unknown) {
-        sheet_printf(out, ST_WARN, "ids of %d prompt%s not compared: a side told none",
-                     p->prompts_unknown, p->prompts_unknown == 1 ? " were" : "s were");
-        sheet_line(out);
-    }
+    if (p->by_text)
+        print_note(to, ST_WARN, "%d repl%s compared by text only: a side told no ids", p->by_text,
+                   p->by_text == 1 ? "y was" : "ies were");
+    if (p->prompts_unknown)
+        print_note(to, ST_WARN, "ids of %d prompt%s not compared: a side told none",
+                   p->prompts_unknown, p->prompts_unknown == 1 ? " were" : "s were");
 }
 
-static void verdict_text(struct parity *p, const char *verdict)
+static void print_verdict(const struct parity *p, const char *verdict, const struct printer *to)
 {
-    struct sheet s;
-    sheet_init(&s, p->c->opt.ascii);
-    for (int i = 0; i < p->n_side; i++)
-        side_line(p, &p->side[i], &s);
-    answers_line(p, &s);
-    servers_lines(p, &s);
-    parity_drafts(p, &s);
-    pairs_table(p, &s);
     bool good = strncmp(verdict, "equal", 5) == 0;
-    sheet_printf(&s, good ? ST_GOOD : ST_BAD, "%s", verdict);
-    sheet_printf(&s, ST_TEXT, ": %d of %d prompt%s compared, %d differ%s", p->compared, p->n,
-                 plural(p->n), p->differ, p->differ == 1 ? "s" : "");
+    print_add(to, good ? ST_GOOD : ST_BAD, "%s", verdict);
+    print_add(to, ST_TEXT, ": %d of %d prompt%s compared, %d differ%s", p->compared, p->n,
+              plural(p->n), p->differ, p->differ == 1 ? "s" : "");
     if (p->refused)
-        sheet_printf(&s, ST_WARN, ", %d refused", p->refused);
+        print_add(to, ST_WARN, ", %d refused", p->refused);
     if (p->fault)
-        sheet_printf(&s, ST_WARN, "; a fault of %c ended the run", p->fault_side);
+        print_add(to, ST_WARN, "; a fault of %c ended the run", p->fault_side);
     else if (p->signal)
-        sheet_add(&s, ST_WARN, "; interrupted");
+        print_add(to, ST_WARN, "; interrupted");
     if (p->compared && no_proof(p))
-        sheet_add(&s, ST_WARN, "; no step drafted, so this says nothing about drafting");
+        print_add(to, ST_WARN, "; no step drafted, so this says nothing about drafting");
     else if (p->compared && p->servers && !proved(p))
-        sheet_add(&s, ST_WARN, "; no side reported drafts, so this says nothing about drafting");
-    sheet_line(&s);
-    cli_print(p->c, &s);
-    sheet_free(&s);
+        print_add(to, ST_WARN, "; no side reported drafts, so this says nothing about drafting");
+    print_end(to);
+}
+
+/* What programs get of all prompts. */
+static void sum_members(struct parity *p, const char *verdict, const struct printer *to)
+{
+    print_add(to, ST_TEXT, "\f%s{verdict}%d{prompts}%d{compared}%d{differ}%d{refused}"
+              "%d{drafting_proved?}", verdict, p->n, p->compared, p->differ, p->refused, proved(p));
+    if (p->servers)
+        print_add(to, ST_TEXT, "\f%d{compared_by_text}%d{prompts_differ}%d{prompts_unknown}"
+                  "%ld{log_probabilities}", p->by_text, p->prompts_differ, p->prompts_unknown,
+                  logps(p));
+    if (p->servers && logps(p))
+        print_real(to, "log_probability_differs_by", farthest(p)->kl.part[KL_ALL].most);
+    if (p->graded)
+        print_add(to, ST_TEXT, "\f%d{graded}%d{answers_differ}", p->graded, p->answers_differ);
+    if (p->graded && p->servers && p->n_side == 2)
+        print_add(to, ST_TEXT, "\f%d{right_only_a}%d{right_only_b}", p->side[0].right_only,
+                  p->side[1].right_only);
 }
 
 int parity_verdict(struct parity *p)
 {
+    struct cli_answer x;
     bool all = p->compared + p->refused == p->n && !p->refused && !p->fault;
     const char *verdict = p->differ                    ? "different"
                           : p->compared && no_proof(p) ? "no proof"
                           : all && p->by_text          ? "equal text"
                           : all                        ? "equal"
                                                        : "incomplete";
-    if (p->c->opt.json)
-        verdict_json(p, verdict);
-    else
-        verdict_text(p, verdict);
+    cli_answer_open(&x, p->c);
+    print_open(&x.to, NULL, '{');
+    sum_members(p, verdict, &x.to);
+    for (int i = 0; i < p->n_side; i++)
+        print_side(p, &p->side[i], &x.to);
+    print_answers(p, &x.to);
+    print_servers(p, &x.to);
+    print_close(&x.to, '}');
+    drafts_table(p, &x.to);
+    pairs_table(p, &x.to);
+    print_verdict(p, verdict, &x.to);
+    cli_answer_close(&x);
     int rc = p->differ ? ERR_NEGATIVE : strncmp(verdict, "equal", 5) == 0 ? 0 : ERR_USAGE;
     return p->signal ? 128 + p->signal : p->fault ? (int)p->fault : rc;
 }
