@@ -1,5 +1,6 @@
 /* bugs.c - see bugs.h. */
 #include "engine/bugs.h"
+#include "kernels/idioms.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -298,10 +299,7 @@ void bug_switch(struct bugs *s, enum bug b, int variant)
 
 bool bugs_any(const struct bugs *s)
 {
-    for (int b = 0; b < N_BUGS; b++)
-        if (bug_on(s, (enum bug)b))
-            return true;
-    return false;
+    return ANY(b, N_BUGS, bug_on(s, (enum bug)b));
 }
 
 const char *bug_state_name(enum bug b, int variant)

@@ -25,6 +25,16 @@
         }                                                                                          \
     } while (0)
 
+/* Whether `holds` is true for an i < n, and for all; no later ones are looked at than needed. */
+#define ALL(i, n, holds) (!ANY(i, n, !(holds)))
+#define ANY(i, n, holds)                                                                           \
+    ({                                                                                             \
+        bool any_ = false;                                                                         \
+        for (__typeof__((n) + 0) i = 0; i < (n) && !any_; i++)                                     \
+            any_ = (holds);                                                                        \
+        any_;                                                                                      \
+    })
+
 /* The first i < n for which `before` is false, n if there is none: those for which it is true come
  * first. */
 #define FIRST_NOT(i, n, before)                                                                    \
@@ -39,6 +49,15 @@
         }                                                                                          \
         lo_;                                                                                       \
     })
+
+/* A number of n bytes, the lowest first. */
+static inline uint64_t little(const void *p, int n)
+{
+    uint64_t v = 0;
+    for (int i = 0; i < n; i++)
+        v |= (uint64_t)((const uint8_t *)p)[i] << (8 * i);
+    return v;
+}
 
 /* The row of a table that is called `word`: its first member, a const char *, is that text. NULL:
  * none is. A table may be a list of texts. */

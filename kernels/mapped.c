@@ -1,5 +1,6 @@
 /* mapped.c - see mapped.h. */
 #include "kernels/mapped.h"
+#include "kernels/idioms.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -197,10 +198,7 @@ static bool is_local(const struct statfs *fs)
         0xF2F52010 /* f2fs */,   0x2FC12FC1 /* zfs */,    0xCA451A4E /* bcachefs */,
         0x73717368 /* squashfs */, 0xE0F5E1E2 /* erofs */, 0x3153464A /* jfs */,
     };
-    for (size_t i = 0; i < sizeof local / sizeof *local; i++)
-        if ((uint32_t)fs->f_type == local[i])
-            return true;
-    return false;
+    return ANY(i, sizeof local / sizeof *local, (uint32_t)fs->f_type == local[i]);
 }
 
 bool mapped_trusted(int fd, const char **why)

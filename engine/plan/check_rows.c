@@ -1,6 +1,7 @@
 /* check_rows.c - what the rows of a request read and write in one table of a plan: rows of new
  * cells, of a draft's levels, of blocks and of trees. See check_view.h. */
 #include "engine/plan/check_view.h"
+#include "kernels/idioms.h"
 
 static bool bad_slot(const struct view *v, const struct table *t, int row, const char *what,
                      int32_t slot, int cell)
@@ -137,19 +138,15 @@ static bool matches_ancestors(const struct check_rows *r, int i, int skip)
 static bool matches_request(const struct check_rows *r, int i, int skip)
 {
     const int *cell = r->level[i].seen + skip;
-    for (int k = 0; k < r->n_expand[i]; k++)
-        if (!expand_right(r, i, k, slot_of(r->v, r->t->pool, cell[k]), cell[k]))
-            return false;
-    return true;
+    return ALL(k, r->n_expand[i],
+               expand_right(r, i, k, slot_of(r->v, r->t->pool, cell[k]), cell[k]));
 }
 
 /* The expand columns of a block's row are the block's cells from its first one on. */
 static bool matches_block(const struct check_rows *r, int i)
 {
-    for (int k = 0; k < r->n_expand[i]; k++)
-        if (!expand_right(r, i, k, slot_of(r->v, r->t->pool, r->prefix + k), r->prefix + k))
-            return false;
-    return true;
+    return ALL(k, r->n_expand[i],
+               expand_right(r, i, k, slot_of(r->v, r->t->pool, r->prefix + k), r->prefix + k));
 }
 
 static bool bad_keys(const struct check_rows *r, int i, int n, int first, int expected_hi,
@@ -220,10 +217,7 @@ PER_KIND bool check_row(const struct check_rows *r, int i)
 PER_KIND bool check_rows_of(const struct view *v, const struct table *t, enum kind kind)
 {
     const struct check_rows r = rows_of(v, t, kind);
-    for (int i = 0; i < r.n; i++)
-        if (!check_row(&r, i))
-            return false;
-    return true;
+    return ALL(i, r.n, check_row(&r, i));
 }
 
 bool check_rows(const struct view *v, const struct table *t)

@@ -1,6 +1,7 @@
 /* server.c - kinds of servers: see server.h. Endpoints and fields as recorded from vLLM 0.26.0 and
  * llama-server b11434, and as documented by SGLang and ollama in late 2026. */
 #include "engine/remote/server.h"
+#include "kernels/idioms.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -158,10 +159,7 @@ static bool is_secret(const char *name)
 {
     static const char *const word[] = {"api_key", "apikey", "password", "passwd", "secret",
                                        "credential", "auth", "hf_token", "access_token"};
-    for (size_t i = 0; i < sizeof word / sizeof *word; i++)
-        if (ascii_contains(name, word[i]))
-            return true;
-    return false;
+    return ANY(i, sizeof word / sizeof *word, ascii_contains(name, word[i]));
 }
 
 static bool has_fact(const struct buf *facts, const char *name)

@@ -1,5 +1,6 @@
 /* wire.c - lines, then events: see wire.h. */
 #include "engine/remote/wire.h"
+#include "kernels/idioms.h"
 
 #include <string.h>
 
@@ -10,10 +11,7 @@ static bool too_long(struct err *e)
 
 static bool is_blank(const struct buf *b)
 {
-    for (size_t i = 0; i < b->n; i++)
-        if (b->p[i] != ' ' && b->p[i] != '\t')
-            return false;
-    return true;
+    return !ANY(i, b->n, b->p[i] != ' ' && b->p[i] != '\t');
 }
 
 static bool deliver(struct buf *data, wire_fn *fn, void *arg, struct err *e)

@@ -1,5 +1,6 @@
 /* redraft_readings.c - what can be changed about a head, one thing at a time. See redraft.h. */
 #include "engine/thread/redraft_parts.h"
+#include "kernels/idioms.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -74,10 +75,7 @@ static bool chains_of_close(struct scorer *scorer, struct err *e)
 
 static bool is_kept(const struct scorer *scorer, int boundary)
 {
-    for (int i = 0; i < scorer->n_kept; i++)
-        if (scorer->kept[i] == boundary)
-            return true;
-    return false;
+    return ANY(i, scorer->n_kept, scorer->kept[i] == boundary);
 }
 
 static void name_layers(struct trial *t, int n)
@@ -223,10 +221,7 @@ enum { USUAL_THETA = sizeof usual_theta / sizeof *usual_theta };
 
 static bool is_usual(double theta)
 {
-    for (int i = 0; i < USUAL_THETA; i++)
-        if (theta == usual_theta[i])
-            return true;
-    return false;
+    return ANY(i, USUAL_THETA, theta == usual_theta[i]);
 }
 
 static bool try_ropes(struct scorer *scorer, struct err *e)

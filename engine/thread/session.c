@@ -1,5 +1,6 @@
 /* session.c - see session.h. */
 #include "engine/thread/session.h"
+#include "kernels/idioms.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -445,10 +446,7 @@ bool session_room(const struct session *s, const char *text, int reserve, int le
 
 static bool listed(const struct ids *list, int v)
 {
-    for (int i = 0; i < list->n; i++)
-        if (list->v[i] == v)
-            return true;
-    return false;
+    return ANY(i, list->n, list->v[i] == v);
 }
 
 bool session_has_turn(const struct session *s, int turn)

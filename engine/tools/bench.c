@@ -2,6 +2,7 @@
  * bench.h. */
 #include "engine/tools/bench_model.h"
 #include "engine/tools/synthetic.h"
+#include "kernels/idioms.h"
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -75,10 +76,7 @@ static bool any_wanted(const struct bench *b)
 {
     static const char *const part[] = {"step.", "verify.", "draft.", "cycle.", "prefill.", "chat.",
                                        "again.", "cublas.", "product.", "shape."};
-    for (size_t i = 0; i < sizeof part / sizeof *part; i++)
-        if (bench_wanted_any(b, part[i]))
-            return true;
-    return false;
+    return ANY(i, sizeof part / sizeof *part, bench_wanted_any(b, part[i]));
 }
 
 /* All lines of the models, over the device that engine_load() opened for them. */

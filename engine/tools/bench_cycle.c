@@ -1,6 +1,7 @@
 /* bench_cycle.c - times of a chat, host time included: cycles with a scripted acceptance, prompts,
  * and whole replies, through lane_extend() and lane_step(). See bench_model.h. */
 #include "engine/tools/bench_model.h"
+#include "kernels/idioms.h"
 
 #include "engine/cycle/fused.h"
 #include "engine/settings.h"
@@ -193,10 +194,7 @@ static double prompt_flops(struct model *m, int n)
 /* Whether the line was requested by its whole name: required for lines that take seconds a run. */
 static bool named(const struct bench *b, const char *name)
 {
-    for (int i = 0; i < b->o->n_pattern; i++)
-        if (!strcmp(b->o->pattern[i], name))
-            return true;
-    return false;
+    return ANY(i, b->o->n_pattern, !strcmp(b->o->pattern[i], name));
 }
 
 static bool prefill(struct bench *b, struct subject *s, int n, struct err *e)

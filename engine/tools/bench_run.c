@@ -1,6 +1,7 @@
 /* bench_run.c - the benchmark's names, memory, check of results, clock and lines; see
  * bench_run.h. */
 #include "engine/tools/bench_run.h"
+#include "kernels/idioms.h"
 
 #include "engine/tools/synthetic.h"
 #include "kernels/packed.h"
@@ -99,10 +100,7 @@ bool bench_names(const struct bench_opts *o, struct err *e)
 static bool has_part(const char *name)
 {
     size_t n = strcspn(name, ".");
-    for (int i = 0; i < N_PARTS; i++)
-        if (strlen(parts[i].name) == n && strncmp(parts[i].name, name, n) == 0)
-            return true;
-    return false;
+    return ANY(i, N_PARTS, strlen(parts[i].name) == n && strncmp(parts[i].name, name, n) == 0);
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
@@ -211,10 +209,7 @@ bool bench_rows(struct bench *b, struct tensor *t, int out, int in, float scale,
 
 static bool all_finite(const float *x, size_t n)
 {
-    for (size_t i = 0; i < n; i++)
-        if (!isfinite(x[i]))
-            return false;
-    return true;
+    return ALL(i, n, isfinite(x[i]));
 }
 
 #ifdef NOWAIT

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/tools/case.h"
+#include "kernels/idioms.h"
 
 /* ---- the picture ----------------------------------------------------------------------------- */
 
@@ -12,10 +13,7 @@ enum { SHOWN_CELLS = 48, SHOWN_ROWS = 24, SHOWN_KEYS = 12, SEARCHED = 1 << 16 };
 static bool reads(const struct case_group *g, int b, int row, int64_t slot)
 {
     int n = min_int(case_n_read(g, row), SEARCHED);
-    for (int k = 0; k < n; k++)
-        if (case_read_slot(g, b, row, k) == slot)
-            return true;
-    return false;
+    return ANY(k, n, case_read_slot(g, b, row, k) == slot);
 }
 
 static bool must(const struct case_want *w, int cell)

@@ -207,10 +207,8 @@ static bool has(const struct reader *r, size_t n)
 
 static uint64_t number(struct reader *r, int bytes)
 {
-    uint64_t v = 0;
-    for (int i = 0; i < bytes; i++)
-        v |= (uint64_t)r->b[r->at++] << (8 * i);
-    return v;
+    r->at += (size_t)bytes;
+    return little(r->b + r->at - bytes, bytes);
 }
 
 static bool whole(struct reader *r, int bytes, bool sign)

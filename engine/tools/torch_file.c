@@ -69,14 +69,6 @@ static bool get(const struct torch_file *f, void *dst, uint64_t n, uint64_t at, 
            err_file(e, f->path, "cannot read: %s", got < 0 ? strerror(errno) : "it became shorter");
 }
 
-static uint64_t number(const uint8_t *p, int bytes)
-{
-    uint64_t v = 0;
-    for (int i = 0; i < bytes; i++)
-        v |= (uint64_t)p[i] << (8 * i);
-    return v;
-}
-
 static uint32_t crc_of(const uint8_t *p, size_t n)
 {
     static uint32_t table[256];
@@ -106,10 +98,10 @@ static bool end64(const struct torch_file *f, uint64_t at, struct end *d, struct
         return at >= sizeof locator
                    ? false
                    : err_file(e, f->path, "the archive's end lacks its 64-bit part");
-    if (number(locator, 4) != 0x07064b50 || !get(f, record, sizeof record, number(locator + 8, 8),
-                                                 e) || number(record, 4) != 0x06064b50)
+    if (little(locator, 4) != 0x07064b50 || !get(f, record, sizeof record, little(locator + 8, 8),
+                                                 e) || little(record, 4) != 0x06064b50)
         return err_file(e, f->path, "the archive's end lacks its 64-bit part");
-    *d = (struct end){number(record + 32, 8), number(record + 40, 8), number(record + 48, 8)};
+    *d = (struct end){little(record + 32, 8), little(record + 40, 8), little(record + 48, 8)};
     return true;
 }
 
@@ -122,15 +114,15 @@ static bool find_end(const struct torch_file *f, struct end *d, struct err *e)
     if (!get(f, tail, n, f->size - n, e))
         return false;
     size_t at = n - END_BYTES;
-    while (at > 0 && !(number(tail + at, 4) == 0x06054b50 &&
-                       number(tail + at + 20, 2) == n - END_BYTES - at))
+    while (at > 0 && !(little(tail + at, 4) == 0x06054b50 &&
+                       little(tail + at + 20, 2) == n - END_BYTES - at))
         at--;
     const uint8_t *p = tail + at;
-    if (number(p, 4) != 0x06054b50)
+    if (little(p, 4) != 0x06054b50)
         return err_file(e, f->path,
                         "no zip archive as torch.save() writes it (older files of torch are none: "
                         "save it again, or as safetensors)");
-    *d = (struct end){number(p + 10, 2), number(p + 12, 4), number(p + 16, 4)};
+    *d = (struct end){little(p + 10, 2), little(p + 12, 4), little(p + 16, 4)};
     if (d->n == 0xffff || d->bytes == 0xffffffff || d->at == 0xffffffff)
         return end64(f, f->size - n + at, d, e);
     return true;
@@ -140,13 +132,13 @@ static bool find_end(const struct torch_file *f, struct end *d, struct err *e)
 static void widen(const uint8_t *extra, size_t n, uint64_t *stored, uint64_t *size, uint64_t *at)
 {
     for (size_t i = 0; n - i >= 4;) {
-        size_t len = (size_t)number(extra + i + 2, 2), k = i + 4;
+        size_t len = (size_t)little(extra + i + 2, 2), k = i + 4;
         if (len > n - k)
             return;
         uint64_t *const wide[] = {size, stored, at};
-        for (int w = 0; number(extra + i, 2) == 1 && w < 3; w++)
+        for (int w = 0; little(extra + i, 2) == 1 && w < 3; w++)
             if (*wide[w] == 0xffffffff && k + 8 <= i + 4 + len) {
-                *wide[w] = number(extra + k, 8);
+                *wide[w] = little(extra + k, 8);
                 k += 8;
             }
         i += 4 + len;
@@ -156,15 +148,15 @@ static void widen(const uint8_t *extra, size_t n, uint64_t *stored, uint64_t *si
 static bool read_member(const struct torch_file *f, const uint8_t *p, size_t left,
                         struct member *m, size_t *used, struct err *e)
 {
-    if (left < HEAD_BYTES || number(p, 4) != 0x02014b50)
+    if (left < HEAD_BYTES || little(p, 4) != 0x02014b50)
         return err_file(e, f->path, "the archive's directory is damaged");
-    size_t n = (size_t)number(p + 28, 2), extra = (size_t)number(p + 30, 2);
-    *used = HEAD_BYTES + n + extra + (size_t)number(p + 32, 2);
+    size_t n = (size_t)little(p + 28, 2), extra = (size_t)little(p + 30, 2);
+    *used = HEAD_BYTES + n + extra + (size_t)little(p + 32, 2);
     if (*used > left)
         return err_file(e, f->path, "the archive's directory is damaged");
-    uint64_t stored = number(p + 20, 4), method = number(p + 10, 2), flags = number(p + 8, 2);
-    *m = (struct member){.name = (const char *)p + HEAD_BYTES, .n = n, .size = number(p + 24, 4),
-                         .header = number(p + 42, 4), .crc = (uint32_t)number(p + 16, 4)};
+    uint64_t stored = little(p + 20, 4), method = little(p + 10, 2), flags = little(p + 8, 2);
+    *m = (struct member){.name = (const char *)p + HEAD_BYTES, .n = n, .size = little(p + 24, 4),
+                         .header = little(p + 42, 4), .crc = (uint32_t)little(p + 16, 4)};
     widen(p + HEAD_BYTES + n, extra, &stored, &m->size, &m->header);
     if (method != 0 || stored != m->size)
         return err_file(e, f->path,
@@ -198,8 +190,8 @@ static bool place_members(struct torch_file *f, uint64_t directory, struct err *
         uint8_t local[LOCAL_BYTES];
         if (!get(f, local, sizeof local, m->header, e))
             return false;
-        m->at = m->header + LOCAL_BYTES + number(local + 26, 2) + number(local + 28, 2);
-        if (number(local, 4) != 0x04034b50 || m->header < end || m->at > directory ||
+        m->at = m->header + LOCAL_BYTES + little(local + 26, 2) + little(local + 28, 2);
+        if (little(local, 4) != 0x04034b50 || m->header < end || m->at > directory ||
             m->size > directory - m->at)
             return err_file(e, f->path, "members of the archive overlap, or lie outside of it");
         end = m->at + m->size;
@@ -580,9 +572,9 @@ static float as_float(const uint8_t *p, enum dtype type)
 {
     float x;
     if (type == DT_BF16)
-        return bf16_to_f32((uint16_t)number(p, 2));
+        return bf16_to_f32((uint16_t)little(p, 2));
     if (type == DT_F16)
-        return f16_to_f32((uint16_t)number(p, 2));
+        return f16_to_f32((uint16_t)little(p, 2));
     memcpy(&x, p, sizeof x);
     return x;
 }
@@ -590,7 +582,7 @@ static float as_float(const uint8_t *p, enum dtype type)
 static int64_t as_whole(const uint8_t *p, enum dtype type)
 {
     int bytes = (int)dtype_size(type);
-    uint64_t v = number(p, bytes);
+    uint64_t v = little(p, bytes);
     if (type != DT_U8 && type != DT_BOOL && bytes < 8 && v >> (8 * bytes - 1))
         v |= ~UINT64_C(0) << (8 * bytes);
     return (int64_t)v;

@@ -29,10 +29,7 @@ static const char *const plain_pragmas[] = {"user_version", "application_id", "p
 
 static bool is_among(const char *s, const char *const *list, size_t n)
 {
-    for (size_t i = 0; i < n; i++)
-        if (sqlite3_stricmp(s, list[i]) == 0)
-            return true;
-    return false;
+    return ANY(i, n, sqlite3_stricmp(s, list[i]) == 0);
 }
 #define AMONG(s, list) is_among(s, list, sizeof(list) / sizeof *(list))
 

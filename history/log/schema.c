@@ -5,6 +5,7 @@
  * schema differs from the text below, so a foreign view or trigger never runs.
  */
 #include "history/columns.h"
+#include "kernels/idioms.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -497,10 +498,7 @@ static bool is_network(const char *path)
     struct statfs fs;
     if (statfs(path, &fs) != 0)
         return false;
-    for (size_t i = 0; i < sizeof remote / sizeof *remote; i++)
-        if ((unsigned)fs.f_type == remote[i])
-            return true;
-    return false;
+    return ANY(i, sizeof remote / sizeof *remote, (unsigned)fs.f_type == remote[i]);
 }
 
 bool schema_wal(struct db *d)

@@ -237,10 +237,7 @@ static int apply_waiting(struct history *h, int *bad, uint64_t *ended, uint64_t 
 
 static bool has_turn_end(const struct history *h)
 {
-    for (int i = 0; i < h->n_wait; i++)
-        if (h->wait[i].ev.kind == EV_TURN_END)
-            return true;
-    return false;
+    return ANY(i, h->n_wait, h->wait[i].ev.kind == EV_TURN_END);
 }
 
 /* Runs one transaction. On failure neither the database nor the cursor has changed, and why[] holds

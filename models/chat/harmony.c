@@ -6,6 +6,7 @@
  */
 #include "models/chat/parts.h"
 #include "kernels/json_read.h"
+#include "kernels/idioms.h"
 
 #include <stdlib.h>
 
@@ -56,10 +57,7 @@ static bool ends_message(const struct chat *c, int id)
 {
     if (id == c->mark[MARK_CLOSE])
         return true;
-    for (int i = 0; i < c->n_stop; i++)
-        if (id == c->stop[i])
-            return true;
-    return false;
+    return ANY(i, c->n_stop, id == c->stop[i]);
 }
 
 enum { NAME_TOKENS = 12 }; /* at least the tokens of a channel's name */

@@ -7,6 +7,7 @@
  * nothing is said of modules that only it could mean.
  */
 #include "models/checkpoint/coded_config.h"
+#include "kernels/idioms.h"
 
 #include "models/checkpoint/keys.h"
 
@@ -136,10 +137,7 @@ static bool lists(struct coded_config *q, const char *name)
         if (json_object_get(q->modules, part))
             return true;
     }
-    for (int i = 0; i < q->n_pattern; i++)
-        if (same(q->pattern[i], name, &q->steps))
-            return true;
-    return false;
+    return ANY(i, q->n_pattern, same(q->pattern[i], name, &q->steps));
 }
 
 bool coded_ignores(struct coded_config *q, const char *module)

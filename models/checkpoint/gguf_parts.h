@@ -45,15 +45,6 @@ struct gguf {
     int *by_name;
 };
 
-/* An integer of n bytes. */
-static inline uint64_t little(const char *p, int n)
-{
-    uint64_t v = 0;
-    for (int i = n - 1; i >= 0; i--)
-        v = v << 8 | (uint8_t)p[i];
-    return v;
-}
-
 /* The entry of a key among n that are sorted by key; NULL: there is none. */
 const struct gguf_entry *gguf_entry(const struct gguf_file *f, const struct gguf_entry *x, int n,
                                     const char *key);

@@ -517,10 +517,7 @@ bool gguf_tensors(const struct gguf *g, const struct gguf_arch *a,
     struct listing l = {g, a, add, arg, e, 0, 0, &(int){0}};
     if (!gguf_layers(g, a, &l.layers, &l.blocks, e))
         return false;
-    for (int i = 0; i < gguf_count(g); i++)
-        if (!list_tensor(&l, gguf_at(g, i)))
-            return false;
-    return true;
+    return ALL(i, gguf_count(g), list_tensor(&l, gguf_at(g, i)));
 }
 
 void gguf_about(const struct gguf *g, struct buf *out)

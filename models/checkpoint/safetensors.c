@@ -102,10 +102,7 @@ static bool index_shards(struct safetensors *s, const char *dir, const char *pat
             return err_file(e, path, "weight_map names more than %d files", MAX_SHARDS);
         shard_add(s, dir, name);
     }
-    for (int i = 0; i < s->n_shard; i++)
-        if (!shard_open(s, &s->shard[i], e))
-            return false;
-    return true;
+    return ALL(i, s->n_shard, shard_open(s, &s->shard[i], e));
 }
 
 /* Checks rule (4). Names are unique by now, so that two inclusions prove the two sets equal. */

@@ -361,10 +361,7 @@ static int step(struct guide *guide, int state, int symbol)
 
 static bool is_stop(const struct guide *guide, int32_t id)
 {
-    for (int i = 0; i < guide->n_stop; i++)
-        if (guide->stop[i] == id)
-            return true;
-    return false;
+    return ANY(i, guide->n_stop, guide->stop[i] == id);
 }
 
 /* The symbol of a special token; -1: it has none. */

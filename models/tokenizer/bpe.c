@@ -167,10 +167,7 @@ static int char_id(const struct bpe *b, const char *s, size_t n, bool plain)
 /* Whether every byte of a character has a "<0xNN>" token. */
 static bool has_bytes(const struct bpe *b, const char *s, size_t n)
 {
-    for (size_t i = 0; i < n; i++)
-        if (b->byte_id[(uint8_t)s[i]] < 0)
-            return false;
-    return true;
+    return !ANY(i, n, b->byte_id[(uint8_t)s[i]] < 0);
 }
 
 /* Whether to stop, asked in every CHECK_EVERY-th of a loop's rounds. */

@@ -1,5 +1,6 @@
 /* text.c - applies the normalizer and the pre-tokenizer: from a text to its pieces. */
 #include "models/tokenizer/parts.h"
+#include "kernels/idioms.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -137,10 +138,7 @@ static bool normal_form(const struct tok_work *w, const struct buf *in, int form
 static bool is_normal(const struct buf *in, int form)
 {
     uint8_t below = form & UTF8PROC_COMPOSE && !(form & UTF8PROC_COMPAT) ? 0xCC : 0x80;
-    for (size_t i = 0; i < in->n; i++)
-        if ((uint8_t)in->p[i] >= below && ((uint8_t)in->p[i] & 0xC0) != 0x80)
-            return false;
-    return true;
+    return !ANY(i, in->n, (uint8_t)in->p[i] >= below && ((uint8_t)in->p[i] & 0xC0) != 0x80);
 }
 
 /* ---- normalizers ---- */
