@@ -447,7 +447,9 @@ static void divide_expert_block(const struct gpu *g, const struct moe_shape *s,
     const int terms = terms_of(g, s), columns = r->job_pairs * terms;
     const int width = r->kernel == MOE_COLUMNS_16 ? 16 : r->kernel == MOE_COLUMNS_8 ? 8 : 4;
     const int resident = r->kernel == MOE_ROW || r->kernel == MOE_FEW ? s->rows * terms : 0;
-    r->stages = r->kernel == MOE_ROW && s->mxfp4 ? EXPERT_GOOD_STAGES : EXPERT_STAGES;
+    r->stages = !s->mxfp4              ? EXPERT_STAGES
+                : r->kernel == MOE_ROW ? EXPERT_GOOD_STAGES
+                                       : MXFP4_STAGES;
     r->row_stages = EXPERT_ROW_STAGES;
     while ((r->shared = expert_bytes(s, r, width, columns, resident)) > room &&
            (r->row_stages > 1 || r->stages > 1))

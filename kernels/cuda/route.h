@@ -230,8 +230,9 @@ enum {
     ROUTER_THREADS = 384, ROUTER_PER = 8, /* threads that hold a row, elements of each */
     /* Shared memory of a block of the expert kernels: a stage of a ring, two rings a block; static
      * variables and what the system reserves. */
-    EXPERT_STAGE = 2 * 8 * (16 * 64 + 16 * 4), EXPERT_RINGS = 2, EXPERT_OWN = 6752,
-    EXPERT_STAGES = 3, EXPERT_GOOD_STAGES = 2, EXPERT_ROW_STAGES = 4, /* of rings: most, enough */
+    EXPERT_STAGE = 2 * 8 * (16 * 64 + 16 * 4), EXPERT_RINGS = 2, EXPERT_OWN = 6784,
+    EXPERT_STAGES = 4, MXFP4_STAGES = 3, EXPERT_GOOD_STAGES = 2, /* of rings of weights: most of */
+    EXPERT_ROW_STAGES = 4, /* bf16 and of MXFP4, enough; of rows: most */
 };
 
 /* The kernel for gate, up and down. */

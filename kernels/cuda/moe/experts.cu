@@ -108,18 +108,18 @@ __global__ void __launch_bounds__(THREADS, 1)
     if (warp == ROW_WARP)
         b.init(false, false);
     if (a.block_select && a.rows == 1 && warp == WEIGHT_WARP)
-        divide_units(a, a.top_k, b.shares);
+        divide_units<is_bf16(KIND)>(a, a.top_k, b.shares);
     __syncthreads();
     if (!a.block_select) {
         pdl_wait();
         if (warp == WEIGHT_WARP)
-            divide_units(a, *a.n_active, b.shares);
+            divide_units<is_bf16(KIND)>(a, *a.n_active, b.shares);
         __syncthreads();
     } else if (warp == ROW_WARP) {
         take_rows(a, b, r);
         mbarrier_wait(&b.chosen, 0);
     } else {
-        select_for_block(a, b, (int *)shared);
+        select_for_block<KIND>(a, b, (int *)shared);
     }
     const struct job_lists jobs = {a.block_select ? &b.lists : NULL, a.active, a.begin, a.order,
                                    b.shares};

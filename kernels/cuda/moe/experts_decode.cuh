@@ -18,6 +18,7 @@ enum {
     STEP = (int)K_SPLITS * (CHUNK + CHUNK_SCALES), /* one chunk of each k split: weights, scales */
     TILES = 2,
     STAGE = TILES * STEP, /* tiles of a unit; bytes of a stage */
+    HALF_STAGE = (int)K_SPLITS * CHUNK, /* bf16: 16 rows */
     /* Stages of a pipeline's ring. More bytes in flight than these would delay loads that need a
      * short latency. */
     PIPELINES = EXPERT_RINGS,
@@ -47,7 +48,10 @@ static_assert((int)MMA_WARPS >= ROUTE_WARPS && (int)SELECTORS >= DIRECT_PAIRS);
  * each. FEW_PAIRS, FEW_BF16: blocks exchange data through flags (experts_few.cu). */
 enum tile_kind { FEW_PAIRS, FEW_BF16, COLS_4, COLS_BF16, COLS_8, COLS_16 };
 constexpr __host__ __device__ bool is_few(int kind) { return kind <= FEW_BF16; }
-constexpr __host__ __device__ bool is_bf16(int kind) { return kind == FEW_BF16 || kind == COLS_BF16; }
+constexpr __host__ __device__ bool is_bf16(int kind)
+{
+    return kind == FEW_BF16 || kind == COLS_BF16;
+}
 constexpr __host__ __device__ bool is_four(int kind) { return kind <= COLS_BF16; }
 template <int KIND> using term_of = std::conditional_t<is_bf16(KIND), bf16, __half>;
 constexpr __host__ __device__ int chunk_k(bool bf16) { return bf16 ? 32 : 128; }
@@ -62,9 +66,10 @@ template <int KIND> struct shape {
                          RED = UNITS + 16, SUM_BYTES = PIPELINES * TILES * RED * 4;
 };
 
-/* The arguments of the kernels. */
+/* The arguments of the kernels. Of gate and up, then of down: boxes of 16 rows and a chunk of each
+ * whole k split, or a chunk (of the split that has fewer chunks). */
 struct bf16_args : moe_args {
-    CUtensorMap map[2]; /* gate and up, down: boxes of 16 rows and a chunk */
+    CUtensorMap whole[2], rest[2];
 };
 template <int KIND> using args_of = std::conditional_t<is_bf16(KIND), bf16_args, moe_args>;
 
@@ -198,6 +203,7 @@ struct unit_share {
 /* Divides each part's units evenly among the blocks. The blocks that get one unit more begin where
  * those of the part before ended, so that no block ever has two units more than another. One lane a
  * part computes it while the other warps wait, because divisions are slow. */
+template <bool BF16>
 __device__ __forceinline__ void divide_units(const moe_args &a, int n_jobs, struct unit_share *all)
 {
     const int part = (int)threadIdx.x % 32;
@@ -218,7 +224,7 @@ __device__ __forceinline__ void divide_units(const moe_args &a, int n_jobs, stru
     s.job = (int)(from + ahead);
     s.tile = (int)(first - ahead * tiles) * TILES;
     s.tiles = (int)tiles * TILES;
-    s.chunks = (down ? a.h.kp : a.x.kp) / chunk_k(!a.f16);
+    s.chunks = (down ? a.h.kp : a.x.kp) / chunk_k(BF16);
     s.each = (s.chunks + (int)K_SPLITS - 1) / (int)K_SPLITS;
     s.full = s.chunks / s.each;
     s.rest = s.chunks - s.full * s.each;
@@ -329,9 +335,11 @@ static void launch_experts(struct kdev *d, void (*kernel)(ARGS), const struct mo
     (struct moe_args &)a = *m;
     if constexpr (std::is_same_v<ARGS, bf16_args>) {
         const struct mat *w[] = {&m->gate_up_m, &m->down_m};
-        for (int i = 0; i < 2; i++)
-            cuda_piece_map(d, &a.map[i], w[i]->w, K_CHUNK_BYTES,
-                           (int)w[i]->pitch / (int)K_CHUNK_BYTES, m->n_expert * w[i]->n, 16);
+        for (int i = 0; i < 2; i++) {
+            const int rows = m->n_expert * w[i]->n, chunks = (int)w[i]->pitch / (int)K_CHUNK_BYTES;
+            cuda_split_map(d, &a.whole[i], w[i], rows, chunks * (int)K_CHUNK, 16);
+            cuda_piece_map(d, &a.rest[i], w[i]->w, K_CHUNK_BYTES, chunks, rows, 16);
+        }
     }
     cuda_launch_resident(d, kernel, dim3((unsigned)d->gpu.n_sm), THREADS, shared, a);
 }

@@ -1,7 +1,7 @@
 /* experts_few.cu - MXFP4 and bf16 experts for a single row and for few pairs (decode rows, small
- * trees): the jobs and warps of experts.cu. A word that one block writes for others is its own flag (publish(),
- * base/barrier.cuh): the row warps wait for the words of hidden rows and of results themselves, and
- * sum the rows' experts as the results arrive. The router has set these words to 0.
+ * trees): the jobs and warps of experts.cu. A word that one block writes for others is its own flag
+ * (publish(), base/barrier.cuh): the row warps wait for the words of hidden rows and of results
+ * themselves, and sum the rows' experts as the results arrive. The router has set these words to 0.
  *
  * The rows for gate and up are resident, fetched before any weights, behind which their copies
  * would queue. A single row (SINGLE) is packed by every block, as soon as the row exists, and its
@@ -74,7 +74,7 @@ __device__ __forceinline__ void receive_row(const moe_args &a, char *to, int pit
             for (int j = 0; j < IN_FLIGHT; j++) {
                 v[j] = make_uint4(~0u, ~0u, ~0u, ~0u); /* zeros after the row's end */
                 const int at = i + j * 512, in = TERMS == 2 && at >= column ? at - column : at;
-                if (at < all && in < a.ffn * 2)
+                if ((TERMS == 1 || at < all) && in < a.ffn * 2)
                     v[j] = poll_four((const uint4 *)(from + at));
                 missing |= !all_published(v[j]);
             }
@@ -219,7 +219,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     if (warp == ROW_WARP)
         b.init(SINGLE, true);
     if ((SINGLE || a.rows == 1) && warp == WEIGHT_WARP)
-        divide_units(a, a.top_k, b.shares);
+        divide_units<is_bf16(KIND)>(a, a.top_k, b.shares);
     if (SINGLE && warp == 0)
         group_one(a, &b.lists);
     __syncthreads();
@@ -237,7 +237,7 @@ __global__ void __launch_bounds__(THREADS, 1)
         take_rows(a, b, r);
         mbarrier_wait(&b.chosen, 0);
     } else {
-        select_for_block(a, b, (int *)shared);
+        select_for_block<KIND>(a, b, (int *)shared);
     }
     const struct job_lists jobs = {&b.lists, a.active, a.begin, a.order, b.shares};
     run_roles(a, jobs, b, r, warp, [&] {

@@ -1,8 +1,8 @@
 /* experts_prefill.cu - experts for prefill rows on Hopper: MXFP4, equal to experts.cu to the bit,
- * and bf16 in halves (EXPERT_HALVES), equal to product_kernel and experts_few.cu; both products, without the sum.
- * Packed rows are in the order of the experts (router_prefill.cu), so that the copy engine fetches
- * them like weights. A consumer warpgroup brings weights into registers, MXFP4 decoded with their
- * scales, while the previous ones are multiplied.
+ * and bf16 in halves (EXPERT_HALVES), equal to product_kernel and experts_few.cu; both products,
+ * without the sum. Packed rows are in the order of the experts (router_prefill.cu), so that the
+ * copy engine fetches them like weights. A consumer warpgroup brings weights into registers, MXFP4
+ * decoded with their scales, while the previous ones are multiplied.
  */
 #include "kernels/cuda/moe/pair_tiles.cuh"
 #include "kernels/cuda/dense/wgmma.cuh"

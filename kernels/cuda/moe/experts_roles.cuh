@@ -7,13 +7,14 @@
 #include "kernels/cuda/moe/experts_decode.cuh"
 
 /* Selects the experts and groups the pairs; all warps but the row warp. */
+template <int KIND>
 __device__ __forceinline__ void select_for_block(const moe_args &a, block &b, int *scratch)
 {
     select_and_group<(int)SELECTORS>(a, &b.lists, scratch);
     selectors_sync<(int)SELECTORS>();
     if (a.rows > 1) {
         if ((int)threadIdx.x / 32 == WEIGHT_WARP)
-            divide_units(a, b.lists.n, b.shares);
+            divide_units<is_bf16(KIND)>(a, b.lists.n, b.shares);
         selectors_sync<(int)SELECTORS>();
     }
     if ((int)threadIdx.x < SELECTORS_THAT_ARRIVE)
@@ -46,15 +47,18 @@ struct mx_source {
     }
 };
 
-/* bf16 as it is in memory, by boxes of 16 rows and a chunk (bf16_args::map). A unit of gate and up
- * has 16 rows of gate, then the 16 rows of up of the same hidden values; one of down 32 rows. */
+/* bf16 as it is in memory. A unit of gate and up has 16 rows of gate, then the 16 rows of up of the
+ * same hidden values; one of down 32 rows. A stage has the first 16 rows of all k splits, then the
+ * others. */
 struct bf16_source {
-    const CUtensorMap *map;
-    int first, second, each, i; /* rows of the matrices of all experts; the next chunk */
+    const CUtensorMap *whole, *rest;
+    int first, second, full, last, i; /* rows among those of all experts; whole splits; the chunk
+                                         behind them; position of the next chunks */
     uint64_t once;
     enum { BYTES = TILES * CHUNK };
     __device__ __forceinline__ bf16_source(const bf16_args &a, const unit_walk &at, size_t e)
-        : map(a.map + at.down()), each(at.s.each), i(0)
+        : whole(a.whole + at.down()), rest(a.rest + at.down()), full(at.s.full),
+          last(at.s.full * at.s.each), i(0)
     {
         first = (int)e * at.m().n + at.tile * (at.down() ? 16 : 8);
         second = first + (at.down() ? 16 : a.ffn);
@@ -65,10 +69,13 @@ struct bf16_source {
     __device__ __forceinline__ void fetch(char *to, int n, uint64_t *filled)
     {
 #if __CUDA_ARCH__ >= 900
-        uint32_t at = shared_at(to);
-        for (int run = 0, piece = i; run < n; run++, piece += each, at += BYTES) {
-            copy_pieces_once(at, map, piece, first, filled, once);
-            copy_pieces_once(at + CHUNK, map, piece, second, filled, once);
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const uint32_t at = shared_at(to) + (uint32_t)(h * HALF_STAGE);
+            const int row = h ? second : first;
+            copy_units_once(at, whole, i, row, filled, once);
+            if (n > full)
+                copy_pieces_once(at + (uint32_t)(full * CHUNK), rest, last + i, row, filled, once);
         }
         i++;
 #endif
@@ -221,8 +228,7 @@ __device__ __forceinline__ void consume_units(const moe_args &a, const job_lists
     const int lane = (int)threadIdx.x % 32, g = lane / 4, q = lane % 4;
     const int run = warp % (int)K_SPLITS, pipe = warp / (int)K_SPLITS;
     auto &own = b.pipe[pipe];
-    const char *const w =
-        r.ring + pipe * a.stages * STAGE + run * (is_bf16(KIND) ? TILES * CHUNK : CHUNK);
+    const char *const w = r.ring + pipe * a.stages * STAGE + run * CHUNK;
     const char *const s = r.ring + pipe * a.stages * STAGE + K_SPLITS * CHUNK + run * CHUNK_SCALES;
     float *const sums = r.sums + pipe * TILES * S::RED;
     float *const mine =
@@ -251,8 +257,8 @@ __device__ __forceinline__ void consume_units(const moe_args &a, const job_lists
         const char *x = rows;
         /* where a tile and its outputs from g + 8 on begin; bf16_source: gate before up */
         const bool gate_first = is_bf16(KIND) && !at.down();
-        const int tile = !is_bf16(KIND) ? (int)STEP : gate_first ? CHUNK / 2 : CHUNK,
-                  second = gate_first ? CHUNK : CHUNK / 2;
+        const int tile = !is_bf16(KIND) ? (int)STEP : gate_first ? CHUNK / 2 : HALF_STAGE,
+                  second = gate_first ? HALF_STAGE : CHUNK / 2;
         float acc[TILES][S::NT][4] = {};
         float2 units[TILES] = {};
 #pragma unroll 1

@@ -2,12 +2,12 @@
  *
  * Pairs (row, rank of a selected expert) are grouped by expert, so that an expert's weights are
  * read once for all rows of a tile that selected it. Each pair keeps its own results until the end,
- * where the experts of a row are summed in the order of rank. MXFP4: a router kernel (norms, packed
- * rows, logits: router.cu), then one kernel for everything else (experts.cu, experts_few.cu);
- * prefill rows: router_prefill.cu and experts_prefill.cu, or experts_tile.cu without wgmma. bf16
- * experts of more than PLAIN_ROWS rows take that way with wgmma, too. Other layouts and fewer rows
- * have five kernels: the router, whose last block selects experts and groups the pairs; the gate
- * and up product; the activation, which packs the hidden rows; the down product; and the sum.
+ * where the experts of a row are summed in the order of rank. MXFP4, and with wgmma bf16 (halves):
+ * a router kernel (norms, packed rows, logits: router.cu), then one kernel for everything else
+ * (experts.cu, experts_few.cu); prefill rows: router_prefill.cu and experts_prefill.cu, or
+ * experts_tile.cu without wgmma. Everything else has five kernels: the router, whose last block
+ * selects experts and groups the pairs; the gate and up product; the activation, which packs the
+ * hidden rows; the down product; and the sum.
  */
 #include "kernels/cuda/moe/experts.cuh"
 
@@ -209,8 +209,9 @@ static size_t scratch_of_a_row(const struct k_moe *a, const struct moe_args *m)
            (size_t)a->top_k * (floats * sizeof(float) + packed);
 }
 
-/* Whether experts_prefill.cu takes the experts: bf16 matrices, gate before up, without a bias. */
-static bool prefills_bf16(const struct k_moe *a)
+/* Whether experts_prefill.cu and experts.cu may take the experts: bf16 matrices, gate before up,
+ * without a bias of these. */
+static bool takes_bf16(const struct k_moe *a)
 {
     return a->layout == EXPERT_HALVES && cuda_store_of(a->gate_up) == STORE_BF16 &&
            cuda_store_of(a->down) == STORE_BF16 && !a->weigh_input && !a->gate_up_b &&
@@ -221,7 +222,7 @@ static struct moe_shape shape_of(const struct k_moe *a, int rows)
 {
     const struct vec pre = cuda_norm(&a->pre).w;
     return {rows, a->in, a->ffn, a->n_expert, a->top_k, a->layout == EXPERT_MXFP4,
-            a->post.kind != NORM_NONE, !pre.p || pre.type == DT_BF16, prefills_bf16(a)};
+            a->post.kind != NORM_NONE, !pre.p || pre.type == DT_BF16, takes_bf16(a)};
 }
 
 /* The experts of the rows, up to the results of pairs, or of rows if the kernel adds them. */
