@@ -630,6 +630,35 @@ static void test_tensors_are_views_of_storages(void **state)
     torch_close(f);
 }
 
+/* FlashInfer's pages of keys and values have five dimensions. */
+static void test_safetensors_of_five_dimensions(void **state)
+{
+    (void)state;
+    static const char head[] = "{\"kv\":{\"dtype\":\"F32\",\"shape\":[1,2,1,1,2],"
+                               "\"data_offsets\":[0,16]}}";
+    struct buf all = {0};
+    struct err e;
+    const uint64_t n = sizeof head - 1;
+    const float x[] = {1, 2, 3, 4};
+    float y[4];
+    buf_add(&all, &n, sizeof n);
+    buf_add(&all, head, n);
+    buf_add(&all, x, sizeof x);
+    ck_write(dir, "inputs.safetensors", all.p, all.n);
+    buf_free(&all);
+    char *path = xasprintf("%s/inputs.safetensors", dir);
+    struct torch_file *f = torch_open(path, &e);
+    const struct torch_entry *t = f ? torch_find(f, "kv") : NULL;
+    if (!t)
+        fail_msg("%s", e.msg);
+    assert_true(t->n_dim == 5 && t->count == 4 && t->dim[4] == 2 && t->stride[1] == 2);
+    assert_true(torch_floats(f, t, 0, 4, y, &e));
+    assert_memory_equal(y, x, sizeof x);
+    torch_close(f);
+    unlink(path);
+    free(path);
+}
+
 static void test_what_is_no_tensor_is_refused_by_name(void **state)
 {
     (void)state;
@@ -765,6 +794,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_lines_of_kv_canary, setup, teardown),
         cmocka_unit_test(test_the_chain_s_hash),
         cmocka_unit_test_setup_teardown(test_tensors_are_views_of_storages, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_safetensors_of_five_dimensions, setup, teardown),
         cmocka_unit_test_setup_teardown(test_what_is_no_tensor_is_refused_by_name, setup, teardown),
         cmocka_unit_test_setup_teardown(test_hostile_sizes_are_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(test_lists_of_lists_end, setup, teardown),
