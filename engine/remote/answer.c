@@ -643,14 +643,20 @@ bool answer_read(struct answer *answer, const char *s, size_t n, struct err *e)
         answer->end = true;
         return true;
     }
+    enum { SHOWN = 60 };
     json_error_t why;
     json_t *o = load(answer, s, n, &why);
     bool ok = json_is_object(o);
     if (ok)
         get_all(answer, o);
-    else
+    else if (n == 0)
+        err_set(e, ERR_MODEL, "the server sent an empty answer");
+    else if (n <= SHOWN || o)
         err_set(e, ERR_MODEL, "the server sent what is no JSON object: %.*s",
-                (int)(n < 60 ? n : 60), s);
+                (int)(n < SHOWN ? n : SHOWN), s);
+    else
+        err_set(e, ERR_MODEL, "the server sent what is no JSON object: %.*s... (%.100s)", SHOWN, s,
+                why.text);
     json_decref(o);
     return ok;
 }

@@ -163,7 +163,7 @@ static void take_answer(struct ids_ask *ask, const struct http_call *call)
     if (!answer_read(&answer, call->answer.p ? call->answer.p : "", call->answer.n, &ask->why))
         return;
     if (answer.error[0])
-        err_set(&ask->why, ERR_MODEL, "%s", answer.error);
+        err_set(&ask->why, ERR_MODEL, "the server reports: %s", answer.error);
     else
         ask->done = take_reply(ask, &answer);
     answer_free(&answer);
@@ -174,6 +174,8 @@ static void take_answer(struct ids_ask *ask, const struct http_call *call)
 struct sent {
     struct http_call call;
     struct buf body;
+    int attempt;
+    uint64_t from_ms; /* when it is sent, after the first one */
     bool begun, ended;
 };
 
@@ -186,8 +188,9 @@ static uint64_t ms_after(uint64_t since)
 static bool look_at_request(struct upkeep *upkeep, struct ids_ask *ask, struct sent *s,
                             uint64_t begin, int best)
 {
-    if (!s->begun && ms_after(begin) >= (uint64_t)ask->after_ms) {
-        s->call = (struct http_call){.method = "POST",
+    if (!s->begun && ms_after(begin) >= s->from_ms) {
+        buf_clear(&s->body);
+        s->call = (struct http_call){.method = "POST", .answer = s->call.answer,
                                      .path = put_request(&upkeep->server, ask, best, &s->body)};
         s->call.body = s->body.p;
         http_begin(upkeep->http, &s->call);
@@ -196,6 +199,14 @@ static bool look_at_request(struct upkeep *upkeep, struct ids_ask *ask, struct s
     if (!s->begun)
         return false;
     if (s->call.done) {
+        int wait = s->call.failed ? -1 : http_retry_ms(&s->call, s->attempt);
+        if (wait >= 0) {
+            http_end(upkeep->http, &s->call);
+            s->from_ms = ms_after(begin) + (uint64_t)wait;
+            s->attempt++;
+            s->begun = false;
+            return false;
+        }
         take_answer(ask, &s->call);
         ask->ns = s->call.ns_end - s->call.ns_begin;
         return true;
@@ -210,6 +221,8 @@ static void ask_all(struct upkeep *upkeep, struct ids_ask *ask, int n, int best,
     struct sent s[IDS_AT_ONCE] = {{.begun = false}};
     uint64_t begin = clock_ns();
     CHECK(n <= IDS_AT_ONCE);
+    for (int i = 0; i < n; i++)
+        s[i].from_ms = (uint64_t)ask[i].after_ms;
     for (int left = n; left > 0 && !stop_asked(stop);) {
         bool timed = false;
         for (int i = 0; i < n; i++) {
@@ -280,7 +293,7 @@ static bool score_one(struct upkeep *upkeep, const struct ids *prompt, int32_t i
     struct answer answer = {0};
     s.call.path = put_request(&upkeep->server, &ask, BEST_SCORED, &s.body);
     s.call.body = s.body.p;
-    bool ok = http_call(upkeep->http, &s.call, stop, e) &&
+    bool ok = upkeep_call(upkeep, &s.call, stop, e) &&
               answer_read(&answer, s.call.answer.p ? s.call.answer.p : "", s.call.answer.n, e);
     *logp = NAN;
     for (int i = 0; ok && i < answer.tops.n && answer.tops.at[i].k == 0; i++)
@@ -322,7 +335,7 @@ bool ids_of_text(struct upkeep *upkeep, const char *text, struct ids *out, const
     }
     jput_close(&body, '}');
     call.body = body.p;
-    bool ok = http_call(upkeep->http, &call, stop, e) &&
+    bool ok = (upkeep_call(upkeep, &call, stop, e) || err_prefix(e, "/tokenize")) &&
               answer_read(&answer, call.answer.p ? call.answer.p : "", call.answer.n, e);
     for (int i = 0; ok && i < answer.n_token; i++)
         if (answer.token[i].id >= 0)

@@ -447,6 +447,13 @@ bool http_refused(const struct http_call *call, struct err *e)
                    : "", text);
 }
 
+int http_retry_ms(const struct http_call *call, int attempt)
+{
+    if (attempt >= RETRIES || !(call->unsent || call->status == 429 || call->status == 503))
+        return -1;
+    return call->retry_s >= 0 && call->retry_s <= 30 ? call->retry_s * 1000 : 500 << attempt;
+}
+
 bool http_call(struct http *http, struct http_call *call, const struct stop *stop, struct err *e)
 {
     call->stop = stop;

@@ -25,6 +25,7 @@ struct http_opts {
 enum {
     HTTP_BODY = 64 << 20,   /* bytes of a whole answer, unpacked */
     HTTP_STREAM = 1 << 30,  /* bytes of a stream, unpacked */
+    RETRIES = 3,            /* of a request that had no effect */
 };
 
 /* One request. The caller fills in the first part before http_begin(); the struct must stay where
@@ -82,5 +83,8 @@ bool http_call(struct http *http, struct http_call *call, const struct stop *sto
 /* Sets *e for an answer whose status is not 2xx: the status, and the server's message if there is
  * one. */
 bool http_refused(const struct http_call *call, struct err *e);
+/* How many ms to wait until a request that had no effect (unsent; 429 and 503: refused before any
+ * work) is sent again after `attempt` retries; -1: it had one, or there were RETRIES. */
+int http_retry_ms(const struct http_call *call, int attempt);
 
 #endif

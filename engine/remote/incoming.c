@@ -187,23 +187,16 @@ static void send(struct http *http, struct incoming *in)
     http_begin(http, &in->call);
 }
 
-static bool may_retry(const struct incoming *in)
-{
-    const struct http_call *call = &in->call;
-    return in->attempt < RETRIES && !in->ns_first &&
-           (call->unsent || call->status == 429 || call->status == 503);
-}
-
 /* After a failure: waits to send the request again, or ends it with *e. */
 static void fail(struct incoming *in, const struct err *e)
 {
     char line[640];
     in->why = *e;
-    in->failed = !may_retry(in);
+    int ms = in->ns_first ? -1 : http_retry_ms(&in->call, in->attempt);
+    in->failed = ms < 0;
     in->state = in->failed ? INCOMING_DONE : INCOMING_WAITS;
     if (in->failed)
         return;
-    int said = in->call.retry_s, ms = said >= 0 && said <= 30 ? said * 1000 : 500 << in->attempt;
     in->attempt++;
     in->ns_again = clock_ns() + (uint64_t)ms * 1000000;
     snprintf(line, sizeof line, "%.500s; asking again in %d ms", e->msg, ms);

@@ -13,7 +13,6 @@
 #include "engine/remote/wire.h"
 
 enum {
-    RETRIES = 3,
     REPLY_TOKENS = 1 << 20, /* a longer reply is broken off: a server may send without end */
     REPLY_TEXT = 16 << 20,  /* bytes */
 };

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "engine/remote/metrics.h"
 #include "kernels/json_read.h"
@@ -88,6 +89,25 @@ int upkeep_number(const struct upkeep *upkeep, const char *const *names)
             return (int)v;
     }
     return 0;
+}
+
+bool upkeep_call(struct upkeep *upkeep, struct http_call *call, const struct stop *stop,
+                 struct err *e)
+{
+    for (int attempt = 0;; attempt++) {
+        int wait = -1;
+        if (http_call(upkeep->http, call, stop, e))
+            return true;
+        if (!call->failed)
+            wait = http_retry_ms(call, attempt);
+        if (wait < 0)
+            return false;
+        for (uint64_t end = clock_ns() + (uint64_t)wait * 1000000; clock_ns() < end;) {
+            if (stop_asked(stop))
+                return err_set(e, ERR_NEGATIVE, "stopped");
+            usleep(20000);
+        }
+    }
 }
 
 /* ---- the prefix cache ------------------------------------------------------------------------ */
@@ -221,7 +241,7 @@ bool upkeep_chat(struct upkeep *upkeep, const char *message, int most, const str
     struct http_call call = {.method = "POST"};
     call.path = server_ask(&upkeep->server, &said, 1, &set, -1, &body);
     call.body = body.p;
-    bool ok = http_call(upkeep->http, &call, stop, e);
+    bool ok = upkeep_call(upkeep, &call, stop, e);
     buf_free(&call.answer);
     buf_free(&body);
     return ok;

@@ -13,4 +13,8 @@ struct upkeep {
     uint64_t n_asked; /* names of arenas given so far */
 };
 
+/* http_call(), which sends a request again that the server refused before any work. */
+bool upkeep_call(struct upkeep *upkeep, struct http_call *call, const struct stop *stop,
+                 struct err *e);
+
 #endif

@@ -224,7 +224,7 @@ static int exit_status(struct hunt *p)
     }
     print_close(&a.to, '}');
     cli_answer_close(&a);
-    return p->n_found ? ERR_NEGATIVE : 0;
+    return p->n_found || (p->n_case && !p->n_compared) ? ERR_NEGATIVE : 0;
 }
 
 static bool open_all(struct hunt *p, struct hunt_state **state, struct err *e)

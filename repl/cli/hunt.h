@@ -56,6 +56,7 @@ struct hunt_diff {
     int32_t was, is;    /* ids of the control and of the reply; -1: it has ended */
     double by;          /* largest difference of log probabilities up to there */
     double margin;      /* of the control at `token`; NAN: not known */
+    int compared, blind; /* tokens compared; of them by their ids alone: no log probabilities */
     char why[200];
 };
 
@@ -103,6 +104,8 @@ struct hunt {
     double rounding;       /* largest difference between decode and prompt of the controls: what
                               another shape of the same sums does on this server */
     int n_asked, n_case, n_arena;
+    int64_t n_compared, n_blind; /* tokens, as in hunt_diff, and those of replies read as prompts */
+    char refused[200];     /* why the first control failed of those in n_refused */
     int n_once;            /* cases that differed once and not again */
     int n_beside;          /* replies that differ beside others by no more than HUNT_KERNELS */
     double beside;         /* the largest of these differences */

@@ -136,9 +136,18 @@ void hunt_print_sum(const struct hunt *p, const struct printer *to)
         if (p->n_beside)
             print_end(to);
     }
+    print_add(to, ST_TEXT, "\f%ld{compared}%ld{without_logprobs}", (long)p->n_compared,
+              (long)p->n_blind);
+    if (p->n_blind) {
+        print_add(to, ST_WARN, "%ld of %ld tokens were compared by their ids alone: the server "
+                  "reports no log probabilities of them", (long)p->n_blind, (long)p->n_compared);
+        print_end(to);
+    }
     if (p->n_once || p->n_refused) {
         print_add(to, ST_WARN, "%d{once} differed once and not again; %d{refused} whose control "
                   "fails, too", p->n_once, p->n_refused);
+        print_add(to, ST_WARN, p->n_refused ? ": %s{why_refused}" : "\f%s{why_refused}",
+                  p->refused);
         print_end(to);
     }
     if (p->n_warm) {
@@ -146,11 +155,12 @@ void hunt_print_sum(const struct hunt *p, const struct printer *to)
                   "not be emptied", p->n_warm, plural(p->n_warm));
         print_end(to);
     }
-    print_add(to, p->n_found ? ST_BAD : ST_GOOD,
+    print_add(to, p->n_found ? ST_BAD : p->n_compared ? ST_GOOD : ST_WARN,
               p->n_found ? "%s{verdict}: %d{n_found} case%s in which a reply is not that of the "
                            "same request alone"
                          : "%s{verdict}\f%d{n_found}",
-              p->n_found ? "different" : p->n_case ? "no difference found" : "nothing was run",
+              p->n_found ? "different" : p->n_case == 0 ? "nothing was run"
+              : p->n_compared == 0 ? "nothing was compared" : "no difference found",
               p->n_found, plural(p->n_found));
     print_end(to);
 }

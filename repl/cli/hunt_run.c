@@ -177,6 +177,7 @@ static bool score(struct hunt *p, struct hunt_control *k, struct err *e)
     if (ok) {
         kl_add(&kl, &(struct kl_reply){.n_prompt = a->prompt.n, .n = n, .decoded = a->logp,
                                        .read = logp + a->prompt.n});
+        p->n_compared += kl.part[KL_ALL].n;
         k->read = kl.part[KL_ALL].n ? kl.part[KL_ALL].most : NAN;
         k->k3 = kl_mean(&kl.part[KL_ALL]);
         k->read_token = kl.most_token - 1;
@@ -228,12 +229,15 @@ static void compare(const struct ids_ask *was, const struct ids_ask *is, struct 
 {
     int n = min_int(was->reply.n, is->reply.n), first = -1, i = 0;
     d->by = 0;
+    d->blind = 0;
     for (; i < n && was->reply.v[i] == is->reply.v[i]; i++) {
         double by = fabs((double)was->logp[i] - (double)is->logp[i]);
+        d->blind += isnan(by);
         if (by > 0 && first < 0)
             first = i;
         d->by = by > d->by ? by : d->by;
     }
+    d->compared = i;
     bool parts = i < was->reply.n || i < is->reply.n;
     d->how = parts ? DIFF_IDS : first >= 0 ? DIFF_LOGP : DIFF_NONE;
     d->token = parts ? i : first;
@@ -299,7 +303,8 @@ static bool judge(struct hunt *p, const struct hunt_case *c, int ask, const stru
     if (!k)
         return false;
     if (!k->a.done && k->a.status / 100 == 4) { /* too long, perhaps */
-        p->n_refused++;
+        if (p->n_refused++ == 0)
+            snprintf(p->refused, sizeof p->refused, "%.199s", k->a.why.msg);
         return true;
     }
     if (!k->a.done || !a->done) {
@@ -308,6 +313,8 @@ static bool judge(struct hunt *p, const struct hunt_case *c, int ask, const stru
                  k->a.done ? a->why.msg : k->a.why.msg);
     } else {
         compare(&k->a, a, &x);
+        p->n_compared += x.compared;
+        p->n_blind += x.blind;
     }
     if (x.how == DIFF_NONE)
         return true;

@@ -139,7 +139,7 @@ bool triage_server(struct cli *c, struct triage *t, const struct stop *stop, str
     snprintf(t->who, sizeof t->who, "%.60s, %.90s", upkeep_server(u), upkeep_model(u));
     read_launch(u, t);
     upkeep_drafts(u, &n);
-    bool ok = !c->most || run_arms(c, u, t, stop, &n, e);
+    bool ok = !c->most || n.drafts < 0 || run_arms(c, u, t, stop, &n, e);
     count_drafts(&n, &t->log.drafts);
     t->per_depth = n.depths > 0;
     t->length = n.drafts > 0 ? 0 : n.length;
