@@ -1,6 +1,7 @@
 /* The facts and metrics of a server that the log keeps: never a key, never another model's
  * numbers. */
 #include "engine/remote/by_ids.h"
+#include "engine/remote/http.h"
 #include "engine/remote/page_pair.h"
 
 #include <math.h>
@@ -124,6 +125,7 @@ static void pages_are_bounded(void **state)
 struct ids_server {
     const char *known, *path, *answer;
     struct buf asked; /* the bodies, a line each */
+    int busy;         /* requests by POST that are refused before one is answered */
 };
 
 static void choose_by_ids(void *arg, const struct play_request *rq, struct play_answer *a)
@@ -135,6 +137,10 @@ static void choose_by_ids(void *arg, const struct play_request *rq, struct play_
                        : !strcmp(rq->path, "/tokenize")    ? "{\"tokens\":[4,5,6]}"
                                                            : NULL;
     *a = (struct play_answer){.status = body ? 200 : 404, .type = "application/json"};
+    if (rq->body.n && s->busy && s->busy--) {
+        a->status = 429;
+        a->header = "Retry-After: 0\r\n";
+    }
     buf_str(&a->body, body ? body : "{}");
     if (!strcmp(rq->path, s->path))
         buf_printf(&s->asked, "%s\n", rq->body.p);
@@ -159,17 +165,20 @@ static void prompts_of_ids_are_asked_in_each_form(void **state)
          "\"token_logprobs\":[-0.5,-0.25],\"top_logprobs\":[{\"token_id:7\":-0.5,\"token_id:9\":-1.5},{\"token_id:8\":-0.25}]},"
          "\"prompt_logprobs\":[null,{\"5\":{\"logprob\":-3}},{\"6\":{\"logprob\":-2}}]}],\"usage\":"
          "{\"prompt_tokens_details\":{\"cached_tokens\":2}}}",
-         {"\"prompt\":[4,5,6]", "\"ignore_eos\":true", "\"cache_salt\":\"here\"", "\"prompt_logprobs\":0"}, true},
+         {"\"prompt\":[4,5,6]", "\"ignore_eos\":true", "\"cache_salt\":\"here\"",
+          "\"prompt_logprobs\":0"}, true},
         {"/get_model_info", "/generate",
          "{\"text\":\"a\",\"output_ids\":[7,8],\"meta_info\":{\"completion_tokens\":2,\"cached_tokens\":2,"
          "\"output_token_logprobs\":[[-0.5,7,null],[-0.25,8,null]],\"output_top_logprobs\":[[[-0.5,7,null],[-1.5,9,null]],null],"
          "\"input_token_logprobs\":[[null,4,null],[-3,5,null],[-2,6,null]]}}",
-         {"\"input_ids\":[4,5,6]", "\"max_new_tokens\":2", "\"extra_key\":\"here\"", "\"logprob_start_len\":0"}, true},
+         {"\"input_ids\":[4,5,6]", "\"max_new_tokens\":2", "\"extra_key\":\"here\"",
+          "\"logprob_start_len\":0"}, true},
         {"/props", "/completion",
          "{\"content\":\"a\",\"tokens\":[7,8],\"stop\":true,\"completion_probabilities\":[{\"id\":7,\"token\":\"a\",\"logprob\":-0.5,"
          "\"top_logprobs\":[{\"id\":7,\"token\":\"a\",\"logprob\":-0.5},{\"id\":9,\"token\":\"b\",\"logprob\":-1.5}]},{\"id\":8,\"logprob\":-0.25}],"
          "\"timings\":{\"cache_n\":2}}",
-         {"\"prompt\":[4,5,6]", "\"n_predict\":2", "\"cache_prompt\":true", "\"return_tokens\":true"}, false},
+         {"\"prompt\":[4,5,6]", "\"n_predict\":2", "\"cache_prompt\":true",
+          "\"return_tokens\":true"}, false},
     };
     (void)state;
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
@@ -209,7 +218,8 @@ static void prompts_of_ids_are_asked_in_each_form(void **state)
  * line. */
 static void servers_without_ids_are_refused(void **state)
 {
-    static const char *const answer[] = {"{\"choices\":[{\"text\":\"a\"}]}", "{\"error\":{\"message\":\"no room\"}}",
+    static const char *const answer[] = {"{\"choices\":[{\"text\":\"a\"}]}",
+                                         "{\"error\":{\"message\":\"no room\"}}",
                                          "[]", "{\"choices\":[{\"logprobs\":{\"tokens\":[\"a\"],\"token_logprobs\":[-1]}}]}"};
     static const char *const why[] = {"no tokens", "no room", "no JSON object", "no id of token 1"};
     struct err e;
@@ -237,12 +247,38 @@ static void servers_without_ids_are_refused(void **state)
     }
 }
 
+/* What a server refuses before any work is asked again, a few times. */
+static void a_busy_server_is_asked_again(void **state)
+{
+    struct ids_server s = {.known = "/version", .path = "/v1/completions",
+                           .answer = "{\"choices\":[{\"text\":\"a\",\"token_ids\":[7]}]}"};
+    struct play play;
+    struct upkeep *u = open_by_ids(&play, &s);
+    struct ids_ask a = {.most = 1};
+    struct err e;
+    (void)state;
+    s.busy = RETRIES;
+    assert_true(ids_of_text(u, "four five six", &a.prompt, NULL, &e) && a.prompt.n == 3);
+    s.busy = RETRIES;
+    ids_ask_all(u, &a, 1, NULL, NULL, NULL);
+    assert_true(a.done && a.reply.n == 1 && s.busy == 0);
+    s.busy = RETRIES + 1;
+    ids_ask_all(u, &a, 1, NULL, NULL, NULL);
+    assert_true(!a.done && a.status == 429 && s.busy == 0);
+    ids_ask_free(&a);
+    ids_free(&a.prompt);
+    upkeep_close(u);
+    play_close(&play);
+    buf_free(&s.asked);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(keys_of_a_launch_are_not_kept),
         cmocka_unit_test(prompts_of_ids_are_asked_in_each_form),
         cmocka_unit_test(servers_without_ids_are_refused),
+        cmocka_unit_test(a_busy_server_is_asked_again),
         cmocka_unit_test(two_pages_become_pairs),
         cmocka_unit_test(pages_are_bounded),
     };
