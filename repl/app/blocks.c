@@ -156,11 +156,10 @@ void view_blocks(const struct block_map *m, int most, int width, const struct pr
     const struct blocks_view *v = &m->view;
     print_open(to, NULL, '{');
     print_add(to, ST_HEAD, "BLOCKS");
-    print_add(to, ST_DIM, "  %s{about}\f%s{source}%d{connected?}%d{exact?}%lu{batches}%lu{events}"
-              "%lu{replayed}%lu{before}%lu{missed}%lu{unknown}%lu{refused}%s{wrong}", v->about,
-              v->source, v->connected, v->whole, v->batches, v->events, v->replayed, v->before,
-              v->missed, v->unknown, v->refused, v->wrong[0] ? v->wrong : NULL);
-    print_end(to);
+    print_facts(to, ST_DIM, "  %s{about}\f%s{source}%d{connected?}%d{exact?}%lu{batches}%lu{events}"
+                "%lu{replayed}%lu{before}%lu{missed}%lu{unknown}%lu{refused}%s{wrong}", v->about,
+                v->source, v->connected, v->whole, v->batches, v->events, v->replayed, v->before,
+                v->missed, v->unknown, v->refused, v->wrong[0] ? v->wrong : NULL);
     print_open(to, "groups", '[');
     for (int g = 0; g < v->n_group; g++)
         show_group(m, g, width, to);

@@ -130,8 +130,7 @@ static void show_spread(const char *key, const char *name, const struct spread *
     print_open(to, key, '{');
     print_add(to, ST_LABEL, "%-14s\v\f%d{n}%g{median}%g{p99}%g{max}\f %9s %9s %9s  ", name, s->n,
               s->median, s->p99, s->max, a, b, c);
-    print_add(to, ST_DIM, "%s", about);
-    print_end(to);
+    print_note(to, ST_DIM, "%s", about);
     print_close(to, '}');
 }
 

@@ -24,8 +24,7 @@ static void name_rules(const struct case_verdict *v, const struct printer *to)
     for (int i = 1; i < N_RULES; i++)
         if (v->checked >> i & 1)
             buf_printf(&yes, "%s%s", yes.n ? " " : "", fault_rule(i));
-    print_add(to, ST_DIM, "checked      %s{checked}", yes.p ? yes.p : "nothing");
-    print_end(to);
+    print_facts(to, ST_DIM, "checked      %s{checked}", yes.p ? yes.p : "nothing");
     buf_free(&yes);
     print_open(to, "not_checked", '[');
     for (int i = 1, k; i < N_RULES; i = k) {
@@ -51,10 +50,10 @@ static void say_case(const struct check_job *j, const struct attn_case *c, int i
         print_add(to, ST_TEXT, "%s{engine}\f%s{version}%s{backend}\f%s%s%s%s, ", c->engine,
                   c->version, c->backend, c->version[0] ? " " : "", c->version,
                   c->backend[0] ? " " : "", c->backend);
-    print_add(to, ST_TEXT, "%s{mode}, %d{requests} request%s, %d{rows} row%s, %d{groups} group%s, "
+    print_facts(to, ST_TEXT, "%s{mode}, %d{requests} request%s, %d{rows} row%s, "
+                             "%d{groups} group%s, "
               "%d{numbers} numbers", plan_mode_name(c->mode), c->n_request, plural(c->n_request),
               c->n_row, plural(c->n_row), c->n_group, plural(c->n_group), case_numbers(c));
-    print_end(to);
 }
 
 static void say_violations(const struct check_job *j, const struct case_verdict *v)
@@ -86,11 +85,10 @@ static void say_smallest(struct check_job *j, struct attn_case *c)
     int before = case_numbers(c), tried = case_shrink(c, &j->stop);
     case_judge(c, &v);
     print_open(j->to, "smallest", '{');
-    print_add(j->to, ST_TEXT, "smallest case that breaks %s{rule}: %d{numbers} of %d{of} numbers, "
+    print_facts(j->to, ST_TEXT, "smallest case that breaks %s{rule}: %d{numbers} of %d{of} "
+                                "numbers, "
               "%d{tried} tried", fault_rule(v.found[0].rule), case_numbers(c), before, tried);
-    print_end(j->to);
-    print_add(j->to, ST_BAD, "%s{text}", v.found[0].text);
-    print_end(j->to);
+    print_facts(j->to, ST_BAD, "%s{text}", v.found[0].text);
     case_draw(c, &picture);
     print_text(j->to, ST_TEXT, picture.p);
     print_close(j->to, '}');

@@ -30,25 +30,19 @@ static void say_source(const struct dump_report *r, const struct printer *to)
     print_add(to, ST_TEXT, r->shards > 1 ? "; heads spread over %d{shards}" : "\f%d{shards}",
               r->shards);
     print_end(to);
-    if (to->json || s->missing) {
-        print_add(to, ST_WARN, "%ld{missing} rows not compared: %s{why_missing}", s->missing,
-                  s->first_missing);
-        print_end(to);
-    }
-    if (to->json || s->unclear) {
-        print_add(to, ST_WARN, "%ld{unclear} rows not compared: they fit several requests, or are "
+    if (to->json || s->missing)
+        print_facts(to, ST_WARN, "%ld{missing} rows not compared: %s{why_missing}", s->missing,
+                    s->first_missing);
+    if (to->json || s->unclear)
+        print_facts(to, ST_WARN, "%ld{unclear} rows not compared: they fit several requests, "
+                                 "or are "
                   "nodes of a tree", s->unclear);
-        print_end(to);
-    }
-    if (to->json || s->no_ids) {
-        print_add(to, ST_WARN, "%d{without_ids} passes without input_ids and positions", s->no_ids);
-        print_end(to);
-    }
-    if (to->json || r->d.refused) {
-        print_add(to, ST_WARN, "%d{refused} files not read: %s{why_refused}", r->d.refused,
-                  r->d.why);
-        print_end(to);
-    }
+    if (to->json || s->no_ids)
+        print_facts(to, ST_WARN, "%d{without_ids} passes without input_ids and positions",
+                    s->no_ids);
+    if (to->json || r->d.refused)
+        print_facts(to, ST_WARN, "%d{refused} files not read: %s{why_refused}", r->d.refused,
+                    r->d.why);
 }
 
 static void say_modules(const struct dump_report *r, const struct printer *to)
@@ -85,11 +79,10 @@ static void say_first(const struct dump_report *r, const struct printer *to)
     const struct dump_module *m = r->first >= 0 ? &r->module[r->first] : NULL;
     const struct dump_module *good = r->last_good >= 0 ? &r->module[r->last_good] : NULL;
     if (m) {
-        print_add(to, ST_BAD, "first    %s{first}: relative L2 error %g{first_error:4} in pass "
-                  "%d{first_pass}, row %d{first_row}, position %d{first_position}; "
-                  "%g{first_band:4} in runs with noise", m->name, m->worst, m->pass, m->row,
-                  m->position, m->band);
-        print_end(to);
+        print_facts(to, ST_BAD, "first    %s{first}: relative L2 error %g{first_error:4} in pass "
+                    "%d{first_pass}, row %d{first_row}, position %d{first_position}; "
+                    "%g{first_band:4} in runs with noise", m->name, m->worst, m->pass, m->row,
+                    m->position, m->band);
         if (good)
             print_add(to, ST_TEXT, "before   %s{before} agrees (at most %g{before_error:4})",
                       good->name, good->worst);
@@ -166,13 +159,12 @@ static void report_calls(const struct cli *c, const struct fi_report *r)
             say_call(&r->v[i], &a.to);
     }
     print_close(&a.to, ']');
-    print_add(&a.to, ST_BOLD, "FlashInfer: %d{records} records, %d{other} of other functions; "
-              "%d{compared} calls: %d{agree} agree, %d{differ} differ, %d{broken} with broken "
-              "tables, %d{no_output} without output, %d{skipped} not compared", r->records,
-              r->other, r->n,
-              count[FI_AGREES], count[FI_DIFFERS], count[FI_BROKEN], count[FI_NO_OUTPUT],
-              count[FI_SKIPPED]);
-    print_end(&a.to);
+    print_facts(&a.to, ST_BOLD, "FlashInfer: %d{records} records, %d{other} of other functions; "
+                "%d{compared} calls: %d{agree} agree, %d{differ} differ, %d{broken} with broken "
+                "tables, %d{no_output} without output, %d{skipped} not compared", r->records,
+                r->other, r->n,
+                count[FI_AGREES], count[FI_DIFFERS], count[FI_BROKEN], count[FI_NO_OUTPUT],
+                count[FI_SKIPPED]);
     print_close(&a.to, '}');
     cli_answer_close(&a);
 }
@@ -220,10 +212,9 @@ static void say_violation(const struct canary *k, int i, int size, const struct 
     print_end(to);
     if (piece > 1) {
         const struct canary_line *last = &k->v[i + piece - 1];
-        print_add(to, ST_WARN, "  so do %d{piece} cells up to slot %ld{last_slot}, position "
+        print_facts(to, ST_WARN, "  so do %d{piece} cells up to slot %ld{last_slot}, position "
                                "%ld{last_position}: their records continue each other, a piece of "
                                "one other sequence", piece, (long)last->slot, (long)last->position);
-        print_end(to);
     }
     print_close(to, '}');
     buf_free(&why);
@@ -296,15 +287,12 @@ static void report_canary(const struct cli *c, const struct canary *k)
     for (int i = 0; i < k->n; i++)
         of_swa += k->v[i].pool == POOL_SWA;
     print_open(&a.to, NULL, '{');
-    print_add(&a.to, ST_BOLD, "kv_canary: %ld{violations} violation%s in %ld{lines} lines, "
-              "%d{full} of the full pool, %d{swa} of the swa pool; pages of %d{page_size}",
-              (long)k->total, plural((int)(k->total == 1 ? 1 : 2)), (long)k->lines, k->n - of_swa,
-              of_swa, size);
-    print_end(&a.to);
-    if (a.to.json || k->damaged) {
-        print_add(&a.to, ST_WARN, "%d{damaged} lines are damaged", k->damaged);
-        print_end(&a.to);
-    }
+    print_facts(&a.to, ST_BOLD, "kv_canary: %ld{violations} violation%s in %ld{lines} lines, "
+                "%d{full} of the full pool, %d{swa} of the swa pool; pages of %d{page_size}",
+                (long)k->total, plural((int)(k->total == 1 ? 1 : 2)), (long)k->lines, k->n - of_swa,
+                of_swa, size);
+    if (a.to.json || k->damaged)
+        print_facts(&a.to, ST_WARN, "%d{damaged} lines are damaged", k->damaged);
     if (k->overflowed) {
         print_add(&a.to, ST_WARN, "\f%d{overflowed?}\fthe server's ring was full: later violations "
                   "are missing (SGLANG_KV_CANARY_RING_CAPACITY)", 1);

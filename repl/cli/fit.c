@@ -53,9 +53,9 @@ static void print_model(const struct loaded *l, const struct engine_opts *o, con
     print_add(to, ST_DIM, "%s{model}: %s{family}, %d{layers} layers", name, g->family, g->n_layer);
     if (sliding)
         print_add(to, ST_DIM, " (%d{sliding} slide, %d{window} tokens)", sliding, g->window);
-    print_add(to, ST_DIM, ", a context of %d{context} tokens, on %s{device}", engine_context(l, o),
+    print_facts(to, ST_DIM, ", a context of %d{context} tokens, on %s{device}",
+                engine_context(l, o),
               l->dev.k->name);
-    print_end(to);
     if (l->model.about)
         print_note(to, ST_DIM, "%s", l->model.about);
     if (o->make)

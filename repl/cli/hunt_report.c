@@ -75,8 +75,7 @@ void hunt_print_found(const struct hunt *p, int i, const struct printer *to)
     print_open(to, NULL, '{');
     print_add(to, ST_BAD, "%d{number}. ", i + 1);
     print_add(to, ST_BOLD, "%s{kind}", f->c.kind);
-    print_add(to, ST_TEXT, ": %s{what}", said.p);
-    print_end(to);
+    print_facts(to, ST_TEXT, ": %s{what}", said.p);
     print_add(to, ST_TEXT, "\f%d{case}%d{token}%d{position}%d{was}%d{is}%g{by}%g{margin}",
               f->number, f->d.token, f->d.position, f->d.was, f->d.is, f->d.by, f->d.margin);
     if (!f->c.read) {
@@ -126,8 +125,7 @@ void hunt_print_sum(const struct hunt *p, const struct printer *to)
     if (!p->exact) {
         print_add(to, ST_TEXT, "not counted: %d{as_rounding} that differ no more than decode and "
                   "prompt do (%.3g{rounding})", p->n_rounding, p->rounding);
-        print_add(to, ST_TEXT, ", %d{as_noise} no more than their controls", p->n_noise);
-        print_end(to);
+        print_facts(to, ST_TEXT, ", %d{as_noise} no more than their controls", p->n_noise);
         print_add(to, ST_TEXT, p->n_beside ? "not counted: %d{beside_others} that differ beside "
                                              "others, by up to %.3g{beside_by}: kernels of another "
                                              "width may do so"
@@ -138,11 +136,9 @@ void hunt_print_sum(const struct hunt *p, const struct printer *to)
     }
     print_add(to, ST_TEXT, "\f%ld{compared}%ld{without_logprobs}", (long)p->n_compared,
               (long)p->n_blind);
-    if (p->n_blind) {
-        print_add(to, ST_WARN, "%ld of %ld tokens were compared by their ids alone: the server "
-                  "reports no log probabilities of them", (long)p->n_blind, (long)p->n_compared);
-        print_end(to);
-    }
+    if (p->n_blind)
+        print_note(to, ST_WARN, "%ld of %ld tokens were compared by their ids alone: the server "
+                   "reports no log probabilities of them", (long)p->n_blind, (long)p->n_compared);
     if (p->n_once || p->n_refused) {
         print_add(to, ST_WARN, "%d{once} differed once and not again; %d{refused} whose control "
                   "fails, too", p->n_once, p->n_refused);
@@ -150,19 +146,16 @@ void hunt_print_sum(const struct hunt *p, const struct printer *to)
                   p->refused);
         print_end(to);
     }
-    if (p->n_warm) {
-        print_add(to, ST_WARN, "%d{warm_controls} control%s reused KV: the server's cache could "
-                  "not be emptied", p->n_warm, plural(p->n_warm));
-        print_end(to);
-    }
-    print_add(to, p->n_found ? ST_BAD : p->n_compared ? ST_GOOD : ST_WARN,
-              p->n_found ? "%s{verdict}: %d{n_found} case%s in which a reply is not that of the "
-                           "same request alone"
-                         : "%s{verdict}\f%d{n_found}",
-              p->n_found ? "different" : p->n_case == 0 ? "nothing was run"
-              : p->n_compared == 0 ? "nothing was compared" : "no difference found",
-              p->n_found, plural(p->n_found));
-    print_end(to);
+    if (p->n_warm)
+        print_facts(to, ST_WARN, "%d{warm_controls} control%s reused KV: the server's cache could "
+                    "not be emptied", p->n_warm, plural(p->n_warm));
+    print_facts(to, p->n_found ? ST_BAD : p->n_compared ? ST_GOOD : ST_WARN,
+                p->n_found ? "%s{verdict}: %d{n_found} case%s in which a reply is not that of the "
+                             "same request alone"
+                           : "%s{verdict}\f%d{n_found}",
+                p->n_found ? "different" : p->n_case == 0 ? "nothing was run"
+                : p->n_compared == 0 ? "nothing was compared" : "no difference found",
+                p->n_found, plural(p->n_found));
 }
 
 /* ---- the script ------------------------------------------------------------------------------ */

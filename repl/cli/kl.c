@@ -226,8 +226,7 @@ static int report(struct kl_run *r)
     int rc = verdict(r, &word);
     cli_answer_open(&a, r->c);
     print_open(&a.to, NULL, '{');
-    print_add(&a.to, ST_BOLD, "%s{of}", r->from.name);
-    print_end(&a.to);
+    print_facts(&a.to, ST_BOLD, "%s{of}", r->from.name);
     print_add(&a.to, ST_TEXT, "\f%d{tokens_of_a_reply}%d{window:0}%d{page:0}%ld{drafted}%s{read}",
               r->most, r->from.window, r->from.page, r->from.drafted,
               r->from.by_token ? "token by token" : "at once");

@@ -47,8 +47,7 @@ static void show_user(void *arg, const struct act *a)
     struct replay *r = arg;
     if (!shows(r))
         return;
-    sheet_printf(&r->sheet, ST_HEAD, "turn %d%s", a->user.n, a->user.regen ? "  (again)" : "");
-    sheet_line(&r->sheet);
+    say_line(&r->sheet, ST_HEAD, "turn %d%s", a->user.n, a->user.regen ? "  (again)" : "");
     sheet_lines(&r->sheet, ST_USER, a->user.text, a->user.text_n);
     cli_print(r->c, &r->sheet);
     out_flush();
@@ -59,10 +58,9 @@ static void show_reply(struct replay *r, const struct event *ev)
     if (!shows(r))
         return;
     sheet_lines(&r->sheet, ST_TEXT, ev->text.p ? ev->text.p : "", ev->text.n);
-    sheet_printf(&r->sheet, r->cmp.d.class ? ST_BAD : ST_GOOD, "[%s, %d step%s: %s]",
-                 stop_name(ev->reason), ev->n_steps, plural(ev->n_steps), r->cmp.d.class ? "differs"
-                 : "equal");
-    sheet_line(&r->sheet);
+    say_line(&r->sheet, r->cmp.d.class ? ST_BAD : ST_GOOD, "[%s, %d step%s: %s]",
+             stop_name(ev->reason), ev->n_steps, plural(ev->n_steps), r->cmp.d.class ? "differs"
+             : "equal");
     sheet_line(&r->sheet);
     cli_print(r->c, &r->sheet);
     out_flush();

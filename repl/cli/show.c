@@ -214,14 +214,12 @@ static void step_details(struct show *w, const struct step_row *r)
     if (k->source != STEP_COMPUTED)
         return;
     sheet_printf(s, ST_LABEL, "  digests ");
-    sheet_printf(s, ST_TEXT, "pages %016llx  draft %016llx  logits %016llx",
-                 (unsigned long long)k->page_digest, (unsigned long long)k->draft_digest,
-                 (unsigned long long)k->logit_digest);
-    sheet_line(s);
+    say_line(s, ST_TEXT, "pages %016llx  draft %016llx  logits %016llx",
+             (unsigned long long)k->page_digest, (unsigned long long)k->draft_digest,
+             (unsigned long long)k->logit_digest);
     sheet_printf(s, ST_LABEL, "  microseconds ");
-    sheet_printf(s, ST_TEXT, "draft %u  verify %u  commit %u  check %u", k->us_draft, k->us_verify,
-                 k->us_commit, k->us_check);
-    sheet_line(s);
+    say_line(s, ST_TEXT, "draft %u  verify %u  commit %u  check %u", k->us_draft, k->us_verify,
+             k->us_commit, k->us_check);
     if (r->tree)
         tree_lines(w, r->tree);
     else if (k->drafted && w->pack && w->pack->trees[0])
@@ -336,19 +334,16 @@ static void turn_lines(struct show *w, const struct turn_row *r)
     struct buf why = {0};
     if (r->is_user)
         reuse_text(&r->reuse, r->tokens.n, r->n_reused, &why);
-    if (why.n) {
-        sheet_printf(s, ST_DIM, "[%s]", why.p);
-        sheet_line(s);
-    }
+    if (why.n)
+        say_line(s, ST_DIM, "[%s]", why.p);
     buf_free(&why);
     if (r->served) {
         show_served(r, s);
     } else if (!r->is_user) {
-        sheet_printf(s, ST_DIM, "[%s, %d step%s, %d token%s, %d of %d drafted accepted, %.0f ms]",
-                     r->stop && *r->stop ? r->stop : "not ended", r->n_steps, plural(r->n_steps),
-                     r->tokens.n, plural(r->tokens.n), r->n_accepted, r->n_drafted,
-                     (double)(r->us_prefill + r->us_decode) / 1000);
-        sheet_line(s);
+        say_line(s, ST_DIM, "[%s, %d step%s, %d token%s, %d of %d drafted accepted, %.0f ms]",
+                 r->stop && *r->stop ? r->stop : "not ended", r->n_steps, plural(r->n_steps),
+                 r->tokens.n, plural(r->tokens.n), r->n_accepted, r->n_drafted,
+                 (double)(r->us_prefill + r->us_decode) / 1000);
     }
     sheet_line(s);
 }
@@ -418,8 +413,7 @@ static void head_lines(struct show *w, const char *hazards)
     if (w->pack)
         facts_pack(w->pack, &pack);
     sheet_printf(&w->sheet, ST_KEY, "session %d", r->number);
-    sheet_printf(&w->sheet, ST_DIM, "  %s  %s", when, r->id);
-    sheet_line(&w->sheet);
+    say_line(&w->sheet, ST_DIM, "  %s  %s", when, r->id);
     head_line(w, "pack", pack.p, NULL);
     head_line(w, "model", names[0], names[1]);
     head_line(w, "draft", names[2] && *names[2] ? names[2] : "none", names[3]);
@@ -428,14 +422,11 @@ static void head_lines(struct show *w, const char *hazards)
     head_line(w, "system", w->past.system, NULL);
     if (r->parent[0]) {
         sheet_printf(&w->sheet, ST_LABEL, "%-8s   ", "fork");
-        sheet_printf(&w->sheet, ST_TEXT, "of %s after turn %d", session_name(w, r->parent),
-                     r->fork_turn);
-        sheet_line(&w->sheet);
+        say_line(&w->sheet, ST_TEXT, "of %s after turn %d", session_name(w, r->parent),
+                 r->fork_turn);
     }
-    if (hazards) {
-        sheet_add(&w->sheet, ST_BAD, hazards);
-        sheet_line(&w->sheet);
-    }
+    if (hazards)
+        say_line(&w->sheet, ST_BAD, "%s", hazards);
     sheet_line(&w->sheet);
     for (int i = 0; i < 4; i++)
         free(names[i]);

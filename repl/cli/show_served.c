@@ -49,11 +49,9 @@ void show_served(const struct turn_row *r, struct sheet *out)
     if (s->drafted >= 0)
         sheet_printf(out, ST_DIM, ", %lld of %lld drafted accepted", (long long)s->accepted,
                      (long long)s->drafted);
-    sheet_printf(out, ST_DIM, "; first token after %.1f ms, the rest in %.1f ms]",
-                 (double)r->us_prefill / 1000, (double)r->us_decode / 1000);
-    sheet_line(out);
-    sheet_printf(out, ST_DIM, "[server: %s]", told.n ? told.p : "nothing reported");
-    sheet_line(out);
+    say_line(out, ST_DIM, "; first token after %.1f ms, the rest in %.1f ms]",
+             (double)r->us_prefill / 1000, (double)r->us_decode / 1000);
+    say_line(out, ST_DIM, "[server: %s]", told.n ? told.p : "nothing reported");
     buf_free(&told);
 }
 
@@ -93,8 +91,7 @@ void show_served_step(const struct step_row *r, struct sheet *out)
         return;
     sheet_printf(out, ST_LABEL, "  %s ", r->rec.source == STEP_PIECE ? "piece of the stream"
                  : "server's step");
-    sheet_printf(out, ST_TEXT, "here %.3f ms after the request", (double)r->rec.us_arrived / 1000);
-    sheet_line(out);
+    say_line(out, ST_TEXT, "here %.3f ms after the request", (double)r->rec.us_arrived / 1000);
     for (int i = 0, k = -1; r->tops && i < r->tops->n; i++) {
         const struct top *x = &r->tops->at[i];
         bool first = x->k != k;
@@ -166,6 +163,5 @@ void show_launch(const char *about, struct sheet *out)
         return;
     sheet_printf(out, ST_LABEL, "%-8s   ", "launch");
     sheet_printf(out, ST_TEXT, "%zu fact%s that the server reports", n, plural((int)n));
-    sheet_add(out, ST_DIM, "  (--json, and the view v_launch, list them)");
-    sheet_line(out);
+    say_line(out, ST_DIM, "  (--json, and the view v_launch, list them)");
 }

@@ -256,9 +256,8 @@ static void say_hit(const struct help_on *on, const struct query *q, const struc
         sheet_add(to->out, ST_KEY, manual ? "man aerie" : command ? "/" : "");
         sheet_add(to->out, ST_KEY, manual ? "" : d.name);
         sheet_tab(to->out, 15);
-        sheet_printf(to->out, ST_TEXT, " %s%s%s", d.title, manual && *d.name ? ": " : "",
-                     manual ? d.name : "");
-        sheet_line(to->out);
+        say_line(to->out, ST_TEXT, " %s%s%s", d.title, manual && *d.name ? ": " : "",
+                 manual ? d.name : "");
         if (line.n)
             say_line(to->out, ST_DIM, "    %s", line.p);
     }

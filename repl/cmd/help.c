@@ -9,14 +9,11 @@ static void say_command(const struct cmd *c, const struct printer *to)
 {
     print_open(to, NULL, '{');
     print_add(to, ST_KEY, "/%s{command}", c->name);
-    print_add(to, ST_LABEL, " %s{args}", c->args);
-    print_end(to);
-    print_add(to, ST_TEXT, "  %s{help}", c->help);
-    print_end(to);
+    print_facts(to, ST_LABEL, " %s{args}", c->args);
+    print_facts(to, ST_TEXT, "  %s{help}", c->help);
     if (c->alias)
         print_note(to, ST_TEXT, "  other names: %s", c->alias);
-    print_add(to, ST_TEXT, "  for example: %s{example}", c->example);
-    print_end(to);
+    print_facts(to, ST_TEXT, "  for example: %s{example}", c->example);
     if (!(c->flags & CMD_BUSY_OK))
         print_note(to, ST_DIM, "  waits until no reply is running");
     print_close(to, '}');

@@ -115,8 +115,8 @@ bool cmd_memory(struct cmd_call *c)
                        ? "the server does not report what its weights and buffers take"
                        : "nothing is computed here, so nothing is held");
     print_open(&c->to, NULL, '{');
-    print_add(&c->to, ST_DIM, "%s{device}, a context of %d{context} tokens", i->device, i->context);
-    print_end(&c->to);
+    print_facts(&c->to, ST_DIM, "%s{device}, a context of %d{context} tokens", i->device,
+                i->context);
     report_need(&c->to, &i->need);
     print_close(&c->to, '}');
     return true;
@@ -218,8 +218,7 @@ static void show_change(const struct page_change *c, int size, const struct prin
                   first, first + size - 1);
     else
         print_add(to, ST_TEXT, "\f%d{logical}", (int)p->column);
-    print_add(to, ST_DIM, "; %d{refs} reference%s", (int)p->refs, plural((int)p->refs));
-    print_end(to);
+    print_facts(to, ST_DIM, "; %d{refs} reference%s", (int)p->refs, plural((int)p->refs));
     print_close(to, '}');
 }
 
@@ -403,7 +402,7 @@ static void show_check(const struct app *a, const struct check_report *r, bool o
     print_close(to, ']');
     print_facts(to, r->fault[0] ? ST_BAD : ST_GOOD, r->fault[0] ? "wrong now: %s{wrong}"
                     : "now: the pools and their sequences keep every rule\f%s{wrong}",
-                r->fault[0] ? r->fault : NULL);
+            r->fault[0] ? r->fault : NULL);
     print_add(to, ST_LABEL, "plans: \f%lu{plans_checked}%lu{plans_unchecked}%lu{violations}",
               r->counts.checks, r->counts.unchecked, r->counts.violations);
     add_checks(&r->counts, to);

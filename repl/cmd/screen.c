@@ -52,10 +52,8 @@ void setting_row(const char *name, const char *value, const char *range, const c
     print_open(to, NULL, '{');
     print_add(to, ST_KEY, "%-12s{name}", name);
     print_add(to, ST_TEXT, " %-8s{value} ", value);
-    print_add(to, ST_DIM, "%s{range}", range);
-    print_end(to);
-    print_add(to, ST_TEXT, "             %s{help}%s", help, more);
-    print_end(to);
+    print_facts(to, ST_DIM, "%s{range}", range);
+    print_facts(to, ST_TEXT, "             %s{help}%s", help, more);
     print_close(to, '}');
 }
 
@@ -123,8 +121,7 @@ bool cmd_layout(struct cmd_call *c)
     for (i = 0; i < N_LAYOUT; i++) {
         print_open(&c->to, NULL, '{');
         print_add(&c->to, ST_KEY, "  %-8s{name}", layouts[i].name);
-        print_add(&c->to, ST_TEXT, "%s{help}", layouts[i].help);
-        print_end(&c->to);
+        print_facts(&c->to, ST_TEXT, "%s{help}", layouts[i].help);
         print_close(&c->to, '}');
     }
     print_close(&c->to, ']');

@@ -148,9 +148,8 @@ static void print_choice(const struct choice *x, int column, const struct drafte
         print_did(use, to);
         print_add(to, ST_TEXT, " ");
     }
-    print_add(to, ST_DIM, x->why ? " does not fit: %s{why}" : " %s{from}",
-              x->why ? x->why : x->from);
-    print_end(to);
+    print_facts(to, ST_DIM, x->why ? " does not fit: %s{why}" : " %s{from}",
+                x->why ? x->why : x->from);
     print_close(to, '}');
 }
 
@@ -332,9 +331,8 @@ static void said_model(struct app *a, const char *before, const struct printer *
               a->session);
     if (a->turn)
         print_add(to, ST_TEXT, "\f%s{parent}", before);
-    print_add(to, ST_TEXT, "model: %s%s%s%s%s", name, i->family ? ", " : "",
-              i->family ? i->family : "", draft ? ", draft " : "", draft ? draft : "");
-    print_end(to);
+    print_note(to, ST_TEXT, "model: %s%s%s%s%s", name, i->family ? ", " : "",
+               i->family ? i->family : "", draft ? ", draft " : "", draft ? draft : "");
     print_close(to, '}');
     if (a->turn)
         print_note(to, ST_DIM, "the session before is saved as it was; a new one goes on from turn "

@@ -201,21 +201,18 @@ static void tree_legend(const struct drawing *d, int width)
     struct sheet *out = d->out;
     bool narrow = width && width < 60;
     sheet_add(out, ST_DIM, "q: the draft's probability, p: the target's");
-    sheet_add(out, ST_DIM, narrow ? "" : " at temperature 1");
-    sheet_line(out);
+    say_line(out, ST_DIM, "%s", narrow ? "" : " at temperature 1");
     if (d->room >= WORDS)
         return;
-    sheet_add(out, ST_DIM, out->ascii ? "ok accepted  x rejected  - not reached"
+    say_line(out, ST_DIM, "%s", out->ascii ? "ok accepted  x rejected  - not reached"
                                       : "✓ accepted  ✗ rejected  – not reached");
-    sheet_line(out);
 }
 
 void view_tree(struct backend *b, const struct tree *t, int turn, int step, int32_t bonus,
                int width, struct sheet *out)
 {
     if (t->n == 0) {
-        sheet_add(out, ST_DIM, "TREE   no step has drafted yet");
-        sheet_line(out);
+        say_line(out, ST_DIM, "TREE   no step has drafted yet");
         return;
     }
     struct drawing d = {.out = out, .backend = b, .t = t, .bonus = bonus, .cells = TOKEN_CELLS};
@@ -509,7 +506,7 @@ void view_stats(const struct status *s, const struct backend_info *i, const stru
     print_facts(to, ST_HEAD, s->has[VIEW_STEPS]
                     ? "STATS\v     session %s{session}   step %d{turn}.%d{step}"
                     : "STATS\v     session %s{session}   turn %d{turn}\f%d{step}",
-                v->session, v->turn, v->step);
+            v->session, v->turn, v->step);
     stats_speed(s, to);
     stats_time(s, to);
     stats_checks(&s->check, s->has[VIEW_CHECK], to);

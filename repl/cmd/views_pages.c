@@ -109,8 +109,7 @@ void map_scale(const struct page_table *t, int unit, struct sheet *out)
                      size, size > 1 ? "s" : "");
     else
         sheet_printf(out, ST_DIM, "%d token%s of a page's %d", unit, unit > 1 ? "s" : "", size);
-    sheet_printf(out, ST_DIM, "; context %d/%d", t->length, t->capacity);
-    sheet_line(out);
+    say_line(out, ST_DIM, "; context %d/%d", t->length, t->capacity);
 }
 
 void map_legend(const struct page_table *t, int width, struct sheet *out)
@@ -176,8 +175,7 @@ void map_translation(const struct page_table *t, int pos, struct sheet *out)
     bool gone = p->full && !p->swa && pos < map_window_start(t);
     if (gone)
         sheet_add(out, ST_WARN, "swa released: behind the ");
-    sheet_printf(out, ST_DIM, "window [%d,%d]", map_window_start(t), last);
-    sheet_line(out);
+    say_line(out, ST_DIM, "window [%d,%d]", map_window_start(t), last);
 }
 
 static void map_header(const struct page_table *t, struct sheet *out)
@@ -245,10 +243,8 @@ static void grid(const struct page_table *t, enum pool_id pool, int width, struc
     const struct pool_view *p = &t->pool[pool];
     int cells = max_int(16, (width - 8) / 16 * 16);
     int per = max_int(1, div_up(p->total, cells * MAX_ROWS));
-    if (per > 1) {
-        sheet_printf(out, ST_DIM, "one cell: %d pages, the busiest shown", per);
-        sheet_line(out);
-    }
+    if (per > 1)
+        say_line(out, ST_DIM, "one cell: %d pages, the busiest shown", per);
     for (int first = 0; first < p->total; first += cells * per) {
         sheet_printf(out, ST_LABEL, "%6d  ", first);
         for (int i = 0; i < cells && first + i * per < p->total; i++) {
@@ -316,13 +312,11 @@ static void view_one_pool(const struct page_table *t, enum pool_id pool, int wid
     const struct pool_view *p = &t->pool[pool];
     sheet_printf(out, ST_HEAD, "POOL %s", pool_name(pool));
     if (!p->exists) {
-        sheet_add(out, ST_DIM, "  none: this model does not need it");
-        sheet_line(out);
+        say_line(out, ST_DIM, "  none: this model does not need it");
         return;
     }
-    sheet_printf(out, ST_TEXT, "  %d pages of %d tokens: %d used, %d protected, %d evictable, "
-                 "%d free", p->total, p->page_size, p->used, p->protected_, p->evictable, p->free);
-    sheet_line(out);
+    say_line(out, ST_TEXT, "  %d pages of %d tokens: %d used, %d protected, %d evictable, "
+             "%d free", p->total, p->page_size, p->used, p->protected_, p->evictable, p->free);
     grid(t, pool, width, out);
     table_runs(t, pool, width, out);
 }

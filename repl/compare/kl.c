@@ -139,9 +139,8 @@ void kl_print(struct kl *k, const struct printer *to)
     print_add(to, ST_WARN, k->unknown ? ", %ld{unknown} with an unknown one" : "\f%ld{unknown}",
               k->unknown);
     print_end(to);
-    print_add(to, ST_TEXT, "k3          mean %.3g{k3_mean}, largest mean of a reply "
-              "%.3g{k3_of_a_reply}", kl_mean(s), k->k3_most);
-    print_end(to);
+    print_facts(to, ST_TEXT, "k3          mean %.3g{k3_mean}, largest mean of a reply "
+                "%.3g{k3_of_a_reply}", kl_mean(s), k->k3_most);
     print_add(to, ST_TEXT, "difference  mean %.3g{mean}, 99 %% at most %.3g{tail}, ", s->abs / n,
               kl_below(k, 0.99));
     print_add(to, ST_TEXT, "largest %.3g{largest}", s->most);

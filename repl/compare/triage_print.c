@@ -182,10 +182,8 @@ static void print_cause(const struct cause_found *c, int rank, const struct prin
                            e->against ? "against" : "for", e->text, e->against);
         }
     print_close(to, ']');
-    if (c->confirm[0]) {
-        print_add(to, ST_TEXT, "   confirm %s{confirm}", c->confirm);
-        print_end(to);
-    }
+    if (c->confirm[0])
+        print_facts(to, ST_TEXT, "   confirm %s{confirm}", c->confirm);
     print_close(to, '}');
 }
 
@@ -221,20 +219,15 @@ void triage_print(const struct triage *t, const struct triage_verdict *v, const 
     const struct accepted *a = &t->log;
     print_open(to, NULL, '{');
     print_add(to, ST_HEAD, "TRIAGE");
-    print_add(to, ST_TEXT, "  %s{of}", t->of);
-    print_end(to);
-    print_add(to, ST_TEXT, "%s{models}", t->who);
-    print_end(to);
+    print_facts(to, ST_TEXT, "  %s{of}", t->of);
+    print_facts(to, ST_TEXT, "%s{models}", t->who);
     print_add(to, ST_TEXT, "\f%lu{cycles}%lu{steps_without_drafts}%lu{looped_tokens}", s->cycles,
               a->plain, a->looped);
-    if (t->launch[0]) {
-        print_add(to, ST_TEXT, "launch %s{launch}", t->launch);
-        print_end(to);
-    }
+    if (t->launch[0])
+        print_facts(to, ST_TEXT, "launch %s{launch}", t->launch);
     if (t->server && t->length > 0) {
-        print_add(to, ST_TEXT, "length %.2f{length}: tokens/verify passes (spec_accept_length); "
+        print_facts(to, ST_TEXT, "length %.2f{length}: tokens/verify passes (spec_accept_length); "
                                "the server reports no rates by position", t->length);
-        print_end(to);
     } else {
         if (t->chats)
             print_line(to, ST_TEXT, "drafts of chats that triage sent, greedy");
@@ -247,9 +240,8 @@ void triage_print(const struct triage *t, const struct triage_verdict *v, const 
                    "loop says nothing", 100 * share(a->looped, a->tokens));
     print_measured(t, to);
     print_published(to);
-    print_add(to, v->is == TRIAGE_HEALTHY ? ST_GOOD : v->is == TRIAGE_CAUSE ? ST_BAD : ST_WARN,
-              "verdict  %s{text}\f%s{verdict}", v->text, verdict_name(v));
-    print_end(to);
+    print_facts(to, v->is == TRIAGE_HEALTHY ? ST_GOOD : v->is == TRIAGE_CAUSE ? ST_BAD : ST_WARN,
+                "verdict  %s{text}\f%s{verdict}", v->text, verdict_name(v));
     if (v->is != TRIAGE_TOO_FEW)
         print_causes(v, to);
     print_close(to, '}');

@@ -240,15 +240,20 @@ void sheet_quote(struct sheet *s, enum style st, const char *bytes, size_t n, in
     buf_free(&clean);
 }
 
-void sheet_printf(struct sheet *s, enum style st, const char *fmt, ...)
+static void add_vprintf(struct sheet *s, enum style st, const char *fmt, va_list ap)
 {
     struct buf text = {0};
-    va_list ap;
-    va_start(ap, fmt);
     buf_vprintf(&text, fmt, ap);
-    va_end(ap);
     sheet_addn(s, st, text.p, text.n);
     buf_free(&text);
+}
+
+void sheet_printf(struct sheet *s, enum style st, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    add_vprintf(s, st, fmt, ap);
+    va_end(ap);
 }
 
 void sheet_line(struct sheet *s)
@@ -404,9 +409,10 @@ void sheet_to_text(const struct sheet *s, bool color, struct buf *out)
 
 void say_line(struct sheet *out, enum style st, const char *fmt, ...)
 {
-    char text[1024];
-    PRINT_ARGS(text, fmt);
-    sheet_add(out, st, text);
+    va_list ap;
+    va_start(ap, fmt);
+    add_vprintf(out, st, fmt, ap);
+    va_end(ap);
     sheet_line(out);
 }
 

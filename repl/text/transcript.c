@@ -282,9 +282,8 @@ static void lay_folded(struct entry *e)
     for (size_t i = 0; i < e->text.n; i++)
         lines += e->text.p[i] == '\n' && i + 1 < e->text.n;
     sheet_truncate(&e->rows, 0);
-    sheet_printf(&e->rows, ST_DIM, "thinking%s %d line%s, Ctrl-T shows", e->open ? "," : ":", lines,
-                 lines == 1 ? "" : "s");
-    sheet_line(&e->rows);
+    say_line(&e->rows, ST_DIM, "thinking%s %d line%s, Ctrl-T shows", e->open ? "," : ":", lines,
+             lines == 1 ? "" : "s");
     e->shown = e->text.n;
 }
 
@@ -295,8 +294,7 @@ static void shorten(struct entry *e)
     if (e->rows.n_row <= LONG_MESSAGE)
         return;
     sheet_truncate(&e->rows, SHORTENED);
-    sheet_printf(&e->rows, ST_DIM, "[%d more lines, Ctrl-X r shows them]", more);
-    sheet_line(&e->rows);
+    say_line(&e->rows, ST_DIM, "[%d more lines, Ctrl-X r shows them]", more);
 }
 
 static void lay_out(const struct transcript *t, struct entry *e)
