@@ -17,8 +17,7 @@
 struct show {
     const struct cli *c;
     struct hdb *db;
-    struct sheet sheet;
-    struct buf json;
+    struct cli_answer a;
     struct tokenizer *tok; /* of the session's model, or NULL: the log's texts are shown */
     int turn, step;        /* 0: all */
     struct session_row row;
@@ -85,31 +84,23 @@ static void show_token(const struct show *w, struct sheet *out, enum style st, i
     buf_free(&logged);
 }
 
-static void json_ids(struct buf *b, const char *key, const struct ids *ids)
-{
-    jput_key(b, key);
-    jput_ints(b, ids->v, ids->n);
-}
-
 /* ---- steps ---- */
 
-static void json_step(struct buf *b, const char *session, const struct step_row *r)
+static void json_step(const struct step_row *r, const char *session, const struct printer *to)
 {
-    jput_open(b, '{');
-    jput_kint(b, "step", r->n);
-    step_row_json(r, b);
-    show_served_step_json(r, b);
-    jput_fields(b, "%d{turn}%s{session}", r->turn, session);
+    print_int(to, "step", r->n);
+    step_row_json(r, to->json);
+    show_served_step(r, to);
+    print_add(to, ST_TEXT, "\f%d{turn}%s{session}", r->turn, session);
     if (r->tree) {
-        jput_key(b, "tree");
-        tree_json(r->tree, b);
+        jput_key(to->json, "tree");
+        tree_json(r->tree, to->json);
     }
-    jput_close(b, '}');
 }
 
 static void tree_lines(struct show *w, const struct tree *t)
 {
-    struct sheet *s = &w->sheet;
+    struct sheet *s = &w->a.sheet;
     for (int i = 0; i < t->n; i++) {
         enum style st = t->fate[i] == FATE_ACCEPTED ? ST_GOOD : t->fate[i] == FATE_REJECTED ?
                         ST_BAD : ST_DIM;
@@ -129,7 +120,7 @@ static void tree_lines(struct show *w, const struct tree *t)
 static void step_tokens(struct show *w, const struct step_row *r)
 {
     enum { HANG = 11 };
-    struct sheet *s = &w->sheet;
+    struct sheet *s = &w->a.sheet;
     int width = cli_width();
     for (int i = 0, k = -1; r->tokens.n == 0 && r->tops && i < r->tops->n; i++) {
         const struct top *x = &r->tops->at[i]; /* from a server that sends texts without ids */
@@ -157,7 +148,7 @@ static void step_tokens(struct show *w, const struct step_row *r)
 
 static void step_line(struct show *w, const struct step_row *r)
 {
-    struct sheet *s = &w->sheet;
+    struct sheet *s = &w->a.sheet;
     const struct step_rec *k = &r->rec;
     sheet_printf(s, ST_KEY, "%5d.%-4d", r->turn, r->n);
     if (k->source == STEP_PIECE)
@@ -176,7 +167,7 @@ static void step_line(struct show *w, const struct step_row *r)
 /* A line a token: its log probability, its rival's, and whether it was given by hand. */
 static void fact_lines(struct show *w, const struct step_row *r)
 {
-    struct sheet *s = &w->sheet;
+    struct sheet *s = &w->a.sheet;
     for (int i = 0; r->facts && i < r->tokens.n; i++) {
         const struct token_fact *f = &r->facts[i];
         sheet_add(s, ST_TEXT, "  ");
@@ -196,7 +187,7 @@ static void fact_lines(struct show *w, const struct step_row *r)
 
 static void step_details(struct show *w, const struct step_row *r)
 {
-    struct sheet *s = &w->sheet;
+    struct sheet *s = &w->a.sheet;
     const struct step_rec *k = &r->rec;
     sheet_add(s, ST_LABEL, "  bonus ");
     if (k->bonus >= 0)
@@ -210,7 +201,7 @@ static void step_details(struct show *w, const struct step_row *r)
     sheet_line(s);
     if (!r->tops)
         fact_lines(w, r);
-    show_served_step(r, s);
+    show_served_step(r, &w->a.to);
     if (k->source != STEP_COMPUTED)
         return;
     sheet_printf(s, ST_LABEL, "  digests ");
@@ -223,27 +214,29 @@ static void step_details(struct show *w, const struct step_row *r)
     if (r->tree)
         tree_lines(w, r->tree);
     else if (k->drafted && w->pack && w->pack->trees[0])
-        sheet_printf(s, ST_DIM, "  the pack has trees of %s only", w->pack->trees), sheet_line(s);
+        say_line(s, ST_DIM, "  the pack has trees of %s only", w->pack->trees);
     else if (k->drafted)
-        sheet_add(s, ST_DIM, "  the tree was not saved: --log-level tree saves it"), sheet_line(s);
+        say_line(s, ST_DIM, "  the tree was not saved: --log-level tree saves it");
 }
 
 static bool show_step(const struct step_row *r, void *arg)
 {
     struct show *w = arg;
+    const struct printer *to = &w->a.to;
     if (r->turn > w->part->upto)
         return false;
     w->newest = r->n;
     if (w->step && r->n != w->step)
         return true;
     w->n_steps++;
-    if (w->c->opt.json) {
-        json_step(&w->json, w->part->session, r);
-        return true;
-    }
-    step_line(w, r);
-    if (w->step)
+    print_open(to, NULL, '{');
+    if (to->json)
+        json_step(r, w->part->session, to);
+    else
+        step_line(w, r);
+    if (w->step && !to->json)
         step_details(w, r);
+    print_close(to, '}');
     return true;
 }
 
@@ -262,29 +255,28 @@ static enum past_state state_of(const struct show *w, int turn)
     return PAST_LIVE;
 }
 
-static void json_turn(struct show *w, const struct turn_row *r)
+static void json_turn(struct show *w, const struct turn_row *r, const struct printer *to)
 {
-    struct buf *b = &w->json;
     enum past_state state = state_of(w, r->n);
-    jput_fields(b, "%d{turn}%s{role}%s{session}%d{inherited?}%.*s{text}%ld{created_ms}%d{undone?}"
-                "%d{replaced?}%d{left_out?}", r->n, r->is_user ? "user" : "reply", r->session,
-                is_inherited(w), (int)r->text_n, r->text ? r->text : "", r->created_ms,
-                state == PAST_UNDONE, state == PAST_REPLACED, state == PAST_LEFT_OUT);
+    print_add(to, ST_TEXT, "\f%d{turn}%s{role}%s{session}%d{inherited?}%.*s{text}%ld{created_ms}"
+              "%d{undone?}%d{replaced?}%d{left_out?}", r->n, r->is_user ? "user" : "reply",
+              r->session, is_inherited(w), (int)r->text_n, r->text ? r->text : "", r->created_ms,
+              state == PAST_UNDONE, state == PAST_REPLACED, state == PAST_LEFT_OUT);
     if (r->is_user) {
-        jput_fields(b, "%d{regen?}%ld{seed}%lu{draws0}%d{reused}", r->regen, r->seed, r->draws0,
-                    r->n_reused);
-        report_reuse(&(struct reuse_view){r->reuse, r->tokens.n, r->n_reused}, b);
-        jput_kstr(b, "settings", r->sampling);
         struct buf hazards = {0};
+        print_add(to, ST_TEXT, "\f%d{regen?}%ld{seed}%lu{draws0}%d{reused}", r->regen, r->seed,
+                  r->draws0, r->n_reused);
+        report_reuse(&(struct reuse_view){r->reuse, r->tokens.n, r->n_reused}, to->json);
         hazards_of_settings(r->sampling, "; ", &hazards);
-        jput_kstr(b, "hazards", hazards.p);
+        print_add(to, ST_TEXT, "\f%s{settings}%s{hazards}", r->sampling, hazards.p);
         buf_free(&hazards);
     } else {
-        jput_fields(b, "%s{stop}%d{steps}%d{drafted}%d{accepted}%lu{us_prefill}%lu{us_decode}",
-                    r->stop, r->n_steps, r->n_drafted, r->n_accepted, r->us_prefill, r->us_decode);
-        show_served_json(r->served, b);
+        print_add(to, ST_TEXT, "\f%s{stop}%d{steps}%d{drafted}%d{accepted}%lu{us_prefill}"
+                  "%lu{us_decode}", r->stop, r->n_steps, r->n_drafted, r->n_accepted,
+                  r->us_prefill, r->us_decode);
+        show_served_json(r->served, to->json);
     }
-    json_ids(b, "tokens", &r->tokens);
+    print_ints(to, "tokens", r->tokens.v, r->tokens.n);
 }
 
 /* All settings of the first turn that is shown, then what changes. */
@@ -296,9 +288,9 @@ static void settings_lines(struct show *w, const struct turn_row *r)
     else
         facts_settings(r->sampling, &text);
     if (text.n) {
-        sheet_printf(&w->sheet, ST_LABEL, "%s", w->settings ? "now: " : "settings: ");
-        sheet_addn(&w->sheet, ST_DIM, text.p, text.n);
-        sheet_line(&w->sheet);
+        sheet_printf(&w->a.sheet, ST_LABEL, "%s", w->settings ? "now: " : "settings: ");
+        sheet_addn(&w->a.sheet, ST_DIM, text.p, text.n);
+        sheet_line(&w->a.sheet);
     }
     free(w->settings);
     w->settings = xstrdup(r->sampling);
@@ -308,27 +300,27 @@ static void settings_lines(struct show *w, const struct turn_row *r)
 static void turn_head(struct show *w, const struct turn_row *r)
 {
     const char *mark = past_mark(state_of(w, r->n));
-    sheet_printf(&w->sheet, ST_HEAD, "turn %d%s", r->n, r->regen ? "  (again)" : "");
+    sheet_printf(&w->a.sheet, ST_HEAD, "turn %d%s", r->n, r->regen ? "  (again)" : "");
     if (*mark)
-        sheet_printf(&w->sheet, ST_HEAD, "  (%s)", mark);
+        sheet_printf(&w->a.sheet, ST_HEAD, "  (%s)", mark);
     struct buf hazards = {0};
-    if (hazards_of_settings(r->sampling, w->sheet.ascii ? " | " : " · ", &hazards))
-        sheet_printf(&w->sheet, ST_BAD, "  %s", hazards.p);
+    if (hazards_of_settings(r->sampling, w->a.sheet.ascii ? " | " : " · ", &hazards))
+        sheet_printf(&w->a.sheet, ST_BAD, "  %s", hazards.p);
     buf_free(&hazards);
     if (is_inherited(w))
-        sheet_printf(&w->sheet, ST_DIM, "  inherited from %s", session_name(w, w->part->session));
-    sheet_line(&w->sheet);
+        sheet_printf(&w->a.sheet, ST_DIM, "  inherited from %s", session_name(w, w->part->session));
+    sheet_line(&w->a.sheet);
 }
 
 static void turn_lines(struct show *w, const struct turn_row *r)
 {
-    struct sheet *s = &w->sheet;
+    struct sheet *s = &w->a.sheet;
     if (r->is_user) {
         turn_head(w, r);
         settings_lines(w, r);
     }
     if (w->pack && w->pack->level != PACK_TEXT)
-        sheet_add(s, ST_DIM, "(text left out)"), sheet_line(s);
+        say_line(s, ST_DIM, "(text left out)");
     else
         sheet_lines(s, r->is_user ? ST_USER : ST_TEXT, r->text ? r->text : "", r->text_n);
     struct buf why = {0};
@@ -354,37 +346,36 @@ static bool show_turn(const struct turn_row *r, void *arg)
     if (r->n > w->part->upto)
         return false;
     w->n_turns++;
-    if (w->c->opt.json) {
-        jput_open(&w->json, '{');
-        json_turn(w, r);
-        jput_close(&w->json, '}');
-    } else if (!w->step) {
+    print_open(&w->a.to, NULL, '{');
+    if (w->a.to.json)
+        json_turn(w, r, &w->a.to);
+    else if (!w->step)
         turn_lines(w, r);
-    }
+    print_close(&w->a.to, '}');
     return true;
 }
 
 /* ---- the whole ---- */
 
-static void json_head(struct show *w)
+static void json_head(struct show *w, const char *hazards, const struct printer *to)
 {
     const struct session_row *r = &w->row;
-    struct buf *b = &w->json;
-    jput_fields(b, "%s{id}%d{number}%s{parent}%d{fork_turn}%s{title}%s{model}%ld{created_ms}",
-                r->id, r->number, r->parent[0] ? r->parent : NULL, r->fork_turn, r->title, r->model,
-                r->created_ms);
-    jput_key(b, "pack");
-    facts_pack_json(w->pack, b);
-    jput_key(b, "about");
-    facts_json(w->about.p, b);
-    jput_key(b, "settings");
-    facts_json(w->past.settings.p, b);
+    print_add(to, ST_TEXT, "\f%s{id}%d{number}%s{parent}%d{fork_turn}%s{title}%s{model}"
+              "%ld{created_ms}", r->id, r->number, r->parent[0] ? r->parent : NULL, r->fork_turn,
+              r->title, r->model, r->created_ms);
+    jput_key(to->json, "pack");
+    facts_pack_json(w->pack, to->json);
+    jput_key(to->json, "about");
+    facts_json(w->about.p, to->json);
+    jput_key(to->json, "settings");
+    facts_json(w->past.settings.p, to->json);
+    print_str(to, "hazards", hazards);
 }
 
 /* "BUG 24617 in turn 2 · CHECK OFF in turns 2-3 (41 steps unchecked)", or nothing. */
 static void session_hazards(const struct show *w, struct hdb *d, const char *id, struct buf *out)
 {
-    const char *between = w->c->opt.json ? "; " : w->sheet.ascii ? " | " : " · ";
+    const char *between = w->c->opt.json ? "; " : w->a.sheet.ascii ? " | " : " · ";
     hdb_hazards(d, id, true, between, out, NULL);
 }
 
@@ -393,11 +384,11 @@ static void head_line(struct show *w, const char *label, const char *text, const
     if (!text || !*text)
         return;
     /* 3 blanks: what is wrapped stands under the text */
-    sheet_printf(&w->sheet, ST_LABEL, "%-8s   ", label);
-    sheet_add(&w->sheet, ST_TEXT, text);
+    sheet_printf(&w->a.sheet, ST_LABEL, "%-8s   ", label);
+    sheet_add(&w->a.sheet, ST_TEXT, text);
     if (more && *more)
-        sheet_printf(&w->sheet, ST_DIM, "  %.12s", more);
-    sheet_line(&w->sheet);
+        sheet_printf(&w->a.sheet, ST_DIM, "  %.12s", more);
+    sheet_line(&w->a.sheet);
 }
 
 static void head_lines(struct show *w, const char *hazards)
@@ -412,22 +403,22 @@ static void head_lines(struct show *w, const char *hazards)
     facts_computed(about, &computed);
     if (w->pack)
         facts_pack(w->pack, &pack);
-    sheet_printf(&w->sheet, ST_KEY, "session %d", r->number);
-    say_line(&w->sheet, ST_DIM, "  %s  %s", when, r->id);
+    sheet_printf(&w->a.sheet, ST_KEY, "session %d", r->number);
+    say_line(&w->a.sheet, ST_DIM, "  %s  %s", when, r->id);
     head_line(w, "pack", pack.p, NULL);
     head_line(w, "model", names[0], names[1]);
     head_line(w, "draft", names[2] && *names[2] ? names[2] : "none", names[3]);
     head_line(w, "computed", computed.p, NULL);
-    show_launch(about, &w->sheet);
+    show_launch(about, &w->a.sheet);
     head_line(w, "system", w->past.system, NULL);
     if (r->parent[0]) {
-        sheet_printf(&w->sheet, ST_LABEL, "%-8s   ", "fork");
-        say_line(&w->sheet, ST_TEXT, "of %s after turn %d", session_name(w, r->parent),
+        sheet_printf(&w->a.sheet, ST_LABEL, "%-8s   ", "fork");
+        say_line(&w->a.sheet, ST_TEXT, "of %s after turn %d", session_name(w, r->parent),
                  r->fork_turn);
     }
     if (hazards)
-        say_line(&w->sheet, ST_BAD, "%s", hazards);
-    sheet_line(&w->sheet);
+        say_line(&w->a.sheet, ST_BAD, "%s", hazards);
+    sheet_line(&w->a.sheet);
     for (int i = 0; i < 4; i++)
         free(names[i]);
     buf_free(&computed);
@@ -465,34 +456,25 @@ static bool fail_missing(struct show *w, struct err *e)
 
 static bool show_all(struct show *w, struct hdb *d, struct err *e)
 {
-    struct buf *b = &w->json;
-    bool json = w->c->opt.json;
+    const struct printer *to = &w->a.to;
     struct buf hazards = {0};
     session_hazards(w, d, w->row.id, &hazards);
-    if (json) {
-        jput_open(b, '{');
-        json_head(w);
-        jput_kstr(b, "hazards", hazards.p);
-        jput_kopen(b, "turns", '[');
-    } else if (!w->turn) {
+    print_open(to, NULL, '{');
+    if (to->json)
+        json_head(w, hazards.p, to);
+    else if (!w->turn)
         head_lines(w, hazards.p);
-    }
     buf_free(&hazards);
+    print_open(to, "turns", '[');
     if (!each_part(w, d, false, e))
         return false;
-    if (json) {
-        jput_close(b, ']');
-        jput_kopen(b, "steps", '[');
-    }
-    if ((w->turn || json) && !each_part(w, d, true, e))
+    print_close(to, ']');
+    print_open(to, "steps", '[');
+    if ((w->turn || to->json) && !each_part(w, d, true, e))
         return false;
-    if ((w->turn && !w->n_turns) || (w->step && !w->n_steps))
-        return fail_missing(w, e);
-    if (json) {
-        jput_close(b, ']');
-        jput_close(b, '}');
-    }
-    return true;
+    print_close(to, ']');
+    print_close(to, '}');
+    return !((w->turn && !w->n_turns) || (w->step && !w->n_steps)) || fail_missing(w, e);
 }
 
 int cli_show(struct cli *c)
@@ -501,7 +483,7 @@ int cli_show(struct cli *c)
     struct show w = {.c = c};
     struct hdb *d = NULL;
     char *id = NULL, *dir = NULL;
-    sheet_init(&w.sheet, c->opt.ascii);
+    cli_answer_open(&w.a, c);
     bool ok = read_place(c->word[0], &id, &w.turn, &w.step, &e) &&
               (d = cli_open_session(c, id, &w.row, &e)) &&
               (w.db = d, w.pack = hdb_packed(d), true) && hdb_about(d, w.row.id, &w.about, &e) &&
@@ -510,18 +492,16 @@ int cli_show(struct cli *c)
     if (ok && !w.pack && (dir = facts_value(w.about.p, "model_dir")))
         w.tok = tok_open(dir, NULL); /* to show text beside ids; if it fails, only ids are shown */
     ok = ok && show_all(&w, d, &e) && hdb_whole(d, &e);
-    if (ok && c->opt.json)
-        cli_json(&w.json);
-    else if (ok)
-        cli_print(c, &w.sheet);
+    if (ok)
+        cli_answer_close(&w.a);
     tok_close(w.tok);
     free(dir);
     free(id);
     free(w.settings);
     hdb_past_free(&w.past);
     buf_free(&w.about);
-    buf_free(&w.json);
-    sheet_free(&w.sheet);
+    sheet_free(&w.a.sheet);
+    buf_free(&w.a.json);
     session_row_free(&w.row);
     hdb_close(d);
     return ok ? 0 : cli_fail(&e);

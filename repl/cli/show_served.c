@@ -85,50 +85,35 @@ void show_served_json(const struct served *s, struct buf *b)
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-void show_served_step(const struct step_row *r, struct sheet *out)
+void show_served_step(const struct step_row *r, const struct printer *to)
 {
     if (r->rec.source == STEP_COMPUTED)
         return;
-    sheet_printf(out, ST_LABEL, "  %s ", r->rec.source == STEP_PIECE ? "piece of the stream"
-                 : "server's step");
-    say_line(out, ST_TEXT, "here %.3f ms after the request", (double)r->rec.us_arrived / 1000);
+    print_note(to, ST_LABEL, "  %s \vhere %.3f ms after the request",
+               r->rec.source == STEP_PIECE ? "piece of the stream" : "server's step",
+               (double)r->rec.us_arrived / 1000);
+    print_open(to, "top", '[');
     for (int i = 0, k = -1; r->tops && i < r->tops->n; i++) {
         const struct top *x = &r->tops->at[i];
         bool first = x->k != k;
         k = x->k;
-        if (first)
-            sheet_printf(out, ST_LABEL, "  token %-3d ", k + 1);
-        else
-            sheet_printf(out, ST_DIM, "  %9s ", "or");
-        if (x->n) /* a pack without text has none */
-            sheet_quote(out, first ? ST_TEXT : ST_DIM, x->text, (size_t)x->n, 0);
+        print_open(to, NULL, '{');
+        print_add(to, first ? ST_LABEL : ST_DIM, first ? "\f%d{k}\f  token %-3d "
+                  : "\f%d{k}%d\f         or ", k, k + 1);
         if (x->id >= 0)
-            sheet_printf(out, ST_DIM, "  id %d", x->id);
+            print_int(to, "token", x->id);
+        if (x->text)
+            print_add(to, ST_TEXT, "\f%.*s{text}", x->n, x->text);
+        if (x->n && !to->json) /* a pack without text has none */
+            sheet_quote(to->out, first ? ST_TEXT : ST_DIM, x->text, (size_t)x->n, 0);
+        if (x->id >= 0)
+            print_add(to, ST_DIM, "  id %d", x->id);
         if (!isnan(x->logp))
-            sheet_printf(out, ST_DIM, "  log p %.4g", (double)x->logp);
-        sheet_line(out);
+            print_add(to, ST_DIM, "  log p %.4g{logp}", (double)x->logp);
+        print_end(to);
+        print_close(to, '}');
     }
-}
-
-void show_served_step_json(const struct step_row *r, struct buf *b)
-{
-    if (r->rec.source == STEP_COMPUTED)
-        return;
-    jput_kopen(b, "top", '[');
-    for (int i = 0; r->tops && i < r->tops->n; i++) {
-        const struct top *x = &r->tops->at[i];
-        jput_open(b, '{');
-        jput_kint(b, "k", x->k);
-        if (x->id >= 0)
-            jput_kint(b, "token", x->id);
-        if (x->text) {
-            jput_key(b, "text");
-            jput_strn(b, x->text, (size_t)x->n);
-        }
-        json_ms(b, "logp", (double)x->logp);
-        jput_close(b, '}');
-    }
-    jput_close(b, ']');
+    print_close(to, ']');
 }
 
 /* ---- the launch ------------------------------------------------------------------------------ */

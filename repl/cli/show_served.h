@@ -3,7 +3,7 @@
 #define AERIE_SHOW_SERVED_H
 
 #include "history/history.h"
-#include "repl/text/sheet.h"
+#include "repl/text/print.h"
 
 /* The line below a reply: how it ended, the server's counts and times, and the times of arrival
  * here. */
@@ -11,8 +11,7 @@ void show_served(const struct turn_row *r, struct sheet *out);
 /* The same as "server": {...}, of an open object; s NULL: null. */
 void show_served_json(const struct served *s, struct buf *b);
 /* When a step arrived, and the best tokens of its rows; nothing for a step computed here. */
-void show_served_step(const struct step_row *r, struct sheet *out);
-void show_served_step_json(const struct step_row *r, struct buf *b);
+void show_served_step(const struct step_row *r, const struct printer *to);
 /* How many launch facts a server reported, and some of them; nothing if no server computed the
  * session. */
 void show_launch(const char *about, struct sheet *out);
