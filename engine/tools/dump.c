@@ -166,14 +166,14 @@ static void add_value(struct dump_pass *p, const struct found *found, const stru
         add_item(p, found->name, found->path, t->name);
 }
 
-/* The name of the model's root in a file of SGLang's tensor dump, by the layers below it, if the
- * file has the root's own output; else "". The hook of the root writes the file when the root ends:
- * the root's output, and what follows it, the logits, are then those of the pass before. */
+/* The name of the module whose hook writes the files of SGLang's tensor dump, by the facts of the
+ * pass below it, if the file has this module's own output; else "". It writes the file when it
+ * ends: its output, and what follows it, the logits, are those of the pass before. */
 static void ended_root(const struct torch_file *f, char root[64])
 {
     *root = '\0';
     for (int i = 0; i < torch_count(f) && !*root; i++) {
-        const char *name = torch_at(f, i)->name, *below = strstr(name, ".layers.");
+        const char *name = torch_at(f, i)->name, *below = strstr(name, ".forward_batch_info.");
         if (below && below - name < 64)
             snprintf(root, 64, "%.*s", (int)(below - name), name);
     }
