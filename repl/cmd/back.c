@@ -22,9 +22,7 @@ bool cmd_rstep(struct cmd_call *c)
     struct app *a = c->app;
     long n = 1;
     struct debug_view v;
-    if (c->argc > 1)
-        return arg_expected(c, "takes at most one number of steps");
-    if ((c->argc == 1 && !arg_int(c->argv[0], "number of steps", 1, 1000000, &n, c->e)) ||
+    if (!arg_number(c, "number of steps", 1, 1000000, &n) ||
         !cmd_needs(c, VIEW_DEBUG))
         return false;
     a->backend->debug->view(a->backend, &v);

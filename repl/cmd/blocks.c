@@ -7,12 +7,8 @@ bool cmd_blocks(struct cmd_call *c)
 {
     long most = 16;
     struct block_map m;
-    if (c->argc > 1)
-        return arg_expected(c, "takes at most one number");
-    if (c->argc == 1 &&
-        !arg_int(c->argv[0], "the number of blocks listed", 0, 1 << 20, &most, c->e))
-        return false;
-    if (!cmd_needs(c, VIEW_BLOCKS))
+    if (!arg_number(c, "the number of blocks listed", 0, 1 << 20, &most) ||
+        !cmd_needs(c, VIEW_BLOCKS))
         return false;
     block_map_read(&m, c->app->backend);
     say_now(c);

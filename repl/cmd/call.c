@@ -7,6 +7,13 @@ bool arg_expected(const struct cmd_call *c, const char *expected)
                    c->cmd->example);
 }
 
+bool arg_number(const struct cmd_call *c, const char *what, long lo, long hi, long *n)
+{
+    if (c->argc > 1)
+        return arg_expected(c, "takes at most one number");
+    return c->argc == 0 || arg_int(c->argv[0], what, lo, hi, n, c->e);
+}
+
 bool cmd_needs(const struct cmd_call *c, enum backend_view v)
 {
     return app_needs(c->app, c->cmd->name, v, c->e);

@@ -326,8 +326,8 @@ bool cmd_forget(struct cmd_call *c)
         return send_refused(c);
     if (a->turns.n == 0)
         return err_set(c->e, ERR_USAGE, "the context holds no turn");
-    if (c->argc > 1 || !arg_int(c->argv[0], "the number of turns", 1, a->turns.n, &n, c->e))
-        return c->argc == 1 ? false : arg_expected(c, "takes at most one number");
+    if (!arg_number(c, "the number of turns", 1, a->turns.n, &n))
+        return false;
     struct buf turns = {0};
     for (int i = 0; i < n; i++)
         buf_printf(&turns, "%s%d", i ? " " : "", a->turns.v[i]);

@@ -38,6 +38,8 @@ cmd_complete_fn complete_condition, complete_layout;
 
 /* "/tree takes a step such as 9.214, not "x" (example: /tree 9.214)" for the command's usage. */
 bool arg_expected(const struct cmd_call *c, const char *expected);
+/* At most one argument, a number from lo to hi; without it *n stays. */
+bool arg_number(const struct cmd_call *c, const char *what, long lo, long hi, long *n);
 /* Whether the backend has a view. False and *e: why the command cannot show it. */
 bool cmd_needs(const struct cmd_call *c, enum backend_view v);
 

@@ -105,10 +105,8 @@ static const char *pauses_when(const struct app *a)
 bool cmd_step(struct cmd_call *c)
 {
     long n = 1;
-    if (c->argc > 1 ||
-        (c->argc == 1 && !arg_int(c->argv[0], "number of steps", 1, 1000000, &n, c->e)))
-        return c->argc > 1 ? arg_expected(c, "takes at most one number of steps") : false;
-    return run_on(c, RUN_STEP, (int)n, NULL, pauses_when(c->app));
+    return arg_number(c, "number of steps", 1, 1000000, &n) &&
+           run_on(c, RUN_STEP, (int)n, NULL, pauses_when(c->app));
 }
 
 bool cmd_phase(struct cmd_call *c)
@@ -271,19 +269,14 @@ static int kind_of(struct app *a, int number)
 bool cmd_undisplay(struct cmd_call *c)
 {
     long n = -1;
-    if (c->argc > 1)
-        return arg_expected(c, "takes at most one number");
-    if ((c->argc == 1 && !arg_int(c->argv[0], "number of a display", 1, INT32_MAX, &n, c->e)) ||
+    if (!arg_number(c, "number of a display", 1, INT32_MAX, &n) ||
         !cmd_needs(c, VIEW_DEBUG))
         return false;
     if (n > 0 && kind_of(c->app, (int)n) != BREAK_DISPLAY)
         return err_set(c->e, ERR_USAGE, "there is no display %ld; /display lists them", n);
     if (!c->app->backend->debug->remove(c->app->backend, (int)n, c->e))
         return false;
-    if (n > 0)
-        print_note(&c->to, ST_TEXT, "display %ld is gone", n);
-    else
-        print_note(&c->to, ST_TEXT, "nothing is displayed now");
+    print_note(&c->to, ST_TEXT, n > 0 ? "display %ld is gone" : "nothing is displayed now\f%ld", n);
     if (c->to.json)
         show_displays(c->app, 0, &c->to);
     return true;
@@ -292,19 +285,15 @@ bool cmd_undisplay(struct cmd_call *c)
 bool cmd_delete(struct cmd_call *c)
 {
     long n = 0;
-    if (c->argc > 1)
-        return arg_expected(c, "takes at most one number");
-    if ((c->argc == 1 && !arg_int(c->argv[0], "number of a breakpoint", 1, INT32_MAX, &n, c->e)) ||
+    if (!arg_number(c, "number of a breakpoint", 1, INT32_MAX, &n) ||
         !cmd_needs(c, VIEW_DEBUG))
         return false;
     if (n && kind_of(c->app, (int)n) == BREAK_DISPLAY)
         return err_set(c->e, ERR_USAGE, "%ld is a display; /undisplay %ld removes it", n, n);
     if (!c->app->backend->debug->remove(c->app->backend, (int)n, c->e))
         return false;
-    if (n)
-        print_note(&c->to, ST_TEXT, "breakpoint %ld is gone", n);
-    else
-        print_note(&c->to, ST_TEXT, "there are no breakpoints now");
+    print_note(&c->to, ST_TEXT, n ? "breakpoint %ld is gone" : "there are no breakpoints now\f%ld",
+               n);
     if (c->to.json)
         list_breaks(c->app, &c->to);
     return true;

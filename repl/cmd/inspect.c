@@ -75,9 +75,7 @@ static bool local_gauges(struct cmd_call *c, int most)
 bool cmd_gauges(struct cmd_call *c)
 {
     long most = 60;
-    if (c->argc > 1)
-        return arg_expected(c, "takes at most one number");
-    if (c->argc == 1 && !arg_int(c->argv[0], "the number of readings", 1, GAUGES_KEPT, &most, c->e))
+    if (!arg_number(c, "the number of readings", 1, GAUGES_KEPT, &most))
         return false;
     struct backend *b = c->app->backend;
     if (!backend_has(b, VIEW_GAUGES) && backend_has(b, VIEW_STEPS) && backend_has(b, VIEW_POOLS))

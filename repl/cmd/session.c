@@ -11,13 +11,6 @@
 #include "repl/process/interrupt.h"
 #include "repl/app/sessions.h"
 
-static void add_when(struct sheet *out, int64_t ms)
-{
-    char text[20];
-    when_text(ms, text);
-    sheet_printf(out, ST_DIM, "%-16s", text);
-}
-
 /* Appends text cut to `cells` cells; line breaks and runs of blanks become one blank. */
 static void add_cut(struct sheet *out, enum style st, const char *text, int cells)
 {
@@ -66,30 +59,28 @@ static void list_session(struct session_listing *l, struct session_list *all, in
     const char *title = session_list_title(all, l->db, row);
     const struct printer *to = l->to;
     struct buf hazards = {0};
+    char when[20];
     bool current = strcmp(r->id, l->app->session) == 0;
     hdb_hazards(l->db, r->id, false,
                 to->json         ? "; "
                 : to->out->ascii ? " | "
                                  : " · ",
                 &hazards, NULL);
-    if (to->json) {
-        jput_record(to->json,
-                    "%s{id}%d{number}%s{parent}%d{fork_turn}%d{turns}%ld{created_ms}"
-                    "%ld{updated_ms}%s{title}%s{model}%s{hazards}%d{current?}",
-                    r->id, r->number, r->parent[0] ? r->parent : NULL, r->fork_turn, r->n_turns,
-                    r->created_ms, r->updated_ms, r->title, r->model, hazards.p, current);
-        buf_free(&hazards);
-        return;
-    }
     int room = view_width(l->app) - 30 - (hazards.n ? text_width(hazards.p, hazards.n) + 2 : 0);
-    print_add(to, ST_GOOD, current ? "*" : " ");
-    print_add(to, ST_KEY, "%5d ", r->number);
-    add_when(to->out, r->updated_ms);
-    print_add(to, ST_TEXT, "%5d ", r->n_turns);
-    add_cut(to->out, ST_TEXT, title, max_int(room, 8));
-    if (hazards.n)
-        print_add(to, ST_BAD, "  %s", hazards.p);
+    when_text(r->updated_ms, when);
+    print_open(to, NULL, '{');
+    print_add(to, ST_GOOD, "\f%s{id}\f%s", r->id, current ? "*" : " ");
+    print_add(to, ST_KEY, "%5d{number} ", r->number);
+    print_add(to, ST_DIM, "%-16s\v%5d \f%s{parent}%d{fork_turn}%d{turns}%ld{created_ms}"
+              "%ld{updated_ms}%s{title}%s{model}", when, r->n_turns,
+              r->parent[0] ? r->parent : NULL, r->fork_turn, r->n_turns, r->created_ms,
+              r->updated_ms, r->title, r->model);
+    if (!to->json)
+        add_cut(to->out, ST_TEXT, title, max_int(room, 8));
+    print_add(to, ST_BAD, hazards.n ? "  %s{hazards}" : "\f%s{hazards}", hazards.p);
+    print_add(to, ST_TEXT, "\f%d{current?}", current);
     print_end(to);
+    print_close(to, '}');
     buf_free(&hazards);
 }
 
@@ -152,20 +143,19 @@ static bool list_hit(const struct turn_row *r, void *arg)
     struct session_listing *l = arg;
     const struct printer *to = l->to;
     const char *snippet = r->snippet ? r->snippet : "";
-    char name[SESSION_ID];
-    if (to->json) {
-        jput_record(to->json, "%s{session}%d{turn}%s{role}%d{undone?}%.*s{text}%s{snippet}",
-                    r->session, r->n, r->is_user ? "user" : "reply", r->undone, (int)r->text_n,
-                    r->text ? r->text : "", snippet);
-        return true;
-    }
+    char name[SESSION_ID], when[20];
     hdb_name(l->db, r->session, name);
-    print_add(to, ST_KEY, "%s ", name);
-    print_add(to, ST_LABEL, "turn %d, %s%s  ", r->n, r->is_user ? "you" : "reply",
+    when_text(r->created_ms, when);
+    print_open(to, NULL, '{');
+    print_add(to, ST_KEY, "%s \f%s{session}", name, r->session);
+    print_add(to, ST_LABEL, "turn %d{turn}, %s%s  ", r->n, r->is_user ? "you" : "reply",
               r->undone ? ", undone" : "");
-    add_when(to->out, r->created_ms);
-    print_end(to);
-    add_snippet(to->out, snippet);
+    print_facts(to, ST_DIM, "%-16s\f%s{role}%d{undone?}%.*s{text}%s{snippet}", when,
+                r->is_user ? "user" : "reply", r->undone, (int)r->text_n, r->text ? r->text : "",
+                snippet);
+    print_close(to, '}');
+    if (!to->json)
+        add_snippet(to->out, snippet);
     return true;
 }
 
