@@ -3,7 +3,7 @@
  * Everything in repl/ runs on the main thread, which owns the terminal and every struct here; the
  * engine's and the log's threads are behind their handles (backend.h, history.h). Two things run
  * beside it: the handler of signals, which writes to a pipe and to atomics only (interrupt.h), and
- * the process of /sql, which shares no memory (sql.h). One struct app holds the engine, the log and
+ * the process of /sql, which shares no memory (sql.c). One struct app holds the engine, the log and
  * the current session; the full screen (tui.c) and the plain mode (plain.c) are two faces of it:
  * both run the same commands (cmd.c), and both print the sheets that commands write, so the plain
  * mode can show everything that the full screen shows.

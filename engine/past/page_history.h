@@ -56,6 +56,7 @@ struct page_walk {
 };
 /* Adds the events of one step. */
 void page_walk_add(struct page_walk *w, int turn, int step, const struct page_event *ev, int n);
+/* The same of packed events; events that do not unpack add nothing. */
 void page_walk_packed(struct page_walk *w, int turn, int step, const void *packed, size_t n);
 void page_walk_end(struct page_walk *w); /* oldest first */
 

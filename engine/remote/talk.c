@@ -79,7 +79,7 @@ static void post_session(struct talk *talk, enum op_kind op, const char *parent)
         buf_clear(&lines);
         settings_print(&talk->view.settings, &lines);
         post_op(talk, op, lines.p, 0);
-        /* also if it is empty: see do_resume() in serve/worker.c */
+        /* also an empty one, as do_resume() in engine/thread/worker.c */
         if (talk->system || op == OP_RESUME)
             post_op(talk, OP_SYSTEM, talk->system ? talk->system : "", 0);
     }

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Which folder may include which: the arrows of design.md and engine/README.md, one line a folder. Also: no files call each other
+# Which folder may include which: the arrows of engine/README.md, one line a folder. Also: no files call each other
 # in a circle, only repl/tui/term.c includes curses, only history/ includes SQLite, and one file chooses a backend.
 cd "$(dirname "$0")/../.." || exit 2
 bad=0
