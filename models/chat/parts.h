@@ -149,6 +149,16 @@ void begin_message(struct render *r, enum role role);
 void end_message(struct render *r, enum role role);
 void put_ids(struct render *r, const int32_t *v, int n);  /* generated ids, verbatim */
 
+/* Length of the longest suffix of b that is a proper prefix of the tag. */
+static inline size_t partial_tag(const struct buf *b, const char *tag)
+{
+    size_t n = strlen(tag) - 1;
+    for (n = n < b->n ? n : b->n; n; n--)
+        if (memcmp(b->p + b->n - n, tag, n) == 0)
+            break;
+    return n;
+}
+
 /* s without white space at both ends; *n is reduced. */
 const char *trimmed(const char *s, size_t *n);
 

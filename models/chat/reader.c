@@ -56,16 +56,6 @@ static void consume(struct chat_reader *r, size_t n, struct buf *out)
         r->shown = passed(r);
 }
 
-/* Length of the longest suffix of b that is a proper prefix of the tag. */
-static size_t partial_tag(const struct buf *b, const char *tag)
-{
-    size_t n = strlen(tag) - 1;
-    for (n = n < b->n ? n : b->n; n; n--)
-        if (memcmp(b->p + b->n - n, tag, n) == 0)
-            break;
-    return n;
-}
-
 static bool skip_white(struct chat_reader *r)
 {
     size_t n = r->held.n ? strspn(r->held.p, "\n\r\t ") : 0;

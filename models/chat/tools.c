@@ -338,16 +338,6 @@ static void cut(struct buf *b, size_t n)
     memmove(b->p, b->p + n, b->n + 1);
 }
 
-/* Bytes at the end that may begin the tag. */
-static size_t may_begin(const struct buf *b, const char *tag)
-{
-    size_t n = strlen(tag) - 1;
-    for (n = n < b->n ? n : b->n; n; n--)
-        if (!memcmp(b->p + b->n - n, tag, n))
-            break;
-    return n;
-}
-
 static void read_tags(struct call_reader *x, struct buf *out)
 {
     for (;;) {
@@ -356,7 +346,7 @@ static void read_tags(struct call_reader *x, struct buf *out)
         char *at = x->held.n ? memmem(x->held.p, x->held.n, tag, strlen(tag)) : NULL;
         size_t n = at ? (size_t)(at - x->held.p) : 0;
         if (!at) {
-            n = x->held.n - may_begin(&x->held, open);
+            n = x->held.n - partial_tag(&x->held, open);
             if (!x->inside && n) {
                 buf_add(out, x->held.p, n);
                 cut(&x->held, n);
@@ -365,8 +355,10 @@ static void read_tags(struct call_reader *x, struct buf *out)
         }
         if (!x->inside)
             buf_add(out, x->held.p, n);
-        else if (!read_call(x, x->held.p, n))
-            buf_printf(out, "%s%.*s%s", open, (int)n, x->held.p, close);
+        else if (!read_call(x, x->held.p, n)) {
+            buf_str(out, open);
+            buf_add(out, x->held.p, n + strlen(close));
+        }
         x->inside = !x->inside;
         cut(&x->held, n + strlen(tag));
     }
@@ -455,8 +447,10 @@ void call_reader_end(struct call_reader *x, struct buf *out)
     else if (x->held.n && bare_calls(x->chat) ? read_bare_call(x)
              : x->inside && x->held.n && read_call(x, x->held.p, x->held.n))
         ;
-    else if (x->held.n || x->inside)
-        buf_printf(out, "%s%s", x->inside ? open_tag(x->chat) : "", x->held.n ? x->held.p : "");
+    else if (x->held.n || x->inside) {
+        buf_str(out, x->inside ? open_tag(x->chat) : "");
+        buf_add(out, x->held.p, x->held.n);
+    }
     x->inside = false;
     buf_free(&x->held);
     drop_white(x, out, from);

@@ -1351,6 +1351,27 @@ static void test_calls_are_read_from_replies(void **state)
     }
 }
 
+/* A reply may hold NUL: bytes that are no call are text whole, also where a reply ends in a
+ * call. */
+static void test_text_with_nul_is_whole(void **state)
+{
+    (void)state;
+    static const char said[] = "<tool_call>a\0b</tool_call> c <tool_call>d\0e";
+    struct chat *c = open_chat("qwen3", NULL, bytes, NULL);
+    struct chat_reader r;
+    struct call_reader x;
+    struct buf text = {0};
+    chat_reader_init(&r, c);
+    call_reader_init(&x, c);
+    call_reader_push(&x, &r, CHAN_FINAL, said, sizeof said - 1, &text);
+    call_reader_end(&x, &text);
+    assert_int_equal(text.n, sizeof said - 1);
+    assert_memory_equal(text.p, said, text.n);
+    call_reader_free(&x);
+    buf_free(&text);
+    chat_close(c);
+}
+
 /* Whatever a reply holds, nothing of it is lost: it is calls, or text. */
 static void test_spoilt_calls_are_text(void **state)
 {
@@ -1386,6 +1407,7 @@ int main(void)
         cmocka_unit_test(test_gemma_is_asked_in_the_words_of_its_guide),
         cmocka_unit_test(test_arguments_that_are_no_object_are_a_text),
         cmocka_unit_test(test_calls_are_read_from_replies),
+        cmocka_unit_test(test_text_with_nul_is_whole),
         cmocka_unit_test(test_spoilt_calls_are_text),
         cmocka_unit_test(test_bundled_prompts_equal_the_reference),
         cmocka_unit_test(test_a_turn_more_begins_with_prompt_and_reply),
