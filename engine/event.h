@@ -154,10 +154,17 @@ struct draft_report {
 };
 void draft_report_add(struct draft_report *r, const struct step_rec *rec, int deepest);
 void draft_report_join(struct draft_report *r, const struct draft_report *more);
-/* The first context length of a range. */
+/* The first context length of a range, and the range of a length. */
 static inline int draft_range_first(int k)
 {
     return k ? 32 << k : 0;
+}
+static inline int draft_range_of(int n)
+{
+    int k = 0;
+    while (k + 1 < DRAFT_RANGES && n >= draft_range_first(k + 1))
+        k++;
+    return k;
 }
 /* The mean acceptance length as vLLM and llama.cpp define it: 1 + accepted / cycles. 0: no
  * cycle. */

@@ -377,6 +377,18 @@ bool file_missing(const char *path)
     return access(path, F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR);
 }
 
+char *path_folder(const char *path)
+{
+    size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/')
+        n--;
+    while (n && path[n - 1] != '/')
+        n--;
+    while (n > 1 && path[n - 1] == '/')
+        n--;
+    return n ? xasprintf("%.*s", (int)n, path) : xstrdup(".");
+}
+
 int file_open(const char *path, int flags, unsigned mode)
 {
     int fd;

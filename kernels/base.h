@@ -146,6 +146,8 @@ void buf_free(struct buf *b);
 /* Whether no file has this name. False also if this cannot be determined: opening the file then
  * gives the reason. */
 bool file_missing(const char *path);
+/* The folder in which a path lies, "." or "/" at least. The caller frees. */
+char *path_folder(const char *path);
 /* open() with O_CLOEXEC, repeated while signals interrupt it; -1 and errno. Not for files whose
  * opening may block: FIFOs, devices. */
 int file_open(const char *path, int flags, unsigned mode);

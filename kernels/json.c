@@ -161,6 +161,12 @@ void jput_kint(struct buf *b, const char *key, int64_t v)
     jput_int(b, v);
 }
 
+void jput_kints(struct buf *b, const char *key, const int32_t *v, int n)
+{
+    jput_key(b, key);
+    jput_ints(b, v, n);
+}
+
 void jput_kreal(struct buf *b, const char *key, double v)
 {
     jput_key(b, key);

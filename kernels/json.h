@@ -38,6 +38,7 @@ void jput_record(struct buf *b, const char *fmt, ...) __attribute__((format(prin
 void jput_kopen(struct buf *b, const char *key, char bracket);
 void jput_kstr(struct buf *b, const char *key, const char *s);
 void jput_kint(struct buf *b, const char *key, int64_t v);
+void jput_kints(struct buf *b, const char *key, const int32_t *v, int n);
 void jput_kreal(struct buf *b, const char *key, double v);
 void jput_kbool(struct buf *b, const char *key, bool v);
 

@@ -29,6 +29,15 @@ static inline size_t utf8_len(const char *s)
     return c < 0x80 ? 1 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : 4;
 }
 
+/* Characters of valid text. */
+static inline size_t utf8_chars(const char *s, size_t n)
+{
+    size_t chars = 0;
+    for (size_t i = 0; i < n; i++)
+        chars += ((uint8_t)s[i] & 0xC0) != 0x80;
+    return chars;
+}
+
 /* The code point at s, which is valid there. */
 static inline uint32_t utf8_at(const char *s)
 {

@@ -98,17 +98,12 @@ static bool check_zones(const struct plan *p, const struct table *t, struct err 
 
 /* ---- extents --------------------------------------------------------------------------------- */
 
-static bool draft_mode(enum plan_mode m)
-{
-    return m == PLAN_DRAFT || m == PLAN_DRAFT_EXTEND || m == PLAN_BLOCK;
-}
-
 static bool check_extents(const struct view *v)
 {
     const struct plan *p = v->p;
     const struct seq *s = v->q->seq;
     int prefix = p->prefix_len[v->b], n = p->q_len[v->b], kv = p->kv_len[v->b];
-    int final_ = draft_mode(p->mode) ? s->drafted : s->committed;
+    int final_ = plan_mode_drafts(p->mode) ? s->drafted : s->committed;
     if (prefix != final_)
         return FAIL(v, differs(in_request(v, 9), prefix, final_),
                     "prefix_len %d, the sequence has %d final cells", prefix, final_);
@@ -393,7 +388,7 @@ static bool check_request(struct view *v)
     const struct plan *p = v->p;
     if (!check_extents(v) || !check_lag(v))
         return false;
-    if (!draft_mode(p->mode) && !check_tail(v->kv, v->q->seq, in_request(v, 0), v->e))
+    if (!plan_mode_drafts(p->mode) && !check_tail(v->kv, v->q->seq, in_request(v, 0), v->e))
         return false;
     struct err why;
     if (v->q->tree && !tree_ok(v->q->tree, &why))

@@ -2,12 +2,6 @@
  * behaviour. */
 #include "engine/plan/faults.h"
 
-static int32_t *page_at(struct table *t, int req, int col)
-{
-    CHECK(col >= 0 && col < t->n_cols);
-    return &t->pages[(size_t)req * (size_t)t->n_cols + (size_t)col];
-}
-
 static int32_t *expand_row(struct table *t, int row)
 {
     return &t->expand[(size_t)row * (size_t)t->expand_w];
@@ -151,7 +145,7 @@ static void swa_untranslated(struct plan *p, const struct kv *kv, const struct p
     struct table *t = &p->table[TABLE_SWA];
     int cells[TREE_MAX] = {0}, n = div_up(p->prefix_len[b], kv->page_size);
     for (int c = q->seq->swa_lo / kv->page_size; c < n; c++)
-        *page_at(t, b, c) = q->seq->col[c].full.v;
+        *table_page(t, b, c) = q->seq->col[c].full.v;
     for (int j = 0; j < q->n; j++) {
         int r = p->row0[b] + j, depth = tree_cells(q->tree, j, p->prefix_len[b], cells);
         int skip = depth - t->n_expand[r];
@@ -165,7 +159,7 @@ static void page_not_loc(struct plan *p, const struct kv *kv, const struct seq *
 {
     int n = min_int(div_up(p->kv_len[b], kv->page_size), p->table[TABLE_SWA].n_cols);
     for (int c = s->swa_lo / kv->page_size; c < n; c++)
-        *page_at(&p->table[TABLE_SWA], b, c) = kv_swa_slot(kv, (full_slot){s->col[c].full.v}).v;
+        *table_page(&p->table[TABLE_SWA], b, c) = kv_swa_slot(kv, (full_slot){s->col[c].full.v}).v;
 }
 
 /* 27360: the rows are copied from an array with a column for every step into a table with a column
@@ -208,7 +202,8 @@ static void make_for_pool(struct table *t, const struct kv *kv, const struct seq
     t->pool = wrong;
     for (int c = 0; c < min_int(div_up(kv_len, kv->page_size), t->n_cols); c++) {
         bool has = wrong != POOL_DRAFT && c < s->n_col;
-        *page_at(t, b, c) = !has               ? 0 /* the drafter's dummy pool has no other page */
+        *table_page(t, b, c) = !has               ? 0 /* the drafter's dummy pool has no other
+                                                         page */
                             : wrong == POOL_FULL ? s->col[c].full.v
                                                  : kv_swa_page(kv, s->col[c].full).v;
     }

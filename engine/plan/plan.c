@@ -101,11 +101,6 @@ void plan_free(struct plan *p)
 
 /* ---- typed stores ---------------------------------------------------------------------------- */
 
-static int32_t *page_at(struct table *t, int req, int col)
-{
-    CHECK(col >= 0 && col < t->n_cols);
-    return &t->pages[(size_t)req * (size_t)t->n_cols + (size_t)col];
-}
 static int32_t *expand_at(struct table *t, int row, int i)
 {
     CHECK(i >= 0 && i < t->expand_w);
@@ -120,7 +115,7 @@ static struct table *of_draft(struct plan *p, enum table_id id)
 }
 static void full_put_page(struct plan *p, int req, int col, full_page page)
 {
-    *page_at(&p->table[TABLE_FULL], req, col) = page.v;
+    *table_page(&p->table[TABLE_FULL], req, col) = page.v;
 }
 static void full_put_write(struct plan *p, int row, full_slot s)
 {
@@ -128,7 +123,7 @@ static void full_put_write(struct plan *p, int row, full_slot s)
 }
 static void swa_put_page(struct plan *p, int req, int col, swa_page page)
 {
-    *page_at(&p->table[TABLE_SWA], req, col) = page.v;
+    *table_page(&p->table[TABLE_SWA], req, col) = page.v;
 }
 static void swa_put_write(struct plan *p, int row, swa_slot s)
 {
@@ -136,7 +131,7 @@ static void swa_put_write(struct plan *p, int row, swa_slot s)
 }
 static void draft_put_page(struct plan *p, enum table_id id, int req, int col, draft_page page)
 {
-    *page_at(of_draft(p, id), req, col) = page.v;
+    *table_page(of_draft(p, id), req, col) = page.v;
 }
 static void draft_put_expand(struct plan *p, enum table_id id, int row, int i, draft_slot s)
 {
@@ -148,11 +143,6 @@ static void draft_put_write(struct plan *p, enum table_id id, int row, draft_slo
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */
-
-static bool is_draft(enum plan_mode m)
-{
-    return m == PLAN_DRAFT || m == PLAN_DRAFT_EXTEND || m == PLAN_BLOCK;
-}
 
 /* One row, in cells of its request. It writes `cell` (-1: none). Without a window it reads cells
  * [0, hi) through pages, then the n_seen cells seen[] through expand, whose positions are hi, hi +
@@ -200,7 +190,7 @@ static void find_cells(struct plan_cells *c, const struct plan *p, const struct 
         c->full[i] = kv_full_slot(kv, s, base + i);
     for (int i = 0; i < n && p->table[TABLE_SWA].used; i++)
         c->swa[i] = kv_swa_slot(kv, c->full[i]);
-    for (int i = 0; i < n && is_draft(p->mode); i++)
+    for (int i = 0; i < n && plan_mode_drafts(p->mode); i++)
         c->draft[i] = kv_draft_slot(kv, s, base + i);
 }
 
@@ -230,7 +220,7 @@ static void put_target_row(struct plan *p, const struct plan_cells *c, int r,
 static void put_draft_row(struct plan *p, enum table_id id, const struct plan_cells *c, int r,
                           const struct plan_row *row)
 {
-    CHECK(is_draft(p->mode)); /* find_cells() has found the draft's cells */
+    CHECK(plan_mode_drafts(p->mode)); /* find_cells() has found the draft's cells */
     draft_put_write(p, id, r, c->draft[row->cell - c->base]);
     int skip = put_row_extent(&p->table[id], r, row);
     for (int i = skip; i < row->n_seen; i++)
@@ -424,7 +414,7 @@ static int draft_sees(const struct kv *kv, int own)
 /* The tables that the layers of the pass read, and their windows. */
 static void set_tables(struct plan *p, const struct kv *kv, const struct plan_opts *o)
 {
-    const bool draft = is_draft(p->mode);
+    const bool draft = plan_mode_drafts(p->mode);
     const bool used[N_TABLES] = {[TABLE_FULL] = !draft, [TABLE_SWA] = !draft && kv->has_swa,
                                  [TABLE_DRAFT] = draft && o->draft_full,
                                  [TABLE_DRAFT_SWA] = draft && o->draft_window > 0};
@@ -473,7 +463,7 @@ static void use_list(struct plan *p, const struct kv *kv, const struct plan_req 
     if (!list)
         return;
     CHECK(p->n_req == 1 && p->table[0].n_cols <= list->cols);
-    enum side side = is_draft(p->mode) ? SIDE_DRAFT : SIDE_TARGET;
+    enum side side = plan_mode_drafts(p->mode) ? SIDE_DRAFT : SIDE_TARGET;
     list_write(list, kv, req->seq, side);
     p->list_version = list->version[side];
     for (enum pool_id i = 0; i < N_POOLS; i++)

@@ -38,6 +38,12 @@
 
 struct bugs;
 
+/* Whether the passes of a mode write cells of the draft's pool. */
+static inline bool plan_mode_drafts(enum plan_mode m)
+{
+    return m == PLAN_DRAFT || m == PLAN_DRAFT_EXTEND || m == PLAN_BLOCK;
+}
+
 /* The page tables of a pass, one for each kind of layer: full and sliding layers of the target and
  * of the draft. Both kinds of draft layers read the draft's pool. */
 enum table_id { TABLE_FULL, TABLE_SWA, TABLE_DRAFT, TABLE_DRAFT_SWA, N_TABLES };
@@ -73,6 +79,13 @@ struct table {
     int32_t *n_expand; /* (n_rows) */
     int32_t *write;    /* (n_rows) slot mapping: the slot that a row writes; NULL: no row writes */
 };
+
+/* The page of a request's column. */
+static inline int32_t *table_page(struct table *t, int req, int col)
+{
+    CHECK(col >= 0 && col < t->n_cols);
+    return &t->pages[(size_t)req * (size_t)t->n_cols + (size_t)col];
+}
 
 struct plan {
     enum plan_mode mode;

@@ -7,8 +7,7 @@
 
 static void put_rows(struct buf *out, const char *key, const int32_t *v, int n)
 {
-    jput_key(out, key);
-    jput_ints(out, v, v ? n : 0);
+    jput_kints(out, key, v, v ? n : 0);
 }
 
 /* The pages of a request's columns in a pool: of the table, or those that the sequence holds. */

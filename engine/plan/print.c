@@ -23,12 +23,6 @@ static void list_text(struct buf *out, const int32_t *v, int n, bool dashes)
     }
 }
 
-static void list_json(struct buf *out, const char *key, const int32_t *v, int n)
-{
-    jput_key(out, key);
-    jput_ints(out, v, n);
-}
-
 /* Whether the table's pages are still those of the plan: a page list changes with the next plan
  * over it. */
 static bool has_pages(const struct plan *p, const struct table *t)
@@ -117,13 +111,13 @@ static void table_json(const struct plan *p, const struct table *t, const char *
         jput_ints(out, t->pages + (size_t)b * (size_t)t->n_cols,
                   has_pages(p, t) ? used_columns(p, t) : 0);
     jput_close(out, ']');
-    list_json(out, "lo", t->lo, p->n_rows);
-    list_json(out, "hi", t->hi, p->n_rows);
+    jput_kints(out, "lo", t->lo, p->n_rows);
+    jput_kints(out, "hi", t->hi, p->n_rows);
     jput_kopen(out, "expand", '[');
     for (int r = 0; r < p->n_rows; r++)
         jput_ints(out, expand_row(t, r), t->n_expand ? t->n_expand[r] : 0);
     jput_close(out, ']');
-    list_json(out, "write", t->write, t->write ? p->n_rows : 0);
+    jput_kints(out, "write", t->write, t->write ? p->n_rows : 0);
     jput_close(out, '}');
 }
 
@@ -137,9 +131,9 @@ static void head_json(const struct plan *p, struct buf *out)
                     p->kv_len[b], p->row0[b]);
     }
     jput_close(out, ']');
-    list_json(out, "token", p->token, p->n_rows);
-    list_json(out, "position", p->pos, p->n_rows);
-    list_json(out, "parent", p->up, p->n_rows);
+    jput_kints(out, "token", p->token, p->n_rows);
+    jput_kints(out, "position", p->pos, p->n_rows);
+    jput_kints(out, "parent", p->up, p->n_rows);
 }
 
 /* ---- a plan ---------------------------------------------------------------------------------- */

@@ -50,15 +50,9 @@ void ids_ask_free(struct ids_ask *ask)
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-static void put_prompt(struct buf *b, const char *key, const struct ids *ids)
-{
-    jput_key(b, key);
-    jput_ints(b, ids->v, ids->n);
-}
-
 static const char *put_sglang(const struct ids_ask *ask, struct buf *b)
 {
-    put_prompt(b, "input_ids", &ask->prompt);
+    jput_kints(b, "input_ids", ask->prompt.v, ask->prompt.n);
     jput_kopen(b, "sampling_params", '{');
     jput_fields(b, "%d{temperature}%d{max_new_tokens}%d{ignore_eos?}", 0, ask->most, true);
     jput_close(b, '}');
@@ -71,7 +65,7 @@ static const char *put_sglang(const struct ids_ask *ask, struct buf *b)
 
 static const char *put_llama(const struct ids_ask *ask, int best, struct buf *b)
 {
-    put_prompt(b, "prompt", &ask->prompt);
+    jput_kints(b, "prompt", ask->prompt.v, ask->prompt.n);
     jput_fields(b, "%d{n_predict}%d{temperature}%d{top_k}%d{seed}%d{ignore_eos?}%d{cache_prompt?}"
                 "%d{return_tokens?}%d{n_probs}", ask->most, 0, best > BEST ? 0 : 1, 1, true,
                 !ask->cold, true, best);
@@ -81,7 +75,7 @@ static const char *put_llama(const struct ids_ask *ask, int best, struct buf *b)
 static const char *put_openai(const struct server *server, const struct ids_ask *ask, struct buf *b)
 {
     jput_kstr(b, "model", server->model);
-    put_prompt(b, "prompt", &ask->prompt);
+    jput_kints(b, "prompt", ask->prompt.v, ask->prompt.n);
     jput_fields(b, "%d{max_tokens}%d{temperature}%d{seed}%d{ignore_eos?}%d{logprobs}"
                 "%d{return_token_ids?}%d{return_tokens_as_token_ids?}", ask->most, 0, 1, true, 2,
                 true, true);

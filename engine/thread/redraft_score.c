@@ -214,14 +214,6 @@ static bool each_guess(struct scorer *scorer, const struct trial *t, int k, int 
 
 /* ---- what is counted ------------------------------------------------------------------------- */
 
-static int range_of(int n)
-{
-    int k = 0;
-    while (k + 1 < DRAFT_RANGES && n >= draft_range_first(k + 1))
-        k++;
-    return k;
-}
-
 struct count {
     struct scorer *s;
     const struct draft *d;
@@ -267,7 +259,7 @@ static bool take_all(void *arg, const struct scored_text *scored, int at, int i,
     c->s->same[c->reading][i] = logged < 0 ? 2 : guess == logged;
     r->tokens++;
     r->hits += hit;
-    r->hits_at[range_of(at)] += hit;
+    r->hits_at[draft_range_of(at)] += hit;
     r->same += logged >= 0 && guess == logged;
     if (c->reading)
         return !is_lost(c->s, r);
@@ -275,7 +267,7 @@ static bool take_all(void *arg, const struct scored_text *scored, int at, int i,
     for (int j = k - 1; j >= 0; j--)
         rank = target_id(c->d, ids[j]) == want ? j + 1 : rank;
     out->rank[rank]++;
-    out->tokens_at[range_of(at)]++;
+    out->tokens_at[draft_range_of(at)]++;
     out->logged += logged >= 0;
     c->draft_id[i] = ids[0];
     c->choice[i] = want;

@@ -431,10 +431,8 @@ void case_free(struct attn_case *c)
 
 static void put_ints(struct buf *out, const char *key, const struct case_ints *a)
 {
-    if (!a->given)
-        return;
-    jput_key(out, key);
-    jput_ints(out, a->v, a->n);
+    if (a->given)
+        jput_kints(out, key, a->v, a->n);
 }
 
 static void put_lists(struct buf *out, const char *key, const struct case_lists *a)

@@ -126,7 +126,7 @@ bool pickle_is(const struct pickle_value *v, const char *text)
            memcmp(v->s, text, v->n) == 0;
 }
 
-static bool is_whole(const struct pickle *p, const struct pickle_value *v)
+static bool has_ints(const struct pickle *p, const struct pickle_value *v)
 {
     for (int i = 0; i < v->n_item; i++)
         if (pickle_item(p, v, i)->kind != PK_INT)
@@ -159,7 +159,7 @@ static bool rebuild(struct reader *r, const struct pickle_value *args, bool type
     const struct pickle_value *sizes = pickle_item(p, args, 2), *strides = pickle_item(p, args, 3);
     if (args->n_item < 6 + typed || args->n_item > 7 + typed ||
         pickle_item(p, args, 0)->kind != PK_STORAGE || pickle_item(p, args, 1)->kind != PK_INT ||
-        !is_whole(p, sizes) || !is_whole(p, strides) || sizes->n_item != strides->n_item ||
+        !has_ints(p, sizes) || !has_ints(p, strides) || sizes->n_item != strides->n_item ||
         (typed && pickle_item(p, args, 6)->kind != PK_GLOBAL))
         return refuse(r, "a tensor whose arguments are not storage, offset, sizes and strides");
     if (args->n_item == 7 + typed && pickle_item(p, args, 6 + typed)->n_item > 0)

@@ -151,8 +151,7 @@ bool history_check(const char *path, struct buf *report, struct err *e)
  * reason. */
 static bool can_be_written(const char *path)
 {
-    const char *slash = strrchr(path, '/');
-    char *folder = !slash ? xstrdup(".") : xasprintf("%.*s", max_int((int)(slash - path), 1), path);
+    char *folder = path_folder(path);
     bool can = access(path, W_OK) == 0 && access(folder, W_OK) == 0;
     free(folder);
     return can;

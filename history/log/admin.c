@@ -31,11 +31,9 @@ bool history_backup(const char *path, const char *to, struct err *e)
  * reach (isolate.h). */
 static bool vacuum_in_place(struct db *d, struct err *e)
 {
-    const char *slash = strrchr(d->path, '/');
-    char *was = sqlite3_temp_directory;
-    sqlite3_temp_directory = slash ? sqlite3_mprintf("%.*s", max_int((int)(slash - d->path), 1),
-                                                     d->path)
-                                   : sqlite3_mprintf(".");
+    char *was = sqlite3_temp_directory, *folder = path_folder(d->path);
+    sqlite3_temp_directory = sqlite3_mprintf("%s", folder);
+    free(folder);
     bool ok = db_exec(d, "PRAGMA temp_store=FILE", e) &&
               (db_do(d, "VACUUM", "") == SQLITE_OK || db_fail(d, e, "cannot vacuum"));
     sqlite3_free(sqlite3_temp_directory);

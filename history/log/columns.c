@@ -187,7 +187,7 @@ static void column_json(const struct column *c, const void *row, struct buf *b)
         if (r->rec.source != STEP_COMPUTED)
             jput_kint(b, c->name, *(const int64_t *)v);
         break;
-    case TYPE_TOKENS: jput_key(b, c->name), jput_ints(b, r->tokens.v, r->tokens.n); break;
+    case TYPE_TOKENS: jput_kints(b, c->name, r->tokens.v, r->tokens.n); break;
     case TYPE_FACTS:
         if (r->facts)
             jput_kopen(b, c->name, '[');

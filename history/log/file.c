@@ -324,8 +324,7 @@ bool file_rename_damaged(const char *path, char **to, struct err *e)
 
 void file_sync_folder(const char *path)
 {
-    const char *slash = strrchr(path, '/');
-    char *folder = slash ? xasprintf("%.*s", (int)(slash - path) + 1, path) : xstrdup(".");
+    char *folder = path_folder(path);
     int fd = file_open(folder, O_RDONLY | O_DIRECTORY, 0);
     if (fd >= 0) {
         fsync(fd);

@@ -371,7 +371,7 @@ static void drop_old_notes(struct db *d, const char *path)
 bool side_files_store(struct db *d, const struct live *l, int *turns, struct err *e)
 {
     const char *slash = strrchr(d->path, '/'), *base = slash ? slash + 1 : d->path;
-    char *folder = slash ? xasprintf("%.*s", (int)(slash - d->path) + 1, d->path) : xstrdup("./");
+    char *folder = path_folder(d->path);
     char *start = xasprintf("%s.unsaved-", base);
     size_t n = strlen(start);
     DIR *dir = opendir(folder);
@@ -386,7 +386,7 @@ bool side_files_store(struct db *d, const struct live *l, int *turns, struct err
         /* a live writer moves its events into the log itself */
         if ((*end && !part) || end != f->d_name + n + 16 || live_or_unknown(l, writer))
             continue;
-        char *name = xasprintf("%s%s", folder, f->d_name);
+        char *name = xasprintf("%s/%s", folder, f->d_name);
         if (part)
             unlink(name);
         else

@@ -279,22 +279,6 @@ static void entries_free(struct entries *l)
     free(l->path);
 }
 
-/* The folder in which a path lies. The caller frees. */
-static char *parent_of(const char *path)
-{
-    size_t n = strlen(path);
-    while (n > 1 && path[n - 1] == '/')
-        n--;
-    const char *last = strrchr(path, '/');
-    if (n == strlen(path) && !last)
-        return xstrdup(".");
-    while (n && path[n - 1] != '/')
-        n--;
-    while (n > 1 && path[n - 1] == '/')
-        n--;
-    return n ? xasprintf("%.*s", (int)n, path) : xstrdup(".");
-}
-
 static bool is_folder(const char *path)
 {
     struct stat st;
@@ -376,7 +360,7 @@ static void look_in(struct looking *l, struct entries *all, bool carried, const 
 static void find_drafts(struct looking *l)
 {
     bool folder = is_folder(l->target);
-    char *title = hub_title_in_cache(l->target), *parent = parent_of(l->target);
+    char *title = hub_title_in_cache(l->target), *parent = path_folder(l->target);
     struct entries in = list(folder ? l->target : parent);
     if (folder || title) /* beside a GGUF elsewhere, anything may lie */
         look_in(l, &in, true, "in the model's folder");
@@ -437,7 +421,7 @@ static char *first_meant(struct entries *all, const struct says *s, const char *
 
 static char *find_target(const char *draft, const struct says *s)
 {
-    char *title = hub_title_in_cache(draft), *parent = parent_of(draft), *found = NULL;
+    char *title = hub_title_in_cache(draft), *parent = path_folder(draft), *found = NULL;
     if (!title && is_target(parent))
         found = xstrdup(parent);
     struct entries beside = list(parent);
@@ -543,7 +527,7 @@ void pair_models(const char *path, void (*fn)(void *arg, const char *path, const
                  void *arg)
 {
     struct telling t = {fn, arg};
-    char *title = hub_title_in_cache(path), *parent = parent_of(path);
+    char *title = hub_title_in_cache(path), *parent = path_folder(path);
     if (is_folder(path)) { /* GGUF files in it */
         struct entries in = list(path);
         tell_models(&t, &in, "in the model's folder");

@@ -34,10 +34,7 @@ static void add_folder_of(struct folders *f, const char *path, bool make)
 {
     if (!path || strcmp(path, "-") == 0)
         return;
-    const char *slash = strrchr(path, '/');
-    char *folder = !slash          ? xstrdup(".")
-                   : slash == path ? xstrdup("/")
-                                   : xasprintf("%.*s", (int)(slash - path), path);
+    char *folder = path_folder(path);
     for (char *p = strchr(folder + 1, '/'); make; p = strchr(p + 1, '/')) {
         if (p)
             *p = '\0';

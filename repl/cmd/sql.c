@@ -150,8 +150,7 @@ static void answer_all(const char *kind, const char *text, size_t n)
 /* A query writes only the shared-memory index of the write-ahead log, beside the database. */
 static bool isolate_query(const char *db, struct err *e)
 {
-    const char *slash = strrchr(db, '/');
-    char *folder = slash ? xasprintf("%.*s/", (int)(slash - db), db) : xstrdup(".");
+    char *folder = path_folder(db);
     const char *const name[] = {folder};
     struct isolated got;
     isolate(&(struct isolation){name, 1, NETWORK_NEVER}, &got);

@@ -39,14 +39,6 @@ static void add_drafts(struct some_drafts *d, const struct step_rec *r)
     d->first += r->accepted > 0;
 }
 
-static int range_of(int n)
-{
-    int k = 0;
-    while (k + 1 < DRAFT_RANGES && n >= draft_range_first(k + 1))
-        k++;
-    return k;
-}
-
 static void add_kinds(struct accepted *a, const struct accepted_step *s, token_text *text,
                       void *arg)
 {
@@ -148,7 +140,7 @@ void accepted_add(struct accepted *a, const struct accepted_step *s, token_text 
     if (!r->drafted)
         return;
     draft_sums_add(&a->drafts, r, s->tree ? tree_depth(s->tree) : r->drafted);
-    add_drafts(&a->range[range_of(r->pos0)], r);
+    add_drafts(&a->range[draft_range_of(r->pos0)], r);
     if (a->window)
         add_drafts(&a->edge[r->pos0 < a->window       ? EDGE_BEFORE
                             : r->pos0 < 2 * a->window ? EDGE_AT

@@ -43,8 +43,7 @@ static void put_tokens(struct body *b, const struct ids *ids, bool strs)
     struct buf *out = &b->answer;
     jput_open(out, '{');
     jput_fields(out, "%d{count}%d{max_model_len}", ids->n, b->of->context);
-    jput_key(out, "tokens");
-    jput_ints(out, ids->v, ids->n);
+    jput_kints(out, "tokens", ids->v, ids->n);
     jput_key(out, "token_strs");
     if (strs)
         jput_open(out, '[');

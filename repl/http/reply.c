@@ -1,6 +1,7 @@
 /* reply.c - see reply.h. */
 #include "repl/http/reply.h"
 #include "kernels/idioms.h"
+#include "kernels/utf8.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -138,14 +139,6 @@ static bool show(struct reply *r, const char *text, size_t n)
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
 
-static size_t count_chars(const char *s, size_t n)
-{
-    size_t chars = 0;
-    for (size_t i = 0; i < n; i++)
-        chars += ((unsigned char)s[i] & 0xC0) != 0x80;
-    return chars;
-}
-
 /* Room for one more token. */
 static void grow(struct reply *r, int n_top)
 {
@@ -218,7 +211,7 @@ static bool add_token(struct reply *r, const struct event *ev, int k)
     }
     push_token(r, id, &out, &channel);
     if (channel == CHAN_FINAL)
-        r->n_chars += count_chars(out.p, out.n);
+        r->n_chars += utf8_chars(out.p, out.n);
     ends |= take_text(r, channel, out.p ? out.p : "", out.n);
     buf_free(&out);
     if (ends && r->finish == FINISH_OPEN) {

@@ -264,14 +264,6 @@ static void echo_text(const struct task *t, const struct reply *r, struct buf *o
         tok_decode(t->of.tok, r->prompt->v, r->prompt->n, true, out);
 }
 
-static size_t chars_in(const char *s, size_t n)
-{
-    size_t chars = 0;
-    for (size_t i = 0; i < n; i++)
-        chars += ((unsigned char)s[i] & 0xC0) != 0x80;
-    return chars;
-}
-
 /* Rows of the prompt; returns its characters. */
 static size_t prompt_rows(const struct task *t, const struct reply *r, struct task_row *w)
 {
@@ -292,11 +284,11 @@ static size_t prompt_rows(const struct task *t, const struct reply *r, struct ta
             continue;
         buf_clear(&out);
         tok_stream_push(&s, t->of.tok, id, &out);
-        chars += chars_in(out.n ? out.p : "", out.n);
+        chars += utf8_chars(out.n ? out.p : "", out.n);
     }
     buf_clear(&out);
     tok_stream_flush(&s, &out);
-    chars += chars_in(out.n ? out.p : "", out.n);
+    chars += utf8_chars(out.n ? out.p : "", out.n);
     buf_free(&out);
     return chars;
 }
@@ -407,10 +399,8 @@ static void put_speculation(const struct task *t, struct buf *b)
                 accepted, drafted);
     if (t->n_job == 1) {
         const struct reply *r = &t->job[0].reply;
-        jput_key(b, "per_step_accepted");
-        jput_ints(b, r->accepted.v, r->accepted.n);
-        jput_key(b, "per_step_drafted");
-        jput_ints(b, r->drafted.v, r->drafted.n);
+        jput_kints(b, "per_step_accepted", r->accepted.v, r->accepted.n);
+        jput_kints(b, "per_step_drafted", r->drafted.v, r->drafted.n);
     }
     jput_close(b, '}');
 }
