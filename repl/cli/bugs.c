@@ -45,7 +45,6 @@ int cli_bugs(struct cli *c)
 {
     struct err e = {0};
     struct buf out = {0};
-    struct sheet s;
     if (!c->attempt)
         return table(c);
     bool have = c->opt.engine.model ||
@@ -53,14 +52,10 @@ int cli_bugs(struct cli *c)
                                        "DIR");
     bool ok = have && bug_try_text(c->opt.engine.model, c->opt.engine.draft, c->attempt,
                                    c->opt.json, &out, &e);
-    if (c->opt.json && out.n > 2) {
+    if (!c->opt.json)
+        cli_print_text(c, &out);
+    else if (out.n > 2)
         cli_json(&out);
-    } else if (!c->opt.json) {
-        sheet_init(&s, c->opt.ascii);
-        sheet_lines(&s, ST_TEXT, out.n ? out.p : "", out.n);
-        cli_print(c, &s);
-        sheet_free(&s);
-    }
     buf_free(&out);
     return ok ? 0 : cli_fail(&e);
 }

@@ -15,56 +15,50 @@
 struct log_listing {
     const struct cli *c;
     struct hdb *db;
-    struct sheet sheet;
-    struct buf json;
     int width;
 };
 
-static bool session_json(const struct session_row *r, void *arg)
+/* Appends a title, cut to what a line has room for. */
+static void add_title(const char *text, int width, struct sheet *s)
 {
-    struct log_listing *l = arg;
-    struct buf *b = &l->json;
-    jput_open(b, '{');
-    jput_fields(b, "%s{id}%d{number}%s{parent}", r->id, r->number, r->parent[0] ? r->parent : NULL);
-    if (r->parent[0])
-        jput_kint(b, "fork_turn", r->fork_turn);
-    jput_fields(b, "%s{title}%s{model}%d{turns}%ld{created_ms}%ld{updated_ms}%d{ended?}", r->title,
-                r->model, r->n_turns, r->created_ms, r->updated_ms, r->ended);
-    struct buf hazards = {0};
-    hdb_hazards(l->db, r->id, false, "; ", &hazards, NULL);
-    jput_kstr(b, "hazards", hazards.p);
-    buf_free(&hazards);
-    jput_close(b, '}');
-    cli_json(b);
-    return true;
-}
-
-static bool list_line(const struct session_row *r, void *arg)
-{
-    struct log_listing *l = arg;
-    struct sheet *s = &l->sheet;
-    char when[20];
-    when_text(r->updated_ms, when);
-    sheet_printf(s, ST_KEY, "%5d", r->number);
-    sheet_printf(s, ST_DIM, "  %s %3d %s  ", when, r->n_turns, r->n_turns == 1 ? "turn " : "turns");
     struct buf title = {0};
-    text_sanitise(&title, r->title ? r->title : "", r->title ? strlen(r->title) : 0, false, NULL);
-    int used, room = l->width ? max_int(l->width - 37, 10) : 1 << 20;
+    text_sanitise(&title, text ? text : "", text ? strlen(text) : 0, false, NULL);
+    int used, room = width ? max_int(width - 37, 10) : 1 << 20;
     size_t fit = title.n ? text_fit(title.p, title.n, room, &used) : 0;
     bool cut = fit < title.n;
     sheet_addn(s, ST_TEXT, title.n ? title.p : "", cut ? text_fit(title.p, fit, room - 1, &used)
                                                        : fit);
     sheet_add(s, ST_DIM, cut ? s->ascii ? "~" : "…" : "");
-    if (r->parent[0])
-        sheet_printf(s, ST_DIM, "  (fork)");
-    struct buf hazards = {0};
-    hdb_hazards(l->db, r->id, false, s->ascii ? " | " : " · ", &hazards, NULL);
-    if (hazards.n)
-        sheet_printf(s, ST_BAD, "  %s", hazards.p);
-    buf_free(&hazards);
-    sheet_line(s);
     buf_free(&title);
-    cli_print(l->c, s);
+}
+
+static bool list_session(const struct session_row *r, void *arg)
+{
+    const struct log_listing *l = arg;
+    struct cli_answer x;
+    struct buf hazards = {0};
+    char when[20];
+    bool fork = r->parent[0];
+    cli_answer_open(&x, l->c);
+    when_text(r->updated_ms, when);
+    hdb_hazards(l->db, r->id, false, x.to.json ? "; " : x.sheet.ascii ? " | " : " · ", &hazards,
+                NULL);
+    print_open(&x.to, NULL, '{');
+    print_add(&x.to, ST_KEY, "\f%s{id}\f%5d{number}\f%s{parent}", r->id, r->number,
+              r->parent[0] ? r->parent : NULL);
+    if (fork)
+        print_int(&x.to, "fork_turn", r->fork_turn);
+    print_add(&x.to, ST_DIM, "\f%s{title}%s{model}\f  %s %3d{turns} %s  \f%ld{created_ms}"
+              "%ld{updated_ms}%d{ended?}", r->title, r->model, when, r->n_turns,
+              r->n_turns == 1 ? "turn " : "turns", r->created_ms, r->updated_ms, r->ended);
+    if (!x.to.json)
+        add_title(r->title, l->width, &x.sheet);
+    print_add(&x.to, ST_DIM, "%s", fork ? "  (fork)" : "");
+    print_add(&x.to, ST_BAD, hazards.n ? "  %s{hazards}" : "\f%s{hazards}", hazards.p);
+    print_end(&x.to);
+    print_close(&x.to, '}');
+    cli_answer_close(&x);
+    buf_free(&hazards);
     return true;
 }
 
@@ -75,18 +69,13 @@ int cli_logs(struct cli *c)
     struct log_listing l = {.c = c, .width = cli_width()};
     struct hdb *d = NULL;
     int n = 0;
-    sheet_init(&l.sheet, c->opt.ascii);
     if (c->opt.db || !file_missing(path)) { /* that there is no log yet is not an error */
         l.db = d = cli_open_db(c, &e);
-        n = d ? hdb_sessions(d, c->query, c->model_filter, c->limit,
-                             c->opt.json ? session_json : list_line, &l, &e)
-              : -1;
+        n = d ? hdb_sessions(d, c->query, c->model_filter, c->limit, list_session, &l, &e) : -1;
     }
     hdb_close(d);
     if (n == 0 && !c->opt.quiet)
         err_print("no session%s", c->query || c->model_filter ? " matches" : " yet");
-    sheet_free(&l.sheet);
-    buf_free(&l.json);
     free(path);
     if (n < 0)
         return cli_fail(&e);

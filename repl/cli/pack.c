@@ -269,28 +269,27 @@ static void say_packed(const struct packing *p, const struct pack_about *a)
 {
     static const char *const key[] = {"plan", "issue"};
     static const char *const what[] = {"plans of the step", "the report"};
-    struct buf line = {0};
-    if (p->job.c->opt.json) {
-        jput_open(&line, '{');
-        jput_kstr(&line, "file", p->job.path);
-        for (int i = 0; i < N_BESIDE; i++)
-            jput_kstr(&line, key[i], p->file[i].path);
-        jput_key(&line, "pack");
-        facts_pack_json(a, &line);
-        jput_close(&line, '}');
-        cli_json(&line);
-    } else {
-        char name[SESSION_ID];
-        hdb_name(p->job.d, p->job.row->id, name);
-        buf_printf(&line, "%s: session %s, ", p->job.path, name);
-        facts_pack(a, &line);
-        buf_printf(&line, ", %.1f kB\n", (double)a->bytes / 1000);
-        for (int i = 0; i < N_BESIDE; i++)
-            if (p->file[i].path)
-                buf_printf(&line, "%s: %s\n", p->file[i].path, what[i]);
-        cli_print_text(p->job.c, &line);
+    struct cli_answer x;
+    struct buf about = {0};
+    char name[SESSION_ID];
+    hdb_name(p->job.d, p->job.row->id, name);
+    facts_pack(a, &about);
+    cli_answer_open(&x, p->job.c);
+    print_open(&x.to, NULL, '{');
+    print_facts(&x.to, ST_TEXT, "%s{file}: session %s, %s, %.1f kB", p->job.path, name, about.p,
+                (double)a->bytes / 1000);
+    for (int i = 0; i < N_BESIDE; i++) {
+        print_str(&x.to, key[i], p->file[i].path);
+        if (p->file[i].path)
+            print_note(&x.to, ST_TEXT, "%s: %s", p->file[i].path, what[i]);
     }
-    buf_free(&line);
+    if (x.to.json) {
+        jput_key(x.to.json, "pack");
+        facts_pack_json(a, x.to.json);
+    }
+    print_close(&x.to, '}');
+    cli_answer_close(&x);
+    buf_free(&about);
 }
 
 int cli_pack(struct cli *c)

@@ -245,8 +245,8 @@ bool cmd_drop(struct cmd_call *c)
                at < 0 ? names.p : c->argv[0]);
     print_open(&c->to, NULL, '[');
     for (int i = 0; i < n; i++)
-        if (c->to.json && (at < 0 || i == at))
-            jput_str(c->to.json, a->attached.file[i].name);
+        if (at < 0 || i == at)
+            print_str(&c->to, NULL, a->attached.file[i].name);
     print_close(&c->to, ']');
     app_drop(a, at);
     buf_free(&names);

@@ -252,15 +252,12 @@ static void say_hit(const struct help_on *on, const struct query *q, const struc
     struct buf line = {0};
     if (h->line && !command)
         cut_line(q, h->line, h->n, &line);
-    if (!to->json) {
-        sheet_add(to->out, ST_KEY, manual ? "man aerie" : command ? "/" : "");
-        sheet_add(to->out, ST_KEY, manual ? "" : d.name);
-        sheet_tab(to->out, 15);
-        say_line(to->out, ST_TEXT, " %s%s%s", d.title, manual && *d.name ? ": " : "",
-                 manual ? d.name : "");
-        if (line.n)
-            say_line(to->out, ST_DIM, "    %s", line.p);
-    }
+    print_add(to, ST_KEY, "%s%s", manual ? "man aerie" : command ? "/" : "", manual ? "" : d.name);
+    print_tab(to, 15);
+    print_note(to, ST_TEXT, " %s%s%s", d.title, manual && *d.name ? ": " : "",
+               manual ? d.name : "");
+    if (line.n)
+        print_note(to, ST_DIM, "    %s", line.p);
     print_line(to, ST_TEXT, "\f%s{kind}%s{name}%s{title}%s{line}", d.kind, d.name, d.title,
                line.n ? line.p : d.title);
     buf_free(&line);

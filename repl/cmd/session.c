@@ -201,8 +201,7 @@ static void report_session(struct app *a, const char *parent, int turn, const st
     int number;
     print_open(to, NULL, '{');
     print_add(to, ST_TEXT, "\f%s{session}", a->session);
-    if (to->json)
-        jput_kstr(to->json, "parent", parent);
+    print_str(to, "parent", parent);
     if (*name == '#' && int_at(&digits, &number))
         print_add(to, ST_TEXT, parent ? "\f%d{parent_number}" : "\f%d{number}", number);
     if (parent)

@@ -141,8 +141,7 @@ static void print_choice(const struct choice *x, int column, const struct drafte
     print_open(to, NULL, '{');
     print_add(to, ST_GOOD, x->used ? "* " : "  ");
     print_add(to, ST_KEY, "%s{name}\f%s{path}%d{in_use?}", x->name, x->path, x->used);
-    if (!to->json)
-        sheet_tab(to->out, column);
+    print_tab(to, column);
     if (did) {
         print_add(to, ST_TEXT, x->kind ? " %-7s{kind}" : " %-7s", x->kind ? x->kind : "");
         print_did(use, to);
@@ -164,8 +163,7 @@ static void print_choices(const struct choices *c, const struct drafters *did,
     }
     if (did) {
         print_add(to, ST_HEAD, "DRAFT");
-        if (!to->json)
-            sheet_tab(to->out, column);
+        print_tab(to, column);
         print_note(to, ST_HEAD, " %-7s%5s%6s%7s%9s", "kind", "rate", "MAL", "ms", "tokens/s");
     }
     for (int i = 0; i < c->n; i++)
