@@ -151,6 +151,9 @@ int cli_line(FILE *f, struct buf *line, struct err *e);
 /* Call them around work on this thread: from cli_stop_open() on, Ctrl-C and SIGTERM set *s.
  * cli_stop_close() ends that and returns the exit code of the signal that came, or `rc`. */
 bool cli_stop_open(struct stop *s, struct err *e);
+/* The same for work that says when its models are loaded: before, Ctrl-C ends the process at
+ * once. */
+void cli_stop_begin(void *stop);
 int cli_stop_close(int rc);
 /* The database the options name, or the default; the caller frees. */
 char *cli_db_path(const struct cli *c);

@@ -12,12 +12,6 @@
 
 enum { SHOWN = 8 }; /* modules that differ, in text */
 
-/* Catches signals only after the model is loaded: before, Ctrl-C ends the process at once. */
-static void catch_signals(void *arg)
-{
-    cli_stop_open(arg, &(struct err){0});
-}
-
 static void say_source(const struct dump_report *r, const struct printer *to)
 {
     const struct dump_sequences *s = &r->s;
@@ -338,7 +332,7 @@ int cli_dump(struct cli *c)
     if (canary_is(c->word[0]))
         return dump_canary(c);
     struct dump_opts o = {.engine = c->opt.engine, .path = c->word[0], .stop = &stop,
-                          .begin = catch_signals, .arg = &stop,
+                          .begin = cli_stop_begin, .arg = &stop,
                           .progress = c->opt.quiet ? NULL : cli_progress};
     if (!o.engine.model)
         return cli_fail(&(struct err){ERR_MODEL, "no model: the bundled one is not installed; "

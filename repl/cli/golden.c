@@ -3,19 +3,13 @@
 
 #include "engine/tools/golden.h"
 
-/* Catches signals only after the models are loaded: before, Ctrl-C ends the process at once. */
-static void catch_signals(void *arg)
-{
-    cli_stop_open(arg, &(struct err){0});
-}
-
 int cli_golden(struct cli *c)
 {
     struct err e = {0};
     struct buf report = {0};
     struct stop stop = {.running = 1};
     struct golden_opts opts = {.engine = c->opt.engine, .json = c->opt.json, .stop = &stop,
-                               .begin = catch_signals, .arg = &stop};
+                               .begin = cli_stop_begin, .arg = &stop};
     opts.engine.model = c->word[0];
     if (!c->draft_given)
         opts.engine.draft = NULL;

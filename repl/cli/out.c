@@ -205,6 +205,11 @@ bool cli_stop_open(struct stop *s, struct err *e)
     return true;
 }
 
+void cli_stop_begin(void *stop)
+{
+    cli_stop_open(stop, &(struct err){0});
+}
+
 int cli_stop_close(int rc)
 {
     for (int sig; (sig = interrupt_next()) != 0;)
