@@ -38,7 +38,7 @@ struct dump_name {
 
 /* Reads "non_intrusive__model.layers.3.self_attn.o_proj.output.0" and the like. */
 void dump_name_parse(const char *name, struct dump_name *p);
-/* What aerie has for it in this family; NULL: nothing. */
+/* aerie's row for a module of this family; NULL: it has none. */
 const struct module_name *dump_name_find(const struct model *model, const struct dump_name *p);
 /* The place of a module among those of a layer, in the order of computation. */
 int dump_name_order(const struct module_name *m);

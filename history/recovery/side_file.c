@@ -279,7 +279,7 @@ static bool store_once(struct taking *t, struct err *e)
     return rc == SQLITE_OK || db_fail(d, e, "cannot store the events of its side file");
 }
 
-/* What the runs of a side file that begin in it have in common: see struct history_about. */
+/* What is equal for all runs that begin in this side file: see struct history_about. */
 static void read_about(struct taking *t)
 {
     const char **s = (const char **)&t->w.about;

@@ -155,6 +155,9 @@ bool cli_stop_open(struct stop *s, struct err *e);
  * once. */
 void cli_stop_begin(void *stop);
 int cli_stop_close(int rc);
+/* cli_stop_open() of a struct stop once models are loaded: before, Ctrl-C ends the process at
+ * once. */
+void cli_stop_begin(void *stop);
 /* The database the options name, or the default; the caller frees. */
 char *cli_db_path(const struct cli *c);
 /* Opens it for reading; NULL and *e. */

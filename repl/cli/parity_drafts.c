@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "repl/cli/parity.h"
+#include "repl/compare/accepted.h"
 
 enum { NAME = 18, COLUMN = 14, DEPTHS = 16 };
 
@@ -29,11 +30,6 @@ static bool any(const struct parity *p, const struct numbers *x)
     for (int i = 0; i < p->n_side; i++)
         one |= x->has[i];
     return one;
-}
-
-static double ratio(uint64_t part, uint64_t whole)
-{
-    return whole ? (double)part / (double)whole : 0;
 }
 
 static double per_cycle_ms(const struct draft_report *d, uint64_t us)

@@ -127,11 +127,6 @@ static bool add_step(const struct step_view *s, void *arg)
 
 /* ---- the tables ------------------------------------------------------------------------------ */
 
-static double ratio(uint64_t part, uint64_t whole)
-{
-    return whole ? (double)part / (double)whole : 0;
-}
-
 static void name_of(const struct grouped *g, const struct group *p, char out[40])
 {
     if (g->by == BY_DRAFTER) {

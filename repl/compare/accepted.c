@@ -157,11 +157,10 @@ void accepted_free(struct accepted *a)
 
 double accepted_at(const struct draft_sums *s, int depth)
 {
-    return s->cycles ? (double)s->depth[depth].accepted / (double)s->cycles : 0;
+    return ratio(s->depth[depth].accepted, s->cycles);
 }
 
 double accepted_after(const struct draft_sums *s, int depth)
 {
-    uint64_t before = depth > 1 ? s->depth[depth - 1].accepted : s->cycles;
-    return before ? (double)s->depth[depth].accepted / (double)before : 0;
+    return ratio(s->depth[depth].accepted, depth > 1 ? s->depth[depth - 1].accepted : s->cycles);
 }

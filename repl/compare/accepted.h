@@ -6,6 +6,12 @@
 
 #include "engine/event.h"
 
+/* A part of a whole; 0 of nothing. */
+static inline double ratio(uint64_t part, uint64_t whole)
+{
+    return whole ? (double)part / (double)whole : 0;
+}
+
 /* Kinds of tokens, by their texts; inside a code fence every token is code. */
 enum token_kind { KIND_CODE, KIND_DIGITS, KIND_PUNCTUATION, KIND_WORDS, KIND_SPACE, N_KINDS };
 extern const char *const token_kind_name[N_KINDS];

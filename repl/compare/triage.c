@@ -440,7 +440,7 @@ static void judge_sampling(struct judging *j)
     const struct triage *t = j->t;
     const struct accepted *a = &t->log;
     const struct redraft *re = &t->re;
-    double share = a->judged ? (double)a->sampled_away / (double)a->judged : 0,
+    double share = ratio(a->sampled_away, a->judged),
            right = re->tokens ? (double)re->r[0].hits / re->tokens : 0;
     if (t->temperature == 0) {
         con(j, CAUSE_SAMPLING, "the replies were greedy");
@@ -477,8 +477,8 @@ static void judge_shape(struct judging *j)
 {
     const struct triage *t = j->t;
     const struct accepted *a = &t->log;
-    double beside = a->judged ? (double)a->beside / (double)a->judged : 0,
-           ended = a->trees ? (double)a->ended / (double)a->trees : 0;
+    double beside = ratio(a->beside, a->judged),
+           ended = ratio(a->ended, a->trees);
     if (a->judged < FEWEST)
         return;
     if (beside > 0.35) {

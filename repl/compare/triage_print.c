@@ -25,11 +25,6 @@ static const struct {
 };
 enum { N_PUBLISHED = sizeof published / sizeof *published, BESIDE = 4 };
 
-static double share(uint64_t part, uint64_t whole)
-{
-    return whole ? (double)part / (double)whole : 0;
-}
-
 /* ---- numbers --------------------------------------------------------------------------------- */
 
 /* The published rates at a position, in columns of people's table only. */
@@ -77,8 +72,8 @@ static void print_depths(const struct triage *t, const struct printer *to)
 static void one_group(const char *name, const struct some_drafts *d, const struct printer *to)
 {
     print_line(to, ST_TEXT, "  %-28s{name} %6lu{cycles} cycles  position 1 %.2f{position_1}  rate "
-               "%.2f{rate}  length %.2f{length}", name, d->cycles, share(d->first, d->cycles),
-               share(d->accepted, d->drafted), 1 + share(d->accepted, d->cycles));
+               "%.2f{rate}  length %.2f{length}", name, d->cycles, ratio(d->first, d->cycles),
+               ratio(d->accepted, d->drafted), 1 + ratio(d->accepted, d->cycles));
 }
 
 static void print_arms(const struct triage *t, const struct printer *to)
@@ -111,7 +106,7 @@ static void print_groups(const struct accepted *a, const struct printer *to)
         if (k->drafted + k->emitted)
             print_line(to, ST_TEXT, "  %-28s{kind} %6lu{drafted} drafted  rate %.2f{rate}  of its "
                        "tokens %.2f{share} were drafted", token_kind_name[i], k->drafted,
-                       share(k->accepted, k->drafted), share(k->emitted - k->bonus, k->emitted));
+                       ratio(k->accepted, k->drafted), ratio(k->emitted - k->bonus, k->emitted));
     }
     print_close(to, ']');
 }
@@ -237,7 +232,7 @@ void triage_print(const struct triage *t, const struct triage_verdict *v, const 
     print_groups(a, to);
     if (a->tokens && a->looped * 4 > a->tokens)
         print_note(to, ST_WARN, "%.0f %% of the tokens repeat what came before: acceptance in a "
-                   "loop says nothing", 100 * share(a->looped, a->tokens));
+                   "loop says nothing", 100 * ratio(a->looped, a->tokens));
     print_measured(t, to);
     print_published(to);
     print_facts(to, v->is == TRIAGE_HEALTHY ? ST_GOOD : v->is == TRIAGE_CAUSE ? ST_BAD : ST_WARN,

@@ -10,11 +10,6 @@
 
 enum { TWICE_MS = 1000 };
 
-static bool is_ctrl(const struct key *k, uint32_t letter)
-{
-    return k->code == K_CHAR && k->ctrl && k->cp == letter;
-}
-
 /* A character that a person types as part of a message. */
 static bool is_text(const struct key *k)
 {
@@ -184,9 +179,9 @@ static void complete(struct tui *t)
 static bool choices_key(struct tui *t, const struct key *k)
 {
     int by = 0;
-    if (k->code == K_TAB || k->code == K_DOWN || is_ctrl(k, 'n'))
+    if (k->code == K_TAB || k->code == K_DOWN || key_is_ctrl(k, 'n'))
         by = k->shift ? -1 : 1;
-    else if (k->code == K_UP || is_ctrl(k, 'p'))
+    else if (k->code == K_UP || key_is_ctrl(k, 'p'))
         by = -1;
     if (by != 0) {
         int from = t->chosen < 0 && by < 0 ? 0 : t->chosen;
@@ -198,7 +193,7 @@ static bool choices_key(struct tui *t, const struct key *k)
         return true;
     }
     tui_choices_clear(t);
-    return k->code == K_ESC || is_ctrl(k, 'g');
+    return k->code == K_ESC || key_is_ctrl(k, 'g');
 }
 
 /* ---- keys that work everywhere ---- */
@@ -226,21 +221,21 @@ static bool screen_key(struct tui *t, const struct key *k)
     case K_F8: tui_browser_open(t); return true;
     default: break;
     }
-    if (is_ctrl(k, 'p')) {
+    if (key_is_ctrl(k, 'p')) {
         tui_palette_open(t);
         return true;
     }
     if (tui_pane_open_key(t, k->code))
         return true;
-    if (is_ctrl(k, 'l'))
+    if (key_is_ctrl(k, 'l'))
         term_redraw();
-    else if (is_ctrl(k, 't'))
+    else if (key_is_ctrl(k, 't'))
         toggle_think(t);
-    else if (is_ctrl(k, 'z'))
+    else if (key_is_ctrl(k, 'z'))
         term_suspend(true);
     else
         return false;
-    if (is_ctrl(k, 'z'))
+    if (key_is_ctrl(k, 'z'))
         term_size(&t->w, &t->h);
     return true;
 }
@@ -437,7 +432,7 @@ static bool finds(const struct tui *t, const struct key *k)
     bool in_pane = t->over_on ? !t->over.key : t->focus >= 0;
     if (t->input.after_x || t->input.searching || t->n_choice > 0 || (t->over_on && !in_pane))
         return false;
-    return is_ctrl(k, 'f') || (!t->over_on && in_pane && is_text(k) && k->cp == '/');
+    return key_is_ctrl(k, 'f') || (!t->over_on && in_pane && is_text(k) && k->cp == '/');
 }
 
 void tui_key(struct tui *t, const struct key *k)
@@ -457,7 +452,7 @@ void tui_key(struct tui *t, const struct key *k)
         return;
     }
     tui_hint_end(t);
-    if (!is_ctrl(k, 'c'))
+    if (!key_is_ctrl(k, 'c'))
         t->stop_ns = 0;
     if (finder_key(t, k))
         return;
@@ -465,7 +460,7 @@ void tui_key(struct tui *t, const struct key *k)
         finder_begin(t);
         return;
     }
-    if (t->over_on && !is_ctrl(k, 'l') && !is_ctrl(k, 'z') &&
+    if (t->over_on && !key_is_ctrl(k, 'l') && !key_is_ctrl(k, 'z') &&
         (tui_overlay_key(t, k) || !is_text(k)))
         return;
     if (t->n_choice > 0 && choices_key(t, k))
@@ -475,7 +470,7 @@ void tui_key(struct tui *t, const struct key *k)
     if (t->focus != FOCUS_INPUT && !t->input.after_x) {
         if (focus_key(t, k))
             return;
-        if (!is_ctrl(k, 'x') && !is_ctrl(k, 'c') && k->code != K_PGUP && k->code != K_PGDN)
+        if (!key_is_ctrl(k, 'x') && !key_is_ctrl(k, 'c') && k->code != K_PGUP && k->code != K_PGDN)
             t->focus = FOCUS_INPUT; /* text, a paste or a key of the editor is meant for the
                                        message */
     }

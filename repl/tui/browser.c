@@ -325,7 +325,7 @@ static bool browser_key(struct tui *t, struct overlay *o, const struct key *k)
         buf_clear(&b->pick.query);
         filter_now(t, b);
     }
-    else if (k->code == K_ESC || k->code == K_F8 || (k->code == K_CHAR && k->ctrl && k->cp == 'c'))
+    else if (k->code == K_ESC || k->code == K_F8 || key_is_ctrl(k, 'c'))
         return false;
     else if (k->code == K_ENTER)
         act(t, b, '\r');

@@ -7,16 +7,6 @@
 
 #include <stdlib.h>
 
-static bool is_ctrl(const struct key *k, uint32_t letter)
-{
-    return k->code == K_CHAR && k->ctrl && k->cp == letter;
-}
-
-static bool is_letter(const struct key *k, uint32_t letter)
-{
-    return k->code == K_CHAR && !k->ctrl && !k->alt && k->cp == letter;
-}
-
 static int talk_height(const struct tui *t)
 {
     return max_int(frame_talk_height(&t->frame, t->w, t->h), 1);
@@ -165,7 +155,7 @@ static bool typing_key(struct tui *t, const struct key *k)
         f->typing = false;
     } else if (k->code == K_ENTER && f->text.pattern.n == 0) {
         finder_end(t);
-    } else if (k->code == K_ESC || is_ctrl(k, 'g') || is_ctrl(k, 'c')) {
+    } else if (k->code == K_ESC || key_is_ctrl(k, 'g') || key_is_ctrl(k, 'c')) {
         restore(t);
         finder_end(t);
     } else if (list_type(&f->text.pattern, k)) {
@@ -181,21 +171,21 @@ bool finder_key(struct tui *t, const struct key *k)
     struct finder *f = &t->find;
     if (!f->on)
         return false;
-    if (k->code == K_DOWN || is_ctrl(k, 'f') || is_ctrl(k, 'n'))
+    if (k->code == K_DOWN || key_is_ctrl(k, 'f') || key_is_ctrl(k, 'n'))
         go_by(t, 1);
-    else if (k->code == K_UP || is_ctrl(k, 'p'))
+    else if (k->code == K_UP || key_is_ctrl(k, 'p'))
         go_by(t, -1);
     else if (f->typing && typing_key(t, k))
         ;
-    else if (!f->typing && (is_letter(k, 'n') || k->code == K_ENTER))
+    else if (!f->typing && (key_is_letter(k, 'n') || k->code == K_ENTER))
         go_by(t, 1);
-    else if (!f->typing && is_letter(k, 'N'))
+    else if (!f->typing && key_is_letter(k, 'N'))
         go_by(t, -1);
-    else if (!f->typing && is_letter(k, '/'))
+    else if (!f->typing && key_is_letter(k, '/'))
         f->typing = true;
-    else if (k->code == K_ESC || is_ctrl(k, 'c'))
+    else if (k->code == K_ESC || key_is_ctrl(k, 'c'))
         finder_end(t);
-    else if (k->code == K_PGUP || k->code == K_PGDN || is_ctrl(k, 'l'))
+    else if (k->code == K_PGUP || k->code == K_PGDN || key_is_ctrl(k, 'l'))
         return false; /* the search goes on */
     else {
         finder_end(t);

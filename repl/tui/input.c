@@ -407,11 +407,10 @@ static bool search_key(struct input *in, const struct key *k)
         search_to(in, in->recall->n);
     } else if (k->code == K_BACKSPACE) {
         search_pop(in);
-    } else if (k->code == K_CHAR && k->ctrl && k->cp == 'r') {
+    } else if (key_is_ctrl(k, 'r')) {
         if (in->match >= 0)
             search_to(in, in->match);
-    } else if (k->code == K_ESC ||
-               (k->code == K_CHAR && k->ctrl && (k->cp == 'g' || k->cp == 'c'))) {
+    } else if (k->code == K_ESC || key_is_ctrl(k, 'g') || key_is_ctrl(k, 'c')) {
         search_end(in, k->code == K_ESC);
     } else {
         search_end(in, true);
@@ -540,15 +539,14 @@ enum input_act input_key(struct input *in, const struct key *k, struct key *x)
     *x = (struct key){0};
     if (in->after_x) {
         in->after_x = false;
-        if (k->code == K_CHAR && k->ctrl && k->cp == 'e')
+        if (key_is_ctrl(k, 'e'))
             return IN_EDITOR;
         *x = *k;
         return IN_OTHER;
     }
     if (in->searching && search_key(in, k))
         return IN_NONE;
-    bool moves = k->code == K_UP || k->code == K_DOWN ||
-                 (k->code == K_CHAR && k->ctrl && k->cp == 'n');
+    bool moves = k->code == K_UP || k->code == K_DOWN || key_is_ctrl(k, 'n');
     if (!moves)
         in->goal = -1;
     in->killing = false;

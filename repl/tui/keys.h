@@ -35,6 +35,16 @@ struct key {
     bool cut; /* the paste was longer than PASTE_MAX and was truncated */
 };
 
+/* Whether a key is Ctrl with a letter, or a letter alone. */
+static inline bool key_is_ctrl(const struct key *k, uint32_t letter)
+{
+    return k->code == K_CHAR && k->ctrl && k->cp == letter;
+}
+static inline bool key_is_letter(const struct key *k, uint32_t letter)
+{
+    return k->code == K_CHAR && !k->ctrl && !k->alt && k->cp == letter;
+}
+
 enum { PASTE_MAX = 4 << 20 };
 
 struct keys {

@@ -26,7 +26,7 @@ bool list_type(struct buf *q, const struct key *k)
             buf_char(q, (unsigned char)k->text[i] < ' ' ? ' ' : k->text[i]);
     else if (k->code == K_BACKSPACE)
         erase(q);
-    else if (k->code == K_CHAR && k->ctrl && k->cp == 'u')
+    else if (key_is_ctrl(k, 'u'))
         buf_clear(q);
     else
         return false;

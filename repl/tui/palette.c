@@ -252,11 +252,11 @@ static bool palette_key(struct tui *t, struct overlay *o, const struct key *k)
 {
     struct palette *p = o->state;
     struct key move = *k;
-    if (k->code == K_CHAR && k->ctrl && (k->cp == 'n' || k->cp == 'p'))
+    if (key_is_ctrl(k, 'n') || key_is_ctrl(k, 'p'))
         move.code = k->cp == 'n' ? K_DOWN : K_UP;
     else if (k->code == K_TAB)
         move.code = k->shift ? K_UP : K_DOWN;
-    if (k->code == K_ESC || (k->code == K_CHAR && k->ctrl && (k->cp == 'c' || k->cp == 'g')))
+    if (k->code == K_ESC || key_is_ctrl(k, 'c') || key_is_ctrl(k, 'g'))
         return false;
     if (k->code == K_ENTER && p->n_shown > 0) {
         take_entry(t, p);

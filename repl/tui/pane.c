@@ -526,7 +526,7 @@ bool tui_pane_key(struct tui *t, const struct key *k)
         t->focus = FOCUS_INPUT;
     else if (time_key(t, k) || layout_key(t, k))
         ;
-    else if (k->code == K_CHAR && !k->ctrl && !k->alt && k->cp == '?')
+    else if (key_is_letter(k, '?'))
         open_keys(t);
     else if (k->code == K_LEFT)
         move_by(t, -1, 0);
