@@ -115,6 +115,9 @@ static void take_prompt(struct ids_ask *ask, const struct answer *answer)
     }
 }
 
+/* A log probability above 0 by so much is no rounding. */
+#define ABOVE_ONE 0.01F
+
 /* False and ask->why: the answer is not that of such a request. */
 static bool take_reply(struct ids_ask *ask, const struct answer *answer)
 {
@@ -126,6 +129,9 @@ static bool take_reply(struct ids_ask *ask, const struct answer *answer)
         int32_t id = answer->reply.n == n ? answer->reply.v[i] : token->id;
         if (id < 0)
             return err_set(&ask->why, ERR_MODEL, "the server reports no id of token %d", i + 1);
+        if (token->logp > ABOVE_ONE)
+            return err_set(&ask->why, ERR_MODEL, "the server reports the log probability %g of "
+                           "token %d; expected at most 0", (double)token->logp, i + 1);
         ids_add(&ask->reply, id);
         ask->logp[i] = token->logp;
         ask->margin[i] = token->logp - token->rival_logp;

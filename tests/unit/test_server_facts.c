@@ -220,8 +220,10 @@ static void servers_without_ids_are_refused(void **state)
 {
     static const char *const answer[] = {"{\"choices\":[{\"text\":\"a\"}]}",
                                          "{\"error\":{\"message\":\"no room\"}}",
-                                         "[]", "{\"choices\":[{\"logprobs\":{\"tokens\":[\"a\"],\"token_logprobs\":[-1]}}]}"};
-    static const char *const why[] = {"no tokens", "no room", "no JSON object", "no id of token 1"};
+                                         "[]", "{\"choices\":[{\"logprobs\":{\"tokens\":[\"a\"],\"token_logprobs\":[-1]}}]}",
+                                         "{\"choices\":[{\"token_ids\":[7],\"logprobs\":{\"tokens\":[\"a\"],\"token_logprobs\":[5]}}]}"};
+    static const char *const why[] = {"no tokens", "no room", "no JSON object", "no id of token 1",
+                                      "the log probability 5 of token 1"};
     struct err e;
     struct play play;
     struct ids_server ollama = {.known = "/api/version", .path = "/none"};
@@ -231,7 +233,7 @@ static void servers_without_ids_are_refused(void **state)
     assert_non_null(strstr(e.msg, "ollama"));
     upkeep_close(u);
     play_close(&play);
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         struct ids_server s = {.known = "/version", .path = "/v1/completions", .answer = answer[i]};
         int32_t id = 4;
         struct ids_ask a = {.prompt = {.v = &id, .n = 1}, .most = 1};
