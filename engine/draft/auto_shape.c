@@ -226,7 +226,7 @@ static void switch_to(struct auto_shape *a, int i, enum auto_reason why)
     a->why = why;
 }
 
-static void settle(struct auto_shape *a, int i, enum auto_reason why)
+static void stay_with(struct auto_shape *a, int i, enum auto_reason why)
 {
     a->wait = PROBE_WAIT;
     a->left = 0;
@@ -293,7 +293,7 @@ static void choose(struct auto_shape *a)
         bool slow = a->of[a->now].n && a->stay > COLD_RUNS &&
                     tokens_a_ns(a, a->home, a->home) > CLEARLY * tokens_a_ns(a, a->now, a->home);
         if (--a->left == 0 || slow)
-            settle(a, best(a, a->home), AUTO_BEST);
+            stay_with(a, best(a, a->home), AUTO_BEST);
         return;
     }
     if (a->stay < COLD_RUNS + 3 || a->of[a->now].n == 0)
@@ -303,7 +303,7 @@ static void choose(struct auto_shape *a)
     if (a->stay < LEAST_STAY && ahead < CLEARLY)
         return;
     if (top != a->now && ahead > MARGIN) {
-        settle(a, top, a->of[top].n ? AUTO_BEST : AUTO_TRIED);
+        stay_with(a, top, a->of[top].n ? AUTO_BEST : AUTO_TRIED);
         return;
     }
     a->why = AUTO_BEST;
@@ -331,5 +331,5 @@ void auto_shape_take(struct auto_shape *a, const struct auto_step *s)
 void auto_shape_rest(struct auto_shape *a)
 {
     if (a->left > 0)
-        settle(a, a->home, AUTO_BEST);
+        stay_with(a, a->home, AUTO_BEST);
 }

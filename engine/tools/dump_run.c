@@ -427,7 +427,7 @@ static bool run_rows(struct dump_run *dump, int run, const int32_t *token, int n
     return ok && rt->dev.k->sync(rt->dev.d, e);
 }
 
-static void settle(struct dump_run *dump, int run, int upto)
+static void commit_rows(struct dump_run *dump, int run, int upto)
 {
     kv_commit(&dump->rt.kv, &dump->lane[run].seq, upto);
     kv_release_window(&dump->rt.kv, &dump->lane[run].seq);
@@ -444,7 +444,7 @@ static bool restart(struct dump_run *dump, const int32_t *token, int upto, struc
             n = min_int(PROBE_ROWS, upto - at);
             ok = run_rows(dump, run, token + at, n, false, e);
             if (ok)
-                settle(dump, run, at + n);
+                commit_rows(dump, run, at + n);
         }
     }
     return ok;
@@ -463,7 +463,7 @@ static bool run_segment(struct dump_run *dump, const struct dump_rows *w, const 
         n = min_int(PROBE_ROWS, w->n - at);
         for (int run = 0; ok && run < dump->runs; run++) {
             if (dump->lane[run].seq.committed < w->position + at)
-                settle(dump, run, w->position + at);
+                commit_rows(dump, run, w->position + at);
             ok = run_rows(dump, run, w->token + at, n, true, e);
         }
         for (int i = 0; ok && i < dump->n_item; i++)

@@ -9,8 +9,8 @@
 #include "repl/cli/cli.h"
 #include "repl/process/open.h"
 
-/* What a job brings. */
-struct told {
+/* A job's results, filled in from its events. */
+struct collected {
     struct ids_ask *a;    /* of a reply; or NULL */
     float *logp;          /* (n, from `from` on) of a prompt; or NULL */
     int from, n;
@@ -36,7 +36,7 @@ static void take_step(struct ids_ask *a, const struct event *ev)
     a->drafted += ev->rec.drafted;
 }
 
-static void take_event(struct told *t, struct event *ev, uint64_t id)
+static void take_event(struct collected *t, struct event *ev, uint64_t id)
 {
     const char *text = ev->text.n ? ev->text.p : "";
     if (ev->kind == EV_FAULT)
@@ -57,7 +57,7 @@ static void take_event(struct told *t, struct event *ev, uint64_t id)
         err_set(&t->why, ERR_MODEL, "%s", text);
 }
 
-static bool wait_job(struct kl_source *s, struct told *t, struct err *e)
+static bool wait_job(struct kl_source *s, struct collected *t, struct err *e)
 {
     struct event ev;
     while (!t->ended && !(t->why.kind && !backend_busy(s->b))) {
@@ -84,7 +84,7 @@ static bool start(struct kl_source *s, const struct ids *prompt, int most, int p
 
 static bool local_ask(struct kl_source *s, struct ids_ask *a, struct err *e)
 {
-    struct told t = {.a = a};
+    struct collected t = {.a = a};
     ids_ask_free(a);
     a->drafted = 0;
     a->done = start(s, &a->prompt, a->most, -1, e) && wait_job(s, &t, e);
@@ -94,7 +94,7 @@ static bool local_ask(struct kl_source *s, struct ids_ask *a, struct err *e)
 static bool local_score(struct kl_source *s, const struct ids *ids, int from, float *logp,
                         struct err *e)
 {
-    struct told t = {.logp = logp, .from = from, .n = ids->n};
+    struct collected t = {.logp = logp, .from = from, .n = ids->n};
     return start(s, ids, 0, 0, e) && wait_job(s, &t, e);
 }
 

@@ -268,7 +268,7 @@ static void reproduction(const struct pack_job *j, int form, struct buf *out)
     }
     buf_clear(&text);
     if (j->reply.served && j->user.tokens.n == 0) {
-        buf_str(out, "The server told no ids of the prompt, so there is no request in ids to "
+        buf_str(out, "The server reported no ids of the prompt, so there is no request in ids to "
                      "repeat.\n\n");
     } else if (j->level == PACK_SHAPE) {
         buf_str(out, "Token ids were left out of this report (`--no-ids`), so there is no request "
@@ -337,7 +337,7 @@ static void observed(const struct pack_job *j, const char *control, struct buf *
         struct buf ids = {0};
         add_ids(&ids, &j->reply.tokens);
         if (v && !v->reply_ids) {
-            buf_str(out, "The server told no ids of its output.\n\n");
+            buf_str(out, "The server reported no ids of its output.\n\n");
         } else {
             buf_printf(out, "Output ids of the %s (%d, ended: %s%s%s):\n\n", v ? "server"
                        : "reference",

@@ -8,9 +8,9 @@
 
 /* ---- comparing ------------------------------------------------------------------------------- */
 
-static struct told_reply told(const struct parity_reply *o)
+static struct reported_reply reported(const struct parity_reply *o)
 {
-    return (struct told_reply){.ids = &o->ids,
+    return (struct reported_reply){.ids = &o->ids,
                                .has_ids = o->ids.n > 0 || o->n_tokens == 0,
                                .text = o->text,
                                .ended = o->reason == STOP_END,
@@ -20,7 +20,7 @@ static struct told_reply told(const struct parity_reply *o)
 void parity_compare(struct compared *c)
 {
     const struct parity_reply *a = c->side[0], *b = c->side[1];
-    struct told_reply x = told(a), y = told(b);
+    struct reported_reply x = reported(a), y = reported(b);
     int index = differ_replies(&x, &y, &c->by_text);
     c->index = a->refused != b->refused ? 0 : index;
     c->prompt_index = a->prompt.n && b->prompt.n && !a->refused && !b->refused
@@ -214,7 +214,7 @@ static void print_margins(const struct parity *p, const struct compared *c,
     print_real(to, "margin", at);
 }
 
-/* A side told no ids: the first byte of the texts that differs. */
+/* A side reported no ids: the first byte of the texts that differs. */
 static void print_byte(const struct parity *p, const struct compared *c, const struct printer *to)
 {
     print_add(to, ST_TEXT, " (line %d) differs at \f%d{byte}\fbyte %d of the reply's text: ",
@@ -227,7 +227,7 @@ static void print_byte(const struct parity *p, const struct compared *c, const s
             print_add(to, ST_BAD, "the end (%s)", stop_name(c->side[i]->reason));
         print_add(to, ST_TEXT, " with %c%s", p->side[c->of[i]].name, i ? "" : ", ");
     }
-    print_add(to, ST_TEXT, "; a side told no ids");
+    print_add(to, ST_TEXT, "; a side reported no ids");
 }
 
 static void print_first(const struct parity *p, const struct compared *c, const struct printer *to)
@@ -554,8 +554,8 @@ static void print_servers(struct parity *p, const struct printer *to)
                    most, s->kl_prompt);
     }
     if (p->by_text)
-        print_note(to, ST_WARN, "%d repl%s compared by text only: a side told no ids", p->by_text,
-                   p->by_text == 1 ? "y was" : "ies were");
+        print_note(to, ST_WARN, "%d repl%s compared by text only: a side reported no ids",
+                   p->by_text, p->by_text == 1 ? "y was" : "ies were");
     if (p->prompts_unknown)
         print_note(to, ST_WARN, "ids of %d prompt%s not compared: a side told none",
                    p->prompts_unknown, p->prompts_unknown == 1 ? " were" : "s were");

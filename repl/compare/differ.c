@@ -58,13 +58,13 @@ static bool differ_ids(const struct ids *a, const struct ids *b, enum diff_class
 }
 
 /* Whether b is a and the stop token, whose id the program that computed a did not tell. */
-static bool lacks_end(const struct told_reply *a, const struct told_reply *b, int first)
+static bool lacks_end(const struct reported_reply *a, const struct reported_reply *b, int first)
 {
     return a->ended && b->ended && first == a->ids->n && b->ids->n == first + 1 &&
            a->counted == b->ids->n;
 }
 
-int differ_replies(const struct told_reply *a, const struct told_reply *b, bool *by_text)
+int differ_replies(const struct reported_reply *a, const struct reported_reply *b, bool *by_text)
 {
     int i = 0;
     *by_text = !(a->has_ids && b->has_ids) && a->text && b->text;

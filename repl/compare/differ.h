@@ -41,17 +41,17 @@ bool differ_set(struct difference *d, enum diff_class class, const char *fmt, ..
 /* The index of the first id that differs, or of the end of the shorter list; -1: none. */
 int ids_differ_at(const struct ids *a, const struct ids *b);
 
-/* A reply as a program tells it: a server may tell no ids, or all but that of the stop token. */
-struct told_reply {
+/* A reply as reported: a server may report no ids, or all but that of the stop token. */
+struct reported_reply {
     const struct ids *ids;
     bool has_ids;     /* of all tokens, or of all but the stop token */
     const char *text; /* NULL: not known */
     bool ended;       /* by a stop token */
     int64_t counted;  /* tokens as the program counted them */
 };
-/* The first token that differs, or, if a side tells no ids, the first byte of the texts; -1:
+/* The first token that differs, or, if a side reports no ids, the first byte of the texts; -1:
  * none. */
-int differ_replies(const struct told_reply *a, const struct told_reply *b, bool *by_text);
+int differ_replies(const struct reported_reply *a, const struct reported_reply *b, bool *by_text);
 
 /* Compares the prompts of two turns by their ids, or, where they are not known, by the messages. */
 bool differ_prompts(const struct trace_turn *a, const struct trace_turn *b,

@@ -191,9 +191,9 @@ static void note_logp(struct judge *j, const struct token_fact *x, const struct 
     n->facts = true;
 }
 
-static struct told_reply told(const struct trace_turn *t)
+static struct reported_reply reported(const struct trace_turn *t)
 {
-    return (struct told_reply){.ids = &t->reply,
+    return (struct reported_reply){.ids = &t->reply,
                                .has_ids = t->reply.n || !*t->text,
                                .text = t->text,
                                .ended = !strcmp(t->stop, stop_name(STOP_END)),
@@ -216,7 +216,7 @@ static void compare_replies(struct judge *j, int index, const struct trace_turn 
                             const struct trace_turn *b)
 {
     struct report *r = j->r;
-    struct told_reply x = told(a), y = told(b);
+    struct reported_reply x = reported(a), y = reported(b);
     bool by_text;
     int at = differ_replies(&x, &y, &by_text), n = min_int(a->reply.n, b->reply.n), step[2];
     j->no_ids += by_text;
@@ -404,15 +404,15 @@ static void say_ids(struct judge *j)
                    j->no_prompt, plural(j->no_prompt));
     if (j->rendered)
         report_say(j->r,
-                   "the server told no ids of %d prompt%s: rendered by the local chat template",
+                   "the server reported no ids of %d prompt%s: rendered by the local chat template",
                    j->rendered, plural(j->rendered));
     if (j->no_ids && j->r->forced)
         report_say(
             j->r,
-            "the server told no ids of %d repl%s: nothing was given to the local engine there",
+            "the server reported no ids of %d repl%s: nothing was given to the local engine there",
             j->no_ids, j->no_ids == 1 ? "y" : "ies");
     else if (j->no_ids)
-        report_say(j->r, "a side told no ids of %d repl%s: the texts were compared", j->no_ids,
+        report_say(j->r, "a side reported no ids of %d repl%s: the texts were compared", j->no_ids,
                    j->no_ids == 1 ? "y" : "ies");
     if (j->r->forced && !j->r->given)
         report_say(j->r, "so nothing was compared");

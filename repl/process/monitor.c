@@ -267,7 +267,7 @@ static int create(const char *path, struct monitor_answer *a)
     return fd;
 }
 
-static void settle(const char *path, bool keep, struct monitor_answer *a)
+static void keep_or_remove(const char *path, bool keep, struct monitor_answer *a)
 {
     if (mon.file.folder < 0 || strcmp(path, mon.path) != 0)
         a->error = EPERM;
@@ -491,7 +491,7 @@ static _Noreturn void serve(void)
         switch (ask.op) {
         case OP_CREATE: made = create(ask.path, &a); break;
         case OP_KEEP:
-        case OP_DISCARD: settle(ask.path, ask.op == OP_KEEP, &a); break;
+        case OP_DISCARD: keep_or_remove(ask.path, ask.op == OP_KEEP, &a); break;
         case OP_MESSAGE: made = make_message(&a); break;
         case OP_EDIT: answered = !edit(&a); break;
         case OP_HANG_UP:

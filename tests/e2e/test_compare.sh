@@ -51,7 +51,7 @@ finds "one id" 'prompt 1 \(line 1\) differs at position 17, token 1 of the reply
     '"token_ids":[324]=>"token_ids":[325]'
 [ $rc = 1 ]; result "a difference is status 1" $?
 finds "a log probability shifted by a tenth" '^log probabilities of 21 equal tokens: differ by at most 0\.099' '-0.00011586471373448148=>-0.10011586'
-finds "a token dropped" "differs at byte 1 of the reply's text: .*a side told no ids|differs at position 17, token 1" \
+finds "a token dropped" "differs at byte 1 of the reply's text: .*a side reported no ids|differs at position 17, token 1" \
     '"delta":{"content":"The"},"logprobs":{"content":[=>"delta":{"content":""},"logprobs":null,"old":{"content":[' '"token_ids":[324]=>"token_ids":[]'
 finds "another prompt" 'prompt 1 \(line 1\) is another prompt on each side: at position 1 id 7 with a, id 4 with b; the replies are equal$' \
     '"prompt_token_ids":[2,4,=>"prompt_token_ids":[2,7,'
@@ -60,7 +60,7 @@ finds "no end" '1 reply cut at a limit' 'stop_reason":5=>stop_reason":null' '"fi
 
 # ---- servers that tell less ----
 parity "$T/pages" --a "remote:$llama" --b local
-[ $rc = 0 ] && has '^equal text: 1 of 1' && has '^1 reply was compared by text only: a side told no ids$' && has 'ids of 1 prompt were not compared' &&
+[ $rc = 0 ] && has '^equal text: 1 of 1' && has '^1 reply was compared by text only: a side reported no ids$' && has 'ids of 1 prompt were not compared' &&
     has '15 of 15 drafted tokens accepted, as its replies report'
 result "a server that tells some ids: the texts are compared, and nothing is claimed about ids" $?
 serve listed llama - chat=chat
@@ -69,7 +69,7 @@ parity "$T/pages" --a "remote:$listed" --b local
 result "a server that leaves out the id of the end" $?
 has 'prefix cache not emptied: llama-server erases slots only with --slots and --slot-save-path'; result "a cache that cannot be emptied is said" $?
 parity "$T/pages" --a "remote:$llama" --b "remote:$vllm"
-[ $rc = 1 ] && has "differs at byte 5 of the reply's text: \"page table.*\" with a, \"KV cache.*\" with b; a side told no ids"
+[ $rc = 1 ] && has "differs at byte 5 of the reply's text: \"page table.*\" with a, \"KV cache.*\" with b; a side reported no ids"
 result "two servers" $?
 
 # ---- logged sessions: aerie diff, aerie replay --forced ----
@@ -111,9 +111,9 @@ diff_ "--forced: an id of another vocabulary" 2 -- replay "$id" --forced
 [ "$(wc -l <"$T/err")" = 1 ] && grep -q '^aerie: turn 1: id 999999 at position 0 of the reply is not in the vocabulary of this model' "$T/err"; result "in one line" $?
 run run --remote "$llama" "What is a page table?"; id=$(id_of)
 run run "What is a page table?"; here=$(id_of)
-diff_ "diff: a server that tells no ids" 0 'nowhere: 1 turn, 0 tokens by position, texts where no ids are known' 'verdict +equal texts' \
-    'a side told no ids of 1 reply: the texts were compared' "prompts' ids are not known on both sides" -- diff "$here" "$id"
-diff_ "--forced: no ids to give" 0 'verdict +open' 'so nothing was compared' 'told no ids of 1 reply: nothing was given to the local engine' 'told no ids of 1 prompt: rendered by the local chat template' -- replay "$id" --forced
+diff_ "diff: a server that reports no ids" 0 'nowhere: 1 turn, 0 tokens by position, texts where no ids are known' 'verdict +equal texts' \
+    'a side reported no ids of 1 reply: the texts were compared' "prompts' ids are not known on both sides" -- diff "$here" "$id"
+diff_ "--forced: no ids to give" 0 'verdict +open' 'so nothing was compared' 'reported no ids of 1 reply: nothing was given to the local engine' 'reported no ids of 1 prompt: rendered by the local chat template' -- replay "$id" --forced
 diff_ "replay --check of a server's session" 2 -- replay "$id" --check
 grep -q -- 'cannot be computed again here; --forced' "$T/err"; result "is refused" $?
 diff_ "replay --goto of a server's session" 2 -- replay "$id" --goto 1.1 --script /dev/null

@@ -28,10 +28,10 @@ run show 2 --json; has '"tokens":\[324,1163,1066,2275\]' && has '"tokens":\[2,4,
 run show 3; has 'Never answered' && has 'fault'; result "a request without a reply is kept" $?
 run replay 2 --forced; [ $rc = 0 ] && has 'forced +4 tokens given to the local engine, which would choose another at 0' && has 'log p +4 tokens'
 result "the tokens are given to the local engine" $?
-run replay 1 --forced; [ $rc = 0 ] && has 'told no ids of 1 reply' && has 'verdict +open'; result "without ids nothing is claimed" $?
+run replay 1 --forced; [ $rc = 0 ] && has 'reported no ids of 1 reply' && has 'verdict +open'; result "without ids nothing is claimed" $?
 ids=null reply a "The KV cache stores" "$tokens" | sed 's/"prompt_tokens":17/"prompt_tokens":16/' >"$T/short.jsonl"
 run import "$T/requests.jsonl" "$T/short.jsonl"; run replay 4 --forced
-has 'told no ids of 1 prompt: rendered by the local chat template' && has 'rendered here has 17 tokens, the server counted 16' && has 'forced +4 tokens'
+has 'reported no ids of 1 prompt: rendered by the local chat template' && has 'rendered here has 17 tokens, the server counted 16' && has 'forced +4 tokens'
 result "a prompt without ids is rendered here, and its length compared with the server's count" $?
 run run -p max_tokens=4 "What is a KV cache?"
 run diff last 2 --log-only; [ $rc = 0 ] && has 'nowhere: 1 turn, 4 tokens by position'; result "an imported session is compared with a local one" $?

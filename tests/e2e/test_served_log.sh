@@ -88,7 +88,7 @@ cp "$T/ids-vllm.md" "$T/out"; has "[324,1163,1066,2275," && has '"prompt":[2,4,5
     has "The server reports no drafted tokens" && has "margin 10.000000" && has "finish stop"
 result "the report: ids, launch, version, acceptance, margin" $?
 run pack 2 -o "$T/llama.aerie" --issue llama.cpp; cp "$T/llama-llama.cpp.md" "$T/out"
-has "counts 15 of 15 drafted tokens accepted" && has "told no ids of its output"; result "the report of another server" $?
+has "counts 15 of 15 drafted tokens accepted" && has "reported no ids of its output"; result "the report of another server" $?
 run pack 1 -o "$T/shape.aerie" --no-ids; [ "$(sqlite3 "$T/shape.aerie" "SELECT max(token), sum(length(text)) FROM top")" = "-1|0" ]
 result "without ids" $?
 run pack 1 -o "$T/text.aerie" --with-text; grep -qa "127.0.0.1" "$T/text.aerie" && run show "$T/text.aerie:1.2" && has '" KV"  id 1163'
