@@ -70,15 +70,6 @@ struct listener {
     int signal; /* that ended the batch, or 0 */
 };
 
-static void complain(const char *line)
-{
-    struct buf clean = {0};
-    cli_progress_end();
-    text_sanitise(&clean, line, strlen(line), false, NULL);
-    err_print("%s", clean.p ? clean.p : "");
-    buf_free(&clean);
-}
-
 /* Flushed after each reply. */
 static void print_reply(struct listener *l, const struct event *ev)
 {
@@ -101,10 +92,10 @@ static void take_event(struct listener *l, struct event *ev)
     case EV_BATCH_REPLY: print_reply(l, ev); break;
     case EV_NOTICE:
         if (!l->quiet)
-            complain(text);
+            cli_complain(NULL, text);
         break;
     case EV_FAULT:
-        complain(text);
+        cli_complain(NULL, text);
         l->rc = max_int(l->rc, (int)ev->fault);
         break;
     default: break;
@@ -157,7 +148,7 @@ static int answer_prompts(struct cli *c, struct batch_prompts *p)
         const char *passed = backend_info(l.g)->passed;
         char *line = passed ? xasprintf("computing on the CPU: %s", passed) : NULL;
         if (line && !l.quiet)
-            complain(line);
+            cli_complain(NULL, line);
         free(line);
         listen(&l);
     }

@@ -127,6 +127,8 @@ void out_bytes(const char *bytes, size_t n);
 bool out_flush(void);
 /* Prints "aerie: message" to standard error; returns the exit code of its kind. */
 int cli_fail(const struct err *e);
+/* A line on standard error, of text from elsewhere; ends the line of progress. */
+void cli_complain(void *arg, const char *line);
 bool cli_color(const struct cli *c); /* colours on standard output? */
 int cli_width(void);                 /* of the terminal on standard output; 0: none */
 /* Prints and empties a sheet on standard output. */

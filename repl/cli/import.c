@@ -45,14 +45,11 @@ struct import {
 
 static void complain(struct import *m, const char *file, int line, const char *why)
 {
-    struct buf clean = {0};
     if (m->bad++ >= COMPLAINTS)
         return;
     char *text = xasprintf("%s line %d: %s", file, line, why);
-    text_sanitise(&clean, text, strlen(text), false, NULL);
-    err_print("%s", clean.p);
+    cli_complain(NULL, text);
     free(text);
-    buf_free(&clean);
 }
 
 /* ---- a record becomes a session -------------------------------------------------------------- */

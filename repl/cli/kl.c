@@ -146,18 +146,12 @@ static bool make_prompts(struct kl_run *r, struct err *e)
     return ok;
 }
 
-static void complain(void *arg, const char *line)
-{
-    (void)arg;
-    err_print("%s", line);
-}
-
 static bool read_prompts(struct kl_run *r, const char *file, struct err *e)
 {
     struct prompts all;
     struct prompt p;
     int got = 0;
-    if (!prompts_open(&all, file, r->c->most ? r->c->most : MOST_PROMPTS, complain, NULL, e))
+    if (!prompts_open(&all, file, r->c->most ? r->c->most : MOST_PROMPTS, cli_complain, NULL, e))
         return false;
     bool ok = true;
     while (ok && (got = prompts_next(&all, &p, e)) > 0) {

@@ -66,6 +66,16 @@ int cli_fail(const struct err *e)
     return e->kind ? (int)e->kind : ERR_USAGE;
 }
 
+void cli_complain(void *arg, const char *line)
+{
+    struct buf clean = {0};
+    (void)arg;
+    cli_progress_end();
+    text_sanitise(&clean, line, strlen(line), false, NULL);
+    err_print("%s", clean.n ? clean.p : "");
+    buf_free(&clean);
+}
+
 bool cli_color(const struct cli *c)
 {
     const char *no = getenv("NO_COLOR"), *term = getenv("TERM");

@@ -36,16 +36,6 @@ struct run {
     const struct prompt *asked;
 };
 
-static void complain(void *arg, const char *line)
-{
-    (void)arg;
-    struct buf clean = {0};
-    cli_progress_end();
-    text_sanitise(&clean, line, strlen(line), false, NULL);
-    err_print("%s", clean.n ? clean.p : "");
-    buf_free(&clean);
-}
-
 void parity_reply_free(struct parity_reply *o)
 {
     ids_free(&o->ids);
@@ -114,10 +104,10 @@ static void take_event(struct run *r, struct event *ev)
     if (ev->kind == EV_BATCH_REPLY)
         take_reply(r, ev);
     else if (ev->kind == EV_NOTICE && !r->all.c->opt.quiet)
-        complain(NULL, text);
+        cli_complain(NULL, text);
     else if (ev->kind == EV_FAULT) {
         char *line = xasprintf("%c: %s", r->all.side[r->open].name, text);
-        complain(NULL, line);
+        cli_complain(NULL, line);
         free(line);
         r->all.fault = ev->fault;
         r->all.fault_side = r->all.side[r->open].name;
@@ -215,7 +205,7 @@ static void note_idle_bugs(struct run *r, const struct side *s)
                                     &needs)) {
             char *line = xasprintf("%c: fault %d is on, but cannot fire; it needs %s", s->name,
                                    bug_at((enum bug)b)->number, needs.p);
-            complain(NULL, line);
+            cli_complain(NULL, line);
             free(line);
         }
         buf_free(&needs);
@@ -226,7 +216,7 @@ static bool open_engine(struct run *r, int side, struct err *e)
 {
     struct parity *p = &r->all;
     backend_close(p->g);
-    p->g = side_open(p, side, complain, e);
+    p->g = side_open(p, side, cli_complain, e);
     return p->g != NULL;
 }
 
@@ -236,7 +226,7 @@ static bool use_own(struct run *r, int side, struct err *e)
 {
     struct parity *p = &r->all;
     if (!p->own[side])
-        p->own[side] = side_open(p, side, complain, e);
+        p->own[side] = side_open(p, side, cli_complain, e);
     p->g = p->own[side];
     r->open = side;
     return p->g != NULL;
@@ -516,7 +506,7 @@ int cli_parity(struct cli *c)
     struct err e = {0};
     struct run r = {.all.c = c, .open = -1};
     bool ok =
-        sides_set(&r.all, &e) && prompts_open(&r.file, c->word[0], c->most, complain, NULL, &e);
+        sides_set(&r.all, &e) && prompts_open(&r.file, c->word[0], c->most, cli_complain, NULL, &e);
     bool began = ok && interrupt_open(caught, 3, false, NULL, &e);
     r.stop.running = 1;
     if (began)

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "repl/compare/accepted.h"
 #include "repl/repl.h"
 
 enum { TOKEN_CELLS = 20, BAR_CELLS = 24 };
@@ -15,11 +16,6 @@ enum { TOKEN_CELLS = 20, BAR_CELLS = 24 };
 static int64_t known(bool is, uint64_t n)
 {
     return is ? (int64_t)n : -1;
-}
-
-static double ratio(double part, double whole)
-{
-    return whole > 0 ? part / whole : 0;
 }
 
 void view_bar(struct sheet *out, enum style st, double share, int cells)
@@ -267,7 +263,8 @@ static void ledger_sum(const char *name, const struct pool_view *p, const struct
 static void show_pool(const struct pool_view *p, const char *name, int cells,
                       const struct printer *to)
 {
-    double share = ratio(p->used + p->protected_, p->total - p->reserved);
+    int held = p->used + p->protected_, all = p->total - p->reserved;
+    double share = ratio((uint64_t)held, (uint64_t)all);
     print_open(to, NULL, '{');
     print_add(to, ST_LABEL, "%-6s{pool} \v\f%d{exists?}%d{page_size}%d{total}%d{reserved}%d{used}"
               "%d{protected}%d{evictable}%d{free}%d{sums?}", name, p->exists, p->page_size,
@@ -318,7 +315,7 @@ static void add_time(const struct printer *to, const char *name, uint64_t us)
 
 static double percent(uint64_t part, uint64_t whole)
 {
-    return 100 * ratio((double)part, (double)whole);
+    return 100 * ratio(part, whole);
 }
 
 static void stats_mal(const struct draft_sums *d, double turn, double session,
@@ -527,7 +524,7 @@ void view_stats(const struct status *s, const struct backend_info *i, const stru
 void view_accept(const struct chat_view *v, int width, const struct printer *to)
 {
     const struct draft_sums *s = &v->drafts;
-    double parent = (double)s->cycles;
+    uint64_t parent = s->cycles;
     int cells = min_int(BAR_CELLS, width - 47);
     print_note(to, ST_HEAD, "ACCEPT\v  cycles %lu   drafted %lu   accepted %lu   rate %.2f",
                s->cycles, s->drafted, s->accepted, percent(s->accepted, s->drafted) / 100);
@@ -541,11 +538,12 @@ void view_accept(const struct chat_view *v, int width, const struct printer *to)
     }
     print_open(to, NULL, '[');
     for (int d = 1; d < TREE_MAX && s->depth[d].drafted > 0; d++) {
-        double accepted = (double)s->depth[d].accepted, share = ratio(accepted, (double)s->cycles);
+        uint64_t accepted = s->depth[d].accepted;
+        double share = ratio(accepted, s->cycles);
         print_open(to, NULL, '{');
         print_add(to, ST_TEXT, "%5d{depth}\f%lu{cycles}\f %9lu{drafted} %9lu{accepted} %9.2f %9.2f "
                                " ",
-                  d, s->cycles, s->depth[d].drafted, s->depth[d].accepted, share,
+                  d, s->cycles, s->depth[d].drafted, accepted, share,
                   ratio(accepted, parent));
         if (cells >= 4 && !to->json)
             view_bar(to->out, ST_GOOD, share, cells);
