@@ -16,8 +16,7 @@ static bool check_turn(struct db *d, sqlite3_stmt *turn, struct buf *report, boo
     int64_t n = sqlite3_column_int64(turn, 2), logged = sqlite3_column_int64(turn, 3);
     col_ids(turn, 4, &reply);
     sqlite3_stmt *st = db_prepare(d, e, "SELECT tokens, source = 'piece' AND length(tokens) = 0 "
-                                        "FROM step"
-                                  " WHERE turn_id = ? ORDER BY n", "i",
+                                        "FROM step WHERE turn_id = ? ORDER BY n", "i",
                                   sqlite3_column_int64(turn, 0));
     struct db_rows rows = db_rows(d, st, "cannot read steps", e);
     while (db_next(&rows)) {

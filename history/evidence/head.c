@@ -127,8 +127,7 @@ static sqlite3_stmt *read_rows(struct db *d, const char *table, int64_t id)
                          id);
     if (strcmp(table, "model") == 0)
         return db_cached(d, "SELECT id, role, dir, weights_sha, tokenizer_sha FROM model WHERE ?1 "
-                            "IN"
-                         " (0, id)", "i", id);
+                            "IN (0, id)", "i", id);
     if (strcmp(table, "server") == 0)
         return db_cached(d, "SELECT id, kind, version, url, model, facts FROM server WHERE ?1 IN "
                             "(0, id)",
@@ -395,8 +394,8 @@ static int verify_sessions(struct log_heads *v)
 /* Finds objects that have a head and are missing. */
 static int verify_missing(struct log_heads *v)
 {
-    sqlite3_stmt *st = db_cached(v->d, "SELECT h.what, h.name, h.n FROM head h WHERE length(h.sum) "
-                                       "> 0 AND"
+    sqlite3_stmt *st = db_cached(v->d,
+        "SELECT h.what, h.name, h.n FROM head h WHERE length(h.sum) > 0 AND"
         " NOT EXISTS(SELECT 1 FROM head o WHERE o.what = h.what AND o.name = h.name AND o.n > h.n) "
         "AND CASE h.what WHEN 'session' THEN NOT EXISTS(SELECT 1 FROM session WHERE id = h.name)"
         " WHEN 'build' THEN NOT EXISTS(SELECT 1 FROM build WHERE id = CAST(h.name AS INTEGER))"

@@ -118,8 +118,7 @@ static int read_holder(struct db *d, const char *session, struct holder *h)
 {
     *h = (struct holder){0};
     sqlite3_stmt *st = db_cached(d, "SELECT writer, pid, since_ms, host, (SELECT number FROM "
-                                    "session"
-                                 " WHERE id=session_id) FROM held WHERE session_id=?", "s",
+                                 "session WHERE id=session_id) FROM held WHERE session_id=?", "s",
                                  session);
     int rc;
     if (db_row(d, st, &rc)) {

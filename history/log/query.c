@@ -255,9 +255,9 @@ bool hdb_session_sums(struct hdb *h, const char *session, struct session_sums *o
 {
     *out = (struct session_sums){0};
     sqlite3_stmt *st = db_prepare(&h->db, e, "SELECT count(*), sum(length(tokens) / 4), "
-                                             "sum(n_steps),"
-                                  " sum(n_drafted), sum(n_accepted) FROM turn WHERE session_id = ?"
-                                  " AND role = 'reply'", "s", session);
+                                             "sum(n_steps), sum(n_drafted), sum(n_accepted) FROM "
+                                             "turn WHERE session_id = ? AND role = 'reply'",
+                                  "s", session);
     bool ok = st && (sqlite3_step(st) == SQLITE_ROW || db_fail(&h->db, e, "cannot read the turns"));
     if (ok)
         *out = (struct session_sums){.replies = sqlite3_column_int(st, 0),
@@ -550,8 +550,8 @@ int hdb_faults(struct hdb *h, const char *session,
                bool (*fn)(const struct fault_row *r, void *arg), void *arg, struct err *e)
 {
     sqlite3_stmt *st = db_prepare(&h->db, e, "SELECT turn, step, op, text FROM event WHERE "
-                                             "session_id = ?"
-                                  " AND kind = 'fault' AND turn > 0 ORDER BY link", "s", session);
+                                             "session_id = ? AND kind = 'fault' AND turn > 0 "
+                                             "ORDER BY link", "s", session);
     struct db_rows rows = db_rows(&h->db, st, "cannot read faults", e);
     while (db_next(&rows)) {
         char *rule = col_str(st, 2), *text = col_str(st, 3);

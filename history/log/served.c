@@ -16,8 +16,7 @@ static double real_at(sqlite3_stmt *st, int i)
 static bool read_metrics(struct db *d, int64_t reply, struct served *s, struct err *e)
 {
     sqlite3_stmt *st = db_prepare(d, e, "SELECT name, labels, before, after FROM metric WHERE "
-                                        "turn_id = ?"
-                                  " ORDER BY name, labels", "i", reply);
+                                        "turn_id = ? ORDER BY name, labels", "i", reply);
     struct db_rows rows = db_rows(d, st, "cannot read metrics", e);
     while (db_next(&rows)) {
         if ((s->n_metric & (s->n_metric - 1)) == 0)

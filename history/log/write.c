@@ -96,8 +96,7 @@ static int server_id(struct db *d, const struct history_about *a, int64_t *id)
     if (!*a->server)
         return SQLITE_OK;
     int rc = db_int(d, id, 0, "SELECT id FROM server WHERE kind=? AND version=? AND url=? AND "
-                              "model=?"
-                    " AND facts=?", "sssss", a->server, a->server_version, a->server_url,
+                    "model=? AND facts=?", "sssss", a->server, a->server_version, a->server_url,
                     a->model_dir, a->server_facts);
     if (rc || *id)
         return rc;

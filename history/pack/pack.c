@@ -313,8 +313,8 @@ static void slice_condition(const struct packer *p, const struct pack_rule *r,
     if (!r->slice || !o->to_turn)
         return;
     buf_printf(sql, " AND %s IN (SELECT s.id FROM step s JOIN turn t ON t.id=s.turn_id WHERE "
-                    "t.n<=%d"
-               " AND (t.n, s.n) BETWEEN (%d, %d) AND (%d, %d))", r->slice, part->upto, o->from_turn,
+                    "t.n<=%d AND (t.n, s.n) BETWEEN (%d, %d) AND "
+                    "(%d, %d))", r->slice, part->upto, o->from_turn,
                o->from_step, o->to_turn, o->to_step);
 }
 

@@ -104,7 +104,6 @@ int parents_lost_run(struct db *to, const char *session, int64_t run, int64_t cr
     for (int i = BUILD; !rc && i <= TARGET; i++)
         rc = add_if_lost(&tables[i], to, id[i], &lost);
     return rc ?: db_do(to, "INSERT INTO run(id, session_id, build_id, target_id, config, "
-                               "writer, ended, created_ms)"
-                           " VALUES(?,?,?,?,'',0,1,?)", "isiii", run, session, id[BUILD],
-                           id[TARGET], created_ms);
+                           "writer, ended, created_ms) VALUES(?,?,?,?,'',0,1,?)", "isiii", run,
+                           session, id[BUILD], id[TARGET], created_ms);
 }

@@ -397,8 +397,8 @@ static bool copy_session_row(struct repair *r, const char *session, struct buf *
     bool same = false, whole;
     int64_t n = 0;
     sqlite3_stmt *st = db_prepare(&r->from, NULL, "SELECT id, parent, fork_turn, title, "
-                                                  "created_ms, updated_ms,"
-                                  " number, pinned FROM session WHERE id=?", "s", session);
+                                                  "created_ms, updated_ms, number, pinned FROM "
+                                                  "session WHERE id=?", "s", session);
     int rc = rows_copy(st, &r->to, "session", NULL, &whole) ?:
              db_int(&r->to, &n, 0, "SELECT count(*) FROM session WHERE id=?", "s", session);
     *some = n > 0;
@@ -435,9 +435,9 @@ static bool number_sessions(struct repair *r, const struct sessions *all)
 {
     bool ok = true;
     for (int i = 0; ok && i < all->n; i++)
-        ok = written(r, db_do(&r->to, "UPDATE session SET number=(SELECT coalesce(max(number), "
-                                      "0) + 1 FROM session)"
-                              " WHERE id=? AND number IS NULL", "s", all->v[i])) &&
+        ok = written(r, db_do(&r->to, "UPDATE session SET number=(SELECT coalesce(max(number), 0) "
+                                      "+ 1 FROM session) WHERE id=? "
+                                      "AND number IS NULL", "s", all->v[i])) &&
              written(r, chain_seal(&r->to, all->v[i]));
     return ok;
 }
@@ -446,8 +446,7 @@ static bool number_sessions(struct repair *r, const struct sessions *all)
 static bool cut_fork(struct repair *r, const char *session, struct buf *lines)
 {
     int rc = db_do(&r->to, "UPDATE session SET parent=NULL, fork_turn=0 WHERE id=? AND parent NOT "
-                           "NULL AND parent NOT IN"
-                   " (SELECT id FROM session)", "s", session);
+                           "NULL AND parent NOT IN (SELECT id FROM session)", "s", session);
     if (!rc && sqlite3_changes(r->to.h))
         note(r, lines, "session %s was forked from one that is lost: it begins with its own turns",
              session);
@@ -458,8 +457,7 @@ static bool finish_session(struct repair *r, const char *session, const struct b
 {
     struct db *d = &r->to;
     int rc = db_do(d, "UPDATE session SET last_run=coalesce((SELECT max(id) FROM run WHERE "
-                      "session_id=?1), 0)"
-                   " WHERE id=?1", "s", session);
+                      "session_id=?1), 0) WHERE id=?1", "s", session);
     if (!rc && lines->n) {
         char *text = xasprintf("repaired: %s", lines->p);
         rc = db_do(d, "INSERT INTO event(id, session_id, turn, step, kind, text, created_ms)"

@@ -53,8 +53,10 @@ const json_t *schema_at(const json_t *root, const char *ref)
                 buf_char(&name, *++ref == '0' ? '~' : '/');
             else
                 buf_char(&name, *ref);
-        at = json_is_array(at) ? json_array_get(at, (size_t)strtoul(name.p, NULL, 10))
-                               : schema_get(at, name.p);
+        bool number = name.n && strspn(name.p, "0123456789") == name.n;
+        at = !json_is_array(at) ? schema_get(at, name.p)
+             : number           ? json_array_get(at, (size_t)strtoul(name.p, NULL, 10))
+                                : NULL;
         buf_free(&name);
     }
     return *ref ? NULL : at;

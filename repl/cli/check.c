@@ -51,8 +51,8 @@ static void say_case(const struct check_job *j, const struct attn_case *c, int i
                   c->version, c->backend, c->version[0] ? " " : "", c->version,
                   c->backend[0] ? " " : "", c->backend);
     print_facts(to, ST_TEXT, "%s{mode}, %d{requests} request%s, %d{rows} row%s, "
-                             "%d{groups} group%s, "
-              "%d{numbers} numbers", plan_mode_name(c->mode), c->n_request, plural(c->n_request),
+              "%d{groups} group%s, %d{numbers} numbers", plan_mode_name(c->mode), c->n_request,
+              plural(c->n_request),
               c->n_row, plural(c->n_row), c->n_group, plural(c->n_group), case_numbers(c));
 }
 
@@ -86,8 +86,8 @@ static void say_smallest(struct check_job *j, struct attn_case *c)
     case_judge(c, &v);
     print_open(j->to, "smallest", '{');
     print_facts(j->to, ST_TEXT, "smallest case that breaks %s{rule}: %d{numbers} of %d{of} "
-                                "numbers, "
-              "%d{tried} tried", fault_rule(v.found[0].rule), case_numbers(c), before, tried);
+              "numbers, %d{tried} tried", fault_rule(v.found[0].rule), case_numbers(c), before,
+              tried);
     print_facts(j->to, ST_BAD, "%s{text}", v.found[0].text);
     case_draw(c, &picture);
     print_text(j->to, ST_TEXT, picture.p);

@@ -29,8 +29,7 @@ static void say_source(const struct dump_report *r, const struct printer *to)
                     s->first_missing);
     if (to->json || s->unclear)
         print_facts(to, ST_WARN, "%ld{unclear} rows not compared: they fit several requests, "
-                                 "or are "
-                  "nodes of a tree", s->unclear);
+                                 "or are nodes of a tree", s->unclear);
     if (to->json || s->no_ids)
         print_facts(to, ST_WARN, "%d{without_ids} passes without input_ids and positions",
                     s->no_ids);

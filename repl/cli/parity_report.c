@@ -237,8 +237,8 @@ static void print_first(const struct parity *p, const struct compared *c, const 
         print_byte(p, c, to);
     } else {
         print_add(to, ST_TEXT, " (line %d) differs at \f%d{index}\fposition %d{position}, "
-                               "token %d of "
-                  "the reply: ", c->line, c->index, c->side[0]->n_prompt + c->index, c->index + 1);
+                               "token %d of the reply: ", c->line, c->index,
+                  c->side[0]->n_prompt + c->index, c->index + 1);
         print_at(p, c, 0, to);
         print_add(to, ST_TEXT, ", ");
         print_at(p, c, 1, to);
@@ -433,8 +433,7 @@ static void print_server(const struct parity *p, const struct side *s, const str
         print_close(to, '}');
     }
     print_facts(to, ST_DIM, s->reset[0] ? "   %s{cache}" : "   prefix cache not emptied: "
-                                                           "nothing was "
-                "computed\f%s{cache}", s->reset);
+                "nothing was computed\f%s{cache}", s->reset);
     if (p->c->control)
         print_facts(to, s->again_differ ? ST_WARN : ST_DIM, "   control: %d{computed_twice} repl%s "
                     "computed twice, %d{differ_from_itself} differ%s from the first time", s->again,

@@ -176,9 +176,9 @@ static bool check_flags(const struct cli *c, struct err *e)
     if (!c->opt.engine.model)
         return err_set(e, ERR_MODEL, "no model: the bundled one is not installed; expected -m DIR");
     if (c->host && !is_loopback(c->host) && !c->key_file)
-        return err_set(e, ERR_USAGE, "--host %.80s can be reached from other machines; "
-                                     "expected --api-key-file FILE, "
-                       "too: the key that clients must send", c->host);
+        return err_set(e, ERR_USAGE, "--host %.80s can be reached from other machines; expected "
+                                     "--api-key-file FILE, too: the key that clients "
+                                     "must send", c->host);
     if (c->cors && !is_origin(c->cors))
         return err_set(e, ERR_USAGE, "--cors cannot be \"%.80s\"; expected an origin as browsers "
                        "send it, such as http://localhost:3000", c->cors);

@@ -144,10 +144,10 @@ bool triage_server(struct cli *c, struct triage *t, const struct stop *stop, str
     t->per_depth = n.depths > 0;
     t->length = n.drafts > 0 ? 0 : n.length;
     if (ok && n.drafts <= 0 && t->length == 0)
-        ok = err_set(e, ERR_NEGATIVE, n.drafts == 0 ? "%s has drafted nothing yet: chat with it, "
-                                                      "or "
-                     "-n 4 sends requests" : "%s reports no drafts: no spec_decode counters and no "
-                     "spec_accept_length at /metrics", t->of);
+        ok = err_set(e, ERR_NEGATIVE, n.drafts == 0
+                     ? "%s has drafted nothing yet: chat with it, or -n 4 sends requests"
+                     : "%s reports no drafts: no spec_decode counters and no spec_accept_length at "
+                       "/metrics", t->of);
     upkeep_close(u);
     return ok;
 }

@@ -391,8 +391,7 @@ static void show_check(const struct app *a, const struct check_report *r, bool o
 {
     print_open(to, NULL, '{');
     print_facts(to, ST_HEAD, "CHECK\v  now: every pool and %d{sequences} sequence%s; "
-                             "before launch: "
-                "each plan\f%d{ok?}%s{level}", r->n_seq, plural(r->n_seq), ok,
+                "before launch: each plan\f%d{ok?}%s{level}", r->n_seq, plural(r->n_seq), ok,
                 check_level_name(r->level));
     print_open(to, "rules", '[');
     for (int i = 0; i < r->n_rule; i++)

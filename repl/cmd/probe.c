@@ -286,9 +286,9 @@ static void show_layers(struct app *a, const struct probe *p, const struct print
     print_note(to, ST_DIM, "norm: of the residual stream that enters the layer; +attn, +mlp: size "
                "of what is added, over that norm");
     print_facts(to, ST_DIM, "attention, mean of the heads: tree: cells of this pass; in W: "
-                            "committed, "
-                "at most %d{window} keys back; old: before them%s; 1st: the first token, in one of "
-                "these", p->window, sinks ? "; sink: learned" : "");
+                            "committed, at most %d{window} keys back; old: before them%s; 1st: the "
+                            "first token, in one of these", p->window,
+                sinks ? "; sink: learned" : "");
 }
 
 /* ---- /attn ----------------------------------------------------------------------------------- */

@@ -536,8 +536,8 @@ static bool ids_known(const struct rerun *r, const struct act *a, const struct i
     for (int i = 0; i < ids->n; i++)
         if (ids->v[i] < 0 || ids->v[i] >= n)
             return err_set(e, ERR_USAGE, "turn %d: id %d at position %d of the %s is not in the "
-                                         "vocabulary of this model, "
-                           "which has %d; the server's model is another (-m DIR names its folder)",
+                                         "vocabulary of this model, which has %d; the server's "
+                                         "model is another (-m DIR names its folder)",
                            a->user.n, ids->v[i], i, what, n);
     return true;
 }

@@ -275,9 +275,9 @@ static bool refuse(struct backend *b, struct request *rq, struct err *e)
                                      "log of session %.26s it can be played and run again (aerie "
                                      "replay --check)",
                        r->session);
-    return err_set(e, ERR_USAGE, "this is a recording: nothing is computed in it. "
-                                 "aerie --session %s goes on "
-                   "with it, aerie --session %s --fork with a copy", r->name, r->name);
+    return err_set(e, ERR_USAGE, "this is a recording: nothing is computed in it. aerie --session "
+                                 "%s goes on with it, aerie --session %s --fork "
+                                 "with a copy", r->name, r->name);
 }
 
 static void cancel(struct backend *b)

@@ -684,6 +684,7 @@ static void test_what_cannot_be_kept_is_refused_by_name(void **state)
         {"{\"oneOf\":[{\"type\":\"integer\"},{\"type\":\"number\"}]}", "oneOf"},
         {"{\"allOf\":[{\"type\":\"integer\"},{\"minimum\":3}]}", "allOf"},
         {"{\"$ref\":\"#/$defs/none\"}", "none"},
+        {"{\"$ref\":\"#/$defs/x\",\"$defs\":[{\"type\":\"null\"}]}", "#/$defs/x"},
         {"{\"$ref\":\"https://example.org/x\"}", "example.org"},
         {"{\"type\":\"date\"}", "date"},
         {"{\"type\":\"integer\",\"minimum\":5,\"maximum\":4}", "no value"},
