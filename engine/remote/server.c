@@ -81,7 +81,7 @@ static double length_by_steps(const struct served *served)
 {
     return served->verifies > 0 && served->accepted >= 0
                ? 1 + (double)served->accepted / (double)served->verifies
-                                                         : NAN;
+               : NAN;
 }
 
 /* SGLang: the prompt's token counts, too. */

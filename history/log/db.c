@@ -64,8 +64,8 @@ bool db_fail(struct db *d, struct err *e, const char *what)
     d->failed = d->h ? sqlite3_errcode(d->h) & 0xff : SQLITE_NOMEM;
     if (d->failed == SQLITE_INTERRUPT)
         err_set(e, ERR_USAGE, d->limit && d->work > d->limit
-                ? "reading %s took too long and was stopped"
-                                                   : "interrupted", d->path);
+                                  ? "reading %s took too long and was stopped"
+                                  : "interrupted", d->path);
     else
         err_set(e, ERR_DB, "%s: %s: %s", d->path, what, why);
     db_rollback(d);

@@ -134,9 +134,10 @@ static void add_column(struct salvage_shape *s, int i, sqlite3_stmt *info, bool 
         *none = (const char *)sqlite3_column_text(info, 4);
     bool row_id = !keyed && sqlite3_column_int(info, 5) && strcmp(type, "INTEGER") == 0;
     bool null = !sqlite3_column_int(info, 3) || none;
-    const char *kind = strcmp(type, "INTEGER") == 0 ? "'integer'" : strcmp(type, "TEXT") == 0
-                           ? "'text'"
-                     : strcmp(type, "REAL") == 0    ? "'real','integer'" : "'blob'";
+    const char *kind = strcmp(type, "INTEGER") == 0 ? "'integer'"
+                       : strcmp(type, "TEXT") == 0  ? "'text'"
+                       : strcmp(type, "REAL") == 0  ? "'real','integer'"
+                                                    : "'blob'";
     const char *comma = i ? "," : "", *name = (const char *)sqlite3_column_text(info, 1);
     if (row_id) {
         buf_printf(&s->values, "%srowid AS %s", comma, name);

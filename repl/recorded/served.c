@@ -50,10 +50,9 @@ void recorded_served(struct recorded *r)
     static const struct served_ops ops = {.turns = turns, .tops = tops,
                                           .rate = "accepted / drafted, as the server counts them",
                                           .length = "1 + accepted / verifying steps"};
-    static const struct served_ops of_sglang = {.turns = turns, .tops = tops,
-                                                .rate = "accepted / drafted, as the server counts "
-                                                        "them",
-                                                .length = "completion_tokens / spec_verify_ct"};
+    static const struct served_ops of_sglang = {
+        .turns = turns, .tops = tops, .rate = "accepted / drafted, as the server counts them",
+        .length = "completion_tokens / spec_verify_ct"};
     struct backend *b = &r->base;
     bool any = false, counted = false, stepped = false;
     for (int i = 0; i < r->n_turn; i++) {
@@ -69,8 +68,7 @@ void recorded_served(struct recorded *r)
     if (!any)
         return;
     b->served = r->base.info.server_kind && strcmp(r->base.info.server_kind, "SGLang") == 0
-                    ? &of_sglang
-                : &ops;
+                    ? &of_sglang : &ops;
     if (!counted && !stepped)
         b->lacks[VIEW_ACCEPT] = "the server did not report accepted drafts";
     if (!here && r->n_node == 0)
