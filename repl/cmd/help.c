@@ -34,8 +34,10 @@ static void list_names(struct app *a, const struct printer *to)
     if (!a || !a->backend || !backend_has(a->backend, VIEW_DEBUG))
         return;
     print_open(to, "names", '{');
-    for (int i = 0; (name = a->backend->debug->name(i, &meaning)) != NULL; i++)
-        print_named(to, name, meaning, 20);
+    for (int i = 0; (name = a->backend->debug->name(i, &meaning)) != NULL; i++) {
+        print_str(to, name, meaning);
+        print_note(to, ST_KEY, "  %-17s \v%s", name, meaning);
+    }
     print_close(to, '}');
 }
 

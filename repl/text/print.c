@@ -121,18 +121,6 @@ void print_note(const struct printer *o, enum style st, const char *fmt, ...)
     va_end(ap);
 }
 
-void print_named(const struct printer *o, const char *name, const char *value, int column)
-{
-    if (o->json) {
-        jput_kstr(o->json, name, value);
-        return;
-    }
-    sheet_printf(o->out, ST_KEY, "  %s", name);
-    sheet_tab(o->out, column);
-    sheet_add(o->out, ST_TEXT, value);
-    sheet_line(o->out);
-}
-
 void print_text(const struct printer *o, enum style st, const char *text)
 {
     if (!o->json)

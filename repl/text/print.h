@@ -30,8 +30,6 @@ void print_facts(const struct printer *o, enum style st, const char *fmt, ...)
 /* A part of a line; or members of the object that is open. */
 void print_add(const struct printer *o, enum style st, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-/* A name and its value; the value begins at a column of the line. */
-void print_named(const struct printer *o, const char *name, const char *value, int column);
 /* A line for people only: headings, explanations. */
 void print_note(const struct printer *o, enum style st, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
