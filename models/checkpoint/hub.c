@@ -129,10 +129,29 @@ char *hub_cache(void)
 
 /* ---- the files of a snapshot ---- */
 
-struct files {
-    char **path; /* below the snapshot, sorted */
-    int n;
-};
+void hub_paths_add(struct hub_paths *l, char *path)
+{
+    l->path = xrealloc(l->path, (size_t)l->n + 1, sizeof *l->path);
+    l->path[l->n++] = path;
+}
+
+static int by_path(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+void hub_paths_sort(struct hub_paths *l)
+{
+    if (l->n)
+        qsort(l->path, (size_t)l->n, sizeof *l->path, by_path);
+}
+
+void hub_paths_free(struct hub_paths *l)
+{
+    for (int i = 0; i < l->n; i++)
+        free(l->path[i]);
+    free(l->path);
+}
 
 /* Whether a file is a part of a GGUF, but not the first. */
 static bool is_later_part(const char *path)
@@ -149,7 +168,7 @@ bool hub_is_gguf(const char *path)
 }
 
 /* Adds the GGUF files with weights of a folder and of those in it. */
-static void add_files(struct files *f, const char *root, const char *below, int depth)
+static void add_files(struct hub_paths *f, const char *root, const char *below, int depth)
 {
     char *folder = xasprintf("%s/%s", root, below);
     DIR *d = opendir(folder);
@@ -158,8 +177,7 @@ static void add_files(struct files *f, const char *root, const char *below, int 
             continue;
         char *path = xasprintf("%s%s%s", below, *below ? "/" : "", x->d_name);
         if (hub_is_gguf(path)) {
-            f->path = xrealloc(f->path, (size_t)f->n + 1, sizeof *f->path);
-            f->path[f->n++] = path;
+            hub_paths_add(f, path);
             continue;
         }
         if (depth && !strchr(x->d_name, '.'))
@@ -171,25 +189,13 @@ static void add_files(struct files *f, const char *root, const char *below, int 
     free(folder);
 }
 
-static int by_path(const void *a, const void *b)
+/* The GGUF files of a snapshot: paths below the snapshot, ascending. */
+static struct hub_paths list_ggufs(const char *root)
 {
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
-static struct files list_ggufs(const char *root)
-{
-    struct files f = {0};
+    struct hub_paths f = {0};
     add_files(&f, root, "", 2);
-    if (f.n)
-        qsort(f.path, (size_t)f.n, sizeof *f.path, by_path);
+    hub_paths_sort(&f);
     return f;
-}
-
-static void files_free(struct files *f)
-{
-    for (int i = 0; i < f->n; i++)
-        free(f->path[i]);
-    free(f->path);
 }
 
 /* The first file whose path has the quantization's name before a point or a dash; NULL: none. */
@@ -273,7 +279,7 @@ static bool check_folder(const struct hub_name *n, const char *root, struct err 
     return check_index(n, root, e);
 }
 
-static void list(const struct files *f, struct buf *out)
+static void list(const struct hub_paths *f, struct buf *out)
 {
     for (int i = 0; i < f->n && out->n < 300; i++)
         buf_printf(out, "%s%s", i ? ", " : "", show(f->path[i]).s);
@@ -286,7 +292,7 @@ static char *in_snapshot(const struct hub_name *n, const char *root, struct err 
     bool link, whole = n->file && ends_with(n->file, ".gguf");
     if (!n->file && is_folder(root))
         return check_folder(n, root, e) ? xstrdup(root) : NULL;
-    struct files f = list_ggufs(root);
+    struct hub_paths f = list_ggufs(root);
     const char *file = whole ? n->file : hub_choose(n->file, f.path, f.n);
     char *found = NULL;
     struct buf there = {0};
@@ -302,7 +308,7 @@ static char *in_snapshot(const struct hub_name *n, const char *root, struct err 
         partial(n, root, "model.safetensors", false, e);
     }
     buf_free(&there);
-    files_free(&f);
+    hub_paths_free(&f);
     return found;
 }
 
@@ -402,7 +408,7 @@ static char *in_folder(const char *path, struct err *e)
 {
     if (is_folder(path))
         return xstrdup(path);
-    struct files f = list_ggufs(path);
+    struct hub_paths f = list_ggufs(path);
     struct buf there = {0};
     char *found = f.n ? xasprintf("%s/%s", path, f.path[0]) : xstrdup(path);
     if (f.n > 1) {
@@ -412,7 +418,7 @@ static char *in_folder(const char *path, struct err *e)
         found = NULL;
     }
     buf_free(&there);
-    files_free(&f);
+    hub_paths_free(&f);
     return found;
 }
 

@@ -37,6 +37,16 @@ const char *hub_choose(const char *quant, char *const *path, int n);
 /* Whether a path is a GGUF with weights, and not a later part of one. */
 bool hub_is_gguf(const char *path);
 
+/* ---- lists of paths ---- */
+
+struct hub_paths {
+    char **path;
+    int n;
+};
+void hub_paths_add(struct hub_paths *l, char *path); /* takes the path over */
+void hub_paths_sort(struct hub_paths *l);            /* ascending */
+void hub_paths_free(struct hub_paths *l);
+
 /* The name for people of the model at a path: "ORG/NAME", with ":FILE.gguf", of one in the cache;
  * else the last part of the path, "target" left out. The caller frees. */
 char *hub_title(const char *path);

@@ -220,41 +220,29 @@ static bool is_target(const char *path)
 
 /* ---- folders ---- */
 
-struct entries {
-    char **path;
-    int n;
-};
-
-static int by_path(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 /* What lies in a folder, in ascending order, but for hidden entries. */
-static struct entries list(const char *folder)
+static struct hub_paths list(const char *folder)
 {
-    struct entries l = {0};
+    struct hub_paths l = {0};
     DIR *d = opendir(folder);
     for (struct dirent *x; d && l.n < MOST_ENTRIES && (x = readdir(d));) {
         if (x->d_name[0] == '.')
             continue;
-        l.path = xrealloc(l.path, (size_t)l.n + 1, sizeof *l.path);
-        l.path[l.n++] = xasprintf("%s%s%s", folder, folder[strlen(folder) - 1] == '/' ? "" : "/",
-                                  x->d_name);
+        hub_paths_add(&l, xasprintf("%s%s%s", folder, folder[strlen(folder) - 1] == '/' ? "" : "/",
+                                    x->d_name));
     }
     if (d)
         closedir(d);
-    if (l.n)
-        qsort(l.path, (size_t)l.n, sizeof *l.path, by_path);
+    hub_paths_sort(&l);
     return l;
 }
 
 /* The models of the hub's cache, each at the path that its name finds. */
-static struct entries list_cache(void)
+static struct hub_paths list_cache(void)
 {
     static const char before[] = "models--";
     char *cache = hub_cache();
-    struct entries all = list(cache), found = {0};
+    struct hub_paths all = list(cache), found = {0};
     for (int i = 0; i < all.n; i++) {
         const char *last = strrchr(all.path[i], '/') + 1;
         const char *org = !strncmp(last, before, sizeof before - 1) ? last + sizeof before - 1
@@ -270,13 +258,6 @@ static struct entries list_cache(void)
     found.path = all.path;
     free(cache);
     return found;
-}
-
-static void entries_free(struct entries *l)
-{
-    for (int i = 0; i < l->n; i++)
-        free(l->path[i]);
-    free(l->path);
 }
 
 static bool is_folder(const char *path)
@@ -350,32 +331,32 @@ static void look(struct looking *l, const char *path, bool carried, const char *
     says_free(&s);
 }
 
-static void look_in(struct looking *l, struct entries *all, bool carried, const char *place)
+static void look_in(struct looking *l, struct hub_paths *all, bool carried, const char *place)
 {
     for (int i = 0; i < all->n; i++)
         look(l, all->path[i], carried, place);
-    entries_free(all);
+    hub_paths_free(all);
 }
 
 static void find_drafts(struct looking *l)
 {
     bool folder = is_folder(l->target);
     char *title = hub_title_in_cache(l->target), *parent = path_folder(l->target);
-    struct entries in = list(folder ? l->target : parent);
+    struct hub_paths in = list(folder ? l->target : parent);
     if (folder || title) /* beside a GGUF elsewhere, anything may lie */
         look_in(l, &in, true, "in the model's folder");
     else
-        entries_free(&in);
+        hub_paths_free(&in);
     if (title) {
-        struct entries cache = list_cache();
+        struct hub_paths cache = list_cache();
         char *name = name_of(l->target);
         if (!is_nameless(name))
             look_in(l, &cache, false, "in the hub's cache");
         else
-            entries_free(&cache);
+            hub_paths_free(&cache);
         free(name);
     } else {
-        struct entries beside = list(parent);
+        struct hub_paths beside = list(parent);
         look_in(l, &beside, false, "beside the model");
     }
     free(title);
@@ -408,14 +389,14 @@ static void try_fit(struct pairing *p, const char *target, int least)
 
 /* ---- the target of a draft ---- */
 
-static char *first_meant(struct entries *all, const struct says *s, const char *draft)
+static char *first_meant(struct hub_paths *all, const struct says *s, const char *draft)
 {
     char *found = NULL;
     for (int i = 0; i < all->n && !found; i++)
         if (!same_file(all->path[i], draft) && means(s, draft, all->path[i]) &&
             is_target(all->path[i]))
             found = xstrdup(all->path[i]);
-    entries_free(all);
+    hub_paths_free(all);
     return found;
 }
 
@@ -424,11 +405,11 @@ static char *find_target(const char *draft, const struct says *s)
     char *title = hub_title_in_cache(draft), *parent = path_folder(draft), *found = NULL;
     if (!title && is_target(parent))
         found = xstrdup(parent);
-    struct entries beside = list(parent);
+    struct hub_paths beside = list(parent);
     if (!found && !title)
         found = first_meant(&beside, s, draft);
     else
-        entries_free(&beside);
+        hub_paths_free(&beside);
     for (int i = 0; i < s->n && !found; i++) { /* a path, or a name of the cache */
         found = hub_find(s->target[i], &(struct err){0});
         if (found && !is_target(found)) {
@@ -437,7 +418,7 @@ static char *find_target(const char *draft, const struct says *s)
         }
     }
     if (!found && (s->n || !is_nameless(draft))) {
-        struct entries cache = list_cache();
+        struct hub_paths cache = list_cache();
         found = first_meant(&cache, s, draft);
     }
     free(parent);
@@ -515,12 +496,12 @@ struct telling {
     void *arg;
 };
 
-static void tell_models(const struct telling *t, struct entries *all, const char *from)
+static void tell_models(const struct telling *t, struct hub_paths *all, const char *from)
 {
     for (int i = 0; i < all->n; i++)
         if (is_target(all->path[i]))
             t->fn(t->arg, all->path[i], from);
-    entries_free(all);
+    hub_paths_free(all);
 }
 
 void pair_models(const char *path, void (*fn)(void *arg, const char *path, const char *from),
@@ -529,14 +510,14 @@ void pair_models(const char *path, void (*fn)(void *arg, const char *path, const
     struct telling t = {fn, arg};
     char *title = hub_title_in_cache(path), *parent = path_folder(path);
     if (is_folder(path)) { /* GGUF files in it */
-        struct entries in = list(path);
+        struct hub_paths in = list(path);
         tell_models(&t, &in, "in the model's folder");
     }
     if (!title || !is_folder(path)) {
-        struct entries beside = list(parent);
+        struct hub_paths beside = list(parent);
         tell_models(&t, &beside, "beside the model");
     }
-    struct entries cache = list_cache();
+    struct hub_paths cache = list_cache();
     tell_models(&t, &cache, "in the hub's cache");
     free(title);
     free(parent);
