@@ -549,6 +549,10 @@ static void write_facts(const struct printer *to)
     print_open(to, NULL, '{');
     print_add(to, ST_KEY, "%.*s{name} %*d%%", 2, "abc", 4, 50);
     print_end(to);
+    print_facts(to, ST_LABEL, "p\v%5.2f{p} %3d{page:-1} %3d{slot:-1}", (double)NAN, -1, 7);
+    print_int(to, "rows", 4);
+    print_none(to, "draft");
+    print_body(to, ST_TEXT, "reply", &(struct buf){.p = (char[]){"a\nb"}, .n = 3});
     print_close(to, '}');
     print_close(to, ']');
 }
@@ -561,11 +565,16 @@ static void test_text_and_json_come_from_one_format(void **state)
     sheet_init(&out, true);
     write_facts(&(struct printer){&out, NULL});
     sheet_to_text(&out, false, &text);
-    assert_string_equal(text.p, " STEPS\n   3 draft |  2.2\nab   50%\n");
+    assert_string_equal(text.p, " STEPS\n   3 draft |  2.2\nab   50%\np    -   -   7\na\nb\n");
+    const enum style styles[] = {ST_LABEL, ST_DIM, ST_TEXT, ST_DIM, ST_TEXT}; /* behind "\v" */
+    assert_int_equal(out.row[3].n_span, 5);
+    for (int i = 0; i < 5; i++)
+        assert_int_equal(out.row[3].span[i].style, styles[i]);
     write_facts(&(struct printer){NULL, &js});
     assert_string_equal(js.p,
                         "[{\"kind\":\"spec\",\"step\":3,\"phase\":\"draft\",\"ms\":2.25,\"ok\":true,\"page\":null},"
-                                "{\"hidden\":7},{\"name\":\"ab\"}]");
+                                "{\"hidden\":7},{\"name\":\"ab\",\"p\":null,\"page\":null,\"slot\":7,"
+                                "\"rows\":4,\"draft\":null,\"reply\":\"a\\nb\"}]");
     sheet_free(&out);
     buf_free(&js);
     buf_free(&text);
