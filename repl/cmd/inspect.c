@@ -163,10 +163,8 @@ bool cmd_pages(struct cmd_call *c)
         return arg_expected(c, "takes at most one pool: full, swa or draft");
     if (c->argc == 1 && (pool = arg_choice(c->argv[0], "the pool", pools, N_POOLS, c->e)) < 0)
         return false;
-    if (!cmd_needs(c, VIEW_PAGES))
-        return false;
     struct page_table t;
-    if (!app_table(c->app, &t, c->e))
+    if (!cmd_needs(c, VIEW_PAGES) || !app_table(c->app, &t, c->e))
         return false;
     const struct backend_info *info = backend_info(c->app->backend);
     if (!c->to.json)
@@ -259,10 +257,8 @@ bool cmd_page(struct cmd_call *c)
         return arg_expected(c, "takes a page number and a pool (full if none is named)");
     if (c->argc == 2 && (pool = arg_choice(c->argv[1], "the pool", pools, N_POOLS, c->e)) < 0)
         return false;
-    if (!cmd_needs(c, VIEW_PAGES))
-        return false;
     struct page_table t;
-    if (!app_table(c->app, &t, c->e))
+    if (!cmd_needs(c, VIEW_PAGES) || !app_table(c->app, &t, c->e))
         return false;
     bool ok =
         t.pool[pool].exists || err_set(c->e, ERR_USAGE, "this model has no %s pool", pools[pool]);
@@ -319,11 +315,9 @@ bool cmd_map(struct cmd_call *c)
     long pos;
     if (c->argc != 1)
         return arg_expected(c, "takes a position");
-    if (!cmd_needs(c, VIEW_PAGES))
-        return false;
     struct page_table t;
     struct pos_view p = {0};
-    if (!app_table(c->app, &t, c->e))
+    if (!cmd_needs(c, VIEW_PAGES) || !app_table(c->app, &t, c->e))
         return false;
     bool ok =
         t.length > 0 || err_set(c->e, ERR_USAGE, "the context is empty; send a message first");
