@@ -100,7 +100,8 @@ sqlite3_stmt *db_cached(struct db *d, const char *sql, const char *types, ...);
  * more values; if it is an error, the statement does not run. */
 int db_run(struct db *d, sqlite3_stmt *st, int bound);
 /* Moves a statement of db_cached() (NULL: it failed) to its next row. False: there is none, the
- * statement is reset, and *rc says how it ended. Who leaves before that resets it. */
+ * statement is reset, and *rc says how it ended. A caller that leaves earlier resets
+ * the statement. */
 bool db_row(struct db *d, sqlite3_stmt *st, int *rc);
 /* db_cached() and db_run() at once. */
 int db_do(struct db *d, const char *sql, const char *types, ...);

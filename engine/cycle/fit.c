@@ -88,7 +88,7 @@ static void count_put(struct kdev *d, kbuf dst, const void *src, size_t bytes)
     (void)d, (void)dst, (void)src, (void)bytes;
 }
 
-/* What a drafter computes of its weights when it is opened. */
+/* Operations by which a drafter prepares its weights when it is opened: nothing is counted. */
 static void count_gather(struct kdev *d, const struct k_gather *a) { (void)d, (void)a; }
 static void count_linear(struct kdev *d, const struct k_linear *a) { (void)d, (void)a; }
 static void count_rows(struct kdev *d, const struct k_rows *a) { (void)d, (void)a; }

@@ -400,7 +400,8 @@ static bool take_bytes(void *arg, const void *bytes, size_t n, struct err *e)
     return !coming->hopeless;
 }
 
-/* Opens what a redirect names: *other NULL: the hub itself. Another host gets no token. */
+/* Opens the host that a redirect names; *other stays NULL if that is the hub. Another host gets no
+ * token. */
 static bool follow(const struct pull *pull, const char *moved, struct http **other,
                    struct buf *path, bool *away, struct err *e)
 {
@@ -456,8 +457,8 @@ static bool get_once(struct coming *coming, struct http_call *call, struct err *
     return ok;
 }
 
-/* Whether asking again may help. What is here may not be the beginning of what is there (416), and
- * a signed address of another host expires (403). */
+/* Whether the same request may succeed later. 416: the part on disk is not the beginning of the
+ * hub's file; 403: a signed address of another host has expired. */
 static bool may_ask_again(const struct coming *coming, const struct http_call *call)
 {
     return !coming->hopeless && (call->failed || call->status == 416 || call->status == 429 ||
@@ -575,8 +576,8 @@ static bool get_blob(const struct pull *pull, const struct listed *file, const c
     return ok;
 }
 
-/* Gives a path its content by a temporary name, so that it is never half there. Another process
- * makes the same link. */
+/* Makes a link under a temporary name and renames it. If another process was faster, its link is
+ * the same. */
 static bool put_link(const char *path, const char *to, struct err *e)
 {
     char *temporary = xasprintf("%s.aerie.incomplete", path);

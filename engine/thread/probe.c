@@ -177,8 +177,8 @@ static void take_past(struct again *a, const struct probe_past *past)
     ids_cat(&a->context, past->context.v, past->context.n);
 }
 
-/* Whether the step can be run: it fits the engine, and its context has every token it needs. What a
- * log says is checked here. */
+/* Whether the step can be run: it fits the engine, and its context has every token that the step
+ * needs. The step's facts may come from a log, so they are checked. */
 static bool step_fits(struct again *a, const struct probe_ask *ask, struct err *e)
 {
     const struct step_rec *r = &a->rec;

@@ -257,7 +257,7 @@ static int64_t kv_len(const struct fi_plan *p, int b)
     return pages ? (pages - 1) * p->page + p->last[b] : 0;
 }
 
-/* What of the plan's vectors no kernel may be given. */
+/* Checks the plan's vectors before a kernel gets them; why: what is wrong. */
 static bool check_plan_vectors(const struct fi_plan *p, char why[200])
 {
     for (int b = 0; b < p->batch; b++) {

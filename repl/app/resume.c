@@ -301,7 +301,7 @@ void app_tell(struct app *a)
 
 /* ---- /resume, --session, --continue ---- */
 
-/* Locks the session: only one process may write its log. Another may continue in a copy. */
+/* Locks the session, whose log only one process may write; another process may continue a copy. */
 static bool lock_session(struct app *a, const char *id, struct err *e)
 {
     bool elsewhere;

@@ -7,7 +7,7 @@
  * bytes a drafted node. The log is not read again.
  *
  * The backend has a present: a step of the recording, or the beginning of a turn. All views without
- * an address show the present. It is the session's end at first; recorded_seek() and the debugger's
+ * an address show the present, at first the session's end; recorded_seek() and the debugger's
  * requests move it. Turns that were undone later are part of the recording.
  *
  * Events: after the opening, backend_next() returns the events of the whole session once, as a live
