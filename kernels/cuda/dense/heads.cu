@@ -51,7 +51,6 @@ __device__ __forceinline__ uint2 fetch_four(struct vec v, int i)
 struct rotation {
     int i, other; /* index of the four and of their partners in the head */
     uint2 w, b;
-    float4 t[2];
     __device__ __forceinline__ void fetch_weights(const heads &a, const struct norm &norm,
                                                   int kind, int h, int at)
     {
@@ -60,15 +59,9 @@ struct rotation {
         if (a.splits)
             b = fetch_four(a.b[kind], h * a.head_dim + i);
     }
-    /* cs: cosines and sines of the row. */
-    __device__ __forceinline__ void fetch_rope(const heads &a, const float *cs)
-    {
-        const float4 *angles = (const float4 *)(cs + 2 * min(i, other));
-        if (i < a.rot)
-            t[0] = __ldcg(angles), t[1] = __ldcg(angles + 1);
-    }
-    /* Rope: y rotated with its partners z, both normalised. */
-    __device__ __forceinline__ float4 rotated(const heads &a, float4 y, float4 z) const
+    /* Rope: y rotated by the angles t with its partners z, both normalised. */
+    __device__ __forceinline__ float4 rotated(const heads &a, const float4 (&t)[2], float4 y,
+                                              float4 z) const
     {
         const float c[4] = {t[0].x, t[0].z, t[1].x, t[1].z};
         const float s[4] = {t[0].y, t[0].w, t[1].y, t[1].w};
@@ -80,6 +73,15 @@ struct rotation {
         return y;
     }
 };
+
+/* Discards the line of x, a thread's four floats, if all of the line was read by this warp: eight
+ * threads share a line. there: the thread has read its floats. The whole warp calls. */
+__device__ __forceinline__ void discard_read(const float *x, bool there)
+{
+    const unsigned read = __ballot_sync(~0u, there), lane = threadIdx.x % 32;
+    if (lane % 8 == 0 && (read >> lane & 0xff) == 0xff && (uintptr_t)x % 128 == 0)
+        discard(x);
+}
 
 /* Four elements of the projection, or zeros: a lane without a head must not read the lines of
  * another head, which are discarded (discard_splits()). With ADDS the partial sums are reduced in
@@ -200,6 +202,7 @@ __global__ void __launch_bounds__(ADDS ? ROW_THREADS : ROW_THREADS * TOGETHER, 1
     const struct norm &norm = kind == HEAD_Q ? a.q_norm : kind == HEAD_K ? a.k_norm : a.v_norm;
     float4 y[S::EACH];
     struct rotation rotation[S::EACH];
+    float4 t[2] = {}; /* cosines and sines, the same for all groups of a thread (handles()) */
 #pragma unroll
     for (int j = 0; j < S::EACH; j++)
         rotation[j].fetch_weights(a, norm, kind, h, (lane + j * S::LANES) * 4);
@@ -209,8 +212,11 @@ __global__ void __launch_bounds__(ADDS ? ROW_THREADS : ROW_THREADS * TOGETHER, 1
     for (int j = 0; j < S::EACH; j++) {
         y[j] = load_projection<ADDS>(a, ADDS ? x + j * step : x + rotation[j].i, apart,
                                      rotation[j].b, ADDS && a.b[kind].p, mine);
-        if (kind != HEAD_V)
-            rotation[j].fetch_rope(a, a.cs + (size_t)r * (size_t)a.rot);
+    }
+    if (kind != HEAD_V && rotation[0].i < a.rot) {
+        const int angle = min(rotation[0].i, rotation[0].other);
+        const float4 *cs = (const float4 *)(a.cs + (size_t)r * (size_t)a.rot + 2 * angle);
+        t[0] = __ldcg(cs), t[1] = __ldcg(cs + 1);
     }
     const float inv = head_inverse_warp<DIM>(y, norm);
     float4 z[S::EACH];
@@ -220,13 +226,18 @@ __global__ void __launch_bounds__(ADDS ? ROW_THREADS : ROW_THREADS * TOGETHER, 1
 #pragma unroll
     for (int j = 0; j < S::EACH; j++)
         z[j] = a.rot == DIM ? partner<DIM>(y, j) : elements_at<DIM>(y, rotation[j].other);
+    if (!ADDS && !triggers_late && !a.v_from_k) { /* a projection of many rows */
+#pragma unroll
+        for (int j = 0; j < S::EACH; j++)
+            discard_read(x + rotation[j].i, mine);
+    }
     const bool stores = mine && slot >= 0 && (kind == HEAD_Q || slot < a.n_slots);
     if (!FP8 && !stores)
         return;
 #pragma unroll
     for (int j = 0; j < S::EACH; j++)
         if (kind != HEAD_V && rotation[j].i < a.rot)
-            y[j] = rotation[j].rotated(a, y[j], z[j]);
+            y[j] = rotation[j].rotated(a, t, y[j], z[j]);
     if constexpr (FP8) {
         store_fp8<DIM>(a, kind, slot, h, stores && kind != HEAD_Q, y);
         if (!stores)
@@ -274,8 +285,10 @@ static bool handles(const struct heads *h)
 {
     const uintptr_t at = (uintptr_t)h->q | (uintptr_t)h->k | (uintptr_t)h->v | (uintptr_t)h->cs |
                          (uintptr_t)h->dst | (uintptr_t)h->cell_k | (uintptr_t)h->cell_v;
-    return !h->whole && h->rot % 8 == 0 && at % 16 == 0 && loads_by_four(&h->q_norm.w) &&
-           loads_by_four(&h->k_norm.w) && loads_by_four(&h->v_norm.w) &&
+    const bool one_angle = h->head_dim < 256 || h->rot <= 128 || h->rot == 256;
+    return !h->whole && h->rot % 8 == 0 && one_angle && at % 16 == 0 &&
+           loads_by_four(&h->q_norm.w) && loads_by_four(&h->k_norm.w) &&
+           loads_by_four(&h->v_norm.w) &&
            (h->head_dim == 64 || h->head_dim == 128 || h->head_dim == 256);
 }
 

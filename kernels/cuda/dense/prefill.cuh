@@ -37,7 +37,7 @@ template <int COLS> struct form {
     enum {
         TILE_STAGE_BYTES = 2 * HALF_BYTES + COLS * STAGE_K * 2,
         SUM_BYTES = COLS * TILE_OUT * (int)sizeof(float),
-        STAGES = (MAX_SMEM - 1024 - 256 - SUM_BYTES) / TILE_STAGE_BYTES,
+        STAGES = (MAX_SMEM - 1024 - 512 - SUM_BYTES) / TILE_STAGE_BYTES,
         SHARED = STAGES * TILE_STAGE_BYTES + SUM_BYTES + 1024,
         OTHERS = COLS <= 160 ? 8 : 4, /* warps that do not multiply: one fetches, the others
                                          write */
@@ -223,22 +223,33 @@ __device__ __forceinline__ auto weights_of(const args_of<STORED> &a, const tile_
         return tile_weights<STORED>(a, at);
 }
 
+/* The origins of a block's tiles in turn, in shared memory: the thread that fetches computes each
+ * of them, and the other warps read it once the tile's first stage has arrived. The thread is at
+ * most a ring of stages ahead of the consumers, and these are one tile ahead of the writers. */
+enum { ORIGINS = 8 };
+__device__ __forceinline__ int tiles_of_block(const prefill_args &a)
+{
+    return (a.tiles_out * a.tiles_row - 1 - (int)blockIdx.x) / (int)gridDim.x + 1;
+}
+
 /* The one thread that fetches. It requests the weights of the first stages while the previous
  * kernel drains. */
 template <int COLS, int STORED>
-__device__ __forceinline__ void fetch_tiles(const args_of<STORED> &a, pointer_ring r)
+__device__ __forceinline__ void fetch_tiles(const args_of<STORED> &a, pointer_ring r,
+                                            tile_origin *origins)
 {
     using F = form<COLS>;
+    static_assert(F::STAGES + 2 <= (int)ORIGINS);
     const struct ksplit c = ksplit_of(a.p.x.kp);
     const int tiles = a.tiles_out * a.tiles_row, rows_bytes = COLS * STAGE_K * 2;
-    int early = 0;
-    const auto first = weights_of<STORED>(a, origin_of<COLS>(a, (int)blockIdx.x), c);
+    int early = 0, tile = (int)blockIdx.x;
+    struct tile_origin at = origins[0] = origin_of<COLS>(a, tile);
+    const auto first = weights_of<STORED>(a, at, c);
 #pragma unroll 1
     for (k_stages k(c, 0, c.splits); early < F::STAGES && !k.over(); early++, k.next(c))
         first.fetch(r.at + early * F::TILE_STAGE_BYTES, k, rows_bytes, &r.full[early]);
     pdl_wait_trigger();
-    for (int tile = (int)blockIdx.x; tile < tiles; tile += (int)gridDim.x) {
-        const struct tile_origin at = origin_of<COLS>(a, tile);
+    for (int n = 1;; n++) {
         const auto w = weights_of<STORED>(a, at, c);
 #pragma unroll 1
         for (k_stages k(c, 0, c.splits); !k.over(); k.next(c)) {
@@ -251,6 +262,10 @@ __device__ __forceinline__ void fetch_tiles(const args_of<STORED> &a, pointer_ri
             copy_box(shared_at(to) + 2 * HALF_BYTES, &a.x, k.k(c), at.col, r.filled());
             r.next();
         }
+        tile += (int)gridDim.x;
+        if (tile >= tiles)
+            return;
+        at = origins[n % ORIGINS] = origin_of<COLS>(a, tile);
     }
 }
 
@@ -513,22 +528,23 @@ __device__ __forceinline__ void multiply_split(float (&acc)[COLS / 2], consumer_
 /* One of the two consumer warpgroups. */
 template <int TERMS, int COLS, int STORED>
 __device__ __forceinline__ void multiply_tiles(const prefill_args &a, pointer_ring r, int half,
-                                               const sum_buffer &e)
+                                               const sum_buffer &e, const tile_origin *origins)
 {
     const struct ksplit c = ksplit_of(a.p.x.kp);
-    const int tiles = a.tiles_out * a.tiles_row;
+    const int tiles = tiles_of_block(a);
     own_weights<STORED> own(half, a.p.glu);
     consumer_ring<COLS> ring(r);
-    uint32_t parity = 1;
-    for (int tile = (int)blockIdx.x; tile < tiles; tile += (int)gridDim.x, parity ^= 1) {
+#pragma unroll 1
+    for (int n = 0; n < tiles; n++) {
         float acc[COLS / 2], sum[COLS / 2 / TERMS];
-        own.begin(a, origin_of<COLS>(a, tile), half);
+        ring.wait();
+        own.begin(a, origins[n % ORIGINS], half);
 #pragma unroll
         for (int i = 0; i < COLS / 2 / TERMS; i++)
             sum[i] = -0.f; /* the only number that changes no bit when it is added */
         for (int split = 0; split < K_SPLITS; split++) {
-            int n = min(c.chunks - split * c.each, c.each);
-            if (n <= 0) { /* as product_kernel, which adds zero for an empty split: -0 becomes 0 */
+            const int chunks = min(c.chunks - split * c.each, c.each);
+            if (chunks <= 0) { /* product_kernel adds zero for an empty split: -0 becomes 0 */
 #pragma unroll
                 for (int i = 0; i < COLS / 2 / TERMS; i++)
                     sum[i] += 0.f;
@@ -536,12 +552,12 @@ __device__ __forceinline__ void multiply_tiles(const prefill_args &a, pointer_ri
             }
             if constexpr (is_packed(STORED))
                 own.enter(split);
-            multiply_split(acc, ring, n, own);
+            multiply_split(acc, ring, chunks, own);
 #pragma unroll
             for (int i = 0; i < COLS / 2 / TERMS; i++)
                 sum[i] += TERMS == 1 ? acc[i] : acc[2 * i] + acc[2 * i + 1];
         }
-        mbarrier_wait(e.drained, parity);
+        mbarrier_wait(e.drained, ~n & 1);
         if constexpr (is_packed(STORED))
             store_sums<TERMS>(e.sums, sum, half * HALF_OUT + own_pair(), 1);
         else
@@ -551,33 +567,34 @@ __device__ __forceinline__ void multiply_tiles(const prefill_args &a, pointer_ri
 }
 
 template <int TERMS, int COLS>
-__device__ __forceinline__ void write_tiles(const prefill_args &a, int warp, const sum_buffer &e)
+__device__ __forceinline__ void write_tiles(const prefill_args &a, int warp, const sum_buffer &e,
+                                            const tile_origin *origins)
 {
     enum { WRITERS = form<COLS>::WRITERS };
-    const int tiles = a.tiles_out * a.tiles_row;
-    uint32_t parity = 0;
-    for (int tile = (int)blockIdx.x; tile < tiles; tile += (int)gridDim.x, parity ^= 1) {
-        const struct tile_origin at = origin_of<COLS>(a, tile);
+    const int tiles = tiles_of_block(a);
+#pragma unroll 1
+    for (int n = 0; n < tiles; n++) {
+        mbarrier_wait(e.filled, n & 1);
+        const struct tile_origin at = origins[n % ORIGINS];
         const struct epilogue &f = a.p.f[at.mat];
         const struct mat &m = a.p.m[at.mat];
         const int first = at.col / TERMS, rows = min(COLS / TERMS, a.p.rows - first);
         const struct strip s = {e.sums, first, rows, at.panel, at.row, at.run,
                                 at.wide, m.panels.rows, m.n, warp};
-        const bool plain = f.act == ACT_NONE && f.softcap <= 0 && f.scale == 1 && !f.mul;
-        const bool wide = plain && s.n % 4 == 0 &&
+        const bool wide = f.act == ACT_NONE && f.softcap <= 0 && f.scale == 1 && !f.mul &&
+                          s.n % 4 == 0 &&
                           ((size_t)f.dst | f.dst_stride * sizeof(float)) % 16 == 0;
         const size_t pitch = (size_t)a.p.pack_as.kp;
-        mbarrier_wait(e.filled, parity);
-        if (a.p.glu && a.p.glu_act == ACT_SILU)
-            finish_gated<TERMS, WRITERS, ACT_SILU>(s, f, a.p.pack_to, pitch);
+        if (a.p.glu && !a.p.pack_to)
+            write_gated<TERMS, WRITERS>(s, f, a.p.glu_act);
+        else if (a.p.glu && a.p.glu_act == ACT_SILU)
+            pack_gated<TERMS, WRITERS, ACT_SILU>(s, a.p.pack_to, pitch);
         else if (a.p.glu && a.p.glu_act == ACT_GELU_TANH)
-            finish_gated<TERMS, WRITERS, ACT_GELU_TANH>(s, f, a.p.pack_to, pitch);
+            pack_gated<TERMS, WRITERS, ACT_GELU_TANH>(s, a.p.pack_to, pitch);
         else if (a.p.glu)
-            finish_gated<TERMS, WRITERS, ACT_NONE>(s, f, a.p.pack_to, pitch);
+            pack_gated<TERMS, WRITERS, ACT_NONE>(s, a.p.pack_to, pitch);
         else if (wide)
             write_wide<TERMS, WRITERS>(s, f);
-        else if (plain)
-            write_single<TERMS, WRITERS>(s, f);
         else
             write_any<TERMS, WRITERS>(s, f);
         mbarrier_arrive_warp(e.drained);
@@ -597,6 +614,7 @@ __global__ void __launch_bounds__(form<COLS>::THREADS, 1)
     using F = form<COLS>;
     extern __shared__ uint8_t dynamic[];
     __shared__ uint64_t full[F::STAGES], empty[F::STAGES], filled, drained;
+    __shared__ struct tile_origin origins[ORIGINS];
     uint8_t *stage = align_stages(dynamic);
     const struct sum_buffer e = {(float *)(stage + F::STAGES * F::TILE_STAGE_BYTES), &filled,
                                  &drained};
@@ -613,14 +631,14 @@ __global__ void __launch_bounds__(form<COLS>::THREADS, 1)
     if (warp < F::OTHERS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"((int)F::OTHERS_REGS));
         if (threadIdx.x == 0)
-            fetch_tiles<COLS, STORED>(a, r);
+            fetch_tiles<COLS, STORED>(a, r, origins);
         if (warp > 0) {
             pdl_wait_trigger();
-            write_tiles<TERMS, COLS>(a, warp - 1, e);
+            write_tiles<TERMS, COLS>(a, warp - 1, e, origins);
         }
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"((int)F::MULTIPLY_REGS));
-        multiply_tiles<TERMS, COLS, STORED>(a, r, (warp - F::OTHERS) / 4, e);
+        multiply_tiles<TERMS, COLS, STORED>(a, r, (warp - F::OTHERS) / 4, e, origins);
     }
 #endif
 }

@@ -75,39 +75,6 @@ __device__ __forceinline__ void write_wide(const strip &s, const epilogue &f)
     }
 }
 
-/* The same one output a lane, where outputs cannot be stored 16 bytes at once. */
-template <int TERMS, int WRITERS>
-__device__ __forceinline__ void write_single(const strip &s, const epilogue &f)
-{
-    enum { EACH = 4 * BATCH };
-    const bool bias = f.b.p, add = f.add;
-    const size_t pitch = f.dst_stride;
-#pragma unroll 1
-    for (int at = (int)threadIdx.x % 32; at < TILE_OUT; at += 32) {
-        const int out = s.output(at);
-        if (out >= s.n)
-            continue;
-        const float b = bias ? weight_at(f.b, (size_t)out) : 0;
-        float *dst = f.dst + (size_t)s.first * pitch + out;
-        for (int i = s.warp; i < s.rows; i += EACH * WRITERS) {
-            float old[EACH];
-#pragma unroll
-            for (int j = 0; add && j < EACH; j++)
-                old[j] = dst[(size_t)min(i + j * WRITERS, s.rows - 1) * pitch];
-#pragma unroll
-            for (int j = 0; j < EACH; j++) {
-                const int row = i + j * WRITERS;
-                if (row >= s.rows)
-                    break;
-                float y = s.sums[sum_at<TERMS>(row, at)];
-                if (bias)
-                    y += b;
-                dst[(size_t)row * pitch] = add ? y + old[j] : y;
-            }
-        }
-    }
-}
-
 /* GLU: stores act(gate) * up packed for the next product, in rows of `pitch` elements, two outputs
  * a lane. */
 template <int TERMS, int WRITERS, int ACT>
@@ -116,44 +83,35 @@ __device__ __forceinline__ void pack_gated(const strip &s, uint16_t *to, size_t 
     const int mine = (int)threadIdx.x % 32 * 2, out = s.output(mine);
     if (out >= s.n)
         return;
-    to += (size_t)(s.first * TERMS) * pitch + (size_t)tile_place(out);
-#pragma unroll 4
-    for (int row = s.warp; row < s.rows; row += WRITERS) {
+    to += (size_t)((s.first + s.warp) * TERMS) * pitch + (size_t)tile_place(out);
+#pragma unroll 2
+    for (int row = s.warp; row < s.rows; row += WRITERS, to += WRITERS * TERMS * pitch) {
         const float2 gate = *(const float2 *)(s.sums + sum_at<TERMS>(row, mine));
         const float2 up = *(const float2 *)(s.sums + sum_at<TERMS>(row, HALF_OUT + mine));
         float2 y = make_float2(activate(gate.x, ACT) * up.x, activate(gate.y, ACT) * up.y);
 #pragma unroll
         for (int t = 0; t < TERMS; t++)
-            *(uint32_t *)(to + (size_t)(row * TERMS + t) * pitch) = split_two<bf16>(y.x, y.y);
+            *(uint32_t *)(to + (size_t)t * pitch) = split_two<bf16>(y.x, y.y);
     }
 }
 
 /* GLU: stores act(gate) * up as floats, one output a lane. */
-template <int TERMS, int WRITERS, int ACT>
-__device__ __forceinline__ void write_gated(const strip &s, const epilogue &f)
+template <int TERMS, int WRITERS>
+__device__ __forceinline__ void write_gated(const strip &s, const epilogue &f, int act)
 {
 #pragma unroll 1
     for (int at = (int)threadIdx.x % 32; at < HALF_OUT; at += 32) {
         const int out = s.output(at);
+#pragma unroll 1
         for (int row = s.warp; row < s.rows && out < s.n; row += WRITERS) {
-            float y = activate(s.sums[sum_at<TERMS>(row, at)], ACT) *
+            float y = activate(s.sums[sum_at<TERMS>(row, at)], act) *
                       s.sums[sum_at<TERMS>(row, HALF_OUT + at)];
             f.dst[(size_t)(s.first + row) * f.dst_stride + (size_t)out] = y;
         }
     }
 }
 
-template <int TERMS, int WRITERS, int ACT>
-__device__ __forceinline__ void finish_gated(const strip &s, const epilogue &f, uint16_t *pack_to,
-                                             size_t pitch)
-{
-    if (pack_to)
-        pack_gated<TERMS, WRITERS, ACT>(s, pack_to, pitch);
-    else
-        write_gated<TERMS, WRITERS, ACT>(s, f);
-}
-
-/* Stores sums after any epilogue. */
+/* Stores sums after any epilogue, one output a lane. */
 template <int TERMS, int WRITERS>
 __device__ __forceinline__ void write_any(const strip &s, const epilogue &f)
 {
