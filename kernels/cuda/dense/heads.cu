@@ -74,15 +74,6 @@ struct rotation {
     }
 };
 
-/* Discards the line of x, a thread's four floats, if all of the line was read by this warp: eight
- * threads share a line. there: the thread has read its floats. The whole warp calls. */
-__device__ __forceinline__ void discard_read(const float *x, bool there)
-{
-    const unsigned read = __ballot_sync(~0u, there), lane = threadIdx.x % 32;
-    if (lane % 8 == 0 && (read >> lane & 0xff) == 0xff && (uintptr_t)x % 128 == 0)
-        discard(x);
-}
-
 /* Four elements of the projection, or zeros: a lane without a head must not read the lines of
  * another head, which are discarded (discard_splits()). With ADDS the partial sums are reduced in
  * the order of product.cuh, then biased. */
@@ -226,11 +217,6 @@ __global__ void __launch_bounds__(ADDS ? ROW_THREADS : ROW_THREADS * TOGETHER, 1
 #pragma unroll
     for (int j = 0; j < S::EACH; j++)
         z[j] = a.rot == DIM ? partner<DIM>(y, j) : elements_at<DIM>(y, rotation[j].other);
-    if (!ADDS && !triggers_late && !a.v_from_k) { /* a projection of many rows */
-#pragma unroll
-        for (int j = 0; j < S::EACH; j++)
-            discard_read(x + rotation[j].i, mine);
-    }
     const bool stores = mine && slot >= 0 && (kind == HEAD_Q || slot < a.n_slots);
     if (!FP8 && !stores)
         return;
