@@ -664,8 +664,10 @@ static void digest_of(int type, const char *const *merge, char out[65])
     struct engine_opts o = {.model = path, .device = "cpu", .threads = 1, .raw = true};
     settings_init(&o.settings);
     struct backend *g = engine_open(&o, &e);
-    if (!g)
+    if (!g) {
         fail_msg("%s", e.msg);
+        return;
+    }
     memcpy(out, backend_info(g)->tokenizer_sha, 65);
     backend_close(g);
     ck_free(&ck);
