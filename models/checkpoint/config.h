@@ -2,7 +2,7 @@
  *
  * A family's configure() gets a struct arch: the JSON object that describes the text model, and the
  * structs to fill. Sizes are checked before memory of that size is allocated. The first error is
- * kept in the conf (keys.h), which arch_family() tests at the end. The functions that return nothing
+ * kept in the conf (keys.h), which arch_family() tests at the end. Functions that return nothing
  * report errors that way.
  */
 #ifndef AERIE_MODELS_CONFIG_H
