@@ -214,6 +214,8 @@ void sha256_add(struct sha256 *s, const void *p, size_t n);
 void sha256_end(struct sha256 *s, uint8_t out[32]);
 void sha256_end_hex(struct sha256 *s, char out[65]); /* 64 hexadecimal digits and a NUL */
 void sha256_hex(const void *p, size_t n, char out[65]); /* of n bytes */
+/* CRC-32 of n bytes, as ZIP and PNG have it (reflected, polynomial 0x04C11DB7). Any thread. */
+uint32_t crc32_of(const void *p, size_t n);
 /* Adds whole blocks of 64 bytes to a state, in plain C or with the processor's instructions (NULL:
  * it has none): the functions above take these where there are any. */
 typedef void sha256_blocks_fn(uint32_t h[8], const uint8_t *p, size_t blocks);

@@ -1,4 +1,6 @@
-/* sha256.c - SHA-256 (FIPS 180-4) in plain C and with the instructions of x86 processors. */
+/* sha256.c - SHA-256 (FIPS 180-4) in plain C and with the instructions of x86 processors; and
+ * CRC-32.
+ */
 #include "kernels/base.h"
 
 #include <stdatomic.h>
@@ -204,4 +206,21 @@ void sha256_hex(const void *p, size_t n, char out[65])
     sha256_init(&s);
     sha256_add(&s, p, n);
     sha256_end_hex(&s, out);
+}
+
+uint32_t crc32_of(const void *p, size_t n)
+{
+    /* what four bits that leave the register add to it */
+    static const uint32_t table[16] = {
+        0x00000000, 0x1db71064, 0x3b6e20c8, 0x26d930ac, 0x76dc4190, 0x6b6b51f4, 0x4db26158,
+        0x5005713c, 0xedb88320, 0xf00f9344, 0xd6d6a3e8, 0xcb61b38c, 0x9b64c2b0, 0x86d3d2d4,
+        0xa00ae278, 0xbdbdf21c,
+    };
+    uint32_t c = UINT32_MAX;
+    for (const uint8_t *b = p, *end = b + n; b < end; b++) {
+        c ^= *b;
+        c = table[c & 15] ^ c >> 4;
+        c = table[c & 15] ^ c >> 4;
+    }
+    return ~c;
 }

@@ -69,21 +69,6 @@ static bool get(const struct torch_file *f, void *dst, uint64_t n, uint64_t at, 
            err_file(e, f->path, "cannot read: %s", got < 0 ? strerror(errno) : "it became shorter");
 }
 
-static uint32_t crc_of(const uint8_t *p, size_t n)
-{
-    static uint32_t table[256];
-    uint32_t c = 0xffffffff;
-    for (uint32_t i = 0; !table[255] && i < 256; i++) {
-        uint32_t x = i;
-        for (int k = 0; k < 8; k++)
-            x = x >> 1 ^ (x & 1 ? 0xedb88320 : 0);
-        table[i] = x;
-    }
-    for (size_t i = 0; i < n; i++)
-        c = table[(c ^ p[i]) & 255] ^ c >> 8;
-    return ~c;
-}
-
 /* ---- the archive ----------------------------------------------------------------------------- */
 
 struct end {
@@ -244,7 +229,7 @@ static bool read_bytes(const struct torch_file *f, const struct member *m, void 
 {
     if (!get(f, dst, m->size, m->at, e))
         return false;
-    return crc_of(dst, (size_t)m->size) == m->crc ||
+    return crc32_of(dst, (size_t)m->size) == m->crc ||
            err_file(e, f->path, "%.*s is damaged, or was saved without checksums",
                     (int)(m->n < 80 ? m->n : 80), m->name);
 }

@@ -105,17 +105,11 @@ static void put32(struct buf *out, uint32_t v)
 /* A chunk: its length, name, data, and the CRC-32 of name and data. */
 static void put_chunk(struct buf *out, const char *name, const void *data, size_t n)
 {
-    uint32_t crc = UINT32_MAX;
     put32(out, (uint32_t)n);
     size_t from = out->n;
     buf_add(out, name, 4);
     buf_add(out, data, n);
-    for (size_t i = from; i < out->n; i++) {
-        crc ^= (uint8_t)out->p[i];
-        for (int bit = 0; bit < 8; bit++)
-            crc = crc >> 1 ^ (crc & 1 ? 0xEDB88320 : 0);
-    }
-    put32(out, ~crc);
+    put32(out, crc32_of(out->p + from, out->n - from));
 }
 
 void png_end(struct png *p, struct buf *out)
