@@ -170,6 +170,45 @@ json_t *json_parse(const char *text, size_t n, size_t flags, json_error_t *why)
     return NULL;
 }
 
+/* Whether the number is an integer that 64 bits do not hold. */
+static bool is_wide(const char *s, size_t n)
+{
+    static const char most[2][20] = {"9223372036854775807", "9223372036854775808"};
+    enum { DIGITS = 19 };
+    bool minus = n && *s == '-', whole = true;
+    s += minus, n -= minus;
+    for (size_t i = 0; i < n; i++)
+        whole &= s[i] >= '0' && s[i] <= '9';
+    return whole && (n > DIGITS || (n == DIGITS && memcmp(s, most[minus], n) > 0));
+}
+
+/* Appends the text, in which integers that 64 bits do not hold get a fraction. */
+static void widen(struct buf *out, const char *text, size_t n)
+{
+    for (size_t i = 0, end; i < n; i = end) {
+        end = text[i] == '"' ? string_end(text, n, i) : i + 1;
+        while (in_number(text[i]) && end < n && in_number(text[end]))
+            end++;
+        buf_add(out, text + i, end - i);
+        if (is_wide(text + i, end - i))
+            buf_str(out, ".0");
+    }
+}
+
+json_t *json_parse_wide(const char *text, size_t n, size_t flags, json_error_t *why)
+{
+    json_error_t own;
+    why = why ? why : &own;
+    json_t *o = json_parse(text, n, flags, why);
+    if (o || json_error_code(why) != json_error_numeric_overflow)
+        return o;
+    struct buf wide = {0};
+    widen(&wide, text, n);
+    o = json_parse(wide.p, wide.n, flags, why);
+    buf_free(&wide);
+    return o;
+}
+
 /* ---- writing ---- */
 
 void json_real_text(char s[32], double v)

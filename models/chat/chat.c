@@ -422,7 +422,7 @@ static bool template_in(const char *dir, const char *file, char **out, struct er
     json_error_t why;
     char *path = xasprintf("%s/%s", dir, file);
     bool there, ok = read_if_there(path, 64 << 20, &b, &there, e);
-    json_t *top = ok && there ? json_parse(b.p, b.n, JSON_REJECT_DUPLICATES, &why)
+    json_t *top = ok && there ? json_parse_wide(b.p, b.n, JSON_REJECT_DUPLICATES, &why)
                               : NULL;
     if (ok && there && !top)
         ok = err_set(e, ERR_MODEL, "%s: line %d: %.100s", path, why.line, why.text);

@@ -211,6 +211,39 @@ static void test_parsing_ends_when_it_is_stopped(void **state)
     buf_free(&b);
 }
 
+/* An integer that 64 bits do not hold, which Python writes, is a real number; nothing else differs. */
+static void test_integers_of_any_length_are_numbers(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *same; /* NULL: refused */
+    } cases[] = {
+        {"[1000000000000000019884624838656]", "[1e30]"},
+        {"[-1000000000000000019884624838656,1,\"1000000000000000019884624838656\"]",
+         "[-1e30,1,\"1000000000000000019884624838656\"]"},
+        {"[9223372036854775807,9223372036854775808]", "[9223372036854775807,9223372036854775808.0]"},
+        {"[-9223372036854775808,-9223372036854775809]",
+         "[-9223372036854775808,-9223372036854775809.0]"},
+        {"{\"a\\\"12345678901234567890\":12345678901234567890}",
+         "{\"a\\\"12345678901234567890\":12345678901234567890.0}"},
+        {"[12345678901234567890.5,12345678901234567890e2,12345678901234567890]",
+         "[12345678901234567890.5,12345678901234567890e2,12345678901234567890.0]"},
+        {"[12345678901234567890,1e999]", NULL},
+        {"[12345678901234567890,]", NULL},
+        {"[12345678901234567890", NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *s = cases[i].text, *same = cases[i].same;
+        json_t *got = json_parse_wide(s, strlen(s), 0, NULL);
+        json_t *want = same ? json_loads(same, 0, NULL) : NULL;
+        assert_null(json_parse(s, strlen(s), 0, NULL));
+        if (!same != !got || (same && !json_equal(got, want)))
+            fail_msg("%s", s);
+        json_decref(got);
+        json_decref(want);
+    }
+}
+
 /* ---- what a process takes -------------------------------------------------------------------- */
 
 /* The greatest size of this process in memory, in bytes, since the last call with `reset`; 0: not
@@ -588,6 +621,7 @@ int main(void)
         cmocka_unit_test(test_no_more_is_taken_than_is_counted),
         cmocka_unit_test(test_too_many_small_values_are_refused_with_their_line),
         cmocka_unit_test(test_parsing_ends_when_it_is_stopped),
+        cmocka_unit_test(test_integers_of_any_length_are_numbers),
         TEST(test_the_readers_of_texts),
         TEST(test_the_reader_of_gguf),
         TEST(test_the_reader_of_kv_events),
