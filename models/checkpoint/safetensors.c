@@ -14,8 +14,10 @@
 #include "models/checkpoint/json.h"
 #include "models/checkpoint/coded.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <fnmatch.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
@@ -162,14 +164,32 @@ static char *note_of(const char *dir, bool both)
     return note;
 }
 
-/* *e says why a folder has no weights: a link leads nowhere, they are in another format, or they
- * are not there. Returns false. */
+/* The first of the folder's safetensors files by name, which the caller frees; NULL: it has none. */
+static char *some_shard(const char *dir)
+{
+    char *first = NULL;
+    DIR *d = opendir(dir);
+    for (struct dirent *x; d && (x = readdir(d));)
+        if (!fnmatch("*.safetensors", x->d_name, 0) && (!first || strcmp(x->d_name, first) < 0)) {
+            free(first);
+            first = xstrdup(x->d_name);
+        }
+    if (d)
+        closedir(d);
+    return first;
+}
+
+/* *e says why a folder has no weights: a link leads nowhere, they are in another format, no index
+ * names them, or they are not there. Returns false. */
 static bool no_weights(const char *dir, const char *single, struct err *e)
 {
-    char *pickle = xasprintf("%s/pytorch_model.bin", dir), to[PATH_MAX];
+    char *pickle = xasprintf("%s/pytorch_model.bin", dir), *shard = some_shard(dir), to[PATH_MAX];
     ssize_t n = readlink(single, to, sizeof to - 1);
     if (n > 0)
         err_file(e, single, "a link to %.*s, which is not there", (int)n, to);
+    else if (shard)
+        err_set(e, ERR_MODEL, "%s has neither model.safetensors nor model.safetensors.index.json, "
+                "which would name %s: fetch the index, too", show_path(dir).s, show(shard).s);
     else if (!file_missing(pickle))
         err_set(e, ERR_MODEL, "%s is a Python pickle, which aerie does not read; convert it "
                 "to model.safetensors (safetensors.torch.save_file) first", show_path(pickle).s);
@@ -177,6 +197,7 @@ static bool no_weights(const char *dir, const char *single, struct err *e)
         err_set(e, ERR_MODEL, "%s has neither model.safetensors nor "
                 "model.safetensors.index.json", show_path(dir).s);
     free(pickle);
+    free(shard);
     return false;
 }
 

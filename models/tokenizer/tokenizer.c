@@ -1,5 +1,6 @@
 /* tokenizer.c - see tokenizer.h: encoding, decoding, and streams of decoded text. */
 #include "models/checkpoint/gguf.h"
+#include "models/checkpoint/json.h"
 #include "models/tokenizer/load.h"
 
 #include <errno.h>
@@ -35,11 +36,38 @@ bool tok_digest(const char *dir, char hex[65], struct err *e)
     return ok;
 }
 
+/* Whether the folder `dir` has no file at `path`, its tokenizer.json; *e then says so, and which
+ * other tokenizer is there. */
+static bool lacks_tokenizer(const char *dir, const char *path, struct err *e)
+{
+    static const char *const others[] = {"tokenizer.model", "tekken.json", "vocab.json", NULL};
+    struct stat st;
+    if (!strcmp(dir, path) || lstat(path, &st) == 0)
+        return false;
+    for (const char *const *o = others; *o; o++) {
+        char *other = xasprintf("%s/%s", dir, *o);
+        bool there = !file_missing(other);
+        free(other);
+        if (there) {
+            err_set(e, ERR_MODEL, "%s has no tokenizer.json, only %s, which aerie does not read; "
+                    "transformers makes the one of the other: AutoTokenizer.from_pretrained(), "
+                    "then save_pretrained()", show_path(dir).s, *o);
+            return true;
+        }
+    }
+    err_set(e, ERR_MODEL, "%s has no tokenizer.json", show_path(dir).s);
+    return true;
+}
+
 struct tokenizer *tok_open(const char *dir, struct err *e)
 {
     char *path = file_at(dir, e);
     if (!path)
         return NULL;
+    if (lacks_tokenizer(dir, path, e)) {
+        free(path);
+        return NULL;
+    }
     struct tokenizer *t = xcalloc(1, sizeof *t);
     if (!(gguf_is(path) ? tokenizer_load_gguf : tokenizer_load)(t, path, e)) {
         tok_close(t);

@@ -55,7 +55,7 @@ enum edit {
     RESHAPE,  /* tensor a has shape b and bytes to match */
     VALUES,   /* tensor a holds 64-bit values b, c, ... at its beginning */
     INDEX,    /* two shards; the index says that tensor a lies in b */
-    SHARDS,   /* two shards and: "gone", "cut", "twice", "unnamed", "stray" */
+    SHARDS,   /* two shards and: "gone", "unindexed", "cut", "twice", "unnamed", "stray" */
     FILE_IS,  /* file a holds text b; NULL: it is not there; "DIR": it is a folder */
 };
 
@@ -152,6 +152,8 @@ static const struct row rows[] = {
      "model-00000-of-00001.safetensors", 0, "index.json", "model.ghost"},
     {"a shard that is missing", G3, SHARDS, 0, "gone", 0, "model-00001-of-00001.safetensors",
      "cannot open"},
+    {"shards without an index", G3, SHARDS, 0, "unindexed", 0, "model-00000-of-00001.safetensors",
+     "fetch the index"},
     {"a shard cut off", G3, SHARDS, 0, "cut", 0, "model-00001-of-00001.safetensors", "its end"},
     {"a tensor in two shards", G3, SHARDS, 0, "twice", 0, "model-0000", "is also in"},
     {"a tensor that the index does not name", G3, SHARDS, 0, "unnamed", 0, "index.json",
@@ -219,8 +221,9 @@ static const struct row rows[] = {
      0, CJ, "hidden_size"},
     {"a config with NaN", G3, CONF_RAW, 0, "{\"rms_norm_eps\": NaN}", 0, CJ, "rms_norm_eps"},
     {"a config with 1e400", G3, CONF_RAW, 0, "{\"rope_theta\": 1e400}", 0, CJ, "rope_theta"},
-    {"a config with 2^64", G3, CONF_RAW, 0, "{\"vocab_size\": 18446744073709551616}", 0, CJ,
-     "vocab_size"},
+    {"a config with 2^64", G3, CONF_RAW, 0,
+     "{\"model_type\": \"gemma3_text\", \"vocab_size\": 18446744073709551616}", 0, CJ,
+     "vocab_size is 1.84467e+19, expected an integer"},
     {"a config with a leading zero", G3, CONF_RAW, 0, "{\"vocab_size\": 0600}", 0, CJ,
      "vocab_size"},
     {"a config that goes on", G3, CONF_RAW, 0, "{} x", 0, CJ, "not valid JSON"},
@@ -458,6 +461,10 @@ static void edit_shards(struct ck *c, const char *dir, const char *how)
     snprintf(path, sizeof path, "%s/%s", dir, second);
     if (!strcmp(how, "gone"))
         CHECK(unlink(path) == 0);
+    if (!strcmp(how, "unindexed")) {
+        snprintf(path, sizeof path, "%s/" ST ".index.json", dir);
+        CHECK(unlink(path) == 0);
+    }
     if (!strcmp(how, "cut"))
         CHECK(truncate(path, 20000) == 0);
     if (!strcmp(how, "twice")) /* the second shard holds a tensor of the first as well */
