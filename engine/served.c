@@ -47,9 +47,7 @@ void served_free(struct served *s)
 
 void tops_add(struct tops *t, int k, int32_t id, float logp, const char *text, size_t n)
 {
-    if ((t->n & (t->n - 1)) == 0)
-        t->at = xrealloc(t->at, t->n ? 2 * (size_t)t->n : 1, sizeof *t->at);
-    struct top *x = &t->at[t->n++];
+    struct top *x = APPEND(t->at, t->n);
     *x = (struct top){.k = k, .id = id, .logp = logp};
     if (!text)
         return;

@@ -328,7 +328,7 @@ struct past_pair {
 };
 struct hdb_past {
     struct past_pair *turn; /* (n) in order */
-    int n, cap;
+    int n;
     struct past_part { /* the sessions that contribute turns: the oldest parent first, the session
                           itself last */
         char session[SESSION_ID];

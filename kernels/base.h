@@ -124,8 +124,7 @@ bool int_at(const char **s, int *out);
  * above. */
 bool address_at(const char **s, int *turn, int *step);
 
-/* ---- a growable byte buffer; NUL-terminated after the first write; {0} is empty
- * --------------- */
+/* ---- a growable byte buffer; NUL-terminated after the first write; {0} is empty ------------- */
 
 struct buf {
     char *p;
@@ -173,8 +172,34 @@ bool buf_read_file(struct buf *out, const char *path, size_t max, struct err *e)
  * every case. */
 bool buf_read_open(struct buf *out, int fd, const char *name, size_t max, struct err *e);
 
-/* ---- a growable array of token ids; {0} is empty
- * ---------------------------------------------- */
+/* ---- growable arrays; {NULL, 0} is empty ----------------------------------------------------- */
+
+/* The element behind the n of the array v, which now has one more; its bytes are not set:
+ * `*APPEND(list->v, list->n) = x;`. x must not read n. The array keeps no capacity: it is
+ * reallocated whenever n is 0 or a power of two. So all of its elements must come from APPEND();
+ * n may become smaller in between. */
+#define APPEND(v, n)                                                                               \
+    ({                                                                                             \
+        MAKE_ROOM(v, n);                                                                           \
+        &(v)[(n)++];                                                                               \
+    })
+/* The same without counting: for arrays that share their n. */
+#define MAKE_ROOM(v, n)                                                                            \
+    do {                                                                                           \
+        if (((n) & ((n) - 1)) == 0)                                                                \
+            (v) = xrealloc((v), (n) ? 2 * (size_t)(n) : 1, sizeof *(v));                           \
+    } while (0)
+/* Room for `need` elements in the array v of `cap`: for arrays that grow by several elements, and
+ * for those that are often emptied and filled again. */
+#define RESERVE(v, need, cap)                                                                      \
+    do {                                                                                           \
+        if ((need) > (cap)) {                                                                      \
+            (cap) = (need) + (need) / 2 + 8;                                                       \
+            (v) = xrealloc((v), (size_t)(cap), sizeof *(v));                                       \
+        }                                                                                          \
+    } while (0)
+
+/* ---- a growable array of token ids; {0} is empty ---------------------------------------------- */
 
 struct ids {
     int32_t *v;

@@ -15,16 +15,6 @@
         va_end(ap_);                                                                               \
     } while (0)
 
-/* Makes room for one more element behind the n that the array v of `cap` elements has: a full array
- * becomes twice as large, an empty one gets `first` elements. */
-#define MAKE_ROOM(v, n, cap, first)                                                                \
-    do {                                                                                           \
-        if ((n) >= (cap)) {                                                                        \
-            (cap) = (cap) ? 2 * (cap) : (first);                                                   \
-            (v) = xrealloc((v), (size_t)(cap), sizeof *(v));                                       \
-        }                                                                                          \
-    } while (0)
-
 /* Whether `holds` is true for an i < n, and for all; no later ones are looked at than needed. */
 #define ALL(i, n, holds) (!ANY(i, n, !(holds)))
 #define ANY(i, n, holds)                                                                           \

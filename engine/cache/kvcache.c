@@ -2,7 +2,6 @@
 #include "engine/cache/kvcache.h"
 
 #include "engine/fault.h"
-#include "kernels/idioms.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -109,8 +108,7 @@ swa_slot kv_swa_slot(const struct kv *kv, full_slot f)
 /* Queues the copy of a page on the device; the marks of its cells are copied at once. */
 static void queue_copy(struct kv *kv, enum pool_id pool, int32_t src, int32_t dst)
 {
-    MAKE_ROOM(kv->copy, kv->n_copy, kv->cap_copy, 8);
-    kv->copy[kv->n_copy++] = (struct page_copy){pool, src, dst};
+    *APPEND(kv->copy, kv->n_copy) = (struct page_copy){pool, src, dst};
     for (int j = 0; pool != POOL_DRAFT && j < kv->page_size; j++)
         kv_moved(kv, pool, src * kv->page_size + j, dst * kv->page_size + j);
 }
@@ -252,10 +250,7 @@ bool kv_reserve(struct kv *kv, struct seq *s, int upto, struct err *e)
         drop_column(kv, s, &old, c);
         s->col[c] = col;
     }
-    if (need > s->cap_col) {
-        s->cap_col = need + need / 2 + 8;
-        s->col = xrealloc(s->col, (size_t)s->cap_col, sizeof *s->col);
-    }
+    RESERVE(s->col, need, s->cap_col);
     while (s->n_col < need) {
         s->col[s->n_col] = take_column(kv, s, s->n_col);
         s->n_col++;
@@ -287,10 +282,7 @@ bool kv_reserve_draft(struct kv *kv, struct seq *s, int from, int upto, struct e
             queue_copy(kv, POOL_DRAFT, old, s->dcol[c].v);
         drop_page(kv, POOL_DRAFT, s, old, c, PAGE_DROP);
     }
-    if (need > s->cap_dcol) {
-        s->cap_dcol = need + need / 2 + 8;
-        s->dcol = xrealloc(s->dcol, (size_t)s->cap_dcol, sizeof *s->dcol);
-    }
+    RESERVE(s->dcol, need, s->cap_dcol);
     while (s->n_dcol < need) {
         s->dcol[s->n_dcol].v = take_page(kv, POOL_DRAFT, s, s->n_dcol);
         s->n_dcol++;
@@ -443,10 +435,8 @@ void kv_fork(struct kv *kv, const struct seq *src, struct seq *dst)
 {
     CHECK(dst->n_col == 0 && dst->n_dcol == 0);
     int n = div_up(src->committed, kv->page_size), nd = div_up(src->drafted, kv->page_size);
-    if (n > dst->cap_col)
-        dst->col = xrealloc(dst->col, (size_t)(dst->cap_col = n), sizeof *dst->col);
-    if (nd > dst->cap_dcol)
-        dst->dcol = xrealloc(dst->dcol, (size_t)(dst->cap_dcol = nd), sizeof *dst->dcol);
+    RESERVE(dst->col, n, dst->cap_col);
+    RESERVE(dst->dcol, nd, dst->cap_dcol);
     for (int c = 0; c < n; c++) {
         dst->col[c] = src->col[c];
         share_page(kv, POOL_FULL, dst, src->col[c].full.v, c);

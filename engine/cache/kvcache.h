@@ -119,7 +119,7 @@ struct kv {
     int held[N_POOLS];        /* columns of all sequences that hold a page of the pool */
     struct backing mem[N_POOLS];
     struct page_copy *copy; /* queue: the caller carries the copies out before the next pass */
-    int n_copy, cap_copy;
+    int n_copy;
     uint64_t last_stamp; /* of kv_mark_clean() */
     struct page_log log;
     struct kv_hooks hook;

@@ -226,8 +226,7 @@ bool page_unpack(const void *packed, size_t size, struct context_lengths *l,
              (r.n <= MAX_EVENTS - *n || err_set(e, ERR_DB, "packed page events: too many"));
         if (!ok)
             break;
-        if (*n + r.n > cap)
-            *ev = xrealloc(*ev, (size_t)(cap = 2 * cap + r.n), sizeof **ev);
+        RESERVE(*ev, *n + r.n, cap);
         for (int k = 0; k < r.n; k++) {
             (*ev)[*n] = r.first;
             (*ev)[*n].page += k * r.d;

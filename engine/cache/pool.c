@@ -2,7 +2,6 @@
 #include "engine/cache/pool.h"
 
 #include "engine/fault.h"
-#include "kernels/idioms.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +10,7 @@ void page_log_add(struct page_log *log, const struct page_event *ev)
 {
     if (!log->keep)
         return;
-    MAKE_ROOM(log->since, log->n_since, log->cap_since, 256);
+    RESERVE(log->since, log->n_since + 1, log->cap_since);
     log->since[log->n_since++] = *ev;
 }
 

@@ -55,10 +55,7 @@ static bool reset(struct page_history *h, const struct page_event *ev, struct er
 
 static void set_column(struct page_fold *p, int c, int32_t page)
 {
-    if (c >= p->cap) {
-        p->cap = c + c / 2 + 64;
-        p->page = xrealloc(p->page, (size_t)p->cap, sizeof *p->page);
-    }
+    RESERVE(p->page, c + 1, p->cap);
     while (p->n <= c)
         p->page[p->n++] = 0;
     p->page[c] = page;
@@ -135,15 +132,14 @@ bool page_history_apply(struct page_history *h, const void *packed, size_t n, st
 
 struct events {
     struct page_event *ev;
-    int n, cap;
+    int n;
 };
 
 static void add_event(struct events *list, int pool, enum page_op op, enum page_holder holder,
                       int32_t page, int column, int refs)
 {
-    MAKE_ROOM(list->ev, list->n, list->cap, 256);
-    list->ev[list->n++] = (struct page_event){(uint8_t)pool, (uint8_t)op, (uint8_t)holder, page,
-                                              column, refs};
+    *APPEND(list->ev, list->n) = (struct page_event){(uint8_t)pool, (uint8_t)op, (uint8_t)holder,
+                                                     page, column, refs};
 }
 
 static void add_pool(const struct page_history *h, int pool, struct events *list)
@@ -343,8 +339,8 @@ bool tape_wants_whole(const struct page_tape *t)
 
 static struct tape_group *add_group(struct page_tape *t)
 {
-    MAKE_ROOM(t->group, t->n, t->cap, 16);
-    struct tape_group *g = t->group[t->n++] = xcalloc(1, sizeof *g);
+    struct tape_group *g = xcalloc(1, sizeof *g);
+    *APPEND(t->group, t->n) = g;
     t->used += group_size(g);
     return g;
 }

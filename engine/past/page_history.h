@@ -73,7 +73,7 @@ struct page_tape {
             size_t end; /* in bytes */
         } at[TAPE_STEPS];
     } **group; /* (n) oldest first */
-    int n, cap;
+    int n;
     size_t used, budget; /* bytes; budget 0: no limit. The oldest groups are dropped when more is
                             used */
 };

@@ -99,11 +99,9 @@ static struct answer_token *add_token(struct answer *answer)
 {
     if (answer->n_token == ANSWER_TOKENS)
         return NULL;
-    if ((answer->n_token & (answer->n_token - 1)) == 0)
-        answer->token = xrealloc(answer->token, answer->n_token ? 2 * (size_t)answer->n_token : 1,
-                                 sizeof *answer->token);
-    answer->token[answer->n_token] = (struct answer_token){-1, -1, NAN, NAN};
-    return &answer->token[answer->n_token++];
+    struct answer_token *t = APPEND(answer->token, answer->n_token);
+    *t = (struct answer_token){-1, -1, NAN, NAN};
+    return t;
 }
 
 /* "token_id:324", which vLLM writes for return_tokens_as_token_ids. */
@@ -142,14 +140,13 @@ struct answer_row {
         const char *key;              /* or the key of an object */
         int order;
     } *v; /* (n) */
-    int n, cap;
+    int n;
 };
 
 static void row_add(struct answer_row *w, struct candidate candidate)
 {
-    MAKE_ROOM(w->v, w->n, w->cap, 32);
     candidate.order = w->n;
-    w->v[w->n++] = candidate;
+    *APPEND(w->v, w->n) = candidate;
 }
 
 /* Best first; those of one log probability in the server's order, those without one last. */
@@ -304,14 +301,10 @@ static void get_triples(struct answer *answer, const json_t *meta)
 /* One token of the prompt; null instead of a log probability: it is not known. */
 static bool add_prompt_token(struct answer *answer, int32_t id, const json_t *logp)
 {
-    int n = answer->n_prompt_token;
-    if (n == ANSWER_TOKENS)
+    if (answer->n_prompt_token == ANSWER_TOKENS)
         return false;
-    if ((n & (n - 1)) == 0)
-        answer->prompt_token = xrealloc(answer->prompt_token, n ? 2 * (size_t)n : 1,
-                                        sizeof *answer->prompt_token);
-    answer->prompt_token[n] = (struct answer_token){id, -1, get_logp(logp), NAN};
-    answer->n_prompt_token++;
+    *APPEND(answer->prompt_token, answer->n_prompt_token) =
+        (struct answer_token){id, -1, get_logp(logp), NAN};
     return true;
 }
 

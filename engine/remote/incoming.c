@@ -1,6 +1,5 @@
 /* incoming.c - see incoming.h. */
 #include "engine/remote/incoming.h"
-#include "kernels/idioms.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,15 +54,12 @@ static void add_piece(struct incoming *in, const struct answer *answer)
     if (n == 0 && answer->n_token) /* all of its tokens were sent before */
         return;
     add_tops(in, &answer->tops, skip);
-    for (; in->n_token + n >= in->cap_token; in->cap_token = 2 * in->cap_token + 64)
-        ;
-    in->token = xrealloc(in->token, (size_t)in->cap_token, sizeof *in->token);
+    RESERVE(in->token, in->n_token + n, in->cap_token);
     for (int i = 0; i < n; i++) {
         in->token[in->n_token + i] = answer->token[skip + i];
         in->ids = in->ids && answer->token[skip + i].id >= 0;
     }
-    MAKE_ROOM(in->piece, in->n_piece, in->cap_piece, 64);
-    in->piece[in->n_piece++] = (struct piece){in->n_token, n, clock_ns()};
+    *APPEND(in->piece, in->n_piece) = (struct piece){in->n_token, n, clock_ns()};
     in->n_token += n;
 }
 

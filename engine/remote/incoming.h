@@ -51,7 +51,7 @@ struct incoming {
     bool ids;            /* every token so far came with its id; once DONE, no token is missing
                             either (except, with some servers, the stop token) */
     struct piece *piece; /* (n_piece) */
-    int n_piece, cap_piece;
+    int n_piece;
     size_t n_bytes;      /* of text */
     int n_text;          /* pieces of text: an estimate of the tokens if nothing else counts them */
     struct ids prompt;   /* ids of the prompt and (reply) of the whole reply, if the server sends

@@ -58,10 +58,9 @@ static void learn(struct remote_kept *kept, int32_t id, const char *text, int n)
     if (id < 0 || id >= TEXT_IDS || !text || n == 0)
         return;
     if (id >= kept->n_text) {
-        int room = max_int(id + 1, 2 * kept->n_text);
-        kept->text = xrealloc(kept->text, (size_t)room, sizeof *kept->text);
-        memset(kept->text + kept->n_text, 0, (size_t)(room - kept->n_text) * sizeof *kept->text);
-        kept->n_text = room;
+        int was = kept->n_text;
+        RESERVE(kept->text, id + 1, kept->n_text);
+        memset(kept->text + was, 0, (size_t)(kept->n_text - was) * sizeof *kept->text);
     }
     if (!kept->text[id].p) {
         kept->text[id].p = xmalloc((size_t)n + 1);

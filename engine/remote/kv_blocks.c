@@ -1,6 +1,5 @@
 /* kv_blocks.c - see kv_blocks.h. */
 #include "engine/remote/kv_blocks.h"
-#include "kernels/idioms.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -104,8 +103,7 @@ static void add_to_chain(struct kv_blocks *blocks, const struct block *b)
 {
     const struct chain *last = blocks->n_chain ? &blocks->chain[blocks->n_chain - 1] : NULL;
     int at = last ? last->position + last->n : 0;
-    MAKE_ROOM(blocks->chain, blocks->n_chain, blocks->cap_chain, 16);
-    blocks->chain[blocks->n_chain++] = (struct chain){b->hash, at, b->n_token};
+    *APPEND(blocks->chain, blocks->n_chain) = (struct chain){b->hash, at, b->n_token};
 }
 
 /* Adds the blocks that are stored and follow the chain. */

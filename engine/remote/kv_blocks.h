@@ -35,7 +35,7 @@ struct kv_blocks {
     struct ids ids;   /* of the session: prompt and reply */
     /* (n_chain) the session's blocks */
     struct chain { struct block_hash hash; int position, n; } *chain;
-    int n_chain, cap_chain;
+    int n_chain;
     struct block_sample *sample; /* (BLOCK_SAMPLES_KEPT) a ring */
     uint64_t n_sample;
 };

@@ -121,9 +121,7 @@ static void read_hashes(struct kv_reading *reading, struct msgpack pack)
         return;
     }
     int n = (int)v.n;
-    if (n > reading->cap_hash)
-        reading->hash = xrealloc(reading->hash, (size_t)(reading->cap_hash = n),
-                                 sizeof *reading->hash);
+    RESERVE(reading->hash, n, reading->cap_hash);
     for (int i = 0; i < n; i++)
         if (!msgpack_next(&pack, &v) || !get_hash(&v, &reading->hash[i])) {
             refuse(reading, "a hash is no number and no bytes (at most 32)");
@@ -160,9 +158,7 @@ static void read_tokens(struct kv_reading *reading, struct msgpack pack)
     if (!msgpack_next(&pack, &v) || v.kind != MP_ARRAY || v.n > KV_TOKENS)
         return;
     int n = (int)v.n;
-    if (n > reading->cap_token)
-        reading->token = xrealloc(reading->token, (size_t)(reading->cap_token = n),
-                                  sizeof *reading->token);
+    RESERVE(reading->token, n, reading->cap_token);
     while (reading->n_token < n && next_token(&pack, &reading->token[reading->n_token]))
         reading->n_token++;
     if (reading->n_token < n)

@@ -101,7 +101,6 @@ bool metrics_read(struct metrics *metrics, const char *page, size_t n, struct er
     if (n)
         memcpy(metrics->text, page, n);
     metrics->text[n] = '\0';
-    int room = 0;
     for (char *line = metrics->text, *stop = metrics->text + n, *next; line < stop; line = next) {
         char *end = memchr(line, '\n', (size_t)(stop - line));
         next = end ? end + 1 : stop;
@@ -117,9 +116,7 @@ bool metrics_read(struct metrics *metrics, const char *page, size_t n, struct er
             metrics_free(metrics);
             return err_set(e, ERR_MODEL, "the server reports more than %d metrics", METRICS_MOST);
         }
-        if (metrics->n == room)
-            metrics->at = xrealloc(metrics->at, (size_t)(room = room ? 2 * room : 64),
-                                   sizeof *metrics->at);
+        MAKE_ROOM(metrics->at, metrics->n);
         if (read_sample(line, &metrics->at[metrics->n]))
             metrics->n++;
         else

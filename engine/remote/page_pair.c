@@ -37,8 +37,7 @@ static void add_page(const struct buf *page, bool is_after, const char *model, s
                     ends_with(metric->name, "_info");
         if (*metric->prefix && !part && !isnan(metric->value) &&
             own_labels(metric, model, &labels)) {
-            out->metric = xrealloc(out->metric, (size_t)out->n_metric + 1, sizeof *out->metric);
-            out->metric[out->n_metric++] = (struct served_metric){
+            *APPEND(out->metric, out->n_metric) = (struct served_metric){
                 xasprintf("%s:%s", metric->prefix, metric->name), xstrdup(labels.p),
                 is_after ? NAN : metric->value, is_after ? metric->value : NAN};
         }

@@ -99,12 +99,10 @@ struct record_exchange {
 
 static void end_exchange(struct record *record, struct record_exchange *t)
 {
-    record->past = xrealloc(record->past, (size_t)record->n_past + 1, sizeof *record->past);
-    record->past[record->n_past] = (struct past_turn){.turn = record->n_past + 1,
-                                                      .user = xstrdup(t->user.p ? t->user.p : ""),
-                                                      .reply = xstrdup(t->reply.p ? t->reply.p
-                                                                       : "")};
-    record->n_past++;
+    struct past_turn turn = {.turn = record->n_past + 1,
+                             .user = xstrdup(t->user.p ? t->user.p : ""),
+                             .reply = xstrdup(t->reply.p ? t->reply.p : "")};
+    *APPEND(record->past, record->n_past) = turn;
     buf_clear(&t->user);
     buf_clear(&t->reply);
     t->asked = t->answered = false;

@@ -98,9 +98,9 @@ static void unsay(struct talk *talk, int i)
 
 static struct talk_pair *say(struct talk *talk, int turn, const char *user, const char *reply)
 {
-    talk->said = xrealloc(talk->said, (size_t)talk->n_said + 1, sizeof *talk->said);
-    talk->said[talk->n_said] = (struct talk_pair){turn, xstrdup(user), xstrdup(reply), {0}};
-    return &talk->said[talk->n_said++];
+    struct talk_pair *pair = APPEND(talk->said, talk->n_said);
+    *pair = (struct talk_pair){turn, xstrdup(user), xstrdup(reply), {0}};
+    return pair;
 }
 
 static int count_words(const char *s)

@@ -18,7 +18,7 @@ struct batch_reply {
     int n_read;      /* tokens of the reply that the reader has taken */
     struct batch_rec rec;
     struct token_fact *fact; /* (n_fact) of the generated tokens */
-    int n_fact, cap_fact;
+    int n_fact;
     struct draft_report drafts;
 };
 
@@ -47,12 +47,8 @@ static bool stopped(const struct batch *b)
 /* Keeps the facts of the tokens that the lane's last pass appended. */
 static void take_facts(struct batch_reply *reply, const struct lane *lane)
 {
-    if (reply->n_fact + lane->n_new > reply->cap_fact) {
-        reply->cap_fact = 2 * reply->cap_fact + lane->n_new;
-        reply->fact = xrealloc(reply->fact, (size_t)reply->cap_fact, sizeof *reply->fact);
-    }
     for (int i = 0; i < lane->n_new; i++)
-        reply->fact[reply->n_fact++] = lane->fact[i];
+        *APPEND(reply->fact, reply->n_fact) = lane->fact[i];
 }
 
 /* The reply's text up to the last token of *tok. */

@@ -1,6 +1,5 @@
 /* contexts.c - see contexts.h. */
 #include "engine/thread/contexts.h"
-#include "kernels/idioms.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -63,8 +62,7 @@ void contexts_begin(struct contexts *c, int turn, const int32_t *prompt, int n)
     ids_free(&last);
     if (context.common < n) /* a prompt may have no ids at all */
         ids_cat(&context.rest, prompt + context.common, n - context.common);
-    MAKE_ROOM(c->v, c->n, c->cap, 8);
-    c->v[c->n++] = context;
+    *APPEND(c->v, c->n) = context;
     c->n_id += context.rest.n;
     while (c->n > 1 && c->n_id > CONTEXT_IDS)
         drop_first(c);

@@ -21,7 +21,7 @@ struct context {
 
 struct contexts {
     struct context *v; /* oldest first, by turn */
-    int n, cap;
+    int n;
     int64_t n_id; /* of all */
 };
 

@@ -7,8 +7,7 @@
 
 static void add_forced(struct forcing *f, int step, int32_t token)
 {
-    f->at = xrealloc(f->at, (size_t)f->n + 1, sizeof *f->at);
-    f->at[f->n++] = (struct forced_token){step, token};
+    *APPEND(f->at, f->n) = (struct forced_token){step, token};
 }
 
 void force_turn_begins(struct engine *engine, const struct request *rq)

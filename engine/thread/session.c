@@ -68,15 +68,11 @@ void session_reset(struct session *s, const char *id)
 void session_add(struct session *s, enum role role, int turn, const char *text, const int32_t *ids,
                  int n)
 {
-    if (s->n_msg == s->cap_msg) {
-        s->cap_msg = s->cap_msg * 2 + 8;
-        s->msg = xrealloc(s->msg, (size_t)s->cap_msg, sizeof *s->msg);
-        s->turn_of = xrealloc(s->turn_of, (size_t)s->cap_msg, sizeof *s->turn_of);
-    }
     struct message m = {.role = role, .text = xstrdup(text)};
     ids_cat(&m.ids, ids, n);
+    MAKE_ROOM(s->turn_of, s->n_msg);
     s->turn_of[s->n_msg] = turn;
-    s->msg[s->n_msg++] = m;
+    *APPEND(s->msg, s->n_msg) = m;
 }
 
 void session_set_system(struct session *s, const char *text)
@@ -167,7 +163,7 @@ struct replaced session_take_messages(struct session *s)
     free(s->turn_of);
     s->msg = NULL;
     s->turn_of = NULL;
-    s->n_msg = s->cap_msg = 0;
+    s->n_msg = 0;
     pass_unlock(&s->runtime->pass);
     return old;
 }

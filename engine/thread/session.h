@@ -45,7 +45,7 @@ struct session {
     /* the conversation: no view reads these */
     struct message *msg; /* without the system prompt */
     int *turn_of; /* (n_msg) number of the turn each message belongs to */
-    int n_msg, cap_msg;
+    int n_msg;
     char *system; /* never NULL */
     int turn;     /* number of the last turn begun */
     uint64_t draws;

@@ -5,8 +5,7 @@
 
 static void add_shape(struct shapes *s, int step, const struct tree_shape *shape)
 {
-    s->at = xrealloc(s->at, (size_t)s->n + 1, sizeof *s->at);
-    s->at[s->n++] = (struct shape_change){step, shape->steps, shape->topk, shape->nodes};
+    *APPEND(s->at, s->n) = (struct shape_change){step, shape->steps, shape->topk, shape->nodes};
 }
 
 static struct tree_shape fixed(const struct settings *set)

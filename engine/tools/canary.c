@@ -147,9 +147,7 @@ static void add_text(struct canary *c, const char *text, size_t n)
     l.line = c->lines;
     if (c->total++ >= CANARY_LINES)
         return;
-    if ((c->n & (c->n - 1)) == 0)
-        c->v = xrealloc(c->v, c->n ? 2 * (size_t)c->n : 1, sizeof *c->v);
-    c->v[c->n++] = l;
+    *APPEND(c->v, c->n) = l;
 }
 
 bool canary_read(struct canary *c, const char *path, const struct stop *stop, struct err *e)

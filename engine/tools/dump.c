@@ -9,7 +9,6 @@
 
 #include "engine/tools/torch_file.h"
 #include "kernels/ascii.h"
-#include "kernels/idioms.h"
 
 enum { DEPTH = 3 }; /* of folders */
 
@@ -21,7 +20,7 @@ struct found {
 
 struct finder {
     struct found *v;
-    int n, cap;
+    int n;
     int files;
     bool dumper, passes;
 };
@@ -98,9 +97,8 @@ static void take_file(struct finder *f, const char *path)
     } else {
         return;
     }
-    MAKE_ROOM(f->v, f->n, f->cap, 64);
     found.path = xstrdup(path);
-    f->v[f->n++] = found;
+    *APPEND(f->v, f->n) = found;
 }
 
 static bool walk(struct finder *f, const char *path, int depth, struct err *e)
@@ -144,16 +142,14 @@ static int by_order(const void *a, const void *b)
 static struct dump_pass *pass_of(struct dump *d, int number)
 {
     if (d->n == 0 || d->pass[d->n - 1].number != number) {
-        d->pass = xrealloc(d->pass, (size_t)d->n + 1, sizeof *d->pass);
-        d->pass[d->n++] = (struct dump_pass){.number = number};
+        *APPEND(d->pass, d->n) = (struct dump_pass){.number = number};
     }
     return &d->pass[d->n - 1];
 }
 
 static void add_item(struct dump_pass *p, const char *name, const char *file, const char *entry)
 {
-    MAKE_ROOM(p->item, p->n, p->cap, 32);
-    p->item[p->n++] = (struct dump_item){xstrdup(name), xstrdup(file), xstrdup(entry)};
+    *APPEND(p->item, p->n) = (struct dump_item){xstrdup(name), xstrdup(file), xstrdup(entry)};
 }
 
 /* Of a file of the dumper: {"value": tensor, "meta": ...}, or in older versions the tensor. */

@@ -32,7 +32,7 @@ struct dump_item {
 struct dump_pass {
     int number; /* of the step or of the file */
     struct dump_item *item;
-    int n, cap;
+    int n;
 };
 
 struct dump {
@@ -61,14 +61,14 @@ struct dump_rows {
 
 struct dump_sequence {
     struct dump_rows *rows; /* in the order of the passes */
-    int n, cap;
+    int n;
     int length; /* tokens that are known now */
     int64_t key; /* row of the engine's request pool, or -1 */
 };
 
 struct dump_sequences {
     struct dump_sequence *v;
-    int n, cap;
+    int n;
     int longest;
     int64_t rows, missing, unclear; /* rows aligned; rows whose prefix the dump lacks; rows that fit
                                        several requests, or are nodes of a tree */

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "engine/tools/torch_file.h"
-#include "kernels/idioms.h"
 
 enum { MOST_ROWS = 1 << 22, MOST_POSITION = 1 << 24, MOST_SEQUENCES = 1 << 16 };
 
@@ -85,9 +84,9 @@ static void free_facts(struct facts *f)
 
 static struct dump_sequence *new_sequence(struct dump_sequences *s, int64_t key)
 {
-    MAKE_ROOM(s->v, s->n, s->cap, 16);
-    s->v[s->n] = (struct dump_sequence){.key = key};
-    return &s->v[s->n++];
+    struct dump_sequence *q = APPEND(s->v, s->n);
+    *q = (struct dump_sequence){.key = key};
+    return q;
 }
 
 /* Whether a sequence has rows in this pass already. */
@@ -123,11 +122,10 @@ static struct dump_sequence *continued(struct dump_sequences *s, int pass, int p
 
 static void add_rows(struct dump_sequence *q, struct dump_rows r, const int64_t *id)
 {
-    MAKE_ROOM(q->rows, q->n, q->cap, 8);
     r.token = xcalloc((size_t)r.n + 1, sizeof *r.token);
     for (int i = 0; i < r.n; i++)
         r.token[i] = (int32_t)id[i];
-    q->rows[q->n++] = r;
+    *APPEND(q->rows, q->n) = r;
     q->length = r.position + r.n;
 }
 

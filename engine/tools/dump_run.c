@@ -68,8 +68,7 @@ static void skip_name(struct dump_run *dump, const struct dump_name *p)
         free(name);
         return;
     }
-    r->skipped = xrealloc(r->skipped, (size_t)r->n_skipped + 1, sizeof *r->skipped);
-    r->skipped[r->n_skipped++] = name;
+    *APPEND(r->skipped, r->n_skipped) = name;
 }
 
 /* The module of a name, made if it is new. */
@@ -81,11 +80,10 @@ static int module_of(struct dump_run *dump, const struct dump_name *p, const str
     for (int i = 0; i < dump->n_module; i++)
         if (dump->module[i].order == order)
             return i;
-    dump->module = xrealloc(dump->module, (size_t)dump->n_module + 1, sizeof *dump->module);
-    dump->module[dump->n_module] = (struct dump_module){.name = xstrdup(name), .order = order,
-                                                        .layer = m->in ? p->layer : -1,
-                                                        .worst = -1, .pass = -1};
-    return dump->n_module++;
+    *APPEND(dump->module, dump->n_module) = (struct dump_module){
+        .name = xstrdup(name), .order = order, .layer = m->in ? p->layer : -1, .worst = -1,
+        .pass = -1};
+    return dump->n_module - 1;
 }
 
 /* ---- items of a pass ------------------------------------------------------------------------- */
@@ -536,8 +534,7 @@ static void take_modules(struct dump_run *dump)
     struct dump_report *r = dump->r;
     for (int i = 0; i < dump->n_module; i++) {
         if (dump->module[i].rows > 0) {
-            r->module = xrealloc(r->module, (size_t)r->n + 1, sizeof *r->module);
-            r->module[r->n++] = dump->module[i];
+            *APPEND(r->module, r->n) = dump->module[i];
         } else {
             free(dump->module[i].name);
         }

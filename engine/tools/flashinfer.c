@@ -12,7 +12,6 @@
 #include "engine/tools/golden_report.h"
 #include "engine/tools/torch_file.h"
 #include "kernels/ascii.h"
-#include "kernels/idioms.h"
 #include "kernels/json_read.h"
 
 enum {
@@ -32,7 +31,7 @@ struct record {
 
 struct fi_reader {
     struct record *v;
-    int n, cap;
+    int n;
     const struct stop *stop;
 };
 
@@ -99,10 +98,10 @@ static bool add_record(struct fi_reader *f, const char *dir, struct err *e)
         json_decref(meta);
         return err_set(e, ERR_USAGE, "more than %d records", (int)MOST_RECORDS);
     }
-    MAKE_ROOM(f->v, f->n, f->cap, 32);
     const char *status = json_string_value(json_object_get(meta, "execution_status"));
-    f->v[f->n++] = (struct record){xstrdup(dir), xstrdup(slash ? slash + 1 : dir), meta,
-                                   status && strcmp(status, "completed") == 0};
+    bool complete = status && strcmp(status, "completed") == 0;
+    *APPEND(f->v, f->n) = (struct record){xstrdup(dir), xstrdup(slash ? slash + 1 : dir), meta,
+                                          complete};
     return true;
 }
 
@@ -731,8 +730,7 @@ static bool compare_all(const struct fi_reader *f, struct fi_report *r, struct e
             r->other += !ends_with(name, ".plan") && !ends_with(name, ".__init__");
             continue;
         }
-        r->v = xrealloc(r->v, (size_t)r->n + 1, sizeof *r->v);
-        struct fi_run *run = &r->v[r->n++];
+        struct fi_run *run = APPEND(r->v, r->n);
         *run = (struct fi_run){.name = xstrdup(f->v[i].name), .request = -1, .row = -1,
                                .position = -1};
         for (char *s = run->name; *s; s++)

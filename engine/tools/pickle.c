@@ -12,7 +12,7 @@ struct reader {
     const uint8_t *b;
     size_t n, at, op; /* op: offset of the opcode that is read */
     int *stack;       /* indices of values, or MARKED */
-    int n_stack, cap_stack;
+    int n_stack;
     int *memo; /* value of each slot, or -1 */
     int n_memo;
     struct err *e;
@@ -27,8 +27,7 @@ static bool refuse(const struct reader *r, const char *what)
 
 static bool push_value(struct reader *r, int v)
 {
-    MAKE_ROOM(r->stack, r->n_stack, r->cap_stack, 32);
-    r->stack[r->n_stack++] = v;
+    *APPEND(r->stack, r->n_stack) = v;
     return true;
 }
 
@@ -40,15 +39,13 @@ static bool make(struct reader *r, struct pickle_value v)
         free(v.item);
         return refuse(r, "more than 1048576 values");
     }
-    MAKE_ROOM(p->v, p->n, p->cap, 32);
-    p->v[p->n] = v;
-    return push_value(r, p->n++);
+    *APPEND(p->v, p->n) = v;
+    return push_value(r, p->n - 1);
 }
 
 static void add_item(struct pickle_value *v, int item)
 {
-    MAKE_ROOM(v->item, v->n_item, v->cap, 4);
-    v->item[v->n_item++] = item;
+    *APPEND(v->item, v->n_item) = item;
 }
 
 /* The value on top of the stack; NULL: there is none, or a mark. */
@@ -74,11 +71,8 @@ static bool take_list(struct reader *r, int n)
     for (int i = 0; i < n; i++)
         if (!top(r, i))
             return refuse(r, "the stack has too few values");
-    if (n) {
-        v.item = xcalloc((size_t)n, sizeof *v.item);
-        memcpy(v.item, r->stack + r->n_stack - n, (size_t)n * sizeof *v.item);
-        v.n_item = v.cap = n;
-    }
+    for (int i = n; i > 0; i--)
+        add_item(&v, r->stack[r->n_stack - i]);
     r->n_stack -= n;
     return make(r, v);
 }
@@ -304,11 +298,10 @@ static bool memo_put(struct reader *r, int bytes)
     if (i >= MOST_MEMO || !top(r, 0))
         return refuse(r, "a memo that is too large or of nothing");
     if ((int)i >= r->n_memo) {
-        int n = (int)i + 1 + (int)i / 2;
-        r->memo = xrealloc(r->memo, (size_t)n, sizeof *r->memo);
-        for (int k = r->n_memo; k < n; k++)
+        int was = r->n_memo;
+        RESERVE(r->memo, (int)i + 1, r->n_memo);
+        for (int k = was; k < r->n_memo; k++)
             r->memo[k] = -1;
-        r->n_memo = n;
     }
     r->memo[i] = r->stack[r->n_stack - 1];
     return true;

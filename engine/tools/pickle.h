@@ -31,12 +31,12 @@ struct pickle_value {
     const char *s; /* of PK_TEXT and PK_GLOBAL: n bytes of the pickle */
     size_t n;
     int *item; /* (n_item) indices of values; owned */
-    int n_item, cap;
+    int n_item;
 };
 
 struct pickle {
     struct pickle_value *v;
-    int n, cap;
+    int n;
     int root;
 };
 

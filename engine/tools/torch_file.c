@@ -53,7 +53,7 @@ struct torch_file {
     struct torch_storage *storage;
     int n_storage, visits;
     struct torch_entry *entry;
-    int n, cap;
+    int n;
     int loaded; /* the storage whose bytes are in `bytes`, or -1 */
     uint8_t *bytes;
 };
@@ -315,9 +315,9 @@ static bool read_shape(const struct torch_file *f, const struct pickle_value *v,
 
 static struct torch_entry *new_entry(struct torch_file *f, const struct buf *name)
 {
-    MAKE_ROOM(f->entry, f->n, f->cap, 16);
-    f->entry[f->n] = (struct torch_entry){.name = xstrdup(name->n ? name->p : ""), .storage = -1};
-    return &f->entry[f->n++];
+    struct torch_entry *t = APPEND(f->entry, f->n);
+    *t = (struct torch_entry){.name = xstrdup(name->n ? name->p : ""), .storage = -1};
+    return t;
 }
 
 static void put_printable(struct buf *out, const char *s, size_t n)
@@ -336,9 +336,8 @@ static bool add_tensor(struct torch_file *f, const struct pickle_value *v, const
         return false;
     t->type = s.type;
     t->type_name = v->n_item > 4 ? pickle_item(&f->pickle, v, 4)->s : s.type_name;
-    f->storage = xrealloc(f->storage, (size_t)f->n_storage + 1, sizeof *f->storage);
-    f->storage[f->n_storage] = s;
-    t->storage = f->n_storage++;
+    t->storage = f->n_storage;
+    *APPEND(f->storage, f->n_storage) = s;
     return true;
 }
 

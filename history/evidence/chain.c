@@ -140,8 +140,7 @@ int chain_delete(struct db *d, sqlite3_stmt *st, int *n)
     *n = 0;
     int rc;
     while (db_row(d, st, &rc)) {
-        gone = xrealloc(gone, (size_t)*n + 1, sizeof *gone);
-        col_id(st, 0, gone[(*n)++]);
+        col_id(st, 0, *APPEND(gone, *n));
     }
     for (int i = 0; !rc && i < *n; i++)
         rc = head_add(d, "session", gone[i], "", 0);

@@ -94,8 +94,7 @@ static void count_turn(void *arg, const char *number, const char *state)
     for (int i = 0; i < all->n && !h; i++)
         h = strcmp(all->v[i].name.p, name.p) ? NULL : &all->v[i];
     if (!h) {
-        all->v = xrealloc(all->v, (size_t)all->n + 1, sizeof *all->v);
-        h = &all->v[all->n++];
+        h = APPEND(all->v, all->n);
         *h = (struct hazard){name, !number, .first = all->turn, .last = all->turn};
         name = (struct buf){0};
     } else if (all->turn > h->last + 1) {

@@ -39,10 +39,7 @@ void cursors_park(struct writer *w)
         cursor_free(&w->cur);
         return;
     }
-    if ((w->n_parked & (w->n_parked - 1)) == 0)
-        w->parked = xrealloc(w->parked, w->n_parked ? 2 * (size_t)w->n_parked : 1,
-                             sizeof *w->parked);
-    w->parked[w->n_parked++] = w->cur;
+    *APPEND(w->parked, w->n_parked) = w->cur;
     w->cur = (struct cursor){0};
 }
 

@@ -205,13 +205,12 @@ struct inspect_cells {
         int width;
         bool number;
     } *cell;
-    int n, cap, columns;
+    int n, columns;
 };
 
 static void add_table_cell(struct inspect_cells *t, const char *s, size_t n, bool number)
 {
-    MAKE_ROOM(t->cell, t->n, t->cap, 64);
-    struct inspect_cell *c = &t->cell[t->n++];
+    struct inspect_cell *c = APPEND(t->cell, t->n);
     *c = (struct inspect_cell){.at = t->text.n, .number = number};
     cell_text(&t->text, s, n, &c->width);
     c->n = t->text.n - c->at;

@@ -112,10 +112,8 @@ static int close_dead_runs(struct db *d, const struct live *l, int *closed)
     while (db_row(d, st, &rc))
         /* a side file holds more events of the run */
         if (!live_or_unknown(l, sqlite3_column_int64(st, 1)) &&
-            !side_file_exists(l->path, sqlite3_column_int64(st, 1))) {
-            dead = xrealloc(dead, n + 1, sizeof *dead);
-            dead[n++] = sqlite3_column_int64(st, 0);
-        }
+            !side_file_exists(l->path, sqlite3_column_int64(st, 1)))
+            *APPEND(dead, n) = sqlite3_column_int64(st, 0);
     for (size_t i = 0; !rc && i < n; i++)
         rc = close_run(d, dead[i], closed);
     free(dead);

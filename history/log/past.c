@@ -6,7 +6,6 @@
  * context.
  */
 #include "history/internal.h"
-#include "kernels/idioms.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -168,9 +167,9 @@ static bool add_turn(const struct turn_row *row, void *arg)
     int i = row->regen ? newest_live(p) : -1;
     if (i >= 0)
         set_state_from(p, i, PAST_REPLACED);
-    MAKE_ROOM(p->turn, p->n, p->cap, 16);
-    p->turn[p->n] = (struct past_pair){0};
-    copy_without_prompt(&p->turn[p->n++].user, row);
+    struct past_pair *pair = APPEND(p->turn, p->n);
+    *pair = (struct past_pair){0};
+    copy_without_prompt(&pair->user, row);
     return true;
 }
 
@@ -208,8 +207,7 @@ static bool add_op(const struct op_row *row, void *arg)
     case OP_UNDO:
     case OP_FORK:
     case OP_FORGET:
-        r->change = xrealloc(r->change, (size_t)r->n_change + 1, sizeof *r->change);
-        r->change[r->n_change++] =
+        *APPEND(r->change, r->n_change) =
             (struct past_change){row->order, row->op, row->turn, xstrdup(row->text)};
         break;
     case OP_FORCE: break; /* its token is among those of the reply */
@@ -222,8 +220,7 @@ static bool add_op(const struct op_row *row, void *arg)
 static bool read_rows(struct past_reader *r)
 {
     struct hdb_past *p = r->p;
-    p->part = xrealloc(p->part, (size_t)p->n_part + 1, sizeof *p->part);
-    struct past_part *part = &p->part[p->n_part++];
+    struct past_part *part = APPEND(p->part, p->n_part);
     *part = (struct past_part){.upto = r->upto};
     memcpy(part->session, r->session, SESSION_ID);
     bool ok = hdb_ops(r->h, r->session, add_op, r, r->e) >= 0 &&

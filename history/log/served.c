@@ -19,10 +19,7 @@ static bool read_metrics(struct db *d, int64_t reply, struct served *s, struct e
                                         "turn_id = ? ORDER BY name, labels", "i", reply);
     struct db_rows rows = db_rows(d, st, "cannot read metrics", e);
     while (db_next(&rows)) {
-        if ((s->n_metric & (s->n_metric - 1)) == 0)
-            s->metric = xrealloc(s->metric, s->n_metric ? 2 * (size_t)s->n_metric : 1,
-                                 sizeof *s->metric);
-        s->metric[s->n_metric++] = (struct served_metric){col_str(st, 0), col_str(st, 1),
+        *APPEND(s->metric, s->n_metric) = (struct served_metric){col_str(st, 0), col_str(st, 1),
                                                           real_at(st, 2), real_at(st, 3)};
     }
     return rows.ok;

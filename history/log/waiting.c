@@ -156,7 +156,7 @@ void waiting_add(struct history *h, struct event *ev)
         event_free(ev);
         return;
     }
-    MAKE_ROOM(h->wait, h->n_wait, h->cap_wait, 256);
+    RESERVE(h->wait, h->n_wait + 1, h->cap_wait);
     if (h->n_wait == 0)
         h->first_ns = clock_ns();
     if (ev->kind == EV_TURN_BEGIN)

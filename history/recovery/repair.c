@@ -36,7 +36,7 @@ struct repair_record {
 
 struct records {
     struct repair_record *v;
-    int n, cap;
+    int n;
 };
 
 struct sessions {
@@ -161,8 +161,7 @@ static void add_record(struct records *a, struct repair_record x)
     for (int i = 0; i < a->n; i++)
         if (a->v[i].kind == x.kind && a->v[i].id == x.id)
             return;
-    MAKE_ROOM(a->v, a->n, a->cap, 64);
-    a->v[a->n++] = x;
+    *APPEND(a->v, a->n) = x;
 }
 
 /* Adds the records that a query returns (id, link, turn number, role), up to the first damaged
@@ -513,8 +512,7 @@ static void find_sessions(struct repair *r, const char *sql, struct sessions *ou
             i++;
         if (i < out->n || !*id)
             continue;
-        out->v = xrealloc(out->v, (size_t)out->n + 1, sizeof *out->v);
-        memcpy(out->v[out->n++], id, sizeof id);
+        memcpy(APPEND(out->v, out->n), id, sizeof id);
     }
     sqlite3_finalize(st);
 }

@@ -349,10 +349,8 @@ static void drop_old_notes(struct db *d, const char *path)
         int64_t writer = 0;
         if (sqlite3_column_bytes(st, 0) == sizeof writer)
             memcpy(&writer, sqlite3_column_blob(st, 0), sizeof writer);
-        if (!side_file_exists(path, writer)) {
-            old = xrealloc(old, n + 1, sizeof *old);
-            old[n++] = writer;
-        }
+        if (!side_file_exists(path, writer))
+            *APPEND(old, n) = writer;
     }
     sqlite3_finalize(st);
     if (n && db_do(d, "BEGIN IMMEDIATE", "") == SQLITE_OK) {

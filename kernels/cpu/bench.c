@@ -80,8 +80,7 @@ bool cpu_synthesize(struct kdev *d, struct tensor *t, uint64_t seed, float scale
     t->data = p;
     size_t each = PART / unit_of(t), all = t->bytes / unit_of(t);
     cpu_each(d, (int)((all + each - 1) / each), PART, synthesize_part, &m);
-    d->synthesized = xrealloc(d->synthesized, (size_t)d->n_synthesized + 1, sizeof *d->synthesized);
-    d->synthesized[d->n_synthesized++] = p;
+    *APPEND(d->synthesized, d->n_synthesized) = p;
     return cpu_upload(d, t, e);
 }
 

@@ -306,8 +306,7 @@ void call_reader_init(struct call_reader *x, const struct chat *c)
 
 static void add_call(struct call_reader *x, const char *name, const char *arguments, size_t n)
 {
-    x->call = xrealloc(x->call, (size_t)x->n + 1, sizeof *x->call);
-    struct tool_call *c = &x->call[x->n++];
+    struct tool_call *c = APPEND(x->call, x->n);
     c->name = xstrdup(name);
     c->arguments = xasprintf("%.*s", (int)n, arguments);
 }

@@ -95,10 +95,7 @@ static bool need(struct gguf_file *f, uint64_t n, const char *what, struct err *
     uint64_t to = f->pos + n + PIECE;
     if (to > f->size)
         to = f->size;
-    if (to > f->room) {
-        f->room = to > 2 * f->room ? (size_t)to : 2 * f->room;
-        f->head = xrealloc(f->head, f->room, 1);
-    }
+    RESERVE(f->head, (size_t)to, f->room);
     ptrdiff_t got = pread_fully(f->fd, f->head + f->n_head, (size_t)to - f->n_head, f->n_head);
     if (got < 0)
         return err_file(e, f->path, "cannot read: %s", strerror(errno));
@@ -385,9 +382,9 @@ static bool check_start(struct gguf_file *f, uint64_t *tensors, uint64_t *keys, 
 
 static struct gguf_file *file_add(struct gguf *g, char *path)
 {
-    g->file = xrealloc(g->file, (size_t)g->n_file + 1, sizeof *g->file);
-    g->file[g->n_file] = (struct gguf_file){.path = path, .fd = -1};
-    return &g->file[g->n_file++];
+    struct gguf_file *f = APPEND(g->file, g->n_file);
+    *f = (struct gguf_file){.path = path, .fd = -1};
+    return f;
 }
 
 /* Reads the header of a new file, which takes over `path`. *entry: its metadata, which the caller

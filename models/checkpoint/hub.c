@@ -131,8 +131,7 @@ char *hub_cache(void)
 
 void hub_paths_add(struct hub_paths *l, char *path)
 {
-    l->path = xrealloc(l->path, (size_t)l->n + 1, sizeof *l->path);
-    l->path[l->n++] = path;
+    *APPEND(l->path, l->n) = path;
 }
 
 static int by_path(const void *a, const void *b)

@@ -30,13 +30,13 @@ enum { MAX_SHARDS = 512 };
 
 static struct shard *shard_add(struct safetensors *s, const char *dir, const char *name)
 {
-    s->shard = xrealloc(s->shard, (size_t)s->n_shard + 1, sizeof *s->shard);
-    s->shard[s->n_shard] = (struct shard){
+    struct shard *f = APPEND(s->shard, s->n_shard);
+    *f = (struct shard){
         .name = xstrdup(name),
         .path = dir ? xasprintf("%s/%s", dir, name) : xstrdup(name),
         .fd = -1,
     };
-    return &s->shard[s->n_shard++];
+    return f;
 }
 
 /* ---- by name ---- */

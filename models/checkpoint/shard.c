@@ -180,7 +180,7 @@ static bool check_metadata(const struct shard *f, const json_t *meta, struct err
 
 struct st_entry *entry_room(struct safetensors *s)
 {
-    MAKE_ROOM(s->entry, s->n, s->cap, 64);
+    MAKE_ROOM(s->entry, s->n);
     return &s->entry[s->n];
 }
 

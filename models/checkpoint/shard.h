@@ -36,7 +36,7 @@ struct safetensors {
     struct shard *shard;
     int n_shard;
     struct st_entry *entry; /* by shard and offset */
-    int n, n_hidden, cap; /* hidden entries lie behind the n others: their names are used */
+    int n, n_hidden; /* hidden entries lie behind the n others: their names are used */
     const struct st_entry **by_name;
 };
 

@@ -1,7 +1,6 @@
 /* weights.c - see weights.h. */
 #include "models/checkpoint/weights.h"
 
-#include "kernels/idioms.h"
 #include "kernels/packed.h"
 #include "models/checkpoint/safetensors.h"
 
@@ -212,8 +211,7 @@ static void pad_values(const struct binder *b, const struct tensor_spec *s, stru
 static struct tensor_load *add_load(struct binder *b, void *base, const struct tensor_spec *s,
                                     const struct tensor *src)
 {
-    MAKE_ROOM(b->load, b->n_load, b->room, 64);
-    struct tensor_load *l = &b->load[b->n_load++];
+    struct tensor_load *l = APPEND(b->load, b->n_load);
     *l = (struct tensor_load){.dst = place_of(s, base), .form = *src, .src = src,
                               .bytes = src->bytes, .pairs = pairs_of(b, s)};
     if (s->values && b->cfg->v_head_dim)

@@ -64,7 +64,7 @@ struct binder {
     struct safetensors *st;
     bool *used; /* (st_count) bound, or accepted without being loaded */
     struct tensor_load *load;
-    int n_load, room, n_stack;
+    int n_load, n_stack;
     bool rotates; /* rows of the present layer's heads are loaded in another order */
     const struct config *cfg;
     int64_t x[N_EXTENT];

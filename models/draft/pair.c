@@ -290,7 +290,7 @@ static void keep(struct pairing *p, enum rank rank, const char *path, char *from
             free(from);
             return;
         }
-    p->draft = xrealloc(p->draft, (size_t)p->n + 1, sizeof *p->draft);
+    MAKE_ROOM(p->draft, p->n);
     for (; at > 0 && p->draft[at - 1].rank > (int)rank; at--)
         p->draft[at] = p->draft[at - 1];
     p->draft[at] = (struct found_draft){.path = xstrdup(path), .from = from, .rank = (int)rank};

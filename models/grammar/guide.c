@@ -110,11 +110,11 @@ struct guide {
     int32_t stop[MAX_STOP_IDS];
     int n_stop;
     struct node *node; /* [0] is not used */
-    int n_node, cap_node;
+    int n_node;
     int32_t *stack;
     int n_stack, cap_stack;
     struct state *state; /* [0] is GUIDE_DEAD */
-    int n_state, cap_state;
+    int n_state;
     struct table nodes, states;
     int begin;     /* the state of an empty reply */
     int n_masks;
@@ -122,7 +122,7 @@ struct guide {
     int at;        /* ... and its state */
     /* for closures */
     int32_t *todo;
-    int n_todo, cap_todo, n_seen;
+    int n_todo, n_seen;
     uint32_t closure;
     int32_t *path; /* (longest + 1) states along a token */
 };
@@ -161,7 +161,7 @@ static int push_element(struct guide *guide, int at, int count, int below)
         if (old->at == at && old->count == count && old->below == below)
             return guide->nodes.slot[i];
     }
-    MAKE_ROOM(guide->node, guide->n_node, guide->cap_node, 64);
+    MAKE_ROOM(guide->node, guide->n_node);
     guide->node[guide->n_node] = node;
     if ((uint32_t)guide->n_node * 2 > guide->nodes.size) {
         grow_table(&guide->nodes);
@@ -180,8 +180,7 @@ static void add_todo(struct guide *guide, int stack)
         return;
     guide->node[stack].seen = guide->closure;
     guide->n_seen++;
-    MAKE_ROOM(guide->todo, guide->n_todo, guide->cap_todo, 64);
-    guide->todo[guide->n_todo++] = stack;
+    *APPEND(guide->todo, guide->n_todo) = stack;
 }
 
 static void add_rule(struct guide *guide, int rule, int below)
@@ -235,11 +234,8 @@ static int intern(struct guide *guide, const int32_t *v, int n, bool ended)
             (n == 0 || !memcmp(guide->stack + state->first, v, (size_t)n * sizeof *v)))
             return guide->states.slot[i];
     }
-    MAKE_ROOM(guide->state, guide->n_state, guide->cap_state, 64);
-    if (guide->n_stack + n > guide->cap_stack)
-        guide->stack = xrealloc(guide->stack,
-                                (size_t)(guide->cap_stack = 2 * guide->cap_stack + n + 64),
-                                sizeof *guide->stack);
+    RESERVE(guide->stack, guide->n_stack + n, guide->cap_stack);
+    MAKE_ROOM(guide->state, guide->n_state);
     guide->state[guide->n_state] = (struct state){.first = guide->n_stack, .n = n, .ended = ended};
     if (n)
         memcpy(guide->stack + guide->n_stack, v, (size_t)n * sizeof *v);
@@ -308,8 +304,8 @@ struct guide *guide_open(struct grammar *grammar, const struct token_order *orde
     guide->n_stop = min_int(n_stop, MAX_STOP_IDS);
     memcpy(guide->stop, stop, (size_t)guide->n_stop * sizeof *stop);
     guide->path = xcalloc((size_t)order->longest + 1, sizeof *guide->path);
-    guide->state = xcalloc((size_t)(guide->cap_state = 64), sizeof *guide->state);
-    guide->node = xcalloc((size_t)(guide->cap_node = 64), sizeof *guide->node);
+    guide->state = xcalloc(STATE_FIRST + 1, sizeof *guide->state);
+    guide->node = xcalloc(2, sizeof *guide->node);
     grow_table(&guide->nodes);
     grow_table(&guide->states);
     forget(guide);

@@ -48,12 +48,12 @@ struct element {
 /* An alternative while it is built. */
 struct sequence {
     struct element *v;
-    int n, cap;
+    int n;
 };
 
 struct rule {
     int *alt; /* (n) first elements */
-    int n, cap;
+    int n;
 };
 
 /* Rules that many schemas use, made when they are first needed. */
@@ -75,9 +75,9 @@ struct grammar {
     struct element *element;
     int n_element, cap_element;
     struct set *set;
-    int n_set, cap_set;
+    int n_set;
     struct rule *rule;
-    int n_rule, cap_rule;
+    int n_rule;
     int known[N_KNOWN]; /* 1 + the rule; 0: not made yet */
     int byte[256];      /* 1 + the set of this byte alone; 0: not made yet */
     int root;

@@ -1,5 +1,4 @@
 /* rules.c - rules and their alternatives: see parts.h. */
-#include "kernels/idioms.h"
 #include "models/grammar/parts.h"
 
 #include <stdarg.h>
@@ -11,15 +10,13 @@
 
 int grammar_rule(struct grammar *grammar)
 {
-    MAKE_ROOM(grammar->rule, grammar->n_rule, grammar->cap_rule, 32);
-    grammar->rule[grammar->n_rule] = (struct rule){0};
-    return grammar->n_rule++;
+    *APPEND(grammar->rule, grammar->n_rule) = (struct rule){0};
+    return grammar->n_rule - 1;
 }
 
 static void put_element(struct sequence *seq, struct element e)
 {
-    MAKE_ROOM(seq->v, seq->n, seq->cap, 16);
-    seq->v[seq->n++] = e;
+    *APPEND(seq->v, seq->n) = e;
 }
 
 void grammar_alt(struct grammar *grammar, int rule, struct sequence *seq)
@@ -28,13 +25,8 @@ void grammar_alt(struct grammar *grammar, int rule, struct sequence *seq)
     put_element(seq, (struct element){.kind = ELEMENT_END});
     grammar->full |= grammar->n_element + seq->n > MOST_ELEMENTS;
     if (!grammar->full) {
-        if (grammar->n_element + seq->n > grammar->cap_element)
-            grammar->element = xrealloc(grammar->element,
-                                        (size_t)(grammar->cap_element = 2 * grammar->cap_element +
-                                                 seq->n + 64),
-                                        sizeof *grammar->element);
-        MAKE_ROOM(r->alt, r->n, r->cap, 2);
-        r->alt[r->n++] = grammar->n_element;
+        RESERVE(grammar->element, grammar->n_element + seq->n, grammar->cap_element);
+        *APPEND(r->alt, r->n) = grammar->n_element;
         memcpy(grammar->element + grammar->n_element, seq->v, (size_t)seq->n * sizeof *seq->v);
         grammar->n_element += seq->n;
     }
@@ -44,9 +36,8 @@ void grammar_alt(struct grammar *grammar, int rule, struct sequence *seq)
 
 static void put_set(struct grammar *grammar, struct sequence *seq, const struct set *set)
 {
-    MAKE_ROOM(grammar->set, grammar->n_set, grammar->cap_set, 64);
-    grammar->set[grammar->n_set] = *set;
-    put_element(seq, (struct element){.kind = ELEMENT_SET, .at = grammar->n_set++});
+    *APPEND(grammar->set, grammar->n_set) = *set;
+    put_element(seq, (struct element){.kind = ELEMENT_SET, .at = grammar->n_set - 1});
 }
 
 static void put_range(struct grammar *grammar, struct sequence *seq, int from, int to)

@@ -1,6 +1,5 @@
 /* schema.c - the rules of a JSON schema (draft 2020-12, and what older ones call otherwise). See
  * grammar.h and parts.h. */
-#include "kernels/idioms.h"
 #include "models/grammar/parts.h"
 #include "models/grammar/values.h"
 #include "kernels/json_read.h"
@@ -18,7 +17,7 @@ struct compiler {
         const json_t *schema;
         int rule;
     } *memo; /* (n) the schemas that have a rule */
-    int n, cap, depth;
+    int n, depth;
     struct err *e;
 };
 
@@ -678,9 +677,8 @@ static int compile(struct compiler *compiler, const json_t *schema)
                                     : "the schema is nested too deep%s", "");
         return -1;
     }
-    MAKE_ROOM(compiler->memo, compiler->n, compiler->cap, 32);
     int rule = grammar_rule(compiler->grammar);
-    compiler->memo[compiler->n++] = (struct memo){schema, rule};
+    *APPEND(compiler->memo, compiler->n) = (struct memo){schema, rule};
     compiler->depth++;
     bool ok = fill(compiler, rule, schema);
     compiler->depth--;

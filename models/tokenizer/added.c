@@ -14,11 +14,10 @@
 void added_set_add(struct added_set *a, struct added x, const char *s, size_t n)
 {
     CHECK(a->text.n + n < UINT32_MAX);
-    MAKE_ROOM(a->v, a->n, a->cap, 16);
     x.off = (uint32_t)a->text.n;
     x.len = (uint32_t)n;
     buf_add(&a->text, s, n);
-    a->v[a->n++] = x;
+    *APPEND(a->v, a->n) = x;
 }
 
 static int compare_added(const void *x, const void *y, void *text)
@@ -119,8 +118,7 @@ static bool stands_alone(const char *s, size_t n, size_t a, size_t b)
 
 static void add_segment(struct segments *c, size_t off, size_t len, int id)
 {
-    MAKE_ROOM(c->v, c->n, c->cap, 16);
-    c->v[c->n++] = (struct segment){off, len, id};
+    *APPEND(c->v, c->n) = (struct segment){off, len, id};
 }
 
 bool added_split(const struct added_set *a, const struct bpe *b, const char *s, size_t n,

@@ -18,10 +18,9 @@ void bpe_name(struct bpe *b, int id, const char *s, size_t n)
 {
     CHECK(id >= 0 && b->text.n + n < UINT32_MAX);
     if (id >= b->cap_token) {
-        int cap = id + 1 + b->cap_token / 2;
-        b->token = xrealloc(b->token, (size_t)cap, sizeof *b->token);
-        memset(b->token + b->cap_token, 0, (size_t)(cap - b->cap_token) * sizeof *b->token);
-        b->cap_token = cap;
+        int was = b->cap_token;
+        RESERVE(b->token, id + 1, b->cap_token);
+        memset(b->token + was, 0, (size_t)(b->cap_token - was) * sizeof *b->token);
     }
     b->n_token = max_int(b->n_token, id + 1);
     b->token[id] = (struct bpe_token){(uint32_t)b->text.n, (uint32_t)n, true, false};
@@ -152,7 +151,7 @@ void bpe_free(struct bpe *b)
 
 static void add_symbol(struct bpe_work *w, int id)
 {
-    MAKE_ROOM(w->sym, w->n_sym, w->cap_sym, 64);
+    RESERVE(w->sym, w->n_sym + 1, w->cap_sym);
     int at = (int)w->n_sym++;
     w->sym[at] = (struct bpe_symbol){id, at - 1, at + 1};
 }
@@ -228,7 +227,7 @@ static void sift_down(struct bpe_step *h, size_t n, size_t i)
 
 static void heap_push(struct bpe_work *w, uint32_t rank, int at, int id)
 {
-    MAKE_ROOM(w->heap, w->n_heap, w->cap_heap, 64);
+    RESERVE(w->heap, w->n_heap + 1, w->cap_heap);
     struct bpe_step x = {(uint64_t)rank << 32 | (uint32_t)at, id};
     size_t i = w->n_heap++;
     for (size_t up; i && x.key < w->heap[up = (i - 1) / 2].key; i = up)

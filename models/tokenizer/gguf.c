@@ -6,7 +6,6 @@
  * The tables below say what the names imply; the ids are those of the model's tokenizer.json. (The
  * flags lstrip, rstrip and single_word of added tokens are lost in a GGUF.)
  */
-#include "kernels/idioms.h"
 #include "models/checkpoint/gguf.h"
 #include "models/tokenizer/load.h"
 
@@ -303,7 +302,7 @@ struct pairing {
 };
 struct pairings {
     struct pairing *v;
-    size_t n, cap;
+    size_t n;
     uint64_t work;
 };
 
@@ -334,8 +333,7 @@ static bool has_merges(const struct meta *m, int id)
 
 static void add_pairing(struct pairings *p, struct pairing x)
 {
-    MAKE_ROOM(p->v, p->n, p->cap, 1024);
-    p->v[p->n++] = x;
+    *APPEND(p->v, p->n) = x;
 }
 
 /* Every split of token id into two tokens. */

@@ -118,7 +118,7 @@ struct added {
 struct added_set {
     struct buf text;
     struct added *v; /* sorted by text, then order */
-    int n, cap;
+    int n;
     int first[257]; /* v[first[c]..first[c+1]) begin with byte c */
 };
 /* A segment of a text: an added token, or text between added tokens (id -1). */
@@ -128,7 +128,7 @@ struct segment {
 };
 struct segments {
     struct segment *v;
-    size_t n, cap;
+    size_t n;
 };
 void added_set_add(struct added_set *a, struct added x, const char *s, size_t n);
 void added_set_seal(struct added_set *a);

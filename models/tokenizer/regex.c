@@ -10,7 +10,6 @@
  * backtracking. Published tokenizers need 2 to 7 units per byte. The callout also checks whether
  * encoding was stopped. It costs about 20 ms per megabyte of text.
  */
-#include "kernels/idioms.h"
 #include "models/tokenizer/parts.h"
 
 #include <pthread.h>
@@ -171,7 +170,7 @@ static bool match_failed(int rc, size_t n, struct err *e)
 
 void spans_add(struct spans *a, size_t off, size_t len, bool match)
 {
-    MAKE_ROOM(a->v, a->n, a->cap, 64);
+    RESERVE(a->v, a->n + 1, a->cap);
     a->v[a->n++] = (struct text_span){(uint32_t)off, (uint32_t)len, match};
 }
 

@@ -397,8 +397,7 @@ void app_attach(struct app *a, const char *name, struct buf *text)
     struct attached *f = &a->attached;
     app_attached(a);
     memcpy(f->session, a->session, sizeof f->session);
-    f->file = xrealloc(f->file, (size_t)f->n + 1, sizeof *f->file);
-    f->file[f->n++] = (struct attachment){.name = xstrdup(name), .text = *text};
+    *APPEND(f->file, f->n) = (struct attachment){.name = xstrdup(name), .text = *text};
     *text = (struct buf){0};
 }
 

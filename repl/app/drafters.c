@@ -12,9 +12,8 @@ static int find_drafter(struct drafters *d, const char *name)
     for (int i = 0; i < d->n; i++)
         if (!strcmp(d->v[i].name, name))
             return i;
-    d->v = xrealloc(d->v, (size_t)d->n + 1, sizeof *d->v);
-    d->v[d->n] = (struct drafter_use){.name = xstrdup(name)};
-    return d->n++;
+    *APPEND(d->v, d->n) = (struct drafter_use){.name = xstrdup(name)};
+    return d->n - 1;
 }
 
 /* One session's rows while they are put together. */
@@ -32,7 +31,7 @@ static bool take_run(const struct run_row *r, void *arg)
 {
     struct reading *x = arg;
     char *draft = facts_value(r->about, "draft_dir");
-    x->run = xrealloc(x->run, (size_t)x->n_run + 1, sizeof *x->run);
+    MAKE_ROOM(x->run, x->n_run);
     x->run[x->n_run].order = r->order;
     x->run[x->n_run++].who = find_drafter(x->d, draft && *draft ? draft : "none");
     free(draft);
@@ -46,7 +45,7 @@ static void add_turn(struct drafters *d, int turn, int who)
     u->last = turn;
     if (d->n_from && d->from[d->n_from - 1].who == who)
         return;
-    d->from = xrealloc(d->from, (size_t)d->n_from + 1, sizeof *d->from);
+    MAKE_ROOM(d->from, d->n_from);
     d->from[d->n_from].turn = turn;
     d->from[d->n_from++].who = who;
 }

@@ -47,21 +47,10 @@ void gauge_series_read(struct gauge_series *s, struct backend *b)
     s->n = b->gauges->samples(b, s->at, GAUGES_KEPT);
 }
 
-/* The steps of a session while they are copied. */
-struct step_reader {
-    struct gauge_series *s;
-    int cap;
-};
-
-static void add_step_of(struct step_reader *r, int turn, int step, const struct step_rec *rec,
+static void add_step_of(struct gauge_series *s, int turn, int step, const struct step_rec *rec,
                         const struct pages_held *held)
 {
-    struct gauge_series *s = r->s;
-    if (s->n == r->cap) {
-        r->cap = r->cap ? 2 * r->cap : 256;
-        s->at = xrealloc(s->at, (size_t)r->cap, sizeof *s->at);
-        s->step = xrealloc(s->step, (size_t)r->cap, sizeof *s->step);
-    }
+    MAKE_ROOM(s->at, s->n);
     struct gauge_sample *v = &s->at[s->n];
     uint64_t us = (uint64_t)rec->us_draft + rec->us_verify + rec->us_commit;
     bool cycle = rec->kind != STEP_PREFILL;
@@ -77,7 +66,7 @@ static void add_step_of(struct step_reader *r, int turn, int step, const struct 
         v->v[GAUGE_MAL] = (float)(1 + rec->accepted);
     for (int g = 0; g < N_GAUGES; g++)
         s->view.reported[g] |= !isnan(v->v[g]);
-    s->step[s->n++] = (struct address){turn, step};
+    *APPEND(s->step, s->n) = (struct address){turn, step};
 }
 
 static bool take_step(const struct step_view *v, void *arg)
@@ -86,19 +75,18 @@ static bool take_step(const struct step_view *v, void *arg)
     return true;
 }
 
-static void read_memory(struct step_reader *r, struct app *a)
+static void read_memory(struct gauge_series *s, struct app *a)
 {
     struct step_info *step = xmalloc(STEPS_KEPT * sizeof *step);
     int n = a->backend->steps->latest(a->backend, step, STEPS_KEPT);
     for (int i = 0; i < n; i++)
         if (step[i].turn > a->foreign)
-            add_step_of(r, step[i].turn, step[i].step, &step[i].rec, &step[i].held);
+            add_step_of(s, step[i].turn, step[i].step, &step[i].rec, &step[i].held);
     free(step);
 }
 
 void gauge_series_steps(struct gauge_series *s, struct app *a, bool logged)
 {
-    struct step_reader r = {.s = s};
     struct pool_view pool[N_POOLS];
     struct err e;
     *s = (struct gauge_series){.ns = clock_ns(), .source = "in memory",
@@ -109,9 +97,9 @@ void gauge_series_steps(struct gauge_series *s, struct app *a, bool logged)
     for (int p = 0; p < N_POOLS; p++)
         s->room[p] = pool[p].total - pool[p].reserved;
     if (logged)
-        app_each_step(a, false, take_step, &r, s->source);
+        app_each_step(a, false, take_step, s, s->source);
     else
-        read_memory(&r, a);
+        read_memory(s, a);
 }
 
 void gauge_series_free(struct gauge_series *s)

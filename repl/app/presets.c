@@ -58,12 +58,9 @@ int presets_list(char ***name)
     DIR *d = folder ? opendir(folder) : NULL;
     int n = 0;
     *name = NULL;
-    for (struct dirent *f; d && n < MOST && (f = readdir(d));) {
-        if (!is_name(f->d_name))
-            continue;
-        *name = xrealloc(*name, (size_t)n + 1, sizeof **name);
-        (*name)[n++] = xstrdup(f->d_name);
-    }
+    for (struct dirent *f; d && n < MOST && (f = readdir(d));)
+        if (is_name(f->d_name))
+            *APPEND(*name, n) = xstrdup(f->d_name);
     if (d)
         closedir(d);
     if (n)

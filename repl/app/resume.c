@@ -27,7 +27,7 @@ struct vocabularies {
 static bool look_at_run(const struct run_row *r, void *arg)
 {
     struct vocabularies *v = arg;
-    v->run = xrealloc(v->run, (size_t)v->n + 1, sizeof *v->run);
+    MAKE_ROOM(v->run, v->n);
     v->run[v->n].from = r->order;
     v->run[v->n++].same = facts_same_tokens(r->about, v->now);
     return true;

@@ -9,9 +9,7 @@
 static bool add_row(const struct session_row *r, void *arg)
 {
     struct session_list *l = arg;
-    if ((l->n & (l->n - 1)) == 0) /* full: 0, 1, 2, 4, ... rows */
-        l->row = xrealloc(l->row, l->n ? 2 * (size_t)l->n : 1, sizeof *l->row);
-    struct session_row *to = &l->row[l->n++];
+    struct session_row *to = APPEND(l->row, l->n);
     *to = *r;
     to->title = r->title ? xstrdup(r->title) : NULL;
     to->model = r->model ? xstrdup(r->model) : NULL;
@@ -47,9 +45,7 @@ static bool add_owner(int64_t turn, const char *session, void *arg)
         o->at++;
     if (o->at == l->n || strcmp(l->row[o->by_id[o->at]].id, session) != 0)
         return true; /* a session that began after the list was read */
-    if ((l->n_owner & (l->n_owner - 1)) == 0) /* full: 0, 1, 2, 4, ... */
-        l->owner = xrealloc(l->owner, l->n_owner ? 2 * (size_t)l->n_owner : 1, sizeof *l->owner);
-    l->owner[l->n_owner++] = (struct turn_owner){turn, o->by_id[o->at]};
+    *APPEND(l->owner, l->n_owner) = (struct turn_owner){turn, o->by_id[o->at]};
     return true;
 }
 

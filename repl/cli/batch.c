@@ -16,7 +16,7 @@
 
 struct batch_prompts {
     char **v;
-    int n, cap;
+    int n;
 };
 
 static bool take_line(struct batch_prompts *p, const char *line, size_t n, struct err *e)
@@ -29,12 +29,8 @@ static bool take_line(struct batch_prompts *p, const char *line, size_t n, struc
         err_set(e, ERR_USAGE, "%s", why.text);
     else if (!ok)
         err_set(e, ERR_USAGE, "expected {\"prompt\": \"...\"}");
-    if (ok && p->n == p->cap) {
-        p->cap = p->cap * 2 + 16;
-        p->v = xrealloc(p->v, (size_t)p->cap, sizeof *p->v);
-    }
     if (ok)
-        p->v[p->n++] = xstrdup(json_string_value(text));
+        *APPEND(p->v, p->n) = xstrdup(json_string_value(text));
     json_decref(v);
     return ok;
 }

@@ -429,8 +429,7 @@ static bool record_flag(struct parse *p, const struct flag *f, const char *shown
     }
     p->help |= f->act == F_HELP;
     p->version |= f->act == F_VERSION;
-    p->seen = xrealloc(p->seen, (size_t)p->n_seen + 1, sizeof *p->seen);
-    p->seen[p->n_seen++] = (struct seen){f, value};
+    *APPEND(p->seen, p->n_seen) = (struct seen){f, value};
     return true;
 }
 

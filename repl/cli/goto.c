@@ -2,7 +2,6 @@
  * gets the paused chat. Nothing is saved. */
 #include <stdlib.h>
 
-#include "kernels/idioms.h"
 #include "repl/cli/cli.h"
 #include "repl/compare/rerun.h"
 
@@ -12,7 +11,7 @@ struct going {
     int turn, step, rc;
     bool arrived;
     struct event *early; /* (n_early) those before the pause, for the face */
-    int n_early, cap_early;
+    int n_early;
 };
 
 static bool on_event(void *arg, const struct act *a, struct event *ev)
@@ -21,8 +20,7 @@ static bool on_event(void *arg, const struct act *a, struct event *ev)
     (void)a;
     if (x->arrived)
         return true;
-    MAKE_ROOM(x->early, x->n_early, x->cap_early, 64);
-    x->early[x->n_early++] = *ev;
+    *APPEND(x->early, x->n_early) = *ev;
     struct event taken = {.kind = ev->kind, .turn = ev->turn, .step = ev->step, .lost = ev->lost};
     *ev = taken; /* its parts are the face's now */
     return true;

@@ -23,8 +23,7 @@ static const struct ids *text_of(struct hunt *p, int number, int n, struct err *
     if (t && t->ids.n >= n)
         return &t->ids;
     if (!t) {
-        p->text = xrealloc(p->text, (size_t)p->n_text + 1, sizeof *p->text);
-        t = &p->text[p->n_text++];
+        t = APPEND(p->text, p->n_text);
         *t = (struct hunt_text){.number = number};
     }
     struct buf words = {0};
@@ -212,10 +211,7 @@ struct hunt_control *hunt_control(struct hunt *p, const struct ids *prompt, int 
         }
         p->n_control = 0;
     }
-    if ((p->n_control & (p->n_control - 1)) == 0)
-        p->control = xrealloc(p->control, p->n_control ? 2 * (size_t)p->n_control : 1,
-                              sizeof *p->control);
-    struct hunt_control *k = &p->control[p->n_control++];
+    struct hunt_control *k = APPEND(p->control, p->n_control);
     *k = (struct hunt_control){.n_run = 1, .unstable = INT_MAX, .read = NAN};
     k->a.most = most;
     ids_cat(&k->a.prompt, prompt->v, prompt->n);

@@ -400,9 +400,7 @@ static size_t weight(const struct record *r)
 
 static void wait_for_reply(struct import *m, struct record *r, const char *file, int line)
 {
-    if ((m->n_wait & (m->n_wait - 1)) == 0)
-        m->wait = xrealloc(m->wait, m->n_wait ? 2 * (size_t)m->n_wait : 1, sizeof *m->wait);
-    m->wait[m->n_wait++] = (struct import_waiting){*r, line, file};
+    *APPEND(m->wait, m->n_wait) = (struct import_waiting){*r, line, file};
     m->wait_bytes += weight(r);
     if (m->wait_bytes > most_waiting)
         err_set(&m->fault, ERR_USAGE,

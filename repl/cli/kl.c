@@ -127,8 +127,7 @@ static bool add_prompt(struct kl_run *r, const char *text, int length, struct er
     }
     if (length && ids.n > length)
         ids.n = length;
-    r->prompt = xrealloc(r->prompt, (size_t)r->n + 1, sizeof *r->prompt);
-    r->prompt[r->n++] = ids;
+    *APPEND(r->prompt, r->n) = ids;
     return true;
 }
 

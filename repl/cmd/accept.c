@@ -94,7 +94,7 @@ static void add_cycle(struct grouped *g, const struct step_view *s)
     if (i == g->n || g->v[i].first != first || g->v[i].window != window) {
         if (g->n == MAX_GROUPS)
             return;
-        g->v = xrealloc(g->v, (size_t)g->n + 1, sizeof *g->v);
+        MAKE_ROOM(g->v, g->n);
         memmove(g->v + i + 1, g->v + i, (size_t)(g->n - i) * sizeof *g->v);
         g->v[i] = (struct group){.first = first, .last = last, .window = window};
         g->n++;

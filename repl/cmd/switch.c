@@ -58,10 +58,10 @@ static struct choice *add_choice(struct choices *c, const char *path, const char
             title = NULL;
         }
     }
-    c->v = xrealloc(c->v, (size_t)c->n + 1, sizeof *c->v);
-    c->v[c->n] = (struct choice){.name = title ? title : xstrdup(path), .path = xstrdup(path),
-                                 .from = xstrdup(from)};
-    return &c->v[c->n++];
+    struct choice *choice = APPEND(c->v, c->n);
+    *choice = (struct choice){.name = title ? title : xstrdup(path), .path = xstrdup(path),
+                              .from = xstrdup(from)};
+    return choice;
 }
 
 static void offer(const struct choices *c, const char *word, cmd_add_fn *add, void *arg)
@@ -272,8 +272,7 @@ static void list_served(const struct backend_info *i, struct choices *out)
 {
     for (const char *p = i->served_models; p && *p; p += strcspn(p, "\n"), p += *p == '\n') {
         char *name = xasprintf("%.*s", (int)strcspn(p, "\n"), p);
-        out->v = xrealloc(out->v, (size_t)out->n + 1, sizeof *out->v);
-        out->v[out->n++] = (struct choice){.name = name, .path = xstrdup(name),
+        *APPEND(out->v, out->n) = (struct choice){.name = name, .path = xstrdup(name),
                                            .from = xstrdup("of the server"),
                                            .used = !strcmp(name, i->model_dir)};
     }

@@ -41,8 +41,7 @@ void conditions_add(struct conditions *c, const char *name, const char *a, const
     for (int i = 0; i < c->n; i++)
         if (strcmp(c->at[i].name, name) == 0)
             return;
-    c->at = xrealloc(c->at, (size_t)c->n + 1, sizeof *c->at);
-    struct condition *x = &c->at[c->n++];
+    struct condition *x = APPEND(c->at, c->n);
     *x = (struct condition){.a = xstrdup(a), .b = xstrdup(b), .may = may};
     snprintf(x->name, sizeof x->name, "%s", name);
     c->may |= x->may;

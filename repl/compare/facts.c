@@ -269,8 +269,7 @@ static void compare_line(const char *name, const char *log, void *arg)
         return;
     }
     struct facts_diff *d = c->out;
-    d->at = xrealloc(d->at, (size_t)d->n + 1, sizeof *d->at);
-    d->at[d->n++] = (struct fact_diff){xstrdup(name), xstrdup(log), now, model};
+    *APPEND(d->at, d->n) = (struct fact_diff){xstrdup(name), xstrdup(log), now, model};
 }
 
 void facts_compare(const char *log, const char *now, struct facts_diff *out)

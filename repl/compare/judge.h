@@ -24,7 +24,6 @@ struct judge {
     int local;             /* the side that can be run here; -1: none */
     struct run_facts base; /* that side run again, given its tokens */
     double *logp; /* (counts.n_logp of the report) differences of log probabilities, sizes */
-    int64_t cap_logp;
     bool exact;            /* both sides are the same build of aerie: every bit must agree */
     int no_prompt, no_ids, rendered; /* turns without the ids of a prompt or a reply, and those
                                         whose prompt was rendered here instead */

@@ -1,6 +1,5 @@
 /* kl.c - see kl.h. */
 #include "repl/compare/kl.h"
-#include "kernels/idioms.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -17,7 +16,7 @@ static void add_row(struct kl_sum *s, double r)
 static void keep_row(struct kl *k, double r)
 {
     size_t n = (size_t)k->part[KL_ALL].n;
-    MAKE_ROOM(k->abs, n, k->cap, 64);
+    MAKE_ROOM(k->abs, n);
     k->abs[n] = (float)fabs(r);
 }
 

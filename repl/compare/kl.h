@@ -40,7 +40,6 @@ struct kl {
     int most_reply, most_token, most_position; /* of part[KL_ALL].most; from 1, from 1, from 0 */
     int64_t unknown;    /* tokens without both log probabilities */
     float *abs;         /* (part[KL_ALL].n) every |r| */
-    size_t cap;
 };
 
 /* One reply: n tokens behind n_prompt ones. accepted: drafted tokens of each step behind the first

@@ -481,8 +481,7 @@ static void add_forced(const struct act *a, const struct act *end, struct reques
         if (op->op != OP_FORCE || op->turn != a->user.n || !int_at(&at, &f.step) || *at++ != ' ' ||
             !int_at(&at, &f.token))
             continue;
-        rq->force = xrealloc(rq->force, (size_t)rq->n_force + 1, sizeof *rq->force);
-        rq->force[rq->n_force++] = f;
+        *APPEND(rq->force, rq->n_force) = f;
     }
 }
 
@@ -511,8 +510,7 @@ static bool add_shapes(const struct rerun *r, const struct act *a, const struct 
         if (!plain)
             s = (struct shape_change){s.step, set.steps, set.topk, set.nodes};
         s.nodes = max_int(1, s.nodes);
-        rq->shape = xrealloc(rq->shape, (size_t)rq->n_shape + 1, sizeof *rq->shape);
-        rq->shape[rq->n_shape++] = s;
+        *APPEND(rq->shape, rq->n_shape) = s;
     }
     return true;
 }

@@ -2,7 +2,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/idioms.h"
 #include "repl/compare/facts.h"
 #include "repl/compare/script.h"
 
@@ -23,7 +22,7 @@ struct script_reader {
         int64_t order;
         struct act act;
     } *entry;
-    int n_entry, cap_entry;
+    int n_entry;
 };
 
 void act_free(struct act *a)
@@ -52,8 +51,7 @@ void script_free(struct script *s)
 
 static struct act *add_entry(struct script_reader *r, int64_t order, bool is_turn)
 {
-    MAKE_ROOM(r->entry, r->n_entry, r->cap_entry, 32);
-    struct script_entry *e = &r->entry[r->n_entry++];
+    struct script_entry *e = APPEND(r->entry, r->n_entry);
     *e = (struct script_entry){.order = order, .act.is_turn = is_turn};
     memcpy(e->act.session, r->session, SESSION_ID);
     return &e->act;
@@ -69,10 +67,9 @@ static bool take_run(const struct run_row *row, void *arg)
     if (!r->n_run)
         r->first_run = row->id;
     struct script *s = r->s;
-    s->about = xrealloc(s->about, (size_t)s->n_about + 1, sizeof *s->about);
-    s->about[s->n_about] = xstrdup(row->about);
-    r->run = xrealloc(r->run, (size_t)r->n_run + 1, sizeof *r->run);
-    r->run[r->n_run++] = (struct run_at){row->order, s->about[s->n_about++]};
+    char *about = xstrdup(row->about);
+    *APPEND(s->about, s->n_about) = about;
+    *APPEND(r->run, r->n_run) = (struct run_at){row->order, about};
     return true;
 }
 
@@ -107,8 +104,7 @@ static bool take_step(const struct step_row *row, void *arg)
         struct act *a = &r->entry[i].act;
         if (!a->is_turn || a->user.n != row->turn)
             continue;
-        a->step = xrealloc(a->step, (size_t)a->n_step + 1, sizeof *a->step);
-        step_row_copy(&a->step[a->n_step++], row);
+        step_row_copy(APPEND(a->step, a->n_step), row);
         return true;
     }
     return true; /* of a turn after the fork */

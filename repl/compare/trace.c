@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "kernels/idioms.h"
 #include "repl/compare/facts.h"
 
 static void free_turn(struct trace_turn *t)
@@ -26,15 +25,14 @@ static struct trace_turn *add_turn(struct trace *t, int n)
 {
     while (t->n && t->turn[t->n - 1].n >= n)
         free_turn(&t->turn[--t->n]);
-    MAKE_ROOM(t->turn, t->n, t->cap, 16);
-    t->turn[t->n] = (struct trace_turn){.n = n, .n_prompt = -1, .n_reply = -1};
-    return &t->turn[t->n++];
+    struct trace_turn *turn = APPEND(t->turn, t->n);
+    *turn = (struct trace_turn){.n = n, .n_prompt = -1, .n_reply = -1};
+    return turn;
 }
 
 static void add_step(struct trace_turn *t, const struct step_row *row)
 {
-    MAKE_ROOM(t->step, t->n_step, t->cap, 32);
-    step_row_copy(&t->step[t->n_step++], row);
+    step_row_copy(APPEND(t->step, t->n_step), row);
 }
 
 void trace_cut(struct trace *t, int n)

@@ -19,7 +19,7 @@ struct trace_turn {
                                their ends not at all */
     bool cut;               /* the turn was cut short: its end cannot be compared */
     struct step_row *step;  /* (n_step) owned */
-    int n_step, cap;
+    int n_step;
     char fault[256];        /* the violated rule or failure that ended the turn; "": none */
     int rule;               /* of `fault`; 0: it is no violated rule */
     int fault_step;
@@ -27,7 +27,7 @@ struct trace_turn {
 
 struct trace {
     struct trace_turn *turn;
-    int n, cap;
+    int n;
 };
 
 /* Reads the turns from the log, without a parent's turns after the fork. */

@@ -12,7 +12,6 @@
 #include <jansson.h>
 
 #include "engine/tools/noise_backend.h"
-#include "kernels/idioms.h"
 #include "kernels/json_read.h"
 #include "repl/compare/facts.h"
 #include "repl/compare/judge.h"
@@ -185,7 +184,7 @@ static void note_logp(struct judge *j, const struct token_fact *x, const struct 
     struct diff_counts *n = &j->r->counts;
     if (!x || !y || isnan(x->logp) || isnan(y->logp))
         return;
-    MAKE_ROOM(j->logp, n->n_logp, j->cap_logp, 256);
+    MAKE_ROOM(j->logp, n->n_logp);
     j->logp[n->n_logp] = fabs((double)x->logp - (double)y->logp);
     counts_logp(n, x->logp, y->logp, turn, token);
     n->facts = true;

@@ -1,5 +1,4 @@
 /* jobs.c - begins and cancels the jobs of requests, and states facts of the server. See serve.h. */
-#include "kernels/idioms.h"
 #include "repl/http/serve.h"
 
 #include <stdio.h>
@@ -16,8 +15,7 @@ static uint64_t draw(struct serve *s)
 
 static void keep_task(struct serve *s, struct task *t)
 {
-    MAKE_ROOM(s->task, s->n_task, s->cap_task, 16);
-    s->task[s->n_task++] = t;
+    *APPEND(s->task, s->n_task) = t;
 }
 
 void serve_drop(struct serve *s, struct task *t)

@@ -1,6 +1,5 @@
 /* reply.c - see reply.h. */
 #include "repl/http/reply.h"
-#include "kernels/idioms.h"
 #include "kernels/utf8.h"
 
 #include <math.h>
@@ -142,13 +141,9 @@ static bool show(struct reply *r, const char *text, size_t n)
 /* Room for one more token. */
 static void grow(struct reply *r, int n_top)
 {
-    if (r->tok.n < r->cap)
-        return;
-    r->cap = 2 * r->cap + 32;
-    r->logp = xrealloc(r->logp, (size_t)r->cap, sizeof *r->logp);
-    r->offset = xrealloc(r->offset, (size_t)r->cap, sizeof *r->offset);
-    if (n_top)
-        r->top = xrealloc(r->top, (size_t)r->cap * (size_t)n_top, sizeof *r->top);
+    MAKE_ROOM(r->logp, r->tok.n);
+    MAKE_ROOM(r->offset, r->tok.n);
+    RESERVE(r->top, (r->tok.n + 1) * n_top, r->cap_top);
 }
 
 static bool ends_by_id(const struct reply *r, int32_t id)
@@ -223,8 +218,7 @@ static bool add_token(struct reply *r, const struct event *ev, int k)
 
 static void add_piece(struct reply *r, int first)
 {
-    MAKE_ROOM(r->piece, r->n_piece, r->cap_piece, 16);
-    r->piece[r->n_piece++] = (struct reply_piece){.first = first, .n = r->tok.n - first,
+    *APPEND(r->piece, r->n_piece) = (struct reply_piece){.first = first, .n = r->tok.n - first,
                                                   .text = r->text.n,
                                                   .thought = r->thought.n,
                                                   .calls = r->calls.n};

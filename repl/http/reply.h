@@ -28,10 +28,10 @@ struct reply {
     struct ids tok;
     float *logp;           /* (tok.n) */
     struct job_token *top; /* (tok.n, n_top) */
-    int n_top, cap;
+    int n_top, cap_top;
     struct buf text, thought; /* that may be shown */
     struct reply_piece *piece;
-    int n_piece, cap_piece;
+    int n_piece;
     enum finish finish;
     int stop_text; /* index of the stop text that ended the reply, or -1 */
     int stop_id;   /* the token that did, or -1 */

@@ -37,7 +37,7 @@ struct serve {
     char print[64];
     struct settings settings; /* the backend's */
     struct task **task;       /* (n_task) that have not been freed */
-    int n_task, cap_task;
+    int n_task;
     uint64_t last_id, seq, random;
     int64_t since;     /* seconds since 1970 */
     struct meter meter;

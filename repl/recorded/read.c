@@ -3,41 +3,31 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/idioms.h"
 #include "repl/recorded/parts.h"
 
 enum { KEY_STEPS = 256, KEY_BYTES = 64 << 10 }; /* changes between two whole page tables, at most */
 
-/* Capacities of the growing arrays. */
-struct read_room {
-    int step, node, fact, key, turn, act;
-};
-
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-static void add_tree(struct recorded *r, struct read_room *c, const struct tree *t,
-                     struct rec_step *s)
+static void add_tree(struct recorded *r, const struct tree *t, struct rec_step *s)
 {
     s->node = r->n_node;
     if (!t || t->n < 2)
         return;
     s->n_node = t->n;
     s->deepest = (uint8_t)tree_depth(t);
-    for (int i = 0; i < t->n; i++) {
-        MAKE_ROOM(r->node, r->n_node, c->node, 64);
-        r->node[r->n_node++] = (struct rec_node){t->token[i], t->q[i], t->p[i], t->u[i],
-                                                 t->parent[i], t->fate[i]};
-    }
+    for (int i = 0; i < t->n; i++)
+        *APPEND(r->node, r->n_node) = (struct rec_node){t->token[i], t->q[i], t->p[i], t->u[i],
+                                                        t->parent[i], t->fate[i]};
 }
 
-static void add_tokens(struct recorded *r, struct read_room *c, const struct step_row *row,
-                       struct rec_step *s)
+static void add_tokens(struct recorded *r, const struct step_row *row, struct rec_step *s)
 {
     s->token = r->token.n;
     s->n_token = min_int(row->tokens.n, TREE_MAX);
     s->has_facts = row->facts != NULL;
     for (int i = 0; i < s->n_token; i++) {
-        MAKE_ROOM(r->fact, r->token.n, c->fact, 64);
+        MAKE_ROOM(r->fact, r->token.n);
         r->fact[r->token.n] = row->facts ? row->facts[i] : (struct token_fact){NAN, NAN, -1};
         ids_add(&r->token, row->tokens.v[i]);
     }
@@ -61,10 +51,9 @@ static uint32_t count_window(const struct buf *b)
     return window;
 }
 
-static void add_key(struct recorded *r, struct read_room *c, int step)
+static void add_key(struct recorded *r, int step)
 {
-    MAKE_ROOM(r->key, r->n_key, c->key, 64);
-    struct rec_key *k = &r->key[r->n_key++];
+    struct rec_key *k = APPEND(r->key, r->n_key);
     *k = (struct rec_key){.step = step, .at = r->keys.n};
     page_history_pack(&r->fold, &r->keys);
     k->n = r->keys.n - k->at;
@@ -72,8 +61,8 @@ static void add_key(struct recorded *r, struct read_room *c, int step)
 
 /* Applies the page events, and keeps a whole page table now and then. After missing or damaged
  * events the tables are unknown until the pools are emptied. */
-static void add_pages(struct recorded *r, struct read_room *c, const struct buf *packed,
-                      struct rec_step *s, bool *known, size_t *since)
+static void add_pages(struct recorded *r, const struct buf *packed, struct rec_step *s,
+                      bool *known, size_t *since)
 {
     int i = r->n_step;
     s->pages = r->pages.n;
@@ -93,7 +82,7 @@ static void add_pages(struct recorded *r, struct read_room *c, const struct buf 
     const struct rec_key *last = r->n_key ? &r->key[r->n_key - 1] : NULL;
     size_t most = last && last->n > KEY_BYTES ? last->n : KEY_BYTES;
     if (!before || !last || i - last->step >= KEY_STEPS || *since > most) {
-        add_key(r, c, i);
+        add_key(r, i);
         *since = 0;
     }
 }
@@ -103,16 +92,15 @@ struct paging {
     size_t since;
 };
 
-static void add_step(struct recorded *r, struct read_room *c, const struct step_row *row,
-                     struct paging *p)
+static void add_step(struct recorded *r, const struct step_row *row, struct paging *p)
 {
-    MAKE_ROOM(r->step, r->n_step + 1, c->step, 64);
+    MAKE_ROOM(r->step, r->n_step + 1);
     struct rec_step *s = &r->step[r->n_step];
     *s = (struct rec_step){.rec = row->rec, .turn = row->turn, .step = row->n,
                            .tops = tops_copy(row->tops)};
-    add_tree(r, c, row->tree, s);
-    add_tokens(r, c, row, s);
-    add_pages(r, c, &row->pages, s, &p->known, &p->since);
+    add_tree(r, row->tree, s);
+    add_tokens(r, row, s);
+    add_pages(r, &row->pages, s, &p->known, &p->since);
     r->n_step++;
     r->step[r->n_step] = (struct rec_step){.pages = r->pages.n};
 }
@@ -126,10 +114,9 @@ static char *take_text(char **s)
     return got;
 }
 
-static void add_turn(struct recorded *r, struct read_room *c, struct act *a, struct paging *p)
+static void add_turn(struct recorded *r, struct act *a, struct paging *p)
 {
-    MAKE_ROOM(r->turn, r->n_turn, c->turn, 64);
-    struct rec_turn *t = &r->turn[r->n_turn++];
+    struct rec_turn *t = APPEND(r->turn, r->n_turn);
     *t = (struct rec_turn){
         .n = a->user.n, .first = r->n_step, .n_step = a->n_step, .n_prompt = a->user.tokens.n,
         .n_reused = a->user.n_reused, .n_drafted = a->reply.n_drafted,
@@ -148,19 +135,18 @@ static void add_turn(struct recorded *r, struct read_room *c, struct act *a, str
     if (a->n_step == 0) /* a log without steps */
         contexts_add(&r->contexts, at, t->reply.v, t->reply.n);
     for (int i = 0; i < a->n_step; i++) {
-        add_step(r, c, &a->step[i], p);
+        add_step(r, &a->step[i], p);
         contexts_add(&r->contexts, at, a->step[i].tokens.v, a->step[i].tokens.n);
         at += a->step[i].tokens.n;
     }
 }
 
-static void add_act(struct recorded *r, struct read_room *c, struct act *a, struct paging *p)
+static void add_act(struct recorded *r, struct act *a, struct paging *p)
 {
-    MAKE_ROOM(r->act, r->n_act, c->act, 64);
-    struct rec_act *x = &r->act[r->n_act++];
+    struct rec_act *x = APPEND(r->act, r->n_act);
     *x = (struct rec_act){.turn = a->is_turn ? r->n_turn : -1, .op = a->op, .op_turn = a->turn};
     if (a->is_turn)
-        add_turn(r, c, a, p);
+        add_turn(r, a, p);
     else
         x->op_text = take_text(&a->text);
 }
@@ -229,26 +215,17 @@ static bool check_order(const struct script *s, const char *session, struct err 
     return true;
 }
 
-struct read_texts {
-    struct recorded *r;
-    int cap;
-};
-
 static bool add_text(int32_t id, const char *text, size_t n, void *arg)
 {
-    struct read_texts *t = arg;
-    struct recorded *r = t->r;
-    MAKE_ROOM(r->text, r->n_text, t->cap, 64);
-    r->text[r->n_text++] = (struct rec_text){id, (uint32_t)n, r->texts.n};
+    struct recorded *r = arg;
+    *APPEND(r->text, r->n_text) = (struct rec_text){id, (uint32_t)n, r->texts.n};
     buf_add(&r->texts, text, n);
     return true;
 }
 
 bool recorded_read(struct recorded *r, struct hdb *d, const char *session, struct err *e)
 {
-    struct read_texts texts = {.r = r};
     struct script s;
-    struct read_room c = {0};
     struct paging p = {0};
     struct buf about = {0};
     if (!hdb_about(d, session, &about, e) || !script_read(&s, d, session, e)) {
@@ -257,10 +234,10 @@ bool recorded_read(struct recorded *r, struct hdb *d, const char *session, struc
     }
     r->about = about.p ? about.p : xstrdup("");
     leave_out(&s);
-    bool ok = check_order(&s, session, e) && hdb_token_texts(d, session, add_text, &texts, e) >= 0;
+    bool ok = check_order(&s, session, e) && hdb_token_texts(d, session, add_text, r, e) >= 0;
     for (int i = 0; ok && i < s.n; i++)
-        add_act(r, &c, &s.act[i], &p);
-    MAKE_ROOM(r->step, r->n_step, c.step, 64);
+        add_act(r, &s.act[i], &p);
+    MAKE_ROOM(r->step, r->n_step);
     r->fold_at = p.known ? r->n_step - 1 : -1;
     script_free(&s);
     return ok;

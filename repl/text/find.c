@@ -19,8 +19,7 @@ void find_clear(struct find *f)
 
 static void add_piece(struct find *f, struct find_piece p)
 {
-    MAKE_ROOM(f->piece, f->n_piece, f->cap, 64);
-    f->piece[f->n_piece++] = p;
+    *APPEND(f->piece, f->n_piece) = p;
 }
 
 /* Bytes of a row without the blanks at its end. */

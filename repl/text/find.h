@@ -18,7 +18,7 @@ struct find {
         int from, to;   /* bytes of the row's text */
         int match;
     } *piece; /* (n_piece) owned */
-    int n_piece, cap;
+    int n_piece;
     int n;  /* matches */
     int at; /* the one that is shown, from 0; -1: none */
 };

@@ -29,7 +29,7 @@ struct md_list {
 
 struct md_table {
     struct sheet *cell; /* (n_cell) one sheet each, row-major */
-    int n_cell, cap_cell, columns, head_rows;
+    int n_cell, columns, head_rows;
     int column; /* of the cell being read */
     MD_ALIGN align[MAX_COLUMNS];
     int width[MAX_COLUMNS];
@@ -55,7 +55,7 @@ struct md {
         size_t at;
         int src;
     } *piece;
-    int n_piece, cap_piece;
+    int n_piece;
     bool gap; /* a blank row is due before the next block */
     bool in_code;
     struct md_table table;
@@ -208,8 +208,7 @@ static void code_end(struct md *m)
 
 static struct sheet *table_cell(struct md_table *t)
 {
-    MAKE_ROOM(t->cell, t->n_cell, t->cap_cell, 32);
-    return &t->cell[t->n_cell++];
+    return APPEND(t->cell, t->n_cell);
 }
 
 static int sheet_width(const struct sheet *s)
@@ -612,8 +611,7 @@ static void put_code(struct md *m, const char *p, size_t n)
 {
     int src = source_at(m, p);
     if (src >= 0 && n > 0) {
-        MAKE_ROOM(m->piece, m->n_piece, m->cap_piece, 32);
-        m->piece[m->n_piece++] = (struct code_piece){m->text.n, src};
+        *APPEND(m->piece, m->n_piece) = (struct code_piece){m->text.n, src};
     }
     buf_add(&m->text, p, n);
 }

@@ -63,9 +63,8 @@ void sheet_free(struct sheet *s)
 static struct sheet_row *open_row(struct sheet *s)
 {
     if (!s->open) {
-        MAKE_ROOM(s->row, s->n_row, s->cap_row, 16);
-        s->row[s->n_row] = (struct sheet_row){0};
-        buf_add(&s->row[s->n_row++].text, "", 0); /* text.p is never NULL */
+        *APPEND(s->row, s->n_row) = (struct sheet_row){0};
+        buf_add(&s->row[s->n_row - 1].text, "", 0); /* text.p is never NULL */
         s->open = true;
     }
     return &s->row[s->n_row - 1];
@@ -96,8 +95,7 @@ static void row_add(struct sheet_row *r, enum style st, const char *p, size_t n,
         last->src_n += src.at < 0 ? 0 : src.n;
         return;
     }
-    MAKE_ROOM(r->span, r->n_span, r->cap_span, 4);
-    r->span[r->n_span++] = (struct span){st, at, (int)n, src.at, src.at < 0 ? 0 : src.n};
+    *APPEND(r->span, r->n_span) = (struct span){st, at, (int)n, src.at, src.at < 0 ? 0 : src.n};
 }
 
 static int row_width(const struct sheet_row *r)

@@ -35,13 +35,13 @@ struct span {
 struct sheet_row {
     struct buf text; /* sanitised UTF-8, no newline */
     struct span *span;
-    int n_span, cap_span;
+    int n_span;
     int tab_at, tab_cells; /* the first tab_at bytes, which end where a tab was added, have so many
                               cells */
 };
 struct sheet {
     struct sheet_row *row;
-    int n_row, cap_row;
+    int n_row;
     bool open;       /* text is appended to the last row; false: to a new one */
     bool ascii;      /* use '#', '+', '|' instead of block and line characters */
     int escaped;     /* number of characters that were escaped */

@@ -1,6 +1,5 @@
 /* transcript.c - see transcript.h. */
 #include "repl/text/transcript.h"
-#include "kernels/idioms.h"
 #include "repl/text/markdown.h"
 
 #include <stdlib.h>
@@ -46,8 +45,7 @@ void transcript_free(struct transcript *t)
 
 static struct entry *add_entry(struct transcript *t, enum entry_kind kind, int turn)
 {
-    MAKE_ROOM(t->entry, t->n, t->cap, 32);
-    struct entry *e = &t->entry[t->n++];
+    struct entry *e = APPEND(t->entry, t->n);
     *e = (struct entry){.kind = kind, .turn = turn};
     buf_add(&e->text, "", 0);
     sheet_init(&e->src, t->ascii);

@@ -36,7 +36,7 @@ struct entry {
     struct sheet src;  /* ENTRY_SHEET, ENTRY_NOTE: unwrapped */
     bool open;         /* more text may come */
     struct token_mark *mark; /* of its tokens, in the order of the text: see words.h */
-    int n_mark, cap_mark;
+    int n_mark;
 
     struct sheet rows; /* the layout */
     int width;         /* of the layout; 0: there is none */
@@ -48,7 +48,7 @@ struct entry {
 
 struct transcript {
     struct entry *entry;
-    int n, cap;
+    int n;
     bool ascii, raw, think; /* raw: replies as plain text, long messages complete; think: reasoning
                                is shown */
     int width;              /* of the text, without the gutter */

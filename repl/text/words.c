@@ -20,8 +20,7 @@ void words_mark(struct transcript *t, int turn, enum entry_kind kind, struct tok
         last->to = m.to;
         return;
     }
-    MAKE_ROOM(e->mark, e->n_mark, e->cap_mark, 64);
-    e->mark[e->n_mark++] = m;
+    *APPEND(e->mark, e->n_mark) = m;
 }
 
 /* The index of the first mark that ends after `at`; n_mark: none. */

@@ -1,7 +1,6 @@
 /* actions.c - handles keys: those of the screen first, then the focused pane's, then the
  * editor's.
  */
-#include "kernels/idioms.h"
 #include "repl/text/fuzzy.h"
 #include "repl/tui/tui.h"
 
@@ -80,8 +79,7 @@ static void add_choice(void *arg, const char *s, const char *help)
     for (int i = 0; i < t->n_choice; i++)
         if (strcmp(t->choice[i].text, s) == 0)
             return;
-    MAKE_ROOM(t->choice, t->n_choice, t->cap_choice, 16);
-    t->choice[t->n_choice++] = (struct choice){
+    *APPEND(t->choice, t->n_choice) = (struct choice){
         .text = xstrdup(s), .help = help ? xasprintf("%.*s", (int)strcspn(help, "\n"), help)
                                          : NULL};
 }

@@ -1,6 +1,5 @@
 /* input.c - see input.h. */
 #include "repl/tui/input.h"
-#include "kernels/idioms.h"
 #include "kernels/utf8.h"
 #include "repl/text/sheet.h"
 
@@ -254,7 +253,7 @@ static enum input_act paste(struct input *in, const struct key *k)
 
 static void add_row(struct input *in, size_t from, size_t to)
 {
-    MAKE_ROOM(in->row, in->n_row, in->cap_row, 16);
+    RESERVE(in->row, in->n_row + 1, in->cap_row);
     in->row[in->n_row++] = (struct input_row){from, to};
 }
 

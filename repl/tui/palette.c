@@ -5,7 +5,6 @@
  * The names are those that completion offers, so the palette knows whatever a command's completion
  * knows; only the steps come from the timeline.
  */
-#include "kernels/idioms.h"
 #include "repl/text/fuzzy.h"
 #include "repl/tui/tui.h"
 
@@ -37,7 +36,7 @@ struct item {
 struct palette {
     struct tui *t;
     struct item *item; /* (n) */
-    int n, cap;
+    int n;
     int *shown, n_shown; /* those that fit the query, the best first */
     struct picker pick;
     int adding; /* the kind of the items that are added */
@@ -74,11 +73,10 @@ static void add_entry(void *arg, const char *name, const char *help)
     struct palette *p = arg;
     if (p->adding == KIND_HELP && !is_topic(p, name))
         return;
-    MAKE_ROOM(p->item, p->n, p->cap, 256);
     char *line = xasprintf("%s%s", p->adding == KIND_COMMAND ? "" : kinds[p->adding].line, name);
-    p->item[p->n++] = (struct item){.kind = p->adding, .name = xstrdup(name),
-                                    .help = help ? xstrdup(help) : NULL,
-                                    .used = used_last(&p->t->recall, line)};
+    *APPEND(p->item, p->n) = (struct item){.kind = p->adding, .name = xstrdup(name),
+                                           .help = help ? xstrdup(help) : NULL,
+                                           .used = used_last(&p->t->recall, line)};
     free(line);
 }
 

@@ -1,6 +1,5 @@
 /* recall.c - see recall.h. */
 #include "repl/tui/recall.h"
-#include "kernels/idioms.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -78,11 +77,10 @@ static bool push_line(struct recall *r, const char *p, size_t n)
             drop(r, i);
     if (r->n == RECALL_MAX)
         drop(r, 0);
-    MAKE_ROOM(r->line, r->n, r->cap, 64);
     char *s = xmalloc(n + 1);
     memcpy(s, p, n);
     s[n] = '\0';
-    r->line[r->n++] = s;
+    *APPEND(r->line, r->n) = s;
     return true;
 }
 

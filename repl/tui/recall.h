@@ -14,7 +14,7 @@ enum { RECALL_MAX = 1000, RECALL_ENTRY = 64 << 10 };
 
 struct recall {
     char **line;
-    int n, cap;
+    int n;
     char *path; /* NULL: in memory only */
 };
 

@@ -1,7 +1,6 @@
 /* time.c - the time axis of the screen: the timeline and the tokens behind the words, from the
  * engine's events; and the address, which every pane and the transcript show. See tui.h.
  */
-#include "kernels/idioms.h"
 #include "repl/tui/tui.h"
 
 #include <stdlib.h>
@@ -37,8 +36,7 @@ static void begin_turn(struct time_axis *a, int turn)
 static void add_piece(struct time_axis *a, enum entry_kind kind, int token, size_t n)
 {
     size_t *at = &a->shown[kind == ENTRY_THINK];
-    MAKE_ROOM(a->piece, a->n_piece, a->cap_piece, 64);
-    a->piece[a->n_piece++] = (struct arrived){kind, token, a->bytes, n, *at};
+    *APPEND(a->piece, a->n_piece) = (struct arrived){kind, token, a->bytes, n, *at};
     *at += n;
     a->bytes += n;
 }
@@ -64,8 +62,7 @@ static void add_tokens(struct time_axis *a, const struct event *ev)
     int at = r->pos0 + (r->kind == STEP_PREFILL ? r->rows : 1);
     for (int i = 0; i < ev->tokens.n; i++) {
         bool spec = r->kind == STEP_SPEC && r->drafted > 0, drafted = spec && i < r->accepted;
-        MAKE_ROOM(a->token, a->n_token, a->cap_token, 256);
-        a->token[a->n_token++] = (struct token_mark){
+        *APPEND(a->token, a->n_token) = (struct token_mark){
             .step = ev->step, .nth = i, .id = ev->tokens.v[i], .position = at + i,
             .depth = (uint8_t)(drafted ? i + 1 : 0), .bonus = spec && !drafted};
     }

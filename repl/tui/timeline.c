@@ -34,10 +34,7 @@ static void sum_up(struct timeline *t, int i)
 static void sum_from(struct timeline *t, int i)
 {
     int first = i / t->unit, used = timeline_used(t);
-    if (used > t->cap_cell) {
-        t->cap_cell = max_int(used, 64) * 2;
-        t->cell = xrealloc(t->cell, (size_t)t->cap_cell, sizeof *t->cell);
-    }
+    RESERVE(t->cell, used, t->cap_cell);
     for (int c = first; c < used; c++)
         t->cell[c] = (struct moment_sum){0};
     for (int k = first * t->unit; k < t->n; k++)
@@ -134,10 +131,9 @@ void timeline_cut(struct timeline *t, int turn)
 void timeline_add(struct timeline *t, struct moment m)
 {
     truncate_to(t, bound(t, m.turn, m.step));
-    MAKE_ROOM(t->at, t->n, t->cap, 256);
     if (t->n == 0 || t->at[t->n - 1].turn != m.turn)
         m.marks |= MARK_TURN;
-    t->at[t->n++] = m;
+    *APPEND(t->at, t->n) = m;
     bool grown = fit_unit(t) != t->unit;
     t->unit = fit_unit(t);
     sum_from(t, grown ? 0 : t->n - 1);

@@ -29,7 +29,7 @@ struct moment {
 
 struct timeline {
     struct moment *at; /* (n) */
-    int n, cap;
+    int n;
     int cells; /* wanted at most; >= 1 */
     int unit;  /* steps a cell */
     struct moment_sum {

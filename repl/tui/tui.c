@@ -273,27 +273,21 @@ static void drain(struct tui *t)
 
 static void queue(struct tui *t, char *text)
 {
-    if (t->n_queued == t->cap_queued) {
-        t->cap_queued = t->cap_queued ? 2 * t->cap_queued : 8;
-        t->queued = xrealloc(t->queued, (size_t)t->cap_queued, sizeof *t->queued);
-        t->queued_files = xrealloc(t->queued_files, (size_t)t->cap_queued, sizeof *t->queued_files);
-    }
     bool message = text[0] != '/' || text[1] == '/'; /* takes the attached files along */
     struct attached none = {0};
     app_attached(t->app);
+    MAKE_ROOM(t->queued_files, t->n_queued);
     t->queued_files[t->n_queued] = message ? t->app->attached : none;
     if (message)
         t->app->attached = none;
-    t->queued[t->n_queued++] = text;
+    *APPEND(t->queued, t->n_queued) = text;
 }
 
 /* Attaches the files of a queued message again, before those attached since. */
 static void attach_again(struct app *a, struct attached *files)
 {
-    for (int i = 0; i < a->attached.n; i++) {
-        files->file = xrealloc(files->file, (size_t)files->n + 1, sizeof *files->file);
-        files->file[files->n++] = a->attached.file[i];
-    }
+    for (int i = 0; i < a->attached.n; i++)
+        *APPEND(files->file, files->n) = a->attached.file[i];
     free(a->attached.file);
     if (files->n > 0)
         a->attached = *files;

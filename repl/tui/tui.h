@@ -32,9 +32,9 @@ struct time_axis {
     struct align align;       /* its text whose tokens no event names */
     int turn;                 /* the turn of the tokens and the text below */
     struct token_mark *token; /* (n_token) its tokens, without their bytes */
-    int n_token, cap_token;
+    int n_token;
     struct arrived *piece;    /* (n_piece) where its text is in the transcript */
-    int n_piece, cap_piece, n_marked; /* n_marked: pieces whose token has its mark */
+    int n_piece, n_marked; /* n_marked: pieces whose token has its mark */
     size_t bytes, shown[2];   /* bytes of its text; of these, in the reply and in the reasoning */
     struct address seen;      /* the app's address when the screen was drawn last */
 };
@@ -97,9 +97,9 @@ struct tui {
     char *refused; /* the latest line, if it was a message that was not sent; Up brings it back */
     char **queued; /* messages and commands that wait for the reply's end */
     struct attached *queued_files; /* the files attached to each */
-    int n_queued, cap_queued;
+    int n_queued;
     struct choice *choice; /* completion candidates; the word they replace begins at choice_from */
-    int n_choice, cap_choice, chosen;
+    int n_choice, chosen;
     size_t choice_from;
 
     char hint[1024];
