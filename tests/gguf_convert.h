@@ -23,6 +23,7 @@ struct conversion {
     bool halves; /* gate and up of experts in one tensor, where the folder has them so */
     bool fused;  /* q, k and v in one tensor */
     bool window; /* of an architecture whose published name has windows, too */
+    bool images; /* parts of an image model in the file, too */
     int further; /* layers behind the model's that predict further tokens */
     const int *captures; /* a drafter's boundaries, -1 behind them */
     const struct gw *more; /* further keys; or NULL */
@@ -896,6 +897,8 @@ static inline struct buf gguf_of(struct ck *c, const struct conversion *how)
         if (!how->fused || !strstr(c->t[i].name, "self_attn.") || strstr(c->t[i].name, "o_proj") ||
             strstr(c->t[i].name, "norm"))
             gc_tensor(&g, &c->t[i], NULL, &type);
+    for (int i = 0; how->images && i < 2; i++)
+        gc_ones(&g, i ? "mm.input_projection.weight" : "v.blk.0.attn_norm.weight", 1, 8);
     for (int i = 0; i < how->further; i++) {
         char name[48];
         snprintf(name, sizeof name, "blk.%d.attn_norm.weight", layers + i);

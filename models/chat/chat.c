@@ -453,11 +453,9 @@ static bool load_metadata(struct chat *c, const char *path, bool raw, struct err
     if (ok && t.n)
         c->template = memcpy(xcalloc(t.n + 1, 1), t.p, t.n);
     for (int i = 0; ok && i < 3; i++) {
-        char key[40];
-        int64_t id = -1;
-        snprintf(key, sizeof key, "tokenizer.ggml.%s_token_id", stop[i]);
-        ok = gguf_int(g, key, 0, tok_vocab(c->tok) - 1, &id, e);
-        add_stop(c, (int)id);
+        int id;
+        ok = gguf_token_id(g, stop[i], tok_vocab(c->tok), &id, e);
+        add_stop(c, id);
     }
     gguf_close(g);
     return ok;

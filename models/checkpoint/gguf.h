@@ -40,6 +40,9 @@ bool gguf_has(const struct gguf *g, const char *key);
 /* Integers of any width. A bool is 0 or 1. */
 bool gguf_int(const struct gguf *g, const char *key, int64_t min, int64_t max, int64_t *out,
               struct err *e);
+/* The id at tokenizer.ggml.NAME_token_id, below n; -1: the key is absent or has 2^32 - 1, by which
+ * converters say that there is none. */
+bool gguf_token_id(const struct gguf *g, const char *name, int64_t n, int *out, struct err *e);
 bool gguf_real(const struct gguf *g, const char *key, double *out, struct err *e); /* f32 or f64 */
 bool gguf_bool(const struct gguf *g, const char *key, bool *out, struct err *e);
 bool gguf_string(const struct gguf *g, const char *key, struct gguf_text *out, struct err *e);

@@ -137,6 +137,19 @@ bool gguf_int(const struct gguf *g, const char *key, int64_t min, int64_t max, i
     return true;
 }
 
+bool gguf_token_id(const struct gguf *g, const char *name, int64_t n, int *out, struct err *e)
+{
+    char key[64];
+    int64_t id = -1;
+    *out = -1;
+    snprintf(key, sizeof key, "tokenizer.ggml.%s_token_id", name);
+    if (gguf_int(g, key, UINT32_MAX, UINT32_MAX, &id, NULL) && id >= 0)
+        return true;
+    bool ok = gguf_int(g, key, 0, n - 1, &id, e);
+    *out = ok ? (int)id : -1;
+    return ok;
+}
+
 bool gguf_real(const struct gguf *g, const char *key, double *out, struct err *e)
 {
     const struct gguf_entry *x = find_entry(g, key);

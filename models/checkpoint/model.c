@@ -136,6 +136,7 @@ static const char *const ignored[] = {
     "*vision_tower.*", "*vision_model.*", "*multi_modal_projector.*", "*embed_vision.*",
     "*audio_tower.*", "*embed_audio.*", "*vision_embedder.*", "*visual.*", "*vision_adapter.*",
     "*vision_projection.*", "*vit_large_projector.*",
+    "v.*", "mm.*", "a.*",   /* image and sound parts within a GGUF */
     "mtp.*", "model.mtp.*", /* layers that predict further tokens */
     NULL,
 };

@@ -427,22 +427,13 @@ static bool add_steps(struct meta *m)
     return ok;
 }
 
-/* Reads an id of the vocabulary; -1: the key is absent. */
-static bool read_id(struct meta *m, const char *key, int *out)
-{
-    int64_t id = -1;
-    bool ok = gguf_int(m->g, key, 0, (int64_t)m->n - 1, &id, m->l.e);
-    *out = (int)id;
-    return ok;
-}
-
 static bool read_switches(struct meta *m)
 {
     struct bpe *b = &m->l.t->bpe;
     b->ignore_merges = m->split && m->split->whole;
     b->byte_fallback = b->fuse_unk = !m->split;
     b->unk = BPE_NONE;
-    return m->split || read_id(m, KEY "unknown_token_id", &b->unk);
+    return m->split || gguf_token_id(m->g, "unknown", (int64_t)m->n, &b->unk, m->l.e);
 }
 
 static bool load_meta(struct meta *m)
@@ -463,7 +454,7 @@ static bool load_meta(struct meta *m)
     const char *decoder = m->split ? bytes_decoder : m->prefix ? prefix_decoder : mark_decoder;
     if (!steps_decoder(t, constant(decoder), m->l.e))
         return err_prefix(m->l.e, "%s", m->l.path);
-    if (!read_id(m, KEY "bos_token_id", &t->bos))
+    if (!gguf_token_id(m->g, "bos", (int64_t)m->n, &t->bos, m->l.e))
         return false;
     t->bos = m->bos ? t->bos : -1;
     return true;

@@ -941,7 +941,7 @@ static void test_a_gguf_has_its_template_and_its_stops(void **state)
                   "{{- '<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>assistant\n' }}");
         gw_u32(&g, "tokenizer.ggml.eos_token_id", tok_find(bytes, "<|im_end|>"));
         gw_u32(&g, "tokenizer.ggml.eot_token_id", bad ? 1 << 20 : 11);
-        gw_u32(&g, "tokenizer.ggml.eom_token_id", 12);
+        gw_u32(&g, "tokenizer.ggml.eom_token_id", UINT32_MAX); /* none */
         struct buf b = gw_bytes(&g);
         FILE *f = fopen(path, "w");
         assert_true(f && fwrite(b.p, 1, b.n, f) == b.n && fclose(f) == 0);
@@ -959,14 +959,13 @@ static void test_a_gguf_has_its_template_and_its_stops(void **state)
                       "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
                                  "<|im_start|>assistant\n");
         assert_non_null(strstr(warning, "the model's chat template"));
-        assert_int_equal(chat_stops(c, stop), 5); /* the format's two, the config's, eot and eom */
+        assert_int_equal(chat_stops(c, stop), 4); /* the format's two, the config's and eot */
         assert_int_equal(stop[2], 7);
         assert_int_equal(stop[3], 11);
-        assert_int_equal(stop[4], 12);
         chat_close(c);
         c = chat_open(&m, bytes, true, &warning, &e);
         assert_non_null(c);
-        assert_int_equal(chat_stops(c, stop), 4); /* raw: the config's and the file's */
+        assert_int_equal(chat_stops(c, stop), 3); /* raw: the config's and the file's */
         chat_close(c);
     }
     unlink(path);

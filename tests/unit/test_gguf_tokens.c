@@ -414,6 +414,12 @@ static void test_a_small_vocabulary_of_pieces(void **state)
     gw_u32(&g, T "bos_token_id", 1);
     t = open_bytes(&g);
     assert_int_equal(tok_bos(t), -1);
+    tok_close(t);
+    put_small(&g, &s);
+    gw_bool(&g, T "add_space_prefix", false);
+    gw_u32(&g, T "bos_token_id", UINT32_MAX); /* none */
+    t = open_bytes(&g);
+    assert_int_equal(tok_bos(t), -1);
     assert_ids(t, "ab", 0, 1, 8);
     assert_ids(t, "\n\n\n\t\t", 0, 3, 11, 4, 12); /* gemma has the tab itself */
     assert_ids(t, "\xE2\x96\x81\xE2\x96\x81", 0, 1, 10);
