@@ -2,6 +2,7 @@
 #ifndef AERIE_IDIOMS_H
 #define AERIE_IDIOMS_H
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/base.h"
@@ -14,6 +15,18 @@
         vsnprintf(text, sizeof text, fmt, ap_);                                                    \
         va_end(ap_);                                                                               \
     } while (0)
+
+/* Before the declaration of local variables: by(&variable) is called where their block is left,
+ * once the value of a return is known; the variable declared last comes first. */
+#define FREED(by) __attribute__((cleanup(by)))
+
+/* FREED(free_at) is for pointers, which may be NULL, to memory of xmalloc() and its kind. */
+static inline void free_at(void *pointer)
+{
+    void *p;
+    memcpy(&p, pointer, sizeof p);
+    free(p);
+}
 
 /* Whether `holds` is true for an i < n, and for all; no later ones are looked at than needed. */
 #define ALL(i, n, holds) (!ANY(i, n, !(holds)))

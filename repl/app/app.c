@@ -91,7 +91,7 @@ static void open_log(struct app *a)
     if (a->opt.level == LOG_OFF || a->opt.readonly)
         return;
     struct err e = {0};
-    struct buf config = {0};
+    FREED(buf_free) struct buf config = {0};
     describe(a, NULL, &config);
     struct history_about h = about(a, NULL, config.p);
     a->history = history_open(a->db_path, a->opt.level, &h, &e);
@@ -108,7 +108,6 @@ static void open_log(struct app *a)
         if (limit.max_bytes)
             history_set_limit(a->history, &limit);
     }
-    buf_free(&config);
 }
 
 void app_look_at_terminal(struct app *a)
@@ -140,12 +139,11 @@ void app_describe(struct app *a)
 {
     if (!a->history)
         return;
-    struct buf config = {0};
+    FREED(buf_free) struct buf config = {0};
     describe(a, backend_info(a->backend), &config);
     struct history_about h = about(a, backend_info(a->backend), config.p);
     struct history_texts texts = {backend_info(a->backend)->vocab, token_text, a->backend};
     history_describe(a->history, &h, &texts);
-    buf_free(&config);
 }
 
 bool app_open(struct app *a, const struct options *o, struct err *e)
@@ -189,7 +187,7 @@ static void name_unstored(const struct history_left *left, struct buf *out)
  * user. */
 static void print_unstored(const struct history_left *left)
 {
-    struct buf line = {0}, clean = {0};
+    FREED(buf_free) struct buf line = {0}, clean = {0};
     name_unstored(left, &line);
     if (left->kept[0])
         buf_printf(&line, "; kept in %s, the next start stores it", left->kept);
@@ -197,17 +195,14 @@ static void print_unstored(const struct history_left *left)
         buf_str(&line, ", and no file beside the log could be written: it is lost");
     text_sanitise(&clean, line.p, line.n, false, NULL);
     err_print("%s", clean.p);
-    buf_free(&line);
-    buf_free(&clean);
 }
 
 /* Before the wait for a disk that is slow. */
 static void print_wait(const struct history_left *left)
 {
-    struct buf line = {0};
+    FREED(buf_free) struct buf line = {0};
     name_unstored(left, &line);
     err_print("%s; a signal from now on ends the program before that", line.p);
-    buf_free(&line);
 }
 
 /* Waits while the disk refuses writes; longer if the turns could not be kept in a side file
@@ -216,14 +211,13 @@ static bool wait_for_log(struct app *a, struct history_left *left)
 {
     enum { KEPT_MS = 10000, BARE_MS = 60000, STEP_MS = 100 };
     static const int sig[] = {SIGINT, SIGTERM, SIGHUP};
-    struct buf line = {0};
+    FREED(buf_free) struct buf line = {0};
     bool done = false;
     int most = left->kept[0] || !isatty(STDIN_FILENO) ? KEPT_MS : BARE_MS;
     interrupt_close();
     bool can_leave = interrupt_open(sig, 3, false, NULL, NULL);
     name_unstored(left, &line);
     err_print("%s; waiting up to %d s, Ctrl-C leaves", line.p, most / 1000);
-    buf_free(&line);
     for (int ms = 0; !done && ms < most && !(can_leave && interrupt_waits()); ms += STEP_MS)
         done = history_finish(a->history, STEP_MS, left);
     for (int got; (got = interrupt_next()) != 0;)
@@ -350,7 +344,7 @@ bool app_new_session(struct app *a, struct err *e)
 
 bool app_send(struct app *a, const char *text, struct err *e)
 {
-    struct buf all = {0};
+    FREED(buf_free) struct buf all = {0};
     int n = app_attached(a);
     if (text[strspn(text, " \t\r\n")] == '\0' && n == 0)
         return err_set(e, ERR_USAGE, "the message is empty");
@@ -363,7 +357,6 @@ bool app_send(struct app *a, const char *text, struct err *e)
     bool ok = backend_fits(a->backend, all.p, e) && app_request(a, RQ_SAY, all.p, e);
     if (ok)
         app_drop(a, -1);
-    buf_free(&all);
     return ok;
 }
 
@@ -382,12 +375,11 @@ void attached_free(struct attached *f)
 int app_attached(struct app *a)
 {
     if (a->attached.n > 0 && strcmp(a->attached.session, a->session) != 0) {
-        struct buf names = {0};
+        FREED(buf_free) struct buf names = {0};
         app_attached_text(a, &names);
         app_say(a, ST_WARN, "attached in another session, so not in the next message: %.800s",
                 names.p);
         attached_free(&a->attached);
-        buf_free(&names);
     }
     return a->attached.n;
 }

@@ -64,7 +64,7 @@ static void add_graph(const struct block_map *m, int group, struct sheet *out)
 static void group_name(const struct blocks_view *v, const struct block_group *g, char *out,
                        size_t room)
 {
-    struct buf b = {0};
+    FREED(buf_free) struct buf b = {0};
     bool ranks = false;
     for (int i = 0; i < v->n_group; i++)
         ranks |= v->group[i].rank != 0;
@@ -78,7 +78,6 @@ static void group_name(const struct blocks_view *v, const struct block_group *g,
     if (g->medium[0] && strcmp(g->medium, "GPU") != 0)
         buf_printf(&b, ", %s", g->medium);
     snprintf(out, room, "%.*s", (int)room - 1, b.p);
-    buf_free(&b);
 }
 
 static void show_group(const struct block_map *m, int i, int width, const struct printer *to)

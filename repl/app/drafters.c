@@ -30,11 +30,10 @@ struct reading {
 static bool take_run(const struct run_row *r, void *arg)
 {
     struct reading *x = arg;
-    char *draft = facts_value(r->about, "draft_dir");
+    FREED(free_at) char *draft = facts_value(r->about, "draft_dir");
     MAKE_ROOM(x->run, x->n_run);
     x->run[x->n_run].order = r->order;
     x->run[x->n_run++].who = find_drafter(x->d, draft && *draft ? draft : "none");
-    free(draft);
     return true;
 }
 
@@ -67,7 +66,7 @@ static bool take_turn(const struct turn_row *r, void *arg)
 static void read_session(struct drafters *d, struct hdb *db, const char *id, int upto, int depth)
 {
     enum { DEEPEST = 1000 };
-    struct session_row row = {0};
+    FREED(session_row_free) struct session_row row = {0};
     struct reading x = {.d = d, .upto = upto};
     struct err e;
     if (depth > DEEPEST || !hdb_find(db, id, &row, &e))
@@ -77,7 +76,6 @@ static void read_session(struct drafters *d, struct hdb *db, const char *id, int
     if (hdb_runs(db, row.id, take_run, &x, &e) > 0)
         hdb_turns(db, row.id, 0, take_turn, &x, &e);
     free(x.run);
-    session_row_free(&row);
 }
 
 void drafters_read(struct drafters *d, struct app *a)

@@ -45,8 +45,8 @@ static void markdown_head(struct buf *b, const struct session_row *row, const ch
                           const struct hdb_past *p, const struct pack_about *packed)
 {
     char when[20];
-    struct buf computed = {0}, pack = {0};
-    char *draft = facts_value(about, "draft_dir");
+    FREED(buf_free) struct buf computed = {0}, pack = {0};
+    FREED(free_at) char *draft = facts_value(about, "draft_dir");
     when_text(row->created_ms, when);
     facts_computed(about, &computed);
     buf_str(b, "# ");
@@ -61,26 +61,22 @@ static void markdown_head(struct buf *b, const struct session_row *row, const ch
     add_named(b, "draft", draft && *draft ? draft : "none");
     add_named(b, "computed", computed.p);
     add_named(b, "system", p->system);
-    buf_free(&computed);
-    buf_free(&pack);
-    free(draft);
 }
 
 /* Which turns ran with a fault switched on or without the checker. */
 static bool hazards(struct buf *b, struct hdb *d, const char *session, struct err *e)
 {
-    struct buf all = {0};
+    FREED(buf_free) struct buf all = {0};
     bool ok = hdb_hazards(d, session, true, " · ", &all, e);
     if (all.n)
         buf_printf(b, "\n**%s**\n", all.p);
-    buf_free(&all);
     return ok;
 }
 
 /* All settings for the first turn, then changes only; hazards for every turn. */
 static void settings(struct buf *b, const char *before, const char *lines)
 {
-    struct buf text = {0}, danger = {0};
+    FREED(buf_free) struct buf text = {0}, danger = {0};
     if (before)
         facts_changes(before, lines, &text);
     else
@@ -96,8 +92,6 @@ static void settings(struct buf *b, const char *before, const char *lines)
         add_line(b, danger.p);
         buf_str(b, "**\n");
     }
-    buf_free(&text);
-    buf_free(&danger);
 }
 
 static void turn(struct buf *b, const struct past_pair *t, const char *before)
@@ -126,9 +120,9 @@ static void turn(struct buf *b, const struct past_pair *t, const char *before)
 
 bool export_markdown(struct hdb *d, const char *session, const char *path, struct err *e)
 {
-    struct session_row row = {0};
-    struct hdb_past p = {0};
-    struct buf about = {0}, text = {0};
+    FREED(session_row_free) struct session_row row = {0};
+    FREED(hdb_past_free) struct hdb_past p = {0};
+    FREED(buf_free) struct buf about = {0}, text = {0};
     bool ok = hdb_find(d, session, &row, e) && hdb_about(d, row.id, &about, e) &&
               hdb_past(d, row.id, INT_MAX, &p, e);
     if (ok)
@@ -137,9 +131,5 @@ bool export_markdown(struct hdb *d, const char *session, const char *path, struc
     for (int i = 0; ok && i < p.n; i++)
         turn(&text, &p.turn[i], i ? p.turn[i - 1].user.sampling : NULL);
     ok = ok && hdb_save(path, text.p, text.n, e);
-    buf_free(&text);
-    buf_free(&about);
-    hdb_past_free(&p);
-    session_row_free(&row);
     return ok;
 }

@@ -77,12 +77,11 @@ static bool take_step(const struct step_view *v, void *arg)
 
 static void read_memory(struct gauge_series *s, struct app *a)
 {
-    struct step_info *step = xmalloc(STEPS_KEPT * sizeof *step);
+    FREED(free_at) struct step_info *step = xmalloc(STEPS_KEPT * sizeof *step);
     int n = a->backend->steps->latest(a->backend, step, STEPS_KEPT);
     for (int i = 0; i < n; i++)
         if (step[i].turn > a->foreign)
             add_step_of(s, step[i].turn, step[i].step, &step[i].rec, &step[i].held);
-    free(step);
 }
 
 void gauge_series_steps(struct gauge_series *s, struct app *a, bool logged)

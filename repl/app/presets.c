@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "kernels/ascii.h"
+#include "kernels/idioms.h"
 
 enum { LONGEST = 64, MOST_BYTES = 64 << 10, MOST = 1000 };
 
@@ -71,7 +72,7 @@ int presets_list(char ***name)
 
 bool preset_write(const char *name, const char *lines, bool *replaced, struct err *e)
 {
-    char *path = path_of(name, e);
+    FREED(free_at) char *path = path_of(name, e);
     if (!path)
         return false;
     /* a file that is not complete has a name that no preset has */
@@ -87,7 +88,6 @@ bool preset_write(const char *name, const char *lines, bool *replaced, struct er
         unlink(temp);
     }
     free(temp);
-    free(path);
     return ok;
 }
 
@@ -96,38 +96,33 @@ static bool not_there(const char *name, struct err *e)
 {
     char **all;
     int n = presets_list(&all);
-    struct buf list = {0};
+    FREED(buf_free) struct buf list = {0};
     for (int i = 0; i < n; i++) {
         if (list.n < 200)
             buf_printf(&list, "%s%s", i ? ", " : "", all[i]);
         free(all[i]);
     }
     free(all);
-    err_set(e, ERR_USAGE, n ? "there is no preset %s; there %s %s"
-                            : "there is no preset %s; /preset save NAME makes one", name,
-            n == 1 ? "is" : "are", list.n ? list.p : "");
-    buf_free(&list);
-    return false;
+    return err_set(e, ERR_USAGE, n ? "there is no preset %s; there %s %s"
+                                   : "there is no preset %s; /preset save NAME makes one", name,
+                   n == 1 ? "is" : "are", list.n ? list.p : "");
 }
 
 bool preset_read(const char *name, struct buf *lines, struct err *e)
 {
-    char *path = path_of(name, e);
+    FREED(free_at) char *path = path_of(name, e);
     bool there = path && access(path, F_OK) == 0;
     bool ok = there ? buf_read_file(lines, path, MOST_BYTES, e) : path && not_there(name, e);
     if (ok)
         buf_str(lines, ""); /* also if the file is empty */
-    free(path);
     return ok;
 }
 
 bool preset_delete(const char *name, struct err *e)
 {
-    char *path = path_of(name, e);
-    bool ok = path && (unlink(path) == 0 ||
-                       (errno == ENOENT ? not_there(name, e)
-                                        : err_set(e, ERR_USAGE, "cannot delete the preset %s: %s",
-                                                  path, strerror(errno))));
-    free(path);
-    return ok;
+    FREED(free_at) char *path = path_of(name, e);
+    return path && (unlink(path) == 0 ||
+                    (errno == ENOENT ? not_there(name, e)
+                                     : err_set(e, ERR_USAGE, "cannot delete the preset %s: %s",
+                                               path, strerror(errno))));
 }

@@ -2,6 +2,7 @@
 #include "repl/app/prompts.h"
 
 #include "kernels/ascii.h"
+#include "kernels/idioms.h"
 #include "kernels/json_read.h"
 
 #include <errno.h>
@@ -122,8 +123,7 @@ static const char *content(json_t *message, int number, struct err *e)
     const char *s = json_string_value(text);
     if (!s || !*s)
         err_set(e, ERR_USAGE, "message %d has no text; expected {\"role\": \"user\", \"content\": "
-                              "\"...\"}",
-                number);
+                              "\"...\"}", number);
     return s && *s ? s : NULL;
 }
 
@@ -312,11 +312,10 @@ void prompts_rewind(struct prompts *p)
 
 int prompts_next(struct prompts *p, struct prompt *out, struct err *e)
 {
-    struct buf line = {0};
+    FREED(buf_free) struct buf line = {0};
     int got = p->next < p->n ? next_line(p, &line, e) : 0;
     if (got > 0)
         got = read_prompt(p, &line, out, e) ? 1 : -1;
     p->next += got > 0;
-    buf_free(&line);
     return got;
 }

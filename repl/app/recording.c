@@ -4,8 +4,6 @@
  * recording. Both give the same facts of a step: what memory holds is taken from there, so that
  * nothing is read. What memory does not keep for a step (the chat in numbers) comes from the
  * recording. */
-#include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "repl/recorded/recorded.h"
@@ -161,7 +159,7 @@ static void add_step(struct sums *s, const struct step_view *x)
 static void chat_from_memory(struct app *a, struct chat_view *v)
 {
     struct chat_view live;
-    struct step_view *x = xmalloc(sizeof *x);
+    FREED(free_at) struct step_view *x = xmalloc(sizeof *x);
     struct sums s = {.v = v};
     struct page_table t;
     struct err e;
@@ -169,13 +167,11 @@ static void chat_from_memory(struct app *a, struct chat_view *v)
     *v = (struct chat_view){.turn = a->at.turn, .step = a->at.step, .capacity = live.capacity,
                             .committed = -1, .settings = live.settings};
     memcpy(v->session, live.session, sizeof v->session);
-    struct step_info *info = xmalloc(STEPS_KEPT * sizeof *info);
+    FREED(free_at) struct step_info *info = xmalloc(STEPS_KEPT * sizeof *info);
     int n = app_steps(a, info, STEPS_KEPT);
     for (int i = 0; i < n; i++)
         if (a->backend->steps->of_step(a->backend, info[i].turn, info[i].step, x))
             add_step(&s, x);
-    free(info);
-    free(x);
     v->session_mal = draft_sums_mal(&v->drafts);
     v->turn_mal = draft_sums_mal(&s.turn);
     v->tok_s = reply_tok_s(s.tokens, s.us);
@@ -238,13 +234,12 @@ int app_steps(struct app *a, struct step_info *out, int max)
     struct backend *b = app_shown(a);
     if (b && b->steps)
         return b->steps->latest(b, out, max);
-    struct step_info *all = xmalloc(STEPS_KEPT * sizeof *all);
+    FREED(free_at) struct step_info *all = xmalloc(STEPS_KEPT * sizeof *all);
     int n = a->backend->steps->latest(a->backend, all, STEPS_KEPT), from;
     while (n > 0 && before(a->at.turn, a->at.step, all[n - 1].turn, all[n - 1].step))
         n--;
     from = max_int(0, n - max);
     memcpy(out, all + from, (size_t)(n - from) * sizeof *out);
-    free(all);
     return n - from;
 }
 
@@ -305,11 +300,10 @@ int app_page_changes(struct app *a, enum pool_id pool, int page, struct page_cha
     int pending = 0; /* those since the newest step, which no log has yet */
     while (pending < n && out[n - 1 - pending].turn == 0)
         pending++;
-    struct page_change *now = xmalloc((size_t)(pending + 1) * sizeof *now);
+    FREED(free_at) struct page_change *now = xmalloc((size_t)(pending + 1) * sizeof *now);
     memcpy(now, out + n - pending, (size_t)pending * sizeof *now);
     n = b->pages->events(b, turn, step, pool, page, out, max - pending, &whole);
     memcpy(out + n, now, (size_t)pending * sizeof *now);
-    free(now);
     return n + pending;
 }
 
@@ -342,7 +336,7 @@ bool app_table(struct app *a, struct page_table *t, struct err *e)
 bool app_pools(struct app *a, struct pool_view pool[N_POOLS], struct err *e)
 {
     int turn, step;
-    struct page_table t;
+    FREED(page_table_free) struct page_table t = {0};
     if (!app_address(a, &turn, &step)) {
         a->backend->pools->ledger(a->backend, pool);
         return true;
@@ -350,7 +344,6 @@ bool app_pools(struct app *a, struct pool_view pool[N_POOLS], struct err *e)
     if (!app_needs(a, "pool", VIEW_PAGES, e) || !app_table_at(a, turn, step, &t, e))
         return false;
     memcpy(pool, t.pool, sizeof t.pool);
-    page_table_free(&t);
     return true;
 }
 

@@ -1,6 +1,5 @@
 /* report.c - events of a batch and of a calibration as text and as JSON. See repl.h. */
 #include <stdio.h>
-#include <string.h>
 
 #include "kernels/json.h"
 #include "repl/repl.h"
@@ -85,7 +84,7 @@ void report_calibration(const struct calibration *c, const struct printer *to)
 void report_reuse(const struct reuse_view *r, struct buf *json)
 {
     const struct reuse *w = &r->why;
-    struct buf text = {0};
+    FREED(buf_free) struct buf text = {0};
     jput_key(json, "reuse");
     if (w->change == CHANGE_UNKNOWN) {
         jput_null(json);
@@ -102,7 +101,6 @@ void report_reuse(const struct reuse_view *r, struct buf *json)
         jput_fields(json, "%d{from}%d{to}", w->from, w->to);
     jput_fields(json, "%d{again}%s{text}", reuse_again(w, r->n_prompt, r->n_reused), text.p);
     jput_close(json, '}');
-    buf_free(&text);
 }
 
 /* ---- events ---------------------------------------------------------------------------------- */

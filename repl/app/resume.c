@@ -147,7 +147,7 @@ static void adopt_setting(struct adoption *t, int i, const char *value)
 {
     const char *name = settings_at(i)->name;
     struct settings as = *t->now;
-    struct buf now = {0};
+    FREED(buf_free) struct buf now = {0};
     struct err e;
     settings_get(t->now, name, &now);
     bool is_check = strcmp(name, "check") == 0, is_chunk = strcmp(name, "chunk") == 0;
@@ -166,20 +166,17 @@ static void adopt_setting(struct adoption *t, int i, const char *value)
         add_item(&t->adopted, "%s %s", name, value);
         buf_printf(&t->lines, "%s=%s\n", name, value);
     }
-    buf_free(&now);
 }
 
 /* A log never switches a fault on. */
 static void note_faults(struct adoption *t, const struct bugs *on, const char *lines)
 {
     for (int i = 0; i < N_BUGS; i++) {
-        char *name = xasprintf("bug.%d", bug_at((enum bug)i)->number);
-        char *value = facts_value(lines, name);
+        FREED(free_at) char *name = xasprintf("bug.%d", bug_at((enum bug)i)->number);
+        FREED(free_at) char *value = facts_value(lines, name);
         if (value && strcmp(value, "off") != 0 && !bug_on(on, (enum bug)i))
             add_item(&t->refused, "fault %s off (the session had it %s; /bug %s on)", name + 4,
                      value, name + 4);
-        free(value);
-        free(name);
     }
 }
 
@@ -222,17 +219,17 @@ static bool note_server(struct app *a, const char *log)
  * precision. */
 static void note_engine(struct app *a, struct hdb *db, const char *id, bool *same_device)
 {
-    struct buf log = {0}, now = {0}, lines = {0};
-    struct facts_diff all = {0}, told = {0};
+    FREED(buf_free) struct buf log = {0}, now = {0}, lines = {0};
+    FREED(facts_diff_free) struct facts_diff all = {0};
+    struct facts_diff told = {0};
     struct err e;
     const struct backend_info *i = backend_info(a->backend);
     buf_printf(&now, "model_sha=%s\ndraft_sha=%s\n", i->model_sha, i->draft_sha);
     facts_config(&a->opt.engine, i, &now);
     if (hdb_about(db, id, &log, &e) && !note_server(a, log.p))
         facts_compare(log.p, now.p, &all);
-    char *was = facts_value(log.p, "backend");
+    FREED(free_at) char *was = facts_value(log.p, "backend");
     *same_device = !was || (i->backend && strcmp(was, i->backend) == 0);
-    free(was);
     told.at = xcalloc((size_t)all.n + 1, sizeof *told.at); /* shares the strings of `all` */
     for (int k = 0; k < all.n; k++) {
         const struct option *o = opts_logged_as(all.at[k].name);
@@ -243,10 +240,6 @@ static void note_engine(struct app *a, struct hdb *db, const char *id, bool *sam
     if (told.n)
         buf_printf(&a->notes, "not as in the session, fixed since aerie started: %s\n", lines.p);
     free(told.at);
-    facts_diff_free(&all);
-    buf_free(&log);
-    buf_free(&now);
-    buf_free(&lines);
 }
 
 /* The settings to adopt from the session, as lines for the engine; a->notes lists them, and those
@@ -267,10 +260,9 @@ static char *adopt_settings(struct app *a, struct hdb *db, const char *id, const
         note_engine(a, db, id, &t.same_device);
     const char *lines = p->settings.p ? p->settings.p : "";
     for (int i = 0; i < settings_count(); i++) {
-        char *value = facts_value(lines, settings_at(i)->name);
+        FREED(free_at) char *value = facts_value(lines, settings_at(i)->name);
         if (value)
             adopt_setting(&t, i, value);
-        free(value);
     }
     note_faults(&t, &on, lines);
     if (t.adopted.n)
@@ -320,7 +312,7 @@ static bool lock_session(struct app *a, const char *id, struct err *e)
 
 static bool open_saved(struct app *a, const char *id, bool copy, bool switched, struct err *e)
 {
-    struct hdb_past p = {0};
+    FREED(hdb_past_free) struct hdb_past p = {0};
     char session[SESSION_ID];
     memcpy(session, id, sizeof session);
     if (copy)
@@ -358,7 +350,6 @@ static bool open_saved(struct app *a, const char *id, bool copy, bool switched, 
     }
     if (a->system != was)
         free(was);
-    hdb_past_free(&p);
     return ok;
 }
 
@@ -366,13 +357,11 @@ static bool find_and_open(struct app *a, const char *id, bool copy, char found[S
                           struct err *e)
 {
     struct hdb *db = app_hdb(a, e);
-    struct session_row s = {0};
+    FREED(session_row_free) struct session_row s = {0};
     if (!db || !hdb_find(db, id, &s, e))
         return false;
     memcpy(found, s.id, sizeof s.id);
-    bool ok = open_saved(a, s.id, copy, false, e);
-    session_row_free(&s);
-    return ok;
+    return open_saved(a, s.id, copy, false, e);
 }
 
 bool app_resume(struct app *a, const char *id, struct err *e)
@@ -411,14 +400,13 @@ static void show_past(struct app *a, const struct hdb_past *p)
 
 bool app_show_past(struct app *a, struct err *e)
 {
-    struct hdb_past p;
+    FREED(hdb_past_free) struct hdb_past p = {0};
     struct hdb *db = app_hdb(a, e);
     if (a->turn == 0)
         return true;
     if (!db || !hdb_past(db, a->past_of, INT_MAX, &p, e))
         return false;
     show_past(a, &p);
-    hdb_past_free(&p);
     return true;
 }
 
@@ -455,7 +443,7 @@ static bool same_turns(const struct app *a, const struct hdb_past *p)
 bool app_stored(struct app *a, struct err *e)
 {
     struct history_status s;
-    struct hdb_past p;
+    FREED(hdb_past_free) struct hdb_past p = {0};
     bool flushed = history_flush_unless(a->history, 5000, interrupt_waits);
     history_status(a->history, &s);
     if (!flushed)
@@ -465,14 +453,13 @@ bool app_stored(struct app *a, struct err *e)
     if (!db || !hdb_past(db, a->session, INT_MAX, &p, e))
         return false;
     bool same = same_turns(a, &p);
-    hdb_past_free(&p);
     return same || err_set(e, ERR_DB, "the log does not have all turns of this conversation");
 }
 
 bool app_fork(struct app *a, int turn, struct err *e)
 {
     struct hdb *db = app_hdb(a, e);
-    struct hdb_past p = {0};
+    FREED(hdb_past_free) struct hdb_past p = {0};
     if (!db || !hdb_past(db, a->session, turn, &p, e))
         return false;
     char child[SESSION_ID];
@@ -493,6 +480,5 @@ bool app_fork(struct app *a, int turn, struct err *e)
         a->face.clear(a);
     if (ok && !shown)
         show_past(a, &p);
-    hdb_past_free(&p);
     return ok;
 }

@@ -89,23 +89,19 @@ static double value_of(const struct served_turn *t, enum column c)
 
 static struct spread column_spread(const struct served_replies *r, enum column c)
 {
-    double *v = xmalloc(((size_t)r->n + 1) * sizeof *v);
+    FREED(free_at) double *v = xmalloc(((size_t)r->n + 1) * sizeof *v);
     int n = 0;
     for (int i = 0; i < r->n; i++)
         if (!isnan(value_of(&r->at[i], c)))
             v[n++] = value_of(&r->at[i], c);
-    struct spread s = spread_of(v, n);
-    free(v);
-    return s;
+    return spread_of(v, n);
 }
 
 static struct spread gap_spread(const struct served_replies *r, double *tokens)
 {
-    double *v;
+    FREED(free_at) double *v = NULL;
     int n = served_gaps(r, &v, tokens);
-    struct spread s = spread_of(v, n);
-    free(v);
-    return s;
+    return spread_of(v, n);
 }
 
 /* ---- what is shown --------------------------------------------------------------------------- */

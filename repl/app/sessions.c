@@ -2,6 +2,7 @@
 #include "repl/app/sessions.h"
 
 #include "kernels/ascii.h"
+#include "kernels/idioms.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -79,14 +80,13 @@ static int by_title(const void *a, const void *b, void *arg)
 
 static void find_twins(struct session_list *l)
 {
-    int *order = xcalloc((size_t)l->n + 1, sizeof *order);
+    FREED(free_at) int *order = xcalloc((size_t)l->n + 1, sizeof *order);
     for (int i = 0; i < l->n; i++)
         order[i] = i;
     qsort_r(order, (size_t)l->n, sizeof *order, by_title, l);
     for (int i = 1; i < l->n; i++)
         if (by_title(&order[i - 1], &order[i], l) == 0)
             l->twin[order[i - 1]] = l->twin[order[i]] = true;
-    free(order);
 }
 
 struct said_next {
@@ -161,9 +161,8 @@ static bool each_word(const char *text, bool (*fn)(const char *word, const void 
 {
     bool go = true;
     for (const char *at = text; go && *(at += strspn(at, " \t")); at += strcspn(at, " \t")) {
-        char *word = xasprintf("%.*s", (int)strcspn(at, " \t"), at);
+        FREED(free_at) char *word = xasprintf("%.*s", (int)strcspn(at, " \t"), at);
         go = fn(word, arg);
-        free(word);
     }
     return go;
 }

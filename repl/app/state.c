@@ -35,13 +35,12 @@ void app_bugs(struct app *a, struct bugs *on)
 void app_note_idle_bugs(struct app *a, const struct settings *s, const struct bugs *bugs)
 {
     for (int b = 0; b < N_BUGS; b++) {
-        struct buf needs = {0};
+        FREED(buf_free) struct buf needs = {0};
         int on = bug_on(bugs, (enum bug)b);
         const struct bug_info *i = bug_at((enum bug)b);
         if (on && facts_unmet_needs(backend_info(a->backend), s, (enum bug)b, on, &needs))
             buf_printf(&a->notes, "%d %s is on, but cannot fire now; needs %s\n", i->number,
                        i->name, needs.p);
-        buf_free(&needs);
     }
 }
 
@@ -64,10 +63,9 @@ struct hdb *app_hdb(struct app *a, struct err *e)
 
 struct hdb *app_own_log(struct app *a, struct err *e)
 {
-    struct session_row row = {0};
+    FREED(session_row_free) struct session_row row = {0};
     struct hdb *d = app_hdb(a, e);
     bool found = d && hdb_find(d, a->session, &row, e);
-    session_row_free(&row);
     if (d && !found && e && e->kind == ERR_NEGATIVE)
         err_set(e, ERR_NEGATIVE, "nothing of this session is saved: %s",
                 a->private_                      ? "it is private"
@@ -102,11 +100,9 @@ void app_say(struct app *a, enum style st, const char *fmt, ...)
     char text[1024];
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    struct sheet s;
-    sheet_init(&s, a->ascii);
+    FREED(sheet_free) struct sheet s = {.ascii = a->ascii};
     say_line(&s, st, "%s", text);
     notice(a, &s);
-    sheet_free(&s);
 }
 
 void app_error(struct app *a, const struct err *e)
@@ -121,15 +117,12 @@ void app_print(struct app *a,
                void (*write)(struct app *a, const void *arg, const struct printer *to),
                const void *arg)
 {
-    struct sheet out;
-    struct buf json = {0};
+    FREED(buf_free) struct buf json = {0};
     bool as_json = a->opt.json && a->face.json;
-    sheet_init(&out, a->ascii);
+    FREED(sheet_free) struct sheet out = {.ascii = a->ascii};
     write(a, arg, &(struct printer){&out, as_json ? &json : NULL});
     if (as_json)
         a->face.json(a, json.p);
     else
         a->face.show(a, &out);
-    sheet_free(&out);
-    buf_free(&json);
 }

@@ -5,7 +5,6 @@
 
 #include "engine/bugs.h"
 #include "history/evidence/hazards.h"
-#include "repl/recorded/recorded.h"
 #include "repl/repl.h"
 
 /* "812", "3.1k", "131k" */
@@ -121,10 +120,9 @@ struct status_part {
 static void part_hazards(struct app *a, const struct status *s, struct sheet *out)
 {
     (void)a;
-    struct buf text = {0};
+    FREED(buf_free) struct buf text = {0};
     if (app_hazards(s, out->ascii, &text))
         sheet_add(out, ST_BAD, text.p);
-    buf_free(&text);
 }
 
 static void part_pause(struct app *a, const struct status *s, struct sheet *out)
@@ -266,7 +264,7 @@ void app_status(struct app *a, const struct status *s, int width, struct sheet *
                                        them */
     bool shown[N];
     for (int i = 0; i < N; i++) {
-        sheet_init(&text[i], out->ascii);
+        text[i] = (struct sheet){.ascii = out->ascii};
         part[i].write(a, s, &text[i]);
         const struct buf *t = text[i].n_row ? &text[i].row[0].text : NULL;
         cells[i] = t ? text_width(t->p, t->n) : 0;

@@ -19,8 +19,7 @@ bool arg_step(const struct app *a, const char *s, int *turn, int *step, int *thi
     if (!ok || *at || t < 1 || n < 1)
         return err_set(e, ERR_USAGE,
                        "a step is written TURN.STEP, for example 9.214, or STEP of this "
-                       "turn, not \"%.40s\"",
-                       s);
+                       "turn, not \"%.40s\"", s);
     *turn = t;
     *step = n;
     if (third)
@@ -98,7 +97,7 @@ static void held_steps(const struct step_range *held, struct buf *out)
 static bool find_logged(struct app *a, const struct step_range *in_memory, int turn, int step,
                         struct step_view *v, struct err *e)
 {
-    struct buf held = {0};
+    FREED(buf_free) struct buf held = {0};
     struct err none = {0};
     e = e ? e : &none;
     struct backend *b = app_past(a, turn, step, e);
@@ -107,14 +106,12 @@ static bool find_logged(struct app *a, const struct step_range *in_memory, int t
     if (found && !ok)
         err_set(e, ERR_NEGATIVE,
                 "step %d.%d was logged without its tree, and %s; --log-level tree "
-                "keeps every tree",
-                turn, step, held.p);
+                "keeps every tree", turn, step, held.p);
     else if (!ok && b)
         err_set(e, ERR_NEGATIVE, "neither the log nor memory has a step %d.%d; %s", turn, step,
                 held.p);
     else if (!ok && e->kind == ERR_NEGATIVE)
         err_set(e, ERR_NEGATIVE, "no step %d.%d: nothing is logged, and %s", turn, step, held.p);
-    buf_free(&held);
     return ok;
 }
 
@@ -204,7 +201,7 @@ static bool has_tree(const struct step_view *v, void *arg)
 static void visit_memory(struct app *a, bool trees,
                          bool (*fn)(const struct step_view *v, void *arg), void *arg)
 {
-    struct step_info *step = xmalloc(STEPS_KEPT * sizeof *step);
+    FREED(free_at) struct step_info *step = xmalloc(STEPS_KEPT * sizeof *step);
     struct step_view *v = xmalloc(sizeof *v);
     int n = a->backend->steps->latest(a->backend, step, STEPS_KEPT);
     bool more = true;
@@ -219,7 +216,6 @@ static void visit_memory(struct app *a, bool trees,
             more = fn(v, arg);
     }
     free(v);
-    free(step);
 }
 
 /* Passes on the steps whose tokens are of the open model's vocabulary. */

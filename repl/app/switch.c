@@ -104,7 +104,7 @@ static void part(struct app *a, const char *now, struct err *e)
 bool app_switch(struct app *a, const char *model, const char *draft, struct err *e)
 {
     struct engine_opts now = a->opt.engine, o;
-    struct request said;
+    FREED(request_free) struct request said = {0};
     struct err why = {0};
     char tokenizer[sizeof backend_info(a->backend)->tokenizer_sha];
     if (!may_switch(a, e))
@@ -134,7 +134,6 @@ bool app_switch(struct app *a, const char *model, const char *draft, struct err 
         if (!ok)
             part(a, "the engine was opened again, but without what was said", e);
     }
-    request_free(&said);
     if (got == REOPEN_EMPTIED && ok)
         err_set(e, why.kind, "%.600s; what was open before is open again", why.msg);
     else if (!done && ok)

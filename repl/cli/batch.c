@@ -10,7 +10,6 @@
 
 #include <jansson.h>
 
-#include "kernels/json.h"
 #include "kernels/json_read.h"
 #include "repl/process/interrupt.h"
 
@@ -22,7 +21,7 @@ struct batch_prompts {
 static bool take_line(struct batch_prompts *p, const char *line, size_t n, struct err *e)
 {
     json_error_t why;
-    json_t *v = json_parse(line, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &why);
+    json_auto_t *v = json_parse(line, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &why);
     json_t *text = json_is_string(v) ? v : json_object_get(v, "prompt");
     bool ok = json_is_string(text);
     if (!v)
@@ -31,14 +30,13 @@ static bool take_line(struct batch_prompts *p, const char *line, size_t n, struc
         err_set(e, ERR_USAGE, "expected {\"prompt\": \"...\"}");
     if (ok)
         *APPEND(p->v, p->n) = xstrdup(json_string_value(text));
-    json_decref(v);
     return ok;
 }
 
 static bool read_prompts(struct batch_prompts *p, const char *name, struct err *e)
 {
     enum { MOST = 1000000 };
-    struct buf line = {0};
+    FREED(buf_free) struct buf line = {0};
     bool ok = true;
     int got = 1;
     FILE *f = strcmp(name, "-") == 0 ? stdin : fopen(name, "re");
@@ -51,7 +49,6 @@ static bool read_prompts(struct batch_prompts *p, const char *name, struct err *
         if (!ok)
             err_prefix(e, "%s line %d", name, number);
     }
-    buf_free(&line);
     if (f != stdin)
         fclose(f);
     return ok;
@@ -69,10 +66,9 @@ struct listener {
 /* Flushed after each reply. */
 static void print_reply(struct listener *l, const struct event *ev)
 {
-    struct buf line = {0};
+    FREED(buf_free) struct buf line = {0};
     report_event(ev, &(struct printer){NULL, &line});
     cli_json(&line);
-    buf_free(&line);
     if (ev->batch.refused)
         l->rc = max_int(l->rc, ERR_NEGATIVE);
     if (!out_flush()) { /* the reader closed the pipe: cancel the rest */
@@ -142,10 +138,9 @@ static int answer_prompts(struct cli *c, struct batch_prompts *p)
     bool ok = l.g && interrupt_open(caught, 3, false, NULL, &e) && submit(c, l.g, p, &e);
     if (ok) {
         const char *passed = backend_info(l.g)->passed;
-        char *line = passed ? xasprintf("computing on the CPU: %s", passed) : NULL;
+        FREED(free_at) char *line = passed ? xasprintf("computing on the CPU: %s", passed) : NULL;
         if (line && !l.quiet)
             cli_complain(NULL, line);
-        free(line);
         listen(&l);
     }
     backend_close(l.g);

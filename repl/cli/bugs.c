@@ -2,7 +2,6 @@
 #include "engine/bugs.h"
 #include "engine/tools/bugs_try.h"
 #include "repl/cli/cli.h"
-#include "kernels/json.h"
 
 static int table(struct cli *c)
 {
@@ -25,7 +24,7 @@ static int table(struct cli *c)
                    "\f%d{number}%s{name}%s{rule}%s{path}%s{was}%s{trigger}%s{needs}", i->number,
                    i->name, fault_rule(i->rule), i->path, i->was, i->trigger, needs.p);
         buf_free(&needs);
-        struct buf text = {0};
+        FREED(buf_free) struct buf text = {0};
         buf_printf(&text, "%d %s: %s\n  was      %s\n  input    %s\n  rule     %s\n", i->number,
                    i->name, i->path, i->was, i->trigger, fault_rule(i->rule));
         for (int v = 1; v <= bug_variants((enum bug)b) && bug_variants((enum bug)b) > 1; v++)
@@ -34,7 +33,6 @@ static int table(struct cli *c)
         buf_str(&text, "  needs    ");
         buf_str(&text, bug_needs((enum bug)b, 1, &facts, false, &text) ? "\n" : "any model\n");
         print_text(&a.to, ST_TEXT, text.p);
-        buf_free(&text);
     }
     print_close(&a.to, ']');
     cli_answer_close(&a);
@@ -44,7 +42,7 @@ static int table(struct cli *c)
 int cli_bugs(struct cli *c)
 {
     struct err e = {0};
-    struct buf out = {0};
+    FREED(buf_free) struct buf out = {0};
     if (!c->attempt)
         return table(c);
     bool have = c->opt.engine.model ||
@@ -56,6 +54,5 @@ int cli_bugs(struct cli *c)
         cli_print_text(c, &out);
     else if (out.n > 2)
         cli_json(&out);
-    buf_free(&out);
     return ok ? 0 : cli_fail(&e);
 }

@@ -20,21 +20,19 @@ struct check_job {
 
 static void name_rules(const struct case_verdict *v, const struct printer *to)
 {
-    struct buf yes = {0};
+    FREED(buf_free) struct buf yes = {0};
     for (int i = 1; i < N_RULES; i++)
         if (v->checked >> i & 1)
             buf_printf(&yes, "%s%s", yes.n ? " " : "", fault_rule(i));
     print_facts(to, ST_DIM, "checked      %s{checked}", yes.p ? yes.p : "nothing");
-    buf_free(&yes);
     print_open(to, "not_checked", '[');
     for (int i = 1, k; i < N_RULES; i = k) {
-        struct buf no = {0};
+        FREED(buf_free) struct buf no = {0};
         for (k = i; k < N_RULES && !(v->checked >> k & 1) && v->why[k] == v->why[i]; k++)
             buf_printf(&no, "%s%s", no.n ? " " : "", fault_rule(k));
         if (no.n)
             print_line(to, ST_DIM, "not checked  %s{rules}: needs %s{needs}", no.p, v->why[i]);
         k = max_int(k, i + 1);
-        buf_free(&no);
     }
     print_close(to, ']');
 }
@@ -81,7 +79,7 @@ static void say_violations(const struct check_job *j, const struct case_verdict 
 static void say_smallest(struct check_job *j, struct attn_case *c)
 {
     struct case_verdict v;
-    struct buf picture = {0};
+    FREED(buf_free) struct buf picture = {0};
     int before = case_numbers(c), tried = case_shrink(c, &j->stop);
     case_judge(c, &v);
     print_open(j->to, "smallest", '{');
@@ -96,7 +94,6 @@ static void say_smallest(struct check_job *j, struct attn_case *c)
         case_json(c, &j->shrunk);
         buf_char(&j->shrunk, '\n');
     }
-    buf_free(&picture);
 }
 
 static bool check_one(struct attn_case *c, int i, void *arg)
@@ -110,10 +107,9 @@ static bool check_one(struct attn_case *c, int i, void *arg)
     say_violations(j, &v);
     j->failed += v.n > 0;
     if (v.n == 0) {
-        struct buf picture = {0};
+        FREED(buf_free) struct buf picture = {0};
         case_draw(c, &picture);
         print_text(j->to, ST_TEXT, picture.p);
-        buf_free(&picture);
     } else {
         say_smallest(j, c);
     }
@@ -148,12 +144,11 @@ int cli_check(struct cli *c)
     cli_answer_open(&a, c);
     print_open(&a.to, NULL, '[');
     for (int i = 0; i < c->n_word && ok && !stop_asked(&j.stop); i++) {
-        struct buf text = {0};
+        FREED(buf_free) struct buf text = {0};
         j.file = c->word[i];
         ok = buf_read_file(&text, j.file, CASE_BYTES, &e) &&
              (case_each(text.n ? text.p : "", text.n, check_one, &j, &e) >= 0 ||
               err_prefix(&e, "%s", j.file));
-        buf_free(&text);
     }
     print_close(&a.to, ']');
     if (ok && j.failed)

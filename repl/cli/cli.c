@@ -105,11 +105,10 @@ static bool take_param(struct cli *c, const char *text, struct err *e)
     const char *eq = strchr(text, '=');
     if (!eq)
         return err_set(e, ERR_USAGE, "-p \"%.80s\": expected NAME=VALUE", text);
-    char *name = xasprintf("%.*s", (int)(eq - text), text);
+    FREED(free_at) char *name = xasprintf("%.*s", (int)(eq - text), text);
     bool ok = settings_set(&c->opt.engine.settings, name, eq + 1, e);
     if (ok)
         c->opt.given |= 1u << settings_index(name);
-    free(name);
     return ok;
 }
 
@@ -274,7 +273,7 @@ static void help_words(const struct command *cmd)
 static void list_words(const struct command *cmd)
 {
     struct help_word w;
-    struct buf line = {0};
+    FREED(buf_free) struct buf line = {0};
     for (int i = 0; cmd->word && cmd->word(i, &w); i++) {
         if (line.n && line.n + strlen(w.name) > 49) {
             out_printf("%28s%s,\n", "", line.p);
@@ -284,7 +283,6 @@ static void list_words(const struct command *cmd)
     }
     if (line.n)
         out_printf("%28s%s\n", "", line.p);
-    buf_free(&line);
 }
 
 /* Prints a line for each flag of the commands in `where`; all: with the groups' headings. */
@@ -312,9 +310,8 @@ static void help_settings(void)
     out_printf("\nSettings, for -p, /set and the config file:\n");
     for (int i = 0; i < settings_count(); i++) {
         const struct option *s = settings_at(i);
-        char *left = xasprintf("%s %s", s->name, s->range);
+        FREED(free_at) char *left = xasprintf("%s %s", s->name, s->range);
         help_line(left, s->help);
-        free(left);
     }
 }
 
@@ -323,10 +320,9 @@ static int help_all(void)
     out_printf("aerie " AERIE_VERSION " - chat with a local hybrid sliding-window model, and look "
            "inside\n\nusage: aerie [COMMAND] [FLAGS]\n\n");
     for (int i = 0; i < N_COMMANDS; i++) {
-        char *left = xasprintf("%s %s", commands[i].name, commands[i].args);
+        FREED(free_at) char *left = xasprintf("%s %s", commands[i].name, commands[i].args);
         help_line(left, commands[i].help);
         list_words(&commands[i]);
-        free(left);
     }
     help_flags(IN_ALL, true);
     help_settings();
@@ -352,10 +348,9 @@ static int help_command(const struct command *cmd)
 /* The chat's commands as repl/README.md shows them. */
 static int help_table(void)
 {
-    struct buf b = {0};
+    FREED(buf_free) struct buf b = {0};
     cmd_table_markdown(&b);
     out_bytes(b.p, b.n);
-    buf_free(&b);
     return 0;
 }
 
@@ -363,15 +358,12 @@ static int help_table(void)
 static int help_words_of(struct cli *c)
 {
     struct err e = {0};
-    struct buf words = {0};
-    struct sheet out;
+    FREED(buf_free) struct buf words = {0};
     for (int i = 0; i < c->n_word; i++)
         buf_printf(&words, "%s%s", i ? " " : "", c->word[i]);
-    sheet_init(&out, c->opt.ascii);
+    FREED(sheet_free) struct sheet out = {.ascii = c->opt.ascii};
     bool ok = cmd_help_on(NULL, words.p, &(struct printer){&out, NULL}, &e);
     cli_print(c, &out);
-    sheet_free(&out);
-    buf_free(&words);
     return ok ? 0 : cli_fail(&e);
 }
 
@@ -382,15 +374,13 @@ int cli_help(struct cli *c)
     if (!strcmp(c->word[0], "commands"))
         return help_table();
     const struct command *cmd = c->n_word == 1 ? find_command(c->word[0]) : NULL;
-    struct sheet topic;
     if (!cmd)
         return help_words_of(c);
     help_command(cmd);
-    sheet_init(&topic, c->opt.ascii);
+    FREED(sheet_free) struct sheet topic = {.ascii = c->opt.ascii};
     if (help_topic(NULL, cmd->name, &(struct printer){&topic, NULL}))
         out_printf("\n");
     cli_print(c, &topic);
-    sheet_free(&topic);
     return 0;
 }
 
@@ -564,7 +554,7 @@ static char *find_bundled(void)
                    xasprintf("%s/models/nestling", AERIE_SOURCE)};
     char *found = NULL, *maybe = NULL;
     for (int i = 0; i < 4; i++) {
-        char *config = xasprintf("%s/target/config.json", try[i]);
+        FREED(free_at) char *config = xasprintf("%s/target/config.json", try[i]);
         bool has = i == 0 ? built : i < 3 || AERIE_SOURCE[0] != 0;
         int error = access(config, R_OK) == 0 ? 0 : errno;
         bool unsure = error && error != ENOENT && error != ENOTDIR && error != EACCES;
@@ -572,7 +562,6 @@ static char *find_bundled(void)
             *(error ? &maybe : &found) = try[i];
         else
             free(try[i]);
-        free(config);
     }
     if (!found) /* not found: loading it reports why */
         return maybe;

@@ -5,14 +5,12 @@
  * there. */
 #include "repl/cli/flags.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 static void offer(const char *before, const char *word, const char *help)
 {
-    char *line = xasprintf("%s%s%s%s\n", before, word, *help ? "\t" : "", help);
+    FREED(free_at) char *line = xasprintf("%s%s%s%s\n", before, word, *help ? "\t" : "", help);
     out_bytes(line, strlen(line)); /* out_printf() would replace the tab */
-    free(line);
 }
 
 /* The words of a range: "on | off", "auto|cpu|cuda", "DIR|ngram". Names in capitals are of no word
@@ -21,7 +19,7 @@ static void offer_range(const char *before, const char *range)
 {
     for (size_t n; *range; range += n, range += strspn(range, " |")) {
         n = strcspn(range, " |");
-        char *word = xasprintf("%.*s", (int)n, range);
+        FREED(free_at) char *word = xasprintf("%.*s", (int)n, range);
         if (word[0] >= 'a' && word[0] <= 'z' && !strchr(word, ','))
             offer(before, word, "");
         else if (strcmp(word, "DIR") == 0)
@@ -30,7 +28,6 @@ static void offer_range(const char *before, const char *range)
             out_printf(":sessions\n");
         else if (word_index("FILE|KEYFILE|PATH", word) >= 0)
             out_printf(":files\n");
-        free(word);
     }
 }
 
@@ -48,7 +45,7 @@ static void offer_row(const char *before, const struct option *o)
 static void offer_change(const char *word, bool opening)
 {
     const char *eq = strchr(word, '=');
-    char *name = xasprintf("%.*s=", (int)(eq ? eq - word : 0), word);
+    FREED(free_at) char *name = xasprintf("%.*s=", (int)(eq ? eq - word : 0), word);
     for (int i = 0; i < settings_count() + opts_count(); i++) {
         bool setting = i < settings_count();
         const struct option *o = setting ? settings_at(i) : opts_at(i - settings_count());
@@ -64,7 +61,6 @@ static void offer_change(const char *word, bool opening)
         offer_range(name, "on|off");
     else if (!eq && opening)
         offer("bug.", "", "a historical fault");
-    free(name);
 }
 
 static void offer_value(const struct flag *f, const char *before, const char *word)
@@ -133,9 +129,8 @@ int cli_complete(const struct command *commands, int n_commands, int n, char **w
     if (open) {
         offer_value(open, "", last);
     } else if (f && inside && last[1] == '-') {
-        char *before = xasprintf("%.*s", (int)(inside - last), last);
+        FREED(free_at) char *before = xasprintf("%.*s", (int)(inside - last), last);
         offer_value(f, before, inside);
-        free(before);
     } else if (last[0] == '-') {
         for (int i = 0; i < n_flags; i++)
             if (flags[i].where & bit)

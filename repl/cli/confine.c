@@ -49,11 +49,10 @@ static void add_folder_of(struct folders *f, const char *path, bool make)
 
 static void add_typed_lines(struct folders *f)
 {
-    char *path = recall_path("history");
+    FREED(free_at) char *path = recall_path("history");
     add_folder_of(f, path, true);
     if (path)
         file_make_private(path);
-    free(path);
 }
 
 static void add_presets(struct folders *f)
@@ -81,10 +80,8 @@ static void add_outputs(struct folders *f, const struct cli *c, const struct com
         add_folder_of(f, c->state, false);
     }
     if (cmd->bit == IN_PULL) {
-        char *cache = hub_cache(), *below = xasprintf("%s/x", cache);
+        FREED(free_at) char *cache = hub_cache(), *below = xasprintf("%s/x", cache);
         add_folder_of(f, below, true);
-        free(below);
-        free(cache);
     }
     if (cmd->bit == IN_DB && c->n_word > 1 && cli_db_makes_file(c->word[0]))
         add_folder_of(f, c->word[1], false);

@@ -2,7 +2,6 @@
  * `aerie diff A --forced`: the first difference of two runs, its place in the target, and the
  * verdict. Nothing is saved.
  */
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -86,7 +85,7 @@ static void print_verdict(const struct cli *c, const struct named *a, const stru
                           const struct report *r)
 {
     struct cli_answer x;
-    struct buf with = {0};
+    FREED(buf_free) struct buf with = {0};
     const struct session_row *second = b->row.id[0] ? &b->row : &a->row;
     cli_answer_open(&x, c);
     for (int i = 0; i < c->with.n; i++)
@@ -105,16 +104,14 @@ static void print_verdict(const struct cli *c, const struct named *a, const stru
     verdict_print(r, &x.to);
     print_close(&x.to, '}');
     cli_answer_close(&x);
-    buf_free(&with);
 }
 
 /* Shows the number of runs so far on standard error: a comparison takes some tens of runs. */
 static void progress(void *arg, const char *what)
 {
     int *runs = arg;
-    char *line = xasprintf("run %d: %s", ++*runs, what);
+    FREED(free_at) char *line = xasprintf("run %d: %s", ++*runs, what);
     cli_status(line);
-    free(line);
 }
 
 static int verdict_status(const struct report *r)
@@ -127,8 +124,8 @@ int cli_diff(struct cli *c)
 {
     static const struct diff_names in = {"in a", "in b"};
     struct err e = {0};
-    struct named a = {0}, b = {0};
-    struct report r = {0};
+    FREED(named_free) struct named a = {0}, b = {0};
+    FREED(report_free) struct report r = {0};
     const char *second;
     int runs = 0;
     bool ok = take_words(c, &second, &e) && read_named(c, c->word[0], &a, &e) &&
@@ -152,8 +149,5 @@ int cli_diff(struct cli *c)
     int rc = ok ? verdict_status(&r) : cli_fail(&e);
     if (ok)
         print_verdict(c, &a, &b, &r);
-    report_free(&r);
-    named_free(&a);
-    named_free(&b);
     return rc;
 }

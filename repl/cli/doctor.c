@@ -18,7 +18,6 @@
 #include "models/models.h"
 #include "repl/process/isolate.h"
 #include "models/tokenizer/tokenizer.h"
-#include "kernels/json.h"
 
 enum verdict { V_OK, V_WARN, V_FAIL };
 
@@ -88,14 +87,13 @@ static void check_isolation(struct doctor *d)
 
 static void check_machine(struct doctor *d)
 {
-    struct buf b = {0};
+    FREED(buf_free) struct buf b = {0};
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     double gib = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE) / 0x1p30;
     features(&b);
     bool wide = b.n > 0;
     report(d, wide ? V_OK : V_WARN, 0, "cpu", wide ? NULL : SLOW,
            "%ld core%s, %.1f GiB memory%s", cores, cores == 1 ? "" : "s", gib, wide ? b.p : "");
-    buf_free(&b);
     list_devices(tell_device, d);
     check_isolation(d);
 }
@@ -152,7 +150,8 @@ static bool count_session(const struct session_row *r, void *arg)
 /* Whether the nearest folder above a file that exists takes new entries; errno says why not. */
 static bool can_be_made(const char *path)
 {
-    char *folder = xstrdup(path), *slash;
+    char *slash;
+    FREED(free_at) char *folder = xstrdup(path);
     int why = ENOENT;
     while (why == ENOENT && (slash = strrchr(folder, '/'))) {
         slash[slash == folder] = '\0'; /* "/" stays */
@@ -160,7 +159,6 @@ static bool can_be_made(const char *path)
         if (slash == folder)
             break;
     }
-    free(folder);
     errno = why;
     return !why;
 }
@@ -169,7 +167,7 @@ static void check_database(struct doctor *d)
 {
     struct err e = {0};
     struct stat st;
-    char *path = cli_db_path(d->c);
+    FREED(free_at) char *path = cli_db_path(d->c);
     if (stat(path, &st) != 0) {
         if (errno != ENOENT)
             report(d, V_FAIL, ERR_DB, "database", "sessions cannot be saved",
@@ -180,11 +178,10 @@ static void check_database(struct doctor *d)
                    "%s cannot be made: %s", path, strerror(errno));
         else
             report(d, V_OK, 0, "database", NULL, "%s is not there yet", path);
-        free(path);
         return;
     }
     struct hdb *h = hdb_open(path, &e);
-    struct buf lines = {0};
+    FREED(buf_free) struct buf lines = {0};
     int sessions = 0, turns = 0, bad = 0;
     bool ok = h && hdb_sessions(h, NULL, NULL, INT_MAX, count_session, &sessions, &e) >= 0 &&
               hdb_verify(h, "", &turns, &bad, &lines, &e);
@@ -200,9 +197,7 @@ static void check_database(struct doctor *d)
                (double)st.st_size / 0x1p20, sessions, plural(sessions), turns, plural(turns));
     if (st.st_mode & 077)
         report(d, V_WARN, 0, "database", "chmod 600 closes it", "others may read %s", path);
-    buf_free(&lines);
     hdb_close(h);
-    free(path);
 }
 
 /* ---- models ---- */
@@ -212,7 +207,6 @@ static void check_captures(struct doctor *d, struct loaded *l)
 {
     struct err e = {0};
     struct calibration c;
-    struct sheet lines;
     struct stop stop;
     const struct calib_opts o = {.l = l, .stop = &stop};
     bool ok = cli_stop_open(&stop, &e) && calibrate_run(&o, &c, &e);
@@ -221,12 +215,11 @@ static void check_captures(struct doctor *d, struct loaded *l)
         report(d, V_WARN, 0, "captures", NULL, "%s", e.msg);
         return;
     }
-    sheet_init(&lines, false);
+    FREED(sheet_free) struct sheet lines = {0};
     report_calibration(&c, ON_SHEET(&lines));
     for (int i = 0; i < lines.n_row; i++)
         report(d, i + 1 < lines.n_row || (c.certain && c.best == 0) ? V_OK : V_WARN, 0, "captures",
                NULL, "%s", lines.row[i].text.p);
-    sheet_free(&lines);
 }
 
 static void report_model(struct doctor *d, const char *what, const char *dir,

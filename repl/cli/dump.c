@@ -89,7 +89,7 @@ static void say_first(const struct dump_report *r, const struct printer *to)
 static void say_skipped(const struct dump_report *r, const struct printer *to)
 {
     print_open(to, "not_compared", '[');
-    struct buf names = {0};
+    FREED(buf_free) struct buf names = {0};
     for (int i = 0; i < r->n_skipped; i++) {
         if (to->json)
             jput_str(to->json, r->skipped[i]);
@@ -100,7 +100,6 @@ static void say_skipped(const struct dump_report *r, const struct printer *to)
     if (names.n)
         print_note(to, ST_DIM, "not compared, because aerie keeps no such numbers: %s%s", names.p,
                    r->n_skipped > SHOWN ? ", ..." : "");
-    buf_free(&names);
 }
 
 static void report(const struct cli *c, const struct dump_report *r)
@@ -183,7 +182,7 @@ static int dump_calls(struct cli *c)
 static void say_violation(const struct canary *k, int i, int size, const struct printer *to)
 {
     const struct canary_line *l = &k->v[i];
-    struct buf why = {0};
+    FREED(buf_free) struct buf why = {0};
     int piece = i > 0 && canary_piece(k, i - 1) > 1 ? 1 : canary_piece(k, i);
     bool writes = l->reasons & (CANARY_WRITE_POSITION | CANARY_WRITE_TOKEN);
     canary_reasons(l->reasons, &why);
@@ -210,7 +209,6 @@ static void say_violation(const struct canary *k, int i, int size, const struct 
                                "one other sequence", piece, (long)last->slot, (long)last->position);
     }
     print_close(to, '}');
-    buf_free(&why);
 }
 
 static int by_page(const void *a, const void *b)
@@ -224,7 +222,7 @@ static int by_page(const void *a, const void *b)
 /* Runs of pages with violated cells, by pool. */
 static void say_pages(const struct canary *k, int size, const struct printer *to)
 {
-    struct canary_line *v = xcalloc((size_t)k->n, sizeof *v);
+    FREED(free_at) struct canary_line *v = xcalloc((size_t)k->n, sizeof *v);
     memcpy(v, k->v, (size_t)k->n * sizeof *v);
     qsort(v, (size_t)k->n, sizeof *v, by_page);
     print_open(to, "pages", '[');
@@ -244,7 +242,6 @@ static void say_pages(const struct canary *k, int size, const struct printer *to
                        (long)hi);
     }
     print_close(to, ']');
-    free(v);
 }
 
 /* A map of a pool by position: which cells the lines name. */
@@ -310,14 +307,13 @@ static int dump_canary(struct cli *c)
 {
     struct err e = {0};
     struct stop stop = {.running = 1};
-    struct canary k;
+    FREED(canary_free) struct canary k = {0};
     if (!cli_stop_open(&stop, &e))
         return cli_fail(&e);
     bool ok = canary_read(&k, c->word[0], &stop, &e);
     int signal = cli_stop_close(0);
     if (ok && !signal)
         report_canary(c, &k);
-    canary_free(&k);
     return signal ? signal : ok ? ERR_NEGATIVE : cli_fail(&e);
 }
 
@@ -325,7 +321,7 @@ int cli_dump(struct cli *c)
 {
     struct err e = {0};
     struct stop stop = {.running = 1};
-    struct dump_report r;
+    FREED(dump_report_free) struct dump_report r = {0};
     if (fi_is(c->word[0]))
         return dump_calls(c);
     if (canary_is(c->word[0]))
@@ -341,6 +337,5 @@ int cli_dump(struct cli *c)
     int signal = cli_stop_close(0);
     if (r.n > 0 && !signal)
         report(c, &r);
-    dump_report_free(&r);
     return signal ? signal : ok ? 0 : cli_fail(&e);
 }

@@ -74,10 +74,9 @@ static void remove_folder(const char *path)
 {
     DIR *d = opendir(path);
     for (struct dirent *f; d && (f = readdir(d));) {
-        char *name = xasprintf("%s/%s", path, f->d_name);
+        FREED(free_at) char *name = xasprintf("%s/%s", path, f->d_name);
         if (f->d_name[0] != '.' && unlink(name))
             remove_folder(name);
-        free(name);
     }
     if (d)
         closedir(d);

@@ -2,7 +2,6 @@
  * are not read, only the headers of their files; a config.json, or the name of a published model,
  * is enough. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "engine/thread/load.h"
 #include "engine/tools/synthetic.h"
@@ -19,16 +18,14 @@ static bool make_shapes(void *arg, struct model *m, struct draft *d, struct err 
 {
     const struct fit_model *s = arg;
     const char *brief;
-    struct buf text = {0};
+    FREED(buf_free) struct buf text = {0};
     if (s->name) {
         bool ok = synthetic_open(m, d, s->name, &brief, e);
         draft_free(d); /* an EAGLE3 head of which nobody spoke */
         return ok;
     }
-    bool ok = buf_read_file(&text, s->config, 16 << 20, e) &&
-              (model_shaped(m, text.n ? text.p : "", e) || err_prefix(e, "%s", s->config));
-    buf_free(&text);
-    return ok;
+    return buf_read_file(&text, s->config, 16 << 20, e) &&
+           (model_shaped(m, text.n ? text.p : "", e) || err_prefix(e, "%s", s->config));
 }
 
 static void notice(void *arg, const char *line)
@@ -54,8 +51,7 @@ static void print_model(const struct loaded *l, const struct engine_opts *o, con
     if (sliding)
         print_add(to, ST_DIM, " (%d{sliding} slide, %d{window} tokens)", sliding, g->window);
     print_facts(to, ST_DIM, ", a context of %d{context} tokens, on %s{device}",
-                engine_context(l, o),
-              l->dev.k->name);
+                engine_context(l, o), l->dev.k->name);
     if (l->model.about)
         print_note(to, ST_DIM, "%s", l->model.about);
     if (o->make)
@@ -73,8 +69,7 @@ static void print_fit(const struct fit *f, const struct loaded *l, const struct 
     print_close(to, '}');
     print_end(to);
     print_add(to, ST_TEXT, "\f%lu{free}%lu{total}\f%s of the %s's %s are free: ", f->left,
-              f->total, size_text(f->left).s, f->own ? "device" : "machine",
-              size_text(f->total).s);
+              f->total, size_text(f->left).s, f->own ? "device" : "machine", size_text(f->total).s);
     print_add(to, f->fits ? ST_TEXT : ST_BAD, "\f%d{fits?}\f%s", f->fits,
               f->fits ? "it fits" : f->how);
     if (longest && f->fits)
@@ -136,13 +131,12 @@ int cli_fit(struct cli *c)
     o.notice_arg = &a;
     o.make = known || (path && ends_with(path, ".json")) ? make_shapes : NULL;
     o.make_arg = &s;
-    char *title = name ? xstrdup(name) : hub_title(o.model ? o.model : "");
+    FREED(free_at) char *title = name ? xstrdup(name) : hub_title(o.model ? o.model : "");
     cli_answer_open(&a, c);
     bool ok = answer_fit(&o, title, &a.to, &fits, &e);
     if (!ok)
         a.to.json = NULL; /* no answer: only what was noticed */
     cli_answer_close(&a);
-    free(title);
     free(path);
     return !ok ? cli_fail(&e) : fits ? 0 : 1;
 }

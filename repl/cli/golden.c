@@ -6,7 +6,7 @@
 int cli_golden(struct cli *c)
 {
     struct err e = {0};
-    struct buf report = {0};
+    FREED(buf_free) struct buf report = {0};
     struct stop stop = {.running = 1};
     struct golden_opts opts = {.engine = c->opt.engine, .json = c->opt.json, .stop = &stop,
                                .begin = cli_stop_begin, .arg = &stop};
@@ -22,6 +22,5 @@ int cli_golden(struct cli *c)
     } else {
         cli_print_text(c, &report);
     }
-    buf_free(&report);
     return signal ? signal : ok ? 0 : cli_fail(&e);
 }

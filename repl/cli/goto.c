@@ -35,7 +35,7 @@ static void on_held(void *arg, struct backend *b, bool done)
         return;
     cli_progress_end();
     x->arrived = true;
-    struct app *a = xcalloc(1, sizeof *a);
+    FREED(free_at) struct app *a = xcalloc(1, sizeof *a);
     app_open_running(a, &x->c->opt, b, x->session, x->early, x->n_early);
     x->early = NULL;
     if (b->debug->back(b, x->turn, x->step, &e)) /* posts the EV_PAUSE that the screen or the plain
@@ -45,7 +45,6 @@ static void on_held(void *arg, struct backend *b, bool done)
         x->rc = cli_fail(&e);
     a->backend = NULL; /* owned by the rerun */
     app_close(a);
-    free(a);
 }
 
 static bool read_step(const char *s, int *turn, int *step, struct err *e)

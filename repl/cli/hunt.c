@@ -197,7 +197,7 @@ static bool run(struct hunt *p, struct hunt_state *state, struct err *e)
 
 static bool write_report(struct hunt *p, const char *file, struct err *e)
 {
-    struct buf text = {0};
+    FREED(buf_free) struct buf text = {0};
     hunt_issue(p, p->c->issue ? p->c->issue : hunt_form(p), &text);
     int fd = open(file, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     bool ok = fd >= 0 && write_fully(fd, text.p, text.n);
@@ -206,7 +206,6 @@ static bool write_report(struct hunt *p, const char *file, struct err *e)
         ok = false;
         why = errno;
     }
-    buf_free(&text);
     return ok || err_set(e, ERR_USAGE, "cannot write %s: %s", file, strerror(why));
 }
 
@@ -230,7 +229,7 @@ static int exit_status(struct hunt *p)
 static bool open_all(struct hunt *p, struct hunt_state **state, struct err *e)
 {
     struct cli *c = p->c;
-    char *db = cli_db_path(c);
+    FREED(free_at) char *db = cli_db_path(c);
     c->opt.engine.server.url = c->word[0];
     p->u = upkeep_open(&c->opt.engine.server, c->model_given ? c->opt.engine.model : NULL, e);
     bool ok = p->u && ids_can_ask(p->u, e);
@@ -243,14 +242,13 @@ static bool open_all(struct hunt *p, struct hunt_state **state, struct err *e)
         ok = (p->log = hunt_log_open(db, p->u, e)) != NULL;
     if (ok && c->state)
         ok = (*state = hunt_state_open(c->state, p, e)) != NULL;
-    free(db);
     return ok;
 }
 
 int cli_probe(struct cli *c)
 {
     struct err e = {0};
-    struct hunt *p = xcalloc(1, sizeof *p);
+    FREED(free_at) struct hunt *p = xcalloc(1, sizeof *p);
     struct hunt_state *state = NULL;
     p->c = c;
     p->begin = clock_ns();
@@ -268,6 +266,5 @@ int cli_probe(struct cli *c)
         rc = cli_fail(&e);
     upkeep_close(p->u);
     hunt_free(p);
-    free(p);
     return cli_stop_close(rc);
 }

@@ -1,7 +1,6 @@
 /* hunt_report.c - what `aerie probe` found: lines for people, JSON, a script of curl calls, and a
  * report in the form of an engine's issues. See hunt.h. */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "repl/cli/hunt.h"
@@ -57,12 +56,11 @@ static void print_asks(const struct hunt_found *f, const struct printer *to)
 {
     print_open(to, "small", '[');
     for (int i = 0; i < f->c.n; i++) {
-        struct buf b = {0};
+        FREED(buf_free) struct buf b = {0};
         bool here = i == f->d.ask;
         say_ask(&f->c, i, f->prompt[i].n, &b);
         print_line(to, here ? ST_BOLD : ST_TEXT, "     %d. %s{request}%s\f%d{judged?}", i + 1, b.p,
                    here ? "  <- judged" : "", here);
-        buf_free(&b);
     }
     print_close(to, ']');
 }
@@ -70,7 +68,7 @@ static void print_asks(const struct hunt_found *f, const struct printer *to)
 void hunt_print_found(const struct hunt *p, int i, const struct printer *to)
 {
     const struct hunt_found *f = &p->found[i];
-    struct buf said = {0};
+    FREED(buf_free) struct buf said = {0};
     say_difference(&f->d, &said);
     print_open(to, NULL, '{');
     print_add(to, ST_BAD, "%d{number}. ", i + 1);
@@ -98,15 +96,13 @@ void hunt_print_found(const struct hunt *p, int i, const struct printer *to)
     print_end(to);
     print_asks(f, to);
     if (to->json) {
-        struct buf script = {0};
+        FREED(buf_free) struct buf script = {0};
         hunt_script(p, f, &script);
         print_ints(to, "control", f->control.v, f->control.n);
         print_ints(to, "reply", f->reply.v, f->reply.n);
         print_add(to, ST_TEXT, "\f%s{script}", script.p);
-        buf_free(&script);
     }
     print_close(to, '}');
-    buf_free(&said);
 }
 
 void hunt_print_sum(const struct hunt *p, const struct printer *to)
@@ -176,7 +172,7 @@ static void put_call(const struct hunt *p, const struct hunt_found *f, int i, bo
     const struct hunt_ask *q = &f->c.ask[i];
     const char *arena = alone ? "alone-SALT" : "case-SALT";
     struct ids_ask a = {.prompt = f->prompt[i], .most = q->most, .cold = alone, .arena = arena};
-    struct buf body = {0};
+    FREED(buf_free) struct buf body = {0};
     const char *path = ids_request(p->u, &a, &body);
     if (!alone && q->cancel_ms)
         buf_printf(out, "MOST='-m %d.%03d' ", q->cancel_ms / 1000, q->cancel_ms % 1000);
@@ -194,7 +190,6 @@ static void put_call(const struct hunt *p, const struct hunt_found *f, int i, bo
     }
     if (among && !beside)
         buf_str(out, "wait\n");
-    buf_free(&body);
 }
 
 static void put_read(const struct hunt *p, const struct hunt_found *f, struct buf *out)
@@ -204,13 +199,12 @@ static void put_read(const struct hunt *p, const struct hunt_found *f, struct bu
     ids_cat(&both, f->control.v, f->control.n);
     struct ids_ask a = {.prompt = both, .most = 1, .score = true, .cold = true,
                         .arena = "read-SALT"};
-    struct buf body = {0};
+    FREED(buf_free) struct buf body = {0};
     const char *path = ids_request(p->u, &a, &body);
     buf_str(out, "# prompt and reply as one prompt: its last log probabilities should be those "
                  "above\n");
     buf_printf(out, "PART='\"logprob\": *-?[0-9.e-]+|\\[-?[0-9.e-]+, *[0-9]+, *null\\]' "
                "ask %s <<'END' | tail -n %d\n%s\nEND\n", path, f->control.n, body.p);
-    buf_free(&body);
     ids_free(&both);
 }
 
@@ -220,7 +214,7 @@ void hunt_script(const struct hunt *p, const struct hunt_found *f, struct buf *o
         buf_str(out, "# The run was ended before the requests of this case were noted.\n");
         return;
     }
-    struct buf body = {0}, said = {0};
+    FREED(buf_free) struct buf body = {0}, said = {0};
     struct ids_ask any = {.prompt = f->prompt[0], .most = 1};
     const char *path = ids_request(p->u, &any, &body), *reset = upkeep_reset_path(p->u);
     say_difference(&f->d, &said);
@@ -252,8 +246,6 @@ void hunt_script(const struct hunt *p, const struct hunt_found *f, struct buf *o
         buf_str(out, "cat \"$T/judged\"\ncmp -s \"$T/alone\" \"$T/judged\" && echo equal && exit 0"
                      "\necho different; exit 1\n");
     }
-    buf_free(&said);
-    buf_free(&body);
 }
 
 /* ---- the report ------------------------------------------------------------------------------ */
@@ -274,7 +266,7 @@ static void add_ids(const struct ids *v, struct buf *out)
 static void describe(const struct hunt *p, int i, struct buf *out)
 {
     const struct hunt_found *f = &p->found[i];
-    struct buf said = {0};
+    FREED(buf_free) struct buf said = {0};
     say_difference(&f->d, &said);
     buf_printf(out, "**%d. %s.** Greedy, `ignore_eos`, prompts of token ids. ", i + 1, f->c.kind);
     if (f->c.read)
@@ -284,10 +276,9 @@ static void describe(const struct hunt *p, int i, struct buf *out)
         buf_printf(out, "The reply to a request depends on what else the server computed: compared "
                    "with the same request alone and with a cold prefix cache, %s.\n\n", said.p);
     for (int k = 0; k < f->c.n; k++) {
-        struct buf ask = {0};
+        FREED(buf_free) struct buf ask = {0};
         say_ask(&f->c, k, f->prompt[k].n, &ask);
         buf_printf(out, "%d. %s%s\n", k + 1, ask.p, k == f->d.ask ? " **<- differs**" : "");
-        buf_free(&ask);
     }
     buf_str(out, "\nAlone:");
     buf_str(out, "\n```\n");
@@ -304,7 +295,6 @@ static void describe(const struct hunt *p, int i, struct buf *out)
                    "differs from itself by %.3g.", f->n_differ, f->n_repeat, f->control_runs,
                    f->noise);
     buf_str(out, "\n\n");
-    buf_free(&said);
 }
 
 static void all_found(const struct hunt *p, struct buf *out)
@@ -318,11 +308,10 @@ static void all_found(const struct hunt *p, struct buf *out)
 static void reproduction(const struct hunt *p, struct buf *out)
 {
     for (int i = 0; i < p->n_kept; i++) {
-        struct buf script = {0};
+        FREED(buf_free) struct buf script = {0};
         hunt_script(p, &p->found[i], &script);
         buf_printf(out, "Script for %d (curl only; exit 1: it differs):\n\n```sh\n%s```\n\n", i + 1,
                    script.p);
-        buf_free(&script);
     }
 }
 

@@ -164,13 +164,13 @@ static bool send_alone(struct hunt *p, struct ids_ask *a, struct err *e)
 static bool score(struct hunt *p, struct hunt_control *k, struct err *e)
 {
     const struct ids_ask *a = &k->a;
-    struct kl kl = {0};
-    struct ids both = {0};
+    FREED(kl_free) struct kl kl = {0};
+    FREED(ids_free) struct ids both = {0};
     int n = ids_scores_at_once(p->u) ? a->reply.n : min_int(a->reply.n, SCORED_BY_TOKEN);
     k->scored = true;
     ids_cat(&both, a->prompt.v, a->prompt.n);
     ids_cat(&both, a->reply.v, n);
-    float *logp = xcalloc((size_t)both.n, sizeof *logp);
+    FREED(free_at) float *logp = xcalloc((size_t)both.n, sizeof *logp);
     bool ok = ids_score(p->u, &both, a->prompt.n, logp, &p->stop, e);
     p->n_asked += ids_scores_at_once(p->u) ? 1 : n;
     if (ok) {
@@ -186,9 +186,6 @@ static bool score(struct hunt *p, struct hunt_control *k, struct err *e)
         *e = (struct err){0}; /* a server that cannot read a prompt so is compared without */
         ok = true;
     }
-    kl_free(&kl);
-    free(logp);
-    ids_free(&both);
     return ok;
 }
 
@@ -198,8 +195,7 @@ static bool wants_score(const struct hunt *p, const struct hunt_control *k)
            (ids_scores_at_once(p->u) || p->n_control <= CONTROLS_BY_TOKEN);
 }
 
-struct hunt_control *hunt_control(struct hunt *p, const struct ids *prompt, int most,
-                                    struct err *e)
+struct hunt_control *hunt_control(struct hunt *p, const struct ids *prompt, int most, struct err *e)
 {
     for (int i = p->n_control; i-- > 0;)
         if (p->control[i].a.most == most && ids_equal(&p->control[i].a.prompt, prompt))

@@ -68,7 +68,7 @@ static bool write_line(struct hunt_state *s, const struct buf *b, struct err *e)
 /* A new file gets the head; an old one is compared with it and read. */
 static bool begin_file(struct hunt_state *s, struct hunt *p, const struct buf *old, struct err *e)
 {
-    struct buf head = {0};
+    FREED(buf_free) struct buf head = {0};
     put_head(p, &head);
     buf_char(&head, '\n');
     bool ok = true;
@@ -82,7 +82,6 @@ static bool begin_file(struct hunt_state *s, struct hunt *p, const struct buf *o
              err_prefix(e, "%s", s->path);
     if (ok && old->n > 0 && old->p[old->n - 1] != '\n')
         ok = write_fully(s->fd, "\n", 1);
-    buf_free(&head);
     return ok;
 }
 
@@ -113,13 +112,11 @@ int hunt_state_next(const struct hunt_state *s)
 bool hunt_state_add(struct hunt_state *s, int number, const struct hunt *p, int found,
                      struct err *e)
 {
-    struct buf b = {0};
+    FREED(buf_free) struct buf b = {0};
     jput_record(&b, "%d{case}%d{requests}%d{found}", number, p->n_asked - p->asked_noted,
                 p->n_found - found);
     buf_char(&b, '\n');
-    bool ok = write_line(s, &b, e);
-    buf_free(&b);
-    return ok;
+    return write_line(s, &b, e);
 }
 
 void hunt_state_close(struct hunt_state *s)

@@ -11,11 +11,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "engine/remote/records.h"
 #include "engine/tools/canary.h"
-#include "kernels/json.h"
 #include "kernels/json_read.h"
 #include "repl/cli/cli.h"
 #include "repl/cli/session_events.h"
@@ -47,9 +45,8 @@ static void complain(struct import *m, const char *file, int line, const char *w
 {
     if (m->bad++ >= COMPLAINTS)
         return;
-    char *text = xasprintf("%s line %d: %s", file, line, why);
+    FREED(free_at) char *text = xasprintf("%s line %d: %s", file, line, why);
     cli_complain(NULL, text);
-    free(text);
 }
 
 /* ---- a record becomes a session -------------------------------------------------------------- */
@@ -176,7 +173,7 @@ static void post_reply(struct session_events *s, const struct record *r)
 
 static void post_notes(struct session_events *s, const struct record *r, const char *file, int line)
 {
-    struct buf note = {0};
+    FREED(buf_free) struct buf note = {0};
     buf_printf(&note, "imported from %s line %d", file, line);
     if (r->name)
         buf_printf(&note, ", \"%s\"", r->name);
@@ -191,7 +188,6 @@ static void post_notes(struct session_events *s, const struct record *r, const c
         buf_printf(&note, "; %d part%s of messages that are no text left out", r->left_out,
                    plural(r->left_out));
     session_put_text(s, EV_NOTICE, OP_OPEN, note.p);
-    buf_free(&note);
 }
 
 /* The facts of the session's origin for the log. more: further facts, lines "name=value". */
@@ -199,7 +195,7 @@ static void describe(struct import *m, const struct record *r, const char *file,
                      const char *more)
 {
     char when[32] = "";
-    struct buf config = {0};
+    FREED(buf_free) struct buf config = {0};
     char *url = xasprintf("%s line %d, imported", file, line);
     if (r->created > 0 && r->created < 1e11)
         snprintf(when, sizeof when, "%.0f", r->created);
@@ -225,7 +221,6 @@ static void describe(struct import *m, const struct record *r, const char *file,
                                   .server_url = url,
                                   .server_facts = "{}"};
     history_describe(m->log, &about, NULL);
-    buf_free(&config);
     free(url);
 }
 
@@ -335,7 +330,7 @@ static int post_violations(struct session_events *s, const struct canary *k,
                            const struct canary_room *room)
 {
     int64_t length = 0;
-    struct buf text = {0};
+    FREED(buf_free) struct buf text = {0};
     int n = 0, size = room->size;
     for (int i = 0; i < k->n && n < MOST_VIOLATIONS; i++) {
         const struct canary_line *l = &k->v[i];
@@ -356,7 +351,6 @@ static int post_violations(struct session_events *s, const struct canary *k,
     ev.served = served_new();
     buf_str(&ev.text, text.n ? text.p : "");
     session_put(s, &ev);
-    buf_free(&text);
     return n;
 }
 
@@ -480,7 +474,7 @@ static bool read_file(struct import *m, const char *asked, struct err *e)
         return !m->fault.kind;
     }
     FILE *f = piped ? stdin : fopen(asked, "re");
-    struct buf line = {0};
+    FREED(buf_free) struct buf line = {0};
     int got = 1;
     if (!f)
         return err_set(e, ERR_USAGE, "cannot open %s: %s", asked, strerror(errno));
@@ -489,8 +483,7 @@ static bool read_file(struct import *m, const char *asked, struct err *e)
         if (n == 1 && got != -1 && is_pickle(&line)) {
             err_set(&m->fault, ERR_USAGE,
                     "%s is a Python pickle; expected JSON lines: python3 %s/sglang_dump.py %s | "
-                    "aerie import -",
-                    asked, AERIE_SHARE, asked);
+                    "aerie import -", asked, AERIE_SHARE, asked);
             break;
         }
         if (got == -2)
@@ -505,7 +498,6 @@ static bool read_file(struct import *m, const char *asked, struct err *e)
         err_set(&m->fault, ERR_USAGE, "cannot read %s: %s", asked, strerror(errno));
     if (!piped)
         fclose(f);
-    buf_free(&line);
     *e = m->fault;
     return !m->fault.kind;
 }
@@ -519,8 +511,7 @@ static void print_result(const struct import *m)
     print_open(&a.to, NULL, '{');
     print_add(&a.to, ST_TEXT, "%d{sessions} session%s imported", m->n, plural(m->n));
     print_add(&a.to, ST_TEXT, m->no_reply ? ", %d{without_reply} without a reply"
-                                          : "\f%d{without_reply}",
-              m->no_reply);
+                                          : "\f%d{without_reply}", m->no_reply);
     print_add(&a.to, ST_TEXT, m->bad ? "; %d{bad_lines} line%s left out" : "\f%d{bad_lines}%s",
               m->bad, plural(m->bad));
     print_add(&a.to, ST_TEXT, "\f%s{first}%s{last}", m->n ? m->first : NULL, m->n ? m->last : NULL);
@@ -576,7 +567,7 @@ int cli_import(struct cli *c)
                                  .draft_sha = "",
                                  .tokenizer_sha = "",
                                  .config = ""};
-    char *path = cli_db_path(c);
+    FREED(free_at) char *path = cli_db_path(c);
     bool ok = cli_stop_open(&m.stop, &e);
     json_stop_on(&m.stop);
     m.log = ok ? history_open(path, LOG_TREE, &none, &e) : NULL;
@@ -594,7 +585,6 @@ int cli_import(struct cli *c)
             print_result(&m);
     }
     int rc = !ok ? cli_fail(&e) : m.bad ? m.n ? ERR_NEGATIVE : ERR_USAGE : 0;
-    free(path);
     json_stop_on(NULL);
     return cli_stop_close(rc);
 }

@@ -80,8 +80,7 @@ static bool server_source(struct kl_source *s, const struct cli *c, struct err *
     s->context = upkeep_context(s->u);
     s->exact = upkeep_exact(s->u);
     s->by_token = !ids_scores_at_once(s->u);
-    s->name = xasprintf("%s, %s at %s", upkeep_server(s->u), upkeep_model(s->u),
-                        upkeep_url(s->u));
+    s->name = xasprintf("%s, %s at %s", upkeep_server(s->u), upkeep_model(s->u), upkeep_url(s->u));
     return true;
 }
 
@@ -137,10 +136,9 @@ static bool make_prompts(struct kl_run *r, struct err *e)
     bool ok = n > 0 || err_set(e, ERR_USAGE, "the context of %d tokens has no room for a reply of "
                                              "%d", r->from.context, r->most);
     for (int i = 0; ok && i < n && !(r->c->most && i == r->c->most); i++) {
-        struct buf text = {0};
+        FREED(buf_free) struct buf text = {0};
         made_text((uint64_t)i + 1, length[i], &text); /* a word is at least one token */
         ok = add_prompt(r, text.p, length[i], e);
-        buf_free(&text);
     }
     return ok;
 }
@@ -168,11 +166,11 @@ static bool read_prompts(struct kl_run *r, const char *file, struct err *e)
 static bool one_reply(struct kl_run *r, const struct ids *prompt, struct err *e)
 {
     struct ids_ask a = {.prompt = *prompt, .most = r->most};
-    struct ids both = {0};
+    FREED(ids_free) struct ids both = {0};
     bool ok = r->from.ask(&r->from, &a, e);
     ids_cat(&both, prompt->v, prompt->n);
     ids_cat(&both, a.reply.v, a.reply.n);
-    float *logp = xcalloc((size_t)both.n + 1, sizeof *logp);
+    FREED(free_at) float *logp = xcalloc((size_t)both.n + 1, sizeof *logp);
     for (int i = 0; i < both.n; i++)
         logp[i] = NAN;
     ok = ok && r->from.score(&r->from, &both, prompt->n, logp, e);
@@ -182,8 +180,6 @@ static bool one_reply(struct kl_run *r, const struct ids *prompt, struct err *e)
                                           .accepted = a.accepted});
     r->from.drafted += a.drafted > 0 ? a.drafted : 0;
     ids_ask_free(&a);
-    ids_free(&both);
-    free(logp);
     return ok;
 }
 

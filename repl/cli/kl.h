@@ -16,8 +16,7 @@ struct kl_source {
     /* Decodes a reply, alone and cold. */
     bool (*ask)(struct kl_source *s, struct ids_ask *a, struct err *e);
     /* logp[i], from <= i < ids->n: of token i, read as a part of a prompt. */
-    bool (*score)(struct kl_source *s, const struct ids *ids, int from, float *logp,
-                  struct err *e);
+    bool (*score)(struct kl_source *s, const struct ids *ids, int from, float *logp, struct err *e);
     void (*close)(struct kl_source *s);
     char *name;                /* for people; owned */
     int page, window, context; /* 0: not known */

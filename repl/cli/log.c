@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include "history/evidence/hazards.h"
-#include "kernels/json.h"
 
 /* ---- logs ---- */
 
@@ -21,7 +20,7 @@ struct log_listing {
 /* Appends a title, cut to what a line has room for. */
 static void add_title(const char *text, int width, struct sheet *s)
 {
-    struct buf title = {0};
+    FREED(buf_free) struct buf title = {0};
     text_sanitise(&title, text ? text : "", text ? strlen(text) : 0, false, NULL);
     int used, room = width ? max_int(width - 37, 10) : 1 << 20;
     size_t fit = title.n ? text_fit(title.p, title.n, room, &used) : 0;
@@ -29,14 +28,13 @@ static void add_title(const char *text, int width, struct sheet *s)
     sheet_addn(s, ST_TEXT, title.n ? title.p : "", cut ? text_fit(title.p, fit, room - 1, &used)
                                                        : fit);
     sheet_add(s, ST_DIM, cut ? s->ascii ? "~" : "…" : "");
-    buf_free(&title);
 }
 
 static bool list_session(const struct session_row *r, void *arg)
 {
     const struct log_listing *l = arg;
     struct cli_answer x;
-    struct buf hazards = {0};
+    FREED(buf_free) struct buf hazards = {0};
     char when[20];
     bool fork = r->parent[0];
     cli_answer_open(&x, l->c);
@@ -58,7 +56,6 @@ static bool list_session(const struct session_row *r, void *arg)
     print_end(&x.to);
     print_close(&x.to, '}');
     cli_answer_close(&x);
-    buf_free(&hazards);
     return true;
 }
 
@@ -87,7 +84,7 @@ int cli_logs(struct cli *c)
 int cli_export(struct cli *c)
 {
     struct err e = {0};
-    struct session_row row = {0};
+    FREED(session_row_free) struct session_row row = {0};
     const char *format = c->format ? c->format : "jsonl";
     if (strcmp(format, "jsonl") != 0 && strcmp(format, "md") != 0) {
         err_set(&e, ERR_USAGE, "--format cannot be \"%.80s\"; expected jsonl or md", format);
@@ -96,7 +93,6 @@ int cli_export(struct cli *c)
     struct hdb *d = cli_open_session(c, c->word[0], &row, &e);
     bool ok = d && (strcmp(format, "md") == 0 ? export_markdown
                                               : hdb_export)(d, row.id, c->out ? c->out : "-", &e);
-    session_row_free(&row);
     hdb_close(d);
     return ok ? 0 : cli_fail(&e);
 }
@@ -115,14 +111,13 @@ static int db_show_path(const struct cli *c, const char *path, struct err *e)
 
 static int db_check(const struct cli *c, const char *path, struct err *e)
 {
-    struct buf report = {0};
+    FREED(buf_free) struct buf report = {0};
     bool ok = history_check_head(path, c->head, &report, e);
     struct cli_answer a;
     cli_answer_open(&a, c);
     print_text(&a.to, ST_TEXT, report.n ? report.p : "");
     print_line(&a.to, ST_TEXT, "\f%s{path}%d{ok?}%s{report}", path, ok, report.n ? report.p : "");
     cli_answer_close(&a);
-    buf_free(&report);
     return ok ? 0 : cli_fail(e);
 }
 
@@ -133,15 +128,13 @@ static int db_prune(const struct cli *c, const char *path, struct err *e)
                                     .to_bytes = c->to_size < 0 ? -1 : c->to_size * INT64_C(1000000),
                                     .dry = c->dry_run};
     struct pruned gone;
-    struct buf report = {0};
+    FREED(buf_free) struct buf report = {0};
     if (rule.older_than == ANY_AGE && rule.keep < 0 && rule.to_bytes < 0) {
         err_set(e, ERR_USAGE, "db prune: expected --older-than DAYS, --keep N or --to-size MB");
         return cli_fail(e);
     }
-    if (!history_prune(path, &rule, &gone, &report, e)) {
-        buf_free(&report);
+    if (!history_prune(path, &rule, &gone, &report, e))
         return cli_fail(e);
-    }
     struct cli_answer a;
     cli_answer_open(&a, c);
     if (rule.dry)
@@ -150,7 +143,6 @@ static int db_prune(const struct cli *c, const char *path, struct err *e)
                gone.sessions, plural(gone.sessions), rule.dry ? "would be " : "", gone.turns,
                gone.bytes, !rule.dry);
     cli_answer_close(&a);
-    buf_free(&report);
     return 0;
 }
 
@@ -171,22 +163,20 @@ static int db_vacuum(const struct cli *c, const char *path, struct err *e)
 
 static int db_repair(const struct cli *c, const char *path, struct err *e)
 {
-    struct buf report = {0};
+    FREED(buf_free) struct buf report = {0};
     int lost = 0;
     bool ok = history_repair(path, c->word[1], &report, &lost, e);
     cli_print_text(c, &report);
-    buf_free(&report);
     return ok ? 0 : cli_fail(e);
 }
 
 static int db_pin(const struct cli *c, const char *path, struct err *e)
 {
-    struct session_row row = {0};
+    FREED(session_row_free) struct session_row row = {0};
     struct hdb *d = hdb_open(path, e);
     bool ok = d && hdb_find(d, c->word[1], &row, e);
     hdb_close(d);
     ok = ok && history_pin(path, row.id, strcmp(c->word[0], "pin") == 0, e);
-    session_row_free(&row);
     return ok ? 0 : cli_fail(e);
 }
 
@@ -194,7 +184,7 @@ static int db_sql(const struct cli *c, const char *path, struct err *e)
 {
     (void)path; /* the monitor knows it */
     enum { MAX_ROWS = 10000 };
-    struct buf text = {0};
+    FREED(buf_free) struct buf text = {0};
     struct stop stop;
     bool ok = cli_stop_open(&stop, e) && sql_run(c->word[1], c->opt.json, MAX_ROWS, &text, e);
     int rc = cli_stop_close(0);
@@ -202,7 +192,6 @@ static int db_sql(const struct cli *c, const char *path, struct err *e)
         cli_json(&text);
     else if (ok)
         cli_print_text(c, &text);
-    buf_free(&text);
     return rc ? rc : ok ? 0 : cli_fail(e);
 }
 
@@ -242,11 +231,10 @@ static const struct action *find_action(const char *name, struct err *e)
     const struct action *found = ROW_NAMED(actions, name);
     if (found)
         return found;
-    struct buf all = {0};
+    FREED(buf_free) struct buf all = {0};
     for (int i = 0; i < N_ACTIONS; i++)
         buf_printf(&all, "%s%s", i == 0 ? "" : i + 1 == N_ACTIONS ? " or " : ", ", actions[i].name);
     err_set(e, ERR_USAGE, "db cannot \"%.40s\"; expected %s", name, all.p);
-    buf_free(&all);
     return NULL;
 }
 
@@ -259,7 +247,7 @@ bool cli_db_makes_file(const char *action)
 int cli_db(struct cli *c)
 {
     struct err e = {0};
-    char *path = cli_db_path(c);
+    FREED(free_at) char *path = cli_db_path(c);
     const struct action *x = find_action(c->word[0], &e);
     bool ok = x;
     if (ok && !x->word && c->n_word == 2)
@@ -268,7 +256,5 @@ int cli_db(struct cli *c)
         ok = err_set(&e, ERR_USAGE, "db %s: expected %s", x->name, x->word);
     else if (ok && x->run != db_show_path && file_missing(path))
         ok = err_set(&e, ERR_DB, "%s does not exist: nothing has been saved yet", path);
-    int rc = ok ? x->run(c, path, &e) : cli_fail(&e);
-    free(path);
-    return rc;
+    return ok ? x->run(c, path, &e) : cli_fail(&e);
 }

@@ -47,7 +47,7 @@ void out_bytes(const char *bytes, size_t n)
 
 void out_printf(const char *fmt, ...)
 {
-    struct buf text = {0};
+    FREED(buf_free) struct buf text = {0};
     va_list ap;
     if (printed.error)
         return;
@@ -55,7 +55,6 @@ void out_printf(const char *fmt, ...)
     buf_vprintf(&text, fmt, ap);
     va_end(ap);
     text_sanitise(&printed.text, text.p ? text.p : "", text.n, true, NULL);
-    buf_free(&text);
     out_written();
 }
 
@@ -68,12 +67,11 @@ int cli_fail(const struct err *e)
 
 void cli_complain(void *arg, const char *line)
 {
-    struct buf clean = {0};
+    FREED(buf_free) struct buf clean = {0};
     (void)arg;
     cli_progress_end();
     text_sanitise(&clean, line, strlen(line), false, NULL);
     err_print("%s", clean.n ? clean.p : "");
-    buf_free(&clean);
 }
 
 bool cli_color(const struct cli *c)
@@ -94,25 +92,20 @@ int cli_width(void)
 
 void cli_print(const struct cli *c, struct sheet *s)
 {
-    struct buf b = {0};
-    struct sheet rows;
-    sheet_init(&rows, s->ascii);
+    FREED(buf_free) struct buf b = {0};
+    FREED(sheet_free) struct sheet rows = {.ascii = s->ascii};
     sheet_append_wrapped(&rows, s, cli_width());
     sheet_to_text(&rows, cli_color(c), &b);
     if (b.n)
         out_bytes(b.p, b.n);
-    buf_free(&b);
-    sheet_free(&rows);
     sheet_clear(s);
 }
 
 void cli_print_text(const struct cli *c, const struct buf *text)
 {
-    struct sheet s;
-    sheet_init(&s, c->opt.ascii);
+    FREED(sheet_free) struct sheet s = {.ascii = c->opt.ascii};
     sheet_lines(&s, ST_TEXT, text->n ? text->p : "", text->n);
     cli_print(c, &s);
-    sheet_free(&s);
 }
 
 void cli_json(struct buf *b)
@@ -125,7 +118,7 @@ void cli_json(struct buf *b)
 void cli_answer_open(struct cli_answer *a, const struct cli *c)
 {
     *a = (struct cli_answer){.c = c};
-    sheet_init(&a->sheet, c->opt.ascii);
+    a->sheet = (struct sheet){.ascii = c->opt.ascii};
     a->to = (struct printer){&a->sheet, c->opt.json ? &a->json : NULL};
 }
 
@@ -163,11 +156,10 @@ char *cli_db_path(const struct cli *c)
 
 struct hdb *cli_open_db(const struct cli *c, struct err *e)
 {
-    char *path = cli_db_path(c);
+    FREED(free_at) char *path = cli_db_path(c);
     struct hdb *d = hdb_open(path, e);
     if (d && hdb_warning(d)[0] && !c->opt.quiet)
         err_print("%s", hdb_warning(d));
-    free(path);
     return d;
 }
 
@@ -234,25 +226,22 @@ static int status_cells; /* of the status on the line; 0: none is shown */
 
 void cli_status(const char *text)
 {
-    struct buf line = {0}, clean = {0};
+    FREED(buf_free) struct buf line = {0}, clean = {0};
     int cells;
     text_sanitise(&clean, text, strlen(text), false, NULL);
     size_t fit = text_fit(clean.p, clean.n, 70, &cells);
     buf_printf(&line, "\r%.*s%*s", (int)fit, clean.p, max_int(status_cells - cells, 0), "");
     write_fully(STDERR_FILENO, line.p, line.n);
     status_cells = max_int(status_cells, cells);
-    buf_free(&clean);
-    buf_free(&line);
 }
 
 void cli_status_end(void)
 {
-    struct buf line = {0};
+    FREED(buf_free) struct buf line = {0};
     if (!status_cells)
         return;
     buf_printf(&line, "\r%*s\r", status_cells, "");
     write_fully(STDERR_FILENO, line.p, line.n);
-    buf_free(&line);
     status_cells = 0;
 }
 
@@ -276,7 +265,7 @@ void cli_progress(void *arg, const char *what, uint64_t done, uint64_t total)
     if (now - bar.start < 300000000u || now - bar.last < 50000000u || !isatty(STDERR_FILENO))
         return;
     bar.last = now;
-    struct buf name = {0}, line = {0};
+    FREED(buf_free) struct buf name = {0}, line = {0};
     text_sanitise(&name, what, strlen(what), false, NULL);
     int fit = (int)text_fit(name.p, name.n, 40, NULL);
     int part = total ? (int)((double)done / (double)total * 20) : 0;
@@ -284,8 +273,6 @@ void cli_progress(void *arg, const char *what, uint64_t done, uint64_t total)
     buf_printf(&line, "%.*s [%.*s%.*s] %3d%%", fit, name.p, part, "####################", 20 - part,
                "....................", part * 5);
     cli_status(line.p);
-    buf_free(&line);
-    buf_free(&name);
 }
 
 struct rerun_how cli_rerun(const struct cli *c)

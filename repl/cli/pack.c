@@ -43,7 +43,7 @@ static char *default_name(const struct session_row *row, enum pack_level level)
 {
     enum { MOST = 60 };
     const char *title = level == PACK_TEXT && row->title ? row->title : "";
-    struct buf name = {0}, clean = {0};
+    FREED(buf_free) struct buf name = {0}, clean = {0};
     text_sanitise(&clean, title, strlen(title), false, NULL);
     for (const char *p = clean.p ? clean.p : ""; *p; p++) {
         bool bad = (unsigned char)*p <= ' ' || strchr("/\\:*?\"'<>|`$&;(){}[]!#~", *p);
@@ -60,11 +60,8 @@ static char *default_name(const struct session_row *row, enum pack_level level)
     size_t skip = 0;
     while (skip < name.n && strchr("-.", name.p[skip]))
         skip++;
-    char *path = name.n > skip ? xasprintf("%.*s.aerie", (int)(name.n - skip), name.p + skip)
-                               : xasprintf("session-%d.aerie", row->number);
-    buf_free(&name);
-    buf_free(&clean);
-    return path;
+    return name.n > skip ? xasprintf("%.*s.aerie", (int)(name.n - skip), name.p + skip)
+                         : xasprintf("session-%d.aerie", row->number);
 }
 
 /* "PATH-3.4.json" for "PATH.aerie"; the caller frees. */
@@ -242,7 +239,7 @@ static bool name_files(struct packing *p, const char *path, struct err *e)
 static bool prepare(struct packing *p, struct err *e)
 {
     struct pack_job *j = &p->job;
-    struct buf control = {0};
+    FREED(buf_free) struct buf control = {0};
     bool ok = true;
     if (j->c->plan || j->c->issue)
         ok = read_job(j, &p->opts, e);
@@ -252,7 +249,6 @@ static bool prepare(struct packing *p, struct err *e)
         run_control(j, &control);
         issue_report(j, p->form, control.p, &p->file[ISSUE].text);
     }
-    buf_free(&control);
     return ok;
 }
 
@@ -270,7 +266,7 @@ static void say_packed(const struct packing *p, const struct pack_about *a)
     static const char *const key[] = {"plan", "issue"};
     static const char *const what[] = {"plans of the step", "the report"};
     struct cli_answer x;
-    struct buf about = {0};
+    FREED(buf_free) struct buf about = {0};
     char name[SESSION_ID];
     hdb_name(p->job.d, p->job.row->id, name);
     facts_pack(a, &about);
@@ -289,13 +285,12 @@ static void say_packed(const struct packing *p, const struct pack_about *a)
     }
     print_close(&x.to, '}');
     cli_answer_close(&x);
-    buf_free(&about);
 }
 
 int cli_pack(struct cli *c)
 {
     struct err e = {0};
-    struct session_row row = {0};
+    FREED(session_row_free) struct session_row row = {0};
     struct pack_about about;
     char *made_by = xasprintf("aerie %s, %s", AERIE_VERSION, facts_build()), *path = NULL;
     struct packing p = {.job = {.c = c, .row = &row}, .opts.made_by = made_by};
@@ -315,7 +310,6 @@ int cli_pack(struct cli *c)
         buf_free(&p.file[i].text);
     }
     hdb_close(p.job.d);
-    session_row_free(&row);
     free(path);
     free(made_by);
     return ok ? 0 : cli_fail(&e);

@@ -65,18 +65,14 @@ static char *model_name(const struct pack_job *j, const char *key, const char *u
 
 static bool is_on(const struct pack_job *j, const char *name)
 {
-    char *v = value_or(j->user.sampling, name, "on");
-    bool on = !strcmp(v, "on");
-    free(v);
-    return on;
+    FREED(free_at) char *v = value_or(j->user.sampling, name, "on");
+    return !strcmp(v, "on");
 }
 
 static bool has_draft(const struct pack_job *j)
 {
-    char *v = value_or(j->about.p, "draft_dir", "");
-    bool some = *v && is_on(j, "spec");
-    free(v);
-    return some;
+    FREED(free_at) char *v = value_or(j->about.p, "draft_dir", "");
+    return *v && is_on(j, "spec");
 }
 
 /* ---- acceptance ---- */
@@ -155,10 +151,10 @@ static void acceptance(const struct pack_job *j, struct buf *out)
 static void launch_line(const struct pack_job *j, int form, struct buf *out)
 {
     char *model = model_name(j, "model_dir", "MODEL"), *draft = model_name(j, "draft_dir", "DRAFT");
-    char *steps = value_or(j->user.sampling, "draft.steps", "5");
-    char *topk = value_or(j->user.sampling, "draft.topk", "1");
-    char *nodes = value_or(j->user.sampling, "draft.nodes", "6");
-    char *page = value_or(j->about.p, "page_size", "16");
+    FREED(free_at) char *steps = value_or(j->user.sampling, "draft.steps", "5");
+    FREED(free_at) char *topk = value_or(j->user.sampling, "draft.topk", "1");
+    FREED(free_at) char *nodes = value_or(j->user.sampling, "draft.nodes", "6");
+    FREED(free_at) char *page = value_or(j->about.p, "page_size", "16");
     bool ngram = !strcmp(draft, "ngram"), spec = has_draft(j);
     switch (form) {
     case SGLANG:
@@ -190,10 +186,6 @@ static void launch_line(const struct pack_job *j, int form, struct buf *out)
     buf_char(out, '\n');
     free(model);
     free(draft);
-    free(steps);
-    free(topk);
-    free(nodes);
-    free(page);
 }
 
 /* Settings that a server's API has, too: ,"temperature":0.7 ... */
@@ -201,16 +193,14 @@ static void sampling_json(const struct pack_job *j, int form, struct buf *out)
 {
     static const char *const name[] = {"temperature", "top_p", "top_k", "min_p", "seed"};
     static const char *const usual[] = {"0", "1", "0", "0", ""};
-    char *heat = value_or(j->user.sampling, "temperature", "0");
+    FREED(free_at) char *heat = value_or(j->user.sampling, "temperature", "0");
     bool greedy = strtod(heat, NULL) == 0;
     for (int i = 0; i < 5; i++) {
-        char *v = value_or(j->user.sampling, name[i], usual[i]);
+        FREED(free_at) char *v = value_or(j->user.sampling, name[i], usual[i]);
         bool shown = i == 0 || (!greedy && strcmp(v, usual[i]) != 0 && !(i == 4 && form == SGLANG));
         if (shown)
             buf_printf(out, ",\"%s\":%s", name[i], v);
-        free(v);
     }
-    free(heat);
 }
 
 static void curl_line(const struct pack_job *j, int form, struct buf *out)
@@ -218,7 +208,7 @@ static void curl_line(const struct pack_job *j, int form, struct buf *out)
     static const char *const url[] = {"http://localhost:30000/v1/completions",
                                       "http://localhost:8000/v1/completions",
                                       "http://localhost:8080/completion"};
-    char *model = model_name(j, "model_dir", "MODEL");
+    FREED(free_at) char *model = model_name(j, "model_dir", "MODEL");
     buf_printf(out, "curl -s %s -H 'Content-Type: application/json' -d '{", url[form]);
     if (form != LLAMA)
         buf_printf(out, "\"model\":\"%s\",", model);
@@ -232,17 +222,16 @@ static void curl_line(const struct pack_job *j, int form, struct buf *out)
     sampling_json(j, form, out);
     buf_printf(out, ",%s}'\n", form == LLAMA ? "\"return_tokens\":true,\"cache_prompt\":false"
                                              : "\"return_token_ids\":true,\"logprobs\":1");
-    free(model);
 }
 
 /* The launch facts of the server, without its machine and folders unless the pack has text. */
 static void reported_launch(const struct pack_job *j, struct buf *out)
 {
-    char *facts = value_or(j->about.p, "server_facts", "{}");
-    struct buf plain = {0}, lines = {0};
+    FREED(free_at) char *facts = value_or(j->about.p, "server_facts", "{}");
+    FREED(buf_free) struct buf plain = {0}, lines = {0};
     if (j->level == PACK_TEXT || !hdb_plain_launch(j->d, facts, &plain))
         buf_str(&plain, j->level == PACK_TEXT ? facts : "{}");
-    char *about = xasprintf("server_facts=%s\n", plain.p);
+    FREED(free_at) char *about = xasprintf("server_facts=%s\n", plain.p);
     show_launch_lines(about, &lines);
     if (lines.n) {
         buf_str(out, "Launch, as the server reports it:\n\n");
@@ -250,15 +239,11 @@ static void reported_launch(const struct pack_job *j, struct buf *out)
     } else {
         buf_str(out, "Launch: the server reports nothing. <!-- paste the command -->\n\n");
     }
-    free(about);
-    free(facts);
-    buf_free(&plain);
-    buf_free(&lines);
 }
 
 static void reproduction(const struct pack_job *j, int form, struct buf *out)
 {
-    struct buf text = {0};
+    FREED(buf_free) struct buf text = {0};
     if (j->reply.served) {
         reported_launch(j, out);
     } else {
@@ -283,7 +268,6 @@ static void reproduction(const struct pack_job *j, int form, struct buf *out)
         buf_printf(out, "PROMPT_IDS is too long for this form: `aerie --json show %s:%d` prints it "
                         "as `tokens`.\n"
                         "\n", j->path, j->turn);
-    buf_free(&text);
 }
 
 /* ---- what was seen ---- */
@@ -312,14 +296,13 @@ static void margin_line(const struct pack_job *j, struct buf *out)
 
 static void text_block(struct buf *out, const char *title, const char *text)
 {
-    struct buf clean = {0};
+    FREED(buf_free) struct buf clean = {0};
     for (const char *p = text; *p; p += strcspn(p, "\n"), p += *p == '\n') {
         text_sanitise(&clean, p, strcspn(p, "\n"), false, NULL);
         buf_char(&clean, '\n');
     }
     buf_printf(out, "%s:\n\n", title);
     fenced(out, "", clean.n ? clean.p : "\n");
-    buf_free(&clean);
 }
 
 static void observed(const struct pack_job *j, const char *control, struct buf *out)
@@ -334,7 +317,7 @@ static void observed(const struct pack_job *j, const char *control, struct buf *
         text_block(out, "Reply", j->reply.text ? j->reply.text : "");
     }
     if (j->level != PACK_SHAPE) {
-        struct buf ids = {0};
+        FREED(buf_free) struct buf ids = {0};
         add_ids(&ids, &j->reply.tokens);
         if (v && !v->reply_ids) {
             buf_str(out, "The server reported no ids of its output.\n\n");
@@ -347,7 +330,6 @@ static void observed(const struct pack_job *j, const char *control, struct buf *
         }
         if (!v)
             buf_str(out, "Output ids of the server: <!-- paste -->\n\n");
-        buf_free(&ids);
     }
     margin_line(j, out);
     acceptance(j, out);
@@ -362,15 +344,13 @@ static void served_line(const struct pack_job *j, struct buf *out)
         facts_computed(j->about.p, out);
         return;
     }
-    char *kind = value_or(j->about.p, "server_kind", "a server");
-    char *version = value_or(j->about.p, "server_version", "of no reported version");
+    FREED(free_at) char *kind = value_or(j->about.p, "server_kind", "a server");
+    FREED(free_at) char *version = value_or(j->about.p, "server_version", "of no reported version");
     char *url = value_or(j->about.p, "server_url", ""),
         *aerie = value_or(j->about.p, "version", "?");
     buf_printf(out, "%s %s%s%s; recorded by aerie %s", kind, version,
                j->level == PACK_TEXT && *url ? " at " : "", j->level == PACK_TEXT ? url : "",
                aerie);
-    free(kind);
-    free(version);
     free(url);
     free(aerie);
 }
@@ -378,7 +358,7 @@ static void served_line(const struct pack_job *j, struct buf *out)
 /* Settings, build, device, models: as lines, for a code block. */
 static void environment(const struct pack_job *j, struct buf *out)
 {
-    struct buf lines = {0}, settings = {0};
+    FREED(buf_free) struct buf lines = {0}, settings = {0};
     static const char *const names[] = {"model_sha", "draft_sha", "tokenizer_sha"};
     char *model = model_name(j, "model_dir", "?"), *draft = model_name(j, "draft_dir", "none");
     served_line(j, &lines);
@@ -387,23 +367,20 @@ static void environment(const struct pack_job *j, struct buf *out)
                j->reply.served ? "server         " : "reference      ", lines.p,
                settings.n ? settings.p : "defaults", model, draft);
     for (int i = 0; i < 3; i++) {
-        char *sha = value_or(j->about.p, names[i], "none");
+        FREED(free_at) char *sha = value_or(j->about.p, names[i], "none");
         buf_printf(out, "%-14s %s\n", names[i], sha);
-        free(sha);
     }
     buf_printf(out, "pack           %s\n", strrchr(j->path, '/') ? strrchr(j->path, '/') + 1
                : j->path);
     free(model);
     free(draft);
-    buf_free(&lines);
-    buf_free(&settings);
 }
 
 /* ---- the forms ---- */
 
 static void sglang_form(const struct pack_job *j, const char *control, struct buf *out)
 {
-    struct buf env = {0};
+    FREED(buf_free) struct buf env = {0};
     buf_str(out, "### Checklist\n\n- [ ] I searched related issues.\n- [ ] The bug persists in the "
                  "latest version.\n- [ ] Environment and a minimal reproduction are below.\n\n### "
                  "Describe the bug\n\n");
@@ -413,12 +390,11 @@ static void sglang_form(const struct pack_job *j, const char *control, struct bu
     buf_str(out, "### Environment\n\n<!-- output of: python3 -m sglang.check_env -->\n\n");
     environment(j, &env);
     fenced(out, "", env.p);
-    buf_free(&env);
 }
 
 static void vllm_form(const struct pack_job *j, const char *control, struct buf *out)
 {
-    struct buf env = {0};
+    FREED(buf_free) struct buf env = {0};
     buf_str(out, "### Your current environment\n\n<details>\n<summary>The output of <code>python "
                  "collect_env.py</code></summary>\n\n<!-- paste -->\n\n</details>\n\n");
     environment(j, &env);
@@ -427,12 +403,11 @@ static void vllm_form(const struct pack_job *j, const char *control, struct buf 
     observed(j, control, out);
     reproduction(j, VLLM, out);
     buf_str(out, "### Before submitting a new issue...\n\n- [ ] I searched for relevant issues.\n");
-    buf_free(&env);
 }
 
 static void llama_form(const struct pack_job *j, const char *control, struct buf *out)
 {
-    struct buf env = {0};
+    FREED(buf_free) struct buf env = {0};
     char *device = value_or(j->about.p, "device", "?"), *model = model_name(j, "model_dir", "?");
     buf_str(out, "### Name and Version\n\n<!-- output of: llama-cli --version -->\n\n### Operating "
                  "systems\n\nLinux\n\n### GGML backends\n\n");
@@ -446,7 +421,6 @@ static void llama_form(const struct pack_job *j, const char *control, struct buf
     fenced(out, "shell", env.p);
     free(device);
     free(model);
-    buf_free(&env);
 }
 
 void issue_report(const struct pack_job *j, int form, const char *control, struct buf *out)

@@ -1,6 +1,5 @@
 /* pack_run.c - computes a session again for `aerie pack`: the plans of one step, and the control
  * run without drafting. Both need the model; see side.h. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/json.h"
@@ -24,16 +23,14 @@ static bool on_opened(void *arg, struct backend *b, const char *about, const cha
                       struct err *e)
 {
     struct watch *w = arg;
-    struct facts_diff d = {0};
-    struct buf differs = {0};
+    FREED(facts_diff_free) struct facts_diff d = {0};
+    FREED(buf_free) struct buf differs = {0};
     facts_compare(about, now, &d);
     facts_diff_print(&d, &differs);
     bool same = facts_same_models(&d);
     if (!same)
         err_set(e, ERR_USAGE, "the session was made with %s; -m and --draft name its models",
                 differs.p);
-    buf_free(&differs);
-    facts_diff_free(&d);
     w->b = b;
     w->info = *backend_info(b);
     if (same && w->plans && !backend_has(b, VIEW_PLAN))
@@ -57,7 +54,7 @@ static bool on_ended(void *arg, const struct act *a, const struct event *ev)
 static bool rerun_pack(struct watch *w, const char *const *with, int n_with, struct err *e)
 {
     const struct pack_job *j = w->j;
-    struct script script = {0};
+    FREED(script_free) struct script script = {0};
     struct cli *c = j->c;
     struct diff_side s = {.script = &script, .opened = on_opened, .ended = on_ended, .arg = w};
     struct run_ask ask = {.turn = j->turn, .step = w->plans ? j->step : 0, .row = -1, .layer = -1};
@@ -69,7 +66,6 @@ static bool rerun_pack(struct watch *w, const char *const *with, int n_with, str
     script.by_ids |= !w->plans;
     ok = ok && side_run(&s, &ask, &w->run, e);
     cli_progress_end();
-    script_free(&script);
     return ok;
 }
 
@@ -148,9 +144,8 @@ static void print_plans(struct watch *w, struct buf *b)
     jput_fields(b, "%d{aerie_plan}%s{made_by}%s{session}%d{turn}%d{step}", 1,
                 "aerie " AERIE_VERSION, j->row->id, j->turn, j->step);
     for (int i = 0; i < 2; i++) {
-        char *v = facts_value(j->about.p, sha[i]);
+        FREED(free_at) char *v = facts_value(j->about.p, sha[i]);
         jput_kstr(b, sha[i], v);
-        free(v);
     }
     jput_fields(b, "%d{page_size}%d{window}%d{layers}%d{sliding_layers}", w->info.page_size,
                 w->info.window, w->info.n_layer, w->info.n_swa_layer);

@@ -106,9 +106,8 @@ static void take_event(struct run *r, struct event *ev)
     else if (ev->kind == EV_NOTICE && !r->all.c->opt.quiet)
         cli_complain(NULL, text);
     else if (ev->kind == EV_FAULT) {
-        char *line = xasprintf("%c: %s", r->all.side[r->open].name, text);
+        FREED(free_at) char *line = xasprintf("%c: %s", r->all.side[r->open].name, text);
         cli_complain(NULL, line);
-        free(line);
         r->all.fault = ev->fault;
         r->all.fault_side = r->all.side[r->open].name;
     }
@@ -199,7 +198,7 @@ static bool compute(struct run *r, const struct prompt *p, int n, struct parity_
 static void note_idle_bugs(struct run *r, const struct side *s)
 {
     for (int b = 0; b < N_BUGS; b++) {
-        struct buf needs = {0};
+        FREED(buf_free) struct buf needs = {0};
         int on = bug_on(&s->opts.bugs, (enum bug)b);
         if (on && facts_unmet_needs(backend_info(r->all.g), &s->opts.settings, (enum bug)b, on,
                                     &needs)) {
@@ -208,7 +207,6 @@ static void note_idle_bugs(struct run *r, const struct side *s)
             cli_complain(NULL, line);
             free(line);
         }
-        buf_free(&needs);
     }
 }
 
@@ -247,7 +245,7 @@ static bool use(struct run *r, int side, struct err *e)
             if (i == side || !r->in_turn)
                 note_idle_bugs(r, &p->side[i]);
     } else {
-        struct buf lines = {0};
+        FREED(buf_free) struct buf lines = {0};
         change_lines(&p->side[r->open].opts, &p->side[side].opts, &lines);
         for (char *line = lines.p, *end; ok && line && *line; line = end + 1) {
             end = strchr(line, '\n');
@@ -255,7 +253,6 @@ static bool use(struct run *r, int side, struct err *e)
                                  .text = xasprintf("%.*s", (int)(end - line), line)};
             ok = send(r, &rq, e);
         }
-        buf_free(&lines);
     }
     r->open = side;
     return ok;
@@ -326,12 +323,12 @@ static bool read_replies(struct run *r, int side, const struct parity_reply *o, 
     else
         kl_of_backend(&from);
     for (int i = 0; ok && i < n && !over(r); i++) {
-        struct ids both = {0};
+        FREED(ids_free) struct ids both = {0};
         if (!o[i].there || o[i].refused || !o[i].prompt.n || !o[i].ids.n || !o[i].logp)
             continue;
         ids_cat(&both, o[i].prompt.v, o[i].prompt.n);
         ids_cat(&both, o[i].ids.v, o[i].ids.n);
-        float *logp = xmalloc((size_t)both.n * sizeof *logp);
+        FREED(free_at) float *logp = xmalloc((size_t)both.n * sizeof *logp);
         for (int k = 0; k < both.n; k++)
             logp[k] = NAN;
         ok = from.score(&from, &both, o[i].prompt.n, logp, e) ||
@@ -340,8 +337,6 @@ static bool read_replies(struct run *r, int side, const struct parity_reply *o, 
             kl_add(&s->read, &(struct kl_reply){.n_prompt = o[i].prompt.n, .n = o[i].ids.n,
                                                 .decoded = o[i].logp,
                                                 .read = logp + o[i].prompt.n});
-        free(logp);
-        ids_free(&both);
     }
     for (int sig; (sig = interrupt_next()) != 0;)
         r->all.signal = sig;
@@ -372,7 +367,7 @@ static bool control(struct run *r, int side, const struct prompt *p, int n,
     struct side *s = &r->all.side[side];
     if (!s->opts.server.url || over(r))
         return true;
-    struct parity_reply *again = xcalloc((size_t)n, sizeof *again);
+    FREED(free_at) struct parity_reply *again = xcalloc((size_t)n, sizeof *again);
     side_reset_cache(s);
     bool ok = use(r, side, e) && compute(r, p, n, again, e);
     for (int i = 0; i < n; i++) {
@@ -384,7 +379,6 @@ static bool control(struct run *r, int side, const struct prompt *p, int n,
         }
         parity_reply_free(&again[i]);
     }
-    free(again);
     return ok;
 }
 
@@ -432,7 +426,7 @@ static bool chunk(struct run *r, int only, const struct prompt *p, int n, int nu
 
 static bool run_from(struct run *r, int only, int most, struct err *e)
 {
-    struct prompt *p = xcalloc((size_t)most, sizeof *p);
+    FREED(free_at) struct prompt *p = xcalloc((size_t)most, sizeof *p);
     struct parity_reply *out[MAX_SIDES];
     int n_side = r->all.n_side;
     bool ok = true;
@@ -447,7 +441,6 @@ static bool run_from(struct run *r, int only, int most, struct err *e)
                 parity_reply_free(&out[k][i]);
         }
     }
-    free(p);
     for (int k = 0; k < n_side; k++)
         free(out[k]);
     return ok;

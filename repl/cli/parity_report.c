@@ -1,7 +1,6 @@
 /* parity_report.c - the report of `aerie parity`: a line for each reply that differs, the sums of
  * all sides, which side stands alone, and the verdict. See parity.h. */
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "repl/cli/parity.h"
@@ -189,8 +188,7 @@ static void add_prompt_id(const struct parity *p, const struct compared *c, int 
 {
     const struct ids *ids = &c->side[side]->prompt;
     if (c->prompt_index < ids->n)
-        print_add(to, ST_TEXT, "id %d with %c", ids->v[c->prompt_index],
-                  p->side[c->of[side]].name);
+        print_add(to, ST_TEXT, "id %d with %c", ids->v[c->prompt_index], p->side[c->of[side]].name);
     else
         print_add(to, ST_TEXT, "the end (%d ids) with %c", ids->n, p->side[c->of[side]].name);
 }
@@ -533,8 +531,7 @@ static void print_answers(const struct parity *p, const struct printer *to)
     print_add(to, ST_TEXT, "answers: %d of %d right with a", a->right, p->graded);
     for (int k = 1; k < p->n_side; k++)
         print_add(to, ST_TEXT, ", %d with %c", p->side[k].right, p->side[k].name);
-    print_add(to, ST_TEXT, "; %d differ%s", p->answers_differ,
-              p->answers_differ == 1 ? "s" : "");
+    print_add(to, ST_TEXT, "; %d differ%s", p->answers_differ, p->answers_differ == 1 ? "s" : "");
     if (a->right_only || b->right_only)
         print_add(to, ST_WARN, "; %d right only with a, %d right only with b", a->right_only,
                   b->right_only);

@@ -31,8 +31,7 @@ static bool take_server_option(struct side *s, const char *text, struct err *e)
     if (eq && *name && !set)
         return err_set(e, ERR_USAGE,
                        "\"%s\" cannot be changed on a server; expected model, api_key_file or a "
-                       "setting that the server has",
-                       name);
+                       "setting that the server has", name);
     if (set && s->n_set < MAX_TEXTS)
         s->set[s->n_set++] = text;
     return change_apply(&s->opts, text, e);
@@ -77,7 +76,7 @@ static bool take_word(struct side *s, const char *text, struct err *e)
 static bool set_side(struct side *s, const struct engine_opts *base, const struct texts *changes,
                      const char *otherwise, const char *flag, struct err *e)
 {
-    struct buf label = {0};
+    FREED(buf_free) struct buf label = {0};
     bool ok = true;
     s->opts = *base;
     if (otherwise) {
@@ -91,7 +90,6 @@ static bool set_side(struct side *s, const struct engine_opts *base, const struc
     for (int i = 0; i < changes->n; i++)
         buf_printf(&label, "%s%s", label.n ? ", " : "", changes->v[i]);
     s->label = xstrdup(label.n ? label.p : s->word ? "" : "unchanged");
-    buf_free(&label);
     return ok;
 }
 
@@ -116,11 +114,9 @@ static void cut_arm(struct side *s, const char *text, struct texts *out)
 
 static bool same_sides(const struct engine_opts *a, const struct engine_opts *b)
 {
-    struct buf lines = {0};
+    FREED(buf_free) struct buf lines = {0};
     change_lines(a, b, &lines);
-    bool same = lines.n == 0 && !change_reopens(a, b);
-    buf_free(&lines);
-    return same;
+    return lines.n == 0 && !change_reopens(a, b);
 }
 
 static struct side *new_side(struct parity *p)
@@ -257,9 +253,8 @@ struct backend *side_open(struct parity *p, int side, void (*complain)(void *arg
     }
     const struct backend_info *i = backend_info(b);
     if (i->passed && !p->c->opt.quiet) {
-        char *line = xasprintf("%c: computing on the CPU: %s", s->name, i->passed);
+        FREED(free_at) char *line = xasprintf("%c: computing on the CPU: %s", s->name, i->passed);
         complain(NULL, line);
-        free(line);
     }
     bool spec = false;
     for (int k = 1; k < p->n_side; k++)

@@ -12,7 +12,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "kernels/utf8.h"
 #include "repl/cli/cli.h"
 #include "repl/cmd/cmd.h"
 #include "repl/process/interrupt.h"
@@ -100,7 +99,7 @@ static void write_out(struct app *a, const char *bytes, size_t n)
 static void print_notice(struct app *a, const char *text)
 {
     struct plain *p = plain_of(a);
-    struct buf clean = {0};
+    FREED(buf_free) struct buf clean = {0};
     write_text(a);
     if (p->mid_line && !p->once && !a->opt.json) {
         write_out(a, "\n", 1);
@@ -108,15 +107,13 @@ static void print_notice(struct app *a, const char *text)
     }
     text_sanitise(&clean, text, strlen(text), false, NULL);
     err_print("%s", clean.p ? clean.p : "");
-    buf_free(&clean);
 }
 
 static void print_forced(struct app *a, const struct event *ev)
 {
-    struct buf line = {0};
+    FREED(buf_free) struct buf line = {0};
     app_forced_line(a, ev, &line);
     print_notice(a, line.p ? line.p : "");
-    buf_free(&line);
 }
 
 /* Failures decide the exit code, but not in a chat at a terminal, where the user has seen them. */
@@ -130,10 +127,9 @@ static void count_failure(struct app *a, int code)
 
 static void plain_show(struct app *a, struct sheet *s)
 {
-    struct buf text = {0};
+    FREED(buf_free) struct buf text = {0};
     sheet_to_text(s, a->opt.color == 1, &text);
     write_out(a, text.p, text.n);
-    buf_free(&text);
 }
 
 static void plain_json(struct app *a, const char *text)
@@ -169,7 +165,7 @@ static void plain_clear(struct app *a)
 
 static void plain_past(struct app *a, const struct turn_row *r, const char *gone)
 {
-    struct buf clean = {0};
+    FREED(buf_free) struct buf clean = {0};
     if (r->is_user)
         buf_str(&clean, ">>> ");
     text_sanitise(&clean, r->text ? r->text : "", r->text_n, true, NULL);
@@ -183,7 +179,6 @@ static void plain_past(struct app *a, const struct turn_row *r, const char *gone
     if (!r->is_user && *gone)
         buf_printf(&clean, "[%s]\n", gone);
     write_out(a, clean.p, clean.n);
-    buf_free(&clean);
 }
 
 /* ---- a reply --------------------------------------------------------------------------------- */
@@ -191,7 +186,7 @@ static void plain_past(struct app *a, const struct turn_row *r, const char *gone
 static void show_text(struct app *a, const struct event *ev)
 {
     struct plain *p = plain_of(a);
-    struct buf clean = {0};
+    FREED(buf_free) struct buf clean = {0};
     bool final = ev->channel == 0;
     if (ev->text.n == 0)
         return;
@@ -212,7 +207,6 @@ static void show_text(struct app *a, const struct event *ev)
     }
     if (final)
         p->mid_line = ev->text.p[ev->text.n - 1] != '\n';
-    buf_free(&clean);
 }
 
 static void forgot_json(struct plain *p, struct buf *line)
@@ -233,7 +227,7 @@ static void forgot_json(struct plain *p, struct buf *line)
 static void reply_json(struct app *a, const struct event *ev)
 {
     struct plain *p = plain_of(a);
-    struct buf line = {0};
+    FREED(buf_free) struct buf line = {0};
     jput_open(&line, '{');
     jput_fields(&line, "%s{session}%d{turn}%.*s{text}", ev->session, ev->turn,
                 (int)ev->text.n, ev->text.p ? ev->text.p : "");
@@ -250,7 +244,6 @@ static void reply_json(struct app *a, const struct event *ev)
                 ev->us_prefill, ev->us_decode, reply_tok_s(ev->n_tokens, ev->us_decode));
     jput_close(&line, '}');
     plain_json(a, line.p);
-    buf_free(&line);
 }
 
 static void end_reply(struct app *a, const struct event *ev)
@@ -276,11 +269,10 @@ static void end_reply(struct app *a, const struct event *ev)
                  p->reuse.n_prompt, p->reuse.n_reused, (double)ev->us_prefill / 1e3,
                  ev->n_accepted, ev->n_drafted);
         print_notice(a, text);
-        struct buf why = {0};
+        FREED(buf_free) struct buf why = {0};
         reuse_text(&p->reuse.why, p->reuse.n_prompt, p->reuse.n_reused, &why);
         if (why.n)
             print_notice(a, why.p);
-        buf_free(&why);
     }
     bool refused = ev->reason == STOP_CONTEXT && ev->n_tokens == 0; /* the prompt did not fit */
     bool fault = ev->reason == STOP_FAULT || ev->reason == STOP_DEVICE; /* EV_FAULT counted it */
@@ -299,7 +291,7 @@ static void end_reply(struct app *a, const struct event *ev)
 static void show_fault(struct app *a, const struct event *ev)
 {
     struct plain *p = plain_of(a);
-    struct buf line = {0};
+    FREED(buf_free) struct buf line = {0};
     if (p->lost) /* the fault was printed already */
         return;
     p->lost = ev->lost;
@@ -311,15 +303,13 @@ static void show_fault(struct app *a, const struct event *ev)
     buf_clear(&line);
     app_fault_next(a, &ev->at, &line);
     if (line.n && !a->opt.quiet && !p->once) {
-        char *next = xasprintf("look: %s", line.p);
+        FREED(free_at) char *next = xasprintf("look: %s", line.p);
         print_notice(a, next);
-        free(next);
     }
     if (!app_recording(a)) /* a fault of a recording happened in another process: no failure of this
                               one */
         count_failure(a, ev->fault);
     a->quit |= p->lost;
-    buf_free(&line);
 }
 
 static void begin_reply(struct app *a, const struct event *ev)
@@ -338,17 +328,14 @@ static void begin_reply(struct app *a, const struct event *ev)
  * error. */
 static void show_report(struct app *a, const struct event *ev)
 {
-    struct buf json = {0};
-    struct sheet s;
-    sheet_init(&s, a->ascii);
+    FREED(buf_free) struct buf json = {0};
+    FREED(sheet_free) struct sheet s = {.ascii = a->ascii};
     if (!report_event(ev, &(struct printer){&s, a->opt.json ? &json : NULL}))
         return;
     if (a->opt.json)
         plain_json(a, json.p);
     else
         (ev->kind == EV_BATCH_END ? plain_notice : plain_show)(a, &s);
-    sheet_free(&s);
-    buf_free(&json);
 }
 
 /* `aerie run --break`: nobody can step the turn, so a line says where it would pause. */
@@ -488,7 +475,7 @@ static enum got read_block(struct app *a, struct reader *r, struct buf *text, st
  * command: its leading slash is doubled, as app_input() expects. */
 static enum got read_message(struct app *a, struct reader *r, struct buf *out, struct err *e)
 {
-    struct buf line = {0};
+    FREED(buf_free) struct buf line = {0};
     enum got g = reader_line(r, &line, e);
     while (g == GOT_LINE && continues(&line)) {
         line.p[line.n - 1] = '\n';
@@ -503,7 +490,7 @@ static enum got read_message(struct app *a, struct reader *r, struct buf *out, s
     char *open = g == GOT_LINE ? strstr(line.p, "\"\"\"") : NULL;
     bool command = g == GOT_LINE && line.p[0] == '/';
     if (open && (open == line.p || command)) {
-        struct buf text = {0};
+        FREED(buf_free) struct buf text = {0};
         buf_str(&text, open + 3);
         g = read_block(a, r, &text, e);
         if (command)
@@ -511,11 +498,9 @@ static enum got read_message(struct app *a, struct reader *r, struct buf *out, s
         else if (text.p[0] == '/')
             buf_char(out, '/');
         buf_add(out, text.p, text.n);
-        buf_free(&text);
     } else if (g == GOT_LINE) {
         buf_str(out, line.p);
     }
-    buf_free(&line);
     return g;
 }
 
@@ -523,10 +508,9 @@ static enum got read_message(struct app *a, struct reader *r, struct buf *out, s
 
 static void error_json(struct app *a, const struct err *e)
 {
-    struct buf line = {0};
+    FREED(buf_free) struct buf line = {0};
     jput_record(&line, "%s{error}%d{code}", e->msg, e->kind);
     plain_json(a, line.p);
-    buf_free(&line);
 }
 
 static void run_line(struct app *a, const char *line)
@@ -567,7 +551,7 @@ static bool handle_signals(struct app *a, bool waiting)
 /* Prints the names of attached files or that a turn is paused, then ">>> ". */
 static void prompt_message(struct app *a)
 {
-    struct buf names = {0}, clean = {0};
+    FREED(buf_free) struct buf names = {0}, clean = {0};
     if (app_attached(a) > 0) {
         app_attached_text(a, &names);
         buf_char(&clean, '[');
@@ -582,8 +566,6 @@ static void prompt_message(struct app *a)
         buf_str(&clean, app_paused(a) ? "(paused) >>> " : ">>> ");
     }
     prompt(a, clean.p);
-    buf_free(&names);
-    buf_free(&clean);
 }
 
 static void read_all(struct app *a, struct reader *r)
@@ -762,7 +744,7 @@ static int once_code(const struct app *a, const struct plain *p)
 int run_once(struct app *a, const char *given)
 {
     struct plain p = {.once = true};
-    struct buf text = {0};
+    FREED(buf_free) struct buf text = {0};
     struct err e = {0};
     plain_begin(a, &p);
     if (read_whole_prompt(a, given, &text, &e) && app_send(a, text.p ? text.p : "", &e)) {
@@ -777,6 +759,5 @@ int run_once(struct app *a, const char *given)
         if (p.interrupted || p.terminated)
             a->exit_code = 128 + (p.terminated ? p.terminated : SIGINT);
     }
-    buf_free(&text);
     return plain_end(a, &p);
 }

@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/json.h"
 #include "repl/cli/cli.h"
 #include "repl/compare/differ.h"
 #include "repl/compare/facts.h"
@@ -78,21 +77,18 @@ static bool compare_engine(struct replay *r, struct backend *b, const char *abou
                            struct err *e)
 {
     const char *off = backend_info(b)->draft_off;
-    struct facts_diff d;
-    struct buf differs = {0};
+    FREED(facts_diff_free) struct facts_diff d = {0};
+    FREED(buf_free) struct buf differs = {0};
     facts_compare(about, now, &d);
     facts_diff_print(&d, &differs);
     bool same = d.n == 0, models = facts_same_models(&d);
-    facts_diff_free(&d);
     if (!models)
         err_set(e, ERR_USAGE, "the session was made with %s%s%s", differs.p,
                 off ? "; drafting is off here: " : "", off ? off : "");
     else if (!same && strict(r->c))
         err_set(e, ERR_USAGE, "cannot check: the session was made with %s", differs.p);
     else if (!same && !r->c->opt.quiet)
-        err_print("the session was made with %s: its digests may differ",
-                differs.p);
-    buf_free(&differs);
+        err_print("the session was made with %s: its digests may differ", differs.p);
     return models && (same || !strict(r->c));
 }
 
@@ -159,7 +155,7 @@ static bool on_ended(void *arg, const struct act *a, const struct event *ev)
 /* Checks that the steps in the log account for every token of the replies. */
 static bool account(struct replay *r, struct hdb *d, const char *session, struct err *e)
 {
-    struct hdb_past p;
+    FREED(hdb_past_free) struct hdb_past p = {0};
     if (!hdb_past(d, session, INT_MAX, &p, e))
         return false;
     bool ok = true;
@@ -169,7 +165,6 @@ static bool account(struct replay *r, struct hdb *d, const char *session, struct
         if (bad && first <= p.part[i].upto)
             contradicts(r, first, "the steps do not account for every token of the reply");
     }
-    hdb_past_free(&p);
     return ok;
 }
 
@@ -238,7 +233,7 @@ static void print_changes(const struct replay *r, const struct printer *to)
 {
     const struct difference *d = &r->cmp.d;
     const struct diff_counts *n = &r->cmp.n;
-    struct buf with = {0};
+    FREED(buf_free) struct buf with = {0};
     bool rule = r->now.rule[0], equal = !d->class || (d->class == DIFF_STOP && rule);
     conditions_text(&r->cmp.all, d->class ? ~0u : ~(unsigned)MAY_BUILD, &with);
     print_open(to, NULL, '{');
@@ -279,7 +274,6 @@ static void print_changes(const struct replay *r, const struct printer *to)
                 plural((int)r->now.checks), rule ? "" : ", no rule violated");
     conditions_list(&r->cmp.all, "log", "now", to);
     print_close(to, '}');
-    buf_free(&with);
 }
 
 static int verdict(const struct replay *r)
@@ -314,8 +308,7 @@ static bool take_words(struct cli *c, struct err *e)
     for (int i = 1; i < c->n_word; i++) {
         if (!c->with.n || !strchr(c->word[i], '='))
             return err_set(e, ERR_USAGE, "replay takes one session and, after --with, NAME=VALUE; "
-                                         "not \"%.80s\"",
-                           c->word[i]);
+                                         "not \"%.80s\"", c->word[i]);
         if (c->with.n == MAX_TEXTS)
             return err_set(e, ERR_USAGE, "replay --with takes at most %d changes", MAX_TEXTS);
         c->with.v[c->with.n++] = c->word[i];
@@ -345,7 +338,7 @@ static bool play_served(struct replay *r, struct report *out, struct err *e)
 
 static int show_served(struct replay *r)
 {
-    struct report out = {0};
+    FREED(report_free) struct report out = {0};
     struct cli_answer x;
     struct err e;
     if (!play_served(r, &out, &e))
@@ -355,9 +348,7 @@ static int show_served(struct replay *r)
     verdict_print(&out, &x.to);
     print_close(&x.to, '}');
     cli_answer_close(&x);
-    int rc = out.rule[0] ? ERR_INVARIANT : out.diff.class && !out.sampled ? ERR_NEGATIVE : 0;
-    report_free(&out);
-    return rc;
+    return out.rule[0] ? ERR_INVARIANT : out.diff.class && !out.sampled ? ERR_NEGATIVE : 0;
 }
 
 static bool is_served(const struct script *s)
@@ -376,7 +367,7 @@ int cli_replay(struct cli *c)
         return cli_play(c);
     struct replay r = {.c = c};
     struct session_row row = {0};
-    sheet_init(&r.sheet, c->opt.ascii);
+    r.sheet = (struct sheet){.ascii = c->opt.ascii};
     struct hdb *d = take_words(c, &e) ? cli_open_session(c, c->word[0], &row, &e) : NULL;
     bool ok = d && script_read(&r.script, d, row.id, &e), served = ok && is_served(&r.script);
     ok = ok &&

@@ -24,7 +24,7 @@ static bool is_loopback(const char *host)
 /* The key in the file's first line; the caller frees. */
 static bool read_key(const char *path, char **out, struct err *e)
 {
-    struct buf b = {0};
+    FREED(buf_free) struct buf b = {0};
     *out = NULL;
     if (!path)
         return true;
@@ -33,7 +33,6 @@ static bool read_key(const char *path, char **out, struct err *e)
     size_t n = strcspn(b.p ? b.p : "", "\r\n");
     if (n)
         *out = xasprintf("%.*s", (int)n, b.p);
-    buf_free(&b);
     return n > 0 || err_set(e, ERR_USAGE, "--api-key-file: %s: the first line is empty; "
                                           "expected the key", path);
 }
@@ -82,12 +81,11 @@ static struct serve_opts serve_options(const struct cli *c, const char *model, c
 
 static void say(void *arg, const char *line)
 {
-    struct buf clean = {0};
+    FREED(buf_free) struct buf clean = {0};
     (void)arg;
     text_sanitise(&clean, line, strlen(line), false, NULL);
     out_printf("%s\n", clean.p ? clean.p : "");
     out_flush();
-    buf_free(&clean);
 }
 
 static void say_address(const struct serve_opts *o, const struct serve *s,
@@ -188,7 +186,7 @@ static bool check_flags(const struct cli *c, struct err *e)
 int cli_serve(struct cli *c)
 {
     struct err e = {0};
-    struct app *a = xcalloc(1, sizeof *a);
+    FREED(free_at) struct app *a = xcalloc(1, sizeof *a);
     char *key = NULL, *name = NULL;
     int rc;
     c->opt.engine.lanes = c->lanes ? c->lanes : 8;
@@ -212,6 +210,5 @@ int cli_serve(struct cli *c)
     }
     free(key);
     free(name);
-    free(a);
     return rc;
 }

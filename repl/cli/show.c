@@ -6,7 +6,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "history/evidence/hazards.h"
 #include "models/tokenizer/tokenizer.h"
@@ -74,14 +73,13 @@ static void show_token(const struct show *w, struct sheet *out, enum style st, i
 {
     size_t n = 0;
     const char *s = w->tok && id >= 0 ? tok_bytes(w->tok, id, &n) : NULL;
-    struct buf logged = {0};
+    FREED(buf_free) struct buf logged = {0};
     if (s)
         sheet_quote(out, st, s, n, 0);
     else if (!w->tok && id >= 0 && hdb_token_text(w->db, w->row.id, id, &logged) && logged.n)
         sheet_quote(out, st, logged.p, logged.n, 0);
     else
         sheet_printf(out, st, "%d", id);
-    buf_free(&logged);
 }
 
 /* ---- steps ---- */
@@ -131,8 +129,7 @@ static void step_tokens(struct show *w, const struct step_row *r)
         k = x->k;
     }
     for (int i = 0; i < r->tokens.n; i++) {
-        struct sheet one;
-        sheet_init(&one, s->ascii);
+        FREED(sheet_free) struct sheet one = {.ascii = s->ascii};
         show_token(w, &one, i < r->rec.accepted ? ST_DRAFT : ST_TEXT, r->tokens.v[i]);
         sheet_line(&one);
         const struct buf *row = &s->row[s->n_row - 1].text, *token = &one.row[0].text;
@@ -142,7 +139,6 @@ static void step_tokens(struct show *w, const struct step_row *r)
         }
         sheet_add(s, ST_TEXT, " ");
         sheet_add_row(s, &one.row[0], 0, (int)token->n);
-        sheet_free(&one);
     }
 }
 
@@ -263,13 +259,12 @@ static void json_turn(struct show *w, const struct turn_row *r, const struct pri
               r->session, is_inherited(w), (int)r->text_n, r->text ? r->text : "", r->created_ms,
               state == PAST_UNDONE, state == PAST_REPLACED, state == PAST_LEFT_OUT);
     if (r->is_user) {
-        struct buf hazards = {0};
+        FREED(buf_free) struct buf hazards = {0};
         print_add(to, ST_TEXT, "\f%d{regen?}%ld{seed}%lu{draws0}%d{reused}", r->regen, r->seed,
                   r->draws0, r->n_reused);
         report_reuse(&(struct reuse_view){r->reuse, r->tokens.n, r->n_reused}, to->json);
         hazards_of_settings(r->sampling, "; ", &hazards);
         print_add(to, ST_TEXT, "\f%s{settings}%s{hazards}", r->sampling, hazards.p);
-        buf_free(&hazards);
     } else {
         print_add(to, ST_TEXT, "\f%s{stop}%d{steps}%d{drafted}%d{accepted}%lu{us_prefill}"
                   "%lu{us_decode}", r->stop, r->n_steps, r->n_drafted, r->n_accepted,
@@ -282,7 +277,7 @@ static void json_turn(struct show *w, const struct turn_row *r, const struct pri
 /* All settings of the first turn that is shown, then what changes. */
 static void settings_lines(struct show *w, const struct turn_row *r)
 {
-    struct buf text = {0};
+    FREED(buf_free) struct buf text = {0};
     if (w->settings)
         facts_changes(w->settings, r->sampling, &text);
     else
@@ -294,7 +289,6 @@ static void settings_lines(struct show *w, const struct turn_row *r)
     }
     free(w->settings);
     w->settings = xstrdup(r->sampling);
-    buf_free(&text);
 }
 
 static void turn_head(struct show *w, const struct turn_row *r)
@@ -303,10 +297,9 @@ static void turn_head(struct show *w, const struct turn_row *r)
     sheet_printf(&w->a.sheet, ST_HEAD, "turn %d%s", r->n, r->regen ? "  (again)" : "");
     if (*mark)
         sheet_printf(&w->a.sheet, ST_HEAD, "  (%s)", mark);
-    struct buf hazards = {0};
+    FREED(buf_free) struct buf hazards = {0};
     if (hazards_of_settings(r->sampling, w->a.sheet.ascii ? " | " : " · ", &hazards))
         sheet_printf(&w->a.sheet, ST_BAD, "  %s", hazards.p);
-    buf_free(&hazards);
     if (is_inherited(w))
         sheet_printf(&w->a.sheet, ST_DIM, "  inherited from %s", session_name(w, w->part->session));
     sheet_line(&w->a.sheet);
@@ -323,12 +316,11 @@ static void turn_lines(struct show *w, const struct turn_row *r)
         say_line(s, ST_DIM, "(text left out)");
     else
         sheet_lines(s, r->is_user ? ST_USER : ST_TEXT, r->text ? r->text : "", r->text_n);
-    struct buf why = {0};
+    FREED(buf_free) struct buf why = {0};
     if (r->is_user)
         reuse_text(&r->reuse, r->tokens.n, r->n_reused, &why);
     if (why.n)
         say_line(s, ST_DIM, "[%s]", why.p);
-    buf_free(&why);
     if (r->served) {
         show_served(r, s);
     } else if (!r->is_user) {
@@ -398,7 +390,7 @@ static void head_lines(struct show *w, const char *hazards)
     char when[20];
     char *names[] = {facts_value(about, "model_dir"), facts_value(about, "model_sha"),
                      facts_value(about, "draft_dir"), facts_value(about, "draft_sha")};
-    struct buf computed = {0}, pack = {0};
+    FREED(buf_free) struct buf computed = {0}, pack = {0};
     when_text(r->created_ms, when);
     facts_computed(about, &computed);
     if (w->pack)
@@ -421,8 +413,6 @@ static void head_lines(struct show *w, const char *hazards)
     sheet_line(&w->a.sheet);
     for (int i = 0; i < 4; i++)
         free(names[i]);
-    buf_free(&computed);
-    buf_free(&pack);
 }
 
 /* Calls fn for the rows of the session and of those it was forked from, the oldest first. */

@@ -27,7 +27,7 @@ static void add_ms(struct buf *b, const char *name, double ms)
 void show_served(const struct turn_row *r, struct sheet *out)
 {
     const struct served *s = r->served;
-    struct buf told = {0};
+    FREED(buf_free) struct buf told = {0};
     add_count(&told, "prompt", s->prompt);
     add_count(&told, "generated", s->generated);
     add_count(&told, "cached", s->cached);
@@ -52,7 +52,6 @@ void show_served(const struct turn_row *r, struct sheet *out)
     say_line(out, ST_DIM, "; first token after %.1f ms, the rest in %.1f ms]",
              (double)r->us_prefill / 1000, (double)r->us_decode / 1000);
     say_line(out, ST_DIM, "[server: %s]", told.n ? told.p : "nothing reported");
-    buf_free(&told);
 }
 
 static void json_ms(struct buf *b, const char *name, double v)
@@ -128,15 +127,14 @@ static json_t *launch(const char *about)
 
 void show_launch_lines(const char *about, struct buf *out)
 {
-    json_t *o = launch(about), *v;
+    json_t *v;
+    json_auto_t *o = launch(about);
     const char *key;
     json_object_foreach(o, key, v) {
-        char *text = json_is_string(v) ? xstrdup(json_string_value(v))
-                                       : json_written(v, 0);
+        FREED(free_at) char *text = json_is_string(v) ? xstrdup(json_string_value(v))
+                                                      : json_written(v, 0);
         buf_printf(out, "%s=%s\n", key, text ? text : "");
-        free(text);
     }
-    json_decref(o);
 }
 
 void show_launch(const char *about, struct sheet *out)

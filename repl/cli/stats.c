@@ -28,13 +28,12 @@ static const char *const by_session[] = {BY_SESSION(TEXT), BY_SESSION(NUMBER)};
 static bool part(struct hdb *d, const char *query, int most, const char *name,
                  const struct printer *to, struct err *e)
 {
-    struct buf text = {0};
+    FREED(buf_free) struct buf text = {0};
     bool ok = hdb_sql(d, query, to->json != NULL, most, &text, e);
     if (ok && to->json)
         jput_key(to->json, name);
     if (ok)
         print_ready(to, ST_TEXT, text.p);
-    buf_free(&text);
     return ok;
 }
 

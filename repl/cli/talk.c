@@ -45,7 +45,7 @@ static bool set_breaks(const struct cli *c, struct app *a, struct err *e)
 static int talk(struct cli *c, int (*face)(struct app *a, const char *prompt), const char *prompt)
 {
     struct err e = {0};
-    struct app *a = xcalloc(1, sizeof *a);
+    FREED(free_at) struct app *a = xcalloc(1, sizeof *a);
     int rc;
     if (!c->opt.quiet)
         c->opt.engine.progress = cli_progress;
@@ -62,7 +62,6 @@ static int talk(struct cli *c, int (*face)(struct app *a, const char *prompt), c
     } else {
         rc = cli_fail(&e);
     }
-    free(a);
     return rc;
 }
 
@@ -135,13 +134,11 @@ int cli_chat(struct cli *c)
 /* The words are the prompt; without words the prompt is the file or standard input. */
 int cli_run(struct cli *c)
 {
-    struct buf prompt = {0};
+    FREED(buf_free) struct buf prompt = {0};
     if (c->batch)
         return cli_batch(c);
     for (int i = 0; i < c->n_word; i++)
         buf_printf(&prompt, "%s%s", i ? " " : "", c->word[i]);
     c->opt.plain = true;
-    int rc = talk(c, run_once, prompt.p ? prompt.p : c->opt.file ? "" : NULL);
-    buf_free(&prompt);
-    return rc;
+    return talk(c, run_once, prompt.p ? prompt.p : c->opt.file ? "" : NULL);
 }

@@ -27,7 +27,7 @@ static bool read_stream(FILE *f, struct buf *out, struct err *e)
 static bool print_ids(const struct tokenizer *t, const char *text, size_t n, const struct cli *c,
                       struct buf *line, struct err *e)
 {
-    struct ids ids = {0};
+    FREED(ids_free) struct ids ids = {0};
     bool ok = tok_encode(t, text, n, c->special ? TOK_SPECIAL : 0, &ids, e);
     if (ok && c->jsonl) {
         jput_open(line, '{');
@@ -40,7 +40,6 @@ static bool print_ids(const struct tokenizer *t, const char *text, size_t n, con
         for (int i = 0; i < ids.n; i++)
             buf_printf(line, "%s%d", i ? " " : "", ids.v[i]);
     }
-    ids_free(&ids);
     if (ok)
         cli_json(line);
     return ok;
@@ -51,7 +50,7 @@ static bool encode_lines(const struct tokenizer *t, FILE *f, const struct cli *c
 {
     bool ok = true;
     int got;
-    struct buf out = {0}, line = {0};
+    FREED(buf_free) struct buf out = {0}, line = {0};
     for (int number = 1; ok && (got = cli_line(f, &line, e)); number++) {
         if (got < 0) {
             ok = err_prefix(e, "line %d", number);
@@ -70,18 +69,13 @@ static bool encode_lines(const struct tokenizer *t, FILE *f, const struct cli *c
             ok = err_prefix(e, "line %d", number);
         json_decref(v);
     }
-    buf_free(&line);
-    buf_free(&out);
     return ok;
 }
 
 static bool encode_text(const struct tokenizer *t, FILE *f, const struct cli *c, struct err *e)
 {
-    struct buf text = {0}, out = {0};
-    bool ok = read_stream(f, &text, e) && print_ids(t, text.n ? text.p : "", text.n, c, &out, e);
-    buf_free(&text);
-    buf_free(&out);
-    return ok;
+    FREED(buf_free) struct buf text = {0}, out = {0};
+    return read_stream(f, &text, e) && print_ids(t, text.n ? text.p : "", text.n, c, &out, e);
 }
 
 int cli_tokenize(struct cli *c)

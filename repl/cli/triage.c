@@ -1,21 +1,19 @@
 /* triage.c - `aerie triage ID|URL`: acceptance explained. See repl/compare/triage.h. */
 #include "repl/cli/triage.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "repl/compare/rerun.h"
 
 static bool of_session(struct cli *c, struct triage *t, const struct stop *stop, struct err *e)
 {
-    struct session_row row = {0};
+    FREED(session_row_free) struct session_row row = {0};
     struct hdb *d = cli_open_session(c, c->word[0], &row, e);
     struct triage_ask ask = {.db = d, .session = row.id, .name = c->word[0],
                              .how = cli_rerun(c), .stop = stop,
                              .progress = c->opt.quiet ? NULL : cli_progress,
                              .progress_end = cli_progress_end};
     bool ok = d && triage_session(&ask, t, e);
-    session_row_free(&row);
     hdb_close(d);
     return ok;
 }
@@ -30,8 +28,8 @@ int cli_triage(struct cli *c)
     struct err e = {0};
     struct stop stop;
     struct cli_answer a;
-    struct triage *t = xcalloc(1, sizeof *t);
-    struct triage_verdict *v = xcalloc(1, sizeof *v);
+    FREED(free_at) struct triage *t = xcalloc(1, sizeof *t);
+    FREED(free_at) struct triage_verdict *v = xcalloc(1, sizeof *v);
     bool ok = cli_stop_open(&stop, &e) && (is_url(c->word[0]) ? triage_server(c, t, &stop, &e)
                                                               : of_session(c, t, &stop, &e));
     if (ok) {
@@ -43,7 +41,5 @@ int cli_triage(struct cli *c)
     int rc = !ok ? cli_fail(&e) : v->is == TRIAGE_HEALTHY || v->is == TRIAGE_TOO_FEW
                                       ? 0 : ERR_NEGATIVE;
     accepted_free(&t->log);
-    free(t);
-    free(v);
     return cli_stop_close(rc);
 }

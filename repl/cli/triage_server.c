@@ -81,7 +81,7 @@ static bool run_arm(struct upkeep *u, unsigned long long salt, int how, int n, i
     upkeep_drafts(u, &before);
     for (int i = 0; i < n && ok; i++) {
         char arena[48];
-        struct buf text = {0};
+        FREED(buf_free) struct buf text = {0};
         struct ids_ask a = {.most = REPLY, .cold = how != 1, .arena = arena};
         snprintf(arena, sizeof arena, "triage-%llx-%d", salt, i);
         made_text((uint64_t)i + (how < 2 ? 1 : 100), length, &text);
@@ -93,7 +93,6 @@ static bool run_arm(struct upkeep *u, unsigned long long salt, int how, int n, i
         }
         ids_ask_free(&a);
         ids_free(&a.prompt);
-        buf_free(&text);
     }
     if (!ok || !rise(u, &before, &by, e))
         return false;

@@ -130,9 +130,8 @@ static bool add_step(const struct step_view *s, void *arg)
 static void name_of(const struct grouped *g, const struct group *p, char out[40])
 {
     if (g->by == BY_DRAFTER) {
-        char *title = hub_title(g->drafters.v[p->first].name);
+        FREED(free_at) char *title = hub_title(g->drafters.v[p->first].name);
         snprintf(out, 40, "%.39s", title);
-        free(title);
     } else if (g->by == BY_WINDOW && p->first == INT_MIN)
         snprintf(out, 40, "below -256");
     else if (g->by == BY_WINDOW && p->last == INT_MAX)
@@ -156,8 +155,7 @@ static void groups_foot(const struct grouped *g, const struct printer *to)
                    "rows: length of the context before the cycle, less the window of %d: from 0 on "
                    "tokens are out of it", g->window);
     if (g->windowed)
-        print_note(to, ST_DIM,
-                   "sees: the newest positions that the draft saw (draft.window)");
+        print_note(to, ST_DIM, "sees: the newest positions that the draft saw (draft.window)");
     if (g->by == BY_PAGE)
         print_note(to, ST_DIM,
                    "rows: place in its page of %d of the first position that the cycle writes",
@@ -277,28 +275,26 @@ static bool by_steps(struct cmd_call *c, enum grouping by)
 
 void say_drafters(struct app *a, const struct printer *to)
 {
-    struct drafters d;
+    FREED(drafters_free) struct drafters d = {0};
     if (to->json || backend_info(a->backend)->server_url)
         return;
     drafters_read(&d, a);
     if (d.n > 1)
         print_note(to, ST_DIM, "of the session's %d drafters together; /accept drafter counts each",
                    d.n);
-    drafters_free(&d);
 }
 
 /* For a server that does not report drafts by step. */
 static bool by_replies(struct cmd_call *c, int how)
 {
     struct app *a = c->app;
-    struct served_replies r;
+    FREED(served_replies_free) struct served_replies r = {0};
     if (c->argc && how != BY_TURN)
         return err_set(c->e, ERR_NEGATIVE,
                        "/accept: %s tells no drafts by step, only by reply: /accept turn",
                        backend_info(a->backend)->family);
     served_replies_read(&r, app_served(a));
     served_accept(&r, &c->to);
-    served_replies_free(&r);
     return true;
 }
 

@@ -29,8 +29,7 @@ bool cmd_rstep(struct cmd_call *c)
     if (v.paused && v.step == 0)
         return err_set(c->e, ERR_USAGE,
                        "turn %d begins here; aerie replay ID shows every step of a "
-                       "saved session",
-                       v.turn);
+                       "saved session", v.turn);
     return go_to(c, v.paused ? v.turn : a->turn, v.paused ? max_int(0, v.step - (int)n) : a->step);
 }
 
@@ -74,13 +73,12 @@ bool cmd_goto(struct cmd_call *c)
 static void say_forced(struct app *a, int32_t id, const struct printer *to)
 {
     size_t n;
-    struct buf clean = {0};
+    FREED(buf_free) struct buf clean = {0};
     const char *text = backend_token(a->backend, id, &n);
     text_sanitise(&clean, text, n, false, NULL);
     print_note(to, ST_TEXT, "the next token will be #%d \"%s\", by hand; the log says so", id,
                clean.p ? clean.p : "");
     print_line(to, ST_TEXT, "\f%d{token}%.*s{text}", id, (int)n, text);
-    buf_free(&clean);
 }
 
 void app_forced_line(struct app *a, const struct event *ev, struct buf *out)

@@ -6,13 +6,12 @@
 bool cmd_blocks(struct cmd_call *c)
 {
     long most = 16;
-    struct block_map m;
+    FREED(block_map_free) struct block_map m = {0};
     if (!arg_number(c, "the number of blocks listed", 0, 1 << 20, &most) ||
         !cmd_needs(c, VIEW_BLOCKS))
         return false;
     block_map_read(&m, c->app->backend);
     say_now(c);
     view_blocks(&m, (int)most, view_width(c->app), &c->to);
-    block_map_free(&m);
     return true;
 }

@@ -35,10 +35,9 @@ static void list_bugs(const struct bugs *on, const struct printer *to)
 static void say_needs(struct app *a, const struct settings *s, enum bug b, int variant,
                       const struct printer *to)
 {
-    struct buf needs = {0};
+    FREED(buf_free) struct buf needs = {0};
     if (facts_unmet_needs(backend_info(a->backend), s, b, variant, &needs))
         print_note(to, ST_WARN, "cannot fire now; needs %s", needs.p);
-    buf_free(&needs);
 }
 
 /* Asks the engine to switch a fault; it does so before the next turn. */
@@ -95,8 +94,7 @@ bool cmd_bug(struct cmd_call *c)
     return true;
 }
 
-void complete_bug(struct app *a, const char *before, const char *word, cmd_add_fn *add,
-                  void *arg)
+void complete_bug(struct app *a, const char *before, const char *word, cmd_add_fn *add, void *arg)
 {
     (void)a;
     if (*before)

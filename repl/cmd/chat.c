@@ -23,10 +23,9 @@ static int setting_index(const char *name)
 static void show_setting(const struct settings *s, int i, const struct printer *to)
 {
     const struct option *x = settings_at(i);
-    struct buf value = {0};
+    FREED(buf_free) struct buf value = {0};
     settings_get(s, x->name, &value);
     setting_row(x->name, value.p, x->range, x->help, "", to);
-    buf_free(&value);
 }
 
 static void settings_show(struct app *a, int first, int n, const struct printer *to)
@@ -43,14 +42,13 @@ static void settings_show(struct app *a, int first, int n, const struct printer 
 
 static bool unknown_setting(const char *name, struct err *e)
 {
-    struct buf near = {0};
+    FREED(buf_free) struct buf near = {0};
     nearest_names(name, setting_name, settings_count(), "", &near);
     if (near.n)
         err_set(e, ERR_USAGE, "there is no setting %.40s; did you mean %s? (/set lists all)", name,
                 near.p);
     else
         err_set(e, ERR_USAGE, "there is no setting %.40s; /set lists all of them", name);
-    buf_free(&near);
     return false;
 }
 
@@ -68,7 +66,7 @@ static bool set_one(struct cmd_call *c, const char *name, const char *value)
     app_settings(a, &s);
     if (!settings_set(&s, name, value, c->e))
         return false;
-    struct buf line = {0};
+    FREED(buf_free) struct buf line = {0};
     buf_printf(&line, "%s=%s", name, value);
     const char *when = backend_busy(a->backend) ? " from the next reply on" : "";
     bool ok = app_request(a, RQ_SET, line.p, c->e);
@@ -77,7 +75,6 @@ static bool set_one(struct cmd_call *c, const char *name, const char *value)
     if (ok)
         print_line(&c->to, ST_TEXT, "%s{name} = %s{value}%s\f%s{range}%s{help}", name, line.p, when,
                    settings_at(i)->range, settings_at(i)->help);
-    buf_free(&line);
     return ok;
 }
 
@@ -108,14 +105,12 @@ bool cmd_set(struct cmd_call *c)
     }
     if (strcmp(c->argv[0], "system") == 0 &&
         c->argc > 1) { /* as in ollama; the text is used as typed */
-        char *text = xstrdup(c->rest + strlen("system"));
+        FREED(free_at) char *text = xstrdup(c->rest + strlen("system"));
         char *word = text + strspn(text, " \t");
         struct cmd_call system = *c;
         system.argc = 1;
         system.argv = &word;
-        bool ok = cmd_system(&system);
-        free(text);
-        return ok;
+        return cmd_system(&system);
     }
     if (set_like_ollama(&c->argc, &c->argv, &name, &value))
         return set_one(c, name, value);
@@ -139,8 +134,7 @@ bool cmd_set(struct cmd_call *c)
     return true;
 }
 
-void complete_set(struct app *a, const char *before, const char *word, cmd_add_fn *add,
-                  void *arg)
+void complete_set(struct app *a, const char *before, const char *word, cmd_add_fn *add, void *arg)
 {
     (void)a;
     char name[40];
@@ -225,7 +219,7 @@ bool cmd_drop(struct cmd_call *c)
 {
     struct app *a = c->app;
     int n = app_attached(a), at = -1;
-    struct buf names = {0};
+    FREED(buf_free) struct buf names = {0};
     if (c->argc > 1)
         return arg_expected(c, "takes at most one file of the next message");
     if (n == 0)
@@ -238,7 +232,6 @@ bool cmd_drop(struct cmd_call *c)
     if (c->argc == 1 && at < 0) {
         err_set(c->e, ERR_USAGE, "%.100s is not attached; the next message has %.200s", c->argv[0],
                 names.p);
-        buf_free(&names);
         return false;
     }
     print_note(&c->to, ST_TEXT, "not in the next message any more: %s",
@@ -249,12 +242,10 @@ bool cmd_drop(struct cmd_call *c)
             print_str(&c->to, NULL, a->attached.file[i].name);
     print_close(&c->to, ']');
     app_drop(a, at);
-    buf_free(&names);
     return true;
 }
 
-void complete_drop(struct app *a, const char *before, const char *word, cmd_add_fn *add,
-                   void *arg)
+void complete_drop(struct app *a, const char *before, const char *word, cmd_add_fn *add, void *arg)
 {
     (void)before;
     for (int i = 0, n = app_attached(a); i < n; i++)
@@ -263,8 +254,7 @@ void complete_drop(struct app *a, const char *before, const char *word, cmd_add_
 }
 
 /* Offers the entries of the folder that the word names; folders end in a slash. */
-void complete_file(struct app *a, const char *before, const char *word, cmd_add_fn *add,
-                   void *arg)
+void complete_file(struct app *a, const char *before, const char *word, cmd_add_fn *add, void *arg)
 {
     (void)a, (void)before;
     const char *slash = strrchr(word, '/'), *base = slash ? slash + 1 : word;
@@ -273,10 +263,9 @@ void complete_file(struct app *a, const char *before, const char *word, cmd_add_
     for (struct dirent *f; d && (f = readdir(d));) {
         if (strncmp(f->d_name, base, strlen(base)) != 0 || (f->d_name[0] == '.' && *base != '.'))
             continue;
-        char *s = xasprintf("%s%s%s", slash ? folder : "", f->d_name,
-                            f->d_type == DT_DIR ? "/" : "");
+        FREED(free_at) char *s = xasprintf("%s%s%s", slash ? folder : "", f->d_name,
+                                           f->d_type == DT_DIR ? "/" : "");
         add(arg, s, NULL);
-        free(s);
     }
     if (d)
         closedir(d);
@@ -328,7 +317,7 @@ bool cmd_forget(struct cmd_call *c)
         return err_set(c->e, ERR_USAGE, "the context holds no turn");
     if (!arg_number(c, "the number of turns", 1, a->turns.n, &n))
         return false;
-    struct buf turns = {0};
+    FREED(buf_free) struct buf turns = {0};
     for (int i = 0; i < n; i++)
         buf_printf(&turns, "%s%d", i ? " " : "", a->turns.v[i]);
     print_open(&c->to, NULL, '{');
@@ -336,7 +325,6 @@ bool cmd_forget(struct cmd_call *c)
     print_close(&c->to, '}');
     bool ok = app_request(a, RQ_FORGET, turns.p,
                           c->e); /* a notice of the engine lists them and their tokens */
-    buf_free(&turns);
     return ok;
 }
 

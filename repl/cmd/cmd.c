@@ -4,8 +4,6 @@
  * Every command stands in `table` and nowhere else; help, completion, the table in repl/README.md
  * and commands.json come from it.
  */
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/idioms.h"
@@ -211,7 +209,7 @@ static const char *cmd_name(int i)
 
 static bool unknown_command(const char *name, struct err *e)
 {
-    struct buf near = {0};
+    FREED(buf_free) struct buf near = {0};
     if (!*name)
         return err_set(e, ERR_USAGE, "/ begins a command, such as /tree; /help lists all");
     nearest_names(name, cmd_name, N_CMD, "/", &near);
@@ -221,7 +219,6 @@ static bool unknown_command(const char *name, struct err *e)
     else
         err_set(e, ERR_USAGE, "there is no command /%.40s; /help lists all, // sends a slash",
                 name);
-    buf_free(&near);
     return false;
 }
 
@@ -256,10 +253,9 @@ const struct cmd *cmd_find(const char *name, struct err *e)
         unknown_command(name, e);
         return NULL;
     }
-    struct buf list = {0};
+    FREED(buf_free) struct buf list = {0};
     join_or(&list, fits, n, "/");
     err_set(e, ERR_USAGE, "/%.40s could be %s", name, list.p);
-    buf_free(&list);
     return NULL;
 }
 
@@ -269,7 +265,7 @@ const struct cmd *cmd_find(const char *name, struct err *e)
 static void answer_json(struct app *a, const char *name, const struct buf *result, bool ok,
                         const struct err *e)
 {
-    struct buf line = {0};
+    FREED(buf_free) struct buf line = {0};
     jput_open(&line, '{');
     jput_kstr(&line, "command", name);
     if (!ok)
@@ -280,7 +276,6 @@ static void answer_json(struct app *a, const char *name, const struct buf *resul
     }
     jput_close(&line, '}');
     a->face.json(a, line.p);
-    buf_free(&line);
 }
 
 static bool run_found(struct app *a, const struct cmd *c, const char *rest, struct sheet *out,
@@ -311,13 +306,12 @@ bool cmd_run(struct app *a, const char *line, struct err *e)
     char name[64];
     size_t n = strcspn(line, " \t\r\n");
     snprintf(name, sizeof name, "%.*s", (int)(n < sizeof name ? n : sizeof name - 1), line);
-    char *rest = xstrdup(line + n + strspn(line + n, " \t\r\n"));
+    FREED(free_at) char *rest = xstrdup(line + n + strspn(line + n, " \t\r\n"));
     for (size_t end = strlen(rest); end > 0 && ascii_space(rest[end - 1]); end--)
         rest[end - 1] = '\0';
 
-    struct sheet out;
-    struct buf json = {0};
-    sheet_init(&out, a->ascii);
+    FREED(buf_free) struct buf json = {0};
+    FREED(sheet_free) struct sheet out = {.ascii = a->ascii};
     bool as_json = a->opt.json && a->face.json;
     const struct cmd *c = cmd_find(name, e);
     bool ok = c && run_found(a, c, rest, &out, as_json ? &json : NULL, e);
@@ -325,9 +319,6 @@ bool cmd_run(struct app *a, const char *line, struct err *e)
         answer_json(a, c ? c->name : name, &json, ok, e);
     else if (out.n_row && a->face.show)
         a->face.show(a, &out);
-    sheet_free(&out);
-    buf_free(&json);
-    free(rest);
     return ok;
 }
 
@@ -452,8 +443,7 @@ void cmd_table(const char *key, const struct printer *to)
 
 static void list_help(const struct printer *to)
 {
-    struct sheet topics;
-    sheet_init(&topics, to->out->ascii);
+    FREED(sheet_free) struct sheet topics = {.ascii = to->out->ascii};
     print_open(to, NULL, '{');
     cmd_table("commands", to);
     print_note(to, ST_DIM, "/help NAME explains a command, a setting or a topic, /help WORDS "
@@ -466,7 +456,6 @@ static void list_help(const struct printer *to)
     print_close(to, ']');
     print_close(to, '}');
     sheet_append_wrapped(to->out, &topics, 79);
-    sheet_free(&topics);
 }
 
 /* All names that /help knows, one after the other: commands, topics, settings. */
@@ -499,11 +488,10 @@ bool cmd_help_on(struct app *a, const char *words, const struct printer *to, str
     on.is_alias = on.named && is_alias(on.named, name);
     if (help_answer(&on, to))
         return true;
-    struct buf near = {0};
+    FREED(buf_free) struct buf near = {0};
     nearest_names(name, any_name, n_names(), "", &near);
     err_set(e, ERR_NEGATIVE, "there is no help on \"%.40s\"%s%s; %s lists what there is", name,
             near.n ? "; did you mean " : "", near.n ? near.p : "", a ? "/help" : "aerie help");
-    buf_free(&near);
     return false;
 }
 

@@ -4,7 +4,6 @@
  * A paused turn waits in the engine's thread; the rest of the program goes on. Both faces call
  * app_show_pause(), which shows where and why the turn waits, when the engine posts EV_PAUSE.
  */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -70,11 +69,9 @@ bool cmd_where(struct cmd_call *c)
     if (v.paused)
         write_pause(a, &v, &c->to);
     else
-        print_line(&c->to, ST_TEXT, "%s\f%d{paused?}",
-                   backend_busy(a->backend)
+        print_line(&c->to, ST_TEXT, "%s\f%d{paused?}", backend_busy(a->backend)
                        ? "the turn runs; /step pauses it after its step"
-                       : "no turn runs; /step pauses the next one where it begins",
-                   false);
+                       : "no turn runs; /step pauses the next one where it begins", false);
     return true;
 }
 
@@ -182,11 +179,9 @@ static void join_if(const char *rest, struct buf *out)
 
 int app_break(struct app *a, const char *text, enum break_kind kind, struct err *e)
 {
-    struct buf condition = {0};
+    FREED(buf_free) struct buf condition = {0};
     join_if(text, &condition);
-    int number = a->backend->debug->add(a->backend, condition.p ? condition.p : "", kind, e);
-    buf_free(&condition);
-    return number;
+    return a->backend->debug->add(a->backend, condition.p ? condition.p : "", kind, e);
 }
 
 static bool add_break(struct cmd_call *c, enum break_kind kind)
@@ -201,8 +196,7 @@ static bool add_break(struct cmd_call *c, enum break_kind kind)
         if (v.at[i].number == number)
             print_line(&c->to, ST_TEXT, "%s %d{number}: \f%s{kind}\f%s{condition}\f%lu{hits}",
                        kind == BREAK_WATCH ? "watch" : "breakpoint", number,
-                       kind == BREAK_WATCH ? "watch" : "break",
-                       v.at[i].text, v.at[i].hits);
+                       kind == BREAK_WATCH ? "watch" : "break", v.at[i].text, v.at[i].hits);
     return true;
 }
 

@@ -22,14 +22,13 @@ static void logged_free(struct logged_session *l)
 
 static bool read_logged(struct app *a, const char *name, struct logged_session *l, struct err *e)
 {
-    struct session_row row = {0};
+    FREED(session_row_free) struct session_row row = {0};
     struct hdb *d = app_hdb(a, e);
     bool ok = d && hdb_find(d, name, &row, e) && script_read(&l->script, d, row.id, e);
     if (ok) {
         memcpy(l->id, row.id, sizeof l->id);
         trace_script(&l->log, &l->script);
     }
-    session_row_free(&row);
     return ok;
 }
 
@@ -47,7 +46,7 @@ static struct diff_side side_of(const struct app *a, const struct script *s, cha
 static bool show(struct cmd_call *c, const struct verdict_ask *ask, const char *id,
                  const char *other)
 {
-    struct report r;
+    FREED(report_free) struct report r = {0};
     bool ok = verdict_find(ask, &r, c->e);
     if (ok) {
         print_open(&c->to, NULL, '{');
@@ -55,7 +54,6 @@ static bool show(struct cmd_call *c, const struct verdict_ask *ask, const char *
         verdict_print(&r, &c->to);
         print_close(&c->to, '}');
     }
-    report_free(&r);
     return ok;
 }
 

@@ -112,10 +112,9 @@ bool cmd_timing(struct cmd_call *c)
     struct app *a = c->app;
     struct timed t;
     if (backend_has(a->backend, VIEW_SERVED)) {
-        struct served_replies r;
+        FREED(served_replies_free) struct served_replies r = {0};
         served_replies_read(&r, app_served(a));
         served_timing(&r, &c->to);
-        served_replies_free(&r);
         return true;
     }
     if (!cmd_needs(c, VIEW_STEPS))

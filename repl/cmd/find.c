@@ -249,7 +249,7 @@ static void say_hit(const struct help_on *on, const struct query *q, const struc
 {
     struct document d = document_at(on, h->document);
     bool manual = strcmp(d.kind, "manual") == 0, command = strcmp(d.kind, "command") == 0;
-    struct buf line = {0};
+    FREED(buf_free) struct buf line = {0};
     if (h->line && !command)
         cut_line(q, h->line, h->n, &line);
     print_add(to, ST_KEY, "%s%s", manual ? "man aerie" : command ? "/" : "", manual ? "" : d.name);
@@ -260,7 +260,6 @@ static void say_hit(const struct help_on *on, const struct query *q, const struc
         print_note(to, ST_DIM, "    %s", line.p);
     print_line(to, ST_TEXT, "\f%s{kind}%s{name}%s{title}%s{line}", d.kind, d.name, d.title,
                line.n ? line.p : d.title);
-    buf_free(&line);
 }
 
 /* Puts a hit among the best. Returns how many there are then. */

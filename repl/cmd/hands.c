@@ -11,7 +11,7 @@
 static int text_of(struct cmd_call *c, int turn, bool reply, struct buf *out)
 {
     struct app *a = c->app;
-    struct hdb_past p = {0};
+    FREED(hdb_past_free) struct hdb_past p = {0};
     struct hdb *d = app_own_log(a, c->e);
     if (!d || !hdb_past(d, a->session, INT_MAX, &p, c->e))
         return 0;
@@ -23,7 +23,6 @@ static int text_of(struct cmd_call *c, int turn, bool reply, struct buf *out)
             found = r->n;
         }
     }
-    hdb_past_free(&p);
     if (!found && turn)
         err_set(c->e, ERR_USAGE, "this session has no turn %d in its log", turn);
     else if (!found)
@@ -81,22 +80,20 @@ bool cmd_copy(struct cmd_call *c)
     if (c->argc > 1 && !arg_int(c->argv[1], i == CODE ? "the number of the block" : "the turn", 1,
                                 INT_MAX, &n, c->e))
         return false;
-    struct buf text = {0}, block = {0};
+    FREED(buf_free) struct buf text = {0}, block = {0};
     int turn = text_of(c, i == CODE ? 0 : (int)n, i != MESSAGE, &text);
     bool ok = turn > 0;
     if (ok && i == CODE && !code_block(text.n ? text.p : "", (int)n, &block))
         ok = err_set(c->e, ERR_NEGATIVE, n ? "reply %d has no code block %ld"
                                            : "reply %d has no code block", turn, n);
     ok = ok && hand_over(c, what[i], i == CODE ? &block : &text);
-    buf_free(&text);
-    buf_free(&block);
     return ok;
 }
 
 bool cmd_edit(struct cmd_call *c)
 {
     struct app *a = c->app;
-    struct buf text = {0};
+    FREED(buf_free) struct buf text = {0};
     long turn = a->turns.n ? a->turns.v[a->turns.n - 1] : 0;
     if (c->argc > 1)
         return arg_expected(c, "takes at most one turn");
@@ -120,6 +117,5 @@ bool cmd_edit(struct cmd_call *c)
         print_line(&c->to, ST_DIM, "a new session goes on before turn %ld{turn}; Enter sends the "
                                    "message again", turn);
     }
-    buf_free(&text);
     return ok;
 }

@@ -4,9 +4,7 @@
  * They read copies (views of backend.h, rows of the log), so they may run while a reply is
  * generated.
  */
-#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "repl/cmd/cmd.h"
@@ -25,10 +23,9 @@ bool cmd_stats(struct cmd_call *c)
     print_open(&c->to, NULL, '{');
     view_stats(&s, backend_info(a->backend), &c->to);
     if (s.has[VIEW_SERVED]) {
-        struct served_replies r;
+        FREED(served_replies_free) struct served_replies r = {0};
         served_replies_read(&r, app_served(a));
         served_latest(&r, &c->to);
-        served_replies_free(&r);
     } else {
         say_drafters(a, &c->to);
     }
@@ -42,7 +39,7 @@ bool cmd_stats(struct cmd_call *c)
 static void server_pools(struct cmd_call *c, int most)
 {
     struct backend *b = c->app->backend;
-    struct gauge_series s;
+    FREED(gauge_series_free) struct gauge_series s = {0};
     struct pool_view pool[N_POOLS] = {0};
     gauge_series_read(&s, b);
     if (backend_has(b, VIEW_POOLS))
@@ -53,13 +50,12 @@ static void server_pools(struct cmd_call *c, int most)
         gauge_pools(&s, pool, &c->to);
     if (!c->to.json || most > 0)
         view_gauges(&s, most, view_width(c->app), &c->to);
-    gauge_series_free(&s);
 }
 
 /* /gauges of computed steps: pools, acceptance and speed step by step. */
 static bool local_gauges(struct cmd_call *c, int most)
 {
-    struct gauge_series s;
+    FREED(gauge_series_free) struct gauge_series s = {0};
     struct pool_view pool[N_POOLS];
     if (!app_pools(c->app, pool, c->e))
         return false;
@@ -68,7 +64,6 @@ static bool local_gauges(struct cmd_call *c, int most)
     if (!c->to.json)
         gauge_pools(&s, pool, &c->to);
     view_gauges(&s, most, view_width(c->app), &c->to);
-    gauge_series_free(&s);
     return true;
 }
 
@@ -163,7 +158,7 @@ bool cmd_pages(struct cmd_call *c)
         return arg_expected(c, "takes at most one pool: full, swa or draft");
     if (c->argc == 1 && (pool = arg_choice(c->argv[0], "the pool", pools, N_POOLS, c->e)) < 0)
         return false;
-    struct page_table t;
+    FREED(page_table_free) struct page_table t = {0};
     if (!cmd_needs(c, VIEW_PAGES) || !app_table(c->app, &t, c->e))
         return false;
     const struct backend_info *info = backend_info(c->app->backend);
@@ -175,7 +170,6 @@ bool cmd_pages(struct cmd_call *c)
         refs_json(&t, pool, c->to.json);
     if (info->shared_kv)
         print_note(&c->to, ST_DIM, "no slots of their own: %s", info->shared_kv);
-    page_table_free(&t);
     return true;
 }
 
@@ -257,7 +251,7 @@ bool cmd_page(struct cmd_call *c)
         return arg_expected(c, "takes a page number and a pool (full if none is named)");
     if (c->argc == 2 && (pool = arg_choice(c->argv[1], "the pool", pools, N_POOLS, c->e)) < 0)
         return false;
-    struct page_table t;
+    FREED(page_table_free) struct page_table t = {0};
     if (!cmd_needs(c, VIEW_PAGES) || !app_table(c->app, &t, c->e))
         return false;
     bool ok =
@@ -267,7 +261,6 @@ bool cmd_page(struct cmd_call *c)
         int n = app_page_changes(c->app, (enum pool_id)pool, (int)page, change, MAX_EVENTS);
         show_page(&t, pool, (int)page, change, n, &c->to);
     }
-    page_table_free(&t);
     return ok;
 }
 
@@ -315,7 +308,7 @@ bool cmd_map(struct cmd_call *c)
     long pos;
     if (c->argc != 1)
         return arg_expected(c, "takes a position");
-    struct page_table t;
+    FREED(page_table_free) struct page_table t = {0};
     struct pos_view p = {0};
     if (!cmd_needs(c, VIEW_PAGES) || !app_table(c->app, &t, c->e))
         return false;
@@ -325,7 +318,6 @@ bool cmd_map(struct cmd_call *c)
          app_position(c->app, (int)pos, &p, c->e);
     if (ok)
         show_position(c->app, &t, &p, &c->to);
-    page_table_free(&t);
     return ok;
 }
 
@@ -337,14 +329,13 @@ bool cmd_plan(struct cmd_call *c)
         return arg_expected(c, "takes at most one mode");
     if (!cmd_needs(c, VIEW_PLAN))
         return false;
-    struct buf text = {0};
+    FREED(buf_free) struct buf text = {0};
     bool ok = c->app->backend->plan->text(c->app->backend, c->argc ? c->argv[0] : "",
                                           c->to.json != NULL, &text, c->e);
     if (ok) {
         say_now(c);
         print_ready(&c->to, ST_TEXT, text.p ? text.p : "");
     }
-    buf_free(&text);
     return ok;
 }
 
@@ -399,8 +390,7 @@ static void show_check(const struct app *a, const struct check_report *r, bool o
     add_checks(&r->counts, to);
     print_end(to);
     if (r->level == CHECK_OFF)
-        print_note(to, ST_WARN,
-                   "the checker is off: plans are launched unchecked; /set check on");
+        print_note(to, ST_WARN, "the checker is off: plans are launched unchecked; /set check on");
     show_violated(&r->counts.violation, a->session, to);
     print_close(to, '}');
 }
@@ -421,10 +411,9 @@ bool cmd_sql(struct cmd_call *c)
     enum { MAX_ROWS = 200 };
     if (c->argc == 0)
         return arg_expected(c, "takes a SELECT statement");
-    struct buf text = {0};
+    FREED(buf_free) struct buf text = {0};
     bool ok = app_hdb(c->app, c->e) && sql_run(c->rest, c->to.json != NULL, MAX_ROWS, &text, c->e);
     if (ok)
         print_ready(&c->to, ST_TEXT, text.n ? text.p : c->to.json ? "[]" : "");
-    buf_free(&text);
     return ok;
 }

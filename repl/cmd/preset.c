@@ -19,25 +19,22 @@ static bool is_chosen(const char *name)
 /* The settings as lines, without those that the program chooses. */
 static void lines_of(const struct settings *s, struct buf *out)
 {
-    struct buf all = {0};
+    FREED(buf_free) struct buf all = {0};
     settings_print(s, &all);
     for (const char *p = all.n ? all.p : ""; *p;) {
         size_t n = strcspn(p, "\n"), name = strcspn(p, "=\n");
-        char *word = xasprintf("%.*s", (int)name, p);
+        FREED(free_at) char *word = xasprintf("%.*s", (int)name, p);
         if (!is_chosen(word))
             buf_printf(out, "%.*s\n", (int)n, p);
-        free(word);
         p += n + (p[n] == '\n');
     }
-    buf_free(&all);
 }
 
 static void say_lines(const char *name, const char *lines, const struct printer *to)
 {
-    struct buf text = {0};
+    FREED(buf_free) struct buf text = {0};
     facts_settings(lines, &text);
     print_line(to, ST_TEXT, "  %-12s{name}  %s{settings}", name, text.n ? text.p : "");
-    buf_free(&text);
 }
 
 static void list(const struct printer *to)
@@ -48,13 +45,12 @@ static void list(const struct printer *to)
     if (n)
         print_note(to, ST_HEAD, "PRESETS");
     for (int i = 0; i < n; i++) {
-        struct buf lines = {0};
+        FREED(buf_free) struct buf lines = {0};
         struct err e;
         if (preset_read(name[i], &lines, &e))
             say_lines(name[i], lines.p, to);
         else
             print_line(to, ST_BAD, "  %-12s{name}  %s{error}", name[i], e.msg);
-        buf_free(&lines);
         free(name[i]);
     }
     free(name);
@@ -67,7 +63,7 @@ static void list(const struct printer *to)
 static bool save(struct cmd_call *c, const char *name)
 {
     struct settings now;
-    struct buf lines = {0};
+    FREED(buf_free) struct buf lines = {0};
     bool replaced;
     app_settings(c->app, &now);
     lines_of(&now, &lines);
@@ -75,7 +71,6 @@ static bool save(struct cmd_call *c, const char *name)
     if (ok)
         print_line(&c->to, ST_TEXT, "preset %s{saved}%s\f%d{replaced?}", name,
                    replaced ? ": the settings of before were replaced" : " saved", replaced);
-    buf_free(&lines);
     return ok;
 }
 
@@ -91,9 +86,8 @@ static bool send_differing(struct app *a, const struct settings *now, const stru
         settings_get(want, name, &to);
         bool same = !strcmp(is.n ? is.p : "", to.n ? to.p : ""), ok = true;
         if (!same) {
-            char *line = xasprintf("%s=%s", name, to.n ? to.p : "");
+            FREED(free_at) char *line = xasprintf("%s=%s", name, to.n ? to.p : "");
             ok = settings_set(&have, name, to.n ? to.p : "", e) && app_request(a, RQ_SET, line, e);
-            free(line);
         }
         if (!same && ok)
             buf_printf(changed, "%s%s %s", changed->n ? ", " : "", name, to.n ? to.p : "-");
@@ -108,7 +102,7 @@ static bool send_differing(struct app *a, const struct settings *now, const stru
 static bool apply_preset(struct cmd_call *c, const char *name)
 {
     struct settings now, want;
-    struct buf lines = {0}, changed = {0};
+    FREED(buf_free) struct buf lines = {0}, changed = {0};
     app_settings(c->app, &now);
     want = now;
     bool ok = preset_read(name, &lines, c->e) &&
@@ -119,8 +113,6 @@ static bool apply_preset(struct cmd_call *c, const char *name)
     if (ok)
         print_line(&c->to, ST_TEXT, "preset %s{preset}: %s{changed}", name,
                    changed.n ? changed.p : "the settings are these already");
-    buf_free(&lines);
-    buf_free(&changed);
     return ok;
 }
 

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/window.h"
 #include "repl/cmd/cmd.h"
 
 enum { TOKEN_CELLS = 18, BAR = 20, TOP_POSITIONS = 10, TOP_PAGES = 6, HEADS = 16, HEAD_TOP = 3 };
@@ -341,7 +340,7 @@ static int sorted_pages(const struct probe *p, struct probe_part **out)
 /* The pages that held a logical page after the step; 0: none, or not known. */
 static void pages_at(struct app *a, const struct probe *p, int page, int32_t *full, int32_t *swa)
 {
-    struct page_table t;
+    FREED(page_table_free) struct page_table t = {0};
     struct err e;
     *full = *swa = 0;
     if (!backend_has(a->backend, VIEW_PAGES) || !app_table_at(a, p->turn, p->step, &t, &e))
@@ -350,7 +349,6 @@ static void pages_at(struct app *a, const struct probe *p, int page, int32_t *fu
         *full = t.page[page].full;
         *swa = t.page[page].swa;
     }
-    page_table_free(&t);
 }
 
 static const char *place_of(const struct probe *p, int pos)
@@ -379,7 +377,7 @@ static void show_key(struct app *a, const struct probe *p, const struct probe_pa
 static void show_head(struct app *a, const struct probe *p, int h, const struct printer *to)
 {
     const struct probe_layer *w = &p->layer[p->key_layer];
-    struct probe_part *k = sorted_keys(p, h);
+    FREED(free_at) struct probe_part *k = sorted_keys(p, h);
     print_open(to, NULL, '{');
     print_add(to, ST_TEXT, "%7d", h);
     add_shares(&w->share[h], w->window, w->share[0].sink > 0, false, to);
@@ -391,13 +389,12 @@ static void show_head(struct app *a, const struct probe *p, int h, const struct 
     }
     print_end(to);
     print_close(to, '}');
-    free(k);
 }
 
 /* For people only. */
 static void show_read_pages(struct app *a, const struct probe *p, const struct printer *to)
 {
-    struct probe_part *page;
+    FREED(free_at) struct probe_part *page = NULL;
     int n_page = sorted_pages(p, &page), P = max_int(1, p->page_size);
     print_note(to, ST_HEAD, "%7s %6s  %-13s %6s %6s", "page", "mean", "positions", "full", "swa");
     for (int i = 0; i < TOP_PAGES && i < n_page; i++) {
@@ -408,14 +405,13 @@ static void show_read_pages(struct app *a, const struct probe *p, const struct p
         print_note(to, ST_TEXT, "%7d %6.3f  %-13s %6d{full:0} %6d{swa:0}", page[i].at,
                    page[i].mass, range, full, swa);
     }
-    free(page);
 }
 
 static void show_attn(struct app *a, const struct probe *p, const struct printer *to)
 {
     const struct probe_layer *w = &p->layer[p->key_layer];
     struct attn_share s = mean_share(w);
-    struct probe_part *key = sorted_keys(p, -1);
+    FREED(free_at) struct probe_part *key = sorted_keys(p, -1);
     add_row(a, "ATTN", "", p, to);
     print_add(to, ST_TEXT, "  layer %d{layer}, %s{kind}, %d heads over %d of K and V", p->key_layer,
               w->window ? "sliding" : "full", w->n_head, w->n_kv);
@@ -443,7 +439,6 @@ static void show_attn(struct app *a, const struct probe *p, const struct printer
         print_note(to, ST_DIM, "%d more heads: --json lists all", w->n_head - HEADS);
     print_facts(to, ST_DIM, "sum of p v over these keys reproduces the layer's output to "
                 "%.1g{error} of its largest value", (double)p->key_error);
-    free(key);
 }
 
 /* ---- /top ------------------------------------------------------------------------------------ */
@@ -558,10 +553,9 @@ static void answer_error(struct app *a, const char *why)
     app_error(a, &e);
     if (!a->face.json || !a->opt.json)
         return;
-    struct buf json = {0};
+    FREED(buf_free) struct buf json = {0};
     jput_record(&json, "%s{error}%d{code}", e.msg, e.kind);
     a->face.json(a, json.p);
-    buf_free(&json);
 }
 
 void app_show_probe(struct app *a, const struct event *ev)

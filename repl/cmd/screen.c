@@ -161,7 +161,7 @@ static char *new_path(const char *file, enum picture kind, struct err *e)
 bool cmd_screenshot(struct cmd_call *c)
 {
     struct app *a = c->app;
-    struct buf out = {0};
+    FREED(buf_free) struct buf out = {0};
     int kind = 0;
     if (c->argc < 1 || c->argc > 2)
         return arg_expected(c, "takes a new file, and before it the name of a pane if it is one");
@@ -176,13 +176,11 @@ bool cmd_screenshot(struct cmd_call *c)
                                            "can be written to a file by the shell");
     if (a->opt.readonly)
         return err_set(c->e, ERR_USAGE, "/screenshot writes a file, and --readonly forbids it");
-    char *path = new_path(file, (enum picture)kind, c->e);
+    FREED(free_at) char *path = new_path(file, (enum picture)kind, c->e);
     bool ok = path && a->face.shot(a, pane, (enum picture)kind, &out, c->e) &&
               hdb_save(path, out.p, out.n, c->e);
     if (ok)
         print_line(&c->to, ST_TEXT, "wrote %s{file}", path);
-    free(path);
-    buf_free(&out);
     return ok;
 }
 

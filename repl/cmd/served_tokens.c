@@ -5,7 +5,6 @@
  * the stream, and whether a draft held a token is not known. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "repl/cmd/cmd.h"
 
@@ -159,8 +158,7 @@ static void show_step(struct app *a, const struct served_step *s, int row, bool 
     print_close(to, ']');
     print_close(to, '}');
     if (why && last < 0)
-        print_note(to, ST_DIM,
-                   "the server sent neither ids nor log probabilities of these tokens");
+        print_note(to, ST_DIM, "the server sent neither ids nor log probabilities of these tokens");
     else if (!why)
         print_note(to, ST_DIM, n ? "the token itself, then the best others, as the server sent them"
                                  : "the server sent no log probabilities of these tokens");
@@ -209,7 +207,7 @@ static void show_token(struct app *a, const struct step_view *v, int k, const st
 
 bool served_tokens(struct app *a, long most, const struct printer *to, struct err *e)
 {
-    struct step_info *info = xmalloc(STEPS_KEPT * sizeof *info);
+    FREED(free_at) struct step_info *info = xmalloc(STEPS_KEPT * sizeof *info);
     int n = app_steps(a, info, STEPS_KEPT), first = n;
     long held = 0, skip;
     while (first > 0 && held < most)
@@ -227,7 +225,6 @@ bool served_tokens(struct app *a, long most, const struct printer *to, struct er
             if (skip-- <= 0)
                 show_token(a, &v, k, to);
     }
-    free(info);
     print_close(to, ']');
     if (held)
         print_note(to, ST_DIM, "the latest tokens of replies, as the server sent them; rival: p of "

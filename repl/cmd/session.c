@@ -1,6 +1,5 @@
 /* session.c - the commands of the session log: list, search, resume, fork, name, export. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -14,7 +13,7 @@
 /* Appends text cut to `cells` cells; line breaks and runs of blanks become one blank. */
 static void add_cut(struct sheet *out, enum style st, const char *text, int cells)
 {
-    struct buf flat = {0}, clean = {0};
+    FREED(buf_free) struct buf flat = {0}, clean = {0};
     buf_str(&flat, "");
     for (const char *p = text; *p; p++)
         if (!strchr(" \t\r\n", *p))
@@ -29,8 +28,6 @@ static void add_cut(struct sheet *out, enum style st, const char *text, int cell
     sheet_addn(out, st, clean.p ? clean.p : "", n);
     if (n < clean.n)
         sheet_add(out, st, out->ascii ? "~" : "…");
-    buf_free(&flat);
-    buf_free(&clean);
 }
 
 static bool need_log(const struct app *a, const char *what, struct err *e)
@@ -58,14 +55,13 @@ static void list_session(struct session_listing *l, struct session_list *all, in
     const struct session_row *r = &all->row[row];
     const char *title = session_list_title(all, l->db, row);
     const struct printer *to = l->to;
-    struct buf hazards = {0};
+    FREED(buf_free) struct buf hazards = {0};
     char when[20];
     bool current = strcmp(r->id, l->app->session) == 0;
     hdb_hazards(l->db, r->id, false,
                 to->json         ? "; "
                 : to->out->ascii ? " | "
-                                 : " · ",
-                &hazards, NULL);
+                                 : " · ", &hazards, NULL);
     int room = view_width(l->app) - 30 - (hazards.n ? text_width(hazards.p, hazards.n) + 2 : 0);
     when_text(r->updated_ms, when);
     print_open(to, NULL, '{');
@@ -81,21 +77,19 @@ static void list_session(struct session_listing *l, struct session_list *all, in
     print_add(to, ST_TEXT, "\f%d{current?}", current);
     print_end(to);
     print_close(to, '}');
-    buf_free(&hazards);
 }
 
 /* Shows the first n sessions that pass a filter; returns how many pass, or -1 and *e. */
 static int list_filtered(struct session_listing *l, struct hdb *d, const char *filter, int n,
                          struct err *e)
 {
-    struct session_list all;
+    FREED(session_list_free) struct session_list all = {0};
     bool ok = session_list_open(&all, d, e) && session_list_filter(&all, d, filter, e);
     int found = ok ? all.n_shown : -1;
     for (int i = 0; i < found && i < n; i++)
         list_session(l, &all, all.shown[i]);
     if (*filter && found > n)
         print_note(l->to, ST_DIM, " %d more fit", found - n);
-    session_list_free(&all);
     return found;
 }
 
@@ -265,11 +259,10 @@ void complete_session(struct app *a, const char *before, const char *word, cmd_a
     struct id_list l = {word, add, arg};
     if (strncmp("last", word, strlen(word)) == 0)
         add(arg, "last", "the session used last");
-    struct session_list all = {0};
+    FREED(session_list_free) struct session_list all = {0};
     if (d && session_list_open(&all, d, &e))
         for (int i = 0; i < min_int(all.n, 50); i++)
             offer_id(&l, &all.row[i], all.row[i].title ? session_list_title(&all, d, i) : NULL);
-    session_list_free(&all);
 }
 
 bool cmd_fork(struct cmd_call *c)
@@ -336,7 +329,7 @@ bool cmd_export(struct cmd_call *c)
         return err_set(c->e, ERR_USAGE,
                        "/export takes a file; `aerie export` writes to standard output");
     struct hdb *d = app_own_log(a, c->e);
-    char *path = export_path(a, file, format[f]);
+    FREED(free_at) char *path = export_path(a, file, format[f]);
     const char *there = file && access(file, F_OK) == 0 ? file
                         : access(path, F_OK) == 0       ? path
                                                         : NULL;
@@ -345,7 +338,6 @@ bool cmd_export(struct cmd_call *c)
     ok = ok && (f == 0 ? export_markdown : hdb_export)(d, a->session, path, c->e);
     if (ok)
         print_line(&c->to, ST_TEXT, "wrote %s\f%s{format}%s{file}", path, format[f], path);
-    free(path);
     return ok;
 }
 
@@ -360,7 +352,6 @@ bool cmd_private(struct cmd_call *c)
     }
     print_line(&c->to, ST_TEXT, "%s\f%d{private?}",
                was ? "nothing more is saved until aerie ends; what was said before stays in the log"
-                   : "nothing was being saved anyway",
-               true);
+                   : "nothing was being saved anyway", true);
     return true;
 }

@@ -13,7 +13,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -111,7 +110,7 @@ static bool take_answer(const struct buf *answer, int status, struct buf *out, s
 bool sql_run(const char *query, bool json, int max_rows, struct buf *out, struct err *e)
 {
     int end[2], status = 0;
-    struct buf answer = {0};
+    FREED(buf_free) struct buf answer = {0};
     int in = request(query, json, max_rows, e);
     if (in < 0)
         return false;
@@ -129,7 +128,6 @@ bool sql_run(const char *query, bool json, int max_rows, struct buf *out, struct
         ok = ok && take_answer(&answer, status, out, e);
     }
     close(end[0]);
-    buf_free(&answer);
     return ok;
 }
 
@@ -150,11 +148,10 @@ static void answer_all(const char *kind, const char *text, size_t n)
 /* A query writes only the shared-memory index of the write-ahead log, beside the database. */
 static bool isolate_query(const char *db, struct err *e)
 {
-    char *folder = path_folder(db);
+    FREED(free_at) char *folder = path_folder(db);
     const char *const name[] = {folder};
     struct isolated got;
     isolate(&(struct isolation){name, 1, NETWORK_NEVER}, &got);
-    free(folder);
     return !got.failed || err_set(e, ERR_USAGE, "cannot isolate the query's process: %s",
                                   got.writes ? got.programs_why_not : got.writes_why_not);
 }

@@ -86,7 +86,7 @@ static char *path_of(const struct choices *c, const char *name, struct err *e)
 static void list_drafts(struct app *a, struct choices *out)
 {
     const struct backend_info *i = backend_info(a->backend);
-    struct pairing p;
+    FREED(pair_free) struct pairing p = {0};
     *out = (struct choices){0};
     if (i->draft_dir)
         add_choice(out, i->draft_dir, "in use")->kind = i->draft_kind;
@@ -98,7 +98,6 @@ static void list_drafts(struct app *a, struct choices *out)
         x->kind = x->kind ? x->kind : p.draft[k].kind;
         x->why = p.draft[k].why && !x->why ? xstrdup(p.draft[k].why) : x->why;
     }
-    pair_free(&p);
     bool bundled = a->opt.bundled && same_path(i->model_dir, a->opt.bundled);
     if (bundled && access(a->opt.bundled_draft, R_OK) == 0)
         add_choice(out, a->opt.bundled_draft, "the bundled one");
@@ -184,7 +183,7 @@ static void said_draft(struct app *a, const struct printer *to)
 {
     const struct backend_info *i = backend_info(a->backend);
     const char *from = a->turn ? "; the conversation is computed again with the next message" : "";
-    char *name = i->draft_dir ? hub_title(i->draft_dir) : NULL;
+    FREED(free_at) char *name = i->draft_dir ? hub_title(i->draft_dir) : NULL;
     print_open(to, NULL, '{');
     print_add(to, ST_TEXT, "\f%s{draft}%d{from_turn}\f", i->draft_dir, a->turn + 1);
     if (i->draft_dir)
@@ -195,7 +194,6 @@ static void said_draft(struct app *a, const struct printer *to)
                   from);
     print_end(to);
     print_close(to, '}');
-    free(name);
     struct settings s;
     app_settings(a, &s);
     if (i->draft_dir && !s.spec)
@@ -204,7 +202,7 @@ static void said_draft(struct app *a, const struct printer *to)
 
 static void show_drafts(struct cmd_call *c, const struct choices *all)
 {
-    struct drafters did;
+    FREED(drafters_free) struct drafters did = {0};
     char source[STEP_SOURCE];
     drafters_read(&did, c->app);
     drafters_count(&did, c->app, source);
@@ -215,13 +213,12 @@ static void show_drafts(struct cmd_call *c, const struct choices *all)
                                "of drafting, a cycle; tokens/s: of replies; %s", source);
     print_note(&c->to, ST_DIM, "* in use; /draft NAME, DIR, ngram or none switches between two "
                                "turns");
-    drafters_free(&did);
 }
 
 bool cmd_draft(struct cmd_call *c)
 {
     struct app *a = c->app;
-    struct choices all;
+    FREED(choices_free) struct choices all = {0};
     if (c->argc > 1)
         return arg_expected(c, "takes at most one drafter");
     if (!computes_here(c, c->e))
@@ -229,29 +226,25 @@ bool cmd_draft(struct cmd_call *c)
     list_drafts(a, &all);
     if (c->argc == 0) {
         show_drafts(c, &all);
-        choices_free(&all);
         return true;
     }
     const char *name = c->argv[0];
     bool plain = !strcmp(name, "none"), bare = plain || !strcmp(name, "ngram");
-    char *path = bare ? xstrdup(name) : path_of(&all, name, c->e);
+    FREED(free_at) char *path = bare ? xstrdup(name) : path_of(&all, name, c->e);
     bool ok = path && app_switch(a, NULL, plain ? NULL : path, c->e);
     if (ok)
         said_draft(a, &c->to);
-    free(path);
-    choices_free(&all);
     return ok;
 }
 
 void complete_draft(struct app *a, const char *before, const char *word, cmd_add_fn *add, void *arg)
 {
-    struct choices all;
+    FREED(choices_free) struct choices all = {0};
     const struct backend_info *i = backend_info(a->backend);
     if (*before || i->server_url || i->recording)
         return;
     list_drafts(a, &all);
     offer(&all, word, add, arg);
-    choices_free(&all);
 }
 
 /* ---- /model ---------------------------------------------------------------------------------- */
@@ -301,7 +294,7 @@ static void list_models(struct app *a, struct choices *out)
  * path takes its place. */
 static bool pair_with(const struct app *a, char **model, char **draft, struct err *e)
 {
-    struct pairing p;
+    FREED(pair_free) struct pairing p = {0};
     *draft = NULL;
     if (a->opt.bundled && same_path(*model, a->opt.bundled)) {
         *draft = xstrdup(a->opt.bundled_draft);
@@ -314,15 +307,14 @@ static bool pair_with(const struct app *a, char **model, char **draft, struct er
         *model = xstrdup(p.model);
     }
     *draft = p.n ? xstrdup(p.draft[0].path) : NULL;
-    pair_free(&p);
     return true;
 }
 
 static void said_model(struct app *a, const char *before, const struct printer *to)
 {
     const struct backend_info *i = backend_info(a->backend);
-    char *name = i->server_url ? xstrdup(i->model_dir) : hub_title(i->model_dir);
-    char *draft = i->draft_dir ? hub_title(i->draft_dir) : NULL;
+    FREED(free_at) char *name = i->server_url ? xstrdup(i->model_dir) : hub_title(i->model_dir);
+    FREED(free_at) char *draft = i->draft_dir ? hub_title(i->draft_dir) : NULL;
     print_open(to, NULL, '{');
     print_add(to, ST_TEXT, "\f%s{model}%s{draft}%s{session}\f", i->model_dir, i->draft_dir,
               a->session);
@@ -335,8 +327,6 @@ static void said_model(struct app *a, const char *before, const struct printer *
         print_note(to, ST_DIM, "the session before is saved as it was; a new one goes on from turn "
                                "%d with its text, which the model reads with the next message",
                    a->turn + 1);
-    free(name);
-    free(draft);
 }
 
 static bool switch_model(struct cmd_call *c, const struct choices *all)
@@ -359,7 +349,7 @@ static bool switch_model(struct cmd_call *c, const struct choices *all)
 
 bool cmd_model(struct cmd_call *c)
 {
-    struct choices all;
+    FREED(choices_free) struct choices all = {0};
     if (c->argc > 1)
         return arg_expected(c, "takes at most one model");
     if (backend_info(c->app->backend)->recording)
@@ -378,16 +368,14 @@ bool cmd_model(struct cmd_call *c)
         print_note(&c->to, ST_DIM, "* in use; /model NAME%s goes on with it in a new session",
                    served ? "" : ", a folder or a GGUF file");
     }
-    choices_free(&all);
     return ok;
 }
 
 void complete_model(struct app *a, const char *before, const char *word, cmd_add_fn *add, void *arg)
 {
-    struct choices all;
+    FREED(choices_free) struct choices all = {0};
     if (*before || backend_info(a->backend)->recording)
         return;
     list_models(a, &all);
     offer(&all, word, add, arg);
-    choices_free(&all);
 }

@@ -1,6 +1,5 @@
 /* triage.c - /triage: why drafts of this session are accepted or rejected, as `aerie triage` says
  * of a saved one (repl/compare/triage.h). Works on the log, with an engine of its own. */
-#include <stdlib.h>
 
 #include "repl/cmd/cmd.h"
 #include "repl/compare/triage.h"
@@ -40,8 +39,8 @@ bool cmd_triage(struct cmd_call *c)
     ask.how.engine.threads = a->opt.engine.threads;
     ask.how.engine.model = a->opt.engine.model;
     ask.how.engine.draft = a->opt.engine.draft;
-    struct triage *t = xcalloc(1, sizeof *t);
-    struct triage_verdict *v = xcalloc(1, sizeof *v);
+    FREED(free_at) struct triage *t = xcalloc(1, sizeof *t);
+    FREED(free_at) struct triage_verdict *v = xcalloc(1, sizeof *v);
     bool ok = triage_session(&ask, t, c->e);
     if (a->face.progress)
         a->face.progress(a, NULL, 0, 0);
@@ -50,7 +49,5 @@ bool cmd_triage(struct cmd_call *c)
         triage_print(t, v, &c->to);
     }
     accepted_free(&t->log);
-    free(t);
-    free(v);
     return ok;
 }

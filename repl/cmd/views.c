@@ -33,8 +33,7 @@ void view_bar(struct sheet *out, enum style st, double share, int cells)
 
 /* ---- the draft tree -------------------------------------------------------------------------- */
 
-void view_token(struct sheet *out, enum style st, struct backend *b, int32_t id,
-                      int cells)
+void view_token(struct sheet *out, enum style st, struct backend *b, int32_t id, int cells)
 {
     size_t n = 0;
     const char *s = b ? backend_token(b, id, &n) : "";
@@ -61,12 +60,9 @@ void print_token(const struct printer *to, enum style st, struct backend *b, int
 
 static int token_cells(struct backend *b, int32_t id, int cells, bool ascii)
 {
-    struct sheet one;
-    sheet_init(&one, ascii);
+    FREED(sheet_free) struct sheet one = {.ascii = ascii};
     view_token(&one, ST_TEXT, b, id, cells);
-    int w = one.n_row ? text_width(one.row[0].text.p, one.row[0].text.n) : 0;
-    sheet_free(&one);
-    return w;
+    return one.n_row ? text_width(one.row[0].text.p, one.row[0].text.n) : 0;
 }
 
 void view_probability(struct sheet *out, enum style st, const char *name, float v)
@@ -377,7 +373,7 @@ static void stats_phases(const struct chat_view *v, const struct printer *to)
 static void stats_time(const struct status *s, const struct printer *to)
 {
     const struct chat_view *v = &s->chat;
-    struct buf text = {0};
+    FREED(buf_free) struct buf text = {0};
     bool is = s->has[VIEW_STEPS] && !s->has[VIEW_SERVED];
     print_add(to, ST_LABEL, "%-8s\f%lu{us_prefill}%ld{us_draft:-1}%ld{us_verify:-1}"
               "%ld{us_commit:-1}%ld{us_check:-1}", "time", v->us_prefill, known(is, v->us_draft),
@@ -394,7 +390,6 @@ static void stats_time(const struct status *s, const struct printer *to)
         print_note(to, ST_DIM, "%-8s  the latest: %s", "", text.p);
     if (to->json)
         report_reuse(&v->reuse, to->json);
-    buf_free(&text);
 }
 
 static void stats_checks(const struct check_view *c, bool is, const struct printer *to)
@@ -543,8 +538,7 @@ void view_accept(const struct chat_view *v, int width, const struct printer *to)
         print_open(to, NULL, '{');
         print_add(to, ST_TEXT, "%5d{depth}\f%lu{cycles}\f %9lu{drafted} %9lu{accepted} %9.2f %9.2f "
                                " ",
-                  d, s->cycles, s->depth[d].drafted, accepted, share,
-                  ratio(accepted, parent));
+                  d, s->cycles, s->depth[d].drafted, accepted, share, ratio(accepted, parent));
         if (cells >= 4 && !to->json)
             view_bar(to->out, ST_GOOD, share, cells);
         print_end(to);

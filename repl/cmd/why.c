@@ -4,8 +4,6 @@
  * (greedy) or one drawn with the row's uniform; the child that holds this token is accepted. The
  * draft's probability q of a node decides only whether the tree has the node. */
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/window.h"
@@ -119,14 +117,13 @@ static bool newest_rejection(struct app *a, struct step_view *v, struct err *e)
 {
     if (app_paused_step(a, v) && has_rejection(v))
         return true;
-    struct step_info *step = xmalloc(STEPS_KEPT * sizeof *step);
+    FREED(free_at) struct step_info *step = xmalloc(STEPS_KEPT * sizeof *step);
     int n = a->backend->steps->latest(a->backend, step, STEPS_KEPT);
     bool found = false;
     for (int i = n - 1; i >= 0 && !found; i--)
         found = step[i].rec.drafted > step[i].rec.accepted &&
                 a->backend->steps->of_step(a->backend, step[i].turn, step[i].step, v) &&
                 has_rejection(v);
-    free(step);
     if (!found)
         err_set(e, ERR_NEGATIVE, n ? "no step in memory ended at a rejected node"
                                    : "there is no step yet: send a message first");
@@ -159,7 +156,8 @@ static int differ(const struct page_table *in, const struct page_table *other, b
 /* The changes of the page table in this step, at most CHANGES; -1: not known. */
 static int page_changes(struct app *a, const struct step_view *v, struct change out[CHANGES])
 {
-    struct page_table before, after;
+    FREED(page_table_free) struct page_table before = {0};
+    struct page_table after;
     struct err e;
     int n = -1;
     if (!backend_has(a->backend, VIEW_PAGES) || v->step < 2 ||
@@ -170,7 +168,6 @@ static int page_changes(struct app *a, const struct step_view *v, struct change 
         n = differ(&before, &after, false, out, n);
         page_table_free(&after);
     }
-    page_table_free(&before);
     return n;
 }
 
@@ -292,11 +289,9 @@ static void rule_line(struct app *a, const struct why *w, const struct printer *
     } else if (w->ended) {
         print_note(to, ST_TEXT, "the reply ended above this node, so the node was not judged");
     } else if (w->forced) {
-        print_note(to, ST_WARN,
-                   "the token was given by hand (/force); the target had no choice");
+        print_note(to, ST_WARN, "the token was given by hand (/force); the target had no choice");
     } else if (isnan(w->u)) {
-        print_note(to, ST_TEXT,
-                   "greedy: the child that holds the target's best token is accepted");
+        print_note(to, ST_TEXT, "greedy: the child that holds the target's best token is accepted");
     } else {
         print_note(to, ST_TEXT, "sampled: the target drew with u %.4f; the child that holds the "
                    "drawn token is accepted", (double)w->u);
@@ -414,8 +409,7 @@ static bool find_node(struct app *a, int turn, int step, int *node, struct step_
         return false;
     if (v->rec.kind == STEP_PREFILL)
         return err_set(e, ERR_NEGATIVE, "step %d.%d was a prompt chunk: nothing was drafted or "
-                                        "judged",
-                       turn, step);
+                                        "judged", turn, step);
     if (v->tree.n == 0) {
         struct step_view before;
         struct err none;

@@ -144,8 +144,7 @@ void accepted_add(struct accepted *a, const struct accepted_step *s, token_text 
     if (a->window)
         add_drafts(&a->edge[r->pos0 < a->window       ? EDGE_BEFORE
                             : r->pos0 < 2 * a->window ? EDGE_AT
-                                                      : EDGE_PAST],
-                   r);
+                                                      : EDGE_PAST], r);
     if (s->tree && s->tree->n > 1)
         judge(a, s);
 }

@@ -1,7 +1,7 @@
 /* change.c - see change.h. */
 #include "repl/compare/change.h"
+#include "kernels/idioms.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 static bool take_option(struct engine_opts *all, const struct option *o, const char *value,
@@ -21,13 +21,12 @@ static bool take_option(struct engine_opts *all, const struct option *o, const c
 
 static bool unknown(const char *name, struct err *e)
 {
-    struct buf all = {0};
+    FREED(buf_free) struct buf all = {0};
     for (int i = 0; i < opts_count(); i++)
         if (opts_at(i)->change)
             buf_printf(&all, "%s%s", i ? ", " : "", opts_at(i)->name);
     err_set(e, ERR_USAGE, "\"%.64s\" cannot be changed; expected a setting (aerie help run lists "
                           "them), bug.NUMBER, or one of %s", name, all.p);
-    buf_free(&all);
     return false;
 }
 
@@ -37,14 +36,13 @@ bool change_apply(struct engine_opts *o, const char *text, struct err *e)
     if (!eq || eq == text)
         return err_set(e, ERR_USAGE, "\"%.80s\": expected NAME=VALUE", text);
     struct engine_opts new = *o;
-    char *name = xasprintf("%.*s", (int)(eq - text), text);
+    FREED(free_at) char *name = xasprintf("%.*s", (int)(eq - text), text);
     const struct option *option = opts_find(name);
     bool change = option && option->change && strcmp(option->name, name) == 0;
     bool ok = strncmp(name, "bug.", 4) == 0   ? bug_set(&new.bugs, name + 4, eq + 1, e)
               : change                        ? take_option(&new, option, eq + 1, e)
               : settings_index(name) >= 0     ? settings_set(&new.settings, name, eq + 1, e)
                                               : unknown(name, e);
-    free(name);
     if (ok)
         *o = new;
     return ok;
@@ -54,18 +52,15 @@ bool change_apply(struct engine_opts *o, const char *text, struct err *e)
 
 bool change_reopens(const struct engine_opts *a, const struct engine_opts *b)
 {
-    struct buf x = {0}, y = {0};
+    FREED(buf_free) struct buf x = {0}, y = {0};
     opts_key(a, &x);
     opts_key(b, &y);
-    bool differ = strcmp(x.p, y.p) != 0;
-    buf_free(&x);
-    buf_free(&y);
-    return differ;
+    return strcmp(x.p, y.p) != 0;
 }
 
 void change_lines(const struct engine_opts *from, const struct engine_opts *to, struct buf *lines)
 {
-    struct buf a = {0}, b = {0};
+    FREED(buf_free) struct buf a = {0}, b = {0};
     for (int i = 0; i < settings_count(); i++) {
         const char *name = settings_at(i)->name;
         buf_clear(&a);
@@ -79,6 +74,4 @@ void change_lines(const struct engine_opts *from, const struct engine_opts *to, 
         if (bug_on(&from->bugs, (enum bug)i) != bug_on(&to->bugs, (enum bug)i))
             buf_printf(lines, "bug.%d=%s\n", bug_at((enum bug)i)->number,
                        bug_state_name((enum bug)i, bug_on(&to->bugs, (enum bug)i)));
-    buf_free(&a);
-    buf_free(&b);
 }

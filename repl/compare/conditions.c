@@ -63,7 +63,7 @@ static void compare_lines(struct conditions *c, const char *a, const char *b, bo
 {
     for (const char *p = a ? a : ""; *p; p += strcspn(p, "\n"), p += *p == '\n') {
         size_t n = strcspn(p, "=\n");
-        char *name = xasprintf("%.*s", (int)n, p);
+        FREED(free_at) char *name = xasprintf("%.*s", (int)n, p);
         char *mine = value_of(a, name), *other = value_of(b, name);
         bool bug = strncmp(name, "bug.", 4) == 0, drafter = strcmp(name, "draft_sha") == 0;
         if (!other && bug)
@@ -74,7 +74,6 @@ static void compare_lines(struct conditions *c, const char *a, const char *b, bo
         if (differs)
             conditions_add(c, name, swapped ? other : mine, swapped ? mine : other,
                            nature_of(name));
-        free(name);
         free(mine);
         free(other);
     }
@@ -140,7 +139,7 @@ void conditions_list(const struct conditions *c, const char *a, const char *b,
 {
     print_open(to, "changed", '[');
     for (int i = 0; i < c->n; i++) {
-        struct buf may = {0};
+        FREED(buf_free) struct buf may = {0};
         may_text(c->at[i].may, &may);
         print_open(to, NULL, '{');
         print_str(to, "name", c->at[i].name);
@@ -148,7 +147,6 @@ void conditions_list(const struct conditions *c, const char *a, const char *b,
         print_str(to, b, c->at[i].b);
         print_str(to, "may_change", may.p);
         print_close(to, '}');
-        buf_free(&may);
     }
     print_close(to, ']');
 }

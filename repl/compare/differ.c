@@ -3,10 +3,8 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "engine/fault.h"
 #include "kernels/idioms.h"
 #include "repl/compare/facts.h"
 

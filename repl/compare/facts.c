@@ -30,10 +30,8 @@ bool facts_served(const char *about)
 
 bool facts_same_tokens(const char *about, const char *tokenizer_sha)
 {
-    char *was = facts_value(about, "tokenizer_sha");
-    bool same = !was || !*was || strcmp(was, tokenizer_sha) == 0;
-    free(was);
-    return same;
+    FREED(free_at) char *was = facts_value(about, "tokenizer_sha");
+    return !was || !*was || strcmp(was, tokenizer_sha) == 0;
 }
 
 static void add_fact(struct buf *out, const char *name, const char *value)
@@ -54,7 +52,7 @@ void facts_settings(const char *lines, struct buf *out)
     }
     for (int i = 0; i < settings_count(); i++) {
         const char *name = settings_at(i)->name;
-        struct buf normal = {0};
+        FREED(buf_free) struct buf normal = {0};
         char *v = facts_value(lines, name);
         settings_get(&usual, name, &normal);
         bool always_shown = false;
@@ -62,7 +60,6 @@ void facts_settings(const char *lines, struct buf *out)
             always_shown |= strcmp(name, always[k]) == 0;
         if (v && !always_shown && strcmp(v, normal.p) != 0)
             add_fact(out, name, v);
-        buf_free(&normal);
         free(v);
     }
 }
@@ -74,11 +71,9 @@ static void each_line(const char *lines, void (*fn)(const char *name, const char
     for (const char *p = lines ? lines : ""; *p;) {
         size_t n = strcspn(p, "\n"), name = strcspn(p, "=\n");
         if (name < n) {
-            char *left = xasprintf("%.*s", (int)name, p);
-            char *right = xasprintf("%.*s", (int)(n - name - 1), p + name + 1);
+            FREED(free_at) char *left = xasprintf("%.*s", (int)name, p);
+            FREED(free_at) char *right = xasprintf("%.*s", (int)(n - name - 1), p + name + 1);
             fn(left, right, arg);
-            free(left);
-            free(right);
         }
         p += n + (p[n] == '\n');
     }
@@ -95,10 +90,9 @@ static void add_change(const char *name, const char *value, void *arg)
     bool is_fault = strncmp(name, "bug.", 4) == 0;
     char *was = facts_value(d->before, name);
     bool same = was ? strcmp(was, value) == 0 : is_fault && strcmp(value, "off") == 0;
-    char *label = is_fault ? xasprintf("fault %s", name + 4) : xstrdup(name);
+    FREED(free_at) char *label = is_fault ? xasprintf("fault %s", name + 4) : xstrdup(name);
     if (!same)
         add_fact(d->out, label, value);
-    free(label);
     free(was);
 }
 
@@ -106,10 +100,9 @@ static void add_change(const char *name, const char *value, void *arg)
 static void add_gone(const char *name, const char *value, void *arg)
 {
     struct diff *d = arg;
-    char *now = facts_value(d->before, name);
+    FREED(free_at) char *now = facts_value(d->before, name);
     if (!now && strncmp(name, "bug.", 4) == 0 && strcmp(value, "off") != 0)
         buf_printf(d->out, "%sfault %s off", d->out->n ? ", " : "", name + 4);
-    free(now);
 }
 
 void facts_changes(const char *before, const char *lines, struct buf *out)
@@ -132,19 +125,16 @@ void facts_computed(const char *about, struct buf *out)
         {"raw", "; raw %s", "0"},                {"version", "; aerie %s", NULL},
         {"flags", ", %s", ""},
     };
-    char *device = facts_value(about, "device");
-    char *url = facts_value(about, "server_url");
+    FREED(free_at) char *device = facts_value(about, "device");
+    FREED(free_at) char *url = facts_value(about, "server_url");
     buf_str(out, url && *url ? url : device && *device ? device : url ? "a server"
             : "an unknown device");
-    free(device);
-    free(url);
     for (size_t i = 0; i < sizeof fact / sizeof *fact; i++) {
-        char *v = facts_value(about, fact[i].name);
+        FREED(free_at) char *v = facts_value(about, fact[i].name);
         if (v && *v && (!fact[i].usual || strcmp(v, fact[i].usual) != 0)) {
             const char *at = strstr(fact[i].text, "%s");
             buf_printf(out, "%.*s%s%s", (int)(at - fact[i].text), fact[i].text, v, at + 2);
         }
-        free(v);
     }
 }
 

@@ -36,7 +36,7 @@ void judge_rule(struct judge *j, int side, const struct run_facts *f, const char
 
 void judge_conditions(struct judge *j)
 {
-    struct buf text = {0}, may = {0};
+    FREED(buf_free) struct buf text = {0}, may = {0};
     const struct conditions *c = &j->r->conditions;
     /* that two logs are of other builds is reported where it matters */
     unsigned other = MAY_FAULT | (j->r->served ? 0u : (unsigned)MAY_BUILD);
@@ -52,8 +52,6 @@ void judge_conditions(struct judge *j)
     conditions_text(c, MAY_FAULT, &text);
     if (text.n)
         report_say(j->r, "a historical fault is switched: %.200s", text.p);
-    buf_free(&text);
-    buf_free(&may);
 }
 
 void judge_checked(struct judge *j, const char *where, uint64_t checks)
@@ -87,15 +85,13 @@ static void say_band(struct judge *j, const struct band *b, const struct band_as
 
 double median(const double *v, int n)
 {
-    double *s = xcalloc((size_t)n + 1, sizeof *s);
+    FREED(free_at) double *s = xcalloc((size_t)n + 1, sizeof *s);
     int k = 0;
     for (int i = 0; i < n; i++)
         if (!isnan(v[i]))
             s[k++] = v[i];
     sort_up(s, k);
-    double mid = k ? s[k / 2] : 0;
-    free(s);
-    return mid;
+    return k ? s[k / 2] : 0;
 }
 
 double margin_of(const struct token_fact *f)
@@ -167,25 +163,23 @@ double band_at(const struct band *b, int turn, int token)
 /* Adds runs with noise until there are `upto`; b->rms holds sums of squares until they are done. */
 static bool add_runs(struct judge *j, struct band *b, const struct band_ask *of, int upto)
 {
-    double *moved = xcalloc((size_t)b->n + 1, sizeof *moved);
+    FREED(free_at) double *moved = xcalloc((size_t)b->n + 1, sizeof *moved);
     bool ok = true;
     for (int i = 0; i < b->n; i++)
         b->rms[i] *= b->rms[i] * b->runs;
     for (; ok && b->runs < upto; b->runs++) {
         struct run_ask ask = {.forced = of->given, .plain = true, .noise = of->size,
                               .seed = (uint64_t)b->runs + 1, .row = -1, .layer = -1};
-        struct run_facts f;
+        FREED(run_facts_free) struct run_facts f = {0};
         struct err e;
         ok = judge_run(j, of->side, &ask, &f, "with noise", &e);
         band_moves(b, &f.trace, moved);
         for (int i = 0; i < b->n; i++)
             b->rms[i] += isfinite(moved[i]) ? moved[i] * moved[i] : 0;
-        run_facts_free(&f);
     }
     for (int i = 0; i < b->n; i++)
         b->rms[i] = sqrt(b->rms[i] / max_int(1, b->runs));
     b->usual = median(b->rms, b->n);
-    free(moved);
     return ok;
 }
 

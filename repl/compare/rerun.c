@@ -35,42 +35,36 @@ static char *key_of(const char *line)
 
 bool rerun_changes(const char *const *with, int n, const char *line)
 {
-    char *key = key_of(line);
+    FREED(free_at) char *key = key_of(line);
     bool found = false;
     for (int i = 0; i < n && !found; i++) {
-        char *other = key_of(with[i]);
+        FREED(free_at) char *other = key_of(with[i]);
         found = strcmp(key, other) == 0;
-        free(other);
     }
-    free(key);
     return found;
 }
 
 /* Whether an engine takes the change as an RQ_SET, besides as an option of opening. */
 static bool is_set(const char *change)
 {
-    char *key = key_of(change);
-    bool yes = settings_index(key) >= 0 || strncmp(key, "bug.", 4) == 0;
-    free(key);
-    return yes;
+    FREED(free_at) char *key = key_of(change);
+    return settings_index(key) >= 0 || strncmp(key, "bug.", 4) == 0;
 }
 
 /* Appends a change as a line of settings: "bug.24617=on". */
 static void add_change(const char *change, struct buf *out)
 {
-    char *key = key_of(change);
+    FREED(free_at) char *key = key_of(change);
     buf_printf(out, "%s%s\n", key, strchr(change, '='));
-    free(key);
 }
 
 void rerun_settings(const char *const *with, int n, const char *lines, struct buf *out)
 {
     for (const char *p = lines ? lines : ""; *p;) {
         size_t len = strcspn(p, "\n");
-        char *line = xasprintf("%.*s", (int)len, p);
+        FREED(free_at) char *line = xasprintf("%.*s", (int)len, p);
         if (!rerun_changes(with, n, line))
             buf_printf(out, "%s\n", line);
-        free(line);
         p += len + (p[len] == '\n');
     }
     for (int i = 0; i < n; i++)
@@ -185,9 +179,8 @@ static bool read_served(struct logged_engine *l, const struct rerun_how *how, co
     l->opts = how->engine;
     l->opts.server = (struct server_opts){0};
     l->opts.log = NULL;
-    char *raw = facts_value(a->about, "raw");
+    FREED(free_at) char *raw = facts_value(a->about, "raw");
     l->opts.raw |= raw && strcmp(raw, "0") != 0;
-    free(raw);
     settings_init(&l->opts.settings);
     bool ok = settings_parse(&l->opts.settings, a->text, e);
     for (int i = 0; i < how->n_with && ok; i++)
@@ -257,7 +250,7 @@ static bool take_kept(struct rerun *r, const struct engine_opts *o, struct err *
 {
     struct engine_opts now = {0};
     struct chat_view v;
-    struct buf lines = {0};
+    FREED(buf_free) struct buf lines = {0};
     char none[SESSION_ID] = "";
     bool ok = true;
     r->backend = r->how.keep->b;
@@ -268,11 +261,9 @@ static bool take_kept(struct rerun *r, const struct engine_opts *o, struct err *
         r->backend->faults->on(r->backend, &now.bugs);
     change_lines(&now, o, &lines);
     for (const char *p = lines.n ? lines.p : ""; ok && *p; p += strcspn(p, "\n"), p += *p == '\n') {
-        char *line = xasprintf("%.*s", (int)strcspn(p, "\n"), p);
+        FREED(free_at) char *line = xasprintf("%.*s", (int)strcspn(p, "\n"), p);
         ok = run_text_request(r, RQ_SET, none, line, e);
-        free(line);
     }
-    buf_free(&lines);
     return ok;
 }
 
@@ -302,11 +293,9 @@ static bool wrong_model(const struct rerun *r, const struct logged_engine *l, co
 {
     bool instead = l->opts.model == r->how.engine.model && !r->how.model_given &&
                    !facts_served(about);
-    char *sha = instead ? facts_value(about, "model_sha") : NULL;
-    bool wrong = instead && (!r->backend || !sha ||
-                             strcmp(sha, backend_info(r->backend)->model_sha) != 0);
-    free(sha);
-    return wrong;
+    FREED(free_at) char *sha = instead ? facts_value(about, "model_sha") : NULL;
+    return instead && (!r->backend || !sha ||
+                       strcmp(sha, backend_info(r->backend)->model_sha) != 0);
 }
 
 /* Opens an engine with the options of the run and the settings of its OP_OPEN. */
@@ -369,10 +358,9 @@ static bool switches_off(struct rerun *r, const struct act *a, struct err *e)
     if (backend_has(r->backend, VIEW_FAULTS))
         r->backend->faults->on(r->backend, &on);
     for (int i = 0; ok && i < N_BUGS; i++) {
-        char *off = xasprintf("bug.%d=off", bug_at((enum bug)i)->number);
+        FREED(free_at) char *off = xasprintf("bug.%d=off", bug_at((enum bug)i)->number);
         if (bug_on(&on, (enum bug)i) && !rerun_changes(r->how.with, r->how.n_with, off))
             ok = run_text_request(r, RQ_SET, a->session, off, e);
-        free(off);
     }
     return ok;
 }
@@ -389,16 +377,14 @@ static bool play_resume(struct rerun *r, const struct act *a, struct err *e)
     struct settings now;
     settings_init(&now);
     for (const char *p = a->text; *p; p += strcspn(p, "\n"), p += *p == '\n') {
-        char *line = xasprintf("%.*s", (int)strcspn(p, "\n"), p);
+        FREED(free_at) char *line = xasprintf("%.*s", (int)strcspn(p, "\n"), p);
         if (!rerun_changes(r->how.with, r->how.n_with, line))
             buf_printf(&lines, "%s\n", line);
-        free(line);
     }
     for (int i = 0; i < r->how.n_with; i++) {
-        char *key = key_of(r->how.with[i]);
+        FREED(free_at) char *key = key_of(r->how.with[i]);
         if (settings_index(key) >= 0)
             add_change(r->how.with[i], &lines);
-        free(key);
     }
     rq.settings = lines.p ? lines.p : xstrdup("");
     return run_request(r, &rq, e);
@@ -456,10 +442,8 @@ static bool ask_to_hold(struct rerun *r, struct err *e)
     struct backend *b = r->backend;
     if (r->how.step <= 1)
         return b->debug->run(b, RUN_STEP, 1, NULL, e);
-    char *when = xasprintf("step==%d.%d", r->how.turn, r->how.step - 1);
-    bool ok = b->debug->run(b, RUN_ON, 0, when, e);
-    free(when);
-    return ok;
+    FREED(free_at) char *when = xasprintf("step==%d.%d", r->how.turn, r->how.step - 1);
+    return b->debug->run(b, RUN_ON, 0, when, e);
 }
 
 static const struct ids *given_tokens(const struct rerun *r, const struct act *a)
@@ -573,14 +557,11 @@ static bool ran_on(const struct rerun *r, const struct act *a)
  * numbers. */
 static bool steps_as_logged(const struct rerun *r, const struct act *a)
 {
-    struct conditions c = {0};
-    struct buf settings = {0};
+    FREED(conditions_free) struct conditions c = {0};
+    FREED(buf_free) struct buf settings = {0};
     rerun_settings(r->how.with, r->how.n_with, a->user.sampling, &settings);
     conditions_read(&c, a->about, a->user.sampling, r->now.p, settings.p);
-    bool same = !(c.may & (MAY_STEP | MAY_ROUND | MAY_LOGITS | MAY_SAMPLE));
-    conditions_free(&c);
-    buf_free(&settings);
-    return same;
+    return !(c.may & (MAY_STEP | MAY_ROUND | MAY_LOGITS | MAY_SAMPLE));
 }
 
 /* Stops the turn where the log's turn was stopped: after the same step, or, if steps are cut

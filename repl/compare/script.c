@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/idioms.h"
 #include "repl/compare/facts.h"
 #include "repl/compare/script.h"
 
@@ -181,7 +182,7 @@ static bool read_script_rows(struct script_reader *r, struct err *e)
 static bool read_script_session(struct script *s, struct hdb *d, const char *id, int64_t until_run,
                                 int depth, struct err *e)
 {
-    struct session_row row = {0};
+    FREED(session_row_free) struct session_row row = {0};
     if (depth > 1000)
         return err_set(e, ERR_DB, "session %s has more than 1000 parents", id);
     if (!hdb_find(d, id, &row, e))
@@ -198,7 +199,6 @@ static bool read_script_session(struct script *s, struct hdb *d, const char *id,
         act_free(&r.entry[i].act);
     free(r.entry);
     free(r.run);
-    session_row_free(&row);
     return ok;
 }
 
@@ -223,9 +223,8 @@ static bool was_served(const struct script *s)
 {
     bool served = false;
     for (int i = 0; i < s->n && !served; i++) {
-        char *v = s->act[i].about ? facts_value(s->act[i].about, "served") : NULL;
+        FREED(free_at) char *v = s->act[i].about ? facts_value(s->act[i].about, "served") : NULL;
         served = v != NULL;
-        free(v);
     }
     return served;
 }

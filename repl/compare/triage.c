@@ -539,8 +539,7 @@ static void judge_counters(struct judging *j)
         char mixed[160];
         snprintf(mixed, sizeof mixed, "position 1 is accepted in %.0f %%, but position 2 after it "
                                       "in %.0f %%: the head guesses some of the text well and the "
-                                      "rest not at all",
-                 100 * first, 100 * second);
+                                      "rest not at all", 100 * first, 100 * second);
         pro(j, CAUSE_TEMPLATE, "%s", mixed);
         weigh(j, CAUSE_TEMPLATE, 72);
         if (t->temperature != 0) {
@@ -675,8 +674,7 @@ static void name_commands(struct judging *j)
     } else {
         char list[64];
         r = best_of(j, READ_LAYERS);
-        confirm(j, CAUSE_LAYERS, "aerie replay %s --with eagle_capture=%s", id,
-                list_of(r, list));
+        confirm(j, CAUSE_LAYERS, "aerie replay %s --with eagle_capture=%s", id, list_of(r, list));
         confirm(j, CAUSE_NORM, "aerie golden FOLDER --draft HEAD (with reference tensors)");
         confirm(j, CAUSE_PAGES, "aerie replay %s --with check=strict", id);
         confirm(j, CAUSE_STALE, "aerie replay %s --with check=strict", id);

@@ -119,7 +119,6 @@ void triage_judge(const struct triage *t, struct triage_verdict *v);
 /* Whether some reading of the head gains, but on too few tokens to count. */
 bool triage_is_open(const struct triage *t);
 /* The numbers, the published ones beside them, and the verdict. */
-void triage_print(const struct triage *t, const struct triage_verdict *v,
-                  const struct printer *to);
+void triage_print(const struct triage *t, const struct triage_verdict *v, const struct printer *to);
 
 #endif

@@ -79,13 +79,12 @@ static void read_faults(const char *lines, bool seen[N_BUGS], char *out, size_t 
     for (int b = 0; b < N_BUGS; b++) {
         char name[32];
         snprintf(name, sizeof name, "bug.%d", bug_at((enum bug)b)->number);
-        char *value = facts_value(lines, name);
+        FREED(free_at) char *value = facts_value(lines, name);
         size_t at = strlen(out);
         if (value && strcmp(value, "off") != 0 && !seen[b])
             snprintf(out + at, room - at, "%s%d %s", at ? ", " : "", bug_at((enum bug)b)->number,
                      value);
         seen[b] |= value != NULL;
-        free(value);
     }
 }
 
@@ -114,10 +113,9 @@ static void read_settings(struct gathering *g)
 
 static void copy_fact(const char *about, const char *name, char *out, size_t room)
 {
-    char *v = facts_value(about, name);
+    FREED(free_at) char *v = facts_value(about, name);
     if (v && strcmp(v, "fp8") == 0)
         snprintf(out, room, "%s", v);
-    free(v);
 }
 
 static void read_about(struct gathering *g)
@@ -128,9 +126,8 @@ static void read_about(struct gathering *g)
     copy_fact(about, "draft_weights", t->weights, sizeof t->weights);
     if (!t->weights[0])
         copy_fact(about, "weights", t->weights, sizeof t->weights);
-    char *raw = facts_value(about, "raw");
+    FREED(free_at) char *raw = facts_value(about, "raw");
     t->raw = raw && strcmp(raw, "0") != 0;
-    free(raw);
 }
 
 /* ---- texts ----------------------------------------------------------------------------------- */
@@ -336,16 +333,15 @@ static bool measure_format(struct gathering *g, const struct engine_opts *as, st
     for (int i = 0; i < n && ok && asks; i++) {
         progress(g, "replies", i, n);
         is_rendered(g, message[i], &text[i]);
-        struct ids asked = {0};
+        FREED(ids_free) struct ids asked = {0};
         ids_cat(&asked, text[i].v, text[i].n);
         ok = asked.n && redraft_answer(&g->l, &asked, ANSWER, g->a->stop, &text[i], e);
         ask[i] = (struct redraft_text){.id = text[i].v, .n = text[i].n, .first = asked.n};
-        ids_free(&asked);
     }
     if (ok && asks) {
         struct undone *u = t->other_prompts ? &t->format : &t->greedy;
         struct redraft_opts o = ask_of(g);
-        struct redraft *re = xcalloc(1, sizeof *re);
+        FREED(free_at) struct redraft *re = xcalloc(1, sizeof *re);
         o.text = ask;
         o.n_text = n;
         o.which = REDRAFT_AS_IS;
@@ -355,7 +351,6 @@ static bool measure_format(struct gathering *g, const struct engine_opts *as, st
         if (t->other_prompts)
             snprintf(u->what, sizeof u->what, "greedy replies to prompts in the %s format",
                      t->format_name);
-        free(re);
     }
     for (int i = 0; i < ANSWERS; i++)
         ids_free(&text[i]);
@@ -376,13 +371,12 @@ static bool measure_plain(struct gathering *g, const struct engine_opts *as, str
         return false;
     struct redraft_opts ask = ask_of(g);
     ask.which = REDRAFT_AS_IS;
-    struct redraft *re = xcalloc(1, sizeof *re);
+    FREED(free_at) struct redraft *re = xcalloc(1, sizeof *re);
     bool ok = redraft_run(&ask, re, e);
     t->plain = (struct undone){.known = ok && re->tokens,
                                .hits = re->r[0].hits,
                                .tokens = re->tokens,
                                .what = "cells and weights as the files have them"};
-    free(re);
     return ok;
 }
 
@@ -403,7 +397,7 @@ static bool checked_turn(void *arg, const struct act *a, const struct event *ev)
 static void find_rule(struct gathering *g)
 {
     struct triage *t = g->t;
-    struct run_facts f;
+    FREED(run_facts_free) struct run_facts f = {0};
     struct err none;
     int same = t->re.tokens ? t->re.r[0].same : 0;
     bool other = t->re.logged && (t->re.logged - same) * 100 > LOST * t->re.logged;
@@ -421,7 +415,6 @@ static void find_rule(struct gathering *g)
         t->rule_number = f.at.rule;
         t->rule_again = true;
     }
-    run_facts_free(&f);
 }
 
 static void name_models(struct gathering *g)
@@ -440,11 +433,9 @@ static void name_models(struct gathering *g)
 /* Whether what was measured names a cause already. */
 static bool is_explained(const struct triage *t)
 {
-    struct triage_verdict *v = xcalloc(1, sizeof *v);
+    FREED(free_at) struct triage_verdict *v = xcalloc(1, sizeof *v);
     triage_judge(t, v);
-    bool yes = v->is == TRIAGE_CAUSE;
-    free(v);
-    return yes;
+    return v->is == TRIAGE_CAUSE;
 }
 
 /* The head runs over greedy replies of the target to messages from the n-th on, too, until `want`
@@ -456,7 +447,7 @@ static bool measure_until(struct gathering *g, int want, int *n, int own, struct
     bool ok = true;
     for (; ok && tokens < want && redraft_message(*n); ++*n) {
         struct message m = {.role = ROLE_USER, .text = (char *)(uintptr_t)redraft_message(*n)};
-        struct ids prompt = {0}, text = {0};
+        FREED(ids_free) struct ids prompt = {0}, text = {0};
         progress(g, "replies", tokens, want);
         ok = chat_render(g->l.chat, &m, 1, &prompt, e);
         ids_cat(&text, prompt.v, prompt.n);
@@ -464,8 +455,6 @@ static bool measure_until(struct gathering *g, int want, int *n, int own, struct
         tokens += text.n - prompt.n;
         if (ok && text.n > prompt.n)
             add_text(g, &text, prompt.n, false);
-        ids_free(&text);
-        ids_free(&prompt);
     }
     struct redraft_opts o = ask_of(g);
     char constant[sizeof t->re.constant];

@@ -36,11 +36,10 @@ static void check_sides(struct judge *j)
     uint64_t checks = 0;
     for (int side = 0; side < 2; side++) {
         struct run_ask ask = {.strict = true, .row = -1, .layer = -1};
-        struct run_facts f;
+        FREED(run_facts_free) struct run_facts f = {0};
         if (run_side(j, side, &ask, &f, "with the checker"))
             judge_rule(j, side, &f, side ? j->ask->names.b : j->ask->names.a);
         checks += f.checks;
-        run_facts_free(&f);
     }
     judge_checked(j, "on either side", checks);
 }
@@ -177,7 +176,7 @@ static bool repeats(struct judge *j, int side, int turn, int step)
 {
     const struct trace *log = side ? j->ask->log_b : j->ask->log_a;
     struct run_ask ask = {.turn = turn, .step = step, .row = -1, .layer = -1};
-    struct run_facts f;
+    FREED(run_facts_free) struct run_facts f = {0};
     struct difference d = {0};
     struct conditions c = {0};
     struct diff_counts n;
@@ -202,7 +201,6 @@ static bool repeats(struct judge *j, int side, int turn, int step)
         }
         conditions_free(&c);
     }
-    run_facts_free(&f);
     return ok && !d.class;
 }
 
@@ -265,10 +263,8 @@ static void judge_exact(struct judge *j)
 
 static bool has_value(const struct buf *about, const char *name, const char *value)
 {
-    char *v = facts_value(about->p, name);
-    bool is = v && strcmp(v, value) == 0;
-    free(v);
-    return is;
+    FREED(free_at) char *v = facts_value(about->p, name);
+    return v && strcmp(v, value) == 0;
 }
 
 /* The rounding size of the side with the coarser precision. */
@@ -304,14 +300,13 @@ static bool tap_bands(struct judge *j, int turn, int token, float size, int runs
     if (!step || !run_side(j, 0, &ask, plain, "with taps") || !plain->probe)
         return false;
     for (int k = 0; k < runs; k++) {
-        struct run_facts f;
+        FREED(run_facts_free) struct run_facts f = {0};
         struct row_map m;
         ask.noise = size;
         ask.seed = (uint64_t)k + 1;
         if (run_side(j, 0, &ask, &f, "with noise and taps") && f.probe &&
             map_rows(plain, &f, turn, token, &m))
             bands_add(&j->bands, plain->probe, f.probe, &m);
-        run_facts_free(&f);
     }
     return j->bands.at != NULL;
 }
@@ -321,7 +316,7 @@ static void place_beyond(struct judge *j, int turn, int token, float size,
                          const struct trace *forced_b)
 {
     struct report *r = j->r;
-    struct run_facts plain, other = {0};
+    FREED(run_facts_free) struct run_facts plain = {0}, other = {0};
     struct row_map m;
     int at = 0;
     const struct step_row *s = trace_token(turn_of(forced_b, turn), token, &at);
@@ -347,8 +342,6 @@ static void place_beyond(struct judge *j, int turn, int token, float size,
         const struct step_row *mine = trace_token(turn_of(j->t[0], turn), token, &x);
         r->step[0] = mine ? mine->n : 0;
     }
-    run_facts_free(&plain);
-    run_facts_free(&other);
 }
 
 /* The margins at the first token that differs. */
@@ -373,8 +366,8 @@ static void judge_rounding(struct judge *j)
 {
     struct report *r = j->r;
     struct run_ask ask = {.row = -1, .layer = -1, .forced = j->t[0]};
-    struct run_facts a, b = {0};
-    struct band x = {0};
+    FREED(run_facts_free) struct run_facts a = {0}, b = {0};
+    FREED(band_free) struct band x = {0};
     bool model = false;
     for (int i = 0; i < r->conditions.n; i++)
         model |= strcmp(r->conditions.at[i].name, "model_sha") == 0;
@@ -390,12 +383,11 @@ static void judge_rounding(struct judge *j)
         float size = noise_size(&a.about, &b.about);
         int far = -1;
         band_begin(&x, &a.trace);
-        double *moved = xcalloc((size_t)x.n + 1, sizeof *moved);
+        FREED(free_at) double *moved = xcalloc((size_t)x.n + 1, sizeof *moved);
         band_moves(&x, &b.trace, moved);
         struct band_ask band = {.given = j->t[0], .size = size, .moved = moved};
         note_margins(j, &a.trace);
         bool measured = judge_band(j, &x, &band, &far);
-        free(moved);
         int turn = far >= 0 ? x.at[far].turn : r->diff.turn;
         int token = far >= 0 ? x.at[far].token : r->diff.token;
         if (measured && token >= 0)
@@ -407,9 +399,6 @@ static void judge_rounding(struct judge *j)
                      : r->conditions.may & MAY_LOGITS ? VERDICT_PURPOSE
                                                       : VERDICT_ROUNDING;
     }
-    band_free(&x);
-    run_facts_free(&a);
-    run_facts_free(&b);
 }
 
 /* ---- both ------------------------------------------------------------------------------------ */
@@ -444,14 +433,13 @@ static void say_other(struct report *r)
 static bool read_second(struct judge *j, struct err *e)
 {
     struct run_ask ask = {.row = -1, .layer = -1};
-    struct run_facts f;
+    FREED(run_facts_free) struct run_facts f = {0};
     if (j->t[1])
         return true;
     bool ok = judge_run(j, 1, &ask, &f, "with the changes", e);
     judge_rule(j, 1, &f, j->ask->names.b);
     j->now_b = f.trace;
     f.trace = (struct trace){0};
-    run_facts_free(&f);
     j->t[1] = &j->now_b;
     return ok;
 }

@@ -23,7 +23,8 @@ static char *computed_by(const char *about)
 {
     char *kind = facts_value(about, "server_kind"), *version = facts_value(about, "server_version");
     char *server = facts_value(about, "server"), *aerie = facts_value(about, "version");
-    char *device = facts_value(about, "backend"), *out;
+    char *out;
+    FREED(free_at) char *device = facts_value(about, "backend");
     if (!facts_served(about))
         out = xasprintf("aerie %s, %s", aerie ? aerie : AERIE_VERSION,
                         device ? device : "an unknown device");
@@ -35,7 +36,6 @@ static char *computed_by(const char *about)
     free(version);
     free(server);
     free(aerie);
-    free(device);
     return out;
 }
 
@@ -162,8 +162,7 @@ static void say_unreported(struct judge *j)
         if (j->served[i] && !weights)
             report_say(j->r,
                        "%s does not report its weights%s: a model of the same name is taken for "
-                       "the same model",
-                       j->ask->who[i], precision ? "" : " or its precision");
+                       "the same model", j->ask->who[i], precision ? "" : " or its precision");
         free(weights);
         free(precision);
     }
@@ -301,8 +300,7 @@ static void forced_prompt(struct judge *j, const struct trace_turn *a, const str
     if (a->n_prompt >= 0 && a->n_prompt != b->prompt.n)
         report_say(j->r,
                    "turn %d: the prompt rendered here has %d tokens, the server counted %lld: "
-                   "another chat template or tokenizer",
-                   a->n, b->prompt.n, (long long)a->n_prompt);
+                   "another chat template or tokenizer", a->n, b->prompt.n, (long long)a->n_prompt);
 }
 
 static void compare_forced(struct judge *j)
@@ -354,7 +352,7 @@ static void find_moves(const struct judge *j, const struct band *b, double *move
 static void judge_by_band(struct judge *j)
 {
     struct report *r = j->r;
-    struct band b;
+    FREED(band_free) struct band b = {0};
     int far = -1;
     band_begin(&b, &j->base.trace);
     double *moved = xcalloc((size_t)b.n + 1, sizeof *moved);
@@ -372,7 +370,6 @@ static void judge_by_band(struct judge *j)
         else if (r->diff.class == DIFF_LOGITS && !r->sampled)
             r->verdict = VERDICT_WITHIN;
     }
-    band_free(&b);
     free(moved);
 }
 
@@ -399,8 +396,7 @@ static void say_ids(struct judge *j)
     if (j->no_prompt)
         report_say(j->r,
                    "the prompts' ids are not known on both sides for %d turn%s: whether the "
-                   "prompts were the same is not known",
-                   j->no_prompt, plural(j->no_prompt));
+                   "prompts were the same is not known", j->no_prompt, plural(j->no_prompt));
     if (j->rendered)
         report_say(j->r,
                    "the server reported no ids of %d prompt%s: rendered by the local chat template",

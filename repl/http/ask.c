@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/json.h"
+#include "kernels/idioms.h"
 #include "kernels/json_read.h"
 
 /* ---- fields ---------------------------------------------------------------------------------- */
@@ -153,8 +153,7 @@ static bool read_message(const json_t *list, int at, struct message *out, struct
         i++;
     if (i == sizeof roles / sizeof *roles)
         return refuse(r, 400, where, "role \"%.40s\" is not supported; expected system, "
-                                     "user, assistant or tool",
-                      json_string_value(role));
+                                     "user, assistant or tool", json_string_value(role));
     if (!content_of(m, at, &text, r)) {
         buf_free(&text);
         return false;
@@ -225,7 +224,7 @@ bool ask_messages(const json_t *o, const struct ask_of *of, bool fit, struct ids
         return refuse(r, 400, "messages", "messages should be a list of at least one message");
     if (!check_tools(o, r) || !read_style(o, of, &style, r))
         return false;
-    struct message *m = xcalloc(n, sizeof *m);
+    FREED(free_at) struct message *m = xcalloc(n, sizeof *m);
     bool ok = true;
     size_t i = 0;
     for (; ok && i < n; i++)
@@ -243,7 +242,6 @@ bool ask_messages(const json_t *o, const struct ask_of *of, bool fit, struct ids
         free(m[k].text);
         json_decref((json_t *)(uintptr_t)m[k].calls);
     }
-    free(m);
     return ok;
 }
 
@@ -278,8 +276,7 @@ static bool add_prompt(struct ask *a, const struct ask_of *of, const json_t *v, 
     size_t most = tok_most_bytes(of->tok, of->context, TOK_SPECIAL);
     if (json_string_length(v) > most)
         return refuse(r, 400, "prompt", "the prompt has %zu bytes; the context of %d tokens holds "
-                                        "at most %zu",
-                      json_string_length(v), of->context, most);
+                                        "at most %zu", json_string_length(v), of->context, most);
     a->text[i] = xstrdup(json_string_value(v));
     return ask_encode(of, json_string_value(v), json_string_length(v), bare, &a->prompt[i], r) &&
            (a->prompt[i].n > 0 || refuse(r, 400, "prompt", "a prompt has no tokens"));
@@ -526,14 +523,13 @@ bool ask_read(struct ask *a, const struct ask_of *of, bool chat, const char *bod
                       .min_p = of->min_p, .top_k = of->top_k};
     *r = (struct refusal){0};
     a->set = of->set;
-    json_t *o = ask_object(body, n, r);
+    json_auto_t *o = ask_object(body, n, r);
     bool ok = o && ask_model(o, of, r) &&
               check_fields(o, chat ? CHAT : COMPLETION, r) &&
               read_sampling(a, of, o, r) && read_lengths(a, o, r) && read_stops(a, of, o, r) &&
               read_stream(a, o, r) && read_logprobs(a, o, r) && read_format(a, o, r) &&
               (!chat || (check_tools(o, r) && narrow_tools(o, r) && read_choice(a, of, o, r))) &&
               (chat ? read_chat : read_prompts)(a, of, o, r) && check_room(a, of, r);
-    json_decref(o);
     if (!ok)
         ask_free(a);
     return ok;

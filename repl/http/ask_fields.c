@@ -227,9 +227,8 @@ static bool is_neutral(const json_t *v, const char *list)
     bool found = false;
     while (*list && !found) {
         size_t n = strcspn(list, "|");
-        json_t *one = json_parse(list, n, JSON_DECODE_ANY, NULL);
+        json_auto_t *one = json_parse(list, n, JSON_DECODE_ANY, NULL);
         found = same(v, one);
-        json_decref(one);
         list += n + (list[n] == '|');
     }
     return found;

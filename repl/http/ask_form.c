@@ -67,8 +67,7 @@ const char *called_name(const json_t *list, int at, const json_t *m)
         json_array_foreach(json_object_get(json_array_get(list, (size_t)i), "tool_calls"), k, one) {
             const char *of = json_string_value(json_object_get(one, "id"));
             if (of && !strcmp(of, id))
-                return json_string_value(json_object_get(json_object_get(one, "function"),
-                                                         "name"));
+                return json_string_value(json_object_get(json_object_get(one, "function"), "name"));
         }
     }
     return json_string_value(json_object_get(m, "name"));
@@ -233,12 +232,11 @@ bool read_choice(struct ask *a, const struct ask_of *of, const json_t *o, struct
     bool must = json_is_object(choice) || (word && !strcmp(word, "required"));
     json_array_foreach(get(o, "tools"), i, one) {
         json_t *f = json_object_get(one, "function"), *p = json_object_get(f, "parameters");
-        json_t *tool = json_pack("{s:O}", "name", json_object_get(f, "name"));
+        json_auto_t *tool = json_pack("{s:O}", "name", json_object_get(f, "name"));
         if (json_object_size(p))
             json_object_set(tool, "parameters", p);
         if (!name || !strcmp(name, json_string_value(json_object_get(f, "name"))))
             json_array_append(tools, tool);
-        json_decref(tool);
     }
     bool known = must || !choice || (word && (!strcmp(word, "none") || !strcmp(word, "auto")));
     if (!known || (must && !word && !name) || (must && json_array_size(tools) == 0)) {

@@ -9,6 +9,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "kernels/idioms.h"
 #include "kernels/json.h"
 #include "kernels/json_read.h"
 #include "repl/http/responses.h"
@@ -59,13 +60,11 @@ static void put_tokens(struct body *b, const struct ids *ids, bool strs)
 
 static void tokenize(struct body *b)
 {
-    struct ids ids = {0};
+    FREED(ids_free) struct ids ids = {0};
     bool strs = false;
-    json_t *o = ask_object(b->text.p, b->text.n, &b->refused);
+    json_auto_t *o = ask_object(b->text.p, b->text.n, &b->refused);
     if (o && ask_model(o, b->of, &b->refused) && read_tokenize(b->of, o, &ids, &strs, &b->refused))
         put_tokens(b, &ids, strs);
-    json_decref(o);
-    ids_free(&ids);
 }
 
 static bool read_tokens(struct body *b, const json_t *list, struct ids *ids)
@@ -89,18 +88,15 @@ static bool read_tokens(struct body *b, const json_t *list, struct ids *ids)
 
 static void detokenize(struct body *b)
 {
-    struct ids ids = {0};
-    struct buf text = {0};
+    FREED(ids_free) struct ids ids = {0};
+    FREED(buf_free) struct buf text = {0};
     struct buf *out = &b->answer;
-    json_t *o = ask_object(b->text.p, b->text.n, &b->refused);
+    json_auto_t *o = ask_object(b->text.p, b->text.n, &b->refused);
     if (o && ask_model(o, b->of, &b->refused) &&
         read_tokens(b, json_object_get(o, "tokens"), &ids)) {
         tok_decode(b->of->tok, ids.v, ids.n, true, &text);
         jput_record(out, "%.*s{prompt}", (int)text.n, text.n ? text.p : "");
     }
-    json_decref(o);
-    ids_free(&ids);
-    buf_free(&text);
 }
 
 /* ---- the threads ----------------------------------------------------------------------------- */
@@ -148,12 +144,11 @@ static void read_response(struct body *b)
 {
     json_t *o = ask_object(b->text.p, b->text.n, &b->refused);
     json_t *chat = o ? responses_chat(o, &b->refused) : NULL;
-    char *text = chat ? json_written(chat, JSON_COMPACT) : NULL;
+    FREED(free_at) char *text = chat ? json_written(chat, JSON_COMPACT) : NULL;
     if (text && ask_read(&b->ask, b->of, true, text, strlen(text), &b->refused))
         b->ask.responses = true;
     else if (chat && !text)
         refuse(&b->refused, 400, NULL, "the request cannot be read");
-    free(text);
     json_decref(chat);
     json_decref(o);
 }

@@ -18,7 +18,6 @@
 #include <unistd.h>
 
 #include "kernels/ascii.h"
-#include "kernels/json.h"
 #include "kernels/late.h"
 
 /* the functions of libmicrohttpd, which front_open() loads */
@@ -772,8 +771,7 @@ struct front *front_open(struct serve *s, struct err *e)
               : inet_pton(AF_INET6, s->opt.host, &a6.sin6_addr) == 1
                   ? listen_at(f, (struct sockaddr *)&a6, MHD_USE_IPv6, e)
                   : err_set(e, ERR_USAGE, "--host cannot be \"%.80s\"; expected an address such as "
-                                          "127.0.0.1 or ::1",
-                            s->opt.host);
+                                          "127.0.0.1 or ::1", s->opt.host);
     if (ok)
         return f;
     front_close(f);

@@ -1,5 +1,6 @@
 /* meter.c - see meter.h. */
 #include "repl/http/meter.h"
+#include "kernels/idioms.h"
 
 static const double first_s[] = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5,
                                  7.5, 10, 20, 40, 80, 160, 640, 2560, 0};
@@ -189,7 +190,7 @@ void meter_text(const struct meter *m, const char *model, int running, int waiti
                 struct backend *b, struct buf *out)
 {
     struct page p = {.out = out};
-    struct buf name = {0};
+    FREED(buf_free) struct buf name = {0};
     buf_str(&name, "");
     for (const char *s = model; *s && name.n < 100; s++) {
         if (*s == '"' || *s == '\\')
@@ -197,7 +198,6 @@ void meter_text(const struct meter *m, const char *model, int running, int waiti
         buf_char(&name, *s == '\n' ? ' ' : *s);
     }
     snprintf(p.labels, sizeof p.labels, "engine=\"0\",model_name=\"%s\"", name.p);
-    buf_free(&name);
     value(&p, "vllm:num_requests_running", "gauge", "Replies that are computed now.", running);
     value(&p, "vllm:num_requests_waiting", "gauge", "Replies that wait to be computed.", waiting);
     pools(&p, b);

@@ -1,5 +1,6 @@
 /* reply.c - see reply.h. */
 #include "repl/http/reply.h"
+#include "kernels/idioms.h"
 #include "kernels/utf8.h"
 
 #include <math.h>
@@ -39,9 +40,8 @@ static void close_reader(struct reply *r, struct buf *rest)
 
 void reply_free(struct reply *r)
 {
-    struct buf rest = {0};
+    FREED(buf_free) struct buf rest = {0};
     close_reader(r, &rest);
-    buf_free(&rest);
     ids_free(&r->tok);
     free(r->logp);
     free(r->top);
@@ -166,7 +166,7 @@ static void push_token(struct reply *r, int32_t id, struct buf *out, enum channe
 /* Takes n bytes of a channel in. True: a stop text is complete. */
 static bool take_text(struct reply *r, enum channel channel, const char *text, size_t n)
 {
-    struct buf seen = {0};
+    FREED(buf_free) struct buf seen = {0};
     bool call = r->ask->calls && channel == CHAN_COMMENTARY && r->reader.to[0], ends = false;
     if (!r->ask->calls && channel == CHAN_FINAL)
         return show(r, text, n);
@@ -178,7 +178,6 @@ static bool take_text(struct reply *r, enum channel channel, const char *text, s
         buf_add(&r->raw, text, n);
     call_reader_push(&r->calls, &r->reader, channel, text, n, &seen);
     ends = show(r, seen.p, seen.n);
-    buf_free(&seen);
     return ends;
 }
 
@@ -188,7 +187,7 @@ static bool add_token(struct reply *r, const struct event *ev, int k)
     const struct job_news *j = ev->job;
     int n_top = j && j->top ? j->n_top : 0;
     int32_t id = ev->tokens.v[k];
-    struct buf out = {0};
+    FREED(buf_free) struct buf out = {0};
     enum channel channel;
     grow(r, n_top);
     r->n_top = n_top;
@@ -208,7 +207,6 @@ static bool add_token(struct reply *r, const struct event *ev, int k)
     if (channel == CHAN_FINAL)
         r->n_chars += utf8_chars(out.p, out.n);
     ends |= take_text(r, channel, out.p ? out.p : "", out.n);
-    buf_free(&out);
     if (ends && r->finish == FINISH_OPEN) {
         r->stop_id = id;
         r->finish = FINISH_STOP;
@@ -257,7 +255,7 @@ static enum finish finish_of(enum stop_reason why)
 
 void reply_end(struct reply *r, const struct event *ev)
 {
-    struct buf rest = {0};
+    FREED(buf_free) struct buf rest = {0};
     r->us_wait = ev->job ? ev->job->us_wait : 0;
     bool stopped = r->finish != FINISH_OPEN; /* by a stop text: the held text is part of it, or
                                                 follows it */
@@ -267,10 +265,9 @@ void reply_end(struct reply *r, const struct event *ev)
         enum channel channel = r->ask->chat ? r->reader.channel : CHAN_FINAL;
         ends = take_text(r, channel, rest.p ? rest.p : "", rest.n);
         if (r->ask->calls && !ends) {
-            struct buf seen = {0};
+            FREED(buf_free) struct buf seen = {0};
             call_reader_end(&r->calls, &seen);
             ends = show(r, seen.p, seen.n);
-            buf_free(&seen);
         }
         if (!ends) {
             buf_add(&r->text, r->held.p, r->held.n);
@@ -281,6 +278,5 @@ void reply_end(struct reply *r, const struct event *ev)
     }
     if (r->calls.n && r->finish == FINISH_STOP)
         r->finish = FINISH_CALLS;
-    buf_free(&rest);
     add_piece(r, r->tok.n);
 }

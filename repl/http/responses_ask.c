@@ -1,5 +1,6 @@
 /* responses_ask.c - requests of /v1/responses as requests for a chat: see responses.h. */
 #include "repl/http/responses.h"
+#include "kernels/idioms.h"
 #include "kernels/json_read.h"
 
 #include <stdlib.h>
@@ -56,10 +57,9 @@ static json_t *calls_of(json_t *messages)
 /* The text of a function's result. */
 static json_t *output_of(const json_t *v)
 {
-    char *text = json_is_string(v) ? NULL : json_written(v, 0);
+    FREED(free_at) char *text = json_is_string(v) ? NULL : json_written(v, 0);
     json_t *out = json_is_string(v) ? json_incref((json_t *)(uintptr_t)v)
                                     : json_string(text ? text : "");
-    free(text);
     return out;
 }
 

@@ -1,5 +1,6 @@
 /* serve.c - the server: the events of jobs, and the log of them. See serve.h. */
 #include "repl/http/serve.h"
+#include "kernels/idioms.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,14 +58,13 @@ static void log_begin(struct serve *s, const struct task *t, const struct reply_
     const struct ask *a = &t->ask;
     int i = j->reply.index;
     const char *text = a->text[i / a->n];
-    struct buf lines = {0};
+    FREED(buf_free) struct buf lines = {0};
     struct event ev = log_event(s, j, EV_SESSION);
     ev.turn = 0;
     ev.beside = true;
     post(s, &ev);
     job_settings(s, a, job_seed(a, i), &lines);
     log_op(s, j, OP_OPEN, lines.p);
-    buf_free(&lines);
     if (a->system)
         log_op(s, j, OP_SYSTEM, a->system);
     if (a->format)

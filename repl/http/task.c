@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/idioms.h"
 #include "kernels/json.h"
 #include "kernels/utf8.h"
 
@@ -87,7 +88,7 @@ static const char *bytes_of(const struct task *t, int32_t id, size_t *n)
 
 void token_spelling(const struct tokenizer *t, int32_t id, struct buf *out)
 {
-    struct buf byte_level = {0}, piece = {0};
+    FREED(buf_free) struct buf byte_level = {0}, piece = {0};
     size_t n = 0;
     const char *p = tok_bytes(t, id, &n);
     buf_str(&byte_level, "");
@@ -114,8 +115,6 @@ void token_spelling(const struct tokenizer *t, int32_t id, struct buf *out)
         jput_str(out, level ? byte_level.p : piece.p);
     else
         jput_strn(out, p ? p : "", n);
-    buf_free(&byte_level);
-    buf_free(&piece);
 }
 
 /* The token's text; in the legacy form, which has no bytes, "bytes:\xe2\x82" for what is no
@@ -137,10 +136,9 @@ static void name_token(const struct task *t, int32_t id, bool legacy, struct buf
 
 static void put_token(const struct task *t, int32_t id, bool legacy, struct buf *b)
 {
-    struct buf name = {0};
+    FREED(buf_free) struct buf name = {0};
     name_token(t, id, legacy, &name);
     jput_strn(b, name.n ? name.p : "", name.n);
-    buf_free(&name);
 }
 
 static void put_entry(const struct task *t, int32_t id, float logp, struct buf *b)
@@ -268,7 +266,7 @@ static void echo_text(const struct task *t, const struct reply *r, struct buf *o
 static size_t prompt_rows(const struct task *t, const struct reply *r, struct task_row *w)
 {
     struct tok_stream s = {0};
-    struct buf out = {0};
+    FREED(buf_free) struct buf out = {0};
     size_t chars = 0;
     bool added = t->ask.text[r->index / t->ask.n] != NULL;
     for (int i = 0; i < r->prompt->n; i++) {
@@ -289,7 +287,6 @@ static size_t prompt_rows(const struct task *t, const struct reply *r, struct ta
     buf_clear(&out);
     tok_stream_flush(&s, &out);
     chars += utf8_chars(out.n ? out.p : "", out.n);
-    buf_free(&out);
     return chars;
 }
 
@@ -304,7 +301,7 @@ static void put_logprobs(const struct task *t, const struct reply *r, bool echo,
         jput_null(b);
         return;
     }
-    struct task_row *w = xcalloc((size_t)r->prompt->n + (size_t)n, sizeof *w);
+    FREED(free_at) struct task_row *w = xcalloc((size_t)r->prompt->n + (size_t)n, sizeof *w);
     if (t->ask.echo)
         chars = prompt_rows(t, r, w);
     for (int i = 0; i < n; i++) {
@@ -314,7 +311,6 @@ static void put_logprobs(const struct task *t, const struct reply *r, bool echo,
                                           chars + r->offset[first + i]};
     }
     put_columns(t, w, before + n, b);
-    free(w);
 }
 
 /* [null, {"ID": {"logprob", "rank", "decoded_token"}}, ...]; the rank of a token that is not among
@@ -517,14 +513,13 @@ static void put_chat_choice(const struct task *t, const struct reply *r, struct 
 static void put_text(const struct task *t, const struct reply *r, bool echo, size_t from, size_t to,
                      struct buf *b)
 {
-    struct buf text = {0};
+    FREED(buf_free) struct buf text = {0};
     buf_str(&text, "");
     if (echo)
         echo_text(t, r, &text);
     buf_add(&text, r->text.p + from, to - from);
     jput_key(b, "text");
     jput_strn(b, text.p, text.n);
-    buf_free(&text);
 }
 
 static void put_completion_choice(const struct task *t, const struct reply *r, struct buf *b)

@@ -28,6 +28,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "kernels/idioms.h"
 #include "kernels/sanitizers.h"
 
 /* ---- descriptors of the parent process ------------------------------------------------------- */
@@ -173,11 +174,10 @@ static bool allow_reading(int ruleset)
     DIR *root = opendir("/");
     bool ok = root != NULL;
     for (struct dirent *f; ok && (f = readdir(root));) {
-        char *path = xasprintf("/%s", f->d_name);
+        FREED(free_at) char *path = xasprintf("/%s", f->d_name);
         if (strcmp(f->d_name, "..") != 0 && strcmp(f->d_name, ".") != 0 &&
             strcmp(f->d_name, "dev") != 0)
             ok = allow(ruleset, path, FS_READ_FILE);
-        free(path);
     }
     int why = errno;
     if (root)

@@ -16,6 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "kernels/idioms.h"
 #include "repl/process/interrupt.h"
 
 enum op {
@@ -190,9 +191,8 @@ static int open_folder_of(const char *path, const char **name)
     const char *p = path + strspn(path, "/");
     for (const char *slash; folder >= 0 && (slash = strchr(p, '/'));
          p = slash + strspn(slash, "/")) {
-        char *part = xasprintf("%.*s", (int)(slash - p), p);
+        FREED(free_at) char *part = xasprintf("%.*s", (int)(slash - p), p);
         folder = step_into(folder, part);
-        free(part);
     }
     *name = p;
     return folder;

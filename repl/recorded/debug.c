@@ -105,8 +105,7 @@ static bool run_steps(struct recorded *r, enum run_until until, int steps, struc
         bool holds = false, broke = false;
         if (testing) {
             struct step_facts f = facts_of(r, i, nodes, &tree);
-            holds = breaks_hold(&r->breaks, &f, until == RUN_FINISH, &broke, why,
-                                sizeof why);
+            holds = breaks_hold(&r->breaks, &f, until == RUN_FINISH, &broke, why, sizeof why);
         }
         bool done = until == RUN_STEP && --steps <= 0;
         if (holds || done || i == last) {

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <sys/eventfd.h>
 
+#include "kernels/idioms.h"
 #include "repl/compare/facts.h"
 #include "repl/recorded/parts.h"
 
@@ -28,9 +29,8 @@ static int number(const struct recorded *r, const char *name)
 
 static void copy_fact(const struct recorded *r, const char *name, char *out, size_t size)
 {
-    char *value = facts_value(r->about, name);
+    FREED(free_at) char *value = facts_value(r->about, name);
     snprintf(out, size, "%s", value ? value : "");
-    free(value);
 }
 
 static void fill_info(struct recorded *r)

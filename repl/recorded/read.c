@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/idioms.h"
 #include "repl/recorded/parts.h"
 
 enum { KEY_STEPS = 256, KEY_BYTES = 64 << 10 }; /* changes between two whole page tables, at most */
@@ -225,7 +226,7 @@ static bool add_text(int32_t id, const char *text, size_t n, void *arg)
 
 bool recorded_read(struct recorded *r, struct hdb *d, const char *session, struct err *e)
 {
-    struct script s;
+    FREED(script_free) struct script s = {0};
     struct paging p = {0};
     struct buf about = {0};
     if (!hdb_about(d, session, &about, e) || !script_read(&s, d, session, e)) {
@@ -239,7 +240,6 @@ bool recorded_read(struct recorded *r, struct hdb *d, const char *session, struc
         add_act(r, &s.act[i], &p);
     MAKE_ROOM(r->step, r->n_step);
     r->fold_at = p.known ? r->n_step - 1 : -1;
-    script_free(&s);
     return ok;
 }
 

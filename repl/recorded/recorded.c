@@ -14,8 +14,7 @@
 static int first_from(const struct recorded *r, int turn, int step)
 {
     const struct rec_step *s = r->step;
-    return FIRST_NOT(i, r->n_step,
-                     s[i].turn < turn || (s[i].turn == turn && s[i].step < step));
+    return FIRST_NOT(i, r->n_step, s[i].turn < turn || (s[i].turn == turn && s[i].step < step));
 }
 
 int recorded_find(const struct recorded *r, int turn, int step)
@@ -141,14 +140,13 @@ static struct event new_event(const struct recorded *r, enum event_kind kind, in
 
 static void begin_event(const struct recorded *r, const struct rec_turn *t, struct event *ev)
 {
-    struct ids all = {0};
+    FREED(ids_free) struct ids all = {0};
     int n_prompt;
     *ev = new_event(r, EV_TURN_BEGIN, t->n, 0);
     buf_add(&ev->text, t->user, t->user_n);
     ev->n_tokens = t->n_prompt;
     if (contexts_of(&r->contexts, t->n, &all, &n_prompt))
         ids_cat(&ev->tokens, all.v, min_int(all.n, t->n_prompt));
-    ids_free(&all);
     ev->n_reused = t->n_reused;
     ev->seed = t->seed;
     ev->regen = t->regen;
@@ -273,8 +271,7 @@ static bool refuse(struct backend *b, struct request *rq, struct err *e)
     if (r->file)
         return err_set(e, ERR_USAGE, "this is a recording: nothing is computed in it. Without the "
                                      "log of session %.26s it can be played and run again (aerie "
-                                     "replay --check)",
-                       r->session);
+                                     "replay --check)", r->session);
     return err_set(e, ERR_USAGE, "this is a recording: nothing is computed in it. aerie --session "
                                  "%s goes on with it, aerie --session %s --fork "
                                  "with a copy", r->name, r->name);
@@ -379,10 +376,9 @@ static void read_settings(const char *lines, struct settings *set)
 {
     settings_init(set);
     for (int i = 0; i < settings_count(); i++) {
-        char *value = facts_value(lines, settings_at(i)->name);
+        FREED(free_at) char *value = facts_value(lines, settings_at(i)->name);
         if (value)
             settings_set(set, settings_at(i)->name, value, NULL);
-        free(value);
     }
 }
 

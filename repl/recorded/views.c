@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/idioms.h"
 #include "repl/compare/facts.h"
 #include "repl/recorded/parts.h"
 
@@ -68,7 +69,7 @@ void recorded_each(struct backend *b, int turn, int step,
                    bool (*fn)(const struct step_view *v, void *arg), void *arg)
 {
     const struct recorded *r = recorded_of(b);
-    struct step_view *v = xmalloc(sizeof *v);
+    FREED(free_at) struct step_view *v = xmalloc(sizeof *v);
     bool more = true;
     for (int i = 0; i < r->n_step && more; i++) {
         const struct rec_step *s = &r->step[i];
@@ -77,7 +78,6 @@ void recorded_each(struct backend *b, int turn, int step,
         fill_step(r, s, v);
         more = fn(v, arg);
     }
-    free(v);
 }
 
 bool recorded_context(struct backend *b, int turn, int step, struct ids *out, int *n_prompt)
@@ -160,13 +160,12 @@ static bool table_at(struct backend *b, int turn, int step, struct page_table *t
 static bool position_in(const struct recorded *r, const struct page_history *h, int turn,
                         int position, struct pos_view *v, struct err *e)
 {
-    struct ids context = {0};
+    FREED(ids_free) struct ids context = {0};
     int n_prompt;
     int32_t token = -1;
     if (contexts_of(&r->contexts, turn, &context, &n_prompt) && position >= 0 &&
         position < context.n)
         token = context.v[position];
-    ids_free(&context);
     return page_history_position(h, position, token, v, e);
 }
 
@@ -211,10 +210,9 @@ static int page_events(struct backend *b, int turn, int step, enum pool_id pool,
 
 static void ledger(struct backend *b, struct pool_view pool[N_POOLS])
 {
-    struct page_table t;
+    FREED(page_table_free) struct page_table t = {0};
     table(b, &t);
     memcpy(pool, t.pool, sizeof t.pool);
-    page_table_free(&t);
 }
 
 /* ---- faults ---------------------------------------------------------------------------------- */
@@ -227,10 +225,9 @@ static void faults_on(struct backend *b, struct bugs *on)
     for (int i = 0; t && i < N_BUGS; i++) {
         char name[24];
         snprintf(name, sizeof name, "bug.%d", bug_at((enum bug)i)->number);
-        char *value = facts_value(t->settings, name);
+        FREED(free_at) char *value = facts_value(t->settings, name);
         if (value)
             bug_set(on, name + 4, value, NULL);
-        free(value);
     }
 }
 

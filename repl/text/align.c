@@ -1,7 +1,7 @@
 /* align.c - see align.h. */
 #include "repl/text/align.h"
+#include "kernels/idioms.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 struct align_part {
@@ -83,7 +83,7 @@ static bool may_hold(const char *p, size_t cut, size_t n)
 void align_run(struct align *a, void (*tell)(void *arg, int token, size_t from, size_t to),
                void *arg)
 {
-    struct align_part *part = xcalloc((size_t)max_int(a->size.n, 1), sizeof *part);
+    FREED(free_at) struct align_part *part = xcalloc((size_t)max_int(a->size.n, 1), sizeof *part);
     size_t best = a->text.n, best_cut = 0, at = a->bytes.n;
     int best_at = -1;
     for (int i = a->size.n - 1; i >= 0 && best > 0; i--) {
@@ -100,5 +100,4 @@ void align_run(struct align *a, void (*tell)(void *arg, int token, size_t from, 
     for (int i = 0; i <= best_at; i++)
         if (part[i].to > part[i].from)
             tell(arg, i, part[i].from, part[i].to);
-    free(part);
 }

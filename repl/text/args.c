@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "kernels/ascii.h"
+#include "kernels/idioms.h"
 
 /* ---- names that are nearly right ------------------------------------------------------------- */
 
@@ -141,10 +142,9 @@ int arg_choice(const char *s, const char *what, const char *const *word, int n, 
     }
     if (fits == 1)
         return at;
-    struct buf list = {0};
+    FREED(buf_free) struct buf list = {0};
     join_or(&list, word, n, "");
     err_set(e, ERR_USAGE, "%s is %s, not \"%.40s\"", what, list.p, s);
-    buf_free(&list);
     return -1;
 }
 

@@ -50,7 +50,7 @@ void find_rows(struct find *f, int entry, const struct sheet_row *row, int from,
     size_t k = f->pattern.n;
     if (k == 0 || from >= n)
         return;
-    struct buf all = {0};
+    FREED(buf_free) struct buf all = {0};
     size_t *start = xcalloc((size_t)n + 1, sizeof *start);
     for (int i = from; i < n; i++) {
         start[i] = all.n;
@@ -73,7 +73,6 @@ void find_rows(struct find *f, int entry, const struct sheet_row *row, int from,
         at += any ? k : 1;
     }
     free(start);
-    buf_free(&all);
 }
 
 static bool comes_before(const struct find_piece *p, int entry, int row)

@@ -2,7 +2,6 @@
 #include "repl/text/markdown.h"
 
 #include "kernels/idioms.h"
-#include "kernels/utf8.h"
 
 #include <md4c.h>
 #include <stdio.h>
@@ -64,7 +63,7 @@ struct md {
 /* An empty line whose text keeps its place in the source. */
 static void line_init(struct md *m)
 {
-    sheet_init(&m->line, m->out->ascii);
+    m->line = (struct sheet){.ascii = m->out->ascii};
     sheet_source(&m->line, m->source, m->source_n, 0);
 }
 
@@ -112,8 +111,7 @@ static void flush_line(struct md *m)
 {
     if (m->line.n_row == 0)
         return;
-    struct sheet wrapped;
-    sheet_init(&wrapped, m->out->ascii);
+    FREED(sheet_free) struct sheet wrapped = {.ascii = m->out->ascii};
     sheet_append_wrapped(&wrapped, &m->line, room(m));
     for (int i = 0; i < wrapped.n_row; i++) {
         put_prefix(m);
@@ -121,7 +119,6 @@ static void flush_line(struct md *m)
         sheet_line(m->out);
     }
     m->out->escaped += wrapped.escaped;
-    sheet_free(&wrapped);
     sheet_clear(&m->line);
 }
 
@@ -152,8 +149,7 @@ static void code_source(const struct md *m, struct sheet *row, const char *p, si
 static void code_row(struct md *m, const char *p, size_t n)
 {
     const char *bar = m->out->ascii ? "| " : "│ ";
-    struct sheet row;
-    sheet_init(&row, m->out->ascii);
+    FREED(sheet_free) struct sheet row = {.ascii = m->out->ascii};
     code_source(m, &row, p, n);
     sheet_addn(&row, ST_CODE, p, n);
     const struct sheet_row *r = &row.row[0];
@@ -169,7 +165,6 @@ static void code_row(struct md *m, const char *p, size_t n)
         at += k;
     } while (at < r->text.n);
     m->out->escaped += row.escaped;
-    sheet_free(&row);
 }
 
 static void code_begin(struct md *m, const MD_BLOCK_CODE_DETAIL *d)
@@ -179,8 +174,7 @@ static void code_begin(struct md *m, const MD_BLOCK_CODE_DETAIL *d)
     buf_str(&m->text, "");
     m->n_piece = 0;
     if (d->lang.size > 0) {
-        struct sheet label;
-        sheet_init(&label, m->out->ascii);
+        FREED(sheet_free) struct sheet label = {.ascii = m->out->ascii};
         sheet_add(&label, ST_DIM, m->out->ascii ? "+ " : "╭ ");
         sheet_addn(&label, ST_DIM, d->lang.text, d->lang.size);
         sheet_cut(&label, room(m));
@@ -188,7 +182,6 @@ static void code_begin(struct md *m, const MD_BLOCK_CODE_DETAIL *d)
         sheet_add_row(m->out, &label.row[0], 0, (int)label.row[0].text.n);
         sheet_line(m->out);
         m->out->escaped += label.escaped;
-        sheet_free(&label);
     }
 }
 
@@ -263,10 +256,10 @@ static void table_cell_row(struct md *m, const struct sheet *s, int r, int c)
 static void table_row(struct md *m, int first)
 {
     struct md_table *t = &m->table;
-    struct sheet *wrapped = xcalloc((size_t)t->columns, sizeof *wrapped);
+    FREED(free_at) struct sheet *wrapped = xcalloc((size_t)t->columns, sizeof *wrapped);
     int rows = 1;
     for (int c = 0; c < t->columns; c++) {
-        sheet_init(&wrapped[c], m->out->ascii);
+        wrapped[c] = (struct sheet){.ascii = m->out->ascii};
         sheet_append_wrapped(&wrapped[c], &t->cell[first + c], t->width[c]);
         rows = max_int(rows, wrapped[c].n_row);
     }
@@ -278,7 +271,6 @@ static void table_row(struct md *m, int first)
     }
     for (int c = 0; c < t->columns; c++)
         sheet_free(&wrapped[c]);
-    free(wrapped);
 }
 
 static void table_rule(struct md *m)
@@ -451,7 +443,7 @@ static void cell_end(struct md *m, MD_BLOCKTYPE type, const MD_BLOCK_TD_DETAIL *
 static void row_end(struct md *m)
 {
     for (; m->table.column < m->table.columns; m->table.column++)
-        sheet_init(table_cell(&m->table), m->out->ascii);
+        *table_cell(&m->table) = (struct sheet){.ascii = m->out->ascii};
 }
 
 static int leave_block(MD_BLOCKTYPE type, void *detail, void *arg)
@@ -529,16 +521,13 @@ static void link_begin(struct md *m, const MD_ATTRIBUTE *target)
 /* Whether the link's text is its target, as in <http://x> and <a@b>. */
 static bool shows_target(const struct md *m, const struct link *l)
 {
-    struct buf shown = {0}, clean = {0};
+    FREED(buf_free) struct buf shown = {0}, clean = {0};
     for (int i = 0; i < m->line.n_row; i++)
         buf_add(&shown, m->line.row[i].text.p, m->line.row[i].text.n);
     text_sanitise(&clean, l->target.p, l->target.n, false, NULL);
     size_t n = shown.n - l->from, mail = clean.n == n + 7 && memcmp(clean.p, "mailto:", 7) == 0 ? 7
                : 0;
-    bool same = n > 0 && clean.n == n + mail && memcmp(shown.p + l->from, clean.p + mail, n) == 0;
-    buf_free(&shown);
-    buf_free(&clean);
-    return same;
+    return n > 0 && clean.n == n + mail && memcmp(shown.p + l->from, clean.p + mail, n) == 0;
 }
 
 static void link_end(struct md *m)
@@ -632,12 +621,11 @@ static void put_entity(struct md *m, const char *p, size_t n)
             }
         if (name[1] == '#') {
             bool hex = name[2] == 'x' || name[2] == 'X';
-            struct buf b = {0};
+            FREED(buf_free) struct buf b = {0};
             unsigned long cp = strtoul(name + (hex ? 3 : 2), NULL, hex ? 16 : 10);
             bool valid = cp > 0 && cp <= 0x10FFFF && !(cp >= 0xD800 && cp <= 0xDFFF);
             buf_utf8(&b, valid ? (uint32_t)cp : 0xFFFD);
             sheet_add_for(&m->line, inline_style(m), b.p, b.n, src, (int)n);
-            buf_free(&b);
             return;
         }
     }
@@ -672,7 +660,7 @@ static int count_below(const struct ids *list, int x)
 static void unescape_sources(struct sheet *out, int from, const char *text, size_t n,
                              const struct buf *shown)
 {
-    struct ids added = {0};
+    FREED(ids_free) struct ids added = {0};
     for (size_t i = 0, k = 0; i < shown->n && shown->n > n; i++)
         if (k < n && shown->p[i] == text[k])
             k++;
@@ -687,7 +675,6 @@ static void unescape_sources(struct sheet *out, int from, const char *text, size
             sp->src -= sp->src >= 0 ? before : 0;
             sp->src_n -= sp->src >= 0 ? within : 0;
         }
-    ids_free(&added);
 }
 
 /* Appends rows; the bytes from n_own on are not the writer's: no span shows them. */
@@ -702,7 +689,7 @@ static void render_part(const char *text, size_t n, size_t n_own, int width, str
         .leave_span = leave_span,
         .text = put_text,
     };
-    struct buf shown = {0};
+    FREED(buf_free) struct buf shown = {0};
     markdown_definitions(text, n, &shown);
     CHECK(shown.n < UINT32_MAX);
     int from = out->n_row;
@@ -715,7 +702,6 @@ static void render_part(const char *text, size_t n, size_t n_own, int width, str
     unescape_sources(out, from, text, n, &shown);
     sheet_free(&m.line);
     buf_free(&m.text);
-    buf_free(&shown);
     free(m.piece);
     free(m.table.cell);
 }
@@ -727,8 +713,7 @@ void markdown_render(const char *text, size_t n, int width, struct sheet *out)
 
 void markdown_render_open(const char *text, size_t n, int width, struct sheet *out)
 {
-    struct buf closed = {0};
+    FREED(buf_free) struct buf closed = {0};
     size_t own = markdown_closed(text, n, &closed);
     render_part(closed.p, closed.n, own, width, out);
-    buf_free(&closed);
 }

@@ -42,7 +42,7 @@ static bool add_text(const struct printer *o, enum style st, const char *fmt, va
 {
     struct values v;
     struct field f;
-    struct buf text = {0};
+    FREED(buf_free) struct buf text = {0};
     bool hidden = false, any = false;
     va_copy(v.ap, ap);
     while (*fmt) {
@@ -72,7 +72,6 @@ static bool add_text(const struct printer *o, enum style st, const char *fmt, va
     va_end(v.ap);
     if (any) /* else not even an empty line begins */
         flush(o, st, &text);
-    buf_free(&text);
     return any;
 }
 

@@ -8,11 +8,6 @@
 
 enum { TAB_STOP = 8 };
 
-void sheet_init(struct sheet *s, bool ascii)
-{
-    *s = (struct sheet){.ascii = ascii};
-}
-
 static void row_free(struct sheet_row *r)
 {
     buf_free(&r->text);
@@ -218,7 +213,7 @@ void sheet_add(struct sheet *s, enum style st, const char *text)
 
 void sheet_quote(struct sheet *s, enum style st, const char *bytes, size_t n, int cells)
 {
-    struct buf quoted = {0}, clean = {0};
+    FREED(buf_free) struct buf quoted = {0}, clean = {0};
     buf_str(&quoted, "");
     for (size_t i = 0; i < n; i++) {
         if (bytes[i] == '"' || bytes[i] == '\\')
@@ -234,16 +229,13 @@ void sheet_quote(struct sheet *s, enum style st, const char *bytes, size_t n, in
     else
         sheet_addn(s, st, quoted.p, quoted.n);
     sheet_add(s, st, fit < clean.n ? (s->ascii ? "~\"" : "…\"") : "\"");
-    buf_free(&quoted);
-    buf_free(&clean);
 }
 
 static void add_vprintf(struct sheet *s, enum style st, const char *fmt, va_list ap)
 {
-    struct buf text = {0};
+    FREED(buf_free) struct buf text = {0};
     buf_vprintf(&text, fmt, ap);
     sheet_addn(s, st, text.p, text.n);
-    buf_free(&text);
 }
 
 void sheet_printf(struct sheet *s, enum style st, const char *fmt, ...)

@@ -9,7 +9,7 @@
 #ifndef AERIE_SHEET_H
 #define AERIE_SHEET_H
 
-#include "kernels/base.h"
+#include "kernels/idioms.h"
 
 /* Styles name meanings; the theme maps them to colours (none with NO_COLOR). */
 enum style {
@@ -50,8 +50,7 @@ struct sheet {
     int source_at;
 };
 
-/* {0} is no valid sheet: call sheet_init() first; the owner calls sheet_free(). */
-void sheet_init(struct sheet *s, bool ascii);
+/* {0} is an empty sheet; the owner calls sheet_free(). */
 void sheet_free(struct sheet *s);
 void sheet_clear(struct sheet *s);
 void sheet_add(struct sheet *s, enum style st, const char *text);

@@ -333,7 +333,7 @@ static size_t last_base(const char *s, size_t n)
 void text_sanitise_next(struct buf *tail, const char *s, size_t n, struct buf *out)
 {
     enum { MAX_TAIL = 256 };
-    struct buf before = {0}, after = {0};
+    FREED(buf_free) struct buf before = {0}, after = {0};
     text_sanitise(&before, tail->p ? tail->p : "", tail->n, true, NULL);
     buf_add(tail, s, n);
     text_sanitise(&after, tail->p, tail->n, true, NULL);
@@ -346,6 +346,4 @@ void text_sanitise_next(struct buf *tail, const char *s, size_t n, struct buf *o
         base = tail->n;
     memmove(tail->p, tail->p + base, tail->n - base);
     tail->n -= base;
-    buf_free(&before);
-    buf_free(&after);
 }

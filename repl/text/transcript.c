@@ -48,8 +48,8 @@ static struct entry *add_entry(struct transcript *t, enum entry_kind kind, int t
     struct entry *e = APPEND(t->entry, t->n);
     *e = (struct entry){.kind = kind, .turn = turn};
     buf_add(&e->text, "", 0);
-    sheet_init(&e->src, t->ascii);
-    sheet_init(&e->rows, t->ascii);
+    e->src = (struct sheet){.ascii = t->ascii};
+    e->rows = (struct sheet){.ascii = t->ascii};
     return e;
 }
 
@@ -120,7 +120,7 @@ void transcript_sheet(struct transcript *t, enum entry_kind kind, int turn, stru
     sheet_free(&e->src);
     e->src = *s;
     e->src.open = false;
-    sheet_init(s, s->ascii);
+    *s = (struct sheet){.ascii = s->ascii};
 }
 
 void transcript_retract(struct transcript *t, int turn)
@@ -173,8 +173,7 @@ static bool stops(const struct transcript *t)
 /* Adds rows of plain text, line by line. */
 static void lay_plain(struct entry *e, enum style st, const char *p, size_t n)
 {
-    struct sheet lines;
-    sheet_init(&lines, e->rows.ascii);
+    FREED(sheet_free) struct sheet lines = {.ascii = e->rows.ascii};
     sheet_source(&lines, e->text.p, e->text.n, 0);
     for (const char *end = p + n; p <= end;) {
         const char *nl = memchr(p, '\n', (size_t)(end - p));
@@ -185,7 +184,6 @@ static void lay_plain(struct entry *e, enum style st, const char *p, size_t n)
         p = nl + 1;
     }
     sheet_append_wrapped(&e->rows, &lines, e->width);
-    sheet_free(&lines);
 }
 
 /* Appends rows for bytes of a reply, below a gap if there are rows above. */

@@ -20,23 +20,20 @@ static bool is_text(const struct key *k)
 /* Moves queued messages back into the editor, so that they are not sent after a stop. */
 static void unqueue(struct tui *t)
 {
-    struct buf all = {0}, b = {0};
+    FREED(buf_free) struct buf all = {0}, b = {0};
     buf_add(&all, t->input.text.p, t->input.text.n);
     while (t->n_queued > 0) { /* the newest first */
-        char *text = tui_unqueue(t);
+        FREED(free_at) char *text = tui_unqueue(t);
         buf_clear(&b);
         buf_str(&b, text);
         buf_char(&b, '\n');
         buf_add(&b, all.p, all.n);
         buf_clear(&all);
         buf_add(&all, b.p, b.n);
-        free(text);
     }
     while (all.n > 0 && all.p[all.n - 1] == '\n')
         all.n--;
     input_set(&t->input, all.p ? all.p : "", all.n);
-    buf_free(&all);
-    buf_free(&b);
 }
 
 void tui_stop(struct tui *t)
@@ -100,12 +97,11 @@ static size_t common_prefix(const struct tui *t)
 
 static void accept_choice(struct tui *t, int i)
 {
-    struct buf b = {0};
+    FREED(buf_free) struct buf b = {0};
     buf_str(&b, t->choice[i].text);
     if (b.n == 0 || b.p[b.n - 1] != '/') /* within a folder completion continues */
         buf_char(&b, ' ');
     input_replace(&t->input, t->choice_from, b.p);
-    buf_free(&b);
     tui_choices_clear(t);
 }
 
@@ -123,7 +119,7 @@ static bool complete_by_letters(struct tui *t, struct buf *line)
     size_t from = t->choice_from, kept = 0;
     char *slash = memrchr(line->p + from, '/', line->n - from);
     size_t cut = slash ? (size_t)(slash + 1 - line->p) : from;
-    char *word = xstrdup(line->p + from);
+    FREED(free_at) char *word = xstrdup(line->p + from);
     line->p[cut] = '\0';
     cmd_complete(t->app, line->p, add_choice, t);
     for (int i = 0; i < t->n_choice; i++) {
@@ -137,13 +133,12 @@ static bool complete_by_letters(struct tui *t, struct buf *line)
     }
     t->n_choice = (int)kept;
     qsort_r(t->choice, kept, sizeof *t->choice, by_fit, word);
-    free(word);
     return kept > 0;
 }
 
 static void complete(struct tui *t)
 {
-    struct buf line = {0};
+    FREED(buf_free) struct buf line = {0};
     tui_choices_clear(t);
     buf_add(&line, t->input.text.p, t->input.cursor);
     t->choice_from = 0;
@@ -162,14 +157,12 @@ static void complete(struct tui *t)
     } else if (t->n_choice > 1) {
         size_t n = common_prefix(t);
         if (n > line.n - t->choice_from) {
-            char *head = xasprintf("%.*s", (int)n, t->choice[0].text);
+            FREED(free_at) char *head = xasprintf("%.*s", (int)n, t->choice[0].text);
             input_replace(&t->input, t->choice_from, head);
-            free(head);
         }
     } else if (line.n > 0 && line.p[0] == '/') {
         tui_hint(t, "nothing to complete");
     }
-    buf_free(&line);
 }
 
 /* Handles a key while the list is open. False: the key closed the list and is then handled as
@@ -296,9 +289,8 @@ static void take_back(struct tui *t)
 {
     struct key up = {.code = K_UP}, x;
     if (t->n_queued > 0) {
-        char *text = tui_unqueue(t);
+        FREED(free_at) char *text = tui_unqueue(t);
         input_set(&t->input, text, strlen(text));
-        free(text);
     } else if (t->refused) {
         input_set(&t->input, t->refused, strlen(t->refused));
         free(t->refused);
@@ -322,7 +314,7 @@ static void edit_outside(struct tui *t)
  * the newest reply. */
 static void copy_focused(struct tui *t)
 {
-    struct buf text = {0};
+    FREED(buf_free) struct buf text = {0};
     struct err e = {0};
     if (t->focus >= 0)
         sheet_to_text(&t->pane[t->open[t->focus]].rows, false, &text);
@@ -331,11 +323,9 @@ static void copy_focused(struct tui *t)
     if (!text.n)
         tui_submit(t, xstrdup("/copy"));
     else if (t->app->face.copy(t->app, text.p, text.n, &e))
-        tui_hint(t, "%s copied to the terminal's clipboard",
-                 t->focus >= 0 ? "the pane" : text.p);
+        tui_hint(t, "%s copied to the terminal's clipboard", t->focus >= 0 ? "the pane" : text.p);
     else
         tui_hint(t, "%s", e.msg);
-    buf_free(&text);
 }
 
 static void after_ctrl_x(struct tui *t, const struct key *x)

@@ -109,7 +109,6 @@ static void make_preview(struct browser *b, int width)
 {
     int row = selected(b);
     struct err e = {0};
-    struct sheet text;
     if (row == b->preview_row && width == b->preview_width)
         return;
     sheet_clear(&b->preview);
@@ -117,7 +116,7 @@ static void make_preview(struct browser *b, int width)
     b->preview_width = width;
     if (row < 0)
         return;
-    sheet_init(&text, b->preview.ascii);
+    FREED(sheet_free) struct sheet text = {.ascii = b->preview.ascii};
     add_head(b, row, &text);
     struct preview p = {.out = &text, .filter = b->pick.query.n ? b->pick.query.p : NULL,
                         .left = PREVIEW_BYTES};
@@ -131,7 +130,6 @@ static void make_preview(struct browser *b, int width)
         sheet_line(&text);
     }
     sheet_append_wrapped(&b->preview, &text, width);
-    sheet_free(&text);
 }
 
 /* ---- the list -------------------------------------------------------------------------------- */
@@ -279,12 +277,9 @@ static void compare(struct tui *t, struct browser *b, int row)
         memcpy(b->marked, b->marked[0] ? "" : id, b->marked[0] ? 1 : SESSION_ID);
         return;
     }
-    char *one = name_of(b, b->marked_row, ""), *other = name_of(b, row, "");
-    char *line = xasprintf("%s %s", one, other);
+    FREED(free_at) char *one = name_of(b, b->marked_row, ""), *other = name_of(b, row, "");
+    FREED(free_at) char *line = xasprintf("%s %s", one, other);
     leave_with(t, "diff", line);
-    free(line);
-    free(one);
-    free(other);
 }
 
 static void act(struct tui *t, struct browser *b, uint32_t key)
@@ -302,9 +297,8 @@ static void act(struct tui *t, struct browser *b, uint32_t key)
     }
     for (size_t i = 0; i < sizeof acts / sizeof *acts; i++)
         if (key == acts[i].key) {
-            char *name = name_of(b, row, acts[i].before);
+            FREED(free_at) char *name = name_of(b, row, acts[i].before);
             leave_with(t, acts[i].command, name);
-            free(name);
             return;
         }
     compare(t, b, row);
@@ -367,7 +361,7 @@ void tui_browser_open(struct tui *t)
 {
     struct err e = {0};
     struct browser *b = xcalloc(1, sizeof *b);
-    sheet_init(&b->preview, t->app->ascii);
+    b->preview = (struct sheet){.ascii = t->app->ascii};
     b->preview_row = -1;
     tui_work(t, true);
     b->db = app_hdb(t->app, &e);

@@ -48,7 +48,7 @@ static bool run_editor(int *text, struct err *e)
 /* Takes over the descriptor; -1: there is no file. */
 static bool insert_text(struct input *in, int text, struct err *e)
 {
-    struct buf b = {0};
+    FREED(buf_free) struct buf b = {0};
     if (text < 0)
         return err_set(e, ERR_USAGE, "the editor removed its file; the message is as it was");
     if (!buf_read_open(&b, text, "the message", INPUT_MAX, e))
@@ -56,7 +56,6 @@ static bool insert_text(struct input *in, int text, struct err *e)
     while (b.n > 0 && b.p[b.n - 1] == '\n') /* editors add a newline at the end */
         b.n--;
     input_set(in, b.p ? b.p : "", b.n);
-    buf_free(&b);
     return true;
 }
 

@@ -328,7 +328,7 @@ static void put_talk_row(const struct frame *f, struct grid *g, int x, int y, in
 static int draw_talk(struct frame *f, struct grid *g, struct rect r)
 {
     int queued = draw_queued(f, g, r), h = r.h - queued;
-    struct transcript_line *line = xcalloc((size_t)max_int(h, 1), sizeof *line);
+    FREED(free_at) struct transcript_line *line = xcalloc((size_t)max_int(h, 1), sizeof *line);
     int below = transcript_view(f->talk, max_int(r.w - GUTTER - 1, 1), h, line);
     for (int y = 0; y < h; y++) {
         int x = put_text(g, r.x, r.y + y, r.w, line[y].kind == ENTRY_USER ? ST_USER : ST_DIM,
@@ -339,7 +339,6 @@ static int draw_talk(struct frame *f, struct grid *g, struct rect r)
             put_row(g, r.x + x, r.y + y, r.w - x, line[y].row,
                     (struct found){f->find_in ? NULL : f->find, line[y].entry, line[y].n});
     }
-    free(line);
     return below;
 }
 
@@ -444,7 +443,7 @@ static int draw_below(const struct frame *f, struct grid *g, struct rect r, int 
 /* Draws the rule, the line between transcript and input, with progress, hint and attachments. */
 static void draw_rule(const struct frame *f, struct grid *g, struct rect r, int below)
 {
-    struct buf text = {0};
+    FREED(buf_free) struct buf text = {0};
     if (f->find_line)
         buf_str(&text, f->find_line);
     else if (f->hint)
@@ -458,14 +457,12 @@ static void draw_rule(const struct frame *f, struct grid *g, struct rect r, int 
     else if (f->n_queued > 0)
         buf_printf(&text, "%d queued, Up edits", f->n_queued);
     else if (f->input->pasted_lines > 20)
-        buf_printf(&text, "[pasted %d lines] Enter sends, Ctrl-C discards",
-                   f->input->pasted_lines);
+        buf_printf(&text, "[pasted %d lines] Enter sends, Ctrl-C discards", f->input->pasted_lines);
     int used = draw_below(f, g, r, below);
     struct rect part = {r.x + 2, r.y, r.w - 4 - used, 1};
     if (text.n)
         put_message(g, part, used ? part.w : g->w - 4,
                     f->find_line ? ST_KEY : f->hint ? ST_WARN : ST_DIM, text.p);
-    buf_free(&text);
 }
 
 /* The cells of the timeline in its row, which also has room for the scale at its end. */
@@ -632,8 +629,7 @@ static void draw_overlay(const struct frame *f, struct grid *g)
     struct rect r = {1, 0, g->w - 2, g->h - 1};
     draw_pane(f, g, r, f->overlay, false);
     const char *said = f->find_line ? f->find_line : f->footer ? f->footer : "";
-    put_message(g, (struct rect){0, g->h - 1, g->w, 1}, g->w,
-                f->find_line ? ST_KEY : ST_DIM, said);
+    put_message(g, (struct rect){0, g->h - 1, g->w, 1}, g->w, f->find_line ? ST_KEY : ST_DIM, said);
 }
 
 /* The first pane drawn: if not all fit, the panes up to the one with the focus are drawn, else the
@@ -675,7 +671,7 @@ struct hit frame_hit(struct frame *f, int w, int h, int x, int y)
             return hit;
         }
     if (inside(l.talk, x, y)) {
-        struct transcript_line *line = xcalloc((size_t)l.talk.h, sizeof *line);
+        FREED(free_at) struct transcript_line *line = xcalloc((size_t)l.talk.h, sizeof *line);
         transcript_view(f->talk, max_int(l.talk.w - GUTTER - 1, 1), l.talk.h, line);
         hit.place = PLACE_TALK;
         if (line[y].row) {
@@ -683,7 +679,6 @@ struct hit frame_hit(struct frame *f, int w, int h, int x, int y)
             hit.row = line[y].n;
         }
         hit.x = x - GUTTER;
-        free(line);
     } else if (inside(l.time, x, y)) {
         hit.place = PLACE_TIME;
         hit.x = x - time_cells(l.time).x;

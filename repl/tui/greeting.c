@@ -1,7 +1,6 @@
 /* greeting.c - the first lines of the transcript: the program, the model, and once the keys. */
 #include "repl/tui/tui.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "models/checkpoint/hub.h"
@@ -20,12 +19,11 @@ void tui_greet(struct tui *t, bool first)
 {
     const struct backend_info *i = backend_info(t->app->backend);
     const char *dot = t->app->ascii ? " | " : " · ";
-    struct buf line = {0};
-    char *named = i->model_dir ? hub_title_in_cache(i->model_dir) : NULL;
+    FREED(buf_free) struct buf line = {0};
+    FREED(free_at) char *named = i->model_dir ? hub_title_in_cache(i->model_dir) : NULL;
     buf_str(&line, named          ? named
                    : i->model_dir ? last_parts(i->model_dir)
                                   : "a model without a name");
-    free(named);
     if (i->family)
         buf_printf(&line, "%s%s", dot, i->family);
     if (i->device)
@@ -36,7 +34,6 @@ void tui_greet(struct tui *t, bool first)
         buf_printf(&line, "%s%s", dot, i->draft_off ? i->draft_off : "drafting");
     tui_note(t, ST_BOLD, "aerie %s", AERIE_VERSION);
     tui_note(t, ST_DIM, "%s", line.p);
-    buf_free(&line);
     if (first) /* the keys worth knowing; later the screen says nothing about keys */
         tui_note(t, ST_DIM, "Ctrl-P finds every command%sF1 explains%sCtrl-C stops a reply, Ctrl-D "
                             "quits", dot, dot);

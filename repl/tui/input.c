@@ -1,6 +1,6 @@
 /* input.c - see input.h. */
 #include "repl/tui/input.h"
-#include "kernels/utf8.h"
+#include "kernels/idioms.h"
 #include "repl/text/sheet.h"
 
 #include <stdlib.h>
@@ -222,18 +222,17 @@ static void transpose(struct input *in)
     size_t a = prev_cluster(in, at), b = next_cluster(in, at);
     if (a == at || b == at || in->text.p[a] == '\n' || in->text.p[at] == '\n')
         return;
-    struct buf left = {0};
+    FREED(buf_free) struct buf left = {0};
     buf_add(&left, in->text.p + a, at - a);
     memmove(in->text.p + a, in->text.p + at, b - at);
     memcpy(in->text.p + a + (b - at), left.p, left.n);
-    buf_free(&left);
     in->cursor = b;
     changed(in);
 }
 
 static enum input_act paste(struct input *in, const struct key *k)
 {
-    struct buf b = {0};
+    FREED(buf_free) struct buf b = {0};
     int lines = 0;
     for (size_t i = 0; i < k->n; i++) { /* terminals send line breaks as CR */
         bool cr = k->text[i] == '\r';
@@ -245,7 +244,6 @@ static enum input_act paste(struct input *in, const struct key *k)
     lines += b.n > 0 && b.p[b.n - 1] != '\n';
     bool fits = input_insert(in, b.p ? b.p : "", b.n) && !k->cut;
     in->pasted_lines = lines;
-    buf_free(&b);
     return fits ? IN_NONE : IN_FULL;
 }
 

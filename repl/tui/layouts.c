@@ -34,7 +34,7 @@ static void save(struct tui *t)
 {
     char *path = t->keep_layout ? recall_path("layout") : NULL;
     char *temp = path ? xasprintf("%s.%ld", path, (long)getpid()) : NULL;
-    struct buf b = {0};
+    FREED(buf_free) struct buf b = {0};
     if (!path)
         return;
     if (t->layout >= 0)
@@ -51,7 +51,6 @@ static void save(struct tui *t)
         ok = rename(temp, path) == 0;
     if (fd >= 0 && !ok)
         unlink(temp);
-    buf_free(&b);
     free(temp);
     free(path);
 }
@@ -116,8 +115,8 @@ static void read_line(struct tui *t, const char *line)
 void layout_read(struct tui *t, bool keep)
 {
     enum { FILE_MAX = 4096 };
-    struct buf b = {0};
-    char *path = recall_path("layout");
+    FREED(buf_free) struct buf b = {0};
+    FREED(free_at) char *path = recall_path("layout");
     t->layout = -1;
     t->keep_layout = keep;
     if (path && buf_read_file(&b, path, FILE_MAX, NULL))
@@ -127,8 +126,6 @@ void layout_read(struct tui *t, bool keep)
                 *nl++ = '\0';
             read_line(t, p);
         }
-    buf_free(&b);
-    free(path);
 }
 
 bool layout_key(struct tui *t, const struct key *k)

@@ -57,7 +57,7 @@ bool list_move(struct picker *p, int n, const struct key *k)
 
 void list_cut(struct sheet *out, enum style st, const char *text, int cells)
 {
-    struct buf clean = {0};
+    FREED(buf_free) struct buf clean = {0};
     int used;
     text_sanitise(&clean, text, strcspn(text, "\r\n"), false, NULL);
     size_t n = text_fit(clean.n ? clean.p : "", clean.n, cells, &used);
@@ -67,5 +67,4 @@ void list_cut(struct sheet *out, enum style st, const char *text, int cells)
     sheet_addn(out, st, clean.n ? clean.p : "", n);
     if (cut)
         sheet_add(out, st, out->ascii ? "~" : "…");
-    buf_free(&clean);
 }

@@ -2,8 +2,6 @@
  * tui.h. */
 #include "repl/tui/tui.h"
 
-#include <stdlib.h>
-
 void tui_overlay_write(struct tui *t)
 {
     if (!t->over_on)
@@ -21,7 +19,7 @@ void tui_overlay_open(struct tui *t, const struct overlay *o)
     tui_overlay_close(t);
     t->over = *o;
     t->over.pane = (struct pane){.head = 1, .scroll_to = -1};
-    sheet_init(&t->over.pane.rows, t->app->ascii);
+    t->over.pane.rows = (struct sheet){.ascii = t->app->ascii};
     t->over_on = true;
     tui_overlay_write(t);
 }
@@ -72,22 +70,20 @@ bool tui_overlay_key(struct tui *t, const struct key *k)
 static void add_help(struct tui *t, const struct cmd *help, const char *topic, struct sheet *out)
 {
     struct err e = {0};
-    char *word = xstrdup(topic);
+    FREED(free_at) char *word = xstrdup(topic);
     struct cmd_call c = {t->app, help, *topic ? 1 : 0, &word, topic, {out, NULL}, &e};
     if (!help->run(&c)) {
         sheet_add(out, ST_BAD, e.msg);
         sheet_line(out);
     }
     sheet_line(out);
-    free(word);
 }
 
 static void write_help(struct tui *t, struct overlay *o, int w, int h)
 {
     const struct cmd *help = cmd_find("help", NULL);
-    struct sheet text;
     (void)h;
-    sheet_init(&text, t->app->ascii);
+    FREED(sheet_free) struct sheet text = {.ascii = t->app->ascii};
     sheet_add(&text, ST_HEAD, "HELP");
     sheet_line(&text);
     if (help) {
@@ -97,7 +93,6 @@ static void write_help(struct tui *t, struct overlay *o, int w, int h)
         add_help(t, help, "", &text);
     }
     sheet_append_wrapped(&o->pane.rows, &text, max_int(20, w));
-    sheet_free(&text);
 }
 
 void tui_help_open(struct tui *t)

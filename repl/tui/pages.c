@@ -130,7 +130,7 @@ static void keep_cursor(struct tui *t, const struct page_table *now)
 
 void tui_pages_write(struct tui *t, struct pane *p, int width)
 {
-    struct page_table now;
+    FREED(page_table_free) struct page_table now = {0};
     struct err e = {0};
     if (!app_table(t->app, &now, &e)) {
         struct address at = t->app->at;
@@ -166,7 +166,6 @@ void tui_pages_write(struct tui *t, struct pane *p, int width)
         if (m.cursor >= c && m.cursor < c + m.cells)
             p->scroll_to = p->rows.n_row - 1;
     }
-    page_table_free(&now);
 }
 
 void tui_pages_move(struct tui *t, int cells, int rows)

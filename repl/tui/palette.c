@@ -181,15 +181,13 @@ static void add_row(const struct palette *p, int i, int name_cells, int w, struc
 static void add_whole(const struct palette *p, int w, struct sheet *out)
 {
     const struct item *x = &p->item[p->shown[p->pick.at]];
-    struct sheet text;
     for (int i = p->n_shown; i < p->pick.rows; i++)
         sheet_line(out);
     sheet_line(out);
-    sheet_init(&text, out->ascii);
+    FREED(sheet_free) struct sheet text = {.ascii = out->ascii};
     sheet_add(&text, ST_TEXT, x->help ? x->help : "");
     sheet_line(&text);
     sheet_append_wrapped(out, &text, w);
-    sheet_free(&text);
 }
 
 static void write_palette(struct tui *t, struct overlay *o, int w, int h)

@@ -35,15 +35,14 @@ static bool served_changed(struct tui *t, int width)
  * of all replies. */
 static void write_served(struct tui *t, int width, struct sheet *s)
 {
-    struct served_replies r;
-    struct sheet text;
+    FREED(served_replies_free) struct served_replies r = {0};
     const struct chat_view *v = &t->now.chat;
     if (!served_changed(t, width)) {
         sheet_append_wrapped(s, &t->served.rows, width);
         return;
     }
     served_replies_read(&r, app_served(t->app));
-    sheet_init(&text, t->app->ascii);
+    FREED(sheet_free) struct sheet text = {.ascii = t->app->ascii};
     if (t->now.has[VIEW_ACCEPT] && v->drafts.depth[1].drafted)
         view_accept(v, width, ON_SHEET(&text));
     else if (t->now.has[VIEW_ACCEPT])
@@ -54,23 +53,18 @@ static void write_served(struct tui *t, int width, struct sheet *s)
     sheet_clear(&t->served.rows);
     sheet_append_wrapped(&t->served.rows, &text, width);
     sheet_append_wrapped(s, &t->served.rows, width);
-    sheet_free(&text);
-    served_replies_free(&r);
 }
 
 static void write_steps_over_time(struct tui *t, int width, struct sheet *s)
 {
-    struct gauge_series series;
-    struct sheet text;
+    FREED(gauge_series_free) struct gauge_series series = {0};
     if (!t->now.has[VIEW_STEPS])
         return;
     gauge_series_steps(&series, t->app, t->app->at.turn > 0);
-    sheet_init(&text, t->app->ascii);
+    FREED(sheet_free) struct sheet text = {.ascii = t->app->ascii};
     sheet_line(&text);
     view_gauges(&series, 0, width, ON_SHEET(&text));
     sheet_append_wrapped(s, &text, width);
-    sheet_free(&text);
-    gauge_series_free(&series);
 }
 
 static void write_pool(struct tui *t, struct pane *p, int width);
@@ -120,17 +114,15 @@ static const char common_keys[] =
 
 static void write_keys(struct tui *t, struct overlay *o, int w, int h)
 {
-    struct sheet text;
     int kind = t->focus >= 0 ? (int)t->open[t->focus] : 0;
     (void)h;
-    sheet_init(&text, t->app->ascii);
+    FREED(sheet_free) struct sheet text = {.ascii = t->app->ascii};
     say_line(&text, ST_HEAD, "KEYS OF %s", pane[kind].title);
     say_text(&text, ST_TEXT, pane[kind].keys);
     say_text(&text, ST_TEXT, common_keys);
     say_line(&text, ST_TEXT, "F%-14dcloses it", pane[kind].key - K_F1 + 1);
     say_line(&text, ST_DIM, "As commands, also in plain mode: %s", pane[kind].command);
     sheet_append_wrapped(&o->pane.rows, &text, max_int(20, w));
-    sheet_free(&text);
 }
 
 static void open_keys(struct tui *t)
@@ -143,12 +135,12 @@ void tui_panes_init(struct tui *t)
 {
     for (int i = 0; i < N_PANE_KINDS; i++) {
         CHECK(pane[i].title && pane[i].key && pane[i].write);
-        sheet_init(&t->pane[i].rows, t->app->ascii);
+        t->pane[i].rows = (struct sheet){.ascii = t->app->ascii};
         t->pane[i].head = 1;
         t->pane[i].scroll_to = -1;
         t->pane[i].key = pane[i].key - K_F1 + 1;
     }
-    sheet_init(&t->served.rows, t->app->ascii);
+    t->served.rows = (struct sheet){.ascii = t->app->ascii};
 }
 
 void tui_panes_free(struct tui *t)
@@ -223,14 +215,12 @@ bool tui_pane_open_key(struct tui *t, int code)
 /* Writes the pane of a view that the backend lacks: the title and the reason, dimmed. */
 static void write_lack(struct sheet *s, const char *title, const char *why, int width)
 {
-    struct sheet text;
-    sheet_init(&text, s->ascii);
+    FREED(sheet_free) struct sheet text = {.ascii = s->ascii};
     sheet_add(&text, ST_DIM, title);
     sheet_line(&text);
     sheet_add(&text, ST_DIM, why);
     sheet_line(&text);
     sheet_append_wrapped(s, &text, width);
-    sheet_free(&text);
 }
 
 static void note(struct sheet *s, const char *title, const struct address *at, const char *text)
@@ -265,16 +255,14 @@ static void write_tree(struct tui *t, struct pane *p, int width)
 
 static void write_why(struct tui *t, struct pane *p, int width)
 {
-    struct sheet text;
     struct err e = {0};
     struct address at = {0};
     app_address(t->app, &at.turn, &at.step);
-    sheet_init(&text, t->app->ascii);
+    FREED(sheet_free) struct sheet text = {.ascii = t->app->ascii};
     if (view_why(t->app, at.turn, at.step, -1, ON_SHEET(&text), &e))
         sheet_append_wrapped(&p->rows, &text, width);
     else
         note(&p->rows, "WHY", &at, e.msg);
-    sheet_free(&text);
 }
 
 static void pool_bar(struct sheet *s, const struct pool_view *v, int cells)
@@ -344,11 +332,10 @@ static void pool_rows(struct sheet *s, const char *name, const struct pool_view 
 
 static void write_gauges(struct tui *t, struct pane *p, int width)
 {
-    struct gauge_series series;
-    struct sheet text;
+    FREED(gauge_series_free) struct gauge_series series = {0};
     struct backend *b = t->app->backend;
     gauge_series_read(&series, b);
-    sheet_init(&text, t->app->ascii);
+    FREED(sheet_free) struct sheet text = {.ascii = t->app->ascii};
     sheet_add(&text, ST_HEAD, "POOL");
     sheet_printf(&text, ST_DIM, "   %s", backend_info(b)->family);
     sheet_line(&text);
@@ -359,22 +346,17 @@ static void write_gauges(struct tui *t, struct pane *p, int width)
     gauge_pools(&series, t->now.pool, ON_SHEET(&text));
     view_gauges(&series, 0, width, ON_SHEET(&text));
     sheet_append_wrapped(&p->rows, &text, width);
-    sheet_free(&text);
-    gauge_series_free(&series);
 }
 
 static void write_blocks(struct tui *t, struct pane *p, int width)
 {
     enum { LISTED = 8 };
-    struct block_map m;
-    struct sheet text;
+    FREED(block_map_free) struct block_map m = {0};
     block_map_read(&m, t->app->backend);
-    sheet_init(&text, t->app->ascii);
+    FREED(sheet_free) struct sheet text = {.ascii = t->app->ascii};
     sheet_line(&text);
     view_blocks(&m, LISTED, width, ON_SHEET(&text));
     sheet_append_wrapped(&p->rows, &text, width);
-    sheet_free(&text);
-    block_map_free(&m);
 }
 
 static void write_pool(struct tui *t, struct pane *p, int width)
@@ -406,12 +388,10 @@ static void write_pool(struct tui *t, struct pane *p, int width)
     write_steps_over_time(t, width, s);
     if (!now->has[VIEW_ACCEPT])
         return;
-    struct sheet text;
-    sheet_init(&text, t->app->ascii);
+    FREED(sheet_free) struct sheet text = {.ascii = t->app->ascii};
     sheet_line(&text);
     view_accept(&now->chat, width, ON_SHEET(&text));
     sheet_append_wrapped(s, &text, width);
-    sheet_free(&text);
 }
 
 /* Cells of a pane on this screen. */
@@ -427,12 +407,11 @@ static int pane_width(const struct tui *t)
 static void add_alarm(struct tui *t, struct pane *p)
 {
     const struct check_view *v = &t->now.check;
-    struct buf hazards = {0}, place = {0};
+    FREED(buf_free) struct buf hazards = {0}, place = {0};
     bool danger = app_hazards(&t->now, t->app->ascii, &hazards);
-    struct sheet all;
     if (!danger && !v->violated_now)
         return;
-    sheet_init(&all, t->app->ascii);
+    FREED(sheet_free) struct sheet all = {.ascii = t->app->ascii};
     sheet_add_row(&all, &p->rows.row[0], 0, (int)p->rows.row[0].text.n);
     sheet_line(&all);
     if (danger) {
@@ -454,9 +433,6 @@ static void add_alarm(struct tui *t, struct pane *p)
     sheet_append_wrapped(&p->rows, &all, 0);
     p->head += added;
     p->scroll_to += p->scroll_to >= 0 ? added : 0;
-    sheet_free(&all);
-    buf_free(&hazards);
-    buf_free(&place);
 }
 
 /* Writes the rows of a pane from the current view. */

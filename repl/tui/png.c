@@ -1,6 +1,7 @@
 /* png.c - see png.h. The compressed data are one block of deflate (RFC 1951) with its fixed codes.
  */
 #include "repl/tui/png.h"
+#include "kernels/idioms.h"
 
 enum { MATCH_MIN = 3, MATCH_MAX = 258, WINDOW = 32768, ADLER = 65521 };
 
@@ -114,7 +115,7 @@ static void put_chunk(struct buf *out, const char *name, const void *data, size_
 
 void png_end(struct png *p, struct buf *out)
 {
-    struct buf head = {0}, palette = {0};
+    FREED(buf_free) struct buf head = {0}, palette = {0};
     put_symbol(p, 256);
     put_bits(p, 0, (8 - p->n_bits) % 8);
     put32(&p->data, p->b << 16 | p->a);
@@ -129,7 +130,5 @@ void png_end(struct png *p, struct buf *out)
     put_chunk(out, "PLTE", palette.p, palette.n);
     put_chunk(out, "IDAT", p->data.p, p->data.n);
     put_chunk(out, "IEND", "", 0);
-    buf_free(&head);
-    buf_free(&palette);
     buf_free(&p->data);
 }

@@ -1,5 +1,6 @@
 /* recall.c - see recall.h. */
 #include "repl/tui/recall.h"
+#include "kernels/idioms.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -87,32 +88,28 @@ static bool push_line(struct recall *r, const char *p, size_t n)
 /* Replaces the file by one with the entries in memory; on failure the old file stays. */
 static void rewrite(const struct recall *r)
 {
-    char *temp = xasprintf("%s.%ld", r->path, (long)getpid());
+    FREED(free_at) char *temp = xasprintf("%s.%ld", r->path, (long)getpid());
     int fd = file_open(temp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
     if (fd >= 0) {
-        struct buf b = {0};
+        FREED(buf_free) struct buf b = {0};
         for (int i = 0; i < r->n; i++)
             escape_line(&b, r->line[i], strlen(r->line[i]));
         bool ok = write_fully(fd, b.p ? b.p : "", b.n);
         ok &= close(fd) == 0;
         if (!ok || rename(temp, r->path) != 0)
             unlink(temp);
-        buf_free(&b);
     }
-    free(temp);
 }
 
 void recall_open(struct recall *r, char *path)
 {
     *r = (struct recall){.path = path};
-    struct buf b = {0};
+    FREED(buf_free) struct buf b = {0};
     struct stat st;
     /* only a regular file: reading a FIFO could block forever */
     if (!path || lstat(path, &st) != 0 || !S_ISREG(st.st_mode) ||
-        !buf_read_file(&b, path, FILE_MAX, NULL)) {
-        buf_free(&b);
+        !buf_read_file(&b, path, FILE_MAX, NULL))
         return;
-    }
     int lines = 0;
     for (size_t i = 0; i < b.n; lines++) {
         char *nl = memchr(b.p + i, '\n', b.n - i);
@@ -120,7 +117,6 @@ void recall_open(struct recall *r, char *path)
         push_line(r, b.p + i, unescape_line(b.p + i, k));
         i += k + 1;
     }
-    buf_free(&b);
     file_make_private(path);
     if (lines >= 2 * RECALL_MAX)
         rewrite(r);
@@ -143,10 +139,9 @@ void recall_add(struct recall *r, const char *text, size_t n)
     int fd = file_open(r->path, how, 0600);
     if (fd < 0)
         return; /* a missing history is not an error */
-    struct buf b = {0};
+    FREED(buf_free) struct buf b = {0};
     escape_line(&b, text, n);
     write_fully(fd, b.p, b.n);
-    buf_free(&b);
     close(fd);
 }
 

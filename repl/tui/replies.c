@@ -66,7 +66,6 @@ static void complete(struct tui *t, const struct event *ev)
 void replies_event(struct tui *t, const struct event *ev)
 {
     struct replies *r = &t->replies;
-    struct sheet s;
     switch (ev->kind) {
     case EV_BATCH_BEGIN:
         clear(r);
@@ -78,8 +77,7 @@ void replies_event(struct tui *t, const struct event *ev)
     case EV_BATCH_END: clear(r); break;
     default: break;
     }
-    sheet_init(&s, t->app->ascii);
+    FREED(sheet_free) struct sheet s = {.ascii = t->app->ascii};
     if (report_event(ev, ON_SHEET(&s)))
         transcript_sheet(&t->talk, ev->kind == EV_BATCH_END ? ENTRY_NOTE : ENTRY_SHEET, 0, &s);
-    sheet_free(&s);
 }

@@ -258,7 +258,7 @@ bool term_ask_background(void)
 bool term_copy(const char *text, size_t n)
 {
     static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    struct buf b = {0};
+    FREED(buf_free) struct buf b = {0};
     if (n > TERM_COPY_MAX)
         return false;
     buf_str(&b, "\033]52;c;");
@@ -272,7 +272,6 @@ bool term_copy(const char *text, size_t n)
     }
     buf_str(&b, "\033\\");
     send_now(b.p);
-    buf_free(&b);
     return true;
 }
 

@@ -41,8 +41,7 @@ void tui_note(struct tui *t, enum style st, const char *fmt, ...)
 {
     char text[1024];
     PRINT_ARGS(text, fmt);
-    struct sheet s;
-    sheet_init(&s, t->app->ascii);
+    FREED(sheet_free) struct sheet s = {.ascii = t->app->ascii};
     for (char *p = text, *nl; p; p = nl) {
         nl = strchr(p, '\n');
         if (nl)
@@ -51,7 +50,6 @@ void tui_note(struct tui *t, enum style st, const char *fmt, ...)
         sheet_line(&s);
     }
     transcript_sheet(&t->talk, ENTRY_NOTE, 0, &s);
-    sheet_free(&s);
     t->dirty = true;
 }
 
@@ -135,11 +133,10 @@ static bool is_notable(const struct reuse_view *r)
 
 static void note_reuse(struct tui *t)
 {
-    struct buf text = {0};
+    FREED(buf_free) struct buf text = {0};
     reuse_text(&t->reuse.why, t->reuse.n_prompt, t->reuse.n_reused, &text);
     if (text.n)
         tui_note(t, ST_DIM, "%.900s", text.p);
-    buf_free(&text);
 }
 
 /* Up brings the message back whose turn did not begin. */
@@ -192,12 +189,11 @@ static void fault(struct tui *t, const struct event *ev)
 
 static void note_op(struct tui *t, const struct event *ev)
 {
-    struct buf line = {0};
+    FREED(buf_free) struct buf line = {0};
     if (ev->op != OP_FORCE)
         return;
     app_forced_line(t->app, ev, &line);
     tui_note(t, ST_DIM, "%.900s", line.p ? line.p : "");
-    buf_free(&line);
 }
 
 /* The reply goes on after a pause: what was asked meanwhile stays above its text. */
@@ -681,7 +677,7 @@ static void begin_screen(struct tui *t, struct app *a)
     input_init(&t->input, &t->recall);
     transcript_init(&t->talk, a->ascii);
     t->talk.stop = interrupt_asked;
-    sheet_init(&t->status, a->ascii);
+    t->status = (struct sheet){.ascii = a->ascii};
     tui_panes_init(t);
     a->face = (struct face){
         .show = face_show, .clear = face_clear, .retract = face_retract, .notice = face_notice,
@@ -754,10 +750,9 @@ int tui_run(struct app *a)
         backend_cancel(a->backend);
     term_close();
     if (t->last_words.n) {
-        struct buf clean = {0};
+        FREED(buf_free) struct buf clean = {0};
         text_sanitise(&clean, t->last_words.p, t->last_words.n, false, NULL);
         err_print("%s", clean.p);
-        buf_free(&clean);
     }
     int code = t->exit_code ? t->exit_code : app_exit_code(a);
     end(t);

@@ -230,8 +230,7 @@ static void add_choice(struct tui *t, const struct step_view *v, int nth, int wi
 
 static void add_place(const struct page_table *p, int pos, struct sheet *s)
 {
-    struct sheet lines;
-    sheet_init(&lines, s->ascii);
+    FREED(sheet_free) struct sheet lines = {.ascii = s->ascii};
     map_translation(p, pos, &lines);
     for (int i = 0; i < lines.n_row; i++) {
         sheet_add(s, ST_LABEL, i ? "         " : "  pages  ");
@@ -243,7 +242,6 @@ static void add_place(const struct page_table *p, int pos, struct sheet *s)
         sheet_printf(s, ST_DIM, "         draft page %d", (int)p->page[c].draft);
         sheet_line(s);
     }
-    sheet_free(&lines);
 }
 
 static void add_facts(struct tui *t, const struct step_view *v, const struct page_table *pages,
@@ -266,7 +264,7 @@ static void add_step(struct tui *t, int turn, int step, int nth, int n, int widt
 {
     struct backend *b = t->app->backend;
     struct step_view v;
-    struct page_table p;
+    FREED(page_table_free) struct page_table p = {0};
     struct err e = {0};
     if (!app_find_step(t->app, turn, step, &v, &e)) {
         sheet_add(s, ST_DIM, e.msg);
@@ -280,17 +278,15 @@ static void add_step(struct tui *t, int turn, int step, int nth, int n, int widt
     bool pages = backend_has(b, VIEW_PAGES) && app_table_at(t->app, turn, step, &p, &e);
     for (int i = nth; i < nth + n && i < v.n_token; i++)
         add_facts(t, &v, pages ? &p : NULL, i, width, s);
-    if (pages)
-        page_table_free(&p);
 }
 
 void tui_word_write(struct tui *t, struct pane *p, int width)
 {
-    struct sheet text, *s = &text;
+    FREED(sheet_free) struct sheet text = {.ascii = t->app->ascii};
+    struct sheet *s = &text;
     int first = 0, n = 0, at = time_index(t);
     const struct entry *e = t->word.w && t->word.entry < t->talk.n ? &t->talk.entry[t->word.entry]
                             : NULL;
-    sheet_init(s, t->app->ascii);
     sheet_add(s, ST_HEAD, "WORD");
     if (e) {
         sheet_add(s, ST_DIM, "   ");
@@ -318,5 +314,4 @@ void tui_word_write(struct tui *t, struct pane *p, int width)
     else if (!e)
         add_step(t, t->time.line.at[at].turn, t->time.line.at[at].step, 0, TREE_MAX, width, s);
     sheet_append_wrapped(&p->rows, s, width);
-    sheet_free(s);
 }

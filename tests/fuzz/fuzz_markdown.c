@@ -62,11 +62,10 @@ static void stream(const char *text, size_t n, uint64_t seed)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     static struct buf out;
-    struct sheet s;
     unsigned choice = fuzz_choice(data, &n);
     int width = choice & 1 ? 60 : 1 + (int)(choice >> 1);
     char *text = fuzz_tail(data, n);
-    sheet_init(&s, choice % 3 == 0);
+    struct sheet s = {.ascii = choice % 3 == 0};
     markdown_render(text, n, width, &s);
     look_at_rows(&s, n, width);
     sheet_clear(&s);

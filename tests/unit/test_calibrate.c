@@ -41,9 +41,8 @@ static struct calibration calibrate(struct bed *b, const char *capture, const st
 
 static void assert_print(const struct calibration *c, const char *says)
 {
-    struct sheet s;
     struct buf b = {0};
-    sheet_init(&s, true);
+    struct sheet s = {.ascii = true};
     report_calibration(c, ON_SHEET(&s));
     sheet_to_text(&s, false, &b);
     if (!strstr(b.p, says))

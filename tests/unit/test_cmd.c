@@ -560,9 +560,8 @@ static void write_facts(const struct printer *to)
 static void test_text_and_json_come_from_one_format(void **state)
 {
     (void)state;
-    struct sheet out;
     struct buf js = {0}, text = {0};
-    sheet_init(&out, true);
+    struct sheet out = {.ascii = true};
     write_facts(&(struct printer){&out, NULL});
     sheet_to_text(&out, false, &text);
     assert_string_equal(text.p, " STEPS\n   3 draft |  2.2\nab   50%\np    -   -   7\na\nb\n");

@@ -41,7 +41,7 @@ static void screen_init(struct screen *s)
     memset(s, 0, sizeof *s);
     transcript_init(&s->talk, false);
     input_init(&s->input, NULL);
-    sheet_init(&s->status, false);
+    s->status = (struct sheet){0};
     line(&s->status, ST_TEXT, "ctx 12/4.1k · MAL 2.6 · REC");
     for (int i = 0; i < 2; i++) {
         s->pane[i].head = 1;
@@ -294,10 +294,8 @@ static void test_matches_are_marked(void **state)
 static void test_a_match_goes_on_in_the_next_row(void **state)
 {
     (void)state;
-    struct sheet rows, text;
+    struct sheet rows = {0}, text = {0};
     struct find f = {.at = 0};
-    sheet_init(&rows, false);
-    sheet_init(&text, false);
     line(&text, ST_TEXT, "one two three four five six seven");
     sheet_append_wrapped(&rows, &text, 13);
     buf_str(&f.pattern, "three FOUR");
@@ -504,8 +502,7 @@ static void test_the_focus_is_seen(void **state)
 
 static void show(struct screen *s, const char *text)
 {
-    struct sheet rows;
-    sheet_init(&rows, false);
+    struct sheet rows = {0};
     line(&rows, ST_TEXT, text);
     transcript_sheet(&s->talk, ENTRY_SHEET, 0, &rows);
     sheet_free(&rows);

@@ -27,8 +27,7 @@ static char *sheet_text(const struct sheet *s)
 
 static void assert_rendered(const char *md, int width, const char *expected)
 {
-    struct sheet s;
-    sheet_init(&s, false);
+    struct sheet s = {0};
     markdown_render(md, strlen(md), width, &s);
     char *t = sheet_text(&s);
     assert_string_equal(t, expected);
@@ -111,10 +110,9 @@ static void test_wide_tables_keep_their_rows(void **state)
     } cases[] = {{2, 2}, {24, 24}, {25, 25}, {40, 40}, {100, 100}, {30, 3}, {30, 50}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct buf md = {0};
-        struct sheet s;
         int n = cases[i].columns;
         wide_table(&md, n, cases[i].cells);
-        sheet_init(&s, false);
+        struct sheet s = {0};
         markdown_render(md.p, md.n, 2000, &s); /* room for all: a row a row */
         assert_int_equal(s.n_row, 4);
         for (int r = 0; r < 4; r++) {
@@ -145,8 +143,7 @@ static void test_wide_tables_keep_their_rows(void **state)
 static void test_styles(void **state)
 {
     (void)state;
-    struct sheet s;
-    sheet_init(&s, false);
+    struct sheet s = {0};
     markdown_render("a **b** `c`", 11, 40, &s);
     assert_int_equal(s.row[0].n_span, 4);
     assert_int_equal(s.row[0].span[1].style, ST_BOLD);
@@ -221,9 +218,8 @@ static void test_random_documents_are_harmless_rows(void **state)
     struct buf b = {0};
     for (int i = 0; i < 4000; i++) {
         int width = i % 2 ? 60 : 1 + (int)dice(80);
-        struct sheet s;
         random_document(&b, (int)dice(40));
-        sheet_init(&s, i % 3 == 0);
+        struct sheet s = {.ascii = i % 3 == 0};
         markdown_render(b.p, b.n, width, &s);
         assert_harmless(&s, width);
         sheet_clear(&s);
@@ -289,9 +285,7 @@ static void test_blocks_stand_alone(void **state)
     static const char md[] =
         "# One\n\npara *a*\nb\n\n- x\n- y\n\n```c\ncode\n\nmore\n```\n\nend **of** it";
     size_t n = sizeof md - 1;
-    struct sheet whole, split;
-    sheet_init(&whole, false);
-    sheet_init(&split, false);
+    struct sheet whole = {0}, split = {0};
     markdown_render(md, n, 40, &whole);
     for (size_t at = 0; at < n;) {
         size_t k = markdown_block(md + at, n - at);
@@ -324,8 +318,7 @@ static void test_open_blocks_do_not_jump(void **state)
         {"text\n##", "text\n"}, {"```c\nx\n-", "╭ c\n│ x\n│ -\n"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct sheet s;
-        sheet_init(&s, false);
+        struct sheet s = {0};
         markdown_render_open(cases[i].md, strlen(cases[i].md), 40, &s);
         char *t = sheet_text(&s);
         assert_string_equal(t, cases[i].rows);

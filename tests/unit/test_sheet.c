@@ -221,8 +221,7 @@ static void test_corpus_is_harmless(void **state)
         assert_true(buf_read_file(&in, path, 1 << 20, NULL));
         text_sanitise(&out, in.p, in.n, true, NULL);
         assert_clean(out.p, out.n, true);
-        struct sheet s;
-        sheet_init(&s, false);
+        struct sheet s = {0};
         sheet_addn(&s, ST_TEXT, in.p, in.n);
         sheet_line(&s);
         assert_clean(s.row[0].text.p, s.row[0].text.n, false);
@@ -247,8 +246,7 @@ static char *as_text(const struct sheet *s, bool color)
 static void test_sheet_marks_escapes_and_counts_them(void **state)
 {
     (void)state;
-    struct sheet s;
-    sheet_init(&s, false);
+    struct sheet s = {0};
     sheet_add(&s, ST_BOLD, "ok\033x\ny");
     sheet_tab(&s, 24);
     sheet_add(&s, ST_DIM, "end");
@@ -276,9 +274,7 @@ static void test_sheet_marks_escapes_and_counts_them(void **state)
 
 static void assert_wrapped(const char *text, int width, const char *expected)
 {
-    struct sheet s, w;
-    sheet_init(&s, false);
-    sheet_init(&w, false);
+    struct sheet s = {0}, w = {0};
     sheet_add(&s, ST_TEXT, text);
     sheet_line(&s);
     sheet_append_wrapped(&w, &s, width);
@@ -316,10 +312,8 @@ static void test_wrapping_keeps_every_word_and_the_width(void **state)
     (void)state;
     struct buf in = {0};
     for (int i = 0; i < 5000; i++) {
-        struct sheet s, w;
+        struct sheet s = {0}, w = {0};
         int width = 1 + (int)dice(30);
-        sheet_init(&s, false);
-        sheet_init(&w, false);
         for (int k = 0; k < 4; k++) {
             random_text(&in);
             sheet_addn(&s, (enum style)dice(N_STYLES), in.p, in.n);
@@ -362,8 +356,7 @@ static void test_tabs_by_example(void **state)
                                       "\xE6\x97\xA5\t\xE6\x9C\xAC\t",
                                       "a\t\xCC\x81\tb", "12345678\x1b\t1\t"};
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
-        struct sheet s;
-        sheet_init(&s, false);
+        struct sheet s = {0};
         sheet_add(&s, ST_TEXT, row[i]);
         struct buf want = {0};
         for (const char *p = row[i], *tab; (tab = strchr(p, '\t')); p = tab + 1) {

@@ -42,9 +42,8 @@ static int cases(int few)
 
 static void print_report(const struct report *r)
 {
-    struct sheet s;
     struct buf b = {0};
-    sheet_init(&s, true);
+    struct sheet s = {.ascii = true};
     verdict_print(r, ON_SHEET(&s));
     sheet_to_text(&s, false, &b);
     print_message("%s", b.p ? b.p : "");

@@ -17,7 +17,7 @@ static struct sheet sheet;
 static void begin(bool ascii)
 {
     sheet_free(&sheet);
-    sheet_init(&sheet, ascii);
+    sheet = (struct sheet){.ascii = ascii};
 }
 
 static void assert_shows(const char *expect)

@@ -66,9 +66,8 @@ static void test_rows_know_their_sources(void **state)
     struct buf b = {0};
     size_t compared = 0, bytes = 0;
     for (int i = 0; i < 3000; i++) {
-        struct sheet s;
         random_document(&b, (int)dice(40));
-        sheet_init(&s, i % 3 == 0);
+        struct sheet s = {.ascii = i % 3 == 0};
         markdown_render(b.p, b.n, 1 + (int)dice(80), &s);
         compared += assert_sources(&s, 0, b.p, b.n);
         bytes += b.n;
@@ -96,8 +95,7 @@ static void test_every_letter_has_its_source(void **state)
         for (int width = 3; width < 80; width += 19) {
             size_t n = strlen(docs[d]);
             char *seen = xcalloc(n + 1, 1);
-            struct sheet s;
-            sheet_init(&s, false);
+            struct sheet s = {0};
             markdown_render(docs[d], n, width, &s);
             for (int i = 0; i < s.n_row; i++)
                 for (int k = 0; k < s.row[i].n_span; k++)
