@@ -289,12 +289,10 @@ void app_chat(struct app *a, struct chat_view *v);
 struct tops *app_tops(struct app *a, int turn, int step);
 /* The latest steps up to the app's address, oldest first; at most max. Returns how many. */
 int app_steps(struct app *a, struct step_info *out, int max);
-/* The page table and a position as they were after step T.S ((0, 0): now), from the backend's
+/* The page table as it was after step T.S ((0, 0): now), from the backend's
  * memory or else from the log. False and *e (ERR_NEGATIVE): neither has the step. For backends with
  * VIEW_PAGES. */
 bool app_table_at(struct app *a, int turn, int step, struct page_table *t, struct err *e);
-bool app_position_at(struct app *a, int turn, int step, int position, struct pos_view *v,
-                     struct err *e);
 /* A page table and a position at the app's address (/at), or now. */
 bool app_table(struct app *a, struct page_table *t, struct err *e);
 bool app_pools(struct app *a, struct pool_view pool[N_POOLS], struct err *e);
@@ -309,8 +307,6 @@ void app_seek(struct app *a);
 void app_follow_recording(struct app *a);
 
 /* ---- app.c ----------------------------------------------------------------------------------- */
-
-void app_look_at_terminal(struct app *a); /* colours and characters, from the options */
 
 /* Opens log and engine, begins or resumes the session as the options say. Progress of loading is
  * reported through o->engine.progress. */
@@ -465,8 +461,6 @@ int sql_child(const char *log);
  * [first, first + n). */
 int32_t page_in(const struct page_view *p, enum pool_id pool); /* 0: none */
 int map_page_size(const struct page_table *t);    /* tokens, at least 1 */
-int map_window_start(const struct page_table *t); /* first key that the next query of a sliding
-                                                      layer sees: W keys, its own included */
 int map_held(const struct page_table *t);         /* positions that pages are held for */
 /* Tokens a cell: the smallest power of two with which the held positions fit `cells` cells, but at
  * most a page. */
@@ -486,8 +480,6 @@ void view_token(struct sheet *out, enum style st, struct backend *b, int32_t id,
 /* The same for people only; and with the members "token" and "text". */
 void note_token(const struct printer *to, enum style st, struct backend *b, int32_t id, int cells);
 void print_token(const struct printer *to, enum style st, struct backend *b, int32_t id, int cells);
-/* Appends "NAME .61", "NAME 1.0", "NAME <.01" for what would round to .00, "NAME -" for NAN. */
-void view_probability(struct sheet *out, enum style st, const char *name, float v);
 /* b: for the text of tokens, NULL: ids are shown. bonus: the token that the target sampled at the
  * end of the accepted path; -1: unknown. width: cells of a line, tokens are cut to fit; 0: no
  * limit. */

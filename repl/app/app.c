@@ -110,7 +110,8 @@ static void open_log(struct app *a)
     }
 }
 
-void app_look_at_terminal(struct app *a)
+/* Colours and characters, from the options. */
+static void app_look_at_terminal(struct app *a)
 {
     a->color = color_wanted(&a->opt);
     a->ascii = a->opt.ascii || strcmp(nl_langinfo(CODESET), "UTF-8") != 0;

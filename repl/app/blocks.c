@@ -25,7 +25,9 @@ void block_map_free(struct block_map *m)
     *m = (struct block_map){0};
 }
 
-void block_cells(const struct block_map *m, int group, int cells, int32_t *cell)
+/* How many blocks a group held in each of `cells` spans of equal time up to now, at the end of
+ * each; -1: before the first sample. */
+static void block_cells(const struct block_map *m, int group, int cells, int32_t *cell)
 {
     uint64_t first = m->n_sample ? m->sample[0].ns : m->ns, span = m->ns > first ? m->ns - first
                      : 0;

@@ -17,9 +17,6 @@ struct block_map {
 void block_map_read(struct block_map *m, struct backend *b);
 void block_map_free(struct block_map *m);
 
-/* How many blocks a group held in each of `cells` spans of equal time up to now, at the end of
- * each; -1: before the first sample. */
-void block_cells(const struct block_map *m, int group, int cells, int32_t *cell);
 /* The groups, each with its number of blocks over time, and how good the counts are. most: blocks
  * of the session listed, the first ones. */
 void view_blocks(const struct block_map *m, int most, int width, const struct printer *to);

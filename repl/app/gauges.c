@@ -35,7 +35,8 @@ static const struct {
                    "1 + accepted, of a step that drafted", false, true},
 };
 
-const char *gauge_name(const struct gauges_view *v, enum gauge g)
+/* "full", "swa", "running", ...: of the graph and of the JSON member. */
+static const char *gauge_name(const struct gauges_view *v, enum gauge g)
 {
     return (int)g == GAUGE_POOL + POOL_FULL && v->unit ? v->unit : kind[g].name;
 }

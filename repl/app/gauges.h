@@ -35,8 +35,6 @@ struct gauge_range gauge_range(const struct gauge_series *s, enum gauge g);
  * `most` cells are used, *ms: the time of one. */
 int gauge_cells(const struct gauge_series *s, enum gauge g, int most, float *cell, double *ms);
 
-/* "full", "swa", "running", ...: of the graph and of the JSON member. */
-const char *gauge_name(const struct gauges_view *v, enum gauge g);
 /* The pools, a line each. */
 void gauge_pools(const struct gauge_series *s, const struct pool_view pool[N_POOLS],
                  const struct printer *to);

@@ -270,8 +270,8 @@ bool app_table_at(struct app *a, int turn, int step, struct page_table *t, struc
                     : err_set(e, ERR_NEGATIVE, "%s", b->lacks[VIEW_PAGES]);
 }
 
-bool app_position_at(struct app *a, int turn, int step, int position, struct pos_view *v,
-                     struct err *e)
+static bool app_position_at(struct app *a, int turn, int step, int position, struct pos_view *v,
+                            struct err *e)
 {
     struct backend *b = a->backend;
     if (turn == 0)

@@ -129,7 +129,6 @@ bool out_flush(void);
 int cli_fail(const struct err *e);
 /* A line on standard error, of text from elsewhere; ends the line of progress. */
 void cli_complain(void *arg, const char *line);
-bool cli_color(const struct cli *c); /* colours on standard output? */
 int cli_width(void);                 /* of the terminal on standard output; 0: none */
 /* Prints and empties a sheet on standard output. */
 void cli_print(const struct cli *c, struct sheet *s);

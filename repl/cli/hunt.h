@@ -141,8 +141,6 @@ bool hunt_run(struct hunt *p, const struct hunt_case *c, struct hunt_diff *d, st
 /* The control of a prompt, sent if it has not been. NULL and *e. */
 struct hunt_control *hunt_control(struct hunt *p, const struct ids *prompt, int most,
                                     struct err *e);
-/* Sends a control once more and notes its noise. */
-bool hunt_control_again(struct hunt *p, struct hunt_control *k, struct err *e);
 /* The prompt of an ask whose case has been sent so far; `sent` has the asks before it. */
 bool hunt_prompt(struct hunt *p, const struct hunt_ask *q, const struct ids_ask *sent,
                   struct ids *out, struct err *e);

@@ -239,7 +239,8 @@ static void compare(const struct ids_ask *was, const struct ids_ask *is, struct 
     d->margin = d->how && d->token < was->reply.n ? (double)was->margin[d->token] : NAN;
 }
 
-bool hunt_control_again(struct hunt *p, struct hunt_control *k, struct err *e)
+/* Sends a control once more and notes its noise. */
+static bool hunt_control_again(struct hunt *p, struct hunt_control *k, struct err *e)
 {
     struct hunt_diff d;
     struct ids_ask a = {.prompt = k->a.prompt, .most = k->a.most};

@@ -74,7 +74,8 @@ void cli_complain(void *arg, const char *line)
     err_print("%s", clean.n ? clean.p : "");
 }
 
-bool cli_color(const struct cli *c)
+/* Colours on standard output? */
+static bool cli_color(const struct cli *c)
 {
     const char *no = getenv("NO_COLOR"), *term = getenv("TERM");
     if (c->opt.color)

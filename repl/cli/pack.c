@@ -73,7 +73,8 @@ static char *name_beside(const char *pack, const char *tail)
 
 /* ---- the step in question ---- */
 
-const char *pack_part(const struct hdb_past *p, int turn)
+/* The session whose log holds a turn of the conversation; "" if none does. */
+static const char *pack_part(const struct hdb_past *p, int turn)
 {
     for (int i = 0; i < p->n_part; i++)
         if (turn <= p->part[i].upto && (i == 0 || turn > p->part[i - 1].upto))

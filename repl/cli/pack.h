@@ -20,9 +20,6 @@ struct pack_job {
     struct step_row at;          /* the step; turn == 0: it is not in the log */
 };
 
-/* The session whose log holds a turn of the conversation; "" if none does. */
-const char *pack_part(const struct hdb_past *p, int turn);
-
 /* pack_issue.c. The index of an engine's form by its name: "sglang", "vllm", "llama.cpp"; -1 and
  * *e. */
 int issue_form(const char *name, struct err *e);

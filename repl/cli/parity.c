@@ -36,7 +36,7 @@ struct run {
     const struct prompt *asked;
 };
 
-void parity_reply_free(struct parity_reply *o)
+static void parity_reply_free(struct parity_reply *o)
 {
     ids_free(&o->ids);
     ids_free(&o->prompt);

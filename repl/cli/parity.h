@@ -26,7 +26,6 @@ struct parity_reply {
                           with */
     char why[200];
 };
-void parity_reply_free(struct parity_reply *o);
 
 struct side {
     char name;   /* 'a', 'b', 'c', ... */

@@ -65,7 +65,8 @@ static int token_cells(struct backend *b, int32_t id, int cells, bool ascii)
     return one.n_row ? text_width(one.row[0].text.p, one.row[0].text.n) : 0;
 }
 
-void view_probability(struct sheet *out, enum style st, const char *name, float v)
+/* Appends "NAME .61", "NAME 1.0", "NAME <.01" for what would round to .00, "NAME -" for NAN. */
+static void view_probability(struct sheet *out, enum style st, const char *name, float v)
 {
     char text[16];
     if (isnan(v))

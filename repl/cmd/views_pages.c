@@ -42,7 +42,8 @@ int map_page_size(const struct page_table *t)
     return max_int(1, t->pool[POOL_FULL].page_size);
 }
 
-int map_window_start(const struct page_table *t)
+/* First key that the next query of a sliding layer sees: W keys, its own included. */
+static int map_window_start(const struct page_table *t)
 {
     return t->window > 0 ? window_first(t->committed, t->window) : t->window_lo;
 }

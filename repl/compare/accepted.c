@@ -8,7 +8,7 @@ const char *const edge_name[N_EDGES] = {"all tokens in the window", "the window'
 
 enum { FENCE = 3, PERIOD = 12, REPEATS = 3 };
 
-enum token_kind token_kind(const struct fence *f, const char *text, size_t n)
+static enum token_kind token_kind(const struct fence *f, const char *text, size_t n)
 {
     bool space = true, digit = false;
     if (f->open)
@@ -23,7 +23,8 @@ enum token_kind token_kind(const struct fence *f, const char *text, size_t n)
     return digit ? KIND_DIGITS : space && n ? KIND_SPACE : KIND_PUNCTUATION;
 }
 
-void fence_read(struct fence *f, const char *text, size_t n)
+/* A token of the reply. */
+static void fence_read(struct fence *f, const char *text, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         f->ticks = text[i] == '`' ? f->ticks + 1 : 0;

@@ -22,8 +22,6 @@ struct fence {
     bool open;
     int ticks; /* back-quotes at the end of the text so far */
 };
-enum token_kind token_kind(const struct fence *f, const char *text, size_t n);
-void fence_read(struct fence *f, const char *text, size_t n); /* a token of the reply */
 
 struct kind_count {
     uint64_t drafted, accepted; /* nodes of trees */

@@ -152,7 +152,8 @@ static double width(const struct band *b, int i)
     return fmax(fmax(b->rms[i], b->usual), 1e-12);
 }
 
-double band_at(const struct band *b, int turn, int token)
+/* The band of a token; the median token's if the base has no such token. */
+static double band_at(const struct band *b, int turn, int token)
 {
     for (int i = 0; i < b->n; i++)
         if (b->at[i].turn == turn && b->at[i].token == token)

@@ -66,8 +66,6 @@ void band_free(struct band *b);
  * base: NAN where the base's is not known or the run has no such token, infinite where the run has
  * another token there or tells no log probability. */
 void band_moves(const struct band *b, const struct trace *t, double *moved);
-/* The band of a token; the median token's if the base has no such token. */
-double band_at(const struct band *b, int turn, int token);
 
 struct band_ask {
     int side;                  /* is run with noise, ... */

@@ -33,7 +33,8 @@ static char *key_of(const char *line)
     return key;
 }
 
-bool rerun_changes(const char *const *with, int n, const char *line)
+/* Whether a change names the setting, fault or option of a line "name=value". */
+static bool rerun_changes(const char *const *with, int n, const char *line)
 {
     FREED(free_at) char *key = key_of(line);
     bool found = false;

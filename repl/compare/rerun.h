@@ -90,8 +90,6 @@ void rerun_options_free(struct logged_engine *l);
 bool rerun_play(struct rerun *r, const struct script *s, const struct rerun_how *how,
                 const struct rerun_calls *on, struct err *e);
 void rerun_close(struct rerun *r);
-/* Whether a change names the setting, fault or option of a line "name=value". */
-bool rerun_changes(const char *const *with, int n, const char *line);
 /* Appends the settings lines in force for a turn of the log, with the changes. */
 void rerun_settings(const char *const *with, int n, const char *lines, struct buf *out);
 

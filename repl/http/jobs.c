@@ -109,7 +109,7 @@ void serve_release(struct serve *s, struct task *t)
         serve_cancel(s, t);
 }
 
-void serve_counts(const struct serve *s, int *running, int *waiting)
+static void serve_counts(const struct serve *s, int *running, int *waiting)
 {
     *running = *waiting = 0;
     for (int i = 0; i < s->n_task; i++)

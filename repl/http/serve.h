@@ -77,7 +77,6 @@ static inline uint64_t job_seed(const struct ask *a, int i)
 {
     return a->seed + (uint64_t)(i % a->n);
 }
-void serve_counts(const struct serve *s, int *running, int *waiting);
 /* Append what the server says of itself: facts, the model and the list of it as JSON; the
  * number of requests that it has; the page of /metrics. */
 void serve_facts(const struct serve *s, struct buf *out);

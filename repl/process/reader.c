@@ -10,7 +10,9 @@
 
 #include "repl/process/interrupt.h"
 
-enum got reader_more(struct reader *r, struct err *e)
+/* Reads more bytes into r->in, at most READER_MOST ahead of `at`, or sets r->eof: GOT_LINE either
+ * way. */
+static enum got reader_more(struct reader *r, struct err *e)
 {
     static char part[65536];
     struct pollfd fd[2] = {{.fd = r->fd, .events = POLLIN},

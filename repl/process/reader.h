@@ -29,9 +29,6 @@ enum got {
 int reader_open(const char *path, const char *what, struct err *e);
 /* At the end of a terminal's input: whether the terminal has hung up (not Ctrl-D). */
 bool reader_hung_up(const struct reader *r);
-/* Reads more bytes into r->in, at most READER_MOST ahead of `at`, or sets r->eof: GOT_LINE either
- * way. */
-enum got reader_more(struct reader *r, struct err *e);
 /* The next line without its end (\n or \r\n), appended to `out`. A NUL byte in it is an error. */
 enum got reader_line(struct reader *r, struct buf *out, struct err *e);
 /* Appends all of standard input, at most READER_MOST bytes, without its last line end. False and *e
