@@ -399,7 +399,7 @@ bool app_switch(struct app *a, const char *model, const char *draft, struct err 
 /* ---- cmd.c: the command table ---------------------------------------------------------------- */
 
 enum cmd_flags {
-    CMD_BUSY_OK = 1, /* may run while a reply is generated */
+    CMD_WAITS = 1, /* does not run while a reply is generated */
     CMD_REST = 2, /* takes the rest of the line as one argument: quotes are ordinary characters */
     CMD_REPEATS = 4, /* Enter on an empty line gives it again while a turn is paused */
 };
@@ -418,13 +418,13 @@ typedef bool cmd_fn(struct cmd_call *c);
 
 struct cmd {
     const char *name;  /* without the slash */
-    const char *alias; /* other names, with blanks between them, or NULL */
     const char *args;  /* "[topic]", "POS", "" */
     const char *group; /* chat, session, inspect, debug, compare */
-    const char *help;  /* one line, third person: "draws the draft tree of a step" */
-    const char *example;
-    int flags;
     cmd_fn *run;
+    const char *example;
+    const char *help;  /* one line, third person: "draws the draft tree of a step" */
+    const char *alias; /* other names, with blanks between them, or NULL */
+    int flags;
     /* Completion candidates for the last word; NULL: the words among the alternatives of `args`.
      * before: the words between the command's name and the last word. */
     void (*complete)(struct app *a, const char *before, const char *word,

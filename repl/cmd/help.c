@@ -14,7 +14,7 @@ static void say_command(const struct cmd *c, const struct printer *to)
     if (c->alias)
         print_note(to, ST_TEXT, "  other names: %s", c->alias);
     print_facts(to, ST_TEXT, "  for example: %s{example}", c->example);
-    if (!(c->flags & CMD_BUSY_OK))
+    if (c->flags & CMD_WAITS)
         print_note(to, ST_DIM, "  waits until no reply is running");
     print_close(to, '}');
 }

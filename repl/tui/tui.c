@@ -351,7 +351,7 @@ static bool may_run_now(const char *text)
     if (text[0] != '/' || text[1] == '/')
         return false;
     const struct cmd *c = named(text);
-    return !c || (c->flags & CMD_BUSY_OK); /* an unknown command fails at once */
+    return !c || !(c->flags & CMD_WAITS); /* an unknown command fails at once */
 }
 
 void tui_submit(struct tui *t, char *text)
