@@ -1,23 +1,18 @@
 /* backend.c - see backend.h. */
 #include "engine/backend.h"
 
-#include <stdlib.h>
-
 void request_free(struct request *rq)
 {
-    free(rq->text);
-    free(rq->settings);
+    FREE(rq->text, rq->settings);
     ids_free(&rq->prompt);
     ids_free(&rq->given);
     probe_past_free(rq->probe.past);
-    free(rq->force);
-    free(rq->shape);
+    FREE(rq->force, rq->shape);
     for (int i = 0; rq->prompts && i < rq->count; i++)
         free(rq->prompts[i]);
     free(rq->prompts);
     for (int i = 0; i < rq->n_past; i++) {
-        free(rq->past[i].user);
-        free(rq->past[i].reply);
+        FREE(rq->past[i].user, rq->past[i].reply);
         ids_free(&rq->past[i].ids);
     }
     free(rq->past);
@@ -26,10 +21,8 @@ void request_free(struct request *rq)
 
 void page_table_free(struct page_table *t)
 {
-    for (int i = 0; i < N_POOLS; i++) {
-        free(t->refs[i]);
-        free(t->mine[i]);
-    }
+    for (int i = 0; i < N_POOLS; i++)
+        FREE(t->refs[i], t->mine[i]);
     free(t->page);
     *t = (struct page_table){0};
 }

@@ -9,8 +9,7 @@
  * Threads: everything may be called from any one thread at a time (the main thread),
  * backend_cancel() from anywhere, including a signal handler. Views are copies, taken at the
  * latest step boundary; no call waits for a device or a network. */
-#ifndef AERIE_BACKEND_H
-#define AERIE_BACKEND_H
+#pragma once
 
 #include "engine/bugs.h"
 #include "engine/event.h"
@@ -717,5 +716,3 @@ static inline void backend_chat(struct backend *b, struct chat_view *v)
 {
     b->ops->chat(b, v);
 }
-
-#endif

@@ -2,10 +2,6 @@
 #include "engine/bugs.h"
 #include "kernels/idioms.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 static const struct bug_info infos[N_BUGS] = {
     [BUG_SWA_UNTRANSLATED] =
         {24617,

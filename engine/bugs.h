@@ -7,8 +7,7 @@
  *
  * Switches belong to a runtime (runtime_set_bugs()): every engine in a process has its own. The
  * functions here have no state; any thread may call them. */
-#ifndef AERIE_BUGS_H
-#define AERIE_BUGS_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -89,5 +88,3 @@ bool bug_set(struct bugs *s, const char *which, const char *value, struct err *e
 bool bug_find(const char *which, enum bug *out, struct err *e);
 bool bug_parse(enum bug b, const char *value, int *variant, struct err *e); /* *variant 0: off */
 const char *bug_state_name(enum bug b, int variant); /* "off", "on", or the variant's name */
-
-#endif

@@ -3,8 +3,7 @@
  * engine_open() loads the models and starts one thread that owns the device, the pools and the
  * sessions. The backend that it returns has every view of backend.h.
  */
-#ifndef AERIE_ENGINE_H
-#define AERIE_ENGINE_H
+#pragma once
 
 #include "engine/backend.h"
 #include "engine/opts.h"
@@ -21,5 +20,3 @@ enum reopened engine_reopen(struct backend *b, const struct engine_opts *now,
 
 /* Reports each kind of device: whether this build can use it here, and its name or why not. */
 void engine_devices(void (*tell)(void *arg, bool ok, const char *line), void *arg);
-
-#endif

@@ -6,8 +6,6 @@
 #include "engine/probe.h"
 
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
@@ -124,11 +122,8 @@ double draft_sums_mal(const struct draft_sums *s)
 
 static void job_news_free(struct job_news *n)
 {
-    if (n) {
-        free(n->prompt_fact);
-        free(n->top);
-        free(n);
-    }
+    if (n)
+        FREE(n->prompt_fact, n->top, n);
 }
 
 void event_free(struct event *ev)
@@ -137,13 +132,10 @@ void event_free(struct event *ev)
     ids_free(&ev->tokens);
     ids_free(&ev->prompt);
     ids_free(&ev->ends);
-    free(ev->facts);
-    free(ev->drafts);
+    FREE(ev->facts, ev->drafts);
     tops_free(ev->tops);
     served_free(ev->served);
-    free(ev->tree);
-    free(ev->pages);
-    free(ev->calibration);
+    FREE(ev->tree, ev->pages, ev->calibration);
     probe_free(ev->probe);
     free(ev->what_if);
     job_news_free(ev->job);
@@ -272,8 +264,7 @@ void evq_free(struct evq *q)
     pthread_cond_destroy(&q->drained);
     pthread_mutex_destroy(&q->lock);
     close(q->fd);
-    free(q->ring);
-    free(q);
+    FREE(q->ring, q);
 }
 
 int evq_fd(const struct evq *q)

@@ -4,8 +4,7 @@
  * own copy. An event belongs to the thread that holds it; a queue locks itself, and any thread may
  * use it. A full queue holds the engine at a step boundary: nothing is dropped. Turn numbers of a
  * session only grow: an undone or regenerated turn keeps its number in the log. */
-#ifndef AERIE_EVENT_H
-#define AERIE_EVENT_H
+#pragma once
 
 #include "engine/cache/page_event.h"
 #include "engine/cache/tree.h"
@@ -311,5 +310,3 @@ void evq_flush(struct evq *q);
 void evq_close(struct evq *q); /* refuses further puts; gets return the remaining events. NULL is
                                   allowed */
 bool evq_closed(struct evq *q); /* closed and empty */
-
-#endif

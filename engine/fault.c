@@ -4,8 +4,6 @@
 #include "kernels/idioms.h"
 #include "kernels/json.h"
 
-#include <string.h>
-
 const char *plan_mode_name(enum plan_mode m)
 {
     static const char *const name[N_MODES] = {"extend", "decode", "verify", "draft",

@@ -3,8 +3,7 @@
  * The fields of struct violation (kernels/base.h) travel with the error, the event and the views;
  * nothing reads them back from the message. Pure functions; any thread.
  */
-#ifndef AERIE_FAULT_H
-#define AERIE_FAULT_H
+#pragma once
 
 #include "engine/cache/page_event.h"
 #include "kernels/base.h"
@@ -43,5 +42,3 @@ void fault_place_print(const struct violation *at, struct buf *out);
 void fault_json(const struct violation *at, struct buf *out);
 /* The logical page (of `page_size` tokens) that the place lies in; -1: it names none. */
 int fault_place_column(const struct violation *at, int page_size);
-
-#endif

@@ -10,8 +10,7 @@
  * A job posts EV_JOB_BEGIN, any number of EV_JOB_STEP, and EV_JOB_END to the screen's queue; if its
  * prompt cannot be computed, EV_JOB_END alone.
  */
-#ifndef AERIE_JOB_H
-#define AERIE_JOB_H
+#pragma once
 
 #include "engine/settings.h"
 
@@ -59,5 +58,3 @@ struct job_news {
     int64_t us_wait, us_prefill, us_decode;          /* END: in the queue, for the prompt, after
                                                         it */
 };
-
-#endif

@@ -1,8 +1,6 @@
 /* opts.c - see opts.h: the rows of the options of opening. */
 #include "engine/opts.h"
 
-#include <string.h>
-
 #define AT(field) .at = offsetof(struct engine_opts, field)
 
 /* In the order of --help. */

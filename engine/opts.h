@@ -1,7 +1,6 @@
 /* opts.h - the options with which a backend is opened: plain data that the command line fills
  * in, and the rows (settings.h) by which they are read, printed, logged and compared. */
-#ifndef AERIE_OPTS_H
-#define AERIE_OPTS_H
+#pragma once
 
 #include "engine/bugs.h"
 #include "engine/settings.h"
@@ -78,5 +77,3 @@ void opts_print(const struct engine_opts *o, struct buf *out);
 /* Every row of *o is that of `asked` if it was given there, else as the log has it. lines: what
  * opts_print() appended, cut into texts here: texts of *o point into it. */
 void opts_read(struct engine_opts *o, const struct engine_opts *asked, char *lines);
-
-#endif

@@ -1,21 +1,14 @@
 /* probe.c - see probe.h. */
 #include "engine/probe.h"
 
-#include <stdlib.h>
-
 void probe_clear(struct probe *p)
 {
     for (int l = 0; p->layer && l <= p->n_layer; l++) {
         for (int i = 0; i < N_PROBE_POINTS; i++)
             free(p->layer[l].tap[i]);
-        free(p->layer[l].expert);
-        free(p->layer[l].share);
+        FREE(p->layer[l].expert, p->layer[l].share);
     }
-    free(p->layer);
-    free(p->key_pos);
-    free(p->key_slot);
-    free(p->key_token);
-    free(p->key_p);
+    FREE(p->layer, p->key_pos, p->key_slot, p->key_token, p->key_p);
     *p = (struct probe){0};
 }
 

@@ -5,8 +5,7 @@
  * nodes of a verified tree (row 0 is the root), the one row of plain decoding, the tokens of a
  * prompt chunk. All values are float32, also where the device stores others. Plain data; any
  * thread. */
-#ifndef AERIE_PROBE_H
-#define AERIE_PROBE_H
+#pragma once
 
 #include "engine/event.h"
 
@@ -103,5 +102,3 @@ void probe_clear(struct probe *p);
 void probe_free(struct probe *p);
 /* Row `row` of the pass at a point of layer l; NULL: not kept, or the layer has no such value. */
 const float *probe_row(const struct probe *p, int l, enum probe_point at, int row);
-
-#endif

@@ -3,8 +3,6 @@
 #include "kernels/idioms.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 struct served *served_new(void)
 {
@@ -37,12 +35,9 @@ void served_free(struct served *s)
 {
     if (!s)
         return;
-    for (int i = 0; i < s->n_metric; i++) {
-        free(s->metric[i].name);
-        free(s->metric[i].labels);
-    }
-    free(s->metric);
-    free(s);
+    for (int i = 0; i < s->n_metric; i++)
+        FREE(s->metric[i].name, s->metric[i].labels);
+    FREE(s->metric, s);
 }
 
 void tops_add(struct tops *t, int k, int32_t id, float logp, const char *text, size_t n)

@@ -2,8 +2,7 @@
  * tokens of each row. Everything is as the server sent it; facts that it did not send stay "not
  * reported".
  */
-#ifndef AERIE_SERVED_H
-#define AERIE_SERVED_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -59,5 +58,3 @@ void tops_slice(struct tops *to, const struct tops *from, int first, int n);
 struct tops *tops_copy(const struct tops *t); /* NULL for NULL */
 void tops_clear(struct tops *t);
 void tops_free(struct tops *t); /* and t itself; NULL is fine */
-
-#endif

@@ -4,18 +4,16 @@
  * An option of the engine is one row: its name, kind, range, default, help, place in a struct, what
  * another value may change in a session's results, and how the log names it. A setting is a row of
  * settings.c and a field of struct settings; /set, -p, the config file, the log, a resumed session
- * and
- * --help read the rows. An option of opening is a row of opts.c and a field of struct engine_opts
- * (opts.h), which stays as it is while the engine is open; --with, the key of an open engine, the
- * facts in the log, their reading for a replay and --help read those rows.
+ * and --help read the rows. An option of opening is a row of opts.c and a field of struct
+ * engine_opts (opts.h), which stays as it is while the engine is open; --with, the key of an open
+ * engine, the facts in the log, their reading for a replay and --help read those rows.
  *
  * Both have the same rows, so one function reads a value (option_read) and one prints it
  * (option_print). Nothing else lists options: whoever needs all of them walks the rows, and whoever
  * treats one of them in its own way uses the field.
  *
  * Plain data: any thread may hold its own copy; the engine takes a new one between turns. */
-#ifndef AERIE_SETTINGS_H
-#define AERIE_SETTINGS_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -155,5 +153,3 @@ bool settings_get(const struct settings *s, const char *name, struct buf *out);
 /* All values as "name=value" lines in table order: for the log, and read back by settings_parse. */
 void settings_print(const struct settings *s, struct buf *out);
 bool settings_parse(struct settings *s, const char *lines, struct err *e);
-
-#endif

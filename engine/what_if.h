@@ -1,6 +1,5 @@
 /* what_if.h - the result of computing one step twice: without and with changes. */
-#ifndef AERIE_WHAT_IF_H
-#define AERIE_WHAT_IF_H
+#pragma once
 
 #include "engine/event.h"
 
@@ -25,5 +24,3 @@ struct what_if {
     int n_context;    /* tokens that were computed there first */
     double ms;        /* time of the whole comparison */
 };
-
-#endif

@@ -4,8 +4,7 @@
  * shown as JSON (columns.c), the checksum of a turn (chain.c), the view v_step (views.c) and what a
  * pack keeps (pack.c). A list gives its rows, one after another, to the macro X.
  */
-#ifndef AERIE_COLUMNS_H
-#define AERIE_COLUMNS_H
+#pragma once
 
 #include "history/internal.h"
 
@@ -107,5 +106,3 @@ int columns_bind(sqlite3_stmt *st, int at, const struct column *c, int n, const 
  * frees. *fits: as col_int(). Returns NULL, or what else is wrong with the row. */
 const char *columns_read(sqlite3_stmt *st, int at, const struct column *c, int n, void *row,
                          bool *fits);
-
-#endif

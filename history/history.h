@@ -11,8 +11,7 @@
  * commit. Its callers give it events through the queue, and share with it, under a mutex, the
  * level, the description, the status and the marks of history_flush(). A struct hdb, its
  * connection and what it returned belong to the thread that opened it. */
-#ifndef AERIE_HISTORY_H
-#define AERIE_HISTORY_H
+#pragma once
 
 #include "engine/event.h"
 
@@ -454,5 +453,3 @@ bool history_check(const char *path, struct buf *report, struct err *e);
  * (NULL: any). ERR_USAGE if `head` does not have this form. */
 bool history_check_head(const char *path, const char *head, struct buf *report, struct err *e);
 bool history_set_title(const char *path, const char *session, const char *title, struct err *e);
-
-#endif

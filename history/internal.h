@@ -4,8 +4,7 @@
  * code, SQLITE_OK (0) on success; the text of the failure is in sqlite3_errmsg(d->h). Steps in a
  * row are written `a ?: b ?: c`: the first code that is not SQLITE_OK, after which no step runs.
  */
-#ifndef AERIE_HISTORY_INTERNAL_H
-#define AERIE_HISTORY_INTERNAL_H
+#pragma once
 
 #include "history/history.h"
 
@@ -131,8 +130,7 @@ struct put {
 };
 /* Copies all rows of a query (db_prepare(); it is finalised; NULL: it cannot be read) to a table
  * with columns of the same names. put may be NULL. A row that breaks a rule of the table is left
- * out.
- * *whole: all rows could be read. Returns the result of writing. */
+ * out. *whole: all rows could be read. Returns the result of writing. */
 int rows_copy(sqlite3_stmt *from, struct db *to, const char *table, const struct put *put,
               bool *whole);
 /* The same for a turn row (own) and for its rows in other tables (rest). */
@@ -580,5 +578,3 @@ struct pack_rule {
 const struct pack_rule *pack_rule(int i);   /* NULL after the last */
 bool pack_leaves_out(const char *table);    /* a table without rule, on purpose */
 bool pack_names(const char *list, const char *name); /* whether a list (may be NULL) has a name */
-
-#endif

@@ -12,6 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #define AERIE_VERSION "0.1.0"
 
@@ -93,6 +95,14 @@ void *xaligned(size_t n) __attribute__((malloc, returns_nonnull));
 char *xstrdup(const char *s) __attribute__((malloc, returns_nonnull));
 char *xasprintf(const char *fmt, ...)
     __attribute__((malloc, returns_nonnull, format(printf, 1, 2)));
+/* free() of each of these pointers. */
+#define FREE(...)                                                                                  \
+    free_each((void *[]){__VA_ARGS__}, sizeof((void *[]){__VA_ARGS__}) / sizeof(void *))
+static inline void free_each(void *const *p, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        free(p[i]);
+}
 
 /* False on overflow; *out is unchanged then. */
 static inline bool size_mul(size_t a, size_t b, size_t *out)
@@ -199,7 +209,7 @@ bool buf_read_open(struct buf *out, int fd, const char *name, size_t max, struct
         }                                                                                          \
     } while (0)
 
-/* ---- a growable array of token ids; {0} is empty ---------------------------------------------- */
+/* ---- a growable array of token ids; {0} is empty --------------------------------------------- */
 
 struct ids {
     int32_t *v;

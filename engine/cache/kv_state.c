@@ -1,9 +1,6 @@
 /* kv_state.c - see kv_state.h. */
 #include "engine/cache/kv_state.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* The arrays of the cache beside those of the state, each with its bytes. Returns how many. */
 struct array {
     void **live, **kept;
@@ -86,7 +83,6 @@ void kv_state_load(struct kv *kv, const struct kv_state *from)
 
 void kv_state_free(struct kv_state *s)
 {
-    free(s->since);
-    free(s->mem);
+    FREE(s->since, s->mem);
     *s = (struct kv_state){0};
 }

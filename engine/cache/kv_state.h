@@ -3,8 +3,7 @@
  *
  * Saving and loading copy the arrays: O(slots) memory and time, about 30 bytes a slot. Engine
  * thread, under its lock. */
-#ifndef AERIE_KV_STATE_H
-#define AERIE_KV_STATE_H
+#pragma once
 
 #include "engine/cache/kvcache.h"
 
@@ -25,5 +24,3 @@ void kv_state_save(const struct kv *kv, struct kv_state *s);
  * caller restores the columns of every sequence and marks them as not clean. */
 void kv_state_load(struct kv *kv, const struct kv_state *s);
 void kv_state_free(struct kv_state *s);
-
-#endif

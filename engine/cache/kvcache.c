@@ -3,9 +3,6 @@
 
 #include "engine/fault.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 int kv_cells(const struct kv_shape *s, enum pool_id pool)
 {
     int pages = pool == POOL_FULL ? s->full_pages : pool == POOL_SWA ? s->swa_pages
@@ -56,11 +53,7 @@ void kv_free(struct kv *kv)
 {
     for (int i = 0; i < N_POOLS; i++)
         pool_free(&kv->pool[i]);
-    free(kv->swa_of);
-    free(kv->full_of);
-    free(kv->mark[POOL_FULL]);
-    free(kv->mark[POOL_SWA]);
-    free(kv->copy);
+    FREE(kv->swa_of, kv->full_of, kv->mark[POOL_FULL], kv->mark[POOL_SWA], kv->copy);
     page_log_free(&kv->log);
     memset(kv, 0, sizeof *kv);
 }
@@ -491,8 +484,7 @@ void kv_drop(struct kv *kv, struct seq *s)
 {
     s->committed = s->drafted = 0;
     kv_rollback(kv, s);
-    free(s->col);
-    free(s->dcol);
+    FREE(s->col, s->dcol);
     *s = (struct seq){.holder = s->holder};
 }
 

@@ -20,8 +20,7 @@
  * access any device: it queues the page copies that the caller has to carry out. Engine thread,
  * under its lock.
  */
-#ifndef AERIE_KVCACHE_H
-#define AERIE_KVCACHE_H
+#pragma once
 
 #include "engine/cache/pool.h"
 #include "engine/cache/slots.h"
@@ -232,5 +231,3 @@ swa_slot kv_swa_slot(const struct kv *kv, full_slot f);
 /* Checks the pools and the map against all sequences that exist (rules I1-I5, I8 of check.h): *e
  * names the rule. O(pages). */
 bool kv_check(const struct kv *kv, const struct seq *const *seqs, int n, struct err *e);
-
-#endif

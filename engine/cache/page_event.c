@@ -1,9 +1,6 @@
 /* page_event.c - see page_event.h. */
 #include "engine/cache/page_event.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* Events of one packed step: as many as two forks of a context of a million pages. */
 enum { MAX_EVENTS = 1 << 24, MAX_STRIDE = 127 };
 

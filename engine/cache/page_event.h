@@ -6,8 +6,7 @@
  * say where the pools are empty: at the beginning of a session, where it is resumed, and where a
  * fork begins, whose first step then also lists all pages that are held (PAGE_HOLD).
  */
-#ifndef AERIE_PAGE_EVENT_H
-#define AERIE_PAGE_EVENT_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -100,5 +99,3 @@ bool page_unpack_run(const uint8_t **p, struct page_run *r, struct err *e);
  * follows. */
 bool page_unpack(const void *p, size_t size, struct context_lengths *l, struct page_event **ev,
                  int *n, struct err *e);
-
-#endif

@@ -1,9 +1,6 @@
 /* page_list.c - see page_list.h. */
 #include "engine/cache/page_list.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static size_t words(const struct page_list *l)
 {
     return N_POOLS * (size_t)(l->cols + RED_ZONE);

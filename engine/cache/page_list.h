@@ -10,8 +10,7 @@
  * page[pool][c] is the page of the sequence's column c in that pool; 0: the column holds none, or
  * has released it. list_send() updates the copy on the device. Engine thread, under its lock.
  */
-#ifndef AERIE_PAGE_LIST_H
-#define AERIE_PAGE_LIST_H
+#pragma once
 
 #include "engine/cache/kvcache.h"
 #include "kernels/kernels.h"
@@ -49,5 +48,3 @@ int list_checked(const struct page_list *l, const struct seq *s, enum side side)
 void list_send(struct page_list *l, const struct kernels *k, struct kdev *d);
 /* The first n columns of a pool in the device's copy. */
 kbuf list_view(const struct page_list *l, enum pool_id pool, int n);
-
-#endif

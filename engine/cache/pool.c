@@ -3,9 +3,6 @@
 
 #include "engine/fault.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 void page_log_add(struct page_log *log, const struct page_event *ev)
 {
     if (!log->keep)
@@ -42,8 +39,7 @@ void pool_init(struct pool *p, enum pool_id id, int total, struct page_log *log)
 
 void pool_free(struct pool *p)
 {
-    free(p->free);
-    free(p->ref);
+    FREE(p->free, p->ref);
     *p = (struct pool){0};
 }
 

@@ -7,8 +7,7 @@
  * A page is free if and only if its refcount is 0. The free list is a stack whose first pages are
  * 1, 2, 3, ...: the same sequence of operations yields the same pages, which replay relies on.
  */
-#ifndef AERIE_POOL_H
-#define AERIE_POOL_H
+#pragma once
 
 #include "engine/event.h"
 
@@ -51,5 +50,3 @@ void pool_share(struct pool *p, int32_t page, struct page_use use);
 bool pool_drop(struct pool *p, int32_t page, struct page_use use, enum page_op why);
 static inline int pool_used(const struct pool *p) { return p->total - GUARD_PAGES - p->n_free; }
 bool pool_check(const struct pool *p, struct err *e); /* *e names the violated rule */
-
-#endif

@@ -7,8 +7,7 @@
  * means "none": page 0 is the guard page, whose cells are NaN, which is never written and never
  * live.
  */
-#ifndef AERIE_SLOTS_H
-#define AERIE_SLOTS_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -18,5 +17,3 @@ typedef struct { int32_t v; } draft_slot;
 typedef struct { int32_t v; } full_page;
 typedef struct { int32_t v; } swa_page;
 typedef struct { int32_t v; } draft_page;
-
-#endif

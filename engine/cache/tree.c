@@ -4,7 +4,6 @@
 #include "kernels/tree_rules.h"
 
 #include <math.h>
-#include <string.h>
 
 enum { PACK_VERSION = 1, PACK_HEAD = 2, PACK_NODE = 18 };
 

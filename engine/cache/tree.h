@@ -6,8 +6,7 @@
  *   (2) depth[0] == 0 and depth[i] == depth[parent[i]] + 1
  *   (3) anc[i] == anc[parent[i]] | 1 << i   (the ancestors mask: bit j for node j, self included)
  */
-#ifndef AERIE_TREE_H
-#define AERIE_TREE_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -64,5 +63,3 @@ int tree_accept(struct tree *t, const int32_t *choice, const struct tree_ends *e
  * ancestors and score are worked out again. */
 void tree_pack(const struct tree *t, struct buf *out);
 bool tree_unpack(struct tree *t, const void *p, size_t n, struct err *e);
-
-#endif

@@ -4,7 +4,6 @@
 #include "engine/cycle/steer.h"
 
 #include <math.h>
-#include <string.h>
 
 /* ---- the walk and its outcome ---------------------------------------------------------------- */
 

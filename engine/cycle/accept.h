@@ -1,8 +1,7 @@
 /* accept.h - from the logits of a pass to what the cycle commits, the same for stepped and fused
  * cycles: the acceptance walk, its outcome, the step's record. Engine thread.
  */
-#ifndef AERIE_ACCEPT_H
-#define AERIE_ACCEPT_H
+#pragma once
 
 #include "engine/cycle/lane.h"
 #include "kernels/tree_rules.h"
@@ -83,5 +82,3 @@ int score_rows(const struct runtime *rt);
 void lane_best(struct runtime *rt, const struct lane *lane, int k, struct job_token *out);
 /* Samples one token from row 0 of the logits; *best: the best logits of that row. */
 int32_t sample_prompt(struct runtime *rt, const struct lane *lane, struct best_logits *best);
-
-#endif

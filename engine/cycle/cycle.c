@@ -4,9 +4,6 @@
 #include "engine/cycle/fused.h"
 #include "engine/run/probe_pass.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- phases ---------------------------------------------------------------------------------- */
 
 static void phase_begin(struct cycle *cycle, enum cycle_phase before)

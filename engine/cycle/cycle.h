@@ -17,8 +17,7 @@
  * runtime runs another pass between verify and accept, cycle_verify_again() must follow. Engine
  * thread.
  */
-#ifndef AERIE_CYCLE_H
-#define AERIE_CYCLE_H
+#pragma once
 
 #include "engine/cycle/follow.h"
 
@@ -102,5 +101,3 @@ bool lane_step(struct runtime *rt, struct lane **lane, const struct step_limits 
  * is committed (*e as of cycle_draft()). */
 bool lane_extend(struct runtime *rt, struct lane *lane, int upto, bool last, bool draft, int topk,
                  struct err *e);
-
-#endif

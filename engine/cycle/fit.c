@@ -3,9 +3,6 @@
 
 #include "engine/cycle/pools.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 enum {

@@ -2,8 +2,7 @@
  *
  * The need is counted, not estimated: a runtime is opened on a device that only counts allocations.
  * Any thread. */
-#ifndef AERIE_FIT_H
-#define AERIE_FIT_H
+#pragma once
 
 #include "engine/cycle/cycle.h"
 
@@ -28,5 +27,3 @@ bool fit_look(struct device dev, struct model *model, struct draft *draft,
  * that fits; else *e says how much is needed, how much is free and what would fit. */
 bool fit_shape(struct device dev, struct model *model, struct draft *draft,
                struct runtime_shape *shape, struct err *e);
-
-#endif

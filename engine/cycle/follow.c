@@ -1,8 +1,6 @@
 /* follow.c - see follow.h. */
 #include "engine/cycle/follow.h"
 
-#include <stdlib.h>
-
 void follow_init(struct follow *follow)
 {
     follow->n = 0;

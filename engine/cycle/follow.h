@@ -2,8 +2,7 @@
  *
  * The pass is reserved, planned and checked before the commit, and runs after it. Engine thread.
  */
-#ifndef AERIE_FOLLOW_H
-#define AERIE_FOLLOW_H
+#pragma once
 
 #include "engine/cycle/accept.h"
 
@@ -36,5 +35,3 @@ bool follow_plan(struct runtime *rt, struct follow *follow, struct err *e);
 void follow_run(struct runtime *rt, struct follow *follow, int topk);
 /* Sets the lengths of the draft's cells back; the caller rolls the sequences back. */
 void follow_abandon(struct follow *follow);
-
-#endif

@@ -1,8 +1,6 @@
 /* fused.c - see fused.h. */
 #include "engine/cycle/fused_parts.h"
 
-#include <stdlib.h>
-
 void fused_close(struct runtime *rt)
 {
     if (!rt->fused)

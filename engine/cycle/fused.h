@@ -19,8 +19,7 @@
  * before a limit, given tokens, penalties, grammars, probed passes, historical faults. Both give
  * the same tokens, trees and logits, bit for bit. Engine thread.
  */
-#ifndef AERIE_FUSED_H
-#define AERIE_FUSED_H
+#pragma once
 
 #include "engine/cycle/cycle.h"
 
@@ -34,5 +33,3 @@ bool fused_run(struct cycle *cycle, struct err *e);
  * results are ignored. False: nothing was recorded. */
 bool fused_again(struct runtime *rt);
 void fused_close(struct runtime *rt); /* frees rt->fused */
-
-#endif

@@ -2,8 +2,6 @@
  * the outbox that it reads. */
 #include "engine/cycle/fused_parts.h"
 
-#include <string.h>
-
 /* ---- layout ---------------------------------------------------------------------------------- */
 
 /* The next `words` words of the memory; absent while there is not enough of it. */

@@ -2,8 +2,7 @@
  * (buffers, inbox, outbox), fused_ops.c (the device operations), fused_results.c (the outbox, read
  * and checked). Private to them.
  */
-#ifndef AERIE_FUSED_PARTS_H
-#define AERIE_FUSED_PARTS_H
+#pragma once
 
 #include "engine/cycle/fused.h"
 
@@ -89,5 +88,3 @@ void fused_operations(struct fused_cycle *run);
 /* Reads the outbox into the cycle: tree, outcome, guess, device times. False: a choice is no token,
  * or what the device filled in violates a rule. Takes the pass's lock. */
 bool fused_results(struct fused_cycle *run, struct err *e);
-
-#endif

@@ -2,7 +2,6 @@
 #include "engine/cycle/fused_parts.h"
 
 #include <math.h>
-#include <string.h>
 
 /* Reads a plan as the device has filled it in. */
 static void read_plan(struct fused_cycle *run, struct plan *p, kbuf from)

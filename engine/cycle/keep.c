@@ -1,9 +1,6 @@
 /* keep.c - see keep.h. */
 #include "engine/cycle/keep.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static void *copy_of(const void *p, size_t bytes)
 {
     return p && bytes ? memcpy(xmalloc(bytes), p, bytes) : NULL;
@@ -145,8 +142,7 @@ void keep_state(struct kept *kept, struct runtime *rt, const struct lane *lane)
  * writes, checks and sends all of them (page_list.h). */
 static void restore_seq(const struct seq *from, struct seq *s)
 {
-    free(s->col);
-    free(s->dcol);
+    FREE(s->col, s->dcol);
     *s = *from;
     s->col = copy_of(from->col, (size_t)from->n_col * sizeof *from->col);
     s->dcol = copy_of(from->dcol, (size_t)from->n_dcol * sizeof *from->dcol);
@@ -184,11 +180,7 @@ void keep_restore(const struct kept *kept, struct runtime *rt, struct lane *lane
 void keep_free(struct kept *kept)
 {
     kv_state_free(&kept->kv);
-    free(kept->lane.seq.col);
-    free(kept->lane.seq.dcol);
-    free(kept->lane.tap);
-    free(kept->root);
-    free(kept->backlog);
+    FREE(kept->lane.seq.col, kept->lane.seq.dcol, kept->lane.tap, kept->root, kept->backlog);
     for (int p = 0; p < N_POOLS; p++)
         free(kept->of[p].page);
     free(kept->cells);

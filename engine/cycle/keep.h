@@ -12,8 +12,7 @@
  * exists, no sequence has been added, and the lane has not gone back to an earlier state: the steps
  * since then may have left rejected tree nodes in cells that this state counts as final. Engine
  * thread. */
-#ifndef AERIE_KEEP_H
-#define AERIE_KEEP_H
+#pragma once
 
 #include "engine/cache/kv_state.h"
 #include "engine/cycle/lane.h"
@@ -37,5 +36,3 @@ void keep_state(struct kept *kept, struct runtime *rt, const struct lane *lane);
 /* Restores the lane, the pools and the cells. Takes the pass's lock. */
 void keep_restore(const struct kept *kept, struct runtime *rt, struct lane *lane);
 void keep_free(struct kept *kept); /* an empty one is fine */
-
-#endif

@@ -1,9 +1,6 @@
 /* lane.c - see lane.h. */
 #include "engine/cycle/lane.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 int runtime_step_lanes(const struct runtime *rt, const struct tree_shape *shape)
 {
     if (!shape)

@@ -3,8 +3,7 @@
  * seq.committed of the tokens have KV cells; the last token is pending: it was sampled or given,
  * and no pass has run it yet. Engine thread.
  */
-#ifndef AERIE_LANE_H
-#define AERIE_LANE_H
+#pragma once
 
 #include "engine/cycle/runtime.h"
 #include "engine/job.h"
@@ -111,5 +110,3 @@ static inline float lane_uniform(const struct lane *lane, int depth)
 {
     return lane->how.temperature > 0 ? uniform(lane->seed, lane->draws + (uint64_t)depth) : 0;
 }
-
-#endif

@@ -5,8 +5,7 @@
  * products are computed in 64 bits, and a pool with more than POOL_CELLS cells is refused, so that
  * a slot, which is an int, can name each cell. Any thread.
  */
-#ifndef AERIE_POOLS_H
-#define AERIE_POOLS_H
+#pragma once
 
 #include "engine/cycle/runtime.h"
 
@@ -25,5 +24,3 @@ int pools_rows(const struct runtime_shape *shape);
  * for each cell needs more memory than the machine has. */
 bool pools_shape(const struct runtime_shape *shape, const struct model *model,
                  const struct draft *draft, struct kv_shape *out, struct err *e);
-
-#endif

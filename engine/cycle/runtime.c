@@ -6,9 +6,6 @@
 #include "engine/cycle/pools.h"
 #include "engine/cycle/steer.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* Carries out page copies that the cache queued: page_size cell moves each, pool by pool. */
 static void copy_pages(void *arg, const struct page_copy *copy, int n)
 {

@@ -3,8 +3,7 @@
  * Lanes (lane.h) are the sequences that it extends, cycles (cycle.h) are how it extends them.
  * Engine thread.
  */
-#ifndef AERIE_RUNTIME_H
-#define AERIE_RUNTIME_H
+#pragma once
 
 #include "engine/bugs.h"
 #include "engine/draft/head.h"
@@ -82,5 +81,3 @@ void runtime_choices(struct runtime *rt, int rows, int32_t *choice);
 bool runtime_stops(const struct runtime *rt, int32_t id);
 /* Ids that must never be sampled (they have no text): mask[id] != 0. n <= vocab. */
 bool runtime_mask(struct runtime *rt, const uint8_t *mask, int n, struct err *e);
-
-#endif

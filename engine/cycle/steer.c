@@ -1,8 +1,6 @@
 /* steer.c - see steer.h. */
 #include "engine/cycle/steer.h"
 
-#include <stdlib.h>
-
 const struct steer *steer_set(struct steer *steer, const struct penalties *penalties,
                               struct guide *guide, int first)
 {

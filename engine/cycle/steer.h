@@ -7,8 +7,7 @@
  * walk through the tree compares tokens as ever, so that a reply is the same with drafting and
  * without. Each row likewise has a state of the grammar, that after its path. Log probabilities,
  * digests and margins are those of the logits as the model gave them. Engine thread. */
-#ifndef AERIE_STEER_H
-#define AERIE_STEER_H
+#pragma once
 
 #include "engine/cycle/lane.h"
 #include "models/grammar/grammar.h"
@@ -41,5 +40,3 @@ static inline size_t steer_ban_bytes(int vocab)
  * lane's last token. The copies lie in rt->path_logits. */
 kbuf steer_rows(struct runtime *rt, const struct lane *lane, const struct tree *tree, int at,
                 int first, int n);
-
-#endif

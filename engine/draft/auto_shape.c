@@ -2,7 +2,6 @@
 #include "engine/draft/auto_shape.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 enum {
     COLD_RUNS = 2,   /* a device runs a new graph kernel by kernel, then records it */

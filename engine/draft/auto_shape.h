@@ -18,11 +18,9 @@
  * The shape with the most tokens a second runs. A shape that never ran has an estimate that errs
  * towards fast, so a promising one is tried. A rival that was measured long ago runs again for some
  * steps (a probe); the less a probe is expected to cost, the sooner it runs. A switch needs an
- * advantage, and some steps since the last one.
- * Engine thread.
+ * advantage, and some steps since the last one. Engine thread.
  */
-#ifndef AERIE_AUTO_SHAPE_H
-#define AERIE_AUTO_SHAPE_H
+#pragma once
 
 #include "engine/draft/drafter.h"
 #include "engine/event.h"
@@ -83,5 +81,3 @@ void auto_shape_rest(struct auto_shape *a);
 /* For views: the expected tokens and time of a step of a candidate; ns 0: it never ran. */
 double auto_shape_tokens(const struct auto_shape *a, int i);
 double auto_shape_ns(const struct auto_shape *a, int i);
-
-#endif

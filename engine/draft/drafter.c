@@ -1,8 +1,6 @@
 /* drafter.c - the table of drafters; see drafter.h. */
 #include "engine/draft/drafter.h"
 
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 /* To add a drafter: define NAME_drafter in a file of its own and add X(NAME) here. */

@@ -5,8 +5,7 @@
  * struct drafter_ops and one entry in that table; a drafter with weights also needs a loader in
  * models/draft/. Neural heads (EAGLE3, P-EAGLE, DFlash, frozen KV) share head.h. Engine thread.
  */
-#ifndef AERIE_DRAFTER_H
-#define AERIE_DRAFTER_H
+#pragma once
 
 #include "engine/run/pass.h"
 
@@ -94,5 +93,3 @@ static inline bool drafter_owns_kv(const struct drafter *d)
  * Every lane must be ready. False: a rule is violated or the pool is short. */
 bool drafter_grow(struct drafter *d, struct pass *ps, struct drafting *lane, int n,
                   const struct tree_shape *shape, struct err *e);
-
-#endif

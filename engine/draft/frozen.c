@@ -13,9 +13,6 @@
  */
 #include "engine/draft/head.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #define F32(n) ((size_t)(n) * sizeof(float))
 
 struct frozen {
@@ -148,9 +145,7 @@ static void keep_centroids(struct frozen *d, int rows)
                 row[i] = least - 1;
         k->put(dev, at, row, bytes);
     }
-    free(chosen);
-    free(row);
-    free(kept);
+    FREE(chosen, row, kept);
 }
 
 /* A pass: reads the input states H from `hidden`, writes the logits, and the next H to `state`. */

@@ -1,5 +1,4 @@
-/* head.c - the common part of the neural heads: buffers, guesses, and the growth of the draft
- * tree.
+/* head.c - the common part of the neural heads: buffers, guesses, and the growth of the draft tree.
  *
  * Tree: level 1 holds the topk best guesses; each later level extends the topk best nodes of the
  * one before by their topk best children; the nodes - 1 best candidates by summed log probability
@@ -9,9 +8,6 @@
 #include "engine/draft/head.h"
 
 #include "kernels/tree_rules.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 #define F32(n) ((size_t)(n) * sizeof(float))
 
@@ -85,8 +81,7 @@ void head_close(struct drafter *base)
         d->dev.k->release(d->dev.d, d->cells[l].k);
         d->dev.k->release(d->dev.d, d->cells[l].v);
     }
-    free(d->cells);
-    free(d);
+    FREE(d->cells, d);
 }
 
 enum plan_mode head_extend_mode(const struct head *d)
@@ -375,12 +370,9 @@ static bool grow_level(struct head *d, struct pass *ps, struct drafting *lane, s
             guesses(d, r.n, topk, ids, logp);
         }
         add_level(lane, g, n, level, topk, ids, logp);
-        free(ids);
-        free(logp);
+        FREE(ids, logp);
     }
-    free(r.row);
-    free(r.token);
-    free(r.from);
+    FREE(r.row, r.token, r.from);
     return ok;
 }
 
@@ -437,8 +429,7 @@ static bool run_block(struct head *d, struct pass *ps, const struct drafting *la
         d->ops->block(d, &ps->kp, rows, head_rows(d, which, guessed), guessed);
         guesses(d, guessed, topk, ids, logp);
     }
-    free(token);
-    free(which);
+    FREE(token, which);
     return ok;
 }
 
@@ -459,8 +450,7 @@ static bool grow_blocks(struct head *d, struct pass *ps, struct drafting *lane, 
             row += max_int(0, lane[b].max_depth + 1 - from);
         }
     }
-    free(ids);
-    free(logp);
+    FREE(ids, logp);
     return ok;
 }
 

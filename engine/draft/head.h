@@ -9,8 +9,7 @@
  *               position of the last committed token, which does not advance with depth
  * Engine thread.
  */
-#ifndef AERIE_HEAD_H
-#define AERIE_HEAD_H
+#pragma once
 
 #include "engine/draft/drafter.h"
 
@@ -137,5 +136,3 @@ void head_logits(struct head *h, int b, float *out);
 /* Output states (hidden) of the rows of the last pass, for golden tests. */
 void head_states(struct head *h, int rows, float *out);
 int head_vocab(const struct head *h);
-
-#endif

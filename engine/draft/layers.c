@@ -1,8 +1,6 @@
 /* layers.c - see layers.h. */
 #include "engine/draft/layers.h"
 
-#include <string.h>
-
 #define F32(n) ((size_t)(n) * sizeof(float))
 
 /* ---- opening --------------------------------------------------------------------------------- */

@@ -3,8 +3,7 @@
  *
  * A layer is that of Llama and Qwen3: x += Wo attention(norm(x)); x += mlp(norm(x)). Engine thread.
  */
-#ifndef AERIE_LAYERS_H
-#define AERIE_LAYERS_H
+#pragma once
 
 #include "engine/draft/head.h"
 
@@ -35,5 +34,3 @@ void layers_store(struct layers *y, struct head *h, const struct k_plan *kp, int
                   struct layer_input in);
 /* Whether the projections of layer l take packed activation rows (kernels.h). */
 bool layers_pack(const struct layer *w);
-
-#endif

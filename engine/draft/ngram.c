@@ -23,7 +23,6 @@
 #include "engine/draft/drafter.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 enum {
     LONGEST = 5,

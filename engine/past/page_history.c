@@ -1,9 +1,6 @@
 /* page_history.c - see page_history.h. */
 #include "engine/past/page_history.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "kernels/idioms.h"
 #include "kernels/window.h"
 
@@ -14,9 +11,7 @@ enum { MAX_PAGES = 1 << 24, MAX_COLUMNS = 1 << 24 };
 
 static void free_pool(struct page_fold *p)
 {
-    free(p->refs);
-    free(p->idle);
-    free(p->page);
+    FREE(p->refs, p->idle, p->page);
     *p = (struct page_fold){0};
 }
 

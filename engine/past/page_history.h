@@ -13,8 +13,7 @@
  *
  * No locks, no engine state: the caller's thread, or the caller's lock.
  */
-#ifndef AERIE_PAGE_HISTORY_H
-#define AERIE_PAGE_HISTORY_H
+#pragma once
 
 #include "engine/backend.h"
 
@@ -95,5 +94,3 @@ bool tape_copy(const struct page_tape *t, int turn, int step, struct buf *out);
 /* Walks back through the group that holds the latest step not after *turn.*step, from that step on;
  * then *turn.*step is just before the group. False: there is no such group. */
 bool tape_walk(const struct page_tape *t, int *turn, int *step, struct page_walk *w);
-
-#endif

@@ -1,8 +1,6 @@
 /* reuse.c - see reuse.h. */
 #include "engine/past/reuse.h"
 
-#include <string.h>
-
 /* Recomputing fewer tokens than this is not reported: half a prompt chunk, which takes well below a
  * second. */
 enum { NOTABLE = 256 };

@@ -6,8 +6,7 @@
  * where it ends, so reused tokens end at the held end or at a checkpoint. Facts of the engine,
  * which an event carries and a log keeps. Any thread: plain values.
  */
-#ifndef AERIE_REUSE_H
-#define AERIE_REUSE_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -57,5 +56,3 @@ bool reuse_is_notable(const struct reuse *r, int n_prompt, int n_reused);
 /* Appends one line without an end: "reused 9,700 of 9,820 prompt tokens: the system prompt changed
  * at token 12". Nothing if the change is unknown. */
 void reuse_text(const struct reuse *r, int n_prompt, int n_reused, struct buf *out);
-
-#endif

@@ -2,8 +2,6 @@
 #include "engine/past/step_ring.h"
 #include "kernels/idioms.h"
 
-#include <stdlib.h>
-
 void ring_open(struct step_ring *r)
 {
     *r = (struct step_ring){.entry = xcalloc(RING_STEPS, sizeof *r->entry),
@@ -13,9 +11,7 @@ void ring_open(struct step_ring *r)
 
 void ring_close(struct step_ring *r)
 {
-    free(r->entry);
-    free(r->node);
-    free(r->token);
+    FREE(r->entry, r->node, r->token);
     *r = (struct step_ring){0};
 }
 

@@ -18,8 +18,7 @@
  *
  * Threads: the owner's lock guards it (the engine's thread pushes, views copy). A push writes one
  * entry, its nodes and its tokens; nothing is allocated after the opening. */
-#ifndef AERIE_STEP_RING_H
-#define AERIE_STEP_RING_H
+#pragma once
 
 #include "engine/backend.h"
 
@@ -81,5 +80,3 @@ void ring_tokens(const struct step_ring *r, const struct ring_entry *e, int32_t 
 void ring_range(const struct step_ring *r, struct step_range *out);
 int ring_latest(const struct step_ring *r, struct step_info *out, int max);
 void ring_view(const struct step_ring *r, const struct ring_entry *e, struct step_view *out);
-
-#endif

@@ -3,8 +3,6 @@
 
 #include "engine/plan/check_view.h"
 
-#include <string.h>
-
 static const char *const rules[] = {
     "I1  free and owned pages add up to each pool",
     "I2  free lists are sets of free pages",

@@ -35,8 +35,7 @@
  * tree parts included, from the sequences and requests, and shares no code with plan.c. Engine
  * thread.
  */
-#ifndef AERIE_CHECK_H
-#define AERIE_CHECK_H
+#pragma once
 
 #include "engine/cache/tree.h"
 #include "engine/plan/plan.h"
@@ -76,5 +75,3 @@ int check_rule_count(void);
 const char *check_rule(int i);
 /* Whether check_sweep() checks rule i; the others are checked with each plan. */
 bool check_rule_swept(int i);
-
-#endif

@@ -1,8 +1,7 @@
 /* check_kv.h - the part of the checker (check.h) that needs no plan: the pools, and the marks of
  * the cells of sequences. check_kv.c has check_sweep() of check.h, too. Engine thread.
  */
-#ifndef AERIE_CHECK_KV_H
-#define AERIE_CHECK_KV_H
+#pragma once
 
 #include "engine/cache/kvcache.h"
 
@@ -32,5 +31,3 @@ bool check_pools(const struct kv *kv, struct err *e);
 /* The last committed cell is written in both pools, and its chain is the committed one (I5, I10,
  * I15). at: the request or sequence. */
 bool check_tail(const struct kv *kv, const struct seq *s, struct violation at, struct err *e);
-
-#endif

@@ -1,8 +1,7 @@
 /* check_view.h - the part of the checker (check.h) that looks at one request of a plan: where a
  * rule fails, and the rules of its rows (check_rows.c). Engine thread.
  */
-#ifndef AERIE_CHECK_VIEW_H
-#define AERIE_CHECK_VIEW_H
+#pragma once
 
 #include "engine/plan/check.h"
 #include "engine/plan/check_kv.h"
@@ -103,5 +102,3 @@ static inline int node_of(const struct tree *t, int i)
 bool check_rows(const struct view *v, const struct table *t);
 /* The prefix part of rows: the cached keys that their windows still reach, nothing else (I12). */
 bool check_prefix_rows(const struct view *v, const struct table *t);
-
-#endif

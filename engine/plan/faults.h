@@ -1,8 +1,7 @@
 /* faults.h - the historical faults of plans (bugs.h): each changes a correct plan into the plan
  * that the old engine launched.
  */
-#ifndef AERIE_PLAN_FAULTS_H
-#define AERIE_PLAN_FAULTS_H
+#pragma once
 
 #include "engine/bugs.h"
 #include "engine/plan/plan.h"
@@ -10,5 +9,3 @@
 /* The hooks of plan_build() for the faults that are on; all NULL when none is on. *on must outlive
  * them. */
 struct plan_hooks plan_faults(const struct bugs *on);
-
-#endif

@@ -1,9 +1,6 @@
 /* plan.c - see plan.h. */
 #include "engine/plan/plan.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 const char *table_name(enum table_id id)
 {
     static const char *const name[N_TABLES] = {"full", "swa", "draft", "draft window"};

@@ -30,8 +30,7 @@
  *
  * Every mode takes 0 requests or more. Engine thread.
  */
-#ifndef AERIE_PLAN_H
-#define AERIE_PLAN_H
+#pragma once
 
 #include "engine/cache/page_list.h"
 #include "engine/fault.h"
@@ -184,5 +183,3 @@ static inline bool plan_two_parts(const struct plan *p)
 
 /* Prints lengths, page tables, extents and slots, as text or as one JSON object. */
 void plan_print(const struct plan *p, bool json, struct buf *out);
-
-#endif

@@ -1,8 +1,6 @@
 /* plan_case.c - see plan_case.h. */
 #include "engine/plan/plan_case.h"
 
-#include <stdio.h>
-
 #include "kernels/json.h"
 
 static void put_rows(struct buf *out, const char *key, const int32_t *v, int n)

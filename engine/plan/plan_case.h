@@ -1,8 +1,7 @@
 /* plan_case.h - a plan as a case (history/pack/CASE.md): with the pages that its sequences hold and
  * the map, so that it can be judged without the engine. Engine thread.
  */
-#ifndef AERIE_PLAN_CASE_H
-#define AERIE_PLAN_CASE_H
+#pragma once
 
 #include "engine/plan/plan.h"
 
@@ -10,5 +9,3 @@
  * Not of a block, whose rows see later ones. */
 void plan_case(const struct plan *p, const struct kv *kv, const struct plan_req *req,
                struct buf *out);
-
-#endif

@@ -1,6 +1,4 @@
 /* print.c - a plan as text or JSON: lengths, page tables, extents and slots. */
-#include <stdio.h>
-#include <stdlib.h>
 
 #include "engine/plan/plan.h"
 #include "kernels/json.h"

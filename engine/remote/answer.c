@@ -3,8 +3,6 @@
 #include "engine/remote/answer.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "kernels/idioms.h"
 #include "kernels/json_read.h"
@@ -658,8 +656,7 @@ void answer_free(struct answer *answer)
 {
     buf_free(&answer->text);
     buf_free(&answer->thought);
-    free(answer->token);
-    free(answer->prompt_token);
+    FREE(answer->token, answer->prompt_token);
     tops_clear(&answer->tops);
     ids_free(&answer->prompt);
     ids_free(&answer->reply);

@@ -2,13 +2,11 @@
  *
  * Read are: chunks and whole answers of the OpenAI API for chats and completions with the additions
  * of vLLM, SGLang and llama-server; llama-server's own /completion; SGLang's own /generate;
- * ollama's
- * /api/chat; and the error objects of all of them. Every field is read if it is there and of the
- * right type; any other fact stays "not reported": -1, NAN, or no items. Only the rival of a token
- * is derived here. Pure functions; a struct belongs to one thread.
+ * ollama's /api/chat; and the error objects of all of them. Every field is read if it is there and
+ * of the right type; any other fact stays "not reported": -1, NAN, or no items. Only the rival of a
+ * token is derived here. Pure functions; a struct belongs to one thread.
  */
-#ifndef AERIE_ANSWER_H
-#define AERIE_ANSWER_H
+#pragma once
 
 #include <jansson.h>
 
@@ -78,5 +76,3 @@ bool answer_read(struct answer *answer, const char *json, size_t n, struct err *
 /* The same of an object that was parsed already. */
 void answer_take(struct answer *answer, const json_t *o);
 void answer_free(struct answer *answer);
-
-#endif

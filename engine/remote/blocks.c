@@ -1,7 +1,6 @@
 /* blocks.c - see blocks.h. */
 #include "engine/remote/blocks.h"
 
-#include <stdio.h>
 #include <unistd.h>
 
 bool blocks_open(struct blocks *b, const char *url, struct err *e)

@@ -3,8 +3,7 @@
  *
  * Any thread, except for opening and closing.
  */
-#ifndef AERIE_BLOCKS_H
-#define AERIE_BLOCKS_H
+#pragma once
 
 #include "engine/remote/kv_socket.h"
 
@@ -25,5 +24,3 @@ void blocks_ids(struct blocks *b, const struct ids *prompt, const struct ids *re
  * milliseconds. */
 void blocks_doctor(const char *address, int ms, void (*tell)(void *arg, bool ok, const char *line),
                    void *arg);
-
-#endif

@@ -3,7 +3,6 @@
 #include "engine/remote/by_ids.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 #include "engine/remote/answer.h"
 #include "engine/remote/server.h"
@@ -37,9 +36,7 @@ bool ids_has_arenas(const struct upkeep *upkeep)
 void ids_ask_free(struct ids_ask *ask)
 {
     ids_free(&ask->reply);
-    free(ask->logp);
-    free(ask->margin);
-    free(ask->prompt_logp);
+    FREE(ask->logp, ask->margin, ask->prompt_logp);
     ids_free(&ask->accepted);
     ask->logp = ask->margin = ask->prompt_logp = NULL;
     ask->done = ask->cancelled = ask->unreachable = false;

@@ -4,8 +4,7 @@
  * Each kind of server takes such requests in a form of its own; a kind that takes none is refused
  * by name. Ids and log probabilities are as the server sent them. One thread.
  */
-#ifndef AERIE_BY_IDS_H
-#define AERIE_BY_IDS_H
+#pragma once
 
 #include "engine/remote/upkeep.h"
 
@@ -59,5 +58,3 @@ bool ids_of_text(struct upkeep *upkeep, const char *text, struct ids *out, const
                  struct err *e);
 /* Appends the path and body of a request; for the script of a report. */
 const char *ids_request(const struct upkeep *upkeep, const struct ids_ask *ask, struct buf *body);
-
-#endif

@@ -1,6 +1,4 @@
 /* doctor.c - everything that a server reports, for `aerie doctor --remote`: see remote.h. */
-#include <stdio.h>
-#include <string.h>
 
 #include "engine/remote/blocks.h"
 #include "engine/remote/gauges.h"

@@ -2,12 +2,10 @@
  *
  * The meaning of the numbers depends on the server; `about` says it. SGLang and aerie count the
  * tokens of each pool exactly; vLLM reports one share of all blocks; llama-server the tokens of its
- * slots. The names of metrics, not the kind of server, decide how a page is read.
- * Threads: as http.h, but gauges_pools(), gauges_view() and gauges_samples() may be called from any
- * thread.
+ * slots. The names of metrics, not the kind of server, decide how a page is read. Threads: as
+ * http.h, but gauges_pools(), gauges_view() and gauges_samples() may be called from any thread.
  */
-#ifndef AERIE_GAUGES_H
-#define AERIE_GAUGES_H
+#pragma once
 
 #include <pthread.h>
 
@@ -64,5 +62,3 @@ bool gauges_read(enum server_kind kind, const char *text, size_t n, struct gauge
  * there was none). */
 void gauges_add(struct gauges *gauges, const struct gauge_page *now, uint64_t ns,
                 const struct gauge_page *before, uint64_t ns_before);
-
-#endif

@@ -3,8 +3,6 @@
 
 #include <curl/curl.h>
 #include <limits.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "engine/remote/answer.h"
 #include "kernels/ascii.h"
@@ -161,9 +159,7 @@ void http_close(struct http *http)
         return;
     curl.multi_cleanup(http->multi);
     curl.slist_free_all(http->headers);
-    free(http->url);
-    free(http->shown);
-    free(http);
+    FREE(http->url, http->shown, http);
 }
 
 const char *http_warning(const struct http *http) { return http->warning; }

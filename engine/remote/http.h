@@ -7,8 +7,7 @@
  * Threads: a struct http and its requests belong to one thread. http_wake() may be called from any
  * thread (not from a signal handler).
  */
-#ifndef AERIE_HTTP_H
-#define AERIE_HTTP_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -86,5 +85,3 @@ bool http_refused(const struct http_call *call, struct err *e);
 /* How many ms to wait until a request that had no effect (unsent; 429 and 503: refused before any
  * work) is sent again after `attempt` retries; -1: it had one, or there were RETRIES. */
 int http_retry_ms(const struct http_call *call, int attempt);
-
-#endif

@@ -1,10 +1,6 @@
 /* incoming.c - see incoming.h. */
 #include "engine/remote/incoming.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- what the server says -------------------------------------------------------------------- */
 
 static void keep_count(int64_t *have, int64_t got)
@@ -318,8 +314,7 @@ void incoming_free(struct incoming *in)
     wire_free(&in->wire);
     buf_free(&in->whole);
     buf_free(&in->call.answer);
-    free(in->token);
-    free(in->piece);
+    FREE(in->token, in->piece);
     tops_clear(&in->tops);
     ids_free(&in->prompt);
     ids_free(&in->reply);

@@ -5,8 +5,7 @@
  * it (http.h: unsent) or refused it before any work (429, 503), at most RETRIES times, and never
  * after the first token. Threads: as http.h.
  */
-#ifndef AERIE_INCOMING_H
-#define AERIE_INCOMING_H
+#pragma once
 
 #include "engine/remote/answer.h"
 #include "engine/remote/http.h"
@@ -92,5 +91,3 @@ const char *incoming_doubt(const struct incoming *in);
 /* Reads n bytes of an answer of a content type, and the end of the answer, as if they had come. */
 bool incoming_bytes(struct incoming *in, const char *type, const void *p, size_t n, struct err *e);
 bool incoming_end(struct incoming *in, struct err *e);
-
-#endif

@@ -2,8 +2,6 @@
 #include "engine/remote/kept.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 void kept_open(struct remote_kept *kept)
 {
@@ -29,9 +27,7 @@ void kept_close(struct remote_kept *kept)
     ring_close(&kept->ring);
     for (int i = 0; i < kept->n_text; i++)
         free(kept->text[i].p);
-    free(kept->text);
-    free(kept->tops);
-    free(kept->turn);
+    FREE(kept->text, kept->tops, kept->turn);
     pthread_mutex_destroy(&kept->mu);
 }
 

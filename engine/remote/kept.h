@@ -5,8 +5,7 @@
  * kept in a ring (engine/past/step_ring.h); of the rest the latest are kept.
  * Threads: any; struct remote_kept locks itself.
  */
-#ifndef AERIE_KEPT_H
-#define AERIE_KEPT_H
+#pragma once
 
 #include <pthread.h>
 
@@ -47,5 +46,3 @@ int kept_turns(struct remote_kept *kept, struct served_turn *out, int max);
 struct tops *kept_tops(struct remote_kept *kept, int turn, int step);
 /* The text of an id, valid as long as the kept texts; "" and *n == 0 if it is not known. */
 const char *kept_token(struct remote_kept *kept, int32_t id, size_t *n);
-
-#endif

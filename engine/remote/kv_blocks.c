@@ -1,9 +1,6 @@
 /* kv_blocks.c - see kv_blocks.h. */
 #include "engine/remote/kv_blocks.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- two tables of the same blocks ----------------------------------------------------------- */
 
 static size_t bucket(const struct kv_blocks *blocks, const struct block_hash *h)
@@ -71,17 +68,13 @@ static void free_block(struct kv_blocks *blocks, struct block *b)
 {
     blocks->n_block--;
     blocks->n_token -= (size_t)b->n_token;
-    free(b->token);
-    free(b);
+    FREE(b->token, b);
 }
 
 void kv_blocks_free(struct kv_blocks *blocks)
 {
     kv_blocks_clear(blocks);
-    free(blocks->by_hash);
-    free(blocks->by_parent);
-    free(blocks->sample);
-    free(blocks->chain);
+    FREE(blocks->by_hash, blocks->by_parent, blocks->sample, blocks->chain);
     ids_free(&blocks->ids);
     *blocks = (struct kv_blocks){0};
 }

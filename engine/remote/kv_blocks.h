@@ -5,8 +5,7 @@
  * block are kept as long as a group stores it, within the limits below. No locks: the caller's
  * thread, or the caller's lock.
  */
-#ifndef AERIE_KV_BLOCKS_H
-#define AERIE_KV_BLOCKS_H
+#pragma once
 
 #include "engine/backend.h"
 #include "engine/remote/kv_events.h"
@@ -56,5 +55,3 @@ int kv_blocks_samples(const struct kv_blocks *blocks, struct block_sample *out, 
 int kv_blocks_chain(const struct kv_blocks *blocks, struct session_block *out, int max);
 /* Fills n_group, group and n_session of a view. */
 void kv_blocks_view(const struct kv_blocks *blocks, struct blocks_view *v);
-
-#endif

@@ -2,10 +2,6 @@
  * sglang/srt/disaggregation/kv_events.py of 2025 and 2026, and frames recorded from vLLM 0.26.0. */
 #include "engine/remote/kv_events.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "engine/remote/msgpack.h"
 
 void block_hash_text(const struct block_hash *h, char *out, size_t room)
@@ -313,7 +309,6 @@ bool kv_batch_read(struct kv_batch *batch, const void *payload, size_t n,
         batch->n_event++;
         msgpack_skip(&events);
     }
-    free(reading.hash);
-    free(reading.token);
+    FREE(reading.hash, reading.token);
     return true;
 }

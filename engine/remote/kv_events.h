@@ -6,8 +6,7 @@
  * "type". Fields at the end may be missing and unknown fields are skipped. Hashes and token ids
  * stay as received: nothing is recomputed. Pure functions.
  */
-#ifndef AERIE_KV_EVENTS_H
-#define AERIE_KV_EVENTS_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -53,5 +52,3 @@ struct kv_batch {
  * call. False and *e (ERR_MODEL): the bytes are not a batch, and fn was not called. */
 bool kv_batch_read(struct kv_batch *batch, const void *payload, size_t n,
                    void (*fn)(void *arg, const struct kv_event *ev), void *arg, struct err *e);
-
-#endif

@@ -1,9 +1,6 @@
 /* kv_feed.c - see kv_feed.h. */
 #include "engine/remote/kv_feed.h"
 
-#include <stdio.h>
-#include <string.h>
-
 /* ---- the address ----------------------------------------------------------------------------- */
 
 static bool copy_address(char *out, size_t room, const char *text, size_t n, struct err *e)

@@ -4,8 +4,7 @@
  * kv_socket.h receives the messages; this part does not depend on ZeroMQ. Messages come from one
  * thread; kv_feed_view() and the other readers may be called from any.
  */
-#ifndef AERIE_KV_FEED_H
-#define AERIE_KV_FEED_H
+#pragma once
 
 #include <pthread.h>
 
@@ -49,5 +48,3 @@ void kv_feed_session(struct kv_feed *feed, const int32_t *id, int n);
 void kv_feed_view(struct kv_feed *feed, struct blocks_view *v);
 int kv_feed_samples(struct kv_feed *feed, struct block_sample *out, int max);
 int kv_feed_chain(struct kv_feed *feed, struct session_block *out, int max);
-
-#endif

@@ -4,9 +4,6 @@
 #include "engine/remote/kv_socket.h"
 
 #include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <zmq.h>
 
 enum { PARTS = 4, QUEUED = 100000, REPLAY_MS = 2000 }; /* REPLAY_MS: the longest silence of an

@@ -3,8 +3,7 @@
  * kv_socket.c is compiled only if libzmq was found when the program was built (HAVE_ZMQ); otherwise
  * the inline functions replace it.
  */
-#ifndef AERIE_KV_SOCKET_H
-#define AERIE_KV_SOCKET_H
+#pragma once
 
 #include "engine/remote/kv_feed.h"
 
@@ -32,6 +31,4 @@ static inline struct kv_socket *kv_socket_open(struct kv_feed *feed, struct err 
     return NULL;
 }
 static inline void kv_socket_close(struct kv_socket *socket) { (void)socket; }
-#endif
-
 #endif

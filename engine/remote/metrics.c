@@ -4,8 +4,6 @@
 #include "kernels/ascii.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 static bool name_char(char c)
 {
@@ -127,8 +125,7 @@ bool metrics_read(struct metrics *metrics, const char *page, size_t n, struct er
 
 void metrics_free(struct metrics *metrics)
 {
-    free(metrics->at);
-    free(metrics->text);
+    FREE(metrics->at, metrics->text);
     *metrics = (struct metrics){0};
 }
 

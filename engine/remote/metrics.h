@@ -4,8 +4,7 @@
  * A page is parsed into samples. A server with several ranks or engines reports one sample for
  * each; the caller chooses how they are combined. Pure functions; a struct belongs to one thread.
  */
-#ifndef AERIE_METRICS_H
-#define AERIE_METRICS_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -42,5 +41,3 @@ enum metrics_join { METRICS_SUM, METRICS_MAX };
  * False: there is none, and *out is unchanged. *count (or NULL): their number. */
 bool metrics_value(const struct metrics *metrics, const char *name, const char *label,
                    const char *value, enum metrics_join join, double *out, int *count);
-
-#endif

@@ -1,8 +1,6 @@
 /* msgpack.c - see msgpack.h; the format is that of github.com/msgpack/msgpack, spec.md. */
 #include "engine/remote/msgpack.h"
 
-#include <string.h>
-
 struct msgpack msgpack_of(const void *p, size_t n)
 {
     return (struct msgpack){p, (const uint8_t *)p + n, false};

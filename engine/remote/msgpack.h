@@ -5,8 +5,7 @@
  * the length of the input. No function is recursive. Pure functions; a struct belongs to one
  * thread.
  */
-#ifndef AERIE_MSGPACK_H
-#define AERIE_MSGPACK_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -45,5 +44,3 @@ bool msgpack_next(struct msgpack *pack, struct msgpack_value *v);
 bool msgpack_skip(struct msgpack *pack);
 /* Whether a value is this text. */
 bool msgpack_is(const struct msgpack_value *v, const char *text);
-
-#endif

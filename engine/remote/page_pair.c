@@ -2,8 +2,6 @@
 #include "engine/remote/page_pair.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "engine/remote/metrics.h"
 #include "kernels/ascii.h"
@@ -72,8 +70,7 @@ void page_pair_join(const struct buf *before, const struct buf *after, const cha
             out->metric[n++] = *x;
             continue;
         }
-        free(x->name);
-        free(x->labels);
+        FREE(x->name, x->labels);
     }
     out->n_metric = n;
 }

@@ -3,8 +3,7 @@
  * The page before the request is the newest that was read: after the last reply, while idle, or
  * when the server was opened. A request does not wait for a new page. Threads: as http.h.
  */
-#ifndef AERIE_PAGE_PAIR_H
-#define AERIE_PAGE_PAIR_H
+#pragma once
 
 #include "engine/remote/gauges.h"
 #include "engine/served.h"
@@ -29,5 +28,3 @@ void page_pair_close(struct page_pair *pair);
 enum { SERVED_METRICS = 512 };
 void page_pair_join(const struct buf *before, const struct buf *after, const char *model,
                     struct served *out);
-
-#endif

@@ -19,9 +19,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -152,8 +149,7 @@ static char *find_token(void)
                             : xasprintf("%s/.cache/huggingface", user ? user : "");
     }
     char *file = xasprintf("%s/token", cache), *token = first_line(file);
-    free(file);
-    free(cache);
+    FREE(file, cache);
     return token;
 }
 
@@ -192,11 +188,7 @@ static void close_pull(struct pull *pull)
     http_close(pull->hub);
     for (int i = 0; i < pull->n_file; i++)
         free(pull->file[i].path);
-    free(pull->file);
-    free(pull->model);
-    free(pull->endpoint);
-    free(pull->host);
-    free(pull->token);
+    FREE(pull->file, pull->model, pull->endpoint, pull->host, pull->token);
     hub_name_free(&pull->name);
 }
 
@@ -600,8 +592,7 @@ static bool get_file(const struct pull *pull, const struct listed *file, struct 
     buf_printf(&to, "../../blobs/%s", file->sum);
     bool ok = (has_blob(blob, file) || get_blob(pull, file, blob, e)) && put_link(path, to.p, e);
     buf_free(&to);
-    free(path);
-    free(blob);
+    FREE(path, blob);
     return ok;
 }
 
@@ -734,8 +725,7 @@ static bool write_ref(const struct pull *pull, struct err *e)
         ok = close(fd) == 0 && ok;
     ok = (ok && (rename(temporary, path) == 0 || (errno == ENOENT && !file_missing(path)))) ||
          failed(e, "write", path);
-    free(temporary);
-    free(path);
+    FREE(temporary, path);
     return ok;
 }
 

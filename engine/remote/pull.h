@@ -3,8 +3,7 @@
  * Only this file's functions use the network for a model. What comes is checked against the hub's
  * checksums before it gets its name in the cache; a fetch that was cut off goes on where it ended.
  */
-#ifndef AERIE_PULL_H
-#define AERIE_PULL_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -21,5 +20,3 @@ struct pull_opts {
  * *path is then what hub_find() gives; the caller frees it. False and *e: ERR_USAGE for a name or
  * an environment that forbids it, ERR_NEGATIVE if stopped, else ERR_MODEL. */
 bool hub_pull(const struct pull_opts *opts, char **path, struct err *e);
-
-#endif

@@ -4,8 +4,6 @@
 
 #include <jansson.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "engine/remote/answer.h"
 #include "kernels/json_read.h"
@@ -33,18 +31,10 @@ static bool some(const json_t *v)
 
 void record_free(struct record *record)
 {
-    for (int i = 0; i < record->n_past; i++) {
-        free(record->past[i].user);
-        free(record->past[i].reply);
-    }
-    free(record->past);
-    free(record->name);
-    free(record->system);
-    free(record->text);
-    free(record->answer);
-    free(record->thought);
-    free(record->token);
-    free(record->error);
+    for (int i = 0; i < record->n_past; i++)
+        FREE(record->past[i].user, record->past[i].reply);
+    FREE(record->past, record->name, record->system, record->text, record->answer, record->thought,
+         record->token, record->error);
     ids_free(&record->prompt);
     ids_free(&record->accepted);
     ids_free(&record->drafted);
@@ -61,8 +51,7 @@ static bool take_ids(const json_t *v, struct ids *out, struct err *e)
     if (json_array_size(v) > (size_t)ANSWER_TOKENS * 16)
         return err_set(e, ERR_USAGE, "a prompt of %zu ids; expected at most %d", json_array_size(v),
                        ANSWER_TOKENS * 16);
-    json_array_foreach(v, i, id)
-    {
+    json_array_foreach(v, i, id) {
         if (!json_is_integer(id) || json_integer_value(id) < 0 ||
             json_integer_value(id) > INT32_MAX) {
             out->n = 0;
@@ -81,8 +70,7 @@ static void add_content(struct record *record, const json_t *content, struct buf
     buf_str(out, "");
     if (json_is_string(content))
         buf_add(out, json_string_value(content), json_string_length(content));
-    json_array_foreach(content, i, part)
-    {
+    json_array_foreach(content, i, part) {
         const json_t *text = json_is_string(part) ? part : at(part, "text");
         if (json_is_string(text))
             buf_add(out, json_string_value(text), json_string_length(text));
@@ -126,8 +114,7 @@ static bool take_messages(struct record *record, const json_t *all, struct err *
     if (!ok)
         return err_set(e, ERR_USAGE, "%zu messages; expected 1 to %d", json_array_size(all),
                        RECORD_MESSAGES);
-    json_array_foreach(all, i, m)
-    {
+    json_array_foreach(all, i, m) {
         const char *role = json_string_value(at(m, "role"));
         struct buf text = {0};
         ok = ok && (role || err_set(e, ERR_USAGE, "message %zu has no role", i + 1));

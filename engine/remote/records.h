@@ -7,8 +7,7 @@
  * its reply side by side (messages or prompt, choices or vLLM's outputs). Facts that a line does
  * not have stay "not reported". Pure functions; a struct belongs to one thread.
  */
-#ifndef AERIE_RECORDS_H
-#define AERIE_RECORDS_H
+#pragma once
 
 #include "engine/backend.h"
 
@@ -56,5 +55,3 @@ bool record_read(struct record *record, const char *line, size_t n, struct err *
 /* Moves the request of *request to *reply, which has only a reply. */
 void record_join(struct record *reply, struct record *request);
 void record_free(struct record *record);
-
-#endif

@@ -2,9 +2,6 @@
 #include "engine/remote/remote.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "engine/remote/blocks.h"
 #include "engine/remote/gauges.h"
@@ -471,9 +468,7 @@ static void other(struct talk *talk, const struct request *rq)
                  : STOP_FAULT;
     end.us_decode = (clock_ns() - begin) / 1000;
     talk_post(talk, &end);
-    free(batch.in);
-    free(batch.text);
-    free(body);
+    FREE(batch.in, batch.text, body);
 }
 
 /* ---- the backend ----------------------------------------------------------------------------- */
@@ -527,8 +522,7 @@ static void closed(struct talk *talk)
     http_close(remote->http);
     blocks_close(&remote->blocks);
     server_free(&remote->server);
-    free(remote->about);
-    free(remote->device);
+    FREE(remote->about, remote->device);
     buf_free(&remote->facts);
 }
 

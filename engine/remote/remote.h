@@ -6,8 +6,7 @@
  * all known servers. A request is sent again only if the server cannot have seen it, or said 429 or
  * 503 before any work; at most RETRIES times, and never after the first token.
  */
-#ifndef AERIE_REMOTE_H
-#define AERIE_REMOTE_H
+#pragma once
 
 #include "engine/backend.h"
 #include "engine/opts.h"
@@ -22,5 +21,3 @@ bool remote_doctor(const struct engine_opts *opts,
                    void (*tell)(void *arg, bool ok, const char *line), void *arg, struct err *e);
 /* The library with which this build reads KV events; *built false: why it cannot. Any thread. */
 const char *remote_kv_events(bool *built);
-
-#endif

@@ -4,8 +4,7 @@
  * An event holds only what the server reported; what it did not report is absent, never guessed.
  * Threads: as talk.h.
  */
-#ifndef AERIE_REPLY_EVENTS_H
-#define AERIE_REPLY_EVENTS_H
+#pragma once
 
 #include "engine/remote/incoming.h"
 #include "engine/remote/talk.h"
@@ -21,5 +20,3 @@ void reply_ids(const struct incoming *in, struct ids *out);
 /* Posts the steps of the reply: those that the server lists, if they add up to its tokens, else the
  * pieces of the stream. Returns how many there are; adds them to *sums. */
 int reply_post_steps(struct talk *talk, const struct incoming *in, struct draft_sums *sums);
-
-#endif

@@ -5,8 +5,6 @@
 
 #include <jansson.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "engine/remote/gauges.h"
 #include "engine/remote/metrics.h"
@@ -302,8 +300,7 @@ static void add_config(struct server *server)
             if (metric_label(&metrics.at[i], name, &value))
                 json_object_set_new(o, fact, json_string(value.p ? value.p : ""));
             buf_free(&value);
-            free(fact);
-            free(name);
+            FREE(fact, name);
         }
         add_facts(&server->facts, o);
         json_decref(o);
@@ -320,8 +317,7 @@ void server_facts_json(const struct server *server, struct buf *out)
         char *value = xasprintf("%.*s", (int)(line - name - 1), p + name + 1);
         jput_key(out, key);
         jput_raw(out, value);
-        free(key);
-        free(value);
+        FREE(key, value);
     }
     jput_close(out, '}');
 }

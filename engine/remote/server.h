@@ -4,8 +4,7 @@
  * each kind can report and which of its flags make it report more; doctor prints the table, and
  * greyed panes give their reason from it. Threads: as http.h.
  */
-#ifndef AERIE_SERVER_H
-#define AERIE_SERVER_H
+#pragma once
 
 #include "engine/remote/answer.h"
 #include "engine/opts.h"
@@ -90,5 +89,3 @@ const char *server_ask_prompt(const struct server *server, const struct said *sa
                               const struct settings *set, struct buf *body);
 /* Whether this kind of server has a setting; others are refused by name. */
 bool server_knows(const struct server *server, const char *setting);
-
-#endif

@@ -5,13 +5,10 @@
  * belongs to no listed step (vLLM, aerie serve), but some servers list the prompt's pass, too. If
  * the number of tokens fits both readings, the ends of the stream's pieces decide. Pure functions.
  */
-#ifndef AERIE_SERVER_STEPS_H
-#define AERIE_SERVER_STEPS_H
+#pragma once
 
 #include "engine/remote/incoming.h"
 
 /* How many of the reply's first tokens come before the first listed step: 0 or 1. -1: the lists do
  * not add up to the number of tokens, so the steps of the tokens are not known. */
 int server_steps_lead(const struct incoming *in);
-
-#endif

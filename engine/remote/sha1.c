@@ -1,8 +1,6 @@
 /* sha1.c - see sha1.h. */
 #include "engine/remote/sha1.h"
 
-#include <string.h>
-
 static uint32_t turn(uint32_t x, int n)
 {
     return x << n | x >> (32 - n);

@@ -1,6 +1,5 @@
 /* sha1.h - SHA-1, by which git names files. (Not for security: sha256 of kernels/base.h is.) */
-#ifndef AERIE_SHA1_H
-#define AERIE_SHA1_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -14,5 +13,3 @@ struct sha1 {
 
 void sha1_add(struct sha1 *s, const void *p, size_t n);
 void sha1_end_hex(struct sha1 *s, char out[41]); /* 40 hexadecimal digits and a NUL */
-
-#endif

@@ -3,9 +3,6 @@
 
 #include "kernels/json_read.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { MOST_WAITING = sizeof((struct talk *)0)->waiting / sizeof(struct request) };
 
 static struct talk *talk_of(struct backend *backend)
@@ -90,8 +87,7 @@ static void post_session(struct talk *talk, enum op_kind op, const char *parent)
 
 static void unsay(struct talk *talk, int i)
 {
-    free(talk->said[i].user);
-    free(talk->said[i].reply);
+    FREE(talk->said[i].user, talk->said[i].reply);
     ids_free(&talk->said[i].ids);
     memmove(talk->said + i, talk->said + i + 1, (size_t)(--talk->n_said - i) * sizeof *talk->said);
 }
@@ -399,8 +395,7 @@ static void close_talk(struct backend *backend)
     while (talk->n_said)
         unsay(talk, talk->n_said - 1);
     evq_free(talk->base.screen);
-    free(talk->said);
-    free(talk->system);
+    FREE(talk->said, talk->system);
     pthread_mutex_destroy(&talk->mu);
     pthread_cond_destroy(&talk->filled);
     talk->hooks->closed(talk);

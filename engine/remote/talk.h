@@ -6,8 +6,7 @@
  * are shared with the caller's thread under that lock; the others belong to the talk's thread while
  * it runs.
  */
-#ifndef AERIE_TALK_H
-#define AERIE_TALK_H
+#pragma once
 
 #include <pthread.h>
 
@@ -95,5 +94,3 @@ void talk_text(struct talk *talk, struct talk_reply *reply, int channel, const c
                size_t n);
 int talk_words(const struct talk *talk); /* words in the context: used if a server reports no
                                             tokens */
-
-#endif

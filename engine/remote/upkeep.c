@@ -4,9 +4,6 @@
 #include "engine/remote/upkeep_own.h"
 
 #include <jansson.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "engine/remote/metrics.h"
@@ -34,8 +31,7 @@ void upkeep_close(struct upkeep *upkeep)
         return;
     server_free(&upkeep->server);
     http_close(upkeep->http);
-    free(upkeep->name);
-    free(upkeep);
+    FREE(upkeep->name, upkeep);
 }
 
 const char *upkeep_server(const struct upkeep *upkeep)

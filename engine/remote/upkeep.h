@@ -3,8 +3,7 @@
  *
  * It has its own connections and waits for the answer to each request. One thread.
  */
-#ifndef AERIE_UPKEEP_H
-#define AERIE_UPKEEP_H
+#pragma once
 
 #include "engine/opts.h"
 
@@ -49,5 +48,3 @@ bool upkeep_exact(const struct upkeep *upkeep);
 bool upkeep_fact(const struct upkeep *upkeep, const char *name, char *out, size_t room);
 /* The first fact of these names (ended by NULL) that is a number; 0: none is. */
 int upkeep_number(const struct upkeep *upkeep, const char *const *names);
-
-#endif

@@ -1,7 +1,6 @@
 /* upkeep_own.h - the connections and the facts of an upkeep, for the files that send its requests:
  * upkeep.c and by_ids.c. */
-#ifndef AERIE_UPKEEP_OWN_H
-#define AERIE_UPKEEP_OWN_H
+#pragma once
 
 #include "engine/remote/server.h"
 #include "engine/remote/upkeep.h"
@@ -16,5 +15,3 @@ struct upkeep {
 /* http_call(), which sends a request again that the server refused before any work. */
 bool upkeep_call(struct upkeep *upkeep, struct http_call *call, const struct stop *stop,
                  struct err *e);
-
-#endif

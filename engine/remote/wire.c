@@ -2,8 +2,6 @@
 #include "engine/remote/wire.h"
 #include "kernels/idioms.h"
 
-#include <string.h>
-
 static bool too_long(struct err *e)
 {
     return err_set(e, ERR_MODEL, "the server sent an event of more than %d MiB", WIRE_MOST >> 20);

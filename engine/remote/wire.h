@@ -9,8 +9,7 @@
  *
  * The events are the same however the bytes are cut into pieces. A struct belongs to one thread.
  */
-#ifndef AERIE_WIRE_H
-#define AERIE_WIRE_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -34,5 +33,3 @@ bool wire_feed(struct wire *wire, const void *bytes, size_t n, wire_fn *fn, void
 /* The stream has ended: delivers what is complete but for its line ends. */
 bool wire_end(struct wire *wire, wire_fn *fn, void *arg, struct err *e);
 void wire_free(struct wire *wire);
-
-#endif

@@ -1,8 +1,6 @@
 /* device.c - opens a backend by name; the only file that knows which backends were built in. */
 #include "engine/run/device.h"
 
-#include <string.h>
-
 #define NO_CUDA                                                                                    \
     "this build has no CUDA; a package made where the CUDA toolkit is has it, "                    \
     "and the sources build it: 'make CUDA=1'"

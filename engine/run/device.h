@@ -1,6 +1,5 @@
 /* device.h - opens a backend by name. Any thread; a device belongs to the thread that uses it. */
-#ifndef AERIE_DEVICE_H
-#define AERIE_DEVICE_H
+#pragma once
 
 #include "engine/run/forward.h"
 
@@ -37,5 +36,3 @@ static inline const char *device_slow_start(const struct device *dev)
 /* Calls report() for each backend: ok, whether the backend can be used; line, the device found or
  * the reason. */
 void device_list(void (*report)(void *arg, bool ok, const char *line), void *arg);
-
-#endif

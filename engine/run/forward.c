@@ -4,8 +4,6 @@
 #include "kernels/packed.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define F32(n) ((size_t)(n) * sizeof(float))
 
@@ -138,9 +136,7 @@ void net_close(struct net *n)
             k->release(n->dev.d, n->cells[l].k);
             k->release(n->dev.d, n->cells[l].v);
         }
-    free(n->cells);
-    free(n->of_pool[0]);
-    free(n->of_pool[1]);
+    FREE(n->cells, n->of_pool[0], n->of_pool[1]);
     kbuf all[] = {n->x, n->y, n->q, n->o, n->h, n->gate, n->cs[0], n->cs[1], n->ple, n->ple_row,
                   n->o2, n->lse, n->lse2};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)

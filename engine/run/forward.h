@@ -4,8 +4,7 @@
  * activation buffers of one pass. The rows of a pass come from a checked plan. All activations are
  * float32. Engine thread.
  */
-#ifndef AERIE_FORWARD_H
-#define AERIE_FORWARD_H
+#pragma once
 
 #include "engine/plan/plan.h"
 #include "models/models.h"
@@ -93,5 +92,3 @@ void net_logits(struct net *n, int rows, kbuf idx, kbuf logits, kbuf hidden);
 /* Copies single cells in every layer, from slots src to slots dst: `pairs` of them, i32 on the
  * device, for POOL_FULL and POOL_SWA. A pool with absent slots does not change. */
 void net_move(struct net *n, int pairs, const kbuf src[2], const kbuf dst[2]);
-
-#endif

@@ -4,8 +4,7 @@
  * A pass keeps the last plan of each mode for commands, and a digest over all plans since
  * pass_begin_step(). Engine thread.
  */
-#ifndef AERIE_PASS_H
-#define AERIE_PASS_H
+#pragma once
 
 #include "engine/plan/check.h"
 #include "engine/run/forward.h"
@@ -45,5 +44,3 @@ bool pass_plan(struct pass *ps, enum plan_mode mode, const struct plan_req *req,
  * (ERR_INVARIANT) or the device is out of memory; nothing was launched. Takes the lock itself. */
 bool pass_prepare(struct pass *ps, enum plan_mode mode, const struct plan_req *req, int n_req,
                   struct err *e);
-
-#endif

@@ -4,8 +4,6 @@
 #include "kernels/fp8.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define F32(n) ((size_t)(n) * sizeof(float))
 
@@ -146,8 +144,7 @@ void probe_logits(struct net *n, int first, int rows, kbuf logits, kbuf ids, kbu
         memcpy(p->best[row], id + mul64(i, k), (size_t)k * sizeof *id);
         memcpy(p->best_logp[row], lp + mul64(i, k), F32(k));
     }
-    free(id);
-    free(lp);
+    FREE(id, lp);
 }
 
 /* ---- keys and values ------------------------------------------------------------------------- */
@@ -284,8 +281,7 @@ static void read_keys(struct probe_reading *a, const struct k_cells *c, const st
     }
     for (int e = 0; e < t->n_expand[row]; e++)
         read_run(a, c, hi + e, t->expand[(size_t)row * (size_t)t->expand_w + (size_t)e], 1, k, v);
-    free(k);
-    free(v);
+    FREE(k, v);
 }
 
 static void begin_keys(struct probe *p, const struct probe_layer *w, const struct table *t, int row)
@@ -347,9 +343,7 @@ static void share_row(struct net *n, int l, const float *lse, const float *bare)
               t->pages + (size_t)x->plan->req[row] * (size_t)t->n_cols);
     for (int h = 0; h < w->n_head; h++)
         share_head(&a, h, bare ? -expm1((double)bare[h] - (double)lse[h]) : 0, &w->share[h]);
-    free(a.sum);
-    free(a.part);
-    free(a.out);
+    FREE(a.sum, a.part, a.out);
 }
 
 /* Runs the attention of the probe's rows into the probe's buffers. */

@@ -5,8 +5,7 @@
  * runs once more into a buffer of the probe, because its own output may be packed. So the pass
  * computes the same bits. Attention shares are computed on the host from a row's query and the keys
  * of the row's plan. Not inside a recorded graph; requests of one sequence only. Engine thread. */
-#ifndef AERIE_PROBE_PASS_H
-#define AERIE_PROBE_PASS_H
+#pragma once
 
 #include "engine/probe.h"
 #include "engine/run/forward.h"
@@ -37,5 +36,3 @@ void probe_experts(struct net *n, int l);
 /* Keeps the best tokens of pass rows [first, first + rows), whose logits are rows [0, rows). ids,
  * logp: (rows, PROBE_BEST) scratch on the device. */
 void probe_logits(struct net *n, int first, int rows, kbuf logits, kbuf ids, kbuf logp);
-
-#endif

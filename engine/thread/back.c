@@ -1,6 +1,4 @@
 /* back.c - see back.h. */
-#include <stdlib.h>
-#include <string.h>
 
 #include "engine/thread/internal.h"
 

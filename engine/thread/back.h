@@ -15,8 +15,7 @@
  * A kept state is valid while the session has the checkpoints and idle states that it had when the
  * state was kept: session.h counts those dropped since; those added since are removed when the
  * state is restored. The engine's thread. */
-#ifndef AERIE_BACK_H
-#define AERIE_BACK_H
+#pragma once
 
 #include "engine/cycle/keep.h"
 
@@ -61,5 +60,3 @@ bool back_compare(struct engine *engine, struct err *e);
  * before it; the steps in between then have to run. *chunk: the chunk size at that step. False: no
  * state before it is kept any more; a notice says so, and nothing changes. */
 bool back_go(struct engine *engine, struct back *b, int *chunk);
-
-#endif

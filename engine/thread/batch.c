@@ -5,7 +5,6 @@
  * prompts begin with (its pages are shared, nothing of it is computed again), extended by the other
  * tokens that the prompts have in common. Lanes fork the head. The engine's thread. */
 #include <limits.h>
-#include <stdlib.h>
 
 #include "engine/thread/internal.h"
 
@@ -276,9 +275,7 @@ static void free_batch(struct batch *b)
         buf_free(&reply->text);
         free(reply->fact);
     }
-    free(b->reply);
-    free(b->jobs.job);
-    free(b);
+    FREE(b->reply, b->jobs.job, b);
 }
 
 /* Runs the jobs, posts their results and the end, and leaves the pools as they were. */

@@ -2,8 +2,6 @@
 #include "engine/thread/breaks.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 int breaks_add(struct breaks *b, const char *expr, enum break_kind kind, struct err *e)
 {

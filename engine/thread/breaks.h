@@ -2,8 +2,7 @@
  * step after another. The debugger of a live engine and the player of a recorded session use it. No
  * locks.
  */
-#ifndef AERIE_BREAKS_H
-#define AERIE_BREAKS_H
+#pragma once
 
 #include "engine/thread/expr.h"
 
@@ -35,5 +34,3 @@ void breaks_forget(struct breaks *b);
  * watches. */
 bool breaks_hold(struct breaks *b, const struct step_facts *s, bool past, bool *broke, char *why,
                  size_t n);
-
-#endif

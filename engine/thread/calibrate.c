@@ -2,9 +2,6 @@
 #include "engine/thread/calibrate.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "engine/thread/load.h"
 #include "engine/thread/redraft.h"

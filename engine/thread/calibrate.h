@@ -5,8 +5,7 @@
  * over the target's own states, teacher-forced, and its first guess is compared with the target's
  * own choice at the same position. That is the acceptance of a greedy chain's first token. Runs on
  * the calling thread. */
-#ifndef AERIE_CALIBRATE_H
-#define AERIE_CALIBRATE_H
+#pragma once
 
 #include "engine/event.h"
 
@@ -25,5 +24,3 @@ struct calib_opts {
 /* False: the draft has no captures to choose from, or the device failed. A run that was stopped
  * ends well: *out tells what was scored until then. */
 bool calibrate_run(const struct calib_opts *o, struct calibration *out, struct err *e);
-
-#endif

@@ -5,7 +5,6 @@
  * request finds the pools as before the first job: the jobs' resident states are freed first. */
 #include <limits.h>
 #include <math.h>
-#include <stdlib.h>
 
 #include "engine/thread/internal.h"
 
@@ -142,9 +141,7 @@ static bool take_arrived(struct engine *engine, struct jobs *js)
 static void free_client(struct client *c)
 {
     job_free(&c->job);
-    free(c->scores.fact);
-    free(c->scores.top);
-    free(c);
+    FREE(c->scores.fact, c->scores.top, c);
 }
 
 /* Removes the jobs that have ended. */

@@ -1,5 +1,4 @@
 /* constrain.c - grammars and guides of replies: see internal.h. */
-#include <string.h>
 
 #include "engine/thread/internal.h"
 #include "kernels/json_read.h"

@@ -1,9 +1,6 @@
 /* contexts.c - see contexts.h. */
 #include "engine/thread/contexts.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static void drop_last(struct contexts *c)
 {
     struct context *context = &c->v[--c->n];

@@ -5,8 +5,7 @@
  * before, so only the part after the common head is kept: all turns of a session together take
  * about as many ids as were ever computed. Above CONTEXT_IDS the oldest turns are removed. Only the
  * engine's thread changes them, under its lock. */
-#ifndef AERIE_CONTEXTS_H
-#define AERIE_CONTEXTS_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -35,5 +34,3 @@ void contexts_cut(struct contexts *c, int turn);
 /* Appends the context of a turn: its prompt, of *n_prompt ids, and what it generated. False: the
  * turn is not kept. */
 bool contexts_of(const struct contexts *c, int turn, struct ids *out, int *n_prompt);
-
-#endif

@@ -2,8 +2,6 @@
 #include "engine/thread/debug.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 #include <time.h>
 
 #include "engine/thread/internal.h"

@@ -11,8 +11,7 @@
  * Threads: `mu` guards everything in struct debugger; both threads hold it for moments only. The
  * engine's thread waits on `go` while paused, and looks every 50 ms whether the turn is cancelled.
  */
-#ifndef AERIE_DEBUG_H
-#define AERIE_DEBUG_H
+#pragma once
 
 #include <pthread.h>
 
@@ -83,5 +82,3 @@ bool debug_may_force(struct debugger *debugger, struct err *e);
 /* ---- debug_ops.c: the group `debug` of the local backend, for the caller's thread ------------ */
 
 extern const struct debug_ops local_debug;
-
-#endif

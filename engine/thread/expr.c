@@ -3,7 +3,6 @@
 #include "engine/thread/expr.h"
 
 #include <math.h>
-#include <string.h>
 
 /* ---- names ----------------------------------------------------------------------------------- */
 

@@ -20,8 +20,7 @@
  * Pure: no allocation, no state besides the struct; a compiled condition may be copied and used on
  * any thread. Costs of a test are bounded by EXPR_OPS * nodes * tokens.
  */
-#ifndef AERIE_EXPR_H
-#define AERIE_EXPR_H
+#pragma once
 
 #include "engine/backend.h"
 
@@ -85,5 +84,3 @@ double expr_value(const struct expr *expr, const struct step_facts *s);
 void expr_print(const struct expr *expr, const struct step_facts *s, char *out, size_t n);
 /* The i-th name with its meaning, for help and completion; NULL after the last. */
 const char *expr_name(int i, const char **meaning);
-
-#endif

@@ -1,7 +1,4 @@
 /* force.c - see force.h. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "engine/thread/internal.h"
 

@@ -5,8 +5,7 @@
  * OP_FORCE then says which step that was, before the step itself is posted. The tokens of the turn
  * are kept, so that a step that runs again after going back is forced again. The engine's thread.
  */
-#ifndef AERIE_FORCE_H
-#define AERIE_FORCE_H
+#pragma once
 
 #include "engine/backend.h"
 
@@ -27,5 +26,3 @@ void force_turn_ended(struct engine *engine);
 /* Before a step, and again before its accept phase. Tokens that the request gives come first. */
 void force_step_begins(struct engine *engine);
 void force_step_ended(struct engine *engine, bool ok); /* before it is posted */
-
-#endif

@@ -14,8 +14,7 @@
  *
  * `stop` is atomic but for `stop.running`, which belongs to the engine's thread. Queues of
  * events lock themselves (event.h). */
-#ifndef AERIE_INTERNAL_H
-#define AERIE_INTERNAL_H
+#pragma once
 
 #include <pthread.h>
 
@@ -260,5 +259,3 @@ int shared_seqs(const struct engine_shared *s, const struct seq *out[MAX_SEQS]);
 /* The engine's thread, at check level strict: every pool and sequence, after each step. True at
  * other levels. */
 bool engine_sweep(struct engine *engine, struct err *e);
-
-#endif

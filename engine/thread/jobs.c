@@ -1,10 +1,6 @@
 /* jobs.c - see jobs.h. */
 #include "engine/thread/jobs.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "engine/thread/internal.h"
 
 /* ---- what the checker sees ------------------------------------------------------------------- */

@@ -17,8 +17,7 @@
  * KV they hold. When all jobs have ended, the pools are as before, including the order of their
  * free pages, so that a replay, which does not run jobs, finds the same pages. The engine's
  * thread. */
-#ifndef AERIE_JOBS_H
-#define AERIE_JOBS_H
+#pragma once
 
 #include "engine/cycle/cycle.h"
 #include "engine/cycle/steer.h"
@@ -140,5 +139,3 @@ void job_free(struct job *j); /* what it owns */
 /* Sequences that hold pages: of lanes and a head, then of other states, from index *states on.
  * Returns how many. Under the lock, or the engine's thread. */
 int jobs_seqs(const struct jobs *js, const struct seq **out, int *states);
-
-#endif

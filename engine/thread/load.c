@@ -1,9 +1,6 @@
 /* load.c - see load.h. */
 #include "engine/thread/load.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -199,8 +196,7 @@ static void unload_files(struct loaded *loaded)
     if (loaded->dev.k)
         model_each(&loaded->model, unload_tensor, &loaded->dev, NULL);
     model_free(&loaded->model);
-    free(loaded->draft_off);
-    free(loaded->mask);
+    FREE(loaded->draft_off, loaded->mask);
     *loaded = (struct loaded){.dev = loaded->dev, .passed = loaded->passed};
 }
 

@@ -4,8 +4,7 @@
  * quantizes, and reads the tokenizer and the chat format, from which the ids that end a reply and
  * the ids that are never sampled follow. Runtimes over it are opened with engine_runtime() (pools
  * as the options say) or loaded_runtime() (a shape of the caller's). Any thread; one at a time. */
-#ifndef AERIE_LOAD_H
-#define AERIE_LOAD_H
+#pragma once
 
 #include "engine/cycle/cycle.h"
 #include "engine/cycle/fit.h"
@@ -74,5 +73,3 @@ void runtime_set(struct runtime *rt, const struct settings *set);
 struct chat_style load_style(const struct settings *set);
 /* Prompt tokens of one pass: the setting, or 0: what suits the device. */
 int load_chunk(const struct loaded *loaded, const struct settings *set);
-
-#endif

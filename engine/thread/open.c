@@ -1,13 +1,9 @@
 /* open.c - opens and closes the engine, and opens it again with another draft or model. */
 #include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "engine/engine.h"
 #include "engine/run/device.h"
 #include "engine/thread/internal.h"
-
 
 static void hold(void *arg, bool on)
 {

@@ -1,7 +1,5 @@
 /* post.c - posts events of the engine's thread: to the screen, and what the log keeps of them to
  * the log. */
-#include <stdio.h>
-#include <string.h>
 
 #include "engine/thread/internal.h"
 

@@ -9,9 +9,6 @@
  *
  * Afterwards the pools are as before, including the order of their free pages (as after a batch),
  * so that a replay, which does not run probes, finds the same pages. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "engine/thread/internal.h"
 

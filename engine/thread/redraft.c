@@ -2,8 +2,6 @@
 #include "engine/thread/redraft_parts.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 enum { STATES_BYTES = 512 << 20 };
@@ -189,8 +187,7 @@ static bool compare_embeddings(struct scorer *scorer, struct err *e)
         others += best[i];
     if (search)
         out->embed_other = others / n;
-    free(a);
-    free(b);
+    FREE(a, b);
     return ok;
 }
 
@@ -348,12 +345,9 @@ static void close_scorer(struct scorer *scorer)
     }
     for (int i = 0; i < scorer->n_text; i++)
         free(scorer->text[i].choice);
-    for (int i = 0; i < READINGS; i++) {
-        free(scorer->hit[i]);
-        free(scorer->same[i]);
-    }
-    free(scorer->text);
-    free(scorer->chain);
+    for (int i = 0; i < READINGS; i++)
+        FREE(scorer->hit[i], scorer->same[i]);
+    FREE(scorer->text, scorer->chain);
 }
 
 /* Finds the reading with the most hits, and compares the others with it. */

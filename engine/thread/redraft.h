@@ -7,8 +7,7 @@
  * target's own choice there. That is the acceptance of a greedy chain's first token, without the
  * pages, trees and sampling of a conversation: a difference between two readings is the effect of
  * the one thing that was changed. Runs on the calling thread. */
-#ifndef AERIE_REDRAFT_H
-#define AERIE_REDRAFT_H
+#pragma once
 
 #include "engine/event.h"
 
@@ -107,9 +106,8 @@ struct redraft_opts {
 /* Whether the drafter is a head whose readings can all be scored; false: *why is a noun phrase of
  * its kind. */
 bool redraft_can(const struct loaded *loaded, const char **why);
-/* False and *e: redraft_can() says no (unless the layers alone are asked for),
- * no token can be scored, or the device failed. *out is complete unless `stopped`, which is no
- * failure. */
+/* False and *e: redraft_can() says no (unless the layers alone are asked for), no token can be
+ * scored, or the device failed. *out is complete unless `stopped`, which is no failure. */
 bool redraft_run(const struct redraft_opts *o, struct redraft *out, struct err *e);
 
 /* The i-th message of a few that any chat model can answer; NULL: there are fewer. Constant. */
@@ -118,5 +116,3 @@ const char *redraft_message(int i);
  * does not fit, stopped, or the device failed. */
 bool redraft_answer(struct loaded *loaded, const struct ids *prompt, int most,
                     const struct stop *stop, struct ids *reply, struct err *e);
-
-#endif

@@ -1,7 +1,6 @@
 /* redraft_parts.h - shared by redraft.c (a whole run), redraft_readings.c (what can be changed
  * about a head) and redraft_score.c (runs the head and counts). */
-#ifndef AERIE_REDRAFT_PARTS_H
-#define AERIE_REDRAFT_PARTS_H
+#pragma once
 
 #include "engine/thread/load.h"
 #include "engine/thread/redraft.h"
@@ -73,5 +72,3 @@ size_t redraft_row_bytes(const struct scorer *scorer); /* of the kept states of 
 bool redraft_try_all(struct scorer *scorer, struct err *e);
 void trial_open(struct trial *t, const struct scorer *scorer, enum reading_of of, const char *what);
 void trial_close(struct trial *t);
-
-#endif

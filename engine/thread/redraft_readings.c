@@ -2,10 +2,6 @@
 #include "engine/thread/redraft_parts.h"
 #include "kernels/idioms.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 void trial_open(struct trial *t, const struct scorer *scorer, enum reading_of of, const char *what)
 {
     size_t bytes = (size_t)scorer->as_is.cfg.n_layer * sizeof *t->layer;

@@ -2,8 +2,6 @@
 #include "engine/thread/redraft_parts.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { CHAIN_EVERY = 3, LOOK_EVERY = 128, CLEARLY = 4 };
 
@@ -207,8 +205,7 @@ static bool each_guess(struct scorer *scorer, const struct trial *t, int k, int 
         kv_drop(&scorer->r.kv, &seq);
     }
     end_trial(scorer, layers);
-    free(layers);
-    free(ids);
+    FREE(layers, ids);
     return ok;
 }
 
@@ -419,8 +416,7 @@ bool redraft_score(struct scorer *scorer, struct trial *t, struct err *e)
     bool ok = each_guess(scorer, t, k, scorer->tokens, take_all, &c, e);
     if (ok && i == 0)
         learn_map(scorer, &c);
-    free(c.draft_id);
-    free(c.choice);
+    FREE(c.draft_id, c.choice);
     for (int x = 0; x < r->tokens && i && ok; x++) {
         r->won += scorer->hit[i][x] > scorer->hit[0][x];
         r->lost += scorer->hit[i][x] < scorer->hit[0][x];

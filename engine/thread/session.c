@@ -3,8 +3,6 @@
 #include "kernels/idioms.h"
 
 #include <limits.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "engine/thread/load.h"
 
@@ -46,9 +44,7 @@ void session_free(struct session *s)
     drop_states(s);
     while (s->n_msg)
         message_free(&s->msg[--s->n_msg]);
-    free(s->msg);
-    free(s->turn_of);
-    free(s->system);
+    FREE(s->msg, s->turn_of, s->system);
     *s = (struct session){0};
 }
 
@@ -259,8 +255,7 @@ void session_cut_points(struct session *s, int n)
     pass_lock(&s->runtime->pass);
     while (s->n_point > n) {
         struct lane *lane = &s->point[--s->n_point].lane;
-        free(lane->seq.col);
-        free(lane->seq.dcol);
+        FREE(lane->seq.col, lane->seq.dcol);
         ids_free(&lane->tok);
         free(lane->tap);
     }
@@ -434,8 +429,7 @@ bool session_room(const struct session *s, const char *text, int reserve, int le
         bool *gone = xcalloc((size_t)s->n_msg, sizeof *gone);
         struct exchange *exchange = xcalloc((size_t)s->n_msg, sizeof *exchange);
         ok = choose(s, text, reserve, least, gone, exchange, out, e);
-        free(gone);
-        free(exchange);
+        FREE(gone, exchange);
     }
     return ok && (out->prompt.n < s->runtime->context || message_too_long(s, out->prompt.n, e));
 }
@@ -476,8 +470,7 @@ bool session_render_without(const struct session *s, const struct ids *turns, co
         if (listed(turns, exchange[i].turn))
             leave_out(&exchange[i], gone);
     bool ok = render(s, gone, text, out, e);
-    free(exchange);
-    free(gone);
+    FREE(exchange, gone);
     return ok;
 }
 

@@ -6,8 +6,7 @@
  * (forks that nobody extends) at turn ends and at the last chunk border of long prompts. Engine
  * thread.
  */
-#ifndef AERIE_SESSION_H
-#define AERIE_SESSION_H
+#pragma once
 
 #include "engine/cycle/cycle.h"
 #include "models/chat/chat.h"
@@ -132,5 +131,3 @@ void session_cut_points(struct session *s, int n);
 bool session_reclaim(struct session *s);
 /* Every sequence that holds pages, for kv_check(); at most max. */
 int session_seqs(const struct session *s, const struct seq **out, int max);
-
-#endif

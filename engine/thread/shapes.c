@@ -1,5 +1,4 @@
 /* shapes.c - see shapes.h. */
-#include <stdlib.h>
 
 #include "engine/thread/internal.h"
 

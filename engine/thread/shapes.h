@@ -6,8 +6,7 @@
  * again after going back has the shape it had. With shapes from a log nothing is measured. The
  * engine's thread.
  */
-#ifndef AERIE_SHAPES_H
-#define AERIE_SHAPES_H
+#pragma once
 
 #include "engine/backend.h"
 #include "engine/draft/auto_shape.h"
@@ -37,5 +36,3 @@ const struct tree_shape *shapes_peek(const struct engine *engine, const struct s
 void shapes_measure(struct engine *engine, uint64_t ns);
 /* Copies the chooser's measurements for views; under the lock of engine_shared. */
 void shapes_view(const struct engine *engine, struct auto_view *v);
-
-#endif

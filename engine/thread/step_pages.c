@@ -1,6 +1,5 @@
 /* step_pages.c - reports the page events of a step: to the log in the step's event, to the views
  * through the tape. */
-#include <string.h>
 
 #include "engine/thread/internal.h"
 

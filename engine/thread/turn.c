@@ -1,7 +1,4 @@
 /* turn.c - one turn on the engine's thread: prompt, cycles, events. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "engine/thread/internal.h"
 

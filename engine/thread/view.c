@@ -1,9 +1,6 @@
 /* view.c - the views of the local backend: copies of engine state. Runs on the caller's thread: of
  * the state that changes, this file reads struct engine_shared only, under its lock. */
 #include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "engine/thread/internal.h"
 

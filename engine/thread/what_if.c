@@ -1,10 +1,6 @@
 /* what_if.c - see what_if.h. */
 #include "engine/thread/what_if.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "engine/bugs.h"
 #include "engine/thread/internal.h"
 #include "engine/what_if.h"

@@ -6,8 +6,7 @@
  * run on these pools, and a head has no guesses for more children than it was asked for before: in
  * these cases a second runtime over the same weights is opened, computes the context, runs the step
  * and is closed. Nothing of this is logged. */
-#ifndef AERIE_SERVE_WHAT_IF_H
-#define AERIE_SERVE_WHAT_IF_H
+#pragma once
 
 #include "engine/backend.h"
 
@@ -19,5 +18,3 @@ struct backend;
 void engine_what_if(struct engine *engine, const char *changes);
 /* The caller's thread: debug_ops.what_if. */
 bool local_what_if(struct backend *b, const char *changes, struct err *e);
-
-#endif

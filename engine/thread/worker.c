@@ -1,8 +1,5 @@
 /* worker.c - the engine's thread: requests in, events out (turns: turn.c; opening: open.c). */
 #include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "engine/thread/calibrate.h"
 #include "engine/bugs.h"

@@ -4,7 +4,6 @@
 #include "engine/tools/synthetic.h"
 #include "kernels/idioms.h"
 
-#include <stdlib.h>
 #include <unistd.h>
 
 static bool make_up(void *arg, struct model *m, struct draft *d, struct err *e)

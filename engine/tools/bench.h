@@ -7,8 +7,7 @@
  * finite and the same to the bit. Times are medians of runs with their median absolute deviation.
  * The caller's thread.
  */
-#ifndef AERIE_BENCH_H
-#define AERIE_BENCH_H
+#pragma once
 
 #include "engine/opts.h"
 
@@ -56,5 +55,3 @@ const char *bench_part(int i, const char **what);
 /* False: *e (the device or a model cannot be opened, or a result is wrong); lines reported before
  * stay valid. */
 bool bench_run(const struct bench_opts *o, struct err *e);
-
-#endif

@@ -7,9 +7,6 @@
 #include "engine/settings.h"
 #include "models/chat/chat.h"
 
-#include <stdio.h>
-#include <string.h>
-
 enum { MANY = 60 }; /* cycles that are timed */
 
 /* ---- cycles ---------------------------------------------------------------------------------- */

@@ -7,8 +7,6 @@
 #include "engine/tools/bench_routing.h"
 #include "kernels/packed.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 enum { MAX_SETS = 24, MAX_ROWS = 64, PAGE = 16 };

@@ -1,8 +1,6 @@
 /* bench_model.c - lanes of any length; see bench_model.h. */
 #include "engine/tools/bench_model.h"
 
-#include <stdio.h>
-
 /* ---- lanes ----------------------------------------------------------------------------------- */
 
 static void add_tokens(struct bench *b, struct subject *s, struct lane *lane, int n)

@@ -1,6 +1,5 @@
-/* bench_model.h - benchmarks of a model. bench.c opens it, bench_model.c makes
- * lanes, bench_pass.c times
- * single passes, bench_peer.c the products of prompts, bench_cycle.c cycles, prompts and
+/* bench_model.h - benchmarks of a model. bench.c opens it, bench_model.c makes lanes, bench_pass.c
+ * times single passes, bench_peer.c the products of prompts, bench_cycle.c cycles, prompts and
  * replies, bench_talk.c replies of the whole program.
  *
  * A long context needs no prompt: its pages are taken and marked as a prompt's would be, and the
@@ -9,8 +8,7 @@
  * The bytes of a pass are its weights (of the experts, those that its rows chose), the embedding's
  * rows, and for each layer the keys and values that it may see; activations are not counted.
  */
-#ifndef AERIE_BENCH_MODEL_H
-#define AERIE_BENCH_MODEL_H
+#pragma once
 
 #include "engine/tools/bench_run.h"
 #include "engine/thread/load.h"
@@ -67,5 +65,3 @@ bool bench_products(struct bench *b, struct subject *s, struct err *e);
 bool bench_talk(struct bench *b, struct subject *s, struct err *e);
 bool bench_cycles(struct bench *b, struct subject *s, struct err *e);
 bool bench_shapes(struct bench *b, struct subject *s, struct err *e);
-
-#endif

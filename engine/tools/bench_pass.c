@@ -6,9 +6,6 @@
 #include "engine/tools/bench_routing.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
 

@@ -4,15 +4,11 @@
  * Experts are one product each there, as if every expert had its even share of the rows, in bf16.
  * Its numbers are spread as those of synthetic weights are, because a large product is bound by the
  * GPU's power, which depends on the numbers: with a single exponent it takes a few percent less
- * time (tests/bench/results-h200.md).
- * See bench_model.h.
+ * time (tests/bench/results-h200.md). See bench_model.h.
  */
 #include "engine/tools/bench_model.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { MOST_SHAPES = 16, SETS = 3, IN_TURN = 8 };
 
@@ -159,8 +155,7 @@ static bool theirs_is_right(struct bench *b, const struct peer_shape *s, const s
         }
         ok = fabs((double)bf16_to_f32(y) - want) <= 0x1p-7 * fabs(want) + 1e-3 * sqrt(size);
     }
-    free(x);
-    free(w);
+    FREE(x, w);
     return b->dev.k->sync(b->dev.d, e) &&
            (ok || err_set(e, ERR_NEGATIVE, "cuBLASLt's product is another one"));
 }

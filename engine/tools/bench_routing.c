@@ -2,7 +2,6 @@
 #include "engine/tools/bench_routing.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 /* ---- counts ---------------------------------------------------------------------------------- */
 
@@ -82,8 +81,6 @@ void text_routing_close(struct text_routing *t)
 {
     for (int l = 0; l < t->m->cfg.n_layer; l++)
         t->m->layer[l].router_b = t->own[l];
-    free(t->own);
-    free(t->normal);
-    free(t->bias);
+    FREE(t->own, t->normal, t->bias);
     *t = (struct text_routing){0};
 }

@@ -11,8 +11,7 @@
  * large bias is popular. s is fitted to the pass that is measured, such that its rows hit U'
  * (bench_pass.c). The caller's thread.
  */
-#ifndef AERIE_BENCH_ROUTING_H
-#define AERIE_BENCH_ROUTING_H
+#pragma once
 
 #include "engine/tools/bench_run.h"
 
@@ -39,5 +38,3 @@ bool text_routing_open(struct text_routing *t, struct model *m);
 bool text_routing_set(struct text_routing *t, struct device *dev, double deviation, struct err *e);
 /* Gives the layers their own biases back. */
 void text_routing_close(struct text_routing *t);
-
-#endif

@@ -9,8 +9,6 @@
 
 #include <fnmatch.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { MAX_RUNS = 31 };
 
@@ -236,8 +234,7 @@ static bool gate(struct bench *b, const struct work *w, struct err *e)
         ok = err_set(e, ERR_NEGATIVE, "two runs over the same input differ");
     if (ok && w->numbers && !all_finite(got[0], w->out.n / sizeof(float)))
         ok = err_set(e, ERR_NEGATIVE, "the result is not finite, or not all of it was written");
-    free(got[0]);
-    free(got[1]);
+    FREE(got[0], got[1]);
     return ok;
 }
 

@@ -1,7 +1,6 @@
 /* bench_run.h - shared by the files of the benchmark: one run's device, choice of lines, and the
  * clock. */
-#ifndef AERIE_BENCH_RUN_H
-#define AERIE_BENCH_RUN_H
+#pragma once
 
 #include "engine/tools/bench.h"
 #include "engine/run/device.h"
@@ -94,5 +93,3 @@ bool bench_rows(struct bench *b, struct tensor *t, int out, int in, float scale,
 
 bool bench_memory(struct bench *b, struct err *e);  /* mem.*; always measures the read rate */
 bool bench_kernels(struct bench *b, struct err *e); /* phase, gemv, gemm, moe, attn, sample */
-
-#endif

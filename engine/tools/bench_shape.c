@@ -9,9 +9,6 @@
 #include "engine/draft/auto_shape.h"
 #include "models/chat/chat.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-
 static const char *const prompts[] = {
     BENCH_QUESTION, "What is a page table?", "My dog is called Rex. What is my dog called?",
     "Why is a draft token rejected?", "Tell me a short story about a lighthouse.",

@@ -11,9 +11,6 @@
 #include "engine/engine.h"
 #include "kernels/sort.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-
 enum { REPLIES = 6, MOST_GAPS = 2048, TOKENS = 128 };
 
 /* ---- between two tokens ---------------------------------------------------------------------- */

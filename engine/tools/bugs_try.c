@@ -2,9 +2,6 @@
 #include "engine/tools/bugs_try.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "engine/cycle/fit.h"
 #include "engine/thread/load.h"

@@ -3,8 +3,7 @@
  * An input runs three times, each time on a runtime of its own: without the fault, with the fault
  * and the checker, and with the fault and no checker. The results of the first and the third run
  * are compared row by row. Engines may be running meanwhile. Runs on the caller's thread. */
-#ifndef AERIE_BUGS_TRY_H
-#define AERIE_BUGS_TRY_H
+#pragma once
 
 #include "engine/bugs.h"
 #include "engine/run/forward.h"
@@ -31,5 +30,3 @@ bool bug_try(struct device dev, struct model *m, struct draft *draft, enum bug b
  * an error. */
 bool bug_try_text(const char *model, const char *draft, const char *which, bool json,
                   struct buf *out, struct err *e);
-
-#endif

@@ -3,9 +3,6 @@
 #include "kernels/ascii.h"
 
 #include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { LINE = 1 << 16, FIELD = 64 };
 

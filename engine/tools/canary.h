@@ -11,8 +11,7 @@
  * verify_ reason `position` is the record's own, and expected_aux the hash that it should hold; of
  * a write_ reason `position` is the one that is written, and expected_aux the position that should
  * be. A line of another form is counted as damaged. No state; any thread. */
-#ifndef AERIE_CANARY_H
-#define AERIE_CANARY_H
+#pragma once
 
 #include "engine/cache/page_event.h"
 
@@ -60,5 +59,3 @@ uint64_t canary_next(uint64_t hash, int64_t token, int64_t position);
 /* How many lines from `i` on are of cells whose records, as they are stored, continue each other:
  * a piece of one chain. 1: the next does not. */
 int canary_piece(const struct canary *c, int i);
-
-#endif

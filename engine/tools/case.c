@@ -4,10 +4,6 @@
 
 #include "engine/plan/check.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- cells, slots, rows ---------------------------------------------------------------------- */
 
 bool case_kv_follows(const struct attn_case *c, int b)

@@ -9,8 +9,7 @@
  *
  * Sizes of a file are bounded before they are used. No state; any thread.
  */
-#ifndef AERIE_CASE_H
-#define AERIE_CASE_H
+#pragma once
 
 #include "engine/fault.h"
 
@@ -128,5 +127,3 @@ bool case_knows_held(const struct attn_case *c, const struct case_group *g);
 /* The slot that row i of request b is known to read as its k-th key, of n; -1 beyond. */
 int64_t case_read_slot(const struct case_group *g, int b, int row, int k);
 int case_n_read(const struct case_group *g, int row); /* -1: not known */
-
-#endif

@@ -1,6 +1,4 @@
 /* case_read.c - a case as JSON, both ways; see case.h. */
-#include <stdlib.h>
-#include <string.h>
 
 #include "engine/tools/case.h"
 #include "kernels/json.h"
@@ -67,8 +65,7 @@ static bool ints_of(const struct reader *r, const json_t *v, const char *key, in
     out->given = true;
     out->n = (int)json_array_size(v);
     out->v = xcalloc((size_t)out->n + 1, sizeof *out->v);
-    json_array_foreach(v, i, one)
-    {
+    json_array_foreach(v, i, one) {
         bool flag = json_is_boolean(one);
         if (!flag && (!json_is_integer(one) || json_integer_value(one) < INT32_MIN ||
                       json_integer_value(one) > INT32_MAX))
@@ -418,12 +415,7 @@ void case_free(struct attn_case *c)
     }
     free_lists(&c->seen);
     free_lists(&c->map);
-    free(c->row_start.v);
-    free(c->position.v);
-    free(c->parent.v);
-    free(c->cell.v);
-    free(c->mask.v);
-    free(c->request);
+    FREE(c->row_start.v, c->position.v, c->parent.v, c->cell.v, c->mask.v, c->request);
     *c = (struct attn_case){0};
 }
 

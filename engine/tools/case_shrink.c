@@ -1,7 +1,4 @@
 /* case_shrink.c - draws a case, and makes a failing one smaller; see case.h. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "engine/tools/case.h"
 #include "kernels/idioms.h"

@@ -3,8 +3,6 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 
 #include "engine/tools/torch_file.h"
@@ -141,9 +139,8 @@ static int by_order(const void *a, const void *b)
 
 static struct dump_pass *pass_of(struct dump *d, int number)
 {
-    if (d->n == 0 || d->pass[d->n - 1].number != number) {
+    if (d->n == 0 || d->pass[d->n - 1].number != number)
         *APPEND(d->pass, d->n) = (struct dump_pass){.number = number};
-    }
     return &d->pass[d->n - 1];
 }
 
@@ -259,10 +256,8 @@ bool dump_open(struct dump *d, const char *path, struct err *e)
     d->ranks = ranks_of(&f);
     d->rank = f.n ? (int)f.v[0].rank : 0;
     ok = ok && add_all(d, &f, e);
-    for (int i = 0; i < f.n; i++) {
-        free(f.v[i].path);
-        free(f.v[i].name);
-    }
+    for (int i = 0; i < f.n; i++)
+        FREE(f.v[i].path, f.v[i].name);
     free(f.v);
     if (!ok)
         dump_close(d);
@@ -272,11 +267,8 @@ bool dump_open(struct dump *d, const char *path, struct err *e)
 void dump_close(struct dump *d)
 {
     for (int i = 0; i < d->n; i++) {
-        for (int k = 0; k < d->pass[i].n; k++) {
-            free(d->pass[i].item[k].name);
-            free(d->pass[i].item[k].file);
-            free(d->pass[i].item[k].entry);
-        }
+        for (int k = 0; k < d->pass[i].n; k++)
+            FREE(d->pass[i].item[k].name, d->pass[i].item[k].file, d->pass[i].item[k].entry);
         free(d->pass[i].item);
     }
     free(d->pass);

@@ -14,8 +14,7 @@
  * (golden_noise.h; of transformers in bf16, on SmolLM2, products differ by at most 2.1 times that,
  * and small tensors by 3.1 times, which the tolerance covers). Rows whose prefix the dump lacks are
  * counted, not compared. Runs on the calling thread with a device of its own. */
-#ifndef AERIE_DUMP_H
-#define AERIE_DUMP_H
+#pragma once
 
 #include "engine/opts.h"
 
@@ -122,5 +121,3 @@ struct dump_opts {
  * dump_report_free(), in any case. */
 bool dump_compare(const struct dump_opts *o, struct dump_report *r, struct err *e);
 void dump_report_free(struct dump_report *r);
-
-#endif

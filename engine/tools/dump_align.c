@@ -1,9 +1,6 @@
 /* dump_align.c - which rows of a dump's passes belong to which request; see dump.h. */
 #include "engine/tools/dump.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "engine/tools/torch_file.h"
 
 enum { MOST_ROWS = 1 << 22, MOST_POSITION = 1 << 24, MOST_SEQUENCES = 1 << 16 };
@@ -74,10 +71,7 @@ static bool read_facts(const struct dump_pass *p, struct facts *f, struct err *e
 
 static void free_facts(struct facts *f)
 {
-    free(f->id);
-    free(f->pos);
-    free(f->len);
-    free(f->pool);
+    FREE(f->id, f->pos, f->len, f->pool);
 }
 
 /* ---- requests -------------------------------------------------------------------------------- */

@@ -1,9 +1,6 @@
 /* dump_names.c - see dump_names.h. */
 #include "engine/tools/dump_names.h"
 
-#include <stdio.h>
-#include <string.h>
-
 /* Where the norms lie that a name needs, as bits of enum norm_place. */
 enum { PRE = 1 << PLACE_PRE, POST = 1 << PLACE_POST, SANDWICH = 1 << PLACE_SANDWICH,
        PARALLEL = 1 << PLACE_PARALLEL, ANY = PRE | POST | SANDWICH | PARALLEL };

@@ -1,7 +1,6 @@
 /* dump_names.h - the modules of a dump by the names that SGLang and transformers give them, and
  * what aerie has for each. Pure functions. */
-#ifndef AERIE_DUMP_NAMES_H
-#define AERIE_DUMP_NAMES_H
+#pragma once
 
 #include "models/models.h"
 
@@ -42,5 +41,3 @@ void dump_name_parse(const char *name, struct dump_name *p);
 const struct module_name *dump_name_find(const struct model *model, const struct dump_name *p);
 /* The place of a module among those of a layer, in the order of computation. */
 int dump_name_order(const struct module_name *m);
-
-#endif

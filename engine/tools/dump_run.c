@@ -1,10 +1,6 @@
 /* dump_run.c - aerie's pass over the rows of a dump, module by module; see dump.h. */
 #include "engine/tools/dump.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "engine/run/probe_pass.h"
 #include "engine/thread/load.h"
 #include "engine/tools/dump_names.h"

@@ -4,9 +4,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 
 #include "engine/tools/golden_report.h"
@@ -204,9 +201,7 @@ static struct torch_file *open_part(const struct record *r, const char *part, st
     char *pt = xasprintf("%s.pt", part), *safe = xasprintf("%s.safetensors", part);
     char *path = xasprintf("%s/%s", r->dir, exists(r->dir, safe) ? safe : pt);
     struct torch_file *f = torch_open(path, e);
-    free(path);
-    free(pt);
-    free(safe);
+    FREE(path, pt, safe);
     return f;
 }
 
@@ -224,12 +219,7 @@ struct fi_plan {
 
 static void plan_free(struct fi_plan *p)
 {
-    free(p->qo);
-    free(p->kv);
-    free(p->page_of);
-    free(p->last);
-    free(p->mask);
-    free(p->mask_at);
+    FREE(p->qo, p->kv, p->page_of, p->last, p->mask, p->mask_at);
     *p = (struct fi_plan){0};
 }
 
@@ -502,8 +492,7 @@ static double worst_of(const struct fi_call *c, const struct fi_rule *w, int b, 
             *at = i;
         }
     }
-    free(score);
-    free(row);
+    FREE(score, row);
     return worst;
 }
 
@@ -534,8 +523,7 @@ static bool load_request(struct fi_call *c, int b, struct err *e)
     const struct fi_plan *p = c->p;
     int64_t pages = p->kv[b + 1] - p->kv[b], last = p->last[b];
     size_t n = (size_t)(pages * p->page) * (size_t)p->n_kv * (size_t)p->dim;
-    free(c->keys);
-    free(c->values);
+    FREE(c->keys, c->values);
     c->keys = xcalloc(n + 1, sizeof *c->keys);
     c->values = xcalloc(n + 1, sizeof *c->values);
     p->last[b] = pages ? p->page : 0;
@@ -755,8 +743,7 @@ bool fi_compare(const char *path, const struct stop *stop, struct fi_report *r, 
         ok = err_set(e, ERR_NEGATIVE, "%.120s %s", r->v[r->first].name,
                      fi_word(r->v[r->first].verdict));
     for (int i = 0; i < f.n; i++) {
-        free(f.v[i].dir);
-        free(f.v[i].name);
+        FREE(f.v[i].dir, f.v[i].name);
         json_decref(f.v[i].meta);
     }
     free(f.v);

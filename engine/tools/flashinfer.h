@@ -7,8 +7,7 @@
  * the result is compared with the record's. So the inputs agree by construction, and a difference
  * is the kernel's or the plan's. If it is that of another window, mask or length, that is named.
  * One thread. */
-#ifndef AERIE_FLASHINFER_H
-#define AERIE_FLASHINFER_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -44,5 +43,3 @@ bool fi_is(const char *path);
 bool fi_compare(const char *path, const struct stop *stop, struct fi_report *r, struct err *e);
 void fi_free(struct fi_report *r);
 const char *fi_word(enum fi_verdict v);
-
-#endif

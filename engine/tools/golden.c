@@ -5,10 +5,6 @@
  * these limits (golden_report.h). */
 #include "engine/tools/golden.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "engine/thread/load.h"
 #include "engine/tools/golden_noise.h"
 #include "engine/tools/noise_backend.h"
@@ -34,11 +30,7 @@ static bool soft(struct golden_report *r, const char *name, bool ok, struct err 
 
 static void reference_free(struct reference *r)
 {
-    free(r->ids);
-    free(r->greedy);
-    free(r->logits);
-    free(r->hidden);
-    free(r->margin);
+    FREE(r->ids, r->greedy, r->logits, r->hidden, r->margin);
     st_close(r->st);
     *r = (struct reference){0};
 }
@@ -149,8 +141,7 @@ static bool check_hidden(struct golden *golden, struct runtime *rt, struct err *
     if (ok && dst.p)
         check_error(&golden->rep, "hidden states", "hidden states", worst, more);
     golden->l.dev.k->release(golden->l.dev.d, dst);
-    free(states);
-    free(one);
+    FREE(states, one);
     return ok && dst.p;
 }
 
@@ -216,9 +207,7 @@ static bool check_pages(struct golden *golden, int page_size, struct err *e)
     }
     if (ok && page_size == 16)
         ok = check_hidden(golden, &rt, e) && check_final(golden, &rt, e);
-    free(logits);
-    free(first);
-    free(ids);
+    FREE(logits, first, ids);
     runtime_close(&rt);
     return ok;
 }
@@ -245,8 +234,7 @@ static bool check_spec(struct golden *golden, int page_size, struct err *e)
         if (ran)
             check_ids(&golden->rep, name, NULL, ids, N, plain, N, NULL, 0);
     }
-    free(ids);
-    free(plain);
+    FREE(ids, plain);
     runtime_close(&rt);
     return ok;
 }

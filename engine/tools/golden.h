@@ -4,8 +4,7 @@
  * hidden_states (layers + 1, L, hidden: boundaries 0 .. n-1, then the final norm's output),
  * greedy_ids (N), greedy_margin (N). Runs on the calling thread with a device of its own.
  */
-#ifndef AERIE_GOLDEN_H
-#define AERIE_GOLDEN_H
+#pragma once
 
 #include "engine/opts.h"
 
@@ -25,5 +24,3 @@ struct golden_opts {
  * the tolerance alone. False: *e is ERR_NEGATIVE and *report names what is off (or holds the checks
  * done until it was stopped), or another kind when the folder cannot be used. */
 bool golden_run(const struct golden_opts *o, struct buf *report, struct err *e);
-
-#endif

@@ -3,10 +3,6 @@
  * See golden_run.h. */
 #include "engine/tools/golden_run.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "engine/draft/head.h"
 
 /* ---- EAGLE3 ---------------------------------------------------------------------------------- */
@@ -67,12 +63,7 @@ static bool check_prefill(struct golden *golden, struct runtime *rt, struct lane
         check_error(&golden->rep, "draft logits", "draft logits",
                     compare(logits, want, L, (size_t)V), "");
     }
-    free(fused);
-    free(hidden);
-    free(want);
-    free(states);
-    free(logits);
-    free(fed);
+    FREE(fused, hidden, want, states, logits, fed);
     return ok;
 }
 
@@ -89,8 +80,7 @@ static bool check_fused(struct golden *golden, struct runtime *rt, struct safete
     if (ok)
         check_error(&golden->rep, "captured states", "captured states",
                     compare(got, want, L, (size_t)t->stride), "");
-    free(want);
-    free(got);
+    FREE(want, got);
     return ok;
 }
 
@@ -125,9 +115,7 @@ static bool check_tree(struct golden *golden, const struct tree *t, const char *
                  t->n, want);
     enum verdict v = mask ? verdict_at(&golden->rep, prefix, off < 0 ? want : off, want) : FAIL;
     report_line(&golden->rep, v, prefix, what);
-    free(tok);
-    free(pos);
-    free(mask);
+    FREE(tok, pos, mask);
     return v == OK;
 }
 
@@ -237,11 +225,7 @@ static bool assistant_read(struct assistant *a, struct safetensors *st, int V, i
 
 static void assistant_free(struct assistant *a)
 {
-    free(a->first);
-    free(a->tokens);
-    free(a->last);
-    free(a->logits);
-    free(a->hidden);
+    FREE(a->first, a->tokens, a->last, a->logits, a->hidden);
 }
 
 /* One pass of the head from row *from of some states, or from row 0 of its inputs. */
@@ -279,8 +263,7 @@ static bool assistant_forced(struct golden *golden, struct runtime *rt, struct l
         check_error(&golden->rep, name, name,
                     compare(state, a->hidden + (size_t)s * (size_t)H, 1, (size_t)H), "");
     }
-    free(logits);
-    free(state);
+    FREE(logits, state);
     return ok;
 }
 
@@ -424,11 +407,7 @@ static bool check_block(struct golden *golden, struct runtime *rt, struct lane *
                     compare(logits, want, G, (size_t)V), "");
         check_line(&golden->rep, same, "block chunks", same ? "bits equal" : "bits differ");
     }
-    free(fused);
-    free(hidden);
-    free(want);
-    free(states);
-    free(logits);
+    FREE(fused, hidden, want, states, logits);
     return ok;
 }
 
@@ -459,8 +438,7 @@ static bool check_own(struct golden *golden, struct runtime *rt, struct safetens
         rt->pass.check.level = CHECK_ON;
         lane_free(rt, &lane);
     }
-    free(ids);
-    free(next);
+    FREE(ids, next);
     return ok;
 }
 

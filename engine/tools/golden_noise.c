@@ -1,9 +1,6 @@
 /* golden_noise.c - see golden_noise.h. */
 #include "engine/tools/golden_noise.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static struct {
     struct kernels table;
     const struct kernels *base;

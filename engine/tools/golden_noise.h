@@ -7,8 +7,7 @@
  * runs keep a tensor within the tolerance, the device must, too; if not, the device's error may
  * exceed theirs by at most the tolerance. If errors are not amplified, runs with bf16's noise are
  * off by 0.008 to 0.019, and transformers in bf16 by 0.009 to 0.015. */
-#ifndef AERIE_GOLDEN_NOISE_H
-#define AERIE_GOLDEN_NOISE_H
+#pragma once
 
 #include "kernels/kernels.h"
 
@@ -18,5 +17,3 @@ enum { NOISE_RUNS = 32 };
  * been multiplied by a factor in 1 +- size, which follows from seed, element and column: a row's
  * bits do not depend on its neighbours. There is one such table, of the latest size and seed. */
 const struct kernels *noise_table(const struct kernels *base, float size, uint64_t seed);
-
-#endif

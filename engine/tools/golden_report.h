@@ -4,8 +4,7 @@
  * tolerance larger than that of the runs with noise (golden_noise.h), the check is "near":
  * reported, and not failed. Runs with noise write no lines; they only record the error of each
  * check. */
-#ifndef AERIE_GOLDEN_REPORT_H
-#define AERIE_GOLDEN_REPORT_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -57,5 +56,3 @@ enum verdict verdict_at(struct golden_report *r, const char *key, int same, int 
  * `tie` is a tie that rounding decided. key NULL: runs with noise are not considered. */
 void check_ids(struct golden_report *r, const char *name, const char *key, const int32_t *got,
                int n_got, const int32_t *want, int n, const float *margin, double tie);
-
-#endif

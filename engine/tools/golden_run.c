@@ -1,8 +1,6 @@
 /* golden_run.c - see golden_run.h. */
 #include "engine/tools/golden_run.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 
 char *golden_path(const char *from)

@@ -1,7 +1,6 @@
 /* golden_run.h - shared by the files of `aerie golden`: golden.c compares the target and runs all
  * checks, golden_draft.c compares the draft's own tensors. See golden.h. */
-#ifndef AERIE_GOLDEN_RUN_H
-#define AERIE_GOLDEN_RUN_H
+#pragma once
 
 #include "engine/thread/load.h"
 #include "engine/tools/golden.h"
@@ -48,5 +47,3 @@ bool golden_prompt(struct golden *golden, struct runtime *rt, int chunk, float *
                    const struct taps *taps, float *states, struct err *e);
 /* The numbers of a draft with a head against its own golden.safetensors. */
 bool golden_head(struct golden *golden, struct err *e);
-
-#endif

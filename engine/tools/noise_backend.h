@@ -2,8 +2,7 @@
  * roundings, for engine_opts.backend. The spread of its runs is the band within which the results
  * of another precision, or of sums in another order, may lie. See golden_noise.h.
  */
-#ifndef AERIE_NOISE_BACKEND_H
-#define AERIE_NOISE_BACKEND_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -19,5 +18,3 @@ struct kernels;
  * pass during the call, continues with the size and the seed of the latest call. NULL and *e on
  * failure. */
 const struct kernels *noise_backend(float size, uint64_t seed, struct err *e);
-
-#endif

@@ -2,9 +2,6 @@
 #include "engine/tools/pickle.h"
 #include "kernels/idioms.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { MARKED = -1, MOST_MEMO = 1 << 20, MOST_TEXT = 1 << 20 };
 
 struct reader {
@@ -422,8 +419,7 @@ bool pickle_read(struct pickle *p, const uint8_t *bytes, size_t n, struct err *e
     *p = (struct pickle){0};
     struct reader r = {.p = p, .b = bytes, .n = n, .e = e};
     bool ok = n <= PICKLE_BYTES ? run(&r) : refuse(&r, "more than 16 MiB");
-    free(r.stack);
-    free(r.memo);
+    FREE(r.stack, r.memo);
     if (!ok)
         pickle_free(p);
     return ok;

@@ -5,8 +5,7 @@
  * every other opcode, and every class or function but those of tensors, is refused with its name
  * and its offset. Sizes are bounded before memory is taken. Any thread.
  */
-#ifndef AERIE_PICKLE_H
-#define AERIE_PICKLE_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -48,5 +47,3 @@ void pickle_free(struct pickle *p);
 const struct pickle_value *pickle_item(const struct pickle *p, const struct pickle_value *v, int k);
 bool pickle_is(const struct pickle_value *v, const char *text); /* a text or a name that equals
                                                                    it */
-
-#endif

@@ -5,9 +5,6 @@
 #include "kernels/ascii.h"
 #include "kernels/packed.h"
 
-#include <stdio.h>
-#include <string.h>
-
 #define GPT_OSS(hidden, layers, experts, heads, kv, vocab)                                         \
     "{\"model_type\":\"gpt_oss\",\"hidden_size\":" #hidden ",\"intermediate_size\":" #hidden ","   \
     "\"num_hidden_layers\":" #layers ",\"num_local_experts\":" #experts ","                        \

@@ -1,7 +1,6 @@
 /* synthetic.h - published models by name, described by their shapes alone, without a checkpoint.
  * net_open() and drafter_open() let the device generate their weights. */
-#ifndef AERIE_SYNTHETIC_H
-#define AERIE_SYNTHETIC_H
+#pragma once
 
 #include "models/models.h"
 
@@ -11,5 +10,3 @@
 bool synthetic_open(struct model *m, struct draft *d, const char *name, const char **brief,
                     struct err *e);
 bool synthetic_known(const char *name, struct err *e); /* false: the same error */
-
-#endif

@@ -3,8 +3,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include <sys/stat.h>
@@ -479,19 +477,10 @@ void torch_close(struct torch_file *f)
     if (f->fd >= 0)
         close(f->fd);
     st_close(f->st);
-    for (int i = 0; i < f->n; i++) {
-        free(f->entry[i].name);
-        free(f->entry[i].text);
-    }
+    for (int i = 0; i < f->n; i++)
+        FREE(f->entry[i].name, f->entry[i].text);
     pickle_free(&f->pickle);
-    free(f->pickled);
-    free(f->directory);
-    free(f->member);
-    free(f->storage);
-    free(f->entry);
-    free(f->bytes);
-    free(f->path);
-    free(f);
+    FREE(f->pickled, f->directory, f->member, f->storage, f->entry, f->bytes, f->path, f);
 }
 
 int torch_count(const struct torch_file *f) { return f->n; }

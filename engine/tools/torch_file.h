@@ -6,8 +6,7 @@
  * tensor lies within its storage, whatever its offset and strides. Several tensors may share a
  * storage. Also safetensors files, so that both kinds are read by one name. One thread.
  */
-#ifndef AERIE_TORCH_FILE_H
-#define AERIE_TORCH_FILE_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -42,5 +41,3 @@ const struct torch_entry *torch_find(const struct torch_file *f, const char *nam
 bool torch_floats(struct torch_file *f, const struct torch_entry *t, int64_t skip, int64_t n,
                   float *dst, struct err *e);
 bool torch_wholes(struct torch_file *f, const struct torch_entry *t, int64_t *dst, struct err *e);
-
-#endif

@@ -5,8 +5,6 @@
  */
 #include "history/internal.h"
 
-#include <string.h>
-
 /* Compares the reply's ids with the ids of its steps in order. If there are fewer step rows than
  * steps, the log level kept no more of them, and the rest of the reply cannot be compared. */
 static bool check_turn(struct db *d, sqlite3_stmt *turn, struct buf *report, bool *good,

@@ -13,10 +13,6 @@
  */
 #include "history/columns.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 static int hash_run(struct sha256 *s, struct db *d, int64_t id)
 {
     return hash_rows(s, d, db_cached(d,
@@ -139,9 +135,8 @@ int chain_delete(struct db *d, sqlite3_stmt *st, int *n)
     char (*gone)[SESSION_ID] = NULL;
     *n = 0;
     int rc;
-    while (db_row(d, st, &rc)) {
+    while (db_row(d, st, &rc))
         col_id(st, 0, *APPEND(gone, *n));
-    }
     for (int i = 0; !rc && i < *n; i++)
         rc = head_add(d, "session", gone[i], "", 0);
     free(gone);

@@ -1,8 +1,6 @@
 /* check.c - `db check`: whether a log is as aerie wrote it. Reports every difference it finds. */
 #include "history/internal.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 /* Runs a check whose result rows are problems, except the row "ok", and reports them. */

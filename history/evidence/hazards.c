@@ -1,10 +1,6 @@
 /* hazards.c - see hazards.h. */
 #include "history/evidence/hazards.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "history/internal.h"
 
 void hazard_print(const char *number, const char *state, struct buf *out)

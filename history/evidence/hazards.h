@@ -2,8 +2,7 @@
  *
  * Both are settings ("bug.24617=on", "check=off"), which the log stores with each turn.
  */
-#ifndef AERIE_HAZARDS_H
-#define AERIE_HAZARDS_H
+#pragma once
 
 #include "history/history.h"
 
@@ -19,5 +18,3 @@ bool hazards_of_settings(const char *lines, const char *between, struct buf *out
  * there is none. False and *e (ERR_DB) on failure. */
 bool hdb_hazards(struct hdb *d, const char *session, bool turns, const char *between,
                  struct buf *out, struct err *e);
-
-#endif

@@ -14,10 +14,6 @@
 #include "history/internal.h"
 #include "kernels/idioms.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { SUM = 32 };
 
 static const char damage[] = "damage"; /* `what` of a head that records a foreign change */

@@ -4,10 +4,6 @@
 #include "history/internal.h"
 #include "kernels/when.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- backup ---- */
 
 bool history_backup(const char *path, const char *to, struct err *e)

@@ -3,8 +3,6 @@
 #include "kernels/json.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 #define STEP_ROW(name, type, sql, member, keep, part, view)                                        \
     {#name, TYPE_##type, PART_##part, offsetof(struct step_row, member)},

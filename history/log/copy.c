@@ -1,8 +1,6 @@
 /* copy.c - copies rows from one database to another: for packs, side files and repairs. */
 #include "history/internal.h"
 
-#include <string.h>
-
 sqlite3_stmt *insert_like(struct db *to, const char *table, sqlite3_stmt *from)
 {
     struct buf sql = {0};

@@ -6,9 +6,6 @@
  */
 #include "history/internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 void cursor_free(struct cursor *c)
 {
     buf_free(&c->settings);

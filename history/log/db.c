@@ -5,8 +5,6 @@
 
 #include "kernels/ascii.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <time.h>
 

@@ -9,9 +9,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pwd.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -163,8 +160,7 @@ static bool read_header(const char *path, unsigned char head[HEADER], size_t *n,
         f->pMethods->xClose(f);
     if (name)
         sqlite3_free_filename((char *)name);
-    free(full);
-    free(f);
+    FREE(full, f);
     *n = size < HEADER ? (size_t)size : HEADER;
     if (rc == SQLITE_OK)
         return true;
@@ -316,8 +312,7 @@ bool file_rename_damaged(const char *path, char **to, struct err *e)
         char *from = xasprintf("%s%s", path, tails[i]), *name = xasprintf("%s%s", *to, tails[i]);
         if (!file_missing(from))
             rename_to_free_name(from, &name); /* best effort: the database itself is what matters */
-        free(from);
-        free(name);
+        FREE(from, name);
     }
     return true;
 }

@@ -7,8 +7,6 @@
  */
 #include "history/internal.h"
 
-#include <stdlib.h>
-
 enum { INDEXED_BYTES = 1 << 20 };
 
 /* SQLite's own tokenizer, of one connection. */

@@ -9,8 +9,6 @@
 #include "kernels/json.h"
 #include "kernels/utf8.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <utf8proc.h>
 
 enum {

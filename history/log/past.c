@@ -8,8 +8,6 @@
 #include "history/internal.h"
 
 #include <limits.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { MAX_PARENTS = 1000, LAST_TURN = INT_MAX / 2 };
 
@@ -48,9 +46,7 @@ void hdb_past_free(struct hdb_past *p)
 {
     for (int i = 0; i < p->n; i++)
         pair_free(&p->turn[i]);
-    free(p->turn);
-    free(p->part);
-    free(p->system);
+    FREE(p->turn, p->part, p->system);
     buf_free(&p->settings);
     *p = (struct hdb_past){0};
 }

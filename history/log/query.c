@@ -11,9 +11,6 @@
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -75,8 +72,7 @@ struct hdb *hdb_open(const char *path, struct err *e)
     }
     if (ok)
         return h;
-    free(h->path);
-    free(h);
+    FREE(h->path, h);
     return NULL;
 }
 
@@ -92,8 +88,7 @@ void hdb_close(struct hdb *h)
     pack_close(h);
     db_close(&h->db);
     db_close(&h->sql);
-    free(h->path);
-    free(h);
+    FREE(h->path, h);
 }
 
 const char *hdb_warning(const struct hdb *h)
@@ -561,8 +556,7 @@ int hdb_faults(struct hdb *h, const char *session,
         rows.more = rows.ok ? fn(&r, arg)
                             : err_set(e, ERR_DB, "%s: session %s: a fault's turn or step is out of "
                                       "range", h->path, session);
-        free(rule);
-        free(text);
+        FREE(rule, text);
     }
     return rows.ok ? rows.n : -1;
 }

@@ -2,8 +2,6 @@
 #include "history/internal.h"
 
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/random.h>
 
 /* ---- session ids ---- */
@@ -108,8 +106,7 @@ void turn_row_copy(struct turn_row *dst, const struct turn_row *src)
 
 void session_row_free(struct session_row *r)
 {
-    free(r->title);
-    free(r->model);
+    FREE(r->title, r->model);
     *r = (struct session_row){0};
 }
 
@@ -117,9 +114,7 @@ void turn_row_free(struct turn_row *r)
 {
     free(r->text);
     ids_free(&r->tokens);
-    free(r->sampling);
-    free(r->stop);
-    free(r->snippet);
+    FREE(r->sampling, r->stop, r->snippet);
     served_free(r->served);
     *r = (struct turn_row){0};
 }

@@ -3,8 +3,6 @@
  */
 #include "history/internal.h"
 
-#include <stdlib.h>
-
 static const char *const names[] = {"version",   "device",    "flags",     "model_dir",
                                     "model_sha", "draft_dir", "draft_sha", "tokenizer_sha"};
 /* Names of the server's facts; only of runs that a server computed. */

@@ -8,9 +8,6 @@
 #include "history/internal.h"
 #include "kernels/utf8.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 struct vocabulary vocabulary_copy(const struct history_texts *t)
 {
     struct vocabulary v = {0};
@@ -32,8 +29,7 @@ struct vocabulary vocabulary_copy(const struct history_texts *t)
 
 void vocabulary_free(struct vocabulary *v)
 {
-    free(v->at);
-    free(v->bytes);
+    FREE(v->at, v->bytes);
     *v = (struct vocabulary){0};
 }
 

@@ -19,7 +19,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <string.h>
 #include <unistd.h>
 
 enum { KINDS = 8 }; /* method tables that are wrapped; files with yet another table stay

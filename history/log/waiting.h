@@ -1,7 +1,6 @@
 /* waiting.h - the writer (history.h) as its files see it: the events that wait in memory, and their
  * commits (waiting.c); the thread and its callers (history.c). */
-#ifndef AERIE_HISTORY_WAITING_H
-#define AERIE_HISTORY_WAITING_H
+#pragma once
 
 #include "history/internal.h"
 
@@ -64,5 +63,3 @@ void waiting_commit(struct history *h);
 bool closing_late(struct history *h, int ms);
 /* The connection's synchronous, as in struct history. SQLite's code. */
 int writer_sync(struct history *h, int sync);
-
-#endif

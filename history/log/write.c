@@ -8,9 +8,6 @@
 #include "history/columns.h"
 #include "kernels/utf8.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { TITLE_BYTES = 80 };
 
 /* ---- times ---- */

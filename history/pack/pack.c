@@ -9,9 +9,6 @@
 #include "kernels/idioms.h"
 
 #include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* ---- what a pack keeps ---- */
 

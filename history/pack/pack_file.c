@@ -10,9 +10,6 @@
 #include "history/internal.h"
 
 #include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #define SEAL_HEAD "aerie-pack 1 sha256 "
@@ -124,8 +121,7 @@ static bool read_facts(struct hdb *h, struct err *e)
     while (db_next(&rows)) {
         char *name = col_str(st, 0), *value = col_str(st, 1);
         take_fact(&h->pack->about, name, value);
-        free(name);
-        free(value);
+        FREE(name, value);
     }
     if (!rows.ok)
         return false;

@@ -8,8 +8,6 @@
  */
 #include "history/internal.h"
 
-#include <stdio.h>
-
 #define LOST "(lost)" /* the text in the columns of a placeholder that would describe the row */
 
 #define IS_LOST(table, column)                                                                     \

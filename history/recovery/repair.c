@@ -11,9 +11,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 struct repair {
@@ -95,8 +92,7 @@ static bool copy_log(const char *path, const char *copy, struct err *e)
     for (int i = 0; ok && i < 3; i++) {
         char *from = xasprintf("%s%s", path, tails[i]), *to = xasprintf("%s%s", copy, tails[i]);
         ok = copy_file(from, to, i == 0, e);
-        free(from);
-        free(to);
+        FREE(from, to);
     }
     return ok;
 }
@@ -614,8 +610,7 @@ bool history_repair(const char *path, const char *to, struct buf *report, int *l
     db_close(&r.from);
     remove_copy(copy);
     remove_copy(rows);
-    free(copy);
-    free(rows);
+    FREE(copy, rows);
     *lost = r.lost;
     if (ok) {
         buf_printf(report, "%d record%s kept, %d of them without a comparison; "

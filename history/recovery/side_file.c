@@ -13,9 +13,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 enum { MAX_FILE = 256 << 20, BUSY_MS = 500 };
@@ -394,7 +391,6 @@ bool side_files_store(struct db *d, const struct live *l, int *turns, struct err
     if (dir)
         closedir(dir);
     drop_old_notes(d, d->path);
-    free(start);
-    free(folder);
+    FREE(start, folder);
     return ok;
 }
