@@ -3,9 +3,11 @@
  *
  * d, dmin and m are f16. Every product of a scale, a sub-scale and a code is exact in float32 (at
  * most 24 bits); a value with a minimum is rounded once, in the subtraction. So it does not matter
- * whether a compiler fuses them.
+ * whether a compiler fuses them. The scale of E4M3 is bf16, so that its values are exact, too.
  */
 #include "kernels/packed.h"
+
+#include "kernels/fp8.h"
 
 static float half_at(const uint8_t *p)
 {
@@ -82,6 +84,20 @@ static void unpack_mxfp4(const uint8_t *b, float *y)
     half.u = b[0] < 2 ? 0x200000u << b[0] : (uint32_t)(b[0] - 1) << 23;
     for (int i = 0; i < 32; i++)
         y[i] = half.f * (float)packed_e2m1[nibble(b + 1, i)];
+}
+
+/* The bf16 scale of a block of E4M3; the value of one of its codes, without the scale. */
+static float e4m3_scale(const uint8_t *b)
+{
+    return bf16_to_f32((uint16_t)(b[0] | b[1] << 8));
+}
+static float e4m3_code(uint8_t c) { return bf16_to_f32(fp8_value(c, 0)); }
+
+static void unpack_e4m3(const uint8_t *b, float *y)
+{
+    const float d = e4m3_scale(b);
+    for (int i = 0; i < 32; i++)
+        y[i] = d * e4m3_code(b[2 + i]);
 }
 
 /* ---- blocks of 64 and 256 -------------------------------------------------------------------- */
@@ -205,6 +221,7 @@ static const struct format {
     [DT_IQ4_XS] = {{256, 136, {0, -1}, 1248.f, 0}, unpack_iq4_xs},
     [DT_MXFP4] = {{32, 17, {-1, -1}, 2.93f, 0}, unpack_mxfp4},
     [DT_NVFP4] = {{64, 36, {-1, -1}, 2.93f, 0}, unpack_nvfp4},
+    [DT_E4M3] = {{32, 34, {-1, -1}, 107.2f, 0}, unpack_e4m3},
 };
 
 static const struct format *format_of(enum dtype t)
@@ -282,6 +299,15 @@ static void put_half(uint8_t *p, float f)
     p[1] = (uint8_t)(h >> 8);
 }
 
+/* Sets the scale of a block of E4M3, and replaces codes that are NaN. */
+static void random_e4m3(uint8_t *b, float scale)
+{
+    const uint16_t d = f32_to_bf16(scale);
+    b[0] = (uint8_t)d, b[1] = (uint8_t)(d >> 8);
+    for (int i = 2; i < 34; i++)
+        b[i] ^= (b[i] & 0x7f) == 0x7f;
+}
+
 void packed_random(enum dtype t, uint64_t seed, float scale, size_t first, size_t n, void *blocks)
 {
     const struct packed_format *f = packed_format(t);
@@ -299,11 +325,24 @@ void packed_random(enum dtype t, uint64_t seed, float scale, size_t first, size_
             b[j] = (uint8_t)(t == DT_MXFP4    ? exponent
                              : exponent > 120 ? (exponent - 120) << 3
                                               : (int)(d * 512 + 0.5f)); /* E4M3 */
+        if (t == DT_E4M3)
+            random_e4m3(b, d);
     }
+}
+
+/* Whether all values of a block of E4M3 are finite when they are rounded to bf16. */
+static bool e4m3_finite(const uint8_t *b)
+{
+    uint8_t most = 0;
+    for (int i = 2; i < 34; i++)
+        most = (b[i] & 0x7f) > most ? b[i] & 0x7f : most;
+    return most < 0x7f && (f32_to_bf16(e4m3_scale(b) * e4m3_code(most)) & 0x7f80) != 0x7f80;
 }
 
 static bool is_finite(enum dtype t, const struct packed_format *f, const uint8_t *b)
 {
+    if (t == DT_E4M3)
+        return e4m3_finite(b);
     for (int i = 0; i < 2; i++)
         if (f->scale[i] >= 0 && (b[f->scale[i] + 1] & 0x7c) == 0x7c)
             return false;

@@ -76,7 +76,7 @@ enum { N_KNOWN = sizeof known / sizeof *known, DRAFT_VOCAB = 32000 };
 /* The packed type of that name; DT_NONE: there is none. */
 static enum dtype packed_named(const char *name)
 {
-    for (enum dtype t = DT_Q8_0; t <= DT_NVFP4; t++)
+    for (enum dtype t = DT_Q8_0; t <= DT_E4M3; t++)
         if (ascii_same(name, dtype_name(t)))
             return t;
     return DT_NONE;
@@ -104,17 +104,18 @@ struct packing {
     size_t saved; /* bytes */
 };
 
-/* Turns a matrix of bf16 into one of a packed type, if its rows are whole blocks. */
+/* Turns a matrix of bf16, or with E4M3 experts, into one of a packed type, if its rows are whole
+ * blocks. */
 static bool pack_matrix(struct tensor *t, void *arg, struct err *e)
 {
     struct packing *p = arg;
     size_t before = t->bytes;
     (void)e;
-    if (t->type != DT_BF16 || t->n_dim != 2 || t->by_row || !before ||
-        t->dim[1] % packed_format(p->type)->elements)
+    const int n_dim = p->type == DT_E4M3 ? 3 : 2;
+    if (t->type != DT_BF16 || t->n_dim != n_dim || t->by_row || !before ||
+        !dtype_bytes_fit(p->type, n_dim, t->dim, &t->bytes))
         return true;
     t->type = p->type;
-    t->bytes = (size_t)t->dim[0] * dtype_bytes(p->type, (size_t)t->dim[1]);
     p->saved += before - t->bytes;
     return true;
 }

@@ -68,6 +68,10 @@ V_FN v16 vi_float(vi v)
 {
     return _mm512_cvtepi32_ps(v);
 }
+V_FN v16 vi_bits(vi v) /* the floats with these bits */
+{
+    return _mm512_castsi512_ps(v);
+}
 /* The masked bits of each lane minus bias: as the mantissa of a number from 2^23 on. */
 V_FN v16 vi_masked_float(vi v, int mask, int bias)
 {
@@ -167,6 +171,10 @@ V_FN vi vi_select(int mask, vi a, vi b)
 V_FN v16 vi_float(vi v)
 {
     return (v16){_mm256_cvtepi32_ps(v.a), _mm256_cvtepi32_ps(v.b)};
+}
+V_FN v16 vi_bits(vi v)
+{
+    return (v16){_mm256_castsi256_ps(v.a), _mm256_castsi256_ps(v.b)};
 }
 V_FN vi vi_pairs(const uint8_t *p)
 {
@@ -297,6 +305,30 @@ V_FN void v_nonlinear(vi pairs, const int8_t *level, v16 s, const bool exact, v1
 #endif
 }
 
+/* The E4M3 code in the low byte of each lane, times 2^-120: its bits are those of a float32 with
+ * another exponent, subnormal numbers included. */
+V_FN v16 vi_e4m3(vi v)
+{
+    return vi_bits(vi_select(INT32_MIN, vi_sll(v, 24), vi_and(vi_sll(v, 20), 0x07f00000)));
+}
+
+/* A block of E4M3. Scales that are zero or of unusual size take unpack_any(). */
+V_FN void v_split_e4m3(const uint8_t *b, v16 *even, v16 *odd)
+{
+    const uint16_t scale = (uint16_t)(b[0] | b[1] << 8);
+    const unsigned exponent = scale >> 7 & 255; /* biased */
+    if (exponent < 127 - 100 || exponent > 127 + 6) {
+        float y[32];
+        unpack_any(DT_E4M3, b, 1, y);
+        *even = v_load(y), *odd = v_load(y + 16);
+        return;
+    }
+    const vi q = vi_pairs(b + 2);
+    const v16 d = v_set(bf16_to_f32(scale) * 0x1p120f);
+    *even = v_near_bf16(v_mul(vi_e4m3(q), d));
+    *odd = v_near_bf16(v_mul(vi_e4m3(vi_srl(q, 8)), d));
+}
+
 /* ---- the formats ----------------------------------------------------------------------------- */
 
 /* Scales of a block of 256, as floats. Q4_K, Q5_K: s[k] of 32 elements, and minus the minimum,
@@ -365,6 +397,8 @@ V_FN void v_split_packed(const enum dtype t, const uint8_t *b, const struct bloc
         v16 d = v_half(b + 34 * g);
         *even = v_near_bf16(v_mul(vi_even_float(q), d));
         *odd = v_near_bf16(v_mul(vi_odd_float(q), d));
+    } else if (t == DT_E4M3) {
+        v_split_e4m3(b + 34 * g, even, odd);
     } else if (t == DT_Q4_0) {
         vi q = vi_nibbles(b + 18 * g + 2);
         v_linear(q, vi_srl(q, 8), 4, 8, v_half(b + 18 * g), none, even, odd);
@@ -423,7 +457,7 @@ V_FN void v_split_packed(const enum dtype t, const uint8_t *b, const struct bloc
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-#define TYPES_OF_32(X) X(Q8_0) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(IQ4_NL) X(MXFP4)
+#define TYPES_OF_32(X) X(Q8_0) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(IQ4_NL) X(MXFP4) X(E4M3)
 #define TYPES_OF_256(X) X(Q2_K) X(Q3_K) X(Q4_K) X(Q5_K) X(Q6_K) X(IQ4_XS)
 
 V_FN void unpack_group(const enum dtype t, const uint8_t *b, const struct block_scales *s,
@@ -577,7 +611,7 @@ static struct unpacking unpacking(enum dtype t)
     struct unpacking f = {unpack_any, NULL};
 #if CPU_ISA > 0
 #define FAST(T) [DT_##T] = {unpack_##T, dot_##T},
-    static const struct unpacking fast[DT_NVFP4 + 1] = {TYPES_OF_32(FAST) TYPES_OF_256(FAST)};
+    static const struct unpacking fast[DT_E4M3 + 1] = {TYPES_OF_32(FAST) TYPES_OF_256(FAST)};
     if (fast[t].unpack)
         f = fast[t];
 #endif

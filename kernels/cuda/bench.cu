@@ -57,6 +57,7 @@ enum { SCALE_BYTES = 4 };
 struct block_scales {
     int at[SCALE_BYTES]; /* offsets in a block; -1: none */
     uint8_t byte[SCALE_BYTES];
+    bool e4m3; /* the other bytes are codes, of which 0x7f and 0xff are NaN */
 };
 __global__ void make_blocks(uint8_t *dst, size_t n, uint64_t seed, int bytes,
                             const __grid_constant__ struct block_scales s)
@@ -68,7 +69,7 @@ __global__ void make_blocks(uint8_t *dst, size_t n, uint64_t seed, int bytes,
         for (int j = 0; j < bytes; j++, word >>= 8) {
             if (j % 8 == 0)
                 word = mix64_device(seed + i * 32 + (size_t)j / 8);
-            b[j] = (uint8_t)word;
+            b[j] = (uint8_t)(word ^ (s.e4m3 && (word & 0x7f) == 0x7f));
         }
         for (int j = 0; j < SCALE_BYTES; j++)
             if (s.at[j] >= 0)
@@ -80,10 +81,10 @@ static struct block_scales scales_of(enum dtype t, uint64_t seed, float scale)
 {
     const struct packed_format *f = packed_format(t);
     uint8_t block[PACKED_BLOCK];
-    struct block_scales s = {{-1, -1, -1, -1}, {}};
+    struct block_scales s = {{-1, -1, -1, -1}, {}, t == DT_E4M3};
     packed_random(t, seed, scale, 0, 1, block);
     for (int j = 0; j < SCALE_BYTES; j++) {
-        const bool own = t == DT_NVFP4 || (t == DT_MXFP4 && j < 1); /* not f16 */
+        const bool own = j < (t == DT_NVFP4 ? 4 : t == DT_E4M3 ? 2 : t == DT_MXFP4); /* not f16 */
         s.at[j] = own ? j : f->scale[j / 2] < 0 ? -1 : f->scale[j / 2] + j % 2;
         s.byte[j] = s.at[j] < 0 ? 0 : block[s.at[j]];
     }

@@ -280,6 +280,35 @@ static bool upload_mxfp4(struct kdev *d, struct tensor *t, const struct mxfp4 *m
     return true;
 }
 
+/* Copies experts in blocks of E4M3 to the arena, as many tiles at a time as fit there, and
+ * rearranges them from there. */
+static bool upload_e4m3(struct kdev *d, struct tensor *t, struct err *e)
+{
+    const int k = (int)t->dim[2];
+    const size_t tile = E4M3_ROWS * dtype_bytes(t->type, (size_t)k), tiles = t->bytes / tile,
+                 fit = ARENA_BYTES / tile, each = (size_t)(k / K_CHUNK) * E4M3_CHUNK;
+    uint8_t *to = (uint8_t *)alloc_weights(d, e4m3_bytes(t), t, e);
+    CHECK(fit > 0);
+    if (!to)
+        return false;
+    cudaError_t rc = cudaSuccess;
+    for (size_t at = 0; at < tiles && rc == cudaSuccess; at += fit) {
+        const size_t n = tiles - at < fit ? tiles - at : fit;
+        rc = cudaMemcpyAsync(d->arena, (const char *)t->data + at * tile, n * tile,
+                             cudaMemcpyDefault, d->stream);
+        if (rc != cudaSuccess)
+            break;
+        cuda_repack_e4m3(d, d->arena, k, (int)n, to + at * each);
+        rc = cudaGetLastError();
+    }
+    if (rc == cudaSuccess)
+        rc = cuda_finish(d);
+    if (!cuda_upload_ok(t, rc, e))
+        return false;
+    t->data = to;
+    return true;
+}
+
 /* A tensor as rows of `width` bytes, `pitch` bytes apart on the device. */
 struct rows {
     size_t n, width, pitch;
@@ -484,11 +513,12 @@ bool cuda_upload(struct kdev *d, struct tensor *t, struct err *e)
     if (!t->data || is_uploaded(d, t->data))
         return true;
     struct mxfp4 m;
-    return cuda_stays_packed(d, t)      ? upload_panels(d, t, e)
-           : dtype_packed(t->type) ? upload_packed(d, t, e)
-           : mxfp4_of(t, &m)       ? upload_mxfp4(d, t, &m, e)
-           : cuda_paneled(t)       ? upload_panels(d, t, e)
-                                   : upload_rows(d, t, e);
+    return cuda_e4m3_experts(t)       ? upload_e4m3(d, t, e)
+           : cuda_stays_packed(d, t) ? upload_panels(d, t, e)
+           : dtype_packed(t->type)   ? upload_packed(d, t, e)
+           : mxfp4_of(t, &m)         ? upload_mxfp4(d, t, &m, e)
+           : cuda_paneled(t)         ? upload_panels(d, t, e)
+                                     : upload_rows(d, t, e);
 }
 
 void cuda_unload(struct kdev *d, struct tensor *t)
@@ -509,6 +539,8 @@ size_t cuda_footprint(struct kdev *d, const struct tensor *t)
         const struct tensor plain = unpacked(t);
         return cuda_footprint(d, &plain);
     }
+    if (cuda_e4m3_experts(t))
+        return e4m3_bytes(t);
     struct mxfp4 m;
     if (mxfp4_of(t, &m))
         return m.bytes;

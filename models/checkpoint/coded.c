@@ -6,6 +6,7 @@
 #include "models/checkpoint/coded.h"
 
 #include "kernels/idioms.h"
+#include "kernels/packed.h"
 #include "models/checkpoint/json.h"
 #include "models/checkpoint/coded_config.h"
 
@@ -25,6 +26,7 @@ struct finder {
     struct err *e;
     int count[N_KIND];
     int inputs, kv; /* scales that are not used */
+    int packed;     /* matrices that become blocks of E4M3 */
 };
 
 /* Sets *e to "FILE: tensor NAME <text>". Returns false. */
@@ -317,6 +319,38 @@ static bool add_unused(struct finder *f, struct coded_part *p)
     return !w || bad(f, p, "was found, but %s.weight has type %s", show(base).s, w->type);
 }
 
+/* ---- experts ---- */
+
+/* Whether the name is that of a matrix of one expert: "....experts.NUMBER....". */
+static bool of_expert(const char *name)
+{
+    const char *at = strstr(name, "experts.");
+    return at && (at == name || at[-1] == '.') && at[8] >= '0' && at[8] <= '9';
+}
+
+/* Experts of one layer are one tensor (weights.h), so they must have one type: all of a folder stay
+ * FP8, or none. */
+static void pack_experts(struct finder *f)
+{
+    char base[NAME_ROOM];
+    for (int i = 0; i < f->in->n; i++) {
+        const struct coded_part *p = &f->in->part[i];
+        if (of_expert(p->t->name) && base_of(p->t->name, ".weight", base) && !is_codes(p, base))
+            return;
+    }
+    for (int i = 0; i < f->v->n; i++)
+        if (of_expert(f->v->m[i].t.name) && !scaled_makes_e4m3(&f->v->m[i].scaled))
+            return;
+    for (int i = 0; i < f->v->n; i++) {
+        struct tensor *t = &f->v->m[i].t;
+        if (!of_expert(t->name))
+            continue;
+        t->type = DT_E4M3;
+        t->bytes = (size_t)t->dim[0] * dtype_bytes(t->type, (size_t)t->dim[1]);
+        f->packed++;
+    }
+}
+
 /* ---- what is said of the folder ---- */
 
 /* Contradictions between the config and the tensors. */
@@ -362,11 +396,16 @@ static void describe(struct finder *f)
             sep = " + ";
         }
     f->v->inputs = f->q.inputs ? f->q.inputs : "bf16";
-    buf_printf(&b, "%s unpacked to BF16; a server's inputs of matrices: %s",
-               f->v->n == 1  ? " matrix"
-               : f->v->n > 1 ? " matrices"
-                             : ", nothing",
-               f->v->inputs);
+    buf_str(&b, f->v->n == 1  ? " matrix"
+                : f->v->n > 1 ? " matrices"
+                              : ", nothing");
+    if (f->packed == f->v->n && f->packed)
+        buf_str(&b, " of experts, which stay FP8");
+    else
+        buf_str(&b, " unpacked to BF16");
+    if (f->packed && f->packed < f->v->n)
+        buf_printf(&b, " except %d of experts, which stay FP8", f->packed);
+    buf_printf(&b, "; a server's inputs of matrices: %s", f->v->inputs);
     if (f->inputs || f->kv)
         buf_printf(&b, "; not used: %d scales of inputs, %d of a KV cache", f->inputs, f->kv);
     f->v->about = b.p;
@@ -397,6 +436,7 @@ static bool find_all(struct finder *f)
     for (int i = 0; i < n; i++)
         if (!add_unused(f, &f->in->part[i]))
             return false;
+    pack_experts(f);
     compare(f);
     describe(f);
     return true;

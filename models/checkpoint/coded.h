@@ -8,6 +8,9 @@
  * a quantized matrix that the config ignores, or one that is not quantized though the config says
  * so, gives a notice.
  *
+ * Experts in FP8 stay FP8 (DT_E4M3) if all of a folder's can: scaled_makes_e4m3(). All other
+ * matrices become bf16.
+ *
  * Scales of inputs and of a KV cache do not concern weights. They are read, counted and not used.
  */
 #ifndef AERIE_MODELS_CODED_H
@@ -33,7 +36,8 @@ struct coded_files {
 
 struct coded_matrix {
     const struct tensor *code, *scale; /* tensors of the files */
-    struct tensor t; /* what they make: bf16, [rows, cols]; its name is owned by the struct coded */
+    struct tensor t; /* what they make: bf16, or of experts blocks of E4M3, [rows, cols]; its name
+                        is owned by the struct coded */
     struct scaled scaled;
 };
 

@@ -12,7 +12,7 @@ enum { CHUNK = 64 << 10, MX_BLOCK = 17, MX_ELEMS = 32 };
 /* Bytes of a row of a source. */
 static size_t source_bytes(const struct rows *r, int k)
 {
-    if (r->make == MAKE_SCALED)
+    if (r->make == MAKE_SCALED || r->make == MAKE_E4M3)
         return k ? scaled_scale_bytes(&r->scaled) : r->scaled.code_bytes;
     return dtype_bytes(r->from[k].type, (size_t)r->elems);
 }
@@ -27,6 +27,7 @@ size_t rows_bytes(const struct rows *r)
     case MAKE_CODES: return n / 2;
     case MAKE_SCALES: return n / MX_ELEMS;
     case MAKE_SCALED: return (size_t)r->scaled.cols * 2;
+    case MAKE_E4M3: return dtype_bytes(DT_E4M3, (size_t)r->scaled.cols);
     }
     return 0;
 }
@@ -131,7 +132,7 @@ static bool read_span(const struct rows *r, int k, struct row_span *s,
                                show(f->name).s);
 }
 
-/* The same of MAKE_SCALED. */
+/* The same of MAKE_SCALED and MAKE_E4M3. */
 static bool make_scaled(const struct rows *r, int64_t first, int64_t end, char *out,
                         bool (*read)(const void *, int, void *, size_t, uint64_t, struct err *),
                         const void *arg, struct err *e)
@@ -145,7 +146,9 @@ static bool make_scaled(const struct rows *r, int64_t first, int64_t end, char *
         const char *s = scale.p + (size_t)(i / m->block_rows - scale.first) * source_bytes(r, 1);
         char why[100];
         bool of_scale = false;
-        if (scaled_row(m, c, s, (uint16_t *)(void *)(out + (size_t)(i - first) * r->bytes)))
+        char *to = out + (size_t)(i - first) * r->bytes;
+        if (r->make == MAKE_E4M3 ? scaled_e4m3(m, c, s, (uint8_t *)to)
+                                 : scaled_row(m, c, s, (uint16_t *)(void *)to))
             continue;
         scaled_fault(m, i, c, s, &of_scale, why, sizeof why);
         const struct row_source *from = &r->from[of_scale];
@@ -161,7 +164,7 @@ static bool make_rows(const struct rows *r, int64_t first, int64_t end, char *ou
                       bool (*read)(const void *, int, void *, size_t, uint64_t, struct err *),
                       const void *arg, struct err *e)
 {
-    if (r->make == MAKE_SCALED)
+    if (r->make == MAKE_SCALED || r->make == MAKE_E4M3)
         return make_scaled(r, first, end, out, read, arg, e);
     struct row_span s[2] = {{INT64_MAX, 0, NULL}, {INT64_MAX, 0, NULL}};
     for (int64_t i = first, row; i < end; i++) {

@@ -275,7 +275,8 @@ static void make_matrix(struct safetensors *s, struct coded_matrix *m)
     struct st_entry *x = &s->entry[st_index(s, m->code)];
     x->rows = xmalloc(sizeof *x->rows);
     *x->rows = (struct rows){
-        .from = {source_at(s, m->code), source_at(s, m->scale)}, .n_from = 2, .make = MAKE_SCALED,
+        .from = {source_at(s, m->code), source_at(s, m->scale)}, .n_from = 2,
+        .make = m->t.type == DT_E4M3 ? MAKE_E4M3 : MAKE_SCALED,
         .elems = m->scaled.cols, .scaled = m->scaled,
     };
     x->rows->bytes = rows_bytes(x->rows);
@@ -283,7 +284,7 @@ static void make_matrix(struct safetensors *s, struct coded_matrix *m)
     x->rows->from[0].name = m->t.name;
     free((char *)x->t.name);
     x->t = m->t;
-    x->type = dtype_name(DT_BF16);
+    x->type = dtype_name(x->t.type);
     m->t.name = NULL;
 }
 

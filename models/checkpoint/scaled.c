@@ -94,6 +94,29 @@ bool scaled_row(const struct scaled *s, const uint8_t *codes, const void *scales
     return most < INFINITE;
 }
 
+bool scaled_makes_e4m3(const struct scaled *s)
+{
+    const int64_t elements = packed_format(DT_E4M3)->elements;
+    return s->code == CODE_E4M3 && (s->type == SCALE_BF16 || s->type == SCALE_E8M0) &&
+           s->outer == 1 && s->cols % elements == 0 &&
+           (s->block_cols == s->cols || s->block_cols % elements == 0);
+}
+
+bool scaled_e4m3(const struct scaled *s, const uint8_t *codes, const void *scales, uint8_t *out)
+{
+    const struct packed_format *f = packed_format(DT_E4M3);
+    const int64_t blocks = s->cols / f->elements;
+    for (int64_t i = 0; i < blocks; i++) {
+        const size_t of = (size_t)(i * f->elements / s->block_cols);
+        const float scale = scale_value(s->type, (const char *)scales + of * scale_size(s->type));
+        const uint16_t d = f32_to_bf16(scale); /* exact */
+        uint8_t *b = out + (size_t)i * (size_t)f->bytes;
+        b[0] = (uint8_t)d, b[1] = (uint8_t)(d >> 8);
+        memcpy(b + 2, codes + i * f->elements, (size_t)f->elements);
+    }
+    return packed_not_finite(DT_E4M3, out, blocks) < 0;
+}
+
 void scaled_fault(const struct scaled *s, int64_t row, const uint8_t *codes, const void *scales,
                   bool *of_scale, char *why, size_t n)
 {

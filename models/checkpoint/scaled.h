@@ -52,8 +52,14 @@ float scale_value(enum scale_type t, const void *p);
  * bf16; scaled_fault() tells which. */
 bool scaled_row(const struct scaled *s, const uint8_t *codes, const void *scales, uint16_t *out);
 
-/* Why scaled_row() failed, for people: "the code at [.., 5] is NaN". *of_scale: the scales are at
- * fault. row: for the message. */
+/* Whether the rows can become blocks of E4M3 (packed.h), of which the law makes the same numbers:
+ * codes of E4M3 whose scales are bf16 numbers, each of whole blocks. */
+bool scaled_makes_e4m3(const struct scaled *s);
+/* As scaled_row(), but makes these blocks. */
+bool scaled_e4m3(const struct scaled *s, const uint8_t *codes, const void *scales, uint8_t *out);
+
+/* Why scaled_row() or scaled_e4m3() failed, for people: "the code at [.., 5] is NaN". *of_scale: the
+ * scales are at fault. row: for the message. */
 void scaled_fault(const struct scaled *s, int64_t row, const uint8_t *codes, const void *scales,
                   bool *of_scale, char *why, size_t n);
 

@@ -7,6 +7,8 @@
  */
 #include "kernels/kernels.h"
 
+#include "kernels/packed.h"
+
 #if HAVE_CUDA
 #include "tests/cuda/cuda_shim.h"
 #include "tests/few.h"
@@ -199,6 +201,112 @@ static void test_bf16_experts(void **state)
     }
 }
 
+/* Random experts in blocks of E4M3, some with scales at the ends of their range. */
+static struct tensor random_e4m3(int E, int n, int k)
+{
+    struct tensor t = {.type = DT_E4M3, .n_dim = 3, .dim = {E, n, k}, .name = "experts"};
+    assert_true(dtype_bytes_fit(t.type, 3, t.dim, &t.bytes));
+    uint8_t *b = t.data = xmalloc(t.bytes);
+    const size_t blocks = t.bytes / (size_t)packed_format(t.type)->bytes;
+    packed_random(t.type, rnd(), .05f, 0, blocks, b);
+    for (size_t i = 0; i < blocks; i++, b += packed_format(t.type)->bytes) {
+        static const uint16_t rare[] = {0, 0x8000, 1, 0x8060, 0x43ff};
+        uint16_t scale = (uint16_t)((rnd() & 0x807f) | (unsigned)(113 + rnd_int(4)) << 7);
+        if (rnd_int(200) == 0)
+            scale = rare[rnd_int(5)];
+        b[0] = (uint8_t)scale, b[1] = (uint8_t)(scale >> 8);
+    }
+    assert_int_equal(packed_not_finite(t.type, t.data, (int64_t)blocks), -1);
+    return t;
+}
+
+static struct tensor twin_of(const struct tensor *x)
+{
+    struct tensor y = *x;
+    const size_t n = (size_t)(x->dim[0] * x->dim[1] * x->dim[2]);
+    y.type = DT_BF16, y.bytes = 2 * n, y.data = xmalloc(y.bytes);
+    packed_bf16(x->type, x->data, n, y.data);
+    return y;
+}
+
+static void store_as_e4m3(struct layer *l)
+{
+    store_as_bf16(l);
+    free(l->gate_up.data), free(l->down.data);
+    l->gate_up = random_e4m3(l->E, 2 * l->ffn, l->in), l->down = random_e4m3(l->E, l->in, l->ffn);
+}
+
+/* Every number of rows has the bits that the same layer with the twins has. */
+static void same_as_twin(const struct layer *l, const struct layer *twin, const char *what)
+{
+    static const int counts[] = {1, 2, 3, 4, 5, 8, 9, 16, 17, 33, 64, 100};
+    const size_t n = (size_t)MOST / 2 * (size_t)l->in;
+    float *x = rnd_floats(n, 1), *want = rnd_floats(n, 1), *got = xmalloc(n * sizeof *got);
+    int32_t *ids = xmalloc((size_t)MOST * (size_t)l->k * sizeof *ids);
+    for (int i = 0; i < 12; i += one_in(5)) {
+        memcpy(got, want, n * sizeof *got);
+        layer_run(twin, &T, x, counts[i], want, ids);
+        layer_run(l, &T, x, counts[i], got, ids);
+        same_bits(got, want, n, what);
+    }
+    free(x), free(want), free(got), free(ids);
+}
+
+/* Experts in blocks of E4M3 are those of the bf16 experts with their values, by every kernel: the
+ * widths of test_bf16_experts() that are whole blocks. Kernels for all layers take those of which
+ * one matrix is bf16, whose inputs are weighed, or whose gate is clamped. */
+static void test_e4m3_experts(void **state)
+{
+    (void)state;
+    static const struct { int in, ffn, E, k; bool post; } t[] = {
+        {1024, 768, 12, 4, false}, {704, 352, 16, 8, true}, {96, 64, 40, 3, false},
+        {32, 32, 4, 2, false}, {544, 96, 128, 4, true}, {416, 96, 7, 7, false},
+        {2816, 704, 9, 8, true}, {160, 64, 150, 8, false},
+    };
+    const uint64_t seed = case_seed; /* given back: later tests draw as before */
+    for (int i = 0; i < (int)(sizeof t / sizeof *t); i++) {
+        struct layer l, twin;
+        layer_make(&l, t[i].in, t[i].ffn, t[i].E, t[i].k);
+        store_as_e4m3(&l);
+        l.a.act = i % 2 ? ACT_GELU_TANH : ACT_SILU;
+        l.a.down_b = i % 3 ? NULL : &l.down_b;
+        l.a.add = i % 2;
+        if (t[i].post)
+            l.a.post = (struct k_norm){NORM_RMS, &l.post, 1e-5f};
+        twin = l;
+        twin.gate_up = twin_of(&l.gate_up), twin.down = twin_of(&l.down);
+        twin.a.gate_up = &twin.gate_up, twin.a.down = &twin.down;
+        same_as_twin(&l, &twin, "E4M3");
+        if (i == 2 || i == 4) {
+            l.a.down = &twin.down;
+            same_as_twin(&l, &twin, "gate and up E4M3");
+            l.a.down = &l.down, l.a.gate_up = &twin.gate_up;
+            same_as_twin(&l, &twin, "down E4M3");
+            l.a.gate_up = &l.gate_up;
+            l.a.weigh_input = twin.a.weigh_input = true;
+            same_as_twin(&l, &twin, "weighed inputs");
+            l.a.weigh_input = twin.a.weigh_input = false;
+            l.a.act = twin.a.act = ACT_SILU_CLAMP;
+            same_as_twin(&l, &twin, "a clamped gate");
+        }
+        free(twin.gate_up.data), free(twin.down.data);
+        layer_free(&l);
+    }
+    case_seed = seed;
+}
+
+/* What the device holds of them: a byte a weight, and a scale of two for 32. Tiles of an expert
+ * that are not whole: the bf16 twin. */
+static void test_e4m3_footprint(void **state)
+{
+    (void)state;
+    struct tensor t = random_e4m3(3, 64, 96);
+    assert_int_equal(kernels_cuda.footprint(shim_dev, &t), 3 * 64 * 96 / 32 * 34);
+    t.dim[1] = 40;
+    assert_int_equal(kernels_cuda.footprint(shim_dev, &t), 3 * 40 * 96 * 2);
+    free(t.data);
+}
+
 /* Activations at the clamp: the largest hidden numbers there are; what is not there has been
  * amplified by the slope of 8. */
 static void test_hidden_rows_at_the_clamp(void **state)
@@ -216,7 +324,9 @@ static void test_scales_at_the_ends(void **state)
 {
     (void)state;
     enum { IN = 160, FFN = 64, ROWS = 9, BAD = 37 };
+    const uint64_t seed = case_seed; /* its own numbers, whatever tests ran before it */
     struct layer l;
+    case_seed = 41;
     layer_make(&l, IN, FFN, 1, 1);
     l.a.pre.kind = NORM_NONE;
     fill_scales(&l.gate_up_s, 100, 50); /* seven at the clamp, some tiny */
@@ -242,12 +352,13 @@ static void test_scales_at_the_ends(void **state)
     for (int i = 0; i < ROWS * IN; i++)
         assert_true(isnan(got[i]));
     layer_free(&l);
+    case_seed = seed;
 }
 
 /* Operations run one after another without a pause, as in a graph: each leaves its counters and its
  * routing state as the next one needs them, whatever their numbers of rows, also when the whole
  * sequence is repeated. */
-static void one_behind_another(bool bf16)
+static void one_behind_another(void (*store_as)(struct layer *))
 {
     enum { IN = 512, ROWS = 64, N = 9, SIZE = ROWS * IN };
     static const int rows[N] = {1, 5, 1, 40, 2, 64, 16, 1, 1};
@@ -255,8 +366,8 @@ static void one_behind_another(bool bf16)
     struct layer l;
     struct err e;
     layer_make(&l, IN, 96, 64, 4);
-    if (bf16)
-        store_as_bf16(&l);
+    if (store_as)
+        store_as(&l);
     struct tensor *t[] = {&l.gate_up, &l.gate_up_s, &l.gate_up_b, &l.down, &l.down_s,
                           &l.down_b, &l.router, &l.router_b, &l.norm, &l.post};
     void *host[10];
@@ -301,8 +412,9 @@ static void one_behind_another(bool bf16)
 static void test_one_behind_another(void **state)
 {
     (void)state;
-    one_behind_another(false);
-    one_behind_another(true);
+    one_behind_another(NULL);
+    one_behind_another(store_as_bf16);
+    one_behind_another(store_as_e4m3);
 }
 
 static const struct CMUnitTest all_tests[] = {
@@ -311,6 +423,8 @@ static const struct CMUnitTest all_tests[] = {
     cmocka_unit_test_setup(test_few_large_experts, open_gpu),
     cmocka_unit_test_setup(test_many_experts, open_gpu),
     cmocka_unit_test_setup(test_bf16_experts, open_gpu),
+    cmocka_unit_test_setup(test_e4m3_experts, open_gpu),
+    cmocka_unit_test(test_e4m3_footprint),
     cmocka_unit_test_setup(test_long_rows_and_a_norm_behind, open_gpu),
     cmocka_unit_test_setup(test_hidden_rows_at_the_clamp, open_gpu),
     cmocka_unit_test_setup(test_scales_at_the_ends, open_gpu),

@@ -251,6 +251,21 @@ static void golden_scale(enum scale_type type, uint64_t r, char *p)
            scale_size(type));
 }
 
+/* What can become blocks of E4M3 has the same numbers there. */
+static void same_in_blocks(const struct scaled *s, const uint8_t *code, const char *scale,
+                           const uint16_t *want)
+{
+    static uint8_t b[GOLDEN_COLS / 32 * 34];
+    static uint16_t w[GOLDEN_COLS];
+    assert_true(scaled_makes_e4m3(s) == (s->code == CODE_E4M3 && s->type != SCALE_F32));
+    for (int i = 0; scaled_makes_e4m3(s) && i < GOLDEN_ROWS; i++) {
+        const char *at = scale + (size_t)(i / s->block_rows) * scaled_scale_bytes(s);
+        assert_true(scaled_e4m3(s, code + (size_t)i * s->code_bytes, at, b));
+        packed_bf16(DT_E4M3, b, GOLDEN_COLS, w);
+        assert_memory_equal(w, want + (size_t)i * GOLDEN_COLS, sizeof w);
+    }
+}
+
 static void test_values_are_those_of_compressed_tensors(void **state)
 {
     (void)state;
@@ -285,6 +300,7 @@ static void test_values_are_those_of_compressed_tensors(void **state)
         sha256_hex(w, sizeof w, got);
         if (strcmp(got, hash))
             fail_msg("%s: values differ", name);
+        same_in_blocks(&s, code, scale, w);
         free(code);
         free(scale);
     }
@@ -423,6 +439,45 @@ static int write_twins(const char *dir, const struct format *f, struct errors *e
     return made;
 }
 
+enum { WIDE = 64, WIDE_FFN = 32 }; /* whole blocks of E4M3 */
+
+/* Writes a folder like qwen3moe-b, but so wide. */
+static char *wide_folder(void)
+{
+    char *dir = ck_temp();
+    struct ck c = ck_load(G "qwen3moe-b", ST);
+    ck_set(&c, "hidden_size", json_integer(WIDE));
+    ck_set(&c, "moe_intermediate_size", json_integer(WIDE_FFN));
+    for (int k = 0; k < c.n; k++) {
+        struct ck_tensor *t = &c.t[k];
+        size_t n = 1;
+        for (size_t i = 0; i < json_array_size(t->shape); i++) {
+            const int was = extent(t, i);
+            const int now = was == 48                                     ? (int)WIDE
+                            : was == 20 && strstr(t->name, ".experts.") ? (int)WIDE_FFN
+                                                                          : was;
+            json_array_set_new(t->shape, i, json_integer(now));
+            n *= (size_t)now;
+        }
+        t->n = 2 * n;
+        t->data = xrealloc(t->data, n, 2);
+        for (size_t i = 0; i < n; i++) {
+            const float v = (float)(int8_t)mix64((uint64_t)k << 32 | i) * 0x1p-9f;
+            const uint16_t half = f32_to_bf16(n > 100 ? v : 1 + v);
+            memcpy(t->data + 2 * i, &half, 2);
+        }
+    }
+    ck_save(&c, dir, 1);
+    ck_free(&c);
+    return dir;
+}
+
+/* Whether experts of the wide folder stay FP8: their scales are bf16 numbers. */
+static bool stays_fp8(const struct format *f)
+{
+    return f->code == CODE_E4M3 && strcmp(f->scale, "F32") != 0;
+}
+
 /* ---- the law ---- */
 
 static const char *const dirs[] = {G "llama-b", G "qwen3moe-b", G "gemma3-a", G "ministral3-b",
@@ -433,25 +488,58 @@ static void test_a_folder_equals_its_unpacked_twin(void **state)
     const struct format *f = *state;
     struct errors err = {0};
     int made = 0;
-    for (int d = 0; d < LEN(dirs); d++) {
-        int n = write_twins(dirs[d], f, &err);
+    char *wide = wide_folder();
+    for (int d = 0; d <= LEN(dirs); d++) {
+        int n = write_twins(d < LEN(dirs) ? dirs[d] : wide, f, &err);
         struct model a = load(folder), b = load(twin);
+        if (d == LEN(dirs))
+            assert_int_equal(a.layer[0].gate_up.type, stays_fp8(f) ? DT_E4M3 : DT_BF16);
         assert_same_weights(&a, &b);
         assert_true(n == 0 || strstr(a.about, " unpacked to BF16"));
         assert_null(b.about);
         model_free(&a);
         model_free(&b);
-        if (d == 1 || d == 2 || d == 4)
+        if (d == 1 || d == 2 || d == 4 || d == LEN(dirs))
             assert_same_run(folder, twin);
         made += n;
         ck_remove(folder), mkdir(folder, 0700);
         ck_remove(twin), mkdir(twin, 0700);
     }
     assert_true(made > 10);
+    ck_remove(wide);
+    free(wide);
     double rms = sqrt(err.sum / err.of);
     print_message("# %s: %d weights, rounding to bf16: rms %.2e, at most %.2e of a weight\n",
                   f->name, err.n, rms, err.most);
     assert_true(rms < 1.8e-3 && err.most < 0x1.02p-8);
+}
+
+/* One expert that is not FP8, and none of the folder stays so. */
+static void test_experts_of_two_types_become_bf16(void **state)
+{
+    (void)state;
+    char *wide = wide_folder();
+    struct errors err = {0};
+    write_twins(wide, &formats[0], &err);
+    struct ck c = ck_load(folder, "model-00000-of-00001.safetensors");
+    const char *name = "model.layers.0.mlp.experts.1.gate_proj.weight";
+    assert_non_null(ck_find(&c, name));
+    ck_drop(&c, name);
+    ck_drop(&c, "model.layers.0.mlp.experts.1.gate_proj.weight_scale");
+    uint16_t w[WIDE_FFN * WIDE] = {0};
+    ck_add(&c, name, "BF16", json_pack("[ii]", WIDE_FFN, WIDE), w, sizeof w);
+    struct ck more = ck_load(folder, "model-00001-of-00001.safetensors");
+    for (int k = 0; k < more.n; k++)
+        ck_add(&c, more.t[k].name, more.t[k].dtype, json_incref(more.t[k].shape), more.t[k].data,
+               more.t[k].n);
+    struct model m = load_ck(&c, 1);
+    assert_int_equal(m.layer[0].gate_up.type, DT_BF16);
+    assert_int_equal(m.layer[2].down_e.type, DT_BF16);
+    model_free(&m);
+    ck_free(&c), ck_free(&more);
+    ck_remove(wide), ck_remove(folder), mkdir(folder, 0700);
+    ck_remove(twin), mkdir(twin, 0700);
+    free(wide);
 }
 
 /* ---- what is said of a folder ---- */
@@ -694,6 +782,7 @@ int main(void)
                                         setup, teardown),
         cmocka_unit_test_setup_teardown(test_contradictions_of_config_and_tensors_are_named, setup,
                                         teardown),
+        cmocka_unit_test_setup_teardown(test_experts_of_two_types_become_bf16, setup, teardown),
         cmocka_unit_test_setup_teardown(test_the_file_of_modelopt_is_read, setup, teardown),
         cmocka_unit_test_setup_teardown(test_what_does_not_fit_is_refused_by_name, setup, teardown),
     };

@@ -3,12 +3,13 @@
  * against the same on the bf16 matrices with their values: bit by bit.
  */
 #include "kernels/packed.h"
+#include "tests/few.h"
 #include "tests/kernel_test.h"
 
 static const enum dtype packed_types[] = {DT_Q8_0, DT_Q4_0, DT_Q4_1, DT_Q5_0,   DT_Q5_1,   DT_Q2_K,
                                           DT_Q3_K,
                                           DT_Q4_K, DT_Q5_K, DT_Q6_K, DT_IQ4_NL, DT_IQ4_XS, DT_MXFP4,
-                                          DT_NVFP4};
+                                          DT_NVFP4, DT_E4M3};
 enum { N_TYPES = sizeof packed_types / sizeof *packed_types, GOLDEN = 16384 };
 
 static enum dtype type_named(const char *name)
@@ -24,6 +25,14 @@ static void put_half(uint8_t *p, uint16_t h)
 {
     p[0] = (uint8_t)h;
     p[1] = (uint8_t)(h >> 8);
+}
+
+/* Makes random bytes a block of E4M3: its scale, and no code that is NaN. */
+static void put_e4m3(uint8_t *p, uint16_t scale)
+{
+    put_half(p, scale);
+    for (int i = 2; i < 34; i++)
+        p[i] ^= (p[i] & 0x7f) == 0x7f;
 }
 
 /* The blocks of tests/peers/packed.py. */
@@ -102,10 +111,55 @@ static void test_values_are_those_of_gguf(void **state)
         free(b);
         seen++;
     }
-    assert_int_equal(seen, N_TYPES);
+    assert_int_equal(seen, N_TYPES - 1); /* E4M3 is no type of gguf */
     fclose(f);
     free(y);
     free(h);
+}
+
+/* Blocks of E4M3 with a code that is NaN, a scale that is not finite, or one too large for their
+ * codes are found. Each code has the value of its definition with each scale. */
+static void test_e4m3(void **state)
+{
+    (void)state;
+    uint8_t b[2 * 34] = {0};
+    float y[32];
+    uint16_t h[32];
+    assert_int_equal(packed_not_finite(DT_E4M3, b, 2), -1);
+    for (int at = 34 + 2; at < 68; at++) {
+        b[at] = at % 2 ? 0x7f : 0xff;
+        assert_int_equal(packed_not_finite(DT_E4M3, b, 2), 1);
+        b[at] = 0;
+    }
+    put_half(b + 34, 0x7b00); /* 2^119 */
+    b[40] = 0xfe;
+    assert_int_equal(packed_not_finite(DT_E4M3, b, 2), -1);
+    put_half(b + 34, 0x7b80);
+    assert_int_equal(packed_not_finite(DT_E4M3, b, 2), 1);
+    b[40] = 0x78; /* 256: 2^128 with the scale */
+    assert_int_equal(packed_not_finite(DT_E4M3, b, 2), 1);
+    b[40] = 0x77; /* 240 */
+    assert_int_equal(packed_not_finite(DT_E4M3, b, 2), -1);
+    put_half(b + 34, 0xff80);
+    assert_int_equal(packed_not_finite(DT_E4M3, b, 2), 1);
+    for (unsigned scale = 0; scale < 0x10000; scale += 5 * (unsigned)one_in(5)) {
+        if ((scale & 0x7fff) >= 0x7b00)
+            continue;
+        for (int c = 0; c < 256; c += 32) {
+            for (int i = 0; i < 32; i++)
+                b[2 + i] = (uint8_t)(c + i);
+            put_e4m3(b, (uint16_t)scale);
+            packed_floats(DT_E4M3, b, 32, y);
+            packed_bf16(DT_E4M3, b, 32, h);
+            for (int i = 0; i < 32; i++) {
+                const int m = b[2 + i] & 7, e = b[2 + i] >> 3 & 15;
+                const double code = e ? ldexp(8 + m, e - 10) : ldexp(m, -9),
+                             by = (double)bf16_to_f32((uint16_t)scale);
+                const double value = (b[2 + i] & 0x80 ? -code : code) * by;
+                assert_true((double)y[i] == value && h[i] == f32_to_bf16(y[i]));
+            }
+        }
+    }
 }
 
 /* Each scale of a block, made NaN or infinite, is found, and nothing else. */
@@ -114,6 +168,8 @@ static void test_scales_that_are_not_finite_are_found(void **state)
     (void)state;
     for (int i = 0; i < N_TYPES; i++) {
         enum dtype t = packed_types[i];
+        if (t == DT_E4M3) /* see test_e4m3() */
+            continue;
         const struct packed_format *f = packed_format(t);
         uint8_t *b = golden_blocks(t, i), *at = b + 5 * f->bytes;
         int scales = 0;
@@ -169,6 +225,11 @@ static struct tensor packed_tensor(enum dtype t, int n_dim, int64_t a, int64_t b
             p[0] = at < row ? (uint8_t)rnd_int(253) : (uint8_t)(118 + rnd_int(6));
         for (int i = 0; t == DT_NVFP4 && i < 4; i++)
             p[i] ^= (p[i] & 0x7f) == 0x7f;
+        static const uint16_t rare[] = {0, 0x8000, 1, 0x8060, 0x0d80, 0x5012, 0x43ff};
+        if (t == DT_E4M3) /* else 2^-14 to 2^-9 */
+            put_e4m3(p, at < row ? rare[rnd_int(7)]
+                                 : (uint16_t)((rnd() & 0x807f) |
+                                              (unsigned)(113 + rnd_int(5)) << 7));
     }
     assert_int_equal(packed_not_finite(t, x.data, (int64_t)at), -1);
     return x;
@@ -413,6 +474,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values_are_those_of_gguf),
+        cmocka_unit_test(test_e4m3),
         cmocka_unit_test(test_scales_that_are_not_finite_are_found),
         cmocka_unit_test(test_bytes_of_rows),
         cmocka_unit_test(test_random_weights_have_their_deviation),

@@ -1,5 +1,7 @@
 /* packed.cu - matrices packed in blocks: the device layout of blocks (packed.cuh), made during
- * their upload, and its panels as those of a bf16 matrix. */
+ * their upload, and its panels as those of a bf16 matrix; and the layout of experts in blocks of
+ * E4M3 (fp8.cuh). */
+#include "kernels/cuda/dense/fp8.cuh"
 #include "kernels/cuda/dense/packed.cuh"
 
 enum { THREADS = 256 };
@@ -92,6 +94,36 @@ void cuda_repack_blocks(struct kdev *d, const struct panels *p, int type, const 
     repack_blocks<<<(unsigned)((threads + THREADS - 1) / THREADS), THREADS, 0, d->stream>>>(
         (const uint8_t *)blocks, type, f->elements / K_CHUNK, f->bytes, rows, *p, n,
         (uint8_t *)dst);
+}
+
+/* A thread converts eight codes of an output of a tile (fp8.cuh), and the first of a chunk's four
+ * its scale. */
+__global__ void repack_e4m3(const uint8_t *src, const __grid_constant__ struct ksplit c, int n,
+                            uint8_t *dst)
+{
+    const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    const int q = (int)(i % 4), row = (int)(i / 4 % E4M3_ROWS);
+    const size_t at = i / 4 / E4M3_ROWS;
+    const int chunk = (int)(at % (size_t)c.chunks);
+    const size_t tile = at / (size_t)c.chunks;
+    if (tile >= (size_t)n)
+        return;
+    const uint8_t *b = src + ((tile * E4M3_ROWS + (size_t)row) * (size_t)c.chunks + (size_t)chunk) *
+                                 (2 + K_CHUNK);
+    dst += (tile * (size_t)c.chunks + (size_t)chunk_place(c, chunk)) * E4M3_CHUNK;
+    *(uint2 *)(dst + row * K_CHUNK + q * 8) =
+        make_uint2(fp8_word(b + 2 + q * 8), fp8_word(b + 6 + q * 8));
+    if (q == 0)
+        *(uint16_t *)(dst + E4M3_CODES + row * 2) = (uint16_t)(b[0] | b[1] << 8);
+}
+
+void cuda_repack_e4m3(struct kdev *d, const void *blocks, int k, int n, void *dst)
+{
+    const struct ksplit c = ksplit_of(k);
+    const size_t threads = (size_t)n * (size_t)c.chunks * E4M3_ROWS * 4;
+    CHECK(k % K_CHUNK == 0);
+    repack_e4m3<<<(unsigned)((threads + THREADS - 1) / THREADS), THREADS, 0, d->stream>>>(
+        (const uint8_t *)blocks, c, n, (uint8_t *)dst);
 }
 
 /* ---- panels of bf16 ------------------------------------------------------------------------- */

@@ -1,8 +1,9 @@
 /* experts_prefill.cu - experts for prefill rows on Hopper: MXFP4, equal to experts.cu to the bit,
- * and bf16 in halves (EXPERT_HALVES), equal to product_kernel and experts_few.cu; both products,
- * without the sum. Packed rows are in the order of the experts (router_prefill.cu), so that the
- * copy engine fetches them like weights. A consumer warpgroup brings weights into registers, MXFP4
- * decoded with their scales, while the previous ones are multiplied.
+ * and bf16 in halves (EXPERT_HALVES), stored as such or in blocks of E4M3, equal to product_kernel
+ * and experts_few.cu; both products, without the sum. Packed rows are in the order of the experts
+ * (router_prefill.cu), so that the copy engine fetches them like weights. A consumer warpgroup
+ * brings weights into registers, MXFP4 and E4M3 decoded with their scales, while the previous ones
+ * are multiplied.
  */
 #include "kernels/cuda/moe/pair_tiles.cuh"
 #include "kernels/cuda/dense/wgmma.cuh"
@@ -32,20 +33,28 @@ template <int BYTES, int PARTS_> struct stage_form {
 };
 /* MXFP4: the outputs' weights in the order of memory (mem.cu), then their scales. */
 struct mx_form : stage_form<OUTS * 64 + OUTS * 4, 2> {
-    enum { SCALES_AT = OUTS * 64 };
+    enum { SCALES_AT = OUTS * 64, FETCHED = WEIGHT_BYTES };
     typedef __half term;
 };
 /* bf16: for each of two chunks of k, 64 bytes of each output, one output after the other. A tile of
  * gate and up has OUTS / 2 outputs of gate, then as many of up, which a thread multiplies in pairs:
  * its sums are in the order of interleaved outputs, as those of MXFP4. */
 struct bf16_form : stage_form<OUTS * 128, 1> {
-    enum { CHUNK_BYTES = OUTS * 64 };
+    enum { CHUNK_BYTES = OUTS * 64, FETCHED = WEIGHT_BYTES };
+    typedef bf16 term;
+};
+
+/* The same from blocks of E4M3: for each of two chunks of k, what tiles of 16 outputs have in
+ * memory (fp8.cuh), in two halves: gate and up, or half of the outputs each. */
+enum { E4M3_HALF = (OUTS / 2 / E4M3_ROWS * E4M3_CHUNK + 127) / 128 * 128 }; /* TMA's alignment */
+struct e4m3_form : stage_form<4 * E4M3_HALF, 1> {
+    enum { CHUNK_BYTES = 2 * E4M3_HALF, FETCHED = 2 * OUTS / E4M3_ROWS * E4M3_CHUNK };
     typedef bf16 term;
 };
 
 struct prefill_experts {
     CUtensorMap w, s, x; /* MXFP4: w, s are weights and scales in units of 16 outputs (mem.cu);
-                            bf16: w has pieces of a chunk of each output, no s */
+                            bf16: w has pieces of a chunk of each output; E4M3: of each 16; no s */
     struct moe_args m;
     bool down; /* the down product; else gate and up */
     int tiles_out;
@@ -90,6 +99,23 @@ __device__ __forceinline__ void fetch_weights(bf16_form, const prefill_experts &
     }
 }
 
+__device__ __forceinline__ void fetch_weights(e4m3_form, const prefill_experts &a,
+                                              const tile_coord &at, int stage, uint32_t to,
+                                              uint64_t *full)
+{
+    const mat &m = a.down ? a.m.down_m : a.m.gate_up_m;
+    const int first = (at.expert * m.n + (a.down ? at.out : at.out / 2)) / E4M3_ROWS;
+    const int second = first + (a.down ? (int)OUTS / 2 : a.m.ffn) / E4M3_ROWS;
+    const struct ksplit &k = m.panels.ksplit;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const int c = 2 * stage + i, place = c < k.chunks ? chunk_place(k, c) : k.chunks;
+        const uint32_t chunk = to + (uint32_t)(i * e4m3_form::CHUNK_BYTES);
+        copy_pieces(chunk, &a.w, place, first, full);
+        copy_pieces(chunk + E4M3_HALF, &a.w, place, second, full);
+    }
+}
+
 /* One thread. */
 template <class FORM, int TERMS>
 __device__ __forceinline__ void fetch_tiles(const prefill_experts &a, pointer_ring r,
@@ -99,7 +125,7 @@ __device__ __forceinline__ void fetch_tiles(const prefill_experts &a, pointer_ri
     struct tile_coord at = {(int)blockIdx.x};
     for (; tiling.locate(a.m, a.tiles_out, OUTS, at); at.tile += (int)gridDim.x) {
         const bool wide = tiling.each[at.i] * TERMS > BOX_COLS;
-        const int bytes = (wide ? 2 : 1) * FORM::PARTS * BOX_COLS * 128 + FORM::WEIGHT_BYTES;
+        const int bytes = (wide ? 2 : 1) * FORM::PARTS * BOX_COLS * 128 + FORM::FETCHED;
 #pragma unroll 1
         for (int c = 0; c < stages; c++) {
             uint64_t *full = r.filled();
@@ -164,11 +190,10 @@ struct decoded : operand<__half> {
     }
 };
 
-/* A chunk of bf16 of two outputs, as it is in memory; at: the thread's 16 bytes of the first. */
+/* Two outputs' chunk of 32 k, as bf16. */
 struct whole : operand<bf16> {
-    __device__ __forceinline__ void load(uint32_t at, int apart)
+    __device__ __forceinline__ void set(uint4 v0, uint4 v1)
     {
-        const uint4 v0 = shared16(at), v1 = shared16(at + (uint32_t)(apart * 64));
         h0[0] = v0.x, h0[1] = v0.y, h0[2] = v0.z, h0[3] = v0.w;
         h1[0] = v1.x, h1[1] = v1.y, h1[2] = v1.z, h1[3] = v1.w;
     }
@@ -183,6 +208,40 @@ struct own_outputs {
         const int t = (int)threadIdx.x % 128, warp = group * 4 + t / 32, g = t % 32 / 4;
         row = pairs ? warp * 8 + g : warp * 16 + g, rows_apart = pairs ? (int)OUTS / 2 : 8;
         out = pairs ? 2 * row : row, apart = pairs ? 1 : 8;
+    }
+};
+
+/* Where a thread's weights of its two outputs are in a stage's chunk. */
+template <class FORM> struct own_weights;
+template <> struct own_weights<bf16_form> {
+    uint32_t first, apart;
+    __device__ __forceinline__ own_weights(const own_outputs &own)
+        : first((uint32_t)(own.row * 64 + threadIdx.x % 4 * 16)),
+          apart((uint32_t)(own.rows_apart * 64))
+    {
+    }
+    __device__ __forceinline__ void load(uint32_t chunk, struct whole &w) const
+    {
+        w.set(shared16(chunk + first), shared16(chunk + first + apart));
+    }
+};
+template <> struct own_weights<e4m3_form> {
+    uint32_t codes, scale, next_codes, next_scale;
+    __device__ __forceinline__ own_weights(const own_outputs &own)
+    {
+        enum { HALF = OUTS / 2 / E4M3_ROWS }; /* tiles */
+        const int tile = own.row / E4M3_ROWS, in = own.row % E4M3_ROWS;
+        const bool pairs = own.rows_apart == OUTS / 2;
+        const int at = tile / HALF * E4M3_HALF + tile % HALF * E4M3_CHUNK;
+        codes = (uint32_t)(at + in / 8 * E4M3_EIGHT) + threadIdx.x % 32 * 8;
+        scale = (uint32_t)(at + E4M3_CODES + in * 2);
+        next_codes = pairs ? E4M3_HALF : E4M3_EIGHT, next_scale = pairs ? E4M3_HALF : 16;
+    }
+    __device__ __forceinline__ void load(uint32_t chunk, struct whole &w) const
+    {
+        const uint2 v0 = shared8(chunk + codes), v1 = shared8(chunk + codes + next_codes);
+        const uint32_t s0 = shared2(chunk + scale), s1 = shared2(chunk + scale + next_scale);
+        w.set(e4m3_eight(v0, s0), e4m3_eight(v1, s1));
     }
 };
 
@@ -246,15 +305,15 @@ __device__ __forceinline__ void multiply_tile(mx_form, pointer_ring &r, int kp,
         sum[i] = (empty ? sum[i] + 0.f : sum[i]) * unit[i * TERMS / 2 % 2];
 }
 
-/* The same with bf16. A k split may end with either chunk of a stage. */
-template <int TERMS, int N>
-__device__ __forceinline__ void multiply_tile(bf16_form, pointer_ring &r, int kp,
+/* The same with bf16, or what becomes bf16. A k split may end with either chunk of a stage. */
+template <int TERMS, int N, class FORM>
+__device__ __forceinline__ void multiply_tile(FORM, pointer_ring &r, int kp,
                                               const own_outputs &own,
                                               float (&acc)[MAX_COLS / 2],
                                               float (&sum)[MAX_COLS / 2 / TERMS])
 {
     const int chunks = kp / K_CHUNK, each = (chunks + K_SPLITS - 1) / K_SPLITS;
-    const uint32_t mine = bf16_form::WEIGHTS_AT + (uint32_t)(own.row * 64 + threadIdx.x % 4 * 16);
+    const struct own_weights<FORM> mine(own);
     int left = each;
 #pragma unroll 1
     for (int c = 0; c < chunks; c += 2) {
@@ -266,7 +325,7 @@ __device__ __forceinline__ void multiply_tile(bf16_form, pointer_ring &r, int kp
         for (int i = 0; i < 2; i++) {
             if (c + i >= chunks)
                 break;
-            w[i].load(stage + mine + (uint32_t)(i * bf16_form::CHUNK_BYTES), own.rows_apart);
+            mine.load(stage + FORM::WEIGHTS_AT + (uint32_t)(i * FORM::CHUNK_BYTES), w[i]);
             w[i].multiply<N>(acc, cols + (uint64_t)(4 * i), left < each);
             if (--left == 0 || c + i + 1 == chunks) {
                 wgmma_wait<0>();
@@ -290,7 +349,7 @@ __device__ __forceinline__ void multiply_tiles(const prefill_experts &a, pointer
                                                const sum_buffer &e)
 {
     const int kp = rows_of(a).kp;
-    const struct own_outputs own(group, std::is_same_v<FORM, bf16_form> && !a.down);
+    const struct own_outputs own(group, !std::is_same_v<FORM, mx_form> && !a.down);
     uint32_t turn = 1;
     for (int tile = (int)blockIdx.x, i = 0; tiling.reach(a.tiles_out, tile, i);
          tile += (int)gridDim.x, turn ^= 1) {
@@ -521,6 +580,12 @@ static void map_weights(bf16_form, struct kdev *d, struct prefill_experts *a, co
                    a->m.n_expert * w->n, OUTS / 2);
 }
 
+static void map_weights(e4m3_form, struct kdev *d, struct prefill_experts *a, const struct mat *w)
+{
+    cuda_piece_map(d, &a->w, w->w, E4M3_CHUNK, w->panels.ksplit.chunks,
+                   a->m.n_expert * w->n / E4M3_ROWS, OUTS / 2 / E4M3_ROWS);
+}
+
 template <class FORM, int TERMS> static void run(struct kdev *d, const struct moe_args *m)
 {
     for (int down = 0; down < 2; down++) {
@@ -540,7 +605,9 @@ template <class FORM, int TERMS> static void run(struct kdev *d, const struct mo
 
 void cuda_prefill_experts(struct kdev *d, const struct moe_args *m)
 {
-    if (!m->f16)
+    if (m->gate_up_m.type == DT_E4M3)
+        run<e4m3_form, 2>(d, m);
+    else if (!m->f16)
         run<bf16_form, 2>(d, m);
     else
         m->terms == 1 ? run<mx_form, 1>(d, m) : run<mx_form, 2>(d, m);

@@ -27,7 +27,8 @@ __device__ __forceinline__ void select_for_block(const moe_args &a, block &b, in
 struct mx_source {
     const uint8_t *w, *s;
     int chunks; /* of a tile */
-    enum { BYTES = TILES * (CHUNK + CHUNK_SCALES) }; /* of a chunk of the unit */
+    enum { BYTES = TILES * (CHUNK + CHUNK_SCALES), /* of a chunk of the unit */
+           AT_ONCE = 1 }; /* chunks of a k split in a stage */
     __device__ __forceinline__ mx_source(const moe_args &, const unit_walk &at, size_t e)
         : chunks(at.s.chunks)
     {
@@ -55,7 +56,7 @@ struct bf16_source {
     int first, second, full, last, i; /* rows among those of all experts; whole splits; the chunk
                                          behind them; position of the next chunks */
     uint64_t once;
-    enum { BYTES = TILES * CHUNK };
+    enum { BYTES = TILES * CHUNK, AT_ONCE = 1 };
     __device__ __forceinline__ bf16_source(const bf16_args &a, const unit_walk &at, size_t e)
         : whole(a.whole + at.down()), rest(a.rest + at.down()), full(at.s.full),
           last(at.s.full * at.s.each), i(0)
@@ -82,11 +83,36 @@ struct bf16_source {
     }
 };
 
+/* Experts in blocks of E4M3, whose outputs are those of bf16_source. A stage has two chunks of each
+ * k split, as they are in memory: of the first tile the next chunk of every split, then the one
+ * after it of every split; then the same of the second tile. */
+struct e4m3_source {
+    const uint8_t *first, *second;
+    enum { BYTES = (int)TILES * (int)E4M3_CHUNK, AT_ONCE = 2 };
+    static_assert(AT_ONCE * (int)K_SPLITS * (int)E4M3_CHUNK == (int)STEP);
+    __device__ __forceinline__ e4m3_source(const moe_args &a, const unit_walk &at, size_t e)
+    {
+        const mat &m = at.m();
+        first = m.w + e * m.expert + (size_t)(at.down() ? at.tile : at.tile / 2) * m.pitch;
+        second = first + (size_t)(at.down() ? 1 : a.ffn / 16) * m.pitch;
+    }
+    __device__ __forceinline__ void fetch(char *to, int n, uint64_t *filled)
+    {
+        bulk_copy_once(shared_at(to), first, n * E4M3_CHUNK, filled);
+        bulk_copy_once(shared_at(to) + (uint32_t)STEP, second, n * E4M3_CHUNK, filled);
+        first += n * E4M3_CHUNK, second += n * E4M3_CHUNK;
+    }
+};
+
+template <int KIND>
+using source_of = std::conditional_t<is_e4m3(KIND), e4m3_source,
+                                     std::conditional_t<is_bf16(KIND), bf16_source, mx_source>>;
+
 template <int KIND, class ARGS>
 __device__ __forceinline__ void produce_weights(const ARGS &a, const job_lists &jobs, block &b,
                                                 const smem_layout<KIND> &r, int pipe)
 {
-    typedef std::conditional_t<is_bf16(KIND), bf16_source, mx_source> source;
+    typedef source_of<KIND> source;
     const int number = a.gate_up_b.type == DT_F32 ? 4 : 2; /* bytes */
     auto &mine = b.pipe[pipe];
     char *const ring = r.ring + pipe * a.stages * STAGE;
@@ -100,8 +126,10 @@ __device__ __forceinline__ void produce_weights(const ARGS &a, const job_lists &
         const size_t e = (size_t)jobs.active(at.job);
         source weights(a, at, e);
 #pragma unroll 1
-        for (int i = 0; i < each; i++) {
-            const int n = full + (i < rest), bias_bytes = biased && i == 0 ? BIAS * number : 0;
+        for (int i = 0; i < each; i += source::AT_ONCE) {
+            const int more = source::AT_ONCE == 2 && i + 1 < each ? full + (i + 1 < rest) : 0,
+                      n = full + (i < rest) + more, bias_bytes = biased && i == 0 ? BIAS * number
+                                                                                  : 0;
             char *to = ring + stage.slot * STAGE;
             uint64_t *filled = &mine.full[stage.slot];
             mbarrier_wait(&mine.empty[stage.slot], stage.phase ^ 1);
@@ -219,6 +247,24 @@ __device__ __forceinline__ const char *column_of(const moe_args &a, const job_li
     return r.resident + (pair / a.top_k * TERMS + term) * r.pitch;
 }
 
+/* Unpacks and multiplies a chunk of E4M3 of both tiles, if the k split has it. w: the split's chunk
+ * of the first tile. Outputs as in consume_units(). */
+template <int KIND>
+__device__ __forceinline__ void consume_e4m3(const char *w, bool gate_first, bool there,
+                                             const char *x, float (*acc)[shape<KIND>::NT][4])
+{
+    const int tile = gate_first ? (int)E4M3_EIGHT : (int)STEP,
+              second = gate_first ? (int)STEP : (int)E4M3_EIGHT;
+    const int next_scale = gate_first ? 16 : (int)STEP, second_scale = gate_first ? (int)STEP : 16;
+    if (!there)
+        return;
+    struct chunk_weights c[TILES];
+#pragma unroll
+    for (int t = 0; t < TILES; t++)
+        c[t].load_e4m3(w + t * tile, second, w + E4M3_CODES + t * next_scale, second_scale);
+    multiply<KIND>(c, x, 0, acc);
+}
+
 /* A warp multiplies one k split of both tiles of its pipeline's units. */
 template <int KIND>
 __device__ __forceinline__ void consume_units(const moe_args &a, const job_lists &jobs, block &b,
@@ -228,7 +274,8 @@ __device__ __forceinline__ void consume_units(const moe_args &a, const job_lists
     const int lane = (int)threadIdx.x % 32, g = lane / 4, q = lane % 4;
     const int run = warp % (int)K_SPLITS, pipe = warp / (int)K_SPLITS;
     auto &own = b.pipe[pipe];
-    const char *const w = r.ring + pipe * a.stages * STAGE + run * CHUNK;
+    const char *const w = r.ring + pipe * a.stages * STAGE +
+                          run * (is_e4m3(KIND) ? (int)E4M3_CHUNK : (int)CHUNK);
     const char *const s = r.ring + pipe * a.stages * STAGE + K_SPLITS * CHUNK + run * CHUNK_SCALES;
     float *const sums = r.sums + pipe * TILES * S::RED;
     float *const mine =
@@ -262,7 +309,17 @@ __device__ __forceinline__ void consume_units(const moe_args &a, const job_lists
         float acc[TILES][S::NT][4] = {};
         float2 units[TILES] = {};
 #pragma unroll 1
-        for (int i = 0; i < each; i++, x += S::CHUNK_ROW) {
+        for (int i = 0; is_e4m3(KIND) && i < each; i += 2, x += 2 * S::CHUNK_ROW) {
+            const char *const here = w + stage.slot * STAGE;
+            const int after = (at.s.full + (i < at.s.rest)) * E4M3_CHUNK;
+            mbarrier_wait(&own.full[stage.slot], stage.phase);
+            consume_e4m3<KIND>(here, gate_first, i < n, x, acc);
+            consume_e4m3<KIND>(here + after, gate_first, i + 1 < n, x + S::CHUNK_ROW, acc);
+            mbarrier_arrive_warp(&own.empty[stage.slot]);
+            stage.next(a.stages);
+        }
+#pragma unroll 1
+        for (int i = 0; !is_e4m3(KIND) && i < each; i++, x += S::CHUNK_ROW) {
             const char *const here = w + stage.slot * STAGE, *const scales = s + stage.slot * STAGE;
             struct chunk_weights c[TILES];
             mbarrier_wait(&own.full[stage.slot], stage.phase);
