@@ -22,6 +22,14 @@ bool utf8_check(const char *s, size_t n); /* all of it is valid */
  * direction of text, surrogates, unassigned, and invisible ones except joiners. */
 bool utf8_is_hidden(uint32_t cp);
 
+/* Whether Unicode calls a code point white space. */
+static inline bool utf8_is_white(uint32_t c)
+{
+    return (c >= 9 && c <= 13) || c == ' ' || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+           (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F ||
+           c == 0x205F || c == 0x3000;
+}
+
 /* Bytes of the character at s, which is valid there. */
 static inline size_t utf8_len(const char *s)
 {

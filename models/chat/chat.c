@@ -2,6 +2,7 @@
 #include "models/chat/parts.h"
 #include "kernels/json_read.h"
 #include "models/checkpoint/gguf.h"
+#include "models/checkpoint/json.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -235,7 +236,6 @@ bool chat_fits(const struct chat *c, const char *what, const struct message *m, 
  * if the format requires it. */
 static bool check_order(const struct chat *c, const struct message *m, int n, struct err *e)
 {
-    static const char *const name[] = {"system", "user", "assistant", "tool"};
     if (n == 0 || (n == 1 && m[0].role == ROLE_SYSTEM))
         return err_set(e, ERR_USAGE, "there is no message to reply to");
     int first = m[0].role == ROLE_SYSTEM, turns = 0;
@@ -255,7 +255,7 @@ static bool check_order(const struct chat *c, const struct message *m, int n, st
             continue; /* results are the user's turn */
         if (c->format->alternate && i >= first && m[i].role != want)
             return err_set(e, ERR_USAGE, "message %d is of role %s; the %s format expects %s here",
-                           i + 1, name[m[i].role], c->format->name, name[want]);
+                           i + 1, role_names[m[i].role], c->format->name, role_names[want]);
     }
     if (c->format->alternate && m[n - 1].role == ROLE_ASSISTANT)
         return err_set(e, ERR_USAGE, "the last message must be the user's");
@@ -408,11 +408,7 @@ static void find_markers(struct chat *c, const struct model *m)
 static bool read_if_there(const char *path, size_t max, struct buf *out, bool *there, struct err *e)
 {
     *there = !file_missing(path);
-    if (!*there || buf_read_file(out, path, max, e))
-        return true;
-    if (e)
-        e->kind = ERR_MODEL;
-    return false;
+    return !*there || json_text(path, max, out, e);
 }
 
 /* Reads "chat_template" of a JSON file: a string, or the entry named "default" of a list. */

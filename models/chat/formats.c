@@ -12,7 +12,9 @@
  * break; "<think>" around thoughts. stop: the token that ends a text. */
 #define CHATML_TURNS(stop)                                                                         \
     .mark = {[MARK_OPEN] = "<|im_start|>", [MARK_CLOSE] = "<|im_end|>", [MARK_STOP] = (stop)},     \
-    .role = {"system", "user", "assistant"}, .before = "\n", .after = "\n", .think = THINK_TAGS
+    .before = "\n", .after = "\n", .think = THINK_TAGS
+
+const char *const role_names[] = {"system", "user", "assistant", "tool"};
 
 const struct format chat_formats[] = {
     {
@@ -40,7 +42,7 @@ const struct format chat_formats[] = {
         .family = {"gemma2", "gemma3"},
         .mark = {[MARK_BOS] = "<bos>", [MARK_OPEN] = "<start_of_turn>",
                  [MARK_CLOSE] = "<end_of_turn>", [MARK_STOP] = "<eos>"},
-        .role = {"system", "user", "model"},
+        .role = {[ROLE_ASSISTANT] = "model"},
         .before = "\n",
         .after = "\n",
         .system = SYSTEM_PREPEND,
@@ -59,7 +61,7 @@ const struct format chat_formats[] = {
                  [MARK_TOOL] = "<|tool>", [MARK_TOOL_END] = "<tool|>",
                  [MARK_TOOL_CALL] = "<|tool_call>", [MARK_TOOL_CALL_END] = "<tool_call|>",
                  [MARK_TOOL_RESPONSE_END] = "<tool_response|>", [MARK_QUOTE] = "<|\"|>"},
-        .role = {"system", "user", "model"},
+        .role = {[ROLE_ASSISTANT] = "model"},
         .before = "\n",
         .after = "\n",
         .think = THINK_CHANNEL,
@@ -72,9 +74,7 @@ const struct format chat_formats[] = {
         .mark = {[MARK_OPEN] = "<|start|>", [MARK_MID] = "<|message|>", [MARK_CLOSE] = "<|end|>",
                  [MARK_CHANNEL] = "<|channel|>", [MARK_STOP] = "<|return|>",
                  [MARK_STOP + 1] = "<|call|>", [MARK_STOP + 2] = "<|endoftext|>"},
-        .role = {"developer", "user", "assistant"},
-        .before = "",
-        .after = "",
+        .role = {[ROLE_SYSTEM] = "developer"},
         .think = THINK_HARMONY,
         .tools = TOOLS_HARMONY,
         .effort = "medium",
@@ -126,9 +126,6 @@ const struct format chat_formats[] = {
         .family = {"phi3"},
         .mark = {[MARK_OPEN] = "<|im_start|>", [MARK_MID] = "<|im_sep|>",
                  [MARK_CLOSE] = "<|im_end|>", [MARK_STOP] = "<|endoftext|>"},
-        .role = {"system", "user", "assistant"},
-        .before = "",
-        .after = "",
         .think = THINK_TAGS,
     },
     {
@@ -150,8 +147,6 @@ const struct format chat_formats[] = {
         .family = {"granite"},
         .mark = {[MARK_OPEN] = "<|start_of_role|>", [MARK_MID] = "<|end_of_role|>",
                  [MARK_CLOSE] = "<|end_of_text|>"},
-        .role = {"system", "user", "assistant"},
-        .before = "",
         .after = "\n",
     },
     {
@@ -172,9 +167,7 @@ const struct format chat_formats[] = {
         .mark = {[MARK_BOS] = "<|begin_of_text|>", [MARK_OPEN] = "<|header_start|>",
                  [MARK_MID] = "<|header_end|>", [MARK_CLOSE] = "<|eot|>",
                  [MARK_STOP] = "<|end_of_text|>", [MARK_STOP + 1] = "<|eom|>"},
-        .role = {"system", "user", "assistant"},
         .before = "\n\n",
-        .after = "",
         .trim = true,
     },
     {
@@ -183,9 +176,7 @@ const struct format chat_formats[] = {
         .mark = {[MARK_BOS] = "<|begin_of_text|>", [MARK_OPEN] = "<|start_header_id|>",
                  [MARK_MID] = "<|end_header_id|>", [MARK_CLOSE] = "<|eot_id|>",
                  [MARK_STOP] = "<|end_of_text|>", [MARK_STOP + 1] = "<|eom_id|>"},
-        .role = {"system", "user", "assistant"},
         .before = "\n\n",
-        .after = "",
         .tools = TOOLS_LLAMA,
         .think = THINK_TAGS,
         .trim = true,

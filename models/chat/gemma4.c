@@ -9,6 +9,7 @@
  * sorted as Jinja's dictsort sorts them; numbers are written as Python writes them. */
 #include "models/chat/parts.h"
 #include "kernels/ascii.h"
+#include "kernels/idioms.h"
 #include "kernels/json_read.h"
 
 #include <math.h>
@@ -36,19 +37,34 @@ const char *gemma4_spelled(const struct chat *c, int id)
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-static void put_quoted(struct render *r, const char *s)
+/* A text, which may be NULL, in capitals if `upper`. */
+static void put_quoted(struct render *r, const char *s, bool upper)
 {
     put_mark(r, MARK_QUOTE);
-    put_str(r, s);
+    for (; s && *s; s++)
+        buf_char(&r->text, upper ? ascii_upper(*s) : *s);
     put_mark(r, MARK_QUOTE);
 }
 
-static void put_upper(struct render *r, const char *s)
+/* The text of a member or item, after a comma unless it is the first behind its bracket. */
+static void put_next(struct render *r, const char *s)
 {
-    put_mark(r, MARK_QUOTE);
-    for (; *s; s++)
-        buf_char(&r->text, ascii_upper(*s));
-    put_mark(r, MARK_QUOTE);
+    char last = r->text.n ? r->text.p[r->text.n - 1] : '\0';
+    put_str(r, last == '{' || last == '[' ? "" : ",");
+    put_str(r, s);
+}
+
+/* [TEXT,...] */
+static void put_texts(struct render *r, const json_t *list, bool upper)
+{
+    const json_t *one;
+    size_t i;
+    put_str(r, "[");
+    json_array_foreach(list, i, one) {
+        put_next(r, "");
+        put_quoted(r, json_string_value(one), upper);
+    }
+    put_str(r, "]");
 }
 
 static int compare_keys(const void *a, const void *b)
@@ -84,11 +100,9 @@ static void put_members(struct render *r, const json_t *o, bool quote_keys, int 
 {
     const char **key = sorted_keys(o);
     for (size_t i = 0; i < json_object_size(o); i++) {
-        put_str(r, i ? "," : "");
+        put_next(r, quote_keys ? "" : key[i]);
         if (quote_keys)
-            put_quoted(r, key[i]);
-        else
-            put_str(r, key[i]);
+            put_quoted(r, key[i], false);
         put_str(r, ":");
         put_value(r, json_object_get(o, key[i]), quote_keys, depth + 1);
     }
@@ -100,11 +114,11 @@ static void put_value(struct render *r, const json_t *v, bool quote_keys, int de
     const json_t *one;
     size_t i;
     if (json_is_string(v)) {
-        put_quoted(r, json_string_value(v));
+        put_quoted(r, json_string_value(v), false);
     } else if (json_is_boolean(v)) {
         put_str(r, json_is_true(v) ? "true" : "false");
     } else if (json_is_integer(v)) {
-        buf_printf(&r->text, "%lld", (long long)json_integer_value(v));
+        put_format(r, "%lld", (long long)json_integer_value(v));
     } else if (json_is_real(v)) {
         char s[32];
         json_real_text(s, json_real_value(v));
@@ -116,7 +130,7 @@ static void put_value(struct render *r, const json_t *v, bool quote_keys, int de
     } else if (json_is_array(v) && depth < MOST_DEPTH) {
         put_str(r, "[");
         json_array_foreach(v, i, one) {
-            put_str(r, i ? "," : "");
+            put_next(r, "");
             put_value(r, one, quote_keys, depth + 1);
         }
         put_str(r, "]");
@@ -156,30 +170,18 @@ static bool names_type(const json_t *type, const char *lower, const char *upper)
 
 static void put_type(struct render *r, const json_t *type)
 {
-    const json_t *one;
-    size_t i;
-    if (json_is_string(type)) {
-        put_upper(r, json_string_value(type));
-        return;
-    }
-    put_str(r, "[");
-    json_array_foreach(type, i, one) {
-        put_str(r, i ? "," : "");
-        put_upper(r, json_string_value(one) ? json_string_value(one) : "");
-    }
-    put_str(r, "]");
+    if (json_is_string(type))
+        put_quoted(r, json_string_value(type), true);
+    else
+        put_texts(r, type, true);
 }
 
-static void put_names(struct render *r, const json_t *names)
+static void put_required(struct render *r, const json_t *names)
 {
-    const json_t *one;
-    size_t i;
-    put_str(r, "required:[");
-    json_array_foreach(names, i, one) {
-        put_str(r, i ? "," : "");
-        put_quoted(r, json_string_value(one) ? json_string_value(one) : "");
-    }
-    put_str(r, "]");
+    if (!is_set(names))
+        return;
+    put_next(r, "required:");
+    put_texts(r, names, false);
 }
 
 static void put_properties(struct render *r, const json_t *all, bool filter, int depth);
@@ -188,28 +190,21 @@ static void put_properties(struct render *r, const json_t *all, bool filter, int
 static void put_items(struct render *r, const json_t *items, int depth)
 {
     const char **key = sorted_keys(items);
-    bool first = true;
-    put_str(r, "items:{");
+    put_next(r, "items:{");
     for (size_t i = 0; i < json_object_size(items); i++) {
         const json_t *v = json_object_get(items, key[i]);
         if (json_is_null(v))
             continue;
-        put_str(r, first ? "" : ",");
-        first = false;
-        if (!strcmp(key[i], "properties")) {
-            put_str(r, "properties:{");
+        put_next(r, key[i]);
+        put_str(r, ":");
+        if (!strcmp(key[i], "properties"))
             put_properties(r, v, false, depth + 1);
-            put_str(r, "}");
-        } else if (!strcmp(key[i], "required")) {
-            put_names(r, v);
-        } else {
-            put_str(r, key[i]);
-            put_str(r, ":");
-            if (!strcmp(key[i], "type"))
-                put_type(r, v);
-            else
-                put_value(r, v, true, depth + 1);
-        }
+        else if (!strcmp(key[i], "required"))
+            put_texts(r, v, false);
+        else if (!strcmp(key[i], "type"))
+            put_type(r, v);
+        else
+            put_value(r, v, true, depth + 1);
     }
     put_str(r, "}");
     free(key);
@@ -221,93 +216,61 @@ static void put_property(struct render *r, const char *name, const json_t *v, in
     const json_t *type = json_object_get(v, "type"), *required = json_object_get(v, "required");
     const json_t *about = json_object_get(v, "description"), *items = json_object_get(v, "items");
     const json_t *values = json_object_get(v, "enum"), *inner = json_object_get(v, "properties");
-    const char *comma = "";
-    put_str(r, name);
+    put_next(r, name);
     put_str(r, ":{");
     if (is_set(about)) {
-        put_str(r, "description:");
-        put_quoted(r, json_string_value(about) ? json_string_value(about) : "");
-        comma = ",";
+        put_next(r, "description:");
+        put_quoted(r, json_string_value(about), false);
     }
     bool string = names_type(type, "string", "STRING");
     if (string && is_set(values)) {
-        put_str(r, comma);
-        put_str(r, "enum:");
+        put_next(r, "enum:");
         put_value(r, values, true, depth + 1);
-        comma = ",";
     } else if (!string && names_type(type, "array", "ARRAY") && json_object_size(items)) {
-        put_str(r, comma);
         put_items(r, items, depth);
-        comma = ",";
     }
-    if (is_set(json_object_get(v, "nullable"))) {
-        put_str(r, comma);
-        put_str(r, "nullable:true");
-        comma = ",";
-    }
+    if (is_set(json_object_get(v, "nullable")))
+        put_next(r, "nullable:true");
     if (names_type(type, "object", "OBJECT")) {
-        put_str(r, comma);
-        put_str(r, "properties:{");
+        put_next(r, "properties:");
         put_properties(r, json_is_object(inner) ? inner : v, !json_is_object(inner), depth + 1);
-        put_str(r, "}");
-        comma = ",";
-        if (is_set(required)) {
-            put_str(r, comma);
-            put_names(r, required);
-        }
+        put_required(r, required);
     }
-    put_str(r, comma);
-    put_str(r, "type:");
+    put_next(r, "type:");
     put_type(r, type);
     put_str(r, "}");
 }
 
-/* filter: without the keywords of a schema, because `all` is one. */
+/* {NAME:{...},...}. filter: without the keywords of a schema, because `all` is one. */
 static void put_properties(struct render *r, const json_t *all, bool filter, int depth)
 {
     static const char *const keyword[] = {"description", "type", "properties", "required",
                                           "nullable"};
     const char **key = depth < MOST_DEPTH ? sorted_keys(all) : NULL;
-    bool first = true;
-    for (size_t i = 0; key && i < json_object_size(all); i++) {
-        bool skip = false;
-        for (size_t k = 0; filter && k < sizeof keyword / sizeof *keyword; k++)
-            skip |= !strcmp(key[i], keyword[k]);
-        if (skip)
-            continue;
-        put_str(r, first ? "" : ",");
-        first = false;
-        put_property(r, key[i], json_object_get(all, key[i]), depth);
-    }
+    put_str(r, "{");
+    for (size_t i = 0; key && i < json_object_size(all); i++)
+        if (!filter || !ROW_NAMED(keyword, key[i]))
+            put_property(r, key[i], json_object_get(all, key[i]), depth);
+    put_str(r, "}");
     free(key);
 }
 
 static void put_declaration(struct render *r, const json_t *f)
 {
     const json_t *p = json_object_get(f, "parameters"), *all = json_object_get(p, "properties");
-    const char *about = json_string_value(json_object_get(f, "description")), *comma = "";
-    const json_t *required = json_object_get(p, "required"), *type = json_object_get(p, "type");
+    const json_t *type = json_object_get(p, "type");
     put_mark(r, MARK_TOOL);
-    put_str(r, "declaration:");
-    put_str(r, json_string_value(json_object_get(f, "name")));
-    put_str(r, "{description:");
-    put_quoted(r, about ? about : "");
+    put_format(r, "declaration:%s{description:", text_of(f, "name"));
+    put_quoted(r, text_of(f, "description"), false);
     if (is_set(p)) {
         put_str(r, ",parameters:{");
         if (is_set(all)) {
-            put_str(r, "properties:{");
+            put_str(r, "properties:");
             put_properties(r, all, false, 0);
-            put_str(r, "}");
-            comma = ",";
         }
-        if (is_set(required)) {
-            put_str(r, comma);
-            put_names(r, required);
-            comma = ",";
-        }
+        put_required(r, json_object_get(p, "required"));
         if (is_set(type)) {
-            put_str(r, comma);
-            put_str(r, "type:");
+            put_next(r, "type:");
             put_type(r, type);
         }
         put_str(r, "}");
@@ -332,12 +295,9 @@ void gemma4_calls(struct render *r, const struct message *m)
     const json_t *one;
     size_t i;
     json_array_foreach(m->calls, i, one) {
-        const char *name = json_string_value(json_object_get(one, "name"));
         const json_t *arguments = json_object_get(one, "arguments");
         put_mark(r, MARK_TOOL_CALL);
-        put_str(r, "call:");
-        put_str(r, name ? name : "");
-        put_str(r, "{");
+        put_format(r, "call:%s{", text_of(one, "name"));
         if (json_is_string(arguments))
             put_arguments(r, arguments);
         else
@@ -351,10 +311,8 @@ void gemma4_responses(struct render *r, const struct message *m, int n)
 {
     for (int i = 0; i < n; i++) {
         put_mark(r, MARK_TOOL_RESPONSE);
-        put_str(r, "response:");
-        put_str(r, m[i].name ? m[i].name : "unknown");
-        put_str(r, "{value:");
-        put_quoted(r, m[i].text);
+        put_format(r, "response:%s{value:", m[i].name ? m[i].name : "unknown");
+        put_quoted(r, m[i].text, false);
         put_str(r, "}");
         put_mark(r, MARK_TOOL_RESPONSE_END);
     }

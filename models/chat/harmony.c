@@ -5,17 +5,19 @@
  * "analysis" (thoughts) are omitted from later prompts. Source: openai/harmony, docs/format.md.
  */
 #include "models/chat/parts.h"
-#include "kernels/json_read.h"
 #include "kernels/idioms.h"
-
-#include <stdlib.h>
 
 static const char assistant[] = "assistant";
 
-static void put_header(struct render *r, const char *role, const char *channel)
+/* role: who writes, and to whom, as printf() has it. channel: NULL: none. */
+__attribute__((format(printf, 3, 4)))
+static void put_header(struct render *r, const char *channel, const char *role, ...)
 {
+    va_list ap;
     put_mark(r, MARK_OPEN);
-    put_str(r, role);
+    va_start(ap, role);
+    buf_vprintf(&r->text, role, ap);
+    va_end(ap);
     if (channel) {
         put_mark(r, MARK_CHANNEL);
         put_str(r, channel);
@@ -26,14 +28,11 @@ static void put_header(struct render *r, const char *role, const char *channel)
 static void system_message(struct render *r)
 {
     const struct chat *c = r->c;
-    put_header(r, "system", NULL);
-    put_str(r, "You are ChatGPT, a large language model trained by OpenAI.\n"
-               "Knowledge cutoff: 2024-06\nCurrent date: ");
-    put_str(r, c->date);
-    put_str(r, "\n\nReasoning: ");
-    put_str(r, r->style->effort ? r->style->effort : c->format->effort);
-    put_str(r, "\n\n# Valid channels: analysis, commentary, final. Channel must be included for "
-               "every message.");
+    put_header(r, NULL, "system");
+    put_format(r, "You are ChatGPT, a large language model trained by OpenAI.\n"
+                  "Knowledge cutoff: 2024-06\nCurrent date: %s\n\nReasoning: %s\n\n# Valid "
+                  "channels: analysis, commentary, final. Channel must be included for every "
+                  "message.", c->date, r->style->effort ? r->style->effort : c->format->effort);
     if (r->style->tools)
         put_str(r, "\nCalls to these tools must go to the commentary channel: 'functions'.");
     put_mark(r, MARK_CLOSE);
@@ -112,7 +111,7 @@ static void put_reply_messages(struct render *r, const struct ids *ids)
 /* The caller's instructions and the functions. system: NULL if there are no instructions. */
 static void developer_message(struct render *r, const struct message *system)
 {
-    put_header(r, r->c->format->role[ROLE_SYSTEM], NULL);
+    put_header(r, NULL, "%s", role_of(r->c->format, ROLE_SYSTEM));
     if (system) {
         put_str(r, "# Instructions\n\n");
         put_text(r, system->text, strlen(system->text));
@@ -127,40 +126,24 @@ static void developer_message(struct render *r, const struct message *system)
 static void put_call(struct render *r, const struct message *m, int n)
 {
     const json_t *call = json_array_get(m->calls, 0);
-    const char *name = json_string_value(json_object_get(call, "name"));
     bool answered = false;
     for (int i = 1; i < n; i++)
         answered |= m[i].role == ROLE_ASSISTANT && !m[i].calls;
     if (m->text && *m->text && !answered) {
-        put_header(r, assistant, "analysis");
+        put_header(r, "analysis", assistant);
         put_text(r, m->text, strlen(m->text));
         put_mark(r, MARK_CLOSE);
     }
-    put_mark(r, MARK_OPEN);
-    put_str(r, "assistant to=functions.");
-    put_str(r, name ? name : "");
-    put_mark(r, MARK_CHANNEL);
-    put_str(r, "commentary json");
-    put_mark(r, MARK_MID);
+    put_header(r, "commentary json", "assistant to=functions.%s", text_of(call, "name"));
     put_arguments(r, json_object_get(call, "arguments"));
     put_mark(r, MARK_CALL);
 }
 
 static void put_result(struct render *r, const struct message *m)
 {
-    json_t *text = json_string(m->text);
-    char *quoted = json_written(text, 0);
-    put_mark(r, MARK_OPEN);
-    put_str(r, "functions.");
-    put_str(r, m->name ? m->name : "");
-    put_str(r, " to=assistant");
-    put_mark(r, MARK_CHANNEL);
-    put_str(r, "commentary");
-    put_mark(r, MARK_MID);
-    put_str(r, quoted ? quoted : "\"\"");
+    put_header(r, "commentary", "functions.%s to=assistant", m->name ? m->name : "");
+    put_json_text(r, m->text);
     put_mark(r, MARK_CLOSE);
-    free(quoted);
-    json_decref(text);
 }
 
 bool harmony_conversation(struct render *r, const struct message *m, int n)
@@ -183,7 +166,8 @@ bool harmony_conversation(struct render *r, const struct message *m, int n)
             put_reply_messages(r, &m[i].ids);
             continue;
         }
-        put_header(r, r->c->format->role[m[i].role], m[i].role == ROLE_ASSISTANT ? "final" : NULL);
+        put_header(r, m[i].role == ROLE_ASSISTANT ? "final" : NULL, "%s",
+                   role_of(r->c->format, m[i].role));
         if (m[i].role == ROLE_SYSTEM)
             put_str(r, "# Instructions\n\n");
         put_text(r, text, strlen(text));

@@ -76,8 +76,9 @@ struct format {
     const char *name;
     const char *family[4]; /* struct config's names */
     const char *mark[MAX_MARK];
-    const char *role[3];      /* by enum role */
-    const char *before, *after; /* text after the role (and MARK_MID), and after MARK_CLOSE */
+    const char *role[3];        /* by enum role; NULL: role_names */
+    const char *before, *after; /* text after the role (and MARK_MID), and after MARK_CLOSE; NULL:
+                                   none */
     /* by enum role: all that surrounds a message, in which the format's markers are matched; NULL:
        MARK_OPEN, role, MARK_MID, before; MARK_CLOSE, after */
     const char *begin[3], *end[3];
@@ -140,14 +141,25 @@ struct render {
 };
 void encode_text(struct render *r);                       /* the text since the last marker */
 void put_text(struct render *r, const char *s, size_t n); /* a message's text, trimmed if needed */
-void put_str(struct render *r, const char *s);            /* text of the format itself */
+void put_str(struct render *r, const char *s); /* text of the format itself; NULL: none */
+void put_format(struct render *r, const char *fmt, ...) /* the same, as printf() has it */
+    __attribute__((format(printf, 2, 3)));
 void put_json(struct render *r, const json_t *v, size_t flags); /* as json_written() has it */
+void put_json_text(struct render *r, const char *s);            /* a string of JSON */
 void put_arguments(struct render *r, const json_t *v);    /* of a call in struct message */
 void put_mark(struct render *r, enum mark m);             /* nothing if the format has none */
 void put_marked(struct render *r, const char *s);         /* text in which markers are matched */
+void begin_turn(struct render *r, const char *role); /* MARK_OPEN, role, MARK_MID, before */
 void begin_message(struct render *r, enum role role);
 void end_message(struct render *r, enum role role);
 void put_ids(struct render *r, const int32_t *v, int n);  /* generated ids, verbatim */
+
+/* The text at a key of an object; "": there is none. */
+static inline const char *text_of(const json_t *o, const char *key)
+{
+    const char *s = json_string_value(json_object_get(o, key));
+    return s ? s : "";
+}
 
 /* Length of the longest suffix of b that is a proper prefix of the tag. */
 static inline size_t partial_tag(const struct buf *b, const char *tag)
@@ -192,6 +204,14 @@ void smollm_system(struct render *r, const struct message *m);
 bool harmony_conversation(struct render *r, const struct message *m, int n);
 void harmony_push(struct chat_reader *r, int id, struct buf *out);
 void harmony_end(struct chat_reader *r, struct buf *out);
+
+/* "system", "user", "assistant", "tool": by enum role. */
+extern const char *const role_names[];
+/* What a format without begin[role] calls the role. */
+static inline const char *role_of(const struct format *f, enum role role)
+{
+    return f->role[role] ? f->role[role] : role_names[role];
+}
 
 /* Row 0 is the fallback (ChatML); the last row has no name. */
 extern const struct format chat_formats[];

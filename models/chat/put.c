@@ -1,6 +1,7 @@
 /* put.c - appends texts, markers and ids to a rendering. */
 #include "models/chat/parts.h"
 #include "kernels/json_read.h"
+#include "kernels/utf8.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,17 +12,9 @@
 /* Length in bytes of the white-space character at s, or 0. */
 static size_t white_at(const char *s, size_t n)
 {
-    const uint8_t *p = (const uint8_t *)s;
-    if (n >= 1 && (p[0] == ' ' || (p[0] >= 9 && p[0] <= 13) || (p[0] >= 0x1C && p[0] <= 0x1F)))
-        return 1;
-    if (n >= 2 && p[0] == 0xC2 && (p[1] == 0x85 || p[1] == 0xA0))
-        return 2;
-    if (n < 3)
-        return 0;
-    uint32_t c = (uint32_t)p[0] << 16 | (uint32_t)p[1] << 8 | p[2];
-    bool white = c == 0xE19A80 || (c >= 0xE28080 && c <= 0xE2808A) || c == 0xE280A8 ||
-                 c == 0xE280A9 || c == 0xE280AF || c == 0xE2819F || c == 0xE38080;
-    return white ? 3 : 0;
+    uint32_t c;
+    size_t len = n ? utf8_char(s, n, &c) : 0;
+    return len && (utf8_is_white(c) || (c >= 0x1C && c <= 0x1F)) ? len : 0;
 }
 
 const char *trimmed(const char *s, size_t *n)
@@ -60,7 +53,15 @@ void put_text(struct render *r, const char *s, size_t n)
 
 void put_str(struct render *r, const char *s)
 {
-    buf_str(&r->text, s);
+    buf_str(&r->text, s ? s : "");
+}
+
+void put_format(struct render *r, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    buf_vprintf(&r->text, fmt, ap);
+    va_end(ap);
 }
 
 void put_json(struct render *r, const json_t *v, size_t flags)
@@ -68,6 +69,13 @@ void put_json(struct render *r, const json_t *v, size_t flags)
     char *text = json_written(v, flags);
     put_str(r, text ? text : "null");
     free(text);
+}
+
+void put_json_text(struct render *r, const char *s)
+{
+    json_t *text = json_string(s);
+    put_json(r, text, 0);
+    json_decref(text);
 }
 
 void put_arguments(struct render *r, const json_t *v)
@@ -132,17 +140,21 @@ void put_date(struct render *r, const char *date, int letters)
 
 /* ---- around messages ---- */
 
+void begin_turn(struct render *r, const char *role)
+{
+    put_mark(r, MARK_OPEN);
+    put_str(r, role);
+    put_mark(r, MARK_MID);
+    put_str(r, r->c->format->before);
+}
+
 void begin_message(struct render *r, enum role role)
 {
     const struct format *f = r->c->format;
-    if (f->begin[role]) {
+    if (f->begin[role])
         put_marked(r, f->begin[role]);
-        return;
-    }
-    put_mark(r, MARK_OPEN);
-    put_str(r, f->role[role]);
-    put_mark(r, MARK_MID);
-    put_str(r, f->before);
+    else
+        begin_turn(r, role_of(f, role));
 }
 
 void end_message(struct render *r, enum role role)

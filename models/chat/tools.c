@@ -19,12 +19,6 @@ static const char *close_tag(const struct chat *c)
 
 /* ---- prompts --------------------------------------------------------------------------------- */
 
-static const char *text_of(const json_t *o, const char *key)
-{
-    const char *s = json_string_value(json_object_get(o, key));
-    return s ? s : "";
-}
-
 /* The functions' objects alone, indented, as the guide's examples have them. */
 static void put_guide(struct render *r)
 {
@@ -58,11 +52,11 @@ void put_tools(struct render *r)
         gemma4_declare(r);
         return;
     }
-    bool llama = r->c->tools == TOOLS_LLAMA;
     if (r->c->tools == TOOLS_GEMMA) {
         put_guide(r);
         return;
     }
+    bool llama = r->c->tools == TOOLS_LLAMA;
     if (llama)
         put_str(r, "Given the following functions, please respond with a JSON for a function call "
                    "with its proper arguments that best answers the given prompt.\n\n"
@@ -96,10 +90,8 @@ void put_calls(struct render *r, const struct message *m)
     json_array_foreach(m->calls, i, one) {
         if (i ? r->c->tools != TOOLS_LLAMA : !bare && m->text && *m->text)
             put_str(r, "\n");
-        put_str(r, bare ? "" : "<tool_call>\n");
-        put_str(r, "{\"name\": \"");
-        put_str(r, text_of(one, "name"));
-        put_str(r, bare ? "\", \"parameters\": " : "\", \"arguments\": ");
+        put_format(r, "%s{\"name\": \"%s\", \"%s\": ", bare ? "" : "<tool_call>\n",
+                   text_of(one, "name"), bare ? "parameters" : "arguments");
         put_arguments(r, json_object_get(one, "arguments"));
         put_str(r, bare ? "}" : "}\n</tool_call>");
     }
@@ -113,13 +105,8 @@ void put_results(struct render *r, const struct message *m, int n)
     }
     if (r->c->tools == TOOLS_LLAMA) {
         for (int i = 0; i < n; i++) {
-            json_t *text = json_string(m[i].text);
-            put_mark(r, MARK_OPEN);
-            put_str(r, "ipython");
-            put_mark(r, MARK_MID);
-            put_str(r, "\n\n");
-            put_json(r, text, 0);
-            json_decref(text);
+            begin_turn(r, "ipython");
+            put_json_text(r, m[i].text);
             end_message(r, ROLE_USER);
         }
         return;
@@ -147,13 +134,18 @@ static bool is_required(const json_t *required, const char *name)
 
 static void put_type(struct render *r, const json_t *s, int depth);
 
+/* What TypeScript calls a simple type; NULL: it is none. */
+static const char *simple_type(const char *type)
+{
+    bool number = !strcmp(type, "number") || !strcmp(type, "integer");
+    return number ? "number" : !strcmp(type, "string") || !strcmp(type, "boolean") ? type : NULL;
+}
+
 static void put_item_type(struct render *r, const json_t *items, int depth)
 {
-    const char *type = text_of(items, "type");
-    if (!strcmp(type, "string") || !strcmp(type, "boolean"))
-        put_str(r, type);
-    else if (!strcmp(type, "number") || !strcmp(type, "integer"))
-        put_str(r, "number");
+    const char *simple = simple_type(text_of(items, "type"));
+    if (simple)
+        put_str(r, simple);
     else {
         struct render inner = *r;
         inner.text = (struct buf){0};
@@ -171,9 +163,9 @@ static void put_object_type(struct render *r, const json_t *s, int depth)
     size_t n = json_object_size(all);
     put_str(r, "{\n");
     json_object_foreach(all, name, one) {
-        put_str(r, name);
-        put_str(r, is_required(json_object_get(s, "required"), name) ? ": " : "?: ");
-        put_str(r, "\n                "); /* as the template indents its own source */
+        /* as the template indents its own source */
+        put_format(r, "%s%s\n                ", name,
+                   is_required(json_object_get(s, "required"), name) ? ": " : "?: ");
         put_type(r, one, depth + 1);
         put_str(r, --n ? ", " : "");
     }
@@ -218,10 +210,8 @@ static void put_type(struct render *r, const json_t *s, int depth)
             put_str(r, json_string_value(one) ? json_string_value(one) : "");
         }
         put_str(r, json_array_size(values) ? "\"" : null ? "string | null" : "string");
-    } else if (!strcmp(type, "number") || !strcmp(type, "integer")) {
-        put_str(r, "number");
-    } else if (!strcmp(type, "boolean")) {
-        put_str(r, "boolean");
+    } else if (simple_type(type)) {
+        put_str(r, simple_type(type));
     } else if (!strcmp(type, "object") && json_object_size(json_object_get(s, "properties"))) {
         put_object_type(r, s, depth);
     } else {
@@ -232,13 +222,9 @@ static void put_type(struct render *r, const json_t *s, int depth)
 static void put_parameter(struct render *r, const char *name, const json_t *s, bool required)
 {
     json_t *usual = json_object_get(s, "default");
-    if (*text_of(s, "description")) {
-        put_str(r, "// ");
-        put_str(r, text_of(s, "description"));
-        put_str(r, "\n");
-    }
-    put_str(r, name);
-    put_str(r, required ? ": " : "?: ");
+    if (*text_of(s, "description"))
+        put_format(r, "// %s\n", text_of(s, "description"));
+    put_format(r, "%s%s", name, required ? ": " : "?: ");
     put_type(r, s, 0);
     if (usual) {
         put_str(r, json_object_get(s, "oneOf") ? "// default: " : ", // default: ");
@@ -259,11 +245,8 @@ void put_namespace(struct render *r)
         json_t *f = json_object_get(one, "function"), *p = json_object_get(f, "parameters"), *v;
         json_t *all = json_object_get(p, "properties");
         const char *name;
-        put_str(r, "// ");
-        put_str(r, text_of(f, "description"));
-        put_str(r, "\ntype ");
-        put_str(r, text_of(f, "name"));
-        put_str(r, json_object_size(all) ? " = (_: {\n" : " = () => any;\n\n");
+        put_format(r, "// %s\ntype %s%s", text_of(f, "description"), text_of(f, "name"),
+                   json_object_size(all) ? " = (_: {\n" : " = () => any;\n\n");
         json_object_foreach(all, name, v) {
             put_parameter(r, name, v, is_required(json_object_get(p, "required"), name));
         }

@@ -20,7 +20,7 @@
 enum { NAME_ROOM = 200 };
 
 struct finder {
-    const struct coded_files *in;
+    struct safetensors *st;
     struct coded_config q;
     struct coded *v;
     struct err *e;
@@ -31,11 +31,11 @@ struct finder {
 
 /* Sets *e to "FILE: tensor NAME <text>". Returns false. */
 __attribute__((format(printf, 3, 4)))
-static bool bad(const struct finder *f, const struct coded_part *p, const char *fmt, ...)
+static bool bad(const struct finder *f, const struct st_entry *p, const char *fmt, ...)
 {
     char what[300];
     PRINT_ARGS(what, fmt);
-    return err_file(f->e, p->path, "tensor %s %s", show(p->t->name).s, what);
+    return err_file(f->e, st_path(f->st, &p->t), "tensor %s %s", show(p->t.name).s, what);
 }
 
 /* If the name ends so, its beginning is stored in base. */
@@ -48,24 +48,23 @@ static bool base_of(const char *name, const char *suffix, char base[NAME_ROOM])
     return true;
 }
 
-static struct coded_part *part(const struct finder *f, const char *base, const char *suffix)
+static struct st_entry *part(const struct finder *f, const char *base, const char *suffix)
 {
     char name[NAME_ROOM + 40];
     snprintf(name, sizeof name, "%s%s", base, suffix);
-    int at = FIRST_NOT(i, f->in->n, strcmp(f->in->part[i].t->name, name) < 0);
-    return at < f->in->n && !strcmp(f->in->part[at].t->name, name) ? &f->in->part[at] : NULL;
+    return (struct st_entry *)(uintptr_t)st_find(f->st, name);
 }
 
-static int64_t
-count_of(const struct coded_part *p) /* of a tensor of at most two dimensions, else -1 */
+/* Of a tensor of at most two dimensions, else -1. */
+static int64_t count_of(const struct st_entry *p)
 {
     int64_t n = 1;
-    for (int i = 0; i < p->t->n_dim && i < 2; i++)
-        n *= p->t->dim[i];
-    return p->t->n_dim > 2 ? -1 : n;
+    for (int i = 0; i < p->t.n_dim && i < 2; i++)
+        n *= p->t.dim[i];
+    return p->t.n_dim > 2 ? -1 : n;
 }
 
-static bool type_of_scale(const struct finder *f, const struct coded_part *p, enum scale_type *type)
+static bool type_of_scale(const struct finder *f, const struct st_entry *p, enum scale_type *type)
 {
     static const struct scale_name {
         const char *name;
@@ -81,14 +80,14 @@ static bool type_of_scale(const struct finder *f, const struct coded_part *p, en
 }
 
 /* A scale of a whole tensor. */
-static bool read_one(const struct finder *f, const struct coded_part *p, float *value)
+static bool read_one(const struct finder *f, const struct st_entry *p, float *value)
 {
     enum scale_type type;
     char raw[4];
     if (count_of(p) != 1)
-        return bad(f, p, "has %d dimensions and %zu bytes, expected one number", p->t->n_dim,
-                   p->t->bytes);
-    if (!type_of_scale(f, p, &type) || !f->in->read(f->in->arg, p->t, raw, f->e))
+        return bad(f, p, "has %d dimensions and %zu bytes, expected one number", p->t.n_dim,
+                   p->t.bytes);
+    if (!type_of_scale(f, p, &type) || !st_read(f->st, &p->t, raw, f->e))
         return false;
     *value = scale_value(type, raw);
     return isfinite(*value) || bad(f, p, "is not finite");
@@ -96,27 +95,27 @@ static bool read_one(const struct finder *f, const struct coded_part *p, float *
 
 /* ---- shapes ---- */
 
-static bool sizes_ok(const struct finder *f, const struct coded_part *p)
+static bool sizes_ok(const struct finder *f, const struct st_entry *p)
 {
-    return (p->t->n_dim == 2 && p->t->dim[0] > 0 && p->t->dim[1] > 0 && p->t->dim[0] <= INT32_MAX &&
-            p->t->dim[1] <= INT32_MAX) ||
-           bad(f, p, "has %d dimensions, expected the rows and columns of one matrix", p->t->n_dim);
+    return (p->t.n_dim == 2 && p->t.dim[0] > 0 && p->t.dim[1] > 0 && p->t.dim[0] <= INT32_MAX &&
+            p->t.dim[1] <= INT32_MAX) ||
+           bad(f, p, "has %d dimensions, expected the rows and columns of one matrix", p->t.n_dim);
 }
 
-static bool has_shape(const struct coded_part *p, int64_t rows, int64_t cols)
+static bool has_shape(const struct st_entry *p, int64_t rows, int64_t cols)
 {
-    return p->t->n_dim == 2 && p->t->dim[0] == rows && p->t->dim[1] == cols;
+    return p->t.n_dim == 2 && p->t.dim[0] == rows && p->t.dim[1] == cols;
 }
 
 /* Sets the blocks of a matrix whose scales have one of the shapes that FP8 and INT8 use. */
-static bool set_blocks(const struct finder *f, const struct coded_part *scale, struct scaled *s)
+static bool set_blocks(const struct finder *f, const struct st_entry *scale, struct scaled *s)
 {
     int rows = f->q.block[0], cols = f->q.block[1];
     s->block_rows = 1, s->block_cols = s->cols;
     if (count_of(scale) == 1)
         s->block_rows = s->rows;
     else if (!has_shape(scale, s->rows, 1) &&
-             !(scale->t->n_dim == 1 && scale->t->dim[0] == s->rows)) {
+             !(scale->t.n_dim == 1 && scale->t.dim[0] == s->rows)) {
         if (!rows || !has_shape(scale, (s->rows + rows - 1) / rows, (s->cols + cols - 1) / cols))
             return bad(
                 f, scale,
@@ -130,11 +129,11 @@ static bool set_blocks(const struct finder *f, const struct coded_part *scale, s
 }
 
 /* Sets blocks of `group` columns. 0: the number of scales says how many. */
-static bool set_groups(const struct finder *f, const struct coded_part *scale, int group,
+static bool set_groups(const struct finder *f, const struct st_entry *scale, int group,
                        struct scaled *s)
 {
-    if (!group && count_of(scale) > 0 && scale->t->n_dim == 2 && s->cols % scale->t->dim[1] == 0)
-        group = (int)(s->cols / scale->t->dim[1]);
+    if (!group && count_of(scale) > 0 && scale->t.n_dim == 2 && s->cols % scale->t.dim[1] == 0)
+        group = (int)(s->cols / scale->t.dim[1]);
     if (!group || s->cols % group || !has_shape(scale, s->rows, s->cols / group))
         return bad(f, scale, "has a shape that does not fit %lld x %lld weights%s",
                    (long long)s->rows, (long long)s->cols,
@@ -148,7 +147,7 @@ static bool set_groups(const struct finder *f, const struct coded_part *scale, i
 /* ---- formats ---- */
 
 /* Whether the config names the kind that the tensors have. */
-static bool allowed(struct finder *f, const struct coded_part *p, enum coded_kind k)
+static bool allowed(struct finder *f, const struct st_entry *p, enum coded_kind k)
 {
     if (!f->q.kind[k])
         return bad(f, p, "is stored as %s, which the quantization_config does not name",
@@ -157,21 +156,21 @@ static bool allowed(struct finder *f, const struct coded_part *p, enum coded_kin
     return true;
 }
 
-static bool plain_codes(struct finder *f, const struct coded_part *p,
-                        const struct coded_part *scale, struct scaled *s)
+static bool plain_codes(struct finder *f, const struct st_entry *p,
+                        const struct st_entry *scale, struct scaled *s)
 {
-    s->rows = p->t->dim[0], s->cols = p->t->dim[1];
+    s->rows = p->t.dim[0], s->cols = p->t.dim[1];
     if (s->code == CODE_E4M3 && s->type == SCALE_E8M0 && f->q.kind[KIND_MXFP8])
         return allowed(f, p, KIND_MXFP8) && set_groups(f, scale, 32, s);
     return allowed(f, p, s->code == CODE_E4M3 ? KIND_FP8 : KIND_INT8) && set_blocks(f, scale, s);
 }
 
 /* outer NULL: MXFP4. */
-static bool fp4_codes(struct finder *f, const struct coded_part *p, const struct coded_part *scale,
-                      struct coded_part *outer, struct scaled *s)
+static bool fp4_codes(struct finder *f, const struct st_entry *p, const struct st_entry *scale,
+                      struct st_entry *outer, struct scaled *s)
 {
     s->code = CODE_E2M1;
-    s->rows = p->t->dim[0], s->cols = 2 * p->t->dim[1];
+    s->rows = p->t.dim[0], s->cols = 2 * p->t.dim[1];
     if (!allowed(f, p, outer ? KIND_NVFP4 : KIND_MXFP4) ||
         !set_groups(f, scale, outer ? 16 : 32, s))
         return false;
@@ -184,31 +183,30 @@ static bool fp4_codes(struct finder *f, const struct coded_part *p, const struct
            ((s->outer != 0 || !s->divide) || bad(f, outer, "is 0"));
 }
 
-static bool packed_codes(struct finder *f, const char *base, const struct coded_part *p,
-                         const struct coded_part *scale, struct scaled *s)
+static bool packed_codes(struct finder *f, const char *base, const struct st_entry *p,
+                         const struct st_entry *scale, struct scaled *s)
 {
-    struct coded_part *shape = part(f, base, ".weight_shape");
-    int64_t dim[2] = {p->t->dim[0], 0};
+    struct st_entry *shape = part(f, base, ".weight_shape");
+    int64_t dim[2] = {p->t.dim[0], 0};
     int32_t narrow[2] = {0};
     if (!shape)
         return bad(f, p, "has no %s.weight_shape", show(base).s);
-    if (count_of(shape) != 2 || (shape->t->type != DT_I64 && shape->t->type != DT_I32))
+    if (count_of(shape) != 2 || (shape->t.type != DT_I64 && shape->t.type != DT_I32))
         return bad(f, shape, "is not a pair of integers");
-    if (!f->in->read(f->in->arg, shape->t, shape->t->type == DT_I64 ? (void *)dim : (void *)narrow,
-                     f->e))
+    if (!st_read(f->st, &shape->t, shape->t.type == DT_I64 ? (void *)dim : (void *)narrow, f->e))
         return false;
-    if (shape->t->type == DT_I32)
+    if (shape->t.type == DT_I32)
         dim[0] = narrow[0], dim[1] = narrow[1];
     shape->hidden = true;
-    bool four = f->q.kind[KIND_INT4] && p->t->dim[1] == (dim[1] + 7) / 8;
-    if (dim[0] != p->t->dim[0] || dim[1] < 1 || dim[1] > INT32_MAX ||
-        (!four && p->t->dim[1] != (dim[1] + 3) / 4))
+    bool four = f->q.kind[KIND_INT4] && p->t.dim[1] == (dim[1] + 7) / 8;
+    if (dim[0] != p->t.dim[0] || dim[1] < 1 || dim[1] > INT32_MAX ||
+        (!four && p->t.dim[1] != (dim[1] + 3) / 4))
         return bad(f, shape, "says %lld x %lld, which %lld x %lld words do not hold",
-                   (long long)dim[0], (long long)dim[1], (long long)p->t->dim[0],
-                   (long long)p->t->dim[1]);
+                   (long long)dim[0], (long long)dim[1], (long long)p->t.dim[0],
+                   (long long)p->t.dim[1]);
     s->code = four ? CODE_U4 : CODE_U8;
     s->rows = dim[0], s->cols = dim[1];
-    s->code_bytes = 4 * (size_t)p->t->dim[1];
+    s->code_bytes = 4 * (size_t)p->t.dim[1];
     return allowed(f, p, four ? KIND_INT4 : KIND_INT8) && set_groups(f, scale, 0, s);
 }
 
@@ -223,7 +221,7 @@ static bool no_other_parts(const struct finder *f, const char *base)
          "scales of inputs before quantization are not supported; fetch NVFP4 or FP8"},
     };
     for (size_t i = 0; i < LEN(parts); i++) {
-        const struct coded_part *p = part(f, base, parts[i][0]);
+        const struct st_entry *p = part(f, base, parts[i][0]);
         if (p)
             return bad(f, p, "was found: %s", parts[i][1]);
     }
@@ -231,14 +229,14 @@ static bool no_other_parts(const struct finder *f, const char *base)
 }
 
 /* Fills m->scaled of the matrix whose codes are p. */
-static bool find_format(struct finder *f, const char *base, const struct coded_part *p,
-                        const struct coded_part *scale, struct scaled *s)
+static bool find_format(struct finder *f, const char *base, const struct st_entry *p,
+                        const struct st_entry *scale, struct scaled *s)
 {
     const char *type = p->type;
-    struct coded_part *by = part(f, base, ".weight_global_scale"),
+    struct st_entry *by = part(f, base, ".weight_global_scale"),
                       *times = part(f, base, ".weight_scale_2");
     char unused[NAME_ROOM];
-    bool packed = base_of(p->t->name, ".weight_packed", unused);
+    bool packed = base_of(p->t.name, ".weight_packed", unused);
     *s = (struct scaled){.outer = 1};
     if (!sizes_ok(f, p) || !type_of_scale(f, scale, &s->type) || !no_other_parts(f, base))
         return false;
@@ -257,9 +255,9 @@ static bool find_format(struct finder *f, const char *base, const struct coded_p
     return ok;
 }
 
-static bool add_matrix(struct finder *f, const char *base, const struct coded_part *p)
+static bool add_matrix(struct finder *f, const char *base, struct st_entry *p)
 {
-    struct coded_part *scale = part(f, base, ".weight_scale"),
+    struct st_entry *scale = part(f, base, ".weight_scale"),
                       *inverse = part(f, base, ".weight_scale_inv");
     if (scale && inverse)
         return bad(f, p, "has both weight_scale and weight_scale_inv, expected one of them");
@@ -268,7 +266,7 @@ static bool add_matrix(struct finder *f, const char *base, const struct coded_pa
         return bad(f, p, "has type %s, but there is no %s.weight_scale", p->type, show(base).s);
     struct coded *v = f->v;
     struct coded_matrix *m = &v->m[v->n];
-    *m = (struct coded_matrix){.code = p->t, .scale = scale->t};
+    *m = (struct coded_matrix){.code = p, .scale = scale};
     if (!find_format(f, base, p, scale, &m->scaled))
         return false;
     scale->hidden = true;
@@ -282,18 +280,18 @@ static bool add_matrix(struct finder *f, const char *base, const struct coded_pa
 }
 
 /* Whether p holds codes of a matrix. */
-static bool is_codes(const struct coded_part *p, char base[NAME_ROOM])
+static bool is_codes(const struct st_entry *p, char base[NAME_ROOM])
 {
     const char *type = p->type;
-    if (base_of(p->t->name, ".weight_packed", base))
+    if (base_of(p->t.name, ".weight_packed", base))
         return true;
-    return base_of(p->t->name, ".weight", base) &&
+    return base_of(p->t.name, ".weight", base) &&
            (!strcmp(type, "F8_E4M3") || !strcmp(type, "U8") || !strcmp(type, "I8"));
 }
 
 /* ---- scales that are not used ---- */
 
-static bool add_unused(struct finder *f, struct coded_part *p)
+static bool add_unused(struct finder *f, struct st_entry *p)
 {
     static const struct {
         const char *suffix;
@@ -308,14 +306,14 @@ static bool add_unused(struct finder *f, struct coded_part *p)
     };
     char base[NAME_ROOM];
     for (size_t i = 0; i < LEN(unused); i++)
-        if (base_of(p->t->name, unused[i].suffix, base)) {
+        if (base_of(p->t.name, unused[i].suffix, base)) {
             p->hidden = true;
             *(unused[i].kv ? &f->kv : &f->inputs) += 1;
             return true;
         }
-    if (p->hidden || !base_of(p->t->name, ".weight_scale", base))
+    if (p->hidden || !base_of(p->t.name, ".weight_scale", base))
         return true;
-    const struct coded_part *w = part(f, base, ".weight");
+    const struct st_entry *w = part(f, base, ".weight");
     return !w || bad(f, p, "was found, but %s.weight has type %s", show(base).s, w->type);
 }
 
@@ -333,9 +331,9 @@ static bool of_expert(const char *name)
 static void pack_experts(struct finder *f)
 {
     char base[NAME_ROOM];
-    for (int i = 0; i < f->in->n; i++) {
-        const struct coded_part *p = &f->in->part[i];
-        if (of_expert(p->t->name) && base_of(p->t->name, ".weight", base) && !is_codes(p, base))
+    for (int i = 0; i < f->st->n; i++) {
+        const struct st_entry *p = f->st->by_name[i];
+        if (of_expert(p->t.name) && base_of(p->t.name, ".weight", base) && !is_codes(p, base))
             return;
     }
     for (int i = 0; i < f->v->n; i++)
@@ -361,10 +359,10 @@ static void compare(struct finder *f)
     for (int i = 0; i < f->v->n; i++)
         if (base_of(f->v->m[i].t.name, ".weight", base) && coded_ignores(&f->q, base) && !extra++)
             snprintf(first[0], sizeof first[0], "%s", base);
-    for (int i = 0; i < f->in->n && f->q.all_linear; i++) {
-        const struct coded_part *p = &f->in->part[i];
-        if (p->t->n_dim == 2 && p->t->type != DT_OTHER &&
-            base_of(p->t->name, "_proj.weight", base) && base_of(p->t->name, ".weight", base) &&
+    for (int i = 0; i < f->st->n && f->q.all_linear; i++) {
+        const struct st_entry *p = f->st->by_name[i];
+        if (p->t.n_dim == 2 && p->t.type != DT_OTHER &&
+            base_of(p->t.name, "_proj.weight", base) && base_of(p->t.name, ".weight", base) &&
             !is_codes(p, base) && !coded_ignores(&f->q, base) && !missing++)
             snprintf(first[1], sizeof first[1], "%s", base);
     }
@@ -415,8 +413,8 @@ static void describe(struct finder *f)
 static bool refuse_unnamed(const struct finder *f)
 {
     char base[NAME_ROOM];
-    for (int i = 0; i < f->in->n; i++) {
-        const struct coded_part *p = &f->in->part[i];
+    for (int i = 0; i < f->st->n; i++) {
+        const struct st_entry *p = f->st->by_name[i];
         if (is_codes(p, base) &&
             (part(f, base, ".weight_scale") || part(f, base, ".weight_scale_inv")))
             return bad(f, p, "has type %s and scales, but %s has no quantization_config", p->type,
@@ -428,13 +426,13 @@ static bool refuse_unnamed(const struct finder *f)
 static bool find_all(struct finder *f)
 {
     char base[NAME_ROOM];
-    int n = f->in->n;
+    int n = f->st->n;
     f->v->m = xcalloc((size_t)n, sizeof *f->v->m);
     for (int i = 0; i < n; i++)
-        if (is_codes(&f->in->part[i], base) && !add_matrix(f, base, &f->in->part[i]))
+        if (is_codes(f->st->by_name[i], base) && !add_matrix(f, base, f->st->by_name[i]))
             return false;
     for (int i = 0; i < n; i++)
-        if (!add_unused(f, &f->in->part[i]))
+        if (!add_unused(f, f->st->by_name[i]))
             return false;
     pack_experts(f);
     compare(f);
@@ -442,11 +440,11 @@ static bool find_all(struct finder *f)
     return true;
 }
 
-bool coded_find(const struct coded_files *in, const char *dir, struct coded *v, struct err *e)
+bool coded_find(struct safetensors *s, struct coded *v, struct err *e)
 {
     *v = (struct coded){0};
-    struct finder f = {.in = in, .v = v, .e = e};
-    bool ok = coded_config_read(dir, &f.q, e) &&
+    struct finder f = {.st = s, .v = v, .e = e};
+    bool ok = coded_config_read(s->dir, &f.q, e) &&
               (*f.q.method ? find_all(&f) : f.q.found || refuse_unnamed(&f));
     coded_config_free(&f.q);
     return ok;

@@ -16,26 +16,10 @@
 #ifndef AERIE_MODELS_CODED_H
 #define AERIE_MODELS_CODED_H
 
-#include "models/checkpoint/scaled.h"
-#include "models/models.h"
-
-struct coded_part { /* a tensor of the files */
-    const struct tensor *t;
-    const char *type, *path; /* type as in the header; path of its file */
-    bool hidden;             /* set by coded_find(): codes or scales of a matrix, or a scale that
-                                is not used; the binder does not see the tensor */
-};
-
-struct coded_files {
-    struct coded_part *part; /* (n) by name */
-    int n;
-    /* Reads the whole of a tensor. False and *e: it failed. */
-    bool (*read)(const void *arg, const struct tensor *t, void *dst, struct err *e);
-    const void *arg;
-};
+#include "models/checkpoint/safetensors.h"
 
 struct coded_matrix {
-    const struct tensor *code, *scale; /* tensors of the files */
+    struct st_entry *code, *scale; /* tensors of the files */
     struct tensor t; /* what they make: bf16, or of experts blocks of E4M3, [rows, cols]; its name
                         is owned by the struct coded */
     struct scaled scaled;
@@ -48,10 +32,11 @@ struct coded {
     char *about, *note; /* for people: what the folder is; contradictions. NULL: nothing */
 };
 
-/* Reads a folder's quantization_config and finds its matrices. v->n is 0 and v->about NULL if it
- * has none, or one that the family reads (mxfp4). False and *e: it is not supported, or tensors
- * contradict it or each other. Either way the caller calls coded_free(). */
-bool coded_find(const struct coded_files *in, const char *dir, struct coded *v, struct err *e);
+/* Reads a folder's quantization_config, finds its matrices among the tensors that s has by name,
+ * and marks those that are hidden. v->n is 0 and v->about NULL if it has none, or one that the
+ * family reads (mxfp4). False and *e: it is not supported, or tensors contradict it or each other.
+ * Either way the caller calls coded_free(). */
+bool coded_find(struct safetensors *s, struct coded *v, struct err *e);
 void coded_free(struct coded *v);
 
 #endif

@@ -12,7 +12,6 @@
 
 #include "kernels/idioms.h"
 #include "kernels/packed.h"
-#include "models/checkpoint/gguf_parts.h"
 #include "models/checkpoint/json.h"
 
 #include <errno.h>
@@ -34,48 +33,23 @@ enum {
 
 /* ---- types of tensors ---- */
 
-static const struct {
-    const char *name;
-    enum dtype type; /* DT_NONE: not read */
-} types[GGUF_TYPES] = {
-    [GGUF_F32] = {"F32", DT_F32},
-    [GGUF_F16] = {"F16", DT_F16},
-    [GGUF_Q4_0] = {"Q4_0", DT_Q4_0},
-    [GGUF_Q4_1] = {"Q4_1", DT_Q4_1},
-    [GGUF_Q5_0] = {"Q5_0", DT_Q5_0},
-    [GGUF_Q5_1] = {"Q5_1", DT_Q5_1},
-    [GGUF_Q8_0] = {"Q8_0", DT_Q8_0},
-    [9] = {"Q8_1", DT_NONE},
-    [GGUF_Q2_K] = {"Q2_K", DT_Q2_K},
-    [GGUF_Q3_K] = {"Q3_K", DT_Q3_K},
-    [GGUF_Q4_K] = {"Q4_K", DT_Q4_K},
-    [GGUF_Q5_K] = {"Q5_K", DT_Q5_K},
-    [GGUF_Q6_K] = {"Q6_K", DT_Q6_K},
-    [15] = {"Q8_K", DT_NONE},
-    [16] = {"IQ2_XXS", DT_NONE},
-    [17] = {"IQ2_XS", DT_NONE},
-    [18] = {"IQ3_XXS", DT_NONE},
-    [19] = {"IQ1_S", DT_NONE},
-    [GGUF_IQ4_NL] = {"IQ4_NL", DT_IQ4_NL},
-    [21] = {"IQ3_S", DT_NONE},
-    [22] = {"IQ2_S", DT_NONE},
-    [GGUF_IQ4_XS] = {"IQ4_XS", DT_IQ4_XS},
-    [GGUF_I8] = {"I8", DT_I8},
-    [GGUF_I16] = {"I16", DT_I16},
-    [GGUF_I32] = {"I32", DT_I32},
-    [GGUF_I64] = {"I64", DT_I64},
-    [28] = {"F64", DT_NONE},
-    [29] = {"IQ1_M", DT_NONE},
-    [GGUF_BF16] = {"BF16", DT_BF16},
-    [34] = {"TQ1_0", DT_NONE},
-    [35] = {"TQ2_0", DT_NONE},
-    [GGUF_MXFP4] = {"MXFP4", DT_MXFP4},
-    [GGUF_NVFP4] = {"NVFP4", DT_NVFP4},
-    [41] = {"Q1_0", DT_NONE},
-    [42] = {"Q2_0", DT_NONE},
+/* DT_NONE: not read. */
+static const enum dtype types[GGUF_TYPES] = {
+    [GGUF_F32] = DT_F32,       [GGUF_F16] = DT_F16,       [GGUF_BF16] = DT_BF16,
+    [GGUF_I8] = DT_I8,         [GGUF_I16] = DT_I16,       [GGUF_I32] = DT_I32,
+    [GGUF_I64] = DT_I64,       [GGUF_Q4_0] = DT_Q4_0,     [GGUF_Q4_1] = DT_Q4_1,
+    [GGUF_Q5_0] = DT_Q5_0,     [GGUF_Q5_1] = DT_Q5_1,     [GGUF_Q8_0] = DT_Q8_0,
+    [GGUF_Q2_K] = DT_Q2_K,     [GGUF_Q3_K] = DT_Q3_K,     [GGUF_Q4_K] = DT_Q4_K,
+    [GGUF_Q5_K] = DT_Q5_K,     [GGUF_Q6_K] = DT_Q6_K,     [GGUF_IQ4_NL] = DT_IQ4_NL,
+    [GGUF_IQ4_XS] = DT_IQ4_XS, [GGUF_MXFP4] = DT_MXFP4,   [GGUF_NVFP4] = DT_NVFP4,
 };
 
-/* ---- messages ---- */
+/* The names of types that are not read. */
+static const char *const others[GGUF_TYPES] = {
+    [9] = "Q8_1",   [15] = "Q8_K",  [16] = "IQ2_XXS", [17] = "IQ2_XS", [18] = "IQ3_XXS",
+    [19] = "IQ1_S", [21] = "IQ3_S", [22] = "IQ2_S",   [28] = "F64",    [29] = "IQ1_M",
+    [34] = "TQ1_0", [35] = "TQ2_0", [41] = "Q1_0",    [42] = "Q2_0",
+};
 
 /* ---- reading the header ---- */
 
@@ -85,10 +59,8 @@ static bool need(struct gguf_file *f, uint64_t n, const char *what, struct err *
     if (n <= f->n_head - f->pos)
         return true;
     if (n > f->size - f->pos)
-        return err_file(e, f->path,
-                        "%s needs %" PRIu64
-                        " bytes from byte %zu on, but the file ends at byte %" PRIu64,
-                        what, n, f->pos, f->size);
+        return err_file(e, f->path, "%s needs %" PRIu64 " bytes from byte %zu on, but the file "
+                        "ends at byte %" PRIu64, what, n, f->pos, f->size);
     if (f->pos + n > GGUF_HEADER) /* no overflow: a file has at most 2^63 bytes */
         return err_file(e, f->path, "%s makes its header larger than %d MB", what,
                         GGUF_HEADER >> 20);
@@ -124,14 +96,6 @@ static bool take_string(struct gguf_file *f, size_t *at, uint64_t *n, const char
     *at = f->pos;
     f->pos += (size_t)*n;
     return true;
-}
-
-static bool is_plain(const char *p, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        if ((unsigned char)p[i] < 0x20 || p[i] == 0x7f)
-            return false;
-    return n > 0;
 }
 
 /* ---- metadata of one file ---- */
@@ -193,7 +157,7 @@ static bool take_entry(struct gguf_file *f, int i, struct gguf_entry *x, struct 
     snprintf(what, sizeof what, "key number %d", i + 1);
     if (!take_string(f, &x->key, &n, what, e) || !take_number(f, 4, &type, what, e))
         return false;
-    if (n > MAX_KEY || !is_plain(f->head + x->key, (size_t)n))
+    if (n > MAX_KEY || !name_is_plain(f->head + x->key, (size_t)n))
         return err_file(e, f->path, "%s is empty, has control characters or more than %d bytes",
                         what, MAX_KEY);
     f->head[x->key + n] = '\0'; /* over the type, which has been read */
@@ -242,11 +206,11 @@ static bool bad_tensor(const struct gguf_file *f, const struct gguf_tensor *t, s
 static bool read_type(const struct gguf_file *f, struct gguf_tensor *t, uint64_t type,
                       struct err *e)
 {
-    t->type = type < GGUF_TYPES ? types[type].type : DT_NONE;
+    t->type = type < GGUF_TYPES ? types[type] : DT_NONE;
     if (t->type != DT_NONE)
         return true;
-    if (type < GGUF_TYPES && types[type].name)
-        return bad_tensor(f, t, e, "has type %s, which aerie does not read", types[type].name);
+    if (type < GGUF_TYPES && others[type])
+        return bad_tensor(f, t, e, "has type %s, which aerie does not read", others[type]);
     bool removed =
         type == 4 || type == 5 || (type >= 31 && type <= 33) || (type >= 36 && type <= 38);
     return bad_tensor(f, t, e, "has type %" PRIu64 ", which %s", type,
@@ -280,7 +244,7 @@ static bool take_tensor(struct gguf_file *f, uint64_t i, struct gguf_tensor *t, 
     snprintf(what, sizeof what, "tensor number %" PRIu64, i + 1);
     if (!take_string(f, &at, &n, what, e))
         return false;
-    if (n >= GGUF_NAME || !is_plain(f->head + at, (size_t)n))
+    if (n >= GGUF_NAME || !name_is_plain(f->head + at, (size_t)n))
         return err_file(e, f->path,
                         "the name of %s is empty, has control characters or more than %d bytes",
                         what, GGUF_NAME - 1);
@@ -327,15 +291,11 @@ static bool check_offsets(struct gguf *g, const struct gguf_file *f, int first, 
     for (int i = first; i < g->n_tensor; i++) {
         struct gguf_tensor *t = &g->tensor[i];
         if (t->at != at)
-            return bad_tensor(f, t, e,
-                              "starts at byte %" PRIu64 " of the data, expected %" PRIu64
-                              ", where the one before ends",
-                              t->at, at);
+            return bad_tensor(f, t, e, "starts at byte %" PRIu64 " of the data, expected %" PRIu64
+                              ", where the one before ends", t->at, at);
         if (data > f->size || at > f->size - data || t->bytes > f->size - data - at)
-            return bad_tensor(f, t, e,
-                              "has %" PRIu64 " bytes, but the file ends at byte %" PRIu64
-                              " (is it complete?)",
-                              t->bytes, f->size);
+            return bad_tensor(f, t, e, "has %" PRIu64 " bytes, but the file ends at byte %" PRIu64
+                              " (is it complete?)", t->bytes, f->size);
         t->at += data;
         at += t->bytes;
         if (at % align)
@@ -543,17 +503,6 @@ void gguf_close(struct gguf *g)
     free(g);
 }
 
-int gguf_count(const struct gguf *g)
-{
-    return g->n_tensor;
-}
-
-const struct gguf_tensor *gguf_at(const struct gguf *g, int i)
-{
-    CHECK(i >= 0 && i < g->n_tensor);
-    return &g->tensor[i];
-}
-
 bool gguf_read(const struct gguf *g, const struct gguf_tensor *t, void *dst, struct err *e)
 {
     const struct gguf_file *f = &g->file[t->file];
@@ -561,26 +510,4 @@ bool gguf_read(const struct gguf *g, const struct gguf_tensor *t, void *dst, str
     if (n < 0)
         return bad_tensor(f, t, e, "cannot be read: %s", strerror(errno));
     return (uint64_t)n == t->bytes || bad_tensor(f, t, e, "is not complete (did the file shrink?)");
-}
-
-int gguf_files(const struct gguf *g)
-{
-    return g->n_file;
-}
-
-const char *gguf_path(const struct gguf *g, int file)
-{
-    return g->file[file].path;
-}
-
-int gguf_take_fd(struct gguf *g, int file)
-{
-    int fd = g->file[file].fd;
-    g->file[file].fd = -1;
-    return fd;
-}
-
-uint64_t gguf_size(const struct gguf *g, int file)
-{
-    return g->file[file].size;
 }

@@ -15,13 +15,71 @@
 
 enum { GGUF_HEADER = 512 << 20 };
 
-struct gguf;
-
 /* Text in a header: bytes that nobody has checked, without a NUL at their end. Valid as long as the
  * struct gguf. */
 struct gguf_text {
     const char *p;
     size_t n;
+};
+
+/* The types of tensors that aerie reads, by the numbers of the format. */
+enum gguf_type {
+    GGUF_F32 = 0, GGUF_F16 = 1, GGUF_BF16 = 30,
+    GGUF_I8 = 24, GGUF_I16 = 25, GGUF_I32 = 26, GGUF_I64 = 27,
+    GGUF_Q4_0 = 2, GGUF_Q4_1 = 3, GGUF_Q5_0 = 6, GGUF_Q5_1 = 7, GGUF_Q8_0 = 8,
+    GGUF_Q2_K = 10, GGUF_Q3_K = 11, GGUF_Q4_K = 12, GGUF_Q5_K = 13, GGUF_Q6_K = 14,
+    GGUF_IQ4_NL = 20, GGUF_IQ4_XS = 23, GGUF_MXFP4 = 39, GGUF_NVFP4 = 40,
+    GGUF_TYPES = 43,
+};
+
+enum { GGUF_NAME = 64 };
+
+struct gguf_tensor {
+    char name[GGUF_NAME];
+    enum dtype type;
+    int n_dim; /* 1 to 4 */
+    int64_t dim[4]; /* row-major, as in struct tensor: the last one is the length of a row. (The
+                       file has them in the other order.) A multiple of the block's elements */
+    int file;
+    uint64_t at, bytes; /* in the file */
+};
+
+/* Types of metadata values. */
+enum value_type {
+    V_U8, V_I8, V_U16, V_I16, V_U32, V_I32, V_F32, V_BOOL, V_STRING, V_ARRAY, V_U64, V_I64, V_F64,
+    N_VALUES
+};
+struct value_kind {
+    const char *name;
+    int bytes; /* 0: a string or an array, whose length stands before it */
+};
+extern const struct value_kind gguf_values[N_VALUES];
+
+struct gguf_entry {
+    size_t key;           /* place in the header; a NUL ends it */
+    enum value_type type; /* of the value, or of the elements of an array */
+    bool array;
+    uint64_t n; /* elements; 1: not an array */
+    size_t at;  /* place of the value, or of the first element */
+};
+
+struct gguf_file {
+    char *path;
+    int fd; /* whoever takes it away sets -1, and closes it */
+    uint64_t size;
+    char *head; /* what has been read of the header */
+    size_t n_head, room;
+    size_t pos; /* the next byte to be understood */
+};
+
+struct gguf {
+    struct gguf_file *file;
+    int n_file;
+    struct gguf_entry *entry; /* of the first file, by key */
+    int n_entry;
+    struct gguf_tensor *tensor; /* in the order of the files */
+    int n_tensor;
+    int *by_name;
 };
 
 /* Whether a regular file begins with "GGUF", whatever its name is. */
@@ -60,62 +118,16 @@ bool gguf_refuse(const struct gguf *g, const char *key, struct err *e, const cha
     __attribute__((format(printf, 4, 5)));
 /* The key of metadata entry i, in ascending order; NULL: there are not so many. */
 const char *gguf_key(const struct gguf *g, int i);
+/* The entry of a key among n of a file that are sorted by key; NULL: there is none. */
+const struct gguf_entry *gguf_entry(const struct gguf_file *f, const struct gguf_entry *x, int n,
+                                    const char *key);
+/* The entry's value; -1: the entry is NULL, or is not one integer. */
+int64_t gguf_entry_int(const struct gguf_file *f, const struct gguf_entry *x);
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
-/* The types of tensors that aerie reads, by the numbers of the format. */
-enum gguf_type {
-    GGUF_F32 = 0,
-    GGUF_F16 = 1,
-    GGUF_Q4_0 = 2,
-    GGUF_Q4_1 = 3,
-    GGUF_Q5_0 = 6,
-    GGUF_Q5_1 = 7,
-    GGUF_Q8_0 = 8,
-    GGUF_Q2_K = 10,
-    GGUF_Q3_K = 11,
-    GGUF_Q4_K = 12,
-    GGUF_Q5_K = 13,
-    GGUF_Q6_K = 14,
-    GGUF_IQ4_NL = 20,
-    GGUF_IQ4_XS = 23,
-    GGUF_I8 = 24,
-    GGUF_I16 = 25,
-    GGUF_I32 = 26,
-    GGUF_I64 = 27,
-    GGUF_BF16 = 30,
-    GGUF_MXFP4 = 39,
-    GGUF_NVFP4 = 40,
-    GGUF_TYPES = 43,
-};
-
-enum { GGUF_NAME = 64 };
-
-struct gguf_tensor {
-    char name[GGUF_NAME];
-    enum dtype type;
-    int n_dim; /* 1 to 4 */
-    int64_t
-        dim[4]; /* row-major, as in struct tensor: the last one is the length of a row. (The file
-                       has them in the other order.) A multiple of the block's elements */
-    int file;
-    uint64_t at, bytes; /* in the file */
-};
-
-int gguf_count(const struct gguf *g);
-/* In the order of the files. */
-const struct gguf_tensor *gguf_at(const struct gguf *g, int i);
 const struct gguf_tensor *gguf_find(const struct gguf *g, const char *name); /* NULL: none */
-
-/* Reads all bytes of a small tensor, before gguf_take_fd() of its file. */
+/* Reads all bytes of a small tensor. */
 bool gguf_read(const struct gguf *g, const struct gguf_tensor *t, void *dst, struct err *e);
-
-/* ---- files ----------------------------------------------------------------------------------- */
-
-int gguf_files(const struct gguf *g);
-const char *gguf_path(const struct gguf *g, int file);
-/* Gives away the file's descriptor: the caller closes it. */
-int gguf_take_fd(struct gguf *g, int file);
-uint64_t gguf_size(const struct gguf *g, int file);
 
 #endif

@@ -1,4 +1,5 @@
-/* gguf_archs.c - the config of each architecture of GGUF files. See gguf_meta.h.
+/* gguf_archs.c - the architectures of GGUF files: the config of each, the names of tensors that are
+ * its own, and the table of both. See gguf_meta.h and gguf_model.h.
  *
  * An absent key has the default of the architecture, which is the one of llama.cpp: a file without
  * it is normal. What the format does not store is what the published models have: attention scales
@@ -9,6 +10,23 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* Puts a list of n values; value: a json_t *, made of i. */
+#define PUT_LIST(m, key, i, n, value)                                                              \
+    do {                                                                                           \
+        json_t *list_ = json_array();                                                              \
+        for (int64_t i = 0; (m)->ok && i < (int64_t)(n); i++)                                      \
+            json_array_append_new(list_, (value));                                                 \
+        json_object_set_new((m)->out, (key), list_);                                               \
+    } while (0)
+
+/* Puts a number that is above 0; another one, and none, is left out. */
+static void put_positive(struct gguf_meta *m, const char *out, const char *key)
+{
+    double v = meta_real(m, key, 0);
+    if (v > 0)
+        put_real(m, out, v);
+}
 
 static void put_block(struct gguf_meta *m, const char *type)
 {
@@ -21,7 +39,7 @@ static void put_block(struct gguf_meta *m, const char *type)
 }
 
 /* Llama, Mistral and others that have the same block. */
-void gguf_config_llama(struct gguf_meta *m)
+static void config_llama(struct gguf_meta *m)
 {
     if (meta_has(m, "attention.sliding_window_pattern")) {
         put_block(m, "ministral");
@@ -37,7 +55,7 @@ void gguf_config_llama(struct gguf_meta *m)
 }
 
 /* q, k and v have biases in every file. The format stores no window. */
-void gguf_config_qwen2(struct gguf_meta *m)
+static void config_qwen2(struct gguf_meta *m)
 {
     put_string(m, "model_type", "qwen2");
     meta_heads(m);
@@ -45,7 +63,7 @@ void gguf_config_qwen2(struct gguf_meta *m)
     meta_rope(m, true);
 }
 
-void gguf_config_qwen3(struct gguf_meta *m)
+static void config_qwen3(struct gguf_meta *m)
 {
     put_block(m, "qwen3");
 }
@@ -71,10 +89,8 @@ static bool has_experts(const struct gguf_meta *m, int i)
 /* A layer without experts is dense. */
 static void put_mlp_types(struct gguf_meta *m)
 {
-    json_t *types = json_array();
-    for (int i = 0; m->ok && i < m->layers; i++)
-        json_array_append_new(types, json_string(has_experts(m, i) ? "sparse" : "dense"));
-    json_object_set_new(m->out, "mlp_layer_types", types);
+    PUT_LIST(m, "mlp_layer_types", i, m->layers,
+             json_string(has_experts(m, (int)i) ? "sparse" : "dense"));
 }
 
 /* Experts are chosen by the sigmoids of the router's logits, and a token's weights add up to 1. */
@@ -90,7 +106,7 @@ static void check_sigmoid(struct gguf_meta *m)
 }
 
 /* Weights of experts always add up to 1. */
-void gguf_config_qwen3moe(struct gguf_meta *m)
+static void config_qwen3moe(struct gguf_meta *m)
 {
     put_string(m, "model_type", "qwen3_moe");
     meta_heads(m);
@@ -106,13 +122,13 @@ void gguf_config_qwen3moe(struct gguf_meta *m)
 }
 
 /* Every fourth layer has no rope, which the format does not say. */
-void gguf_config_smollm3(struct gguf_meta *m)
+static void config_smollm3(struct gguf_meta *m)
 {
     put_block(m, "smollm3");
 }
 
 /* YaRN whose temperature is 1, and a factor of queries far into the context. */
-void gguf_config_mistral3(struct gguf_meta *m)
+static void config_mistral3(struct gguf_meta *m)
 {
     put_string(m, "model_type", "ministral3");
     meta_heads(m);
@@ -134,7 +150,7 @@ void gguf_config_mistral3(struct gguf_meta *m)
 }
 
 /* The model of 64 layers has windows, whose full layers have no rope; the one of 30 has none. */
-void gguf_config_exaone4(struct gguf_meta *m)
+static void config_exaone4(struct gguf_meta *m)
 {
     bool slides = m->layers == 64 || meta_int(m, "attention.sliding_window", 0, INT32_MAX) > 0;
     put_block(m, "exaone4");
@@ -157,7 +173,7 @@ static void put_gemma(struct gguf_meta *m, const char *type, int largest)
     put_bool(m, "tie_word_embeddings", !gguf_find(m->g, "output.weight"));
 }
 
-void gguf_config_gemma2(struct gguf_meta *m)
+static void config_gemma2(struct gguf_meta *m)
 {
     put_gemma(m, "gemma2", 46);
     meta_windows(m, 2, false, 4096);
@@ -166,18 +182,16 @@ void gguf_config_gemma2(struct gguf_meta *m)
     put_real(m, "final_logit_softcapping", meta_real(m, "final_logit_softcapping", 30));
 }
 
-void gguf_config_gemma3(struct gguf_meta *m)
+static void config_gemma3(struct gguf_meta *m)
 {
     put_gemma(m, "gemma3_text", 62);
     meta_windows(m, 6, false, META_NEEDED);
     meta_rope(m, true);
     put_real(m, "rope_local_base_freq", meta_real(m, "rope.freq_base_swa", 10000));
-    double cap = meta_real(m, "final_logit_softcapping", 0);
-    if (cap > 0)
-        put_real(m, "final_logit_softcapping", cap);
+    put_positive(m, "final_logit_softcapping", "final_logit_softcapping");
 }
 
-void gguf_config_gptoss(struct gguf_meta *m)
+static void config_gptoss(struct gguf_meta *m)
 {
     put_string(m, "model_type", "gpt_oss");
     meta_heads(m);
@@ -193,7 +207,7 @@ void gguf_config_gptoss(struct gguf_meta *m)
 }
 
 /* OLMo 2 and, where there is a window, OLMo 3. */
-void gguf_config_olmo(struct gguf_meta *m)
+static void config_olmo(struct gguf_meta *m)
 {
     if (!meta_int(m, "attention.sliding_window", 0, INT32_MAX)) {
         put_block(m, "olmo2");
@@ -203,8 +217,7 @@ void gguf_config_olmo(struct gguf_meta *m)
     meta_heads(m);
     meta_dense(m);
     meta_windows(m, 4, false, 0);
-    double theta = meta_real(m, "rope.freq_base", 10000);
-    meta_ropes(m, meta_scaling(m, true), theta, meta_real(m, "rope.freq_base_swa", theta), NULL);
+    meta_ropes(m, meta_scaling(m, true), 10000, 0, NULL);
 }
 
 /* The share of a head that full layers rotate: pairs whose factor is 1, the others never turn. */
@@ -217,10 +230,8 @@ static double gemma4_partial(struct gguf_meta *m, int64_t dim)
         ones++;
     for (int64_t i = ones; f && i < n; i++)
         if (!(f[i] >= 1e20f) && m->ok)
-            m->ok = err_file(
-                m->e, gguf_path(m->g, 0),
-                "the factors in tensor %s are neither 1 nor 1e30, as those of a partial rope are",
-                show(name).s);
+            m->ok = err_file(m->e, m->g->file[0].path, "the factors in tensor %s are neither 1 nor "
+                             "1e30, as those of a partial rope are", show(name).s);
     bool all = !f || !n;
     free(f);
     return all ? 1 : (double)ones / (double)n;
@@ -243,38 +254,45 @@ static void put_gemma4_mlp(struct gguf_meta *m, int64_t shared)
     put_bool(m, "use_double_wide_mlp", wide);
 }
 
+/* Of a number that full layers and sliding ones have each: [0] of full ones, [1] of sliding ones; 0
+ * if there is no such layer. After meta_windows(). */
+static void by_type(struct gguf_meta *m, const char *key, int64_t of[2])
+{
+    int64_t *v = meta_layers(m, key, m->heads, 1 << 16);
+    of[0] = of[1] = 0;
+    for (int i = 0; m->ok && i < m->layers; i++) {
+        int slides = meta_slides(m, i);
+        if (of[slides] && of[slides] != v[i])
+            meta_refuse(m, key, "is %lld for layer %d and %lld for others of its type",
+                        (long long)v[i], i, (long long)of[slides]);
+        of[slides] = v[i];
+    }
+    free(v);
+}
+
+/* Refuses a width that is not the one at another key. */
+static void check_width(struct gguf_meta *m, const char *key, int64_t width, const char *other)
+{
+    if (meta_int(m, key, width, 1 << 16) != width)
+        meta_refuse(m, key, "is not %s", other);
+}
+
 /* Heads of full layers are wider and may be fewer. */
 static void put_gemma4_heads(struct gguf_meta *m)
 {
-    const char *const key = "attention.head_count_kv";
-    int64_t dim = meta_int(m, "attention.key_length", META_NEEDED, 1 << 16);
-    int64_t swa = meta_int(m, "attention.key_length_swa", dim, 1 << 16);
-    if (meta_int(m, "attention.value_length", dim, 1 << 16) != dim)
-        meta_refuse(m, "attention.value_length", "is not attention.key_length");
-    if (meta_int(m, "attention.value_length_swa", swa, 1 << 16) != swa)
-        meta_refuse(m, "attention.value_length_swa", "is not attention.key_length_swa");
-    if (meta_int(m, "rope.dimension_count", dim, 1 << 16) != dim)
-        meta_refuse(m, "rope.dimension_count", "is not attention.key_length");
-    if (meta_int(m, "rope.dimension_count_swa", swa, 1 << 16) != swa)
-        meta_refuse(m, "rope.dimension_count_swa", "is not attention.key_length_swa");
-    int64_t *kv = meta_layers(m, key, m->heads, 1 << 16), of[2] = {0, 0};
-    const json_t *types = json_object_get(m->out, "layer_types");
+    static const char *const key = "attention.head_count_kv", *const full = "attention.key_length",
+                      *const sliding = "attention.key_length_swa";
+    int64_t dim = meta_int(m, full, META_NEEDED, 1 << 16), of[2];
+    int64_t swa = meta_int(m, sliding, dim, 1 << 16);
+    check_width(m, "attention.value_length", dim, full);
+    check_width(m, "attention.value_length_swa", swa, sliding);
+    check_width(m, "rope.dimension_count", dim, full);
+    check_width(m, "rope.dimension_count_swa", swa, sliding);
+    by_type(m, key, of);
     bool k_is_v = false;
-    for (int i = 0; m->ok && i < m->layers; i++) {
-        char v[40];
-        bool slides =
-            !strcmp(json_string_value(json_array_get(types, (size_t)i)), "sliding_attention");
-        snprintf(v, sizeof v, "blk.%d.attn_k.weight", i);
-        bool own = gguf_find(m->g, v);
-        snprintf(v, sizeof v, "blk.%d.attn_v.weight", i);
-        k_is_v |= !slides && own && !gguf_find(m->g, v);
-        if (of[slides] && of[slides] != kv[i])
-            meta_refuse(m, key, "is %lld for layer %d and %lld for others of its type",
-                        (long long)kv[i],
-                   i, (long long)of[slides]);
-        of[slides] = kv[i];
-    }
-    free(kv);
+    for (int i = 0; i < m->layers; i++)
+        k_is_v |= !meta_slides(m, i) && meta_in_layer(m, i, "attn_k.weight") &&
+                  !meta_in_layer(m, i, "attn_v.weight");
     if (m->ok && of[0] && of[1] && of[0] != of[1] && !k_is_v)
         meta_refuse(m, key, "differs between full and sliding layers, expected that where K is V "
                             "only");
@@ -286,23 +304,19 @@ static void put_gemma4_heads(struct gguf_meta *m)
         put_int(m, "num_global_key_value_heads", of[0] ? of[0] : of[1]);
 }
 
-void gguf_config_gemma4(struct gguf_meta *m)
+static void config_gemma4(struct gguf_meta *m)
 {
     put_string(m, "model_type", "gemma4_text");
     meta_windows(m, 6, false, META_NEEDED);
     put_gemma4_heads(m);
     put_gemma4_mlp(m, meta_int(m, "attention.shared_kv_layers", 0, m->layers));
     int64_t dim = put_before(m, "global_head_dim");
-    double theta = meta_real(m, "rope.freq_base", 1e6), partial = gemma4_partial(m, dim);
-    json_t *rope =
-        json_pack("{s:s, s:f}", "rope_type", "proportional", "partial_rotary_factor", partial);
-    meta_ropes(m, rope, theta, meta_real(m, "rope.freq_base_swa", 10000), NULL);
+    meta_ropes(m, json_pack("{s:s, s:f}", "rope_type", "proportional", "partial_rotary_factor",
+                            gemma4_partial(m, dim)), 1e6, 10000, NULL);
     put_int(m, "hidden_size_per_layer_input",
             meta_int(m, "embedding_length_per_layer_input", 0, META_MAX));
     put_int(m, "vocab_size_per_layer_input", meta_rows(m, "per_layer_token_embd.weight"));
-    double cap = meta_real(m, "final_logit_softcapping", 0);
-    if (cap > 0)
-        put_real(m, "final_logit_softcapping", cap);
+    put_positive(m, "final_logit_softcapping", "final_logit_softcapping");
     int64_t experts = meta_int(m, "expert_count", 0, META_MAX);
     put_bool(m, "enable_moe_block", experts > 0);
     if (!experts)
@@ -314,7 +328,7 @@ void gguf_config_gemma4(struct gguf_meta *m)
 }
 
 /* Attention and MLP read one norm. Heads keep the published order, which rotates neighbours. */
-void gguf_config_cohere2(struct gguf_meta *m)
+static void config_cohere2(struct gguf_meta *m)
 {
     put_block(m, "cohere2");
     meta_windows(m, 4, false, META_NEEDED);
@@ -361,14 +375,10 @@ static void put_phi3_rope(struct gguf_meta *m, int64_t dim)
 }
 
 /* A window of 0 is none; older files of the models of 4096 tokens do not have the key. */
-void gguf_config_phi3(struct gguf_meta *m)
+static void config_phi3(struct gguf_meta *m)
 {
     put_string(m, "model_type", "phi3");
-    int64_t value = meta_some_heads(m), dim = put_before(m, "head_dim");
-    if (value != dim)
-        meta_refuse(m, "attention.value_length", "is not attention.key_length %lld",
-                    (long long)dim);
-    put_int(m, "num_key_value_heads", meta_same(m, "attention.head_count_kv", m->heads, 1 << 16));
+    int64_t dim = meta_kv_heads(m);
     meta_dense(m);
     put_phi3_rope(m, dim);
     int64_t old = put_before(m, "max_position_embeddings") == 4096 ? 2047 : 0;
@@ -377,7 +387,7 @@ void gguf_config_phi3(struct gguf_meta *m)
 }
 
 /* The embedding is always scaled. Layers without experts come first. */
-void gguf_config_afmoe(struct gguf_meta *m)
+static void config_afmoe(struct gguf_meta *m)
 {
     put_string(m, "model_type", "afmoe");
     meta_heads(m);
@@ -394,27 +404,13 @@ void gguf_config_afmoe(struct gguf_meta *m)
     put_bool(m, "mup_enabled", true);
 }
 
-/* Heads that keys and values have in all layers, whatever queries have. */
-static int64_t put_kv_heads(struct gguf_meta *m)
-{
-    int64_t value = meta_some_heads(m), dim = put_before(m, "head_dim");
-    if (value != dim)
-        meta_refuse(m, "attention.value_length", "is not attention.key_length %lld",
-                    (long long)dim);
-    put_int(m, "num_key_value_heads", meta_same(m, "attention.head_count_kv", m->heads, 1 << 16));
-    return dim;
-}
-
 /* The gate's rows say whether it is one a head or one an element. */
-void gguf_config_laguna(struct gguf_meta *m)
+static void config_laguna(struct gguf_meta *m)
 {
     put_string(m, "model_type", "laguna");
-    int64_t dim = put_kv_heads(m);
+    int64_t dim = meta_kv_heads(m);
     int64_t *heads = meta_layers(m, "attention.head_count", META_NEEDED, 1 << 16);
-    json_t *by_layer = json_array();
-    for (int i = 0; m->ok && i < m->layers; i++)
-        json_array_append_new(by_layer, json_integer(heads[i]));
-    json_object_set_new(m->out, "num_attention_heads_per_layer", by_layer);
+    PUT_LIST(m, "num_attention_heads_per_layer", i, m->layers, json_integer(heads[i]));
     free(heads);
     bool by_element = meta_rows(m, "blk.0.attn_gate.weight") == m->heads * dim && dim > 1;
     json_object_set_new(m->out, "gating", by_element ? json_string("per-element") : json_true());
@@ -424,19 +420,16 @@ void gguf_config_laguna(struct gguf_meta *m)
     put_int(m, "shared_expert_intermediate_size",
             meta_int(m, "expert_shared_feed_forward_length", META_NEEDED, META_MAX));
     put_real(m, "moe_routed_scaling_factor", meta_real(m, "expert_weights_scale", 1));
-    double cap = meta_real(m, "router_logit_softcapping", 0), theta;
-    if (cap > 0)
-        put_real(m, "moe_router_logit_softcapping", cap);
+    put_positive(m, "moe_router_logit_softcapping", "router_logit_softcapping");
     if (meta_int(m, "attention.sliding_window", 0, INT32_MAX))
         meta_windows(m, 4, true, META_NEEDED);
-    theta = meta_real(m, "rope.freq_base", 10000);
     double full = meta_partial(m, "rope.dimension_count", dim, 1);
     const double share[] = {full, meta_partial(m, "rope.dimension_count_swa", dim, full)};
-    meta_ropes(m, meta_scaling(m, true), theta, meta_real(m, "rope.freq_base_swa", theta), share);
+    meta_ropes(m, meta_scaling(m, true), 10000, 0, share);
 }
 
 /* Sliding layers have a rope of their own, which is never scaled. */
-void gguf_config_mellum(struct gguf_meta *m)
+static void config_mellum(struct gguf_meta *m)
 {
     put_string(m, "model_type", "mellum");
     meta_heads(m);
@@ -446,8 +439,7 @@ void gguf_config_mellum(struct gguf_meta *m)
     put_bool(m, "norm_topk_prob", true);
     if (meta_int(m, "attention.sliding_window", 0, INT32_MAX))
         meta_windows(m, 4, false, META_NEEDED);
-    double theta = meta_real(m, "rope.freq_base", 10000);
-    meta_ropes(m, meta_scaling(m, true), theta, meta_real(m, "rope.freq_base_swa", theta), NULL);
+    meta_ropes(m, meta_scaling(m, true), 10000, 0, NULL);
 }
 
 /* A multiplier; one that is absent, or 0, is `dflt`. */
@@ -459,7 +451,7 @@ static void put_multiplier(struct gguf_meta *m, const char *out, const char *key
 
 /* Granite with sliding layers, dense or with experts in all layers. Entries of rope_pattern that
  * are 0 are layers without rope. */
-void gguf_config_granite_swa(struct gguf_meta *m)
+static void config_granite_swa(struct gguf_meta *m)
 {
     bool experts = meta_int(m, "expert_count", 0, META_MAX) > 0;
     put_string(m, "model_type", experts ? "granitemoe_swa" : "granite_swa");
@@ -470,10 +462,7 @@ void gguf_config_granite_swa(struct gguf_meta *m)
     meta_rope(m, true);
     double theta = json_number_value(json_object_get(m->out, "rope_theta"));
     int64_t *rotates = meta_layers(m, "attention.rope_pattern", 1, 1 << 16);
-    json_t *thetas = json_array();
-    for (int i = 0; m->ok && i < m->layers; i++)
-        json_array_append_new(thetas, json_real(rotates[i] ? theta : 0));
-    json_object_set_new(m->out, "layer_rope_theta", thetas);
+    PUT_LIST(m, "layer_rope_theta", i, m->layers, json_real(rotates[i] ? theta : 0));
     free(rotates);
     put_multiplier(m, "embedding_multiplier", "embedding_scale", 1);
     put_multiplier(m, "attention_multiplier", "attention.scale",
@@ -501,49 +490,29 @@ static double muse_query_scale(struct gguf_meta *m, int64_t dim)
             scale = f[0];
         for (int64_t k = 0; m->ok && f && k < dim; k++)
             if (f[k] != (i % 2 ? 1 : scale))
-                m->ok = err_file(
-                    m->e, gguf_path(m->g, t->file),
-                    "tensor %s has %g, expected %g: one factor for all queries, and 1 for all keys",
-                    name, (double)f[k], i % 2 ? 1 : scale);
+                m->ok = err_file(m->e, m->g->file[t->file].path, "tensor %s has %g, expected %g: "
+                                 "one factor for all queries, and 1 for all keys", name,
+                                 (double)f[k], i % 2 ? 1 : scale);
         free(f);
     }
     return scale;
 }
 
 /* Full layers have no rope. */
-void gguf_config_muse(struct gguf_meta *m)
+static void config_muse(struct gguf_meta *m)
 {
     put_block(m, "muse_glimmer_text");
     meta_windows(m, 4, false, META_NEEDED);
     double theta = json_number_value(json_object_get(m->out, "rope_theta"));
-    json_t *thetas = json_array();
-    for (int i = 0; m->ok && i < m->layers; i++)
-        json_array_append_new(thetas, json_real(meta_slides(m, i) ? theta : 0));
-    json_object_set_new(m->out, "layer_rope_theta", thetas);
+    PUT_LIST(m, "layer_rope_theta", i, m->layers, json_real(meta_slides(m, (int)i) ? theta : 0));
     put_real(m, "qk_scale_factor", muse_query_scale(m, put_before(m, "head_dim")));
     put_real(m, "output_multiplier", meta_real(m, "logit_scale", NAN));
     double cap = meta_real(m, "final_logit_softcapping", 0);
     json_object_set_new(m->out, "final_logit_softcapping", cap > 0 ? json_real(cap) : json_null());
 }
 
-/* Of a number that full layers and sliding ones have each: [0] of full ones, [1] of sliding ones; 0
- * if there is no such layer. After meta_windows(). */
-static void by_type(struct gguf_meta *m, const char *key, int64_t of[2])
-{
-    int64_t *v = meta_layers(m, key, m->heads, 1 << 16);
-    of[0] = of[1] = 0;
-    for (int i = 0; m->ok && i < m->layers; i++) {
-        int slides = meta_slides(m, i);
-        if (of[slides] && of[slides] != v[i])
-            meta_refuse(m, key, "is %lld for layer %d and %lld for others of its type",
-                        (long long)v[i], i, (long long)of[slides]);
-        of[slides] = v[i];
-    }
-    free(v);
-}
-
 /* Sliding layers have twice the KV heads. */
-void gguf_config_mimo2(struct gguf_meta *m)
+static void config_mimo2(struct gguf_meta *m)
 {
     static const char *const key = "attention.head_count_kv";
     int64_t kv[2];
@@ -562,37 +531,29 @@ void gguf_config_mimo2(struct gguf_meta *m)
     put_mlp_types(m);
     put_real(m, "routed_scaling_factor", meta_real(m, "expert_weights_scale", 1));
     put_real(m, "attention_value_scale", meta_real(m, "attention.value_scale", 1));
-    double theta = meta_real(m, "rope.freq_base", 10000);
     double part = meta_partial(m, "rope.dimension_count", put_before(m, "head_dim"), 1);
-    const double share[] = {part, part};
-    meta_ropes(m, NULL, theta, meta_real(m, "rope.freq_base_swa", theta), share);
+    meta_ropes(m, NULL, 10000, 0, (const double[]){part, part});
 }
 
 /* One number a layer, 0: none. */
 static void put_limits(struct gguf_meta *m, const char *out, const char *key)
 {
-    float *v = NULL;
     size_t n = 0;
-    char full[80];
-    snprintf(full, sizeof full, "%s.%s", m->a->name, key);
     if (!meta_has(m, key) || !m->ok)
         return;
-    m->ok = gguf_reals(m->g, full, &v, &n, m->e);
+    float *v = meta_reals(m, key, &n);
     if (m->ok && n != (size_t)m->blocks)
         meta_refuse(m, key, "has %zu entries, expected %d, one a layer", n, m->blocks);
-    json_t *all = json_array();
-    for (int i = 0; m->ok && i < m->layers; i++)
-        json_array_append_new(all, json_real(v[i]));
-    json_object_set_new(m->out, out, all);
+    PUT_LIST(m, out, i, m->layers, json_real(v[i]));
     free(v);
 }
 
 /* Full layers rotate half of what sliding ones do. */
-void gguf_config_step35(struct gguf_meta *m)
+static void config_step35(struct gguf_meta *m)
 {
     int64_t heads[2];
     put_string(m, "model_type", "step3p5");
-    int64_t dim = put_kv_heads(m);
+    int64_t dim = meta_kv_heads(m);
     meta_windows(m, 1, false, META_NEEDED);
     by_type(m, "attention.head_count", heads);
     put_int(m, "num_attention_heads", heads[0] ? heads[0] : heads[1]);
@@ -609,8 +570,7 @@ void gguf_config_step35(struct gguf_meta *m)
     double theta = meta_real(m, "rope.freq_base", 10000);
     double part = meta_partial(m, "rope.dimension_count", dim, 1);
     const double share[] = {part / 2, meta_partial(m, "rope.dimension_count_swa", dim, part)};
-    meta_ropes(m, meta_llama3(m, theta, 32), theta, meta_real(m, "rope.freq_base_swa", theta),
-               share);
+    meta_ropes(m, meta_llama3(m, theta, 32), 10000, 0, share);
 }
 
 /* ---- drafters ---- */
@@ -620,26 +580,19 @@ static void put_captures(struct gguf_meta *m, const char *out)
 {
     static const char *const keys[] = {"target_layers", "extract_layers"}; /* the older one */
     const char *key = keys[!meta_has(m, keys[0]) && meta_has(m, keys[1])];
-    int64_t *v = NULL;
     size_t n = 0;
-    char full[80];
-    snprintf(full, sizeof full, "%s.%s", m->a->name, key);
-    if (m->ok)
-        m->ok = gguf_ints(m->g, full, 0, INT32_MAX, &v, &n, m->e);
+    int64_t *v = meta_ints(m, key, INT32_MAX, &n);
     if (m->ok && !n)
         meta_refuse(m, key, "is missing: the draft does not say which states of its target it "
                             "reads");
-    json_t *all = json_array();
-    for (size_t i = 0; m->ok && i < n; i++)
-        json_array_append_new(all, json_integer(v[i]));
-    json_object_set_new(m->out, out, all);
+    PUT_LIST(m, out, i, n, json_integer(v[i]));
     free(v);
     int64_t hidden = meta_int(m, "target_hidden_size", 0, META_MAX);
     if (hidden)
         put_int(m, "target_hidden_size", hidden);
 }
 
-void gguf_config_eagle3(struct gguf_meta *m)
+static void config_eagle3(struct gguf_meta *m)
 {
     put_block(m, "eagle3");
     put_captures(m, "eagle_aux_hidden_state_layer_ids");
@@ -647,7 +600,7 @@ void gguf_config_eagle3(struct gguf_meta *m)
     put_bool(m, "norm_before_fc", meta_bool(m, "norm_before_fc", false));
 }
 
-void gguf_config_dflash(struct gguf_meta *m)
+static void config_dflash(struct gguf_meta *m)
 {
     int64_t mask = meta_int(m, "mask_token_id", -1, INT32_MAX);
     put_block(m, "dflash");
@@ -659,8 +612,170 @@ void gguf_config_dflash(struct gguf_meta *m)
         put_int(m, "mask_token_id", mask);
     if (meta_int(m, "attention.sliding_window", 0, INT32_MAX))
         meta_windows(m, 1, false, META_NEEDED);
-    double cap = meta_real(m, "final_logit_softcapping", 0);
-    if (cap > 0)
-        put_real(m, "final_logit_softcapping", cap);
+    put_positive(m, "final_logit_softcapping", "final_logit_softcapping");
     put_multiplier(m, "logit_scale", "logit_scale", 1);
+}
+
+/* ---- names of tensors ---- */
+
+static const struct gguf_name gptoss_names[] = {
+    {"attn_sinks.weight", "self_attn.sinks"},
+    {"ffn_gate_inp.weight", "mlp.router.weight"},
+    {"ffn_gate_inp.bias", "mlp.router.bias"},
+    {"ffn_down_exps.bias", "mlp.experts.down_proj_bias"},
+    {0},
+};
+static const struct gguf_name qwen3moe_names[] = {{"ffn_gate_inp.weight", "mlp.gate.weight"}, {0}};
+static const struct gguf_name gemma4_names[] = {
+    {"ffn_gate_inp.weight", "router.proj.weight"},
+    {"ffn_gate_inp.scale", "router.scale"},
+    {"ffn_down_exps.scale", "router.per_expert_scale"},
+    {"ffn_down_exps.weight", "experts.down_proj"},
+    {"ffn_gate_up_exps.weight", "experts.gate_up_proj"},
+    {"layer_output_scale.weight", "layer_scalar"},
+    {0},
+};
+static const struct gguf_name phi3_names[] = {
+    {"attn_qkv.weight", "self_attn.qkv_proj.weight"},
+    {"ffn_up.weight", "mlp.gate_up_proj.weight"},
+    {"rope_factors_long.weight", NULL},
+    {"rope_factors_short.weight", NULL},
+    {0},
+};
+static const struct gguf_name afmoe_names[] = {
+    {"attn_gate.weight", "self_attn.gate_proj.weight"},
+    {"ffn_norm.weight", "pre_mlp_layernorm.weight"},
+    {"post_ffw_norm.weight", "post_mlp_layernorm.weight"},
+    {"ffn_gate_inp.weight", "mlp.router.gate.weight"},
+    {"exp_probs_b.bias", "mlp.expert_bias"},
+    {"ffn_gate_shexp.weight", "mlp.shared_experts.gate_proj.weight"},
+    {"ffn_up_shexp.weight", "mlp.shared_experts.up_proj.weight"},
+    {"ffn_down_shexp.weight", "mlp.shared_experts.down_proj.weight"},
+    {0},
+};
+static const struct gguf_name laguna_names[] = {
+    {"attn_gate.weight", "self_attn.g_proj.weight"},
+    {"ffn_gate_inp.weight", "mlp.gate.weight"},
+    {"exp_probs_b.bias", "mlp.experts.e_score_correction_bias"},
+    {"ffn_gate_shexp.weight", "mlp.shared_expert.gate_proj.weight"},
+    {"ffn_up_shexp.weight", "mlp.shared_expert.up_proj.weight"},
+    {"ffn_down_shexp.weight", "mlp.shared_expert.down_proj.weight"},
+    {0},
+};
+static const struct gguf_name granite_names[] = {
+    {"attn_sinks.weight", "self_attn.sinks"},
+    {"ffn_gate_inp.weight", "block_sparse_moe.router.weight"},
+    {"ffn_gate_up_exps.weight", "block_sparse_moe.experts.gate_up_proj"},
+    {"ffn_down_exps.weight", "block_sparse_moe.experts.down_proj"},
+    {"ffn_up_shexp.weight", "shared_mlp.input_linear.weight"},
+    {"ffn_down_shexp.weight", "shared_mlp.output_linear.weight"},
+    {0},
+};
+static const struct gguf_name muse_names[] = {
+    {"attn_gate.weight", "self_attn.gate_proj.weight"},
+    {"attn_q_norm.weight", NULL},
+    {"attn_k_norm.weight", NULL},
+    {0},
+};
+static const struct gguf_name mimo2_names[] = {
+    {"attn_sinks.weight", "self_attn.attention_sink_bias"},
+    {"ffn_gate_inp.weight", "mlp.gate.weight"},
+    {"exp_probs_b.bias", "mlp.gate.e_score_correction_bias"},
+    {0},
+};
+static const struct gguf_name step35_names[] = {
+    {"attn_gate.weight", "self_attn.g_proj.weight"},
+    {"ffn_gate_inp.weight", "moe.gate.weight"},
+    {"exp_probs_b.bias", "moe.router_bias"},
+    {"ffn_gate_exps.weight", "moe.gate_proj.weight"},
+    {"ffn_up_exps.weight", "moe.up_proj.weight"},
+    {"ffn_down_exps.weight", "moe.down_proj.weight"},
+    {"ffn_gate_shexp.weight", "share_expert.gate_proj.weight"},
+    {"ffn_up_shexp.weight", "share_expert.up_proj.weight"},
+    {"ffn_down_shexp.weight", "share_expert.down_proj.weight"},
+    {0},
+};
+
+/* The ids of d2t are the target's, not offsets. */
+static const struct gguf_name eagle3_names[] = {
+    {"attn_norm_2.weight", "hidden_norm.weight"},
+    {"enc.output_norm.weight", "input_norm.weight"},
+    {"d2t", "d2t_ids"},
+    {0},
+};
+static const struct gguf_name dflash_names[] = {
+    {"enc.output_norm.weight", "hidden_norm.weight"},
+    {"d2t", "d2t_ids"},
+    {0},
+};
+
+static const struct gguf_arch archs[] = {
+    {.name = "llama", .paired = true, .config = config_llama},
+    {.name = "gemma2", .plus_1 = true, .sandwich = true, .config = config_gemma2},
+    {.name = "gemma3", .plus_1 = true, .sandwich = true, .config = config_gemma3},
+    {.name = "gemma4", .sandwich = true, .names = gemma4_names, .config = config_gemma4},
+    {.name = "gpt-oss", .experts = EXPERTS_GPT_OSS, .names = gptoss_names,
+     .config = config_gptoss},
+    {.name = "olmo2", .config = config_olmo},
+    {.name = "qwen2", .config = config_qwen2},
+    {.name = "qwen3", .config = config_qwen3},
+    {.name = "qwen3moe", .experts = EXPERTS_SINGLE, .names = qwen3moe_names,
+     .config = config_qwen3moe},
+    {.name = "smollm3", .paired = true, .config = config_smollm3},
+    {.name = "mistral3", .paired = true, .config = config_mistral3},
+    {.name = "exaone4", .config = config_exaone4},
+    {.name = "cohere2", .layer_norm = true, .config = config_cohere2},
+    {.name = "phi3", .names = phi3_names, .config = config_phi3},
+    {.name = "afmoe", .experts = EXPERTS_SINGLE, .names = afmoe_names, .config = config_afmoe},
+    {.name = "laguna", .by_layer = true, .experts = EXPERTS_SINGLE, .names = laguna_names,
+     .config = config_laguna},
+    {.name = "mellum", .experts = EXPERTS_SINGLE, .names = qwen3moe_names,
+     .config = config_mellum},
+    {.name = "granite_swa", .paired = true, .names = granite_names,
+     .config = config_granite_swa},
+    {.name = "muse-glimmer", .paired = true, .plus_1 = true, .last_norm_plain = true,
+     .sandwich = true, .names = muse_names, .config = config_muse},
+    {.name = "mimo2", .experts = EXPERTS_SINGLE, .names = mimo2_names, .config = config_mimo2},
+    {.name = "step35", .plus_1 = true, .by_layer = true, .names = step35_names,
+     .config = config_step35},
+    {.name = "eagle3", .draft = true, .paired = true, .names = eagle3_names,
+     .config = config_eagle3},
+    {.name = "dflash", .draft = true, .names = dflash_names, .config = config_dflash},
+};
+
+enum { N_ARCHS = sizeof archs / sizeof *archs };
+
+const struct gguf_arch *gguf_arch(const struct gguf *g, struct err *e)
+{
+    static const char *const key = "general.architecture";
+    struct gguf_text t = {NULL, 0};
+    struct buf known = {0};
+    if (!gguf_string(g, key, &t, e))
+        return NULL;
+    for (int i = 0; t.p && i < N_ARCHS; i++)
+        if (strlen(archs[i].name) == t.n && !memcmp(archs[i].name, t.p, t.n))
+            return &archs[i];
+    for (int i = 0; i < N_ARCHS; i++)
+        buf_printf(&known, "%s%s", i ? ", " : "", archs[i].name);
+    char *name = xasprintf("%.*s", (int)(t.n < 60 ? t.n : 60), t.p ? t.p : "");
+    if (!t.p)
+        gguf_refuse(g, key, e, "is missing");
+    else if (!strcmp(name, "clip") || !strcmp(name, "mmproj"))
+        gguf_refuse(g, key, e,
+                    "is \"%s\": these are the image and sound parts of a model (mmproj), "
+                    "expected the file of its text model",
+                    name);
+    else if (!strcmp(name, "gemma4-assistant"))
+        gguf_refuse(g, key, e,
+                    "\"gemma4-assistant\" is not supported: expected the folder of the drafter");
+    else if (!strcmp(name, "llama4"))
+        gguf_refuse(g, key, e,
+                    "\"llama4\" is not supported: its experts are transposed in a GGUF, expected "
+                    "the folder of the model");
+    else
+        gguf_refuse(g, key, e, "\"%s\" is not supported, expected one of %s", show(name).s,
+                    known.p);
+    free(name);
+    buf_free(&known);
+    return NULL;
 }

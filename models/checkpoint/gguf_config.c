@@ -1,4 +1,5 @@
 /* gguf_config.c - see gguf_model.h: reads metadata, and what all architectures have. */
+#include "kernels/idioms.h"
 #include "models/checkpoint/gguf_meta.h"
 
 #include <math.h>
@@ -33,12 +34,9 @@ bool meta_has(struct gguf_meta *m, const char *key)
 void meta_refuse(struct gguf_meta *m, const char *key, const char *fmt, ...)
 {
     char what[200];
-    va_list ap;
     if (!m->ok)
         return;
-    va_start(ap, fmt);
-    vsnprintf(what, sizeof what, fmt, ap);
-    va_end(ap);
+    PRINT_ARGS(what, fmt);
     m->ok = gguf_refuse(m->g, meta_key(m, key).s, m->e, "%s", what);
 }
 
@@ -81,17 +79,40 @@ struct gguf_text meta_string(struct gguf_meta *m, const char *key, const char *d
     return t;
 }
 
-int64_t *meta_layers(struct gguf_meta *m, const char *key, int64_t dflt, int64_t max)
+int64_t *meta_ints(struct gguf_meta *m, const char *key, int64_t max, size_t *n)
 {
-    int64_t *v = NULL, *all = xcalloc((size_t)m->layers + 1, sizeof *all);
-    size_t n = 0;
+    int64_t *v = NULL;
     struct key k = meta_key(m, key);
     if (m->ok)
-        m->ok = gguf_ints(m->g, k.s, 0, max, &v, &n, m->e);
+        m->ok = gguf_ints(m->g, k.s, 0, max, &v, n, m->e);
+    return v;
+}
+
+float *meta_reals(struct gguf_meta *m, const char *key, size_t *n)
+{
+    float *v = NULL;
+    struct key k = meta_key(m, key);
+    if (m->ok)
+        m->ok = gguf_reals(m->g, k.s, &v, n, m->e);
+    return v;
+}
+
+/* meta_ints() with one entry for all layers, or one for each. */
+static int64_t *layer_ints(struct gguf_meta *m, const char *key, int64_t max, size_t *n)
+{
+    int64_t *v = meta_ints(m, key, max, n);
+    if (m->ok && v && *n != 1 && *n != (size_t)m->blocks)
+        meta_refuse(m, key, "has %zu entries, expected one or %d, one a layer", *n, m->blocks);
+    return v;
+}
+
+int64_t *meta_layers(struct gguf_meta *m, const char *key, int64_t dflt, int64_t max)
+{
+    int64_t *all = xcalloc((size_t)m->layers + 1, sizeof *all);
+    size_t n = 0;
+    int64_t *v = layer_ints(m, key, max, &n);
     if (m->ok && !v && dflt == META_NEEDED)
         meta_refuse(m, key, "is missing");
-    if (m->ok && v && n != 1 && n != (size_t)m->blocks)
-        meta_refuse(m, key, "has %zu entries, expected one or %d, one a layer", n, m->blocks);
     for (int i = 0; m->ok && i < m->layers; i++)
         all[i] = !v ? dflt : n == 1 ? v[0] : v[i];
     free(v);
@@ -133,7 +154,7 @@ float *meta_floats(struct gguf_meta *m, const struct gguf_tensor *t, int64_t n)
     if (t->type == DT_F32 && t->n_dim == 1 && t->dim[0] == n)
         m->ok = gguf_read(m->g, t, v, m->e);
     else
-        m->ok = err_file(m->e, gguf_path(m->g, t->file),
+        m->ok = err_file(m->e, m->g->file[t->file].path,
                          "tensor %s has type %s and %lld elements, expected F32 and %lld",
                          show(t->name).s, dtype_name(t->type), (long long)t->dim[0], (long long)n);
     return v;
@@ -198,7 +219,7 @@ static void put_sizes(struct gguf_meta *m)
     if (vocab)
         put_int(m, "vocab_size", vocab);
     else if (m->ok && !m->a->draft)
-        m->ok = err_file(m->e, gguf_path(m->g, 0), "tensor token_embd.weight is missing");
+        m->ok = err_file(m->e, m->g->file[0].path, "tensor token_embd.weight is missing");
     put_bool(m, "tie_word_embeddings", !m->a->draft && !gguf_find(m->g, "output.weight"));
 }
 
@@ -213,15 +234,21 @@ int64_t meta_some_heads(struct gguf_meta *m)
     return meta_int(m, "attention.value_length", dim, 1 << 16);
 }
 
-void meta_heads(struct gguf_meta *m)
+int64_t meta_kv_heads(struct gguf_meta *m)
 {
     int64_t value = meta_some_heads(m), dim = put_before(m, "head_dim");
     if (value != dim)
         meta_refuse(m, "attention.value_length", "is not attention.key_length %lld",
                     (long long)dim);
+    put_int(m, "num_key_value_heads", meta_same(m, "attention.head_count_kv", m->heads, 1 << 16));
+    return dim;
+}
+
+void meta_heads(struct gguf_meta *m)
+{
+    int64_t dim = meta_kv_heads(m);
     if (meta_int(m, "rope.dimension_count", dim, 1 << 16) != dim)
         meta_refuse(m, "rope.dimension_count", "is not %lld, the width of a head", (long long)dim);
-    put_int(m, "num_key_value_heads", meta_same(m, "attention.head_count_kv", m->heads, 1 << 16));
 }
 
 void meta_dense(struct gguf_meta *m)
@@ -235,13 +262,8 @@ void meta_dense(struct gguf_meta *m)
 void meta_windows(struct gguf_meta *m, int64_t period, bool first, int64_t window)
 {
     const char *const key = "attention.sliding_window_pattern";
-    int64_t *v = NULL;
     size_t n = 0;
-    struct key k = meta_key(m, key);
-    if (m->ok)
-        m->ok = gguf_ints(m->g, k.s, 0, MAX_LAYERS, &v, &n, m->e);
-    if (m->ok && v && n != 1 && n != (size_t)m->blocks)
-        meta_refuse(m, key, "has %zu entries, expected one or %d, one a layer", n, m->blocks);
+    int64_t *v = layer_ints(m, key, MAX_LAYERS, &n);
     if (m->ok && v && n == 1)
         period = v[0];
     json_t *types = json_array();
@@ -361,7 +383,7 @@ bool gguf_config(const struct gguf *g, const struct gguf_arch *a, struct buf *ou
         a->config(&m);
     put_ids(&m);
     if (m.ok && !m.factors && gguf_find(g, "rope_freqs.weight"))
-        m.ok = err_file(e, gguf_path(g, 0),
+        m.ok = err_file(e, g->file[0].path,
                         "tensor rope_freqs.weight is not used by architecture %s", a->name);
     char *text = m.ok ? json_dumps(m.out, JSON_REAL_PRECISION(17) | JSON_INDENT(1)) : NULL;
     if (text) {

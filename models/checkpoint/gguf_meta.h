@@ -1,5 +1,5 @@
 /* gguf_meta.h - the metadata of a GGUF file while a config.json is made of them: for gguf_config.c,
- * gguf_rope.c, gguf_archs.c and the table in gguf_names.c. Only these four files include it.
+ * gguf_rope.c and gguf_archs.c. Only these three files include it.
  *
  * The first error is kept, as in struct conf (keys.h): readers return a harmless value after it, so
  * that a function needs no test behind each of them.
@@ -38,6 +38,9 @@ int64_t meta_int(struct gguf_meta *m, const char *key, int64_t dflt, int64_t max
 double meta_real(struct gguf_meta *m, const char *key, double dflt);
 bool meta_bool(struct gguf_meta *m, const char *key, bool dflt);
 struct gguf_text meta_string(struct gguf_meta *m, const char *key, const char *dflt);
+/* The numbers at a key (integers: from 0 to max), which the caller frees; NULL: it is absent. */
+int64_t *meta_ints(struct gguf_meta *m, const char *key, int64_t max, size_t *n);
+float *meta_reals(struct gguf_meta *m, const char *key, size_t *n);
 /* One integer a layer, or one for all, which the caller frees; dflt if the key is absent. */
 int64_t *meta_layers(struct gguf_meta *m, const char *key, int64_t dflt, int64_t max);
 /* The value that all layers have; refuses an array with several. */
@@ -81,7 +84,9 @@ static inline int64_t put_before(const struct gguf_meta *m, const char *key)
 
 /* Heads, and their width, which keys and values share and which is rotated. */
 void meta_heads(struct gguf_meta *m);
-/* The same but for the share that is rotated and the width of values, which is returned. */
+/* The same but for the share that is rotated; returns the width. */
+int64_t meta_kv_heads(struct gguf_meta *m);
+/* The width of heads alone; returns that of values, which may be another one. */
 int64_t meta_some_heads(struct gguf_meta *m);
 void meta_dense(struct gguf_meta *m);
 /* Which layers slide: an array with an entry for each, or every period-th is full; first: that is
@@ -100,38 +105,13 @@ json_t *meta_scaling(struct gguf_meta *m, bool truncate);
 json_t *meta_llama3(struct gguf_meta *m, double theta, double high);
 /* rope_theta and rope_scaling of a model with one rope. */
 void meta_rope(struct gguf_meta *m, bool truncate);
-/* The rope of full layers (scaled, or NULL) and the rope of sliding ones, by layer type. partial:
- * the shares of a head that they rotate; NULL: all of it. */
+/* The rope of full layers (scaled, or NULL) and the rope of sliding ones, by layer type. theta,
+ * sliding: the defaults of their theta; sliding 0: the full layers' one. partial: the shares of a
+ * head that they rotate; NULL: all of it. */
 void meta_ropes(struct gguf_meta *m, json_t *full, double theta, double sliding,
                 const double partial[2]);
 /* The share of a head of width dim that is rotated, by the key of a number of dimensions; the
  * default is a share. */
 double meta_partial(struct gguf_meta *m, const char *key, int64_t dim, double dflt);
-
-/* ---- gguf_archs.c: make the config of an architecture ---- */
-
-void gguf_config_llama(struct gguf_meta *m);
-void gguf_config_gemma2(struct gguf_meta *m);
-void gguf_config_gemma3(struct gguf_meta *m);
-void gguf_config_gemma4(struct gguf_meta *m);
-void gguf_config_gptoss(struct gguf_meta *m);
-void gguf_config_olmo(struct gguf_meta *m);
-void gguf_config_qwen2(struct gguf_meta *m);
-void gguf_config_qwen3(struct gguf_meta *m);
-void gguf_config_qwen3moe(struct gguf_meta *m);
-void gguf_config_smollm3(struct gguf_meta *m);
-void gguf_config_mistral3(struct gguf_meta *m);
-void gguf_config_exaone4(struct gguf_meta *m);
-void gguf_config_cohere2(struct gguf_meta *m);
-void gguf_config_phi3(struct gguf_meta *m);
-void gguf_config_afmoe(struct gguf_meta *m);
-void gguf_config_laguna(struct gguf_meta *m);
-void gguf_config_mellum(struct gguf_meta *m);
-void gguf_config_granite_swa(struct gguf_meta *m);
-void gguf_config_muse(struct gguf_meta *m);
-void gguf_config_mimo2(struct gguf_meta *m);
-void gguf_config_step35(struct gguf_meta *m);
-void gguf_config_eagle3(struct gguf_meta *m);
-void gguf_config_dflash(struct gguf_meta *m);
 
 #endif

@@ -75,7 +75,7 @@ json_t *meta_llama3(struct gguf_meta *m, double theta, double high)
                       "low_freq_factor", 1.0, "high_freq_factor", high,
                       "original_max_position_embeddings", (json_int_t)original);
     else if (m->ok && f)
-        m->ok = err_file(m->e, gguf_path(m->g, 0),
+        m->ok = err_file(m->e, m->g->file[0].path,
                          "the factors in tensor %s are not those of a llama3 rope, the only kind "
                          "that aerie reads",
                          show(name).s);
@@ -136,6 +136,8 @@ void meta_ropes(struct gguf_meta *m, json_t *full, double theta, double sliding,
                 const double partial[2])
 {
     static const char *const type[] = {"full_attention", "sliding_attention"};
+    theta = meta_real(m, "rope.freq_base", theta);
+    sliding = meta_real(m, "rope.freq_base_swa", sliding > 0 ? sliding : theta);
     json_t *of[2] = {full ? full : json_pack("{s:s}", "rope_type", "default"),
                      json_pack("{s:s}", "rope_type", "default")};
     json_t *both = json_object();

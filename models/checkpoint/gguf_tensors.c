@@ -141,7 +141,7 @@ static bool bad(const struct listing *l, const struct gguf_tensor *t, const char
 {
     char what[200];
     PRINT_ARGS(what, fmt);
-    return err_file(l->e, gguf_path(l->g, t->file), "tensor %s %s", show(t->name).s, what);
+    return err_file(l->e, l->g->file[t->file].path, "tensor %s %s", show(t->name).s, what);
 }
 
 static bool is_floats(enum dtype t)
@@ -158,7 +158,7 @@ static struct gguf_made made_of(const struct listing *l, const struct gguf_tenso
     memcpy(m.t.dim, t->dim, sizeof t->dim);
     m.rows = (struct rows){.n_from = 1};
     m.rows.from[0] =
-        (struct row_source){t->file, t->at, t->type, t->name, gguf_path(l->g, t->file)};
+        (struct row_source){t->file, t->at, t->type, t->name, l->g->file[t->file].path};
     return m;
 }
 
@@ -197,10 +197,10 @@ static bool finish(const struct listing *l, struct gguf_made *m)
     if (r->elems)
         r->bytes = rows_bytes(r);
     if (!dtype_bytes_fit(m->t.type, m->t.n_dim, m->t.dim, &m->t.bytes) || m->t.bytes > INT64_MAX)
-        return err_file(l->e, gguf_path(l->g, r->from[0].file), "tensor %s has too many elements",
+        return err_file(l->e, l->g->file[r->from[0].file].path, "tensor %s has too many elements",
                         show(r->from[0].name).s);
     if (++*l->n > MOST_TENSORS)
-        return err_file(l->e, gguf_path(l->g, 0),
+        return err_file(l->e, l->g->file[0].path,
                         "has more than %d tensors, those of single experts counted", MOST_TENSORS);
     l->add(l->arg, m);
     return true;
@@ -295,7 +295,7 @@ static bool list_two(const struct listing *l, const struct gguf_tensor *gate, co
         return bad(l, gate, "does not fit %s, expected the same shape and type", up_name);
     struct gguf_made m = made_of(l, gate);
     m.rows.from[1] =
-        (struct row_source){up->file, up->at, up->type, up->name, gguf_path(l->g, up->file)};
+        (struct row_source){up->file, up->at, up->type, up->name, l->g->file[up->file].path};
     m.rows.n_from = 2;
     /* a vector of each expert is rows of one element */
     bool bias = gate->n_dim == 2;
@@ -517,7 +517,7 @@ bool gguf_tensors(const struct gguf *g, const struct gguf_arch *a,
     struct listing l = {g, a, add, arg, e, 0, 0, &(int){0}};
     if (!gguf_layers(g, a, &l.layers, &l.blocks, e))
         return false;
-    return ALL(i, gguf_count(g), list_tensor(&l, gguf_at(g, i)));
+    return ALL(i, g->n_tensor, list_tensor(&l, &g->tensor[i]));
 }
 
 void gguf_about(const struct gguf *g, struct buf *out)
@@ -530,8 +530,8 @@ void gguf_about(const struct gguf *g, struct buf *out)
         [39] = "NVFP4",
     };
     int count[DT_E4M3 + 1] = {0};
-    for (int i = 0; i < gguf_count(g); i++)
-        count[gguf_at(g, i)->type]++;
+    for (int i = 0; i < g->n_tensor; i++)
+        count[g->tensor[i].type]++;
     buf_str(out, "GGUF of ");
     for (bool first = true;; first = false) {
         int most = 0;

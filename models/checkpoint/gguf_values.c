@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "kernels/idioms.h"
-#include "models/checkpoint/gguf_parts.h"
+#include "models/checkpoint/gguf.h"
 #include "models/checkpoint/json.h"
 
 const struct value_kind gguf_values[N_VALUES] = {

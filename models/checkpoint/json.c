@@ -11,8 +11,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MAX_CONFIG_BYTES = 16 << 20 };
-
 /* ---- text for messages ---- */
 
 static struct shown shown_bytes(const char *text, size_t n)
@@ -43,6 +41,11 @@ struct shown show_path(const char *path)
     struct shown out = shown_bytes(path + n - room, room);
     memcpy(out.s, "...", 3);
     return out;
+}
+
+bool name_is_plain(const char *name, size_t n)
+{
+    return n > 0 && !ANY(i, n, (unsigned char)name[i] < 0x20 || name[i] == 0x7f);
 }
 
 bool err_file(struct err *e, const char *path, const char *fmt, ...)
@@ -165,9 +168,9 @@ json_t *json_read(const char *bytes, size_t n, int max_depth, const char *file, 
     return root;
 }
 
-bool json_text(const char *path, struct buf *out, struct err *e)
+bool json_text(const char *path, size_t max, struct buf *out, struct err *e)
 {
-    if (buf_read_file(out, path, MAX_CONFIG_BYTES, e))
+    if (buf_read_file(out, path, max, e))
         return true;
     if (e)
         e->kind = ERR_MODEL;
@@ -185,7 +188,7 @@ json_t *json_open(const char *path, bool *absent, struct err *e)
             return NULL;
     }
     struct buf b;
-    if (!json_text(path, &b, e))
+    if (!json_text(path, JSON_CONFIG, &b, e))
         return NULL;
     json_t *root = json_read(b.p, b.n, JSON_DEPTH, path, e);
     buf_free(&b);

@@ -27,6 +27,7 @@
         "partial_rotary_factor", "original_max_position_embeddings"
 /* The older spelling of rope_parameters. */
 #define KEYS_OF_OLD_ROPE "rope_theta", "rope_scaling"
+#define KEYS_OF_MOST KEYS_OF_ALL, KEYS_OF_OLD_ROPE, "hidden_act"
 
 /* ---- one object of a config ---------------------------------------------------------------- */
 

@@ -254,9 +254,9 @@ static bool load_into(struct model *m, const struct loading *p, struct err *e)
         st_close(st);
         return false;
     }
-    m->note = *st_note(st) ? xstrdup(st_note(st)) : NULL;
-    m->about = st_about(st) ? xstrdup(st_about(st)) : NULL;
-    m->served_inputs = st_inputs(st);
+    m->note = st->note ? xstrdup(st->note) : NULL;
+    m->about = st->about ? xstrdup(st->about) : NULL;
+    m->served_inputs = st->inputs;
     struct binder b;
     binder_open(&b, st, &m->cfg, e);
     bool whole = !p || p->use != READ_HEADERS;

@@ -1,5 +1,5 @@
 /* rows.c - see rows.h. */
-#include "models/checkpoint/rows.h"
+#include "models/checkpoint/safetensors.h"
 
 #include "kernels/packed.h"
 #include "models/checkpoint/json.h"
@@ -113,34 +113,30 @@ struct row_span { /* rows of a source that a chunk needs */
     char *p;
 };
 
-static bool read_span(const struct rows *r, int k, struct row_span *s,
-                      bool (*read)(const void *, int, void *, size_t, uint64_t, struct err *),
-                      const void *arg, struct err *e)
+static bool read_span(const struct safetensors *st, const struct rows *r, int k,
+                      struct row_span *s, struct err *e)
 {
     const struct row_source *f = &r->from[k];
     size_t row = source_bytes(r, k), n = (size_t)(s->end - s->first) * row;
     s->p = xmalloc(n);
-    if (!read(arg, f->file, s->p, n, f->at + (uint64_t)s->first * row, e))
+    if (!shard_pread(&st->shard[f->file], s->p, n, f->at + (uint64_t)s->first * row, e))
         return false;
-    int64_t bad =
-        dtype_packed(f->type)
-            ? packed_not_finite(
-                  f->type, s->p,
-                  (int64_t)(n / dtype_bytes(f->type, (size_t)packed_format(f->type)->elements)))
-            : -1;
-    return bad < 0 || err_file(e, f->path, "tensor %s has a block with a scale that is not finite",
-                               show(f->name).s);
+    if (!dtype_packed(f->type))
+        return true;
+    int64_t blocks = (int64_t)n / packed_format(f->type)->bytes;
+    return packed_not_finite(f->type, s->p, blocks) < 0 ||
+           err_file(e, f->path, "tensor %s has a block with a scale that is not finite",
+                    show(f->name).s);
 }
 
 /* The same of MAKE_SCALED and MAKE_E4M3. */
-static bool make_scaled(const struct rows *r, int64_t first, int64_t end, char *out,
-                        bool (*read)(const void *, int, void *, size_t, uint64_t, struct err *),
-                        const void *arg, struct err *e)
+static bool make_scaled(const struct safetensors *st, const struct rows *r, int64_t first,
+                        int64_t end, char *out, struct err *e)
 {
     const struct scaled *m = &r->scaled;
     struct row_span code = {first, end, NULL};
     struct row_span scale = {first / m->block_rows, (end - 1) / m->block_rows + 1, NULL};
-    bool ok = read_span(r, 0, &code, read, arg, e) && read_span(r, 1, &scale, read, arg, e);
+    bool ok = read_span(st, r, 0, &code, e) && read_span(st, r, 1, &scale, e);
     for (int64_t i = first; ok && i < end; i++) {
         const uint8_t *c = (uint8_t *)code.p + (size_t)(i - first) * source_bytes(r, 0);
         const char *s = scale.p + (size_t)(i / m->block_rows - scale.first) * source_bytes(r, 1);
@@ -160,12 +156,11 @@ static bool make_scaled(const struct rows *r, int64_t first, int64_t end, char *
 }
 
 /* Makes rows [first, end) at out. */
-static bool make_rows(const struct rows *r, int64_t first, int64_t end, char *out,
-                      bool (*read)(const void *, int, void *, size_t, uint64_t, struct err *),
-                      const void *arg, struct err *e)
+static bool make_rows(const struct safetensors *st, const struct rows *r, int64_t first,
+                      int64_t end, char *out, struct err *e)
 {
     if (r->make == MAKE_SCALED || r->make == MAKE_E4M3)
-        return make_scaled(r, first, end, out, read, arg, e);
+        return make_scaled(st, r, first, end, out, e);
     struct row_span s[2] = {{INT64_MAX, 0, NULL}, {INT64_MAX, 0, NULL}};
     for (int64_t i = first, row; i < end; i++) {
         struct row_span *of = &s[source_of(r, i, &row)];
@@ -174,7 +169,7 @@ static bool make_rows(const struct rows *r, int64_t first, int64_t end, char *ou
     }
     bool ok = true;
     for (int k = 0; ok && k < r->n_from; k++)
-        ok = s[k].end == 0 || read_span(r, k, &s[k], read, arg, e);
+        ok = s[k].end == 0 || read_span(st, r, k, &s[k], e);
     size_t n = (size_t)r->elems * (r->order == ROWS_SAME ? (size_t)(end - first) : 1);
     float *tmp = ok ? xmalloc(n * sizeof *tmp) : NULL;
     for (int64_t i = first, row; ok && i < end; i++) {
@@ -190,10 +185,8 @@ static bool make_rows(const struct rows *r, int64_t first, int64_t end, char *ou
     return ok;
 }
 
-bool rows_read(const struct rows *r, size_t from, size_t n, void *dst,
-               bool (*read)(const void *arg, int file, void *dst, size_t n, uint64_t at,
-                            struct err *e),
-               const void *arg, struct err *e)
+bool rows_read(const struct safetensors *s, const struct rows *r, size_t from, size_t n, void *dst,
+               struct err *e)
 {
     int64_t most = (int64_t)(CHUNK / r->bytes);
     if (most < 1)
@@ -204,7 +197,7 @@ bool rows_read(const struct rows *r, size_t from, size_t n, void *dst,
         int64_t first = (int64_t)(from / r->bytes);
         int64_t need = (int64_t)((from + n - 1) / r->bytes) + 1 - first;
         int64_t end = first + (need < most ? need : most);
-        ok = make_rows(r, first, end, rows, read, arg, e);
+        ok = make_rows(s, r, first, end, rows, e);
         size_t skip = from - (size_t)first * r->bytes,
                has = (size_t)(end - first) * r->bytes - skip;
         size_t part = has < n ? has : n;

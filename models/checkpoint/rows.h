@@ -48,12 +48,11 @@ struct rows {
 /* Bytes of a row of the tensor. */
 size_t rows_bytes(const struct rows *r);
 
-/* Reads bytes [from, from + n) of the tensor. read(): n bytes of a file. False and *e: it failed,
- * or a number is not finite. */
-bool rows_read(const struct rows *r, size_t from, size_t n, void *dst,
-               bool (*read)(const void *arg, int file, void *dst, size_t n, uint64_t at,
-                            struct err *e),
-               const void *arg, struct err *e);
+struct safetensors;
+/* Reads bytes [from, from + n) of the tensor, whose sources are in the files of s. False and *e:
+ * reading failed, or a number is not finite. */
+bool rows_read(const struct safetensors *s, const struct rows *r, size_t from, size_t n, void *dst,
+               struct err *e);
 /* The file and the bytes that rows_read() reads first for byte `from`, about. */
 uint64_t rows_place(const struct rows *r, size_t from, int *file);
 

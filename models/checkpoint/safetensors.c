@@ -7,7 +7,7 @@
  * All this is read with pread(): a file that shrinks meanwhile gives an error. The data can be
  * mapped afterwards (kernels/mapped.h).
  */
-#include "models/checkpoint/shard.h"
+#include "models/checkpoint/safetensors.h"
 
 #include "kernels/idioms.h"
 #include "models/checkpoint/gguf_model.h"
@@ -74,7 +74,7 @@ const struct tensor *st_find(const struct safetensors *s, const char *name)
 static bool shard_name_ok(const char *name)
 {
     size_t n = strlen(name);
-    return name_is_plain(name) && !strpbrk(name, "/\\") && n > 12 &&
+    return name_is_plain(name, n) && !strpbrk(name, "/\\") && n > 12 &&
            n < 256 && !strcmp(name + n - 12, ".safetensors");
 }
 
@@ -129,11 +129,8 @@ static bool index_agrees(const struct safetensors *s, const char *path, const js
 static bool open_index(struct safetensors *s, const char *dir, const char *path, struct err *e)
 {
     struct buf b;
-    if (!buf_read_file(&b, path, MAX_HEADER, e)) {
-        if (e)
-            e->kind = ERR_MODEL;
+    if (!json_text(path, MAX_HEADER, &b, e))
         return false;
-    }
     json_t *root = json_read(b.p, b.n, HEADER_DEPTH, path, e);
     buf_free(&b);
     if (!root)
@@ -253,26 +250,26 @@ static bool open_gguf(struct safetensors *s, const char *path, struct err *e)
               gguf_config(s->gguf, a, &s->config, &note, e);
     s->note = note.n ? xasprintf("%s: %s", show_path(path).s, note.p) : NULL;
     buf_free(&note);
-    for (int i = 0; i < gguf_files(s->gguf); i++) {
-        struct shard *f = shard_add(s, NULL, gguf_path(s->gguf, i));
-        f->fd = gguf_take_fd(s->gguf, i);
-        f->size = gguf_size(s->gguf, i);
+    for (int i = 0; i < s->gguf->n_file; i++) {
+        struct shard *f = shard_add(s, NULL, s->gguf->file[i].path);
+        f->fd = s->gguf->file[i].fd;
+        f->size = s->gguf->file[i].size;
+        s->gguf->file[i].fd = -1;
     }
     return ok;
 }
 
 /* ---- matrices stored as codes and scales ---- */
 
-static struct row_source source_at(const struct safetensors *s, const struct tensor *t)
+static struct row_source source_at(const struct safetensors *s, const struct st_entry *x)
 {
-    const struct st_entry *x = &s->entry[st_index(s, t)];
-    return (struct row_source){x->shard, x->at, DT_U8, t->name, s->shard[x->shard].path};
+    return (struct row_source){x->shard, x->at, DT_U8, x->t.name, s->shard[x->shard].path};
 }
 
 /* The entry of the codes becomes that of the matrix. */
 static void make_matrix(struct safetensors *s, struct coded_matrix *m)
 {
-    struct st_entry *x = &s->entry[st_index(s, m->code)];
+    struct st_entry *x = m->code;
     x->rows = xmalloc(sizeof *x->rows);
     *x->rows = (struct rows){
         .from = {source_at(s, m->code), source_at(s, m->scale)}, .n_from = 2,
@@ -288,41 +285,27 @@ static void make_matrix(struct safetensors *s, struct coded_matrix *m)
     m->t.name = NULL;
 }
 
-/* Moves hidden entries behind the others. part: of by_name. */
-static void hide_entries(struct safetensors *s, const struct coded_part *part)
+/* Moves hidden entries behind the others. */
+static void hide_entries(struct safetensors *s)
 {
     struct st_entry *all = xcalloc((size_t)s->n, sizeof *all);
-    bool *hidden = xcalloc((size_t)s->n, sizeof *hidden);
     int n = 0;
-    for (int i = 0; i < s->n; i++)
-        hidden[st_index(s, part[i].t)] = part[i].hidden;
     for (int pass = 0; pass < 2; pass++)
         for (int i = 0; i < s->n; i++)
-            if (hidden[i] == pass)
+            if (s->entry[i].hidden == pass)
                 all[n++] = s->entry[i], s->n_hidden += pass;
-    free(hidden);
     free(s->entry);
     s->entry = all;
     s->n -= s->n_hidden;
-}
-
-static bool read_tensor(const void *arg, const struct tensor *t, void *dst, struct err *e)
-{
-    return st_read_part(arg, t, 0, t->bytes, dst, e);
 }
 
 /* Matrices in place of the codes and scales that they are made of. */
 static bool open_coded(struct safetensors *s, struct err *e)
 {
     struct coded v;
-    struct coded_files in = {.part = xcalloc((size_t)s->n, sizeof *in.part), .n = s->n,
-                             .read = read_tensor, .arg = s};
-    for (int i = 0; i < s->n; i++)
-        in.part[i] = (struct coded_part){.t = &s->by_name[i]->t, .type = s->by_name[i]->type,
-                                         .path = s->shard[s->by_name[i]->shard].path};
-    bool ok = coded_find(&in, s->dir, &v, e);
+    bool ok = coded_find(s, &v, e);
     if (ok && v.note) {
-        char *note = xasprintf("%s%s%s", st_note(s), *st_note(s) ? "; " : "", v.note);
+        char *note = s->note ? xasprintf("%s; %s", s->note, v.note) : xstrdup(v.note);
         free(s->note);
         s->note = note;
     }
@@ -331,11 +314,10 @@ static bool open_coded(struct safetensors *s, struct err *e)
         s->inputs = v.inputs;
         for (int i = 0; i < v.n; i++)
             make_matrix(s, &v.m[i]);
-        hide_entries(s, in.part);
+        hide_entries(s);
         free(s->by_name);
         ok = index_names(s, e);
     }
-    free(in.part);
     coded_free(&v);
     return ok;
 }
@@ -345,7 +327,7 @@ char *st_config(const struct safetensors *s, struct buf *text, struct err *e)
     char *path = s->dir ? xasprintf("%s/config.json", s->dir) : xstrdup(s->source);
     if (s->gguf)
         buf_add(text, s->config.p, s->config.n);
-    else if (!json_text(path, text, e)) {
+    else if (!json_text(path, JSON_CONFIG, text, e)) {
         free(path);
         return NULL;
     }
@@ -419,20 +401,9 @@ int st_index(const struct safetensors *s, const struct tensor *t)
     return (int)i;
 }
 
-const char *st_type(const struct safetensors *s, const struct tensor *t)
-{
-    return s->entry[st_index(s, t)].type;
-}
-
 const char *st_path(const struct safetensors *s, const struct tensor *t)
 {
     return t ? s->shard[s->entry[st_index(s, t)].shard].path : s->source;
-}
-
-static bool read_file(const void *arg, int file, void *dst, size_t n, uint64_t at, struct err *e)
-{
-    const struct safetensors *s = arg;
-    return shard_pread(&s->shard[file], dst, n, at, e);
 }
 
 bool st_read_part(const struct safetensors *s, const struct tensor *t, size_t from, size_t n,
@@ -440,45 +411,10 @@ bool st_read_part(const struct safetensors *s, const struct tensor *t, size_t fr
 {
     const struct st_entry *x = &s->entry[st_index(s, t)];
     CHECK(from <= t->bytes && n <= t->bytes - from);
-    if (x->rows ? rows_read(x->rows, from, n, dst, read_file, s, e)
+    if (x->rows ? rows_read(s, x->rows, from, n, dst, e)
                 : shard_pread(&s->shard[x->shard], dst, n, x->at + from, e))
         return true;
     return err_prefix(e, "tensor %s", show(t->name).s);
-}
-
-bool st_in_place(const struct safetensors *s, const struct tensor *t)
-{
-    return !s->entry[st_index(s, t)].made;
-}
-
-const char *st_about(const struct safetensors *s)
-{
-    return s->about;
-}
-
-const char *st_inputs(const struct safetensors *s)
-{
-    return s->inputs;
-}
-
-const char *st_note(const struct safetensors *s)
-{
-    return s->note ? s->note : "";
-}
-
-int st_files(const struct safetensors *s)
-{
-    return s->n_shard;
-}
-
-int st_file_of(const struct safetensors *s, const struct tensor *t)
-{
-    return s->entry[st_index(s, t)].shard;
-}
-
-uint64_t st_offset(const struct safetensors *s, const struct tensor *t)
-{
-    return s->entry[st_index(s, t)].at;
 }
 
 struct mapped *st_map(const struct safetensors *s, int file, struct err *e)

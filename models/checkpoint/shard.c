@@ -1,4 +1,4 @@
-/* shard.c - the header of one safetensors file (models/checkpoint/shard.h).
+/* shard.c - the header of one safetensors file (safetensors.h).
  *
  * A file is: N as 8 little-endian bytes; N bytes of JSON, an object, which may be padded at its end
  * with spaces; the data. Each entry but "__metadata__" names a type, a shape and a byte range of
@@ -9,7 +9,7 @@
  *   (3) sorted by offset, the ranges tile the data: no hole, no overlap, and the last one ends at
  *       the end of the file.
  */
-#include "models/checkpoint/shard.h"
+#include "models/checkpoint/safetensors.h"
 
 #include "kernels/idioms.h"
 #include "models/checkpoint/json.h"
@@ -37,11 +37,6 @@ static const struct type_name {
     {"F6_E3M2", 6, DT_OTHER},
 };
 
-static const struct type_name *type_find(const char *name)
-{
-    return ROW_NAMED(type_names, name);
-}
-
 /* ---- reading bytes ---- */
 
 bool shard_pread(const struct shard *f, void *dst, size_t n, uint64_t at, struct err *e)
@@ -62,14 +57,6 @@ bool bad_entry(const struct shard *f, const char *name, struct err *e, const cha
     char what[200];
     PRINT_ARGS(what, fmt);
     return err_file(e, f->path, "tensor %s: %s", show(name).s, what);
-}
-
-bool name_is_plain(const char *name)
-{
-    for (const char *p = name; *p; p++)
-        if ((unsigned char)*p < 0x20 || *p == 0x7f)
-            return false;
-    return *name;
 }
 
 /* Reads "shape" into t->dim and t->n_dim and computes t->bytes. */
@@ -102,7 +89,7 @@ static bool entry_shape(const struct shard *f, const char *name, const json_t *s
 static bool entry_read(const struct shard *f, const char *name, const json_t *v, uint64_t data,
                        struct st_entry *out, struct err *e)
 {
-    if (!name_is_plain(name))
+    if (!name_is_plain(name, strlen(name)))
         return bad_entry(f, name, e, "the name is empty or has control characters");
     if (!json_is_object(v))
         return bad_entry(f, name, e, "the entry is not an object");
@@ -113,7 +100,7 @@ static bool entry_read(const struct shard *f, const char *name, const json_t *v,
             0)
             return bad_entry(f, name, e, "unknown field \"%.60s\"", show(key).s);
     const char *dtype = json_string_value(json_object_get(v, "dtype"));
-    const struct type_name *type = dtype ? type_find(dtype) : NULL;
+    const struct type_name *type = dtype ? ROW_NAMED(type_names, dtype) : NULL;
     if (!type)
         return bad_entry(f, name, e, "unknown type \"%.60s\"", dtype ? show(dtype).s : "");
     struct tensor t = {.type = type->type};
@@ -240,7 +227,6 @@ static bool is_mistaken(const struct shard *f, struct err *e)
 static bool header_read(struct safetensors *s, struct shard *f, struct err *e)
 {
     uint8_t raw[8];
-    uint64_t n = 0;
     const char *at = f->path;
     if (is_mistaken(f, e))
         return false;
@@ -248,8 +234,7 @@ static bool header_read(struct safetensors *s, struct shard *f, struct err *e)
         return err_file(e, at, "%" PRIu64 " bytes are too few for a safetensors file", f->size);
     if (!shard_pread(f, raw, 8, 0, e))
         return false;
-    for (int i = 0; i < 8; i++)
-        n |= (uint64_t)raw[i] << (8 * i);
+    uint64_t n = little(raw, sizeof raw);
     if (n > MAX_HEADER || n > f->size - 8 || n < 2)
         return err_file(e, at, "the header claims %" PRIu64 " bytes, expected 2 to %" PRIu64, n,
                         f->size - 8 < MAX_HEADER ? f->size - 8 : MAX_HEADER);

@@ -343,12 +343,12 @@ static bool wants_map(const struct safetensors *st, const struct loading *how)
 
 /* A tensor can be used where it lies in its file, which begins at a page, if its elements are
  * aligned there. */
-static bool is_aligned(const struct safetensors *st, const struct tensor_load *l)
+static bool is_aligned(const struct tensor_load *l)
 {
     size_t size = dtype_packed(l->src->type) ? 2 : dtype_size(l->src->type); /* scales are f16 */
-    return size && l->bytes && !l->stack && !l->pairs && !l->unit &&
-           st_in_place(st, l->src) &&
-           (st_offset(st, l->src) + l->from) % size == 0;
+    const struct st_entry *x = st_entry(l->src);
+    return size && l->bytes && !l->stack && !l->pairs && !l->unit && !x->made &&
+           (x->at + l->from) % size == 0;
 }
 
 /* Moves the groups apart, the last one first, and fills what is behind each with zeros. */
@@ -379,13 +379,13 @@ static bool map_files(struct store *s, const struct safetensors *st, const struc
                       const bool *mapped, int n, char **place, struct err *e)
 {
     for (int i = 0; i < n; i++) {
-        int file = st_file_of(st, load[i].src);
+        const struct st_entry *x = st_entry(load[i].src);
+        struct mapped **map = &s->map[x->shard];
         if (!mapped[i])
             continue;
-        if (!s->map[file] && !(s->map[file] = st_map(st, file, e)))
+        if (!*map && !(*map = st_map(st, x->shard, e)))
             return false;
-        place[i] = (char *)(uintptr_t)mapped_base(s->map[file]) + st_offset(st, load[i].src) +
-                   load[i].from;
+        place[i] = (char *)(uintptr_t)mapped_base(*map) + x->at + load[i].from;
     }
     return true;
 }
@@ -417,7 +417,7 @@ static struct store *lay_out(const struct safetensors *st, const struct tensor_l
     size_t names = 0, *offset = xcalloc((size_t)n, sizeof *offset);
     for (int i = 0; i < n; i++)
         names += strlen(load[i].src->name) + 1;
-    struct store *s = store_new(lay_out_copies(load, n, mapped, offset), names, st_files(st), e);
+    struct store *s = store_new(lay_out_copies(load, n, mapped, offset), names, st->n_shard, e);
     for (int i = 0; s && i < n; i++)
         if (!mapped[i])
             place[i] = s->base + offset[i];
@@ -436,7 +436,7 @@ bool store_load(struct store **out, struct safetensors *st, struct tensor_load *
     bool *mapped = xcalloc((size_t)n, sizeof *mapped), map = wants_map(st, how);
     const bool none = how && how->use == READ_HEADERS;
     for (int i = 0; i < n; i++)
-        mapped[i] = none || (map && is_aligned(st, &load[i]));
+        mapped[i] = none || (map && is_aligned(&load[i]));
     char **place = xcalloc((size_t)n, sizeof *place);
     struct store *s = lay_out(st, load, n, mapped, place, e);
     if (s && !none && !map_files(s, st, load, mapped, n, place, e))

@@ -162,7 +162,7 @@ bool check_tensor(const struct binder *b, const struct tensor *t, const enum ext
     const char *path = st_path(b->st, t);
     if (content == FLOATS ? !floats : t->type != DT_U8)
         return err_file(b->e, path, "tensor %s has type %s, expected %s", show(t->name).s,
-                        st_type(b->st, t), content == FLOATS ? "BF16, F16 or F32" : "U8");
+                        st_entry(t)->type, content == FLOATS ? "BF16, F16 or F32" : "U8");
     int rank = 0;
     bool same = true;
     for (; rank < 4 && dim[rank]; rank++)
@@ -298,7 +298,7 @@ static bool bind_stacked(struct binder *b, const struct tensor_spec *s, const ch
         if (t->type != type)
             return err_file(b->e, st_path(b->st, t),
                             "tensor %s has type %s, expected that of the first expert's",
-                            show(t->name).s, st_type(b->st, t));
+                            show(t->name).s, st_entry(t)->type);
         struct tensor_load *l = add_load(b, base, s, t);
         stacked_shape(s, b->x, &l->form);
         if (all[i])
@@ -477,7 +477,7 @@ int64_t *binder_read_ints(const struct binder *b, const struct tensor *t, int64_
     struct shown path = show_path(st_path(b->st, t)), name = show(t->name);
     if (t->type != DT_I64 && t->type != DT_I32) {
         err_set(e, ERR_MODEL, "%s: tensor %s has type %s, expected I64 or I32", path.s, name.s,
-                st_type(b->st, t));
+                st_entry(t)->type);
         return NULL;
     }
     if ((int64_t)(t->bytes / dtype_size(t->type)) != n) {

@@ -13,10 +13,8 @@
 
 #include "models/checkpoint/safetensors.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static const char *const ids_key = "eagle_aux_hidden_state_layer_ids";
@@ -31,20 +29,12 @@ struct capture_reading {
 
 static bool parse_list(const char *s, struct capture_reading *r)
 {
-    r->n = 0;
-    for (;;) {
-        char *end;
-        errno = 0;
-        long v = strtol(s, &end, 10);
-        if (end == s || errno || v < 0 || v > INT32_MAX || r->n == MAX_CAPTURE)
-            return false;
+    for (int v; r->n < MAX_CAPTURE && int_at(&s, &v) && v >= 0; s++) {
         r->id[r->n++] = v;
-        if (!*end)
-            return true;
-        if (*end != ',')
-            return false;
-        s = end + 1;
+        if (*s != ',')
+            return !*s;
     }
+    return false;
 }
 
 /* Whether eagle_config has boundaries: the two exceptions above, heads for 36-layer targets
@@ -60,10 +50,9 @@ static bool nested_are_boundaries(const struct capture_reading *r, int n_layer)
 
 static void read_eagle3(struct drafting *g, struct capture_reading *r)
 {
-    struct conf nested;
     int n_layer = g->target->cfg.n_layer;
-    if (conf_enter(&g->top, "eagle_config", &nested) &&
-        (r->n = conf_ints(&nested, ids_key, r->id, MAX_CAPTURE)) > 0) {
+    if (g->own.obj != g->top.obj &&
+        (r->n = conf_ints(&g->own, ids_key, r->id, MAX_CAPTURE)) > 0) {
         bool as_is = nested_are_boundaries(r, n_layer);
         r->shift = as_is ? 0 : 1;
         r->from = as_is ? "eagle_config (NVIDIA: boundaries as written)"
@@ -86,15 +75,13 @@ static void read_eagle3(struct drafting *g, struct capture_reading *r)
 static void read_dflash(struct drafting *g, struct capture_reading *r, int n)
 {
     static const char *const ids = "target_layer_ids", *const aux = "aux_hidden_state_layer_ids";
-    struct conf own = g->top;
+    const struct conf *c = place_of(g, ids);
     int n_layer = g->target->cfg.n_layer;
-    if (!conf_enter(&g->top, "dflash_config", &own) || !conf_has(&own, ids))
-        own = g->top;
     r->shift = 1;
-    r->from = own.obj == g->top.obj ? "config (layer outputs, plus 1)"
-                                    : "dflash_config (layer outputs, plus 1)";
-    if (conf_has(&own, ids)) {
-        r->n = conf_ints(&own, ids, r->id, MAX_CAPTURE);
+    r->from = c->obj == g->top.obj ? "config (layer outputs, plus 1)"
+                                   : "dflash_config (layer outputs, plus 1)";
+    if (conf_has(c, ids)) {
+        r->n = conf_ints(c, ids, r->id, MAX_CAPTURE);
     } else if (conf_has(&g->top, aux)) {
         r->n = conf_ints(&g->top, aux, r->id, MAX_CAPTURE);
         r->shift = 0;
@@ -120,7 +107,7 @@ static int count_captures(struct drafting *g, const struct tensor *fc)
     return 0;
 }
 
-static bool captures(struct drafting *g, const struct tensor *fc, bool dflash)
+bool draft_captures(struct drafting *g, const struct tensor *fc, bool dflash)
 {
     struct capture_reading r = {0};
     int n_layer = g->target->cfg.n_layer, n = count_captures(g, fc);
@@ -150,14 +137,4 @@ static bool captures(struct drafting *g, const struct tensor *fc, bool dflash)
     g->d->n_capture = n;
     snprintf(g->d->capture_from, sizeof g->d->capture_from, "%s", r.from);
     return true;
-}
-
-bool eagle3_captures(struct drafting *g, const struct tensor *fc)
-{
-    return captures(g, fc, false);
-}
-
-bool dflash_captures(struct drafting *g, const struct tensor *fc)
-{
-    return captures(g, fc, true);
 }

@@ -18,10 +18,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Copies of the target's, which training frameworks leave in the file. */
-static const char *const ignored[] = {"*rotary_emb.inv_freq", "verifier_*", "model.verifier_*",
-                                      NULL};
-
 static const struct tensor_spec trunk[] = {
     {SPEC(draft, fc, "fc.weight", X_HIDDEN, X_CAPTURED), .older = "encoder.fc.weight"},
     {SPEC(draft, context_norm, "hidden_norm.weight", X_HIDDEN),
@@ -32,49 +28,39 @@ static const struct tensor_spec trunk[] = {
     {0},
 };
 
-static const struct tensor_spec layer_specs[] = {
-    SPECS_PRE_NORM, SPECS_ATTENTION, SPECS_HEAD_NORMS, SPECS_MLP, {0},
-};
-
 /* ---- config ---------------------------------------------------------------------------------- */
 
-/* The objects that hold a draft's keys. */
-struct places {
-    struct conf top, own; /* config.json; its dflash_config, else the same */
+/* Whose layout the folder has; neither: z-lab's. */
+struct layout {
     bool speculators, muse;
 };
 
-static const struct conf *place_of(const struct places *p, const char *key)
-{
-    return conf_has(&p->own, key) ? &p->own : &p->top;
-}
-
 /* Refuses variants that aerie does not compute. Those with tensors of their own (DFlash 2, DSpark,
  * Laguna, separate mask rows) are refused by these tensors' names. */
-static void refuse_variants(const struct places *p)
+static void refuse_variants(const struct drafting *g)
 {
     static const char *const off[] = {"sample_from_anchor", "attention_sink_bias",
                                       "add_swa_attention_sink_bias", "use_gemma_norm"};
     for (size_t i = 0; i < sizeof off / sizeof *off; i++)
-        if (conf_bool(place_of(p, off[i]), off[i], false))
-            conf_refuse(place_of(p, off[i]), off[i], "is true, which is not supported");
-    if (!conf_bool(&p->top, "is_neox_style", true))
-        conf_refuse(&p->top, "is_neox_style", "is false, which is not supported");
-    const struct conf *c = place_of(p, "output_multiplier");
+        if (conf_bool(place_of(g, off[i]), off[i], false))
+            conf_refuse(place_of(g, off[i]), off[i], "is true, which is not supported");
+    if (!conf_bool(&g->top, "is_neox_style", true))
+        conf_refuse(&g->top, "is_neox_style", "is false, which is not supported");
+    const struct conf *c = place_of(g, "output_multiplier");
     if (conf_num(c, "output_multiplier", 1, -1e9, 1e9) != 1)
         conf_refuse(c, "output_multiplier", "is not 1, which is not supported");
 }
 
-static void configure_block(struct drafting *g, const struct places *p)
+static void configure_block(struct drafting *g, const struct layout *p)
 {
     struct draft *d = g->d;
-    const struct conf *c = place_of(p, "block_size");
+    const struct conf *c = place_of(g, "block_size");
     d->block = conf_int(c, "block_size", p->speculators ? 8 : 16, 2, MAX_BLOCK);
-    c = place_of(p, "mask_token_id");
+    c = place_of(g, "mask_token_id");
     if (!conf_has(c, "mask_token_id"))
         conf_refuse(c, "mask_token_id", "is missing");
     d->mask = conf_int(c, "mask_token_id", 0, 0, g->target->cfg.vocab - 1);
-    c = &p->top;
+    c = &g->top;
     if (conf_int(c, "num_target_layers", g->target->cfg.n_layer, 1, 1 << 20) !=
         g->target->cfg.n_layer)
         conf_refuse(c, "num_target_layers", "is not the target's number of layers, %d",
@@ -83,16 +69,16 @@ static void configure_block(struct drafting *g, const struct places *p)
 
 /* layer_types as everywhere; use_swa makes every layer a sliding one unless layer_types has
  * some. */
-static void configure_windows(struct drafting *g, struct arch *a, const struct places *p)
+static void configure_windows(struct drafting *g, struct arch *a, const struct layout *p)
 {
     struct config *cfg = a->cfg;
-    const struct conf *w = &p->own;
+    const struct conf *w = &g->own;
     bool given = conf_has(w, "swa_window_size"), any = false;
     if (conf_has(&a->c, "layer_types") || p->muse)
         arch_windows(a, p->muse ? 0 : 1, p->muse ? 2048 : 0);
     for (int i = 0; i < cfg->n_layer; i++)
         any |= a->layer[i].window > 0;
-    bool swa = conf_bool(place_of(p, "use_swa"), "use_swa", false);
+    bool swa = conf_bool(place_of(g, "use_swa"), "use_swa", false);
     if (!any && !swa)
         return;
     int wide = given ? conf_int(w, "swa_window_size", CONF_NEEDED, 1, 1 << 30)
@@ -101,17 +87,18 @@ static void configure_windows(struct drafting *g, struct arch *a, const struct p
     for (int i = 0; i < cfg->n_layer; i++)
         if (!any || a->layer[i].window)
             a->layer[i].window = cfg->window;
-    if (conf_ok(&p->top) && cfg->window < g->d->block)
+    if (conf_ok(&g->top) && cfg->window < g->d->block)
         conf_refuse(given ? w : &a->c, given ? "swa_window_size" : "sliding_window",
                     "is %d, expected at least the block_size %d", wide, g->d->block);
 }
 
-static void configure_causality(struct draft *d, const struct places *p)
+static void configure_causality(const struct drafting *g, const struct layout *p)
 {
-    const struct conf *c = conf_has(&p->top, "is_causal") ? &p->top : &p->own;
-    const char *key = c == &p->top ? "is_causal" : "causal";
-    bool free_swa = conf_bool(&p->top, "sliding_window_non_causal", false);
-    bool types = conf_has(&p->top, "layer_types") || p->speculators;
+    struct draft *d = g->d;
+    const struct conf *c = conf_has(&g->top, "is_causal") ? &g->top : &g->own;
+    const char *key = c == &g->top ? "is_causal" : "causal";
+    bool free_swa = conf_bool(&g->top, "sliding_window_non_causal", false);
+    bool types = conf_has(&g->top, "layer_types") || p->speculators;
     d->causal[0] = conf_bool(c, key, false);
     d->causal[1] = conf_bool(c, key, types && !p->muse && !free_swa);
 }
@@ -126,12 +113,12 @@ static void configure_rope(struct arch *a, bool muse)
 static bool configure(struct drafting *g)
 {
     struct draft *d = g->d;
-    struct places p = {.top = g->top, .own = g->top};
+    struct layout p = {0};
     struct arch a = {.top = g->top, .c = g->top, .n_tensor = st_count(g->b.st), .cfg = &d->cfg};
     struct sizes dflt = {.eps = 1e-6, .vocab = g->target->cfg.vocab, .max_pos = 4096};
     p.muse = !strcmp(conf_str(&g->top, "model_type", ""), "muse_glimmer_assistant");
     p.speculators = conf_enter(&g->top, "transformer_layer_config", &a.c);
-    conf_enter(&g->top, "dflash_config", &p.own);
+    conf_enter(&g->top, "dflash_config", &g->own);
     snprintf(d->cfg.family, sizeof d->cfg.family, "dflash");
     bool ok = arch_block(&a, &dflt, PLACE_PRE, NULL);
     d->layer = a.layer;
@@ -139,28 +126,23 @@ static bool configure(struct drafting *g)
         return false;
     d->cfg.tied = false; /* a draft without a head has the target's */
     d->cfg.qk_norm = true;
-    d->cfg.final_softcap = arch_softcap(place_of(&p, "final_logit_softcapping"),
+    d->cfg.final_softcap = arch_softcap(place_of(g, "final_logit_softcapping"),
                                         "final_logit_softcapping", 0);
     d->cfg.logit_scale = (float)conf_num(&g->top, "logit_scale", 1, 1e-6, 1e6);
     bool own = binder_find(&g->b, draft_roots, "embed_tokens.weight");
     d->cfg.embed_scale = own ? 1 : g->target->cfg.embed_scale;
-    refuse_variants(&p);
+    refuse_variants(g);
     configure_block(g, &p);
     configure_windows(g, &a, &p);
-    configure_causality(d, &p);
+    configure_causality(g, &p);
     configure_rope(&a, p.muse);
-    fit_vocab(g, place_of(&p, "draft_vocab_size"), "draft_vocab_size");
-    d->target_hidden = g->target->cfg.hidden;
+    fit_vocab(g, place_of(g, "draft_vocab_size"), "draft_vocab_size");
     const struct tensor *fc = binder_find(&g->b, draft_roots, "fc.weight");
     if (!fc)
         fc = binder_find(&g->b, draft_roots, "encoder.fc.weight");
     if (!fc)
         return err_file(g->b.e, st_path(g->b.st, NULL), "tensor fc.weight is missing");
-    if (!fit_target(g, &g->top) || !dflash_captures(g, fc))
-        return false;
-    if (!rope_init(&d->cfg.rope[0], d->layer[0].head_dim, g->b.e))
-        return err_prefix(g->b.e, "%s", show_path(g->config_path).s);
-    return conf_ok(&g->top);
+    return fit_target(g, &g->top, fc, true);
 }
 
 /* ---- tensors --------------------------------------------------------------------------------- */
@@ -173,7 +155,7 @@ static bool bind_layer(struct drafting *g, int i)
     snprintf(name[0], sizeof name[0], "layers.%d.", i);
     snprintf(name[1], sizeof name[1], "model.layers.%d.", i);
     const char *const prefix[] = {name[0], name[1], i ? NULL : "midlayer.", NULL};
-    return binder_bind(&g->b, layer_specs, prefix, l, l, i);
+    return binder_bind(&g->b, draft_layer, prefix, l, l, i);
 }
 
 bool dflash_load(struct drafting *g)
@@ -188,6 +170,5 @@ bool dflash_load(struct drafting *g)
     for (int i = 0; i < d->cfg.n_layer; i++)
         if (!bind_layer(g, i))
             return false;
-    return fit_ids(g) && binder_refuse_unused(&g->b, ignored) &&
-           binder_load(&g->b, "draft", &g->config, &d->store, &d->bytes, d->sha, g->progress);
+    return fit_ids(g) && draft_finish(g, draft_ignored);
 }

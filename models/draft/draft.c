@@ -6,7 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const roots[] = {"", "model.", NULL};
+bool draft_finish(struct drafting *g, const char *const *ignored)
+{
+    struct draft *d = g->d;
+    return binder_refuse_unused(&g->b, ignored) &&
+           binder_load(&g->b, "draft", &g->config, &d->store, &d->bytes, d->sha, g->progress);
+}
 
 static bool load_kind(struct drafting *g)
 {
@@ -15,10 +20,10 @@ static bool load_kind(struct drafting *g)
         return false;
     if (!strcmp(type, "gemma4_assistant") || !strcmp(type, "gemma4_unified_assistant"))
         return frozen_load(g);
-    if (binder_find(&g->b, roots, "hidden_norm.weight") ||
-        binder_find(&g->b, roots, "encoder.output_norm_enc.weight"))
+    if (binder_find(&g->b, draft_roots, "hidden_norm.weight") ||
+        binder_find(&g->b, draft_roots, "encoder.output_norm_enc.weight"))
         return dflash_load(g);
-    if (binder_find(&g->b, roots, "fc.weight"))
+    if (binder_find(&g->b, draft_roots, "fc.weight"))
         return eagle3_load(g);
     return err_file(g->b.e, st_path(g->b.st, NULL),
                     "neither an EAGLE3 or P-EAGLE head (no tensor fc.weight) nor a DFlash draft "
@@ -35,13 +40,13 @@ bool draft_load(struct draft *d, const char *dir, const struct model *target, co
     json_t *root = NULL;
     bool ok = false;
     struct safetensors *st = st_open(dir, e);
-    if (st && *st_note(st))
-        d->note = xstrdup(st_note(st));
+    if (st && st->note)
+        d->note = xstrdup(st->note);
     char *path = st ? st_config(st, &g.config, e) : NULL;
     struct conf_file file = {.path = path, .e = e};
     g.config_path = path;
     if (path && (root = json_read(g.config.p, g.config.n, JSON_DEPTH, path, e))) {
-        g.top = (struct conf){.obj = root, .file = &file};
+        g.top = g.own = (struct conf){.obj = root, .file = &file};
         binder_open(&g.b, st, &d->cfg, e);
         ok = load_kind(&g);
         binder_close(&g.b);

@@ -12,9 +12,16 @@ struct drafting {
     struct buf config; /* its text */
     const char *capture; /* boundaries that the user gave, e.g. "2,4,5", or NULL */
     const struct loading *progress;
-    struct conf top;     /* config.json */
+    struct conf top, own; /* config.json; the object in it that may hold the draft's own keys
+                             (eagle_config, dflash_config), else the same */
     struct binder b;     /* owns the open checkpoint */
 };
+
+/* The object that holds a key which may stand in either. */
+static inline const struct conf *place_of(const struct drafting *g, const char *key)
+{
+    return conf_has(&g->own, key) ? &g->own : &g->top;
+}
 
 /* Each reads the config, binds and loads the tensors, and checks that the draft fits the target.
  * False and the binder's error on failure; memory allocated so far belongs to *g->d. */
@@ -22,19 +29,26 @@ bool eagle3_load(struct drafting *g);
 bool frozen_load(struct drafting *g);
 bool dflash_load(struct drafting *g);
 
+/* Loads the tensors that are bound, after a check that the checkpoint has no others than those that
+ * match `ignored`. */
+bool draft_finish(struct drafting *g, const char *const *ignored);
+
 /* Finds the boundaries of the target that a head reads whose fc concatenates captured states: sets
  * capture, n_capture and capture_from. False and an error if fc takes another number of states than
- * the list has, or a boundary is out of range. (EAGLE3's and DFlash's keys differ.) */
-bool eagle3_captures(struct drafting *g, const struct tensor *fc);
-bool dflash_captures(struct drafting *g, const struct tensor *fc);
+ * the list has, or a boundary is out of range. dflash: by DFlash's keys, else EAGLE3's. */
+bool draft_captures(struct drafting *g, const struct tensor *fc, bool dflash);
 
-/* Of drafts that may share the target's embedding and head (fit.c): the prefixes of their names. */
-extern const char *const draft_roots[];
+/* Of drafts that may share the target's embedding and head (fit.c): the prefixes of their names,
+ * the tensors of a layer, and patterns of those that are not loaded: copies of the target's, which
+ * training frameworks leave in the file. */
+extern const char *const draft_roots[], *const draft_ignored[];
+extern const struct tensor_spec draft_layer[];
 /* Sets draft_vocab from the rows of lm_head and the config; `c` has the key, or none has. */
 void fit_vocab(struct drafting *g, const struct conf *c, const char *key);
-/* Checks widths and vocabularies against the target's, and which tensors the draft then needs.
- * width: where target_hidden_size may stand. False and an error. */
-bool fit_target(struct drafting *g, const struct conf *width);
+/* Checks widths and vocabularies against the target's, and which tensors the draft then needs; then
+ * finds the captures (above) and fills the rope. width: where target_hidden_size may stand. False
+ * and an error. */
+bool fit_target(struct drafting *g, const struct conf *width, const struct tensor *fc, bool dflash);
 /* Sets the extents that shapes of such a draft are made of; after fit_target() and the captures. */
 void fit_extents(struct drafting *g);
 /* Loads d2t, and checks it and t2d. False and an error. */

@@ -15,11 +15,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Tensors that are not loaded: copies of the target's that training frameworks leave in the
- * file. */
-static const char *const ignored[] = {"*rotary_emb.inv_freq", "verifier_*", "model.verifier_*",
-                                      NULL};
-
 static const struct tensor_spec trunk[] = {
     {SPEC(draft, fc, "fc.weight", X_HIDDEN, X_CAPTURED)},
     {SPEC(draft, fc_b, "fc.bias", X_HIDDEN), .when = IF_PRESENT},
@@ -28,10 +23,6 @@ static const struct tensor_spec trunk[] = {
     {SPEC(draft, norm, "norm.weight", X_HIDDEN)},
     {SPEC(draft, head, "lm_head.weight", X_DRAFT_VOCAB, X_HIDDEN), .when = IF_PRESENT},
     {0},
-};
-
-static const struct tensor_spec layer_specs[] = {
-    SPECS_PRE_NORM, SPECS_ATTENTION, SPECS_HEAD_NORMS, SPECS_MLP, {0},
 };
 
 static const struct tensor_spec first_specs[] = {
@@ -66,24 +57,13 @@ static bool has_in_layer(const struct binder *b, int i, const char *name)
 
 /* ---- config ---- */
 
-/* The two objects that may hold a head's switches: eagle_config and the top object. */
-struct places {
-    struct conf eagle; /* .obj NULL: there is none */
-    struct conf top;
-};
-
-static const struct conf *place_of(const struct places *p, const char *key)
+static bool flag(const struct drafting *g, const char *key, bool dflt)
 {
-    return p->eagle.obj && conf_has(&p->eagle, key) ? &p->eagle : &p->top;
-}
-
-static bool flag(const struct places *p, const char *key, bool dflt)
-{
-    return conf_bool(place_of(p, key), key, dflt);
+    return conf_bool(place_of(g, key), key, dflt);
 }
 
 /* Refuses variants of the forward pass that aerie does not implement. */
-static void refuse_variants(const struct places *p)
+static void refuse_variants(const struct drafting *g)
 {
     static const struct { const char *key; bool only; } fixed[] = {
         {"use_aux_hidden_state", true},
@@ -93,10 +73,10 @@ static void refuse_variants(const struct places *p)
         {"use_mtp_layernorm", false},
     };
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
-        if (flag(p, fixed[i].key, fixed[i].only) != fixed[i].only)
-            conf_refuse(place_of(p, fixed[i].key), fixed[i].key, "is %s, which is not supported",
+        if (flag(g, fixed[i].key, fixed[i].only) != fixed[i].only)
+            conf_refuse(place_of(g, fixed[i].key), fixed[i].key, "is %s, which is not supported",
                         fixed[i].only ? "false" : "true");
-    const struct conf *c = place_of(p, "parallel_draft_step");
+    const struct conf *c = place_of(g, "parallel_draft_step");
     if (conf_int(c, "parallel_draft_step", 1, 0, 1 << 20) > 1)
         conf_refuse(c, "parallel_draft_step", "is above 1, which is not supported");
 }
@@ -119,7 +99,7 @@ static int speculators_depths(const struct drafting *g)
 
 /* The masks of one pass: one less than there are depths, and no more than the smallest window
  * leaves room for, so that each sees the true cell before the first one. */
-static void configure_parallel(struct drafting *g, const struct places *p)
+static void configure_parallel(struct drafting *g)
 {
     static const char *const ids[] = {"ptd_token_id", "pard_token", "mask_token_id"};
     struct draft *d = g->d;
@@ -127,26 +107,26 @@ static void configure_parallel(struct drafting *g, const struct places *p)
     const char *id = NULL;
     bool has = binder_find(&g->b, draft_roots, mask_name);
     for (int i = 0; i < 3 && !id; i++)
-        if (conf_has(c = place_of(p, ids[i]), ids[i]))
+        if (conf_has(c = place_of(g, ids[i]), ids[i]))
             id = ids[i];
-    if (!has && (id || flag(p, "parallel_drafting", false)))
-        conf_refuse(id ? c : place_of(p, "parallel_drafting"), id ? id : "parallel_drafting",
+    if (!has && (id || flag(g, "parallel_drafting", false)))
+        conf_refuse(id ? c : place_of(g, "parallel_drafting"), id ? id : "parallel_drafting",
                     "is that of a P-EAGLE head, but the checkpoint has no tensor mask_hidden");
     if (!has)
         return;
     d->kind = "peagle";
     if (!id)
-        conf_refuse(&p->top, ids[0], "is missing, the id of the mask");
+        conf_refuse(&g->top, ids[0], "is missing, the id of the mask");
     else
         d->mask = conf_int(c, id, 0, 0, g->target->cfg.vocab - 1);
-    c = place_of(p, "num_depths");
+    c = place_of(g, "num_depths");
     int own = speculators_depths(g), most = own ? own : MAX_BLOCK - 1;
     int depths = min_int(conf_int(c, "num_depths", most, 2, 1 << 10), MAX_BLOCK - 1);
     for (int i = 0; i < d->cfg.n_layer; i++)
         if (d->layer[i].window)
             depths = min_int(depths, d->layer[i].window);
-    if (conf_ok(&p->top) && depths < 2)
-        conf_refuse(&p->top, "sliding_window", "is 1, expected at least 2");
+    if (conf_ok(&g->top) && depths < 2)
+        conf_refuse(&g->top, "sliding_window", "is 1, expected at least 2");
     d->block = depths - 1;
     d->block_depth = 2;
     d->causal[0] = d->causal[1] = true;
@@ -178,20 +158,20 @@ static void shape_mask(struct draft *d)
 
 /* ---- config ---- */
 
-static void configure_norms(struct drafting *g, const struct places *p, bool speculators)
+static void configure_norms(struct drafting *g, bool speculators)
 {
     struct draft *d = g->d;
     static const char *const key = "norm_before_residual";
-    if (speculators && !conf_has(place_of(p, key), key))
+    if (speculators && !conf_has(place_of(g, key), key))
         conf_refuse(&g->top, key, "is missing; a speculators file must say which it is");
-    d->norm_before_residual = flag(p, key, false);
-    d->norm_output = flag(p, "norm_output", false);
+    d->norm_before_residual = flag(g, key, false);
+    d->norm_output = flag(g, "norm_output", false);
     static const char *const before_fc[] = {"norm_before_fc", "fc_norm", "use_aux_norm"};
     bool has = binder_find(&g->b, draft_roots, "input_norm.weight") ||
                binder_find(&g->b, draft_roots, "fc_norm.0.weight");
     for (int i = 0; i < 3; i++)
-        if (flag(p, before_fc[i], false) && !has)
-            conf_refuse(place_of(p, before_fc[i]), before_fc[i], "is true, but the checkpoint has "
+        if (flag(g, before_fc[i], false) && !has)
+            conf_refuse(place_of(g, before_fc[i]), before_fc[i], "is true, but the checkpoint has "
                         "neither input_norm.weight nor fc_norm.0.weight");
 }
 
@@ -226,34 +206,28 @@ static void configure_block(struct drafting *g, struct arch *a)
 static bool configure(struct drafting *g)
 {
     struct draft *d = g->d;
-    struct places p = {.top = g->top};
     struct arch a = {.top = g->top, .c = g->top, .n_tensor = st_count(g->b.st), .cfg = &d->cfg};
     const struct sizes dflt = {.eps = 1e-6, .vocab = g->target->cfg.vocab, .layers = 1,
                                .max_pos = 4096};
     bool speculators = conf_has(&g->top, "transformer_layer_config") ||
                        conf_has(&g->top, "speculators_model_type");
-    conf_enter(&g->top, "eagle_config", &p.eagle);
+    conf_enter(&g->top, "eagle_config", &g->own);
     conf_enter(&g->top, "transformer_layer_config", &a.c);
     snprintf(d->cfg.family, sizeof d->cfg.family, "eagle3");
     bool ok = arch_block(&a, &dflt, PLACE_PRE, NULL);
     d->layer = a.layer;
     if (!ok)
         return false;
-    refuse_variants(&p);
-    configure_norms(g, &p, speculators);
+    refuse_variants(g);
+    configure_norms(g, speculators);
     configure_block(g, &a);
-    configure_parallel(g, &p);
-    const char *vocab = conf_has(place_of(&p, "draft_vocab_size"), "draft_vocab_size")
+    configure_parallel(g);
+    const char *vocab = conf_has(place_of(g, "draft_vocab_size"), "draft_vocab_size")
                             ? "draft_vocab_size" : "truncated_vocab_size";
-    fit_vocab(g, place_of(&p, vocab), vocab);
-    d->target_hidden = g->target->cfg.hidden;
-    const struct conf *own = place_of(&p, "target_hidden_size");
-    if (!fit_target(g, conf_has(own, "target_hidden_size") ? own : &a.c) ||
-        !eagle3_captures(g, binder_find(&g->b, draft_roots, "fc.weight")))
-        return false;
-    if (!rope_init(&d->cfg.rope[0], d->layer[0].head_dim, g->b.e))
-        return err_prefix(g->b.e, "%s", show_path(g->config_path).s);
-    return conf_ok(&g->top);
+    fit_vocab(g, place_of(g, vocab), vocab);
+    const struct conf *own = place_of(g, "target_hidden_size");
+    return fit_target(g, conf_has(own, "target_hidden_size") ? own : &a.c,
+                      binder_find(&g->b, draft_roots, "fc.weight"), false);
 }
 
 /* ---- tensors ---- */
@@ -280,7 +254,7 @@ static bool bind_layer(struct drafting *g, int i)
     const char *const prefix[] = {layer_prefix(&g->b, i, name, sizeof name), NULL};
     /* the first layer reads [embedding; hidden state] */
     g->b.x[X_IN] = (i == 0 ? 2 : 1) * (int64_t)g->d->cfg.hidden;
-    return binder_bind(&g->b, layer_specs, prefix, l, l, i) &&
+    return binder_bind(&g->b, draft_layer, prefix, l, l, i) &&
            (i > 0 || binder_bind(&g->b, first_specs, prefix, l, l, i));
 }
 
@@ -299,8 +273,7 @@ bool eagle3_load(struct drafting *g)
     for (int i = 0; i < d->cfg.n_layer; i++)
         if (!bind_layer(g, i))
             return false;
-    if (!fit_ids(g) || !binder_refuse_unused(&g->b, ignored) ||
-        !binder_load(&g->b, "draft", &g->config, &d->store, &d->bytes, d->sha, g->progress))
+    if (!fit_ids(g) || !draft_finish(g, draft_ignored))
         return false;
     if (d->block)
         shape_mask(d);
@@ -343,7 +316,7 @@ bool draft_shaped(struct draft *d, const struct model *target, int ffn, int voca
     shape_tensors(trunk, &d->cfg, x, top, d, NULL, 0, &names);
     shape_tensor(&head, x, top, d, &names);
     x[X_IN] = 2 * (int64_t)t->hidden; /* [embedding; hidden state] */
-    shape_tensors(layer_specs, &d->cfg, x, first, d->layer, d->layer, 0, &names);
+    shape_tensors(draft_layer, &d->cfg, x, first, d->layer, d->layer, 0, &names);
     shape_tensors(first_specs, &d->cfg, x, first, d->layer, d->layer, 0, &names);
     d->names = names.all;
     d->bytes = names.bytes;

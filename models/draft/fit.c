@@ -8,6 +8,11 @@
 #include <string.h>
 
 const char *const draft_roots[] = {"", "model.", NULL};
+const char *const draft_ignored[] = {"*rotary_emb.inv_freq", "verifier_*", "model.verifier_*",
+                                     NULL};
+const struct tensor_spec draft_layer[] = {
+    SPECS_PRE_NORM, SPECS_ATTENTION, SPECS_HEAD_NORMS, SPECS_MLP, {0},
+};
 
 void fit_vocab(struct drafting *g, const struct conf *c, const char *key)
 {
@@ -26,7 +31,7 @@ void fit_extents(struct drafting *g)
     x[X_DRAFT_VOCAB] = g->d->draft_vocab;
 }
 
-bool fit_target(struct drafting *g, const struct conf *width)
+static bool fit_widths(struct drafting *g, const struct conf *width)
 {
     const struct config *t = &g->target->cfg, *cfg = &g->d->cfg;
     static const char *const key = "target_hidden_size";
@@ -52,6 +57,16 @@ bool fit_target(struct drafting *g, const struct conf *width)
     return true;
 }
 
+bool fit_target(struct drafting *g, const struct conf *width, const struct tensor *fc, bool dflash)
+{
+    g->d->target_hidden = g->target->cfg.hidden;
+    if (!fit_widths(g, width) || !draft_captures(g, fc, dflash))
+        return false;
+    if (!rope_init(&g->d->cfg.rope[0], g->d->layer[0].head_dim, g->b.e))
+        return err_prefix(g->b.e, "%s", show_path(g->config_path).s);
+    return conf_ok(&g->top);
+}
+
 /* ---- the draft vocabulary ---- */
 
 /* Checks that t2d marks exactly the target ids to which d2t maps. */
@@ -62,7 +77,7 @@ static bool check_t2d(struct drafting *g, const struct tensor *t, const uint8_t 
     if ((t->type != DT_BOOL && t->type != DT_U8) || t->bytes != (size_t)vocab)
         return err_file(g->b.e, path, "tensor %s has %zu entries of type %s, expected %d of BOOL",
                         show(t->name).s, t->bytes / (dtype_size(t->type) ? dtype_size(t->type) : 1),
-                        st_type(g->b.st, t), vocab);
+                        st_entry(t)->type, vocab);
     uint8_t *mark = xmalloc((size_t)vocab);
     bool ok = st_read(g->b.st, t, mark, g->b.e);
     for (int i = 0; ok && i < vocab; i++)

@@ -214,8 +214,7 @@ bool frozen_load(struct drafting *g)
     if (d->cfg.tied && copy &&
         !binder_use_copy(&g->b, copy, st_find(g->b.st, "model.embed_tokens.weight")))
         return false;
-    if (!binder_refuse_unused(&g->b, ignored) ||
-        !binder_load(&g->b, "draft", &g->config, &d->store, &d->bytes, d->sha, g->progress))
+    if (!draft_finish(g, ignored))
         return false;
     if (d->cfg.tied)
         d->head = d->embed;

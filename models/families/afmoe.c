@@ -17,9 +17,7 @@ static void configure(struct arch *a)
     arch_experts(a, "num_experts", 64, "num_experts_per_tok", 6, 1408);
     g->router = ROUTER_SIGMOID;
     g->route_scale = (float)conf_num(c, "route_scale", 1, 1e-6, 1e6);
-    int dense = conf_int(c, "num_dense_layers", 1, 0, 1 << 20);
-    for (int i = dense; i < g->n_layer; i++)
-        a->layer[i].is_moe = true;
+    arch_mlp_types(a, conf_int(c, "num_dense_layers", 1, 0, 1 << 20));
     arch_shared(a, g->expert_ffn * conf_int(c, "num_shared_experts", 2, 1, 64));
     arch_windows(a, conf_int(c, "global_attn_every_n_layers", 4, 1, 1024), 1024);
     arch_rope_ids(a, -1, 0);
@@ -45,7 +43,7 @@ const struct family family_afmoe = {
     .name = "afmoe",
     .types = {"afmoe"},
     .keys = (const char *const[]){
-        KEYS_OF_ALL, KEYS_OF_OLD_ROPE, "hidden_act", "attention_bias", "sliding_window",
+        KEYS_OF_MOST, "attention_bias", "sliding_window",
         "layer_types", "global_attn_every_n_layers", "mup_enabled", "num_experts",
         "num_experts_per_tok", "num_shared_experts", "num_dense_layers", "moe_intermediate_size",
         "route_scale", NULL},

@@ -27,7 +27,7 @@ const struct family family_cohere2 = {
     .name = "cohere2",
     .types = {"cohere2"},
     .keys = (const char *const[]){
-        KEYS_OF_ALL, KEYS_OF_OLD_ROPE, "hidden_act", "attention_bias", "layer_norm_eps",
+        KEYS_OF_MOST, "attention_bias", "layer_norm_eps",
         "logit_scale", "sliding_window", "sliding_window_pattern", "layer_types", NULL},
     .sizes = {.hidden = 8192, .ffn = 22528, .layers = 40, .heads = 64, .vocab = 256000,
               .max_pos = 8192, .eps = 1e-5},

@@ -136,8 +136,7 @@ static void configure_experts(struct arch *a)
     g->n_expert = conf_int(c, "num_experts", CONF_NEEDED, 1, 4096);
     g->top_k = conf_int(c, "top_k_experts", CONF_NEEDED, 1, g->n_expert);
     g->expert_ffn = conf_int(c, "moe_intermediate_size", CONF_NEEDED, 1, 1 << 20);
-    for (int i = 0; i < g->n_layer; i++)
-        a->layer[i].is_moe = true;
+    arch_mlp_types(a, 0);
 }
 
 /* The last layer has full attention, whatever layer_types says. */

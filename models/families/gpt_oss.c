@@ -31,8 +31,7 @@ static void configure(struct arch *a)
     configure_experts(c, g, &a->layer[0]);
     g->store = conf_has(c, "quantization_config") ? STORE_MXFP4 : STORE_IN_OUT;
     arch_windows(a, 2, 128);
-    for (int i = 0; i < g->n_layer; i++)
-        a->layer[i].is_moe = true;
+    arch_mlp_types(a, 0);
 }
 
 static const struct tensor_spec layer[] = {

@@ -67,11 +67,8 @@ static void configure_moe(struct arch *a)
 {
     configure_block(a);
     arch_experts(a, "num_local_experts", 8, "num_experts_per_tok", 2, 0);
-    int shared = conf_int(&a->c, "shared_intermediate_size", 0, 0, 1 << 20);
-    for (int i = 0; i < a->cfg->n_layer; i++) {
-        a->layer[i].is_moe = true;
-        a->layer[i].ffn = shared;
-    }
+    arch_mlp_types(a, 0);
+    arch_shared(a, conf_int(&a->c, "shared_intermediate_size", 0, 0, 1 << 20));
 }
 
 static const struct tensor_spec dense_layer[] = {
@@ -96,7 +93,7 @@ static const struct tensor_spec moe_layer[] = {
 };
 
 #define KEYS                                                                                       \
-    KEYS_OF_ALL, KEYS_OF_OLD_ROPE, "hidden_act", "attention_bias", "sliding_window",               \
+    KEYS_OF_MOST, "attention_bias", "sliding_window",               \
         "layer_types", "layer_rope_theta", "embedding_multiplier", "attention_multiplier",         \
         "residual_multiplier", "logits_scaling"
 

@@ -27,42 +27,39 @@ static void configure_ministral3(struct arch *a)
     }
 }
 
-/* sliding_window applies only if use_sliding_window is true, and without layer_types to the layers
- * that have no rope. */
-static void configure_smollm3(struct arch *a)
+/* Sliding layers there are only if use_sliding_window is true. Returns whether other keys than
+ * layer_types say which. window: as that of arch_windows(). */
+static bool configure_switch(struct arch *a, int window)
 {
-    const struct conf *c = &a->c;
-    struct config *g = a->cfg;
-    g->tied = arch_tied(a, true);
-    arch_no_rope(a, 4);
-    bool slides = conf_bool(c, "use_sliding_window", false);
-    arch_windows(a, 1, 0);
-    if (g->window && !slides)
-        conf_refuse(c, "layer_types", "has sliding layers, but use_sliding_window is false");
-    if (!slides || conf_has(c, "layer_types") || !conf_has(c, "sliding_window"))
-        return;
-    int w = conf_int(c, "sliding_window", CONF_NEEDED, 1, 1 << 30);
-    for (int i = 0; i < g->n_layer; i++)
-        if (a->layer[i].rope_id < 0)
-            g->window = a->layer[i].window = w;
+    bool slides = conf_bool(&a->c, "use_sliding_window", false);
+    arch_windows(a, 1, window);
+    if (a->cfg->window && !slides)
+        conf_refuse(&a->c, "layer_types", "has sliding layers, but use_sliding_window is false");
+    return slides && !conf_has(&a->c, "layer_types");
 }
 
-/* sliding_window applies only if use_sliding_window is true, and without layer_types to the layers
- * from max_window_layers on. */
+/* Without layer_types the layers slide that have no rope. */
+static void configure_smollm3(struct arch *a)
+{
+    a->cfg->tied = arch_tied(a, true);
+    arch_no_rope(a, 4);
+    if (!configure_switch(a, 0) || !conf_has(&a->c, "sliding_window"))
+        return;
+    int w = conf_int(&a->c, "sliding_window", CONF_NEEDED, 1, 1 << 30);
+    for (int i = 0; i < a->cfg->n_layer; i++)
+        if (a->layer[i].rope_id < 0)
+            a->cfg->window = a->layer[i].window = w;
+}
+
+/* Without layer_types the layers slide from max_window_layers on. */
 static void configure_qwen(struct arch *a)
 {
-    const struct conf *c = &a->c;
-    struct config *g = a->cfg;
-    bool slides = conf_bool(c, "use_sliding_window", false);
-    int first = conf_int(c, "max_window_layers", 28, 0, 1 << 20);
-    arch_windows(a, 1, 4096);
-    if (g->window && !slides)
-        conf_refuse(c, "layer_types", "has sliding layers, but use_sliding_window is false");
-    if (!slides || conf_has(c, "layer_types") || conf_is_null(c, "sliding_window"))
+    int first = conf_int(&a->c, "max_window_layers", 28, 0, 1 << 20);
+    if (!configure_switch(a, 4096) || conf_is_null(&a->c, "sliding_window"))
         return;
-    int w = conf_int(c, "sliding_window", 4096, 1, 1 << 30);
-    for (int i = first; i < g->n_layer; i++)
-        g->window = a->layer[i].window = w;
+    int w = conf_int(&a->c, "sliding_window", 4096, 1, 1 << 30);
+    for (int i = first; i < a->cfg->n_layer; i++)
+        a->cfg->window = a->layer[i].window = w;
 }
 
 static void configure_qwen2(struct arch *a)
@@ -97,8 +94,7 @@ static const struct tensor_spec phi3_layer[] = {
 const struct family family_llama = {
     .name = "llama",
     .types = {"llama"},
-    .keys = (const char *const[]){
-        KEYS_OF_ALL, KEYS_OF_OLD_ROPE, "hidden_act", "attention_bias", NULL},
+    .keys = (const char *const[]){KEYS_OF_MOST, "attention_bias", NULL},
     .sizes = {.eps = 1e-6},
     .rope = {ROPE_OLD(1e4)},
     .layer = layer,
@@ -107,8 +103,7 @@ const struct family family_llama = {
 const struct family family_mistral = {
     .name = "mistral",
     .types = {"mistral"},
-    .keys = (const char *const[]){
-        KEYS_OF_ALL, KEYS_OF_OLD_ROPE, "hidden_act", "sliding_window", NULL},
+    .keys = (const char *const[]){KEYS_OF_MOST, "sliding_window", NULL},
     .sizes = {.kv = 8, .eps = 1e-6},
     .rope = {ROPE_OLD(1e4)},
     .configure = configure_mistral,
@@ -119,8 +114,7 @@ const struct family family_mistral = {
 const struct family family_ministral = {
     .name = "mistral",
     .types = {"ministral"},
-    .keys = (const char *const[]){
-        KEYS_OF_ALL, KEYS_OF_OLD_ROPE, "hidden_act", "sliding_window", "layer_types", NULL},
+    .keys = (const char *const[]){KEYS_OF_MOST, "sliding_window", "layer_types", NULL},
     .sizes = {.kv = 8, .eps = 1e-6},
     .rope = {ROPE_OLD(1e4)},
     .configure = configure_mistral,
@@ -130,8 +124,7 @@ const struct family family_ministral = {
 const struct family family_ministral3 = {
     .name = "mistral",
     .types = {"ministral3"},
-    .keys = (const char *const[]){
-        KEYS_OF_ALL, KEYS_OF_OLD_ROPE, "hidden_act", "sliding_window", NULL},
+    .keys = (const char *const[]){KEYS_OF_MOST, "sliding_window", NULL},
     .sizes = {.hidden = 4096, .ffn = 14336, .layers = 34, .heads = 32, .kv = 8, .head_dim = 128,
               .vocab = 131072, .max_pos = 262144, .eps = 1e-5},
     .rope = {{.theta = "rope_theta", .scaled = true, .tempers = true,
@@ -146,7 +139,7 @@ const struct family family_smollm3 = {
     .name = "smollm3",
     .types = {"smollm3"},
     .keys = (const char *const[]){
-        KEYS_OF_ALL, KEYS_OF_OLD_ROPE, "hidden_act", "attention_bias", "sliding_window",
+        KEYS_OF_MOST, "attention_bias", "sliding_window",
         "use_sliding_window", "layer_types", "no_rope_layers", "no_rope_layer_interval", NULL},
     .sizes = {.kv = 4, .eps = 1e-6},
     .rope = {ROPE_OLD(2e6)},
@@ -158,7 +151,7 @@ const struct family family_qwen2 = {
     .name = "qwen2",
     .types = {"qwen2"},
     .keys = (const char *const[]){
-        KEYS_OF_ALL, KEYS_OF_OLD_ROPE, "hidden_act", "sliding_window", "use_sliding_window",
+        KEYS_OF_MOST, "sliding_window", "use_sliding_window",
         "max_window_layers", "layer_types", NULL},
     .sizes = {.hidden = 4096, .ffn = 22016, .layers = 32, .heads = 32, .kv = 32, .vocab = 151936,
               .max_pos = 32768, .eps = 1e-6},
@@ -171,7 +164,7 @@ const struct family family_qwen3 = {
     .name = "qwen3",
     .types = {"qwen3"},
     .keys = (const char *const[]){
-        KEYS_OF_ALL, KEYS_OF_OLD_ROPE, "hidden_act", "attention_bias", "sliding_window",
+        KEYS_OF_MOST, "attention_bias", "sliding_window",
         "use_sliding_window", "max_window_layers", "layer_types", NULL},
     .sizes = {.kv = 32, .head_dim = 128, .eps = 1e-6},
     .rope = {ROPE_OLD(1e4)},
@@ -182,8 +175,7 @@ const struct family family_qwen3 = {
 const struct family family_phi3 = {
     .name = "phi3",
     .types = {"phi3"},
-    .keys = (const char *const[]){
-        KEYS_OF_ALL, KEYS_OF_OLD_ROPE, "hidden_act", "sliding_window", NULL},
+    .keys = (const char *const[]){KEYS_OF_MOST, "sliding_window", NULL},
     .sizes = {.eps = 1e-5},
     .rope = {{.theta = "rope_theta", .scaled = true, .partial = true, .is_long = true,
               .dflt = {.kind = ROPE_DEFAULT, .theta = 1e4, .factor = 1, .partial = 1,

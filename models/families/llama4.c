@@ -94,7 +94,7 @@ const struct family family_llama4 = {
     .types = {"llama4_text", "llama4"},
     .outer = "llama4",
     .keys = (const char *const[]){
-        KEYS_OF_ALL, KEYS_OF_OLD_ROPE, "hidden_act", "attention_bias", "layer_types",
+        KEYS_OF_MOST, "attention_bias", "layer_types",
         "attention_chunk_size", "no_rope_layers", "no_rope_layer_interval", "use_qk_norm",
         "attn_temperature_tuning", "attn_scale", "floor_scale", "intermediate_size_mlp",
         "moe_layers", "interleave_moe_layer_step", "num_local_experts", "num_experts_per_tok",

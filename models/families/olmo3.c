@@ -86,8 +86,7 @@ static const struct tensor_spec exaone4_layer[] = {
 const struct family family_olmo2 = {
     .name = "olmo2",
     .types = {"olmo2"},
-    .keys = (const char *const[]){
-        KEYS_OF_ALL, KEYS_OF_OLD_ROPE, "hidden_act", "attention_bias", NULL},
+    .keys = (const char *const[]){KEYS_OF_MOST, "attention_bias", NULL},
     .sizes = {.eps = 1e-5},
     .place = PLACE_POST,
     .rope = {ROPE_OLD(1e4)},
@@ -99,7 +98,7 @@ const struct family family_exaone4 = {
     .name = "exaone4",
     .types = {"exaone4", "exaone4_5_text"},
     .keys = (const char *const[]){
-        KEYS_OF_ALL, KEYS_OF_OLD_ROPE, "hidden_act", "layer_types", "sliding_window",
+        KEYS_OF_MOST, "layer_types", "sliding_window",
         "sliding_window_pattern", NULL},
     .sizes = {.kv = 32, .eps = 1e-5},
     .place = PLACE_POST,
@@ -112,7 +111,7 @@ const struct family family_olmo3 = {
     .name = "olmo3",
     .types = {"olmo3"},
     .keys = (const char *const[]){
-        KEYS_OF_ALL, KEYS_OF_OLD_ROPE, "hidden_act", "attention_bias", "layer_types",
+        KEYS_OF_MOST, "attention_bias", "layer_types",
         "sliding_window", NULL},
     .sizes = {.eps = 1e-5},
     .place = PLACE_POST,

@@ -60,7 +60,7 @@ const struct family family_qwen3_moe = {
     .name = "qwen3",
     .types = {"qwen3_moe"},
     .keys = (const char *const[]){
-        KEYS_OF_ALL, KEYS_OF_OLD_ROPE, "hidden_act", "attention_bias", "sliding_window",
+        KEYS_OF_MOST, "attention_bias", "sliding_window",
         "use_sliding_window", "num_experts", "num_local_experts", "num_experts_per_tok",
         "moe_intermediate_size", "norm_topk_prob", "decoder_sparse_step", "mlp_only_layers", NULL},
     .sizes = {.kv = 4, .eps = 1e-6},

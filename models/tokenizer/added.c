@@ -94,13 +94,6 @@ static bool is_word_char(uint32_t c)
     }
 }
 
-static bool is_white(uint32_t c)
-{
-    return (c >= 9 && c <= 13) || c == ' ' || c == 0x85 || c == 0xA0 || c == 0x1680 ||
-           (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F ||
-           c == 0x205F || c == 0x3000;
-}
-
 static size_t char_before(const char *s, size_t at)
 {
     do
@@ -141,10 +134,10 @@ bool added_split(const struct added_set *a, const struct bpe *b, const char *s, 
         if ((plain && b->token[x->id].special) || (x->single_word && !stands_alone(s, n, from, to)))
             continue;
         if (x->rstrip)
-            while (to < n && is_white(utf8_at(s + to)))
+            while (to < n && utf8_is_white(utf8_at(s + to)))
                 to += utf8_len(s + to);
         if (x->lstrip) {
-            for (size_t p; from > done && is_white(utf8_at(s + (p = char_before(s, from))));)
+            for (size_t p; from > done && utf8_is_white(utf8_at(s + (p = char_before(s, from))));)
                 from = p;
             from = from < done ? done : from;
             if (from >= to) /* the token is white space that the previous token includes */

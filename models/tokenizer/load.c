@@ -273,11 +273,8 @@ bool tokenizer_load(struct tokenizer *t, const char *path, struct err *e)
     struct shown shown = show_path(path);
     struct load l = {.t = t, .path = shown.s, .tokens = "model.vocab", .merges = "model.merges",
                      .more = "added_tokens", .e = e};
-    if (!buf_read_file(&l.file, path, TOK_FILE_BYTES, e)) {
-        if (e)
-            e->kind = ERR_MODEL;
+    if (!json_text(path, TOK_FILE_BYTES, &l.file, e))
         return false;
-    }
     /* a vocabulary entry takes more than eight bytes of the file, which bounds plausible ids */
     l.max_id = 4096 + (int64_t)(l.file.n / 8);
     load_open(&l, l.file.n);

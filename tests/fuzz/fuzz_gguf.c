@@ -54,8 +54,8 @@ static void open_container(const char *path, size_t size)
         CHECK(gguf_has(g, key));
         ask(g, key);
     }
-    for (int i = 0; i < gguf_count(g); i++) {
-        const struct gguf_tensor *t = gguf_at(g, i);
+    for (int i = 0; i < g->n_tensor; i++) {
+        const struct gguf_tensor *t = &g->tensor[i];
         CHECK(t->at <= size && t->bytes <= size - t->at && gguf_find(g, t->name) == t);
     }
     gguf_close(g);
@@ -86,7 +86,7 @@ static void open_model(const char *path, size_t offset)
     }
     struct buf text = {0};
     char *named = st_config(s, &text, &e);
-    CHECK(named && st_about(s));
+    CHECK(named && s->about);
     json_t *config = json_read(text.p, text.n, JSON_DEPTH, named, &e);
     CHECK(config);
     json_decref(config);

@@ -153,12 +153,12 @@ static void test_tensors_have_row_major_shapes(void **state)
     (void)state;
     struct gguf *g = open_file(gw_sample());
     const struct gguf_tensor *t = gguf_find(g, "token_embd.weight");
-    assert_int_equal(gguf_count(g), 3);
-    assert_ptr_equal(t, gguf_at(g, 0));
+    assert_int_equal(g->n_tensor, 3);
+    assert_ptr_equal(t, &g->tensor[0]);
     assert_true(t->type == DT_F32 && t->n_dim == 2 && t->dim[0] == 3 && t->dim[1] == 4);
     assert_true(t->bytes == 48 && t->at % 32 == 0);
-    assert_int_equal(gguf_at(g, 1)->at, t->at + 64);
-    assert_int_equal(gguf_at(g, 1)->bytes, 36);
+    assert_int_equal(g->tensor[1].at, t->at + 64);
+    assert_int_equal(g->tensor[1].bytes, 36);
     assert_null(gguf_find(g, "output.weight"));
     char got[4], want[4] = {0, 7, 14, 21};
     FILE *f = fopen(path, "rb");
@@ -302,7 +302,7 @@ static void test_every_bit_of_a_header_may_change(void **state)
     (void)state;
     struct buf b = gw_sample();
     struct gguf *g = open_file(gw_sample());
-    size_t head = (size_t)gguf_at(g, 0)->at;
+    size_t head = (size_t)g->tensor[0].at;
     gguf_close(g);
     int opened = 0, was_refused = 0;
     for (size_t i = 0; i < head * 8; i++) {
@@ -312,9 +312,9 @@ static void test_every_bit_of_a_header_may_change(void **state)
         b.p[i / 8] = (char)(b.p[i / 8] ^ (1 << i % 8));
         assert_true(g || (e.kind == ERR_MODEL && strstr(e.msg, "x.gguf") && !strchr(e.msg, '\n')));
         g ? opened++ : was_refused++;
-        for (int t = 0; g && t < gguf_count(g); t++)
-            assert_true(gguf_at(g, t)->at <= b.n &&
-                        gguf_at(g, t)->bytes <= b.n - gguf_at(g, t)->at);
+        for (int t = 0; g && t < g->n_tensor; t++)
+            assert_true(g->tensor[t].at <= b.n &&
+                        g->tensor[t].bytes <= b.n - g->tensor[t].at);
         gguf_close(g);
     }
     assert_true(opened > 1000 && was_refused > 1000);
@@ -347,8 +347,8 @@ static const char *open_part_of(int no)
     char *p = xasprintf("%s/m-%05d-of-00003.gguf", folder, no + 1);
     struct gguf *g = gguf_open(p, &e);
     if (g) {
-        assert_int_equal(gguf_files(g), 3);
-        assert_int_equal(gguf_count(g), 3);
+        assert_int_equal(g->n_file, 3);
+        assert_int_equal(g->n_tensor, 3);
         assert_int_equal(gguf_find(g, "t2")->file, 2);
     }
     assert_true(g || e.kind == ERR_MODEL);
