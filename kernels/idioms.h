@@ -53,6 +53,14 @@ static inline void free_at(void *pointer)
         lo_;                                                                                       \
     })
 
+/* Exchanges two values of one type. */
+#define SWAP(a, b)                                                                                 \
+    do {                                                                                           \
+        __typeof__(a) swap_ = (a);                                                                 \
+        (a) = (b);                                                                                 \
+        (b) = swap_;                                                                               \
+    } while (0)
+
 /* A number of n bytes, the lowest first. */
 static inline uint64_t little(const void *p, int n)
 {

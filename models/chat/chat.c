@@ -2,7 +2,6 @@
 #include "models/chat/parts.h"
 #include "kernels/json_read.h"
 #include "models/checkpoint/gguf.h"
-#include "models/checkpoint/json.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -408,7 +407,11 @@ static void find_markers(struct chat *c, const struct model *m)
 static bool read_if_there(const char *path, size_t max, struct buf *out, bool *there, struct err *e)
 {
     *there = !file_missing(path);
-    return !*there || json_text(path, max, out, e);
+    if (!*there || buf_read_file(out, path, max, e))
+        return true;
+    if (e)
+        e->kind = ERR_MODEL;
+    return false;
 }
 
 /* Reads "chat_template" of a JSON file: a string, or the entry named "default" of a list. */

@@ -14,8 +14,6 @@
     .mark = {[MARK_OPEN] = "<|im_start|>", [MARK_CLOSE] = "<|im_end|>", [MARK_STOP] = (stop)},     \
     .before = "\n", .after = "\n", .think = THINK_TAGS
 
-const char *const role_names[] = {"system", "user", "assistant", "tool"};
-
 const struct format chat_formats[] = {
     {
         .name = "chatml",

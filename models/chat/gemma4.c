@@ -85,11 +85,8 @@ static const char **sorted_keys(const json_t *o)
     json_object_foreach((json_t *)o, name, v)
         key[n++] = name;
     for (size_t i = 1; i < n; i++) /* stable; functions have few parameters */
-        for (size_t k = i; k && compare_keys(&key[k - 1], &key[k]) > 0; k--) {
-            const char *swap = key[k];
-            key[k] = key[k - 1];
-            key[k - 1] = swap;
-        }
+        for (size_t k = i; k && compare_keys(&key[k - 1], &key[k]) > 0; k--)
+            SWAP(key[k], key[k - 1]);
     return key;
 }
 

@@ -9,7 +9,7 @@
 
 static const char assistant[] = "assistant";
 
-/* role: who writes, and to whom, as printf() has it. channel: NULL: none. */
+/* role: who writes, and to whom, a form of printf. channel: NULL: none. */
 __attribute__((format(printf, 3, 4)))
 static void put_header(struct render *r, const char *channel, const char *role, ...)
 {

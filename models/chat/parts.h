@@ -142,13 +142,12 @@ struct render {
 void encode_text(struct render *r);                       /* the text since the last marker */
 void put_text(struct render *r, const char *s, size_t n); /* a message's text, trimmed if needed */
 void put_str(struct render *r, const char *s); /* text of the format itself; NULL: none */
-void put_format(struct render *r, const char *fmt, ...) /* the same, as printf() has it */
+void put_format(struct render *r, const char *fmt, ...) /* the same, by a form of printf */
     __attribute__((format(printf, 2, 3)));
 void put_json(struct render *r, const json_t *v, size_t flags); /* as json_written() has it */
 void put_json_text(struct render *r, const char *s);            /* a string of JSON */
 void put_arguments(struct render *r, const json_t *v);    /* of a call in struct message */
 void put_mark(struct render *r, enum mark m);             /* nothing if the format has none */
-void put_marked(struct render *r, const char *s);         /* text in which markers are matched */
 void begin_turn(struct render *r, const char *role); /* MARK_OPEN, role, MARK_MID, before */
 void begin_message(struct render *r, enum role role);
 void end_message(struct render *r, enum role role);

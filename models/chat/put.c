@@ -106,7 +106,8 @@ static int mark_at(const struct render *r, const char *s)
     return -1;
 }
 
-void put_marked(struct render *r, const char *s)
+/* Text in which markers are matched. */
+static void put_marked(struct render *r, const char *s)
 {
     while (*s) {
         int m = mark_at(r, s);
@@ -139,6 +140,8 @@ void put_date(struct render *r, const char *date, int letters)
 }
 
 /* ---- around messages ---- */
+
+const char *const role_names[] = {"system", "user", "assistant", "tool"};
 
 void begin_turn(struct render *r, const char *role)
 {

@@ -154,8 +154,8 @@ void binder_mark_used(struct binder *b, const struct tensor *t)
     b->used[st_index(b->st, t)] = true;
 }
 
-bool check_tensor(const struct binder *b, const struct tensor *t, const enum extent *dim,
-                  enum content content)
+static bool check_tensor(const struct binder *b, const struct tensor *t,
+                         const enum extent *dim, enum content content)
 {
     bool floats = t->type == DT_BF16 || t->type == DT_F16 || t->type == DT_F32 ||
                   (dtype_packed(t->type) && t->n_dim > 1);

@@ -96,10 +96,6 @@ bool binder_use_copy(struct binder *b, const struct tensor *copy, const struct t
 /* Refuses the first tensor that is not used and matches no fnmatch() pattern of `ignored`. */
 bool binder_refuse_unused(const struct binder *b, const char *const *ignored);
 
-/* Checks a tensor's type and shape; false and *e (ERR_MODEL) if they differ. */
-bool check_tensor(const struct binder *b, const struct tensor *t, const enum extent *dim,
-                  enum content content);
-
 /* ---- shapes without a checkpoint ---- */
 
 /* Memory for the names of tensors without data, and the sum of the tensors' sizes. */

@@ -6,13 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool draft_finish(struct drafting *g, const char *const *ignored)
-{
-    struct draft *d = g->d;
-    return binder_refuse_unused(&g->b, ignored) &&
-           binder_load(&g->b, "draft", &g->config, &d->store, &d->bytes, d->sha, g->progress);
-}
-
 static bool load_kind(struct drafting *g)
 {
     const char *type = conf_str(&g->top, "model_type", "");

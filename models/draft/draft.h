@@ -29,10 +29,6 @@ bool eagle3_load(struct drafting *g);
 bool frozen_load(struct drafting *g);
 bool dflash_load(struct drafting *g);
 
-/* Loads the tensors that are bound, after a check that the checkpoint has no others than those that
- * match `ignored`. */
-bool draft_finish(struct drafting *g, const char *const *ignored);
-
 /* Finds the boundaries of the target that a head reads whose fc concatenates captured states: sets
  * capture, n_capture and capture_from. False and an error if fc takes another number of states than
  * the list has, or a boundary is out of range. dflash: by DFlash's keys, else EAGLE3's. */
@@ -53,6 +49,9 @@ bool fit_target(struct drafting *g, const struct conf *width, const struct tenso
 void fit_extents(struct drafting *g);
 /* Loads d2t, and checks it and t2d. False and an error. */
 bool fit_ids(struct drafting *g);
+/* Loads the tensors that are bound, after a check that the checkpoint has no others than those that
+ * match `ignored`. False and an error. */
+bool draft_finish(struct drafting *g, const char *const *ignored);
 
 /* Sets the error "CONFIG: the draft does not fit the target: WHAT is HAS, expected EXPECTED";
  * returns false. */

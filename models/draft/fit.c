@@ -146,3 +146,10 @@ bool fit_ids(struct drafting *g)
     free(mapped);
     return ok;
 }
+
+bool draft_finish(struct drafting *g, const char *const *ignored)
+{
+    struct draft *d = g->d;
+    return binder_refuse_unused(&g->b, ignored) &&
+           binder_load(&g->b, "draft", &g->config, &d->store, &d->bytes, d->sha, g->progress);
+}

@@ -360,19 +360,22 @@ static bool is_stop(const struct guide *guide, int32_t id)
     return ANY(i, guide->n_stop, guide->stop[i] == id);
 }
 
+/* The token of a symbol from SYMBOL_CHANNEL on; -1: the form has none. */
+static int32_t token_of(const struct guide *guide, int symbol)
+{
+    const struct reply_form *f = &guide->grammar->form;
+    const int32_t token[] = {f->channel, f->message, f->end, f->start, f->call, f->call_end};
+    bool has = f->kind == (symbol < SYMBOL_CALL ? FORM_HARMONY : FORM_CALLS);
+    return has ? token[symbol - SYMBOL_CHANNEL] : -1;
+}
+
 /* The symbol of a special token; -1: it has none. */
 static int symbol_of(const struct guide *guide, int32_t id)
 {
-    const struct reply_form *f = &guide->grammar->form;
-    if (f->kind == FORM_CALLS)
-        return id == f->call ? SYMBOL_CALL : id == f->call_end ? SYMBOL_CALL_END : -1;
-    if (f->kind != FORM_HARMONY)
-        return -1;
-    return id == f->channel   ? SYMBOL_CHANNEL
-           : id == f->message ? SYMBOL_MESSAGE
-           : id == f->end     ? SYMBOL_END
-           : id == f->start   ? SYMBOL_START
-                              : -1;
+    for (int s = SYMBOL_CHANNEL; s <= SYMBOL_CALL_END; s++)
+        if (id >= 0 && token_of(guide, s) == id)
+            return s;
+    return -1;
 }
 
 bool guide_accepts(const struct guide *guide, int state)
@@ -454,18 +457,15 @@ const uint32_t *guide_banned(struct guide *guide, int state)
     uint32_t *banned = xmalloc((size_t)guide->words * sizeof *banned);
     memset(banned, state == GUIDE_DEAD ? 0 : 0xFF, (size_t)guide->words * sizeof *banned);
     if (state != GUIDE_DEAD) {
-        const int32_t special[] = {guide->grammar->form.channel, guide->grammar->form.message,
-                                   guide->grammar->form.end,
-                                   guide->grammar->form.start, guide->grammar->form.call,
-                                   guide->grammar->form.call_end};
         allow_tokens(guide, state, banned);
         for (int i = 0; i < guide->n_stop; i++)
             if (guide->stop[i] >= 0 && guide->stop[i] < guide->vocab)
                 set_banned(banned, guide->stop[i], !guide_accepts(guide, state));
-        for (size_t i = 0; i < sizeof special / sizeof *special; i++)
-            if (special[i] >= 0 && special[i] < guide->vocab && symbol_of(guide, special[i]) >= 0 &&
-                guide_next(guide, state, special[i]))
-                set_banned(banned, special[i], false);
+        for (int k = SYMBOL_CHANNEL; k <= SYMBOL_CALL_END; k++) {
+            int32_t id = token_of(guide, k);
+            if (id >= 0 && id < guide->vocab && guide_next(guide, state, id))
+                set_banned(banned, id, false);
+        }
         if (guide->vocab % 32) /* no bits behind the last token */
             banned[guide->words - 1] &= (1u << guide->vocab % 32) - 1;
     }

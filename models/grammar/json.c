@@ -5,7 +5,7 @@
 
 /* ---- rules of JSON --------------------------------------------------------------------------- */
 
-enum { MOST_INDENT = 32, MOST_DIGITS = 18 };
+enum { MOST_INDENT = 32 };
 
 static void make_space(struct grammar *grammar, int rule)
 {

@@ -63,12 +63,6 @@ static const char *other_than(const json_t *o, const char *const *but)
     return NULL;
 }
 
-static bool known_keywords(struct compiler *compiler, const json_t *o)
-{
-    const char *odd = other_than(o, reads);
-    return !odd || fail(compiler, "the schema's keyword \"%.80s\" is not supported", odd);
-}
-
 /* Reads a whole number that need not be there. */
 static bool read_count(struct compiler *compiler, const json_t *o, const char *key, int *out)
 {
@@ -414,12 +408,22 @@ static bool any_name(const json_t *o)
                                      (!schema_get(o, "type") || (type && !strcmp(type, "string"))));
 }
 
+/* Adds a property with the rule of its values' schema; false: the schema has none. */
+static bool add_property(struct compiler *compiler, const json_t *o, const char *name,
+                         const json_t *schema, struct property *property, int *n)
+{
+    property[*n] = (struct property){name, compile(compiler, schema), schema_requires(o, name)};
+    return property[(*n)++].value >= 0;
+}
+
 /* Fills property[] with the properties and with required names that are none of them; names: those
- * that there may be, or NULL: any. */
+ * that there may be, or NULL: any. A name that may not be there has no value: an object that needs
+ * it cannot be written. */
 static int read_properties(struct compiler *compiler, const json_t *o, const json_t *names,
                            struct property *property)
 {
     json_t *all = schema_get(o, "properties"), *v, *more = schema_get(o, "additionalProperties");
+    const json_t *any = json_is_object(more) ? more : json_true();
     const char *name;
     size_t i;
     int n = 0;
@@ -431,38 +435,24 @@ static int read_properties(struct compiler *compiler, const json_t *o, const jso
         json_t *text = json_string(name);
         bool allowed = !names || schema_holds(names, text);
         json_decref(text);
-        property[n] = (struct property){name, allowed ? compile(compiler, v)
-                                                      : grammar_rule(compiler->grammar),
-                                        schema_requires(o, name)};
-        if (property[n++].value < 0)
+        if (!add_property(compiler, o, name, allowed ? v : json_false(), property, &n))
             return -1;
     }
     json_array_foreach(names, i, v) {
         name = json_string_value(v);
         if (!name || schema_get(all, name) || strlen(name) > MOST_NAME || json_is_false(more))
             continue;
-        property[n] = (struct property){name, json_is_object(more) ? compile(compiler, more)
-                                        : grammar_known(compiler->grammar, RULE_VALUE),
-                                        schema_requires(o, name)};
-        if (property[n++].value < 0)
+        if (!add_property(compiler, o, name, any, property, &n))
             return -1;
     }
     json_array_foreach(schema_get(o, "required"), i, v) {
         name = json_string_value(v);
-        if (!name || schema_get(all, name) || strlen(name) > MOST_NAME)
+        if (!name || schema_get(all, name) || strlen(name) > MOST_NAME ||
+            (names && schema_holds(names, v)))
             continue;
-        if (names) { /* among them, or never allowed */
-            if (!schema_holds(names, v))
-                property[n++] = (struct property){name, grammar_rule(compiler->grammar), true};
-            continue;
-        }
-        int value = more && !json_is_boolean(more) ? compile(compiler, more)
-                                                   : grammar_known(compiler->grammar, RULE_VALUE);
-        if (value < 0)
+        const json_t *schema = names ? json_false() : more ? more : any;
+        if (!add_property(compiler, o, name, schema, property, &n))
             return -1;
-        if (json_is_false(more))
-            value = grammar_rule(compiler->grammar); /* no value: the object cannot be written */
-        property[n++] = (struct property){name, value, true};
     }
     return n;
 }
@@ -626,11 +616,8 @@ static bool add_types(struct compiler *compiler, int rule, const json_t *o)
     size_t i;
     if (json_is_true(schema_get(o, "nullable")) && !add_type(compiler, rule, o, "null"))
         return false;
-    if (json_is_string(type))
-        return add_type(compiler, rule, o, json_string_value(type));
-    if (type && !json_is_array(type))
-        return fail(compiler, "the schema's \"%s\" should be a text or a list of texts", "type");
-    json_array_foreach(type, i, one) {
+    for (i = 0; i < (json_is_array(type) ? json_array_size(type) : type != NULL); i++) {
+        one = json_is_array(type) ? json_array_get(type, i) : type;
         if (!json_is_string(one))
             return fail(compiler, "the schema's \"%s\" should be a text or a list of texts",
                         "type");
@@ -647,8 +634,9 @@ static bool add_types(struct compiler *compiler, int rule, const json_t *o)
 
 static bool fill(struct compiler *compiler, int rule, const json_t *o)
 {
-    if (!known_keywords(compiler, o))
-        return false;
+    const char *odd = other_than(o, reads);
+    if (odd)
+        return fail(compiler, "the schema's keyword \"%.80s\" is not supported", odd);
     if (schema_get(o, "$ref"))
         return add_ref(compiler, rule, o);
     if (schema_get(o, "const") || schema_get(o, "enum"))

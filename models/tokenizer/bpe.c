@@ -169,12 +169,6 @@ static bool has_bytes(const struct bpe *b, const char *s, size_t n)
     return !ANY(i, n, b->byte_id[(uint8_t)s[i]] < 0);
 }
 
-/* Whether to stop, asked in every CHECK_EVERY-th of a loop's rounds. */
-static bool stops_at(const struct bpe_work *w, size_t round)
-{
-    return round % CHECK_EVERY == CHECK_EVERY - 1 && stop_asked(w->stop);
-}
-
 /* Sets w->sym to one symbol per character. As in the reference, an unknown token (`unk`) is added
  * only before the next known character or at the end, so it comes after byte tokens in between.
  * False: encoding was stopped. */
@@ -185,7 +179,7 @@ static bool split_word(const struct bpe *b, const char *s, size_t n, bool plain,
     size_t round = 0;
     w->n_sym = 0;
     for (size_t i = 0, len; i < n; i += len) {
-        if (stops_at(w, round++))
+        if (stops_at(w->stop, round++))
             return false;
         len = utf8_len(s + i);
         int id = char_id(b, s + i, len, plain);
@@ -262,12 +256,12 @@ static bool merge_word(const struct bpe *b, bool plain, struct bpe_work *w)
 {
     w->n_heap = 0;
     for (size_t i = 0; i + 1 < w->n_sym; i++) {
-        if (stops_at(w, i))
+        if (stops_at(w->stop, i))
             return false;
         push_merge(b, plain, w, (int)i);
     }
     for (size_t k = 0; w->n_heap; k++) {
-        if (stops_at(w, k))
+        if (stops_at(w->stop, k))
             return false;
         struct bpe_step s = heap_pop(w);
         int at = (int)(uint32_t)s.key, right = w->sym[at].next;

@@ -14,6 +14,11 @@
 
 enum { CHECK_EVERY = 1 << 16 }; /* bytes, characters, pieces or merges between two calls of
                                    stop_asked() */
+/* Whether to stop, asked in every CHECK_EVERY-th of a loop's rounds. */
+static inline bool stops_at(const struct stop *stop, size_t round)
+{
+    return round % CHECK_EVERY == CHECK_EVERY - 1 && stop_asked(stop);
+}
 enum { BPE_NONE = -1, BPE_DIRECT = 384 /* characters whose token is found without hashing */ };
 
 struct bpe {

@@ -9,8 +9,6 @@
 #include "models/checkpoint/gguf.h"
 #include "models/tokenizer/load.h"
 
-#include "kernels/json.h"
-
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +17,7 @@ enum {
     MAX_TOKENS = 1 << 22,
     MAX_BYTES = 1 << 27,  /* of all tokens */
     MAX_MERGES = 1 << 22, /* made of scores */
+    MOST_REGEX = 5,
 };
 static const uint64_t MAX_SPLITTING = 1ull << 32; /* bytes looked up to make merges of scores */
 
@@ -56,7 +55,7 @@ enum kind { NORMAL = 1, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE };
  * found, then perhaps by GPT-2's. */
 static const struct split {
     const char *pre[4];   /* names */
-    const char *regex[5]; /* none: only GPT-2's */
+    const char *regex[MOST_REGEX]; /* none: only GPT-2's */
     bool gpt2, nfc;     /* nfc: text is brought into the Unicode form NFC before */
     bool whole;         /* a word that is a token is that token, whatever the merges say */
     bool bos;           /* where tokenizer.ggml.add_bos_token is absent */
@@ -399,32 +398,13 @@ static bool add_steps(struct meta *m)
 {
     struct tokenizer *t = m->l.t;
     const struct split *s = m->split;
-    struct buf pre = {0};
+    int n = 0;
     if (!s)
         return steps_normalizer(t, constant(m->prefix ? prefix_norm : mark_norm), m->l.e);
-    jput_open(&pre, '{');
-    jput_kstr(&pre, "type", "Sequence");
-    jput_kopen(&pre, "pretokenizers", '[');
-    for (int i = 0; i < 5 && s->regex[i]; i++) {
-        jput_open(&pre, '{');
-        jput_kstr(&pre, "type", "Split");
-        jput_kopen(&pre, "pattern", '{');
-        jput_kstr(&pre, "Regex", s->regex[i]);
-        jput_close(&pre, '}');
-        jput_kstr(&pre, "behavior", "Isolated");
-        jput_close(&pre, '}');
-    }
-    jput_open(&pre, '{');
-    jput_kstr(&pre, "type", "ByteLevel");
-    jput_kbool(&pre, "add_prefix_space", false);
-    jput_kbool(&pre, "use_regex", s->gpt2);
-    jput_close(&pre, '}');
-    jput_close(&pre, ']');
-    jput_close(&pre, '}');
-    bool ok = (!s->nfc || steps_normalizer(t, constant(nfc_norm), m->l.e)) &&
-              steps_pre_tokenizer(t, (struct pull_str){pre.p, pre.n}, m->l.e);
-    buf_free(&pre);
-    return ok;
+    while (n < MOST_REGEX && s->regex[n])
+        n++;
+    return (!s->nfc || steps_normalizer(t, constant(nfc_norm), m->l.e)) &&
+           steps_bytes(t, s->regex, n, s->gpt2, m->l.e);
 }
 
 static bool read_switches(struct meta *m)

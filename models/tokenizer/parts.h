@@ -106,7 +106,6 @@ struct pieces {
     struct spans span;
     bool at_start; /* the first piece begins where the whole text begins */
 };
-void pieces_free(struct pieces *p);
 
 /* ---- added tokens ------------------------------------------------------------------------- */
 

@@ -180,7 +180,7 @@ static bool literal_spans(const struct pattern *p, const struct stop *stop, cons
     size_t done = 0;
     const char *hit;
     for (size_t k = 0; (hit = memmem(s + done, n - done, p->literal, p->n)); k++) {
-        if (k % CHECK_EVERY == CHECK_EVERY - 1 && stop_asked(stop))
+        if (stops_at(stop, k))
             return false;
         size_t at = (size_t)(hit - s);
         if (at > done)

@@ -151,8 +151,8 @@ bool steps_normalizer(struct tokenizer *t, struct pull_str raw, struct err *e)
 /* ---- pre-tokenizer ---- */
 
 /* GPT-2's expression, which ByteLevel applies if use_regex is set. */
-static const char gpt2[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+"
-                           "|\\s+(?!\\S)|\\s+";
+static const char gpt2_regex[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+"
+                                 "|\\s+(?!\\S)|\\s+";
 
 static struct pre_step *add_pre(struct tokenizer *t, int kind)
 {
@@ -160,6 +160,20 @@ static struct pre_step *add_pre(struct tokenizer *t, int kind)
     struct pre_step *s = &t->pre[t->n_pre++];
     s->kind = kind;
     return s;
+}
+
+/* Adds a split that makes each match a piece of its own. */
+static bool isolate(struct tokenizer *t, const char *regex, struct err *e)
+{
+    return pattern_open(&add_pre(t, PRE_SPLIT)->pattern, true, regex, strlen(regex), e);
+}
+
+bool steps_bytes(struct tokenizer *t, const char *const *regex, int n, bool gpt2, struct err *e)
+{
+    if (!ALL(i, n, isolate(t, regex[i], e)) || (gpt2 && !isolate(t, gpt2_regex, e)))
+        return false;
+    add_pre(t, PRE_BYTES);
+    return true;
 }
 
 static bool pre_split(struct tok_node *n, struct tokenizer *t)
@@ -184,10 +198,7 @@ static bool pre_bytes(struct tok_node *n, struct tokenizer *t)
         return false;
     if (space)
         buf_str(&add_pre(t, PRE_PREFIX)->content, " ");
-    if (regex && !pattern_open(&add_pre(t, PRE_SPLIT)->pattern, true, gpt2, strlen(gpt2), n->e))
-        return err_prefix(n->e, "%s", n->where);
-    add_pre(t, PRE_BYTES);
-    return true;
+    return steps_bytes(t, NULL, 0, regex, n->e) || err_prefix(n->e, "%s", n->where);
 }
 
 static bool pre_digits(struct tok_node *n, struct tokenizer *t)
@@ -214,9 +225,11 @@ static bool metaspace_prefix(struct tok_node *n, bool *prefix, bool *first_only)
            bad(n, "unsupported prepend_scheme", scheme);
 }
 
-static bool one_char(const struct buf *b)
+/* A text of one character. */
+static bool get_char(const struct tok_node *n, const char *key, struct buf *out)
 {
-    return b->n && utf8_len(b->p) == b->n;
+    return get_text(n, key, out) &&
+           ((out->n && utf8_len(out->p) == out->n) || bad(n, "expected one character for", key));
 }
 
 static bool pre_metaspace(struct tok_node *n, struct tokenizer *t)
@@ -224,12 +237,10 @@ static bool pre_metaspace(struct tok_node *n, struct tokenizer *t)
     bool prefix, first_only, split;
     struct pre_step *space = add_pre(t, PRE_REPLACE);
     if (!metaspace_prefix(n, &prefix, &first_only) || !get_bool(n, "split", true, &split) ||
-        !get_text(n, "replacement", &space->content) ||
+        !get_char(n, "replacement", &space->content) ||
         !pattern_open(&space->pattern, false, " ", 1, n->e))
         return false;
     const struct buf *mark = &space->content;
-    if (!one_char(mark))
-        return bad(n, "expected one character for", "replacement");
     if (prefix) {
         struct pre_step *s = add_pre(t, PRE_PREFIX);
         s->first_only = first_only;
@@ -294,11 +305,9 @@ static bool strip_text(struct tok_node *n, struct tokenizer *t, const char *c, i
 static bool decode_strip(struct tok_node *n, struct decoding *d, struct decode_step *s)
 {
     s->kind = DECODE_STRIP;
-    if (!get_text(n, "content", &s->content) || !get_int(n, "start", &s->start) ||
+    if (!get_char(n, "content", &s->content) || !get_int(n, "start", &s->start) ||
         !get_int(n, "stop", &s->stop))
         return false;
-    if (!one_char(&s->content))
-        return bad(n, "expected one character for", "content");
     if (d->stage == ON_STRINGS)
         return true;
     if (d->stage == ON_BYTES || s->stop)
@@ -314,9 +323,7 @@ static bool decode_metaspace(struct tok_node *n, struct decoding *d, struct deco
 {
     bool first_only;
     struct buf mark = {0};
-    bool ok = metaspace_prefix(n, &s->not_first, &first_only) && get_text(n, "replacement", &mark);
-    if (ok && !one_char(&mark))
-        ok = bad(n, "expected one character for", "replacement");
+    bool ok = metaspace_prefix(n, &s->not_first, &first_only) && get_char(n, "replacement", &mark);
     s->kind = DECODE_REPLACE;
     d->first_differs |= s->not_first;
     buf_str(&s->content, " ");
@@ -456,9 +463,7 @@ static bool decode_token(const struct decoding *d, struct pull_str s, bool first
     for (int i = 0; w->in.n && i < d->n; i++) {
         if (!decode_step(&d->step[i], first, w, e))
             return false;
-        struct buf x = w->in;
-        w->in = w->out;
-        w->out = x;
+        SWAP(w->in, w->out);
     }
     return true;
 }

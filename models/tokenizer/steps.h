@@ -14,6 +14,9 @@
 bool steps_normalizer(struct tokenizer *t, struct pull_str raw, struct err *e);
 /* Sets t->pre and t->n_pre. */
 bool steps_pre_tokenizer(struct tokenizer *t, struct pull_str raw, struct err *e);
+/* The same of n regular expressions, each of whose matches is a piece, then perhaps GPT-2's, and
+ * bytes as characters. */
+bool steps_bytes(struct tokenizer *t, const char *const *regex, int n, bool gpt2, struct err *e);
 /* Decodes every id: sets t->plain, t->decoded, t->decoded_first, t->strip and t->strip_max. */
 bool steps_decoder(struct tokenizer *t, struct pull_str raw, struct err *e);
 /* Sets t->bos. A post_processor of any kind is accepted: only its leading special token is used. */

@@ -6,12 +6,6 @@
 #include <string.h>
 #include <utf8proc.h>
 
-/* Whether to stop, asked in every CHECK_EVERY-th of a loop's rounds. */
-static bool stops_at(const struct tok_work *w, size_t round)
-{
-    return round % CHECK_EVERY == CHECK_EVERY - 1 && must_stop(w);
-}
-
 /* ---- the byte alphabet ---- */
 
 /* Whether byte b is represented by the character of the same number: the printable ones of Latin-1.
@@ -160,7 +154,7 @@ static bool replace(const struct pattern *p, const struct buf *by, const char *s
         const struct text_span *x = &w->span.v[i];
         if (out->n + (x->match ? by->n : x->len) > w->most)
             return too_long(w, e);
-        if (stops_at(w, i))
+        if (stops_at(w->find.stop, i))
             return was_stopped(e);
         if (x->match)
             buf_add(out, by->p, by->n);
@@ -185,9 +179,7 @@ static bool normalize_step(const struct norm_step *step, struct tok_work *w, str
     } else if (!replace(&step->pattern, &step->content, in->p, in->n, w, &w->swap, e)) {
         return false;
     }
-    struct buf t = w->text;
-    w->text = w->swap;
-    w->swap = t;
+    SWAP(w->text, w->swap);
     return w->text.n <= w->most || too_long(w, e);
 }
 
@@ -207,7 +199,7 @@ bool normalize(const struct tokenizer *t, const char *s, size_t n, struct tok_wo
 
 /* ---- pieces ---- */
 
-void pieces_free(struct pieces *p)
+static void pieces_free(struct pieces *p)
 {
     buf_free(&p->text);
     free(p->span.v);
@@ -228,7 +220,7 @@ static bool join_spans(const struct pre_step *step, const struct tok_work *w, st
     size_t first = out->n;
     bool before = false;
     for (size_t k = 0; k < in->n; k++) {
-        if (stops_at(w, k))
+        if (stops_at(w->find.stop, k))
             return false;
         size_t i = step->how == SPLIT_NEXT ? in->n - 1 - k : k;
         struct text_span x = in->v[i];
@@ -246,11 +238,8 @@ static bool join_spans(const struct pre_step *step, const struct tok_work *w, st
         before = match;
     }
     if (step->how == SPLIT_NEXT && out->n > first)
-        for (size_t a = first, b = out->n - 1; a < b; a++, b--) {
-            struct text_span x = out->v[a];
-            out->v[a] = out->v[b];
-            out->v[b] = x;
-        }
+        for (size_t a = first, b = out->n - 1; a < b; a++, b--)
+            SWAP(out->v[a], out->v[b]);
     return true;
 }
 
@@ -264,7 +253,7 @@ static bool split_pieces(const struct pre_step *step, struct tok_work *w, struct
     out->n = 0;
     for (size_t i = 0; i < in->span.n; i++) {
         uint32_t off = in->span.v[i].off;
-        if (stops_at(w, i))
+        if (stops_at(w->find.stop, i))
             return was_stopped(e);
         w->span.n = w->group.n = 0;
         if (!pattern_spans(&step->pattern, &w->find, text + off, in->span.v[i].len, &w->span, e))
@@ -272,7 +261,7 @@ static bool split_pieces(const struct pre_step *step, struct tok_work *w, struct
         if (!join_spans(step, w, &w->span, &w->group))
             return was_stopped(e);
         for (size_t k = 0; k < w->group.n; k++) {
-            if (stops_at(w, k))
+            if (stops_at(w->find.stop, k))
                 return was_stopped(e);
             if (w->group.v[k].len)
                 spans_add(out, off + w->group.v[k].off, w->group.v[k].len, false);
@@ -280,9 +269,7 @@ static bool split_pieces(const struct pre_step *step, struct tok_work *w, struct
     }
     if (out->n && out->v[0].off != 0)
         in->at_start = false;
-    struct spans s = in->span;
-    in->span = *out;
-    *out = s;
+    SWAP(in->span, *out);
     return true;
 }
 
@@ -300,7 +287,7 @@ static bool rewrite_piece(const struct pre_step *step, const char *s, size_t n, 
         return true;
     case PRE_BYTES:
         for (size_t i = 0; i < n; i++) {
-            if (stops_at(w, i))
+            if (stops_at(w->find.stop, i))
                 return was_stopped(e);
             buf_utf8(to, byte_to_char((uint8_t)s[i]));
         }
@@ -322,14 +309,12 @@ static bool rewrite_pieces(const struct pre_step *step, struct tok_work *w, stru
             return false;
         if (out->text.n > w->most)
             return too_long(w, e);
-        if (stops_at(w, i))
+        if (stops_at(w->find.stop, i))
             return was_stopped(e);
         spans_add(&out->span, at, out->text.n - at, false);
     }
     out->at_start = in->at_start;
-    struct pieces p = *in;
-    *in = *out;
-    *out = p;
+    SWAP(*in, *out);
     return true;
 }
 
