@@ -314,21 +314,16 @@ static void post_row(void *arg, int r, int thread)
                       p->dst + (size_t)r * p->dst_stride);
 }
 
-static size_t span(int rows, int stride, int n)
-{
-    return rows ? (size_t)(rows - 1) * (size_t)stride + (size_t)n : 0;
-}
-
 void cpu_linear(struct kdev *d, const struct k_linear *a)
 {
     int out = (int)a->w->dim[0], in = (int)a->w->dim[1];
     int ss = cpu_stride(a->src_stride, in), ds = cpu_stride(a->dst_stride, out);
     int ms = cpu_stride(a->mul_stride, out);
-    float *dst = cpu_f32(a->dst, span(a->rows, ds, out));
+    float *dst = cpu_f32(a->dst, cpu_span(a->rows, ds, out));
     bool post = a->post.kind != NORM_NONE;
     CHECK(a->act != ACT_SWIGLU_CLAMP);
     struct linear_product p;
-    struct linear_input x = pack_input(d, cpu_f32(a->src, span(a->rows, ss, in)), (size_t)ss,
+    struct linear_input x = pack_input(d, cpu_f32(a->src, cpu_span(a->rows, ss, in)), (size_t)ss,
                                        a->rows, in, &a->pre, false);
     float *to = post ? cpu_floats(d, SCRATCH_OUT, (size_t)a->rows * (size_t)out) : dst;
     product_start(d, &p, &x);
@@ -338,7 +333,7 @@ void cpu_linear(struct kdev *d, const struct k_linear *a)
     f->scale = a->scale;
     f->add = a->add && !post;
     if (a->mul.p) {
-        f->mul = cpu_f32(a->mul, span(a->rows, ms, out));
+        f->mul = cpu_f32(a->mul, cpu_span(a->rows, ms, out));
         f->mul_stride = (size_t)ms;
     }
     product_run(d, &p);
@@ -470,7 +465,7 @@ void cpu_qkv(struct kdev *d, const struct k_qkv *a)
     size_t rows = (size_t)a->rows;
     CHECK(a->wq->dim[0] == nq && a->rot % 2 == 0 && a->rot <= a->head_dim);
     struct qkv_run run = {.a = a, .isa = d->isa, .q = cpu_f32(a->q, rows * (size_t)nq)};
-    struct linear_input x = pack_input(d, cpu_f32(a->src, span(a->rows, ss, in)), (size_t)ss,
+    struct linear_input x = pack_input(d, cpu_f32(a->src, cpu_span(a->rows, ss, in)), (size_t)ss,
                                        a->rows, in, &a->norm, false);
     if (a->capture.p) {
         CHECK(!a->packed && a->capture_stride >= in);

@@ -56,16 +56,16 @@ V_FN v16 centered(const float *x, int i, int n, v16 mean)
 static float row_mean(const float *x, int n)
 {
     v16 sum = v_zero();
-    for (int i = 0; i < n; i += 16)
-        sum = v_add(sum, v_load_n(x + i, n - i < 16 ? n - i : 16, 0));
+    BY_16(i, m, n)
+        sum = v_add(sum, v_load_n(x + i, m, 0));
     return v_sum(sum) / (float)n;
 }
 
 static float inverse_deviation(const float *x, int n, v16 mean, float eps)
 {
     v16 sum = v_zero();
-    for (int i = 0; i < n; i += 16) {
-        v16 y = centered(x, i, n - i < 16 ? n - i : 16, mean);
+    BY_16(i, m, n) {
+        v16 y = centered(x, i, m, mean);
         sum = v_fma(y, y, sum);
     }
     return 1 / sqrtf(v_sum(sum) / (float)n + eps);
@@ -77,8 +77,7 @@ static void row_normalize(const float *x, int n, const struct k_norm *norm, bool
     bool layer = norm->kind == NORM_LAYER;
     v16 mean = v_set(layer ? row_mean(x, n) : 0);
     v16 inv = v_set(layer ? inverse_deviation(x, n, mean, norm->eps) : inverse_rms(x, n, norm));
-    for (int i = 0; i < n; i += 16) {
-        int m = n - i < 16 ? n - i : 16;
+    BY_16(i, m, n) {
         v16 y = layer ? v_mul(v_mul(centered(x, i, m, mean), inv),
                               v_weights(norm->w, (size_t)i, m))
                       : normalized(x, i, m, norm, inv);
@@ -134,24 +133,19 @@ static void row_widen(const struct tensor *t, size_t at, int n, float scale, flo
         }
         return;
     }
-    for (int i = 0; i < n; i += 16) {
-        int m = n - i < 16 ? n - i : 16;
+    BY_16(i, m, n)
         v_store_n(dst + i, v_mul(v_weights(t, at + (size_t)i, m), v_set(scale)), m);
-    }
 }
 
 static void row_scale(float *x, int n, float s)
 {
-    for (int i = 0; i < n; i += 16) {
-        int m = n - i < 16 ? n - i : 16;
+    BY_16(i, m, n)
         v_store_n(x + i, v_mul(v_load_n(x + i, m, 0), v_set(s)), m);
-    }
 }
 
 static void row_axpy(float w, const float *src, int n, bool first, float *dst)
 {
-    for (int i = 0; i < n; i += 16) {
-        int m = n - i < 16 ? n - i : 16;
+    BY_16(i, m, n) {
         v16 y = first ? v_zero() : v_load_n(dst + i, m, 0);
         v_store_n(dst + i, v_fma(v_set(w), v_load_n(src + i, m, 0), y), m);
     }
@@ -159,8 +153,7 @@ static void row_axpy(float w, const float *src, int n, bool first, float *dst)
 
 static void row_mix(float wa, float *a, float wb, const float *b, int n)
 {
-    for (int i = 0; i < n; i += 16) {
-        int m = n - i < 16 ? n - i : 16;
+    BY_16(i, m, n) {
         v16 y = v_mul(v_set(wb), v_load_n(b + i, m, 0));
         v_store_n(a + i, v_fma(v_set(wa), v_load_n(a + i, m, 0), y), m);
     }
@@ -169,8 +162,7 @@ static void row_mix(float wa, float *a, float wb, const float *b, int n)
 static void row_rotate(float *head, int rot, const float *cs)
 {
     int half = rot / 2;
-    for (int i = 0; i < half; i += 16) {
-        int m = half - i < 16 ? half - i : 16;
+    BY_16(i, m, half) {
         v16 c, s, x = v_load_n(head + i, m, 0), y = v_load_n(head + half + i, m, 0);
         int m0 = 2 * m < 16 ? 2 * m : 16, m1 = 2 * m - m0;
         v_split(v_load_n(cs + 2 * i, m0, 0),
@@ -183,8 +175,7 @@ static void row_rotate(float *head, int rot, const float *cs)
 
 static void row_to_bf16(const float *src, int n, uint16_t *dst)
 {
-    for (int i = 0; i < n; i += 16) {
-        int m = n - i < 16 ? n - i : 16;
+    BY_16(i, m, n) {
         uint16_t h[16];
         v_to_bf16(v_load_n(src + i, m, 0), h);
         memcpy(dst + i, h, (size_t)m * sizeof *h);
@@ -213,9 +204,14 @@ V_FN float e8m0(uint8_t s)
  * in registers. MAX_R is the largest R, OUT_r the O for r rows. */
 #if CPU_ISA == 2
 enum { MAX_R = 6, OUT_1 = 4, OUT_2 = 4, OUT_3 = 3, OUT_4 = 2, OUT_5 = 2, OUT_6 = 2 };
+#define EACH_R(X, ...)                                                                             \
+    X(1, __VA_ARGS__) X(2, __VA_ARGS__) X(3, __VA_ARGS__) X(4, __VA_ARGS__) X(5, __VA_ARGS__)      \
+    X(6, __VA_ARGS__)
 #else
 enum { MAX_R = 3, OUT_1 = 2, OUT_2 = 1, OUT_3 = 1 };
+#define EACH_R(X, ...) X(1, __VA_ARGS__) X(2, __VA_ARGS__) X(3, __VA_ARGS__)
 #endif
+#define NAME_OF(R, name) name##_##R,
 /* Which line of weights to prefetch while a block of outputs reads line `at` of the block, counted
  * in the order in which the block reads: the weight rows of a tile are contiguous, so the lines of
  * the next block follow in memory, and prefetching them in ascending order is one sequential
@@ -286,7 +282,7 @@ V_FN void block(const struct cpu_mat *w, const float *const *x, int out, float *
 }
 
 #define ROWS(R, type)                                                                              \
-    static void rows_##R##_##type(const struct cpu_mat *w, const float *const *x, int out, int n,  \
+    static void rows_##type##_##R(const struct cpu_mat *w, const float *const *x, int out, int n,  \
                                   float *tile)                                                     \
     {                                                                                              \
         int o = 0;                                                                                 \
@@ -295,19 +291,10 @@ V_FN void block(const struct cpu_mat *w, const float *const *x, int out, float *
         for (; OUT_##R > 1 && o < n; o++)                                                          \
             block(w, x, out + o, tile + o, STORED_##type, 1, R);                                   \
     }
-#if CPU_ISA == 2
-#define TYPE(type)                                                                                 \
-    ROWS(1, type) ROWS(2, type) ROWS(3, type) ROWS(4, type) ROWS(5, type) ROWS(6, type)
-#define ENTRY(type)                                                                                \
-    {rows_1_##type, rows_2_##type, rows_3_##type, rows_4_##type, rows_5_##type, rows_6_##type}
-#else
-#define TYPE(type) ROWS(1, type) ROWS(2, type) ROWS(3, type)
-#define ENTRY(type) {rows_1_##type, rows_2_##type, rows_3_##type}
-#endif
-TYPE(BF16)
-TYPE(F16)
-TYPE(F32)
-TYPE(MXFP4)
+EACH_R(ROWS, BF16)
+EACH_R(ROWS, F16)
+EACH_R(ROWS, F32)
+EACH_R(ROWS, MXFP4)
 
 /* ---- products of packed weights -------------------------------------------------------------- */
 
@@ -348,30 +335,19 @@ V_FN void packed_part(packed_chunk chunk, int groups, const float *const *x, int
         even_sum[i] = even[i], odd_sum[i] = odd[i];
 }
 
-#define PART(R)                                                                                    \
+#define PART(R, _)                                                                                 \
     static void part_##R(packed_chunk chunk, int groups, const float *const *x, int at, v16 *even, \
                          v16 *odd)                                                                 \
     {                                                                                              \
         packed_part(chunk, groups, x, at, even, odd, R);                                           \
     }
-PART(1)
-PART(2)
-PART(3)
-#if CPU_ISA == 2
-PART(4)
-PART(5)
-PART(6)
-#endif
+EACH_R(PART, _)
 
 static void packed_parts(packed_chunk chunk, int groups, const float *const *x, int at, v16 *even,
                          v16 *odd, int rows)
 {
     typedef void part_fn(packed_chunk, int, const float *const *, int, v16 *, v16 *);
-#if CPU_ISA == 2
-    static part_fn *const part[MAX_R] = {part_1, part_2, part_3, part_4, part_5, part_6};
-#else
-    static part_fn *const part[MAX_R] = {part_1, part_2, part_3};
-#endif
+    static part_fn *const part[MAX_R] = {EACH_R(NAME_OF, part)};
     for (int r = 0, blocks = (rows + MAX_R - 1) / MAX_R; blocks; blocks--) {
         int m = (rows - r + blocks - 1) / blocks;
         part[m - 1](chunk, groups, x + r, at, even + r * PACKED_OUT, odd + r * PACKED_OUT);
@@ -413,10 +389,10 @@ static void multiply(const struct cpu_mat *w, const float *const *x, int rows, i
                      float *tile)
 {
     typedef void rows_fn(const struct cpu_mat *, const float *const *, int, int, float *);
-    static rows_fn *const by_rows[N_STORED][MAX_R] = {[STORED_BF16] = ENTRY(BF16),
-                                                      [STORED_F16] = ENTRY(F16),
-                                                      [STORED_F32] = ENTRY(F32),
-                                                      [STORED_MXFP4] = ENTRY(MXFP4)};
+    static rows_fn *const by_rows[N_STORED][MAX_R] = {
+        [STORED_BF16] = {EACH_R(NAME_OF, rows_BF16)}, [STORED_F16] = {EACH_R(NAME_OF, rows_F16)},
+        [STORED_F32] = {EACH_R(NAME_OF, rows_F32)}, [STORED_MXFP4] = {EACH_R(NAME_OF, rows_MXFP4)},
+    };
     if (w->type == STORED_PACKED) {
         struct unpacking f = unpacking(w->packed);
         if (!f.dot || rows > 2 * DOT_ROWS)
@@ -442,8 +418,7 @@ static void epilogue(const struct cpu_epilogue *f, const float *tile, int rows, 
 {
     for (int r = 0; r < rows; r++) {
         float *dst = f->dst + (size_t)r * f->dst_stride;
-        for (int i = 0; i < n; i += 16) {
-            int m = n - i < 16 ? n - i : 16;
+        BY_16(i, m, n) {
             v16 y = v_load_n(tile + r * TILE_OUT + i, m, 0);
             if (f->b)
                 y = v_add(y, v_weights(f->b, f->b_at + (size_t)i, m));
@@ -464,8 +439,7 @@ static void epilogue(const struct cpu_epilogue *f, const float *tile, int rows, 
 static void row_gate(const float *g, const float *u, int n, enum act_kind act, float limit,
                      float *dst)
 {
-    for (int i = 0; i < n; i += 16) {
-        int m = n - i < 16 ? n - i : 16;
+    BY_16(i, m, n) {
         v16 a = v_load_n(g + i, m, 0), b = v_load_n(u + i, m, 0);
         if (act == ACT_SWIGLU_CLAMP) {
             v16 hi = v_set(limit), lo = v_set(-limit);
@@ -700,8 +674,7 @@ static float row_max(const float *x, const uint8_t *mask, int n, bool *invalid)
 {
     v16 max = v_set(-INFINITY), inf = v_set(INFINITY);
     unsigned bad = 0;
-    for (int i = 0; i < n; i += 16) {
-        int m = n - i < 16 ? n - i : 16;
+    BY_16(i, m, n) {
         bad |= v_not_below(candidates(x, NULL, i, m), inf);
         max = v_max(candidates(x, mask, i, m), max);
     }

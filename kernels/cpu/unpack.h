@@ -43,35 +43,17 @@ V_FN __m128 four_halves(const uint8_t *p)
 
 typedef __m512i vi;
 
-V_FN vi vi_srl(vi v, int n)
-{
-    return _mm512_srli_epi32(v, (unsigned)n);
-}
-V_FN vi vi_sll(vi v, int n)
-{
-    return _mm512_slli_epi32(v, (unsigned)n);
-}
-V_FN vi vi_and(vi v, int mask)
-{
-    return _mm512_and_si512(v, _mm512_set1_epi32(mask));
-}
-V_FN vi vi_sub(vi v, int n)
-{
-    return _mm512_sub_epi32(v, _mm512_set1_epi32(n));
-}
+V_FN vi vi_srl(vi v, int n) { return _mm512_srli_epi32(v, (unsigned)n); }
+V_FN vi vi_sll(vi v, int n) { return _mm512_slli_epi32(v, (unsigned)n); }
+V_FN vi vi_and(vi v, int mask) { return _mm512_and_si512(v, _mm512_set1_epi32(mask)); }
+V_FN vi vi_sub(vi v, int n) { return _mm512_sub_epi32(v, _mm512_set1_epi32(n)); }
 /* a where the mask has ones, else b */
 V_FN vi vi_select(int mask, vi a, vi b)
 {
     return _mm512_ternarylogic_epi32(_mm512_set1_epi32(mask), a, b, 0xCA);
 }
-V_FN v16 vi_float(vi v)
-{
-    return _mm512_cvtepi32_ps(v);
-}
-V_FN v16 vi_bits(vi v) /* the floats with these bits */
-{
-    return _mm512_castsi512_ps(v);
-}
+V_FN v16 vi_float(vi v) { return _mm512_cvtepi32_ps(v); }
+V_FN v16 vi_bits(vi v) { return _mm512_castsi512_ps(v); } /* the floats with these bits */
 /* The masked bits of each lane minus bias: as the mantissa of a number from 2^23 on. */
 V_FN v16 vi_masked_float(vi v, int mask, int bias)
 {
@@ -87,10 +69,7 @@ V_FN v16 vi_even_float(vi v)
                  v_set((1 << 23) + 128));
 }
 /* The second byte of a lane of vi_signed(). */
-V_FN v16 vi_odd_float(vi v)
-{
-    return vi_float(_mm512_srai_epi32(v, 8));
-}
+V_FN v16 vi_odd_float(vi v) { return vi_float(_mm512_srai_epi32(v, 8)); }
 /* 32 bytes: 2 l in the low eight bits of lane l, 2 l + 1 in the next eight; the rest is 0, or for
  * vi_signed() the sign of byte 2 l + 1 */
 V_FN vi vi_pairs(const uint8_t *p)
@@ -121,14 +100,9 @@ V_FN vi vi_fifth(uint32_t bits, int odd)
     return _mm512_rorv_epi32(_mm512_set1_epi32((int)bits),
                              _mm512_add_epi32(by, _mm512_set1_epi32(odd)));
 }
-V_FN v16 v_half(const uint8_t *p) /* the f16 at p in all lanes; reads eight bytes */
-{
-    return _mm512_broadcastss_ps(four_halves(p));
-}
-V_FN v16 v_halves(v16 a, v16 b)
-{
-    return _mm512_mask_mov_ps(a, 0xff00, b);
-} /* lanes 0-7 of a */
+/* the f16 at p in all lanes; reads eight bytes */
+V_FN v16 v_half(const uint8_t *p) { return _mm512_broadcastss_ps(four_halves(p)); }
+V_FN v16 v_halves(v16 a, v16 b) { return _mm512_mask_mov_ps(a, 0xff00, b); } /* lanes 0-7 of a */
 V_FN v16 v_bytes(const uint8_t *p)
 {
     return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)p)));
@@ -144,14 +118,8 @@ typedef struct {
     __m256i a, b;
 } vi;
 
-V_FN vi vi_srl(vi v, int n)
-{
-    return (vi){_mm256_srli_epi32(v.a, n), _mm256_srli_epi32(v.b, n)};
-}
-V_FN vi vi_sll(vi v, int n)
-{
-    return (vi){_mm256_slli_epi32(v.a, n), _mm256_slli_epi32(v.b, n)};
-}
+V_FN vi vi_srl(vi v, int n) { return (vi){_mm256_srli_epi32(v.a, n), _mm256_srli_epi32(v.b, n)}; }
+V_FN vi vi_sll(vi v, int n) { return (vi){_mm256_slli_epi32(v.a, n), _mm256_slli_epi32(v.b, n)}; }
 V_FN vi vi_and(vi v, int mask)
 {
     __m256i m = _mm256_set1_epi32(mask);
@@ -168,14 +136,8 @@ V_FN vi vi_select(int mask, vi a, vi b)
     return (vi){_mm256_or_si256(_mm256_and_si256(m, a.a), _mm256_andnot_si256(m, b.a)),
                 _mm256_or_si256(_mm256_and_si256(m, a.b), _mm256_andnot_si256(m, b.b))};
 }
-V_FN v16 vi_float(vi v)
-{
-    return (v16){_mm256_cvtepi32_ps(v.a), _mm256_cvtepi32_ps(v.b)};
-}
-V_FN v16 vi_bits(vi v)
-{
-    return (v16){_mm256_castsi256_ps(v.a), _mm256_castsi256_ps(v.b)};
-}
+V_FN v16 vi_float(vi v) { return (v16){_mm256_cvtepi32_ps(v.a), _mm256_cvtepi32_ps(v.b)}; }
+V_FN v16 vi_bits(vi v) { return (v16){_mm256_castsi256_ps(v.a), _mm256_castsi256_ps(v.b)}; }
 V_FN vi vi_pairs(const uint8_t *p)
 {
     const __m128i *v = (const void *)p;
@@ -219,10 +181,7 @@ V_FN v16 v_half(const uint8_t *p)
     __m256 f = _mm256_broadcastss_ps(four_halves(p));
     return (v16){f, f};
 }
-V_FN v16 v_halves(v16 a, v16 b)
-{
-    return (v16){a.a, b.b};
-}
+V_FN v16 v_halves(v16 a, v16 b) { return (v16){a.a, b.b}; }
 V_FN v16 v_bytes(const uint8_t *p)
 {
     return (v16){_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)p))),
@@ -383,6 +342,8 @@ V_FN void v_scales(const enum dtype t, const uint8_t *b, struct block_scales *to
             bytes[k] = (uint8_t)((b[4 + k / 2] >> 4 * (k % 2) & 15) | (high >> 2 * k & 3) << 4);
         v16 s = v_sub(v_bytes(bytes), v_set(32));
         v_store(to->s, v_mul(s, v_half(b)));
+    } else {
+        return; /* the scales of 32 elements stand before their codes */
     }
     __asm__("" : "+m"(*to)); /* or compilers keep the scales in a register and permute it */
 }
@@ -457,8 +418,11 @@ V_FN void v_split_packed(const enum dtype t, const uint8_t *b, const struct bloc
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-#define TYPES_OF_32(X) X(Q8_0) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(IQ4_NL) X(MXFP4) X(E4M3)
-#define TYPES_OF_256(X) X(Q2_K) X(Q3_K) X(Q4_K) X(Q5_K) X(Q6_K) X(IQ4_XS)
+/* The types, and the elements of a block. */
+#define EACH_TYPE(X)                                                                               \
+    X(Q8_0, 32) X(Q4_0, 32) X(Q4_1, 32) X(Q5_0, 32) X(Q5_1, 32) X(IQ4_NL, 32) X(MXFP4, 32)         \
+    X(E4M3, 32)                                                                                    \
+    X(Q2_K, 256) X(Q3_K, 256) X(Q4_K, 256) X(Q5_K, 256) X(Q6_K, 256) X(IQ4_XS, 256)
 
 V_FN void unpack_group(const enum dtype t, const uint8_t *b, const struct block_scales *s,
                        const int g, float *dst)
@@ -469,32 +433,25 @@ V_FN void unpack_group(const enum dtype t, const uint8_t *b, const struct block_
     v_store(dst + 32 * g + 16, odd);
 }
 
-/* F is called for the groups of a chunk, whose numbers are constants if there are eight. */
-#define CHUNK_256(F, T, b, s, ...)                                                                 \
-    F(DT_##T, b, s, 0, __VA_ARGS__), F(DT_##T, b, s, 1, __VA_ARGS__),                              \
-        F(DT_##T, b, s, 2, __VA_ARGS__), F(DT_##T, b, s, 3, __VA_ARGS__),                          \
-        F(DT_##T, b, s, 4, __VA_ARGS__), F(DT_##T, b, s, 5, __VA_ARGS__),                          \
-        F(DT_##T, b, s, 6, __VA_ARGS__), F(DT_##T, b, s, 7, __VA_ARGS__)
-#define CHUNK_32(F, T, b, groups, ...)                                                             \
-    if (groups == 8)                                                                               \
-        CHUNK_256(F, T, b, NULL, __VA_ARGS__);                                                     \
+/* F is called for the groups of a chunk, whose numbers are constants if there are eight, as there
+ * always are of a type with blocks of 256. */
+#define CHUNK(F, T, elements, b, s, groups, ...)                                                   \
+    if (elements == 256 || groups == 8)                                                            \
+        F(DT_##T, b, s, 0, __VA_ARGS__), F(DT_##T, b, s, 1, __VA_ARGS__),                          \
+            F(DT_##T, b, s, 2, __VA_ARGS__), F(DT_##T, b, s, 3, __VA_ARGS__),                      \
+            F(DT_##T, b, s, 4, __VA_ARGS__), F(DT_##T, b, s, 5, __VA_ARGS__),                      \
+            F(DT_##T, b, s, 6, __VA_ARGS__), F(DT_##T, b, s, 7, __VA_ARGS__);                      \
     else                                                                                           \
         for (int g = 0; g < groups; g++)                                                           \
-        F(DT_##T, b, NULL, g, __VA_ARGS__)
+            F(DT_##T, b, s, g, __VA_ARGS__)
 
-#define UNPACK_32(T)                                                                               \
-    static void unpack_##T(enum dtype t, const uint8_t *b, int groups, float *dst)                 \
-    {                                                                                              \
-        (void)t;                                                                                   \
-        CHUNK_32(unpack_group, T, b, groups, dst);                                                 \
-    }
-#define UNPACK_256(T)                                                                              \
+#define UNPACK(T, elements)                                                                        \
     static void unpack_##T(enum dtype t, const uint8_t *b, int groups, float *dst)                 \
     {                                                                                              \
         struct block_scales s;                                                                     \
-        (void)t, (void)groups;                                                                     \
+        (void)t;                                                                                   \
         v_scales(DT_##T, b, &s);                                                                   \
-        CHUNK_256(unpack_group, T, b, &s, dst);                                                    \
+        CHUNK(unpack_group, T, elements, b, &s, groups, dst);                                      \
     }
 
 /* Products of few rows: weights are unpacked in registers and multiplied with R input rows there.
@@ -530,25 +487,18 @@ V_FN void prefetch_chunk(const uint8_t *b, size_t size)
     for (size_t line = 0; line < size; line += 64)
         __builtin_prefetch(b + DOT_AHEAD + line);
 }
-#define DOT_32(T)                                                                                  \
-    V_FN void chunk_##T(const uint8_t *const *b, int groups, const float *const *x, int at,        \
-                        struct dot_sums *sum, const int O, const int R)                            \
-    {                                                                                              \
-        CHUNK_32(dot_group, T, b, groups, x, at, sum, O, R);                                       \
-    }
-#define DOT_256(T)                                                                                 \
+#define DOT_CHUNK(T, elements)                                                                     \
     V_FN void chunk_##T(const uint8_t *const *b, int groups, const float *const *x, int at,        \
                         struct dot_sums *sum, const int O, const int R)                            \
     {                                                                                              \
         struct block_scales s[2];                                                                  \
-        (void)groups;                                                                              \
         for (int o = 0; o < O; o++)                                                                \
             v_scales(DT_##T, b[o], &s[o]);                                                         \
-        CHUNK_256(dot_group, T, b, s, x, at, sum, O, R);                                           \
+        CHUNK(dot_group, T, elements, b, s, groups, x, at, sum, O, R);                             \
     }
 
 /* O rows of weights from row `out` on, of which n exist: in place of others the first is read. */
-#define DOT_OUTS(T)                                                                                \
+#define DOT_OUTS(T, elements)                                                                      \
     V_FN void outs_##T(const struct cpu_mat *w, const float *const *x, int rows, int out, int n,   \
                        float *tile, const int O, const int R)                                      \
     {                                                                                              \
@@ -576,7 +526,7 @@ V_FN void prefetch_chunk(const uint8_t *b, size_t size)
             for (int r = 0; r < R && r < rows; r++)                                                \
                 tile[r * TILE_OUT + o] = four[o * R + r];                                          \
     }
-#define DOT(T)                                                                                     \
+#define DOT(T, elements)                                                                           \
     static void dot_##T(const struct cpu_mat *w, const float *const *x, int rows, int out, int n,  \
                         float *tile)                                                               \
     {                                                                                              \
@@ -591,14 +541,10 @@ V_FN void prefetch_chunk(const uint8_t *b, size_t size)
                 outs_##T(w, in, rows, out + o, 1, tile + o, 1, DOT_ROWS);                          \
     }
 
-TYPES_OF_32(UNPACK_32)
-TYPES_OF_256(UNPACK_256)
-TYPES_OF_32(DOT_32)
-TYPES_OF_256(DOT_256)
-TYPES_OF_32(DOT_OUTS)
-TYPES_OF_256(DOT_OUTS)
-TYPES_OF_32(DOT)
-TYPES_OF_256(DOT)
+EACH_TYPE(UNPACK)
+EACH_TYPE(DOT_CHUNK)
+EACH_TYPE(DOT_OUTS)
+EACH_TYPE(DOT)
 #endif
 
 struct unpacking {
@@ -610,8 +556,8 @@ static struct unpacking unpacking(enum dtype t)
 {
     struct unpacking f = {unpack_any, NULL};
 #if CPU_ISA > 0
-#define FAST(T) [DT_##T] = {unpack_##T, dot_##T},
-    static const struct unpacking fast[DT_E4M3 + 1] = {TYPES_OF_32(FAST) TYPES_OF_256(FAST)};
+#define FAST(T, elements) [DT_##T] = {unpack_##T, dot_##T},
+    static const struct unpacking fast[DT_E4M3 + 1] = {EACH_TYPE(FAST)};
     if (fast[t].unpack)
         f = fast[t];
 #endif

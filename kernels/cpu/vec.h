@@ -110,12 +110,6 @@ V_FN v16 v_from_bf16(const void *p)
     return _mm512_castsi512_ps(_mm512_slli_epi32(w, 16));
 }
 V_FN v16 v_from_f16(const void *p) { return _mm512_cvtph_ps(_mm256_loadu_si256(p)); }
-V_FN void v_split_bf16(const void *p, v16 *even, v16 *odd)
-{
-    __m512i w = _mm512_loadu_si512(p);
-    *even = _mm512_castsi512_ps(_mm512_slli_epi32(w, 16));
-    *odd = _mm512_castsi512_ps(_mm512_and_si512(w, _mm512_set1_epi32((int)0xffff0000)));
-}
 V_FN void v_split_pairs(v16 pairs, v16 *even, v16 *odd) /* of bf16 */
 {
     __m512i w = _mm512_castps_si512(pairs);
@@ -308,15 +302,6 @@ V_FN v16 v_from_f16(const void *p)
 {
     const __m128i *h = p;
     return (v16){_mm256_cvtph_ps(_mm_loadu_si128(h)), _mm256_cvtph_ps(_mm_loadu_si128(h + 1))};
-}
-V_FN void v_split_bf16(const void *p, v16 *even, v16 *odd)
-{
-    __m256i w0 = _mm256_loadu_si256(p), w1 = _mm256_loadu_si256((const __m256i *)p + 1);
-    __m256i high = _mm256_set1_epi32((int)0xffff0000);
-    *even = (v16){_mm256_castsi256_ps(_mm256_slli_epi32(w0, 16)),
-                  _mm256_castsi256_ps(_mm256_slli_epi32(w1, 16))};
-    *odd = (v16){_mm256_castsi256_ps(_mm256_and_si256(w0, high)),
-                 _mm256_castsi256_ps(_mm256_and_si256(w1, high))};
 }
 V_FN void v_split_pairs(v16 pairs, v16 *even, v16 *odd)
 {
@@ -516,13 +501,6 @@ V_FN void v_join(v16 even, v16 odd, v16 *a, v16 *b)
 }
 V_FN v16 v_from_bf16(const void *p) { V_EACH(bf16_to_f32(half_at(p, i))); }
 V_FN v16 v_from_f16(const void *p) { V_EACH(f16_to_f32(half_at(p, i))); }
-V_FN void v_split_bf16(const void *p, v16 *even, v16 *odd)
-{
-    for (int i = 0; i < 16; i++) {
-        even->f[i] = bf16_to_f32(half_at(p, 2 * i));
-        odd->f[i] = bf16_to_f32(half_at(p, 2 * i + 1));
-    }
-}
 V_FN void v_split_pairs(v16 pairs, v16 *even, v16 *odd)
 {
     for (int i = 0; i < 16; i++) {
@@ -567,6 +545,13 @@ V_FN void v_transpose(v16 v[16])
 /* ============================================================ all versions =================== */
 
 V_FN v16 v_zero(void) { return v_set(0); }
+
+/* 32 bf16 numbers: 16 even and 16 odd ones. */
+V_FN void v_split_bf16(const void *p, v16 *even, v16 *odd) { v_split_pairs(v_load(p), even, odd); }
+
+/* Loops over n elements, up to 16 at a time: m of them from i on. */
+#define BY_16(i, m, n)                                                                             \
+    for (int i = 0, m; i < (n) && (m = (n) - i < 16 ? (n) - i : 16); i += 16)
 
 /* The sum of the lanes: pairwise, lane i plus lane i + 8, then + 4, + 2, + 1. */
 V_FN float v_sum(v16 v)

@@ -51,43 +51,43 @@ V_FN v16 v_tail_pairs(const uint8_t *p, int n)
     return v_load((const void *)tail);
 }
 
-/* The weights of up to 16 outputs from `out` on, n of them, in the order of a panel's inputs: for
- * each pair of sums the groups of 32 inputs, (2, TILE_OUT) each. */
-V_FN void widen_16(const struct cpu_mat *w, int out, int n, float *dst, const enum cpu_store type)
+/* Up to 16 rows of k elements, n of them (the others are 0), in the order of a panel's inputs: for
+ * each pair of sums the groups of 32 elements, (2, stride) each. */
+V_FN void widen_16(const uint8_t *const *row, int n, int k, float *dst, const int stride,
+                   const enum cpu_store type)
 {
     const size_t size = type == STORED_F32 ? 4 : 2;
-    const int n32 = w->k / 32, tail = w->k % 32, groups = n32 + (tail > 0);
-    const uint8_t *row = w->data + (size_t)out * w->pitch;
+    const int n32 = k / 32, tail = k % 32, groups = n32 + (tail > 0);
     for (int g = 0; g < groups; g++) {
         v16 even[16], odd[16];
         UNROLL
-        for (int o = 0; o < 16; o++) {
-            const uint8_t *at = row + (size_t)o * w->pitch + (size_t)g * 32 * size;
-            odd[o] = v_zero();
-            if (o >= n)
-                even[o] = v_zero();
+        for (int r = 0; r < 16; r++) {
+            const uint8_t *at = row[r < n ? r : 0] + (size_t)g * 32 * size;
+            odd[r] = v_zero();
+            if (r >= n)
+                even[r] = v_zero();
             else if (type == STORED_BF16)
-                even[o] = g < n32 ? v_load((const void *)at) : v_tail_pairs(at, tail);
+                even[r] = g < n32 ? v_load((const void *)at) : v_tail_pairs(at, tail);
             else if (g < n32)
-                v_split_any(at, type, &even[o], &odd[o]);
+                v_split_any(at, type, &even[r], &odd[r]);
             else
-                v_split_tail(at, type, tail, &even[o], &odd[o]);
+                v_split_tail(at, type, tail, &even[r], &odd[r]);
         }
         v_transpose(even);
         if (type != STORED_BF16)
             v_transpose(odd);
         UNROLL
         for (int l = 0; l < 16; l++) {
-            float *to = dst + (reversed[l] * groups + g) * 2 * TILE_OUT;
+            float *to = dst + (reversed[l] * groups + g) * 2 * stride;
             if (type == STORED_BF16)
                 v_split_pairs(even[l], &even[l], &odd[l]);
             v_store(to, even[l]);
-            v_store(to + TILE_OUT, odd[l]);
+            v_store(to + stride, odd[l]);
         }
     }
 }
 
-/* The same of packed weights. */
+/* The same of the packed weights of outputs from `out` on, with stride TILE_OUT. */
 static void widen_16_packed(const struct cpu_mat *w, int out, int n, float *dst)
 {
     unpack_fn *unpack = unpacking(w->packed).unpack;
@@ -115,16 +115,18 @@ static void widen_16_packed(const struct cpu_mat *w, int out, int n, float *dst)
 static void widen_tile(const struct cpu_mat *w, int out, int n, float *dst)
 {
     CHECK(w->type != STORED_MXFP4);
-    for (int o = 0; o < n; o += 16) {
-        int m = n - o < 16 ? n - o : 16;
+    BY_16(o, m, n) {
+        const uint8_t *row[16];
+        for (int i = 0; i < m; i++)
+            row[i] = w->data + (size_t)(out + o + i) * w->pitch;
         if (w->type == STORED_PACKED)
             widen_16_packed(w, out + o, m, dst + o);
         else if (w->type == STORED_BF16)
-            widen_16(w, out + o, m, dst + o, STORED_BF16);
+            widen_16(row, m, w->k, dst + o, TILE_OUT, STORED_BF16);
         else if (w->type == STORED_F16)
-            widen_16(w, out + o, m, dst + o, STORED_F16);
+            widen_16(row, m, w->k, dst + o, TILE_OUT, STORED_F16);
         else
-            widen_16(w, out + o, m, dst + o, STORED_F32);
+            widen_16(row, m, w->k, dst + o, TILE_OUT, STORED_F32);
     }
 }
 
@@ -257,43 +259,14 @@ static void multiply_wide(const float *w, int k, const float *x, int panels, int
 
 /* ---- scores of many query heads: the lanes of a vector are keys ------------------------------ */
 
-/* 16 keys, of which n exist (the others are 0), as a panel. */
-V_FN void key_panel(const uint8_t *const *key, int n, int head_dim, float *panel,
-                    const enum cpu_store type)
-{
-    const size_t size = type == STORED_F32 ? 4 : 2;
-    const int n32 = head_dim / 32, tail = head_dim % 32, groups = n32 + (tail > 0);
-    for (int g = 0; g < groups; g++) {
-        v16 even[PANEL], odd[PANEL];
-        UNROLL
-        for (int r = 0; r < PANEL; r++) {
-            const uint8_t *at = key[r < n ? r : 0] + (size_t)g * 32 * size;
-            if (r >= n)
-                even[r] = odd[r] = v_zero();
-            else if (g < n32)
-                v_split_any(at, type, &even[r], &odd[r]);
-            else
-                v_split_tail(at, type, tail, &even[r], &odd[r]);
-        }
-        v_transpose(even);
-        v_transpose(odd);
-        UNROLL
-        for (int l = 0; l < 16; l++) {
-            float *to = panel + (reversed[l] * groups + g) * 2 * PANEL;
-            v_store(to, even[l]);
-            v_store(to + PANEL, odd[l]);
-        }
-    }
-}
-
 static void key_panels(const struct cpu_block *b, enum cpu_store type, int head_dim, float *panels)
 {
     const size_t floats = (size_t)cpu_packed(head_dim) * PANEL;
     for (int j = 0; j < b->n; j += PANEL, panels += floats) {
         if (type == STORED_BF16)
-            key_panel(b->k + j, b->n - j, head_dim, panels, STORED_BF16);
+            widen_16(b->k + j, b->n - j, head_dim, panels, PANEL, STORED_BF16);
         else
-            key_panel(b->k + j, b->n - j, head_dim, panels, STORED_F32);
+            widen_16(b->k + j, b->n - j, head_dim, panels, PANEL, STORED_F32);
     }
 }
 
