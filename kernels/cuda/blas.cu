@@ -122,28 +122,22 @@ struct multiplication {
 static status make_layout(opaque *l, int rows, int cols, int batch)
 {
     int64_t stride = (int64_t)rows * cols;
-    status rc = blas.layout_create(l, TYPE_BF16, (uint64_t)rows, (uint64_t)cols, rows);
-    if (rc == 0)
-        rc = blas.layout_set(*l, LAYOUT_BATCH, &batch, sizeof batch);
-    return rc ? rc : blas.layout_set(*l, LAYOUT_STRIDE, &stride, sizeof stride);
+    TRY(blas.layout_create(l, TYPE_BF16, (uint64_t)rows, (uint64_t)cols, rows));
+    TRY(blas.layout_set(*l, LAYOUT_BATCH, &batch, sizeof batch));
+    return blas.layout_set(*l, LAYOUT_STRIDE, &stride, sizeof stride);
 }
 
 static status describe(struct multiplication *m, const struct k_peer *a)
 {
     int transposed = TRANSPOSED;
     size_t workspace = WORKSPACE;
-    status rc = blas.desc_create(&m->desc, SUMS_F32, TYPE_F32);
-    if (rc == 0)
-        rc = blas.desc_set(m->desc, DESC_TRANS_A, &transposed, sizeof transposed);
-    if (rc == 0)
-        rc = blas.pref_create(&m->pref);
-    if (rc == 0)
-        rc = blas.pref_set(m->pref, PREF_WORKSPACE, &workspace, sizeof workspace);
-    if (rc == 0)
-        rc = make_layout(&m->w, a->in, a->out, a->batch);
-    if (rc == 0)
-        rc = make_layout(&m->src, a->in, a->rows, a->batch);
-    return rc ? rc : make_layout(&m->dst, a->out, a->rows, a->batch);
+    TRY(blas.desc_create(&m->desc, SUMS_F32, TYPE_F32));
+    TRY(blas.desc_set(m->desc, DESC_TRANS_A, &transposed, sizeof transposed));
+    TRY(blas.pref_create(&m->pref));
+    TRY(blas.pref_set(m->pref, PREF_WORKSPACE, &workspace, sizeof workspace));
+    TRY(make_layout(&m->w, a->in, a->out, a->batch));
+    TRY(make_layout(&m->src, a->in, a->rows, a->batch));
+    return make_layout(&m->dst, a->out, a->rows, a->batch);
 }
 
 static void destroy(struct multiplication *m)

@@ -27,6 +27,12 @@ bool cuda_ok(struct kdev *d, cudaError_t rc)
     return false;
 }
 
+bool cuda_opens(const struct kdev *d, cudaError_t rc, struct err *e)
+{
+    return rc == cudaSuccess || err_set(e, ERR_MODEL, "CUDA device %d: %s", d->ordinal,
+                                        cudaGetErrorString(rc));
+}
+
 void cuda_apply_pending(struct kdev *d)
 {
     struct pending p = d->pending;
@@ -158,12 +164,8 @@ static bool find_device(struct kdev *d, struct err *e)
                        rc ? cudaGetErrorString(rc) : "none found");
     if (d->ordinal < 0 || d->ordinal >= n)
         return err_set(e, ERR_USAGE, "CUDA device %d: expected 0 to %d", d->ordinal, n - 1);
-    rc = cudaSetDevice(d->ordinal);
-    if (rc == cudaSuccess)
-        rc = cudaGetDeviceProperties(&p, d->ordinal);
-    if (rc != cudaSuccess)
-        return err_set(e, ERR_MODEL, "CUDA device %d: %s", d->ordinal, cudaGetErrorString(rc));
-    if (!find_code(d, &p, e))
+    if (!cuda_opens(d, cudaSetDevice(d->ordinal), e) ||
+        !cuda_opens(d, cudaGetDeviceProperties(&p, d->ordinal), e) || !find_code(d, &p, e))
         return false;
     d->gpu.n_sm = p.multiProcessorCount;
     d->gpu.smem_max = p.sharedMemPerBlockOptin;
@@ -195,48 +197,41 @@ static bool restrict_memory(struct kdev *d, struct err *e)
                                         d->ordinal, cudaGetErrorString(rc));
 }
 
-static bool open_memory(struct kdev *d, struct err *e)
+/* Takes the memory that the device holds while it is open. */
+static cudaError_t take_memory(struct kdev *d)
 {
-    cudaError_t rc = cudaMalloc((void **)&d->arena, ARENA_BYTES);
-    if (rc == cudaSuccess)
-        rc = cudaMalloc((void **)&d->counters, (N_COUNTERS + 1) * sizeof *d->counters);
-    if (rc == cudaSuccess)
-        rc = cudaMalloc(&d->attn_exchange, ATTN_EXCHANGE_BYTES);
-    if (rc == cudaSuccess)
-        rc = cudaMalloc((void **)&d->query_bf16,
-                        (size_t)MAX_VERIFY_ROWS * MAX_QUERY_WIDTH * sizeof *d->query_bf16);
-    for (int i = 0; i < 2 && rc == cudaSuccess; i++)
-        rc = cudaMalloc((void **)&d->pending_buf[i], (size_t)PENDING_SPLITS * MAX_VERIFY_ROWS *
-                                                         MAX_PENDING_WIDTH *
-                                                         sizeof *d->pending_buf[i]);
-    if (rc == cudaSuccess && d->gpu.has_wgmma)
-        rc = cudaMalloc((void **)&d->pending_rows, PENDING_BYTES);
-    if (rc == cudaSuccess)
-        rc = cudaMalloc((void **)&d->fresh_pool,
-                        (size_t)2 * MAX_FRESH_ROWS * MAX_FRESH_WIDTH * sizeof *d->fresh_pool);
+    const size_t counters = (N_COUNTERS + 1) * sizeof *d->counters;
+    const size_t pending = (size_t)PENDING_SPLITS * MAX_VERIFY_ROWS * MAX_PENDING_WIDTH;
     int32_t slots[MAX_FRESH_ROWS];
     for (int i = 0; i < MAX_FRESH_ROWS; i++)
         slots[i] = i;
-    if (rc == cudaSuccess)
-        rc = cudaMalloc((void **)&d->fresh_slots, sizeof slots);
-    if (rc == cudaSuccess) /* of pageable memory: slots has been read when the call returns */
-        rc = cudaMemcpyAsync(d->fresh_slots, slots, sizeof slots, cudaMemcpyHostToDevice,
-                             d->stream);
-    if (rc == cudaSuccess)
-        rc = cudaMallocHost((void **)&d->stage, STAGE_BYTES + LAND_BYTES);
-    if (rc == cudaSuccess)
-        rc = cudaMemsetAsync(d->counters, 0, (N_COUNTERS + 1) * sizeof *d->counters, d->stream);
-    if (rc == cudaSuccess)
-        rc = cudaMemsetAsync(d->attn_exchange, 0, ATTN_EXCHANGE_BYTES, d->stream);
+    TRY(cudaMalloc(&d->arena, ARENA_BYTES));
+    TRY(cudaMalloc(&d->counters, counters));
+    TRY(cudaMalloc(&d->attn_exchange, ATTN_EXCHANGE_BYTES));
+    TRY(cudaMalloc(&d->query_bf16,
+                   (size_t)MAX_VERIFY_ROWS * MAX_QUERY_WIDTH * sizeof *d->query_bf16));
+    for (int i = 0; i < 2; i++)
+        TRY(cudaMalloc(&d->pending_buf[i], pending * sizeof *d->pending_buf[i]));
+    if (d->gpu.has_wgmma)
+        TRY(cudaMalloc(&d->pending_rows, PENDING_BYTES));
+    TRY(cudaMalloc(&d->fresh_pool,
+                   (size_t)2 * MAX_FRESH_ROWS * MAX_FRESH_WIDTH * sizeof *d->fresh_pool));
+    TRY(cudaMalloc(&d->fresh_slots, sizeof slots));
+    /* of pageable memory: slots has been read when the call returns */
+    TRY(cudaMemcpyAsync(d->fresh_slots, slots, sizeof slots, cudaMemcpyHostToDevice, d->stream));
+    TRY(cudaMallocHost(&d->stage, STAGE_BYTES + LAND_BYTES));
+    TRY(cudaMemsetAsync(d->counters, 0, counters, d->stream));
+    TRY(cudaMemsetAsync(d->attn_exchange, 0, ATTN_EXCHANGE_BYTES, d->stream));
     d->readers = d->counters + N_COUNTERS;
-    if (rc == cudaSuccess)
-        rc = cuda_open_ports(d);
-    if (rc == cudaSuccess)
-        rc = cuda_finish(d);
-    if (rc == cudaSuccess)
-        return true;
-    cudaGetLastError();
-    return err_set(e, ERR_MODEL, "CUDA device %d: %s", d->ordinal, cudaGetErrorString(rc));
+    TRY(cuda_open_ports(d));
+    return cuda_finish(d);
+}
+static bool open_memory(struct kdev *d, struct err *e)
+{
+    const cudaError_t rc = take_memory(d);
+    if (rc != cudaSuccess)
+        cudaGetLastError();
+    return cuda_opens(d, rc, e);
 }
 
 /* Frees what the device holds. */

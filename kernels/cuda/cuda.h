@@ -205,6 +205,15 @@ void cuda_store_fresh(struct kdev *d, const struct fresh_cells *f);
 void cuda_reduce_pending(struct kdev *d, struct pending *p);
 /* Keeps the first failure. True if there is none. */
 bool cuda_ok(struct kdev *d, cudaError_t rc);
+/* rc == cudaSuccess; otherwise *e says that the device cannot be opened. */
+bool cuda_opens(const struct kdev *d, cudaError_t rc, struct err *e);
+/* In a function that returns an error code: ends it with that of a call that has failed. */
+#define TRY(call)             \
+    do {                      \
+        const auto rc = call; \
+        if (rc)               \
+            return rc;        \
+    } while (0)
 /* Keeps `why`, with the name of the current operation, unless there was a failure before. From then
  * on nothing is launched. */
 void cuda_fail(struct kdev *d, const char *why);
@@ -393,8 +402,6 @@ void cuda_fill(struct kdev *d, kbuf dst, uint8_t byte);
 bool cuda_upload(struct kdev *d, struct tensor *t, struct err *e);
 void cuda_unload(struct kdev *d, struct tensor *t);
 size_t cuda_footprint(struct kdev *d, const struct tensor *t);
-/* rc == cudaSuccess; otherwise *e says that the upload of t failed. */
-bool cuda_upload_ok(const struct tensor *t, cudaError_t rc, struct err *e);
 void cuda_memory(struct kdev *d, size_t *free_bytes, size_t *total_bytes);
 
 void cuda_embed(struct kdev *d, const struct k_embed *a);

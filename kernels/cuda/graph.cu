@@ -22,17 +22,14 @@ cudaError_t cuda_open_ports(struct kdev *d)
 {
     const size_t bytes[2] = {INBOX_BYTES, OUTBOX_BYTES};
     struct port *port[2] = {&d->in, &d->out};
-    cudaError_t rc = cudaMalloc((void **)&d->ticket, sizeof *d->ticket);
-    if (rc == cudaSuccess)
-        rc = cudaMemsetAsync(d->ticket, 0, sizeof *d->ticket, d->stream);
-    for (int i = 0; i < 2 && rc == cudaSuccess; i++) {
-        rc = cudaHostAlloc((void **)&port[i]->host, bytes[i], cudaHostAllocMapped);
-        if (rc == cudaSuccess)
-            rc = cudaHostGetDevicePointer((void **)&port[i]->dev, port[i]->host, 0);
-        if (rc == cudaSuccess)
-            memset(port[i]->host, 0, 16);
+    TRY(cudaMalloc(&d->ticket, sizeof *d->ticket));
+    TRY(cudaMemsetAsync(d->ticket, 0, sizeof *d->ticket, d->stream));
+    for (int i = 0; i < 2; i++) {
+        TRY(cudaHostAlloc(&port[i]->host, bytes[i], cudaHostAllocMapped));
+        TRY(cudaHostGetDevicePointer(&port[i]->dev, port[i]->host, 0));
+        memset(port[i]->host, 0, 16);
     }
-    return rc;
+    return cudaSuccess;
 }
 
 void cuda_close_ports(struct kdev *d)

@@ -155,7 +155,8 @@ static void *alloc_weights(struct kdev *d, size_t bytes, const struct tensor *t,
     return d->held[d->n_held++] = p;
 }
 
-bool cuda_upload_ok(const struct tensor *t, cudaError_t rc, struct err *e)
+/* rc == cudaSuccess; otherwise *e says that the upload of t failed. */
+static bool uploaded_ok(const struct tensor *t, cudaError_t rc, struct err *e)
 {
     return rc == cudaSuccess ||
            err_set(e, ERR_MODEL, "CUDA: %s: %s", t->name, cudaGetErrorString(rc));
@@ -274,7 +275,7 @@ static bool upload_mxfp4(struct kdev *d, struct tensor *t, const struct mxfp4 *m
     }
     if (rc == cudaSuccess)
         rc = cuda_finish(d);
-    if (!cuda_upload_ok(t, rc, e))
+    if (!uploaded_ok(t, rc, e))
         return false;
     t->data = p;
     return true;
@@ -340,7 +341,7 @@ static bool upload_rows(struct kdev *d, struct tensor *t, struct err *e)
                                d->stream);
     if (rc == cudaSuccess)
         rc = cuda_finish(d);
-    if (!cuda_upload_ok(t, rc, e))
+    if (!uploaded_ok(t, rc, e))
         return false;
     t->data = p;
     return true;
@@ -427,7 +428,7 @@ static bool find_unit(struct kdev *d, struct tensor *t, const struct panels &p, 
     if (rc == cudaSuccess && largest >= FP8_NOT_FINITE)
         return err_set(e, ERR_MODEL, FP8_REFUSED, t->name);
     t->unit = fp8_unit((uint16_t)largest);
-    return cuda_upload_ok(t, rc, e);
+    return uploaded_ok(t, rc, e);
 }
 
 /* Copies the rows to the arena, as many panels at a time as fit there, and rearranges them from
@@ -466,7 +467,7 @@ static bool upload_panels(struct kdev *d, struct tensor *t, struct err *e)
     }
     if (rc == cudaSuccess)
         rc = cuda_finish(d);
-    if (!cuda_upload_ok(t, rc, e))
+    if (!uploaded_ok(t, rc, e))
         return false;
     t->data = to;
     return true;

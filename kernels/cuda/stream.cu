@@ -86,17 +86,16 @@ static bool lock_if_shared(struct shared_gpu *g, int ordinal, struct err *e)
                    ordinal, path, strerror(why));
 }
 
-static bool open_gpu(struct shared_gpu *g, int ordinal, struct err *e)
+static bool open_gpu(struct kdev *d, struct shared_gpu *g, struct err *e)
 {
-    if (!lock_if_shared(g, ordinal, e))
+    if (!lock_if_shared(g, d->ordinal, e))
         return false;
-    cudaError_t rc = cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking);
-    if (rc == cudaSuccess)
+    if (cuda_opens(d, cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking), e))
         return true;
     if (g->locked)
         close(g->lock);
     g->locked = false;
-    return err_set(e, ERR_MODEL, "CUDA device %d: %s", ordinal, cudaGetErrorString(rc));
+    return false;
 }
 
 bool cuda_open_stream(struct kdev *d, struct err *e)
@@ -104,17 +103,14 @@ bool cuda_open_stream(struct kdev *d, struct err *e)
     CHECK(d->ordinal < MAX_GPUS);
     struct shared_gpu *g = &gpus[d->ordinal];
     pthread_mutex_lock(&mutex);
-    const bool open = g->users > 0 || open_gpu(g, d->ordinal, e);
+    const bool open = g->users > 0 || open_gpu(d, g, e);
     __atomic_store_n(&g->users, g->users + open, __ATOMIC_RELAXED);
     pthread_mutex_unlock(&mutex);
     if (!open)
         return false;
     d->stream = d->run_stream = g->stream;
-    cudaError_t rc = cudaStreamCreateWithFlags(&d->record_stream, cudaStreamNonBlocking);
-    if (rc == cudaSuccess)
-        rc = cudaEventCreateWithFlags(&d->reached, cudaEventDisableTiming);
-    return rc == cudaSuccess ||
-           err_set(e, ERR_MODEL, "CUDA device %d: %s", d->ordinal, cudaGetErrorString(rc));
+    return cuda_opens(d, cudaStreamCreateWithFlags(&d->record_stream, cudaStreamNonBlocking), e) &&
+           cuda_opens(d, cudaEventCreateWithFlags(&d->reached, cudaEventDisableTiming), e);
 }
 
 void cuda_close_stream(struct kdev *d)
@@ -174,12 +170,14 @@ void cuda_allow_shared(struct kdev *d, const void *kernel, size_t shared)
 bool cuda_fits_at_once(struct kdev *d, const void *kernel, int blocks, int threads, size_t shared)
 {
     struct fit *f = d->fits;
-    while (f < d->fits + d->n_fits &&
-           (f->kernel != kernel || f->threads != threads || f->shared != shared))
+    const auto is_this = [=](const struct fit *x) {
+        return x->kernel == kernel && x->threads == threads && x->shared == shared;
+    };
+    while (f < d->fits + d->n_fits && !is_this(f))
         f++;
     if (f == d->fits + MAX_FITS)
         f = d->fits;
-    if (f->kernel != kernel || f->threads != threads || f->shared != shared) {
+    if (!is_this(f)) {
         int each = 0;
         if (!cuda_ok(d, cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, threads,
                                                                       shared)))
