@@ -510,6 +510,12 @@ struct k_opts {
 
 struct kgraph; /* a recorded sequence of operations */
 
+/* The operations that take a device and a struct k_NAME: arithmetic, then a draft tree. */
+#define K_OPERATIONS(X)                                                                     \
+    X(embed) X(rope) X(normalize) X(linear) X(glu) X(qkv) X(attn) X(merge) X(moe) X(scale)  \
+    X(rows) X(gather) X(topk) X(sample) X(adjust) X(logp) X(read) X(move)                   \
+    X(grow) X(select) X(accept)
+
 struct kernels {
     const char *name; /* "cpu", "cuda" */
     bool queued; /* operations run asynchronously: the host should not wait for each */
@@ -549,30 +555,10 @@ struct kernels {
      * machine's main memory. */
     void (*memory)(struct kdev *d, size_t *free_bytes, size_t *total_bytes);
 
-    /* arithmetic */
-    void (*embed)(struct kdev *d, const struct k_embed *a);
-    void (*rope)(struct kdev *d, const struct k_rope *a);
-    void (*normalize)(struct kdev *d, const struct k_normalize *a);
-    void (*linear)(struct kdev *d, const struct k_linear *a);
-    void (*glu)(struct kdev *d, const struct k_glu *a);
-    void (*qkv)(struct kdev *d, const struct k_qkv *a);
-    void (*attn)(struct kdev *d, const struct k_attn *a);
-    void (*merge)(struct kdev *d, const struct k_merge *a);
-    void (*moe)(struct kdev *d, const struct k_moe *a);
-    void (*scale)(struct kdev *d, const struct k_scale *a);
-    void (*rows)(struct kdev *d, const struct k_rows *a);
-    void (*gather)(struct kdev *d, const struct k_gather *a);
-    void (*topk)(struct kdev *d, const struct k_topk *a);
-    void (*sample)(struct kdev *d, const struct k_sample *a);
-    void (*adjust)(struct kdev *d, const struct k_adjust *a);
-    void (*logp)(struct kdev *d, const struct k_logp *a);
-    void (*read)(struct kdev *d, const struct k_read *a);
-    void (*move)(struct kdev *d, const struct k_move *a);
-
-    /* a draft tree */
-    void (*grow)(struct kdev *d, const struct k_grow *a);
-    void (*select)(struct kdev *d, const struct k_select *a);
-    void (*accept)(struct kdev *d, const struct k_accept *a);
+    /* arithmetic and a draft tree */
+#define K_ENTRY(op) void (*op)(struct kdev *d, const struct k_##op *a);
+    K_OPERATIONS(K_ENTRY)
+#undef K_ENTRY
 
     /* Host input and output of a sequence of operations, without a wait in between. The host fills
      * the inbox (at least `bytes` long; NULL after a failure, or if it cannot be that long);

@@ -137,7 +137,7 @@ static void embed_row(void *arg, int r, int thread)
     run->isa->widen(a->table, (size_t)id * (size_t)a->n, a->n, a->scale, dst);
 }
 
-static void cpu_embed(struct kdev *d, const struct k_embed *a)
+void cpu_embed(struct kdev *d, const struct k_embed *a)
 {
     struct embed_run run = {a, d->isa};
     CHECK(a->table->n_dim == 2 && a->table->dim[1] == a->n);
@@ -162,7 +162,7 @@ static void rope_row(void *arg, int r, int thread)
     }
 }
 
-static void cpu_rope(struct kdev *d, const struct k_rope *a)
+void cpu_rope(struct kdev *d, const struct k_rope *a)
 {
     cpu_i32(a->pos, (size_t)a->rows);
     cpu_f32(a->cs, (size_t)a->rows * (size_t)a->half * 2);
@@ -184,7 +184,7 @@ static void normalize_row(void *arg, int r, int thread)
                         a->add, a->scale, (float *)a->dst.p + (size_t)r * run->dst_stride);
 }
 
-static void cpu_normalize(struct kdev *d, const struct k_normalize *a)
+void cpu_normalize(struct kdev *d, const struct k_normalize *a)
 {
     int ss = cpu_stride(a->src_stride, a->n), ds = cpu_stride(a->dst_stride, a->n);
     struct normalize_run run = {a, d->isa, (size_t)ss, (size_t)ds};
@@ -225,7 +225,7 @@ static void gate_rows(const struct k_scale *a)
     }
 }
 
-static void cpu_scale(struct kdev *d, const struct k_scale *a)
+void cpu_scale(struct kdev *d, const struct k_scale *a)
 {
     if (a->by.p) {
         gate_rows(a);
@@ -270,7 +270,7 @@ static void gather_part(struct kdev *d, const struct k_part *p, int rows)
         cpu_rows(d, &copy);
 }
 
-static void cpu_gather(struct kdev *d, const struct k_gather *a)
+void cpu_gather(struct kdev *d, const struct k_gather *a)
 {
     CHECK(a->n_parts <= K_MAX_PARTS);
     for (int i = 0; i < a->n_parts; i++)
@@ -297,7 +297,7 @@ static void move_layer(struct kdev *d, const struct k_cells *c, const int32_t *s
     }
 }
 
-static void cpu_move(struct kdev *d, const struct k_move *a)
+void cpu_move(struct kdev *d, const struct k_move *a)
 {
     CHECK(a->pairs <= K_MAX_PAIRS && a->n_pools <= 2);
     for (int p = 0; p < a->n_pools; p++)
@@ -355,12 +355,9 @@ const struct kernels kernels_cpu = {
     .alloc = cpu_alloc, .release = cpu_release, .put = cpu_put, .get = cpu_get, .fill = cpu_fill,
     .upload = cpu_upload, .unload = cpu_unload, .footprint = cpu_footprint, .sync = cpu_sync,
     .memory = cpu_memory,
-    .embed = cpu_embed, .rope = cpu_rope, .normalize = cpu_normalize, .linear = cpu_linear,
-    .glu = cpu_glu, .qkv = cpu_qkv, .attn = cpu_attn, .merge = cpu_merge, .moe = cpu_moe,
-    .scale = cpu_scale, .rows = cpu_rows, .gather = cpu_gather, .topk = cpu_topk,
-    .sample = cpu_sample, .adjust = cpu_adjust, .logp = cpu_logp, .read = cpu_read,
-    .move = cpu_move,
-    .grow = cpu_grow, .select = cpu_select, .accept = cpu_accept,
+#define ENTRY(op) .op = cpu_##op,
+    K_OPERATIONS(ENTRY)
+#undef ENTRY
     .inbox = cpu_inbox, .read_inbox = cpu_read_inbox, .write_outbox = cpu_write_outbox,
     .outbox = cpu_outbox,
     .graph_begin = cpu_graph_begin, .graph_end = cpu_graph_end,

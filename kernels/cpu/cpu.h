@@ -289,21 +289,9 @@ extern const struct cpu_isa cpu_isa_avx2, cpu_isa_avx512;
 
 /* ---- the operations (see kernels.h) --------------------------------------------------------- */
 
-void cpu_rows(struct kdev *d, const struct k_rows *a);
-void cpu_linear(struct kdev *d, const struct k_linear *a);
-void cpu_glu(struct kdev *d, const struct k_glu *a);
-void cpu_qkv(struct kdev *d, const struct k_qkv *a);
-void cpu_attn(struct kdev *d, const struct k_attn *a);
-void cpu_merge(struct kdev *d, const struct k_merge *a);
-void cpu_moe(struct kdev *d, const struct k_moe *a);
-void cpu_topk(struct kdev *d, const struct k_topk *a);
-void cpu_sample(struct kdev *d, const struct k_sample *a);
-void cpu_adjust(struct kdev *d, const struct k_adjust *a);
-void cpu_logp(struct kdev *d, const struct k_logp *a);
-void cpu_read(struct kdev *d, const struct k_read *a);
-void cpu_grow(struct kdev *d, const struct k_grow *a);
-void cpu_select(struct kdev *d, const struct k_select *a);
-void cpu_accept(struct kdev *d, const struct k_accept *a);
+#define CPU_OPERATION(op) void cpu_##op(struct kdev *d, const struct k_##op *a);
+K_OPERATIONS(CPU_OPERATION)
+#undef CPU_OPERATION
 bool cpu_upload(struct kdev *d, struct tensor *t, struct err *e);
 void cpu_unload(struct kdev *d, struct tensor *t);
 bool cpu_synthesize(struct kdev *d, struct tensor *t, uint64_t seed, float scale, struct err *e);

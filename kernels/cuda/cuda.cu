@@ -315,12 +315,9 @@ extern "C" const struct kernels kernels_cuda = {
     .alloc = cuda_alloc, .release = cuda_release, .put = cuda_put, .get = cuda_get,
     .fill = cuda_fill, .upload = cuda_upload, .unload = cuda_unload,
     .footprint = cuda_footprint, .sync = cuda_sync, .memory = cuda_memory,
-    .embed = cuda_embed, .rope = cuda_rope, .normalize = cuda_normalize, .linear = cuda_linear,
-    .glu = cuda_glu, .qkv = cuda_qkv, .attn = cuda_attn, .merge = cuda_merge, .moe = cuda_moe,
-    .scale = cuda_scale, .rows = cuda_rows, .gather = cuda_gather, .topk = cuda_topk,
-    .sample = cuda_sample, .adjust = cuda_adjust, .logp = cuda_logp, .read = cuda_read,
-    .move = cuda_move,
-    .grow = cuda_grow, .select = cuda_select, .accept = cuda_accept,
+#define ENTRY(op) .op = cuda_##op,
+    K_OPERATIONS(ENTRY)
+#undef ENTRY
     .inbox = cuda_inbox, .read_inbox = cuda_read_inbox, .write_outbox = cuda_write_outbox,
     .outbox = cuda_outbox,
     .graph_begin = cuda_graph_begin, .graph_end = cuda_graph_end,

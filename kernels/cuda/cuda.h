@@ -404,27 +404,9 @@ void cuda_unload(struct kdev *d, struct tensor *t);
 size_t cuda_footprint(struct kdev *d, const struct tensor *t);
 void cuda_memory(struct kdev *d, size_t *free_bytes, size_t *total_bytes);
 
-void cuda_embed(struct kdev *d, const struct k_embed *a);
-void cuda_rope(struct kdev *d, const struct k_rope *a);
-void cuda_normalize(struct kdev *d, const struct k_normalize *a);
-void cuda_linear(struct kdev *d, const struct k_linear *a);
-void cuda_glu(struct kdev *d, const struct k_glu *a);
-void cuda_qkv(struct kdev *d, const struct k_qkv *a);
-void cuda_attn(struct kdev *d, const struct k_attn *a);
-void cuda_merge(struct kdev *d, const struct k_merge *a);
-void cuda_moe(struct kdev *d, const struct k_moe *a);
-void cuda_scale(struct kdev *d, const struct k_scale *a);
-void cuda_rows(struct kdev *d, const struct k_rows *a);
-void cuda_gather(struct kdev *d, const struct k_gather *a);
-void cuda_topk(struct kdev *d, const struct k_topk *a);
-void cuda_sample(struct kdev *d, const struct k_sample *a);
-void cuda_adjust(struct kdev *d, const struct k_adjust *a);
-void cuda_logp(struct kdev *d, const struct k_logp *a);
-void cuda_read(struct kdev *d, const struct k_read *a);
-void cuda_move(struct kdev *d, const struct k_move *a);
-void cuda_grow(struct kdev *d, const struct k_grow *a);
-void cuda_select(struct kdev *d, const struct k_select *a);
-void cuda_accept(struct kdev *d, const struct k_accept *a);
+#define CUDA_OPERATION(op) void cuda_##op(struct kdev *d, const struct k_##op *a);
+K_OPERATIONS(CUDA_OPERATION)
+#undef CUDA_OPERATION
 
 /* stream.cu, in a build with STRESS=1: the counts of the graph that was recorded, which the graph
  * keeps; adds them for one launch of the graph. */
