@@ -155,11 +155,16 @@ static void *alloc_weights(struct kdev *d, size_t bytes, const struct tensor *t,
     return d->held[d->n_held++] = p;
 }
 
-/* rc == cudaSuccess; otherwise *e says that the upload of t failed. */
-static bool uploaded_ok(const struct tensor *t, cudaError_t rc, struct err *e)
+static bool upload_failed(const struct tensor *t, cudaError_t rc, struct err *e)
 {
-    return rc == cudaSuccess ||
-           err_set(e, ERR_MODEL, "CUDA: %s: %s", t->name, cudaGetErrorString(rc));
+    return err_set(e, ERR_MODEL, "CUDA: %s: %s", t->name, cudaGetErrorString(rc));
+}
+
+/* Copies bytes of the checkpoint's tensor to the arena. */
+static cudaError_t fetch(struct kdev *d, const struct tensor *t, size_t from, size_t bytes)
+{
+    return cudaMemcpyAsync(d->arena, (const char *)t->data + from, bytes, cudaMemcpyDefault,
+                           d->stream);
 }
 
 /* Converts eight 4-bit weights, the first in the lowest bits, to a word in the device layout. */
@@ -257,57 +262,35 @@ static cudaError_t repack(struct kdev *d, const struct mxfp4 *m, size_t rows, ui
 
 /* Copies the rows to the arena, as many tiles of 16 rows at a time as fit there, and converts them
  * from there. */
-static bool upload_mxfp4(struct kdev *d, struct tensor *t, const struct mxfp4 *m, struct err *e)
+static cudaError_t put_mxfp4(struct kdev *d, const struct tensor *t, const struct mxfp4 *m,
+                             uint8_t *to)
 {
     const size_t row = t->bytes / m->rows, fit = ARENA_BYTES / row / 16 * 16,
                  row_to = m->bytes / cuda_round(m->rows, 16);
-    uint8_t *p = (uint8_t *)alloc_weights(d, m->bytes, t, e);
     CHECK(fit > 0);
-    if (!p)
-        return false;
-    cudaError_t rc = cudaSuccess;
-    for (size_t at = 0; at < m->rows && rc == cudaSuccess; at += fit) {
+    for (size_t at = 0; at < m->rows; at += fit) {
         const size_t rows = m->rows - at < fit ? m->rows - at : fit;
-        rc = cudaMemcpyAsync(d->arena, (const char *)t->data + at * row, rows * row,
-                             cudaMemcpyDefault, d->stream);
-        if (rc == cudaSuccess)
-            rc = repack(d, m, rows, p + at * row_to);
+        TRY(fetch(d, t, at * row, rows * row));
+        TRY(repack(d, m, rows, to + at * row_to));
     }
-    if (rc == cudaSuccess)
-        rc = cuda_finish(d);
-    if (!uploaded_ok(t, rc, e))
-        return false;
-    t->data = p;
-    return true;
+    return cudaSuccess;
 }
 
 /* Copies experts in blocks of E4M3 to the arena, as many tiles at a time as fit there, and
  * rearranges them from there. */
-static bool upload_e4m3(struct kdev *d, struct tensor *t, struct err *e)
+static cudaError_t put_e4m3(struct kdev *d, const struct tensor *t, uint8_t *to)
 {
     const int k = (int)t->dim[2];
     const size_t tile = E4M3_ROWS * dtype_bytes(t->type, (size_t)k), tiles = t->bytes / tile,
                  fit = ARENA_BYTES / tile, each = (size_t)(k / K_CHUNK) * E4M3_CHUNK;
-    uint8_t *to = (uint8_t *)alloc_weights(d, e4m3_bytes(t), t, e);
     CHECK(fit > 0);
-    if (!to)
-        return false;
-    cudaError_t rc = cudaSuccess;
-    for (size_t at = 0; at < tiles && rc == cudaSuccess; at += fit) {
+    for (size_t at = 0; at < tiles; at += fit) {
         const size_t n = tiles - at < fit ? tiles - at : fit;
-        rc = cudaMemcpyAsync(d->arena, (const char *)t->data + at * tile, n * tile,
-                             cudaMemcpyDefault, d->stream);
-        if (rc != cudaSuccess)
-            break;
+        TRY(fetch(d, t, at * tile, n * tile));
         cuda_repack_e4m3(d, d->arena, k, (int)n, to + at * each);
-        rc = cudaGetLastError();
+        TRY(cudaGetLastError());
     }
-    if (rc == cudaSuccess)
-        rc = cuda_finish(d);
-    if (!cuda_upload_ok(t, rc, e))
-        return false;
-    t->data = to;
-    return true;
+    return cudaSuccess;
 }
 
 /* A tensor as rows of `width` bytes, `pitch` bytes apart on the device. */
@@ -325,26 +308,14 @@ static struct rows rows_of(const struct tensor *t)
 }
 
 /* The padding between rows is zero. */
-static bool upload_rows(struct kdev *d, struct tensor *t, struct err *e)
+static cudaError_t put_rows(struct kdev *d, const struct tensor *t, uint8_t *to)
 {
-    struct rows r = rows_of(t);
-    void *p = alloc_weights(d, r.n * r.pitch, t, e);
-    if (!p)
-        return false;
-    cudaError_t rc = cudaSuccess;
-    if (r.pitch != r.width)
-        rc = cudaMemsetAsync(p, 0, r.n * r.pitch, d->stream);
-    if (rc == cudaSuccess && r.pitch == r.width)
-        rc = cudaMemcpyAsync(p, t->data, r.n * r.width, cudaMemcpyDefault, d->stream);
-    else if (rc == cudaSuccess)
-        rc = cudaMemcpy2DAsync(p, r.pitch, t->data, r.width, r.width, r.n, cudaMemcpyDefault,
-                               d->stream);
-    if (rc == cudaSuccess)
-        rc = cuda_finish(d);
-    if (!uploaded_ok(t, rc, e))
-        return false;
-    t->data = p;
-    return true;
+    const struct rows r = rows_of(t);
+    if (r.pitch == r.width)
+        return cudaMemcpyAsync(to, t->data, r.n * r.width, cudaMemcpyDefault, d->stream);
+    TRY(cudaMemsetAsync(to, 0, r.n * r.pitch, d->stream));
+    return cudaMemcpy2DAsync(to, r.pitch, t->data, r.width, r.width, r.n, cudaMemcpyDefault,
+                             d->stream);
 }
 
 /* One thread copies a unit of a row of one of n panels, or with FP8 the codes of eight successive
@@ -400,55 +371,53 @@ static struct panel_rows panel_rows_from(const struct panels &p, const struct te
     r.from = (size_t)first * row, r.bytes = (size_t)r.rows * row;
     return r;
 }
-static cudaError_t fetch_rows(struct kdev *d, const struct tensor *t, const struct panel_rows &r)
-{
-    return cudaMemcpyAsync(d->arena, (const char *)t->data + r.from, r.bytes, cudaMemcpyDefault,
-                           d->stream);
-}
 
-/* Sets t->unit. The first panels remain in the arena if they are all (*there). False and *e: a
- * weight is not finite, or the device failed. */
-static bool find_unit(struct kdev *d, struct tensor *t, const struct panels &p, bool *there,
-                      struct err *e)
+/* The largest magnitude of the weights. The first panels remain in the arena if they are all
+ * (*there). */
+static cudaError_t find_largest(struct kdev *d, const struct tensor *t, bool *there,
+                                unsigned *largest)
 {
-    unsigned *found = (unsigned *)(d->arena + ARENA_BYTES - 128), largest = 0;
-    cudaError_t rc = cudaMemsetAsync(found, 0, sizeof *found, d->stream);
+    const struct panels p = cuda_panels(d, t);
+    unsigned *found = (unsigned *)(d->arena + ARENA_BYTES - 128);
     struct panel_rows r = {};
-    for (int at = 0; at < p.n && rc == cudaSuccess; at += r.n) {
+    TRY(cudaMemsetAsync(found, 0, sizeof *found, d->stream));
+    for (int at = 0; at < p.n; at += r.n) {
         r = panel_rows_from(p, t, at);
-        rc = fetch_rows(d, t, r);
-        if (rc == cudaSuccess)
-            cuda_find_largest(d, d->arena, r.bytes / sizeof(uint16_t), found);
+        TRY(fetch(d, t, r.from, r.bytes));
+        cuda_find_largest(d, d->arena, r.bytes / sizeof(uint16_t), found);
     }
     *there = r.n == p.n;
-    if (rc == cudaSuccess)
-        rc = cudaMemcpyAsync(&largest, found, sizeof largest, cudaMemcpyDefault, d->stream);
-    if (rc == cudaSuccess)
-        rc = cuda_finish(d);
-    if (rc == cudaSuccess && largest >= FP8_NOT_FINITE)
-        return err_set(e, ERR_MODEL, FP8_REFUSED, t->name);
-    t->unit = fp8_unit((uint16_t)largest);
-    return uploaded_ok(t, rc, e);
+    TRY(cudaMemcpyAsync(largest, found, sizeof *largest, cudaMemcpyDefault, d->stream));
+    return cuda_finish(d);
 }
 
-/* Copies the rows to the arena, as many panels at a time as fit there, and rearranges them from
- * there. */
-static bool upload_panels(struct kdev *d, struct tensor *t, struct err *e)
+/* Sets t->unit. False and *e: a weight is not finite, or the device failed. */
+static bool find_unit(struct kdev *d, struct tensor *t, bool *there, struct err *e)
+{
+    unsigned largest = 0;
+    const cudaError_t rc = find_largest(d, t, there, &largest);
+    if (rc != cudaSuccess)
+        return upload_failed(t, rc, e);
+    if (largest >= FP8_NOT_FINITE)
+        return err_set(e, ERR_MODEL, FP8_REFUSED, t->name);
+    t->unit = fp8_unit((uint16_t)largest);
+    return true;
+}
+
+/* Copies the rows to the arena, as many panels at a time as fit there, unless they are `there`, and
+ * rearranges them from there. */
+static cudaError_t put_panels(struct kdev *d, const struct tensor *t, bool there, uint8_t *to)
 {
     const struct panels p = cuda_panels(d, t);
     const size_t each = panel_bytes_of(p, t);
     const bool packed = dtype_packed(t->type);
-    bool there = false;
-    uint8_t *to = (uint8_t *)alloc_weights(d, (size_t)p.n * each, t, e);
-    if (!to || (t->quantize && !find_unit(d, t, p, &there, e)))
-        return false;
-    cudaError_t rc =
-        packed ? cudaMemsetAsync(to, 0, (size_t)p.n * each, d->stream) : cudaSuccess;
     struct panel_rows r = {};
-    for (int at = 0; at < p.n && rc == cudaSuccess; at += r.n) {
+    if (packed)
+        TRY(cudaMemsetAsync(to, 0, (size_t)p.n * each, d->stream));
+    for (int at = 0; at < p.n; at += r.n) {
         r = panel_rows_from(p, t, at);
         if (!there)
-            rc = fetch_rows(d, t, r);
+            TRY(fetch(d, t, r.from, r.bytes));
         const size_t threads = (size_t)r.n * panel_bytes(p) / 16;
         const unsigned blocks = (unsigned)((threads + 255) / 256);
         if (packed)
@@ -462,15 +431,9 @@ static bool upload_panels(struct kdev *d, struct tensor *t, struct err *e)
             repack_panels<false><<<blocks, 256, 0, d->stream>>>(
                 (const uint16_t *)d->arena, r.rows, (int)t->dim[1], p, r.n, 0,
                 to + (size_t)at * each);
-        if (rc == cudaSuccess)
-            rc = cudaGetLastError();
+        TRY(cudaGetLastError());
     }
-    if (rc == cudaSuccess)
-        rc = cuda_finish(d);
-    if (!uploaded_ok(t, rc, e))
-        return false;
-    t->data = to;
-    return true;
+    return cudaSuccess;
 }
 
 /* The bf16 tensor with the values of a packed one; without data. */
@@ -513,13 +476,23 @@ bool cuda_upload(struct kdev *d, struct tensor *t, struct err *e)
     }
     if (!t->data || is_uploaded(d, t->data))
         return true;
+    if (dtype_packed(t->type) && !cuda_stays_packed(d, t))
+        return upload_packed(d, t, e);
+    bool there = false;
+    uint8_t *to = (uint8_t *)alloc_weights(d, cuda_footprint(d, t), t, e);
+    if (!to || (t->quantize && cuda_paneled(t) && !find_unit(d, t, &there, e)))
+        return false;
     struct mxfp4 m;
-    return cuda_e4m3_experts(t)       ? upload_e4m3(d, t, e)
-           : cuda_stays_packed(d, t) ? upload_panels(d, t, e)
-           : dtype_packed(t->type)   ? upload_packed(d, t, e)
-           : mxfp4_of(t, &m)         ? upload_mxfp4(d, t, &m, e)
-           : cuda_paneled(t)         ? upload_panels(d, t, e)
-                                     : upload_rows(d, t, e);
+    cudaError_t rc = cuda_e4m3_experts(t) ? put_e4m3(d, t, to)
+                     : mxfp4_of(t, &m)    ? put_mxfp4(d, t, &m, to)
+                     : cuda_paneled(t)    ? put_panels(d, t, there, to)
+                                          : put_rows(d, t, to);
+    if (rc == cudaSuccess)
+        rc = cuda_finish(d);
+    if (rc != cudaSuccess)
+        return upload_failed(t, rc, e);
+    t->data = to;
+    return true;
 }
 
 void cuda_unload(struct kdev *d, struct tensor *t)

@@ -283,22 +283,15 @@ enum {
                                     stopped, which says nothing about the device */
 };
 
-static uint64_t now_ns()
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 struct countdown cuda_countdown(const struct kdev *d)
 {
     const int ms = d->wait_limit_ms ? d->wait_limit_ms : WAIT_LIMIT_MS;
-    return {now_ns(), 0, (uint64_t)ms * 1000000};
+    return {clock_ns(), 0, (uint64_t)ms * 1000000};
 }
 
 bool cuda_keep_waiting(struct kdev *d, struct countdown *c)
 {
-    const uint64_t now = now_ns(), passed = now - c->last;
+    const uint64_t now = clock_ns(), passed = now - c->last;
     c->last = now;
     c->waited += passed < (uint64_t)MOST_NS ? passed : (uint64_t)MOST_NS;
     if (c->waited > c->limit) {
