@@ -1,5 +1,6 @@
 /* chat.c - chooses a format, and renders conversations by its row of the table. */
 #include "models/chat/parts.h"
+#include "kernels/idioms.h"
 #include "kernels/json_read.h"
 #include "models/checkpoint/gguf.h"
 
@@ -64,7 +65,7 @@ static const char *no_thought(const struct chat *c)
 static void put_reply(struct render *r, const struct message *m)
 {
     const struct chat *c = r->c;
-    struct buf answer = {0};
+    FREED(buf_free) struct buf answer = {0};
     if (c->format->back == THOUGHT_ALWAYS || (c->format->back == THOUGHT_IF_OFF && r->quiet))
         put_str(r, no_thought(c));
     if (!m->ids.n) {
@@ -76,7 +77,6 @@ static void put_reply(struct render *r, const struct message *m)
             put_str(r, c->open_thought);
         put_reply_ids(r, &m->ids);
     }
-    buf_free(&answer);
 }
 
 /* ---- a conversation in turns ---- */
@@ -279,7 +279,7 @@ bool chat_render(const struct chat *c, const struct message *m, int n, struct id
 bool chat_render_in(const struct chat *c, const struct chat_style *s, const struct message *m,
                     int n, struct ids *out, struct err *e)
 {
-    struct ids ids = {0};
+    FREED(ids_free) struct ids ids = {0};
     struct render r = {.c = c, .style = s, .out = &ids, .e = e};
     bool raw = c->format == &chat_raw;
     if (!raw && !check_order(c, m, n, e))
@@ -293,7 +293,6 @@ bool chat_render_in(const struct chat *c, const struct chat_style *s, const stru
     if (ok)
         ids_cat(out, ids.v, ids.n);
     buf_free(&r.text);
-    ids_free(&ids);
     return ok;
 }
 
@@ -417,14 +416,15 @@ static bool read_if_there(const char *path, size_t max, struct buf *out, bool *t
 /* Reads "chat_template" of a JSON file: a string, or the entry named "default" of a list. */
 static bool template_in(const char *dir, const char *file, char **out, struct err *e)
 {
-    struct buf b = {0};
+    FREED(buf_free) struct buf b = {0};
     json_error_t why;
-    char *path = xasprintf("%s/%s", dir, file);
-    bool there, ok = read_if_there(path, 64 << 20, &b, &there, e);
-    json_t *top = ok && there ? json_parse_wide(b.p, b.n, JSON_REJECT_DUPLICATES, &why)
-                              : NULL;
-    if (ok && there && !top)
-        ok = err_set(e, ERR_MODEL, "%s: line %d: %.100s", path, why.line, why.text);
+    FREED(free_at) char *path = xasprintf("%s/%s", dir, file);
+    bool there;
+    if (!read_if_there(path, 64 << 20, &b, &there, e) || !there)
+        return !there;
+    FREED(json_decrefp) json_t *top = json_parse_wide(b.p, b.n, JSON_REJECT_DUPLICATES, &why);
+    if (!top)
+        return err_set(e, ERR_MODEL, "%s: line %d: %.100s", path, why.line, why.text);
     json_t *t = json_object_get(top, "chat_template"), *item;
     size_t i;
     if (json_is_array(t))
@@ -433,12 +433,9 @@ static bool template_in(const char *dir, const char *file, char **out, struct er
             if (name && strcmp(name, "default") == 0)
                 t = json_object_get(item, "template");
         }
-    if (ok && json_is_string(t))
+    if (json_is_string(t))
         *out = xstrdup(json_string_value(t));
-    json_decref(top);
-    buf_free(&b);
-    free(path);
-    return ok;
+    return true;
 }
 
 /* Reads the template in a GGUF, and the ids that end a reply there. (Older files have a wrong one
@@ -462,15 +459,13 @@ static bool load_metadata(struct chat *c, const char *path, bool raw, struct err
 
 static bool load_template(struct chat *c, const char *dir, struct err *e)
 {
-    struct buf b = {0};
-    char *path = xasprintf("%s/chat_template.jinja", dir);
-    bool there, ok = read_if_there(path, 16 << 20, &b, &there, e);
-    if (ok && there)
-        c->template = xstrdup(b.p ? b.p : "");
-    buf_free(&b);
-    free(path);
-    if (!ok)
+    FREED(buf_free) struct buf b = {0};
+    FREED(free_at) char *path = xasprintf("%s/chat_template.jinja", dir);
+    bool there;
+    if (!read_if_there(path, 16 << 20, &b, &there, e))
         return false;
+    if (there)
+        c->template = xstrdup(b.p ? b.p : "");
     if (!c->template && !template_in(dir, "tokenizer_config.json", &c->template, e))
         return false;
     return c->template || template_in(dir, "chat_template.json", &c->template, e);

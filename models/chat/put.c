@@ -1,5 +1,6 @@
 /* put.c - appends texts, markers and ids to a rendering. */
 #include "models/chat/parts.h"
+#include "kernels/idioms.h"
 #include "kernels/json_read.h"
 #include "kernels/utf8.h"
 
@@ -66,16 +67,14 @@ void put_format(struct render *r, const char *fmt, ...)
 
 void put_json(struct render *r, const json_t *v, size_t flags)
 {
-    char *text = json_written(v, flags);
+    FREED(free_at) char *text = json_written(v, flags);
     put_str(r, text ? text : "null");
-    free(text);
 }
 
 void put_json_text(struct render *r, const char *s)
 {
-    json_t *text = json_string(s);
+    FREED(json_decrefp) json_t *text = json_string(s);
     put_json(r, text, 0);
-    json_decref(text);
 }
 
 void put_arguments(struct render *r, const json_t *v)

@@ -2,6 +2,7 @@
  * markers.
  */
 #include "models/chat/parts.h"
+#include "kernels/idioms.h"
 
 /* States of THINK_TAGS. A reply may begin with "<think>"; a thought ends at "</think>"; white space
  * behind either tag is not shown. */
@@ -23,7 +24,7 @@ void chat_reader_init(struct chat_reader *r, const struct chat *c)
 void chat_reader_follow(struct chat_reader *r, const struct ids *prompt)
 {
     enum { LAST = 16 }; /* more tokens than the tag and a newline have */
-    struct buf text = {0};
+    FREED(buf_free) struct buf text = {0};
     int n = prompt->n < LAST ? prompt->n : LAST;
     if (r->chat->format->think != THINK_TAGS || !n)
         return;
@@ -34,7 +35,6 @@ void chat_reader_follow(struct chat_reader *r, const struct ids *prompt)
     bool inside = text.n >= tag && !memcmp(text.p + text.n - tag, open_tag, tag);
     r->channel = inside ? CHAN_ANALYSIS : CHAN_FINAL;
     r->state = inside ? IN_THOUGHT : AT_START;
-    buf_free(&text);
 }
 
 /* ---- thoughts in tags ---- */

@@ -2,6 +2,7 @@
  * are the caller's or a default that depends on whether it thinks.
  */
 #include "models/chat/parts.h"
+#include "kernels/idioms.h"
 
 /* Removes every occurrence of a word. */
 static void cut_word(struct buf *b, const char *word)
@@ -24,7 +25,7 @@ static void cut_white_end(struct buf *b)
 void smollm_system(struct render *r, const struct message *m)
 {
     const struct chat *c = r->c;
-    struct buf text = {0};
+    FREED(buf_free) struct buf text = {0};
     buf_str(&text, m ? m->text : "");
     bool whole = strstr(text.p, "/system_override") != NULL;
     if (strstr(text.p, "/no_think") || strstr(text.p, "/think"))
@@ -46,5 +47,4 @@ void smollm_system(struct render *r, const struct message *m)
         put_str(r, "\n\n");
     if (whole || !c->open_system)
         end_message(r, ROLE_SYSTEM);
-    buf_free(&text);
 }

@@ -3,6 +3,7 @@
  * The texts are those of the families' templates: Qwen's and Hermes' tags, Llama 3's JSON,
  * harmony's namespace. JSON is written as Jinja's tojson writes it. */
 #include "models/chat/parts.h"
+#include "kernels/idioms.h"
 #include "kernels/json_read.h"
 
 #include <stdlib.h>
@@ -23,7 +24,7 @@ static const char *close_tag(const struct chat *c)
 static void put_guide(struct render *r)
 {
     const json_t *one;
-    json_t *all = json_array();
+    FREED(json_decrefp) json_t *all = json_array();
     size_t i;
     put_str(r, "You have access to functions. If you decide to invoke any of the function(s),\n"
                "you MUST put it in the format of\n"
@@ -34,7 +35,6 @@ static void put_guide(struct render *r)
         json_array_append(all, json_object_get(one, "function"));
     }
     put_json(r, all, JSON_INDENT(2));
-    json_decref(all);
     put_str(r, "\n");
 }
 
@@ -297,21 +297,20 @@ static void add_call(struct call_reader *x, const char *name, const char *argume
 /* Adds the call that a JSON text describes. False: it describes none. */
 static bool read_call(struct call_reader *x, const char *p, size_t n)
 {
-    json_t *o = x->chat->tools == TOOLS_GEMMA4 ? gemma4_call(p, n) : json_parse(p, n, 0, NULL),
-        *f = json_object_get(o, "function");
+    FREED(json_decrefp) json_t *o = x->chat->tools == TOOLS_GEMMA4 ? gemma4_call(p, n)
+                                                                   : json_parse(p, n, 0, NULL);
+    const json_t *f = json_object_get(o, "function");
     const json_t *call = json_is_object(f) ? f : o;
     const char *name = json_string_value(json_object_get(call, "name"));
     json_t *v = json_object_get(call, "arguments");
     v = v ? v : json_object_get(call, "parameters");
-    bool ok = name && *name && (!v || json_is_object(v) || json_is_string(v));
-    if (ok) {
-        char *text = !v ? xstrdup("{}") : json_is_string(v) ? xstrdup(json_string_value(v))
-                                                            : json_written(v, 0);
-        add_call(x, name, text, strlen(text));
-        free(text);
-    }
-    json_decref(o);
-    return ok;
+    if (!name || !*name || (v && !json_is_object(v) && !json_is_string(v)))
+        return false;
+    FREED(free_at) char *text = !v                  ? xstrdup("{}")
+                                : json_is_string(v) ? xstrdup(json_string_value(v))
+                                                    : json_written(v, 0);
+    add_call(x, name, text, strlen(text));
+    return true;
 }
 
 static void cut(struct buf *b, size_t n)

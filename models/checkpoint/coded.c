@@ -368,7 +368,7 @@ static void compare(struct finder *f)
     }
     if (f->q.steps < 0)
         extra = missing = 0; /* too many names and patterns */
-    struct buf b = {0};
+    FREED(buf_free) struct buf b = {0};
     if (!f->v->n)
         buf_printf(&b, "; it names a format, but no matrix is quantized");
     if (extra)
@@ -380,7 +380,6 @@ static void compare(struct finder *f)
     if (b.n)
         f->v->note = xasprintf("%s: quantization_config and tensors differ, the tensors count%s",
                                show_path(f->q.path).s, b.p);
-    buf_free(&b);
 }
 
 static void describe(struct finder *f)

@@ -355,21 +355,18 @@ static void read_method(const struct conf *c, const char *method, struct coded_c
 static void read_beside(const char *dir, struct conf_file *file, struct coded_config *q)
 {
     bool absent = false;
-    char *path = xasprintf("%s/hf_quant_config.json", dir);
-    json_t *root = json_open(path, &absent, file->e);
-    if (!root) {
-        file->bad = !absent;
-        free(path);
+    FREED(free_at) char *path = xasprintf("%s/hf_quant_config.json", dir);
+    FREED(json_decrefp) json_t *root = json_open(path, &absent, file->e);
+    file->bad |= !root && !absent;
+    if (!root)
         return;
-    }
-    free(q->path);
-    file->path = q->path = path;
+    SWAP(q->path, path);
+    file->path = q->path;
     struct conf top = {.obj = root, .file = file}, in;
     if (conf_enter(&top, "quantization", &in))
         read_method(&in, "modelopt", q);
     else
         conf_refuse(&top, "quantization", "is missing");
-    json_decref(root);
 }
 
 bool coded_config_read(const char *dir, struct coded_config *q, struct err *e)
@@ -381,7 +378,7 @@ bool coded_config_read(const char *dir, struct coded_config *q, struct err *e)
                                .all_linear = true,
                                .steps = MOST_STEPS};
     struct conf_file file = {.path = q->path, .e = e};
-    json_t *root = json_open(q->path, &absent, e);
+    FREED(json_decrefp) json_t *root = json_open(q->path, &absent, e);
     if (!root)
         return absent;
     struct conf top = {.obj = root, .file = &file}, text, c, in;
@@ -392,7 +389,6 @@ bool coded_config_read(const char *dir, struct coded_config *q, struct err *e)
     } else if (conf_ok(&top)) {
         read_beside(dir, &file, q);
     }
-    json_decref(root);
     return conf_ok(&top);
 }
 

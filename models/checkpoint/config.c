@@ -1,6 +1,7 @@
 /* config.c - see config.h. */
 #include "models/checkpoint/config.h"
 
+#include "kernels/idioms.h"
 #include "models/checkpoint/coded_config.h"
 
 #include <math.h>
@@ -288,15 +289,13 @@ static void read_sampling(const struct conf *c, struct config *g)
 bool generation_read(const char *dir, struct config *g, struct err *e)
 {
     bool absent;
-    char *path = xasprintf("%s/generation_config.json", dir);
-    json_t *root = json_open(path, &absent, e);
+    FREED(free_at) char *path = xasprintf("%s/generation_config.json", dir);
+    FREED(json_decrefp) json_t *root = json_open(path, &absent, e);
     struct conf_file file = {.path = path, .e = e};
     struct conf c = {.obj = root, .file = &file};
     if (root) {
         arch_tokens(&c, g);
         read_sampling(&c, g);
     }
-    json_decref(root);
-    free(path);
     return absent || (root && conf_ok(&c));
 }

@@ -6,6 +6,7 @@
  * of gemma, YaRN's `truncate` of gpt-oss, layers without rope of smollm3.
  */
 #include "models/checkpoint/gguf_meta.h"
+#include "kernels/idioms.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -225,30 +226,28 @@ static double gemma4_partial(struct gguf_meta *m, int64_t dim)
 {
     const char *name;
     int64_t n = dim / 2, ones = 0;
-    float *f = meta_factors(m, n, &name);
+    FREED(free_at) float *f = meta_factors(m, n, &name);
     while (f && ones < n && f[ones] == 1)
         ones++;
     for (int64_t i = ones; f && i < n; i++)
         if (!(f[i] >= 1e20f) && m->ok)
             m->ok = err_file(m->e, m->g->file[0].path, "the factors in tensor %s are neither 1 nor "
                              "1e30, as those of a partial rope are", show(name).s);
-    bool all = !f || !n;
-    free(f);
-    return all ? 1 : (double)ones / (double)n;
+    return !f || !n ? 1 : (double)ones / (double)n;
 }
 
 /* Layer i < layers - shared has `wide`, or what all have; the others twice as much. */
 static void put_gemma4_mlp(struct gguf_meta *m, int64_t shared)
 {
     const char *const key = "feed_forward_length";
-    int64_t *v = meta_layers(m, key, META_NEEDED, META_MAX), first = v[0];
+    FREED(free_at) int64_t *v = meta_layers(m, key, META_NEEDED, META_MAX);
+    int64_t first = v[0];
     bool wide = m->ok && shared && v[m->layers - 1] == 2 * first;
     for (int i = 0; m->ok && i < m->layers; i++)
         if (v[i] != (wide && i >= m->layers - shared ? 2 * first : first))
             meta_refuse(m, key,
                    "is %lld for layer %d, expected %lld, or twice that in the last %lld layers",
                    (long long)v[i], i, (long long)first, (long long)shared);
-    free(v);
     put_int(m, "intermediate_size", first);
     put_int(m, "num_kv_shared_layers", shared);
     put_bool(m, "use_double_wide_mlp", wide);
@@ -258,7 +257,7 @@ static void put_gemma4_mlp(struct gguf_meta *m, int64_t shared)
  * if there is no such layer. After meta_windows(). */
 static void by_type(struct gguf_meta *m, const char *key, int64_t of[2])
 {
-    int64_t *v = meta_layers(m, key, m->heads, 1 << 16);
+    FREED(free_at) int64_t *v = meta_layers(m, key, m->heads, 1 << 16);
     of[0] = of[1] = 0;
     for (int i = 0; m->ok && i < m->layers; i++) {
         int slides = meta_slides(m, i);
@@ -267,7 +266,6 @@ static void by_type(struct gguf_meta *m, const char *key, int64_t of[2])
                         (long long)v[i], i, (long long)of[slides]);
         of[slides] = v[i];
     }
-    free(v);
 }
 
 /* Refuses a width that is not the one at another key. */
@@ -339,11 +337,10 @@ static void config_cohere2(struct gguf_meta *m)
 static json_t *factors_of(struct gguf_meta *m, const char *name, int64_t n)
 {
     const struct gguf_tensor *t = gguf_find(m->g, name);
-    float *f = t && m->ok ? meta_floats(m, t, n) : NULL;
+    FREED(free_at) float *f = t && m->ok ? meta_floats(m, t, n) : NULL;
     json_t *all = f ? json_array() : NULL;
     for (int64_t i = 0; f && i < n; i++)
         json_array_append_new(all, json_real(f[i]));
-    free(f);
     return all;
 }
 
@@ -356,8 +353,8 @@ static void put_phi3_rope(struct gguf_meta *m, int64_t dim)
     int64_t from = meta_int(m, "rope.scaling.original_context_length", 4096, INT32_MAX);
     json_t *rope = json_pack("{s:f, s:f}", "rope_theta", meta_real(m, "rope.freq_base", 10000),
                              "partial_rotary_factor", share);
-    json_t *far = factors_of(m, "rope_factors_long.weight", n);
-    json_t *near = factors_of(m, "rope_factors_short.weight", n);
+    FREED(json_decrefp) json_t *far = factors_of(m, "rope_factors_long.weight", n);
+    FREED(json_decrefp) json_t *near = factors_of(m, "rope_factors_short.weight", n);
     double scale = from > 1 ? (double)longest / (double)from : 1;
     double dflt = scale > 1 ? sqrt(1 + log(scale) / log((double)from)) : 1;
     double factor = meta_real(m, "rope.scaling.attn_factor", dflt);
@@ -369,8 +366,6 @@ static void put_phi3_rope(struct gguf_meta *m, int64_t dim)
         if (fabs(factor - dflt) > 1e-6 * dflt) /* the default has more digits */
             json_object_set_new(rope, "attention_factor", json_real(factor));
     }
-    json_decref(far);
-    json_decref(near);
     json_object_set_new(m->out, "rope_parameters", rope);
 }
 
@@ -409,9 +404,8 @@ static void config_laguna(struct gguf_meta *m)
 {
     put_string(m, "model_type", "laguna");
     int64_t dim = meta_kv_heads(m);
-    int64_t *heads = meta_layers(m, "attention.head_count", META_NEEDED, 1 << 16);
+    FREED(free_at) int64_t *heads = meta_layers(m, "attention.head_count", META_NEEDED, 1 << 16);
     PUT_LIST(m, "num_attention_heads_per_layer", i, m->layers, json_integer(heads[i]));
-    free(heads);
     bool by_element = meta_rows(m, "blk.0.attn_gate.weight") == m->heads * dim && dim > 1;
     json_object_set_new(m->out, "gating", by_element ? json_string("per-element") : json_true());
     put_experts(m, "num_experts");
@@ -461,9 +455,8 @@ static void config_granite_swa(struct gguf_meta *m)
     meta_windows(m, 4, true, META_NEEDED);
     meta_rope(m, true);
     double theta = json_number_value(json_object_get(m->out, "rope_theta"));
-    int64_t *rotates = meta_layers(m, "attention.rope_pattern", 1, 1 << 16);
+    FREED(free_at) int64_t *rotates = meta_layers(m, "attention.rope_pattern", 1, 1 << 16);
     PUT_LIST(m, "layer_rope_theta", i, m->layers, json_real(rotates[i] ? theta : 0));
-    free(rotates);
     put_multiplier(m, "embedding_multiplier", "embedding_scale", 1);
     put_multiplier(m, "attention_multiplier", "attention.scale",
                    1 / sqrt((double)put_before(m, "head_dim")));
@@ -485,7 +478,7 @@ static double muse_query_scale(struct gguf_meta *m, int64_t dim)
         char name[48];
         snprintf(name, sizeof name, "blk.%d.attn_%c_norm.weight", i / 2, i % 2 ? 'k' : 'q');
         const struct gguf_tensor *t = gguf_find(m->g, name);
-        float *f = t ? meta_floats(m, t, dim) : NULL;
+        FREED(free_at) float *f = t ? meta_floats(m, t, dim) : NULL;
         if (f && !i)
             scale = f[0];
         for (int64_t k = 0; m->ok && f && k < dim; k++)
@@ -493,7 +486,6 @@ static double muse_query_scale(struct gguf_meta *m, int64_t dim)
                 m->ok = err_file(m->e, m->g->file[t->file].path, "tensor %s has %g, expected %g: "
                                  "one factor for all queries, and 1 for all keys", name,
                                  (double)f[k], i % 2 ? 1 : scale);
-        free(f);
     }
     return scale;
 }
@@ -541,11 +533,10 @@ static void put_limits(struct gguf_meta *m, const char *out, const char *key)
     size_t n = 0;
     if (!meta_has(m, key) || !m->ok)
         return;
-    float *v = meta_reals(m, key, &n);
+    FREED(free_at) float *v = meta_reals(m, key, &n);
     if (m->ok && n != (size_t)m->blocks)
         meta_refuse(m, key, "has %zu entries, expected %d, one a layer", n, m->blocks);
     PUT_LIST(m, out, i, m->layers, json_real(v[i]));
-    free(v);
 }
 
 /* Full layers rotate half of what sliding ones do. */
@@ -581,12 +572,11 @@ static void put_captures(struct gguf_meta *m, const char *out)
     static const char *const keys[] = {"target_layers", "extract_layers"}; /* the older one */
     const char *key = keys[!meta_has(m, keys[0]) && meta_has(m, keys[1])];
     size_t n = 0;
-    int64_t *v = meta_ints(m, key, INT32_MAX, &n);
+    FREED(free_at) int64_t *v = meta_ints(m, key, INT32_MAX, &n);
     if (m->ok && !n)
         meta_refuse(m, key, "is missing: the draft does not say which states of its target it "
                             "reads");
     PUT_LIST(m, out, i, n, json_integer(v[i]));
-    free(v);
     int64_t hidden = meta_int(m, "target_hidden_size", 0, META_MAX);
     if (hidden)
         put_int(m, "target_hidden_size", hidden);
@@ -749,7 +739,7 @@ const struct gguf_arch *gguf_arch(const struct gguf *g, struct err *e)
 {
     static const char *const key = "general.architecture";
     struct gguf_text t = {NULL, 0};
-    struct buf known = {0};
+    FREED(buf_free) struct buf known = {0};
     if (!gguf_string(g, key, &t, e))
         return NULL;
     for (int i = 0; t.p && i < N_ARCHS; i++)
@@ -757,7 +747,7 @@ const struct gguf_arch *gguf_arch(const struct gguf *g, struct err *e)
             return &archs[i];
     for (int i = 0; i < N_ARCHS; i++)
         buf_printf(&known, "%s%s", i ? ", " : "", archs[i].name);
-    char *name = xasprintf("%.*s", (int)(t.n < 60 ? t.n : 60), t.p ? t.p : "");
+    FREED(free_at) char *name = xasprintf("%.*s", (int)(t.n < 60 ? t.n : 60), t.p ? t.p : "");
     if (!t.p)
         gguf_refuse(g, key, e, "is missing");
     else if (!strcmp(name, "clip") || !strcmp(name, "mmproj"))
@@ -775,7 +765,5 @@ const struct gguf_arch *gguf_arch(const struct gguf *g, struct err *e)
     else
         gguf_refuse(g, key, e, "\"%s\" is not supported, expected one of %s", show(name).s,
                     known.p);
-    free(name);
-    buf_free(&known);
     return NULL;
 }

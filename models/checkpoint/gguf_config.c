@@ -110,24 +110,22 @@ int64_t *meta_layers(struct gguf_meta *m, const char *key, int64_t dflt, int64_t
 {
     int64_t *all = xcalloc((size_t)m->layers + 1, sizeof *all);
     size_t n = 0;
-    int64_t *v = layer_ints(m, key, max, &n);
+    FREED(free_at) int64_t *v = layer_ints(m, key, max, &n);
     if (m->ok && !v && dflt == META_NEEDED)
         meta_refuse(m, key, "is missing");
     for (int i = 0; m->ok && i < m->layers; i++)
         all[i] = !v ? dflt : n == 1 ? v[0] : v[i];
-    free(v);
     return all;
 }
 
 int64_t meta_same(struct gguf_meta *m, const char *key, int64_t dflt, int64_t max)
 {
-    int64_t *v = meta_layers(m, key, dflt, max), first = v[0];
+    FREED(free_at) int64_t *v = meta_layers(m, key, dflt, max);
     for (int i = 1; m->ok && i < m->layers; i++)
-        if (v[i] != first)
+        if (v[i] != v[0])
             meta_refuse(m, key, "has %lld for layer 0 and %lld for layer %d, expected the same",
-                   (long long)first, (long long)v[i], i);
-    free(v);
-    return first;
+                        (long long)v[0], (long long)v[i], i);
+    return v[0];
 }
 
 bool meta_in_layer(const struct gguf_meta *m, int i, const char *name)
@@ -202,10 +200,9 @@ static void put_sizes(struct gguf_meta *m)
     meta_has(m, "nextn_predict_layers"); /* both were read before: they count as used */
     meta_has(m, "block_count");
     int64_t hidden = meta_int(m, "embedding_length", META_NEEDED, META_MAX);
-    int64_t *heads = meta_layers(m, "attention.head_count", META_NEEDED, 1 << 16);
+    FREED(free_at) int64_t *heads = meta_layers(m, "attention.head_count", META_NEEDED, 1 << 16);
     m->heads = (int)(m->a->by_layer ? heads[0]
                                     : meta_same(m, "attention.head_count", META_NEEDED, 1 << 16));
-    free(heads);
     if (m->ok && (!m->heads || !hidden))
         meta_refuse(m, !m->heads ? "attention.head_count" : "embedding_length", "is 0");
     put_int(m, "num_hidden_layers", m->layers);
@@ -263,7 +260,7 @@ void meta_windows(struct gguf_meta *m, int64_t period, bool first, int64_t windo
 {
     const char *const key = "attention.sliding_window_pattern";
     size_t n = 0;
-    int64_t *v = layer_ints(m, key, MAX_LAYERS, &n);
+    FREED(free_at) int64_t *v = layer_ints(m, key, MAX_LAYERS, &n);
     if (m->ok && v && n == 1)
         period = v[0];
     json_t *types = json_array();
@@ -272,7 +269,6 @@ void meta_windows(struct gguf_meta *m, int64_t period, bool first, int64_t windo
         bool slides = v && n > 1 ? v[i] != 0 : period > 0 && !full;
         json_array_append_new(types, json_string(slides ? "sliding_attention" : "full_attention"));
     }
-    free(v);
     json_object_set_new(m->out, "layer_types", types);
     put_int(m, "sliding_window", meta_int(m, "attention.sliding_window", window, INT32_MAX));
 }
@@ -313,12 +309,12 @@ static int64_t get_id(struct gguf_meta *m, const char *name)
 
 static void put_ids(struct gguf_meta *m)
 {
-    json_t *all = json_array();
+    FREED(json_decrefp) json_t *all = json_array();
     const char *const ends[] = {"eos", "eot", "eom"};
     for (int i = 0; i < 3; i++)
         if (get_id(m, ends[i]) >= 0)
             add_id(all, get_id(m, ends[i]));
-    struct gguf_text *t = NULL;
+    FREED(free_at) struct gguf_text *t = NULL;
     size_t n = 0;
     if (m->ok)
         m->ok = gguf_strings(m->g, "tokenizer.ggml.tokens", &t, &n, m->e);
@@ -327,11 +323,8 @@ static void put_ids(struct gguf_meta *m)
              k++)
             if (t[i].n == strlen(end_texts[k]) && !memcmp(t[i].p, end_texts[k], t[i].n))
                 add_id(all, (int64_t)i);
-    free(t);
     if (json_array_size(all))
-        json_object_set_new(m->out, "eos_token_id", all);
-    else
-        json_decref(all);
+        json_object_set(m->out, "eos_token_id", all);
     const int64_t bos = get_id(m, "bos"), pad = get_id(m, "padding");
     if (bos >= 0)
         put_int(m, "bos_token_id", bos);
@@ -385,12 +378,11 @@ bool gguf_config(const struct gguf *g, const struct gguf_arch *a, struct buf *ou
     if (m.ok && !m.factors && gguf_find(g, "rope_freqs.weight"))
         m.ok = err_file(e, g->file[0].path,
                         "tensor rope_freqs.weight is not used by architecture %s", a->name);
-    char *text = m.ok ? json_dumps(m.out, JSON_REAL_PRECISION(17) | JSON_INDENT(1)) : NULL;
+    FREED(free_at) char *text = m.ok ? json_dumps(m.out, JSON_REAL_PRECISION(17) | JSON_INDENT(1)) : NULL;
     if (text) {
         buf_str(out, text);
         note_unused(&m, note);
     }
-    free(text);
     free(m.used);
     json_decref(m.out);
     return m.ok;

@@ -3,6 +3,7 @@
  * Frequencies of a llama-3 rope are stored as factors, from which its parameters are found again,
  * so that the frequencies have the bits that the config.json gives them.
  */
+#include "kernels/idioms.h"
 #include "models/checkpoint/gguf_meta.h"
 
 #include <math.h>
@@ -67,20 +68,18 @@ json_t *meta_llama3(struct gguf_meta *m, double theta, double high)
 {
     const char *name;
     int64_t n = put_before(m, "head_dim") / 2;
-    float *f = meta_factors(m, n, &name);
+    FREED(free_at) float *f = meta_factors(m, n, &name);
     double factor, original;
-    json_t *s = NULL;
     if (m->ok && f && find_llama3(f, n, theta, high, &factor, &original))
-        s = json_pack("{s:s, s:f, s:f, s:f, s:I}", "rope_type", "llama3", "factor", factor,
-                      "low_freq_factor", 1.0, "high_freq_factor", high,
-                      "original_max_position_embeddings", (json_int_t)original);
-    else if (m->ok && f)
+        return json_pack("{s:s, s:f, s:f, s:f, s:I}", "rope_type", "llama3", "factor", factor,
+                         "low_freq_factor", 1.0, "high_freq_factor", high,
+                         "original_max_position_embeddings", (json_int_t)original);
+    if (m->ok && f)
         m->ok = err_file(m->e, m->g->file[0].path,
                          "the factors in tensor %s are not those of a llama3 rope, the only kind "
                          "that aerie reads",
                          show(name).s);
-    free(f);
-    return s;
+    return NULL;
 }
 
 static json_t *yarn_scaling(struct gguf_meta *m, double factor, bool truncate)
@@ -105,31 +104,27 @@ json_t *meta_scaling(struct gguf_meta *m, bool truncate)
 {
     const char *const key = "rope.scaling.type";
     struct gguf_text t = meta_string(m, key, "none");
-    char *type = xasprintf("%.*s", (int)(t.n < 40 ? t.n : 40), t.p);
-    json_t *s = NULL;
+    FREED(free_at) char *type = xasprintf("%.*s", (int)(t.n < 40 ? t.n : 40), t.p);
     double factor = meta_real(m, "rope.scaling.factor", 1);
     if (m->ok && !strcmp(type, "linear") && factor != 1)
-        s = json_pack("{s:s, s:f}", "rope_type", "linear", "factor", factor);
-    else if (m->ok && !strcmp(type, "yarn"))
-        s = yarn_scaling(m, factor, truncate);
-    else if (m->ok && strcmp(type, "none") != 0 && strcmp(type, "linear") != 0)
+        return json_pack("{s:s, s:f}", "rope_type", "linear", "factor", factor);
+    if (m->ok && !strcmp(type, "yarn"))
+        return yarn_scaling(m, factor, truncate);
+    if (m->ok && strcmp(type, "none") != 0 && strcmp(type, "linear") != 0)
         meta_refuse(m, key, "is \"%.60s\", expected none, linear or yarn", show(type).s);
-    free(type);
-    return s;
+    return NULL;
 }
 
 void meta_rope(struct gguf_meta *m, bool truncate)
 {
     double theta = meta_real(m, "rope.freq_base", 10000);
-    json_t *s = meta_scaling(m, truncate), *l = meta_llama3(m, theta, 4);
+    FREED(json_decrefp) json_t *s = meta_scaling(m, truncate), *l = meta_llama3(m, theta, 4);
     if (s && l)
         meta_refuse(m, "rope.scaling.type", "is there beside rope_freqs.weight, "
                                             "expected one of them");
     put_real(m, "rope_theta", theta);
     if (s || l)
         json_object_set(m->out, "rope_scaling", l ? l : s);
-    json_decref(s);
-    json_decref(l);
 }
 
 void meta_ropes(struct gguf_meta *m, json_t *full, double theta, double sliding,

@@ -219,14 +219,14 @@ static int64_t row_elems(const struct gguf_tensor *t)
 static bool layer_int(const struct listing *l, const char *key, int layer, int64_t *out)
 {
     char full[80];
-    int64_t *v = NULL;
+    FREED(free_at) int64_t *v = NULL;
     size_t n = 0;
     snprintf(full, sizeof full, "%s.%s", l->a->name, key);
-    bool ok = gguf_ints(l->g, full, 1, 1 << 16, &v, &n, l->e);
-    if (ok && n)
+    if (!gguf_ints(l->g, full, 1, 1 << 16, &v, &n, l->e))
+        return false;
+    if (n)
         *out = n == 1 ? v[0] : (size_t)layer < n ? v[layer] : *out;
-    free(v);
-    return ok;
+    return true;
 }
 
 /* Heads of queries, and of keys and values. */

@@ -7,6 +7,7 @@
 #include "models/checkpoint/hub.h"
 
 #include "kernels/ascii.h"
+#include "kernels/idioms.h"
 #include "models/checkpoint/json.h"
 
 #include <dirent.h>
@@ -58,8 +59,7 @@ bool hub_read_name(const char *s, struct hub_name *n)
         n->file = xstrdup(file + 1);
     if (hub_stays_below(n->revision) && hub_stays_below(n->file))
         return true;
-    free(n->revision);
-    free(n->file);
+    hub_name_free(n);
     return false;
 }
 
@@ -67,6 +67,7 @@ void hub_name_free(struct hub_name *n)
 {
     free(n->revision);
     free(n->file);
+    n->revision = n->file = NULL;
 }
 
 bool hub_is_commit(const char *s)
@@ -96,10 +97,9 @@ static char *expanded(const char *s)
         const char *from = s + 1 + brace, *end = from;
         while (ascii_alnum(*end) || *end == '_')
             end++;
-        char *name = *s == '$' && end > from && (!brace || *end == '}')
-                         ? xasprintf("%.*s", (int)(end - from), from) : NULL;
+        FREED(free_at) char *name = *s == '$' && end > from && (!brace || *end == '}')
+                                        ? xasprintf("%.*s", (int)(end - from), from) : NULL;
         const char *value = name ? getenv(name) : NULL;
-        free(name);
         if (!value) {
             buf_char(&out, *s);
             continue;
@@ -120,9 +120,8 @@ char *hub_cache(void)
         const char *s = variable(from[i].name);
         if (!s)
             continue;
-        char *path = expanded(s), *all = xasprintf("%s%s", path, from[i].below);
-        free(path);
-        return all;
+        FREED(free_at) char *path = expanded(s);
+        return xasprintf("%s%s", path, from[i].below);
     }
     return expanded("~/.cache/huggingface/hub");
 }
@@ -169,23 +168,19 @@ bool hub_is_gguf(const char *path)
 /* Adds the GGUF files with weights of a folder and of those in it. */
 static void add_files(struct hub_paths *f, const char *root, const char *below, int depth)
 {
-    char *folder = xasprintf("%s/%s", root, below);
+    FREED(free_at) char *folder = xasprintf("%s/%s", root, below);
     DIR *d = opendir(folder);
     for (struct dirent *x; d && f->n < MAX_FILES && (x = readdir(d));) {
         if (x->d_name[0] == '.')
             continue;
-        char *path = xasprintf("%s%s%s", below, *below ? "/" : "", x->d_name);
-        if (hub_is_gguf(path)) {
-            hub_paths_add(f, path);
-            continue;
-        }
-        if (depth && !strchr(x->d_name, '.'))
+        FREED(free_at) char *path = xasprintf("%s%s%s", below, *below ? "/" : "", x->d_name);
+        if (hub_is_gguf(path))
+            hub_paths_add(f, xstrdup(path));
+        else if (depth && !strchr(x->d_name, '.'))
             add_files(f, root, path, depth - 1);
-        free(path);
     }
     if (d)
         closedir(d);
-    free(folder);
 }
 
 /* The GGUF files of a snapshot: paths below the snapshot, ascending. */
@@ -225,10 +220,9 @@ const char *hub_choose(const char *quant, char *const *path, int n)
 static bool is_there(const char *root, const char *file, bool *link)
 {
     struct stat st;
-    char *path = xasprintf("%s/%s", root, file);
+    FREED(free_at) char *path = xasprintf("%s/%s", root, file);
     bool there = stat(path, &st) == 0;
     *link = !there && lstat(path, &st) == 0;
-    free(path);
     return there;
 }
 
@@ -244,18 +238,17 @@ static bool partial(const struct hub_name *n, const char *root, const char *file
 static bool check_index(const struct hub_name *n, const char *root, struct err *e)
 {
     static const char index[] = "model.safetensors.index.json";
-    char *path = xasprintf("%s/%s", root, index);
-    bool absent = false, ok = true, link;
-    json_t *top = json_open(path, &absent, e), *file;
+    FREED(free_at) char *path = xasprintf("%s/%s", root, index);
+    bool absent = false, link;
+    FREED(json_decrefp) json_t *top = json_open(path, &absent, e);
+    json_t *file;
     const char *tensor;
-    free(path);
     if (!top)
-        return absent ? true : false;
+        return absent;
     json_object_foreach(json_object_get(top, "weight_map"), tensor, file)
-        if (ok && json_is_string(file) && !is_there(root, json_string_value(file), &link))
-            ok = partial(n, root, json_string_value(file), link, e);
-    json_decref(top);
-    return ok;
+        if (json_is_string(file) && !is_there(root, json_string_value(file), &link))
+            return partial(n, root, json_string_value(file), link, e);
+    return true;
 }
 
 /* Whether the snapshot is a folder with config.json and weights, the files of which are there. */
@@ -291,13 +284,12 @@ static char *in_snapshot(const struct hub_name *n, const char *root, struct err 
     bool link, whole = n->file && ends_with(n->file, ".gguf");
     if (!n->file && is_folder(root))
         return check_folder(n, root, e) ? xstrdup(root) : NULL;
-    struct hub_paths f = list_ggufs(root);
+    FREED(hub_paths_free) struct hub_paths f = list_ggufs(root);
+    FREED(buf_free) struct buf there = {0};
     const char *file = whole ? n->file : hub_choose(n->file, f.path, f.n);
-    char *found = NULL;
-    struct buf there = {0};
-    if (file && is_there(root, file, &link)) {
-        found = xasprintf("%s/%s", root, file);
-    } else if (file) {
+    if (file && is_there(root, file, &link))
+        return xasprintf("%s/%s", root, file);
+    if (file) {
         partial(n, root, file, link, e);
     } else if (n->file) {
         list(&f, &there);
@@ -306,9 +298,7 @@ static char *in_snapshot(const struct hub_name *n, const char *root, struct err 
     } else if (check_folder(n, root, e)) {
         partial(n, root, "model.safetensors", false, e);
     }
-    buf_free(&there);
-    hub_paths_free(&f);
-    return found;
+    return NULL;
 }
 
 /* ---- one model ---- */
@@ -316,7 +306,8 @@ static char *in_snapshot(const struct hub_name *n, const char *root, struct err 
 /* The only snapshot of a model of which no branch is known; NULL: none, or several. */
 static char *only_snapshot(const char *model)
 {
-    char *folder = xasprintf("%s/snapshots", model), *only = NULL;
+    FREED(free_at) char *folder = xasprintf("%s/snapshots", model);
+    char *only = NULL;
     DIR *d = opendir(folder);
     int n = 0;
     for (struct dirent *x; d && (x = readdir(d));)
@@ -324,7 +315,6 @@ static char *only_snapshot(const char *model)
             only = xstrdup(x->d_name);
     if (d)
         closedir(d);
-    free(folder);
     if (n == 1)
         return only;
     free(only);
@@ -337,25 +327,24 @@ static char *commit_of(const struct hub_name *n, const char *model, struct err *
     const char *revision = n->revision ? n->revision : "main";
     if (hub_is_commit(revision))
         return xstrdup(revision);
-    struct buf b = {0};
-    char *path = xasprintf("%s/refs/%s", model, revision), *commit = NULL;
+    FREED(buf_free) struct buf b = {0};
+    FREED(free_at) char *path = xasprintf("%s/refs/%s", model, revision);
     if (file_missing(path)) {
-        commit = n->revision ? NULL : only_snapshot(model);
+        char *commit = n->revision ? NULL : only_snapshot(model);
         if (!commit)
             err_set(e, ERR_MODEL, "%s: the cache knows no revision %s: there is no %s", n->all,
                     show(revision).s, show_path(path).s);
-    } else if (buf_read_file(&b, path, 4096, e)) {
-        while (b.n && ascii_space(b.p[b.n - 1]))
-            b.p[--b.n] = '\0';
-        if (b.n && hub_is_commit(b.p))
-            commit = xstrdup(b.p);
-        else
-            err_set(e, ERR_MODEL, "%s: %s: expected a commit of 40 hexadecimal digits", n->all,
-                    show_path(path).s);
+        return commit;
     }
-    buf_free(&b);
-    free(path);
-    return commit;
+    if (!buf_read_file(&b, path, 4096, e))
+        return NULL;
+    while (b.n && ascii_space(b.p[b.n - 1]))
+        b.p[--b.n] = '\0';
+    if (b.n && hub_is_commit(b.p))
+        return xstrdup(b.p);
+    err_set(e, ERR_MODEL, "%s: %s: expected a commit of 40 hexadecimal digits", n->all,
+            show_path(path).s);
+    return NULL;
 }
 
 /* A model of the cache that has the same name but for capitals; NULL: none. */
@@ -374,32 +363,28 @@ static char *other_case(const char *cache, const char *folder)
 static bool not_cached(const struct hub_name *n, const char *cache, const char *folder,
                        struct err *e)
 {
-    char *other = other_case(cache, folder);
-    err_set(e, ERR_MODEL, "%s: there is no such file or folder, and %s has no %s%s%s%s", n->all,
-            show_path(cache).s, folder, other ? ", only " : "; aerie pull ", other ? other : n->all,
-            other ? "" : " fetches it");
-    free(other);
-    return false;
+    FREED(free_at) char *other = other_case(cache, folder);
+    return err_set(e, ERR_MODEL, "%s: there is no such file or folder, and %s has no %s%s%s%s",
+                   n->all, show_path(cache).s, folder, other ? ", only " : "; aerie pull ",
+                   other ? other : n->all, other ? "" : " fetches it");
 }
 
 static char *in_cache(const struct hub_name *n, struct err *e)
 {
-    char *cache = hub_cache(), *folder = xasprintf("models--%s--%s", n->org, n->repo);
-    char *model = xasprintf("%s/%s", cache, folder), *found = NULL;
-    char *commit = file_missing(model) ? (not_cached(n, cache, folder, e), NULL)
-                                       : commit_of(n, model, e);
-    char *root = commit ? xasprintf("%s/snapshots/%s", model, commit) : NULL;
-    if (root && file_missing(root))
-        err_set(e, ERR_MODEL, "%s: the revision is commit %s, which was not fetched: there is no "
-                              "%s", n->all, commit, show_path(root).s);
-    else if (root)
-        found = in_snapshot(n, root, e);
-    free(root);
-    free(commit);
-    free(model);
-    free(folder);
-    free(cache);
-    return found;
+    FREED(free_at) char *cache = hub_cache();
+    FREED(free_at) char *folder = xasprintf("models--%s--%s", n->org, n->repo);
+    FREED(free_at) char *model = xasprintf("%s/%s", cache, folder);
+    if (file_missing(model))
+        return not_cached(n, cache, folder, e), NULL;
+    FREED(free_at) char *commit = commit_of(n, model, e);
+    if (!commit)
+        return NULL;
+    FREED(free_at) char *root = xasprintf("%s/snapshots/%s", model, commit);
+    if (!file_missing(root))
+        return in_snapshot(n, root, e);
+    err_set(e, ERR_MODEL, "%s: the revision is commit %s, which was not fetched: there is no %s",
+            n->all, commit, show_path(root).s);
+    return NULL;
 }
 
 /* What a path means: the only GGUF in a folder that has no other weights, else itself. */
@@ -407,30 +392,21 @@ static char *in_folder(const char *path, struct err *e)
 {
     if (is_folder(path))
         return xstrdup(path);
-    struct hub_paths f = list_ggufs(path);
-    struct buf there = {0};
-    char *found = f.n ? xasprintf("%s/%s", path, f.path[0]) : xstrdup(path);
-    if (f.n > 1) {
-        list(&f, &there);
-        err_file(e, path, "has %d GGUF files, expected the path of one of them: %s", f.n, there.p);
-        free(found);
-        found = NULL;
-    }
-    buf_free(&there);
-    hub_paths_free(&f);
-    return found;
+    FREED(hub_paths_free) struct hub_paths f = list_ggufs(path);
+    if (f.n <= 1)
+        return f.n ? xasprintf("%s/%s", path, f.path[0]) : xstrdup(path);
+    FREED(buf_free) struct buf there = {0};
+    list(&f, &there);
+    err_file(e, path, "has %d GGUF files, expected the path of one of them: %s", f.n, there.p);
+    return NULL;
 }
 
 char *hub_find(const char *name, struct err *e)
 {
-    struct hub_name n;
+    FREED(hub_name_free) struct hub_name n = {0};
     if (!file_missing(name))
         return in_folder(name, e);
-    if (!hub_read_name(name, &n))
-        return xstrdup(name);
-    char *found = in_cache(&n, e);
-    hub_name_free(&n);
-    return found;
+    return hub_read_name(name, &n) ? in_cache(&n, e) : xstrdup(name);
 }
 
 /* ---- titles ---- */

@@ -187,12 +187,8 @@ json_t *json_open(const char *path, bool *absent, struct err *e)
         if (!there)
             return NULL;
     }
-    struct buf b;
-    if (!json_text(path, JSON_CONFIG, &b, e))
-        return NULL;
-    json_t *root = json_read(b.p, b.n, JSON_DEPTH, path, e);
-    buf_free(&b);
-    return root;
+    FREED(buf_free) struct buf b = {0};
+    return json_text(path, JSON_CONFIG, &b, e) ? json_read(b.p, b.n, JSON_DEPTH, path, e) : NULL;
 }
 
 bool open_regular(const char *path, int *fd, uint64_t *size, struct err *e)

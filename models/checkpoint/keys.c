@@ -460,10 +460,9 @@ int conf_ints(const struct conf *c, const char *key, int64_t *v, int max)
 static void refuse(const struct conf *c, const struct decides *d, const json_t *v,
                    const char *family)
 {
-    char *text = json_written(v, JSON_COMPACT);
+    FREED(free_at) char *text = json_written(v, JSON_COMPACT);
     conf_refuse(c, d->key, "is %.60s, which a %s model does not use, expected %s",
                 text ? show(text).s : "?", family, d->expected);
-    free(text);
 }
 
 /* Keys beside text_config that a multimodal folder uses. */

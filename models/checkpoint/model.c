@@ -1,5 +1,6 @@
 /* model.c - loads a target's folder: config, family, tensors. */
 #include "models/families/families.h"
+#include "kernels/idioms.h"
 #include "models/checkpoint/gguf.h"
 #include "models/checkpoint/safetensors.h"
 
@@ -33,14 +34,14 @@ static bool wraps(const char *type)
 static const struct family *find_family(const struct conf *top)
 {
     struct conf text = *top, *c = &text;
-    struct buf known = {0};
+    FREED(buf_free) struct buf known = {0};
     if (wraps(conf_str(top, "model_type", "")) && !conf_enter(top, "text_config", c))
         return conf_refuse(top, "text_config", "is missing"), NULL;
     const char *type = conf_str(c, "model_type", NULL);
     for (size_t i = 0; i < sizeof families / sizeof *families; i++)
         for (const char *const *t = families[i]->types; *t; t++) {
             if (type && !strcmp(type, *t))
-                return buf_free(&known), families[i];
+                return families[i];
             buf_printf(&known, "%s%s", known.n ? ", " : "", *t);
         }
     if (type)
@@ -48,7 +49,6 @@ static const struct family *find_family(const struct conf *top)
                     show(type).s, known.p);
     else
         conf_refuse(c, "model_type", "is missing");
-    buf_free(&known);
     return NULL;
 }
 
@@ -242,15 +242,10 @@ static bool read_config(struct model *m, struct safetensors *st, const struct fa
 static bool load_into(struct model *m, const struct loading *p, struct err *e)
 {
     const struct family *f;
-    struct buf config = {0};
-    char *path;
+    FREED(buf_free) struct buf config = {0};
+    FREED(free_at) char *path = NULL;
     struct safetensors *st = st_open(m->dir, e);
-    if (!st)
-        return false;
-    bool ok = read_config(m, st, &f, &path, &config, e);
-    free(path);
-    if (!ok) {
-        buf_free(&config);
+    if (!st || !read_config(m, st, &f, &path, &config, e)) {
         st_close(st);
         return false;
     }
@@ -260,10 +255,9 @@ static bool load_into(struct model *m, const struct loading *p, struct err *e)
     struct binder b;
     binder_open(&b, st, &m->cfg, e);
     bool whole = !p || p->use != READ_HEADERS;
-    ok = use_tied_copy(&b, whole) && bind_model(m, &b, f) && binder_refuse_unused(&b, ignored) &&
+    bool ok = use_tied_copy(&b, whole) && bind_model(m, &b, f) && binder_refuse_unused(&b, ignored) &&
               binder_load(&b, "model", &config, &m->store, &m->bytes, m->sha, p);
     binder_close(&b);
-    buf_free(&config);
     if (ok && m->cfg.tied)
         m->head = m->embed;
     return ok;

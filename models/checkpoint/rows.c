@@ -1,6 +1,7 @@
 /* rows.c - see rows.h. */
 #include "models/checkpoint/safetensors.h"
 
+#include "kernels/idioms.h"
 #include "kernels/packed.h"
 #include "models/checkpoint/json.h"
 
@@ -171,7 +172,7 @@ static bool make_rows(const struct safetensors *st, const struct rows *r, int64_
     for (int k = 0; ok && k < r->n_from; k++)
         ok = s[k].end == 0 || read_span(st, r, k, &s[k], e);
     size_t n = (size_t)r->elems * (r->order == ROWS_SAME ? (size_t)(end - first) : 1);
-    float *tmp = ok ? xmalloc(n * sizeof *tmp) : NULL;
+    FREED(free_at) float *tmp = ok ? xmalloc(n * sizeof *tmp) : NULL;
     for (int64_t i = first, row; ok && i < end; i++) {
         int k = source_of(r, i, &row);
         convert(r, k, s[k].p + (size_t)(row - s[k].first) * source_bytes(r, k), n,
@@ -179,7 +180,6 @@ static bool make_rows(const struct safetensors *st, const struct rows *r, int64_
         if (r->order == ROWS_SAME)
             break; /* all at once */
     }
-    free(tmp);
     free(s[0].p);
     free(s[1].p);
     return ok;
@@ -191,7 +191,7 @@ bool rows_read(const struct safetensors *s, const struct rows *r, size_t from, s
     int64_t most = (int64_t)(CHUNK / r->bytes);
     if (most < 1)
         most = 1;
-    char *rows = xmalloc((size_t)most * r->bytes);
+    FREED(free_at) char *rows = xmalloc((size_t)most * r->bytes);
     bool ok = true;
     while (ok && n) {
         int64_t first = (int64_t)(from / r->bytes);
@@ -207,7 +207,6 @@ bool rows_read(const struct safetensors *s, const struct rows *r, size_t from, s
         from += part;
         n -= part;
     }
-    free(rows);
     return ok;
 }
 

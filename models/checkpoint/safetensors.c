@@ -120,21 +120,17 @@ static bool index_agrees(const struct safetensors *s, const char *path, const js
 
 static bool open_index(struct safetensors *s, const char *dir, const char *path, struct err *e)
 {
-    struct buf b;
+    FREED(buf_free) struct buf b = {0};
     if (!json_text(path, MAX_HEADER, &b, e))
         return false;
-    json_t *root = json_read(b.p, b.n, HEADER_DEPTH, path, e);
-    buf_free(&b);
+    FREED(json_decrefp) json_t *root = json_read(b.p, b.n, HEADER_DEPTH, path, e);
     if (!root)
         return false;
     const json_t *map = json_object_get(root, "weight_map");
-    bool ok = json_is_object(map) && json_object_size(map);
-    if (!ok)
-        err_file(e, path, "\"weight_map\" is not an object with entries");
-    ok = ok && index_shards(s, dir, path, map, e) && index_names(s, e) &&
-         index_agrees(s, path, map, e);
-    json_decref(root);
-    return ok;
+    if (!json_is_object(map) || !json_object_size(map))
+        return err_file(e, path, "\"weight_map\" is not an object with entries");
+    return index_shards(s, dir, path, map, e) && index_names(s, e) &&
+           index_agrees(s, path, map, e);
 }
 
 /* ---- open and close ---- */
@@ -142,15 +138,14 @@ static bool open_index(struct safetensors *s, const char *dir, const char *path,
 /* What the folder's files leave open, or NULL. */
 static char *note_of(const char *dir, bool both)
 {
-    char *adapter = xasprintf("%s/adapter_config.json", dir), *note = NULL;
+    FREED(free_at) char *adapter = xasprintf("%s/adapter_config.json", dir);
     if (both)
-        note = xasprintf("%s has model.safetensors and model.safetensors.index.json: "
-                         "the weights are those of model.safetensors", show_path(dir).s);
-    else if (!file_missing(adapter))
-        note = xasprintf("%s has an adapter (adapter_config.json), which is not applied",
-                         show_path(dir).s);
-    free(adapter);
-    return note;
+        return xasprintf("%s has model.safetensors and model.safetensors.index.json: the weights "
+                         "are those of model.safetensors", show_path(dir).s);
+    return file_missing(adapter)
+               ? NULL
+               : xasprintf("%s has an adapter (adapter_config.json), which is not applied",
+                           show_path(dir).s);
 }
 
 /* The first of the folder's safetensors files by name, which the caller frees; NULL: it has none. */
@@ -172,44 +167,37 @@ static char *some_shard(const char *dir)
  * names them, or they are not there. Returns false. */
 static bool no_weights(const char *dir, const char *single, struct err *e)
 {
-    char *pickle = xasprintf("%s/pytorch_model.bin", dir), *shard = some_shard(dir), to[PATH_MAX];
+    FREED(free_at) char *pickle = xasprintf("%s/pytorch_model.bin", dir), *shard = some_shard(dir);
+    char to[PATH_MAX];
     ssize_t n = readlink(single, to, sizeof to - 1);
     if (n > 0)
-        err_file(e, single, "a link to %.*s, which is not there", (int)n, to);
-    else if (shard)
-        err_set(e, ERR_MODEL, "%s has neither model.safetensors nor model.safetensors.index.json, "
-                "which would name %s: fetch the index, too", show_path(dir).s, show(shard).s);
-    else if (!file_missing(pickle))
-        err_set(e, ERR_MODEL, "%s is a Python pickle, which aerie does not read; convert it "
-                "to model.safetensors (safetensors.torch.save_file) first", show_path(pickle).s);
-    else
-        err_set(e, ERR_MODEL, "%s has neither model.safetensors nor "
-                "model.safetensors.index.json", show_path(dir).s);
-    free(pickle);
-    free(shard);
-    return false;
+        return err_file(e, single, "a link to %.*s, which is not there", (int)n, to);
+    if (shard)
+        return err_set(e, ERR_MODEL, "%s has neither model.safetensors nor "
+                       "model.safetensors.index.json, which would name %s: fetch the index, too",
+                       show_path(dir).s, show(shard).s);
+    if (!file_missing(pickle))
+        return err_set(e, ERR_MODEL, "%s is a Python pickle, which aerie does not read; convert it "
+                       "to model.safetensors (safetensors.torch.save_file) first",
+                       show_path(pickle).s);
+    return err_set(e, ERR_MODEL, "%s has neither model.safetensors nor "
+                   "model.safetensors.index.json", show_path(dir).s);
 }
 
 static bool open_dir(struct safetensors *s, const char *dir, struct err *e)
 {
-    char *index = xasprintf("%s/model.safetensors.index.json", dir);
-    char *single = xasprintf("%s/model.safetensors", dir);
-    bool ok, indexed = access(index, F_OK) == 0;
+    FREED(free_at) char *index = xasprintf("%s/model.safetensors.index.json", dir);
+    FREED(free_at) char *single = xasprintf("%s/model.safetensors", dir);
+    bool indexed = access(index, F_OK) == 0;
     int why = indexed ? 0 : errno;
     bool whole = !file_missing(single);
     s->source = xstrdup(whole || !indexed ? single : index);
-    if (why && why != ENOENT && why != ENOTDIR)
-        ok = err_set(e, ERR_MODEL, "cannot open %s: %s", show_path(index).s, strerror(why));
-    else if (whole)
-        ok = shard_open(s, shard_add(s, dir, "model.safetensors"), e) && index_names(s, e);
-    else if (indexed)
-        ok = open_index(s, dir, index, e);
-    else
-        ok = no_weights(dir, single, e);
     s->note = note_of(dir, whole && indexed);
-    free(index);
-    free(single);
-    return ok;
+    if (why && why != ENOENT && why != ENOTDIR)
+        return err_set(e, ERR_MODEL, "cannot open %s: %s", show_path(index).s, strerror(why));
+    if (whole)
+        return shard_open(s, shard_add(s, dir, "model.safetensors"), e) && index_names(s, e);
+    return indexed ? open_index(s, dir, index, e) : no_weights(dir, single, e);
 }
 
 /* ---- GGUF ---- */
@@ -237,11 +225,10 @@ static bool open_gguf(struct safetensors *s, const char *path, struct err *e)
     gguf_about(s->gguf, &about);
     s->about = about.p;
     const struct gguf_arch *a = gguf_arch(s->gguf, e);
-    struct buf note = {0};
+    FREED(buf_free) struct buf note = {0};
     bool ok = a && gguf_tensors(s->gguf, a, add_made, s, e) &&
               gguf_config(s->gguf, a, &s->config, &note, e);
     s->note = note.n ? xasprintf("%s: %s", show_path(path).s, note.p) : NULL;
-    buf_free(&note);
     for (int i = 0; i < s->gguf->n_file; i++) {
         struct shard *f = shard_add(s, NULL, s->gguf->file[i].path);
         f->fd = s->gguf->file[i].fd;
@@ -294,24 +281,22 @@ static void hide_entries(struct safetensors *s)
 /* Matrices in place of the codes and scales that they are made of. */
 static bool open_coded(struct safetensors *s, struct err *e)
 {
-    struct coded v;
-    bool ok = coded_find(s, &v, e);
-    if (ok && v.note) {
-        char *note = s->note ? xasprintf("%s; %s", s->note, v.note) : xstrdup(v.note);
-        free(s->note);
-        s->note = note;
+    FREED(coded_free) struct coded v;
+    if (!coded_find(s, &v, e))
+        return false;
+    if (v.note) {
+        FREED(free_at) char *before = s->note;
+        s->note = before ? xasprintf("%s; %s", before, v.note) : xstrdup(v.note);
     }
-    if (ok && v.about) {
-        s->about = xstrdup(v.about);
-        s->inputs = v.inputs;
-        for (int i = 0; i < v.n; i++)
-            make_matrix(s, &v.m[i]);
-        hide_entries(s);
-        free(s->by_name);
-        ok = index_names(s, e);
-    }
-    coded_free(&v);
-    return ok;
+    if (!v.about)
+        return true;
+    s->about = xstrdup(v.about);
+    s->inputs = v.inputs;
+    for (int i = 0; i < v.n; i++)
+        make_matrix(s, &v.m[i]);
+    hide_entries(s);
+    free(s->by_name);
+    return index_names(s, e);
 }
 
 char *st_config(const struct safetensors *s, struct buf *text, struct err *e)

@@ -238,22 +238,17 @@ static bool header_read(struct safetensors *s, struct shard *f, struct err *e)
     if (n > MAX_HEADER || n > f->size - 8 || n < 2)
         return err_file(e, at, "the header claims %" PRIu64 " bytes, expected 2 to %" PRIu64, n,
                         f->size - 8 < MAX_HEADER ? f->size - 8 : MAX_HEADER);
-    char *text = xmalloc(n);
-    bool ok = shard_pread(f, text, n, 8, e);
+    FREED(free_at) char *text = xmalloc(n);
+    if (!shard_pread(f, text, n, 8, e))
+        return false;
     size_t used = n;
     while (used && text[used - 1] == ' ')
         used--;
-    if (ok && (text[0] != '{' || text[used - 1] != '}'))
-        ok = err_file(e, at,
-                      "the header is not a JSON object from its first byte to its last (only "
-                      "spaces may follow)");
-    json_t *root = ok ? json_read(text, used, HEADER_DEPTH, at, e) : NULL;
-    free(text);
-    if (!root)
-        return false;
-    ok = !is_cut(f, root, 8 + n, e) && header_entries(s, f, root, 8 + n, e);
-    json_decref(root);
-    return ok;
+    if (text[0] != '{' || text[used - 1] != '}')
+        return err_file(e, at, "the header is not a JSON object from its first byte to its last "
+                        "(only spaces may follow)");
+    FREED(json_decrefp) json_t *root = json_read(text, used, HEADER_DEPTH, at, e);
+    return root && !is_cut(f, root, 8 + n, e) && header_entries(s, f, root, 8 + n, e);
 }
 
 bool shard_open(struct safetensors *s, struct shard *f, struct err *e)

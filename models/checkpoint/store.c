@@ -7,6 +7,7 @@
  */
 #include "models/checkpoint/store.h"
 
+#include "kernels/idioms.h"
 #include "kernels/packed.h"
 #include "models/checkpoint/json.h"
 #include "models/checkpoint/safetensors.h"
@@ -84,7 +85,7 @@ static uint64_t digest_range(const char *p, size_t from, size_t n)
 static bool read_range(const struct safetensors *st, const struct tensor *t, size_t from, size_t n,
                        char *dst, uint64_t *digest, struct err *e)
 {
-    char *scratch = dst ? NULL : xmalloc(BLOCK);
+    FREED(free_at) char *scratch = dst ? NULL : xmalloc(BLOCK);
     struct lanes l = lanes_start(from);
     bool ok = true;
     for (size_t done = 0; ok && done < n; done += BLOCK) {
@@ -94,7 +95,6 @@ static bool read_range(const struct safetensors *st, const struct tensor *t, siz
         if (ok)
             lanes_add(&l, to, len);
     }
-    free(scratch);
     *digest = hash64(l.h, sizeof l.h, n);
     return ok;
 }
@@ -114,12 +114,11 @@ bool store_digest(const struct safetensors *st, const struct tensor *t, uint64_t
                   struct err *e)
 {
     size_t n = part_count(t->bytes);
-    uint64_t *part = xcalloc(n, sizeof *part);
+    FREED(free_at) uint64_t *part = xcalloc(n, sizeof *part);
     bool ok = true;
     for (size_t i = 0; ok && i < n; i++)
         ok = read_range(st, t, i * PART, part_size(t->bytes, i), NULL, &part[i], e);
     *digest = hash64(part, n * sizeof *part, t->bytes);
-    free(part);
     return ok;
 }
 
@@ -365,13 +364,12 @@ static void pad_groups(const struct tensor_load *l, char *p)
 static void part_pairs(const struct tensor_load *l, char *p)
 {
     size_t row = l->bytes / (size_t)l->form.dim[0], n = (size_t)l->pairs;
-    char *head = xmalloc(n * row);
+    FREED(free_at) char *head = xmalloc(n * row);
     for (int64_t first = 0; first < l->form.dim[0]; first += l->pairs, p += n * row) {
         memcpy(head, p, n * row);
         for (size_t i = 0; i < n; i++)
             memcpy(p + (i % 2 * (n / 2) + i / 2) * row, head + i * row, row);
     }
-    free(head);
 }
 
 /* Sets place[i] of the tensors that are used in the files, and maps these files. */
@@ -395,7 +393,8 @@ static bool map_files(struct store *s, const struct safetensors *st, const struc
 static size_t lay_out_copies(const struct tensor_load *load, int n, const bool *mapped,
                              size_t *offset)
 {
-    size_t at = 0, *stack = xcalloc((size_t)n + 1, sizeof *stack); /* where each begins, plus 1 */
+    FREED(free_at) size_t *stack = xcalloc((size_t)n + 1, sizeof *stack); /* begin of each, + 1 */
+    size_t at = 0;
     for (int i = 0; i < n; i++) {
         size_t *begin = &stack[load[i].stack];
         if (mapped[i])
@@ -406,7 +405,6 @@ static size_t lay_out_copies(const struct tensor_load *load, int n, const bool *
         }
         offset[i] = *begin - 1 + load[i].at;
     }
-    free(stack);
     return at;
 }
 
@@ -414,14 +412,14 @@ static size_t lay_out_copies(const struct tensor_load *load, int n, const bool *
 static struct store *lay_out(const struct safetensors *st, const struct tensor_load *load, int n,
                              const bool *mapped, char **place, struct err *e)
 {
-    size_t names = 0, *offset = xcalloc((size_t)n, sizeof *offset);
+    FREED(free_at) size_t *offset = xcalloc((size_t)n, sizeof *offset);
+    size_t names = 0;
     for (int i = 0; i < n; i++)
         names += strlen(load[i].src->name) + 1;
     struct store *s = store_new(lay_out_copies(load, n, mapped, offset), names, st->n_shard, e);
     for (int i = 0; s && i < n; i++)
         if (!mapped[i])
             place[i] = s->base + offset[i];
-    free(offset);
     return s;
 }
 
@@ -433,11 +431,11 @@ bool store_load(struct store **out, struct safetensors *st, struct tensor_load *
     qsort(load, (size_t)n, sizeof *load, by_place);
     for (int i = 0; i < n; i++)
         total += load[i].bytes;
-    bool *mapped = xcalloc((size_t)n, sizeof *mapped), map = wants_map(st, how);
-    const bool none = how && how->use == READ_HEADERS;
+    FREED(free_at) bool *mapped = xcalloc((size_t)n, sizeof *mapped);
+    FREED(free_at) char **place = xcalloc((size_t)n, sizeof *place);
+    const bool map = wants_map(st, how), none = how && how->use == READ_HEADERS;
     for (int i = 0; i < n; i++)
         mapped[i] = none || (map && is_aligned(&load[i]));
-    char **place = xcalloc((size_t)n, sizeof *place);
     struct store *s = lay_out(st, load, n, mapped, place, e);
     if (s && !none && !map_files(s, st, load, mapped, n, place, e))
         store_free(s), s = NULL;
@@ -453,8 +451,6 @@ bool store_load(struct store **out, struct safetensors *st, struct tensor_load *
     }
     if (ok)
         bind_tensors(s, load, n, place, &j, digest);
-    free(mapped);
-    free(place);
     free(j.part);
     free(j.digest);
     if (!ok)

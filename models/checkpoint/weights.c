@@ -1,6 +1,7 @@
 /* weights.c - see weights.h. */
 #include "models/checkpoint/weights.h"
 
+#include "kernels/idioms.h"
 #include "kernels/packed.h"
 #include "models/checkpoint/safetensors.h"
 
@@ -430,20 +431,19 @@ static int line_by_name(const void *a, const void *b)
 
 static void sha_line(struct sha256 *h, const struct line *x)
 {
-    struct buf b = {0};
+    FREED(buf_free) struct buf b = {0};
     buf_printf(&b, "%s %s", x->t->name, dtype_name(x->t->type));
     for (int i = 0; i < x->t->n_dim; i++)
         buf_printf(&b, " %lld", (long long)x->t->dim[i]);
     buf_printf(&b, " %016llx\n", (unsigned long long)x->digest);
     sha256_add(h, b.p, b.n);
-    buf_free(&b);
 }
 
 /* Computes the SHA-256 that models.h defines (struct model, `sha`). */
 static void sha_of(const struct binder *b, const uint64_t *digest, const struct buf *config,
                    char sha[65])
 {
-    struct line *line = xcalloc((size_t)b->n_load, sizeof *line);
+    FREED(free_at) struct line *line = xcalloc((size_t)b->n_load, sizeof *line);
     for (int i = 0; i < b->n_load; i++)
         line[i] = (struct line){b->load[i].src, b->load[i].from, digest[i]};
     qsort(line, (size_t)b->n_load, sizeof *line, line_by_name);
@@ -453,20 +453,18 @@ static void sha_of(const struct binder *b, const uint64_t *digest, const struct 
     for (int i = 0; i < b->n_load; i++)
         sha_line(&h, &line[i]);
     sha256_end_hex(&h, sha);
-    free(line);
 }
 
 bool binder_load(struct binder *b, const char *what, const struct buf *config, struct store **store,
                  uint64_t *bytes, char sha[65], const struct loading *p)
 {
-    uint64_t *digest = xcalloc((size_t)b->n_load, sizeof *digest);
+    FREED(free_at) uint64_t *digest = xcalloc((size_t)b->n_load, sizeof *digest);
     bool ok = store_load(store, b->st, b->load, b->n_load, digest, what, p, b->e);
     if (ok && !(p && p->use == READ_HEADERS))
         sha_of(b, digest, config, sha);
     *bytes = 0;
     for (int i = 0; i < b->n_load; i++)
         *bytes += b->load[i].unit ? b->load[i].form.bytes : b->load[i].bytes;
-    free(digest);
     return ok;
 }
 
@@ -474,17 +472,14 @@ int64_t *binder_read_ints(const struct binder *b, const struct tensor *t, int64_
                           int64_t max)
 {
     struct err *e = b->e;
-    struct shown path = show_path(st_path(b->st, t)), name = show(t->name);
-    if (t->type != DT_I64 && t->type != DT_I32) {
-        err_set(e, ERR_MODEL, "%s: tensor %s has type %s, expected I64 or I32", path.s, name.s,
-                st_entry(t)->type);
-        return NULL;
-    }
-    if ((int64_t)(t->bytes / dtype_size(t->type)) != n) {
-        err_set(e, ERR_MODEL, "%s: tensor %s has %zu entries, expected %lld", path.s, name.s,
-                t->bytes / dtype_size(t->type), (long long)n);
-        return NULL;
-    }
+    const char *path = st_path(b->st, t);
+    const struct shown name = show(t->name);
+    if (t->type != DT_I64 && t->type != DT_I32)
+        return err_file(e, path, "tensor %s has type %s, expected I64 or I32", name.s,
+                        st_entry(t)->type), NULL;
+    if ((int64_t)(t->bytes / dtype_size(t->type)) != n)
+        return err_file(e, path, "tensor %s has %zu entries, expected %lld", name.s,
+                        t->bytes / dtype_size(t->type), (long long)n), NULL;
     int64_t *v = xcalloc((size_t)n, sizeof *v);
     bool ok = st_read(b->st, t, v, e);
     if (ok && t->type == DT_I32)
@@ -495,9 +490,8 @@ int64_t *binder_read_ints(const struct binder *b, const struct tensor *t, int64_
         }
     for (int64_t i = 0; ok && i < n; i++)
         if (v[i] < min || v[i] > max)
-            ok = err_set(e, ERR_MODEL, "%s: tensor %s has %lld at %lld, expected %lld to %lld",
-                         path.s, name.s, (long long)v[i], (long long)i, (long long)min,
-                         (long long)max);
+            ok = err_file(e, path, "tensor %s has %lld at %lld, expected %lld to %lld", name.s,
+                          (long long)v[i], (long long)i, (long long)min, (long long)max);
     if (ok)
         return v;
     free(v);

@@ -1,6 +1,7 @@
 /* draft.c - loads a draft's folder: decides its kind. */
 #include "models/draft/draft.h"
 
+#include "kernels/idioms.h"
 #include "models/checkpoint/safetensors.h"
 
 #include <stdlib.h>
@@ -30,12 +31,12 @@ bool draft_load(struct draft *d, const char *dir, const struct model *target, co
     *d = (struct draft){.kv_full = -1, .kv_swa = -1};
     d->dir = xstrdup(dir);
     struct drafting g = {.d = d, .target = target, .capture = capture, .progress = p};
-    json_t *root = NULL;
+    FREED(json_decrefp) json_t *root = NULL;
     bool ok = false;
     struct safetensors *st = st_open(dir, e);
     if (st && st->note)
         d->note = xstrdup(st->note);
-    char *path = st ? st_config(st, &g.config, e) : NULL;
+    FREED(free_at) char *path = st ? st_config(st, &g.config, e) : NULL;
     struct conf_file file = {.path = path, .e = e};
     g.config_path = path;
     if (path && (root = json_read(g.config.p, g.config.n, JSON_DEPTH, path, e))) {
@@ -46,9 +47,7 @@ bool draft_load(struct draft *d, const char *dir, const struct model *target, co
     } else {
         st_close(st);
     }
-    json_decref(root);
     buf_free(&g.config);
-    free(path);
     if (!ok)
         draft_free(d);
     return ok;

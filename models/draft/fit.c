@@ -2,6 +2,7 @@
  * and vocabulary. Shared by EAGLE3 and DFlash, whose embedding and head may be the target's.
  */
 #include "models/draft/draft.h"
+#include "kernels/idioms.h"
 #include "models/checkpoint/safetensors.h"
 
 #include <stdlib.h>
@@ -78,15 +79,15 @@ static bool check_t2d(struct drafting *g, const struct tensor *t, const uint8_t 
         return err_file(g->b.e, path, "tensor %s has %zu entries of type %s, expected %d of BOOL",
                         show(t->name).s, t->bytes / (dtype_size(t->type) ? dtype_size(t->type) : 1),
                         st_entry(t)->type, vocab);
-    uint8_t *mark = xmalloc((size_t)vocab);
-    bool ok = st_read(g->b.st, t, mark, g->b.e);
-    for (int i = 0; ok && i < vocab; i++)
+    FREED(free_at) uint8_t *mark = xmalloc((size_t)vocab);
+    if (!st_read(g->b.st, t, mark, g->b.e))
+        return false;
+    for (int i = 0; i < vocab; i++)
         if (!mark[i] != !mapped[i])
-            ok = err_file(g->b.e, path, "tensor %s %s target id %d, d2t %s", show(t->name).s,
-                          mark[i] ? "marks" : "does not mark", i,
-                          mapped[i] ? "maps to it" : "does not map to it");
-    free(mark);
-    return ok;
+            return err_file(g->b.e, path, "tensor %s %s target id %d, d2t %s", show(t->name).s,
+                            mark[i] ? "marks" : "does not mark", i,
+                            mapped[i] ? "maps to it" : "does not map to it");
+    return true;
 }
 
 /* Reads d2t, which holds offsets: target id = draft id + d2t[draft id]; in a GGUF (`ids`) it holds
@@ -95,7 +96,7 @@ static bool map_ids(struct drafting *g, const struct tensor *t, bool ids, uint8_
 {
     struct draft *d = g->d;
     int vocab = g->target->cfg.vocab;
-    int64_t *off = binder_read_ints(&g->b, t, d->draft_vocab, -vocab, vocab);
+    FREED(free_at) int64_t *off = binder_read_ints(&g->b, t, d->draft_vocab, -vocab, vocab);
     if (!off)
         return false;
     bool ok = true, ascending = true, same = d->draft_vocab == vocab;
@@ -114,7 +115,6 @@ static bool map_ids(struct drafting *g, const struct tensor *t, bool ids, uint8_
         ascending &= i == 0 || d->d2t[i] > d->d2t[i - 1];
         same &= id == i;
     }
-    free(off);
     if (ok && same) {
         free(d->d2t);
         d->d2t = NULL;
@@ -135,7 +135,7 @@ bool fit_ids(struct drafting *g)
         return err_file(g->b.e, st_path(g->b.st, NULL),
                         "tensor d2t is missing, expected [%d (draft_vocab_size)]",
                         g->d->draft_vocab);
-    uint8_t *mapped = xcalloc((size_t)vocab, 1);
+    FREED(free_at) uint8_t *mapped = xcalloc((size_t)vocab, 1);
     if (!d2t)
         memset(mapped, 1, (size_t)vocab);
     bool ok = (!d2t || map_ids(g, d2t, ids != NULL, mapped)) && (!t2d || check_t2d(g, t2d, mapped));
@@ -143,7 +143,6 @@ bool fit_ids(struct drafting *g)
         binder_mark_used(&g->b, d2t);
     if (t2d)
         binder_mark_used(&g->b, t2d);
-    free(mapped);
     return ok;
 }
 

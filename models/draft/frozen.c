@@ -7,6 +7,7 @@
  * centroid).
  */
 #include "models/draft/draft.h"
+#include "kernels/idioms.h"
 #include "models/checkpoint/safetensors.h"
 
 #include <stdio.h>
@@ -185,23 +186,20 @@ static bool load_order(struct drafting *g)
     if (!t)
         return err_file(g->b.e, st_path(g->b.st, NULL),
                         "tensor %s is missing, expected [%d (vocab_size)]", order_name, vocab);
-    int64_t *id = binder_read_ints(&g->b, t, vocab, 0, vocab - 1);
+    FREED(free_at) int64_t *id = binder_read_ints(&g->b, t, vocab, 0, vocab - 1);
     if (!id)
         return false;
-    uint8_t *seen = xcalloc((size_t)vocab, 1);
-    bool ok = true;
+    FREED(free_at) uint8_t *seen = xcalloc((size_t)vocab, 1);
     d->token_order = xcalloc((size_t)vocab, sizeof *d->token_order);
-    for (int i = 0; ok && i < vocab; i++) {
+    for (int i = 0; i < vocab; i++) {
         if (seen[id[i]])
-            ok = err_file(g->b.e, st_path(g->b.st, t), "tensor %s has token %lld twice", order_name,
-                          (long long)id[i]);
+            return err_file(g->b.e, st_path(g->b.st, t), "tensor %s has token %lld twice",
+                            order_name, (long long)id[i]);
         seen[id[i]] = 1;
         d->token_order[i] = (int32_t)id[i];
     }
     binder_mark_used(&g->b, t);
-    free(seen);
-    free(id);
-    return ok;
+    return true;
 }
 
 bool frozen_load(struct drafting *g)

@@ -2,6 +2,7 @@
 #include "models/draft/pair.h"
 
 #include "kernels/ascii.h"
+#include "kernels/idioms.h"
 #include "models/checkpoint/gguf.h"
 #include "models/checkpoint/hub.h"
 #include "models/checkpoint/json.h"
@@ -140,10 +141,10 @@ static void read_config(const json_t *top, struct says *s)
 static void read_card(const char *folder, struct says *s)
 {
     static const char key[] = "base_model:";
-    char *path = xasprintf("%s/README.md", folder), line[1024];
+    FREED(free_at) char *path = xasprintf("%s/README.md", folder);
+    char line[1024];
     FILE *f = fopen(path, "r");
     bool listed = false, first = true;
-    free(path);
     for (long left = CARD; f && left > 0 && fgets(line, sizeof line, f); first = false) {
         left -= (long)strlen(line);
         bool edge = !strncmp(line, "---", 3);
@@ -198,13 +199,11 @@ static bool ask(const char *path, struct says *s)
     if (gguf_is(path))
         return read_gguf(path, s);
     bool absent = false;
-    char *config = xasprintf("%s/config.json", path);
-    json_t *top = json_open(config, &absent, &(struct err){0});
-    free(config);
+    FREED(free_at) char *config = xasprintf("%s/config.json", path);
+    FREED(json_decrefp) json_t *top = json_open(config, &absent, &(struct err){0});
     if (!top)
         return false;
     read_config(top, s);
-    json_decref(top);
     if (s->draft && !s->n)
         read_card(path, s);
     return true;
@@ -212,10 +211,8 @@ static bool ask(const char *path, struct says *s)
 
 static bool is_target(const char *path)
 {
-    struct says s;
-    bool there = ask(path, &s), draft = s.draft;
-    says_free(&s);
-    return there && !draft;
+    FREED(says_free) struct says s;
+    return ask(path, &s) && !s.draft;
 }
 
 /* ---- folders ---- */
@@ -241,22 +238,21 @@ static struct hub_paths list(const char *folder)
 static struct hub_paths list_cache(void)
 {
     static const char before[] = "models--";
-    char *cache = hub_cache();
+    FREED(free_at) char *cache = hub_cache();
     struct hub_paths all = list(cache), found = {0};
     for (int i = 0; i < all.n; i++) {
         const char *last = strrchr(all.path[i], '/') + 1;
         const char *org = !strncmp(last, before, sizeof before - 1) ? last + sizeof before - 1
                                                                     : "";
         const char *gap = strstr(org, "--");
-        char *name = gap ? xasprintf("%.*s/%s", (int)(gap - org), org, gap + 2) : NULL;
+        FREED(free_at) char *name = gap ? xasprintf("%.*s/%s", (int)(gap - org), org, gap + 2)
+                                        : NULL;
         char *path = name ? hub_find(name, &(struct err){0}) : NULL;
-        free(name);
         free(all.path[i]);
         if (path)
             all.path[found.n++] = path;
     }
     found.path = all.path;
-    free(cache);
     return found;
 }
 
@@ -300,67 +296,48 @@ static void keep(struct pairing *p, enum rank rank, const char *path, char *from
 /* Whether the draft means the model at `path`, by its words or, if it says nothing, by its name. */
 static bool means(const struct says *s, const char *draft, const char *path)
 {
-    char *name = name_of(path), *own = name_of(draft);
-    bool yes = !s->n && same_model(own, name);
-    for (int i = 0; i < s->n; i++)
-        yes |= same_model(s->target[i], name) || same_file(s->target[i], path);
-    free(own);
-    free(name);
-    return yes;
+    FREED(free_at) char *name = name_of(path), *own = name_of(draft);
+    return s->n ? ANY(i, s->n, same_model(s->target[i], name) || same_file(s->target[i], path))
+                : same_model(own, name);
 }
 
 static enum rank rank_of(const char *path, const struct says *s)
 {
-    char *name = name_of(path);
-    bool draft = !strcmp(name, "draft");
-    free(name);
-    return s->n ? NAMES : draft ? DRAFT : CALLED;
+    FREED(free_at) char *name = name_of(path);
+    return s->n ? NAMES : !strcmp(name, "draft") ? DRAFT : CALLED;
 }
 
 /* Keeps a draft that lies in the model's folder (carried), or one elsewhere that means the model:
  * `place` says where, for people. */
 static void look(struct looking *l, const char *path, bool carried, const char *place)
 {
-    struct says s;
+    FREED(says_free) struct says s = {0};
     if (same_file(path, l->target) || !ask(path, &s))
         return;
     if (s.draft && (carried || means(&s, path, l->target)))
         keep(l->p, carried ? CARRIED : rank_of(path, &s), path,
              xasprintf("found %s%s", place, carried ? "" : s.n ? ": names it"
                                                                : ": by name"));
-    says_free(&s);
 }
 
-static void look_in(struct looking *l, struct hub_paths *all, bool carried, const char *place)
+static void look_in(struct looking *l, struct hub_paths all, bool carried, const char *place)
 {
-    for (int i = 0; i < all->n; i++)
-        look(l, all->path[i], carried, place);
-    hub_paths_free(all);
+    for (int i = 0; i < all.n; i++)
+        look(l, all.path[i], carried, place);
+    hub_paths_free(&all);
 }
 
 static void find_drafts(struct looking *l)
 {
     bool folder = is_folder(l->target);
-    char *title = hub_title_in_cache(l->target), *parent = path_folder(l->target);
-    struct hub_paths in = list(folder ? l->target : parent);
+    FREED(free_at) char *title = hub_title_in_cache(l->target), *parent = path_folder(l->target);
+    FREED(free_at) char *name = name_of(l->target);
     if (folder || title) /* beside a GGUF elsewhere, anything may lie */
-        look_in(l, &in, true, "in the model's folder");
-    else
-        hub_paths_free(&in);
-    if (title) {
-        struct hub_paths cache = list_cache();
-        char *name = name_of(l->target);
-        if (!is_nameless(name))
-            look_in(l, &cache, false, "in the hub's cache");
-        else
-            hub_paths_free(&cache);
-        free(name);
-    } else {
-        struct hub_paths beside = list(parent);
-        look_in(l, &beside, false, "beside the model");
-    }
-    free(title);
-    free(parent);
+        look_in(l, list(folder ? l->target : parent), true, "in the model's folder");
+    if (!title)
+        look_in(l, list(parent), false, "beside the model");
+    else if (!is_nameless(name))
+        look_in(l, list_cache(), false, "in the hub's cache");
 }
 
 /* Tries each draft if there are at least this many; those that fit come first. */
@@ -389,27 +366,23 @@ static void try_fit(struct pairing *p, const char *target, int least)
 
 /* ---- the target of a draft ---- */
 
-static char *first_meant(struct hub_paths *all, const struct says *s, const char *draft)
+static char *first_meant(struct hub_paths all, const struct says *s, const char *draft)
 {
     char *found = NULL;
-    for (int i = 0; i < all->n && !found; i++)
-        if (!same_file(all->path[i], draft) && means(s, draft, all->path[i]) &&
-            is_target(all->path[i]))
-            found = xstrdup(all->path[i]);
-    hub_paths_free(all);
+    for (int i = 0; i < all.n && !found; i++)
+        if (!same_file(all.path[i], draft) && means(s, draft, all.path[i]) &&
+            is_target(all.path[i]))
+            found = xstrdup(all.path[i]);
+    hub_paths_free(&all);
     return found;
 }
 
 static char *find_target(const char *draft, const struct says *s)
 {
-    char *title = hub_title_in_cache(draft), *parent = path_folder(draft), *found = NULL;
+    FREED(free_at) char *title = hub_title_in_cache(draft), *parent = path_folder(draft);
     if (!title && is_target(parent))
-        found = xstrdup(parent);
-    struct hub_paths beside = list(parent);
-    if (!found && !title)
-        found = first_meant(&beside, s, draft);
-    else
-        hub_paths_free(&beside);
+        return xstrdup(parent);
+    char *found = title ? NULL : first_meant(list(parent), s, draft);
     for (int i = 0; i < s->n && !found; i++) { /* a path, or a name of the cache */
         found = hub_find(s->target[i], &(struct err){0});
         if (found && !is_target(found)) {
@@ -417,36 +390,27 @@ static char *find_target(const char *draft, const struct says *s)
             found = NULL;
         }
     }
-    if (!found && (s->n || !is_nameless(draft))) {
-        struct hub_paths cache = list_cache();
-        found = first_meant(&cache, s, draft);
-    }
-    free(parent);
-    free(title);
+    if (!found && (s->n || !is_nameless(draft)))
+        found = first_meant(list_cache(), s, draft);
     return found;
 }
 
 static bool no_target(const char *draft, const struct says *s, struct err *e)
 {
-    struct hub_name n = {0};
-    char *cache = hub_cache();
+    FREED(hub_name_free) struct hub_name n = {0};
+    FREED(free_at) char *cache = hub_cache();
     const char *target = s->n ? s->target[0] : NULL;
     bool hub = target && hub_read_name(target, &n);
     if (!target)
-        err_file(e, draft,
-                 "is a draft (%s) that does not say for which model, and none of its name lies "
-                 "beside it or in %s: expected -m MODEL --draft DRAFT",
-                 s->kind, show_path(cache).s);
-    else
-        err_file(e, draft,
-                 "is a draft (%s) for %s, which is neither beside it nor in %s%s%s%s: expected -m "
-                 "MODEL --draft DRAFT",
-                 s->kind, show(target).s, show_path(cache).s, hub ? " (aerie pull " : "",
-                 hub ? target : "", hub ? " fetches it)" : "");
-    if (hub)
-        hub_name_free(&n);
-    free(cache);
-    return false;
+        return err_file(e, draft,
+                        "is a draft (%s) that does not say for which model, and none of its name "
+                        "lies beside it or in %s: expected -m MODEL --draft DRAFT",
+                        s->kind, show_path(cache).s);
+    return err_file(e, draft,
+                    "is a draft (%s) for %s, which is neither beside it nor in %s%s%s%s: expected "
+                    "-m MODEL --draft DRAFT",
+                    s->kind, show(target).s, show_path(cache).s, hub ? " (aerie pull " : "",
+                    hub ? target : "", hub ? " fetches it)" : "");
 }
 
 /* ---- both ---- */
@@ -456,30 +420,24 @@ static bool from_draft(const char *draft, const struct says *s, struct pairing *
     p->model = find_target(draft, s);
     if (!p->model)
         return no_target(draft, s, e);
-    char *title = hub_title_in_cache(p->model);
+    FREED(free_at) char *title = hub_title_in_cache(p->model);
     keep(p, NAMES, draft, xasprintf("it is a draft of %s", show_path(title ? title : p->model).s));
-    free(title);
     return true;
 }
 
 bool pair_find(const char *path, struct pairing *p, struct err *e)
 {
-    struct says s;
+    FREED(says_free) struct says s;
+    FREED(free_at) char *inner = xasprintf("%s/target", path);
     *p = (struct pairing){0};
-    char *inner = xasprintf("%s/target", path);
     if (!ask(path, &s) && is_target(inner))
         p->model = xstrdup(inner);
-    free(inner);
-    bool ok = true;
-    if (s.draft) {
-        ok = from_draft(path, &s, p, e);
-    } else {
-        const char *target = p->model ? p->model : path;
-        find_drafts(&(struct looking){p, target});
-        try_fit(p, target, 2);
-    }
-    says_free(&s);
-    return ok;
+    if (s.draft)
+        return from_draft(path, &s, p, e);
+    const char *target = p->model ? p->model : path;
+    find_drafts(&(struct looking){p, target});
+    try_fit(p, target, 2);
+    return true;
 }
 
 void pair_drafts(const char *target, struct pairing *p)
@@ -496,31 +454,24 @@ struct telling {
     void *arg;
 };
 
-static void tell_models(const struct telling *t, struct hub_paths *all, const char *from)
+static void tell_models(const struct telling *t, struct hub_paths all, const char *from)
 {
-    for (int i = 0; i < all->n; i++)
-        if (is_target(all->path[i]))
-            t->fn(t->arg, all->path[i], from);
-    hub_paths_free(all);
+    for (int i = 0; i < all.n; i++)
+        if (is_target(all.path[i]))
+            t->fn(t->arg, all.path[i], from);
+    hub_paths_free(&all);
 }
 
 void pair_models(const char *path, void (*fn)(void *arg, const char *path, const char *from),
                  void *arg)
 {
     struct telling t = {fn, arg};
-    char *title = hub_title_in_cache(path), *parent = path_folder(path);
-    if (is_folder(path)) { /* GGUF files in it */
-        struct hub_paths in = list(path);
-        tell_models(&t, &in, "in the model's folder");
-    }
-    if (!title || !is_folder(path)) {
-        struct hub_paths beside = list(parent);
-        tell_models(&t, &beside, "beside the model");
-    }
-    struct hub_paths cache = list_cache();
-    tell_models(&t, &cache, "in the hub's cache");
-    free(title);
-    free(parent);
+    FREED(free_at) char *title = hub_title_in_cache(path), *parent = path_folder(path);
+    if (is_folder(path)) /* GGUF files in it */
+        tell_models(&t, list(path), "in the model's folder");
+    if (!title || !is_folder(path))
+        tell_models(&t, list(parent), "beside the model");
+    tell_models(&t, list_cache(), "in the hub's cache");
 }
 
 void pair_free(struct pairing *p)

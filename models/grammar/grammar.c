@@ -1,6 +1,7 @@
 /* grammar.c - a whole grammar: what precedes the text, calls of functions, and what can be spelled.
  * See grammar.h. */
 #include "models/grammar/parts.h"
+#include "kernels/idioms.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -147,8 +148,8 @@ static bool can_end(const struct grammar *grammar, int at, const bool *ends)
  * where it may be empty; guides find no way into it. */
 static bool drop_endless(struct grammar *grammar)
 {
-    bool *ends = xcalloc((size_t)grammar->n_rule, sizeof *ends), more = true;
-    while (more) {
+    FREED(free_at) bool *ends = xcalloc((size_t)grammar->n_rule, sizeof *ends);
+    for (bool more = true; more;) {
         more = false;
         for (int i = 0; i < grammar->n_rule; i++)
             for (int k = 0; k < grammar->rule[i].n && !ends[i]; k++)
@@ -162,9 +163,7 @@ static bool drop_endless(struct grammar *grammar)
                 rule->alt[n++] = rule->alt[k];
         rule->n = n;
     }
-    bool ok = ends[grammar->root];
-    free(ends);
-    return ok;
+    return ends[grammar->root];
 }
 
 /* ---- a grammar ------------------------------------------------------------------------------- */

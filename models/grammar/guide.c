@@ -50,7 +50,7 @@ struct token_order *token_order_open(const struct tokenizer *tok)
 {
     struct token_order *order = xcalloc(1, sizeof *order);
     int vocab = tok_vocab(tok);
-    struct spelled *all = xcalloc((size_t)vocab + 1, sizeof *all);
+    FREED(free_at) struct spelled *all = xcalloc((size_t)vocab + 1, sizeof *all);
     order->tok = tok;
     for (int id = 0; id < vocab; id++) {
         struct spelled *spelled = &all[order->n];
@@ -69,7 +69,6 @@ struct token_order *token_order_open(const struct tokenizer *tok)
         order->common[i] = (uint16_t)k;
         order->longest = max_int(order->longest, (int)all[i].n);
     }
-    free(all);
     return order;
 }
 

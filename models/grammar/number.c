@@ -4,6 +4,7 @@
  * prefixes behind which each digit is any of 0 to 9. Of multiples, a rule for each remainder says
  * which digits may follow. */
 #include "models/grammar/parts.h"
+#include "kernels/idioms.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -72,11 +73,10 @@ static int more_of(const struct digits *digits, int *made, int n, int end, int r
 static void add_longer(const struct digits *digits, int n)
 {
     int left = MULTIPLE_DIGITS - digits->point - 1;
-    int *made = xcalloc((size_t)(left + 1) * (size_t)digits->multiple, sizeof *made);
+    FREED(free_at) int *made = xcalloc((size_t)(left + 1) * (size_t)digits->multiple, sizeof *made);
     for (int c = 1; c <= 9; c++)
         grammar_add(digits->grammar, digits->rule, "%r%c", '0' + c, '0' + c,
                     more_of(digits, made, left, MULTIPLE_DIGITS - n, c % digits->multiple));
-    free(made);
 }
 
 /* As add_run(), of multiples. */

@@ -2,6 +2,7 @@
  * grammar.h and parts.h. */
 #include "models/grammar/parts.h"
 #include "models/grammar/values.h"
+#include "kernels/idioms.h"
 #include "kernels/json_read.h"
 
 #include <math.h>
@@ -105,9 +106,8 @@ static void put_constant(struct grammar *grammar, struct sequence *seq, const js
         }
         grammar_put(grammar, seq, "}");
     } else {
-        char *text = json_written(v, 0);
+        FREED(free_at) char *text = json_written(v, 0);
         grammar_put(grammar, seq, "%t", text ? text : "null");
-        free(text);
     }
 }
 
@@ -243,11 +243,10 @@ static int unique_rest(struct grammar *grammar, struct unique *unique, int used)
 static bool add_unique(struct compiler *compiler, int rule, const json_t *o, int min, int max)
 {
     struct grammar *grammar = compiler->grammar;
-    json_t *all = schema_get(o, "items") ? schema_values(compiler->root, schema_get(o, "items"))
-                                         : NULL,
-        *v;
+    json_t *items = schema_get(o, "items"), *v;
+    FREED(json_decrefp) json_t *all = items ? schema_values(compiler->root, items) : NULL;
     bool ok = all && json_array_size(all) <= MOST_UNIQUE && !schema_get(o, "prefixItems");
-    struct unique *unique = xcalloc(1, sizeof *unique);
+    FREED(free_at) struct unique *unique = xcalloc(1, sizeof *unique);
     size_t i;
     unique->min = min, unique->max = max;
     json_array_foreach(all, i, v) {
@@ -258,8 +257,6 @@ static bool add_unique(struct compiler *compiler, int rule, const json_t *o, int
     }
     if (ok)
         grammar_add(grammar, rule, "[%c", unique_rest(grammar, unique, 0));
-    free(unique);
-    json_decref(all);
     return ok ||
            fail(compiler, "the schema's keyword \"%s\" is supported where items are one of at most "
                           "10 constants, or where maxItems is 1", "uniqueItems");
@@ -344,14 +341,12 @@ static int other_key(struct grammar *grammar, const struct property *property, i
         if (byte < 0x20 || byte >= 0x7F || byte == '"' || byte == '\\' || done[byte])
             continue;
         done[byte] = true;
-        struct property *same = xcalloc((size_t)n, sizeof *same);
+        FREED(free_at) struct property *same = xcalloc((size_t)n, sizeof *same);
         int k = 0;
         for (int j = 0; j < n; j++)
             if ((unsigned char)property[j].name[from] == byte)
                 same[k++] = property[j];
-        int next = other_key(grammar, same, k, from + 1);
-        free(same);
-        grammar_add(grammar, rule, "%r%c", byte, byte, next);
+        grammar_add(grammar, rule, "%r%c", byte, byte, other_key(grammar, same, k, from + 1));
     }
     return rule;
 }
@@ -432,9 +427,8 @@ static int read_properties(struct compiler *compiler, const json_t *o, const jso
             fail(compiler, "the property \"%.40s...\" has a name of more than 256 bytes", name);
             return -1;
         }
-        json_t *text = json_string(name);
+        FREED(json_decrefp) json_t *text = json_string(name);
         bool allowed = !names || schema_holds(names, text);
-        json_decref(text);
         if (!add_property(compiler, o, name, allowed ? v : json_false(), property, &n))
             return -1;
     }
@@ -473,7 +467,8 @@ static bool add_object(struct compiler *compiler, int rule, const json_t *o)
     size_t i;
     json_t *all = schema_get(o, "properties"), *required = schema_get(o, "required"),
            *more = schema_get(o, "additionalProperties");
-    json_t *allowed = schema_get(o, "propertyNames"), *names = NULL;
+    json_t *allowed = schema_get(o, "propertyNames");
+    FREED(json_decrefp) json_t *names = NULL;
     if (!more)
         more = schema_get(o, "unevaluatedProperties");
     if (all && !json_is_object(all))
@@ -492,7 +487,7 @@ static bool add_object(struct compiler *compiler, int rule, const json_t *o)
         return fail(compiler, "the schema's keyword \"%s\" is supported up to 1, or to the number "
                               "of required properties", "minProperties");
     size_t most = json_object_size(all) + json_array_size(required) + json_array_size(names);
-    struct property *property = xcalloc(most + 1, sizeof *property);
+    FREED(free_at) struct property *property = xcalloc(most + 1, sizeof *property);
     int n = read_properties(compiler, o, names, property), value = -1, one = -1;
     int space = grammar_known(grammar, RULE_SPACE);
     /* other properties: those that the schema describes, or any where it describes none */
@@ -513,8 +508,6 @@ static bool add_object(struct compiler *compiler, int rule, const json_t *o)
     if (n >= 0)
         grammar_add(grammar, rule, "{%c%c", space,
                     object_rest(grammar, property, n, one, least > 0));
-    free(property);
-    json_decref(names);
     return n >= 0;
 }
 

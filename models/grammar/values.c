@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "kernels/base.h"
+#include "kernels/idioms.h"
 
 enum { MOST_REFS = 64 };
 
@@ -46,7 +47,7 @@ const json_t *schema_at(const json_t *root, const char *ref)
     if (*ref++ != '#')
         return NULL;
     while (at && *ref == '/') {
-        struct buf name = {0};
+        FREED(buf_free) struct buf name = {0};
         buf_str(&name, "");
         for (ref++; *ref && *ref != '/'; ref++)
             if (ref[0] == '~' && (ref[1] == '0' || ref[1] == '1'))
@@ -57,7 +58,6 @@ const json_t *schema_at(const json_t *root, const char *ref)
         at = !json_is_array(at) ? schema_get(at, name.p)
              : number           ? json_array_get(at, (size_t)strtoul(name.p, NULL, 10))
                                 : NULL;
-        buf_free(&name);
     }
     return *ref ? NULL : at;
 }
@@ -89,7 +89,8 @@ bool schema_holds(const json_t *list, const json_t *v)
  * others. */
 static bool add_values(const json_t *root, const json_t *o, json_t *list, int depth)
 {
-    json_t *one, *all = json_array();
+    FREED(json_decrefp) json_t *all = json_array();
+    json_t *one;
     const json_t *is = behind_refs(root, o);
     const char *type = json_string_value(schema_get(is, "type"));
     bool ok = is && depth < MOST_REFS;
@@ -115,7 +116,6 @@ static bool add_values(const json_t *root, const json_t *o, json_t *list, int de
         if (schema_type_allows(schema_get(is, "type"), one) && !schema_holds(list, one))
             json_array_append(list, one);
     }
-    json_decref(all);
     return ok;
 }
 
@@ -142,14 +142,13 @@ static json_t *constants(const json_t *o)
 
 static bool no_common_constant(const json_t *a, const json_t *b)
 {
-    json_t *x = constants(a), *y = constants(b), *u;
+    FREED(json_decrefp) json_t *x = constants(a), *y = constants(b);
+    json_t *u;
     size_t i;
     bool apart = x && y;
     json_array_foreach(x, i, u) {
         apart = apart && !schema_holds(y, u);
     }
-    json_decref(x);
-    json_decref(y);
     return apart;
 }
 

@@ -9,6 +9,7 @@
 #include "models/tokenizer/parts.h"
 
 #include "kernels/ascii.h"
+#include "kernels/idioms.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -271,11 +272,10 @@ static void repeat(struct dialect *d)
     d->s += n;
     if (*d->s != '+')
         return;
-    struct buf tail = {0};
+    FREED(buf_free) struct buf tail = {0};
     buf_add(&tail, d->out->p + d->atom, d->out->n - d->atom);
     d->out->n = d->atom;
     buf_printf(d->out, "(?:%s)", tail.p);
-    buf_free(&tail);
 }
 
 /* ---- all of it ---- */
@@ -313,11 +313,11 @@ bool onig_to_pcre(const char *s, size_t n, struct buf *out, struct err *e)
 {
     if (memchr(s, 0, n))
         return err_set(e, ERR_MODEL, "regular expression with a NUL byte");
-    char *copy = memcpy(xcalloc(n + 4, 1), s, n); /* four NUL bytes: looking ahead is safe */
+    FREED(free_at) char *copy = xcalloc(n + 4, 1); /* four NUL bytes: looking ahead is safe */
+    memcpy(copy, s, n);
     struct dialect d = {.s = copy, .end = copy + n, .out = out, .e = e};
     bool ok = utf8_check(s, n) || refuse_pattern(&d, "bytes that are not UTF-8");
     while (ok && d.s < d.end)
         ok = read_next(&d);
-    free(copy);
     return ok;
 }

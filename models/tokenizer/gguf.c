@@ -7,6 +7,7 @@
  * flags lstrip, rstrip and single_word of added tokens are lost in a GGUF.)
  */
 #include "models/checkpoint/gguf.h"
+#include "kernels/idioms.h"
 #include "models/tokenizer/load.h"
 
 #include <math.h>
@@ -217,18 +218,15 @@ static bool read_texts(struct meta *m, const struct gguf_text *text)
 static bool read_tokens(struct meta *m)
 {
     static const char types[] = KEY "token_type";
-    struct gguf_text *text = NULL;
+    FREED(free_at) struct gguf_text *text = NULL;
     size_t n_kind = 0;
-    bool ok = gguf_strings(m->g, m->l.tokens, &text, &m->n, m->l.e) &&
-              gguf_ints(m->g, types, NORMAL, BYTE, &m->kind, &n_kind, m->l.e);
-    if (ok && (!m->n || m->n > MAX_TOKENS))
-        ok = gguf_refuse(m->g, m->l.tokens, m->l.e, "has %zu tokens; expected 1 to %d", m->n,
-                         MAX_TOKENS);
-    if (ok && n_kind != m->n)
-        ok = wrong_count(m, types, n_kind);
-    ok = ok && read_texts(m, text);
-    free(text);
-    return ok;
+    if (!gguf_strings(m->g, m->l.tokens, &text, &m->n, m->l.e) ||
+        !gguf_ints(m->g, types, NORMAL, BYTE, &m->kind, &n_kind, m->l.e))
+        return false;
+    if (!m->n || m->n > MAX_TOKENS)
+        return gguf_refuse(m->g, m->l.tokens, m->l.e, "has %zu tokens; expected 1 to %d", m->n,
+                           MAX_TOKENS);
+    return n_kind == m->n ? read_texts(m, text) : wrong_count(m, types, n_kind);
 }
 
 /* ---- vocabulary ------------------------------------------------------------------------------ */
@@ -278,8 +276,8 @@ static bool add_added(struct meta *m)
 
 static bool add_merges(struct meta *m)
 {
-    struct gguf_text *text = NULL;
-    struct buf joined = {0};
+    FREED(free_at) struct gguf_text *text = NULL;
+    FREED(buf_free) struct buf joined = {0};
     size_t n = 0;
     bool ok = gguf_strings(m->g, m->l.merges, &text, &n, m->l.e) &&
               (n || gguf_refuse(m->g, m->l.merges, m->l.e, "is missing or empty"));
@@ -288,8 +286,6 @@ static bool add_merges(struct meta *m)
         ok = load_pair(&m->l, (int64_t)i, &a, &b) &&
              load_merge(&m->l, (int64_t)i, a, b, &joined);
     }
-    buf_free(&joined);
-    free(text);
     return ok;
 }
 
@@ -367,7 +363,7 @@ static bool merges_of_scores(struct meta *m)
 {
     static const char key[] = KEY "scores";
     struct pairings p = {0};
-    float *score = NULL;
+    FREED(free_at) float *score = NULL;
     size_t n = 0;
     bool ok = gguf_reals(m->g, key, &score, &n, m->l.e);
     if (ok && n != m->n)
@@ -382,7 +378,6 @@ static bool merges_of_scores(struct meta *m)
         qsort(p.v, p.n, sizeof *p.v, m->by_id ? ascending : descending);
     for (size_t i = 0; ok && i < p.n; i++)
         bpe_add_merge(&m->l.t->bpe, p.v[i].left, p.v[i].right, (uint32_t)i, p.v[i].id);
-    free(score);
     free(p.v);
     return ok;
 }

@@ -5,6 +5,7 @@
  * contains, memory stays proportional to the file's size.
  */
 #include "models/tokenizer/load.h"
+#include "kernels/idioms.h"
 
 #include <stdlib.h>
 
@@ -145,14 +146,13 @@ static bool read_pair(struct load *l, struct pull *j, int64_t at, struct pull_st
 static bool load_merges(struct load *l, struct pull_str raw)
 {
     struct pull j = reader(raw);
-    struct buf joined = {0};
+    FREED(buf_free) struct buf joined = {0};
     int64_t at = 0;
     bool ok = true;
     for (bool more = pull_open(&j, '['); ok && more; more = ok && pull_next(&j, ']'), at++) {
         struct pull_str a, b;
         ok = read_pair(l, &j, at, &a, &b) && load_merge(l, at, a, b, &joined);
     }
-    buf_free(&joined);
     return ok && !read_failed(l, &j);
 }
 

@@ -11,6 +11,7 @@
  * encoding was stopped. It costs about 20 ms per megabyte of text.
  */
 #include "models/tokenizer/parts.h"
+#include "kernels/idioms.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -52,11 +53,9 @@ static bool compile(struct pattern *p, const char *s, size_t n, struct err *e)
         OPTIONS =
             PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C | PCRE2_AUTO_CALLOUT
     };
-    struct buf text = {0};
-    if (!onig_to_pcre(s, n, &text, e)) {
-        buf_free(&text);
+    FREED(buf_free) struct buf text = {0};
+    if (!onig_to_pcre(s, n, &text, e))
         return false;
-    }
     int code;
     PCRE2_SIZE at;
     pcre2_compile_context *c = pcre2_compile_context_create(claimed());
@@ -64,7 +63,6 @@ static bool compile(struct pattern *p, const char *s, size_t n, struct err *e)
     pcre2_set_parens_nest_limit(c, 200); /* onig_to_pcre() allows 64 and adds a few */
     p->re = pcre2_compile((PCRE2_SPTR)(text.p ? text.p : ""), text.n, OPTIONS, &code, &at, c);
     pcre2_compile_context_free(c);
-    buf_free(&text);
     if (!p->re) {
         char why[128];
         pcre2_get_error_message(code, (PCRE2_UCHAR *)why, sizeof why);

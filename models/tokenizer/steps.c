@@ -104,9 +104,8 @@ static bool parse_steps(struct pull_str raw, const char *where, const char *list
     snprintf(root.where, sizeof root.where, "%s", where);
     root.j = json_parse(raw.s, raw.n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL,
                         &why);
-    bool ok = root.j ? walk_steps(&root, list, leaf, arg) : bad(&root, show(why.text).s, NULL);
-    json_decref(root.j);
-    return ok;
+    FREED(json_decrefp) json_t *json = root.j;
+    return json ? walk_steps(&root, list, leaf, arg) : bad(&root, show(why.text).s, NULL);
 }
 
 /* ---- normalizer ---- */
@@ -322,14 +321,12 @@ static bool decode_strip(struct tok_node *n, struct decoding *d, struct decode_s
 static bool decode_metaspace(struct tok_node *n, struct decoding *d, struct decode_step *s)
 {
     bool first_only;
-    struct buf mark = {0};
+    FREED(buf_free) struct buf mark = {0};
     bool ok = metaspace_prefix(n, &s->not_first, &first_only) && get_char(n, "replacement", &mark);
     s->kind = DECODE_REPLACE;
     d->first_differs |= s->not_first;
     buf_str(&s->content, " ");
-    ok = ok && pattern_open(&s->pattern, false, mark.p, mark.n, n->e);
-    buf_free(&mark);
-    return ok;
+    return ok && pattern_open(&s->pattern, false, mark.p, mark.n, n->e);
 }
 
 static bool decode_leaf(struct tok_node *n, void *arg)
@@ -484,7 +481,7 @@ static bool decode_all(struct decoding *d, bool first, struct decoded_text **out
     struct tokenizer *t = d->t;
     const struct bpe *b = &t->bpe;
     struct decode_work w = {0};
-    struct pull_str *text = normalized_texts(t);
+    FREED(free_at) struct pull_str *text = normalized_texts(t);
     bool ok = true;
     *out = xcalloc((size_t)b->n_token, sizeof **out);
     for (int id = 0; ok && id < b->n_token; id++) {
@@ -499,7 +496,6 @@ static bool decode_all(struct decoding *d, bool first, struct decoded_text **out
         (*out)[id] = (struct decoded_text){(uint32_t)t->plain.n, (uint32_t)w.in.n};
         buf_add(&t->plain, w.in.p, w.in.n);
     }
-    free(text);
     free(w.span.v);
     matcher_free(&w.find);
     buf_free(&w.in);

@@ -63,7 +63,7 @@ static void add_decomposed(struct runes *r, uint32_t c, int form)
  * have a million marks. */
 static void order_marks(struct runes *r)
 {
-    int32_t *sorted = NULL;
+    FREED(free_at) int32_t *sorted = NULL;
     r->class = xmalloc(r->n);
     for (size_t i = 0; i < r->n; i++)
         r->class[i] = (uint8_t)utf8proc_get_property(r->v[i])->combining_class;
@@ -82,7 +82,6 @@ static void order_marks(struct runes *r)
             sorted[at[r->class[i]]++] = r->v[i];
         memcpy(r->v + a, sorted, (b - a) * sizeof *sorted);
     }
-    free(sorted);
     free(r->class);
 }
 

@@ -1,5 +1,6 @@
 /* tokenizer.c - see tokenizer.h: encoding, decoding, and streams of decoded text. */
 #include "models/checkpoint/gguf.h"
+#include "kernels/idioms.h"
 #include "models/checkpoint/json.h"
 #include "models/tokenizer/load.h"
 
@@ -23,17 +24,17 @@ static char *file_at(const char *dir, struct err *e)
 
 bool tok_digest(const char *dir, char hex[65], struct err *e)
 {
-    struct buf b = {0};
-    char *path = file_at(dir, e);
+    FREED(buf_free) struct buf b = {0};
+    FREED(free_at) char *path = file_at(dir, e);
     hex[0] = '\0';
-    bool there = path && !file_missing(path), gguf = there && gguf_is(path);
-    bool ok = path && (!there || (gguf ? tokenizer_digest_gguf(path, hex, e)
-                                       : buf_read_file(&b, path, TOK_FILE_BYTES, e)));
-    if (ok && there && !gguf)
-        sha256_hex(b.p, b.n, hex);
-    buf_free(&b);
-    free(path);
-    return ok;
+    if (!path || file_missing(path))
+        return path != NULL;
+    if (gguf_is(path))
+        return tokenizer_digest_gguf(path, hex, e);
+    if (!buf_read_file(&b, path, TOK_FILE_BYTES, e))
+        return false;
+    sha256_hex(b.p, b.n, hex);
+    return true;
 }
 
 /* Whether the folder `dir` has no file at `path`, its tokenizer.json; *e then says so, and which
@@ -45,10 +46,8 @@ static bool lacks_tokenizer(const char *dir, const char *path, struct err *e)
     if (!strcmp(dir, path) || lstat(path, &st) == 0)
         return false;
     for (const char *const *o = others; *o; o++) {
-        char *other = xasprintf("%s/%s", dir, *o);
-        bool there = !file_missing(other);
-        free(other);
-        if (there) {
+        FREED(free_at) char *other = xasprintf("%s/%s", dir, *o);
+        if (!file_missing(other)) {
             err_set(e, ERR_MODEL, "%s has no tokenizer.json, only %s, which aerie does not read; "
                     "transformers makes the one of the other: AutoTokenizer.from_pretrained(), "
                     "then save_pretrained()", show_path(dir).s, *o);
@@ -61,20 +60,14 @@ static bool lacks_tokenizer(const char *dir, const char *path, struct err *e)
 
 struct tokenizer *tok_open(const char *dir, struct err *e)
 {
-    char *path = file_at(dir, e);
-    if (!path)
+    FREED(free_at) char *path = file_at(dir, e);
+    if (!path || lacks_tokenizer(dir, path, e))
         return NULL;
-    if (lacks_tokenizer(dir, path, e)) {
-        free(path);
-        return NULL;
-    }
     struct tokenizer *t = xcalloc(1, sizeof *t);
-    if (!(gguf_is(path) ? tokenizer_load_gguf : tokenizer_load)(t, path, e)) {
-        tok_close(t);
-        t = NULL;
-    }
-    free(path);
-    return t;
+    if ((gguf_is(path) ? tokenizer_load_gguf : tokenizer_load)(t, path, e))
+        return t;
+    tok_close(t);
+    return NULL;
 }
 
 void tok_close(struct tokenizer *t)
