@@ -9,12 +9,11 @@
 
 static void about(void *arg, const char *device)
 {
-    struct cli_answer a;
-    cli_answer_open(&a, arg);
-    print_line(&a.to, ST_TEXT, "%s{device}\f%s{version}", device, AERIE_VERSION);
-    print_note(&a.to, ST_TEXT, "%-26s %10s %9s %10s %5s %9s %-8s %s", "name", "ms", "+-", "MB", "R",
+    const struct printer *to = cli_answer(arg);
+    print_line(to, ST_TEXT, "%s{device}\f%s{version}", device, AERIE_VERSION);
+    print_note(to, ST_TEXT, "%-26s %10s %9s %10s %5s %9s %-8s %s", "name", "ms", "+-", "MB", "R",
                "", "", "what");
-    cli_answer_close(&a);
+    cli_answer_end();
     out_flush();
 }
 
@@ -23,7 +22,6 @@ static void tell(void *arg, const struct bench_line *l)
 {
     char ms[24] = "-", spread[24] = "-", mb[16] = "-", ratio[16] = "-", value[16] = "";
     bool timed = l->runs > 0;
-    struct cli_answer a;
     if (timed) {
         snprintf(ms, sizeof ms, "%.4f", l->ms);
         snprintf(spread, sizeof spread, "%.4f", l->spread);
@@ -34,15 +32,15 @@ static void tell(void *arg, const struct bench_line *l)
         snprintf(ratio, sizeof ratio, "%.2f", l->ratio);
     if (l->unit)
         snprintf(value, sizeof value, l->value < 1000 ? "%.2f" : "%.0f", l->value);
-    cli_answer_open(&a, arg);
-    print_line(&a.to, ST_TEXT,
+    const struct printer *to = cli_answer(arg);
+    print_line(to, ST_TEXT,
                "%-26s{name} %10s %9s %10s %5s %9s %-8s %s\f%g{ms}%g{spread}%d{runs}%g{bytes}"
                "%g{experts}%g{ratio}%g{value}%s{unit}%s{shape}",
                l->name, ms, spread, mb, ratio, value, l->unit ? l->unit : "", l->shape,
                timed ? l->ms : NAN, timed ? l->spread : NAN, l->runs,
                l->bytes > 0 ? l->bytes : NAN, l->experts > 0 ? l->experts : NAN,
                l->ratio > 0 ? l->ratio : NAN, l->unit ? l->value : NAN, l->unit, l->shape);
-    cli_answer_close(&a);
+    cli_answer_end();
     out_flush();
 }
 

@@ -5,12 +5,11 @@
 
 static int table(struct cli *c)
 {
-    struct cli_answer a;
     const struct settings *set = &c->opt.engine.settings;
     int page = c->opt.engine.page_size;
     /* no model is open: conditions on settings are checked, other conditions are only listed */
-    cli_answer_open(&a, c);
-    print_open(&a.to, NULL, '[');
+    const struct printer *to = cli_answer(c);
+    print_open(to, NULL, '[');
     for (int b = 0; b < N_BUGS; b++) {
         const struct bug_info *i = bug_at((enum bug)b);
         struct bug_facts facts = {.window = true, .spec = set->spec, .topk = set->topk,
@@ -20,7 +19,7 @@ static int table(struct cli *c)
                                   .page_size = page ? page : 16};
         struct buf needs = {0};
         bug_needs((enum bug)b, 1, NULL, false, &needs);
-        print_line(&a.to, ST_TEXT,
+        print_line(to, ST_TEXT,
                    "\f%d{number}%s{name}%s{rule}%s{path}%s{was}%s{trigger}%s{needs}", i->number,
                    i->name, fault_rule(i->rule), i->path, i->was, i->trigger, needs.p);
         buf_free(&needs);
@@ -32,10 +31,10 @@ static int table(struct cli *c)
                        fault_rule(bug_rule((enum bug)b, v)));
         buf_str(&text, "  needs    ");
         buf_str(&text, bug_needs((enum bug)b, 1, &facts, false, &text) ? "\n" : "any model\n");
-        print_text(&a.to, ST_TEXT, text.p);
+        print_text(to, ST_TEXT, text.p);
     }
-    print_close(&a.to, ']');
-    cli_answer_close(&a);
+    print_close(to, ']');
+    cli_answer_end();
     return 0;
 }
 

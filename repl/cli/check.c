@@ -137,12 +137,10 @@ static bool write_shrunk(const struct check_job *j, struct err *e)
 
 int cli_check(struct cli *c)
 {
-    struct cli_answer a;
-    struct check_job j = {.c = c, .to = &a.to};
+    struct check_job j = {.c = c, .to = cli_answer(c)};
     struct err e = {0};
     bool ok = cli_stop_open(&j.stop, &e);
-    cli_answer_open(&a, c);
-    print_open(&a.to, NULL, '[');
+    print_open(j.to, NULL, '[');
     for (int i = 0; i < c->n_word && ok && !stop_asked(&j.stop); i++) {
         FREED(buf_free) struct buf text = {0};
         j.file = c->word[i];
@@ -150,10 +148,10 @@ int cli_check(struct cli *c)
              (case_each(text.n ? text.p : "", text.n, check_one, &j, &e) >= 0 ||
               err_prefix(&e, "%s", j.file));
     }
-    print_close(&a.to, ']');
+    print_close(j.to, ']');
     if (ok && j.failed)
         ok = write_shrunk(&j, &e);
-    cli_answer_close(&a);
+    cli_answer_end();
     buf_free(&j.shrunk);
     return cli_stop_close(!ok ? cli_fail(&e) : j.failed ? ERR_INVARIANT : 0);
 }

@@ -136,16 +136,10 @@ void cli_print(const struct cli *c, struct sheet *s);
 void cli_print_text(const struct cli *c, const struct buf *text);
 /* Prints one line of JSON (kernels/json.h) on standard output and empties the buffer. */
 void cli_json(struct buf *b);
-/* An answer: between the two calls, print_line() and its kin write it to `to`; the second call
+/* An answer, one at a time: between the two calls, print_line() and its kin write it; the second call
  * prints it, as text or under --json. */
-struct cli_answer {
-    const struct cli *c;
-    struct sheet sheet;
-    struct buf json;
-    struct printer to;
-};
-void cli_answer_open(struct cli_answer *a, const struct cli *c);
-void cli_answer_close(struct cli_answer *a);
+const struct printer *cli_answer(const struct cli *c);
+void cli_answer_end(void);
 /* Reads the next line into *line, without its line break: 1; 0 at the end of the file; -1 and *e
  * when the file cannot be read or the line is longer than 16 MiB. The caller frees *line. */
 int cli_line(FILE *f, struct buf *line, struct err *e);

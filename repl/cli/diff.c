@@ -84,26 +84,25 @@ static void title(const char *name, const struct named *n, const struct printer 
 static void print_verdict(const struct cli *c, const struct named *a, const struct named *b,
                           const struct report *r)
 {
-    struct cli_answer x;
     FREED(buf_free) struct buf with = {0};
     const struct session_row *second = b->row.id[0] ? &b->row : &a->row;
-    cli_answer_open(&x, c);
+    const struct printer *to = cli_answer(c);
     for (int i = 0; i < c->with.n; i++)
         buf_printf(&with, " %s", c->with.v[i]);
-    print_open(&x.to, NULL, '{');
-    print_add(&x.to, ST_TEXT, "\f%s{a}%d{a_number}%s{b}%d{b_number}", a->row.id, a->row.number,
+    print_open(to, NULL, '{');
+    print_add(to, ST_TEXT, "\f%s{a}%d{a_number}%s{b}%d{b_number}", a->row.id, a->row.number,
               second->id, second->number);
-    title("a", a, &x.to);
+    title("a", a, to);
     if (c->forced)
-        print_note(&x.to, ST_LABEL,
+        print_note(to, ST_LABEL,
                    "%-12s\vthe local engine, given the prompts and tokens of a", "b");
     else if (c->with.n)
-        print_note(&x.to, ST_LABEL, "%-12s\vthe same with%s", "b", with.p);
+        print_note(to, ST_LABEL, "%-12s\vthe same with%s", "b", with.p);
     else
-        title("b", b, &x.to);
-    verdict_print(r, &x.to);
-    print_close(&x.to, '}');
-    cli_answer_close(&x);
+        title("b", b, to);
+    verdict_print(r, to);
+    print_close(to, '}');
+    cli_answer_end();
 }
 
 /* Shows the number of runs so far on standard error: a comparison takes some tens of runs. */

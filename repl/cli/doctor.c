@@ -23,7 +23,7 @@ enum verdict { V_OK, V_WARN, V_FAIL };
 
 struct doctor {
     const struct cli *c;
-    struct cli_answer answer;
+    const struct printer *to;
     int rc;     /* of the first failure */
     int signal; /* exit code of the signal that stopped a check, or 0 */
 };
@@ -38,7 +38,7 @@ static void report(struct doctor *d, enum verdict v, int rc, const char *what, c
     PRINT_ARGS(text, fmt);
     if (v == V_FAIL && !d->rc)
         d->rc = rc;
-    const struct printer *to = &d->answer.to;
+    const struct printer *to = d->to;
     print_add(to, style[v], "%-5s", name[v]);
     print_add(to, ST_LABEL, "%-10s ", what);
     print_note(to, ST_TEXT, "%s", text);
@@ -326,9 +326,8 @@ static void check_server(struct doctor *d)
 
 int cli_doctor(struct cli *c)
 {
-    struct doctor d = {.c = c};
-    cli_answer_open(&d.answer, c);
-    print_open(&d.answer.to, NULL, '[');
+    struct doctor d = {.c = c, .to = cli_answer(c)};
+    print_open(d.to, NULL, '[');
     report(&d, V_OK, 0, "aerie", NULL, AERIE_VERSION);
     check_machine(&d);
     check_terminal(&d);
@@ -340,7 +339,7 @@ int cli_doctor(struct cli *c)
     else
         check_models(&d);
     d.rc = d.signal ? d.signal : d.rc;
-    print_close(&d.answer.to, ']');
-    cli_answer_close(&d.answer);
+    print_close(d.to, ']');
+    cli_answer_end();
     return d.rc;
 }

@@ -104,17 +104,16 @@ static void say_skipped(const struct dump_report *r, const struct printer *to)
 
 static void report(const struct cli *c, const struct dump_report *r)
 {
-    struct cli_answer a;
-    cli_answer_open(&a, c);
-    print_open(&a.to, NULL, '{');
-    say_source(r, &a.to);
-    say_modules(r, &a.to);
-    say_first(r, &a.to);
-    say_skipped(r, &a.to);
+    const struct printer *to = cli_answer(c);
+    print_open(to, NULL, '{');
+    say_source(r, to);
+    say_modules(r, to);
+    say_first(r, to);
+    say_skipped(r, to);
     if (r->first < 0)
-        print_note(&a.to, ST_GOOD, "no module differs");
-    print_close(&a.to, '}');
-    cli_answer_close(&a);
+        print_note(to, ST_GOOD, "no module differs");
+    print_close(to, '}');
+    cli_answer_end();
 }
 
 /* ---- FlashInfer ------------------------------------------------------------------------------ */
@@ -140,25 +139,24 @@ static void say_call(const struct fi_run *x, const struct printer *to)
 
 static void report_calls(const struct cli *c, const struct fi_report *r)
 {
-    struct cli_answer a;
     int count[5] = {0}, shown = 0;
-    cli_answer_open(&a, c);
-    print_open(&a.to, NULL, '{');
-    print_open(&a.to, "calls", '[');
+    const struct printer *to = cli_answer(c);
+    print_open(to, NULL, '{');
+    print_open(to, "calls", '[');
     for (int i = 0; i < r->n; i++) {
         count[r->v[i].verdict]++;
-        if (a.to.json || r->n <= SHOWN || (r->v[i].verdict != FI_AGREES && shown++ < SHOWN))
-            say_call(&r->v[i], &a.to);
+        if (to->json || r->n <= SHOWN || (r->v[i].verdict != FI_AGREES && shown++ < SHOWN))
+            say_call(&r->v[i], to);
     }
-    print_close(&a.to, ']');
-    print_facts(&a.to, ST_BOLD, "FlashInfer: %d{records} records, %d{other} of other functions; "
+    print_close(to, ']');
+    print_facts(to, ST_BOLD, "FlashInfer: %d{records} records, %d{other} of other functions; "
                 "%d{compared} calls: %d{agree} agree, %d{differ} differ, %d{broken} with broken "
                 "tables, %d{no_output} without output, %d{skipped} not compared", r->records,
                 r->other, r->n,
                 count[FI_AGREES], count[FI_DIFFERS], count[FI_BROKEN], count[FI_NO_OUTPUT],
                 count[FI_SKIPPED]);
-    print_close(&a.to, '}');
-    cli_answer_close(&a);
+    print_close(to, '}');
+    cli_answer_end();
 }
 
 static int dump_calls(struct cli *c)
@@ -271,36 +269,35 @@ static void draw_pool(const struct canary *k, enum pool_id pool, int size, const
 
 static void report_canary(const struct cli *c, const struct canary *k)
 {
-    struct cli_answer a;
     int size = max_int(1, c->opt.engine.page_size), of_swa = 0;
-    cli_answer_open(&a, c);
+    const struct printer *to = cli_answer(c);
     for (int i = 0; i < k->n; i++)
         of_swa += k->v[i].pool == POOL_SWA;
-    print_open(&a.to, NULL, '{');
-    print_facts(&a.to, ST_BOLD, "kv_canary: %ld{violations} violation%s in %ld{lines} lines, "
+    print_open(to, NULL, '{');
+    print_facts(to, ST_BOLD, "kv_canary: %ld{violations} violation%s in %ld{lines} lines, "
                 "%d{full} of the full pool, %d{swa} of the swa pool; pages of %d{page_size}",
                 (long)k->total, plural((int)(k->total == 1 ? 1 : 2)), (long)k->lines, k->n - of_swa,
                 of_swa, size);
-    if (a.to.json || k->damaged)
-        print_facts(&a.to, ST_WARN, "%d{damaged} lines are damaged", k->damaged);
+    if (to->json || k->damaged)
+        print_facts(to, ST_WARN, "%d{damaged} lines are damaged", k->damaged);
     if (k->overflowed) {
-        print_add(&a.to, ST_WARN, "\f%d{overflowed?}\fthe server's ring was full: later violations "
+        print_add(to, ST_WARN, "\f%d{overflowed?}\fthe server's ring was full: later violations "
                   "are missing (SGLANG_KV_CANARY_RING_CAPACITY)", 1);
-        print_end(&a.to);
+        print_end(to);
     }
-    print_open(&a.to, "found", '[');
+    print_open(to, "found", '[');
     int shown = 0, at = 0;
-    for (; at < k->n && (a.to.json || shown++ < SHOWN); at += a.to.json ? 1 : canary_piece(k, at))
-        say_violation(k, at, size, &a.to);
-    print_close(&a.to, ']');
+    for (; at < k->n && (to->json || shown++ < SHOWN); at += to->json ? 1 : canary_piece(k, at))
+        say_violation(k, at, size, to);
+    print_close(to, ']');
     if (at < k->n)
-        print_note(&a.to, ST_DIM, "... and %d more", k->n - at);
-    say_pages(k, size, &a.to);
-    draw_pool(k, POOL_FULL, size, &a.to);
-    draw_pool(k, POOL_SWA, size, &a.to);
-    print_note(&a.to, ST_TEXT, "first: %s", canary_means(&k->v[0]));
-    print_close(&a.to, '}');
-    cli_answer_close(&a);
+        print_note(to, ST_DIM, "... and %d more", k->n - at);
+    say_pages(k, size, to);
+    draw_pool(k, POOL_FULL, size, to);
+    draw_pool(k, POOL_SWA, size, to);
+    print_note(to, ST_TEXT, "first: %s", canary_means(&k->v[0]));
+    print_close(to, '}');
+    cli_answer_end();
 }
 
 static int dump_canary(struct cli *c)

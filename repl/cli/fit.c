@@ -30,9 +30,7 @@ static bool make_shapes(void *arg, struct model *m, struct draft *d, struct err 
 
 static void notice(void *arg, const char *line)
 {
-    const struct cli_answer *a = arg;
-    if (!a->c->opt.quiet)
-        print_note(&a->to, ST_WARN, "%s", line);
+    print_note(arg, ST_WARN, "%s", line);
 }
 
 static const char *type_name(const struct config *g)
@@ -107,7 +105,6 @@ static bool answer_fit(const struct engine_opts *o, const char *title, const str
 int cli_fit(struct cli *c)
 {
     struct err e = {0};
-    struct cli_answer a;
     const char *name = c->n_word ? c->word[0] : NULL;
     bool known = name && file_missing(name) && synthetic_known(name, NULL), fits = false;
     char *path = name && !known ? hub_find(name, &e) : NULL;
@@ -127,16 +124,15 @@ int cli_fit(struct cli *c)
     struct engine_opts o = c->opt.engine;
     o.headers = true;
     o.lanes = c->lanes;
-    o.notice = notice;
-    o.notice_arg = &a;
+    struct printer to = *cli_answer(c);
+    o.notice = c->opt.quiet ? NULL : notice;
+    o.notice_arg = &to;
     o.make = known || (path && ends_with(path, ".json")) ? make_shapes : NULL;
     o.make_arg = &s;
     FREED(free_at) char *title = name ? xstrdup(name) : hub_title(o.model ? o.model : "");
-    cli_answer_open(&a, c);
-    bool ok = answer_fit(&o, title, &a.to, &fits, &e);
-    if (!ok)
-        a.to.json = NULL; /* no answer: only what was noticed */
-    cli_answer_close(&a);
+    bool ok = answer_fit(&o, title, &to, &fits, &e);
+    if (ok || !to.json) /* else there is no answer, but perhaps lines of notice() */
+        cli_answer_end();
     free(path);
     return !ok ? cli_fail(&e) : fits ? 0 : 1;
 }

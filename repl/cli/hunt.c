@@ -164,11 +164,10 @@ static bool one_case(struct hunt *p, int number, struct err *e)
     if (ok && d.how != DIFF_NONE)
         ok = take_found(p, &c, number, &d, e);
     if (p->n_kept > kept && !p->c->opt.json) {
-        struct cli_answer a;
         cli_status_end();
-        cli_answer_open(&a, p->c);
-        hunt_print_found(p, kept, &a.to);
-        cli_answer_close(&a);
+        const struct printer *to = cli_answer(p->c);
+        hunt_print_found(p, kept, to);
+        cli_answer_end();
         out_flush();
     }
     return ok;
@@ -211,18 +210,17 @@ static bool write_report(struct hunt *p, const char *file, struct err *e)
 
 static int exit_status(struct hunt *p)
 {
-    struct cli_answer a;
-    cli_answer_open(&a, p->c);
-    print_open(&a.to, NULL, '{');
-    hunt_print_sum(p, &a.to);
+    const struct printer *to = cli_answer(p->c);
+    print_open(to, NULL, '{');
+    hunt_print_sum(p, to);
     if (p->c->opt.json) {
-        print_open(&a.to, "found", '[');
+        print_open(to, "found", '[');
         for (int i = 0; i < p->n_kept; i++)
-            hunt_print_found(p, i, &a.to);
-        print_close(&a.to, ']');
+            hunt_print_found(p, i, to);
+        print_close(to, ']');
     }
-    print_close(&a.to, '}');
-    cli_answer_close(&a);
+    print_close(to, '}');
+    cli_answer_end();
     return p->n_found || (p->n_case && !p->n_compared) ? ERR_NEGATIVE : 0;
 }
 

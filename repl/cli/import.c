@@ -506,18 +506,17 @@ static bool read_file(struct import *m, const char *asked, struct err *e)
 
 static void print_result(const struct import *m)
 {
-    struct cli_answer a;
-    cli_answer_open(&a, m->c);
-    print_open(&a.to, NULL, '{');
-    print_add(&a.to, ST_TEXT, "%d{sessions} session%s imported", m->n, plural(m->n));
-    print_add(&a.to, ST_TEXT, m->no_reply ? ", %d{without_reply} without a reply"
+    const struct printer *to = cli_answer(m->c);
+    print_open(to, NULL, '{');
+    print_add(to, ST_TEXT, "%d{sessions} session%s imported", m->n, plural(m->n));
+    print_add(to, ST_TEXT, m->no_reply ? ", %d{without_reply} without a reply"
                                           : "\f%d{without_reply}", m->no_reply);
-    print_add(&a.to, ST_TEXT, m->bad ? "; %d{bad_lines} line%s left out" : "\f%d{bad_lines}%s",
+    print_add(to, ST_TEXT, m->bad ? "; %d{bad_lines} line%s left out" : "\f%d{bad_lines}%s",
               m->bad, plural(m->bad));
-    print_add(&a.to, ST_TEXT, "\f%s{first}%s{last}", m->n ? m->first : NULL, m->n ? m->last : NULL);
-    print_end(&a.to);
-    print_close(&a.to, '}');
-    cli_answer_close(&a);
+    print_add(to, ST_TEXT, "\f%s{first}%s{last}", m->n ? m->first : NULL, m->n ? m->last : NULL);
+    print_end(to);
+    print_close(to, '}');
+    cli_answer_end();
 }
 
 /* Reports the requests that have no reply in any file. */

@@ -210,29 +210,28 @@ static int verdict(struct kl_run *r, const char **word)
 
 static int report(struct kl_run *r)
 {
-    struct cli_answer a;
     const char *word;
     int rc = verdict(r, &word);
-    cli_answer_open(&a, r->c);
-    print_open(&a.to, NULL, '{');
-    print_facts(&a.to, ST_BOLD, "%s{of}", r->from.name);
-    print_add(&a.to, ST_TEXT, "\f%d{tokens_of_a_reply}%d{window:0}%d{page:0}%ld{drafted}%s{read}",
+    const struct printer *to = cli_answer(r->c);
+    print_open(to, NULL, '{');
+    print_facts(to, ST_BOLD, "%s{of}", r->from.name);
+    print_add(to, ST_TEXT, "\f%d{tokens_of_a_reply}%d{window:0}%d{page:0}%ld{drafted}%s{read}",
               r->most, r->from.window, r->from.page, r->from.drafted,
               r->from.by_token ? "token by token" : "at once");
-    kl_print(&r->kl, &a.to);
-    print_add(&a.to, rc ? ST_BAD : ST_GOOD, "%s{verdict}", word);
+    kl_print(&r->kl, to);
+    print_add(to, rc ? ST_BAD : ST_GOOD, "%s{verdict}", word);
     if (rc == ERR_USAGE)
-        print_add(&a.to, ST_TEXT, ": no token has both log probabilities");
+        print_add(to, ST_TEXT, ": no token has both log probabilities");
     else if (r->from.exact)
-        print_add(&a.to, ST_TEXT, ": aerie's rows have the same bits at decode and in a prompt");
+        print_add(to, ST_TEXT, ": aerie's rows have the same bits at decode and in a prompt");
     else
-        print_add(&a.to, ST_TEXT, ": expected a mean k3 of at most %g{limit}", KL_USUAL);
-    print_end(&a.to);
+        print_add(to, ST_TEXT, ": expected a mean k3 of at most %g{limit}", KL_USUAL);
+    print_end(to);
     if (r->from.by_token)
-        print_note(&a.to, ST_DIM, "This server reports no log probabilities of a prompt: each "
+        print_note(to, ST_DIM, "This server reports no log probabilities of a prompt: each "
                    "token was asked for on its own, cold.");
-    print_close(&a.to, '}');
-    cli_answer_close(&a);
+    print_close(to, '}');
+    cli_answer_end();
     return rc;
 }
 

@@ -33,29 +33,28 @@ static void add_title(const char *text, int width, struct sheet *s)
 static bool list_session(const struct session_row *r, void *arg)
 {
     const struct log_listing *l = arg;
-    struct cli_answer x;
     FREED(buf_free) struct buf hazards = {0};
     char when[20];
     bool fork = r->parent[0];
-    cli_answer_open(&x, l->c);
+    const struct printer *to = cli_answer(l->c);
     when_text(r->updated_ms, when);
-    hdb_hazards(l->db, r->id, false, x.to.json ? "; " : x.sheet.ascii ? " | " : " · ", &hazards,
+    hdb_hazards(l->db, r->id, false, to->json ? "; " : to->out->ascii ? " | " : " · ", &hazards,
                 NULL);
-    print_open(&x.to, NULL, '{');
-    print_add(&x.to, ST_KEY, "\f%s{id}\f%5d{number}\f%s{parent}", r->id, r->number,
+    print_open(to, NULL, '{');
+    print_add(to, ST_KEY, "\f%s{id}\f%5d{number}\f%s{parent}", r->id, r->number,
               r->parent[0] ? r->parent : NULL);
     if (fork)
-        print_int(&x.to, "fork_turn", r->fork_turn);
-    print_add(&x.to, ST_DIM, "\f%s{title}%s{model}\f  %s %3d{turns} %s  \f%ld{created_ms}"
+        print_int(to, "fork_turn", r->fork_turn);
+    print_add(to, ST_DIM, "\f%s{title}%s{model}\f  %s %3d{turns} %s  \f%ld{created_ms}"
               "%ld{updated_ms}%d{ended?}", r->title, r->model, when, r->n_turns,
               r->n_turns == 1 ? "turn " : "turns", r->created_ms, r->updated_ms, r->ended);
-    if (!x.to.json)
-        add_title(r->title, l->width, &x.sheet);
-    print_add(&x.to, ST_DIM, "%s", fork ? "  (fork)" : "");
-    print_add(&x.to, ST_BAD, hazards.n ? "  %s{hazards}" : "\f%s{hazards}", hazards.p);
-    print_end(&x.to);
-    print_close(&x.to, '}');
-    cli_answer_close(&x);
+    if (!to->json)
+        add_title(r->title, l->width, to->out);
+    print_add(to, ST_DIM, "%s", fork ? "  (fork)" : "");
+    print_add(to, ST_BAD, hazards.n ? "  %s{hazards}" : "\f%s{hazards}", hazards.p);
+    print_end(to);
+    print_close(to, '}');
+    cli_answer_end();
     return true;
 }
 
@@ -102,10 +101,9 @@ int cli_export(struct cli *c)
 static int db_show_path(const struct cli *c, const char *path, struct err *e)
 {
     (void)e;
-    struct cli_answer a;
-    cli_answer_open(&a, c);
-    print_line(&a.to, ST_TEXT, "%s{path}", path); /* --json has the exact bytes */
-    cli_answer_close(&a);
+    const struct printer *to = cli_answer(c);
+    print_line(to, ST_TEXT, "%s{path}", path); /* --json has the exact bytes */
+    cli_answer_end();
     return 0;
 }
 
@@ -113,11 +111,10 @@ static int db_check(const struct cli *c, const char *path, struct err *e)
 {
     FREED(buf_free) struct buf report = {0};
     bool ok = history_check_head(path, c->head, &report, e);
-    struct cli_answer a;
-    cli_answer_open(&a, c);
-    print_text(&a.to, ST_TEXT, report.n ? report.p : "");
-    print_line(&a.to, ST_TEXT, "\f%s{path}%d{ok?}%s{report}", path, ok, report.n ? report.p : "");
-    cli_answer_close(&a);
+    const struct printer *to = cli_answer(c);
+    print_text(to, ST_TEXT, report.n ? report.p : "");
+    print_line(to, ST_TEXT, "\f%s{path}%d{ok?}%s{report}", path, ok, report.n ? report.p : "");
+    cli_answer_end();
     return ok ? 0 : cli_fail(e);
 }
 
@@ -135,14 +132,13 @@ static int db_prune(const struct cli *c, const char *path, struct err *e)
     }
     if (!history_prune(path, &rule, &gone, &report, e))
         return cli_fail(e);
-    struct cli_answer a;
-    cli_answer_open(&a, c);
+    const struct printer *to = cli_answer(c);
     if (rule.dry)
-        print_text(&a.to, ST_TEXT, report.n ? report.p : "");
-    print_line(&a.to, ST_TEXT, "%d{sessions} session%s %sremoved\f%d{turns}%ld{bytes}%d{removed?}",
+        print_text(to, ST_TEXT, report.n ? report.p : "");
+    print_line(to, ST_TEXT, "%d{sessions} session%s %sremoved\f%d{turns}%ld{bytes}%d{removed?}",
                gone.sessions, plural(gone.sessions), rule.dry ? "would be " : "", gone.turns,
                gone.bytes, !rule.dry);
-    cli_answer_close(&a);
+    cli_answer_end();
     return 0;
 }
 

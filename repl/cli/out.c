@@ -116,21 +116,31 @@ void cli_json(struct buf *b)
     buf_clear(b);
 }
 
-void cli_answer_open(struct cli_answer *a, const struct cli *c)
+static struct {
+    const struct cli *c; /* NULL: there is no answer now */
+    struct sheet sheet;
+    struct buf json;
+    struct printer to;
+} answer;
+
+const struct printer *cli_answer(const struct cli *c)
 {
-    *a = (struct cli_answer){.c = c};
-    a->sheet = (struct sheet){.ascii = c->opt.ascii};
-    a->to = (struct printer){&a->sheet, c->opt.json ? &a->json : NULL};
+    CHECK(!answer.c);
+    answer.c = c;
+    answer.sheet.ascii = c->opt.ascii;
+    answer.to = (struct printer){&answer.sheet, c->opt.json ? &answer.json : NULL};
+    return &answer.to;
 }
 
-void cli_answer_close(struct cli_answer *a)
+void cli_answer_end(void)
 {
-    if (a->to.json)
-        cli_json(&a->json);
+    if (answer.to.json)
+        cli_json(&answer.json);
     else
-        cli_print(a->c, &a->sheet);
-    sheet_free(&a->sheet);
-    buf_free(&a->json);
+        cli_print(answer.c, &answer.sheet);
+    sheet_free(&answer.sheet);
+    buf_free(&answer.json);
+    answer.c = NULL;
 }
 
 int cli_line(FILE *f, struct buf *line, struct err *e)

@@ -266,26 +266,25 @@ static void say_packed(const struct packing *p, const struct pack_about *a)
 {
     static const char *const key[] = {"plan", "issue"};
     static const char *const what[] = {"plans of the step", "the report"};
-    struct cli_answer x;
     FREED(buf_free) struct buf about = {0};
     char name[SESSION_ID];
     hdb_name(p->job.d, p->job.row->id, name);
     facts_pack(a, &about);
-    cli_answer_open(&x, p->job.c);
-    print_open(&x.to, NULL, '{');
-    print_facts(&x.to, ST_TEXT, "%s{file}: session %s, %s, %.1f kB", p->job.path, name, about.p,
+    const struct printer *to = cli_answer(p->job.c);
+    print_open(to, NULL, '{');
+    print_facts(to, ST_TEXT, "%s{file}: session %s, %s, %.1f kB", p->job.path, name, about.p,
                 (double)a->bytes / 1000);
     for (int i = 0; i < N_BESIDE; i++) {
-        print_str(&x.to, key[i], p->file[i].path);
+        print_str(to, key[i], p->file[i].path);
         if (p->file[i].path)
-            print_note(&x.to, ST_TEXT, "%s: %s", p->file[i].path, what[i]);
+            print_note(to, ST_TEXT, "%s: %s", p->file[i].path, what[i]);
     }
-    if (x.to.json) {
-        jput_key(x.to.json, "pack");
-        facts_pack_json(a, x.to.json);
+    if (to->json) {
+        jput_key(to->json, "pack");
+        facts_pack_json(a, to->json);
     }
-    print_close(&x.to, '}');
-    cli_answer_close(&x);
+    print_close(to, '}');
+    cli_answer_end();
 }
 
 int cli_pack(struct cli *c)

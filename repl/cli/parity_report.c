@@ -299,30 +299,29 @@ static void print_prompt(const struct parity *p, const struct compared pair[MAX_
                          bool with[MAX_SIDES][MAX_SIDES],
                          const struct parity_reply *const all[MAX_SIDES])
 {
-    struct cli_answer x;
     bool told = false, refused = false;
     for (int k = 0; k < p->n_side; k++)
         refused |= all[k]->refused;
-    cli_answer_open(&x, p->c);
-    print_open(&x.to, NULL, '{');
-    prompt_members(p, pair, all, refused, &x.to);
+    const struct printer *to = cli_answer(p->c);
+    print_open(to, NULL, '{');
+    prompt_members(p, pair, all, refused, to);
     for (int k = 1; k < p->n_side; k++) {
         char name[4] = {'a', '_', p->side[k].name};
         bool here = all[0]->refused || all[k]->refused;
         bool nested = p->n_side > 2 && differs(&pair[k]);
         bool shown = (here && !(told && pair[k].index < 0)) ||
                      (differs(&pair[k]) && !said_before(p, pair, with, k));
-        if (!(x.to.json ? nested || p->n_side == 2 : shown))
+        if (!(to->json ? nested || p->n_side == 2 : shown))
             continue;
         told = true;
         if (nested)
-            print_open(&x.to, name, '{');
-        print_pair(p, &pair[k], &x.to);
+            print_open(to, name, '{');
+        print_pair(p, &pair[k], to);
         if (nested)
-            print_close(&x.to, '}');
+            print_close(to, '}');
     }
-    print_close(&x.to, '}');
-    cli_answer_close(&x);
+    print_close(to, '}');
+    cli_answer_end();
 }
 
 void parity_report(struct parity *p, int prompt, int line, const char *answer,
@@ -596,25 +595,24 @@ static void sum_members(struct parity *p, const char *verdict, const struct prin
 
 int parity_verdict(struct parity *p)
 {
-    struct cli_answer x;
     bool all = p->compared + p->refused == p->n && !p->refused && !p->fault;
     const char *verdict = p->differ                    ? "different"
                           : p->compared && no_proof(p) ? "no proof"
                           : all && p->by_text          ? "equal text"
                           : all                        ? "equal"
                                                        : "incomplete";
-    cli_answer_open(&x, p->c);
-    print_open(&x.to, NULL, '{');
-    sum_members(p, verdict, &x.to);
+    const struct printer *to = cli_answer(p->c);
+    print_open(to, NULL, '{');
+    sum_members(p, verdict, to);
     for (int i = 0; i < p->n_side; i++)
-        print_side(p, &p->side[i], &x.to);
-    print_answers(p, &x.to);
-    print_servers(p, &x.to);
-    print_close(&x.to, '}');
-    drafts_table(p, &x.to);
-    pairs_table(p, &x.to);
-    print_verdict(p, verdict, &x.to);
-    cli_answer_close(&x);
+        print_side(p, &p->side[i], to);
+    print_answers(p, to);
+    print_servers(p, to);
+    print_close(to, '}');
+    drafts_table(p, to);
+    pairs_table(p, to);
+    print_verdict(p, verdict, to);
+    cli_answer_end();
     int rc = p->differ ? ERR_NEGATIVE : strncmp(verdict, "equal", 5) == 0 ? 0 : ERR_USAGE;
     return p->signal ? 128 + p->signal : p->fault ? (int)p->fault : rc;
 }

@@ -279,10 +279,9 @@ static void print_changes(const struct replay *r, const struct printer *to)
 static int verdict(const struct replay *r)
 {
     const struct difference *d = &r->cmp.d;
-    struct cli_answer x;
-    cli_answer_open(&x, r->c);
-    (changed(r) ? print_changes : print_check)(r, &x.to);
-    cli_answer_close(&x);
+    const struct printer *to = cli_answer(r->c);
+    (changed(r) ? print_changes : print_check)(r, to);
+    cli_answer_end();
     if (!changed(r) && d->class && r->other && !r->c->opt.json && !r->c->opt.quiet)
         err_print("the session was %s", r->other);
     return changed(r) && r->now.rule[0] ? ERR_INVARIANT : d->class ? ERR_NEGATIVE : 0;
@@ -339,15 +338,14 @@ static bool play_served(struct replay *r, struct report *out, struct err *e)
 static int show_served(struct replay *r)
 {
     FREED(report_free) struct report out = {0};
-    struct cli_answer x;
     struct err e;
     if (!play_served(r, &out, &e))
         return cli_fail(&e);
-    cli_answer_open(&x, r->c);
-    print_open(&x.to, NULL, '{');
-    verdict_print(&out, &x.to);
-    print_close(&x.to, '}');
-    cli_answer_close(&x);
+    const struct printer *to = cli_answer(r->c);
+    print_open(to, NULL, '{');
+    verdict_print(&out, to);
+    print_close(to, '}');
+    cli_answer_end();
     return out.rule[0] ? ERR_INVARIANT : out.diff.class && !out.sampled ? ERR_NEGATIVE : 0;
 }
 

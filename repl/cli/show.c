@@ -16,7 +16,7 @@
 struct show {
     const struct cli *c;
     struct hdb *db;
-    struct cli_answer a;
+    const struct printer *to;
     struct tokenizer *tok; /* of the session's model, or NULL: the log's texts are shown */
     int turn, step;        /* 0: all */
     struct session_row row;
@@ -98,7 +98,7 @@ static void json_step(const struct step_row *r, const char *session, const struc
 
 static void tree_lines(struct show *w, const struct tree *t)
 {
-    struct sheet *s = &w->a.sheet;
+    struct sheet *s = w->to->out;
     for (int i = 0; i < t->n; i++) {
         enum style st = t->fate[i] == FATE_ACCEPTED ? ST_GOOD : t->fate[i] == FATE_REJECTED ?
                         ST_BAD : ST_DIM;
@@ -118,7 +118,7 @@ static void tree_lines(struct show *w, const struct tree *t)
 static void step_tokens(struct show *w, const struct step_row *r)
 {
     enum { HANG = 11 };
-    struct sheet *s = &w->a.sheet;
+    struct sheet *s = w->to->out;
     int width = cli_width();
     for (int i = 0, k = -1; r->tokens.n == 0 && r->tops && i < r->tops->n; i++) {
         const struct top *x = &r->tops->at[i]; /* from a server that sends texts without ids */
@@ -144,7 +144,7 @@ static void step_tokens(struct show *w, const struct step_row *r)
 
 static void step_line(struct show *w, const struct step_row *r)
 {
-    struct sheet *s = &w->a.sheet;
+    struct sheet *s = w->to->out;
     const struct step_rec *k = &r->rec;
     sheet_printf(s, ST_KEY, "%5d.%-4d", r->turn, r->n);
     if (k->source == STEP_PIECE)
@@ -163,7 +163,7 @@ static void step_line(struct show *w, const struct step_row *r)
 /* A line a token: its log probability, its rival's, and whether it was given by hand. */
 static void fact_lines(struct show *w, const struct step_row *r)
 {
-    struct sheet *s = &w->a.sheet;
+    struct sheet *s = w->to->out;
     for (int i = 0; r->facts && i < r->tokens.n; i++) {
         const struct token_fact *f = &r->facts[i];
         sheet_add(s, ST_TEXT, "  ");
@@ -183,7 +183,7 @@ static void fact_lines(struct show *w, const struct step_row *r)
 
 static void step_details(struct show *w, const struct step_row *r)
 {
-    struct sheet *s = &w->a.sheet;
+    struct sheet *s = w->to->out;
     const struct step_rec *k = &r->rec;
     sheet_add(s, ST_LABEL, "  bonus ");
     if (k->bonus >= 0)
@@ -197,7 +197,7 @@ static void step_details(struct show *w, const struct step_row *r)
     sheet_line(s);
     if (!r->tops)
         fact_lines(w, r);
-    show_served_step(r, &w->a.to);
+    show_served_step(r, w->to);
     if (k->source != STEP_COMPUTED)
         return;
     sheet_printf(s, ST_LABEL, "  digests ");
@@ -218,7 +218,7 @@ static void step_details(struct show *w, const struct step_row *r)
 static bool show_step(const struct step_row *r, void *arg)
 {
     struct show *w = arg;
-    const struct printer *to = &w->a.to;
+    const struct printer *to = w->to;
     if (r->turn > w->part->upto)
         return false;
     w->newest = r->n;
@@ -283,9 +283,9 @@ static void settings_lines(struct show *w, const struct turn_row *r)
     else
         facts_settings(r->sampling, &text);
     if (text.n) {
-        sheet_printf(&w->a.sheet, ST_LABEL, "%s", w->settings ? "now: " : "settings: ");
-        sheet_addn(&w->a.sheet, ST_DIM, text.p, text.n);
-        sheet_line(&w->a.sheet);
+        sheet_printf(w->to->out, ST_LABEL, "%s", w->settings ? "now: " : "settings: ");
+        sheet_addn(w->to->out, ST_DIM, text.p, text.n);
+        sheet_line(w->to->out);
     }
     free(w->settings);
     w->settings = xstrdup(r->sampling);
@@ -294,20 +294,20 @@ static void settings_lines(struct show *w, const struct turn_row *r)
 static void turn_head(struct show *w, const struct turn_row *r)
 {
     const char *mark = past_mark(state_of(w, r->n));
-    sheet_printf(&w->a.sheet, ST_HEAD, "turn %d%s", r->n, r->regen ? "  (again)" : "");
+    sheet_printf(w->to->out, ST_HEAD, "turn %d%s", r->n, r->regen ? "  (again)" : "");
     if (*mark)
-        sheet_printf(&w->a.sheet, ST_HEAD, "  (%s)", mark);
+        sheet_printf(w->to->out, ST_HEAD, "  (%s)", mark);
     FREED(buf_free) struct buf hazards = {0};
-    if (hazards_of_settings(r->sampling, w->a.sheet.ascii ? " | " : " · ", &hazards))
-        sheet_printf(&w->a.sheet, ST_BAD, "  %s", hazards.p);
+    if (hazards_of_settings(r->sampling, w->to->out->ascii ? " | " : " · ", &hazards))
+        sheet_printf(w->to->out, ST_BAD, "  %s", hazards.p);
     if (is_inherited(w))
-        sheet_printf(&w->a.sheet, ST_DIM, "  inherited from %s", session_name(w, w->part->session));
-    sheet_line(&w->a.sheet);
+        sheet_printf(w->to->out, ST_DIM, "  inherited from %s", session_name(w, w->part->session));
+    sheet_line(w->to->out);
 }
 
 static void turn_lines(struct show *w, const struct turn_row *r)
 {
-    struct sheet *s = &w->a.sheet;
+    struct sheet *s = w->to->out;
     if (r->is_user) {
         turn_head(w, r);
         settings_lines(w, r);
@@ -338,12 +338,12 @@ static bool show_turn(const struct turn_row *r, void *arg)
     if (r->n > w->part->upto)
         return false;
     w->n_turns++;
-    print_open(&w->a.to, NULL, '{');
-    if (w->a.to.json)
-        json_turn(w, r, &w->a.to);
+    print_open(w->to, NULL, '{');
+    if (w->to->json)
+        json_turn(w, r, w->to);
     else if (!w->step)
         turn_lines(w, r);
-    print_close(&w->a.to, '}');
+    print_close(w->to, '}');
     return true;
 }
 
@@ -367,7 +367,7 @@ static void json_head(struct show *w, const char *hazards, const struct printer 
 /* "BUG 24617 in turn 2 · CHECK OFF in turns 2-3 (41 steps unchecked)", or nothing. */
 static void session_hazards(const struct show *w, struct hdb *d, const char *id, struct buf *out)
 {
-    const char *between = w->c->opt.json ? "; " : w->a.sheet.ascii ? " | " : " · ";
+    const char *between = w->c->opt.json ? "; " : w->to->out->ascii ? " | " : " · ";
     hdb_hazards(d, id, true, between, out, NULL);
 }
 
@@ -376,11 +376,11 @@ static void head_line(struct show *w, const char *label, const char *text, const
     if (!text || !*text)
         return;
     /* 3 blanks: what is wrapped stands under the text */
-    sheet_printf(&w->a.sheet, ST_LABEL, "%-8s   ", label);
-    sheet_add(&w->a.sheet, ST_TEXT, text);
+    sheet_printf(w->to->out, ST_LABEL, "%-8s   ", label);
+    sheet_add(w->to->out, ST_TEXT, text);
     if (more && *more)
-        sheet_printf(&w->a.sheet, ST_DIM, "  %.12s", more);
-    sheet_line(&w->a.sheet);
+        sheet_printf(w->to->out, ST_DIM, "  %.12s", more);
+    sheet_line(w->to->out);
 }
 
 static void head_lines(struct show *w, const char *hazards)
@@ -395,22 +395,22 @@ static void head_lines(struct show *w, const char *hazards)
     facts_computed(about, &computed);
     if (w->pack)
         facts_pack(w->pack, &pack);
-    sheet_printf(&w->a.sheet, ST_KEY, "session %d", r->number);
-    say_line(&w->a.sheet, ST_DIM, "  %s  %s", when, r->id);
+    sheet_printf(w->to->out, ST_KEY, "session %d", r->number);
+    say_line(w->to->out, ST_DIM, "  %s  %s", when, r->id);
     head_line(w, "pack", pack.p, NULL);
     head_line(w, "model", names[0], names[1]);
     head_line(w, "draft", names[2] && *names[2] ? names[2] : "none", names[3]);
     head_line(w, "computed", computed.p, NULL);
-    show_launch(about, &w->a.sheet);
+    show_launch(about, w->to->out);
     head_line(w, "system", w->past.system, NULL);
     if (r->parent[0]) {
-        sheet_printf(&w->a.sheet, ST_LABEL, "%-8s   ", "fork");
-        say_line(&w->a.sheet, ST_TEXT, "of %s after turn %d", session_name(w, r->parent),
+        sheet_printf(w->to->out, ST_LABEL, "%-8s   ", "fork");
+        say_line(w->to->out, ST_TEXT, "of %s after turn %d", session_name(w, r->parent),
                  r->fork_turn);
     }
     if (hazards)
-        say_line(&w->a.sheet, ST_BAD, "%s", hazards);
-    sheet_line(&w->a.sheet);
+        say_line(w->to->out, ST_BAD, "%s", hazards);
+    sheet_line(w->to->out);
     for (int i = 0; i < 4; i++)
         free(names[i]);
 }
@@ -446,7 +446,7 @@ static bool fail_missing(struct show *w, struct err *e)
 
 static bool show_all(struct show *w, struct hdb *d, struct err *e)
 {
-    const struct printer *to = &w->a.to;
+    const struct printer *to = w->to;
     struct buf hazards = {0};
     session_hazards(w, d, w->row.id, &hazards);
     print_open(to, NULL, '{');
@@ -470,10 +470,9 @@ static bool show_all(struct show *w, struct hdb *d, struct err *e)
 int cli_show(struct cli *c)
 {
     struct err e = {0};
-    struct show w = {.c = c};
+    struct show w = {.c = c, .to = cli_answer(c)};
     struct hdb *d = NULL;
     char *id = NULL, *dir = NULL;
-    cli_answer_open(&w.a, c);
     bool ok = read_place(c->word[0], &id, &w.turn, &w.step, &e) &&
               (d = cli_open_session(c, id, &w.row, &e)) &&
               (w.db = d, w.pack = hdb_packed(d), true) && hdb_about(d, w.row.id, &w.about, &e) &&
@@ -483,15 +482,13 @@ int cli_show(struct cli *c)
         w.tok = tok_open(dir, NULL); /* to show text beside ids; if it fails, only ids are shown */
     ok = ok && show_all(&w, d, &e) && hdb_whole(d, &e);
     if (ok)
-        cli_answer_close(&w.a);
+        cli_answer_end();
     tok_close(w.tok);
     free(dir);
     free(id);
     free(w.settings);
     hdb_past_free(&w.past);
     buf_free(&w.about);
-    sheet_free(&w.a.sheet);
-    buf_free(&w.a.json);
     session_row_free(&w.row);
     hdb_close(d);
     return ok ? 0 : cli_fail(&e);

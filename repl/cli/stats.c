@@ -41,21 +41,20 @@ int cli_stats(struct cli *c)
 {
     enum { MODELS = 1000 };
     struct err e = {0};
-    struct cli_answer a;
     struct hdb *d = cli_open_db(c, &e);
     if (!d)
         return cli_fail(&e);
-    cli_answer_open(&a, c);
-    print_open(&a.to, NULL, '{');
-    bool ok = part(d, by_model[a.to.json != NULL], MODELS, "models", &a.to, &e);
+    const struct printer *to = cli_answer(c);
+    print_open(to, NULL, '{');
+    bool ok = part(d, by_model[to->json != NULL], MODELS, "models", to, &e);
     if (ok)
-        print_text(&a.to, ST_TEXT, "\n");
-    ok = ok && part(d, by_session[a.to.json != NULL], c->limit, "sessions", &a.to, &e);
+        print_text(to, ST_TEXT, "\n");
+    ok = ok && part(d, by_session[to->json != NULL], c->limit, "sessions", to, &e);
     if (ok)
-        print_text(&a.to, ST_TEXT, "\ncycles: steps that drafted; rate = accepted/drafted; "
+        print_text(to, ST_TEXT, "\ncycles: steps that drafted; rate = accepted/drafted; "
                    "MAL = 1 + accepted/cycles\n");
-    print_close(&a.to, '}');
-    cli_answer_close(&a);
+    print_close(to, '}');
+    cli_answer_end();
     hdb_close(d);
     return ok ? 0 : cli_fail(&e);
 }

@@ -27,16 +27,15 @@ int cli_triage(struct cli *c)
 {
     struct err e = {0};
     struct stop stop;
-    struct cli_answer a;
     FREED(free_at) struct triage *t = xcalloc(1, sizeof *t);
     FREED(free_at) struct triage_verdict *v = xcalloc(1, sizeof *v);
     bool ok = cli_stop_open(&stop, &e) && (is_url(c->word[0]) ? triage_server(c, t, &stop, &e)
                                                               : of_session(c, t, &stop, &e));
     if (ok) {
         triage_judge(t, v);
-        cli_answer_open(&a, c);
-        triage_print(t, v, &a.to);
-        cli_answer_close(&a);
+        const struct printer *to = cli_answer(c);
+        triage_print(t, v, to);
+        cli_answer_end();
     }
     int rc = !ok ? cli_fail(&e) : v->is == TRIAGE_HEALTHY || v->is == TRIAGE_TOO_FEW
                                       ? 0 : ERR_NEGATIVE;
