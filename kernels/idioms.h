@@ -28,6 +28,14 @@ static inline void free_at(void *pointer)
     free(p);
 }
 
+/* free() of several pointers. */
+#define FREE_ALL(...)                                                                              \
+    do {                                                                                           \
+        void *each_[] = {__VA_ARGS__};                                                             \
+        for (size_t i_ = 0; i_ < sizeof each_ / sizeof *each_; i_++)                               \
+            free(each_[i_]);                                                                       \
+    } while (0)
+
 /* Whether `holds` is true for an i < n, and for all; no later ones are looked at than needed. */
 #define ALL(i, n, holds) (!ANY(i, n, !(holds)))
 #define ANY(i, n, holds)                                                                           \

@@ -124,7 +124,6 @@ void drafters_free(struct drafters *d)
 {
     for (int i = 0; i < d->n; i++)
         free(d->v[i].name);
-    free(d->v);
-    free(d->from);
+    FREE_ALL(d->v, d->from);
     *d = (struct drafters){0};
 }

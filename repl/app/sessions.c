@@ -143,13 +143,7 @@ void session_list_free(struct session_list *l)
         session_row_free(&l->row[i]);
         free(l->title[i]);
     }
-    free(l->title);
-    free(l->twin);
-    free(l->row);
-    free(l->sums);
-    free(l->summed);
-    free(l->shown);
-    free(l->owner);
+    FREE_ALL(l->title, l->twin, l->row, l->sums, l->summed, l->shown, l->owner);
     *l = (struct session_list){0};
 }
 

@@ -639,11 +639,7 @@ bool cli_read(struct cli *c, int argc, char **argv, const struct command **cmd, 
 
 void cli_free(struct cli *c)
 {
-    free(c->bundled);
-    free(c->target);
-    free(c->draft);
-    free(c->named[0]);
-    free(c->named[1]);
+    FREE_ALL(c->bundled, c->target, c->draft, c->named[0], c->named[1]);
     pair_free(&c->pair);
     free(c->config_path);
     buf_free(&c->config);

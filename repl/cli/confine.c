@@ -59,8 +59,7 @@ static void add_presets(struct folders *f)
 {
     char *folder = presets_folder(), *below = folder ? xasprintf("%s/x", folder) : NULL;
     add_folder_of(f, below, true);
-    free(below);
-    free(folder);
+    FREE_ALL(below, folder);
 }
 
 static void add_log(struct folders *f, const char *path, bool written)

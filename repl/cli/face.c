@@ -159,8 +159,7 @@ static void end_child(struct child *k)
         waitpid(k->keeper, NULL, 0);
     else if (k->dir)
         remove_folder(k->dir);
-    free(k->dir);
-    free(k->db);
+    FREE_ALL(k->dir, k->db);
 }
 
 /* ---- talking --------------------------------------------------------------------------------- */

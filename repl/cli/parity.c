@@ -40,9 +40,7 @@ static void parity_reply_free(struct parity_reply *o)
 {
     ids_free(&o->ids);
     ids_free(&o->prompt);
-    free(o->text);
-    free(o->logp);
-    free(o->margin);
+    FREE_ALL(o->text, o->logp, o->margin);
     *o = (struct parity_reply){0};
 }
 

@@ -204,9 +204,7 @@ void sides_free(struct parity *p)
     for (int i = 0; i < p->n_side; i++) {
         struct side *s = &p->side[i];
         upkeep_close(s->upkeep);
-        free(s->label);
-        free(s->word);
-        free(s->arm);
+        FREE_ALL(s->label, s->word, s->arm);
         kl_free(&s->kl);
         kl_free(&s->read);
     }

@@ -105,8 +105,7 @@ static void note_build(struct replay *r, struct backend *b, const char *about)
         r->other = xasprintf("computed by %s on %s; here %s on %s", flags && *flags ? flags
                              : "an older aerie",
                              device ? device : "an unknown device", facts_build(), now);
-    free(flags);
-    free(device);
+    FREE_ALL(flags, device);
 }
 
 static bool on_opened(void *arg, struct backend *b, const char *about, const char *now,

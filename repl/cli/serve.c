@@ -208,7 +208,6 @@ int cli_serve(struct cli *c)
     } else {
         rc = cli_fail(&e);
     }
-    free(key);
-    free(name);
+    FREE_ALL(key, name);
     return rc;
 }

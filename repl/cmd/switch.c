@@ -28,10 +28,7 @@ struct choices {
 static void choices_free(struct choices *c)
 {
     for (int i = 0; i < c->n; i++) {
-        free(c->v[i].name);
-        free(c->v[i].path);
-        free(c->v[i].from);
-        free(c->v[i].why);
+        FREE_ALL(c->v[i].name, c->v[i].path, c->v[i].from, c->v[i].why);
     }
     free(c->v);
 }
@@ -342,8 +339,7 @@ static bool switch_model(struct cmd_call *c, const struct choices *all)
     ok = ok && app_switch(a, path, draft, c->e);
     if (ok)
         said_model(a, before, &c->to);
-    free(path);
-    free(draft);
+    FREE_ALL(path, draft);
     return ok;
 }
 

@@ -74,8 +74,7 @@ static void compare_lines(struct conditions *c, const char *a, const char *b, bo
         if (differs)
             conditions_add(c, name, swapped ? other : mine, swapped ? mine : other,
                            nature_of(name));
-        free(mine);
-        free(other);
+        FREE_ALL(mine, other);
     }
 }
 
@@ -90,8 +89,7 @@ static void compare_served(struct conditions *c, const char *about_a, const char
         conditions_add(c, "served", a ? a : "no", b ? b : "no", may);
     else if (a)
         c->may |= may;
-    free(a);
-    free(b);
+    FREE_ALL(a, b);
 }
 
 void conditions_read(struct conditions *c, const char *about_a, const char *settings_a,
@@ -106,8 +104,7 @@ void conditions_read(struct conditions *c, const char *about_a, const char *sett
 void conditions_free(struct conditions *c)
 {
     for (int i = 0; i < c->n; i++) {
-        free(c->at[i].a);
-        free(c->at[i].b);
+        FREE_ALL(c->at[i].a, c->at[i].b);
     }
     free(c->at);
     *c = (struct conditions){0};

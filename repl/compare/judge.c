@@ -116,8 +116,7 @@ void band_begin(struct band *b, const struct trace *base)
 
 void band_free(struct band *b)
 {
-    free(b->at);
-    free(b->rms);
+    FREE_ALL(b->at, b->rms);
     *b = (struct band){0};
 }
 

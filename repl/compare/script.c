@@ -28,8 +28,7 @@ struct script_reader {
 
 void act_free(struct act *a)
 {
-    free(a->text);
-    free(a->fault);
+    FREE_ALL(a->text, a->fault);
     turn_row_free(&a->user);
     turn_row_free(&a->reply);
     for (int i = 0; i < a->n_step; i++)
@@ -43,8 +42,7 @@ void script_free(struct script *s)
         act_free(&s->act[i]);
     for (int i = 0; i < s->n_about; i++)
         free(s->about[i]);
-    free(s->act);
-    free(s->about);
+    FREE_ALL(s->act, s->about);
     *s = (struct script){0};
 }
 
@@ -197,8 +195,7 @@ static bool read_script_session(struct script *s, struct hdb *d, const char *id,
     ok = ok && read_script_rows(&r, e) && append(&r, e);
     for (int i = 0; i < r.n_entry; i++)
         act_free(&r.entry[i].act);
-    free(r.entry);
-    free(r.run);
+    FREE_ALL(r.entry, r.run);
     return ok;
 }
 

@@ -4,17 +4,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "kernels/idioms.h"
 #include "repl/compare/facts.h"
 
 static void free_turn(struct trace_turn *t)
 {
     for (int i = 0; i < t->n_step; i++)
         step_row_free(&t->step[i]);
-    free(t->step);
-    free(t->settings);
-    free(t->about);
-    free(t->user);
-    free(t->text);
+    FREE_ALL(t->step, t->settings, t->about, t->user, t->text);
     ids_free(&t->prompt);
     ids_free(&t->reply);
 }

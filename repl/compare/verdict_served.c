@@ -32,10 +32,7 @@ static char *computed_by(const char *about)
         out = xasprintf("%s%s%s", kind, version && *version ? " " : "", version ? version : "");
     else
         out = xstrdup(server && *server ? server : "a server that is not named");
-    free(kind);
-    free(version);
-    free(server);
-    free(aerie);
+    FREE_ALL(kind, version, server, aerie);
     return out;
 }
 
@@ -66,11 +63,9 @@ static void note_sampling(struct judge *j, const struct trace_turn *a, const str
         bool counts = (!greedy || same[i].greedy) && !j->r->forced;
         if (x && y && counts && strcmp(x, y) != 0)
             conditions_add(&j->r->conditions, same[i].name, x, y, same[i].may);
-        free(x);
-        free(y);
+        FREE_ALL(x, y);
     }
-    free(ta);
-    free(tb);
+    FREE_ALL(ta, tb);
 }
 
 /* A fact of a run: for a server from the JSON object of its facts, else from a line of `about`.
@@ -99,9 +94,7 @@ static char *precision_of(const char *about)
     char *out = precision ? xstrdup(precision) : dtype ? xstrdup(dtype) : NULL;
     if (!out && at)
         out = xasprintf("%.*s", (int)strcspn(at + 12, ", )'\""), at + 12);
-    free(config);
-    free(dtype);
-    free(precision);
+    FREE_ALL(config, dtype, precision);
     if (out && (!strcmp(out, "bfloat16") || !strcmp(out, "float32")))
         memcpy(out, out[0] == 'b' ? "bf16" : "f32", out[0] == 'b' ? 5 : 4);
     return out;
@@ -113,8 +106,7 @@ static bool note_fact(struct judge *j, const char *name, char *a, char *b, unsig
     bool same = a && b && strcmp(a, b) == 0;
     if (a && b && !same)
         conditions_add(&j->r->conditions, name, a, b, may);
-    free(a);
-    free(b);
+    FREE_ALL(a, b);
     return same;
 }
 
@@ -148,8 +140,7 @@ static void note_conditions(struct judge *j, const struct trace_turn *a, const s
         conditions_add(&j->r->conditions, "model", model[0], model[1], MAY_LOGITS);
     note_sampling(j, a, b);
     for (int i = 0; i < 2; i++) {
-        free(by[i]);
-        free(model[i]);
+        FREE_ALL(by[i], model[i]);
     }
 }
 
@@ -163,8 +154,7 @@ static void say_unreported(struct judge *j)
             report_say(j->r,
                        "%s does not report its weights%s: a model of the same name is taken for "
                        "the same model", j->ask->who[i], precision ? "" : " or its precision");
-        free(weights);
-        free(precision);
+        FREE_ALL(weights, precision);
     }
 }
 

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "kernels/ascii.h"
+#include "kernels/idioms.h"
 #include "kernels/late.h"
 
 /* the functions of libmicrohttpd, which front_open() loads */
@@ -790,7 +791,5 @@ void front_close(struct front *f)
         mhd.stop_daemon(f->d);
     }
     bodies_close(f->bodies);
-    free(f->poll);
-    free(f->polled);
-    free(f);
+    FREE_ALL(f->poll, f->polled, f);
 }

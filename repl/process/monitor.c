@@ -359,8 +359,7 @@ static bool edit(struct monitor_answer *a)
         execl("/bin/sh", "sh", "-c", script, "sh", path, (char *)NULL);
         _exit(127);
     }
-    free(script);
-    free(path);
+    FREE_ALL(script, path);
     if (pid < 0) {
         a->error = errno;
         return false;

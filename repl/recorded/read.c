@@ -248,11 +248,7 @@ void recorded_free(struct recorded *r)
     for (int i = 0; i < r->n_turn; i++) {
         struct rec_turn *t = &r->turn[i];
         ids_free(&t->reply);
-        free(t->user);
-        free(t->text);
-        free(t->settings);
-        free(t->stop);
-        free(t->fault);
+        FREE_ALL(t->user, t->text, t->settings, t->stop, t->fault);
         served_free(t->served);
     }
     for (int i = 0; i < r->n_step; i++)
@@ -265,12 +261,5 @@ void recorded_free(struct recorded *r)
     buf_free(&r->pages);
     buf_free(&r->keys);
     buf_free(&r->texts);
-    free(r->text);
-    free(r->about);
-    free(r->act);
-    free(r->turn);
-    free(r->step);
-    free(r->fact);
-    free(r->node);
-    free(r->key);
+    FREE_ALL(r->text, r->about, r->act, r->turn, r->step, r->fact, r->node, r->key);
 }

@@ -63,8 +63,7 @@ void tui_stop(struct tui *t)
 void tui_choices_clear(struct tui *t)
 {
     for (int i = 0; i < t->n_choice; i++) {
-        free(t->choice[i].text);
-        free(t->choice[i].help);
+        FREE_ALL(t->choice[i].text, t->choice[i].help);
     }
     t->n_choice = 0;
     t->chosen = -1;
@@ -127,8 +126,7 @@ static bool complete_by_letters(struct tui *t, struct buf *line)
         if (fuzzy_match(word, c.text, NULL, NULL) >= 0) {
             t->choice[kept++] = c;
         } else {
-            free(c.text);
-            free(c.help);
+            FREE_ALL(c.text, c.help);
         }
     }
     t->n_choice = (int)kept;

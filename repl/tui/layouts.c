@@ -51,8 +51,7 @@ static void save(struct tui *t)
         ok = rename(temp, path) == 0;
     if (fd >= 0 && !ok)
         unlink(temp);
-    free(temp);
-    free(path);
+    FREE_ALL(temp, path);
 }
 
 static void apply_layout(struct tui *t, int i)

@@ -277,11 +277,9 @@ static void palette_close(struct tui *t, struct overlay *o)
     struct palette *p = o->state;
     (void)t;
     for (int i = 0; i < p->n; i++) {
-        free(p->item[i].name);
-        free(p->item[i].help);
+        FREE_ALL(p->item[i].name, p->item[i].help);
     }
-    free(p->item);
-    free(p->shown);
+    FREE_ALL(p->item, p->shown);
     buf_free(&p->pick.query);
     free(p);
 }

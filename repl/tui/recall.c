@@ -126,8 +126,7 @@ void recall_close(struct recall *r)
 {
     for (int i = 0; i < r->n; i++)
         free(r->line[i]);
-    free(r->line);
-    free(r->path);
+    FREE_ALL(r->line, r->path);
     *r = (struct recall){0};
 }
 

@@ -20,8 +20,7 @@ void time_free(struct tui *t)
 {
     timeline_free(&t->time.line);
     align_free(&t->time.align);
-    free(t->time.token);
-    free(t->time.piece);
+    FREE_ALL(t->time.token, t->time.piece);
     t->time = (struct time_axis){0};
 }
 

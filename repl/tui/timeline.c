@@ -7,8 +7,7 @@
 void timeline_free(struct timeline *t)
 {
     int cells = t->cells;
-    free(t->at);
-    free(t->cell);
+    FREE_ALL(t->at, t->cell);
     *t = (struct timeline){.cells = cells};
 }
 

@@ -694,10 +694,7 @@ static void end(struct tui *t)
         free(t->queued[i]);
         attached_free(&t->queued_files[i]);
     }
-    free(t->queued);
-    free(t->queued_files);
-    free(t->stepped);
-    free(t->refused);
+    FREE_ALL(t->queued, t->queued_files, t->stepped, t->refused);
     replies_free(t);
     finder_end(t);
     buf_free(&t->find.line);
