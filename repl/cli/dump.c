@@ -281,9 +281,8 @@ static void report_canary(const struct cli *c, const struct canary *k)
     if (to->json || k->damaged)
         print_facts(to, ST_WARN, "%d{damaged} lines are damaged", k->damaged);
     if (k->overflowed) {
-        print_add(to, ST_WARN, "\f%d{overflowed?}\fthe server's ring was full: later violations "
-                  "are missing (SGLANG_KV_CANARY_RING_CAPACITY)", 1);
-        print_end(to);
+        print_facts(to, ST_WARN, "\f%d{overflowed?}\fthe server's ring was full: later violations "
+                    "are missing (SGLANG_KV_CANARY_RING_CAPACITY)", 1);
     }
     print_open(to, "found", '[');
     int shown = 0, at = 0;

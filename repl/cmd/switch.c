@@ -27,9 +27,8 @@ struct choices {
 
 static void choices_free(struct choices *c)
 {
-    for (int i = 0; i < c->n; i++) {
+    for (int i = 0; i < c->n; i++)
         FREE_ALL(c->v[i].name, c->v[i].path, c->v[i].from, c->v[i].why);
-    }
     free(c->v);
 }
 

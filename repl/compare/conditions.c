@@ -103,9 +103,8 @@ void conditions_read(struct conditions *c, const char *about_a, const char *sett
 
 void conditions_free(struct conditions *c)
 {
-    for (int i = 0; i < c->n; i++) {
+    for (int i = 0; i < c->n; i++)
         FREE_ALL(c->at[i].a, c->at[i].b);
-    }
     free(c->at);
     *c = (struct conditions){0};
 }

@@ -270,9 +270,8 @@ void facts_compare(const char *log, const char *now, struct facts_diff *out)
 
 void facts_diff_free(struct facts_diff *d)
 {
-    for (int i = 0; i < d->n; i++) {
+    for (int i = 0; i < d->n; i++)
         FREE_ALL(d->at[i].name, d->at[i].log, d->at[i].now);
-    }
     free(d->at);
     *d = (struct facts_diff){0};
 }

@@ -166,8 +166,7 @@ static void print_cause(const struct cause_found *c, int rank, const struct prin
     print_open(to, NULL, '{');
     print_add(to, rank == 1 && c->weight >= 30 ? ST_BOLD : ST_TEXT, "%2d{rank} %s{about}", rank,
               triage_cause_about(c->cause));
-    print_add(to, ST_DIM, "\f%s{cause}\f (%.0f{weight})", triage_cause_name(c->cause), c->weight);
-    print_end(to);
+    print_facts(to, ST_DIM, "\f%s{cause}\f (%.0f{weight})", triage_cause_name(c->cause), c->weight);
     print_open(to, "evidence", '[');
     for (int pass = 0; pass < 2; pass++)
         for (int i = 0; i < c->n; i++) {

@@ -139,9 +139,8 @@ static void note_conditions(struct judge *j, const struct trace_turn *a, const s
         strcmp(model[0], model[1]) != 0)
         conditions_add(&j->r->conditions, "model", model[0], model[1], MAY_LOGITS);
     note_sampling(j, a, b);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++)
         FREE_ALL(by[i], model[i]);
-    }
 }
 
 /* Reports which sides do not report what they computed with. */

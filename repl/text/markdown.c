@@ -599,9 +599,8 @@ static int source_at(const struct md *m, const char *p)
 static void put_code(struct md *m, const char *p, size_t n)
 {
     int src = source_at(m, p);
-    if (src >= 0 && n > 0) {
+    if (src >= 0 && n > 0)
         *APPEND(m->piece, m->n_piece) = (struct code_piece){m->text.n, src};
-    }
     buf_add(&m->text, p, n);
 }
 

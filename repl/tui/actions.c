@@ -62,9 +62,8 @@ void tui_stop(struct tui *t)
 
 void tui_choices_clear(struct tui *t)
 {
-    for (int i = 0; i < t->n_choice; i++) {
+    for (int i = 0; i < t->n_choice; i++)
         FREE_ALL(t->choice[i].text, t->choice[i].help);
-    }
     t->n_choice = 0;
     t->chosen = -1;
 }

@@ -70,10 +70,8 @@ static bool add_turn(const struct turn_row *r, void *arg)
         p->skipped++;
         return true;
     }
-    if (p->filter && p->skipped) {
-        sheet_printf(p->out, ST_DIM, "(from turn %d, the first with these words)", r->n);
-        sheet_line(p->out);
-    }
+    if (p->filter && p->skipped)
+        say_line(p->out, ST_DIM, "(from turn %d, the first with these words)", r->n);
     p->filter = NULL;
     size_t n = strlen(text) < p->left ? strlen(text) : p->left;
     p->left -= n;
@@ -88,8 +86,7 @@ static void add_head(struct browser *b, int row, struct sheet *out)
     const struct session_row *r = &b->list.row[row];
     const struct session_sums *s = session_list_sums(&b->list, b->db, row);
     const char *title = session_list_title(&b->list, b->db, row);
-    sheet_add(out, ST_BOLD, *title ? title : "(no title)");
-    sheet_line(out);
+    say_line(out, ST_BOLD, "%s", *title ? title : "(no title)");
     sheet_printf(out, ST_DIM, "%s, %lld tokens in %lld steps", r->id, (long long)s->tokens,
                  (long long)s->steps);
     if (s->drafted)
@@ -99,10 +96,8 @@ static void add_head(struct browser *b, int row, struct sheet *out)
     if (r->model && *r->model)
         sheet_printf(out, ST_DIM, "%s", r->model);
     sheet_line(out);
-    if (r->parent[0]) {
-        sheet_printf(out, ST_DIM, "forked after turn %d of %s", r->fork_turn, r->parent);
-        sheet_line(out);
-    }
+    if (r->parent[0])
+        say_line(out, ST_DIM, "forked after turn %d of %s", r->fork_turn, r->parent);
 }
 
 static void make_preview(struct browser *b, int width)
@@ -125,10 +120,8 @@ static void make_preview(struct browser *b, int width)
         p = (struct preview){.out = &text, .left = PREVIEW_BYTES};
         n = hdb_turns(b->db, b->list.row[row].id, 0, add_turn, &p, &e);
     }
-    if (n < 0) {
-        sheet_add(&text, ST_BAD, e.msg);
-        sheet_line(&text);
-    }
+    if (n < 0)
+        say_line(&text, ST_BAD, "%s", e.msg);
     sheet_append_wrapped(&b->preview, &text, width);
 }
 
@@ -181,8 +174,7 @@ static void add_preview_row(const struct browser *b, int i, struct sheet *out)
 
 static void write_heads(struct browser *b, int number_w, int width, struct sheet *out)
 {
-    sheet_printf(out, ST_HEAD, "SESSIONS  %d of %d", b->list.n_shown, b->list.n);
-    sheet_line(out);
+    say_line(out, ST_HEAD, "SESSIONS  %d of %d", b->list.n_shown, b->list.n);
     sheet_add(out, ST_LABEL, "filter ");
     list_cut(out, ST_USER, b->pick.query.n ? b->pick.query.p : "", max_int(width - 10, 8));
     if (!b->in_list)

@@ -30,9 +30,8 @@ static void put_cell(struct grid *g, int x, int y, struct cell c)
 {
     struct cell *at = &g->cell[mul64(y, g->w) + x];
     *at = c;
-    if (c.width == 2) {
+    if (c.width == 2)
         at[1] = (struct cell){.cp = {0}, .width = 0, .style = c.style, .flags = c.flags};
-    }
 }
 
 /* Draws one grapheme cluster if it fits completely; false: it does not. */

@@ -72,10 +72,8 @@ static void add_help(struct tui *t, const struct cmd *help, const char *topic, s
     struct err e = {0};
     FREED(free_at) char *word = xstrdup(topic);
     struct cmd_call c = {t->app, help, *topic ? 1 : 0, &word, topic, {out, NULL}, &e};
-    if (!help->run(&c)) {
-        sheet_add(out, ST_BAD, e.msg);
-        sheet_line(out);
-    }
+    if (!help->run(&c))
+        say_line(out, ST_BAD, "%s", e.msg);
     sheet_line(out);
 }
 
@@ -84,8 +82,7 @@ static void write_help(struct tui *t, struct overlay *o, int w, int h)
     const struct cmd *help = cmd_find("help", NULL);
     (void)h;
     FREED(sheet_free) struct sheet text = {.ascii = t->app->ascii};
-    sheet_add(&text, ST_HEAD, "HELP");
-    sheet_line(&text);
+    say_line(&text, ST_HEAD, "HELP");
     if (help) {
         add_help(t, help, "keys", &text);
         add_help(t, help, "panes", &text);

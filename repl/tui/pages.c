@@ -60,8 +60,7 @@ static void position(const struct map *m, struct app *a, int pos)
     const struct page_table *t = m->t;
     struct pos_view at;
     if (t->length == 0) {
-        sheet_add(m->out, ST_DIM, "the context is empty");
-        sheet_line(m->out);
+        say_line(m->out, ST_DIM, "the context is empty");
         return;
     }
     map_translation(t, pos, m->out);
@@ -74,8 +73,7 @@ static void position(const struct map *m, struct app *a, int pos)
     const char *s = backend_token(a->backend, at.token, &n);
     sheet_add(m->out, ST_DIM, "token ");
     sheet_quote(m->out, ST_TEXT, s, n, 20);
-    sheet_printf(m->out, ST_DIM, "  refs %d/%d/%d", p->full_refs, p->swa_refs, p->draft_refs);
-    sheet_line(m->out);
+    say_line(m->out, ST_DIM, "  refs %d/%d/%d", p->full_refs, p->swa_refs, p->draft_refs);
 }
 
 /* Writes the full page's latest events on one row, newest last. */
@@ -135,10 +133,8 @@ void tui_pages_write(struct tui *t, struct pane *p, int width)
     if (!app_table(t->app, &now, &e)) {
         struct address at = t->app->at;
         sheet_add(&p->rows, ST_HEAD, "PAGES");
-        sheet_printf(&p->rows, ST_DIM, " %d.%d", at.turn, at.step);
-        sheet_line(&p->rows);
-        sheet_add(&p->rows, ST_DIM, e.msg);
-        sheet_line(&p->rows);
+        say_line(&p->rows, ST_DIM, " %d.%d", at.turn, at.step);
+        say_line(&p->rows, ST_DIM, "%s", e.msg);
         return;
     }
     struct map m = {.t = &now, .out = &p->rows};

@@ -185,8 +185,7 @@ static void add_whole(const struct palette *p, int w, struct sheet *out)
         sheet_line(out);
     sheet_line(out);
     FREED(sheet_free) struct sheet text = {.ascii = out->ascii};
-    sheet_add(&text, ST_TEXT, x->help ? x->help : "");
-    sheet_line(&text);
+    say_line(&text, ST_TEXT, "%s", x->help ? x->help : "");
     sheet_append_wrapped(out, &text, w);
 }
 
@@ -198,8 +197,7 @@ static void write_palette(struct tui *t, struct overlay *o, int w, int h)
     (void)t;
     p->pick.rows = max_int(h - HEADING - WHOLE_ROWS, 1);
     list_keep(&p->pick, p->n_shown);
-    sheet_printf(out, ST_HEAD, "FIND A COMMAND  %d of %d", p->n_shown, p->n);
-    sheet_line(out);
+    say_line(out, ST_HEAD, "FIND A COMMAND  %d of %d", p->n_shown, p->n);
     sheet_add(out, ST_KEY, out->ascii ? "> " : "› ");
     list_cut(out, ST_USER, p->pick.query.n ? p->pick.query.p : "", max_int(w - 4, 8));
     sheet_add(out, ST_KEY, out->ascii ? "_" : "▏");
@@ -276,9 +274,8 @@ static void palette_close(struct tui *t, struct overlay *o)
 {
     struct palette *p = o->state;
     (void)t;
-    for (int i = 0; i < p->n; i++) {
+    for (int i = 0; i < p->n; i++)
         FREE_ALL(p->item[i].name, p->item[i].help);
-    }
     FREE_ALL(p->item, p->shown);
     buf_free(&p->pick.query);
     free(p);

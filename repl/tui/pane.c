@@ -216,20 +216,16 @@ bool tui_pane_open_key(struct tui *t, int code)
 static void write_lack(struct sheet *s, const char *title, const char *why, int width)
 {
     FREED(sheet_free) struct sheet text = {.ascii = s->ascii};
-    sheet_add(&text, ST_DIM, title);
-    sheet_line(&text);
-    sheet_add(&text, ST_DIM, why);
-    sheet_line(&text);
+    say_line(&text, ST_DIM, "%s", title);
+    say_line(&text, ST_DIM, "%s", why);
     sheet_append_wrapped(s, &text, width);
 }
 
 static void note(struct sheet *s, const char *title, const struct address *at, const char *text)
 {
     sheet_add(s, ST_HEAD, title);
-    sheet_printf(s, ST_DIM, " %d.%d", at->turn, at->step);
-    sheet_line(s);
-    sheet_add(s, ST_DIM, text);
-    sheet_line(s);
+    say_line(s, ST_DIM, " %d.%d", at->turn, at->step);
+    say_line(s, ST_DIM, "%s", text);
 }
 
 static void write_tree(struct tui *t, struct pane *p, int width)
@@ -301,13 +297,11 @@ static void pool_rows(struct sheet *s, const char *name, const struct pool_view 
     sheet_line(s);
     sheet_printf(s, ST_BOLD, "%-6s", name);
     if (!v->exists) {
-        sheet_add(s, ST_DIM, "none: this model does not need it");
-        sheet_line(s);
+        say_line(s, ST_DIM, "none: this model does not need it");
         return;
     }
     pool_bar(s, v, max_int(min_int(width - 12, 64), 8));
-    sheet_printf(s, ST_TEXT, " %3.0f%%", all ? 100.0 * (v->used + v->protected_) / all : 0.0);
-    sheet_line(s);
+    say_line(s, ST_TEXT, " %3.0f%%", all ? 100.0 * (v->used + v->protected_) / all : 0.0);
     int parts = PART_CELLS + cells_of(v->used) + cells_of(v->protected_) + cells_of(v->evictable) +
                 cells_of(v->free);
     bool a = s->ascii, one = width >= parts;
@@ -326,8 +320,7 @@ static void pool_rows(struct sheet *s, const char *name, const struct pool_view 
         sheet_tab(s, 6);
     }
     sheet_printf(s, ST_DIM, "sum %d of %d ", sum, all);
-    sheet_printf(s, sum == all ? ST_GOOD : ST_BAD, "%s", sum == all ? "ok" : "DIFFERS");
-    sheet_line(s);
+    say_line(s, sum == all ? ST_GOOD : ST_BAD, "%s", sum == all ? "ok" : "DIFFERS");
 }
 
 static void write_gauges(struct tui *t, struct pane *p, int width)
@@ -337,12 +330,9 @@ static void write_gauges(struct tui *t, struct pane *p, int width)
     gauge_series_read(&series, b);
     FREED(sheet_free) struct sheet text = {.ascii = t->app->ascii};
     sheet_add(&text, ST_HEAD, "POOL");
-    sheet_printf(&text, ST_DIM, "   %s", backend_info(b)->family);
-    sheet_line(&text);
-    if (!t->now.has[VIEW_POOLS]) {
-        sheet_add(&text, ST_DIM, b->lacks[VIEW_POOLS]);
-        sheet_line(&text);
-    }
+    say_line(&text, ST_DIM, "   %s", backend_info(b)->family);
+    if (!t->now.has[VIEW_POOLS])
+        say_line(&text, ST_DIM, "%s", b->lacks[VIEW_POOLS]);
     gauge_pools(&series, t->now.pool, ON_SHEET(&text));
     view_gauges(&series, 0, width, ON_SHEET(&text));
     sheet_append_wrapped(&p->rows, &text, width);
@@ -380,9 +370,8 @@ static void write_pool(struct tui *t, struct pane *p, int width)
         return;
     }
     sheet_add(s, ST_HEAD, "POOL");
-    sheet_printf(s, ST_DIM, "   step %d.%d   pages of %d tokens", at.turn, at.step,
-                 now->pool[POOL_FULL].page_size);
-    sheet_line(s);
+    say_line(s, ST_DIM, "   step %d.%d   pages of %d tokens", at.turn, at.step,
+             now->pool[POOL_FULL].page_size);
     for (int i = 0; i < N_POOLS; i++)
         pool_rows(s, pool_name((enum pool_id)i), &now->pool[i], width);
     write_steps_over_time(t, width, s);
@@ -414,15 +403,11 @@ static void add_alarm(struct tui *t, struct pane *p)
     FREED(sheet_free) struct sheet all = {.ascii = t->app->ascii};
     sheet_add_row(&all, &p->rows.row[0], 0, (int)p->rows.row[0].text.n);
     sheet_line(&all);
-    if (danger) {
-        sheet_add(&all, ST_BAD, hazards.p);
-        sheet_line(&all);
-    }
+    if (danger)
+        say_line(&all, ST_BAD, "%s", hazards.p);
     if (v->violated_now) {
         fault_place_print(&v->violation.at, &place);
-        sheet_printf(&all, ST_BAD, "%d.%d violates %s", v->violation.turn, v->violation.step,
-                     place.p);
-        sheet_line(&all);
+        say_line(&all, ST_BAD, "%d.%d violates %s", v->violation.turn, v->violation.step, place.p);
     }
     int added = all.n_row - 1;
     for (int i = 1; i < p->rows.n_row; i++) {

@@ -101,11 +101,10 @@ void tui_steps_write(struct tui *t, struct pane *p, int width)
     sheet_line(s);
     bool server = backend_has(t->app->backend, VIEW_SERVED), pieces = server && l->n &&
                   l->at[l->n - 1].piece;
-    sheet_add(s, ST_DIM, pieces ? " pieces of the stream: ms since the request, tokens; "
-                                  "the server lists no steps"
-                         : l->n ? " step    kind    accepted/drafted, tokens" : "no step yet: "
-                         "send a message first");
-    sheet_line(s);
+    say_line(s, ST_DIM, "%s", pieces ? " pieces of the stream: ms since the request, tokens; "
+                                 "the server lists no steps"
+                        : l->n ? " step    kind    accepted/drafted, tokens" : "no step yet: "
+                        "send a message first");
     p->head = 2;
     p->top = 0;
     t->steps_first = first;

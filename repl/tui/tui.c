@@ -46,8 +46,7 @@ void tui_note(struct tui *t, enum style st, const char *fmt, ...)
         nl = strchr(p, '\n');
         if (nl)
             *nl++ = '\0';
-        sheet_add(&s, st, p);
-        sheet_line(&s);
+        say_line(&s, st, "%s", p);
     }
     transcript_sheet(&t->talk, ENTRY_NOTE, 0, &s);
     t->dirty = true;

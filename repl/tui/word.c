@@ -238,10 +238,8 @@ static void add_place(const struct page_table *p, int pos, struct sheet *s)
         sheet_line(s);
     }
     int c = pos / map_page_size(p);
-    if (c < p->n_page && p->page[c].draft) {
-        sheet_printf(s, ST_DIM, "         draft page %d", (int)p->page[c].draft);
-        sheet_line(s);
-    }
+    if (c < p->n_page && p->page[c].draft)
+        say_line(s, ST_DIM, "         draft page %d", (int)p->page[c].draft);
 }
 
 static void add_facts(struct tui *t, const struct step_view *v, const struct page_table *pages,
@@ -250,9 +248,8 @@ static void add_facts(struct tui *t, const struct step_view *v, const struct pag
     int pos = v->rec.pos0 + (v->rec.kind == STEP_PREFILL ? v->rec.rows : 1) + nth;
     sheet_line(s);
     add_token(t, s, ST_BOLD, v->token[nth], max_int(width - 34, 8));
-    sheet_printf(s, ST_DIM, "   id %d   position %d   step %d.%d", (int)v->token[nth], pos, v->turn,
-                 v->step);
-    sheet_line(s);
+    say_line(s, ST_DIM, "   id %d   position %d   step %d.%d", (int)v->token[nth], pos, v->turn,
+             v->step);
     add_origin(v, nth, s);
     add_choice(t, v, nth, width, s);
     if (pages)
@@ -267,14 +264,11 @@ static void add_step(struct tui *t, int turn, int step, int nth, int n, int widt
     FREED(page_table_free) struct page_table p = {0};
     struct err e = {0};
     if (!app_find_step(t->app, turn, step, &v, &e)) {
-        sheet_add(s, ST_DIM, e.msg);
-        sheet_line(s);
+        say_line(s, ST_DIM, "%s", e.msg);
         return;
     }
-    if (v.n_token == 0 && backend_has(b, VIEW_SERVED)) {
-        sheet_add(s, ST_DIM, "the server sent no ids of these tokens; F7 shows what it sent");
-        sheet_line(s);
-    }
+    if (v.n_token == 0 && backend_has(b, VIEW_SERVED))
+        say_line(s, ST_DIM, "the server sent no ids of these tokens; F7 shows what it sent");
     bool pages = backend_has(b, VIEW_PAGES) && app_table_at(t->app, turn, step, &p, &e);
     for (int i = nth; i < nth + n && i < v.n_token; i++)
         add_facts(t, &v, pages ? &p : NULL, i, width, s);
