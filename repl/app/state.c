@@ -95,11 +95,8 @@ static void notice(struct app *a, struct sheet *s)
 
 void app_say(struct app *a, enum style st, const char *fmt, ...)
 {
-    va_list ap;
-    va_start(ap, fmt);
     char text[1024];
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
+    PRINT_ARGS(text, fmt);
     FREED(sheet_free) struct sheet s = {.ascii = a->ascii};
     say_line(&s, st, "%s", text);
     notice(a, &s);

@@ -322,12 +322,8 @@ static bool contexts_part(const struct trace_turn *a, const struct trace_turn *b
 __attribute__((format(printf, 2, 3)))
 static void say_stop(struct diff_counts *n, const char *fmt, ...)
 {
-    va_list ap;
-    if (n->stop[0])
-        return;
-    va_start(ap, fmt);
-    vsnprintf(n->stop, sizeof n->stop, fmt, ap);
-    va_end(ap);
+    if (!n->stop[0])
+        PRINT_ARGS(n->stop, fmt);
 }
 
 /* A fault ended the turn on both sides. */

@@ -68,13 +68,20 @@ __attribute__((format(printf, 4, 0))) static void vnote(struct judging *j, enum 
     vsnprintf(e->text, sizeof e->text, fmt, ap);
 }
 
-__attribute__((format(printf, 3, 4))) static void pro(struct judging *j, enum triage_cause c,
-                                                      const char *fmt, ...)
+static void weigh(struct judging *j, enum triage_cause c, double weight)
+{
+    j->c[c].weight = fmax(j->c[c].weight, fmin(weight, 100));
+}
+
+/* Evidence for a cause, which from then on has at least this weight. */
+__attribute__((format(printf, 4, 5))) static void pro(struct judging *j, enum triage_cause c,
+                                                      double weight, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
     vnote(j, c, false, fmt, ap);
     va_end(ap);
+    weigh(j, c, weight);
 }
 
 __attribute__((format(printf, 3, 4))) static void con(struct judging *j, enum triage_cause c,
@@ -84,11 +91,6 @@ __attribute__((format(printf, 3, 4))) static void con(struct judging *j, enum tr
     va_start(ap, fmt);
     vnote(j, c, true, fmt, ap);
     va_end(ap);
-}
-
-static void weigh(struct judging *j, enum triage_cause c, double weight)
-{
-    j->c[c].weight = fmax(j->c[c].weight, fmin(weight, 100));
 }
 
 __attribute__((format(printf, 3, 4))) static void confirm(struct judging *j, enum triage_cause c,
@@ -180,10 +182,10 @@ static void judge_reading(struct judging *j, enum reading_of of)
         weigh(j, CAUSE_CONTEXT, weight_of(j, gain) - 1);
     weigh(j, c, weight_of(j, gain));
     if (chain)
-        pro(j, c, "%s: chains of %d are %.2f tokens longer (%.1f standard errors)", r->what,
+        pro(j, c, 0, "%s: chains of %d are %.2f tokens longer (%.1f standard errors)", r->what,
             re->chain_steps, r->longer, r->longer / r->error);
     if (gain > 0 && r->won > r->lost)
-        pro(j, c, "%s: %.1f %% of first guesses right, as configured %.1f %% (%d won, %d lost)",
+        pro(j, c, 0, "%s: %.1f %% of first guesses right, as configured %.1f %% (%d won, %d lost)",
             r->what, is, was, r->won, r->lost);
     if (gain == 0)
         con(j, c, "no gain by %s: %.1f %% of first guesses right, as configured %.1f %%", r->what,
@@ -197,10 +199,8 @@ static void judge_readings(struct judging *j)
         j->most = fmax(j->most, gain_of(re, &re->r[i]));
     for (int of = READ_AS_IS + 1; of < N_READINGS_OF; of++)
         judge_reading(j, (enum reading_of)of);
-    if (re->constant[0]) {
-        pro(j, CAUSE_NORM, "weights that never were trained or loaded: %.180s", re->constant);
-        weigh(j, CAUSE_NORM, 85);
-    }
+    if (re->constant[0])
+        pro(j, CAUSE_NORM, 85, "weights that never were trained or loaded: %.180s", re->constant);
 }
 
 /* ---- what the ids mean ----------------------------------------------------------------------- */
@@ -211,27 +211,23 @@ static void judge_ids(struct judging *j)
     double learnt = percent(re->map_hits, re->map_tokens),
            as_is = percent(re->map_as_is, re->map_tokens);
     if (re->map_tokens >= 20 && learnt > as_is + 20) {
-        pro(j, CAUSE_IDS, "where the head guesses an id again, the target's choice is the same "
-            "other token in %.0f %%, the id's own in %.0f %% (%d tokens)", learnt, as_is,
-            re->map_tokens);
-        weigh(j, CAUSE_IDS, NAMED + 10 + 0.6 * (learnt - as_is));
-        pro(j, CAUSE_TOKENIZER, "the head's ids are used as if they were other tokens");
-        weigh(j, CAUSE_TOKENIZER, 0.6 * (learnt - as_is));
+        pro(j, CAUSE_IDS, NAMED + 10 + 0.6 * (learnt - as_is), "where the head guesses an id "
+            "again, the target's choice is the same other token in %.0f %%, the id's own in %.0f "
+            "%% (%d tokens)", learnt, as_is, re->map_tokens);
+        pro(j, CAUSE_TOKENIZER, 0.6 * (learnt - as_is), "the head's ids are used as if they were "
+            "other tokens");
     } else if (re->map_tokens >= 20) {
         con(j, CAUSE_IDS, "no map of ids would do better: %.0f %% where an id is guessed again, as "
             "it is %.0f %%", learnt, as_is);
     }
-    if (re->of_tokenizer[0]) {
-        pro(j, CAUSE_TOKENIZER, "%.200s", re->of_tokenizer);
-        weigh(j, CAUSE_TOKENIZER, 95);
-    }
+    if (re->of_tokenizer[0])
+        pro(j, CAUSE_TOKENIZER, 95, "%.200s", re->of_tokenizer);
     if (!isnan(re->embed_other) && re->embed_other > 0.95 && re->embed_alike < 0.5) {
-        pro(j, CAUSE_TOKENIZER, "rows of the head's embedding are the target's rows of other ids "
-            "(cosine %.2f; of the same ids %.2f)", re->embed_other, re->embed_alike);
-        weigh(j, CAUSE_TOKENIZER, 92);
+        pro(j, CAUSE_TOKENIZER, 92, "rows of the head's embedding are the target's rows of other "
+            "ids (cosine %.2f; of the same ids %.2f)", re->embed_other, re->embed_alike);
     }
     if (!isnan(re->embed_alike) && re->embed_alike < 0.5)
-        pro(j, CAUSE_EMBED, "the head's own embedding is unlike the target's: cosine %.2f",
+        pro(j, CAUSE_EMBED, 0, "the head's own embedding is unlike the target's: cosine %.2f",
             re->embed_alike);
     else if (!isnan(re->embed_alike))
         con(j, CAUSE_EMBED, "the head's own embedding is the target's: cosine %.2f",
@@ -255,13 +251,11 @@ static void judge_engine(struct judging *j)
     double same = percent(re->tokens ? re->r[0].same : 0, re->logged), lost = 100 - same;
     const struct reading *stale = best_of(j, READ_STALE), *token = best_of(j, READ_TOKEN);
     if (re->logged >= FEWEST && lost > 3) {
-        pro(j, CAUSE_PAGES, "the same head on the same tokens guesses otherwise than the session "
-            "did in %.0f %% of %d cycles: the running engine is at fault, not the head", lost,
-            re->logged);
-        weigh(j, CAUSE_PAGES, fmin(100, 45 + lost));
-        pro(j, CAUSE_STALE, "the session's guesses are not those of the head on the committed "
-            "states: %.0f %% differ", lost);
-        weigh(j, CAUSE_STALE, fmin(95, 40 + lost));
+        pro(j, CAUSE_PAGES, fmin(100, 45 + lost), "the same head on the same tokens guesses "
+            "otherwise than the session did in %.0f %% of %d cycles: the running engine is at "
+            "fault, not the head", lost, re->logged);
+        pro(j, CAUSE_STALE, fmin(95, 40 + lost), "the session's guesses are not those of the head "
+            "on the committed states: %.0f %% differ", lost);
     } else if (re->logged >= FEWEST) {
         con(j, CAUSE_PAGES, "the session's guesses are those of the head on the same tokens: "
             "%.0f %% of %d", same, re->logged);
@@ -270,29 +264,23 @@ static void judge_engine(struct judging *j)
         const struct reading *r = i ? token : stale;
         int d = r ? r->same_won - r->same_lost : 0;
         if (r && re->logged >= FEWEST && d > SURE * sqrt(r->same_won + r->same_lost)) {
-            pro(j, CAUSE_STALE, "%s: %.0f %% of the session's guesses come out, with the right "
-                "ones %.0f %%", r->what, percent(r->same, re->logged), same);
-            weigh(j, CAUSE_STALE, 100);
+            pro(j, CAUSE_STALE, 100, "%s: %.0f %% of the session's guesses come out, with the "
+                "right ones %.0f %%", r->what, percent(r->same, re->logged), same);
         }
     }
     if (t->drafting && t->log.drafts.cycles == 0) {
-        pro(j, CAUSE_PAGES, "drafting was on, and none of %llu steps drafted",
+        pro(j, CAUSE_PAGES, 55, "drafting was on, and none of %llu steps drafted",
             (unsigned long long)t->log.plain);
-        weigh(j, CAUSE_PAGES, 55);
-        pro(j, CAUSE_STALE, "drafting was on, and the head had no state to guess from");
-        weigh(j, CAUSE_STALE, 45);
+        pro(j, CAUSE_STALE, 45, "drafting was on, and the head had no state to guess from");
     }
     if (t->rule[0]) {
         enum triage_cause c = of_states(t->rule_number) ? CAUSE_STALE : CAUSE_PAGES;
-        pro(j, c, "%s: %.170s", t->rule_again ? "run again with the checker" : "in the log",
+        pro(j, c, 100, "%s: %.170s", t->rule_again ? "run again with the checker" : "in the log",
             t->rule);
-        weigh(j, c, 100);
     }
     if (t->faults[0]) {
-        pro(j, CAUSE_PAGES, "historical faults were on: %.150s", t->faults);
-        pro(j, CAUSE_STALE, "historical faults were on: %.150s", t->faults);
-        weigh(j, CAUSE_PAGES, 25);
-        weigh(j, CAUSE_STALE, 24);
+        pro(j, CAUSE_PAGES, 25, "historical faults were on: %.150s", t->faults);
+        pro(j, CAUSE_STALE, 24, "historical faults were on: %.150s", t->faults);
     }
 }
 
@@ -317,18 +305,15 @@ static void judge_elsewhere(struct judging *j)
     if (t->temperature > 0 || re->logged >= FEWEST || s->cycles < FEWEST || right < was + 0.1 ||
         !above((int)s->depth[1].accepted, (int)s->cycles, re->r[0].hits, re->tokens))
         return;
-    pro(j, CAUSE_PAGES, "the head here is right in %.0f %% of the same tokens, the session's "
-                        "drafts were in %.0f %%: what drafted there reads something else",
-        100 * right, 100 * was);
-    weigh(j, CAUSE_PAGES, 52);
+    pro(j, CAUSE_PAGES, 52, "the head here is right in %.0f %% of the same tokens, the session's "
+        "drafts were in %.0f %%: what drafted there reads something else", 100 * right, 100 * was);
     for (int i = 1; i < re->n; i++) {
         const struct reading *r = &re->r[i];
         double rate = percent(r->hits, r->tokens) / 100, off = fabs(rate - was);
         if (off > 0.08 || rate > right - 0.1)
             continue;
-        pro(j, cause_of[r->of], "%s: the head here would be right in %.0f %%, too", r->what,
-            100 * rate);
-        weigh(j, cause_of[r->of], 75 - 300 * off);
+        pro(j, cause_of[r->of], 75 - 300 * off, "%s: the head here would be right in %.0f %%, too",
+            r->what, 100 * rate);
     }
 }
 
@@ -340,8 +325,8 @@ static void judge_undone(struct judging *j, enum triage_cause c, const struct un
         return;
     double was = percent(re->r[0].hits, re->tokens), is = percent(u->hits, u->tokens);
     if (above(re->r[0].hits, re->tokens, u->hits, u->tokens)) {
-        pro(j, c, "%s: %.1f %% of first guesses right, %s %.1f %%", u->what, is, now, was);
-        weigh(j, c, NAMED + 10 + 60 * fmin(1, (is - was) / fmax(5, 100 * j->most)));
+        pro(j, c, NAMED + 10 + 60 * fmin(1, (is - was) / fmax(5, 100 * j->most)), "%s: %.1f %% of "
+            "first guesses right, %s %.1f %%", u->what, is, now, was);
     } else {
         con(j, c, "%s: %.1f %% of first guesses right, %s %.1f %%", u->what, is, now, was);
     }
@@ -350,14 +335,10 @@ static void judge_undone(struct judging *j, enum triage_cause c, const struct un
 static void judge_cells(struct judging *j)
 {
     const struct triage *t = j->t;
-    if (t->cells[0]) {
-        pro(j, CAUSE_CELLS, "cells are stored as %s", t->cells);
-        weigh(j, CAUSE_CELLS, 20);
-    }
-    if (t->weights[0]) {
-        pro(j, CAUSE_CELLS, "weights are quantized: %s", t->weights);
-        weigh(j, CAUSE_CELLS, 18);
-    }
+    if (t->cells[0])
+        pro(j, CAUSE_CELLS, 20, "cells are stored as %s", t->cells);
+    if (t->weights[0])
+        pro(j, CAUSE_CELLS, 18, "weights are quantized: %s", t->weights);
     if (!t->cells[0] && !t->weights[0] && !t->server)
         con(j, CAUSE_CELLS, "neither cells nor weights were quantized");
     judge_undone(j, CAUSE_CELLS, &t->plain, "quantized");
@@ -366,14 +347,11 @@ static void judge_cells(struct judging *j)
 static void judge_template(struct judging *j)
 {
     const struct triage *t = j->t;
-    if (t->raw) {
-        pro(j, CAUSE_TEMPLATE, "the session had no chat format (--raw)");
-        weigh(j, CAUSE_TEMPLATE, 25);
-    }
+    if (t->raw)
+        pro(j, CAUSE_TEMPLATE, 25, "the session had no chat format (--raw)");
     if (t->other_prompts) {
-        pro(j, CAUSE_TEMPLATE, "%d of %d prompts are not what the %s format makes of the message",
-            t->other_prompts, t->prompts, t->format_name);
-        weigh(j, CAUSE_TEMPLATE, 28);
+        pro(j, CAUSE_TEMPLATE, 28, "%d of %d prompts are not what the %s format makes of the "
+            "message", t->other_prompts, t->prompts, t->format_name);
     } else if (t->prompts) {
         con(j, CAUSE_TEMPLATE, "the prompt is what the %s format makes of the message",
             t->format_name);
@@ -409,27 +387,23 @@ static void judge_context(struct judging *j)
                 percent(hits[0], of[0]) - percent(hits[1], of[1]) > 10;
     }
     if (falls) {
-        pro(j, CAUSE_CONTEXT, "first guesses right: %.0f %% below a context of %d, %.0f %% from "
-                              "there on", percent(hits[0], of[0]), at, percent(hits[1], of[1]));
-        weigh(j, CAUSE_CONTEXT, 32);
-        pro(j, CAUSE_WINDOW, "first guesses fall with the context: %.0f %%, then %.0f %% from %d "
-                             "on", percent(hits[0], of[0]), percent(hits[1], of[1]), at);
-        weigh(j, CAUSE_WINDOW, 31);
+        pro(j, CAUSE_CONTEXT, 32, "first guesses right: %.0f %% below a context of %d, %.0f %% "
+            "from there on", percent(hits[0], of[0]), at, percent(hits[1], of[1]));
+        pro(j, CAUSE_WINDOW, 31, "first guesses fall with the context: %.0f %%, then %.0f %% from "
+            "%d on", percent(hits[0], of[0]), percent(hits[1], of[1]), at);
     } else {
         con(j, CAUSE_CONTEXT, "first guesses do not fall with the length of the context");
     }
     if (t->log.longest > re->max_pos) {
-        pro(j, CAUSE_CONTEXT, "the head's max_position_embeddings is %d, the context reached %d",
-            re->max_pos, t->log.longest);
-        weigh(j, CAUSE_CONTEXT, falls ? 80 : 27);
+        pro(j, CAUSE_CONTEXT, falls ? 80 : 27, "the head's max_position_embeddings is %d, the "
+            "context reached %d", re->max_pos, t->log.longest);
     } else {
         con(j, CAUSE_CONTEXT, "the context reached %d of the head's %d positions",
             t->log.longest, re->max_pos);
     }
     if (re->window || t->sees) {
-        pro(j, CAUSE_WINDOW, "the head sees the newest %d positions only",
+        pro(j, CAUSE_WINDOW, 15, "the head sees the newest %d positions only",
             t->sees ? t->sees : re->window);
-        weigh(j, CAUSE_WINDOW, 15);
     }
 }
 
@@ -446,15 +420,12 @@ static void judge_sampling(struct judging *j)
         con(j, CAUSE_SAMPLING, "the replies were greedy");
         return;
     }
-    if (t->temperature > 0) {
-        pro(j, CAUSE_SAMPLING, "temperature %g", t->temperature);
-        weigh(j, CAUSE_SAMPLING, 12);
-    }
+    if (t->temperature > 0)
+        pro(j, CAUSE_SAMPLING, 12, "temperature %g", t->temperature);
     if (a->judged >= FEWEST) {
         if (share > 0.2) {
-            pro(j, CAUSE_SAMPLING, "in %.0f %% of the rejections the guess was the target's best "
-                "token, and sampling chose another", 100 * share);
-            weigh(j, CAUSE_SAMPLING, fmin(NAMED - 2, 10 + 70 * share));
+            pro(j, CAUSE_SAMPLING, fmin(NAMED - 2, 10 + 70 * share), "in %.0f %% of the rejections "
+                "the guess was the target's best token, and sampling chose another", 100 * share);
             if (share > 0.4 || (re->tokens && right > accepted_at(&a->drafts, 1) + 0.1))
                 weigh(j, CAUSE_SAMPLING, NAMED + 70 * share);
         } else {
@@ -463,7 +434,7 @@ static void judge_sampling(struct judging *j)
         }
     }
     if (re->tokens && a->drafts.cycles)
-        pro(j, CAUSE_SAMPLING, "against the target's best tokens %.0f %% of first guesses are "
+        pro(j, CAUSE_SAMPLING, 0, "against the target's best tokens %.0f %% of first guesses are "
             "right, against the chosen ones %.0f %%", percent(re->r[0].hits, re->tokens),
             100 * accepted_at(&a->drafts, 1));
 }
@@ -482,25 +453,23 @@ static void judge_shape(struct judging *j)
     if (a->judged < FEWEST)
         return;
     if (beside > 0.35) {
-        pro(j, CAUSE_SHAPE, "in %.0f %% of the rejections the chosen token was in the tree, in "
-            "another place", 100 * beside);
-        weigh(j, CAUSE_SHAPE, 20 + 50 * beside);
+        pro(j, CAUSE_SHAPE, 20 + 50 * beside, "in %.0f %% of the rejections the chosen token was "
+            "in the tree, in another place", 100 * beside);
     } else {
         con(j, CAUSE_SHAPE, "in %.0f %% of the rejections only the chosen token was in another "
             "place of the tree", 100 * beside);
     }
     if (ended > 0.5) {
-        pro(j, CAUSE_SHAPE, "%.0f %% of the drafts were accepted to their end: longer ones would "
-            "pay (draft.steps %d)", 100 * ended, a->depth);
-        weigh(j, CAUSE_SHAPE, a->depth <= 2 ? 25 : 8);
+        pro(j, CAUSE_SHAPE, a->depth <= 2 ? 25 : 8, "%.0f %% of the drafts were accepted to their "
+            "end: longer ones would pay (draft.steps %d)", 100 * ended, a->depth);
     }
     const struct redraft *re = &t->re;
     int second = 0;
     for (int k = 2; k <= 4 && re->tokens; k++)
         second += re->rank[k];
     if (re->tokens && t->topk <= 1)
-        pro(j, CAUSE_SHAPE, "%.0f %% of the target's choices are the second to fourth guess: trees "
-            "with draft.topk 4 would hold them", percent(second, re->tokens));
+        pro(j, CAUSE_SHAPE, 0, "%.0f %% of the target's choices are the second to fourth guess: "
+            "trees with draft.topk 4 would hold them", percent(second, re->tokens));
 }
 
 /* ---- the head itself, and what only counters say --------------------------------------------- */
@@ -516,9 +485,8 @@ static void judge_head(struct judging *j)
     best = fmax(best, percent(t->format.hits, t->format.tokens));
     best = fmax(best, percent(t->greedy.hits, t->greedy.tokens));
     if (right < 45 && best < 45) {
-        pro(j, CAUSE_OTHER, "%.0f %% of first guesses are right, and no reading of the head makes "
-            "them more than %.0f %%", right, best);
-        weigh(j, CAUSE_OTHER, 45 + 45 - best);
+        pro(j, CAUSE_OTHER, 45 + 45 - best, "%.0f %% of first guesses are right, and no reading of "
+            "the head makes them more than %.0f %%", right, best);
     } else {
         con(j, CAUSE_OTHER, "%.0f %% of first guesses are right%s", best,
             best > right + 1 ? " at best" : "");
@@ -540,40 +508,29 @@ static void judge_counters(struct judging *j)
         snprintf(mixed, sizeof mixed, "position 1 is accepted in %.0f %%, but position 2 after it "
                                       "in %.0f %%: the head guesses some of the text well and the "
                                       "rest not at all", 100 * first, 100 * second);
-        pro(j, CAUSE_TEMPLATE, "%s", mixed);
-        weigh(j, CAUSE_TEMPLATE, 72);
-        if (t->temperature != 0) {
-            pro(j, CAUSE_SAMPLING, "%s", mixed);
-            weigh(j, CAUSE_SAMPLING, 62);
-        }
+        pro(j, CAUSE_TEMPLATE, 72, "%s", mixed);
+        if (t->temperature != 0)
+            pro(j, CAUSE_SAMPLING, 62, "%s", mixed);
         weigh(j, CAUSE_LAYERS, 30);
     } else if (first < 0.12) {
-        pro(j, CAUSE_LAYERS, "position 1 is accepted in %.1f %%: as with states of wrong layers",
-            100 * first);
-        pro(j, CAUSE_OTHER, "position 1 is accepted in %.1f %%: as with a head for another model",
-            100 * first);
-        pro(j, CAUSE_PAGES, "position 1 is accepted in %.1f %%%s", 100 * first,
-            first < 0.01 ? ": below 1 %, as where the draft reads other pages" : "");
-        weigh(j, CAUSE_LAYERS, first < 0.01 ? 55 : 70);
-        weigh(j, CAUSE_OTHER, first < 0.01 ? 50 : 60);
-        weigh(j, CAUSE_PAGES, first < 0.01 ? 70 : 40);
+        pro(j, CAUSE_LAYERS, first < 0.01 ? 55 : 70, "position 1 is accepted in %.1f %%: as with "
+            "states of wrong layers", 100 * first);
+        pro(j, CAUSE_OTHER, first < 0.01 ? 50 : 60, "position 1 is accepted in %.1f %%: as with a "
+            "head for another model", 100 * first);
+        pro(j, CAUSE_PAGES, first < 0.01 ? 70 : 40, "position 1 is accepted in %.1f %%%s",
+            100 * first, first < 0.01 ? ": below 1 %, as where the draft reads other pages" : "");
         weigh(j, CAUSE_IDS, 38);
     } else if (first < 0.5) {
-        pro(j, CAUSE_LAYERS, "position 1 is accepted in %.0f %%, healthy heads have 65 to 84",
+        pro(j, CAUSE_LAYERS, 50, "position 1 is accepted in %.0f %%, healthy heads have 65 to 84",
             100 * first);
-        pro(j, CAUSE_NORM, "above 1 token a step, but low at every depth");
-        pro(j, CAUSE_TEMPLATE, "above 1 token a step, but low at every depth");
-        weigh(j, CAUSE_LAYERS, 50);
-        weigh(j, CAUSE_NORM, 44);
-        weigh(j, CAUSE_TEMPLATE, 40);
+        pro(j, CAUSE_NORM, 44, "above 1 token a step, but low at every depth");
+        pro(j, CAUSE_TEMPLATE, 40, "above 1 token a step, but low at every depth");
     }
     if (first >= 0.5 && fall > 0.2) {
-        pro(j, CAUSE_ROPE, "position 1 is fine (%.0f %%), the rate after an accepted one falls by "
-            "%.0f points with depth", 100 * first, 100 * fall);
-        pro(j, CAUSE_PAGES, "position 1 is fine, and later ones fall: cells of the chain may not "
-            "be overwritten after a rejection");
-        weigh(j, CAUSE_ROPE, 50);
-        weigh(j, CAUSE_PAGES, 45);
+        pro(j, CAUSE_ROPE, 50, "position 1 is fine (%.0f %%), the rate after an accepted one falls "
+            "by %.0f points with depth", 100 * first, 100 * fall);
+        pro(j, CAUSE_PAGES, 45, "position 1 is fine, and later ones fall: cells of the chain may "
+            "not be overwritten after a rejection");
     }
 }
 
@@ -595,15 +552,13 @@ static void judge_length(struct judging *j)
     if (!j->t->server || length == 0 || length >= 1.6)
         return;
     for (int i = 0; i < 4; i++) {
-        pro(j, low[i], "%.2f tokens a verify pass: %s", length, length < 1.1
-            ? "almost no guess is accepted" : "published heads have 2.2 to 2.8 with 3 steps");
-        weigh(j, low[i], (length < 1.1 ? 62 : 50) - 4 * i);
+        pro(j, low[i], (length < 1.1 ? 62 : 50) - 4 * i, "%.2f tokens a verify pass: %s", length,
+            length < 1.1 ? "almost no guess is accepted"
+                         : "published heads have 2.2 to 2.8 with 3 steps");
     }
     if (length >= 1.1) {
-        pro(j, CAUSE_NORM, "above 1 token a pass, but low");
-        pro(j, CAUSE_TEMPLATE, "above 1 token a pass, but low");
-        weigh(j, CAUSE_NORM, 48);
-        weigh(j, CAUSE_TEMPLATE, 44);
+        pro(j, CAUSE_NORM, 48, "above 1 token a pass, but low");
+        pro(j, CAUSE_TEMPLATE, 44, "above 1 token a pass, but low");
     }
 }
 
@@ -618,24 +573,20 @@ static void judge_arms(struct judging *j)
     for (int i = 0; i < 3; i++)
         rate[i] = percent((int)j->t->arm[i].drafts.accepted, (int)j->t->arm[i].drafts.drafted);
     if (above((int)warm->accepted, (int)warm->drafted, (int)cold->accepted, (int)cold->drafted)) {
-        pro(j, CAUSE_PAGES, "with a warm prefix cache %.0f %% of the drafted tokens are accepted, "
-            "cold %.0f %%: the prefix comes without the draft's cells", rate[1], rate[0]);
-        pro(j, CAUSE_STALE, "acceptance falls with a warm prefix cache: %.0f %%, cold %.0f %%",
+        pro(j, CAUSE_PAGES, 85, "with a warm prefix cache %.0f %% of the drafted tokens are "
+            "accepted, cold %.0f %%: the prefix comes without the draft's cells", rate[1], rate[0]);
+        pro(j, CAUSE_STALE, 75, "acceptance falls with a warm prefix cache: %.0f %%, cold %.0f %%",
             rate[1], rate[0]);
-        weigh(j, CAUSE_PAGES, 85);
-        weigh(j, CAUSE_STALE, 75);
     } else {
         con(j, CAUSE_PAGES, "a warm prefix cache changes little: %.0f %%, cold %.0f %%", rate[1],
             rate[0]);
     }
     if (above((int)far->accepted, (int)far->drafted, (int)cold->accepted, (int)cold->drafted) &&
         rate[0] - rate[2] > 5) {
-        pro(j, CAUSE_CONTEXT, "after long prompts %.0f %% of the drafted tokens are accepted, "
-                              "after short ones %.0f %%", rate[2], rate[0]);
-        pro(j, CAUSE_WINDOW, "acceptance falls with the prompt's length: %.0f %%, then %.0f %%",
+        pro(j, CAUSE_CONTEXT, 80, "after long prompts %.0f %% of the drafted tokens are accepted, "
+            "after short ones %.0f %%", rate[2], rate[0]);
+        pro(j, CAUSE_WINDOW, 72, "acceptance falls with the prompt's length: %.0f %%, then %.0f %%",
             rate[0], rate[2]);
-        weigh(j, CAUSE_CONTEXT, 80);
-        weigh(j, CAUSE_WINDOW, 72);
     } else {
         con(j, CAUSE_CONTEXT, "after long prompts %.0f %% of the drafted tokens are accepted, "
                               "after short ones %.0f %%", rate[2], rate[0]);

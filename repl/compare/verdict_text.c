@@ -223,12 +223,9 @@ void verdict_print(const struct report *r, const struct printer *to)
 void report_say(struct report *r, const char *fmt, ...)
 {
     char line[512];
-    va_list ap;
     if (r->n_evidence == MAX_EVIDENCE)
         return;
-    va_start(ap, fmt);
-    vsnprintf(line, sizeof line, fmt, ap);
-    va_end(ap);
+    PRINT_ARGS(line, fmt);
     r->evidence[r->n_evidence++] = xstrdup(line);
 }
 

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "kernels/idioms.h"
 #include "kernels/json.h"
 #include "kernels/utf8.h"
 #include "repl/http/ask.h"
@@ -21,12 +22,9 @@ static void make_clean(char *s)
 
 bool refuse(struct refusal *r, int status, const char *param, const char *fmt, ...)
 {
-    va_list ap;
-    va_start(ap, fmt);
     r->status = status;
     snprintf(r->param, sizeof r->param, "%s", param ? param : "");
-    vsnprintf(r->message, sizeof r->message, fmt, ap);
-    va_end(ap);
+    PRINT_ARGS(r->message, fmt);
     make_clean(r->param);
     make_clean(r->message);
     return false;
