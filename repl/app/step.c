@@ -17,9 +17,8 @@ bool arg_step(const struct app *a, const char *s, int *turn, int *step, int *thi
     else
         ok = ok && address_at(&at, &t, &n) && (*at != '.' || (third && (at++, int_at(&at, &x))));
     if (!ok || *at || t < 1 || n < 1)
-        return err_set(e, ERR_USAGE,
-                       "a step is written TURN.STEP, for example 9.214, or STEP of this "
-                       "turn, not \"%.40s\"", s);
+        return err_set(e, ERR_USAGE, "a step is written TURN.STEP, for example 9.214, or STEP of "
+                       "this turn, not \"%.40s\"", s);
     *turn = t;
     *step = n;
     if (third)
@@ -104,8 +103,7 @@ static bool find_logged(struct app *a, const struct step_range *in_memory, int t
     bool found = b && b->steps && b->steps->of_step(b, turn, step, v), ok = found && !is_bare(v);
     held_steps(in_memory, &held);
     if (found && !ok)
-        err_set(e, ERR_NEGATIVE,
-                "step %d.%d was logged without its tree, and %s; --log-level tree "
+        err_set(e, ERR_NEGATIVE, "step %d.%d was logged without its tree, and %s; --log-level tree "
                 "keeps every tree", turn, step, held.p);
     else if (!ok && b)
         err_set(e, ERR_NEGATIVE, "neither the log nor memory has a step %d.%d; %s", turn, step,

@@ -19,9 +19,8 @@ static int table(struct cli *c)
                                   .page_size = page ? page : 16};
         struct buf needs = {0};
         bug_needs((enum bug)b, 1, NULL, false, &needs);
-        print_line(to, ST_TEXT,
-                   "\f%d{number}%s{name}%s{rule}%s{path}%s{was}%s{trigger}%s{needs}", i->number,
-                   i->name, fault_rule(i->rule), i->path, i->was, i->trigger, needs.p);
+        print_line(to, ST_TEXT, "\f%d{number}%s{name}%s{rule}%s{path}%s{was}%s{trigger}%s{needs}",
+                   i->number, i->name, fault_rule(i->rule), i->path, i->was, i->trigger, needs.p);
         buf_free(&needs);
         FREED(buf_free) struct buf text = {0};
         buf_printf(&text, "%d %s: %s\n  was      %s\n  input    %s\n  rule     %s\n", i->number,

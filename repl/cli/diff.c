@@ -54,10 +54,8 @@ static bool take_words(struct cli *c, const char **b, struct err *e)
         }
     }
     if (!*b && !c->with.n && !c->forced)
-        return err_set(
-            e, ERR_USAGE,
-            "diff compares two sessions, or one with its replay --with NAME=VALUE, or a server's "
-            "with the local engine --forced");
+        return err_set(e, ERR_USAGE, "diff compares two sessions, or one with its replay --with "
+                       "NAME=VALUE, or a server's with the local engine --forced");
     if (*b && c->forced)
         return err_set(e, ERR_USAGE,
                        "diff --forced compares one session with the local engine; two are named");
@@ -94,8 +92,7 @@ static void print_verdict(const struct cli *c, const struct named *a, const stru
               second->id, second->number);
     title("a", a, to);
     if (c->forced)
-        print_note(to, ST_LABEL,
-                   "%-12s\vthe local engine, given the prompts and tokens of a", "b");
+        print_note(to, ST_LABEL, "%-12s\vthe local engine, given the prompts and tokens of a", "b");
     else if (c->with.n)
         print_note(to, ST_LABEL, "%-12s\vthe same with%s", "b", with.p);
     else

@@ -173,9 +173,8 @@ static void check_database(struct doctor *d)
             report(d, V_FAIL, ERR_DB, "database", "sessions cannot be saved",
                    "%s cannot be reached: %s", path, strerror(errno));
         else if (!can_be_made(path))
-            report(d, V_FAIL, ERR_DB, "database",
-                   "sessions cannot be saved; --db or XDG_DATA_HOME names another place",
-                   "%s cannot be made: %s", path, strerror(errno));
+            report(d, V_FAIL, ERR_DB, "database", "sessions cannot be saved; --db or XDG_DATA_HOME "
+                   "names another place", "%s cannot be made: %s", path, strerror(errno));
         else
             report(d, V_OK, 0, "database", NULL, "%s is not there yet", path);
         return;

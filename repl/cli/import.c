@@ -397,9 +397,8 @@ static void wait_for_reply(struct import *m, struct record *r, const char *file,
     *APPEND(m->wait, m->n_wait) = (struct import_waiting){*r, line, file};
     m->wait_bytes += weight(r);
     if (m->wait_bytes > most_waiting)
-        err_set(&m->fault, ERR_USAGE,
-                "%s line %d: requests of more than %zu MiB wait for their replies", file, line,
-                most_waiting >> 20);
+        err_set(&m->fault, ERR_USAGE, "%s line %d: requests of more than %zu MiB wait for their "
+                "replies", file, line, most_waiting >> 20);
     *r = (struct record){0};
 }
 
@@ -481,9 +480,8 @@ static bool read_file(struct import *m, const char *asked, struct err *e)
     for (int n = 1; !m->fault.kind && !stop_asked(&m->stop) && (got = next_line(f, &line)) != 0;
          n++) {
         if (n == 1 && got != -1 && is_pickle(&line)) {
-            err_set(&m->fault, ERR_USAGE,
-                    "%s is a Python pickle; expected JSON lines: python3 %s/sglang_dump.py %s | "
-                    "aerie import -", asked, AERIE_SHARE, asked);
+            err_set(&m->fault, ERR_USAGE, "%s is a Python pickle; expected JSON lines: python3 "
+                    "%s/sglang_dump.py %s | aerie import -", asked, AERIE_SHARE, asked);
             break;
         }
         if (got == -2)

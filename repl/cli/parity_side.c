@@ -29,9 +29,8 @@ static bool take_server_option(struct side *s, const char *text, struct err *e)
     }
     bool set = settings_named(name);
     if (eq && *name && !set)
-        return err_set(e, ERR_USAGE,
-                       "\"%s\" cannot be changed on a server; expected model, api_key_file or a "
-                       "setting that the server has", name);
+        return err_set(e, ERR_USAGE, "\"%s\" cannot be changed on a server; expected model, "
+                       "api_key_file or a setting that the server has", name);
     if (set && s->n_set < MAX_TEXTS)
         s->set[s->n_set++] = text;
     return change_apply(&s->opts, text, e);

@@ -151,9 +151,8 @@ static void groups_foot(const struct grouped *g, const struct printer *to)
         return;
     }
     if (g->by == BY_WINDOW)
-        print_note(to, ST_DIM,
-                   "rows: length of the context before the cycle, less the window of %d: from 0 on "
-                   "tokens are out of it", g->window);
+        print_note(to, ST_DIM, "rows: length of the context before the cycle, less the window of "
+                   "%d: from 0 on tokens are out of it", g->window);
     if (g->windowed)
         print_note(to, ST_DIM, "sees: the newest positions that the draft saw (draft.window)");
     if (g->by == BY_PAGE)
@@ -232,18 +231,16 @@ static void show_kinds(const struct grouped *g, const char *source, const struct
     for (int i = 0; i < N_KINDS; i++) {
         const struct kind_count *k = &g->kinds.kind[i];
         if (to->json || k->drafted + k->emitted)
-            print_line(to, ST_TEXT,
-                       "%11s{kind} %7lu{drafted} %8lu{accepted} %5.2f{rate}  %7lu{emitted} "
-                       "%5lu{bonus} %5.2f",
-                       token_kind_name[i], k->drafted, k->accepted, ratio(k->accepted, k->drafted),
-                       k->emitted, k->bonus, ratio(k->emitted - k->bonus, k->emitted));
+            print_line(to, ST_TEXT, "%11s{kind} %7lu{drafted} %8lu{accepted} %5.2f{rate}  "
+                       "%7lu{emitted} %5lu{bonus} %5.2f", token_kind_name[i], k->drafted,
+                       k->accepted, ratio(k->accepted, k->drafted), k->emitted, k->bonus,
+                       ratio(k->emitted - k->bonus, k->emitted));
     }
     print_close(to, ']');
     print_note(to, ST_DIM,
                "rate = accepted/drafted, of drafted tokens of the kind; code: between ``` and ```");
-    print_note(to, ST_DIM,
-               "share = (emitted - bonus)/emitted: tokens of replies that a draft held; bonus: "
-               "those that the target added");
+    print_note(to, ST_DIM, "share = (emitted - bonus)/emitted: tokens of replies that a draft "
+               "held; bonus: those that the target added");
 }
 
 /* ---- the command ----------------------------------------------------------------------------- */
@@ -290,9 +287,8 @@ static bool by_replies(struct cmd_call *c, int how)
     struct app *a = c->app;
     FREED(served_replies_free) struct served_replies r = {0};
     if (c->argc && how != BY_TURN)
-        return err_set(c->e, ERR_NEGATIVE,
-                       "/accept: %s tells no drafts by step, only by reply: /accept turn",
-                       backend_info(a->backend)->family);
+        return err_set(c->e, ERR_NEGATIVE, "/accept: %s tells no drafts by step, only by reply: "
+                       "/accept turn", backend_info(a->backend)->family);
     served_replies_read(&r, app_served(a));
     served_accept(&r, &c->to);
     return true;

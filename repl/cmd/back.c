@@ -27,9 +27,8 @@ bool cmd_rstep(struct cmd_call *c)
         return false;
     a->backend->debug->view(a->backend, &v);
     if (v.paused && v.step == 0)
-        return err_set(c->e, ERR_USAGE,
-                       "turn %d begins here; aerie replay ID shows every step of a "
-                       "saved session", v.turn);
+        return err_set(c->e, ERR_USAGE, "turn %d begins here; aerie replay ID shows every step of "
+                       "a saved session", v.turn);
     return go_to(c, v.paused ? v.turn : a->turn, v.paused ? max_int(0, v.step - (int)n) : a->step);
 }
 

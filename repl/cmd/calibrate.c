@@ -14,8 +14,7 @@ bool cmd_calibrate(struct cmd_call *c)
                        info->draft_kind);
     if (!app_request(c->app, RQ_CALIBRATE, NULL, c->e))
         return false;
-    print_line(&c->to, ST_DIM,
-               "scoring the layers that the head reads; Ctrl-C stops\f%s{calibrating}",
-               info->draft_dir);
+    print_line(&c->to, ST_DIM, "scoring the layers that the head reads; Ctrl-C "
+               "stops\f%s{calibrating}", info->draft_dir);
     return true;
 }

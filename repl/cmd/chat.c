@@ -209,9 +209,8 @@ bool cmd_read(struct cmd_call *c)
         return false;
     }
     app_attach(a, c->argv[0], &text);
-    print_line(&c->to, ST_TEXT,
-               "%s{file}: %zu{bytes} bytes go in front of the next message; /drop takes them out",
-               c->argv[0], n);
+    print_line(&c->to, ST_TEXT, "%s{file}: %zu{bytes} bytes go in front of the next message; /drop "
+               "takes them out", c->argv[0], n);
     return true;
 }
 
@@ -298,8 +297,7 @@ static bool send_refused(struct cmd_call *c)
 {
     struct app *a = c->app;
     if (!a->refused)
-        return err_set(c->e, ERR_USAGE,
-                       "no message was refused; /forget N leaves out the oldest N "
+        return err_set(c->e, ERR_USAGE, "no message was refused; /forget N leaves out the oldest N "
                        "turns of the context");
     struct request rq = {.kind = RQ_SAY, .text = xstrdup(a->asked.p), .make_room = true};
     memcpy(rq.session, a->session, sizeof rq.session);

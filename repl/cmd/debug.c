@@ -38,9 +38,8 @@ static void write_pause(struct app *a, const void *arg, const struct printer *to
     if (to->json || v->n_token)
         print_tokens(a, "tokens of the step: ", v->token, v->n_token, to);
     if (v->pauses == 1 && !app_recording(a))
-        print_note(to, ST_DIM,
-                   "/phase, /step, /finish or /continue goes on; /tree, /pages and all other "
-                   "views show this state");
+        print_note(to, ST_DIM, "/phase, /step, /finish or /continue goes on; /tree, /pages and all "
+                   "other views show this state");
     print_open(to, "displays", '[');
     for (int i = 0; i < v->n_break; i++)
         if (v->at[i].kind == BREAK_DISPLAY)

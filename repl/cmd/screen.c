@@ -194,9 +194,8 @@ static void show_address(struct app *a, const struct printer *to)
         print_note(to, ST_TEXT, "at %d.%d of the recording; /at live goes to its end", v.turn,
                    v.step);
     else if (a->at.turn && v.step == 0 && a->resumed)
-        print_note(to, ST_WARN,
-                   "at %d.%d, from the log: this process has computed no step of the session yet",
-                   a->at.turn, a->at.step);
+        print_note(to, ST_WARN, "at %d.%d, from the log: this process has computed no step of the "
+                   "session yet", a->at.turn, a->at.step);
     else if (a->at.turn)
         print_note(to, ST_WARN, "at %d.%d; the newest step is %d.%d, /at live returns to it",
                    a->at.turn, a->at.step, v.turn, v.step);
@@ -221,9 +220,8 @@ bool cmd_address(struct cmd_call *c)
             !app_find_step(a, turn, step, &v, c->e))
             return false;
         if (app_paused_in(a, turn, step, &v))
-            return err_set(c->e, ERR_NEGATIVE,
-                           "step %d.%d is not complete yet: without an address everything shows it",
-                           turn, step);
+            return err_set(c->e, ERR_NEGATIVE, "step %d.%d is not complete yet: without an address "
+                           "everything shows it", turn, step);
         a->at = (struct address){turn, step};
     }
     app_seek(a);

@@ -279,11 +279,10 @@ static bool by_position(struct comparison *of, const struct trace_turn *a,
                               "token %d is %d %s, %d %s", i, x.token, in->a, y.token, in->b);
         }
         if (exact && facts && !same_row(&x, &y))
-            return differ_set(
-                d, DIFF_LOGITS,
-                "log probability of token %d %.9g %s, %.9g %s; of its rival %.9g, %.9g", i,
-                (double)x.fact->logp, in->a, (double)y.fact->logp, in->b,
-                (double)x.fact->rival_logp, (double)y.fact->rival_logp);
+            return differ_set(d, DIFF_LOGITS, "log probability of token %d %.9g %s, %.9g %s; of "
+                              "its rival %.9g, %.9g", i, (double)x.fact->logp, in->a,
+                              (double)y.fact->logp, in->b, (double)x.fact->rival_logp,
+                              (double)y.fact->rival_logp);
         n->tokens++;
     }
     d->token = -1;

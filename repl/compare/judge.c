@@ -65,13 +65,11 @@ static void say_band(struct judge *j, const struct band *b, const struct band_as
 {
     struct report *r = j->r;
     double moved = parting_of(r);
-    report_say(r,
-               "noise band: %d runs of %s with noise of %.2g of each element that enters a "
-               "product, given the same tokens: margins move by %.3g",
-               r->noise_runs, j->ask->who[of->side], (double)r->noise, b->usual);
+    report_say(r, "noise band: %d runs of %s with noise of %.2g of each element that enters a "
+               "product, given the same tokens: margins move by %.3g", r->noise_runs,
+               j->ask->who[of->side], (double)r->noise, b->usual);
     if (r->worst > 0)
-        report_say(r,
-                   "between the sides the margins of the same tokens move by at most %.2g bands "
+        report_say(r, "between the sides the margins of the same tokens move by at most %.2g bands "
                    "(turn %d, token %d)", r->worst, r->worst_turn, r->worst_token);
     if (moved > 0 && !r->sampled)
         report_say(r, "where the choices part, the margin moved by %.3g or more: %.2g bands", moved,

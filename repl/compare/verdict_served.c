@@ -383,13 +383,11 @@ static void judge_logs(struct judge *j)
 static void say_ids(struct judge *j)
 {
     if (j->no_prompt)
-        report_say(j->r,
-                   "the prompts' ids are not known on both sides for %d turn%s: whether the "
+        report_say(j->r, "the prompts' ids are not known on both sides for %d turn%s: whether the "
                    "prompts were the same is not known", j->no_prompt, plural(j->no_prompt));
     if (j->rendered)
-        report_say(j->r,
-                   "the server reported no ids of %d prompt%s: rendered by the local chat template",
-                   j->rendered, plural(j->rendered));
+        report_say(j->r, "the server reported no ids of %d prompt%s: rendered by the local chat "
+                   "template", j->rendered, plural(j->rendered));
     if (j->no_ids && j->r->forced)
         report_say(
             j->r,
@@ -462,17 +460,13 @@ bool judge_served(struct judge *j, struct err *e)
     r->counts.by_position = true;
     r->counts.most_turn = -1;
     if (!ask->forced && !ask->log_b)
-        return err_set(
-            e, ERR_USAGE,
-            "a server's session cannot be computed again here with changes; --forced gives its "
-            "tokens to the local engine");
+        return err_set(e, ERR_USAGE, "a server's session cannot be computed again here with "
+                       "changes; --forced gives its tokens to the local engine");
     j->served[0] = trace_served(ask->log_a);
     j->served[1] = ask->log_b && trace_served(ask->log_b);
     if (ask->forced && !j->served[0])
-        return err_set(
-            e, ERR_USAGE,
-            "--forced compares a server's session with the local engine; this one was computed "
-            "locally");
+        return err_set(e, ERR_USAGE, "--forced compares a server's session with the local engine; "
+                       "this one was computed locally");
     if (!ask->forced)
         judge_two(j);
     else if (!judge_forced(j, e))

@@ -361,9 +361,8 @@ static bool read_penalties(struct ask *a, const struct ask_of *of, const json_t 
     settings_penalties(s, &p);
     p.bias.n = 0;
     if (ok && last && json_number_value(last) != -1 && penalties_any(&p))
-        return refuse(r, 400, "repeat_last_n",
-                      "repeat_last_n must be -1: penalties count the whole reply, "
-                      "and repetition_penalty the prompt, too");
+        return refuse(r, 400, "repeat_last_n", "repeat_last_n must be -1: penalties count the "
+                      "whole reply, and repetition_penalty the prompt, too");
     return ok;
 }
 
@@ -504,12 +503,11 @@ static bool check_room(const struct ask *a, const struct ask_of *of, struct refu
     for (int i = 0; i < a->n_prompt; i++) {
         int n = a->prompt[i].n, least = a->most < 0 ? 1 : a->most;
         if (n > of->context - least)
-            return refuse(r, 400, "input_tokens",
-                          "This model's maximum context length is %d tokens. However, "
-                          "you requested %d output tokens and your prompt contains %d input "
-                          "tokens, for a total of %d tokens. Please reduce the length of the input "
-                          "prompt or the number of requested output tokens.", of->context, least, n,
-                          n + least);
+            return refuse(r, 400, "input_tokens", "This model's maximum context length is %d "
+                          "tokens. However, you requested %d output tokens and your prompt "
+                          "contains %d input tokens, for a total of %d tokens. Please reduce the "
+                          "length of the input prompt or the number of requested output tokens.",
+                          of->context, least, n, n + least);
     }
     return true;
 }

@@ -142,12 +142,10 @@ bool check_fields(const json_t *o, int kind, struct refusal *r)
         if (json_is_null(v) || (f && (!f->neutral || !*f->neutral || is_neutral(v, f->neutral))))
             continue;
         if (!f)
-            return refuse(r, 400, name,
-                          "%.60s: this server does not know the field, so it cannot tell whether "
-                          "the field changes the answer", name);
-        return refuse(r, 400, name,
-                      "%s is not supported by this server: only its default, %s, is accepted",
-                      name, f->neutral);
+            return refuse(r, 400, name, "%.60s: this server does not know the field, so it cannot "
+                          "tell whether the field changes the answer", name);
+        return refuse(r, 400, name, "%s is not supported by this server: only its default, %s, is "
+                      "accepted", name, f->neutral);
     }
     return true;
 }

@@ -209,9 +209,8 @@ static bool read_structured(struct ask *a, json_t *v, struct refusal *r)
                 return false;
         } else if (strcmp(key, "json_object") != 0 || !json_is_true(one)) {
             json_decref(schema);
-            return refuse(r, 400, "structured_outputs",
-                          "structured_outputs.%.40s is not supported; expected json or json_object",
-                          key);
+            return refuse(r, 400, "structured_outputs", "structured_outputs.%.40s is not "
+                          "supported; expected json or json_object", key);
         } else if (!take_format(a, NULL, "structured_outputs", r)) {
             return false;
         }

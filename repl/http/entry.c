@@ -242,9 +242,8 @@ bool entry_admits(const struct http_entry *e, const struct asked *h, bool *known
         return refuse(r, 403, NULL,
                       "this server has no key and answers to localhost or an address only");
     if (!reads && origin_is_foreign(e, h))
-        return refuse(r, 403, NULL,
-                      "a page of %.80s may not ask this server; --cors ORIGIN lets one origin ask",
-                      h->value[ASKED_ORIGIN]);
+        return refuse(r, 403, NULL, "a page of %.80s may not ask this server; --cors ORIGIN lets "
+                      "one origin ask", h->value[ASKED_ORIGIN]);
     *known = !e->o->key || shows_key(e, h);
     return *known || h->open ||
            refuse(r, 401, NULL, "the key is missing or wrong; expected Authorization: Bearer KEY");

@@ -71,11 +71,9 @@ static bool add_item(json_t *messages, const json_t *item, size_t at, struct ref
     if (!strcmp(type, "reasoning"))
         return true; /* thoughts are not sent back */
     if (!strcmp(type, "function_call")) {
-        json_array_append_new(calls_of(messages),
-                              json_pack("{s:s,s:s,s:{s:s,s:s}}", "id", text_of(item, "call_id"),
-                                        "type", "function", "function", "name",
-                                        text_of(item, "name"), "arguments",
-                                        text_of(item, "arguments")));
+        json_array_append_new(calls_of(messages), json_pack("{s:s,s:s,s:{s:s,s:s}}", "id",
+                              text_of(item, "call_id"), "type", "function", "function", "name",
+                              text_of(item, "name"), "arguments", text_of(item, "arguments")));
         return true;
     }
     if (!strcmp(type, "function_call_output")) {

@@ -329,9 +329,8 @@ static void allow_call(struct program *p)
 
 static void fail_call(struct program *p, int error)
 {
-    add_instruction(p,
-                    (struct sock_filter)BPF_STMT(BPF_RET | BPF_K,
-                                                 SECCOMP_RET_ERRNO | (uint32_t)error));
+    add_instruction(p, (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO |
+                    (uint32_t)error));
 }
 
 /* Executes the next `n` instructions if the loaded word equals the value (BPF_JGE: is at least,
@@ -358,9 +357,8 @@ static void allow_if(struct program *p, uint32_t value)
 static void fail_unless(struct program *p, const uint32_t *value, unsigned n)
 {
     for (unsigned i = 0; i < n; i++)
-        add_instruction(p,
-                        (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value[i],
-                                                     (uint8_t)(n - i), 0));
+        add_instruction(p, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value[i],
+                        (uint8_t)(n - i), 0));
     fail_call(p, EPERM);
 }
 

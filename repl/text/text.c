@@ -95,9 +95,8 @@ static void flush_excess(struct scan *s)
 {
     char text[32];
     if (s->excess)
-        emit_other(s, PIECE_ESCAPE, text,
-                   (size_t)snprintf(text, sizeof text, "<+%d marks>", s->excess), s->excess_at,
-                   s->excess_n);
+        emit_other(s, PIECE_ESCAPE, text, (size_t)snprintf(text, sizeof text, "<+%d marks>",
+                   s->excess), s->excess_at, s->excess_n);
     s->excess = 0;
 }
 
