@@ -6,8 +6,7 @@
  * the process of /sql, which shares no memory (sql.c). One struct app holds the engine, the log and
  * the current session; the full screen (tui.c) and the plain mode (plain.c) are two faces of it:
  * both run the same commands (cmd.c), and both print the sheets that commands write, so the plain
- * mode can show everything that the full screen shows.
- */
+ * mode can show everything that the full screen shows. */
 #ifndef AERIE_REPL_H
 #define AERIE_REPL_H
 

@@ -2,8 +2,7 @@
  * events on.
  *
  * The log is opened before the engine, because the engine posts into its queue. A log that cannot
- * be opened causes a notice and a badge in the status line; the chat goes on.
- */
+ * be opened causes a notice and a badge in the status line; the chat goes on. */
 #include <langinfo.h>
 #include <signal.h>
 #include <stdio.h>

@@ -1,8 +1,7 @@
 /* drafters.h - which drafter a session's turns had, and what each drafter did.
  *
  * A session has a run for each time its backend was opened: by another process, or by /draft. The
- * log's runs name their drafts. Main thread only.
- */
+ * log's runs name their drafts. Main thread only. */
 #ifndef AERIE_DRAFTERS_H
 #define AERIE_DRAFTERS_H
 

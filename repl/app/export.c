@@ -1,8 +1,7 @@
 /* export.c - a session as Markdown, for people. JSON lines, for machines, are history/log/export.c.
  *
  * Text passes the same sanitiser as everything that reaches a terminal (repl/text/text.c), except
- * that tabs stay tabs, because users copy code out of the file.
- */
+ * that tabs stay tabs, because users copy code out of the file. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>

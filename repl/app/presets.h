@@ -1,6 +1,5 @@
 /* presets.h - sets of settings by name: files of "name=value" lines, as the config file and the log
- * have them, in the folder `presets` beside the config file. Main thread only.
- */
+ * have them, in the folder `presets` beside the config file. Main thread only. */
 #ifndef AERIE_PRESETS_H
 #define AERIE_PRESETS_H
 

@@ -3,8 +3,7 @@
  * The first line that is not blank decides: a file of JSON lines begins with '{'. A line is then
  * {"prompt": text}, {"question": text, "answer": text} as GSM8K has them, or {"messages": [...]}
  * with the roles system, user and assistant. Blank lines are skipped. The file is read as the
- * prompts are asked for, so that its size does not matter. One thread.
- */
+ * prompts are asked for, so that its size does not matter. One thread. */
 #ifndef AERIE_PROMPTS_H
 #define AERIE_PROMPTS_H
 

@@ -1,8 +1,7 @@
 /* resume.c - resumes and forks saved sessions: reads the turns from the log, those before a
  * fork from the parent sessions, and sends them to the engine. /fork of the open session does the
  * same, so that the copy has the turns of the log, including those that have left the engine's
- * context since.
- */
+ * context since. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>

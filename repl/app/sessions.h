@@ -1,6 +1,5 @@
 /* sessions.h - the saved sessions as a list that a filter narrows while it is typed: for the
- * browser of the full screen and /sessions. Main thread only.
- */
+ * browser of the full screen and /sessions. Main thread only. */
 #ifndef AERIE_SESSIONS_H
 #define AERIE_SESSIONS_H
 

@@ -6,8 +6,7 @@
  * replay opens the engine of each run in turn; no other record of a switch is needed. With another
  * draft the target stays loaded; prompts computed again have the same bits, so replies do not
  * depend on the draft. With another model the present session ends, and a copy of it begins, to
- * which the conversation is given as text.
- */
+ * which the conversation is given as text. */
 #include <stdlib.h>
 #include <string.h>
 

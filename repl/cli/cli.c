@@ -2,8 +2,7 @@
  *
  * Flags may precede or follow the command; a short flag with another meaning in a command (logs -q,
  * -n, -m) has that meaning only after the command's name. The config file is read first, so flags
- * win.
- */
+ * win. */
 #include "repl/cli/flags.h"
 
 #include "engine/bugs.h"

@@ -2,8 +2,7 @@
  *
  * The parser, the config file, --help and the tests of manual and completions read the same two
  * tables in cli.c: flags and commands. out.c has the output functions of all subcommands. Main
- * thread only.
- */
+ * thread only. */
 #ifndef AERIE_CLI_H
 #define AERIE_CLI_H
 

@@ -3,8 +3,7 @@
  * A command that knows --db may write in the folder of the session log, a command whose command
  * line names an output file (a pack: even if it does not) in that file's folder, and a chat in the
  * folder of the input history and in that of presets. The files that /export names in a chat are
- * created by the monitor. `bench` starts programs and is not isolated.
- */
+ * created by the monitor. `bench` starts programs and is not isolated. */
 #include "repl/cli/cli.h"
 
 #include <stdlib.h>

@@ -3,8 +3,7 @@
  * another, and its log gives the engine's time for each reply. No file of the user is read or
  * written: the child's files are in a temporary folder. A third process, the keeper, is the child's
  * parent: it ends the child and removes the folder as soon as this process has ended, also by
- * SIGKILL, or has closed a pipe.
- */
+ * SIGKILL, or has closed a pipe. */
 #include "repl/cli/cli.h"
 
 #include "engine/tools/bench.h"

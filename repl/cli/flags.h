@@ -1,7 +1,6 @@
 /* flags.h - the tables of subcommands and flags: a flag is a row of options (engine/settings.h), or
  * names one of engine/opts.h, and the commands that take it. --help, the manual's check and the
- * completions are written from these tables.
- */
+ * completions are written from these tables. */
 #ifndef AERIE_FLAGS_H
 #define AERIE_FLAGS_H
 

@@ -6,8 +6,7 @@
  * and of a fixed length, so that nothing but the server's state differs. hunt_plan.c has the
  * cases, hunt_run.c sends and compares, hunt_shrink.c makes a case smaller that still differs,
  * hunt_report.c writes. The code says hunt, because a probe is a step run with taps
- * (engine/probe.h). Main thread only.
- */
+ * (engine/probe.h). Main thread only. */
 #ifndef AERIE_CLI_HUNT_H
 #define AERIE_CLI_HUNT_H
 

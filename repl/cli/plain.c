@@ -3,8 +3,7 @@
  * Replies and results go to standard output, everything else to standard error. Under --json every
  * line of standard output is one JSON object. The next line is read when the engine is idle, so a
  * script's lines are answered in order. Signals come through repl/process/interrupt.h: every wait
- * in this file, for a line or for a reply, also ends with a signal.
- */
+ * in this file, for a line or for a reply, also ends with a signal. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>

@@ -3,8 +3,7 @@
  *
  * Without changes, every bit must be equal, and the first difference ends the replay. With changes
  * (--with), they decide which results must still be equal, and a violated checker rule ends the
- * replay with its name. Nothing is saved.
- */
+ * replay with its name. Nothing is saved. */
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>

@@ -2,8 +2,7 @@
  * command calls this file.
  *
  * Every command stands in `table` and nowhere else; help, completion, the table in repl/README.md
- * and commands.json come from it.
- */
+ * and commands.json come from it. */
 #include <string.h>
 
 #include "kernels/idioms.h"

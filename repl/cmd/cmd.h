@@ -1,8 +1,7 @@
 /* cmd.h - what cmd.c and the files of commands share.
  *
  * cmd.c has the table, running, completion and /help; the other files have the commands,
- * help.c and find.c what /help says.
- */
+ * help.c and find.c what /help says. */
 #ifndef AERIE_CMD_H
 #define AERIE_CMD_H
 

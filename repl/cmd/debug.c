@@ -2,8 +2,7 @@
  * /finish, /continue, /until and /where.
  *
  * A paused turn waits in the engine's thread; the rest of the program goes on. Both faces call
- * app_show_pause(), which shows where and why the turn waits, when the engine posts EV_PAUSE.
- */
+ * app_show_pause(), which shows where and why the turn waits, when the engine posts EV_PAUSE. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -2,8 +2,7 @@
  *
  * A word counts by how few documents have it, and by where it stands: in a name, a title or a text.
  * Endings are cut (copies, copied, copying), and a word may begin another one (accept, acceptance).
- * Of each document the line that has most of the words is shown. Main thread only.
- */
+ * Of each document the line that has most of the words is shown. Main thread only. */
 #include <math.h>
 #include <string.h>
 

@@ -1,6 +1,5 @@
 /* hands.c - commands that hand text of the conversation over: /copy to the clipboard, /edit to the
- * input.
- */
+ * input. */
 #include <limits.h>
 #include <string.h>
 

@@ -2,8 +2,7 @@
  *
  * repl/share/help_text.awk writes their source when the program is built, from repl/share/:
  * topics.txt, examples.txt (what the examples print, kept true by tests/demo/topics.sh) and
- * aerie.1. Constants for any thread.
- */
+ * aerie.1. Constants for any thread. */
 #ifndef AERIE_HELP_TEXT_H
 #define AERIE_HELP_TEXT_H
 

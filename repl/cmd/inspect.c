@@ -2,8 +2,7 @@
  * SQL.
  *
  * They read copies (views of backend.h, rows of the log), so they may run while a reply is
- * generated.
- */
+ * generated. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,8 +1,7 @@
 /* preset.c - /preset: saves the settings under a name, and takes them over again.
  *
  * A preset is applied by the requests of /set, one for each setting that differs, so that the log
- * and a replay have them.
- */
+ * and a replay have them. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -2,8 +2,7 @@
  *
  * Each view is a pure function of a copy (struct status, struct tree): the commands, the panes and
  * the tests call the same one. Everything that a colour shows is also shown by a character or a
- * word.
- */
+ * word. */
 #include <math.h>
 #include <stdio.h>
 

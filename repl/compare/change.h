@@ -1,8 +1,7 @@
 /* change.h - "NAME=VALUE": one change of the options with which an engine is opened.
  *
  * NAME is a setting, "bug.NUMBER" or "bug.NAME", or an option of opening (engine/opts.h): a flag of
- * the command line without its dashes, with _ for -. Plain data; any thread.
- */
+ * the command line without its dashes, with _ for -. Plain data; any thread. */
 #ifndef AERIE_CHANGE_H
 #define AERIE_CHANGE_H
 

@@ -1,6 +1,5 @@
 /* conditions.h - what two runs of a session were computed with differently, and what each
- * difference may change in their results. Main thread only.
- */
+ * difference may change in their results. Main thread only. */
 #ifndef AERIE_CONDITIONS_H
 #define AERIE_CONDITIONS_H
 

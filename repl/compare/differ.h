@@ -2,8 +2,7 @@
  * effect: pages, draft, target logits, sampler. Main thread only.
  *
  * Which facts must be equal follows from what the two runs were computed with: struct conditions
- * lists what differs there, and what each difference may change by its nature.
- */
+ * lists what differs there, and what each difference may change by its nature. */
 #ifndef AERIE_DIFFER_H
 #define AERIE_DIFFER_H
 

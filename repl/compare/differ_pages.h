@@ -1,7 +1,6 @@
 /* differ_pages.h - compares the page tables of two runs whose pages are numbered differently by
  * their meaning: which positions are held in which pool, and that no two positions share a slot.
- * Main thread only.
- */
+ * Main thread only. */
 #ifndef AERIE_DIFFER_PAGES_H
 #define AERIE_DIFFER_PAGES_H
 

@@ -1,6 +1,5 @@
 /* facts.h - describes what computed a session: settings, checker, historical faults, device and
- * models, from the "name=value" lines of the log. Main thread only.
- */
+ * models, from the "name=value" lines of the log. Main thread only. */
 #ifndef AERIE_FACTS_H
 #define AERIE_FACTS_H
 

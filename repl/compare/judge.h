@@ -4,8 +4,7 @@
  * The margin of a token is its log probability less its best rival's. Rounding moves margins: a
  * side is run again, given its tokens, with noise of the size of roundings. The band of a token is
  * the root mean square of its margin's movements over these runs, but at least the median token's.
- * What both verdicts report, they report in the words of this file.
- */
+ * What both verdicts report, they report in the words of this file. */
 #ifndef AERIE_JUDGE_H
 #define AERIE_JUDGE_H
 

@@ -4,8 +4,7 @@
  * For each token r = log probability as a prompt - log probability at decode. The estimator k3 of
  * the divergence is exp(r) - 1 - r, which is never negative; its mean over a reply is what SGLang's
  * own test compares with a limit. Engines that compute a row the same way in both passes have r = 0
- * everywhere. One thread.
- */
+ * everywhere. One thread. */
 #ifndef AERIE_KL_H
 #define AERIE_KL_H
 

@@ -1,6 +1,5 @@
 /* locate.h - finds the first layer and operation whose tapped results differ between two runs by
- * more than they may. Main thread only.
- */
+ * more than they may. Main thread only. */
 #ifndef AERIE_LOCATE_H
 #define AERIE_LOCATE_H
 

@@ -3,8 +3,7 @@
  *
  * What the engine reports goes to callbacks; nothing is saved. Settings, faults and options of
  * opening that are changed keep the changed value for the whole session: operations of the log that
- * set them are skipped.
- */
+ * set them are skipped. */
 #ifndef AERIE_RERUN_H
 #define AERIE_RERUN_H
 

@@ -1,6 +1,5 @@
 /* side.h - runs one side of a comparison again and keeps what it computed as a trace. Main thread
- * only.
- */
+ * only. */
 #ifndef AERIE_SIDE_H
 #define AERIE_SIDE_H
 

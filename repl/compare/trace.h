@@ -1,6 +1,5 @@
 /* trace.h - the results of one run of a session, turn by turn and step by step: from the log, or
- * from the events of an engine that runs the session again. Main thread only.
- */
+ * from the events of an engine that runs the session again. Main thread only. */
 #ifndef AERIE_TRACE_H
 #define AERIE_TRACE_H
 

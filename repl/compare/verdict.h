@@ -11,8 +11,7 @@
  *
  * If a server computed a side (verdict_served.c), its numbers come from another program, so only a
  * violated rule is called a bug. The report says whether the margins that the server reported lie
- * within the band of this engine's roundings or beyond it.
- */
+ * within the band of this engine's roundings or beyond it. */
 #ifndef AERIE_VERDICT_H
 #define AERIE_VERDICT_H
 

@@ -1,7 +1,6 @@
 /* ask.h - requests of clients for tokens, read from JSON and checked, in OpenAI's and vLLM's form.
  *
- * What happens with the fields that are not read: ask_fields.c. Plain data, any thread.
- */
+ * What happens with the fields that are not read: ask_fields.c. Plain data, any thread. */
 #ifndef AERIE_SERVE_ASK_H
 #define AERIE_SERVE_ASK_H
 

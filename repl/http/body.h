@@ -8,8 +8,7 @@
  *
  * Threads: all functions belong to the main thread. A body that was given to bodies_read() is the
  * threads' until bodies_next() gives it back; the main thread may set `call` and use body_stop()
- * meanwhile.
- */
+ * meanwhile. */
 #ifndef AERIE_SERVE_BODY_H
 #define AERIE_SERVE_BODY_H
 

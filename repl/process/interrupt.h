@@ -4,8 +4,7 @@
  * that no signal is lost between a check and the sleep; long work asks interrupt_waits(). A SIGINT,
  * SIGTERM or SIGHUP that comes half a second or more after one that still waits means that the
  * program is stuck: the handler restores the terminal and ends the process with 128 + signal. One
- * instance per process; everything but the handler runs on the main thread.
- */
+ * instance per process; everything but the handler runs on the main thread. */
 #ifndef AERIE_INTERRUPT_H
 #define AERIE_INTERRUPT_H
 

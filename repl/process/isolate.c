@@ -2,8 +2,7 @@
  *
  * Both interfaces are used through their system calls: neither glibc nor a library of Debian 12
  * wraps Landlock, and a filter of one list of numbers needs no library.
- * https://docs.kernel.org/userspace-api/landlock.html, .../seccomp_filter.html
- */
+ * https://docs.kernel.org/userspace-api/landlock.html, .../seccomp_filter.html */
 #include "repl/process/isolate.h"
 
 #include <dirent.h>

@@ -18,8 +18,7 @@
  *   query    runs the function given to monitor_start() in a process of its own, for the log given
  *            there
  *
- * Main thread only.
- */
+ * Main thread only. */
 #ifndef AERIE_MONITOR_H
 #define AERIE_MONITOR_H
 

@@ -1,6 +1,5 @@
 /* open.c - see open.h. The only file of repl/ that includes the local engine (engine.h) and the
- * remote one: the others use backend.h alone. tests/mock_aerie.c replaces this file.
- */
+ * remote one: the others use backend.h alone. tests/mock_aerie.c replaces this file. */
 #include "repl/process/open.h"
 
 #include "engine/engine.h"

@@ -1,8 +1,7 @@
 /* reader.h - reads lines from a descriptor; a signal ends the wait.
  *
  * Input may be a terminal, a file or a pipe. While a reader waits it also waits for the signals of
- * repl/process/interrupt.h. Main thread.
- */
+ * repl/process/interrupt.h. Main thread. */
 #ifndef AERIE_READER_H
 #define AERIE_READER_H
 

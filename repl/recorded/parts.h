@@ -2,8 +2,7 @@
  *
  * Steps are numbered from 0 in the order they were computed, which is that of their addresses,
  * because turn numbers only grow. read.c fills the arrays; nothing changes them afterwards but
- * `breaks`, the present, and the cached fold.
- */
+ * `breaks`, the present, and the cached fold. */
 #ifndef AERIE_RECORDED_PARTS_H
 #define AERIE_RECORDED_PARTS_H
 

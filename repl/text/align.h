@@ -3,8 +3,7 @@
  *
  * A reply's text is that of its tokens, except that some tokens show nothing (stop tokens, the
  * marks and headers of channels), that leading blanks may be removed, and that the text may end
- * within a token. Depends on nothing but base.h.
- */
+ * within a token. Depends on nothing but base.h. */
 #ifndef AERIE_ALIGN_H
 #define AERIE_ALIGN_H
 

@@ -1,6 +1,5 @@
 /* args.h - the words of a command line: splitting, numbers, choices, completion, names that are
- * nearly right. Any thread.
- */
+ * nearly right. Any thread. */
 #ifndef AERIE_ARGS_H
 #define AERIE_ARGS_H
 

@@ -2,8 +2,7 @@
  * Ctrl-F. Pure.
  *
  * Case does not matter (ASCII). Rows that were wrapped are joined by a blank, so a text is found
- * that goes on in the next row; such a match has a piece in each of its rows.
- */
+ * that goes on in the next row; such a match has a piece in each of its rows. */
 #ifndef AERIE_FIND_H
 #define AERIE_FIND_H
 

@@ -1,8 +1,7 @@
 /* markdown.h - Markdown as wrapped, styled rows.
  *
  * md4c parses the text. A reply that is still streaming is rendered in two parts: the complete
- * blocks, which later text cannot change, once; and the incomplete block at its end, repeatedly.
- */
+ * blocks, which later text cannot change, once; and the incomplete block at its end, repeatedly. */
 #ifndef AERIE_MARKDOWN_H
 #define AERIE_MARKDOWN_H
 

@@ -1,6 +1,5 @@
 /* markdown_block.c - Markdown as lines of text, before it is parsed: where blocks end, what is open
- * at the end of a reply that is still streaming, and definitions of references. See markdown.h.
- */
+ * at the end of a reply that is still streaming, and definitions of references. See markdown.h. */
 #include "repl/text/markdown.h"
 
 #include <string.h>

@@ -4,8 +4,7 @@
  * A format names its facts (kernels/fields.h): "session %s{session}: %d{turns} turns". As text, the
  * names are left out, and so is everything between two "\f", or from one on; behind a "\v" the
  * style is ST_TEXT; a number that is not known ({name:-1}, NAN) is a dim "-". As JSON, only the
- * named facts count, and what is not known is null. Main thread only.
- */
+ * named facts count, and what is not known is null. Main thread only. */
 #ifndef AERIE_PRINT_H
 #define AERIE_PRINT_H
 

@@ -4,8 +4,7 @@
  * control characters, bidi controls, invisible and tag characters become visible escapes, invalid
  * UTF-8 becomes U+FFFD, combining marks are capped (reference: the policy in repl/README.md,
  * "Safety"). Line breaks in the text are shown as escapes too; sheet_line() ends a line. Main
- * thread only.
- */
+ * thread only. */
 #ifndef AERIE_SHEET_H
 #define AERIE_SHEET_H
 

@@ -3,8 +3,7 @@
  * The clean text of text_scan() is valid UTF-8 without control, bidi, invisible, tag or unassigned
  * code points. Every mark has a base character, which has at most MARKS_MAX marks; a joiner is kept
  * only between characters that it joins. Widths are those of the grapheme clusters as frame.c draws
- * them.
- */
+ * them. */
 #include "kernels/utf8.h"
 #include "repl/text/sheet.h"
 

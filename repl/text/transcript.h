@@ -3,8 +3,7 @@
  * An entry is a message, a reply, its reasoning, or a finished sheet. Its rows are laid out for one
  * width when they are first shown, and kept; of a streaming reply only the incomplete block at its
  * end is rendered again. The window either follows the end of the transcript or keeps its top row
- * while text is appended. Main thread only.
- */
+ * while text is appended. Main thread only. */
 #ifndef AERIE_TRANSCRIPT_H
 #define AERIE_TRANSCRIPT_H
 

@@ -3,8 +3,7 @@
  * An entry of the transcript has a mark for each token that produced some of its text. A word is a
  * run of characters of one row, between blanks, that shows text of the entry; its tokens are those
  * whose bytes it shows. The address is a step: its words are drawn highlighted, and the words after
- * it dimmed or hidden. Main thread only.
- */
+ * it dimmed or hidden. Main thread only. */
 #ifndef AERIE_WORDS_H
 #define AERIE_WORDS_H
 

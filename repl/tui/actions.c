@@ -1,6 +1,5 @@
 /* actions.c - handles keys: those of the screen first, then the focused pane's, then the
- * editor's.
- */
+ * editor's. */
 #include "repl/text/fuzzy.h"
 #include "repl/tui/tui.h"
 

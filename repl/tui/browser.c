@@ -2,8 +2,7 @@
  * preview of the selected one: beside the list from a width of 110 cells, else below.
  *
  * Typed text goes to the filter until an arrow moves into the list; there, letters act. The footer
- * says which of the two holds.
- */
+ * says which of the two holds. */
 #include "kernels/when.h"
 #include "repl/tui/tui.h"
 

@@ -1,8 +1,7 @@
 /* finder.c - Ctrl-F: finds a text in the transcript, or in the pane that has the keys. While it is
  * typed the view goes to the nearest match; Enter ends the typing, n and N then go to the next
  * match and to the one before, Esc ends the search. Any other key ends it too, and does what it
- * does. See tui.h.
- */
+ * does. See tui.h. */
 #include "repl/tui/tui.h"
 
 #include <stdlib.h>

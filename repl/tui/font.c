@@ -1,6 +1,5 @@
 /* font.c - see font.h. A letter is drawn in 6x12 points, each of which is four pixels; a letter
- * with an accent is its parts over each other.
- */
+ * with an accent is its parts over each other. */
 #include "repl/tui/font.h"
 
 #include <string.h>

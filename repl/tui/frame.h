@@ -2,8 +2,7 @@
  *
  * Drawing depends on neither terminal nor clock nor engine: the same state and size give the same
  * grid, so screens are tested as text. Every text is drawn through text_next(), so a cell never
- * holds a control, bidi or invisible code point.
- */
+ * holds a control, bidi or invisible code point. */
 #ifndef AERIE_FRAME_H
 #define AERIE_FRAME_H
 

@@ -1,8 +1,7 @@
 /* input.h - the line editor: a state that changes with each key. Depends on no terminal.
  *
  * The text is the bytes as typed or pasted; text_next() decides how they are drawn. The cursor is
- * always between two grapheme clusters. Rows are broken after `width` cells, also within words.
- */
+ * always between two grapheme clusters. Rows are broken after `width` cells, also within words. */
 #ifndef AERIE_INPUT_H
 #define AERIE_INPUT_H
 

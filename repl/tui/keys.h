@@ -4,8 +4,7 @@
  * and the Kitty protocol's plain keys, and the mouse in SGR coordinates (xterm's mode 1006). A
  * bracketed paste is one key. Pasted text is never taken for typed keys: brackets within a paste
  * are removed until none is left, and if a paste contains its own end bracket, the bytes that
- * follow directly belong to the paste, too.
- */
+ * follow directly belong to the paste, too. */
 #ifndef AERIE_KEYS_H
 #define AERIE_KEYS_H
 

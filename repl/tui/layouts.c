@@ -2,8 +2,7 @@
  *
  * The file has a line for the layout chosen last ("layout debug"), one for the share of the panes
  * ("side 52") and one for each pane whose height was changed ("rows pages 12"). It is written when
- * one of them changes; unknown lines are ignored.
- */
+ * one of them changes; unknown lines are ignored. */
 #include "repl/tui/tui.h"
 
 #include <fcntl.h>

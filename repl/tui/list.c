@@ -1,7 +1,6 @@
 /* list.c - lists on the whole screen that narrow while the user types: the line that is typed, the
  * place in the list, names cut to their column. The session browser and the palette use it. See
- * tui.h.
- */
+ * tui.h. */
 #include "repl/tui/tui.h"
 
 #include <string.h>

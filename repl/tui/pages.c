@@ -1,6 +1,5 @@
 /* pages.c - the Pages pane: the session's pages in the three pools, and details of the position
- * under the cursor. The cells are those of /pages (cmd/views_pages.c).
- */
+ * under the cursor. The cells are those of /pages (cmd/views_pages.c). */
 #include "repl/tui/tui.h"
 
 #include <stdio.h>

@@ -3,8 +3,7 @@
  * puts one that takes more onto the input line; Esc leaves everything as it was.
  *
  * The names are those that completion offers, so the palette knows whatever a command's completion
- * knows; only the steps come from the timeline.
- */
+ * knows; only the steps come from the timeline. */
 #include "repl/text/fuzzy.h"
 #include "repl/tui/tui.h"
 

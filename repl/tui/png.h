@@ -1,6 +1,5 @@
 /* png.h - writes a picture as PNG (ISO/IEC 15948): one byte a pixel, with a palette, compressed by
- * runs and by repeats of the row above. One object, one thread.
- */
+ * runs and by repeats of the row above. One object, one thread. */
 #ifndef AERIE_PNG_H
 #define AERIE_PNG_H
 

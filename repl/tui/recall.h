@@ -3,8 +3,7 @@
  * The file ($XDG_STATE_HOME/aerie/history, folder 0700, file 0600) holds one entry per line, with
  * "\\" and "\n" for backslash and line break. Each entry is appended by one write() when it is
  * entered, so two processes may share the file and a killed one loses nothing. The file is replaced
- * (through a temporary file) when it has twice the entries that are kept.
- */
+ * (through a temporary file) when it has twice the entries that are kept. */
 #ifndef AERIE_RECALL_H
 #define AERIE_RECALL_H
 

@@ -1,7 +1,6 @@
 /* replies.c - the replies of a batch on the screen, one below the other. The first incomplete reply
  * is shown as it streams; the text of later replies is buffered here until it is their turn. See
- * tui.h.
- */
+ * tui.h. */
 #include "repl/tui/tui.h"
 
 #include <stdlib.h>

@@ -1,6 +1,5 @@
 /* shot.c - /screenshot: the screen as it was drawn last, or a whole pane, as text, SVG or PNG. The
- * cells hold nothing that a terminal or an XML reader would act on. See tui.h.
- */
+ * cells hold nothing that a terminal or an XML reader would act on. See tui.h. */
 #include "repl/tui/font.h"
 #include "repl/tui/png.h"
 #include "repl/tui/theme.h"

@@ -2,8 +2,7 @@
  *
  * The terminal is restored however the program ends: by term_close(), by die() through its hook, on
  * fatal signals by an async-signal-safe handler, and on suspension. Other signals arrive through
- * repl/process/interrupt.h. Main thread only; one terminal per process.
- */
+ * repl/process/interrupt.h. Main thread only; one terminal per process. */
 #ifndef AERIE_TERM_H
 #define AERIE_TERM_H
 

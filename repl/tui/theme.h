@@ -1,7 +1,6 @@
 /* theme.h - colours and attributes of each style, for dark and light backgrounds.
  *
- * Constant tables; tests/unit/test_theme.c computes the contrast of every colour.
- */
+ * Constant tables; tests/unit/test_theme.c computes the contrast of every colour. */
 #ifndef AERIE_THEME_H
 #define AERIE_THEME_H
 

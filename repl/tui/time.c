@@ -1,6 +1,5 @@
 /* time.c - the time axis of the screen: the timeline and the tokens behind the words, from the
- * engine's events; and the address, which every pane and the transcript show. See tui.h.
- */
+ * engine's events; and the address, which every pane and the transcript show. See tui.h. */
 #include "repl/tui/tui.h"
 
 #include <stdlib.h>

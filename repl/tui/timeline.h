@@ -3,8 +3,7 @@
  * A moment is a committed step; the timeline holds those of the session in their order, and sums
  * them up in cells: one step a cell, or `unit` steps a cell when there are more steps than cells. A
  * moment costs 16 bytes; adding one changes one cell, except when the unit grows. Depends on
- * neither terminal nor engine's state. Main thread only.
- */
+ * neither terminal nor engine's state. Main thread only. */
 #ifndef AERIE_TIMELINE_H
 #define AERIE_TIMELINE_H
 

@@ -1,6 +1,5 @@
 /* word.c - the cursor on the words of replies, and the Word pane, which shows the facts of the
- * tokens of the word under the cursor. See tui.h.
- */
+ * tokens of the word under the cursor. See tui.h. */
 #include "repl/tui/tui.h"
 
 #include <math.h>
