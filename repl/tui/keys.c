@@ -199,20 +199,11 @@ static enum key_code tilde_key(int n)
 
 static enum key_code letter_key(char c)
 {
-    switch (c) {
-    case 'A': return K_UP;
-    case 'B': return K_DOWN;
-    case 'C': return K_RIGHT;
-    case 'D': return K_LEFT;
-    case 'H': return K_HOME;
-    case 'F': return K_END;
-    case 'P': return K_F1;
-    case 'Q': return K_F2;
-    case 'R': return K_F3;
-    case 'S': return K_F4;
-    case 'M': return K_ENTER;
-    default: return K_NONE;
-    }
+    static const uint8_t map[128] = {
+        ['A'] = K_UP, ['B'] = K_DOWN, ['C'] = K_RIGHT, ['D'] = K_LEFT, ['H'] = K_HOME,
+        ['F'] = K_END, ['P'] = K_F1, ['Q'] = K_F2, ['R'] = K_F3, ['S'] = K_F4, ['M'] = K_ENTER,
+    };
+    return c >= 0 && c < 127 ? map[(int)c] : K_NONE;
 }
 
 /* The key of a control byte: Enter, Tab, ..., or Ctrl with a letter. */
