@@ -7,8 +7,7 @@
  * the current session; the full screen (tui.c) and the plain mode (plain.c) are two faces of it:
  * both run the same commands (cmd.c), and both print the sheets that commands write, so the plain
  * mode can show everything that the full screen shows. */
-#ifndef AERIE_REPL_H
-#define AERIE_REPL_H
+#pragma once
 
 #include "engine/backend.h"
 #include "engine/opts.h"
@@ -522,5 +521,3 @@ int run_once(struct app *a, const char *prompt); /* `aerie run` */
 /* ---- cli.c: subcommands; each returns the exit code ------------------------------------------ */
 
 int cli_main(int argc, char **argv);
-
-#endif

@@ -1,7 +1,6 @@
 /* blocks.h - the blocks of a server's prefix cache, as lines of text and as JSON: what /blocks and
  * the Pool pane show. Pure functions of copies. */
-#ifndef AERIE_REPL_BLOCKS_H
-#define AERIE_REPL_BLOCKS_H
+#pragma once
 
 #include "engine/backend.h"
 #include "repl/text/print.h"
@@ -20,5 +19,3 @@ void block_map_free(struct block_map *m);
 /* The groups, each with its number of blocks over time, and how good the counts are. most: blocks
  * of the session listed, the first ones. */
 void view_blocks(const struct block_map *m, int most, int width, const struct printer *to);
-
-#endif

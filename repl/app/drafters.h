@@ -2,8 +2,7 @@
  *
  * A session has a run for each time its backend was opened: by another process, or by /draft. The
  * log's runs name their drafts. Main thread only. */
-#ifndef AERIE_DRAFTERS_H
-#define AERIE_DRAFTERS_H
+#pragma once
 
 #include "repl/repl.h"
 
@@ -31,5 +30,3 @@ int drafter_of(const struct drafters *d, int turn);
 /* Adds the steps of the session to their drafters; source: as of app_each_step(). */
 void drafters_count(struct drafters *d, struct app *a, char source[STEP_SOURCE]);
 void drafters_free(struct drafters *d);
-
-#endif

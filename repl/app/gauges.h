@@ -1,8 +1,7 @@
 /* gauges.h - a server's metrics over time, or the steps of the local engine, as lines of text and
  * as JSON: what /gauges, /pool, the Pool pane and the status line show. But for the two readers,
  * pure functions of copies. */
-#ifndef AERIE_REPL_GAUGES_H
-#define AERIE_REPL_GAUGES_H
+#pragma once
 
 #include "repl/repl.h"
 
@@ -41,5 +40,3 @@ void gauge_pools(const struct gauge_series *s, const struct pool_view pool[N_POO
 /* A graph of each number that is known, with its least and greatest value. most: readings listed in
  * JSON, the latest ones. */
 void view_gauges(const struct gauge_series *s, int most, int width, const struct printer *to);
-
-#endif

@@ -1,7 +1,6 @@
 /* presets.h - sets of settings by name: files of "name=value" lines, as the config file and the log
  * have them, in the folder `presets` beside the config file. Main thread only. */
-#ifndef AERIE_PRESETS_H
-#define AERIE_PRESETS_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -15,5 +14,3 @@ int presets_list(char ***name);
 bool preset_write(const char *name, const char *lines, bool *replaced, struct err *e);
 bool preset_read(const char *name, struct buf *lines, struct err *e);
 bool preset_delete(const char *name, struct err *e);
-
-#endif

@@ -4,8 +4,7 @@
  * {"prompt": text}, {"question": text, "answer": text} as GSM8K has them, or {"messages": [...]}
  * with the roles system, user and assistant. Blank lines are skipped. The file is read as the
  * prompts are asked for, so that its size does not matter. One thread. */
-#ifndef AERIE_PROMPTS_H
-#define AERIE_PROMPTS_H
+#pragma once
 
 #include <stdio.h>
 
@@ -47,5 +46,3 @@ int prompts_next(struct prompts *p, struct prompt *out, struct err *e);
  * and needless zeros: "1,250.50" is 1250.5. False: the text has no number, or one of more than 62
  * digits. */
 bool number_find(const char *text, char out[64]);
-
-#endif

@@ -1,7 +1,6 @@
 /* served.h - replies of a server: their times, counts and accepted drafts, as lines of text and as
  * JSON, for /timing, /accept, /stats and the panes. Pure functions of copies. */
-#ifndef AERIE_REPL_SERVED_H
-#define AERIE_REPL_SERVED_H
+#pragma once
 
 #include "engine/backend.h"
 #include "repl/text/print.h"
@@ -35,5 +34,3 @@ void served_timing(const struct served_replies *r, const struct printer *to);
 void served_accept(const struct served_replies *r, const struct printer *to);
 /* The line of /stats; the member "latest". */
 void served_latest(const struct served_replies *r, const struct printer *to);
-
-#endif

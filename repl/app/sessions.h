@@ -1,7 +1,6 @@
 /* sessions.h - the saved sessions as a list that a filter narrows while it is typed: for the
  * browser of the full screen and /sessions. Main thread only. */
-#ifndef AERIE_SESSIONS_H
-#define AERIE_SESSIONS_H
+#pragma once
 
 #include "history/history.h"
 
@@ -39,5 +38,3 @@ const char *session_list_title(struct session_list *l, struct hdb *d, int row);
 const struct session_sums *session_list_sums(struct session_list *l, struct hdb *d, int row);
 /* Whether the text has one of the filter's words, whatever their case. */
 bool filter_touches(const char *filter, const char *text);
-
-#endif

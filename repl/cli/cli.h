@@ -3,8 +3,7 @@
  * The parser, the config file, --help and the tests of manual and completions read the same two
  * tables in cli.c: flags and commands. out.c has the output functions of all subcommands. Main
  * thread only. */
-#ifndef AERIE_CLI_H
-#define AERIE_CLI_H
+#pragma once
 
 #include <stdio.h>
 
@@ -169,5 +168,3 @@ void cli_progress_end(void);
  * removes it. For a terminal. */
 void cli_status(const char *text);
 void cli_status_end(void);
-
-#endif

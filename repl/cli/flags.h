@@ -1,8 +1,7 @@
 /* flags.h - the tables of subcommands and flags: a flag is a row of options (engine/settings.h), or
  * names one of engine/opts.h, and the commands that take it. --help, the manual's check and the
  * completions are written from these tables. */
-#ifndef AERIE_FLAGS_H
-#define AERIE_FLAGS_H
+#pragma once
 
 #include "repl/cli/cli.h"
 
@@ -84,5 +83,3 @@ enum cli_task { CLI_RUN, CLI_HELP, CLI_VERSION };
 bool cli_read(struct cli *c, int argc, char **argv, const struct command **cmd, enum cli_task *task,
               struct err *e);
 void cli_free(struct cli *c);
-
-#endif

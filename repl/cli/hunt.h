@@ -7,8 +7,7 @@
  * cases, hunt_run.c sends and compares, hunt_shrink.c makes a case smaller that still differs,
  * hunt_report.c writes. The code says hunt, because a probe is a step run with taps
  * (engine/probe.h). Main thread only. */
-#ifndef AERIE_CLI_HUNT_H
-#define AERIE_CLI_HUNT_H
+#pragma once
 
 #include "engine/remote/by_ids.h"
 #include "engine/event.h"
@@ -162,5 +161,3 @@ void hunt_script(const struct hunt *p, const struct hunt_found *f, struct buf *o
 void hunt_issue(const struct hunt *p, const char *form, struct buf *out);
 /* The engine whose form fits the server. */
 const char *hunt_form(const struct hunt *p);
-
-#endif

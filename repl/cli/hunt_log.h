@@ -1,7 +1,6 @@
 /* hunt_log.h - the requests of `aerie probe` in the session log: a case is a session, each of its
  * requests a turn. Main thread only. */
-#ifndef AERIE_CLI_HUNT_LOG_H
-#define AERIE_CLI_HUNT_LOG_H
+#pragma once
 
 #include "engine/remote/by_ids.h"
 #include "history/history.h"
@@ -18,5 +17,3 @@ void hunt_log_begin(struct hunt_log *l, const char *title);
 void hunt_log_ask(struct hunt_log *l, const char *note, const struct ids_ask *a);
 void hunt_log_case(struct hunt_log *l, const struct hunt_case *c, const struct ids_ask *a);
 const char *hunt_log_session(const struct hunt_log *l); /* id of the session of the last begin */
-
-#endif

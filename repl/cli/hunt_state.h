@@ -1,7 +1,6 @@
 /* hunt_state.h - the file of `aerie probe --state FILE`: a line of JSON for the server and one for
  * each finished case, from which a later call goes on. Main thread only. */
-#ifndef AERIE_CLI_HUNT_STATE_H
-#define AERIE_CLI_HUNT_STATE_H
+#pragma once
 
 #include "repl/cli/hunt.h"
 
@@ -17,5 +16,3 @@ bool hunt_state_add(struct hunt_state *s, int number, const struct hunt *p, int 
 void hunt_state_close(struct hunt_state *s); /* NULL is fine */
 /* Reads the lines of a file into *p and *next. False and *e. Nothing else is touched. */
 bool hunt_state_read(const char *text, size_t n, struct hunt *p, int *next, struct err *e);
-
-#endif

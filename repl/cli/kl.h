@@ -1,7 +1,6 @@
 /* kl.h - where the replies of `aerie kl` come from: a server, or the engine of this process. Main
  * thread only. */
-#ifndef AERIE_CLI_KL_H
-#define AERIE_CLI_KL_H
+#pragma once
 
 #include "engine/remote/by_ids.h"
 #include "repl/compare/kl.h"
@@ -35,5 +34,3 @@ void kl_of_backend(struct kl_source *s);
 
 /* kl_local.c: the engine that the command line names. False and *e; s->close() may be set. */
 bool kl_local(struct kl_source *s, const struct cli *c, struct err *e);
-
-#endif

@@ -1,7 +1,6 @@
 /* pack.h - the files that `aerie pack` writes beside the pack: a report in the shape of an engine's
  * bug form, and one step's plans as JSON. Main thread only. */
-#ifndef AERIE_PACK_H
-#define AERIE_PACK_H
+#pragma once
 
 #include "repl/cli/cli.h"
 
@@ -33,5 +32,3 @@ bool run_plan(struct pack_job *j, struct buf *out, struct err *e);
 /* Appends a sentence: whether the turn has the same ids without drafting, or why that was not
  * run. */
 void run_control(struct pack_job *j, struct buf *out);
-
-#endif

@@ -1,7 +1,6 @@
 /* parity.h - the results of several computations of the same prompts that `aerie parity` keeps, and
  * its report. The first side is the one that each other side is compared with. Main thread only. */
-#ifndef AERIE_PARITY_H
-#define AERIE_PARITY_H
+#pragma once
 
 #include "engine/remote/upkeep.h"
 #include "repl/cli/cli.h"
@@ -116,5 +115,3 @@ void drafts_table(const struct parity *p, const struct printer *to);
 void side_drafts(const struct side *s, const struct printer *to);
 /* Prints the sums and the verdict; returns the exit code. */
 int parity_verdict(struct parity *p);
-
-#endif

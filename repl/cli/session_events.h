@@ -1,7 +1,6 @@
 /* session_events.h - a session that a command writes into a log itself: what it imports, or what it
  * asked of a server. One thread. */
-#ifndef AERIE_SESSION_EVENTS_H
-#define AERIE_SESSION_EVENTS_H
+#pragma once
 
 #include "history/history.h"
 
@@ -20,5 +19,3 @@ void session_put(struct session_events *s, struct event *ev);
 /* Of a text (NULL: an empty one), which is a fault of the model where it is a fault. */
 void session_put_text(struct session_events *s, enum event_kind kind, enum op_kind op,
                       const char *text);
-
-#endif

@@ -1,6 +1,5 @@
 /* show_served.h - the part of `aerie show` for replies that a server computed. */
-#ifndef AERIE_SHOW_SERVED_H
-#define AERIE_SHOW_SERVED_H
+#pragma once
 
 #include "history/history.h"
 #include "repl/text/print.h"
@@ -17,5 +16,3 @@ void show_served_step(const struct step_row *r, const struct printer *to);
 void show_launch(const char *about, struct sheet *out);
 /* Appends all of them as "name=value" lines, sorted as the server sent them. */
 void show_launch_lines(const char *about, struct buf *out);
-
-#endif

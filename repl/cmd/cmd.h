@@ -2,8 +2,7 @@
  *
  * cmd.c has the table, running, completion and /help; the other files have the commands,
  * help.c and find.c what /help says. */
-#ifndef AERIE_CMD_H
-#define AERIE_CMD_H
+#pragma once
 
 #include "kernels/json.h"
 #include "repl/repl.h"
@@ -97,5 +96,3 @@ void complete_screen_setting(const char *name, const char *word, cmd_add_fn *add
 /* ---- small things of the commands ------------------------------------------------------------ */
 
 int view_width(const struct app *a);
-
-#endif

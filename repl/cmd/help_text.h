@@ -3,8 +3,7 @@
  * repl/share/help_text.awk writes their source when the program is built, from repl/share/:
  * topics.txt, examples.txt (what the examples print, kept true by tests/demo/topics.sh) and
  * aerie.1. Constants for any thread. */
-#ifndef AERIE_HELP_TEXT_H
-#define AERIE_HELP_TEXT_H
+#pragma once
 
 struct topic {
     const char *name, *title;
@@ -20,5 +19,3 @@ struct man_part {
 };
 extern const struct man_part help_manual[];
 extern const int help_n_manual;
-
-#endif

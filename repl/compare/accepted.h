@@ -1,8 +1,7 @@
 /* accepted.h - what the steps of a session say about acceptance: by depth, by length of the
  * context, at the edge of the window, by kind of token; and how the first rejected guess of each
  * cycle came about. Main thread only. */
-#ifndef AERIE_ACCEPTED_H
-#define AERIE_ACCEPTED_H
+#pragma once
 
 #include "engine/event.h"
 
@@ -78,5 +77,3 @@ void accepted_free(struct accepted *a);
  * 1. */
 double accepted_at(const struct draft_sums *s, int depth);
 double accepted_after(const struct draft_sums *s, int depth);
-
-#endif

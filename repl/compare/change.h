@@ -2,8 +2,7 @@
  *
  * NAME is a setting, "bug.NUMBER" or "bug.NAME", or an option of opening (engine/opts.h): a flag of
  * the command line without its dashes, with _ for -. Plain data; any thread. */
-#ifndef AERIE_CHANGE_H
-#define AERIE_CHANGE_H
+#pragma once
 
 #include "engine/opts.h"
 
@@ -16,5 +15,3 @@ bool change_reopens(const struct engine_opts *a, const struct engine_opts *b);
 /* Appends the settings and faults of `to` that differ from those of `from`, as "name=value" lines:
  * each is the text of an RQ_SET. */
 void change_lines(const struct engine_opts *from, const struct engine_opts *to, struct buf *lines);
-
-#endif

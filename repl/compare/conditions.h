@@ -1,7 +1,6 @@
 /* conditions.h - what two runs of a session were computed with differently, and what each
  * difference may change in their results. Main thread only. */
-#ifndef AERIE_CONDITIONS_H
-#define AERIE_CONDITIONS_H
+#pragma once
 
 #include "engine/settings.h"
 #include "repl/text/print.h"
@@ -32,5 +31,3 @@ void may_text(unsigned may, struct buf *out);
  * keys for the values of the two runs. */
 void conditions_list(const struct conditions *c, const char *a, const char *b,
                      const struct printer *to);
-
-#endif

@@ -3,8 +3,7 @@
  *
  * Which facts must be equal follows from what the two runs were computed with: struct conditions
  * lists what differs there, and what each difference may change by its nature. */
-#ifndef AERIE_DIFFER_H
-#define AERIE_DIFFER_H
+#pragma once
 
 #include "repl/compare/conditions.h"
 #include "repl/compare/differ_pages.h"
@@ -106,5 +105,3 @@ void comparison_free(struct comparison *c);
 void differ_traces(const struct trace *a, const struct trace *b, enum diff_how how,
                    const struct diff_names *in, struct difference *d, struct conditions *all,
                    struct diff_counts *n);
-
-#endif

@@ -1,8 +1,7 @@
 /* differ_pages.h - compares the page tables of two runs whose pages are numbered differently by
  * their meaning: which positions are held in which pool, and that no two positions share a slot.
  * Main thread only. */
-#ifndef AERIE_DIFFER_PAGES_H
-#define AERIE_DIFFER_PAGES_H
+#pragma once
 
 #include "engine/past/page_history.h"
 #include "repl/compare/trace.h"
@@ -26,5 +25,3 @@ bool pages_differ(struct page_meaning *m, const struct step_row *a, const struct
 void pages_follow(struct page_meaning *m, const struct trace_turn *a, const struct trace_turn *b,
                   int from);
 void page_meaning_free(struct page_meaning *m);
-
-#endif

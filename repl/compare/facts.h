@@ -1,7 +1,6 @@
 /* facts.h - describes what computed a session: settings, checker, historical faults, device and
  * models, from the "name=value" lines of the log. Main thread only. */
-#ifndef AERIE_FACTS_H
-#define AERIE_FACTS_H
+#pragma once
 
 #include "engine/backend.h"
 #include "engine/opts.h"
@@ -52,5 +51,3 @@ bool facts_unmet_needs(const struct backend_info *i, const struct settings *s, e
                        int variant, struct buf *out);
 /* The lines as a JSON object of strings. */
 void facts_json(const char *lines, struct buf *json);
-
-#endif

@@ -5,8 +5,7 @@
  * side is run again, given its tokens, with noise of the size of roundings. The band of a token is
  * the root mean square of its margin's movements over these runs, but at least the median token's.
  * What both verdicts report, they report in the words of this file. */
-#ifndef AERIE_JUDGE_H
-#define AERIE_JUDGE_H
+#pragma once
 
 #include "repl/compare/verdict.h"
 
@@ -84,5 +83,3 @@ bool judge_band(struct judge *j, struct band *b, const struct band_ask *ask, int
 double parting_of(const struct report *r);
 /* Whether the movement where the choices part lies beyond the band. */
 bool band_parts(const struct judge *j, const struct band *b, double parting);
-
-#endif

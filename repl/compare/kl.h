@@ -5,8 +5,7 @@
  * the divergence is exp(r) - 1 - r, which is never negative; its mean over a reply is what SGLang's
  * own test compares with a limit. Engines that compute a row the same way in both passes have r = 0
  * everywhere. One thread. */
-#ifndef AERIE_KL_H
-#define AERIE_KL_H
+#pragma once
 
 #include "repl/text/print.h"
 
@@ -55,5 +54,3 @@ double kl_mean(const struct kl_sum *s);   /* of k3; 0 of none */
 double kl_below(struct kl *k, double share); /* this share of the |r| is at most so large */
 /* Prints the sums and the table, and names them in JSON. */
 void kl_print(struct kl *k, const struct printer *to);
-
-#endif

@@ -1,7 +1,6 @@
 /* locate.h - finds the first layer and operation whose tapped results differ between two runs by
  * more than they may. Main thread only. */
-#ifndef AERIE_LOCATE_H
-#define AERIE_LOCATE_H
+#pragma once
 
 #include "engine/probe.h"
 #include "repl/compare/trace.h"
@@ -48,5 +47,3 @@ void locate(const struct probe *a, const struct probe *b, const struct row_map *
 /* Widens the bands by the distances of two probes' rows. */
 void bands_add(struct bands *bands, const struct probe *a, const struct probe *b,
                const struct row_map *m);
-
-#endif

@@ -4,8 +4,7 @@
  * What the engine reports goes to callbacks; nothing is saved. Settings, faults and options of
  * opening that are changed keep the changed value for the whole session: operations of the log that
  * set them are skipped. */
-#ifndef AERIE_RERUN_H
-#define AERIE_RERUN_H
+#pragma once
 
 #include "engine/backend.h"
 #include "engine/opts.h"
@@ -91,5 +90,3 @@ bool rerun_play(struct rerun *r, const struct script *s, const struct rerun_how 
 void rerun_close(struct rerun *r);
 /* Appends the settings lines in force for a turn of the log, with the changes. */
 void rerun_settings(const char *const *with, int n, const char *lines, struct buf *out);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * script.c reads the list from the log, through the parents of a fork; rerun.h sends it to an
  * engine. Main thread only. */
-#ifndef AERIE_SCRIPT_H
-#define AERIE_SCRIPT_H
+#pragma once
 
 #include "history/history.h"
 
@@ -49,5 +48,3 @@ bool act_cut_short(const struct act *a);
 bool act_has_fault(const struct act *a, const struct event *ev);
 /* Whether the message did not fit the context, so that the turn has no prompt. */
 bool act_refused(const struct act *a);
-
-#endif

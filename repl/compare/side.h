@@ -1,7 +1,6 @@
 /* side.h - runs one side of a comparison again and keeps what it computed as a trace. Main thread
  * only. */
-#ifndef AERIE_SIDE_H
-#define AERIE_SIDE_H
+#pragma once
 
 #include "engine/probe.h"
 #include "repl/compare/rerun.h"
@@ -48,5 +47,3 @@ struct run_facts {
 bool side_run(const struct diff_side *s, const struct run_ask *ask, struct run_facts *f,
               struct err *e);
 void run_facts_free(struct run_facts *f);
-
-#endif

@@ -1,7 +1,6 @@
 /* trace.h - the results of one run of a session, turn by turn and step by step: from the log, or
  * from the events of an engine that runs the session again. Main thread only. */
-#ifndef AERIE_TRACE_H
-#define AERIE_TRACE_H
+#pragma once
 
 #include "engine/backend.h"
 #include "repl/compare/script.h"
@@ -54,5 +53,3 @@ int trace_emitted(const struct trace_turn *t);
 void trace_drafts(const struct trace *t, struct draft_sums *s);
 /* Whether any turn was computed by a server. */
 bool trace_served(const struct trace *t);
-
-#endif

@@ -3,8 +3,7 @@
  * The facts are counts of the steps (accepted.h), a second run of the draft head over the same
  * tokens (engine/thread/redraft.h), and what the log or the server says of settings, faults and
  * rules. The judge weighs every cause by these facts alone. Main thread only. */
-#ifndef AERIE_TRIAGE_H
-#define AERIE_TRIAGE_H
+#pragma once
 
 #include "engine/thread/redraft.h"
 #include "repl/compare/accepted.h"
@@ -120,5 +119,3 @@ void triage_judge(const struct triage *t, struct triage_verdict *v);
 bool triage_is_open(const struct triage *t);
 /* The numbers, the published ones beside them, and the verdict. */
 void triage_print(const struct triage *t, const struct triage_verdict *v, const struct printer *to);
-
-#endif

@@ -12,8 +12,7 @@
  * If a server computed a side (verdict_served.c), its numbers come from another program, so only a
  * violated rule is called a bug. The report says whether the margins that the server reported lie
  * within the band of this engine's roundings or beyond it. */
-#ifndef AERIE_VERDICT_H
-#define AERIE_VERDICT_H
+#pragma once
 
 #include "repl/compare/differ.h"
 #include "repl/compare/locate.h"
@@ -100,5 +99,3 @@ void report_say(struct report *r, const char *fmt, ...) __attribute__((format(pr
 
 /* The report as lines for people, or as the members of an open JSON object. */
 void verdict_print(const struct report *r, const struct printer *to);
-
-#endif

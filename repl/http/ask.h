@@ -1,8 +1,7 @@
 /* ask.h - requests of clients for tokens, read from JSON and checked, in OpenAI's and vLLM's form.
  *
  * What happens with the fields that are not read: ask_fields.c. Plain data, any thread. */
-#ifndef AERIE_SERVE_ASK_H
-#define AERIE_SERVE_ASK_H
+#pragma once
 
 #include <jansson.h>
 
@@ -81,5 +80,3 @@ bool ask_encode(const struct ask_of *of, const char *text, size_t n, bool bare, 
  * the last user message and of the system message, or NULL. */
 bool ask_messages(const json_t *o, const struct ask_of *of, bool fit, struct ids *out, char **user,
                   char **system, struct refusal *r);
-
-#endif

@@ -1,7 +1,6 @@
 /* ask_parts.h - what the files that read requests share: ask.c, ask_fields.c, ask_form.c. Private
  * to them. Any thread. */
-#ifndef AERIE_SERVE_ASK_PARTS_H
-#define AERIE_SERVE_ASK_PARTS_H
+#pragma once
 
 #include "repl/http/ask.h"
 
@@ -31,5 +30,3 @@ const char *called_name(const json_t *list, int at, const json_t *m);
 /* "tool_choice" and "response_format" with its kin: set a->calls and a->format. */
 bool read_choice(struct ask *a, const struct ask_of *of, const json_t *o, struct refusal *r);
 bool read_format(struct ask *a, const json_t *o, struct refusal *r);
-
-#endif

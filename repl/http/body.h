@@ -9,8 +9,7 @@
  * Threads: all functions belong to the main thread. A body that was given to bodies_read() is the
  * threads' until bodies_next() gives it back; the main thread may set `call` and use body_stop()
  * meanwhile. */
-#ifndef AERIE_SERVE_BODY_H
-#define AERIE_SERVE_BODY_H
+#pragma once
 
 #include "repl/http/ask.h"
 
@@ -46,5 +45,3 @@ struct body *bodies_next(struct bodies *all);
 struct body *body_new(enum body_kind kind, const struct ask_of *of, struct buf *text, void *call);
 void body_stop(struct body *b); /* it is refused with status 503 when, or before, it is read */
 void body_free(struct body *b);
-
-#endif

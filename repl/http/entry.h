@@ -8,8 +8,7 @@
  * Strangers hold at most half of the places, those of one address an eighth. A newcomer that finds
  * no place takes that of the connection that has waited longest; so no number of slow clients keeps
  * others out, and half of the places are for those who have shown the key. */
-#ifndef AERIE_SERVE_ENTRY_H
-#define AERIE_SERVE_ENTRY_H
+#pragma once
 
 #include <netinet/in.h>
 
@@ -79,5 +78,3 @@ bool entry_admits(const struct http_entry *e, const struct asked *h, bool *known
                   struct refusal *r);
 /* Whether the request comes from a page of the origin that --cors names. */
 bool entry_is_cors(const struct http_entry *e, const struct asked *h);
-
-#endif

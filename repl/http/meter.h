@@ -1,8 +1,7 @@
 /* meter.h - the answer of GET /metrics: counters and histograms over all requests, in the
  * Prometheus text format with the names and buckets of vLLM 0.26, and the pools under aerie's own
  * names. Main thread. */
-#ifndef AERIE_SERVE_METER_H
-#define AERIE_SERVE_METER_H
+#pragma once
 
 #include "engine/backend.h"
 #include "repl/http/task.h"
@@ -30,5 +29,3 @@ void meter_end(struct meter *m, const struct task *t, const struct reply *r,
 /* Appends the page. */
 void meter_text(const struct meter *m, const char *model, int running, int waiting,
                 struct backend *b, struct buf *out);
-
-#endif

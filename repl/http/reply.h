@@ -3,8 +3,7 @@
  *
  * Text and ids end with the token that completes a stop text, whatever else the step drafted, so a
  * reply is the same with drafting and without. One thread at a time. */
-#ifndef AERIE_SERVE_REPLY_H
-#define AERIE_SERVE_REPLY_H
+#pragma once
 
 #include "engine/event.h"
 #include "repl/http/ask.h"
@@ -64,5 +63,3 @@ bool reply_step(struct reply *r, const struct event *ev);
 /* The job has ended, and no step follows. The last piece has no tokens: it has the text that was
  * held back, and the end. */
 void reply_end(struct reply *r, const struct event *ev);
-
-#endif

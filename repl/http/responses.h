@@ -1,8 +1,7 @@
 /* responses.h - OpenAI's /v1/responses over chats: its requests become requests for a chat, and the
  * reply of a chat becomes its object or its events. Nothing is kept from one request to the
  * next. */
-#ifndef AERIE_SERVE_RESPONSES_H
-#define AERIE_SERVE_RESPONSES_H
+#pragma once
 
 #include "repl/http/task.h"
 
@@ -14,5 +13,3 @@ json_t *responses_chat(const json_t *o, struct refusal *r);
  * thread. */
 void responses_answer(const struct task *t, struct buf *out);
 void responses_stream(struct task *t, size_t most, struct buf *out);
-
-#endif

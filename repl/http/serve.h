@@ -3,8 +3,7 @@
  * One thread, the main one, owns connections, requests and backend. jobs.c begins jobs for
  * requests, serve.c takes their events and logs each job as a session of one turn, front.c speaks
  * HTTP. */
-#ifndef AERIE_SERVE_SERVE_H
-#define AERIE_SERVE_SERVE_H
+#pragma once
 
 #include "engine/backend.h"
 #include "history/history.h"
@@ -99,5 +98,3 @@ void front_run(struct front *f); /* reads and writes what can be; after whatever
 void front_end(struct front *f);
 bool front_idle(const struct front *f);
 void front_news(struct front *f, void *call); /* the task has something to send, or is done */
-
-#endif

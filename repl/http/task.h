@@ -2,8 +2,7 @@
  *
  * serve.c starts its jobs and adds the backend's events to its replies; front.c reads the
  * answer, as one JSON object or as chunks of a stream. A task owns no connection. Main thread. */
-#ifndef AERIE_SERVE_TASK_H
-#define AERIE_SERVE_TASK_H
+#pragma once
 
 #include "repl/http/reply.h"
 
@@ -68,5 +67,3 @@ struct task_counts {
     double ms_first, ms_queue, ms_decode; /* of the slowest job; -1: there was no token */
 };
 void task_count(const struct task *t, struct task_counts *c);
-
-#endif

@@ -5,8 +5,7 @@
  * SIGTERM or SIGHUP that comes half a second or more after one that still waits means that the
  * program is stuck: the handler restores the terminal and ends the process with 128 + signal. One
  * instance per process; everything but the handler runs on the main thread. */
-#ifndef AERIE_INTERRUPT_H
-#define AERIE_INTERRUPT_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -40,5 +39,3 @@ bool interrupt_asked(void);
 /* Writes all bytes to a descriptor that may block, such as a pipe that nobody reads. False and
  * errno: they could not be written; EINTR: one of these signals waits. */
 bool interrupt_write(int fd, const char *bytes, size_t n);
-
-#endif

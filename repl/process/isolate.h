@@ -10,8 +10,7 @@
  * what is in force.
  *
  * Call it before the first thread is started: Landlock applies only to threads started later. */
-#ifndef AERIE_ISOLATE_H
-#define AERIE_ISOLATE_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -55,5 +54,3 @@ void isolate_from_network(void);
 /* Tries in a child process which parts isolate() could put in force; nothing changes for this
  * process. */
 void isolation_probe(struct isolated *got);
-
-#endif

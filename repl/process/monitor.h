@@ -19,8 +19,7 @@
  *            there
  *
  * Main thread only. */
-#ifndef AERIE_MONITOR_H
-#define AERIE_MONITOR_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -50,5 +49,3 @@ const char *monitor_editor(void);
 bool monitor_query(int in, int out);
 /* Waits for the query's process; first kills it if `kill`. Returns its wait status. */
 int monitor_query_end(bool kill);
-
-#endif

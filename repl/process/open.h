@@ -1,7 +1,6 @@
 /* open.h - opens backends: the local engine, or a server. Main thread only; tests/mock_aerie.c
  * replaces open.c. */
-#ifndef AERIE_OPEN_H
-#define AERIE_OPEN_H
+#pragma once
 
 #include "engine/backend.h"
 #include "engine/opts.h"
@@ -24,5 +23,3 @@ bool look_at_server(const struct engine_opts *o, void (*tell)(void *arg, bool ok
 /* remote_kv_events(): what this build reads the KV events of servers with; *built false: why it
  * cannot. */
 const char *kv_events_about(bool *built);
-
-#endif

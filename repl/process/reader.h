@@ -2,8 +2,7 @@
  *
  * Input may be a terminal, a file or a pipe. While a reader waits it also waits for the signals of
  * repl/process/interrupt.h. Main thread. */
-#ifndef AERIE_READER_H
-#define AERIE_READER_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -36,5 +35,3 @@ bool reader_all(struct buf *out, struct err *e);
 /* Appends a file's text, after an empty line if there is text already, without the line breaks at
  * its end. False and *e (ERR_USAGE): too long, no text, or a signal came. */
 bool reader_file(const char *path, struct buf *out, struct err *e);
-
-#endif

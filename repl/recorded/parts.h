@@ -3,8 +3,7 @@
  * Steps are numbered from 0 in the order they were computed, which is that of their addresses,
  * because turn numbers only grow. read.c fills the arrays; nothing changes them afterwards but
  * `breaks`, the present, and the cached fold. */
-#ifndef AERIE_RECORDED_PARTS_H
-#define AERIE_RECORDED_PARTS_H
+#pragma once
 
 #include "engine/past/page_history.h"
 #include "engine/thread/breaks.h"
@@ -135,5 +134,3 @@ void recorded_pause(struct recorded *r);
 
 /* The reason of this name in a log; STOP_CRASHED: none has it. */
 enum stop_reason recorded_stop(const char *name);
-
-#endif

@@ -14,8 +14,7 @@
  * engine posted them, without progress and with each turn's text in one piece. Later it returns
  * only EV_PAUSE, when the debugger's requests have moved the present. backend_submit() refuses
  * every request and says how the session can be continued. Main thread only. */
-#ifndef AERIE_RECORDED_H
-#define AERIE_RECORDED_H
+#pragma once
 
 #include "engine/backend.h"
 #include "history/history.h"
@@ -39,5 +38,3 @@ void recorded_each(struct backend *b, int turn, int step,
 /* Appends the tokens that step T.S ran on: those before it, the pending one included, or the whole
  * prompt. False: there is no such step, or its tokens are not known. */
 bool recorded_context(struct backend *b, int turn, int step, struct ids *out, int *n_prompt);
-
-#endif

@@ -4,8 +4,7 @@
  * A reply's text is that of its tokens, except that some tokens show nothing (stop tokens, the
  * marks and headers of channels), that leading blanks may be removed, and that the text may end
  * within a token. Depends on nothing but base.h. */
-#ifndef AERIE_ALIGN_H
-#define AERIE_ALIGN_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -23,5 +22,3 @@ void align_token(struct align *a, const char *p, size_t n);
  * the tokens that show nothing come first. */
 void align_run(struct align *a, void (*tell)(void *arg, int token, size_t from, size_t to),
                void *arg);
-
-#endif

@@ -1,7 +1,6 @@
 /* args.h - the words of a command line: splitting, numbers, choices, completion, names that are
  * nearly right. Any thread. */
-#ifndef AERIE_ARGS_H
-#define AERIE_ARGS_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -26,5 +25,3 @@ typedef void cmd_add_fn(void *arg, const char *s, const char *help);
 /* Offers the words of a list such as "auto | dark | light" that begin with `word`; of others, such
  * as "0 .. 100", none. */
 void complete_words(const char *list, const char *word, cmd_add_fn *add, void *arg);
-
-#endif

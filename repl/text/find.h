@@ -3,8 +3,7 @@
  *
  * Case does not matter (ASCII). Rows that were wrapped are joined by a blank, so a text is found
  * that goes on in the next row; such a match has a piece in each of its rows. */
-#ifndef AERIE_FIND_H
-#define AERIE_FIND_H
+#pragma once
 
 #include "repl/text/sheet.h"
 
@@ -34,5 +33,3 @@ int find_before(const struct find *f, int entry, int row);
 int find_after(const struct find *f, int entry, int row);
 /* Whether byte `at` of a row is in a match: 0: no, 1: yes, 2: in the one that is shown. */
 int find_here(const struct find *f, int entry, int row, int at);
-
-#endif

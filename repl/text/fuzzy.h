@@ -4,8 +4,7 @@
  * their order; case does not matter (ASCII). Letters at the beginning of a word of the name count
  * most, then letters that follow each other; of names with equal letters the shorter one is first.
  */
-#ifndef AERIE_FUZZY_H
-#define AERIE_FUZZY_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -18,5 +17,3 @@ enum {
  * a whole, the help (NULL: none). hit, if not NULL: which bytes of the name the query's letters
  * are. An empty query fits everything with 0. */
 int fuzzy_match(const char *query, const char *name, const char *help, bool hit[FUZZY_NAME]);
-
-#endif

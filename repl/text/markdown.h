@@ -2,8 +2,7 @@
  *
  * md4c parses the text. A reply that is still streaming is rendered in two parts: the complete
  * blocks, which later text cannot change, once; and the incomplete block at its end, repeatedly. */
-#ifndef AERIE_MARKDOWN_H
-#define AERIE_MARKDOWN_H
+#pragma once
 
 #include "repl/text/sheet.h"
 
@@ -24,5 +23,3 @@ size_t markdown_closed(const char *text, size_t n, struct buf *out);
  * Markdown hides definitions, but the links that refer to them may be in blocks rendered before, so
  * their targets would never be shown. */
 void markdown_definitions(const char *text, size_t n, struct buf *out);
-
-#endif

@@ -5,8 +5,7 @@
  * names are left out, and so is everything between two "\f", or from one on; behind a "\v" the
  * style is ST_TEXT; a number that is not known ({name:-1}, NAN) is a dim "-". As JSON, only the
  * named facts count, and what is not known is null. Main thread only. */
-#ifndef AERIE_PRINT_H
-#define AERIE_PRINT_H
+#pragma once
 
 #include "kernels/json.h"
 #include "repl/text/sheet.h"
@@ -49,5 +48,3 @@ void print_int(const struct printer *o, const char *key, int64_t v);
 void print_str(const struct printer *o, const char *key, const char *s);
 void print_ints(const struct printer *o, const char *key, const int32_t *v, int n); /* an array */
 void print_close(const struct printer *o, char bracket);
-
-#endif

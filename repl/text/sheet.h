@@ -5,8 +5,7 @@
  * UTF-8 becomes U+FFFD, combining marks are capped (reference: the policy in repl/README.md,
  * "Safety"). Line breaks in the text are shown as escapes too; sheet_line() ends a line. Main
  * thread only. */
-#ifndef AERIE_SHEET_H
-#define AERIE_SHEET_H
+#pragma once
 
 #include "kernels/idioms.h"
 
@@ -124,5 +123,3 @@ size_t text_next(const char *s, size_t n, struct glyph *g);
 /* Cells of one code point: 0 (marks), 1 or 2. A character that cannot be drawn has 1, for a
  * placeholder. */
 int text_cp_width(uint32_t cp);
-
-#endif

@@ -4,8 +4,7 @@
  * width when they are first shown, and kept; of a streaming reply only the incomplete block at its
  * end is rendered again. The window either follows the end of the transcript or keeps its top row
  * while text is appended. Main thread only. */
-#ifndef AERIE_TRANSCRIPT_H
-#define AERIE_TRANSCRIPT_H
+#pragma once
 
 #include "repl/text/sheet.h"
 
@@ -102,5 +101,3 @@ void transcript_show(struct transcript *t, int entry, int row, bool last, int he
 void transcript_lay(struct transcript *t, int entry);
 void transcript_to_tail(struct transcript *t);
 void transcript_to_head(struct transcript *t);
-
-#endif

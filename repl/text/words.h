@@ -4,8 +4,7 @@
  * run of characters of one row, between blanks, that shows text of the entry; its tokens are those
  * whose bytes it shows. The address is a step: its words are drawn highlighted, and the words after
  * it dimmed or hidden. Main thread only. */
-#ifndef AERIE_WORDS_H
-#define AERIE_WORDS_H
+#pragma once
 
 #include "repl/text/transcript.h"
 
@@ -37,5 +36,3 @@ bool words_at(struct transcript *t, int entry, int row, int x, struct word *w);
 bool words_of_byte(struct transcript *t, int entry, int at, struct word *w);
 /* The first word that a step produced. False: none that is shown. */
 bool words_of_step(struct transcript *t, int turn, int step, struct word *w);
-
-#endif

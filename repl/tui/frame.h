@@ -3,8 +3,7 @@
  * Drawing depends on neither terminal nor clock nor engine: the same state and size give the same
  * grid, so screens are tested as text. Every text is drawn through text_next(), so a cell never
  * holds a control, bidi or invisible code point. */
-#ifndef AERIE_FRAME_H
-#define AERIE_FRAME_H
+#pragma once
 
 #include "repl/text/find.h"
 #include "repl/text/words.h"
@@ -135,5 +134,3 @@ int frame_time_cells(int w); /* cells of the timeline on a screen of this width 
 struct hit frame_hit(struct frame *f, int w, int h, int x, int y);
 /* Rows of the transcript in a screen of this size, for paging. */
 int frame_talk_height(const struct frame *f, int w, int h);
-
-#endif

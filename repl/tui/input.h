@@ -2,8 +2,7 @@
  *
  * The text is the bytes as typed or pasted; text_next() decides how they are drawn. The cursor is
  * always between two grapheme clusters. Rows are broken after `width` cells, also within words. */
-#ifndef AERIE_INPUT_H
-#define AERIE_INPUT_H
+#pragma once
 
 #include "repl/tui/keys.h"
 #include "repl/tui/recall.h"
@@ -73,5 +72,3 @@ void input_cursor(struct input *in, int *row, int *column);
 /* The first cluster of s: returns its bytes, *width is its cells (a tab has TAB_CELLS). */
 enum { TAB_CELLS = 4 };
 size_t input_cluster(const char *s, size_t n, int *width);
-
-#endif

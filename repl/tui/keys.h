@@ -5,8 +5,7 @@
  * bracketed paste is one key. Pasted text is never taken for typed keys: brackets within a paste
  * are removed until none is left, and if a paste contains its own end bracket, the bytes that
  * follow directly belong to the paste, too. */
-#ifndef AERIE_KEYS_H
-#define AERIE_KEYS_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -65,5 +64,3 @@ int keys_wait(const struct keys *k);
 /* Removes paste brackets from text, those that result from removals included. Returns the new
  * length. */
 size_t paste_strip(char *text, size_t n);
-
-#endif

@@ -1,7 +1,6 @@
 /* png.h - writes a picture as PNG (ISO/IEC 15948): one byte a pixel, with a palette, compressed by
  * runs and by repeats of the row above. One object, one thread. */
-#ifndef AERIE_PNG_H
-#define AERIE_PNG_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -23,5 +22,3 @@ uint8_t png_color(struct png *p, uint32_t rgb);
 /* Writes n rows below those written: of each a zero and its w pixels. */
 void png_rows(struct png *p, const uint8_t *row, int n);
 void png_end(struct png *p, struct buf *out); /* adds the file to out and frees p's memory */
-
-#endif

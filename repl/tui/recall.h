@@ -4,8 +4,7 @@
  * "\\" and "\n" for backslash and line break. Each entry is appended by one write() when it is
  * entered, so two processes may share the file and a killed one loses nothing. The file is replaced
  * (through a temporary file) when it has twice the entries that are kept. */
-#ifndef AERIE_RECALL_H
-#define AERIE_RECALL_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -28,5 +27,3 @@ void recall_close(struct recall *r);
 void recall_add(struct recall *r, const char *text, size_t n);
 /* The newest entry before index `before` that contains the pattern; -1: none. */
 int recall_search(const struct recall *r, const char *pattern, int before);
-
-#endif

@@ -3,8 +3,7 @@
  * The terminal is restored however the program ends: by term_close(), by die() through its hook, on
  * fatal signals by an async-signal-safe handler, and on suspension. Other signals arrive through
  * repl/process/interrupt.h. Main thread only; one terminal per process. */
-#ifndef AERIE_TERM_H
-#define AERIE_TERM_H
+#pragma once
 
 #include "repl/tui/frame.h"
 #include "repl/tui/theme.h"
@@ -45,5 +44,3 @@ void term_release(void);
 void term_take(void);
 /* Stops the process until it is continued; `group`: its process group, as Ctrl-Z does. */
 void term_suspend(bool group);
-
-#endif

@@ -1,8 +1,7 @@
 /* theme.h - colours and attributes of each style, for dark and light backgrounds.
  *
  * Constant tables; tests/unit/test_theme.c computes the contrast of every colour. */
-#ifndef AERIE_THEME_H
-#define AERIE_THEME_H
+#pragma once
 
 #include "repl/text/sheet.h"
 
@@ -26,5 +25,3 @@ enum theme theme_of_variable(const char *colorfgbg);
 enum theme theme_of_color(uint32_t rgb);
 /* Contrast ratio of two colours, 1 .. 21 (WCAG 2.1). */
 double theme_contrast(uint32_t a, uint32_t b);
-
-#endif

@@ -4,8 +4,7 @@
  * them up in cells: one step a cell, or `unit` steps a cell when there are more steps than cells. A
  * moment costs 16 bytes; adding one changes one cell, except when the unit grows. Depends on
  * neither terminal nor engine's state. Main thread only. */
-#ifndef AERIE_TIMELINE_H
-#define AERIE_TIMELINE_H
+#pragma once
 
 #include "engine/event.h"
 #include "repl/text/sheet.h"
@@ -63,5 +62,3 @@ int timeline_step_of(const struct timeline *t, int cell); /* index of a cell's l
  * (MARK_WINDOW). */
 const char *timeline_cell(const struct timeline *t, int cell, bool ascii, enum style *st,
                           bool *underline);
-
-#endif

@@ -1,6 +1,5 @@
 /* tui.h - the state of the full screen, shared by the files of repl/tui. Main thread only. */
-#ifndef AERIE_TUI_H
-#define AERIE_TUI_H
+#pragma once
 
 #include "repl/text/align.h"
 #include "repl/tui/frame.h"
@@ -256,5 +255,3 @@ bool layout_key(struct tui *t, const struct key *k); /* + - < > in a pane; false
 /* ---- edit.c ---- */
 /* Opens the text in the user's editor. False and *e on failure; the text is unchanged then. */
 bool tui_edit(struct input *in, struct err *e);
-
-#endif
