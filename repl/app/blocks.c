@@ -2,7 +2,6 @@
 #include "repl/app/blocks.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { SESSION_BLOCKS = 4096, NAME = 21, GRAPH = 20,

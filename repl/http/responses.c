@@ -120,16 +120,13 @@ static void put_response(const struct task *t, bool ended, struct buf *b)
         jput_null(b);
     else
         jput_int(b, a->most);
-    jput_fields(b, "%g{temperature}%g{top_p}", a->temperature, a->top_p);
-    jput_kbool(b, "parallel_tool_calls", true);
-    jput_kstr(b, "tool_choice", "auto");
+    jput_fields(b, "%g{temperature}%g{top_p}%d{parallel_tool_calls?}%s{tool_choice}",
+                a->temperature, a->top_p, true, "auto");
     jput_key(b, "tools");
     jput_raw(b, "[]");
     jput_key(b, "metadata");
     jput_raw(b, "{}");
-    jput_kstr(b, "previous_response_id", NULL);
-    jput_kbool(b, "store", false);
-    jput_kstr(b, "truncation", "disabled");
+    jput_fields(b, "%d{previous_response_id:0}%d{store?}%s{truncation}", 0, false, "disabled");
     if (ended) {
         put_output(t, b);
         put_usage(t, b);
@@ -153,8 +150,7 @@ static void begin_event(struct task *t, const char *type, struct buf *b, struct 
 {
     buf_printf(out, "event: %s\ndata: ", type);
     jput_open(b, '{');
-    jput_kstr(b, "type", type);
-    jput_kint(b, "sequence_number", t->events.n++);
+    jput_fields(b, "%s{type}%d{sequence_number}", type, t->events.n++);
 }
 
 static void send(struct buf *b, struct buf *out)
@@ -297,9 +293,7 @@ static void end_stream(struct task *t, struct buf *out)
     if (t->failed.status) {
         struct buf b = {0};
         begin_event(t, "error", &b, out);
-        jput_kint(&b, "code", t->failed.status);
-        jput_kstr(&b, "message", t->failed.message);
-        jput_kstr(&b, "param", NULL);
+        jput_fields(&b, "%d{code}%s{message}%d{param:0}", t->failed.status, t->failed.message, 0);
         send(&b, out);
         return;
     }

@@ -2,7 +2,6 @@
  * engine's events; and the address, which every pane and the transcript show. See tui.h. */
 #include "repl/tui/tui.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- from events ---- */

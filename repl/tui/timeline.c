@@ -2,8 +2,6 @@
 #include "repl/tui/timeline.h"
 #include "kernels/idioms.h"
 
-#include <stdlib.h>
-
 void timeline_free(struct timeline *t)
 {
     int cells = t->cells;
