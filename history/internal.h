@@ -240,9 +240,8 @@ struct live {
 bool live_create(const char *path, struct err *e);
 bool live_open(struct live *l, const char *path, struct err *e);
 void live_close(struct live *l);
-enum live_state { LIVE_NO, LIVE_YES, LIVE_UNKNOWN /* the file system has no locks */ };
-enum live_state live_state(const struct live *l, int64_t id);
-bool live_or_unknown(const struct live *l, int64_t id); /* live_state() is not LIVE_NO */
+/* Whether a writer lives, or the file system has no locks to tell. */
+bool live_or_unknown(const struct live *l, int64_t id);
 
 /* Locks the session for the writer in a transaction of its own; true also if the writer has the
  * lock already. False and *e (ERR_DB); *elsewhere: another living process has it. */
@@ -465,7 +464,6 @@ int write_commit(struct writer *w); /* call before each commit: writes pending t
 int write_end_all(struct writer *w);
 
 /* cursors.c: the open sessions of a writer. */
-void cursor_copy(struct cursor *dst, const struct cursor *src); /* dst: freed or zeroed */
 void cursor_free(struct cursor *c);
 /* Makes the session's cursor w->cur and parks the one before. False: it has none, nothing changes.
  */

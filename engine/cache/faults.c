@@ -1,5 +1,6 @@
-/* faults.c - see faults.h. */
-#include "engine/cache/faults.h"
+/* faults.c - the historical faults of the page cache; see kvcache.h. */
+#include "engine/bugs.h"
+#include "engine/cache/kvcache.h"
 
 /* 17630: the draft's pool is as large as the sliding-window pool. */
 static int draft_pool_small(const struct kv *kv, enum pool_id pool, int pages)

@@ -92,7 +92,7 @@ struct page_copy {
 
 struct kv;
 
-/* Hooks for historical faults (faults.h). A NULL member is not called. */
+/* Hooks for historical faults. A NULL member is not called. */
 struct kv_hooks {
     /* Returns the capacity of a pool in place of `pages`. */
     int (*capacity)(const struct kv *kv, enum pool_id pool, int pages);
@@ -101,6 +101,10 @@ struct kv_hooks {
     /* Called before a column is rolled back, while the column still holds its pages. */
     void (*rolling_back)(struct kv *kv, struct column *col);
 };
+/* faults.c: those of the historical faults (bugs.h) that are on; all NULL when none of them is the
+ * cache's. */
+struct bugs;
+struct kv_hooks kv_faults(const struct bugs *on);
 
 struct kv {
     int page_size, window;

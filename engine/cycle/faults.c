@@ -1,8 +1,6 @@
 /* faults.c - the switches of a runtime for historical faults, and the faults of the cycle
  * itself. */
-#include "engine/cache/faults.h"
 #include "engine/cycle/accept.h"
-#include "engine/plan/faults.h"
 
 /* 41838: a fork shares every cell of the last page, written or not. */
 static int publish_before_write(const struct runtime *rt, const struct lane *src)

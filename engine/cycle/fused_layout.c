@@ -123,7 +123,7 @@ bool fused_layout(struct fused_cycle *run, struct err *e)
 
 /* ---- inbox and outbox ------------------------------------------------------------------------ */
 
-void *fused_in(const struct fused_cycle *run, kbuf b)
+static void *fused_in(const struct fused_cycle *run, kbuf b)
 {
     return run->in + ((char *)b.p - (char *)run->fused->mem.p);
 }

@@ -77,8 +77,7 @@ struct fused_cycle {
 bool fused_layout(struct fused_cycle *run, struct err *e);
 void fused_forget_recordings(struct runtime *rt); /* they have the places of the buffers */
 void fused_fill_inbox(struct fused_cycle *run);
-/* Where a buffer lies in the inbox or, once the results are there, in the outbox. */
-void *fused_in(const struct fused_cycle *run, kbuf b);
+/* Where a buffer lies in the outbox, once the results are there. */
 const void *fused_out(const struct fused_cycle *run, kbuf b);
 int32_t fused_out_int(const struct fused_cycle *run, kbuf b);
 

@@ -71,11 +71,17 @@ bool reuse_is_notable(const struct reuse *r, int n_prompt, int n_reused)
 }
 
 /* "9,716" */
-static void put_count(struct buf *out, int n)
+static struct count_text { char s[16]; } counted(int n)
 {
-    if (n >= 1000)
-        put_count(out, n / 1000);
-    buf_printf(out, n >= 1000 ? ",%03d" : "%d", n % 1000);
+    struct count_text out = {{0}};
+    char digits[12];
+    int len = snprintf(digits, sizeof digits, "%d", n);
+    for (int i = 0, at = 0; i < len; i++) {
+        out.s[at++] = digits[i];
+        if (i + 1 < len && (len - i) % 3 == 1)
+            out.s[at++] = ',';
+    }
+    return out;
 }
 
 static void put_change(const struct reuse *r, struct buf *out)
@@ -87,8 +93,7 @@ static void put_change(const struct reuse *r, struct buf *out)
         buf_str(out, "the pools were emptied when the session was resumed");
         break;
     case CHANGE_SYSTEM:
-        buf_str(out, "the system prompt changed at token ");
-        put_count(out, r->same);
+        buf_printf(out, "the system prompt changed at token %s", counted(r->same).s);
         break;
     case CHANGE_UNDO: buf_printf(out, "turn %d was undone", r->turn); break;
     case CHANGE_REGEN: buf_printf(out, "the reply of turn %d is generated again", r->turn); break;
@@ -96,40 +101,25 @@ static void put_change(const struct reuse *r, struct buf *out)
     case CHANGE_SILENT: buf_printf(out, "turn %d ended without a reply", r->turn); break;
     case CHANGE_FORK: buf_printf(out, "the conversation was cut after turn %d", r->turn); break;
     case CHANGE_FORMAT:
-        buf_str(out, "the chat format renders an earlier message differently from token ");
-        put_count(out, r->same);
-        buf_str(out, " on");
+        buf_printf(out, "the chat format renders an earlier message differently from token %s on",
+                   counted(r->same).s);
         break;
     }
 }
 
 static void put_limit(const struct reuse *r, struct buf *out)
 {
+    const struct count_text from = counted(r->from), to = counted(r->to);
     switch (r->limit) {
-    case LIMIT_NONE: return;
-    case LIMIT_WINDOW:
-        buf_str(out, "window pages of ");
-        put_count(out, r->from);
-        buf_str(out, "-");
-        put_count(out, r->to);
-        buf_str(out, " were gone");
-        return;
-    case LIMIT_EVICTED:
-        buf_str(out, "the checkpoint at token ");
-        put_count(out, r->to);
-        buf_str(out, " was evicted");
-        return;
+    case LIMIT_NONE: break;
+    case LIMIT_WINDOW: buf_printf(out, "window pages of %s-%s were gone", from.s, to.s); break;
+    case LIMIT_EVICTED: buf_printf(out, "the checkpoint at token %s was evicted", to.s); break;
     case LIMIT_DRAFT:
-        buf_str(out, "the draft has no cells of the ");
-        put_count(out, r->to);
-        buf_str(out, " tokens held");
-        return;
+        buf_printf(out, "the draft has no cells of the %s tokens held", to.s);
+        break;
     case LIMIT_STATE:
-        buf_str(out, "no checkpoint lies between tokens ");
-        put_count(out, r->from);
-        buf_str(out, " and ");
-        put_count(out, r->to);
-        return;
+        buf_printf(out, "no checkpoint lies between tokens %s and %s", from.s, to.s);
+        break;
     }
 }
 
@@ -137,11 +127,7 @@ void reuse_text(const struct reuse *r, int n_prompt, int n_reused, struct buf *o
 {
     if (r->change == CHANGE_UNKNOWN)
         return;
-    buf_str(out, "reused ");
-    put_count(out, n_reused);
-    buf_str(out, " of ");
-    put_count(out, n_prompt);
-    buf_str(out, " prompt tokens: ");
+    buf_printf(out, "reused %s of %s prompt tokens: ", counted(n_reused).s, counted(n_prompt).s);
     put_change(r, out);
     if (r->change == CHANGE_NONE && r->limit == LIMIT_NONE)
         buf_str(out, "all that were held");

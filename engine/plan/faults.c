@@ -1,6 +1,7 @@
-/* faults.c - see faults.h. Each function is one fault; its comment describes the old engine's
- * behaviour. */
-#include "engine/plan/faults.h"
+/* faults.c - the historical faults of plans; see plan.h. Each function is one fault; its comment
+ * describes the old engine's behaviour. */
+#include "engine/bugs.h"
+#include "engine/plan/plan.h"
 
 static int32_t *expand_row(struct table *t, int row)
 {

@@ -128,7 +128,7 @@ struct plan_req {
     int ahead; /* PLAN_DRAFT_EXTEND: the most cells that the verify pass before it may commit */
 };
 
-/* Hooks for historical faults (faults.h). A NULL member is not called. */
+/* Hooks for historical faults. A NULL member is not called. */
 struct plan_hooks {
     const struct bugs *on; /* the first argument of both */
     /* Returns the kv_len of a request in place of the given one; n_cols follows from it. */
@@ -183,3 +183,12 @@ static inline bool plan_two_parts(const struct plan *p)
 
 /* Prints lengths, page tables, extents and slots, as text or as one JSON object. */
 void plan_print(const struct plan *p, bool json, struct buf *out);
+/* plan_case.c: appends the plan as one JSON object, a case (history/pack/CASE.md), without tokens:
+ * with the pages that its sequences hold and the map, so that it can be judged without the engine.
+ * req: the requests that it was built from. Not of a block, whose rows see later ones. */
+void plan_case(const struct plan *p, const struct kv *kv, const struct plan_req *req,
+               struct buf *out);
+/* faults.c: the hooks of plan_build() for the historical faults (bugs.h) that are on, each of which
+ * changes a correct plan into the one that the old engine launched; all NULL when none is on. *on
+ * must outlive them. */
+struct plan_hooks plan_faults(const struct bugs *on);

@@ -1,5 +1,5 @@
-/* plan_case.c - see plan_case.h. */
-#include "engine/plan/plan_case.h"
+/* plan_case.c - a plan as a case; see plan.h. */
+#include "engine/plan/plan.h"
 
 #include "kernels/json.h"
 

@@ -424,14 +424,10 @@ static bool get_once(struct coming *coming, struct http_call *call, struct err *
     put_encoded(&path, coming->file->path, true);
     coming->away = false;
     for (int i = 0; i <= REDIRECTS; i++) {
-        *call = (struct http_call){.method = "GET",
-                                   .path = path.p,
-                                   .from = coming->at,
-                                   .as_stored = true,
-                                   .most = INT64_MAX,
-                                   .bytes = take_bytes,
-                                   .arg = coming, /* take_bytes() counts */
-                                   .answer = call->answer};
+        *call = (struct http_call){
+            .method = "GET", .path = path.p, .from = coming->at, .as_stored = true,
+            .most = INT64_MAX, .bytes = take_bytes, .arg = coming, /* take_bytes() counts */
+            .answer = call->answer};
         coming->call = call;
         coming->begun = false;
         ok = http_call(other ? other : pull->hub, call, pull->opts->stop, e);
@@ -664,14 +660,10 @@ static bool want_shards(struct pull *pull, const char *index, struct err *e)
 static bool choose_files(struct pull *pull, struct err *e)
 {
     static const char index[] = "model.safetensors.index.json";
-    static const char *const beside[] = {"config.json",
-                                         "generation_config.json",
-                                         "tokenizer.json",
-                                         "tokenizer_config.json",
-                                         "chat_template.jinja",
-                                         "chat_template.json",
-                                         "special_tokens_map.json",
-                                         "hf_quant_config.json"};
+    static const char *const beside[] = {
+        "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
+        "chat_template.jinja", "chat_template.json", "special_tokens_map.json",
+        "hf_quant_config.json"};
     bool whole = find_listed(pull, "model.safetensors") != NULL,
         shards = !whole && find_listed(pull, index);
     if (pull->name.file || (!whole && !shards && !find_listed(pull, "pytorch_model.bin")))

@@ -194,9 +194,8 @@ static void take_sampling(struct record *record, const json_t *o)
 
 static bool take_request(struct record *record, const json_t *o, struct err *e)
 {
-    static const char *const prompt[] = {"prompt", "text", NULL}, *const ids[] = {
-                                                                      "input_ids",
-                                                                      "prompt_token_ids", NULL};
+    static const char *const prompt[] = {"prompt", "text", NULL};
+    static const char *const ids[] = {"input_ids", "prompt_token_ids", NULL};
     const json_t *messages = at(o, "messages"), *p = first_of(o, prompt), *known = first_of(o, ids);
     const json_t *sampling = at(o, "sampling_params"), *model = at(o, "model");
     bool ok = true;
@@ -318,8 +317,8 @@ static json_t *body_of(const json_t *v)
 
 static bool is_reply(const json_t *o)
 {
-    static const char *const sign[] = {"choices", "meta_info", "output_ids",
-                                       "content", "error",     NULL};
+    static const char *const sign[] = {"choices", "meta_info", "output_ids", "content", "error",
+                                       NULL};
     return first_of(o, sign) != NULL;
 }
 
@@ -403,13 +402,8 @@ bool record_read(struct record *record, const char *line, size_t n, struct err *
 {
     json_error_t why;
     json_t *o = json_parse(line, n, 0, &why);
-    *record = (struct record){.n_prompt = -1,
-                              .n_generated = -1,
-                              .n_cached = -1,
-                              .n_drafted = -1,
-                              .n_accepted = -1,
-                              .ms_queue = NAN,
-                              .ms_first = NAN,
+    *record = (struct record){.n_prompt = -1, .n_generated = -1, .n_cached = -1, .n_drafted = -1,
+                              .n_accepted = -1, .ms_queue = NAN, .ms_first = NAN,
                               .reason = STOP_FAULT};
     bool ok = o ? json_is_object(o) || err_set(e, ERR_USAGE, "no JSON object")
                 : err_set(e, ERR_USAGE, "%s", why.text);

@@ -3,8 +3,6 @@
 
 #include <math.h>
 
-#include "engine/remote/server_steps.h"
-
 enum { MOST_STEPS = 1 << 15 }; /* of a reply, in the log: its writer takes half a second for them */
 
 enum stop_reason reply_stop(const struct incoming *in)
@@ -80,6 +78,41 @@ static uint64_t arrived(const struct incoming *in, const struct piece *p)
 static int pos_before(const struct incoming *in, int at)
 {
     return max_int(0, reply_count(in->count.prompt) + at - 1);
+}
+
+/* Whether the listed steps, after `lead` tokens, yield all tokens, and the last step at least
+ * one. */
+static bool adds_up(const struct incoming *in, int lead)
+{
+    int64_t at = lead;
+    for (int i = 0; i < in->accepted.n; i++) {
+        if (at >= in->n_token)
+            return false;
+        at += in->accepted.v[i] + 1;
+    }
+    return at >= in->n_token;
+}
+
+/* The number of pieces that end where a step ends. */
+static int ends_met(const struct incoming *in, int lead)
+{
+    int64_t at = lead;
+    int met = 0;
+    for (int i = 0, piece = 0; i < in->accepted.n; i++) {
+        at += in->accepted.v[i] + 1;
+        while (piece < in->n_piece && in->piece[piece].first + in->piece[piece].n < at)
+            piece++;
+        met += piece < in->n_piece && in->piece[piece].first + in->piece[piece].n == at;
+    }
+    return met;
+}
+
+int server_steps_lead(const struct incoming *in)
+{
+    bool none = adds_up(in, 0), one = adds_up(in, 1);
+    if (none && one)
+        return ends_met(in, 0) > ends_met(in, 1) ? 0 : 1;
+    return one ? 1 : none ? 0 : -1;
 }
 
 /* Posts the steps that the server lists with their accepted drafts: step i yields accepted[i] + 1

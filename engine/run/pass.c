@@ -1,7 +1,6 @@
 /* pass.c - see pass.h. */
 #include "engine/run/pass.h"
 
-#include "engine/plan/plan_case.h"
 #include "kernels/json.h"
 
 void pass_init(struct pass *ps, struct device dev, struct kv *kv)

@@ -70,5 +70,3 @@ size_t redraft_row_bytes(const struct scorer *scorer); /* of the kept states of 
 
 /* Scores every reading that makes sense for the head. */
 bool redraft_try_all(struct scorer *scorer, struct err *e);
-void trial_open(struct trial *t, const struct scorer *scorer, enum reading_of of, const char *what);
-void trial_close(struct trial *t);

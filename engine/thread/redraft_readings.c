@@ -2,7 +2,8 @@
 #include "engine/thread/redraft_parts.h"
 #include "kernels/idioms.h"
 
-void trial_open(struct trial *t, const struct scorer *scorer, enum reading_of of, const char *what)
+static void trial_open(struct trial *t, const struct scorer *scorer, enum reading_of of,
+                       const char *what)
 {
     size_t bytes = (size_t)scorer->as_is.cfg.n_layer * sizeof *t->layer;
     *t = (struct trial){.of = of, .token_shift = 1, .d = scorer->as_is, .layer = xmalloc(bytes)};
@@ -12,7 +13,7 @@ void trial_open(struct trial *t, const struct scorer *scorer, enum reading_of of
     t->sees = scorer->o->sees;
 }
 
-void trial_close(struct trial *t)
+static void trial_close(struct trial *t)
 {
     if (t->own_rope)
         rope_free(&t->d.cfg.rope[0]);

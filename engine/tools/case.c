@@ -30,7 +30,8 @@ static int64_t slot_in(const struct case_group *g, const struct case_lists *l, i
                     : (int64_t)t->v[column] * g->page_size + at % g->page_size;
 }
 
-int64_t case_table_slot(const struct case_group *g, int b, int cell)
+/* The slot of a cell in the group's table; -1: none. */
+static int64_t table_slot(const struct case_group *g, int b, int cell)
 {
     return slot_in(g, &g->tables, b, cell);
 }
@@ -62,7 +63,8 @@ static bool maps(const struct attn_case *c, const struct case_group *g)
     return g->reads == POOL_SWA && c->map.given && full_group(c);
 }
 
-bool case_knows_held(const struct attn_case *c, const struct case_group *g)
+/* Whether the pages that requests hold are known apart from the group's table. */
+static bool knows_held(const struct attn_case *c, const struct case_group *g)
 {
     return g->held.given || maps(c, g);
 }
@@ -72,8 +74,8 @@ int64_t case_held_slot(const struct attn_case *c, const struct case_group *g, in
     if (g->held.given)
         return slot_in(g, &g->held, b, cell);
     if (!maps(c, g))
-        return case_table_slot(g, b, cell);
-    int64_t full = case_table_slot(full_group(c), b, cell);
+        return table_slot(g, b, cell);
+    int64_t full = table_slot(full_group(c), b, cell);
     return full < 0 ? -1 : map_slot(c, full);
 }
 
@@ -85,7 +87,8 @@ static bool masked(const struct attn_case *c, int b, int i, int64_t column)
     return at < c->mask.n && c->mask.v[at] != 0;
 }
 
-int case_tree_cells(const struct attn_case *c, int b, int i, int32_t *room)
+/* The cells of row i's tree part, by depth; room: CASE_TREE. */
+static int tree_cells(const struct attn_case *c, int b, int i, int32_t *room)
 {
     const struct case_request *q = &c->request[b];
     int row = q->row0 + i, n = 0;
@@ -121,7 +124,7 @@ struct case_want case_wanted(const struct attn_case *c, const struct case_group 
 {
     const struct case_request *q = &c->request[b];
     bool tree = case_has_tree(c);
-    struct case_want w = {.seen = room, .n_seen = case_tree_cells(c, b, i, room)};
+    struct case_want w = {.seen = room, .n_seen = tree_cells(c, b, i, room)};
     w.query = c->mode == PLAN_FROZEN ? q->prefix_len - 1
               : tree                 ? q->prefix_len - 1 + w.n_seen
                                      : q->prefix_len + i;
@@ -158,7 +161,7 @@ int64_t case_read_slot(const struct case_group *g, int b, int row, int k)
         return k < g->claim.v[row].n ? g->claim.v[row].v[k] : -1;
     int lo = max_int(0, g->lo.v[row]), hi = max_int(lo, g->hi.v[row]);
     if (k < hi - lo)
-        return case_table_slot(g, b, lo + k);
+        return table_slot(g, b, lo + k);
     k -= hi - lo;
     return g->expand.given && k < g->expand.v[row].n ? g->expand.v[row].v[k] : -1;
 }
@@ -254,7 +257,7 @@ static void judge_row(struct judge *j, int i)
     const struct case_request *q = &c->request[j->b];
     int32_t room[CASE_TREE];
     bool tree = case_has_tree(c);
-    int row = q->row0 + i, n = case_tree_cells(c, j->b, i, room);
+    int row = q->row0 + i, n = tree_cells(c, j->b, i, room);
     int pos = c->mode == PLAN_FROZEN ? q->prefix_len - 1
               : tree                 ? q->prefix_len - 1 + n
                                      : q->prefix_len + i;
@@ -395,7 +398,7 @@ static void judge_columns(struct judge *j, int lo, int hi)
         int64_t column = (cell - start) / step;
         if (column >= t->n)
             return;
-        int64_t slot = case_table_slot(g, j->b, (int)cell);
+        int64_t slot = table_slot(g, j->b, (int)cell);
         int64_t own = case_held_slot(j->c, g, j->b, (int)cell);
         int64_t mapped = own;
         if (maps(j->c, g) && g->held.given && own >= 0)
@@ -557,7 +560,7 @@ static void rules_checked(const struct attn_case *c, struct case_verdict *v)
         reads |= g->claim.given || has_extents(g);
         writes |= g->write.given;
         sliding |= g->reads == POOL_SWA;
-        known &= g->reads != POOL_SWA || case_knows_held(c, g);
+        known &= g->reads != POOL_SWA || knows_held(c, g);
     }
     v->checked = (1 << N_RULES) - 2;
     for (int rule = 1; rule <= 3; rule++)

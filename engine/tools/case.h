@@ -115,15 +115,11 @@ struct case_want {
 /* Whether kv_len is what prefix_len and q_len say. */
 bool case_kv_follows(const struct attn_case *c, int b);
 bool case_has_tree(const struct attn_case *c);
-/* The cells of row i's tree part, by depth; room: CASE_TREE. */
-int case_tree_cells(const struct attn_case *c, int b, int i, int32_t *room);
+/* room: CASE_TREE, for the cells of the tree part. */
 struct case_want case_wanted(const struct attn_case *c, const struct case_group *g, int b, int i,
                              int32_t *room);
-/* The slot of a cell in the group's table, or as the request holds it; -1: none. */
-int64_t case_table_slot(const struct case_group *g, int b, int cell);
+/* The slot of a cell as the request holds it; -1: none. */
 int64_t case_held_slot(const struct attn_case *c, const struct case_group *g, int b, int cell);
-/* Whether the pages that requests hold are known apart from the group's table. */
-bool case_knows_held(const struct attn_case *c, const struct case_group *g);
 /* The slot that row i of request b is known to read as its k-th key, of n; -1 beyond. */
 int64_t case_read_slot(const struct case_group *g, int b, int row, int k);
 int case_n_read(const struct case_group *g, int row); /* -1: not known */

@@ -15,12 +15,8 @@ static bool reads(const struct case_group *g, int b, int row, int64_t slot)
 
 static bool must(const struct case_want *w, int cell)
 {
-    if (cell >= w->first && cell < w->end)
-        return true;
-    for (int k = w->skip; k < w->n_seen; k++)
-        if (w->seen[k] == cell)
-            return true;
-    return false;
+    return (cell >= w->first && cell < w->end) ||
+           ANY(k, w->n_seen, k >= w->skip && w->seen[k] == cell);
 }
 
 static void put_slot(struct buf *out, int64_t slot)
@@ -35,14 +31,12 @@ static void put_slot(struct buf *out, int64_t slot)
 static void draw_keys(const struct attn_case *c, const struct case_group *g, int b, int row,
                       const struct case_want *w, struct buf *out)
 {
-    int n = w->end - w->first + w->n_seen - w->skip, m = case_n_read(g, row), k = 0;
-    struct buf right = {0};
+    int n = w->end - w->first + w->n_seen - w->skip, m = case_n_read(g, row);
+    struct buf is = {0}, right = {0};
     bool same = m == n;
-    buf_str(out, "         reads slots");
-    for (; k < m && k < SHOWN_KEYS; k++)
-        put_slot(out, case_read_slot(g, b, row, k));
-    buf_str(out, k < m ? " ..." : "");
-    for (k = 0; k < n && k < SEARCHED; k++) {
+    for (int k = 0; k < m && k < SHOWN_KEYS; k++)
+        put_slot(&is, case_read_slot(g, b, row, k));
+    for (int k = 0; k < n && k < SEARCHED; k++) {
         int through = w->end - w->first;
         int cell = k < through ? w->first + k : w->seen[w->skip + k - through];
         int64_t slot = case_held_slot(c, g, b, cell);
@@ -50,11 +44,12 @@ static void draw_keys(const struct attn_case *c, const struct case_group *g, int
         if (k < SHOWN_KEYS)
             put_slot(&right, slot);
     }
-    buf_printf(out, ", must read%s%s\n", right.n ? right.p : " none", n > SHOWN_KEYS ? " ..." : "");
+    if (!same)
+        buf_printf(out, "         reads slots%s%s, must read%s%s\n", is.n ? is.p : "",
+                   m > SHOWN_KEYS ? " ..." : "", right.n ? right.p : " none",
+                   n > SHOWN_KEYS ? " ..." : "");
+    buf_free(&is);
     buf_free(&right);
-    if (same) /* nothing to see: take the line back */
-        while (out->n && out->p[out->n - 1] != '\v')
-            out->p[--out->n] = '\0';
 }
 
 static void draw_row(const struct attn_case *c, const struct case_group *g, int b, int i,
@@ -74,34 +69,27 @@ static void draw_row(const struct attn_case *c, const struct case_group *g, int 
         buf_char(out, right ? (read ? '#' : '-') : read ? 'X' : '.');
     }
     buf_printf(out, "  position %d\n", c->position.given ? c->position.v[row] : w.query);
-    if (known) {
-        buf_char(out, '\v');
+    if (known)
         draw_keys(c, g, b, row, &w, out);
-    }
 }
 
 void case_draw(const struct attn_case *c, struct buf *out)
 {
-    struct buf raw = {0};
     for (int k = 0; k < c->n_group; k++) {
         const struct case_group *g = &c->group[k];
-        buf_printf(&raw, "group %s: %s slots, page size %d", g->name, pool_name(g->space),
+        buf_printf(out, "group %s: %s slots, page size %d", g->name, pool_name(g->space),
                    g->page_size);
-        buf_str(&raw, g->window ? "" : ", no window\n");
+        buf_str(out, g->window ? "" : ", no window\n");
         if (g->window)
-            buf_printf(&raw, ", window %d\n", g->window);
+            buf_printf(out, ", window %d\n", g->window);
         int shown = 0;
         for (int b = 0; b < c->n_request; b++)
             for (int i = 0; i < c->request[b].q_len; i++)
                 if (shown++ < SHOWN_ROWS)
-                    draw_row(c, g, b, i, &raw);
+                    draw_row(c, g, b, i, out);
         if (shown > SHOWN_ROWS)
-            buf_printf(&raw, "  ... %d more rows ...\n", shown - SHOWN_ROWS);
+            buf_printf(out, "  ... %d more rows ...\n", shown - SHOWN_ROWS);
     }
-    for (size_t i = 0; i < raw.n; i++)
-        if (raw.p[i] != '\v')
-            buf_char(out, raw.p[i]);
-    buf_free(&raw);
     buf_str(out, "  # reads and must, - must and does not, X reads and must not, . neither; "
                  "| begins the new cells\n");
 }
@@ -336,23 +324,20 @@ static bool drop_column(struct attn_case *c, int i)
 /* What may be left out of a case. */
 static bool drop_array(struct attn_case *c, int i)
 {
+    struct case_ints *const whole[] = {&c->row_start, &c->position, &c->parent, &c->mask, &c->cell};
     struct case_group *g = &c->group[max_int(0, i - 6) / 8];
     if (i >= 6 + 8 * c->n_group)
         return false;
-    switch (i < 6 ? i - 1 : 5 + (i - 6) % 8) {
-    case -1: drop_ints(&c->row_start); break;
-    case 0: drop_ints(&c->position); break;
-    case 1: drop_ints(&c->parent); break;
-    case 2: drop_ints(&c->mask); break;
-    case 3: drop_ints(&c->cell); break;
-    case 4: drop_lists(&c->map); break;
-    case 5: drop_ints(&g->write); break;
-    case 6: drop_ints(&g->layers); break;
-    case 7: drop_lists(&g->held); break;
-    case 8: drop_lists(&g->expand); break;
-    case 9: drop_ints(&g->lo), drop_ints(&g->hi); break;
-    case 10: g->pool_pages = 0; break;
-    case 11: drop_ints(&g->start); break;
+    switch (i < 5 ? -1 : i == 5 ? 0 : 1 + (i - 6) % 8) {
+    case -1: drop_ints(whole[i]); break;
+    case 0: drop_lists(&c->map); break;
+    case 1: drop_ints(&g->write); break;
+    case 2: drop_ints(&g->layers); break;
+    case 3: drop_lists(&g->held); break;
+    case 4: drop_lists(&g->expand); break;
+    case 5: drop_ints(&g->lo), drop_ints(&g->hi); break;
+    case 6: g->pool_pages = 0; break;
+    case 7: drop_ints(&g->start); break;
     default: drop_lists(&g->claim); break;
     }
     return true;

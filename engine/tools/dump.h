@@ -11,7 +11,7 @@
  * that it has a tap for. A row agrees if its relative L2 error is within the tolerance of the
  * dump's type (2e-2 of bf16 and f16, 1e-3 of f32). A row is near if its error exceeds the tolerance
  * by no more than twice what runs with noise of that type's roundings differ from the run without
- * (golden_noise.h; of transformers in bf16, on SmolLM2, products differ by at most 2.1 times that,
+ * (noise_backend.h; of transformers in bf16, on SmolLM2, products differ by at most 2.1 times that,
  * and small tensors by 3.1 times, which the tolerance covers). Rows whose prefix the dump lacks are
  * counted, not compared. Runs on the calling thread with a device of its own. */
 #pragma once

@@ -4,7 +4,6 @@
 #include "engine/run/probe_pass.h"
 #include "engine/thread/load.h"
 #include "engine/tools/dump_names.h"
-#include "engine/tools/golden_noise.h"
 #include "engine/tools/golden_report.h"
 #include "engine/tools/noise_backend.h"
 #include "engine/tools/torch_file.h"

@@ -161,17 +161,15 @@ static const json_t *plain(const struct record *r, int place, const char *name)
 }
 
 static bool take_int(const struct record *r, int place, const char *name, int64_t least,
-                     int64_t most, int *out, char why[200])
+                     int64_t most, int *out, struct err *why)
 {
     const json_t *v = plain(r, place, name);
     if (!v)
         return true;
     int64_t i = json_is_boolean(v) ? json_is_true(v) : json_integer_value(v);
-    if ((!json_is_integer(v) && !json_is_boolean(v)) || i < least || i > most) {
-        snprintf(why, 200, "%s is no whole number from %lld to %lld", name, (long long)least,
-                 (long long)most);
-        return false;
-    }
+    if ((!json_is_integer(v) && !json_is_boolean(v)) || i < least || i > most)
+        return err_set(why, ERR_USAGE, "%s is no whole number from %lld to %lld", name,
+                       (long long)least, (long long)most);
     *out = (int)i;
     return true;
 }
@@ -224,20 +222,14 @@ static void plan_free(struct fi_plan *p)
 }
 
 static bool numbers(struct torch_file *f, int place, const char *name, int64_t **out, int64_t *n,
-                    char why[200])
+                    struct err *why)
 {
-    struct err e;
     const struct torch_entry *t = argument(f, place, name, "");
-    if (!t || t->count > MOST_NUMBERS) {
-        snprintf(why, 200, "the plan has no %s", name);
-        return false;
-    }
+    if (!t || t->count > MOST_NUMBERS)
+        return err_set(why, ERR_USAGE, "the plan has no %s", name);
     *out = xcalloc((size_t)t->count + 1, sizeof **out);
     *n = t->count;
-    if (torch_wholes(f, t, *out, &e))
-        return true;
-    snprintf(why, 200, "%.199s", e.msg);
-    return false;
+    return torch_wholes(f, t, *out, why);
 }
 
 static int64_t kv_len(const struct fi_plan *p, int b)
@@ -247,7 +239,7 @@ static int64_t kv_len(const struct fi_plan *p, int b)
 }
 
 /* Checks the plan's vectors before a kernel gets them; why: what is wrong. */
-static bool check_plan_vectors(const struct fi_plan *p, char why[200])
+static bool check_plan_vectors(const struct fi_plan *p, struct err *why)
 {
     for (int b = 0; b < p->batch; b++) {
         int64_t pages = p->kv[b + 1] - p->kv[b], rows = p->qo[b + 1] - p->qo[b];
@@ -260,23 +252,21 @@ static bool check_plan_vectors(const struct fi_plan *p, char why[200])
             wrong = "last_page_len is not 1 to the page size";
         else if (kv_len(p, b) > MOST_KEYS)
             wrong = "more keys than any context has";
-        if (wrong) {
-            snprintf(why, 200, "request %d: %s (kv_indptr %lld to %lld, last_page_len %lld)", b,
-                     wrong, (long long)p->kv[b], (long long)p->kv[b + 1], (long long)p->last[b]);
-            return false;
-        }
+        if (wrong)
+            return err_set(why, ERR_USAGE,
+                           "request %d: %s (kv_indptr %lld to %lld, last_page_len %lld)", b, wrong,
+                           (long long)p->kv[b], (long long)p->kv[b + 1], (long long)p->last[b]);
     }
     return true;
 }
 
 /* A custom mask, unpacked: a byte for each pair of a row and a key. */
-static bool read_mask(struct torch_file *f, struct fi_plan *p, char why[200])
+static bool read_mask(struct torch_file *f, struct fi_plan *p, struct err *why)
 {
     const struct torch_entry *whole = argument(f, 10, "custom_mask", "");
     const struct torch_entry *packed = argument(f, 11, "packed_custom_mask", "");
     const struct torch_entry *t = packed ? packed : whole;
     int64_t n = 0, bytes = 0, *v;
-    struct err e;
     if (!t)
         return true;
     p->mask_at = xcalloc((size_t)p->batch + 1, sizeof *p->mask_at);
@@ -285,18 +275,14 @@ static bool read_mask(struct torch_file *f, struct fi_plan *p, char why[200])
         int64_t pairs = (p->qo[b + 1] - p->qo[b]) * kv_len(p, b);
         n += pairs;
         bytes += (pairs + 7) / 8;
-        if (n > MOST_NUMBERS) {
-            snprintf(why, 200, "a mask of more than %d pairs", (int)MOST_NUMBERS);
-            return false;
-        }
+        if (n > MOST_NUMBERS)
+            return err_set(why, ERR_USAGE, "a mask of more than %d pairs", (int)MOST_NUMBERS);
     }
-    if (t->count != (packed ? bytes : n)) {
-        snprintf(why, 200, "the mask has %lld entries; the lengths need %lld",
-                 (long long)t->count, (long long)(packed ? bytes : n));
-        return false;
-    }
+    if (t->count != (packed ? bytes : n))
+        return err_set(why, ERR_USAGE, "the mask has %lld entries; the lengths need %lld",
+                       (long long)t->count, (long long)(packed ? bytes : n));
     v = xcalloc((size_t)t->count + 1, sizeof *v);
-    bool ok = torch_wholes(f, t, v, &e);
+    bool ok = torch_wholes(f, t, v, why);
     p->mask = xcalloc((size_t)n + 1, 1);
     for (int b = 0, byte = 0; ok && b < p->batch; b++) {
         int64_t pairs = (p->qo[b + 1] - p->qo[b]) * kv_len(p, b);
@@ -306,21 +292,17 @@ static bool read_mask(struct torch_file *f, struct fi_plan *p, char why[200])
         byte += (int)((pairs + 7) / 8);
     }
     free(v);
-    if (!ok)
-        snprintf(why, 200, "%.199s", e.msg);
     return ok;
 }
 
-static bool read_sizes(const struct record *r, bool prefill, struct fi_plan *p, char why[200])
+static bool read_sizes(const struct record *r, bool prefill, struct fi_plan *p, struct err *why)
 {
     int at = prefill ? 5 : 4;
     const json_t *rope = plain(r, prefill ? 13 : 0, "pos_encoding_mode");
     p->window_left = -1;
-    if (json_is_string(rope) && strcmp(json_string_value(rope), "NONE") != 0) {
-        snprintf(why, 200, "pos_encoding_mode %.40s turns keys within the kernel",
-                 json_string_value(rope));
-        return false;
-    }
+    if (json_is_string(rope) && strcmp(json_string_value(rope), "NONE") != 0)
+        return err_set(why, ERR_USAGE, "pos_encoding_mode %.40s turns keys within the kernel",
+                       json_string_value(rope));
     bool ok = take_int(r, at, "num_qo_heads", 1, MOST_HEADS, &p->n_q, why) &&
               take_int(r, at + 1, "num_kv_heads", 1, MOST_HEADS, &p->n_kv, why) &&
               take_int(r, at + 2, prefill ? "head_dim_qk" : "head_dim", 1, MOST_DIM, &p->dim,
@@ -328,28 +310,24 @@ static bool read_sizes(const struct record *r, bool prefill, struct fi_plan *p, 
               take_int(r, at + 3, "page_size", 1, MOST_PAGE, &p->page, why) &&
               take_int(r, prefill ? 12 : 0, "causal", 0, 1, &p->causal, why) &&
               take_int(r, prefill ? 16 : 0, "window_left", -1, INT32_MAX, &p->window_left, why);
-    if (ok && (!p->n_q || !p->n_kv || !p->dim || !p->page || p->n_q % p->n_kv)) {
-        snprintf(why, 200, "the plan's numbers of heads, dimensions or page size are missing");
-        return false;
-    }
+    if (ok && (!p->n_q || !p->n_kv || !p->dim || !p->page || p->n_q % p->n_kv))
+        return err_set(why, ERR_USAGE,
+                       "the plan's numbers of heads, dimensions or page size are missing");
     p->scale = real(r, prefill ? 15 : 0, "sm_scale", ok ? 1 / sqrt(p->dim) : 1);
     p->cap = real(r, prefill ? 17 : 0, "logits_soft_cap", 0);
     return ok;
 }
 
 /* False: *why; *broken: the tables are wrong, not only unknown. */
-static bool read_plan(const struct record *r, bool prefill, struct fi_plan *p, char why[200],
+static bool read_plan(const struct record *r, bool prefill, struct fi_plan *p, struct err *why,
                       bool *broken)
 {
-    struct err e;
     int64_t n_qo = 0, n_kv = 0, n_last = 0;
     int at = prefill ? 2 : 1;
     *p = (struct fi_plan){0};
-    struct torch_file *f = open_part(r, "inputs", &e);
-    if (!f) {
-        snprintf(why, 200, "%.199s", e.msg);
+    struct torch_file *f = open_part(r, "inputs", why);
+    if (!f)
         return false;
-    }
     bool ok = read_sizes(r, prefill, p, why) &&
               (!prefill || numbers(f, 1, "qo_indptr", &p->qo, &n_qo, why)) &&
               numbers(f, at, prefill ? "paged_kv_indptr" : "indptr", &p->kv, &n_kv, why) &&
@@ -365,14 +343,14 @@ static bool read_plan(const struct record *r, bool prefill, struct fi_plan *p, c
         n_qo = n_last + 1;
     }
     if (ok && (n_kv != n_last + 1 || n_qo != n_last + 1)) {
-        snprintf(why, 200, "qo_indptr, kv_indptr and last_page_len are of %lld, %lld and %lld "
-                           "requests", (long long)n_qo - 1, (long long)n_kv - 1, (long long)n_last);
-        ok = false;
+        ok = err_set(why, ERR_USAGE,
+                     "qo_indptr, kv_indptr and last_page_len are of %lld, %lld and "
+                     "%lld requests",
+                     (long long)n_qo - 1, (long long)n_kv - 1, (long long)n_last);
         *broken = true;
-    }
-    if (ok && !check_plan_vectors(p, why)) {
-        ok = false;
-        *broken = true;
+    } else if (ok) {
+        ok = check_plan_vectors(p, why);
+        *broken = !ok;
     }
     ok = ok && (!prefill || read_mask(f, p, why));
     p->rows = ok && p->batch ? (int)p->qo[p->batch] : 0;
@@ -559,7 +537,7 @@ static bool judge_rows(struct fi_call *c, struct fi_run *run, double tol, struct
 }
 
 /* Finds the caches and their layout. */
-static bool find_cache(struct fi_call *c, const char *layout, char why[200])
+static bool find_cache(struct fi_call *c, const char *layout, struct err *why)
 {
     const struct fi_plan *p = c->p;
     const struct torch_entry *both = argument(c->in, 2, "paged_kv_cache", "");
@@ -567,42 +545,37 @@ static bool find_cache(struct fi_call *c, const char *layout, char why[200])
     c->v = both ? NULL : argument(c->in, 2, "paged_kv_cache", "__1");
     int n = both ? 5 : 4;
     if (!c->k || (!both && !c->v) || c->k->n_dim != n || (c->v && c->v->n_dim != n) ||
-        c->k->dim[n - 1] != p->dim || (both && both->dim[1] != 2)) {
-        snprintf(why, 200, "the paged cache is missing, or no tensor of pages, cells and heads");
-        return false;
-    }
+        c->k->dim[n - 1] != p->dim || (both && both->dim[1] != 2))
+        return err_set(why, ERR_USAGE,
+                       "the paged cache is missing, or no tensor of pages, cells and heads");
     int64_t second = c->k->dim[n - 3], third = c->k->dim[n - 2];
     bool nhd = second == p->page && third == p->n_kv, hnd = second == p->n_kv && third == p->page;
     c->hnd = hnd && (!nhd || (layout && strcmp(layout, "HND") == 0));
-    if (!nhd && !hnd) {
-        snprintf(why, 200, "the paged cache has pages of %lld x %lld; the plan says %d cells and "
-                           "%d heads", (long long)second, (long long)third, p->page, p->n_kv);
-        return false;
-    }
+    if (!nhd && !hnd)
+        return err_set(why, ERR_USAGE,
+                       "the paged cache has pages of %lld x %lld; the plan says %d cells and "
+                       "%d heads",
+                       (long long)second, (long long)third, p->page, p->n_kv);
     c->pool = c->v && c->v->dim[0] < c->k->dim[0] ? c->v->dim[0] : c->k->dim[0];
     for (int i = 1; c->v && i < n; i++)
-        if (c->v->dim[i] != c->k->dim[i]) {
-            snprintf(why, 200, "the caches of keys and values have pages of two shapes");
-            return false;
-        }
+        if (c->v->dim[i] != c->k->dim[i])
+            return err_set(why, ERR_USAGE,
+                           "the caches of keys and values have pages of two shapes");
     for (int b = 0; b < p->batch; b++)
-        if ((p->kv[b + 1] - p->kv[b]) * p->page > MOST_FLOATS / ((int64_t)p->n_kv * p->dim)) {
-            snprintf(why, 200, "request %d has more than 2^28 numbers of keys", b);
-            return false;
-        }
+        if ((p->kv[b + 1] - p->kv[b]) * p->page > MOST_FLOATS / ((int64_t)p->n_kv * p->dim))
+            return err_set(why, ERR_USAGE, "request %d has more than 2^28 numbers of keys", b);
     return true;
 }
 
-static bool check_pages(const struct fi_call *c, char why[200])
+static bool check_pages(const struct fi_call *c, struct err *why)
 {
     const struct fi_plan *p = c->p;
     for (int b = 0; b < p->batch; b++)
         for (int64_t i = p->kv[b]; i < p->kv[b + 1]; i++)
-            if (p->page_of[i] < 0 || p->page_of[i] >= c->pool) {
-                snprintf(why, 200, "request %d, column %lld: page %lld of a pool of %lld", b,
-                         (long long)(i - p->kv[b]), (long long)p->page_of[i], (long long)c->pool);
-                return false;
-            }
+            if (p->page_of[i] < 0 || p->page_of[i] >= c->pool)
+                return err_set(
+                    why, ERR_USAGE, "request %d, column %lld: page %lld of a pool of %lld", b,
+                    (long long)(i - p->kv[b]), (long long)p->page_of[i], (long long)c->pool);
     return true;
 }
 
@@ -617,24 +590,19 @@ static float *all_floats(struct torch_file *f, const struct torch_entry *t, stru
 
 /* Queries, result, sinks and scales of a call. */
 static bool read_call(struct fi_call *c, const struct record *r, struct torch_file *out,
-                      const char *layout, double *tol, char why[200])
+                      const char *layout, double *tol, struct err *why)
 {
     const struct fi_plan *p = c->p;
-    struct err e;
     int64_t need = (int64_t)p->rows * p->n_q * p->dim;
     const struct torch_entry *result = torch_find(out, "result");
     if (!result)
         result = torch_find(out, "result_0");
     c->q = argument(c->in, 1, "q", "");
-    if (!c->q || !result || result->text || c->q->count != need || result->count != need) {
-        snprintf(why, 200, "queries and result are not %d rows of %d heads of %d", p->rows, p->n_q,
-                 p->dim);
-        return false;
-    }
-    if (plain(r, 0, "k_scale") && !json_is_number(plain(r, 0, "k_scale"))) {
-        snprintf(why, 200, "scales of keys as tensors");
-        return false;
-    }
+    if (!c->q || !result || result->text || c->q->count != need || result->count != need)
+        return err_set(why, ERR_USAGE, "queries and result are not %d rows of %d heads of %d",
+                       p->rows, p->n_q, p->dim);
+    if (plain(r, 0, "k_scale") && !json_is_number(plain(r, 0, "k_scale")))
+        return err_set(why, ERR_USAGE, "scales of keys as tensors");
     c->scale = p->scale * real(r, 0, "q_scale", 1) * real(r, 0, "k_scale", 1);
     c->v_scale = real(r, 0, "v_scale", 1);
     c->window_left = p->window_left;
@@ -642,14 +610,14 @@ static bool read_call(struct fi_call *c, const struct record *r, struct torch_fi
     if (!take_int(r, 0, "window_left", -1, INT32_MAX, &c->window_left, why) ||
         !find_cache(c, layout, why))
         return false;
-    c->got = all_floats(out, result, &e);
-    c->query = c->got ? all_floats(c->in, c->q, &e) : NULL;
-    if (c->query && sinks && sinks->count == p->n_q)
-        c->sinks = all_floats(c->in, sinks, &e);
-    if (!c->query || (sinks && !c->sinks)) {
-        snprintf(why, 200, "%.199s", c->query ? "sinks that are not one a head" : e.msg);
+    c->got = all_floats(out, result, why);
+    c->query = c->got ? all_floats(c->in, c->q, why) : NULL;
+    if (!c->query)
         return false;
-    }
+    if (sinks && sinks->count == p->n_q)
+        c->sinks = all_floats(c->in, sinks, why);
+    if (sinks && !c->sinks)
+        return err_set(why, ERR_USAGE, "sinks that are not one a head");
     *tol = result->type == DT_F32 && c->q->type == DT_F32 && c->k->type == DT_F32 ? 1e-3 : 2e-2;
     return true;
 }
@@ -680,7 +648,7 @@ static bool judge(const struct fi_reader *f, int i, bool prefill, struct fi_run 
         snprintf(run->why, sizeof run->why, "no record of its plan");
         return true;
     }
-    bool ok = read_plan(plan, prefill, &p, run->why, &broken), fine = true;
+    bool ok = read_plan(plan, prefill, &p, &why, &broken), fine = true;
     run->requests = p.batch;
     run->rows = p.rows;
     run->window = p.window_left >= 0 ? p.window_left + 1 : 0;
@@ -690,17 +658,14 @@ static bool judge(const struct fi_reader *f, int i, bool prefill, struct fi_run 
         run->verdict = FI_NO_OUTPUT;
     else if (broken)
         run->verdict = FI_BROKEN;
-    else if (ok && !c.in)
-        snprintf(run->why, sizeof run->why, "%.199s", why.msg);
-    else if (ok && read_call(&c, r, out, layout, tol, run->why)) {
-        run->verdict = check_pages(&c, run->why) ? FI_AGREES : FI_BROKEN;
+    else if (c.in && read_call(&c, r, out, layout, tol, &why)) {
+        run->verdict = check_pages(&c, &why) ? FI_AGREES : FI_BROKEN;
         fine = run->verdict != FI_AGREES || judge_rows(&c, run, *tol, e);
     }
+    snprintf(run->why, sizeof run->why, "%.199s", why.msg);
     torch_close(out);
     torch_close(c.in);
-    float *const owned[] = {c.sinks, c.got, c.query, c.keys, c.values};
-    for (size_t k = 0; k < sizeof owned / sizeof *owned; k++)
-        free(owned[k]);
+    FREE(c.sinks, c.got, c.query, c.keys, c.values);
     plan_free(&p);
     return fine;
 }

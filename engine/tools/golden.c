@@ -1,12 +1,11 @@
 /* golden.c - see golden.h.
  *
  * If a check fails on a device other than the CPU in float32, float32 runs with noise measure how
- * far rounding alone moves the reference (golden_noise.h), and every check is judged again with
+ * far rounding alone moves the reference (noise_backend.h), and every check is judged again with
  * these limits (golden_report.h). */
 #include "engine/tools/golden.h"
 
 #include "engine/thread/load.h"
-#include "engine/tools/golden_noise.h"
 #include "engine/tools/noise_backend.h"
 #include "engine/tools/golden_run.h"
 #include "kernels/json.h"

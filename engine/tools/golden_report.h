@@ -1,7 +1,7 @@
 /* golden_report.h - verdicts on the checks of golden.c, and the lines of the report.
  *
  * A check is ok if its error is within the tolerance. If the error is larger, but at most by the
- * tolerance larger than that of the runs with noise (golden_noise.h), the check is "near":
+ * tolerance larger than that of the runs with noise (noise_backend.h), the check is "near":
  * reported, and not failed. Runs with noise write no lines; they only record the error of each
  * check. */
 #pragma once

@@ -228,18 +228,11 @@ int chain_drop_texts(struct db *d, int64_t *bad)
 static int set_link(struct db *d, enum link_kind kind, int64_t row, int64_t link,
                     const uint8_t sum[32])
 {
-    switch (kind) {
-    case LINK_RUN:
-        return db_do(d, "UPDATE run SET link=?, sum=? WHERE id=?", "ibi", link, sum, (size_t)32,
-                     row);
-    case LINK_EVENT:
-        return db_do(d, "UPDATE event SET link=?, sum=? WHERE id=?", "ibi", link, sum, (size_t)32,
-                     row);
-    case LINK_TURN:
-        return db_do(d, "UPDATE turn SET link=?, sum=? WHERE id=?", "ibi", link, sum, (size_t)32,
-                     row);
-    }
-    CHECK(false);
+    static const char *const update[] = {
+        [LINK_RUN] = "UPDATE run SET link=?, sum=? WHERE id=?",
+        [LINK_EVENT] = "UPDATE event SET link=?, sum=? WHERE id=?",
+        [LINK_TURN] = "UPDATE turn SET link=?, sum=? WHERE id=?"};
+    return db_do(d, update[kind], "ibi", link, sum, (size_t)32, row);
 }
 
 int chain_add(struct db *d, const char *session, enum link_kind kind, int64_t row)

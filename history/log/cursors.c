@@ -14,7 +14,8 @@ void cursor_free(struct cursor *c)
     *c = (struct cursor){0};
 }
 
-void cursor_copy(struct cursor *dst, const struct cursor *src)
+/* dst: freed or zeroed. */
+static void cursor_copy(struct cursor *dst, const struct cursor *src)
 {
     cursor_free(dst);
     *dst = *src;

@@ -64,7 +64,9 @@ void live_close(struct live *l)
     *l = (struct live){.fd = -1};
 }
 
-enum live_state live_state(const struct live *l, int64_t id)
+enum live_state { LIVE_NO, LIVE_YES, LIVE_UNKNOWN /* the file system has no locks */ };
+
+static enum live_state live_state(const struct live *l, int64_t id)
 {
     struct flock lock = byte_of(id);
     if (id == l->id)

@@ -5,7 +5,7 @@
 
 #include "kernels/json.h"
 #include "engine/fault.h"
-#include "engine/plan/plan_case.h"
+#include "engine/plan/plan.h"
 #include "engine/tools/case.h"
 
 #include <stdio.h>

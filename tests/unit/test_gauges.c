@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "engine/remote/gauges.h"
-#include "engine/remote/server_steps.h"
+#include "engine/remote/reply_events.h"
 #include "repl/app/gauges.h"
 #include "repl/app/served.h"
 

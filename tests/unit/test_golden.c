@@ -10,13 +10,15 @@
 #include "tests/runtimes.h"
 
 #include "engine/tools/golden.h"
-#include "engine/tools/golden_noise.h"
 #include "engine/tools/golden_report.h"
+#include "engine/tools/noise_backend.h"
 
 /* A second table with noise of its own, for a device that is judged by the first. */
 #define noise_table device_table
-#include "engine/tools/golden_noise.c"
+#define noise_backend device_backend
+#include "engine/tools/noise_backend.c"
 #undef noise_table
+#undef noise_backend
 
 #include <limits.h>
 #include <math.h>

@@ -6,7 +6,8 @@
  * slot by slot), chunked local attention, acceptance thresholds below 1. */
 #include "tests/kv_kit.h"
 
-#include "engine/plan/faults.h"
+#include "engine/bugs.h"
+#include "engine/plan/plan.h"
 
 static struct kv kv;
 static struct plan p;
