@@ -7,9 +7,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "repl/cli/hunt_log.h"
-#include "repl/cli/hunt_state.h"
-
 enum { ROUNDS = 3, REPEATS = 3, OF_A_KIND = 1 };
 
 /* ---- what is known of the server ------------------------------------------------------------- */

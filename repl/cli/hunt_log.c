@@ -1,12 +1,11 @@
-/* hunt_log.c - see hunt_log.h. */
-#include "repl/cli/hunt_log.h"
+/* hunt_log.c - the requests of `aerie probe` in the session log: see hunt.h. */
+#include "repl/cli/hunt.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/backend.h"
-#include "repl/cli/hunt.h"
 #include "repl/cli/session_events.h"
 #include "repl/compare/facts.h"
 

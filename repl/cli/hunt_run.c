@@ -6,7 +6,6 @@
 
 #include "repl/cli/kl.h"
 #include "repl/cli/hunt.h"
-#include "repl/cli/hunt_log.h"
 #include "repl/compare/made_text.h"
 
 enum { SCORED_BY_TOKEN = 12, CONTROLS_BY_TOKEN = 3, MOST_CONTROLS = 20000 };

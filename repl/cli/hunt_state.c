@@ -1,5 +1,5 @@
-/* hunt_state.c - see hunt_state.h. */
-#include "repl/cli/hunt_state.h"
+/* hunt_state.c - the file of `aerie probe --state FILE`: see hunt.h. */
+#include "repl/cli/hunt.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 /* The file of `aerie probe --state` behind its first line: every line is a case, or the file is
  * refused in one line. */
 #include "repl/cli/hunt.h"
-#include "repl/cli/hunt_state.h"
+#include "repl/cli/hunt.h"
 #include "tests/fuzz/fuzz.h"
 
 const int fuzz_inputs = 4000;
