@@ -28,7 +28,7 @@ static struct address newest(struct backend *b)
  * violated a rule is part of its page table. */
 static void look_at_step(struct app *a, struct status *s)
 {
-    struct page_table t;
+    FREED(page_table_free) struct page_table t = {0};
     struct err e;
     struct backend *b = app_shown(a);
     s->has[VIEW_CHECK] = false;
@@ -38,7 +38,6 @@ static void look_at_step(struct app *a, struct status *s)
         s->check.violation.at = t.at;
         s->check.violation.turn = t.turn;
         s->check.violation.step = t.step;
-        page_table_free(&t);
     }
     if (b && backend_has(b, VIEW_FAULTS))
         b->faults->on(b, &s->bugs);

@@ -263,7 +263,7 @@ bool prompts_open(struct prompts *p, const char *name, int limit,
     if (!p->f)
         return false;
     rewind(p->f);
-    struct buf line = {0};
+    FREED(buf_free) struct buf line = {0};
     int got, bad = 0;
     while ((limit == 0 || p->n < limit) && (got = next_line(p, &line, e)) > 0) {
         struct prompt one;
@@ -278,7 +278,6 @@ bool prompts_open(struct prompts *p, const char *name, int limit,
             complain(arg, why.msg);
         }
     }
-    buf_free(&line);
     bool ok = e->kind == ERR_NONE;
     if (ok && bad)
         ok = err_set(e, ERR_USAGE, "%d line%s of %s cannot be used; nothing was computed", bad,

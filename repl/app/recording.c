@@ -161,7 +161,7 @@ static void chat_from_memory(struct app *a, struct chat_view *v)
     struct chat_view live;
     FREED(free_at) struct step_view *x = xmalloc(sizeof *x);
     struct sums s = {.v = v};
-    struct page_table t;
+    FREED(page_table_free) struct page_table t = {0};
     struct err e;
     backend_chat(a->backend, &live);
     *v = (struct chat_view){.turn = a->at.turn, .step = a->at.step, .capacity = live.capacity,
@@ -178,7 +178,6 @@ static void chat_from_memory(struct app *a, struct chat_view *v)
     if (backend_has(a->backend, VIEW_PAGES) && app_table_at(a, a->at.turn, a->at.step, &t, &e)) {
         v->length = t.length;
         v->committed = t.committed;
-        page_table_free(&t);
     }
 }
 

@@ -17,12 +17,10 @@ static int table(struct cli *c)
                                                                         : i->needs.draft,
                                   .steps = set->steps, .nodes = set->nodes,
                                   .page_size = page ? page : 16};
-        struct buf needs = {0};
+        FREED(buf_free) struct buf needs = {0}, text = {0};
         bug_needs((enum bug)b, 1, NULL, false, &needs);
         print_line(to, ST_TEXT, "\f%d{number}%s{name}%s{rule}%s{path}%s{was}%s{trigger}%s{needs}",
                    i->number, i->name, fault_rule(i->rule), i->path, i->was, i->trigger, needs.p);
-        buf_free(&needs);
-        FREED(buf_free) struct buf text = {0};
         buf_printf(&text, "%d %s: %s\n  was      %s\n  input    %s\n  rule     %s\n", i->number,
                    i->name, i->path, i->was, i->trigger, fault_rule(i->rule));
         for (int v = 1; v <= bug_variants((enum bug)b) && bug_variants((enum bug)b) > 1; v++)

@@ -194,7 +194,7 @@ static void put_call(const struct hunt *p, const struct hunt_found *f, int i, bo
 
 static void put_read(const struct hunt *p, const struct hunt_found *f, struct buf *out)
 {
-    struct ids both = {0};
+    FREED(ids_free) struct ids both = {0};
     ids_cat(&both, f->prompt[0].v, f->prompt[0].n);
     ids_cat(&both, f->control.v, f->control.n);
     struct ids_ask a = {.prompt = both, .most = 1, .score = true, .cold = true,
@@ -205,7 +205,6 @@ static void put_read(const struct hunt *p, const struct hunt_found *f, struct bu
                  "above\n");
     buf_printf(out, "PART='\"logprob\": *-?[0-9.e-]+|\\[-?[0-9.e-]+, *[0-9]+, *null\\]' "
                "ask %s <<'END' | tail -n %d\n%s\nEND\n", path, f->control.n, body.p);
-    ids_free(&both);
 }
 
 void hunt_script(const struct hunt *p, const struct hunt_found *f, struct buf *out)

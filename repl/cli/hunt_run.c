@@ -25,11 +25,10 @@ static const struct ids *text_of(struct hunt *p, int number, int n, struct err *
         t = APPEND(p->text, p->n_text);
         *t = (struct hunt_text){.number = number};
     }
-    struct buf words = {0};
+    FREED(buf_free) struct buf words = {0};
     t->ids.n = 0;
     made_text(p->seed * UINT64_C(1000003) + (uint64_t)number, n, &words);
     bool ok = ids_of_text(p->u, words.p, &t->ids, &p->stop, e);
-    buf_free(&words);
     if (ok && t->ids.n < n)
         ok = err_set(e, ERR_MODEL, "the server's /tokenize makes %d tokens of more than %d words",
                      t->ids.n, n);

@@ -88,7 +88,7 @@ static bool begin_file(struct hunt_state *s, struct hunt *p, const struct buf *o
 struct hunt_state *hunt_state_open(const char *path, struct hunt *p, struct err *e)
 {
     struct hunt_state *s = xcalloc(1, sizeof *s);
-    struct buf old = {0};
+    FREED(buf_free) struct buf old = {0};
     s->path = path;
     s->fd = -1;
     bool ok = file_missing(path) || buf_read_file(&old, path, STATE_BYTES, e);
@@ -96,9 +96,7 @@ struct hunt_state *hunt_state_open(const char *path, struct hunt *p, struct err 
         s->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     if (ok && s->fd < 0)
         ok = err_set(e, ERR_USAGE, "cannot open %s: %s", path, strerror(errno));
-    ok = ok && begin_file(s, p, &old, e);
-    buf_free(&old);
-    if (ok)
+    if (ok && begin_file(s, p, &old, e))
         return s;
     hunt_state_close(s);
     return NULL;

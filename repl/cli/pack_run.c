@@ -111,12 +111,11 @@ static void print_step(const struct pack_job *j, const struct step_row *s, struc
     jput_fields(b, "%s{kind}%d{prefix}%d{rows}%d{drafted}%d{accepted}", step_kind_name(r->kind),
                 r->pos0, r->rows, r->drafted, r->accepted);
     jput_key(b, "tokens");
-    struct ids ids = {0};
+    FREED(ids_free) struct ids ids = {0};
     ids_cat(&ids, s->tokens.v, s->tokens.n);
     for (int i = 0; i < ids.n && j->level == PACK_SHAPE; i++)
         ids.v[i] = -1;
     jput_ints(b, ids.v, ids.n);
-    ids_free(&ids);
     if (j->level != PACK_SHAPE)
         digest(b, "logit_digest", r->logit_digest);
     jput_kbool(b, "equal", j->at.turn && j->at.rec.logit_digest == r->logit_digest);

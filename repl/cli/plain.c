@@ -570,7 +570,7 @@ static void prompt_message(struct app *a)
 static void read_all(struct app *a, struct reader *r)
 {
     while (!a->quit) {
-        struct buf line = {0};
+        FREED(buf_free) struct buf line = {0};
         struct err e = {0};
         prompt_message(a);
         enum got g = read_message(a, r, &line, &e);
@@ -582,9 +582,7 @@ static void read_all(struct app *a, struct reader *r)
             a->exit_code = 128 + SIGHUP;
         else if (g == GOT_END)
             prompt(a, "\n");
-        bool stop = handle_signals(a, g == GOT_SIGNAL) || g == GOT_END;
-        buf_free(&line);
-        if (stop)
+        if (handle_signals(a, g == GOT_SIGNAL) || g == GOT_END)
             break;
     }
 }

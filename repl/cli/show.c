@@ -447,14 +447,13 @@ static bool fail_missing(struct show *w, struct err *e)
 static bool show_all(struct show *w, struct hdb *d, struct err *e)
 {
     const struct printer *to = w->to;
-    struct buf hazards = {0};
+    FREED(buf_free) struct buf hazards = {0};
     session_hazards(w, d, w->row.id, &hazards);
     print_open(to, NULL, '{');
     if (to->json)
         json_head(w, hazards.p, to);
     else if (!w->turn)
         head_lines(w, hazards.p);
-    buf_free(&hazards);
     print_open(to, "turns", '[');
     if (!each_part(w, d, false, e))
         return false;

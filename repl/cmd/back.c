@@ -110,7 +110,7 @@ static bool unquote(const char *s, struct buf *out, struct err *e)
 bool cmd_force(struct cmd_call *c)
 {
     struct app *a = c->app;
-    struct buf text = {0};
+    FREED(buf_free) struct buf text = {0};
     int32_t id = -1;
     char *end = NULL;
     if (!cmd_needs(c, VIEW_DEBUG))
@@ -130,7 +130,6 @@ bool cmd_force(struct cmd_call *c)
                                : arg_expected(c, "takes a text in quotes or #ID");
     }
     ok = ok && a->backend->debug->force(a->backend, text.n ? text.p : NULL, &id, c->e);
-    buf_free(&text);
     if (ok && !off)
         say_forced(a, id, &c->to);
     else if (ok)

@@ -187,27 +187,21 @@ bool cmd_read(struct cmd_call *c)
     enum { MAX_FILE = 4 << 20 };
     if (c->argc != 1)
         return arg_expected(c, "takes one file");
-    struct buf text = {0};
+    FREED(buf_free) struct buf text = {0};
     if (is_the_log(a, c->argv[0]))
         return err_set(c->e, ERR_USAGE,
                        "%s is the session log; expected a text, as /export writes it", c->argv[0]);
     if (!buf_read_file(&text, c->argv[0], MAX_FILE, c->e))
         return false;
     const char *nul = text.n ? memchr(text.p, 0, text.n) : NULL;
-    if (text.n == 0 || nul) {
-        if (nul)
-            err_set(c->e, ERR_USAGE, "%s is no text: it has a NUL byte at %zu", c->argv[0],
-                    (size_t)(nul - text.p));
-        else
-            err_set(c->e, ERR_USAGE, "%s is empty", c->argv[0]);
-        buf_free(&text);
-        return false;
-    }
+    if (nul)
+        return err_set(c->e, ERR_USAGE, "%s is no text: it has a NUL byte at %zu", c->argv[0],
+                       (size_t)(nul - text.p));
+    if (text.n == 0)
+        return err_set(c->e, ERR_USAGE, "%s is empty", c->argv[0]);
     size_t n = text.n;
-    if (a->backend && !backend_fits(a->backend, text.p, c->e)) {
-        buf_free(&text);
+    if (a->backend && !backend_fits(a->backend, text.p, c->e))
         return false;
-    }
     app_attach(a, c->argv[0], &text);
     print_line(&c->to, ST_TEXT, "%s{file}: %zu{bytes} bytes go in front of the next message; /drop "
                "takes them out", c->argv[0], n);

@@ -80,20 +80,15 @@ static bool send_differing(struct app *a, const struct settings *now, const stru
     struct settings have = *now;
     for (int i = 0; i < settings_count(); i++) {
         const char *name = settings_at(i)->name;
-        struct buf is = {0}, to = {0};
+        FREED(buf_free) struct buf is = {0}, to = {0};
         settings_get(&have, name, &is);
         settings_get(want, name, &to);
-        bool same = !strcmp(is.n ? is.p : "", to.n ? to.p : ""), ok = true;
-        if (!same) {
-            FREED(free_at) char *line = xasprintf("%s=%s", name, to.n ? to.p : "");
-            ok = settings_set(&have, name, to.n ? to.p : "", e) && app_request(a, RQ_SET, line, e);
-        }
-        if (!same && ok)
-            buf_printf(changed, "%s%s %s", changed->n ? ", " : "", name, to.n ? to.p : "-");
-        buf_free(&is);
-        buf_free(&to);
-        if (!ok)
+        if (!strcmp(is.n ? is.p : "", to.n ? to.p : ""))
+            continue;
+        FREED(free_at) char *line = xasprintf("%s=%s", name, to.n ? to.p : "");
+        if (!settings_set(&have, name, to.n ? to.p : "", e) || !app_request(a, RQ_SET, line, e))
             return false;
+        buf_printf(changed, "%s%s %s", changed->n ? ", " : "", name, to.n ? to.p : "-");
     }
     return true;
 }

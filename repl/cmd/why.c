@@ -156,8 +156,7 @@ static int differ(const struct page_table *in, const struct page_table *other, b
 /* The changes of the page table in this step, at most CHANGES; -1: not known. */
 static int page_changes(struct app *a, const struct step_view *v, struct change out[CHANGES])
 {
-    FREED(page_table_free) struct page_table before = {0};
-    struct page_table after;
+    FREED(page_table_free) struct page_table before = {0}, after = {0};
     struct err e;
     int n = -1;
     if (!backend_has(a->backend, VIEW_PAGES) || v->step < 2 ||
@@ -166,7 +165,6 @@ static int page_changes(struct app *a, const struct step_view *v, struct change 
     if (app_table_at(a, v->turn, v->step, &after, &e)) {
         n = differ(&after, &before, true, out, 0);
         n = differ(&before, &after, false, out, n);
-        page_table_free(&after);
     }
     return n;
 }

@@ -498,14 +498,11 @@ static enum input_act plain_key(struct input *in, const struct key *k, bool join
 {
     size_t at = in->cursor;
     bool word = k->ctrl || k->alt;
-    struct buf b = {0};
+    FREED(buf_free) struct buf b = {0};
     switch (k->code) {
-    case K_CHAR: {
+    case K_CHAR:
         buf_utf8(&b, k->cp);
-        bool fits = input_insert(in, b.p, b.n);
-        buf_free(&b);
-        return fits ? IN_NONE : IN_FULL;
-    }
+        return input_insert(in, b.p, b.n) ? IN_NONE : IN_FULL;
     case K_PASTE: return paste(in, k);
     case K_ENTER:
         if (k->alt || k->shift || k->ctrl)
