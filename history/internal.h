@@ -116,6 +116,7 @@ void col_id(sqlite3_stmt *st, int i, char out[SESSION_ID]);
 enum { LOG_MAX = INT32_MAX / 2 };
 int col_int(sqlite3_stmt *st, int i, int lo, bool *fits);
 void col_ids(sqlite3_stmt *st, int i, struct ids *out);  /* appends the packed ids of a blob */
+void col_json(sqlite3_stmt *st, int i, struct buf *b);   /* a number, or null for all else */
 
 /* ---- copy.c: rows from one database to another ----------------------------------------------- */
 

@@ -4,6 +4,7 @@
 #include "history/internal.h"
 
 #include "kernels/ascii.h"
+#include "kernels/json.h"
 
 #include <sys/stat.h>
 #include <time.h>
@@ -433,4 +434,14 @@ void col_ids(sqlite3_stmt *st, int i, struct ids *out)
         memcpy(&id, (const char *)p + (size_t)k * sizeof id, sizeof id);
         ids_add(out, id);
     }
+}
+
+void col_json(sqlite3_stmt *st, int i, struct buf *b)
+{
+    if (sqlite3_column_type(st, i) == SQLITE_INTEGER)
+        jput_wide(b, sqlite3_column_int64(st, i));
+    else if (sqlite3_column_type(st, i) == SQLITE_FLOAT)
+        jput_real(b, sqlite3_column_double(st, i));
+    else
+        jput_null(b);
 }

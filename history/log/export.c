@@ -11,7 +11,6 @@
 #include "kernels/json.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <unistd.h>
 
@@ -71,17 +70,16 @@ static void facts_json(struct buf *b, const void *p, int bytes)
     free(fact);
 }
 
-static void blob_value(struct buf *b, const char *name, const void *p, int n)
+static void blob_value(struct buf *b, const char *name, sqlite3_stmt *st, int i)
 {
+    const void *p = sqlite3_column_blob(st, i);
+    int n = sqlite3_column_bytes(st, i);
     struct tree t;
+    struct ids ids = {0};
     if (strcmp(name, "tokens") == 0) {
-        jput_open(b, '[');
-        for (int i = 0; i + 4 <= n; i += 4) {
-            int32_t id;
-            memcpy(&id, (const char *)p + i, sizeof id);
-            jput_int(b, id);
-        }
-        jput_close(b, ']');
+        col_ids(st, i, &ids);
+        jput_ints(b, ids.v, ids.n);
+        ids_free(&ids);
     } else if (strcmp(name, "facts") == 0) {
         facts_json(b, p, n);
     } else if (strcmp(name, "nodes") == 0 && tree_unpack(&t, p, (size_t)n, NULL)) {
@@ -91,12 +89,12 @@ static void blob_value(struct buf *b, const char *name, const void *p, int n)
     }
 }
 
-static void text_value(struct buf *b, const char *name, const char *s, int n)
+static void text_value(struct buf *b, const char *name, const char *s, size_t n)
 {
-    if (!jput_strn(b, s, (size_t)n)) {
+    if (!jput_strn(b, s, n)) {
         char *key = xasprintf("%s_hex", name);
         jput_key(b, key);
-        jput_hex(b, s, (size_t)n);
+        jput_hex(b, s, n);
         free(key);
     }
 }
@@ -104,31 +102,17 @@ static void text_value(struct buf *b, const char *name, const char *s, int n)
 static void column(struct buf *b, sqlite3_stmt *st, int i)
 {
     const char *name = sqlite3_column_name(st, i);
-    bool digest = ends_with(name, "_digest");
+    int type = sqlite3_column_type(st, i);
     jput_key(b, name);
-    switch (sqlite3_column_type(st, i)) {
-    case SQLITE_INTEGER:
-        if (digest)
-            jput_digest(b, (uint64_t)sqlite3_column_int64(st, i));
-        else
-            jput_wide(b, sqlite3_column_int64(st, i));
-        break;
-    case SQLITE_FLOAT:
-        jput_real(b, sqlite3_column_double(st, i));
-        break;
-    case SQLITE_TEXT: {
-        const char *s = (const char *)sqlite3_column_text(st, i);
-        text_value(b, name, s, sqlite3_column_bytes(st, i));
-        break;
-    }
-    case SQLITE_BLOB: {
-        const void *p = sqlite3_column_blob(st, i);
-        blob_value(b, name, p, sqlite3_column_bytes(st, i));
-        break;
-    }
-    default:
-        jput_null(b);
-    }
+    if (type == SQLITE_TEXT)
+        text_value(b, name, (const char *)sqlite3_column_text(st, i),
+                   (size_t)sqlite3_column_bytes(st, i));
+    else if (type == SQLITE_BLOB)
+        blob_value(b, name, st, i);
+    else if (type == SQLITE_INTEGER && ends_with(name, "_digest"))
+        jput_digest(b, (uint64_t)sqlite3_column_int64(st, i));
+    else
+        col_json(st, i, b);
 }
 
 static const struct {

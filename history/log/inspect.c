@@ -139,23 +139,15 @@ static void blob_hex(struct buf *b, sqlite3_stmt *st, int i)
 static void json_value(struct buf *b, sqlite3_stmt *st, int i)
 {
     struct buf hex = {0};
-    switch (sqlite3_column_type(st, i)) {
-    case SQLITE_INTEGER:
-        jput_wide(b, sqlite3_column_int64(st, i));
-        break;
-    case SQLITE_FLOAT:
-        jput_real(b, sqlite3_column_double(st, i));
-        break;
-    case SQLITE_TEXT:
-        jput_strn(b, (const char *)sqlite3_column_text(st, i), (size_t)sqlite3_column_bytes(st, i));
-        break;
-    case SQLITE_BLOB:
+    int type = sqlite3_column_type(st, i);
+    if (type == SQLITE_BLOB) {
         blob_hex(&hex, st, i);
         jput_strn(b, hex.p, hex.n);
         buf_free(&hex);
-        break;
-    default:
-        jput_null(b);
+    } else if (type == SQLITE_TEXT) {
+        jput_strn(b, (const char *)sqlite3_column_text(st, i), (size_t)sqlite3_column_bytes(st, i));
+    } else {
+        col_json(st, i, b);
     }
 }
 

@@ -10,9 +10,7 @@
 
 #include <errno.h>
 #include <limits.h>
-#include <math.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 /* Some ten seconds; blocked callbacks do not count. Only a damaged file can make a query take
  * longer. */

@@ -9,7 +9,6 @@
 
 #include <errno.h>
 #include <sys/vfs.h>
-#include <unistd.h>
 
 /* Ids and digests: `tokens` are packed little-endian int32; the digests of a step are 64 bits seen
  * as signed. `link`, `sum` and `chain`: see internal.h. session.seal is a checksum (chain.c),

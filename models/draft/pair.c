@@ -13,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 enum { MOST_ENTRIES = 4096, CARD = 16 << 10, SAYS = 4, NAME = 160 };
 
