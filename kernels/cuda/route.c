@@ -226,26 +226,38 @@ static void plan_tiles(const struct gpu *g, const struct attn_shape *s, struct a
     plan_splits(g, s, r);
 }
 
-/* Whether blocks that walk all keys of WIDE_ROWS packed rows with heads of 256 dimensions are
- * faster than blocks of 64, although their combined sums lie in device memory: segments must be
- * long, since the sums are read and written at the end of each, and the blocks must fill the
- * device. */
-static bool scratch_pays(const struct gpu *g, const struct attn_shape *s)
+/* The packed rows of a block of wgmma whose combined sums lie in device memory; 0: heads of this
+ * width have no such block. */
+static int scratch_rows(int head_dim)
 {
-    enum { LONG_KEYS = 32768 };
-    const size_t blocks =
-        (size_t)(s->rows / (WIDE_ROWS / (s->n_head / s->n_kv))) * (size_t)s->n_kv;
-    return g->has_wgmma && s->head_dim == 256 && !s->window && s->rows > 64 &&
-           table_keys(s) >= LONG_KEYS && 2 * blocks >= (size_t)g->n_sm;
+    return head_dim == 512 ? 64 : head_dim == 256 ? WIDE_ROWS : 0;
 }
 
-/* The combined sums of blocks of WIDE_ROWS packed rows; false if there is no room. */
-static bool take_totals(const struct attn_shape *s, struct attn_route *r)
+/* Whether such blocks, which walk all keys of their rows, are faster than blocks of fewer packed
+ * rows: segments must be long, since the combined sums are read and written at the end of each, and
+ * the blocks must fill the device. Heads of 512 (else decode attention's rounds): two blocks a
+ * multiprocessor at least, since each walks twice as long; FP8 cells take longer to widen here. */
+static bool scratch_pays(const struct gpu *g, const struct attn_shape *s)
 {
-    r->totals = (size_t)r->tiles * (size_t)s->n_kv * (size_t)(WIDE_ROWS * s->head_dim);
-    if (r->totals * sizeof(float) > ARENA_BYTES / 2)
-        r->totals = 0;
-    return r->totals;
+    const bool rounds = s->head_dim == 512;
+    const int packed = scratch_rows(s->head_dim);
+    if (!packed || !g->has_wgmma || s->window || s->rows <= 64 || (rounds && s->fp8_cells) ||
+        table_keys(s) < (rounds ? 4096 : 32768))
+        return false;
+    const size_t blocks = (size_t)(s->rows / (packed / (s->n_head / s->n_kv))) * (size_t)s->n_kv;
+    return rounds ? blocks >= 2 * (size_t)g->n_sm : 2 * blocks >= (size_t)g->n_sm;
+}
+
+/* Divides the rows among such blocks; false if there is no room for their combined sums. */
+static bool plan_scratch(const struct gpu *g, const struct attn_shape *s, struct attn_route *r)
+{
+    const int packed = scratch_rows(s->head_dim);
+    plan_tiles(g, s, r, packed);
+    r->totals = (size_t)r->tiles * (size_t)s->n_kv * (size_t)(packed * s->head_dim);
+    if (!r->split_blocks && r->totals * sizeof(float) <= ARENA_BYTES / 2)
+        return true;
+    r->totals = 0;
+    return false;
 }
 
 /* The kernel for tiles of `packed` packed rows. If blocks have less shared memory than LARGE, heads
@@ -254,6 +266,8 @@ static bool take_totals(const struct attn_shape *s, struct attn_route *r)
 static struct tile_form tile_form_of(const struct gpu *g, int head_dim, int packed, bool splits)
 {
     const bool wgmma = g->has_wgmma, large = g->smem_max >= LARGE;
+    if (head_dim == 512)
+        return (struct tile_form){512, 1, 4, 2, 2, 1, true};
     if (head_dim == 256 && packed < WIDE_ROWS && !wgmma)
         return (struct tile_form){256, 1, 4, 2, large ? 3 : 2, 1, false};
     if (head_dim == 256)
@@ -319,23 +333,25 @@ struct attn_route attn_route_of(const struct gpu *g, const struct attn_shape *s)
     const bool row_blocks = s->rows <= 64 && s->window && s->window <= ONE_BLOCK_WINDOW;
     /* row_blocks: rounds only if they are at most two blocks a multiprocessor */
     const bool rounds = hd == 512 || (row_blocks ? s->rows * s->n_kv <= 2 * g->n_sm : small);
-    const bool long_scratch = scratch_pays(g, s);
-    const bool wide = packed > 64 && (hd < 256 || long_scratch ||
-                                      (g->has_wgmma && s->rows <= 64 && !short_window));
+    const bool wide =
+        packed > 64 && (hd < 256 || (g->has_wgmma && s->rows <= 64 && !short_window));
     /* 32 packed rows; with heads of 64 dimensions they would lack registers */
     const bool rows_32 = packed > 16 && hd > 64;
     int rows = hd == 512    ? (g->smem_max >= VAST ? 32 : 16)
                : row_blocks ? group : small ? (rows_32 ? 32 : 16) : wide ? WIDE_ROWS : 64;
-    r.kernel = rounds ? ATTN_ROUNDS : ATTN_TILES;
     r.least_shift = hd > 128 ? 1 : 2;
     r.long_shift = cap_shift_of(s->n_kv, hd == 512 ? 128 : 256);
     /* measured: combining fewer segments is worth more, if all blocks have some */
     r.cap_shift = hd == 512 ? least(r.long_shift, 5) : r.long_shift - 1;
-    plan_tiles(g, s, &r, rows);
-    if (!r.split_blocks && hd == 256 && rows == WIDE_ROWS &&
-        !(long_scratch && take_totals(s, &r))) /* the sums do not fit into shared memory */
-        plan_tiles(g, s, &r, rows = 64);
-    if (rounds) {
+    const bool scratch = scratch_pays(g, s) && plan_scratch(g, s, &r);
+    r.kernel = rounds && !scratch ? ATTN_ROUNDS : ATTN_TILES;
+    if (scratch)
+        rows = scratch_rows(hd);
+    else
+        plan_tiles(g, s, &r, rows);
+    if (!scratch && !r.split_blocks && hd == 256 && rows == WIDE_ROWS)
+        plan_tiles(g, s, &r, rows = 64); /* the sums do not fit into shared memory */
+    if (r.kernel == ATTN_ROUNDS) {
         r.round = round_form_of(g, s, r.tile_rows * group);
         return r;
     }

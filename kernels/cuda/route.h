@@ -156,9 +156,10 @@ struct product_route product_route_of(const struct gpu *g, const struct product_
 
 /* ---- attention ------------------------------------------------------------------------------ */
 
-/* tile_kernel, for bf16 and for FP8 cells: the arguments of tile_config (attention/config.cuh);
- * whether a block walks all keys of its rows, or some of their splits. */
+/* tile_kernel, for bf16 cells and, but for heads of 512, FP8 cells: the arguments of tile_config
+ * (attention/config.cuh); whether a block walks all keys of its rows, or some of their splits. */
 #define ATTN_TILE_FORMS(X)                                                                 \
+    X(512, 1, 4, 2, 2, 1, true, true)                                      /* 64 rows */   \
     X(256, 1, 8, 1, 4, 1, true, true) X(256, 1, 8, 1, 4, 1, true, false)   /* 128 rows */  \
     X(256, 1, 4, 2, 4, 1, true, true) X(256, 1, 4, 1, 2, 2, true, false)   /* 64 rows */   \
     X(256, 1, 4, 2, 3, 1, false, true) X(256, 1, 4, 2, 3, 1, false, false) /* no wgmma */  \
@@ -203,7 +204,7 @@ enum attn_kernel {
 struct attn_shape {
     int rows, n_req, n_head, n_kv, head_dim, page_size, n_cols, n_slots, window;
     int expand_w;      /* columns of expanded keys; 0: no row has any */
-    bool float_cells;
+    bool float_cells, fp8_cells;
     bool scales;       /* scores are multiplied by a number above zero */
 };
 /* How rows are divided into tiles, and keys into splits; see attention/config.cuh. */

@@ -439,7 +439,7 @@ void cuda_attn(struct kdev *d, const struct k_attn *k)
     }
     const struct attn_shape s = {a.rows, a.n_req, a.n_head, a.n_kv, a.head_dim, a.page_size,
                                  a.n_cols, a.n_slots, a.window, a.n_expand ? a.expand_w : 0,
-                                 c->type == KV_F32, a.scale > 0};
+                                 c->type == KV_F32, c->type == KV_FP8, a.scale > 0};
     const struct attn_route r = attn_route_of(&d->gpu, &s);
     if (k->packed)
         d->packed = {a.dst, r.kernel != ATTN_SPLITS && a.pack_to ? LAYOUT_PACKED : LAYOUT_FLOATS,

@@ -79,7 +79,7 @@ struct tile_config {
         IN_REGS = (!WGMMA || BLOCKS == 1) && MI * DT * 4 <= (BLOCKS == 1 ? 64 : 32),
         REG_TOTALS = IN_REGS ? MI * DT * 4 : 0,
         IN_SCRATCH = ROWS * HD > 16384,
-        AHEAD = WGMMA && BLOCKS == 1,    /* scores are computed one tile ahead */
+        AHEAD = WGMMA && STAGES == 4,    /* scores are computed one tile ahead */
         TILE_BYTES = TK * HD * 2,
         PAIR_BYTES = 2 * TILE_BYTES,
         P_AT = STAGES * PAIR_BYTES,

@@ -1,8 +1,8 @@
 /* decode.cu - attention of at most 64 packed rows over paged bf16 or FP8 cells: decode rows and
- * small trees; and of any rows if heads are of 512 dimensions, whose sums and combined sums fit
- * into the registers of a block for 32 packed rows, but not for the 64 of wgmma. Here are the
- * kernel, the jobs of a block and their rounds of keys, and the launches; what a block does with
- * one round is in round.cuh.
+ * small trees; and of any rows if heads are of 512 dimensions, unless blocks of 64 packed rows with
+ * combined sums in device memory pay (scratch_pays(), route.c). Here are the kernel, the jobs of a
+ * block and their rounds of keys, and the launches; what a block does with one round is in
+ * round.cuh.
  *
  * Latency decides here, not throughput: the time until the first cell arrives, and from the last
  * cell to the row's result. A round has four barriers, and the next round's keys are copied while

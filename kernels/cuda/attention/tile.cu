@@ -292,12 +292,13 @@ __global__ void __launch_bounds__(S::NT, S::BLOCKS)
 
 template <class S, bool whole> static void run(struct kdev *d, const tile_args &t)
 {
-    typedef tree_config<S::HD, S::FP8> E;
     dim3 grid((unsigned)max_int(t.split_blocks, 1), (unsigned)t.a.n_kv, (unsigned)t.tiles);
-    dim3 ends(1, (unsigned)t.a.n_kv, (unsigned)t.a.rows);
     cuda_launch(d, tile_kernel<S, whole>, grid, S::NT, whole ? S::BYTES : S::SPLIT_BYTES, t);
-    if (!whole)
+    if constexpr (!whole) {
+        typedef tree_config<S::HD, S::FP8> E;
+        dim3 ends(1, (unsigned)t.a.n_kv, (unsigned)t.a.rows);
         cuda_launch(d, tree_part_kernel<E>, ends, E::NT, tree_bytes<E>(t), t);
+    }
 }
 
 /* Whether a block fits where blocks have the least shared memory (99 KiB). */
@@ -318,7 +319,10 @@ static void run_form(struct kdev *d, const tile_args &t, const struct tile_form 
         f.stages == stages_ && f.blocks == blocks_ && f.wgmma == wgmma_ &&                        \
         whole == !t.split_blocks) {                                                               \
         using S = tile_config<hd, mi_, wm_, warps_, stages_, blocks_, wgmma_>;                    \
-        return t.a.cell_bytes ? run<typename S::with_fp8, whole>(d, t) : run<S, whole>(d, t);     \
+        if constexpr (hd < 512)                                                                   \
+            if (t.a.cell_bytes)                                                                   \
+                return run<typename S::with_fp8, whole>(d, t);                                    \
+        return run<S, whole>(d, t);                                                               \
     }
     ATTN_TILE_FORMS(RUN)
 #undef RUN
