@@ -104,16 +104,17 @@ struct packing {
     size_t saved; /* bytes */
 };
 
-/* Turns a matrix of bf16, or with E4M3 experts, into one of a packed type, if its rows are whole
- * blocks. */
+/* Turns a matrix of bf16 into one of a packed type, if its rows are whole blocks; of Q8_0 also
+ * experts, and of E4M3 only experts. */
 static bool pack_matrix(struct tensor *t, void *arg, struct err *e)
 {
     struct packing *p = arg;
     size_t before = t->bytes;
     (void)e;
-    const int n_dim = p->type == DT_E4M3 ? 3 : 2;
-    if (t->type != DT_BF16 || t->n_dim != n_dim || t->by_row || !before ||
-        !dtype_bytes_fit(p->type, n_dim, t->dim, &t->bytes))
+    const bool matrix = t->n_dim == 2 && p->type != DT_E4M3,
+               experts = t->n_dim == 3 && (p->type == DT_E4M3 || p->type == DT_Q8_0);
+    if (t->type != DT_BF16 || t->by_row || !before || (!matrix && !experts) ||
+        !dtype_bytes_fit(p->type, t->n_dim, t->dim, &t->bytes))
         return true;
     t->type = p->type;
     p->saved += before - t->bytes;

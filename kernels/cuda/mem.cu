@@ -23,8 +23,7 @@
  * moe/experts.cuh).
  */
 #include "kernels/cuda/moe/experts.cuh"
-#include "kernels/cuda/dense/fp8.cuh"
-#include "kernels/cuda/dense/packed.cuh"
+#include "kernels/cuda/dense/byte_blocks.cuh"
 
 /* ---- buffers -------------------------------------------------------------------------------- */
 
@@ -276,18 +275,18 @@ static cudaError_t put_mxfp4(struct kdev *d, const struct tensor *t, const struc
     return cudaSuccess;
 }
 
-/* Copies experts in blocks of E4M3 to the arena, as many tiles at a time as fit there, and
+/* Copies experts in blocks of bytes to the arena, as many tiles at a time as fit there, and
  * rearranges them from there. */
-static cudaError_t put_e4m3(struct kdev *d, const struct tensor *t, uint8_t *to)
+static cudaError_t put_bytes(struct kdev *d, const struct tensor *t, uint8_t *to)
 {
     const int k = (int)t->dim[2];
-    const size_t tile = E4M3_ROWS * dtype_bytes(t->type, (size_t)k), tiles = t->bytes / tile,
-                 fit = ARENA_BYTES / tile, each = (size_t)(k / K_CHUNK) * E4M3_CHUNK;
+    const size_t tile = BYTES_ROWS * dtype_bytes(t->type, (size_t)k), tiles = t->bytes / tile,
+                 fit = ARENA_BYTES / tile, each = (size_t)(k / K_CHUNK) * BYTES_CHUNK;
     CHECK(fit > 0);
     for (size_t at = 0; at < tiles; at += fit) {
         const size_t n = tiles - at < fit ? tiles - at : fit;
         TRY(fetch(d, t, at * tile, n * tile));
-        cuda_repack_e4m3(d, d->arena, k, (int)n, to + at * each);
+        cuda_repack_bytes(d, t->type, d->arena, k, (int)n, to + at * each);
         TRY(cudaGetLastError());
     }
     return cudaSuccess;
@@ -483,7 +482,7 @@ bool cuda_upload(struct kdev *d, struct tensor *t, struct err *e)
     if (!to || (t->quantize && cuda_paneled(t) && !find_unit(d, t, &there, e)))
         return false;
     struct mxfp4 m;
-    cudaError_t rc = cuda_e4m3_experts(t) ? put_e4m3(d, t, to)
+    cudaError_t rc = cuda_byte_experts(t) ? put_bytes(d, t, to)
                      : mxfp4_of(t, &m)    ? put_mxfp4(d, t, &m, to)
                      : cuda_paneled(t)    ? put_panels(d, t, there, to)
                                           : put_rows(d, t, to);
@@ -513,8 +512,8 @@ size_t cuda_footprint(struct kdev *d, const struct tensor *t)
         const struct tensor plain = unpacked(t);
         return cuda_footprint(d, &plain);
     }
-    if (cuda_e4m3_experts(t))
-        return e4m3_bytes(t);
+    if (cuda_byte_experts(t))
+        return byte_experts_size(t);
     struct mxfp4 m;
     if (mxfp4_of(t, &m))
         return m.bytes;

@@ -201,17 +201,19 @@ static void test_bf16_experts(void **state)
     }
 }
 
-/* Random experts in blocks of E4M3, some with scales at the ends of their range. */
-static struct tensor random_e4m3(int E, int n, int k)
+/* Random experts in blocks of bytes, some with scales at the ends of their range. */
+static struct tensor random_bytes(enum dtype type, int E, int n, int k)
 {
-    struct tensor t = {.type = DT_E4M3, .n_dim = 3, .dim = {E, n, k}, .name = "experts"};
+    struct tensor t = {.type = type, .n_dim = 3, .dim = {E, n, k}, .name = "experts"};
     assert_true(dtype_bytes_fit(t.type, 3, t.dim, &t.bytes));
     uint8_t *b = t.data = xmalloc(t.bytes);
     const size_t blocks = t.bytes / (size_t)packed_format(t.type)->bytes;
     packed_random(t.type, rnd(), .05f, 0, blocks, b);
     for (size_t i = 0; i < blocks; i++, b += packed_format(t.type)->bytes) {
         static const uint16_t rare[] = {0, 0x8000, 1, 0x8060, 0x43ff};
-        uint16_t scale = (uint16_t)((rnd() & 0x807f) | (unsigned)(113 + rnd_int(4)) << 7);
+        const bool half = type == DT_Q8_0; /* else bf16; a code is about 100 */
+        uint16_t scale = (uint16_t)(half ? (rnd() & 0x83ff) | (unsigned)(1 + rnd_int(4)) << 10
+                                         : (rnd() & 0x807f) | (unsigned)(113 + rnd_int(4)) << 7);
         if (rnd_int(200) == 0)
             scale = rare[rnd_int(5)];
         b[0] = (uint8_t)scale, b[1] = (uint8_t)(scale >> 8);
@@ -229,12 +231,15 @@ static struct tensor twin_of(const struct tensor *x)
     return y;
 }
 
-static void store_as_e4m3(struct layer *l)
+static void store_as_bytes(struct layer *l, enum dtype type)
 {
     store_as_bf16(l);
     free(l->gate_up.data), free(l->down.data);
-    l->gate_up = random_e4m3(l->E, 2 * l->ffn, l->in), l->down = random_e4m3(l->E, l->in, l->ffn);
+    l->gate_up = random_bytes(type, l->E, 2 * l->ffn, l->in);
+    l->down = random_bytes(type, l->E, l->in, l->ffn);
 }
+static void store_as_e4m3(struct layer *l) { store_as_bytes(l, DT_E4M3); }
+static void store_as_q8_0(struct layer *l) { store_as_bytes(l, DT_Q8_0); }
 
 /* Every number of rows has the bits that the same layer with the twins has. */
 static void same_as_twin(const struct layer *l, const struct layer *twin, const char *what)
@@ -252,12 +257,11 @@ static void same_as_twin(const struct layer *l, const struct layer *twin, const 
     free(x), free(want), free(got), free(ids);
 }
 
-/* Experts in blocks of E4M3 are those of the bf16 experts with their values, by every kernel: the
+/* Experts in blocks of bytes are those of the bf16 experts with their values, by every kernel: the
  * widths of test_bf16_experts() that are whole blocks. Kernels for all layers take those of which
  * one matrix is bf16, whose inputs are weighed, or whose gate is clamped. */
-static void test_e4m3_experts(void **state)
+static void byte_experts(enum dtype type)
 {
-    (void)state;
     static const struct { int in, ffn, E, k; bool post; } t[] = {
         {1024, 768, 12, 4, false}, {704, 352, 16, 8, true}, {96, 64, 40, 3, false},
         {32, 32, 4, 2, false}, {544, 96, 128, 4, true}, {416, 96, 7, 7, false},
@@ -267,7 +271,7 @@ static void test_e4m3_experts(void **state)
     for (int i = 0; i < (int)(sizeof t / sizeof *t); i++) {
         struct layer l, twin;
         layer_make(&l, t[i].in, t[i].ffn, t[i].E, t[i].k);
-        store_as_e4m3(&l);
+        store_as_bytes(&l, type);
         l.a.act = i % 2 ? ACT_GELU_TANH : ACT_SILU;
         l.a.down_b = i % 3 ? NULL : &l.down_b;
         l.a.add = i % 2;
@@ -276,12 +280,12 @@ static void test_e4m3_experts(void **state)
         twin = l;
         twin.gate_up = twin_of(&l.gate_up), twin.down = twin_of(&l.down);
         twin.a.gate_up = &twin.gate_up, twin.a.down = &twin.down;
-        same_as_twin(&l, &twin, "E4M3");
+        same_as_twin(&l, &twin, dtype_name(type));
         if (i == 2 || i == 4) {
             l.a.down = &twin.down;
-            same_as_twin(&l, &twin, "gate and up E4M3");
+            same_as_twin(&l, &twin, "gate and up in bytes");
             l.a.down = &l.down, l.a.gate_up = &twin.gate_up;
-            same_as_twin(&l, &twin, "down E4M3");
+            same_as_twin(&l, &twin, "down in bytes");
             l.a.gate_up = &l.gate_up;
             l.a.weigh_input = twin.a.weigh_input = true;
             same_as_twin(&l, &twin, "weighed inputs");
@@ -295,12 +299,24 @@ static void test_e4m3_experts(void **state)
     case_seed = seed;
 }
 
-/* What the device holds of them: a byte a weight, and a scale of two for 32. Tiles of an expert
- * that are not whole: the bf16 twin. */
-static void test_e4m3_footprint(void **state)
+static void test_e4m3_experts(void **state)
 {
     (void)state;
-    struct tensor t = random_e4m3(3, 64, 96);
+    byte_experts(DT_E4M3);
+}
+
+static void test_q8_0_experts(void **state)
+{
+    (void)state;
+    byte_experts(DT_Q8_0);
+}
+
+/* What the device holds of them: a byte a weight, and a scale of two for 32. Tiles of an expert
+ * that are not whole: the bf16 twin. */
+static void test_footprint_of_bytes(void **state)
+{
+    (void)state;
+    struct tensor t = random_bytes(DT_E4M3, 3, 64, 96);
     assert_int_equal(kernels_cuda.footprint(shim_dev, &t), 3 * 64 * 96 / 32 * 34);
     t.dim[1] = 40;
     assert_int_equal(kernels_cuda.footprint(shim_dev, &t), 3 * 40 * 96 * 2);
@@ -415,6 +431,7 @@ static void test_one_behind_another(void **state)
     one_behind_another(NULL);
     one_behind_another(store_as_bf16);
     one_behind_another(store_as_e4m3);
+    one_behind_another(store_as_q8_0);
 }
 
 static const struct CMUnitTest all_tests[] = {
@@ -424,7 +441,8 @@ static const struct CMUnitTest all_tests[] = {
     cmocka_unit_test_setup(test_many_experts, open_gpu),
     cmocka_unit_test_setup(test_bf16_experts, open_gpu),
     cmocka_unit_test_setup(test_e4m3_experts, open_gpu),
-    cmocka_unit_test(test_e4m3_footprint),
+    cmocka_unit_test_setup(test_q8_0_experts, open_gpu),
+    cmocka_unit_test(test_footprint_of_bytes),
     cmocka_unit_test_setup(test_long_rows_and_a_norm_behind, open_gpu),
     cmocka_unit_test_setup(test_hidden_rows_at_the_clamp, open_gpu),
     cmocka_unit_test_setup(test_scales_at_the_ends, open_gpu),

@@ -1,9 +1,7 @@
-/* fp8.cuh - FP8 weights on the device: matrices that upload() quantized (fp8.h), and experts in
- * blocks of E4M3 (packed.h).
- *
- * A quantized matrix is stored in FP8 only, in the panels of a bf16 matrix (base/panel.cuh) with a
- * byte a weight, but without units: a chunk has the elements of one row after the other. The
- * kernels of all products read the codes and widen them to bf16 in registers.
+/* fp8.cuh - FP8 weights (fp8.h) on the device. A quantized matrix is stored in FP8 only, in the
+ * panels of a bf16 matrix (base/panel.cuh) with a byte a weight, but without units: a chunk has
+ * the elements of one row after the other. The kernels of all products read the codes and widen
+ * them to bf16 in registers.
  *
  *     (panels, positions, splits, rows of a panel, 32), a byte each
  *
@@ -15,16 +13,6 @@
  *     second      m  m  m   s                   m m m m
  *
  * So a mask makes bf16 of the first, and two shifts and two masks make bf16 of the second.
- *
- * Experts. Sixteen outputs of an expert are a tile, whose chunks of k are stored in the order of a
- * panel's (chunk_place()). A chunk has the codes of the outputs 0 to 7, for each output and each of
- * four times eight elements two words as above; the same of the outputs 8 to 15; and their scales:
- *
- *     (experts, tiles, places, (2 x 8 outputs, 4, 8) bytes and 16 bf16)
- *
- * So the lanes (g, q) of a warp find their elements 8q .. 8q + 7 of eight outputs in 256 successive
- * bytes. A scale of bf16 multiplies a code of four significant bits exactly, but for the rounding
- * to bf16 that the law of packed weights wants, so one multiplication of bf16 numbers is the law.
  */
 #ifndef AERIE_CUDA_FP8_CUH
 #define AERIE_CUDA_FP8_CUH
@@ -61,21 +49,6 @@ static inline __host__ __device__ uint32_t fp8_factor(int unit)
     return (uint32_t)(unit + 120 + 127) << 7 | (uint32_t)(unit + 120 + 127) << 23;
 }
 
-/* Of experts in blocks of E4M3: outputs of a tile; bytes of the codes of eight of them, and of all,
- * in a chunk; bytes of a chunk. */
-enum {
-    E4M3_ROWS = 16, E4M3_EIGHT = 8 * K_CHUNK, E4M3_CODES = 2 * E4M3_EIGHT,
-    E4M3_CHUNK = E4M3_CODES + E4M3_ROWS * 2,
-};
-/* Device bytes of such a tensor. */
-static inline size_t e4m3_bytes(const struct tensor *t)
-{
-    return (size_t)(t->dim[0] * t->dim[1] / E4M3_ROWS * (t->dim[2] / K_CHUNK)) * E4M3_CHUNK;
-}
-/* Stores n tiles in that layout (packed.cu). blocks: their outputs, of k elements each, as the file
- * has them. */
-void cuda_repack_e4m3(struct kdev *d, const void *blocks, int k, int n, void *dst);
-
 /* Raises *most, on the device, to the largest magnitude of n bf16 at w, as its bits. w is a
  * multiple of 16 and may be overwritten with zeros up to the next such multiple behind its end. */
 void cuda_find_largest(struct kdev *d, void *w, size_t n, unsigned *most);
@@ -108,15 +81,6 @@ __device__ __forceinline__ uint4 fp8_eight(uint2 v, uint32_t factor)
 {
     const uint2 a = fp8_four(v.x, factor), b = fp8_four(v.y, factor);
     return make_uint4(a.x, a.y, b.x, b.y);
-}
-/* The same of a block of E4M3; scale: its bf16. First the codes' own values, which are exact; the
- * scale may be too large to be multiplied by 2^120. */
-__device__ __forceinline__ uint4 e4m3_eight(uint2 v, uint32_t scale)
-{
-    const uint4 codes = fp8_eight(v, fp8_factor(0));
-    const uint32_t both = __byte_perm(scale, 0, 0x1010);
-    return make_uint4(fp8_pair(codes.x, both), fp8_pair(codes.y, both), fp8_pair(codes.z, both),
-                      fp8_pair(codes.w, both));
 }
 
 #endif

@@ -1,8 +1,7 @@
 /* packed.cu - matrices packed in blocks: the device layout of blocks (packed.cuh), made during
- * their upload, and its panels as those of a bf16 matrix; and the layout of experts in blocks of
- * E4M3 (fp8.cuh). */
-#include "kernels/cuda/dense/fp8.cuh"
-#include "kernels/cuda/dense/packed.cuh"
+ * their upload, and its panels as those of a bf16 matrix; and the layout of experts
+ * (byte_blocks.cuh). */
+#include "kernels/cuda/dense/byte_blocks.cuh"
 
 enum { THREADS = 256 };
 
@@ -96,34 +95,38 @@ void cuda_repack_blocks(struct kdev *d, const struct panels *p, int type, const 
         (uint8_t *)dst);
 }
 
-/* A thread converts eight codes of an output of a tile (fp8.cuh), and the first of a chunk's four
- * its scale. */
-__global__ void repack_e4m3(const uint8_t *src, const __grid_constant__ struct ksplit c, int n,
-                            uint8_t *dst)
+/* A thread converts eight codes of an output of a tile (byte_blocks.cuh), and the first of a
+ * chunk's four its scale. */
+__global__ void repack_bytes(int type, const uint8_t *src,
+                             const __grid_constant__ struct ksplit c, int n, uint8_t *dst)
 {
     const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
-    const int q = (int)(i % 4), row = (int)(i / 4 % E4M3_ROWS);
-    const size_t at = i / 4 / E4M3_ROWS;
+    const int q = (int)(i % 4), row = (int)(i / 4 % BYTES_ROWS);
+    const size_t at = i / 4 / BYTES_ROWS;
     const int chunk = (int)(at % (size_t)c.chunks);
     const size_t tile = at / (size_t)c.chunks;
     if (tile >= (size_t)n)
         return;
-    const uint8_t *b = src + ((tile * E4M3_ROWS + (size_t)row) * (size_t)c.chunks + (size_t)chunk) *
-                                 (2 + K_CHUNK);
-    dst += (tile * (size_t)c.chunks + (size_t)chunk_place(c, chunk)) * E4M3_CHUNK;
-    *(uint2 *)(dst + row * K_CHUNK + q * 8) =
-        make_uint2(fp8_word(b + 2 + q * 8), fp8_word(b + 6 + q * 8));
+    const uint8_t *b =
+        src + ((tile * BYTES_ROWS + (size_t)row) * (size_t)c.chunks + (size_t)chunk) *
+                  (2 + K_CHUNK);
+    dst += (tile * (size_t)c.chunks + (size_t)chunk_place(c, chunk)) * BYTES_CHUNK;
+    uint8_t *to = dst + row * K_CHUNK + q * 8;
+    for (int j = 0; j < 8 && type == DT_Q8_0; j++)
+        to[j] = b[2 + q * 8 + j] ^ 0x80;
+    if (type == DT_E4M3)
+        *(uint2 *)to = make_uint2(fp8_word(b + 2 + q * 8), fp8_word(b + 6 + q * 8));
     if (q == 0)
-        *(uint16_t *)(dst + E4M3_CODES + row * 2) = (uint16_t)(b[0] | b[1] << 8);
+        *(uint16_t *)(dst + BYTES_CODES + row * 2) = (uint16_t)(b[0] | b[1] << 8);
 }
 
-void cuda_repack_e4m3(struct kdev *d, const void *blocks, int k, int n, void *dst)
+void cuda_repack_bytes(struct kdev *d, int type, const void *blocks, int k, int n, void *dst)
 {
     const struct ksplit c = ksplit_of(k);
-    const size_t threads = (size_t)n * (size_t)c.chunks * E4M3_ROWS * 4;
+    const size_t threads = (size_t)n * (size_t)c.chunks * BYTES_ROWS * 4;
     CHECK(k % K_CHUNK == 0);
-    repack_e4m3<<<(unsigned)((threads + THREADS - 1) / THREADS), THREADS, 0, d->stream>>>(
-        (const uint8_t *)blocks, c, n, (uint8_t *)dst);
+    repack_bytes<<<(unsigned)((threads + THREADS - 1) / THREADS), THREADS, 0, d->stream>>>(
+        type, (const uint8_t *)blocks, c, n, (uint8_t *)dst);
 }
 
 /* ---- panels of bf16 ------------------------------------------------------------------------- */

@@ -21,7 +21,7 @@
 #define AERIE_CUDA_PRODUCT_CUH
 
 #include "kernels/cuda/base/mma.cuh"
-#include "kernels/cuda/dense/fp8.cuh"
+#include "kernels/cuda/dense/byte_blocks.cuh"
 #include "kernels/cuda/dense/heads.cuh"
 
 enum { PRODUCT_THREADS = 32 * (int)K_SPLITS };
@@ -30,7 +30,7 @@ enum store {
     STORE_BF16,
     STORE_F16,
     STORE_F32,
-    STORE_E4M3, /* experts in blocks of E4M3 (fp8.cuh) */
+    STORE_BYTES, /* experts in blocks of bytes (byte_blocks.cuh) */
     STORE_COLUMNS, /* any float type, stored (in, out); slow: one family's checkpoints store
                       experts so */
 };
@@ -38,13 +38,13 @@ enum store {
 /* One matrix, or one for each expert. */
 struct mat {
     const uint8_t *w, *scale;     /* scale: MXFP4 */
-    size_t pitch, scale_pitch;    /* bytes between rows; E4M3: between tiles; COLUMNS: between
+    size_t pitch, scale_pitch;    /* bytes between rows; BYTES: between tiles; COLUMNS: between
                                      inputs */
     size_t expert, expert_scale;  /* bytes from one expert to the next */
     int n;                        /* outputs */
     int k;                        /* COLUMNS: number of inputs; type: enum dtype of the elements */
     int type;
-    struct panels panels;         /* bf16 matrices except experts; of E4M3 experts: ksplit */
+    struct panels panels;         /* bf16 matrices except experts; of BYTES: ksplit */
     bool fp8;                     /* the panels hold FP8 codes (fp8.cuh) */
     int unit;                     /* with fp8: exponent of the scale */
 };
@@ -180,23 +180,26 @@ template <> struct chunk<STORE_BF16> {
 
 /* p0, p1: the lane's eight codes of output g, and the outputs' scales, in the first chunk of a tile
  * in memory. A warp has the k split of its number. */
-template <> struct chunk<STORE_E4M3> {
+template <> struct chunk<STORE_BYTES> {
     enum { K = 32 };
     uint2 v0, v1;
     uint16_t s0, s1;
+    bool q8; /* the type is Q8_0, else E4M3 */
     __device__ __forceinline__ void load(const mat &m, const uint8_t *p0, const uint8_t *p1, int c,
                                          int)
     {
+        q8 = m.type == DT_Q8_0;
         const int split = (int)threadIdx.x / 32, i = c - split * m.panels.ksplit.each;
-        const size_t at = (size_t)(chunks_before(m.panels.ksplit, i) + split) * E4M3_CHUNK;
-        v0 = __ldg((const uint2 *)(p0 + at)), v1 = __ldg((const uint2 *)(p0 + at + E4M3_EIGHT));
+        const size_t at = (size_t)(chunks_before(m.panels.ksplit, i) + split) * BYTES_CHUNK;
+        v0 = __ldg((const uint2 *)(p0 + at)), v1 = __ldg((const uint2 *)(p0 + at + BYTES_EIGHT));
         s0 = __ldg((const uint16_t *)(p1 + at)), s1 = __ldg((const uint16_t *)(p1 + at + 16));
     }
     template <int NT>
     __device__ __forceinline__ void multiply(float (&acc)[NT][4], const uint16_t *const (&x)[NT],
                                              int c, int q) const
     {
-        const uint4 r0 = e4m3_eight(v0, s0), r1 = e4m3_eight(v1, s1);
+        const uint4 r0 = q8 ? q8_0_eight(v0, s0) : e4m3_eight(v0, s0),
+                    r1 = q8 ? q8_0_eight(v1, s1) : e4m3_eight(v1, s1);
 #pragma unroll
         for (int j = 0; j < NT; j++) {
             uint4 b = *(const uint4 *)(x[j] + c * 32 + q * 8);
@@ -344,9 +347,9 @@ __global__ void __launch_bounds__(PRODUCT_THREADS, 2)
                                            : (size_t)row * m.pitch;
         w[h] = m.w + (size_t)expert * m.expert + at;
     }
-    if (STORE == STORE_E4M3) {
+    if (STORE == STORE_BYTES) {
         w[0] = m.w + (size_t)expert * m.expert + (size_t)(n0 / 16) * m.pitch + lane * 8;
-        w[1] = w[0] + (int)E4M3_CODES - lane * 8 + g * 2;
+        w[1] = w[0] + (int)BYTES_CODES - lane * 8 + g * 2;
     }
 
     chunk<STORE> next[U];

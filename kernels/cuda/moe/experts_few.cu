@@ -256,9 +256,9 @@ __global__ void __launch_bounds__(THREADS, 1)
 void cuda_few_experts(struct kdev *d, const struct moe_args *m, const struct moe_route *r)
 {
     const bool single = r->kernel == MOE_ROW;
-    if (m->gate_up_m.type == DT_E4M3)
-        launch_experts(d, single ? few_expert_kernel<FEW_E4M3, true>
-                                 : few_expert_kernel<FEW_E4M3, false>,
+    if (dtype_packed((enum dtype)m->gate_up_m.type))
+        launch_experts(d, single ? few_expert_kernel<FEW_BYTES, true>
+                                 : few_expert_kernel<FEW_BYTES, false>,
                        m, r->shared);
     else if (m->f16)
         launch_experts(d, single ? few_expert_kernel<FEW_PAIRS, true>

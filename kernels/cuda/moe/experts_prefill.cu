@@ -1,8 +1,8 @@
 /* experts_prefill.cu - experts for prefill rows on Hopper: MXFP4, equal to experts.cu to the bit,
- * and bf16 in halves (EXPERT_HALVES), stored as such or in blocks of E4M3, equal to product_kernel
+ * and bf16 in halves (EXPERT_HALVES), stored as such or in blocks of bytes, equal to product_kernel
  * and experts_few.cu; both products, without the sum. Packed rows are in the order of the experts
  * (router_prefill.cu), so that the copy engine fetches them like weights. A consumer warpgroup
- * brings weights into registers, MXFP4 and E4M3 decoded with their scales, while the previous ones
+ * brings weights into registers, MXFP4 and bytes decoded with their scales, while the previous ones
  * are multiplied.
  */
 #include "kernels/cuda/moe/pair_tiles.cuh"
@@ -44,17 +44,18 @@ struct bf16_form : stage_form<OUTS * 128, 1> {
     typedef bf16 term;
 };
 
-/* The same from blocks of E4M3: for each of two chunks of k, what tiles of 16 outputs have in
- * memory (fp8.cuh), in two halves: gate and up, or half of the outputs each. */
-enum { E4M3_HALF = (OUTS / 2 / E4M3_ROWS * E4M3_CHUNK + 127) / 128 * 128 }; /* TMA's alignment */
-struct e4m3_form : stage_form<4 * E4M3_HALF, 1> {
-    enum { CHUNK_BYTES = 2 * E4M3_HALF, FETCHED = 2 * OUTS / E4M3_ROWS * E4M3_CHUNK };
+/* The same from blocks of bytes (Q8_0 or E4M3): for each of two chunks of k, what tiles of 16
+ * outputs have in memory (byte_blocks.cuh), in two halves: gate and up, or half of the outputs
+ * each. */
+enum { BYTES_HALF = (OUTS / 2 / BYTES_ROWS * BYTES_CHUNK + 127) / 128 * 128 }; /* TMA's alignment */
+template <bool Q8> struct bytes_form : stage_form<4 * BYTES_HALF, 1> {
+    enum { CHUNK_BYTES = 2 * BYTES_HALF, FETCHED = 2 * OUTS / BYTES_ROWS * BYTES_CHUNK };
     typedef bf16 term;
 };
 
 struct prefill_experts {
     CUtensorMap w, s, x; /* MXFP4: w, s are weights and scales in units of 16 outputs (mem.cu);
-                            bf16: w has pieces of a chunk of each output; E4M3: of each 16; no s */
+                            bf16: w has pieces of a chunk of each output; bytes: of each 16; no s */
     struct moe_args m;
     bool down; /* the down product; else gate and up */
     int tiles_out;
@@ -99,20 +100,21 @@ __device__ __forceinline__ void fetch_weights(bf16_form, const prefill_experts &
     }
 }
 
-__device__ __forceinline__ void fetch_weights(e4m3_form, const prefill_experts &a,
+template <bool Q8>
+__device__ __forceinline__ void fetch_weights(bytes_form<Q8>, const prefill_experts &a,
                                               const tile_coord &at, int stage, uint32_t to,
                                               uint64_t *full)
 {
     const mat &m = a.down ? a.m.down_m : a.m.gate_up_m;
-    const int first = (at.expert * m.n + (a.down ? at.out : at.out / 2)) / E4M3_ROWS;
-    const int second = first + (a.down ? (int)OUTS / 2 : a.m.ffn) / E4M3_ROWS;
+    const int first = (at.expert * m.n + (a.down ? at.out : at.out / 2)) / BYTES_ROWS;
+    const int second = first + (a.down ? (int)OUTS / 2 : a.m.ffn) / BYTES_ROWS;
     const struct ksplit &k = m.panels.ksplit;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         const int c = 2 * stage + i, place = c < k.chunks ? chunk_place(k, c) : k.chunks;
-        const uint32_t chunk = to + (uint32_t)(i * e4m3_form::CHUNK_BYTES);
+        const uint32_t chunk = to + (uint32_t)(i * bytes_form<Q8>::CHUNK_BYTES);
         copy_pieces(chunk, &a.w, place, first, full);
-        copy_pieces(chunk + E4M3_HALF, &a.w, place, second, full);
+        copy_pieces(chunk + BYTES_HALF, &a.w, place, second, full);
     }
 }
 
@@ -225,23 +227,23 @@ template <> struct own_weights<bf16_form> {
         w.set(shared16(chunk + first), shared16(chunk + first + apart));
     }
 };
-template <> struct own_weights<e4m3_form> {
+template <bool Q8> struct own_weights<bytes_form<Q8>> {
     uint32_t codes, scale, next_codes, next_scale;
     __device__ __forceinline__ own_weights(const own_outputs &own)
     {
-        enum { HALF = OUTS / 2 / E4M3_ROWS }; /* tiles */
-        const int tile = own.row / E4M3_ROWS, in = own.row % E4M3_ROWS;
+        enum { HALF = OUTS / 2 / BYTES_ROWS }; /* tiles */
+        const int tile = own.row / BYTES_ROWS, in = own.row % BYTES_ROWS;
         const bool pairs = own.rows_apart == OUTS / 2;
-        const int at = tile / HALF * E4M3_HALF + tile % HALF * E4M3_CHUNK;
-        codes = (uint32_t)(at + in / 8 * E4M3_EIGHT) + threadIdx.x % 32 * 8;
-        scale = (uint32_t)(at + E4M3_CODES + in * 2);
-        next_codes = pairs ? E4M3_HALF : E4M3_EIGHT, next_scale = pairs ? E4M3_HALF : 16;
+        const int at = tile / HALF * BYTES_HALF + tile % HALF * BYTES_CHUNK;
+        codes = (uint32_t)(at + in / 8 * BYTES_EIGHT) + threadIdx.x % 32 * 8;
+        scale = (uint32_t)(at + BYTES_CODES + in * 2);
+        next_codes = pairs ? BYTES_HALF : BYTES_EIGHT, next_scale = pairs ? BYTES_HALF : 16;
     }
     __device__ __forceinline__ void load(uint32_t chunk, struct whole &w) const
     {
         const uint2 v0 = shared8(chunk + codes), v1 = shared8(chunk + codes + next_codes);
         const uint32_t s0 = shared2(chunk + scale), s1 = shared2(chunk + scale + next_scale);
-        w.set(e4m3_eight(v0, s0), e4m3_eight(v1, s1));
+        w.set(bytes_eight<Q8>(v0, s0), bytes_eight<Q8>(v1, s1));
     }
 };
 
@@ -580,10 +582,12 @@ static void map_weights(bf16_form, struct kdev *d, struct prefill_experts *a, co
                    a->m.n_expert * w->n, OUTS / 2);
 }
 
-static void map_weights(e4m3_form, struct kdev *d, struct prefill_experts *a, const struct mat *w)
+template <bool Q8>
+static void map_weights(bytes_form<Q8>, struct kdev *d, struct prefill_experts *a,
+                        const struct mat *w)
 {
-    cuda_piece_map(d, &a->w, w->w, E4M3_CHUNK, w->panels.ksplit.chunks,
-                   a->m.n_expert * w->n / E4M3_ROWS, OUTS / 2 / E4M3_ROWS);
+    cuda_piece_map(d, &a->w, w->w, BYTES_CHUNK, w->panels.ksplit.chunks,
+                   a->m.n_expert * w->n / BYTES_ROWS, OUTS / 2 / BYTES_ROWS);
 }
 
 template <class FORM, int TERMS> static void run(struct kdev *d, const struct moe_args *m)
@@ -605,8 +609,10 @@ template <class FORM, int TERMS> static void run(struct kdev *d, const struct mo
 
 void cuda_prefill_experts(struct kdev *d, const struct moe_args *m)
 {
-    if (m->gate_up_m.type == DT_E4M3)
-        run<e4m3_form, 2>(d, m);
+    if (m->gate_up_m.type == DT_Q8_0)
+        run<bytes_form<true>, 2>(d, m);
+    else if (m->gate_up_m.type == DT_E4M3)
+        run<bytes_form<false>, 2>(d, m);
     else if (!m->f16)
         run<bf16_form, 2>(d, m);
     else

@@ -83,14 +83,14 @@ struct bf16_source {
     }
 };
 
-/* Experts in blocks of E4M3, whose outputs are those of bf16_source. A stage has two chunks of each
- * k split, as they are in memory: of the first tile the next chunk of every split, then the one
- * after it of every split; then the same of the second tile. */
-struct e4m3_source {
+/* Experts in blocks of bytes, whose outputs are those of bf16_source. A stage has two chunks of
+ * each k split, as they are in memory: of the first tile the next chunk of every split, then the
+ * one after it of every split; then the same of the second tile. */
+struct bytes_source {
     const uint8_t *first, *second;
-    enum { BYTES = (int)TILES * (int)E4M3_CHUNK, AT_ONCE = 2 };
-    static_assert(AT_ONCE * (int)K_SPLITS * (int)E4M3_CHUNK == (int)STEP);
-    __device__ __forceinline__ e4m3_source(const moe_args &a, const unit_walk &at, size_t e)
+    enum { BYTES = (int)TILES * (int)BYTES_CHUNK, AT_ONCE = 2 };
+    static_assert(AT_ONCE * (int)K_SPLITS * (int)BYTES_CHUNK == (int)STEP);
+    __device__ __forceinline__ bytes_source(const moe_args &a, const unit_walk &at, size_t e)
     {
         const mat &m = at.m();
         first = m.w + e * m.expert + (size_t)(at.down() ? at.tile : at.tile / 2) * m.pitch;
@@ -98,14 +98,14 @@ struct e4m3_source {
     }
     __device__ __forceinline__ void fetch(char *to, int n, uint64_t *filled)
     {
-        bulk_copy_once(shared_at(to), first, n * E4M3_CHUNK, filled);
-        bulk_copy_once(shared_at(to) + (uint32_t)STEP, second, n * E4M3_CHUNK, filled);
-        first += n * E4M3_CHUNK, second += n * E4M3_CHUNK;
+        bulk_copy_once(shared_at(to), first, n * BYTES_CHUNK, filled);
+        bulk_copy_once(shared_at(to) + (uint32_t)STEP, second, n * BYTES_CHUNK, filled);
+        first += n * BYTES_CHUNK, second += n * BYTES_CHUNK;
     }
 };
 
 template <int KIND>
-using source_of = std::conditional_t<is_e4m3(KIND), e4m3_source,
+using source_of = std::conditional_t<is_bytes(KIND), bytes_source,
                                      std::conditional_t<is_bf16(KIND), bf16_source, mx_source>>;
 
 template <int KIND, class ARGS>
@@ -247,21 +247,22 @@ __device__ __forceinline__ const char *column_of(const moe_args &a, const job_li
     return r.resident + (pair / a.top_k * TERMS + term) * r.pitch;
 }
 
-/* Unpacks and multiplies a chunk of E4M3 of both tiles, if the k split has it. w: the split's chunk
- * of the first tile. Outputs as in consume_units(). */
-template <int KIND>
-__device__ __forceinline__ void consume_e4m3(const char *w, bool gate_first, bool there,
+/* Unpacks and multiplies a chunk of bytes of both tiles, if the k split has it. w: the split's
+ * chunk of the first tile. Outputs as in consume_units(). */
+template <int KIND, bool Q8>
+__device__ __forceinline__ void consume_bytes(const char *w, bool gate_first, bool there,
                                              const char *x, float (*acc)[shape<KIND>::NT][4])
 {
-    const int tile = gate_first ? (int)E4M3_EIGHT : (int)STEP,
-              second = gate_first ? (int)STEP : (int)E4M3_EIGHT;
+    const int tile = gate_first ? (int)BYTES_EIGHT : (int)STEP,
+              second = gate_first ? (int)STEP : (int)BYTES_EIGHT;
     const int next_scale = gate_first ? 16 : (int)STEP, second_scale = gate_first ? (int)STEP : 16;
     if (!there)
         return;
     struct chunk_weights c[TILES];
 #pragma unroll
     for (int t = 0; t < TILES; t++)
-        c[t].load_e4m3(w + t * tile, second, w + E4M3_CODES + t * next_scale, second_scale);
+        c[t].template load_bytes<Q8>(w + t * tile, second, w + BYTES_CODES + t * next_scale,
+                                     second_scale);
     multiply<KIND>(c, x, 0, acc);
 }
 
@@ -275,7 +276,7 @@ __device__ __forceinline__ void consume_units(const moe_args &a, const job_lists
     const int run = warp % (int)K_SPLITS, pipe = warp / (int)K_SPLITS;
     auto &own = b.pipe[pipe];
     const char *const w = r.ring + pipe * a.stages * STAGE +
-                          run * (is_e4m3(KIND) ? (int)E4M3_CHUNK : (int)CHUNK);
+                          run * (is_bytes(KIND) ? (int)BYTES_CHUNK : (int)CHUNK);
     const char *const s = r.ring + pipe * a.stages * STAGE + K_SPLITS * CHUNK + run * CHUNK_SCALES;
     float *const sums = r.sums + pipe * TILES * S::RED;
     float *const mine =
@@ -309,17 +310,24 @@ __device__ __forceinline__ void consume_units(const moe_args &a, const job_lists
         float acc[TILES][S::NT][4] = {};
         float2 units[TILES] = {};
 #pragma unroll 1
-        for (int i = 0; is_e4m3(KIND) && i < each; i += 2, x += 2 * S::CHUNK_ROW) {
+        for (int i = 0; is_bytes(KIND) && i < each; i += 2, x += 2 * S::CHUNK_ROW) {
             const char *const here = w + stage.slot * STAGE;
-            const int after = (at.s.full + (i < at.s.rest)) * E4M3_CHUNK;
+            const int after = (at.s.full + (i < at.s.rest)) * BYTES_CHUNK;
             mbarrier_wait(&own.full[stage.slot], stage.phase);
-            consume_e4m3<KIND>(here, gate_first, i < n, x, acc);
-            consume_e4m3<KIND>(here + after, gate_first, i + 1 < n, x + S::CHUNK_ROW, acc);
+            if (at.m().type == DT_Q8_0) {
+                consume_bytes<KIND, true>(here, gate_first, i < n, x, acc);
+                consume_bytes<KIND, true>(here + after, gate_first, i + 1 < n, x + S::CHUNK_ROW,
+                                          acc);
+            } else {
+                consume_bytes<KIND, false>(here, gate_first, i < n, x, acc);
+                consume_bytes<KIND, false>(here + after, gate_first, i + 1 < n, x + S::CHUNK_ROW,
+                                           acc);
+            }
             mbarrier_arrive_warp(&own.empty[stage.slot]);
             stage.next(a.stages);
         }
 #pragma unroll 1
-        for (int i = 0; !is_e4m3(KIND) && i < each; i++, x += S::CHUNK_ROW) {
+        for (int i = 0; !is_bytes(KIND) && i < each; i++, x += S::CHUNK_ROW) {
             const char *const here = w + stage.slot * STAGE, *const scales = s + stage.slot * STAGE;
             struct chunk_weights c[TILES];
             mbarrier_wait(&own.full[stage.slot], stage.phase);

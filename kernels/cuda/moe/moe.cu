@@ -122,12 +122,12 @@ static struct mat expert_mat(const struct k_moe *a, const struct tensor *w, cons
         m.expert = (size_t)n * m.pitch;
         return m;
     }
-    if (w->type == DT_E4M3) {
-        CHECK(cuda_e4m3_experts(w) && w->dim[0] == a->n_expert && w->dim[1] == n &&
+    if (dtype_packed(w->type)) {
+        CHECK(cuda_byte_experts(w) && w->dim[0] == a->n_expert && w->dim[1] == n &&
               w->dim[2] == k && a->layout == EXPERT_HALVES);
         m.panels.ksplit = ksplit_of(k);
-        m.pitch = (size_t)(k / K_CHUNK) * E4M3_CHUNK;
-        m.expert = (size_t)(n / E4M3_ROWS) * m.pitch;
+        m.pitch = (size_t)(k / K_CHUNK) * BYTES_CHUNK;
+        m.expert = (size_t)(n / BYTES_ROWS) * m.pitch;
         return m;
     }
     size_t size = dtype_size(w->type);
@@ -139,7 +139,7 @@ static struct mat expert_mat(const struct k_moe *a, const struct tensor *w, cons
 
 static enum store store_of(const struct tensor *experts)
 {
-    return experts->type == DT_E4M3 ? STORE_E4M3 : cuda_store_of(experts);
+    return dtype_packed(experts->type) ? STORE_BYTES : cuda_store_of(experts);
 }
 
 static void multiply(struct kdev *d, const struct k_moe *a, const struct moe_args *m, bool down)
@@ -175,7 +175,7 @@ void cuda_product_experts(struct kdev *d, const struct product *p, enum store st
     case STORE_BF16: return run<STORE_BF16>(d, p, most_active, few);
     case STORE_F16: return run<STORE_F16>(d, p, most_active, few);
     case STORE_F32: return run<STORE_F32>(d, p, most_active, few);
-    case STORE_E4M3: return run<STORE_E4M3>(d, p, most_active, few);
+    case STORE_BYTES: return run<STORE_BYTES>(d, p, most_active, few);
     case STORE_COLUMNS: return run<STORE_COLUMNS>(d, p, most_active, few);
     }
 }
@@ -223,12 +223,12 @@ static size_t scratch_of_a_row(const struct k_moe *a, const struct moe_args *m)
            (size_t)a->top_k * (floats * sizeof(float) + packed);
 }
 
-/* Whether experts_prefill.cu and experts.cu may take the experts: bf16 matrices, or both E4M3, gate
- * before up, without a bias of these. */
+/* Whether experts_prefill.cu and experts.cu may take the experts: bf16 matrices, or both in blocks
+ * of bytes of one type, gate before up, without a bias of these. */
 static bool takes_bf16(const struct k_moe *a)
 {
     return a->layout == EXPERT_HALVES && a->gate_up->type == a->down->type &&
-           (a->down->type == DT_BF16 || a->down->type == DT_E4M3) && !a->weigh_input &&
+           dtype_as_bf16(a->down->type) && !a->weigh_input &&
            !a->gate_up_b && a->act != ACT_SILU_CLAMP && a->in % 4 == 0;
 }
 
