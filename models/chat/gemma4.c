@@ -95,7 +95,7 @@ static void put_value(struct render *r, const json_t *v, bool quote_keys, int de
 /* key:VALUE,... */
 static void put_members(struct render *r, const json_t *o, bool quote_keys, int depth)
 {
-    const char **key = sorted_keys(o);
+    FREED(free_at) const char **key = sorted_keys(o);
     for (size_t i = 0; i < json_object_size(o); i++) {
         put_next(r, quote_keys ? "" : key[i]);
         if (quote_keys)
@@ -103,7 +103,6 @@ static void put_members(struct render *r, const json_t *o, bool quote_keys, int 
         put_str(r, ":");
         put_value(r, json_object_get(o, key[i]), quote_keys, depth + 1);
     }
-    free(key);
 }
 
 static void put_value(struct render *r, const json_t *v, bool quote_keys, int depth)
@@ -186,7 +185,7 @@ static void put_properties(struct render *r, const json_t *all, bool filter, int
 /* items:{...}, whose members are those of the schema. */
 static void put_items(struct render *r, const json_t *items, int depth)
 {
-    const char **key = sorted_keys(items);
+    FREED(free_at) const char **key = sorted_keys(items);
     put_next(r, "items:{");
     for (size_t i = 0; i < json_object_size(items); i++) {
         const json_t *v = json_object_get(items, key[i]);
@@ -204,7 +203,6 @@ static void put_items(struct render *r, const json_t *items, int depth)
             put_value(r, v, true, depth + 1);
     }
     put_str(r, "}");
-    free(key);
 }
 
 /* NAME:{...}: one parameter. */
@@ -243,13 +241,12 @@ static void put_properties(struct render *r, const json_t *all, bool filter, int
 {
     static const char *const keyword[] = {"description", "type", "properties", "required",
                                           "nullable"};
-    const char **key = depth < MOST_DEPTH ? sorted_keys(all) : NULL;
+    FREED(free_at) const char **key = depth < MOST_DEPTH ? sorted_keys(all) : NULL;
     put_str(r, "{");
     for (size_t i = 0; key && i < json_object_size(all); i++)
         if (!filter || !ROW_NAMED(keyword, key[i]))
             put_property(r, key[i], json_object_get(all, key[i]), depth);
     put_str(r, "}");
-    free(key);
 }
 
 static void put_declaration(struct render *r, const json_t *f)
@@ -471,9 +468,7 @@ json_t *gemma4_call(const char *p, size_t n)
     size_t width = (size_t)(brace - name);
     name = trimmed(name, &width);
     s.p = brace;
-    json_t *arguments = width ? scan_value(&s) : NULL;
-    bool ok = arguments && s.p == s.end;
-    json_t *call = ok ? json_pack("{s:s%,s:O}", "name", name, width, "arguments", arguments) : NULL;
-    json_decref(arguments);
-    return call;
+    FREED(json_decrefp) json_t *arguments = width ? scan_value(&s) : NULL;
+    return arguments && s.p == s.end
+               ? json_pack("{s:s%,s:O}", "name", name, width, "arguments", arguments) : NULL;
 }

@@ -419,20 +419,16 @@ static bool read_split(struct gguf *g, int64_t *no, int64_t *count, struct err *
 /* Opens part `no`, whose metadata count only as far as they say which part it is. */
 static bool open_part(struct gguf *g, int stem, int no, int count, struct err *e)
 {
-    struct gguf_entry *entry;
+    FREED(free_at) struct gguf_entry *entry = NULL;
     int n = 0;
-    bool ok =
-        file_read(g, xasprintf("%.*s-%05d-of-%05d.gguf", stem, g->file[0].path, no + 1, count),
-                  &entry, &n, e);
+    if (!file_read(g, xasprintf("%.*s-%05d-of-%05d.gguf", stem, g->file[0].path, no + 1, count),
+                   &entry, &n, e))
+        return false;
     const struct gguf_file *f = &g->file[g->n_file - 1];
-    int64_t has_no = ok ? gguf_entry_int(f, gguf_entry(f, entry, n, "split.no")) : -1;
-    int64_t has_count = ok ? gguf_entry_int(f, gguf_entry(f, entry, n, "split.count")) : -1;
-    if (ok && (has_no != no || has_count != count))
-        ok =
-            err_file(e, f->path, "its split.no and split.count do not say that it is part %d of %d",
-                     no + 1, count);
-    free(entry);
-    return ok;
+    return (gguf_entry_int(f, gguf_entry(f, entry, n, "split.no")) == no &&
+            gguf_entry_int(f, gguf_entry(f, entry, n, "split.count")) == count) ||
+           err_file(e, f->path, "its split.no and split.count do not say that it is part %d of %d",
+                    no + 1, count);
 }
 
 static bool open_parts(struct gguf *g, struct err *e)

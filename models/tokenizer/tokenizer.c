@@ -177,7 +177,7 @@ bool tok_encode(const struct tokenizer *t, const char *text, size_t n, unsigned 
         return err_set(e, ERR_USAGE, "text of %zu bytes is too long to encode", n);
     bool plain = !(flags & TOK_SPECIAL), ok = true;
     struct tok_work w = {.find.stop = stop_flag, .bpe.stop = stop_flag};
-    struct buf fixed = {0};
+    FREED(buf_free) struct buf fixed = {0};
     int before = out->n;
     work_bound(&w, n);
     text = valid_text(text, &n, stop_flag, &fixed);
@@ -194,7 +194,6 @@ bool tok_encode(const struct tokenizer *t, const char *text, size_t n, unsigned 
     if (!ok)
         out->n = before;
     tok_work_free(&w);
-    buf_free(&fixed);
     return ok;
 }
 
@@ -268,7 +267,7 @@ size_t tok_stream_push(struct tok_stream *s, const struct tokenizer *t, int id, 
     own = n;
     if (!n)
         return 0;
-    struct buf all = {0};
+    FREED(buf_free) struct buf all = {0};
     if (s->n_held) {
         buf_add(&all, s->held, (size_t)s->n_held);
         buf_add(&all, p, n);
@@ -286,7 +285,6 @@ size_t tok_stream_push(struct tok_stream *s, const struct tokenizer *t, int id, 
     emit(s, t, p, done, out);
     s->n_held = (int)(n - done);
     memcpy(s->held, p + done, n - done); /* at most three bytes */
-    buf_free(&all);
     return own;
 }
 
