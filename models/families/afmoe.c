@@ -43,10 +43,9 @@ const struct family family_afmoe = {
     .name = "afmoe",
     .types = {"afmoe"},
     .keys = (const char *const[]){
-        KEYS_OF_MOST, "attention_bias", "sliding_window",
-        "layer_types", "global_attn_every_n_layers", "mup_enabled", "num_experts",
-        "num_experts_per_tok", "num_shared_experts", "num_dense_layers", "moe_intermediate_size",
-        "route_scale", NULL},
+        KEYS_OF_MOST, "attention_bias", "sliding_window", "layer_types",
+        "global_attn_every_n_layers", "mup_enabled", "num_experts", "num_experts_per_tok",
+        "num_shared_experts", "num_dense_layers", "moe_intermediate_size", "route_scale", NULL},
     .sizes = {.hidden = 2048, .ffn = 6144, .layers = 32, .heads = 16, .head_dim = 128,
               .vocab = 200192, .max_pos = 16384, .eps = 1e-5},
     .place = PLACE_SANDWICH,

@@ -93,9 +93,8 @@ static const struct tensor_spec moe_layer[] = {
 };
 
 #define KEYS                                                                                       \
-    KEYS_OF_MOST, "attention_bias", "sliding_window",               \
-        "layer_types", "layer_rope_theta", "embedding_multiplier", "attention_multiplier",         \
-        "residual_multiplier", "logits_scaling"
+    KEYS_OF_MOST, "attention_bias", "sliding_window", "layer_types", "layer_rope_theta",           \
+        "embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling"
 
 const struct family family_granite_swa = {
     .name = "granite",

@@ -98,8 +98,7 @@ const struct family family_exaone4 = {
     .name = "exaone4",
     .types = {"exaone4", "exaone4_5_text"},
     .keys = (const char *const[]){
-        KEYS_OF_MOST, "layer_types", "sliding_window",
-        "sliding_window_pattern", NULL},
+        KEYS_OF_MOST, "layer_types", "sliding_window", "sliding_window_pattern", NULL},
     .sizes = {.kv = 32, .eps = 1e-5},
     .place = PLACE_POST,
     .rope = {ROPE_OLD(1e4)},
@@ -111,8 +110,7 @@ const struct family family_olmo3 = {
     .name = "olmo3",
     .types = {"olmo3"},
     .keys = (const char *const[]){
-        KEYS_OF_MOST, "attention_bias", "layer_types",
-        "sliding_window", NULL},
+        KEYS_OF_MOST, "attention_bias", "layer_types", "sliding_window", NULL},
     .sizes = {.eps = 1e-5},
     .place = PLACE_POST,
     .rope = {{.type = "sliding_attention", .dflt = ROPE_PLAIN(5e5)},
