@@ -2,6 +2,7 @@
 #ifndef AERIE_IDIOMS_H
 #define AERIE_IDIOMS_H
 
+#include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,6 +27,12 @@ static inline void free_at(void *pointer)
     void *p;
     memcpy(&p, pointer, sizeof p);
     free(p);
+}
+/* FREED(folder_close) is for what opendir() returns, NULL included. */
+static inline void folder_close(DIR **folder)
+{
+    if (*folder)
+        closedir(*folder);
 }
 
 /* free() of several pointers. */

@@ -10,7 +10,6 @@
 #include "kernels/idioms.h"
 #include "models/checkpoint/json.h"
 
-#include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -169,7 +168,7 @@ bool hub_is_gguf(const char *path)
 static void add_files(struct hub_paths *f, const char *root, const char *below, int depth)
 {
     FREED(free_at) char *folder = xasprintf("%s/%s", root, below);
-    DIR *d = opendir(folder);
+    FREED(folder_close) DIR *d = opendir(folder);
     for (struct dirent *x; d && f->n < MAX_FILES && (x = readdir(d));) {
         if (x->d_name[0] == '.')
             continue;
@@ -179,8 +178,6 @@ static void add_files(struct hub_paths *f, const char *root, const char *below, 
         else if (depth && !strchr(x->d_name, '.'))
             add_files(f, root, path, depth - 1);
     }
-    if (d)
-        closedir(d);
 }
 
 /* The GGUF files of a snapshot: paths below the snapshot, ascending. */
@@ -307,14 +304,12 @@ static char *in_snapshot(const struct hub_name *n, const char *root, struct err 
 static char *only_snapshot(const char *model)
 {
     FREED(free_at) char *folder = xasprintf("%s/snapshots", model);
+    FREED(folder_close) DIR *d = opendir(folder);
     char *only = NULL;
-    DIR *d = opendir(folder);
     int n = 0;
     for (struct dirent *x; d && (x = readdir(d));)
         if (hub_is_commit(x->d_name) && n++ == 0)
             only = xstrdup(x->d_name);
-    if (d)
-        closedir(d);
     if (n == 1)
         return only;
     free(only);
@@ -350,14 +345,11 @@ static char *commit_of(const struct hub_name *n, const char *model, struct err *
 /* A model of the cache that has the same name but for capitals; NULL: none. */
 static char *other_case(const char *cache, const char *folder)
 {
-    char *found = NULL;
-    DIR *d = opendir(cache);
-    for (struct dirent *x; d && !found && (x = readdir(d));)
+    FREED(folder_close) DIR *d = opendir(cache);
+    for (struct dirent *x; d && (x = readdir(d));)
         if (ascii_same(x->d_name, folder) && strcmp(x->d_name, folder) != 0)
-            found = xstrdup(x->d_name);
-    if (d)
-        closedir(d);
-    return found;
+            return xstrdup(x->d_name);
+    return NULL;
 }
 
 static bool not_cached(const struct hub_name *n, const char *cache, const char *folder,

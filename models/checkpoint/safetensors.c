@@ -14,7 +14,6 @@
 #include "models/checkpoint/json.h"
 #include "models/checkpoint/coded.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fnmatch.h>
 #include <limits.h>
@@ -152,14 +151,12 @@ static char *note_of(const char *dir, bool both)
 static char *some_shard(const char *dir)
 {
     char *first = NULL;
-    DIR *d = opendir(dir);
+    FREED(folder_close) DIR *d = opendir(dir);
     for (struct dirent *x; d && (x = readdir(d));)
         if (!fnmatch("*.safetensors", x->d_name, 0) && (!first || strcmp(x->d_name, first) < 0)) {
             free(first);
             first = xstrdup(x->d_name);
         }
-    if (d)
-        closedir(d);
     return first;
 }
 

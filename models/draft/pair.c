@@ -8,7 +8,6 @@
 #include "models/checkpoint/json.h"
 #include "models/models.h"
 
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -220,15 +219,13 @@ static bool is_target(const char *path)
 static struct hub_paths list(const char *folder)
 {
     struct hub_paths l = {0};
-    DIR *d = opendir(folder);
+    FREED(folder_close) DIR *d = opendir(folder);
     for (struct dirent *x; d && l.n < MOST_ENTRIES && (x = readdir(d));) {
         if (x->d_name[0] == '.')
             continue;
         hub_paths_add(&l, xasprintf("%s%s%s", folder, folder[strlen(folder) - 1] == '/' ? "" : "/",
                                     x->d_name));
     }
-    if (d)
-        closedir(d);
     hub_paths_sort(&l);
     return l;
 }
