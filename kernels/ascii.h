@@ -5,8 +5,7 @@
  * instead (tests/e2e/test_layers.sh). Bytes beyond ASCII are in no class and have no case. Pure
  * functions; any thread.
  */
-#ifndef AERIE_ASCII_H
-#define AERIE_ASCII_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -55,5 +54,3 @@ static inline bool ascii_contains(const char *text, const char *word)
     while (*text++);
     return false;
 }
-
-#endif

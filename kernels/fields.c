@@ -1,9 +1,6 @@
 /* fields.c - see fields.h. */
 #include "kernels/fields.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static int64_t integer(char conv, int longs, bool size, struct values *v)
 {
     if (size)

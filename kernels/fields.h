@@ -4,8 +4,7 @@
  * 0 stands for "not known". The compiler checks the types of the values, since printf prints the
  * names as they are.
  */
-#ifndef AERIE_FIELDS_H
-#define AERIE_FIELDS_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -28,5 +27,3 @@ struct field {
 /* Reads the conversion that begins at fmt, a "%", with its name, and takes its value. Returns what
  * follows. */
 const char *field_next(const char *fmt, struct values *v, struct field *f);
-
-#endif

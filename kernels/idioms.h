@@ -1,10 +1,7 @@
 /* idioms.h - idioms of C, each in one line where it is used. */
-#ifndef AERIE_IDIOMS_H
-#define AERIE_IDIOMS_H
+#pragma once
 
 #include <dirent.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "kernels/base.h"
 
@@ -96,5 +93,3 @@ static inline const void *row_named(const void *table, size_t n, size_t each, co
             return row;
     return NULL;
 }
-
-#endif

@@ -2,7 +2,6 @@
 #include "kernels/json.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "kernels/fields.h"
 #include "kernels/utf8.h"

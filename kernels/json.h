@@ -5,8 +5,7 @@
  * characters are escaped and invalid UTF-8 becomes U+FFFD, so no byte of the result can act on a
  * terminal. Numbers that JSON does not have (NaN, infinities) become null. Any thread.
  */
-#ifndef AERIE_JSON_H
-#define AERIE_JSON_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -41,5 +40,3 @@ void jput_kint(struct buf *b, const char *key, int64_t v);
 void jput_kints(struct buf *b, const char *key, const int32_t *v, int n);
 void jput_kreal(struct buf *b, const char *key, double v);
 void jput_kbool(struct buf *b, const char *key, bool v);
-
-#endif

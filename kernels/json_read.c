@@ -1,10 +1,6 @@
 /* json_read.c - see json_read.h. */
 #include "kernels/json_read.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* What Jansson 2.14 allocates for a value, with its place in the array or object that holds it, on
  * a 64-bit system (measured in tests/unit/test_malformed.c); rounded up. */
 enum {

@@ -5,8 +5,7 @@
  * values would take more than JSON_FACTOR bytes of memory for each of its bytes, and JSON_SPARE
  * more, is refused. Texts that programs write take at most 23. Any thread.
  */
-#ifndef AERIE_JSON_READ_H
-#define AERIE_JSON_READ_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -43,5 +42,3 @@ char *json_written(const json_t *v, size_t flags);
 
 /* At least the memory that Jansson takes to parse the text, in bytes. */
 uint64_t json_cost(const char *text, size_t n);
-
-#endif

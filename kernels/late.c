@@ -2,7 +2,6 @@
 #include "kernels/late.h"
 
 #include <dlfcn.h>
-#include <string.h>
 
 bool late_load(const char *file, const char *const *name, void *call, int n, struct err *e)
 {

@@ -3,8 +3,7 @@
  * libcurl and libmicrohttpd need thirty more libraries. Loading them takes two thirds of the time
  * of a short command, and few commands speak with a server or are one.
  */
-#ifndef AERIE_LATE_H
-#define AERIE_LATE_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -12,5 +11,3 @@
  * functions, or a struct of nothing else, in the order of the names. False and *e (ERR_USAGE): the
  * library is missing, or lacks one of the functions. */
 bool late_load(const char *file, const char *const *name, void *call, int n, struct err *e);
-
-#endif

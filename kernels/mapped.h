@@ -8,8 +8,7 @@
  *
  * All functions may be called from several threads at once.
  */
-#ifndef AERIE_MAPPED_H
-#define AERIE_MAPPED_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -40,5 +39,3 @@ void mapped_catch(void);
 /* For handlers: true if the signal was raised by reading a mapping of this file and reading can be
  * tried again. Async-signal-safe. */
 bool mapped_fault(int sig, const siginfo_t *info);
-
-#endif

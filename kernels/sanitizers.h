@@ -1,8 +1,7 @@
 /* sanitizers.h - HAS_ASAN and HAS_TSAN, 0 or 1: the sanitizers of the build. gcc defines macros for
  * them, clang has __has_feature().
  */
-#ifndef AERIE_KERNELS_SANITIZERS_H
-#define AERIE_KERNELS_SANITIZERS_H
+#pragma once
 
 #if defined(__has_feature)
 #define HAS_FEATURE_OF_CLANG(f) __has_feature(f)
@@ -20,6 +19,4 @@
 #define HAS_TSAN 1
 #else
 #define HAS_TSAN 0
-#endif
-
 #endif

@@ -1,6 +1,5 @@
 /* sort.h - sorts numbers. */
-#ifndef AERIE_SORT_H
-#define AERIE_SORT_H
+#pragma once
 
 #include <stdlib.h>
 
@@ -16,5 +15,3 @@ static inline void sort_up(double *v, int n)
     if (n > 1)
         qsort(v, (size_t)n, sizeof *v, sort_order);
 }
-
-#endif

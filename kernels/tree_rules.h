@@ -8,13 +8,11 @@
  * the topk best candidates of a level, best first. Row k of the pass that computes level l + 1 runs
  * front candidate k of level l and writes its scratch cell. Any thread.
  */
-#ifndef AERIE_TREE_RULES_H
-#define AERIE_TREE_RULES_H
+#pragma once
 
 #include "kernels/kernels.h"
 
 #include <math.h>
-#include <string.h>
 
 #ifdef __CUDACC__
 #define TREE_RULE static __host__ __device__ __forceinline__
@@ -229,7 +227,5 @@ static inline int32_t tree_emitted(const int32_t *token, const int32_t *choice, 
 {
     return i + 1 < len ? token[path[i + 1]] : choice[path[i]];
 }
-
-#endif
 
 #endif

@@ -1,7 +1,6 @@
 /* utf8.c - see utf8.h. */
 #include "kernels/utf8.h"
 
-#include <string.h>
 #include <utf8proc.h>
 
 size_t utf8_char(const char *s, size_t n, uint32_t *cp)

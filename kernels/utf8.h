@@ -4,8 +4,7 @@
  * Valid is what the Unicode standard calls well-formed: shortest forms up to U+10FFFF, without
  * surrogates. Pure functions; any thread.
  */
-#ifndef AERIE_UTF8_H
-#define AERIE_UTF8_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -54,5 +53,3 @@ static inline uint32_t utf8_at(const char *s)
         utf8_char(s, utf8_len(s), &cp);
     return cp;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* when.h - times for people. */
-#ifndef AERIE_WHEN_H
-#define AERIE_WHEN_H
+#pragma once
 
 #include <stdint.h>
 #include <string.h>
@@ -14,5 +13,3 @@ static inline void when_text(int64_t ms, char out[20])
     if (!localtime_r(&t, &tm) || !strftime(out, 20, "%Y-%m-%d %H:%M", &tm))
         memcpy(out, "?", 2);
 }
-
-#endif

@@ -8,8 +8,7 @@
  * type and layout of the file, and models_quantize() only marks those that a device quantizes to
  * FP8. All functions run on the thread that calls them and share no state.
  */
-#ifndef AERIE_MODELS_H
-#define AERIE_MODELS_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -362,5 +361,3 @@ const struct tensor *st_at(const struct safetensors *s, int i);
 const struct tensor *st_find(const struct safetensors *s, const char *name); /* NULL: none */
 /* Reads one tensor that st_at() or st_find() returned into dst (t->bytes long). */
 bool st_read(struct safetensors *s, const struct tensor *t, void *dst, struct err *e);
-
-#endif

@@ -3,7 +3,6 @@
  */
 #include "kernels/cpu/cpu.h"
 
-#include <stdlib.h>
 #include <sys/mman.h>
 
 /* ---- synthetic weights ----------------------------------------------------------------------- */

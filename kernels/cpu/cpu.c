@@ -9,8 +9,6 @@
 
 #include <math.h>
 #include <sched.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 enum { MAX_THREADS = 64 };
 
@@ -90,8 +88,7 @@ static void cpu_close(struct kdev *d)
         free(d->synthesized[i]);
     free(d->synthesized);
     cpu_ones_close(&d->ones);
-    free(d->ahead);
-    free(d);
+    FREE(d->ahead, d);
 }
 
 static const char *cpu_about(struct kdev *d)

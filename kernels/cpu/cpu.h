@@ -20,14 +20,12 @@
  * Always true: a row's results depend on that row's inputs alone. The division into items, the
  * thread that runs an item and the instruction set change only the time.
  */
-#ifndef AERIE_CPU_H
-#define AERIE_CPU_H
+#pragma once
 
 #include "kernels/kernels.h"
 #include "kernels/packed.h"
 
 #include <stdatomic.h>
-#include <string.h>
 
 enum { CPU_MATS = 3 }; /* most matrices of a product */
 
@@ -307,5 +305,3 @@ float *cpu_pack_rows(struct kdev *d, enum cpu_scratch_use use, const float *src,
 /* dst (rows, n) = packed rows times w (n, k), plus b (n) if not NULL. */
 void cpu_product(struct kdev *d, const float *packed, int rows, const struct tensor *w,
                  const struct tensor *b, float *dst);
-
-#endif

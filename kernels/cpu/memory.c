@@ -10,7 +10,6 @@
 #include "kernels/fp8.h"
 #include "kernels/sanitizers.h"
 
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 

@@ -22,7 +22,6 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 
 enum {
     SPIN_NS = 30 * 1000,   /* spin without yielding: longer than the gaps within a forward pass */
@@ -354,6 +353,5 @@ void cpu_pool_close(struct cpu_pool *p)
         pthread_join(p->worker[i].thread, NULL);
     pthread_cond_destroy(&p->wake);
     pthread_mutex_destroy(&p->lock);
-    free(p->share);
-    free(p);
+    FREE(p->share, p);
 }

@@ -5,8 +5,7 @@
  * combined only by v_sum4(), whose order is part of its definition. A load of fewer than sixteen
  * elements fills the other lanes and reads no memory beyond.
  */
-#ifndef AERIE_CPU_VEC_H
-#define AERIE_CPU_VEC_H
+#pragma once
 
 #include "kernels/cpu/cpu.h"
 
@@ -671,5 +670,3 @@ V_FN void v_load_cell_tail(const uint8_t *p, enum cpu_store type, int n, v16 *a,
     V_TAIL(p, n, type == STORED_F32 ? 4 : 2);
     v_load_cell(tail, type, a, b);
 }
-
-#endif

@@ -5,8 +5,6 @@
 #include "models/checkpoint/gguf.h"
 
 #include <jansson.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -521,11 +519,7 @@ void chat_close(struct chat *c)
 {
     if (!c)
         return;
-    free(c->template);
-    free(c->system_default);
-    free(c->system_suffix);
-    free(c->system_quiet);
-    free(c);
+    FREE(c->template, c->system_default, c->system_suffix, c->system_quiet, c);
 }
 
 bool chat_marks(const struct chat *c, struct chat_marks *out)

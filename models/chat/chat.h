@@ -5,8 +5,7 @@
  * already holds. User text never becomes a special token, except in raw mode. A struct chat does
  * not change after its set-up and may then be used from any thread.
  */
-#ifndef AERIE_CHAT_H
-#define AERIE_CHAT_H
+#pragma once
 
 #include <jansson.h>
 
@@ -142,5 +141,3 @@ void call_reader_push(struct call_reader *x, const struct chat_reader *r, enum c
 /* The reply has ended: what is held is a call, or text. */
 void call_reader_end(struct call_reader *x, struct buf *out);
 void call_reader_free(struct call_reader *x);
-
-#endif

@@ -6,8 +6,6 @@
  */
 #include "models/chat/parts.h"
 
-#include <stdlib.h>
-
 /* Turns of ChatML, in several formats: <|im_start|>ROLE, a line break, a text, <|im_end|>, a line
  * break; "<think>" around thoughts. stop: the token that ends a text. */
 #define CHATML_TURNS(stop)                                                                         \

@@ -13,8 +13,6 @@
 #include "kernels/json_read.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 enum { MOST_DEPTH = 64 };
 

@@ -4,12 +4,9 @@
  * two markers is collected and encoded at once, as the tokenizer would encode the rendered
  * template.
  */
-#ifndef AERIE_CHAT_PARTS_H
-#define AERIE_CHAT_PARTS_H
+#pragma once
 
 #include "models/chat/chat.h"
-
-#include <string.h>
 
 enum { MAX_MARK = 17, MAX_KNOWN = 4 };
 
@@ -215,5 +212,3 @@ static inline const char *role_of(const struct format *f, enum role role)
 /* Row 0 is the fallback (ChatML); the last row has no name. */
 extern const struct format chat_formats[];
 extern const struct format chat_raw;
-
-#endif

@@ -4,8 +4,6 @@
 #include "kernels/json_read.h"
 #include "kernels/utf8.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <time.h>
 
 /* ---- white space, as Jinja's trim defines it ---- */

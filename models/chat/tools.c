@@ -6,8 +6,6 @@
 #include "kernels/idioms.h"
 #include "kernels/json_read.h"
 
-#include <stdlib.h>
-
 /* What begins and ends a call. */
 static const char *open_tag(const struct chat *c)
 {
@@ -440,8 +438,7 @@ void call_reader_end(struct call_reader *x, struct buf *out)
 void call_reader_free(struct call_reader *x)
 {
     for (int i = 0; i < x->n; i++) {
-        free(x->call[i].name);
-        free(x->call[i].arguments);
+        FREE(x->call[i].name, x->call[i].arguments);
     }
     free(x->call);
     buf_free(&x->held);

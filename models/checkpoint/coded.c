@@ -11,9 +11,6 @@
 #include "models/checkpoint/coded_config.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define LEN(a) (sizeof(a) / sizeof *(a))
 
@@ -453,8 +450,6 @@ void coded_free(struct coded *v)
 {
     for (int i = 0; i < v->n; i++)
         free((char *)v->m[i].t.name);
-    free(v->m);
-    free(v->about);
-    free(v->note);
+    FREE(v->m, v->about, v->note);
     *v = (struct coded){0};
 }

@@ -13,8 +13,7 @@
  *
  * Scales of inputs and of a KV cache do not concern weights. They are read, counted and not used.
  */
-#ifndef AERIE_MODELS_CODED_H
-#define AERIE_MODELS_CODED_H
+#pragma once
 
 #include "models/checkpoint/safetensors.h"
 
@@ -38,5 +37,3 @@ struct coded {
  * Either way the caller calls coded_free(). */
 bool coded_find(struct safetensors *s, struct coded *v, struct err *e);
 void coded_free(struct coded *v);
-
-#endif

@@ -11,10 +11,6 @@
 
 #include "models/checkpoint/keys.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { ANY_ONE = 1, ANY = 2, MOST_PATTERNS = 256, MOST_STEPS = 200000000 };
 
 static const char *const kind_names[N_KIND] = {
@@ -396,8 +392,7 @@ void coded_config_free(struct coded_config *q)
 {
     for (int i = 0; i < q->n_pattern; i++)
         free(q->pattern[i]);
-    free(q->pattern);
-    free(q->path);
+    FREE(q->pattern, q->path);
     json_decref(q->modules);
     *q = (struct coded_config){0};
 }

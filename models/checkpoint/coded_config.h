@@ -1,6 +1,5 @@
 /* coded_config.h - the quantization_config of a folder: what it names, refuses and ignores. */
-#ifndef AERIE_MODELS_CODED_CONFIG_H
-#define AERIE_MODELS_CODED_CONFIG_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -42,5 +41,3 @@ void coded_config_free(struct coded_config *q);
 /* Whether the config says that the module of that name is not quantized. Names are compared below
  * whatever prefix a text model has. */
 bool coded_ignores(struct coded_config *q, const char *module);
-
-#endif

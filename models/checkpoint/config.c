@@ -5,8 +5,6 @@
 #include "models/checkpoint/coded_config.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum {
     MAX_HIDDEN = 1 << 16, MAX_FFN = 1 << 20, MAX_LAYERS = 1024, MAX_HEADS = 1024,

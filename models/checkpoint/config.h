@@ -5,8 +5,7 @@
  * kept in the conf (keys.h), which arch_family() tests at the end. Functions that return nothing
  * report errors that way.
  */
-#ifndef AERIE_MODELS_CONFIG_H
-#define AERIE_MODELS_CONFIG_H
+#pragma once
 
 #include "models/checkpoint/keys.h"
 #include "models/models.h"
@@ -117,5 +116,3 @@ void arch_tokens(const struct conf *c, struct config *cfg);
 /* The same from DIR/generation_config.json, and the sampling defaults there. A file that does not
  * exist is no error. */
 bool generation_read(const char *dir, struct config *cfg, struct err *e);
-
-#endif

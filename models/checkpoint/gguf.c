@@ -16,8 +16,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 enum {
@@ -489,14 +487,9 @@ void gguf_close(struct gguf *g)
     for (int i = 0; i < g->n_file; i++) {
         if (g->file[i].fd >= 0)
             close(g->file[i].fd);
-        free(g->file[i].path);
-        free(g->file[i].head);
+        FREE(g->file[i].path, g->file[i].head);
     }
-    free(g->file);
-    free(g->entry);
-    free(g->tensor);
-    free(g->by_name);
-    free(g);
+    FREE(g->file, g->entry, g->tensor, g->by_name, g);
 }
 
 bool gguf_read(const struct gguf *g, const struct gguf_tensor *t, void *dst, struct err *e)

@@ -8,8 +8,7 @@
  *
  * A struct gguf does not change after gguf_open(): any thread may read it. Errors are ERR_MODEL.
  */
-#ifndef AERIE_MODELS_GGUF_H
-#define AERIE_MODELS_GGUF_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -129,5 +128,3 @@ int64_t gguf_entry_int(const struct gguf_file *f, const struct gguf_entry *x);
 const struct gguf_tensor *gguf_find(const struct gguf *g, const char *name); /* NULL: none */
 /* Reads all bytes of a small tensor. */
 bool gguf_read(const struct gguf *g, const struct gguf_tensor *t, void *dst, struct err *e);
-
-#endif

@@ -9,8 +9,6 @@
 #include "kernels/idioms.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* Puts a list of n values; value: a json_t *, made of i. */
 #define PUT_LIST(m, key, i, n, value)                                                              \

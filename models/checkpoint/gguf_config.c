@@ -3,8 +3,6 @@
 #include "models/checkpoint/gguf_meta.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { MAX_LAYERS = 1024, MAX_STOPS = 8 };
 

@@ -4,8 +4,7 @@
  * The first error is kept, as in struct conf (keys.h): readers return a harmless value after it, so
  * that a function needs no test behind each of them.
  */
-#ifndef AERIE_MODELS_GGUF_META_H
-#define AERIE_MODELS_GGUF_META_H
+#pragma once
 
 #include "models/checkpoint/gguf_model.h"
 
@@ -113,5 +112,3 @@ void meta_ropes(struct gguf_meta *m, json_t *full, double theta, double sliding,
 /* The share of a head of width dim that is rotated, by the key of a number of dimensions; the
  * default is a share. */
 double meta_partial(struct gguf_meta *m, const char *key, int64_t dim, double dflt);
-
-#endif

@@ -4,8 +4,7 @@
  * gguf_tensors.c undoes what the converter did to tensors; gguf_config.c reads the metadata. What
  * an architecture of the format is, both read from one row of a table (struct gguf_arch).
  */
-#ifndef AERIE_MODELS_GGUF_MODEL_H
-#define AERIE_MODELS_GGUF_MODEL_H
+#pragma once
 
 #include "models/checkpoint/gguf.h"
 #include "models/checkpoint/rows.h"
@@ -72,5 +71,3 @@ bool gguf_config(const struct gguf *g, const struct gguf_arch *a, struct buf *ou
 /* What the file is, for people: the types of its tensors and how many there are of each, and the
  * label that it gives itself. */
 void gguf_about(const struct gguf *g, struct buf *out);
-
-#endif

@@ -7,8 +7,6 @@
 #include "models/checkpoint/gguf_meta.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 float *meta_factors(struct gguf_meta *m, int64_t n, const char **name)
 {

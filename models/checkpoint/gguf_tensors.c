@@ -13,9 +13,6 @@
 #include "kernels/packed.h"
 #include "models/checkpoint/json.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 struct listing {
     const struct gguf *g;
     const struct gguf_arch *a;

@@ -1,8 +1,6 @@
 /* gguf_values.c - the values of a GGUF file's metadata by key and type; see gguf.h. */
 #include <inttypes.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "kernels/idioms.h"
 #include "models/checkpoint/gguf.h"

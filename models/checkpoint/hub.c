@@ -10,8 +10,6 @@
 #include "kernels/idioms.h"
 #include "models/checkpoint/json.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -64,8 +62,7 @@ bool hub_read_name(const char *s, struct hub_name *n)
 
 void hub_name_free(struct hub_name *n)
 {
-    free(n->revision);
-    free(n->file);
+    FREE(n->revision, n->file);
     n->revision = n->file = NULL;
 }
 

@@ -3,8 +3,7 @@
  * A name is ORG/NAME, perhaps followed by @REVISION (a branch, a tag or a commit) and by :QUANT or
  * :FILE.gguf, which choose one of several GGUF files. Nothing is fetched or written.
  */
-#ifndef AERIE_MODELS_HUB_H
-#define AERIE_MODELS_HUB_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -52,5 +51,3 @@ void hub_paths_free(struct hub_paths *l);
 char *hub_title(const char *path);
 /* The same of one in the cache; NULL: it lies elsewhere. */
 char *hub_title_in_cache(const char *path);
-
-#endif

@@ -3,8 +3,7 @@
  * Shared by the files of models/ that read config.json, an index or a safetensors header. A parsed
  * tree has no duplicate keys, no NaN, no number that overflows, valid UTF-8, and bounded depth.
  */
-#ifndef AERIE_MODELS_JSON_H
-#define AERIE_MODELS_JSON_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -43,5 +42,3 @@ bool json_text(const char *path, size_t max, struct buf *out, struct err *e);
 /* Reads and parses a file. If `absent` is not NULL, a file that does not exist is no error: *absent
  * is set and NULL is returned. */
 json_t *json_open(const char *path, bool *absent, struct err *e);
-
-#endif

@@ -13,8 +13,7 @@
  *
  * A new key: a row in keys.c, the name in the table of each family that uses it, and its reader.
  */
-#ifndef AERIE_MODELS_KEYS_H
-#define AERIE_MODELS_KEYS_H
+#pragma once
 
 #include "models/checkpoint/json.h"
 #include "models/models.h"
@@ -83,5 +82,3 @@ struct arch; /* config.h */
  * folder also those beside text_config that differ from text_config's. Called when the switches and
  * the unscaled ropes are known. */
 void arch_refuse_unused(const struct arch *a);
-
-#endif

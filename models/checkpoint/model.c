@@ -6,9 +6,6 @@
 
 #include <errno.h>
 #include <fnmatch.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -334,11 +331,7 @@ void model_free(struct model *m)
     for (int i = 0; i < MAX_ROPE; i++)
         rope_free(&m->cfg.rope[i]);
     store_free(m->store);
-    free(m->layer);
-    free(m->dir);
-    free(m->names);
-    free(m->note);
-    free(m->about);
+    FREE(m->layer, m->dir, m->names, m->note, m->about);
     *m = (struct model){0};
 }
 

@@ -1,8 +1,6 @@
 /* quantize.c - chooses the matrices that `--weights` and `--draft-weights` quantize to FP8. */
 #include "models/models.h"
 
-#include <string.h>
-
 #define NOTHING "%s fp8: the %s has no bf16 matrices, the only kind that can be quantized"
 
 /* Marks a bf16 matrix, or removes its mark; returns how many matrices that is, 1 or 0. */

@@ -7,8 +7,6 @@
 #include "models/checkpoint/config.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* ---- frequencies ---- */
 

@@ -5,9 +5,6 @@
 #include "kernels/packed.h"
 #include "models/checkpoint/json.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { CHUNK = 64 << 10, MX_BLOCK = 17, MX_ELEMS = 32 };
 
 /* Bytes of a row of a source. */
@@ -151,8 +148,7 @@ static bool make_scaled(const struct safetensors *st, const struct rows *r, int6
         const struct row_source *from = &r->from[of_scale];
         ok = err_file(e, from->path, "%s: %s", show(from->name).s, why);
     }
-    free(code.p);
-    free(scale.p);
+    FREE(code.p, scale.p);
     return ok;
 }
 
@@ -180,8 +176,7 @@ static bool make_rows(const struct safetensors *st, const struct rows *r, int64_
         if (r->order == ROWS_SAME)
             break; /* all at once */
     }
-    free(s[0].p);
-    free(s[1].p);
+    FREE(s[0].p, s[1].p);
     return ok;
 }
 

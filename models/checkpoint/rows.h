@@ -3,8 +3,7 @@
  *
  * Reading such a tensor reads the rows it needs and converts them; nothing is kept. Any thread.
  */
-#ifndef AERIE_MODELS_ROWS_H
-#define AERIE_MODELS_ROWS_H
+#pragma once
 
 #include "models/checkpoint/scaled.h"
 
@@ -55,5 +54,3 @@ bool rows_read(const struct safetensors *s, const struct rows *r, size_t from, s
                struct err *e);
 /* The file and the bytes that rows_read() reads first for byte `from`, about. */
 uint64_t rows_place(const struct rows *r, size_t from, int *file);
-
-#endif

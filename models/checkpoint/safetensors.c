@@ -17,9 +17,6 @@
 #include <errno.h>
 #include <fnmatch.h>
 #include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -338,21 +335,14 @@ void st_close(struct safetensors *s)
     for (int i = 0; i < s->n_shard; i++) {
         if (s->shard[i].fd >= 0)
             close(s->shard[i].fd);
-        free(s->shard[i].name);
-        free(s->shard[i].path);
+        FREE(s->shard[i].name, s->shard[i].path);
     }
     for (int i = 0; i < s->n + s->n_hidden; i++) {
         free((char *)s->entry[i].t.name);
         free(s->entry[i].rows);
     }
-    free(s->source);
-    free(s->dir);
-    free(s->note);
-    free(s->about);
+    FREE(s->source, s->dir, s->note, s->about);
     buf_free(&s->config);
     gguf_close(s->gguf);
-    free(s->shard);
-    free(s->entry);
-    free(s->by_name);
-    free(s);
+    FREE(s->shard, s->entry, s->by_name, s);
 }

@@ -8,8 +8,7 @@
  * Every tensor passed in must come from st_at() or st_find(). All functions but st_open() and
  * st_close() may be called from several threads at once.
  */
-#ifndef AERIE_MODELS_SAFETENSORS_H
-#define AERIE_MODELS_SAFETENSORS_H
+#pragma once
 
 #include "kernels/mapped.h"
 #include "models/checkpoint/rows.h"
@@ -87,5 +86,3 @@ __attribute__((format(printf, 4, 5)))
 bool bad_entry(const struct shard *f, const char *name, struct err *e, const char *fmt, ...);
 /* Reads exactly n bytes at file offset `at`. Any thread. */
 bool shard_pread(const struct shard *f, void *dst, size_t n, uint64_t at, struct err *e);
-
-#endif

@@ -4,9 +4,6 @@
 #include "kernels/fp8.h"
 #include "kernels/packed.h"
 
-#include <stdio.h>
-#include <string.h>
-
 enum { INFINITE = 0x7f80 }; /* magnitudes of bf16 from here on are not finite */
 
 size_t scaled_code_bytes(enum code c, int64_t n)

@@ -16,8 +16,7 @@
  *
  * (OCP 8-bit Floating Point Specification, E4M3; OCP Microscaling Formats, E2M1 and E8M0.)
  */
-#ifndef AERIE_MODELS_SCALED_H
-#define AERIE_MODELS_SCALED_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -62,5 +61,3 @@ bool scaled_e4m3(const struct scaled *s, const uint8_t *codes, const void *scale
  * scales are at fault. row: for the message. */
 void scaled_fault(const struct scaled *s, int64_t row, const uint8_t *codes, const void *scales,
                   bool *of_scale, char *why, size_t n);
-
-#endif

@@ -14,8 +14,6 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -248,8 +246,7 @@ static struct store *store_new(size_t bytes, size_t names, int files, struct err
     s->n_map = files;
     void *p = mmap(NULL, s->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) {
-        free(s->map);
-        free(s);
+        FREE(s->map, s);
         err_set(e, ERR_MODEL, "not enough memory for %zu bytes of weights", bytes);
         return NULL;
     }
@@ -268,9 +265,7 @@ void store_free(struct store *s)
     for (int i = 0; i < s->n_map; i++)
         mapped_close(s->map[i]);
     munmap(s->base, s->bytes);
-    free(s->map);
-    free(s->names);
-    free(s);
+    FREE(s->map, s->names, s);
 }
 
 void store_drop(struct store *s, const void *p, size_t n)
@@ -451,8 +446,7 @@ bool store_load(struct store **out, struct safetensors *st, struct tensor_load *
     }
     if (ok)
         bind_tensors(s, load, n, place, &j, digest);
-    free(j.part);
-    free(j.digest);
+    FREE(j.part, j.digest);
     if (!ok)
         store_free(s), s = NULL;
     *out = s;

@@ -6,8 +6,7 @@
  * files, which the store owns; the threads read them for their digests only, which also fills the
  * page tables. The store also owns the tensors' names.
  */
-#ifndef AERIE_MODELS_STORE_H
-#define AERIE_MODELS_STORE_H
+#pragma once
 
 #include "models/models.h"
 
@@ -42,5 +41,3 @@ void store_drop(struct store *s, const void *p, size_t n);
 /* The content digest of one tensor, as store_load() computes it, without storing the tensor. */
 bool store_digest(const struct safetensors *st, const struct tensor *t, uint64_t *digest,
                   struct err *e);
-
-#endif

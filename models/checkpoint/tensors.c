@@ -8,7 +8,6 @@
 
 #include <fcntl.h>
 #include <inttypes.h>
-#include <string.h>
 
 const struct tensor *st_find(const struct safetensors *s, const char *name)
 {

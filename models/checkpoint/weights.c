@@ -6,9 +6,6 @@
 #include "models/checkpoint/safetensors.h"
 
 #include <fnmatch.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* ---- extents ---- */
 
@@ -130,8 +127,7 @@ void binder_open(struct binder *b, struct safetensors *st, const struct config *
 
 void binder_close(struct binder *b)
 {
-    free(b->used);
-    free(b->load);
+    FREE(b->used, b->load);
     st_close(b->st);
     *b = (struct binder){0};
 }

@@ -5,8 +5,7 @@
  * the config decides their values, so a wrong shape is refused before memory is allocated. Every
  * tensor of the files is bound, or ignored by name, or refused by name.
  */
-#ifndef AERIE_MODELS_WEIGHTS_H
-#define AERIE_MODELS_WEIGHTS_H
+#pragma once
 
 #include "models/checkpoint/json.h"
 #include "models/models.h"
@@ -127,5 +126,3 @@ int64_t *binder_read_ints(const struct binder *b, const struct tensor *t, int64_
 /* Calls fn for one tensor if the model has it; part of model_each() and draft_each(). */
 bool each_tensor(struct tensor *t, struct store *store,
                  bool (*fn)(struct tensor *t, void *arg, struct err *e), void *arg, struct err *e);
-
-#endif

@@ -14,8 +14,6 @@
 #include "models/checkpoint/safetensors.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 static const char *const ids_key = "eagle_aux_hidden_state_layer_ids";
 

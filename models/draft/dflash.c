@@ -15,9 +15,6 @@
 #include "models/draft/draft.h"
 #include "models/checkpoint/safetensors.h"
 
-#include <stdio.h>
-#include <string.h>
-
 static const struct tensor_spec trunk[] = {
     {SPEC(draft, fc, "fc.weight", X_HIDDEN, X_CAPTURED), .older = "encoder.fc.weight"},
     {SPEC(draft, context_norm, "hidden_norm.weight", X_HIDDEN),

@@ -4,9 +4,6 @@
 #include "kernels/idioms.h"
 #include "models/checkpoint/safetensors.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static bool load_kind(struct drafting *g)
 {
     const char *type = conf_str(&g->top, "model_type", "");
@@ -58,12 +55,7 @@ void draft_free(struct draft *d)
     for (int i = 0; i < MAX_ROPE; i++)
         rope_free(&d->cfg.rope[i]);
     store_free(d->store);
-    free(d->layer);
-    free(d->d2t);
-    free(d->token_order);
-    free(d->dir);
-    free(d->names);
-    free(d->note);
+    FREE(d->layer, d->d2t, d->token_order, d->dir, d->names, d->note);
     *d = (struct draft){0};
 }
 

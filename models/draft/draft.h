@@ -1,6 +1,5 @@
 /* draft.h - declarations shared by draft.c and the loaders of the kinds of drafts. */
-#ifndef AERIE_MODELS_DRAFT_H
-#define AERIE_MODELS_DRAFT_H
+#pragma once
 
 #include "models/families/families.h"
 
@@ -61,5 +60,3 @@ static inline bool draft_misfit(const struct drafting *g, const char *what, long
     return err_set(g->b.e, ERR_MODEL, "%s: the draft does not fit the target: %s is %lld, expected "
                                       "%lld", show_path(g->config_path).s, what, has, expected);
 }
-
-#endif

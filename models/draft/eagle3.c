@@ -12,9 +12,6 @@
 #include "models/draft/draft.h"
 #include "models/checkpoint/safetensors.h"
 
-#include <stdio.h>
-#include <string.h>
-
 static const struct tensor_spec trunk[] = {
     {SPEC(draft, fc, "fc.weight", X_HIDDEN, X_CAPTURED)},
     {SPEC(draft, fc_b, "fc.bias", X_HIDDEN), .when = IF_PRESENT},

@@ -5,9 +5,6 @@
 #include "kernels/idioms.h"
 #include "models/checkpoint/safetensors.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 const char *const draft_roots[] = {"", "model.", NULL};
 const char *const draft_ignored[] = {"*rotary_emb.inv_freq", "verifier_*", "model.verifier_*",
                                      NULL};

@@ -10,10 +10,6 @@
 #include "kernels/idioms.h"
 #include "models/checkpoint/safetensors.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 static const char *const root[] = {"", NULL}, *const model_root[] = {"model.", NULL};
 static const char *const ignored[] = {"*rotary_emb.inv_freq", NULL};
 static const char *const order_name = "masked_embedding.token_ordering";

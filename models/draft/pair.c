@@ -8,9 +8,6 @@
 #include "models/checkpoint/json.h"
 #include "models/models.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 
 enum { MOST_ENTRIES = 4096, CARD = 16 << 10, SAYS = 4, NAME = 160 };
@@ -473,11 +470,8 @@ void pair_models(const char *path, void (*fn)(void *arg, const char *path, const
 void pair_free(struct pairing *p)
 {
     for (int i = 0; i < p->n; i++) {
-        free(p->draft[i].path);
-        free(p->draft[i].from);
-        free(p->draft[i].why);
+        FREE(p->draft[i].path, p->draft[i].from, p->draft[i].why);
     }
-    free(p->draft);
-    free(p->model);
+    FREE(p->draft, p->model);
     *p = (struct pairing){0};
 }

@@ -9,8 +9,7 @@
  *
  * Only configs, model cards and headers are read. Nothing is fetched or written.
  */
-#ifndef AERIE_MODELS_PAIR_H
-#define AERIE_MODELS_PAIR_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -40,5 +39,3 @@ void pair_free(struct pairing *p); /* accepts a zeroed one */
  * each one in the hub's cache; from: where, for people. Drafts are left out. */
 void pair_models(const char *path, void (*fn)(void *arg, const char *path, const char *from),
                  void *arg);
-
-#endif

@@ -4,8 +4,7 @@
  * state and no arithmetic on weights; after loading, no code depends on the family.
  * A new family: one struct family, listed in models/checkpoint/model.c.
  */
-#ifndef AERIE_MODELS_FAMILIES_H
-#define AERIE_MODELS_FAMILIES_H
+#pragma once
 
 #include "models/checkpoint/config.h"
 #include "models/checkpoint/keys.h"
@@ -100,5 +99,3 @@ float gemma_embed_scale(int hidden);
 #define SPECS_PRE_NORM                                                                             \
     {SPEC(layer, in_norm, "input_layernorm.weight", X_HIDDEN)},                                    \
     {SPEC(layer, ffn_in_norm, "post_attention_layernorm.weight", X_HIDDEN)}
-
-#endif

@@ -8,9 +8,6 @@
  */
 #include "models/families/families.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static void configure_heads(struct arch *a)
 {
     const struct conf *c = &a->c;

@@ -3,8 +3,6 @@
  */
 #include "models/families/families.h"
 
-#include <string.h>
-
 /* true and "per-head": one number a head; the reference takes anything else for one an element. */
 static void configure_gate(struct arch *a)
 {

@@ -7,8 +7,6 @@
  */
 #include "models/families/families.h"
 
-#include <string.h>
-
 /* The older spelling's theta is one of the full layers only: with it the reference leaves sliding
  * layers at 5e5, where its earlier versions took it for all. So it cannot be followed where the two
  * differ. */

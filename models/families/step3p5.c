@@ -5,7 +5,6 @@
 #include "models/families/families.h"
 
 #include <math.h>
-#include <string.h>
 
 static void configure_heads(struct arch *a)
 {

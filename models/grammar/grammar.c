@@ -3,9 +3,6 @@
 #include "models/grammar/parts.h"
 #include "kernels/idioms.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- what precedes the text ------------------------------------------------------------------ */
 
 /* A thought up to its first "</think>": rule i has read i bytes of the tag. */
@@ -214,8 +211,5 @@ void grammar_close(struct grammar *grammar)
         return;
     for (int i = 0; i < grammar->n_rule; i++)
         free(grammar->rule[i].alt);
-    free(grammar->rule);
-    free(grammar->set);
-    free(grammar->element);
-    free(grammar);
+    FREE(grammar->rule, grammar->set, grammar->element, grammar);
 }

@@ -10,8 +10,7 @@
  * A guide follows replies: its states are sets of stacks of positions in the grammar, found as they
  * are needed and kept, so that the state after a token, and the tokens allowed in a state, are
  * looked up when they are needed again. A grammar does not change; a guide is one thread's. */
-#ifndef AERIE_GRAMMAR_H
-#define AERIE_GRAMMAR_H
+#pragma once
 
 #include <jansson.h>
 
@@ -63,5 +62,3 @@ int guide_next(struct guide *guide, int state, int32_t id);
 const uint32_t *guide_banned(struct guide *guide, int state);
 /* Whether the reply is complete in the state. */
 bool guide_accepts(const struct guide *guide, int state);
-
-#endif

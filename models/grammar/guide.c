@@ -7,9 +7,6 @@
 #include "kernels/idioms.h"
 #include "models/grammar/parts.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum {
     MOST_STACKS = 256,        /* of a state; more ways to read a text are not followed */
     MOST_STATES = 1 << 12,    /* then all are forgotten */
@@ -76,9 +73,7 @@ void token_order_close(struct token_order *order)
 {
     if (!order)
         return;
-    free(order->id);
-    free(order->common);
-    free(order);
+    FREE(order->id, order->common, order);
 }
 
 /* ---- stacks ---------------------------------------------------------------------------------- */
@@ -275,8 +270,7 @@ static int close_over(struct guide *guide)
 static void forget(struct guide *guide)
 {
     for (int i = 0; i < guide->n_state; i++) {
-        free(guide->state[i].next);
-        free(guide->state[i].banned);
+        FREE(guide->state[i].next, guide->state[i].banned);
     }
     guide->n_state = STATE_FIRST;
     guide->state[GUIDE_DEAD] = (struct state){0};
@@ -316,17 +310,11 @@ void guide_close(struct guide *guide)
     if (!guide)
         return;
     for (int i = 0; i < guide->n_state; i++) {
-        free(guide->state[i].next);
-        free(guide->state[i].banned);
+        FREE(guide->state[i].next, guide->state[i].banned);
     }
     grammar_close(guide->grammar);
-    free(guide->state);
-    free(guide->node);
-    free(guide->stack);
-    free(guide->nodes.slot);
-    free(guide->states.slot);
-    free(guide->todo);
-    free(guide->path);
+    FREE(guide->state, guide->node, guide->stack, guide->nodes.slot, guide->states.slot,
+         guide->todo, guide->path);
     ids_free(&guide->ids);
     free(guide);
 }

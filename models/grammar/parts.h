@@ -2,8 +2,7 @@
  *
  * A rule is a list of alternatives, each a sequence of elements. The symbols that elements consume
  * are the 256 bytes and the special tokens of a chat format. */
-#ifndef AERIE_GRAMMAR_PARTS_H
-#define AERIE_GRAMMAR_PARTS_H
+#pragma once
 
 #include "models/grammar/grammar.h"
 
@@ -120,5 +119,3 @@ const char *grammar_format(const char *format);
 
 /* schema.c: the rule of a schema, or -1 and *e. */
 int grammar_schema(struct grammar *grammar, const json_t *schema, struct err *e);
-
-#endif

@@ -10,9 +10,6 @@
 #include "kernels/ascii.h"
 #include "kernels/idioms.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { MOST_GROUPS = 40, MOST_BYTES = 4096, MOST_TIMES = 1000000 };
 
 /* The characters that one place of a text may have. */

@@ -2,9 +2,6 @@
 #include "models/grammar/parts.h"
 
 #include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* ---- rules ----------------------------------------------------------------------------------- */
 

@@ -6,8 +6,6 @@
 #include "kernels/json_read.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { MOST_DEPTH = 64, MOST_MEMO = 10000, MOST_NAME = 256, MOST_REPEATS = 1000000 };
 

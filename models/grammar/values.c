@@ -3,8 +3,6 @@
 
 #include <math.h>
 #include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "kernels/base.h"
 #include "kernels/idioms.h"

@@ -1,7 +1,6 @@
 /* values.h - what a JSON schema says about values, read without making rules. Pure functions; root
  * is the whole schema, in which a $ref names a part. */
-#ifndef AERIE_GRAMMAR_VALUES_H
-#define AERIE_GRAMMAR_VALUES_H
+#pragma once
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -20,5 +19,3 @@ bool schema_holds(const json_t *list, const json_t *v); /* a list holds a value:
                                                            one */
 /* Whether surely no value matches both schemas. */
 bool schema_apart(const json_t *root, const json_t *a, const json_t *b);
-
-#endif

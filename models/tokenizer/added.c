@@ -7,8 +7,6 @@
 #include "kernels/idioms.h"
 #include "models/tokenizer/parts.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <utf8proc.h>
 
 void added_set_add(struct added_set *a, struct added x, const char *s, size_t n)

@@ -8,10 +8,6 @@
 #include "models/tokenizer/bpe.h"
 #include "kernels/idioms.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- strings of ids ---- */
 
 void bpe_name(struct bpe *b, int id, const char *s, size_t n)
@@ -141,9 +137,7 @@ void bpe_seal(struct bpe *b)
 void bpe_free(struct bpe *b)
 {
     buf_free(&b->text);
-    free(b->token);
-    free(b->slot);
-    free(b->merge);
+    FREE(b->token, b->slot, b->merge);
     *b = (struct bpe){0};
 }
 
@@ -305,7 +299,6 @@ bool bpe_word(const struct bpe *b, const char *s, size_t n, bool plain, struct b
 
 void bpe_work_free(struct bpe_work *w)
 {
-    free(w->sym);
-    free(w->heap);
+    FREE(w->sym, w->heap);
     *w = (struct bpe_work){0};
 }

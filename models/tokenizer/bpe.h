@@ -5,8 +5,7 @@
  * ones. After bpe_seal() a struct bpe does not change: any thread may read it, each with its own
  * struct bpe_work.
  */
-#ifndef AERIE_BPE_H
-#define AERIE_BPE_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -79,5 +78,3 @@ void bpe_work_free(struct bpe_work *w);
  * nothing is appended then. */
 bool bpe_word(const struct bpe *b, const char *s, size_t n, bool plain, struct bpe_work *w,
               struct ids *out);
-
-#endif

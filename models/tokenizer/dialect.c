@@ -11,9 +11,6 @@
 #include "kernels/ascii.h"
 #include "kernels/idioms.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 struct dialect {
     const char *s, *end; /* the text at *end is a NUL byte */
     struct buf *out;

@@ -1,10 +1,6 @@
 /* entries.c - see load.h: tokens, merges and added tokens, checked as they are added. */
 #include "models/tokenizer/load.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 struct shown shown_str(struct pull_str x)
 {
     char s[49];

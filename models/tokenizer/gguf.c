@@ -11,8 +11,6 @@
 #include "models/tokenizer/load.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum {
     MAX_TOKENS = 1 << 22,
@@ -445,8 +443,7 @@ bool tokenizer_load_gguf(struct tokenizer *t, const char *path, struct err *e)
     load_close(&m.l);
     gguf_close(m.g);
     buf_free(&m.text);
-    free(m.token);
-    free(m.kind);
+    FREE(m.token, m.kind);
     return ok;
 }
 

@@ -7,8 +7,6 @@
 #include "models/tokenizer/load.h"
 #include "kernels/idioms.h"
 
-#include <stdlib.h>
-
 /* The text of the members of the file and of its "model", not yet parsed; s NULL: absent. */
 struct parts {
     struct pull_str version, model, added, normalizer, pre_tokenizer, decoder, post;

@@ -5,8 +5,7 @@
  * tokens, load_added_done(), the decoder. False and *l->e (ERR_MODEL) on failure: the message names
  * the file and the place.
  */
-#ifndef AERIE_TOKENIZER_LOAD_H
-#define AERIE_TOKENIZER_LOAD_H
+#pragma once
 
 #include "models/checkpoint/json.h"
 #include "models/tokenizer/steps.h"
@@ -54,5 +53,3 @@ void load_added_done(struct load *l);
 bool tokenizer_load_gguf(struct tokenizer *t, const char *path, struct err *e);
 /* As tok_digest() of a GGUF. */
 bool tokenizer_digest_gguf(const char *path, char hex[65], struct err *e);
-
-#endif

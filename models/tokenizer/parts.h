@@ -5,8 +5,7 @@
  * split into pieces by the pre-tokenizer's steps, and each piece is one word for bpe_word(). A
  * struct tokenizer is read-only after tok_open(); a call writes to its own struct tok_work.
  */
-#ifndef AERIE_TOKENIZER_PARTS_H
-#define AERIE_TOKENIZER_PARTS_H
+#pragma once
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -208,5 +207,3 @@ bool pre_tokenize(const struct tokenizer *t, const char *s, size_t n, bool at_st
 /* The character that represents a byte in byte-level text (GPT-2's table), and its inverse. */
 uint32_t byte_to_char(uint8_t b);
 int char_to_byte(uint32_t c); /* -1: c represents no byte */
-
-#endif

@@ -1,7 +1,6 @@
 /* pull.c - see pull.h. */
 #include "models/tokenizer/pull.h"
 
-#include <string.h>
 #include <utf8proc.h>
 
 static bool syntax_error(struct pull *j, const char *what)

@@ -5,8 +5,7 @@
  * point into the text, where escapes are decoded in place.
  * Only the first error is kept: later calls return false, and pull_failed() reports it.
  */
-#ifndef AERIE_TOKENIZER_PULL_H
-#define AERIE_TOKENIZER_PULL_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -46,5 +45,3 @@ static inline bool pull_is(struct pull_str a, const char *b)
 {
     return a.n == __builtin_strlen(b) && __builtin_memcmp(a.s, b, a.n) == 0;
 }
-
-#endif

@@ -14,8 +14,6 @@
 #include "kernels/idioms.h"
 
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* ---- memory: a match that fails for want of memory would be taken for a slow pattern ---- */
 

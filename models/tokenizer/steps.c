@@ -11,9 +11,6 @@
 #include "models/tokenizer/steps.h"
 
 #include <jansson.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <utf8proc.h>
 
 /* ---- reading members ---- */

@@ -4,8 +4,7 @@
  * False and *e (ERR_MODEL) on failure: the message names the place in the tree and the kind of the
  * step; the caller prefixes the file.
  */
-#ifndef AERIE_TOKENIZER_STEPS_H
-#define AERIE_TOKENIZER_STEPS_H
+#pragma once
 
 #include "models/tokenizer/pull.h"
 #include "models/tokenizer/parts.h"
@@ -21,5 +20,3 @@ bool steps_bytes(struct tokenizer *t, const char *const *regex, int n, bool gpt2
 bool steps_decoder(struct tokenizer *t, struct pull_str raw, struct err *e);
 /* Sets t->bos. A post_processor of any kind is accepted: only its leading special token is used. */
 bool steps_post_processor(struct tokenizer *t, struct pull_str raw, struct err *e);
-
-#endif

@@ -2,8 +2,6 @@
 #include "models/tokenizer/parts.h"
 #include "kernels/idioms.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <utf8proc.h>
 
 /* ---- the byte alphabet ---- */
@@ -336,13 +334,11 @@ void tok_work_free(struct tok_work *w)
 {
     bpe_work_free(&w->bpe);
     matcher_free(&w->find);
-    free(w->span.v);
-    free(w->group.v);
+    FREE(w->span.v, w->group.v);
     pieces_free(&w->in);
     pieces_free(&w->out);
     buf_free(&w->text);
     buf_free(&w->swap);
-    free(w->raw.v);
-    free(w->norm.v);
+    FREE(w->raw.v, w->norm.v);
     *w = (struct tok_work){0};
 }

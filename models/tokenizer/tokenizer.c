@@ -5,8 +5,6 @@
 #include "models/tokenizer/load.h"
 
 #include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 
 /* The file of the tokenizer at a path; NULL and *e: the path cannot be looked at. The caller
@@ -87,9 +85,7 @@ void tok_close(struct tokenizer *t)
         buf_free(&t->pre[i].content);
     }
     buf_free(&t->plain);
-    free(t->decoded);
-    free(t->decoded_first);
-    free(t);
+    FREE(t->decoded, t->decoded_first, t);
 }
 
 /* ---- UTF-8 ---- */

@@ -4,8 +4,7 @@
  * byte-fallback (Gemma) files. A tokenizer does not change after tok_open() and may be used from
  * any thread. Text is bytes; each longest invalid UTF-8 sequence is encoded as one U+FFFD.
  */
-#ifndef AERIE_TOKENIZER_H
-#define AERIE_TOKENIZER_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -73,5 +72,3 @@ struct tok_stream {
 size_t tok_stream_push(struct tok_stream *s, const struct tokenizer *t, int id, struct buf *out);
 /* Appends the bytes held back and resets the stream. */
 void tok_stream_flush(struct tok_stream *s, struct buf *out);
-
-#endif
