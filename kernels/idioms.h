@@ -40,6 +40,9 @@ static inline void folder_close(DIR **folder)
             free(each_[i_]);                                                                       \
     } while (0)
 
+/* The number of an array's elements. */
+#define LEN(a) (sizeof(a) / sizeof *(a))
+
 /* Whether `holds` is true for an i < n, and for all; no later ones are looked at than needed. */
 #define ALL(i, n, holds) (!ANY(i, n, !(holds)))
 #define ANY(i, n, holds)                                                                           \
@@ -85,7 +88,7 @@ static inline uint64_t little(const void *p, int n)
 /* The row of a table that is called `word`: its first member, a const char *, is that text. NULL:
  * none is. A table may be a list of texts. */
 #define ROW_NAMED(table, word)                                                                     \
-    row_named(table, sizeof(table) / sizeof *(table), sizeof *(table), word)
+    row_named(table, LEN(table), sizeof *(table), word)
 static inline const void *row_named(const void *table, size_t n, size_t each, const char *word)
 {
     for (const char *row = table, *end = row + n * each; row < end; row += each)

@@ -148,40 +148,23 @@ void jput_raw(struct buf *b, const char *json)
         buf_char(b, *json == '\n' || *json == '\r' ? ' ' : *json);
 }
 
-void jput_kstr(struct buf *b, const char *key, const char *s)
-{
-    jput_key(b, key);
-    jput_str(b, s);
-}
-
-void jput_kint(struct buf *b, const char *key, int64_t v)
-{
-    jput_key(b, key);
-    jput_int(b, v);
-}
+/* A member of an object, by its type. */
+#define MEMBER(type, value)                                             \
+    void jput_k##type(struct buf *b, const char *key, value v)          \
+    {                                                                   \
+        jput_key(b, key);                                               \
+        jput_##type(b, v);                                              \
+    }
+MEMBER(str, const char *)
+MEMBER(int, int64_t)
+MEMBER(real, double)
+MEMBER(bool, bool)
+MEMBER(open, char)
 
 void jput_kints(struct buf *b, const char *key, const int32_t *v, int n)
 {
     jput_key(b, key);
     jput_ints(b, v, n);
-}
-
-void jput_kreal(struct buf *b, const char *key, double v)
-{
-    jput_key(b, key);
-    jput_real(b, v);
-}
-
-void jput_kbool(struct buf *b, const char *key, bool v)
-{
-    jput_key(b, key);
-    jput_bool(b, v);
-}
-
-void jput_kopen(struct buf *b, const char *key, char bracket)
-{
-    jput_key(b, key);
-    jput_open(b, bracket);
 }
 
 /* ---- members by a format --------------------------------------------------------------------- */

@@ -12,8 +12,6 @@
 
 #include <math.h>
 
-#define LEN(a) (sizeof(a) / sizeof *(a))
-
 enum { NAME_ROOM = 200 };
 
 struct finder {

@@ -345,9 +345,8 @@ static void note_unused(const struct gguf_meta *m, struct buf *note)
     size_t n = strlen(m->a->name);
     int found = 0;
     for (int i = 0; (key = gguf_key(m->g, i)); i++) {
-        bool skip = m->used[i] || strncmp(key, m->a->name, n) != 0 || key[n] != '.';
-        for (size_t k = 0; !skip && k < sizeof harmless / sizeof *harmless; k++)
-            skip = !strcmp(key + n + 1, harmless[k]);
+        bool skip = m->used[i] || strncmp(key, m->a->name, n) != 0 || key[n] != '.' ||
+                    ROW_NAMED(harmless, key + n + 1);
         if (!skip && found++ < 5)
             buf_printf(note, "%s%s", found == 1 ? "metadata that aerie does not use: " : ", ",
                        show(key).s);
@@ -359,15 +358,8 @@ static void note_unused(const struct gguf_meta *m, struct buf *note)
 bool gguf_config(const struct gguf *g, const struct gguf_arch *a, struct buf *out, struct buf *note,
                  struct err *e)
 {
-    int n = 0;
-    while (gguf_key(g, n))
-        n++;
-    struct gguf_meta m = {.g = g,
-                          .a = a,
-                          .out = json_object(),
-                          .e = e,
-                          .ok = true,
-                          .used = xcalloc((size_t)n, sizeof *m.used)};
+    struct gguf_meta m = {.g = g, .a = a, .out = json_object(), .e = e, .ok = true,
+                          .used = xcalloc((size_t)g->n_entry, sizeof *m.used)};
     m.ok = gguf_layers(g, a, &m.layers, &m.blocks, e);
     put_sizes(&m);
     if (m.ok)

@@ -55,8 +55,6 @@ static const char *const layer_names[][2] = {
     {"post_norm", "post_per_layer_input_norm"},
 };
 
-#define LEN(a) (sizeof(a) / sizeof *(a))
-
 /* Writes PREFIX, the published stem and the end of the name. False: the stem is not in the
  * table. */
 static bool rename_stem(const char *const (*table)[2], size_t n, const char *prefix,
