@@ -227,7 +227,9 @@ bool file_make_folder(const char *path, struct err *e)
 int file_create(const char *path, struct err *e)
 {
     int fd = file_open(path, O_RDWR | O_CREAT | O_EXCL, 0600);
-    if (fd < 0)
+    if (fd < 0 && errno == EEXIST && file_missing(path))
+        err_set(e, ERR_DB, "cannot create %s: it is a link to a file that is not there", path);
+    else if (fd < 0)
         err_set(e, ERR_DB, "cannot create %s: %s", path, strerror(errno));
     return fd;
 }

@@ -416,6 +416,9 @@ static bool check_version(struct db *d, struct err *e)
     if (!read_version(d, &version, e) ||
         !refuse_unknown(d, version, migrations, N_MIGRATIONS, e))
         return false;
+    if (version == 0)
+        return err_set(e, ERR_DB, "%s has no session yet, its creation was interrupted: the next "
+                       "chat or run that saves completes it", d->path);
     return version == SCHEMA_VERSION ||
            err_set(e, ERR_DB, "%s has schema version %lld, older than %d: start aerie once, it "
                    "makes a backup and migrates", d->path, (long long)version, SCHEMA_VERSION);

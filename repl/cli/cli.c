@@ -230,6 +230,9 @@ static bool read_config(struct cli *c, int where, struct err *e)
         return true;
     if (!buf_read_file(&c->config, c->config_path, 1 << 20, e))
         return false;
+    if (c->config.n && strlen(c->config.p) != c->config.n)
+        return err_set(e, ERR_USAGE, "%s has a NUL byte, expected a text in UTF-8",
+                       c->config_path);
     int number = 0;
     char *line = c->config.p;
     while (line && *line) {

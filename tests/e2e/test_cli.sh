@@ -207,6 +207,7 @@ config() { printf '%b' "$1" >"$T/config/aerie/config"; }
 config 'seed = 4\n\n# a comment\nheat = 3\n'; refuse 2 "^aerie: $T/config/aerie/config:4: \"heat\" is neither" logs
 config 'top_p = 2\n'; refuse 2 'config:1: top_p cannot be "2"' run hi
 config 'just words\n'; refuse 2 'config:1: expected name = value' run hi
+config 'seed = 4\n\0top_p = 2\n'; refuse 2 'config has a NUL byte' logs
 config 'ascii = perhaps\n'; refuse 2 'config:1: .*expected on or off' logs
 config 'page-size = 5\n'; refuse 2 'config:1: --page-size cannot be "5"' logs
 expect "doctor tells of a bad config file" 2 'fail +config +.*config:1: --page-size' doctor

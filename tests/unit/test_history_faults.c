@@ -388,6 +388,9 @@ static void test_links_beside_the_log_lead_nowhere(void **state)
         assert_memory_equal(text, "not aerie's", 11);
         assert_int_equal(lstat(absent, &st), -1);
     }
+    snprintf(db_path, sizeof db_path, "%s/linked/gone.db", scratch);
+    open_beside_link("", absent, "a link to a file that is not there");
+    assert_int_equal(lstat(absent, &st), -1);
 }
 
 /* A FIFO would make the open wait for a reader. */
@@ -524,6 +527,16 @@ static void test_foreign_and_newer_databases_are_refused_untouched(void **state)
         buf_free(&after);
     }
     assert_int_equal(count_aside(), 0);
+
+    struct err e = {0}; /* a file that is empty because the disk was full is none of these */
+    snprintf(db_path, sizeof db_path, "%s/empty.db", scratch);
+    write_bytes(db_path, "", 0);
+    assert_null(hdb_open(db_path, &e));
+    assert_non_null(strstr(e.msg, "its creation was interrupted"));
+    history_close(log_open(LOG_STEPS));
+    struct hdb *whole = hdb_open(db_path, &e);
+    assert_non_null(whole);
+    hdb_close(whole);
 }
 
 static void test_an_older_schema_is_migrated_after_a_backup(void **state)
