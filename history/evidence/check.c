@@ -107,8 +107,9 @@ static bool count_open(struct db *d, struct buf *report, struct err *e)
     if (db_int(d, &n, 0, "SELECT count(*) FROM turn WHERE role='reply' AND link IS NULL", ""))
         return db_fail(d, e, "cannot read turns");
     if (n)
-        buf_printf(report, "%lld repl%s in progress: covered once %s complete\n", (long long)n,
-                   n == 1 ? "y is" : "ies are", n == 1 ? "it is" : "they are");
+        buf_printf(report, "%lld repl%s in progress, or cut off by the end of the process: covered "
+                   "once %s complete\n", (long long)n, n == 1 ? "y is" : "ies are",
+                   n == 1 ? "it is" : "they are");
     return true;
 }
 
