@@ -283,15 +283,20 @@ static void read_long(const struct conf *p, struct rope *r)
 }
 
 /* The share of a head that is rotated. Only the proportional kind leaves dimensions unrotated, and
- * families whose spelling says so. */
-static double partial(const struct conf *c, const struct conf *p, const struct rope *r, bool may)
+ * families whose spelling says so. Where layer types have ropes of their own, the reference reads
+ * their objects only. */
+static double partial(const struct conf *c, const struct conf *p, const struct rope_spelling *s,
+                      const struct rope *r)
 {
     static const char *const key = "partial_rotary_factor";
     const struct conf *at = p && conf_has(p, key) ? p : c;
-    bool fixed = !may && (!p || r->kind != ROPE_PROPORTIONAL);
+    bool fixed = s->partial ? s->type && at == c : !p || r->kind != ROPE_PROPORTIONAL;
     double expected = r->partial; /* without p: the family's; else 1 */
     double x = conf_num(at, key, expected, 1e-3, 1);
-    if (fixed && x != expected)
+    if (fixed && x != expected && s->partial)
+        conf_refuse(at, key, "is %g, which the rope of %s layers does not use, expected it in "
+                    "rope_parameters.%s", x, s->type, s->type);
+    else if (fixed && x != expected)
         conf_refuse(at, key, "is %g, which a rope of type %s does not use, expected %g", x,
                     kind_names[r->kind], expected);
     return x;
@@ -313,7 +318,7 @@ static void read_rope(const struct conf *c, const struct conf *p, const struct c
         snprintf(expected, sizeof expected, "none in a rope of type %s", kind_names[r->kind]);
         refuse_unused(p, s, 1 << r->kind, expected);
     }
-    r->partial = partial(c, p, r, s->partial);
+    r->partial = partial(c, p, s, r);
     if (r->kind == ROPE_YARN || r->kind == ROPE_LLAMA3 || r->kind == ROPE_LONG)
         r->original_max = original_max(c, p, cfg, s, r->original_max);
     if (r->kind == ROPE_LONG && !conf_has(c, "original_max_position_embeddings"))

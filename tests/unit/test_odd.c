@@ -502,6 +502,17 @@ static const struct spelling {
     {"mimo-b", {{"rope_parameters", TYPES(LIN ", " THETA("5e6"), THETA("1e4"))}},
      {{"rope_parameters", TYPES("\"partial_rotary_factor\": 1.0, " LIN ", " THETA("5e6"),
                                 "\"partial_rotary_factor\": 0.334, " THETA("1e4"))}}, NULL},
+    /* of layer types with ropes of their own the reference reads the ropes' objects only */
+    {"mimo-b", {{"rope_parameters", NULL}, {"partial_rotary_factor", "0.334"}},
+     {{"rope_parameters", NULL}}, NULL},
+    {"mimo-b", {{"rope_parameters", NULL}, {"partial_rotary_factor", "0.5"}}, {{0}},
+     "partial_rotary_factor is 0.5, which the rope of full_attention layers does not use"},
+    {"laguna-b", {{"partial_rotary_factor", "0.25"}}, {{0}}, NULL},
+    {"laguna-b", {{"rope_parameters", NULL}, {"partial_rotary_factor", "0.5"}}, {{0}},
+     "partial_rotary_factor is 0.5, which the rope of sliding_attention layers does not use"},
+    {"laguna-b", {{"rope_parameters", TYPES(THETA("5e5"), THETA("1e4"))},
+                  {"partial_rotary_factor", "0.5"}}, {{0}},
+     "partial_rotary_factor is 0.5, which the rope of full_attention layers does not use"},
     /* the norm of q and k behind the rotation cancels YaRN's factor */
     {"llama4-b", {{"rope_parameters", OBJ(YRN ", \"attention_factor\": 1.5")}},
      {{"rope_parameters", OBJ(YRN ", \"attention_factor\": 1.0")}}, NULL},
