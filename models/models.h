@@ -237,6 +237,8 @@ bool model_each(struct model *m, bool (*fn)(struct tensor *t, void *arg, struct 
 /* The first weight that holds a NaN or an infinity, or NULL: none has one, or `stop` was asked for.
  * Weights are in host memory; packed ones are not looked at. Takes as long as reading them all. */
 const struct tensor *model_odd_weight(const struct model *m, const struct stop *stop);
+/* Whether the tensor has one. */
+bool tensor_is_odd(const struct tensor *t);
 /* The model that the text of a config.json describes, without a checkpoint: every tensor has its
  * name, type (bf16; MXFP4 blocks where the family has them), shape and size, but no data. For
  * benchmarks: device_upload() lets the device generate random weights. False and *e as
@@ -322,6 +324,8 @@ void draft_free(struct draft *d);
  * Llama layer with the target's hidden size and heads, an MLP `ffn` wide and a draft vocabulary of
  * `vocab` tokens. */
 bool draft_shaped(struct draft *d, const struct model *target, int ffn, int vocab, struct err *e);
+/* As model_odd_weight(). */
+const struct tensor *draft_odd_weight(struct draft *d);
 /* As model_each(). */
 bool draft_each(struct draft *d, bool (*fn)(struct tensor *t, void *arg, struct err *e), void *arg,
                 struct err *e);

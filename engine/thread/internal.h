@@ -47,6 +47,7 @@ struct engine_own {
     struct session ses;
     uint64_t seq;           /* events posted */
     bool lost;              /* the device has failed and cannot be used any more */
+    const struct store *mute; /* of the draft whose weights were looked at, see turn.c */
     int window_released;    /* pages that left the window in the last step */
     struct forcing force;   /* of the turn */
     struct shapes shapes;

@@ -449,6 +449,27 @@ static void open_turn(struct engine *engine, struct turn *t, const struct ids *p
                     &why);
 }
 
+/* A draft whose output is no number gives no token, and replies only come slower. If a whole turn
+ * had none, a notice names the weight that is the cause, once for each draft. Weights on the host
+ * only are looked at. */
+static void tell_of_mute_draft(struct engine *engine, const struct turn *t)
+{
+    enum { ENOUGH = 4 }; /* steps */
+    struct draft *d = &engine->loaded.draft;
+    if (!engine->loaded.has_draft || !engine->shared.set.spec || t->n_drafted ||
+        t->n_steps < ENOUGH || !d->store || engine->own.mute == d->store ||
+        strcmp(engine->loaded.dev.k->name, "cpu") != 0)
+        return;
+    engine->own.mute = d->store;
+    const struct tensor *odd = draft_odd_weight(d);
+    char what[300];
+    if (!odd)
+        return;
+    snprintf(what, sizeof what, "the draft gave no token: its %.160s has a weight that is not a "
+             "finite number", odd->name);
+    engine_post_text(engine, EV_NOTICE, what);
+}
+
 /* Adds the reply to the conversation; a turn without a reply is removed from it. */
 static void close_turn(struct engine *engine, struct turn *t, int n_reply)
 {
@@ -464,6 +485,7 @@ static void close_turn(struct engine *engine, struct turn *t, int n_reply)
         if (!engine->own.lost)
             session_mark(s, true);
     }
+    tell_of_mute_draft(engine, t);
     end(engine, t);
     session_hold(s);
     if (n_reply == 0 && (t->reason == STOP_FAULT || engine->own.lost))

@@ -337,7 +337,7 @@ void model_free(struct model *m)
 
 /* ---- weights that are no numbers ---- */
 
-static bool has_odd_number(const struct tensor *t)
+bool tensor_is_odd(const struct tensor *t)
 {
     const uint16_t *half = t->data;
     const uint32_t *word = t->data;
@@ -355,13 +355,13 @@ const struct tensor *model_odd_weight(const struct model *m, const struct stop *
     const struct tensor *own[] = {&m->embed, &m->norm, &m->head, &m->ple_embed, &m->ple_model_proj,
                                   &m->ple_proj_norm};
     for (size_t i = 0; i < sizeof own / sizeof *own; i++)
-        if (has_odd_number(own[i]))
+        if (tensor_is_odd(own[i]))
             return own[i];
     for (int i = 0; i < m->cfg.n_layer && !stop_asked(stop); i++) {
         int n;
         const struct tensor *t = layer_tensors(&m->layer[i], &n);
         for (int k = 0; k < n; k++)
-            if (has_odd_number(&t[k]))
+            if (tensor_is_odd(&t[k]))
                 return &t[k];
     }
     return NULL;

@@ -83,3 +83,20 @@ bool draft_each(struct draft *d, bool (*fn)(struct tensor *t, void *arg, struct 
         d->head = d->embed;
     return true;
 }
+
+/* For draft_each(): stops at a weight that is no number, which *arg then is. */
+static bool find_odd(struct tensor *t, void *arg, struct err *e)
+{
+    (void)e;
+    if (!tensor_is_odd(t))
+        return true;
+    *(const struct tensor **)arg = t;
+    return false;
+}
+
+const struct tensor *draft_odd_weight(struct draft *d)
+{
+    const struct tensor *odd = NULL;
+    draft_each(d, find_odd, &odd, NULL);
+    return odd;
+}

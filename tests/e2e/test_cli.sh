@@ -298,6 +298,11 @@ case $cuda in
 *) refuse 3 "^aerie: ${cuda# cuda: }; --device cpu needs none" run -n --device cuda hi ;;
 esac
 a=$("$AERIE" run -n --no-spec -p max_tokens=24 "Tell me a story." 2>/dev/null)
+cp -r models/nestling/draft "$T/mute"; at=$(($(stat -c %s "$T/mute/model.safetensors") - 4608)) # of norm.weight
+printf '\377\177' | dd of="$T/mute/model.safetensors" bs=1 seek="$at" conv=notrunc status=none
+run run -n -m models/nestling/target --draft "$T/mute" --device cpu -p max_tokens=24 "Tell me a story."
+[ "$rc $(cat "$T/out")" = "0 $a" ] && [ "$(grep -c 'gave no token: its norm.weight has a weight that is not' "$T/err")" = 1 ]
+result "a draft with a weight that is no number changes nothing, and is named" $?
 b=$("$AERIE" run -n -p max_tokens=24 -p draft.topk=4 -p draft.nodes=16 Tell me a story. 2>/dev/null)
 [ -n "$a" ] && [ "$a" = "$b" ]; result "drafting changes nothing, and words are joined" $?
 printf 'Tell me a story.\n' >"$T/prompt"

@@ -465,6 +465,15 @@ static void test_a_weight_that_is_no_number_is_found(void **state)
         free(dir);
         ck_free(&c);
     }
+    struct model m;
+    struct draft d;
+    assert_true(model_load(&m, "models/nestling/target", NULL, NULL));
+    assert_true(draft_load(&d, "models/nestling/draft", &m, NULL, NULL, NULL));
+    assert_null(draft_odd_weight(&d));
+    ((uint16_t *)(uintptr_t)d.layer[0].wv.data)[7] = 0x7f80;
+    assert_ptr_equal(draft_odd_weight(&d), &d.layer[0].wv);
+    draft_free(&d);
+    model_free(&m);
 }
 
 static void test_families_differ_in_their_switches(void **state)
