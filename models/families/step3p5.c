@@ -49,6 +49,19 @@ static float limit_of(const struct arch *a, const char *key, int i)
     return (float)json_number_value(x);
 }
 
+/* The reference takes the ropes of rope_parameters only if each type that layers have has one. */
+static void check_ropes(const struct arch *a)
+{
+    struct conf all;
+    if (!conf_enter(&a->c, "rope_parameters", &all))
+        return;
+    for (int i = 0; i < a->cfg->n_layer; i++) {
+        const char *type = a->layer[i].window ? "sliding_attention" : "full_attention";
+        if (!conf_has(&all, type))
+            conf_refuse(&all, type, "is missing, the rope of layer %d", i);
+    }
+}
+
 static void configure(struct arch *a)
 {
     const struct conf *c = &a->c;
@@ -59,6 +72,7 @@ static void configure(struct arch *a)
     g->gate = GATE_SIGMOID;
     g->attn_scale = (float)pow(conf_num(c, "query_pre_attn_scalar", dim, 1e-3, 1e6), -0.5);
     arch_windows(a, 1, 0);
+    check_ropes(a);
     configure_heads(a);
     arch_experts(a, "n_routed_experts", 288, "num_experts_per_tok", 8, 1280);
     configure_sparse(a);

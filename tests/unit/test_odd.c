@@ -513,6 +513,7 @@ static const struct spelling {
     {"laguna-b", {{"rope_parameters", TYPES(THETA("5e5"), THETA("1e4"))},
                   {"partial_rotary_factor", "0.5"}}, {{0}},
      "partial_rotary_factor is 0.5, which the rope of full_attention layers does not use"},
+    {"step-b", {{"rope_parameters.sliding_attention", NULL}}, {{0}}, "sliding_attention is missing"},
     /* the norm of q and k behind the rotation cancels YaRN's factor */
     {"llama4-b", {{"rope_parameters", OBJ(YRN ", \"attention_factor\": 1.5")}},
      {{"rope_parameters", OBJ(YRN ", \"attention_factor\": 1.0")}}, NULL},
