@@ -101,6 +101,8 @@ struct app {
                             it */
     struct ids turns;    /* numbers of the turns in the context, oldest first */
     struct buf asked;    /* the last message sent */
+    struct buf said;     /* its reply so far */
+    int said_turn;       /* the turn of both; 0: none in this session */
     bool refused;        /* it did not fit the context: /forget sends it again */
     struct probe_want want[MAX_WANTS]; /* (n_want) in the order of their answers */
     int n_want;
@@ -483,6 +485,9 @@ void print_token(const struct printer *to, enum style st, struct backend *b, int
  * limit. */
 void view_tree(struct backend *b, const struct tree *t, int turn, int step, int32_t bonus,
                int width, struct sheet *out);
+/* Appends the tokens of a step to the last line, as many as fit `width` cells (0: all); of a server
+ * that sends no ids, their texts. (cmd/steps.c) */
+void view_step_tokens(struct app *a, const struct step_view *v, int width, struct sheet *out);
 bool pool_sums(const struct pool_view *p); /* whether its ledger sums up */
 void view_pool(const struct pool_view pool[N_POOLS], int width, const struct printer *to);
 /* In JSON members of the object that is open. */

@@ -91,6 +91,9 @@ static bool load_models(struct loaded *loaded, const struct engine_opts *o, stru
     }
     if (loaded->model.note)
         notice(o, "%s", loaded->model.note);
+    if (o->context > loaded->model.cfg.max_pos)
+        notice(o, "the context is %d tokens: the model has no more positions (--context %d)",
+               loaded->model.cfg.max_pos, o->context);
     if (loaded->has_draft && loaded->draft.note)
         notice(o, "%s", loaded->draft.note);
     return true;

@@ -269,6 +269,7 @@ bool app_close(struct app *a)
     ids_free(&a->turns);
     attached_free(&a->attached);
     buf_free(&a->asked);
+    buf_free(&a->said);
     buf_free(&a->notes);
     buf_free(&a->parting);
     FREE_ALL(a->db_path, a->system, a->own_model, a->own_draft);
@@ -429,13 +430,18 @@ void app_event(struct app *a, const struct event *ev)
         buf_clear(&a->asked);
         buf_add(&a->asked, ev->text.p, ev->text.n);
         buf_str(&a->asked, "");
-        a->turn = ev->turn;
+        buf_clear(&a->said);
+        a->turn = a->said_turn = ev->turn;
         a->step = 0;
         if (a->history) { /* what the turns before have filled */
             struct history_status s;
             history_status(a->history, &s);
             app_watch_log(a, &s);
         }
+        break;
+    case EV_TEXT:
+        if (ev->channel == 0 && ev->turn == a->said_turn)
+            buf_add(&a->said, ev->text.p, ev->text.n);
         break;
     case EV_TURN_END:
         if (ev->n_tokens ==
@@ -458,6 +464,7 @@ void app_event(struct app *a, const struct event *ev)
         if (!a->past.b || strcmp(a->past.session, ev->session) != 0)
             app_drop_past(a);
         a->violated = false;
+        a->said_turn = 0;
         break;
     case EV_FAULT:
         a->violated |= ev->fault == ERR_INVARIANT && !app_recording(a);

@@ -144,7 +144,7 @@ static void name_of(const struct grouped *g, const struct group *p, char out[40]
         snprintf(out, 40, "%d-%d", p->first, p->last);
 }
 
-static void groups_foot(const struct grouped *g, const struct printer *to)
+static void groups_foot(const struct grouped *g, int depths, const struct printer *to)
 {
     if (g->n == 0) {
         print_note(to, ST_DIM, "nothing drafted yet");
@@ -160,7 +160,7 @@ static void groups_foot(const struct grouped *g, const struct printer *to)
                    "rows: place in its page of %d of the first position that the cycle writes",
                    g->page_size);
     print_note(to, ST_DIM, "rate = accepted/drafted; MAL = 1 + accepted/cycles");
-    if (g->deepest)
+    if (depths)
         print_note(to, ST_DIM,
                    "d1, d2, ...: cycles that accepted a token at that depth / cycles of the row");
 }
@@ -218,7 +218,7 @@ static void show_groups(const struct grouped *g, const char *source, int width,
     for (int i = 0; i < g->n; i++)
         show_group(g, &g->v[i], depths, to);
     print_close(to, ']');
-    groups_foot(g, to);
+    groups_foot(g, depths, to);
 }
 
 static void show_kinds(const struct grouped *g, const char *source, const struct printer *to)

@@ -59,8 +59,8 @@ static const struct cmd table[] = {
     {"fork", "[TURN|ID]", "session", cmd_fork, "/fork 3",
      .help = "copies this session up to a turn, or another session", .flags = CMD_WAITS,
      .complete = complete_session},
-    {"title", "TEXT", "session", cmd_title, "/title window tests", .flags = CMD_REST,
-     .help = "gives the session a title"},
+    {"title", "[TEXT]", "session", cmd_title, "/title window tests", .flags = CMD_REST,
+     .help = "shows the session's title, or gives it one"},
     {"export", "[md|jsonl] [FILE]", "session", cmd_export, "/export md chat.md", .alias = "save",
      .help = "writes the session to a Markdown or JSON Lines file"},
     {"private", "", "session", cmd_private, "/private", .flags = CMD_WAITS,
@@ -98,6 +98,8 @@ static const struct cmd table[] = {
      .help = "shows which blocks a server's prefix cache holds, as its KV events say"},
     {"why", "[T.S[.NODE]]", "inspect", cmd_why, "/why 9.214.2",
      .help = "tells why a drafted token was accepted or rejected"},
+    {"steps", "[N]", "inspect", cmd_steps, "/steps 40",
+     .help = "lists the latest steps: kind, drafts, time and tokens"},
     {"tokens", "[FROM [TO]]", "inspect", cmd_tokens, "/tokens 100 120",
      .help = "lists tokens of the context with their steps, fates, pages and rivals"},
     {"top", "[ROW|T.S[.ROW]]", "inspect", cmd_top, "/top 9.214",
@@ -417,7 +419,8 @@ void cmd_table(const char *key, const struct printer *to)
     print_close(to, ']');
 }
 
-static void list_help(const struct printer *to)
+/* width: cells of the screen, which wraps lines; 0: the list of topics is wrapped here. */
+static void list_help(int width, const struct printer *to)
 {
     FREED(sheet_free) struct sheet topics = {.ascii = to->out->ascii};
     print_open(to, NULL, '{');
@@ -431,7 +434,7 @@ static void list_help(const struct printer *to)
     }
     print_close(to, ']');
     print_close(to, '}');
-    sheet_append_wrapped(to->out, &topics, 79);
+    sheet_append_wrapped(to->out, &topics, width ? 0 : 79);
 }
 
 /* All names that /help knows, one after the other: commands, topics, settings. */
@@ -475,7 +478,7 @@ bool cmd_help(struct cmd_call *call)
 {
     if (call->argc > 0)
         return cmd_help_on(call->app, call->argv[0], &call->to, call->e);
-    list_help(&call->to);
+    list_help(call->app->face.width, &call->to);
     return true;
 }
 

@@ -21,7 +21,7 @@ cmd_fn cmd_where, cmd_step, cmd_phase, cmd_next, cmd_finish, cmd_continue, cmd_u
 cmd_fn cmd_rstep, cmd_goto, cmd_force, cmd_what_if;
 cmd_fn cmd_diff, cmd_diverge;
 cmd_fn cmd_break, cmd_watch, cmd_delete, cmd_breaks, cmd_display, cmd_undisplay;
-cmd_fn cmd_why, cmd_top, cmd_tokens, cmd_layers, cmd_attn;
+cmd_fn cmd_why, cmd_steps, cmd_top, cmd_tokens, cmd_layers, cmd_attn;
 cmd_fn cmd_address, cmd_layout, cmd_screenshot;
 cmd_fn cmd_copy, cmd_edit; /* hands.c */
 cmd_fn cmd_draft, cmd_model; /* switch.c */

@@ -5,11 +5,25 @@
 
 #include "repl/cmd/cmd.h"
 
-/* Appends the message of a turn, or its reply; turn 0: the newest. Returns the turn's number; 0 and
- * *e: there is none, or it cannot be read. */
+/* The newest turn of the context if its texts are in memory, as those of a turn that this process
+ * computed are; else 0. */
+static int turn_in_memory(const struct app *a)
+{
+    int newest = a->turns.n ? a->turns.v[a->turns.n - 1] : 0;
+    return newest == a->said_turn ? newest : 0;
+}
+
+/* Appends the message of a turn, or its reply, of a reply that is not complete what there is of it;
+ * turn 0: the newest. Returns the turn's number; 0 and *e: there is none, or it cannot be read. */
 static int text_of(struct cmd_call *c, int turn, bool reply, struct buf *out)
 {
     struct app *a = c->app;
+    int here = turn_in_memory(a);
+    if (here && (!turn || turn == here)) {
+        const struct buf *text = reply ? &a->said : &a->asked;
+        buf_add(out, text->p, text->n);
+        return text->n ? here : err_set(c->e, ERR_NEGATIVE, "reply %d has no text yet", here);
+    }
     FREED(hdb_past_free) struct hdb_past p = {0};
     struct hdb *d = app_own_log(a, c->e);
     if (!d || !hdb_past(d, a->session, INT_MAX, &p, c->e))
@@ -85,7 +99,8 @@ bool cmd_copy(struct cmd_call *c)
     if (ok && i == CODE && !code_block(text.n ? text.p : "", (int)n, &block))
         ok = err_set(c->e, ERR_NEGATIVE, n ? "reply %d has no code block %ld"
                                            : "reply %d has no code block", turn, n);
-    ok = ok && hand_over(c, what[i], i == CODE ? &block : &text);
+    bool so_far = i == REPLY && turn == turn_in_memory(c->app) && backend_busy(c->app->backend);
+    ok = ok && hand_over(c, so_far ? "reply so far" : what[i], i == CODE ? &block : &text);
     return ok;
 }
 

@@ -296,10 +296,10 @@ static void show_position(struct app *a, const struct page_table *t, const struc
     slot_line("draft", &t->pool[POOL_DRAFT], p->draft_slot, "nothing written yet", to);
     if (w == 0)
         return;
-    print_note(to, ST_TEXT, "window W = %d: a query here sees the keys %d-%d in sliding layers,", w,
-               max_int(0, p->position - w + 1), p->position);
-    print_note(to, ST_TEXT, "and queries up to %d see this key; it is %s the next query's window",
-               p->position + w - 1, p->in_window ? "inside" : "outside");
+    print_note(to, ST_TEXT, "window W = %d: a query here sees the keys %d-%d in sliding layers, "
+               "and queries up to %d see this key; it is %s the next query's window", w,
+               max_int(0, p->position - w + 1), p->position, p->position + w - 1,
+               p->in_window ? "inside" : "outside");
 }
 
 bool cmd_map(struct cmd_call *c)

@@ -2,6 +2,7 @@
  *
  * The engine's thread computes the step again after its present work and posts EV_PROBE, for which
  * both faces call app_show_probe(). */
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -459,27 +460,45 @@ static int guesses_of(const struct tree *t, int row, int out[TREE_MAX])
     return n;
 }
 
+/* Where the columns of the two lists stand: TOKEN_CELLS for the text of a token where the screen
+ * has room for two. */
+struct top_columns {
+    int cells, draft; /* cells of a token's text; the column where the draft's guesses begin */
+    bool fates;       /* fits behind a guess */
+};
+
+static struct top_columns top_columns(const struct app *a)
+{
+    enum { NUMBERS = 3 + 2 + 7 + 2 + 7, GAP = 6, FATE = 10, LEAST = 6 };
+    int width = a->face.width ? a->face.width : INT_MAX;
+    bool fates = width >= NUMBERS + GAP + FATE + 2 * LEAST;
+    int gap = fates ? GAP : 2, rest = width - NUMBERS - gap - (fates ? FATE : 0);
+    int cells = min_int(max_int(rest / 2, LEAST), TOKEN_CELLS);
+    return (struct top_columns){cells, 3 + cells + 2 + 7 + gap, fates};
+}
+
 static void show_best(struct app *a, const struct probe *p, int r, int i, const struct printer *to)
 {
+    int cells = top_columns(a).cells;
     print_open(to, NULL, '{');
     print_add(to, ST_DIM, "%2d ", i + 1);
-    print_token(to, ST_TEXT, a->backend, p->best[r][i], TOKEN_CELLS);
-    print_tab(to, TOKEN_CELLS + 5);
+    print_token(to, ST_TEXT, a->backend, p->best[r][i], cells);
+    print_tab(to, 3 + cells + 2);
     print_add(to, ST_TEXT, " %6.4f{p}", exp((double)p->best_logp[r][i]));
     print_close(to, '}');
 }
 
-enum { GUESSES = 36 /* their column */ };
-
 static void show_guess(struct app *a, const struct tree *t, int node, const struct printer *to)
 {
     static const char *const fate[] = {"", "accepted", "rejected", "cut"};
+    struct top_columns at = top_columns(a);
     int f = t->fate[node] & 3;
     print_open(to, NULL, '{');
-    print_token(to, ST_DRAFT, a->backend, t->token[node], TOKEN_CELLS);
-    print_tab(to, GUESSES + TOKEN_CELLS + 2);
+    print_token(to, ST_DRAFT, a->backend, t->token[node], at.cells);
+    print_tab(to, at.draft + at.cells + 2);
     print_add(to, ST_DRAFT, " %6.4f{q}\f%d{node}%s{fate}", (double)t->q[node], node, fate_name(f));
-    print_add(to, f == FATE_ACCEPTED ? ST_GOOD : ST_DIM, "  %s", fate[f]);
+    if (at.fates)
+        print_add(to, f == FATE_ACCEPTED ? ST_GOOD : ST_DIM, "  %s", fate[f]);
     print_close(to, '}');
 }
 
@@ -487,6 +506,7 @@ static void show_top(struct app *a, const struct probe *p, const struct step_vie
                      const struct printer *to)
 {
     const struct tree *t = &v->tree;
+    struct top_columns at = top_columns(a);
     int r = kept(p, p->share_row), child[TREE_MAX], n = guesses_of(t, p->share_row, child),
         best = 0;
     while (best < PROBE_BEST && p->best[r][best] >= 0)
@@ -497,8 +517,8 @@ static void show_top(struct app *a, const struct probe *p, const struct step_vie
         print_note(to, ST_DIM, "the logits of this row were not computed: a prompt chunk needs "
                    "those of its last row only");
     else
-        print_note(to, ST_HEAD, "   %-*s %6s  %*s%-*s %6s", TOKEN_CELLS + 2, "target", "p",
-                   GUESSES - TOKEN_CELLS - 14, "", TOKEN_CELLS + 2, "draft", "q");
+        print_note(to, ST_HEAD, "   %-*s %6s%*s%-*s %6s", at.cells + 2, "target", "p",
+                   at.draft - at.cells - 12, "", at.cells + 2, "draft", "q");
     print_open(to, "target", '[');
     for (int i = 0; to->json && i < best; i++)
         show_best(a, p, r, i, to);
@@ -512,7 +532,7 @@ static void show_top(struct app *a, const struct probe *p, const struct step_vie
     for (int i = 0; i < PROBE_BEST || i < n; i++) { /* one beside the other */
         if (i < best)
             show_best(a, p, r, i, to);
-        print_tab(to, GUESSES);
+        print_tab(to, at.draft);
         if (i < n)
             show_guess(a, t, child[i], to);
         print_end(to);

@@ -288,13 +288,26 @@ bool cmd_fork(struct cmd_call *c)
 
 /* ---- /title, /export, /private --------------------------------------------------------------- */
 
+static bool show_title(struct cmd_call *c)
+{
+    struct app *a = c->app;
+    struct session_row row = {0};
+    struct hdb *d = app_own_log(a, c->e);
+    if (!d || !hdb_find(d, a->session, &row, c->e))
+        return false;
+    print_line(&c->to, ST_TEXT, "title: %s\f%s{session}%s{title}", row.title ? row.title : "",
+               a->session, row.title);
+    session_row_free(&row);
+    return true;
+}
+
 bool cmd_title(struct cmd_call *c)
 {
     struct app *a = c->app;
-    if (c->argc == 0)
-        return arg_expected(c, "takes the new title");
     if (!need_log(a, "/title", c->e))
         return false;
+    if (c->argc == 0)
+        return show_title(c);
     history_flush_unless(a->history, 2000, interrupt_waits);
     if (!history_set_title(a->db_path, a->session, c->argv[0], c->e))
         return false;

@@ -103,11 +103,20 @@ static void list_drafts(struct app *a, struct choices *out)
                                       : !strcmp(out->v[k].path, "none");
 }
 
+enum { KIND = 7, DID = 27 /* cells of two columns */ };
+
+/* Which columns a list of drafters has room for. */
+struct choice_columns {
+    int name; /* cells of the names' */
+    bool kind, from;
+};
+
 /* What a drafter did in the session, and what it took; did NULL: nothing. */
-static void print_did(const struct drafter_use *did, const struct printer *to)
+static void print_did(const struct drafter_use *did, const struct choice_columns *c,
+                      const struct printer *to)
 {
     if (!did || !did->steps) {
-        print_add(to, ST_DIM, "%27s", "");
+        print_add(to, ST_DIM, "%*s", c->from ? DID : 0, "");
         return;
     }
     const struct draft_sums *s = &did->drafts.all;
@@ -125,9 +134,10 @@ static void print_did(const struct drafter_use *did, const struct printer *to)
               did->us ? (double)did->tokens * 1e6 / (double)did->us : 0);
 }
 
-/* did: what drafters did, NULL: the choices are models. */
-static void print_choice(const struct choice *x, int column, const struct drafters *did,
-                         const struct printer *to)
+/* did: what drafters did, NULL: the choices are models. Without room for where a choice was found,
+ * why it does not fit stands below it. */
+static void print_choice(const struct choice *x, const struct choice_columns *c,
+                         const struct drafters *did, const struct printer *to)
 {
     const struct drafter_use *use = NULL;
     for (int i = 0; did && i < did->n; i++)
@@ -135,33 +145,48 @@ static void print_choice(const struct choice *x, int column, const struct drafte
     print_open(to, NULL, '{');
     print_add(to, ST_GOOD, x->used ? "* " : "  ");
     print_add(to, ST_KEY, "%s{name}\f%s{path}%d{in_use?}", x->name, x->path, x->used);
-    print_tab(to, column);
+    print_tab(to, c->name + (did != NULL));
     if (did) {
-        print_add(to, ST_TEXT, x->kind ? " %-7s{kind}" : " %-7s", x->kind ? x->kind : "");
-        print_did(use, to);
-        print_add(to, ST_TEXT, " ");
+        if (x->kind)
+            print_add(to, ST_TEXT, "\f%s{kind}", x->kind);
+        print_add(to, ST_TEXT, "%-*s", c->kind ? KIND : 0, c->kind && x->kind ? x->kind : "");
+        print_did(use, c, to);
+        print_add(to, ST_TEXT, c->from ? " " : "");
     }
-    print_facts(to, ST_DIM, x->why ? " does not fit: %s{why}" : " %s{from}",
-                x->why ? x->why : x->from);
+    if (!c->from)
+        print_end(to);
+    if (x->why)
+        print_facts(to, ST_DIM, c->from ? " does not fit: %s{why}" : "    does not fit: %s{why}",
+                    x->why);
+    else
+        print_facts(to, ST_DIM, c->from ? " %s{from}" : "\f%s{from}", x->from);
     print_close(to, '}');
 }
 
-static void print_choices(const struct choices *c, const struct drafters *did,
+/* width: cells of the screen; 0: any. */
+static void print_choices(const struct choices *c, const struct drafters *did, int width,
                           const struct printer *to)
 {
     enum { WIDEST = 40 };
-    int column = 0;
+    struct choice_columns at = {0, true, true};
+    int from = 0;
     for (int i = 0; i < c->n; i++) {
         int n = (int)strlen(c->v[i].name) + 3;
-        column = n > column && n <= WIDEST ? n : column;
+        at.name = n > at.name && n <= WIDEST ? n : at.name;
+        from = max_int(from, text_width(c->v[i].from, strlen(c->v[i].from)));
+    }
+    if (did && width) {
+        at.from = at.name + 1 + KIND + DID + 2 + from <= width;
+        at.kind = at.name + 1 + KIND + DID <= width;
     }
     if (did) {
         print_add(to, ST_HEAD, "DRAFT");
-        print_tab(to, column);
-        print_note(to, ST_HEAD, " %-7s%5s%6s%7s%9s", "kind", "rate", "MAL", "ms", "tokens/s");
+        print_tab(to, at.name + 1);
+        print_note(to, ST_HEAD, "%-*s%5s%6s%7s%9s", at.kind ? KIND : 0, at.kind ? "kind" : "",
+                   "rate", "MAL", "ms", "tokens/s");
     }
     for (int i = 0; i < c->n; i++)
-        print_choice(&c->v[i], column, did, to);
+        print_choice(&c->v[i], &at, did, to);
 }
 
 /* Whether there are drafters to choose from. */
@@ -202,7 +227,7 @@ static void show_drafts(struct cmd_call *c, const struct choices *all)
     drafters_read(&did, c->app);
     drafters_count(&did, c->app, source);
     print_open(&c->to, NULL, '[');
-    print_choices(all, &did, &c->to);
+    print_choices(all, &did, c->app->face.width, &c->to);
     print_close(&c->to, ']');
     print_note(&c->to, ST_DIM, "rate = accepted/drafted; MAL = 1 + accepted/cycles; ms: "
                                "of drafting, a cycle; tokens/s: of replies; %s", source);
@@ -356,7 +381,7 @@ bool cmd_model(struct cmd_call *c)
     } else {
         print_open(&c->to, NULL, '[');
         print_note(&c->to, ST_HEAD, "MODELS");
-        print_choices(&all, NULL, &c->to);
+        print_choices(&all, NULL, 0, &c->to);
         print_close(&c->to, ']');
         bool served = backend_info(c->app->backend)->server_url != NULL;
         print_note(&c->to, ST_DIM, "* in use; /model NAME%s goes on with it in a new session",

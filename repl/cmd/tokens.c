@@ -7,7 +7,7 @@
 
 #include "repl/cmd/cmd.h"
 
-enum { SHOWN = 32, MOST = 4096, CELLS = 18 };
+enum { SHOWN = 32, MOST = 4096, CELLS = 18, LEAST_CELLS = 10 };
 
 /* One token of the context. */
 struct token {
@@ -51,13 +51,50 @@ static bool take_step(const struct step_view *s, void *arg)
 
 /* ---- what is shown --------------------------------------------------------------------------- */
 
+/* The columns that a narrow screen leaves out, the first one first. Each line has a position, a
+ * token, a step and a fate. */
+enum { C_RIVAL, C_P, C_ID, C_PAGES, N_COLUMNS };
+static const struct {
+    int cells;
+    const char *name;
+} column[N_COLUMNS] = {{28, "rival"}, {7, "p"}, {7, "id"}, {18, "pages"}};
+
+struct columns {
+    int token; /* cells of a token's text */
+    bool has[N_COLUMNS];
+};
+
+/* Lines of at most `width` cells (0: any). Columns are left out until a token has LEAST_CELLS; the
+ * cells that are left then are the token's. */
+static struct columns columns_in(int width)
+{
+    enum { ALWAYS = 6 + 1 + 2 + 1 + 7 + 1 + 10 }; /* position, quotes, step, fate, blanks */
+    struct columns c = {CELLS, {true, true, true, true}};
+    int rest = width - ALWAYS;
+    for (int i = 0; i < N_COLUMNS; i++)
+        rest -= column[i].cells;
+    if (!width || rest >= CELLS)
+        return c;
+    for (int i = 0; i < N_COLUMNS && rest < LEAST_CELLS; i++) {
+        c.has[i] = false;
+        rest += column[i].cells;
+    }
+    c.token = min_int(max_int(rest, LEAST_CELLS), CELLS);
+    return c;
+}
+
 static int page_of(int slot, int page_size)
 {
     return slot ? slot / page_size : -1;
 }
 
-static void show_token(struct app *a, const struct token *x, int P, const struct printer *to)
+/* A fact of programs, and of people if they see its column. */
+#define IN_COLUMN(has, fmt) ((has) ? fmt : "\f" fmt "\f")
+
+static void show_token(struct app *a, const struct token *x, const struct columns *c,
+                       const struct printer *to)
 {
+    int P = max_int(1, backend_info(a->backend)->page_size);
     const struct token_fact *f = &x->fact;
     const char *fate = x->turn ? x->fate : "prompt";
     double p = exp((double)f->logp), rival_p = exp((double)f->rival_logp);
@@ -68,21 +105,24 @@ static void show_token(struct app *a, const struct token *x, int P, const struct
     if (x->depth)
         snprintf(depth, sizeof depth, " %d", x->depth);
     print_open(to, NULL, '{');
-    print_add(to, ST_TEXT, "%6d{position} %6d ", x->at.position, x->at.token);
-    print_token(to, x->turn ? ST_TEXT : ST_USER, a->backend, x->at.token, CELLS);
-    print_tab(to, 14 + CELLS + 1);
-    print_add(to, ST_TEXT, "%7s \f%s{fate}", step, fate);
+    print_add(to, ST_TEXT, "%6d{position} ", x->at.position);
+    if (c->has[C_ID])
+        print_add(to, ST_TEXT, "%6d ", x->at.token);
+    print_token(to, x->turn ? ST_TEXT : ST_USER, a->backend, x->at.token, c->token);
+    print_tab(to, 7 + (c->has[C_ID] ? 7 : 0) + c->token + 2);
+    print_add(to, ST_TEXT, " %7s \f%s{fate}", step, fate);
     if (x->turn)
         print_add(to, ST_TEXT, "\f%d{turn}%d{step}%d{depth}%g{p}", x->turn, x->step, x->depth, p);
     if (rival)
         print_add(to, ST_TEXT, "\f%d{rival}%g{rival_p}", f->rival, rival_p);
     print_add(to, x->depth ? ST_DRAFT : x->turn ? ST_TEXT : ST_DIM, "%s%-*s", fate,
               max_int(0, 10 - (int)strlen(fate)), depth);
-    print_add(to, ST_TEXT, " %5d{full:-1} %5d{swa:-1} %5d{draft:-1}", page_of(x->at.full_slot, P),
-              page_of(x->at.swa_slot, P), page_of(x->at.draft_slot, P));
-    if (x->turn && !isnan(p))
+    print_add(to, ST_TEXT, IN_COLUMN(c->has[C_PAGES], " %5d{full:-1} %5d{swa:-1} %5d{draft:-1}"),
+              page_of(x->at.full_slot, P), page_of(x->at.swa_slot, P),
+              page_of(x->at.draft_slot, P));
+    if (c->has[C_P] && x->turn && !isnan(p))
         print_add(to, ST_TEXT, "  %.3f", p);
-    if (rival && !isnan(p)) {
+    if (c->has[C_RIVAL] && rival && !isnan(p)) {
         print_add(to, ST_TEXT, "  ");
         note_token(to, ST_DIM, a->backend, f->rival, CELLS);
         print_add(to, ST_DIM, " %.3f", rival_p);
@@ -91,19 +131,49 @@ static void show_token(struct app *a, const struct token *x, int P, const struct
     print_close(to, '}');
 }
 
+/* The heads of the columns; what they mean; which are left out. */
+static void head_of(const struct columns *c, const struct printer *to)
+{
+    print_add(to, ST_HEAD, "%6s ", "pos");
+    if (c->has[C_ID])
+        print_add(to, ST_HEAD, "%6s ", "id");
+    print_add(to, ST_HEAD, "%-*s %7s %-10s", c->token + 2, "token", "step", "fate");
+    if (c->has[C_PAGES])
+        print_add(to, ST_HEAD, " %5s %5s %5s", "full", "swa", "draft");
+    print_add(to, ST_HEAD, "%s%s", c->has[C_P] ? "      p" : "", c->has[C_RIVAL] ? "  rival" : "");
+    print_end(to);
+}
+
+static void explain(const struct columns *c, const struct printer *to)
+{
+    const char *before = "left out for want of room: ";
+    print_add(to, ST_DIM, "accepted N: drafted at depth N; bonus: the target's own after them%s%s",
+              c->has[C_P] ? "; p: of the target at temperature 1" : "",
+              c->has[C_RIVAL] ? "; rival: the best other token" : "");
+    print_end(to);
+    for (int i = N_COLUMNS - 1; i >= 0; i--) {
+        if (c->has[i])
+            continue;
+        print_add(to, ST_DIM, "%s%s", before, column[i].name);
+        before = ", ";
+    }
+    if (!c->has[C_RIVAL])
+        print_end(to);
+}
+
 static void list_tokens(struct app *a, const struct tokens *t, int length, const struct printer *to)
 {
-    int P = max_int(1, backend_info(a->backend)->page_size);
+    struct columns c = columns_in(to->json ? 0 : a->face.width);
     print_note(to, ST_HEAD, "TOKENS\v  %d-%d of %d in the context; pages of %d", t->from,
-               t->from + t->n - 1, length, P);
-    print_note(to, ST_HEAD, "%6s %6s %-*s%7s %-10s %5s %5s %5s  %5s  %s", "pos", "id", CELLS + 2,
-               "token", "step", "fate", "full", "swa", "draft", "p", "rival");
+               t->from + t->n - 1, length, max_int(1, backend_info(a->backend)->page_size));
+    if (!to->json)
+        head_of(&c, to);
     print_open(to, NULL, '[');
     for (int i = 0; i < t->n; i++)
-        show_token(a, &t->v[i], P, to);
+        show_token(a, &t->v[i], &c, to);
     print_close(to, ']');
-    print_note(to, ST_DIM, "accepted N: drafted at depth N; bonus: the target's own after them; p: "
-               "of the target at temperature 1; rival: the best other token");
+    if (!to->json)
+        explain(&c, to);
 }
 
 /* ---- the command ----------------------------------------------------------------------------- */

@@ -290,9 +290,8 @@ void view_pool(const struct pool_view pool[N_POOLS], int width, const struct pri
         if (pool[i].exists)
             ledger_sum(pool_name((enum pool_id)i), &pool[i], to);
     print_note(to, ST_DIM, "pages of %d tokens; used: this session's own; protected: shared with "
-               "another;", pool[POOL_FULL].page_size);
-    print_note(to, ST_DIM,
-               "evictable: held by checkpoints or idle sessions; reserved: guard pages");
+               "another; evictable: held by checkpoints or idle sessions; reserved: guard pages",
+               pool[POOL_FULL].page_size);
 }
 
 /* ---- statistics ------------------------------------------------------------------------------ */

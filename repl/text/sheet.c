@@ -222,7 +222,8 @@ void sheet_quote(struct sheet *s, enum style st, const char *bytes, size_t n, in
     }
     text_sanitise(&clean, quoted.p, quoted.n, false, NULL);
     int used;
-    size_t fit = cells > 0 ? text_fit(clean.p, clean.n, cells, &used) : clean.n;
+    bool whole = cells <= 0 || text_width(clean.p, clean.n) <= cells;
+    size_t fit = whole ? clean.n : text_fit(clean.p, clean.n, cells - 1, &used);
     sheet_add(s, st, "\"");
     if (fit < clean.n)
         sheet_addn(s, st, clean.p, fit);

@@ -15,52 +15,17 @@ static int height_of(const struct tui *t, enum pane_kind kind)
     return l.too_small ? 1 : l.pane[max_int(min_int(at, l.n_pane - 1), 0)].h;
 }
 
-/* The texts of tokens that the server sent without their ids. */
-static void texts(struct app *a, const struct moment *m, int width, struct sheet *s)
-{
-    struct tops *tops = app_tops(a, m->turn, m->step);
-    for (int i = 0; tops && i < tops->n; i++) {
-        const struct top *x = &tops->at[i];
-        const struct sheet_row *r = &s->row[s->n_row - 1];
-        int left = width - text_width(r->text.p, r->text.n) - 1;
-        if (i > 0 && tops->at[i - 1].k == x->k) /* another candidate for the same token */
-            continue;
-        if (left < 3)
-            break;
-        sheet_add(s, ST_TEXT, " ");
-        if (x->text)
-            sheet_quote(s, ST_DIM, x->text, (size_t)x->n, left - 2);
-    }
-    tops_free(tops);
-}
-
 /* Writes as many of the step's tokens as fit. */
 static void tokens(struct tui *t, const struct moment *m, int width, struct sheet *s)
 {
     struct step_view v;
     struct err e;
-    struct backend *b = t->app->backend;
-    if (!backend_has(b, VIEW_STEPS) || !app_find_step(t->app, m->turn, m->step, &v, &e))
+    if (!backend_has(t->app->backend, VIEW_STEPS) ||
+        !app_find_step(t->app, m->turn, m->step, &v, &e))
         return;
     if (m->piece)
         sheet_printf(s, ST_DIM, "%9.1f ms", (double)v.rec.us_arrived / 1e3);
-    if (v.n_token == 0 && backend_has(b, VIEW_SERVED))
-        texts(t->app, m, width, s);
-    for (int i = 0; i < v.n_token; i++) {
-        size_t n;
-        const char *p = backend_token(b, v.token[i], &n);
-        const struct sheet_row *r = &s->row[s->n_row - 1];
-        int left = width - text_width(r->text.p, r->text.n) - 1;
-        bool own = m->kind != STEP_SPEC || i >= m->accepted;
-        if (left < 3)
-            return;
-        sheet_add(s, ST_TEXT, " ");
-        if (n == 0)
-            sheet_printf(s, ST_DIM, "#%d", (int)v.token[i]);
-        else
-            sheet_quote(s, m->kind != STEP_SPEC ? ST_TEXT : own ? ST_BONUS : ST_DEPTH1, p, n,
-                        left - 2);
-    }
+    view_step_tokens(t->app, &v, width, s);
 }
 
 static void row(struct tui *t, int i, bool here, int width, struct sheet *s)

@@ -259,6 +259,7 @@ result "fit sums up what the bundled model takes" $?
 cp "$T/out" "$T/fit"; printf '/memory\n' >"$T/script"; run -n --json --script "$T/script"
 [ "$(of result.all)" = "$all" ] && [ "$(of result.scratch)" -gt 0 ]; result "/memory says the same of the running model" $?
 expect "fit for people" 0 '^KV, sliding layers +[0-9.]+ MiB$' fit
+expect "a longer context than the model's is said to be none" 0 '^the context is 4096 tokens: the model has no more positions' fit --context 99999
 run fit models/nestling/target --json; [ $rc = 0 ] && [ "$(of all)" = "$all" ]; result "a named model with the draft beside it" $?
 run fit models/nestling/target --draft none --json; weights=$(of weights); [ $rc = 0 ] && [ "$(of draft)" = 0 ] && [ "$(of all)" -lt "$all" ]
 result "and without" $?

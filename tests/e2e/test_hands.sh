@@ -10,6 +10,7 @@ lines "My dog is called Rex." "/copy" "/copy message 1" "/copy code" "/copy mess
 result "/copy without a screen prints a reply, a message" $?
 grep -q 'reply 1 has no code block' "$T/err" && grep -q 'no turn 7' "$T/err" && grep -q '/edit needs the full screen' "$T/err"
 result "what there is not is said in a line" $?
+lines /private "Hello!" "/copy" | feed --plain -q; [ $rc = 0 ] && [ "$(sed -n 2p "$T/out")" = "$(sed -n 3p "$T/out")" ]; result "of the newest turn without a log, too" $?
 lines "Hello!" "/copy" "/exit" | feed --json -q; grep -q '^{"command":"copy","result":{"text":"' "$T/out"; result "and in JSON" $?
 printf 'Say:\n```\none\n```\nand\n~~~ c\ntwo\n  three\n~~~\n' >"$T/blocks"
 lines "Hello!" /bye | feed --plain -q; sql "update turn set text=readfile('$T/blocks') where role='reply' and id=(select max(id) from turn where role='reply')" 2>/dev/null
@@ -85,6 +86,8 @@ check "/delete is for what pauses" wait_for '/undisplay 2 removes it'
 text /undisplay; key Enter; wait_for 'nothing is displayed now'; text /display; key Enter; check "/undisplay removes all" wait_for '/display pool.swa.free shows it'
 text /step; key Enter; wait_for 'PAUSED 2.2'; key Enter; check "Enter: the next step" until_ok shows 'PAUSED 2.3'
 key Enter; check "and again" until_ok shows 'PAUSED 2.4'
+text /copy; key Enter; check "/copy in the middle of a reply: what there is of it" wait_for 'reply so far, '
+check "is in the clipboard" eval '[[ $(buffer) == [0-9A-Z]* && $(buffer) != "I will"* ]]'
 text /continue; key Enter; until_ok hides PAUSED
 
 printf 'word %.0s' {1..40000} >"$T/long"; M load-buffer "$T/long"; M paste-buffer -p; wait_for 'word word'; key Enter
@@ -95,7 +98,7 @@ key C-c; until_ok hides 'word word'
 # ---- the palette ----
 key C-p; check "Ctrl-P: everything that has a name" wait_for 'FIND A COMMAND'
 row() { screen | sed -n "$((2 + $1))p" | sed 's/  *$//'; }
-check "what was typed last is first" eval '[[ $(row 1) == *"command  /continue "* && $(row 2) == *"command  /step "* ]]'
+check "what was typed last is first" eval '[[ $(row 1) == *"command  /continue "* && $(row 2) == *"command  /copy "* ]]'
 text wif; check "three letters find a command" until_ok eval '[[ $(row 1) == *"command  /what-if NAME=VALUE... "* ]]'
 key C-u; text tmprt; check "a setting" until_ok eval '[[ $(row 1) == *"setting  temperature "* ]]'
 key C-u; text safety; check "a topic of the help" until_ok eval '[[ $(row 1) == *"help     safety "* ]]'
@@ -146,6 +149,18 @@ key Escape; wait_gone 'KEYS OF'; key /; text swa; check "/ finds in the pane" wa
 key Escape; wait_gone 'find:'; key Escape; wait_gone 'has the keys'; key F5; wait_gone 'POOL '
 key F1; wait_for HELP; key C-f; text 'checkpoints gave'; check "and in the help" wait_for 'find: checkpoints gave▏  1 of 1'
 key Escape; wait_gone 'find:'; key Escape; wait_gone 'HELP'
+# ---- tables beside a pane ----
+beside() { screen | sed -n 's/│.*//; \|^› '"$1"'|,$p'; } # what the command printed
+key F4; wait_for 'STEPS   '
+text "/tokens 0 9"; key Enter; check "/tokens has as many columns as there is room for" wait_for 'left out for want of room: id, p, rival'
+check "in a line a token" eval '[ "$(beside /tokens | grep -cE "^ +[0-9] \".*\" +prompt +[0-9]+ +[0-9]+ +[0-9]+ *$")" = 10 ]'
+text /draft; key Enter; wait_for 'ngram or none switches'
+check "/draft: a line a drafter" eval '[ "$(beside /draft | grep -cE "^  (  block  dflash|  ngram  ngram|  none|\* draft  eagle3 .* [0-9]+) *$")" = 4 ]'
+text "/top 1.2.0"; key Enter; wait_for 'p: of the target'; check "/top: a line a token" eval '[ "$(beside /top | grep -cE "^ +1 \".*\" +[01]\.[0-9]+ +\".*\" +[01]\.[0-9]+  (accepted|rejected) *$")" = 1 ]'
+text "/steps 3"; key Enter; wait_for 'STEPS  the latest 3 of'
+check "/steps: a line a step, with the tokens that fit" eval '[ "$(beside /steps | grep -cE "^ +2\.[0-9]+  spec +[0-9]+ +[0-9]+/5 +[0-9.]+ \"[^│]*\" *$")" = 3 ]'
+key F4; wait_gone 'STEPS   '
+
 text /wif; key Tab; check "Tab knows letters, too" until_ok shows '› /what-if'; key C-u
 text "/draft ngram"; key Enter; check "/draft on the screen" until_ok shows 'draft: ngram'
 text "/model $T/second"; key Enter; check "/model on the screen" until_ok shows 'the session before is saved'

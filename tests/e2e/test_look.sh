@@ -52,6 +52,14 @@ chat --json -- "${wide[@]}" "$fox" "/tokens 18 21"
 like '"result":\[\{"position":18,"token":[0-9]+,"text":"\\n","fate":"prompt","full":2,"swa":[0-9nul]+,"draft":2\},\{"position":19,"token":[0-9]+,"text":"In","fate":"target","turn":1,"step":1,"depth":0,"p":0\.[0-9]+,"rival":[0-9]+,"rival_p":0\.[0-9]+,'
 result "the same in JSON" $?
 
+# ---- /steps ----
+chat -- "${wide[@]}" "$fox" /steps "/steps 2" "/steps 0" "/at 1.3" /steps
+[ "$(grep -cE '^ +1\.[0-9]+  (prefill|spec   ) +[0-9]+ +([0-9]+/[0-9]+ +)?[0-9]+\.[0-9] ".*"$' "$T/out")" -ge 16 ]; result "/steps has a line a step" $?
+like '^STEPS  the latest 2 of [0-9]+, of this session$' && like '^STEPS  3 of 3, up to step 1\.3 of this session' && has 'the number of steps is a number from 1 to 1000' err
+result "the latest ones, up to the step of /at" $?
+chat --json -- "${wide[@]}" "$fox" "/steps 1"; like '^\{"command":"steps","result":\[\{"turn":1,"step":[0-9]+,"kind":"spec","position":[0-9]+,"accepted":[0-9]+,"drafted":[0-9]+,"us_draft":[0-9]+,"us_verify":[0-9]+,"us_commit":[0-9]+,"tokens":\[\{"token":[0-9]+,"text":'
+result "the same in JSON" $?
+
 # ---- /top, /layers, /attn ----
 chat -- "${wide[@]}" "$fox" /top "/top 0" "/top 1.3.5" /layers "/layers 1.3.2" "/attn 1.4 3" "/attn 1.15.1 5" "/layers 1.99" "/layers 1.3.30" "/attn 99" "/attn" /stats
 [ "$(grep -c '^TOP  what follows step 1\.' "$T/out")" = 3 ] && like '^ 1 ".*" +0\.[0-9]{4} +".*" +0\.[0-9]{4}  (accepted|rejected)'

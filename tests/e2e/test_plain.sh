@@ -35,7 +35,7 @@ result "a closed pipe ends the reply without a word" $?
 timeout "${TEST_LIMIT:-250}" "$AERIE" run hello >/dev/full 2>"$T/err"; [ $? = 2 ] && grep -q 'aerie: cannot write' "$T/err"
 result "a full disk is an error" $?
 
-mock || { lines hello /export "/diff 1" /copy /triage | chat --no-log
+mock || { lines hello /export "/diff 1" "/copy message 9" /title /triage | chat --no-log
 [ "$(grep -c 'nothing of this session is saved: the log is off' "$T/err")" = 4 ]; result "without a log, commands that read it say so" $?; }
 
 # ---- every command, as text: what it prints ----

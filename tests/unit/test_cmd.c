@@ -244,7 +244,7 @@ static void test_arguments_are_checked_before_anything_is_done(void **state)
     assert_error("search", ERR_USAGE, "/search takes words");
     assert_error("resume", ERR_USAGE, "for example: /resume 12");
     assert_error("fork 3.2", ERR_USAGE, "the turn to fork at is a number");
-    assert_error("title", ERR_USAGE, "/title takes the new title");
+    assert_error("title", ERR_DB, "needs the log");
     assert_error("title a \"quote", ERR_DB, "needs the log"); /* its text may hold quotes */
     assert_error("export docx", ERR_USAGE, "the format is md or jsonl, not \"docx\"");
     assert_error("export md -", ERR_USAGE, "aerie export");
