@@ -225,7 +225,7 @@ bool chat_fits(const struct chat *c, const char *what, const struct message *m, 
         all += len;
     }
     return all <= most ||
-           err_set(e, ERR_USAGE, "%s has %zu bytes; the context of %d tokens holds at most %zu",
+           err_set(e, ERR_USAGE, "%s: %zu bytes; the context of %d tokens holds at most %zu",
                    what, all, context, most);
 }
 

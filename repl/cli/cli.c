@@ -72,6 +72,11 @@ static const struct command commands[] = {
 };
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
+static const char *command_name(int i)
+{
+    return commands[i].name;
+}
+
 static const struct command *find_command(const char *name)
 {
     return ROW_NAMED(commands, name);
@@ -399,9 +404,18 @@ struct parse {
     bool help, version;
 };
 
+static const char *flag_name(int i)
+{
+    return flags[i].row.name;
+}
+
 static bool unknown_flag(const char *arg, struct err *e)
 {
-    return err_set(e, ERR_USAGE, "unknown flag \"%.80s\"; aerie help lists them", arg);
+    FREED(buf_free) struct buf near = {0};
+    if (strncmp(arg, "--", 2) == 0)
+        nearest_names(arg + 2, flag_name, n_flags, "--", &near);
+    return err_set(e, ERR_USAGE, "unknown flag \"%.80s\"; %s%s%saerie help lists them", arg,
+                   near.n ? "did you mean " : "", near.n ? near.p : "", near.n ? "? " : "");
 }
 
 /* One flag and, if it takes one, its argument: `inline_value` or the next word. */
@@ -466,8 +480,11 @@ static bool no_command(const char *name, struct err *e)
                                          "of the shell%s", name,
                            name, strcmp(name, "search") == 0 ? ", such as aerie logs -q WORDS"
                            : "");
-    return err_set(e, ERR_USAGE, "there is no command \"%.80s\"; aerie help lists them, and aerie "
-                                 "run \"...\" answers a prompt", name);
+    FREED(buf_free) struct buf near = {0};
+    nearest_names(name, command_name, N_COMMANDS, "aerie ", &near);
+    return err_set(e, ERR_USAGE, "there is no command \"%.80s\"; %s%s%saerie help lists them, and "
+                   "aerie run \"...\" answers a prompt", name, near.n ? "did you mean " : "",
+                   near.n ? near.p : "", near.n ? "? " : "");
 }
 
 static bool parse_words(struct parse *p, struct cli *c, int argc, char **argv, struct err *e)

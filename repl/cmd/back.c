@@ -22,7 +22,7 @@ bool cmd_rstep(struct cmd_call *c)
     struct app *a = c->app;
     long n = 1;
     struct debug_view v;
-    if (!arg_number(c, "number of steps", 1, 1000000, &n) ||
+    if (!arg_number(c, "the number of steps", 1, 1000000, &n) ||
         !cmd_needs(c, VIEW_DEBUG))
         return false;
     a->backend->debug->view(a->backend, &v);

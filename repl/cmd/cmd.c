@@ -190,6 +190,8 @@ static bool unknown_command(const char *name, struct err *e)
     FREED(buf_free) struct buf near = {0};
     if (!*name)
         return err_set(e, ERR_USAGE, "/ begins a command, such as /tree; /help lists all");
+    if (settings_index(name) >= 0 || is_screen_setting(name))
+        return err_set(e, ERR_USAGE, "%s is a setting: /set %s VALUE changes it", name, name);
     nearest_names(name, cmd_name, N_CMD, "/", &near);
     if (near.n)
         err_set(e, ERR_USAGE, "there is no command /%.40s; did you mean %s? (/help lists all)",

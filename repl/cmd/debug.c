@@ -100,7 +100,7 @@ static const char *pauses_when(const struct app *a)
 bool cmd_step(struct cmd_call *c)
 {
     long n = 1;
-    return arg_number(c, "number of steps", 1, 1000000, &n) &&
+    return arg_number(c, "the number of steps", 1, 1000000, &n) &&
            run_on(c, RUN_STEP, (int)n, NULL, pauses_when(c->app));
 }
 
@@ -261,7 +261,7 @@ static int kind_of(struct app *a, int number)
 bool cmd_undisplay(struct cmd_call *c)
 {
     long n = -1;
-    if (!arg_number(c, "number of a display", 1, INT32_MAX, &n) ||
+    if (!arg_number(c, "the number of a display", 1, INT32_MAX, &n) ||
         !cmd_needs(c, VIEW_DEBUG))
         return false;
     if (n > 0 && kind_of(c->app, (int)n) != BREAK_DISPLAY)
@@ -277,7 +277,7 @@ bool cmd_undisplay(struct cmd_call *c)
 bool cmd_delete(struct cmd_call *c)
 {
     long n = 0;
-    if (!arg_number(c, "number of a breakpoint", 1, INT32_MAX, &n) ||
+    if (!arg_number(c, "the number of a breakpoint", 1, INT32_MAX, &n) ||
         !cmd_needs(c, VIEW_DEBUG))
         return false;
     if (n && kind_of(c->app, (int)n) == BREAK_DISPLAY)

@@ -83,7 +83,7 @@ static bool compare(struct cmd_call *c, char **argv, int n, bool log_only)
 bool cmd_diff(struct cmd_call *c)
 {
     if (c->argc != 1)
-        return arg_expected(c, "a session");
+        return arg_expected(c, "takes a session");
     return compare(c, c->argv, 0, true);
 }
 
@@ -94,6 +94,6 @@ bool cmd_diverge(struct cmd_call *c)
     while (n < c->argc && strchr(c->argv[n], '='))
         n++;
     if (n < c->argc && c->argc > 1)
-        return arg_expected(c, "a session, or changes NAME=VALUE");
+        return arg_expected(c, "takes a session, or changes NAME=VALUE");
     return compare(c, c->argc ? c->argv : none, n, false);
 }

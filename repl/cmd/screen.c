@@ -50,10 +50,10 @@ void setting_row(const char *name, const char *value, const char *range, const c
                  const char *more, const struct printer *to)
 {
     print_open(to, NULL, '{');
-    print_add(to, ST_KEY, "%-12s{name}", name);
+    print_add(to, ST_KEY, "%-18s{name}", name);
     print_add(to, ST_TEXT, " %-8s{value} ", value);
     print_facts(to, ST_DIM, "%s{range}", range);
-    print_facts(to, ST_TEXT, "             %s{help}%s", help, more);
+    print_facts(to, ST_TEXT, "                   %s{help}%s", help, more);
     print_close(to, '}');
 }
 

@@ -17,6 +17,7 @@ bool cmd_several(struct cmd_call *c)
     struct request rq = {.kind = RQ_SEVERAL, .count = (int)n, .text = xstrdup(text)};
     if (!backend_submit(c->app->backend, &rq, c->e))
         return false;
-    print_line(&c->to, ST_DIM, "%ld{replies} replies in one batch; Ctrl-C stops", n);
+    print_line(&c->to, ST_DIM, "%ld{replies} %s in one batch; Ctrl-C stops", n,
+               n == 1 ? "reply" : "replies");
     return true;
 }

@@ -51,7 +51,10 @@ void nearest_names(const char *word, const char *(*name)(int i), int n, const ch
         int d = edit_distance(word, name(i));
         if (strncmp(name(i), word, strlen(word)) == 0 && *word)
             d = 0;
-        if (d > min_int(most, 3))
+        bool again = false; /* two rows of a table may have one name */
+        for (int k = 0; k < found; k++)
+            again |= !strcmp(near[k], name(i));
+        if (again || d > min_int(most, 3))
             continue;
         int at = found < SHOW ? found++ : SHOW;
         while (at > 0 && far[at - 1] > d) {

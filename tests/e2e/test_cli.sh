@@ -140,6 +140,9 @@ rm -rf "${T:?}/$evil"
 # ---- what is refused ----
 refuse 2 'no command "nonsense".*help' nonsense
 refuse 2 'unknown flag "--nonsense"' --nonsense
+refuse 2 'unknown flag "--modle"; did you mean --model\? aerie help' --modle x
+refuse 2 'no command "tirage"; did you mean aerie triage\?' tirage
+refuse 3 'gpt-oss-20b: there is no such file or folder; aerie pull ORG/NAME' -m gpt-oss-20b run hello
 refuse 2 'unknown flag "-Z"' -Z
 refuse 2 'unknown flag "-Z"' logs -Z
 refuse 2 '--seed needs an argument' run --seed

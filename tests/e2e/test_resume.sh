@@ -10,7 +10,7 @@ err() { grep -qE -- "$1" "$T/err"; }
 # ---- settings ----
 lines "/set temperature 0.7" "/set seed 5" "/set check off" "/bug 24617 on" hello | chat -p max_tokens=9 --page-size 4
 lines hello "/set" | chat -c -p max_tokens=12
-has '^temperature  0\.7 ' && has '^seed  *5 '; result "--continue goes on with the session's temperature and seed" $?
+has '^temperature +0\.7 ' && has '^seed  *5 '; result "--continue goes on with the session's temperature and seed" $?
 err '^aerie: settings of the session: temperature 0.7, seed 5$'; result "and says so" $?
 has '^max_tokens  *12 ' && err 'max_tokens 12 \(as the command line says; the session had 9\)'
 result "the command line wins, and is named" $?
@@ -21,7 +21,7 @@ id=$("$AERIE" logs -n 1 --json | cut -c8-33)
 [ "$(sql "select text like '%temperature=0.7%' and text like '%seed=5%' from event where op='resume' and session_id='$id'")" = 1 ]
 result "the log holds the settings that were taken over" $?
 replay --check "$id"; [ $rc = 0 ]; result "the whole replays equal" $?
-lines "/set temperature 0.2" "/resume $id" "/set" | chat; has '^temperature  0\.7 ' && err 'settings of the session: .*temperature 0.7'
+lines "/set temperature 0.2" "/resume $id" "/set" | chat; has '^temperature +0\.7 ' && err 'settings of the session: .*temperature 0.7'
 result "/resume does the same" $?
 timeout "${TEST_LIMIT:-250}" "$AERIE" run --session "$id" -p max_tokens=3 hi >"$T/out" 2>"$T/err"; err 'settings of the session: temperature 0.7'
 result "and run --session" $?

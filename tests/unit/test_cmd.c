@@ -114,6 +114,8 @@ static void test_an_unknown_command_names_its_neighbours(void **state)
     assert_error("xyzzyx", ERR_USAGE, "/help lists all");
     assert_error("", ERR_USAGE, "/ begins a command");
     assert_error("SET", ERR_USAGE, "there is no command /SET");
+    assert_error("temperature 0.5", ERR_USAGE, "temperature is a setting: /set temperature VALUE");
+    assert_error("tint", ERR_USAGE, "tint is a setting: /set tint VALUE");
     char name[200];
     memset(name, 'q', sizeof name - 1);
     name[sizeof name - 1] = '\0';
