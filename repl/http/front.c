@@ -88,6 +88,7 @@ struct route {
     bool open; /* needs no key */
     int body;  /* 1 + its enum body_kind: `answer` is called when the body was read; 0: it has
                   none */
+    void (*write)(const struct serve *s, struct buf *out); /* for get_json(): the answer */
 };
 
 static bool is_read(const struct route *r)
@@ -344,28 +345,25 @@ static enum MHD_Result get_health(struct call *c)
     return send_text(c, c->f->s->ending ? 503 : 200, &b, NULL);
 }
 
-static enum MHD_Result get_version(struct call *c)
+static void put_version(const struct serve *s, struct buf *out)
 {
-    struct buf b = {0};
-    buf_str(&b, "{\"version\":\"" AERIE_VERSION "\"}");
-    return send_json(c, &b);
+    (void)s;
+    buf_str(out, "{\"version\":\"" AERIE_VERSION "\"}");
 }
 
-static enum MHD_Result get_models(struct call *c)
+static enum MHD_Result get_json(struct call *c)
 {
     struct buf b = {0};
-    serve_models(c->f->s, &b);
+    c->route->write(c->f->s, &b);
     return send_json(c, &b);
 }
 
 static enum MHD_Result get_model(struct call *c)
 {
-    struct buf b = {0};
     struct refusal r;
     if (!ask_is_model(c->path + strlen(c->route->path), &c->f->s->of, &r))
         return send_refusal(c, &r);
-    serve_model(c->f->s, &b);
-    return send_json(c, &b);
+    return get_json(c);
 }
 
 static enum MHD_Result get_metrics(struct call *c)
@@ -373,20 +371,6 @@ static enum MHD_Result get_metrics(struct call *c)
     struct buf b = {0};
     serve_metrics(c->f->s, &b);
     return send_text(c, 200, &b, "text/plain; version=0.0.4; charset=utf-8");
-}
-
-static enum MHD_Result get_load(struct call *c)
-{
-    struct buf b = {0};
-    serve_load(c->f->s, &b);
-    return send_json(c, &b);
-}
-
-static enum MHD_Result get_info(struct call *c)
-{
-    struct buf b = {0};
-    serve_facts(c->f->s, &b);
-    return send_json(c, &b);
 }
 
 static enum MHD_Result post_reset(struct call *c)
@@ -403,20 +387,20 @@ static enum MHD_Result post_reset(struct call *c)
 }
 
 static const struct route routes[] = {
-    {"POST", "/v1/chat/completions", begin_call, false, 1 + BODY_CHAT},
-    {"POST", "/v1/completions", begin_call, false, 1 + BODY_COMPLETION},
-    {"POST", "/v1/responses", begin_call, false, 1 + BODY_RESPONSE},
-    {"GET", "/v1/models", get_models, false, 0},
-    {"GET", "/v1/models/", get_model, false, 0},
-    {"POST", "/tokenize", send_read, false, 1 + BODY_TOKENIZE},
-    {"POST", "/detokenize", send_read, false, 1 + BODY_DETOKENIZE},
-    {"GET", "/metrics", get_metrics, false, 0},
-    {"GET", "/health", get_health, true, 0},
-    {"GET", "/ping", get_health, true, 0},
-    {"GET", "/version", get_version, false, 0},
-    {"GET", "/load", get_load, false, 0},
-    {"GET", "/server_info", get_info, false, 0},
-    {"POST", "/reset_prefix_cache", post_reset, false, 0},
+    {"POST", "/v1/chat/completions", begin_call, .body = 1 + BODY_CHAT},
+    {"POST", "/v1/completions", begin_call, .body = 1 + BODY_COMPLETION},
+    {"POST", "/v1/responses", begin_call, .body = 1 + BODY_RESPONSE},
+    {"GET", "/v1/models", get_json, .write = serve_models},
+    {"GET", "/v1/models/", get_model, .write = serve_model},
+    {"POST", "/tokenize", send_read, .body = 1 + BODY_TOKENIZE},
+    {"POST", "/detokenize", send_read, .body = 1 + BODY_DETOKENIZE},
+    {"GET", "/metrics", get_metrics, .body = 0},
+    {"GET", "/health", get_health, .open = true},
+    {"GET", "/ping", get_health, .open = true},
+    {"GET", "/version", get_json, .write = put_version},
+    {"GET", "/load", get_json, .write = serve_load},
+    {"GET", "/server_info", get_json, .write = serve_facts},
+    {"POST", "/reset_prefix_cache", post_reset, .body = 0},
 };
 
 /* ---- requests -------------------------------------------------------------------------------- */
