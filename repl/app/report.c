@@ -10,11 +10,10 @@ static void print_reply(const struct event *ev, const struct printer *to)
 {
     const struct batch_rec *r = &ev->batch;
     print_add(to, ST_DIM, "\f%d{index}\freply %d of %d", r->index, r->index + 1, r->count);
-    print_facts(to, ST_DIM, r->refused ? "\f%d{prompt_tokens}%d{reused_tokens}%d{tokens}%s"
-                                       : "\f%d{prompt_tokens}%d{reused_tokens}\f (%d{tokens} "
-                                       "token%s"
-                                         ", %s)", r->n_prompt, r->n_reused, r->n_tokens,
-                plural(r->n_tokens), stop_name(ev->reason));
+    print_facts(to, ST_DIM, r->refused
+                    ? "\f%d{prompt_tokens}%d{reused_tokens}%d{tokens}%s%s"
+                    : "\f%d{prompt_tokens}%d{reused_tokens}\f (%d{tokens} token%s, %s)",
+                r->n_prompt, r->n_reused, r->n_tokens, plural(r->n_tokens), stop_name(ev->reason));
     print_add(to, ST_TEXT, "\f%d{steps}%d{drafted}%d{accepted}%s{reason}", ev->n_steps,
               ev->n_drafted, ev->n_accepted, stop_name(ev->reason));
     print_body(to, r->refused ? ST_BAD : ST_TEXT, r->refused ? "error" : "reply", &ev->text);
