@@ -235,8 +235,10 @@ static _Noreturn void write_as_process(int k, const char *shared)
 {
     struct err e;
     struct history *h = history_open(db_path, LOG_TREE, &about, &e);
-    if (!h)
+    if (!h) {
+        fprintf(stderr, "# process %d: %s\n", k, e.msg);
         _exit(3);
+    }
     char own[SESSION_ID];
     session_new_id(own);
     dice = (uint64_t)k + 77;
