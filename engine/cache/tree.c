@@ -72,6 +72,19 @@ int tree_depth(const struct tree *t)
     return depth;
 }
 
+int tree_rank(const struct tree *t, int node, int *of)
+{
+    int rank = 1;
+    *of = 0;
+    for (int i = 1; i < t->n; i++) {
+        if (t->parent[i] != t->parent[node])
+            continue;
+        ++*of;
+        rank += t->q[i] > t->q[node] || (i < node && !(t->q[i] < t->q[node]));
+    }
+    return rank;
+}
+
 int tree_accepted(const struct tree *t)
 {
     int n = 0;

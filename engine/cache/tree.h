@@ -37,6 +37,10 @@ int tree_add(struct tree *t, int parent, int32_t token, float q, float score);
 bool tree_ok(const struct tree *t, struct err *e); /* the rules above; *e names rule and node */
 int tree_depth(const struct tree *t);              /* the greatest depth */
 int tree_accepted(const struct tree *t);           /* accepted nodes without the root */
+/* The rank of a node (not the root) among its siblings by the draft's probability, from 1; where
+ * probabilities are equal or not known, the earlier node is first. *of: the number of siblings,
+ * the node included. */
+int tree_rank(const struct tree *t, int node, int *of);
 uint64_t tree_digest(const struct tree *t);        /* tokens, parents and accepted fates */
 
 /* Where the walk ends before the tree does. */

@@ -43,7 +43,7 @@ static const struct {
     {"us.commit", "microseconds of commit and follow", FACT_US_COMMIT},
     {"us.check", "microseconds of the checker", FACT_US_CHECK},
     {"node.depth", "depth of a drafted node, 1 under the root", NODE_DEPTH},
-    {"node.rank", "place among the children of its parent, from 1", NODE_RANK},
+    {"node.rank", "rank among its siblings by the draft's probability, from 1", NODE_RANK},
     {"node.q", "the draft's probability of the node after its parent", NODE_Q},
     {"node.p", "the target's, at temperature 1", NODE_P},
     {"node.u", "the uniform number drawn at the node", NODE_U},
@@ -353,14 +353,6 @@ static struct value number(double v)
     return (struct value){.number = v};
 }
 
-static int rank_of(const struct tree *t, int node)
-{
-    int rank = 1;
-    for (int i = 1; i < node; i++)
-        rank += t->parent[i] == t->parent[node];
-    return rank;
-}
-
 static struct value text_of(const struct step_facts *s, int32_t id)
 {
     struct value v = {.number = NAN};
@@ -374,7 +366,7 @@ static struct value node_value(const struct step_facts *s, int name, int node)
     const struct tree *t = s->tree;
     switch (name) {
     case NODE_DEPTH: return number(t->depth[node]);
-    case NODE_RANK: return number(rank_of(t, node));
+    case NODE_RANK: return number(tree_rank(t, node, &(int){0}));
     case NODE_Q: return number(t->q[node]);
     case NODE_P: return number(t->p[node]);
     case NODE_U: return number(t->u[node]);

@@ -39,17 +39,6 @@ static int place_on_path(const struct tree *t, int row)
     return n;
 }
 
-static void rank_of(const struct tree *t, struct why *w)
-{
-    w->rank = 1;
-    for (int i = w->parent + 1; i < t->n; i++) {
-        if (t->parent[i] != w->parent)
-            continue;
-        w->siblings++;
-        w->rank += t->q[i] > t->q[w->node] || (i < w->node && !(t->q[i] < t->q[w->node]));
-    }
-}
-
 /* The token that the target chose after row `row` of the tree. */
 static void choice_of(const struct step_view *v, int row, struct why *w)
 {
@@ -81,7 +70,7 @@ static void look_at(struct app *a, const struct step_view *v, int node, struct w
     w->window_first = window_first(w->pos, w->W);
     choice_of(v, max_int(0, w->parent), w);
     if (node > 0)
-        rank_of(t, w);
+        w->rank = tree_rank(t, node, &w->siblings);
     for (int i = w->parent; i > 0; i = t->parent[i])
         if (t->fate[i] != FATE_ACCEPTED)
             w->wrong = i;

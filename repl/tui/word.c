@@ -144,20 +144,6 @@ static int accepted_node(const struct tree *r, int nth)
     return node;
 }
 
-/* The rank of a node among its siblings by the draft's probability, from 1; *of: the number of
- * siblings. */
-static int rank_of(const struct tree *r, int node, int *of)
-{
-    int rank = 1;
-    *of = 0;
-    for (int i = 1; i < r->n; i++)
-        if (r->parent[i] == r->parent[node]) {
-            ++*of;
-            rank += r->q[i] > r->q[node];
-        }
-    return rank;
-}
-
 /* How the token came about: one row. */
 static void add_origin(const struct step_view *v, int nth, struct sheet *s)
 {
@@ -179,7 +165,7 @@ static void add_origin(const struct step_view *v, int nth, struct sheet *s)
         int of = 0, node = accepted_node(&v->tree, nth);
         sheet_printf(s, ST_GOOD, "accepted at depth %d", nth + 1);
         if (node > 0) {
-            sheet_printf(s, ST_TEXT, ", rank %d", rank_of(&v->tree, node, &of));
+            sheet_printf(s, ST_TEXT, ", rank %d", tree_rank(&v->tree, node, &of));
             sheet_printf(s, ST_DIM, " of %d", of);
             sheet_printf(s, ST_TEXT, ", q %.3f", (double)v->tree.q[node]);
             if (!isnan(v->tree.u[node]))

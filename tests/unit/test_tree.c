@@ -51,6 +51,29 @@ static void test_every_built_tree_obeys_its_rules(void **unused)
     }
 }
 
+/* Siblings have the ranks 1 to their number: by q, of equal or unknown ones the earlier first. */
+static void test_ranks_order_siblings(void **unused)
+{
+    (void)unused;
+    for (int round = 0; round < 500; round++) {
+        struct tree t;
+        random_tree(&t, 40, 50);
+        for (int i = 1; i < t.n; i++) /* equal ones and, in some trees, none that is known */
+            t.q[i] = round % 3 ? (float)below(4) / 4.0f : NAN;
+        for (int i = 1; i < t.n; i++) {
+            int of, of_j, rank = tree_rank(&t, i, &of);
+            assert_in_range(rank, 1, of);
+            for (int j = 1; j < t.n; j++) {
+                if (j == i || t.parent[j] != t.parent[i])
+                    continue;
+                bool before = round % 3 && t.q[i] != t.q[j] ? t.q[i] > t.q[j] : i < j;
+                assert_int_equal(rank < tree_rank(&t, j, &of_j), before);
+                assert_int_equal(of, of_j);
+            }
+        }
+    }
+}
+
 static void expect_rule(const struct tree *t, const char *rule)
 {
     struct err e = {0};
@@ -269,6 +292,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_built_tree_obeys_its_rules),
+        cmocka_unit_test(test_ranks_order_siblings),
         cmocka_unit_test(test_each_broken_rule_is_named),
         cmocka_unit_test(test_acceptance_equals_a_recursive_walk),
         cmocka_unit_test(test_the_last_token_of_a_reply_is_accepted_if_a_node_holds_it),
