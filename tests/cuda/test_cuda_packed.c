@@ -305,6 +305,48 @@ static void test_lookup(void **state)
     }
 }
 
+/* Every finite scale of Q4_0 with every code, as rows of a table. */
+static void test_all_scales(void **state)
+{
+    (void)state;
+    enum { WIDE = 4096, ROWS = 65536 * 32 / WIDE };
+    if (type != DT_Q4_0)
+        return;
+    const struct packed_format *f = packed_format(type);
+    struct tensor made[2] = {{.type = type, .n_dim = 2, .dim = {ROWS, WIDE}, .name = "packed"},
+                             {.type = DT_BF16, .n_dim = 2, .dim = {ROWS, WIDE}, .name = "twin"}};
+    float *got[2];
+    for (int i = 0; i < 2; i++) {
+        made[i].bytes = ROWS * dtype_bytes(made[i].type, WIDE);
+        made[i].data = xaligned(made[i].bytes);
+        got[i] = xmalloc(MOST * WIDE * sizeof **got);
+    }
+    uint8_t *block = made[0].data;
+    for (int h = 0; h < 65536; h++, block += f->bytes) {
+        const int scale = (h & 0x7c00) == 0x7c00 ? h & 0x83ff : h; /* finite */
+        block[0] = (uint8_t)scale, block[1] = (uint8_t)(scale >> 8);
+        for (int i = 0; i < 16; i++)
+            block[2 + i] = (uint8_t)(i << 4 | ((i + h) & 15));
+    }
+    packed_bf16(type, made[0].data, (size_t)ROWS * WIDE, made[1].data);
+    upload(&made[0]), upload(&made[1]);
+    for (int from = 0; from < ROWS; from += MOST) {
+        const int rows = ROWS - from < MOST ? ROWS - from : MOST;
+        int32_t id[MOST];
+        for (int j = 0; j < rows; j++)
+            id[j] = from + j;
+        for (int i = 0; i < 2; i++) {
+            kbuf ids = ints(id, (size_t)rows), dst = blank((size_t)(rows * WIDE));
+            T.k->embed(T.d, &(struct k_embed){.rows = rows, .n = WIDE, .ids = ids,
+                                              .table = &made[i], .scale = 1, .dst = dst});
+            take(got[i], dst, (size_t)(rows * WIDE));
+            dev_release(&T);
+        }
+        same_bits(got[0], got[1], (size_t)(rows * WIDE), "all scales");
+    }
+    free(got[0]), free(got[1]);
+}
+
 /* ---- synthetic weights ---------------------------------------------------------------------- */
 
 /* The same on the device as packed_random() makes them. */
@@ -334,7 +376,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_linear), cmocka_unit_test(test_linear_in_parts),
         cmocka_unit_test(test_glu), cmocka_unit_test(test_qkv), cmocka_unit_test(test_lookup),
-        cmocka_unit_test(test_synthetic),
+        cmocka_unit_test(test_all_scales), cmocka_unit_test(test_synthetic),
     };
     static const char *const classes[] = {"", "8.6", "8.0"};
     const char *as = getenv("AERIE_GPU_AS");

@@ -1,14 +1,14 @@
 /* decode_blocks.cuh - the main loop of the decode kernel for weights packed in blocks (packed.cuh).
  *
  * Packed weights are few bytes and many instructions: on an H200 a multiprocessor's memory brings
- * the codes of eight rows of two chunks of Q4_0 in the time of about 61 instructions of each of its
- * schedulers. Tensor cores multiply codes by scales, for two chunks at once, which leaves about 40
- * instructions. What is done once for each chunk of a split is as little as possible, too: every
- * position has a place for all splits, so that addresses advance by constants, and the columns
- * alone tell the chunks that a split does not have, by zeros in their place. An instruction of
- * tensor cores takes six places of issue on an H200, so a scheduler has about 69 for two chunks,
- * and that is the limit: loads ahead of the chunks at hand, four chunks at once, more warps, and
- * warps that do not wait for each other made it no faster (results-h200.md).
+ * the codes of eight rows of two chunks of Q4_0 in the time of about 69 instructions of each of its
+ * schedulers. Two multiplications of bf16 pairs unpack Q4_0 (struct four_factors); of the other
+ * types, tensor cores multiply codes by scales, for two chunks at once, but an instruction of
+ * theirs takes six places of issue or more. What is done once for each chunk of a split is as
+ * little as possible, too: every position has a place for all splits, so that addresses advance by
+ * constants, and the columns alone tell the chunks that a split does not have, by zeros in their
+ * place. Loads ahead of the chunks at hand, four chunks at once, more warps, and warps that do not
+ * wait for each other made it no faster where tensor cores unpack (results-h200.md).
  */
 #ifndef AERIE_CUDA_DECODE_BLOCKS_CUH
 #define AERIE_CUDA_DECODE_BLOCKS_CUH
@@ -38,6 +38,7 @@ template <int XT, int NT, int KIND, int ROWS, int STORED> struct packed_split {
     static constexpr int CODES = code_bytes(STORED), SCALES = 2 * scale_bytes(STORED); /* of a row
                                                                     and position; of two */
     static constexpr int BLOCKS = block_bytes(STORED);
+    static constexpr bool OWN_ROW = STORED == DT_Q4_0; /* a lane unpacks its own row's codes */
 
     int each, have, rest; /* positions: all; chunks of this split, of the last split */
     int positions, splits, tiles;
@@ -66,15 +67,18 @@ template <int XT, int NT, int KIND, int ROWS, int STORED> struct packed_split {
 #pragma unroll
         for (int i = 0; i < GROUPS; i++) {
             const bool joined = KIND == UNIT_JOINED;
-            /* the pair of rows whose codes the lane loads; the row whose scales it loads */
-            const struct output two = {d.output[joined ? i * 8 + lane % 4 * 2 : 0]},
+            /* the row whose scales the lane loads; a row whose pair's codes it loads, its own or,
+             * where tensor cores unpack, number lane % 4 of the pairs */
+            const uint32_t of = OWN_ROW ? g : lane % 4 * 2;
+            const struct output two = {d.output[joined ? i * 8 + of : 0]},
                                 one = {d.output[joined ? i * 8 + g : 0]};
             const struct unit_part &p = d.part[joined ? two.part() : i],
                                    &s = d.part[joined ? one.part() : i];
-            const uint32_t pair = joined ? (uint32_t)two.row() / 2 * 2 : lane % 4 * 2,
+            const uint32_t coded = joined ? (uint32_t)two.row() : of,
                            row = joined ? (uint32_t)one.row() : g;
-            codes[i] = p.at + (warp * (uint32_t)p.rows + pair) * CODES +
-                       (uint32_t)codes_of(STORED, (int)g);
+            const uint32_t number = OWN_ROW ? lane % 4 * 2 + row % 2 : g;
+            codes[i] = p.at + (warp * (uint32_t)p.rows + coded / 2 * 2) * CODES +
+                       (uint32_t)codes_of(STORED, (int)number);
             scales[i] = s.scales + (warp * (uint32_t)s.rows + row) * SCALES + of_scales(STORED);
             pin(codes[i]), pin(scales[i]);
             if (BLOCKS) {

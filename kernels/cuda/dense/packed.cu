@@ -26,6 +26,13 @@ __device__ __forceinline__ uint32_t code_of(int type, const uint8_t *b, int k, i
 __device__ __forceinline__ void put_codes(int type, const uint8_t *b, int k, int q, int r,
                                           uint8_t *to)
 {
+    if (type == DT_Q4_0) {
+        uint32_t word = 0;
+        for (int i = 0; i < 8; i++)
+            word |= code_of(type, b, k, q * 8 + i) << (16 * (i % 2) + 4 * (i / 2));
+        *(uint32_t *)(to + codes_of(type, 2 * q + r)) = word;
+        return;
+    }
     for (int e = 0; e < 2; e++) {
         uint8_t *place = to + codes_of(type, 2 * q + e);
         uint32_t low = 0, high = 0;
@@ -42,6 +49,39 @@ __device__ __forceinline__ void put_codes(int type, const uint8_t *b, int k, int
     }
 }
 
+/* The factors of d, so that weights() has the bits of packed_bf16(): level times the first one,
+ * p / 128 for an integer p < 256, has to round so that its product with the second one rounds to
+ * level d. Powers of two and signs of levels change no digits. Tried for every f16: none of them
+ * needs more than p = 225; 14 tries in the mean. */
+struct two_factors {
+    uint16_t second, first;
+};
+__device__ __forceinline__ bool are_factors(float d, float first, float second)
+{
+    bool are = true;
+#pragma unroll
+    for (int level = 1; level < 8; level += 2)
+        are &= rounded_bf16(rounded_bf16((float)level * first) * second) ==
+               rounded_bf16((float)level * d);
+    return are;
+}
+__device__ __forceinline__ two_factors factors_of(float d)
+{
+    float first = 1, second = rounded_bf16(d); /* of zero, infinite and NaN */
+    bool found = d == 0 || !isfinite(d);
+    for (int p = 128; p < 256 && !found; p++)
+        for (int more = -1; more < 2 && !found; more++) {
+            first = (float)p / 128;
+            second = __uint_as_float(__float_as_uint(rounded_bf16(d / first)) +
+                                     (uint32_t)(more * 0x10000));
+            found = are_factors(d, first, second);
+        }
+    two_factors f;
+    f.second = __bfloat16_as_ushort(__float2bfloat16_rn(second * 128));
+    f.first = __bfloat16_as_ushort(__float2bfloat16_rn(first * 0x1p122f));
+    return f;
+}
+
 /* block: where the block of the chunk is; its chunks store the same there. */
 __device__ __forceinline__ void put_scales(int type, const uint8_t *b, int k, uint8_t *to,
                                            uint8_t *block)
@@ -52,6 +92,11 @@ __device__ __forceinline__ void put_scales(int type, const uint8_t *b, int k, ui
         to[1] = k < 4 ? s[k + 4] & 63 : s[k + 4] >> 4 | s[k] >> 6 << 4;
         for (int i = 0; i < 4; i++)
             block[i] = b[i];
+        return;
+    }
+    if (type == DT_Q4_0) {
+        const two_factors f = factors_of(half_value((uint32_t)(b[0] | b[1] << 8)));
+        *(uint16_t *)to = f.second, *(uint16_t *)(to + FIRST_FACTOR) = f.first;
         return;
     }
     const int d = type == DT_Q6_K ? 208 : 0;

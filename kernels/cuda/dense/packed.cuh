@@ -13,10 +13,17 @@
  * has an odd number of them. `blocks` is what the chunks of a block of 256 share; splits begin
  * inside of blocks, so one that two splits share is there twice.
  *
- * Tensor cores unpack (mma_diagonal()), and codes lie as their operand needs them: a chunk of two
- * rows has a place for each g < 8, with elements 8 (g / 2) + 2j + g % 2, j < 4, of both rows:
+ * A weight of Q4_0 is level d with a level of -8 to 7, rounded to bf16. For every d that an f16 can
+ * have there are two bf16 factors, of which the weight is the product, level times the first
+ * rounded before it is multiplied by the second: two operations for a pair of weights (struct
+ * four_factors). The upload finds them. A chunk of two rows has eight words: number 2q + r has
+ * elements 8q to 8q + 7 of row r, element 8q + 2j + e from bit 16e + 4j on.
  *
- *     Q4_0, Q4_K  a word: bits 16r + 4j to 16r + 4j + 3 are the code of element j of row r.
+ * Of the other types tensor cores unpack (mma_diagonal()), and codes lie as their operand needs
+ * them: a chunk of two rows has a place for each g < 8, with elements 8 (g / 2) + 2j + g % 2,
+ * j < 4, of both rows:
+ *
+ *     Q4_K        a word: bits 16r + 4j to 16r + 4j + 3 are the code of element j of row r.
  *     Q8_0        eight bytes: the code of element j of row r, plus 128, at 2j + r.
  *     Q6_K        a word with the low four bits of codes as above; behind the eight words, two
  *                 bytes for each g: byte r has the high two bits of the row's codes, from bits 2,
@@ -24,12 +31,15 @@
  *
  * Scales of a row's chunk:
  *
- *     Q4_0, Q8_0  the block's, an f16.
+ *     Q4_0        the factors: the second, times 2^7, of both positions; then the first, times
+ *                 2^122 (struct four_factors).
+ *     Q8_0        the block's, an f16.
  *     Q4_K        the chunk's own scale and minimum, two bytes; the block has d and dmin, two f16.
  *     Q6_K        the block's d, an f16, and two bytes, the scales of both halves of the chunk plus
  *                 128.
  *
- * So Q4_K takes about 18.8 bytes a chunk where a file has 18, and Q6_K 28 where it has 26.25.
+ * So a chunk takes 20 bytes of Q4_0 where a file has 18, about 18.8 of Q4_K (18), and 28 of Q6_K
+ * (26.25).
  *
  * The decode kernel multiplies packed weights as they are, and so does the prefill kernel, which
  * unpacks them in registers (packed_pair). For other rows a product unpacks a matrix, or as many of
@@ -55,10 +65,9 @@ static constexpr inline __host__ __device__ int code_bytes(int stored)
 }
 static constexpr inline __host__ __device__ int scale_bytes(int stored)
 {
-    return stored == DT_Q4_0 || stored == DT_Q8_0 ? 2
-           : stored == DT_Q4_K                    ? 2
-           : stored == DT_Q6_K                    ? 4
-                                                  : 0;
+    return stored == DT_Q8_0 || stored == DT_Q4_K   ? 2
+           : stored == DT_Q4_0 || stored == DT_Q6_K ? 4
+                                                    : 0;
 }
 /* Bytes of what the chunks of a block of 256 share, of a row. */
 static constexpr inline __host__ __device__ int block_bytes(int stored)
@@ -92,8 +101,9 @@ static inline __host__ __device__ size_t stored_bytes(const struct panels &p, in
            (size_t)(scales * p.rows) * (size_t)scale_bytes(stored) +
            (size_t)(blocks * (int)K_SPLITS * p.rows) * (size_t)block_bytes(stored);
 }
-/* Where a row's chunk is in a panel: the codes of its pair of rows, its scales, what its block has.
- */
+/* Where a row's chunk is in a panel: the codes of its pair of rows, its scales (Q4_0: its second
+ * factor; the first is FIRST_FACTOR behind), what its block has. */
+enum { FIRST_FACTOR = 4 };
 struct packed_place {
     size_t codes, scales, block;
 };
@@ -110,11 +120,12 @@ static inline __host__ __device__ struct packed_place packed_place_of(const stru
     place.block = place.scales +
                   (size_t)(in_pairs(each) * splits * p.rows) * (size_t)scale_bytes(type) +
                   (size_t)block * (size_t)block_bytes(type);
-    place.scales += (size_t)(2 * scale + position % 2) * (size_t)scale_bytes(type);
+    place.scales += (size_t)(2 * scale) * (size_t)scale_bytes(type) +
+                    (size_t)(position % 2 * (type == DT_Q4_0 ? 2 : scale_bytes(type)));
     return place;
 }
-/* Where number g of a chunk of two rows has its codes behind those of the chunk, and the high bits
- * of Q6_K. */
+/* Where number g of a chunk of two rows has its codes (Q4_0: word g) behind those of the chunk, and
+ * the high bits of Q6_K. */
 static inline __host__ __device__ int codes_of(int type, int g)
 {
     return g * (type == DT_Q8_0 ? 8 : 4);
@@ -143,6 +154,14 @@ __device__ __forceinline__ uint32_t bf16_pair(float low, float high)
 __device__ __forceinline__ float half_value(uint32_t h)
 {
     return __half2float(__ushort_as_half((uint16_t)h));
+}
+__device__ __forceinline__ float bf16_value(uint16_t h)
+{
+    return __bfloat162float(__ushort_as_bfloat16(h));
+}
+__device__ __forceinline__ float rounded_bf16(float x)
+{
+    return __bfloat162float(__float2bfloat16_rn(x));
 }
 /* (x & mask) | bits */
 template <uint32_t MASK, uint32_t BITS> __device__ __forceinline__ uint32_t masked_with(uint32_t x)
@@ -220,29 +239,68 @@ __device__ __forceinline__ void put_pair(uint4 &first, uint4 &second, int j, con
  * block (of_scales() and of_block() behind those of its row). */
 template <int STORED> struct packed_eight;
 
-/* A weight is (code - 8) d, rounded once. The levels code - 8 are exact in f16, and the product has
- * 14 bits. */
-template <> struct packed_eight<DT_Q4_0> {
-    uint32_t w[2], d;
-    __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t)
+/* a b + c of bf16 pairs, each rounded once. */
+__device__ __forceinline__ uint32_t bf16_fma(uint32_t a, uint32_t b, uint32_t c)
+{
+    uint32_t y;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(y) : "r"(a), "r"(b), "r"(c));
+    return y;
+}
+__device__ __forceinline__ uint32_t bf16_times(uint32_t a, uint32_t b)
+{
+    return bf16_fma(a, b, 0x80008000); /* -0 */
+}
+/* Half u of a word in both halves: as an operand of bf16_fma() not an instruction. */
+__device__ __forceinline__ uint32_t both_halves(uint32_t x, int u)
+{
+    uint32_t y;
+    asm("{ .reg .b16 l, h; mov.b32 {l, h}, %1; mov.b32 %0, {l, l}; }" : "=r"(y) : "r"(x));
+    if (u)
+        asm("{ .reg .b16 l, h; mov.b32 {l, h}, %1; mov.b32 %0, {h, h}; }" : "=r"(y) : "r"(x));
+    return y;
+}
+
+/* The factors of a row of Q4_0 in two chunks, the first chunk's in the low halves. A code in bits 0
+ * to 3 of a bf16 number is code 2^-133, a subnormal; in bits 4 to 7, code 2^-129. */
+struct four_factors {
+    uint32_t second, high, low, less; /* the second factors; the first ones for codes in bits 4 to
+                                         7, in bits 0 to 3; -8 times the first ones */
+    __device__ __forceinline__ four_factors(uint32_t second, uint32_t first)
+        : second(second), high(first), low(bf16_times(first, 0x41804180)) /* 16 */,
+          less(bf16_times(first, 0x80808080)) /* -2^-126 */
     {
-        w[0] = shared4(a), w[1] = shared4(b), d = shared4(scales);
     }
-    __device__ __forceinline__ void as_bf16(const diagonals &g, uint4 &first, uint4 &second) const
+    /* The eight weights of a word in chunk u. */
+    __device__ __forceinline__ uint4 weights(uint32_t w, int u) const
     {
-        const uint32_t a0 = __byte_perm(d, 0, g.half[0]), a1 = __byte_perm(d, 0, g.half[1]);
+        uint4 y;
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            const uint32_t less = j % 2 ? 0xd480d480 : 0xe408e408; /* -72, -1032 */
-            float y[4];
-            mma_diagonal(y, g, a0, a1, plus_halves(code_halves(j < 2 ? w[0] : w[0] >> 8, j), less),
-                         plus_halves(code_halves(j < 2 ? w[1] : w[1] >> 8, j), less), 0);
-            put_pair(first, second, j, y);
+            const uint32_t code = (j < 2 ? w : w >> 8) & (j % 2 ? 0x00f000f0 : 0x000f000f);
+            (&y.x)[j] = bf16_times(bf16_fma(code, both_halves(j % 2 ? high : low, u),
+                                            both_halves(less, u)),
+                                   both_halves(second, u));
         }
+        return y;
     }
 };
 
-/* The same with 1024 + 128 + code, which are two bytes. */
+template <> struct packed_eight<DT_Q4_0> {
+    uint32_t w[2];
+    uint2 d; /* second factors, first factors */
+    __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t)
+    {
+        w[0] = shared4(a), w[1] = shared4(b), d = shared8(scales);
+    }
+    __device__ __forceinline__ void as_bf16(const diagonals &, uint4 &first, uint4 &second) const
+    {
+        const four_factors f(d.x, d.y);
+        first = f.weights(w[0], 0), second = f.weights(w[1], 1);
+    }
+};
+
+/* A weight is (code - 128) d, rounded once. Levels code - 128 are exact in f16, and the product has
+ * 19 bits. 1024 + code are two bytes. */
 template <> struct packed_eight<DT_Q8_0> {
     uint2 w[2];
     uint32_t d;
@@ -340,11 +398,11 @@ template <> struct packed_eight<DT_Q6_K> {
 
 /* ---- a pair of rows ------------------------------------------------------------------------- */
 
-/* For products whose tensor cores have no time to unpack: a thread's eight weights of both rows of
- * a pair in each of two chunks, from shared memory; lane % 4 is q, which eight of a chunk. fetch()
- * takes where the pair's codes of the first chunk are and bytes from there to the second's, the
- * scales of the pair's first row, what its block has, bytes to what the second chunk's block has.
- * unpack(): the weights of chunk u of both rows, with the bits of packed_bf16().
+/* For products whose tensor cores have no time to unpack (Q4_0: all): a thread's eight weights of
+ * both rows of a pair in each of two chunks, from shared memory; lane % 4 is q, which eight of a
+ * chunk. fetch() takes where the pair's codes of the first chunk are and bytes from there to the
+ * second's, the scales of the pair's first row, what its block has, bytes to what the second
+ * chunk's block has. unpack(): the weights of chunk u of both rows, with the bits of packed_bf16().
  *
  * levels: element 2j + e of both rows as f16 numbers. */
 template <int TYPE> struct packed_pair {
@@ -382,8 +440,8 @@ template <int TYPE> struct packed_pair {
             return packed_eight<DT_Q8_0>::level(two, j);
         }
         const uint32_t word = u ? e ? w[0].w : w[0].z : e ? w[0].y : w[0].x;
-        const uint32_t even = SIX ? 0xe420e420 : FACTORS ? 0xe400e400 : 0xe408e408, /* -1056, */
-                       odd = SIX ? 0xd600d600 : FACTORS ? 0xd400d400 : 0xd480d480; /* -96 */
+        const uint32_t even = SIX ? 0xe420e420 : 0xe400e400, /* -1056, -1024 */
+                       odd = SIX ? 0xd600d600 : 0xd400d400;  /* -96, -64 */
         const uint32_t raised =
             SIX ? packed_eight<DT_Q6_K>::six_bits(word, high[SIX ? u : 0] >> 16 * e, j)
                 : code_halves(j < 2 ? word : word >> 8, j);
@@ -433,8 +491,26 @@ template <int TYPE> struct packed_pair {
     }
 };
 
+template <> struct packed_pair<DT_Q4_0> {
+    uint4 w; /* of the first chunk: of both rows; of the second one */
+    uint4 factors; /* of the first row: second factors, first factors; of the second row */
+    __device__ __forceinline__ void fetch(uint32_t codes, uint32_t second, uint32_t scales_at,
+                                          uint32_t, uint32_t)
+    {
+        const uint32_t at = codes + threadIdx.x % 4 * 8;
+        const uint2 a = shared8(at), b = shared8(at + second);
+        w = make_uint4(a.x, a.y, b.x, b.y), factors = shared16(scales_at);
+    }
+    __device__ __forceinline__ void unpack(int u, uint4 &first, uint4 &second) const
+    {
+        first = four_factors(factors.x, factors.y).weights(u ? w.z : w.x, u);
+        second = four_factors(factors.z, factors.w).weights(u ? w.w : w.y, u);
+    }
+};
+
 /* Eight weights of a row of a panel in memory, zeros with the sign that packed_bf16() gives them: a
- * weight is level by - less. q: which eight of the chunk at `at`. */
+ * weight is level by - less; of Q4_0 level by, rounded, times less. q: which eight of the chunk at
+ * `at`. */
 __device__ __forceinline__ uint4 eight_at(const struct packed_place &at, int type,
                                           const uint8_t *panel, int row, int q)
 {
@@ -443,6 +519,10 @@ __device__ __forceinline__ uint4 eight_at(const struct packed_place &at, int typ
           less = 0;
     const int r = row % 2;
     uint32_t half[2], high[2] = {}, y[4]; /* of even and odd elements */
+    if (type == DT_Q4_0) { /* the first and the second factor */
+        by = bf16_value(*(const uint16_t *)(scales + FIRST_FACTOR)) * 0x1p-129f;
+        less = bf16_value(*(const uint16_t *)scales);
+    }
     if (type == DT_Q4_K) {
         less = half_value(*(const uint16_t *)(panel + at.block + 2)) * (float)scales[1];
         by *= (float)scales[0];
@@ -451,8 +531,9 @@ __device__ __forceinline__ uint4 eight_at(const struct packed_place &at, int typ
     }
 #pragma unroll
     for (int e = 0; e < 2; e++) {
+        const int word = 2 * q + (type == DT_Q4_0 ? r : e), in = type == DT_Q4_0 ? e : r;
         if (type != DT_Q8_0)
-            half[e] = *(const uint16_t *)(codes + codes_of(type, 2 * q + e) + 2 * r);
+            half[e] = *(const uint16_t *)(codes + codes_of(type, word) + 2 * in);
         if (type == DT_Q6_K)
             high[e] = codes[high_codes_of(2 * q + e) + r];
     }
@@ -469,6 +550,8 @@ __device__ __forceinline__ uint4 eight_at(const struct packed_place &at, int typ
                 level -= type == DT_Q6_K ? 32 : type == DT_Q4_0 ? 8 : 0;
             }
             two[e] = (float)level * by;
+            if (type == DT_Q4_0)
+                two[e] = rounded_bf16(two[e]) * less;
             if (type == DT_Q4_K)
                 two[e] -= less;
         }

@@ -44,8 +44,9 @@ __device__ __forceinline__ uint32_t apart_in(const table &t)
     return t.paneled ? (uint32_t)(t.panels.rows * UNIT_BYTES) : 4;
 }
 
-/* Elements i .. i + 3 of row `id` of a table that is packed in blocks. */
-__device__ __forceinline__ float4 packed_four(const table &t, int id, int i)
+/* Elements i .. i + 3 of row `id` of a table that is packed in blocks. Inlined, it would make
+ * gather_kernel spill registers. */
+__device__ __noinline__ float4 packed_four(const table &t, int id, int i)
 {
     const struct panels &l = t.panels;
     const uint8_t *panel =
