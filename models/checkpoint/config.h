@@ -57,8 +57,8 @@ void arch_no_rope(struct arch *a, int interval);
  * `count`, of a token's from key `top`, and their width from moe_intermediate_size; n, k and ffn
  * are the defaults. ffn 0: intermediate_size is their width. */
 void arch_experts(struct arch *a, const char *count, int n, const char *top, int k, int ffn);
-/* Reads mlp_layer_types: which layers have experts; if absent, or no key of the family's, all but the
- * first `dense`. */
+/* Reads mlp_layer_types: which layers have experts; if absent, or no key of the family's, all but
+ * the first `dense`. */
 void arch_mlp_types(struct arch *a, int dense);
 /* Layers with experts have a shared MLP of that width, too. (Otherwise ffn says nothing.) */
 void arch_shared(struct arch *a, int ffn);

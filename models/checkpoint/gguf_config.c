@@ -368,7 +368,9 @@ bool gguf_config(const struct gguf *g, const struct gguf_arch *a, struct buf *ou
     if (m.ok && !m.factors && gguf_find(g, "rope_freqs.weight"))
         m.ok = err_file(e, g->file[0].path,
                         "tensor rope_freqs.weight is not used by architecture %s", a->name);
-    FREED(free_at) char *text = m.ok ? json_dumps(m.out, JSON_REAL_PRECISION(17) | JSON_INDENT(1)) : NULL;
+    FREED(free_at) char *text = NULL;
+    if (m.ok)
+        text = json_dumps(m.out, JSON_REAL_PRECISION(17) | JSON_INDENT(1));
     if (text) {
         buf_str(out, text);
         note_unused(&m, note);

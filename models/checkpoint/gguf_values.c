@@ -240,7 +240,8 @@ void gguf_digest(const struct gguf *g, const char *const *key, int n, char out[6
         const struct gguf_entry *x = find_entry(g, key[i]);
         if (!x)
             continue;
-        FREED(free_at) char *head = xasprintf("%s %s %" PRIu64 "\n", key[i], gguf_values[x->type].name, x->n);
+        FREED(free_at) char *head = xasprintf("%s %s %" PRIu64 "\n", key[i],
+                                              gguf_values[x->type].name, x->n);
         sha256_add(&h, head, strlen(head));
         sha256_add(&h, entry_place(g, x), value_bytes(g, x));
     }

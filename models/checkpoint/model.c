@@ -252,7 +252,8 @@ static bool load_into(struct model *m, const struct loading *p, struct err *e)
     struct binder b;
     binder_open(&b, st, &m->cfg, e);
     bool whole = !p || p->use != READ_HEADERS;
-    bool ok = use_tied_copy(&b, whole) && bind_model(m, &b, f) && binder_refuse_unused(&b, ignored) &&
+    bool ok = use_tied_copy(&b, whole) && bind_model(m, &b, f) &&
+              binder_refuse_unused(&b, ignored) &&
               binder_load(&b, "model", &config, &m->store, &m->bytes, m->sha, p);
     binder_close(&b);
     if (ok && m->cfg.tied)

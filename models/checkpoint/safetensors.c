@@ -144,7 +144,7 @@ static char *note_of(const char *dir, bool both)
                            show_path(dir).s);
 }
 
-/* The first of the folder's safetensors files by name, which the caller frees; NULL: it has none. */
+/* The name of the folder's first safetensors file, which the caller frees; NULL: it has none. */
 static char *some_shard(const char *dir)
 {
     char *first = NULL;

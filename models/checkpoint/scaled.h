@@ -57,7 +57,7 @@ bool scaled_makes_e4m3(const struct scaled *s);
 /* As scaled_row(), but makes these blocks. */
 bool scaled_e4m3(const struct scaled *s, const uint8_t *codes, const void *scales, uint8_t *out);
 
-/* Why scaled_row() or scaled_e4m3() failed, for people: "the code at [.., 5] is NaN". *of_scale: the
- * scales are at fault. row: for the message. */
+/* Why scaled_row() or scaled_e4m3() failed, for people: "the code at [.., 5] is NaN". *of_scale:
+ * the scales are at fault. row: for the message. */
 void scaled_fault(const struct scaled *s, int64_t row, const uint8_t *codes, const void *scales,
                   bool *of_scale, char *why, size_t n);

@@ -1,6 +1,5 @@
-/* tensors.c - the tensors of an open checkpoint: by name and number, and their bytes, read or mapped
- * (safetensors.h).
- */
+/* tensors.c - the tensors of an open checkpoint: by name and number, and their bytes, read or
+ * mapped (safetensors.h). */
 #include "models/checkpoint/safetensors.h"
 
 #include "kernels/idioms.h"

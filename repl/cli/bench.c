@@ -56,19 +56,19 @@ int cli_bench(struct cli *c)
     struct err e = {0};
     FREED(free_at) char *title = hub_title(c->opt.engine.model ? c->opt.engine.model : "");
     FREED(free_at) char *name = xasprintf("%.24s", title); /* room in a line */
-                   const struct bench_opts opts = {
-                       .pattern = (const char *const *)c->word,
-                       .n_pattern = c->n_word,
-                       .engine = c->opt.engine,
-                       .model_name = name,
-                       .synthetic = c->synthetic,
-                       .library = c->cublas,
-                       .brief = c->brief,
-                       .about = about,
-                       .tell = tell,
-                       .face = cli_face,
-                       .arg = c,
-                   };
+    const struct bench_opts opts = {
+        .pattern = (const char *const *)c->word,
+        .n_pattern = c->n_word,
+        .engine = c->opt.engine,
+        .model_name = name,
+        .synthetic = c->synthetic,
+        .library = c->cublas,
+        .brief = c->brief,
+        .about = about,
+        .tell = tell,
+        .face = cli_face,
+        .arg = c,
+    };
     bool ok = c->synthetic && c->model_given
                   ? err_set(&e, ERR_USAGE, "--synthetic and -m name two models; expected one")
                   : bench_run(&opts, &e);

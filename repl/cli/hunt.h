@@ -162,7 +162,8 @@ void hunt_issue(const struct hunt *p, const char *form, struct buf *out);
 /* The engine whose form fits the server. */
 const char *hunt_form(const struct hunt *p);
 
-/* ---- hunt_log.c: the requests in the session log; a case is a session, each request a turn ---- */
+/* ---- hunt_log.c: the requests in the session log --------------------------------------------- */
+/* A case is a session, each of its requests a turn. */
 
 /* Opens the log for replies of the server. NULL and *e. */
 struct hunt_log *hunt_log_open(const char *path, struct upkeep *u, struct err *e);
@@ -174,8 +175,8 @@ void hunt_log_ask(struct hunt_log *l, const char *note, const struct ids_ask *a)
 void hunt_log_case(struct hunt_log *l, const struct hunt_case *c, const struct ids_ask *a);
 const char *hunt_log_session(const struct hunt_log *l); /* id of the session of the last begin */
 
-/* ---- hunt_state.c: the file of --state, a line of JSON for the server and one for each finished
- * case, from which a later call goes on ---- */
+/* ---- hunt_state.c: the file of --state ------------------------------------------------------- */
+/* A line of JSON for the server and one for each finished case, from which a later call goes on. */
 
 struct hunt_state;
 
@@ -185,7 +186,7 @@ struct hunt_state *hunt_state_open(const char *path, struct hunt *p, struct err 
 int hunt_state_next(const struct hunt_state *s); /* the number of the first case to run */
 /* The case is done; found: p->n_found before it. */
 bool hunt_state_add(struct hunt_state *s, int number, const struct hunt *p, int found,
-                     struct err *e);
+                    struct err *e);
 void hunt_state_close(struct hunt_state *s); /* NULL is fine */
 /* Reads the lines of a file into *p and *next. False and *e. Nothing else is touched. */
 bool hunt_state_read(const char *text, size_t n, struct hunt *p, int *next, struct err *e);

@@ -117,7 +117,7 @@ void cli_json(struct buf *b)
 }
 
 static struct {
-    const struct cli *c; /* NULL: there is no answer now */
+    const struct cli *c;
     struct sheet sheet;
     struct buf json;
     struct printer to;
@@ -125,7 +125,8 @@ static struct {
 
 const struct printer *cli_answer(const struct cli *c)
 {
-    CHECK(!answer.c);
+    sheet_free(&answer.sheet); /* what a command that failed left there */
+    buf_free(&answer.json);
     answer.c = c;
     answer.sheet.ascii = c->opt.ascii;
     answer.to = (struct printer){&answer.sheet, c->opt.json ? &answer.json : NULL};
@@ -140,7 +141,6 @@ void cli_answer_end(void)
         cli_print(answer.c, &answer.sheet);
     sheet_free(&answer.sheet);
     buf_free(&answer.json);
-    answer.c = NULL;
 }
 
 int cli_line(FILE *f, struct buf *line, struct err *e)

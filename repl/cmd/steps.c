@@ -1,6 +1,5 @@
 /* steps.c - /steps: a line a step, with its drafts, its time and its tokens; the pane (F4) has the
- * same tokens.
- */
+ * same tokens. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -91,7 +90,8 @@ static void show_step(struct app *a, const struct step_view *v, const struct pri
     else
         print_add(to, ST_TEXT, " %5s\f%d{accepted}%d{drafted}", "", 0, 0);
     if (piece)
-        print_add(to, ST_TEXT, "%8.1f\f%lu{us_arrived}", (double)r->us_arrived / 1e3, r->us_arrived);
+        print_add(to, ST_TEXT, "%8.1f\f%lu{us_arrived}", (double)r->us_arrived / 1e3,
+                  r->us_arrived);
     else
         print_add(to, ST_TEXT, "%8.1f\f%u{us_draft}%u{us_verify}%u{us_commit}",
                   (r->us_draft + r->us_verify + r->us_commit) / 1e3, r->us_draft, r->us_verify,

@@ -55,8 +55,8 @@ void sheet_add(struct sheet *s, enum style st, const char *text);
 void sheet_addn(struct sheet *s, enum style st, const char *bytes, size_t n);
 void sheet_printf(struct sheet *s, enum style st, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-/* Adds text in quotes, with a backslash before each quote and backslash in it. Between the quotes are
- * at most `cells` cells, the last one an ellipsis if the text is truncated; 0: complete. */
+/* Adds text in quotes, with a backslash before each quote and backslash in it. Between the quotes
+ * are at most `cells` cells, the last one an ellipsis if the text is truncated; 0: complete. */
 void sheet_quote(struct sheet *s, enum style st, const char *bytes, size_t n, int cells);
 /* From now on, text that is added from within bytes[n] records its source offset, which is at + i
  * for bytes[i]. The bytes must stay in place until the next call; NULL ends this. */

@@ -203,7 +203,7 @@ static enum key_code letter_key(char c)
         ['A'] = K_UP, ['B'] = K_DOWN, ['C'] = K_RIGHT, ['D'] = K_LEFT, ['H'] = K_HOME,
         ['F'] = K_END, ['P'] = K_F1, ['Q'] = K_F2, ['R'] = K_F3, ['S'] = K_F4, ['M'] = K_ENTER,
     };
-    return c >= 0 && c < 127 ? map[(int)c] : K_NONE;
+    return c >= 0 ? map[(int)c] : K_NONE; /* 7 bits */
 }
 
 /* The key of a control byte: Enter, Tab, ..., or Ctrl with a letter. */
