@@ -32,14 +32,6 @@ static inline void folder_close(DIR **folder)
         closedir(*folder);
 }
 
-/* free() of several pointers. */
-#define FREE_ALL(...)                                                                              \
-    do {                                                                                           \
-        void *each_[] = {__VA_ARGS__};                                                             \
-        for (size_t i_ = 0; i_ < sizeof each_ / sizeof *each_; i_++)                               \
-            free(each_[i_]);                                                                       \
-    } while (0)
-
 /* The number of an array's elements. */
 #define LEN(a) (sizeof(a) / sizeof *(a))
 

@@ -265,14 +265,14 @@ bool app_close(struct app *a)
     bool stored = close_log(a);
     for (int i = a->early_next; i < a->n_early; i++)
         event_free(&a->early[i]);
-    FREE_ALL(a->early, a->before);
+    FREE(a->early, a->before);
     ids_free(&a->turns);
     attached_free(&a->attached);
     buf_free(&a->asked);
     buf_free(&a->said);
     buf_free(&a->notes);
     buf_free(&a->parting);
-    FREE_ALL(a->db_path, a->system, a->own_model, a->own_draft);
+    FREE(a->db_path, a->system, a->own_model, a->own_draft);
     a->own_model = a->own_draft = NULL;
     a->backend = NULL;
     a->history = NULL;

@@ -19,7 +19,7 @@ void block_map_read(struct block_map *m, struct backend *b)
 
 void block_map_free(struct block_map *m)
 {
-    FREE_ALL(m->sample, m->block);
+    FREE(m->sample, m->block);
     *m = (struct block_map){0};
 }
 

@@ -124,6 +124,6 @@ void drafters_free(struct drafters *d)
 {
     for (int i = 0; i < d->n; i++)
         free(d->v[i].name);
-    FREE_ALL(d->v, d->from);
+    FREE(d->v, d->from);
     *d = (struct drafters){0};
 }

@@ -104,7 +104,7 @@ void gauge_series_steps(struct gauge_series *s, struct app *a, bool logged)
 
 void gauge_series_free(struct gauge_series *s)
 {
-    FREE_ALL(s->step, s->at);
+    FREE(s->step, s->at);
     *s = (struct gauge_series){0};
 }
 

@@ -90,8 +90,8 @@ bool number_find(const char *text, char out[64])
 void prompt_free(struct prompt *p)
 {
     for (int i = 0; i < p->n_past; i++)
-        FREE_ALL(p->past[i].user, p->past[i].reply);
-    FREE_ALL(p->past, p->text, p->system, p->answer);
+        FREE(p->past[i].user, p->past[i].reply);
+    FREE(p->past, p->text, p->system, p->answer);
     *p = (struct prompt){0};
 }
 

@@ -24,7 +24,7 @@ void served_replies_read(struct served_replies *r, struct backend *b)
 
 void served_replies_free(struct served_replies *r)
 {
-    FREE_ALL(r->at, r->step);
+    FREE(r->at, r->step);
     *r = (struct served_replies){0};
 }
 

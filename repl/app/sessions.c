@@ -143,7 +143,7 @@ void session_list_free(struct session_list *l)
         session_row_free(&l->row[i]);
         free(l->title[i]);
     }
-    FREE_ALL(l->title, l->twin, l->row, l->sums, l->summed, l->shown, l->owner);
+    FREE(l->title, l->twin, l->row, l->sums, l->summed, l->shown, l->owner);
     *l = (struct session_list){0};
 }
 

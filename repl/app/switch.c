@@ -84,7 +84,7 @@ static void keep_options(struct app *a, const char *model, const char *draft)
     o->model = a->own_model;
     o->draft = a->own_draft;
     o->draft_from = NULL;
-    FREE_ALL(was[0], was[1]);
+    FREE(was[0], was[1]);
 }
 
 /* Ends the chat: no turn could be logged any more. */

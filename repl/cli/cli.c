@@ -658,7 +658,7 @@ bool cli_read(struct cli *c, int argc, char **argv, const struct command **cmd, 
 
 void cli_free(struct cli *c)
 {
-    FREE_ALL(c->bundled, c->target, c->draft, c->named[0], c->named[1]);
+    FREE(c->bundled, c->target, c->draft, c->named[0], c->named[1]);
     pair_free(&c->pair);
     free(c->config_path);
     buf_free(&c->config);

@@ -58,7 +58,7 @@ static void add_presets(struct folders *f)
 {
     char *folder = presets_folder(), *below = folder ? xasprintf("%s/x", folder) : NULL;
     add_folder_of(f, below, true);
-    FREE_ALL(below, folder);
+    FREE(below, folder);
 }
 
 static void add_log(struct folders *f, const char *path, bool written)

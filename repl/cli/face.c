@@ -158,7 +158,7 @@ static void end_child(struct child *k)
         waitpid(k->keeper, NULL, 0);
     else if (k->dir)
         remove_folder(k->dir);
-    FREE_ALL(k->dir, k->db);
+    FREE(k->dir, k->db);
 }
 
 /* ---- talking --------------------------------------------------------------------------------- */

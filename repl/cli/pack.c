@@ -310,6 +310,6 @@ int cli_pack(struct cli *c)
         buf_free(&p.file[i].text);
     }
     hdb_close(p.job.d);
-    FREE_ALL(path, made_by);
+    FREE(path, made_by);
     return ok ? 0 : cli_fail(&e);
 }

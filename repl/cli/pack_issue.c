@@ -184,7 +184,7 @@ static void launch_line(const struct pack_job *j, int form, struct buf *out)
             buf_printf(out, " --model-draft %s.gguf --draft-max %s", draft, steps);
     }
     buf_char(out, '\n');
-    FREE_ALL(model, draft);
+    FREE(model, draft);
 }
 
 /* Settings that a server's API has, too: ,"temperature":0.7 ... */
@@ -350,7 +350,7 @@ static void served_line(const struct pack_job *j, struct buf *out)
     buf_printf(out, "%s %s%s%s; recorded by aerie %s", kind, version,
                j->level == PACK_TEXT && *url ? " at " : "", j->level == PACK_TEXT ? url : "",
                aerie);
-    FREE_ALL(url, aerie);
+    FREE(url, aerie);
 }
 
 /* Settings, build, device, models: as lines, for a code block. */
@@ -370,7 +370,7 @@ static void environment(const struct pack_job *j, struct buf *out)
     }
     buf_printf(out, "pack           %s\n", strrchr(j->path, '/') ? strrchr(j->path, '/') + 1
                : j->path);
-    FREE_ALL(model, draft);
+    FREE(model, draft);
 }
 
 /* ---- the forms ---- */
@@ -416,7 +416,7 @@ static void llama_form(const struct pack_job *j, const char *control, struct buf
     buf_str(out, "### First Bad Commit\n\n<!-- if you bisected -->\n\n### Relevant log output\n\n");
     environment(j, &env);
     fenced(out, "shell", env.p);
-    FREE_ALL(device, model);
+    FREE(device, model);
 }
 
 void issue_report(const struct pack_job *j, int form, const char *control, struct buf *out)

@@ -40,7 +40,7 @@ static void parity_reply_free(struct parity_reply *o)
 {
     ids_free(&o->ids);
     ids_free(&o->prompt);
-    FREE_ALL(o->text, o->logp, o->margin);
+    FREE(o->text, o->logp, o->margin);
     *o = (struct parity_reply){0};
 }
 

@@ -203,7 +203,7 @@ void sides_free(struct parity *p)
     for (int i = 0; i < p->n_side; i++) {
         struct side *s = &p->side[i];
         upkeep_close(s->upkeep);
-        FREE_ALL(s->label, s->word, s->arm);
+        FREE(s->label, s->word, s->arm);
         kl_free(&s->kl);
         kl_free(&s->read);
     }

@@ -104,7 +104,7 @@ static void note_build(struct replay *r, struct backend *b, const char *about)
         r->other = xasprintf("computed by %s on %s; here %s on %s", flags && *flags ? flags
                              : "an older aerie",
                              device ? device : "an unknown device", facts_build(), now);
-    FREE_ALL(flags, device);
+    FREE(flags, device);
 }
 
 static bool on_opened(void *arg, struct backend *b, const char *about, const char *now,

@@ -208,6 +208,6 @@ int cli_serve(struct cli *c)
     } else {
         rc = cli_fail(&e);
     }
-    FREE_ALL(key, name);
+    FREE(key, name);
     return rc;
 }

@@ -483,7 +483,7 @@ int cli_show(struct cli *c)
     if (ok)
         cli_answer_end();
     tok_close(w.tok);
-    FREE_ALL(dir, id, w.settings);
+    FREE(dir, id, w.settings);
     hdb_past_free(&w.past);
     buf_free(&w.about);
     session_row_free(&w.row);

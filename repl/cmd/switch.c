@@ -27,7 +27,7 @@ struct choices {
 static void choices_free(struct choices *c)
 {
     for (int i = 0; i < c->n; i++)
-        FREE_ALL(c->v[i].name, c->v[i].path, c->v[i].from, c->v[i].why);
+        FREE(c->v[i].name, c->v[i].path, c->v[i].from, c->v[i].why);
     free(c->v);
 }
 
@@ -362,7 +362,7 @@ static bool switch_model(struct cmd_call *c, const struct choices *all)
     ok = ok && app_switch(a, path, draft, c->e);
     if (ok)
         said_model(a, before, &c->to);
-    FREE_ALL(path, draft);
+    FREE(path, draft);
     return ok;
 }
 

@@ -74,7 +74,7 @@ static void compare_lines(struct conditions *c, const char *a, const char *b, bo
         if (differs)
             conditions_add(c, name, swapped ? other : mine, swapped ? mine : other,
                            nature_of(name));
-        FREE_ALL(mine, other);
+        FREE(mine, other);
     }
 }
 
@@ -89,7 +89,7 @@ static void compare_served(struct conditions *c, const char *about_a, const char
         conditions_add(c, "served", a ? a : "no", b ? b : "no", may);
     else if (a)
         c->may |= may;
-    FREE_ALL(a, b);
+    FREE(a, b);
 }
 
 void conditions_read(struct conditions *c, const char *about_a, const char *settings_a,
@@ -104,7 +104,7 @@ void conditions_read(struct conditions *c, const char *about_a, const char *sett
 void conditions_free(struct conditions *c)
 {
     for (int i = 0; i < c->n; i++)
-        FREE_ALL(c->at[i].a, c->at[i].b);
+        FREE(c->at[i].a, c->at[i].b);
     free(c->at);
     *c = (struct conditions){0};
 }

@@ -23,7 +23,7 @@ bool facts_served(const char *about)
 {
     char *backend = facts_value(about, "backend"), *kind = facts_value(about, "server_kind");
     bool served = kind || (backend && strcmp(backend, "remote") == 0);
-    FREE_ALL(backend, kind);
+    FREE(backend, kind);
     return served;
 }
 
@@ -271,7 +271,7 @@ void facts_compare(const char *log, const char *now, struct facts_diff *out)
 void facts_diff_free(struct facts_diff *d)
 {
     for (int i = 0; i < d->n; i++)
-        FREE_ALL(d->at[i].name, d->at[i].log, d->at[i].now);
+        FREE(d->at[i].name, d->at[i].log, d->at[i].now);
     free(d->at);
     *d = (struct facts_diff){0};
 }

@@ -113,7 +113,7 @@ void band_begin(struct band *b, const struct trace *base)
 
 void band_free(struct band *b)
 {
-    FREE_ALL(b->at, b->rms);
+    FREE(b->at, b->rms);
     *b = (struct band){0};
 }
 

@@ -160,7 +160,7 @@ static void lines_now(const struct engine_opts *o, const struct backend_info *i,
 
 void rerun_options_free(struct logged_engine *l)
 {
-    FREE_ALL(l->lines, l->model, l->draft);
+    FREE(l->lines, l->model, l->draft);
 }
 
 /* The logged folder of a model, or, if it does not exist, the default one: a pack names no folders,
@@ -669,6 +669,6 @@ void rerun_close(struct rerun *r)
     else
         backend_close(r->backend);
     buf_free(&r->now);
-    FREE_ALL(r->live, r->logged);
+    FREE(r->live, r->logged);
     *r = (struct rerun){0};
 }

@@ -28,7 +28,7 @@ struct script_reader {
 
 void act_free(struct act *a)
 {
-    FREE_ALL(a->text, a->fault);
+    FREE(a->text, a->fault);
     turn_row_free(&a->user);
     turn_row_free(&a->reply);
     for (int i = 0; i < a->n_step; i++)
@@ -42,7 +42,7 @@ void script_free(struct script *s)
         act_free(&s->act[i]);
     for (int i = 0; i < s->n_about; i++)
         free(s->about[i]);
-    FREE_ALL(s->act, s->about);
+    FREE(s->act, s->about);
     *s = (struct script){0};
 }
 
@@ -195,7 +195,7 @@ static bool read_script_session(struct script *s, struct hdb *d, const char *id,
     ok = ok && read_script_rows(&r, e) && append(&r, e);
     for (int i = 0; i < r.n_entry; i++)
         act_free(&r.entry[i].act);
-    FREE_ALL(r.entry, r.run);
+    FREE(r.entry, r.run);
     return ok;
 }
 

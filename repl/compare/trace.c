@@ -4,14 +4,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "kernels/idioms.h"
 #include "repl/compare/facts.h"
 
 static void free_turn(struct trace_turn *t)
 {
     for (int i = 0; i < t->n_step; i++)
         step_row_free(&t->step[i]);
-    FREE_ALL(t->step, t->settings, t->about, t->user, t->text);
+    FREE(t->step, t->settings, t->about, t->user, t->text);
     ids_free(&t->prompt);
     ids_free(&t->reply);
 }

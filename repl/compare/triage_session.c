@@ -544,9 +544,9 @@ bool triage_session(const struct triage_ask *ask, struct triage *t, struct err *
     script_free(&g.script);
     for (int i = 0; i < g.n_text; i++) {
         ids_free(&g.kept[i].ids);
-        FREE_ALL(g.kept[i].guess, g.kept[i].skip);
+        FREE(g.kept[i].guess, g.kept[i].skip);
     }
-    FREE_ALL(g.text, g.kept);
+    FREE(g.text, g.kept);
     buf_free(&g.spelt);
     bool silent = t->drafting && t->drafter[0] && t->log.plain > 0; /* that is what is wrong */
     return ok && (t->log.drafts.cycles > 0 || silent ||

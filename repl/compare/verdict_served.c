@@ -32,7 +32,7 @@ static char *computed_by(const char *about)
         out = xasprintf("%s%s%s", kind, version && *version ? " " : "", version ? version : "");
     else
         out = xstrdup(server && *server ? server : "a server that is not named");
-    FREE_ALL(kind, version, server, aerie);
+    FREE(kind, version, server, aerie);
     return out;
 }
 
@@ -63,9 +63,9 @@ static void note_sampling(struct judge *j, const struct trace_turn *a, const str
         bool counts = (!greedy || same[i].greedy) && !j->r->forced;
         if (x && y && counts && strcmp(x, y) != 0)
             conditions_add(&j->r->conditions, same[i].name, x, y, same[i].may);
-        FREE_ALL(x, y);
+        FREE(x, y);
     }
-    FREE_ALL(ta, tb);
+    FREE(ta, tb);
 }
 
 /* A fact of a run: for a server from the JSON object of its facts, else from a line of `about`.
@@ -94,7 +94,7 @@ static char *precision_of(const char *about)
     char *out = precision ? xstrdup(precision) : dtype ? xstrdup(dtype) : NULL;
     if (!out && at)
         out = xasprintf("%.*s", (int)strcspn(at + 12, ", )'\""), at + 12);
-    FREE_ALL(config, dtype, precision);
+    FREE(config, dtype, precision);
     if (out && (!strcmp(out, "bfloat16") || !strcmp(out, "float32")))
         memcpy(out, out[0] == 'b' ? "bf16" : "f32", out[0] == 'b' ? 5 : 4);
     return out;
@@ -106,7 +106,7 @@ static bool note_fact(struct judge *j, const char *name, char *a, char *b, unsig
     bool same = a && b && strcmp(a, b) == 0;
     if (a && b && !same)
         conditions_add(&j->r->conditions, name, a, b, may);
-    FREE_ALL(a, b);
+    FREE(a, b);
     return same;
 }
 
@@ -140,7 +140,7 @@ static void note_conditions(struct judge *j, const struct trace_turn *a, const s
         conditions_add(&j->r->conditions, "model", model[0], model[1], MAY_LOGITS);
     note_sampling(j, a, b);
     for (int i = 0; i < 2; i++)
-        FREE_ALL(by[i], model[i]);
+        FREE(by[i], model[i]);
 }
 
 /* Reports which sides do not report what they computed with. */
@@ -153,7 +153,7 @@ static void say_unreported(struct judge *j)
             report_say(j->r,
                        "%s does not report its weights%s: a model of the same name is taken for "
                        "the same model", j->ask->who[i], precision ? "" : " or its precision");
-        FREE_ALL(weights, precision);
+        FREE(weights, precision);
     }
 }
 

@@ -539,7 +539,7 @@ void ask_free(struct ask *a)
         ids_free(&a->prompt[i]);
         free(a->text[i]);
     }
-    FREE_ALL(a->prompt, a->text, a->system, a->format);
+    FREE(a->prompt, a->text, a->system, a->format);
     for (int i = 0; i < a->n_stop; i++)
         buf_free(&a->stop[i]);
     *a = (struct ask){0};

@@ -18,7 +18,6 @@
 #include <unistd.h>
 
 #include "kernels/ascii.h"
-#include "kernels/idioms.h"
 #include "kernels/late.h"
 
 /* the functions of libmicrohttpd, which front_open() loads */
@@ -775,5 +774,5 @@ void front_close(struct front *f)
         mhd.stop_daemon(f->d);
     }
     bodies_close(f->bodies);
-    FREE_ALL(f->poll, f->polled, f);
+    FREE(f->poll, f->polled, f);
 }

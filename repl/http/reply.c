@@ -42,13 +42,13 @@ void reply_free(struct reply *r)
     FREED(buf_free) struct buf rest = {0};
     close_reader(r, &rest);
     ids_free(&r->tok);
-    FREE_ALL(r->logp, r->top, r->offset);
+    FREE(r->logp, r->top, r->offset);
     buf_free(&r->text);
     buf_free(&r->thought);
     buf_free(&r->held);
     buf_free(&r->raw);
     call_reader_free(&r->calls);
-    FREE_ALL(r->piece, r->prompt_fact, r->prompt_top);
+    FREE(r->piece, r->prompt_fact, r->prompt_top);
     ids_free(&r->accepted);
     ids_free(&r->drafted);
     *r = (struct reply){0};

@@ -343,5 +343,5 @@ void serve_close(struct serve *s)
     front_close(s->front);
     while (s->n_task)
         serve_drop(s, s->task[s->n_task - 1]);
-    FREE_ALL(s->task, s);
+    FREE(s->task, s);
 }

@@ -37,7 +37,7 @@ void task_free(struct task *t)
         reply_free(&t->job[i].reply);
         ids_free(&t->job[i].all);
     }
-    FREE_ALL(t->job, t->n_written, t->opened);
+    FREE(t->job, t->n_written, t->opened);
     ids_free(&t->order);
     ask_free(&t->ask);
     free(t);

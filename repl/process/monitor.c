@@ -359,7 +359,7 @@ static bool edit(struct monitor_answer *a)
         execl("/bin/sh", "sh", "-c", script, "sh", path, (char *)NULL);
         _exit(127);
     }
-    FREE_ALL(script, path);
+    FREE(script, path);
     if (pid < 0) {
         a->error = errno;
         return false;

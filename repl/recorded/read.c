@@ -248,7 +248,7 @@ void recorded_free(struct recorded *r)
     for (int i = 0; i < r->n_turn; i++) {
         struct rec_turn *t = &r->turn[i];
         ids_free(&t->reply);
-        FREE_ALL(t->user, t->text, t->settings, t->stop, t->fault);
+        FREE(t->user, t->text, t->settings, t->stop, t->fault);
         served_free(t->served);
     }
     for (int i = 0; i < r->n_step; i++)
@@ -261,5 +261,5 @@ void recorded_free(struct recorded *r)
     buf_free(&r->pages);
     buf_free(&r->keys);
     buf_free(&r->texts);
-    FREE_ALL(r->text, r->about, r->act, r->turn, r->step, r->fact, r->node, r->key);
+    FREE(r->text, r->about, r->act, r->turn, r->step, r->fact, r->node, r->key);
 }

@@ -701,7 +701,7 @@ static void render_part(const char *text, size_t n, size_t n_own, int width, str
     unescape_sources(out, from, text, n, &shown);
     sheet_free(&m.line);
     buf_free(&m.text);
-    FREE_ALL(m.piece, m.table.cell);
+    FREE(m.piece, m.table.cell);
 }
 
 void markdown_render(const char *text, size_t n, int width, struct sheet *out)

@@ -62,7 +62,7 @@ void tui_stop(struct tui *t)
 void tui_choices_clear(struct tui *t)
 {
     for (int i = 0; i < t->n_choice; i++)
-        FREE_ALL(t->choice[i].text, t->choice[i].help);
+        FREE(t->choice[i].text, t->choice[i].help);
     t->n_choice = 0;
     t->chosen = -1;
 }
@@ -124,7 +124,7 @@ static bool complete_by_letters(struct tui *t, struct buf *line)
         if (fuzzy_match(word, c.text, NULL, NULL) >= 0) {
             t->choice[kept++] = c;
         } else {
-            FREE_ALL(c.text, c.help);
+            FREE(c.text, c.help);
         }
     }
     t->n_choice = (int)kept;

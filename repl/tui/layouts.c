@@ -49,7 +49,7 @@ static void save(struct tui *t)
         ok = rename(temp, path) == 0;
     if (fd >= 0 && !ok)
         unlink(temp);
-    FREE_ALL(temp, path);
+    FREE(temp, path);
 }
 
 static void apply_layout(struct tui *t, int i)

@@ -274,8 +274,8 @@ static void palette_close(struct tui *t, struct overlay *o)
     struct palette *p = o->state;
     (void)t;
     for (int i = 0; i < p->n; i++)
-        FREE_ALL(p->item[i].name, p->item[i].help);
-    FREE_ALL(p->item, p->shown);
+        FREE(p->item[i].name, p->item[i].help);
+    FREE(p->item, p->shown);
     buf_free(&p->pick.query);
     free(p);
 }

@@ -126,7 +126,7 @@ void recall_close(struct recall *r)
 {
     for (int i = 0; i < r->n; i++)
         free(r->line[i]);
-    FREE_ALL(r->line, r->path);
+    FREE(r->line, r->path);
     *r = (struct recall){0};
 }
 

@@ -18,7 +18,7 @@ void time_free(struct tui *t)
 {
     timeline_free(&t->time.line);
     align_free(&t->time.align);
-    FREE_ALL(t->time.token, t->time.piece);
+    FREE(t->time.token, t->time.piece);
     t->time = (struct time_axis){0};
 }
 

@@ -5,7 +5,7 @@
 void timeline_free(struct timeline *t)
 {
     int cells = t->cells;
-    FREE_ALL(t->at, t->cell);
+    FREE(t->at, t->cell);
     *t = (struct timeline){.cells = cells};
 }
 

@@ -692,7 +692,7 @@ static void end(struct tui *t)
         free(t->queued[i]);
         attached_free(&t->queued_files[i]);
     }
-    FREE_ALL(t->queued, t->queued_files, t->stepped, t->refused);
+    FREE(t->queued, t->queued_files, t->stepped, t->refused);
     replies_free(t);
     finder_end(t);
     buf_free(&t->find.line);
