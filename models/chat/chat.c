@@ -229,8 +229,8 @@ bool chat_fits(const struct chat *c, const char *what, const struct message *m, 
                    what, all, context, most);
 }
 
-/* Checks that at most one system message comes, as the first, and that user and assistant alternate
- * if the format requires it. */
+/* Checks that a system message comes first, unless the format has turns of later ones, and that
+ * user and assistant alternate if the format requires it. */
 static bool check_order(const struct chat *c, const struct message *m, int n, struct err *e)
 {
     if (n == 0 || (n == 1 && m[0].role == ROLE_SYSTEM))
@@ -239,8 +239,9 @@ static bool check_order(const struct chat *c, const struct message *m, int n, st
     for (int i = 0; i < n; i++) {
         if (m[i].role != ROLE_ASSISTANT && !m[i].text)
             return err_set(e, ERR_USAGE, "message %d has no text", i + 1);
-        if (i && m[i].role == ROLE_SYSTEM)
-            return err_set(e, ERR_USAGE, "message %d: a system message must be the first", i + 1);
+        if (i && m[i].role == ROLE_SYSTEM && !c->format->later_system)
+            return err_set(e, ERR_USAGE, "message %d: in the %s format a system message must be the "
+                           "first", i + 1, c->format->name);
         if ((m[i].role == ROLE_TOOL || m[i].calls) && c->tools == TOOLS_NONE)
             return err_set(e, ERR_USAGE, "message %d: the model's chat format, %s, has no tools",
                            i + 1, c->format->name);

@@ -66,7 +66,8 @@ bool chat_fits(const struct chat *c, const char *what, const struct message *m, 
                struct err *e);
 
 /* Appends the prompt for the next reply: bos, the n messages, and the beginning of the reply's
- * turn. At most one system message, which must be the first. On failure *out is unchanged:
+ * turn. A system message that is not the first is refused in formats without turns of later ones.
+ * On failure *out is unchanged:
  * ERR_USAGE for messages in the wrong order, tok_encode()'s errors, ERR_MODEL for an id outside the
  * vocabulary. */
 bool chat_render(const struct chat *c, const struct message *m, int n, struct ids *out,

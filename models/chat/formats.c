@@ -22,6 +22,7 @@ const struct format chat_formats[] = {
         .template_texts = true,
         .known = {"872be49dbb638044ad01b60388f48d469ff2980e5f0dccdc22ec907db54d0788", /* SmolLM2 */
                   "cd8e9439f0570856fd70470bf8889ebd8b5d1107207f67a5efb46e342330527f"} /* Qwen2.5 */,
+        .later_system = true,
     },
     {
         .name = "olmo",
@@ -123,6 +124,7 @@ const struct format chat_formats[] = {
         .mark = {[MARK_OPEN] = "<|im_start|>", [MARK_MID] = "<|im_sep|>",
                  [MARK_CLOSE] = "<|im_end|>", [MARK_STOP] = "<|endoftext|>"},
         .think = THINK_TAGS,
+        .later_system = true,
     },
     {
         .name = "phi-3",
@@ -132,6 +134,7 @@ const struct format chat_formats[] = {
                  [MARK_STOP] = "<|endoftext|>"},
         .begin = {"<|system|>\n", "<|user|>\n", "<|assistant|>\n"},
         .end = {"<|end|>\n", "<|end|>\n", "<|end|>\n"},
+        .later_system = true,
     },
     {
         .name = "chatml-text", /* the turns of chatml; how functions are called differs */
@@ -144,6 +147,7 @@ const struct format chat_formats[] = {
         .mark = {[MARK_OPEN] = "<|start_of_role|>", [MARK_MID] = "<|end_of_role|>",
                  [MARK_CLOSE] = "<|end_of_text|>"},
         .after = "\n",
+        .later_system = true,
     },
     {
         .name = "command",
@@ -176,6 +180,7 @@ const struct format chat_formats[] = {
         .tools = TOOLS_LLAMA,
         .think = THINK_TAGS,
         .trim = true,
+        .later_system = true,
     },
     {0},
 };

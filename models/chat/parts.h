@@ -94,6 +94,7 @@ struct format {
     void (*system_turn)(struct render *r, const struct message *m);
     enum tools_kind tools;
     bool alternate;      /* user and assistant messages must alternate */
+    bool later_system;   /* a system message that is not the first is a turn like others */
     bool trim;           /* white space around texts is removed */
     bool template_texts; /* default system prompts are read from the template in the folder */
     const char *system_default, *system_suffix; /* without a template; NULL: none */

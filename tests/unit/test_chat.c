@@ -833,6 +833,31 @@ static void test_conversations_out_of_order_are_refused(void **state)
     chat_close(c);
 }
 
+/* As the published templates of these formats render the same messages. */
+static void test_later_system_messages(void **state)
+{
+    (void)state;
+    static const struct { const char *family, *want; } of[] = {
+        {"granite", GRANITE("system", "s") GRANITE("user", "a") GRANITE("system", "t")
+                    GRANITE("user", "b") GRANITE("system", "u") GRANITE_REPLY},
+        {"qwen3", "<|im_start|>system\ns<|im_end|>\n<|im_start|>user\na<|im_end|>\n"
+                  "<|im_start|>system\nt<|im_end|>\n<|im_start|>user\nb<|im_end|>\n"
+                  "<|im_start|>system\nu<|im_end|>\n<|im_start|>assistant\n"},
+        {"gpt_oss", NULL},
+        {"olmo3", NULL},
+    };
+    struct message m[] = {say(ROLE_SYSTEM, "s"), say(ROLE_USER, "a"), say(ROLE_SYSTEM, "t"),
+                          say(ROLE_USER, "b"), say(ROLE_SYSTEM, "u")};
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        struct chat *c = open_chat(of[i].family, NULL, bytes, NULL);
+        if (of[i].want)
+            assert_prompt(c, m, 5, of[i].want);
+        else
+            assert_refused(c, m, 5, "must be the first");
+        chat_close(c);
+    }
+}
+
 static void test_ids_outside_of_the_model_are_refused(void **state)
 {
     (void)state;
@@ -1434,6 +1459,7 @@ int main(void)
         cmocka_unit_test(test_raw_is_the_text_itself),
         cmocka_unit_test(test_pasted_markers_stay_text),
         cmocka_unit_test(test_conversations_out_of_order_are_refused),
+        cmocka_unit_test(test_later_system_messages),
         cmocka_unit_test(test_ids_outside_of_the_model_are_refused),
         cmocka_unit_test(test_missing_markers_and_unknown_families),
         cmocka_unit_test(test_templates_are_compared),
