@@ -395,11 +395,6 @@ char *hub_find(const char *name, struct err *e)
     FREED(hub_name_free) struct hub_name n = {0};
     if (!file_missing(name))
         return in_folder(name, e);
-    if (!strchr(name, '/')) {
-        err_set(e, ERR_MODEL, "%s: there is no such file or folder; aerie pull ORG/NAME fetches a "
-                "model of the Hugging Face hub", show_path(name).s);
-        return NULL;
-    }
     return hub_read_name(name, &n) ? in_cache(&n, e) : xstrdup(name);
 }
 

@@ -275,12 +275,21 @@ static bool no_model(const char *path, struct err *e)
     return false;
 }
 
+/* Sets *e for a path that stat() failed on, errno says why; false. */
+static bool not_there(const char *path, struct err *e)
+{
+    if (errno == ENOENT && !strchr(path, '/'))
+        return err_set(e, ERR_MODEL, "%s: there is no such file or folder; aerie pull ORG/NAME "
+                       "fetches a model of the Hugging Face hub", show_path(path).s);
+    return err_set(e, ERR_MODEL, "cannot open %s: %s", show_path(path).s, strerror(errno));
+}
+
 bool model_load(struct model *m, const char *dir, const struct loading *p, struct err *e)
 {
     struct stat st;
     *m = (struct model){0};
     if (stat(dir, &st))
-        return err_set(e, ERR_MODEL, "cannot open %s: %s", show_path(dir).s, strerror(errno));
+        return not_there(dir, e);
     if (!S_ISDIR(st.st_mode) && !gguf_is(dir))
         return no_model(dir, e);
     m->dir = xstrdup(dir);
