@@ -4,8 +4,7 @@
  * violation only carries their numbers.
  * All functions are safe on any thread unless they say otherwise.
  */
-#ifndef AERIE_BASE_H
-#define AERIE_BASE_H
+#pragma once
 
 #include <stdarg.h>
 #include <stdbool.h>
@@ -362,6 +361,4 @@ static inline bool stop_asked(const struct stop *s)
 {
     return s && s->running <= atomic_load(&s->cancelled);
 }
-#endif
-
 #endif

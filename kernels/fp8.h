@@ -11,8 +11,7 @@
  * the largest lose precision. For the same reason one scale a head of a cell is enough, and a power
  * of two rounds nothing by itself. (Format: OCP 8-bit Floating Point Specification, E4M3.)
  */
-#ifndef AERIE_FP8_H
-#define AERIE_FP8_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -137,5 +136,3 @@ static inline void fp8_cell_read(const uint8_t *code, uint8_t scale, int n, floa
         x[i] = u.v * 0x1p120f * unit;
     }
 }
-
-#endif

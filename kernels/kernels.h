@@ -22,8 +22,7 @@
  *    may hold NaN without changing any result.
  * A device is used by one thread at a time.
  */
-#ifndef AERIE_KERNELS_H
-#define AERIE_KERNELS_H
+#pragma once
 
 #include "kernels/base.h"
 #include "kernels/window.h"
@@ -614,6 +613,4 @@ static inline int synthetic_exponent(float scale)
 extern const struct kernels kernels_cpu;
 #if HAVE_CUDA
 extern const struct kernels kernels_cuda;
-#endif
-
 #endif

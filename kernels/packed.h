@@ -15,8 +15,7 @@
  * Source: ggml-common.h and ggml-quants.c of llama.cpp for the layouts; every value is checked
  * against gguf 0.19 (tests/peers/packed.py).
  */
-#ifndef AERIE_PACKED_H
-#define AERIE_PACKED_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -68,5 +67,3 @@ void packed_random(enum dtype t, uint64_t seed, float scale, size_t first, size_
  * could be infinite, or (E4M3) a value that is not finite; -1: none, and all values are finite, in
  * bf16, too. A loader must refuse such blocks: what products make of them is undefined. */
 int64_t packed_not_finite(enum dtype t, const void *blocks, int64_t n);
-
-#endif

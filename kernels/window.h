@@ -6,8 +6,7 @@
  * chunks of -W keys: the keys up to q in its chunk are visible. No other file says so, except the
  * checker (engine/plan/check.c), which is a second implementation on purpose.
  */
-#ifndef AERIE_WINDOW_H
-#define AERIE_WINDOW_H
+#pragma once
 
 #ifdef __CUDACC__
 #define WINDOW_BOTH __host__ __device__
@@ -44,5 +43,3 @@ static inline WINDOW_BOTH struct row_extent row_extent(int prefix, int n, int wi
     struct row_extent e = {first, prefix + skip, skip, n > skip ? n - skip : 0};
     return e;
 }
-
-#endif

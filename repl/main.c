@@ -5,7 +5,6 @@
 #include <locale.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>

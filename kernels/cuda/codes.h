@@ -1,6 +1,5 @@
 /* codes.h - which of the GPU code in the program a GPU runs. Plain C, without CUDA headers. */
-#ifndef AERIE_KERNELS_CUDA_CODES_H
-#define AERIE_KERNELS_CUDA_CODES_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -22,6 +21,4 @@ bool cuda_find_code(const char *codes, int major, int minor, struct cuda_code *f
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

@@ -27,8 +27,7 @@
  * where the source says fmaf (the files are compiled with -fmad=false), so that two kernels that
  * share a function agree to the bit.
  */
-#ifndef AERIE_CUDA_H
-#define AERIE_CUDA_H
+#pragma once
 
 #define _Noreturn [[noreturn]]
 extern "C" {
@@ -52,9 +51,6 @@ enum { WAITS = 1 };
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 typedef __nv_bfloat16 bf16;
 
@@ -565,5 +561,4 @@ __device__ __forceinline__ float soft_capped(float x, float cap)
     return cap > 0 ? cap * tanhf(x / cap) : x;
 }
 
-#endif
 #endif

@@ -5,8 +5,7 @@
  * for bf16 and one for FP8. The test fails if a form of a list is never taken, or if a route takes
  * a form that is in no list.
  */
-#ifndef AERIE_KERNELS_CUDA_ROUTE_H
-#define AERIE_KERNELS_CUDA_ROUTE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -273,6 +272,4 @@ size_t moe_pack_bytes(const struct moe_shape *s);
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

@@ -11,8 +11,7 @@
  * argument for it. Records are indexed by time and multiprocessor. No thread waits for another; of
  * two records of one multiprocessor within 32 ns one may be lost.
  */
-#ifndef AERIE_CUDA_TIMELINE_H
-#define AERIE_CUDA_TIMELINE_H
+#pragma once
 
 #ifdef STAMPS
 void cuda_timeline_open(void);
@@ -77,5 +76,4 @@ __device__ __forceinline__ void stamp_wait(unsigned what)
 #define STAMP_BLOCK(what, value) ((void)0)
 #define STAMP_VALUE(what, value) ((void)0)
 #define STAMP_WAIT(what) ((void)0)
-#endif
 #endif

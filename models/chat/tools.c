@@ -437,9 +437,8 @@ void call_reader_end(struct call_reader *x, struct buf *out)
 
 void call_reader_free(struct call_reader *x)
 {
-    for (int i = 0; i < x->n; i++) {
+    for (int i = 0; i < x->n; i++)
         FREE(x->call[i].name, x->call[i].arguments);
-    }
     free(x->call);
     buf_free(&x->held);
     *x = (struct call_reader){0};

@@ -337,10 +337,8 @@ void st_close(struct safetensors *s)
             close(s->shard[i].fd);
         FREE(s->shard[i].name, s->shard[i].path);
     }
-    for (int i = 0; i < s->n + s->n_hidden; i++) {
-        free((char *)s->entry[i].t.name);
-        free(s->entry[i].rows);
-    }
+    for (int i = 0; i < s->n + s->n_hidden; i++)
+        FREE((char *)s->entry[i].t.name, s->entry[i].rows);
     FREE(s->source, s->dir, s->note, s->about);
     buf_free(&s->config);
     gguf_close(s->gguf);

@@ -469,9 +469,8 @@ void pair_models(const char *path, void (*fn)(void *arg, const char *path, const
 
 void pair_free(struct pairing *p)
 {
-    for (int i = 0; i < p->n; i++) {
+    for (int i = 0; i < p->n; i++)
         FREE(p->draft[i].path, p->draft[i].from, p->draft[i].why);
-    }
     FREE(p->draft, p->model);
     *p = (struct pairing){0};
 }

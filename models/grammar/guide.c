@@ -269,9 +269,8 @@ static int close_over(struct guide *guide)
 
 static void forget(struct guide *guide)
 {
-    for (int i = 0; i < guide->n_state; i++) {
+    for (int i = 0; i < guide->n_state; i++)
         FREE(guide->state[i].next, guide->state[i].banned);
-    }
     guide->n_state = STATE_FIRST;
     guide->state[GUIDE_DEAD] = (struct state){0};
     guide->n_node = 1;
@@ -309,9 +308,8 @@ void guide_close(struct guide *guide)
 {
     if (!guide)
         return;
-    for (int i = 0; i < guide->n_state; i++) {
+    for (int i = 0; i < guide->n_state; i++)
         FREE(guide->state[i].next, guide->state[i].banned);
-    }
     grammar_close(guide->grammar);
     FREE(guide->state, guide->node, guide->stack, guide->nodes.slot, guide->states.slot,
          guide->todo, guide->path);

@@ -5,9 +5,6 @@
  * be opened causes a notice and a badge in the status line; the chat goes on. */
 #include <langinfo.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "repl/process/open.h"

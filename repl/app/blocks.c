@@ -1,9 +1,6 @@
 /* blocks.c - see blocks.h. */
 #include "repl/app/blocks.h"
 
-#include <stdio.h>
-#include <string.h>
-
 enum { SESSION_BLOCKS = 4096, NAME = 21, GRAPH = 20,
        GRAPH_FROM = 56 /* cells of a line that has room for one */ };
 

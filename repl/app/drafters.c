@@ -2,8 +2,6 @@
 #include "repl/app/drafters.h"
 
 #include <limits.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "repl/compare/facts.h"
 

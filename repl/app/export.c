@@ -3,9 +3,6 @@
  * Text passes the same sanitiser as everything that reaches a terminal (repl/text/text.c), except
  * that tabs stay tabs, because users copy code out of the file. */
 #include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "history/evidence/hazards.h"
 #include "kernels/when.h"

@@ -3,9 +3,6 @@
 #include "repl/app/gauges.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "repl/repl.h"
 

@@ -1,6 +1,5 @@
 /* look.c - the status: what the status line and the panes' alarms show. */
 #include <math.h>
-#include <string.h>
 
 #include "repl/repl.h"
 

@@ -6,8 +6,6 @@
 #include "kernels/json_read.h"
 
 #include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 
 #include <jansson.h>

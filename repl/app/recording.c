@@ -4,7 +4,6 @@
  * recording. Both give the same facts of a step: what memory holds is taken from there, so that
  * nothing is read. What memory does not keep for a step (the chat in numbers) comes from the
  * recording. */
-#include <string.h>
 
 #include "repl/recorded/recorded.h"
 #include "repl/repl.h"

@@ -1,5 +1,4 @@
 /* report.c - events of a batch and of a calibration as text and as JSON. See repl.h. */
-#include <stdio.h>
 
 #include "kernels/json.h"
 #include "repl/repl.h"

@@ -3,9 +3,6 @@
  * same, so that the copy has the turns of the log, including those that have left the engine's
  * context since. */
 #include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "engine/bugs.h"
 #include "kernels/idioms.h"

@@ -2,7 +2,6 @@
 #include "repl/app/served.h"
 
 #include <math.h>
-#include <stdio.h>
 
 #include "kernels/sort.h"
 #include "repl/repl.h"

@@ -4,9 +4,6 @@
 #include "kernels/ascii.h"
 #include "kernels/idioms.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static bool add_row(const struct session_row *r, void *arg)
 {
     struct session_list *l = arg;

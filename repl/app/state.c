@@ -1,6 +1,5 @@
 /* state.c - what the other files of app/ stand on: single facts of the open backend, the log for
  * reading, and notices. */
-#include <stdio.h>
 
 #include "engine/bugs.h"
 #include "repl/compare/facts.h"

@@ -1,7 +1,6 @@
 /* status.c - the status line: its parts, which of them fit, and the marks between them. See
  * repl.h. */
 #include <math.h>
-#include <string.h>
 
 #include "engine/bugs.h"
 #include "history/evidence/hazards.h"

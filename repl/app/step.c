@@ -1,8 +1,5 @@
 /* step.c - steps by their address: of the paused turn, from memory, else from the log. */
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "repl/repl.h"
 #include "repl/recorded/recorded.h"

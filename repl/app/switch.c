@@ -7,7 +7,6 @@
  * draft the target stays loaded; prompts computed again have the same bits, so replies do not
  * depend on the draft. With another model the present session ends, and a copy of it begins, to
  * which the conversation is given as text. */
-#include <string.h>
 
 #include "repl/process/interrupt.h"
 #include "repl/process/open.h"

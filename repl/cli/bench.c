@@ -5,7 +5,6 @@
 #include "models/checkpoint/hub.h"
 
 #include <math.h>
-#include <stdio.h>
 
 static void about(void *arg, const char *device)
 {

@@ -1,8 +1,6 @@
 /* check.c - `aerie check`: judges cases (engine/tools/case.h) by the rules, draws them, and makes a
  * failing one as small as it can. */
 #include <errno.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "engine/tools/case.h"
 #include "repl/cli/cli.h"

@@ -5,7 +5,6 @@
  * thread only. */
 #pragma once
 
-#include <stdio.h>
 
 #include "models/draft/pair.h"
 #include "repl/repl.h"

@@ -5,8 +5,6 @@
  * there. */
 #include "repl/cli/flags.h"
 
-#include <string.h>
-
 static void offer(const char *before, const char *word, const char *help)
 {
     FREED(free_at) char *line = xasprintf("%s%s%s%s\n", before, word, *help ? "\t" : "", help);

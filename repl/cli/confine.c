@@ -6,8 +6,6 @@
  * created by the monitor. `bench` starts programs and is not isolated. */
 #include "repl/cli/cli.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

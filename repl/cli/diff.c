@@ -1,7 +1,6 @@
 /* diff.c - `aerie diff A B`, `aerie diff A --with NAME=VALUE...` and, for a server's session,
  * `aerie diff A --forced`: the first difference of two runs, its place in the target, and the
  * verdict. Nothing is saved. */
-#include <string.h>
 #include <unistd.h>
 
 #include "repl/cli/cli.h"

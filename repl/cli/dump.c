@@ -2,8 +2,6 @@
  * pass over the same checkpoint (engine/tools/dump.h), or FlashInfer's records against attention in
  * double precision (engine/tools/flashinfer.h); or shows the kv_canary lines of a server's log on a
  * map of the pages that they name (engine/tools/canary.h). */
-#include <stdlib.h>
-#include <string.h>
 
 #include "engine/tools/canary.h"
 #include "engine/tools/dump.h"

@@ -1,7 +1,6 @@
 /* fit.c - `aerie fit`: what a model takes of the memory, and the longest context that fits. Weights
  * are not read, only the headers of their files; a config.json, or the name of a published model,
  * is enough. */
-#include <stdlib.h>
 
 #include "engine/thread/load.h"
 #include "engine/tools/synthetic.h"

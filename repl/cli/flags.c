@@ -2,7 +2,6 @@
 #include "repl/cli/flags.h"
 
 #include <stddef.h>
-#include <string.h>
 
 #define AT(field) .at = offsetof(struct cli, field)
 

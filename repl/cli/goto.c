@@ -1,6 +1,5 @@
 /* goto.c - `aerie replay ID --goto T.S`: runs a saved session again up to a step, where the user
  * gets the paused chat. Nothing is saved. */
-#include <stdlib.h>
 
 #include "repl/cli/cli.h"
 #include "repl/compare/rerun.h"

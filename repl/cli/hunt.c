@@ -3,8 +3,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 enum { ROUNDS = 3, REPEATS = 3, OF_A_KIND = 1 };

@@ -2,8 +2,6 @@
 #include "repl/cli/hunt.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "engine/backend.h"
 #include "repl/cli/session_events.h"

@@ -1,7 +1,6 @@
 /* hunt_report.c - what `aerie probe` found: lines for people, JSON, a script of curl calls, and a
  * report in the form of an engine's issues. See hunt.h. */
 #include <math.h>
-#include <string.h>
 
 #include "repl/cli/hunt.h"
 

@@ -1,7 +1,6 @@
 /* hunt_run.c - sends the requests of a case and compares the judged replies: see hunt.h. */
 #include <limits.h>
 #include <math.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include "repl/cli/kl.h"

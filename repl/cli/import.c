@@ -8,9 +8,6 @@
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "engine/remote/records.h"
 #include "engine/tools/canary.h"

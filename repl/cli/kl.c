@@ -7,8 +7,6 @@
 #include "repl/cli/kl.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "repl/app/prompts.h"
 #include "repl/cli/cli.h"

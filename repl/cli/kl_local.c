@@ -3,7 +3,6 @@
 #include "repl/cli/kl.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "models/tokenizer/tokenizer.h"
 #include "repl/cli/cli.h"

@@ -3,8 +3,6 @@
 #include "kernels/when.h"
 #include "repl/cli/cli.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "history/evidence/hazards.h"

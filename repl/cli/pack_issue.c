@@ -6,8 +6,6 @@
 #include "repl/cli/pack.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "kernels/idioms.h"
 #include "repl/cli/show_served.h"

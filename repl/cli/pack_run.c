@@ -1,6 +1,5 @@
 /* pack_run.c - computes a session again for `aerie pack`: the plans of one step, and the control
  * run without drafting. Both need the model; see side.h. */
-#include <string.h>
 
 #include "kernels/json.h"
 #include "repl/cli/pack.h"

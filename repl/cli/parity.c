@@ -14,8 +14,6 @@
 #include <errno.h>
 #include <math.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "repl/compare/change.h"
 #include "repl/compare/facts.h"

@@ -1,7 +1,6 @@
 /* parity_drafts.c - all sides' drafts of `aerie parity` side by side: how drafters, or ways of
  * drafting, compare. See parity.h. */
 #include <math.h>
-#include <stdio.h>
 
 #include "repl/cli/parity.h"
 #include "repl/compare/accepted.h"

@@ -1,7 +1,6 @@
 /* parity_report.c - the report of `aerie parity`: a line for each reply that differs, the sums of
  * all sides, which side stands alone, and the verdict. See parity.h. */
 #include <math.h>
-#include <string.h>
 
 #include "repl/cli/parity.h"
 

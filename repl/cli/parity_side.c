@@ -5,8 +5,6 @@
  * ",NAME=VALUE". --arm has all words of a side, with commas between them. Of a server, NAME is a
  * setting, "model" (the name by which it is served) or "api_key_file". */
 #include <limits.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "repl/process/open.h"
 #include "repl/compare/change.h"

@@ -6,9 +6,6 @@
  * in this file, for a line or for a reply, also ends with a signal. */
 #include <errno.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "repl/cli/cli.h"

@@ -1,5 +1,4 @@
 /* pull.c - `aerie pull`: fetches a model into the cache of the Hugging Face libraries. */
-#include <stdlib.h>
 
 #include "engine/remote/pull.h"
 #include "repl/cli/cli.h"

@@ -5,8 +5,6 @@
  * (--with), they decide which results must still be equal, and a violated checker rule ends the
  * replay with its name. Nothing is saved. */
 #include <limits.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "repl/cli/cli.h"
 #include "repl/compare/differ.h"

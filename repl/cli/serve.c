@@ -4,8 +4,6 @@
 
 #include <arpa/inet.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "models/checkpoint/hub.h"
 #include "repl/process/interrupt.h"

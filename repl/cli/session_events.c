@@ -1,8 +1,6 @@
 /* session_events.c - see session_events.h. */
 #include "repl/cli/session_events.h"
 
-#include <string.h>
-
 void session_events_begin(struct session_events *s)
 {
     session_new_id(s->id);

@@ -4,8 +4,6 @@
 
 #include <limits.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "history/evidence/hazards.h"
 #include "models/tokenizer/tokenizer.h"

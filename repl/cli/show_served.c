@@ -3,8 +3,6 @@
 
 #include <jansson.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "kernels/json.h"
 #include "kernels/json_read.h"

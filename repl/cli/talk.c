@@ -1,8 +1,6 @@
 /* talk.c - `aerie chat` and `aerie run`: opens the app and hands it to a face. */
 #include "repl/cli/cli.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "repl/tui/term.h"

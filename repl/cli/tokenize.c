@@ -2,7 +2,6 @@
 #include "repl/cli/cli.h"
 
 #include <errno.h>
-#include <string.h>
 
 #include <jansson.h>
 

@@ -1,8 +1,6 @@
 /* triage.c - `aerie triage ID|URL`: acceptance explained. See repl/compare/triage.h. */
 #include "repl/cli/triage.h"
 
-#include <string.h>
-
 #include "repl/compare/rerun.h"
 
 static bool of_session(struct cli *c, struct triage *t, const struct stop *stop, struct err *e)

@@ -4,8 +4,6 @@
 #include "repl/cli/triage.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "engine/remote/by_ids.h"
 #include "repl/compare/made_text.h"

@@ -5,9 +5,6 @@
  * cycles that accepted a token at that depth / cycles. What is accepted, and what a cycle is, says
  * struct step_rec (engine/event.h). Every table names its denominators. */
 #include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "models/checkpoint/hub.h"
 #include "repl/cmd/cmd.h"

@@ -1,8 +1,5 @@
 /* back.c - commands that move the paused turn to another step or choose its next token: /rstep,
  * /goto and /force. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "repl/cmd/cmd.h"
 

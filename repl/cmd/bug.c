@@ -1,6 +1,4 @@
 /* bug.c - /bug: switches historical faults on and off in the running chat. */
-#include <stdio.h>
-#include <string.h>
 
 #include "engine/bugs.h"
 #include "repl/cmd/cmd.h"

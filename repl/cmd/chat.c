@@ -1,8 +1,5 @@
 /* chat.c - the commands of the chat itself: settings, system prompt, files, the last turn. */
 #include <dirent.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 
 #include "repl/cmd/cmd.h"

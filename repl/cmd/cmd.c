@@ -3,7 +3,6 @@
  *
  * Every command stands in `table` and nowhere else; help, completion, the table in repl/README.md
  * and commands.json come from it. */
-#include <string.h>
 
 #include "kernels/idioms.h"
 #include "repl/cmd/cmd.h"

@@ -3,8 +3,6 @@
  *
  * A paused turn waits in the engine's thread; the rest of the program goes on. Both faces call
  * app_show_pause(), which shows where and why the turn waits, when the engine posts EV_PAUSE. */
-#include <stdlib.h>
-#include <string.h>
 
 #include "repl/cmd/cmd.h"
 

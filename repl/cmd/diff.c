@@ -1,7 +1,6 @@
 /* diff.c - /diff and /diverge: compare this session with another one, or with its own replay with
  * changes. /diff only reads the logs; /diverge runs both sides again, on engines of its own, and
  * gives a verdict. */
-#include <string.h>
 
 #include "repl/cmd/cmd.h"
 #include "repl/compare/verdict.h"

@@ -1,5 +1,4 @@
 /* draft.c - the commands about drafting: trees, and where a step's time goes. */
-#include <stdlib.h>
 
 #include "repl/cmd/cmd.h"
 #include "repl/app/served.h"

@@ -4,7 +4,6 @@
  * Endings are cut (copies, copied, copying), and a word may begin another one (accept, acceptance).
  * Of each document the line that has most of the words is shown. Main thread only. */
 #include <math.h>
-#include <string.h>
 
 #include "repl/cmd/cmd.h"
 #include "repl/cmd/help_text.h"

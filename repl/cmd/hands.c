@@ -1,7 +1,6 @@
 /* hands.c - commands that hand text of the conversation over: /copy to the clipboard, /edit to the
  * input. */
 #include <limits.h>
-#include <string.h>
 
 #include "repl/cmd/cmd.h"
 

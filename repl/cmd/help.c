@@ -1,6 +1,5 @@
 /* help.c - what /help and `aerie help` say about a command, a setting or a topic. cmd.c has the
  * list of all commands, find.c the search, help_text.h the topics. */
-#include <string.h>
 
 #include "repl/cmd/cmd.h"
 #include "repl/cmd/help_text.h"

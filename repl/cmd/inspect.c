@@ -3,8 +3,6 @@
  *
  * They read copies (views of backend.h, rows of the log), so they may run while a reply is
  * generated. */
-#include <stdio.h>
-#include <string.h>
 
 #include "repl/cmd/cmd.h"
 #include "repl/app/gauges.h"

@@ -2,8 +2,6 @@
  *
  * A preset is applied by the requests of /set, one for each setting that differs, so that the log
  * and a replay have them. */
-#include <stdlib.h>
-#include <string.h>
 
 #include "repl/app/presets.h"
 #include "repl/cmd/cmd.h"

@@ -4,9 +4,6 @@
  * both faces call app_show_probe(). */
 #include <limits.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "repl/cmd/cmd.h"
 

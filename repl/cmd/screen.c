@@ -1,8 +1,6 @@
 /* screen.c - commands for the screen and for the step that it shows: settings of the screen,
  * /layout and /at. */
 #include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "kernels/ascii.h"

@@ -4,7 +4,6 @@
  * Some servers list their drafting steps (vLLM, aerie serve). For others, a "step" is one piece of
  * the stream, and whether a draft held a token is not known. */
 #include <math.h>
-#include <stdio.h>
 
 #include "repl/cmd/cmd.h"
 

@@ -1,6 +1,4 @@
 /* session.c - the commands of the session log: list, search, resume, fork, name, export. */
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "history/evidence/hazards.h"

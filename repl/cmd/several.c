@@ -1,6 +1,4 @@
 /* several.c - /n: several replies to one question, computed in one batch. */
-#include <stdlib.h>
-#include <string.h>
 
 #include "repl/cmd/cmd.h"
 

@@ -1,7 +1,5 @@
 /* steps.c - /steps: a line a step, with its drafts, its time and its tokens; the pane (F4) has the
  * same tokens. */
-#include <stdio.h>
-#include <stdlib.h>
 
 #include "repl/cmd/cmd.h"
 

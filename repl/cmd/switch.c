@@ -1,6 +1,4 @@
 /* switch.c - /draft and /model: what there is to choose from, and the switch (app/switch.c). */
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

@@ -1,9 +1,6 @@
 /* tokens.c - /tokens: the context token by token: text, step, fate, pages, probability and
  * rival. */
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "repl/cmd/cmd.h"
 

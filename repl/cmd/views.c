@@ -4,7 +4,6 @@
  * the tests call the same one. Everything that a colour shows is also shown by a character or a
  * word. */
 #include <math.h>
-#include <stdio.h>
 
 #include "repl/compare/accepted.h"
 #include "repl/repl.h"

@@ -4,7 +4,6 @@
  * A cell of the map stands for the smallest power of two of tokens with which all held positions
  * fit into one line. If they do not fit with a page a cell, a cell stands for several pages and
  * shows the greatest of their states. The Pages pane draws the same cells. */
-#include <string.h>
 
 #include "kernels/window.h"
 #include "repl/repl.h"

@@ -2,7 +2,6 @@
  *
  * The engine's thread computes the step and posts EV_WHAT_IF. */
 #include <math.h>
-#include <stdio.h>
 
 #include "engine/what_if.h"
 #include "repl/cmd/cmd.h"

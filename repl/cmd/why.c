@@ -4,7 +4,6 @@
  * (greedy) or one drawn with the row's uniform; the child that holds this token is accepted. The
  * draft's probability q of a node decides only whether the tree has the node. */
 #include <math.h>
-#include <string.h>
 
 #include "kernels/window.h"
 #include "repl/cmd/cmd.h"

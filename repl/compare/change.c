@@ -2,8 +2,6 @@
 #include "repl/compare/change.h"
 #include "kernels/idioms.h"
 
-#include <string.h>
-
 static bool take_option(struct engine_opts *all, const struct option *o, const char *value,
                         struct err *e)
 {

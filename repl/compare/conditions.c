@@ -1,10 +1,6 @@
 /* conditions.c - see conditions.h. */
 #include "repl/compare/conditions.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "kernels/idioms.h"
 #include "repl/compare/facts.h"
 

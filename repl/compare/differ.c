@@ -2,8 +2,6 @@
 #include "repl/compare/differ.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "kernels/idioms.h"
 #include "repl/compare/facts.h"

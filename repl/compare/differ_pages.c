@@ -1,9 +1,6 @@
 /* differ_pages.c - see differ_pages.h. */
 #include "repl/compare/differ_pages.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-
 __attribute__((format(printf, 3, 4)))
 static bool say(char *why, size_t n, const char *fmt, ...)
 {

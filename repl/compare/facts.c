@@ -2,9 +2,6 @@
 #include "repl/compare/facts.h"
 
 #include <link.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "engine/settings.h"
 #include "kernels/idioms.h"

@@ -2,7 +2,6 @@
 #include "repl/compare/kl.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 static void add_row(struct kl_sum *s, double r)
 {

@@ -2,8 +2,6 @@
 #include "repl/compare/locate.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 

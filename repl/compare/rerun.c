@@ -3,9 +3,6 @@
 #include "repl/compare/rerun.h"
 
 #include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "models/chat/chat.h"

@@ -1,6 +1,4 @@
 /* script.c - reads a session's runs, operations, turns and steps into one ordered script. */
-#include <stdlib.h>
-#include <string.h>
 
 #include "kernels/idioms.h"
 #include "repl/compare/facts.h"

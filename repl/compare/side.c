@@ -1,10 +1,6 @@
 /* side.c - see side.h. */
 #include "repl/compare/side.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "engine/tools/noise_backend.h"
 
 struct running {

@@ -1,9 +1,6 @@
 /* trace.c - see trace.h. */
 #include "repl/compare/trace.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-
 #include "repl/compare/facts.h"
 
 static void free_turn(struct trace_turn *t)

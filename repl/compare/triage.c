@@ -9,7 +9,6 @@
 
 #include <math.h>
 #include <stdarg.h>
-#include <stdio.h>
 
 /* A gain counts if it is this many points, and this many standard errors from 0. */
 #define LEAST_GAIN 0.012

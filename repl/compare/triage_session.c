@@ -3,8 +3,6 @@
 #include "repl/compare/triage.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "engine/thread/load.h"
 #include "repl/compare/facts.h"

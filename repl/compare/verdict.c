@@ -2,9 +2,6 @@
 #include "repl/compare/judge.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "engine/tools/noise_backend.h"
 #include "repl/compare/facts.h"

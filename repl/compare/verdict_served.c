@@ -5,9 +5,6 @@
  * text. The band is measured on the local side: its margins under noise of the size of roundings,
  * given the same tokens. If both sides are servers, there is no band. */
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include <jansson.h>
 

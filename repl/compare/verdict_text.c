@@ -1,6 +1,5 @@
 /* verdict_text.c - the report of verdict.h as lines for people, and as JSON. */
 #include <math.h>
-#include <stdlib.h>
 
 #include "repl/compare/verdict.h"
 

@@ -3,9 +3,6 @@
 #include "repl/http/ask_parts.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "kernels/idioms.h"
 #include "kernels/json_read.h"

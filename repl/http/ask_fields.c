@@ -1,8 +1,6 @@
 /* ask_fields.c - which fields requests may have: see ask_parts.h. */
 #include "repl/http/ask_parts.h"
 
-#include <string.h>
-
 #include "kernels/json_read.h"
 
 /* ---- the fields that are not read -------------------------------------------------------------

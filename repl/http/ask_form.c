@@ -1,9 +1,6 @@
 /* ask_form.c - functions that a reply may call, and what it must be: see ask_parts.h. */
 #include "repl/http/ask_parts.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "kernels/ascii.h"
 #include "kernels/json_read.h"
 #include "models/grammar/grammar.h"

@@ -2,9 +2,6 @@
 #include "repl/http/entry.h"
 
 #include <arpa/inet.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 
 #include "kernels/ascii.h"

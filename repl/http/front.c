@@ -12,8 +12,6 @@
 #include <errno.h>
 #include <microhttpd.h>
 #include <poll.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 

@@ -1,10 +1,6 @@
 /* jobs.c - begins and cancels the jobs of requests, and states facts of the server. See serve.h. */
 #include "repl/http/serve.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "kernels/json.h"
 #include "repl/compare/facts.h"
 

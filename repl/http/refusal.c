@@ -1,6 +1,4 @@
 /* refusal.c - why a request is not answered: see ask.h. */
-#include <stdio.h>
-#include <string.h>
 
 #include "kernels/idioms.h"
 #include "kernels/json.h"

@@ -4,7 +4,6 @@
 #include "kernels/utf8.h"
 
 #include <math.h>
-#include <string.h>
 
 const char *finish_word(enum finish f)
 {

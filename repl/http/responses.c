@@ -1,9 +1,6 @@
 /* responses.c - replies of chats as objects and events of /v1/responses: see responses.h. */
 #include "repl/http/responses.h"
 
-#include <stdio.h>
-#include <string.h>
-
 #include "kernels/json.h"
 
 /* ---- items of the output --------------------------------------------------------------------- */

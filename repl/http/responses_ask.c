@@ -3,9 +3,6 @@
 #include "kernels/idioms.h"
 #include "kernels/json_read.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static const char *text_of(const json_t *o, const char *key)
 {
     const char *s = json_string_value(json_object_get(o, key));

@@ -2,9 +2,6 @@
 #include "repl/http/serve.h"
 #include "kernels/idioms.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/random.h>
 
 enum { LOG_PATIENCE_MS = 5000 }; /* a reply whose turn is not stored by then is not acknowledged */

@@ -8,7 +8,6 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <string.h>
 #include <unistd.h>
 
 static const uint64_t patience_ns = 500 * UINT64_C(1000000);

@@ -1,8 +1,6 @@
 /* debug.c - the debugger's requests on a recording: they move its present from step to step,
  * with the same commands and conditions as a live engine. */
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "repl/recorded/parts.h"
 

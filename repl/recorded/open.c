@@ -1,6 +1,4 @@
 /* open.c - opens a recording: reads it, its facts and the groups of views that it can fill. */
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/eventfd.h>
 
 #include "kernels/idioms.h"

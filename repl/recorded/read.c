@@ -1,7 +1,5 @@
 /* read.c - reads a session from the log into the arrays of a recording. */
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "kernels/idioms.h"
 #include "repl/recorded/parts.h"

@@ -1,6 +1,4 @@
 /* recorded.c - see recorded.h: the present, events. */
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "engine/fault.h"

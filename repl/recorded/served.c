@@ -1,6 +1,5 @@
 /* served.c - what servers reported of a recording's replies, from the log. */
 #include <math.h>
-#include <string.h>
 
 #include "repl/recorded/parts.h"
 

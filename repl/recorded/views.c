@@ -1,8 +1,5 @@
 /* views.c - the views of a recording: pages->table, steps->of_step and the others, at its
  * present or after any of its steps. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "kernels/idioms.h"
 #include "repl/compare/facts.h"

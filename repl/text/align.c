@@ -2,8 +2,6 @@
 #include "repl/text/align.h"
 #include "kernels/idioms.h"
 
-#include <string.h>
-
 struct align_part {
     size_t from, to; /* range in the text; empty: the token shows none of it */
 };

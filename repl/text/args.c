@@ -2,10 +2,6 @@
  * right. */
 #include "repl/text/args.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "kernels/ascii.h"
 #include "kernels/idioms.h"
 

@@ -3,8 +3,6 @@
 #include "kernels/ascii.h"
 #include "kernels/idioms.h"
 
-#include <stdlib.h>
-
 void find_free(struct find *f)
 {
     buf_free(&f->pattern);

@@ -2,8 +2,6 @@
 #include "repl/text/fuzzy.h"
 #include "kernels/ascii.h"
 
-#include <string.h>
-
 enum { LETTER = 1, FOLLOWS = 5, WORD_START = 8, NAME_START = 4, HELP_WORD = 6, HELP_START = 4 };
 
 static bool is_start(const char *name, int at)

@@ -4,9 +4,6 @@
 #include "kernels/idioms.h"
 
 #include <md4c.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum {
     MAX_NEST = 12,

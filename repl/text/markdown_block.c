@@ -2,8 +2,6 @@
  * at the end of a reply that is still streaming, and definitions of references. See markdown.h. */
 #include "repl/text/markdown.h"
 
-#include <string.h>
-
 /* ---- fences ---- */
 
 /* The number of marks of a fence line ("```c"), 0 for another line. *closes: nothing follows

@@ -2,8 +2,6 @@
 #include "repl/text/print.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "kernels/fields.h"
 

@@ -2,10 +2,6 @@
 #include "repl/text/sheet.h"
 #include "kernels/idioms.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { TAB_STOP = 8 };
 
 static void row_free(struct sheet_row *r)

@@ -7,8 +7,6 @@
 #include "kernels/utf8.h"
 #include "repl/text/sheet.h"
 
-#include <stdio.h>
-#include <string.h>
 #include <utf8proc.h>
 
 enum { MARKS_MAX = 8, TAB_STOP = 8, ZWNJ = 0x200C, ZWJ = 0x200D };

@@ -2,9 +2,6 @@
 #include "repl/text/transcript.h"
 #include "repl/text/markdown.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum {
     MEASURE = 100,   /* largest width of prose, for legibility */
     PACE = 64,       /* the open block is rendered again when it has grown by 1/PACE, ... */

@@ -3,9 +3,6 @@
 #include "repl/text/fuzzy.h"
 #include "repl/tui/tui.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { TWICE_MS = 1000 };
 
 /* A character that a person types as part of a message. */

@@ -6,10 +6,6 @@
 #include "kernels/when.h"
 #include "repl/tui/tui.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "repl/app/sessions.h"
 
 enum { WIDE = 110, NARROW = 60, PREVIEW_BYTES = 16384, HEADING = 3 }; /* narrow: without counts;

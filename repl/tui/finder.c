@@ -4,8 +4,6 @@
  * does. See tui.h. */
 #include "repl/tui/tui.h"
 
-#include <stdlib.h>
-
 static int talk_height(const struct tui *t)
 {
     return max_int(frame_talk_height(&t->frame, t->w, t->h), 1);

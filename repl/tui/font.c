@@ -2,7 +2,6 @@
  * with an accent is its parts over each other. */
 #include "repl/tui/font.h"
 
-#include <string.h>
 #include <utf8proc.h>
 
 #include "kernels/utf8.h"

@@ -1,10 +1,6 @@
 /* frame.c - see frame.h. */
 #include "repl/tui/frame.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { GUTTER = 2, PANE_MIN = 46, TALK_MIN = 40, SIDE_BY_SIDE = 100, PANE_ROWS = 8, TIME_ROWS = 16,
        SCALE = 14, MAX_QUEUED = 3 };
 

@@ -1,8 +1,6 @@
 /* greeting.c - the first lines of the transcript: the program, the model, and once the keys. */
 #include "repl/tui/tui.h"
 
-#include <string.h>
-
 #include "models/checkpoint/hub.h"
 
 /* The last two parts of a path, e.g. "nestling/target". */

@@ -3,9 +3,6 @@
 #include "kernels/idioms.h"
 #include "repl/text/sheet.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 void input_init(struct input *in, struct recall *recall)
 {
     *in = (struct input){.recall = recall, .width = 80, .goal = -1, .match = -1};

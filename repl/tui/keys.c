@@ -4,8 +4,6 @@
 #include "kernels/utf8.h"
 #include "repl/text/sheet.h"
 
-#include <string.h>
-
 enum { ESC = 0x1B, SEQUENCE_MAX = 64, WAIT_ESC = 25, WAIT_PASTE_END = 50, WAIT_PASTE = 3000,
        WAIT_ANSWER = 250, ANSWER_MAX = 48 };
 

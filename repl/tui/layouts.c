@@ -6,8 +6,6 @@
 #include "repl/tui/tui.h"
 
 #include <fcntl.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 static const char *const pane_name[N_PANE_KINDS] = {

@@ -3,8 +3,6 @@
  * tui.h. */
 #include "repl/tui/tui.h"
 
-#include <string.h>
-
 enum { MOST = 200 }; /* bytes of the typed line */
 
 static void erase(struct buf *q)

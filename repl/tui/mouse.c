@@ -2,8 +2,6 @@
  * same. See tui.h. */
 #include "repl/tui/tui.h"
 
-#include <stdio.h>
-
 enum { WHEEL_ROWS = 3 };
 
 /* The node that the tree pane shows in row r: it draws depth first. -1: none. */

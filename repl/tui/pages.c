@@ -2,9 +2,6 @@
  * under the cursor. The cells are those of /pages (cmd/views_pages.c). */
 #include "repl/tui/tui.h"
 
-#include <stdio.h>
-#include <string.h>
-
 enum { LABEL = 6, EVENTS = 4, RULER = 10, MAX_CELLS = 400 };
 
 struct map {

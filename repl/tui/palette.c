@@ -7,10 +7,6 @@
 #include "repl/text/fuzzy.h"
 #include "repl/tui/tui.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { HEADING = 2 /* rows above the list */, WHOLE_ROWS = 3 /* below it */, KIND_CELLS = 9,
        NAME_MOST = 30, RECENT = 64 };
 

@@ -5,10 +5,6 @@
 #include "repl/app/served.h"
 #include "repl/text/args.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- the table of panes ---- */
 
 static void write_tree(struct tui *t, struct pane *p, int width);

@@ -1,6 +1,4 @@
 /* popup.c - the candidates of completion above the input. See frame.h. */
-#include <stdio.h>
-#include <string.h>
 
 #include "repl/tui/frame.h"
 

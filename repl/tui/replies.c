@@ -3,8 +3,6 @@
  * tui.h. */
 #include "repl/tui/tui.h"
 
-#include <stdlib.h>
-
 static void clear(struct replies *r)
 {
     for (int i = 0; i < r->n; i++)

@@ -5,9 +5,6 @@
 #include "repl/tui/theme.h"
 #include "repl/tui/tui.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { CELL_W = 84, CELL_H = 170, MARGIN = 140, BASE = 130 }; /* of SVG: tenths of a pixel */
 enum { EDGE = 20, UNDER = 10 }; /* of PNG: pixels of the margin; the row of points under a text */
 

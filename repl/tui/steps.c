@@ -1,8 +1,6 @@
 /* steps.c - the Steps pane: a row for each step around the one that is shown. See tui.h. */
 #include "repl/tui/tui.h"
 
-#include <stdio.h>
-
 /* Rows of a pane on this screen. */
 static int height_of(const struct tui *t, enum pane_kind kind)
 {

@@ -2,8 +2,6 @@
 #include "repl/tui/theme.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* Foreground colours. Of 8 colours only some of xterm's values are legible on black or white, so
  * several styles share a colour and differ in attributes. */

@@ -2,8 +2,6 @@
  * engine's events; and the address, which every pane and the transcript show. See tui.h. */
 #include "repl/tui/tui.h"
 
-#include <string.h>
-
 /* ---- from events ---- */
 
 /* A piece of the running turn's text, in the order of arrival. */

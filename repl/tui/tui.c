@@ -10,9 +10,6 @@
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 enum { FRAME_HZ = 30, DRAIN_MS = 10, VIEW_MS = 100, BUSY_MS = 50, HINT_MS = 4000, ANSWER_MS = 1000,

@@ -3,7 +3,6 @@
 #include "repl/tui/tui.h"
 
 #include <math.h>
-#include <stdio.h>
 
 /* ---- the cursor ---- */
 

@@ -3,8 +3,7 @@
  * multiply tiles of bf16 cells on the tensor cores, and of FP8 cells, which they widen to bf16
  * (cell.cuh): their bits are those of bf16 cells that hold the same numbers.
  */
-#ifndef AERIE_CUDA_ATTN_CUH
-#define AERIE_CUDA_ATTN_CUH
+#pragma once
 
 #include "kernels/cuda/base/row.cuh"
 
@@ -33,5 +32,3 @@ struct attn_args {
 /* Attention by tile.cu or decode.cu, over bf16 or FP8 cells with activations of one bf16 term. r:
  * not ATTN_SPLITS. */
 void cuda_attn_tiles(struct kdev *d, const struct attn_args *a, const struct attn_route *r);
-
-#endif

@@ -7,8 +7,7 @@
  * (round.cuh) shared memory holds the codes, and each is widened once, in the registers of the warp
  * that multiplies it.
  */
-#ifndef AERIE_CUDA_CELL_CUH
-#define AERIE_CUDA_CELL_CUH
+#pragma once
 
 #include "kernels/cuda/base/copy.cuh"
 #include "kernels/fp8.h"
@@ -101,5 +100,4 @@ __device__ __forceinline__ void fp8_cell_widen(uint32_t at, int scale)
         fp8_cell_store<false>(at, codes, x << 7 | x << 23);
 }
 
-#endif
 #endif

@@ -2,8 +2,7 @@
  * blocks send segments to each other, which tiles a block walks, and how the segments of a row are
  * combined in their order.
  */
-#ifndef AERIE_CUDA_ATTN_COMBINE_CUH
-#define AERIE_CUDA_ATTN_COMBINE_CUH
+#pragma once
 
 #include "kernels/cuda/attention/tile.cuh"
 
@@ -607,5 +606,3 @@ __device__ __forceinline__ void combine_slices(const tile_args &t, const place<S
         put_output<1>(t, (size_t)row, head * S::HD + part * SLICE + dim_at<S>(d), {v * by});
     }
 }
-
-#endif

@@ -10,8 +10,7 @@
  * row is one row and one query head: the rows of a tile times the query heads of a kv head are the
  * rows that an MMA multiplies.
  */
-#ifndef AERIE_CUDA_ATTN_CONFIG_CUH
-#define AERIE_CUDA_ATTN_CONFIG_CUH
+#pragma once
 
 #include "kernels/cuda/attention/attention.cuh"
 #include "kernels/cuda/attention/cell.cuh"
@@ -110,5 +109,3 @@ __device__ __forceinline__ int row_of(const tile_args &t, int i) { return i * t.
 
 /* Attention by decode.cu. At most 32 packed rows a tile; 16 for heads of 64 dimensions. */
 void cuda_attn_rounds(struct kdev *d, const tile_args &t, const struct round_form &f);
-
-#endif

@@ -1,8 +1,7 @@
 /* keys.cuh - the keys of rows: which keys a row sees, which rows walk their keys together, and how
  * the cells of keys are found and copied to shared memory.
  */
-#ifndef AERIE_CUDA_ATTN_KEYS_CUH
-#define AERIE_CUDA_ATTN_KEYS_CUH
+#pragma once
 
 #include "kernels/cuda/attention/config.cuh"
 
@@ -286,5 +285,3 @@ template <class S> __device__ __forceinline__ void widen_tile(int kv, uint32_t s
         }
     }
 }
-
-#endif

@@ -23,8 +23,7 @@
  *   - FP8: shared memory holds the codes. The warp that multiplies a code widens it in registers,
  *     between ldmatrix and mma.sync.
  */
-#ifndef AERIE_CUDA_ATTN_ROUND_CUH
-#define AERIE_CUDA_ATTN_ROUND_CUH
+#pragma once
 
 #include "kernels/cuda/attention/combine.cuh"
 
@@ -632,5 +631,3 @@ __device__ __forceinline__ void add_tile(const place<S> &p, uint32_t values, int
             add_products<S, false>(p, g, half, w, v, x);
     }
 }
-
-#endif

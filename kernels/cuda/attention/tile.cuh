@@ -1,8 +1,7 @@
 /* tile.cuh - what a warp does with one tile of keys on the tensor cores (mma.sync): scores, online
  * softmax, weighted values. How segments end and are combined: combine.cuh.
  */
-#ifndef AERIE_CUDA_ATTN_TILE_CUH
-#define AERIE_CUDA_ATTN_TILE_CUH
+#pragma once
 
 #include "kernels/cuda/attention/keys.cuh"
 
@@ -372,5 +371,3 @@ __device__ __forceinline__ void add_values(const place<S> &p, uint32_t values,
         }
     }
 }
-
-#endif

@@ -4,8 +4,7 @@
  * Most of this code runs once a block, so latency and instruction fetches are its cost: both tiles
  * of a tree part are fetched and scored together, and few loops are unrolled.
  */
-#ifndef AERIE_CUDA_ATTN_TREE_PART_CUH
-#define AERIE_CUDA_ATTN_TREE_PART_CUH
+#pragma once
 
 #include "kernels/cuda/attention/combine.cuh"
 
@@ -504,5 +503,3 @@ __global__ void __launch_bounds__(S::NT, 4) tree_part_kernel(const __grid_consta
     __syncthreads(); /* the segment is stored by all threads, and no thread reads the cells */
     combine_row<S>(t, y, sinks);
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* wgmma.cuh - what four warps do together with one tile of keys on Hopper (wgmma): scores and
  * weighted values of 64 packed rows.
  */
-#ifndef AERIE_CUDA_ATTN_WGMMA_CUH
-#define AERIE_CUDA_ATTN_WGMMA_CUH
+#pragma once
 
 #include "kernels/cuda/attention/tile.cuh"
 
@@ -170,5 +169,3 @@ __device__ __forceinline__ void wait_queries(const tile_args &t)
     if (t.a.q_bf16)
         cp_async_wait<0>();
 }
-
-#endif

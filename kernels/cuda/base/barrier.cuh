@@ -8,8 +8,7 @@
  * lanes arrive where otherwise one lane does for its warp: racecheck of compute-sanitizer does not
  * see that __syncwarp() and the arrival of one lane order the accesses of the others.
  */
-#ifndef AERIE_CUDA_BARRIER_CUH
-#define AERIE_CUDA_BARRIER_CUH
+#pragma once
 
 #include "kernels/cuda/cuda.h"
 
@@ -254,5 +253,4 @@ __device__ __forceinline__ bool all_published(uint4 v)
     return v.x && v.y && v.z && v.w;
 }
 
-#endif
 #endif

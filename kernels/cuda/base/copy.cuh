@@ -7,8 +7,7 @@
  * COPY_LANES arrivals, completes its phase when all bytes have arrived. Addresses and sizes are
  * multiples of 16.
  */
-#ifndef AERIE_CUDA_COPY_CUH
-#define AERIE_CUDA_COPY_CUH
+#pragma once
 
 #include "kernels/cuda/base/barrier.cuh"
 
@@ -243,6 +242,5 @@ __device__ __forceinline__ void copy_units_once(uint32_t to, const CUtensorMap *
                  : "memory");
 }
 
-#endif
 #endif
 #endif

@@ -1,8 +1,7 @@
 /* mma.cuh - tensor core instructions: mma.sync with its ldmatrix loads, and what the wgmma kernels
  * (dense/wgmma.cuh, attention/wgmma.cuh) share.
  */
-#ifndef AERIE_CUDA_MMA_CUH
-#define AERIE_CUDA_MMA_CUH
+#pragma once
 
 #include "kernels/cuda/cuda.h"
 
@@ -95,6 +94,5 @@ __device__ __forceinline__ uint64_t wgmma_descriptor(uint32_t at, int apart = 16
 #define ACC32(a, i) ACC16(a, i), ACC16(a, i + 16)
 #define ACC64(a, i) ACC32(a, i), ACC32(a, i + 32)
 
-#endif
 #endif
 #endif

@@ -1,8 +1,7 @@
 /* order.cuh - floats as unsigned integers in the same order, so that integer maxima, counts and
  * sorts work on them.
  */
-#ifndef AERIE_CUDA_ORDER_CUH
-#define AERIE_CUDA_ORDER_CUH
+#pragma once
 
 #include "kernels/cuda/cuda.h"
 
@@ -27,5 +26,4 @@ __device__ __forceinline__ float value_of(uint32_t rank)
     return __uint_as_float(rank & 0x80000000u ? rank & 0x7fffffffu : ~rank);
 }
 
-#endif
 #endif

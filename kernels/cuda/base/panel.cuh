@@ -23,8 +23,7 @@
  * depends on the matrix's rows and on the number of multiprocessors, so that every multiprocessor
  * has about the same number of bytes to read.
  */
-#ifndef AERIE_CUDA_PANEL_CUH
-#define AERIE_CUDA_PANEL_CUH
+#pragma once
 
 #include "kernels/cuda/cuda.h"
 
@@ -147,5 +146,4 @@ __device__ __forceinline__ uint4 shared_units(uint32_t at)
     return v;
 }
 
-#endif
 #endif

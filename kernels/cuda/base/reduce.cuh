@@ -11,8 +11,7 @@
  *    block. Heads are summed so, because any holder of a power of two of a head's elements can add
  *    them on its own (dense/heads.cuh).
  */
-#ifndef AERIE_CUDA_REDUCE_CUH
-#define AERIE_CUDA_REDUCE_CUH
+#pragma once
 
 #include "kernels/cuda/base/barrier.cuh"
 
@@ -142,5 +141,4 @@ template <bool MAX> __device__ __forceinline__ float block_reduce(float v, float
     return scratch[32];
 }
 
-#endif
 #endif

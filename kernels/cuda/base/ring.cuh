@@ -5,8 +5,7 @@
  * them). A consumer waits for full with the ring's phase, a producer for empty with phase ^ 1, so
  * that its first round over the ring does not wait.
  */
-#ifndef AERIE_CUDA_RING_CUH
-#define AERIE_CUDA_RING_CUH
+#pragma once
 
 #include "kernels/cuda/base/barrier.cuh"
 
@@ -59,5 +58,4 @@ template <class PLACE, class BARRIER> struct ring_of {
 typedef ring_of<uint8_t *, uint64_t *> pointer_ring;
 typedef ring_of<uint32_t, uint32_t> address_ring;
 
-#endif
 #endif

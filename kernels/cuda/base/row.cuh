@@ -6,8 +6,7 @@
  * elements 4 (t + i * ROW_THREADS) .. + 3 for i = 0, 1, ..., then row_sum() adds the threads' sums.
  * So a row has the same bits wherever it is normalised.
  */
-#ifndef AERIE_CUDA_ROW_CUH
-#define AERIE_CUDA_ROW_CUH
+#pragma once
 
 #include "kernels/cuda/base/panel.cuh"
 #include "kernels/cuda/base/reduce.cuh"
@@ -389,5 +388,3 @@ static inline bool is_short_norm(const struct norm *n, int width)
 {
     return n->kind == NORM_NONE || (width <= SHORT_ROW && loads_by_four(&n->w));
 }
-
-#endif

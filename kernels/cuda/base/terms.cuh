@@ -2,8 +2,7 @@
  * or as the sum of two, its terms: the first is the activation rounded, the second the rounded
  * rest. Here is the rule by which a term is split off; where terms are stored: row.cuh.
  */
-#ifndef AERIE_CUDA_TERMS_CUH
-#define AERIE_CUDA_TERMS_CUH
+#pragma once
 
 #include "kernels/cuda/cuda.h"
 
@@ -101,5 +100,4 @@ __device__ __forceinline__ float inverse_scale(float s)
     return __int_as_float((254 << 23) - __float_as_int(s));
 }
 
-#endif
 #endif

@@ -11,8 +11,7 @@
  * So the lanes (g, q) of a warp find their elements 8q .. 8q + 7 of eight outputs in 256 successive
  * bytes. Words of E4M3 are those of fp8.cuh; bytes of Q8_0 are the codes plus 128, in their order.
  */
-#ifndef AERIE_CUDA_BYTE_BLOCKS_CUH
-#define AERIE_CUDA_BYTE_BLOCKS_CUH
+#pragma once
 
 #include "kernels/cuda/dense/fp8.cuh"
 #include "kernels/cuda/dense/packed.cuh"
@@ -71,5 +70,4 @@ template <bool Q8> __device__ __forceinline__ uint4 bytes_eight(uint2 v, uint32_
     return Q8 ? q8_0_eight(v, scale) : e4m3_eight(v, scale);
 }
 
-#endif
 #endif

@@ -2,8 +2,7 @@
  * work and of its shared memory, and the producer warp, which fills a ring of stages
  * (base/ring.cuh).
  */
-#ifndef AERIE_CUDA_DECODE_CUH
-#define AERIE_CUDA_DECODE_CUH
+#pragma once
 
 #include "kernels/cuda/base/copy.cuh"
 #include "kernels/cuda/base/ring.cuh"
@@ -419,5 +418,4 @@ __device__ __forceinline__ void wait_for_barriers()
     named_barrier<READY_BARRIER, DECODE_THREADS>();
 }
 
-#endif
 #endif

@@ -10,8 +10,7 @@
  * place. Loads ahead of the chunks at hand, four chunks at once, more warps, and warps that do not
  * wait for each other made it no faster where tensor cores unpack (results-h200.md).
  */
-#ifndef AERIE_CUDA_DECODE_BLOCKS_CUH
-#define AERIE_CUDA_DECODE_BLOCKS_CUH
+#pragma once
 
 #include "kernels/cuda/dense/decode_pipeline.cuh"
 
@@ -253,5 +252,4 @@ template <int XT, int NT, int KIND, int ROWS, int STORED> struct packed_split {
     }
 };
 
-#endif
 #endif

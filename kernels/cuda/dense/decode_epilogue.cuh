@@ -4,8 +4,7 @@
  *
  * What a lane needs for its output (struct lane_output) is loaded before the unit is multiplied.
  */
-#ifndef AERIE_CUDA_DECODE_EPILOGUE_CUH
-#define AERIE_CUDA_DECODE_EPILOGUE_CUH
+#pragma once
 
 #include "kernels/cuda/dense/decode_blocks.cuh"
 
@@ -337,5 +336,4 @@ __device__ __forceinline__ void finish_unit(const product &p, const decode_args 
     }
 }
 
-#endif
 #endif

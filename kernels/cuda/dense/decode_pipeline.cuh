@@ -2,8 +2,7 @@
  * split of a unit, with the next chunks on their way to registers while the present ones are
  * multiplied.
  */
-#ifndef AERIE_CUDA_DECODE_PIPELINE_CUH
-#define AERIE_CUDA_DECODE_PIPELINE_CUH
+#pragma once
 
 #include "kernels/cuda/dense/decode.cuh"
 #include "kernels/cuda/dense/fp8.cuh"
@@ -330,5 +329,4 @@ template <int XT, int NT, int KIND, int ROWS, int STORED> struct split_of_unit {
     }
 };
 
-#endif
 #endif

@@ -31,8 +31,7 @@
  *
  * The order of summation is that of product.cuh.
  */
-#ifndef AERIE_CUDA_DECODE_RUN_CUH
-#define AERIE_CUDA_DECODE_RUN_CUH
+#pragma once
 
 #include "kernels/cuda/dense/decode_epilogue.cuh"
 
@@ -538,5 +537,3 @@ template <int STORED> static void run_form(struct kdev *d, struct product *p,
 #undef RUN
     CHECK(!"a form of the list");
 }
-
-#endif

@@ -14,8 +14,7 @@
  *
  * So a mask makes bf16 of the first, and two shifts and two masks make bf16 of the second.
  */
-#ifndef AERIE_CUDA_FP8_CUH
-#define AERIE_CUDA_FP8_CUH
+#pragma once
 
 #include "kernels/cuda/base/panel.cuh"
 #include "kernels/fp8.h"
@@ -83,5 +82,4 @@ __device__ __forceinline__ uint4 fp8_eight(uint2 v, uint32_t factor)
     return make_uint4(a.x, a.y, b.x, b.y);
 }
 
-#endif
 #endif

@@ -1,6 +1,5 @@
 /* fresh.cuh - fresh cells (struct fresh_cells, cuda.h): decode rows' keys and values become FP8. */
-#ifndef AERIE_CUDA_FRESH_CUH
-#define AERIE_CUDA_FRESH_CUH
+#pragma once
 
 #include "kernels/cuda/cuda.h"
 #include "kernels/fp8.h"
@@ -44,5 +43,4 @@ __device__ __forceinline__ void store_fresh_head(const fresh_cells &f, int row, 
         cell[f.n_kv * HD + h] = scale;
 }
 
-#endif
 #endif

@@ -7,8 +7,7 @@
  * used: the blocks of a decode product hold the head already, a warp a head serves several rows,
  * and a block a head takes what the other two do not support.
  */
-#ifndef AERIE_CUDA_HEADS_CUH
-#define AERIE_CUDA_HEADS_CUH
+#pragma once
 
 #include "kernels/cuda/base/row.cuh"
 #include "kernels/fp8.h"
@@ -218,5 +217,4 @@ __device__ __forceinline__ void finish_head(const heads &a, int r, int h_of_all,
     }
 }
 
-#endif
 #endif

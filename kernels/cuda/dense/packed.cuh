@@ -46,8 +46,7 @@
  * its panels as fit into scratch, to the panels of a bf16 matrix, and multiplies those: the bits
  * are the same.
  */
-#ifndef AERIE_CUDA_PACKED_CUH
-#define AERIE_CUDA_PACKED_CUH
+#pragma once
 
 #include "kernels/cuda/base/copy.cuh"
 #include "kernels/cuda/base/panel.cuh"
@@ -560,5 +559,4 @@ __device__ __forceinline__ uint4 eight_at(const struct packed_place &at, int typ
     return make_uint4(y[0], y[1], y[2], y[3]);
 }
 
-#endif
 #endif

@@ -9,8 +9,7 @@
  * quantized to FP8 (fp8.cuh) or packed in blocks (packed.cuh) is read in that form and widened in
  * registers, from which wgmma reads it.
  */
-#ifndef AERIE_CUDA_DENSE_PREFILL_CUH
-#define AERIE_CUDA_DENSE_PREFILL_CUH
+#pragma once
 
 #include "kernels/cuda/dense/fp8.cuh"
 #include "kernels/cuda/dense/packed.cuh"
@@ -748,5 +747,3 @@ static void run(struct kdev *d, const struct product *p)
     dim3 grid((unsigned)min_int(a.tiles_out * a.tiles_row, d->gpu.n_sm));
     cuda_launch(d, prefill_kernel<TERMS, COLS, STORED>, grid, F::THREADS, F::SHARED, a);
 }
-
-#endif

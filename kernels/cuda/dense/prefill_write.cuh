@@ -1,8 +1,7 @@
 /* prefill_write.cuh - the writer warps of the prefill kernel (prefill.cuh): how a tile's sums,
  * which the consumers have put into shared memory, are finished and stored.
  */
-#ifndef AERIE_CUDA_DENSE_PREFILL_WRITE_CUH
-#define AERIE_CUDA_DENSE_PREFILL_WRITE_CUH
+#pragma once
 
 #include "kernels/cuda/dense/wgmma.cuh"
 
@@ -125,5 +124,4 @@ __device__ __forceinline__ void write_any(const strip &s, const epilogue &f)
     }
 }
 
-#endif
 #endif

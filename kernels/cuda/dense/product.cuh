@@ -17,8 +17,7 @@
  * order of the splits. The number of rows in a block has no influence on that, so a row has the
  * same bits in decode, verify and prefill.
  */
-#ifndef AERIE_CUDA_PRODUCT_CUH
-#define AERIE_CUDA_PRODUCT_CUH
+#pragma once
 
 #include "kernels/cuda/base/mma.cuh"
 #include "kernels/cuda/dense/byte_blocks.cuh"
@@ -462,5 +461,3 @@ void cuda_product_experts(struct kdev *d, const struct product *p, enum store st
                           int most_active, int most_rows);
 /* The enum store of a float matrix; its type is CHECKed. */
 enum store cuda_store_of(const struct tensor *t);
-
-#endif

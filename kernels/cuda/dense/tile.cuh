@@ -17,8 +17,7 @@
  * The order of summation is that of product.cuh: the k splits are accumulated one after the other,
  * each from zero, and added in order.
  */
-#ifndef AERIE_CUDA_DENSE_TILE_CUH
-#define AERIE_CUDA_DENSE_TILE_CUH
+#pragma once
 
 #include "kernels/cuda/base/copy.cuh"
 #include "kernels/cuda/dense/product.cuh"
@@ -88,5 +87,4 @@ template <int TERMS> __device__ __forceinline__ int row_of(int i, int half)
     return TERMS == 1 ? i * 16 + 2 * g + half : i * 8 + g;
 }
 
-#endif
 #endif

@@ -12,8 +12,7 @@
  * sixteen (tested with random, wide, cancelling and subnormal numbers of both kinds). The sets of
  * sixteen are the same because packed rows are permuted for wgmma: tile_place().
  */
-#ifndef AERIE_CUDA_DENSE_WGMMA_CUH
-#define AERIE_CUDA_DENSE_WGMMA_CUH
+#pragma once
 
 #include "kernels/cuda/base/copy.cuh"
 #include "kernels/cuda/base/ring.cuh"
@@ -233,5 +232,3 @@ void cuda_word_map(struct kdev *d, CUtensorMap *map, const void *p, int words, i
  * rows of box_panels panels. */
 void cuda_panel_map(struct kdev *d, CUtensorMap *map, const void *p, const struct panels *l,
                     int box_panels, int box_rows);
-
-#endif

@@ -27,8 +27,7 @@
  * Activations are f16 times a power of two: a row's own for the input, the fixed h_scale for the
  * hidden rows.
  */
-#ifndef AERIE_CUDA_EXPERTS_CUH
-#define AERIE_CUDA_EXPERTS_CUH
+#pragma once
 
 #include "kernels/cuda/base/order.cuh"
 #include "kernels/cuda/dense/product.cuh"
@@ -432,5 +431,4 @@ __device__ __forceinline__ float sum_of(const moe_args &a, const INT *chosen, co
     return sum;
 }
 
-#endif
 #endif

@@ -2,8 +2,7 @@
  * (experts.cu, experts_few.cu): the shape of a block, one multiplication, how units are divided
  * among blocks, and how a warp iterates over its block's units.
  */
-#ifndef AERIE_CUDA_EXPERTS_DECODE_CUH
-#define AERIE_CUDA_EXPERTS_DECODE_CUH
+#pragma once
 
 #include "kernels/cuda/base/copy.cuh"
 #include "kernels/cuda/base/ring.cuh"
@@ -364,5 +363,3 @@ static void launch_experts(struct kdev *d, void (*kernel)(ARGS), const struct mo
     }
     cuda_launch_resident(d, kernel, dim3((unsigned)d->gpu.n_sm), THREADS, shared, a);
 }
-
-#endif

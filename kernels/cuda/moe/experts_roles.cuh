@@ -1,8 +1,7 @@
 /* experts_roles.cuh - what the warps of both expert kernels do (experts.cu, experts_few.cu): the
  * producers of weights, the consumers, the epilogues; and what their row warps have in common.
  */
-#ifndef AERIE_CUDA_EXPERTS_ROLES_CUH
-#define AERIE_CUDA_EXPERTS_ROLES_CUH
+#pragma once
 
 #include "kernels/cuda/moe/experts_decode.cuh"
 
@@ -534,5 +533,3 @@ __device__ __forceinline__ void run_roles(const ARGS &a, const job_lists &jobs, 
         row_warp();
     }
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* pair_tiles.cuh - how the pairs of the active experts are divided into tiles for the products of
  * prefill rows (experts_prefill.cu, experts_tile.cu).
  */
-#ifndef AERIE_CUDA_PAIR_TILES_CUH
-#define AERIE_CUDA_PAIR_TILES_CUH
+#pragma once
 
 #include "kernels/cuda/base/reduce.cuh"
 #include "kernels/cuda/moe/experts.cuh"
@@ -64,5 +63,4 @@ struct pair_tiles {
     }
 };
 
-#endif
 #endif

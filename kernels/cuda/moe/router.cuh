@@ -8,8 +8,7 @@
  * each), its products are added in the same order, and the logit, the selection and the grouping
  * are the functions here.
  */
-#ifndef AERIE_CUDA_ROUTER_CUH
-#define AERIE_CUDA_ROUTER_CUH
+#pragma once
 
 #include "kernels/cuda/moe/experts.cuh"
 
@@ -188,5 +187,4 @@ __device__ __forceinline__ void group_pairs(const moe_args &a)
     }
 }
 
-#endif
 #endif

@@ -2,8 +2,7 @@
  * that order candidates, a segment in registers, the log of a sum of exponentials, the k best keys
  * of a block and of successive segments.
  */
-#ifndef AERIE_CUDA_SAMPLE_CUH
-#define AERIE_CUDA_SAMPLE_CUH
+#pragma once
 
 #include "kernels/cuda/base/order.cuh"
 #include "kernels/cuda/base/reduce.cuh"
@@ -463,5 +462,3 @@ __device__ __forceinline__ void append_segment(const logit_rows &s, int seg,
                 append_key(key_of(x[j], at), scratch);
         }
 }
-
-#endif
