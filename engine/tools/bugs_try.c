@@ -421,31 +421,31 @@ static const struct {
     int expected_first;
 } scenes[N_BUGS] = {
     /* the prefix spans two windows, so that swa pages have been released and taken again */
-    [BUG_SWA_UNTRANSLATED] = {verify_fork, 1, ANY, {2, 2, 0}},
+    [BUG_SWA_UNTRANSLATED] = {verify_fork, 1, ANY, .prefix = {2, 2, 0}},
     [BUG_DRAFT_EXPAND_OVERFLOW] = {scene_expand_overflow, 2, EAGLE, .expected_first = 1},
-    [BUG_SWA_EXTEND_WINDOW] = {scene_extend_window, 4, ANY, {0, 1, 2}},
-    [BUG_DRAFT_EXTEND_EXTENT] = {scene_extend_extent, 4, EAGLE},
-    [BUG_FROZEN_STALE_POOL] = {scene_stale_pool, 1, FROZEN},
+    [BUG_SWA_EXTEND_WINDOW] = {scene_extend_window, 4, ANY, .prefix = {0, 1, 2}},
+    [BUG_DRAFT_EXTEND_EXTENT] = {scene_extend_extent, 4, .draft = EAGLE},
+    [BUG_FROZEN_STALE_POOL] = {scene_stale_pool, 1, .draft = FROZEN},
     /* the window of the second row begins after the first cell of the prefix */
     [BUG_SWA_MASK_OFFSET] = {extend_rows, 1, ANY, {1, 0, 2}, 1},
     /* one page; at page size 2 its number, taken as a slot, lies in page 0 */
-    [BUG_PAGE_NOT_LOC] = {extend_rows, 2, ANY, {0, 0, 2}},
-    [BUG_SWA_LEAK_PAGE] = {scene_leak, 2, ANY},
-    [BUG_PUBLISH_BEFORE_WRITE] = {scene_publish, 2, ANY},
+    [BUG_PAGE_NOT_LOC] = {extend_rows, 2, ANY, .prefix = {0, 0, 2}},
+    [BUG_SWA_LEAK_PAGE] = {scene_leak, 2, .draft = ANY},
+    [BUG_PUBLISH_BEFORE_WRITE] = {scene_publish, 2, .draft = ANY},
     [BUG_DRAFT_POOL_SMALL] = {scene_pool_small, 2, EAGLE, .expected_first = INT32_MAX},
-    [BUG_TREE_WINDOW_BY_INDEX] = {scene_by_index, 1, ANY, {1, 0, 0}},
+    [BUG_TREE_WINDOW_BY_INDEX] = {scene_by_index, 1, ANY, .prefix = {1, 0, 0}},
     /* the first length at which the last keys of the prefix are not the first ones */
-    [BUG_VERIFY_FROM_ZERO] = {verify_fork, 4, ANY, {1, 0, 0}},
+    [BUG_VERIFY_FROM_ZERO] = {verify_fork, 4, ANY, .prefix = {1, 0, 0}},
     /* the only cached page is full */
-    [BUG_PREFIX_ONE_BLOCK] = {extend_rows, 2, ANY, {0, 2, 1}},
-    [BUG_DRAFT_GROUP_ZERO] = {scene_group_zero, 4, EAGLE},
+    [BUG_PREFIX_ONE_BLOCK] = {extend_rows, 2, ANY, .prefix = {0, 2, 1}},
+    [BUG_DRAFT_GROUP_ZERO] = {scene_group_zero, 4, .draft = EAGLE},
     /* the first key lies before the window of the first new row */
-    [BUG_WINDOW_OF_GROUP] = {extend_rows, 4, ANY, {1, 0, 2}},
-    [BUG_BLOCK_LEFT_BOUND] = {scene_by_index, 4, ANY, {1, 0, 0}},
+    [BUG_WINDOW_OF_GROUP] = {extend_rows, 4, ANY, .prefix = {1, 0, 2}},
+    [BUG_BLOCK_LEFT_BOUND] = {scene_by_index, 4, ANY, .prefix = {1, 0, 0}},
     [BUG_WINDOW_FREED_EARLY] = {scene_freed_early, 1, SOME, .expected_first = INT32_MAX},
-    [BUG_REUSE_LAST_WINDOW] = {scene_last_window, 4, ANY},
+    [BUG_REUSE_LAST_WINDOW] = {scene_last_window, 4, .draft = ANY},
     [BUG_ACCEPTED_INDEX] = {scene_accepted_index, 4, SOME, .expected_first = INT32_MAX},
-    [BUG_BIGRAM_LENGTH] = {scene_bigram, 4, EAGLE},
+    [BUG_BIGRAM_LENGTH] = {scene_bigram, 4, .draft = EAGLE},
 };
 
 static struct prefix prefix_of(enum bug b)
