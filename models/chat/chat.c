@@ -229,8 +229,8 @@ bool chat_fits(const struct chat *c, const char *what, const struct message *m, 
                    what, all, context, most);
 }
 
-/* Checks that a system message comes first, unless the format has turns of later ones, and that
- * user and assistant alternate if the format requires it. */
+/* Checks that only the first message is the system's, unless the format has turns of later ones,
+ * and that user and assistant alternate if the format requires it. */
 static bool check_order(const struct chat *c, const struct message *m, int n, struct err *e)
 {
     if (n == 0 || (n == 1 && m[0].role == ROLE_SYSTEM))

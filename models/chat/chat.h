@@ -67,9 +67,8 @@ bool chat_fits(const struct chat *c, const char *what, const struct message *m, 
 
 /* Appends the prompt for the next reply: bos, the n messages, and the beginning of the reply's
  * turn. A system message that is not the first is refused in formats without turns of later ones.
- * On failure *out is unchanged:
- * ERR_USAGE for messages in the wrong order, tok_encode()'s errors, ERR_MODEL for an id outside the
- * vocabulary. */
+ * On failure *out is unchanged: ERR_USAGE for messages in the wrong order, tok_encode()'s errors,
+ * ERR_MODEL for an id outside the vocabulary. */
 bool chat_render(const struct chat *c, const struct message *m, int n, struct ids *out,
                  struct err *e);
 /* The same in a style that the chat has. */
