@@ -585,6 +585,14 @@ static char *find_bundled(void)
     return found;
 }
 
+bool cli_asks_server(const struct cli *c, int command)
+{
+    const char *word = c->n_word ? c->word[0] : "";
+    return c->opt.engine.server.url || command == IN_PROBE ||
+           (command == IN_KL && strcmp(word, "local") != 0) ||
+           (command == IN_TRIAGE && (!strncmp(word, "http://", 7) || !strncmp(word, "https://", 8)));
+}
+
 /* Replaces the name of a model in the hub's cache by its path, which *own then owns. */
 static bool find_named(const char **model, char **own, struct err *e)
 {
@@ -610,8 +618,10 @@ static bool resolve_defaults(struct cli *c, int where, struct err *e)
     c->draft_given = o->draft != NULL;
     if (o->draft && !strcmp(o->draft, "none"))
         o->draft = NULL;
-    if (!find_named(&o->model, &c->named[0], e) || !find_named(&o->draft, &c->named[1], e) ||
-        (finds && c->model_given && !c->draft_given && !cli_find_pair(c, o->model, e)))
+    bool here = !cli_asks_server(c, where);
+    if ((here && !find_named(&o->model, &c->named[0], e)) ||
+        !find_named(&o->draft, &c->named[1], e) ||
+        (finds && here && c->model_given && !c->draft_given && !cli_find_pair(c, o->model, e)))
         return false;
     c->bundled = o->server.url ? NULL : find_bundled();
     if (!c->bundled)

@@ -96,10 +96,8 @@ static int network_of(const struct cli *c, const struct command *cmd)
     const char *events = c->opt.engine.server.kv_events;
     bool cuda = strcmp(c->opt.engine.device, "cpu") != 0 &&
                 access("/proc/driver/nvidia/version", F_OK) == 0;
-    bool remote = c->opt.engine.server.url || names_server(&c->a) || names_server(&c->b) ||
-                  names_server(&c->arm) || cmd->bit == IN_PROBE ||
-                  (cmd->bit == IN_TRIAGE && strncmp(c->word[0], "http", 4) == 0) ||
-                  (cmd->bit == IN_KL && strcmp(c->word[0], "local") != 0);
+    bool remote = cli_asks_server(c, cmd->bit) || names_server(&c->a) || names_server(&c->b) ||
+                  names_server(&c->arm);
     return (cuda ? NETWORK_UNTIL_LOADED : 0) | (cmd->bit & (IN_SERVE | IN_PULL) || remote
                                                 ? NETWORK_KEPT : 0) |
            (cmd->bit == IN_PULL ? LINKS_MADE : 0) |

@@ -1,6 +1,7 @@
 /* triage.c - `aerie triage ID|URL`: acceptance explained. See repl/compare/triage.h. */
 #include "repl/cli/triage.h"
 
+#include "repl/cli/flags.h"
 #include "repl/compare/rerun.h"
 
 static bool of_session(struct cli *c, struct triage *t, const struct stop *stop, struct err *e)
@@ -16,19 +17,15 @@ static bool of_session(struct cli *c, struct triage *t, const struct stop *stop,
     return ok;
 }
 
-static bool is_url(const char *word)
-{
-    return strncmp(word, "http://", 7) == 0 || strncmp(word, "https://", 8) == 0;
-}
-
 int cli_triage(struct cli *c)
 {
     struct err e = {0};
     struct stop stop;
     FREED(free_at) struct triage *t = xcalloc(1, sizeof *t);
     FREED(free_at) struct triage_verdict *v = xcalloc(1, sizeof *v);
-    bool ok = cli_stop_open(&stop, &e) && (is_url(c->word[0]) ? triage_server(c, t, &stop, &e)
-                                                              : of_session(c, t, &stop, &e));
+    bool asks = cli_asks_server(c, IN_TRIAGE);
+    bool ok = cli_stop_open(&stop, &e) &&
+              (asks ? triage_server(c, t, &stop, &e) : of_session(c, t, &stop, &e));
     if (ok) {
         triage_judge(t, v);
         const struct printer *to = cli_answer(c);

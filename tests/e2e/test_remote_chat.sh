@@ -48,13 +48,15 @@ result "export works" $?
 run logs -q "keys"; has "What is a KV cache?"
 result "search finds it" $?
 
-serve two vllm - '"data":[{=>"data":[{"id":"tinker","max_model_len":512},{'
-lines "What is a KV cache?" /model "/model tinker" "/model none" /draft "And again?" /model | feed chat --plain -q --remote "$two" -m nestling
-[ "$(grep -cF "$said" "$T/out")" = 2 ] && has "* nestling" && has "* tinker" && has "the session before is saved"
+serve two vllm - '"data":[{=>"data":[{"id":"org/tinker","max_model_len":512},{'
+lines "What is a KV cache?" /model "/model org/tinker" "/model none" /draft "And again?" /model | feed chat --plain -q --remote "$two" -m nestling
+[ "$(grep -cF "$said" "$T/out")" = 2 ] && has "* nestling" && has "* org/tinker" && has "the session before is saved"
 result "/model chooses among the server's models and goes on in a new session" $?
-grep -q 'no model "none"; it serves tinker, nestling' "$T/err" && grep -q 'the server chooses its drafter' "$T/err"; result "a model that it does not serve is refused" $?
-[ "$(sql "select m.dir || ' ' || (s.parent is not null) from session s join run r on r.session_id=s.id join model m on m.id=r.target_id order by r.id desc limit 1")" = "tinker 1" ]
+grep -q 'no model "none"; it serves org/tinker, nestling' "$T/err" && grep -q 'the server chooses its drafter' "$T/err"; result "a model that it does not serve is refused" $?
+[ "$(sql "select m.dir || ' ' || (s.parent is not null) from session s join run r on r.session_id=s.id join model m on m.id=r.target_id order by r.id desc limit 1")" = "org/tinker 1" ]
 result "the log has the model of each session" $?
+run run --remote "$two" -m org/tinker "What is a KV cache?"
+[ $rc = 0 ] && [ "$(cat "$T/out")" = "$said" ]; result "-m is the server's name of a model, not one of the hub's cache" $?
 
 lines '{"prompt":"a"}' '{"prompt":"b"}' '{"prompt":"c"}' >"$T/batch"
 run run --batch "$T/batch" --remote "$vllm"
