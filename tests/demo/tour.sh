@@ -82,7 +82,7 @@ enter /why; wait_for 'WHY '; quiet; check "4: the last rejected token, in words 
 enter /layers; wait_for 'attention, mean of the heads'; quiet
 check "4: what each layer read, inside the window and beyond" eval '[ "$(screen | grep -cE "^ +[0-7] (sliding|full) ")" = 8 ] && like "in W +old"'
 enter "/attn 3"; wait_for "reproduces the layer's output"; quiet; check "4: the pages that layer 3 read most" like 'page +mean +positions'
-enter "/accept window"; wait_for 'd1, d2'; quiet; check "4: where drafts are rejected" like '[-+][0-9]+ to [-+][0-9]+ +[0-9]+ +[0-9]+ +[0-9]+'
+enter "/accept window"; wait_for 'rate = accepted'; quiet; check "4: where drafts are rejected" like '[-+][0-9]+ to [-+][0-9]+ +[0-9]+ +[0-9]+ +[0-9]+'
 
 step 5
 enter "/set draft.topk 4"; enter "/set draft.nodes 16"; enter "/bug 24617 on"; wait_for '24617 swa-untranslated is on'

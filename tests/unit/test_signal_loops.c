@@ -180,13 +180,13 @@ static const struct loop loops[] = {
      "run --remote URL hi", .work_ms = 300, .rest_ms = 1500, .server = BOMB, .code = 3,
      .says = "longer than 16 MiB"},
     {"engine/remote/answer.c", "put_row", "bound: sorted once, the best 256 are kept",
-     "server, 100,000 top tokens", ONCE,
+     "server, 200,000 top tokens", ONCE,
      "run --remote URL hi", .work_ms = 150, .rest_ms = 1500, .server = TOPS},
     {"kernels/json_read.c", "exceeds", "bound: 24 bytes of memory a byte, counted before parsing",
      "server, an event of empty objects",
      ONCE, "run --remote URL hi", .server = DEEP, .code = 3, .says = "what is no JSON object"},
     /* files of records */
-    {"engine/remote/answer.c", "put_row", "bound: as above", "import, 100,000 top tokens", ONCE,
+    {"engine/remote/answer.c", "put_row", "bound: as above", "import, 200,000 top tokens", ONCE,
      "import DIR/tops.jsonl",
      .work_ms = 150, .rest_ms = 1500},
     {"history/log/indexed.c", "tokenize", "bound: the first MiB of a text",
@@ -307,7 +307,7 @@ static void put_objects(struct buf *b, int n)
     buf_str(b, "{}]");
 }
 
-static int many_tops(void) { return rounds(100000, 400000); }
+static int many_tops(void) { return rounds(200000, 400000); }
 static int many_objects(void) { return rounds(3000000, 5000000); }
 
 static void send_event(int fd, enum server kind)
