@@ -227,6 +227,12 @@ void time_changed(struct tui *t)
     t->view_ns = 0; /* panes are drawn at once, also while a reply runs */
 }
 
+void time_seen(struct tui *t)
+{
+    if (t->app->at.turn != t->time.seen.turn || t->app->at.step != t->time.seen.step)
+        time_changed(t);
+}
+
 void time_go(struct tui *t, int index)
 {
     const struct timeline *l = &t->time.line;

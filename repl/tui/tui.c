@@ -5,6 +5,7 @@
  * the screen takes little time from the engine. */
 #include "repl/tui/tui.h"
 #include "kernels/idioms.h"
+#include "repl/cmd/cmd.h"
 #include "repl/process/interrupt.h"
 
 #include <errno.h>
@@ -337,6 +338,9 @@ static void run_now(struct tui *t, const char *text)
         t->refused = command ? NULL : xstrdup(text);
     }
     tui_work(t, false);
+    const struct cmd *c = command ? named(text) : NULL;
+    if (!c || c->run != cmd_address) /* only /at goes to the words of its step */
+        time_seen(t);
     transcript_to_tail(&t->talk);
     t->view_old = t->dirty = true;
 }
@@ -423,8 +427,7 @@ static void draw(struct tui *t, uint64_t now)
         app_attached_text(t->app, &t->files);
     term_theme(tui_theme(t));
     bool reading = t->busy && t->total > 0 && now - t->turn_ns > PREFILL_MS * MS;
-    if (t->app->at.turn != t->time.seen.turn || t->app->at.step != t->time.seen.step)
-        time_changed(t); /* /at has changed the address */
+    time_seen(t);
     t->talk.tint = t->app->opt.tint;
     term_mouse(t->app->opt.mouse == 0);
     update_view(t, now);

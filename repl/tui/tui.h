@@ -181,6 +181,7 @@ void time_event(struct tui *t, const struct event *ev);
 /* Shows the step of this index of the timeline; outside of it: now. */
 void time_go(struct tui *t, int index);
 void time_changed(struct tui *t); /* the app's address has changed */
+void time_seen(struct tui *t);    /* the same, if it is not the one that is shown */
 /* The keys of the time axis, [ ] { } and the dot, which work unless the input has the focus. */
 bool time_key(struct tui *t, const struct key *k);
 bool time_line_key(struct tui *t, const struct key *k); /* the same keys and the arrows, if the
