@@ -402,6 +402,7 @@ enum cmd_flags {
     CMD_WAITS = 1, /* does not run while a reply is generated */
     CMD_REST = 2, /* takes the rest of the line as one argument: quotes are ordinary characters */
     CMD_REPEATS = 4, /* Enter on an empty line gives it again while a turn is paused */
+    CMD_SEEKS = 8, /* the transcript goes to the words of the step that it chose */
 };
 
 /* One call of a command: its row of the table, its arguments, and where the result goes. */

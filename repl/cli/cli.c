@@ -585,14 +585,6 @@ static char *find_bundled(void)
     return found;
 }
 
-bool cli_asks_server(const struct cli *c, int command)
-{
-    const char *word = c->n_word ? c->word[0] : "";
-    return c->opt.engine.server.url || command == IN_PROBE ||
-           (command == IN_KL && strcmp(word, "local") != 0) ||
-           (command == IN_TRIAGE && (!strncmp(word, "http://", 7) || !strncmp(word, "https://", 8)));
-}
-
 /* Replaces the name of a model in the hub's cache by its path, which *own then owns. */
 static bool find_named(const char **model, char **own, struct err *e)
 {

@@ -103,9 +103,6 @@ struct command;
  * (repl/process/isolate.h) as the command allows. Before any thread is started. False and *e: no
  * process could be started. */
 bool cli_confine(struct cli *c, const struct command *cmd, struct err *e);
-/* Whether a command (its bit), whose words are there, asks a server instead of computing here: -m
- * then is the server's name of a model. */
-bool cli_asks_server(const struct cli *c, int command);
 /* Whether `aerie db ACTION FILE` makes the file. */
 bool cli_db_makes_file(const char *action);
 /* Makes `model`, which lives as long as *c, the engine's model, with the draft that is found for it

@@ -83,3 +83,7 @@ enum cli_task { CLI_RUN, CLI_HELP, CLI_VERSION };
 bool cli_read(struct cli *c, int argc, char **argv, const struct command **cmd, enum cli_task *task,
               struct err *e);
 void cli_free(struct cli *c);
+
+/* Whether a command (its bit), whose words are there, asks a server instead of computing here: -m
+ * then is the server's name of a model. */
+bool cli_asks_server(const struct cli *c, int command);

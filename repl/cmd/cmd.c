@@ -72,7 +72,7 @@ static const struct cmd table[] = {
      .help = "shows how many drafted tokens were accepted: by depth, turn, place, kind or drafter"},
     {"timing", "", "inspect", cmd_timing, "/timing",
      .help = "shows how long draft, verify and commit took"},
-    {"at", "[T.S|live]", "inspect", cmd_address, "/at 9.214",
+    {"at", "[T.S|live]", "inspect", cmd_address, "/at 9.214", .flags = CMD_SEEKS,
      .help = "shows a step of the past in all panes and commands, or the newest again"},
     {"layout", "[NAME]", "inspect", cmd_layout, "/layout debug", .complete = complete_layout,
      .help = "opens the panes of a layout: chat, pages, debug or wide"},

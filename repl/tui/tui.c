@@ -5,7 +5,6 @@
  * the screen takes little time from the engine. */
 #include "repl/tui/tui.h"
 #include "kernels/idioms.h"
-#include "repl/cmd/cmd.h"
 #include "repl/process/interrupt.h"
 
 #include <errno.h>
@@ -339,7 +338,7 @@ static void run_now(struct tui *t, const char *text)
     }
     tui_work(t, false);
     const struct cmd *c = command ? named(text) : NULL;
-    if (!c || c->run != cmd_address) /* only /at goes to the words of its step */
+    if (!c || !(c->flags & CMD_SEEKS))
         time_seen(t);
     transcript_to_tail(&t->talk);
     t->view_old = t->dirty = true;
