@@ -147,9 +147,11 @@ enum { N_MIGRATIONS = sizeof migrations / sizeof *migrations };
 static bool read_version(struct db *d, int64_t *version, struct err *e)
 {
     int64_t app, tables;
-    if (db_int(d, version, 0, "PRAGMA user_version", "") ||
-        db_int(d, &app, 0, "PRAGMA application_id", "") ||
-        db_int(d, &tables, 0, "SELECT count(*) FROM sqlite_schema", ""))
+    /* In this order: while another process makes the file, in one transaction, who sees its tables
+     * or its version sees its application, too. */
+    if (db_int(d, &tables, 0, "SELECT count(*) FROM sqlite_schema", "") ||
+        db_int(d, version, 0, "PRAGMA user_version", "") ||
+        db_int(d, &app, 0, "PRAGMA application_id", ""))
         return db_fail(d, e, "cannot read");
     if (app != APPLICATION_ID && (app || *version || tables))
         return err_set(e, ERR_DB, "%s belongs to another program, it is no session log", d->path);
