@@ -193,7 +193,7 @@ static void widen(struct buf *out, const char *text, size_t n)
 
 json_t *json_parse_wide(const char *text, size_t n, size_t flags, json_error_t *why)
 {
-    json_error_t own;
+    json_error_t own = {0};
     why = why ? why : &own;
     json_t *o = json_parse(text, n, flags, why);
     if (o || json_error_code(why) != json_error_numeric_overflow)

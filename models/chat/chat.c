@@ -240,8 +240,8 @@ static bool check_order(const struct chat *c, const struct message *m, int n, st
         if (m[i].role != ROLE_ASSISTANT && !m[i].text)
             return err_set(e, ERR_USAGE, "message %d has no text", i + 1);
         if (i && m[i].role == ROLE_SYSTEM && !c->format->later_system)
-            return err_set(e, ERR_USAGE, "message %d: in the %s format a system message must be the "
-                           "first", i + 1, c->format->name);
+            return err_set(e, ERR_USAGE, "message %d: in the %s format a system message must be "
+                           "the first", i + 1, c->format->name);
         if ((m[i].role == ROLE_TOOL || m[i].calls) && c->tools == TOOLS_NONE)
             return err_set(e, ERR_USAGE, "message %d: the model's chat format, %s, has no tools",
                            i + 1, c->format->name);

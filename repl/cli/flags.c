@@ -235,7 +235,7 @@ const char *arg_of(const struct flag *f)
 bool cli_asks_server(const struct cli *c, int command)
 {
     const char *word = c->n_word ? c->word[0] : "";
-    return c->opt.engine.server.url || command == IN_PROBE ||
-           (command == IN_KL && strcmp(word, "local") != 0) ||
-           (command == IN_TRIAGE && (!strncmp(word, "http://", 7) || !strncmp(word, "https://", 8)));
+    bool url = !strncmp(word, "http://", 7) || !strncmp(word, "https://", 8);
+    return c->opt.engine.server.url || command == IN_PROBE || (command == IN_TRIAGE && url) ||
+           (command == IN_KL && strcmp(word, "local") != 0);
 }

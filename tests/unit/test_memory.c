@@ -211,7 +211,7 @@ static void test_parsing_ends_when_it_is_stopped(void **state)
     buf_free(&b);
 }
 
-/* An integer that 64 bits do not hold, which Python writes, is a real number; nothing else differs. */
+/* An integer that 64 bits do not hold, which Python writes, is a real number; all else is equal. */
 static void test_integers_of_any_length_are_numbers(void **state)
 {
     (void)state;
