@@ -6,8 +6,7 @@
  * which it was refused. Without the isolation it has to work, else it would show nothing; where it
  * does not, because the kernel or the file system lacks something, the test is skipped. Requests
  * to the monitor are written in its datagrams, not through repl/process/monitor.h. */
-#ifndef AERIE_ATTACKER_H
-#define AERIE_ATTACKER_H
+#pragma once
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -861,5 +860,3 @@ static const struct attempt attempts[] = {
 #undef BY
 #undef TRY
 enum { N_ATTEMPTS = sizeof attempts / sizeof *attempts };
-
-#endif

@@ -2,8 +2,7 @@
  * drafter runs over the cells of plain steps only later. Such a lane must yield the tokens of plain
  * decoding, and, whenever the drafter has caught up, the guesses of a drafter that was never
  * behind. */
-#ifndef AERIE_TESTS_BEHIND_KIT_H
-#define AERIE_TESTS_BEHIND_KIT_H
+#pragma once
 
 #include "tests/runtimes.h"
 
@@ -108,5 +107,3 @@ static void compare(struct runtime *r, int vocab, int times)
         ids_free(&ref.tok);
     }
 }
-
-#endif

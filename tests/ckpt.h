@@ -3,8 +3,7 @@
  * A struct ck is a folder in memory: its config and its tensors in file order. Written without a
  * change it loads as the original does.
  */
-#ifndef AERIE_TESTS_CKPT_H
-#define AERIE_TESTS_CKPT_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -300,5 +299,3 @@ static inline void ck_set_text(struct ck *c, const char *path, const char *json)
     CHECK(!json || v);
     ck_set(c, path, v);
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* disk_kit.h - a simulated disk: an SQLite VFS that fails on demand, and that can write out the
  * files as a power cut might leave them.
  */
-#ifndef AERIE_TESTS_DISK_KIT_H
-#define AERIE_TESTS_DISK_KIT_H
+#pragma once
 
 #include "tests/history_kit.h"
 
@@ -389,5 +388,3 @@ KIT void cut_power(const char *folder)
         closedir(dir);
     pthread_mutex_unlock(&disk.mu);
 }
-
-#endif

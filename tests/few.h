@@ -1,8 +1,7 @@
 /* few.h - how many cases a test runs: `make test` runs the usual number in five minutes for all
  * tests, AERIE_TEST_LONG=1 runs many more, AERIE_FEW=1 fewer, for tools that slow a test down
  * tenfold (ThreadSanitizer) or a hundredfold (tests/bench/gpu.sh check). */
-#ifndef AERIE_FEW_H
-#define AERIE_FEW_H
+#pragma once
 
 #include <stdlib.h>
 #include <string.h>
@@ -28,5 +27,3 @@ static inline int test_threads(void)
 {
     return getenv("AERIE_FEW") ? 2 : rounds(1, 2);
 }
-
-#endif

@@ -4,8 +4,7 @@
  *
  * Packed weights are random codes with small scales: what is tested is where they go.
  */
-#ifndef AERIE_TESTS_GGUF_CONVERT_H
-#define AERIE_TESTS_GGUF_CONVERT_H
+#pragma once
 
 #include "tests/ckpt.h"
 #include "tests/gguf_kit.h"
@@ -921,5 +920,3 @@ static inline struct buf gguf_of(struct ck *c, const struct conversion *how)
         }
     return gw_bytes(&g.w);
 }
-
-#endif

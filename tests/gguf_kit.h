@@ -3,8 +3,7 @@
  *
  * A struct gw collects metadata and tensors; gw_bytes() puts the file together.
  */
-#ifndef AERIE_TESTS_GGUF_KIT_H
-#define AERIE_TESTS_GGUF_KIT_H
+#pragma once
 
 #include "kernels/base.h"
 #include "kernels/packed.h"
@@ -272,5 +271,3 @@ static inline struct buf gw_small(const char *arch)
     gw_vector(&w, oss ? "blk.0.attn_sinks.weight" : "rope_freqs.weight", 4);
     return gw_bytes(&w);
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* history_kit.h - functions of the session log's tests: a scratch folder, synthetic turns with
  * values in every field, and posting them as the engine does.
  */
-#ifndef AERIE_TESTS_HISTORY_KIT_H
-#define AERIE_TESTS_HISTORY_KIT_H
+#pragma once
 
 #include "history/history.h"
 
@@ -452,5 +451,3 @@ KIT int count_aside(void)
     pclose(f);
     return n;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* jobs_kit.h - for tests of jobs: an engine, the results of each job, and kernels that a test can
  * hold or falsify. */
-#ifndef AERIE_TESTS_JOBS_KIT_H
-#define AERIE_TESTS_JOBS_KIT_H
+#pragma once
 
 #include "tests/serve_kit.h"
 
@@ -235,5 +234,3 @@ static inline struct told job_of(struct backend *g, const char *text, int most)
     encode(g, text, &k.ask.prompt);
     return k;
 }
-
-#endif

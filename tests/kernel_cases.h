@@ -1,8 +1,7 @@
 /* kernel_cases.h - what the test and the bench of the kernels share: random data, tensors, and a
  * device whose buffers are released together. Header only; each program has its own copy.
  */
-#ifndef AERIE_KERNEL_CASES_H
-#define AERIE_KERNEL_CASES_H
+#pragma once
 
 #include "kernels/kernels.h"
 
@@ -120,5 +119,3 @@ UNUSED static void dev_close(struct case_dev *b)
     dev_release(b);
     b->k->close(b->d);
 }
-
-#endif

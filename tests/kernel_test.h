@@ -4,8 +4,7 @@
  * set this machine has and on 1, 2 and 3 threads, requires the same bits of all, and hands the
  * result to the test, which compares it with its own reference in double precision.
  */
-#ifndef AERIE_KERNEL_TEST_H
-#define AERIE_KERNEL_TEST_H
+#pragma once
 
 #include "tests/few.h"
 #include "tests/kernel_cases.h"
@@ -157,5 +156,3 @@ UNUSED static void ref_linear(const double *x, int rows, size_t stride, const st
 
 UNUSED static const enum dtype weight_types[] = {DT_BF16, DT_F16, DT_F32};
 UNUSED static const struct k_norm no_norm = {.kind = NORM_NONE};
-
-#endif

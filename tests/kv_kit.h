@@ -4,8 +4,7 @@
  * The kit also keeps the expected tokens of every sequence in plain arrays without pages. Every
  * pass takes the engine's steps: reserve, plan, check, copies, marks, writes, commit.
  */
-#ifndef AERIE_TESTS_KV_KIT_H
-#define AERIE_TESTS_KV_KIT_H
+#pragma once
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -487,5 +486,3 @@ static inline void w_op(struct world *w)
     }
     w->ops++;
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* kv_play.h - a publisher of KV events for tests: MessagePack written by hand, recorded batches,
  * and, where libzmq is, the two sockets of a server: PUB, and the ROUTER that sends batches
  * again. */
-#ifndef AERIE_KV_PLAY_H
-#define AERIE_KV_PLAY_H
+#pragma once
 
 #include <pthread.h>
 #include <stdio.h>
@@ -217,6 +216,4 @@ static inline void kv_play_send(struct kv_play *p, uint64_t seq, const struct bu
     if (!lost)
         kv_play_publish(p, number, 8, batch->p, batch->n);
 }
-#endif
-
 #endif

@@ -1,8 +1,7 @@
 /* long_session.h - a session of any number of steps, written without a model: real pools make its
  * page events, everything else is made up. For tests and measurements of what reads long sessions.
  */
-#ifndef AERIE_TESTS_LONG_SESSION_H
-#define AERIE_TESTS_LONG_SESSION_H
+#pragma once
 
 #include "engine/cache/kvcache.h"
 #include "history/history.h"
@@ -153,5 +152,3 @@ static inline void long_write(struct long_session *s, int page_size)
     kv_free(&s->kv);
     ids_free(&s->tok);
 }
-
-#endif

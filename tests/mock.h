@@ -6,8 +6,7 @@
  * that is read from a wrong slot, at a wrong position, twice or not at all gives another number,
  * and with it other tokens. mock_next() computes the expected token without pages, plans or engine.
  */
-#ifndef AERIE_TESTS_MOCK_H
-#define AERIE_TESTS_MOCK_H
+#pragma once
 
 #include <string.h>
 
@@ -316,5 +315,3 @@ static inline void mock_close(struct mock *m)
 {
     device_close(&m->dev);
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* model_kit.h - loading checkpoints in tests: golden folders, variants written on the spot, and
  * checks that a tensor is bound to its name in the file. */
-#ifndef AERIE_TESTS_MODEL_KIT_H
-#define AERIE_TESTS_MODEL_KIT_H
+#pragma once
 
 #include "tests/ckpt.h"
 
@@ -112,5 +111,3 @@ KIT struct safetensors *open_dir(const char *dir)
         fail_msg("%s", e.msg);
     return s;
 }
-
-#endif

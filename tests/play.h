@@ -3,8 +3,7 @@
  * One thread a connection, one answer a connection ("Connection: close"). A test gives a function
  * that chooses the answer to each request; it runs on the server's threads, under one lock.
  */
-#ifndef AERIE_PLAY_H
-#define AERIE_PLAY_H
+#pragma once
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -278,5 +277,3 @@ static inline bool play_recorded(const char *kind, const struct play_request *rq
     buf_free(&all);
     return same;
 }
-
-#endif

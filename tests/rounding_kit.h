@@ -2,8 +2,7 @@
  * verdicts: activations rounded to bf16, sums in another order, noise of the size of float32's or
  * bf16's rounding, other instruction sets. There is one table at a time.
  */
-#ifndef AERIE_TESTS_ROUNDING_KIT_H
-#define AERIE_TESTS_ROUNDING_KIT_H
+#pragma once
 
 #include "tests/verdict_kit.h"
 
@@ -183,5 +182,3 @@ KIT const struct kernels *rounding_table(enum other kind, uint64_t seed)
     rounding.table.qkv = other_qkv;
     return &rounding.table;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* runtimes.h - what engine tests share: runtimes over the fixtures, prompts, greedy runs. */
-#ifndef AERIE_TESTS_RIGS_H
-#define AERIE_TESTS_RIGS_H
+#pragma once
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -150,5 +149,3 @@ static inline int each_prompt(void (*fn)(int i, const char *kind, const char *te
     fclose(f);
     return n;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* scratch.h - a folder of a test's own, with all that a log leaves beside itself, below TMPDIR, in
  * which tests/run.sh looks for what a test left behind. */
-#ifndef AERIE_TESTS_SCRATCH_H
-#define AERIE_TESTS_SCRATCH_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -30,5 +29,3 @@ static inline void scratch_remove(char *folder)
     CHECK(nftw(folder, scratch_remove_one, 16, FTW_DEPTH | FTW_PHYS) == 0);
     free(folder);
 }
-
-#endif

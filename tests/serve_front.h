@@ -1,8 +1,7 @@
 /* serve_front.h - `aerie serve` over a made-up engine, in one thread: the test says which tokens
  * each job gets and in which steps, and moves clients, server and engine by hand.
  */
-#ifndef AERIE_SERVE_FRONT_H
-#define AERIE_SERVE_FRONT_H
+#pragma once
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -454,5 +453,3 @@ static json_t *desk_json(struct desk *d, const char *path, const char *body, int
     buf_free(&b);
     return o;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* serve_kit.h - an engine over the bundled model for tests: sends requests and collects their
  * results. */
-#ifndef AERIE_TESTS_SERVE_KIT_H
-#define AERIE_TESTS_SERVE_KIT_H
+#pragma once
 
 #include "tests/few.h"
 #include "tests/runtimes.h"
@@ -223,5 +222,3 @@ static inline char *words(int n)
         buf_printf(&b, "%sThis is line %d.", i ? " " : "", i);
     return b.p;
 }
-
-#endif

@@ -3,8 +3,7 @@
  *
  * vLLM and llama-server answer as recorded, SGLang, ollama and a plain OpenAI server as documented.
  */
-#ifndef AERIE_SERVER_KIT_H
-#define AERIE_SERVER_KIT_H
+#pragma once
 
 #include "engine/remote/incoming.h"
 #include "engine/remote/remote.h"
@@ -327,5 +326,3 @@ static inline void read_text(struct kind *k)
     k->word = word;
     buf_free(&a.body);
 }
-
-#endif

@@ -4,8 +4,7 @@
  * A worker is the leader of a session of its own, as a shell is: the child runs in the foreground
  * of its terminal, so that SIGTSTP stops it (the kernel drops that signal for a session's leader).
  */
-#ifndef AERIE_SIGNALS_KIT_H
-#define AERIE_SIGNALS_KIT_H
+#pragma once
 
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -475,5 +474,3 @@ static inline void make_slow_model(const char *dir)
     free(path);
     free(root);
 }
-
-#endif

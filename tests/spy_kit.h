@@ -1,8 +1,7 @@
 /* spy_kit.h - an engine on a device that is too small, or that fails: the CPU's kernel table, which
  * reports little memory, or fails at the n-th wait and at every later one, as a GPU with a sticky
  * error does. */
-#ifndef AERIE_TESTS_SPY_KIT_H
-#define AERIE_TESTS_SPY_KIT_H
+#pragma once
 
 #include "tests/few.h"
 #include "tests/runtimes.h"
@@ -211,5 +210,3 @@ KIT void ask(struct backend *g, enum request_kind kind, const char *text, struct
     answer_free(a);
     submit_and_take(g, &rq, a);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* tokens_kit.h - the tokenizers of tests/tokenizers/, and the file from which a test opens one. */
-#ifndef AERIE_TESTS_TOKENS_KIT_H
-#define AERIE_TESTS_TOKENS_KIT_H
+#pragma once
 
 #include "models/tokenizer/tokenizer.h"
 
@@ -99,5 +98,3 @@ static inline struct tokenizer *open_full(const char *name)
     json_decref(top);
     return t;
 }
-
-#endif

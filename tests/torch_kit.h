@@ -1,7 +1,6 @@
 /* torch_kit.h - files as torch.save() writes them: a pickle and its storages in a zip archive whose
  * members are stored. For tests that need such files without torch. */
-#ifndef AERIE_TESTS_TORCH_KIT_H
-#define AERIE_TESTS_TORCH_KIT_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -191,5 +190,3 @@ KIT void pt_write(struct pt *p, const char *path)
     CHECK(f && fwrite(out.p, 1, out.n, f) == out.n && fclose(f) == 0);
     buf_free(&out);
 }
-
-#endif

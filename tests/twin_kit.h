@@ -1,7 +1,6 @@
 /* twin_kit.h - two forms of one model: the same weights, the same logits and greedy ids, bit for
  * bit. */
-#ifndef AERIE_TESTS_TWIN_KIT_H
-#define AERIE_TESTS_TWIN_KIT_H
+#pragma once
 
 #include "tests/model_kit.h"
 #include "tests/runtimes.h"
@@ -114,5 +113,3 @@ KIT void assert_same_run(const char *from, const char *twin)
     assert_memory_equal(a, b, sizeof a);
     assert_true(x == y && x != 1);
 }
-
-#endif

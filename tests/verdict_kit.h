@@ -2,8 +2,7 @@
  * fault records when it struck, which rules may name it, and in which layer and operation it first
  * changes the target's numbers.
  */
-#ifndef AERIE_TESTS_VERDICT_KIT_H
-#define AERIE_TESTS_VERDICT_KIT_H
+#pragma once
 
 #include "tests/serve_kit.h"
 
@@ -553,5 +552,3 @@ KIT void judge(const struct recorded *a, const struct recorded *b, struct fault 
                               .who = {"a", "b"}};
     must(verdict_find(&ask, r, &e), &e);
 }
-
-#endif

@@ -2,8 +2,7 @@
  * CPU kernels run on the GPU unchanged: every weight tensor in an operation's arguments is host
  * memory and is uploaded on the way. One device serves all; a test's open() and close() share it.
  */
-#ifndef AERIE_TESTS_CUDA_SHIM_H
-#define AERIE_TESTS_CUDA_SHIM_H
+#pragma once
 
 #include "kernels/kernels.h"
 
@@ -130,5 +129,3 @@ static const struct kernels kernels_shim = {
     .adjust = shim_adjust, .logp = shim_logp,
     .read = shim_read, .move = shim_move,
 };
-
-#endif

@@ -4,8 +4,7 @@
  * All processes and threads of the program count in the same page, so that "the n-th" has one
  * meaning.
  */
-#ifndef AERIE_TESTS_FAULTS_SHARED_H
-#define AERIE_TESTS_FAULTS_SHARED_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -30,5 +29,3 @@ struct faults_page {
     atomic_long n_other;    /* forked processes that did not */
     long other[FAULTS_LISTED];
 };
-
-#endif

@@ -4,8 +4,7 @@
  * sweeps form one queue, from which each process takes the next trial. If the queue is in a file,
  * the next run continues where a run ended at its time limit.
  */
-#ifndef AERIE_TESTS_FAULTS_SWEEP_H
-#define AERIE_TESTS_FAULTS_SWEEP_H
+#pragma once
 
 #include "tests/faults/trace.h"
 
@@ -42,5 +41,3 @@ typedef bool trial_fn(void *arg, const struct sweep *w, const struct fault *f, b
 void queue_work(struct queue *q, uint64_t until_ns, trial_fn *trial, void *arg);
 /* Prints a line of TAP for each sweep. Returns how many sweeps found a fault. */
 long queue_print(const struct queue *q, const char *(*session)(int), const char *(*how)(enum how));
-
-#endif

@@ -1,6 +1,5 @@
 /* terminal.h - a pseudo-terminal for the program's full screen, and what is typed there. */
-#ifndef AERIE_TESTS_FAULTS_TERMINAL_H
-#define AERIE_TESTS_FAULTS_TERMINAL_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -17,5 +16,3 @@ void terminal_play(int master, pid_t tracer, int slower, struct buf *shown);
 /* Whether the program has restored the terminal; `why`: what it has not restored. */
 bool terminal_restored(const struct buf *shown, const struct termios *before,
                        const struct termios *after, char why[200]);
-
-#endif

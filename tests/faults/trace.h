@@ -7,8 +7,7 @@
  * the n-th may differ from run to run where threads race; a sweep therefore goes on until a run has
  * fewer than n calls.
  */
-#ifndef AERIE_TESTS_FAULTS_TRACE_H
-#define AERIE_TESTS_FAULTS_TRACE_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -75,5 +74,3 @@ pid_t trace_start(const struct command *c, const struct fault *f, struct trial *
 bool trace_possible(void);
 /* Waits until the tracer ends. */
 void trace_wait(pid_t tracer);
-
-#endif

@@ -4,8 +4,7 @@
  * An address sanitizer needs most of the time of an input for allocations. This allocator asks it
  * only for what finds faults: the bytes between blocks, behind them and of freed blocks must not be
  * touched, and a block that nobody freed is counted. */
-#ifndef AERIE_TESTS_FUZZ_ARENA_H
-#define AERIE_TESTS_FUZZ_ARENA_H
+#pragma once
 
 #include <jansson.h>
 #if __has_include(<sanitizer/asan_interface.h>)
@@ -64,5 +63,3 @@ static void arena_end(void)
 {
     CHECK(arena.live == 0); /* else there is a leak */
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* chats.h - chat formats over a vocabulary of bytes and markers, for targets of fuzzing. */
-#ifndef AERIE_TESTS_FUZZ_CHATS_H
-#define AERIE_TESTS_FUZZ_CHATS_H
+#pragma once
 
 #include "models/chat/chat.h"
 #include "tests/fuzz/tokens.h"
@@ -42,5 +41,3 @@ KIT struct chat *fuzz_chat_of(unsigned which)
     }
     return chat[which];
 }
-
-#endif

@@ -6,8 +6,7 @@
  * choose among variants are the last ones of an input, so that a recorded file is an input as it
  * stands. One thread.
  */
-#ifndef AERIE_TESTS_FUZZ_H
-#define AERIE_TESTS_FUZZ_H
+#pragma once
 
 #include "kernels/base.h"
 #include "kernels/utf8.h"
@@ -127,5 +126,3 @@ KIT void fuzz_clean(const char *s, size_t n, bool lines)
         i += k;
     }
 }
-
-#endif

@@ -4,8 +4,7 @@
  * An input is a list of edits of six bytes: what, table, column, row, value, more. Cells are edited
  * by SQL, so that a row stays a row; bytes of a file (fuzz_database.c, fuzz_pack.c) are edited in
  * place. */
-#ifndef AERIE_TESTS_FUZZ_LOG_H
-#define AERIE_TESTS_FUZZ_LOG_H
+#pragma once
 
 #include "tests/fuzz/fuzz.h"
 #include "tests/serve_kit.h"
@@ -589,5 +588,3 @@ KIT void look_exports(struct hdb *d, bool whole)
               !whole);
     unlink(out);
 }
-
-#endif

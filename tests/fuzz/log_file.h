@@ -1,6 +1,5 @@
 /* log_file.h - what reads a file with a log or a pack, subcommands included. */
-#ifndef AERIE_TESTS_FUZZ_LOG_FILE_H
-#define AERIE_TESTS_FUZZ_LOG_FILE_H
+#pragma once
 
 #include "tests/fuzz/log.h"
 
@@ -76,5 +75,3 @@ static void look_at(const char *path, bool pack, const uint8_t *data, size_t n)
         look_exports(d, whole);
     hdb_close(d);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* stream.h - the targets of both forms of event streams (fuzz_sse.c, fuzz_ndjson.c). */
-#ifndef AERIE_TESTS_FUZZ_STREAM_H
-#define AERIE_TESTS_FUZZ_STREAM_H
+#pragma once
 
 #include "engine/remote/wire.h"
 #include "tests/fuzz/fuzz.h"
@@ -69,5 +68,3 @@ static void same_events(enum wire_form form, const uint8_t *data, size_t n)
     CHECK(!whole.all.n || memcmp(whole.all.p, cut.all.p, whole.all.n) == 0);
     CHECK(whole.all.n <= n + (size_t)whole.n * sizeof(uint32_t));
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* tokens.h - tokenizers for targets of fuzzing, and what must hold for every tokenizer. */
-#ifndef AERIE_TESTS_FUZZ_TOKENS_H
-#define AERIE_TESTS_FUZZ_TOKENS_H
+#pragma once
 
 #include "models/tokenizer/tokenizer.h"
 #include "tests/fuzz/fuzz.h"
@@ -78,5 +77,3 @@ KIT bool fuzz_encode(const struct tokenizer *t, const char *text, size_t n, unsi
         CHECK(ids->v[i] >= 0 && ids->v[i] < tok_vocab(t));
     return true;
 }
-
-#endif

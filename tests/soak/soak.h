@@ -4,8 +4,7 @@
  * plain lines over pipes. The seed determines everything that a user does; only timing (how far a
  * reply had come) depends on the machine.
  */
-#ifndef AERIE_TESTS_SOAK_H
-#define AERIE_TESTS_SOAK_H
+#pragma once
 
 #include "kernels/base.h"
 
@@ -117,5 +116,3 @@ void measure(void);
 void judge_samples(void);
 /* A number from the log by SQL; -1 and a failure if the query fails. */
 long log_number(const char *sql);
-
-#endif

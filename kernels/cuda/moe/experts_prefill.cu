@@ -307,7 +307,9 @@ __device__ __forceinline__ void multiply_tile(mx_form, pointer_ring &r, int kp,
         sum[i] = (empty ? sum[i] + 0.f : sum[i]) * unit[i * TERMS / 2 % 2];
 }
 
-/* The same with bf16, or what becomes bf16. A k split may end with either chunk of a stage. */
+/* multiply_tile() for experts whose weights are bf16 when they are multiplied (stored as bf16, Q8_0
+ * or E4M3). A stage holds two chunks of k, and the last chunk of a k split may be either of
+ * them: the sums of a split are added when that chunk has been multiplied. */
 template <int TERMS, int N, class FORM>
 __device__ __forceinline__ void multiply_tile(FORM, pointer_ring &r, int kp,
                                               const own_outputs &own,
