@@ -386,15 +386,35 @@ static int leave_oldest(const struct exchange *exchange, int n, int most, int ne
     return need;
 }
 
+/* Removed turns change the beginning of the prompt, so all that comes after it is computed again.
+ * If each message removed only what it needs, each message to a full context would therefore wait
+ * for a whole prompt. So a quarter of the room that is not taken by long texts, the system prompt
+ * and the message becomes free at once: the context then grows by a quarter before it is computed
+ * again, about three tokens for each new one. */
+enum { SHARE = 4 };
+
+/* Tokens of the exchanges of at most `most` tokens that are not gone. */
+static int short_tokens(const struct exchange *exchange, int n, int most, const bool *gone)
+{
+    int sum = 0;
+    for (int i = 0; i < n; i++)
+        if (!gone[exchange[i].first] && exchange[i].tokens <= most)
+            sum += exchange[i].tokens;
+    return sum;
+}
+
 static bool choose(const struct session *s, const char *text, int reserve, int least, bool *gone,
                    struct exchange *exchange, struct room *out, struct err *e)
 {
     int n = exchanges_of(s, exchange), context = s->runtime->context, long_text = context / 4;
     if (!measure(s, exchange, n, e))
         return false;
-    int need = out->n_all + reserve - context;
-    need = leave_oldest(exchange, n, long_text, need, gone);
+    int missing = out->n_all + reserve - context;
+    int room = context - (out->n_all - short_tokens(exchange, n, long_text, gone));
+    int need = leave_oldest(exchange, n, long_text, missing, gone);
     leave_oldest(exchange, n, INT_MAX, need - reserve + least, gone);
+    /* the newest exchange leaves only if the message needs its place */
+    leave_oldest(exchange, n - 1, long_text, need + max_int(0, room) / SHARE, gone);
     for (;;) { /* exchanges were measured one by one: the sum may be a few tokens off */
         int left = 0;
         out->prompt.n = 0;
@@ -402,7 +422,8 @@ static bool choose(const struct session *s, const char *text, int reserve, int l
             return false;
         for (int i = 0; i < n; i++)
             left += !gone[exchange[i].first];
-        if (out->prompt.n + least <= context || left == 0)
+        bool can_shrink = short_tokens(exchange, n, long_text, gone) > 0;
+        if (out->prompt.n + (can_shrink ? reserve : least) <= context || left == 0)
             break;
         if (leave_oldest(exchange, n, long_text, 1, gone) > 0)
             leave_oldest(exchange, n, INT_MAX, 1, gone);

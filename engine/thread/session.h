@@ -92,11 +92,12 @@ struct room {
     int n_all;         /* tokens of the prompt if no turn left */
 };
 void room_free(struct room *r);
-/* Renders the conversation with `text`, and chooses the turns that have to leave so that `reserve`
- * tokens stay free for the reply. The oldest turns leave first. A turn of more than a quarter of
- * the context (a long text that later questions are about) leaves only if fewer than `least` tokens
- * were free otherwise. Changes nothing. False: the message does not fit even alone with the system
- * prompt. */
+/* Renders the conversation with `text`. If fewer than `reserve` tokens, which are for the reply,
+ * would then be free, chooses the turns that have to leave: the oldest ones, until the reserve and
+ * a quarter of the remaining room are free, so that the next messages find room. A turn of more
+ * than a quarter of the context (a long text that later questions are about) leaves only if fewer
+ * than `least` tokens were free otherwise, the newest turn only for the reserve. Changes nothing.
+ * False: the message does not fit even alone with the system prompt. */
 bool session_room(const struct session *s, const char *text, int reserve, int least,
                   struct room *out, struct err *e);
 /* Removes whole turns from the conversation; returns how many of them it held. The live lane goes

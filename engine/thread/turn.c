@@ -561,8 +561,8 @@ static bool find_room(struct engine *engine, const char *text, bool make_room, s
     if (r->turns.n == 0)
         return true;
     if (policy == FORGET_OLDEST) {
-        char *why = xasprintf(": with the message the context would hold %d of %d, and %d are kept "
-                              "free for the reply%s", r->n_all, context, reserve(engine),
+        char *why = xasprintf(": the context was full, %d of its %d tokens are free now%s",
+                              context - r->prompt.n, context,
                               make_room ? "" : "; /set forget ask asks first");
         leave_out(engine, &r->turns, r->n_all - r->prompt.n, why);
         free(why);

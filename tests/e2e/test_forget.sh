@@ -11,8 +11,8 @@ A="$(words 11)"; B="$(words 22)"; LONG="$(words 150)"
 
 lines "$A" "$A" "$A" "$A" "$B" "Say hello." | chat
 [ $rc = 0 ] && [ "$(grep -c 'leaving out' "$T/err")" -ge 1 ] && grep -m 1 'leaving out' "$T/err" |
-    grep -q '^aerie: leaving out turns 1-2 ([0-9]* tokens): .* 512, and 64 are kept free for the reply; /set forget ask'
-result "a script is told on standard error which turns leave, and the reserve" $?
+    grep -q '^aerie: leaving out turns 1-3 ([0-9]* tokens): the context was full, [0-9]* of its 512 tokens are free now; /set forget ask'
+result "a script is told on standard error which turns leave, and what is free then" $?
 equal "and replays"
 lines "What is a page?" | chat --session "$(last)" --json
 p=$(sed -n 's/.*"prompt_tokens":\([0-9]*\).*/\1/p' "$T/out"); [ $rc = 0 ] && [ "$p" -lt 450 ] && ! grep -q 'leaving' "$T/err"
@@ -20,17 +20,22 @@ result "a resumed session is without them ($p tokens)" $?
 equal "and replays, too"
 
 lines "$A" "$A" "$A" "$A" "$B" | chat --json
-tail -n 1 "$T/out" | grep -q '"forgotten":\[1,2\]'; result "--json lists them" $?
+tail -n 1 "$T/out" | grep -q '"forgotten":\[1,2,3\]'; result "--json lists them" $?
 lines "My name is Ada." "Say hello." "$LONG" "What is my name?" | chat
 [ $rc = 2 ] && grep -q '^aerie: the message needs [0-9]* tokens' "$T/err" && ! grep -q 'leaving' "$T/err" && grep -q 'Ada' "$T/out"
 result "a message that cannot fit is refused and costs nothing" $?
 equal "and replays"
 
 lines "$A" "$A" "$A" "$A" "$B" "/forget" "What is a page?" "/undo" "/forget 1" "Say hello." | chat -p forget=ask
-[ $rc = 2 ] && grep -q '^aerie: not sent, nothing has changed: .*; /forget leaves out turns 1-2 ([0-9]* tokens) and sends it' "$T/err" &&
-    grep -q '^aerie: leaving out turns 1-2 ' "$T/err" && grep -q '^aerie: leaving out turn 3 ' "$T/err"
+[ $rc = 2 ] && grep -q '^aerie: not sent, nothing has changed: .*; /forget leaves out turns 1-3 ([0-9]* tokens) and sends it' "$T/err" &&
+    grep -q '^aerie: leaving out turns 1-3 ' "$T/err" && grep -q '^aerie: leaving out turn 4 ' "$T/err"
 result "with forget=ask it is refused, and /forget sends it" $?
 equal "and replays"
+{ for _ in {1..30}; do words 2; echo; done; lines "/undo" "$A" "/regen" "/fork 4" "$A" "Say hello."; } | chat --json
+again=$(sed -n 's/.*"prompt_tokens":\([0-9]*\),"reused_tokens":\([0-9]*\),.*/\1 \2/p' "$T/out" | awk '{ n += $1 > 2 * $2 && NR > 1 } END { print n }')
+[ $rc = 0 ] && [ "$(grep -c '"forgotten":\[[0-9]' "$T/out")" -le 6 ] && [ "$again" -le 6 ]
+result "a long chat computes few prompts again ($again)" $?
+equal "and replays, with /undo, /regen and /fork in it"
 lines "$A" "$A" "/forget 1" "/fork" "Say hello." "/fork 1" "What is a page?" | chat
 [ $rc = 0 ]; result "a fork goes back to what was left out" $?
 equal "and replays"

@@ -128,6 +128,31 @@ static void test_the_oldest_leave_and_a_long_text_stays(void **state)
     brought_free(&b);
 }
 
+/* Once the context is full, a share of it is freed at once, so that few messages pay for a prompt
+ * that is computed again from its changed beginning on. */
+static void test_a_long_chat_computes_few_prompts_again(void **state)
+{
+    (void)state;
+    enum { MESSAGES = 60 };
+    struct backend *g = open_full(FORGET_OLDEST);
+    struct brought b = {0};
+    int again = 0, forgotten = 0, full_at = 0;
+    for (int i = 0; i < MESSAGES; i++) {
+        say_words(g, 2, &b);
+        assert_true(b.reason[0] != STOP_CONTEXT && b.prompt.n + CONTEXT / 8 <= CONTEXT);
+        forgotten += b.ops.n > 0;
+        if (forgotten && !full_at)
+            full_at = i;
+        if (full_at)
+            again += b.prompt.n - b.n_reused;
+    }
+    assert_true(full_at > 0 && full_at < 20);
+    assert_true(forgotten <= 12); /* of 47: if each made only its own room, 47 */
+    assert_true(again < 6000);    /* 3,885; if each made only its own room, 20,304 */
+    backend_close(g);
+    brought_free(&b);
+}
+
 static void test_never_keeps_every_turn(void **state)
 {
     (void)state;
@@ -221,6 +246,7 @@ int main(void)
         cmocka_unit_test(test_a_message_that_cannot_fit_changes_nothing),
         cmocka_unit_test(test_asking_refuses_until_the_user_lets_turns_leave),
         cmocka_unit_test(test_the_oldest_leave_and_a_long_text_stays),
+        cmocka_unit_test(test_a_long_chat_computes_few_prompts_again),
         cmocka_unit_test(test_never_keeps_every_turn),
         cmocka_unit_test(test_turns_can_be_taken_out_by_their_numbers),
         cmocka_unit_test(test_a_fork_to_before_turns_left_holds_no_state_of_after),
