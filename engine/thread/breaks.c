@@ -6,7 +6,7 @@
 int breaks_add(struct breaks *b, const char *expr, enum break_kind kind, struct err *e)
 {
     struct breakpoint p = {.about.kind = kind, .last = NAN};
-    if (!expr_parse(&p.when, expr, e))
+    if (!(kind == BREAK_DISPLAY ? expr_parse : expr_parse_condition)(&p.when, expr, e))
         return 0;
     if (b->n == MAX_BREAKS) {
         err_set(e, ERR_USAGE, "there are %d breakpoints already; /delete removes one", MAX_BREAKS);

@@ -23,7 +23,7 @@ static bool debug_run(struct backend *b, enum run_until until, int steps, const 
 {
     struct debugger *debugger = &engine_of(b)->debug;
     struct expr expr;
-    if (condition && !expr_parse(&expr, condition, e))
+    if (condition && !expr_parse_condition(&expr, condition, e))
         return false;
     pthread_mutex_lock(&debugger->mu);
     debugger->until = until;

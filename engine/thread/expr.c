@@ -1,6 +1,7 @@
 /* expr.c - see expr.h. A recursive-descent parser emits operations in postfix order; a stack
  * machine runs them. */
 #include "engine/thread/expr.h"
+#include "kernels/idioms.h"
 
 #include <math.h>
 
@@ -334,6 +335,14 @@ bool expr_parse(struct expr *expr, const char *text, struct err *e)
         return false;
     skip_blanks(&p);
     return !*p.at || wrong(&p, "an operator (== != < <= > >= && || + - * / %) or the end");
+}
+
+bool expr_parse_condition(struct expr *expr, const char *text, struct err *e)
+{
+    return expr_parse(expr, text, e) &&
+           (ANY(i, expr->n_op, expr->op[i].op == OP_NAME) ||
+            err_set(e, ERR_USAGE, "condition \"%s\": the same for each step; expected a fact of a "
+                    "step, as in turn==5, step==5.2 or accepted<5", expr->text));
 }
 
 /* ---- values ---------------------------------------------------------------------------------- */

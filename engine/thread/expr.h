@@ -73,6 +73,8 @@ void expr_record_facts(const struct step_rec *rec, int n_new, int cells, int pag
 /* Compiles a condition. False and *e (ERR_USAGE) names the first place that is wrong and what was
  * expected there; *expr is undefined then. */
 bool expr_parse(struct expr *expr, const char *text, struct err *e);
+/* As above, and refuses a condition that names no fact: all steps would have the same answer. */
+bool expr_parse_condition(struct expr *expr, const char *text, struct err *e);
 /* Whether the condition holds for the step. node, token: where not NULL, receive the indices of the
  * first node and emitted token for which it does; -1: the condition names none. */
 bool expr_holds(const struct expr *expr, const struct step_facts *s, int *node, int *token);

@@ -135,7 +135,7 @@ static bool run_recording(struct backend *b, enum run_until until, int steps,
     if (until == RUN_PHASE)
         return err_set(e, ERR_NEGATIVE, "a recording keeps no phases: /step goes on by a whole "
                                         "step");
-    if (condition && !expr_parse(&r->breaks.condition, condition, e))
+    if (condition && !expr_parse_condition(&r->breaks.condition, condition, e))
         return false;
     r->breaks.has_condition = condition != NULL;
     r->until = until;

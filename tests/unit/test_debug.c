@@ -371,6 +371,10 @@ static void test_a_watch_sees_every_change(void **state)
     assert_int_equal(r.n_pause, before);
     assert_int_equal(g->debug->add(g, "accept==", false, &e), 0);
     assert_false(g->debug->run(g, RUN_ON, 1, "what", &e));
+    assert_int_equal(g->debug->add(g, "5", BREAK_IF, &e), 0);
+    assert_non_null(strstr(e.msg, "the same for each step; expected a fact of a step, as in turn==5"));
+    assert_int_equal(g->debug->add(g, "2.5", BREAK_WATCH, &e), 0);
+    assert_false(g->debug->run(g, RUN_ON, 1, "!0 && \"a\"==\"b\"", &e));
     for (int i = 0; i < MAX_BREAKS; i++)
         assert_int_equal(g->debug->add(g, "turn==99", false, &e), 2 + i);
     assert_int_equal(g->debug->add(g, "turn==99", false, &e), 0);
