@@ -230,10 +230,12 @@ bool chat_fits(const struct chat *c, const char *what, const struct message *m, 
 }
 
 /* Checks that only the first message is the system's, unless the format has turns of later ones,
- * and that user and assistant alternate if the format requires it. */
+ * that it is not alone if it is part of the user's, and that user and assistant alternate if the
+ * format requires it. */
 static bool check_order(const struct chat *c, const struct message *m, int n, struct err *e)
 {
-    if (n == 0 || (n == 1 && m[0].role == ROLE_SYSTEM))
+    bool needs_user = c->format->alternate || c->format->system == SYSTEM_PREPEND;
+    if (n == 0 || (n == 1 && m[0].role == ROLE_SYSTEM && needs_user))
         return err_set(e, ERR_USAGE, "there is no message to reply to");
     int first = m[0].role == ROLE_SYSTEM, turns = 0;
     for (int i = 0; i < n; i++) {
@@ -255,8 +257,6 @@ static bool check_order(const struct chat *c, const struct message *m, int n, st
             return err_set(e, ERR_USAGE, "message %d is of role %s; the %s format expects %s here",
                            i + 1, role_names[m[i].role], c->format->name, role_names[want]);
     }
-    if (c->format->alternate && m[n - 1].role == ROLE_ASSISTANT)
-        return err_set(e, ERR_USAGE, "the last message must be the user's");
     return true;
 }
 

@@ -367,7 +367,7 @@ static bool read_penalties(struct ask *a, const struct ask_of *of, const json_t 
 static bool read_sampling(struct ask *a, const struct ask_of *of, const json_t *o,
                           struct refusal *r)
 {
-    const json_int_t seed_most = INT64_C(9007199254740991);
+    const uint64_t seeds = (UINT64_C(1) << 53) - MOST_CHOICES; /* each reply adds its index */
     json_t *seed = get(o, "seed");
     if (!get_real(o, "temperature", 0, 100, &a->temperature, r) ||
         !get_real(o, "top_p", 1e-9, 1, &a->top_p, r) || !get_real(o, "min_p", 0, 1, &a->min_p, r) ||
@@ -379,11 +379,8 @@ static bool read_sampling(struct ask *a, const struct ask_of *of, const json_t *
     a->top_k = a->top_k < 0 || a->top_k >= of->vocab ? 0 : a->top_k;
     if (seed && !json_is_integer(seed))
         return refuse(r, 400, "seed", "seed should be an integer");
-    if (json_integer_value(seed) < -1 || json_integer_value(seed) > seed_most - MOST_CHOICES)
-        return refuse(r, 400, "seed", "seed must be from 0 to 2^53 - %d, or -1 for any",
-                      1 + MOST_CHOICES);
-    a->seed_is = !seed ? SEED_NONE : json_integer_value(seed) < 0 ? SEED_ANY : SEED_GIVEN;
-    a->seed = a->seed_is == SEED_GIVEN ? (uint64_t)json_integer_value(seed) : 0;
+    a->seed_is = !seed ? SEED_NONE : json_integer_value(seed) == -1 ? SEED_ANY : SEED_GIVEN;
+    a->seed = a->seed_is == SEED_GIVEN ? (uint64_t)json_integer_value(seed) % seeds : 0;
     return true;
 }
 

@@ -854,6 +854,14 @@ static void test_later_system_messages(void **state)
             assert_prompt(c, m, 5, of[i].want);
         else
             assert_refused(c, m, 5, "must be the first");
+        if (!strcmp(of[i].family, "qwen3"))
+            assert_prompt(c, m, 1, "<|im_start|>system\ns<|im_end|>\n<|im_start|>assistant\n");
+        if (!strcmp(of[i].family, "gpt_oss")) { /* alone, too, it is a turn */
+            struct ids ids = {0};
+            struct err e = {0};
+            assert_true(chat_render(c, m, 1, &ids, &e) && ids.n > 40);
+            ids_free(&ids);
+        }
         chat_close(c);
     }
 }
@@ -1253,8 +1261,15 @@ static void test_gemma_is_asked_in_the_words_of_its_guide(void **state)
     assert_true(chat_render_in(c, &style, m, 5, &ids, &e)); /* the results come last */
     assert_false(chat_render_in(c, &style, m + 3, 1, &ids, &e)); /* of no call */
     assert_non_null(strstr(e.msg, "message 1 is of role tool"));
-    assert_false(chat_render_in(c, &style, m, 3, &ids, &e));
-    assert_string_equal(e.msg, "the last message must be the user's");
+    ids.n = 0;
+    buf_clear(&text);
+    m[2].calls = NULL;
+    m[2].text = (char *)(uintptr_t)"It is";
+    assert_true(chat_render_in(c, &(struct chat_style){0}, m + 1, 2, &ids, &e));
+    tok_decode(bytes, ids.v, ids.n, true, &text);
+    assert_string_equal(text.p, /* a reply comes last: another one follows, as in the template */
+        "<bos><start_of_turn>user\nWhat time is it?<end_of_turn>\n"
+        "<start_of_turn>model\nIt is<end_of_turn>\n<start_of_turn>model\n");
     buf_free(&text);
     ids_free(&ids);
     chat_close(c);
