@@ -99,6 +99,8 @@ static bool configure(json_t *root, const char *path, const struct safetensors *
                      .has_head = st && has_head(st), .cfg = g};
     *family = find_family(&a.top);
     bool ok = *family && enter_text(&a, *family);
+    if (ok && (*family)->respell)
+        (*family)->respell(a.c.obj == root ? root : json_object_get(root, "text_config"));
     if (ok) {
         snprintf(g->family, sizeof g->family, "%s", (*family)->name);
         ok = arch_family(&a, *family);

@@ -26,6 +26,8 @@ struct family {
     enum norm_place place;
     struct rope_spelling rope[2];    /* of all layers; or one of full layers and one of sliding
                                         ones, in the order of struct config's tables */
+    void (*respell)(json_t *text);   /* gives the text model's object of an older config the keys
+                                        that newer ones have; NULL: there is nothing to do */
     const char *quantized;           /* a quant_method of its own (arch_block()); NULL: none */
     void (*configure)(struct arch *a); /* sets the switches that arch_family() leaves as they are in
                                         most families; NULL: all are so */

@@ -3,8 +3,99 @@
  * some layers what the gates and up projections give is clamped.
  */
 #include "models/families/families.h"
+#include "kernels/idioms.h"
 
 #include <math.h>
+
+/* ---- the older spelling ---- */
+
+/* Cuts the list at `key` to n entries if it has n + more: those of layers that predict further
+ * tokens, which are not loaded. */
+static void cut_list(json_t *o, const char *key, size_t n, size_t more)
+{
+    json_t *list = json_object_get(o, key);
+    while (json_array_size(list) > n && json_array_size(list) <= n + more)
+        json_array_remove(list, json_array_size(list) - 1);
+}
+
+/* The entry of layer i in a list with one for each layer, or the value of all of them. */
+static json_t *entry_of(json_t *v, size_t i)
+{
+    return json_is_array(v) ? json_array_get(v, i) : v;
+}
+
+/* The rope of layer i, of that type, in an older config. The scaling is that of full layers. NULL: a
+ * list has no entry for the layer. */
+static json_t *rope_of_layer(json_t *o, size_t i, const char *type)
+{
+    static const char *const from[] = {"rope_theta", "partial_rotary_factors"},
+                      *const to[] = {"rope_theta", "partial_rotary_factor"};
+    const json_t *scaling = json_object_get(o, "rope_scaling");
+    json_t *rope = json_object();
+    json_object_set_new(rope, "rope_type", json_string("default"));
+    if (!strcmp(type, "full_attention") && json_is_object(scaling))
+        json_object_update(rope, (json_t *)(uintptr_t)scaling);
+    for (int k = 0; k < 2; k++) {
+        json_t *v = json_object_get(o, from[k]), *x = entry_of(v, i);
+        if (v && !x) {
+            json_decref(rope);
+            return NULL;
+        }
+        if (v)
+            json_object_set(rope, to[k], x);
+    }
+    return rope;
+}
+
+/* One rope a layer type of what older configs say for each layer. Where layers of a type differ, the
+ * keys stay as they are, and are refused. */
+static void respell_ropes(json_t *o)
+{
+    static const char *const old[] = {"rope_theta", "rope_scaling", "partial_rotary_factors"};
+    const json_t *types = json_object_get(o, "layer_types");
+    json_t *all = json_object();
+    bool same = true;
+    for (size_t i = 0; same && i < (types ? json_array_size(types) : 1); i++) {
+        const char *type = types ? json_string_value(json_array_get(types, i)) : "full_attention";
+        json_t *rope = type ? rope_of_layer(o, i, type) : NULL;
+        const json_t *before = type ? json_object_get(all, type) : NULL;
+        same = rope && (!before || json_equal(before, rope));
+        if (same)
+            json_object_set_new(all, type, rope);
+        else
+            json_decref(rope);
+    }
+    if (same)
+        json_object_set(o, "rope_parameters", all);
+    json_decref(all);
+    for (size_t i = 0; same && i < LEN(old); i++)
+        json_object_del(o, old[i]);
+}
+
+/* Published configs have other names, lists that go on behind the model's layers, and ropes by
+ * layer. */
+static void respell(json_t *o)
+{
+    static const char *const names[][2] = {
+        {"num_attention_groups", "num_key_value_heads"}, {"moe_num_experts", "n_routed_experts"},
+        {"moe_top_k", "num_experts_per_tok"}, {"share_expert_dims", "share_expert_dim"}};
+    static const char *const lists[] = {"layer_types", "mlp_layer_types", "rope_theta",
+                                        "partial_rotary_factors"};
+    for (size_t i = 0; i < LEN(names); i++) {
+        json_t *v = json_object_get(o, names[i][0]);
+        if (v && !json_object_get(o, names[i][1]))
+            json_object_set(o, names[i][1], v);
+        json_object_del(o, names[i][0]);
+    }
+    json_int_t n = json_integer_value(json_object_get(o, "num_hidden_layers")),
+               more = json_integer_value(json_object_get(o, "num_nextn_predict_layers"));
+    for (size_t i = 0; n > 0 && more > 0 && i < LEN(lists); i++)
+        cut_list(o, lists[i], (size_t)n, (size_t)more);
+    if (!json_is_object(json_object_get(o, "rope_parameters")))
+        respell_ropes(o);
+}
+
+/* ---- the config ---- */
 
 static void configure_heads(struct arch *a)
 {
@@ -107,6 +198,7 @@ const struct family family_step3p5 = {
     .name = "step3p5",
     .types = {"step3p5", "step3p7"},
     .outer = "step3p7",
+    .respell = respell,
     .keys = (const char *const[]){
         KEYS_OF_ALL, "hidden_act", "attention_bias", "query_pre_attn_scalar", "sliding_window",
         "layer_types", "num_sliding_attention_heads", "attention_other_setting",

@@ -66,7 +66,7 @@ struct change {
     const char *key, *value;
 };
 
-enum { MOST = 4 };
+enum { MOST = 6 };
 
 static void write_config(const struct base *b, const struct change *c)
 {
@@ -514,6 +514,31 @@ static const struct spelling {
                   {"partial_rotary_factor", "0.5"}}, {{0}},
      "partial_rotary_factor is 0.5, which the rope of full_attention layers does not use"},
     {"step-b", {{"rope_parameters.sliding_attention", NULL}}, {{0}}, "sliding_attention is missing"},
+    /* the published config has other names, a rope a layer, and lists with further layers */
+    {"step-b", {{"rope_parameters", NULL},
+                {"rope_theta", "[5e5, 1e4, 1e4, 5e5, 1e4, 1e4, 1e4]"},
+                {"partial_rotary_factors", "[0.5, 1.0, 1.0, 0.5, 1.0, 0.5, 0.5]"},
+                {"rope_scaling", "{\"rope_type\": \"llama3\", \"factor\": 2, "
+                                 "\"low_freq_factor\": 1, \"high_freq_factor\": 32, "
+                                 "\"original_max_position_embeddings\": 64}"},
+                {"num_nextn_predict_layers", "2"}, {"layer_types",
+                 "[\"full_attention\", \"sliding_attention\", \"sliding_attention\", "
+                 "\"full_attention\", \"sliding_attention\", \"full_attention\", "
+                 "\"full_attention\"]"}},
+     {{0}}, NULL},
+    {"step-b", {{"num_key_value_heads", NULL}, {"num_attention_groups", "2"},
+                {"n_routed_experts", NULL}, {"moe_num_experts", "7"}, {"share_expert_dim", NULL},
+                {"share_expert_dims", "20"}}, {{0}}, NULL},
+    {"step-b", {{"num_experts_per_tok", NULL}, {"moe_top_k", "3"}, {"mlp_layer_types", NULL},
+                {"moe_layers_enum", "\"1,3,4,5\""}, {"num_sliding_attention_heads", NULL},
+                {"attention_other_setting", "{\"num_attention_heads\": 4}"}}, {{0}}, NULL},
+    {"step-b", {{"rope_parameters", NULL}, {"rope_theta", "[5e5, 1e4, 1e4, 5e5]"}}, {{0}},
+     "rope_theta"},
+    {"step-b", {{"rope_parameters", NULL}, {"rope_theta", "[5e5, 1e4, 1e4, 5e5, 1e5]"}}, {{0}},
+     "rope_theta"},
+    {"step-b", {{"rope_parameters", NULL}, {"rope_theta", "\"a\""}}, {{0}}, "rope_theta"},
+    {"step-b", {{"num_nextn_predict_layers", "2"},
+                {"layer_types", "[\"full_attention\"]"}}, {{0}}, "layer_types has 1 entries"},
     /* the norm of q and k behind the rotation cancels YaRN's factor */
     {"llama4-b", {{"rope_parameters", OBJ(YRN ", \"attention_factor\": 1.5")}},
      {{"rope_parameters", OBJ(YRN ", \"attention_factor\": 1.0")}}, NULL},
