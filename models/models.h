@@ -12,7 +12,8 @@
 
 #include "kernels/base.h"
 
-enum { MAX_STOP = 8, MAX_ROPE = 2, MAX_CAPTURE = 8, MAX_BLOCK = 17 };
+/* MAX_EOS: end tokens that a checkpoint names; MAX_STOP: with those of a chat format and a GGUF. */
+enum { MAX_EOS = 32, MAX_STOP = MAX_EOS + 8, MAX_ROPE = 2, MAX_CAPTURE = 8, MAX_BLOCK = 17 };
 
 /* Where weights lie after loading. All bytes are read once then, for the digest. */
 enum file_use {
@@ -188,7 +189,7 @@ struct config {
     int n_rope;
     bool rope_adjacent; /* the files' heads rotate the pairs (2i, 2i + 1): their rows are loaded in
                            another order, so that the pairs are (i, i + half) as everywhere */
-    int stop[MAX_STOP]; /* eos ids of config and generation_config, without duplicates */
+    int stop[MAX_EOS]; /* eos ids of config and generation_config, without duplicates */
     int n_stop;
     int bos, pad; /* -1: none */
     struct sampling_defaults {
@@ -196,6 +197,7 @@ struct config {
         float temperature, top_p, min_p; /* temperature 0: greedy */
         int top_k;
     } sampling; /* generation_config.json */
+    int n_suppressed; /* tokens that it lets a reply never have, which aerie does not heed */
 };
 
 /* ---- target ---------------------------------------------------------------------------------- */

@@ -246,8 +246,8 @@ static void config_add_stop(struct config *g, const struct conf *c, int64_t id)
     for (int i = 0; i < g->n_stop; i++)
         if (g->stop[i] == id)
             return;
-    if (g->n_stop == MAX_STOP)
-        conf_refuse(c, "eos_token_id", "makes more than %d stop tokens", MAX_STOP);
+    if (g->n_stop == MAX_EOS)
+        conf_refuse(c, "eos_token_id", "makes more than %d stop tokens", MAX_EOS);
     else
         g->stop[g->n_stop++] = (int)id;
 }
@@ -262,8 +262,8 @@ static void read_id(const struct conf *c, const char *key, const struct config *
 
 void arch_tokens(const struct conf *c, struct config *g)
 {
-    int64_t v[4 * MAX_STOP];
-    int n = conf_ints(c, "eos_token_id", v, 4 * MAX_STOP);
+    int64_t v[4 * MAX_EOS];
+    int n = conf_ints(c, "eos_token_id", v, 4 * MAX_EOS);
     for (int i = 0; i < n; i++)
         if (v[i] >= 0 && v[i] < g->vocab)
             config_add_stop(g, c, v[i]);
@@ -279,7 +279,7 @@ static void read_sampling(const struct conf *c, struct config *g)
     s->temperature = (float)conf_num(c, "temperature", 1, 0, 100);
     s->top_p = (float)conf_num(c, "top_p", 1, 0, 1);
     s->min_p = (float)conf_num(c, "min_p", 0, 0, 1);
-    s->top_k = conf_int(c, "top_k", 0, 0, INT32_MAX);
+    s->top_k = max_int(conf_int(c, "top_k", 0, -1, INT32_MAX), 0); /* -1: all, as servers have it */
     if (!conf_bool(c, "do_sample", conf_has(c, "temperature")))
         s->temperature = 0;
 }
@@ -294,6 +294,7 @@ bool generation_read(const char *dir, struct config *g, struct err *e)
     if (root) {
         arch_tokens(&c, g);
         read_sampling(&c, g);
+        g->n_suppressed = (int)json_array_size(json_object_get(root, "suppress_tokens"));
     }
     return absent || (root && conf_ok(&c));
 }

@@ -238,6 +238,17 @@ static bool read_config(struct model *m, struct safetensors *st, const struct fa
            (gguf_is(m->dir) || generation_read(m->dir, &m->cfg, e));
 }
 
+/* The line for people about the folder: of its files, and of generation_config.json. */
+static char *note_of(const struct safetensors *st, const struct config *g)
+{
+    if (!g->n_suppressed)
+        return st->note ? xstrdup(st->note) : NULL;
+    return xasprintf("%s%s%s/generation_config.json: replies may have the %d token%s of "
+                     "suppress_tokens, unless a logit_bias keeps them out",
+                     st->note ? st->note : "", st->note ? "; " : "", show_path(st->dir).s,
+                     g->n_suppressed, g->n_suppressed == 1 ? "" : "s");
+}
+
 static bool load_into(struct model *m, const struct loading *p, struct err *e)
 {
     const struct family *f;
@@ -248,7 +259,7 @@ static bool load_into(struct model *m, const struct loading *p, struct err *e)
         st_close(st);
         return false;
     }
-    m->note = st->note ? xstrdup(st->note) : NULL;
+    m->note = note_of(st, &m->cfg);
     m->about = st->about ? xstrdup(st->about) : NULL;
     m->served_inputs = st->inputs;
     struct binder b;

@@ -13,7 +13,7 @@ enum {
     MOST_NODES = 1 << 20,
     MOST_MASKS = 256,
     STATE_FIRST = 1,
-    MAX_STOP_IDS = 32,
+    MAX_STOP_IDS = 64, /* more than a chat has */
 };
 
 /* ---- the vocabulary -------------------------------------------------------------------------- */

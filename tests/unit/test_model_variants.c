@@ -282,14 +282,22 @@ static void test_stop_ids_join_and_drop_what_is_out_of_range(void **state)
     ck_save(&c, dir, 1);
     ck_write_text(dir, "generation_config.json",
                   "{\"eos_token_id\": [7, 9], \"do_sample\": true, \"top_k\": 64,"
-                  " \"top_p\": 0.95}");
+                  " \"top_p\": 0.95, \"suppress_tokens\": [3, 4]}");
     struct model m = load(dir);
     const struct config *g = &m.cfg;
     assert_int_equal(g->n_stop, 4);
     assert_true(g->stop[0] == 1 && g->stop[1] == 7 && g->stop[2] == 106 && g->stop[3] == 9);
+    assert_true(g->n_suppressed == 2 && strstr(m.note, "the 2 tokens of suppress_tokens"));
     assert_true(g->pad == -1 && g->bos == 2);
     assert_true(g->sampling.given && g->sampling.temperature == 1 && g->sampling.top_k == 64);
     assert_true(g->sampling.top_p == 0.95f && g->sampling.min_p == 0);
+    model_free(&m);
+    /* many ends, as some fine-tuned models list, and all tokens in place of a top k */
+    ck_write_text(dir, "generation_config.json",
+                  "{\"eos_token_id\": [10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21],"
+                  " \"top_k\": -1}");
+    m = load(dir);
+    assert_true(g->n_stop == 15 && g->stop[14] == 21 && !g->sampling.top_k && !m.note);
     model_free(&m);
     ck_remove(dir);
     free(dir);
