@@ -23,6 +23,7 @@ struct conversion {
     bool fused;  /* q, k and v in one tensor */
     bool window; /* of an architecture whose published name has windows, too */
     bool images; /* parts of an image model in the file, too */
+    bool ollama; /* keys and tensors as ollama's converter names them, or leaves them out */
     int further; /* layers behind the model's that predict further tokens */
     const int *captures; /* a drafter's boundaries, -1 behind them */
     const struct gw *more; /* further keys; or NULL */
@@ -105,7 +106,8 @@ static inline void gc_llama3(struct gc *g, const json_t *rope)
 
 static inline void gc_yarn(struct gc *g, const json_t *rope)
 {
-    gw_string(&g->w, gc_key(g, "rope.scaling.type"), "yarn");
+    if (!g->how->ollama)
+        gw_string(&g->w, gc_key(g, "rope.scaling.type"), "yarn");
     gw_f32(&g->w, gc_key(g, "rope.scaling.factor"), gc_real(rope, "factor"));
     gw_u32(&g->w, gc_key(g, "rope.scaling.original_context_length"),
            json_integer_value(json_object_get(rope, "original_max_position_embeddings")));
@@ -147,8 +149,14 @@ static inline void gc_rope(struct gc *g)
     const json_t *old = json_object_get(c, "rope_scaling");
     const json_t *scaled = json_is_object(old) ? old : all;
     const char *type = json_string_value(json_object_get(scaled, "rope_type"));
-    gw_f32(&g->w, gc_key(g, "rope.freq_base"), gc_real(all ? all : c, "rope_theta"));
-    if (swa && strcmp(g->how->arch, "olmo2") != 0)
+    const bool gemma3 = g->how->ollama && GC_IS(g->how, "gemma3");
+    if (gemma3 && g->how->images) /* whose files of image models leave ropes out */
+        return;
+    gw_f32(&g->w, gc_key(g, gemma3 ? "rope.global.freq_base" : "rope.freq_base"),
+           gc_real(all ? all : c, "rope_theta"));
+    if (gemma3)
+        gw_f32(&g->w, gc_key(g, "rope.local.freq_base"), gc_real(c, "rope_local_base_freq"));
+    else if (swa && strncmp(g->how->arch, "olmo", 4) != 0)
         gw_f32(&g->w, gc_key(g, "rope.freq_base_swa"), gc_real(swa, "rope_theta"));
     else if (json_object_get(c, "rope_local_base_freq"))
         gw_f32(&g->w, gc_key(g, "rope.freq_base_swa"), gc_real(c, "rope_local_base_freq"));
@@ -372,10 +380,10 @@ static inline int gc_leading_dense(const struct gc *g)
 
 static inline void gc_moe(struct gc *g)
 {
-    bool within = GC_IS(g->how, "gpt-oss", "granite_swa"); /* one width */
+    bool within = GC_IS(g->how, "gpt-oss", "gptoss", "granite_swa"); /* one width */
     gw_u32(&g->w, gc_key(g, "expert_count"), gc_experts(g));
     gw_u32(&g->w, gc_key(g, "expert_used_count"), gc_int(g->c, "num_experts_per_tok"));
-    if (!GC_IS(g->how, "granite_swa"))
+    if (!GC_IS(g->how, "granite_swa") && !g->how->ollama)
         gw_u32(&g->w, gc_key(g, "expert_feed_forward_length"),
                gc_int(g->c, within ? "intermediate_size" : "moe_intermediate_size"));
     json_int_t shared = GC_FIRST(g, "shared_expert_intermediate_size", "share_expert_dim",
@@ -405,10 +413,15 @@ static inline void gc_metadata(struct gc *g)
     gw_u32(&g->w, gc_key(g, "context_length"), gc_int(g->c, "max_position_embeddings"));
     gw_u32(&g->w, gc_key(g, "embedding_length"), gc_int(g->c, "hidden_size"));
     gc_heads(g);
-    gc_real_key(g, "attention.layer_norm_rms_epsilon", "rms_norm_eps");
+    if (!g->how->ollama || !GC_IS(g->how, "gemma3"))
+        gc_real_key(g, "attention.layer_norm_rms_epsilon", "rms_norm_eps");
     gc_real_key(g, "attention.layer_norm_epsilon", "layer_norm_eps");
-    if (json_is_array(eos))
+    if (json_is_array(eos) && !g->how->ollama)
         gw_u32(&g->w, "tokenizer.ggml.eot_token_id", json_integer_value(json_array_get(eos, 1)));
+    if (json_is_array(eos) && g->how->ollama)
+        gw_ints(&g->w, "tokenizer.ggml.eos_token_ids", GW_I32,
+                (const int64_t[]){json_integer_value(json_array_get(eos, 0)),
+                                  json_integer_value(json_array_get(eos, 1))}, 2);
     gw_u32(&g->w, "tokenizer.ggml.eos_token_id",
            json_integer_value(json_is_array(eos) ? json_array_get(eos, 0) : eos));
     gw_u32(&g->w, "tokenizer.ggml.bos_token_id", gc_int(g->c, "bos_token_id"));
@@ -648,12 +661,16 @@ static inline void gc_name(const struct gc *g, const char *name, char *out, size
         if (!strcmp(gc_names[i][0], stem))
             to = gc_names[i][1];
     if (!strcmp(stem, "post_attention_layernorm"))
-        to = GC_IS(g->how, "gemma2", "gemma3", "gemma4", "gpt-oss", "olmo2", "exaone4", "afmoe",
-                   "muse-glimmer")
+        to = GC_IS(g->how, "gemma2", "gemma3", "gemma4", "gpt-oss", "olmo2", "olmo3", "exaone4",
+                   "afmoe", "muse-glimmer")
                  ? "post_attention_norm"
                  : "ffn_norm";
     if (to && !strcmp(to, "exp_probs_b"))
         kept = ".bias";
+    if (g->how->ollama && !strcmp(stem, "self_attn.sinks"))
+        kept = "";
+    if (GC_IS(g->how, "gptoss") && !strcmp(stem, "self_attn.o_proj"))
+        to = "attn_out";
     if (!strcmp(stem, "hidden_norm"))
         to = in_layer ? "attn_norm_2" : "enc.output_norm";
     if (!strcmp(rest, "router.scale"))
@@ -721,52 +738,45 @@ static inline void gc_mxfp4(struct gc *g, const char *name, const struct ck_tens
     buf_free(&b);
 }
 
-/* Every second element of the last dimension, as F32; the folder's tensor becomes F32. */
-static inline void gc_bias(struct gc *g, struct ck_tensor *t, const char *name, size_t first,
-                           size_t step)
+/* The experts' biases as F32 tensors of `names`, two for gate and up, whose elements take turns. The
+ * folder's tensor becomes F32; halves: and has those of gate before those of up. */
+static inline void gc_biases(struct gc *g, struct ck_tensor *t, const char names[2][64], size_t step,
+                             bool halves)
 {
     struct gc_shape s = gc_shape(t);
-    bool f32 = !strcmp(t->dtype, "F32");
-    size_t n = s.rows * s.elems;
-    float *w = xmalloc(n * 4), *part = xmalloc(n * 4);
+    size_t each = s.elems / step, n = s.rows * s.elems, at = 0;
+    float *w = xmalloc(n * 4), *part[2] = {xmalloc(n * 4), xmalloc(n * 4)};
     for (size_t i = 0; i < n; i++)
-        w[i] = f32 ? ((float *)(void *)t->data)[i] : gc_float(t, i);
-    size_t m = 0;
-    for (size_t i = first; i < n; i += step)
-        part[m++] = w[i];
+        part[i % step][i / step] = w[i] = gc_float(t, i);
+    for (size_t r = 0; halves && r < s.rows; r++)
+        for (size_t k = 0; k < step; k++, at += each)
+            memcpy(w + at, part[k] + r * each, each * 4);
     gc_set(t, "F32", n * 4);
     memcpy(t->data, w, n * 4);
     s.dim[s.n - 1] /= (int64_t)step;
-    gw_tensor(&g->w, name, GGUF_F32, s.n, s.dim, part, m * 4);
-    free(w);
-    free(part);
+    for (size_t k = 0; k < step; k++)
+        gw_tensor(&g->w, names[k], GGUF_F32, s.n, s.dim, part[k], n / step * 4);
+    FREE(w, part[0], part[1]);
 }
 
-/* Experts of gpt-oss. Whether the tensor was one of theirs. */
-static inline bool gc_gptoss(struct gc *g, struct ck_tensor *t, const char *name)
+/* Plain experts of gpt-oss: (in, out) becomes (out, in), rows of gate before those of up. */
+static inline void gc_transpose(struct ck_tensor *t, bool down)
 {
-    int layer;
-    char what[64], file[64], scales[128];
-    if (sscanf(name, "layers.%d.mlp.experts.%63s", &layer, what) != 2)
-        return false;
-    const char *const part[] = {"gate", "up"};
-    bool down = !strncmp(what, "down", 4), bias = strstr(what, "_bias") != NULL;
-    if (strstr(what, "_scales"))
-        return true;
-    snprintf(scales, sizeof scales, "%slayers.%d.mlp.experts.%s_scales", g->how->trunk, layer,
-             down ? "down_proj" : "gate_up_proj");
-    for (size_t k = 0; k < (down ? 1 : 2); k++) {
-        snprintf(file, sizeof file, "blk.%d.ffn_%s_exps.%s", layer, down ? "down" : part[k],
-                 bias ? "bias" : "weight");
-        if (bias)
-            gc_bias(g, t, file, k, down ? 1 : 2);
-        else
-            gc_mxfp4(g, file, t, ck_find(g->c, scales), k, down ? 1 : 2);
-    }
-    return true;
+    struct gc_shape s = gc_shape(t);
+    size_t E = (size_t)s.dim[0], in = (size_t)s.dim[1], out = (size_t)s.dim[2], half = out / 2;
+    uint16_t *from = (uint16_t *)(void *)t->data, *to = xmalloc(t->n);
+    for (size_t e = 0; e < E; e++)
+        for (size_t o = 0; o < out; o++)
+            for (size_t i = 0; i < in; i++)
+                to[(e * out + (down ? o : o / 2 + o % 2 * half)) * in + i] =
+                    from[(e * in + i) * out + o];
+    memcpy(from, to, t->n);
+    free(to);
+    json_array_set_new(t->shape, 1, json_integer((json_int_t)out));
+    json_array_set_new(t->shape, 2, json_integer((json_int_t)in));
 }
 
-/* gate_up_proj of gemma-4's experts as two tensors. */
+/* gate_up_proj of experts, gate before up, as two tensors. */
 static inline void gc_two(struct gc *g, const char *rows, const struct gc_shape *s, int type,
                           size_t bytes, const char *name)
 {
@@ -783,6 +793,44 @@ static inline void gc_two(struct gc *g, const char *rows, const struct gc_shape 
                   b.n);
         buf_free(&b);
     }
+}
+
+/* Experts of gpt-oss. Whether the tensor was one of theirs. */
+static inline bool gc_gptoss(struct gc *g, struct ck_tensor *t, const char *name)
+{
+    int layer;
+    char what[64], file[2][64], scales[128];
+    if (sscanf(name, "layers.%d.mlp.experts.%63s", &layer, what) != 2)
+        return false;
+    bool down = !strncmp(what, "down", 4), bias = strstr(what, "_bias") != NULL;
+    const bool plain = !json_object_get(g->c->config, "quantization_config");
+    const char *const part[] = {down ? "down" : "gate", "up"};
+    if (strstr(what, "_scales"))
+        return true;
+    snprintf(scales, sizeof scales, "%slayers.%d.mlp.experts.%s_scales", g->how->trunk, layer,
+             down ? "down_proj" : "gate_up_proj");
+    for (size_t k = 0; k < 2; k++) {
+        snprintf(file[k], sizeof file[k], "blk.%d.ffn_%s_exps.%s", layer, part[k],
+                 bias ? "bias" : "weight");
+        if (!bias && !plain && (!k || !down))
+            gc_mxfp4(g, file[k], t, ck_find(g->c, scales), k, down ? 1 : 2);
+    }
+    if (bias)
+        gc_biases(g, t, file, down ? 1 : 2, plain && !down);
+    if (bias || !plain)
+        return true;
+    gc_transpose(t, down);
+    struct gc_shape s = gc_shape(t);
+    int type = gc_type(g, s.elems, true);
+    char *rows = gc_retype(g, t, type, s.rows * s.elems);
+    if (down)
+        gw_tensor(&g->w, file[0], type, 3, s.dim, rows, gc_bytes(type, s.rows * s.elems));
+    else
+        gc_two(g, rows, &s, type, gc_bytes(type, s.elems), file[0]);
+    free(rows);
+    t->name = xrealloc(t->name, strlen(t->name) + 8, 1);
+    strcat(t->name, ".weight");
+    return true;
 }
 
 /* A matrix of each expert: expert 0's begins one tensor of all. Whether t was one. */
@@ -832,7 +880,7 @@ static inline void gc_tensor(struct gc *g, struct ck_tensor *t, struct buf qkv[3
         return; /* a part beside the text model */
     if (name == t->name)
         name = "lm_head.weight";
-    if ((!strcmp(g->how->arch, "gpt-oss") && gc_gptoss(g, t, name)) ||
+    if ((GC_IS(g->how, "gpt-oss", "gptoss") && gc_gptoss(g, t, name)) ||
         (GC_SINGLE(g->how) && gc_stack(g, t, name)))
         return;
     gc_name(g, name, file, sizeof file);

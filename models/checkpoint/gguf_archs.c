@@ -3,7 +3,8 @@
  *
  * An absent key has the default of the architecture, which is the one of llama.cpp: a file without
  * it is normal. What the format does not store is what the published models have: attention scales
- * of gemma, YaRN's `truncate` of gpt-oss, layers without rope of smollm3.
+ * of gemma, YaRN's `truncate` of gpt-oss, layers without rope of smollm3. ollama's converter
+ * leaves out keys, and gives keys and tensors other names: both are known here.
  */
 #include "models/checkpoint/gguf_meta.h"
 #include "kernels/idioms.h"
@@ -133,8 +134,10 @@ static void config_mistral3(struct gguf_meta *m)
     meta_heads(m);
     meta_dense(m);
     double theta = meta_real(m, "rope.freq_base", 10000);
-    double log_mul = meta_real(m, "rope.scaling.yarn_log_multiplier", 0);
-    double temper = meta_real(m, "attention.temperature_scale", 0);
+    double log_mul = meta_real(m, meta_either(m, "rope.scaling.yarn_log_multiplier",
+                                              "rope.scaling.mscale_all_dim"), 0);
+    double temper = meta_real(m, meta_either(m, "attention.temperature_scale",
+                                             "rope.scaling_beta"), 0);
     json_t *s = meta_scaling(m, true);
     if (!s)
         s = json_pack("{s:s}", "rope_type", "default");
@@ -181,12 +184,26 @@ static void config_gemma2(struct gguf_meta *m)
     put_real(m, "final_logit_softcapping", meta_real(m, "final_logit_softcapping", 30));
 }
 
+/* ollama's files of gemma-3: their ropes have the published values, which the files leave out. */
+static bool is_ollama_gemma3(struct gguf_meta *m)
+{
+    return !meta_has(m, "attention.layer_norm_rms_epsilon") || meta_has(m, "mm.tokens_per_image") ||
+           meta_has(m, "rope.local.freq_base") || meta_has(m, "rope.global.freq_base");
+}
+
 static void config_gemma3(struct gguf_meta *m)
 {
+    const bool ollama = is_ollama_gemma3(m);
     put_gemma(m, "gemma3_text", 62);
     meta_windows(m, 6, false, META_NEEDED);
-    meta_rope(m, true);
-    put_real(m, "rope_local_base_freq", meta_real(m, "rope.freq_base_swa", 10000));
+    const char *full = meta_either(m, "rope.freq_base", "rope.global.freq_base"),
+               *sliding = meta_either(m, "rope.freq_base_swa", "rope.local.freq_base");
+    bool scaled = meta_has(m, "rope.scaling.type") || meta_has(m, "rope.scaling.factor");
+    json_t *scaling = meta_scaling(m, true);
+    if (ollama && !scaled && put_before(m, "max_position_embeddings") >= 131072)
+        scaling = json_pack("{s:s, s:f}", "rope_type", "linear", "factor", 8.0);
+    put_rope(m, meta_real(m, full, ollama ? 1e6 : 10000), scaling);
+    put_real(m, "rope_local_base_freq", meta_real(m, sliding, 10000));
     put_positive(m, "final_logit_softcapping", "final_logit_softcapping");
 }
 
@@ -202,7 +219,9 @@ static void config_gptoss(struct gguf_meta *m)
     put_int(m, "num_local_experts", meta_int(m, "expert_count", META_NEEDED, META_MAX));
     put_int(m, "num_experts_per_tok", meta_int(m, "expert_used_count", META_NEEDED, META_MAX));
     put_bool(m, "attention_bias", meta_has_bias(m));
-    json_object_set_new(m->out, "quantization_config", json_pack("{s:s}", "quant_method", "mxfp4"));
+    if (!gguf_plain_experts(m->g))
+        json_object_set_new(m->out, "quantization_config",
+                            json_pack("{s:s}", "quant_method", "mxfp4"));
 }
 
 /* OLMo 2 and, where there is a window, OLMo 3. */
@@ -567,8 +586,7 @@ static void config_step35(struct gguf_meta *m)
 /* The captured states: entry i is the state that enters that layer. */
 static void put_captures(struct gguf_meta *m, const char *out)
 {
-    static const char *const keys[] = {"target_layers", "extract_layers"}; /* the older one */
-    const char *key = keys[!meta_has(m, keys[0]) && meta_has(m, keys[1])];
+    const char *key = meta_either(m, "target_layers", "extract_layers"); /* the older one */
     size_t n = 0;
     FREED(free_at) int64_t *v = meta_ints(m, key, INT32_MAX, &n);
     if (m->ok && !n)
@@ -608,6 +626,9 @@ static void config_dflash(struct gguf_meta *m)
 
 static const struct gguf_name gptoss_names[] = {
     {"attn_sinks.weight", "self_attn.sinks"},
+    {"attn_sinks", "self_attn.sinks"}, /* ollama's names */
+    {"attn_out.weight", "self_attn.o_proj.weight"},
+    {"attn_out.bias", "self_attn.o_proj.bias"},
     {"ffn_gate_inp.weight", "mlp.router.weight"},
     {"ffn_gate_inp.bias", "mlp.router.bias"},
     {"ffn_down_exps.bias", "mlp.experts.down_proj_bias"},
@@ -700,11 +721,14 @@ static const struct gguf_name dflash_names[] = {
 static const struct gguf_arch archs[] = {
     {.name = "llama", .paired = true, .config = config_llama},
     {.name = "gemma2", .plus_1 = true, .sandwich = true, .config = config_gemma2},
-    {.name = "gemma3", .plus_1 = true, .sandwich = true, .config = config_gemma3},
+    {.name = "gemma3", .plus_1 = true, .sandwich = true, .eps = 1e-6, .config = config_gemma3},
     {.name = "gemma4", .sandwich = true, .names = gemma4_names, .config = config_gemma4},
     {.name = "gpt-oss", .experts = EXPERTS_GPT_OSS, .names = gptoss_names,
      .config = config_gptoss},
+    {.name = "gptoss", .experts = EXPERTS_GPT_OSS, .yarn = true, .names = gptoss_names,
+     .config = config_gptoss}, /* ollama's name */
     {.name = "olmo2", .config = config_olmo},
+    {.name = "olmo3", .config = config_olmo}, /* ollama's name */
     {.name = "qwen2", .config = config_qwen2},
     {.name = "qwen3", .config = config_qwen3},
     {.name = "qwen3moe", .experts = EXPERTS_SINGLE, .names = qwen3moe_names,

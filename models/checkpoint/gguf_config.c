@@ -1,10 +1,11 @@
 /* gguf_config.c - see gguf_model.h: reads metadata, and what all architectures have. */
 #include "kernels/idioms.h"
 #include "models/checkpoint/gguf_meta.h"
+#include "models/models.h"
 
 #include <math.h>
 
-enum { MAX_LAYERS = 1024, MAX_STOPS = 8 };
+enum { MAX_LAYERS = 1024 };
 
 /* ---- reading keys ---- */
 
@@ -27,6 +28,11 @@ static struct key meta_key(struct gguf_meta *m, const char *key)
 bool meta_has(struct gguf_meta *m, const char *key)
 {
     return gguf_has(m->g, meta_key(m, key).s);
+}
+
+const char *meta_either(struct gguf_meta *m, const char *key, const char *other)
+{
+    return !meta_has(m, key) && meta_has(m, other) ? other : key;
 }
 
 void meta_refuse(struct gguf_meta *m, const char *key, const char *fmt, ...)
@@ -207,7 +213,7 @@ static void put_sizes(struct gguf_meta *m)
     put_int(m, "hidden_size", hidden);
     put_int(m, "num_attention_heads", m->heads);
     put_int(m, "max_position_embeddings", meta_int(m, "context_length", META_NEEDED, INT32_MAX));
-    put_real(m, m->a->layer_norm ? "layer_norm_eps" : "rms_norm_eps", meta_real(m, eps, NAN));
+    put_real(m, m->a->layer_norm ? "layer_norm_eps" : "rms_norm_eps", meta_real(m, eps, m->a->eps > 0 ? m->a->eps : NAN));
     int64_t vocab = meta_rows(m, "token_embd.weight");
     if (m->a->draft && !vocab)
         vocab = meta_int(m, "vocab_size", 0, META_MAX);
@@ -291,7 +297,7 @@ static void add_id(json_t *all, int64_t id)
     json_array_foreach(all, i, v)
         if (json_integer_value(v) == id)
             return;
-    if (json_array_size(all) < MAX_STOPS)
+    if (json_array_size(all) <= 4 * MAX_EOS) /* more are refused where the config is read */
         json_array_append_new(all, json_integer(id));
 }
 
@@ -312,6 +318,14 @@ static void put_ids(struct gguf_meta *m)
     for (int i = 0; i < 3; i++)
         if (get_id(m, ends[i]) >= 0)
             add_id(all, get_id(m, ends[i]));
+    FREED(free_at) int64_t *list = NULL; /* of ollama's converter */
+    size_t n_list = 0;
+    if (m->ok)
+        m->ok = gguf_ints(m->g, "tokenizer.ggml.eos_token_ids", INT32_MIN, INT32_MAX, &list,
+                          &n_list, m->e);
+    for (size_t i = 0; i < n_list; i++)
+        if (list[i] >= 0)
+            add_id(all, list[i]);
     FREED(free_at) struct gguf_text *t = NULL;
     size_t n = 0;
     if (m->ok)

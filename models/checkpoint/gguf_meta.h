@@ -31,6 +31,8 @@ struct gguf_meta {
 bool meta_has(struct gguf_meta *m, const char *key);
 void meta_refuse(struct gguf_meta *m, const char *key, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+/* `key`, or `other` if the file has only that: what another converter calls it. */
+const char *meta_either(struct gguf_meta *m, const char *key, const char *other);
 /* An integer from 0 to max; dflt if the key is absent, META_NEEDED: it is needed. */
 int64_t meta_int(struct gguf_meta *m, const char *key, int64_t dflt, int64_t max);
 /* A number; dflt if the key is absent, NaN: it is needed. */
@@ -104,6 +106,8 @@ json_t *meta_scaling(struct gguf_meta *m, bool truncate);
 json_t *meta_llama3(struct gguf_meta *m, double theta, double high);
 /* rope_theta and rope_scaling of a model with one rope. */
 void meta_rope(struct gguf_meta *m, bool truncate);
+/* The same of that theta and scaling, of which a reference passes over. */
+void put_rope(struct gguf_meta *m, double theta, json_t *scaling);
 /* The rope of full layers (scaled, or NULL) and the rope of sliding ones, by layer type. theta,
  * sliding: the defaults of their theta; sliding 0: the full layers' one. partial: the shares of a
  * head that they rotate; NULL: all of it. */

@@ -15,7 +15,8 @@
 enum gguf_experts {
     EXPERTS_TOGETHER, /* so, too; gate and up in one tensor if the row's names have that */
     EXPERTS_SINGLE,   /* mlp.experts.N.gate_proj and so on */
-    EXPERTS_GPT_OSS,  /* rows of gate and up in turn, blocks and scales of MXFP4 apart */
+    EXPERTS_GPT_OSS,  /* rows of gate and up in turn, blocks and scales of MXFP4 apart; of other
+                         types the rows of gate before those of up */
 };
 
 /* A tensor, of a layer or beside them, whose published name is the architecture's own; NULL: it is
@@ -35,6 +36,8 @@ struct gguf_arch {
     bool by_layer;        /* attention.head_count differs between layers */
     bool layer_norm;      /* its epsilon has another key */
     bool draft; /* a drafter: embedding and head may be the target's */
+    bool yarn;  /* where rope.scaling.type is absent; else there is no scaling then */
+    double eps; /* of norms where the key is absent; 0: the key is needed */
     enum gguf_experts experts;
     const struct gguf_name *names; /* a row without gguf ends them; NULL: none */
     void (*config)(struct gguf_meta *m); /* fills the config */
@@ -57,6 +60,10 @@ struct gguf_made {
  * became cannot be undone. */
 bool gguf_tensors(const struct gguf *g, const struct gguf_arch *a,
                   void (*add)(void *arg, const struct gguf_made *t), void *arg, struct err *e);
+
+/* Whether the file has experts of gpt-oss in another type than MXFP4, in which they are published.
+ * The matrices of all its layers are read as such then. */
+bool gguf_plain_experts(const struct gguf *g);
 
 /* The number of the model's layers, and of all: those behind them predict further tokens. False and
  * *e: the metadata do not say. */

@@ -80,16 +80,18 @@ json_t *meta_llama3(struct gguf_meta *m, double theta, double high)
     return NULL;
 }
 
+/* ollama's converter writes the betas under older names. */
 static json_t *yarn_scaling(struct gguf_meta *m, double factor, bool truncate)
 {
+    const char *const fast = meta_either(m, "rope.scaling.yarn_beta_fast", "rope.scaling.beta_fast"),
+               *const slow = meta_either(m, "rope.scaling.yarn_beta_slow", "rope.scaling.beta_slow");
     double attn = meta_real(m, "rope.scaling.yarn_attn_factor", 0), dflt = 0.1 * log(factor) + 1;
     json_t *s =
         json_pack("{s:s, s:f, s:I, s:f, s:f}", "rope_type", "yarn", "factor", factor,
                   "original_max_position_embeddings",
                   (json_int_t)meta_int(m, "rope.scaling.original_context_length", META_NEEDED,
                                        INT32_MAX),
-                  "beta_fast", meta_real(m, "rope.scaling.yarn_beta_fast", 32), "beta_slow",
-                  meta_real(m, "rope.scaling.yarn_beta_slow", 1));
+                  "beta_fast", meta_real(m, fast, 32), "beta_slow", meta_real(m, slow, 1));
     if (!truncate)
         json_object_set_new(s, "truncate", json_false());
     /* the default has more digits than its float32 */
@@ -101,7 +103,7 @@ static json_t *yarn_scaling(struct gguf_meta *m, double factor, bool truncate)
 json_t *meta_scaling(struct gguf_meta *m, bool truncate)
 {
     const char *const key = "rope.scaling.type";
-    struct gguf_text t = meta_string(m, key, "none");
+    struct gguf_text t = meta_string(m, key, m->a->yarn ? "yarn" : "none");
     FREED(free_at) char *type = xasprintf("%.*s", (int)(t.n < 40 ? t.n : 40), t.p);
     double factor = meta_real(m, "rope.scaling.factor", 1);
     if (m->ok && !strcmp(type, "linear") && factor != 1)
@@ -116,7 +118,12 @@ json_t *meta_scaling(struct gguf_meta *m, bool truncate)
 void meta_rope(struct gguf_meta *m, bool truncate)
 {
     double theta = meta_real(m, "rope.freq_base", 10000);
-    FREED(json_decrefp) json_t *s = meta_scaling(m, truncate), *l = meta_llama3(m, theta, 4);
+    put_rope(m, theta, meta_scaling(m, truncate));
+}
+
+void put_rope(struct gguf_meta *m, double theta, json_t *scaling)
+{
+    FREED(json_decrefp) json_t *s = scaling, *l = meta_llama3(m, theta, 4);
     if (s && l)
         meta_refuse(m, "rope.scaling.type", "is there beside rope_freqs.weight, "
                                             "expected one of them");

@@ -20,6 +20,7 @@ struct listing {
     void *arg;
     struct err *e;
     int layers, blocks; /* of the model, and with those behind that predict further tokens */
+    bool plain_experts; /* gguf_plain_experts() */
     int *n;             /* tensors so far */
 };
 
@@ -286,7 +287,8 @@ static bool list_two(const struct listing *l, const struct gguf_tensor *gate, co
     if (gate->n_dim < 2 || gate->n_dim > 3)
         return bad(l, gate, "has %d dimensions, expected 2 or 3", gate->n_dim);
     if (!up || up->n_dim != gate->n_dim || memcmp(up->dim, gate->dim, sizeof up->dim) != 0 ||
-        (up->type != gate->type && (up->type == DT_MXFP4 || gate->type == DT_MXFP4)))
+        (order == ROWS_PAIRS && up->type != gate->type &&
+         (up->type == DT_MXFP4 || gate->type == DT_MXFP4)))
         return bad(l, gate, "does not fit %s, expected the same shape and type", up_name);
     struct gguf_made m = made_of(l, gate);
     m.rows.from[1] =
@@ -303,28 +305,29 @@ static bool list_two(const struct listing *l, const struct gguf_tensor *gate, co
                                                          : finish(l, &m);
 }
 
-/* gpt-oss: rows of gate and up in turn. The bf16 layout has inputs before outputs, which no row of
- * the file has. */
+/* gpt-oss. MXFP4: rows of gate and up in turn, as published. Other types: rows of gate before those
+ * of up. (The published bf16 layout has inputs before outputs, which no row of the file has.) */
 static bool list_gptoss_expert(const struct listing *l, const struct gguf_tensor *t, int layer,
                                const char *rest)
 {
-    char up[40], name[96];
-    bool weight = strstr(rest, ".weight") != NULL;
-    if (weight && (t->type != DT_MXFP4 || t->n_dim != 3))
-        return bad(l, t,
-                   "has type %s and %d dimensions, expected MXFP4 and 3, as all gpt-oss files "
-                   "store experts",
-                   dtype_name(t->type), t->n_dim);
+    char up[40], name[80];
+    const bool weight = strstr(rest, ".weight") != NULL, plain = l->plain_experts;
+    if (weight && t->n_dim != 3)
+        return bad(l, t, "has %d dimensions, expected 3", t->n_dim);
     if (!strncmp(rest, "ffn_down", 8)) {
         struct gguf_made m = made_of(l, t);
         snprintf(name, sizeof name, "model.layers.%d.mlp.experts.down_proj", layer);
+        if (plain) {
+            snprintf(m.name, sizeof m.name, "%s.weight", name);
+            return finish(l, &m);
+        }
         remake(&m, ROWS_SAME, 0, 32);
         return list_blocks(l, &m, name);
     }
     snprintf(up, sizeof up, "blk.%d.ffn_up_exps.%s", layer, weight ? "weight" : "bias");
     snprintf(name, sizeof name, "model.layers.%d.mlp.experts.gate_up_proj%s", layer,
-             weight ? "" : "_bias");
-    return list_two(l, t, up, ROWS_PAIRS, name);
+             !weight ? "_bias" : plain ? ".weight" : "");
+    return list_two(l, t, up, plain ? ROWS_STACKED : ROWS_PAIRS, name);
 }
 
 /* Gates and ups of experts lie in one tensor in memory. If the file's types differ, both become a
@@ -464,6 +467,18 @@ static bool list_qkv(const struct listing *l, const struct gguf_tensor *t, int l
 
 /* ---- all tensors ---- */
 
+bool gguf_plain_experts(const struct gguf *g)
+{
+    for (int i = 0; i < g->n_tensor; i++) {
+        const char *rest = g->tensor[i].name;
+        if (layer_of(rest, &rest) >= 0 && g->tensor[i].type != DT_MXFP4 &&
+            (!strcmp(rest, "ffn_gate_exps.weight") || !strcmp(rest, "ffn_up_exps.weight") ||
+             !strcmp(rest, "ffn_down_exps.weight")))
+            return true;
+    }
+    return false;
+}
+
 /* Whether gguf_config.c reads the tensor: it says something about the model and is none of it. */
 static bool is_config(const struct gguf_arch *a, const char *rest)
 {
@@ -509,7 +524,8 @@ static bool list_tensor(const struct listing *l, const struct gguf_tensor *t)
 bool gguf_tensors(const struct gguf *g, const struct gguf_arch *a,
                   void (*add)(void *arg, const struct gguf_made *t), void *arg, struct err *e)
 {
-    struct listing l = {g, a, add, arg, e, 0, 0, &(int){0}};
+    struct listing l = {.g = g, .a = a, .add = add, .arg = arg, .e = e, .n = &(int){0},
+                        .plain_experts = gguf_plain_experts(g)};
     if (!gguf_layers(g, a, &l.layers, &l.blocks, e))
         return false;
     return ALL(i, g->n_tensor, list_tensor(&l, &g->tensor[i]));

@@ -169,8 +169,8 @@ static bool has_halves(const struct config *g)
     return g->store == STORE_HALVES || g->store == STORE_IN_OUT_HALVES;
 }
 
-/* gpt-oss experts are stored as MXFP4 or as bf16; the tensors' names tell which, and the config
- * (the store that it sets) must allow MXFP4. */
+/* gpt-oss experts are stored as MXFP4, as bf16, or as other types of a GGUF; the tensors' names tell
+ * which, and the config (the store that it sets) must allow MXFP4. */
 static bool find_expert_store(const struct binder *b, const char *trunk, const char *dir,
                               struct config *g)
 {
@@ -179,6 +179,10 @@ static bool find_expert_store(const struct binder *b, const char *trunk, const c
     const char *const prefix[] = {trunk, NULL};
     bool plain = binder_find(b, prefix, "layers.0.mlp.experts.gate_up_proj");
     bool blocks = binder_find(b, prefix, "layers.0.mlp.experts.gate_up_proj_blocks");
+    if (binder_find(b, prefix, "layers.0.mlp.experts.gate_up_proj.weight")) {
+        g->store = STORE_HALVES;
+        return true;
+    }
     if (!plain && blocks && g->store != STORE_MXFP4)
         return err_set(b->e, ERR_MODEL, "%s/config.json: quantization_config is missing, expected "
                        "mxfp4, in which the experts are stored", show_path(dir).s);

@@ -108,7 +108,8 @@ static bool condition_holds(const struct config *g, const struct layer *l, int i
     case IF_SHARED: return l->ffn > 0;
     case IF_MOE: return l->is_moe;
     case IF_MXFP4: return l->is_moe && g->store == STORE_MXFP4;
-    case IF_PLAIN_EXPERTS: return l->is_moe && g->store != STORE_MXFP4;
+    case IF_IN_OUT: return l->is_moe && g->store == STORE_IN_OUT;
+    case IF_HALVES: return l->is_moe && g->store == STORE_HALVES;
     case IF_PLE: return g->ple > 0;
     case IF_GATE: return g->gate != GATE_NONE;
     case IF_SINKS: return g->sinks && l->window;

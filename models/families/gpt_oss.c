@@ -1,5 +1,5 @@
 /* gpt_oss.c - gpt-oss 20b and 120b: alternating windows, sinks, biases, clamped-SwiGLU experts
- * (MXFP4 as published, or plain bf16), YaRN on every layer.
+ * (MXFP4 as published, plain bf16, or another type of a GGUF), YaRN on every layer.
  */
 #include "models/families/families.h"
 
@@ -49,9 +49,14 @@ static const struct tensor_spec layer[] = {
     {SPEC(layer, down_s, "mlp.experts.down_proj_scales", X_EXPERTS, X_HIDDEN,
           X_EXPERT_FFN_BLOCKS), .when = IF_MXFP4, .content = BYTES},
     {SPEC(layer, gate_up, "mlp.experts.gate_up_proj", X_EXPERTS, X_HIDDEN, X_EXPERT_FFN2),
-     .when = IF_PLAIN_EXPERTS},
+     .when = IF_IN_OUT},
     {SPEC(layer, down_e, "mlp.experts.down_proj", X_EXPERTS, X_EXPERT_FFN, X_HIDDEN),
-     .when = IF_PLAIN_EXPERTS},
+     .when = IF_IN_OUT},
+    /* of a GGUF: rows of gate before those of up, also in gate_up_proj_bias */
+    {SPEC(layer, gate_up, "mlp.experts.gate_up_proj.weight", X_EXPERTS, X_EXPERT_FFN2, X_HIDDEN),
+     .when = IF_HALVES},
+    {SPEC(layer, down_e, "mlp.experts.down_proj.weight", X_EXPERTS, X_HIDDEN, X_EXPERT_FFN),
+     .when = IF_HALVES},
     {SPEC(layer, gate_up_b, "mlp.experts.gate_up_proj_bias", X_EXPERTS, X_EXPERT_FFN2)},
     {SPEC(layer, down_b, "mlp.experts.down_proj_bias", X_EXPERTS, X_HIDDEN)},
     {0},

@@ -130,12 +130,22 @@ static bool refuse(struct meta *m, const char *key, const char *what, struct ggu
     return gguf_refuse(m->g, key, m->l.e, "%s \"%s\" is not supported%s", what, s.s, want);
 }
 
-static bool find_split(struct meta *m)
+/* ollama's files of these architectures name GPT-2's way, or none, in place of the model's. */
+static void correct_pre(struct gguf_text arch, struct gguf_text *pre)
+{
+    if (text_is(arch, "gptoss"))
+        *pre = (struct gguf_text){"gpt-4o", 6};
+    if (text_is(arch, "mistral3") && (!pre->n || text_is(*pre, "default")))
+        *pre = (struct gguf_text){"tekken", 6};
+}
+
+static bool find_split(struct meta *m, struct gguf_text arch)
 {
     static const char key[] = KEY "pre";
     struct gguf_text pre = {"", 0};
     if (!gguf_string(m->g, key, &pre, m->l.e))
         return false;
+    correct_pre(arch, &pre);
     for (size_t i = 0; i < sizeof splits / sizeof *splits; i++)
         for (int k = 0; k < 4 && splits[i].pre[k]; k++)
             if (text_is(pre, splits[i].pre[k])) {
@@ -162,7 +172,7 @@ static bool read_model(struct meta *m)
     m->scores = text_is(model, "llama");
     m->bos = m->prefix = m->scores;
     m->by_id = arch.n >= 5 && memcmp(arch.p, "gemma", 5) == 0;
-    if (text_is(model, "gpt2") && !find_split(m))
+    if (text_is(model, "gpt2") && !find_split(m, arch))
         return false;
     if (text_is(model, "gemma4"))
         m->bos = true;

@@ -191,6 +191,7 @@ static void test_byte_level_gives_the_ids_of_tokenizer_json(void **state)
     static const struct {
         const char *name, *pre, *change;
     } each[] = {
+        {"o200kpat", "default", "{}"}, /* as ollama's files of gpt-oss are */
         {"gpt2", "gpt-2", "{}"}, {"cl100k", "llama-bpe", "{}"}, {"o200kpat", "gpt-4o", "{}"},
         {"qwenpat", "qwen2", "{}"}, {"gpt2", "smollm", "{" DIGITS_BYTES "}"},
         {"gpt2", "command-r", "{" NFC "," DIGITS_BYTES "}"},
@@ -234,7 +235,8 @@ static void test_byte_level_gives_the_ids_of_tokenizer_json(void **state)
         json_t *top = full_json(each[i].name), *change = json_loads(each[i].change, 0, NULL);
         assert_non_null(change);
         json_object_update(top, change);
-        struct tokenizer *json = open_json(top), *gguf = open_gguf(top, "x", "gpt2", each[i].pre);
+        const char *arch = !strcmp(each[i].pre, "default") ? "gptoss" : "x";
+        struct tokenizer *json = open_json(top), *gguf = open_gguf(top, arch, "gpt2", each[i].pre);
         bool bos = !strncmp(each[i].pre, "llama", 5) || !strcmp(each[i].pre, "tekken");
         assert_int_equal(tok_bos(gguf), bos ? 2 : -1);
         check_texts(json, gguf, each[i].name, each[i].pre);

@@ -627,7 +627,7 @@ static struct moe_case moe_case_of(int i, struct tensor *norm)
     int E = c.n_expert, in = c.in, f = c.ffn;
     enum dtype type = weight_types[i / 3 % 3];
     float s = .15f;
-    c.act = i % 3 != 2 ? ACT_SWIGLU_CLAMP : i % 2 ? ACT_SILU : ACT_GELU_TANH;
+    c.act = i % 3 != 2 || i % 4 == 3 ? ACT_SWIGLU_CLAMP : i % 2 ? ACT_SILU : ACT_GELU_TANH;
     *norm = TENSOR(DT_BF16, 1, in);
     c.pre = (struct k_norm){i % 2 ? NORM_RMS : NORM_NONE, norm, 1e-5f};
     c.router_norm = (struct k_norm){i % 4 == 2 ? NORM_PLAIN : NORM_NONE, NULL, 1e-5f};
