@@ -8,7 +8,8 @@
 enum {
     MAX_NEST = 12,
     MAX_COLUMNS = 128, /* md4c's own limit */
-    MIN_COLUMN = 3,    /* cells; a table whose columns would be narrower is shown as a list */
+    MIN_COLUMN = 3,    /* cells; a table whose columns would be narrower than this, or than their */
+    MOST_WORD = 12,    /* longest words of at most these cells, is shown as a list */
 };
 
 /* The text that a list item or a quote puts before its first row and before the rest. */
@@ -209,22 +210,44 @@ static int sheet_width(const struct sheet *s)
     return w;
 }
 
-/* Computes the column widths: the natural ones, of which the widest is reduced until the table fits
- * (3 cells between columns). False: it cannot fit. */
+/* Cells of the longest word; wide characters may stand on two rows. */
+static int longest_word(const struct sheet *s)
+{
+    struct glyph g;
+    int longest = 0;
+    for (int i = 0; i < s->n_row; i++) {
+        const struct buf *text = &s->row[i].text;
+        int w = 0;
+        for (size_t at = 0; at < text->n; longest = max_int(longest, w)) {
+            bool ends = text->p[at] == ' ';
+            at += text_next(text->p + at, text->n - at, &g);
+            w = ends ? 0 : g.width > 1 ? g.width : w + g.width;
+        }
+    }
+    return longest;
+}
+
+/* Computes the column widths: the natural ones, of which the widest that is wider than its words is
+ * reduced until the table fits (3 cells between columns). False: it cannot fit. */
 static bool table_widths(struct md_table *t, int cells)
 {
-    int total = 3 * (t->columns - 1);
+    int total = 3 * (t->columns - 1), least[MAX_COLUMNS];
     memset(t->width, 0, sizeof t->width);
-    for (int i = 0; i < t->n_cell; i++)
-        t->width[i % t->columns] = max_int(t->width[i % t->columns], sheet_width(&t->cell[i]));
+    for (int c = 0; c < t->columns; c++)
+        least[c] = MIN_COLUMN;
+    for (int i = 0; i < t->n_cell; i++) {
+        int c = i % t->columns;
+        t->width[c] = max_int(t->width[c], sheet_width(&t->cell[i]));
+        least[c] = max_int(least[c], min_int(longest_word(&t->cell[i]), MOST_WORD));
+    }
     for (int c = 0; c < t->columns; c++)
         total += t->width[c] = max_int(t->width[c], 1);
     for (; total > cells; total--) {
-        int widest = 0;
-        for (int c = 1; c < t->columns; c++)
-            if (t->width[c] > t->width[widest])
+        int widest = -1;
+        for (int c = 0; c < t->columns; c++)
+            if (t->width[c] > least[c] && (widest < 0 || t->width[c] > t->width[widest]))
                 widest = c;
-        if (t->width[widest] <= MIN_COLUMN)
+        if (widest < 0)
             return false;
         t->width[widest]--;
     }

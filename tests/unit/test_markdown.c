@@ -137,6 +137,14 @@ static void test_wide_tables_keep_their_rows(void **state)
     }
     assert_rendered("| a | b | c |\n|---|---|---|\n| long 1 | 2 | 3 |\n| x | y | z |", 9,
                     "a: long 1\nb: 2\nc: 3\n───\na: x\nb: y\nc: z\n");
+    /* words are not cut: other columns become narrower, or the table becomes a list */
+    static const char words[] = "|model|layers|notes|\n|---|---|---|\n|gpt-oss|24|every second one|\n";
+    assert_rendered(words, 26, "model   │ layers │ notes\n────────┼────────┼────────\n"
+                               "gpt-oss │ 24     │ every\n        │        │ second\n"
+                               "        │        │ one\n");
+    assert_rendered(words, 24, "model: gpt-oss\nlayers: 24\nnotes: every second one\n");
+    assert_rendered("|a|\n|---|\n|\u4f60\u597d\u4e16\u754c\u4f60\u597d|\n", 8,
+                    "a\n────────\n\u4f60\u597d\u4e16\u754c\n\u4f60\u597d\n");
 }
 
 /* Styles carry the emphasis where no character does. */
