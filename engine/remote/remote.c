@@ -154,6 +154,8 @@ static void count_reply(struct talk *talk, const struct incoming *in, int n_prom
     v->turn_mal = draft_sums_mal(turn);
     v->session_mal = draft_sums_mal(&v->drafts);
     v->tok_s = reply_tok_s(out->n_tokens, out->us_decode);
+    if (in->count.prompt > 0)
+        talk_counted(talk, reply_count(in->count.prompt));
     v->length = in->count.prompt >= 0 ? reply_count(in->count.prompt) + out->n_tokens
                                       : talk_words(talk);
     pthread_mutex_unlock(&talk->mu);
@@ -189,12 +191,29 @@ static struct served *served_of(struct remote *remote, const struct incoming *in
     return served;
 }
 
+/* Whether the server refused the prompt, and the reason may be that it does not fit the context:
+ * servers say that in different words. */
+static bool may_be_full(const struct remote *remote, const struct incoming *in)
+{
+    return in->failed && in->call.status == 400 && in->n_token == 0 &&
+           talk_nearly_full(&remote->talk);
+}
+
 static void end_reply(struct remote *remote, const struct incoming *in, const struct ids *prompt,
                       struct talk_reply *out)
 {
     if (in->prompt.n && !ids_equal(&in->prompt, prompt))
         ids_cat(&out->prompt, in->prompt.v, in->prompt.n);
-    out->why = in->failed ? talk_fault(&remote->talk, in->why.msg, false) : reply_stop(in);
+    if (may_be_full(remote, in)) {
+        char *line = xasprintf("%s%s", in->why.msg, remote->talk.n_said > 1
+            ? "; if its context is full, /forget leaves out the oldest turns and sends it again"
+            : "");
+        talk_notice(&remote->talk, line);
+        free(line);
+        out->why = STOP_CONTEXT;
+    } else {
+        out->why = in->failed ? talk_fault(&remote->talk, in->why.msg, false) : reply_stop(in);
+    }
     if (!in->failed && !in->stopped && incoming_doubt(in))
         talk_notice(&remote->talk, incoming_doubt(in));
     struct draft_sums steps = {0};

@@ -1,6 +1,10 @@
 /* talk.c - the conversation, its requests and its events: see talk.h. */
 #include "engine/remote/talk.h"
 
+#include <math.h>
+
+#include "engine/past/room.h"
+#include "kernels/idioms.h"
 #include "kernels/json_read.h"
 
 enum { MOST_WAITING = sizeof((struct talk *)0)->waiting / sizeof(struct request) };
@@ -115,6 +119,25 @@ int talk_words(const struct talk *talk)
     return n;
 }
 
+static size_t bytes_of(const struct talk_pair *pair)
+{
+    return strlen(pair->user) + strlen(pair->reply);
+}
+
+static size_t bytes_said(const struct talk *talk)
+{
+    size_t n = talk->system ? strlen(talk->system) : 0;
+    for (int i = 0; i < talk->n_said; i++)
+        n += bytes_of(&talk->said[i]);
+    return n;
+}
+
+void talk_counted(struct talk *talk, int tokens)
+{
+    talk->prompt_tokens = tokens;
+    talk->prompt_bytes = bytes_said(talk);
+}
+
 static void set_system(struct talk *talk, const char *text)
 {
     char *copy = text && *text ? xstrdup(text) : NULL;
@@ -191,6 +214,108 @@ static void answer_message(struct talk *talk, const char *text, bool regen)
     ids_free(&reply.ids);
 }
 
+/* ---- room for a message ---------------------------------------------------------------------- */
+
+/* Tokens a byte, by what the server counted for the last prompt, within the bounds of usual texts:
+ * a short prompt has more tokens of the chat format than of its texts. */
+static double tokens_each(const struct talk *talk)
+{
+    double each = talk->prompt_tokens / fmax(1, (double)talk->prompt_bytes);
+    return talk->prompt_tokens ? fmin(fmax(each, 0.15), 0.35) : 0.25;
+}
+
+/* The tokens of the prompt with one more message: those that the server counted, and an estimate of
+ * what the texts grew by since. */
+static int estimate_prompt(const struct talk *talk, const char *text)
+{
+    double grown = (double)bytes_said(talk) + (double)strlen(text) - (double)talk->prompt_bytes;
+    return (int)fmin(fmax(1, talk->prompt_tokens + grown * tokens_each(talk)), 1e9);
+}
+
+bool talk_nearly_full(const struct talk *talk)
+{
+    int64_t context = talk->base.info.context;
+    return context > 0 && estimate_prompt(talk, "") * INT64_C(4) > context * 3;
+}
+
+static void forget(struct talk *talk, const char *turns)
+{
+    for (int i = talk->n_said - 1; i >= 0; i--)
+        if (turn_listed(turns, talk->said[i].turn))
+            unsay(talk, i);
+    post_op(talk, OP_FORGET, turns, 0);
+}
+
+/* Posts a turn without a reply, and a notice why; the conversation does not change. */
+static void refuse(struct talk *talk, const char *text, const char *why)
+{
+    struct talk_reply reply = {.why = STOP_CONTEXT};
+    pthread_mutex_lock(&talk->mu);
+    talk->view.turn++;
+    pthread_mutex_unlock(&talk->mu);
+    say(talk, talk->view.turn, text, "");
+    talk_turn_begins(talk, false, &(struct ids){0}, 0);
+    talk_notice(talk, why);
+    unsay(talk, talk->n_said - 1);
+    buf_str(&reply.text, "");
+    end_turn(talk, &reply);
+}
+
+/* Marks the turns that have to leave the context so that the message has room. full: it has none,
+ * whatever is estimated. Returns the estimated tokens with the message, and in *rest of those that
+ * stay. */
+static int choose_turns(const struct talk *talk, const char *text, bool full, bool *gone, int *rest)
+{
+    int n = talk->n_said, context = talk->base.info.context;
+    FREED(free_at) int *tokens = xcalloc((size_t)n, sizeof *tokens);
+    int all = estimate_prompt(talk, text);
+    if (full)
+        all = max_int(all, context);
+    for (int i = 0; i < n; i++)
+        tokens[i] = 1 + (int)fmin((double)bytes_of(&talk->said[i]) * tokens_each(talk), 1e9);
+    if (all + room_reserve(context) > context)
+        room_choose(&(struct room_turns){tokens, gone, n, context}, all);
+    *rest = all;
+    for (int i = 0; i < n; i++)
+        *rest -= gone[i] ? tokens[i] : 0;
+    return all;
+}
+
+/* Makes room for a message as the setting `forget` says. False: the message is refused. */
+static bool find_room(struct talk *talk, const char *text, bool make_room)
+{
+    int context = talk->base.info.context, rest;
+    enum forget policy = talk->view.settings.forget;
+    if (context <= 0 || talk->n_said == 0 ||
+        (!make_room && (!talk->prompt_tokens || policy == FORGET_NEVER)))
+        return true; /* the server decides */
+    FREED(free_at) bool *gone = xcalloc((size_t)talk->n_said, sizeof *gone);
+    FREED(ids_free) struct ids turns = {0};
+    FREED(buf_free) struct buf list = {0}, numbers = {0}, line = {0};
+    int all = choose_turns(talk, text, make_room, gone, &rest);
+    for (int i = 0; i < talk->n_said; i++)
+        if (gone[i]) {
+            buf_printf(&numbers, "%s%d", turns.n ? " " : "", talk->said[i].turn);
+            ids_add(&turns, talk->said[i].turn);
+        }
+    room_print_turns(&turns, &list);
+    bool asks = !make_room && policy == FORGET_ASK;
+    if (turns.n == 0 || (asks && all + room_least(context) <= context))
+        return true;
+    if (asks) {
+        buf_printf(&line, "not sent, nothing has changed: with the message the context would hold "
+                   "about %d of %d tokens; /forget leaves out %.200s and sends it", all, context,
+                   list.p);
+        refuse(talk, text, line.p);
+        return false;
+    }
+    buf_printf(&line, "leaving out %s: the context was full, about %d of %d free now%s", list.p,
+               max_int(0, context - rest), context, make_room ? "" : "; /set forget ask asks first");
+    talk_notice(talk, line.p);
+    forget(talk, numbers.p);
+    return true;
+}
+
 /* ---- requests -------------------------------------------------------------------------------- */
 
 static void do_regen(struct talk *talk)
@@ -216,10 +341,16 @@ static void do_undo(struct talk *talk)
 
 static void do_forget(struct talk *talk, const char *turns)
 {
-    for (int i = talk->n_said - 1; i >= 0; i--)
+    FREED(ids_free) struct ids leave = {0};
+    FREED(buf_free) struct buf line = {0};
+    for (int i = 0; i < talk->n_said; i++)
         if (turn_listed(turns, talk->said[i].turn))
-            unsay(talk, i);
-    post_op(talk, OP_FORGET, turns, 0);
+            ids_add(&leave, talk->said[i].turn);
+    buf_str(&line, "leaving out ");
+    room_print_turns(&leave, &line);
+    if (leave.n)
+        talk_notice(talk, line.p);
+    forget(talk, turns);
 }
 
 static void do_set(struct talk *talk, const char *line)
@@ -268,7 +399,10 @@ static void serve(struct talk *talk, const struct request *rq)
     char parent[SESSION_ID];
     memcpy(parent, talk->view.session, sizeof parent);
     switch (rq->kind) {
-    case RQ_SAY: answer_message(talk, rq->text, false); break;
+    case RQ_SAY:
+        if (find_room(talk, rq->text, rq->make_room))
+            answer_message(talk, rq->text, false);
+        break;
     case RQ_REGEN: do_regen(talk); break;
     case RQ_UNDO: do_undo(talk); break;
     case RQ_FORGET: do_forget(talk, rq->text); break;

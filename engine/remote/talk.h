@@ -62,6 +62,8 @@ struct talk {
     struct talk_pair *said; /* (n_said) the context */
     int n_said;
     char *system; /* NULL: none */
+    int prompt_tokens;   /* of the last prompt, as the server counted; 0: not known */
+    size_t prompt_bytes; /* of its texts */
     uint64_t seq;
     bool lost; /* the server cannot be used any more */
 
@@ -92,5 +94,10 @@ void talk_turn_begins(struct talk *talk, bool regen, struct ids *prompt, int n_p
 /* Text of the reply, shown and, of channel 0, added to the reply. */
 void talk_text(struct talk *talk, struct talk_reply *reply, int channel, const char *text,
                size_t n);
+/* The server has counted the tokens of the context, whose last message is not answered yet. */
+void talk_counted(struct talk *talk, int tokens);
+/* Whether the context, with a last message that is not answered yet, is estimated to fill three
+ * quarters of what the server holds. */
+bool talk_nearly_full(const struct talk *talk);
 int talk_words(const struct talk *talk); /* words in the context: used if a server reports no
                                             tokens */

@@ -2,8 +2,7 @@
 #include "engine/thread/session.h"
 #include "kernels/idioms.h"
 
-#include <limits.h>
-
+#include "engine/past/room.h"
 #include "engine/thread/load.h"
 
 void session_init(struct session *s, struct runtime *runtime, const struct chat *chat,
@@ -374,62 +373,31 @@ static void leave_out(const struct exchange *exchange, bool *gone)
         gone[exchange->first + i] = true;
 }
 
-/* Marks the oldest exchanges of at most `most` tokens until removing them frees `need` tokens.
- * Returns the number of tokens still missing. */
-static int leave_oldest(const struct exchange *exchange, int n, int most, int need, bool *gone)
-{
-    for (int i = 0; i < n && need > 0; i++)
-        if (!gone[exchange[i].first] && exchange[i].tokens <= most) {
-            leave_out(&exchange[i], gone);
-            need -= exchange[i].tokens;
-        }
-    return need;
-}
-
-/* Removed turns change the beginning of the prompt, so all that comes after it is computed again.
- * If each message removed only what it needs, each message to a full context would therefore wait
- * for a whole prompt. So a quarter of the room that is not taken by long texts, the system prompt
- * and the message becomes free at once: the context then grows by a quarter before it is computed
- * again, about three tokens for each new one. */
-enum { SHARE = 4 };
-
-/* Tokens of the exchanges of at most `most` tokens that are not gone. */
-static int short_tokens(const struct exchange *exchange, int n, int most, const bool *gone)
-{
-    int sum = 0;
-    for (int i = 0; i < n; i++)
-        if (!gone[exchange[i].first] && exchange[i].tokens <= most)
-            sum += exchange[i].tokens;
-    return sum;
-}
-
-static bool choose(const struct session *s, const char *text, int reserve, int least, bool *gone,
+static bool choose(const struct session *s, const char *text, bool *gone,
                    struct exchange *exchange, struct room *out, struct err *e)
 {
-    int n = exchanges_of(s, exchange), context = s->runtime->context, long_text = context / 4;
+    int n = exchanges_of(s, exchange), context = s->runtime->context;
     if (!measure(s, exchange, n, e))
         return false;
-    int missing = out->n_all + reserve - context;
-    int room = context - (out->n_all - short_tokens(exchange, n, long_text, gone));
-    int need = leave_oldest(exchange, n, long_text, missing, gone);
-    leave_oldest(exchange, n, INT_MAX, need - reserve + least, gone);
-    /* the newest exchange leaves only if the message needs its place */
-    leave_oldest(exchange, n - 1, long_text, need + max_int(0, room) / SHARE, gone);
+    FREED(free_at) int *tokens = xcalloc((size_t)n, sizeof *tokens);
+    FREED(free_at) bool *leaves = xcalloc((size_t)n, sizeof *leaves);
+    const struct room_turns turns = {tokens, leaves, n, context};
+    for (int i = 0; i < n; i++)
+        tokens[i] = exchange[i].tokens;
+    room_choose(&turns, out->n_all);
     for (;;) { /* exchanges were measured one by one: the sum may be a few tokens off */
-        int left = 0;
         out->prompt.n = 0;
+        for (int i = 0; i < n; i++)
+            if (leaves[i])
+                leave_out(&exchange[i], gone);
         if (!render(s, gone, text, &out->prompt, e))
             return false;
-        for (int i = 0; i < n; i++)
-            left += !gone[exchange[i].first];
-        bool can_shrink = short_tokens(exchange, n, long_text, gone) > 0;
-        if (out->prompt.n + (can_shrink ? reserve : least) <= context || left == 0)
+        int least = room_has_short(&turns) ? room_reserve(context) : room_least(context);
+        if (out->prompt.n + least <= context || !room_leave_one(&turns))
             break;
-        if (leave_oldest(exchange, n, long_text, 1, gone) > 0)
-            leave_oldest(exchange, n, INT_MAX, 1, gone);
     }
     for (int i = 0; i < n; i++)
-        if (gone[exchange[i].first])
+        if (leaves[i])
             ids_add(&out->turns, exchange[i].turn);
     return true;
 }
@@ -440,16 +408,15 @@ void room_free(struct room *r)
     ids_free(&r->turns);
 }
 
-bool session_room(const struct session *s, const char *text, int reserve, int least,
-                  struct room *out, struct err *e)
+bool session_room(const struct session *s, const char *text, struct room *out, struct err *e)
 {
     *out = (struct room){0};
     bool ok = render(s, NULL, text, &out->prompt, e);
     out->n_all = out->prompt.n;
-    if (ok && out->n_all + reserve > s->runtime->context && s->n_msg) {
+    if (ok && out->n_all + room_reserve(s->runtime->context) > s->runtime->context && s->n_msg) {
         bool *gone = xcalloc((size_t)s->n_msg, sizeof *gone);
         struct exchange *exchange = xcalloc((size_t)s->n_msg, sizeof *exchange);
-        ok = choose(s, text, reserve, least, gone, exchange, out, e);
+        ok = choose(s, text, gone, exchange, out, e);
         FREE(gone, exchange);
     }
     return ok && (out->prompt.n < s->runtime->context || message_too_long(s, out->prompt.n, e));
@@ -468,18 +435,6 @@ bool session_has_turn(const struct session *s, int turn)
         found |= exchange[i].turn == turn;
     free(exchange);
     return found;
-}
-
-void session_print_turns(const struct ids *turns, struct buf *out)
-{
-    buf_printf(out, "turn%s", turns->n == 1 ? "" : "s");
-    for (int i = 0, last; i < turns->n; i = last + 1) {
-        for (last = i; last + 1 < turns->n && turns->v[last + 1] == turns->v[last] + 1; last++)
-            ;
-        buf_printf(out, "%s %d", i ? "," : "", turns->v[i]);
-        if (last > i)
-            buf_printf(out, "-%d", turns->v[last]);
-    }
 }
 
 bool session_render_without(const struct session *s, const struct ids *turns, const char *text,

@@ -92,20 +92,14 @@ struct room {
     int n_all;         /* tokens of the prompt if no turn left */
 };
 void room_free(struct room *r);
-/* Renders the conversation with `text`. If fewer than `reserve` tokens, which are for the reply,
- * would then be free, chooses the turns that have to leave: the oldest ones, until the reserve and
- * a quarter of the remaining room are free, so that the next messages find room. A turn of more
- * than a quarter of the context (a long text that later questions are about) leaves only if fewer
- * than `least` tokens were free otherwise, the newest turn only for the reserve. Changes nothing.
- * False: the message does not fit even alone with the system prompt. */
-bool session_room(const struct session *s, const char *text, int reserve, int least,
-                  struct room *out, struct err *e);
+/* Renders the conversation with `text`. If fewer tokens than the reserve for the reply would then be
+ * free, chooses the turns that have to leave (engine/past/room.h). Changes nothing. False: the
+ * message does not fit even alone with the system prompt. */
+bool session_room(const struct session *s, const char *text, struct room *out, struct err *e);
 /* Removes whole turns from the conversation; returns how many of them it held. The live lane goes
  * back to the newest resident turn end before them. */
 int session_forget(struct session *s, const struct ids *turns);
 bool session_has_turn(const struct session *s, int turn);
-/* "turn 3", "turns 1-3, 5": of numbers that ascend. */
-void session_print_turns(const struct ids *turns, struct buf *out);
 /* As session_render(), without these turns. */
 bool session_render_without(const struct session *s, const struct ids *turns, const char *text,
                             struct ids *out, struct err *e);

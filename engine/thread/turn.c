@@ -1,6 +1,7 @@
 /* turn.c - one turn on the engine's thread: prompt, cycles, events. */
 
 #include "engine/thread/internal.h"
+#include "engine/past/room.h"
 
 /* ---- one turn -------------------------------------------------------------------------------- */
 
@@ -521,24 +522,12 @@ static void run_turn(struct engine *engine, const struct ids *prompt, const stru
 
 /* ---- room for a message ---------------------------------------------------------------------- */
 
-/* The arguments of session_room(): tokens kept free for the reply if possible; the number of free
- * tokens below which a long text leaves the context. */
-static int reserve(const struct engine *engine)
-{
-    return min_int(512, engine->own.runtime.context / 8);
-}
-
-static int least(const struct engine *engine)
-{
-    return min_int(64, engine->own.runtime.context / 16);
-}
-
 /* Takes turns out of the context after a notice and a log entry. */
 static void leave_out(struct engine *engine, const struct ids *turns, int tokens, const char *why)
 {
     struct buf b = {0}, numbers = {0};
     buf_str(&b, "leaving out ");
-    session_print_turns(turns, &b);
+    room_print_turns(turns, &b);
     buf_printf(&b, " (%d token%s)%s", tokens, tokens == 1 ? "" : "s", why);
     engine_post_text(engine, EV_NOTICE, b.p);
     for (int i = 0; i < turns->n; i++)
@@ -556,22 +545,22 @@ static bool find_room(struct engine *engine, const char *text, bool make_room, s
 {
     int context = engine->own.runtime.context, policy = make_room ? FORGET_OLDEST
                   : engine->shared.set.forget;
-    if (!session_room(&engine->own.ses, text, reserve(engine), least(engine), r, e))
+    if (!session_room(&engine->own.ses, text, r, e))
         return false;
     if (r->turns.n == 0)
         return true;
     if (policy == FORGET_OLDEST) {
-        char *why = xasprintf(": the context was full, %d of its %d tokens are free now%s",
+        char *why = xasprintf(": the context was full, %d of %d free now%s",
                               context - r->prompt.n, context,
                               make_room ? "" : "; /set forget ask asks first");
         leave_out(engine, &r->turns, r->n_all - r->prompt.n, why);
         free(why);
         return true;
     }
-    bool tight = r->n_all + (policy == FORGET_ASK ? least(engine) : 1) > context;
+    bool tight = r->n_all + (policy == FORGET_ASK ? room_least(context) : 1) > context;
     if (tight) {
         struct buf b = {0};
-        session_print_turns(&r->turns, &b);
+        room_print_turns(&r->turns, &b);
         err_set(e, ERR_USAGE, "not sent, nothing has changed: with the message the context would "
                 "hold %d of %d tokens; /forget leaves out %.200s (%d tokens) and sends it",
                 r->n_all, context, b.p, r->n_all - r->prompt.n);
@@ -646,7 +635,7 @@ void engine_say(struct engine *engine, const struct request *rq)
                      : find_room(engine, text, rq->make_room, &r, &e)) {
         int left = engine->own.runtime.context - r.prompt.n;
         session_add(&engine->own.ses, ROLE_USER, engine->own.ses.turn, text, NULL, 0);
-        if (left < reserve(engine)) {
+        if (left < room_reserve(engine->own.runtime.context)) {
             char *line = xasprintf("the context is nearly full: %d of %d tokens are left for the "
                                    "reply; /forget N leaves out the oldest N turns", left,
                                    engine->own.runtime.context);

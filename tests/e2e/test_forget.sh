@@ -11,7 +11,7 @@ A="$(words 11)"; B="$(words 22)"; LONG="$(words 150)"
 
 lines "$A" "$A" "$A" "$A" "$B" "Say hello." | chat
 [ $rc = 0 ] && [ "$(grep -c 'leaving out' "$T/err")" -ge 1 ] && grep -m 1 'leaving out' "$T/err" |
-    grep -q '^aerie: leaving out turns 1-3 ([0-9]* tokens): the context was full, [0-9]* of its 512 tokens are free now; /set forget ask'
+    grep -q '^aerie: leaving out turns 1-3 ([0-9]* tokens): the context was full, [0-9]* of 512 free now; /set forget ask'
 result "a script is told on standard error which turns leave, and what is free then" $?
 equal "and replays"
 lines "What is a page?" | chat --session "$(last)" --json
@@ -54,6 +54,24 @@ lines "/resume $id" | chat; [ $rc = 0 ] && [ "$(grep -c '^>>> ' "$T/out")" = 2 ]
 [left out of the context]
 >>> My name is Ada." ]; result "/resume shows it, marked" $?
 lines "/fork $id" | chat; [ $rc = 0 ] && [ "$(grep -c '^\[left out of the context\]$' "$T/out")" = 1 ]; result "a fork, too" $?
+
+# a server's context: tokens are estimated from those that it counted
+server=''; clean() { [ -z "$server" ] || kill "$server" 2>/dev/null; }
+"$AERIE" serve --port 0 --context 512 --no-log >"$T/serve" 2>&1 & server=$!
+until_ok wrote "$T/serve" $server http://
+URL=$(grep -o 'http://[0-9.:]*' "$T/serve" | head -n 1)
+there() { timeout "${TEST_LIMIT:-250}" "$AERIE" --plain -p max_tokens=12 --remote "$URL" "$@" >"$T/out" 2>"$T/err"; rc=$?; }
+for _ in {1..9}; do echo "$A"; done | there
+[ $rc = 0 ] && [ "$(grep -c '^aerie: leaving out turns 1-[23]: the context was full, about [0-9]* of 512 free now; ' "$T/err")" = 1 ] &&
+    ! grep -q 'answers 400' "$T/err"; result "turns leave before the server refuses" $?
+timeout "${TEST_LIMIT:-250}" "$AERIE" replay --forced last >"$T/out" 2>&1 && grep -q '^forced  *[1-9]' "$T/out"; result "and its tokens are replayed" $?
+lines "$A" "$A" "$A" "$A" "$B" "/forget" "/forget 1" | there -p forget=ask
+[ $rc = 2 ] && grep -q '^aerie: not sent, nothing has changed: .* about [0-9]* of 512 tokens; /forget leaves out turns 1-[23] and sends it' "$T/err" &&
+    grep -q '^aerie: leaving out turns 1-[23]: ' "$T/err" && grep -q '^aerie: leaving out turn [34]$' "$T/err"
+result "with forget=ask the message is refused, and /forget sends it" $?
+lines "$A" "$A" "$LONG" "/forget" "Say hello." | there -p forget=never
+[ $rc = 2 ] && [ "$(grep -c 'answers 400: .*; if its context is full, /forget leaves out' "$T/err")" = 1 ] && grep -q '^aerie: leaving out turns 1-2: ' "$T/err" &&
+    grep -q '^[A-Z]' <(tail -n 1 "$T/out"); result "a refusal of the server names the way out" $?
 
 # pages that nobody gives back
 stories() { for ((i = 0; i < 9; i++)); do echo "Tell me a story."; done; }

@@ -52,7 +52,7 @@ only engine/cycle "$below" 'engine/(cache|plan|run|draft)/.*'
 only engine/thread "$below" 'engine/(engine|backend|opts)\.h' 'engine/(past|cache|plan|run|draft|cycle)/.*'
 only engine/tools "$below" 'engine/(engine|backend|opts)\.h' 'engine/(cache|plan|run|draft|cycle|thread)/.*'
 
-only engine/remote "$below" 'engine/(backend|opts|past/step_ring)\.h'
+only engine/remote "$below" 'engine/(backend|opts|past/(step_ring|room))\.h'
 
 stored='engine/(event|fault)\.h|engine/cache/(tree|page_event)\.h|history/(history|internal|columns|evidence/hazards)\.h'
 only history "$base" "$stored"
