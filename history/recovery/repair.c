@@ -1,8 +1,9 @@
 /* repair.c - `db repair`: writes what is sound in a damaged log to a new one.
  *
  * The damaged file is only read: a copy of it and of its journals is examined, beside the new log.
- * If its schema cannot be read, salvage.c finds the tables.
- * A record is sound if its content has the checksum that was stored with it. A run that refers to
+ * If its schema cannot be read, or if records are lost, salvage.c finds the rows without the schema,
+ * the indexes and damaged inner pages, and the new log that keeps more records is taken.
+ * A record is sound if what can be read of it has the checksum that was stored with it. A run that refers to
  * lost rows cannot be compared; it is kept. The report names what is lost, and so does a notice at
  * the end of the repaired session. The new log has checksums of its own.
  */
@@ -15,10 +16,12 @@
 
 struct repair {
     struct db from, to;
+    struct db *shared; /* where builds, models, servers and texts of tokens are; NULL: `from` */
     struct buf *report;
     struct err *e;
     int64_t next_event;      /* id of the next notice: above those of the damaged log */
     int lost, kept, guessed; /* records left out, kept, and kept without a comparison */
+    int rowless;             /* sessions whose row is lost */
 };
 
 /* One record of a session's chain. */
@@ -128,17 +131,18 @@ static void note_broken(void *arg, const char *table)
 /* Builds, models, servers, and the texts of tokens. */
 static bool copy_shared(struct repair *r)
 {
+    struct db *from = r->shared ? r->shared : &r->from;
     int64_t bad = 0, lost;
-    bool whole, ok = written(r, parents_copy(&r->from, &r->to, note_broken, r));
+    bool whole, ok = written(r, parents_copy(from, &r->to, note_broken, r));
     sqlite3_stmt *st = ok ? db_prepare(&r->to, r->e, "SELECT id FROM tokenizer", "") : NULL;
     while (ok && st && sqlite3_step(st) == SQLITE_ROW)
         ok =
-            written(r, rows_copy(db_prepare(&r->from, NULL, "SELECT * FROM token WHERE tokenizer=?",
+            written(r, rows_copy(db_prepare(from, NULL, "SELECT * FROM token WHERE tokenizer=?",
                                             "i", sqlite3_column_int64(st, 0)),
                                  &r->to, "token", NULL, &whole));
     sqlite3_finalize(st);
     ok = ok && st && written(r, chain_drop_texts(&r->to, &bad));
-    db_int(&r->from, &lost, 0,
+    db_int(from, &lost, 0,
            "SELECT count(DISTINCT tokenizer) FROM token WHERE tokenizer NOT IN"
            " (SELECT id FROM tokenizer)",
            "");
@@ -272,7 +276,8 @@ static bool judge_records(struct repair *r, const char *session, struct records 
             !sum_record(r, x, want, &whole))
             return false;
         bool same = some && memcmp(want, have, sizeof want) == 0;
-        x->state = !whole || !some ? UNREADABLE : same ? SOUND : x->no_parent ? UNKNOWN : BAD;
+        /* a page that cannot be read need not have had rows of this record */
+        x->state = same ? SOUND : !whole || !some ? UNREADABLE : x->no_parent ? UNKNOWN : BAD;
     }
     return true;
 }
@@ -419,6 +424,7 @@ static bool add_session_row(struct repair *r, const char *session, const struct 
     note(r, lines, "session %s: its row is lost: its title, number, pin and what it was forked "
                    "from are not known", session);
     r->lost++;
+    r->rowless++;
     return written(r,
                    db_do(&r->to, "INSERT INTO session(id, fork_turn, created_ms, "
                                  "updated_ms) VALUES(?,0,?,?)", "sii",
@@ -566,13 +572,11 @@ static bool open_copy(struct repair *r, const char *copy)
     return db_open(&r->from, copy, SQLITE_OPEN_READWRITE, r->e) && tables_are_ours(r);
 }
 
-/* If the schema cannot be read: lets salvage() write the rows of the copy to the new database
+/* Lets salvage() write the rows of the copy, whose main file has all of them, to the new database
  * `rows`, and opens that. */
-static bool open_salvaged(struct repair *r, const char *copy, const char *rows)
+static bool open_salvaged(struct repair *r, const char *copy, const char *rows, const char *why)
 {
-    db_close(&r->from);
-    note(r, NULL, "the pages that say which tables there are are damaged: tables were found by "
-                  "what they hold");
+    note(r, NULL, "%s: tables were found by what they hold", why);
     return db_open(&r->from, rows, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, r->e) &&
            salvage(copy, &r->from, r->e);
 }
@@ -589,6 +593,31 @@ static bool write_new(struct repair *r, const char *to)
     return file_complete(fd, ok, part, to, r->e);
 }
 
+/* Writes the new log once more, from the rows that salvage() finds in the copy. If that keeps more
+ * records, or as many and more rows of sessions, it takes the place of the first. */
+static void write_again(struct repair *r, const char *copy, const char *rows, const char *to,
+                        size_t first)
+{
+    struct buf lines = {0};
+    struct err e = {0};
+    struct repair again = {.report = &lines, .e = &e, .shared = &r->from};
+    char *other = xasprintf("%s.again", to);
+    db_exec(&r->from, "PRAGMA wal_checkpoint(TRUNCATE)", NULL);
+    bool ok = open_salvaged(&again, copy, rows, "records are lost where tables are read by their "
+                                                "pages") && write_new(&again, other);
+    bool better = again.kept > r->kept || (again.kept == r->kept && again.rowless < r->rowless);
+    if (ok && better && rename(other, to) == 0) {
+        r->report->n = first;
+        buf_add(r->report, lines.p, lines.n);
+        r->kept = again.kept, r->lost = again.lost, r->guessed = again.guessed;
+    } else if (ok) {
+        unlink(other);
+    }
+    db_close(&again.from);
+    buf_free(&lines);
+    free(other);
+}
+
 bool history_repair(const char *path, const char *to, struct buf *report, int *lost, struct err *e)
 {
     struct repair r = {.report = report, .e = e};
@@ -602,11 +631,17 @@ bool history_repair(const char *path, const char *to, struct buf *report, int *l
     char *copy = xasprintf("%s.examined", to), *rows = xasprintf("%s.rows", copy);
     remove_copy(copy);
     remove_copy(rows);
-    bool ok = copy_log(path, copy, e);
-    if (ok && !open_copy(&r, copy))
-        ok = (r.from.failed == SQLITE_CORRUPT || r.from.failed == SQLITE_NOTADB) &&
-             open_salvaged(&r, copy, rows);
+    const size_t first = report->n;
+    bool ok = copy_log(path, copy, e), by_schema = ok && open_copy(&r, copy);
+    if (ok && !by_schema) {
+        ok = r.from.failed == SQLITE_CORRUPT || r.from.failed == SQLITE_NOTADB;
+        db_close(&r.from);
+        ok = ok && open_salvaged(&r, copy, rows, "the pages that say which tables there are are "
+                                                 "damaged");
+    }
     ok = ok && write_new(&r, to);
+    if (ok && by_schema && r.lost)
+        write_again(&r, copy, rows, to, first);
     db_close(&r.from);
     remove_copy(copy);
     remove_copy(rows);

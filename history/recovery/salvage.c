@@ -1,7 +1,8 @@
 /* salvage.c - reads the tables of a log whose schema cannot be read.
  *
  * SQLite finds a table through the schema; if the schema's pages are damaged, the tables' b-trees
- * are still there. A root page is one that no other page refers to. In a copy of the file with a
+ * are still there. A root page is one that no other page refers to; an inner page that is damaged
+ * refers to none, so that the pages below it count as roots, too. In a copy of the file with a
  * new schema, each b-tree becomes a table of columns without types. The types of the values in its
  * first rows tell which of aerie's tables it is: no two tables have the same types, except trees
  * and page events, whose content differs. The rows are copied to an empty log of the same version.
@@ -43,20 +44,42 @@ static void mark(const struct image *m, unsigned char *child, uint32_t page)
         child[page] = 1;
 }
 
-/* Marks the pages to which a page refers. */
+/* Whether a page can be a child of an inner page of that kind. */
+static bool is_child(const struct image *m, uint32_t page, int inner)
+{
+    int kind = page > 1 && page <= m->n ? m->p[(size_t)(page - 1) * m->page] : 0;
+    return inner == INNER_TABLE ? kind == INNER_TABLE || kind == LEAF_TABLE
+                                : kind == INNER_INDEX || kind == LEAF_INDEX;
+}
+
+/* The page to which cell i of an inner page refers; i == the number of cells: the last one. 0: the
+ * cell is not within the page. */
+static uint32_t child_at(const struct image *m, const unsigned char *p, const unsigned char *head,
+                         uint32_t i)
+{
+    const uint32_t cells = big_endian(head + 3, 2);
+    size_t table = (size_t)(head - p) + 12;
+    if (i == cells)
+        return big_endian(head + 8, 4);
+    uint32_t at = big_endian(p + table + (size_t)2 * i, 2);
+    return at >= table + (size_t)2 * cells && at + 4 <= m->page ? big_endian(p + at, 4) : 0;
+}
+
+/* Marks the pages to which a page refers, unless it is damaged. */
 static void mark_children(const struct image *m, size_t page, unsigned char *child)
 {
     const unsigned char *p = m->p + (page - 1) * m->page,
         *head = p + (page == 1 ? PAGE_1_HEADER : 0);
     if (head[0] != INNER_INDEX && head[0] != INNER_TABLE)
         return;
-    uint32_t cells = big_endian(head + 3, 2);
-    mark(m, child, big_endian(head + 8, 4));
-    for (uint32_t i = 0; i < cells && (size_t)(head - p) + 14 + (size_t)2 * i <= m->page; i++) {
-        uint32_t at = big_endian(head + 12 + (size_t)2 * i, 2);
-        if (at + 4 <= m->page)
-            mark(m, child, big_endian(p + at, 4));
-    }
+    const uint32_t cells = big_endian(head + 3, 2);
+    if ((size_t)(head - p) + 12 + (size_t)2 * cells > m->page)
+        return;
+    for (uint32_t i = 0; i <= cells; i++)
+        if (!is_child(m, child_at(m, p, head, i), head[0]))
+            return;
+    for (uint32_t i = 0; i <= cells; i++)
+        mark(m, child, child_at(m, p, head, i));
 }
 
 static bool is_keyed(const struct image *m, int32_t page)

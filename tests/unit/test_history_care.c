@@ -427,6 +427,55 @@ static void test_repair_of_damaged_pages_keeps_other_sessions(void **state)
 }
 
 /* The page where the texts of tokens begin is overwritten: the report names the loss. */
+/* One changed byte where a page says what it is, or where its cells are: pages below an inner page,
+ * and turns that have no rows in the table, lose nothing. */
+static void test_repair_needs_no_root_and_no_index(void **state)
+{
+    (void)state;
+    enum { PAGE = 4096, SESSIONS = 24, INNER = 5, LEAF = 13 };
+    static const char *const names[] = {"turn", "step", "tree", "pages", "served", "metric", "top",
+                                        "turn_part", "session", "sqlite_autoindex_session_1",
+                                        "sqlite_autoindex_step_1", "sqlite_autoindex_run_1"};
+    static const size_t at[] = {0, 13}; /* the kind of the page; where its first cell is */
+    struct buf report = {0}, good = {0};
+    char to[160];
+    int damaged = 0;
+    make_log(SESSIONS);
+    change_log("PRAGMA journal_mode=DELETE");
+    assert_true(buf_read_file(&good, db_path, 64 << 20, NULL));
+    int64_t turns = count(db_path, "SELECT count(*) AS n FROM turn");
+    int64_t steps = count(db_path, "SELECT count(*) AS n FROM step");
+    for (size_t i = 0; i < 2 * (sizeof names / sizeof *names); i++) {
+        char sql[160];
+        snprintf(sql, sizeof sql, "SELECT coalesce(max(rootpage),0) AS n FROM sqlite_schema WHERE "
+                                  "name='%s'", names[i / 2]);
+        size_t page = ((size_t)count(db_path, sql) - 1) * PAGE, byte = page + at[i % 2];
+        int kind = good.p[page];
+        bool some = good.p[page + 3] || good.p[page + 4];
+        if ((kind == LEAF && some) || (kind != INNER && i % 2)) /* these rows are lost */
+            continue;
+        good.p[byte] ^= 0x20;
+        FILE *f = fopen(db_path, "wb");
+        assert_int_equal(fwrite(good.p, 1, good.n, f), good.n);
+        fclose(f);
+        good.p[byte] ^= 0x20;
+        int lost = 0;
+        repaired(to, &report, &lost);
+        if (count(to, "SELECT count(*) AS n FROM turn") != turns ||
+            count(to, "SELECT count(*) AS n FROM step") != steps || sessions(to) != SESSIONS)
+            fail_msg("%s, byte %zu: %s", names[i / 2], at[i % 2], report.p);
+        readable(to);
+        unlink(to);
+        f = fopen(db_path, "wb");
+        assert_int_equal(fwrite(good.p, 1, good.n, f), good.n);
+        fclose(f);
+        damaged++;
+    }
+    assert_true(damaged >= 8);
+    buf_free(&report);
+    buf_free(&good);
+}
+
 static void test_repair_says_that_texts_of_tokens_are_lost(void **state)
 {
     (void)state;
@@ -504,6 +553,7 @@ int main(void)
         TEST(test_a_full_log_says_so_before_and_stops_or_goes_on),
         TEST(test_repair_keeps_what_is_sound_and_names_the_rest),
         TEST(test_repair_of_damaged_pages_keeps_other_sessions),
+        TEST(test_repair_needs_no_root_and_no_index),
         TEST(test_repair_says_that_texts_of_tokens_are_lost),
         TEST(test_repair_refuses_a_log_in_use_and_never_overwrites),
         TEST(test_a_table_that_was_changed_is_not_repaired),
