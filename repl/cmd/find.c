@@ -1,6 +1,7 @@
 /* find.c - /help WORDS: a search over commands, settings, topics and the manual page.
  *
  * A word counts by how few documents have it, and by where it stands: in a name, a title or a text.
+ * A setting whose whole name is in the question is an answer although other words are missing.
  * Endings are cut (copies, copied, copying), and a word may begin another one (accept, acceptance).
  * Of each document the line that has most of the words is shown. Main thread only. */
 #include <math.h>
@@ -9,8 +10,10 @@
 #include "repl/cmd/help_text.h"
 
 #include "kernels/ascii.h"
+#include "kernels/idioms.h"
 
-enum { MAX_WORD = 24, MAX_QUERY = 16, MAX_SHOWN = 8, LINE_CELLS = 72 };
+enum { MAX_WORD = 24, MAX_QUERY = 16, MAX_SHOWN = 8, LINE_CELLS = 72,
+       NAME_TIMES = 5 /* a word counts in a name, against one in a text */ };
 
 struct word_of {
     char s[MAX_WORD + 1]; /* lower case, without its ending */
@@ -171,12 +174,31 @@ static double best_line(const struct query *q, const struct document *d, struct 
     return best;
 }
 
-static void look_at(const struct query *q, const struct document *d, double *have)
+/* As look_in(), in each part of a name such as draft.steps or top_p. Returns whether all parts are words of the
+ * question. */
+static bool look_in_parts(const struct query *q, const char *name, double times, double *have)
+{
+    bool whole = *name != '\0';
+    for (const char *s = name; *s; s += *s != '\0') {
+        double part[MAX_QUERY] = {0};
+        size_t n = strcspn(s, "._");
+        look_in(q, s, n, 1, part);
+        whole = whole && ANY(i, q->n, part[i] == 1);
+        for (int i = 0; i < q->n; i++)
+            have[i] = fmax(have[i], times * part[i]);
+        s += n;
+    }
+    return whole;
+}
+
+/* Returns whether the question has the whole name. */
+static bool look_at(const struct query *q, const struct document *d, double *have)
 {
     look_in(q, d->text[0], strlen(d->text[0]), 1, have);
     look_in(q, d->text[1], strlen(d->text[1]), 0.5, have);
     look_in(q, d->title, strlen(d->title), 3, have);
-    look_in(q, d->name, strlen(d->name), 5, have);
+    look_in(q, d->name, strlen(d->name), NAME_TIMES, have);
+    return look_in_parts(q, d->name, NAME_TIMES, have);
 }
 
 /* A word's weight: the logarithm of all documents over those that have it. */
@@ -199,15 +221,18 @@ static double score(const struct help_on *on, const struct query *q, int i, stru
     struct document d = document_at(on, i);
     double have[MAX_QUERY] = {0}, all = 0, part = 0;
     *h = (struct hit){.document = i};
-    look_at(q, &d, have);
+    bool whole = look_at(q, &d, have) && strcmp(d.kind, "setting") == 0;
     for (int j = 0; j < q->n; j++) {
         all += q->weight[j];
         part += q->weight[j] * fmin(have[j], 1);
     }
     if (part == 0)
         return 0;
-    part /= all;
-    h->score = d.favour * (sum_of(q, have) + 2 * best_line(q, &d, h)) * part * part;
+    part = whole ? 1 : part / all;
+    double line = best_line(q, &d, h);
+    if (whole)
+        line = fmax(line, sum_of(q, have) / NAME_TIMES);
+    h->score = d.favour * (sum_of(q, have) + 2 * line) * part * part;
     return h->score;
 }
 

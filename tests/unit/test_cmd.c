@@ -363,6 +363,11 @@ static void test_help_finds_what_a_question_is_about(void **state)
         {"same replies with two drafters", "parity"},
         {"environment variable HF_TOKEN", "pull"},
         {"tmux clipboard", "copy"},
+        {"how do I set the sampling temperature", "temperature"},
+        {"how to change temperature", "temperature"},
+        {"repetition penalty", "repetition_penalty"},
+        {"top-p", "top_p"},
+        {"when is the context full", "context"},
     };
     struct app *a = new_app(false);
     struct err e = {0};
