@@ -213,6 +213,11 @@ static bool raw_conversation(struct render *r, const struct message *m, int n)
 
 /* ---- rendering ---- */
 
+bool chat_later_system(const struct chat *c)
+{
+    return c->format == &chat_raw || c->format->later_system;
+}
+
 bool chat_fits(const struct chat *c, const char *what, const struct message *m, int n, int context,
                struct err *e)
 {

@@ -59,6 +59,9 @@ void chat_style_effort(struct chat_style *s, const char *effort);
  * (ERR_USAGE) says what the format lacks. */
 bool chat_has_style(const struct chat *c, const struct chat_style *s, struct err *e);
 
+/* Whether a system message may follow another message: the format has turns of later ones. */
+bool chat_later_system(const struct chat *c);
+
 /* Whether a prompt of at most `context` tokens can hold the texts of these messages (those without
  * ids), judged by their bytes alone: a text that is far too long is refused before it is encoded.
  * False and *e (ERR_USAGE), which calls them `what`. */

@@ -209,6 +209,21 @@ static bool read_style(const json_t *o, const struct ask_of *of, struct chat_sty
                   : "chat_template_kwargs", "%s", e.msg);
 }
 
+/* Joins the system messages at the beginning, such as instructions and a developer's message,
+ * unless the chat format has a turn for each. Returns how many messages there are then. */
+static size_t join_systems(const struct chat *chat, struct message *m, size_t n)
+{
+    while (n > 1 && !chat_later_system(chat) && m[0].role == ROLE_SYSTEM &&
+           m[1].role == ROLE_SYSTEM) {
+        char *both = xasprintf("%s\n\n%s", m[0].text, m[1].text);
+        FREE(m[0].text, m[1].text);
+        m[0].text = both;
+        n--;
+        memmove(m + 1, m + 2, (n - 1) * sizeof *m);
+    }
+    return n;
+}
+
 bool ask_messages(const json_t *o, const struct ask_of *of, bool fit, struct ids *out, char **user,
                   char **system, struct refusal *r)
 {
@@ -226,6 +241,8 @@ bool ask_messages(const json_t *o, const struct ask_of *of, bool fit, struct ids
     size_t i = 0;
     for (; ok && i < n; i++)
         ok = read_message(list, (int)i, &m[i], r);
+    if (ok)
+        n = join_systems(of->chat, m, n);
     if (ok && fit && !chat_fits(of->chat, "the messages", m, (int)n, of->context, &e))
         ok = refuse(r, 400, "messages", "%s", e.msg);
     if (ok && !chat_render_in(of->chat, &style, m, (int)n, out, &e))

@@ -187,7 +187,7 @@ static const struct {
             {"user", NULL}, {"metadata", NULL}, {"store", NULL}, {"service_tier", NULL},
             {"safety_identifier", NULL}, {"prompt_cache_key", NULL},
             {"prompt_cache_retention", NULL}, {"include", NULL}, {"stream_options", NULL},
-            {"max_tool_calls", NULL}};
+            {"max_tool_calls", NULL}, {"client_metadata", NULL}};
 
 static bool add_field(json_t *out, const char *name, json_t *v, struct refusal *r)
 {

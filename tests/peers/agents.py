@@ -30,6 +30,7 @@ import time
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.pop(0)  # the folder of this file: the package of openai-agents is called agents, too
 
 
 def free_port():
@@ -270,19 +271,24 @@ def openai_agents(model):
             pass
         return reply.final_output
 
-    client = openai.AsyncOpenAI(base_url=URL, api_key=KEY)
-    called = agents.ModelSettings(tool_choice="required", parallel_tool_calls=False, max_tokens=TOKENS)
-    for kind, chat in (("chat", agents.OpenAIChatCompletionsModel), ("responses", agents.OpenAIResponsesModel)):
-        chat = chat(model=model, openai_client=client)
-        for stream in (False, True):
-            asked = []
-            agent = agents.Agent("a", model=chat, tools=[weather], model_settings=called, instructions="Be brief.",
-                                 tool_use_behavior="stop_on_first_tool")
-            asyncio.run(run(agent, stream))
-            check("openai-agents: %s, a call%s" % (kind, ", streamed" if stream else ""), len(asked) == 1, asked)
-            agent = agents.Agent("a", model=chat, output_type=Pet, model_settings=agents.ModelSettings(max_tokens=TOKENS))
-            r = asyncio.run(run(agent, stream))
-            check("openai-agents: %s, an output%s" % (kind, ", streamed" if stream else ""), isinstance(r, Pet), r)
+    async def try_all():
+        client = openai.AsyncOpenAI(base_url=URL, api_key=KEY)
+        called = agents.ModelSettings(tool_choice="required", parallel_tool_calls=False, max_tokens=TOKENS)
+        for kind, chat in (("chat", agents.OpenAIChatCompletionsModel), ("responses", agents.OpenAIResponsesModel)):
+            chat = chat(model=model, openai_client=client)
+            for stream in (False, True):
+                asked.clear()
+                agent = agents.Agent("a", model=chat, tools=[weather], model_settings=called, instructions="Be brief.",
+                                     tool_use_behavior="stop_on_first_tool")
+                await run(agent, stream)
+                check("openai-agents: %s, a call%s" % (kind, ", streamed" if stream else ""), len(asked) == 1, asked)
+                agent = agents.Agent("a", model=chat, output_type=Pet,
+                                     model_settings=agents.ModelSettings(max_tokens=TOKENS))
+                r = await run(agent, stream)
+                check("openai-agents: %s, an output%s" % (kind, ", streamed" if stream else ""), isinstance(r, Pet), r)
+
+    asked = []
+    asyncio.run(try_all())
 
 
 def smolagents_agent(model):

@@ -517,6 +517,38 @@ static void test_minus_one(void **state)
     desk_close(&d);
 }
 
+/* A format without turns of later system messages has one for all that begin a conversation, as
+ * agents send their instructions and a developer's message. */
+static void test_system_messages_at_the_beginning_are_joined(void **state)
+{
+    static const char *const first[] = {
+        "{\"role\":\"system\",\"content\":\"Be brief.\"},"
+        "{\"role\":\"developer\",\"content\":\"Be kind.\"},"
+        "{\"role\":\"system\",\"content\":\"Hm.\"},",
+        "{\"role\":\"system\",\"content\":\"Be brief.\\n\\nBe kind.\\n\\nHm.\"},"};
+    struct desk d;
+    json_t *tokens[2];
+    (void)state;
+    desk_open(&d, &(struct serve_opts){0});
+    for (int i = 0; i < 2; i++) {
+        char *body = xasprintf("{\"messages\":[%s{\"role\":\"user\",\"content\":\"a\"}]}",
+                               first[i]);
+        tokens[i] = desk_json(&d, "/tokenize", body, 200);
+        free(body);
+    }
+    assert_true(json_equal(json_object_get(tokens[0], "tokens"),
+                           json_object_get(tokens[1], "tokens")));
+    json_decref(tokens[0]);
+    json_decref(tokens[1]);
+    json_decref(desk_json(&d, "/v1/responses", "{\"instructions\":\"Be brief.\","
+        "\"client_metadata\":{},"
+        "\"input\":[{\"role\":\"developer\",\"content\":\"Be kind.\"},"
+        "{\"role\":\"user\",\"content\":\"a\"}]}", 200));
+    json_decref(desk_json(&d, CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},"
+        "{\"role\":\"system\",\"content\":\"b\"},{\"role\":\"user\",\"content\":\"c\"}]}", 400));
+    desk_close(&d);
+}
+
 static void test_one_model_and_heads_alone(void **state)
 {
     static const char *const path[] = {"/v1/models", "/v1/models/nestling", "/health", "/ping",
@@ -1754,6 +1786,7 @@ int main(void)
         cmocka_unit_test(test_a_request_reaches_the_engine_as_it_was_asked),
         cmocka_unit_test(test_neutral_values_are_accepted),
         cmocka_unit_test(test_minus_one),
+        cmocka_unit_test(test_system_messages_at_the_beginning_are_joined),
         cmocka_unit_test(test_one_model_and_heads_alone),
         cmocka_unit_test(test_every_refusal_is_an_error_object),
         cmocka_unit_test(test_tools_may_be_narrowed_by_tool_choice),
