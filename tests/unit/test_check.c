@@ -866,6 +866,31 @@ static void expect_sweep(struct world *w, const char *rules)
     w_must(check_sweep(&w->kv, all, N_SEQ, &e), &e);
 }
 
+/* A row whose window begins in the tree reads no cell through the table: an engine may say so by
+ * any empty range, as [prefix, prefix). */
+static void test_an_empty_range_may_lie_anywhere(void **state)
+{
+    (void)state;
+    static const char form[] =
+        "{\"aerie_case\": 1, \"mode\": \"verify\", \"requests\": [{\"prefix_len\": 3, \"q_len\": 3}],"
+        " \"parents\": [-1, 0, 1], \"groups\": [{\"name\": \"swa\", \"space\": \"swa\","
+        " \"page_size\": 1, \"window\": 2, \"unit\": \"slot\", \"null\": 0,"
+        " \"tables\": [[0, 0, 6, 5, 4, 3]], \"write\": [5, 4, 3], \"lo\": [2, 3, %d],"
+        " \"hi\": [3, 3, %d], \"expand\": [[5], [5, 4], [4, 3]]}]}";
+    static const int lo_hi[][3] = {{4, 4, 1}, {3, 3, 1}, {0, 0, 1}, {2, 3, 0}, {3, 4, 0}};
+    for (size_t i = 0; i < sizeof lo_hi / sizeof *lo_hi; i++) {
+        struct attn_case c;
+        struct case_verdict v;
+        struct err e = {0};
+        char *text = xasprintf(form, lo_hi[i][0], lo_hi[i][1]);
+        w_must(case_read(&c, text, strlen(text), &e), &e);
+        case_judge(&c, &v);
+        assert_int_equal(!v.n, lo_hi[i][2]);
+        case_free(&c);
+        free(text);
+    }
+}
+
 static void test_the_sweep_sees_what_no_pass_touches(void **state)
 {
     (void)state;
@@ -982,6 +1007,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_mutation_is_caught_by_its_rule),
         cmocka_unit_test(test_a_place_is_printed_and_has_a_column),
+        cmocka_unit_test(test_an_empty_range_may_lie_anywhere),
         cmocka_unit_test(test_the_sweep_sees_what_no_pass_touches),
         cmocka_unit_test(test_uniforms_are_counted),
         cmocka_unit_test(test_accepted_rows_are_a_path),
