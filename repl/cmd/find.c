@@ -18,6 +18,7 @@ enum { MAX_WORD = 24, MAX_QUERY = 16, MAX_SHOWN = 8, LINE_CELLS = 72,
 struct word_of {
     char s[MAX_WORD + 1]; /* lower case, without its ending */
     int n;
+    enum { CUT_NONE, CUT_E, CUT_MORE } cut; /* its ending */
 };
 struct query {
     struct word_of word[MAX_QUERY];
@@ -76,6 +77,8 @@ static bool ends_in(const struct word_of *w, const char *end)
 static void cut_ending(struct word_of *w)
 {
     bool twice = ends_in(w, "ing") || ends_in(w, "ed");
+    int all = w->n;
+    w->cut = ends_in(w, "e") ? CUT_E : CUT_NONE;
     w->n -= ends_in(w, "ing") ? 3 : ends_in(w, "ed") || ends_in(w, "es") ? 2 : ends_in(w, "s") ||
             ends_in(w, "e");
     if (twice && w->n > 3 && w->s[w->n - 1] == w->s[w->n - 2] && w->s[w->n - 1] != 's')
@@ -83,6 +86,8 @@ static void cut_ending(struct word_of *w)
     if (w->n > 2 && w->s[w->n - 1] == 'y')
         w->s[w->n - 1] = 'i';
     w->s[w->n] = '\0';
+    if (w->n < all && w->cut == CUT_NONE)
+        w->cut = CUT_MORE;
 }
 
 /* Reads the next word of text[0, n). Returns what is behind it; NULL: there is none. */
@@ -119,7 +124,8 @@ static bool says_nothing(const struct word_of *w)
 static double alike(const struct word_of *a, const struct word_of *b)
 {
     int n = min_int(a->n, b->n);
-    if (memcmp(a->s, b->s, (size_t)n) != 0)
+    bool differ = a->n == b->n && a->cut != CUT_MORE && b->cut != CUT_MORE && a->cut != b->cut;
+    if (differ || memcmp(a->s, b->s, (size_t)n) != 0) /* differ: past and paste, plan and plane */
         return 0;
     return a->n == b->n ? 1 : n >= 4 && 2 * n > max_int(a->n, b->n) ? 0.6 : 0;
 }

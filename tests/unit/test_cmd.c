@@ -368,6 +368,8 @@ static void test_help_finds_what_a_question_is_about(void **state)
         {"repetition penalty", "repetition_penalty"},
         {"top-p", "top_p"},
         {"when is the context full", "context"},
+        {"how do I paste", "input"},
+        {"screen reader", "input"},
     };
     struct app *a = new_app(false);
     struct err e = {0};
