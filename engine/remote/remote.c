@@ -205,9 +205,8 @@ static void end_reply(struct remote *remote, const struct incoming *in, const st
     if (in->prompt.n && !ids_equal(&in->prompt, prompt))
         ids_cat(&out->prompt, in->prompt.v, in->prompt.n);
     if (may_be_full(remote, in)) {
-        char *line = xasprintf("%s%s", in->why.msg, remote->talk.n_said > 1
-            ? "; if its context is full, /forget leaves out the oldest turns and sends it again"
-            : "");
+        char *line = xasprintf("%s; if its context is full, /forget leaves out the oldest turns "
+                               "and sends it again", in->why.msg);
         talk_notice(&remote->talk, line);
         free(line);
         out->why = STOP_CONTEXT;

@@ -232,10 +232,17 @@ static int estimate_prompt(const struct talk *talk, const char *text)
     return (int)fmin(fmax(1, talk->prompt_tokens + grown * tokens_each(talk)), 1e9);
 }
 
+static int estimate_text(const struct talk *talk, size_t bytes)
+{
+    return 1 + (int)fmin((double)bytes * tokens_each(talk), 1e9);
+}
+
 bool talk_nearly_full(const struct talk *talk)
 {
     int64_t context = talk->base.info.context;
-    return context > 0 && estimate_prompt(talk, "") * INT64_C(4) > context * 3;
+    return context > 0 && talk->n_said > 1 &&
+           estimate_text(talk, bytes_of(&talk->said[talk->n_said - 1])) < context &&
+           estimate_prompt(talk, "") * INT64_C(4) > context * 3;
 }
 
 static void forget(struct talk *talk, const char *turns)
@@ -272,7 +279,7 @@ static int choose_turns(const struct talk *talk, const char *text, bool full, bo
     if (full)
         all = max_int(all, context);
     for (int i = 0; i < n; i++)
-        tokens[i] = 1 + (int)fmin((double)bytes_of(&talk->said[i]) * tokens_each(talk), 1e9);
+        tokens[i] = estimate_text(talk, bytes_of(&talk->said[i]));
     if (all + room_reserve(context) > context)
         room_choose(&(struct room_turns){tokens, gone, n, context}, all);
     *rest = all;
@@ -300,8 +307,8 @@ static bool find_room(struct talk *talk, const char *text, bool make_room)
         }
     room_print_turns(&turns, &list);
     bool asks = !make_room && policy == FORGET_ASK;
-    if (turns.n == 0 || (asks && all + room_least(context) <= context))
-        return true;
+    if (turns.n == 0 || rest >= context || (asks && all + room_least(context) <= context))
+        return true; /* rest >= context: the message does not fit, whatever leaves */
     if (asks) {
         buf_printf(&line, "not sent, nothing has changed: with the message the context would hold "
                    "about %d of %d tokens; /forget leaves out %.200s and sends it", all, context,
@@ -310,7 +317,8 @@ static bool find_room(struct talk *talk, const char *text, bool make_room)
         return false;
     }
     buf_printf(&line, "leaving out %s: the context was full, about %d of %d free now%s", list.p,
-               max_int(0, context - rest), context, make_room ? "" : "; /set forget ask asks first");
+               max_int(0, context - rest), context,
+               make_room ? "" : "; /set forget ask asks first");
     talk_notice(talk, line.p);
     forget(talk, numbers.p);
     return true;

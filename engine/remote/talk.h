@@ -96,8 +96,8 @@ void talk_text(struct talk *talk, struct talk_reply *reply, int channel, const c
                size_t n);
 /* The server has counted the tokens of the context, whose last message is not answered yet. */
 void talk_counted(struct talk *talk, int tokens);
-/* Whether the context, with a last message that is not answered yet, is estimated to fill three
- * quarters of what the server holds. */
+/* Whether the context, with a last message that is not answered yet and would fit alone, is
+ * estimated to fill three quarters of what the server holds. */
 bool talk_nearly_full(const struct talk *talk);
 int talk_words(const struct talk *talk); /* words in the context: used if a server reports no
                                             tokens */

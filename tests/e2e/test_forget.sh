@@ -69,9 +69,12 @@ lines "$A" "$A" "$A" "$A" "$B" "/forget" "/forget 1" | there -p forget=ask
 [ $rc = 2 ] && grep -q '^aerie: not sent, nothing has changed: .* about [0-9]* of 512 tokens; /forget leaves out turns 1-[23] and sends it' "$T/err" &&
     grep -q '^aerie: leaving out turns 1-[23]: ' "$T/err" && grep -q '^aerie: leaving out turn [34]$' "$T/err"
 result "with forget=ask the message is refused, and /forget sends it" $?
-lines "$A" "$A" "$LONG" "/forget" "Say hello." | there -p forget=never
-[ $rc = 2 ] && [ "$(grep -c 'answers 400: .*; if its context is full, /forget leaves out' "$T/err")" = 1 ] && grep -q '^aerie: leaving out turns 1-2: ' "$T/err" &&
-    grep -q '^[A-Z]' <(tail -n 1 "$T/out"); result "a refusal of the server names the way out" $?
+lines "$A" "$A" "$A" "$A" "$B" "/forget" | there -p forget=never
+[ $rc = 2 ] && [ "$(grep -c 'answers 400: .*; if its context is full, /forget leaves out' "$T/err")" = 1 ] &&
+    grep -q '^aerie: leaving out turns 1-[23]: ' "$T/err"; result "a refusal of the server names the way out" $?
+lines "$A" "$A" "$LONG" "/forget" "/forget 2" | there
+[ $rc != 0 ] && [ "$(grep -c 'answers 400' "$T/err")" = 1 ] && grep -q 'no message was refused' "$T/err" && [ "$(grep 'leaving out' "$T/err")" = "aerie: leaving out turns 1-2" ]
+result "a message that cannot fit costs no turns" $?
 
 # pages that nobody gives back
 stories() { for ((i = 0; i < 9; i++)); do echo "Tell me a story."; done; }
