@@ -1,6 +1,5 @@
 /* bugs.c - see bugs.h. */
 #include "engine/bugs.h"
-#include "kernels/idioms.h"
 
 static const struct bug_info infos[N_BUGS] = {
     [BUG_SWA_UNTRANSLATED] =

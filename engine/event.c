@@ -337,10 +337,8 @@ static bool pop_event(struct evq *q, struct event *ev)
 
 bool evq_get(struct evq *q, struct event *ev)
 {
-    pthread_mutex_lock(&q->lock);
-    bool got = pop_event(q, ev);
-    pthread_mutex_unlock(&q->lock);
-    return got;
+    LOCKED(&q->lock);
+    return pop_event(q, ev);
 }
 
 static struct timespec after_ms(int ms)
@@ -373,50 +371,43 @@ static void sleep_for(struct evq *q, int n, int ms, bool rest)
 
 bool evq_wait(struct evq *q, struct event *ev, int ms)
 {
-    pthread_mutex_lock(&q->lock);
+    LOCKED(&q->lock);
     if (q->n == 0 && !q->closed && ms)
         sleep_for(q, 1, ms, false);
-    bool got = pop_event(q, ev);
-    pthread_mutex_unlock(&q->lock);
-    return got;
+    return pop_event(q, ev);
 }
 
 void evq_rest(struct evq *q, int n, int ms)
 {
     CHECK(n > 0 && ms >= 0);
-    pthread_mutex_lock(&q->lock);
+    LOCKED(&q->lock);
     bool urgent = q->n >= min_int(n, q->cap) || q->closed || q->flush;
     for (int i = 0; i < q->n && !urgent; i++)
         urgent = !can_wait(q->ring[(q->head + i) % q->cap].kind);
     if (!urgent)
         sleep_for(q, min_int(n, q->cap), ms, true);
     q->flush = false;
-    pthread_mutex_unlock(&q->lock);
 }
 
 void evq_flush(struct evq *q)
 {
-    pthread_mutex_lock(&q->lock);
+    LOCKED(&q->lock);
     q->flush = true;
     pthread_cond_signal(&q->filled);
-    pthread_mutex_unlock(&q->lock);
 }
 
 void evq_close(struct evq *q)
 {
     if (!q)
         return;
-    pthread_mutex_lock(&q->lock);
+    LOCKED(&q->lock);
     q->closed = true;
     pthread_cond_broadcast(&q->filled);
     pthread_cond_broadcast(&q->drained);
-    pthread_mutex_unlock(&q->lock);
 }
 
 bool evq_closed(struct evq *q)
 {
-    pthread_mutex_lock(&q->lock);
-    bool done = q->closed && q->n == 0;
-    pthread_mutex_unlock(&q->lock);
-    return done;
+    LOCKED(&q->lock);
+    return q->closed && q->n == 0;
 }

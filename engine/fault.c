@@ -1,7 +1,6 @@
 /* fault.c - see fault.h. */
 #include "engine/fault.h"
 
-#include "kernels/idioms.h"
 #include "kernels/json.h"
 
 const char *plan_mode_name(enum plan_mode m)

@@ -1,6 +1,5 @@
 /* served.c - see served.h. */
 #include "engine/served.h"
-#include "kernels/idioms.h"
 
 #include <math.h>
 

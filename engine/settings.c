@@ -1,8 +1,6 @@
 /* settings.c - see settings.h: the rows of the settings, and the values of every row as text. */
 #include "engine/settings.h"
 
-#include "kernels/idioms.h"
-
 #include <errno.h>
 #include <limits.h>
 #include <math.h>

@@ -12,7 +12,6 @@
 #include <unistd.h>
 #include <utf8proc.h>
 
-#include "kernels/idioms.h"
 #include "kernels/utf8.h"
 
 /* ---- errors and checks ---- */

@@ -361,4 +361,6 @@ static inline bool stop_asked(const struct stop *s)
 {
     return s && s->running <= atomic_load(&s->cancelled);
 }
+
+#include "kernels/idioms.h"
 #endif

@@ -1,9 +1,9 @@
-/* idioms.h - idioms of C, each in one line where it is used. */
+/* idioms.h - idioms of C, each in one line where it is used. Include kernels/base.h instead, whose
+ * last line this is. */
 #pragma once
 
 #include <dirent.h>
-
-#include "kernels/base.h"
+#include <pthread.h>
 
 /* In a function that ends in "...": prints the arguments behind fmt into the array `text`. */
 #define PRINT_ARGS(text, fmt)                                                                      \
@@ -31,6 +31,25 @@ static inline void folder_close(DIR **folder)
     if (*folder)
         closedir(*folder);
 }
+
+/* Locks the mutex until the block is left: `LOCKED(&q->mu);`. */
+#define LOCKED(mu) FREED(unlock_at) pthread_mutex_t *locked_ = lock_taken(mu)
+static inline pthread_mutex_t *lock_taken(pthread_mutex_t *mu)
+{
+    pthread_mutex_lock(mu);
+    return mu;
+}
+static inline void unlock_at(pthread_mutex_t **mu)
+{
+    pthread_mutex_unlock(*mu);
+}
+
+/* Removes element i of the n of the array v; what it owns is not freed. */
+#define CUT(v, n, i)                                                                               \
+    do {                                                                                           \
+        (n)--;                                                                                     \
+        memmove((v) + (i), (v) + (i) + 1, (size_t)((n) - (i)) * sizeof *(v));                      \
+    } while (0)
 
 /* The number of an array's elements. */
 #define LEN(a) (sizeof(a) / sizeof *(a))

@@ -1,6 +1,5 @@
 /* mapped.c - see mapped.h. */
 #include "kernels/mapped.h"
-#include "kernels/idioms.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -113,7 +112,7 @@ struct mapped *mapped_open(int fd, const char *path, struct err *e)
         close(own);
         return NULL;
     }
-    pthread_mutex_lock(&mu);
+    LOCKED(&mu);
     struct mapped *m = take_entry();
     m->fd = own;
     m->path = xstrdup(path);
@@ -121,7 +120,6 @@ struct mapped *mapped_open(int fd, const char *path, struct err *e)
     atomic_store(&m->lost, false);
     atomic_store(&m->size, size);
     atomic_store(&m->base, (uintptr_t)p);
-    pthread_mutex_unlock(&mu);
     return m;
 }
 
@@ -129,12 +127,11 @@ void mapped_close(struct mapped *m)
 {
     if (!m)
         return;
-    pthread_mutex_lock(&mu);
+    LOCKED(&mu);
     munmap((void *)atomic_load(&m->base), atomic_load(&m->size));
     close(m->fd);
     free(m->path);
     atomic_store(&m->base, 0);
-    pthread_mutex_unlock(&mu);
 }
 
 const char *mapped_base(const struct mapped *m)
@@ -178,10 +175,9 @@ bool mapped_check(struct err *e)
     bool ok = true;
     if (!atomic_load(&list))
         return true;
-    pthread_mutex_lock(&mu);
+    LOCKED(&mu);
     for (const struct mapped *m = atomic_load(&list); m && ok; m = m->next)
         ok = entry_check(m, e);
-    pthread_mutex_unlock(&mu);
     return ok;
 }
 

@@ -1,7 +1,6 @@
 /* page_history.c - see page_history.h. */
 #include "engine/past/page_history.h"
 
-#include "kernels/idioms.h"
 #include "kernels/window.h"
 
 /* Limits of what a damaged log can make this allocate. */
@@ -294,8 +293,7 @@ static void drop_group(struct page_tape *t, int i)
     buf_free(&t->group[i]->bytes);
     buf_free(&t->group[i]->first);
     free(t->group[i]);
-    t->n--;
-    memmove(t->group + i, t->group + i + 1, (size_t)(t->n - i) * sizeof *t->group);
+    CUT(t->group, t->n, i);
 }
 
 void tape_clear(struct page_tape *t)

@@ -1,6 +1,5 @@
 /* step_ring.c - see step_ring.h. */
 #include "engine/past/step_ring.h"
-#include "kernels/idioms.h"
 
 void ring_open(struct step_ring *r)
 {

@@ -1,7 +1,6 @@
 /* check_rows.c - what the rows of a request read and write in one table of a plan: rows of new
  * cells, of a draft's levels, of blocks and of trees. See check_view.h. */
 #include "engine/plan/check_view.h"
-#include "kernels/idioms.h"
 
 static bool bad_slot(const struct view *v, const struct table *t, int row, const char *what,
                      int32_t slot, int cell)

@@ -4,7 +4,6 @@
 
 #include <math.h>
 
-#include "kernels/idioms.h"
 #include "kernels/json_read.h"
 #include "kernels/utf8.h"
 

@@ -228,7 +228,7 @@ void gauges_add(struct gauges *gauges, const struct gauge_page *now, uint64_t ns
         if (drafts > 0 && accepted >= 0)
             s.v[GAUGE_MAL] = (float)(1 + accepted / drafts);
     }
-    pthread_mutex_lock(&gauges->mu);
+    LOCKED(&gauges->mu);
     if (!gauges->sample)
         gauges->sample = xcalloc(GAUGES_KEPT, sizeof *gauges->sample);
     gauges->sample[gauges->n_sample++ % GAUGES_KEPT] = s;
@@ -242,31 +242,27 @@ void gauges_add(struct gauges *gauges, const struct gauge_page *now, uint64_t ns
     gauges->view.queries = now->queries;
     for (int i = 0; i < N_GAUGES; i++)
         gauges->view.reported[i] |= !isnan(s.v[i]);
-    pthread_mutex_unlock(&gauges->mu);
 }
 
 void gauges_pools(struct gauges *gauges, struct pool_view pool[N_POOLS])
 {
-    pthread_mutex_lock(&gauges->mu);
+    LOCKED(&gauges->mu);
     memcpy(pool, gauges->page.pool, sizeof gauges->page.pool);
-    pthread_mutex_unlock(&gauges->mu);
 }
 
 void gauges_view(struct gauges *gauges, struct gauges_view *out)
 {
-    pthread_mutex_lock(&gauges->mu);
+    LOCKED(&gauges->mu);
     *out = gauges->view;
-    pthread_mutex_unlock(&gauges->mu);
 }
 
 int gauges_samples(struct gauges *gauges, struct gauge_sample *out, int max)
 {
-    pthread_mutex_lock(&gauges->mu);
+    LOCKED(&gauges->mu);
     uint64_t held = gauges->n_sample < GAUGES_KEPT ? gauges->n_sample : GAUGES_KEPT;
     int n = min_int(max, (int)held);
     for (int i = 0; i < n; i++)
         out[i] = gauges->sample[(gauges->n_sample - (uint64_t)(n - i)) % GAUGES_KEPT];
-    pthread_mutex_unlock(&gauges->mu);
     return n;
 }
 
@@ -308,10 +304,9 @@ static void begin_page(struct gauges *gauges, struct http *http, const char *pat
 
 static void note_failure(struct gauges *gauges, const struct err *e)
 {
-    pthread_mutex_lock(&gauges->mu);
+    LOCKED(&gauges->mu);
     gauges->view.n_failed++;
     snprintf(gauges->view.fault, sizeof gauges->view.fault, "%.190s", e->msg);
-    pthread_mutex_unlock(&gauges->mu);
 }
 
 /* False: the reading has failed; the old numbers and their time are kept. */

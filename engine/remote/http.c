@@ -6,7 +6,6 @@
 
 #include "engine/remote/answer.h"
 #include "kernels/ascii.h"
-#include "kernels/idioms.h"
 #include "kernels/late.h"
 
 /* the functions of libcurl, which the first http_open() loads */

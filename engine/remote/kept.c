@@ -106,62 +106,55 @@ static void add_turn(struct remote_kept *kept, const struct event *ev)
 
 void kept_event(struct remote_kept *kept, const struct event *ev)
 {
-    pthread_mutex_lock(&kept->mu);
+    LOCKED(&kept->mu);
     if (ev->kind == EV_SESSION)
         begin_session(kept, ev);
     else if (ev->kind == EV_STEP)
         add_step(kept, ev);
     else if (ev->kind == EV_TURN_END)
         add_turn(kept, ev);
-    pthread_mutex_unlock(&kept->mu);
 }
 
 /* ---- views ----------------------------------------------------------------------------------- */
 
 void kept_range(struct remote_kept *kept, struct step_range *out)
 {
-    pthread_mutex_lock(&kept->mu);
+    LOCKED(&kept->mu);
     ring_range(&kept->ring, out);
-    pthread_mutex_unlock(&kept->mu);
 }
 
 int kept_steps(struct remote_kept *kept, struct step_info *out, int max)
 {
-    pthread_mutex_lock(&kept->mu);
-    int n = ring_latest(&kept->ring, out, max);
-    pthread_mutex_unlock(&kept->mu);
-    return n;
+    LOCKED(&kept->mu);
+    return ring_latest(&kept->ring, out, max);
 }
 
 bool kept_step(struct remote_kept *kept, int turn, int step, struct step_view *out)
 {
-    pthread_mutex_lock(&kept->mu);
+    LOCKED(&kept->mu);
     const struct ring_entry *e = ring_find(&kept->ring, turn, step);
     if (e)
         ring_view(&kept->ring, e, out);
-    pthread_mutex_unlock(&kept->mu);
     return e != NULL;
 }
 
 int kept_turns(struct remote_kept *kept, struct served_turn *out, int max)
 {
-    pthread_mutex_lock(&kept->mu);
+    LOCKED(&kept->mu);
     uint64_t held = kept->n_turn < SERVED_KEPT ? kept->n_turn : SERVED_KEPT;
     int n = min_int(max, (int)held);
     for (int i = 0; i < n; i++)
         out[i] = kept->turn[(kept->n_turn - (uint64_t)(n - i)) % SERVED_KEPT];
-    pthread_mutex_unlock(&kept->mu);
     return n;
 }
 
 struct tops *kept_tops(struct remote_kept *kept, int turn, int step)
 {
     struct tops *out = NULL;
-    pthread_mutex_lock(&kept->mu);
+    LOCKED(&kept->mu);
     for (int i = 0; i < TOPS_KEPT && !out; i++)
         if (kept->tops[i].tops && kept->tops[i].turn == turn && kept->tops[i].step == step)
             out = tops_copy(kept->tops[i].tops);
-    pthread_mutex_unlock(&kept->mu);
     return out;
 }
 
@@ -169,9 +162,8 @@ const char *kept_token(struct remote_kept *kept, int32_t id, size_t *n)
 {
     const char *p = NULL;
     *n = 0;
-    pthread_mutex_lock(&kept->mu);
+    LOCKED(&kept->mu);
     if (id >= 0 && id < kept->n_text && (p = kept->text[id].p))
         *n = kept->text[id].n;
-    pthread_mutex_unlock(&kept->mu);
     return p ? p : "";
 }

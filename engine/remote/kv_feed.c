@@ -142,10 +142,8 @@ bool kv_feed_live(struct kv_feed *feed, const void *seq, size_t n_seq, const voi
                   bool last, uint64_t *from)
 {
     uint64_t at;
-    pthread_mutex_lock(&feed->mu);
-    bool done = !read_seq(feed, seq, n_seq, &at) || take_live(feed, at, batch, n, last, from);
-    pthread_mutex_unlock(&feed->mu);
-    return done;
+    LOCKED(&feed->mu);
+    return !read_seq(feed, seq, n_seq, &at) || take_live(feed, at, batch, n, last, from);
 }
 
 bool kv_feed_replayed(struct kv_feed *feed, const void *seq, size_t n_seq, const void *batch,
@@ -155,42 +153,38 @@ bool kv_feed_replayed(struct kv_feed *feed, const void *seq, size_t n_seq, const
     uint64_t at;
     if (n_seq == sizeof end && memcmp(seq, end, sizeof end) == 0)
         return false;
-    pthread_mutex_lock(&feed->mu);
+    LOCKED(&feed->mu);
     if (read_seq(feed, seq, n_seq, &at) && (!feed->begun || at >= feed->next)) {
         take_batch(feed, at, batch, n);
         feed->view.replayed++;
     }
-    pthread_mutex_unlock(&feed->mu);
     return true;
 }
 
 void kv_feed_refuse(struct kv_feed *feed, const char *why)
 {
-    pthread_mutex_lock(&feed->mu);
+    LOCKED(&feed->mu);
     refuse(feed, why);
-    pthread_mutex_unlock(&feed->mu);
 }
 
 /* A server that is connected again may have been restarted: the next published number decides,
  * whatever was replayed. */
 void kv_feed_connected(struct kv_feed *feed, bool is)
 {
-    pthread_mutex_lock(&feed->mu);
+    LOCKED(&feed->mu);
     feed->view.connected = is;
     if (!is && feed->begun) {
         feed->live = true;
         feed->last_live = feed->next - 1;
     }
-    pthread_mutex_unlock(&feed->mu);
 }
 
 /* ---- readers --------------------------------------------------------------------------------- */
 
 void kv_feed_session(struct kv_feed *feed, const int32_t *id, int n)
 {
-    pthread_mutex_lock(&feed->mu);
+    LOCKED(&feed->mu);
     kv_blocks_session(&feed->blocks, id, n);
-    pthread_mutex_unlock(&feed->mu);
 }
 
 static void write_about(const struct kv_feed *feed, struct blocks_view *v)
@@ -208,28 +202,23 @@ static void write_about(const struct kv_feed *feed, struct blocks_view *v)
 
 void kv_feed_view(struct kv_feed *feed, struct blocks_view *v)
 {
-    pthread_mutex_lock(&feed->mu);
+    LOCKED(&feed->mu);
     *v = feed->view;
     kv_blocks_view(&feed->blocks, v);
     v->unknown = feed->blocks.unknown;
     v->whole = v->whole && feed->blocks.dropped == 0;
     snprintf(v->source, sizeof v->source, "%s", feed->address.events);
     write_about(feed, v);
-    pthread_mutex_unlock(&feed->mu);
 }
 
 int kv_feed_samples(struct kv_feed *feed, struct block_sample *out, int max)
 {
-    pthread_mutex_lock(&feed->mu);
-    int n = kv_blocks_samples(&feed->blocks, out, max);
-    pthread_mutex_unlock(&feed->mu);
-    return n;
+    LOCKED(&feed->mu);
+    return kv_blocks_samples(&feed->blocks, out, max);
 }
 
 int kv_feed_chain(struct kv_feed *feed, struct session_block *out, int max)
 {
-    pthread_mutex_lock(&feed->mu);
-    int n = kv_blocks_chain(&feed->blocks, out, max);
-    pthread_mutex_unlock(&feed->mu);
-    return n;
+    LOCKED(&feed->mu);
+    return kv_blocks_chain(&feed->blocks, out, max);
 }

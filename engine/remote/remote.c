@@ -45,9 +45,8 @@ static struct remote *remote_of(struct talk *talk)
 /* Sets the message about the connection on the screen; "": none. */
 static void set_trouble(struct remote *remote, const char *text)
 {
-    pthread_mutex_lock(&remote->talk.mu);
+    LOCKED(&remote->talk.mu);
     snprintf(remote->talk.view.trouble, sizeof remote->talk.view.trouble, "%.190s", text);
-    pthread_mutex_unlock(&remote->talk.mu);
 }
 
 /* Reads the metrics. Returns the milliseconds until the next call. */
@@ -139,7 +138,7 @@ static void note_seen(struct remote *remote, const struct incoming *in)
 static void count_reply(struct talk *talk, const struct incoming *in, int n_prompt,
                         const struct talk_reply *out, const struct draft_sums *steps)
 {
-    pthread_mutex_lock(&talk->mu);
+    LOCKED(&talk->mu);
     struct chat_view *v = &talk->view;
     struct draft_sums own = {.drafted = (uint64_t)out->n_drafted,
                              .accepted = (uint64_t)out->n_accepted,
@@ -158,7 +157,6 @@ static void count_reply(struct talk *talk, const struct incoming *in, int n_prom
         talk_counted(talk, reply_count(in->count.prompt));
     v->length = in->count.prompt >= 0 ? reply_count(in->count.prompt) + out->n_tokens
                                       : talk_words(talk);
-    pthread_mutex_unlock(&talk->mu);
 }
 
 static double known_ms(double ms)
@@ -319,11 +317,10 @@ static void turn_text(struct incoming *in, int channel, const char *text, size_t
     if (!turn->begun && in->prompt.n)
         begin_turn(turn);
     show_text(turn, channel, text, n);
-    pthread_mutex_lock(&talk->mu);
+    LOCKED(&talk->mu);
     talk->view.trouble[0] = '\0';
     talk->view.tok_s = reply_tok_s(in->n_token ? in->n_token : in->n_text,
                                    (in->ns_last - in->ns_first) / 1000);
-    pthread_mutex_unlock(&talk->mu);
 }
 
 static void turn_progress(struct incoming *in, int64_t done, int64_t total)

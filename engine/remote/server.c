@@ -1,7 +1,6 @@
 /* server.c - kinds of servers: see server.h. Endpoints and fields as recorded from vLLM 0.26.0 and
  * llama-server b11434, and as documented by SGLang and ollama in late 2026. */
 #include "engine/remote/server.h"
-#include "kernels/idioms.h"
 
 #include <jansson.h>
 #include <math.h>

@@ -67,7 +67,7 @@ static void list_turns(const struct talk *talk, struct buf *out)
 static void post_session(struct talk *talk, enum op_kind op, const char *parent)
 {
     struct event ev = talk_event(talk, EV_SESSION);
-    struct buf lines = {0};
+    FREED(buf_free) struct buf lines = {0};
     if (parent)
         memcpy(ev.parent, parent, sizeof ev.parent);
     ev.fork_turn = parent ? talk->view.turn : 0;
@@ -84,7 +84,6 @@ static void post_session(struct talk *talk, enum op_kind op, const char *parent)
         if (talk->system || op == OP_RESUME)
             post_op(talk, OP_SYSTEM, talk->system ? talk->system : "", 0);
     }
-    buf_free(&lines);
 }
 
 /* ---- the conversation ------------------------------------------------------------------------ */
@@ -93,7 +92,7 @@ static void unsay(struct talk *talk, int i)
 {
     FREE(talk->said[i].user, talk->said[i].reply);
     ids_free(&talk->said[i].ids);
-    memmove(talk->said + i, talk->said + i + 1, (size_t)(--talk->n_said - i) * sizeof *talk->said);
+    CUT(talk->said, talk->n_said, i);
 }
 
 static struct talk_pair *say(struct talk *talk, int turn, const char *user, const char *reply)
@@ -140,9 +139,8 @@ void talk_counted(struct talk *talk, int tokens)
 
 static void set_system(struct talk *talk, const char *text)
 {
-    char *copy = text && *text ? xstrdup(text) : NULL;
     free(talk->system);
-    talk->system = copy;
+    talk->system = text && *text ? xstrdup(text) : NULL;
 }
 
 /* ---- a turn ---------------------------------------------------------------------------------- */
@@ -332,10 +330,9 @@ static void do_regen(struct talk *talk)
         talk_notice(talk, "there is no reply to generate again");
         return;
     }
-    char *text = xstrdup(talk->said[talk->n_said - 1].user);
+    FREED(free_at) char *text = xstrdup(talk->said[talk->n_said - 1].user);
     unsay(talk, talk->n_said - 1);
     answer_message(talk, text, true);
-    free(text);
 }
 
 static void do_undo(struct talk *talk)
@@ -364,21 +361,18 @@ static void do_forget(struct talk *talk, const char *turns)
 static void do_set(struct talk *talk, const char *line)
 {
     struct err e;
-    char *name = xstrdup(line), *value = strchr(name, '=');
-    bool ok = value != NULL;
+    FREED(free_at) char *name = xstrdup(line);
+    char *value = strchr(name, '=');
+    bool ok = value || err_set(&e, ERR_USAGE, "\"%.100s\" is no NAME=VALUE", line);
     if (ok) {
+        LOCKED(&talk->mu);
         *value++ = '\0';
-        pthread_mutex_lock(&talk->mu);
         ok = settings_set(&talk->view.settings, name, value, &e);
-        pthread_mutex_unlock(&talk->mu);
-    } else {
-        err_set(&e, ERR_USAGE, "\"%.100s\" is no NAME=VALUE", line);
     }
     if (ok)
         post_op(talk, OP_SET, line, 0);
     else
         talk_notice(talk, e.msg);
-    free(name);
 }
 
 /* Makes the session that of the request, with its turns. */
@@ -391,7 +385,7 @@ static void take_session(struct talk *talk, const struct request *rq)
         struct talk_pair *q = say(talk, p->turn, p->user, p->reply ? p->reply : "");
         ids_cat(&q->ids, p->ids.v, p->ids.n);
     }
-    pthread_mutex_lock(&talk->mu);
+    LOCKED(&talk->mu);
     struct settings set = talk->view.settings;
     talk->view = (struct chat_view){.settings = set, .committed = -1,
                                     .capacity = talk->base.info.context,
@@ -399,7 +393,6 @@ static void take_session(struct talk *talk, const struct request *rq)
     memcpy(talk->view.session, rq->session, sizeof talk->view.session);
     if (rq->settings)
         settings_parse(&talk->view.settings, rq->settings, NULL);
-    pthread_mutex_unlock(&talk->mu);
 }
 
 static void serve(struct talk *talk, const struct request *rq)
@@ -470,8 +463,7 @@ static void *talk_thread(void *arg)
         if (talk->closing)
             break;
         struct request rq = talk->waiting[0];
-        memmove(talk->waiting, talk->waiting + 1,
-                (size_t)--talk->n_waiting * sizeof *talk->waiting);
+        CUT(talk->waiting, talk->n_waiting, 0);
         talk->working = true;
         talk->stop.running = rq.number;
         pthread_mutex_unlock(&talk->mu);
@@ -516,10 +508,8 @@ static void cancel(struct backend *backend)
 static bool busy(struct backend *backend)
 {
     struct talk *talk = talk_of(backend);
-    pthread_mutex_lock(&talk->mu);
-    bool is = talk->n_waiting > 0 || talk->working;
-    pthread_mutex_unlock(&talk->mu);
-    return is;
+    LOCKED(&talk->mu);
+    return talk->n_waiting > 0 || talk->working;
 }
 
 static void close_talk(struct backend *backend)

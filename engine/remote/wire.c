@@ -1,6 +1,5 @@
 /* wire.c - lines, then events: see wire.h. */
 #include "engine/remote/wire.h"
-#include "kernels/idioms.h"
 
 static bool too_long(struct err *e)
 {

@@ -9,8 +9,7 @@ static void drop_state(struct back *b, int i)
     if (i)
         b->bytes -= b->at[i].kept.bytes;
     keep_free(&b->at[i].kept);
-    memmove(b->at + i, b->at + i + 1, (size_t)(b->n - i - 1) * sizeof *b->at);
-    b->n--;
+    CUT(b->at, b->n, i);
 }
 
 static void drop_after(struct back *b, int step)

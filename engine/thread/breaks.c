@@ -30,8 +30,7 @@ bool breaks_remove(struct breaks *b, int number, struct err *e)
     }
     for (int i = 0; i < b->n; i++)
         if (b->at[i].about.number == number) {
-            memmove(&b->at[i], &b->at[i + 1], (size_t)(b->n - i - 1) * sizeof *b->at);
-            b->n--;
+            CUT(b->at, b->n, i);
             return true;
         }
     return err_set(e, ERR_USAGE, "there is no breakpoint %d; /breaks lists them", number);

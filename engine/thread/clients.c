@@ -155,7 +155,7 @@ static void drop_ended(struct engine *engine, struct jobs *js)
     if (n == js->n)
         return;
     js->n = n;
-    pthread_mutex_lock(&in->mu);
+    LOCKED(&in->mu);
     for (int i = 0; i < in->n_client; i++) {
         struct client *c = in->client[i];
         if (i < in->n_taken && c->job.state == JOB_DONE)
@@ -165,7 +165,6 @@ static void drop_ended(struct engine *engine, struct jobs *js)
     }
     in->n_taken -= in->n_client - kept;
     in->n_client = kept;
-    pthread_mutex_unlock(&in->mu);
 }
 
 static void end_stopped(struct engine *engine, struct jobs *js)
@@ -333,11 +332,10 @@ static bool local_start(struct backend *b, struct job_ask *ask, struct err *e)
 static void local_cancel_job(struct backend *b, uint64_t id)
 {
     struct inbox *in = &engine_of(b)->inbox;
-    pthread_mutex_lock(&in->mu);
+    LOCKED(&in->mu);
     for (int i = 0; i < in->n_client; i++)
         if (in->client[i]->id == id)
             atomic_store(&in->client[i]->job.cancelled, true);
-    pthread_mutex_unlock(&in->mu);
 }
 
 static const struct chat *local_chat_format(struct backend *b)

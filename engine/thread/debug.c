@@ -150,10 +150,8 @@ static struct step_facts facts_so_far(struct engine *engine, const struct debug_
 
 bool debug_by_phase(struct debugger *debugger)
 {
-    pthread_mutex_lock(&debugger->mu);
-    bool by_phase = debugger->until == RUN_PHASE;
-    pthread_mutex_unlock(&debugger->mu);
-    return by_phase;
+    LOCKED(&debugger->mu);
+    return debugger->until == RUN_PHASE;
 }
 
 void debug_turn_begins(struct engine *engine)
@@ -174,12 +172,11 @@ void debug_turn_begins(struct engine *engine)
 void debug_turn_ended(struct engine *engine)
 {
     struct debugger *debugger = &engine->debug;
-    pthread_mutex_lock(&debugger->mu);
+    LOCKED(&debugger->mu);
     if (debugger->until == RUN_FINISH || debugger->until == RUN_BACK)
         debugger->until = RUN_ON;
     debugger->asked = debugger->breaks.has_condition = false;
     breaks_forget(&debugger->breaks);
-    pthread_mutex_unlock(&debugger->mu);
 }
 
 static enum step_phase phase_of(enum cycle_phase p)
@@ -219,11 +216,9 @@ bool debug_phase_done(struct engine *engine, const struct cycle *c)
 /* Whether the debugger is not in use: the usual case, which must cost nothing. */
 static bool idle(struct debugger *debugger)
 {
-    pthread_mutex_lock(&debugger->mu);
-    bool none = !breaks_pause(&debugger->breaks) &&
-                (debugger->until == RUN_ON || debugger->until == RUN_FINISH);
-    pthread_mutex_unlock(&debugger->mu);
-    return none;
+    LOCKED(&debugger->mu);
+    return !breaks_pause(&debugger->breaks) &&
+           (debugger->until == RUN_ON || debugger->until == RUN_FINISH);
 }
 
 /* Pauses if the steps asked for are done or a condition holds. While steps run again to go back,
@@ -267,24 +262,20 @@ void debug_step_done(struct engine *engine)
 
 int32_t debug_forced(struct debugger *debugger)
 {
-    pthread_mutex_lock(&debugger->mu);
-    int32_t id = debugger->forced;
-    pthread_mutex_unlock(&debugger->mu);
-    return id;
+    LOCKED(&debugger->mu);
+    return debugger->forced;
 }
 
 void debug_force(struct debugger *debugger, int32_t id)
 {
-    pthread_mutex_lock(&debugger->mu);
+    LOCKED(&debugger->mu);
     debugger->forced = id;
-    pthread_mutex_unlock(&debugger->mu);
 }
 
 bool debug_verified(struct debugger *debugger, int turn, int step, struct debug_view *v)
 {
-    pthread_mutex_lock(&debugger->mu);
+    LOCKED(&debugger->mu);
     *v = debugger->view;
-    pthread_mutex_unlock(&debugger->mu);
     return v->paused && v->verified && v->turn == turn && v->step == step;
 }
 
@@ -297,28 +288,21 @@ static int stands_at(const struct debugger *debugger)
 
 bool debug_may_force(struct debugger *debugger, struct err *e)
 {
-    pthread_mutex_lock(&debugger->mu);
-    bool runs = debugger->turn && !debugger->view.paused, back = debugger->turn &&
-                stands_at(debugger) < debugger->last;
-    int turn = debugger->turn, last = debugger->last;
-    pthread_mutex_unlock(&debugger->mu);
-    if (runs)
+    LOCKED(&debugger->mu);
+    if (debugger->turn && !debugger->view.paused)
         return err_set(e, ERR_USAGE, "the turn runs; /step pauses it after its step");
-    if (back)
+    if (debugger->turn && stands_at(debugger) < debugger->last)
         return err_set(e, ERR_USAGE, "the turn has gone back, and what was said stays as it is: "
-                       "/goto %d.%d first", turn, last);
+                       "/goto %d.%d first", debugger->turn, debugger->last);
     return true;
 }
 
 bool debug_may_compare(struct debugger *debugger, struct err *e)
 {
-    pthread_mutex_lock(&debugger->mu);
-    bool paused = debugger->turn && debugger->view.paused,
-        between = debugger->view.phase == WHOLE_STEP;
-    pthread_mutex_unlock(&debugger->mu);
-    if (!paused)
+    LOCKED(&debugger->mu);
+    if (!debugger->turn || !debugger->view.paused)
         return err_set(e, ERR_USAGE, "no turn is paused; /step pauses the next one");
-    return between ||
+    return debugger->view.phase == WHOLE_STEP ||
            err_set(e, ERR_USAGE, "the turn is paused between two phases; /step or /rstep "
                               "takes it between two steps");
 }
@@ -332,29 +316,26 @@ bool debug_in_use(struct debugger *debugger)
 
 void debug_set_span(struct debugger *debugger, int turn, int first, int last)
 {
-    pthread_mutex_lock(&debugger->mu);
+    LOCKED(&debugger->mu);
     debugger->turn = turn;
     debugger->first = first;
     debugger->last = last;
-    pthread_mutex_unlock(&debugger->mu);
 }
 
 bool debug_back_asked(struct engine *engine)
 {
     struct debugger *debugger = &engine->debug;
-    pthread_mutex_lock(&debugger->mu);
+    LOCKED(&debugger->mu);
     bool asked = debugger->asked;
-    pthread_mutex_unlock(&debugger->mu);
     return asked && !stop_asked(&engine->stop);
 }
 
 int debug_take_target(struct debugger *debugger)
 {
-    pthread_mutex_lock(&debugger->mu);
+    LOCKED(&debugger->mu);
     int target = debugger->target;
     debugger->asked = false;
     breaks_forget(&debugger->breaks); /* a watch compares with the step before */
-    pthread_mutex_unlock(&debugger->mu);
     return target;
 }
 

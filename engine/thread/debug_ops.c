@@ -5,7 +5,7 @@
 static void debug_view(struct backend *b, struct debug_view *v)
 {
     struct debugger *debugger = &engine_of(b)->debug;
-    pthread_mutex_lock(&debugger->mu);
+    LOCKED(&debugger->mu);
     *v = debugger->view;
     v->until = debugger->until;
     v->forced = debugger->forced;
@@ -15,7 +15,6 @@ static void debug_view(struct backend *b, struct debug_view *v)
     v->last = debugger->turn ? debugger->last : 0;
     v->n_break = debugger->breaks.n;
     breaks_about(&debugger->breaks, v->paused ? &debugger->facts : NULL, v->at);
-    pthread_mutex_unlock(&debugger->mu);
 }
 
 static bool debug_run(struct backend *b, enum run_until until, int steps, const char *condition,
@@ -25,7 +24,7 @@ static bool debug_run(struct backend *b, enum run_until until, int steps, const 
     struct expr expr;
     if (condition && !expr_parse_condition(&expr, condition, e))
         return false;
-    pthread_mutex_lock(&debugger->mu);
+    LOCKED(&debugger->mu);
     debugger->until = until;
     debugger->asked = false;
     debugger->left = max_int(1, steps);
@@ -34,7 +33,6 @@ static bool debug_run(struct backend *b, enum run_until until, int steps, const 
         debugger->breaks.condition = expr;
     debugger->view.paused = false;
     pthread_cond_signal(&debugger->go);
-    pthread_mutex_unlock(&debugger->mu);
     return true;
 }
 
@@ -61,7 +59,7 @@ static bool refuse_back(const struct debugger *debugger, int turn, int step, str
 static bool debug_back(struct backend *b, int turn, int step, struct err *e)
 {
     struct debugger *debugger = &engine_of(b)->debug;
-    pthread_mutex_lock(&debugger->mu);
+    LOCKED(&debugger->mu);
     bool ok = refuse_back(debugger, turn, step, e);
     if (ok) {
         debugger->until = RUN_BACK;
@@ -71,26 +69,21 @@ static bool debug_back(struct backend *b, int turn, int step, struct err *e)
         debugger->view.paused = false;
         pthread_cond_signal(&debugger->go);
     }
-    pthread_mutex_unlock(&debugger->mu);
     return ok;
 }
 
 static int debug_add(struct backend *b, const char *expr, enum break_kind kind, struct err *e)
 {
     struct debugger *debugger = &engine_of(b)->debug;
-    pthread_mutex_lock(&debugger->mu);
-    int number = breaks_add(&debugger->breaks, expr, kind, e);
-    pthread_mutex_unlock(&debugger->mu);
-    return number;
+    LOCKED(&debugger->mu);
+    return breaks_add(&debugger->breaks, expr, kind, e);
 }
 
 static bool debug_remove(struct backend *b, int number, struct err *e)
 {
     struct debugger *debugger = &engine_of(b)->debug;
-    pthread_mutex_lock(&debugger->mu);
-    bool found = breaks_remove(&debugger->breaks, number, e);
-    pthread_mutex_unlock(&debugger->mu);
-    return found;
+    LOCKED(&debugger->mu);
+    return breaks_remove(&debugger->breaks, number, e);
 }
 
 const struct debug_ops local_debug = {.view = debug_view, .run = debug_run, .back = debug_back,

@@ -43,9 +43,8 @@ bool engine_sweep(struct engine *engine, struct err *e)
 
 static void share(struct engine *engine, const struct jobs *js)
 {
-    shared_lock(&engine->shared);
+    LOCKED(&engine->shared.mu);
     engine->shared.jobs = js;
-    shared_unlock(&engine->shared);
 }
 
 void jobs_open(struct jobs *js)
@@ -140,8 +139,7 @@ const struct ids *job_tokens(const struct jobs *js, const struct job *j)
 static void drop_state(struct jobs *js, int i)
 {
     lane_free(js->r, &js->state[i]);
-    js->n_state--;
-    memmove(&js->state[i], &js->state[i + 1], (size_t)(js->n_state - i) * sizeof *js->state);
+    CUT(js->state, js->n_state, i);
 }
 
 bool jobs_give_state(struct jobs *js)
@@ -255,9 +253,9 @@ static void leave(struct jobs *js, int k)
 {
     pass_lock(&js->r->pass);
     lane_free(js->r, &js->lane[k]);
-    memmove(&js->lane[k], &js->lane[k + 1], (size_t)(js->n_live - k - 1) * sizeof *js->lane);
-    memmove(&js->of[k], &js->of[k + 1], (size_t)(js->n_live - k - 1) * sizeof *js->of);
-    js->n_live--;
+    int n = js->n_live;
+    CUT(js->lane, n, k);
+    CUT(js->of, js->n_live, k);
     js->joins = js->joins && k != js->n_live;
     pass_unlock(&js->r->pass);
 }

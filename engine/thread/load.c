@@ -6,7 +6,6 @@
 
 #include "engine/cycle/fit.h"
 #include "engine/run/device.h"
-#include "kernels/idioms.h"
 #include "models/checkpoint/hub.h"
 
 __attribute__((format(printf, 2, 3)))

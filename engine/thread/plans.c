@@ -27,13 +27,12 @@ void plans_step_ended(struct engine *engine)
 {
     struct plan_keeper *k = &engine->plans;
     engine->own.runtime.pass.trace = NULL;
-    pthread_mutex_lock(&k->mu);
+    LOCKED(&k->mu);
     if (k->running) {
         jput_close(&k->json, ']');
         k->done = true;
         k->running = false;
     }
-    pthread_mutex_unlock(&k->mu);
 }
 
 /* ---- the caller's thread ---- */
@@ -41,20 +40,18 @@ void plans_step_ended(struct engine *engine)
 void local_keep_plans(struct backend *b, int turn, int step)
 {
     struct plan_keeper *k = &engine_of(b)->plans;
-    pthread_mutex_lock(&k->mu);
+    LOCKED(&k->mu);
     k->turn = turn;
     k->step = step;
     k->done = false;
-    pthread_mutex_unlock(&k->mu);
 }
 
 bool local_kept_plans(struct backend *b, struct buf *out)
 {
     struct plan_keeper *k = &engine_of(b)->plans;
-    pthread_mutex_lock(&k->mu);
+    LOCKED(&k->mu);
     bool done = k->done;
     if (done)
         buf_add(out, k->json.p, k->json.n);
-    pthread_mutex_unlock(&k->mu);
     return done;
 }

@@ -341,9 +341,8 @@ static bool run_step(struct again *a, const struct probe_ask *ask, struct err *e
 
 static void show_scratch(struct engine *engine, const struct seq *s)
 {
-    shared_lock(&engine->shared);
+    LOCKED(&engine->shared.mu);
     engine->shared.scratch = s;
-    shared_unlock(&engine->shared);
 }
 
 /* Sets up the passes of the scratch sequence, whose plans and counts are separate from the

@@ -1,6 +1,5 @@
 /* redraft_readings.c - what can be changed about a head, one thing at a time. See redraft.h. */
 #include "engine/thread/redraft_parts.h"
-#include "kernels/idioms.h"
 
 static void trial_open(struct trial *t, const struct scorer *scorer, enum reading_of of,
                        const char *what)

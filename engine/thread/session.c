@@ -1,6 +1,5 @@
 /* session.c - see session.h. */
 #include "engine/thread/session.h"
-#include "kernels/idioms.h"
 
 #include "engine/past/room.h"
 #include "engine/thread/load.h"
@@ -95,8 +94,7 @@ static void note_change(struct session *s, enum reuse_change why, int turn, int 
 static void drop_point(struct session *s, int i)
 {
     lane_free(s->runtime, &s->point[i].lane);
-    memmove(&s->point[i], &s->point[i + 1], (size_t)(s->n_point - i - 1) * sizeof *s->point);
-    s->n_point--;
+    CUT(s->point, s->n_point, i);
 }
 
 /* Drops the oldest checkpoint, although the conversation could go back to it. */
@@ -104,7 +102,7 @@ static void give_up_point(struct session *s)
 {
     struct held *h = &s->held;
     if (h->n_gone == MAX_POINTS)
-        memmove(h->gone, h->gone + 1, (size_t)--h->n_gone * sizeof *h->gone);
+        CUT(h->gone, h->n_gone, 0);
     h->gone[h->n_gone++] = (struct given_up){s->point[0].lane.seq.committed, s->point[0].n_msg};
     drop_point(s, 0);
     s->given_up++;
@@ -210,8 +208,7 @@ void session_fork(struct session *s, const char *child)
     pass_lock(&s->runtime->pass);
     if (s->n_idle == MAX_POINTS) {
         lane_free(s->runtime, &s->idle[0]);
-        memmove(s->idle, s->idle + 1, (MAX_POINTS - 1) * sizeof *s->idle);
-        s->n_idle--;
+        CUT(s->idle, s->n_idle, 0);
     }
     lane_fork_as(s->runtime, &s->lane, &s->idle[s->n_idle++], HOLDER_IDLE);
     memcpy(s->id, child, sizeof s->id);
@@ -241,8 +238,7 @@ bool session_reclaim(struct session *s)
         give_up_point(s);
     } else if (s->n_idle) {
         lane_free(s->runtime, &s->idle[0]);
-        memmove(s->idle, s->idle + 1, (size_t)(s->n_idle - 1) * sizeof *s->idle);
-        s->n_idle--;
+        CUT(s->idle, s->n_idle, 0);
         s->given_up++;
     }
     pass_unlock(&s->runtime->pass);

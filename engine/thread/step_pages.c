@@ -7,16 +7,14 @@ void engine_log_pages(struct engine *engine)
 {
     const struct seq *seqs[MAX_SEQS];
     int n = session_seqs(&engine->own.ses, seqs, MAX_SEQS);
-    shared_lock(&engine->shared);
+    LOCKED(&engine->shared.mu);
     kv_log_state(&engine->own.runtime.kv, seqs, n, engine->own.runtime.context);
-    shared_unlock(&engine->shared);
 }
 
 void engine_forget_pages(struct engine *engine)
 {
-    shared_lock(&engine->shared);
+    LOCKED(&engine->shared.mu);
     engine->own.runtime.kv.log.n_since = 0;
-    shared_unlock(&engine->shared);
 }
 
 /* Only the engine's thread changes the tape, so it reads the tape without the lock. */

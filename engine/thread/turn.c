@@ -400,11 +400,10 @@ static void end(struct engine *engine, struct turn *t)
 /* The next turn's number; steps and counters begin anew. */
 static void number_turn(struct engine *engine)
 {
-    shared_lock(&engine->shared);
+    LOCKED(&engine->shared.mu);
     engine->shared.turn = ++engine->own.ses.turn;
     engine->shared.step = 0;
     engine->shared.count = (struct turn_count){0};
-    shared_unlock(&engine->shared);
 }
 
 /* The guide of the turn's reply. A format was compiled when it was set, so that an error here is

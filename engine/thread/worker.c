@@ -37,7 +37,7 @@ static void post_session(struct engine *engine, const char *parent, int fork_tur
 
 void engine_start_stats(struct engine *engine)
 {
-    shared_lock(&engine->shared);
+    LOCKED(&engine->shared.mu);
     engine->shared.stats = (struct chat_view){0};
     checker_start(&engine->own.runtime.pass.check);
     ring_clear(&engine->shared.ring);
@@ -45,7 +45,6 @@ void engine_start_stats(struct engine *engine)
     tape_clear(&engine->shared.pages);
     engine->shared.turn = engine->shared.step = 0;
     engine->shared.count = (struct turn_count){0};
-    shared_unlock(&engine->shared);
 }
 
 /* Empties the conversation and the pools. A format of replies ends with the session before. */
@@ -261,7 +260,7 @@ enum work { WORK_REQUEST, WORK_JOBS, WORK_OVER };
 /* Waits for a request or for jobs; if both are there, they are served alternately. */
 static enum work next_work(struct engine *engine, enum work last, struct request *rq)
 {
-    pthread_mutex_lock(&engine->inbox.mu);
+    LOCKED(&engine->inbox.mu);
     engine->inbox.working = false;
     while (engine->inbox.n == 0 && engine->inbox.n_client == 0 && !engine->inbox.closing)
         pthread_cond_wait(&engine->inbox.filled, &engine->inbox.mu);
@@ -274,19 +273,16 @@ static enum work next_work(struct engine *engine, enum work last, struct request
     if (work == WORK_REQUEST) {
         *rq = engine->inbox.rq[0];
         engine->stop.running = rq->number;
-        engine->inbox.n--;
-        memmove(engine->inbox.rq, engine->inbox.rq + 1,
-                (size_t)engine->inbox.n * sizeof *engine->inbox.rq);
+        CUT(engine->inbox.rq, engine->inbox.n, 0);
         engine->inbox.working = true;
     }
-    pthread_mutex_unlock(&engine->inbox.mu);
     return work;
 }
 
 /* Takes the first request that a paused turn can serve out of the queue. False: there is none. */
 static bool next_for_pause(struct engine *engine, struct request *rq)
 {
-    pthread_mutex_lock(&engine->inbox.mu);
+    LOCKED(&engine->inbox.mu);
     int i = 0;
     while (i < engine->inbox.n && engine->inbox.rq[i].kind != RQ_PROBE &&
            engine->inbox.rq[i].kind != RQ_WHAT_IF)
@@ -294,11 +290,8 @@ static bool next_for_pause(struct engine *engine, struct request *rq)
     bool got = i < engine->inbox.n;
     if (got) {
         *rq = engine->inbox.rq[i];
-        engine->inbox.n--;
-        memmove(engine->inbox.rq + i, engine->inbox.rq + i + 1,
-                (size_t)(engine->inbox.n - i) * sizeof *engine->inbox.rq);
+        CUT(engine->inbox.rq, engine->inbox.n, i);
     }
-    pthread_mutex_unlock(&engine->inbox.mu);
     return got;
 }
 
@@ -377,8 +370,6 @@ void local_cancel(struct backend *b)
 bool local_busy(struct backend *b)
 {
     struct engine *engine = engine_of(b);
-    pthread_mutex_lock(&engine->inbox.mu);
-    bool busy = engine->inbox.n > 0 || engine->inbox.n_client > 0 || engine->inbox.working;
-    pthread_mutex_unlock(&engine->inbox.mu);
-    return busy;
+    LOCKED(&engine->inbox.mu);
+    return engine->inbox.n > 0 || engine->inbox.n_client > 0 || engine->inbox.working;
 }

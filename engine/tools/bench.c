@@ -2,7 +2,6 @@
  * bench.h. */
 #include "engine/tools/bench_model.h"
 #include "engine/tools/synthetic.h"
-#include "kernels/idioms.h"
 
 #include <unistd.h>
 

@@ -1,7 +1,6 @@
 /* bench_cycle.c - times of a chat, host time included: cycles with a scripted acceptance, prompts,
  * and whole replies, through lane_extend() and lane_step(). See bench_model.h. */
 #include "engine/tools/bench_model.h"
-#include "kernels/idioms.h"
 
 #include "engine/cycle/fused.h"
 #include "engine/settings.h"

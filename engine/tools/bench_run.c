@@ -1,7 +1,6 @@
 /* bench_run.c - the benchmark's names, memory, check of results, clock and lines; see
  * bench_run.h. */
 #include "engine/tools/bench_run.h"
-#include "kernels/idioms.h"
 
 #include "engine/tools/synthetic.h"
 #include "kernels/packed.h"

@@ -5,7 +5,6 @@
 
 #include "engine/cycle/fit.h"
 #include "engine/thread/load.h"
-#include "kernels/idioms.h"
 #include "kernels/json.h"
 
 /* ---- a run: a runtime, a lane, and the results of its passes --------------------------------- */

@@ -1,6 +1,5 @@
 /* case.c - judges a case; see case.h. */
 #include "engine/tools/case.h"
-#include "kernels/idioms.h"
 
 #include "engine/plan/check.h"
 

@@ -1,7 +1,6 @@
 /* case_shrink.c - draws a case, and makes a failing one smaller; see case.h. */
 
 #include "engine/tools/case.h"
-#include "kernels/idioms.h"
 
 /* ---- the picture ----------------------------------------------------------------------------- */
 
@@ -192,8 +191,7 @@ static bool drop_group(struct attn_case *c, int i)
         drop_lists(lists[k]);
     for (int k = 0; k < 5; k++)
         drop_ints(ints[k]);
-    memmove(g, g + 1, (size_t)(c->n_group - i - 1) * sizeof *g);
-    c->n_group--;
+    CUT(c->group, c->n_group, i);
     return true;
 }
 
@@ -212,9 +210,7 @@ static bool drop_request(struct attn_case *c, int i)
         cut_lists(&c->group[k].held, i, 1);
         cut_ints(&c->group[k].start, i, 1);
     }
-    memmove(&c->request[i], &c->request[i + 1],
-            (size_t)(c->n_request - i - 1) * sizeof *c->request);
-    c->n_request--;
+    CUT(c->request, c->n_request, i);
     return true;
 }
 

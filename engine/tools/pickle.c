@@ -1,6 +1,5 @@
 /* pickle.c - see pickle.h. */
 #include "engine/tools/pickle.h"
-#include "kernels/idioms.h"
 
 enum { MARKED = -1, MOST_MEMO = 1 << 20, MOST_TEXT = 1 << 20 };
 

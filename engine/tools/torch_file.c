@@ -9,7 +9,6 @@
 
 #include "engine/tools/pickle.h"
 #include "kernels/ascii.h"
-#include "kernels/idioms.h"
 #include "models/checkpoint/json.h"
 #include "models/models.h"
 

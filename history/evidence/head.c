@@ -12,7 +12,6 @@
  * elsewhere does (`db check --head`).
  */
 #include "history/internal.h"
-#include "kernels/idioms.h"
 
 enum { SUM = 32 };
 

@@ -120,18 +120,16 @@ static void finish_writing(struct history *h)
     if (!h->n_wait && !late)
         sqlite3_wal_checkpoint_v2(h->w.db.h, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL);
     publish_left(h);
-    pthread_mutex_lock(&h->mu);
+    LOCKED(&h->mu);
     h->finished = true;
     pthread_cond_broadcast(&h->flushed);
-    pthread_mutex_unlock(&h->mu);
 }
 
 void history_hasten(struct history *h)
 {
-    pthread_mutex_lock(&h->mu);
+    LOCKED(&h->mu);
     if (!h->hastened_ns)
         h->hastened_ns = clock_ns();
-    pthread_mutex_unlock(&h->mu);
 }
 
 bool history_finish(struct history *h, int ms, struct history_left *left)
@@ -139,7 +137,7 @@ bool history_finish(struct history *h, int ms, struct history_left *left)
     struct timespec until;
     evq_close(h->q);
     deadline_after(&until, ms);
-    pthread_mutex_lock(&h->mu);
+    LOCKED(&h->mu);
     h->closing = true;
     for (int rc = 0; !h->finished && rc != ETIMEDOUT;)
         rc = pthread_cond_timedwait(&h->flushed, &h->mu, &until);
@@ -147,9 +145,7 @@ bool history_finish(struct history *h, int ms, struct history_left *left)
     left->some |= !h->finished;
     if (!left->why[0]) /* the thread is in a commit that began before the queue was closed */
         snprintf(left->why, sizeof left->why, "still being stored");
-    bool done = h->finished && !h->left.some;
-    pthread_mutex_unlock(&h->mu);
-    return done;
+    return h->finished && !h->left.some;
 }
 
 bool history_join(struct history *h, struct history_left *left)
@@ -266,10 +262,9 @@ struct evq *history_queue(struct history *h)
 
 void history_level(struct history *h, enum log_level level)
 {
-    pthread_mutex_lock(&h->mu);
+    LOCKED(&h->mu);
     h->level = level;
     h->status.recording = level != LOG_OFF && !h->status.error[0];
-    pthread_mutex_unlock(&h->mu);
 }
 
 void history_set_limit(struct history *h, const struct history_limit *l)
@@ -290,9 +285,8 @@ void history_status(struct history *h, struct history_status *s)
     uint64_t news;
     bool any = read(h->wake, &news, sizeof news) == sizeof news;
     (void)any;
-    pthread_mutex_lock(&h->mu);
+    LOCKED(&h->mu);
     *s = h->status;
-    pthread_mutex_unlock(&h->mu);
 }
 
 void history_describe(struct history *h, const struct history_about *about,
@@ -301,14 +295,13 @@ void history_describe(struct history *h, const struct history_about *about,
     struct history_about copy;
     struct vocabulary vocab = vocabulary_copy(texts);
     about_copy(&copy, about);
-    pthread_mutex_lock(&h->mu);
+    LOCKED(&h->mu);
     vocabulary_free(&h->vocab);
     h->vocab = vocab;
     if (h->has_described)
         about_free(&h->described);
     h->described = copy;
     h->has_described = true;
-    pthread_mutex_unlock(&h->mu);
 }
 
 bool history_lock_session(struct history *h, const char *session, bool *elsewhere, struct err *e)
@@ -364,14 +357,12 @@ bool history_flush_unless(struct history *h, int ms, bool (*stop)(void))
     uint64_t mark = history_mark(h);
     if (!mark)
         return false;
-    pthread_mutex_lock(&h->mu);
+    LOCKED(&h->mu);
     while (s->mark_stored < mark && s->mark_failed < mark && clock_ns() < until &&
            !(stop && stop())) {
         int left = (int)((until - clock_ns()) / 1000000) + 1;
         deadline_after(&slice, stop && left > SLICE_MS ? SLICE_MS : left);
         pthread_cond_timedwait(&h->flushed, &h->mu, &slice);
     }
-    bool done = s->mark_stored >= mark;
-    pthread_mutex_unlock(&h->mu);
-    return done;
+    return s->mark_stored >= mark;
 }

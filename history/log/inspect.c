@@ -5,7 +5,6 @@
  * read-only. Time, and the sizes of values, rows and output, are limited.
  */
 #include "history/internal.h"
-#include "kernels/idioms.h"
 #include "kernels/json.h"
 #include "kernels/utf8.h"
 

@@ -15,7 +15,7 @@ void session_new_id(char out[SESSION_ID])
     static uint8_t tail[10]; /* 80 bits, big-endian */
     static const char digit[] = "0123456789ABCDEFGHJKMNPQRSTVWXYZ";
 
-    pthread_mutex_lock(&lock);
+    LOCKED(&lock);
     int64_t ms = clock_unix_ms();
     bool again = ms <= last_ms;
     for (int i = 9; again && i >= 0; i--)
@@ -34,7 +34,6 @@ void session_new_id(char out[SESSION_ID])
         out[10 + i] = digit[two >> (11 - bit % 8) & 31];
     }
     out[26] = '\0';
-    pthread_mutex_unlock(&lock);
 }
 
 /* ---- prompts ---- */

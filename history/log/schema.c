@@ -5,7 +5,6 @@
  * schema differs from the text below, so a foreign view or trigger never runs.
  */
 #include "history/columns.h"
-#include "kernels/idioms.h"
 
 #include <errno.h>
 #include <sys/vfs.h>

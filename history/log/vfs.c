@@ -194,7 +194,7 @@ static int wrap_open(sqlite3_vfs *v, sqlite3_filename name, sqlite3_file *f, int
         *out = got;
     if (!f->pMethods)
         return rc;
-    pthread_mutex_lock(&mu);
+    LOCKED(&mu);
     int i = 0;
     while (i < n_kind && kind[i].from != f->pMethods)
         i++;
@@ -212,14 +212,13 @@ static int wrap_open(sqlite3_vfs *v, sqlite3_filename name, sqlite3_file *f, int
     }
     if (i < n_kind)
         f->pMethods = &kind[i].own;
-    pthread_mutex_unlock(&mu);
     return rc;
 }
 
 const char *vfs_name(void)
 {
     static const char name[] = "aerie";
-    pthread_mutex_lock(&mu);
+    LOCKED(&mu);
     sqlite3_vfs *now = sqlite3_vfs_find(NULL);
     CHECK(now != &own); /* else the wrapper would wrap itself and recurse without end */
     if (now && now != base) { /* tests exchange the default layer */
@@ -239,7 +238,6 @@ const char *vfs_name(void)
         if (own.pNext)
             sqlite3_vfs_register(own.pNext, 0);
     }
-    pthread_mutex_unlock(&mu);
     return now ? name : NULL;
 }
 

@@ -9,7 +9,6 @@
  *       end of a turn repeats its whole text and ids), then the newest events; `error` counts them
  */
 #include "history/log/waiting.h"
-#include "kernels/idioms.h"
 
 #include <errno.h>
 #include <unistd.h>
@@ -56,7 +55,7 @@ static void measure(struct history *h)
     const double mb = 1e6;
     int64_t bytes;
     db_bytes(&h->w.db, true, &bytes);
-    pthread_mutex_lock(&h->mu);
+    LOCKED(&h->mu);
     struct history_status *s = &h->status;
     double have = (double)(s->bytes = bytes), most = (double)h->limit.max_bytes;
     s->limit[0] = '\0';
@@ -72,7 +71,6 @@ static void measure(struct history *h)
         snprintf(s->limit, sizeof s->limit, "the log is %.0f%% full: %.1f of %.1f MB (max-size); "
                                             "aerie db prune makes room",
                  100 * have / most, have / mb, most / mb);
-    pthread_mutex_unlock(&h->mu);
 }
 
 /* Before a turn: sets `blocked`. */
@@ -108,9 +106,8 @@ static bool is_detail(const struct event *ev)
 /* Whether closing was hastened more than ms ago. */
 bool closing_late(struct history *h, int ms)
 {
-    pthread_mutex_lock(&h->mu);
+    LOCKED(&h->mu);
     uint64_t since = h->hastened_ns;
-    pthread_mutex_unlock(&h->mu);
     return since && clock_ns() - since > (uint64_t)ms * 1000000;
 }
 
@@ -174,7 +171,7 @@ static void drop_event(struct history *h, int i)
 {
     h->bytes -= h->wait[i].bytes;
     event_free(&h->wait[i].ev);
-    memmove(h->wait + i, h->wait + i + 1, (size_t)(--h->n_wait - i) * sizeof *h->wait);
+    CUT(h->wait, h->n_wait, i);
     h->dropped++;
 }
 
@@ -271,14 +268,13 @@ static bool file_moved(struct history *h)
 
 static void adopt_about(struct history *h)
 {
-    pthread_mutex_lock(&h->mu);
+    LOCKED(&h->mu);
     if (h->has_described) {
         about_free(&h->w.about);
         h->w.about = h->described;
         texts_take(&h->w.texts, &h->vocab);
         h->has_described = false;
     }
-    pthread_mutex_unlock(&h->mu);
 }
 
 static void notify_status(struct history *h)

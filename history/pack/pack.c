@@ -6,8 +6,6 @@
  * of packs until a rule says what it holds (tests/unit/test_packs.c requires that). */
 #include "history/columns.h"
 
-#include "kernels/idioms.h"
-
 #include <limits.h>
 
 /* ---- what a pack keeps ---- */

@@ -8,7 +8,6 @@
  * the end of the repaired session. The new log has checksums of its own.
  */
 #include "history/internal.h"
-#include "kernels/idioms.h"
 
 #include <errno.h>
 #include <fcntl.h>

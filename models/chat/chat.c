@@ -1,6 +1,5 @@
 /* chat.c - chooses a format, and renders conversations by its row of the table. */
 #include "models/chat/parts.h"
-#include "kernels/idioms.h"
 #include "kernels/json_read.h"
 #include "models/checkpoint/gguf.h"
 

@@ -9,7 +9,6 @@
  * sorted as Jinja's dictsort sorts them; numbers are written as Python writes them. */
 #include "models/chat/parts.h"
 #include "kernels/ascii.h"
-#include "kernels/idioms.h"
 #include "kernels/json_read.h"
 
 #include <math.h>

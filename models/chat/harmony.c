@@ -5,7 +5,6 @@
  * "analysis" (thoughts) are omitted from later prompts. Source: openai/harmony, docs/format.md.
  */
 #include "models/chat/parts.h"
-#include "kernels/idioms.h"
 
 static const char assistant[] = "assistant";
 

@@ -1,6 +1,5 @@
 /* put.c - appends texts, markers and ids to a rendering. */
 #include "models/chat/parts.h"
-#include "kernels/idioms.h"
 #include "kernels/json_read.h"
 #include "kernels/utf8.h"
 

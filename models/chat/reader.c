@@ -2,7 +2,6 @@
  * markers.
  */
 #include "models/chat/parts.h"
-#include "kernels/idioms.h"
 
 /* States of THINK_TAGS. A reply may begin with "<think>"; a thought ends at "</think>"; white space
  * behind either tag is not shown. */

@@ -2,7 +2,6 @@
  * are the caller's or a default that depends on whether it thinks.
  */
 #include "models/chat/parts.h"
-#include "kernels/idioms.h"
 
 /* Removes every occurrence of a word. */
 static void cut_word(struct buf *b, const char *word)

@@ -3,7 +3,6 @@
  * The texts are those of the families' templates: Qwen's and Hermes' tags, Llama 3's JSON,
  * harmony's namespace. JSON is written as Jinja's tojson writes it. */
 #include "models/chat/parts.h"
-#include "kernels/idioms.h"
 #include "kernels/json_read.h"
 
 /* What begins and ends a call. */

@@ -5,7 +5,6 @@
  */
 #include "models/checkpoint/coded.h"
 
-#include "kernels/idioms.h"
 #include "kernels/packed.h"
 #include "models/checkpoint/json.h"
 #include "models/checkpoint/coded_config.h"

@@ -7,7 +7,6 @@
  * nothing is said of modules that only it could mean.
  */
 #include "models/checkpoint/coded_config.h"
-#include "kernels/idioms.h"
 
 #include "models/checkpoint/keys.h"
 

@@ -1,7 +1,6 @@
 /* config.c - see config.h. */
 #include "models/checkpoint/config.h"
 
-#include "kernels/idioms.h"
 #include "models/checkpoint/coded_config.h"
 
 #include <math.h>

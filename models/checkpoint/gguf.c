@@ -10,7 +10,6 @@
  */
 #include "models/checkpoint/gguf.h"
 
-#include "kernels/idioms.h"
 #include "kernels/packed.h"
 #include "models/checkpoint/json.h"
 

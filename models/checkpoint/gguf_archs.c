@@ -7,7 +7,6 @@
  * leaves out keys, and gives keys and tensors other names: both are known here.
  */
 #include "models/checkpoint/gguf_meta.h"
-#include "kernels/idioms.h"
 
 #include <math.h>
 

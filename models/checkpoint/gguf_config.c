@@ -1,5 +1,4 @@
 /* gguf_config.c - see gguf_model.h: reads metadata, and what all architectures have. */
-#include "kernels/idioms.h"
 #include "models/checkpoint/gguf_meta.h"
 #include "models/models.h"
 

@@ -3,7 +3,6 @@
  * Frequencies of a llama-3 rope are stored as factors, from which its parameters are found again,
  * so that the frequencies have the bits that the config.json gives them.
  */
-#include "kernels/idioms.h"
 #include "models/checkpoint/gguf_meta.h"
 
 #include <math.h>

@@ -7,7 +7,6 @@
  * bf16, each value rounded once, which is what a packed weight is for the kernels, too
  * (kernels/packed.h).
  */
-#include "kernels/idioms.h"
 #include "models/checkpoint/gguf_model.h"
 
 #include "kernels/packed.h"

@@ -2,7 +2,6 @@
 #include <inttypes.h>
 #include <math.h>
 
-#include "kernels/idioms.h"
 #include "models/checkpoint/gguf.h"
 #include "models/checkpoint/json.h"
 

@@ -7,7 +7,6 @@
 #include "models/checkpoint/hub.h"
 
 #include "kernels/ascii.h"
-#include "kernels/idioms.h"
 #include "models/checkpoint/json.h"
 
 #include <sys/stat.h>

@@ -1,7 +1,6 @@
 /* json.c - see json.h. */
 #include "models/checkpoint/json.h"
 #include "kernels/ascii.h"
-#include "kernels/idioms.h"
 #include "kernels/json_read.h"
 
 #include <errno.h>

@@ -1,5 +1,4 @@
 /* keys.c - see keys.h. */
-#include "kernels/idioms.h"
 #include "models/checkpoint/config.h"
 #include "kernels/json_read.h"
 

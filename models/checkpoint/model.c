@@ -1,6 +1,5 @@
 /* model.c - loads a target's folder: config, family, tensors. */
 #include "models/families/families.h"
-#include "kernels/idioms.h"
 #include "models/checkpoint/gguf.h"
 #include "models/checkpoint/safetensors.h"
 

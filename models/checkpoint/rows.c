@@ -1,7 +1,6 @@
 /* rows.c - see rows.h. */
 #include "models/checkpoint/safetensors.h"
 
-#include "kernels/idioms.h"
 #include "kernels/packed.h"
 #include "models/checkpoint/json.h"
 

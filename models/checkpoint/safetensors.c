@@ -9,7 +9,6 @@
  */
 #include "models/checkpoint/safetensors.h"
 
-#include "kernels/idioms.h"
 #include "models/checkpoint/gguf_model.h"
 #include "models/checkpoint/json.h"
 #include "models/checkpoint/coded.h"

@@ -11,7 +11,6 @@
  */
 #include "models/checkpoint/safetensors.h"
 
-#include "kernels/idioms.h"
 #include "models/checkpoint/json.h"
 
 #include <errno.h>

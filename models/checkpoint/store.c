@@ -7,7 +7,6 @@
  */
 #include "models/checkpoint/store.h"
 
-#include "kernels/idioms.h"
 #include "kernels/packed.h"
 #include "models/checkpoint/json.h"
 #include "models/checkpoint/safetensors.h"
@@ -170,10 +169,9 @@ static bool digest_mapped(const struct tensor *t, const char *p, size_t from, si
 
 static void job_fail(struct store_job *j, const struct err *e)
 {
-    pthread_mutex_lock(&j->lock);
+    LOCKED(&j->lock);
     if (!atomic_exchange(&j->failed, true))
         j->err = *e;
-    pthread_mutex_unlock(&j->lock);
 }
 
 /* Reads the next part; false when none is left or any thread failed. */

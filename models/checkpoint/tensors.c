@@ -2,7 +2,6 @@
  * mapped (safetensors.h). */
 #include "models/checkpoint/safetensors.h"
 
-#include "kernels/idioms.h"
 #include "models/checkpoint/json.h"
 
 #include <fcntl.h>

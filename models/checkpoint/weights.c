@@ -1,7 +1,6 @@
 /* weights.c - see weights.h. */
 #include "models/checkpoint/weights.h"
 
-#include "kernels/idioms.h"
 #include "kernels/packed.h"
 #include "models/checkpoint/safetensors.h"
 

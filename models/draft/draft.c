@@ -1,7 +1,6 @@
 /* draft.c - loads a draft's folder: decides its kind. */
 #include "models/draft/draft.h"
 
-#include "kernels/idioms.h"
 #include "models/checkpoint/safetensors.h"
 
 static bool load_kind(struct drafting *g)

@@ -2,7 +2,6 @@
  * and vocabulary. Shared by EAGLE3 and DFlash, whose embedding and head may be the target's.
  */
 #include "models/draft/draft.h"
-#include "kernels/idioms.h"
 #include "models/checkpoint/safetensors.h"
 
 const char *const draft_roots[] = {"", "model.", NULL};

@@ -7,7 +7,6 @@
  * centroid).
  */
 #include "models/draft/draft.h"
-#include "kernels/idioms.h"
 #include "models/checkpoint/safetensors.h"
 
 static const char *const root[] = {"", NULL}, *const model_root[] = {"model.", NULL};

@@ -2,7 +2,6 @@
 #include "models/draft/pair.h"
 
 #include "kernels/ascii.h"
-#include "kernels/idioms.h"
 #include "models/checkpoint/gguf.h"
 #include "models/checkpoint/hub.h"
 #include "models/checkpoint/json.h"

@@ -1,7 +1,6 @@
 /* grammar.c - a whole grammar: what precedes the text, calls of functions, and what can be spelled.
  * See grammar.h. */
 #include "models/grammar/parts.h"
-#include "kernels/idioms.h"
 
 /* ---- what precedes the text ------------------------------------------------------------------ */
 

@@ -4,7 +4,6 @@
  * A stack is a list of positions, each the element to continue at, with the element below as its
  * tail; equal stacks are one. A state is a set of stacks whose first element consumes a symbol, and
  * perhaps the empty stack: the text may end. Equal states are one, too. */
-#include "kernels/idioms.h"
 #include "models/grammar/parts.h"
 
 enum {

@@ -4,7 +4,6 @@
  * prefixes behind which each digit is any of 0 to 9. Of multiples, a rule for each remainder says
  * which digits may follow. */
 #include "models/grammar/parts.h"
-#include "kernels/idioms.h"
 
 #include <inttypes.h>
 #include <math.h>

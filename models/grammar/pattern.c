@@ -8,7 +8,6 @@
 #include "models/grammar/parts.h"
 
 #include "kernels/ascii.h"
-#include "kernels/idioms.h"
 
 enum { MOST_GROUPS = 40, MOST_BYTES = 4096, MOST_TIMES = 1000000 };
 

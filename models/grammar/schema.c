@@ -2,7 +2,6 @@
  * grammar.h and parts.h. */
 #include "models/grammar/parts.h"
 #include "models/grammar/values.h"
-#include "kernels/idioms.h"
 #include "kernels/json_read.h"
 
 #include <math.h>

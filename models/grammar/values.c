@@ -5,7 +5,6 @@
 #include <stdint.h>
 
 #include "kernels/base.h"
-#include "kernels/idioms.h"
 
 enum { MOST_REFS = 64 };
 

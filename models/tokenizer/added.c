@@ -4,7 +4,6 @@
  * further byte narrows. At most bytes of a text no token begins; those cost one table access.
  * tok_find() finds a token by its string.
  */
-#include "kernels/idioms.h"
 #include "models/tokenizer/parts.h"
 
 #include <utf8proc.h>

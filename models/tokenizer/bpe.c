@@ -6,7 +6,6 @@
  * token or into none. So a word of n characters costs O(n log n).
  */
 #include "models/tokenizer/bpe.h"
-#include "kernels/idioms.h"
 
 /* ---- strings of ids ---- */
 

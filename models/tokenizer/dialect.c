@@ -9,7 +9,6 @@
 #include "models/tokenizer/parts.h"
 
 #include "kernels/ascii.h"
-#include "kernels/idioms.h"
 
 struct dialect {
     const char *s, *end; /* the text at *end is a NUL byte */

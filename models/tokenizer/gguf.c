@@ -7,7 +7,6 @@
  * flags lstrip, rstrip and single_word of added tokens are lost in a GGUF.)
  */
 #include "models/checkpoint/gguf.h"
-#include "kernels/idioms.h"
 #include "models/tokenizer/load.h"
 
 #include <math.h>

@@ -5,7 +5,6 @@
  * contains, memory stays proportional to the file's size.
  */
 #include "models/tokenizer/load.h"
-#include "kernels/idioms.h"
 
 /* The text of the members of the file and of its "model", not yet parsed; s NULL: absent. */
 struct parts {

@@ -11,7 +11,6 @@
  * encoding was stopped. It costs about 20 ms per megabyte of text.
  */
 #include "models/tokenizer/parts.h"
-#include "kernels/idioms.h"
 
 #include <pthread.h>
 

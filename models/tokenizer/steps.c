@@ -5,7 +5,6 @@
  * supported step that does not, stripping the start of the whole text, is done when a text is
  * decoded (t->strip); others are refused.
  */
-#include "kernels/idioms.h"
 #include "kernels/json_read.h"
 #include "models/checkpoint/json.h"
 #include "models/tokenizer/steps.h"

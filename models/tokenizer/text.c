@@ -1,6 +1,5 @@
 /* text.c - applies the normalizer and the pre-tokenizer: from a text to its pieces. */
 #include "models/tokenizer/parts.h"
-#include "kernels/idioms.h"
 
 #include <utf8proc.h>
 

@@ -1,6 +1,5 @@
 /* tokenizer.c - see tokenizer.h: encoding, decoding, and streams of decoded text. */
 #include "models/checkpoint/gguf.h"
-#include "kernels/idioms.h"
 #include "models/checkpoint/json.h"
 #include "models/tokenizer/load.h"
 

@@ -6,7 +6,6 @@
  * category and the same length in UTF-8.
  */
 #include "models/tokenizer/parts.h"
-#include "kernels/idioms.h"
 
 #include <utf8proc.h>
 

@@ -397,7 +397,7 @@ void app_drop(struct app *a, int i)
     CHECK(i < f->n);
     free(f->file[i].name);
     buf_free(&f->file[i].text);
-    memmove(f->file + i, f->file + i + 1, (size_t)(--f->n - i) * sizeof *f->file);
+    CUT(f->file, f->n, i);
 }
 
 void app_attached_text(const struct app *a, struct buf *out)

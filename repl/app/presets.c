@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "kernels/ascii.h"
-#include "kernels/idioms.h"
 
 enum { LONGEST = 64, MOST_BYTES = 64 << 10, MOST = 1000 };
 

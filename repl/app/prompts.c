@@ -2,7 +2,6 @@
 #include "repl/app/prompts.h"
 
 #include "kernels/ascii.h"
-#include "kernels/idioms.h"
 #include "kernels/json_read.h"
 
 #include <errno.h>

@@ -5,7 +5,6 @@
 #include <limits.h>
 
 #include "engine/bugs.h"
-#include "kernels/idioms.h"
 #include "repl/cmd/cmd.h"
 #include "repl/compare/facts.h"
 #include "repl/process/interrupt.h"

@@ -2,7 +2,6 @@
 #include "repl/app/sessions.h"
 
 #include "kernels/ascii.h"
-#include "kernels/idioms.h"
 
 static bool add_row(const struct session_row *r, void *arg)
 {

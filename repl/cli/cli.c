@@ -6,7 +6,6 @@
 #include "repl/cli/flags.h"
 
 #include "engine/bugs.h"
-#include "kernels/idioms.h"
 #include "models/checkpoint/hub.h"
 #include "repl/cmd/cmd.h"
 

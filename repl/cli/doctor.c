@@ -1,6 +1,5 @@
 /* doctor.c - `aerie doctor`: one line for each thing that the program needs, with a hint if
  * something is wrong. Changes nothing. */
-#include "kernels/idioms.h"
 #include "repl/process/open.h"
 #include "repl/cli/cli.h"
 

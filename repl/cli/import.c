@@ -407,7 +407,7 @@ static void find_request(struct import *m, struct record *r)
         if (m->wait[i].r.name && strcmp(m->wait[i].r.name, r->name) == 0) {
             m->wait_bytes -= weight(&m->wait[i].r);
             record_join(r, &m->wait[i].r);
-            memmove(m->wait + i, m->wait + i + 1, (size_t)(--m->n_wait - i) * sizeof *m->wait);
+            CUT(m->wait, m->n_wait, i);
             return;
         }
 }

@@ -1,5 +1,4 @@
 /* log.c - `aerie logs`, `export` and `db`: the session log as a whole. `show` is show.c. */
-#include "kernels/idioms.h"
 #include "kernels/when.h"
 #include "repl/cli/cli.h"
 

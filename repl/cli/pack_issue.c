@@ -7,7 +7,6 @@
 
 #include <math.h>
 
-#include "kernels/idioms.h"
 #include "repl/cli/show_served.h"
 #include "repl/compare/facts.h"
 

@@ -4,7 +4,6 @@
  * Every command stands in `table` and nowhere else; help, completion, the table in repl/README.md
  * and commands.json come from it. */
 
-#include "kernels/idioms.h"
 #include "repl/cmd/cmd.h"
 #include "repl/cmd/help_text.h"
 

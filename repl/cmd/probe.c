@@ -582,7 +582,7 @@ void app_show_probe(struct app *a, const struct event *ev)
     if (a->n_want == 0)
         return;
     struct probe_want w = a->want[0];
-    memmove(a->want, a->want + 1, (size_t)--a->n_want * sizeof *a->want);
+    CUT(a->want, a->n_want, 0);
     if (!p) {
         answer_error(a, ev->text.p ? ev->text.p : "the step was not computed");
         return;

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include "kernels/ascii.h"
-#include "kernels/idioms.h"
 #include "repl/cmd/cmd.h"
 
 /* ---- settings of the screen, which are not part of a session --------------------------------- */

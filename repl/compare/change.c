@@ -1,6 +1,5 @@
 /* change.c - see change.h. */
 #include "repl/compare/change.h"
-#include "kernels/idioms.h"
 
 static bool take_option(struct engine_opts *all, const struct option *o, const char *value,
                         struct err *e)

@@ -1,7 +1,6 @@
 /* conditions.c - see conditions.h. */
 #include "repl/compare/conditions.h"
 
-#include "kernels/idioms.h"
 #include "repl/compare/facts.h"
 
 /* What another value of a fact may change: of an option as its row says. By the rules of kernels.h

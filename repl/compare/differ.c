@@ -3,7 +3,6 @@
 
 #include <math.h>
 
-#include "kernels/idioms.h"
 #include "repl/compare/facts.h"
 
 const char *diff_class_name(enum diff_class c)

@@ -4,7 +4,6 @@
 #include <link.h>
 
 #include "engine/settings.h"
-#include "kernels/idioms.h"
 #include "kernels/json.h"
 
 char *facts_value(const char *lines, const char *name)

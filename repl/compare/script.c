@@ -1,6 +1,5 @@
 /* script.c - reads a session's runs, operations, turns and steps into one ordered script. */
 
-#include "kernels/idioms.h"
 #include "repl/compare/facts.h"
 #include "repl/compare/script.h"
 

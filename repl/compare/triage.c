@@ -5,7 +5,6 @@
  * does on the same tokens is evidence against the running engine, not against the head. What the
  * settings say is a suspicion only, until a measurement shows its effect. */
 #include "repl/compare/triage.h"
-#include "kernels/idioms.h"
 
 #include <math.h>
 #include <stdarg.h>

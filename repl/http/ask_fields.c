@@ -8,9 +8,9 @@
  * change an answer, and which ask for what every answer is anyway. */
 
 #define READ "" /* by the functions above */
-#define ANY NULL /* ignored: it cannot change the answer */
+#define IGNORED NULL /* ignored: it cannot change the answer */
 
-/* neutral: READ, ANY, or the JSON values that ask for what the server does anyway, separated by
+/* neutral: READ, IGNORED, or the JSON values that ask for what the server does anyway, separated by
  * "|". */
 static const struct ask_fields {
     int where;
@@ -26,7 +26,7 @@ static const struct ask_fields {
 
     /* accounting, and how a server should work: no token depends on it. num_keep is of a context
      * that is shifted; this one never is */
-    {BOTH, ANY, "user metadata store service_tier safety_identifier prompt_cache_key "
+    {BOTH, IGNORED, "user metadata store service_tier safety_identifier prompt_cache_key "
          "prompt_cache_retention request_id rid session_id priority cache_salt cache_prompt "
          "n_cache_reuse id_slot keep_alive num_ctx num_batch num_gpu num_thread num_keep n_keep "
          "n_discard stream_interval timings_per_token return_progress sse_ping_interval verbose "
@@ -34,8 +34,8 @@ static const struct ask_fields {
 
     /* of what is off, by the fields further down */
     {CHAT, READ, "parallel_tool_calls"},
-    {COMPLETION, ANY, "parallel_tool_calls"},
-    {BOTH, ANY, "parse_tool_calls mirostat_tau mirostat_eta repeat_last_n penalize_nl "
+    {COMPLETION, IGNORED, "parallel_tool_calls"},
+    {BOTH, IGNORED, "parse_tool_calls mirostat_tau mirostat_eta repeat_last_n penalize_nl "
          "penalize_newline xtc_threshold dry_base dry_allowed_length dry_penalty_last_n "
          "dry_sequence_breakers dynatemp_exponent adaptive_decay truncation_side"},
 
@@ -64,7 +64,7 @@ static const struct ask_fields {
     {BOTH, "\"none\"|\"auto\"", "function_call"},
     {BOTH, READ, "response_format structured_outputs guided_json json_schema"},
     {BOTH, "\"\"", "format guided_regex guided_grammar grammar"},
-    {BOTH, ANY, "guided_decoding_backend guided_whitespace_pattern"},
+    {BOTH, IGNORED, "guided_decoding_backend guided_whitespace_pattern"},
     {BOTH, "false", "grammar_lazy"},
     {BOTH, "[\"text\"]", "modalities"},
     {BOTH, "{}", "audio prediction web_search_options mm_processor_kwargs media_io_kwargs"},

@@ -7,7 +7,6 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "kernels/idioms.h"
 #include "kernels/json.h"
 #include "kernels/json_read.h"
 #include "repl/http/responses.h"

@@ -1,6 +1,5 @@
 /* meter.c - see meter.h. */
 #include "repl/http/meter.h"
-#include "kernels/idioms.h"
 
 static const double first_s[] = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5,
                                  7.5, 10, 20, 40, 80, 160, 640, 2560, 0};

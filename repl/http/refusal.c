@@ -1,6 +1,5 @@
 /* refusal.c - why a request is not answered: see ask.h. */
 
-#include "kernels/idioms.h"
 #include "kernels/json.h"
 #include "kernels/utf8.h"
 #include "repl/http/ask.h"

@@ -1,6 +1,5 @@
 /* reply.c - see reply.h. */
 #include "repl/http/reply.h"
-#include "kernels/idioms.h"
 #include "kernels/utf8.h"
 
 #include <math.h>

@@ -1,6 +1,5 @@
 /* responses_ask.c - requests of /v1/responses as requests for a chat: see responses.h. */
 #include "repl/http/responses.h"
-#include "kernels/idioms.h"
 #include "kernels/json_read.h"
 
 static const char *text_of(const json_t *o, const char *key)

@@ -1,6 +1,5 @@
 /* serve.c - the server: the events of jobs, and the log of them. See serve.h. */
 #include "repl/http/serve.h"
-#include "kernels/idioms.h"
 
 #include <sys/random.h>
 

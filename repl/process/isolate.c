@@ -24,7 +24,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "kernels/idioms.h"
 #include "kernels/sanitizers.h"
 
 /* ---- descriptors of the parent process ------------------------------------------------------- */

@@ -13,7 +13,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "kernels/idioms.h"
 #include "repl/process/interrupt.h"
 
 enum op {

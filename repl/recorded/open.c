@@ -1,7 +1,6 @@
 /* open.c - opens a recording: reads it, its facts and the groups of views that it can fill. */
 #include <sys/eventfd.h>
 
-#include "kernels/idioms.h"
 #include "repl/compare/facts.h"
 #include "repl/recorded/parts.h"
 

@@ -1,7 +1,6 @@
 /* read.c - reads a session from the log into the arrays of a recording. */
 #include <math.h>
 
-#include "kernels/idioms.h"
 #include "repl/recorded/parts.h"
 
 enum { KEY_STEPS = 256, KEY_BYTES = 64 << 10 }; /* changes between two whole page tables, at most */

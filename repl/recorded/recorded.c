@@ -4,7 +4,6 @@
 #include "engine/fault.h"
 #include "repl/compare/facts.h"
 #include "repl/recorded/parts.h"
-#include "kernels/idioms.h"
 
 /* ---- finding --------------------------------------------------------------------------------- */
 

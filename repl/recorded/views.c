@@ -1,7 +1,6 @@
 /* views.c - the views of a recording: pages->table, steps->of_step and the others, at its
  * present or after any of its steps. */
 
-#include "kernels/idioms.h"
 #include "repl/compare/facts.h"
 #include "repl/recorded/parts.h"
 

@@ -1,6 +1,5 @@
 /* align.c - see align.h. */
 #include "repl/text/align.h"
-#include "kernels/idioms.h"
 
 struct align_part {
     size_t from, to; /* range in the text; empty: the token shows none of it */

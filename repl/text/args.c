@@ -3,7 +3,6 @@
 #include "repl/text/args.h"
 
 #include "kernels/ascii.h"
-#include "kernels/idioms.h"
 
 /* ---- names that are nearly right ------------------------------------------------------------- */
 

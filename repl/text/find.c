@@ -1,7 +1,6 @@
 /* find.c - see find.h. */
 #include "repl/text/find.h"
 #include "kernels/ascii.h"
-#include "kernels/idioms.h"
 
 void find_free(struct find *f)
 {

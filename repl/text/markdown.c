@@ -1,8 +1,6 @@
 /* markdown.c - see markdown.h. */
 #include "repl/text/markdown.h"
 
-#include "kernels/idioms.h"
-
 #include <md4c.h>
 
 enum {

@@ -1,6 +1,5 @@
 /* sheet.c - see sheet.h. */
 #include "repl/text/sheet.h"
-#include "kernels/idioms.h"
 
 enum { TAB_STOP = 8 };
 

@@ -7,7 +7,7 @@
  * thread only. */
 #pragma once
 
-#include "kernels/idioms.h"
+#include "kernels/base.h"
 
 /* Styles name meanings; the theme maps them to colours (none with NO_COLOR). */
 enum style {

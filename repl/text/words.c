@@ -1,6 +1,5 @@
 /* words.c - see words.h. */
 #include "repl/text/words.h"
-#include "kernels/idioms.h"
 
 enum { MAX_WORDS = 512 }; /* of one row */
 

@@ -1,6 +1,5 @@
 /* input.c - see input.h. */
 #include "repl/tui/input.h"
-#include "kernels/idioms.h"
 #include "repl/text/sheet.h"
 
 void input_init(struct input *in, struct recall *recall)

@@ -1,7 +1,6 @@
 /* png.c - see png.h. The compressed data are one block of deflate (RFC 1951) with its fixed codes.
  */
 #include "repl/tui/png.h"
-#include "kernels/idioms.h"
 
 enum { MATCH_MIN = 3, MATCH_MAX = 258, WINDOW = 32768, ADLER = 65521 };
 

@@ -1,6 +1,5 @@
 /* recall.c - see recall.h. */
 #include "repl/tui/recall.h"
-#include "kernels/idioms.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -62,8 +61,7 @@ static size_t unescape_line(char *p, size_t n)
 static void drop(struct recall *r, int i)
 {
     free(r->line[i]);
-    memmove(r->line + i, r->line + i + 1, (size_t)(r->n - i - 1) * sizeof *r->line);
-    r->n--;
+    CUT(r->line, r->n, i);
 }
 
 static bool push_line(struct recall *r, const char *p, size_t n)

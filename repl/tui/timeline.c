@@ -1,6 +1,5 @@
 /* timeline.c - see timeline.h. */
 #include "repl/tui/timeline.h"
-#include "kernels/idioms.h"
 
 void timeline_free(struct timeline *t)
 {

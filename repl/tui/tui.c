@@ -4,7 +4,6 @@
  * in poll(). While text streams, events are read in batches every DRAIN_MS, not one by one, so that
  * the screen takes little time from the engine. */
 #include "repl/tui/tui.h"
-#include "kernels/idioms.h"
 #include "repl/process/interrupt.h"
 
 #include <errno.h>

@@ -31,7 +31,7 @@ static void test_block_names_of_all_exporters(void **state)
         {"", "model."},
     };
     struct model m = load(OSS);
-    for (int i = 0; i < LEN(names); i++) {
+    for (int i = 0; i < COUNT(names); i++) {
         struct ck c = ck_load(EAGLE, ST);
         rename_all(&c, names[i].from, names[i].to);
         struct draft d = load_draft(&c, &m, NULL);
@@ -118,7 +118,7 @@ static void test_windows_of_heads(void **state)
         {"[\"full_attention\"]", NULL, 0},
     };
     struct model m = load(OSS);
-    for (int i = 0; i < LEN(cases); i++) {
+    for (int i = 0; i < COUNT(cases); i++) {
         struct ck c = ck_load(EAGLE, ST);
         ck_set(&c, "sliding_window", json_integer(128));
         if (cases[i].types)
@@ -239,7 +239,7 @@ static void test_capture_conventions(void **state)
         {24, "[]", NULL, {2, 12, 21}, "default"},
         {24, "[1, 11, 20]", "[1, 11, 20]", {2, 12, 21}, "plus 1"}, /* copied to the top unchanged */
     };
-    for (int i = 0; i < LEN(cases); i++) {
+    for (int i = 0; i < COUNT(cases); i++) {
         struct model m = deep_target(cases[i].layers);
         struct ck c = ck_load(EAGLE, ST);
         ck_set(&c, "eagle_config", NULL);
@@ -320,7 +320,7 @@ static void test_masks_and_limits_of_blocks(void **state)
         {"vocab_size", "130", "vocab_size is 130", 0, 0, 0},
     };
     struct model m = load("tests/golden/qwen3-b");
-    for (int i = 0; i < LEN(cases); i++)
+    for (int i = 0; i < COUNT(cases); i++)
         try_block(&m, &cases[i]);
     model_free(&m);
 }
@@ -366,7 +366,7 @@ static void test_parallel_heads(void **state)
         {"parallel_draft_step", "2", 0, "parallel_draft_step"},
     };
     struct model m = load("tests/golden/llama-b");
-    for (int i = 0; i < LEN(cases); i++) {
+    for (int i = 0; i < COUNT(cases); i++) {
         struct ck c = ck_load("tests/golden/peagle-b", ST);
         try_parallel(&m, &c, cases[i].at, cases[i].text, cases[i].block, cases[i].error);
         ck_free(&c);

@@ -34,7 +34,7 @@ static void test_yarn_of_gpt_oss(void **state)
                                           .original_max = 4096, .beta_fast = 32, .beta_slow = 1,
                                           .partial = 1, .truncate = false}, 64);
     assert_true(r.rot == 64 && r.half == 32);
-    for (int i = 0; i < LEN(want); i++)
+    for (int i = 0; i < COUNT(want); i++)
         assert_near(r.inv_freq[want[i].i], want[i].inv, FLOAT_STEPS);
     assert_near(r.cs_factor, 1.3465735902799727, 1e-7);
     rope_free(&r);
@@ -131,7 +131,7 @@ static void test_frequencies_are_those_of_the_reference(void **state)
           0, 0, 0, 0,
           0, 0, 0, 0}},
     };
-    for (int k = 0; k < LEN(want); k++) {
+    for (int k = 0; k < COUNT(want); k++) {
         struct rope r = rope_of(want[k].rope, want[k].head_dim);
         for (int i = 0; i < 12 && want[k].from + i < r.half; i++)
             assert_near(r.inv_freq[want[k].from + i], want[k].inv[i], 1.2e-7);
@@ -229,7 +229,7 @@ static void test_silent_gemma3_configs_mean_the_class_defaults(void **state)
         {"num_attention_heads", "128 (heads x head_dim)"},
         {"num_key_value_heads", "64 (kv heads x head_dim)"},
     };
-    for (int i = 0; i < LEN(silent); i++) {
+    for (int i = 0; i < COUNT(silent); i++) {
         struct ck c = ck_load(G3, ST);
         struct model m;
         struct err e = {0};
@@ -249,7 +249,7 @@ static void test_silent_gemma3_configs_mean_the_class_defaults(void **state)
         "hidden_activation", "tie_word_embeddings", "sliding_window_pattern", "bos_token_id",
         "max_position_embeddings", "query_pre_attn_scalar", "final_logit_softcapping",
     };
-    for (int i = 0; i < LEN(rest); i++)
+    for (int i = 0; i < COUNT(rest); i++)
         ck_set(&c, rest[i], NULL);
     struct model m = load_ck(&c, 1);
     assert_true(m.cfg.window == 4096 && m.cfg.max_pos == 131072 && m.cfg.tied);
@@ -454,7 +454,7 @@ static void test_experts_may_be_stacked_in_the_file(void **state)
     (void)state;
     static const char *const folders[] = {"qwen3moe-b", "mellum-b", "afmoe-b", "laguna-b",
                                           "mimo-b"};
-    for (int i = 0; i < LEN(folders); i++) {
+    for (int i = 0; i < COUNT(folders); i++) {
         char *dir = xasprintf("tests/golden/%s", folders[i]);
         struct ck c = ck_load(dir, ST);
         struct model m = load(dir), stacked;
@@ -550,7 +550,7 @@ static void test_shapes_without_a_checkpoint_are_those_of_one(void **state)
     static const char *const folders[] = {"phi3-b", "qwen3moe-b", "mellum-b", "exaone4-b",
                                           "granitemoe-b", "cohere2-b", "afmoe-b", "laguna-b",
                                           "mimo-b", "llama4-b"};
-    for (int i = 0; i < LEN(folders); i++) {
+    for (int i = 0; i < COUNT(folders); i++) {
         char *dir = xasprintf("tests/golden/%s", folders[i]);
         struct buf text = ck_read(dir, "config.json");
         struct model m = load(dir), shaped;

@@ -33,7 +33,7 @@ static void test_gemma3_binds_every_tensor(void **state)
         char prefix[32];
         struct layer *l = &m.layer[i];
         snprintf(prefix, sizeof prefix, "model.layers.%d.", i);
-        bound += assert_layer(s, l, prefix, rows, LEN(rows));
+        bound += assert_layer(s, l, prefix, rows, COUNT(rows));
         assert_true(l->n_head == 4 && l->n_kv == 2 && l->head_dim == 16 && l->ffn == 128);
         assert_int_equal(l->window, i == 5 ? 0 : 8); /* pattern 6 */
         assert_int_equal(l->rope_id, i == 5 ? 1 : 0);
@@ -88,7 +88,7 @@ static void test_gpt_oss_binds_every_tensor(void **state)
     for (int i = 0; i < 6; i++) {
         char prefix[32];
         snprintf(prefix, sizeof prefix, "model.layers.%d.", i);
-        bound += assert_layer(s, &m.layer[i], prefix, rows, LEN(rows));
+        bound += assert_layer(s, &m.layer[i], prefix, rows, COUNT(rows));
         assert_int_equal(m.layer[i].window, i % 2 ? 0 : 8);
         assert_true(m.layer[i].is_moe && m.layer[i].rope_id == 0);
         assert_int_equal(m.layer[i].gate_up.type, DT_U8);
@@ -130,7 +130,7 @@ static void test_gemma4_binds_every_tensor(void **state)
         bool full = i % 6 == 5, own = i < 6;
         int d = full ? 32 : 16, ffn = own ? 96 : 192;
         struct row rows[32];
-        int n = LEN(shared);
+        int n = COUNT(shared);
         memcpy(rows, shared, sizeof shared);
         rows[n++] = (struct row)ROW(wq, "self_attn.q_proj.weight", 4 * d, 64);
         rows[n++] = (struct row)ROW(wo, "self_attn.o_proj.weight", 64, 4 * d);
@@ -188,7 +188,7 @@ static void test_eagle3_binds_every_tensor(void **state)
     struct err e = {0};
     assert_true(draft_load(&d, EAGLE, &m, NULL, NULL, &e));
     struct safetensors *s = open_dir(EAGLE);
-    int bound = 3 + 2 + assert_layer(s, &d.layer[0], "midlayer.", rows, LEN(rows)); /* + d2t, t2d */
+    int bound = 3 + 2 + assert_layer(s, &d.layer[0], "midlayer.", rows, COUNT(rows)); /* + d2t, t2d */
     assert_tensor(s, &d.fc, "fc.weight", 64, 192, 0, 0);
     assert_tensor(s, &d.norm, "norm.weight", 64, 0, 0, 0);
     assert_tensor(s, &d.head, "lm_head.weight", 160, 64, 0, 0);
@@ -243,7 +243,7 @@ static void test_assistant_binds_every_tensor(void **state)
         };
         char prefix[32];
         snprintf(prefix, sizeof prefix, "model.layers.%d.", i);
-        bound += assert_layer(s, &d.layer[i], prefix, rows, LEN(rows));
+        bound += assert_layer(s, &d.layer[i], prefix, rows, COUNT(rows));
         assert_int_equal(d.layer[i].kv_src, i == 3 ? 5 : 4);
     }
     assert_int_equal(bound, st_count(s));
@@ -506,7 +506,7 @@ static void test_families_differ_in_their_switches(void **state)
         {"mistral-b", "mistral", NORM_RMS, PLACE_PRE, ACT_SILU, 0, 0, 0, 0, "666", "000",
          {ROPE_DEFAULT}, 1, 0, 0},
     };
-    for (int i = 0; i < LEN(want); i++) {
+    for (int i = 0; i < COUNT(want); i++) {
         char dir[64];
         snprintf(dir, sizeof dir, "tests/golden/%s", want[i].dir);
         struct model m = load(dir);

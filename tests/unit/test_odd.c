@@ -267,9 +267,9 @@ static bool uses(const struct base *b, const char *families)
 static void test_keys_that_a_family_does_not_use_are_refused_or_neutral(void **state)
 {
     (void)state;
-    for (int i = 0; i < LEN(folders); i++) {
+    for (int i = 0; i < COUNT(folders); i++) {
         struct base b = base_open(folders[i]);
-        for (int k = 0; k < LEN(keys); k++) {
+        for (int k = 0; k < COUNT(keys); k++) {
             const struct change odd[MOST] = {{keys[k].key, keys[k].odd}};
             const struct change neutral[MOST] = {{keys[k].key, keys[k].neutral}};
             if (uses(&b, keys[k].uses))
@@ -286,7 +286,7 @@ static void test_keys_that_a_family_does_not_use_are_refused_or_neutral(void **s
 static void one_pair(const struct base *b, uint64_t seed)
 {
     uint64_t x = mix64(seed);
-    const struct key *p = &keys[x % LEN(keys)], *q = &keys[(x >> 16) % LEN(keys)];
+    const struct key *p = &keys[x % COUNT(keys)], *q = &keys[(x >> 16) % COUNT(keys)];
     bool p_odd = p->odd && (x >> 32) & 1, q_odd = q->odd && (x >> 33) & 1;
     const struct change c[MOST] = {{p->key, p_odd ? p->odd : p->neutral},
                                    {q->key, q_odd ? q->odd : q->neutral}};
@@ -307,7 +307,7 @@ static void one_pair(const struct base *b, uint64_t seed)
 static void test_pairs_of_such_keys_are_refused_or_neutral(void **state)
 {
     (void)state;
-    for (int i = 0; i < LEN(folders); i++) {
+    for (int i = 0; i < COUNT(folders); i++) {
         struct base b = base_open(folders[i]);
         for (int k = 0, n = rounds(40, 4000); k < n; k++)
             one_pair(&b, (uint64_t)(i * 1000000 + k));
@@ -329,7 +329,7 @@ static void test_keys_beside_text_config_are_refused_if_they_differ(void **state
         {"^quantization_config", "{\"quant_method\": \"gptq\"}"},
     };
     struct base b = base_open("gemma3-mm-b");
-    for (int i = 0; i < LEN(odd); i++)
+    for (int i = 0; i < COUNT(odd); i++)
         must_refuse(&b, (const struct change[MOST]){odd[i]}, odd[i].key + 1);
     must_equal(&b, (const struct change[MOST]){{"^hidden_size", "48"}, {"^head_dim", "24"},
                {"^is_causal", "true"}, {"^sliding_window", "13"}}, NULL);
@@ -567,7 +567,7 @@ static const struct spelling {
 static void test_a_spelling_is_refused_or_equals_its_twin(void **state)
 {
     (void)state;
-    for (int i = 0; i < LEN(spellings); i++) {
+    for (int i = 0; i < COUNT(spellings); i++) {
         const struct spelling *s = &spellings[i];
         struct base b = base_open(s->folder);
         if (s->refused)
@@ -582,7 +582,7 @@ static void test_a_spelling_is_refused_or_equals_its_twin(void **state)
 static void test_neutral_keys_leave_the_numbers(void **state)
 {
     (void)state;
-    for (int i = 0; i < rounds(2, LEN(folders)); i++) {
+    for (int i = 0; i < rounds(2, COUNT(folders)); i++) {
         struct base b = base_open(folders[i]);
         struct buf report = {0};
         struct err e = {0};
