@@ -68,12 +68,11 @@ bool fault_set(struct err *e, struct violation at, const char *sentence, ...)
     if (!e)
         return false;
     char text[sizeof e->msg];
-    struct buf head = {0};
+    FREED(buf_free) struct buf head = {0};
     PRINT_ARGS(text, sentence);
     print_head(&at, &head);
     err_set(e, ERR_INVARIANT, "%s%.*s", head.p, (int)(sizeof e->msg - 1 - head.n), text);
     e->at = at;
-    buf_free(&head);
     return false;
 }
 

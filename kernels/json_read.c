@@ -198,10 +198,9 @@ json_t *json_parse_wide(const char *text, size_t n, size_t flags, json_error_t *
     json_t *o = json_parse(text, n, flags, why);
     if (o || json_error_code(why) != json_error_numeric_overflow)
         return o;
-    struct buf wide = {0};
+    FREED(buf_free) struct buf wide = {0};
     widen(&wide, text, n);
     o = json_parse(wide.p, wide.n, flags, why);
-    buf_free(&wide);
     return o;
 }
 

@@ -125,7 +125,7 @@ static void sort_sweeps(struct page_event *ev, int n)
 /* The events of one pool as runs; returns how many. */
 static int pack_pool(int pool, const struct page_event *ev, int n, struct buf *out)
 {
-    struct page_event *mine = n ? xcalloc((size_t)n, sizeof *mine) : NULL;
+    FREED(free_at) struct page_event *mine = n ? xcalloc((size_t)n, sizeof *mine) : NULL;
     struct page_run r = {.n = 0};
     int runs = 0, k = 0;
     for (int i = 0; i < n; i++)
@@ -142,7 +142,6 @@ static int pack_pool(int pool, const struct page_event *ev, int n, struct buf *o
     }
     if (r.n)
         put_run(&r, out);
-    free(mine);
     return runs;
 }
 

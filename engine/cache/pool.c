@@ -126,7 +126,7 @@ bool pool_check(const struct pool *p, struct err *e)
                                  ? "out of range" : "still owned");
     /* the list has as many entries as there are free pages, and each is one: only duplicates are
      * left */
-    uint8_t *seen = xcalloc((size_t)p->total, 1);
+    FREED(free_at) uint8_t *seen = xcalloc((size_t)p->total, 1);
     bool ok = true;
     for (int i = 0; i < p->n_free && ok; i++) {
         ok = !seen[p->free[i]]++;
@@ -134,6 +134,5 @@ bool pool_check(const struct pool *p, struct err *e)
             fault_set(e, at_page(p, 2, p->free[i]), "page %d is on the free list twice",
                       p->free[i]);
     }
-    free(seen);
     return ok;
 }

@@ -63,7 +63,7 @@ bool follow_plan(struct runtime *rt, struct follow *follow, struct err *e)
         return true;
     for (int b = 0; b < follow->n; b++)
         rows += follow->lane[b].out->n_cells + follow->lane[b].redo + follow->lane[b].behind;
-    int32_t *token = xmalloc((size_t)rows * sizeof *token);
+    FREED(free_at) int32_t *token = xmalloc((size_t)rows * sizeof *token);
     follow->from = xmalloc((size_t)rows * sizeof *follow->from);
     bool ok = true;
     rows = 0;
@@ -72,7 +72,6 @@ bool follow_plan(struct runtime *rt, struct follow *follow, struct err *e)
         rows += ok ? req[b].n : 0;
     }
     ok = ok && pass_prepare(&rt->pass, head_extend_mode(rt->drafter->head), req, follow->n, e);
-    free(token);
     return ok;
 }
 

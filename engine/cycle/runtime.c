@@ -122,13 +122,12 @@ void runtime_close(struct runtime *rt)
 bool runtime_mask(struct runtime *rt, const uint8_t *mask, int n, struct err *e)
 {
     size_t v = (size_t)rt->model->cfg.vocab;
-    uint8_t *all = xmalloc(v);
+    FREED(free_at) uint8_t *all = xmalloc(v);
     memset(all, 1, v);
     memcpy(all, mask, (size_t)min_int(n, (int)v));
     rt->mask = rt->dev.k->alloc(rt->dev.d, v, "token mask", e);
     if (rt->mask.p)
         rt->dev.k->put(rt->dev.d, rt->mask, all, v);
-    free(all);
     return rt->mask.p != NULL;
 }
 

@@ -111,12 +111,11 @@ static void send_bans(struct runtime *rt, const struct lane *lane, const struct 
     const struct steer *steer = lane->steer;
     size_t row = steer_ban_bytes(rt->model->cfg.vocab) / STEER_ROWS;
     int root = guide_after(steer->guide, lane->tok.v + steer->first, lane->tok.n - steer->first);
-    struct buf bans = {0};
+    FREED(buf_free) struct buf bans = {0};
     for (int i = 0; i < n; i++)
         buf_add(&bans, guide_banned(steer->guide, tree ? state_at(steer->guide, root, tree, at + i)
                                                        : root), row);
     rt->dev.k->put(rt->dev.d, rt->bans, bans.p, bans.n);
-    buf_free(&bans);
 }
 
 kbuf steer_rows(struct runtime *rt, const struct lane *lane, const struct tree *tree, int at,
@@ -125,7 +124,7 @@ kbuf steer_rows(struct runtime *rt, const struct lane *lane, const struct tree *
     int V = rt->model->cfg.vocab;
     size_t v = (size_t)V * 4;
     struct tally all = {.steer = lane->steer, .of = xcalloc((size_t)V, sizeof *all.of)};
-    struct buf changes = {0};
+    FREED(buf_free) struct buf changes = {0};
     CHECK(n <= STEER_ROWS);
     take_lane(&all, lane, V);
     for (int i = 0; i < all.ids.n; i++) {
@@ -145,7 +144,6 @@ kbuf steer_rows(struct runtime *rt, const struct lane *lane, const struct tree *
         a.banned = kbuf_at(rt->bans, 0, (size_t)n * (steer_ban_bytes(V) / STEER_ROWS));
     }
     rt->dev.k->adjust(rt->dev.d, &a);
-    buf_free(&changes);
     ids_free(&all.ids);
     free(all.of);
     return a.dst;

@@ -140,7 +140,7 @@ static void add_pool(const struct page_history *h, int pool, struct events *list
 {
     const struct page_fold *p = &h->pool[pool];
     int about = pool == POOL_FULL ? h->capacity : pool == POOL_SWA ? h->window : 0;
-    uint8_t *listed = xcalloc((size_t)p->total + 1, 1);
+    FREED(free_at) uint8_t *listed = xcalloc((size_t)p->total + 1, 1);
     add_event(list, pool, PAGE_RESET, HOLDER_SESSION, p->total, max_int(1, h->page_size), about);
     for (int c = 0; c < p->n; c++)
         if (p->page[c]) {
@@ -153,7 +153,6 @@ static void add_pool(const struct page_history *h, int pool, struct events *list
         if (p->refs[page] && !p->idle[page] && !listed[page])
             add_event(list, pool, PAGE_HOLD, HOLDER_POINT, page, -1, p->refs[page]);
     }
-    free(listed);
 }
 
 void page_history_pack(const struct page_history *h, struct buf *out)

@@ -166,7 +166,7 @@ static void put_string(struct answer *answer, const struct candidate *candidate,
 static void put_entry(struct answer *answer, const struct candidate *candidate)
 {
     const json_t *entry = candidate->entry;
-    struct buf text = {0};
+    FREED(buf_free) struct buf text = {0};
     json_t *bytes = at(entry, "bytes"), *v;
     size_t i;
     bool whole = json_array_size(bytes) > 0 && json_array_size(bytes) <= 4096;
@@ -185,7 +185,6 @@ static void put_entry(struct answer *answer, const struct candidate *candidate)
                  text.n);
     else
         put_string(answer, candidate, at(entry, "token"));
-    buf_free(&text);
 }
 
 /* Keeps the row of the last token, and empties it: the token itself, then the best others. */
@@ -345,7 +344,7 @@ static void get_prompt_triples(struct answer *answer, const json_t *meta)
 /* Ids that came with log probabilities belong to the same tokens if their numbers are equal. */
 static void join_ids(struct answer *answer, const json_t *o, const char *path)
 {
-    struct ids ids = {0};
+    FREED(ids_free) struct ids ids = {0};
     get_ids(o, path, &ids);
     if (answer->n_token == 0)
         for (int i = 0; i < ids.n; i++) {
@@ -356,7 +355,6 @@ static void join_ids(struct answer *answer, const json_t *o, const char *path)
     else if (answer->n_token == ids.n)
         for (int i = 0; i < ids.n; i++)
             answer->token[i].id = ids.v[i];
-    ids_free(&ids);
 }
 
 /* Gives the tokens the ids that came with the log probabilities. */
@@ -635,7 +633,7 @@ bool answer_read(struct answer *answer, const char *s, size_t n, struct err *e)
     }
     enum { SHOWN = 60 };
     json_error_t why;
-    json_t *o = load(answer, s, n, &why);
+    FREED(json_decrefp) json_t *o = load(answer, s, n, &why);
     bool ok = json_is_object(o);
     if (ok)
         get_all(answer, o);
@@ -647,7 +645,6 @@ bool answer_read(struct answer *answer, const char *s, size_t n, struct err *e)
     else
         err_set(e, ERR_MODEL, "the server sent what is no JSON object: %.*s... (%.100s)", SHOWN, s,
                 why.text);
-    json_decref(o);
     return ok;
 }
 

@@ -39,7 +39,7 @@ const char *blocks_lacks(const struct blocks *b)
 
 void blocks_ids(struct blocks *b, const struct ids *prompt, const struct ids *reply)
 {
-    struct ids all = {0};
+    FREED(ids_free) struct ids all = {0};
     if (!b->on)
         return;
     if (prompt->n) { /* without the prompt the reply's positions are not known */
@@ -47,7 +47,6 @@ void blocks_ids(struct blocks *b, const struct ids *prompt, const struct ids *re
         ids_cat(&all, reply->v, reply->n);
     }
     kv_feed_session(&b->feed, all.v, all.n);
-    ids_free(&all);
 }
 
 /* ---- doctor ---------------------------------------------------------------------------------- */

@@ -320,7 +320,7 @@ bool ids_score(struct upkeep *upkeep, const struct ids *ids, int from, float *lo
 bool ids_of_text(struct upkeep *upkeep, const char *text, struct ids *out, const struct stop *stop,
                  struct err *e)
 {
-    struct buf body = {0};
+    FREED(buf_free) struct buf body = {0};
     struct answer answer = {0};
     struct http_call call = {.method = "POST", .path = "/tokenize"};
     jput_open(&body, '{');
@@ -341,6 +341,5 @@ bool ids_of_text(struct upkeep *upkeep, const char *text, struct ids *out, const
         ok = err_set(e, ERR_MODEL, "the server's /tokenize returns no ids");
     answer_free(&answer);
     buf_free(&call.answer);
-    buf_free(&body);
     return ok;
 }

@@ -17,7 +17,7 @@ static void tell_pools(const struct server *server, struct teller *teller)
 {
     static const char *const name[N_POOLS] = {"full", "swa", "draft"};
     struct gauge_page page;
-    struct buf line = {0};
+    FREED(buf_free) struct buf line = {0};
     gauge_page_init(&page);
     if (!server->page.n || !gauges_read(server->kind, server->page.p, server->page.n, &page) ||
         !page.about) return;
@@ -33,13 +33,12 @@ static void tell_pools(const struct server *server, struct teller *teller)
     buf_clear(&line);
     buf_printf(&line, "pools: %s", page.about);
     teller->tell(teller->arg, true, line.p);
-    buf_free(&line);
 }
 
 /* Its launch arguments and other facts that it reported, several to a line. */
 static void tell_facts(const struct server *server, struct teller *teller)
 {
-    struct buf line = {0};
+    FREED(buf_free) struct buf line = {0};
     for (const char *p = server->facts.p; p && *p;) {
         size_t n = strcspn(p, "\n");
         if (line.n && line.n + n + 2 > LINE) {
@@ -51,7 +50,6 @@ static void tell_facts(const struct server *server, struct teller *teller)
     }
     if (line.n)
         teller->tell(teller->arg, true, line.p);
-    buf_free(&line);
 }
 
 static void tell_reports(const struct server *server, struct teller *teller)

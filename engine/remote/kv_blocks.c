@@ -42,7 +42,7 @@ static void unlink_block(const struct block *b)
 
 static void set_buckets(struct kv_blocks *blocks, size_t n)
 {
-    struct block **old = blocks->by_hash;
+    FREED(free_at) struct block **old = blocks->by_hash;
     size_t n_old = blocks->n_bucket;
     free(blocks->by_parent);
     blocks->by_hash = xcalloc(n, sizeof(struct block *));
@@ -53,7 +53,6 @@ static void set_buckets(struct kv_blocks *blocks, size_t n)
             next = b->next_hash;
             link_block(blocks, b);
         }
-    free(old);
 }
 
 void kv_blocks_init(struct kv_blocks *blocks)

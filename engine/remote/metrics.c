@@ -181,11 +181,9 @@ const char *metric_pair(const char **at, size_t *n)
 
 static bool label_is(const struct metric *metric, const char *label, const char *value)
 {
-    struct buf got = {0};
-    bool same = !label ||
-                (metric_label(metric, label, &got) && strcmp(got.p ? got.p : "", value) == 0);
-    buf_free(&got);
-    return same;
+    FREED(buf_free) struct buf got = {0};
+    return !label ||
+           (metric_label(metric, label, &got) && strcmp(got.p ? got.p : "", value) == 0);
 }
 
 bool metrics_value(const struct metrics *metrics, const char *name, const char *label,

@@ -73,14 +73,13 @@ static bool is_on(const char *variable)
 /* Makes the folders above a path. */
 static bool make_above(const char *path, struct err *e)
 {
-    char *p = xstrdup(path);
+    FREED(free_at) char *p = xstrdup(path);
     bool ok = true;
     for (char *at = p + 1; ok && (at = strchr(at, '/')); at++) {
         *at = '\0';
         ok = mkdir(p, 0777) == 0 || errno == EEXIST || failed(e, "make", p);
         *at = '/';
     }
-    free(p);
     return ok;
 }
 
@@ -118,7 +117,7 @@ static char *base_of(const char *url, const char **path)
 /* The first line of a file, trimmed; NULL: there is none. */
 static char *first_line(const char *path)
 {
-    struct buf b = {0};
+    FREED(buf_free) struct buf b = {0};
     char *line = NULL;
     if (!file_missing(path) && buf_read_file(&b, path, 64 << 10, NULL) && b.n) {
         size_t n = strcspn(b.p, "\r\n"), from = 0;
@@ -128,7 +127,6 @@ static char *first_line(const char *path)
             n--;
         line = n > from ? xasprintf("%.*s", (int)(n - from), b.p + from) : NULL;
     }
-    buf_free(&b);
     return line;
 }
 
@@ -142,15 +140,14 @@ static char *find_token(void)
         return xstrdup(own);
     if (path && *path)
         return first_line(path);
-    char *cache = home && *home ? xstrdup(home) : NULL;
+    FREED(free_at) char *cache = home && *home ? xstrdup(home) : NULL;
     if (!cache) {
         const char *xdg = getenv("XDG_CACHE_HOME"), *user = getenv("HOME");
         cache = xdg && *xdg ? xasprintf("%s/huggingface", xdg)
                             : xasprintf("%s/.cache/huggingface", user ? user : "");
     }
-    char *file = xasprintf("%s/token", cache), *token = first_line(file);
-    FREE(file, cache);
-    return token;
+    FREED(free_at) char *file = xasprintf("%s/token", cache);
+    return first_line(file);
 }
 
 static bool open_pull(struct pull *pull, struct err *e)
@@ -293,7 +290,7 @@ static bool read_list(struct pull *pull, const struct buf *text, struct err *e)
 
 static bool get_list(struct pull *pull, struct err *e)
 {
-    struct buf path = {0};
+    FREED(buf_free) struct buf path = {0};
     struct http_call call = {.method = "GET"};
     buf_printf(&path, "/api/models/%s/%s/revision/", pull->name.org, pull->name.repo);
     put_encoded(&path, pull->name.revision ? pull->name.revision : "main", false);
@@ -301,7 +298,6 @@ static bool get_list(struct pull *pull, struct err *e)
     call.path = path.p;
     bool ok = ask(pull, &call, e) && read_list(pull, &call.answer, e);
     buf_free(&call.answer);
-    buf_free(&path);
     return ok;
 }
 
@@ -398,7 +394,7 @@ static bool follow(const struct pull *pull, const char *moved, struct http **oth
                    struct buf *path, bool *away, struct err *e)
 {
     const char *rest = moved;
-    char *base = moved[0] == '/' ? xstrdup(pull->host) : base_of(moved, &rest);
+    FREED(free_at) char *base = moved[0] == '/' ? xstrdup(pull->host) : base_of(moved, &rest);
     struct http_opts opts = {.url = base, .first_ms = 60000, .silence_ms = 60000};
     http_close(*other);
     *other = NULL;
@@ -409,7 +405,6 @@ static bool follow(const struct pull *pull, const char *moved, struct http **oth
         ok = http_open(other, &opts, e);
     buf_clear(path);
     buf_str(path, rest);
-    free(base);
     return ok;
 }
 
@@ -417,7 +412,7 @@ static bool follow(const struct pull *pull, const char *moved, struct http **oth
 static bool get_once(struct coming *coming, struct http_call *call, struct err *e)
 {
     const struct pull *pull = coming->pull;
-    struct buf path = {0};
+    FREED(buf_free) struct buf path = {0};
     struct http *other = NULL;
     bool ok = false;
     buf_printf(&path, "/%s/%s/resolve/%s/", pull->name.org, pull->name.repo, pull->commit);
@@ -441,7 +436,6 @@ static bool get_once(struct coming *coming, struct http_call *call, struct err *
             break;
     }
     http_close(other);
-    buf_free(&path);
     return ok;
 }
 
@@ -549,7 +543,7 @@ static bool get_blob(const struct pull *pull, const struct listed *file, const c
     int lock = lock_blob(pull, file, e);
     if (lock < 0)
         return false;
-    char *part = xasprintf("%s.aerie.incomplete", blob);
+    FREED(free_at) char *part = xasprintf("%s.aerie.incomplete", blob);
     bool ok = has_blob(blob, file); /* since then */
     int fd = ok || !make_above(part, e) ? -1 : file_open(part, O_RDWR | O_CREAT, 0666);
     if (!ok && fd < 0)
@@ -560,7 +554,6 @@ static bool get_blob(const struct pull *pull, const struct listed *file, const c
         close(fd);
     }
     close(lock);
-    free(part);
     return ok;
 }
 
@@ -568,28 +561,24 @@ static bool get_blob(const struct pull *pull, const struct listed *file, const c
  * the same. */
 static bool put_link(const char *path, const char *to, struct err *e)
 {
-    char *temporary = xasprintf("%s.aerie.incomplete", path);
+    FREED(free_at) char *temporary = xasprintf("%s.aerie.incomplete", path);
     unlink(temporary);
-    bool ok = make_above(path, e) &&
-              (symlink(to, temporary) == 0 || errno == EEXIST || failed(e, "make", temporary)) &&
-              (rename(temporary, path) == 0 || (errno == ENOENT && !file_missing(path)) ||
-               failed(e, "rename", temporary));
-    free(temporary);
-    return ok;
+    return make_above(path, e) &&
+           (symlink(to, temporary) == 0 || errno == EEXIST || failed(e, "make", temporary)) &&
+           (rename(temporary, path) == 0 || (errno == ENOENT && !file_missing(path)) ||
+            failed(e, "rename", temporary));
 }
 
 static bool get_file(const struct pull *pull, const struct listed *file, struct err *e)
 {
-    char *blob = xasprintf("%s/blobs/%s", pull->model, file->sum);
-    char *path = xasprintf("%s/snapshots/%s/%s", pull->model, pull->commit, file->path);
-    struct buf to = {0};
+    FREED(free_at) char *blob = xasprintf("%s/blobs/%s", pull->model, file->sum);
+    FREED(free_at) char *path = xasprintf("%s/snapshots/%s/%s", pull->model, pull->commit,
+                                          file->path);
+    FREED(buf_free) struct buf to = {0};
     for (const char *s = file->path; (s = strchr(s, '/')); s++)
         buf_str(&to, "../");
     buf_printf(&to, "../../blobs/%s", file->sum);
-    bool ok = (has_blob(blob, file) || get_blob(pull, file, blob, e)) && put_link(path, to.p, e);
-    buf_free(&to);
-    FREE(path, blob);
-    return ok;
+    return (has_blob(blob, file) || get_blob(pull, file, blob, e)) && put_link(path, to.p, e);
 }
 
 /* ---- which files ---- */
@@ -644,7 +633,7 @@ static bool want_gguf(struct pull *pull, struct err *e)
 /* Wants the files of weights that the index names; the index is there. */
 static bool want_shards(struct pull *pull, const char *index, struct err *e)
 {
-    char *path = xasprintf("%s/snapshots/%s/%s", pull->model, pull->commit, index);
+    FREED(free_at) char *path = xasprintf("%s/snapshots/%s/%s", pull->model, pull->commit, index);
     json_t *top = json_open(path, NULL, e), *file;
     const char *tensor;
     bool ok = top != NULL;
@@ -653,7 +642,6 @@ static bool want_shards(struct pull *pull, const char *index, struct err *e)
             ok = err_set(e, ERR_MODEL, "%s: %s names %s, which the model does not have",
                          pull->name.all, index, show(json_string_value(file)).s);
     json_decref(top);
-    free(path);
     return ok;
 }
 
@@ -709,15 +697,14 @@ static bool write_ref(const struct pull *pull, struct err *e)
     const char *revision = pull->name.revision ? pull->name.revision : "main";
     if (hub_is_commit(revision))
         return true;
-    char *path = xasprintf("%s/refs/%s", pull->model, revision);
-    char *temporary = xasprintf("%s.aerie.incomplete", path);
+    FREED(free_at) char *path = xasprintf("%s/refs/%s", pull->model, revision);
+    FREED(free_at) char *temporary = xasprintf("%s.aerie.incomplete", path);
     int fd = make_above(path, e) ? file_open(temporary, O_WRONLY | O_CREAT, 0666) : -1;
     bool ok = fd >= 0 && write_fully(fd, pull->commit, strlen(pull->commit)) && fsync(fd) == 0;
     if (fd >= 0)
         ok = close(fd) == 0 && ok;
     ok = (ok && (rename(temporary, path) == 0 || (errno == ENOENT && !file_missing(path)))) ||
          failed(e, "write", path);
-    FREE(temporary, path);
     return ok;
 }
 

@@ -295,14 +295,13 @@ static void take_reply(struct record *record, const json_t *o)
 /* vLLM's own outputs as choices of the API. */
 static void take_outputs(struct record *record, const json_t *o)
 {
-    json_t *as = json_object();
+    FREED(json_decrefp) json_t *as = json_object();
     json_object_set(as, "choices", at(o, "outputs"));
     if (some(at(o, "usage")))
         json_object_set(as, "usage", at(o, "usage"));
     if (some(at(o, "metrics")))
         json_object_set(as, "metrics", at(o, "metrics"));
     take_reply(record, as);
-    json_decref(as);
 }
 
 /* ---- the line -------------------------------------------------------------------------------- */

@@ -404,7 +404,7 @@ static bool read_key(const char *path, struct buf *out, struct err *e)
 
 bool server_http(struct http **http, const struct server_opts *opts, struct err *e)
 {
-    struct buf key = {0};
+    FREED(buf_free) struct buf key = {0};
     bool ok = read_key(opts->key_file, &key, e) &&
               http_open(http,
                         &(struct http_opts){.url = opts->url, .key = opts->key_file ? key.p : NULL,
@@ -412,7 +412,6 @@ bool server_http(struct http **http, const struct server_opts *opts, struct err 
                                                   .n_header = opts->n_header}, e);
     if (key.p)
         memset(key.p, 0, key.n);
-    buf_free(&key);
     return ok;
 }
 

@@ -230,7 +230,7 @@ bool upkeep_chat(struct upkeep *upkeep, const char *message, int most, const str
 {
     struct said said = {"user", message};
     struct settings set;
-    struct buf body = {0};
+    FREED(buf_free) struct buf body = {0};
     settings_init(&set);
     set.temperature = 0;
     set.max_tokens = most;
@@ -239,6 +239,5 @@ bool upkeep_chat(struct upkeep *upkeep, const char *message, int most, const str
     call.body = body.p;
     bool ok = upkeep_call(upkeep, &call, stop, e);
     buf_free(&call.answer);
-    buf_free(&body);
     return ok;
 }

@@ -131,8 +131,8 @@ void probe_logits(struct net *n, int first, int rows, kbuf logits, kbuf ids, kbu
         return;
     struct probe *p = n->probe->out;
     int V = n->m->cfg.vocab, k = min_int(PROBE_BEST, V);
-    int32_t *id = xmalloc((size_t)rows * (size_t)k * sizeof *id);
-    float *lp = xmalloc(F32(mul64(rows, k)));
+    FREED(free_at) int32_t *id = xmalloc((size_t)rows * (size_t)k * sizeof *id);
+    FREED(free_at) float *lp = xmalloc(F32(mul64(rows, k)));
     n->dev.k->topk(n->dev.d, &(struct k_topk){.rows = rows, .n = V, .k = k, .logits = logits,
                                               .ids = ids, .logp = logp});
     n->dev.k->get(n->dev.d, id, ids, (size_t)rows * (size_t)k * sizeof *id);
@@ -144,7 +144,6 @@ void probe_logits(struct net *n, int first, int rows, kbuf logits, kbuf ids, kbu
         memcpy(p->best[row], id + mul64(i, k), (size_t)k * sizeof *id);
         memcpy(p->best_logp[row], lp + mul64(i, k), F32(k));
     }
-    FREE(id, lp);
 }
 
 /* ---- keys and values ------------------------------------------------------------------------- */
@@ -176,12 +175,11 @@ static void get_cells(struct net *n, const struct k_cells *c, kbuf from, int32_t
             dst[i] = NAN;
         return;
     }
-    uint8_t *cells = xmalloc((size_t)count * each);
+    FREED(free_at) uint8_t *cells = xmalloc((size_t)count * each);
     n->dev.k->get(n->dev.d, cells, kbuf_at(from, (size_t)slot * each, (size_t)count * each),
                   (size_t)count * each);
     for (int k = 0; k < count; k++, dst += numbers)
         widen_cell(c, cells + (size_t)k * each, dst);
-    free(cells);
 }
 
 /* The cells that the probe's rows have written. */

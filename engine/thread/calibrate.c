@@ -99,7 +99,7 @@ bool calibrate_run(const struct calib_opts *o, struct calibration *out, struct e
     if (o->l->draft.n_capture == 0)
         return err_set(e, ERR_NEGATIVE, "this drafter has no captured layers to calibrate");
     struct texts texts = {0};
-    struct redraft *re = xcalloc(1, sizeof *re);
+    FREED(free_at) struct redraft *re = xcalloc(1, sizeof *re);
     bool ok = choose_texts(&texts, o, e);
     struct redraft_opts ask = {.l = o->l, .text = texts.text, .n_text = texts.n,
                                .which = REDRAFT_LAYERS,
@@ -110,6 +110,5 @@ bool calibrate_run(const struct calib_opts *o, struct calibration *out, struct e
         judge_readings(&o->l->draft, re, out);
     for (int i = 0; i < texts.n; i++)
         ids_free(&texts.ids[i]);
-    free(re);
     return ok || out->stopped;
 }

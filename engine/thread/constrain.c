@@ -9,7 +9,7 @@ static struct reply_form form_of(const struct chat *c, const struct ids *prompt)
     struct reply_form f = {.kind = FORM_TEXT};
     struct chat_marks m;
     struct chat_reader r;
-    struct buf rest = {0};
+    FREED(buf_free) struct buf rest = {0};
     if (chat_marks(c, &m))
         return (struct reply_form){FORM_HARMONY, m.channel, m.message, m.end, m.start, -1, -1};
     chat_reader_init(&r, c);
@@ -18,7 +18,6 @@ static struct reply_form form_of(const struct chat *c, const struct ids *prompt)
              : chat_call_tokens(c, &f.call, &f.call_end) ? FORM_CALLS
                                                             : FORM_TEXT;
     chat_reader_end(&r, &rest);
-    buf_free(&rest);
     return f;
 }
 
@@ -26,7 +25,7 @@ bool constrain_compile(const struct loaded *loaded, const char *format, const st
                        struct grammar **out, struct err *e)
 {
     json_error_t why;
-    json_t *o = json_parse(format, strlen(format), JSON_ALLOW_NUL, &why);
+    FREED(json_decrefp) json_t *o = json_parse(format, strlen(format), JSON_ALLOW_NUL, &why);
     if (!o)
         return err_set(e, ERR_USAGE, "the response format is no JSON: line %d, column %d: %.100s",
                        why.line, why.column, why.text);
@@ -35,7 +34,6 @@ bool constrain_compile(const struct loaded *loaded, const char *format, const st
     if (prompt && !(text && !strcmp(text, "text")))
         f = form_of(loaded->chat, prompt);
     *out = grammar_open(o, &f, prompt ? loaded->tok : NULL, e);
-    json_decref(o);
     return *out != NULL;
 }
 

@@ -53,11 +53,10 @@ void force_step_ended(struct engine *engine, bool ok)
     if (!used || !f->by_user)
         return;
     int step = engine->shared.step + 1;
-    char *text = xasprintf("%d %d", step, f->id);
+    FREED(free_at) char *text = xasprintf("%d %d", step, f->id);
     add_forced(f, step, f->id);
     debug_force(&engine->debug, -1);
     engine_post_op(engine, OP_FORCE, text, engine->shared.turn);
-    free(text);
 }
 
 /* ---- the caller's thread: what may be forced ------------------------------------------------- */
@@ -65,8 +64,8 @@ void force_step_ended(struct engine *engine, bool ok)
 /* The one token of a text; what it is made of, if it is several. */
 static bool token_of(struct engine *engine, const char *text, int32_t *id, struct err *e)
 {
-    struct ids ids = {0};
-    struct buf parts = {0};
+    FREED(ids_free) struct ids ids = {0};
+    FREED(buf_free) struct buf parts = {0};
     bool ok = tok_encode(engine->loaded.tok, text, strlen(text), TOK_INNER, &ids, e);
     if (ok && ids.n != 1) {
         for (int i = 0; i < min_int(ids.n, 6); i++)
@@ -77,8 +76,6 @@ static bool token_of(struct engine *engine, const char *text, int32_t *id, struc
     }
     if (ok)
         *id = ids.v[0];
-    ids_free(&ids);
-    buf_free(&parts);
     return ok;
 }
 

@@ -404,7 +404,7 @@ void engine_probe(struct engine *engine, const struct probe_ask *ask)
         engine->own.armed = *ask;
         return;
     }
-    struct again *a = xcalloc(1, sizeof *a);
+    FREED(free_at) struct again *a = xcalloc(1, sizeof *a);
     *a = (struct again){.g = engine, .r = &engine->own.runtime,
                         .out = xcalloc(1, sizeof(struct probe))};
     bool ok = find_step(a, ask, &e) && row_there(a, ask, &e) &&
@@ -417,7 +417,6 @@ void engine_probe(struct engine *engine, const struct probe_ask *ask)
         engine_fault(engine, 0, &e); /* the device is lost */
     post(engine, ask->turn, ask->step, a->out, e.msg);
     ids_free(&a->context);
-    free(a);
 }
 
 /* ---- the group of views ---------------------------------------------------------------------- */

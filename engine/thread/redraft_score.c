@@ -181,12 +181,12 @@ static bool each_guess(struct scorer *scorer, const struct trial *t, int k, int 
                        void *arg, struct err *e)
 {
     size_t bytes = (size_t)scorer->as_is.cfg.n_layer * sizeof *scorer->layers;
-    struct layer *layers = xmalloc(bytes);
+    FREED(free_at) struct layer *layers = xmalloc(bytes);
     memcpy(layers, scorer->layers, bytes);
     begin_trial(scorer, t);
     bool next = draft_guesses_next(&t->d);
     int rows = next ? most_rows(scorer) : 1, done = 0;
-    int32_t *ids = xmalloc((size_t)mul64(REDRAFT_ROWS, k) * sizeof *ids);
+    FREED(free_at) int32_t *ids = xmalloc((size_t)mul64(REDRAFT_ROWS, k) * sizeof *ids);
     bool ok = rows > 0, more = true;
     for (int x = 0; x < scorer->n_text && ok && more && done < most; x++) {
         const struct scored_text *c = &scorer->text[x];
@@ -205,7 +205,6 @@ static bool each_guess(struct scorer *scorer, const struct trial *t, int k, int 
         kv_drop(&scorer->r.kv, &seq);
     }
     end_trial(scorer, layers);
-    FREE(layers, ids);
     return ok;
 }
 

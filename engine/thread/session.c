@@ -288,7 +288,7 @@ static bool render(const struct session *s, const bool *gone, const char *text, 
     if (!chat_fits(s->chat, "the message", &question, 1, context, e) ||
         !chat_fits(s->chat, "the system prompt", &system, 1, context, e))
         return false;
-    struct message *all = xcalloc((size_t)s->n_msg + 2, sizeof *all);
+    FREED(free_at) struct message *all = xcalloc((size_t)s->n_msg + 2, sizeof *all);
     if (s->system[0])
         all[n++] = system;
     for (int i = 0; i < s->n_msg; i++)
@@ -296,9 +296,7 @@ static bool render(const struct session *s, const bool *gone, const char *text, 
             all[n++] = s->msg[i];
     if (text)
         all[n++] = question;
-    bool ok = put_prompt(s, all, n, out, e);
-    free(all);
-    return ok;
+    return put_prompt(s, all, n, out, e);
 }
 
 bool session_render(const struct session *s, const char *text, struct ids *out, struct err *e)
@@ -308,11 +306,9 @@ bool session_render(const struct session *s, const char *text, struct ids *out, 
 
 bool session_render_again(const struct session *s, struct ids *out, struct err *e)
 {
-    bool *gone = xcalloc((size_t)s->n_msg + 1, sizeof *gone);
+    FREED(free_at) bool *gone = xcalloc((size_t)s->n_msg + 1, sizeof *gone);
     gone[max_int(0, s->n_msg - 1)] = true;
-    bool ok = render(s, gone, NULL, out, e);
-    free(gone);
-    return ok;
+    return render(s, gone, NULL, out, e);
 }
 
 static bool message_too_long(const struct session *s, int n, struct err *e)
@@ -347,8 +343,8 @@ static int exchanges_of(const struct session *s, struct exchange *exchange)
 static bool measure(const struct session *s, struct exchange *exchange, int n, struct err *e)
 {
     struct message empty = {.role = ROLE_USER, .text = (char *)(uintptr_t)""};
-    struct message *part = xcalloc((size_t)s->n_msg + 1, sizeof *part);
-    struct ids ids = {0};
+    FREED(free_at) struct message *part = xcalloc((size_t)s->n_msg + 1, sizeof *part);
+    FREED(ids_free) struct ids ids = {0};
     bool ok = put_prompt(s, &empty, 1, &ids, e);
     int frame = ids.n;
     for (int i = 0; i < n && ok; i++) {
@@ -358,8 +354,6 @@ static bool measure(const struct session *s, struct exchange *exchange, int n, s
         ok = put_prompt(s, part, exchange[i].n + 1, &ids, e);
         exchange[i].tokens = max_int(1, ids.n - frame);
     }
-    ids_free(&ids);
-    free(part);
     return ok;
 }
 
@@ -425,30 +419,27 @@ static bool listed(const struct ids *list, int v)
 
 bool session_has_turn(const struct session *s, int turn)
 {
-    struct exchange *exchange = xcalloc((size_t)s->n_msg + 1, sizeof *exchange);
+    FREED(free_at) struct exchange *exchange = xcalloc((size_t)s->n_msg + 1, sizeof *exchange);
     bool found = false;
     for (int i = 0, n = exchanges_of(s, exchange); i < n; i++)
         found |= exchange[i].turn == turn;
-    free(exchange);
     return found;
 }
 
 bool session_render_without(const struct session *s, const struct ids *turns, const char *text,
                             struct ids *out, struct err *e)
 {
-    struct exchange *exchange = xcalloc((size_t)s->n_msg + 1, sizeof *exchange);
-    bool *gone = xcalloc((size_t)s->n_msg + 1, sizeof *gone);
+    FREED(free_at) struct exchange *exchange = xcalloc((size_t)s->n_msg + 1, sizeof *exchange);
+    FREED(free_at) bool *gone = xcalloc((size_t)s->n_msg + 1, sizeof *gone);
     for (int i = 0, n = exchanges_of(s, exchange); i < n; i++)
         if (listed(turns, exchange[i].turn))
             leave_out(&exchange[i], gone);
-    bool ok = render(s, gone, text, out, e);
-    FREE(exchange, gone);
-    return ok;
+    return render(s, gone, text, out, e);
 }
 
 int session_forget(struct session *s, const struct ids *turns)
 {
-    struct exchange *exchange = xcalloc((size_t)s->n_msg + 1, sizeof *exchange);
+    FREED(free_at) struct exchange *exchange = xcalloc((size_t)s->n_msg + 1, sizeof *exchange);
     int n = exchanges_of(s, exchange), found = 0, kept = 0, first = s->n_msg, turn = 0;
     pass_lock(&s->runtime->pass);
     for (int i = 0; i < n; i++) {
@@ -475,7 +466,6 @@ int session_forget(struct session *s, const struct ids *turns)
         restore_newest(s);
     }
     pass_unlock(&s->runtime->pass);
-    free(exchange);
     return found;
 }
 

@@ -205,14 +205,13 @@ static bool local_position_at(struct backend *b, int turn, int step, int positio
     int32_t token = -1;
     if (!fold_step(b, turn, step, &h, e))
         return false;
-    struct ids context = {0};
+    FREED(ids_free) struct ids context = {0};
     int n_prompt;
     if (contexts_of(&enter(b)->contexts, turn, &context, &n_prompt) && position >= 0 &&
         position < context.n)
         token = context.v[position];
     leave(b);
     bool ok = page_history_position(&h, position, token, v, e);
-    ids_free(&context);
     page_history_free(&h);
     return ok;
 }

@@ -234,7 +234,7 @@ static void run_elsewhere(struct engine *engine, const struct changed *c, struct
 {
     const struct runtime *mine = &engine->own.runtime;
     struct loaded other = engine->loaded; /* not owned; only the model may differ */
-    struct layer *layers = NULL;
+    FREED(free_at) struct layer *layers = NULL;
     struct what_if_side *s = &w->side[1];
     struct err e = {0};
     struct runtime rt;
@@ -260,7 +260,6 @@ static void run_elsewhere(struct engine *engine, const struct changed *c, struct
     } else {
         take_error(&e, s);
     }
-    free(layers);
 }
 
 /* ---- both ------------------------------------------------------------------------------------ */

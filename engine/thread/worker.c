@@ -9,7 +9,7 @@
 
 static void post_settings(struct engine *engine, enum op_kind op)
 {
-    struct buf b = {0};
+    FREED(buf_free) struct buf b = {0};
     settings_print(&engine->shared.set, &b);
     engine_post_op(engine, op, b.p ? b.p : "", 0);
     buf_clear(&b);
@@ -21,7 +21,6 @@ static void post_settings(struct engine *engine, enum op_kind op)
             engine_post_op(engine, OP_SET, b.p, 0);
             buf_clear(&b);
         }
-    buf_free(&b);
 }
 
 static void post_session(struct engine *engine, const char *parent, int fork_turn)
@@ -124,12 +123,11 @@ static void take_settings(struct engine *engine, const char *lines)
 /* The numbers of the turns that a fork's child begins with. */
 static void post_fork(struct engine *engine)
 {
-    struct buf turns = {0};
+    FREED(buf_free) struct buf turns = {0};
     for (int i = 0; i < engine->own.ses.n_msg; i++)
         if (engine->own.ses.msg[i].role == ROLE_USER)
             buf_printf(&turns, "%s%d", turns.n ? " " : "", engine->own.ses.turn_of[i]);
     engine_post_op(engine, OP_FORK, turns.p ? turns.p : "", engine->own.ses.turn);
-    buf_free(&turns);
 }
 
 static void do_resume(struct engine *engine, const struct request *rq)
@@ -191,7 +189,8 @@ static bool set_bug(struct engine *engine, const char *name, const char *value, 
 static void do_set(struct engine *engine, const char *line)
 {
     struct err e = {0};
-    char *name = xstrdup(line), *value = strchr(name, '=');
+    FREED(free_at) char *name = xstrdup(line);
+    char *value = strchr(name, '=');
     if (value)
         *value++ = '\0';
     shared_lock(&engine->shared);
@@ -200,7 +199,7 @@ static void do_set(struct engine *engine, const char *line)
                   : settings_set(&engine->shared.set, name, value ? value : "", &e);
     engine_resolve_settings(engine);
     shared_unlock(&engine->shared);
-    struct buf done = {0};
+    FREED(buf_free) struct buf done = {0};
     buf_printf(&done, "%s=", name);
     if (!ok)
         engine_post_text(engine, EV_NOTICE, e.msg);
@@ -208,8 +207,6 @@ static void do_set(struct engine *engine, const char *line)
         engine_post_op(engine, OP_SET, done.p, 0);
     else
         engine_post_op(engine, OP_SET, line, 0);
-    buf_free(&done);
-    free(name);
 }
 
 /* Scores the ways to read the draft's captured layers on the conversation, on a runtime of its

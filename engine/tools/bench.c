@@ -98,7 +98,7 @@ static bool measure(struct bench *b, struct subject *s, struct err *e)
 
 static bool models(struct bench *b, struct err *e)
 {
-    struct subject *s = xcalloc(1, sizeof *s);
+    FREED(free_at) struct subject *s = xcalloc(1, sizeof *s);
     bool ok = true;
     if (b->dev.k)
         device_close(&b->dev);
@@ -110,7 +110,6 @@ static bool models(struct bench *b, struct err *e)
         b->dev = (struct device){0};
     }
     ok = ok && bench_talk(b, s, e);
-    free(s);
     return ok;
 }
 

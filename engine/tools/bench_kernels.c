@@ -368,7 +368,7 @@ static bool moe(struct bench *b, int n_expert, struct err *e)
     snprintf(alike, sizeof alike, "%snear.", name);
     if (!bench_wanted_any(b, name))
         return true;
-    struct moe *m = xcalloc(1, sizeof *m);
+    FREED(free_at) struct moe *m = xcalloc(1, sizeof *m);
     m->n_expert = n_expert;
     m->width = b->graphs ? 2880 : 384;
     m->sets = sets_for(b, n_expert * 3.0 * m->width * m->width * 17 / 32);
@@ -385,7 +385,6 @@ static bool moe(struct bench *b, int n_expert, struct err *e)
     bench_release(b, m->chosen, m->sets);
     bench_release(b, src, 2);
     bench_release(b, &m->dst, 1);
-    free(m);
     return ok;
 }
 

@@ -30,11 +30,9 @@ static int experts_hit(struct bench *b, const struct runtime *rt, int l, int row
     const struct config *c = &rt->model->cfg;
     size_t each = (size_t)rt->net.max_rows * (size_t)c->top_k * 4;
     size_t n = (size_t)rows * (size_t)c->top_k;
-    int32_t *ids = xmalloc(n * sizeof *ids);
+    FREED(free_at) int32_t *ids = xmalloc(n * sizeof *ids);
     b->dev.k->get(b->dev.d, ids, kbuf_at(rt->net.chosen, (size_t)l * each, each), n * sizeof *ids);
-    int hit = routing_hit(ids, (int)n, c->n_expert);
-    free(ids);
-    return hit;
+    return routing_hit(ids, (int)n, c->n_expert);
 }
 
 double bench_pass_bytes(struct bench *b, struct runtime *rt, int rows, int n, double *hit)

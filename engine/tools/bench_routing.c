@@ -7,14 +7,13 @@
 
 int routing_hit(const int32_t *chosen, int n, int n_expert)
 {
-    bool *seen = xcalloc((size_t)n_expert, sizeof *seen);
+    FREED(free_at) bool *seen = xcalloc((size_t)n_expert, sizeof *seen);
     int hit = 0;
     for (int i = 0; i < n; i++) {
         CHECK(chosen[i] >= 0 && chosen[i] < n_expert);
         hit += !seen[chosen[i]];
         seen[chosen[i]] = true;
     }
-    free(seen);
     return hit;
 }
 

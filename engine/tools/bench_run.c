@@ -125,12 +125,10 @@ void bench_release(struct bench *b, kbuf *buf, int n)
 
 kbuf bench_floats(struct bench *b, size_t n, struct err *e)
 {
-    float *x = xmalloc(n * sizeof *x);
+    FREED(free_at) float *x = xmalloc(n * sizeof *x);
     for (size_t i = 0; i < n; i++)
         x[i] = (float)(int16_t)bench_random(b) * synthetic_step(1);
-    kbuf buf = bench_buffer(b, n * sizeof *x, x, e);
-    free(x);
-    return buf;
+    return bench_buffer(b, n * sizeof *x, x, e);
 }
 
 enum { FILL_BYTES = 1 << 22 }; /* random bytes that the host makes for a buffer */
@@ -155,23 +153,19 @@ bool bench_fill(struct bench *b, kbuf buf, enum kv_type type, struct err *e)
                               : type == KV_BF16 ? 0x3c803c803c803c80ull
                                                 : 0x3c8000003c800000ull;
     size_t n = buf.n < FILL_BYTES ? buf.n : FILL_BYTES;
-    uint64_t *x = xmalloc(n + 8);
+    FREED(free_at) uint64_t *x = xmalloc(n + 8);
     for (size_t i = 0; i < n / 8 + 1; i++)
         x[i] = (bench_random(b) & keep) | exponent;
-    bool ok = fill_with(b, buf, x, n, e);
-    free(x);
-    return ok;
+    return fill_with(b, buf, x, n, e);
 }
 
 bool bench_fill_uniform(struct bench *b, kbuf buf, float scale, struct err *e)
 {
     size_t n = (buf.n < FILL_BYTES ? buf.n : FILL_BYTES) / 2;
-    uint16_t *x = xmalloc(n * 2);
+    FREED(free_at) uint16_t *x = xmalloc(n * 2);
     for (size_t i = 0; i < n; i++)
         x[i] = f32_to_bf16((float)(int16_t)bench_random(b) * synthetic_step(scale));
-    bool ok = fill_with(b, buf, x, n * 2, e);
-    free(x);
-    return ok;
+    return fill_with(b, buf, x, n * 2, e);
 }
 
 static bool weights(struct bench *b, struct tensor *t, enum dtype type, int out, int in,

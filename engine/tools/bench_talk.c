@@ -86,7 +86,7 @@ static bool itl(struct bench *b, const struct subject *s, bool draft, struct err
     opts.settings.max_tokens = TOKENS;
     opts.settings.spec = draft;
     struct backend *backend = engine_open(&opts, e);
-    struct gaps *all = xcalloc(1, sizeof *all);
+    FREED(free_at) struct gaps *all = xcalloc(1, sizeof *all);
     bool ok = backend != NULL;
     for (int i = 0; i <= REPLIES && ok; i++) /* the first is not counted */
         ok = ask(backend, RQ_NEW, NULL, e) && ask(backend, RQ_SAY, BENCH_QUESTION, e) &&
@@ -94,7 +94,6 @@ static bool itl(struct bench *b, const struct subject *s, bool draft, struct err
     backend_close(backend);
     if (ok && all->n > 0)
         tell_gaps(b, name, all, s->chat_ms[draft]);
-    free(all);
     return ok || err_prefix(e, "%s", name);
 }
 

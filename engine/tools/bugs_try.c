@@ -46,10 +46,9 @@ static void keep_rows(struct stage *st, const float *rows, int n, int width)
 
 static void keep_buf(struct stage *st, kbuf b, int n, int width)
 {
-    float *rows = xmalloc((size_t)n * (size_t)width * sizeof *rows);
+    FREED(free_at) float *rows = xmalloc((size_t)n * (size_t)width * sizeof *rows);
     st->r.dev.k->get(st->r.dev.d, rows, b, (size_t)n * (size_t)width * sizeof *rows);
     keep_rows(st, rows, n, width);
-    free(rows);
 }
 
 /* Extends the lane's prompt to n tokens; no token repeats within a window. */

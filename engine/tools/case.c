@@ -536,12 +536,11 @@ static void judge_map(struct judge *j)
             found(j, 4, -1, "full page %d maps to swa pages %d and %d", f / P, before[1] / P,
                   s / P);
     }
-    struct case_ints *m = map_in_order(c, by_swa);
+    FREED(free_at) struct case_ints *m = map_in_order(c, by_swa);
     for (int i = 1; i < c->map.n && !full_up(j); i++)
         if (m[i].v[1] && m[i].v[1] == m[i - 1].v[1] && m[i].v[0] != m[i - 1].v[0])
             found(j, 4, -1, "full slots %d and %d map to one swa slot, %d", m[i - 1].v[0],
                   m[i].v[0], m[i].v[1]);
-    free(m);
 }
 
 /* ---- everything ------------------------------------------------------------------------------ */

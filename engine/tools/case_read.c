@@ -372,7 +372,7 @@ bool case_read(struct attn_case *c, const char *text, size_t n, struct err *e)
 int case_each(const char *text, size_t n, bool (*fn)(struct attn_case *c, int i, void *arg),
               void *arg, struct err *e)
 {
-    json_t *doc = parse(text, n, e);
+    FREED(json_decrefp) json_t *doc = parse(text, n, e);
     const json_t *plans = json_object_get(doc, "plans");
     bool one = !json_is_integer(json_object_get(doc, "aerie_plan")), ok = doc != NULL;
     int count = 0, all = one ? 1 : (int)json_array_size(plans);
@@ -391,7 +391,6 @@ int case_each(const char *text, size_t n, bool (*fn)(struct attn_case *c, int i,
         if (!more)
             break;
     }
-    json_decref(doc);
     return ok ? count : -1;
 }
 

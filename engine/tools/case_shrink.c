@@ -352,12 +352,10 @@ static bool drop_claim(struct attn_case *c, int i)
 
 static bool copy(const struct attn_case *c, struct attn_case *out)
 {
-    struct buf text = {0};
+    FREED(buf_free) struct buf text = {0};
     struct err e;
     case_json(c, &text);
-    bool ok = case_read(out, text.p, text.n, &e);
-    buf_free(&text);
-    return ok;
+    return case_read(out, text.p, text.n, &e);
 }
 
 /* The size of a case: its numbers, and what its request lengths say. */

@@ -264,7 +264,7 @@ static bool read_rows(struct dump_run *dump, const struct dump_item *it, int64_t
     if (wide < width || t->dim[0] < row + n)
         return err_set(e, ERR_USAGE, "%.200s: %.80s changed while it was read", it->file,
                        it->entry);
-    float *one = xmalloc((size_t)width * sizeof *one);
+    FREED(free_at) float *one = xmalloc((size_t)width * sizeof *one);
     bool ok = true;
     from = tail ? wide - width : 0;
     for (int64_t i = 0; ok && i < n; i++) {
@@ -272,7 +272,6 @@ static bool read_rows(struct dump_run *dump, const struct dump_item *it, int64_t
         for (int k = 0; ok && k < width; k++)
             out[i * width + k] = one[k] + (add ? out[i * width + k] : 0);
     }
-    free(one);
     return ok;
 }
 
@@ -346,7 +345,7 @@ static bool judge_item(struct dump_run *dump, const struct tapped_item *item,
     if (count == 0)
         return true;
     size_t all = (size_t)n * (size_t)width;
-    float *theirs = xmalloc((size_t)count * (size_t)use * sizeof *theirs);
+    FREED(free_at) float *theirs = xmalloc((size_t)count * (size_t)use * sizeof *theirs);
     float *own[1 + DUMP_NOISE] = {0};
     bool ok = read_rows(dump, item->it, row, count, use, item->tail, false, theirs, e) &&
               (!item->plus || read_rows(dump, item->plus, row, count, use, false, true, theirs, e)),
@@ -365,7 +364,6 @@ static bool judge_item(struct dump_run *dump, const struct tapped_item *item,
     }
     for (int k = 0; k < dump->runs; k++)
         free(own[k]);
-    free(theirs);
     return ok;
 }
 
@@ -471,7 +469,7 @@ static bool run_segment(struct dump_run *dump, const struct dump_rows *w, const 
 
 static bool run_sequence(struct dump_run *dump, const struct dump_sequence *q, struct err *e)
 {
-    int32_t *token = xcalloc((size_t)dump->r->s.longest + 1, sizeof *token);
+    FREED(free_at) int32_t *token = xcalloc((size_t)dump->r->s.longest + 1, sizeof *token);
     int computed = 0;
     bool ok = true;
     for (int run = 0; run < 1 + DUMP_NOISE; run++)
@@ -483,7 +481,6 @@ static bool run_sequence(struct dump_run *dump, const struct dump_sequence *q, s
     }
     for (int run = 0; run < 1 + DUMP_NOISE; run++)
         lane_free(&dump->rt, &dump->lane[run]);
-    free(token);
     return ok;
 }
 

@@ -37,10 +37,8 @@ struct fi_reader {
 static bool exists(const char *dir, const char *file)
 {
     struct stat st;
-    char *path = xasprintf("%s/%s", dir, file);
-    bool there = stat(path, &st) == 0 && S_ISREG(st.st_mode);
-    free(path);
-    return there;
+    FREED(free_at) char *path = xasprintf("%s/%s", dir, file);
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode);
 }
 
 bool fi_is(const char *path)
@@ -62,8 +60,8 @@ bool fi_is(const char *path)
 /* The last whole line of metadata.jsonl: the state that is the most complete. */
 static json_t *last_line(const char *dir, struct err *e)
 {
-    struct buf text = {0};
-    char *path = xasprintf("%s/metadata.jsonl", dir);
+    FREED(buf_free) struct buf text = {0};
+    FREED(free_at) char *path = xasprintf("%s/metadata.jsonl", dir);
     json_t *found = NULL;
     if (buf_read_file(&text, path, META_BYTES, e)) {
         for (char *s = text.n ? text.p : NULL, *end; s && *s; s = end) {
@@ -80,8 +78,6 @@ static json_t *last_line(const char *dir, struct err *e)
         if (!found)
             err_set(e, ERR_USAGE, "%.200s: no line is a JSON object", path);
     }
-    buf_free(&text);
-    free(path);
     return found;
 }
 
@@ -196,11 +192,9 @@ static const struct torch_entry *argument(const struct torch_file *f, int place,
 
 static struct torch_file *open_part(const struct record *r, const char *part, struct err *e)
 {
-    char *pt = xasprintf("%s.pt", part), *safe = xasprintf("%s.safetensors", part);
-    char *path = xasprintf("%s/%s", r->dir, exists(r->dir, safe) ? safe : pt);
-    struct torch_file *f = torch_open(path, e);
-    FREE(path, pt, safe);
-    return f;
+    FREED(free_at) char *pt = xasprintf("%s.pt", part), *safe = xasprintf("%s.safetensors", part);
+    FREED(free_at) char *path = xasprintf("%s/%s", r->dir, exists(r->dir, safe) ? safe : pt);
+    return torch_open(path, e);
 }
 
 /* ---- a plan ---------------------------------------------------------------------------------- */
@@ -381,7 +375,7 @@ static bool read_pages(struct fi_call *c, int b, bool values, float *out, struct
     bool pair = !c->v;
     const struct torch_entry *t = values && c->v ? c->v : c->k;
     int64_t page = (int64_t)p->page * p->n_kv * p->dim, len = kv_len(p, b);
-    float *one = xmalloc((size_t)page * sizeof *one);
+    FREED(free_at) float *one = xmalloc((size_t)page * sizeof *one);
     bool ok = true;
     for (int64_t i = 0; ok && i < p->kv[b + 1] - p->kv[b]; i++) {
         int64_t at = p->page_of[p->kv[b] + i];
@@ -393,7 +387,6 @@ static bool read_pages(struct fi_call *c, int b, bool values, float *out, struct
                        one + (size_t)(c->hnd ? mul64(h, p->page) + cell : cell * p->n_kv + h) *
                                  (size_t)p->dim, (size_t)p->dim * sizeof *out);
     }
-    free(one);
     return ok;
 }
 
@@ -459,8 +452,9 @@ static double worst_of(const struct fi_call *c, const struct fi_rule *w, int b, 
 {
     const struct fi_plan *p = c->p;
     size_t width = (size_t)p->n_q * (size_t)p->dim;
-    double worst = -1, *score = xcalloc((size_t)(kv_len(p, b) + w->extra) + 1, sizeof *score);
-    float *row = xmalloc(width * sizeof *row);
+    double worst = -1;
+    FREED(free_at) double *score = xcalloc((size_t)(kv_len(p, b) + w->extra) + 1, sizeof *score);
+    FREED(free_at) float *row = xmalloc(width * sizeof *row);
     int64_t rows = p->qo[b + 1] - p->qo[b];
     for (int64_t i = 0; i < rows && !(worst > tol) && !stop_asked(c->stop); i++) {
         attend(c, w, b, i, score, row);
@@ -470,7 +464,6 @@ static double worst_of(const struct fi_call *c, const struct fi_rule *w, int b, 
             *at = i;
         }
     }
-    FREE(score, row);
     return worst;
 }
 

@@ -105,8 +105,8 @@ static bool check_hidden(struct golden *golden, struct runtime *rt, struct err *
 {
     int n = golden->l.model.cfg.n_layer, H = golden->l.model.cfg.hidden, L = golden->ref.n,
         first_off = -1;
-    float *states = xmalloc((size_t)L * (size_t)mul64(MAX_CAPTURE, H) * 4);
-    float *one = xmalloc((size_t)L * (size_t)H * 4);
+    FREED(free_at) float *states = xmalloc((size_t)L * (size_t)mul64(MAX_CAPTURE, H) * 4);
+    FREED(free_at) float *one = xmalloc((size_t)L * (size_t)H * 4);
     struct error worst = {0};
     int worst_at = 0;
     bool ok = true;
@@ -140,7 +140,6 @@ static bool check_hidden(struct golden *golden, struct runtime *rt, struct err *
     if (ok && dst.p)
         check_error(&golden->rep, "hidden states", "hidden states", worst, more);
     golden->l.dev.k->release(golden->l.dev.d, dst);
-    FREE(states, one);
     return ok && dst.p;
 }
 
@@ -150,7 +149,7 @@ static bool check_final(struct golden *golden, struct runtime *rt, struct err *e
     struct lane lane = {.tap_row = -1};
     int L = golden->ref.n, H = golden->l.model.cfg.hidden;
     size_t n = (size_t)L * (size_t)H;
-    float *got = xmalloc(n * 4);
+    FREED(free_at) float *got = xmalloc(n * 4);
     kbuf dst = golden->l.dev.k->alloc(golden->l.dev.d, n * 4, "final states", e);
     ids_cat(&lane.tok, golden->ref.ids, L);
     struct plan_req req = {.seq = &lane.seq, .n = L, .token = lane.tok.v};
@@ -167,7 +166,6 @@ static bool check_final(struct golden *golden, struct runtime *rt, struct err *e
     }
     lane_free(rt, &lane);
     golden->l.dev.k->release(golden->l.dev.d, dst);
-    free(got);
     return ok;
 }
 
@@ -179,7 +177,7 @@ static bool check_pages(struct golden *golden, int page_size, struct err *e)
     if (!golden_runtime(golden, &rt, page_size, e))
         return false;
     float *logits = xmalloc(n * 4), *first = xmalloc(n * 4);
-    int32_t *ids = xmalloc((size_t)N * sizeof *ids);
+    FREED(free_at) int32_t *ids = xmalloc((size_t)N * sizeof *ids);
     const int chunks[] = {L, 7, page_size + 1, 1};
     bool ok = true;
     size_t n_chunks = with_noise(golden) ? 1 : sizeof chunks / sizeof *chunks;
@@ -206,7 +204,7 @@ static bool check_pages(struct golden *golden, int page_size, struct err *e)
     }
     if (ok && page_size == 16)
         ok = check_hidden(golden, &rt, e) && check_final(golden, &rt, e);
-    FREE(logits, first, ids);
+    FREE(logits, first);
     runtime_close(&rt);
     return ok;
 }

@@ -27,16 +27,15 @@ static bool check_prefill(struct golden *golden, struct runtime *rt, struct lane
     int L = lane->tok.n - 1, wide = head_tap_floats(rt->drafter->head),
         V = head_vocab(rt->drafter->head);
     int H = golden->l.draft.cfg.hidden, spare = head_spare_row(rt->drafter->head);
-    float *fused = golden_tensor(st, "fused_hidden", DT_F32, 2, (int64_t[]){L, wide}, e);
-    float *hidden = fused ? golden_tensor(st, "prefill.draft_hidden", DT_F32, 2, (int64_t[]){L, H},
-                                          e)
-                          : NULL;
-    float *want = hidden ? golden_tensor(st, "prefill.draft_logits", DT_F32, 2, (int64_t[]){L, V},
-                                         e)
-                         : NULL;
-    float *states = xmalloc((size_t)L * (size_t)H * 4),
-          *logits = xmalloc((size_t)L * (size_t)V * 4);
-    float *fed = xmalloc((size_t)L * (size_t)H * 4);
+    const int64_t of_fused[] = {L, wide}, of_hidden[] = {L, H}, of_logits[] = {L, V};
+    FREED(free_at) float *fused = golden_tensor(st, "fused_hidden", DT_F32, 2, of_fused, e);
+    FREED(free_at) float *hidden = fused ? golden_tensor(st, "prefill.draft_hidden", DT_F32, 2,
+                                                         of_hidden, e) : NULL;
+    FREED(free_at) float *want = hidden ? golden_tensor(st, "prefill.draft_logits", DT_F32, 2,
+                                                        of_logits, e) : NULL;
+    FREED(free_at) float *states = xmalloc((size_t)L * (size_t)H * 4);
+    FREED(free_at) float *logits = xmalloc((size_t)L * (size_t)V * 4);
+    FREED(free_at) float *fed = xmalloc((size_t)L * (size_t)H * 4);
     bool ok = want != NULL;
     for (int i = 0; i < L && ok; i++) {
         struct plan_req req = {.seq = &lane->seq, .n = 1, .token = lane->tok.v + i + 1,
@@ -63,7 +62,6 @@ static bool check_prefill(struct golden *golden, struct runtime *rt, struct lane
         check_error(&golden->rep, "draft logits", "draft logits",
                     compare(logits, want, L, (size_t)V), "");
     }
-    FREE(fused, hidden, want, states, logits, fed);
     return ok;
 }
 
@@ -74,13 +72,13 @@ static bool check_fused(struct golden *golden, struct runtime *rt, struct safete
     const struct taps *t = drafter_taps(rt->drafter);
     int L = golden->ref.n;
     size_t n = (size_t)L * (size_t)t->stride;
-    float *want = golden_tensor(st, "fused_hidden", DT_F32, 2, (int64_t[]){L, t->stride}, e);
-    float *got = xmalloc(n * 4);
+    FREED(free_at) float *want = golden_tensor(st, "fused_hidden", DT_F32, 2,
+                                               (int64_t[]){L, t->stride}, e);
+    FREED(free_at) float *got = xmalloc(n * 4);
     bool ok = want && golden_prompt(golden, rt, L, NULL, t, got, e);
     if (ok)
         check_error(&golden->rep, "captured states", "captured states",
                     compare(got, want, L, (size_t)t->stride), "");
-    FREE(want, got);
     return ok;
 }
 
@@ -91,12 +89,14 @@ static bool check_tree(struct golden *golden, const struct tree *t, const char *
     char name[96], what[160];
     int64_t n = -1;
     snprintf(name, sizeof name, "%s.draft_tokens", prefix);
-    int32_t *tok = golden_tensor(st, name, DT_I32, 1, &n, e);
+    FREED(free_at) int32_t *tok = golden_tensor(st, name, DT_I32, 1, &n, e);
     int want = tok ? (int)st_find(st, name)->dim[0] : 0;
     snprintf(name, sizeof name, "%s.position_ids", prefix);
-    int32_t *pos = tok ? golden_tensor(st, name, DT_I32, 1, (int64_t[]){want}, e) : NULL;
+    FREED(free_at) int32_t *pos = tok ? golden_tensor(st, name, DT_I32, 1, (int64_t[]){want}, e)
+                                      : NULL;
     snprintf(name, sizeof name, "%s.tree_mask", prefix);
-    uint8_t *mask = pos ? golden_tensor(st, name, DT_U8, 2, (int64_t[]){want, want}, e) : NULL;
+    const int64_t square[] = {want, want};
+    FREED(free_at) uint8_t *mask = pos ? golden_tensor(st, name, DT_U8, 2, square, e) : NULL;
     int off = t->n == want ? -1 : min_int(t->n, want);
     const char *field = "nodes";
     for (int i = 0; mask && i < t->n && i < want && off < 0; i++) {
@@ -115,7 +115,6 @@ static bool check_tree(struct golden *golden, const struct tree *t, const char *
                  t->n, want);
     enum verdict v = mask ? verdict_at(&golden->rep, prefix, off < 0 ? want : off, want) : FAIL;
     report_line(&golden->rep, v, prefix, what);
-    FREE(tok, pos, mask);
     return v == OK;
 }
 
@@ -129,7 +128,7 @@ static void check_leaves(struct golden *golden, const struct tree *t, const char
     const struct tensor *info = st_find(st, name);
     if (!info)
         return;
-    int32_t *idx = golden_tensor(st, name, DT_I32, 2, dims, e);
+    FREED(free_at) int32_t *idx = golden_tensor(st, name, DT_I32, 2, dims, e);
     int leaves = 0, matched = 0, rows = (int)info->dim[0], cols = (int)info->dim[1];
     for (int i = 0; idx && i < t->n; i++) {
         bool leaf = true;
@@ -151,7 +150,6 @@ static void check_leaves(struct golden *golden, const struct tree *t, const char
     snprintf(what, sizeof what, "%d of %d leaf paths equal", matched, rows);
     snprintf(name, sizeof name, "  %s leaves", prefix);
     check_line(&golden->rep, idx && leaves == rows && matched == rows, name, what);
-    free(idx);
 }
 
 /* "tree_60_5_10.draft_tokens" */
@@ -244,7 +242,7 @@ static bool assistant_forced(struct golden *golden, struct runtime *rt, struct l
                              const struct assistant *a, struct err *e)
 {
     int V = head_vocab(rt->drafter->head), H = golden->l.model.cfg.hidden;
-    float *logits = xmalloc((size_t)V * 4), *state = xmalloc((size_t)H * 4);
+    FREED(free_at) float *logits = xmalloc((size_t)V * 4), *state = xmalloc((size_t)H * 4);
     bool ok = true;
     for (int s = 0; s < a->steps && ok; s++) {
         const float *from = s ? a->hidden + (size_t)(s - 1) * (size_t)H : a->last;
@@ -263,7 +261,6 @@ static bool assistant_forced(struct golden *golden, struct runtime *rt, struct l
         check_error(&golden->rep, name, name,
                     compare(state, a->hidden + (size_t)s * (size_t)H, 1, (size_t)H), "");
     }
-    FREE(logits, state);
     return ok;
 }
 
@@ -386,12 +383,13 @@ static bool check_block(struct golden *golden, struct runtime *rt, struct lane *
     int V = head_vocab(rt->drafter->head), H = golden->l.draft.cfg.hidden;
     int G = block_guesses(&golden->l.draft);
     size_t ns = (size_t)mul64(B, H) * 4, nl = (size_t)mul64(G, V) * 4;
-    float *fused = golden_tensor(st, "fused_hidden", DT_F32, 2, (int64_t[]){L, wide}, e);
-    float *hidden = fused ? golden_tensor(st, "block.hidden", DT_F32, 2, (int64_t[]){B, H}, e)
-                          : NULL;
-    float *want = hidden ? golden_tensor(st, "block.logits", DT_F32, 2, (int64_t[]){G, V}, e)
-                         : NULL;
-    float *states = xmalloc(2 * ns), *logits = xmalloc(2 * nl);
+    const int64_t of_fused[] = {L, wide}, of_hidden[] = {B, H}, of_logits[] = {G, V};
+    FREED(free_at) float *fused = golden_tensor(st, "fused_hidden", DT_F32, 2, of_fused, e);
+    FREED(free_at) float *hidden = fused ? golden_tensor(st, "block.hidden", DT_F32, 2, of_hidden,
+                                                         e) : NULL;
+    FREED(free_at) float *want = hidden ? golden_tensor(st, "block.logits", DT_F32, 2, of_logits,
+                                                        e) : NULL;
+    FREED(free_at) float *states = xmalloc(2 * ns), *logits = xmalloc(2 * nl);
     bool ok = want != NULL, same = true;
     for (int i = 0; i < 3 && ok; i++) {
         float *s = states + (i ? mul64(B, H) : 0), *g = logits + (i ? mul64(G, V) : 0);
@@ -407,7 +405,6 @@ static bool check_block(struct golden *golden, struct runtime *rt, struct lane *
                     compare(logits, want, G, (size_t)V), "");
         check_line(&golden->rep, same, "block chunks", same ? "bits equal" : "bits differ");
     }
-    FREE(fused, hidden, want, states, logits);
     return ok;
 }
 

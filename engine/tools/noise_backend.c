@@ -25,7 +25,7 @@ static kbuf disturbed(struct kdev *d, kbuf src, int rows, int n, int stride)
     struct err e = {0};
     size_t bytes = (size_t)n * sizeof(float), step = stride > 0 ? (size_t)stride : (size_t)n;
     kbuf dst = noise.base->alloc(d, (size_t)max_int(rows, 1) * bytes, "noise", &e);
-    float *x = xmalloc(bytes);
+    FREED(free_at) float *x = xmalloc(bytes);
     if (!dst.p)
         die("%s", e.msg);
     for (int r = 0; r < rows; r++) {
@@ -34,7 +34,6 @@ static kbuf disturbed(struct kdev *d, kbuf src, int rows, int n, int stride)
             x[i] *= 1 + noise.size * noise_of(x[i], i);
         noise.base->put(d, kbuf_at(dst, (size_t)r * bytes, bytes), x, bytes);
     }
-    free(x);
     return dst;
 }
 

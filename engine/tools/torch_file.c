@@ -211,13 +211,12 @@ static bool read_directory(struct torch_file *f, struct err *e)
 static const struct member *find_member(const struct torch_file *f, const char *folder,
                                         size_t n_folder, const char *name, size_t n)
 {
-    char *full = xmalloc(n_folder + n + 1);
+    FREED(free_at) char *full = xmalloc(n_folder + n + 1);
     memcpy(full, folder, n_folder);
     memcpy(full + n_folder, name, n);
     struct member key = {.name = full, .n = n_folder + n};
     int at = FIRST_NOT(i, f->n_member, by_name(&f->member[i], &key) < 0);
     bool found = at < f->n_member && by_name(&key, &f->member[at]) == 0;
-    free(full);
     return found ? &f->member[at] : NULL;
 }
 
@@ -406,10 +405,8 @@ static bool read_archive(struct torch_file *f, struct err *e)
         return false;
     if (!pickle_read(&f->pickle, (const uint8_t *)f->pickled, (size_t)m->size, e))
         return err_prefix(e, "%.150s", f->path);
-    struct buf name = {0};
-    bool ok = add_values(f, &f->pickle.v[f->pickle.root], &name, m->name, n_folder, 0, e);
-    buf_free(&name);
-    return ok;
+    FREED(buf_free) struct buf name = {0};
+    return add_values(f, &f->pickle.v[f->pickle.root], &name, m->name, n_folder, 0, e);
 }
 
 /* The same of a safetensors file. */

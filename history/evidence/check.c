@@ -150,10 +150,8 @@ bool history_check(const char *path, struct buf *report, struct err *e)
  * reason. */
 static bool can_be_written(const char *path)
 {
-    char *folder = path_folder(path);
-    bool can = access(path, W_OK) == 0 && access(folder, W_OK) == 0;
-    free(folder);
-    return can;
+    FREED(free_at) char *folder = path_folder(path);
+    return access(path, W_OK) == 0 && access(folder, W_OK) == 0;
 }
 
 /* Opens the log for the whole check. If nothing may be written there, opens it as immutable,

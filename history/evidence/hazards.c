@@ -85,7 +85,7 @@ static void count_turn(void *arg, const char *number, const char *state)
 {
     struct hazards *all = arg;
     struct hazard *h = NULL;
-    struct buf name = {0};
+    FREED(buf_free) struct buf name = {0};
     hazard_print(number, state, &name);
     for (int i = 0; i < all->n && !h; i++)
         h = strcmp(all->v[i].name.p, name.p) ? NULL : &all->v[i];
@@ -99,7 +99,6 @@ static void count_turn(void *arg, const char *number, const char *state)
     }
     h->last = all->turn;
     h->steps += all->steps;
-    buf_free(&name);
 }
 
 static void print_hazard(struct hazard *h, bool turns, struct buf *out)

@@ -432,7 +432,7 @@ static bool parse_head(const char *text, int64_t *n, const char **hex, struct er
 
 static bool chain_at(struct db *d, int64_t n, char hex[2 * SUM + 1], struct err *e)
 {
-    struct buf b = {0};
+    FREED(buf_free) struct buf b = {0};
     sqlite3_stmt *st = db_prepare(d, e, "SELECT chain FROM head WHERE n=?", "i", n);
     int rc = st ? sqlite3_step(st) : SQLITE_ERROR;
     if (rc == SQLITE_ROW)
@@ -440,7 +440,6 @@ static bool chain_at(struct db *d, int64_t n, char hex[2 * SUM + 1], struct err 
     bool ok = st && (rc == SQLITE_ROW || rc == SQLITE_DONE || db_fail(d, e, "cannot read"));
     sqlite3_finalize(st);
     snprintf(hex, 2 * SUM + 1, "%s", b.n ? b.p : "");
-    buf_free(&b);
     return ok;
 }
 

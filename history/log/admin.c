@@ -9,13 +9,12 @@
 bool history_backup(const char *path, const char *to, struct err *e)
 {
     struct db d;
-    struct buf report = {0};
+    FREED(buf_free) struct buf report = {0};
     if (!open_existing(&d, path, SQLITE_OPEN_READONLY, e))
         return false;
     bool ok = db_copy(&d, to, e);
     if (ok) /* a copy of a damaged log is kept, too: it may be all that is left */
         ok = history_check(to, &report, e) || err_prefix(e, "%s is copied, but its check says", to);
-    buf_free(&report);
     db_close(&d);
     return ok;
 }

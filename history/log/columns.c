@@ -40,7 +40,7 @@ static int bind_text(sqlite3_stmt *st, int at, const char *s) /* NULL: null */
 
 static int bind_facts(sqlite3_stmt *st, int at, const struct step_row *r)
 {
-    struct buf packed = {0};
+    FREED(buf_free) struct buf packed = {0};
     if (!r->facts)
         return sqlite3_bind_null(st, at);
     for (const struct token_fact *f = r->facts; f < r->facts + r->tokens.n; f++) {
@@ -48,9 +48,7 @@ static int bind_facts(sqlite3_stmt *st, int at, const struct step_row *r)
         buf_add(&packed, &f->rival, 4);
         buf_add(&packed, &f->rival_logp, 4);
     }
-    int rc = sqlite3_bind_blob64(st, at, packed.n ? packed.p : "", packed.n, SQLITE_TRANSIENT);
-    buf_free(&packed);
-    return rc;
+    return sqlite3_bind_blob64(st, at, packed.n ? packed.p : "", packed.n, SQLITE_TRANSIENT);
 }
 
 static int bind_unless(sqlite3_stmt *st, int at, bool null, int64_t v)

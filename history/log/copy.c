@@ -3,7 +3,7 @@
 
 sqlite3_stmt *insert_like(struct db *to, const char *table, sqlite3_stmt *from)
 {
-    struct buf sql = {0};
+    FREED(buf_free) struct buf sql = {0};
     sqlite3_stmt *st = NULL;
     int n = sqlite3_column_count(from);
     buf_printf(&sql, "INSERT OR IGNORE INTO %s(", table);
@@ -14,7 +14,6 @@ sqlite3_stmt *insert_like(struct db *to, const char *table, sqlite3_stmt *from)
         buf_str(&sql, i ? ",?" : "?");
     buf_char(&sql, ')');
     sqlite3_prepare_v2(to->h, sql.p, -1, &st, NULL);
-    buf_free(&sql);
     return st;
 }
 

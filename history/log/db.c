@@ -188,19 +188,15 @@ char *db_immutable_uri(const char *path)
 
 bool db_open_immutable(struct db *d, const char *path, struct err *e)
 {
-    char *uri = db_immutable_uri(path);
-    bool ok = db_open(d, uri, SQLITE_OPEN_READONLY | SQLITE_OPEN_URI, e);
-    free(uri);
-    return ok;
+    FREED(free_at) char *uri = db_immutable_uri(path);
+    return db_open(d, uri, SQLITE_OPEN_READONLY | SQLITE_OPEN_URI, e);
 }
 
 bool db_wal_has_rows(const char *path)
 {
-    char *wal = xasprintf("%s-wal", path);
+    FREED(free_at) char *wal = xasprintf("%s-wal", path);
     struct stat st;
-    bool some = lstat(wal, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0;
-    free(wal);
-    return some;
+    return lstat(wal, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0;
 }
 
 void db_close(struct db *d)

@@ -87,7 +87,7 @@ int file_open_beside(const char *name, int flags, struct err *e)
  * *empty: it holds no page. */
 static bool wal_is_ours(const char *path, bool *empty)
 {
-    char *name = xasprintf("%s-wal", path);
+    FREED(free_at) char *name = xasprintf("%s-wal", path);
     unsigned char head[WAL_HEADER], frame[WAL_FRAME + HEADER];
     int fd = file_open_beside(name, O_RDONLY, NULL);
     bool ours = false;
@@ -103,7 +103,6 @@ static bool wal_is_ours(const char *path, bool *empty)
     }
     if (fd >= 0)
         close(fd);
-    free(name);
     return ours;
 }
 
@@ -111,11 +110,9 @@ static bool wal_is_ours(const char *path, bool *empty)
  * the log's creation was interrupted. */
 static bool has_companion(const char *path)
 {
-    char *name = xasprintf("%s.live", path);
+    FREED(free_at) char *name = xasprintf("%s.live", path);
     struct stat st;
-    bool has = lstat(name, &st) == 0 && S_ISREG(st.st_mode) && st.st_size == 0;
-    free(name);
-    return has;
+    return lstat(name, &st) == 0 && S_ISREG(st.st_mode) && st.st_size == 0;
 }
 
 /* Why the file at path cannot be read; false: it can. Nothing is opened: see read_header(). */
@@ -210,7 +207,7 @@ void time_stamp(char out[16])
 
 bool file_make_folder(const char *path, struct err *e)
 {
-    char *copy = xstrdup(path);
+    FREED(free_at) char *copy = xstrdup(path);
     bool ok = true;
     for (char *p = strchr(copy + 1, '/'); ok && p; p = strchr(p + 1, '/')) {
         *p = '\0';
@@ -220,7 +217,6 @@ bool file_make_folder(const char *path, struct err *e)
             ok = err_set(e, ERR_DB, "cannot create the folder %s: %s", copy, strerror(errno));
         *p = '/';
     }
-    free(copy);
     return ok;
 }
 
@@ -321,11 +317,10 @@ bool file_rename_damaged(const char *path, char **to, struct err *e)
 
 void file_sync_folder(const char *path)
 {
-    char *folder = path_folder(path);
+    FREED(free_at) char *folder = path_folder(path);
     int fd = file_open(folder, O_RDONLY | O_DIRECTORY, 0);
     if (fd >= 0) {
         fsync(fd);
         close(fd);
     }
-    free(folder);
 }

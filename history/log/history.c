@@ -58,7 +58,7 @@ static bool publish_left(struct history *h)
 {
     bool some;
     int turns = count_waiting(h, &some);
-    char *name = side_file_name(h->w.db.path, h->w.live.id);
+    FREED(free_at) char *name = side_file_name(h->w.db.path, h->w.live.id);
     pthread_mutex_lock(&h->mu);
     h->left.turns = turns;
     h->left.some = some;
@@ -68,7 +68,6 @@ static bool publish_left(struct history *h)
     bool enough = h->give_up || !some;
     pthread_cond_broadcast(&h->flushed);
     pthread_mutex_unlock(&h->mu);
-    free(name);
     return enough;
 }
 

@@ -62,7 +62,7 @@ static void sql_ids(sqlite3_context *c, int n, sqlite3_value **v)
     (void)n;
     const char *p = sqlite3_value_blob(v[0]);
     int bytes = sqlite3_value_bytes(v[0]);
-    struct buf b = {0};
+    FREED(buf_free) struct buf b = {0};
     buf_char(&b, '[');
     for (int i = 0; i + 4 <= bytes; i += 4) {
         int32_t id;
@@ -71,13 +71,12 @@ static void sql_ids(sqlite3_context *c, int n, sqlite3_value **v)
     }
     buf_char(&b, ']');
     sqlite3_result_text64(c, b.p, b.n, SQLITE_TRANSIENT, SQLITE_UTF8);
-    buf_free(&b);
 }
 
 static void sql_tree(sqlite3_context *c, int n, sqlite3_value **v)
 {
     (void)n;
-    struct buf b = {0};
+    FREED(buf_free) struct buf b = {0};
     struct tree t;
     struct err e;
     if (sqlite3_value_type(v[0]) == SQLITE_NULL)
@@ -88,7 +87,6 @@ static void sql_tree(sqlite3_context *c, int n, sqlite3_value **v)
     } else {
         sqlite3_result_error(c, e.msg, -1);
     }
-    buf_free(&b);
 }
 
 static bool open_inspector(struct hdb *h, struct err *e)
@@ -207,7 +205,7 @@ static void add_table_cell(struct inspect_cells *t, const char *s, size_t n, boo
 
 static void add_value(struct inspect_cells *t, sqlite3_stmt *st, int i)
 {
-    struct buf b = {0};
+    FREED(buf_free) struct buf b = {0};
     int type = sqlite3_column_type(st, i);
     if (type == SQLITE_BLOB) {
         blob_hex(&b, st, i);
@@ -218,7 +216,6 @@ static void add_value(struct inspect_cells *t, sqlite3_stmt *st, int i)
         const char *s = (const char *)sqlite3_column_text(st, i);
         add_table_cell(t, s, (size_t)sqlite3_column_bytes(st, i), type != SQLITE_TEXT);
     }
-    buf_free(&b);
 }
 
 static void print_row(const struct inspect_cells *t, int row, const int *width, struct buf *out)
@@ -239,7 +236,7 @@ static void print_row(const struct inspect_cells *t, int row, const int *width, 
 
 static void print_table(const struct inspect_cells *t, struct buf *out)
 {
-    int *width = xcalloc((size_t)t->columns, sizeof *width);
+    FREED(free_at) int *width = xcalloc((size_t)t->columns, sizeof *width);
     for (int i = 0; i < t->n; i++)
         width[i % t->columns] = max_int(width[i % t->columns], t->cell[i].width);
     for (int row = 0; row < t->n / t->columns; row++) {
@@ -252,7 +249,6 @@ static void print_table(const struct inspect_cells *t, struct buf *out)
         if (row == 0)
             buf_char(out, '\n');
     }
-    free(width);
 }
 
 /* ---- running ---- */
@@ -281,7 +277,7 @@ static bool run_query(struct hdb *h, sqlite3_stmt *st, bool json, int max_rows, 
                       struct err *e)
 {
     struct inspect_cells t = {0};
-    struct buf rows_json = {0};
+    FREED(buf_free) struct buf rows_json = {0};
     bool cut = false;
     int rows;
     uint64_t until = clock_ns() + TIME_MS * 1000000ull;
@@ -307,7 +303,6 @@ static bool run_query(struct hdb *h, sqlite3_stmt *st, bool json, int max_rows, 
     }
     free(t.cell);
     buf_free(&t.text);
-    buf_free(&rows_json);
     return rc == SQLITE_DONE;
 }
 

@@ -25,10 +25,8 @@ static struct flock byte_of(int64_t id)
 /* Opens or creates PATH.live. */
 static int open_file(const char *path, struct err *e)
 {
-    char *name = xasprintf("%s.live", path);
-    int fd = file_open_beside(name, O_RDWR | O_CREAT, e);
-    free(name);
-    return fd;
+    FREED(free_at) char *name = xasprintf("%s.live", path);
+    return file_open_beside(name, O_RDWR | O_CREAT, e);
 }
 
 bool live_create(const char *path, struct err *e)

@@ -103,7 +103,7 @@ static int close_run(struct db *d, int64_t run, int *closed)
 
 static int close_dead_runs(struct db *d, const struct live *l, int *closed)
 {
-    int64_t *dead = NULL;
+    FREED(free_at) int64_t *dead = NULL;
     size_t n = 0;
     sqlite3_stmt *st = db_cached(d, "SELECT id, writer FROM run WHERE ended=0", "");
     int rc;
@@ -114,7 +114,6 @@ static int close_dead_runs(struct db *d, const struct live *l, int *closed)
             *APPEND(dead, n) = sqlite3_column_int64(st, 0);
     for (size_t i = 0; !rc && i < n; i++)
         rc = close_run(d, dead[i], closed);
-    free(dead);
     return rc;
 }
 

@@ -189,7 +189,7 @@ int hdb_sessions(struct hdb *h, const char *query, const char *model, int limit,
                  bool (*fn)(const struct session_row *r, void *arg), void *arg, struct err *e)
 {
     bool words = query && !is_blank_text(query);
-    char *q = words ? usable_query(&h->db, query) : xstrdup("");
+    FREED(free_at) char *q = words ? usable_query(&h->db, query) : xstrdup("");
     int64_t most = limit > 0 ? limit : INT_MAX;
     sqlite3_stmt *st =
         words ? db_prepare(&h->db, e, SESSION_COLUMNS "WHERE" SESSION_IS_SHOWN
@@ -203,9 +203,7 @@ int hdb_sessions(struct hdb *h, const char *query, const char *model, int limit,
                            "AND (?1 IS NULL OR instr(m.dir, ?1))"
                            " ORDER BY " SESSION_USED " DESC, s.last_run DESC LIMIT ?2", "si", model,
                            most);
-    int n = each_session(&h->db, st, fn, arg, e);
-    free(q);
-    return n;
+    return each_session(&h->db, st, fn, arg, e);
 }
 
 /* Calls fn for each row of a statement's one or two columns, a turn's rowid and a session's id;
@@ -237,11 +235,9 @@ int hdb_turns_with(struct hdb *h, const char *words,
 {
     if (is_blank_text(words))
         return 0;
-    char *q = typed_words(words);
-    int n = each_turn_id(&h->db, db_prepare(&h->db, e, "SELECT rowid FROM turn_fts WHERE turn_fts"
-                                            " MATCH ?", "s", q), fn, arg, e);
-    free(q);
-    return n;
+    FREED(free_at) char *q = typed_words(words);
+    return each_turn_id(&h->db, db_prepare(&h->db, e, "SELECT rowid FROM turn_fts WHERE turn_fts"
+                                           " MATCH ?", "s", q), fn, arg, e);
 }
 
 bool hdb_session_sums(struct hdb *h, const char *session, struct session_sums *out, struct err *e)
@@ -419,7 +415,7 @@ int hdb_turns(struct hdb *h, const char *session, int turn,
     sqlite3_stmt *st = db_prepare(&h->db, e, TURN_COLUMNS " FROM turn t" TURN_JOIN
                                   "WHERE t.session_id = ?1 AND (?2 = 0 OR t.n <= ?2)"
                                   " ORDER BY t.n, t.role DESC", "si", session, (int64_t)turn);
-    struct ids seq = {0};
+    FREED(ids_free) struct ids seq = {0};
     int n = 0;
     struct db_rows rows = db_rows(&h->db, st, "cannot read turns", e);
     while (db_next(&rows)) {
@@ -432,7 +428,6 @@ int hdb_turns(struct hdb *h, const char *session, int turn,
         }
         turn_row_free(&r);
     }
-    ids_free(&seq);
     return rows.ok ? n : -1;
 }
 
@@ -443,7 +438,7 @@ int hdb_search(struct hdb *h, const char *query, int limit,
         err_set(e, ERR_USAGE, "the search query is empty");
         return -1;
     }
-    char *q = usable_query(&h->db, query);
+    FREED(free_at) char *q = usable_query(&h->db, query);
     sqlite3_stmt *st = db_prepare(&h->db, e, TURN_COLUMNS
                                   ", snippet(turn_fts, 0, char(1), char(2), '...', 16)"
                                   " FROM turn_fts JOIN turn t ON t.id = turn_fts.rowid" TURN_JOIN
@@ -459,7 +454,6 @@ int hdb_search(struct hdb *h, const char *query, int limit,
         rows.more = rows.ok && fn(&r, arg);
         turn_row_free(&r);
     }
-    free(q);
     return rows.ok ? rows.n : -1;
 }
 

@@ -26,9 +26,8 @@ static char *about_lines(sqlite3_stmt *st, int at)
         buf_printf(&b, "%s=%s\n", of_server[i], v);
         free(v);
     }
-    char *config = col_str(st, at + N_OF_SERVER);
+    FREED(free_at) char *config = col_str(st, at + N_OF_SERVER);
     buf_str(&b, config);
-    free(config);
     return b.p;
 }
 
@@ -62,10 +61,9 @@ static bool keep_about(const struct run_row *r, void *arg)
 
 bool hdb_about(struct hdb *h, const char *session, struct buf *out, struct err *e)
 {
-    struct buf latest = {0};
+    FREED(buf_free) struct buf latest = {0};
     int n = hdb_runs(h, session, keep_about, &latest, e);
     if (n > 0)
         buf_add(out, latest.p, latest.n);
-    buf_free(&latest);
     return n > 0 || (n == 0 && err_set(e, ERR_NEGATIVE, "no session \"%s\"", session));
 }

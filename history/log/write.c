@@ -202,23 +202,20 @@ static int session_of(struct db *d, int64_t turn, char out[SESSION_ID])
 
 int recover_turn(struct db *d, int64_t reply)
 {
-    struct buf text = {0};
-    struct ids tokens = {0};
+    FREED(buf_free) struct buf text = {0};
+    FREED(ids_free) struct ids tokens = {0};
     char session[SESSION_ID];
-    int rc = session_of(d, reply, session) ?:
-             read_parts(d, reply, &text, &tokens) ?:
-             db_do(d, "UPDATE turn SET text=?2, tokens=?3, stop=?4,"
-                   " (n_steps, n_drafted, n_accepted, us_decode, draws1) = (SELECT count(*),"
-                   "  total(drafted), total(accepted), total(us_draft + us_verify + us_commit),"
-                   "  coalesce(max(draws), turn.draws1) FROM step WHERE turn_id = ?1) WHERE id=?1",
-                   "itbs", reply, text.p, text.n, tokens.v, (size_t)tokens.n * sizeof *tokens.v,
-                   stop_name(STOP_CRASHED)) ?:
-             turn_index(d, reply, "", text.p, text.n) ?:
-             db_do(d, "DELETE FROM turn_part WHERE turn_id=? AND channel=0", "i", reply) ?:
-             chain_add(d, session, LINK_TURN, reply);
-    buf_free(&text);
-    ids_free(&tokens);
-    return rc;
+    return session_of(d, reply, session) ?:
+           read_parts(d, reply, &text, &tokens) ?:
+           db_do(d, "UPDATE turn SET text=?2, tokens=?3, stop=?4,"
+                 " (n_steps, n_drafted, n_accepted, us_decode, draws1) = (SELECT count(*),"
+                 "  total(drafted), total(accepted), total(us_draft + us_verify + us_commit),"
+                 "  coalesce(max(draws), turn.draws1) FROM step WHERE turn_id = ?1) WHERE id=?1",
+                 "itbs", reply, text.p, text.n, tokens.v, (size_t)tokens.n * sizeof *tokens.v,
+                 stop_name(STOP_CRASHED)) ?:
+           turn_index(d, reply, "", text.p, text.n) ?:
+           db_do(d, "DELETE FROM turn_part WHERE turn_id=? AND channel=0", "i", reply) ?:
+           chain_add(d, session, LINK_TURN, reply);
 }
 
 /* Ends the run of w->cur. Deletes a session without a turn, unless `keep`. */
@@ -437,22 +434,19 @@ static int write_text(struct writer *w, const struct event *ev)
 
 static int store_tree(struct writer *w, const struct event *ev, int64_t step)
 {
-    struct buf packed = {0};
+    FREED(buf_free) struct buf packed = {0};
     tree_pack(ev->tree, &packed);
     int rc = db_do(&w->db, "INSERT INTO tree(step_id, nodes) VALUES(?,?)", "ib", step, packed.p,
                    packed.n);
-    buf_free(&packed);
     return rc ?: store_texts(w, ev->tree->token, ev->tree->n);
 }
 
 static int write_pages(struct writer *w, const struct event *ev, int64_t step)
 {
-    struct buf packed = {0};
+    FREED(buf_free) struct buf packed = {0};
     page_pack(&ev->lengths, ev->pages, ev->n_pages, &packed);
-    int rc = db_do(&w->db, "INSERT INTO pages(step_id, events) VALUES(?,?)", "ib", step, packed.p,
-                   packed.n);
-    buf_free(&packed);
-    return rc;
+    return db_do(&w->db, "INSERT INTO pages(step_id, events) VALUES(?,?)", "ib", step, packed.p,
+                 packed.n);
 }
 
 /* The best tokens of a step as a server reported them. */

@@ -204,27 +204,23 @@ bool hdb_plain_launch(struct hdb *h, const char *facts, struct buf *out)
 
 static int bind_launch(sqlite3_stmt *to, int at, sqlite3_stmt *from, int i)
 {
-    struct buf plain = {0};
+    FREED(buf_free) struct buf plain = {0};
     if (!plain_launch(sqlite3_db_handle(from), (const char *)sqlite3_column_text(from, i), &plain))
         buf_str(&plain, "{}");
-    int rc = sqlite3_bind_text(to, at, plain.p, -1, SQLITE_TRANSIENT);
-    buf_free(&plain);
-    return rc;
+    return sqlite3_bind_text(to, at, plain.p, -1, SQLITE_TRANSIENT);
 }
 
 /* Binds a tree with all tokens -1; its shape, fates and probabilities stay. */
 static int bind_bare_tree(sqlite3_stmt *to, int at, const void *p, int n)
 {
     struct tree t;
-    struct buf packed = {0};
+    FREED(buf_free) struct buf packed = {0};
     if (!tree_unpack(&t, p, (size_t)n, NULL))
         return sqlite3_bind_zeroblob(to, at, 0);
     for (int i = 0; i < t.n; i++)
         t.token[i] = -1;
     tree_pack(&t, &packed);
-    int rc = sqlite3_bind_blob64(to, at, packed.p, packed.n, SQLITE_TRANSIENT);
-    buf_free(&packed);
-    return rc;
+    return sqlite3_bind_blob64(to, at, packed.p, packed.n, SQLITE_TRANSIENT);
 }
 
 /* Binds as many ids as there are, each -1; -1 for a single id; 0 for a digest. */
@@ -346,7 +342,7 @@ static bool wanted(const struct packer *p, const struct pack_rule *r, sqlite3_st
 
 static bool copy_rows(struct packer *p, const struct pack_rule *r, const struct pack_piece *part)
 {
-    struct buf sql = {0};
+    FREED(buf_free) struct buf sql = {0};
     buf_printf(&sql, "SELECT * FROM %s WHERE %s", r->table, r->where);
     slice_condition(p, r, part, &sql);
     sqlite3_stmt *from = db_prepare(&p->from->db, p->e, sql.p, "si", part->session, part->cut);
@@ -372,7 +368,6 @@ static bool copy_rows(struct packer *p, const struct pack_rule *r, const struct 
         ok = db_fail(&p->from->db, p->e, "cannot pack");
     sqlite3_finalize(from);
     sqlite3_finalize(to);
-    buf_free(&sql);
     return ok;
 }
 

@@ -102,13 +102,12 @@ static bool copy_log(const char *path, const char *copy, struct err *e)
 /* Refuses a log that a process writes: a copy could hold half of a change. */
 static bool is_at_rest(const char *path, struct err *e)
 {
-    char *name = xasprintf("%s.live", path);
+    FREED(free_at) char *name = xasprintf("%s.live", path);
     int fd = file_open_beside(name, O_RDONLY, NULL);
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     bool used = fd >= 0 && fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
     if (fd >= 0)
         close(fd);
-    free(name);
     return !used || err_set(e, ERR_DB, "%s is open in another aerie; close it first", path);
 }
 
@@ -228,13 +227,12 @@ static bool stored_sum(struct repair *r, const struct repair_record *x, uint8_t 
 static bool add_placeholders(struct repair *r, const char *session, struct repair_record *x,
                              struct buf *lines)
 {
-    struct buf lost = {0};
+    FREED(buf_free) struct buf lost = {0};
     bool ok = written(r, parents_of_run(&r->from, &r->to, x->id, &lost));
     x->no_parent = lost.n > 0;
     if (x->no_parent)
         note(r, lines, "session %s: of run %lld these facts are lost: %s", session,
              (long long)x->id, lost.p), r->lost++;
-    buf_free(&lost);
     return ok;
 }
 
@@ -473,7 +471,7 @@ static bool finish_session(struct repair *r, const char *session, const struct b
 static bool repair_session(struct repair *r, const char *session)
 {
     struct records a = {0};
-    struct buf lines = {0};
+    FREED(buf_free) struct buf lines = {0};
     bool some, kept = false;
     int64_t links = 0;
     list_records(r, session, &a);
@@ -496,7 +494,6 @@ static bool repair_session(struct repair *r, const char *session)
              finish_session(r, session, &lines);
     }
     free(a.v);
-    buf_free(&lines);
     return ok;
 }
 

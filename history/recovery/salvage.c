@@ -109,7 +109,7 @@ static void find_trees(const struct image *m, struct ids *out)
 static bool write_schema(const struct image *m, const struct ids *trees, const char *to)
 {
     sqlite3 *h = NULL;
-    struct buf sql = {0};
+    FREED(buf_free) struct buf sql = {0};
     buf_printf(&sql, "PRAGMA page_size=%zu; PRAGMA journal_mode=OFF; BEGIN; CREATE TABLE filler(x);"
                "INSERT INTO filler VALUES(zeroblob(%zu));", m->page, m->size);
     for (int i = 0; i < trees->n; i++) {
@@ -124,7 +124,6 @@ static bool write_schema(const struct image *m, const struct ids *trees, const c
     bool ok = sqlite3_open(to, &h) == SQLITE_OK && sqlite3_exec(h, sql.p, NULL, NULL, NULL) ==
               SQLITE_OK;
     sqlite3_close(h);
-    buf_free(&sql);
     return ok;
 }
 
@@ -291,7 +290,7 @@ bool salvage(const char *path, struct db *log, struct err *e)
     struct db trees = {0};
     if (!image_open(&m, path, e))
         return false;
-    char *to = xasprintf("%s.trees", path);
+    FREED(free_at) char *to = xasprintf("%s.trees", path);
     unlink(to);
     find_trees(&m, &roots);
     bool ok = schema_make(log, e) && write_trees(&m, &roots, to, e) &&
@@ -303,6 +302,5 @@ bool salvage(const char *path, struct db *log, struct err *e)
     unlink(to);
     ids_free(&roots);
     munmap((void *)m.p, m.mapped);
-    free(to);
     return ok;
 }

@@ -48,7 +48,7 @@ static int fill(struct writer *w, const struct waiting *wait, int n)
 
 static bool save(struct db *d, const char *name, struct err *e)
 {
-    char *temp = xasprintf("%s.part", name);
+    FREED(free_at) char *temp = xasprintf("%s.part", name);
     unlink(temp);
     bool ok = pack_save(temp, d, e);
     if (ok && rename(temp, name) != 0)
@@ -57,7 +57,6 @@ static bool save(struct db *d, const char *name, struct err *e)
         file_sync_folder(name);
     else
         unlink(temp);
-    free(temp);
     return ok;
 }
 
@@ -65,7 +64,7 @@ bool side_file_write(struct writer *w, const struct waiting *wait, int n, struct
 {
     struct writer side = {.live = w->live, .about = w->about, .aside = true};
     struct cursors_saved cursors;
-    char *name = side_file_name(w->db.path, w->live.id);
+    FREED(free_at) char *name = side_file_name(w->db.path, w->live.id);
     cursors_save(w, &cursors);
     cursors_restore(&side, &cursors);
     bool ok = db_open(&side.db, ":memory:", SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, e) &&
@@ -74,7 +73,6 @@ bool side_file_write(struct writer *w, const struct waiting *wait, int n, struct
               db_exec(&side.db, "COMMIT", e) && save(&side.db, name, e);
     db_close(&side.db);
     cursors_free(&side);
-    free(name);
     return ok;
 }
 
@@ -86,18 +84,15 @@ int side_file_note_stored(struct db *d, int64_t writer)
 
 void side_file_remove(const char *path, int64_t writer)
 {
-    char *name = side_file_name(path, writer);
+    FREED(free_at) char *name = side_file_name(path, writer);
     if (unlink(name) == 0)
         file_sync_folder(name);
-    free(name);
 }
 
 bool side_file_exists(const char *path, int64_t writer)
 {
-    char *name = side_file_name(path, writer);
-    bool there = !file_missing(name);
-    free(name);
-    return there;
+    FREED(free_at) char *name = side_file_name(path, writer);
+    return !file_missing(name);
 }
 
 /* ---- storing side files ---- */
@@ -339,7 +334,7 @@ static bool store_side_file(const char *path, int64_t writer, const char *name, 
 /* Deletes the rows of `taken` whose side file no longer exists. */
 static void drop_old_notes(struct db *d, const char *path)
 {
-    int64_t *old = NULL;
+    FREED(free_at) int64_t *old = NULL;
     size_t n = 0;
     sqlite3_stmt *st = db_prepare(d, NULL, "SELECT id FROM taken", "");
     while (st && sqlite3_step(st) == SQLITE_ROW) {
@@ -360,14 +355,13 @@ static void drop_old_notes(struct db *d, const char *path)
             db_do(d, "COMMIT", "");
         db_rollback(d);
     }
-    free(old);
 }
 
 bool side_files_store(struct db *d, const struct live *l, int *turns, struct err *e)
 {
     const char *slash = strrchr(d->path, '/'), *base = slash ? slash + 1 : d->path;
-    char *folder = path_folder(d->path);
-    char *start = xasprintf("%s.unsaved-", base);
+    FREED(free_at) char *folder = path_folder(d->path);
+    FREED(free_at) char *start = xasprintf("%s.unsaved-", base);
     size_t n = strlen(start);
     DIR *dir = opendir(folder);
     bool ok = true;
@@ -391,6 +385,5 @@ bool side_files_store(struct db *d, const struct live *l, int *turns, struct err
     if (dir)
         closedir(dir);
     drop_old_notes(d, d->path);
-    FREE(start, folder);
     return ok;
 }

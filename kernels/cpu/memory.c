@@ -117,10 +117,9 @@ static bool ones_make(struct cpu_ones *o, size_t bytes)
         o->fd = memfd_create("ones", MFD_CLOEXEC);
     if (o->fd < 0)
         return false;
-    char *block = memset(xmalloc(BLOCK), 0xff, BLOCK);
+    FREED(free_at) char *block = memset(xmalloc(BLOCK), 0xff, BLOCK);
     while (o->bytes < bytes && pwrite(o->fd, block, BLOCK, (off_t)o->bytes) == BLOCK)
         o->bytes += BLOCK;
-    free(block);
     return o->bytes >= bytes;
 }
 

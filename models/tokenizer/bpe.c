@@ -79,7 +79,7 @@ static struct bpe_merge *merge_slot(const struct bpe *b, uint64_t key)
 
 static void grow_merges(struct bpe *b)
 {
-    struct bpe_merge *old = b->merge;
+    FREED(free_at) struct bpe_merge *old = b->merge;
     uint32_t n_old = b->n_merge_slot;
     b->n_merge_slot = n_old ? 2 * n_old : 1024;
     b->merge = xrealloc(NULL, b->n_merge_slot, sizeof *b->merge);
@@ -88,7 +88,6 @@ static void grow_merges(struct bpe *b)
     for (uint32_t i = 0; i < n_old; i++)
         if (old[i].key != no_pair)
             *merge_slot(b, old[i].key) = old[i];
-    free(old);
 }
 
 static uint64_t pair_key(int left, int right)

@@ -51,7 +51,7 @@ static int by_name(const void *a, const void *b)
 
 int presets_list(char ***name)
 {
-    char *folder = presets_folder();
+    FREED(free_at) char *folder = presets_folder();
     DIR *d = folder ? opendir(folder) : NULL;
     int n = 0;
     *name = NULL;
@@ -62,7 +62,6 @@ int presets_list(char ***name)
         closedir(d);
     if (n)
         qsort(*name, (size_t)n, sizeof **name, by_name);
-    free(folder);
     return n;
 }
 
@@ -73,7 +72,8 @@ bool preset_write(const char *name, const char *lines, bool *replaced, struct er
         return false;
     /* a file that is not complete has a name that no preset has */
     char *slash = strrchr(path, '/');
-    char *temp = xasprintf("%.*s/.%s.%ld", (int)(slash - path), path, name, (long)getpid());
+    FREED(free_at) char *temp = xasprintf("%.*s/.%s.%ld", (int)(slash - path), path, name,
+                                          (long)getpid());
     *replaced = access(path, F_OK) == 0;
     unlink(temp);
     int fd = file_open(temp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
@@ -83,7 +83,6 @@ bool preset_write(const char *name, const char *lines, bool *replaced, struct er
         err_set(e, ERR_USAGE, "cannot write the preset %s: %s", path, strerror(errno));
         unlink(temp);
     }
-    free(temp);
     return ok;
 }
 

@@ -197,7 +197,7 @@ static void visit_memory(struct app *a, bool trees,
                          bool (*fn)(const struct step_view *v, void *arg), void *arg)
 {
     FREED(free_at) struct step_info *step = xmalloc(STEPS_KEPT * sizeof *step);
-    struct step_view *v = xmalloc(sizeof *v);
+    FREED(free_at) struct step_view *v = xmalloc(sizeof *v);
     int n = a->backend->steps->latest(a->backend, step, STEPS_KEPT);
     bool more = true;
     for (int i = 0; i < n && more; i++) {
@@ -210,7 +210,6 @@ static void visit_memory(struct app *a, bool trees,
         if (!trees || a->backend->steps->of_step(a->backend, step[i].turn, step[i].step, v))
             more = fn(v, arg);
     }
-    free(v);
 }
 
 /* Passes on the steps whose tokens are of the open model's vocabulary. */

@@ -193,7 +193,7 @@ static void describe(struct import *m, const struct record *r, const char *file,
 {
     char when[32] = "";
     FREED(buf_free) struct buf config = {0};
-    char *url = xasprintf("%s line %d, imported", file, line);
+    FREED(free_at) char *url = xasprintf("%s line %d, imported", file, line);
     if (r->created > 0 && r->created < 1e11)
         snprintf(when, sizeof when, "%.0f", r->created);
     buf_printf(&config, "backend=remote\nserver=%s\nimported=%s:%d\nraw=%d\n", r->server, file,
@@ -218,7 +218,6 @@ static void describe(struct import *m, const struct record *r, const char *file,
                                   .server_url = url,
                                   .server_facts = "{}"};
     history_describe(m->log, &about, NULL);
-    free(url);
 }
 
 static void one_line(char *s)

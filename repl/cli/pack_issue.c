@@ -147,7 +147,8 @@ static void acceptance(const struct pack_job *j, struct buf *out)
 
 static void launch_line(const struct pack_job *j, int form, struct buf *out)
 {
-    char *model = model_name(j, "model_dir", "MODEL"), *draft = model_name(j, "draft_dir", "DRAFT");
+    FREED(free_at) char *model = model_name(j, "model_dir", "MODEL");
+    FREED(free_at) char *draft = model_name(j, "draft_dir", "DRAFT");
     FREED(free_at) char *steps = value_or(j->user.sampling, "draft.steps", "5");
     FREED(free_at) char *topk = value_or(j->user.sampling, "draft.topk", "1");
     FREED(free_at) char *nodes = value_or(j->user.sampling, "draft.nodes", "6");
@@ -181,7 +182,6 @@ static void launch_line(const struct pack_job *j, int form, struct buf *out)
             buf_printf(out, " --model-draft %s.gguf --draft-max %s", draft, steps);
     }
     buf_char(out, '\n');
-    FREE(model, draft);
 }
 
 /* Settings that a server's API has, too: ,"temperature":0.7 ... */
@@ -342,12 +342,11 @@ static void served_line(const struct pack_job *j, struct buf *out)
     }
     FREED(free_at) char *kind = value_or(j->about.p, "server_kind", "a server");
     FREED(free_at) char *version = value_or(j->about.p, "server_version", "of no reported version");
-    char *url = value_or(j->about.p, "server_url", ""),
-        *aerie = value_or(j->about.p, "version", "?");
+    FREED(free_at) char *url = value_or(j->about.p, "server_url", ""),
+                       *aerie = value_or(j->about.p, "version", "?");
     buf_printf(out, "%s %s%s%s; recorded by aerie %s", kind, version,
                j->level == PACK_TEXT && *url ? " at " : "", j->level == PACK_TEXT ? url : "",
                aerie);
-    FREE(url, aerie);
 }
 
 /* Settings, build, device, models: as lines, for a code block. */
@@ -355,7 +354,8 @@ static void environment(const struct pack_job *j, struct buf *out)
 {
     FREED(buf_free) struct buf lines = {0}, settings = {0};
     static const char *const names[] = {"model_sha", "draft_sha", "tokenizer_sha"};
-    char *model = model_name(j, "model_dir", "?"), *draft = model_name(j, "draft_dir", "none");
+    FREED(free_at) char *model = model_name(j, "model_dir", "?");
+    FREED(free_at) char *draft = model_name(j, "draft_dir", "none");
     served_line(j, &lines);
     facts_settings(j->user.sampling, &settings);
     buf_printf(out, "%s%s\nsettings       %s\nmodel          %s\ndraft          %s\n",
@@ -367,7 +367,6 @@ static void environment(const struct pack_job *j, struct buf *out)
     }
     buf_printf(out, "pack           %s\n", strrchr(j->path, '/') ? strrchr(j->path, '/') + 1
                : j->path);
-    FREE(model, draft);
 }
 
 /* ---- the forms ---- */
@@ -402,7 +401,8 @@ static void vllm_form(const struct pack_job *j, const char *control, struct buf 
 static void llama_form(const struct pack_job *j, const char *control, struct buf *out)
 {
     FREED(buf_free) struct buf env = {0};
-    char *device = value_or(j->about.p, "device", "?"), *model = model_name(j, "model_dir", "?");
+    FREED(free_at) char *device = value_or(j->about.p, "device", "?");
+    FREED(free_at) char *model = model_name(j, "model_dir", "?");
     buf_str(out, "### Name and Version\n\n<!-- output of: llama-cli --version -->\n\n### Operating "
                  "systems\n\nLinux\n\n### GGML backends\n\n");
     buf_str(out, strncmp(device, "cuda", 4) ? "CPU\n\n" : "CUDA\n\n");
@@ -413,7 +413,6 @@ static void llama_form(const struct pack_job *j, const char *control, struct buf
     buf_str(out, "### First Bad Commit\n\n<!-- if you bisected -->\n\n### Relevant log output\n\n");
     environment(j, &env);
     fenced(out, "shell", env.p);
-    FREE(device, model);
 }
 
 void issue_report(const struct pack_job *j, int form, const char *control, struct buf *out)

@@ -7,7 +7,7 @@ int cli_pull(struct cli *c)
 {
     struct err e = {0};
     struct stop stop = {.submitted = 1, .running = 1};
-    char *path = NULL;
+    FREED(free_at) char *path = NULL;
     if (!cli_stop_open(&stop, &e))
         return cli_fail(&e);
     const struct pull_opts o = {
@@ -16,6 +16,5 @@ int cli_pull(struct cli *c)
     cli_progress_end();
     if (ok)
         out_printf("%s\n", path);
-    free(path);
     return cli_stop_close(ok ? 0 : cli_fail(&e));
 }

@@ -117,10 +117,8 @@ void show_served_step(const struct step_row *r, const struct printer *to)
 
 static json_t *launch(const char *about)
 {
-    char *facts = facts_value(about, "server_facts");
-    json_t *o = facts ? json_parse(facts, strlen(facts), 0, NULL) : NULL;
-    free(facts);
-    return o;
+    FREED(free_at) char *facts = facts_value(about, "server_facts");
+    return facts ? json_parse(facts, strlen(facts), 0, NULL) : NULL;
 }
 
 void show_launch_lines(const char *about, struct buf *out)

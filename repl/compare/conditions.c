@@ -78,13 +78,12 @@ static void compare_lines(struct conditions *c, const char *a, const char *b, bo
 static void compare_served(struct conditions *c, const char *about_a, const char *about_b)
 {
     const unsigned may = MAY_NUMBER | MAY_STEP;
-    char *a = about_a ? facts_value(about_a, "served") : NULL,
-        *b = about_b ? facts_value(about_b, "served") : NULL;
+    FREED(free_at) char *a = about_a ? facts_value(about_a, "served") : NULL,
+                       *b = about_b ? facts_value(about_b, "served") : NULL;
     if (!a != !b)
         conditions_add(c, "served", a ? a : "no", b ? b : "no", may);
     else if (a)
         c->may |= may;
-    FREE(a, b);
 }
 
 void conditions_read(struct conditions *c, const char *about_a, const char *settings_a,

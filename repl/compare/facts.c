@@ -83,12 +83,11 @@ static void add_change(const char *name, const char *value, void *arg)
 {
     struct diff *d = arg;
     bool is_fault = strncmp(name, "bug.", 4) == 0;
-    char *was = facts_value(d->before, name);
+    FREED(free_at) char *was = facts_value(d->before, name);
     bool same = was ? strcmp(was, value) == 0 : is_fault && strcmp(value, "off") == 0;
     FREED(free_at) char *label = is_fault ? xasprintf("fault %s", name + 4) : xstrdup(name);
     if (!same)
         add_fact(d->out, label, value);
-    free(was);
 }
 
 /* A fault that `lines` do not name is off. */

@@ -18,19 +18,17 @@
 /* "vLLM 0.26.0", "aerie 0.9.0 on cpu". The caller frees. */
 static char *computed_by(const char *about)
 {
-    char *kind = facts_value(about, "server_kind"), *version = facts_value(about, "server_version");
-    char *server = facts_value(about, "server"), *aerie = facts_value(about, "version");
-    char *out;
+    FREED(free_at) char *kind = facts_value(about, "server_kind");
+    FREED(free_at) char *version = facts_value(about, "server_version");
+    FREED(free_at) char *server = facts_value(about, "server");
+    FREED(free_at) char *aerie = facts_value(about, "version");
     FREED(free_at) char *device = facts_value(about, "backend");
     if (!facts_served(about))
-        out = xasprintf("aerie %s, %s", aerie ? aerie : AERIE_VERSION,
-                        device ? device : "an unknown device");
-    else if (kind && *kind)
-        out = xasprintf("%s%s%s", kind, version && *version ? " " : "", version ? version : "");
-    else
-        out = xstrdup(server && *server ? server : "a server that is not named");
-    FREE(kind, version, server, aerie);
-    return out;
+        return xasprintf("aerie %s, %s", aerie ? aerie : AERIE_VERSION,
+                         device ? device : "an unknown device");
+    if (kind && *kind)
+        return xasprintf("%s%s%s", kind, version && *version ? " " : "", version ? version : "");
+    return xstrdup(server && *server ? server : "a server that is not named");
 }
 
 static void note_sampling(struct judge *j, const struct trace_turn *a, const struct trace_turn *b)
@@ -49,8 +47,8 @@ static void note_sampling(struct judge *j, const struct trace_turn *a, const str
                 {"min_p", MAY_SAMPLE, false},
                 {"seed", MAY_SAMPLE, false},
                 {"max_tokens", MAY_END, true}};
-    char *ta = facts_value(a->settings, "temperature"),
-         *tb = facts_value(b->settings, "temperature");
+    FREED(free_at) char *ta = facts_value(a->settings, "temperature"),
+                        *tb = facts_value(b->settings, "temperature");
     double heat_a = ta ? strtod(ta, NULL) : 0, heat_b = tb ? strtod(tb, NULL) : 0;
     bool greedy = heat_a <= 0 && heat_b <= 0;
     j->r->sampled |= heat_a > 0 || (!j->r->forced && heat_b > 0);
@@ -62,7 +60,6 @@ static void note_sampling(struct judge *j, const struct trace_turn *a, const str
             conditions_add(&j->r->conditions, same[i].name, x, y, same[i].may);
         FREE(x, y);
     }
-    FREE(ta, tb);
 }
 
 /* A fact of a run: for a server from the JSON object of its facts, else from a line of `about`.
@@ -341,7 +338,7 @@ static void judge_by_band(struct judge *j)
     FREED(band_free) struct band b = {0};
     int far = -1;
     band_begin(&b, &j->base.trace);
-    double *moved = xcalloc((size_t)b.n + 1, sizeof *moved);
+    FREED(free_at) double *moved = xcalloc((size_t)b.n + 1, sizeof *moved);
     find_moves(j, &b, moved);
     struct band_ask ask = {.side = j->local,
                            .given = j->t[j->local],
@@ -356,7 +353,6 @@ static void judge_by_band(struct judge *j)
         else if (r->diff.class == DIFF_LOGITS && !r->sampled)
             r->verdict = VERDICT_WITHIN;
     }
-    free(moved);
 }
 
 /* ---- the verdict ----------------------------------------------------------------------------- */

@@ -18,9 +18,8 @@ static const char *fact(struct recorded *r, const char *name)
 
 static int number(const struct recorded *r, const char *name)
 {
-    char *value = facts_value(r->about, name);
+    FREED(free_at) char *value = facts_value(r->about, name);
     long n = value ? strtol(value, NULL, 10) : 0;
-    free(value);
     return n > 0 && n < INT32_MAX ? (int)n : 0;
 }
 

@@ -48,7 +48,7 @@ void find_rows(struct find *f, int entry, const struct sheet_row *row, int from,
     if (k == 0 || from >= n)
         return;
     FREED(buf_free) struct buf all = {0};
-    size_t *start = xcalloc((size_t)n + 1, sizeof *start);
+    FREED(free_at) size_t *start = xcalloc((size_t)n + 1, sizeof *start);
     for (int i = from; i < n; i++) {
         start[i] = all.n;
         buf_add(&all, row[i].text.p ? row[i].text.p : "", trimmed(&row[i]));
@@ -69,7 +69,6 @@ void find_rows(struct find *f, int entry, const struct sheet_row *row, int from,
         f->n += any;
         at += any ? k : 1;
     }
-    free(start);
 }
 
 static bool comes_before(const struct find_piece *p, int entry, int row)

@@ -336,12 +336,11 @@ static void browser_click(struct tui *t, struct overlay *o, int row)
 
 static void browser_close(struct tui *t, struct overlay *o)
 {
-    struct browser *b = o->state;
+    FREED(free_at) struct browser *b = o->state;
     (void)t;
     session_list_free(&b->list);
     buf_free(&b->pick.query);
     sheet_free(&b->preview);
-    free(b);
 }
 
 void tui_browser_open(struct tui *t)

@@ -28,8 +28,8 @@ enum { N_LAYOUT = sizeof layouts / sizeof *layouts };
 
 static void save(struct tui *t)
 {
-    char *path = t->keep_layout ? recall_path("layout") : NULL;
-    char *temp = path ? xasprintf("%s.%ld", path, (long)getpid()) : NULL;
+    FREED(free_at) char *path = t->keep_layout ? recall_path("layout") : NULL;
+    FREED(free_at) char *temp = path ? xasprintf("%s.%ld", path, (long)getpid()) : NULL;
     FREED(buf_free) struct buf b = {0};
     if (!path)
         return;
@@ -47,7 +47,6 @@ static void save(struct tui *t)
         ok = rename(temp, path) == 0;
     if (fd >= 0 && !ok)
         unlink(temp);
-    FREE(temp, path);
 }
 
 static void apply_layout(struct tui *t, int i)
