@@ -49,7 +49,7 @@ PKGS     += $(if $(filter 1,$(WITH_ZMQ)),libzmq)
 PACKAGES += $(if $(filter 1,$(ZMQ)),$(OPTIONAL))
 
 # ---- flags ---------------------------------------------------------------------------------------
-WARN   := -Wall -Wextra -Wshadow -Wstrict-prototypes -Werror
+WARN   := -Wall -Wextra -Wno-c2x-extensions -Wshadow -Wstrict-prototypes -Werror
 CFLAGS := -std=c11 -D_GNU_SOURCE -I. $(WARN) -g -ffp-contract=off -pthread -DHAVE_CUDA=$(WITH_CUDA) -DHAVE_ZMQ=$(WITH_ZMQ) $(if $(NOWAIT),-DNOWAIT)
 CFLAGS += $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 LDLIBS := $(shell pkg-config --libs $(filter-out $(LATE),$(PKGS)) 2>/dev/null) -lm -lpthread -ldl

@@ -36,9 +36,8 @@ static size_t rounded(const struct fit_count *count, size_t bytes)
     return (bytes + unit - 1) / unit * unit;
 }
 
-static kbuf count_alloc(struct kdev *d, size_t bytes, const char *what, struct err *e)
+static kbuf count_alloc(struct kdev *d, size_t bytes, const char *what, struct err *)
 {
-    (void)e;
     struct fit_count *count = count_of(d);
     size_t *to = &count->need.work;
     for (int p = 0; p < N_POOLS; p++)
@@ -59,9 +58,8 @@ static bool of_draft(const struct draft *draft, const struct tensor *t)
                      is_in(t, draft->layer, (size_t)draft->cfg.n_layer * sizeof *draft->layer));
 }
 
-static bool count_upload(struct kdev *d, struct tensor *t, struct err *e)
+static bool count_upload(struct kdev *d, struct tensor *t, struct err *)
 {
-    (void)e;
     struct fit_count *count = count_of(d);
     size_t bytes = count->real.k->footprint(count->real.d, t);
     if (!bytes && !count->own) /* the weights are used where they were loaded */
@@ -71,34 +69,30 @@ static bool count_upload(struct kdev *d, struct tensor *t, struct err *e)
     return true;
 }
 
-static bool count_synthesize(struct kdev *d, struct tensor *t, uint64_t seed, float scale,
+static bool count_synthesize(struct kdev *d, struct tensor *t, uint64_t, float,
                              struct err *e)
 {
-    (void)seed, (void)scale;
     return count_upload(d, t, e);
 }
 
-static void count_release(struct kdev *d, kbuf b) { (void)d, (void)b; }
-static void count_fill(struct kdev *d, kbuf b, uint8_t byte) { (void)d, (void)b, (void)byte; }
-static void count_put(struct kdev *d, kbuf dst, const void *src, size_t bytes)
+static void count_release(struct kdev *, kbuf) {}
+static void count_fill(struct kdev *, kbuf, uint8_t) {}
+static void count_put(struct kdev *, kbuf, const void *, size_t)
 {
-    (void)d, (void)dst, (void)src, (void)bytes;
 }
 
 /* Operations by which a drafter prepares its weights when it is opened: nothing is counted. */
-static void count_gather(struct kdev *d, const struct k_gather *a) { (void)d, (void)a; }
-static void count_linear(struct kdev *d, const struct k_linear *a) { (void)d, (void)a; }
-static void count_rows(struct kdev *d, const struct k_rows *a) { (void)d, (void)a; }
+static void count_gather(struct kdev *, const struct k_gather *) {}
+static void count_linear(struct kdev *, const struct k_linear *) {}
+static void count_rows(struct kdev *, const struct k_rows *) {}
 
-static bool count_sync(struct kdev *d, struct err *e)
+static bool count_sync(struct kdev *, struct err *)
 {
-    (void)d, (void)e;
     return true;
 }
 
-static void count_memory(struct kdev *d, size_t *free_bytes, size_t *total_bytes)
+static void count_memory(struct kdev *, size_t *free_bytes, size_t *total_bytes)
 {
-    (void)d;
     *free_bytes = *total_bytes = 0; /* unknown: a runtime that only counts always fits */
 }
 

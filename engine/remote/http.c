@@ -197,12 +197,11 @@ static void copy_value(char *out, size_t room, const char *v, size_t n)
     snprintf(out, room, "%.*s", (int)(n < room ? n : room - 1), v);
 }
 
-static size_t on_header(char *line, size_t one, size_t n, void *arg)
+static size_t on_header(char *line, size_t, size_t n, void *arg)
 {
     struct http_call *call = arg;
     size_t len;
     const char *v;
-    (void)one;
     if (n > 5 && ascii_same_n(line, "HTTP/", 5)) { /* a new answer: 100, or after a proxy's own */
         call->type[0] = call->agent[0] = call->moved[0] = '\0';
         call->retry_s = -1;
@@ -233,11 +232,10 @@ static size_t on_header(char *line, size_t one, size_t n, void *arg)
     return n;
 }
 
-static size_t on_body(char *p, size_t one, size_t n, void *arg)
+static size_t on_body(char *p, size_t, size_t n, void *arg)
 {
     struct http_call *call = arg;
     long status = 0;
-    (void)one;
     curl.easy_getinfo(call->own, CURLINFO_RESPONSE_CODE, &status);
     call->n_bytes += n;
     call->ns_last = clock_ns();

@@ -137,10 +137,9 @@ static bool load_text(struct loaded *loaded, const struct engine_opts *o, struct
     return chat_has_style(loaded->chat, &style, e) && chat_set_date(loaded->chat, loaded->date, e);
 }
 
-static bool unload_tensor(struct tensor *t, void *arg, struct err *e)
+static bool unload_tensor(struct tensor *t, void *arg, struct err *)
 {
     struct device *dev = arg;
-    (void)e;
     dev->k->unload(dev->d, t);
     return true;
 }

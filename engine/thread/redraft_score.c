@@ -218,11 +218,10 @@ struct count {
     int hits;
 };
 
-static bool take_hit(void *arg, const struct scored_text *scored, int at, int i, const int32_t *ids,
-                     int k)
+static bool take_hit(void *arg, const struct scored_text *scored, int at, int, const int32_t *ids,
+                     int)
 {
     struct count *c = arg;
-    (void)i, (void)k;
     c->hits += target_id(c->d, ids[0]) == scored->choice[at - 1];
     return true;
 }

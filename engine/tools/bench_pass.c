@@ -216,12 +216,11 @@ static bool verify_text(struct bench *b, struct subject *s, int rows, struct err
 
 /* ---- one pass of the draft ------------------------------------------------------------------- */
 
-static void run_draft(struct bench *b, void *arg)
+static void run_draft(struct bench *, void *arg)
 {
     struct runtime *rt = arg;
     struct head *d = rt->drafter->head;
     int rows = max_int(1, draft_block_reach(d->w) + 1 - head_block_first(d));
-    (void)b;
     if (d->ops->block)
         d->ops->block(d, &rt->pass.kp, d->w->block, d->idx, rows);
     else

@@ -209,10 +209,9 @@ static void our_product(struct runtime *rt, const char *what, int l, int rows)
             .src = o ? n->o : n->h, .w = o ? &w->wo : &w->down, .scale = 1, .dst = n->y});
 }
 
-static void run_ours(struct bench *b, void *arg)
+static void run_ours(struct bench *, void *arg)
 {
     struct ours *o = arg;
-    (void)b;
     for (int i = 0; i < o->shape->layers && i < IN_TURN; i++)
         our_product(&o->s->runtime, o->shape->what, o->shape->layer[i], o->rows);
 }

@@ -98,7 +98,7 @@ static void name_of(char out[64], const struct subject *s, int manner)
 
 /* A round of all manners over all prompts, each time in another order, because a manner may slow
  * down the next one; the first round only warms up the fixed shapes. */
-static bool round_of(struct bench *b, struct subject *s, const struct ids *prompt,
+static bool round_of(struct bench *, struct subject *s, const struct ids *prompt,
                      struct shape_replies *m, struct shape_replies *first, int turn, struct err *e)
 {
     char name[64];
@@ -110,7 +110,6 @@ static bool round_of(struct bench *b, struct subject *s, const struct ids *promp
             if (m[i].wanted && !reply(s, &prompt[p], warm ? first : &m[i], turn >= 0 || warm, e))
                 return err_prefix(e, "%s", name);
         }
-    (void)b;
     return true;
 }
 

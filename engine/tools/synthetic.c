@@ -106,11 +106,10 @@ struct packing {
 
 /* Turns a matrix of bf16 into one of a packed type, if its rows are whole blocks; of Q8_0 also
  * experts, and of E4M3 only experts. */
-static bool pack_matrix(struct tensor *t, void *arg, struct err *e)
+static bool pack_matrix(struct tensor *t, void *arg, struct err *)
 {
     struct packing *p = arg;
     size_t before = t->bytes;
-    (void)e;
     const bool matrix = t->n_dim == 2 && p->type != DT_E4M3,
                experts = t->n_dim == 3 && (p->type == DT_E4M3 || p->type == DT_Q8_0);
     if (t->type != DT_BF16 || t->by_row || !before || (!matrix && !experts) ||

@@ -109,10 +109,9 @@ static int on_progress(void *arg)
 }
 
 /* The busy handler of readers: as sqlite3_busy_timeout(), but a stop ends the wait within 10 ms. */
-static int wait_for_lock(void *unused, int times)
+static int wait_for_lock(void *, int times)
 {
     const struct timespec slice = {.tv_nsec = 10000000};
-    (void)unused;
     if (times >= BUSY_MS / 10 || stopped())
         return 0;
     nanosleep(&slice, NULL);

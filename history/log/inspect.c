@@ -30,10 +30,9 @@ static bool is_among(const char *s, const char *const *list, size_t n)
 }
 #define AMONG(s, list) is_among(s, list, sizeof(list) / sizeof *(list))
 
-static int authorise(void *arg, int action, const char *a, const char *b, const char *db,
-                     const char *trigger)
+static int authorise(void *, int action, const char *a, const char *b, const char *,
+                     const char *)
 {
-    (void)arg, (void)db, (void)trigger;
     static const char *const unsafe[] = {"load_extension", "fts3_tokenizer", "fts5"};
     switch (action) {
     case SQLITE_SELECT: case SQLITE_READ: case SQLITE_RECURSIVE:

@@ -158,24 +158,21 @@ static int wrap_control(sqlite3_file *f, int op, void *arg)
     return rc;
 }
 
-static int wrap_delete(sqlite3_vfs *v, const char *name, int sync_folder)
+static int wrap_delete(sqlite3_vfs *, const char *name, int sync_folder)
 {
-    (void)v;
     clear_errno();
     int rc = base->xDelete(base, name, sync_folder);
     return rc == SQLITE_IOERR_DELETE_NOENT ? rc : keep_errno(rc);
 }
 
-static int wrap_full_name(sqlite3_vfs *v, const char *name, int n, char *out)
+static int wrap_full_name(sqlite3_vfs *, const char *name, int n, char *out)
 {
-    (void)v;
     clear_errno();
     return keep_errno(base->xFullPathname(base, name, n, out));
 }
 
-static int wrap_open(sqlite3_vfs *v, sqlite3_filename name, sqlite3_file *f, int flags, int *out)
+static int wrap_open(sqlite3_vfs *, sqlite3_filename name, sqlite3_file *f, int flags, int *out)
 {
-    (void)v;
     clear_errno();
     int got = 0, rc = keep_errno(base->xOpen(base, name, f, flags, &got));
     bool writes = flags & SQLITE_OPEN_READWRITE;

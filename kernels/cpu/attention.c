@@ -446,9 +446,8 @@ static void value_item(void *arg, int item, int thread)
 
 /* ---- the splits of a row --------------------------------------------------------------------- */
 
-static void combine_item(void *arg, int item, int thread)
+static void combine_item(void *arg, int item, int)
 {
-    (void)thread;
     const struct attn_run *run = arg;
     int n_kv = run->a->cells.n_kv, r = item / n_kv, kv = item % n_kv, lo, hi, end;
     row_range(run->a->table, r, &lo, &hi, &end);

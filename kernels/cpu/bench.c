@@ -51,12 +51,11 @@ static size_t unit_of(const struct tensor *t)
     return dtype_packed(t->type) ? (size_t)packed_format(t->type)->bytes : dtype_size(t->type);
 }
 
-static void synthesize_part(void *arg, int item, int thread)
+static void synthesize_part(void *arg, int item, int)
 {
     const struct synthesis *m = arg;
     size_t size = unit_of(m->t), each = PART / size, all = m->t->bytes / size;
     size_t first = (size_t)item * each, n = all - first < each ? all - first : each;
-    (void)thread;
     if (dtype_packed(m->t->type))
         packed_random(m->t->type, m->seed, m->scale, first, n,
                       (uint8_t *)m->t->data + first * size);
@@ -132,11 +131,10 @@ struct stream_run {
     size_t n, each;
 };
 
-static void stream_part(void *arg, int item, int thread)
+static void stream_part(void *arg, int item, int)
 {
     const struct stream_run *s = arg;
     size_t at = (size_t)item * s->each, n = s->n - at < s->each ? s->n - at : s->each;
-    (void)thread;
     if (s->dst)
         memcpy(s->dst + at, s->src + at, n);
     else
@@ -152,9 +150,8 @@ void cpu_stream(struct kdev *d, kbuf src, kbuf dst)
 
 /* ---- phases ---------------------------------------------------------------------------------- */
 
-static void nothing(void *arg, int item, int thread)
+static void nothing(void *, int, int)
 {
-    (void)arg, (void)item, (void)thread;
 }
 
 bool cpu_phase(struct kdev *d, enum k_phase kind, int n)
@@ -167,9 +164,8 @@ bool cpu_phase(struct kdev *d, enum k_phase kind, int n)
 /* ---- products by a vendor's library: none on the CPU
  * ------------------------------------------ */
 
-int cpu_peer(struct kdev *d, const struct k_peer *a, struct err *e)
+int cpu_peer(struct kdev *, const struct k_peer *, struct err *e)
 {
-    (void)d, (void)a;
     err_set(e, ERR_MODEL, "the CPU has no library to compare with");
     return 0;
 }

@@ -98,9 +98,8 @@ static const char *cpu_about(struct kdev *d)
 
 /* ---- memory --------------------------------------------------------------------------------- */
 
-static size_t cpu_footprint(struct kdev *d, const struct tensor *t)
+static size_t cpu_footprint(struct kdev *, const struct tensor *)
 {
-    (void)d, (void)t;
     return 0;
 }
 
@@ -110,9 +109,8 @@ static bool cpu_sync(struct kdev *d, struct err *e)
     return mapped_check(e);
 }
 
-static void cpu_memory(struct kdev *d, size_t *free_bytes, size_t *total_bytes)
+static void cpu_memory(struct kdev *, size_t *free_bytes, size_t *total_bytes)
 {
-    (void)d;
     *free_bytes = *total_bytes = 0;
 }
 
@@ -123,9 +121,8 @@ struct embed_run {
     const struct cpu_isa *isa;
 };
 
-static void embed_row(void *arg, int r, int thread)
+static void embed_row(void *arg, int r, int)
 {
-    (void)thread;
     const struct embed_run *run = arg;
     const struct k_embed *a = run->a;
     int32_t id = ((const int32_t *)a->ids.p)[r];
@@ -144,9 +141,8 @@ void cpu_embed(struct kdev *d, const struct k_embed *a)
     cpu_each(d, a->rows, a->n, embed_row, &run);
 }
 
-static void rope_row(void *arg, int r, int thread)
+static void rope_row(void *arg, int r, int)
 {
-    (void)thread;
     const struct k_rope *a = arg;
     float pos = (float)((const int32_t *)a->pos.p)[r];
     float *cs = (float *)a->cs.p + (size_t)r * (size_t)a->half * 2;
@@ -172,9 +168,8 @@ struct normalize_run {
     size_t src_stride, dst_stride;
 };
 
-static void normalize_row(void *arg, int r, int thread)
+static void normalize_row(void *arg, int r, int)
 {
-    (void)thread;
     const struct normalize_run *run = arg;
     const struct k_normalize *a = run->a;
     run->isa->normalize((const float *)a->src.p + (size_t)r * run->src_stride, a->n, &a->norm,
@@ -327,22 +322,18 @@ static const void *cpu_outbox(struct kdev *d)
     return d->scratch[SCRATCH_OUTBOX].p;
 }
 
-static bool cpu_graph_begin(struct kdev *d)
+static bool cpu_graph_begin(struct kdev *)
 {
-    (void)d;
     return false;
 }
 
-static struct kgraph *cpu_graph_end(struct kdev *d, struct err *e)
+static struct kgraph *cpu_graph_end(struct kdev *, struct err *)
 {
-    (void)d;
-    (void)e;
     CHECK(!"graph_begin() is false on the CPU");
 }
 
-static void cpu_graph_launch(struct kdev *d, struct kgraph *g)
+static void cpu_graph_launch(struct kdev *, struct kgraph *g)
 {
-    (void)d;
     CHECK(!g);
 }
 

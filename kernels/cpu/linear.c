@@ -22,9 +22,8 @@ struct pack_run {
     float scale;
 };
 
-static void pack_row(void *arg, int r, int thread)
+static void pack_row(void *arg, int r, int)
 {
-    (void)thread;
     const struct pack_run *p = arg;
     p->isa->pack(p->src + (size_t)r * p->stride, p->n, p->norm, p->factor, p->scale,
                  p->dst + (size_t)r * (size_t)cpu_packed(p->n));
@@ -306,9 +305,8 @@ struct post_run {
     bool add;
 };
 
-static void post_row(void *arg, int r, int thread)
+static void post_row(void *arg, int r, int)
 {
-    (void)thread;
     const struct post_run *p = arg;
     p->isa->normalize(p->src + (size_t)r * (size_t)p->n, p->n, p->norm, p->add, 1,
                       p->dst + (size_t)r * p->dst_stride);
@@ -433,9 +431,8 @@ static void write_cell(const struct qkv_run *run, kbuf pool, int32_t slot, const
                            (uint8_t *)at + mul64(h, c->head_dim), (uint8_t *)at + n + h);
 }
 
-static void qkv_row(void *arg, int r, int thread)
+static void qkv_row(void *arg, int r, int)
 {
-    (void)thread;
     const struct qkv_run *run = arg;
     const struct k_qkv *a = run->a;
     size_t nq = (size_t)a->n_head * (size_t)a->head_dim, nk = (size_t)a->n_kv * (size_t)a->head_dim;

@@ -51,9 +51,8 @@ static bool exceeds_memory(size_t bytes)
     return bytes / page_size() > (size_t)sysconf(_SC_PHYS_PAGES);
 }
 
-kbuf cpu_alloc(struct kdev *d, size_t bytes, const char *what, struct err *e)
+kbuf cpu_alloc(struct kdev *, size_t bytes, const char *what, struct err *e)
 {
-    (void)d;
     size_t rounded;
     void *p = NULL;
     if (exceeds_memory(bytes)) {
@@ -75,26 +74,23 @@ kbuf cpu_alloc(struct kdev *d, size_t bytes, const char *what, struct err *e)
     return (kbuf){p, bytes};
 }
 
-void cpu_release(struct kdev *d, kbuf b)
+void cpu_release(struct kdev *, kbuf b)
 {
-    (void)d;
     if (b.p && is_large(b.n))
         munmap(b.p, b.n);
     else
         free(b.p);
 }
 
-void cpu_put(struct kdev *d, kbuf dst, const void *src, size_t bytes)
+void cpu_put(struct kdev *, kbuf dst, const void *src, size_t bytes)
 {
-    (void)d;
     CHECK(bytes <= dst.n);
     if (bytes)
         memcpy(dst.p, src, bytes);
 }
 
-void cpu_get(struct kdev *d, void *dst, kbuf src, size_t bytes)
+void cpu_get(struct kdev *, void *dst, kbuf src, size_t bytes)
 {
-    (void)d;
     CHECK(bytes <= src.n);
     if (bytes)
         memcpy(dst, src.p, bytes);
@@ -168,9 +164,8 @@ void *cpu_scratch(struct kdev *d, enum cpu_scratch_use which, size_t n, size_t s
 }
 
 /* On the CPU a quantized matrix remains bf16, with the weights rounded to FP8 values (fp8.h). */
-bool cpu_upload(struct kdev *d, struct tensor *t, struct err *e)
+bool cpu_upload(struct kdev *, struct tensor *t, struct err *e)
 {
-    (void)d;
     if (!t->quantize)
         return true;
     uint16_t *w = t->data, largest = 0;
@@ -186,15 +181,12 @@ bool cpu_upload(struct kdev *d, struct tensor *t, struct err *e)
 }
 
 /* Weights lie in the memory of the model's files, or synthetic ones with the device. */
-void cpu_unload(struct kdev *d, struct tensor *t)
+void cpu_unload(struct kdev *, struct tensor *)
 {
-    (void)d;
-    (void)t;
 }
 
-void cpu_rows(struct kdev *d, const struct k_rows *a)
+void cpu_rows(struct kdev *, const struct k_rows *a)
 {
-    (void)d;
     size_t ss = (size_t)cpu_stride(a->src_stride, a->n);
     size_t ds = (size_t)cpu_stride(a->dst_stride, a->n), n = (size_t)a->n;
     float *dst = cpu_f32(a->dst, cpu_span(a->rows, (int)ds, a->n));

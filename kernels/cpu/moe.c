@@ -79,9 +79,8 @@ static void choose(const struct moe_run *run, const float *logits, int32_t *chos
 }
 
 /* Chooses the experts of a row and weighs them. */
-static void route_row(void *arg, int r, int thread)
+static void route_row(void *arg, int r, int)
 {
-    (void)thread;
     const struct moe_run *run = arg;
     const struct k_moe *a = run->a;
     float *logits = run->logits + (size_t)r * (size_t)a->n_expert;
@@ -223,9 +222,8 @@ static void add_bias(const struct moe_run *run, const struct tensor *b, int pair
 }
 
 /* Computes a pair's hidden row, act(gate) * up, and packs it. */
-static void hidden_row(void *arg, int pair, int thread)
+static void hidden_row(void *arg, int pair, int)
 {
-    (void)thread;
     static const struct k_norm none = {.kind = NORM_NONE};
     const struct moe_run *run = arg;
     const struct k_moe *a = run->a;
@@ -250,9 +248,8 @@ static void hidden_row(void *arg, int pair, int thread)
 }
 
 /* Sums a row's experts by their weights and applies the post-norm. */
-static void sum_row(void *arg, int r, int thread)
+static void sum_row(void *arg, int r, int)
 {
-    (void)thread;
     const struct moe_run *run = arg;
     const struct k_moe *a = run->a;
     float *first = run->out + (size_t)r * (size_t)a->top_k * (size_t)a->in;

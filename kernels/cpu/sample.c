@@ -44,9 +44,8 @@ static bool part_range(const struct sample_scan *s, int item, int *r, int *from,
     return !s->used || s->used[*r];
 }
 
-static void max_item(void *arg, int item, int thread)
+static void max_item(void *arg, int item, int)
 {
-    (void)thread;
     const struct sample_scan *s = arg;
     int r, from, to;
     if (!part_range(s, item, &r, &from, &to))
@@ -76,9 +75,8 @@ static struct sample_part row_max(const struct sample_scan *s, int r, int *at)
     return all;
 }
 
-static void sum_item(void *arg, int item, int thread)
+static void sum_item(void *arg, int item, int)
 {
-    (void)thread;
     const struct sample_scan *s = arg;
     int r, from, to, at;
     if (!part_range(s, item, &r, &from, &to))
@@ -383,7 +381,7 @@ static float changed(float x, const struct k_change *c)
     return x - c->less;
 }
 
-static void adjust_row(void *arg, int r, int thread)
+static void adjust_row(void *arg, int r, int)
 {
     const struct k_adjust *a = arg;
     size_t n = (size_t)a->n, words = (n + 31) / 32;
@@ -391,7 +389,6 @@ static void adjust_row(void *arg, int r, int thread)
     const uint32_t *banned = a->banned.p ? (const uint32_t *)a->banned.p + (size_t)r * words : NULL;
     const struct k_change *c = a->change.p;
     float *dst = (float *)a->dst.p + (size_t)r * n;
-    (void)thread;
     memcpy(dst, src, n * sizeof *dst);
     for (int i = 0; i < a->changes; i++)
         if (i < a->every || c[i].row == r)

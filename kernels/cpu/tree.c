@@ -91,9 +91,8 @@ void cpu_grow(struct kdev *d, const struct k_grow *a)
 
 /* ---- select ---------------------------------------------------------------------------------- */
 
-void cpu_select(struct kdev *d, const struct k_select *a)
+void cpu_select(struct kdev *, const struct k_select *a)
 {
-    (void)d;
     note_time(a->time);
     struct tree_growth g = growth_of(a->t);
     int nodes = a->t->nodes, steps = a->t->steps, cand[K_MAX_NODES], up[K_MAX_NODES];
@@ -135,9 +134,8 @@ static int walk(const struct k_accept *a, int n, int32_t *path)
                      *cpu_i32(a->force, 1), stop, a->n_stop, path);
 }
 
-void cpu_accept(struct kdev *d, const struct k_accept *a)
+void cpu_accept(struct kdev *, const struct k_accept *a)
 {
-    (void)d;
     note_time(a->time);
     size_t m = (size_t)a->nodes, most = (size_t)a->steps + 1;
     CHECK(a->nodes >= 1 && a->nodes <= K_MAX_NODES && a->steps >= 1 && a->steps <= K_MAX_STEPS &&

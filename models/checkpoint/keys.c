@@ -8,9 +8,8 @@
 /* ---- neutral values ---- */
 
 /* Whether the value says "none". */
-static bool off(const json_t *v, const struct arch *a)
+static bool off(const json_t *v, const struct arch *)
 {
-    (void)a;
     return json_is_null(v) || json_is_false(v) ||
            (json_is_number(v) && json_number_value(v) == 0) ||
            (json_is_string(v) && !json_string_length(v)) ||
@@ -139,9 +138,8 @@ static bool same_pattern(const json_t *v, const struct arch *a)
     return n > 0;
 }
 
-static bool no_window_key(const json_t *v, const struct arch *a)
+static bool no_window_key(const json_t *, const struct arch *a)
 {
-    (void)v;
     return !json_is_true(json_object_get(a->c.obj, "use_sliding_window"));
 }
 

@@ -16,15 +16,13 @@
 
 /* ---- memory: a match that fails for want of memory would be taken for a slow pattern ---- */
 
-static void *pcre_malloc(PCRE2_SIZE n, void *unused)
+static void *pcre_malloc(PCRE2_SIZE n, void *)
 {
-    (void)unused;
     return xmalloc(n);
 }
 
-static void pcre_free(void *p, void *unused)
+static void pcre_free(void *p, void *)
 {
-    (void)unused;
     free(p);
 }
 

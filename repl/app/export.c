@@ -9,11 +9,9 @@
 #include "repl/compare/facts.h"
 #include "repl/repl.h"
 
-static void export_piece(void *arg, enum text_piece kind, const char *s, size_t n, const char *from,
-                         size_t from_n)
+static void export_piece(void *arg, enum text_piece, const char *s, size_t n, const char *,
+                         size_t)
 {
-    (void)from, (void)from_n;
-    (void)kind;
     buf_add(arg, s, n);
 }
 

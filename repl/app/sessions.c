@@ -189,10 +189,9 @@ struct hits {
     bool *row; /* (n) it has a turn with the words */
 };
 
-static bool add_hit(int64_t turn, const char *unused, void *arg)
+static bool add_hit(int64_t turn, const char *, void *arg)
 {
     struct hits *h = arg;
-    (void)unused;
     struct turn_owner key = {turn, 0}, *o = NULL;
     if (h->list->n_owner)
         o = bsearch(&key, h->list->owner, (size_t)h->list->n_owner, sizeof key, by_turn);

@@ -116,9 +116,8 @@ struct status_part {
     void (*write)(struct app *a, const struct status *s, struct sheet *out);
 };
 
-static void part_hazards(struct app *a, const struct status *s, struct sheet *out)
+static void part_hazards(struct app *, const struct status *s, struct sheet *out)
 {
-    (void)a;
     FREED(buf_free) struct buf text = {0};
     if (app_hazards(s, out->ascii, &text))
         sheet_add(out, ST_BAD, text.p);
@@ -137,16 +136,14 @@ static void part_pause(struct app *a, const struct status *s, struct sheet *out)
         sheet_add(out, ST_WARN, " [s p n f c w S N]");
 }
 
-static void part_unchecked(struct app *a, const struct status *s, struct sheet *out)
+static void part_unchecked(struct app *, const struct status *s, struct sheet *out)
 {
-    (void)a;
     if (s->check.unchecked)
         sheet_printf(out, ST_WARN, "%llu unchecked", (unsigned long long)s->check.unchecked);
 }
 
-static void part_context(struct app *a, const struct status *s, struct sheet *out)
+static void part_context(struct app *, const struct status *s, struct sheet *out)
 {
-    (void)a;
     sheet_add(out, ST_LABEL, "ctx ");
     add_count(out, s->chat.length);
     if (s->chat.capacity > 0) {
@@ -169,9 +166,8 @@ static void part_draft(struct app *a, const struct status *s, struct sheet *out)
     status_draft(a, s, out);
 }
 
-static void part_speed(struct app *a, const struct status *s, struct sheet *out)
+static void part_speed(struct app *, const struct status *s, struct sheet *out)
 {
-    (void)a;
     if (s->has[VIEW_SERVED] && s->chat.tok_s <= 0) /* nothing was measured yet */
         return;
     sheet_printf(out, ST_TEXT, s->chat.tok_s < 10 ? "%.1f t/s" : "%.0f t/s", s->chat.tok_s);
@@ -202,10 +198,9 @@ static const struct backend_info *info_of(const struct app *a)
 }
 
 /* The kind of server, its address, its model, and what is wrong with the connection. */
-static void part_kind(struct app *a, const struct status *s, struct sheet *out)
+static void part_kind(struct app *a, const struct status *, struct sheet *out)
 {
     const struct backend_info *i = info_of(a);
-    (void)s;
     if (i->server_kind) /* "an OpenAI-compatible server" is too long here */
         sheet_add(out, ST_TEXT, strchr(i->server_kind, ' ') ? "OpenAI API" : i->server_kind);
 }
@@ -220,17 +215,15 @@ static void part_address(struct app *a, const struct status *s, struct sheet *ou
     sheet_printf(out, ST_DIM, "%.*s", (int)strcspn(host + 2, "/"), host + 2);
 }
 
-static void part_model(struct app *a, const struct status *s, struct sheet *out)
+static void part_model(struct app *a, const struct status *, struct sheet *out)
 {
     const struct backend_info *i = info_of(a);
-    (void)s;
     if (i->server_url)
         sheet_printf(out, ST_TEXT, "%.40s", i->model_dir);
 }
 
-static void part_trouble(struct app *a, const struct status *s, struct sheet *out)
+static void part_trouble(struct app *, const struct status *s, struct sheet *out)
 {
-    (void)a;
     if (s->chat.trouble[0])
         sheet_printf(out, ST_BAD, "%.56s%s", s->chat.trouble, strlen(s->chat.trouble) > 56 ? "..."
                      : "");
@@ -243,9 +236,8 @@ static void part_at(struct app *a, const struct status *s, struct sheet *out)
         sheet_printf(out, ST_WARN, "AT %d.%d", s->at.turn, s->at.step);
 }
 
-static void part_log(struct app *a, const struct status *s, struct sheet *out)
+static void part_log(struct app *a, const struct status *, struct sheet *out)
 {
-    (void)s;
     if (!app_recording(a))
         status_log(a, out);
 }

@@ -20,9 +20,8 @@ static void report(void *arg, const char *what, uint64_t done, uint64_t total)
     a->face.progress(a, text, done, total);
 }
 
-static bool stopped(void *arg)
+static bool stopped(void *)
 {
-    (void)arg;
     return interrupt_waits();
 }
 

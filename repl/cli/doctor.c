@@ -137,9 +137,8 @@ static void check_config(struct doctor *d)
                c->config_path ? c->config_path : "no home folder: the config file");
 }
 
-static bool count_session(const struct session_row *r, void *arg)
+static bool count_session(const struct session_row *, void *arg)
 {
-    (void)r;
     ++*(int *)arg;
     return true;
 }

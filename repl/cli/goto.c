@@ -13,10 +13,9 @@ struct going {
     int n_early;
 };
 
-static bool on_event(void *arg, const struct act *a, struct event *ev)
+static bool on_event(void *arg, const struct act *, struct event *ev)
 {
     struct going *x = arg;
-    (void)a;
     if (x->arrived)
         return true;
     *APPEND(x->early, x->n_early) = *ev;

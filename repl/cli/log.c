@@ -95,9 +95,8 @@ int cli_export(struct cli *c)
 
 /* ---- db ---- */
 
-static int db_show_path(const struct cli *c, const char *path, struct err *e)
+static int db_show_path(const struct cli *c, const char *path, struct err *)
 {
-    (void)e;
     const struct printer *to = cli_answer(c);
     print_line(to, ST_TEXT, "%s{path}", path); /* --json has the exact bytes */
     cli_answer_end();
@@ -173,9 +172,9 @@ static int db_pin(const struct cli *c, const char *path, struct err *e)
     return ok ? 0 : cli_fail(e);
 }
 
-static int db_sql(const struct cli *c, const char *path, struct err *e)
+/* The monitor knows the path. */
+static int db_sql(const struct cli *c, const char *, struct err *e)
 {
-    (void)path; /* the monitor knows it */
     enum { MAX_ROWS = 10000 };
     FREED(buf_free) struct buf text = {0};
     struct stop stop;

@@ -63,10 +63,9 @@ int cli_fail(const struct err *e)
     return e->kind ? (int)e->kind : ERR_USAGE;
 }
 
-void cli_complain(void *arg, const char *line)
+void cli_complain(void *, const char *line)
 {
     FREED(buf_free) struct buf clean = {0};
-    (void)arg;
     cli_progress_end();
     text_sanitise(&clean, line, strlen(line), false, NULL);
     err_print("%s", clean.n ? clean.p : "");
@@ -265,9 +264,8 @@ void cli_progress_end(void)
 }
 
 /* Shows no progress in the first third of a second. */
-void cli_progress(void *arg, const char *what, uint64_t done, uint64_t total)
+void cli_progress(void *, const char *what, uint64_t done, uint64_t total)
 {
-    (void)arg;
     uint64_t now = clock_ns();
     if (!bar.start)
         bar.start = now;

@@ -39,10 +39,9 @@ static bool on_opened(void *arg, struct backend *b, const char *about, const cha
     return same;
 }
 
-static bool on_ended(void *arg, const struct act *a, const struct event *ev)
+static bool on_ended(void *arg, const struct act *a, const struct event *)
 {
     struct watch *w = arg;
-    (void)ev;
     if (w->plans && a->user.n == w->j->turn) {
         w->kept.n = 0;
         w->b->plan->kept(w->b, &w->kept);

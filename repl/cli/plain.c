@@ -154,10 +154,7 @@ static void plain_error(struct app *a, const struct err *e)
     count_failure(a, e->kind);
 }
 
-static void plain_clear(struct app *a)
-{
-    (void)a; /* printed lines cannot be taken back */
-}
+static void plain_clear(struct app *) {} /* printed lines cannot be taken back */
 
 static void plain_past(struct app *a, const struct turn_row *r, const char *gone)
 {

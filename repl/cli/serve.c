@@ -77,10 +77,9 @@ static struct serve_opts serve_options(const struct cli *c, const char *model, c
     };
 }
 
-static void say(void *arg, const char *line)
+static void say(void *, const char *line)
 {
     FREED(buf_free) struct buf clean = {0};
-    (void)arg;
     text_sanitise(&clean, line, strlen(line), false, NULL);
     out_printf("%s\n", clean.p ? clean.p : "");
     out_flush();

@@ -82,15 +82,13 @@ static bool terminal(bool *unknown, struct err *e)
                                  "--plain, or a TERM such as xterm-256color", term);
 }
 
-static int screen_face(struct app *a, const char *unused)
+static int screen_face(struct app *a, const char *)
 {
-    (void)unused;
     return tui_run(a);
 }
 
-static int line_face(struct app *a, const char *unused)
+static int line_face(struct app *a, const char *)
 {
-    (void)unused;
     return plain_run(a);
 }
 

@@ -92,9 +92,8 @@ bool cmd_bug(struct cmd_call *c)
     return true;
 }
 
-void complete_bug(struct app *a, const char *before, const char *word, cmd_add_fn *add, void *arg)
+void complete_bug(struct app *, const char *before, const char *word, cmd_add_fn *add, void *arg)
 {
-    (void)a;
     if (*before)
         complete_words("on | off", word, add, arg);
     for (int b = 0; b < N_BUGS && !*before; b++)

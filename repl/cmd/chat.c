@@ -131,9 +131,8 @@ bool cmd_set(struct cmd_call *c)
     return true;
 }
 
-void complete_set(struct app *a, const char *before, const char *word, cmd_add_fn *add, void *arg)
+void complete_set(struct app *, const char *before, const char *word, cmd_add_fn *add, void *arg)
 {
-    (void)a;
     char name[40];
     snprintf(name, sizeof name, "%.*s", (int)strcspn(before, " "), before);
     complete_screen_setting(name, word, add, arg);
@@ -235,18 +234,16 @@ bool cmd_drop(struct cmd_call *c)
     return true;
 }
 
-void complete_drop(struct app *a, const char *before, const char *word, cmd_add_fn *add, void *arg)
+void complete_drop(struct app *a, const char *, const char *word, cmd_add_fn *add, void *arg)
 {
-    (void)before;
     for (int i = 0, n = app_attached(a); i < n; i++)
         if (strncmp(a->attached.file[i].name, word, strlen(word)) == 0)
             add(arg, a->attached.file[i].name, NULL);
 }
 
 /* Offers the entries of the folder that the word names; folders end in a slash. */
-void complete_file(struct app *a, const char *before, const char *word, cmd_add_fn *add, void *arg)
+void complete_file(struct app *, const char *, const char *word, cmd_add_fn *add, void *arg)
 {
-    (void)a, (void)before;
     const char *slash = strrchr(word, '/'), *base = slash ? slash + 1 : word;
     char *folder = slash ? xasprintf("%.*s", (int)(slash - word + 1), word) : xstrdup("./");
     DIR *d = opendir(folder);

@@ -482,9 +482,8 @@ bool cmd_help(struct cmd_call *call)
     return true;
 }
 
-void complete_help(struct app *a, const char *before, const char *word, cmd_add_fn *add, void *arg)
+void complete_help(struct app *, const char *before, const char *word, cmd_add_fn *add, void *arg)
 {
-    (void)a;
     for (int i = 0; i < n_names() && !*before; i++)
         if (strncmp(any_name(i), word, strlen(word)) == 0)
             add(arg, any_name(i), any_help(i));

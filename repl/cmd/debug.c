@@ -290,10 +290,9 @@ bool cmd_delete(struct cmd_call *c)
 }
 
 /* Completes the name at the end of a condition. */
-void complete_condition(struct app *a, const char *before, const char *word, cmd_add_fn *add,
+void complete_condition(struct app *a, const char *, const char *word, cmd_add_fn *add,
                         void *arg)
 {
-    (void)before;
     const char *meaning, *name;
     if (!backend_has(a->backend, VIEW_DEBUG))
         return;

@@ -131,12 +131,11 @@ bool cmd_preset(struct cmd_call *c)
     return true;
 }
 
-void complete_preset(struct app *a, const char *before, const char *word, cmd_add_fn *add,
+void complete_preset(struct app *, const char *before, const char *word, cmd_add_fn *add,
                      void *arg)
 {
     char **name;
     int n = presets_list(&name);
-    (void)a;
     if (!*before)
         complete_words("save|delete", word, add, arg);
     for (int i = 0; i < n; i++) {

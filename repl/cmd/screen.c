@@ -125,10 +125,9 @@ bool cmd_layout(struct cmd_call *c)
     return true;
 }
 
-void complete_layout(struct app *a, const char *before, const char *word, cmd_add_fn *add,
+void complete_layout(struct app *, const char *, const char *word, cmd_add_fn *add,
                      void *arg)
 {
-    (void)a, (void)before;
     for (int i = 0; i < N_LAYOUT; i++)
         if (strncmp(layouts[i].name, word, strlen(word)) == 0)
             add(arg, layouts[i].name, layouts[i].help);

@@ -248,10 +248,9 @@ static void offer_id(struct id_list *l, const struct session_row *r, const char 
         l->add(l->arg, r->id, title);
 }
 
-void complete_session(struct app *a, const char *before, const char *word, cmd_add_fn *add,
+void complete_session(struct app *a, const char *, const char *word, cmd_add_fn *add,
                       void *arg)
 {
-    (void)before;
     struct err e;
     struct hdb *d = app_hdb(a, &e);
     struct id_list l = {word, add, arg};

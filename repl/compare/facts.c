@@ -171,9 +171,8 @@ void facts_pack_json(const struct pack_about *a, struct buf *json)
 /* ---- the build and the engine ---- */
 
 /* dl_iterate_phdr() calls this for the program itself first. */
-static int find_id(struct dl_phdr_info *info, size_t size, void *arg)
+static int find_id(struct dl_phdr_info *info, size_t, void *arg)
 {
-    (void)size;
     char *out = arg;
     for (int i = 0; i < info->dlpi_phnum; i++) {
         const ElfW(Phdr) *h = &info->dlpi_phdr[i];

@@ -378,10 +378,9 @@ static bool measure_plain(struct gathering *g, const struct engine_opts *as, str
 }
 
 /* A turn of the run with the checker ended: the run ends with REDRAFT_CONTEXT computed tokens. */
-static bool checked_turn(void *arg, const struct act *a, const struct event *ev)
+static bool checked_turn(void *arg, const struct act *a, const struct event *)
 {
     struct gathering *g = arg;
-    (void)ev;
     int before = a->user.tokens.n < g->held ? 0 : g->held; /* a prompt goes on after a reply */
     g->checked += a->user.tokens.n - before + a->reply.tokens.n;
     g->held = a->user.tokens.n + a->reply.tokens.n;

@@ -561,15 +561,13 @@ static bool can_filter(char why[96])
     return false;
 }
 
-static bool filter_calls(const struct isolation *i, char why[96])
+static bool filter_calls(const struct isolation *, char why[96])
 {
-    (void)i;
     return can_filter(why);
 }
 
-static bool filter_sockets(unsigned network, char why[96])
+static bool filter_sockets(unsigned, char why[96])
 {
-    (void)network;
     return can_filter(why);
 }
 

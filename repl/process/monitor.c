@@ -449,10 +449,8 @@ static void end_query(bool stop, struct monitor_answer *a)
     mon.child = 0;
 }
 
-static void on_child(int sig)
-{
-    (void)sig; /* the handler's only purpose is to interrupt ppoll() */
-}
+/* The handler's only purpose is to interrupt ppoll(). */
+static void on_child(int) {}
 
 /* Waits for a request, and meanwhile for the editor's end. False: the program has ended. */
 static bool next_request(struct monitor_ask *ask, int fd[2], const sigset_t *awake)

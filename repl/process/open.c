@@ -17,35 +17,30 @@ struct backend *open_backend(const struct engine_opts *o, struct err *e)
 
 static struct err gone_why;
 
-static void gone_close(struct backend *b)
+static void gone_close(struct backend *)
 {
-    (void)b;
 }
 
-static bool gone_submit(struct backend *b, struct request *rq, struct err *e)
+static bool gone_submit(struct backend *, struct request *rq, struct err *e)
 {
-    (void)b;
     request_free(rq);
     *e = gone_why;
     return false;
 }
 
-static bool gone_busy(struct backend *b)
+static bool gone_busy(struct backend *)
 {
-    (void)b;
     return false;
 }
 
-static const char *gone_token(struct backend *b, int32_t id, size_t *n)
+static const char *gone_token(struct backend *, int32_t, size_t *n)
 {
-    (void)b, (void)id;
     *n = 0;
     return "";
 }
 
-static void gone_chat(struct backend *b, struct chat_view *v)
+static void gone_chat(struct backend *, struct chat_view *v)
 {
-    (void)b;
     *v = (struct chat_view){.committed = -1};
     settings_init(&v->settings);
 }

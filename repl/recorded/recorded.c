@@ -274,14 +274,12 @@ static bool refuse(struct backend *b, struct request *rq, struct err *e)
                                  "with a copy", r->name, r->name);
 }
 
-static void cancel(struct backend *b)
+static void cancel(struct backend *)
 {
-    (void)b;
 }
 
-static bool never_busy(struct backend *b)
+static bool never_busy(struct backend *)
 {
-    (void)b;
     return false;
 }
 

@@ -580,10 +580,9 @@ static int enter_span(MD_SPANTYPE type, void *detail, void *arg)
     return 0;
 }
 
-static int leave_span(MD_SPANTYPE type, void *detail, void *arg)
+static int leave_span(MD_SPANTYPE type, void *, void *arg)
 {
     struct md *m = arg;
-    (void)detail;
     switch (type) {
     case MD_SPAN_EM: m->italic--; break;
     case MD_SPAN_STRONG: m->bold--; break;

@@ -203,10 +203,9 @@ struct sanitise {
 };
 
 static void sanitise_piece(void *arg, enum text_piece kind, const char *s, size_t n,
-                           const char *from, size_t from_n)
+                           const char *, size_t)
 {
     struct sanitise *z = arg;
-    (void)from, (void)from_n;
     if (kind == PIECE_TAB) {
         int column = text_width(z->out->p ? z->out->p + z->line : "", z->out->n - z->line);
         buf_printf(z->out, "%*s", TAB_STOP - column % TAB_STOP, "");

@@ -334,10 +334,9 @@ static void browser_click(struct tui *t, struct overlay *o, int row)
     tui_overlay_write(t);
 }
 
-static void browser_close(struct tui *t, struct overlay *o)
+static void browser_close(struct tui *, struct overlay *o)
 {
     FREED(free_at) struct browser *b = o->state;
-    (void)t;
     session_list_free(&b->list);
     buf_free(&b->pick.query);
     sheet_free(&b->preview);

@@ -77,10 +77,9 @@ static void add_help(struct tui *t, const struct cmd *help, const char *topic, s
     sheet_line(out);
 }
 
-static void write_help(struct tui *t, struct overlay *o, int w, int h)
+static void write_help(struct tui *t, struct overlay *o, int w, int)
 {
     const struct cmd *help = cmd_find("help", NULL);
-    (void)h;
     FREED(sheet_free) struct sheet text = {.ascii = t->app->ascii};
     say_line(&text, ST_HEAD, "HELP");
     if (help) {

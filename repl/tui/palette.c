@@ -184,12 +184,11 @@ static void add_whole(const struct palette *p, int w, struct sheet *out)
     sheet_append_wrapped(out, &text, w);
 }
 
-static void write_palette(struct tui *t, struct overlay *o, int w, int h)
+static void write_palette(struct tui *, struct overlay *o, int w, int h)
 {
     struct palette *p = o->state;
     struct sheet *out = &o->pane.rows;
     int name_cells = max_int(min_int(NAME_MOST, w / 3), 12);
-    (void)t;
     p->pick.rows = max_int(h - HEADING - WHOLE_ROWS, 1);
     list_keep(&p->pick, p->n_shown);
     say_line(out, ST_HEAD, "FIND A COMMAND  %d of %d", p->n_shown, p->n);
@@ -256,19 +255,17 @@ static bool palette_key(struct tui *t, struct overlay *o, const struct key *k)
     return true;
 }
 
-static void palette_click(struct tui *t, struct overlay *o, int row)
+static void palette_click(struct tui *, struct overlay *o, int row)
 {
     struct palette *p = o->state;
     int i = p->pick.top + row - HEADING;
-    (void)t;
     if (row >= HEADING && i < p->n_shown)
         p->pick.at = i;
 }
 
-static void palette_close(struct tui *t, struct overlay *o)
+static void palette_close(struct tui *, struct overlay *o)
 {
     struct palette *p = o->state;
-    (void)t;
     for (int i = 0; i < p->n; i++)
         FREE(p->item[i].name, p->item[i].help);
     FREE(p->item, p->shown);

@@ -108,10 +108,9 @@ static const char common_keys[] =
     "Tab            goes to the next part of the screen\n"
     "Esc            back to the input; so does typing\n";
 
-static void write_keys(struct tui *t, struct overlay *o, int w, int h)
+static void write_keys(struct tui *t, struct overlay *o, int w, int)
 {
     int kind = t->focus >= 0 ? (int)t->open[t->focus] : 0;
-    (void)h;
     FREED(sheet_free) struct sheet text = {.ascii = t->app->ascii};
     say_line(&text, ST_HEAD, "KEYS OF %s", pane[kind].title);
     say_text(&text, ST_TEXT, pane[kind].keys);

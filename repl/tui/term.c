@@ -131,9 +131,8 @@ static void show_again(void)
 }
 
 /* Handles a fatal signal: restores the terminal, then lets the default action happen. */
-static void crash(int sig, siginfo_t *info, void *context)
+static void crash(int sig, siginfo_t *info, void *)
 {
-    (void)context;
     if (mapped_fault(sig, info))
         return;
     restore_now();
