@@ -528,7 +528,6 @@ bool served_read_tops(struct db *d, int64_t step, struct tops **out, struct err 
 
 int op_parse(const char *s);                  /* -1: none */
 
-
 /* ---- pack_file.c ----------------------------------------------------------------------------- */
 
 struct pack {

@@ -6,7 +6,6 @@
  * prompts are asked for, so that its size does not matter. One thread. */
 #pragma once
 
-
 #include "engine/backend.h"
 
 struct prompt {

@@ -5,7 +5,6 @@
  * thread only. */
 #pragma once
 
-
 #include "models/draft/pair.h"
 #include "repl/repl.h"
 
@@ -50,7 +49,6 @@ struct cli {
     bool model_given, draft_given;
 };
 
-/* Each runs one subcommand and returns the exit code. */
 /* A word that a subcommand takes, for its help: an action of db, a line of bench. */
 struct help_word {
     char name[24]; /* with its argument: "pin ID" */
@@ -60,38 +58,16 @@ struct help_word {
 bool cli_db_action(int i, struct help_word *w);
 bool cli_bench_name(int i, struct help_word *w);
 
-int cli_chat(struct cli *c);
-int cli_run(struct cli *c);
-int cli_serve(struct cli *c);
-int cli_batch(struct cli *c);
-int cli_logs(struct cli *c);
-int cli_stats(struct cli *c);
-int cli_show(struct cli *c);
-int cli_export(struct cli *c);
-int cli_pack(struct cli *c);
-int cli_db(struct cli *c);
-int cli_replay(struct cli *c);
-int cli_goto(struct cli *c); /* replay --goto */
+/* Each runs one subcommand and returns the exit code; cli_play() is replay without a model, which
+ * shows the recording. */
+typedef int cli_fn(struct cli *c);
+cli_fn cli_chat, cli_run, cli_serve, cli_batch, cli_logs, cli_stats, cli_show, cli_export, cli_pack,
+    cli_db, cli_replay, cli_goto, cli_play, cli_diff, cli_parity, cli_kl, cli_probe, cli_triage,
+    cli_import, cli_tokenize, cli_golden, cli_dump, cli_fit, cli_pull, cli_check, cli_bugs,
+    cli_bench, cli_doctor, cli_help;
 /* How the command line has a session run again (repl/compare/rerun.h). */
 struct rerun_how;
 struct rerun_how cli_rerun(const struct cli *c);
-int cli_diff(struct cli *c);
-int cli_play(struct cli *c); /* replay without a model: shows the recording */
-int cli_parity(struct cli *c);
-int cli_kl(struct cli *c);
-int cli_probe(struct cli *c);
-int cli_triage(struct cli *c);
-int cli_import(struct cli *c);
-int cli_tokenize(struct cli *c);
-int cli_golden(struct cli *c);
-int cli_dump(struct cli *c);
-int cli_fit(struct cli *c);
-int cli_pull(struct cli *c);
-int cli_check(struct cli *c);
-int cli_bugs(struct cli *c);
-int cli_bench(struct cli *c);
-int cli_doctor(struct cli *c);
-int cli_help(struct cli *c);
 /* For bench_opts.face; arg: the struct cli. */
 struct bench_replies;
 bool cli_face(void *arg, bool screen, bool draft, struct bench_replies *all, struct err *e);
@@ -144,9 +120,6 @@ int cli_line(FILE *f, struct buf *line, struct err *e);
 /* Call them around work on this thread: from cli_stop_open() on, Ctrl-C and SIGTERM set *s.
  * cli_stop_close() ends that and returns the exit code of the signal that came, or `rc`. */
 bool cli_stop_open(struct stop *s, struct err *e);
-/* The same for work that says when its models are loaded: before, Ctrl-C ends the process at
- * once. */
-void cli_stop_begin(void *stop);
 int cli_stop_close(int rc);
 /* cli_stop_open() of a struct stop once models are loaded: before, Ctrl-C ends the process at
  * once. */

@@ -33,7 +33,7 @@ enum {
 struct command {
     const char *name, *args, *help;
     int bit;
-    int (*run)(struct cli *c);
+    cli_fn *run;
     int min, max; /* words */
     const char *title; /* of the list of words that the command takes */
     bool (*word)(int i, struct help_word *w); /* the i-th of them; NULL: they are not listed */

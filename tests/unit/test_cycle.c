@@ -1,7 +1,6 @@
 /* test_cycle.c - a step that fails in any phase leaves every lane unchanged. */
 #include "tests/runtimes.h"
 
-
 #define NESTLING "models/nestling/target"
 #define NESTLING_DRAFT "models/nestling/draft"
 

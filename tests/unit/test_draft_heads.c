@@ -397,8 +397,6 @@ static void test_parallel_heads(void **state)
     model_free(&m);
 }
 
-
-
 /* Muse Glimmer's names; without a list the layers are spread evenly; other tensors are refused. */
 static void test_names_of_blocks(void **state)
 {

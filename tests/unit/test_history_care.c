@@ -209,7 +209,6 @@ static void test_prune_makes_room_in_a_full_log(void **state)
     sound(db_path);
 }
 
-
 static void test_a_full_log_says_so_before_and_stops_or_goes_on(void **state)
 {
     (void)state;

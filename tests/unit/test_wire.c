@@ -14,7 +14,6 @@
 
 #include <cmocka.h>
 
-
 static uint64_t seed = 1;
 
 static uint32_t below(uint32_t n)
