@@ -592,10 +592,7 @@ static void close_runtime(struct dump_run *dump)
 
 static bool differs(const struct dump_run *dump)
 {
-    bool any = false;
-    for (int i = 0; i < dump->n_module; i++)
-        any |= dump->module[i].far > 0;
-    return any;
+    return ANY(i, dump->n_module, dump->module[i].far > 0);
 }
 
 /* Whether the modules of a dump have numbers of bf16 or f16, and over how many ranks heads are

@@ -173,10 +173,8 @@ static bool same_heads(const json_t *v, const struct arch *a)
 {
     if (json_is_array(v) && json_array_size(v) != (size_t)a->cfg->n_layer)
         return false;
-    for (int i = 0; i < a->cfg->n_layer; i++)
-        if (!json_is_null(v) && !is(json_array_get(v, (size_t)i), a->layer[i].n_head))
-            return false;
-    return true;
+    return !ANY(i, a->cfg->n_layer,
+                !json_is_null(v) && !is(json_array_get(v, (size_t)i), a->layer[i].n_head));
 }
 
 /* ---- the keys ---- */

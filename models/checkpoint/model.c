@@ -63,10 +63,7 @@ static bool enter_text(struct arch *a, const struct family *f)
 /* Whether the checkpoint has a head, below whatever prefix. */
 static bool has_head(const struct safetensors *st)
 {
-    bool found = false;
-    for (int i = 0; i < st_count(st); i++)
-        found |= fnmatch("*lm_head.weight", st_at(st, i)->name, 0) == 0;
-    return found;
+    return ANY(i, st_count(st), fnmatch("*lm_head.weight", st_at(st, i)->name, 0) == 0);
 }
 
 bool arch_family(struct arch *a, const struct family *f)

@@ -85,10 +85,7 @@ static void add_outputs(struct folders *f, const struct cli *c, const struct com
 
 static bool names_server(const struct texts *t)
 {
-    for (int i = 0; i < t->n; i++)
-        if (strncmp(t->v[i], "remote:", 7) == 0)
-            return true;
-    return false;
+    return ANY(i, t->n, strncmp(t->v[i], "remote:", 7) == 0);
 }
 
 static int network_of(const struct cli *c, const struct command *cmd)

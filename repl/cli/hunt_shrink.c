@@ -10,10 +10,7 @@ enum { MOST_TRIES = 60, TIMED_TRIES = 3 };
 
 static bool is_followed(const struct hunt_case *c, int i)
 {
-    for (int k = 0; k < c->n; k++)
-        if (c->ask[k].follows == i)
-            return true;
-    return false;
+    return ANY(k, c->n, c->ask[k].follows == i);
 }
 
 static bool without(struct hunt_case *c, int i)
@@ -61,10 +58,7 @@ enum { CHANGES = 8 };
 
 static bool is_timed(const struct hunt_case *c)
 {
-    for (int i = 0; i < c->n; i++)
-        if (c->ask[i].after_ms || c->ask[i].cancel_ms || hunt_beside(c, i))
-            return true;
-    return false;
+    return ANY(i, c->n, c->ask[i].after_ms || c->ask[i].cancel_ms || hunt_beside(c, i));
 }
 
 static bool is_late(const struct hunt *p)

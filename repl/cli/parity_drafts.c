@@ -25,10 +25,7 @@ static void row(const struct parity *p, const struct printer *to, const char *na
 
 static bool any(const struct parity *p, const struct numbers *x)
 {
-    bool one = false;
-    for (int i = 0; i < p->n_side; i++)
-        one |= x->has[i];
-    return one;
+    return ANY(i, p->n_side, x->has[i]);
 }
 
 static double per_cycle_ms(const struct draft_report *d, uint64_t us)

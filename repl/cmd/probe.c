@@ -256,10 +256,7 @@ static void show_layer(const struct probe *p, int l, bool sinks, int bar, const 
 
 static bool has_sinks(const struct probe *p)
 {
-    bool any = false;
-    for (int l = 0; l < p->n_layer; l++)
-        any |= mean_share(&p->layer[l]).sink > 0;
-    return any;
+    return ANY(l, p->n_layer, mean_share(&p->layer[l]).sink > 0);
 }
 
 static void show_layers(struct app *a, const struct probe *p, const struct printer *to)

@@ -272,10 +272,7 @@ void facts_diff_free(struct facts_diff *d)
 
 bool facts_same_models(const struct facts_diff *d)
 {
-    for (int i = 0; i < d->n; i++)
-        if (d->at[i].model)
-            return false;
-    return true;
+    return !ANY(i, d->n, d->at[i].model);
 }
 
 void facts_diff_print(const struct facts_diff *d, struct buf *out)

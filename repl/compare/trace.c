@@ -160,8 +160,5 @@ void trace_drafts(const struct trace *t, struct draft_sums *s)
 
 bool trace_served(const struct trace *t)
 {
-    for (int i = 0; i < t->n; i++)
-        if (facts_served(t->turn[i].about))
-            return true;
-    return false;
+    return ANY(i, t->n, facts_served(t->turn[i].about));
 }
