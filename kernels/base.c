@@ -120,18 +120,12 @@ static void print_message(const char *name, const char *fmt, va_list ap)
 
 void err_print(const char *fmt, ...)
 {
-    va_list ap;
-    va_start(ap, fmt);
-    print_message("aerie: ", fmt, ap);
-    va_end(ap);
+    WITH_ARGS(ap, fmt, print_message("aerie: ", fmt, ap));
 }
 
 void err_note(const char *fmt, ...)
 {
-    va_list ap;
-    va_start(ap, fmt);
-    print_message("", fmt, ap);
-    va_end(ap);
+    WITH_ARGS(ap, fmt, print_message("", fmt, ap));
 }
 
 /* Only one thread prints why the program ends; others wait, so that none ends it before the
@@ -156,10 +150,7 @@ static void begin_to_die(void)
 _Noreturn void die(const char *fmt, ...)
 {
     begin_to_die();
-    va_list ap;
-    va_start(ap, fmt);
-    print_message("aerie: ", fmt, ap);
-    va_end(ap);
+    WITH_ARGS(ap, fmt, print_message("aerie: ", fmt, ap));
     abort();
 }
 
@@ -335,10 +326,7 @@ void buf_utf8(struct buf *out, uint32_t cp)
 
 void buf_printf(struct buf *b, const char *fmt, ...)
 {
-    va_list ap;
-    va_start(ap, fmt);
-    buf_vprintf(b, fmt, ap);
-    va_end(ap);
+    WITH_ARGS(ap, fmt, buf_vprintf(b, fmt, ap));
 }
 
 void buf_vprintf(struct buf *b, const char *fmt, va_list ap)
@@ -422,8 +410,7 @@ int file_open_regular(const char *path, struct err *e)
     int fd = file_open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY, 0); /* a FIFO opens at once */
     if (fd >= 0)
         return is_regular(fd, path, e) ? fd : -1;
-    err_set(e, ERR_USAGE, "cannot open %s: %s", path, strerror(errno));
-    return -1;
+    return FAILED(-1, e, ERR_USAGE, "cannot open %s: %s", path, strerror(errno));
 }
 
 bool write_fully(int fd, const void *bytes, size_t n)

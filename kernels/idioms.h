@@ -5,14 +5,16 @@
 #include <dirent.h>
 #include <pthread.h>
 
-/* In a function that ends in "...": prints the arguments behind fmt into the array `text`. */
-#define PRINT_ARGS(text, fmt)                                                                      \
+/* In a function that ends in "...": runs the statement, in which ap has the arguments behind fmt. */
+#define WITH_ARGS(ap, fmt, ...)                                                                    \
     do {                                                                                           \
-        va_list ap_;                                                                               \
-        va_start(ap_, fmt);                                                                        \
-        vsnprintf(text, sizeof text, fmt, ap_);                                                    \
-        va_end(ap_);                                                                               \
+        va_list ap;                                                                                \
+        va_start(ap, fmt);                                                                         \
+        __VA_ARGS__;                                                                               \
+        va_end(ap);                                                                                \
     } while (0)
+/* Prints these arguments into the array `text`. */
+#define PRINT_ARGS(text, fmt) WITH_ARGS(ap_, fmt, vsnprintf(text, sizeof text, fmt, ap_))
 
 /* Before the declaration of local variables: by(&variable) is called where their block is left,
  * once the value of a return is known; the variable declared last comes first. */

@@ -203,10 +203,7 @@ void jput_vfields(struct buf *b, const char *fmt, va_list ap)
 
 void jput_fields(struct buf *b, const char *fmt, ...)
 {
-    va_list ap;
-    va_start(ap, fmt);
-    jput_vfields(b, fmt, ap);
-    va_end(ap);
+    WITH_ARGS(ap, fmt, jput_vfields(b, fmt, ap));
 }
 
 void jput_record(struct buf *b, const char *fmt, ...)

@@ -8,10 +8,9 @@ int breaks_add(struct breaks *b, const char *expr, enum break_kind kind, struct 
     struct breakpoint p = {.about.kind = kind, .last = NAN};
     if (!(kind == BREAK_DISPLAY ? expr_parse : expr_parse_condition)(&p.when, expr, e))
         return 0;
-    if (b->n == MAX_BREAKS) {
-        err_set(e, ERR_USAGE, "there are %d breakpoints already; /delete removes one", MAX_BREAKS);
-        return 0;
-    }
+    if (b->n == MAX_BREAKS)
+        return FAILED(0, e, ERR_USAGE, "there are %d breakpoints already; /delete removes one",
+                      MAX_BREAKS);
     memcpy(p.about.text, p.when.text, sizeof p.about.text);
     p.about.number = ++b->last_number;
     b->at[b->n++] = p;

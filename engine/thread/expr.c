@@ -100,10 +100,9 @@ static bool wrong(struct parser *p, const char *expected)
 
 static struct expr_op *emit(struct parser *p, enum op op)
 {
-    if (p->x->n_op == EXPR_OPS) {
-        err_set(p->e, ERR_USAGE, "condition \"%s\": more than %d operations", p->x->text, EXPR_OPS);
-        return NULL;
-    }
+    if (p->x->n_op == EXPR_OPS)
+        return FAILED(NULL, p->e, ERR_USAGE, "condition \"%s\": more than %d operations",
+                      p->x->text, EXPR_OPS);
     struct expr_op *o = &p->x->op[p->x->n_op++];
     *o = (struct expr_op){.op = (uint8_t)op};
     return o;

@@ -345,10 +345,9 @@ enum reopened engine_reopen(struct backend *b, const struct engine_opts *now,
     struct loaded_draft d = {0};
     bool same = strcmp(now->model, asked->model) == 0;
     CHECK(!local_busy(b));
-    if (engine->own.lost) {
-        err_set(e, ERR_MODEL, "the device has failed and cannot be used any more");
-        return REOPEN_KEPT;
-    }
+    if (engine->own.lost)
+        return FAILED(REOPEN_KEPT, e, ERR_MODEL, "the device has failed and cannot be used any "
+                      "more");
     o.require_draft = o.draft != NULL;
     if (!(same ? engine_load_draft(&engine->loaded, &o, &d, e) : look_at_model(engine, &o, e)))
         return REOPEN_KEPT;

@@ -182,7 +182,6 @@ static void found(struct judge *j, int rule, int row, const char *fmt, ...)
     if (j->v->n == CASE_FOUND)
         return;
     char *to = j->v->found[j->v->n].text, where[96] = "", at[48] = "";
-    va_list ap;
     j->v->found[j->v->n++].rule = rule;
     if (j->g)
         snprintf(where, sizeof where, ", group %s", j->g->name);
@@ -192,9 +191,7 @@ static void found(struct judge *j, int rule, int row, const char *fmt, ...)
         snprintf(at, sizeof at, ", request %d", j->b);
     int n = snprintf(to, sizeof j->v->found->text, "%s %s%s%s: ", fault_rule(rule),
                      plan_mode_name(j->c->mode), where, at);
-    va_start(ap, fmt);
-    vsnprintf(to + n, sizeof j->v->found->text - (size_t)n, fmt, ap);
-    va_end(ap);
+    WITH_ARGS(ap, fmt, vsnprintf(to + n, sizeof j->v->found->text - (size_t)n, fmt, ap));
 }
 
 static bool full_up(const struct judge *j)

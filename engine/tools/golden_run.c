@@ -16,18 +16,14 @@ void *golden_tensor(struct safetensors *st, const char *name, enum dtype type, i
                     const int64_t *dim, struct err *e)
 {
     const struct tensor *t = st_find(st, name);
-    if (!t) {
-        err_set(e, ERR_MODEL, "golden.safetensors: no tensor '%s'", name);
-        return NULL;
-    }
+    if (!t)
+        return FAILED(NULL, e, ERR_MODEL, "golden.safetensors: no tensor '%s'", name);
     bool fits = t->type == type && t->n_dim == n_dim;
     for (int i = 0; i < n_dim && fits; i++)
         fits = dim[i] < 0 || t->dim[i] == dim[i];
-    if (!fits) {
-        err_set(e, ERR_MODEL, "golden.safetensors: tensor '%s' has another type or shape than %s",
-                name, dtype_name(type));
-        return NULL;
-    }
+    if (!fits)
+        return FAILED(NULL, e, ERR_MODEL, "golden.safetensors: tensor '%s' has another type or "
+                      "shape than %s", name, dtype_name(type));
     void *p = xmalloc(t->bytes);
     if (!st_read(st, t, p, e)) {
         free(p);

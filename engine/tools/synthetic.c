@@ -90,11 +90,10 @@ static int find_model(const char *name, enum dtype *type, struct err *e)
     for (int i = 0; i < N_KNOWN && *type; i++)
         if (strlen(known[i].name) == n && !strncmp(known[i].name, name, n))
             return i;
-    err_set(e, ERR_USAGE, "there is no synthetic model \"%.60s\"; expected one of gpt-oss-20b, "
-            "gpt-oss-120b, gemma-3-270m, gemma-3-1b, gemma-3-4b, gemma-3-27b, gemma-4-E4B, "
-            "gemma-4-31B, gemma-4-26B-A4B, qwen3-30b-a3b, small-moe-32, small-moe-128, "
-            "maybe with a packed type, as in gemma-3-27b:Q4_0", name);
-    return -1;
+    return FAILED(-1, e, ERR_USAGE, "there is no synthetic model \"%.60s\"; expected one of "
+                  "gpt-oss-20b, gpt-oss-120b, gemma-3-270m, gemma-3-1b, gemma-3-4b, gemma-3-27b, "
+                  "gemma-4-E4B, gemma-4-31B, gemma-4-26B-A4B, qwen3-30b-a3b, small-moe-32, "
+                  "small-moe-128, maybe with a packed type, as in gemma-3-27b:Q4_0", name);
 }
 
 /* ---- packed matrices ------------------------------------------------------------------------ */

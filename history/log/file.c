@@ -173,16 +173,14 @@ enum file_owner file_owner(const char *path, struct err *e)
     if (stat(path, &st) != 0) {
         if (errno == ENOENT)
             return FILE_MISSING;
-        err_set(e, ERR_DB, "cannot open %s: %s", path, strerror(errno));
-        return FILE_REFUSED;
+        return FAILED(FILE_REFUSED, e, ERR_DB, "cannot open %s: %s", path, strerror(errno));
     }
     if (is_unreadable(path, &st, e) || !read_header(path, head, &n, e))
         return FILE_REFUSED;
     bool empty = true, database = n == HEADER && memcmp(head, "SQLite format 3", 16) == 0;
-    if (database && big_endian(head + AT_APPLICATION) == PACK_ID) {
-        err_set(e, ERR_DB, "%s is a pack, which is only read; expected a session log", path);
-        return FILE_PACK;
-    }
+    if (database && big_endian(head + AT_APPLICATION) == PACK_ID)
+        return FAILED(FILE_PACK, e, ERR_DB, "%s is a pack, which is only read; expected a session "
+                      "log", path);
     if (database ? page_is_ours(head) : n == 0 || has_companion(path))
         return FILE_OURS;
     if (database && page_is_blank(head) &&
@@ -248,10 +246,8 @@ int file_begin(const char *path, char **part, struct err *e)
 {
     static const char *const tails[] = {"", "-wal", "-shm", "-journal"};
     *part = NULL;
-    if (access(path, F_OK) == 0) {
-        err_set(e, ERR_DB, "%s exists; expected the name of a new file", path);
-        return -1;
-    }
+    if (access(path, F_OK) == 0)
+        return FAILED(-1, e, ERR_DB, "%s exists; expected the name of a new file", path);
     *part = xasprintf("%s.part", path);
     for (int i = 0; i < 4; i++) { /* of a process that was interrupted */
         char *name = xasprintf("%s%s", *part, tails[i]);

@@ -55,10 +55,7 @@ void history_before_isolation(const char *path, bool written)
 __attribute__((format(printf, 2, 3)))
 static void set_notice(char notice[NOTICE_BYTES], const char *fmt, ...)
 {
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(notice, NOTICE_BYTES, fmt, ap);
-    va_end(ap);
+    WITH_ARGS(ap, fmt, vsnprintf(notice, NOTICE_BYTES, fmt, ap));
 }
 
 /* Stores the turns that an earlier process left in a side file. If that fails, a notice says so and

@@ -434,10 +434,8 @@ int hdb_turns(struct hdb *h, const char *session, int turn,
 int hdb_search(struct hdb *h, const char *query, int limit,
                bool (*fn)(const struct turn_row *r, void *arg), void *arg, struct err *e)
 {
-    if (is_blank_text(query)) {
-        err_set(e, ERR_USAGE, "the search query is empty");
-        return -1;
-    }
+    if (is_blank_text(query))
+        return FAILED(-1, e, ERR_USAGE, "the search query is empty");
     FREED(free_at) char *q = usable_query(&h->db, query);
     sqlite3_stmt *st = db_prepare(&h->db, e, TURN_COLUMNS
                                   ", snippet(turn_fts, 0, char(1), char(2), '...', 16)"

@@ -166,6 +166,5 @@ bool cpu_phase(struct kdev *d, enum k_phase kind, int n)
 
 int cpu_peer(struct kdev *, const struct k_peer *, struct err *e)
 {
-    err_set(e, ERR_MODEL, "the CPU has no library to compare with");
-    return 0;
+    return FAILED(0, e, ERR_MODEL, "the CPU has no library to compare with");
 }

@@ -40,13 +40,11 @@ static const struct cpu_isa *isa_choose(const char *name, struct err *e)
             continue;
         if (isa_runs(all[i]))
             return all[i];
-        if (name) {
-            err_set(e, ERR_MODEL, "this processor has no %s", all[i]->title);
-            return NULL;
-        }
+        if (name)
+            return FAILED(NULL, e, ERR_MODEL, "this processor has no %s", all[i]->title);
     }
-    err_set(e, ERR_USAGE, "unknown instruction set '%s': expected scalar, avx2 or avx512", name);
-    return NULL;
+    return FAILED(NULL, e, ERR_USAGE, "unknown instruction set '%s': expected scalar, avx2 or "
+                  "avx512", name);
 }
 
 static int core_count(void)
@@ -59,11 +57,9 @@ static int core_count(void)
 
 static struct kdev *cpu_open(const struct k_opts *opts, struct err *e)
 {
-    if (opts->threads < 0 || opts->threads > MAX_THREADS) {
-        err_set(e, ERR_USAGE, "%d threads: expected 0 (one for each core) to %d", opts->threads,
-                MAX_THREADS);
-        return NULL;
-    }
+    if (opts->threads < 0 || opts->threads > MAX_THREADS)
+        return FAILED(NULL, e, ERR_USAGE, "%d threads: expected 0 (one for each core) to %d",
+                      opts->threads, MAX_THREADS);
     const struct cpu_isa *isa = isa_choose(opts->isa, e);
     if (!isa)
         return NULL;

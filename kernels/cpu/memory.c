@@ -55,19 +55,15 @@ kbuf cpu_alloc(struct kdev *, size_t bytes, const char *what, struct err *e)
 {
     size_t rounded;
     void *p = NULL;
-    if (exceeds_memory(bytes)) {
-        err_set(e, ERR_MODEL, "out of memory: %s needs %zu bytes, the machine has %zu", what, bytes,
-                (size_t)sysconf(_SC_PHYS_PAGES) * page_size());
-        return (kbuf){0};
-    }
+    if (exceeds_memory(bytes))
+        return FAILED((kbuf){0}, e, ERR_MODEL, "out of memory: %s needs %zu bytes, the machine has "
+                      "%zu", what, bytes, (size_t)sysconf(_SC_PHYS_PAGES) * page_size());
     if (is_large(bytes))
         p = map_zeros(NULL, bytes);
     else if (size_add(bytes, 63, &rounded))
         p = aligned_alloc(64, (rounded & ~(size_t)63) + (bytes ? 0 : 64));
-    if (!p) {
-        err_set(e, ERR_MODEL, "out of memory: %s needs %zu bytes", what, bytes);
-        return (kbuf){0};
-    }
+    if (!p)
+        return FAILED((kbuf){0}, e, ERR_MODEL, "out of memory: %s needs %zu bytes", what, bytes);
 #ifdef KERNELS_POISON
     memset(p, 0xFF, bytes);
 #endif

@@ -12,11 +12,8 @@ static const char assistant[] = "assistant";
 __attribute__((format(printf, 3, 4)))
 static void put_header(struct render *r, const char *channel, const char *role, ...)
 {
-    va_list ap;
     put_mark(r, MARK_OPEN);
-    va_start(ap, role);
-    buf_vprintf(&r->text, role, ap);
-    va_end(ap);
+    WITH_ARGS(ap, role, buf_vprintf(&r->text, role, ap));
     if (channel) {
         put_mark(r, MARK_CHANNEL);
         put_str(r, channel);

@@ -56,10 +56,7 @@ void put_str(struct render *r, const char *s)
 
 void put_format(struct render *r, const char *fmt, ...)
 {
-    va_list ap;
-    va_start(ap, fmt);
-    buf_vprintf(&r->text, fmt, ap);
-    va_end(ap);
+    WITH_ARGS(ap, fmt, buf_vprintf(&r->text, fmt, ap));
 }
 
 void put_json(struct render *r, const json_t *v, size_t flags)

@@ -333,9 +333,8 @@ static char *commit_of(const struct hub_name *n, const char *model, struct err *
         b.p[--b.n] = '\0';
     if (b.n && hub_is_commit(b.p))
         return xstrdup(b.p);
-    err_set(e, ERR_MODEL, "%s: %s: expected a commit of 40 hexadecimal digits", n->all,
-            show_path(path).s);
-    return NULL;
+    return FAILED(NULL, e, ERR_MODEL, "%s: %s: expected a commit of 40 hexadecimal digits", n->all,
+                  show_path(path).s);
 }
 
 /* A model of the cache that has the same name but for capitals; NULL: none. */
@@ -370,9 +369,8 @@ static char *in_cache(const struct hub_name *n, struct err *e)
     FREED(free_at) char *root = xasprintf("%s/snapshots/%s", model, commit);
     if (!file_missing(root))
         return in_snapshot(n, root, e);
-    err_set(e, ERR_MODEL, "%s: the revision is commit %s, which was not fetched: there is no %s",
-            n->all, commit, show_path(root).s);
-    return NULL;
+    return FAILED(NULL, e, ERR_MODEL, "%s: the revision is commit %s, which was not fetched: there "
+                  "is no %s", n->all, commit, show_path(root).s);
 }
 
 /* What a path means: the only GGUF in a folder that has no other weights, else itself. */

@@ -307,10 +307,8 @@ char *st_config(const struct safetensors *s, struct buf *text, struct err *e)
 struct safetensors *st_open(const char *path, struct err *e)
 {
     struct stat st;
-    if (stat(path, &st)) {
-        err_set(e, ERR_MODEL, "cannot open %s: %s", show_path(path).s, strerror(errno));
-        return NULL;
-    }
+    if (stat(path, &st))
+        return FAILED(NULL, e, ERR_MODEL, "cannot open %s: %s", show_path(path).s, strerror(errno));
     struct safetensors *s = xcalloc(1, sizeof *s);
     bool ok;
     if (S_ISDIR(st.st_mode)) {

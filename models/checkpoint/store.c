@@ -245,8 +245,7 @@ static struct store *store_new(size_t bytes, size_t names, int files, struct err
     void *p = mmap(NULL, s->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) {
         FREE(s->map, s);
-        err_set(e, ERR_MODEL, "not enough memory for %zu bytes of weights", bytes);
-        return NULL;
+        return FAILED(NULL, e, ERR_MODEL, "not enough memory for %zu bytes of weights", bytes);
     }
     /* huge pages need fewer page faults; a small store would waste most of its last one */
     if (bytes >= 16 * (size_t)HUGE)

@@ -172,11 +172,9 @@ static int compile(struct grammar *grammar, const json_t *format, struct err *e)
     if (type && !strcmp(type, "tools"))
         return calls(grammar, format, e);
     const json_t *schema = json_object_get(format, "schema");
-    if (!type || strcmp(type, "json_schema") != 0 || !schema) {
-        err_set(e, ERR_USAGE, "a response format is {\"type\": \"json_object\"} or "
-                "{\"type\": \"json_schema\", \"schema\": SCHEMA}");
-        return -1;
-    }
+    if (!type || strcmp(type, "json_schema") != 0 || !schema)
+        return FAILED(-1, e, ERR_USAGE, "a response format is {\"type\": \"json_object\"} or "
+                      "{\"type\": \"json_schema\", \"schema\": SCHEMA}");
     return grammar_schema(grammar, schema, e);
 }
 

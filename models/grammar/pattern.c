@@ -324,17 +324,15 @@ int grammar_pattern(struct grammar *grammar, const char *pattern, struct err *e)
 {
     struct regex regex = {.grammar = grammar, .p = pattern, .end = pattern + strlen(pattern)};
     bool empty;
-    if (regex.end - regex.p > MOST_BYTES) {
-        err_set(e, ERR_USAGE, "the schema's pattern has more than %d bytes", (int)MOST_BYTES);
-        return -1;
-    }
+    if (regex.end - regex.p > MOST_BYTES)
+        return FAILED(-1, e, ERR_USAGE, "the schema's pattern has more than %d bytes",
+                      (int)MOST_BYTES);
     int rule = alternatives(&regex, &empty);
     if (rule >= 0 && !more(&regex))
         return rule;
     refuse_it(&regex, "the end of no group,", regex.p, 1);
-    err_set(e, ERR_USAGE, "the schema's pattern has %s %s, which is not supported", regex.why,
-            regex.what);
-    return -1;
+    return FAILED(-1, e, ERR_USAGE, "the schema's pattern has %s %s, which is not supported",
+                  regex.why, regex.what);
 }
 
 /* ---- formats --------------------------------------------------------------------------------- */

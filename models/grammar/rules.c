@@ -114,19 +114,13 @@ static void put_form(struct grammar *grammar, struct sequence *seq, const char *
 
 void grammar_put(struct grammar *grammar, struct sequence *seq, const char *form, ...)
 {
-    va_list ap;
-    va_start(ap, form);
-    put_form(grammar, seq, form, &ap);
-    va_end(ap);
+    WITH_ARGS(ap, form, put_form(grammar, seq, form, &ap));
 }
 
 void grammar_add(struct grammar *grammar, int rule, const char *form, ...)
 {
     struct sequence seq = {0};
-    va_list ap;
-    va_start(ap, form);
-    put_form(grammar, &seq, form, &ap);
-    va_end(ap);
+    WITH_ARGS(ap, form, put_form(grammar, &seq, form, &ap));
     grammar_alt(grammar, rule, &seq);
 }
 

@@ -12,10 +12,8 @@ static char *file_at(const char *dir, struct err *e)
 {
     struct stat st;
     bool known = stat(dir, &st) == 0, folder = known && S_ISDIR(st.st_mode);
-    if (!known && errno != ENOENT) {
-        err_set(e, ERR_MODEL, "cannot open %s: %s", dir, strerror(errno));
-        return NULL;
-    }
+    if (!known && errno != ENOENT)
+        return FAILED(NULL, e, ERR_MODEL, "cannot open %s: %s", dir, strerror(errno));
     return folder ? xasprintf("%s/tokenizer.json", dir) : xstrdup(dir);
 }
 
@@ -44,15 +42,13 @@ static bool lacks_tokenizer(const char *dir, const char *path, struct err *e)
         return false;
     for (const char *const *o = others; *o; o++) {
         FREED(free_at) char *other = xasprintf("%s/%s", dir, *o);
-        if (!file_missing(other)) {
-            err_set(e, ERR_MODEL, "%s has no tokenizer.json, only %s, which aerie does not read; "
-                    "transformers makes the one of the other: AutoTokenizer.from_pretrained(), "
-                    "then save_pretrained()", show_path(dir).s, *o);
-            return true;
-        }
+        if (!file_missing(other))
+            return FAILED(true, e, ERR_MODEL, "%s has no tokenizer.json, only %s, which aerie does "
+                          "not read; transformers makes the one of the other: "
+                          "AutoTokenizer.from_pretrained(), then save_pretrained()",
+                          show_path(dir).s, *o);
     }
-    err_set(e, ERR_MODEL, "%s has no tokenizer.json", show_path(dir).s);
-    return true;
+    return FAILED(true, e, ERR_MODEL, "%s has no tokenizer.json", show_path(dir).s);
 }
 
 struct tokenizer *tok_open(const char *dir, struct err *e)

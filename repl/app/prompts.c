@@ -241,10 +241,8 @@ static FILE *open_file(const char *asked, const char *name, struct err *e)
     if (strcmp(asked, "-") == 0)
         return keep(stdin, name, e);
     FILE *f = fopen(asked, "re"), *copy = NULL;
-    if (!f) {
-        err_set(e, ERR_USAGE, "cannot open %s: %s", name, strerror(errno));
-        return NULL;
-    }
+    if (!f)
+        return FAILED(NULL, e, ERR_USAGE, "cannot open %s: %s", name, strerror(errno));
     if (fstat(fileno(f), &st) == 0 && (S_ISREG(st.st_mode) || S_ISDIR(st.st_mode)))
         return f; /* if it is a folder, reading it fails with a message */
     copy = keep(f, name, e);

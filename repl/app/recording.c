@@ -47,10 +47,8 @@ struct backend *app_past(struct app *a, int turn, int step, struct err *e)
     struct app_past *p = &a->past;
     const char *id = logged_as(a);
     struct chat_view live;
-    if (!id) {
-        err_set(e, ERR_NEGATIVE, "nothing is logged");
-        return NULL;
-    }
+    if (!id)
+        return FAILED(NULL, e, ERR_NEGATIVE, "nothing is logged");
     if (!app_own_turn(a, turn, e))
         return NULL;
     backend_chat(a->backend, &live);

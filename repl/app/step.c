@@ -149,8 +149,8 @@ struct probe_past *app_logged_step(struct app *a, int turn, int step, struct err
     if (recorded_context(b, turn, step, &past->context, &past->n_prompt))
         return past;
     probe_past_free(past);
-    err_set(e, ERR_NEGATIVE, "the log does not have the tokens before step %d.%d", turn, step);
-    return NULL;
+    return FAILED(NULL, e, ERR_NEGATIVE, "the log does not have the tokens before step %d.%d", turn,
+                  step);
 }
 
 bool step_drafted(const struct step_view *v, struct err *e)

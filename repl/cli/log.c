@@ -226,8 +226,7 @@ static const struct action *find_action(const char *name, struct err *e)
     FREED(buf_free) struct buf all = {0};
     for (int i = 0; i < N_ACTIONS; i++)
         buf_printf(&all, "%s%s", i == 0 ? "" : i + 1 == N_ACTIONS ? " or " : ", ", actions[i].name);
-    err_set(e, ERR_USAGE, "db cannot \"%.40s\"; expected %s", name, all.p);
-    return NULL;
+    return FAILED(NULL, e, ERR_USAGE, "db cannot \"%.40s\"; expected %s", name, all.p);
 }
 
 bool cli_db_makes_file(const char *action)

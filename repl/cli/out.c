@@ -46,12 +46,9 @@ void out_bytes(const char *bytes, size_t n)
 void out_printf(const char *fmt, ...)
 {
     FREED(buf_free) struct buf text = {0};
-    va_list ap;
     if (printed.error)
         return;
-    va_start(ap, fmt);
-    buf_vprintf(&text, fmt, ap);
-    va_end(ap);
+    WITH_ARGS(ap, fmt, buf_vprintf(&text, fmt, ap));
     text_sanitise(&printed.text, text.p ? text.p : "", text.n, true, NULL);
     out_written();
 }
@@ -178,18 +175,15 @@ bool cli_names_file(const char *name)
 
 static struct hdb *open_pack_file(const char *path, struct err *e)
 {
-    if (access(path, F_OK) != 0) {
-        err_set(e, ERR_NEGATIVE, "%s: %s; expected a file of aerie pack, or a session's id", path,
-                strerror(errno));
-        return NULL;
-    }
+    if (access(path, F_OK) != 0)
+        return FAILED(NULL, e, ERR_NEGATIVE, "%s: %s; expected a file of aerie pack, or a "
+                      "session's id", path, strerror(errno));
     struct hdb *d = hdb_open(path, e);
     if (!d || hdb_packed(d))
         return d;
     hdb_close(d);
-    err_set(e, ERR_USAGE, "%s is a session log, no pack; expected --db %s and a session's id", path,
-            path);
-    return NULL;
+    return FAILED(NULL, e, ERR_USAGE, "%s is a session log, no pack; expected --db %s and a "
+                  "session's id", path, path);
 }
 
 struct hdb *cli_open_session(const struct cli *c, const char *name, struct session_row *row,

@@ -20,8 +20,8 @@ int issue_form(const char *name, struct err *e)
     const char *const *row = ROW_NAMED(forms, name);
     if (row)
         return (int)(row - forms);
-    err_set(e, ERR_USAGE, "--issue cannot be \"%.40s\"; expected sglang, vllm or llama.cpp", name);
-    return -1;
+    return FAILED(-1, e, ERR_USAGE, "--issue cannot be \"%.40s\"; expected sglang, vllm or "
+                  "llama.cpp", name);
 }
 
 /* ---- pieces ---- */

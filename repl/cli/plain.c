@@ -454,11 +454,9 @@ static enum got read_block(struct app *a, struct reader *r, struct buf *text, st
         from = text->n;
         prompt(a, "... ");
         enum got g = reader_line(r, text, e);
-        if (g == GOT_END) {
-            err_set(e, ERR_USAGE,
-                    "the input ended inside \"\"\"; a line that ends with \"\"\" closes it");
-            return GOT_ERROR;
-        }
+        if (g == GOT_END)
+            return FAILED(GOT_ERROR, e, ERR_USAGE, "the input ended inside \"\"\"; a line that "
+                          "ends with \"\"\" closes it");
         if (g != GOT_LINE)
             return g;
     }

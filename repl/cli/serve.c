@@ -147,8 +147,7 @@ static int serve(struct app *a, const struct serve_opts *o, struct err *e)
 {
     static const int caught[] = {SIGINT, SIGTERM, SIGHUP};
     if (a->log_error[0]) { /* nothing could be acknowledged */
-        err_set(e, ERR_DB, "%.300s; --no-log serves without a log", a->log_error);
-        return e->kind;
+        return FAILED(e->kind, e, ERR_DB, "%.300s; --no-log serves without a log", a->log_error);
     }
     signal(SIGPIPE, SIG_IGN);
     struct serve *s = serve_open(a->backend, a->history, o, e);

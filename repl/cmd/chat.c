@@ -218,11 +218,9 @@ bool cmd_drop(struct cmd_call *c)
         if (strcmp(a->attached.file[i].name, c->argv[0]) == 0)
             at = i;
     app_attached_text(a, &names);
-    if (c->argc == 1 && at < 0) {
-        err_set(c->e, ERR_USAGE, "%.100s is not attached; the next message has %.200s", c->argv[0],
-                names.p);
-        return false;
-    }
+    if (c->argc == 1 && at < 0)
+        return FAILED(false, c->e, ERR_USAGE, "%.100s is not attached; the next message has %.200s",
+                      c->argv[0], names.p);
     print_note(&c->to, ST_TEXT, "not in the next message any more: %s",
                at < 0 ? names.p : c->argv[0]);
     print_open(&c->to, NULL, '[');

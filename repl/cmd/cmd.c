@@ -233,8 +233,7 @@ const struct cmd *cmd_find(const char *name, struct err *e)
     }
     FREED(buf_free) struct buf list = {0};
     join_or(&list, fits, n, "/");
-    err_set(e, ERR_USAGE, "/%.40s could be %s", name, list.p);
-    return NULL;
+    return FAILED(NULL, e, ERR_USAGE, "/%.40s could be %s", name, list.p);
 }
 
 /* ---- running --------------------------------------------------------------------------------- */
@@ -469,9 +468,9 @@ bool cmd_help_on(struct app *a, const char *words, const struct printer *to, str
         return true;
     FREED(buf_free) struct buf near = {0};
     nearest_names(name, any_name, n_names(), "", &near);
-    err_set(e, ERR_NEGATIVE, "there is no help on \"%.40s\"%s%s; %s lists what there is", name,
-            near.n ? "; did you mean " : "", near.n ? near.p : "", a ? "/help" : "aerie help");
-    return false;
+    return FAILED(false, e, ERR_NEGATIVE, "there is no help on \"%.40s\"%s%s; %s lists what there "
+                  "is", name, near.n ? "; did you mean " : "", near.n ? near.p : "",
+                  a ? "/help" : "aerie help");
 }
 
 bool cmd_help(struct cmd_call *call)

@@ -22,9 +22,8 @@ static bool unknown(const char *name, struct err *e)
     for (int i = 0; i < opts_count(); i++)
         if (opts_at(i)->change)
             buf_printf(&all, "%s%s", i ? ", " : "", opts_at(i)->name);
-    err_set(e, ERR_USAGE, "\"%.64s\" cannot be changed; expected a setting (aerie help run lists "
-                          "them), bug.NUMBER, or one of %s", name, all.p);
-    return false;
+    return FAILED(false, e, ERR_USAGE, "\"%.64s\" cannot be changed; expected a setting (aerie "
+                  "help run lists them), bug.NUMBER, or one of %s", name, all.p);
 }
 
 bool change_apply(struct engine_opts *o, const char *text, struct err *e)

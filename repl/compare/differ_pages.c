@@ -4,10 +4,7 @@
 __attribute__((format(printf, 3, 4)))
 static bool say(char *why, size_t n, const char *fmt, ...)
 {
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(why, n, fmt, ap);
-    va_end(ap);
+    WITH_ARGS(ap, fmt, vsnprintf(why, n, fmt, ap));
     return true;
 }
 

@@ -75,20 +75,14 @@ static void weigh(struct judging *j, enum triage_cause c, double weight)
 __attribute__((format(printf, 4, 5))) static void pro(struct judging *j, enum triage_cause c,
                                                       double weight, const char *fmt, ...)
 {
-    va_list ap;
-    va_start(ap, fmt);
-    vnote(j, c, false, fmt, ap);
-    va_end(ap);
+    WITH_ARGS(ap, fmt, vnote(j, c, false, fmt, ap));
     weigh(j, c, weight);
 }
 
 __attribute__((format(printf, 3, 4))) static void con(struct judging *j, enum triage_cause c,
                                                       const char *fmt, ...)
 {
-    va_list ap;
-    va_start(ap, fmt);
-    vnote(j, c, true, fmt, ap);
-    va_end(ap);
+    WITH_ARGS(ap, fmt, vnote(j, c, true, fmt, ap));
 }
 
 __attribute__((format(printf, 3, 4))) static void confirm(struct judging *j, enum triage_cause c,

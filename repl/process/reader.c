@@ -52,10 +52,9 @@ enum got reader_line(struct reader *r, struct buf *out, struct err *e)
             size_t n = nl ? (size_t)(nl - from) : have;
             r->at += n + (nl != NULL);
             r->looked = 0;
-            if (memchr(from, '\0', n)) {
-                err_set(e, ERR_USAGE, "a line of the input has a NUL byte; expected text");
-                return GOT_ERROR;
-            }
+            if (memchr(from, '\0', n))
+                return FAILED(GOT_ERROR, e, ERR_USAGE, "a line of the input has a NUL byte; "
+                              "expected text");
             buf_add(out, from, n && from[n - 1] == '\r' ? n - 1 : n);
             buf_str(out, "");
             return GOT_LINE;
@@ -79,10 +78,8 @@ int reader_open(const char *path, const char *what, struct err *e)
 {
     struct stat st;
     int fd = file_open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY, 0);
-    if (fd < 0) {
-        err_set(e, ERR_USAGE, "cannot open %s: %s", path, strerror(errno));
-        return -1;
-    }
+    if (fd < 0)
+        return FAILED(-1, e, ERR_USAGE, "cannot open %s: %s", path, strerror(errno));
     bool known = fstat(fd, &st) == 0;
     if (known && (S_ISREG(st.st_mode) || S_ISFIFO(st.st_mode)))
         return fd;

@@ -142,8 +142,7 @@ int arg_choice(const char *s, const char *what, const char *const *word, int n, 
         return at;
     FREED(buf_free) struct buf list = {0};
     join_or(&list, word, n, "");
-    err_set(e, ERR_USAGE, "%s is %s, not \"%.40s\"", what, list.p, s);
-    return -1;
+    return FAILED(-1, e, ERR_USAGE, "%s is %s, not \"%.40s\"", what, list.p, s);
 }
 
 void complete_words(const char *list, const char *word, cmd_add_fn *add, void *arg)

@@ -111,11 +111,7 @@ void print_add(const struct printer *o, enum style st, const char *fmt, ...)
 
 void print_note(const struct printer *o, enum style st, const char *fmt, ...)
 {
-    va_list ap;
-    va_start(ap, fmt);
-    if (!o->json && add_text(o, st, fmt, ap))
-        sheet_line(o->out);
-    va_end(ap);
+    WITH_ARGS(ap, fmt, if (!o->json && add_text(o, st, fmt, ap)) sheet_line(o->out));
 }
 
 void print_text(const struct printer *o, enum style st, const char *text)

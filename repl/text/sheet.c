@@ -236,10 +236,7 @@ static void add_vprintf(struct sheet *s, enum style st, const char *fmt, va_list
 
 void sheet_printf(struct sheet *s, enum style st, const char *fmt, ...)
 {
-    va_list ap;
-    va_start(ap, fmt);
-    add_vprintf(s, st, fmt, ap);
-    va_end(ap);
+    WITH_ARGS(ap, fmt, add_vprintf(s, st, fmt, ap));
 }
 
 void sheet_line(struct sheet *s)
@@ -395,10 +392,7 @@ void sheet_to_text(const struct sheet *s, bool color, struct buf *out)
 
 void say_line(struct sheet *out, enum style st, const char *fmt, ...)
 {
-    va_list ap;
-    va_start(ap, fmt);
-    add_vprintf(out, st, fmt, ap);
-    va_end(ap);
+    WITH_ARGS(ap, fmt, add_vprintf(out, st, fmt, ap));
     sheet_line(out);
 }
 
