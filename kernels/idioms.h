@@ -34,8 +34,13 @@ static inline void folder_close(DIR **folder)
         closedir(*folder);
 }
 
+/* A variable of its own for each line of a function. */
+#define OF_LINE(name) OF_LINE_AT(name, __LINE__)
+#define OF_LINE_AT(name, line) OF_LINE_JOINED(name, line)
+#define OF_LINE_JOINED(name, line) name##line
+
 /* Locks the mutex until the block is left: `LOCKED(&q->mu);`. */
-#define LOCKED(mu) FREED(unlock_at) pthread_mutex_t *locked_ = lock_taken(mu)
+#define LOCKED(mu) FREED(unlock_at) pthread_mutex_t *OF_LINE(locked_) = lock_taken(mu)
 static inline pthread_mutex_t *lock_taken(pthread_mutex_t *mu)
 {
     pthread_mutex_lock(mu);

@@ -24,6 +24,19 @@ void jput_close(struct buf *b, char bracket)
     buf_char(b, bracket);
 }
 
+struct jput_in jput_enter(struct buf *b, const char *key, char bracket)
+{
+    if (key)
+        jput_key(b, key);
+    jput_open(b, bracket);
+    return (struct jput_in){b, bracket == '{' ? '}' : ']'};
+}
+
+void jput_leave(struct jput_in *in)
+{
+    jput_close(in->b, in->end);
+}
+
 static void put_escaped(struct buf *b, uint32_t c)
 {
     static const char plain[] = "\"\\\b\f\n\r\t", letter[] = "\"\\bfnrt";

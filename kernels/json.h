@@ -11,6 +11,17 @@
 
 void jput_open(struct buf *b, char bracket);  /* '{' or '[' */
 void jput_close(struct buf *b, char bracket); /* '}' or ']' */
+/* jput_open() or jput_kopen() whose jput_close() comes where the block is left. */
+#define JPUT_IN(b, bracket)                                                                        \
+    FREED(jput_leave) struct jput_in OF_LINE(in_) = jput_enter(b, NULL, bracket)
+#define JPUT_KIN(b, key, bracket)                                                                  \
+    FREED(jput_leave) struct jput_in OF_LINE(in_) = jput_enter(b, key, bracket)
+struct jput_in {
+    struct buf *b;
+    char end;
+};
+struct jput_in jput_enter(struct buf *b, const char *key, char bracket); /* key NULL: none */
+void jput_leave(struct jput_in *in);
 void jput_key(struct buf *b, const char *key);
 void jput_str(struct buf *b, const char *s); /* NULL: null */
 bool jput_strn(struct buf *b, const char *s, size_t n); /* false: invalid UTF-8 was replaced */

@@ -12,22 +12,20 @@ static void put_rows(struct buf *out, const char *key, const int32_t *v, int n)
 static void put_pages(struct buf *out, const struct plan *p, const struct table *t,
                       const struct plan_req *req, bool held)
 {
-    jput_kopen(out, held ? "held" : "tables", '[');
+    JPUT_KIN(out, held ? "held" : "tables", '[');
     for (int b = 0; b < p->n_req; b++) {
         const struct seq *s = req[b].seq;
         enum pool_id pool = held ? t->pool : POOL_FULL;
         int n = held ? (pool == POOL_DRAFT ? s->n_dcol : s->n_col)
                      : min_int(t->n_cols,
                                div_up(max_int(0, p->kv_len[b]), max_int(1, t->page_size)));
-        jput_open(out, '[');
+        JPUT_IN(out, '[');
         for (int c = 0; c < n; c++)
             jput_int(out, !held                ? t->pages[(size_t)b * (size_t)t->n_cols + (size_t)c]
                           : pool == POOL_DRAFT ? s->dcol[c].v
                           : pool == POOL_SWA   ? s->col[c].swa.v
                                                : s->col[c].full.v);
-        jput_close(out, ']');
     }
-    jput_close(out, ']');
 }
 
 /* The window of the layers that read a table. */
@@ -48,7 +46,7 @@ static void put_table(struct buf *out, const struct plan *p, const struct kv *kv
     enum pool_id reads = table_pool(id);
     char name[32];
     snprintf(name, sizeof name, "%s%s", table_name(id), prefix ? " prefix" : "");
-    jput_open(out, '{');
+    JPUT_IN(out, '{');
     jput_fields(out, "%s{name}%s{space}%s{reads}%d{page_size}%d{pool_page_size}%d{window}"
                 "%d{layer_window}%s{unit}%d{null}%d{pool_pages}", name, pool_name(t->pool),
                 pool_name(reads), t->page_size, kv->page_size, t->window,
@@ -68,7 +66,6 @@ static void put_table(struct buf *out, const struct plan *p, const struct kv *kv
     }
     jput_close(out, ']');
     put_rows(out, "write", t->write, p->n_rows);
-    jput_close(out, '}');
 }
 
 /* The cells of a draft pass: which ones rows write and see. */
@@ -79,31 +76,29 @@ static void put_levels(struct buf *out, const struct plan *p, const struct plan_
         for (int i = 0; i < req[b].n; i++)
             jput_int(out, req[b].draft[i].cell);
     jput_close(out, ']');
-    jput_kopen(out, "seen", '[');
+    JPUT_KIN(out, "seen", '[');
     for (int b = 0; b < p->n_req; b++)
         for (int i = 0; i < req[b].n; i++)
             jput_ints(out, req[b].draft[i].seen, req[b].draft[i].n_seen);
-    jput_close(out, ']');
 }
 
 /* Slots of live full pages and of the swa pages that they map to: of the pages' first cells. */
 static void put_map(struct buf *out, const struct plan *p, const struct kv *kv,
                     const struct plan_req *req)
 {
-    jput_kopen(out, "full_to_swa", '[');
+    JPUT_KIN(out, "full_to_swa", '[');
     for (int b = 0; b < p->n_req; b++)
         for (int c = 0; c < req[b].seq->n_col; c++) {
             int32_t full = req[b].seq->col[c].full.v, swa = kv->swa_of[full];
             for (int j = 0; j < kv->page_size && swa; j++)
                 jput_ints(out, (int32_t[]){(full << kv->shift) + j, (swa << kv->shift) + j}, 2);
         }
-    jput_close(out, ']');
 }
 
 void plan_case(const struct plan *p, const struct kv *kv, const struct plan_req *req,
                   struct buf *out)
 {
-    jput_open(out, '{');
+    JPUT_IN(out, '{');
     jput_fields(out, "%d{aerie_case}%s{engine}%s{version}%s{mode}", 1, "aerie", AERIE_VERSION,
                 plan_mode_name(p->mode));
     jput_kopen(out, "requests", '[');
@@ -130,5 +125,4 @@ void plan_case(const struct plan *p, const struct kv *kv, const struct plan_req 
     jput_close(out, ']');
     if (kv->has_swa && p->table[TABLE_SWA].used)
         put_map(out, p, kv, req);
-    jput_close(out, '}');
 }

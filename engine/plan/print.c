@@ -100,7 +100,7 @@ static void head_text(const struct plan *p, struct buf *out)
 static void table_json(const struct plan *p, const struct table *t, const char *name,
                        struct buf *out)
 {
-    jput_open(out, '{');
+    JPUT_IN(out, '{');
     jput_fields(out, "%s{table}%s{space}%d{epoch}%d{page_size}%d{window}%d{columns}"
                 "%d{expand_columns}", name, pool_name(t->pool), t->epoch, t->page_size, t->window,
                 used_columns(p, t), t->expand_w);
@@ -116,7 +116,6 @@ static void table_json(const struct plan *p, const struct table *t, const char *
         jput_ints(out, expand_row(t, r), t->n_expand ? t->n_expand[r] : 0);
     jput_close(out, ']');
     jput_kints(out, "write", t->write, t->write ? p->n_rows : 0);
-    jput_close(out, '}');
 }
 
 static void head_json(const struct plan *p, struct buf *out)
@@ -159,10 +158,8 @@ void plan_print(const struct plan *p, bool json, struct buf *out)
         each_table(p, table_text, out);
         return;
     }
-    jput_open(out, '{');
+    JPUT_IN(out, '{');
     head_json(p, out);
-    jput_kopen(out, "tables", '[');
+    JPUT_KIN(out, "tables", '[');
     each_table(p, table_json, out);
-    jput_close(out, ']');
-    jput_close(out, '}');
 }

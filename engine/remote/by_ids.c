@@ -86,11 +86,10 @@ static const char *put_openai(const struct server *server, const struct ids_ask 
 static const char *put_request(const struct server *server, const struct ids_ask *ask, int best,
                                struct buf *b)
 {
-    jput_open(b, '{');
+    JPUT_IN(b, '{');
     const char *path = server->kind == SERVER_SGLANG  ? put_sglang(ask, b)
                        : server->kind == SERVER_LLAMA ? put_llama(ask, best, b)
                                                       : put_openai(server, ask, b);
-    jput_close(b, '}');
     return path;
 }
 

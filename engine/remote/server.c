@@ -309,7 +309,7 @@ static void add_config(struct server *server)
 
 void server_facts_json(const struct server *server, struct buf *out)
 {
-    jput_open(out, '{');
+    JPUT_IN(out, '{');
     for (const char *p = server->facts.p; p && *p; p += strcspn(p, "\n"), p += *p == '\n') {
         size_t name = strcspn(p, "="), line = strcspn(p, "\n");
         char *key = xasprintf("%.*s", (int)name, p);
@@ -318,7 +318,6 @@ void server_facts_json(const struct server *server, struct buf *out)
         jput_raw(out, value);
         FREE(key, value);
     }
-    jput_close(out, '}');
 }
 
 /* Whether its metrics report how full a pool is. */
@@ -427,10 +426,9 @@ bool server_knows(const struct server *server, const char *setting)
 
 static void put_messages(struct buf *b, const struct said *said, int n)
 {
-    jput_kopen(b, "messages", '[');
+    JPUT_KIN(b, "messages", '[');
     for (int i = 0; i < n; i++)
         jput_record(b, "%s{role}%s{content}", said[i].role, said[i].text);
-    jput_close(b, ']');
 }
 
 /* What differs from the default. ollama and llama-server call one of them otherwise. */
@@ -447,12 +445,11 @@ static void put_penalties(const struct server *server, const struct settings *se
         jput_kreal(b, ggml ? "repeat_penalty" : "repetition_penalty", set->repetition_penalty);
     if (bias->n == 0)
         return;
-    jput_kopen(b, "logit_bias", '{');
+    JPUT_KIN(b, "logit_bias", '{');
     for (int i = 0; i < bias->n; i++) {
         snprintf(key, sizeof key, "%d", (int)bias->id[i]);
         jput_kreal(b, key, (double)bias->by[i]);
     }
-    jput_close(b, '}');
 }
 
 static void put_sampling(const struct server *server, const struct settings *set, int64_t seed,
@@ -480,12 +477,11 @@ static void put_variables(enum effort f, struct buf *b)
 {
     if (f == EFFORT_AUTO)
         return;
-    jput_kopen(b, "chat_template_kwargs", '{');
+    JPUT_KIN(b, "chat_template_kwargs", '{');
     if (f == EFFORT_NONE)
         jput_kbool(b, "enable_thinking", false);
     else
         jput_kstr(b, "reasoning_effort", effort_name(f));
-    jput_close(b, '}');
 }
 
 /* ollama's "think" is a bool or an effort; the others have OpenAI's name for the effort, and those

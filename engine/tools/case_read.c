@@ -430,15 +430,14 @@ static void put_lists(struct buf *out, const char *key, const struct case_lists 
 {
     if (!a->given)
         return;
-    jput_kopen(out, key, '[');
+    JPUT_KIN(out, key, '[');
     for (int i = 0; i < a->n; i++)
         jput_ints(out, a->v[i].v, a->v[i].n);
-    jput_close(out, ']');
 }
 
 static void put_group(struct buf *out, const struct case_group *g)
 {
-    jput_open(out, '{');
+    JPUT_IN(out, '{');
     jput_fields(out, "%s{name}%s{space}%d{page_size}%d{window}%s{unit}%d{null}", g->name,
                 pool_name(g->space), g->page_size, g->window, g->slots ? "slot" : "page", g->null);
     if (g->reads != g->space)
@@ -459,7 +458,6 @@ static void put_group(struct buf *out, const struct case_group *g)
     put_ints(out, "hi", &g->hi);
     put_lists(out, "expand", &g->expand);
     put_ints(out, "write", &g->write);
-    jput_close(out, '}');
 }
 
 static void put_claims(struct buf *out, const struct attn_case *c)
@@ -471,10 +469,9 @@ static void put_claims(struct buf *out, const struct attn_case *c)
                 if (!any)
                     jput_kopen(out, "claim", '[');
                 any = true;
-                jput_open(out, '{');
+                JPUT_IN(out, '{');
                 jput_fields(out, "%d{row}%s{group}", r, c->group[i].name);
                 put_ints(out, "keys", &c->group[i].claim.v[r]);
-                jput_close(out, '}');
             }
     if (any)
         jput_close(out, ']');
@@ -482,7 +479,7 @@ static void put_claims(struct buf *out, const struct attn_case *c)
 
 void case_json(const struct attn_case *c, struct buf *out)
 {
-    jput_open(out, '{');
+    JPUT_IN(out, '{');
     jput_kint(out, "aerie_case", 1);
     for (int i = 0; i < 3; i++) {
         const char *const about[][2] = {
@@ -494,13 +491,12 @@ void case_json(const struct attn_case *c, struct buf *out)
     jput_kopen(out, "requests", '[');
     for (int b = 0; b < c->n_request; b++) {
         const struct case_request *q = &c->request[b];
-        jput_open(out, '{');
+        JPUT_IN(out, '{');
         jput_fields(out, "%d{prefix_len}%d{q_len}", q->prefix_len, q->q_len);
         if (!case_kv_follows(c, b))
             jput_kint(out, "kv_len", q->kv_len);
         if (q->pool_row >= 0)
             jput_kint(out, "pool_row", q->pool_row);
-        jput_close(out, '}');
     }
     jput_close(out, ']');
     put_ints(out, "row_starts", &c->row_start);
@@ -515,5 +511,4 @@ void case_json(const struct attn_case *c, struct buf *out)
     jput_close(out, ']');
     put_lists(out, "full_to_swa", &c->map);
     put_claims(out, c);
-    jput_close(out, '}');
 }

@@ -145,11 +145,10 @@ const char *columns_read(sqlite3_stmt *st, int at, const struct column *c, int n
 
 void fact_json(const struct token_fact *f, struct buf *b)
 {
-    jput_open(b, '{');
+    JPUT_IN(b, '{');
     jput_kreal(b, "logp", (double)f->logp);
     if (f->rival >= 0)
         jput_fields(b, "%d{rival}%g{rival_logp}", f->rival, f->rival_logp);
-    jput_close(b, '}');
 }
 
 /* What a server did not report is left out, and so is what a step does not have. */

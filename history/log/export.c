@@ -16,12 +16,11 @@
 
 void tree_json(const struct tree *t, struct buf *b)
 {
-    jput_open(b, '[');
+    JPUT_IN(b, '[');
     for (int i = 0; i < t->n; i++) {
         jput_record(b, "%d{token}%d{parent}%d{depth}%s{fate}%g{q}%g{p}%g{u}", t->token[i],
                     t->parent[i], t->depth[i], fate_name(t->fate[i]), t->q[i], t->p[i], t->u[i]);
     }
-    jput_close(b, ']');
 }
 
 /* ---- the file ---- */

@@ -151,12 +151,11 @@ static void json_value(struct buf *b, sqlite3_stmt *st, int i)
 static void json_row(struct buf *b, sqlite3_stmt *st, int row)
 {
     buf_str(b, row ? ",\n" : "\n");
-    jput_open(b, '{');
+    JPUT_IN(b, '{');
     for (int i = 0; i < sqlite3_column_count(st); i++) {
         jput_key(b, sqlite3_column_name(st, i));
         json_value(b, st, i);
     }
-    jput_close(b, '}');
 }
 
 /* Appends s as one line of at most CELL_WIDTH columns: line ends and tabs become spaces. */

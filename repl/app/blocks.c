@@ -82,7 +82,7 @@ static void show_group(const struct block_map *m, int i, int width, const struct
     const struct block_group *g = &m->view.group[i];
     char name[80];
     group_name(&m->view, g, name, sizeof name);
-    print_open(to, NULL, '{');
+    PRINT_IN(to, NULL, '{');
     print_add(to, ST_LABEL, "%-*s \f%d{rank}%d{group:-1}%s{kind}%s{medium}%d{window:-1}", NAME - 1,
               name, g->rank, g->index, g->kind[0] ? g->kind : NULL,
               g->medium[0] ? g->medium : NULL, g->window ? g->window : -1);
@@ -95,13 +95,12 @@ static void show_group(const struct block_map *m, int i, int width, const struct
     print_add(to, ST_KEY, m->view.n_session ? ", session %d{session} of %d" : "\f%d{session}%d",
               g->n_session, m->view.n_session);
     print_facts(to, ST_DIM, "\f%lu{stored}\f, %lu{removed} removed", g->stored, g->removed);
-    print_close(to, '}');
 }
 
 static void show_block(const struct block_map *m, const struct session_block *b,
                        const struct printer *to)
 {
-    print_open(to, NULL, '{');
+    PRINT_IN(to, NULL, '{');
     print_add(to, ST_LABEL, "%6d{position}-%-6d \f%d{tokens}\f\v%-20s{hash} ", b->position,
               b->position + b->n_token - 1, b->n_token, b->hash);
     print_add(to, b->held ? ST_GOOD : ST_DIM, b->held ? "in groups" : "in no group now");
@@ -114,7 +113,6 @@ static void show_block(const struct block_map *m, const struct session_block *b,
         }
     print_close(to, ']');
     print_end(to);
-    print_close(to, '}');
 }
 
 static void foot(const struct blocks_view *v, const struct printer *to)
@@ -137,14 +135,12 @@ static void foot(const struct blocks_view *v, const struct printer *to)
 /* Members for programs only. */
 static void show_samples(const struct block_map *m, const struct printer *to)
 {
-    print_open(to, "samples", '[');
+    PRINT_IN(to, "samples", '[');
     for (int i = 0; i < m->n_sample; i++) {
-        print_open(to, NULL, '{');
+        PRINT_IN(to, NULL, '{');
         print_real(to, "age_s", (double)(m->ns - m->sample[i].ns) / 1e9);
         print_ints(to, "blocks", m->sample[i].blocks, m->sample[i].n_group);
-        print_close(to, '}');
     }
-    print_close(to, ']');
 }
 
 void view_blocks(const struct block_map *m, int most, int width, const struct printer *to)

@@ -200,7 +200,7 @@ static void show_gauge(const struct gauge_series *s, enum gauge g, int width,
     number_text(s, g, last, now);
     number_text(s, g, r.min, min);
     number_text(s, g, r.max, max);
-    print_open(to, gauge_name(&s->view, g), '{');
+    PRINT_IN(to, gauge_name(&s->view, g), '{');
     print_add(to, ST_LABEL, "%-*s\v%*s \f%s{about}%g{now}%g{min}%g{max}", LABEL,
               gauge_name(&s->view, g), VALUE - 1, now, s->step ? kind[g].local : kind[g].about,
               (double)last, (double)r.min, (double)r.max);
@@ -208,7 +208,6 @@ static void show_gauge(const struct gauge_series *s, enum gauge g, int width,
     for (int c = 0; c < used; c++)
         add_cell(s, g, cell[c], is_share(s, g) ? 1 : r.max, to->out);
     print_note(to, ST_DIM, "%*s  %s .. %s", cells - used, "", min, max);
-    print_close(to, '}');
 }
 
 static void time_text(double s, char out[24])
@@ -272,7 +271,7 @@ static void pool_row(const struct gauge_series *s, const struct pool_view *p, en
     const char *unit = s->step ? "pages" : p->page_size > 1 ? "blocks" : "tokens";
     const char *name = gauge_name(&s->view, GAUGE_POOL + (enum gauge)pool);
     int total = s->step ? p->total - p->reserved : p->total;
-    print_open(to, NULL, '{');
+    PRINT_IN(to, NULL, '{');
     print_add(to, ST_LABEL, "%-*s{pool}\v\f%d{page_size}%d{total}\f%d{used} of %d %s used", LABEL,
               name, p->page_size, p->total, p->used, total, unit);
     if (p->protected_)
@@ -283,25 +282,23 @@ static void pool_row(const struct gauge_series *s, const struct pool_view *p, en
     if (p->page_size > 1)
         print_add(to, ST_DIM, " (%s of %d tokens)", unit, p->page_size);
     print_end(to);
-    print_close(to, '}');
 }
 
 void gauge_pools(const struct gauge_series *s, const struct pool_view pool[N_POOLS],
                  const struct printer *to)
 {
-    print_open(to, NULL, '[');
+    PRINT_IN(to, NULL, '[');
     for (int i = 0; i < N_POOLS; i++)
         if (pool[i].exists)
             pool_row(s, &pool[i], (enum pool_id)i, to);
-    print_close(to, ']');
 }
 
 /* Members for programs only. */
 static void show_samples(const struct gauge_series *s, int most, const struct printer *to)
 {
-    print_open(to, "samples", '[');
+    PRINT_IN(to, "samples", '[');
     for (int i = max_int(0, s->n - most); to->json && i < s->n; i++) {
-        print_open(to, NULL, '{');
+        PRINT_IN(to, NULL, '{');
         if (s->step)
             print_add(to, ST_TEXT, "\f%d{turn}%d{step}", s->step[i].turn, s->step[i].step);
         else
@@ -309,9 +306,7 @@ static void show_samples(const struct gauge_series *s, int most, const struct pr
         for (int g = 0; g < N_GAUGES; g++)
             if (s->view.reported[g])
                 print_real(to, gauge_name(&s->view, (enum gauge)g), (double)s->at[i].v[g]);
-        print_close(to, '}');
     }
-    print_close(to, ']');
 }
 
 void view_gauges(const struct gauge_series *s, int most, int width, const struct printer *to)

@@ -51,7 +51,7 @@ void report_calibration(const struct calibration *c, const struct printer *to)
                c->tokens, plural(c->tokens), c->stopped ? "; stopped before all were scored" : "");
     print_open(to, "calibration", '[');
     for (int r = 0; r < c->n_row; r++) {
-        print_open(to, NULL, '{');
+        PRINT_IN(to, NULL, '{');
         print_str(to, "reading", c->row[r].reading);
         print_ints(to, "boundaries", c->row[r].boundary, c->n_capture);
         print_facts(to, ST_TEXT,
@@ -59,7 +59,6 @@ void report_calibration(const struct calibration *c, const struct printer *to)
                     boundaries(c, r, a), c->tokens ? 100.0 * c->row[r].agree / c->tokens : 0,
                     r ? "" : "configured: ", c->row[r].reading, c->row[r].agree, r == 0,
                     r == c->best);
-        print_close(to, '}');
     }
     print_close(to, ']');
     print_add(to, ST_TEXT, "\f%d{tokens}%d{certain?}%d{stopped?}", c->tokens, c->certain,
@@ -89,7 +88,7 @@ void report_reuse(const struct reuse_view *r, struct buf *json)
         return;
     }
     reuse_text(w, r->n_prompt, r->n_reused, &text);
-    jput_open(json, '{');
+    JPUT_IN(json, '{');
     jput_kstr(json, "change", reuse_change_name(w->change));
     if (w->turn)
         jput_kint(json, "turn", w->turn);
@@ -98,7 +97,6 @@ void report_reuse(const struct reuse_view *r, struct buf *json)
     if (w->limit != LIMIT_NONE)
         jput_fields(json, "%d{from}%d{to}", w->from, w->to);
     jput_fields(json, "%d{again}%s{text}", reuse_again(w, r->n_prompt, r->n_reused), text.p);
-    jput_close(json, '}');
 }
 
 /* ---- events ---------------------------------------------------------------------------------- */
@@ -108,14 +106,13 @@ bool report_event(const struct event *ev, const struct printer *to)
     bool reply = ev->kind == EV_BATCH_REPLY, end = ev->kind == EV_BATCH_END;
     if (!reply && !end && !(ev->kind == EV_CALIBRATION && ev->calibration))
         return false;
-    print_open(to, NULL, '{');
+    PRINT_IN(to, NULL, '{');
     if (reply)
         print_reply(ev, to);
     else if (end)
         print_batch(ev, to);
     else
         report_calibration(ev->calibration, to);
-    print_close(to, '}');
     return true;
 }
 

@@ -120,11 +120,10 @@ static void show_spread(const char *key, const char *name, const struct spread *
     number(s->median, a);
     number(s->p99, b);
     number(s->max, c);
-    print_open(to, key, '{');
+    PRINT_IN(to, key, '{');
     print_add(to, ST_LABEL, "%-14s\v\f%d{n}%g{median}%g{p99}%g{max}\f %9s %9s %9s  ", name, s->n,
               s->median, s->p99, s->max, a, b, c);
     print_note(to, ST_DIM, "%s", about);
-    print_close(to, '}');
 }
 
 static void show_column(const struct served_replies *r, enum column c, const struct printer *to)
@@ -180,9 +179,8 @@ void served_timing(const struct served_replies *r, const struct printer *to)
                    "tokens", "first ms", "queue ms", "tokens/s", "end");
     print_open(to, "replies", '[');
     for (int i = to->json ? 0 : max_int(0, r->n - ROWS); i < r->n; i++) {
-        print_open(to, NULL, '{');
+        PRINT_IN(to, NULL, '{');
         show_reply(&r->at[i], to);
-        print_close(to, '}');
     }
     print_close(to, ']');
     print_close(to, '}');

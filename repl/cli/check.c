@@ -23,7 +23,7 @@ static void name_rules(const struct case_verdict *v, const struct printer *to)
         if (v->checked >> i & 1)
             buf_printf(&yes, "%s%s", yes.n ? " " : "", fault_rule(i));
     print_facts(to, ST_DIM, "checked      %s{checked}", yes.p ? yes.p : "nothing");
-    print_open(to, "not_checked", '[');
+    PRINT_IN(to, "not_checked", '[');
     for (int i = 1, k; i < N_RULES; i = k) {
         FREED(buf_free) struct buf no = {0};
         for (k = i; k < N_RULES && !(v->checked >> k & 1) && v->why[k] == v->why[i]; k++)
@@ -32,7 +32,6 @@ static void name_rules(const struct case_verdict *v, const struct printer *to)
             print_line(to, ST_DIM, "not checked  %s{rules}: needs %s{needs}", no.p, v->why[i]);
         k = max_int(k, i + 1);
     }
-    print_close(to, ']');
 }
 
 static void say_case(const struct check_job *j, const struct attn_case *c, int i)

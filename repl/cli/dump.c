@@ -119,7 +119,7 @@ static void report(const struct cli *c, const struct dump_report *r)
 static void say_call(const struct fi_run *x, const struct printer *to)
 {
     bool bad = x->verdict == FI_DIFFERS || x->verdict == FI_BROKEN;
-    print_open(to, NULL, '{');
+    PRINT_IN(to, NULL, '{');
     print_add(to, bad ? ST_BAD : x->verdict == FI_AGREES ? ST_TEXT : ST_WARN,
               "%s{call} %s{verdict}\f%d{requests}%d{rows}%d{window:0}", x->name,
               fi_word(x->verdict), x->requests, x->rows, x->window);
@@ -132,7 +132,6 @@ static void say_call(const struct fi_run *x, const struct printer *to)
     if (x->like)
         print_add(to, ST_BAD, "; the result is that %s{like}", x->like);
     print_end(to);
-    print_close(to, '}');
 }
 
 static void report_calls(const struct cli *c, const struct fi_report *r)
@@ -182,7 +181,7 @@ static void say_violation(const struct canary *k, int i, int size, const struct 
     int piece = i > 0 && canary_piece(k, i - 1) > 1 ? 1 : canary_piece(k, i);
     bool writes = l->reasons & (CANARY_WRITE_POSITION | CANARY_WRITE_TOKEN);
     canary_reasons(l->reasons, &why);
-    print_open(to, NULL, '{');
+    PRINT_IN(to, NULL, '{');
     print_add(to, ST_BAD, "%s{tag} %s{reasons}\f%ld{line}%s{pool}\f: slot %ld{slot}, page "
                           "%ld{page} cell %ld{cell}",
               l->tag, why.p, (long)l->line, pool_name(l->pool), (long)l->slot,
@@ -204,7 +203,6 @@ static void say_violation(const struct canary *k, int i, int size, const struct 
                                "%ld{last_position}: their records continue each other, a piece of "
                                "one other sequence", piece, (long)last->slot, (long)last->position);
     }
-    print_close(to, '}');
 }
 
 static int by_page(const void *a, const void *b)
@@ -221,7 +219,7 @@ static void say_pages(const struct canary *k, int size, const struct printer *to
     FREED(free_at) struct canary_line *v = xcalloc((size_t)k->n, sizeof *v);
     memcpy(v, k->v, (size_t)k->n * sizeof *v);
     qsort(v, (size_t)k->n, sizeof *v, by_page);
-    print_open(to, "pages", '[');
+    PRINT_IN(to, "pages", '[');
     for (int i = 0, n, shown = 0; i < k->n; i += n) {
         int64_t first = v[i].slot / size, last = first, lo = v[i].position, hi = lo;
         for (n = 1; i + n < k->n && v[i + n].pool == v[i].pool && v[i + n].slot / size <= last + 1;
@@ -237,7 +235,6 @@ static void say_pages(const struct canary *k, int size, const struct printer *to
                        pool_name(v[i].pool), (long)first, (long)last, n, plural(n), (long)lo,
                        (long)hi);
     }
-    print_close(to, ']');
 }
 
 /* A map of a pool by position: which cells the lines name. */

@@ -209,10 +209,9 @@ static int exit_status(struct hunt *p)
     print_open(to, NULL, '{');
     hunt_print_sum(p, to);
     if (p->c->opt.json) {
-        print_open(to, "found", '[');
+        PRINT_IN(to, "found", '[');
         for (int i = 0; i < p->n_kept; i++)
             hunt_print_found(p, i, to);
-        print_close(to, ']');
     }
     print_close(to, '}');
     cli_answer_end();

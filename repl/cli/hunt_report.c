@@ -53,7 +53,7 @@ static void say_ask(const struct hunt_case *c, int i, int n, struct buf *b)
 
 static void print_asks(const struct hunt_found *f, const struct printer *to)
 {
-    print_open(to, "small", '[');
+    PRINT_IN(to, "small", '[');
     for (int i = 0; i < f->c.n; i++) {
         FREED(buf_free) struct buf b = {0};
         bool here = i == f->d.ask;
@@ -61,7 +61,6 @@ static void print_asks(const struct hunt_found *f, const struct printer *to)
         print_line(to, here ? ST_BOLD : ST_TEXT, "     %d. %s{request}%s\f%d{judged?}", i + 1, b.p,
                    here ? "  <- judged" : "", here);
     }
-    print_close(to, ']');
 }
 
 void hunt_print_found(const struct hunt *p, int i, const struct printer *to)
@@ -69,7 +68,7 @@ void hunt_print_found(const struct hunt *p, int i, const struct printer *to)
     const struct hunt_found *f = &p->found[i];
     FREED(buf_free) struct buf said = {0};
     say_difference(&f->d, &said);
-    print_open(to, NULL, '{');
+    PRINT_IN(to, NULL, '{');
     print_add(to, ST_BAD, "%d{number}. ", i + 1);
     print_add(to, ST_BOLD, "%s{kind}", f->c.kind);
     print_facts(to, ST_TEXT, ": %s{what}", said.p);
@@ -101,7 +100,6 @@ void hunt_print_found(const struct hunt *p, int i, const struct printer *to)
         print_ints(to, "reply", f->reply.v, f->reply.n);
         print_add(to, ST_TEXT, "\f%s{script}", script.p);
     }
-    print_close(to, '}');
 }
 
 void hunt_print_sum(const struct hunt *p, const struct printer *to)

@@ -106,19 +106,17 @@ void side_drafts(const struct side *s, const struct printer *to)
     print_real(to, "tokens_a_second", tokens_a_second(s));
     if (!d->all.cycles)
         return;
-    print_open(to, "drafts", '{');
+    PRINT_IN(to, "drafts", '{');
     print_add(to, ST_TEXT, "\f%lu{cycles}%g{mal}%lu{us_draft}%lu{us_verify}", d->all.cycles,
               draft_sums_mal(&d->all), d->us_draft, d->us_verify);
     print_open(to, "accepted_at", '[');
     for (int at = 1; at < TREE_MAX && d->all.depth[at].drafted; at++)
         print_int(to, NULL, (int64_t)d->all.depth[at].accepted);
     print_close(to, ']');
-    print_open(to, "contexts", '[');
+    PRINT_IN(to, "contexts", '[');
     for (int k = 0; k < DRAFT_RANGES; k++)
         if (d->range[k].cycles)
             print_line(to, ST_TEXT, "\f%d{from}%lu{cycles}%lu{drafted}%lu{accepted}",
                        draft_range_first(k), d->range[k].cycles, d->range[k].drafted,
                        d->range[k].accepted);
-    print_close(to, ']');
-    print_close(to, '}');
 }

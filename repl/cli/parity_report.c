@@ -153,14 +153,13 @@ static void print_at(const struct parity *p, const struct compared *c, int side,
         int32_t id = ids->v[c->index];
         size_t n = 0;
         const char *text = words ? backend_token(words, id, &n) : "";
-        print_open(to, name, '{');
+        PRINT_IN(to, name, '{');
         print_add(to, ST_TEXT, "\f%d{token}", id);
         if (words)
             print_add(to, ST_TEXT, "\f%.*s{text}", (int)n, text);
         if (words && !to->json)
             sheet_quote(to->out, ST_BAD, text, n, 24);
         print_add(to, ST_TEXT, words ? " (%d)" : "token %d", id);
-        print_close(to, '}');
     }
     print_add(to, ST_TEXT, " with %s", name);
 }
@@ -169,7 +168,7 @@ static void print_outcome(const struct parity_reply *o, const char *answer, char
                           const struct printer *to)
 {
     char name[2] = {side};
-    print_open(to, name, '{');
+    PRINT_IN(to, name, '{');
     if (o->refused)
         print_str(to, "error", o->why);
     else
@@ -179,7 +178,6 @@ static void print_outcome(const struct parity_reply *o, const char *answer, char
     if (answer && !o->refused)
         print_add(to, ST_TEXT, "\f%s{answer}%d{right?}", o->answer[0] ? o->answer : NULL,
                   strcmp(answer, o->answer) == 0);
-    print_close(to, '}');
 }
 
 static void add_prompt_id(const struct parity *p, const struct compared *c, int side,
@@ -229,7 +227,7 @@ static void print_byte(const struct parity *p, const struct compared *c, const s
 
 static void print_first(const struct parity *p, const struct compared *c, const struct printer *to)
 {
-    print_open(to, "first", '{');
+    PRINT_IN(to, "first", '{');
     if (c->by_text) {
         print_byte(p, c, to);
     } else {
@@ -241,7 +239,6 @@ static void print_first(const struct parity *p, const struct compared *c, const 
         print_at(p, c, 1, to);
         print_margins(p, c, to);
     }
-    print_close(to, '}');
 }
 
 /* Where a side's prompt or reply departs from the first side's: a line, or members. */
@@ -423,10 +420,9 @@ static void server_drafts(const struct side *s, const struct printer *to)
 static void print_server(const struct parity *p, const struct side *s, const struct printer *to)
 {
     if (s->metered) {
-        print_open(to, "metrics", '{');
+        PRINT_IN(to, "metrics", '{');
         print_add(to, ST_TEXT, "\f%ld{drafts}%ld{drafted}%ld{accepted}", s->drafts.drafts,
                   s->drafts.drafted, s->drafts.accepted);
-        print_close(to, '}');
     }
     print_facts(to, ST_DIM, s->reset[0] ? "   %s{cache}" : "   prefix cache not emptied: "
                 "nothing was computed\f%s{cache}", s->reset);
@@ -462,7 +458,7 @@ static void print_kl(struct kl *k, const char *key, const char *of, const struct
 static void print_side(const struct parity *p, struct side *s, const struct printer *to)
 {
     char name[2] = {s->name};
-    print_open(to, name, '{');
+    PRINT_IN(to, name, '{');
     print_add(to, ST_BOLD, "%s\v  %s{changes}: %ld{tokens} token%s\f%ld{steps}%ld{drafting_steps}"
               "%ld{drafted}%ld{accepted}%d{at_limit}", name, s->label, s->tokens,
               plural((int)s->tokens), s->steps, s->spec, s->drafted, s->accepted, s->at_limit);
@@ -492,7 +488,6 @@ static void print_side(const struct parity *p, struct side *s, const struct prin
     print_kl(&s->read, "kl_as_a_prompt", "kl of replies read as prompts", to);
     if (p->graded)
         print_int(to, "right", s->right);
-    print_close(to, '}');
 }
 
 /* Which sides agree: a table of all pairs, and the side that stands alone. */

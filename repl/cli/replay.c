@@ -188,7 +188,7 @@ static void print_check(const struct replay *r, const struct printer *to)
 {
     const struct difference *d = &r->cmp.d;
     const struct diff_counts *n = &r->cmp.n;
-    print_open(to, NULL, '{');
+    PRINT_IN(to, NULL, '{');
     print_add(to, ST_TEXT, "\f%d{equal?}%d{turns}%d{steps}%s{level}", !d->class, r->n_turns,
               n->steps + (d->step[0] && d->step[1]), n->text_only ? "text" : "steps");
     if (d->class) {
@@ -200,7 +200,6 @@ static void print_check(const struct replay *r, const struct printer *to)
                    n->steps, plural(n->steps), n->text_only ? " (where the log has no steps, only "
                                                               "the replies were compared)" : "");
     }
-    print_close(to, '}');
 }
 
 /* ---- the verdict with changes ---------------------------------------------------------------- */
@@ -217,12 +216,11 @@ static void print_rule(const struct run_facts *now, const struct printer *to)
 {
     if (!now->rule[0])
         return;
-    print_open(to, "violation", '{');
+    PRINT_IN(to, "violation", '{');
     print_facts(to, ST_TEXT, "rule violated at step %d{turn}.%d{step}: %s{text}", now->rule_turn,
                 now->rule_step, now->rule);
     if (to->json)
         fault_json(&now->at, to->json);
-    print_close(to, '}');
 }
 
 static void print_changes(const struct replay *r, const struct printer *to)
@@ -232,7 +230,7 @@ static void print_changes(const struct replay *r, const struct printer *to)
     FREED(buf_free) struct buf with = {0};
     bool rule = r->now.rule[0], equal = !d->class || (d->class == DIFF_STOP && rule);
     conditions_text(&r->cmp.all, d->class ? ~0u : ~(unsigned)MAY_BUILD, &with);
-    print_open(to, NULL, '{');
+    PRINT_IN(to, NULL, '{');
     print_add(to, ST_TEXT, "\f%d{equal?}%d{turns}%d{steps}%d{tokens}%d{by_position?}"
               "%d{page_tables?}", !d->class && !rule, n->turns, n->steps, n->tokens,
               n->by_position, n->pages);
@@ -269,7 +267,6 @@ static void print_changes(const struct replay *r, const struct printer *to)
                                            : "\f%lu{checked}%s%s", r->now.checks,
                 plural((int)r->now.checks), rule ? "" : ", no rule violated");
     conditions_list(&r->cmp.all, "log", "now", to);
-    print_close(to, '}');
 }
 
 static int verdict(const struct replay *r)

@@ -223,14 +223,13 @@ static bool show_step(const struct step_row *r, void *arg)
     if (w->step && r->n != w->step)
         return true;
     w->n_steps++;
-    print_open(to, NULL, '{');
+    PRINT_IN(to, NULL, '{');
     if (to->json)
         json_step(r, w->part->session, to);
     else
         step_line(w, r);
     if (w->step && !to->json)
         step_details(w, r);
-    print_close(to, '}');
     return true;
 }
 
@@ -336,12 +335,11 @@ static bool show_turn(const struct turn_row *r, void *arg)
     if (r->n > w->part->upto)
         return false;
     w->n_turns++;
-    print_open(w->to, NULL, '{');
+    PRINT_IN(w->to, NULL, '{');
     if (w->to->json)
         json_turn(w, r, w->to);
     else if (!w->step)
         turn_lines(w, r);
-    print_close(w->to, '}');
     return true;
 }
 

@@ -65,19 +65,16 @@ void show_served_json(const struct served *s, struct buf *b)
         jput_null(b);
         return;
     }
-    jput_open(b, '{');
+    JPUT_IN(b, '{');
     served_report_json(s, b);
-    jput_kopen(b, "metrics", '[');
+    JPUT_KIN(b, "metrics", '[');
     for (int i = 0; i < s->n_metric; i++) {
         const struct served_metric *m = &s->metric[i];
-        jput_open(b, '{');
+        JPUT_IN(b, '{');
         jput_fields(b, "%s{name}%s{labels}", m->name, m->labels);
         json_ms(b, "before", m->before);
         json_ms(b, "after", m->after);
-        jput_close(b, '}');
     }
-    jput_close(b, ']');
-    jput_close(b, '}');
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */
@@ -89,12 +86,12 @@ void show_served_step(const struct step_row *r, const struct printer *to)
     print_note(to, ST_LABEL, "  %s \vhere %.3f ms after the request",
                r->rec.source == STEP_PIECE ? "piece of the stream" : "server's step",
                (double)r->rec.us_arrived / 1000);
-    print_open(to, "top", '[');
+    PRINT_IN(to, "top", '[');
     for (int i = 0, k = -1; r->tops && i < r->tops->n; i++) {
         const struct top *x = &r->tops->at[i];
         bool first = x->k != k;
         k = x->k;
-        print_open(to, NULL, '{');
+        PRINT_IN(to, NULL, '{');
         print_add(to, first ? ST_LABEL : ST_DIM, first ? "\f%d{k}\f  token %-3d "
                   : "\f%d{k}%d\f         or ", k, k + 1);
         if (x->id >= 0)
@@ -108,9 +105,7 @@ void show_served_step(const struct step_row *r, const struct printer *to)
         if (!isnan(x->logp))
             print_add(to, ST_DIM, "  log p %.4g{logp}", (double)x->logp);
         print_end(to);
-        print_close(to, '}');
     }
-    print_close(to, ']');
 }
 
 /* ---- the launch ------------------------------------------------------------------------------ */

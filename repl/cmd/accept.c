@@ -169,7 +169,7 @@ static void show_group(const struct grouped *g, const struct group *p, int depth
     const struct draft_sums *s = &p->drafts;
     char name[40];
     name_of(g, p, name);
-    print_open(to, NULL, '{');
+    PRINT_IN(to, NULL, '{');
     if (g->by == BY_DRAFTER)
         print_add(to, ST_TEXT, "\f%s{drafter}", g->drafters.v[p->first].name);
     else if (g->by == BY_TURN)
@@ -189,11 +189,9 @@ static void show_group(const struct grouped *g, const struct group *p, int depth
     for (int d = 1; d <= depths; d++)
         print_add(to, ST_TEXT, " %*.2f", DEPTH_CELLS - 1, ratio(s->depth[d].accepted, s->cycles));
     print_end(to);
-    print_open(to, "accepted_at", '[');
+    PRINT_IN(to, "accepted_at", '[');
     for (int d = 1; d <= g->deepest; d++)
         print_int(to, NULL, (int64_t)s->depth[d].accepted);
-    print_close(to, ']');
-    print_close(to, '}');
 }
 
 static void show_groups(const struct grouped *g, const char *source, int width,

@@ -18,7 +18,7 @@ static void list_bugs(const struct bugs *on, const struct printer *to)
     int widest = 0;
     for (int b = 0; b < N_BUGS; b++)
         widest = max_int(widest, (int)strlen(bug_state_name((enum bug)b, bug_on(on, (enum bug)b))));
-    print_open(to, NULL, '[');
+    PRINT_IN(to, NULL, '[');
     for (int b = 0; b < N_BUGS; b++) {
         const struct bug_info *i = bug_at((enum bug)b);
         int variant = bug_on(on, (enum bug)b);
@@ -27,7 +27,6 @@ static void list_bugs(const struct bugs *on, const struct printer *to)
                    i->name, fault_rule(bug_rule((enum bug)b, variant)), widest, state, i->path);
         bug_json((enum bug)b, variant, to);
     }
-    print_close(to, ']');
 }
 
 static void say_needs(struct app *a, const struct settings *s, enum bug b, int variant,

@@ -29,12 +29,11 @@ static void settings_show(struct app *a, int first, int n, const struct printer 
 {
     struct settings s;
     app_settings(a, &s);
-    print_open(to, NULL, '[');
+    PRINT_IN(to, NULL, '[');
     for (int i = first; i < first + n; i++)
         show_setting(&s, i, to);
     if (n > 1)
         screen_settings(a, to);
-    print_close(to, ']');
 }
 
 static bool unknown_setting(const char *name, struct err *e)

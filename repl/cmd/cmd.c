@@ -396,14 +396,14 @@ static const char *group_title(const char *name)
 
 void cmd_table(const char *key, const struct printer *to)
 {
-    print_open(to, key, '[');
+    PRINT_IN(to, key, '[');
     for (int i = 0; i < N_CMD; i++) {
         const struct cmd *c = &table[i];
         char name[64];
         snprintf(name, sizeof name, "/%s", c->name);
         if (i == 0 || strcmp(c->group, table[i - 1].group) != 0)
             print_note(to, ST_HEAD, "%s", group_title(c->group));
-        print_open(to, NULL, '{');
+        PRINT_IN(to, NULL, '{');
         print_add(to, ST_KEY, "  %s{name}", name);
         if (c->alias)
             print_add(to, ST_TEXT, "\f%s{alias}", c->alias);
@@ -413,9 +413,7 @@ void cmd_table(const char *key, const struct printer *to)
         print_tab(to, 27);
         print_facts(to, ST_TEXT, "\f%s{group}\f%s{help}\f%s{example}", c->group, c->help,
                     c->example);
-        print_close(to, '}');
     }
-    print_close(to, ']');
 }
 
 /* width: cells of the screen, which wraps lines; 0: the list of topics is wrapped here. */

@@ -16,10 +16,9 @@ void print_tokens(struct app *a, const char *label, const int32_t *token, int n_
     for (int i = 0; i < n_token; i++) {
         size_t n;
         const char *text = backend_token(a->backend, token[i], &n);
-        print_open(to, NULL, '{');
+        PRINT_IN(to, NULL, '{');
         print_add(to, ST_TEXT, "\f%d{token}\f%s\"%.*s{text}\"", token[i], i ? " " : "", (int)n,
                   text);
-        print_close(to, '}');
     }
     print_close(to, ']');
     print_end(to);
@@ -28,7 +27,7 @@ void print_tokens(struct app *a, const char *label, const int32_t *token, int n_
 static void write_pause(struct app *a, const void *arg, const struct printer *to)
 {
     const struct debug_view *v = arg;
-    print_open(to, NULL, '{');
+    PRINT_IN(to, NULL, '{');
     print_facts(to, ST_WARN, "\f%d{paused?}%d{turn}%d{step}%s{phase}\f%s%s{why}\f%d{first}%d{last}"
                 "%d{nodes}", true, v->turn, v->step, step_phase_name(v->phase),
                 app_recording(a) ? "" : "paused: ", v->why, v->first, v->last, v->tree.n);
@@ -37,13 +36,11 @@ static void write_pause(struct app *a, const void *arg, const struct printer *to
     if (v->pauses == 1 && !app_recording(a))
         print_note(to, ST_DIM, "/phase, /step, /finish or /continue goes on; /tree, /pages and all "
                    "other views show this state");
-    print_open(to, "displays", '[');
+    PRINT_IN(to, "displays", '[');
     for (int i = 0; i < v->n_break; i++)
         if (v->at[i].kind == BREAK_DISPLAY)
             print_line(to, ST_TEXT, "%d{number}: %s{expr} = %s{value}", v->at[i].number,
                        v->at[i].text, v->at[i].value);
-    print_close(to, ']');
-    print_close(to, '}');
 }
 
 uint64_t app_show_pause(struct app *a)

@@ -47,10 +47,9 @@ static bool show(struct cmd_call *c, const struct verdict_ask *ask, const char *
     FREED(report_free) struct report r = {0};
     bool ok = verdict_find(ask, &r, c->e);
     if (ok) {
-        print_open(&c->to, NULL, '{');
+        PRINT_IN(&c->to, NULL, '{');
         print_add(&c->to, ST_TEXT, "\f%s{a}%s{b}", id, other);
         verdict_print(&r, &c->to);
-        print_close(&c->to, '}');
     }
     return ok;
 }

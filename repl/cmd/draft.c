@@ -8,9 +8,9 @@
 static void found_tree_json(struct app *a, const struct step_view *v, struct buf *json)
 {
     const struct tree *t = &v->tree;
-    jput_open(json, '{');
+    JPUT_IN(json, '{');
     jput_fields(json, "%d{turn}%d{step}%d{bonus:-1}", v->turn, v->step, v->rec.bonus);
-    jput_kopen(json, "nodes", '[');
+    JPUT_KIN(json, "nodes", '[');
     for (int i = 0; i < t->n; i++) {
         size_t n;
         const char *text = backend_token(a->backend, t->token[i], &n);
@@ -18,8 +18,6 @@ static void found_tree_json(struct app *a, const struct step_view *v, struct buf
                     i, t->parent[i], t->depth[i], t->token[i], (int)n, text, t->q[i], t->p[i],
                     t->u[i], fate_name(t->fate[i]));
     }
-    jput_close(json, ']');
-    jput_close(json, '}');
 }
 
 bool cmd_tree(struct cmd_call *c)

@@ -6,7 +6,7 @@
 
 static void say_command(const struct cmd *c, const struct printer *to)
 {
-    print_open(to, NULL, '{');
+    PRINT_IN(to, NULL, '{');
     print_add(to, ST_KEY, "/%s{command}", c->name);
     print_facts(to, ST_LABEL, " %s{args}", c->args);
     print_facts(to, ST_TEXT, "  %s{help}", c->help);
@@ -15,7 +15,6 @@ static void say_command(const struct cmd *c, const struct printer *to)
     print_facts(to, ST_TEXT, "  for example: %s{example}", c->example);
     if (c->flags & CMD_WAITS)
         print_note(to, ST_DIM, "  waits until no reply is running");
-    print_close(to, '}');
 }
 
 static void say_setting(const struct option *s, const struct printer *to)
@@ -32,12 +31,11 @@ static void list_names(struct app *a, const struct printer *to)
     const char *name, *meaning;
     if (!a || !a->backend || !backend_has(a->backend, VIEW_DEBUG))
         return;
-    print_open(to, "names", '{');
+    PRINT_IN(to, "names", '{');
     for (int i = 0; (name = a->backend->debug->name(i, &meaning)) != NULL; i++) {
         print_str(to, name, meaning);
         print_note(to, ST_KEY, "  %-17s \v%s", name, meaning);
     }
-    print_close(to, '}');
 }
 
 static const struct topic *find_topic(const char *name, bool whole)
@@ -57,11 +55,10 @@ static void say_topic(struct app *a, const struct topic *t, const struct printer
         print_note(to, ST_DIM, "For example:");
         print_text(to, ST_CODE, t->example);
     }
-    print_open(to, NULL, '{');
+    PRINT_IN(to, NULL, '{');
     print_add(to, ST_TEXT, "\f%s{topic}%s{text}%s{example}", t->name, t->text, t->example);
     if (strcmp(t->name, "conditions") == 0)
         list_names(a, to);
-    print_close(to, '}');
 }
 
 bool help_topic(struct app *a, const char *name, const struct printer *to)

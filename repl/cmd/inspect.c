@@ -104,11 +104,10 @@ bool cmd_memory(struct cmd_call *c)
         return err_set(c->e, ERR_NEGATIVE, "/memory: %s", i->server_url
                        ? "the server does not report what its weights and buffers take"
                        : "nothing is computed here, so nothing is held");
-    print_open(&c->to, NULL, '{');
+    PRINT_IN(&c->to, NULL, '{');
     print_facts(&c->to, ST_DIM, "%s{device}, a context of %d{context} tokens", i->device,
                 i->context);
     report_need(&c->to, &i->need);
-    print_close(&c->to, '}');
     return true;
 }
 
@@ -117,35 +116,31 @@ bool cmd_memory(struct cmd_call *c)
 static void refs_json(const struct page_table *t, int pool, struct buf *json)
 {
     int total = t->pool[pool].total;
-    jput_open(json, '{');
+    JPUT_IN(json, '{');
     jput_kint(json, "total", total);
     jput_kopen(json, "refs", '[');
     for (int i = 0; i < total; i++)
         jput_int(json, t->refs[pool][i]);
     jput_close(json, ']');
-    jput_kopen(json, "mine", '[');
+    JPUT_KIN(json, "mine", '[');
     for (int i = 0; i < total; i++)
         if (t->mine[pool][i])
             jput_int(json, i);
-    jput_close(json, ']');
-    jput_close(json, '}');
 }
 
 static void map_json(const struct page_table *t, const struct backend_info *info, struct buf *json)
 {
-    jput_open(json, '{');
+    JPUT_IN(json, '{');
     jput_fields(json, "%d{page_size}%d{committed}%d{window}%d{window_lo}%s{shared_kv}",
                 t->pool[POOL_FULL].page_size, t->committed, t->window, t->window_lo,
                 info->shared_kv);
-    jput_kopen(json, "pages", '[');
+    JPUT_KIN(json, "pages", '[');
     for (int c = 0; c < t->n_page; c++) {
         const struct page_view *p = &t->page[c];
         jput_record(json, "%d{logical}%d{full:0}%d{swa:0}%d{draft:0}%d{full_refs}%d{swa_refs}"
                     "%d{draft_refs}", c, p->full, p->swa, p->draft, p->full_refs, p->swa_refs,
                     p->draft_refs);
     }
-    jput_close(json, ']');
-    jput_close(json, '}');
 }
 
 bool cmd_pages(struct cmd_call *c)
@@ -195,7 +190,7 @@ static void show_change(const struct page_change *c, int size, const struct prin
     char at[24] = "now";
     if (c->turn)
         snprintf(at, sizeof at, "%d.%d", c->turn, c->step);
-    print_open(to, NULL, '{');
+    PRINT_IN(to, NULL, '{');
     print_add(to, ST_DIM, "\f%d{turn:-1}%d{step:-1}\f%8s  ", c->turn > 0 ? c->turn : -1,
               c->turn > 0 ? c->step : -1, at);
     print_add(to, ST_KEY, "%-7s{op}", page_op_name((enum page_op)p->op));
@@ -206,7 +201,6 @@ static void show_change(const struct page_change *c, int size, const struct prin
     else
         print_add(to, ST_TEXT, "\f%d{logical}", (int)p->column);
     print_facts(to, ST_DIM, "; %d{refs} reference%s", (int)p->refs, plural((int)p->refs));
-    print_close(to, '}');
 }
 
 static void show_page(const struct page_table *t, int pool, int page,
@@ -341,12 +335,11 @@ static void show_rule(const struct check_report *r, int i, const struct printer 
     static const char *const name[] = {"holds", "violated", "of plans"};
     enum rule_state s = r->rule[i].state;
     bool off = s == RULE_OF_PLANS && r->level == CHECK_OFF;
-    print_open(to, NULL, '{');
+    PRINT_IN(to, NULL, '{');
     print_add(to, s == RULE_VIOLATED ? ST_BAD : off ? ST_WARN : s == RULE_HOLDS ? ST_GOOD : ST_DIM,
               "%s\v  \f%s{state}", s == RULE_VIOLATED ? "FAIL" : off ? "off "
               : s == RULE_HOLDS ? "ok  " : "plan", name[s]);
     print_facts(to, ST_TEXT, "%s{rule}", r->rule[i].text);
-    print_close(to, '}');
 }
 
 /* The latest violation: "step 3.2: ...", with its session when that is another one. */
@@ -356,7 +349,7 @@ static void show_violated(const struct violated *v, const char *session, const s
         print_none(to, "latest");
         return;
     }
-    print_open(to, "latest", '{');
+    PRINT_IN(to, "latest", '{');
     print_add(to, ST_LABEL, v->step ? "old: \v\f%s{session}\fstep %d{turn}.%d{step}"
                                     : "old: \v\f%s{session}\fafter turn %d{turn}\f%d{step}",
               v->session, v->turn, v->step);
@@ -365,13 +358,12 @@ static void show_violated(const struct violated *v, const char *session, const s
     print_facts(to, ST_TEXT, ": %s{text}", v->text);
     if (to->json)
         fault_json(&v->at, to->json);
-    print_close(to, '}');
 }
 
 static void show_check(const struct app *a, const struct check_report *r, bool ok,
                        const struct printer *to)
 {
-    print_open(to, NULL, '{');
+    PRINT_IN(to, NULL, '{');
     print_facts(to, ST_HEAD, "CHECK\v  now: every pool and %d{sequences} sequence%s; "
                 "before launch: each plan\f%d{ok?}%s{level}", r->n_seq, plural(r->n_seq), ok,
                 check_level_name(r->level));
@@ -389,7 +381,6 @@ static void show_check(const struct app *a, const struct check_report *r, bool o
     if (r->level == CHECK_OFF)
         print_note(to, ST_WARN, "the checker is off: plans are launched unchecked; /set check on");
     show_violated(&r->counts.violation, a->session, to);
-    print_close(to, '}');
 }
 
 bool cmd_check(struct cmd_call *c)

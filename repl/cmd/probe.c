@@ -239,7 +239,7 @@ static void show_layer(const struct probe *p, int l, bool sinks, int bar, const 
     struct attn_share s = mean_share(w);
     double size = norm(in, p->hidden), attn = distance(mid, in, p->hidden);
     double mlp = distance(end, mid, p->hidden), least = fmax(size, 1e-30);
-    print_open(to, NULL, '{');
+    PRINT_IN(to, NULL, '{');
     print_add(to, ST_TEXT, "%5d{layer} %-7s{kind} \f%d{cells_of}\f%7.4g{norm}\f%g{attn}%g{mlp}\f "
               "%5.2f %5.2f ", l, w->window ? "sliding" : "full", w->kv_src, size, attn, mlp,
               attn / least, mlp / least);
@@ -251,7 +251,6 @@ static void show_layer(const struct probe *p, int l, bool sinks, int bar, const 
     if (w->kv_src != l)
         print_add(to, ST_DIM, "  cells of %d", w->kv_src);
     print_end(to);
-    print_close(to, '}');
 }
 
 static bool has_sinks(const struct probe *p)
@@ -358,7 +357,7 @@ static void show_key(struct app *a, const struct probe *p, const struct probe_pa
     int pos = p->key_pos[k->at];
     if (!shown && !to->json)
         return;
-    print_open(to, NULL, '{');
+    PRINT_IN(to, NULL, '{');
     print_add(to, ST_TEXT, "%7d{position} \f%d{page}\f%6.3f{mean}  %-4s{place}  ", pos,
               pos / max_int(1, p->page_size), k->mass, place_of(p, pos));
     print_token(to, ST_TEXT, a->backend, p->key_token[k->at], TOKEN_CELLS);
@@ -366,14 +365,13 @@ static void show_key(struct app *a, const struct probe *p, const struct probe_pa
     if (!to->json)
         view_bar(to->out, ST_HOT, k->mass, min_int(BAR, view_width(a) - 22 - TOKEN_CELLS));
     print_end(to);
-    print_close(to, '}');
 }
 
 static void show_head(struct app *a, const struct probe *p, int h, const struct printer *to)
 {
     const struct probe_layer *w = &p->layer[p->key_layer];
     FREED(free_at) struct probe_part *k = sorted_keys(p, h);
-    print_open(to, NULL, '{');
+    PRINT_IN(to, NULL, '{');
     print_add(to, ST_TEXT, "%7d", h);
     add_shares(&w->share[h], w->window, w->share[0].sink > 0, false, to);
     int wide = view_width(a), top = to->json || wide >= 96 ? HEAD_TOP : wide < 72 ? 1 : 2;
@@ -383,7 +381,6 @@ static void show_head(struct app *a, const struct probe *p, int h, const struct 
         print_add(to, ST_DIM, " %.2f", k[i].mass);
     }
     print_end(to);
-    print_close(to, '}');
 }
 
 /* For people only. */
@@ -474,12 +471,11 @@ static struct top_columns top_columns(const struct app *a)
 static void show_best(struct app *a, const struct probe *p, int r, int i, const struct printer *to)
 {
     int cells = top_columns(a).cells;
-    print_open(to, NULL, '{');
+    PRINT_IN(to, NULL, '{');
     print_add(to, ST_DIM, "%2d ", i + 1);
     print_token(to, ST_TEXT, a->backend, p->best[r][i], cells);
     print_tab(to, 3 + cells + 2);
     print_add(to, ST_TEXT, " %6.4f{p}", exp((double)p->best_logp[r][i]));
-    print_close(to, '}');
 }
 
 static void show_guess(struct app *a, const struct tree *t, int node, const struct printer *to)
@@ -487,13 +483,12 @@ static void show_guess(struct app *a, const struct tree *t, int node, const stru
     static const char *const fate[] = {"", "accepted", "rejected", "cut"};
     struct top_columns at = top_columns(a);
     int f = t->fate[node] & 3;
-    print_open(to, NULL, '{');
+    PRINT_IN(to, NULL, '{');
     print_token(to, ST_DRAFT, a->backend, t->token[node], at.cells);
     print_tab(to, at.draft + at.cells + 2);
     print_add(to, ST_DRAFT, " %6.4f{q}\f%d{node}%s{fate}", (double)t->q[node], node, fate_name(f));
     if (at.fates)
         print_add(to, f == FATE_ACCEPTED ? ST_GOOD : ST_DIM, "  %s", fate[f]);
-    print_close(to, '}');
 }
 
 static void show_top(struct app *a, const struct probe *p, const struct step_view *v,
@@ -548,16 +543,14 @@ struct probed {
 static void write_probe(struct app *a, const void *arg, const struct printer *to)
 {
     const struct probed *x = arg;
-    print_open(to, NULL, '{');
-    print_open(to, name_of[x->what], '{');
+    PRINT_IN(to, NULL, '{');
+    PRINT_IN(to, name_of[x->what], '{');
     if (x->what == PROBE_LAYERS)
         show_layers(a, x->p, to);
     else if (x->what == PROBE_KEYS)
         show_attn(a, x->p, to);
     else
         show_top(a, x->p, x->v, to);
-    print_close(to, '}');
-    print_close(to, '}');
 }
 
 static void answer_error(struct app *a, const char *why)

@@ -46,12 +46,11 @@ bool is_screen_setting(const char *name)
 void setting_row(const char *name, const char *value, const char *range, const char *help,
                  const char *more, const struct printer *to)
 {
-    print_open(to, NULL, '{');
+    PRINT_IN(to, NULL, '{');
     print_add(to, ST_KEY, "%-18s{name}", name);
     print_add(to, ST_TEXT, " %-8s{value} ", value);
     print_facts(to, ST_DIM, "%s{range}", range);
     print_facts(to, ST_TEXT, "                   %s{help}%s", help, more);
-    print_close(to, '}');
 }
 
 bool screen_setting(struct app *a, const char *name, const char *value, const struct printer *to,
@@ -114,14 +113,12 @@ bool cmd_layout(struct cmd_call *c)
         return c->app->face.layout
                    ? c->app->face.layout(c->app, layouts[i].name, c->e)
                    : err_set(c->e, ERR_NEGATIVE, "/layout: only the full screen has panes");
-    print_open(&c->to, NULL, '[');
+    PRINT_IN(&c->to, NULL, '[');
     for (i = 0; i < N_LAYOUT; i++) {
-        print_open(&c->to, NULL, '{');
+        PRINT_IN(&c->to, NULL, '{');
         print_add(&c->to, ST_KEY, "  %-8s{name}", layouts[i].name);
         print_facts(&c->to, ST_TEXT, "%s{help}", layouts[i].help);
-        print_close(&c->to, '}');
     }
-    print_close(&c->to, ']');
     return true;
 }
 

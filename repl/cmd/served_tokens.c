@@ -143,7 +143,7 @@ static void show_step(struct app *a, const struct served_step *s, int row, bool 
     print_end(to);
     print_open(to, "tokens", '[');
     for (int k = max_int(row, 0); k <= (row < 0 ? last : min_int(row, last)); k++) {
-        print_open(to, NULL, '{');
+        PRINT_IN(to, NULL, '{');
         print_add(to, ST_TEXT, "\f%d{token:-1}%s{draft}", k < s->v.n_token ? s->v.token[k] : -1,
                   origin_of(&s->v.rec, k, origin));
         if (why)
@@ -152,7 +152,6 @@ static void show_step(struct app *a, const struct served_step *s, int row, bool 
         for (int i = 0; (t = top_of(s, k, i)); i++, n++)
             candidate(a, t, k, i, !why, to);
         print_close(to, ']');
-        print_close(to, '}');
     }
     print_close(to, ']');
     print_close(to, '}');
@@ -194,14 +193,13 @@ static void show_token(struct app *a, const struct step_view *v, int k, const st
     char step[24], origin[64];
     const struct token_fact *f = &v->fact[k];
     snprintf(step, sizeof step, "%d.%d", v->turn, v->step);
-    print_open(to, NULL, '{');
+    PRINT_IN(to, NULL, '{');
     print_add(to, ST_TEXT, "%7s %6d \f%d{turn}%d{step}%g{logp}%g{rival_logp}", step, v->token[k],
               v->turn, v->step, f->logp, f->rival_logp);
     print_token(to, ST_TEXT, a->backend, v->token[k], CELLS);
     print_tab(to, 16 + CELLS);
     print_add(to, ST_TEXT, "%6.3f %6.3f  ", exp((double)f->logp), exp((double)f->rival_logp));
     print_facts(to, ST_DIM, "%s{draft}", origin_of(&v->rec, k, origin));
-    print_close(to, '}');
 }
 
 bool served_tokens(struct app *a, long most, const struct printer *to, struct err *e)

@@ -62,7 +62,7 @@ static void list_session(struct session_listing *l, struct session_list *all, in
                                  : " · ", &hazards, NULL);
     int room = view_width(l->app) - 30 - (hazards.n ? text_width(hazards.p, hazards.n) + 2 : 0);
     when_text(r->updated_ms, when);
-    print_open(to, NULL, '{');
+    PRINT_IN(to, NULL, '{');
     print_add(to, ST_GOOD, "\f%s{id}\f%s", r->id, current ? "*" : " ");
     print_add(to, ST_KEY, "%5d{number} ", r->number);
     print_add(to, ST_DIM, "%-16s\v%5d \f%s{parent}%d{fork_turn}%d{turns}%ld{created_ms}"
@@ -74,7 +74,6 @@ static void list_session(struct session_listing *l, struct session_list *all, in
     print_add(to, ST_BAD, hazards.n ? "  %s{hazards}" : "\f%s{hazards}", hazards.p);
     print_add(to, ST_TEXT, "\f%d{current?}", current);
     print_end(to);
-    print_close(to, '}');
 }
 
 /* Shows the first n sessions that pass a filter; returns how many pass, or -1 and *e. */
@@ -191,7 +190,7 @@ static void report_session(struct app *a, const char *parent, int turn, const st
                    plural(a->turns.n), at);
     const char *digits = name + 1;
     int number;
-    print_open(to, NULL, '{');
+    PRINT_IN(to, NULL, '{');
     print_add(to, ST_TEXT, "\f%s{session}", a->session);
     print_str(to, "parent", parent);
     if (*name == '#' && int_at(&digits, &number))
@@ -199,7 +198,6 @@ static void report_session(struct app *a, const char *parent, int turn, const st
     if (parent)
         print_add(to, ST_TEXT, "\f%d{fork_turn}", turn);
     print_add(to, ST_TEXT, "\f%d{turns}", a->turns.n);
-    print_close(to, '}');
 }
 
 /* Shows the past turns of the session that was resumed or copied, and reports it. */

@@ -49,13 +49,11 @@ void view_step_tokens(struct app *a, const struct step_view *v, int width, struc
 
 static void token_list(struct app *a, const struct step_view *v, const struct printer *to)
 {
-    print_open(to, "tokens", '[');
+    PRINT_IN(to, "tokens", '[');
     for (int i = 0; i < v->n_token; i++) {
-        print_open(to, NULL, '{');
+        PRINT_IN(to, NULL, '{');
         print_token(to, ST_TEXT, a->backend, v->token[i], 0);
-        print_close(to, '}');
     }
-    print_close(to, ']');
 }
 
 /* ---- the command ----------------------------------------------------------------------------- */
@@ -79,7 +77,7 @@ static void show_step(struct app *a, const struct step_view *v, const struct pri
     bool piece = r->source == STEP_PIECE;
     char at[24];
     snprintf(at, sizeof at, "%d.%d", v->turn, v->step);
-    print_open(to, NULL, '{');
+    PRINT_IN(to, NULL, '{');
     print_add(to, ST_KEY, "%8s\f%d{turn}%d{step}", at, v->turn, v->step);
     print_add(to, ST_TEXT, "  %-7s{kind} %6d{position}", piece ? "piece" : step_kind_name(r->kind),
               r->pos0);
@@ -99,7 +97,6 @@ static void show_step(struct app *a, const struct step_view *v, const struct pri
     else
         view_step_tokens(a, v, a->face.width, to->out);
     print_end(to);
-    print_close(to, '}');
 }
 
 bool cmd_steps(struct cmd_call *c)

@@ -140,7 +140,7 @@ static void print_choice(const struct choice *x, const struct choice_columns *c,
     const struct drafter_use *use = NULL;
     for (int i = 0; did && i < did->n; i++)
         use = !strcmp(did->v[i].name, x->path) ? &did->v[i] : use;
-    print_open(to, NULL, '{');
+    PRINT_IN(to, NULL, '{');
     print_add(to, ST_GOOD, x->used ? "* " : "  ");
     print_add(to, ST_KEY, "%s{name}\f%s{path}%d{in_use?}", x->name, x->path, x->used);
     print_tab(to, c->name + (did != NULL));
@@ -158,7 +158,6 @@ static void print_choice(const struct choice *x, const struct choice_columns *c,
                     x->why);
     else
         print_facts(to, ST_DIM, c->from ? " %s{from}" : "\f%s{from}", x->from);
-    print_close(to, '}');
 }
 
 /* width: cells of the screen; 0: any. */

@@ -101,7 +101,7 @@ static void show_token(struct app *a, const struct token *x, const struct column
         snprintf(step, sizeof step, "%d.%d", x->turn, x->step);
     if (x->depth)
         snprintf(depth, sizeof depth, " %d", x->depth);
-    print_open(to, NULL, '{');
+    PRINT_IN(to, NULL, '{');
     print_add(to, ST_TEXT, "%6d{position} ", x->at.position);
     if (c->has[C_ID])
         print_add(to, ST_TEXT, "%6d ", x->at.token);
@@ -125,7 +125,6 @@ static void show_token(struct app *a, const struct token *x, const struct column
         print_add(to, ST_DIM, " %.3f", rival_p);
     }
     print_end(to);
-    print_close(to, '}');
 }
 
 /* The heads of the columns; what they mean; which are left out. */

@@ -260,7 +260,7 @@ static void show_pool(const struct pool_view *p, const char *name, int cells,
 {
     int held = p->used + p->protected_, all = p->total - p->reserved;
     double share = ratio((uint64_t)held, (uint64_t)all);
-    print_open(to, NULL, '{');
+    PRINT_IN(to, NULL, '{');
     print_add(to, ST_LABEL, "%-6s{pool} \v\f%d{exists?}%d{page_size}%d{total}%d{reserved}%d{used}"
               "%d{protected}%d{evictable}%d{free}%d{sums?}", name, p->exists, p->page_size,
               p->total, p->reserved, p->used, p->protected_, p->evictable, p->free, pool_sums(p));
@@ -273,7 +273,6 @@ static void show_pool(const struct pool_view *p, const char *name, int cells,
             view_bar(to->out, share > 0.9 ? ST_WARN : ST_HOT, share, cells);
         print_note(to, ST_TEXT, " %3.0f%%", 100 * share);
     }
-    print_close(to, '}');
 }
 
 void view_pool(const struct pool_view pool[N_POOLS], int width, const struct printer *to)
@@ -463,7 +462,7 @@ static void show_shape(const struct auto_view_shape *x, bool now, const struct p
 {
     char name[16];
     enum style st = now ? ST_TEXT : ST_DIM;
-    print_open(to, NULL, '{');
+    PRINT_IN(to, NULL, '{');
     print_add(to, st, x->runs ? "%-8s  %-7s{shape}%6d{steps} steps" : "\f%s%s{shape}%d{steps}", "",
               view_shape(x, name), x->runs);
     print_add(to, st, x->runs && x->ms > 0
@@ -472,22 +471,19 @@ static void show_shape(const struct auto_view_shape *x, bool now, const struct p
               x->tokens / x->ms * 1e3);
     if (x->runs)
         print_end(to);
-    print_close(to, '}');
 }
 
 /* The shape that draft.shape = auto chose, and those among which it chose. */
 static void stats_auto(const struct auto_view *v, const struct printer *to)
 {
     char name[16];
-    print_open(to, "auto", '{');
+    PRINT_IN(to, "auto", '{');
     print_facts(to, ST_LABEL, "%-8s\v  %s{shape}: %s{why}; %lu{changes} change%s", "auto",
                 view_shape(&v->at[v->now], name), v->logged ? "as the log says" : v->why,
                 v->switches, plural((long)v->switches));
-    print_open(to, "shapes", '[');
+    PRINT_IN(to, "shapes", '[');
     for (int k = 0; k < v->n; k++)
         show_shape(&v->at[k], k == v->now, to);
-    print_close(to, ']');
-    print_close(to, '}');
 }
 
 void view_stats(const struct status *s, const struct backend_info *i, const struct printer *to)

@@ -107,9 +107,8 @@ static void compare(struct app *a, const struct what_if *w, const struct printer
     facts_of(&w->side[0], f[0]);
     facts_of(&w->side[1], f[1]);
     for (int s = 0; to->json && s < 2; s++) {
-        print_open(to, s ? "changed" : "as_it_is", '{');
+        PRINT_IN(to, s ? "changed" : "as_it_is", '{');
         side_json(a, &w->side[s], f[s], to);
-        print_close(to, '}');
     }
     for (int i = 0; i < N_FACTS; i++)
         if (i == PAGE_FACT && w->other_pools)

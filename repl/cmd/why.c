@@ -228,13 +228,12 @@ static void had(struct app *a, const char *key, const char *text, int32_t id, fl
         print_none(to, key);
         return;
     }
-    print_open(to, key, '{');
+    PRINT_IN(to, key, '{');
     if (to->json || text) {
         print_add(to, ST_TEXT, "%s", text ? text : "");
         print_token(to, ST_TEXT, a->backend, id, CELLS);
         print_add(to, ST_TEXT, ", p %.4f{p}", (double)p);
     }
-    print_close(to, '}');
 }
 
 static void target_line(struct app *a, const struct why *w, const struct printer *to)
@@ -355,12 +354,11 @@ static void changes_line(struct app *a, const struct why *w, const struct printe
     print_add(to, ST_LABEL, "%-8s ", "pages");
     print_open(to, "pages", '[');
     for (int i = 0; i < n; i++) {
-        print_open(to, NULL, '{');
+        PRINT_IN(to, NULL, '{');
         print_add(to, ST_TEXT,
                   "%s%s %s{pool} page %d{page} (positions %d-%d)\f%d{column}%d{taken?}",
                   i ? ", " : "", c[i].taken ? "took" : "released", pool_name(c[i].pool), c[i].page,
                   c[i].column * w->P, c[i].column * w->P + w->P - 1, c[i].column, c[i].taken);
-        print_close(to, '}');
     }
     print_close(to, ']');
     print_note(to, n ? ST_TEXT : ST_DIM, n == CHANGES ? ", ..." : n ? " in this step"
@@ -369,7 +367,7 @@ static void changes_line(struct app *a, const struct why *w, const struct printe
 
 static void show_why(struct app *a, const struct why *w, const struct printer *to)
 {
-    print_open(to, NULL, '{');
+    PRINT_IN(to, NULL, '{');
     head_line(a, w, to);
     if (w->node)
         draft_line(a, w, to);
@@ -382,7 +380,6 @@ static void show_why(struct app *a, const struct why *w, const struct printer *t
     window_line(w, to);
     page_line(w, to);
     changes_line(a, w, to);
-    print_close(to, '}');
 }
 
 /* ---- the command ----------------------------------------------------------------------------- */

@@ -127,16 +127,14 @@ void may_text(unsigned may, struct buf *out)
 void conditions_list(const struct conditions *c, const char *a, const char *b,
                      const struct printer *to)
 {
-    print_open(to, "changed", '[');
+    PRINT_IN(to, "changed", '[');
     for (int i = 0; i < c->n; i++) {
         FREED(buf_free) struct buf may = {0};
         may_text(c->at[i].may, &may);
-        print_open(to, NULL, '{');
+        PRINT_IN(to, NULL, '{');
         print_str(to, "name", c->at[i].name);
         print_str(to, a, c->at[i].a);
         print_str(to, b, c->at[i].b);
         print_str(to, "may_change", may.p);
-        print_close(to, '}');
     }
-    print_close(to, ']');
 }

@@ -139,9 +139,8 @@ static void add_json(const char *name, const char *value, void *arg)
 
 void facts_json(const char *lines, struct buf *json)
 {
-    jput_open(json, '{');
+    JPUT_IN(json, '{');
     each_line(lines, add_json, json);
-    jput_close(json, '}');
 }
 
 /* ---- packs ---- */

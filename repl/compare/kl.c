@@ -149,8 +149,7 @@ void kl_print(struct kl *k, const struct printer *to)
               k->most_reply, k->most_token, k->most_position);
     print_end(to);
     print_note(to, ST_DIM, "  %-26s %6s %10s %10s", "row", "tokens", "k3 mean", "largest");
-    print_open(to, "rows", '[');
+    PRINT_IN(to, "rows", '[');
     for (int part = KL_ALL + 1; part < N_KL_PARTS; part++)
         print_part(k, part, to);
-    print_close(to, ']');
 }

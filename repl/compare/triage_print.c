@@ -47,12 +47,11 @@ static void print_depths(const struct triage *t, const struct printer *to)
     print_end(to);
     print_open(to, "positions", '[');
     for (int d = 1; d <= DEPTHS && s->depth[d].drafted && t->per_depth; d++) {
-        print_open(to, NULL, '{');
+        PRINT_IN(to, NULL, '{');
         print_add(to, ST_TEXT, "%6d{position} %7lu{drafted} %8lu{accepted} %6.3f{of_cycles} "
                   "%6.3f{of_before}", d, s->depth[d].drafted, s->depth[d].accepted,
                   accepted_at(s, d), accepted_after(s, d));
         print_beside(d, to);
-        print_close(to, '}');
     }
     print_close(to, ']');
     print_add(to, ST_TEXT, "%6s %7lu{drafted} %8lu{accepted} %6.2f{length} %6s", "length",
@@ -78,11 +77,10 @@ static void one_group(const char *name, const struct some_drafts *d, const struc
 
 static void print_arms(const struct triage *t, const struct printer *to)
 {
-    print_open(to, "requests", '[');
+    PRINT_IN(to, "requests", '[');
     for (int i = 0; i < TRIAGE_ARMS; i++)
         if (t->arm[i].name)
             one_group(t->arm[i].name, &t->arm[i].drafts, to);
-    print_close(to, ']');
 }
 
 static void print_groups(const struct accepted *a, const struct printer *to)
@@ -100,7 +98,7 @@ static void print_groups(const struct accepted *a, const struct printer *to)
         if (a->edge[i].cycles)
             one_group(edge_name[i], &a->edge[i], to);
     print_close(to, ']');
-    print_open(to, "kinds", '[');
+    PRINT_IN(to, "kinds", '[');
     for (int i = 0; i < N_KINDS; i++) {
         const struct kind_count *k = &a->kind[i];
         if (k->drafted + k->emitted)
@@ -108,7 +106,6 @@ static void print_groups(const struct accepted *a, const struct printer *to)
                        "tokens %.2f{share} were drafted", token_kind_name[i], k->drafted,
                        ratio(k->accepted, k->drafted), ratio(k->emitted - k->bonus, k->emitted));
     }
-    print_close(to, ']');
 }
 
 static void print_measured(const struct triage *t, const struct printer *to)
@@ -119,7 +116,7 @@ static void print_measured(const struct triage *t, const struct printer *to)
             print_line(to, ST_DIM, "not measured again: %s{not_measured}", t->no_re);
         return;
     }
-    print_open(to, "measured", '{');
+    PRINT_IN(to, "measured", '{');
     print_add(to, ST_TEXT, "measured again: the head alone over %d{tokens}", re->tokens);
     if (re->tokens < t->reply_tokens || to->json) /* a sample */
         print_add(to, ST_TEXT, " of %d{reply_tokens}", t->reply_tokens);
@@ -131,39 +128,35 @@ static void print_measured(const struct triage *t, const struct printer *to)
                   t->more);
     print_end(to);
     print_add(to, ST_TEXT, "\f%d{logged}%d{same}%d{readings}", re->logged, re->r[0].same, re->n);
-    print_open(to, "tried", '[');
+    PRINT_IN(to, "tried", '[');
     for (int i = 1; i < re->n && to->json; i++) {
         const struct reading *r = &re->r[i];
         print_line(to, ST_TEXT, "\f%s{reading}%d{tokens}%d{right}%d{won}%d{lost}%d{cycles}"
                    "%g{longer}%g{longer_error}", r->what, r->tokens, r->hits, r->won, r->lost,
                    r->cycles, r->longer, r->error);
     }
-    print_close(to, ']');
-    print_close(to, '}');
 }
 
 /* For programs: people have them beside the rates. */
 static void print_published(const struct printer *to)
 {
-    print_open(to, "published", '[');
+    PRINT_IN(to, "published", '[');
     for (int i = 0; i < N_PUBLISHED && to->json; i++) {
-        print_open(to, NULL, '{');
+        PRINT_IN(to, NULL, '{');
         print_add(to, ST_TEXT, "%s{model}%s{setup}%s{source}%g{length}", published[i].model,
                   published[i].setup, published[i].source, published[i].length);
         print_open(to, "positions", '[');
         for (int k = 0; k < published[i].n; k++)
             jput_real(to->json, published[i].at[k]);
         print_close(to, ']');
-        print_close(to, '}');
     }
-    print_close(to, ']');
 }
 
 /* ---- causes ---------------------------------------------------------------------------------- */
 
 static void print_cause(const struct cause_found *c, int rank, const struct printer *to)
 {
-    print_open(to, NULL, '{');
+    PRINT_IN(to, NULL, '{');
     print_add(to, rank == 1 && c->weight >= 30 ? ST_BOLD : ST_TEXT, "%2d{rank} %s{about}", rank,
               triage_cause_about(c->cause));
     print_facts(to, ST_DIM, "\f%s{cause}\f (%.0f{weight})", triage_cause_name(c->cause), c->weight);
@@ -178,7 +171,6 @@ static void print_cause(const struct cause_found *c, int rank, const struct prin
     print_close(to, ']');
     if (c->confirm[0])
         print_facts(to, ST_TEXT, "   confirm %s{confirm}", c->confirm);
-    print_close(to, '}');
 }
 
 static void print_causes(const struct triage_verdict *v, const struct printer *to)
@@ -211,7 +203,7 @@ void triage_print(const struct triage *t, const struct triage_verdict *v, const 
 {
     const struct draft_sums *s = &t->log.drafts;
     const struct accepted *a = &t->log;
-    print_open(to, NULL, '{');
+    PRINT_IN(to, NULL, '{');
     print_add(to, ST_HEAD, "TRIAGE");
     print_facts(to, ST_TEXT, "  %s{of}", t->of);
     print_facts(to, ST_TEXT, "%s{models}", t->who);
@@ -238,5 +230,4 @@ void triage_print(const struct triage *t, const struct triage_verdict *v, const 
                 "verdict  %s{text}\f%s{verdict}", v->text, verdict_name(v));
     if (v->is != TRIAGE_TOO_FEW)
         print_causes(v, to);
-    print_close(to, '}');
 }

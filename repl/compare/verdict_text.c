@@ -60,7 +60,7 @@ static void print_difference(const struct report *r, const struct printer *to)
         print_nowhere(r, to);
         return;
     }
-    print_open(to, "difference", '{');
+    PRINT_IN(to, "difference", '{');
     print_add(to, ST_TEXT, "\f%d{turn}%d{step}%d{step_b}\f%s", d->turn, d->step[0], d->step[1],
               d->step[0] || d->step[1] ? "first at step " : "first in turn ");
     if (d->step[0] || d->step[1])
@@ -71,7 +71,6 @@ static void print_difference(const struct report *r, const struct printer *to)
     if (d->token >= 0)
         print_add(to, ST_TEXT, "\f%d{token}", d->token);
     print_facts(to, ST_BOLD, "%s{class}\v: %s{why}", diff_class_name(d->class), d->why);
-    print_close(to, '}');
 }
 
 static void print_place(const struct report *r, const struct printer *to)
@@ -81,7 +80,7 @@ static void print_place(const struct report *r, const struct printer *to)
         return;
     print_add(to, ST_LABEL, "%-12s\vstep ", "place");
     steps(to, r->turn, r->step);
-    print_open(to, "place", '{');
+    PRINT_IN(to, "place", '{');
     print_add(to, ST_TEXT, "\f%d{turn}%d{step}%d{step_b}", r->turn, r->step[0], r->step[1]);
     if (p->at != N_PROBE_POINTS)
         print_add(to, ST_TEXT, ", layer %d{layer} (%s{kind})", p->layer,
@@ -95,17 +94,15 @@ static void print_place(const struct report *r, const struct printer *to)
                                          : "; off by %.2g{distance} of the row", p->far);
     print_add(to, ST_TEXT, p->band > 0 ? ", the band is %.2g{band}" : "\f%g{band}", p->band);
     print_end(to);
-    print_close(to, '}');
 }
 
 static void print_violation(const struct report *r, const struct printer *to)
 {
     if (!r->rule[0])
         return;
-    print_open(to, "violation", '{');
+    PRINT_IN(to, "violation", '{');
     print_add(to, ST_TEXT, "\f%s{side}%d{turn}%d{step}%s{text}", r->rule_side ? "b" : "a",
               r->rule_turn, r->rule_step, r->rule);
-    print_close(to, '}');
 }
 
 /* The margins of both sides, each of its own token over its own rival. */
@@ -159,7 +156,7 @@ static void print_drafts(const struct report *r, const struct printer *to)
         print_add(to, ST_LABEL, "%-12s", "accepted");
     print_open(to, "drafts", '[');
     for (int i = 0; i < 2 && (any || to->json); i++) {
-        print_open(to, NULL, '{');
+        PRINT_IN(to, NULL, '{');
         print_add(to, ST_TEXT, "\f%lu{cycles}%lu{drafted}%lu{accepted}%g{MAL}", d[i].cycles,
                   d[i].drafted, d[i].accepted, draft_sums_mal(&d[i]));
         if (d[i].cycles)
@@ -168,7 +165,6 @@ static void print_drafts(const struct report *r, const struct printer *to)
         else
             print_add(to, ST_DIM, "%s%s %s", i ? ", " : "", r->side[i],
                       r->served ? "no drafts are known" : "nothing was drafted");
-        print_close(to, '}');
     }
     print_close(to, ']');
     if (any)
@@ -184,12 +180,11 @@ static void print_evidence(const struct report *r, const struct printer *to)
     if (other && r->diff.index > 0)
         print_add(to, st, " from turn %d on", r->diff.turn);
     print_note(to, st, "%s%s", other ? ": " : "", other ? other_of(r) : "");
-    print_open(to, "evidence", '[');
+    PRINT_IN(to, "evidence", '[');
     for (int i = 0; i < r->n_evidence; i++) {
         print_note(to, ST_DIM, "%12s- %s", "", r->evidence[i]);
         print_str(to, NULL, r->evidence[i]);
     }
-    print_close(to, ']');
 }
 
 void verdict_print(const struct report *r, const struct printer *to)
@@ -205,10 +200,9 @@ void verdict_print(const struct report *r, const struct printer *to)
     print_margins(r, to);
     print_served(r, to);
     if (r->noise_runs) {
-        print_open(to, "band", '{');
+        PRINT_IN(to, "band", '{');
         print_add(to, ST_TEXT, "\f%d{runs}%g{noise}%g{margin}%g{largest_movement_in_bands}",
                   r->noise_runs, r->noise, r->band, r->worst);
-        print_close(to, '}');
     }
     conditions_list(&r->conditions, "a", "b", to);
     print_drafts(r, to);

@@ -197,3 +197,14 @@ void print_close(const struct printer *o, char bracket)
     if (o->json)
         jput_close(o->json, bracket);
 }
+
+struct print_in print_enter(const struct printer *o, const char *key, char bracket)
+{
+    print_open(o, key, bracket);
+    return (struct print_in){o, bracket == '{' ? '}' : ']'};
+}
+
+void print_leave(struct print_in *in)
+{
+    print_close(in->o, in->end);
+}

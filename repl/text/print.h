@@ -41,10 +41,19 @@ void print_tab(const struct printer *o, int column); /* sheet_tab() */
 void print_end(const struct printer *o); /* ends the line */
 /* An array or object of JSON, under a key or (NULL) as an element; nothing in text. */
 void print_open(const struct printer *o, const char *key, char bracket);
+void print_close(const struct printer *o, char bracket);
+/* print_open() whose print_close() comes where the block is left. */
+#define PRINT_IN(o, key, bracket)                                                                  \
+    FREED(print_leave) struct print_in OF_LINE(in_) = print_enter(o, key, bracket)
+struct print_in {
+    const struct printer *o;
+    char end;
+};
+struct print_in print_enter(const struct printer *o, const char *key, char bracket);
+void print_leave(struct print_in *in);
 void print_none(const struct printer *o, const char *key); /* null; nothing in text */
 /* Nothing in text: a number, an integer, a string; key NULL: an element of an array. */
 void print_real(const struct printer *o, const char *key, double v);
 void print_int(const struct printer *o, const char *key, int64_t v);
 void print_str(const struct printer *o, const char *key, const char *s);
 void print_ints(const struct printer *o, const char *key, const int32_t *v, int n); /* an array */
-void print_close(const struct printer *o, char bracket);
