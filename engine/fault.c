@@ -106,7 +106,7 @@ void fault_place_print(const struct violation *at, struct buf *out)
         buf_printf(out, " %s", plan_mode_name((enum plan_mode)at->mode));
     if (at->pool >= 0)
         buf_printf(out, "%s%s", at->mode >= 0 ? ", " : " ", pool_name((enum pool_id)at->pool));
-    for (size_t i = 0; i < sizeof part / sizeof *part; i++)
+    for (size_t i = 0; i < LEN(part); i++)
         if (part[i].v >= 0)
             buf_printf(out, ", %s %d", part[i].name, part[i].v);
 }
@@ -123,7 +123,7 @@ void fault_json(const struct violation *at, struct buf *out)
         jput_kstr(out, "plan", plan_mode_name((enum plan_mode)at->mode));
     if (at->pool >= 0)
         jput_kstr(out, "pool", pool_name((enum pool_id)at->pool));
-    for (size_t i = 0; i < sizeof part / sizeof *part; i++)
+    for (size_t i = 0; i < LEN(part); i++)
         if (part[i].v >= 0)
             jput_kint(out, part[i].name, part[i].v);
     if (at->compared)

@@ -49,7 +49,7 @@ static const struct option table[] = {
     {"lanes", "", "",
      OPT_INT, AT(lanes), 1, 32},
 };
-enum { N = sizeof table / sizeof *table };
+enum { N = LEN(table) };
 
 int opts_count(void)
 {

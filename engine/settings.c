@@ -80,7 +80,7 @@ static const struct option table[] = {
     {"think", "on | off", "show the reasoning of models that reason",
      OPT_BOOL, AT(think), .usual = 1, .served = ANY_SERVER},
 };
-enum { N = sizeof table / sizeof *table };
+enum { N = LEN(table) };
 
 void settings_init(struct settings *s)
 {

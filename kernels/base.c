@@ -595,7 +595,7 @@ const char *dtype_name(enum dtype t)
                                        "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K",
                                        "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4",
                                        "NVFP4", "E4M3"};
-    return (unsigned)t < sizeof name / sizeof *name ? name[t] : "?";
+    return (unsigned)t < LEN(name) ? name[t] : "?";
 }
 
 uint16_t f32_to_bf16(float f)

@@ -52,8 +52,6 @@ struct err {
 /* Fills *e (which may be NULL) and returns false, so that callers can `return err_set(...)`. */
 bool err_set(struct err *e, enum err_kind kind, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-/* As err_set(), with this value in place of false: `return FAILED(NULL, e, ERR_USAGE, ...)`. */
-#define FAILED(value, ...) (err_set(__VA_ARGS__), (value))
 /* Puts "PREFIX: " in front of the message in *e (which may be NULL); returns false. */
 bool err_prefix(struct err *e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 

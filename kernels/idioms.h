@@ -4,6 +4,10 @@
 
 #include <dirent.h>
 #include <pthread.h>
+#include <unistd.h>
+
+/* err_set() with this value in place of false: `return FAILED(NULL, e, ERR_USAGE, ...);`. */
+#define FAILED(value, ...) (err_set(__VA_ARGS__), (value))
 
 /* In a function that ends in "...": runs the statement, in which ap has the arguments behind fmt. */
 #define WITH_ARGS(ap, fmt, ...)                                                                    \
@@ -26,6 +30,12 @@ static inline void free_at(void *pointer)
     void *p;
     memcpy(&p, pointer, sizeof p);
     free(p);
+}
+/* FREED(fd_close) is for a descriptor; negative: none. */
+static inline void fd_close(const int *fd)
+{
+    if (*fd >= 0)
+        close(*fd);
 }
 /* FREED(folder_close) is for what opendir() returns, NULL included. */
 static inline void folder_close(DIR **folder)
@@ -85,6 +95,19 @@ static inline void unlock_at(pthread_mutex_t **mu)
         }                                                                                          \
         lo_;                                                                                       \
     })
+
+/* free() of a pointer, which is NULL then. */
+#define DROP(pointer)                                                                              \
+    do {                                                                                           \
+        free(pointer);                                                                             \
+        (pointer) = NULL;                                                                          \
+    } while (0)
+
+/* The text of a buffer, which before the first write is "". */
+static inline const char *buf_text(const struct buf *b)
+{
+    return b->p ? b->p : "";
+}
 
 /* Exchanges two values of one type. */
 #define SWAP(a, b)                                                                                 \

@@ -192,7 +192,7 @@ static bool is_local(const struct statfs *fs)
         0xF2F52010 /* f2fs */,   0x2FC12FC1 /* zfs */,    0xCA451A4E /* bcachefs */,
         0x73717368 /* squashfs */, 0xE0F5E1E2 /* erofs */, 0x3153464A /* jfs */,
     };
-    return ANY(i, sizeof local / sizeof *local, (uint32_t)fs->f_type == local[i]);
+    return ANY(i, LEN(local), (uint32_t)fs->f_type == local[i]);
 }
 
 bool mapped_trusted(int fd, const char **why)

@@ -232,8 +232,7 @@ bool page_unpack(const void *packed, size_t size, struct context_lengths *l,
     ok = ok && (p == end || err_set(e, ERR_DB, "packed page events: %zu bytes follow them",
                                     (size_t)(end - p)));
     if (!ok) {
-        free(*ev);
-        *ev = NULL;
+        DROP(*ev);
         *n = 0;
     }
     return ok;

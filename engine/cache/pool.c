@@ -13,8 +13,7 @@ void page_log_add(struct page_log *log, const struct page_event *ev)
 
 void page_log_free(struct page_log *log)
 {
-    free(log->since);
-    log->since = NULL;
+    DROP(log->since);
     log->n_since = log->cap_since = 0;
 }
 

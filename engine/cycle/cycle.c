@@ -249,8 +249,7 @@ static void commit_lane(struct runtime *rt, struct cycle_lane *part)
     lane->settled = false;
     lane->tap_row = part->captured ? outcome_row(out, out->n_cells - 1) : -1;
     lane->behind = part->lags ? lane->behind + 1 : 0;
-    free(lane->tap);
-    lane->tap = NULL;
+    DROP(lane->tap);
 }
 
 void cycle_commit(struct cycle *cycle)

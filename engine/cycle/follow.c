@@ -83,14 +83,12 @@ void follow_run(struct runtime *rt, struct follow *follow, int topk)
     for (int b = 0; b < follow->n; b++)
         slot[b] = follow->lane[b].lane->slot - 1;
     head_extend(rt->drafter->head, &rt->pass, follow->from, slot, topk, follow->guess);
-    free(follow->from);
-    follow->from = NULL;
+    DROP(follow->from);
 }
 
 void follow_abandon(struct follow *follow)
 {
     for (int b = 0; b < follow->n; b++)
         follow->lane[b].lane->seq.drafted = follow->lane[b].drafted;
-    free(follow->from);
-    follow->from = NULL;
+    DROP(follow->from);
 }

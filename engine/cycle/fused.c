@@ -8,8 +8,7 @@ void fused_close(struct runtime *rt)
     fused_forget_recordings(rt);
     rt->dev.k->release(rt->dev.d, rt->fused->mem);
     list_close(&rt->fused->list, rt->dev.k, rt->dev.d);
-    free(rt->fused);
-    rt->fused = NULL;
+    DROP(rt->fused);
 }
 
 enum { SCRATCH = TREE_MAX + MAX_STEPS * MAX_TOPK }; /* cells of a cycle, in any pool, at most */

@@ -51,10 +51,10 @@ static void layout_outbox(struct fused_cycle *run)
     at->best_logp = region(run, N * DIGEST_BEST);
     if (S) {
         kbuf *rows[] = {&at->parent, &at->logp, &at->score, &at->u, &at->node_logp};
-        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (size_t i = 0; i < LEN(rows); i++)
             *rows[i] = region(run, N);
         kbuf *one[] = {&at->n_nodes, &at->n_path, &at->time[0], &at->time[1], &at->time[2]};
-        for (size_t i = 0; i < sizeof one / sizeof *one; i++)
+        for (size_t i = 0; i < LEN(one); i++)
             *one[i] = region(run, 2);
         at->path = region(run, S + 1);
         at->next = region(run, (size_t)run->key.guesses);
@@ -71,7 +71,7 @@ static void layout_outbox(struct fused_cycle *run)
     if (!S)
         return;
     kbuf *steps[] = {&at->src[0], &at->src[1], &at->dst[0], &at->dst[1]};
-    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++)
+    for (size_t i = 0; i < LEN(steps); i++)
         *steps[i] = region(run, S + 1);
     at->parent0 = region(run, N);
     at->last = region(run, 1);

@@ -45,7 +45,7 @@ static bool open_buffers(struct runtime *rt, struct err *e)
         {&rt->changes, steer_bytes(rt->model->cfg.vocab)},
         {&rt->bans, steer_ban_bytes(rt->model->cfg.vocab)}};
     bool ok = true;
-    for (size_t i = 0; i < sizeof all / sizeof *all && ok; i++) {
+    for (size_t i = 0; i < LEN(all) && ok; i++) {
         *all[i].b = rt->dev.k->alloc(rt->dev.d, all[i].bytes, "sampling buffers", e);
         ok = all[i].b->p != NULL;
     }
@@ -110,7 +110,7 @@ void runtime_close(struct runtime *rt)
     fused_close(rt);
     kbuf all[] = {rt->logits, rt->path_logits, rt->ids, rt->prob, rt->uniform, rt->row, rt->logp,
                   rt->idx, rt->pair_src, rt->pair_dst, rt->mask, rt->changes, rt->bans};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+    for (size_t i = 0; i < LEN(all); i++)
         rt->dev.k->release(rt->dev.d, all[i]);
     drafter_close(rt->drafter);
     net_close(&rt->net);

@@ -9,8 +9,8 @@ static const char *const change_names[] = {"",     "none",  "first",  "emptied",
                                            "regen", "forget", "silent", "fork",    "format"};
 static const char *const limit_names[] = {"", "window", "evicted", "draft", "state"};
 enum {
-    N_CHANGES = sizeof change_names / sizeof *change_names,
-    N_LIMITS = sizeof limit_names / sizeof *limit_names,
+    N_CHANGES = LEN(change_names),
+    N_LIMITS = LEN(limit_names),
 };
 _Static_assert((int)N_CHANGES == CHANGE_FORMAT + 1 && (int)N_LIMITS == LIMIT_STATE + 1,
                "every fact has a name");

@@ -28,7 +28,7 @@ static const char *const rules[] = {
 
 int check_rule_count(void)
 {
-    return (int)(sizeof rules / sizeof *rules);
+    return (int)(LEN(rules));
 }
 
 const char *check_rule(int i)

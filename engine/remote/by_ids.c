@@ -156,7 +156,7 @@ static void take_answer(struct ids_ask *ask, const struct http_call *call)
         http_refused(call, &ask->why);
         return;
     }
-    if (!answer_read(&answer, call->answer.p ? call->answer.p : "", call->answer.n, &ask->why))
+    if (!answer_read(&answer, buf_text(&call->answer), call->answer.n, &ask->why))
         return;
     if (answer.error[0])
         err_set(&ask->why, ERR_MODEL, "the server reports: %s", answer.error);
@@ -290,7 +290,7 @@ static bool score_one(struct upkeep *upkeep, const struct ids *prompt, int32_t i
     s.call.path = put_request(&upkeep->server, &ask, BEST_SCORED, &s.body);
     s.call.body = s.body.p;
     bool ok = upkeep_call(upkeep, &s.call, stop, e) &&
-              answer_read(&answer, s.call.answer.p ? s.call.answer.p : "", s.call.answer.n, e);
+              answer_read(&answer, buf_text(&s.call.answer), s.call.answer.n, e);
     *logp = NAN;
     for (int i = 0; ok && i < answer.tops.n && answer.tops.at[i].k == 0; i++)
         if (answer.tops.at[i].id == id)
@@ -332,7 +332,7 @@ bool ids_of_text(struct upkeep *upkeep, const char *text, struct ids *out, const
     jput_close(&body, '}');
     call.body = body.p;
     bool ok = (upkeep_call(upkeep, &call, stop, e) || err_prefix(e, "/tokenize")) &&
-              answer_read(&answer, call.answer.p ? call.answer.p : "", call.answer.n, e);
+              answer_read(&answer, buf_text(&call.answer), call.answer.n, e);
     for (int i = 0; ok && i < answer.n_token; i++)
         if (answer.token[i].id >= 0)
             ids_add(out, answer.token[i].id);

@@ -319,7 +319,7 @@ static bool take_page(struct gauges *gauges, enum server_kind kind)
         e = gauges->call.why;
     else if (gauges->call.status != 200)
         http_refused(&gauges->call, &e);
-    else if (gauges_read(kind, b->p ? b->p : "", b->n, &gauges->now))
+    else if (gauges_read(kind, buf_text(b), b->n, &gauges->now))
         return true;
     else
         err_set(&e, ERR_MODEL, "%s says nothing about pools or requests", gauges->call.path);

@@ -128,7 +128,7 @@ static void *resize(void *p, size_t n)
 bool http_open(struct http **out, const struct http_opts *opts, struct err *e)
 {
     static bool once; /* before the first thread */
-    int n = (int)(sizeof curl_names / sizeof *curl_names);
+    int n = (int)(LEN(curl_names));
     if (!once && !late_load(LIBCURL, curl_names, &curl, n, e))
         return false;
     if (!once && curl.global_init_mem(CURL_GLOBAL_DEFAULT, xmalloc, free, resize, xstrdup,

@@ -57,7 +57,7 @@ static void split_name(struct metric *metric, char *name)
         metric->name = colon + 1;
         return;
     }
-    for (size_t i = 0; i < sizeof under / sizeof *under; i++) {
+    for (size_t i = 0; i < LEN(under); i++) {
         size_t n = strlen(under[i]);
         if (strncmp(name, under[i], n) == 0) {
             name[n - 1] = '\0';
@@ -183,7 +183,7 @@ static bool label_is(const struct metric *metric, const char *label, const char 
 {
     FREED(buf_free) struct buf got = {0};
     return !label ||
-           (metric_label(metric, label, &got) && strcmp(got.p ? got.p : "", value) == 0);
+           (metric_label(metric, label, &got) && strcmp(buf_text(&got), value) == 0);
 }
 
 bool metrics_value(const struct metrics *metrics, const char *name, const char *label,

@@ -13,7 +13,7 @@ static bool own_labels(const struct metric *m, const char *model, struct buf *ou
 {
     struct buf name = {0};
     bool named = metric_label(m, "model_name", &name);
-    bool own = !named || strcmp(name.p ? name.p : "", model) == 0;
+    bool own = !named || strcmp(buf_text(&name), model) == 0;
     buf_free(&name);
     buf_str(out, "");
     const char *at = m->labels, *p;

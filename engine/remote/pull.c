@@ -267,7 +267,7 @@ static int by_path(const void *a, const void *b)
 
 static bool read_list(struct pull *pull, const struct buf *text, struct err *e)
 {
-    json_t *top = json_read(text->p ? text->p : "", text->n, JSON_DEPTH, "the hub's answer", e);
+    json_t *top = json_read(buf_text(text), text->n, JSON_DEPTH, "the hub's answer", e);
     json_t *list = json_object_get(top, "siblings"), *x;
     const char *commit = json_string_value(json_object_get(top, "sha"));
     size_t i, n = json_array_size(list);
@@ -656,7 +656,7 @@ static bool choose_files(struct pull *pull, struct err *e)
         shards = !whole && find_listed(pull, index);
     if (pull->name.file || (!whole && !shards && !find_listed(pull, "pytorch_model.bin")))
         return want_gguf(pull, e);
-    for (size_t i = 0; i < sizeof beside / sizeof *beside; i++)
+    for (size_t i = 0; i < LEN(beside); i++)
         wants_file(pull, beside[i]);
     if (!find_listed(pull, "tokenizer.json"))
         wants_file(pull, "README.md"); /* a draft's model card names its target (pair.h) */
@@ -717,7 +717,7 @@ static enum order order_of(const char *path)
     static const char *const ends[] = {".safetensors", ".gguf", ".bin"};
     if (hub_is_gguf(path))
         return FOUND;
-    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+    for (size_t i = 0; i < LEN(ends); i++)
         if (ends_with(path, ends[i]))
             return WEIGHTS;
     return BESIDE;

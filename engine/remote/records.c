@@ -88,8 +88,8 @@ struct record_exchange {
 static void end_exchange(struct record *record, struct record_exchange *t)
 {
     struct past_turn turn = {.turn = record->n_past + 1,
-                             .user = xstrdup(t->user.p ? t->user.p : ""),
-                             .reply = xstrdup(t->reply.p ? t->reply.p : "")};
+                             .user = xstrdup(buf_text(&t->user)),
+                             .reply = xstrdup(buf_text(&t->reply))};
     *APPEND(record->past, record->n_past) = turn;
     buf_clear(&t->user);
     buf_clear(&t->reply);
@@ -134,7 +134,7 @@ static bool take_messages(struct record *record, const json_t *all, struct err *
     }
     if (t.answered) /* the reply goes on with the assistant's last message */
         end_exchange(record, &t);
-    record->text = xstrdup(t.user.p ? t.user.p : "");
+    record->text = xstrdup(buf_text(&t.user));
     buf_free(&t.user);
     buf_free(&t.reply);
     return ok;
@@ -186,7 +186,7 @@ static void take_sampling(struct record *record, const json_t *o)
     static const char *const most[] = {"max_completion_tokens", "max_tokens", "max_new_tokens",
                                        "n_predict", NULL};
     static const char *const seed[] = {"seed", "sampling_seed", NULL};
-    for (size_t i = 0; i < sizeof same / sizeof *same; i++)
+    for (size_t i = 0; i < LEN(same); i++)
         add_setting(record, same[i], at(o, same[i]));
     add_setting(record, "max_tokens", first_of(o, most));
     add_setting(record, "seed", first_of(o, seed));
@@ -258,7 +258,7 @@ static void take_tokens(struct record *record, const struct answer *answer)
 
 static void take_reply(struct record *record, const json_t *o)
 {
-    struct answer answer;
+    FREED(answer_free) struct answer answer;
     answer_take(&answer, o);
     const json_t *choice = json_array_get(at(o, "choices"), 0), *word = at(choice, "finish_reason");
     const json_t *print = at(o, "system_fingerprint"), *created = at(o, "created");
@@ -289,7 +289,6 @@ static void take_reply(struct record *record, const json_t *o)
     if (answer.error[0])
         record->error = xstrdup(answer.error);
     record->reply = true;
-    answer_free(&answer);
 }
 
 /* vLLM's own outputs as choices of the API. */

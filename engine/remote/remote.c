@@ -261,7 +261,7 @@ static void take_prompt(const struct remote_turn *turn, struct ids *out)
     struct answer answer;
     ids_cat(out, turn->in->prompt.v, turn->in->prompt.n);
     if (out->n || !turn->asked || !call->done || call->failed || call->status != 200 ||
-        !answer_read(&answer, call->answer.p ? call->answer.p : "", call->answer.n, NULL))
+        !answer_read(&answer, buf_text(&call->answer), call->answer.n, NULL))
         return;
     for (int i = 0; i < answer.n_token; i++)
         ids_add(out, answer.token[i].id);
@@ -623,7 +623,7 @@ static void fill_lacks(struct remote *remote)
     };
     struct backend *backend = &remote->talk.base;
     bool events = remote->server.kind == SERVER_VLLM || remote->server.kind == SERVER_SGLANG;
-    for (size_t i = 0; i < sizeof never / sizeof *never; i++) {
+    for (size_t i = 0; i < LEN(never); i++) {
         enum backend_view v = never[i].view;
         const char *at = strstr(never[i].what, "%s");
         remote->lacks[v] = xasprintf("%.*s%s%s%s", (int)(at - never[i].what), never[i].what,

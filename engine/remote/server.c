@@ -156,7 +156,7 @@ static bool is_secret(const char *name)
 {
     static const char *const word[] = {"api_key", "apikey", "password", "passwd", "secret",
                                        "credential", "auth", "hf_token", "access_token"};
-    return ANY(i, sizeof word / sizeof *word, ascii_contains(name, word[i]));
+    return ANY(i, LEN(word), ascii_contains(name, word[i]));
 }
 
 static bool has_fact(const struct buf *facts, const char *name)
@@ -234,7 +234,7 @@ static bool find_kind(struct server *server, struct http *http, const struct sto
         {"/version", SERVER_VLLM, "version"},
         {"/api/version", SERVER_OLLAMA, "version"},
     };
-    for (size_t i = 0; i < sizeof sign / sizeof *sign; i++) {
+    for (size_t i = 0; i < LEN(sign); i++) {
         char agent[64] = "";
         json_t *o = get_json(http, sign[i].path, agent, stop, e);
         if (!o && e->kind != ERR_NONE)
@@ -297,7 +297,7 @@ static void add_config(struct server *server)
             char *fact = xasprintf("cache_config.%s", name);
             struct buf value = {0};
             if (metric_label(&metrics.at[i], name, &value))
-                json_object_set_new(o, fact, json_string(value.p ? value.p : ""));
+                json_object_set_new(o, fact, json_string(buf_text(&value)));
             buf_free(&value);
             FREE(fact, name);
         }
@@ -540,7 +540,7 @@ const char *server_ask(const struct server *server, const struct said *said, int
         static const char *const ask[] = {
             "return_output_ids_in_sglext", "return_input_ids_in_sglext", "return_output_ids",
             "return_input_ids", "return_spec_tokens_details", "return_cached_tokens_details"};
-        for (size_t i = 0; i < sizeof ask / sizeof *ask; i++)
+        for (size_t i = 0; i < LEN(ask); i++)
             jput_kbool(b, ask[i], true);
     }
     jput_close(b, '}');

@@ -221,7 +221,7 @@ void upkeep_drafts(struct upkeep *upkeep, struct draft_totals *out)
 {
     struct http_call call = {.method = "GET", .path = "/metrics"};
     bool got = upkeep->server.answers[REPORT_METRICS] && http_call(upkeep->http, &call, NULL, NULL);
-    drafts_read(got && call.answer.p ? call.answer.p : "", got ? call.answer.n : 0, out);
+    drafts_read(got ? buf_text(&call.answer) : "", got ? call.answer.n : 0, out);
     buf_free(&call.answer);
 }
 

@@ -139,7 +139,7 @@ void net_close(struct net *n)
     FREE(n->cells, n->of_pool[0], n->of_pool[1]);
     kbuf all[] = {n->x, n->y, n->q, n->o, n->h, n->gate, n->cs[0], n->cs[1], n->ple, n->ple_row,
                   n->o2, n->lse, n->lse2};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+    for (size_t i = 0; i < LEN(all); i++)
         k->release(n->dev.d, all[i]);
     *n = (struct net){0};
 }

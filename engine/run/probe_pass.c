@@ -38,7 +38,7 @@ bool probe_open(struct probe_pass *x, struct net *n, struct err *e)
 void probe_close(struct probe_pass *x, struct net *n)
 {
     kbuf all[] = {x->o, x->lse, x->bare, x->chosen};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+    for (size_t i = 0; i < LEN(all); i++)
         n->dev.k->release(n->dev.d, all[i]);
     *x = (struct probe_pass){0};
 }

@@ -121,7 +121,7 @@ static bool same_record(struct engine *engine, const struct step_rec *a, const s
         {"bonus token", (uint64_t)a->bonus, (uint64_t)b->bonus},
         {"random numbers drawn", a->draws, b->draws},
     };
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+    for (size_t i = 0; i < LEN(all); i++)
         if (all[i].first != all[i].now)
             return differs(engine, all[i].what, all[i].first, all[i].now, e);
     return true;

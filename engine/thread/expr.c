@@ -57,7 +57,7 @@ static const struct {
      NODE_CUT},
 };
 
-enum { N_NAMES = sizeof names / sizeof *names };
+enum { N_NAMES = LEN(names) };
 
 const char *expr_name(int i, const char **meaning)
 {
@@ -254,7 +254,7 @@ static const struct {
     {"<", OP_LT, COMPARISON},   {">", OP_GT, COMPARISON},   {"&&", OP_AND, AND},
     {"and", OP_AND, AND},       {"||", OP_OR, OR},          {"or", OP_OR, OR},
 };
-enum { N_BINARY = sizeof binary / sizeof *binary };
+enum { N_BINARY = LEN(binary) };
 
 static bool parse_not(struct parser *p);
 static bool parse_level(struct parser *p, int level);

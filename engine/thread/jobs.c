@@ -69,8 +69,7 @@ bool jobs_close(struct jobs *js, struct err *e)
     shared_lock(&engine->shared);
     bool whole = kv_restore_order(&js->r->kv, js->order, e);
     shared_unlock(&engine->shared);
-    free(js->order);
-    js->order = NULL;
+    DROP(js->order);
     js->r->kv.log.keep = true;
     js->crowded = false;
     if (!whole)

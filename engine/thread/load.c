@@ -112,8 +112,7 @@ static void find_mask(struct loaded *loaded)
     }
     if (found)
         return;
-    free(loaded->mask);
-    loaded->mask = NULL;
+    DROP(loaded->mask);
 }
 
 static bool load_text(struct loaded *loaded, const struct engine_opts *o, struct err *e)

@@ -101,10 +101,8 @@ static char *print_sharing(const struct engine *engine)
 
 static void free_strings(struct engine *engine)
 {
-    for (size_t i = 0; i < sizeof engine->strings / sizeof *engine->strings; i++) {
-        free(engine->strings[i]);
-        engine->strings[i] = NULL;
-    }
+    for (size_t i = 0; i < sizeof engine->strings / sizeof *engine->strings; i++)
+        DROP(engine->strings[i]);
 }
 
 /* False and *e: the tokenizer's files cannot be read. */

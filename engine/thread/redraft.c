@@ -236,7 +236,7 @@ const char *redraft_message(int i)
         "Explain what a page table is to someone who has never seen one.",
         "How do I bake bread at home?",
     };
-    return i >= 0 && i < (int)(sizeof message / sizeof *message) ? message[i] : NULL;
+    return i >= 0 && i < (int)(LEN(message)) ? message[i] : NULL;
 }
 
 bool redraft_answer(struct loaded *loaded, const struct ids *prompt, int most,

@@ -168,7 +168,7 @@ static bool try_norms(struct scorer *scorer, struct err *e)
                                       : "norms x (1 + w) in place of x w");
     t.d.cfg.norm = plus ? NORM_RMS : NORM_RMS1P;
     ok = ok ? score(scorer, &t, e) : (trial_close(&t), false);
-    for (size_t i = 0; i < sizeof eps / sizeof *eps && ok; i++) {
+    for (size_t i = 0; i < LEN(eps) && ok; i++) {
         if (eps[i] == d->cfg.eps)
             continue;
         trial_open(&t, scorer, READ_NORM, "");
@@ -213,7 +213,7 @@ static bool same_rope(const struct rope *a, const struct rope *b)
 }
 
 static const double usual_theta[] = {1e4, 1e5, 5e5, 1e6};
-enum { USUAL_THETA = sizeof usual_theta / sizeof *usual_theta };
+enum { USUAL_THETA = LEN(usual_theta) };
 
 static bool is_usual(double theta)
 {
@@ -367,7 +367,7 @@ bool redraft_try_all(struct scorer *scorer, struct err *e)
     bool (*const part[])(struct scorer *, struct err *) = {
         try_usual_layers, /* first: REDRAFT_LAYERS asks for no other */
         try_norms, try_ropes, try_windows, try_tables, try_ids, try_states};
-    enum { N = sizeof part / sizeof *part };
+    enum { N = LEN(part) };
     scorer->parts = N + 2;
     bool ok = score(scorer, &t, e);
     int n = scorer->o->which == REDRAFT_AS_IS ? 0 : scorer->o->which == REDRAFT_LAYERS ? 1 : N;

@@ -185,8 +185,7 @@ void session_fit_states(struct session *s, struct replaced *old)
     pass_unlock(&s->runtime->pass);
     while (old->n_msg)
         message_free(&old->msg[--old->n_msg]);
-    free(old->msg);
-    old->msg = NULL;
+    DROP(old->msg);
 }
 
 void session_unsay(struct session *s)

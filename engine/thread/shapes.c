@@ -39,8 +39,7 @@ void shapes_turn_ended(struct engine *engine)
     struct lane *lane = &engine->own.ses.lane;
     struct err e = {0};
     auto_shape_rest(&s->chooser);
-    free(s->at);
-    s->at = NULL;
+    DROP(s->at);
     s->n = s->decided = 0;
     if (!engine->own.lost && !lane_catch_up(&engine->own.runtime, lane, 1, &e))
         lane->behind = 0; /* the next turn computes the prompt's end again */

@@ -480,7 +480,7 @@ static void close_turn(struct engine *engine, struct turn *t, int n_reply)
     s->lane.given = NULL;
     s->lane.n_given = 0;
     if (n_reply > 0) {
-        session_add(s, ROLE_ASSISTANT, s->turn, t->text.p ? t->text.p : "",
+        session_add(s, ROLE_ASSISTANT, s->turn, buf_text(&t->text),
                     s->lane.tok.v + t->first, n_reply);
         if (!engine->own.lost)
             session_mark(s, true);

@@ -11,7 +11,7 @@ static void post_settings(struct engine *engine, enum op_kind op)
 {
     FREED(buf_free) struct buf b = {0};
     settings_print(&engine->shared.set, &b);
-    engine_post_op(engine, op, b.p ? b.p : "", 0);
+    engine_post_op(engine, op, buf_text(&b), 0);
     buf_clear(&b);
     /* fault switches outlive sessions: each session's log names those that are on */
     for (int i = 0; i < N_BUGS; i++)
@@ -50,8 +50,7 @@ void engine_start_stats(struct engine *engine)
 static void begin_session(struct engine *engine, const char *id)
 {
     session_reset(&engine->own.ses, id);
-    free(engine->own.format);
-    engine->own.format = NULL;
+    DROP(engine->own.format);
     engine_start_stats(engine);
     engine_log_pages(engine);
 }
@@ -127,7 +126,7 @@ static void post_fork(struct engine *engine)
     for (int i = 0; i < engine->own.ses.n_msg; i++)
         if (engine->own.ses.msg[i].role == ROLE_USER)
             buf_printf(&turns, "%s%d", turns.n ? " " : "", engine->own.ses.turn_of[i]);
-    engine_post_op(engine, OP_FORK, turns.p ? turns.p : "", engine->own.ses.turn);
+    engine_post_op(engine, OP_FORK, buf_text(&turns), engine->own.ses.turn);
 }
 
 static void do_resume(struct engine *engine, const struct request *rq)

@@ -74,7 +74,7 @@ static bool any_wanted(const struct bench *b)
 {
     static const char *const part[] = {"step.", "verify.", "draft.", "cycle.", "prefill.", "chat.",
                                        "again.", "cublas.", "product.", "shape."};
-    return ANY(i, sizeof part / sizeof *part, bench_wanted_any(b, part[i]));
+    return ANY(i, LEN(part), bench_wanted_any(b, part[i]));
 }
 
 /* All lines of the models, over the device that engine_load() opened for them. */

@@ -220,7 +220,7 @@ static bool packed_gemvs(struct bench *b, struct err *e)
                {"gemv.q6_k", DT_Q6_K, false},  {"gemv.q8_0", DT_Q8_0, false},
                {"gemv.mxfp4", DT_MXFP4, false}};
     bool ok = true;
-    for (size_t i = 0; i < sizeof all / sizeof *all && ok; i++)
+    for (size_t i = 0; i < LEN(all) && ok; i++)
         if (all[i].brief || !b->o->brief)
             ok = gemv(b, all[i].name, all[i].type, 10240, 2560, true, e);
     return ok;

@@ -61,7 +61,7 @@ static const struct {
     {"shape", "shapes of the draft tree, and what auto chooses"},
     {"repl", "what queue, log, lines and screen add"},
 };
-enum { N_PARTS = sizeof parts / sizeof *parts };
+enum { N_PARTS = LEN(parts) };
 
 const char *bench_part(int i, const char **what)
 {

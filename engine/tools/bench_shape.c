@@ -13,7 +13,7 @@ static const char *const prompts[] = {
     BENCH_QUESTION, "What is a page table?", "My dog is called Rex. What is my dog called?",
     "Why is a draft token rejected?", "Tell me a short story about a lighthouse.",
 };
-enum { PROMPTS = sizeof prompts / sizeof *prompts, ROUNDS = 5, MOST = 128,
+enum { PROMPTS = LEN(prompts), ROUNDS = 5, MOST = 128,
        MANNERS = AUTO_SHAPES + 1 };
 
 struct shape_replies {

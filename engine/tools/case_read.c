@@ -407,9 +407,9 @@ void case_free(struct attn_case *c)
         struct case_group *g = &c->group[i];
         struct case_lists *const lists[] = {&g->tables, &g->held, &g->expand, &g->claim};
         struct case_ints *const ints[] = {&g->start, &g->write, &g->lo, &g->hi, &g->layers};
-        for (size_t k = 0; k < sizeof lists / sizeof *lists; k++)
+        for (size_t k = 0; k < LEN(lists); k++)
             free_lists(lists[k]);
-        for (size_t k = 0; k < sizeof ints / sizeof *ints; k++)
+        for (size_t k = 0; k < LEN(ints); k++)
             free(ints[k]->v);
     }
     free_lists(&c->seen);

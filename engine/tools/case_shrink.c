@@ -44,7 +44,7 @@ static void draw_keys(const struct attn_case *c, const struct case_group *g, int
             put_slot(&right, slot);
     }
     if (!same)
-        buf_printf(out, "         reads slots%s%s, must read%s%s\n", is.n ? is.p : "",
+        buf_printf(out, "         reads slots%s%s, must read%s%s\n", buf_text(&is),
                    m > SHOWN_KEYS ? " ..." : "", right.n ? right.p : " none",
                    n > SHOWN_KEYS ? " ..." : "");
     buf_free(&is);
@@ -385,7 +385,7 @@ int case_shrink(struct attn_case *c, const struct stop *stop)
     static bool (*const way[])(struct attn_case *c, int i) = {
         drop_request, drop_group, drop_prefix, drop_row, drop_array, drop_claim, drop_column,
         drop_pair};
-    enum { WAYS = sizeof way / sizeof *way, MOST_TRIED = 20000 };
+    enum { WAYS = LEN(way), MOST_TRIED = 20000 };
     struct case_verdict v;
     int tried = 0;
     case_judge(c, &v);

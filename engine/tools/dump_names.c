@@ -44,7 +44,7 @@ static const struct module_name names[] = {
     {"logits_processor", "next_token_logits", TAP_LOGITS, ANY, IN_MODEL},
     {"next_token_logits", "", TAP_LOGITS, ANY, IN_MODEL},
 };
-enum { N_NAMES = sizeof names / sizeof *names };
+enum { N_NAMES = LEN(names) };
 
 void dump_name_parse(const char *name, struct dump_name *p)
 {

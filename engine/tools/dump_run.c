@@ -55,7 +55,7 @@ static void skip_name(struct dump_run *dump, const struct dump_name *p)
     char *name = xasprintf("%s%s%s%s", p->layer >= 0 ? "layers.*." : "", p->module,
                            *p->port ? "." : "", p->port);
     bool again = r->n_skipped == 512;
-    for (size_t i = 0; i < sizeof known / sizeof *known && !again; i++)
+    for (size_t i = 0; i < LEN(known) && !again; i++)
         again = ends_with(name, known[i]);
     for (int i = 0; i < r->n_skipped && !again; i++)
         again = strcmp(r->skipped[i], name) == 0;
@@ -87,8 +87,7 @@ static void close_pass(struct dump_run *dump)
 {
     torch_close(dump->open);
     dump->open = NULL;
-    free(dump->item);
-    dump->item = NULL;
+    DROP(dump->item);
     dump->n_item = 0;
     dump->pass = -1;
 }

@@ -180,7 +180,7 @@ static bool check_pages(struct golden *golden, int page_size, struct err *e)
     FREED(free_at) int32_t *ids = xmalloc((size_t)N * sizeof *ids);
     const int chunks[] = {L, 7, page_size + 1, 1};
     bool ok = true;
-    size_t n_chunks = with_noise(golden) ? 1 : sizeof chunks / sizeof *chunks;
+    size_t n_chunks = with_noise(golden) ? 1 : LEN(chunks);
     for (size_t i = 0; i < n_chunks && ok; i++) {
         char name[64];
         snprintf(name, sizeof name, i ? "page %d, chunks of %d" : "page %d, one chunk", page_size,
@@ -215,12 +215,12 @@ static const struct tree_shape spec_shapes[] = {{3, 1, 4}, {5, 4, 16}, {6, 8, 60
 
 static bool check_spec(struct golden *golden, int page_size, struct err *e)
 {
-    struct runtime rt;
+    FREED(runtime_close) struct runtime rt;
     int N = golden->ref.n_greedy;
     bool ok = golden_runtime(golden, &rt, page_size, e);
     int32_t *ids = xmalloc((size_t)N * sizeof *ids), *plain = xmalloc((size_t)N * sizeof *ids);
     ok = ok && run_greedy(golden, &rt, golden->ref.n, NULL, plain, N, NULL, e);
-    for (size_t i = 0; i < sizeof spec_shapes / sizeof *spec_shapes && ok; i++) {
+    for (size_t i = 0; i < LEN(spec_shapes) && ok; i++) {
         const struct tree_shape *s = &spec_shapes[i];
         double mal;
         char name[64];
@@ -232,7 +232,6 @@ static bool check_spec(struct golden *golden, int page_size, struct err *e)
             check_ids(&golden->rep, name, NULL, ids, N, plain, N, NULL, 0);
     }
     FREE(ids, plain);
-    runtime_close(&rt);
     return ok;
 }
 

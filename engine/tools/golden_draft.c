@@ -300,7 +300,7 @@ static bool check_assistant(struct golden *golden, struct runtime *rt, struct sa
                             struct err *e)
 {
     struct lane lane = {.tap_row = -1};
-    struct assistant a;
+    FREED(assistant_free) struct assistant a;
     int L = golden->ref.n;
     bool ok = assistant_read(&a, st, head_vocab(rt->drafter->head), golden->l.model.cfg.hidden, e);
     ids_cat(&lane.tok, golden->ref.ids, L);
@@ -315,7 +315,6 @@ static bool check_assistant(struct golden *golden, struct runtime *rt, struct sa
              assistant_forced(golden, rt, &lane, &a, e);
     }
     lane_free(rt, &lane);
-    assistant_free(&a);
     return ok;
 }
 

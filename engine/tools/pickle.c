@@ -341,7 +341,7 @@ static bool unknown(const struct reader *r, int op)
         {'\x96', "BYTEARRAY8"}, {'\x97', "NEXT_BUFFER"}, {'\x98', "READONLY_BUFFER"}};
     char what[120];
     const char *name = "no opcode";
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+    for (size_t i = 0; i < LEN(names); i++)
         if ((unsigned char)names[i].op == op)
             name = names[i].name;
     snprintf(what, sizeof what, "opcode 0x%02x (%s), which torch.save() writes for no tensor", op,

@@ -71,7 +71,7 @@ static const struct {
     {"small-moe-32", "m32", 512, GPT_OSS(128, 24, 32, 4, 2, 2048)},
     {"small-moe-128", "m128", 512, GPT_OSS(128, 36, 128, 4, 2, 2048)},
 };
-enum { N_KNOWN = sizeof known / sizeof *known, DRAFT_VOCAB = 32000 };
+enum { N_KNOWN = LEN(known), DRAFT_VOCAB = 32000 };
 
 /* The packed type of that name; DT_NONE: there is none. */
 static enum dtype packed_named(const char *name)

@@ -251,7 +251,7 @@ static bool read_storage(struct torch_file *f, const struct pickle_value *v, con
 {
     const struct pickle *p = &f->pickle;
     const struct pickle_value *type = pickle_item(p, v, 0), *key = pickle_item(p, v, 1);
-    size_t k = 0, n_kinds = sizeof kinds / sizeof *kinds;
+    size_t k = 0, n_kinds = LEN(kinds);
     while (k < n_kinds && !pickle_is(type, kinds[k].storage))
         k++;
     if (k == n_kinds)
@@ -312,7 +312,7 @@ static bool read_shape(const struct torch_file *f, const struct pickle_value *v,
 static struct torch_entry *new_entry(struct torch_file *f, const struct buf *name)
 {
     struct torch_entry *t = APPEND(f->entry, f->n);
-    *t = (struct torch_entry){.name = xstrdup(name->n ? name->p : ""), .storage = -1};
+    *t = (struct torch_entry){.name = xstrdup(buf_text(name)), .storage = -1};
     return t;
 }
 
@@ -352,7 +352,7 @@ static bool add_values(struct torch_file *f, const struct pickle_value *v, struc
     if (v->kind == PK_TEXT) {
         struct buf text = {0};
         put_printable(&text, v->s, v->n);
-        new_entry(f, name)->text = xstrdup(text.n ? text.p : "");
+        new_entry(f, name)->text = xstrdup(buf_text(&text));
         buf_free(&text);
     }
     bool dict = v->kind == PK_DICT, ok = true;
@@ -442,7 +442,7 @@ struct torch_file *torch_open(const char *path, struct err *e)
     struct stat st;
     struct buf name = {0};
     put_printable(&name, path, strlen(path));
-    f->path = xstrdup(name.n ? name.p : "");
+    f->path = xstrdup(buf_text(&name));
     buf_free(&name);
     f->loaded = f->fd = -1;
     bool ok, safe = ends_with(path, ".safetensors");

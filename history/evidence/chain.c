@@ -48,7 +48,7 @@ static int hash_turn(struct sha256 *s, struct db *d, int64_t id)
         "SELECT * FROM served WHERE turn_id = ?",
         "SELECT name, labels, before, after FROM metric WHERE turn_id = ? ORDER BY name, labels"};
     int rc = SQLITE_OK;
-    for (size_t i = 0; !rc && i < sizeof rows / sizeof *rows; i++)
+    for (size_t i = 0; !rc && i < LEN(rows); i++)
         rc = hash_rows(s, d, db_cached(d, rows[i], "i", id));
     return rc;
 }

@@ -132,7 +132,7 @@ static sqlite3_stmt *read_rows(struct db *d, const char *table, int64_t id)
 }
 
 static const char *const tables[] = {"build", "model", "server", "tokenizer"};
-enum { N_TABLES = sizeof tables / sizeof *tables };
+enum { N_TABLES = LEN(tables) };
 
 /* The checksum of the row that a statement is at. */
 static void row_sum(sqlite3_stmt *st, uint8_t out[SUM])
@@ -439,7 +439,7 @@ static bool chain_at(struct db *d, int64_t n, char hex[2 * SUM + 1], struct err 
         buf_hex(&b, sqlite3_column_blob(st, 0), (size_t)min_int(sqlite3_column_bytes(st, 0), SUM));
     bool ok = st && (rc == SQLITE_ROW || rc == SQLITE_DONE || db_fail(d, e, "cannot read"));
     sqlite3_finalize(st);
-    snprintf(hex, 2 * SUM + 1, "%s", b.n ? b.p : "");
+    snprintf(hex, 2 * SUM + 1, "%s", buf_text(&b));
     return ok;
 }
 

@@ -48,7 +48,7 @@ static int bind_facts(sqlite3_stmt *st, int at, const struct step_row *r)
         buf_add(&packed, &f->rival, 4);
         buf_add(&packed, &f->rival_logp, 4);
     }
-    return sqlite3_bind_blob64(st, at, packed.n ? packed.p : "", packed.n, SQLITE_TRANSIENT);
+    return sqlite3_bind_blob64(st, at, buf_text(&packed), packed.n, SQLITE_TRANSIENT);
 }
 
 static int bind_unless(sqlite3_stmt *st, int at, bool null, int64_t v)

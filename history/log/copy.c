@@ -69,7 +69,7 @@ int turn_copy(struct db *from, struct db *to, int64_t turn, const struct put *ow
     };
     int rc = SQLITE_OK;
     *whole = true;
-    for (size_t i = 0; !rc && i < sizeof parts / sizeof *parts; i++) {
+    for (size_t i = 0; !rc && i < LEN(parts); i++) {
         bool all;
         rc = rows_copy(db_prepare(from, NULL, parts[i].query, "i", turn), to, parts[i].table,
                        i ? rest : own, &all);

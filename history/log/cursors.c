@@ -102,8 +102,7 @@ void cursors_free(struct writer *w)
     cursor_free(&w->cur);
     for (int i = 0; i < w->n_parked; i++)
         cursor_free(&w->parked[i]);
-    free(w->parked);
-    w->parked = NULL;
+    DROP(w->parked);
     w->n_parked = 0;
 }
 

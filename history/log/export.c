@@ -167,7 +167,7 @@ static void write_head(struct hdb *h, const struct hdb_past *p, struct sink *s)
 /* The rows of a session; of a parent those up to the turn of the fork. */
 static void jsonl(struct hdb *h, const struct past_part *part, struct sink *s)
 {
-    for (size_t i = 0; s->ok && i < sizeof records / sizeof *records; i++) {
+    for (size_t i = 0; s->ok && i < LEN(records); i++) {
         sqlite3_stmt *st = db_prepare(&h->db, s->e, records[i].sql, "si", part->session,
                                       (int64_t)part->upto);
         int rc = SQLITE_DONE;

@@ -297,8 +297,7 @@ bool file_rename_damaged(const char *path, char **to, struct err *e)
     if (!rename_to_free_name(path, to)) {
         err_set(e, ERR_DB, "%s is damaged and cannot be renamed to %s: %s", path, *to,
                 strerror(errno));
-        free(*to);
-        *to = NULL;
+        DROP(*to);
         return false;
     }
     static const char *const tails[] = {"-wal", "-shm", "-journal"};

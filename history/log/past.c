@@ -64,7 +64,7 @@ const char *past_mark(enum past_state s)
 {
     static const char *const mark[] = {[PAST_REPLACED] = "replaced", [PAST_UNDONE] = "undone",
                                        [PAST_LEFT_OUT] = "left out of the context"};
-    return (size_t)s < sizeof mark / sizeof *mark && mark[s] ? mark[s] : "";
+    return (size_t)s < LEN(mark) && mark[s] ? mark[s] : "";
 }
 
 /* ---- which turns the context holds ---- */

@@ -322,13 +322,12 @@ bool hdb_find(struct hdb *h, const char *id, struct session_row *out, struct err
 
 void hdb_name(struct hdb *h, const char *session, char out[SESSION_ID])
 {
-    struct session_row r;
+    FREED(session_row_free) struct session_row r;
     bool found = hdb_find(h, session, &r, NULL) && r.number > 0;
     if (found)
         snprintf(out, SESSION_ID, "#%d", r.number);
     else
         snprintf(out, SESSION_ID, "%s", session);
-    session_row_free(&r);
 }
 
 /* ---- turns ---- */

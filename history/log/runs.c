@@ -8,7 +8,7 @@ static const char *const names[] = {"version",   "device",    "flags",     "mode
 /* Names of the server's facts; only of runs that a server computed. */
 static const char *const of_server[] = {"server_kind", "server_version", "server_url",
                                         "server_facts"};
-enum { N_NAMES = sizeof names / sizeof *names, N_OF_SERVER = sizeof of_server / sizeof *of_server };
+enum { N_NAMES = LEN(names), N_OF_SERVER = LEN(of_server) };
 
 /* Formats the statement's columns from `at` on as "name=value" lines: the facts of the run, those
  * of its server, config. */

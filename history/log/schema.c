@@ -139,7 +139,7 @@ static const struct migration migrations[] = {
 static const struct migration of_pack[] = {
     {SCHEMA_VERSION, {schema_pack, schema_tables, schema_views}, chain_begin_log},
 };
-enum { N_MIGRATIONS = sizeof migrations / sizeof *migrations };
+enum { N_MIGRATIONS = LEN(migrations) };
 
 /* ---- versions ---- */
 
@@ -498,7 +498,7 @@ static bool is_network(const char *path)
     struct statfs fs;
     if (statfs(path, &fs) != 0)
         return false;
-    return ANY(i, sizeof remote / sizeof *remote, (unsigned)fs.f_type == remote[i]);
+    return ANY(i, LEN(remote), (unsigned)fs.f_type == remote[i]);
 }
 
 bool schema_wal(struct db *d)

@@ -314,8 +314,7 @@ static void commit_succeeded(struct history *h, uint64_t ended, uint64_t mark, b
     h->n_wait = 0;
     h->bytes = 0;
     if (h->cap_wait > ROOM_KEPT) { /* up to 32 MB after a time in which nothing could be stored */
-        free(h->wait);
-        h->wait = NULL;
+        DROP(h->wait);
         h->cap_wait = 0;
     }
     h->urgent = false;

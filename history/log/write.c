@@ -287,7 +287,7 @@ static int begin_session(struct writer *w, const struct event *ev, enum log_leve
  * one. */
 static int set_title(struct writer *w, const struct event *ev)
 {
-    const char *s = ev->text.p ? ev->text.p : "";
+    const char *s = buf_text(&ev->text);
     s += strspn(s, " \t\r\n");
     size_t n = strcspn(s, "\r\n");
     if (!n)
@@ -552,7 +552,7 @@ static int write_line(struct writer *w, const struct event *ev, const char *kind
     return store_session(w, ev) ?:
            db_do(&w->db, "INSERT INTO event(session_id, turn, step, kind, op, text, created_ms)"
                  " VALUES(?,?,?,?,?,?,?)", "siisssi", c->session, (int64_t)turn,
-                 (int64_t)ev->step, kind, op, ev->text.p ? ev->text.p : "", event_ms(w, ev)) ?:
+                 (int64_t)ev->step, kind, op, buf_text(&ev->text), event_ms(w, ev)) ?:
            chain_add(&w->db, c->session, LINK_EVENT, sqlite3_last_insert_rowid(w->db.h));
 }
 

@@ -70,7 +70,7 @@ static const struct pack_rule rules[] = {
     {.table = "token", .where = "tokenizer IN (SELECT id FROM tokenizer WHERE " TOKENIZERS ")",
      .facts = "tokenizer id", .text = "text", .of_id = "id"},
 };
-enum { N_RULES = sizeof rules / sizeof *rules };
+enum { N_RULES = LEN(rules) };
 
 /* Tables of which a pack keeps no row: checksums over all sessions, and state of writers. */
 static const char *const left_out[] = {"roll", "head", "held", "taken"};

@@ -161,8 +161,7 @@ void pack_close(struct hdb *h)
     db_close(&h->db);
     db_close(&h->sql);
     buf_free(&h->pack->file);
-    free(h->pack);
-    h->pack = NULL;
+    DROP(h->pack);
 }
 
 const struct pack_about *hdb_packed(const struct hdb *h)

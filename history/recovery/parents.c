@@ -44,7 +44,7 @@ static const struct parent_table {
     {"tokenizer", NULL, false,
      "SELECT id, sha FROM tokenizer INDEXED BY sqlite_autoindex_tokenizer_1", NULL, NULL, NULL},
 };
-enum { N_TABLES = sizeof tables / sizeof *tables };
+enum { N_TABLES = LEN(tables) };
 
 int parents_copy(struct db *from, struct db *to, void (*broken)(void *arg, const char *table),
                  void *arg)

@@ -203,7 +203,7 @@ static void list_records(struct repair *r, const char *session, struct records *
         {"SELECT id, link, n, role FROM turn NOT INDEXED WHERE session_id=? AND link NOT NULL",
          LINK_TURN},
     };
-    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
+    for (size_t i = 0; i < LEN(ways); i++)
         find_records(r, ways[i].sql, ways[i].kind, session, out);
     if (out->n)
         qsort(out->v, (size_t)out->n, sizeof *out->v, by_link);
@@ -530,7 +530,7 @@ static bool repair_sessions(struct repair *r)
         r->next_event > unread)
         r->next_event = unread;
     r->next_event++;
-    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
+    for (size_t i = 0; i < LEN(ways); i++)
         find_sessions(r, ways[i], &all);
     for (int i = 0; ok && i < all.n; i++)
         ok = repair_session(r, all.v[i]);

@@ -62,7 +62,7 @@ static bool save(struct db *d, const char *name, struct err *e)
 
 bool side_file_write(struct writer *w, const struct waiting *wait, int n, struct err *e)
 {
-    struct writer side = {.live = w->live, .about = w->about, .aside = true};
+    FREED(cursors_free) struct writer side = {.live = w->live, .about = w->about, .aside = true};
     struct cursors_saved cursors;
     FREED(free_at) char *name = side_file_name(w->db.path, w->live.id);
     cursors_save(w, &cursors);
@@ -72,7 +72,6 @@ bool side_file_write(struct writer *w, const struct waiting *wait, int n, struct
               (fill(&side, wait, n) == SQLITE_OK || db_fail(&side.db, e, "cannot keep events")) &&
               db_exec(&side.db, "COMMIT", e) && save(&side.db, name, e);
     db_close(&side.db);
-    cursors_free(&side);
     return ok;
 }
 

@@ -35,7 +35,7 @@ static const struct cpu_isa *isa_choose(const char *name, struct err *e)
         &cpu_isa_avx512, &cpu_isa_avx2,
 #endif
         &cpu_isa_scalar};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+    for (size_t i = 0; i < LEN(all); i++) {
         if (name && strcmp(name, all[i]->name) != 0)
             continue;
         if (isa_runs(all[i]))

@@ -245,7 +245,7 @@ static void sift_down(uint64_t *heap, int n, int i)
 static bool head_refill(struct sample_head *h)
 {
     static const float depth[] = {4, 12, 40}; /* bars below max, times temperature; then all */
-    const int last = (int)(sizeof depth / sizeof *depth);
+    const int last = (int)(LEN(depth));
     while (h->n_heap == 0 && h->level <= last) {
         float above = h->level ? h->bar : INFINITY, lowest = -3.4028235e38f; /* excludes -inf */
         h->bar = h->level < last ? h->max - depth[h->level] * h->temperature : lowest;

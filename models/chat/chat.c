@@ -468,7 +468,7 @@ static bool load_template(struct chat *c, const char *dir, struct err *e)
     if (!read_if_there(path, 16 << 20, &b, &there, e))
         return false;
     if (there)
-        c->template = xstrdup(b.p ? b.p : "");
+        c->template = xstrdup(buf_text(&b));
     if (!c->template && !template_in(dir, "tokenizer_config.json", &c->template, e))
         return false;
     return c->template || template_in(dir, "chat_template.json", &c->template, e);

@@ -26,7 +26,7 @@ bool gemma4_has_tools(const struct chat *c)
 const char *gemma4_spelled(const struct chat *c, int id)
 {
     static const enum mark shown[] = {MARK_TOOL_CALL, MARK_TOOL_CALL_END, MARK_QUOTE};
-    for (size_t i = 0; c->tools == TOOLS_GEMMA4 && i < sizeof shown / sizeof *shown; i++)
+    for (size_t i = 0; c->tools == TOOLS_GEMMA4 && i < LEN(shown); i++)
         if (id == c->mark[shown[i]])
             return c->format->mark[shown[i]];
     return NULL;

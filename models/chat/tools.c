@@ -421,7 +421,7 @@ void call_reader_end(struct call_reader *x, struct buf *out)
 {
     size_t from = out->n;
     if (x->chat->tools == TOOLS_HARMONY && x->to[0])
-        add_call(x, x->to, x->held.p ? x->held.p : "", x->held.n);
+        add_call(x, x->to, buf_text(&x->held), x->held.n);
     else if (x->held.n && bare_calls(x->chat) ? read_bare_call(x)
              : x->inside && x->held.n && read_call(x, x->held.p, x->held.n))
         ;

@@ -754,7 +754,7 @@ static const struct gguf_arch archs[] = {
     {.name = "dflash", .draft = true, .names = dflash_names, .config = config_dflash},
 };
 
-enum { N_ARCHS = sizeof archs / sizeof *archs };
+enum { N_ARCHS = LEN(archs) };
 
 const struct gguf_arch *gguf_arch(const struct gguf *g, struct err *e)
 {

@@ -330,7 +330,7 @@ static void put_ids(struct gguf_meta *m)
     if (m->ok)
         m->ok = gguf_strings(m->g, "tokenizer.ggml.tokens", &t, &n, m->e);
     for (size_t i = 0; m->ok && i < n; i++)
-        for (size_t k = 0; t[i].n && t[i].p[0] == '<' && k < sizeof end_texts / sizeof *end_texts;
+        for (size_t k = 0; t[i].n && t[i].p[0] == '<' && k < LEN(end_texts);
              k++)
             if (t[i].n == strlen(end_texts[k]) && !memcmp(t[i].p, end_texts[k], t[i].n))
                 add_id(all, (int64_t)i);

@@ -111,7 +111,7 @@ char *hub_cache(void)
         const char *name, *below;
     } from[] = {{"HF_HUB_CACHE", ""}, {"HUGGINGFACE_HUB_CACHE", ""}, {"HF_HOME", "/hub"},
                 {"XDG_CACHE_HOME", "/huggingface/hub"}};
-    for (size_t i = 0; i < sizeof from / sizeof *from; i++) {
+    for (size_t i = 0; i < LEN(from); i++) {
         const char *s = variable(from[i].name);
         if (!s)
             continue;

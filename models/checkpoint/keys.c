@@ -316,7 +316,7 @@ static const struct decides {
     {"text_config", off, "none"},
 };
 
-enum { N_DECIDES = sizeof decides / sizeof *decides };
+enum { N_DECIDES = LEN(decides) };
 
 static bool key_decides(const char *key)
 {

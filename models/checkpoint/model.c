@@ -34,7 +34,7 @@ static const struct family *find_family(const struct conf *top)
     if (wraps(conf_str(top, "model_type", "")) && !conf_enter(top, "text_config", c))
         return conf_refuse(top, "text_config", "is missing"), NULL;
     const char *type = conf_str(c, "model_type", NULL);
-    for (size_t i = 0; i < sizeof families / sizeof *families; i++)
+    for (size_t i = 0; i < LEN(families); i++)
         for (const char *const *t = families[i]->types; *t; t++) {
             if (type && !strcmp(type, *t))
                 return families[i];
@@ -153,7 +153,7 @@ static const struct tensor_spec head_specs[] = {
 
 static const struct prefix *find_prefix(const struct binder *b)
 {
-    size_t n = sizeof prefixes / sizeof *prefixes;
+    size_t n = LEN(prefixes);
     for (size_t i = 0; i < n; i++)
         if (binder_find(b, (const char *const[]){prefixes[i].trunk, NULL}, "embed_tokens.weight"))
             return &prefixes[i];
@@ -377,7 +377,7 @@ const struct tensor *model_odd_weight(const struct model *m, const struct stop *
 {
     const struct tensor *own[] = {&m->embed, &m->norm, &m->head, &m->ple_embed, &m->ple_model_proj,
                                   &m->ple_proj_norm};
-    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+    for (size_t i = 0; i < LEN(own); i++)
         if (tensor_is_odd(own[i]))
             return own[i];
     for (int i = 0; i < m->cfg.n_layer && !stop_asked(stop); i++) {
@@ -395,7 +395,7 @@ bool model_each(struct model *m, bool (*fn)(struct tensor *t, void *arg, struct 
 {
     struct tensor *own[] = {&m->embed,          &m->norm,          m->cfg.tied ? NULL : &m->head,
                             &m->ple_embed, &m->ple_model_proj, &m->ple_proj_norm};
-    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+    for (size_t i = 0; i < LEN(own); i++)
         if (own[i] && !each_tensor(own[i], m->store, fn, arg, e))
             return false;
     for (int i = 0; i < m->cfg.n_layer; i++) {

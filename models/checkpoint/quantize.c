@@ -17,7 +17,7 @@ static int mark_layers(struct layer *layer, int n, bool fp8)
     for (int i = 0; i < n; i++) {
         struct layer *l = &layer[i];
         struct tensor *dense[] = {&l->wq, &l->wk, &l->wv, &l->wo, &l->gate, &l->up, &l->down};
-        for (size_t k = 0; k < sizeof dense / sizeof *dense; k++)
+        for (size_t k = 0; k < LEN(dense); k++)
             marked += mark_matrix(dense[k], fp8);
     }
     return marked;
@@ -33,7 +33,7 @@ static int mark_draft(struct draft *d, bool fp8)
 {
     int marked = mark_layers(d->layer, d->cfg.n_layer, fp8);
     struct tensor *own[] = {&d->fc, &d->head, &d->pre_proj, &d->post_proj};
-    for (size_t k = 0; k < sizeof own / sizeof *own; k++)
+    for (size_t k = 0; k < LEN(own); k++)
         marked += mark_matrix(own[k], fp8);
     if (d->head.data && d->head.data == d->embed.data)
         marked += mark_matrix(&d->embed, fp8);

@@ -118,8 +118,7 @@ bool rope_init(struct rope *r, int head_dim, struct err *e)
 
 void rope_free(struct rope *r)
 {
-    free(r->inv_freq);
-    r->inv_freq = NULL;
+    DROP(r->inv_freq);
 }
 
 /* ---- config keys ---- */
@@ -189,7 +188,7 @@ static bool family_uses(const struct rope_spelling *s, const char *key, int kind
 static void refuse_unused(const struct conf *p, const struct rope_spelling *s, int kinds,
                           const char *expected)
 {
-    for (size_t i = 0; i < sizeof rope_keys / sizeof *rope_keys; i++) {
+    for (size_t i = 0; i < LEN(rope_keys); i++) {
         const json_t *v = conf_value(p, rope_keys[i].key);
         if (v && !(rope_keys[i].kinds & kinds) && !family_uses(s, rope_keys[i].key, kinds) &&
             !(json_is_number(v) && json_number_value(v) == rope_keys[i].neutral))
@@ -205,7 +204,7 @@ static bool is_layer_type(const char *key)
 /* An object with one rope per layer type has no other key of a rope beside them. */
 static void refuse_untyped(const struct conf *all)
 {
-    for (size_t i = 0; i < sizeof rope_keys / sizeof *rope_keys; i++)
+    for (size_t i = 0; i < LEN(rope_keys); i++)
         if (!is_layer_type(rope_keys[i].key) && conf_has(all, rope_keys[i].key))
             conf_refuse(all, rope_keys[i].key, "is not used there, expected it in full_attention "
                         "or sliding_attention");

@@ -56,7 +56,7 @@ static void put_marked(struct grammar *grammar, struct sequence *seq, const char
                 {"<|message|>", SYMBOL_MESSAGE, FORM_HARMONY},
                 {"<|tool_call>", SYMBOL_CALL, FORM_CALLS},
                 {"<tool_call|>", SYMBOL_CALL_END, FORM_CALLS}};
-    enum { MARKS = sizeof mark / sizeof *mark };
+    enum { MARKS = LEN(mark) };
     for (size_t i; *text;) {
         for (i = 0; i < MARKS && strncmp(text, mark[i].text, strlen(mark[i].text)) != 0; i++)
             ;

@@ -35,7 +35,7 @@ static void make_wide_char(struct grammar *grammar, int rule)
         "%[\xF1-\xF3]" TAIL TAIL TAIL,
         "\xF4%[\x80-\x8F]" TAIL TAIL,
     };
-    for (size_t i = 0; i < sizeof form / sizeof *form; i++)
+    for (size_t i = 0; i < LEN(form); i++)
         grammar_add(grammar, rule, form[i]);
 }
 
@@ -71,7 +71,7 @@ static void make_value(struct grammar *grammar, int rule)
     grammar_add(grammar, rule, "true");
     grammar_add(grammar, rule, "false");
     grammar_add(grammar, rule, "null");
-    for (size_t i = 0; i < sizeof of / sizeof *of; i++)
+    for (size_t i = 0; i < LEN(of); i++)
         grammar_add(grammar, rule, "%c", grammar_known(grammar, of[i]));
 }
 

@@ -575,7 +575,7 @@ static const char *implied_type(const json_t *o)
                    {"exclusiveMaximum", "number"}, {"multipleOf", "number"},
                    {"uniqueItems", "array"}, {"propertyNames", "object"},
                    {"minProperties", "object"}};
-    for (size_t i = 0; i < sizeof implied / sizeof *implied; i++)
+    for (size_t i = 0; i < LEN(implied); i++)
         if (schema_get(o, implied[i].key))
             return implied[i].type;
     return NULL;

@@ -121,7 +121,7 @@ static bool translate_escape(struct dialect *d, bool in_class)
         d->s += 2;
         return true;
     }
-    for (size_t i = 0; i < sizeof escapes / sizeof *escapes; i++)
+    for (size_t i = 0; i < LEN(escapes); i++)
         if (escapes[i].letter == c) {
             const char *means = in_class ? escapes[i].inside : escapes[i].outside;
             if (!means)
@@ -149,7 +149,7 @@ static bool posix_class(struct dialect *d)
                {"[:space:]", "\\s"},
                {"[:digit:]", "\\d"},
                {"[:xdigit:]", "0-9a-fA-F"}};
-    for (size_t i = 0; i < sizeof set / sizeof *set; i++)
+    for (size_t i = 0; i < LEN(set); i++)
         if (strncmp(d->s, set[i].name, strlen(set[i].name)) == 0) {
             buf_str(d->out, set[i].means);
             d->s += strlen(set[i].name);
@@ -213,7 +213,7 @@ static bool group(struct dialect *d)
     if (d->depth == 64)
         return refuse_pattern(d, "more than 64 nested groups");
     d->group[d->depth++] = d->out->n;
-    for (size_t i = 0; i < sizeof plain / sizeof *plain; i++) {
+    for (size_t i = 0; i < LEN(plain); i++) {
         size_t n = strlen(plain[i]);
         if (strncmp(d->s, plain[i], n) == 0) {
             buf_add(d->out, d->s, n);

@@ -145,7 +145,7 @@ static bool find_split(struct meta *m, struct gguf_text arch)
     if (!gguf_string(m->g, key, &pre, m->l.e))
         return false;
     correct_pre(arch, &pre);
-    for (size_t i = 0; i < sizeof splits / sizeof *splits; i++)
+    for (size_t i = 0; i < LEN(splits); i++)
         for (int k = 0; k < 4 && splits[i].pre[k]; k++)
             if (text_is(pre, splits[i].pre[k])) {
                 m->split = &splits[i];
@@ -465,7 +465,7 @@ bool tokenizer_digest_gguf(const char *path, char hex[65], struct err *e)
     struct gguf *g = gguf_open(path, e);
     if (!g)
         return false;
-    gguf_digest(g, decide, sizeof decide / sizeof *decide, hex);
+    gguf_digest(g, decide, LEN(decide), hex);
     gguf_close(g);
     return true;
 }

@@ -56,7 +56,7 @@ static bool compile(struct pattern *p, const char *s, size_t n, struct err *e)
     pcre2_compile_context *c = pcre2_compile_context_create(claimed());
     pcre2_set_newline(c, PCRE2_NEWLINE_LF);
     pcre2_set_parens_nest_limit(c, 200); /* onig_to_pcre() allows 64 and adds a few */
-    p->re = pcre2_compile((PCRE2_SPTR)(text.p ? text.p : ""), text.n, OPTIONS, &code, &at, c);
+    p->re = pcre2_compile((PCRE2_SPTR)(buf_text(&text)), text.n, OPTIONS, &code, &at, c);
     pcre2_compile_context_free(c);
     if (!p->re) {
         char why[128];

@@ -167,7 +167,7 @@ bool tok_encode(const struct tokenizer *t, const char *text, size_t n, unsigned 
     if (n > MAX_TEXT / 4)
         return err_set(e, ERR_USAGE, "text of %zu bytes is too long to encode", n);
     bool plain = !(flags & TOK_SPECIAL), ok = true;
-    struct tok_work w = {.find.stop = stop_flag, .bpe.stop = stop_flag};
+    FREED(tok_work_free) struct tok_work w = {.find.stop = stop_flag, .bpe.stop = stop_flag};
     FREED(buf_free) struct buf fixed = {0};
     int before = out->n;
     work_bound(&w, n);
@@ -184,7 +184,6 @@ bool tok_encode(const struct tokenizer *t, const char *text, size_t n, unsigned 
     }
     if (!ok)
         out->n = before;
-    tok_work_free(&w);
     return ok;
 }
 

@@ -60,7 +60,7 @@ static const struct {
 
 uint32_t replacement_char(uint32_t c)
 {
-    const size_t n = sizeof changed / sizeof *changed;
+    const size_t n = LEN(changed);
     size_t at = FIRST_NOT(i, n, changed[i].last < c);
     return at < n && changed[at].first <= c ? changed[at].replacement : c;
 }

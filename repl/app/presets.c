@@ -100,7 +100,7 @@ static bool not_there(const char *name, struct err *e)
     free(all);
     return err_set(e, ERR_USAGE, n ? "there is no preset %s; there %s %s"
                                    : "there is no preset %s; /preset save NAME makes one", name,
-                   n == 1 ? "is" : "are", list.n ? list.p : "");
+                   n == 1 ? "is" : "are", buf_text(&list));
 }
 
 bool preset_read(const char *name, struct buf *lines, struct err *e)

@@ -198,7 +198,7 @@ static int next_line(struct prompts *p, struct buf *line, struct err *e)
                                    : strerror(errno));
             return -1;
         }
-        if (strspn(line->n ? line->p : "", " \t\r") < line->n)
+        if (strspn(buf_text(line), " \t\r") < line->n)
             return 1;
     }
     return 0;

@@ -143,7 +143,7 @@ void report_need(const struct printer *to, const struct need *n)
     print_add(to, ST_TEXT, "\f%lu{weights}%lu{draft}%lu{full}%lu{swa}%lu{draft_kv}%lu{scratch}"
               "%lu{all}", row[0].bytes, row[1].bytes, row[2].bytes, row[3].bytes, row[4].bytes,
               row[5].bytes, row[6].bytes);
-    for (size_t i = 0; i < sizeof row / sizeof *row; i++)
+    for (size_t i = 0; i < LEN(row); i++)
         if (row[i].bytes)
             print_note(to, ST_TEXT, "%-20s%12s", row[i].name, size_text(row[i].bytes).s);
 }

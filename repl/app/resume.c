@@ -253,7 +253,7 @@ static char *adopt_settings(struct app *a, struct hdb *db, const char *id, const
         t.same_device = true;
     else
         note_engine(a, db, id, &t.same_device);
-    const char *lines = p->settings.p ? p->settings.p : "";
+    const char *lines = buf_text(&p->settings);
     for (int i = 0; i < settings_count(); i++) {
         FREED(free_at) char *value = facts_value(lines, settings_at(i)->name);
         if (value)
@@ -337,8 +337,7 @@ static bool open_saved(struct app *a, const char *id, bool copy, bool switched, 
         a->foreign = foreign;
         show_saved(a, &p);
         a->resumed = a->resumed_end.turn > 0;
-        free(a->before);
-        a->before = NULL;
+        DROP(a->before);
         app_drop_past(a);
     } else if (held) {
         history_unlock_session(a->history, id);

@@ -249,7 +249,7 @@ void app_status(struct app *a, const struct status *s, int width, struct sheet *
                                               {6, part_unchecked}, {0, part_context},
                                               {5, part_pools}, {3, part_draft}, {4, part_speed},
                                               {0, part_at}, {2, part_step}, {0, part_log}};
-    enum { N = sizeof part / sizeof *part };
+    enum { N = LEN(part) };
     struct sheet text[N];
     int all = -1, n = -1, cells[N]; /* cells with single blanks between the parts; gaps between
                                        them */

@@ -42,7 +42,7 @@ static bool read_prompts(struct batch_prompts *p, const char *name, struct err *
         return err_set(e, ERR_USAGE, "cannot open %s: %s", name, strerror(errno));
     for (int number = 1; ok && (got = cli_line(f, &line, e)); number++) {
         ok = got > 0 && (p->n < MOST || err_set(e, ERR_USAGE, "more than %d prompts", MOST));
-        if (ok && strspn(line.p ? line.p : "", " \t\r") != line.n)
+        if (ok && strspn(buf_text(&line), " \t\r") != line.n)
             ok = take_line(p, line.p, line.n, e);
         if (!ok)
             err_prefix(e, "%s line %d", name, number);
@@ -77,7 +77,7 @@ static void print_reply(struct listener *l, const struct event *ev)
 
 static void take_event(struct listener *l, struct event *ev)
 {
-    const char *text = ev->text.p ? ev->text.p : "";
+    const char *text = buf_text(&ev->text);
     switch (ev->kind) {
     case EV_BATCH_REPLY: print_reply(l, ev); break;
     case EV_NOTICE:

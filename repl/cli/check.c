@@ -142,7 +142,7 @@ int cli_check(struct cli *c)
         FREED(buf_free) struct buf text = {0};
         j.file = c->word[i];
         ok = buf_read_file(&text, j.file, CASE_BYTES, &e) &&
-             (case_each(text.n ? text.p : "", text.n, check_one, &j, &e) >= 0 ||
+             (case_each(buf_text(&text), text.n, check_one, &j, &e) >= 0 ||
               err_prefix(&e, "%s", j.file));
     }
     print_close(j.to, ']');

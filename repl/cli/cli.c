@@ -66,7 +66,7 @@ static const struct command commands[] = {
     {"help", "[COMMAND|WORDS...]", "this text, a command's flags, a topic, or a search",
      IN_HELP, .run = cli_help, 0, 64},
 };
-enum { N_COMMANDS = sizeof commands / sizeof *commands };
+enum { N_COMMANDS = LEN(commands) };
 
 static const char *command_name(int i)
 {
@@ -411,7 +411,7 @@ static bool unknown_flag(const char *arg, struct err *e)
     if (strncmp(arg, "--", 2) == 0)
         nearest_names(arg + 2, flag_name, n_flags, "--", &near);
     return err_set(e, ERR_USAGE, "unknown flag \"%.80s\"; %s%s%saerie help lists them", arg,
-                   near.n ? "did you mean " : "", near.n ? near.p : "", near.n ? "? " : "");
+                   near.n ? "did you mean " : "", buf_text(&near), near.n ? "? " : "");
 }
 
 /* One flag and, if it takes one, its argument: `inline_value` or the next word. */
@@ -480,7 +480,7 @@ static bool no_command(const char *name, struct err *e)
     nearest_names(name, command_name, N_COMMANDS, "aerie ", &near);
     return err_set(e, ERR_USAGE, "there is no command \"%.80s\"; %s%s%saerie help lists them, and "
                    "aerie run \"...\" answers a prompt", name, near.n ? "did you mean " : "",
-                   near.n ? near.p : "", near.n ? "? " : "");
+                   buf_text(&near), near.n ? "? " : "");
 }
 
 static bool parse_words(struct parse *p, struct cli *c, int argc, char **argv, struct err *e)
@@ -689,7 +689,7 @@ int cli_main(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "--complete") == 0)
         return cli_complete(commands, N_COMMANDS, argc - 2, argv + 2);
-    struct cli c;
+    FREED(cli_free) struct cli c;
     struct err e = {0};
     const struct command *cmd;
     enum cli_task task;
@@ -699,6 +699,5 @@ int cli_main(int argc, char **argv)
         int code = cli_fail(&e);
         rc = rc ? rc : code;
     }
-    cli_free(&c);
     return rc;
 }

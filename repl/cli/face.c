@@ -46,7 +46,7 @@ static void exec_program(const struct cli *c, const struct child *k, bool screen
                                    {"--draft-weights", o->quant.draft_weights},
                                    {"--threads", o->threads ? threads : NULL}};
     int n = 12;
-    for (size_t i = 0; i < sizeof more / sizeof *more; i++)
+    for (size_t i = 0; i < LEN(more); i++)
         if (more[i][1])
             arg[n++] = more[i][0], arg[n++] = more[i][1];
     if (!draft)
@@ -121,8 +121,7 @@ static bool start_child(const struct cli *c, struct child *k, bool screen, bool 
     if (!mkdtemp(k->dir)) {
         err_set(e, ERR_MODEL, "the folder %s for a chat's files cannot be made: %s", k->dir,
                 strerror(errno));
-        free(k->dir);
-        k->dir = NULL;
+        DROP(k->dir);
         return false;
     }
     k->db = xasprintf("%s/log.db", k->dir);

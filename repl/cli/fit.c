@@ -24,7 +24,7 @@ static bool make_shapes(void *arg, struct model *m, struct draft *d, struct err 
         return ok;
     }
     return buf_read_file(&text, s->config, 16 << 20, e) &&
-           (model_shaped(m, text.n ? text.p : "", e) || err_prefix(e, "%s", s->config));
+           (model_shaped(m, buf_text(&text), e) || err_prefix(e, "%s", s->config));
 }
 
 static void notice(void *arg, const char *line)

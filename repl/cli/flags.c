@@ -207,7 +207,7 @@ const struct flag flags[] = {
     {{"version", "", "the version", .kind = OPT_FLAG}, .where = IN_ALL, .letter = 'V',
      .act = F_VERSION},
 };
-const int n_flags = sizeof flags / sizeof *flags;
+const int n_flags = LEN(flags);
 
 const struct flag *find_flag(const char *name, size_t n, char letter, int where)
 {

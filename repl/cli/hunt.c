@@ -41,7 +41,7 @@ static bool take_shape(struct hunt *p, const struct texts *t, struct err *e)
     for (int i = 0; i < t->n; i++) {
         const char *eq = strchr(t->v[i], '=');
         size_t n = eq ? (size_t)(eq - t->v[i]) : 0, k = 0;
-        const size_t N = sizeof known / sizeof *known;
+        const size_t N = LEN(known);
         while (k < N && !(n == strlen(known[k].name) && !strncmp(known[k].name, t->v[i], n)))
             k++;
         if (k == N)

@@ -242,7 +242,7 @@ bool hunt_beside(const struct hunt_case *c, int i)
 
 int hunt_kinds(void)
 {
-    return sizeof kinds / sizeof *kinds;
+    return LEN(kinds);
 }
 
 void hunt_plan(const struct hunt *p, int number, struct hunt_case *c)

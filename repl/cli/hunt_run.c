@@ -240,7 +240,7 @@ static void compare(const struct ids_ask *was, const struct ids_ask *is, struct 
 static bool hunt_control_again(struct hunt *p, struct hunt_control *k, struct err *e)
 {
     struct hunt_diff d;
-    struct ids_ask a = {.prompt = k->a.prompt, .most = k->a.most};
+    FREED(ids_ask_free) struct ids_ask a = {.prompt = k->a.prompt, .most = k->a.most};
     bool ok = send_alone(p, &a, e);
     k->n_run++;
     if (ok && a.done && k->a.done) {
@@ -249,7 +249,6 @@ static bool hunt_control_again(struct hunt *p, struct hunt_control *k, struct er
         if (d.how == DIFF_IDS)
             k->unstable = min_int(k->unstable, d.token);
     }
-    ids_ask_free(&a);
     return ok;
 }
 

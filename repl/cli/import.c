@@ -345,7 +345,7 @@ static int post_violations(struct session_events *s, const struct canary *k,
     ev.n_steps = n;
     ev.n_tokens = n;
     ev.served = served_new();
-    buf_str(&ev.text, text.n ? text.p : "");
+    buf_str(&ev.text, buf_text(&text));
     session_put(s, &ev);
     return n;
 }
@@ -485,7 +485,7 @@ static bool read_file(struct import *m, const char *asked, struct err *e)
                     asked, n);
         else if (got < 0)
             complain(m, file, n, "longer than 16 MiB; expected a record a line");
-        else if (strspn(line.n ? line.p : "", " \t\r") < line.n)
+        else if (strspn(buf_text(&line), " \t\r") < line.n)
             take_line(m, file, n, &line);
     }
     if (ferror(f) && !m->fault.kind)

@@ -163,7 +163,7 @@ static bool read_prompts(struct kl_run *r, const char *file, struct err *e)
 
 static bool one_reply(struct kl_run *r, const struct ids *prompt, struct err *e)
 {
-    struct ids_ask a = {.prompt = *prompt, .most = r->most};
+    FREED(ids_ask_free) struct ids_ask a = {.prompt = *prompt, .most = r->most};
     FREED(ids_free) struct ids both = {0};
     bool ok = r->from.ask(&r->from, &a, e);
     ids_cat(&both, prompt->v, prompt->n);
@@ -177,7 +177,6 @@ static bool one_reply(struct kl_run *r, const struct ids *prompt, struct err *e)
                                           .decoded = a.logp, .read = logp + prompt->n,
                                           .accepted = a.accepted});
     r->from.drafted += a.drafted > 0 ? a.drafted : 0;
-    ids_ask_free(&a);
     return ok;
 }
 

@@ -37,7 +37,7 @@ static void take_step(struct ids_ask *a, const struct event *ev)
 
 static void take_event(struct collected *t, struct event *ev, uint64_t id)
 {
-    const char *text = ev->text.n ? ev->text.p : "";
+    const char *text = buf_text(&ev->text);
     if (ev->kind == EV_FAULT)
         err_set(&t->why, ev->fault, "%s", text);
     if (!ev->job || ev->job->id != id)

@@ -22,7 +22,7 @@ static void add_title(const char *text, int width, struct sheet *s)
     int used, room = width ? max_int(width - 37, 10) : 1 << 20;
     size_t fit = title.n ? text_fit(title.p, title.n, room, &used) : 0;
     bool cut = fit < title.n;
-    sheet_addn(s, ST_TEXT, title.n ? title.p : "", cut ? text_fit(title.p, fit, room - 1, &used)
+    sheet_addn(s, ST_TEXT, buf_text(&title), cut ? text_fit(title.p, fit, room - 1, &used)
                                                        : fit);
     sheet_add(s, ST_DIM, cut ? s->ascii ? "~" : "…" : "");
 }
@@ -108,8 +108,8 @@ static int db_check(const struct cli *c, const char *path, struct err *e)
     FREED(buf_free) struct buf report = {0};
     bool ok = history_check_head(path, c->head, &report, e);
     const struct printer *to = cli_answer(c);
-    print_text(to, ST_TEXT, report.n ? report.p : "");
-    print_line(to, ST_TEXT, "\f%s{path}%d{ok?}%s{report}", path, ok, report.n ? report.p : "");
+    print_text(to, ST_TEXT, buf_text(&report));
+    print_line(to, ST_TEXT, "\f%s{path}%d{ok?}%s{report}", path, ok, buf_text(&report));
     cli_answer_end();
     return ok ? 0 : cli_fail(e);
 }
@@ -130,7 +130,7 @@ static int db_prune(const struct cli *c, const char *path, struct err *e)
         return cli_fail(e);
     const struct printer *to = cli_answer(c);
     if (rule.dry)
-        print_text(to, ST_TEXT, report.n ? report.p : "");
+        print_text(to, ST_TEXT, buf_text(&report));
     print_line(to, ST_TEXT, "%d{sessions} session%s %sremoved\f%d{turns}%ld{bytes}%d{removed?}",
                gone.sessions, plural(gone.sessions), rule.dry ? "would be " : "", gone.turns,
                gone.bytes, !rule.dry);
@@ -207,7 +207,7 @@ static const struct action {
     {"pin", " ID", "the ID of a session", "never remove this session", db_pin, false},
     {"unpin", " ID", "the ID of a session", "it may be removed again", db_pin, false},
 };
-enum { N_ACTIONS = sizeof actions / sizeof *actions };
+enum { N_ACTIONS = LEN(actions) };
 
 bool cli_db_action(int i, struct help_word *w)
 {

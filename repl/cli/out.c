@@ -49,7 +49,7 @@ void out_printf(const char *fmt, ...)
     if (printed.error)
         return;
     WITH_ARGS(ap, fmt, buf_vprintf(&text, fmt, ap));
-    text_sanitise(&printed.text, text.p ? text.p : "", text.n, true, NULL);
+    text_sanitise(&printed.text, buf_text(&text), text.n, true, NULL);
     out_written();
 }
 
@@ -65,7 +65,7 @@ void cli_complain(void *, const char *line)
     FREED(buf_free) struct buf clean = {0};
     cli_progress_end();
     text_sanitise(&clean, line, strlen(line), false, NULL);
-    err_print("%s", clean.n ? clean.p : "");
+    err_print("%s", buf_text(&clean));
 }
 
 /* Colours on standard output? */
@@ -99,7 +99,7 @@ void cli_print(const struct cli *c, struct sheet *s)
 void cli_print_text(const struct cli *c, const struct buf *text)
 {
     FREED(sheet_free) struct sheet s = {.ascii = c->opt.ascii};
-    sheet_lines(&s, ST_TEXT, text->n ? text->p : "", text->n);
+    sheet_lines(&s, ST_TEXT, buf_text(text), text->n);
     cli_print(c, &s);
 }
 

@@ -83,12 +83,12 @@ static void take_reply(struct run *r, struct event *ev)
     if (r->all.servers || r->all.c->kl)
         ids_cat(&o->prompt, ev->prompt.v, ev->prompt.n);
     if (r->all.servers)
-        o->text = xstrdup(ev->text.n ? ev->text.p : "");
+        o->text = xstrdup(buf_text(&ev->text));
     take_numbers(o, ev, r->all.side[r->open].word != NULL);
     if (o->refused)
-        snprintf(o->why, sizeof o->why, "%s", ev->text.n ? ev->text.p : "");
+        snprintf(o->why, sizeof o->why, "%s", buf_text(&ev->text));
     else if (r->asked[ev->batch.index].answer)
-        number_find(ev->text.n ? ev->text.p : "", o->answer);
+        number_find(buf_text(&ev->text), o->answer);
     r->done++;
     if (!r->all.c->opt.quiet)
         cli_progress(NULL, "replies", (uint64_t)r->done, (uint64_t)r->to_do);
@@ -96,7 +96,7 @@ static void take_reply(struct run *r, struct event *ev)
 
 static void take_event(struct run *r, struct event *ev)
 {
-    const char *text = ev->text.n ? ev->text.p : "";
+    const char *text = buf_text(&ev->text);
     if (ev->kind == EV_BATCH_REPLY)
         take_reply(r, ev);
     else if (ev->kind == EV_NOTICE && !r->all.c->opt.quiet)

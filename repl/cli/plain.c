@@ -102,14 +102,14 @@ static void print_notice(struct app *a, const char *text)
         p->mid_line = false;
     }
     text_sanitise(&clean, text, strlen(text), false, NULL);
-    err_print("%s", clean.p ? clean.p : "");
+    err_print("%s", buf_text(&clean));
 }
 
 static void print_forced(struct app *a, const struct event *ev)
 {
     FREED(buf_free) struct buf line = {0};
     app_forced_line(a, ev, &line);
-    print_notice(a, line.p ? line.p : "");
+    print_notice(a, buf_text(&line));
 }
 
 /* Failures decide the exit code, but not in a chat at a terminal, where the user has seen them. */
@@ -137,7 +137,7 @@ static void plain_json(struct app *a, const char *text)
 static void plain_notice(struct app *a, struct sheet *s)
 {
     for (int i = 0; i < s->n_row && !a->opt.quiet; i++)
-        print_notice(a, s->row[i].text.p ? s->row[i].text.p : "");
+        print_notice(a, buf_text(&s->row[i].text));
 }
 
 static void plain_progress(struct app *a, const char *what, uint64_t done, uint64_t total)
@@ -223,7 +223,7 @@ static void reply_json(struct app *a, const struct event *ev)
     FREED(buf_free) struct buf line = {0};
     jput_open(&line, '{');
     jput_fields(&line, "%s{session}%d{turn}%.*s{text}", ev->session, ev->turn,
-                (int)ev->text.n, ev->text.p ? ev->text.p : "");
+                (int)ev->text.n, buf_text(&ev->text));
     if (p->thought.n) {
         jput_key(&line, "analysis");
         jput_strn(&line, p->thought.p, p->thought.n);
@@ -365,7 +365,7 @@ static void handle_event(struct app *a, struct event *ev)
     case EV_TURN_END: end_reply(a, ev); break;
     case EV_NOTICE:
         if (!a->opt.quiet)
-            print_notice(a, ev->text.p ? ev->text.p : "");
+            print_notice(a, buf_text(&ev->text));
         break;
     case EV_FAULT: show_fault(a, ev); break;
     case EV_PAUSE: show_pause(a); break;
@@ -567,7 +567,7 @@ static void read_all(struct app *a, struct reader *r)
         prompt_message(a);
         enum got g = read_message(a, r, &line, &e);
         if (g == GOT_LINE)
-            run_line(a, line.p ? line.p : "");
+            run_line(a, buf_text(&line));
         if (g == GOT_ERROR)
             app_error(a, &e);
         if (g == GOT_END && plain_of(a)->terminal && reader_hung_up(r))
@@ -736,7 +736,7 @@ int run_once(struct app *a, const char *given)
     FREED(buf_free) struct buf text = {0};
     struct err e = {0};
     plain_begin(a, &p);
-    if (read_whole_prompt(a, given, &text, &e) && app_send(a, text.p ? text.p : "", &e)) {
+    if (read_whole_prompt(a, given, &text, &e) && app_send(a, buf_text(&text), &e)) {
         wait_idle(a);
         record_signals(&p);
         a->exit_code = once_code(a, &p);

@@ -53,7 +53,7 @@ static void show_reply(struct replay *r, const struct event *ev)
 {
     if (!shows(r))
         return;
-    sheet_lines(&r->sheet, ST_TEXT, ev->text.p ? ev->text.p : "", ev->text.n);
+    sheet_lines(&r->sheet, ST_TEXT, buf_text(&ev->text), ev->text.n);
     say_line(&r->sheet, r->cmp.d.class ? ST_BAD : ST_GOOD, "[%s, %d step%s: %s]",
              stop_name(ev->reason), ev->n_steps, plural(ev->n_steps), r->cmp.d.class ? "differs"
              : "equal");
@@ -95,8 +95,7 @@ static void note_build(struct replay *r, struct backend *b, const char *about)
 {
     char *flags = facts_value(about, "flags"), *device = facts_value(about, "device");
     const char *now = backend_info(b)->device;
-    free(r->other);
-    r->other = NULL;
+    DROP(r->other);
     if ((flags && *flags && strcmp(flags, facts_build()) != 0) ||
         (device && now && strcmp(device, now) != 0))
         r->other = xasprintf("computed by %s on %s; here %s on %s", flags && *flags ? flags
@@ -125,7 +124,7 @@ static void contradicts(struct replay *r, int turn, const char *why)
  * without text, has other texts or none. */
 static bool other_text(const struct replay *r, const struct act *a, const struct event *ev)
 {
-    const char *text = a->reply.text, *now = ev->text.p ? ev->text.p : "";
+    const char *text = a->reply.text, *now = buf_text(&ev->text);
     return !r->script.by_ids && !r->script.served && a->reply.n && !act_cut_short(a) && text &&
            strcmp(text, now) != 0;
 }

@@ -28,7 +28,7 @@ static bool read_key(const char *path, char **out, struct err *e)
         return true;
     if (!buf_read_file(&b, path, 64 << 10, e))
         return err_prefix(e, "--api-key-file");
-    size_t n = strcspn(b.p ? b.p : "", "\r\n");
+    size_t n = strcspn(buf_text(&b), "\r\n");
     if (n)
         *out = xasprintf("%.*s", (int)n, b.p);
     return n > 0 || err_set(e, ERR_USAGE, "--api-key-file: %s: the first line is empty; "
@@ -81,7 +81,7 @@ static void say(void *, const char *line)
 {
     FREED(buf_free) struct buf clean = {0};
     text_sanitise(&clean, line, strlen(line), false, NULL);
-    out_printf("%s\n", clean.p ? clean.p : "");
+    out_printf("%s\n", buf_text(&clean));
     out_flush();
 }
 

@@ -55,7 +55,7 @@ static bool encode_lines(const struct tokenizer *t, FILE *f, const struct cli *c
             ok = err_prefix(e, "line %d", number);
             break;
         }
-        if (strspn(line.p ? line.p : "", " \t\r") == line.n)
+        if (strspn(buf_text(&line), " \t\r") == line.n)
             continue;
         json_error_t why;
         json_t *v = json_parse(line.p, line.n, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &why);
@@ -74,7 +74,7 @@ static bool encode_lines(const struct tokenizer *t, FILE *f, const struct cli *c
 static bool encode_text(const struct tokenizer *t, FILE *f, const struct cli *c, struct err *e)
 {
     FREED(buf_free) struct buf text = {0}, out = {0};
-    return read_stream(f, &text, e) && print_ids(t, text.n ? text.p : "", text.n, c, &out, e);
+    return read_stream(f, &text, e) && print_ids(t, buf_text(&text), text.n, c, &out, e);
 }
 
 int cli_tokenize(struct cli *c)

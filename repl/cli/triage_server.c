@@ -30,7 +30,7 @@ static void read_launch(struct upkeep *u, struct triage *t)
         "cache_config.cache_dtype", "quantization", "draft", "kv", "attention_backend"};
     char value[64];
     size_t n = 0;
-    for (size_t i = 0; i < sizeof name / sizeof *name && n < sizeof t->launch; i++)
+    for (size_t i = 0; i < LEN(name) && n < sizeof t->launch; i++)
         if (upkeep_fact(u, name[i], value, sizeof value) && value[0] && strcmp(value, "null") != 0)
             n += (size_t)snprintf(t->launch + n, sizeof t->launch - n, "%s%s %.40s", n ? ", " : "",
                                   name[i], value);

@@ -15,7 +15,7 @@
 enum grouping { BY_DEPTH, BY_TURN, BY_CONTEXT, BY_WINDOW, BY_PAGE, BY_KIND, BY_DRAFTER };
 static const char *const grouping[] = {"depth", "turn", "context", "window", "page", "kind",
                                        "drafter"};
-enum { N_GROUPINGS = sizeof grouping / sizeof *grouping };
+enum { N_GROUPINGS = LEN(grouping) };
 
 enum { MAX_GROUPS = 4096, DEPTHS = 16, DEPTH_CELLS = 5 };
 
@@ -55,7 +55,7 @@ static void context_range(int pos, int *first, int *last)
 static void window_range(int distance, int *first, int *last)
 {
     static const int from[] = {INT_MIN, -256, -64, -16, 0, 16, 64, 256, 1024};
-    enum { N = sizeof from / sizeof *from };
+    enum { N = LEN(from) };
     int i = N - 1;
     while (distance < from[i])
         i--;

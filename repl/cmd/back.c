@@ -73,7 +73,7 @@ static void say_forced(struct app *a, int32_t id, const struct printer *to)
     const char *text = backend_token(a->backend, id, &n);
     text_sanitise(&clean, text, n, false, NULL);
     print_note(to, ST_TEXT, "the next token will be #%d \"%s\", by hand; the log says so", id,
-               clean.p ? clean.p : "");
+               buf_text(&clean));
     print_line(to, ST_TEXT, "\f%d{token}%.*s{text}", id, (int)n, text);
 }
 
@@ -81,7 +81,7 @@ void app_forced_line(struct app *a, const struct event *ev, struct buf *out)
 {
     int step = 0, id = 0;
     size_t n;
-    const char *at = ev->text.p ? ev->text.p : "";
+    const char *at = buf_text(&ev->text);
     if (!int_at(&at, &step) || *at++ != ' ' || !int_at(&at, &id))
         return;
     const char *text = backend_token(a->backend, id, &n);

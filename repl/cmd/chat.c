@@ -83,7 +83,7 @@ static bool set_like_ollama(int *argc, char ***argv, const char **name, const ch
         --*argc;
         ++*argv;
     }
-    for (size_t i = 0; *argc == 1 && i < sizeof word / sizeof *word; i++)
+    for (size_t i = 0; *argc == 1 && i < LEN(word); i++)
         if (strcmp((*argv)[0], word[i][0]) == 0) {
             *name = word[i][1];
             *value = word[i][2];

@@ -163,7 +163,7 @@ static const struct cmd table[] = {
      .help = "runs a comparison again and judges the difference", .flags = CMD_WAITS,
      .complete = complete_session},
 };
-enum { N_CMD = sizeof table / sizeof *table, MAX_WORDS = 32 };
+enum { N_CMD = LEN(table), MAX_WORDS = 32 };
 
 int cmd_count(void)
 {
@@ -467,7 +467,7 @@ bool cmd_help_on(struct app *a, const char *words, const struct printer *to, str
     FREED(buf_free) struct buf near = {0};
     nearest_names(name, any_name, n_names(), "", &near);
     return FAILED(false, e, ERR_NEGATIVE, "there is no help on \"%.40s\"%s%s; %s lists what there "
-                  "is", name, near.n ? "; did you mean " : "", near.n ? near.p : "",
+                  "is", name, near.n ? "; did you mean " : "", buf_text(&near),
                   a ? "/help" : "aerie help");
 }
 

@@ -174,7 +174,7 @@ int app_break(struct app *a, const char *text, enum break_kind kind, struct err 
 {
     FREED(buf_free) struct buf condition = {0};
     join_if(text, &condition);
-    return a->backend->debug->add(a->backend, condition.p ? condition.p : "", kind, e);
+    return a->backend->debug->add(a->backend, buf_text(&condition), kind, e);
 }
 
 static bool add_break(struct cmd_call *c, enum break_kind kind)

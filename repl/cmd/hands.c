@@ -68,8 +68,8 @@ static bool hand_over(struct cmd_call *c, const char *what, const struct buf *te
 {
     struct app *a = c->app;
     if (!a->face.copy) {
-        print_text(&c->to, ST_TEXT, text->n ? text->p : "");
-        print_line(&c->to, ST_TEXT, "\f%s{text}", text->n ? text->p : "");
+        print_text(&c->to, ST_TEXT, buf_text(text));
+        print_line(&c->to, ST_TEXT, "\f%s{text}", buf_text(text));
         return true;
     }
     if (!a->face.copy(a, text->p, text->n, c->e))
@@ -95,7 +95,7 @@ bool cmd_copy(struct cmd_call *c)
     FREED(buf_free) struct buf text = {0}, block = {0};
     int turn = text_of(c, i == CODE ? 0 : (int)n, i != MESSAGE, &text);
     bool ok = turn > 0;
-    if (ok && i == CODE && !code_block(text.n ? text.p : "", (int)n, &block))
+    if (ok && i == CODE && !code_block(buf_text(&text), (int)n, &block))
         ok = err_set(c->e, ERR_NEGATIVE, n ? "reply %d has no code block %ld"
                                            : "reply %d has no code block", turn, n);
     bool so_far = i == REPLY && turn == turn_in_memory(c->app) && backend_busy(c->app->backend);
@@ -126,7 +126,7 @@ bool cmd_edit(struct cmd_call *c)
     bool ok = (there || err_set(c->e, ERR_USAGE, "turn %ld is not in the context", turn)) &&
               text_of(c, (int)turn, false, &text) && app_fork(a, before, c->e);
     if (ok) {
-        a->face.edit(a, text.n ? text.p : "");
+        a->face.edit(a, buf_text(&text));
         print_line(&c->to, ST_DIM, "a new session goes on before turn %ld{turn}; Enter sends the "
                                    "message again", turn);
     }

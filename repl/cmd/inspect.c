@@ -194,7 +194,7 @@ static void show_change(const struct page_change *c, int size, const struct prin
     print_add(to, ST_DIM, "\f%d{turn:-1}%d{step:-1}\f%8s  ", c->turn > 0 ? c->turn : -1,
               c->turn > 0 ? c->step : -1, at);
     print_add(to, ST_KEY, "%-7s{op}", page_op_name((enum page_op)p->op));
-    print_add(to, ST_TEXT, "%s", p->op < sizeof word / sizeof *word ? word[p->op] : "");
+    print_add(to, ST_TEXT, "%s", p->op < LEN(word) ? word[p->op] : "");
     if (p->column >= 0)
         print_add(to, ST_TEXT, ", logical page %d{logical} (positions %d-%d)", (int)p->column,
                   first, first + size - 1);
@@ -325,7 +325,7 @@ bool cmd_plan(struct cmd_call *c)
                                           c->to.json != NULL, &text, c->e);
     if (ok) {
         say_now(c);
-        print_ready(&c->to, ST_TEXT, text.p ? text.p : "");
+        print_ready(&c->to, ST_TEXT, buf_text(&text));
     }
     return ok;
 }

@@ -18,7 +18,7 @@ static void lines_of(const struct settings *s, struct buf *out)
 {
     FREED(buf_free) struct buf all = {0};
     settings_print(s, &all);
-    for (const char *p = all.n ? all.p : ""; *p;) {
+    for (const char *p = buf_text(&all); *p;) {
         size_t n = strcspn(p, "\n"), name = strcspn(p, "=\n");
         FREED(free_at) char *word = xasprintf("%.*s", (int)name, p);
         if (!is_chosen(word))
@@ -31,7 +31,7 @@ static void say_lines(const char *name, const char *lines, const struct printer 
 {
     FREED(buf_free) struct buf text = {0};
     facts_settings(lines, &text);
-    print_line(to, ST_TEXT, "  %-12s{name}  %s{settings}", name, text.n ? text.p : "");
+    print_line(to, ST_TEXT, "  %-12s{name}  %s{settings}", name, buf_text(&text));
 }
 
 static void list(const struct printer *to)
@@ -81,10 +81,10 @@ static bool send_differing(struct app *a, const struct settings *now, const stru
         FREED(buf_free) struct buf is = {0}, to = {0};
         settings_get(&have, name, &is);
         settings_get(want, name, &to);
-        if (!strcmp(is.n ? is.p : "", to.n ? to.p : ""))
+        if (!strcmp(buf_text(&is), buf_text(&to)))
             continue;
-        FREED(free_at) char *line = xasprintf("%s=%s", name, to.n ? to.p : "");
-        if (!settings_set(&have, name, to.n ? to.p : "", e) || !app_request(a, RQ_SET, line, e))
+        FREED(free_at) char *line = xasprintf("%s=%s", name, buf_text(&to));
+        if (!settings_set(&have, name, buf_text(&to), e) || !app_request(a, RQ_SET, line, e))
             return false;
         buf_printf(changed, "%s%s %s", changed->n ? ", " : "", name, to.n ? to.p : "-");
     }
@@ -101,7 +101,7 @@ static bool apply_preset(struct cmd_call *c, const char *name)
               (settings_parse(&want, lines.p, c->e) || err_prefix(c->e, "preset %s", name));
     ok = ok && (send_differing(c->app, &now, &want, &changed, c->e) ||
                 err_prefix(c->e, "preset %s%s%s", name, changed.n ? ", after " : "",
-                           changed.n ? changed.p : ""));
+                           buf_text(&changed)));
     if (ok)
         print_line(&c->to, ST_TEXT, "preset %s{preset}: %s{changed}", name,
                    changed.n ? changed.p : "the settings are these already");

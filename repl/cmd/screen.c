@@ -26,7 +26,7 @@ static const struct screen_setting {
     {"mouse", {"on", "off"}, 2, "on | off", "the full screen takes clicks and the wheel",
      "; Shift selects text as ever", offsetof(struct options, mouse)},
 };
-enum { N_SETTING = sizeof settings / sizeof *settings };
+enum { N_SETTING = LEN(settings) };
 
 static const struct screen_setting *setting_find(const char *name)
 {
@@ -97,7 +97,7 @@ static const struct {
     {"debug", "tree, steps and the word under the cursor"},
     {"wide", "pages over tree over steps, in more than half of the screen"},
 };
-enum { N_LAYOUT = sizeof layouts / sizeof *layouts };
+enum { N_LAYOUT = LEN(layouts) };
 
 bool cmd_layout(struct cmd_call *c)
 {
@@ -134,7 +134,7 @@ void complete_layout(struct app *, const char *, const char *word, cmd_add_fn *a
 
 static const char *const endings[] = {
     [PICTURE_TEXT] = ".txt", [PICTURE_SVG] = ".svg", [PICTURE_PNG] = ".png"};
-enum { N_ENDING = sizeof endings / sizeof *endings };
+enum { N_ENDING = LEN(endings) };
 
 /* The path to write; the monitor creates text files of one ending only, which no program takes for
  * its settings as some do with names such as CMakeLists.txt. NULL and *e: it is there already. */

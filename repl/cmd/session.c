@@ -20,10 +20,10 @@ static void add_cut(struct sheet *out, enum style st, const char *text, int cell
             buf_char(&flat, ' ');
     text_sanitise(&clean, flat.p, flat.n, false, NULL);
     int used;
-    size_t n = text_fit(clean.p ? clean.p : "", clean.n, cells, &used);
+    size_t n = text_fit(buf_text(&clean), clean.n, cells, &used);
     if (n < clean.n)
         n = text_fit(clean.p, clean.n, cells - 1, &used);
-    sheet_addn(out, st, clean.p ? clean.p : "", n);
+    sheet_addn(out, st, buf_text(&clean), n);
     if (n < clean.n)
         sheet_add(out, st, out->ascii ? "~" : "…");
 }

@@ -184,7 +184,7 @@ int sql_child(const char *log)
         buf_add(&b, part, (size_t)n);
     ok = ok && answer_query(log, &b, &out, &e);
     snprintf(kind, sizeof kind, "%d\n", ok ? ERR_NONE : (int)e.kind);
-    answer_all(kind, ok ? out.p ? out.p : "" : e.msg, ok ? out.n : strlen(e.msg));
+    answer_all(kind, ok ? buf_text(&out) : e.msg, ok ? out.n : strlen(e.msg));
     buf_free(&out);
     buf_free(&b);
     return 0;

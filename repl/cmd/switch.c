@@ -46,10 +46,8 @@ static struct choice *add_choice(struct choices *c, const char *path, const char
             free(title);
             return &c->v[i];
         }
-        if (title && !strcmp(c->v[i].name, title)) {
-            free(title);
-            title = NULL;
-        }
+        if (title && !strcmp(c->v[i].name, title))
+            DROP(title);
     }
     struct choice *choice = APPEND(c->v, c->n);
     *choice = (struct choice){.name = title ? title : xstrdup(path), .path = xstrdup(path),

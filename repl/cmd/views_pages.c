@@ -116,7 +116,7 @@ void map_legend(const struct page_table *t, int width, struct sheet *out)
     static const enum cell order[] = {C_READ, C_WINDOW, C_HELD, C_OPEN, C_GONE, C_FREE};
     bool swa = t->pool[POOL_SWA].exists;
     bool gone = swa || (t->n_page && t->draft_length && !t->page[0].draft); /* of the draft */
-    for (size_t i = 0; i < sizeof order / sizeof *order; i++) {
+    for (size_t i = 0; i < LEN(order); i++) {
         if ((!swa && (order[i] == C_WINDOW || order[i] == C_HELD)) ||
             (!gone && order[i] == C_GONE))
             continue;

@@ -39,7 +39,7 @@ void facts_settings(const char *lines, struct buf *out)
     static const char *const always[] = {"seed", "temperature", "check"};
     struct settings usual;
     settings_init(&usual);
-    for (size_t i = 0; i < sizeof always / sizeof *always; i++) {
+    for (size_t i = 0; i < LEN(always); i++) {
         char *v = facts_value(lines, always[i]);
         if (v)
             add_fact(out, always[i], v);
@@ -51,7 +51,7 @@ void facts_settings(const char *lines, struct buf *out)
         char *v = facts_value(lines, name);
         settings_get(&usual, name, &normal);
         bool always_shown = false;
-        for (size_t k = 0; k < sizeof always / sizeof *always; k++)
+        for (size_t k = 0; k < LEN(always); k++)
             always_shown |= strcmp(name, always[k]) == 0;
         if (v && !always_shown && strcmp(v, normal.p) != 0)
             add_fact(out, name, v);
@@ -123,7 +123,7 @@ void facts_computed(const char *about, struct buf *out)
     FREED(free_at) char *url = facts_value(about, "server_url");
     buf_str(out, url && *url ? url : device && *device ? device : url ? "a server"
             : "an unknown device");
-    for (size_t i = 0; i < sizeof fact / sizeof *fact; i++) {
+    for (size_t i = 0; i < LEN(fact); i++) {
         FREED(free_at) char *v = facts_value(about, fact[i].name);
         if (v && *v && (!fact[i].usual || strcmp(v, fact[i].usual) != 0)) {
             const char *at = strstr(fact[i].text, "%s");

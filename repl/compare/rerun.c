@@ -256,7 +256,7 @@ static bool take_kept(struct rerun *r, const struct engine_opts *o, struct err *
     if (backend_has(r->backend, VIEW_FAULTS))
         r->backend->faults->on(r->backend, &now.bugs);
     change_lines(&now, o, &lines);
-    for (const char *p = lines.n ? lines.p : ""; ok && *p; p += strcspn(p, "\n"), p += *p == '\n') {
+    for (const char *p = buf_text(&lines); ok && *p; p += strcspn(p, "\n"), p += *p == '\n') {
         FREED(free_at) char *line = xasprintf("%.*s", (int)strcspn(p, "\n"), p);
         ok = run_text_request(r, RQ_SET, none, line, e);
     }
@@ -297,7 +297,7 @@ static bool wrong_model(const struct rerun *r, const struct logged_engine *l, co
 /* Opens an engine with the options of the run and the settings of its OP_OPEN. */
 static bool open_engine(struct rerun *r, const struct act *a, struct err *e)
 {
-    struct logged_engine l = {0};
+    FREED(rerun_options_free) struct logged_engine l = {0};
     backend_close(r->backend);
     r->backend = NULL;
     bool ok = rerun_options(&l, &r->how, a, e);
@@ -316,7 +316,6 @@ static bool open_engine(struct rerun *r, const struct act *a, struct err *e)
         lines_now(&l.opts, backend_info(r->backend), &r->now);
         ok = !r->on.opened || r->on.opened(r->on.arg, r->backend, a->about, r->now.p, e);
     }
-    rerun_options_free(&l);
     return ok;
 }
 

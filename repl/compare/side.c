@@ -50,7 +50,7 @@ static bool on_event(void *arg, const struct act *a, struct event *ev)
         probe_free(f->probe);
         f->probe = ev->probe;
         ev->probe = NULL;
-        snprintf(f->no_probe, sizeof f->no_probe, "%.150s", ev->text.p ? ev->text.p : "");
+        snprintf(f->no_probe, sizeof f->no_probe, "%.150s", buf_text(&ev->text));
     }
     if (!a)
         return true;

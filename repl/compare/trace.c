@@ -92,7 +92,7 @@ void trace_event(struct trace *t, const struct event *ev)
         x->prompt.n = 0;
         ids_cat(&x->prompt, ev->tokens.v, ev->tokens.n);
         free(x->user);
-        x->user = xstrdup(ev->text.p ? ev->text.p : "");
+        x->user = xstrdup(buf_text(&ev->text));
     } else if (ev->kind == EV_STEP) {
         struct step_row row = {.turn = ev->turn, .n = ev->step, .rec = ev->rec,
                                .tokens = ev->tokens,
@@ -101,14 +101,14 @@ void trace_event(struct trace *t, const struct event *ev)
         add_step(x, &row);
         buf_free(&row.pages);
     } else if (ev->kind == EV_FAULT) {
-        snprintf(x->fault, sizeof x->fault, "%.250s", ev->text.p ? ev->text.p : "");
+        snprintf(x->fault, sizeof x->fault, "%.250s", buf_text(&ev->text));
         x->fault_step = ev->step;
         x->rule = ev->at.rule;
     } else if (ev->kind == EV_TURN_END) {
         x->reply.n = 0;
         ids_cat(&x->reply, ev->tokens.v, ev->tokens.n);
         free(x->text);
-        x->text = xstrdup(ev->text.p ? ev->text.p : "");
+        x->text = xstrdup(buf_text(&ev->text));
         snprintf(x->stop, sizeof x->stop, "%s", stop_name(ev->reason));
         x->cut = ev->reason == STOP_CANCEL || ev->reason == STOP_DEVICE || ev->reason == STOP_FAULT;
     }

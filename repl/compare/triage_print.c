@@ -23,7 +23,7 @@ static const struct {
      {0}, 0},
     {"Llama-3.1-8B", "tree, tau = accepted + 1", "the EAGLE-3 paper", 6.13, {0}, 0},
 };
-enum { N_PUBLISHED = sizeof published / sizeof *published, BESIDE = 4 };
+enum { N_PUBLISHED = LEN(published), BESIDE = 4 };
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 

@@ -46,7 +46,7 @@ static const char *token_of(void *arg, int32_t id, size_t *n)
     buf_clear(&g->spelt);
     hdb_token_text(g->a->db, g->a->session, id, &g->spelt);
     *n = g->spelt.n;
-    return g->spelt.n ? g->spelt.p : "";
+    return buf_text(&g->spelt);
 }
 
 static void count_steps(struct gathering *g)

@@ -52,7 +52,7 @@ static void note_sampling(struct judge *j, const struct trace_turn *a, const str
     double heat_a = ta ? strtod(ta, NULL) : 0, heat_b = tb ? strtod(tb, NULL) : 0;
     bool greedy = heat_a <= 0 && heat_b <= 0;
     j->r->sampled |= heat_a > 0 || (!j->r->forced && heat_b > 0);
-    for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
+    for (size_t i = 0; i < LEN(same); i++) {
         char *x = facts_value(a->settings, same[i].name),
              *y = facts_value(b->settings, same[i].name);
         bool counts = (!greedy || same[i].greedy) && !j->r->forced;

@@ -150,7 +150,7 @@ static bool allow_devices(int ruleset, uint64_t rights)
                                        "/dev/urandom", "/dev/tty",  "/dev/stdout", "/dev/stderr"};
     glob_t found = {0};
     bool ok = true;
-    for (size_t i = 0; i < sizeof file / sizeof *file; i++)
+    for (size_t i = 0; i < LEN(file); i++)
         ok = ok && allow_file(ruleset, file[i], rights);
     ok = ok && allow_file(ruleset, "/dev/stdin", rights & FS_READ_FILE) &&
          allow(ruleset, "/dev/shm", rights & FS_READ_FILE) &&
@@ -286,8 +286,8 @@ static const uint32_t terminal_calls[] = {
 
 enum {
     X32 = 0x40000000,
-    N_UNUSED = sizeof unused_calls / sizeof *unused_calls,
-    N_TERMINAL = sizeof terminal_calls / sizeof *terminal_calls
+    N_UNUSED = LEN(unused_calls),
+    N_TERMINAL = LEN(terminal_calls)
 };
 
 struct program {
@@ -393,7 +393,7 @@ static void check_fcntl(struct program *p)
     static const uint32_t refused[] = {F_SETOWN, F_SETOWN_EX, F_SETSIG, F_SETLEASE, F_NOTIFY};
     unsigned at = begin_call(p, SYS_fcntl);
     load_arg(p, 1);
-    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+    for (size_t i = 0; i < LEN(refused); i++)
         fail_if(p, BPF_JEQ, refused[i], EPERM);
     end_call(p, at);
 }

@@ -159,7 +159,7 @@ static bool may_create_in(int folder)
     errno = EPERM;
     bool ok =
         path[0] == '/' && !is_hidden(path); /* "(unreachable)/...": of another mount namespace */
-    for (size_t i = 0; ok && i < sizeof refused / sizeof *refused; i++) {
+    for (size_t i = 0; ok && i < LEN(refused); i++) {
         size_t n = strlen(refused[i]);
         ok = strncmp(path, refused[i], n) != 0 || (path[n] != '/' && path[n] != '\0');
     }
@@ -287,8 +287,7 @@ static void remove_message(void)
         closedir(d);
     if (mon.message_folder)
         rmdir(mon.message_folder);
-    free(mon.message_folder);
-    mon.message_folder = NULL;
+    DROP(mon.message_folder);
     forget(&mon.message);
 }
 

@@ -51,7 +51,7 @@ void find_rows(struct find *f, int entry, const struct sheet_row *row, int from,
     FREED(free_at) size_t *start = xcalloc((size_t)n + 1, sizeof *start);
     for (int i = from; i < n; i++) {
         start[i] = all.n;
-        buf_add(&all, row[i].text.p ? row[i].text.p : "", trimmed(&row[i]));
+        buf_add(&all, buf_text(&row[i].text), trimmed(&row[i]));
         buf_char(&all, ' ');
     }
     for (size_t at = 0; at + k <= all.n && f->n < FIND_MOST;) {

@@ -629,7 +629,7 @@ static void put_entity(struct md *m, const char *p, size_t n)
     if (n < sizeof name) {
         memcpy(name, p, n);
         name[n] = '\0';
-        for (size_t i = 0; i < sizeof entities / sizeof *entities; i++)
+        for (size_t i = 0; i < LEN(entities); i++)
             if (strcmp(entities[i].name, name) == 0) {
                 sheet_add_for(&m->line, inline_style(m), entities[i].text, strlen(entities[i].text),
                               src, (int)n);

@@ -31,7 +31,7 @@ static void add_field(struct buf *out, const struct field *f)
 /* Appends the text and empties it. */
 static void flush(const struct printer *o, enum style st, struct buf *text)
 {
-    sheet_addn(o->out, st, text->p ? text->p : "", text->n);
+    sheet_addn(o->out, st, buf_text(text), text->n);
     buf_clear(text);
 }
 
@@ -157,7 +157,7 @@ void print_open(const struct printer *o, const char *key, char bracket)
 void print_body(const struct printer *o, enum style st, const char *key, const struct buf *text)
 {
     if (value(o, key))
-        jput_strn(o->json, text->p ? text->p : "", text->n);
+        jput_strn(o->json, buf_text(text), text->n);
     else
         sheet_lines(o->out, st, text->p, text->n);
 }

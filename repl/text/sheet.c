@@ -299,7 +299,7 @@ static int mark_length(const char *p, int n)
 {
     static const char *const marks[] = {"- ", "* ", "+ ", "> ", "• ", "◦ ", "▌ "};
     int digits = 0;
-    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++) {
+    for (size_t i = 0; i < LEN(marks); i++) {
         int k = (int)strlen(marks[i]);
         if (k <= n && memcmp(p, marks[i], (size_t)k) == 0)
             return k;

@@ -329,7 +329,7 @@ void text_sanitise_next(struct buf *tail, const char *s, size_t n, struct buf *o
 {
     enum { MAX_TAIL = 256 };
     FREED(buf_free) struct buf before = {0}, after = {0};
-    text_sanitise(&before, tail->p ? tail->p : "", tail->n, true, NULL);
+    text_sanitise(&before, buf_text(tail), tail->n, true, NULL);
     buf_add(tail, s, n);
     text_sanitise(&after, tail->p, tail->n, true, NULL);
     if (after.n >= before.n && (before.n == 0 || memcmp(before.p, after.p, before.n) == 0))

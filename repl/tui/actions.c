@@ -29,7 +29,7 @@ static void unqueue(struct tui *t)
     }
     while (all.n > 0 && all.p[all.n - 1] == '\n')
         all.n--;
-    input_set(&t->input, all.p ? all.p : "", all.n);
+    input_set(&t->input, buf_text(&all), all.n);
 }
 
 void tui_stop(struct tui *t)
@@ -286,8 +286,7 @@ static void take_back(struct tui *t)
         input_set(&t->input, text, strlen(text));
     } else if (t->refused) {
         input_set(&t->input, t->refused, strlen(t->refused));
-        free(t->refused);
-        t->refused = NULL;
+        DROP(t->refused);
     } else if (t->recall.n > 0) { /* no message is queued: show the history */
         input_set(&t->input, " ", 1);
         input_key(&t->input, &up, &x);
@@ -368,7 +367,7 @@ static bool single_key(struct tui *t, const struct key *k)
     if (!t->single_keys || k->code != K_CHAR || k->ctrl || k->alt || t->input.text.n ||
         t->input.searching || t->input.after_x || !app_paused(t->app))
         return false;
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+    for (size_t i = 0; i < LEN(keys); i++)
         if (k->cp == (uint32_t)keys[i].key) {
             tui_submit(t, xstrdup(keys[i].command));
             return true;

@@ -171,7 +171,7 @@ static void write_heads(struct browser *b, int number_w, int width, struct sheet
 {
     say_line(out, ST_HEAD, "SESSIONS  %d of %d", b->list.n_shown, b->list.n);
     sheet_add(out, ST_LABEL, "filter ");
-    list_cut(out, ST_USER, b->pick.query.n ? b->pick.query.p : "", max_int(width - 10, 8));
+    list_cut(out, ST_USER, buf_text(&b->pick.query), max_int(width - 10, 8));
     if (!b->in_list)
         sheet_add(out, ST_KEY, out->ascii ? "_" : "▏");
     sheet_line(out);
@@ -227,7 +227,7 @@ static void filter_now(struct tui *t, struct browser *b)
     b->pick.at = b->pick.top = 0;
     b->preview_row = -1;
     tui_work(t, true);
-    if (!session_list_filter(&b->list, b->db, b->pick.query.n ? b->pick.query.p : "", &e))
+    if (!session_list_filter(&b->list, b->db, buf_text(&b->pick.query), &e))
         snprintf(b->said, sizeof b->said, "%.190s", e.msg);
     tui_work(t, false);
 }
@@ -282,7 +282,7 @@ static void act(struct tui *t, struct browser *b, uint32_t key)
         snprintf(b->said, sizeof b->said, "no session is selected");
         return;
     }
-    for (size_t i = 0; i < sizeof acts / sizeof *acts; i++)
+    for (size_t i = 0; i < LEN(acts); i++)
         if (key == acts[i].key) {
             FREED(free_at) char *name = name_of(b, row, acts[i].before);
             leave_with(t, acts[i].command, name);

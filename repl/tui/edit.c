@@ -14,7 +14,7 @@ static bool write_message(const struct input *in, struct err *e)
     int fd = monitor_message();
     if (fd < 0)
         return err_set(e, ERR_USAGE, "cannot make a file for the editor: %s", strerror(errno));
-    bool ok = write_fully(fd, in->text.p ? in->text.p : "", in->text.n) ||
+    bool ok = write_fully(fd, buf_text(&in->text), in->text.n) ||
               err_set(e, ERR_USAGE, "cannot write the file for the editor: %s", strerror(errno));
     close(fd);
     return ok;
@@ -54,7 +54,7 @@ static bool insert_text(struct input *in, int text, struct err *e)
         return false;
     while (b.n > 0 && b.p[b.n - 1] == '\n') /* editors add a newline at the end */
         b.n--;
-    input_set(in, b.p ? b.p : "", b.n);
+    input_set(in, buf_text(&b), b.n);
     return true;
 }
 

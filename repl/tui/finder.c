@@ -133,7 +133,7 @@ void finder_update(struct tui *t)
     }
     read_rows(t);
     struct find *x = &f->text;
-    const char *text = x->pattern.n ? x->pattern.p : "";
+    const char *text = buf_text(&x->pattern);
     buf_clear(&f->line);
     buf_printf(&f->line, "find: %s%s", text, f->typing ? t->app->ascii ? "_" : "▏" : "");
     if (x->pattern.n && !x->n)

@@ -238,7 +238,7 @@ static enum input_act paste(struct input *in, const struct key *k)
         lines += cr || k->text[i] == '\n';
     }
     lines += b.n > 0 && b.p[b.n - 1] != '\n';
-    bool fits = input_insert(in, b.p ? b.p : "", b.n) && !k->cut;
+    bool fits = input_insert(in, buf_text(&b), b.n) && !k->cut;
     in->pasted_lines = lines;
     return fits ? IN_NONE : IN_FULL;
 }

@@ -108,7 +108,7 @@ static size_t bracket_at_end(const char *p, size_t n)
                                         "\xC2\x9B""200~", "\x9B""201~", "\x9B""200~"};
     if (n == 0 || p[n - 1] != '~')
         return 0;
-    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+    for (size_t i = 0; i < LEN(forms); i++) {
         size_t k = strlen(forms[i]);
         if (n >= k && memcmp(p + n - k, forms[i], k) == 0)
             return k;

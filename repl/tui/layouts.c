@@ -11,7 +11,7 @@
 static const char *const pane_name[N_PANE_KINDS] = {
     [PANE_PAGES] = "pages", [PANE_TREE] = "tree", [PANE_STEPS] = "steps", [PANE_POOL] = "pool",
     [PANE_WORD] = "word", [PANE_WHY] = "why"};
-_Static_assert(sizeof pane_name / sizeof *pane_name == PANE_WHY + 1 && N_PANE_KINDS == PANE_WHY + 1,
+_Static_assert(LEN(pane_name) == PANE_WHY + 1 && N_PANE_KINDS == PANE_WHY + 1,
                "a new pane needs a name here");
 
 static const struct {
@@ -24,7 +24,7 @@ static const struct {
     {"debug", 3, 0, {PANE_TREE, PANE_STEPS, PANE_WORD}},
     {"wide", 3, 58, {PANE_PAGES, PANE_TREE, PANE_STEPS}},
 };
-enum { N_LAYOUT = sizeof layouts / sizeof *layouts };
+enum { N_LAYOUT = LEN(layouts) };
 
 static void save(struct tui *t)
 {
@@ -42,7 +42,7 @@ static void save(struct tui *t)
             buf_printf(&b, "rows %s %d\n", pane_name[i], t->weight[i]);
     int fd = file_open(temp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
     /* that the layout cannot be stored is not an error */
-    bool ok = fd >= 0 && write_fully(fd, b.p ? b.p : "", b.n);
+    bool ok = fd >= 0 && write_fully(fd, buf_text(&b), b.n);
     if (fd >= 0 && close(fd) == 0 && ok)
         ok = rename(temp, path) == 0;
     if (fd >= 0 && !ok)

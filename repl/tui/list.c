@@ -57,11 +57,11 @@ void list_cut(struct sheet *out, enum style st, const char *text, int cells)
     FREED(buf_free) struct buf clean = {0};
     int used;
     text_sanitise(&clean, text, strcspn(text, "\r\n"), false, NULL);
-    size_t n = text_fit(clean.n ? clean.p : "", clean.n, cells, &used);
+    size_t n = text_fit(buf_text(&clean), clean.n, cells, &used);
     bool cut = n < clean.n;
     if (cut)
         n = text_fit(clean.p, clean.n, max_int(cells - 1, 0), &used);
-    sheet_addn(out, st, clean.n ? clean.p : "", n);
+    sheet_addn(out, st, buf_text(&clean), n);
     if (cut)
         sheet_add(out, st, out->ascii ? "~" : "…");
 }

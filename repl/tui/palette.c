@@ -120,7 +120,7 @@ static int by_score(const void *a, const void *b, void *arg)
  * better: the newest is worth eight letters. */
 static void narrow(struct palette *p)
 {
-    const char *query = p->pick.query.n ? p->pick.query.p : "";
+    const char *query = buf_text(&p->pick.query);
     p->n_shown = p->pick.at = p->pick.top = 0;
     for (int i = 0; i < p->n; i++) {
         struct item *x = &p->item[i];
@@ -142,7 +142,7 @@ static void add_name(const struct palette *p, const struct item *x, bool here, i
 {
     bool hit[FUZZY_NAME];
     size_t n = strlen(x->name);
-    fuzzy_match(p->pick.query.n ? p->pick.query.p : "", x->name, x->help, hit);
+    fuzzy_match(buf_text(&p->pick.query), x->name, x->help, hit);
     if (text_width(x->name, n) > cells) {
         list_cut(out, here ? ST_BOLD : ST_TEXT, x->name, cells);
         return;
@@ -193,7 +193,7 @@ static void write_palette(struct tui *, struct overlay *o, int w, int h)
     list_keep(&p->pick, p->n_shown);
     say_line(out, ST_HEAD, "FIND A COMMAND  %d of %d", p->n_shown, p->n);
     sheet_add(out, ST_KEY, out->ascii ? "> " : "› ");
-    list_cut(out, ST_USER, p->pick.query.n ? p->pick.query.p : "", max_int(w - 4, 8));
+    list_cut(out, ST_USER, buf_text(&p->pick.query), max_int(w - 4, 8));
     sheet_add(out, ST_KEY, out->ascii ? "_" : "▏");
     if (!p->pick.query.n)
         sheet_add(out, ST_DIM, " letters of a command, a setting, a topic, a session, a step");

@@ -89,7 +89,7 @@ static void rewrite(const struct recall *r)
         FREED(buf_free) struct buf b = {0};
         for (int i = 0; i < r->n; i++)
             escape_line(&b, r->line[i], strlen(r->line[i]));
-        bool ok = write_fully(fd, b.p ? b.p : "", b.n);
+        bool ok = write_fully(fd, buf_text(&b), b.n);
         ok &= close(fd) == 0;
         if (!ok || rename(temp, r->path) != 0)
             unlink(temp);

@@ -47,7 +47,7 @@ static void complete(struct tui *t, const struct event *ev)
     if (i >= r->n)
         return;
     if (b->refused) {
-        tui_note(t, ST_BAD, "reply %d of %d: %.800s", i + 1, r->n, ev->text.p ? ev->text.p : "");
+        tui_note(t, ST_BAD, "reply %d of %d: %.800s", i + 1, r->n, buf_text(&ev->text));
     } else {
         if (i > r->done) /* replies in between were stopped before their first token */
             show(t, i, &r->text[i]);

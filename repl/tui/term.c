@@ -164,8 +164,7 @@ static void release_signals(void)
         sigaction(fatal[i], &term.old[fatal[i]], NULL);
     sigaction(SIGPIPE, &term.old[SIGPIPE], NULL);
     sigaltstack(&(stack_t){.ss_flags = SS_DISABLE}, NULL);
-    free(term.crash_stack);
-    term.crash_stack = NULL;
+    DROP(term.crash_stack);
 }
 
 static void send_now(const char *s);

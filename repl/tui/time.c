@@ -270,7 +270,7 @@ bool time_line_key(struct tui *t, const struct key *k)
     static const struct { enum key_code code; char same; } keys[] = {
         {K_LEFT, '['}, {K_RIGHT, ']'}, {K_UP, '{'}, {K_DOWN, '}'}, {K_PGUP, '{'}, {K_PGDN, '}'}};
     struct key as = *k;
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+    for (size_t i = 0; i < LEN(keys); i++)
         if (k->code == keys[i].code)
             as = (struct key){.code = K_CHAR, .cp = (uint32_t)keys[i].same};
     if (k->code == K_ENTER)

@@ -187,7 +187,7 @@ static void note_op(struct tui *t, const struct event *ev)
     if (ev->op != OP_FORCE)
         return;
     app_forced_line(t->app, ev, &line);
-    tui_note(t, ST_DIM, "%.900s", line.p ? line.p : "");
+    tui_note(t, ST_DIM, "%.900s", buf_text(&line));
 }
 
 /* The reply goes on after a pause: what was asked meanwhile stays above its text. */
@@ -204,7 +204,7 @@ static void take_event(struct tui *t, const struct event *ev)
     app_event(t->app, ev);
     switch (ev->kind) {
     case EV_TURN_BEGIN:
-        transcript_user(&t->talk, ev->turn, ev->text.p ? ev->text.p : "", ev->text.n);
+        transcript_user(&t->talk, ev->turn, buf_text(&ev->text), ev->text.n);
         t->turn_ns = clock_ns();
         t->was_paused = false;
         t->reuse = (struct reuse_view){ev->reuse, ev->n_tokens, ev->n_reused};
@@ -219,11 +219,11 @@ static void take_event(struct tui *t, const struct event *ev)
         if (t->was_paused)
             go_on(t, ev->turn);
         transcript_append(&t->talk, ev->turn, ev->channel == 0 ? ENTRY_REPLY : ENTRY_THINK,
-                          ev->text.p ? ev->text.p : "", ev->text.n);
+                          buf_text(&ev->text), ev->text.n);
         t->total = 0;
         break;
     case EV_TURN_END: end_turn(t, ev); break;
-    case EV_NOTICE: tui_note(t, ST_DIM, "%.900s", ev->text.p ? ev->text.p : ""); break;
+    case EV_NOTICE: tui_note(t, ST_DIM, "%.900s", buf_text(&ev->text)); break;
     case EV_FAULT: fault(t, ev); break;
     case EV_PAUSE:
         t->was_paused = true;
@@ -329,8 +329,7 @@ static void run_now(struct tui *t, const char *text)
     }
     t->app->face.width = t->talk.width;
     tui_work(t, true);
-    free(t->refused);
-    t->refused = NULL;
+    DROP(t->refused);
     if (!app_input(t->app, text, &e)) {
         app_error(t->app, &e);
         t->refused = command ? NULL : xstrdup(text);

@@ -110,7 +110,7 @@ static const struct format {
      "\"strategy\": \"token\"}}}}", CODE_I8, "I8", "F32", EACH_ROW, 0, 0, NULL, NULL},
 };
 
-enum { N_FORMATS = LEN(formats) };
+enum { N_FORMATS = COUNT(formats) };
 
 static double e4m3_of(int c)
 {
@@ -304,7 +304,7 @@ static void test_values_are_those_of_compressed_tensors(void **state)
         free(code);
         free(scale);
     }
-    assert_int_equal(seed, LEN(goldens));
+    assert_int_equal(seed, COUNT(goldens));
     fclose(f);
 }
 
@@ -489,17 +489,17 @@ static void test_a_folder_equals_its_unpacked_twin(void **state)
     struct errors err = {0};
     int made = 0;
     char *wide = wide_folder();
-    for (int d = 0; d <= LEN(dirs); d++) {
-        int n = write_twins(d < LEN(dirs) ? dirs[d] : wide, f, &err);
+    for (int d = 0; d <= COUNT(dirs); d++) {
+        int n = write_twins(d < COUNT(dirs) ? dirs[d] : wide, f, &err);
         struct model a = load(folder), b = load(twin);
-        if (d == LEN(dirs))
+        if (d == COUNT(dirs))
             assert_int_equal(a.layer[0].gate_up.type, stays_fp8(f) ? DT_E4M3 : DT_BF16);
         assert_same_weights(&a, &b);
         assert_true(n == 0 || strstr(a.about, " unpacked to BF16"));
         assert_null(b.about);
         model_free(&a);
         model_free(&b);
-        if (d == 1 || d == 2 || d == 4 || d == LEN(dirs))
+        if (d == 1 || d == 2 || d == 4 || d == COUNT(dirs))
             assert_same_run(folder, twin);
         made += n;
         ck_remove(folder), mkdir(folder, 0700);
@@ -608,7 +608,7 @@ static void test_contradictions_of_config_and_tensors_are_named(void **state)
         {"quantization_config.ignore", "[\"model.layers.2\"]", "it leaves out 7 matrices"},
         {"quantization_config.ignore", "[\"re:visual.*\", \"proj\"]", NULL},
     };
-    for (int i = 0; i < LEN(notes); i++) {
+    for (int i = 0; i < COUNT(notes); i++) {
         struct ck c = coded(0);
         ck_set_text(&c, notes[i].key, notes[i].json);
         struct model m = load_ck(&c, 1);
@@ -759,7 +759,7 @@ static void test_what_does_not_fit_is_refused_by_name(void **state)
 {
     (void)state;
     int failed = 0;
-    for (int i = 0; i < LEN(refusals); i++) {
+    for (int i = 0; i < COUNT(refusals); i++) {
         const struct refusal *r = &refusals[i];
         struct ck c = coded(r->format);
         struct model m;
