@@ -8,12 +8,6 @@ static void *copy_of(const void *p, size_t bytes)
 
 /* ---- contents of pages ----------------------------------------------------------------------- */
 
-/* Bytes of a page in one layer's keys (or values). */
-static size_t page_bytes(const struct runtime *rt, const struct k_cells *c)
-{
-    return (size_t)rt->kv.page_size * kv_cell_bytes(c->type, c->n_kv, c->head_dim);
-}
-
 /* Calls move for runs of pages with successive numbers: their place in a buffer of the pool, and in
  * the kept bytes. Returns the bytes of all pages. */
 typedef void move_fn(struct runtime *r, kbuf on_device, uint8_t *kept, size_t bytes);
@@ -22,7 +16,7 @@ static size_t each_run(struct runtime *rt, const struct k_cells *c, const int32_
                        uint8_t *kept, move_fn *move)
 {
     const kbuf side[2] = {c->k, c->v};
-    size_t one = page_bytes(rt, c), done = 0;
+    size_t one = (size_t)rt->kv.page_size * kv_cell_bytes(c->type, c->n_kv, c->head_dim), done = 0;
     for (int s = 0; s < 2; s++)
         for (int i = 0, run; i < n; i += run) {
             for (run = 1; i + run < n && page[i + run] == page[i] + run; run++)

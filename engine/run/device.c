@@ -15,12 +15,6 @@ static bool open_on(const struct kernels *k, const struct k_opts *o, struct devi
     return dev->d != NULL;
 }
 
-/* The error for a device that was named but cannot be opened. */
-static bool named_device_failed(const struct err *why, struct err *e)
-{
-    return err_set(e, why->kind, "%s; --device cpu needs none", why->msg);
-}
-
 static bool open_cuda(struct device *dev, const struct k_opts *o, struct err *why)
 {
 #if HAVE_CUDA
@@ -42,7 +36,7 @@ static bool open_by_name(struct device *dev, const char *name, const struct k_op
         if (open_cuda(dev, o, &why))
             return true;
         if (!any)
-            return named_device_failed(&why, e);
+            return err_set(e, why.kind, "%s; --device cpu needs none", why.msg);
         if (passed)
             *passed = why;
     }

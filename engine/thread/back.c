@@ -12,12 +12,6 @@ static void drop_state(struct back *b, int i)
     CUT(b->at, b->n, i);
 }
 
-static void drop_after(struct back *b, int step)
-{
-    while (b->n && b->at[b->n - 1].step > step)
-        drop_state(b, b->n - 1);
-}
-
 /* Frees places: drops every second state except the first two. */
 static void thin_out(struct back *b)
 {
@@ -157,7 +151,8 @@ bool back_go(struct engine *engine, struct back *b, int *chunk)
         return false;
     }
     if (target < engine->shared.step || b->at[b->n - 1].step > engine->shared.step) {
-        drop_after(b, target);
+        while (b->n && b->at[b->n - 1].step > target)
+            drop_state(b, b->n - 1);
         const struct back_state *s = &b->at[b->n - 1];
         session_cut_points(&engine->own.ses, s->n_point);
         keep_restore(&s->kept, &engine->own.runtime, &engine->own.ses.lane);

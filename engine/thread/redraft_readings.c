@@ -69,11 +69,6 @@ static bool chains_of_close(struct scorer *scorer, struct err *e)
 
 /* ---- layers ---------------------------------------------------------------------------------- */
 
-static bool is_kept(const struct scorer *scorer, int boundary)
-{
-    return ANY(i, scorer->n_kept, scorer->kept[i] == boundary);
-}
-
 static void name_layers(struct trial *t, int n)
 {
     size_t at = (size_t)snprintf(t->what, sizeof t->what, "boundaries ");
@@ -88,7 +83,7 @@ static bool try_layers(struct scorer *scorer, const int *boundary, struct err *e
     int n = scorer->as_is.n_capture;
     bool all = true;
     for (int i = 0; i < n; i++)
-        all &= is_kept(scorer, boundary[i]);
+        all &= ANY(k, scorer->n_kept, scorer->kept[k] == boundary[i]);
     trial_open(&t, scorer, READ_LAYERS, "");
     memcpy(t.capture, boundary, (size_t)n * sizeof *boundary);
     name_layers(&t, n);

@@ -198,11 +198,6 @@ bool bench_rows(struct bench *b, struct tensor *t, int out, int in, float scale,
 
 /* ---- the check of results -------------------------------------------------------------------- */
 
-static bool all_finite(const float *x, size_t n)
-{
-    return ALL(i, n, isfinite(x[i]));
-}
-
 #ifdef NOWAIT
 enum { RESULTS_COUNT = 0 }; /* the results are wrong (kernels/cuda/cuda.h) */
 #else
@@ -225,7 +220,7 @@ static bool gate(struct bench *b, const struct work *w, struct err *e)
     bool ok = k->sync(b->dev.d, e);
     if (ok && memcmp(got[0], got[1], w->out.n) != 0)
         ok = err_set(e, ERR_NEGATIVE, "two runs over the same input differ");
-    if (ok && w->numbers && !all_finite(got[0], w->out.n / sizeof(float)))
+    if (ok && w->numbers && !ALL(i, w->out.n / sizeof(float), isfinite(got[0][i])))
         ok = err_set(e, ERR_NEGATIVE, "the result is not finite, or not all of it was written");
     FREE(got[0], got[1]);
     return ok;

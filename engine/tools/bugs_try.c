@@ -552,11 +552,6 @@ bool bug_try(struct device dev, struct model *m, struct draft *draft, enum bug b
 
 /* ---- as text --------------------------------------------------------------------------------- */
 
-static bool damaged(const struct bug_outcome *o)
-{
-    return o->wrong > 0 || o->stopped[0];
-}
-
 static void outcome_json(enum bug b, int variant, const struct bug_outcome *o, struct buf *out)
 {
     const struct bug_info *i = bug_at(b);
@@ -624,7 +619,7 @@ bool bug_try_text(const char *model, const char *draft_dir, const char *which, b
             outcome_json(b, v, &o, out);
         else if (ok)
             outcome_text(b, v, &o, out);
-        if (ok && !o.needs[0] && (!o.rule_right || !damaged(&o)))
+        if (ok && !o.needs[0] && (!o.rule_right || !(o.wrong > 0 || o.stopped[0])))
             ok = err_set(e, ERR_NEGATIVE, "%d: %s", bug_at(b)->number,
                          o.rule_right ? "it did no damage here"
                                       : "the checker did not name its rule");

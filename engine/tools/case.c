@@ -62,12 +62,6 @@ static bool maps(const struct attn_case *c, const struct case_group *g)
     return g->reads == POOL_SWA && c->map.given && full_group(c);
 }
 
-/* Whether the pages that requests hold are known apart from the group's table. */
-static bool knows_held(const struct attn_case *c, const struct case_group *g)
-{
-    return g->held.given || maps(c, g);
-}
-
 int64_t case_held_slot(const struct attn_case *c, const struct case_group *g, int b, int cell)
 {
     if (g->held.given)
@@ -557,7 +551,7 @@ static void rules_checked(const struct attn_case *c, struct case_verdict *v)
         reads |= g->claim.given || has_extents(g);
         writes |= g->write.given;
         sliding |= g->reads == POOL_SWA;
-        known &= g->reads != POOL_SWA || knows_held(c, g);
+        known &= g->reads != POOL_SWA || g->held.given || maps(c, g);
     }
     v->checked = (1 << N_RULES) - 2;
     for (int rule = 1; rule <= 3; rule++)

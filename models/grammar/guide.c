@@ -339,11 +339,6 @@ static int step(struct guide *guide, int state, int symbol)
     return next;
 }
 
-static bool is_stop(const struct guide *guide, int32_t id)
-{
-    return ANY(i, guide->n_stop, guide->stop[i] == id);
-}
-
 /* The token of a symbol from SYMBOL_CHANNEL on; -1: the form has none. */
 static int32_t token_of(const struct guide *guide, int symbol)
 {
@@ -374,7 +369,7 @@ int guide_next(struct guide *guide, int state, int32_t id)
     int symbol = symbol_of(guide, id);
     if (state == GUIDE_DEAD || id < 0)
         return GUIDE_DEAD;
-    if (is_stop(guide, id))
+    if (ANY(i, guide->n_stop, guide->stop[i] == id))
         return guide_accepts(guide, state) ? intern(guide, NULL, 0, true) : GUIDE_DEAD;
     if (symbol >= 0)
         return step(guide, state, symbol);

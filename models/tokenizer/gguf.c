@@ -333,11 +333,6 @@ static bool has_merges(const struct meta *m, int id)
     return id >= 0 && m->kind[id] != CONTROL && m->kind[id] != UNKNOWN;
 }
 
-static void add_pairing(struct pairings *p, struct pairing x)
-{
-    *APPEND(p->v, p->n) = x;
-}
-
 /* Every split of token id into two tokens. */
 static bool pair_up(const struct meta *m, int id, float score, struct pairings *p)
 {
@@ -359,7 +354,7 @@ static bool pair_up(const struct meta *m, int id, float score, struct pairings *
             continue;
         one.right = bpe_find(b, x.s + i, x.n - i);
         if (has_merges(m, one.right))
-            add_pairing(p, one);
+            *APPEND(p->v, p->n) = one;
     }
     return true;
 }

@@ -71,12 +71,6 @@ static void offer_value(const struct flag *f, const char *before, const char *wo
         offer_row(before, row_of(f));
 }
 
-static void offer_commands(const struct command *commands, int n_commands)
-{
-    for (int i = 0; i < n_commands; i++)
-        offer("", commands[i].name, commands[i].help);
-}
-
 /* n: the words of the command before this one. */
 static void offer_words(const struct command *cmd, int n)
 {
@@ -136,7 +130,8 @@ int cli_complete(const struct command *commands, int n_commands, int n, char **w
     } else if (cmd && cmd->bit != IN_HELP) {
         offer_words(cmd, n_words);
     } else if (!n_words) {
-        offer_commands(commands, n_commands);
+        for (int i = 0; i < n_commands; i++)
+            offer("", commands[i].name, commands[i].help);
     }
     return out_flush() ? 0 : 2;
 }

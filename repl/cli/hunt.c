@@ -96,12 +96,6 @@ static void reduce_to_read(struct hunt_found *f)
     f->d.ask = 0;
 }
 
-static void judge_only(struct hunt_found *f)
-{
-    for (int i = 0; i < f->c.n; i++)
-        f->c.ask[i].judged = i == f->d.ask;
-}
-
 static bool repeat(struct hunt *p, struct hunt_found *f, struct err *e)
 {
     bool ok = true;
@@ -132,7 +126,8 @@ static bool take_found(struct hunt *p, const struct hunt_case *c, int number,
         memcpy(f->session, hunt_log_session(p->log), sizeof f->session);
     if (d->how == DIFF_READ)
         reduce_to_read(f);
-    judge_only(f);
+    for (int i = 0; i < f->c.n; i++)
+        f->c.ask[i].judged = i == f->d.ask;
     bool ok = repeat(p, f, e);
     if (ok && f->n_differ == 1 && !f->c.read) {
         p->n_once++;

@@ -318,18 +318,12 @@ static bool judge(struct hunt *p, const struct hunt_case *c, int ask, const stru
     return true;
 }
 
-/* Whether a control's own reply differs when it is read as a prompt. */
-static bool read_differs(const struct hunt *p, const struct hunt_control *k)
-{
-    return k->scored && (p->exact ? k->read > 0 : k->k3 > KL_USUAL);
-}
-
 static bool judge_read(struct hunt *p, int ask, const struct ids_ask *a, struct hunt_diff *d,
                        struct err *e)
 {
     struct hunt_control *k = hunt_control(p, &a->prompt, a->most, e);
     bool ok = k && (!wants_score(p, k) || score(p, k, e));
-    if (!ok || !read_differs(p, k))
+    if (!ok || !(k->scored && (p->exact ? k->read > 0 : k->k3 > KL_USUAL)))
         return ok;
     *d = (struct hunt_diff){.how = DIFF_READ, .ask = ask, .token = k->read_token,
                              .position = k->a.prompt.n + k->read_token, .by = k->read,

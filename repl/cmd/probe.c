@@ -253,14 +253,9 @@ static void show_layer(const struct probe *p, int l, bool sinks, int bar, const 
     print_end(to);
 }
 
-static bool has_sinks(const struct probe *p)
-{
-    return ANY(l, p->n_layer, mean_share(&p->layer[l]).sink > 0);
-}
-
 static void show_layers(struct app *a, const struct probe *p, const struct printer *to)
 {
-    bool sinks = has_sinks(p), experts = false;
+    bool sinks = ANY(l, p->n_layer, mean_share(&p->layer[l]).sink > 0), experts = false;
     for (int l = 0; l < p->n_layer; l++)
         experts |= p->layer[l].expert != NULL;
     int room = view_width(a) - 56 - 5 * sinks - (experts ? 2 + 3 * p->top_k : 0);
@@ -345,11 +340,6 @@ static void pages_at(struct app *a, const struct probe *p, int page, int32_t *fu
     }
 }
 
-static const char *place_of(const struct probe *p, int pos)
-{
-    return pos >= p->pos0 ? "tree" : pos >= p->key_window_lo ? "in W" : "old";
-}
-
 /* shown: as a line, too. */
 static void show_key(struct app *a, const struct probe *p, const struct probe_part *k, bool shown,
                      const struct printer *to)
@@ -359,7 +349,8 @@ static void show_key(struct app *a, const struct probe *p, const struct probe_pa
         return;
     PRINT_IN(to, NULL, '{');
     print_add(to, ST_TEXT, "%7d{position} \f%d{page}\f%6.3f{mean}  %-4s{place}  ", pos,
-              pos / max_int(1, p->page_size), k->mass, place_of(p, pos));
+              pos / max_int(1, p->page_size), k->mass,
+              pos >= p->pos0 ? "tree" : pos >= p->key_window_lo ? "in W" : "old");
     print_token(to, ST_TEXT, a->backend, p->key_token[k->at], TOKEN_CELLS);
     print_tab(to, 22 + TOKEN_CELLS);
     if (!to->json)

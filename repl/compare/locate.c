@@ -76,11 +76,6 @@ static bool same_experts(const struct probe *a, const struct probe *b, int l, in
                               k * sizeof *x) == 0;
 }
 
-static double band_of(const struct bands *b, int l, int at)
-{
-    return b ? fmax(b->at[l][at], b->least) : 0;
-}
-
 /* Whether rows differ at a point by more than they may; fills in the place. */
 static bool differs_at(const struct probe *a, const struct probe *b, const struct row_map *m,
                        const struct bands *bands, double factor, int l, int at, struct place *p)
@@ -88,7 +83,7 @@ static bool differs_at(const struct probe *a, const struct probe *b, const struc
     int width = a->layer[l].width[at];
     *p = (struct place){.layer = l, .at = (enum probe_point)at, .row = -1, .compared = m->n,
                         .sliding = a->layer[l].window > 0, .moe = a->layer[l].expert != NULL,
-                        .band = band_of(bands, l, at)};
+                        .band = bands ? fmax(bands->at[l][at], bands->least) : 0};
     if (!width || width != b->layer[l].width[at])
         return false;
     for (int i = 0; i < m->n; i++) {

@@ -431,11 +431,6 @@ static void judge_sampling(struct judging *j)
             100 * accepted_at(&a->drafts, 1));
 }
 
-static void judge_greedy(struct judging *j)
-{
-    judge_undone(j, CAUSE_SAMPLING, &j->t->greedy, "as sampled");
-}
-
 static void judge_shape(struct judging *j)
 {
     const struct triage *t = j->t;
@@ -710,7 +705,7 @@ void triage_judge(const struct triage *t, struct triage_verdict *v)
     judge_template(&j);
     judge_context(&j);
     judge_sampling(&j);
-    judge_greedy(&j);
+    judge_undone(&j, CAUSE_SAMPLING, &j.t->greedy, "as sampled");
     judge_shape(&j);
     judge_head(&j);
     judge_counters(&j);

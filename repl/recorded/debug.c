@@ -74,11 +74,6 @@ static void arrive(struct recorded *r, int at, int turn, int step, const char *w
     recorded_pause(r);
 }
 
-static void arrive_at_step(struct recorded *r, int i, const char *why)
-{
-    arrive(r, i, r->step[i].turn, r->step[i].step, why);
-}
-
 static bool at_the_end(const struct recorded *r, struct err *e)
 {
     return err_set(e, ERR_NEGATIVE, "the recording ends here, after step %d.%d; "
@@ -109,7 +104,7 @@ static bool run_steps(struct recorded *r, enum run_until until, int steps, struc
         if (holds || done || i == last) {
             const char *end = until == RUN_ON && !holds ? "the recording ends here" : why;
             r->breaks.has_condition = false;
-            arrive_at_step(r, i, end);
+            arrive(r, i, r->step[i].turn, r->step[i].step, end);
             r->broke = broke;
             return true;
         }

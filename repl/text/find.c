@@ -14,11 +14,6 @@ void find_clear(struct find *f)
     f->n_piece = f->n = 0;
 }
 
-static void add_piece(struct find *f, struct find_piece p)
-{
-    *APPEND(f->piece, f->n_piece) = p;
-}
-
 /* Bytes of a row without the blanks at its end. */
 static size_t trimmed(const struct sheet_row *r)
 {
@@ -63,7 +58,7 @@ void find_rows(struct find *f, int entry, const struct sheet_row *row, int from,
             size_t a = at > start[i] ? at - start[i] : 0, b = at + k - start[i];
             b = b < trimmed(&row[i]) ? b : trimmed(&row[i]);
             if (a < b)
-                add_piece(f, (struct find_piece){entry, i, (int)a, (int)b, f->n});
+                *APPEND(f->piece, f->n_piece) = (struct find_piece){entry, i, (int)a, (int)b, f->n};
         }
         bool any = f->n_piece > 0 && f->piece[f->n_piece - 1].match == f->n;
         f->n += any;

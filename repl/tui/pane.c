@@ -120,12 +120,6 @@ static void write_keys(struct tui *t, struct overlay *o, int w, int)
     sheet_append_wrapped(&o->pane.rows, &text, max_int(20, w));
 }
 
-static void open_keys(struct tui *t)
-{
-    tui_overlay_open(t, &(struct overlay){
-        .write = write_keys, .footer = "Esc closes, F1 has all keys"});
-}
-
 void tui_panes_init(struct tui *t)
 {
     for (int i = 0; i < N_PANE_KINDS; i++) {
@@ -483,7 +477,8 @@ bool tui_pane_key(struct tui *t, const struct key *k)
     else if (time_key(t, k) || layout_key(t, k))
         ;
     else if (key_is_letter(k, '?'))
-        open_keys(t);
+        tui_overlay_open(t, &(struct overlay){
+            .write = write_keys, .footer = "Esc closes, F1 has all keys"});
     else if (k->code == K_LEFT)
         move_by(t, -1, 0);
     else if (k->code == K_RIGHT)
