@@ -144,11 +144,7 @@ void event_free(struct event *ev)
 
 struct token_fact *facts_copy(const struct token_fact *fact, int n)
 {
-    if (n == 0 || !fact)
-        return NULL;
-    struct token_fact *copy = xcalloc((size_t)n, sizeof *copy);
-    memcpy(copy, fact, (size_t)n * sizeof *copy);
-    return copy;
+    return xcopy(fact, (size_t)n, sizeof *fact);
 }
 
 void event_copy(struct event *dst, const struct event *src)
@@ -165,24 +161,12 @@ void event_copy(struct event *dst, const struct event *src)
     ids_cat(&dst->prompt, src->prompt.v, src->prompt.n);
     ids_cat(&dst->ends, src->ends.v, src->ends.n);
     dst->drafts = NULL;
-    dst->facts = NULL;
-    if (src->facts)
-        dst->facts = facts_copy(src->facts, src->tokens.n);
+    dst->facts = facts_copy(src->facts, src->tokens.n);
     dst->tops = tops_copy(src->tops);
     dst->served = served_copy(src->served);
-    if (src->tree) {
-        dst->tree = xmalloc(sizeof *dst->tree);
-        *dst->tree = *src->tree;
-    }
-    if (src->calibration) {
-        dst->calibration = xmalloc(sizeof *dst->calibration);
-        *dst->calibration = *src->calibration;
-    }
-    dst->pages = NULL;
-    if (src->n_pages) {
-        dst->pages = xcalloc((size_t)src->n_pages, sizeof *dst->pages);
-        memcpy(dst->pages, src->pages, (size_t)src->n_pages * sizeof *dst->pages);
-    }
+    dst->tree = xcopy(src->tree, 1, sizeof *src->tree);
+    dst->calibration = xcopy(src->calibration, 1, sizeof *src->calibration);
+    dst->pages = xcopy(src->pages, (size_t)src->n_pages, sizeof *src->pages);
 }
 
 static void note_reply(const struct event *ev, struct buf *out)

@@ -101,8 +101,7 @@ static void list_words(const char *words, struct buf *out)
 
 bool opts_check(const struct engine_opts *o, struct err *e)
 {
-    for (int i = 0; i < N; i++) {
-        const struct option *t = &table[i];
+    FOR_EACH(const struct option, t, table, N) {
         const char *value =
             t->kind == OPT_NAME ? *(const char *const *)((const char *)o + t->at) : NULL;
         struct buf flag = {0}, words = {0};
@@ -140,8 +139,7 @@ static bool is_given(const struct option *t, const struct engine_opts *o)
 void opts_print(const struct engine_opts *o, struct buf *out)
 {
     for (int line = 1; line <= N; line++)
-        for (int i = 0; i < N; i++) {
-            const struct option *t = &table[i];
+        FOR_EACH(const struct option, t, table, N) {
             bool given = is_given(t, o);
             if (t->line != line || (!given && !t->unset))
                 continue;
@@ -169,8 +167,7 @@ void opts_read(struct engine_opts *o, const struct engine_opts *asked, char *lin
     const char *end = lines + strlen(lines);
     for (char *at = lines; (at = strchr(at, '\n'));)
         *at++ = '\0';
-    for (int i = 0; i < N; i++) {
-        const struct option *t = &table[i];
+    FOR_EACH(const struct option, t, table, N) {
         const struct engine_opts *from = is_given(t, asked) ? asked : NULL;
         const char *text = t->line && !from ? value_of(lines, end, log_name(t)) : NULL;
         void *at = (char *)o + t->at;

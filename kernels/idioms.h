@@ -6,6 +6,8 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include "kernels/base.h"
+
 /* err_set() with this value in place of false: `return FAILED(NULL, e, ERR_USAGE, ...);`. */
 #define FAILED(value, ...) (err_set(__VA_ARGS__), (value))
 
@@ -71,6 +73,10 @@ static inline void unlock_at(pthread_mutex_t **mu)
 /* The number of an array's elements. */
 #define LEN(a) (sizeof(a) / sizeof *(a))
 
+/* for-loop over the n elements of an array: x points at each. */
+#define FOR_EACH(type, x, array, n)                                                                \
+    for (type *x = (array), *x##_first = x; x - x##_first < (ptrdiff_t)(n); x++)
+
 /* Whether `holds` is true for an i < n, and for all; no later ones are looked at than needed. */
 #define ALL(i, n, holds) (!ANY(i, n, !(holds)))
 #define ANY(i, n, holds)                                                                           \
@@ -102,6 +108,20 @@ static inline void unlock_at(pthread_mutex_t **mu)
         free(pointer);                                                                             \
         (pointer) = NULL;                                                                          \
     } while (0)
+
+/* A copy of n elements; NULL: there are none. The caller frees. */
+static inline void *xcopy(const void *array, size_t n, size_t size)
+{
+    return array && n ? memcpy(xcalloc(n, size), array, n * size) : NULL;
+}
+
+/* Frees the text at *at and sets a copy of another one, which may be NULL. */
+static inline void set_text(char **at, const char *text)
+{
+    char *copy = text ? xstrdup(text) : NULL;
+    free(*at);
+    *at = copy;
+}
 
 /* The text of a buffer, which before the first write is "". */
 static inline const char *buf_text(const struct buf *b)

@@ -110,8 +110,7 @@ static void sort_sweeps(struct page_event *ev, int n)
         k = sweep(ev + i, n - i);
         if (k < 3)
             continue;
-        struct page_event *sorted = xcalloc((size_t)k, sizeof *sorted);
-        memcpy(sorted, ev + i, (size_t)k * sizeof *sorted);
+        struct page_event *sorted = xcopy(ev + i, (size_t)k, sizeof *ev);
         qsort(sorted, (size_t)k, sizeof *sorted, by_page);
         bool once = true;
         for (int j = 1; j < k; j++)

@@ -104,8 +104,7 @@ static bool draft(struct cycle *cycle, struct err *e)
     struct runtime *rt = cycle->rt;
     struct drafting d[MAX_LANES];
     int k = 0;
-    for (int b = 0; b < cycle->n; b++) {
-        struct cycle_lane *part = &cycle->lane[b];
+    FOR_EACH(struct cycle_lane, part, cycle->lane, cycle->n) {
         struct lane *lane = part->lane;
         int depth = lane_draft_depth(rt, lane, part->max_new);
         struct drafting one = {&lane->seq, &lane->guess, lane->slot - 1, depth, &part->tree,

@@ -186,8 +186,7 @@ static void fill_pool(const struct page_history *h, enum pool_id id, struct page
     v->total = p->total;
     v->reserved = 1; /* page 0 */
     t->mine[id] = xcalloc((size_t)p->total, 1);
-    t->refs[id] = xcalloc((size_t)p->total, sizeof *t->refs[id]);
-    memcpy(t->refs[id], p->refs, (size_t)p->total * sizeof *t->refs[id]);
+    t->refs[id] = xcopy(p->refs, (size_t)p->total, sizeof *p->refs);
     for (int c = 0; c < p->n; c++)
         if (column_page(h, id, c))
             t->mine[id][p->page[c]] = 1;

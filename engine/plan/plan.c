@@ -434,8 +434,7 @@ static void set_shape(struct plan *p, const struct kv *kv, const struct plan_req
                       const struct plan_opts *o)
 {
     int cols = o->cols, width = o->width;
-    for (int b = 0; b < p->n_req; b++) {
-        const struct plan_req *q = &req[b];
+    FOR_EACH(const struct plan_req, q, req, p->n_req) {
         for (int i = 0; q->draft && i < q->n; i++)
             width = max_int(width, q->draft[i].n_seen);
         if (q->tree)

@@ -55,8 +55,7 @@ static void tell_groups(const struct blocks_view *v,
                         void (*tell)(void *arg, bool ok, const char *line), void *arg)
 {
     char line[400];
-    for (int g = 0; g < v->n_group; g++) {
-        const struct block_group *at = &v->group[g];
+    FOR_EACH(const struct block_group, at, v->group, v->n_group) {
         snprintf(line, sizeof line, "KV events: group %d, %s%s%s: %lld blocks of %d tokens",
                  at->index,
                  at->kind[0] ? at->kind : "kind not reported", at->medium[0] ? " in " : "",

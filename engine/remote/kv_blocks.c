@@ -154,8 +154,7 @@ static struct block *new_block(struct kv_blocks *blocks, const struct block_hash
     b->hash = *hash;
     b->parent = *parent;
     if (token && blocks->n_token + (size_t)n <= BLOCK_TOKENS_KEPT) {
-        b->token = xcalloc((size_t)n, sizeof *b->token);
-        memcpy(b->token, token, (size_t)n * sizeof *b->token);
+        b->token = xcopy(token, (size_t)n, sizeof *token);
         b->n_token = n;
         blocks->n_token += (size_t)n;
     }

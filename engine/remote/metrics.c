@@ -191,8 +191,7 @@ bool metrics_value(const struct metrics *metrics, const char *name, const char *
 {
     int found = 0;
     double all = 0;
-    for (int i = 0; i < metrics->n; i++) {
-        const struct metric *metric = &metrics->at[i];
+    FOR_EACH(const struct metric, metric, metrics->at, metrics->n) {
         if (strcmp(metric->name, name) != 0 || !label_is(metric, label, value))
             continue;
         all = found == 0 ? metric->value : join == METRICS_SUM ? all + metric->value

@@ -28,8 +28,7 @@ static void add_page(const struct buf *page, bool is_after, const char *model, s
     struct metrics metrics;
     if (!page->n || !metrics_read(&metrics, page->p, page->n, NULL))
         return;
-    for (int i = 0; i < metrics.n; i++) {
-        const struct metric *metric = &metrics.at[i];
+    FOR_EACH(const struct metric, metric, metrics.at, metrics.n) {
         struct buf labels = {0};
         bool part = ends_with(metric->name, "_bucket") || ends_with(metric->name, "_created") ||
                     ends_with(metric->name, "_info");

@@ -151,8 +151,7 @@ static bool take_prompt(struct record *record, const json_t *v, struct err *e)
                        json_array_size(v));
     record->raw = true;
     if (json_is_string(v)) {
-        free(record->text);
-        record->text = xstrdup(json_string_value(v));
+        set_text(&record->text, json_string_value(v));
         return true;
     }
     if (json_is_array(v) && json_array_size(v) > 0)

@@ -139,8 +139,7 @@ void talk_counted(struct talk *talk, int tokens)
 
 static void set_system(struct talk *talk, const char *text)
 {
-    free(talk->system);
-    talk->system = text && *text ? xstrdup(text) : NULL;
+    set_text(&talk->system, text && *text ? text : NULL);
 }
 
 /* ---- a turn ---------------------------------------------------------------------------------- */
@@ -202,8 +201,7 @@ static void answer_message(struct talk *talk, const char *text, bool regen)
     struct talk_pair *p = say(talk, talk->view.turn, text, "");
     talk->hooks->answer(talk, regen, &reply);
     if (reply.n_tokens > 0) {
-        free(p->reply);
-        p->reply = xstrdup(reply.text.p);
+        set_text(&p->reply, reply.text.p);
         ids_cat(&p->ids, reply.ids.v, reply.ids.n);
     } else {
         unsay(talk, talk->n_said - 1);
@@ -380,8 +378,7 @@ static void take_session(struct talk *talk, const struct request *rq)
 {
     while (talk->n_said)
         unsay(talk, talk->n_said - 1);
-    for (int i = 0; i < rq->n_past; i++) {
-        const struct past_turn *p = &rq->past[i];
+    FOR_EACH(const struct past_turn, p, rq->past, rq->n_past) {
         struct talk_pair *q = say(talk, p->turn, p->user, p->reply ? p->reply : "");
         ids_cat(&q->ids, p->ids.v, p->ids.n);
     }

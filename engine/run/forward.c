@@ -76,8 +76,7 @@ static bool alloc_floats(struct net *n, kbuf *b, size_t floats, struct err *e)
 bool net_two_parts(struct net *n, struct err *e)
 {
     size_t rows = (size_t)n->max_rows, wide = 0, heads = 0;
-    for (int l = 0; l < n->m->cfg.n_layer; l++) {
-        const struct layer *w = &n->m->layer[l];
+    FOR_EACH(const struct layer, w, n->m->layer, n->m->cfg.n_layer) {
         size_t queries = (size_t)w->n_head * (size_t)w->head_dim;
         wide = wide > queries ? wide : queries;
         heads = heads > (size_t)w->n_head ? heads : (size_t)w->n_head;
@@ -92,8 +91,7 @@ static bool open_activations(struct net *n, struct err *e)
 {
     const struct config *c = &n->m->cfg;
     size_t rows = (size_t)n->max_rows, heads = 0, ffn = 0, gate = 0;
-    for (int l = 0; l < c->n_layer; l++) {
-        const struct layer *w = &n->m->layer[l];
+    FOR_EACH(const struct layer, w, n->m->layer, c->n_layer) {
         size_t queries = (size_t)w->n_head * (size_t)w->head_dim;
         heads = heads > queries ? heads : queries;
         ffn = ffn > (size_t)w->ffn ? ffn : (size_t)w->ffn;

@@ -19,8 +19,7 @@ bool probe_open(struct probe_pass *x, struct net *n, struct err *e)
 {
     const struct config *c = &n->m->cfg;
     int wide = 0, heads = 0;
-    for (int l = 0; l < c->n_layer; l++) {
-        const struct layer *w = &n->m->layer[l];
+    FOR_EACH(const struct layer, w, n->m->layer, c->n_layer) {
         wide = max_int(wide, w->n_head * w->head_dim);
         heads = max_int(heads, w->n_head);
     }

@@ -136,10 +136,8 @@ static void report_reply(struct batch *b, const struct batch_reply *reply)
     ev.n_steps = j->n_steps;
     ev.n_drafted = j->n_drafted;
     ev.n_accepted = j->n_accepted;
-    if (reply->drafts.all.cycles) {
-        ev.drafts = xmalloc(sizeof *ev.drafts);
-        *ev.drafts = reply->drafts;
-    }
+    if (reply->drafts.all.cycles)
+        ev.drafts = xcopy(&reply->drafts, 1, sizeof reply->drafts);
     engine_post(b->g, &ev);
 }
 
@@ -251,8 +249,7 @@ static void post_end(struct batch *b, enum stop_reason why)
     ev.batch.count = b->n;
     ev.batch.n_computed = b->jobs.n_computed;
     ev.batch.n_shared = b->n_shared;
-    for (int i = 0; i < b->n; i++) {
-        const struct batch_reply *reply = &b->reply[i];
+    FOR_EACH(const struct batch_reply, reply, b->reply, b->n) {
         const struct job *j = &reply->job;
         ev.batch.n_done += j->state == JOB_DONE && !reply->rec.refused && j->reason <= STOP_CONTEXT;
         ev.batch.n_tokens += reply->rec.n_tokens;
@@ -267,8 +264,7 @@ static void post_end(struct batch *b, enum stop_reason why)
 
 static void free_batch(struct batch *b)
 {
-    for (int i = 0; i < b->n; i++) {
-        struct batch_reply *reply = &b->reply[i];
+    FOR_EACH(struct batch_reply, reply, b->reply, b->n) {
         if (reply->reading)
             chat_reader_end(&reply->reader, &reply->text);
         job_free(&reply->job);

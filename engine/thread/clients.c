@@ -68,10 +68,8 @@ static void post_step(struct jobs *js, struct job *j, const struct lane *lane)
         ev.job->top = xcalloc((size_t)lane->n_new * (size_t)c->top, sizeof *ev.job->top);
         lane_best(js->r, lane, c->top, ev.job->top);
     }
-    if (lane->tree.n > 1) {
-        ev.tree = xmalloc(sizeof *ev.tree);
-        *ev.tree = lane->tree;
-    }
+    if (lane->tree.n > 1)
+        ev.tree = xcopy(&lane->tree, 1, sizeof lane->tree);
     evq_put(js->g->base.screen, &ev);
 }
 

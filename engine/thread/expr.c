@@ -477,8 +477,7 @@ static struct value value_for(const struct expr *expr, const struct step_facts *
 {
     struct value stack[EXPR_OPS] = {{0}};
     int used = 0;
-    for (int i = 0; i < expr->n_op; i++) {
-        const struct expr_op *o = &expr->op[i];
+    FOR_EACH(const struct expr_op, o, expr->op, expr->n_op) {
         switch (o->op) {
         case OP_NUMBER:
             stack[used++] = (struct value){.number = o->number, .turn = o->turn, .step = o->step};

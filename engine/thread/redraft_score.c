@@ -180,9 +180,8 @@ static void end_trial(struct scorer *scorer, const struct layer *layers)
 static bool each_guess(struct scorer *scorer, const struct trial *t, int k, int most, take_fn *take,
                        void *arg, struct err *e)
 {
-    size_t bytes = (size_t)scorer->as_is.cfg.n_layer * sizeof *scorer->layers;
-    FREED(free_at) struct layer *layers = xmalloc(bytes);
-    memcpy(layers, scorer->layers, bytes);
+    FREED(free_at) struct layer *layers = xcopy(scorer->layers, (size_t)scorer->as_is.cfg.n_layer,
+                                                sizeof *scorer->layers);
     begin_trial(scorer, t);
     bool next = draft_guesses_next(&t->d);
     int rows = next ? most_rows(scorer) : 1, done = 0;
@@ -357,9 +356,8 @@ bool redraft_chains(struct scorer *scorer, const struct trial *t, struct err *e)
     if (!scorer->o->chain || r->cycles)
         return true;
     int length[MOST], n = 0;
-    size_t bytes = (size_t)scorer->as_is.cfg.n_layer * sizeof *scorer->layers;
-    struct layer *layers = xmalloc(bytes);
-    memcpy(layers, scorer->layers, bytes);
+    struct layer *layers = xcopy(scorer->layers, (size_t)scorer->as_is.cfg.n_layer,
+                                 sizeof *scorer->layers);
     begin_trial(scorer, t);
     bool ok = true;
     for (int x = 0; x < scorer->n_text && ok && n < MOST; x++)

@@ -71,8 +71,7 @@ void session_add(struct session *s, enum role role, int turn, const char *text, 
 
 void session_set_system(struct session *s, const char *text)
 {
-    free(s->system);
-    s->system = xstrdup(text);
+    set_text(&s->system, text);
 }
 
 /* ---- going back ------------------------------------------------------------------------------ */
@@ -488,8 +487,7 @@ void session_hold(struct session *s)
     ids_cat(&h->tok, lane->tok.v, lane->tok.n);
     h->cells = lane->seq.committed;
     h->swa_lo = lane->seq.swa_lo;
-    free(h->system);
-    h->system = xstrdup(s->system);
+    set_text(&h->system, s->system);
     h->change = CHANGE_NONE;
     h->turn = h->msg = 0;
 }

@@ -22,10 +22,8 @@ void shapes_turn_begins(struct engine *engine, const struct request *rq)
     struct shapes *s = &engine->own.shapes;
     const struct settings *set = &engine->shared.set;
     s->logged = rq->n_shape > 0;
-    for (int i = 0; i < rq->n_shape; i++) {
-        const struct shape_change *x = &rq->shape[i];
+    FOR_EACH(const struct shape_change, x, rq->shape, rq->n_shape)
         add_shape(s, x->step, &(struct tree_shape){x->steps, x->topk, x->nodes});
-    }
     if (!s->chooser.ready) {
         struct tree_shape first = fixed(set);
         auto_shape_init(&s->chooser, &first);

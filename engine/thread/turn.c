@@ -97,10 +97,8 @@ static void post_step(struct engine *engine, struct turn *t)
     ev.rec = lane->rec;
     ids_cat(&ev.tokens, tok, lane->n_new);
     ev.facts = facts_copy(lane->fact, lane->n_new);
-    if (lane->tree.n > 1) {
-        ev.tree = xmalloc(sizeof *ev.tree);
-        *ev.tree = lane->tree;
-    }
+    if (lane->tree.n > 1)
+        ev.tree = xcopy(&lane->tree, 1, sizeof lane->tree);
     ev.pages = pages.ev;
     ev.n_pages = pages.n;
     ev.lengths = pages.lengths;

@@ -111,8 +111,7 @@ static void copy_pool(const struct engine_shared *s, enum pool_id id, struct pag
     view_pool(s, id, &t->pool[id], &t->mine[id]);
     if (!t->pool[id].exists)
         return;
-    t->refs[id] = xcalloc((size_t)p->total, sizeof *t->refs[id]);
-    memcpy(t->refs[id], p->ref, (size_t)p->total * sizeof *t->refs[id]);
+    t->refs[id] = xcopy(p->ref, (size_t)p->total, sizeof *p->ref);
     for (int i = 0; i < p->total; i++)
         t->mine[id][i] &= HELD_BY_SESSION;
 }

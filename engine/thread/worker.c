@@ -76,8 +76,7 @@ static void do_format(struct engine *engine, const char *format)
         return;
     }
     grammar_close(grammar);
-    free(engine->own.format);
-    engine->own.format = *format ? xstrdup(format) : NULL;
+    set_text(&engine->own.format, *format ? format : NULL);
     engine_post_op(engine, OP_FORMAT, format, 0);
 }
 
@@ -93,8 +92,7 @@ void engine_resolve_settings(struct engine *engine)
 static void take_past(struct engine *engine, const struct request *rq)
 {
     struct session *s = &engine->own.ses;
-    for (int i = 0; i < rq->n_past; i++) {
-        const struct past_turn *p = &rq->past[i];
+    FOR_EACH(const struct past_turn, p, rq->past, rq->n_past) {
         if (p->ids.n == 0 && (!p->reply || !p->reply[0]))
             continue; /* a turn without a reply is not in the context */
         session_add(s, ROLE_USER, p->turn, p->user, NULL, 0);
@@ -222,8 +220,7 @@ static void do_calibrate(struct engine *engine)
         engine_fail(engine, &e);
         return;
     }
-    ev.calibration = xmalloc(sizeof c);
-    *ev.calibration = c;
+    ev.calibration = xcopy(&c, 1, sizeof c);
     engine_post(engine, &ev);
 }
 

@@ -173,8 +173,7 @@ static double prompt_flops(struct model *m, int n)
 {
     const struct config *c = &m->cfg;
     double all = 2.0 * c->hidden * c->vocab;
-    for (int l = 0; l < c->n_layer; l++) {
-        struct layer *w = &m->layer[l];
+    FOR_EACH(struct layer, w, m->layer, c->n_layer) {
         int count, window = w->window && w->window < n ? w->window : n;
         const struct tensor *t = layer_tensors(w, &count);
         double weights = w->is_moe ? 3.0 * c->top_k * c->hidden * c->expert_ffn : 0;

@@ -29,15 +29,13 @@ struct peer_shapes {
 static void add_shape(struct peer_shapes *all, const char *what, int l, int rows, int in, int out,
                       int batch)
 {
-    for (int i = 0; i < all->n; i++) {
-        struct peer_shape *s = &all->v[i];
+    FOR_EACH(struct peer_shape, s, all->v, all->n)
         if (!strcmp(s->what, what) && s->in == in && s->out == out && s->batch == batch) {
             if (s->layers < IN_TURN)
                 s->layer[s->layers] = l;
             s->layers++;
             return;
         }
-    }
     CHECK(all->n < MOST_SHAPES);
     all->v[all->n++] = (struct peer_shape){what, rows, in, out, batch, 1, {l}};
 }

@@ -545,8 +545,7 @@ static void not_checked(struct case_verdict *v, int rule, const char *why)
 static void rules_checked(const struct attn_case *c, struct case_verdict *v)
 {
     bool held = false, reads = false, writes = false, sliding = false, known = true;
-    for (int i = 0; i < c->n_group; i++) {
-        const struct case_group *g = &c->group[i];
+    FOR_EACH(const struct case_group, g, c->group, c->n_group) {
         held |= g->held.given;
         reads |= g->claim.given || has_extents(g);
         writes |= g->write.given;

@@ -403,8 +403,7 @@ static void free_lists(struct case_lists *l)
 
 void case_free(struct attn_case *c)
 {
-    for (int i = 0; i < c->n_group; i++) {
-        struct case_group *g = &c->group[i];
+    FOR_EACH(struct case_group, g, c->group, c->n_group) {
         struct case_lists *const lists[] = {&g->tables, &g->held, &g->expand, &g->claim};
         struct case_ints *const ints[] = {&g->start, &g->write, &g->lo, &g->hi, &g->layers};
         for (size_t k = 0; k < LEN(lists); k++)

@@ -74,8 +74,7 @@ static void draw_row(const struct attn_case *c, const struct case_group *g, int 
 
 void case_draw(const struct attn_case *c, struct buf *out)
 {
-    for (int k = 0; k < c->n_group; k++) {
-        const struct case_group *g = &c->group[k];
+    FOR_EACH(const struct case_group, g, c->group, c->n_group) {
         buf_printf(out, "group %s: %s slots, page size %d", g->name, pool_name(g->space),
                    g->page_size);
         buf_str(out, g->window ? "" : ", no window\n");
@@ -110,11 +109,9 @@ int case_numbers(const struct attn_case *c)
             lists_size(&c->seen) + lists_size(&c->map);
     for (int b = 0; b < c->n_request; b++)
         n += !case_kv_follows(c, b);
-    for (int i = 0; i < c->n_group; i++) {
-        const struct case_group *g = &c->group[i];
+    FOR_EACH(const struct case_group, g, c->group, c->n_group)
         n += lists_size(&g->tables) + lists_size(&g->held) + lists_size(&g->expand) +
              lists_size(&g->claim) + g->start.n + g->write.n + g->lo.n + g->hi.n + g->layers.n;
-    }
     return n;
 }
 
@@ -159,8 +156,7 @@ static void cut_rows(struct attn_case *c, int at, int n)
     for (int i = 0; i < 3; i++)
         cut_ints(ints[i], at, n);
     cut_lists(&c->seen, at, n);
-    for (int k = 0; k < c->n_group; k++) {
-        struct case_group *g = &c->group[k];
+    FOR_EACH(struct case_group, g, c->group, c->n_group) {
         cut_ints(&g->write, at, n);
         cut_ints(&g->lo, at, n);
         cut_ints(&g->hi, at, n);
@@ -263,8 +259,7 @@ static void cut_prefix(struct attn_case *c, int b, int k)
     shift(&c->cell, q->row0, q->q_len, k);
     for (int r = q->row0; r < q->row0 + q->q_len && c->seen.given; r++)
         shift(&c->seen.v[r], 0, c->seen.v[r].n, k);
-    for (int i = 0; i < c->n_group; i++) {
-        struct case_group *g = &c->group[i];
+    FOR_EACH(struct case_group, g, c->group, c->n_group) {
         int n = k / (g->slots ? 1 : g->page_size);
         shift(&g->lo, q->row0, q->q_len, k);
         shift(&g->hi, q->row0, q->q_len, k);
@@ -282,8 +277,7 @@ static bool drop_prefix(struct attn_case *c, int i)
     int b = i / 24, part = i % 24 + 1, step = 1;
     if (b >= c->n_request)
         return false;
-    for (int k = 0; k < c->n_group; k++) {
-        const struct case_group *g = &c->group[k];
+    FOR_EACH(const struct case_group, g, c->group, c->n_group) {
         int P = max_int(g->page_size, g->pool_page_size);
         step = max_int(step, P);
         if (g->start.given || step % P)

@@ -489,8 +489,7 @@ static bool run_all(struct dump_run *dump, int noisy, struct err *e)
     bool ok = true;
     dump->runs = 1 + noisy;
     dump->done = 0;
-    for (int i = 0; i < dump->n_module; i++) {
-        struct dump_module *m = &dump->module[i];
+    FOR_EACH(struct dump_module, m, dump->module, dump->n_module) {
         m->rows = m->near = m->far = 0;
         m->worst = -1;
     }

@@ -167,8 +167,7 @@ static bool place_members(struct torch_file *f, uint64_t directory, struct err *
 {
     uint64_t end = 0;
     qsort(f->member, (size_t)f->n_member, sizeof *f->member, by_place);
-    for (int i = 0; i < f->n_member; i++) {
-        struct member *m = &f->member[i];
+    FOR_EACH(struct member, m, f->member, f->n_member) {
         uint8_t local[LOCAL_BYTES];
         if (!get(f, local, sizeof local, m->header, e))
             return false;

@@ -89,7 +89,7 @@ static bool wal_is_ours(const char *path, bool *empty)
 {
     FREED(free_at) char *name = xasprintf("%s-wal", path);
     unsigned char head[WAL_HEADER], frame[WAL_FRAME + HEADER];
-    int fd = file_open_beside(name, O_RDONLY, NULL);
+    FREED(fd_close) int fd = file_open_beside(name, O_RDONLY, NULL);
     bool ours = false;
     *empty = true;
     if (fd >= 0 && pread_fully(fd, head, sizeof head, 0) == sizeof head) {
@@ -101,8 +101,6 @@ static bool wal_is_ours(const char *path, bool *empty)
             ours = big_endian(frame) == 1 && page_is_ours(frame + WAL_FRAME);
         }
     }
-    if (fd >= 0)
-        close(fd);
     return ours;
 }
 

@@ -197,8 +197,7 @@ static bool add_op(const struct op_row *row, void *arg)
             settings_set_line(&p->settings, row->text);
         break;
     case OP_SYSTEM:
-        free(p->system);
-        p->system = xstrdup(row->text);
+        set_text(&p->system, row->text);
         break;
     case OP_UNDO:
     case OP_FORK:

@@ -125,10 +125,7 @@ void step_row_copy(struct step_row *dst, const struct step_row *src)
     ids_cat(&dst->tokens, src->tokens.v, src->tokens.n);
     dst->facts = facts_copy(src->facts, src->tokens.n);
     dst->tops = tops_copy(src->tops);
-    if (src->tree) {
-        dst->tree = xmalloc(sizeof *dst->tree);
-        *dst->tree = *src->tree;
-    }
+    dst->tree = xcopy(src->tree, 1, sizeof *src->tree);
     dst->pages = (struct buf){0};
     buf_add(&dst->pages, src->pages.p, src->pages.n);
 }

@@ -114,8 +114,7 @@ bool closing_late(struct history *h, int ms)
 static void drop_details(struct history *h)
 {
     int kept = 0;
-    for (int i = 0; i < h->n_wait; i++) {
-        struct waiting *x = &h->wait[i];
+    FOR_EACH(struct waiting, x, h->wait, h->n_wait) {
         if (is_detail(&x->ev)) {
             h->dropped++;
             h->bytes -= x->bytes;

@@ -73,8 +73,7 @@ bool pack_connect(struct db *d, const char *path, const struct buf *file, struct
 {
     if (!db_open(d, ":memory:", SQLITE_OPEN_READONLY, e))
         return false;
-    free(d->path);
-    d->path = xstrdup(path);
+    set_text(&d->path, path);
     sqlite3_int64 n = (sqlite3_int64)(file->n - SEAL_BYTES);
     if (sqlite3_deserialize(d->h, "main", (unsigned char *)file->p, n, n,
                             SQLITE_DESERIALIZE_READONLY) == SQLITE_OK)

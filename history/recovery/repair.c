@@ -266,8 +266,7 @@ static bool judge_records(struct repair *r, const char *session, struct records 
                           struct buf *lines)
 {
     uint8_t want[32], have[32];
-    for (int i = 0; i < a->n; i++) {
-        struct repair_record *x = &a->v[i];
+    FOR_EACH(struct repair_record, x, a->v, a->n) {
         bool whole, some = stored_sum(r, x, have);
         if ((x->kind == LINK_RUN && !add_placeholders(r, session, x, lines)) ||
             !sum_record(r, x, want, &whole))
@@ -360,8 +359,7 @@ static bool copy_records(struct repair *r, const char *session, const struct rec
     char name[64];
     bool gap = false;
     int64_t link = 0;
-    for (int i = 0; i < a->n; i++) {
-        const struct repair_record *x = &a->v[i];
+    FOR_EACH(const struct repair_record, x, a->v, a->n) {
         bool missing = x->link != link + 1;
         if (missing)
             note(r, lines, "session %s: what stood before %s is missing", session,

@@ -462,11 +462,8 @@ static bool open_parts(struct gguf *g, struct err *e)
 bool gguf_is(const char *path)
 {
     char magic[4];
-    int fd = file_open_regular(path, NULL);
-    bool ok = fd >= 0 && pread_fully(fd, magic, 4, 0) == 4 && !memcmp(magic, "GGUF", 4);
-    if (fd >= 0)
-        close(fd);
-    return ok;
+    FREED(fd_close) int fd = file_open_regular(path, NULL);
+    return fd >= 0 && pread_fully(fd, magic, 4, 0) == 4 && !memcmp(magic, "GGUF", 4);
 }
 
 struct gguf *gguf_open(const char *path, struct err *e)

@@ -14,8 +14,7 @@ static int mark_matrix(struct tensor *t, bool fp8)
 static int mark_layers(struct layer *layer, int n, bool fp8)
 {
     int marked = 0;
-    for (int i = 0; i < n; i++) {
-        struct layer *l = &layer[i];
+    FOR_EACH(struct layer, l, layer, n) {
         struct tensor *dense[] = {&l->wq, &l->wk, &l->wv, &l->wo, &l->gate, &l->up, &l->down};
         for (size_t k = 0; k < LEN(dense); k++)
             marked += mark_matrix(dense[k], fp8);

@@ -149,10 +149,8 @@ static char *some_shard(const char *dir)
     char *first = NULL;
     FREED(folder_close) DIR *d = opendir(dir);
     for (struct dirent *x; d && (x = readdir(d));)
-        if (!fnmatch("*.safetensors", x->d_name, 0) && (!first || strcmp(x->d_name, first) < 0)) {
-            free(first);
-            first = xstrdup(x->d_name);
-        }
+        if (!fnmatch("*.safetensors", x->d_name, 0) && (!first || strcmp(x->d_name, first) < 0))
+            set_text(&first, x->d_name);
     return first;
 }
 
@@ -203,10 +201,8 @@ static void add_made(void *arg, const struct gguf_made *m)
                            .at = m->rows.from[0].at};
     x->t.name = xstrdup(m->name);
     x->made = !m->in_place;
-    if (m->rows.elems) {
-        x->rows = xmalloc(sizeof *x->rows);
-        *x->rows = m->rows;
-    }
+    if (m->rows.elems)
+        x->rows = xcopy(&m->rows, 1, sizeof m->rows);
     s->n++;
 }
 

@@ -33,8 +33,7 @@ static void configure_layers(struct arch *a)
     arch_no_rope(a, 4);
     if (norms)
         a->cfg->rope[0].attention_factor = 1; /* the norm behind the rotation cancels YaRN's */
-    for (int i = 0; i < a->cfg->n_layer; i++) {
-        struct layer *l = &a->layer[i];
+    FOR_EACH(struct layer, l, a->layer, a->cfg->n_layer) {
         l->qk_plain = norms && l->rope_id >= 0; /* the norm commutes with the rotation */
         if (!tempers || l->rope_id >= 0)
             continue;

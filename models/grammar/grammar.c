@@ -151,8 +151,7 @@ static bool drop_endless(struct grammar *grammar)
             for (int k = 0; k < grammar->rule[i].n && !ends[i]; k++)
                 more |= ends[i] = can_end(grammar, grammar->rule[i].alt[k], ends);
     }
-    for (int i = 0; i < grammar->n_rule; i++) {
-        struct rule *rule = &grammar->rule[i];
+    FOR_EACH(struct rule, rule, grammar->rule, grammar->n_rule) {
         int n = 0;
         for (int k = 0; k < rule->n; k++)
             if (can_end(grammar, rule->alt[k], ends))

@@ -24,15 +24,13 @@ static size_t replace_shrinks(const struct pattern *p, const struct buf *by)
 static size_t steps_shrink(const struct tokenizer *t)
 {
     size_t factor = 1;
-    for (int i = 0; i < t->n_norm; i++) {
-        const struct norm_step *s = &t->norm[i];
+    FOR_EACH(const struct norm_step, s, t->norm, t->n_norm) {
         size_t one = s->kind == NORMALIZE_FORM      ? FORM_SHRINKS
                      : s->kind == NORMALIZE_REPLACE ? replace_shrinks(&s->pattern, &s->content)
                                                     : 1;
         factor = one ? factor * one : 0;
     }
-    for (int i = 0; i < t->n_pre; i++) {
-        const struct pre_step *s = &t->pre[i];
+    FOR_EACH(const struct pre_step, s, t->pre, t->n_pre) {
         size_t one = s->kind == PRE_REPLACE ? replace_shrinks(&s->pattern, &s->content) : 1;
         if (s->kind == PRE_SPLIT && s->how == SPLIT_REMOVED)
             one = 0;
@@ -63,11 +61,9 @@ static bool knows_all(const struct tokenizer *t)
 /* Whether an added token that is matched includes the white space beside it. */
 static bool swallows_white(const struct tokenizer *t, bool plain)
 {
-    for (int i = 0; i < t->all.n; i++) {
-        const struct added *x = &t->all.v[i];
+    FOR_EACH(const struct added, x, t->all.v, t->all.n)
         if ((x->lstrip || x->rstrip) && !(plain && t->bpe.token[x->id].special))
             return true;
-    }
     return false;
 }
 
@@ -76,8 +72,7 @@ static size_t longest_token(const struct tokenizer *t)
 {
     size_t most = 4; /* the unknown token stands for a character */
     bool alphabet = has_byte_alphabet(t);
-    for (int i = 0; i < t->bpe.n_token; i++) {
-        const struct bpe_token *x = &t->bpe.token[i];
+    FOR_EACH(const struct bpe_token, x, t->bpe.token, t->bpe.n_token) {
         size_t n = x->used ? x->len : 0, shared = 0;
         for (size_t k = 0; alphabet && k < n; k++)
             shared += ((uint8_t)t->bpe.text.p[x->off + k] & 0xC0) == 0x80;

@@ -465,10 +465,8 @@ static bool decode_token(const struct decoding *d, struct pull_str s, bool first
 static struct pull_str *normalized_texts(const struct tokenizer *t)
 {
     struct pull_str *text = xcalloc((size_t)t->bpe.n_token, sizeof *text);
-    for (int i = 0; i < t->normalized.n; i++) {
-        const struct added *x = &t->normalized.v[i];
+    FOR_EACH(const struct added, x, t->normalized.v, t->normalized.n)
         text[x->id] = (struct pull_str){t->normalized.text.p + x->off, x->len};
-    }
     return text;
 }
 

@@ -321,11 +321,9 @@ bool pre_tokenize(const struct tokenizer *t, const char *s, size_t n, bool at_st
     buf_add(&w->in.text, s, n);
     spans_add(&w->in.span, 0, n, false);
     w->in.at_start = at_start;
-    for (int i = 0; i < t->n_pre; i++) {
-        const struct pre_step *step = &t->pre[i];
+    FOR_EACH(const struct pre_step, step, t->pre, t->n_pre)
         if (!(step->kind == PRE_SPLIT ? split_pieces : rewrite_pieces)(step, w, e))
             return false;
-    }
     return true;
 }
 

@@ -62,8 +62,7 @@ static struct request past_request(enum request_kind kind, const struct hdb_past
     struct request rq = {.kind = kind, .next_turn = p->last + 1, .draws = p->draws};
     memcpy(rq.session, id, sizeof rq.session);
     rq.past = xcalloc((size_t)max_int(1, p->n), sizeof *rq.past);
-    for (int i = 0; i < p->n; i++) {
-        const struct past_pair *from = &p->turn[i];
+    FOR_EACH(const struct past_pair, from, p->turn, p->n) {
         if (from->state != PAST_LIVE)
             continue;
         struct past_turn *t = &rq.past[rq.n_past++];

@@ -291,8 +291,7 @@ static void list_words(const struct command *cmd)
 /* Prints a line for each flag of the commands in `where`; all: with the groups' headings. */
 static void help_flags(int where, bool all)
 {
-    for (int i = 0; i < n_flags; i++) {
-        const struct flag *f = &flags[i];
+    FOR_EACH(const struct flag, f, flags, n_flags) {
         if (all && f->group)
             out_printf("\n%s:\n", f->group);
         if (!(f->where & where))

@@ -136,12 +136,6 @@ int hunt_kinds(void);           /* cases of one round: each kind once */
  * difference that neither the controls' noise nor rounding explains, or DIFF_NONE. False and *e:
  * stopped, or the server is gone. */
 bool hunt_run(struct hunt *p, const struct hunt_case *c, struct hunt_diff *d, struct err *e);
-/* The control of a prompt, sent if it has not been. NULL and *e. */
-struct hunt_control *hunt_control(struct hunt *p, const struct ids *prompt, int most,
-                                    struct err *e);
-/* The prompt of an ask whose case has been sent so far; `sent` has the asks before it. */
-bool hunt_prompt(struct hunt *p, const struct hunt_ask *q, const struct ids_ask *sent,
-                  struct ids *out, struct err *e);
 /* Runs f->c once more and fills in its prompts and replies. */
 bool hunt_capture(struct hunt *p, struct hunt_found *f, struct err *e);
 void hunt_free(struct hunt *p);

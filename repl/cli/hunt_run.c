@@ -42,8 +42,9 @@ static bool add_text(struct hunt *p, int number, int n, struct ids *out, struct 
     return t || n <= 0;
 }
 
-bool hunt_prompt(struct hunt *p, const struct hunt_ask *q, const struct ids_ask *sent,
-                  struct ids *out, struct err *e)
+/* The prompt of an ask whose case has been sent so far; `sent` has the asks before it. */
+static bool prompt_of(struct hunt *p, const struct hunt_ask *q, const struct ids_ask *sent,
+                      struct ids *out, struct err *e)
 {
     int own = q->fork ? min_int(q->fork, q->n) : q->n;
     if (q->follows >= 0) {
@@ -104,7 +105,7 @@ static bool send_group(struct hunt *p, const struct hunt_case *c, int from, int 
         a[i].arena = arena;
         a[i].after_ms = q->after_ms;
         a[i].cancel_ms = q->cancel_ms;
-        if (!hunt_prompt(p, q, a, &a[i].prompt, e))
+        if (!prompt_of(p, q, a, &a[i].prompt, e))
             return false;
     }
     ids_ask_all(p->u, a + from, to - from, &p->stop, progress, p);
@@ -192,7 +193,9 @@ static bool wants_score(const struct hunt *p, const struct hunt_control *k)
            (ids_scores_at_once(p->u) || p->n_control <= CONTROLS_BY_TOKEN);
 }
 
-struct hunt_control *hunt_control(struct hunt *p, const struct ids *prompt, int most, struct err *e)
+/* The control of a prompt, sent if it has not been. NULL and *e. */
+static struct hunt_control *control_of(struct hunt *p, const struct ids *prompt, int most,
+                                       struct err *e)
 {
     for (int i = p->n_control; i-- > 0;)
         if (p->control[i].a.most == most && ids_equal(&p->control[i].a.prompt, prompt))
@@ -237,7 +240,7 @@ static void compare(const struct ids_ask *was, const struct ids_ask *is, struct 
 }
 
 /* Sends a control once more and notes its noise. */
-static bool hunt_control_again(struct hunt *p, struct hunt_control *k, struct err *e)
+static bool control_again(struct hunt *p, struct hunt_control *k, struct err *e)
 {
     struct hunt_diff d;
     FREED(ids_ask_free) struct ids_ask a = {.prompt = k->a.prompt, .most = k->a.most};
@@ -288,7 +291,7 @@ static bool judge(struct hunt *p, const struct hunt_case *c, int ask, const stru
                   struct hunt_diff *d, struct err *e)
 {
     struct hunt_diff x = {.ask = ask, .token = -1, .was = -1, .is = -1};
-    struct hunt_control *k = hunt_control(p, &a->prompt, a->most, e);
+    struct hunt_control *k = control_of(p, &a->prompt, a->most, e);
     if (!k)
         return false;
     if (!k->a.done && k->a.status / 100 == 4) { /* too long, perhaps */
@@ -308,7 +311,7 @@ static bool judge(struct hunt *p, const struct hunt_case *c, int ask, const stru
     if (x.how == DIFF_NONE)
         return true;
     while (k->n_run < (p->quick ? 1 : 3))
-        if (!hunt_control_again(p, k, e))
+        if (!control_again(p, k, e))
             return false;
     enum explained by = explain(p, k, &x, hunt_beside(c, ask));
     if (!p->quick)
@@ -321,7 +324,7 @@ static bool judge(struct hunt *p, const struct hunt_case *c, int ask, const stru
 static bool judge_read(struct hunt *p, int ask, const struct ids_ask *a, struct hunt_diff *d,
                        struct err *e)
 {
-    struct hunt_control *k = hunt_control(p, &a->prompt, a->most, e);
+    struct hunt_control *k = control_of(p, &a->prompt, a->most, e);
     bool ok = k && (!wants_score(p, k) || score(p, k, e));
     if (!ok || !(k->scored && (p->exact ? k->read > 0 : k->k3 > KL_USUAL)))
         return ok;
@@ -338,7 +341,7 @@ bool hunt_run(struct hunt *p, const struct hunt_case *c, struct hunt_diff *d, st
     bool ok = true;
     *d = (struct hunt_diff){.how = DIFF_NONE};
     if (c->read)
-        ok = hunt_prompt(p, &c->ask[0], a, &a[0].prompt, e);
+        ok = prompt_of(p, &c->ask[0], a, &a[0].prompt, e);
     else
         ok = send_case(p, c, a, e);
     if (p->log && !c->read)
@@ -360,11 +363,11 @@ bool hunt_capture(struct hunt *p, struct hunt_found *f, struct err *e)
     struct ids_ask *a = xcalloc((size_t)f->c.n, sizeof *a);
     struct hunt_control *k = NULL;
     int judged = f->d.ask;
-    bool ok = f->c.read ? hunt_prompt(p, &f->c.ask[0], a, &a[0].prompt, e)
+    bool ok = f->c.read ? prompt_of(p, &f->c.ask[0], a, &a[0].prompt, e)
                         : send_case(p, &f->c, a, e);
-    k = ok ? hunt_control(p, &a[judged].prompt, f->c.ask[judged].most, e) : NULL;
+    k = ok ? control_of(p, &a[judged].prompt, f->c.ask[judged].most, e) : NULL;
     while (ok && k && k->n_run < 3)
-        ok = hunt_control_again(p, k, e);
+        ok = control_again(p, k, e);
     if (ok && k) {
         for (int i = 0; i < f->c.n; i++)
             ids_cat(&f->prompt[i], a[i].prompt.v, a[i].prompt.n);
@@ -379,8 +382,7 @@ bool hunt_capture(struct hunt *p, struct hunt_found *f, struct err *e)
 
 void hunt_free(struct hunt *p)
 {
-    for (int i = 0; i < p->n_kept; i++) {
-        struct hunt_found *f = &p->found[i];
+    FOR_EACH(struct hunt_found, f, p->found, p->n_kept) {
         for (int k = 0; k < f->c.n; k++)
             ids_free(&f->prompt[k]);
         ids_free(&f->reply);

@@ -311,13 +311,11 @@ static void post_violation(struct session_events *s, const struct canary_line *l
 static struct canary_room room_of(const struct canary *k, int size)
 {
     struct canary_room room = {.size = size};
-    for (int i = 0; i < k->n; i++) {
-        const struct canary_line *l = &k->v[i];
+    FOR_EACH(const struct canary_line, l, k->v, k->n)
         if (can_show(l, size)) {
             room.slot = l->slot > room.slot ? l->slot : room.slot;
             room.context = l->position >= room.context ? l->position + 1 : room.context;
         }
-    }
     return room;
 }
 

@@ -359,10 +359,8 @@ void parity_report(struct parity *p, int prompt, int line, const char *answer,
 static bool proved(const struct parity *p)
 {
     bool any = false;
-    for (int i = 0; i < p->n_side; i++) {
-        const struct side *s = &p->side[i];
+    FOR_EACH(const struct side, s, p->side, p->n_side)
         any |= s->spec > 0 || s->drafted > 0 || (s->metered && s->drafts.drafted > 0);
-    }
     return any;
 }
 

@@ -94,8 +94,7 @@ static bool set_side(struct side *s, const struct engine_opts *base, const struc
  * commas of a server's word stay in it. */
 static void cut_arm(struct side *s, const char *text, struct texts *out)
 {
-    free(s->arm);
-    s->arm = xstrdup(text);
+    set_text(&s->arm, text);
     out->n = 0;
     out->v[out->n++] = s->arm;
     for (char *at = is_server_word(text) ? NULL : s->arm; at && (at = strchr(at, ',')) != NULL;) {
@@ -198,8 +197,7 @@ bool sides_set(struct parity *p, struct err *e)
 
 void sides_free(struct parity *p)
 {
-    for (int i = 0; i < p->n_side; i++) {
-        struct side *s = &p->side[i];
+    FOR_EACH(struct side, s, p->side, p->n_side) {
         upkeep_close(s->upkeep);
         FREE(s->label, s->word, s->arm);
         kl_free(&s->kl);

@@ -284,8 +284,7 @@ static void settings_lines(struct show *w, const struct turn_row *r)
         sheet_addn(w->to->out, ST_DIM, text.p, text.n);
         sheet_line(w->to->out);
     }
-    free(w->settings);
-    w->settings = xstrdup(r->sampling);
+    set_text(&w->settings, r->sampling);
 }
 
 static void turn_head(struct show *w, const struct turn_row *r)

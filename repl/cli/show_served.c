@@ -68,8 +68,7 @@ void show_served_json(const struct served *s, struct buf *b)
     JPUT_IN(b, '{');
     served_report_json(s, b);
     JPUT_KIN(b, "metrics", '[');
-    for (int i = 0; i < s->n_metric; i++) {
-        const struct served_metric *m = &s->metric[i];
+    FOR_EACH(const struct served_metric, m, s->metric, s->n_metric) {
         JPUT_IN(b, '{');
         jput_fields(b, "%s{name}%s{labels}", m->name, m->labels);
         json_ms(b, "before", m->before);

@@ -151,8 +151,7 @@ bool cmd_system(struct cmd_call *c)
         const char *text = strcmp(c->argv[0], "\"\"") == 0 ? "" : c->argv[0];
         if (!backend_fits(a->backend, text, c->e) || !app_request(a, RQ_SYSTEM, text, c->e))
             return false;
-        free(a->system);
-        a->system = *text ? xstrdup(text) : NULL;
+        set_text(&a->system, *text ? text : NULL);
     }
     if (c->argc > 0)
         print_note(&c->to, ST_TEXT,

@@ -366,8 +366,7 @@ void cmd_complete(struct app *a, const char *line, cmd_add_fn *add, void *arg)
 void cmd_table_markdown(struct buf *out)
 {
     buf_str(out, "| command | what it does | example |\n|---|---|---|\n");
-    for (int i = 0; i < N_CMD; i++) {
-        const struct cmd *c = &table[i];
+    FOR_EACH(const struct cmd, c, table, N_CMD) {
         buf_printf(out, "| `/%s%s", c->name, *c->args ? " " : "");
         for (const char *p = c->args; *p; p++)
             buf_printf(out, "%s%c", *p == '|' ? "\\" : "", *p);

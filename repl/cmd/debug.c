@@ -134,8 +134,7 @@ static void list_breaks(struct app *a, const struct printer *to)
     a->backend->debug->view(a->backend, &v);
     print_open(to, NULL, '[');
     int n = 0;
-    for (int i = 0; i < v.n_break; i++) {
-        const struct debug_break *b = &v.at[i];
+    FOR_EACH(const struct debug_break, b, v.at, v.n_break) {
         if (b->kind == BREAK_DISPLAY)
             continue;
         n++;
@@ -216,8 +215,7 @@ static void show_displays(struct app *a, int number, const struct printer *to)
     int n = 0;
     a->backend->debug->view(a->backend, &v);
     print_open(to, NULL, '[');
-    for (int i = 0; i < v.n_break; i++) {
-        const struct debug_break *b = &v.at[i];
+    FOR_EACH(const struct debug_break, b, v.at, v.n_break) {
         if (b->kind != BREAK_DISPLAY || (number && b->number != number))
             continue;
         n++;

@@ -84,8 +84,7 @@ static void list_drafts(struct app *a, struct choices *out)
     pair_drafts(i->model_dir, &p);
     for (int k = 0; k < p.n; k++) {
         struct choice *x = add_choice(out, p.draft[k].path, p.draft[k].from);
-        free(x->from);
-        x->from = xstrdup(p.draft[k].from);
+        set_text(&x->from, p.draft[k].from);
         x->kind = x->kind ? x->kind : p.draft[k].kind;
         x->why = p.draft[k].why && !x->why ? xstrdup(p.draft[k].why) : x->why;
     }

@@ -116,8 +116,7 @@ static bool take_fault(const struct fault_row *row, void *arg)
         if (!a->is_turn || a->user.n != row->turn)
             continue;
         if (stop && !strcmp(stop, stop_name(STOP_FAULT))) {
-            free(a->fault);
-            a->fault = xstrdup(row->text);
+            set_text(&a->fault, row->text);
             a->fault_step = row->step;
             a->rule = row->rule;
         }

@@ -67,8 +67,7 @@ void trace_act(struct trace *t, const struct act *a)
 void trace_script(struct trace *t, const struct script *s)
 {
     *t = (struct trace){0};
-    for (int i = 0; i < s->n; i++) {
-        const struct act *a = &s->act[i];
+    FOR_EACH(const struct act, a, s->act, s->n) {
         while (!a->is_turn && a->op == OP_FORK && t->n && t->turn[t->n - 1].n > a->turn)
             free_turn(&t->turn[--t->n]);
         if (a->is_turn)
@@ -91,8 +90,7 @@ void trace_event(struct trace *t, const struct event *ev)
     if (ev->kind == EV_TURN_BEGIN) {
         x->prompt.n = 0;
         ids_cat(&x->prompt, ev->tokens.v, ev->tokens.n);
-        free(x->user);
-        x->user = xstrdup(buf_text(&ev->text));
+        set_text(&x->user, buf_text(&ev->text));
     } else if (ev->kind == EV_STEP) {
         struct step_row row = {.turn = ev->turn, .n = ev->step, .rec = ev->rec,
                                .tokens = ev->tokens,
@@ -107,8 +105,7 @@ void trace_event(struct trace *t, const struct event *ev)
     } else if (ev->kind == EV_TURN_END) {
         x->reply.n = 0;
         ids_cat(&x->reply, ev->tokens.v, ev->tokens.n);
-        free(x->text);
-        x->text = xstrdup(buf_text(&ev->text));
+        set_text(&x->text, buf_text(&ev->text));
         snprintf(x->stop, sizeof x->stop, "%s", stop_name(ev->reason));
         x->cut = ev->reason == STOP_CANCEL || ev->reason == STOP_DEVICE || ev->reason == STOP_FAULT;
     }

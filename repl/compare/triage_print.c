@@ -162,12 +162,10 @@ static void print_cause(const struct cause_found *c, int rank, const struct prin
     print_facts(to, ST_DIM, "\f%s{cause}\f (%.0f{weight})", triage_cause_name(c->cause), c->weight);
     print_open(to, "evidence", '[');
     for (int pass = 0; pass < 2; pass++)
-        for (int i = 0; i < c->n; i++) {
-            const struct evidence *e = &c->evidence[i];
+        FOR_EACH(const struct evidence, e, c->evidence, c->n)
             if (e->against == (pass == 1))
                 print_line(to, e->against ? ST_DIM : ST_TEXT, "   %-8s%s{text}\f%d{against?}",
                            e->against ? "against" : "for", e->text, e->against);
-        }
     print_close(to, ']');
     if (c->confirm[0])
         print_facts(to, ST_TEXT, "   confirm %s{confirm}", c->confirm);

@@ -52,8 +52,7 @@ static const char *token_of(void *arg, int32_t id, size_t *n)
 static void count_steps(struct gathering *g)
 {
     struct accepted *a = &g->t->log;
-    for (int i = 0; i < g->script.n; i++) {
-        const struct act *x = &g->script.act[i];
+    FOR_EACH(const struct act, x, g->script.act, g->script.n) {
         for (int k = 0; is_ours(g, x) && k < x->n_step; k++) {
             const struct step_row *r = &x->step[k];
             struct accepted_step s = {.turn = x->user.n, .rec = &r->rec, .tree = r->tree,
@@ -93,8 +92,7 @@ static void read_settings(struct gathering *g)
     struct err none;
     bool seen[N_BUGS] = {0};
     settings_init(&set);
-    for (int i = 0; i < g->script.n; i++) {
-        const struct act *a = &g->script.act[i];
+    FOR_EACH(const struct act, a, g->script.act, g->script.n) {
         const char *lines = is_ours(g, a) ? a->user.sampling : NULL;
         if (lines && settings_parse(&set, lines, &none))
             t->temperature = set.temperature;
@@ -132,8 +130,7 @@ static void read_about(struct gathering *g)
 /* What the session's draft guessed for each token of the reply, where its steps are logged. */
 static void read_guesses(const struct act *a, const struct ids *ids, int32_t *guess)
 {
-    for (int k = 0; k < a->n_step; k++) {
-        const struct step_row *r = &a->step[k];
+    FOR_EACH(const struct step_row, r, a->step, a->n_step) {
         int root = r->rec.pos0;
         if (r->tree && r->tree->n > 1 && root >= 0 && root + 1 < ids->n &&
             r->tree->token[0] == ids->v[root])
@@ -511,8 +508,7 @@ static bool measure(struct gathering *g, struct err *e)
 static bool gather(struct gathering *g, struct err *e)
 {
     const struct act *last = NULL; /* the run is that of the last turn */
-    for (int i = 0; i < g->script.n; i++) {
-        const struct act *a = &g->script.act[i];
+    FOR_EACH(const struct act, a, g->script.act, g->script.n) {
         if (!a->is_turn && (a->op == OP_OPEN || a->op == OP_RESUME))
             last = a;
         if (a->is_turn || !g->opened)

@@ -193,7 +193,7 @@ static bool confine_writes(const struct isolation *i, char why[96], bool *failed
     struct ruleset_attr attr = {.fs = rights,
                                 .scoped = abi >= 6 ? SCOPE_ABSTRACT_SOCKETS | SCOPE_SIGNALS : 0};
     size_t size = abi >= 6 ? sizeof attr : offsetof(struct ruleset_attr, net);
-    int ruleset = (int)syscall(SYS_landlock_create_ruleset, &attr, size, 0);
+    FREED(fd_close) int ruleset = (int)syscall(SYS_landlock_create_ruleset, &attr, size, 0);
     bool ok = ruleset >= 0 && allow_devices(ruleset, rights & ON_FILE) && allow_reading(ruleset);
     for (int f = 0; ok && f < i->n_folder; f++)
         ok = allow(ruleset, i->folder[f],
@@ -207,8 +207,6 @@ static bool confine_writes(const struct isolation *i, char why[96], bool *failed
     *failed = !ok;
     if (!ok)
         snprintf(why, 96, "Landlock failed: %s", strerror(errno));
-    if (ruleset >= 0)
-        close(ruleset);
     return ok;
 }
 

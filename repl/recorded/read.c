@@ -195,8 +195,7 @@ static void leave_out(struct script *s)
 static bool check_order(const struct script *s, const char *session, struct err *e)
 {
     int last = 0;
-    for (int i = 0; i < s->n; i++) {
-        const struct act *a = &s->act[i];
+    FOR_EACH(const struct act, a, s->act, s->n) {
         if (!a->is_turn)
             continue;
         if (a->user.n <= last)
@@ -242,8 +241,7 @@ bool recorded_read(struct recorded *r, struct hdb *d, const char *session, struc
 
 void recorded_free(struct recorded *r)
 {
-    for (int i = 0; i < r->n_turn; i++) {
-        struct rec_turn *t = &r->turn[i];
+    FOR_EACH(struct rec_turn, t, r->turn, r->n_turn) {
         ids_free(&t->reply);
         FREE(t->user, t->text, t->settings, t->stop, t->fault);
         served_free(t->served);

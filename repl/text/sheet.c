@@ -19,8 +19,7 @@ void sheet_truncate(struct sheet *s, int n_row)
 
 void sheet_cut(struct sheet *s, int width)
 {
-    for (int i = 0; i < s->n_row; i++) {
-        struct sheet_row *r = &s->row[i];
+    FOR_EACH(struct sheet_row, r, s->row, s->n_row) {
         int used, k = r->n_span - 1;
         if (text_width(r->text.p, r->text.n) <= width || width < 1)
             continue;
@@ -376,8 +375,7 @@ void sheet_to_text(const struct sheet *s, bool color, struct buf *out)
 {
     for (int i = 0; i < s->n_row; i++) {
         const struct sheet_row *r = &s->row[i];
-        for (int k = 0; k < r->n_span; k++) {
-            const struct span *sp = &r->span[k];
+        FOR_EACH(const struct span, sp, r->span, r->n_span) {
             bool styled = color && sgr[sp->style][0];
             if (styled)
                 buf_printf(out, "\033[%sm", sgr[sp->style]);

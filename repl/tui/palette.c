@@ -54,8 +54,7 @@ static int used_last(const struct recall *r, const char *line)
 /* The help topics are those names of /help that are neither a command nor a setting. */
 static bool is_topic(const struct palette *p, const char *name)
 {
-    for (int i = 0; i < p->n; i++) {
-        const struct item *x = &p->item[i];
+    FOR_EACH(const struct item, x, p->item, p->n) {
         const char *known = x->kind == KIND_COMMAND ? x->name + 1 : x->name;
         if (x->kind <= KIND_SETTING && strcmp(known, name) == 0)
             return false;

@@ -108,8 +108,7 @@ static void mark_others(struct tui *t)
 static int page_marks(const struct event *ev)
 {
     int marks = 0;
-    for (int i = 0; i < ev->n_pages; i++) {
-        const struct page_event *p = &ev->pages[i];
+    FOR_EACH(const struct page_event, p, ev->pages, ev->n_pages) {
         if (page_left_window(p) && p->holder == HOLDER_SESSION)
             marks |= MARK_WINDOW;
         else if (p->op == PAGE_FREE && p->holder != HOLDER_SESSION)

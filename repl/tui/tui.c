@@ -309,8 +309,7 @@ static const struct cmd *named(const char *text)
 static void note_stepped(struct tui *t, const char *text)
 {
     const struct cmd *c = named(text);
-    free(t->stepped);
-    t->stepped = c && (c->flags & CMD_REPEATS) ? xstrdup(text) : NULL;
+    set_text(&t->stepped, c && (c->flags & CMD_REPEATS) ? text : NULL);
 }
 
 static void run_now(struct tui *t, const char *text)
