@@ -536,10 +536,9 @@ void kv_log_state(struct kv *kv, const struct seq *const *seqs, int n, int conte
         for (int i = 0; i < n; i++)
             if (seqs[i]->holder != HOLDER_POINT)
                 log_columns(kv, (enum pool_id)p, seqs[i]);
-        uint8_t *listed = xcalloc((size_t)pool->total + 1, 1);
+        FREED(free_at) uint8_t *listed = xcalloc((size_t)pool->total + 1, 1);
         mark_listed(kv, (enum pool_id)p, listed);
         log_others(kv, (enum pool_id)p, listed);
-        free(listed);
     }
 }
 

@@ -110,14 +110,13 @@ static void sort_sweeps(struct page_event *ev, int n)
         k = sweep(ev + i, n - i);
         if (k < 3)
             continue;
-        struct page_event *sorted = xcopy(ev + i, (size_t)k, sizeof *ev);
+        FREED(free_at) struct page_event *sorted = xcopy(ev + i, (size_t)k, sizeof *ev);
         qsort(sorted, (size_t)k, sizeof *sorted, by_page);
         bool once = true;
         for (int j = 1; j < k; j++)
             once &= sorted[j].page != sorted[j - 1].page;
         if (once)
             qsort(ev + i, (size_t)k, sizeof *ev, by_run);
-        free(sorted);
     }
 }
 

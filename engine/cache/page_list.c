@@ -45,7 +45,6 @@ static void put_page(struct page_list *l, enum pool_id pool, int c, int32_t page
     l->version[side_of(pool)]++;
 }
 
-/* Clears the columns of a pool from n on. */
 static void truncate_columns(struct page_list *l, enum pool_id pool, int n)
 {
     for (int c = n; c < l->n[pool]; c++)

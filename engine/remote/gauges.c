@@ -101,11 +101,10 @@ static double config_label(const struct metrics *metrics, const char *label)
 {
     double v = -1;
     for (int i = 0; i < metrics->n && v < 0; i++) {
-        struct buf text = {0};
+        FREED(buf_free) struct buf text = {0};
         if (!strcmp(metrics->at[i].name, "cache_config_info") &&
             metric_label(&metrics->at[i], label, &text) && text.p)
             v = strtod(text.p, NULL);
-        buf_free(&text);
     }
     return v;
 }

@@ -242,7 +242,6 @@ static void finish_event(struct kv_reading *reading)
         ev->token = reading->token;
 }
 
-/* Reads the event at m. */
 static void read_event(struct kv_reading *reading, struct msgpack pack, int rank)
 {
     struct msgpack_value head;

@@ -29,7 +29,7 @@ static void add_page(const struct buf *page, bool is_after, const char *model, s
     if (!page->n || !metrics_read(&metrics, page->p, page->n, NULL))
         return;
     FOR_EACH(const struct metric, metric, metrics.at, metrics.n) {
-        struct buf labels = {0};
+        FREED(buf_free) struct buf labels = {0};
         bool part = ends_with(metric->name, "_bucket") || ends_with(metric->name, "_created") ||
                     ends_with(metric->name, "_info");
         if (*metric->prefix && !part && !isnan(metric->value) &&
@@ -38,7 +38,6 @@ static void add_page(const struct buf *page, bool is_after, const char *model, s
                 xasprintf("%s:%s", metric->prefix, metric->name), xstrdup(labels.p),
                 is_after ? NAN : metric->value, is_after ? metric->value : NAN};
         }
-        buf_free(&labels);
     }
     metrics_free(&metrics);
 }

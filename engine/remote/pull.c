@@ -674,10 +674,9 @@ static bool has_room(const struct pull *pull, struct err *e)
     struct statvfs v;
     uint64_t missing = 0;
     for (int i = 0; i < pull->n_file; i++) {
-        char *blob = xasprintf("%s/blobs/%s", pull->model, pull->file[i].sum);
+        FREED(free_at) char *blob = xasprintf("%s/blobs/%s", pull->model, pull->file[i].sum);
         if (pull->file[i].wanted && !has_blob(blob, &pull->file[i]))
             missing += pull->file[i].size;
-        free(blob);
     }
     char *probe = xasprintf("%s/blobs/x", pull->model);
     bool ok = make_above(probe, e);

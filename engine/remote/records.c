@@ -116,7 +116,7 @@ static bool take_messages(struct record *record, const json_t *all, struct err *
                        RECORD_MESSAGES);
     json_array_foreach(all, i, m) {
         const char *role = json_string_value(at(m, "role"));
-        struct buf text = {0};
+        FREED(buf_free) struct buf text = {0};
         ok = ok && (role || err_set(e, ERR_USAGE, "message %zu has no role", i + 1));
         add_content(record, at(m, "content"), &text);
         if (!ok)
@@ -130,7 +130,6 @@ static bool take_messages(struct record *record, const json_t *all, struct err *
                 end_exchange(record, &t);
             join_text(record, &t.user, &t.asked, &text);
         }
-        buf_free(&text);
     }
     if (t.answered) /* the reply goes on with the assistant's last message */
         end_exchange(record, &t);

@@ -176,10 +176,9 @@ static void add_facts(struct buf *out, const json_t *o)
     json_object_foreach((json_t *)o, key, v) {
         bool one = !json_is_object(v) && !json_is_array(v) && !is_secret(key) &&
                    !strpbrk(key, "=\n") && !has_fact(out, key);
-        char *text = one ? json_written(v, 0) : NULL;
+        FREED(free_at) char *text = one ? json_written(v, 0) : NULL;
         if (text && !strchr(text, '\n') && strlen(text) < 400)
             buf_printf(out, "%s=%s\n", key, text);
-        free(text);
     }
 }
 
@@ -289,20 +288,18 @@ static void add_config(struct server *server)
     if (!server->page.n || !metrics_read(&metrics, server->page.p, server->page.n, NULL))
         return;
     for (int i = 0; i < metrics.n; i++) {
-        json_t *o = json_object();
+        FREED(json_decrefp) json_t *o = json_object();
         const char *at = strcmp(metrics.at[i].name, "cache_config_info") ? ""
                          : metrics.at[i].labels, *p;
         for (size_t n; (p = metric_pair(&at, &n));) {
             char *name = xasprintf("%.*s", (int)strcspn(p, "=\""), p);
             char *fact = xasprintf("cache_config.%s", name);
-            struct buf value = {0};
+            FREED(buf_free) struct buf value = {0};
             if (metric_label(&metrics.at[i], name, &value))
                 json_object_set_new(o, fact, json_string(buf_text(&value)));
-            buf_free(&value);
             FREE(fact, name);
         }
         add_facts(&server->facts, o);
-        json_decref(o);
     }
     metrics_free(&metrics);
 }
@@ -312,11 +309,10 @@ void server_facts_json(const struct server *server, struct buf *out)
     JPUT_IN(out, '{');
     for (const char *p = server->facts.p; p && *p; p += strcspn(p, "\n"), p += *p == '\n') {
         size_t name = strcspn(p, "="), line = strcspn(p, "\n");
-        char *key = xasprintf("%.*s", (int)name, p);
-        char *value = xasprintf("%.*s", (int)(line - name - 1), p + name + 1);
+        FREED(free_at) char *key = xasprintf("%.*s", (int)name, p);
+        FREED(free_at) char *value = xasprintf("%.*s", (int)(line - name - 1), p + name + 1);
         jput_key(out, key);
         jput_raw(out, value);
-        FREE(key, value);
     }
 }
 

@@ -121,9 +121,8 @@ static int count_slots(struct upkeep *upkeep)
     struct http_call call = {.method = "GET", .path = "/slots"};
     int n = 0;
     if (http_call(upkeep->http, &call, NULL, NULL)) {
-        json_t *all = json_parse(call.answer.p, call.answer.n, 0, NULL);
+        FREED(json_decrefp) json_t *all = json_parse(call.answer.p, call.answer.n, 0, NULL);
         n = json_is_array(all) ? (int)json_array_size(all) : 0;
-        json_decref(all);
     }
     buf_free(&call.answer);
     return n;

@@ -142,7 +142,6 @@ static void free_client(struct client *c)
     FREE(c->scores.fact, c->scores.top, c);
 }
 
-/* Removes the jobs that have ended. */
 static void drop_ended(struct engine *engine, struct jobs *js)
 {
     struct inbox *in = &engine->inbox;

@@ -1,7 +1,6 @@
 /* expr.c - see expr.h. A recursive-descent parser emits operations in postfix order; a stack
  * machine runs them. */
 #include "engine/thread/expr.h"
-#include "kernels/idioms.h"
 
 #include <math.h>
 

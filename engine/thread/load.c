@@ -58,9 +58,8 @@ static bool load_draft(const struct loaded *loaded, const struct engine_opts *o,
     }
     d->has = drafter_load(&d->draft, o->draft, &loaded->model, o->capture, p, &why);
     if (d->has && o->draft_from) {
-        char *title = hub_title_in_cache(o->draft);
+        FREED(free_at) char *title = hub_title_in_cache(o->draft);
         notice(o, "draft: %s, %s (--draft none: without)", title ? title : o->draft, o->draft_from);
-        free(title);
     }
     if (d->has)
         return true;

@@ -81,14 +81,13 @@ static char *print_sharing(const struct engine *engine)
     const struct model *m = &loaded->model;
     struct buf all = {0};
     for (int owner = 0; owner < m->cfg.n_layer; owner++) {
-        struct buf one = {0};
+        FREED(buf_free) struct buf one = {0};
         if (print_readers(m, owner, &one)) {
             bool several = strpbrk(one.p, ",-");
             buf_printf(&all, "%slayer%s %s read%s layer %d (%s)", all.n ? "; " : "",
                        several ? "s" : "", one.p, several ? "" : "s", owner,
                        pool_name(m->layer[owner].window ? POOL_SWA : POOL_FULL));
         }
-        buf_free(&one);
     }
     const int owner[] = {loaded->draft.kv_full, loaded->draft.kv_swa};
     for (int i = 0; loaded->has_draft && drafter_kv_of(&loaded->draft) == DRAFT_KV_TARGET && i < 2;
@@ -201,7 +200,7 @@ static void close_runtime(struct engine *engine)
 /* Stops and frees an engine, also one that was opened only in part. */
 static void local_close(struct backend *b)
 {
-    struct engine *engine = engine_of(b);
+    FREED(free_at) struct engine *engine = engine_of(b);
     local_cancel(b);
     evq_close(engine->base.screen);
     stop_thread(engine);
@@ -216,7 +215,6 @@ static void local_close(struct backend *b)
     free_strings(engine);
     debug_close(&engine->debug);
     buf_free(&engine->plans.json);
-    free(engine);
 }
 
 static const char *local_token(struct backend *b, int32_t id, size_t *n)

@@ -88,7 +88,7 @@ void engine_post_tokens(struct engine *engine, struct chat_reader *reader, const
 {
     struct event ev = {0};
     for (int i = 0; i < n; i++) {
-        struct buf piece = {0};
+        FREED(buf_free) struct buf piece = {0};
         enum channel ch;
         chat_reader_push(reader, tok[i], &piece, &ch);
         if (piece.n && ev.text.n && (int)ch != ev.channel)
@@ -101,7 +101,6 @@ void engine_post_tokens(struct engine *engine, struct chat_reader *reader, const
             if (ch == CHAN_FINAL)
                 buf_add(text, piece.p, piece.n);
         }
-        buf_free(&piece);
     }
     if (ev.text.n)
         engine_post(engine, &ev);

@@ -135,10 +135,9 @@ bool bench_shapes(struct bench *b, struct subject *s, struct err *e)
     first.chooser = &chooser;
     s->runtime.n_stop = s->l.n_stop;
     for (int p = 0; p < PROMPTS && ok; p++) {
-        char *text = xstrdup(prompts[p]);
+        FREED(free_at) char *text = xstrdup(prompts[p]);
         struct message question = {.role = ROLE_USER, .text = text};
         ok = chat_render(s->l.chat, &question, 1, &prompt[p], e);
-        free(text);
     }
     for (int turn = -1; turn < ROUNDS && ok; turn++)
         ok = round_of(b, s, prompt, m, &first, turn, e);

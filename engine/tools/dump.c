@@ -180,7 +180,6 @@ static bool is_below(const char *name, const char *root)
     return n == 0 || (strncmp(name, root, n) == 0 && name[n] == '.');
 }
 
-/* The tensors of a PassNNNNN file. */
 static void add_tensors(struct dump *d, int number, const char *path, const struct torch_file *f)
 {
     char root[64];

@@ -48,9 +48,8 @@ bool fi_is(const char *path)
     DIR *dir = opendir(path);
     bool found = false;
     for (struct dirent *d; dir && !found && (d = readdir(dir));) {
-        char *below = xasprintf("%s/%s", path, d->d_name);
+        FREED(free_at) char *below = xasprintf("%s/%s", path, d->d_name);
         found = d->d_name[0] != '.' && exists(below, "metadata.jsonl");
-        free(below);
     }
     if (dir)
         closedir(dir);

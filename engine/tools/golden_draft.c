@@ -280,14 +280,13 @@ static bool assistant_free_run(struct golden *golden, struct runtime *rt, struct
             ok = assistant_pass(rt, lane, token, rt->drafter->head->state,
                                 head_rows(rt->drafter->head, &row, 1), e);
         }
-        float *logits = xmalloc((size_t)head_vocab(rt->drafter->head) * 4);
+        FREED(free_at) float *logits = xmalloc((size_t)head_vocab(rt->drafter->head) * 4);
         head_logits(rt->drafter->head, 0, logits);
         token = 0;
         for (int i = 1; i < head_vocab(rt->drafter->head); i++)
             if (logits[i] > logits[token])
                 token = i;
         got[s] = token;
-        free(logits);
     }
     if (ok)
         check_ids(&golden->rep, "all steps, own states", "steps", got, a->steps, a->tokens,
@@ -347,7 +346,6 @@ static bool extend_block(struct golden *golden, struct runtime *rt, struct lane 
     return ok;
 }
 
-/* The rows of a block that guess. */
 static int block_guesses(const struct draft *w)
 {
     return draft_block_reach(w) + 1 - (w->block_depth > 1 ? w->block_depth : 1);

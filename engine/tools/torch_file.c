@@ -349,10 +349,9 @@ static bool add_values(struct torch_file *f, const struct pickle_value *v, struc
     if (v->kind == PK_TENSOR)
         return add_tensor(f, v, name, folder, n_folder, e);
     if (v->kind == PK_TEXT) {
-        struct buf text = {0};
+        FREED(buf_free) struct buf text = {0};
         put_printable(&text, v->s, v->n);
         new_entry(f, name)->text = xstrdup(buf_text(&text));
-        buf_free(&text);
     }
     bool dict = v->kind == PK_DICT, ok = true;
     for (int i = 0; ok && (dict || v->kind == PK_LIST) && i < v->n_item; i += 1 + dict) {

@@ -10,12 +10,11 @@ static bool complaints(struct db *d, const char *what, const char *sql, struct b
     sqlite3_stmt *st = db_prepare(d, e, sql, "");
     struct db_rows rows = db_rows(d, st, what, e);
     while (db_next(&rows)) {
-        char *line = col_str(st, 0);
+        FREED(free_at) char *line = col_str(st, 0);
         if (strcmp(line, "ok") != 0) {
             buf_printf(report, "%s: %s\n", what, line);
             *clean = false;
         }
-        free(line);
     }
     return rows.ok;
 }
@@ -134,10 +133,11 @@ static bool check_content(struct db *d, struct buf *report, bool *clean, struct 
 static bool check_pack(const char *path, struct buf *report, struct err *e)
 {
     struct hdb *h = hdb_open(path, e);
-    if (h)
-        buf_printf(report, "a pack; the seal matches: %.12s\n", hdb_packed(h)->seal);
+    if (!h)
+        return false;
+    buf_printf(report, "a pack; the seal matches: %.12s\n", hdb_packed(h)->seal);
     hdb_close(h);
-    return h;
+    return true;
 }
 
 bool history_check(const char *path, struct buf *report, struct err *e)

@@ -134,7 +134,6 @@ static sqlite3_stmt *read_rows(struct db *d, const char *table, int64_t id)
 static const char *const tables[] = {"build", "model", "server", "tokenizer"};
 enum { N_TABLES = LEN(tables) };
 
-/* The checksum of the row that a statement is at. */
 static void row_sum(sqlite3_stmt *st, uint8_t out[SUM])
 {
     struct sha256 s;

@@ -91,10 +91,9 @@ static void blob_value(struct buf *b, const char *name, sqlite3_stmt *st, int i)
 static void text_value(struct buf *b, const char *name, const char *s, size_t n)
 {
     if (!jput_strn(b, s, n)) {
-        char *key = xasprintf("%s_hex", name);
+        FREED(free_at) char *key = xasprintf("%s_hex", name);
         jput_key(b, key);
         jput_hex(b, s, n);
-        free(key);
     }
 }
 

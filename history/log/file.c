@@ -248,9 +248,8 @@ int file_begin(const char *path, char **part, struct err *e)
         return FAILED(-1, e, ERR_DB, "%s exists; expected the name of a new file", path);
     *part = xasprintf("%s.part", path);
     for (int i = 0; i < 4; i++) { /* of a process that was interrupted */
-        char *name = xasprintf("%s%s", *part, tails[i]);
+        FREED(free_at) char *name = xasprintf("%s%s", *part, tails[i]);
         unlink(name);
-        free(name);
     }
     return file_create(*part, e);
 }

@@ -36,9 +36,8 @@ static int create(void *arg, const char **word, int n, Fts5Tokenizer **out)
 
 static void delete(Fts5Tokenizer *t)
 {
-    struct bounded *b = (struct bounded *)t;
+    FREED(free_at) struct bounded *b = (struct bounded *)t;
     b->inner->fn.xDelete(b->of);
-    free(b);
 }
 
 static int tokenize(Fts5Tokenizer *t, void *arg, int flags, const char *text, int n,

@@ -31,13 +31,10 @@ static void make_files_beside(const char *path, const struct stat *log, bool wri
 {
     static const char *const tails[] = {"-wal", "-shm", ".live"};
     for (int i = 0; i < (written ? 3 : 2); i++) {
-        char *name = xasprintf("%s%s", path, tails[i]);
-        int fd = file_open_beside(name, O_RDWR | O_CREAT | O_EXCL, NULL);
+        FREED(free_at) char *name = xasprintf("%s%s", path, tails[i]);
+        FREED(fd_close) int fd = file_open_beside(name, O_RDWR | O_CREAT | O_EXCL, NULL);
         if (fd >= 0 && fchown(fd, log->st_uid, log->st_gid) != 0)
             unlink(name);
-        if (fd >= 0)
-            close(fd);
-        free(name);
     }
 }
 

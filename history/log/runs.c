@@ -16,15 +16,13 @@ static char *about_lines(sqlite3_stmt *st, int at)
 {
     struct buf b = {0};
     for (int i = 0; i < N_NAMES; i++) {
-        char *v = col_str(st, at + i);
+        FREED(free_at) char *v = col_str(st, at + i);
         buf_printf(&b, "%s=%s\n", names[i], v);
-        free(v);
     }
     at += N_NAMES;
     for (int i = 0; sqlite3_column_type(st, at) != SQLITE_NULL && i < N_OF_SERVER; i++) {
-        char *v = col_str(st, at + i);
+        FREED(free_at) char *v = col_str(st, at + i);
         buf_printf(&b, "%s=%s\n", of_server[i], v);
-        free(v);
     }
     FREED(free_at) char *config = col_str(st, at + N_OF_SERVER);
     buf_str(&b, config);

@@ -188,7 +188,6 @@ static int read_parts(struct db *d, int64_t reply, struct buf *text, struct ids 
     return rc;
 }
 
-/* The session of a turn row. */
 static int session_of(struct db *d, int64_t turn, char out[SESSION_ID])
 {
     sqlite3_stmt *st = db_cached(d, "SELECT session_id FROM turn WHERE id=?", "i", turn);

@@ -82,9 +82,8 @@ static void remove_copy(const char *copy)
 {
     static const char *const all[] = {"", "-wal", "-shm", "-journal"};
     for (int i = 0; i < 4; i++) {
-        char *name = xasprintf("%s%s", copy, all[i]);
+        FREED(free_at) char *name = xasprintf("%s%s", copy, all[i]);
         unlink(name);
-        free(name);
     }
 }
 

@@ -201,11 +201,10 @@ static bool content_fits(struct db *trees, int32_t root, const char *table)
         size_t n = (size_t)sqlite3_column_bytes(st, 0);
         struct tree t;
         struct context_lengths l;
-        struct page_event *ev = NULL;
+        FREED(free_at) struct page_event *ev = NULL;
         int n_ev = 0;
         fits = strcmp(table, "tree") == 0 ? tree_unpack(&t, p, n, NULL)
                                           : page_unpack(p, n, &l, &ev, &n_ev, NULL);
-        free(ev);
     }
     sqlite3_finalize(st);
     return fits;

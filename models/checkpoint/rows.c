@@ -6,7 +6,6 @@
 
 enum { CHUNK = 64 << 10, MX_BLOCK = 17, MX_ELEMS = 32 };
 
-/* Bytes of a row of a source. */
 static size_t source_bytes(const struct rows *r, int k)
 {
     if (r->make == MAKE_SCALED || r->make == MAKE_E4M3)
@@ -151,7 +150,6 @@ static bool make_scaled(const struct safetensors *st, const struct rows *r, int6
     return ok;
 }
 
-/* Makes rows [first, end) at out. */
 static bool make_rows(const struct safetensors *st, const struct rows *r, int64_t first,
                       int64_t end, char *out, struct err *e)
 {

@@ -316,7 +316,6 @@ void guide_close(struct guide *guide)
     free(guide);
 }
 
-/* The state after one symbol. */
 static int step(struct guide *guide, int state, int symbol)
 {
     if (state == GUIDE_DEAD)

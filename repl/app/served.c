@@ -193,7 +193,6 @@ static double ratio(int64_t part, int64_t whole)
     return part >= 0 && whole > 0 ? (double)part / (double)whole : NAN;
 }
 
-/* The drafts of one reply. */
 static void show_drafts(const struct served_turn *t, const struct printer *to)
 {
     double rate = ratio(t->served.accepted, t->served.drafted);

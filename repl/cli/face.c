@@ -66,7 +66,6 @@ static bool open_link(bool screen, int end[2])
                   : socketpair(AF_UNIX, SOCK_STREAM, 0, end) == 0;
 }
 
-/* Removes a folder and the files in it. */
 static void remove_folder(const char *path)
 {
     DIR *d = opendir(path);

@@ -244,7 +244,6 @@ static bool stored(struct import *m, const struct session_events *s)
                    st.error[0] ? "not saved: " : "no answer for 30 s", st.error);
 }
 
-/* Stores a complete record. */
 static bool store(struct import *m, struct record *r, const char *file, int line)
 {
     struct session_events s = {.log = m->log};

@@ -218,14 +218,12 @@ static bool name_files(struct packing *p, const char *path, struct err *e)
 {
     const struct cli *c = p->job.c;
     if (c->plan) {
-        char *tail = xasprintf("%d.%d.json", p->job.turn, p->job.step);
+        FREED(free_at) char *tail = xasprintf("%d.%d.json", p->job.turn, p->job.step);
         p->file[PLAN].path = name_beside(path, tail);
-        free(tail);
     }
     if (c->issue) {
-        char *tail = xasprintf("%s.md", c->issue);
+        FREED(free_at) char *tail = xasprintf("%s.md", c->issue);
         p->file[ISSUE].path = name_beside(path, tail);
-        free(tail);
     }
     const char *all[] = {path, p->file[PLAN].path, p->file[ISSUE].path};
     for (int i = 0; i < 3; i++)

@@ -81,7 +81,6 @@ static bool read_answer(int fd, struct buf *answer, struct err *e)
     }
 }
 
-/* Parses an answer. */
 static bool take_answer(const struct buf *answer, int status, struct buf *out, struct err *e)
 {
     const char *nl = answer->n ? memchr(answer->p, '\n', answer->n) : NULL;

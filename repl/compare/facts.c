@@ -40,22 +40,20 @@ void facts_settings(const char *lines, struct buf *out)
     struct settings usual;
     settings_init(&usual);
     for (size_t i = 0; i < LEN(always); i++) {
-        char *v = facts_value(lines, always[i]);
+        FREED(free_at) char *v = facts_value(lines, always[i]);
         if (v)
             add_fact(out, always[i], v);
-        free(v);
     }
     for (int i = 0; i < settings_count(); i++) {
         const char *name = settings_at(i)->name;
         FREED(buf_free) struct buf normal = {0};
-        char *v = facts_value(lines, name);
+        FREED(free_at) char *v = facts_value(lines, name);
         settings_get(&usual, name, &normal);
         bool always_shown = false;
         for (size_t k = 0; k < LEN(always); k++)
             always_shown |= strcmp(name, always[k]) == 0;
         if (v && !always_shown && strcmp(v, normal.p) != 0)
             add_fact(out, name, v);
-        free(v);
     }
 }
 

@@ -132,7 +132,6 @@ static int put_row(struct grid *g, int x, int y, int room, const struct sheet_ro
     return used + (cut ? put_mark(g, x + used, y, ST_DIM, 0) : 0);
 }
 
-/* Fills a rectangle with a character of width 1. */
 static void fill(struct grid *g, struct rect r, enum style st, const char *s)
 {
     struct glyph gl;

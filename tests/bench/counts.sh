@@ -39,7 +39,7 @@ echo "== facts stated twice (product)"
 grep -E "^repl/(app|cmd|cli|compare)/.*\\.c$" "$list/product" | xargs awk 'FNR == 1 { inside = 0; sig = "" }
     inside { if (/^}/) { if (j && t) print "both", FILENAME ": " sig; else if (jc && (t || tc) || j && tc) print "choose", FILENAME ": " sig
                          inside = 0; sig = ""; next }
-             if (/jput_[a-z]+\(/) j = 1
+             if (/jput_[a-z]+\(|JPUT_K?IN\(/) j = 1
              if (/[a-z]_json\(/ && !/cli_json\(|fault_json\(/) jc = 1
              if (/(say_line|say_text|sheet_(add|addn|printf|quote|line|lines)|out_printf)\(/) t = 1
              if (/[a-z]_text\(|view_(pool|stats|accept|gauges|blocks|why)\(/ && !/(say|print|sqlite3_column|attached|may|reuse)_text\(/) tc = 1
