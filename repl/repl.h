@@ -426,6 +426,11 @@ struct cmd {
     const char *help;  /* one line, third person: "draws the draft tree of a step" */
     const char *alias; /* other names, with blanks between them, or NULL */
     int flags;
+    struct {
+        int least, most;
+        const char *text; /* said when there are fewer or more: "takes one file"; NULL: the command
+                             sees to it */
+    } takes;              /* words after the name; with CMD_REST all of them are one */
     /* Completion candidates for the last word; NULL: the words among the alternatives of `args`.
      * before: the words between the command's name and the last word. */
     void (*complete)(struct app *a, const char *before, const char *word,

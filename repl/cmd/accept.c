@@ -293,8 +293,6 @@ bool cmd_accept(struct cmd_call *c)
 {
     struct app *a = c->app;
     int how = BY_DEPTH;
-    if (c->argc > 1)
-        return arg_expected(c, "takes at most one grouping");
     if (c->argc == 1 && (how = arg_choice(c->argv[0], "the grouping", grouping, N_GROUPINGS,
                                        c->e)) < 0)
         return false;

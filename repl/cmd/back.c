@@ -54,8 +54,6 @@ bool cmd_goto(struct cmd_call *c)
     struct app *a = c->app;
     struct debug_view v;
     int turn = 0, step = 0;
-    if (c->argc != 1)
-        return arg_expected(c, "takes a step such as 9.214");
     if (!cmd_needs(c, VIEW_DEBUG))
         return false;
     a->backend->debug->view(a->backend, &v);

@@ -63,8 +63,6 @@ bool cmd_bug(struct cmd_call *c)
     struct bugs on;
     enum bug b;
     int variant;
-    if (c->argc > 2)
-        return arg_expected(c, "takes a number or name, and on or off");
     if ((c->argc > 0 && !bug_find(c->argv[0], &b, c->e)) ||
         (c->argc == 2 && !bug_parse(b, c->argv[1], &variant, c->e)) || !cmd_needs(c, VIEW_FAULTS))
         return false;

@@ -179,8 +179,6 @@ bool cmd_read(struct cmd_call *c)
 {
     struct app *a = c->app;
     enum { MAX_FILE = 4 << 20 };
-    if (c->argc != 1)
-        return arg_expected(c, "takes one file");
     FREED(buf_free) struct buf text = {0};
     if (is_the_log(a, c->argv[0]))
         return err_set(c->e, ERR_USAGE,
@@ -207,8 +205,6 @@ bool cmd_drop(struct cmd_call *c)
     struct app *a = c->app;
     int n = app_attached(a), at = -1;
     FREED(buf_free) struct buf names = {0};
-    if (c->argc > 1)
-        return arg_expected(c, "takes at most one file of the next message");
     if (n == 0)
         return err_set(c->e, ERR_USAGE,
                        "no file is attached to the next message; /read FILE adds one");

@@ -121,8 +121,6 @@ bool cmd_continue(struct cmd_call *c)
 
 bool cmd_until(struct cmd_call *c)
 {
-    if (!*c->rest)
-        return arg_expected(c, "takes a condition");
     return run_on(c, RUN_ON, 1, c->rest, "the next turn pauses where the condition holds, once");
 }
 
@@ -201,8 +199,6 @@ bool cmd_break(struct cmd_call *c)
 
 bool cmd_watch(struct cmd_call *c)
 {
-    if (!*c->rest)
-        return arg_expected(c, "takes an expression");
     return add_break(c, BREAK_WATCH);
 }
 

@@ -80,8 +80,6 @@ static bool compare(struct cmd_call *c, char **argv, int n, bool log_only)
 
 bool cmd_diff(struct cmd_call *c)
 {
-    if (c->argc != 1)
-        return arg_expected(c, "takes a session");
     return compare(c, c->argv, 0, true);
 }
 

@@ -25,8 +25,6 @@ bool cmd_tree(struct cmd_call *c)
     struct app *a = c->app;
     struct step_view v = {.rec.bonus = -1};
     int turn, step;
-    if (c->argc > 1)
-        return arg_expected(c, "takes at most one step");
     if (c->argc == 1 && !arg_step(a, c->argv[0], &turn, &step, NULL, c->e))
         return false;
     bool named = c->argc == 1 || app_address(a, &turn, &step);

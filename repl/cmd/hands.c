@@ -85,8 +85,6 @@ bool cmd_copy(struct cmd_call *c)
     enum { REPLY, MESSAGE, CODE };
     int i = REPLY;
     long n = 0;
-    if (c->argc > 2)
-        return arg_expected(c, "takes reply, message or code, and a number");
     if (c->argc > 0 && (i = arg_choice(c->argv[0], "what to copy", what, 3, c->e)) < 0)
         return false;
     if (c->argc > 1 && !arg_int(c->argv[1], i == CODE ? "the number of the block" : "the turn", 1,
@@ -108,8 +106,6 @@ bool cmd_edit(struct cmd_call *c)
     struct app *a = c->app;
     FREED(buf_free) struct buf text = {0};
     long turn = a->turns.n ? a->turns.v[a->turns.n - 1] : 0;
-    if (c->argc > 1)
-        return arg_expected(c, "takes at most one turn");
     if (!a->face.edit)
         return err_set(c->e, ERR_USAGE, "/edit needs the full screen; /fork TURN and the message "
                                         "again do the same");

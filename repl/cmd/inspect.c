@@ -146,8 +146,6 @@ static void map_json(const struct page_table *t, const struct backend_info *info
 bool cmd_pages(struct cmd_call *c)
 {
     int pool = -1;
-    if (c->argc > 1)
-        return arg_expected(c, "takes at most one pool: full, swa or draft");
     if (c->argc == 1 && (pool = arg_choice(c->argv[0], "the pool", pools, N_POOLS, c->e)) < 0)
         return false;
     FREED(page_table_free) struct page_table t = {0};
@@ -238,8 +236,6 @@ bool cmd_page(struct cmd_call *c)
     struct page_change change[MAX_EVENTS];
     int pool = POOL_FULL;
     long page = 0;
-    if (c->argc < 1 || c->argc > 2)
-        return arg_expected(c, "takes a page number and a pool (full if none is named)");
     if (c->argc == 2 && (pool = arg_choice(c->argv[1], "the pool", pools, N_POOLS, c->e)) < 0)
         return false;
     FREED(page_table_free) struct page_table t = {0};
@@ -297,8 +293,6 @@ static void show_position(struct app *a, const struct page_table *t, const struc
 bool cmd_map(struct cmd_call *c)
 {
     long pos;
-    if (c->argc != 1)
-        return arg_expected(c, "takes a position");
     FREED(page_table_free) struct page_table t = {0};
     struct pos_view p = {0};
     if (!cmd_needs(c, VIEW_PAGES) || !app_table(c->app, &t, c->e))
@@ -316,8 +310,6 @@ bool cmd_map(struct cmd_call *c)
 
 bool cmd_plan(struct cmd_call *c)
 {
-    if (c->argc > 1)
-        return arg_expected(c, "takes at most one mode");
     if (!cmd_needs(c, VIEW_PLAN))
         return false;
     FREED(buf_free) struct buf text = {0};
@@ -397,8 +389,6 @@ bool cmd_check(struct cmd_call *c)
 bool cmd_sql(struct cmd_call *c)
 {
     enum { MAX_ROWS = 200 };
-    if (c->argc == 0)
-        return arg_expected(c, "takes a SELECT statement");
     FREED(buf_free) struct buf text = {0};
     bool ok = app_hdb(c->app, c->e) && sql_run(c->rest, c->to.json != NULL, MAX_ROWS, &text, c->e);
     if (ok)

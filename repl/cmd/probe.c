@@ -55,8 +55,6 @@ static bool ask(struct cmd_call *c, enum probe_view what, struct probe_ask *x)
 bool cmd_layers(struct cmd_call *c)
 {
     struct probe_ask x = {.row = -1, .layer = -1};
-    if (c->argc > 1)
-        return arg_expected(c, "takes at most one step, or a step and a row");
     return (c->argc == 0 || arg_step(c->app, c->argv[0], &x.turn, &x.step, &x.row, c->e)) &&
            ask(c, PROBE_LAYERS, &x);
 }
@@ -65,8 +63,6 @@ bool cmd_attn(struct cmd_call *c)
 {
     struct probe_ask x = {.row = -1};
     long layer;
-    if (c->argc < 1 || c->argc > 2)
-        return arg_expected(c, "takes a step (and a row) and a layer");
     if (c->argc == 2 && !arg_step(c->app, c->argv[0], &x.turn, &x.step, &x.row, c->e))
         return false;
     if (!cmd_needs(c, VIEW_PROBE) ||
@@ -82,8 +78,6 @@ bool cmd_top(struct cmd_call *c)
     struct app *a = c->app;
     struct probe_ask x = {.row = -1, .layer = -1};
     long row;
-    if (c->argc > 1)
-        return arg_expected(c, "takes at most a row, or a step and a row");
     if (c->argc == 1 && !strchr(c->argv[0], '.')) {
         if (!arg_int(c->argv[0], "the row", 0, PROBE_ROWS - 1, &row, c->e))
             return false;

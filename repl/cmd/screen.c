@@ -104,8 +104,6 @@ bool cmd_layout(struct cmd_call *c)
     const char *word[N_LAYOUT];
     for (int i = 0; i < N_LAYOUT; i++)
         word[i] = layouts[i].name;
-    if (c->argc > 1)
-        return arg_expected(c, "takes one name");
     int i = c->argc ? arg_choice(c->argv[0], "the layout", word, N_LAYOUT, c->e) : 0;
     if (i < 0)
         return false;
@@ -156,8 +154,6 @@ bool cmd_screenshot(struct cmd_call *c)
     struct app *a = c->app;
     FREED(buf_free) struct buf out = {0};
     int kind = 0;
-    if (c->argc < 1 || c->argc > 2)
-        return arg_expected(c, "takes a new file, and before it the name of a pane if it is one");
     const char *file = c->argv[c->argc - 1], *pane = c->argc == 2 ? c->argv[0] : NULL;
     while (kind < N_ENDING && !ends_with(file, endings[kind]))
         kind++;
@@ -204,8 +200,6 @@ bool cmd_address(struct cmd_call *c)
     struct app *a = c->app;
     struct step_view v;
     int turn, step;
-    if (c->argc > 1)
-        return arg_expected(c, "takes one step such as 9.214, or live");
     if (c->argc && strcmp(c->argv[0], "live") == 0) {
         a->at = (struct address){0};
     } else if (c->argc) {

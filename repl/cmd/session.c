@@ -153,8 +153,6 @@ static bool list_hit(const struct turn_row *r, void *arg)
 bool cmd_search(struct cmd_call *c)
 {
     enum { SHOW = 20 };
-    if (c->argc == 0)
-        return arg_expected(c, "takes words to look for");
     struct hdb *d = app_hdb(c->app, c->e);
     if (!d)
         return false;
@@ -215,8 +213,6 @@ static bool show_opened(struct cmd_call *c, const char *parent)
 
 bool cmd_resume(struct cmd_call *c)
 {
-    if (c->argc != 1)
-        return arg_expected(c, "takes a session's number, the beginning of its id, or \"last\"");
     return app_resume(c->app, c->argv[0], c->e) && show_opened(c, NULL);
 }
 
@@ -265,8 +261,6 @@ bool cmd_fork(struct cmd_call *c)
     struct app *a = c->app;
     int newest = a->turns.n ? a->turns.v[a->turns.n - 1] : 0;
     long turn = newest;
-    if (c->argc > 1)
-        return arg_expected(c, "takes at most one turn or session");
     char tail = c->argc == 1 ? c->argv[0][strspn(c->argv[0], "0123456789")] : '\0';
     if (tail == '#' || ascii_alpha(tail)) /* "#12" or an id; digits alone are a turn */
         return fork_of(c, c->argv[0]);
@@ -327,8 +321,6 @@ bool cmd_export(struct cmd_call *c)
     static const char *const format[] = {"md", "jsonl"};
     const char *file = c->argc == 2 ? c->argv[1] : NULL;
     int f = 0;
-    if (c->argc > 2)
-        return arg_expected(c, "takes a format (md or jsonl) and a new file");
     if (c->argc > 0 && (f = arg_choice(c->argv[0], "the format", format, 2, c->e)) < 0)
         return false;
     if (a->opt.readonly)

@@ -233,8 +233,6 @@ bool cmd_draft(struct cmd_call *c)
 {
     struct app *a = c->app;
     FREED(choices_free) struct choices all = {0};
-    if (c->argc > 1)
-        return arg_expected(c, "takes at most one drafter");
     if (!computes_here(c, c->e))
         return false;
     list_drafts(a, &all);
@@ -363,8 +361,6 @@ static bool switch_model(struct cmd_call *c, const struct choices *all)
 bool cmd_model(struct cmd_call *c)
 {
     FREED(choices_free) struct choices all = {0};
-    if (c->argc > 1)
-        return arg_expected(c, "takes at most one model");
     if (backend_info(c->app->backend)->recording)
         return err_set(c->e, ERR_USAGE, "a recording computes nothing, so it has no model to "
                                         "switch");

@@ -220,8 +220,6 @@ bool cmd_tokens(struct cmd_call *c)
     struct tokens t = {0};
     char source[STEP_SOURCE];
     int length;
-    if (c->argc > 2)
-        return arg_expected(c, "takes a first and a last position");
     if (backend_has(a->backend, VIEW_SERVED))
         return c->argc
                    ? err_set(c->e, ERR_USAGE,

@@ -9,8 +9,6 @@
 bool cmd_what_if(struct cmd_call *c)
 {
     struct app *a = c->app;
-    if (c->argc < 1)
-        return arg_expected(c, "takes one change of a setting or more");
     if (!cmd_needs(c, VIEW_DEBUG))
         return false;
     if (!a->backend->debug->what_if)

@@ -434,8 +434,6 @@ bool cmd_why(struct cmd_call *c)
     struct step_view v;
     struct why w;
     int turn = 0, step = 0, node = -1;
-    if (c->argc > 1)
-        return arg_expected(c, "takes at most one step, or a step and a node");
     if (c->argc == 1 && !arg_step(a, c->argv[0], &turn, &step, &node, c->e))
         return false;
     if (backend_has(a->backend, VIEW_SERVED))
