@@ -8,7 +8,7 @@
 
 static void about(void *arg, const char *device)
 {
-    const struct printer *to = cli_answer(arg);
+    const struct printer *to = cli_answer(arg, 0);
     print_line(to, ST_TEXT, "%s{device}\f%s{version}", device, AERIE_VERSION);
     print_note(to, ST_TEXT, "%-26s %10s %9s %10s %5s %9s %-8s %s", "name", "ms", "+-", "MB", "R",
                "", "", "what");
@@ -31,7 +31,7 @@ static void tell(void *arg, const struct bench_line *l)
         snprintf(ratio, sizeof ratio, "%.2f", l->ratio);
     if (l->unit)
         snprintf(value, sizeof value, l->value < 1000 ? "%.2f" : "%.0f", l->value);
-    const struct printer *to = cli_answer(arg);
+    const struct printer *to = cli_answer(arg, 0);
     print_line(to, ST_TEXT,
                "%-26s{name} %10s %9s %10s %5s %9s %-8s %s\f%g{ms}%g{spread}%d{runs}%g{bytes}"
                "%g{experts}%g{ratio}%g{value}%s{unit}%s{shape}",

@@ -8,8 +8,7 @@ static int table(struct cli *c)
     const struct settings *set = &c->opt.engine.settings;
     int page = c->opt.engine.page_size;
     /* no model is open: conditions on settings are checked, other conditions are only listed */
-    const struct printer *to = cli_answer(c);
-    print_open(to, NULL, '[');
+    const struct printer *to = cli_answer(c, '[');
     for (int b = 0; b < N_BUGS; b++) {
         const struct bug_info *i = bug_at((enum bug)b);
         struct bug_facts facts = {.window = true, .spec = set->spec, .topk = set->topk,
@@ -30,7 +29,6 @@ static int table(struct cli *c)
         buf_str(&text, bug_needs((enum bug)b, 1, &facts, false, &text) ? "\n" : "any model\n");
         print_text(to, ST_TEXT, text.p);
     }
-    print_close(to, ']');
     cli_answer_end();
     return 0;
 }

@@ -134,7 +134,7 @@ static bool write_shrunk(const struct check_job *j, struct err *e)
 
 int cli_check(struct cli *c)
 {
-    struct check_job j = {.c = c, .to = cli_answer(c)};
+    struct check_job j = {.c = c, .to = cli_answer(c, 0)};
     struct err e = {0};
     bool ok = cli_stop_open(&j.stop, &e);
     print_open(j.to, NULL, '[');

@@ -109,10 +109,10 @@ void cli_print(const struct cli *c, struct sheet *s);
 void cli_print_text(const struct cli *c, const struct buf *text);
 /* Prints one line of JSON (kernels/json.h) on standard output and empties the buffer. */
 void cli_json(struct buf *b);
-/* An answer, one at a time: between the two calls, print_line() and its kin write it; the second
- * call prints it, as text or under --json. Without a second call, as after a failure, nothing is
- * printed. */
-const struct printer *cli_answer(const struct cli *c);
+/* An answer, one at a time: between the two calls, print_line() and its kin write it, in JSON
+ * between brackets of this kind (0: it is one value without them); the second call prints it, as
+ * text or under --json. Without a second call, as after a failure, nothing is printed. */
+const struct printer *cli_answer(const struct cli *c, char bracket);
 void cli_answer_end(void);
 /* Reads the next line into *line, without its line break: 1; 0 at the end of the file; -1 and *e
  * when the file cannot be read or the line is longer than 16 MiB. The caller frees *line. */

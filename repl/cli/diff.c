@@ -82,10 +82,9 @@ static void print_verdict(const struct cli *c, const struct named *a, const stru
 {
     FREED(buf_free) struct buf with = {0};
     const struct session_row *second = b->row.id[0] ? &b->row : &a->row;
-    const struct printer *to = cli_answer(c);
+    const struct printer *to = cli_answer(c, '{');
     for (int i = 0; i < c->with.n; i++)
         buf_printf(&with, " %s", c->with.v[i]);
-    print_open(to, NULL, '{');
     print_add(to, ST_TEXT, "\f%s{a}%d{a_number}%s{b}%d{b_number}", a->row.id, a->row.number,
               second->id, second->number);
     title("a", a, to);
@@ -96,7 +95,6 @@ static void print_verdict(const struct cli *c, const struct named *a, const stru
     else
         title("b", b, to);
     verdict_print(r, to);
-    print_close(to, '}');
     cli_answer_end();
 }
 

@@ -321,8 +321,7 @@ static void check_server(struct doctor *d)
 
 int cli_doctor(struct cli *c)
 {
-    struct doctor d = {.c = c, .to = cli_answer(c)};
-    print_open(d.to, NULL, '[');
+    struct doctor d = {.c = c, .to = cli_answer(c, '[')};
     report(&d, V_OK, 0, "aerie", NULL, AERIE_VERSION);
     check_machine(&d);
     check_terminal(&d);
@@ -334,7 +333,6 @@ int cli_doctor(struct cli *c)
     else
         check_models(&d);
     d.rc = d.signal ? d.signal : d.rc;
-    print_close(d.to, ']');
     cli_answer_end();
     return d.rc;
 }

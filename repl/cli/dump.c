@@ -102,15 +102,13 @@ static void say_skipped(const struct dump_report *r, const struct printer *to)
 
 static void report(const struct cli *c, const struct dump_report *r)
 {
-    const struct printer *to = cli_answer(c);
-    print_open(to, NULL, '{');
+    const struct printer *to = cli_answer(c, '{');
     say_source(r, to);
     say_modules(r, to);
     say_first(r, to);
     say_skipped(r, to);
     if (r->first < 0)
         print_note(to, ST_GOOD, "no module differs");
-    print_close(to, '}');
     cli_answer_end();
 }
 
@@ -137,8 +135,7 @@ static void say_call(const struct fi_run *x, const struct printer *to)
 static void report_calls(const struct cli *c, const struct fi_report *r)
 {
     int count[5] = {0}, shown = 0;
-    const struct printer *to = cli_answer(c);
-    print_open(to, NULL, '{');
+    const struct printer *to = cli_answer(c, '{');
     print_open(to, "calls", '[');
     for (int i = 0; i < r->n; i++) {
         count[r->v[i].verdict]++;
@@ -152,7 +149,6 @@ static void report_calls(const struct cli *c, const struct fi_report *r)
                 r->other, r->n,
                 count[FI_AGREES], count[FI_DIFFERS], count[FI_BROKEN], count[FI_NO_OUTPUT],
                 count[FI_SKIPPED]);
-    print_close(to, '}');
     cli_answer_end();
 }
 
@@ -265,10 +261,9 @@ static void draw_pool(const struct canary *k, enum pool_id pool, int size, const
 static void report_canary(const struct cli *c, const struct canary *k)
 {
     int size = max_int(1, c->opt.engine.page_size), of_swa = 0;
-    const struct printer *to = cli_answer(c);
+    const struct printer *to = cli_answer(c, '{');
     for (int i = 0; i < k->n; i++)
         of_swa += k->v[i].pool == POOL_SWA;
-    print_open(to, NULL, '{');
     print_facts(to, ST_BOLD, "kv_canary: %ld{violations} violation%s in %ld{lines} lines, "
                 "%d{full} of the full pool, %d{swa} of the swa pool; pages of %d{page_size}",
                 (long)k->total, plural((int)(k->total == 1 ? 1 : 2)), (long)k->lines, k->n - of_swa,
@@ -290,7 +285,6 @@ static void report_canary(const struct cli *c, const struct canary *k)
     draw_pool(k, POOL_FULL, size, to);
     draw_pool(k, POOL_SWA, size, to);
     print_note(to, ST_TEXT, "first: %s", canary_means(&k->v[0]));
-    print_close(to, '}');
     cli_answer_end();
 }
 

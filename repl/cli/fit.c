@@ -123,7 +123,7 @@ int cli_fit(struct cli *c)
     struct engine_opts o = c->opt.engine;
     o.headers = true;
     o.lanes = c->lanes;
-    struct printer to = *cli_answer(c);
+    struct printer to = *cli_answer(c, 0);
     o.notice = c->opt.quiet ? NULL : notice;
     o.notice_arg = &to;
     o.make = known || (path && ends_with(path, ".json")) ? make_shapes : NULL;

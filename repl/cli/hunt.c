@@ -155,7 +155,7 @@ static bool one_case(struct hunt *p, int number, struct err *e)
         ok = take_found(p, &c, number, &d, e);
     if (p->n_kept > kept && !p->c->opt.json) {
         cli_status_end();
-        const struct printer *to = cli_answer(p->c);
+        const struct printer *to = cli_answer(p->c, 0);
         hunt_print_found(p, kept, to);
         cli_answer_end();
         out_flush();
@@ -200,15 +200,13 @@ static bool write_report(struct hunt *p, const char *file, struct err *e)
 
 static int exit_status(struct hunt *p)
 {
-    const struct printer *to = cli_answer(p->c);
-    print_open(to, NULL, '{');
+    const struct printer *to = cli_answer(p->c, '{');
     hunt_print_sum(p, to);
     if (p->c->opt.json) {
         PRINT_IN(to, "found", '[');
         for (int i = 0; i < p->n_kept; i++)
             hunt_print_found(p, i, to);
     }
-    print_close(to, '}');
     cli_answer_end();
     return p->n_found || (p->n_case && !p->n_compared) ? ERR_NEGATIVE : 0;
 }

@@ -497,8 +497,7 @@ static bool read_file(struct import *m, const char *asked, struct err *e)
 
 static void print_result(const struct import *m)
 {
-    const struct printer *to = cli_answer(m->c);
-    print_open(to, NULL, '{');
+    const struct printer *to = cli_answer(m->c, '{');
     print_add(to, ST_TEXT, "%d{sessions} session%s imported", m->n, plural(m->n));
     print_add(to, ST_TEXT, m->no_reply ? ", %d{without_reply} without a reply"
                                           : "\f%d{without_reply}", m->no_reply);
@@ -506,7 +505,6 @@ static void print_result(const struct import *m)
               m->bad, plural(m->bad));
     print_add(to, ST_TEXT, "\f%s{first}%s{last}", m->n ? m->first : NULL, m->n ? m->last : NULL);
     print_end(to);
-    print_close(to, '}');
     cli_answer_end();
 }
 

@@ -209,8 +209,7 @@ static int report(struct kl_run *r)
 {
     const char *word;
     int rc = verdict(r, &word);
-    const struct printer *to = cli_answer(r->c);
-    print_open(to, NULL, '{');
+    const struct printer *to = cli_answer(r->c, '{');
     print_facts(to, ST_BOLD, "%s{of}", r->from.name);
     print_add(to, ST_TEXT, "\f%d{tokens_of_a_reply}%d{window:0}%d{page:0}%ld{drafted}%s{read}",
               r->most, r->from.window, r->from.page, r->from.drafted,
@@ -227,7 +226,6 @@ static int report(struct kl_run *r)
     if (r->from.by_token)
         print_note(to, ST_DIM, "This server reports no log probabilities of a prompt: each "
                    "token was asked for on its own, cold.");
-    print_close(to, '}');
     cli_answer_end();
     return rc;
 }

@@ -33,11 +33,10 @@ static bool list_session(const struct session_row *r, void *arg)
     FREED(buf_free) struct buf hazards = {0};
     char when[20];
     bool fork = r->parent[0];
-    const struct printer *to = cli_answer(l->c);
+    const struct printer *to = cli_answer(l->c, '{');
     when_text(r->updated_ms, when);
     hdb_hazards(l->db, r->id, false, to->json ? "; " : to->out->ascii ? " | " : " · ", &hazards,
                 NULL);
-    print_open(to, NULL, '{');
     print_add(to, ST_KEY, "\f%s{id}\f%5d{number}\f%s{parent}", r->id, r->number,
               r->parent[0] ? r->parent : NULL);
     if (fork)
@@ -50,7 +49,6 @@ static bool list_session(const struct session_row *r, void *arg)
     print_add(to, ST_DIM, "%s", fork ? "  (fork)" : "");
     print_add(to, ST_BAD, hazards.n ? "  %s{hazards}" : "\f%s{hazards}", hazards.p);
     print_end(to);
-    print_close(to, '}');
     cli_answer_end();
     return true;
 }
@@ -97,7 +95,7 @@ int cli_export(struct cli *c)
 
 static int db_show_path(const struct cli *c, const char *path, struct err *)
 {
-    const struct printer *to = cli_answer(c);
+    const struct printer *to = cli_answer(c, 0);
     print_line(to, ST_TEXT, "%s{path}", path); /* --json has the exact bytes */
     cli_answer_end();
     return 0;
@@ -107,7 +105,7 @@ static int db_check(const struct cli *c, const char *path, struct err *e)
 {
     FREED(buf_free) struct buf report = {0};
     bool ok = history_check_head(path, c->head, &report, e);
-    const struct printer *to = cli_answer(c);
+    const struct printer *to = cli_answer(c, 0);
     print_text(to, ST_TEXT, buf_text(&report));
     print_line(to, ST_TEXT, "\f%s{path}%d{ok?}%s{report}", path, ok, buf_text(&report));
     cli_answer_end();
@@ -128,7 +126,7 @@ static int db_prune(const struct cli *c, const char *path, struct err *e)
     }
     if (!history_prune(path, &rule, &gone, &report, e))
         return cli_fail(e);
-    const struct printer *to = cli_answer(c);
+    const struct printer *to = cli_answer(c, 0);
     if (rule.dry)
         print_text(to, ST_TEXT, buf_text(&report));
     print_line(to, ST_TEXT, "%d{sessions} session%s %sremoved\f%d{turns}%ld{bytes}%d{removed?}",

@@ -115,20 +115,26 @@ static struct {
     struct sheet sheet;
     struct buf json;
     struct printer to;
+    char bracket;
 } answer;
 
-const struct printer *cli_answer(const struct cli *c)
+const struct printer *cli_answer(const struct cli *c, char bracket)
 {
     sheet_free(&answer.sheet); /* what a command that failed left there */
     buf_free(&answer.json);
     answer.c = c;
     answer.sheet.ascii = c->opt.ascii;
     answer.to = (struct printer){&answer.sheet, c->opt.json ? &answer.json : NULL};
+    answer.bracket = bracket;
+    if (bracket)
+        print_open(&answer.to, NULL, bracket);
     return &answer.to;
 }
 
 void cli_answer_end(void)
 {
+    if (answer.bracket)
+        print_close(&answer.to, answer.bracket == '{' ? '}' : ']');
     if (answer.to.json)
         cli_json(&answer.json);
     else

@@ -266,8 +266,7 @@ static void say_packed(const struct packing *p, const struct pack_about *a)
     char name[SESSION_ID];
     hdb_name(p->job.d, p->job.row->id, name);
     facts_pack(a, &about);
-    const struct printer *to = cli_answer(p->job.c);
-    print_open(to, NULL, '{');
+    const struct printer *to = cli_answer(p->job.c, '{');
     print_facts(to, ST_TEXT, "%s{file}: session %s, %s, %.1f kB", p->job.path, name, about.p,
                 (double)a->bytes / 1000);
     for (int i = 0; i < N_BESIDE; i++) {
@@ -279,7 +278,6 @@ static void say_packed(const struct packing *p, const struct pack_about *a)
         jput_key(to->json, "pack");
         facts_pack_json(a, to->json);
     }
-    print_close(to, '}');
     cli_answer_end();
 }
 

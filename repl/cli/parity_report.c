@@ -298,8 +298,7 @@ static void print_prompt(const struct parity *p, const struct compared pair[MAX_
     bool told = false, refused = false;
     for (int k = 0; k < p->n_side; k++)
         refused |= all[k]->refused;
-    const struct printer *to = cli_answer(p->c);
-    print_open(to, NULL, '{');
+    const struct printer *to = cli_answer(p->c, '{');
     prompt_members(p, pair, all, refused, to);
     for (int k = 1; k < p->n_side; k++) {
         char name[4] = {'a', '_', p->side[k].name};
@@ -316,7 +315,6 @@ static void print_prompt(const struct parity *p, const struct compared pair[MAX_
         if (nested)
             print_close(to, '}');
     }
-    print_close(to, '}');
     cli_answer_end();
 }
 
@@ -593,7 +591,7 @@ int parity_verdict(struct parity *p)
                           : all && p->by_text          ? "equal text"
                           : all                        ? "equal"
                                                        : "incomplete";
-    const struct printer *to = cli_answer(p->c);
+    const struct printer *to = cli_answer(p->c, 0);
     print_open(to, NULL, '{');
     sum_members(p, verdict, to);
     for (int i = 0; i < p->n_side; i++)

@@ -271,7 +271,7 @@ static void print_changes(const struct replay *r, const struct printer *to)
 static int verdict(const struct replay *r)
 {
     const struct difference *d = &r->cmp.d;
-    const struct printer *to = cli_answer(r->c);
+    const struct printer *to = cli_answer(r->c, 0);
     (changed(r) ? print_changes : print_check)(r, to);
     cli_answer_end();
     if (!changed(r) && d->class && r->other && !r->c->opt.json && !r->c->opt.quiet)
@@ -333,10 +333,8 @@ static int show_served(struct replay *r)
     struct err e;
     if (!play_served(r, &out, &e))
         return cli_fail(&e);
-    const struct printer *to = cli_answer(r->c);
-    print_open(to, NULL, '{');
+    const struct printer *to = cli_answer(r->c, '{');
     verdict_print(&out, to);
-    print_close(to, '}');
     cli_answer_end();
     return out.rule[0] ? ERR_INVARIANT : out.diff.class && !out.sampled ? ERR_NEGATIVE : 0;
 }

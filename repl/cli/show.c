@@ -464,7 +464,7 @@ static bool show_all(struct show *w, struct hdb *d, struct err *e)
 int cli_show(struct cli *c)
 {
     struct err e = {0};
-    struct show w = {.c = c, .to = cli_answer(c)};
+    struct show w = {.c = c, .to = cli_answer(c, 0)};
     struct hdb *d = NULL;
     char *id = NULL, *dir = NULL;
     bool ok = read_place(c->word[0], &id, &w.turn, &w.step, &e) &&

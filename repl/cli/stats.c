@@ -44,8 +44,7 @@ int cli_stats(struct cli *c)
     struct hdb *d = cli_open_db(c, &e);
     if (!d)
         return cli_fail(&e);
-    const struct printer *to = cli_answer(c);
-    print_open(to, NULL, '{');
+    const struct printer *to = cli_answer(c, '{');
     bool ok = part(d, by_model[to->json != NULL], MODELS, "models", to, &e);
     if (ok)
         print_text(to, ST_TEXT, "\n");
@@ -53,7 +52,6 @@ int cli_stats(struct cli *c)
     if (ok)
         print_text(to, ST_TEXT, "\ncycles: steps that drafted; rate = accepted/drafted; "
                    "MAL = 1 + accepted/cycles\n");
-    print_close(to, '}');
     cli_answer_end();
     hdb_close(d);
     return ok ? 0 : cli_fail(&e);

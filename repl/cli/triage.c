@@ -28,7 +28,7 @@ int cli_triage(struct cli *c)
               (asks ? triage_server(c, t, &stop, &e) : of_session(c, t, &stop, &e));
     if (ok) {
         triage_judge(t, v);
-        const struct printer *to = cli_answer(c);
+        const struct printer *to = cli_answer(c, 0);
         triage_print(t, v, to);
         cli_answer_end();
     }
