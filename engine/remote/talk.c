@@ -4,7 +4,6 @@
 #include <math.h>
 
 #include "engine/past/room.h"
-#include "kernels/idioms.h"
 #include "kernels/json_read.h"
 
 enum { MOST_WAITING = sizeof((struct talk *)0)->waiting / sizeof(struct request) };

@@ -3,7 +3,6 @@
  * some layers what the gates and up projections give is clamped.
  */
 #include "models/families/families.h"
-#include "kernels/idioms.h"
 
 #include <math.h>
 
