@@ -311,6 +311,65 @@ static void test_q8_0_experts(void **state)
     byte_experts(DT_Q8_0);
 }
 
+/* Experts of every kind on this GPU and on this GPU used as one of another class (AERIE_GPU_AS),
+ * which takes other kernels (those of moe.cu for bf16 and bytes, tiles without wgmma for prompts) or
+ * has less shared memory for them: the same bits and the same choice, whatever the rows. */
+static void test_routes_agree(void **state)
+{
+    (void)state;
+    static void (*const stores[])(struct layer *) = {NULL, store_as_bf16, store_as_e4m3,
+                                                     store_as_q8_0};
+    static const char *const names[] = {"MXFP4", "bf16", "E4M3", "Q8_0"},
+                      *const classes[] = {"8.6", "8.0"};
+    static const struct { int in, ffn, E, k; bool post; } t[] = {
+        {1024, 768, 12, 4, false}, {544, 96, 128, 4, true}, {96, 64, 40, 3, false},
+    };
+    static const int counts[] = {1, 2, 4, 5, 8, 16, 17, 33, 64, 100};
+    const uint64_t seed = case_seed; /* given back: later tests draw as before */
+    const char *as = getenv("AERIE_GPU_AS");
+    char was[16];
+    snprintf(was, sizeof was, "%s", as ? as : "");
+    struct case_dev other[2] = {{.k = &kernels_shim}, {.k = &kernels_shim}};
+    for (int c = 0; c < 2; c++) {
+        struct err e = {0};
+        setenv("AERIE_GPU_AS", classes[c], 1);
+        other[c].d =
+            kernels_cuda.open(&(struct k_opts){.precision = rounded ? K_BF16 : K_F32}, &e);
+        if (!other[c].d)
+            die("%s", e.msg);
+    }
+    setenv("AERIE_GPU_AS", was, 1);
+    for (int i = 0; i < (int)(sizeof t / sizeof *t) * 4; i++) {
+        const int at = i / 4, store = i % 4;
+        struct layer l;
+        layer_make(&l, t[at].in, t[at].ffn, t[at].E, t[at].k);
+        if (stores[store])
+            stores[store](&l);
+        if (t[at].post)
+            l.a.post = (struct k_norm){NORM_RMS, &l.post, 1e-5f};
+        const size_t n = (size_t)MOST / 2 * (size_t)l.in;
+        float *x = rnd_floats(n, 1), *want = rnd_floats(n, 1), *got = xmalloc(n * sizeof *got);
+        int32_t *ids = xmalloc((size_t)MOST * (size_t)l.k * sizeof *ids),
+                *ids_got = ids + MOST / 2 * l.k;
+        for (int r = 0; r < 10; r += one_in(5)) {
+            layer_run(&l, &T, x, counts[r], want, ids);
+            for (int c = 0; c < 2; c++) {
+                char what[80];
+                snprintf(what, sizeof what, "%s, %d x %d, %d rows, as %s", names[store], l.in,
+                         l.ffn, counts[r], classes[c]);
+                layer_run(&l, &other[c], x, counts[r], got, ids_got);
+                same_bits(got, want, (size_t)counts[r] * (size_t)l.in, what);
+                assert_memory_equal(ids_got, ids, (size_t)(counts[r] * l.k) * sizeof *ids);
+            }
+        }
+        free(x), free(want), free(got), free(ids);
+        layer_free(&l);
+    }
+    for (int c = 0; c < 2; c++)
+        kernels_cuda.close(other[c].d);
+    case_seed = seed;
+}
+
 /* What the device holds of them: a byte a weight, and a scale of two for 32. Tiles of an expert
  * that are not whole: the bf16 twin. */
 static void test_footprint_of_bytes(void **state)
@@ -442,6 +501,7 @@ static const struct CMUnitTest all_tests[] = {
     cmocka_unit_test_setup(test_bf16_experts, open_gpu),
     cmocka_unit_test_setup(test_e4m3_experts, open_gpu),
     cmocka_unit_test_setup(test_q8_0_experts, open_gpu),
+    cmocka_unit_test_setup(test_routes_agree, open_gpu),
     cmocka_unit_test(test_footprint_of_bytes),
     cmocka_unit_test_setup(test_long_rows_and_a_norm_behind, open_gpu),
     cmocka_unit_test_setup(test_hidden_rows_at_the_clamp, open_gpu),
