@@ -99,18 +99,20 @@ static int find_model(const char *name, enum dtype *type, struct err *e)
 /* ---- packed matrices ------------------------------------------------------------------------ */
 
 struct packing {
+    const struct model *m;
     enum dtype type;
     size_t saved; /* bytes */
 };
 
-/* Turns a matrix of bf16 into one of a packed type, if its rows are whole blocks; of Q8_0 also
- * experts, and of E4M3 only experts. */
+/* Turns a matrix of bf16 into one of a packed type, if its rows are whole blocks; of Q8_0 and E4M3
+ * also experts, and of E4M3, as FP8 folders are, neither the embeddings nor the head. */
 static bool pack_matrix(struct tensor *t, void *arg, struct err *)
 {
     struct packing *p = arg;
     size_t before = t->bytes;
-    const bool matrix = t->n_dim == 2 && p->type != DT_E4M3,
-               experts = t->n_dim == 3 && (p->type == DT_E4M3 || p->type == DT_Q8_0);
+    const bool fp8 = p->type == DT_E4M3,
+               matrix = t->n_dim == 2 && !(fp8 && (t == &p->m->embed || t == &p->m->head)),
+               experts = t->n_dim == 3 && (fp8 || p->type == DT_Q8_0);
     if (t->type != DT_BF16 || t->by_row || !before || (!matrix && !experts) ||
         !dtype_bytes_fit(p->type, t->n_dim, t->dim, &t->bytes))
         return true;
@@ -123,7 +125,7 @@ static bool pack_matrix(struct tensor *t, void *arg, struct err *)
 static void pack(struct model *m, enum dtype type, const char **brief)
 {
     static char name[40]; /* a program makes up one model */
-    struct packing p = {.type = type};
+    struct packing p = {.m = m, .type = type};
     bool tied = m->cfg.tied;
     model_each(m, pack_matrix, &p, NULL);
     if (tied)

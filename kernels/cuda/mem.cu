@@ -371,13 +371,19 @@ static struct panel_rows panel_rows_from(const struct panels &p, const struct te
     return r;
 }
 
+/* A word behind the rows in the arena, which kernels set during an upload. */
+static unsigned *upload_word(const struct kdev *d)
+{
+    return (unsigned *)(d->arena + ARENA_BYTES - 128);
+}
+
 /* The largest magnitude of the weights. The first panels remain in the arena if they are all
  * (*there). */
 static cudaError_t find_largest(struct kdev *d, const struct tensor *t, bool *there,
                                 unsigned *largest)
 {
     const struct panels p = cuda_panels(d, t);
-    unsigned *found = (unsigned *)(d->arena + ARENA_BYTES - 128);
+    unsigned *found = upload_word(d);
     struct panel_rows r = {};
     TRY(cudaMemsetAsync(found, 0, sizeof *found, d->stream));
     for (int at = 0; at < p.n; at += r.n) {
@@ -404,15 +410,18 @@ static bool find_unit(struct kdev *d, struct tensor *t, bool *there, struct err 
 }
 
 /* Copies the rows to the arena, as many panels at a time as fit there, unless they are `there`, and
- * rearranges them from there. */
-static cudaError_t put_panels(struct kdev *d, const struct tensor *t, bool there, uint8_t *to)
+ * rearranges them from there. *too_large: see cuda_repack_blocks(). */
+static cudaError_t put_panels(struct kdev *d, const struct tensor *t, bool there, uint8_t *to,
+                              unsigned *too_large)
 {
     const struct panels p = cuda_panels(d, t);
     const size_t each = panel_bytes_of(p, t);
     const bool packed = dtype_packed(t->type);
     struct panel_rows r = {};
-    if (packed)
+    if (packed) {
         TRY(cudaMemsetAsync(to, 0, (size_t)p.n * each, d->stream));
+        TRY(cudaMemsetAsync(upload_word(d), 0, sizeof *too_large, d->stream));
+    }
     for (int at = 0; at < p.n; at += r.n) {
         r = panel_rows_from(p, t, at);
         if (!there)
@@ -421,7 +430,7 @@ static cudaError_t put_panels(struct kdev *d, const struct tensor *t, bool there
         const unsigned blocks = (unsigned)((threads + 255) / 256);
         if (packed)
             cuda_repack_blocks(d, &p, t->type, d->arena, r.rows, (int)t->dim[1], r.n,
-                               to + (size_t)at * each);
+                               to + (size_t)at * each, upload_word(d));
         else if (t->quantize)
             repack_panels<true><<<blocks, 256, 0, d->stream>>>(
                 (const uint16_t *)d->arena, r.rows, (int)t->dim[1], p, r.n, t->unit,
@@ -432,7 +441,9 @@ static cudaError_t put_panels(struct kdev *d, const struct tensor *t, bool there
                 to + (size_t)at * each);
         TRY(cudaGetLastError());
     }
-    return cudaSuccess;
+    return packed ? cudaMemcpyAsync(too_large, upload_word(d), sizeof *too_large,
+                                    cudaMemcpyDefault, d->stream)
+                  : cudaSuccess;
 }
 
 /* The bf16 tensor with the values of a packed one; without data. */
@@ -448,7 +459,7 @@ static struct tensor unpacked(const struct tensor *t)
 }
 
 /* No operation reads such packed weights: the tensor becomes the bf16 one (packed.h), which the
- * host makes. */
+ * host makes of t->data in its memory. */
 static bool upload_packed(struct kdev *d, struct tensor *t, struct err *e)
 {
     struct tensor plain = unpacked(t);
@@ -478,18 +489,24 @@ bool cuda_upload(struct kdev *d, struct tensor *t, struct err *e)
     if (dtype_packed(t->type) && !cuda_stays_packed(d, t))
         return upload_packed(d, t, e);
     bool there = false;
+    unsigned too_large = 0;
     uint8_t *to = (uint8_t *)alloc_weights(d, cuda_footprint(d, t), t, e);
     if (!to || (t->quantize && cuda_paneled(t) && !find_unit(d, t, &there, e)))
         return false;
     struct mxfp4 m;
     cudaError_t rc = cuda_byte_experts(t) ? put_bytes(d, t, to)
                      : mxfp4_of(t, &m)    ? put_mxfp4(d, t, &m, to)
-                     : cuda_paneled(t)    ? put_panels(d, t, there, to)
+                     : cuda_paneled(t)    ? put_panels(d, t, there, to, &too_large)
                                           : put_rows(d, t, to);
     if (rc == cudaSuccess)
         rc = cuda_finish(d);
     if (rc != cudaSuccess)
         return upload_failed(t, rc, e);
+    if (too_large) {
+        d->n_held--;
+        cuda_release(d, kbuf{to, 0});
+        return upload_packed(d, t, e);
+    }
     t->data = to;
     return true;
 }

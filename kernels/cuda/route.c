@@ -15,7 +15,8 @@ static int quotient_up(int a, int b) { return (a + b - 1) / b; }
 bool packs_on(const struct gpu *g, int type)
 {
     return g->terms == 1 &&
-           (type == DT_Q4_0 || type == DT_Q8_0 || type == DT_Q4_K || type == DT_Q6_K);
+           (type == DT_Q4_0 || type == DT_Q8_0 || type == DT_Q4_K || type == DT_Q6_K ||
+            type == DT_E4M3);
 }
 
 /* The decode kernel has room for 8 columns unless shared memory is LARGE. */

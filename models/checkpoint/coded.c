@@ -20,7 +20,7 @@ struct finder {
     struct err *e;
     int count[N_KIND];
     int inputs, kv; /* scales that are not used */
-    int packed;     /* matrices that become blocks of E4M3 */
+    int fp8, packed; /* matrices in FP8; those of them that become blocks of E4M3 */
 };
 
 /* Sets *e to "FILE: tensor NAME <text>". Returns false. */
@@ -273,6 +273,23 @@ static bool add_matrix(struct finder *f, const char *base, struct st_entry *p)
     return true;
 }
 
+/* Whether every scale in a tensor of F32 or F16, few enough to read them all, is a bf16 number. */
+static bool reads_as_bf16(const struct finder *f, const struct st_entry *p, enum scale_type type)
+{
+    enum { MOST = 1 << 22 };
+    const size_t each = scale_size(type), n = p->t.bytes / each;
+    if ((type != SCALE_F32 && type != SCALE_F16) || p->t.bytes > MOST)
+        return false;
+    struct err unused; /* reading the matrix fails, too, and says why */
+    FREED(free_at) char *raw = xmalloc(p->t.bytes + 1);
+    bool are = st_read(f->st, &p->t, raw, &unused);
+    for (size_t i = 0; are && i < n; i++) {
+        const float v = scale_value(type, raw + i * each);
+        are = bf16_to_f32(f32_to_bf16(v)) == v;
+    }
+    return are;
+}
+
 /* Whether p holds codes of a matrix. */
 static bool is_codes(const struct st_entry *p, char base[NAME_ROOM])
 {
@@ -322,20 +339,32 @@ static bool of_expert(const char *name)
 
 /* Experts of one layer are one tensor (weights.h), so they must have one type: all of a folder stay
  * FP8, or none. */
-static void pack_experts(struct finder *f)
+static bool experts_stay(const struct finder *f)
 {
     char base[NAME_ROOM];
     for (int i = 0; i < f->st->n; i++) {
         const struct st_entry *p = f->st->by_name[i];
         if (of_expert(p->t.name) && base_of(p->t.name, ".weight", base) && !is_codes(p, base))
-            return;
+            return false;
     }
     for (int i = 0; i < f->v->n; i++)
         if (of_expert(f->v->m[i].t.name) && !scaled_makes_e4m3(&f->v->m[i].scaled))
-            return;
+            return false;
+    return true;
+}
+
+/* Lets matrices stay FP8. */
+static void pack_matrices(struct finder *f)
+{
+    for (int i = 0; i < f->v->n; i++) {
+        struct coded_matrix *m = &f->v->m[i];
+        m->scaled.exact = reads_as_bf16(f, m->scale, m->scaled.type);
+        f->fp8 += m->scaled.code == CODE_E4M3;
+    }
+    const bool experts = experts_stay(f);
     for (int i = 0; i < f->v->n; i++) {
         struct tensor *t = &f->v->m[i].t;
-        if (!of_expert(t->name))
+        if (!scaled_makes_e4m3(&f->v->m[i].scaled) || (of_expert(t->name) && !experts))
             continue;
         t->type = DT_E4M3;
         t->bytes = (size_t)t->dim[0] * dtype_bytes(t->type, (size_t)t->dim[1]);
@@ -391,11 +420,13 @@ static void describe(struct finder *f)
                 : f->v->n > 1 ? " matrices"
                               : ", nothing");
     if (f->packed == f->v->n && f->packed)
-        buf_str(&b, " of experts, which stay FP8");
+        buf_str(&b, f->packed == 1 ? ", which stays FP8" : ", which stay FP8");
     else
         buf_str(&b, " unpacked to BF16");
     if (f->packed && f->packed < f->v->n)
-        buf_printf(&b, " except %d of experts, which stay FP8", f->packed);
+        buf_printf(&b, " except %d that stay%s FP8", f->packed, f->packed == 1 ? "s" : "");
+    if (f->packed < f->fp8)
+        buf_printf(&b, " (FP8 is kept where scales are bf16 numbers of whole blocks of 32)");
     buf_printf(&b, "; a server's inputs of matrices: %s", f->v->inputs);
     if (f->inputs || f->kv)
         buf_printf(&b, "; not used: %d scales of inputs, %d of a KV cache", f->inputs, f->kv);
@@ -427,7 +458,7 @@ static bool find_all(struct finder *f)
     for (int i = 0; i < n; i++)
         if (!add_unused(f, f->st->by_name[i]))
             return false;
-    pack_experts(f);
+    pack_matrices(f);
     compare(f);
     describe(f);
     return true;

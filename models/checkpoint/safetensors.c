@@ -253,6 +253,17 @@ static void make_matrix(struct safetensors *s, struct coded_matrix *m)
     m->t.name = NULL;
 }
 
+void st_as_bf16(const struct tensor *t)
+{
+    struct st_entry *x = (struct st_entry *)(uintptr_t)st_entry(t);
+    if (!x->rows || x->rows->make != MAKE_E4M3)
+        return;
+    x->t.type = DT_BF16, x->type = dtype_name(DT_BF16);
+    x->rows->make = MAKE_SCALED;
+    x->rows->bytes = rows_bytes(x->rows);
+    x->t.bytes = (size_t)x->t.dim[0] * x->rows->bytes;
+}
+
 /* Moves hidden entries behind the others. */
 static void hide_entries(struct safetensors *s)
 {

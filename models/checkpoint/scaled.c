@@ -94,8 +94,9 @@ bool scaled_row(const struct scaled *s, const uint8_t *codes, const void *scales
 bool scaled_makes_e4m3(const struct scaled *s)
 {
     const int64_t elements = packed_format(DT_E4M3)->elements;
-    return s->code == CODE_E4M3 && (s->type == SCALE_BF16 || s->type == SCALE_E8M0) &&
-           s->outer == 1 && s->cols % elements == 0 &&
+    return s->code == CODE_E4M3 &&
+           (s->type == SCALE_BF16 || s->type == SCALE_E8M0 || s->exact) && s->outer == 1 &&
+           s->cols % elements == 0 &&
            (s->block_cols == s->cols || s->block_cols % elements == 0);
 }
 

@@ -37,6 +37,7 @@ struct scaled {
     size_t code_bytes; /* of a row of codes, padding included */
     float outer;       /* 1: none */
     bool divide;
+    bool exact;        /* scales of F32 or F16 that are all bf16 numbers */
 };
 
 /* Bytes that n codes take, without padding; of a scale; of a row of scales. */
@@ -52,7 +53,7 @@ float scale_value(enum scale_type t, const void *p);
 bool scaled_row(const struct scaled *s, const uint8_t *codes, const void *scales, uint16_t *out);
 
 /* Whether the rows can become blocks of E4M3 (packed.h), of which the law makes the same numbers:
- * codes of E4M3 whose scales are bf16 numbers, each of whole blocks. */
+ * codes of E4M3 whose scales are bf16 numbers (of their type, or `exact`), each of whole blocks. */
 bool scaled_makes_e4m3(const struct scaled *s);
 /* As scaled_row(), but makes these blocks. */
 bool scaled_e4m3(const struct scaled *s, const uint8_t *codes, const void *scales, uint8_t *out);

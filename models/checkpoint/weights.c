@@ -226,6 +226,8 @@ static const struct tensor *find_checked(struct binder *b, const struct tensor_s
     const struct tensor *t = binder_find(b, prefix, name);
     if (!t)
         return refuse_missing(b, name, dim, prefix[0]), NULL;
+    if (spec_by_row(s) || (s->values == 2 && b->cfg->v_head_dim))
+        st_as_bf16(t); /* single rows are read; columns are padded */
     return check_tensor(b, t, dim, s->content) ? t : NULL;
 }
 

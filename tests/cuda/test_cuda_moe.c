@@ -312,8 +312,8 @@ static void test_q8_0_experts(void **state)
 }
 
 /* Experts of every kind on this GPU and on this GPU used as one of another class (AERIE_GPU_AS),
- * which takes other kernels (those of moe.cu for bf16 and bytes, tiles without wgmma for prompts) or
- * has less shared memory for them: the same bits and the same choice, whatever the rows. */
+ * which takes other kernels (those of moe.cu for bf16 and bytes, tiles without wgmma for prompts)
+ * or has less shared memory for them: the same bits and the same choice, whatever the rows. */
 static void test_routes_agree(void **state)
 {
     (void)state;

@@ -37,6 +37,32 @@ static uint16_t some_scale(float near)
     }
 }
 
+/* The same of a bf16. */
+static uint16_t some_bf16_scale(float near)
+{
+    switch (rnd_int(16)) {
+    case 0: return (uint16_t)(rnd_int(2) << 15);
+    case 1: return (uint16_t)(rnd() % 256 | (rnd() & 1) << 15); /* subnormal, or nearly so */
+    default: return (uint16_t)(f32_to_bf16(near * (.2f + 2 * rnd_unit())) | (rnd() & 1) << 15);
+    }
+}
+
+/* Random codes and scales of a block. */
+static void fill_block(const struct packed_format *f, float near, uint8_t *block)
+{
+    for (int i = 0; i < f->bytes; i++)
+        block[i] = (uint8_t)rnd();
+    for (int i = 2; i < f->bytes && type == DT_E4M3; i++)
+        block[i] ^= (block[i] & 0x7f) == 0x7f; /* NaN */
+    for (int j = 0; j < 2; j++) {
+        const int at = type == DT_E4M3 && j == 0 ? 0 : f->scale[j];
+        const uint16_t h = type == DT_E4M3 ? some_bf16_scale(near)
+                                           : some_scale(j ? near * -f->minimum : near);
+        if (at >= 0)
+            block[at] = (uint8_t)h, block[at + 1] = (uint8_t)(h >> 8);
+    }
+}
+
 static void upload(struct tensor *t)
 {
     struct err e;
@@ -57,14 +83,8 @@ static struct both both_of(int out, int in)
     b.t[0].bytes = blocks * (size_t)f->bytes, b.t[1].bytes = n * 2;
     for (int i = 0; i < 2; i++)
         b.t[i].data = xaligned(b.t[i].bytes);
-    uint8_t *block = b.t[0].data;
-    for (size_t i = 0; i < b.t[0].bytes; i++)
-        block[i] = (uint8_t)rnd();
-    for (size_t i = 0; i < blocks; i++, block += f->bytes)
-        for (int j = 0; j < 2 && f->scale[j] >= 0; j++) {
-            const uint16_t h = some_scale(j ? near * -f->minimum : near);
-            block[f->scale[j]] = (uint8_t)h, block[f->scale[j] + 1] = (uint8_t)(h >> 8);
-        }
+    for (size_t i = 0; i < blocks; i++)
+        fill_block(f, near, (uint8_t *)b.t[0].data + i * (size_t)f->bytes);
     packed_bf16(type, b.t[0].data, n, b.t[1].data);
     upload(&b.t[0]), upload(&b.t[1]);
     if (b.t[0].type != type)
@@ -122,14 +142,18 @@ static void run_linear(const void *arg, int i, int rows, float *out)
     dev_release(&T);
 }
 
-/* Matrices whose panels have many rows and few, k splits of several lengths, and empty ones. */
+/* Matrices whose panels have many rows and few, k splits of several lengths and empty ones; with
+ * blocks of 32 also widths that are no multiple of 256. */
 static void test_linear(void **state)
 {
     (void)state;
     static const int shapes[][2] = {{256, 2560}, {2880, 4096}, {1000, 2304}, {130, 256}, {16, 512},
-                                    {5376, 1280}, {2560, 768}, {640, 1536}, {300, 10240}};
-    for (int i = 0; i < 9; i += one_in(2)) {
+                                    {5376, 1280}, {2560, 768}, {640, 1536}, {300, 10240},
+                                    {640, 2880}, {96, 416}, {10, 32}};
+    for (int i = 0; i < 12; i += one_in(2)) {
         const int out = shapes[i][0], in = shapes[i][1];
+        if (in % packed_format(type)->elements)
+            continue;
         struct both w = both_of(out, in);
         struct tensor b = vector(out), norm = vector(in), post = vector(out);
         float *x = rnd_floats((size_t)(MOST * in), 3), *old = rnd_floats((size_t)(MOST * out), 1);
@@ -305,33 +329,41 @@ static void test_lookup(void **state)
     }
 }
 
-/* Every finite scale of Q4_0 with every code, as rows of a table. */
+/* Every finite scale of Q4_0, and every one of E4M3 that stays packed, with every code, as rows of
+ * a table. */
 static void test_all_scales(void **state)
 {
     (void)state;
-    enum { WIDE = 4096, ROWS = 65536 * 32 / WIDE };
-    if (type != DT_Q4_0)
+    enum { WIDE = 4096, OF_ROW = WIDE / 32, E4M3_SCALES = 0x4380 /* from 2^8 on */ };
+    const bool fp8 = type == DT_E4M3;
+    const int blocks = fp8 ? 2 * E4M3_SCALES * 8 : 65536, all = blocks / OF_ROW;
+    if (type != DT_Q4_0 && !fp8)
         return;
     const struct packed_format *f = packed_format(type);
-    struct tensor made[2] = {{.type = type, .n_dim = 2, .dim = {ROWS, WIDE}, .name = "packed"},
-                             {.type = DT_BF16, .n_dim = 2, .dim = {ROWS, WIDE}, .name = "twin"}};
+    struct tensor made[2] = {{.type = type, .n_dim = 2, .dim = {all, WIDE}, .name = "packed"},
+                             {.type = DT_BF16, .n_dim = 2, .dim = {all, WIDE}, .name = "twin"}};
     float *got[2];
     for (int i = 0; i < 2; i++) {
-        made[i].bytes = ROWS * dtype_bytes(made[i].type, WIDE);
+        made[i].bytes = (size_t)all * dtype_bytes(made[i].type, WIDE);
         made[i].data = xaligned(made[i].bytes);
         got[i] = xmalloc(MOST * WIDE * sizeof **got);
     }
     uint8_t *block = made[0].data;
-    for (int h = 0; h < 65536; h++, block += f->bytes) {
-        const int scale = (h & 0x7c00) == 0x7c00 ? h & 0x83ff : h; /* finite */
+    for (int h = 0; h < blocks; h++, block += f->bytes) {
+        const int half = (h & 0x7c00) == 0x7c00 ? h & 0x83ff : h; /* finite */
+        const int scale = fp8 ? h / 16 | h / 8 % 2 << 15 : half;
         block[0] = (uint8_t)scale, block[1] = (uint8_t)(scale >> 8);
-        for (int i = 0; i < 16; i++)
-            block[2 + i] = (uint8_t)(i << 4 | ((i + h) & 15));
+        for (int i = 2; i < f->bytes; i++)
+            block[i] = fp8 ? (uint8_t)(h % 8 * 32 + i - 2)
+                           : (uint8_t)((i - 2) << 4 | ((i - 2 + h) & 15));
+        for (int i = 2; i < f->bytes && fp8; i++)
+            block[i] ^= (block[i] & 0x7f) == 0x7f; /* NaN */
     }
-    packed_bf16(type, made[0].data, (size_t)ROWS * WIDE, made[1].data);
+    packed_bf16(type, made[0].data, (size_t)all * WIDE, made[1].data);
     upload(&made[0]), upload(&made[1]);
-    for (int from = 0; from < ROWS; from += MOST) {
-        const int rows = ROWS - from < MOST ? ROWS - from : MOST;
+    assert_int_equal(made[0].type, type);
+    for (int from = 0; from < all; from += MOST) {
+        const int rows = all - from < MOST ? all - from : MOST;
         int32_t id[MOST];
         for (int j = 0; j < rows; j++)
             id[j] = from + j;
@@ -345,6 +377,36 @@ static void test_all_scales(void **state)
         same_bits(got[0], got[1], (size_t)(rows * WIDE), "all scales");
     }
     free(got[0]), free(got[1]);
+}
+
+/* A matrix of E4M3 with a scale of 2^8 or more becomes bf16 during its upload, the last of its
+ * blocks or the first. */
+static void test_large_scales(void **state)
+{
+    (void)state;
+    enum { OUT = 24, WIDE = 256, BLOCKS = OUT * WIDE / 32 };
+    if (type != DT_E4M3)
+        return;
+    for (int last = 0; last < 2; last++) {
+        const struct packed_format *f = packed_format(type);
+        struct both b = {{{.type = type, .n_dim = 2, .dim = {OUT, WIDE}, .name = "packed"},
+                          {.type = DT_BF16, .n_dim = 2, .dim = {OUT, WIDE}, .name = "twin"}}};
+        b.t[0].bytes = BLOCKS * (size_t)f->bytes, b.t[1].bytes = OUT * WIDE * 2;
+        for (int i = 0; i < 2; i++)
+            b.t[i].data = xaligned(b.t[i].bytes);
+        uint8_t *blocks = b.t[0].data;
+        for (int i = 0; i < BLOCKS; i++)
+            fill_block(f, .01f, blocks + i * f->bytes);
+        blocks[last ? (BLOCKS - 1) * f->bytes + 1 : 1] = 0xc3; /* -2^8 or below */
+        blocks[last ? (BLOCKS - 1) * f->bytes : 0] |= 0x80;
+        packed_bf16(type, blocks, OUT * WIDE, b.t[1].data);
+        upload(&b.t[0]), upload(&b.t[1]);
+        assert_int_equal(b.t[0].type, DT_BF16);
+        float *x = rnd_floats((size_t)(MOST * WIDE), 1), *old = rnd_floats(MOST * OUT, 1);
+        struct lin l = {{.scale = 1}, &b, x, old};
+        check_twins(run_linear, &l, OUT, "large scales");
+        free(x), free(old);
+    }
 }
 
 /* ---- synthetic weights ---------------------------------------------------------------------- */
@@ -376,7 +438,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_linear), cmocka_unit_test(test_linear_in_parts),
         cmocka_unit_test(test_glu), cmocka_unit_test(test_qkv), cmocka_unit_test(test_lookup),
-        cmocka_unit_test(test_all_scales), cmocka_unit_test(test_synthetic),
+        cmocka_unit_test(test_all_scales), cmocka_unit_test(test_large_scales),
+        cmocka_unit_test(test_synthetic),
     };
     static const char *const classes[] = {"", "8.6", "8.0"};
     const char *as = getenv("AERIE_GPU_AS");
@@ -384,7 +447,7 @@ int main(int argc, char **argv)
     int failed = 0;
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
-    for (int i = 0; i < (given ? 1 : 3) * (DT_NVFP4 - DT_Q8_0 + 1); i++) {
+    for (int i = 0; i < (given ? 1 : 3) * (DT_E4M3 - DT_Q8_0 + 1); i++) {
         struct err e;
         type = DT_Q8_0 + (enum dtype)(i / (given ? 1 : 3));
         if (!given)

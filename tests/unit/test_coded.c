@@ -108,6 +108,9 @@ static const struct format {
      "{\"group_0\": {\"targets\": [\"Linear\"], \"weights\": {\"num_bits\": 8, \"type\": \"int\", "
      "\"strategy\": \"channel\"}, \"input_activations\": {\"num_bits\": 8, \"type\": \"int\", "
      "\"strategy\": \"token\"}}}}", CODE_I8, "I8", "F32", EACH_ROW, 0, 0, NULL, NULL},
+    {"FP8, blocks of fp8, F32 scales that are bf16 numbers",
+     "{\"quant_method\": \"fp8\", \"weight_block_size\": [16, 32]}",
+     CODE_E4M3, "F8_E4M3", "F32", BLOCKS, 16, 32, NULL, "weight_scale_inv"},
 };
 
 enum { N_FORMATS = COUNT(formats) };
@@ -151,12 +154,17 @@ static size_t type_bytes(const char *type)
     return !strcmp(type, "F32") ? 4 : !strcmp(type, "BF16") ? 2 : 1;
 }
 
+/* Whether scales of F32 are bf16 numbers. */
+static bool has_exact_scales(const struct format *f) { return strstr(f->name, "F32 scales"); }
+
 /* A scale that makes weights of a usual size, stored at p. */
 static float put_scale(const struct format *f, uint64_t seed, char *p)
 {
     float v = (float)(1 + (double)(mix64(seed) % 1000) / 999) * (f->code == CODE_E4M3 ? 0x1p-11f
                                                                  : 0x1p-9f);
     uint8_t byte;
+    if (has_exact_scales(f))
+        v = bf16_to_f32(f32_to_bf16(v));
     if (!strcmp(f->scale, "F32"))
         return memcpy(p, &v, 4), v;
     if (!strcmp(f->scale, "BF16")) {
@@ -359,7 +367,9 @@ static void add_scales(struct ck *c, const struct format *f, const char *base,
 static bool is_matrix(const struct ck_tensor *t)
 {
     size_t n = strlen(t->name);
-    return n > 12 && !strcmp(t->name + n - 12, "_proj.weight") && json_array_size(t->shape) == 2;
+    const bool router = strstr(t->name, "mlp.gate.weight"); /* of qwen3moe-b */
+    return n > 12 && (router || !strcmp(t->name + n - 12, "_proj.weight")) &&
+           json_array_size(t->shape) == 2;
 }
 
 static int extent(const struct ck_tensor *t, size_t i)
@@ -441,21 +451,17 @@ static int write_twins(const char *dir, const struct format *f, struct errors *e
 
 enum { WIDE = 64, WIDE_FFN = 32 }; /* whole blocks of E4M3 */
 
-/* Writes a folder like qwen3moe-b, but so wide. */
-static char *wide_folder(void)
+/* The extent in place of another one: of dimension i of t. */
+typedef int resize_fn(const struct ck_tensor *t, size_t i, int was);
+
+/* Gives the tensors other extents and random numbers. */
+static void resize(struct ck *c, resize_fn *to)
 {
-    char *dir = ck_temp();
-    struct ck c = ck_load(G "qwen3moe-b", ST);
-    ck_set(&c, "hidden_size", json_integer(WIDE));
-    ck_set(&c, "moe_intermediate_size", json_integer(WIDE_FFN));
-    for (int k = 0; k < c.n; k++) {
-        struct ck_tensor *t = &c.t[k];
+    for (int k = 0; k < c->n; k++) {
+        struct ck_tensor *t = &c->t[k];
         size_t n = 1;
         for (size_t i = 0; i < json_array_size(t->shape); i++) {
-            const int was = extent(t, i);
-            const int now = was == 48                                     ? (int)WIDE
-                            : was == 20 && strstr(t->name, ".experts.") ? (int)WIDE_FFN
-                                                                          : was;
+            const int now = to(t, i, extent(t, i));
             json_array_set_new(t->shape, i, json_integer(now));
             n *= (size_t)now;
         }
@@ -467,21 +473,40 @@ static char *wide_folder(void)
             memcpy(t->data + 2 * i, &half, 2);
         }
     }
+}
+
+static int wider(const struct ck_tensor *t, size_t i, int was)
+{
+    (void)i;
+    return was == 48                                   ? (int)WIDE
+           : was == 20 && strstr(t->name, ".experts.") ? (int)WIDE_FFN
+                                                       : was;
+}
+
+/* Writes a folder like qwen3moe-b, but so wide. */
+static char *wide_folder(void)
+{
+    char *dir = ck_temp();
+    struct ck c = ck_load(G "qwen3moe-b", ST);
+    ck_set(&c, "hidden_size", json_integer(WIDE));
+    ck_set(&c, "moe_intermediate_size", json_integer(WIDE_FFN));
+    resize(&c, wider);
     ck_save(&c, dir, 1);
     ck_free(&c);
     return dir;
 }
 
-/* Whether experts of the wide folder stay FP8: their scales are bf16 numbers. */
+/* Whether matrices of the wide folder stay FP8: their scales are bf16 numbers. */
 static bool stays_fp8(const struct format *f)
 {
-    return f->code == CODE_E4M3 && strcmp(f->scale, "F32") != 0;
+    return f->code == CODE_E4M3 && (strcmp(f->scale, "F32") != 0 || has_exact_scales(f));
 }
 
 /* ---- the law ---- */
 
 static const char *const dirs[] = {G "llama-b", G "qwen3moe-b", G "gemma3-a", G "ministral3-b",
                                    G "gemma4-moe-b"};
+enum { GEMMA = 2 /* all of its matrices are whole blocks */ };
 
 static void test_a_folder_equals_its_unpacked_twin(void **state)
 {
@@ -492,10 +517,18 @@ static void test_a_folder_equals_its_unpacked_twin(void **state)
     for (int d = 0; d <= COUNT(dirs); d++) {
         int n = write_twins(d < COUNT(dirs) ? dirs[d] : wide, f, &err);
         struct model a = load(folder), b = load(twin);
-        if (d == COUNT(dirs))
-            assert_int_equal(a.layer[0].gate_up.type, stays_fp8(f) ? DT_E4M3 : DT_BF16);
+        const enum dtype stays = stays_fp8(f) ? DT_E4M3 : DT_BF16;
+        if (d == COUNT(dirs)) {
+            assert_int_equal(a.layer[0].gate_up.type, stays);
+            assert_int_equal(a.layer[0].wq.type, stays);
+            assert_int_equal(a.layer[0].router.type, DT_BF16); /* single rows are read */
+        } else if (d == GEMMA) {
+            assert_int_equal(a.layer[0].wo.type, stays);
+            assert_int_equal(a.layer[1].down.type, stays);
+        }
         assert_same_weights(&a, &b);
-        assert_true(n == 0 || strstr(a.about, " unpacked to BF16"));
+        assert_true(n == 0 || strstr(a.about, " unpacked to BF16") || strstr(a.about, " FP8;"));
+        assert_true(d != GEMMA || !strstr(a.about, "matrices, which stay FP8;") == !stays_fp8(f));
         assert_null(b.about);
         model_free(&a);
         model_free(&b);
@@ -512,6 +545,33 @@ static void test_a_folder_equals_its_unpacked_twin(void **state)
     print_message("# %s: %d weights, rounding to bf16: rms %.2e, at most %.2e of a weight\n",
                   f->name, err.n, rms, err.most);
     assert_true(rms < 1.8e-3 && err.most < 0x1.02p-8);
+}
+
+static int narrower(const struct ck_tensor *t, size_t i, int was)
+{
+    return strstr(t->name, i ? "o_proj" : "v_proj") ? was / 10 * 8 : was;
+}
+
+/* Where values are narrower than keys, columns are added to o: it becomes bf16. */
+static void test_padded_columns_become_bf16(void **state)
+{
+    (void)state;
+    struct ck c = ck_load(G "mimo-b", ST);
+    struct errors err = {0};
+    char *dir = ck_temp();
+    ck_set(&c, "v_head_dim", json_integer(8));
+    resize(&c, narrower);
+    ck_save(&c, dir, 1);
+    write_twins(dir, &formats[0], &err);
+    struct model a = load(folder), b = load(twin);
+    assert_true(a.layer[0].wo.dim[1] > 32 && a.layer[0].wo.type == DT_BF16);
+    assert_same_weights(&a, &b);
+    assert_same_run(folder, twin);
+    model_free(&a), model_free(&b);
+    ck_free(&c);
+    ck_remove(dir), ck_remove(folder), mkdir(folder, 0700);
+    ck_remove(twin), mkdir(twin, 0700);
+    free(dir);
 }
 
 /* One expert that is not FP8, and none of the folder stays so. */
@@ -776,18 +836,19 @@ static void test_what_does_not_fit_is_refused_by_name(void **state)
 
 int main(void)
 {
-    struct CMUnitTest tests[N_FORMATS + 5] = {
+    struct CMUnitTest tests[N_FORMATS + 6] = {
         cmocka_unit_test(test_values_are_those_of_compressed_tensors),
         cmocka_unit_test_setup_teardown(test_scales_of_inputs_and_of_the_cache_are_read_and_named,
                                         setup, teardown),
         cmocka_unit_test_setup_teardown(test_contradictions_of_config_and_tensors_are_named, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(test_experts_of_two_types_become_bf16, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_padded_columns_become_bf16, setup, teardown),
         cmocka_unit_test_setup_teardown(test_the_file_of_modelopt_is_read, setup, teardown),
         cmocka_unit_test_setup_teardown(test_what_does_not_fit_is_refused_by_name, setup, teardown),
     };
     for (int i = 0; i < N_FORMATS; i++)
-        tests[5 + i] = (struct CMUnitTest){formats[i].name, test_a_folder_equals_its_unpacked_twin,
+        tests[6 + i] = (struct CMUnitTest){formats[i].name, test_a_folder_equals_its_unpacked_twin,
                                            setup, teardown, (void *)(uintptr_t)&formats[i]};
     return cmocka_run_group_tests_name("matrices stored as codes and scales", tests, NULL, NULL);
 }

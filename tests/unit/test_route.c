@@ -29,11 +29,11 @@ static void test_packed_types(void **unused)
         const struct gpu *gpu;
         const char *types;
     } t[] = {
-        {&h100, "80.....4.6...."}, {&h100_f32, ".............."}, {&a100, "80.....4.6...."},
-        {&a100_f32, ".............."}, {&ada, "80.....4.6...."}, {&ada_f32, ".............."},
+        {&h100, "80.....4.6....E"}, {&h100_f32, "..............."}, {&a100, "80.....4.6....E"},
+        {&a100_f32, "..............."}, {&ada, "80.....4.6....E"}, {&ada_f32, "..............."},
     };
     for (int g = 0; g < LENGTH(t); g++)
-        for (int i = DT_Q8_0; i <= DT_NVFP4; i++)
+        for (int i = DT_Q8_0; i <= DT_E4M3; i++)
             assert_int_equal(packs_on(t[g].gpu, i), t[g].types[i - DT_Q8_0] != '.');
     assert_false(packs_on(&h100, DT_BF16));
 }

@@ -33,6 +33,11 @@ __device__ __forceinline__ void put_codes(int type, const uint8_t *b, int k, int
         *(uint32_t *)(to + codes_of(type, 2 * q + r)) = word;
         return;
     }
+    if (type == DT_E4M3) {
+        const uint8_t *c = b + 2 + q * 8;
+        *(uint2 *)(to + codes_of(type, 2 * q + r)) = make_uint2(fp8_word(c), fp8_word(c + 4));
+        return;
+    }
     for (int e = 0; e < 2; e++) {
         uint8_t *place = to + codes_of(type, 2 * q + e);
         uint32_t low = 0, high = 0;
@@ -82,10 +87,18 @@ __device__ __forceinline__ two_factors factors_of(float d)
     return f;
 }
 
-/* block: where the block of the chunk is; its chunks store the same there. */
+/* block: where the block of the chunk is; its chunks store the same there. *too_large becomes 1 if
+ * a scale has no factor (E4M3). */
 __device__ __forceinline__ void put_scales(int type, const uint8_t *b, int k, uint8_t *to,
-                                           uint8_t *block)
+                                           uint8_t *block, unsigned *too_large)
 {
+    if (type == DT_E4M3) {
+        const float d = bf16_value((uint16_t)(b[0] | b[1] << 8));
+        if (fabsf(d) >= 256)
+            *too_large = 1;
+        *(uint16_t *)to = __bfloat16_as_ushort(__float2bfloat16_rn(d * 0x1p120f)); /* exact */
+        return;
+    }
     if (type == DT_Q4_K) {
         const uint8_t *s = b + 4; /* six bits each: see scale_min() of packed.c */
         to[0] = k < 4 ? s[k] & 63 : (s[k + 4] & 15) | s[k - 4] >> 6 << 4;
@@ -109,7 +122,8 @@ __device__ __forceinline__ void put_scales(int type, const uint8_t *b, int k, ui
  * scales. src: the panels' rows; a block has `each` chunks and `bytes` bytes. dst was filled with
  * zeros. */
 __global__ void repack_blocks(const uint8_t *src, int type, int each, int bytes, int rows,
-                              const __grid_constant__ struct panels p, int n, uint8_t *dst)
+                              const __grid_constant__ struct panels p, int n, uint8_t *dst,
+                              unsigned *too_large)
 {
     const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     const int chunks = p.ksplit.chunks;
@@ -126,18 +140,18 @@ __global__ void repack_blocks(const uint8_t *src, int type, int each, int bytes,
     dst += (size_t)panel * stored_bytes(p, type);
     put_codes(type, block, chunk % each, q, row % 2, dst + to.codes);
     if (q == 0)
-        put_scales(type, block, chunk % each, dst + to.scales, dst + to.block);
+        put_scales(type, block, chunk % each, dst + to.scales, dst + to.block, too_large);
 }
 
 void cuda_repack_blocks(struct kdev *d, const struct panels *p, int type, const void *blocks,
-                        int rows, int k, int n, void *dst)
+                        int rows, int k, int n, void *dst, unsigned *too_large)
 {
     const struct packed_format *f = packed_format((enum dtype)type);
     const size_t threads = (size_t)n * (size_t)p->ksplit.chunks * (size_t)p->rows * 4;
     CHECK(k == p->ksplit.chunks * K_CHUNK && k % f->elements == 0);
     repack_blocks<<<(unsigned)((threads + THREADS - 1) / THREADS), THREADS, 0, d->stream>>>(
         (const uint8_t *)blocks, type, f->elements / K_CHUNK, f->bytes, rows, *p, n,
-        (uint8_t *)dst);
+        (uint8_t *)dst, too_large);
 }
 
 /* A thread converts eight codes of an output of a tile (byte_blocks.cuh), and the first of a
@@ -214,6 +228,7 @@ void cuda_unpack_panels(struct kdev *d, const struct panels *p, int type, const 
         cuda_launch(d,
                     type == DT_Q4_0   ? unpack_panels<DT_Q4_0>
                     : type == DT_Q8_0 ? unpack_panels<DT_Q8_0>
+                    : type == DT_E4M3 ? unpack_panels<DT_E4M3>
                     : type == DT_Q4_K ? unpack_panels<DT_Q4_K>
                                       : unpack_panels<DT_Q6_K>,
                     dim3((unsigned)div_up(threads, THREADS), (unsigned)min_int(n - i, most)),

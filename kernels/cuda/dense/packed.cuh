@@ -13,6 +13,12 @@
  * has an odd number of them. `blocks` is what the chunks of a block of 256 share; splits begin
  * inside of blocks, so one that two splits share is there twice.
  *
+ * A weight of E4M3 is its code times a bf16 scale, rounded once. The bits of a code are those of a
+ * bf16 number 2^-120 times as large (fp8.cuh), and the upload stores the scale times 2^120, so one
+ * multiplication of bf16 numbers gives the weight. A chunk of two rows has eight times two words:
+ * number 2q + r has elements 8q to 8q + 7 of row r. Scales from 2^8 on have no such factor: a
+ * matrix with one becomes bf16 (mem.cu).
+ *
  * A weight of Q4_0 is level d with a level of -8 to 7, rounded to bf16. For every d that an f16 can
  * have there are two bf16 factors, of which the weight is the product, level times the first
  * rounded before it is multiplied by the second: two operations for a pair of weights (struct
@@ -34,6 +40,7 @@
  *     Q4_0        the factors: the second, times 2^7, of both positions; then the first, times
  *                 2^122 (struct four_factors).
  *     Q8_0        the block's, an f16.
+ *     E4M3        the block's times 2^120, a bf16.
  *     Q4_K        the chunk's own scale and minimum, two bytes; the block has d and dmin, two f16.
  *     Q6_K        the block's d, an f16, and two bytes, the scales of both halves of the chunk plus
  *                 128.
@@ -49,7 +56,7 @@
 #pragma once
 
 #include "kernels/cuda/base/copy.cuh"
-#include "kernels/cuda/base/panel.cuh"
+#include "kernels/cuda/dense/fp8.cuh"
 
 /* How the weights of a matrix in panels are stored: DT_BF16, a packed type, or codes of FP8. */
 enum { STORED_FP8 = DT_U8 };
@@ -64,9 +71,9 @@ static constexpr inline __host__ __device__ int code_bytes(int stored)
 }
 static constexpr inline __host__ __device__ int scale_bytes(int stored)
 {
-    return stored == DT_Q8_0 || stored == DT_Q4_K   ? 2
-           : stored == DT_Q4_0 || stored == DT_Q6_K ? 4
-                                                    : 0;
+    return stored == DT_Q8_0 || stored == DT_E4M3 || stored == DT_Q4_K ? 2
+           : stored == DT_Q4_0 || stored == DT_Q6_K                    ? 4
+                                                                       : 0;
 }
 /* Bytes of what the chunks of a block of 256 share, of a row. */
 static constexpr inline __host__ __device__ int block_bytes(int stored)
@@ -123,11 +130,11 @@ static inline __host__ __device__ struct packed_place packed_place_of(const stru
                     (size_t)(position % 2 * (type == DT_Q4_0 ? 2 : scale_bytes(type)));
     return place;
 }
-/* Where number g of a chunk of two rows has its codes (Q4_0: word g) behind those of the chunk, and
- * the high bits of Q6_K. */
+/* Where number g of a chunk of two rows has its codes (Q4_0: word g, E4M3: two words) behind those
+ * of the chunk, and the high bits of Q6_K. */
 static inline __host__ __device__ int codes_of(int type, int g)
 {
-    return g * (type == DT_Q8_0 ? 8 : 4);
+    return g * (type == DT_Q8_0 || type == DT_E4M3 ? 8 : 4);
 }
 static inline __host__ __device__ int high_codes_of(int g) { return 32 + 2 * g; }
 /* The bit from which on element j has its high bits in a byte of Q6_K. */
@@ -137,9 +144,10 @@ static inline __host__ __device__ int high_bit(int j) { return j < 2 ? 2 + 4 * j
  * (dense/packed.cu). */
 void cuda_unpack_panels(struct kdev *d, const struct panels *p, int type, const void *panels,
                         int first, int n, void *dst);
-/* Puts rows of blocks, which begin with row 0 of a panel, into n panels at dst. */
+/* Puts rows of blocks, which begin with row 0 of a panel, into n panels at dst. *too_large, on the
+ * device, becomes 1 if a scale of E4M3 is 2^8 or more: the panels are of no use then. */
 void cuda_repack_blocks(struct kdev *d, const struct panels *p, int type, const void *blocks,
-                        int rows, int k, int n, void *dst);
+                        int rows, int k, int n, void *dst, unsigned *too_large);
 
 #ifdef __CUDACC__
 
@@ -298,6 +306,20 @@ template <> struct packed_eight<DT_Q4_0> {
     }
 };
 
+template <> struct packed_eight<DT_E4M3> {
+    uint2 w[2];
+    uint32_t factors; /* of both chunks */
+    __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t)
+    {
+        w[0] = shared8(a), w[1] = shared8(b), factors = shared4(scales);
+    }
+    __device__ __forceinline__ void as_bf16(const diagonals &, uint4 &first, uint4 &second) const
+    {
+        first = fp8_eight(w[0], both_halves(factors, 0));
+        second = fp8_eight(w[1], both_halves(factors, 1));
+    }
+};
+
 /* A weight is (code - 128) d, rounded once. Levels code - 128 are exact in f16, and the product has
  * 19 bits. 1024 + code are two bytes. */
 template <> struct packed_eight<DT_Q8_0> {
@@ -397,8 +419,8 @@ template <> struct packed_eight<DT_Q6_K> {
 
 /* ---- a pair of rows ------------------------------------------------------------------------- */
 
-/* For products whose tensor cores have no time to unpack (Q4_0: all): a thread's eight weights of
- * both rows of a pair in each of two chunks, from shared memory; lane % 4 is q, which eight of a
+/* For products whose tensor cores have no time to unpack (Q4_0, E4M3: all): a thread's eight
+ * weights of both rows of a pair in each of two chunks, from shared memory; lane % 4 is q, which eight of a
  * chunk. fetch() takes where the pair's codes of the first chunk are and bytes from there to the
  * second's, the scales of the pair's first row, what its block has, bytes to what the second
  * chunk's block has. unpack(): the weights of chunk u of both rows, with the bits of packed_bf16().
@@ -507,6 +529,22 @@ template <> struct packed_pair<DT_Q4_0> {
     }
 };
 
+template <> struct packed_pair<DT_E4M3> {
+    uint4 w[2]; /* of a chunk: of the first row, of the second */
+    uint2 factors; /* of the first row in both chunks, of the second */
+    __device__ __forceinline__ void fetch(uint32_t codes, uint32_t second, uint32_t scales_at,
+                                          uint32_t, uint32_t)
+    {
+        const uint32_t at = codes + threadIdx.x % 4 * 16;
+        w[0] = shared16(at), w[1] = shared16(at + second), factors = shared8(scales_at);
+    }
+    __device__ __forceinline__ void unpack(int u, uint4 &first, uint4 &second) const
+    {
+        first = fp8_eight(make_uint2(w[u].x, w[u].y), both_halves(factors.x, u));
+        second = fp8_eight(make_uint2(w[u].z, w[u].w), both_halves(factors.y, u));
+    }
+};
+
 /* Eight weights of a row of a panel in memory, zeros with the sign that packed_bf16() gives them: a
  * weight is level by - less; of Q4_0 level by, rounded, times less. q: which eight of the chunk at
  * `at`. */
@@ -517,6 +555,9 @@ __device__ __forceinline__ uint4 eight_at(const struct packed_place &at, int typ
     float by = half_value(*(const uint16_t *)(type == DT_Q4_K ? panel + at.block : scales)),
           less = 0;
     const int r = row % 2;
+    if (type == DT_E4M3)
+        return fp8_eight(*(const uint2 *)(codes + codes_of(type, 2 * q + r)),
+                         both_halves(*(const uint16_t *)scales, 0));
     uint32_t half[2], high[2] = {}, y[4]; /* of even and odd elements */
     if (type == DT_Q4_0) { /* the first and the second factor */
         by = bf16_value(*(const uint16_t *)(scales + FIRST_FACTOR)) * 0x1p-129f;

@@ -7,6 +7,7 @@ void cuda_prefill_packed(struct kdev *d, const struct product *p)
     switch (p->m[0].type) {
     case DT_Q4_0: run<1, 128, DT_Q4_0>(d, p); break;
     case DT_Q8_0: run<1, 128, DT_Q8_0>(d, p); break;
+    case DT_E4M3: run<1, 128, DT_E4M3>(d, p); break;
     case DT_Q4_K: run<1, 128, DT_Q4_K>(d, p); break;
     default: run<1, 128, DT_Q6_K>(d, p);
     }
