@@ -73,11 +73,12 @@ static void upload(struct tensor *t)
     free(host);
 }
 
-static struct both both_of(int out, int in)
+/* blocks_of(): a matrix of random blocks in the host's memory; uploaded(): with its twin. */
+static struct both blocks_of(int out, int in)
 {
     const struct packed_format *f = packed_format(type);
     const size_t n = (size_t)out * (size_t)in, blocks = n / (size_t)f->elements;
-    const float near = fmaxf(1 / (64 * f->deviation), .0005f);
+    const float near = fmaxf(1 / (64 * f->deviation), .0004f);
     struct both b = {{{.type = type, .n_dim = 2, .dim = {out, in}, .name = "packed"},
                       {.type = DT_BF16, .n_dim = 2, .dim = {out, in}, .name = "twin"}}};
     b.t[0].bytes = blocks * (size_t)f->bytes, b.t[1].bytes = n * 2;
@@ -85,8 +86,17 @@ static struct both both_of(int out, int in)
         b.t[i].data = xaligned(b.t[i].bytes);
     for (size_t i = 0; i < blocks; i++)
         fill_block(f, near, (uint8_t *)b.t[0].data + i * (size_t)f->bytes);
-    packed_bf16(type, b.t[0].data, n, b.t[1].data);
+    return b;
+}
+static struct both uploaded(struct both b)
+{
+    packed_bf16(type, b.t[0].data, b.t[1].bytes / 2, b.t[1].data);
     upload(&b.t[0]), upload(&b.t[1]);
+    return b;
+}
+static struct both both_of(int out, int in)
+{
+    const struct both b = uploaded(blocks_of(out, in));
     if (b.t[0].type != type)
         fail_msg("%s was unpacked", dtype_name(type));
     return b;
@@ -163,6 +173,39 @@ static void test_linear(void **state)
         if (i % 3 == 2)
             l.a.post = (struct k_norm){NORM_RMS, &post, 1e-5f}, l.a.add = true;
         check_twins(run_linear, &l, out, "linear");
+        free(x), free(old);
+    }
+}
+
+/* The largest scales that stay packed in one block, the first or the last, and the next larger
+ * ones, with which a matrix becomes bf16. */
+static void test_large_scales(void **state)
+{
+    (void)state;
+    enum { OUT = 130, IN = 256 };
+    if (type != DT_Q4_K && type != DT_Q6_K && type != DT_E4M3)
+        return;
+    const struct packed_format *f = packed_format(type);
+    const float least = type == DT_Q4_K ? .5f / 63 : .125f / 128;
+    uint16_t d = type == DT_E4M3 ? 0x437f : f32_to_f16(least); /* 255 */
+    while (type != DT_E4M3 && f16_to_f32(d) >= least)
+        d--;
+    for (int i = 0; i < 4; i++) {
+        const uint16_t h = (uint16_t)((d + i / 2) | i % 2 << 15);
+        struct both w = blocks_of(OUT, IN);
+        uint8_t *block = w.t[0].data;
+        block += i % 2 ? w.t[0].bytes - (size_t)f->bytes : 0;
+        for (int j = 0; j < 12 && type == DT_Q4_K; j++)
+            block[4 + j] = 255;
+        for (int j = 0; j < 16 && type == DT_Q6_K; j++)
+            block[192 + j] = j % 2 ? 128 : 127;
+        block += type == DT_E4M3 ? 0 : f->scale[0];
+        block[0] = (uint8_t)h, block[1] = (uint8_t)(h >> 8);
+        w = uploaded(w);
+        assert_int_equal(w.t[0].type, i < 2 ? type : DT_BF16);
+        float *x = rnd_floats(MOST * IN, 3), *old = rnd_floats(MOST * OUT, 1);
+        struct lin l = {{.scale = 1}, &w, x, old};
+        check_twins(run_linear, &l, OUT, "large scales");
         free(x), free(old);
     }
 }
@@ -379,36 +422,6 @@ static void test_all_scales(void **state)
     free(got[0]), free(got[1]);
 }
 
-/* A matrix of E4M3 with a scale of 2^8 or more becomes bf16 during its upload, the last of its
- * blocks or the first. */
-static void test_large_scales(void **state)
-{
-    (void)state;
-    enum { OUT = 24, WIDE = 256, BLOCKS = OUT * WIDE / 32 };
-    if (type != DT_E4M3)
-        return;
-    for (int last = 0; last < 2; last++) {
-        const struct packed_format *f = packed_format(type);
-        struct both b = {{{.type = type, .n_dim = 2, .dim = {OUT, WIDE}, .name = "packed"},
-                          {.type = DT_BF16, .n_dim = 2, .dim = {OUT, WIDE}, .name = "twin"}}};
-        b.t[0].bytes = BLOCKS * (size_t)f->bytes, b.t[1].bytes = OUT * WIDE * 2;
-        for (int i = 0; i < 2; i++)
-            b.t[i].data = xaligned(b.t[i].bytes);
-        uint8_t *blocks = b.t[0].data;
-        for (int i = 0; i < BLOCKS; i++)
-            fill_block(f, .01f, blocks + i * f->bytes);
-        blocks[last ? (BLOCKS - 1) * f->bytes + 1 : 1] = 0xc3; /* -2^8 or below */
-        blocks[last ? (BLOCKS - 1) * f->bytes : 0] |= 0x80;
-        packed_bf16(type, blocks, OUT * WIDE, b.t[1].data);
-        upload(&b.t[0]), upload(&b.t[1]);
-        assert_int_equal(b.t[0].type, DT_BF16);
-        float *x = rnd_floats((size_t)(MOST * WIDE), 1), *old = rnd_floats(MOST * OUT, 1);
-        struct lin l = {{.scale = 1}, &b, x, old};
-        check_twins(run_linear, &l, OUT, "large scales");
-        free(x), free(old);
-    }
-}
-
 /* ---- synthetic weights ---------------------------------------------------------------------- */
 
 /* The same on the device as packed_random() makes them. */
@@ -436,10 +449,10 @@ static void test_synthetic(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_linear), cmocka_unit_test(test_linear_in_parts),
+        cmocka_unit_test(test_linear), cmocka_unit_test(test_large_scales),
+        cmocka_unit_test(test_linear_in_parts),
         cmocka_unit_test(test_glu), cmocka_unit_test(test_qkv), cmocka_unit_test(test_lookup),
-        cmocka_unit_test(test_all_scales), cmocka_unit_test(test_large_scales),
-        cmocka_unit_test(test_synthetic),
+        cmocka_unit_test(test_all_scales), cmocka_unit_test(test_synthetic),
     };
     static const char *const classes[] = {"", "8.6", "8.0"};
     const char *as = getenv("AERIE_GPU_AS");

@@ -2,13 +2,14 @@
  *
  * Packed weights are few bytes and many instructions: on an H200 a multiprocessor's memory brings
  * the codes of eight rows of two chunks of Q4_0 in the time of about 69 instructions of each of its
- * schedulers. Multiplications of bf16 pairs unpack Q4_0 (struct four_factors) and E4M3; of the
- * other types, tensor cores multiply codes by scales, for two chunks at once, but an instruction of
- * theirs takes six places of issue or more. What is done once for each chunk of a split is as
- * little as possible, too: every position has a place for all splits, so that addresses advance by
- * constants, and the columns alone tell the chunks that a split does not have, by zeros in their
- * place. Loads ahead of the chunks at hand, four chunks at once, more warps, and warps that do not
- * wait for each other made it no faster where tensor cores unpack (results-h200.md).
+ * schedulers. Multiplications of bf16 pairs unpack Q4_0 (struct four_factors) and E4M3, an fma of
+ * floats a weight of Q4_K and Q6_K; codes of Q8_0 tensor cores multiply by scales, for two chunks
+ * at once, but an instruction of theirs takes six places of issue or more. What is done once for
+ * each chunk of a split is as little as possible, too: every position has a place for all splits,
+ * so that addresses advance by constants, and the columns alone tell the chunks that a split does
+ * not have, by zeros in their place. Loads ahead of the chunks at hand, four chunks at once, more
+ * warps, and warps that do not wait for each other made it no faster where tensor cores unpack
+ * (results-h200.md).
  */
 #pragma once
 
@@ -37,8 +38,7 @@ template <int XT, int NT, int KIND, int ROWS, int STORED> struct packed_split {
     static constexpr int CODES = code_bytes(STORED), SCALES = 2 * scale_bytes(STORED); /* of a row
                                                                     and position; of two */
     static constexpr int BLOCKS = block_bytes(STORED);
-    /* whether a lane unpacks its own row's codes */
-    static constexpr bool OWN_ROW = STORED == DT_Q4_0 || STORED == DT_E4M3;
+    static constexpr bool OWN_ROW = STORED != DT_Q8_0; /* a lane unpacks its own row's codes */
 
     int each, have, rest; /* positions: all; chunks of this split, of the last split */
     int positions, splits, tiles;

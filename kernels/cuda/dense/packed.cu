@@ -26,7 +26,7 @@ __device__ __forceinline__ uint32_t code_of(int type, const uint8_t *b, int k, i
 __device__ __forceinline__ void put_codes(int type, const uint8_t *b, int k, int q, int r,
                                           uint8_t *to)
 {
-    if (type == DT_Q4_0) {
+    if (four_bit(type)) {
         uint32_t word = 0;
         for (int i = 0; i < 8; i++)
             word |= code_of(type, b, k, q * 8 + i) << (16 * (i % 2) + 4 * (i / 2));
@@ -38,20 +38,20 @@ __device__ __forceinline__ void put_codes(int type, const uint8_t *b, int k, int
         *(uint2 *)(to + codes_of(type, 2 * q + r)) = make_uint2(fp8_word(c), fp8_word(c + 4));
         return;
     }
-    for (int e = 0; e < 2; e++) {
-        uint8_t *place = to + codes_of(type, 2 * q + e);
-        uint32_t low = 0, high = 0;
-        for (int j = 0; j < 4; j++) {
-            const uint32_t code = code_of(type, b, k, q * 8 + 2 * j + e);
-            if (type == DT_Q8_0)
-                place[2 * j + r] = (uint8_t)code;
-            low |= (code & 15) << 4 * j, high |= code >> 4 << high_bit(j);
+    if (type == DT_Q6_K) {
+        uint32_t word = 0, high = 0;
+        for (int at = 0; at < 4; at++) { /* elements 4 (at % 2) + at / 2 and the second behind it */
+            const int i = q * 8 + at % 2 * 4 + at / 2;
+            const uint32_t first = code_of(type, b, k, i), second = code_of(type, b, k, i + 2);
+            word |= (first << 2 | (second & 3)) << 8 * at;
+            high |= second >> 2 << (at < 2 ? 8 * at + 4 : 8 * at - 16);
         }
-        if (type != DT_Q8_0)
-            *(uint16_t *)(place + 2 * r) = (uint16_t)low;
-        if (type == DT_Q6_K)
-            to[high_codes_of(2 * q + e) + r] = (uint8_t)high;
+        *(uint32_t *)(to + codes_of(type, 2 * q + r)) = word;
+        *(uint16_t *)(to + high_codes_of(2 * q + r)) = (uint16_t)high;
+        return;
     }
+    for (int i = 0; i < 8; i++)
+        to[codes_of(type, 2 * q + i % 2) + i / 2 * 2 + r] = (uint8_t)code_of(type, b, k, q * 8 + i);
 }
 
 /* The factors of d, so that weights() has the bits of packed_bf16(): level times the first one,
@@ -88,7 +88,7 @@ __device__ __forceinline__ two_factors factors_of(float d)
 }
 
 /* block: where the block of the chunk is; its chunks store the same there. *too_large becomes 1 if
- * a scale has no factor (E4M3). */
+ * packed.cuh has no place for a scale. */
 __device__ __forceinline__ void put_scales(int type, const uint8_t *b, int k, uint8_t *to,
                                            uint8_t *block, unsigned *too_large)
 {
@@ -103,8 +103,11 @@ __device__ __forceinline__ void put_scales(int type, const uint8_t *b, int k, ui
         const uint8_t *s = b + 4; /* six bits each: see scale_min() of packed.c */
         to[0] = k < 4 ? s[k] & 63 : (s[k + 4] & 15) | s[k - 4] >> 6 << 4;
         to[1] = k < 4 ? s[k + 4] & 63 : s[k + 4] >> 4 | s[k] >> 6 << 4;
-        for (int i = 0; i < 4; i++)
-            block[i] = b[i];
+        const float d = half_value((uint32_t)(b[0] | b[1] << 8));
+        if (fabsf(d) * (float)max(to[0], 1) >= 1 / 2.f)
+            *too_large = 1;
+        *(uint16_t *)block = __half_as_ushort(__float2half_rn(d * 0x1p9f)); /* exact */
+        block[2] = b[2], block[3] = b[3];
         return;
     }
     if (type == DT_Q4_0) {
@@ -112,10 +115,16 @@ __device__ __forceinline__ void put_scales(int type, const uint8_t *b, int k, ui
         *(uint16_t *)to = f.second, *(uint16_t *)(to + FIRST_FACTOR) = f.first;
         return;
     }
-    const int d = type == DT_Q6_K ? 208 : 0;
-    to[0] = b[d], to[1] = b[d + 1];
-    if (type == DT_Q6_K)
+    if (type == DT_Q6_K) {
+        const float d = half_value((uint32_t)(b[208] | b[209] << 8));
         to[2] = b[192 + 2 * k] ^ 0x80, to[3] = b[192 + 2 * k + 1] ^ 0x80;
+        for (int i = 2; i < 4; i++)
+            if (fabsf(d) * (float)max(abs(to[i] - 128), 1) >= 1 / 8.f)
+                *too_large = 1;
+        *(uint16_t *)to = __half_as_ushort(__float2half_rn(d * 0x1p19f)); /* exact */
+        return;
+    }
+    to[0] = b[0], to[1] = b[1];
 }
 
 /* A thread converts eight weights of a row of one of n panels, and the first of a row's chunk its

@@ -22,18 +22,26 @@
  * A weight of Q4_0 is level d with a level of -8 to 7, rounded to bf16. For every d that an f16 can
  * have there are two bf16 factors, of which the weight is the product, level times the first
  * rounded before it is multiplied by the second: two operations for a pair of weights (struct
- * four_factors). The upload finds them. A chunk of two rows has eight words: number 2q + r has
- * elements 8q to 8q + 7 of row r, element 8q + 2j + e from bit 16e + 4j on.
+ * four_factors). The upload finds them.
  *
- * Of the other types tensor cores unpack (mma_diagonal()), and codes lie as their operand needs
- * them: a chunk of two rows has a place for each g < 8, with elements 8 (g / 2) + 2j + g % 2,
- * j < 4, of both rows:
+ * A weight of Q4_K is (code dk) - mk, rounded to float32 and then to bf16; dk is the chunk's scale,
+ * at most 17 bits, and mk its minimum. So it is an fma of float32 numbers, rounded to bf16. The fma
+ * takes the bits of a code as a number, code 2^-129 (struct four_bits), and 2^129 dk: dk must be
+ * below 1/2. A weight of Q6_K is (code - 32) dk, rounded to bf16, where dk is the scale of half a
+ * chunk, at most 19 bits: an fma of code 2^-131 (struct six_bits), 2^131 dk and 32 dk, exact before
+ * it is rounded; dk must be below 1/8. A matrix with larger scales becomes bf16 (mem.cu).
  *
- *     Q4_K        a word: bits 16r + 4j to 16r + 4j + 3 are the code of element j of row r.
- *     Q8_0        eight bytes: the code of element j of row r, plus 128, at 2j + r.
- *     Q6_K        a word with the low four bits of codes as above; behind the eight words, two
- *                 bytes for each g: byte r has the high two bits of the row's codes, from bits 2,
- *                 6, 0 and 4 on.
+ * A chunk of two rows has eight times a word: number 2q + r has codes of elements 8q to 8q + 7 of
+ * row r:
+ *
+ *     Q4_0, Q4_K  element 2j + e from bit 16e + 4j on.
+ *     Q6_K        byte b = 2e + j / 2 has element 2j + e from bit 2 on if j is even, and its low
+ *                 two bits if j is odd. The four high bits of those are in halves of four words
+ *                 (high_codes_of()): of bytes 2, 0, 3, 1 from bits 0, 4, 8, 12 on.
+ *
+ * Codes of Q8_0 are unpacked by tensor cores (mma_diagonal()) and lie as their operand needs them:
+ * a chunk of two rows has eight bytes for each g < 8: at 2j + r, plus 128, that of element
+ * 8 (g / 2) + 2j + g % 2 of row r.
  *
  * Scales of a row's chunk:
  *
@@ -41,9 +49,10 @@
  *                 2^122 (struct four_factors).
  *     Q8_0        the block's, an f16.
  *     E4M3        the block's times 2^120, a bf16.
- *     Q4_K        the chunk's own scale and minimum, two bytes; the block has d and dmin, two f16.
- *     Q6_K        the block's d, an f16, and two bytes, the scales of both halves of the chunk plus
- *                 128.
+ *     Q4_K        the chunk's own scale and minimum, two bytes; the block has d, times 2^9, and
+ *                 dmin, two f16.
+ *     Q6_K        the block's d, times 2^19, an f16, and two bytes, the scales of both halves of
+ *                 the chunk plus 128.
  *
  * So a chunk takes 20 bytes of Q4_0 where a file has 18, about 18.8 of Q4_K (18), and 28 of Q6_K
  * (26.25).
@@ -61,13 +70,19 @@
 /* How the weights of a matrix in panels are stored: DT_BF16, a packed type, or codes of FP8. */
 enum { STORED_FP8 = DT_U8 };
 
+/* Whether a code is four bits, eight successive ones of a row a word. */
+static constexpr inline __host__ __device__ bool four_bit(int stored)
+{
+    return stored == DT_Q4_0 || stored == DT_Q4_K;
+}
+
 /* Bytes of the codes of a row's chunk, and of its scales. */
 static constexpr inline __host__ __device__ int code_bytes(int stored)
 {
-    return stored == DT_BF16                       ? 2 * (int)K_CHUNK
-           : stored == DT_Q4_0 || stored == DT_Q4_K ? (int)K_CHUNK / 2
-           : stored == DT_Q6_K                     ? (int)K_CHUNK * 6 / 8
-                                                   : (int)K_CHUNK;
+    return stored == DT_BF16   ? 2 * (int)K_CHUNK
+           : four_bit(stored)  ? (int)K_CHUNK / 2
+           : stored == DT_Q6_K ? (int)K_CHUNK * 6 / 8
+                               : (int)K_CHUNK;
 }
 static constexpr inline __host__ __device__ int scale_bytes(int stored)
 {
@@ -130,22 +145,20 @@ static inline __host__ __device__ struct packed_place packed_place_of(const stru
                     (size_t)(position % 2 * (type == DT_Q4_0 ? 2 : scale_bytes(type)));
     return place;
 }
-/* Where number g of a chunk of two rows has its codes (Q4_0: word g, E4M3: two words) behind those
- * of the chunk, and the high bits of Q6_K. */
+/* Where number g of a chunk of two rows has its codes behind those of the chunk, and the high bits
+ * of Q6_K. */
 static inline __host__ __device__ int codes_of(int type, int g)
 {
     return g * (type == DT_Q8_0 || type == DT_E4M3 ? 8 : 4);
 }
-static inline __host__ __device__ int high_codes_of(int g) { return 32 + 2 * g; }
-/* The bit from which on element j has its high bits in a byte of Q6_K. */
-static inline __host__ __device__ int high_bit(int j) { return j < 2 ? 2 + 4 * j : 4 * j - 8; }
+static inline __host__ __device__ int high_codes_of(int g) { return 32 + g % 4 * 4 + g / 4 * 2; }
 
 /* Unpacks panels first .. first + n - 1 of a packed matrix to the panels of a bf16 matrix at dst
  * (dense/packed.cu). */
 void cuda_unpack_panels(struct kdev *d, const struct panels *p, int type, const void *panels,
                         int first, int n, void *dst);
 /* Puts rows of blocks, which begin with row 0 of a panel, into n panels at dst. *too_large, on the
- * device, becomes 1 if a scale of E4M3 is 2^8 or more: the panels are of no use then. */
+ * device, becomes 1 if a scale is too large for the format above: the panels are of no use then. */
 void cuda_repack_blocks(struct kdev *d, const struct panels *p, int type, const void *blocks,
                         int rows, int k, int n, void *dst, unsigned *too_large);
 
@@ -195,8 +208,10 @@ struct diagonals {
                          of the first eight in its low half, of the others in its high half */
     uint32_t one[2];  /* the words of a diagonal of ones */
     uint32_t places;
+    float times; /* Q4_K: what the lane multiplies its scale by */
     __device__ __forceinline__ void set()
     {
+        times = threadIdx.x % 2 ? 1.f : 0x1p120f;
         const uint32_t lane = threadIdx.x % 32, g = lane / 4, i = g % 4;
         places = (i < 3 ? i | 12 : 12) * 0x11111111; /* i and 3, or 0 and 3 */
         for (uint32_t u = 0; u < 2; u++) {
@@ -346,10 +361,33 @@ template <> struct packed_eight<DT_Q8_0> {
     }
 };
 
-/* A weight is (code dk) - mk rounded to float32 and then to bf16, where dk is d times the chunk's
- * scale, mk dmin times its minimum: products with a diagonal of ones give the codes as floats. Lane
- * q of the four that have a row makes number q of dk, mk of the first chunk, dk, mk of the second:
- * own and d are its factors. */
+/* Eight codes of four bits as float32 numbers: a code in bits 20 to 23 is code 2^-129, a subnormal
+ * number or one of the smallest others. */
+struct four_bits {
+    uint32_t even, odd; /* of even and of odd j, in the high halves of bytes */
+    __device__ __forceinline__ explicit four_bits(uint32_t w)
+        : even(w << 4 & 0xf0f0f0f0), odd(w & 0xf0f0f0f0)
+    {
+    }
+    /* Element 2j + e. */
+    __device__ __forceinline__ float at(int j, int e) const
+    {
+        return __uint_as_float(__byte_perm(j % 2 ? odd : even, 0, 0x4044 | (2 * e + j / 2) << 8));
+    }
+    /* Weights of Q4_K. by: 2^129 dk. */
+    __device__ __forceinline__ uint4 weights(float by, float less) const
+    {
+        uint4 y;
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            (&y.x)[j] = bf16_pair(fmaf(at(j, 0), by, -less), fmaf(at(j, 1), by, -less));
+        return y;
+    }
+};
+
+/* dk is d times the chunk's scale, mk dmin times its minimum. Lane q of the four that have a row
+ * makes number q of dk (times 2^129), mk of the first chunk, dk, mk of the second: own and d are
+ * its factors. */
 template <> struct packed_eight<DT_Q4_K> {
     uint32_t w[2], own, d;
     __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t block)
@@ -358,157 +396,157 @@ template <> struct packed_eight<DT_Q4_K> {
     }
     __device__ __forceinline__ void as_bf16(const diagonals &g, uint4 &first, uint4 &second) const
     {
-        const float mine = half_value(d) * (float)own;
-        float dk[2], mk[2];
+        const float mine = half_value(d) * ((float)own * g.times);
+        float by[2], less[2];
 #pragma unroll
         for (int u = 0; u < 2; u++) {
-            dk[u] = __shfl_sync(~0u, mine, 2 * u, 4);
-            mk[u] = __shfl_sync(~0u, mine, 2 * u + 1, 4);
+            by[u] = __shfl_sync(~0u, mine, 2 * u, 4);
+            less[u] = __shfl_sync(~0u, mine, 2 * u + 1, 4);
         }
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            float y[4];
-            mma_diagonal(y, g, g.one[0], g.one[1], code_halves(j < 2 ? w[0] : w[0] >> 8, j),
-                         code_halves(j < 2 ? w[1] : w[1] >> 8, j), j % 2 ? -64.f : -1024.f);
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                y[i] = fmaf(y[i], dk[i / 2], -mk[i / 2]);
-            put_pair(first, second, j, y);
-        }
+        first = four_bits(w[0]).weights(by[0], less[0]);
+        second = four_bits(w[1]).weights(by[1], less[1]);
     }
 };
 
-/* A weight is (code - 32) dk, where dk is d times the scale of half a chunk, at most 24 bits. */
+/* Eight codes of six bits, as struct four_bits: in bits 18 to 23, code 2^-131. w: their word; h:
+ * the high bits behind the words. */
+struct six_bits {
+    uint32_t even, odd; /* of even j; of odd j: in the high bits of bytes */
+    __device__ __forceinline__ six_bits(uint32_t w, uint32_t h)
+        : even(w & 0xfcfcfcfc), odd((h * 0x100001 & 0xf0f0f0f0) | (w << 2 & 0x0c0c0c0c))
+    {
+    }
+    __device__ __forceinline__ float at(int j, int e) const
+    {
+        return __uint_as_float(__byte_perm(j % 2 ? odd : even, 0, 0x4044 | (2 * e + j / 2) << 8));
+    }
+    /* Weights of Q6_K; zeros have no sign. by: 2^131 dk. */
+    __device__ __forceinline__ uint4 weights(float by) const
+    {
+        const float less = by * 0x1p-126f; /* 32 dk */
+        uint4 y;
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            (&y.x)[j] = bf16_pair(fmaf(at(j, 0), by, -less), fmaf(at(j, 1), by, -less));
+        return y;
+    }
+};
+/* 2^131 dk of a lane's eight weights. s: a chunk's scales: d times 2^19, and two bytes, of which a
+ * number 2^112 times as large is made. */
+__device__ __forceinline__ float six_factor(uint32_t s)
+{
+    const uint32_t byte = __byte_perm(s, 0x7f000000, threadIdx.x % 4 < 2 ? 0x7424 : 0x7434);
+    return (__uint_as_float(byte) - 0x1.01p127f) * half_value(s & 0xffff);
+}
+
 template <> struct packed_eight<DT_Q6_K> {
     uint32_t w[2], high[2];
     uint2 d;
     __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t)
     {
-        const uint32_t g = threadIdx.x % 32 / 4, from = (uint32_t)high_codes_of(0) - 2 * g;
+        const int n = (int)threadIdx.x % 4 * 2;
+        const uint32_t from = (uint32_t)(high_codes_of(n) - codes_of(DT_Q6_K, n));
         w[0] = shared4(a), w[1] = shared4(b), d = shared8(scales);
         high[0] = shared2(a + from), high[1] = shared2(b + from);
     }
-    __device__ __forceinline__ static uint32_t six_bits(uint32_t w, uint32_t high, int j)
+    __device__ __forceinline__ void as_bf16(const diagonals &, uint4 &first, uint4 &second) const
     {
-        const uint32_t h = __byte_perm(high, 0, 0x4140) << (j < 2 ? 2 : 4);
-        return code_halves(j < 2 ? w : w >> 8, j) | (h & (j % 2 ? 0x03000300 : 0x00300030));
-    }
-    __device__ __forceinline__ void as_bf16(const diagonals &g, uint4 &first, uint4 &second) const
-    {
-        float dk[2];
-#pragma unroll
-        for (int u = 0; u < 2; u++) {
-            const uint32_t s = u ? d.y : d.x;
-            const float by = half_value(s);
-            dk[u] = fmaf(__uint_as_float(
-                             __byte_perm(s, 0x47000000, threadIdx.x % 4 < 2 ? 0x7624 : 0x7634)),
-                         by, -32896.f * by);
-        }
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            float y[4];
-            mma_diagonal(y, g, g.one[0], g.one[1], six_bits(w[0], high[0], j),
-                         six_bits(w[1], high[1], j), j % 2 ? -96.f : -1056.f);
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                y[i] *= dk[i / 2];
-            put_pair(first, second, j, y);
-        }
+        first = six_bits(w[0], high[0]).weights(six_factor(d.x));
+        second = six_bits(w[1], high[1]).weights(six_factor(d.y));
     }
 };
 
 /* ---- a pair of rows ------------------------------------------------------------------------- */
 
-/* For products whose tensor cores have no time to unpack (Q4_0, E4M3: all): a thread's eight
- * weights of both rows of a pair in each of two chunks, from shared memory; lane % 4 is q, which eight of a
- * chunk. fetch() takes where the pair's codes of the first chunk are and bytes from there to the
- * second's, the scales of the pair's first row, what its block has, bytes to what the second
- * chunk's block has. unpack(): the weights of chunk u of both rows, with the bits of packed_bf16().
- *
- * levels: element 2j + e of both rows as f16 numbers. */
-template <int TYPE> struct packed_pair {
-    static constexpr bool BYTES = TYPE == DT_Q8_0, SIX = TYPE == DT_Q6_K, FACTORS = TYPE == DT_Q4_K;
-    uint4 w[BYTES ? 2 : 1]; /* of both chunks; bytes: of each */
-    uint32_t high[SIX ? 2 : 1];
-    uint4 scales; /* of the first row, of the second */
-    uint2 block[FACTORS ? 2 : 1]; /* of a chunk: of the first row, of the second */
+/* For products whose tensor cores have no time to unpack: a thread's eight weights of both rows of
+ * a pair in each of two chunks, from shared memory; lane % 4 is q, which eight of a chunk. fetch()
+ * takes where the pair's codes of the first chunk are and bytes from there to the second's, the
+ * scales of the pair's first row, what its block has, bytes to what the second chunk's block has.
+ * unpack(): the weights of chunk u of both rows, with the bits of packed_bf16(). */
+template <int TYPE> struct packed_pair;
+
+template <> struct packed_pair<DT_Q8_0> {
+    uint4 w[2]; /* of a chunk */
+    uint2 scales; /* of the first row in both chunks, of the second */
     __device__ __forceinline__ void fetch(uint32_t codes, uint32_t second, uint32_t scales_at,
-                                          uint32_t blocks, uint32_t next_block)
+                                          uint32_t, uint32_t)
     {
-        const uint32_t q = threadIdx.x % 4, at = codes + q * (BYTES ? 16 : 8);
-        if (BYTES) {
-            w[0] = shared16(at), w[BYTES] = shared16(at + second);
-        } else {
-            const uint2 a = shared8(at), b = shared8(at + second);
-            w[0] = make_uint4(a.x, a.y, b.x, b.y);
-        }
-        if (SIX) {
-            high[0] = shared4(codes + high_codes_of(0) + q * 4);
-            high[SIX] = shared4(codes + second + high_codes_of(0) + q * 4);
-            scales = shared16(scales_at);
-        } else {
-            const uint2 s = shared8(scales_at);
-            scales.x = s.x, scales.z = s.y;
-        }
-        if (FACTORS)
-            block[0] = shared8(blocks), block[FACTORS] = shared8(blocks + next_block);
+        const uint32_t at = codes + threadIdx.x % 4 * 16;
+        w[0] = shared16(at), w[1] = shared16(at + second), scales = shared8(scales_at);
     }
-    __device__ __forceinline__ uint32_t levels(int u, int j, int e) const
+    /* Levels of elements 2j + e of both rows. */
+    __device__ __forceinline__ static uint32_t levels(const uint4 &v, int j, int e)
     {
-        if (BYTES) {
-            const uint4 &v = w[BYTES ? u : 0];
-            const uint2 two = e ? make_uint2(v.z, v.w) : make_uint2(v.x, v.y);
-            return packed_eight<DT_Q8_0>::level(two, j);
-        }
-        const uint32_t word = u ? e ? w[0].w : w[0].z : e ? w[0].y : w[0].x;
-        const uint32_t even = SIX ? 0xe420e420 : 0xe400e400, /* -1056, -1024 */
-                       odd = SIX ? 0xd600d600 : 0xd400d400;  /* -96, -64 */
-        const uint32_t raised =
-            SIX ? packed_eight<DT_Q6_K>::six_bits(word, high[SIX ? u : 0] >> 16 * e, j)
-                : code_halves(j < 2 ? word : word >> 8, j);
-        return plus_halves(raised, j % 2 ? odd : even);
-    }
-    /* A weight of row r is level by - less. */
-    __device__ __forceinline__ void factors(int u, int r, float &by, float &less) const
-    {
-        const uint32_t s = r ? scales.z : scales.x;
-        if (SIX) {
-            const uint32_t six = u ? r ? scales.w : scales.y : s;
-            const float d = half_value(six & 0xffff);
-            by = fmaf(__uint_as_float(
-                          __byte_perm(six, 0x47000000, threadIdx.x % 4 < 2 ? 0x7624 : 0x7634)),
-                      d, -32896.f * d);
-        } else if (FACTORS) {
-            const uint32_t of = r ? block[FACTORS ? u : 0].y : block[FACTORS ? u : 0].x;
-            by = half_value(of & 0xffff) * small_value(s, 2 * u);
-            less = half_value(of >> 16) * small_value(s, 2 * u + 1);
-        } else {
-            by = half_value(u ? s >> 16 : s & 0xffff);
-        }
-    }
-    /* Byte i of a word as a number: 2^23 + byte has it in the lowest bits. */
-    __device__ __forceinline__ static float small_value(uint32_t word, int i)
-    {
-        return __uint_as_float(__byte_perm(word, 0x4b000000, 0x7550 | i)) - 8388608.f;
+        return packed_eight<DT_Q8_0>::level(e ? make_uint2(v.z, v.w) : make_uint2(v.x, v.y), j);
     }
     __device__ __forceinline__ void unpack(int u, uint4 &first, uint4 &second) const
     {
-        float by[2], less[2] = {0, 0};
-        factors(u, 0, by[0], less[0]), factors(u, 1, by[1], less[1]);
+        const float by[2] = {half_value(u ? scales.x >> 16 : scales.x & 0xffff),
+                             half_value(u ? scales.y >> 16 : scales.y & 0xffff)};
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            const uint32_t even = levels(u, j, 0), odd = levels(u, j, 1);
-            float y[2][2];
-#pragma unroll
-            for (int r = 0; r < 2; r++) {
-                const float a = half_value(r ? even >> 16 : even & 0xffff),
-                            b = half_value(r ? odd >> 16 : odd & 0xffff);
-                y[r][0] = FACTORS ? fmaf(a, by[r], -less[r]) : a * by[r];
-                y[r][1] = FACTORS ? fmaf(b, by[r], -less[r]) : b * by[r];
-            }
-            (&first.x)[j] = bf16_pair(y[0][0], y[0][1]);
-            (&second.x)[j] = bf16_pair(y[1][0], y[1][1]);
+            const uint32_t even = levels(w[u], j, 0), odd = levels(w[u], j, 1);
+            (&first.x)[j] = bf16_pair(half_value(even & 0xffff) * by[0],
+                                      half_value(odd & 0xffff) * by[0]);
+            (&second.x)[j] = bf16_pair(half_value(even >> 16) * by[1],
+                                       half_value(odd >> 16) * by[1]);
         }
+    }
+};
+
+template <> struct packed_pair<DT_Q6_K> {
+    uint4 w; /* as of Q4_0 */
+    uint32_t high[2][2]; /* of a chunk: of the first row, of the second */
+    uint4 scales; /* of the first row in both chunks, of the second */
+    __device__ __forceinline__ void fetch(uint32_t codes, uint32_t second, uint32_t scales_at,
+                                          uint32_t, uint32_t)
+    {
+        const uint32_t q = threadIdx.x % 4, at = codes + q * 8;
+        const uint2 a = shared8(at), b = shared8(at + second);
+        w = make_uint4(a.x, a.y, b.x, b.y), scales = shared16(scales_at);
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const uint32_t more = codes + (uint32_t)high_codes_of((int)q * 2 + r);
+            high[0][r] = shared2(more), high[1][r] = shared2(more + second);
+        }
+    }
+    __device__ __forceinline__ void unpack(int u, uint4 &first, uint4 &second) const
+    {
+        first = six_bits(u ? w.z : w.x, high[u][0]).weights(six_factor(u ? scales.y : scales.x));
+        second = six_bits(u ? w.w : w.y, high[u][1]).weights(six_factor(u ? scales.w : scales.z));
+    }
+};
+
+template <> struct packed_pair<DT_Q4_K> {
+    uint4 w; /* as of Q4_0 */
+    uint2 scales, block[2]; /* of the first row, of the second; of a chunk */
+    __device__ __forceinline__ void fetch(uint32_t codes, uint32_t second, uint32_t scales_at,
+                                          uint32_t blocks, uint32_t next_block)
+    {
+        const uint32_t at = codes + threadIdx.x % 4 * 8;
+        const uint2 a = shared8(at), b = shared8(at + second);
+        w = make_uint4(a.x, a.y, b.x, b.y), scales = shared8(scales_at);
+        block[0] = shared8(blocks), block[1] = shared8(blocks + next_block);
+    }
+    /* Byte i of a word as a number, times 2^120 or 1: FLOATS has it in bits 16 to 23, or 0 to 7. */
+    template <uint32_t FLOATS>
+    __device__ __forceinline__ static float small_value(uint32_t word, int i)
+    {
+        const bool large = FLOATS == 0x7f000000;
+        return __uint_as_float(__byte_perm(word, FLOATS, large ? 0x7044 | i << 8 : 0x7440 | i)) -
+               __uint_as_float(FLOATS);
+    }
+    __device__ __forceinline__ static uint4 weights(uint32_t word, uint32_t scales, uint32_t block,
+                                                    int u)
+    {
+        return four_bits(word).weights(
+            half_value(block & 0xffff) * small_value<0x7f000000>(scales, 2 * u),
+            half_value(block >> 16) * small_value<0x4b000000>(scales, 2 * u + 1));
+    }
+    __device__ __forceinline__ void unpack(int u, uint4 &first, uint4 &second) const
+    {
+        first = weights(u ? w.z : w.x, scales.x, block[u].x, u);
+        second = weights(u ? w.w : w.y, scales.y, block[u].y, u);
     }
 };
 
@@ -545,59 +583,38 @@ template <> struct packed_pair<DT_E4M3> {
     }
 };
 
-/* Eight weights of a row of a panel in memory, zeros with the sign that packed_bf16() gives them: a
- * weight is level by - less; of Q4_0 level by, rounded, times less. q: which eight of the chunk at
- * `at`. */
+/* Eight weights of a row of a panel in memory, zeros with the sign that packed_bf16() gives them;
+ * q: which eight of the chunk at `at`. */
 __device__ __forceinline__ uint4 eight_at(const struct packed_place &at, int type,
                                           const uint8_t *panel, int row, int q)
 {
     const uint8_t *codes = panel + at.codes, *scales = panel + at.scales;
-    float by = half_value(*(const uint16_t *)(type == DT_Q4_K ? panel + at.block : scales)),
-          less = 0;
-    const int r = row % 2;
+    const int r = row % 2, number = 2 * q + r;
+    const uint32_t word = *(const uint32_t *)(codes + codes_of(type, number)),
+                   s = *(const uint16_t *)scales;
     if (type == DT_E4M3)
-        return fp8_eight(*(const uint2 *)(codes + codes_of(type, 2 * q + r)),
-                         both_halves(*(const uint16_t *)scales, 0));
-    uint32_t half[2], high[2] = {}, y[4]; /* of even and odd elements */
-    if (type == DT_Q4_0) { /* the first and the second factor */
-        by = bf16_value(*(const uint16_t *)(scales + FIRST_FACTOR)) * 0x1p-129f;
-        less = bf16_value(*(const uint16_t *)scales);
-    }
+        return fp8_eight(*(const uint2 *)(codes + codes_of(type, number)), both_halves(s, 0));
+    if (type == DT_Q4_0)
+        return four_factors(s, *(const uint16_t *)(scales + FIRST_FACTOR)).weights(word, 0);
     if (type == DT_Q4_K) {
-        less = half_value(*(const uint16_t *)(panel + at.block + 2)) * (float)scales[1];
-        by *= (float)scales[0];
-    } else if (type == DT_Q6_K) {
-        by *= (float)((int)scales[2 + q / 2] - 128);
+        const uint16_t *block = (const uint16_t *)(panel + at.block);
+        return four_bits(word).weights(half_value(block[0]) * ((float)scales[0] * 0x1p120f),
+                                       half_value(block[1]) * (float)scales[1]);
     }
-#pragma unroll
-    for (int e = 0; e < 2; e++) {
-        const int word = 2 * q + (type == DT_Q4_0 ? r : e), in = type == DT_Q4_0 ? e : r;
-        if (type != DT_Q8_0)
-            half[e] = *(const uint16_t *)(codes + codes_of(type, word) + 2 * in);
-        if (type == DT_Q6_K)
-            high[e] = codes[high_codes_of(2 * q + e) + r];
-    }
+    const bool six = type == DT_Q6_K;
+    const six_bits code(word, six ? *(const uint16_t *)(codes + high_codes_of(number)) : 0);
+    const float by = half_value(s) * (six ? 0x1p-15f * (float)((int)scales[2 + q / 2] - 128) : 1.f);
+    uint4 y;
 #pragma unroll
     for (int j = 0; j < 4; j++) {
-        float two[2];
+        float two[2]; /* levels; of Q6_K sixteenths of them */
 #pragma unroll
-        for (int e = 0; e < 2; e++) {
-            int level;
-            if (type == DT_Q8_0) {
-                level = (int)codes[codes_of(type, 2 * q + e) + 2 * j + r] - 128;
-            } else {
-                level = (int)(half[e] >> 4 * j & 15 | (high[e] >> high_bit(j) & 3) << 4);
-                level -= type == DT_Q6_K ? 32 : type == DT_Q4_0 ? 8 : 0;
-            }
-            two[e] = (float)level * by;
-            if (type == DT_Q4_0)
-                two[e] = rounded_bf16(two[e]) * less;
-            if (type == DT_Q4_K)
-                two[e] -= less;
-        }
-        y[j] = bf16_pair(two[0], two[1]);
+        for (int e = 0; e < 2; e++)
+            two[e] = six ? fmaf(code.at(j, e), 0x1p127f, -2.f)
+                         : (float)((int)codes[codes_of(type, 2 * q + e) + 2 * j + r] - 128);
+        (&y.x)[j] = bf16_pair(two[0] * by, two[1] * by);
     }
-    return make_uint4(y[0], y[1], y[2], y[3]);
+    return y;
 }
 
 #endif
