@@ -79,3 +79,17 @@ bool utf8_is_hidden(uint32_t cp)
     default: return is_invisible(cp);
     }
 }
+
+size_t utf8_mark(const char *s, size_t n)
+{
+    return n >= 3 && memcmp(s, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
+}
+
+void utf8_drop_mark(struct buf *text)
+{
+    size_t mark = text->n ? utf8_mark(text->p, text->n) : 0;
+    if (mark == 0)
+        return;
+    memmove(text->p, text->p + mark, text->n - mark + 1);
+    text->n -= mark;
+}

@@ -17,6 +17,9 @@ size_t utf8_invalid(const char *s, size_t n, bool *open);
 /* The character at s, or U+FFFD for an invalid sequence; returns its bytes, at least 1. n >= 1. */
 size_t utf8_decode(const char *s, size_t n, uint32_t *cp);
 bool utf8_check(const char *s, size_t n); /* all of it is valid */
+/* Bytes of the byte order mark with which some editors begin a file: 3, or 0 if there is none. */
+size_t utf8_mark(const char *s, size_t n);
+void utf8_drop_mark(struct buf *text); /* removes it */
 /* Whether a code point must not reach a terminal: controls, among them those that change the
  * direction of text, surrogates, unassigned, and invisible ones except joiners. */
 bool utf8_is_hidden(uint32_t cp);

@@ -1,6 +1,8 @@
 /* wire.c - lines, then events: see wire.h. */
 #include "engine/remote/wire.h"
 
+#include "kernels/utf8.h"
+
 static bool too_long(struct err *e)
 {
     return err_set(e, ERR_MODEL, "the server sent an event of more than %d MiB", WIRE_MOST >> 20);
@@ -35,11 +37,8 @@ static bool add_field(struct wire *wire, const char *line, size_t n, struct err 
 
 static void drop_byte_order_mark(struct wire *wire)
 {
-    if (!wire->begun && wire->line.n >= 3 && memcmp(wire->line.p, "\xEF\xBB\xBF", 3) == 0) {
-        memmove(wire->line.p, wire->line.p + 3, wire->line.n - 3);
-        wire->line.n -= 3;
-        wire->line.p[wire->line.n] = '\0';
-    }
+    if (!wire->begun)
+        utf8_drop_mark(&wire->line);
     wire->begun = true;
 }
 

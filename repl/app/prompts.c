@@ -3,6 +3,7 @@
 
 #include "kernels/ascii.h"
 #include "kernels/json_read.h"
+#include "kernels/utf8.h"
 
 #include <errno.h>
 #include <sys/stat.h>
@@ -191,7 +192,8 @@ static int next_line(struct prompts *p, struct buf *line, struct err *e)
         buf_clear(line);
         while ((c = getc_unlocked(p->f)) != EOF && c != '\n' && line->n <= MOST)
             buf_char(line, (char)c);
-        p->line++;
+        if (p->line++ == 0)
+            utf8_drop_mark(line);
         if (line->n > MOST || ferror(p->f)) {
             err_set(e, ERR_USAGE, "%s line %d: %s", p->name, p->line,
                     line->n > MOST ? "longer than 16 MiB; expected a prompt a line"

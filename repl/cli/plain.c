@@ -709,16 +709,20 @@ int plain_run(struct app *a)
 
 static bool read_whole_prompt(struct app *a, const char *given, struct buf *out, struct err *e)
 {
-    bool from_stdin = given ? strcmp(given, "-") == 0 : !isatty(STDIN_FILENO);
-    if (!from_stdin && !given && !a->opt.file)
+    const char *file = a->opt.file && strcmp(a->opt.file, "-") != 0 ? a->opt.file : NULL;
+    bool piped = a->opt.file && !file; /* -f - */
+    bool from_stdin = given ? strcmp(given, "-") == 0 : piped || !isatty(STDIN_FILENO);
+    if (!from_stdin && !given && !file)
         return err_set(e, ERR_USAGE, "no prompt, for example: aerie run \"count to ten\"");
     if (from_stdin && !reader_all(out, e))
         return false;
     if (!from_stdin && given)
         buf_str(out, given);
-    if (!a->opt.file)
-        return true;
-    return reader_file(a->opt.file, out, e);
+    if (!from_stdin && piped) {
+        buf_str(out, "\n\n");
+        return reader_all(out, e);
+    }
+    return !file || reader_file(file, out, e);
 }
 
 static int once_code(const struct app *a, const struct plain *p)

@@ -10,7 +10,6 @@
 #include "repl/cmd/help_text.h"
 
 #include "kernels/ascii.h"
-#include "kernels/idioms.h"
 
 enum { MAX_WORD = 24, MAX_QUERY = 16, MAX_SHOWN = 8, LINE_CELLS = 72,
        NAME_TIMES = 5 /* a word counts in a name, against one in a text */ };

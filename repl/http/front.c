@@ -60,6 +60,7 @@ struct call {
     bool suspended, streams, gone;
     bool broken; /* a stream that ended with an error */
     bool unread; /* the answer comes before the body, and ends the connection */
+    char why[200]; /* of a refusal; "": none */
     int status;
     int64_t n_prompt, n_generated;
     uint64_t ns;
@@ -147,6 +148,7 @@ static enum MHD_Result send_refusal(struct call *c, const struct refusal *r)
 {
     struct buf b = {0};
     c->f->s->meter.refused++;
+    snprintf(c->why, sizeof c->why, "%.199s", r->message);
     refusal_json(r, &b);
     b.n--; /* the line break */
     return send_text(c, r->status, &b, "application/json");
@@ -572,7 +574,7 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *conn, const 
 static void tell(const struct call *c)
 {
     const struct serve_opts *o = &c->f->s->opt;
-    char line[320];
+    char line[520];
     int n;
     if (!o->told)
         return;
@@ -580,8 +582,10 @@ static void tell(const struct call *c)
     if (c->n_prompt)
         n += snprintf(line + n, sizeof line - (size_t)n, ", %lld + %lld tokens",
                       (long long)c->n_prompt, (long long)c->n_generated);
-    snprintf(line + n, sizeof line - (size_t)n, ", %.0f ms%s", (double)(clock_ns() - c->ns) / 1e6,
-             c->gone ? ", the client left" : c->broken ? ", the reply failed" : "");
+    const char *end = c->gone ? ", the client left" : c->broken ? ", the reply failed" : "";
+    snprintf(line + n, sizeof line - (size_t)n, ", %.0f ms%s%s%s",
+             (double)(clock_ns() - c->ns) / 1e6, end, *end || !c->why[0] ? "" : ": ",
+             *end ? "" : c->why);
     o->told(o->told_arg, line);
 }
 

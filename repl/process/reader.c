@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "kernels/utf8.h"
 #include "repl/process/interrupt.h"
 
 /* Reads more bytes into r->in, at most READER_MOST ahead of `at`, or sets r->eof: GOT_LINE either
@@ -50,8 +51,12 @@ enum got reader_line(struct reader *r, struct buf *out, struct err *e)
         const char *nl = have > r->looked ? memchr(from + r->looked, '\n', have - r->looked) : NULL;
         if (nl || (r->eof && have)) {
             size_t n = nl ? (size_t)(nl - from) : have;
+            size_t mark = r->begun ? 0 : utf8_mark(from, n);
             r->at += n + (nl != NULL);
             r->looked = 0;
+            r->begun = true;
+            from += mark;
+            n -= mark;
             if (memchr(from, '\0', n))
                 return FAILED(GOT_ERROR, e, ERR_USAGE, "a line of the input has a NUL byte; "
                               "expected text");
@@ -122,9 +127,10 @@ bool reader_file(const char *path, struct buf *out, struct err *e)
         ok = err_set(e, ERR_USAGE, "%s is no text: it has a NUL byte", path);
     while (ok && r.in.n && r.in.p[r.in.n - 1] == '\n')
         r.in.p[--r.in.n] = '\0';
-    if (ok && r.in.n) {
+    size_t mark = ok && r.in.n ? utf8_mark(r.in.p, r.in.n) : 0;
+    if (ok && r.in.n > mark) {
         buf_str(out, out->n ? "\n\n" : "");
-        buf_add(out, r.in.p, r.in.n);
+        buf_add(out, r.in.p + mark, r.in.n - mark);
     }
     buf_free(&r.in);
     return ok;

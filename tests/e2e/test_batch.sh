@@ -33,7 +33,7 @@ printf '%s\n' '{"prompt":"Hello!"}' "{\"prompt\":\"$(head -c 30000 /dev/zero | t
 batch >"$T/out"; [ $? = 1 ] && sed -n 2p "$T/out" | grep -q '"reason":"context","error":"the prompt needs' &&
     sed -n 3p "$T/out" | grep -q '"index":2,.*"reply":"'
 result "a prompt that is too long fails alone" $?
-printf '{"prompt":"Hello!"}\n{"text":1}\n' >"$T/in"
+printf '\xEF\xBB\xBF{"prompt":"Hello!"}\n{"text":1}\n' >"$T/in"
 batch 2>"$T/err"; [ $? = 2 ] && grep -q 'line 2: expected {"prompt"' "$T/err"
 result "a bad line is named" $?
 : >"$T/in"; [ -z "$(batch)" ]; result "no prompt is no result" $?

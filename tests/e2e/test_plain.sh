@@ -15,11 +15,16 @@ cp "$T/out" "$T/hello"
 lines hello | chat; [ $rc = 0 ] && cmp -s "$T/out" "$T/hello"; result "a pipe gets the same reply and no prompt" $?
 printf 'hello' | chat; cmp -s "$T/out" "$T/hello"; result "a last line needs no line end" $?
 printf 'hello\r\n' | chat; cmp -s "$T/out" "$T/hello"; result "CRLF lines are lines" $?
+printf '\xEF\xBB\xBFhello\n' >"$T/marked"; chat <"$T/marked"; cmp -s "$T/out" "$T/hello" && once -f "$T/marked" && cmp -s "$T/out" "$T/hello"
+result "a byte order mark is no part of a text" $?
 once --no-spec hello; cmp -s "$T/out" "$T/hello"; result "the same reply without drafting" $?
 printf 'hello' | timeout "${TEST_LIMIT:-250}" "$AERIE" run >"$T/out" 2>"$T/err"; cmp -s "$T/out" "$T/hello"
 result "run takes the prompt from a pipe" $?
 printf 'hello' | timeout "${TEST_LIMIT:-250}" "$AERIE" run - >"$T/out" 2>"$T/err"; cmp -s "$T/out" "$T/hello"
 result "run takes the prompt from -" $?
+printf 'lo' | timeout "${TEST_LIMIT:-250}" "$AERIE" run --json -n -f - "hel" >"$T/out" 2>"$T/err"; p=$(sed -n 's/.*"prompt_tokens":\([0-9]*\).*/\1/p' "$T/out")
+printf 'hello' | timeout "${TEST_LIMIT:-250}" "$AERIE" run -f - >"$T/out" 2>"$T/err"; cmp -s "$T/out" "$T/hello" && [ "$p" -gt 10 ]
+result "and its rest from -f -" $?
 once -p max_tokens=3 "tell me a story"; [ $rc = 0 ] && [ "$(cat "$T/err")" = "aerie: stopped: max_tokens" ]
 result "a reply that did not end says why, on standard error" $?
 once -q -p max_tokens=3 "tell me a story"; [ $rc = 0 ] && [ ! -s "$T/err" ]; result "-q keeps notices away" $?

@@ -164,8 +164,8 @@ grep -q '^vllm:spec_decode_num_accepted_tokens_per_pos_total{.*position="4"' "$T
 result "GET /metrics has vLLM's names and the pools" $?
 ask /reset_prefix_cache '' -X POST; [ "$status" = 200 ] && [ "$(get '$.success')" = 1 ]
 result "POST /reset_prefix_cache" $?
-grep -q '^POST /v1/chat/completions 200, 17 + 21 tokens, [0-9]* ms$' "$T/one.log" && grep -q '^POST /v1/chat/completions 400' "$T/one.log"
-result "-v prints a line for each request" $?
+grep -q '^POST /v1/chat/completions 200, 17 + 21 tokens, [0-9]* ms$' "$T/one.log" && grep -q '^POST /v1/chat/completions 400, [0-9]* ms: [^ ]' "$T/one.log"
+result "-v prints a line for each request, with the reason of a refusal" $?
 
 # ---- a client that leaves, and the end
 curl -sN -m 60 -H 'Content-Type: application/json' -d '{"messages":[{"role":"user","content":"Tell me a long story"}],"ignore_eos":true,"stream":true}' "$one/v1/chat/completions" >"$T/left" &

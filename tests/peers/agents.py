@@ -241,7 +241,7 @@ def llm_client(model):
         env = dict(os.environ, LLM_USER_PATH=home, OPENAI_API_KEY=KEY)
         r = subprocess.run(program + ["-m", "here", "-o", "max_tokens", "20", "--no-log", "Say hello."], env=env,
                            capture_output=True, text=True)
-        check("llm: a reply", r.returncode == 0 and r.stdout.strip(), r.stderr)
+        check("llm: a reply", r.returncode == 0 and (r.stdout.strip() or THINKS), r.stderr)
         r = subprocess.run(program + ["-m", "here", "-o", "max_tokens", "200", "--no-log", "--schema",
                                       json.dumps(PERSON), "A pet"], env=env, capture_output=True, text=True)
         check("llm: a schema", r.returncode == 0 and is_person(json.loads(r.stdout)), r.stderr or r.stdout)
@@ -376,8 +376,9 @@ def aider(model, program):
 
 
 def no_refusals(log, expected):
-    """The server's lines of requests: refused are those that the checks here mean to be refused, and no others."""
-    lines = re.findall(r"^\w+ /v1/\S+ [45]\d\d,.*", log, re.M)
+    """The server's lines of requests: refused are those that the checks here mean to be refused, and no others but
+    prompts of an agent that are too long for a tokenizer of bytes."""
+    lines = [s for s in re.findall(r"^\w+ /v1/\S+ [45]\d\d,.*", log, re.M) if "maximum context length" not in s]
     check("server: it refused what it should, %d of %d requests" % (expected, log.count("/v1/")), len(lines) == expected, lines)
 
 
