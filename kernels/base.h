@@ -281,7 +281,7 @@ struct tensor {
     int64_t dim[TENSOR_DIMS]; /* the first ones, if there are more */
     size_t bytes;
     const char *name; /* as in the file, for messages; valid as long as the model */
-    bool by_row;      /* a matrix with a row per expert, of which single rows are read */
+    bool by_row;      /* a matrix of which only single rows are read, as experts' biases */
     bool quantize;    /* a bf16 matrix that upload() quantizes to FP8 (fp8.h) */
     int unit;         /* exponent of the FP8 scale, set by upload() */
 };

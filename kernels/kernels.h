@@ -266,6 +266,24 @@ struct k_rows {
     kbuf idx; /* (rows) i32 or absent */
 };
 
+/* A causal convolution along runs of neighbouring rows, whose coefficients depend on the row:
+ *   dst[r][i] = (add ? dst[r][i] : 0) +
+ *               sum over taps t of (base[at + t][i] + by[r][t][i / group]) src[r - t][i]
+ * A tap that would leave its run, run[r - t] != run[r], is left out. dst is not src. A row's result
+ * depends on itself and on the taps - 1 rows before it in its run. */
+enum { K_MAX_TAPS = 8 };
+struct k_conv {
+    int rows, n, taps, group;  /* group divides n; taps <= K_MAX_TAPS */
+    kbuf run;                  /* (rows) i32: equal numbers are successive */
+    kbuf src;                  /* (rows, n) */
+    const struct tensor *base; /* (at + taps rows or more, n), read by row (struct tensor) */
+    int at;
+    kbuf by;                   /* (rows, taps, n / group), rows by_stride floats apart */
+    int by_stride;
+    bool add;
+    kbuf dst;                  /* (rows, n) */
+};
+
 /* The input rows of a pass, and the rope angles of its positions. A row of dst is the concatenation
  * of n_parts parts; each part gathers a row of floats or of a table and normalises it: elements
  * [at, at + n) of dst's row r are norm(y), where y is row idx[r] of src (row r without idx), or row
@@ -334,6 +352,20 @@ struct k_change {
     int32_t id;
     float bias, rep, less;
 };
+/* Chooses again among the n best of a row of logits: candidate c of row from[r] has the score
+ * logp[from[r]][c] + src[r] . table[ids[from[r]][c]]. Leaves the k best of each row, best first
+ * (ties: the earlier candidate), and their log softmax over the row's candidates. Where a row has
+ * fewer (an id of -1 is none), the rest has id -1 and -inf. If a score is no number, the row has
+ * its first k candidates with NaN. */
+struct k_rerank {
+    int rows, n, k, width; /* n <= 64 */
+    kbuf from;             /* (rows) i32 */
+    kbuf ids, logp;        /* (any rows, n) i32 and f32, as topk() leaves them */
+    kbuf src;              /* (rows, width) */
+    const struct tensor *table; /* (ids, width), read by row (struct tensor) */
+    kbuf best, best_logp;  /* out: (rows, k) i32 and f32 */
+};
+
 /* Copies rows of logits and changes some: dst[r][i] is -inf where bit i of row r of `banned` is
  * set, else what the change of (r, i), or else that of i for every row, makes of src[r][i], or
  * src[r][i]. */
@@ -512,7 +544,7 @@ struct kgraph; /* a recorded sequence of operations */
 /* The operations that take a device and a struct k_NAME: arithmetic, then a draft tree. */
 #define K_OPERATIONS(X)                                                                     \
     X(embed) X(rope) X(normalize) X(linear) X(glu) X(qkv) X(attn) X(merge) X(moe) X(scale)  \
-    X(rows) X(gather) X(topk) X(sample) X(adjust) X(logp) X(read) X(move)                   \
+    X(rows) X(conv) X(gather) X(topk) X(rerank) X(sample) X(adjust) X(logp) X(read) X(move) \
     X(grow) X(select) X(accept)
 
 struct kernels {

@@ -229,6 +229,50 @@ void cpu_scale(struct kdev *d, const struct k_scale *a)
         d->isa->scale(x, a->n, pos ? far_factor(a, pos[r]) : s);
 }
 
+struct conv_run {
+    const struct k_conv *a;
+    const struct cpu_isa *isa;
+    float *base; /* (taps, n) */
+};
+
+/* The taps in their order, the product of each rounded before it is added; then dst. */
+static void conv_row(void *arg, int r, int thread)
+{
+    (void)thread;
+    const struct conv_run *c = arg;
+    const struct k_conv *a = c->a;
+    const int32_t *run = a->run.p;
+    const float *src = (const float *)a->src.p + (size_t)r * (size_t)a->n;
+    const float *by = (const float *)a->by.p + (size_t)r * (size_t)a->by_stride;
+    float *dst = (float *)a->dst.p + (size_t)r * (size_t)a->n;
+    int groups = a->n / a->group, taps = 1;
+    while (taps < a->taps && taps <= r && run[r - taps] == run[r])
+        taps++;
+    for (int i = 0; i < a->n; i++) {
+        float sum = 0;
+        for (int t = 0; t < taps; t++)
+            sum += (c->base[t * a->n + i] + by[t * groups + i / a->group]) *
+                   src[i - (ptrdiff_t)t * a->n];
+        dst[i] = a->add ? dst[i] + sum : sum;
+    }
+}
+
+void cpu_conv(struct kdev *d, const struct k_conv *a)
+{
+    CHECK(a->taps > 0 && a->taps <= K_MAX_TAPS && a->group > 0 && a->n % a->group == 0);
+    CHECK(a->base->n_dim == 2 && a->base->dim[1] == a->n && a->base->dim[0] >= a->at + a->taps);
+    CHECK(a->dst.p != a->src.p);
+    size_t n = (size_t)a->rows * (size_t)a->n;
+    cpu_i32(a->run, (size_t)a->rows);
+    cpu_f32(a->src, n);
+    cpu_f32(a->dst, n);
+    cpu_f32(a->by, cpu_span(a->rows, a->by_stride, a->taps * (a->n / a->group)));
+    struct conv_run c = {a, d->isa, cpu_floats(d, SCRATCH_PART, (size_t)a->taps * (size_t)a->n)};
+    cpu_store_of(a->base);
+    d->isa->widen(a->base, (size_t)a->at * (size_t)a->n, a->taps * a->n, 1, c.base);
+    cpu_each(d, a->rows, a->n * a->taps * 4.0, conv_row, &c);
+}
+
 /* The part of dst that begins at element p->at of row 0. */
 static kbuf part_dst(const struct k_part *p)
 {

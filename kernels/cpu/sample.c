@@ -434,6 +434,77 @@ void cpu_logp(struct kdev *d, const struct k_logp *a)
         logp[i] = (float)((double)x[(size_t)row[i] * n + (size_t)id[i]] - row_lse(&s, row[i]));
 }
 
+/* ---- rerank ---------------------------------------------------------------------------------- */
+
+struct rerank_run {
+    const struct k_rerank *a;
+    const struct cpu_isa *isa;
+    const float *packed; /* (rows, packed width) */
+};
+
+/* The scores of a row's candidates: how many there are. */
+static int rerank_scores(const struct rerank_run *run, int r, const int32_t *ids, const float *logp,
+                         float *score)
+{
+    const struct k_rerank *a = run->a;
+    const float *x = run->packed + (size_t)r * (size_t)cpu_packed(a->width);
+    int n = 0;
+    for (; n < a->n && ids[n] >= 0; n++) {
+        CHECK(ids[n] < a->table->dim[0]);
+        struct cpu_mat one = cpu_rows_at(a->table, (size_t)ids[n], 1, a->width);
+        float tile[TILE_OUT];
+        run->isa->multiply(&one, &x, 1, 0, 1, tile);
+        score[n] = logp[n] + tile[0];
+    }
+    return n;
+}
+
+static void rerank_row(void *arg, int r, int thread)
+{
+    (void)thread;
+    const struct rerank_run *run = arg;
+    const struct k_rerank *a = run->a;
+    size_t from = (size_t)((const int32_t *)a->from.p)[r] * (size_t)a->n;
+    const int32_t *ids = (const int32_t *)a->ids.p + from;
+    int32_t *best = (int32_t *)a->best.p + (size_t)r * (size_t)a->k, order[MAX_TOPK];
+    float *logp = (float *)a->best_logp.p + (size_t)r * (size_t)a->k, score[MAX_TOPK];
+    int n = rerank_scores(run, r, ids, (const float *)a->logp.p + from, score), kept = 0;
+    double sum = 0;
+    bool odd = false;
+    for (int i = 0; i < n; i++) {
+        kept = insert(score, order, kept, MAX_TOPK, i);
+        odd |= isnan(score[i]);
+    }
+    for (int i = 0; i < n && !odd; i++)
+        sum += exp((double)score[i] - (double)score[order[0]]);
+    for (int i = 0; i < a->k; i++) {
+        best[i] = i >= n ? -1 : odd ? ids[i] : ids[order[i]];
+        logp[i] = i >= n ? -INFINITY
+                : odd    ? NAN
+                         : (float)((double)score[order[i]] - (double)score[order[0]] - log(sum));
+    }
+}
+
+void cpu_rerank(struct kdev *d, const struct k_rerank *a)
+{
+    static const struct k_norm none = {NORM_NONE, NULL, 0};
+    size_t rows = (size_t)a->rows;
+    CHECK(a->n > 0 && a->n <= MAX_TOPK && a->k > 0 && a->table->n_dim == 2 &&
+          a->table->dim[1] == a->width);
+    const int32_t *from = cpu_i32(a->from, rows);
+    for (int r = 0; r < a->rows; r++) {
+        CHECK(from[r] >= 0);
+        cpu_i32(a->ids, (size_t)(from[r] + 1) * (size_t)a->n);
+        cpu_f32(a->logp, (size_t)(from[r] + 1) * (size_t)a->n);
+    }
+    cpu_i32(a->best, rows * (size_t)a->k);
+    cpu_f32(a->best_logp, rows * (size_t)a->k);
+    cpu_f32(a->src, rows * (size_t)a->width);
+    struct rerank_run run = {a, d->isa, cpu_pack_rows(d, SCRATCH_PACK, a->src.p, (size_t)a->width,
+                                                      a->rows, a->width, &none, NULL, 1)};
+    cpu_each(d, a->rows, a->n * (double)a->width, rerank_row, &run);
+}
+
 /* ---- read: sample, topk and logp ------------------------------------------------------------- */
 
 void cpu_read(struct kdev *d, const struct k_read *a)

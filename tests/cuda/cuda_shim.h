@@ -90,6 +90,8 @@ SHIM(moe, a.pre = up_norm(d, a.pre), a.router_norm = up_norm(d, a.router_norm),
      a.down_b = up_rows(d, a.down_b))
 SHIM(scale, a.s = up(d, a.s))
 SHIM(rows, (void)0)
+SHIM(conv, a.base = up_rows(d, a.base))
+SHIM(rerank, a.table = up_rows(d, a.table))
 SHIM(gather, for (int i = 0; i < a.n_parts; i++)
               a.part[i].table = up(d, a.part[i].table), a.part[i].norm = up_norm(d, a.part[i].norm))
 SHIM(topk, (void)0)
@@ -125,7 +127,8 @@ static const struct kernels kernels_shim = {
     .fill = shim_fill, .upload = shim_upload, .sync = shim_sync, .embed = shim_embed,
     .rope = shim_rope, .normalize = shim_normalize, .linear = shim_linear, .glu = shim_glu,
     .qkv = shim_qkv, .attn = shim_attn, .merge = shim_merge, .moe = shim_moe, .scale = shim_scale,
-    .rows = shim_rows, .gather = shim_gather, .topk = shim_topk, .sample = shim_sample,
+    .rows = shim_rows, .conv = shim_conv, .gather = shim_gather, .topk = shim_topk,
+    .rerank = shim_rerank, .sample = shim_sample,
     .adjust = shim_adjust, .logp = shim_logp,
     .read = shim_read, .move = shim_move,
 };

@@ -238,6 +238,63 @@ static void test_rows_and_scale_touch_exactly_their_rows(void **state)
     free(x);
 }
 
+struct conv_case {
+    int rows, n, taps, group, at, by_stride;
+    bool add;
+    const int32_t *run;
+    const float *src, *by, *old;
+    struct tensor base;
+};
+
+static void run_conv(const void *arg, float *out)
+{
+    const struct conv_case *c = arg;
+    size_t n = (size_t)(c->rows * c->n);
+    kbuf dst = floats(c->old, n);
+    T.k->conv(T.d, &(struct k_conv){
+        .rows = c->rows, .n = c->n, .taps = c->taps, .group = c->group,
+        .run = ints(c->run, (size_t)c->rows), .src = floats(c->src, n), .base = &c->base,
+        .at = c->at, .by = floats(c->by, (size_t)(c->rows * c->by_stride)),
+        .by_stride = c->by_stride, .add = c->add, .dst = dst});
+    take(out, dst, n);
+}
+
+/* Runs of one row to five, a run that comes again, and coefficients with a gap between rows. */
+static void test_conv_stays_within_runs_of_rows(void **state)
+{
+    (void)state;
+    static const int32_t run[11] = {4, 4, 4, 4, 4, 1, 0, 0, 0, 4, 4};
+    static const int shapes[][3] = {{24, 1, 3}, {24, 3, 8}, {260, 2, 20}, {7, 8, 7}};
+    for (int i = 0; i < 8; i++) {
+        int n = shapes[i % 4][0], taps = shapes[i % 4][1], group = shapes[i % 4][2];
+        int groups = n / group, wide = taps * groups + i, rows = 11;
+        struct conv_case c = {rows, n, taps, group, i % 3, wide, i % 2, run,
+                              rnd_floats((size_t)(rows * n), 2),
+                              rnd_floats((size_t)(rows * wide), 1),
+                              rnd_floats((size_t)(rows * n), 1),
+                              TENSOR(weight_types[i % 3], 1, taps + 3, n)};
+        float *out = rnd_floats((size_t)(rows * n), 1), *less = rnd_floats((size_t)(rows * n), 1);
+        double *want = widened(c.old, (size_t)(rows * n));
+        for (int r = 0; r < rows; r++)
+            for (int j = 0; j < n; j++) {
+                double sum = 0;
+                for (int t = 0; t < taps && t <= r && run[r - t] == run[r]; t++)
+                    sum += (weight_at(&c.base, (size_t)((c.at + t) * n + j)) +
+                            (double)c.by[r * wide + t * groups + j / group]) *
+                           (double)c.src[(r - t) * n + j];
+                want[r * n + j] = (c.add ? want[r * n + j] : 0) + sum;
+            }
+        everywhere(run_conv, &c, out, (size_t)(rows * n));
+        close_to(out, want, (size_t)(rows * n), 1e-6);
+        struct conv_case some = c; /* the last two runs alone: the same bits */
+        some.rows = 5, some.run += 6, some.src += 6 * n, some.by += 6 * wide, some.old += 6 * n;
+        everywhere(run_conv, &some, less, (size_t)(5 * n));
+        assert_memory_equal(less, out + 6 * n, (size_t)(5 * n) * sizeof *out);
+        free((void *)c.src), free((void *)c.by), free((void *)c.old), free(c.base.data);
+        free(out), free(less), free(want);
+    }
+}
+
 static const int32_t far_pos[6] = {0, 15, 16, 31, 32, 1000003};
 
 static void run_far_scale(const void *arg, float *out)
@@ -916,6 +973,7 @@ int main(void)
         cmocka_unit_test(test_rope_turns_by_position_times_frequency),
         cmocka_unit_test(test_normalize_every_kind_and_length),
         cmocka_unit_test(test_rows_and_scale_touch_exactly_their_rows),
+        cmocka_unit_test(test_conv_stays_within_runs_of_rows),
         cmocka_unit_test(test_rows_far_into_the_context_get_a_factor),
         cmocka_unit_test(test_gates_by_element_and_by_head),
         cmocka_unit_test(test_gather_is_its_parts),

@@ -147,6 +147,99 @@ static void run_logp(const void *arg, float *out)
     take(out, logp, 20);
 }
 
+struct rerank_case {
+    int rows, n, k, width, lists;
+    const int32_t *from, *ids;
+    const float *logp, *src;
+    struct tensor table;
+};
+
+/* out: ids (rows, k) as floats, logp (rows, k) */
+static void run_rerank(const void *arg, float *out)
+{
+    const struct rerank_case *c = arg;
+    size_t pairs = (size_t)(c->rows * c->k), all = (size_t)(c->lists * c->n);
+    struct k_rerank a = {.rows = c->rows, .n = c->n, .k = c->k, .width = c->width,
+                         .from = ints(c->from, (size_t)c->rows), .ids = ints(c->ids, all),
+                         .logp = floats(c->logp, all),
+                         .src = floats(c->src, (size_t)(c->rows * c->width)), .table = &c->table,
+                         .best = blank(pairs), .best_logp = blank(pairs)};
+    int32_t *ids = xmalloc(pairs * sizeof *ids);
+    T.k->rerank(T.d, &a);
+    T.k->get(T.d, ids, a.best, pairs * sizeof *ids);
+    for (size_t i = 0; i < pairs; i++)
+        out[i] = (float)ids[i];
+    take(out + pairs, a.best_logp, pairs);
+    free(ids);
+}
+
+/* The candidates of a list by score, which are there, and their scores. */
+static int ref_scores(const struct rerank_case *c, int r, float *score, int *order)
+{
+    int n = 0;
+    const int32_t *ids = c->ids + c->from[r] * c->n;
+    for (; n < c->n && ids[n] >= 0; n++) {
+        double sum = 0;
+        for (int i = 0; i < c->width; i++)
+            sum += weight_at(&c->table, (size_t)(ids[n] * c->width + i)) *
+                   (double)c->src[r * c->width + i];
+        score[n] = (float)((double)c->logp[c->from[r] * c->n + n] + sum);
+    }
+    return ref_order(score, NULL, n, true, order);
+}
+
+static void check_rerank(const struct rerank_case *c)
+{
+    int pairs = c->rows * c->k, order[64];
+    float *out = rnd_floats((size_t)(2 * pairs), 1), score[64];
+    everywhere(run_rerank, c, out, (size_t)(2 * pairs));
+    for (int r = 0; r < c->rows; r++) {
+        int n = ref_scores(c, r, score, order);
+        double lse = ref_lse(score, n);
+        for (int i = 0; i < c->k; i++) {
+            float id = out[r * c->k + i], logp = out[pairs + r * c->k + i];
+            int32_t want = i < n ? c->ids[c->from[r] * c->n + order[i]] : -1;
+            assert_true(id == (float)want);
+            if (i >= n)
+                assert_true(logp == -INFINITY);
+            else
+                assert_true(fabs((double)logp - ((double)score[order[i]] - lse)) <= 1e-4);
+        }
+    }
+    free(out);
+}
+
+/* Lists of which rows share some, lists that are shorter, more asked for than there is, ties. */
+static void test_rerank_orders_by_score(void **state)
+{
+    (void)state;
+    enum { V = 90, LISTS = 5, ROWS = 7 };
+    static const int32_t from[ROWS] = {4, 0, 1, 1, 3, 2, 4};
+    static const int shapes[][3] = {{9, 9, 24}, {1, 1, 1}, {16, 5, 256}, {64, 64, 33}, {6, 16, 40}};
+    for (int i = 0; i < 10; i++) {
+        int n = shapes[i % 5][0], k = shapes[i % 5][1], width = shapes[i % 5][2];
+        int32_t ids[LISTS * 64];
+        for (int j = 0; j < LISTS * n; j++)
+            ids[j] = n > 3 && j / n == 1 && j % n > 2 ? -1 : (j / n * 7 + j % n * 11) % V;
+        struct rerank_case c = {ROWS, n, k, width, LISTS, from, ids,
+                                rnd_floats((size_t)(LISTS * n), 3),
+                                rnd_floats((size_t)(ROWS * width), i < 5 ? 1.f : 0.f),
+                                TENSOR(i % 2 ? DT_BF16 : DT_F32, 1, V, width)};
+        float *logp = (float *)c.logp;
+        for (int j = 0; j < LISTS * n && i > 4; j++)
+            logp[j] = roundf(logp[j]); /* ties: nothing is added to them */
+        check_rerank(&c);
+        float odd[2 * 64];
+        logp[4 * n] = NAN;
+        c.rows = 1;
+        everywhere(run_rerank, &c, odd, (size_t)(2 * k));
+        for (int j = 0; j < k; j++)
+            assert_true(odd[j] == (j < n ? (float)ids[4 * n + j] : -1) &&
+                        (j < n ? isnan(odd[k + j]) : odd[k + j] == -INFINITY));
+        free(logp), free((void *)c.src), free(c.table.data);
+    }
+}
+
 static void test_logp_is_log_softmax(void **state)
 {
     (void)state;
@@ -549,6 +642,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_topk_is_a_sorted_head),
+        cmocka_unit_test(test_rerank_orders_by_score),
         cmocka_unit_test(test_logp_is_log_softmax),
         cmocka_unit_test(test_adjust_changes_and_bans_single_logits),
         cmocka_unit_test(test_read_is_all_of_them),

@@ -304,6 +304,52 @@ void cuda_rows(struct kdev *d, const struct k_rows *a)
                 cuda_f32(a->dst, cuda_span(a->rows, ds, a->n)), ds, a->n, idx, limit);
 }
 
+/* ---- conv ------------------------------------------------------------------------------------ */
+
+struct conv_args {
+    const int32_t *run;
+    const float *src, *by;
+    struct vec base;
+    size_t pitch; /* elements between rows of base */
+    int n, taps, group, at, by_stride;
+    bool add;
+    float *dst;
+};
+
+__global__ void __launch_bounds__(THREADS) conv_kernel(const __grid_constant__ conv_args a)
+{
+    pdl_trigger();
+    pdl_wait_trigger();
+    const int r = (int)blockIdx.y, i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    if (i >= a.n)
+        return;
+    const int groups = a.n / a.group, run = a.run[r];
+    const float *by = a.by + (size_t)r * (size_t)a.by_stride;
+    float sum = 0;
+    for (int t = 0; t < a.taps && t <= r && a.run[r - t] == run; t++)
+        sum += (weight_at(a.base, (size_t)(a.at + t) * a.pitch + (size_t)i) +
+                by[t * groups + i / a.group]) *
+               a.src[(size_t)(r - t) * (size_t)a.n + (size_t)i];
+    float *dst = a.dst + (size_t)r * (size_t)a.n + (size_t)i;
+    *dst = a.add ? *dst + sum : sum;
+}
+
+void cuda_conv(struct kdev *d, const struct k_conv *a)
+{
+    cuda_begin(d, "conv");
+    const size_t rows = (size_t)a->rows, n = rows * (size_t)a->n;
+    CHECK(a->taps > 0 && a->taps <= K_MAX_TAPS && a->group > 0 && a->n % a->group == 0);
+    CHECK(a->base->n_dim == 2 && a->base->dim[1] == a->n && a->base->dim[0] >= a->at + a->taps);
+    CHECK(!cuda_paneled(a->base) && a->dst.p != a->src.p);
+    const int wide = a->taps * (a->n / a->group);
+    conv_args c = {cuda_i32(a->run, rows), cuda_f32(a->src, n),
+                   cuda_f32(a->by, cuda_span(a->rows, a->by_stride, wide)), cuda_vec(a->base),
+                   cuda_pitch(a->base), a->n, a->taps, a->group, a->at, a->by_stride, a->add,
+                   cuda_f32(a->dst, n)};
+    dim3 grid((unsigned)div_up(a->n, THREADS), (unsigned)a->rows);
+    cuda_launch(d, conv_kernel, grid, THREADS, 0, c);
+}
+
 /* ---- gather ---------------------------------------------------------------------------------- */
 
 /* k_part, as the kernels take it. */
