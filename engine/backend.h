@@ -122,7 +122,7 @@ struct backend_info {
                            they are */
     const char *served_inputs; /* how a server that this model was made for quantizes the inputs of
                                   matrices, which are not quantized here; NULL: not known */
-    const char *draft_kind; /* "eagle3", "frozen-kv", "ngram"; NULL: no draft */
+    const char *draft_kind; /* "eagle3", "dspark", "ngram" ...; NULL: no draft */
     const char *draft_about; /* the same for people: "an EAGLE3 head"; NULL: no draft */
     enum draft_kv draft_kv; /* whose KV the draft's layers read */
     const char *draft_off; /* why there is no drafting, or NULL */

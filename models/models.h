@@ -13,7 +13,8 @@
 #include "kernels/base.h"
 
 /* MAX_EOS: end tokens that a checkpoint names; MAX_STOP: with those of a chat format and a GGUF. */
-enum { MAX_EOS = 32, MAX_STOP = MAX_EOS + 8, MAX_ROPE = 2, MAX_CAPTURE = 8, MAX_BLOCK = 17 };
+enum { MAX_EOS = 32, MAX_STOP = MAX_EOS + 8, MAX_ROPE = 2, MAX_CAPTURE = 8, MAX_BLOCK = 17,
+       MAX_CHOICES = 16, MAX_TAPS = 8 };
 
 /* Where weights lie after loading. All bytes are read once then, for the digest. */
 enum file_use {
@@ -122,6 +123,10 @@ struct layer {
     struct tensor layer_scalar;                 /* (1) */
     /* EAGLE3, first layer only */
     struct tensor hidden_norm;
+    /* DFlash 2, around attention and around the MLP: coefficients of the convolution of their
+     * input, then of their output (k_conv) */
+    struct tensor attn_conv, mlp_conv; /* (2 taps, hidden) */
+    struct tensor attn_by, mlp_by;     /* (2 taps * hidden / group, hidden): what the row adds */
 };
 
 /* The layer's tensors as an array of *n, those without data included. */
@@ -258,6 +263,14 @@ enum draft_kv {
     DRAFT_KV_TARGET, /* the target's */
 };
 
+/* How the guesses of a block depend on the token before each. */
+enum draft_edges {
+    EDGES_NONE,  /* not at all: all nodes of a depth have the same children */
+    EDGES_BIAS,  /* DSpark: logits + next e, e = prev[token] */
+    EDGES_GATED, /* the same with sigmoid(edge [state; e] + edge_b) * e */
+    EDGES_BEST,  /* DFlash 2: the `choices` best, and only they: logits + next (e * edge state) */
+};
+
 struct draft {
     const char *kind;  /* the drafter that runs it: a name in the table of engine/draft/drafter.c */
     struct config cfg; /* the draft's own switches, rope included; vocab is the target's */
@@ -279,10 +292,15 @@ struct draft {
     /* DFlash and P-EAGLE */
     int block;       /* rows of a block, at most MAX_BLOCK; 0: the draft has no blocks */
     int block_depth; /* the depth that a block's first row guesses; each later row guesses one more.
-                        0: that row is the pending token's own and guesses nothing (DFlash). 2: all
-                        rows are masks, and the pass over true cells has guessed depth 1
-                        (P-EAGLE) */
+                        0: that row is the pending token's own and guesses nothing (DFlash). 1: it
+                        guesses (DSpark). 2: all rows are masks, and the pass over true cells has
+                        guessed depth 1 (P-EAGLE) */
     int32_t mask;    /* the token of a block's other rows, an id of the target */
+    enum draft_edges edges;
+    int rank, choices;          /* of edges */
+    struct tensor prev, next;   /* (vocab, rank), (draft_vocab, rank) */
+    struct tensor edge, edge_b; /* (rank, hidden + rank), (rank); EDGES_BEST: (rank, hidden) */
+    int taps, group;            /* of convolutions in the layers; taps 0: there are none */
     bool causal[2];  /* in full and in sliding layers: a row of a block sees the block up to itself
                         only */
     struct tensor context_norm; /* DFlash: (hidden), after fc */

@@ -139,7 +139,10 @@ static inline void mock_k_linear(struct kdev *d, const struct k_linear *a)
     for (size_t r = 0; r < (size_t)a->rows; r++) {
         uint64_t x = mock_get(a->src, r, (size_t)a->src_stride);
         if (a->w->dim[0] == MOCK_V) {
-            mock_logits(x, (float *)a->dst.p + r * MOCK_V);
+            float *dst = (float *)a->dst.p + r * MOCK_V, y[MOCK_V];
+            mock_logits(x, y);
+            for (int v = 0; v < MOCK_V; v++)
+                dst[v] = a->add ? dst[v] + y[v] : y[v];
             continue;
         }
         for (int64_t i = 2; i < a->w->dim[1]; i += 2) {
@@ -291,6 +294,17 @@ static inline void mock_dflash(struct mock *m, int window)
     m->d.fc = mock_tensor(m, MOCK_H, 2 * MOCK_H);
     m->d.context_norm = m->d.norm = mock_tensor(m, MOCK_H, MOCK_H);
     m->d.head = mock_tensor(m, MOCK_V, MOCK_H);
+}
+
+/* The first row guesses, too, and the token before counts. */
+static inline void mock_dspark(struct mock *m, int window)
+{
+    mock_dflash(m, window);
+    m->d.kind = "dspark";
+    m->d.block_depth = 1;
+    m->d.edges = EDGES_BIAS;
+    m->d.rank = MOCK_H;
+    m->d.prev = m->d.next = mock_tensor(m, MOCK_V, MOCK_H);
 }
 
 static inline void mock_frozen(struct mock *m)

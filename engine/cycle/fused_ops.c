@@ -59,6 +59,25 @@ static kbuf copies(struct fused_cycle *run, kbuf rows, kbuf out, int guesses)
     return out;
 }
 
+/* The levels after a block whose guesses depend on the token before: a row for each node of the
+ * front, whose tokens grow() leaves. */
+static void grow_edges(struct fused_cycle *run, struct k_grow a)
+{
+    struct head *head = run->rt->drafter->head;
+    const int K = run->key.topk;
+    a.d2t = head->d2t;
+    a.time = (kbuf){0};
+    a.ids = head->ids;
+    a.logp = head->logp;
+    for (a.level = 1; a.level <= run->key.steps; a.level++) {
+        const int rows = a.level > 1 ? K : 1;
+        const size_t from = (size_t)((a.level - 1) * K) * 4;
+        head->ops->edges(head, rows, a.level > 1 ? a.token : run->at.root,
+                         kbuf_at(run->at.copied, from, (size_t)rows * 4), K);
+        run->rt->dev.k->grow(run->rt->dev.d, &a);
+    }
+}
+
 /* The same from one pass over a block, whose plan is complete: a row a level, from the drafter's
  * first one on. */
 static void grow_block(struct fused_cycle *run)
@@ -75,6 +94,10 @@ static void grow_block(struct fused_cycle *run)
     rt->dev.k->grow(rt->dev.d, &a); /* notes the time; if level 1 is the block's, it is made
                                        again */
     head->ops->block(head, &kp, run->block, run->at.which, guesses);
+    if (head->w->edges) {
+        grow_edges(run, a);
+        return;
+    }
     head_topk(head, guesses, K, head->ids, head->logp);
     kbuf ids = copies(run, head->ids, run->at.copy, guesses);
     kbuf logp = copies(run, head->logp, run->at.copy_logp, guesses);

@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 /* To add a drafter: define NAME_drafter in a file of its own and add X(NAME) here. */
-#define DRAFTERS(X) X(eagle3) X(peagle) X(dflash) X(frozen) X(ngram)
+#define DRAFTERS(X) X(eagle3) X(peagle) X(dflash) X(dspark) X(dflash2) X(frozen) X(ngram)
 
 #define DECLARED(name) extern const struct drafter_ops name##_drafter;
 #define LISTED(name) &name##_drafter,

@@ -69,6 +69,7 @@ bool head_buffers(struct head *d, struct err *e)
            head_want(d, &d->last, MAX_LANES * sizeof(int32_t), e) &&
            head_want(d, &d->logits, F32(rows * (size_t)d->w->draft_vocab), e) &&
            head_want(d, &d->ids, rows * MAX_TOPK * sizeof(int32_t), e) &&
+           head_want(d, &d->parents, d->w->edges ? rows * sizeof(int32_t) : 0, e) &&
            head_want(d, &d->logp, F32(rows * MAX_TOPK), e);
 }
 
@@ -208,14 +209,20 @@ void head_topk(struct head *d, int n, int topk, kbuf ids, kbuf logp)
     d->dev.k->topk(d->dev.d, &a);
 }
 
-/* Best topk guesses of n rows of logits: target ids and log probabilities. */
-static void guesses(struct head *d, int n, int topk, int32_t *ids, float *logp)
+/* The guesses of n rows from the device: target ids and log probabilities. */
+static void get_guesses(struct head *d, int n, int topk, int32_t *ids, float *logp)
 {
-    head_topk(d, n, topk, d->ids, d->logp);
     d->dev.k->get(d->dev.d, ids, d->ids, (size_t)n * (size_t)topk * sizeof *ids);
     d->dev.k->get(d->dev.d, logp, d->logp, F32(mul64(n, topk)));
     for (int i = 0; i < n * topk; i++)
         ids[i] = tree_target_id(d->w->d2t, d->w->draft_vocab, ids[i]);
+}
+
+/* Best topk guesses of n rows of logits. */
+static void guesses(struct head *d, int n, int topk, int32_t *ids, float *logp)
+{
+    head_topk(d, n, topk, d->ids, d->logp);
+    get_guesses(d, n, topk, ids, logp);
 }
 
 void head_no_guesses(struct guess *g)
@@ -386,7 +393,7 @@ int head_block_rows(const struct head *d, int depth)
 
 int32_t head_block_token(const struct head *d, int i, int32_t pending)
 {
-    return i || d->w->block_depth ? d->w->mask : pending;
+    return i || d->w->block_depth > 1 ? d->w->mask : pending;
 }
 
 /* Adds the levels of one lane from `first` on. Row i of ids and logp (levels, topk) has the guesses
@@ -406,12 +413,14 @@ static void add_block(struct growth *g, int first, const int32_t *ids, const flo
     }
 }
 
-/* The block pass of n lanes, and the guesses of each lane's depths from head_block_first() on. */
-static bool run_block(struct head *d, struct pass *ps, const struct drafting *lane, int n, int topk,
-                      int32_t *ids, float *logp, struct err *e)
+/* The block pass of n lanes, which leaves the logits of each lane's depths from head_block_first()
+ * on; *guessed: how many rows those are. */
+static bool run_block(struct head *d, struct pass *ps, const struct drafting *lane, int n,
+                      int *guessed, struct err *e)
 {
     struct plan_req req[MAX_LANES];
-    int most = n * d->w->block, rows = 0, n_req = 0, guessed = 0;
+    int most = n * d->w->block, rows = 0, n_req = 0;
+    *guessed = 0;
     int32_t *token = xmalloc((size_t)most * sizeof *token);
     int32_t *which = xmalloc((size_t)most * sizeof *which);
     for (int b = 0; b < n; b++) {
@@ -420,17 +429,49 @@ static bool run_block(struct head *d, struct pass *ps, const struct drafting *la
             continue;
         req[n_req++] = (struct plan_req){.seq = lane[b].seq, .n = of_lane, .token = token + rows};
         for (int l = head_block_first(d); l <= lane[b].max_depth; l++)
-            which[guessed++] = rows + l - d->w->block_depth;
+            which[(*guessed)++] = rows + l - d->w->block_depth;
         for (int i = 0; i < of_lane; i++)
             token[rows++] = head_block_token(d, i, lane[b].tree->token[0]);
     }
     bool ok = rows == 0 || pass_prepare(ps, PLAN_BLOCK, req, n_req, e);
-    if (ok && rows) {
-        d->ops->block(d, &ps->kp, rows, head_rows(d, which, guessed), guessed);
-        guesses(d, guessed, topk, ids, logp);
-    }
+    if (ok && rows)
+        d->ops->block(d, &ps->kp, rows, head_rows(d, which, *guessed), *guessed);
     FREE(token, which);
     return ok;
+}
+
+/* One level of the lanes' trees after run_block() where guesses depend on the token before: every
+ * node of the front has children of its own. */
+static void add_edges(struct head *d, const struct drafting *lane, struct growth *g, int n,
+                      int level, int topk)
+{
+    size_t most = (size_t)d->max_heads;
+    int32_t *token = xmalloc(most * sizeof *token), *which = xmalloc(most * sizeof *which);
+    int32_t *ids = xmalloc(most * (size_t)topk * sizeof *ids);
+    float *logp = xmalloc(F32(most * (size_t)topk));
+    int rows = 0, base = 0; /* base: the lane's first row of logits */
+    for (int b = 0; b < n; base += lane[b++].max_depth) {
+        int parents = level > lane[b].max_depth ? 0 : level > 1 ? g[b].n_front : 1;
+        for (int k = 0; k < parents; k++) {
+            token[rows] = level > 1 ? g[b].c.token[extended(&g[b], level, k)]
+                                    : lane[b].tree->token[0];
+            which[rows++] = base + level - 1;
+        }
+    }
+    CHECK(rows <= d->max_heads);
+    if (rows) {
+        d->ops->edges(d, rows, upload_ints(d, d->parents, token, rows), head_rows(d, which, rows),
+                      topk);
+        get_guesses(d, rows, topk, ids, logp);
+    }
+    for (int b = 0, row = 0; b < n; b++) {
+        int parents = level > lane[b].max_depth ? 0 : level > 1 ? g[b].n_front : 1;
+        if (level <= lane[b].max_depth)
+            g[b].n_front = tree_grow_level(&g[b].c, level, ids + mul64(row, topk),
+                                           logp + mul64(row, topk), NULL, 0);
+        row += parents;
+    }
+    FREE(token, which, ids, logp);
 }
 
 /* All levels of all lanes from head_block_first() on; as many lanes at once as the buffers have
@@ -438,14 +479,21 @@ static bool run_block(struct head *d, struct pass *ps, const struct drafting *la
 static bool grow_blocks(struct head *d, struct pass *ps, struct drafting *lane, struct growth *g,
                         int n, int topk, struct err *e)
 {
-    int most = d->max_heads / d->w->block, from = head_block_first(d);
+    int most = d->max_heads / max_int(d->w->block, d->w->edges ? topk : 1);
+    int from = head_block_first(d);
     int32_t *ids = xmalloc((size_t)mul64(d->max_heads, topk) * sizeof *ids);
     float *logp = xmalloc(F32(mul64(d->max_heads, topk)));
     bool ok = true;
     for (int first = 0; first < n && ok; first += most) {
-        int some = min_int(most, n - first), row = 0;
-        ok = run_block(d, ps, lane + first, some, topk, ids, logp, e);
-        for (int b = first; b < first + some && ok; b++) {
+        int some = min_int(most, n - first), row = 0, guessed, deepest = 0;
+        ok = run_block(d, ps, lane + first, some, &guessed, e);
+        for (int b = first; b < first + some; b++)
+            deepest = max_int(deepest, lane[b].max_depth);
+        for (int l = 1; l <= deepest && ok && d->w->edges; l++)
+            add_edges(d, lane + first, g + first, some, l, topk);
+        if (ok && guessed && !d->w->edges)
+            guesses(d, guessed, topk, ids, logp);
+        for (int b = first; b < first + some && ok && !d->w->edges; b++) {
             add_block(&g[b], from, ids + mul64(row, topk), logp + mul64(row, topk));
             row += max_int(0, lane[b].max_depth + 1 - from);
         }

@@ -15,7 +15,7 @@
 
 /* Cells of the target that a head may be behind (lane.h), which is also the rows of its backlog:
  * their captured states, until the head runs over them. */
-enum { HEAD_BACKLOG = 64, HEAD_OWNED = 24 };
+enum { HEAD_BACKLOG = 64, HEAD_OWNED = 32 };
 
 /* The part of a drafter that all heads share; each embeds it first. */
 struct head {
@@ -34,6 +34,7 @@ struct head {
     kbuf idx, last;   /* (rows of a gather), (MAX_LANES) i32 */
     kbuf logits;      /* (max_heads, draft_vocab) of the last pass */
     kbuf ids, logp;   /* (max_heads, MAX_TOPK) */
+    kbuf parents;     /* (max_heads) i32 tokens, of a draft with edges */
     kbuf d2t;         /* (draft vocabulary) i32 target ids; absent: the same */
     kbuf out;         /* output rows of the last pass, for golden tests */
     struct k_cells *cells; /* (n_cells) of the draft pool, one a layer; 0: the head owns none */
@@ -60,6 +61,12 @@ struct head_ops {
      * rows which[i], i < n, in row i of h->logits. which: i32 on the device. NULL: the head guesses
      * level by level. */
     void (*block)(struct head *h, const struct k_plan *kp, int rows, kbuf which, int n);
+    /* Of a draft whose guesses depend on the token before (struct draft, edges): the guesses after
+     * `rows` parents. Parent r holds the target's id token[r]; its children are guessed by row
+     * which[r] of those whose logits the last block() left, which stay. Leaves the topk best of
+     * each, ids of the draft (-1: no more), in h->ids and h->logp. token, which: i32 on the device.
+     */
+    void (*edges)(struct head *h, int rows, kbuf token, kbuf which, int topk);
 };
 
 /* For the open functions of the heads: allocates the shared buffers; state_n and the taps must be

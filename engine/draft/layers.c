@@ -26,11 +26,18 @@ static bool open_cells(struct head *h, int slots, enum kv_type kv, struct err *e
     return true;
 }
 
+/* Coefficients of a row: those of inputs, then those of outputs. */
+static int kernels_of(const struct draft *w)
+{
+    return w->taps ? 2 * w->taps * (w->cfg.hidden / w->group) : 0;
+}
+
 bool layers_open(struct layers *y, struct head *h, const struct drafter_setup *s, struct err *e)
 {
     const struct draft *w = h->w;
     size_t rows = (size_t)h->max_rows, heads, ffn;
     size_t half = w->cfg.n_rope ? (size_t)w->cfg.rope[0].half : 1;
+    size_t hidden = w->taps ? (size_t)w->cfg.hidden : 0;
     head_widths(w, &heads, &ffn);
     h->taps.n = w->n_capture;
     h->taps.stride = w->n_capture * w->target_hidden;
@@ -38,10 +45,13 @@ bool layers_open(struct layers *y, struct head *h, const struct drafter_setup *s
     memcpy(h->taps.boundary, w->capture, sizeof w->capture);
     return open_cells(h, s->slots, s->kv, e) && head_want(h, &y->q, F32(rows * heads), e) &&
            head_want(h, &y->o, F32(rows * heads), e) && head_want(h, &y->h, F32(rows * ffn), e) &&
-           head_want(h, &y->cs, F32(rows * half * 2), e) && head_buffers(h, e);
+           head_want(h, &y->cs, F32(rows * half * 2), e) &&
+           head_want(h, &y->y, F32(rows * hidden), e) &&
+           head_want(h, &y->z, F32(rows * hidden), e) &&
+           head_want(h, &y->by, F32(rows * (size_t)kernels_of(w)), e) && head_buffers(h, e);
 }
 
-/* ---- a layer --------------------------------------------------------------------------------- */
+/* ---- attention's part ------------------------------------------------------------------------ */
 
 /* Whether a linear with these weights reads packed activation rows (kernels.h). */
 static bool packs(const struct tensor *w)
@@ -89,14 +99,57 @@ void layers_store(struct layers *y, struct head *h, const struct k_plan *kp, int
     h->dev.k->qkv(h->dev.d, &a);
 }
 
+/* ---- convolutions (DFlash 2) ----------------------------------------------------------------- */
+
+/* The convolution around one part of a layer. */
+struct around {
+    const struct tensor *base, *by;
+};
+
+/* side 0: of the part's input, 1: of its output. */
+static void convolve(struct layers *y, struct head *h, const struct k_plan *kp, int rows,
+                     struct around a, int side, kbuf src, bool add, kbuf dst)
+{
+    const struct draft *w = h->w;
+    int wide = kernels_of(w) / 2;
+    size_t from = F32(side * wide);
+    h->dev.k->conv(h->dev.d, &(struct k_conv){
+        .rows = rows, .n = w->cfg.hidden, .taps = w->taps, .group = w->group,
+        .run = kp->req, .src = src, .base = a.base, .at = side * w->taps,
+        .by = kbuf_at(y->by, from, y->by.n - from), .by_stride = 2 * wide, .add = add,
+        .dst = dst});
+}
+
+/* y->y = the input's convolution of norm(x); the coefficients stay for the output's. */
+static void convolve_input(struct layers *y, struct head *h, const struct k_plan *kp, int rows,
+                           struct around a, kbuf x, struct k_norm norm)
+{
+    const struct kernels *k = h->dev.k;
+    int n = h->w->cfg.hidden;
+    k->normalize(h->dev.d, &(struct k_normalize){.rows = rows, .n = n, .src = x, .dst = y->z,
+                                                 .norm = norm, .scale = 1});
+    k->linear(h->dev.d, &(struct k_linear){.rows = rows, .src_stride = n, .src = y->z, .w = a.by,
+                                           .scale = 1, .dst = y->by});
+    convolve(y, h, kp, rows, a, 0, y->z, false, y->y);
+}
+
+/* ---- a layer --------------------------------------------------------------------------------- */
+
 void layers_run(struct layers *y, struct head *h, const struct k_plan *kp, int l, int rows,
                 struct layer_input in, kbuf x)
 {
+    static const struct k_norm none = {NORM_NONE, NULL, 0};
     const struct config *c = &h->w->cfg;
     const struct layer *w = &h->w->layer[l];
     const struct kernels *k = h->dev.k;
+    const bool conv = h->w->taps > 0;
+    struct around attn = {&w->attn_conv, &w->attn_by}, mlp = {&w->mlp_conv, &w->mlp_by};
     bool out_packed = packs(&w->wo);
     bool mlp_packed = w->gate.type == w->up.type && w->up.type == w->down.type;
+    if (conv) {
+        convolve_input(y, h, kp, rows, attn, in.src, in.norm);
+        in = (struct layer_input){y->y, c->hidden, none, false};
+    }
     struct k_qkv qkv = qkv_of(y, h, kp, l, rows, in);
     k->qkv(h->dev.d, &qkv);
     k->attn(h->dev.d, &(struct k_attn){
@@ -104,11 +157,19 @@ void layers_run(struct layers *y, struct head *h, const struct k_plan *kp, int l
         .cells = h->cells[l], .table = qkv.table, .packed = out_packed, .dst = y->o});
     k->linear(h->dev.d, &(struct k_linear){
         .rows = rows, .src_stride = w->n_head * w->head_dim, .src = y->o, .w = &w->wo,
-        .b = tensor_opt(&w->bo), .scale = 1, .add = true, .packed = out_packed, .dst = x});
-    k->glu(h->dev.d, &(struct k_glu){.rows = rows, .src = x, .pre = norm_of(c, &w->ffn_in_norm),
+        .b = tensor_opt(&w->bo), .scale = 1, .add = !conv, .packed = out_packed,
+        .dst = conv ? y->z : x});
+    if (conv) {
+        convolve(y, h, kp, rows, attn, 1, y->z, true, x);
+        convolve_input(y, h, kp, rows, mlp, x, norm_of(c, &w->ffn_in_norm));
+    }
+    k->glu(h->dev.d, &(struct k_glu){.rows = rows, .src = conv ? y->y : x,
+                                     .pre = conv ? none : norm_of(c, &w->ffn_in_norm),
                                      .gate = &w->gate, .up = &w->up, .act = c->act,
                                      .packed = mlp_packed, .dst = y->h});
     k->linear(h->dev.d, &(struct k_linear){.rows = rows, .src_stride = w->ffn, .src = y->h,
-                                           .w = &w->down, .scale = 1, .add = true,
-                                           .packed = mlp_packed, .dst = x});
+                                           .w = &w->down, .scale = 1, .add = !conv,
+                                           .packed = mlp_packed, .dst = conv ? y->z : x});
+    if (conv)
+        convolve(y, h, kp, rows, mlp, 1, y->z, true, x);
 }

@@ -9,6 +9,7 @@
 
 struct layers {
     kbuf q, o, h, cs; /* (max_rows, ...) */
+    kbuf y, z, by;    /* the same, of a draft with convolutions: (hidden) x 2, and coefficients */
 };
 
 /* A layer's input: rows of src, `stride` floats apart, as struct k_qkv takes them. */
@@ -26,7 +27,9 @@ bool layers_open(struct layers *y, struct head *h, const struct drafter_setup *s
 /* The rope angles of a pass, which an operation of the caller computes into y->cs. */
 struct k_rope layers_rope(const struct layers *y, const struct head *h, const struct k_plan *kp,
                           int rows);
-/* Runs layer l: adds attention over the layer's cells, then the MLP, to x (rows, hidden). */
+/* Runs layer l: adds attention over the layer's cells, then the MLP, to x (rows, hidden). If the
+ * draft has convolutions, the rows of a request are a block, in order, and `in` is x with a norm.
+ */
 void layers_run(struct layers *y, struct head *h, const struct k_plan *kp, int l, int rows,
                 struct layer_input in, kbuf x);
 /* Writes keys and values of layer l for rows of `in`, without a norm and without attention. */

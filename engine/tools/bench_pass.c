@@ -225,7 +225,12 @@ static void run_draft(struct bench *, void *arg)
         d->ops->block(d, &rt->pass.kp, d->w->block, d->idx, rows);
     else
         d->ops->level(d, &rt->pass.kp, 1, d->root, d->idx);
-    head_topk(d, rows, 1, d->ids, d->logp);
+    if (!d->w->edges) {
+        head_topk(d, rows, 1, d->ids, d->logp);
+        return;
+    }
+    for (int i = 0; i < rows; i++) /* a chain, over and over after the same token */
+        d->ops->edges(d, 1, d->parents, kbuf_at(d->last, (size_t)i * 4, 4), 1);
 }
 
 /* Plans the pass that is timed: one row of a later level, or one block. */
@@ -244,6 +249,12 @@ static bool plan_draft(struct runtime *rt, struct lane *lane, struct err *e)
         which[i] = i + head_block_first(h) - h->w->block_depth;
     int32_t from = lane->slot - 1;
     h->w->block ? head_rows(h, which, guesses) : head_rows(h, &from, 1);
+    for (int i = 0; i < guesses; i++)
+        which[i] = i;
+    if (h->w->edges) {
+        rt->dev.k->put(rt->dev.d, h->last, which, (size_t)guesses * sizeof *which);
+        rt->dev.k->put(rt->dev.d, h->parents, lane->tok.v, sizeof *lane->tok.v);
+    }
     return h->w->block ? pass_prepare(&rt->pass, PLAN_BLOCK, &block, 1, e)
                        : pass_prepare(&rt->pass, PLAN_DRAFT, &level, 1, e);
 }

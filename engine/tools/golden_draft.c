@@ -351,9 +351,11 @@ static int block_guesses(const struct draft *w)
     return draft_block_reach(w) + 1 - (w->block_depth > 1 ? w->block_depth : 1);
 }
 
-/* The block over these cells: its rows' states, and the logits of those that guess. */
+/* The block over these cells: its rows' states, the logits of those that guess, and the scores of
+ * the chain. */
 static bool run_block(struct golden *golden, struct runtime *rt, struct lane *lane,
-                      const struct guess *guess, float *states, float *logits, struct err *e)
+                      const struct guess *guess, float *states, float *logits, float *scores,
+                      struct err *e)
 {
     struct head *h = rt->drafter->head;
     int V = head_vocab(h), depth = draft_block_reach(h->w);
@@ -366,9 +368,26 @@ static bool run_block(struct golden *golden, struct runtime *rt, struct lane *la
     lane->seq.committed = 0;
     for (int i = 0; i < block_guesses(h->w) && ok; i++)
         head_logits(h, i, logits + mul64(i, V));
-    if (ok)
+    if (ok) {
         head_states(h, h->w->block, states);
+        for (int i = 0; i < block_guesses(h->w); i++)
+            scores[i] = i + 1 < t.n ? t.score[i + 1] : NAN;
+    }
     return ok;
+}
+
+/* Of a draft whose guesses depend on the token before: the scores of the greedy chain. */
+static bool check_scores(struct golden *golden, struct safetensors *st, const float *scores,
+                         struct err *e)
+{
+    int n = block_guesses(&golden->l.draft);
+    float *want = golden->l.draft.edges
+                      ? golden_tensor(st, "block.scores", DT_F32, 1, (int64_t[]){n}, e) : NULL;
+    if (want)
+        check_error(&golden->rep, "block scores", "block scores",
+                    compare(scores, want, 1, (size_t)n), "");
+    free(want);
+    return want || !golden->l.draft.edges;
 }
 
 /* In every chunking: one cell at once, some, all that the backlog holds. The bits are equal. */
@@ -387,14 +406,17 @@ static bool check_block(struct golden *golden, struct runtime *rt, struct lane *
     FREED(free_at) float *want = hidden ? golden_tensor(st, "block.logits", DT_F32, 2, of_logits,
                                                         e) : NULL;
     FREED(free_at) float *states = xmalloc(2 * ns), *logits = xmalloc(2 * nl);
+    float scores[2][MAX_BLOCK] = {{0}};
     bool ok = want != NULL, same = true;
     for (int i = 0; i < 3 && ok; i++) {
         float *s = states + (i ? mul64(B, H) : 0), *g = logits + (i ? mul64(G, V) : 0);
         lane->seq.drafted = 0;
         ok = extend_block(golden, rt, lane, fused, chunks[i], guess, e) &&
-             run_block(golden, rt, lane, guess, s, g, e);
-        same = same && (i == 0 || (!memcmp(states, s, ns) && !memcmp(logits, g, nl)));
+             run_block(golden, rt, lane, guess, s, g, scores[i > 0], e);
+        same = same && (i == 0 || (!memcmp(states, s, ns) && !memcmp(logits, g, nl) &&
+                                   !memcmp(scores[0], scores[1], sizeof scores[0])));
     }
+    ok = ok && check_scores(golden, st, scores[0], e);
     if (ok) {
         check_error(&golden->rep, "block states", "block states",
                     compare(states, hidden, B, (size_t)H), "");

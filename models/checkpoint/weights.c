@@ -36,6 +36,12 @@ static const char *const extent_name[N_EXTENT] = {
     [X_DRAFT_VOCAB] = "draft_vocab_size",
     [X_CENTROIDS] = "num_centroids",
     [X_FUSED] = "of its parts",
+    [X_TWO] = "input and output",
+    [X_TAPS] = "conv_kernel_size",
+    [X_TAPS2] = "2 x conv_kernel_size",
+    [X_KERNELS] = "2 x conv_kernel_size x groups",
+    [X_RANK] = "rank",
+    [X_STATE_RANK] = "hidden_size + rank",
 };
 
 static void extents_of_layer(int64_t *x, const struct config *g, const struct layer *l)
@@ -54,6 +60,7 @@ static void extents_of_layer(int64_t *x, const struct config *g, const struct la
 void extents_of_config(int64_t *x, const struct config *g)
 {
     x[X_ONE] = 1;
+    x[X_TWO] = 2;
     x[X_HIDDEN] = x[X_IN] = g->hidden;
     x[X_VOCAB] = g->vocab;
     x[X_EXPERTS] = g->n_expert;

@@ -15,7 +15,8 @@ enum extent {
     X_NONE, X_ONE, X_HIDDEN, X_IN, X_VOCAB, X_Q, X_KV, X_HEAD_DIM, X_HEADS, X_FFN, X_EXPERTS,
     X_EXPERT_FFN, X_EXPERT_FFN2, X_HIDDEN_BLOCKS, X_EXPERT_FFN_BLOCKS, X_GATE, X_V, X_O, X_BLOCK,
     X_PLE, X_PLE_VOCAB,
-    X_PLE_ALL, X_TARGET, X_TARGET2, X_CAPTURED, X_DRAFT_VOCAB, X_CENTROIDS, X_FUSED, N_EXTENT,
+    X_PLE_ALL, X_TARGET, X_TARGET2, X_CAPTURED, X_DRAFT_VOCAB, X_CENTROIDS, X_FUSED,
+    X_TWO, X_TAPS, X_TAPS2, X_KERNELS, X_RANK, X_STATE_RANK, N_EXTENT,
 };
 
 enum when {
@@ -38,6 +39,7 @@ struct tensor_spec {
                           there */
     bool rotates; /* its rows are dimensions that rope rotates */
     int values; /* dimensions of values are its rows (1) or columns (2) */
+    bool by_row; /* a matrix of which only single rows are read */
     bool unused_ok; /* a layer that shares K and V may have the tensor, which is not loaded */
     int fused;   /* in the first row of so many: these have one name, that of a matrix of the file
                     whose rows are theirs, one after another; 0: none */
@@ -49,10 +51,11 @@ struct tensor_spec {
                      the model, is not there */
 };
 
-/* Whether the tensor is a matrix with one row per expert, of which single rows are read. */
+/* Whether the tensor is a matrix of which only single rows are read: one with a row per expert, or
+ * one that says so. */
 static inline bool spec_by_row(const struct tensor_spec *s)
 {
-    return s->dim[0] == X_EXPERTS && s->dim[1] != X_NONE && s->dim[2] == X_NONE;
+    return s->by_row || (s->dim[0] == X_EXPERTS && s->dim[1] != X_NONE && s->dim[2] == X_NONE);
 }
 
 /* {SPEC(layer, in_norm, "input_layernorm.weight", X_HIDDEN), .when = ...} */

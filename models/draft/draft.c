@@ -16,8 +16,9 @@ static bool load_kind(struct drafting *g)
     if (binder_find(&g->b, draft_roots, "fc.weight"))
         return eagle3_load(g);
     return err_file(g->b.e, st_path(g->b.st, NULL),
-                    "neither an EAGLE3 or P-EAGLE head (no tensor fc.weight) nor a DFlash draft "
-                    "(no hidden_norm.weight) nor a gemma4_assistant (model_type \"%.60s\")",
+                    "neither an EAGLE3 or P-EAGLE head (no tensor fc.weight) nor a DFlash, DSpark "
+                    "or DFlash 2 draft (no hidden_norm.weight) nor a gemma4_assistant (model_type "
+                    "\"%.60s\")",
                     show(type).s);
 }
 
@@ -64,7 +65,8 @@ bool draft_each(struct draft *d, bool (*fn)(struct tensor *t, void *arg, struct 
     bool tied = d->head.data && d->head.data == d->embed.data;
     struct tensor *own[] = {&d->fc,    &d->fc_b, &d->input_norm, &d->embed,     &d->norm,
                             tied ? NULL : &d->head, &d->pre_proj,   &d->post_proj, &d->centroids,
-                            &d->context_norm, &d->mask_hidden};
+                            &d->context_norm, &d->mask_hidden, &d->prev, &d->next,
+                            &d->edge, &d->edge_b};
     for (size_t i = 0; i < sizeof own / sizeof *own; i++)
         if (own[i] && !each_tensor(own[i], d->store, fn, arg, e))
             return false;

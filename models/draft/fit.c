@@ -26,6 +26,10 @@ void fit_extents(struct drafting *g)
     x[X_TARGET] = g->d->target_hidden;
     x[X_CAPTURED] = (int64_t)g->d->n_capture * g->d->target_hidden;
     x[X_DRAFT_VOCAB] = g->d->draft_vocab;
+    x[X_TAPS] = g->d->taps;
+    x[X_KERNELS] = g->d->group ? 2 * (int64_t)g->d->taps * (g->d->cfg.hidden / g->d->group) : 0;
+    x[X_RANK] = g->d->rank;
+    x[X_STATE_RANK] = (int64_t)g->d->cfg.hidden + g->d->rank;
 }
 
 static bool fit_widths(struct drafting *g, const struct conf *width)

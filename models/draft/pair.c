@@ -109,11 +109,12 @@ static bool has_word(const char *s, const char *const *words)
 
 static void read_config(const json_t *top, struct says *s)
 {
-    static const char *const classes[] = {"eagle3", "peagle", "dflash", "speculator", "draftmodel",
-                                          "gemma4assistant", "gemma4unifiedassistant", NULL};
+    static const char *const classes[] = {"eagle3", "peagle", "dflash", "dspark",
+                                          "speculator", "draftmodel", "gemma4assistant",
+                                          "gemma4unifiedassistant", NULL};
     static const char *const keys[] = {"speculators_config", "speculators_model_type",
-                                       "eagle_config", "dflash_config", "draft_vocab_size",
-                                       "truncated_vocab_size"};
+                                       "eagle_config", "dflash_config", "dspark_config",
+                                       "markov_rank", "draft_vocab_size", "truncated_vocab_size"};
     const char *type = json_string_value(json_object_get(top, "model_type"));
     const char *class = json_string_value(json_array_get(json_object_get(top, "architectures"),
                                                          0));

@@ -298,7 +298,13 @@ static void capture_line(struct app *a, const struct why *w, const struct printe
     }
     print_add(to, ST_TEXT, "boundaries %s of the target, last at position %d", info->capture,
               w->v->rec.pos0 - 1);
-    if (levels == 0)
+    if (!strcmp(info->draft_kind, "dspark"))
+        print_add(to, ST_TEXT, ": depth %d of the block, which sees masks; q has the bias of the "
+                  "token before", w->depth);
+    else if (!strcmp(info->draft_kind, "dflash2"))
+        print_add(to, ST_TEXT, ": depth %d of the block, which sees masks; q is among its best "
+                  "alone, chosen by the token before", w->depth);
+    else if (levels == 0)
         print_add(to, ST_TEXT, ": the head guessed from captured states");
     else if (!strcmp(info->draft_kind, "peagle"))
         print_add(to, ST_TEXT, ": mask %d behind it, which sees the masks before, not the guess%s",

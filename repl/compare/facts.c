@@ -292,7 +292,8 @@ bool facts_unmet_needs(const struct backend_info *i, const struct settings *s, e
                                            [DRAFT_KV_OWN] = NEED_EAGLE3,
                                            [DRAFT_KV_TARGET] = NEED_FROZEN};
     const char *kind = i->draft_kind;
-    bool block = kind && (!strcmp(kind, "dflash") || !strcmp(kind, "peagle"));
+    static const char *const blocks[] = {"dflash", "dspark", "dflash2", "peagle"};
+    bool block = kind && ANY(b_, sizeof blocks / sizeof *blocks, !strcmp(kind, blocks[b_]));
     struct bug_facts f = {.window = i->n_swa_layer > 0, .spec = s->spec,
                           .draft = !kind ? NEED_NONE : block ? NEED_BLOCK : draft[i->draft_kv],
                           .topk = s->topk, .steps = s->steps, .nodes = s->nodes,

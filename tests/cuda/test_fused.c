@@ -51,7 +51,10 @@ static void reply(struct bed *b, const char *text, const struct tree_shape *s, e
     struct message m = {.role = ROLE_USER, .text = (char *)(uintptr_t)text};
     struct lane l = {.tap_row = -1, .seed = 7,
                      .how = {.temperature = (float)temperature, .top_p = 0.95f, .top_k = 50}};
-    must(chat_render(b->chat, &m, 1, &l.tok, &e), &e);
+    if (b->chat)
+        must(chat_render(b->chat, &m, 1, &l.tok, &e), &e);
+    for (int i = 0; !b->chat && i < 20; i++)
+        ids_add(&l.tok, (int32_t)(mix64((uint64_t)(unsigned char)text[i]) % 120));
     int first = l.tok.n, most = rounds(50, MOST) / one_in(4);
     must(lane_extend(&b->r, &l, first, true, s != NULL, s ? s->topk : 1, &e), &e);
     b->r.record = kind == RECORDED;
@@ -132,8 +135,10 @@ static char *parallel_head(void)
     return dir;
 }
 
-/* Chains and trees of a drafter that guesses 7 depths in a block; what is deeper runs stepped. */
-static void blocks_agree(const char *device, const char *precision, bool parallel)
+/* Chains and trees of a drafter that guesses 7 depths in a block; what is deeper runs stepped. Of
+ * folders without a tokenizer the prompts are ids. */
+static void blocks_agree(const char *device, const char *precision, const char *target,
+                         const char *draft)
 {
     static const struct tree_shape deep = {8, 2, 6};
     static const struct tree_shape some[] = {
@@ -141,14 +146,12 @@ static void blocks_agree(const char *device, const char *precision, bool paralle
     struct bed b;
     if (!bed_device(&b, device, precision))
         skip();
-    char *head = parallel ? parallel_head() : NULL;
-    bed_load(&b, TARGET, parallel ? head : BLOCK);
-    if (parallel)
-        ck_remove(head);
-    free(head);
-    bed_chat(&b, TARGET);
+    bed_load(&b, target, draft);
+    if (!strcmp(target, TARGET))
+        bed_chat(&b, target);
     bed_runtime(&b, &(struct runtime_shape){.page_size = 4, .context = 512, .kv = b.dev.kv});
-    bed_stop(&b);
+    if (b.chat)
+        bed_stop(&b);
     for (int s = 0; s < 4; s++) {
         b.r.kv.draft_window = s == 1 ? 24 : 0;
         uint64_t before = b.r.n_fused;
@@ -167,8 +170,31 @@ static void blocks_agree(const char *device, const char *precision, bool paralle
 
 static void both_agree(const char *device, const char *precision)
 {
-    blocks_agree(device, precision, false);
-    blocks_agree(device, precision, true);
+    char *head = parallel_head();
+    blocks_agree(device, precision, TARGET, BLOCK);
+    blocks_agree(device, precision, TARGET, head);
+    ck_remove(head);
+    free(head);
+}
+
+/* Of drafts whose guesses depend on the token before. */
+static void edges_agree(const char *device, const char *precision)
+{
+    blocks_agree(device, precision, "tests/golden/gemma3-b", "tests/golden/dspark-gated-b");
+    blocks_agree(device, precision, "tests/golden/qwen3-b", "tests/golden/dflash2-b");
+}
+
+static void test_edge_cycles_agree_on_the_cpu(void **state)
+{
+    (void)state;
+    edges_agree("cpu", NULL);
+}
+
+static void test_edge_cycles_agree_on_a_gpu(void **state)
+{
+    (void)state;
+    edges_agree("cuda", "bf16");
+    edges_agree("cuda", "f32");
 }
 
 static void test_block_cycles_agree_on_the_cpu(void **state)
@@ -439,6 +465,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_cycles_agree_on_the_cpu),
         cmocka_unit_test(test_block_cycles_agree_on_the_cpu),
         cmocka_unit_test(test_block_cycles_agree_on_a_gpu),
+        cmocka_unit_test(test_edge_cycles_agree_on_the_cpu),
+        cmocka_unit_test(test_edge_cycles_agree_on_a_gpu),
         cmocka_unit_test(test_damaged_tables_are_found),
         cmocka_unit_test(test_a_page_changed_behind_the_cache_is_found),
         cmocka_unit_test(test_plans_show_their_pages),

@@ -19,6 +19,8 @@ static struct base {
 } bases[] = {
     {.word = "PEagle", .dir = "tests/golden/peagle-b", .target = "tests/golden/llama-b"},
     {.word = "Eagle3", .dir = "tests/golden/eagle3-nvidia-b", .target = "tests/golden/llama-b"},
+    {.word = "DSpark", .dir = "tests/golden/dspark-gated-b", .target = "tests/golden/gemma3-b"},
+    {.word = "DFlash2", .dir = "tests/golden/dflash2-b", .target = "tests/golden/qwen3-b"},
     {.word = "DFlash", .dir = "tests/golden/dflash-b", .target = "tests/golden/qwen3-b"},
     {.word = "gemma4_assistant", .dir = "tests/golden/gemma4-a-assistant",
      .target = "tests/golden/gemma4-a"},

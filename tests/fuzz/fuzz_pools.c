@@ -112,6 +112,7 @@ static struct pair {
     {.target = "tests/golden/gemma4-a", .draft = "tests/golden/gemma4-a-assistant"},
     {.target = "tests/golden/gemma3-b", .draft = "tests/golden/dflash-swa-b"},
     {.target = "tests/golden/gemma3-b", .draft = "tests/golden/peagle-swa-b"},
+    {.target = "tests/golden/gemma3-b", .draft = "tests/golden/dspark-gated-b"},
 };
 
 static struct device device;

@@ -19,6 +19,9 @@ and draft_logits, draft_hidden, draft_tokens of five steps. Of a DFlash draft: i
 and fused_hidden as of EAGLE3, block.hidden [B, h] (before the final norm), block.logits [B - 1,
 draft vocab] of the rows behind the first, and the trees; where transformers has the same arithmetic
 (MuseGlimmerAssistantModel: full layers, no causal ones), both are compared before they are written.
+Of a DSpark or DFlash 2 draft block.logits [guesses, draft vocab] are those before the token of the
+row before counts, and block.scores [guesses] the sums of log probabilities along the greedy chain;
+they, too, are compared with the package speculators (its DSparkDraftModel and DFlash2DraftModel).
 """
 import argparse
 import glob
@@ -46,6 +49,9 @@ PLAIN = dict(hidden=None, heads=4, kv=2, head_dim=10, ffn=40, layers=1, draft_vo
              embed=False, head=True, before_residual=False, norm_output=False, input_norm=False,
              fc_norm=False, bias=False, qk_norm=False, speculators=False, ids="nested",
              capture=None, depths=0, unsaid=False)
+# of DSpark and DFlash 2 drafts; anchor: the block's first row guesses, too
+EDGES = dict(edges=None, anchor=False, rank=0, choices=0, taps=0, group=0, times=1.0, cap=0.0,
+             causal_swa=True, confidence=False)
 YARN = dict(rope_type="yarn", rope_theta=1.5e5, factor=32.0, original_max_position_embeddings=16,
             beta_fast=32.0, beta_slow=1.0, truncate=False)
 
@@ -72,6 +78,22 @@ CASES = {
     "dflash-swa-b": ("gemma3-b", dict(
         dflash=True, block=9, layers=3, capture=[1, 2, 3], heads=4, kv=4, head_dim=12, window=11,
         sliding=[0, 2], draft_vocab=90, speculators=True, rope=YARN, names="layers.")),
+    "dspark-b": ("qwen3-b", dict(
+        dflash=True, edges="vanilla", anchor=True, rank=20, block=6, layers=2, capture=[0, 1, 2],
+        heads=4, kv=2, ffn=40, names="layers.", draft_vocab=None, embed=True, head=True,
+        confidence=True)),
+    "dspark-gated-b": ("gemma3-b", dict(
+        dflash=True, edges="gated", anchor=True, rank=12, block=7, layers=2, capture=[1, 2],
+        heads=4, kv=1, head_dim=12, ffn=36, window=96, sliding=[1], draft_vocab=90,
+        speculators=True, names="layers.", confidence=True)),
+    "dflash2-b": ("qwen3-b", dict(
+        dflash=True, edges="best", rank=24, choices=9, taps=2, group=8, times=0.75, cap=2.5,
+        block=8, layers=2, capture=[1, 2], heads=4, kv=2, ffn=40, names="layers.",
+        draft_vocab=None, head=False, window=96, sliding=[0], causal_swa=False)),
+    "dflash2-swa-b": ("gemma3-b", dict(
+        dflash=True, edges="best", anchor=True, rank=10, choices=5, taps=3, group=4, block=5,
+        layers=2, capture=[1, 3], heads=3, kv=3, ffn=28, window=96, sliding=[1], draft_vocab=None,
+        head=False, speculators=True, names="layers.", causal_swa=False)),
     "assistant-moe-b": ("gemma4-moe-b", dict(assistant=True)),
     "assistant-unified-b": ("gemma4-unified-b", dict(assistant=True)),
 }
@@ -382,7 +404,47 @@ def dflash_weights(s, t, g):
         w[f"0.self_attn.{p}_proj.weight"] = (draw((n * s["head_dim"], h), generator=g) *
                                              h ** -0.5).bfloat16()
     w["hidden_norm.weight"] = w.pop("0.hidden_norm.weight")
+    w.update(edge_weights(s, t, g))
     return w
+
+
+def edge_weights(s, t, g):
+    """What DSpark and DFlash 2 add."""
+    h, r, vocab = s["hidden"] or t.hidden, s["rank"], len(t.embed)
+    shapes = {}
+    if s["edges"] in ("vanilla", "gated"):
+        shapes = {"markov_head.markov_w1.weight": (vocab, r),
+                  "markov_head.markov_w2.weight": (s["draft_vocab"] or vocab, r)}
+    if s["edges"] == "gated":
+        shapes.update({"markov_head.gate_proj.weight": (r, h + r),
+                       "markov_head.gate_proj.bias": (r,)})
+    if s["confidence"]:
+        shapes.update({"confidence_head.proj.weight": (1, h + r),
+                       "confidence_head.proj.bias": (1,)})
+    if s["edges"] == "best":
+        shapes = {"candidate_selector.predecessor_codebook": (vocab, r),
+                  "candidate_selector.successor_codebook": (vocab, r),
+                  "candidate_selector.hidden_projection.weight": (r, h)}
+        for i in range(s["layers"]):
+            for part in ("attention", "mlp"):
+                shapes.update({
+                    f"{i}.{part}_conv.base_kernel": (2, s["taps"], h),
+                    f"{i}.{part}_conv.kernel_projection.weight":
+                        (2 * s["taps"] * h // s["group"], h)})
+
+    def draw(name, shape):
+        x = torch.randn(shape, generator=g)
+        if "base_kernel" in name:
+            x = 0.3 * x
+            x[:, 0] += 1
+        elif "codebook" in name:
+            x = 1.5 * x * shape[-1] ** -0.25
+        elif "kernel_projection" in name:
+            x = 0.3 * x * shape[-1] ** -0.5
+        elif "markov_w1" not in name:
+            x = x * (shape[-1] ** -0.5 if len(shape) > 1 else 0.3)
+        return x.bfloat16()
+    return {k: draw(k, shape) for k, shape in shapes.items()}
 
 
 class DFlash(Eagle3):
@@ -398,6 +460,43 @@ class DFlash(Eagle3):
         cos, sin = (x[0] for x in self.rotary(z, pos[None]))
         return turn(self.norm(k, f"{i}.self_attn.k_norm"), cos, sin), v
 
+    def convolve(self, x, i, part, side, by):
+        """x (rows, h); by (rows, 2, taps, groups): what each row adds to the coefficients."""
+        base, out = self.w[f"{i}.{part}_conv.base_kernel"][side], torch.zeros_like(x)
+        for tap in range(self.s["taps"]):
+            before = torch.cat([torch.zeros_like(x[:tap]), x[:len(x) - tap]])
+            more = by[:, side, tap].repeat_interleave(self.s["group"], 1)
+            out = out + before * (base[tap] + more)
+        return out
+
+    def around(self, y, i, part, inner):
+        """inner(y), between the convolutions of a DFlash 2 layer."""
+        if not self.s["taps"]:
+            return inner(y)
+        by = self.linear(y, f"{i}.{part}_conv.kernel_projection")
+        by = by.view(len(y), 2, self.s["taps"], -1)
+        return self.convolve(inner(self.convolve(y, i, part, 0, by)), i, part, 1, by)
+
+    def logits(self, x):
+        y = super().logits(x) * self.s["times"]
+        return self.s["cap"] * torch.tanh(y / self.s["cap"]) if self.s["cap"] else y
+
+    def edges(self, x, logits, token):
+        """Log probabilities after a parent: x, logits: the row's; of ids that are none -inf."""
+        e = self.w.get("markov_head.markov_w1.weight")
+        if e is not None:
+            e = e[token]
+            if self.s["edges"] == "gated":
+                gate = self.linear(torch.cat([self.norm(x, "norm"), e]), "markov_head.gate_proj")
+                e = torch.sigmoid(gate) * e
+            return (logits + self.linear(e, "markov_head.markov_w2")).log_softmax(-1)
+        s = "candidate_selector."
+        e = self.w[s + "predecessor_codebook"][token] * self.linear(
+            self.norm(x, "norm"), s + "hidden_projection")
+        best, out = logits.topk(self.s["choices"]).indices, torch.full_like(logits, float("-inf"))
+        out[best] = (logits[best] + self.w[s + "successor_codebook"][best] @ e).log_softmax(-1)
+        return out
+
     def block(self, states, root, mask):
         """states: the captured ones of every position. -> states of the rows before the last norm."""
         P, B = len(states[0]), self.s["block"]
@@ -405,21 +504,28 @@ class DFlash(Eagle3):
         pos, key = torch.arange(P, P + B), torch.arange(P + B)
         x = self.embed[[root] + [mask] * (B - 1)] * self.scale
         for i in range(self.s["layers"]):
-            y = self.norm(x, f"{i}.input_layernorm")
             seen = torch.ones(B, P + B, dtype=torch.bool)
             if i in self.s.get("sliding", ()):
                 apart = pos[:, None] - key[None]
-                seen = (apart >= 0) & (apart < self.s["window"])
-            k, v = (torch.cat(x) for x in zip(self.cells_of(c, i, torch.arange(P)),
-                                              self.cells_of(y, i, pos)))
-            q = self.linear(y, f"{i}.self_attn.q_proj").view(B, -1, self.s["head_dim"])
-            cos, sin = (z[0] for z in self.rotary(y, pos[None]))
-            q = turn(self.norm(q, f"{i}.self_attn.q_norm"), cos, sin)
-            o = attend(q, k, v, seen, self.s["head_dim"] ** -0.5)
-            x = x + self.linear(o, f"{i}.self_attn.o_proj")
+                seen = apart < self.s["window"]
+                seen &= (apart >= 0) | (not self.s["causal_swa"])
+
+            def attention(y):
+                k, v = (torch.cat(x) for x in zip(self.cells_of(c, i, torch.arange(P)),
+                                                  self.cells_of(y, i, pos)))
+                q = self.linear(y, f"{i}.self_attn.q_proj").view(B, -1, self.s["head_dim"])
+                cos, sin = (z[0] for z in self.rotary(y, pos[None]))
+                q = turn(self.norm(q, f"{i}.self_attn.q_norm"), cos, sin)
+                o = attend(q, k, v, seen, self.s["head_dim"] ** -0.5)
+                return self.linear(o, f"{i}.self_attn.o_proj")
+
+            def mlp(y):
+                gate = F.silu(self.linear(y, f"{i}.mlp.gate_proj"))
+                return self.linear(gate * self.linear(y, f"{i}.mlp.up_proj"), f"{i}.mlp.down_proj")
+            y = self.norm(x, f"{i}.input_layernorm")
+            x = x + self.around(y, i, "attention", attention)
             y = self.norm(x, f"{i}.post_attention_layernorm")
-            y = F.silu(self.linear(y, f"{i}.mlp.gate_proj")) * self.linear(y, f"{i}.mlp.up_proj")
-            x = x + self.linear(y, f"{i}.mlp.down_proj")
+            x = x + self.around(y, i, "mlp", mlp)
         return x
 
 
@@ -442,18 +548,87 @@ def dflash_of_transformers(s, t, w, states, root, mask):
     return out.last_hidden_state[0]
 
 
-def grow_block(head, root, logits, nodes, depth, topk):
-    """The tree over rows of logits that do not depend on the path."""
+def speculators_config(s, t, mask):
+    """Of DSpark or DFlash 2, by the package speculators."""
+    from speculators.models.dflash2 import DFlash2SpeculatorConfig
+    from speculators.models.dspark import DSparkSpeculatorConfig
+    kinds = ["sliding_attention" if i in s.get("sliding", ()) else "full_attention"
+             for i in range(s["layers"])]
+    inner = transformers.Qwen3Config(
+        hidden_size=t.hidden, intermediate_size=s["ffn"], num_hidden_layers=s["layers"],
+        num_attention_heads=s["heads"], num_key_value_heads=s["kv"], head_dim=s["head_dim"],
+        rms_norm_eps=s["eps"], rope_parameters=dict(s["rope"]), layer_types=kinds,
+        vocab_size=len(t.embed), max_position_embeddings=4096, attn_implementation="eager",
+        use_sliding_window=bool(s["window"]), sliding_window=s["window"] or None)
+    common = dict(transformer_layer_config=inner, draft_vocab_size=s["draft_vocab"] or len(t.embed),
+                  block_size=s["block"], aux_hidden_state_layer_ids=s["capture"],
+                  mask_token_id=mask, sample_from_anchor=s["anchor"],
+                  sliding_window_non_causal=not s["causal_swa"])
+    if s["edges"] == "best":
+        return DFlash2SpeculatorConfig(
+            **common, conv_kernel_size=s["taps"], conv_group_size=s["group"],
+            selector_rank=s["rank"], selector_top_k=s["choices"])
+    return DSparkSpeculatorConfig(**common, markov_rank=s["rank"], markov_head_type=s["edges"],
+                                  enable_confidence_head=s["confidence"])
+
+
+def chain_of_speculators(s, t, head, states, root, mask):
+    """The states after the last norm, and the sums of log probabilities along the greedy chain.
+    The block's anchor lies behind the prompt; what the model is given behind it is not seen."""
+    from speculators.models.dflash2 import DFlash2DraftModel
+    from speculators.models.dspark import DSparkDraftModel
+    kind = DFlash2DraftModel if s["edges"] == "best" else DSparkDraftModel
+    model = kind(speculators_config(s, t, mask)).eval().float()
+    w = {"layers." + k if k[0].isdigit() else k: v for k, v in head.w.items()}
+    w.update({"embed_tokens.weight": head.embed * head.scale, "lm_head.weight": head.head})
+    missing, other = model.load_state_dict(w, strict=False)
+    assert not other and all("verifier" in k or k in ("t2d", "d2t") for k in missing), missing
+    P, B = len(t.ids), s["block"]
+    n = P + 2 * B
+    fused = torch.zeros(1, n, sum(x.shape[1] for x in states))
+    fused[0, :P] = torch.cat(states, -1)
+    ids, only = torch.zeros(1, n, dtype=torch.long), torch.zeros(1, n)
+    ids[0, :P], ids[0, P], only[0, P] = t.ids, root, 1
+    hidden, logits, *_ = model._backbone_forward(
+        fused, ids, only, torch.zeros(1, n, t.hidden), torch.zeros(1, n, dtype=torch.long),
+        max_anchors=1)
+    token, sums = root, [0.0]
+    for row in range(0 if s["anchor"] else 1, B):
+        prev = torch.full((1, B), token)
+        if s["edges"] == "best":
+            y = logits * s["times"]
+            y = s["cap"] * torch.tanh(y / s["cap"]) if s["cap"] else y
+            ids, score = model.candidate_selector.select(y, hidden, prev)
+            ids, p = ids[0, row], score[0, row].log_softmax(-1)
+        else:
+            bias = model.markov_head.block_bias(prev_token_ids=prev, hidden_states=hidden)
+            p = (logits + bias)[0, row].log_softmax(-1)
+            ids = head.target_id(torch.arange(len(p)))
+        token = int(ids[p.argmax()])
+        sums.append(sums[-1] + float(p.max()))
+    return hidden[0], torch.tensor(sums[1:])
+
+
+def grow_block(head, root, logits, nodes, depth, topk, x=None):
+    """The tree over rows of logits, or with their states x after parents' tokens."""
     top = logits.log_softmax(-1).topk(topk)
     cand, front = [], [-1]
     for level in range(depth + 1):
         first = len(cand)
         for c in front:
-            for t, p in zip(head.target_id(top.indices[level]), top.values[level]):
+            ids, values = top.indices[level], top.values[level]
+            if x is not None:
+                p = head.edges(x[level], logits[level], cand[c]["token"] if c >= 0 else root)
+                values, ids = p.topk(topk)
+                kept = values > float("-inf")
+                values, ids = values[kept], ids[kept]
+            for t, p in zip(head.target_id(ids), values):
                 cand.append(dict(token=int(t), up=c, depth=level + 1,
                                  score=(cand[c]["score"] if c >= 0 else 0) + float(p)))
-        best = torch.tensor([c["score"] for c in cand[first:]]).topk(topk).indices.tolist()
+        scores = torch.tensor([c["score"] for c in cand[first:]])
+        best = scores.topk(min(topk, len(scores))).indices.tolist()
         front = [first + b for b in best]
+    nodes = min(nodes, len(cand) + 1)
     order = torch.tensor([c["score"] for c in cand], dtype=torch.float64).topk(nodes - 1).indices
     node = {c: i + 1 for i, c in enumerate(sorted(order.tolist()))}
     node[-1] = 0
@@ -467,12 +642,30 @@ def dflash_config(s, t, mask):
     c = eagle3_config(dict(s, ids=None, qk_norm=True), t)
     inner = c.get("transformer_layer_config", c)
     inner.update(model_type="qwen3", layer_types=kinds, sliding_window=s["window"] or None)
+    if s["speculators"] and s["edges"]:
+        c = speculators_config(s, t, mask).to_dict()
+        c["transformer_layer_config"].pop("dtype", None)
+        return c
     own = {k: v for k, v in inner.items() if not k.startswith(("norm_", "fc_norm", "draft_vocab"))}
     if s["speculators"]:
         return dict(architectures=["DFlashSpeculator"], speculators_model_type="dflash",
                     block_size=s["block"], mask_token_id=mask, draft_vocab_size=s["draft_vocab"],
                     aux_hidden_state_layer_ids=s["capture"], transformer_layer_config=own)
     own.pop("target_hidden_size", None)
+    if s["edges"] in ("vanilla", "gated"):
+        return dict(own, architectures=["Qwen3DSparkModel"], block_size=s["block"],
+                    num_target_layers=t.n, mask_token_id=mask, num_anchors=512,
+                    target_layer_ids=[b - 1 for b in s["capture"]], markov_rank=s["rank"],
+                    markov_head_type=s["edges"], enable_confidence_head=s["confidence"],
+                    confidence_head_with_markov=s["confidence"])
+    if s["edges"]:
+        return dict(own, architectures=["DFlash2DraftModel"], is_causal=False,
+                    num_target_layers=t.n, dflash_config=dict(
+                        block_size=s["block"], conv_group_size=s["group"],
+                        conv_kernel_size=s["taps"], final_logit_softcapping=s["cap"] or None,
+                        mask_token_id=mask, output_multiplier=s["times"], selector_rank=s["rank"],
+                        selector_top_k=s["choices"],
+                        target_layer_ids=[b - 1 for b in s["capture"]]))
     return dict(own, architectures=["DFlashDraftModel"], block_size=s["block"],
                 num_target_layers=t.n, dflash_config=dict(
                     mask_token_id=mask, target_layer_ids=[b - 1 for b in s["capture"]]))
@@ -486,15 +679,24 @@ def make_dflash(path, t, s, seed):
     head, root = DFlash(s, t, w, d2t), int(t.next)
     states = [t.golden["hidden_states"][b] for b in s["capture"]]
     x = head.block(states, root, mask)
-    if not s["window"] and not s["hidden"]:
+    if not s["window"] and not s["hidden"] and not s["edges"]:
         theirs = dflash_of_transformers(s, t, w, states, root, mask)
         assert (theirs - head.norm(x, "norm")).abs().max() < 1e-4, "transformers disagrees"
-    logits = head.logits(x[1:])
+    rows = x[0 if s["anchor"] else 1:]
+    logits, after = head.logits(rows), rows if s["edges"] else None
     out = {"input_ids": t.ids.int(), "next_token": t.next.int(),
            "fused_hidden": torch.cat(states, -1), "block.hidden": x, "block.logits": logits}
-    for nodes, depth, topk in [(s["block"], s["block"] - 2, 1)] + TREES:
-        if depth < s["block"] - 1:
-            tree = grow_block(head, root, logits, nodes, depth, topk)
+    if s["edges"]:
+        theirs, sums = chain_of_speculators(s, t, head, states, root, mask)
+        off = (theirs - head.norm(x, "norm")).abs().max()
+        assert off < 1e-4, f"speculators disagrees by {off}"
+        chain = grow_block(head, root, logits, len(rows) + 1, len(rows) - 1, 1, after)
+        own = torch.tensor([c["score"] for c in chain[1:]])
+        assert (own - sums).abs().max() < 1e-4, f"speculators disagrees: {own} {sums}"
+        out["block.scores"] = sums.float()
+    for nodes, depth, topk in [(len(rows) + 1, len(rows) - 1, 1)] + TREES:
+        if depth < len(rows):
+            tree = grow_block(head, root, logits, nodes, depth, topk, after)
             out.update(tree_tensors(tree, f"tree_{nodes}_{depth}_{topk}"))
     w = {published(k, s): v for k, v in w.items()}
     if d2t is not None:
@@ -672,7 +874,7 @@ def make(path, t, over, seed):
     over = dict(over)
     if over.pop("assistant", False):
         return make_assistant(path, t, over, seed)
-    s = {**PLAIN, **over}
+    s = {**PLAIN, **EDGES, **over}
     s["capture"] = s["capture"] or [2, t.n // 2, t.n - 3]
     (make_dflash if s.pop("dflash", False) else make_eagle3)(path, t, s, seed)
 

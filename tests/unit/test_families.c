@@ -110,6 +110,15 @@ static const struct mutant {
     {"gemma3-b", "\"sliding_window\": 11", "\"sliding_window\": 12", "dflash-swa-b"},
     {"gemma3-b", "\"block_size\": 9", "\"is_causal\": false, \"block_size\": 9",
      "dflash-swa-b"},
+    {"gemma3-b", "\"markov_head_type\": \"gated\"", "\"markov_head_type\": \"gated\", "
+     "\"logit_scale\": 0.9", "dspark-gated-b"},
+    {"qwen3-b", "\"output_multiplier\": 0.75", "\"output_multiplier\": 0.7", "dflash2-b"},
+    {"qwen3-b", "\"final_logit_softcapping\": 2.5", "\"final_logit_softcapping\": 2.6",
+     "dflash2-b"},
+    {"qwen3-b", "\"selector_top_k\": 9", "\"selector_top_k\": 8", "dflash2-b"},
+    {"qwen3-b", "\"is_causal\": false", "\"is_causal\": true", "dflash2-b"},
+    {"gemma3-b", "\"sliding_window_non_causal\": true", "\"sliding_window_non_causal\": false",
+     "dflash2-swa-b"},
     {"gemma4-moe-b", "\"sliding_window\": 5", "\"sliding_window\": 4", "assistant-moe-b"},
     {"gemma4-unified-b", "\"sliding_window\": 7", "\"sliding_window\": 6", "assistant-unified-b"},
 };
@@ -221,6 +230,10 @@ static struct pair pairs[] = {
     {"gemma3-b", "peagle-swa-b"}, /* speculators: a window as wide as there are depths, fc_norm */
     {"qwen3-b", "dflash-b"},      /* z-lab's layout; the target's head and table */
     {"gemma3-b", "dflash-swa-b"}, /* speculators: causal sliding layers, draft vocabulary, YaRN */
+    {"qwen3-b", "dspark-b"},      /* DeepSpec's layout; its own head and table */
+    {"gemma3-b", "dspark-gated-b"}, /* speculators: a gated bias, draft vocabulary */
+    {"qwen3-b", "dflash2-b"},     /* z-lab's layout: multiplied and capped logits */
+    {"gemma3-b", "dflash2-swa-b"}, /* speculators: three taps, guesses from the anchor */
     {"gemma4-moe-b", "assistant-moe-b"},   /* frozen KV over K-as-V layers */
     {"gemma4-unified-b", "assistant-unified-b"},
 };

@@ -23,7 +23,7 @@ static int pick(const int *v, int n)
 struct setup {
     int P, window, chunk, lanes,
         drafter; /* drafter: 0 none, 1, 2 EAGLE3 (2: with a window), 3 frozen, 4 n-grams, 5, 6
-                    DFlash (6: with a window), 7, 8 P-EAGLE (8: with a window) */
+                    DFlash (6: with a window), 7, 8 P-EAGLE (8: with a window), 9 DSpark */
     int swa;                              /* 0: the least that suffices, 1: twice that, 2: full */
     struct tree_shape shape;
     bool strict, chunked; /* chunked: chunks of `window` keys in place of the window */
@@ -35,7 +35,7 @@ static void random_setup(struct setup *s)
     s->window = PICK(1, 2, 5, 9, 33);
     s->chunk = PICK(1, 3, max_int(1, s->P - 1), s->P, s->P + 1, 512);
     s->lanes = PICK(1, 1, 2, 3);
-    s->drafter = below(9);
+    s->drafter = below(10);
     s->swa = below(3);
     s->shape = (struct tree_shape){1 + below(5), PICK(1, 4, 8), 2 + below(20)};
     s->strict = below(4) == 0;
@@ -165,6 +165,8 @@ static void one_configuration(struct mock *m, int config)
         m->d = (struct draft){.kind = "ngram"};
     else if (s.drafter == 3)
         mock_frozen(m);
+    else if (s.drafter == 9)
+        mock_dspark(m, 0);
     else if (s.drafter > 6)
         mock_peagle(m, s.drafter == 8 ? 7 : 0);
     else if (s.drafter > 4)

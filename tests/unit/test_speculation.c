@@ -144,6 +144,8 @@ static void test_blocks_do_not_depend_on_how_their_context_came(void **state)
     (void)state;
     blocks_of("tests/golden/qwen3-b", "tests/golden/dflash-b");
     blocks_of("tests/golden/gemma3-b", "tests/golden/dflash-swa-b");
+    blocks_of("tests/golden/gemma3-b", "tests/golden/dspark-gated-b");
+    blocks_of("tests/golden/qwen3-b", "tests/golden/dflash2-b");
     blocks_of("tests/golden/llama-b", "tests/golden/peagle-b");
     blocks_of("tests/golden/gemma3-b", "tests/golden/peagle-swa-b");
 }
