@@ -217,6 +217,22 @@ static void check_captures(struct doctor *d, struct loaded *l)
                NULL, "%s", lines.row[i].text.p);
 }
 
+/* What generation_config.json samples with, as flags: aerie's own default is greedy. */
+static void report_sampling(struct doctor *d, const char *what, const struct sampling_defaults *s)
+{
+    FREED(buf_free) struct buf flags = {0};
+    if (!s->given || s->temperature <= 0)
+        return;
+    buf_printf(&flags, "-p temperature=%g", (double)s->temperature);
+    if (s->top_k > 0)
+        buf_printf(&flags, " -p top_k=%d", s->top_k);
+    if (s->top_p < 1)
+        buf_printf(&flags, " -p top_p=%g", (double)s->top_p);
+    if (s->min_p > 0)
+        buf_printf(&flags, " -p min_p=%g", (double)s->min_p);
+    report(d, V_OK, 0, what, NULL, "generation_config.json samples with %s", flags.p);
+}
+
 static void report_model(struct doctor *d, const char *what, const char *dir,
                          const struct loaded *l)
 {
@@ -228,6 +244,7 @@ static void report_model(struct doctor *d, const char *what, const char *dir,
            g->n_layer, (double)l->model.bytes / 0x1p20, window, tok_vocab(l->tok));
     if (l->model.about)
         report(d, V_OK, 0, what, NULL, "%s", l->model.about);
+    report_sampling(d, what, &g->sampling);
     if (l->model.note)
         report(d, V_WARN, 0, what, NULL, "%s", l->model.note);
     if (l->has_draft && l->draft.note)

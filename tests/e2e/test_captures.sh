@@ -33,4 +33,10 @@ grep -qF "there is nothing to calibrate: ngram" "$T/out"
 result "/calibrate with a drafter that captures nothing says so" $?
 says "doctor knows a drafter without weights" "draft      ngram: a drafter without weights" \
     "$AERIE" doctor --device cpu --draft ngram
+mkdir "$T/model"; ln -s "$PWD"/models/nestling/target/* "$T/model"; rm "$T/model/generation_config.json"
+echo '{"do_sample": true, "temperature": 0.7, "top_k": -1, "top_p": 0.9, "suppress_tokens": [3]}' >"$T/model/generation_config.json"
+says "doctor says how the publisher samples" "generation_config.json samples with -p temperature=0.7 -p top_p=0.9" \
+    "$AERIE" doctor --device cpu -m "$T/model"
+grep -q 'warn .*replies may have the 1 token of suppress_tokens' "$T/out"
+result "and which tokens it lets a reply not have" $?
 plan
