@@ -13,16 +13,6 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-struct repair {
-    struct db from, to;
-    struct db *shared; /* where builds, models, servers and texts of tokens are; NULL: `from` */
-    struct buf *report;
-    struct err *e;
-    int64_t next_event;      /* id of the next notice: above those of the damaged log */
-    int lost, kept, guessed; /* records left out, kept, and kept without a comparison */
-    int rowless;             /* sessions whose row is lost */
-};
-
 /* One record of a session's chain. */
 struct repair_record {
     enum link_kind kind;
@@ -31,6 +21,24 @@ struct repair_record {
     bool is_user;
     bool no_parent; /* a run whose build, model or server is lost: it refers to placeholders */
     enum { SOUND, UNKNOWN, BAD, UNREADABLE } state;
+};
+
+/* A record that a scan of its table found, and its session. */
+struct scanned {
+    char session[SESSION_ID];
+    struct repair_record x;
+};
+
+struct repair {
+    struct db from, to;
+    struct scanned *scan; /* (n_scan) by session */
+    int n_scan;
+    struct db *shared; /* where builds, models, servers and texts of tokens are; NULL: `from` */
+    struct buf *report;
+    struct err *e;
+    int64_t next_event;      /* id of the next notice: above those of the damaged log */
+    int lost, kept, guessed; /* records left out, kept, and kept without a comparison */
+    int rowless;             /* sessions whose row is lost */
 };
 
 struct records {
@@ -161,21 +169,60 @@ static void add_record(struct records *a, struct repair_record x)
     *APPEND(a->v, a->n) = x;
 }
 
-/* Adds the records that a query returns (id, link, turn number, role), up to the first damaged
- * page. */
-static void find_records(struct repair *r, const char *sql, enum link_kind kind,
-                         const char *session, struct records *out)
+/* The record in the row of a query for id, link, turn number and role. */
+static struct repair_record record_of(sqlite3_stmt *st, enum link_kind kind)
 {
-    sqlite3_stmt *st = db_prepare(&r->from, NULL, sql, "s", session);
-    while (st && sqlite3_step(st) == SQLITE_ROW) {
-        const char *role = (const char *)sqlite3_column_text(st, 3);
-        bool fits = true;
-        add_record(out, (struct repair_record){.kind = kind, .id = sqlite3_column_int64(st, 0),
-                                               .link = sqlite3_column_int64(st, 1),
-                                               .n = col_int(st, 2, 0, &fits),
-                                               .is_user = role && strcmp(role, "user") == 0});
+    const char *role = (const char *)sqlite3_column_text(st, 3);
+    bool fits = true;
+    return (struct repair_record){.kind = kind, .id = sqlite3_column_int64(st, 0),
+                                  .link = sqlite3_column_int64(st, 1),
+                                  .n = col_int(st, 2, 0, &fits),
+                                  .is_user = role && strcmp(role, "user") == 0};
+}
+
+static const struct {
+    const char *table, *columns;
+    enum link_kind kind;
+} linked[] = {{"run", "0, ''", LINK_RUN},
+              {"event", "0, ''", LINK_EVENT},
+              {"turn", "n, role", LINK_TURN}};
+
+static int by_session(const void *a, const void *b)
+{
+    return strcmp(((const struct scanned *)a)->session, ((const struct scanned *)b)->session);
+}
+
+/* Reads the records of all sessions through the tables, each up to the first damaged page. */
+static void scan_records(struct repair *r)
+{
+    for (size_t i = 0; i < LEN(linked); i++) {
+        char sql[160];
+        snprintf(sql, sizeof sql, "SELECT id, link, %s, session_id FROM %s NOT INDEXED WHERE "
+                                  "link NOT NULL", linked[i].columns, linked[i].table);
+        sqlite3_stmt *st = db_prepare(&r->from, NULL, sql, "");
+        while (st && sqlite3_step(st) == SQLITE_ROW) {
+            struct scanned *s = APPEND(r->scan, r->n_scan);
+            s->x = record_of(st, linked[i].kind);
+            col_id(st, 4, s->session);
+        }
+        sqlite3_finalize(st);
     }
-    sqlite3_finalize(st);
+    if (r->n_scan)
+        qsort(r->scan, (size_t)r->n_scan, sizeof *r->scan, by_session);
+}
+
+/* The place of the session's first record in the scan, or where it would be. */
+static int scan_begin(const struct repair *r, const char *session)
+{
+    int low = 0, high = r->n_scan;
+    while (low < high) {
+        int mid = low + (high - low) / 2;
+        if (strcmp(r->scan[mid].session, session) < 0)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low;
 }
 
 static int by_link(const void *a, const void *b)
@@ -188,22 +235,18 @@ static int by_link(const void *a, const void *b)
  * other. */
 static void list_records(struct repair *r, const char *session, struct records *out)
 {
-    static const struct {
-        const char *sql;
-        enum link_kind kind;
-    } ways[] = {
-        {"SELECT id, link, 0, '' FROM run WHERE session_id=? AND link NOT NULL", LINK_RUN},
-        {"SELECT id, link, 0, '' FROM run NOT INDEXED WHERE session_id=? AND link NOT NULL",
-         LINK_RUN},
-        {"SELECT id, link, 0, '' FROM event WHERE session_id=? AND link NOT NULL", LINK_EVENT},
-        {"SELECT id, link, 0, '' FROM event NOT INDEXED WHERE session_id=? AND link NOT NULL",
-         LINK_EVENT},
-        {"SELECT id, link, n, role FROM turn WHERE session_id=? AND link NOT NULL", LINK_TURN},
-        {"SELECT id, link, n, role FROM turn NOT INDEXED WHERE session_id=? AND link NOT NULL",
-         LINK_TURN},
-    };
-    for (size_t i = 0; i < LEN(ways); i++)
-        find_records(r, ways[i].sql, ways[i].kind, session, out);
+    for (size_t i = 0; i < LEN(linked); i++) {
+        char sql[160];
+        snprintf(sql, sizeof sql, "SELECT id, link, %s FROM %s WHERE session_id=? AND link NOT NULL",
+                 linked[i].columns, linked[i].table);
+        sqlite3_stmt *st = db_prepare(&r->from, NULL, sql, "s", session);
+        while (st && sqlite3_step(st) == SQLITE_ROW)
+            add_record(out, record_of(st, linked[i].kind));
+        sqlite3_finalize(st);
+    }
+    for (int i = scan_begin(r, session);
+         i < r->n_scan && strcmp(r->scan[i].session, session) == 0; i++)
+        add_record(out, r->scan[i].x);
     if (out->n)
         qsort(out->v, (size_t)out->n, sizeof *out->v, by_link);
 }
@@ -529,8 +572,11 @@ static bool repair_sessions(struct repair *r)
     r->next_event++;
     for (size_t i = 0; i < LEN(ways); i++)
         find_sessions(r, ways[i], &all);
+    scan_records(r);
     for (int i = 0; ok && i < all.n; i++)
         ok = repair_session(r, all.v[i]);
+    FREE(r->scan);
+    r->n_scan = 0;
     ok = ok && number_sessions(r, &all);
     free(all.v);
     return ok;
