@@ -293,7 +293,7 @@ bool facts_unmet_needs(const struct backend_info *i, const struct settings *s, e
                                            [DRAFT_KV_TARGET] = NEED_FROZEN};
     const char *kind = i->draft_kind;
     static const char *const blocks[] = {"dflash", "dspark", "dflash2", "peagle"};
-    bool block = kind && ANY(b_, sizeof blocks / sizeof *blocks, !strcmp(kind, blocks[b_]));
+    bool block = kind && ANY(b_, LEN(blocks), !strcmp(kind, blocks[b_]));
     struct bug_facts f = {.window = i->n_swa_layer > 0, .spec = s->spec,
                           .draft = !kind ? NEED_NONE : block ? NEED_BLOCK : draft[i->draft_kv],
                           .topk = s->topk, .steps = s->steps, .nodes = s->nodes,
