@@ -594,7 +594,7 @@ const char *dtype_name(enum dtype t)
                                        "I16",  "I8",  "U8",  "BOOL", "other",
                                        "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K",
                                        "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4",
-                                       "NVFP4", "E4M3"};
+                                       "NVFP4", "E4M3", "E2M1"};
     return (unsigned)t < LEN(name) ? name[t] : "?";
 }
 

@@ -262,7 +262,7 @@ enum dtype { DT_NONE, DT_F32, DT_F16, DT_BF16, DT_I64, DT_I32, DT_I16, DT_I8, DT
              DT_OTHER, /* a safetensors type that no model here uses */
              /* blocks of several elements: packed.h */
              DT_Q8_0, DT_Q4_0, DT_Q4_1, DT_Q5_0, DT_Q5_1, DT_Q2_K, DT_Q3_K, DT_Q4_K, DT_Q5_K,
-             DT_Q6_K, DT_IQ4_NL, DT_IQ4_XS, DT_MXFP4, DT_NVFP4, DT_E4M3 };
+             DT_Q6_K, DT_IQ4_NL, DT_IQ4_XS, DT_MXFP4, DT_NVFP4, DT_E4M3, DT_E2M1 };
 
 /* Bytes of one element; 0 for DT_NONE, DT_OTHER and packed types, of which dtype_bytes() (packed.h)
  * tells the bytes of a row. */

@@ -571,8 +571,8 @@ struct kernels {
      * t->quantize (bf16 of two dimensions) is quantized to FP8 during the upload, and every
      * operation sees the rounded weights (fp8.h). A packed tensor stays packed if the backend reads
      * its type; otherwise t becomes the bf16 tensor with its values, of four times the bytes of a
-     * 4-bit one: on CUDA, types and GPUs of which packs_on() (cuda/route.c) says so, experts but
-     * those of Q8_0 and E4M3, tables of single rows, and matrices with a scale that is too
+     * 4-bit one: on CUDA, types and GPUs of which packs_on() (cuda/route.c) says so, experts of
+     * which experts_as() does, tables of single rows, and matrices with a scale that is too
      * large for its kernels: E4M3 2^8 or more, Q4_K 1/2, Q6_K 1/8. False and *e: out of memory, or
      * a weight is not finite. */
     bool (*upload)(struct kdev *d, struct tensor *t, struct err *e);

@@ -3,11 +3,14 @@
  *
  * d, dmin and m are f16. Every product of a scale, a sub-scale and a code is exact in float32 (at
  * most 24 bits); a value with a minimum is rounded once, in the subtraction. So it does not matter
- * whether a compiler fuses them. The scale of E4M3 is bf16, so that its values are exact, too.
+ * whether a compiler fuses them. The scale of E4M3 is bf16, so that its values are exact, too. E2M1
+ * is rounded once, in the multiplication by the block's float32.
  */
 #include "kernels/packed.h"
 
 #include "kernels/fp8.h"
+
+#include <math.h>
 
 static float half_at(const uint8_t *p)
 {
@@ -98,6 +101,25 @@ static void unpack_e4m3(const uint8_t *b, float *y)
     const float d = e4m3_scale(b);
     for (int i = 0; i < 32; i++)
         y[i] = d * e4m3_code(b[2 + i]);
+}
+
+/* Scale k of a block of E2M1, halved, as packed_e2m1 has codes doubled. */
+static float e2m1_scale(const uint8_t *b, int k) { return e4m3_code(b[4 + k]) * 0.5f; }
+static float e2m1_factor(const uint8_t *b)
+{
+    float f;
+    memcpy(&f, b, sizeof f);
+    return f;
+}
+
+static void unpack_e2m1(const uint8_t *b, float *y)
+{
+    const float factor = e2m1_factor(b);
+    for (int i = 0; i < 32; i++) {
+        const int code = nibble(b + 6, i);
+        const float level = (float)packed_e2m1[code & 7]; /* 8 is -0 */
+        y[i] = e2m1_scale(b, i / 16) * (code & 8 ? -level : level) * factor;
+    }
 }
 
 /* ---- blocks of 64 and 256 -------------------------------------------------------------------- */
@@ -222,6 +244,7 @@ static const struct format {
     [DT_MXFP4] = {{32, 17, {-1, -1}, 2.93f, 0}, unpack_mxfp4},
     [DT_NVFP4] = {{64, 36, {-1, -1}, 2.93f, 0}, unpack_nvfp4},
     [DT_E4M3] = {{32, 34, {-1, -1}, 107.2f, 0}, unpack_e4m3},
+    [DT_E2M1] = {{32, 22, {-1, -1}, 2.93f, 0}, unpack_e2m1},
 };
 
 static const struct format *format_of(enum dtype t)
@@ -308,6 +331,13 @@ static void random_e4m3(uint8_t *b, float scale)
         b[i] ^= (b[i] & 0x7f) == 0x7f;
 }
 
+/* The scales in E4M3 become 1. */
+static void put_e2m1(uint8_t *b, float factor)
+{
+    memcpy(b, &factor, sizeof factor);
+    b[4] = b[5] = 0x38;
+}
+
 void packed_random(enum dtype t, uint64_t seed, float scale, size_t first, size_t n, void *blocks)
 {
     const struct packed_format *f = packed_format(t);
@@ -327,6 +357,8 @@ void packed_random(enum dtype t, uint64_t seed, float scale, size_t first, size_
                                               : (int)(d * 512 + 0.5f)); /* E4M3 */
         if (t == DT_E4M3)
             random_e4m3(b, d);
+        if (t == DT_E2M1)
+            put_e2m1(b, d);
     }
 }
 
@@ -339,10 +371,18 @@ static bool e4m3_finite(const uint8_t *b)
     return most < 0x7f && (f32_to_bf16(e4m3_scale(b) * e4m3_code(most)) & 0x7f80) != 0x7f80;
 }
 
+/* The same of E2M1, whose scales and codes are 2688 at most. Kernels multiply factors by 2^7. */
+static bool e2m1_finite(const uint8_t *b)
+{
+    return fabsf(e2m1_factor(b)) < 0x1p112f && (b[4] & 0x7f) != 0x7f && (b[5] & 0x7f) != 0x7f;
+}
+
 static bool is_finite(enum dtype t, const struct packed_format *f, const uint8_t *b)
 {
     if (t == DT_E4M3)
         return e4m3_finite(b);
+    if (t == DT_E2M1)
+        return e2m1_finite(b);
     for (int i = 0; i < 2; i++)
         if (f->scale[i] >= 0 && (b[f->scale[i] + 1] & 0x7c) == 0x7c)
             return false;

@@ -1,5 +1,5 @@
-/* packed.h - weights packed in blocks, as GGUF files hold them, or made of a folder's FP8 matrices
- * (E4M3): what a block's bytes mean.
+/* packed.h - weights packed in blocks, as GGUF files hold them, or made of a folder's matrices in
+ * FP8 (E4M3) or FP4 (E2M1): what a block's bytes mean.
  *
  * A row of a packed matrix is a sequence of blocks, each of which holds the codes of 32, 64 or 256
  * consecutive elements and their scales. Rows have no padding: the length of a row is a multiple of
@@ -23,7 +23,7 @@ enum { PACKED_BLOCK = 256 }; /* most elements of a block; a multiple of those of
 
 static inline bool dtype_packed(enum dtype t)
 {
-    return t >= DT_Q8_0 && t <= DT_E4M3;
+    return t >= DT_Q8_0 && t <= DT_E2M1;
 }
 
 /* Whether products take the weights of a type as bf16 numbers: bf16 itself, and packed types. */
@@ -35,7 +35,8 @@ static inline bool dtype_as_bf16(enum dtype t)
 struct packed_format {
     int elements, bytes; /* of a block */
     int scale[2];        /* offsets of the f16 scales d and dmin (or m); -1: none. E4M3: its bf16
-                            scale is at 0, before its 32 codes */
+                            scale is at 0, before its 32 codes. E2M1: a float32 that multiplies all,
+                            and at 4 scales in E4M3 of 16 elements each, before its 32 codes */
     float deviation; /* of values with random codes, with d = 1 and dmin = minimum: mean about 0 */
     float minimum;
 };
@@ -63,7 +64,7 @@ void packed_bf16(enum dtype t, const void *blocks, size_t n, uint16_t *dst);
  * `scale`; of every seed the same on all machines. For benchmarks. */
 void packed_random(enum dtype t, uint64_t seed, float scale, size_t first, size_t n, void *blocks);
 
-/* The first of n blocks that has a scale which is NaN or infinite, or (MXFP4) so large that a value
- * could be infinite, or (E4M3) a value that is not finite; -1: none, and all values are finite, in
- * bf16, too. A loader must refuse such blocks: what products make of them is undefined. */
+/* The first of n blocks with a scale that is NaN or infinite, or (MXFP4, E2M1) so large that a value
+ * could be, or (E4M3) a value that is not finite; -1: none, and all values are finite, in bf16, too.
+ * A loader must refuse such blocks: what products make of them is undefined. */
 int64_t packed_not_finite(enum dtype t, const void *blocks, int64_t n);

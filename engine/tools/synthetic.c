@@ -76,7 +76,7 @@ enum { N_KNOWN = LEN(known), DRAFT_VOCAB = 32000 };
 /* The packed type of that name; DT_NONE: there is none. */
 static enum dtype packed_named(const char *name)
 {
-    for (enum dtype t = DT_Q8_0; t <= DT_E4M3; t++)
+    for (enum dtype t = DT_Q8_0; t <= DT_E2M1; t++)
         if (ascii_same(name, dtype_name(t)))
             return t;
     return DT_NONE;
@@ -104,19 +104,29 @@ struct packing {
     size_t saved; /* bytes */
 };
 
-/* Turns a matrix of bf16 into one of a packed type, if its rows are whole blocks; of Q8_0 and E4M3
- * also experts, and of E4M3, as FP8 folders are, neither the embeddings nor the head. */
+/* The type that llama.cpp takes for rows of n elements which are no whole blocks of 256. */
+static enum dtype type_of_rows(enum dtype t, int64_t n)
+{
+    if (n % packed_format(t)->elements == 0)
+        return t;
+    return t == DT_Q4_K ? DT_Q5_0 : t == DT_Q5_K ? DT_Q5_1 : t == DT_Q6_K ? DT_Q8_0 : t;
+}
+
+/* Turns a matrix of bf16, or experts, into one of a packed type, if its rows are whole blocks; of
+ * E4M3, as FP8 folders are, neither the embeddings nor the head, and of E2M1 only experts. */
 static bool pack_matrix(struct tensor *t, void *arg, struct err *)
 {
     struct packing *p = arg;
     size_t before = t->bytes;
-    const bool fp8 = p->type == DT_E4M3,
-               matrix = t->n_dim == 2 && !(fp8 && (t == &p->m->embed || t == &p->m->head)),
-               experts = t->n_dim == 3 && (fp8 || p->type == DT_Q8_0);
-    if (t->type != DT_BF16 || t->by_row || !before || (!matrix && !experts) ||
-        !dtype_bytes_fit(p->type, t->n_dim, t->dim, &t->bytes))
+    const bool fp8 = p->type == DT_E4M3, experts = t->n_dim == 3,
+               matrix = t->n_dim == 2 && p->type != DT_E2M1 &&
+                        !(fp8 && (t == &p->m->embed || t == &p->m->head));
+    if (t->type != DT_BF16 || t->by_row || !before || (!matrix && !experts))
         return true;
-    t->type = p->type;
+    const enum dtype type = type_of_rows(p->type, t->dim[t->n_dim - 1]);
+    if (!dtype_bytes_fit(type, t->n_dim, t->dim, &t->bytes))
+        return true;
+    t->type = type;
     p->saved += before - t->bytes;
     return true;
 }

@@ -54,6 +54,11 @@ V_FN vi vi_select(int mask, vi a, vi b)
 }
 V_FN v16 vi_float(vi v) { return _mm512_cvtepi32_ps(v); }
 V_FN v16 vi_bits(vi v) { return _mm512_castsi512_ps(v); } /* the floats with these bits */
+/* x, but negative where the highest bit of v is set: 0 becomes -0. */
+V_FN v16 v_with_sign(v16 x, vi v)
+{
+    return vi_bits(vi_select(INT32_MAX, _mm512_castps_si512(x), v));
+}
 /* The masked bits of each lane minus bias: as the mantissa of a number from 2^23 on. */
 V_FN v16 vi_masked_float(vi v, int mask, int bias)
 {
@@ -138,6 +143,13 @@ V_FN vi vi_select(int mask, vi a, vi b)
 }
 V_FN v16 vi_float(vi v) { return (v16){_mm256_cvtepi32_ps(v.a), _mm256_cvtepi32_ps(v.b)}; }
 V_FN v16 vi_bits(vi v) { return (v16){_mm256_castsi256_ps(v.a), _mm256_castsi256_ps(v.b)}; }
+V_FN v16 v_with_sign(v16 x, vi v)
+{
+    const __m256 sign = _mm256_set1_ps(-0.f);
+    const v16 s = vi_bits(v);
+    return (v16){_mm256_or_ps(_mm256_andnot_ps(sign, x.a), _mm256_and_ps(s.a, sign)),
+                 _mm256_or_ps(_mm256_andnot_ps(sign, x.b), _mm256_and_ps(s.b, sign))};
+}
 V_FN vi vi_pairs(const uint8_t *p)
 {
     const __m128i *v = (const void *)p;
@@ -288,6 +300,30 @@ V_FN void v_split_e4m3(const uint8_t *b, v16 *even, v16 *odd)
     *odd = v_near_bf16(v_mul(vi_e4m3(vi_srl(q, 8)), d));
 }
 
+/* A block of E2M1. Numbers of unusual size take unpack_any(). */
+V_FN void v_split_e2m1(const uint8_t *b, v16 *even, v16 *odd)
+{
+    float factor, scale[2];
+    memcpy(&factor, b, sizeof factor);
+    if (!(fabsf(factor) > 0x1p-90f && fabsf(factor) < 0x1p90f)) {
+        float y[32];
+        unpack_any(DT_E2M1, b, 1, y);
+        *even = v_load(y), *odd = v_load(y + 16);
+        return;
+    }
+    for (int k = 0; k < 2; k++) { /* as vi_e4m3(); halved, as packed_e2m1 has codes doubled */
+        const uint32_t bits = (uint32_t)(b[4 + k] & 0x80) << 24 | (uint32_t)(b[4 + k] & 0x7f) << 20;
+        memcpy(&scale[k], &bits, sizeof bits);
+        scale[k] *= 0x1p119f;
+    }
+    const v16 s = v_halves(v_set(scale[0]), v_set(scale[1])), f = v_set(factor);
+    const vi q = vi_nibbles(b + 6);
+    v_nonlinear(q, packed_e2m1, v_set(1), true, even, odd);
+    *even = v_with_sign(*even, vi_sll(q, 28)), *odd = v_with_sign(*odd, vi_sll(q, 20));
+    *even = v_near_bf16(v_mul(v_mul(*even, s), f));
+    *odd = v_near_bf16(v_mul(v_mul(*odd, s), f));
+}
+
 /* ---- the formats ----------------------------------------------------------------------------- */
 
 /* Scales of a block of 256, as floats. Q4_K, Q5_K: s[k] of 32 elements, and minus the minimum,
@@ -360,6 +396,8 @@ V_FN void v_split_packed(const enum dtype t, const uint8_t *b, const struct bloc
         *odd = v_near_bf16(v_mul(vi_odd_float(q), d));
     } else if (t == DT_E4M3) {
         v_split_e4m3(b + 34 * g, even, odd);
+    } else if (t == DT_E2M1) {
+        v_split_e2m1(b + 22 * g, even, odd);
     } else if (t == DT_Q4_0) {
         vi q = vi_nibbles(b + 18 * g + 2);
         v_linear(q, vi_srl(q, 8), 4, 8, v_half(b + 18 * g), none, even, odd);
@@ -421,7 +459,7 @@ V_FN void v_split_packed(const enum dtype t, const uint8_t *b, const struct bloc
 /* The types, and the elements of a block. */
 #define EACH_TYPE(X)                                                                               \
     X(Q8_0, 32) X(Q4_0, 32) X(Q4_1, 32) X(Q5_0, 32) X(Q5_1, 32) X(IQ4_NL, 32) X(MXFP4, 32)         \
-    X(E4M3, 32)                                                                                    \
+    X(E4M3, 32) X(E2M1, 32)                                                                        \
     X(Q2_K, 256) X(Q3_K, 256) X(Q4_K, 256) X(Q5_K, 256) X(Q6_K, 256) X(IQ4_XS, 256)
 
 V_FN void unpack_group(const enum dtype t, const uint8_t *b, const struct block_scales *s,
@@ -557,7 +595,7 @@ static struct unpacking unpacking(enum dtype t)
     struct unpacking f = {unpack_any, NULL};
 #if CPU_ISA > 0
 #define FAST(T, elements) [DT_##T] = {unpack_##T, dot_##T},
-    static const struct unpacking fast[DT_E4M3 + 1] = {EACH_TYPE(FAST)};
+    static const struct unpacking fast[DT_E2M1 + 1] = {EACH_TYPE(FAST)};
     if (fast[t].unpack)
         f = fast[t];
 #endif

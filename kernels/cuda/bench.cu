@@ -53,7 +53,7 @@ __global__ void make_bytes(uint8_t *dst, size_t n, uint64_t seed, int exponent)
 
 /* packed_random(), a thread a block. like: a block of the same type and scale, of which the scales
  * are taken. */
-enum { SCALE_BYTES = 4 };
+enum { SCALE_BYTES = 6 };
 struct block_scales {
     int at[SCALE_BYTES]; /* offsets in a block; -1: none */
     uint8_t byte[SCALE_BYTES];
@@ -81,11 +81,14 @@ static struct block_scales scales_of(enum dtype t, uint64_t seed, float scale)
 {
     const struct packed_format *f = packed_format(t);
     uint8_t block[PACKED_BLOCK];
-    struct block_scales s = {{-1, -1, -1, -1}, {}, t == DT_E4M3};
+    struct block_scales s = {{-1, -1, -1, -1, -1, -1}, {}, t == DT_E4M3};
     packed_random(t, seed, scale, 0, 1, block);
     for (int j = 0; j < SCALE_BYTES; j++) {
-        const bool own = j < (t == DT_NVFP4 ? 4 : t == DT_E4M3 ? 2 : t == DT_MXFP4); /* not f16 */
-        s.at[j] = own ? j : f->scale[j / 2] < 0 ? -1 : f->scale[j / 2] + j % 2;
+        const bool own = j < (t == DT_E2M1   ? 6
+                              : t == DT_NVFP4 ? 4
+                              : t == DT_E4M3  ? 2
+                                              : t == DT_MXFP4); /* not f16 */
+        s.at[j] = own ? j : j > 3 || f->scale[j / 2] < 0 ? -1 : f->scale[j / 2] + j % 2;
         s.byte[j] = s.at[j] < 0 ? 0 : block[s.at[j]];
     }
     return s;

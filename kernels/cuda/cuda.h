@@ -2,8 +2,8 @@
  *
  * Layout on the device. Vectors keep the checkpoint's layout. Matrices of bf16 are stored in
  * panels, in the order in which blocks read them (base/panel.cuh), and so are matrices packed in
- * blocks of some types (dense/packed.cuh; other types become bf16, packs_on()). Experts in blocks
- * of bytes are stored in tiles of 16 rows (dense/byte_blocks.cuh). Other float matrices, and those
+ * blocks of some types (dense/packed.cuh; other types become bf16, packs_on()). Packed experts of
+ * most types are in tiles of 16 rows (moe/expert_blocks.cuh). Other float matrices, and those
  * of which single rows are read, keep their rows, padded with zeros to a multiple of 32 elements so
  * that every row can be read 16 bytes at a time. MXFP4 rows are padded to a multiple of four blocks
  * and stored in tiles of 16 rows with re-ordered bits (mem.cu). An activation enters the tensor

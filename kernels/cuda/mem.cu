@@ -23,7 +23,6 @@
  * moe/experts.cuh).
  */
 #include "kernels/cuda/moe/experts.cuh"
-#include "kernels/cuda/dense/byte_blocks.cuh"
 
 /* ---- buffers -------------------------------------------------------------------------------- */
 
@@ -166,24 +165,6 @@ static cudaError_t fetch(struct kdev *d, const struct tensor *t, size_t from, si
                            d->stream);
 }
 
-/* Converts eight 4-bit weights, the first in the lowest bits, to a word in the device layout. */
-__host__ __device__ static inline uint32_t packed_word(uint32_t in)
-{
-    const int of_byte[4] = {2, 0, 3, 1}; /* which of the eight weights is the byte's first */
-    uint32_t w = 0;
-    for (int b = 0; b < 4; b++) {
-        uint32_t code = in >> (4 * of_byte[b]) & 15;
-        w |= (code >> 3) << (8 * b + 7) | (code & 7) << (8 * b + 1);
-    }
-    for (int b = 0; b < 4; b++) { /* upwards, because the bits that w << 7 brings come from the
-                                     byte below */
-        uint32_t code = in >> (4 * of_byte[b] + 16) & 15, brought = (w << 7) >> (8 * b + 1) & 7;
-        w |= ((code & 7) ^ brought) << (8 * b + 4);
-        w |= ((code >> 3) ^ (b < 3 ? w >> (8 * b + 10) & 1 : 0)) << (8 * b);
-    }
-    return w;
-}
-
 /* One thread converts words q of four blocks to 16 bytes of a row, and stores them at the row's
  * place in its tile. */
 __global__ void repack_mxfp4(const uint32_t *src, uint4 *dst, size_t rows, int blocks, int groups)
@@ -275,18 +256,19 @@ static cudaError_t put_mxfp4(struct kdev *d, const struct tensor *t, const struc
     return cudaSuccess;
 }
 
-/* Copies experts in blocks of bytes to the arena, as many tiles at a time as fit there, and
- * rearranges them from there. */
-static cudaError_t put_bytes(struct kdev *d, const struct tensor *t, uint8_t *to)
+/* Copies packed experts to the arena, as many tiles at a time as fit there, and rearranges them from
+ * there. */
+static cudaError_t put_experts(struct kdev *d, const struct tensor *t, uint8_t *to)
 {
     const int k = (int)t->dim[2];
-    const size_t tile = BYTES_ROWS * dtype_bytes(t->type, (size_t)k), tiles = t->bytes / tile,
-                 fit = ARENA_BYTES / tile, each = (size_t)(k / K_CHUNK) * BYTES_CHUNK;
+    const size_t tile = TILE_OUTS * dtype_bytes(t->type, (size_t)k), tiles = t->bytes / tile,
+                 fit = ARENA_BYTES / tile,
+                 each = (size_t)(k / K_CHUNK) * (size_t)chunk_bytes(experts_as(t->type));
     CHECK(fit > 0);
     for (size_t at = 0; at < tiles; at += fit) {
         const size_t n = tiles - at < fit ? tiles - at : fit;
         TRY(fetch(d, t, at * tile, n * tile));
-        cuda_repack_bytes(d, t->type, d->arena, k, (int)n, to + at * each);
+        cuda_repack_experts(d, t->type, d->arena, k, (int)n, to + at * each);
         TRY(cudaGetLastError());
     }
     return cudaSuccess;
@@ -494,7 +476,7 @@ bool cuda_upload(struct kdev *d, struct tensor *t, struct err *e)
     if (!to || (t->quantize && cuda_paneled(t) && !find_unit(d, t, &there, e)))
         return false;
     struct mxfp4 m;
-    cudaError_t rc = cuda_byte_experts(t) ? put_bytes(d, t, to)
+    cudaError_t rc = cuda_packed_experts(t) ? put_experts(d, t, to)
                      : mxfp4_of(t, &m)    ? put_mxfp4(d, t, &m, to)
                      : cuda_paneled(t)    ? put_panels(d, t, there, to, &too_large)
                                           : put_rows(d, t, to);
@@ -529,8 +511,8 @@ size_t cuda_footprint(struct kdev *d, const struct tensor *t)
         const struct tensor plain = unpacked(t);
         return cuda_footprint(d, &plain);
     }
-    if (cuda_byte_experts(t))
-        return byte_experts_size(t);
+    if (cuda_packed_experts(t))
+        return packed_experts_size(t);
     struct mxfp4 m;
     if (mxfp4_of(t, &m))
         return m.bytes;

@@ -19,6 +19,29 @@ bool packs_on(const struct gpu *g, int type)
             type == DT_E4M3);
 }
 
+int experts_as(int type)
+{
+    switch (type) {
+    case DT_E4M3:
+    case DT_E2M1:
+    case DT_Q8_0:
+    case DT_Q4_0:
+    case DT_Q2_K:
+    case DT_Q4_K:
+    case DT_Q5_K:
+    case DT_Q6_K:
+    case DT_IQ4_XS: return type;
+    case DT_Q4_1: return DT_Q4_K;
+    case DT_Q5_0:
+    case DT_Q5_1: return DT_Q5_K;
+    case DT_Q3_K: return DT_Q6_K;
+    case DT_IQ4_NL: return DT_IQ4_XS;
+    case DT_MXFP4:
+    case DT_NVFP4: return DT_E2M1;
+    default: return DT_NONE;
+    }
+}
+
 /* The decode kernel has room for 8 columns unless shared memory is LARGE. */
 enum product_kernel product_kernel_of(const struct gpu *g, bool bf16, int rows)
 {

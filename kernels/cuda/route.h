@@ -51,6 +51,10 @@ enum product_kernel {
  * bf16 during its upload. */
 bool packs_on(const struct gpu *g, int type);
 
+/* The packed type in whose layout (moe/expert_blocks.cuh) experts of a packed type stay packed on
+ * every GPU: the type itself, or one whose blocks can hold the same values. */
+int experts_as(int type);
+
 /* The kernel for a product of `rows` rows; bf16: of the weights, packed ones included, else f16 or
  * float32. */
 enum product_kernel product_kernel_of(const struct gpu *g, bool bf16, int rows);

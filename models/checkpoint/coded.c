@@ -20,7 +20,7 @@ struct finder {
     struct err *e;
     int count[N_KIND];
     int inputs, kv; /* scales that are not used */
-    int fp8, packed; /* matrices in FP8; those of them that become blocks of E4M3 */
+    int fp8, packed, four; /* matrices in FP8; those that stay packed; of these, those in FP4 */
 };
 
 /* Sets *e to "FILE: tensor NAME <text>". Returns false. */
@@ -337,23 +337,33 @@ static bool of_expert(const char *name)
     return at && (at == name || at[-1] == '.') && at[8] >= '0' && at[8] <= '9';
 }
 
+static enum dtype packs_as(const struct scaled *s)
+{
+    return scaled_makes_e4m3(s) ? DT_E4M3 : scaled_makes_e2m1(s) ? DT_E2M1 : DT_NONE;
+}
+
 /* Experts of one layer are one tensor (weights.h), so they must have one type: all of a folder stay
- * FP8, or none. */
-static bool experts_stay(const struct finder *f)
+ * FP8, all FP4, or none stays packed: DT_NONE. */
+static enum dtype experts_stay(const struct finder *f)
 {
     char base[NAME_ROOM];
+    enum dtype as = DT_NONE;
     for (int i = 0; i < f->st->n; i++) {
         const struct st_entry *p = f->st->by_name[i];
         if (of_expert(p->t.name) && base_of(p->t.name, ".weight", base) && !is_codes(p, base))
-            return false;
+            return DT_NONE;
     }
     for (int i = 0; i < f->v->n; i++)
-        if (of_expert(f->v->m[i].t.name) && !scaled_makes_e4m3(&f->v->m[i].scaled))
-            return false;
-    return true;
+        if (of_expert(f->v->m[i].t.name)) {
+            const enum dtype one = packs_as(&f->v->m[i].scaled);
+            if (one == DT_NONE || (as && one != as))
+                return DT_NONE;
+            as = one;
+        }
+    return as;
 }
 
-/* Lets matrices stay FP8. */
+/* Lets matrices stay FP8, and experts FP4, too. */
 static void pack_matrices(struct finder *f)
 {
     for (int i = 0; i < f->v->n; i++) {
@@ -361,14 +371,17 @@ static void pack_matrices(struct finder *f)
         m->scaled.exact = reads_as_bf16(f, m->scale, m->scaled.type);
         f->fp8 += m->scaled.code == CODE_E4M3;
     }
-    const bool experts = experts_stay(f);
+    const enum dtype experts = experts_stay(f);
     for (int i = 0; i < f->v->n; i++) {
         struct tensor *t = &f->v->m[i].t;
-        if (!scaled_makes_e4m3(&f->v->m[i].scaled) || (of_expert(t->name) && !experts))
+        const enum dtype as = of_expert(t->name)                      ? experts
+                              : scaled_makes_e4m3(&f->v->m[i].scaled) ? DT_E4M3
+                                                                      : DT_NONE;
+        if (as == DT_NONE)
             continue;
-        t->type = DT_E4M3;
+        t->type = as;
         t->bytes = (size_t)t->dim[0] * dtype_bytes(t->type, (size_t)t->dim[1]);
-        f->packed++;
+        f->packed++, f->four += as == DT_E2M1;
     }
 }
 
@@ -419,13 +432,14 @@ static void describe(struct finder *f)
     buf_str(&b, f->v->n == 1  ? " matrix"
                 : f->v->n > 1 ? " matrices"
                               : ", nothing");
+    const char *as = !f->four ? "FP8" : f->four == f->packed ? "FP4" : "FP8 and FP4";
     if (f->packed == f->v->n && f->packed)
-        buf_str(&b, f->packed == 1 ? ", which stays FP8" : ", which stay FP8");
+        buf_printf(&b, f->packed == 1 ? ", which stays %s" : ", which stay %s", as);
     else
         buf_str(&b, " unpacked to BF16");
     if (f->packed && f->packed < f->v->n)
-        buf_printf(&b, " except %d that stay%s FP8", f->packed, f->packed == 1 ? "s" : "");
-    if (f->packed < f->fp8)
+        buf_printf(&b, " except %d that stay%s %s", f->packed, f->packed == 1 ? "s" : "", as);
+    if (f->packed - f->four < f->fp8)
         buf_printf(&b, " (FP8 is kept where scales are bf16 numbers of whole blocks of 32)");
     buf_printf(&b, "; a server's inputs of matrices: %s", f->v->inputs);
     if (f->inputs || f->kv)

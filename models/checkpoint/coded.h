@@ -8,9 +8,9 @@
  * a quantized matrix that the config ignores, or one that is not quantized though the config says
  * so, gives a notice.
  *
- * Matrices in FP8 stay FP8 (DT_E4M3) if they can (scaled_makes_e4m3()), of experts if all of a
- * folder's can. All others become bf16, and so do those that the model reads otherwise than as a
- * matrix of a product (st_as_bf16()).
+ * Matrices in FP8 stay FP8 (DT_E4M3) if they can (scaled_makes_e4m3()), and experts also FP4
+ * (DT_E2M1, scaled_makes_e2m1()), if all of a folder's can. All others become bf16, and so do those
+ * that the model reads otherwise than as a matrix of a product (st_as_bf16()).
  *
  * Scales of inputs and of a KV cache do not concern weights. They are read, counted and not used.
  */
@@ -20,8 +20,8 @@
 
 struct coded_matrix {
     struct st_entry *code, *scale; /* tensors of the files */
-    struct tensor t; /* what they make: bf16 or blocks of E4M3, [rows, cols]; its name is owned by
-                        the struct coded */
+    struct tensor t; /* what they make: bf16, blocks of E4M3, or of experts blocks of E2M1, [rows,
+                        cols]; its name is owned by the struct coded */
     struct scaled scaled;
 };
 

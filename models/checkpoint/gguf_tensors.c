@@ -539,13 +539,13 @@ void gguf_about(const struct gguf *g, struct buf *out)
         [18] = "Q6_K",   [25] = "IQ4_NL", [30] = "IQ4_XS", [32] = "BF16",   [38] = "MXFP4",
         [39] = "NVFP4",
     };
-    int count[DT_E4M3 + 1] = {0};
+    int count[DT_E2M1 + 1] = {0};
     for (int i = 0; i < g->n_tensor; i++)
         count[g->tensor[i].type]++;
     buf_str(out, "GGUF of ");
     for (bool first = true;; first = false) {
         int most = 0;
-        for (int t = 0; t <= DT_E4M3; t++)
+        for (int t = 0; t <= DT_E2M1; t++)
             most = count[t] > count[most] ? t : most;
         if (!count[most])
             break;

@@ -6,9 +6,15 @@
 
 enum { CHUNK = 64 << 10, MX_BLOCK = 17, MX_ELEMS = 32 };
 
+/* Whether the sources are codes and scales. */
+static bool of_codes(const struct rows *r)
+{
+    return r->make == MAKE_SCALED || r->make == MAKE_E4M3 || r->make == MAKE_E2M1;
+}
+
 static size_t source_bytes(const struct rows *r, int k)
 {
-    if (r->make == MAKE_SCALED || r->make == MAKE_E4M3)
+    if (of_codes(r))
         return k ? scaled_scale_bytes(&r->scaled) : r->scaled.code_bytes;
     return dtype_bytes(r->from[k].type, (size_t)r->elems);
 }
@@ -24,6 +30,7 @@ size_t rows_bytes(const struct rows *r)
     case MAKE_SCALES: return n / MX_ELEMS;
     case MAKE_SCALED: return (size_t)r->scaled.cols * 2;
     case MAKE_E4M3: return dtype_bytes(DT_E4M3, (size_t)r->scaled.cols);
+    case MAKE_E2M1: return dtype_bytes(DT_E2M1, (size_t)r->scaled.cols);
     }
     return 0;
 }
@@ -125,7 +132,7 @@ static bool read_span(const struct safetensors *st, const struct rows *r, int k,
                     show(f->name).s);
 }
 
-/* The same of MAKE_SCALED and MAKE_E4M3. */
+/* The same of rows made of codes and scales. */
 static bool make_scaled(const struct safetensors *st, const struct rows *r, int64_t first,
                         int64_t end, char *out, struct err *e)
 {
@@ -139,8 +146,9 @@ static bool make_scaled(const struct safetensors *st, const struct rows *r, int6
         char why[100];
         bool of_scale = false;
         char *to = out + (size_t)(i - first) * r->bytes;
-        if (r->make == MAKE_E4M3 ? scaled_e4m3(m, c, s, (uint8_t *)to)
-                                 : scaled_row(m, c, s, (uint16_t *)(void *)to))
+        if (r->make == MAKE_E4M3   ? scaled_e4m3(m, c, s, (uint8_t *)to)
+            : r->make == MAKE_E2M1 ? scaled_e2m1(m, c, s, (uint8_t *)to)
+                                   : scaled_row(m, c, s, (uint16_t *)(void *)to))
             continue;
         scaled_fault(m, i, c, s, &of_scale, why, sizeof why);
         const struct row_source *from = &r->from[of_scale];
@@ -153,7 +161,7 @@ static bool make_scaled(const struct safetensors *st, const struct rows *r, int6
 static bool make_rows(const struct safetensors *st, const struct rows *r, int64_t first,
                       int64_t end, char *out, struct err *e)
 {
-    if (r->make == MAKE_SCALED || r->make == MAKE_E4M3)
+    if (of_codes(r))
         return make_scaled(st, r, first, end, out, e);
     struct row_span s[2] = {{INT64_MAX, 0, NULL}, {INT64_MAX, 0, NULL}};
     for (int64_t i = first, row; i < end; i++) {

@@ -23,7 +23,8 @@ enum row_make {
     MAKE_CODES,  /* of MXFP4 blocks: the codes, two neighbours in a byte, the first one low */
     MAKE_SCALES, /* of MXFP4 blocks: the scales */
     MAKE_SCALED, /* bf16 from codes, the first source, and their scales, the second: scaled.h */
-    MAKE_E4M3,   /* blocks of E4M3 (packed.h) from the same */
+    MAKE_E4M3,   /* blocks of E4M3 (packed.h) from the same, */
+    MAKE_E2M1,   /* or of E2M1 */
 };
 
 struct rows {
@@ -38,7 +39,7 @@ struct rows {
     enum row_make make;
     enum dtype to; /* of MAKE_TYPE */
     int64_t group; /* see row_order */
-    struct scaled scaled; /* of MAKE_SCALED and MAKE_E4M3 */
+    struct scaled scaled; /* of MAKE_SCALED, MAKE_E4M3 and MAKE_E2M1 */
     int64_t elems; /* of a row of each source. ROWS_SAME: of a piece that is converted at once, any
                        divisor of the whole that whole blocks have */
     size_t bytes;  /* of a row of the tensor; rows_bytes() */

@@ -241,7 +241,9 @@ static void make_matrix(struct safetensors *s, struct coded_matrix *m)
     x->rows = xmalloc(sizeof *x->rows);
     *x->rows = (struct rows){
         .from = {source_at(s, m->code), source_at(s, m->scale)}, .n_from = 2,
-        .make = m->t.type == DT_E4M3 ? MAKE_E4M3 : MAKE_SCALED,
+        .make = m->t.type == DT_E4M3   ? MAKE_E4M3
+                : m->t.type == DT_E2M1 ? MAKE_E2M1
+                                       : MAKE_SCALED,
         .elems = m->scaled.cols, .scaled = m->scaled,
     };
     x->rows->bytes = rows_bytes(x->rows);

@@ -115,6 +115,64 @@ bool scaled_e4m3(const struct scaled *s, const uint8_t *codes, const void *scale
     return packed_not_finite(DT_E4M3, out, blocks) < 0;
 }
 
+/* Whether products with `factor` are those of the law when they are rounded to bf16: of all
+ * significands that a code times a scale can have. */
+static bool is_factor(const struct scaled *s, float factor)
+{
+    bool is = true;
+    for (int scale = 8; scale < 16; scale++)
+        for (int code = 2; code < 4; code++) {
+            const float inner = (float)(scale * code);
+            is &= f32_to_bf16(inner * factor) == f32_to_bf16(weight(s, 1, inner));
+        }
+    return is;
+}
+
+/* The number that `outer` multiplies by; NaN: none was found. */
+static float factor_of(const struct scaled *s)
+{
+    if (!s->divide)
+        return s->outer;
+    if (fabsf(s->outer) < 0x1p-90f || fabsf(s->outer) > 0x1p90f)
+        return NAN;
+    float up = 1 / s->outer, down = up;
+    for (int i = 0; i < 8; i++, up = nextafterf(up, INFINITY), down = nextafterf(down, -INFINITY))
+        if (is_factor(s, up))
+            return up;
+        else if (is_factor(s, down))
+            return down;
+    return NAN;
+}
+
+bool scaled_makes_e2m1(const struct scaled *s)
+{
+    const bool nvfp4 = s->type == SCALE_E4M3 && s->block_cols == 16,
+               mxfp4 = s->type == SCALE_E8M0 && s->block_cols == 32 && s->outer == 1;
+    return s->code == CODE_E2M1 && (nvfp4 || mxfp4) && s->block_rows == 1 &&
+           s->cols % packed_format(DT_E2M1)->elements == 0 && isfinite(factor_of(s));
+}
+
+bool scaled_e2m1(const struct scaled *s, const uint8_t *codes, const void *scales, uint8_t *out)
+{
+    enum { ONE = 0x38 }; /* of E4M3 */
+    const struct packed_format *f = packed_format(DT_E2M1);
+    const int64_t blocks = s->cols / f->elements;
+    const uint8_t *scale = scales;
+    float factor = factor_of(s);
+    for (int64_t i = 0; i < blocks; i++, codes += f->elements / 2) {
+        uint8_t *b = out + i * f->bytes;
+        if (s->type == SCALE_E4M3)
+            b[4] = scale[2 * i], b[5] = scale[2 * i + 1];
+        else
+            factor = scale_value(s->type, scale + i), b[4] = b[5] = ONE;
+        memcpy(b, &factor, sizeof factor);
+        for (int j = 0; j < 16; j++) /* elements j and j + 16 */
+            b[6 + j] = (uint8_t)((codes[j / 2] >> j % 2 * 4 & 15) |
+                                 (codes[8 + j / 2] >> j % 2 * 4 & 15) << 4);
+    }
+    return packed_not_finite(DT_E2M1, out, blocks) < 0;
+}
+
 void scaled_fault(const struct scaled *s, int64_t row, const uint8_t *codes, const void *scales,
                   bool *of_scale, char *why, size_t n)
 {
@@ -137,4 +195,6 @@ void scaled_fault(const struct scaled *s, int64_t row, const uint8_t *codes, con
             continue;
         return;
     }
+    *of_scale = true;
+    snprintf(why, n, "a scale of row %lld is too large", i);
 }

@@ -58,7 +58,13 @@ bool scaled_makes_e4m3(const struct scaled *s);
 /* As scaled_row(), but makes these blocks. */
 bool scaled_e4m3(const struct scaled *s, const uint8_t *codes, const void *scales, uint8_t *out);
 
-/* Why scaled_row() or scaled_e4m3() failed, for people: "the code at [.., 5] is NaN". *of_scale:
- * the scales are at fault. row: for the message. */
+/* The same of blocks of E2M1: matrices in NVFP4 or MXFP4, in whole blocks. If `outer` divides, there
+ * must be a float32 by which a multiplication gives the same bf16 numbers: nearly always there
+ * is. */
+bool scaled_makes_e2m1(const struct scaled *s);
+bool scaled_e2m1(const struct scaled *s, const uint8_t *codes, const void *scales, uint8_t *out);
+
+/* Why scaled_row(), scaled_e4m3() or scaled_e2m1() failed, for people: "the weight at [3, 5] is
+ * NaN". *of_scale: the scales are at fault. row: for the message. */
 void scaled_fault(const struct scaled *s, int64_t row, const uint8_t *codes, const void *scales,
                   bool *of_scale, char *why, size_t n);

@@ -32,9 +32,15 @@ static void notice(void *arg, const char *line)
     print_note(arg, ST_WARN, "%s", line);
 }
 
-static const char *type_name(const struct config *g)
+/* Of made-up weights: as published, or of the packed type that follows the model's name. */
+static const char *type_name(const struct model *m)
 {
-    return g->moe == MOE_ALONE && g->store == STORE_MXFP4 ? "bf16, experts in MXFP4" : "bf16";
+    const struct layer *l = &m->layer[0];
+    const enum dtype t = l->gate_up.bytes ? l->gate_up.type : l->down.type;
+    if (t != DT_BF16 && t != DT_U8)
+        return dtype_name(t);
+    return m->cfg.moe == MOE_ALONE && m->cfg.store == STORE_MXFP4 ? "bf16, experts in MXFP4"
+                                                                  : "bf16";
 }
 
 static void print_model(const struct loaded *l, const struct engine_opts *o, const char *name,
@@ -52,7 +58,8 @@ static void print_model(const struct loaded *l, const struct engine_opts *o, con
     if (l->model.about)
         print_note(to, ST_DIM, "%s", l->model.about);
     if (o->make)
-        print_note(to, ST_DIM, "weights as published: %s", type_name(g));
+        print_note(to, ST_DIM, strchr(name, ':') ? "weights in %s" : "weights as published: %s",
+                   type_name(&l->model));
 }
 
 static void print_fit(const struct fit *f, const struct loaded *l, const struct printer *to)

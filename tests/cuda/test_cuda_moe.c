@@ -201,22 +201,50 @@ static void test_bf16_experts(void **state)
     }
 }
 
-/* Random experts in blocks of bytes, some with scales at the ends of their range. */
-static struct tensor random_bytes(enum dtype type, int E, int n, int k)
+/* Other scales of a block of four-bit floats; some at the ends of their range. */
+static void vary_floats(enum dtype type, uint8_t *b)
+{
+    static const uint8_t small[] = {0, 3, 8, 9, 20};
+    if (type == DT_MXFP4)
+        b[0] = rnd_int(100) ? (uint8_t)(b[0] - rnd_int(3)) : small[rnd_int(5)];
+    for (int k = 0; type == DT_NVFP4 && k < 4; k++)
+        b[k] = rnd_int(100) ? (uint8_t)(b[k] + rnd_int(16)) : (uint8_t)(rnd_int(0x7f) | 0x80);
+    if (type != DT_E2M1)
+        return;
+    static const uint8_t rare[] = {0, 0x80, 1, 0x7e, 0xfe, 8};
+    float factor;
+    memcpy(&factor, b, sizeof factor);
+    factor *= rnd_int(100) ? rnd_normal() : rnd_int(2) ? 0.f : 0x1p-130f;
+    memcpy(b, &factor, sizeof factor);
+    for (int k = 4; k < 6; k++)
+        b[k] = rnd_int(50) ? (uint8_t)(0x30 + rnd_int(16) + rnd_int(2) * 0x80) : rare[rnd_int(6)];
+}
+
+/* Random experts of a packed type. The exponents and signs of their scales vary (f16, or bf16 of
+ * E4M3), and some scales are at the ends of their range. */
+static struct tensor random_packed(enum dtype type, int E, int n, int k)
 {
     struct tensor t = {.type = type, .n_dim = 3, .dim = {E, n, k}, .name = "experts"};
     assert_true(dtype_bytes_fit(t.type, 3, t.dim, &t.bytes));
     uint8_t *b = t.data = xmalloc(t.bytes);
-    const size_t blocks = t.bytes / (size_t)packed_format(t.type)->bytes;
+    const struct packed_format *f = packed_format(t.type);
+    const size_t blocks = t.bytes / (size_t)f->bytes;
+    const int mantissa = type == DT_E4M3 ? 7 : 10;
     packed_random(t.type, rnd(), .05f, 0, blocks, b);
-    for (size_t i = 0; i < blocks; i++, b += packed_format(t.type)->bytes) {
-        static const uint16_t rare[] = {0, 0x8000, 1, 0x8060, 0x43ff};
-        const bool half = type == DT_Q8_0; /* else bf16; a code is about 100 */
-        uint16_t scale = (uint16_t)(half ? (rnd() & 0x83ff) | (unsigned)(1 + rnd_int(4)) << 10
-                                         : (rnd() & 0x807f) | (unsigned)(113 + rnd_int(4)) << 7);
-        if (rnd_int(200) == 0)
-            scale = rare[rnd_int(5)];
-        b[0] = (uint8_t)scale, b[1] = (uint8_t)(scale >> 8);
+    for (size_t i = 0; i < blocks; i++, b += f->bytes) {
+        vary_floats(type, b);
+        for (int j = 0; j < 2; j++) {
+            static const uint16_t rare[] = {0, 0x8000, 1, 0x8060, 0x43ff};
+            const int at = type == DT_E4M3 ? -j : f->scale[j];
+            if (at < 0)
+                continue;
+            unsigned scale = (unsigned)(b[at] | b[at + 1] << 8), exponent = scale << 1 & 0xffff;
+            exponent = max_int((int)(exponent >> (mantissa + 1)) + rnd_int(4) - 2, 0);
+            scale = (rnd() & (0x8000 | ((1u << mantissa) - 1))) | exponent << mantissa;
+            if (rnd_int(200) == 0)
+                scale = rare[rnd_int(5)];
+            b[at] = (uint8_t)scale, b[at + 1] = (uint8_t)(scale >> 8);
+        }
     }
     assert_int_equal(packed_not_finite(t.type, t.data, (int64_t)blocks), -1);
     return t;
@@ -231,15 +259,16 @@ static struct tensor twin_of(const struct tensor *x)
     return y;
 }
 
-static void store_as_bytes(struct layer *l, enum dtype type)
+static void store_packed(struct layer *l, enum dtype up, enum dtype down)
 {
     store_as_bf16(l);
     free(l->gate_up.data), free(l->down.data);
-    l->gate_up = random_bytes(type, l->E, 2 * l->ffn, l->in);
-    l->down = random_bytes(type, l->E, l->in, l->ffn);
+    l->gate_up = random_packed(up, l->E, 2 * l->ffn, l->in);
+    l->down = random_packed(down, l->E, l->in, l->ffn);
 }
-static void store_as_e4m3(struct layer *l) { store_as_bytes(l, DT_E4M3); }
-static void store_as_q8_0(struct layer *l) { store_as_bytes(l, DT_Q8_0); }
+static void store_as_e4m3(struct layer *l) { store_packed(l, DT_E4M3, DT_E4M3); }
+static void store_as_q8_0(struct layer *l) { store_packed(l, DT_Q8_0, DT_Q8_0); }
+static void store_as_q4_k_m(struct layer *l) { store_packed(l, DT_Q4_K, DT_Q6_K); }
 
 /* Every number of rows has the bits that the same layer with the twins has. */
 static void same_as_twin(const struct layer *l, const struct layer *twin, const char *what)
@@ -257,21 +286,22 @@ static void same_as_twin(const struct layer *l, const struct layer *twin, const 
     free(x), free(want), free(got), free(ids);
 }
 
-/* Experts in blocks of bytes are those of the bf16 experts with their values, by every kernel: the
- * widths of test_bf16_experts() that are whole blocks. Kernels for all layers take those of which
+struct widths {
+    int in, ffn, E, k;
+    bool post;
+};
+
+/* Packed experts are those of the bf16 experts with their values, by every kernel, with each of n
+ * widths. mixes: of which of them kernels for all layers are tried, too; they take those of which
  * one matrix is bf16, whose inputs are weighed, or whose gate is clamped. */
-static void byte_experts(enum dtype type)
+static void packed_experts(enum dtype up, enum dtype down, const struct widths *t, int n,
+                           unsigned mixes)
 {
-    static const struct { int in, ffn, E, k; bool post; } t[] = {
-        {1024, 768, 12, 4, false}, {704, 352, 16, 8, true}, {96, 64, 40, 3, false},
-        {32, 32, 4, 2, false}, {544, 96, 128, 4, true}, {416, 96, 7, 7, false},
-        {2816, 704, 9, 8, true}, {160, 64, 150, 8, false},
-    };
     const uint64_t seed = case_seed; /* given back: later tests draw as before */
-    for (int i = 0; i < (int)(sizeof t / sizeof *t); i++) {
+    for (int i = 0; i < n; i++) {
         struct layer l, twin;
         layer_make(&l, t[i].in, t[i].ffn, t[i].E, t[i].k);
-        store_as_bytes(&l, type);
+        store_packed(&l, up, down);
         l.a.act = i % 2 ? ACT_GELU_TANH : ACT_SILU;
         l.a.down_b = i % 3 ? NULL : &l.down_b;
         l.a.add = i % 2;
@@ -280,12 +310,12 @@ static void byte_experts(enum dtype type)
         twin = l;
         twin.gate_up = twin_of(&l.gate_up), twin.down = twin_of(&l.down);
         twin.a.gate_up = &twin.gate_up, twin.a.down = &twin.down;
-        same_as_twin(&l, &twin, dtype_name(type));
-        if (i == 2 || i == 4) {
+        same_as_twin(&l, &twin, dtype_name(up));
+        if (mixes >> i & 1) {
             l.a.down = &twin.down;
-            same_as_twin(&l, &twin, "gate and up in bytes");
+            same_as_twin(&l, &twin, "gate and up packed");
             l.a.down = &l.down, l.a.gate_up = &twin.gate_up;
-            same_as_twin(&l, &twin, "down in bytes");
+            same_as_twin(&l, &twin, "down packed");
             l.a.gate_up = &l.gate_up;
             l.a.weigh_input = twin.a.weigh_input = true;
             same_as_twin(&l, &twin, "weighed inputs");
@@ -299,16 +329,24 @@ static void byte_experts(enum dtype type)
     case_seed = seed;
 }
 
+/* The widths of test_bf16_experts() that are whole blocks of 32. */
+static const struct widths of_32[] = {
+    {1024, 768, 12, 4, false}, {704, 352, 16, 8, true}, {96, 64, 40, 3, false},
+    {32, 32, 4, 2, false}, {544, 96, 128, 4, true}, {416, 96, 7, 7, false},
+    {2816, 704, 9, 8, true}, {160, 64, 150, 8, false},
+};
+enum { N_OF_32 = sizeof of_32 / sizeof *of_32 };
+
 static void test_e4m3_experts(void **state)
 {
     (void)state;
-    byte_experts(DT_E4M3);
+    packed_experts(DT_E4M3, DT_E4M3, of_32, N_OF_32, 1 << 2 | 1 << 4);
 }
 
 static void test_q8_0_experts(void **state)
 {
     (void)state;
-    byte_experts(DT_Q8_0);
+    packed_experts(DT_Q8_0, DT_Q8_0, of_32, N_OF_32, 1 << 2 | 1 << 4);
 }
 
 /* Experts of every kind on this GPU and on this GPU used as one of another class (AERIE_GPU_AS),
@@ -370,16 +408,41 @@ static void test_routes_agree(void **state)
     case_seed = seed;
 }
 
-/* What the device holds of them: a byte a weight, and a scale of two for 32. Tiles of an expert
- * that are not whole: the bf16 twin. */
-static void test_footprint_of_bytes(void **state)
+/* All types, in whole blocks of 256; k splits of one chunk to five. Gate and up of one type, down
+ * of another, as llama.cpp mixes them. */
+static void test_packed_experts(void **state)
 {
     (void)state;
-    struct tensor t = random_bytes(DT_E4M3, 3, 64, 96);
-    assert_int_equal(kernels_cuda.footprint(shim_dev, &t), 3 * 64 * 96 / 32 * 34);
-    t.dim[1] = 40;
-    assert_int_equal(kernels_cuda.footprint(shim_dev, &t), 3 * 40 * 96 * 2);
-    free(t.data);
+    static const enum dtype of[][2] = {
+        {DT_Q4_0, DT_Q4_0}, {DT_Q4_K, DT_Q6_K}, {DT_E2M1, DT_E2M1}, {DT_Q5_K, DT_Q4_K},
+        {DT_Q6_K, DT_Q5_K}, {DT_Q5_0, DT_Q4_1}, {DT_Q4_1, DT_Q5_1}, {DT_Q5_1, DT_Q5_0},
+        {DT_Q2_K, DT_Q3_K}, {DT_Q3_K, DT_Q2_K}, {DT_IQ4_XS, DT_IQ4_NL}, {DT_IQ4_NL, DT_IQ4_XS},
+        {DT_MXFP4, DT_NVFP4}, {DT_NVFP4, DT_MXFP4},
+    };
+    static const struct widths t[] = {
+        {1280, 256, 5, 4, false}, {512, 768, 7, 3, true}, {256, 256, 40, 8, false},
+    };
+    for (int i = 0; i < (int)(sizeof of / sizeof *of); i++)
+        packed_experts(of[i][0], of[i][1], t, i < 3 ? 3 : 2, i < 2);
+}
+
+/* What the device holds of them: codes and scales of a chunk of 32 (expert_blocks.cuh). Tiles of an
+ * expert that are not whole: the bf16 twin. */
+static void test_footprint_of_packed(void **state)
+{
+    (void)state;
+    static const struct { enum dtype type; size_t bytes; } of[] = {
+        {DT_E4M3, 34}, {DT_E2M1, 22}, {DT_Q8_0, 34}, {DT_Q4_0, 20}, {DT_Q4_1, 22}, {DT_Q5_0, 26},
+        {DT_Q5_1, 26}, {DT_Q4_K, 22}, {DT_Q5_K, 26}, {DT_Q6_K, 28}, {DT_Q3_K, 28}, {DT_IQ4_NL, 20},
+        {DT_Q2_K, 22}, {DT_IQ4_XS, 20}, {DT_MXFP4, 22}, {DT_NVFP4, 22},
+    };
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        struct tensor t = random_packed(of[i].type, 3, 64, 256);
+        assert_int_equal(kernels_cuda.footprint(shim_dev, &t), 3 * 64 * 256 / 32 * of[i].bytes);
+        t.dim[1] = 40;
+        assert_int_equal(kernels_cuda.footprint(shim_dev, &t), 3 * 40 * 256 * 2);
+        free(t.data);
+    }
 }
 
 /* Activations at the clamp: the largest hidden numbers there are; what is not there has been
@@ -435,12 +498,12 @@ static void test_scales_at_the_ends(void **state)
  * sequence is repeated. */
 static void one_behind_another(void (*store_as)(struct layer *))
 {
-    enum { IN = 512, ROWS = 64, N = 9, SIZE = ROWS * IN };
+    enum { IN = 512, FFN = 256, ROWS = 64, N = 9, SIZE = ROWS * IN };
     static const int rows[N] = {1, 5, 1, 40, 2, 64, 16, 1, 1};
     const uint64_t seed = case_seed; /* given back: later tests draw as before */
     struct layer l;
     struct err e;
-    layer_make(&l, IN, 96, 64, 4);
+    layer_make(&l, IN, store_as == store_as_q4_k_m ? FFN : 96, 64, 4);
     if (store_as)
         store_as(&l);
     struct tensor *t[] = {&l.gate_up, &l.gate_up_s, &l.gate_up_b, &l.down, &l.down_s,
@@ -491,6 +554,7 @@ static void test_one_behind_another(void **state)
     one_behind_another(store_as_bf16);
     one_behind_another(store_as_e4m3);
     one_behind_another(store_as_q8_0);
+    one_behind_another(store_as_q4_k_m);
 }
 
 static const struct CMUnitTest all_tests[] = {
@@ -501,8 +565,9 @@ static const struct CMUnitTest all_tests[] = {
     cmocka_unit_test_setup(test_bf16_experts, open_gpu),
     cmocka_unit_test_setup(test_e4m3_experts, open_gpu),
     cmocka_unit_test_setup(test_q8_0_experts, open_gpu),
+    cmocka_unit_test_setup(test_packed_experts, open_gpu),
     cmocka_unit_test_setup(test_routes_agree, open_gpu),
-    cmocka_unit_test(test_footprint_of_bytes),
+    cmocka_unit_test(test_footprint_of_packed),
     cmocka_unit_test_setup(test_long_rows_and_a_norm_behind, open_gpu),
     cmocka_unit_test_setup(test_hidden_rows_at_the_clamp, open_gpu),
     cmocka_unit_test_setup(test_scales_at_the_ends, open_gpu),

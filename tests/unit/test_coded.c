@@ -259,17 +259,20 @@ static void golden_scale(enum scale_type type, uint64_t r, char *p)
            scale_size(type));
 }
 
-/* What can become blocks of E4M3 has the same numbers there. */
+/* What can become blocks of E4M3 or E2M1 has the same numbers there. */
 static void same_in_blocks(const struct scaled *s, const uint8_t *code, const char *scale,
                            const uint16_t *want)
 {
     static uint8_t b[GOLDEN_COLS / 32 * 34];
     static uint16_t w[GOLDEN_COLS];
     assert_true(scaled_makes_e4m3(s) == (s->code == CODE_E4M3 && s->type != SCALE_F32));
-    for (int i = 0; scaled_makes_e4m3(s) && i < GOLDEN_ROWS; i++) {
+    assert_true(scaled_makes_e2m1(s) == (s->code == CODE_E2M1));
+    const bool eight = scaled_makes_e4m3(s);
+    for (int i = 0; (eight || scaled_makes_e2m1(s)) && i < GOLDEN_ROWS; i++) {
         const char *at = scale + (size_t)(i / s->block_rows) * scaled_scale_bytes(s);
-        assert_true(scaled_e4m3(s, code + (size_t)i * s->code_bytes, at, b));
-        packed_bf16(DT_E4M3, b, GOLDEN_COLS, w);
+        const uint8_t *row = code + (size_t)i * s->code_bytes;
+        assert_true(eight ? scaled_e4m3(s, row, at, b) : scaled_e2m1(s, row, at, b));
+        packed_bf16(eight ? DT_E4M3 : DT_E2M1, b, GOLDEN_COLS, w);
         assert_memory_equal(w, want + (size_t)i * GOLDEN_COLS, sizeof w);
     }
 }
@@ -496,13 +499,50 @@ static char *wide_folder(void)
     return dir;
 }
 
-/* Whether matrices of the wide folder stay FP8: their scales are bf16 numbers. */
-static bool stays_fp8(const struct format *f)
+/* As what experts of the wide folder stay packed, and matrices in FP8: if their scales are bf16
+ * numbers. */
+static enum dtype packed_as(const struct format *f)
 {
-    return f->code == CODE_E4M3 && (strcmp(f->scale, "F32") != 0 || has_exact_scales(f));
+    const bool exact = strcmp(f->scale, "F32") != 0 || has_exact_scales(f);
+    return f->code == CODE_E2M1              ? DT_E2M1
+           : f->code == CODE_E4M3 && exact ? DT_E4M3
+                                           : DT_BF16;
 }
 
 /* ---- the law ---- */
+
+/* Numbers by which NVFP4 of compressed-tensors divides: blocks of E2M1 multiply, and have the same
+ * numbers for all of them, codes and scales (random numbers, and ends of the range). */
+static void test_division_becomes_multiplication(void **state)
+{
+    (void)state;
+    enum { COLS = 32 * 16 };
+    struct scaled s = {.code = CODE_E2M1, .type = SCALE_E4M3, .rows = 1, .cols = COLS,
+                       .block_rows = 1, .block_cols = 16, .code_bytes = COLS / 2, .divide = true};
+    uint8_t code[COLS / 2], scale[COLS / 16], b[COLS / 32 * 22];
+    uint16_t want[COLS], got[COLS];
+    int not_made = 0;
+    for (int i = 0; i < COLS / 2; i++)
+        code[i] = (uint8_t)(i * 2 % 16 | (i * 2 + 1) % 16 << 4);
+    for (uint64_t i = 0; i < 20000; i++) {
+        const float outer[] = {ldexpf(1 + (float)(mix64(i) >> 41) * 0x1p-23f,
+                                      (int)(mix64(i + 1) % 160) - 80), 0x1p-90f, -0x1.fffffep89f};
+        s.outer = outer[i % 100 < 98 ? 0 : i % 100 - 97];
+        for (int k = 0; k < COLS / 16; k++)
+            scale[k] = (uint8_t)((i * 32 + (uint64_t)k) % 127);
+        not_made += !scaled_makes_e2m1(&s);
+        if (!scaled_makes_e2m1(&s))
+            continue;
+        assert_true(scaled_row(&s, code, scale, want) && scaled_e2m1(&s, code, scale, b));
+        packed_bf16(DT_E2M1, b, COLS, got);
+        assert_memory_equal(got, want, sizeof got);
+    }
+    assert_true(not_made < 20);
+    s.outer = 0x1p91f;
+    assert_false(scaled_makes_e2m1(&s));
+    s.outer = 0x1p-91f;
+    assert_false(scaled_makes_e2m1(&s));
+}
 
 static const char *const dirs[] = {G "llama-b", G "qwen3moe-b", G "gemma3-a", G "ministral3-b",
                                    G "gemma4-moe-b"};
@@ -517,9 +557,10 @@ static void test_a_folder_equals_its_unpacked_twin(void **state)
     for (int d = 0; d <= COUNT(dirs); d++) {
         int n = write_twins(d < COUNT(dirs) ? dirs[d] : wide, f, &err);
         struct model a = load(folder), b = load(twin);
-        const enum dtype stays = stays_fp8(f) ? DT_E4M3 : DT_BF16;
+        const bool fp8 = packed_as(f) == DT_E4M3;
+        const enum dtype stays = fp8 ? DT_E4M3 : DT_BF16;
         if (d == COUNT(dirs)) {
-            assert_int_equal(a.layer[0].gate_up.type, stays);
+            assert_int_equal(a.layer[0].gate_up.type, packed_as(f));
             assert_int_equal(a.layer[0].wq.type, stays);
             assert_int_equal(a.layer[0].router.type, DT_BF16); /* single rows are read */
         } else if (d == GEMMA) {
@@ -528,7 +569,9 @@ static void test_a_folder_equals_its_unpacked_twin(void **state)
         }
         assert_same_weights(&a, &b);
         assert_true(n == 0 || strstr(a.about, " unpacked to BF16") || strstr(a.about, " FP8;"));
-        assert_true(d != GEMMA || !strstr(a.about, "matrices, which stay FP8;") == !stays_fp8(f));
+        assert_true(d != GEMMA || !strstr(a.about, "matrices, which stay FP8;") == !fp8);
+        assert_true(d != COUNT(dirs) || !strstr(a.about, " that stay FP4") ==
+                                            (packed_as(f) != DT_E2M1));
         assert_null(b.about);
         model_free(&a);
         model_free(&b);
@@ -844,6 +887,7 @@ int main(void)
                                         teardown),
         cmocka_unit_test_setup_teardown(test_experts_of_two_types_become_bf16, setup, teardown),
         cmocka_unit_test_setup_teardown(test_padded_columns_become_bf16, setup, teardown),
+        cmocka_unit_test(test_division_becomes_multiplication),
         cmocka_unit_test_setup_teardown(test_the_file_of_modelopt_is_read, setup, teardown),
         cmocka_unit_test_setup_teardown(test_what_does_not_fit_is_refused_by_name, setup, teardown),
     };

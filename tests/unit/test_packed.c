@@ -9,7 +9,7 @@
 static const enum dtype packed_types[] = {DT_Q8_0, DT_Q4_0, DT_Q4_1, DT_Q5_0,   DT_Q5_1,   DT_Q2_K,
                                           DT_Q3_K,
                                           DT_Q4_K, DT_Q5_K, DT_Q6_K, DT_IQ4_NL, DT_IQ4_XS, DT_MXFP4,
-                                          DT_NVFP4, DT_E4M3};
+                                          DT_NVFP4, DT_E4M3, DT_E2M1};
 enum { N_TYPES = sizeof packed_types / sizeof *packed_types, GOLDEN = 16384 };
 
 static enum dtype type_named(const char *name)
@@ -111,7 +111,7 @@ static void test_values_are_those_of_gguf(void **state)
         free(b);
         seen++;
     }
-    assert_int_equal(seen, N_TYPES - 1); /* E4M3 is no type of gguf */
+    assert_int_equal(seen, N_TYPES - 2); /* E4M3 and E2M1 are no types of gguf */
     fclose(f);
     free(y);
     free(h);
@@ -162,13 +162,57 @@ static void test_e4m3(void **state)
     }
 }
 
+/* The same of E2M1: a scale that is NaN, a factor that is not finite or too large; the values of
+ * all codes and scales with some factors. */
+static void test_e2m1(void **state)
+{
+    (void)state;
+    static const float factors[] = {1, -0x1.234568p-7f, 0x1.fffffep-40f, 0x1p100f, 0x1p-120f, 0};
+    static const double code_of[] = {0, .5, 1, 1.5, 2, 3, 4, 6};
+    uint8_t b[22] = {0};
+    float y[32];
+    uint16_t h[32];
+    for (int i = 0; i < (int)(sizeof factors / sizeof *factors); i++)
+        for (int scale = 0; scale < 256; scale++) {
+            memcpy(b, &factors[i], 4);
+            b[4] = (uint8_t)scale, b[5] = (uint8_t)(scale ^ 1);
+            for (int j = 0; j < 16; j++)
+                b[6 + j] = (uint8_t)(j | (15 - j) << 4);
+            const bool nan = (scale & 0x7f) == 0x7f || (scale & 0x7f) == 0x7e;
+            assert_int_equal(packed_not_finite(DT_E2M1, b, 1), nan ? 0 : -1);
+            if (nan)
+                continue;
+            packed_floats(DT_E2M1, b, 32, y);
+            packed_bf16(DT_E2M1, b, 32, h);
+            for (int j = 0; j < 32; j++) {
+                const int c = j < 16 ? j : 31 - j, s = b[4 + j / 16], m = s & 7, e = s >> 3 & 15;
+                const double by = e ? ldexp(8 + m, e - 10) : ldexp(m, -9),
+                             inner = (c & 8) != (s >> 4 & 8) ? -code_of[c & 7] * by
+                                                             : code_of[c & 7] * by;
+                assert_true(y[j] == (float)(inner * (double)factors[i]));
+                assert_int_equal(h[j], f32_to_bf16(y[j]));
+            }
+        }
+    static const float bad[] = {NAN, INFINITY, 0x1p112f, -0x1p112f};
+    memset(b, 0, sizeof b);
+    for (int i = 0; i < (int)(sizeof bad / sizeof *bad); i++) {
+        memcpy(b, &bad[i], 4);
+        assert_int_equal(packed_not_finite(DT_E2M1, b, 1), 0);
+    }
+    memset(b, 0xfe, sizeof b);
+    memcpy(b, &(float){0x1.fp111f}, 4);
+    assert_int_equal(packed_not_finite(DT_E2M1, b, 1), -1);
+    packed_bf16(DT_E2M1, b, 32, h);
+    assert_true(bf16_to_f32(h[0]) == 0x1.b2p122f); /* -4 x -448 times the factor */
+}
+
 /* Each scale of a block, made NaN or infinite, is found, and nothing else. */
 static void test_scales_that_are_not_finite_are_found(void **state)
 {
     (void)state;
     for (int i = 0; i < N_TYPES; i++) {
         enum dtype t = packed_types[i];
-        if (t == DT_E4M3) /* see test_e4m3() */
+        if (t == DT_E4M3 || t == DT_E2M1) /* see test_e4m3() and test_e2m1() */
             continue;
         const struct packed_format *f = packed_format(t);
         uint8_t *b = golden_blocks(t, i), *at = b + 5 * f->bytes;
@@ -230,6 +274,12 @@ static struct tensor packed_tensor(enum dtype t, int n_dim, int64_t a, int64_t b
             put_e4m3(p, at < row ? rare[rnd_int(7)]
                                  : (uint16_t)((rnd() & 0x807f) |
                                               (unsigned)(113 + rnd_int(5)) << 7));
+        static const float factors[] = {0, -0.f, 0x1p-149f, 0x1.8p-100f, 0x1.24p33f};
+        if (t == DT_E2M1) {
+            const float factor = at < row ? factors[rnd_int(5)] : rnd_normal() * 0x1p-14f;
+            memcpy(p, &factor, sizeof factor);
+            p[4] ^= (p[4] & 0x7f) == 0x7f, p[5] ^= (p[5] & 0x7f) == 0x7f;
+        }
     }
     assert_int_equal(packed_not_finite(t, x.data, (int64_t)at), -1);
     return x;
@@ -475,6 +525,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values_are_those_of_gguf),
         cmocka_unit_test(test_e4m3),
+        cmocka_unit_test(test_e2m1),
         cmocka_unit_test(test_scales_that_are_not_finite_are_found),
         cmocka_unit_test(test_bytes_of_rows),
         cmocka_unit_test(test_random_weights_have_their_deviation),

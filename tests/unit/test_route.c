@@ -38,6 +38,19 @@ static void test_packed_types(void **unused)
     assert_false(packs_on(&h100, DT_BF16));
 }
 
+/* In whose layout experts of a packed type stay packed (dtype order). */
+static void test_packed_experts(void **unused)
+{
+    (void)unused;
+    static const enum dtype as[] = {['8'] = DT_Q8_0, ['0'] = DT_Q4_0, ['4'] = DT_Q4_K,
+                                    ['5'] = DT_Q5_K, ['6'] = DT_Q6_K, ['2'] = DT_Q2_K,
+                                    ['i'] = DT_IQ4_XS, ['e'] = DT_E4M3, ['f'] = DT_E2M1};
+    static const char types[] = "8045526456iiffef";
+    for (int i = DT_Q8_0; i <= DT_E2M1; i++)
+        assert_int_equal(experts_as(i), as[(int)types[i - DT_Q8_0]]);
+    assert_int_equal(experts_as(DT_BF16), DT_NONE);
+}
+
 static void test_product_kernels(void **unused)
 {
     (void)unused;
@@ -479,6 +492,7 @@ int main(void)
         cmocka_unit_test(test_product_routes),
         cmocka_unit_test(test_decode_forms),    cmocka_unit_test(test_attention_routes),
         cmocka_unit_test(test_attention_forms), cmocka_unit_test(test_moe_routes),
+        cmocka_unit_test(test_packed_experts),
     };
     return cmocka_run_group_tests_name("route", tests, NULL, NULL);
 }

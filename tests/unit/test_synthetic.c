@@ -110,6 +110,7 @@ static const struct published {
     {"gemma-4-E4B", 15.0e9},  {"gemma-4-31B", 61.4e9},  {"gemma-4-26B-A4B", 50.4e9},
     {"qwen3-30b-a3b", 61.06e9},
     {"gemma-3-27b:Q4_0", 15.19e9}, {"gemma-3-27b:q8_0", 28.7e9},
+    {"qwen3-30b-a3b:Q4_0", 17.17e9}, {"gemma-4-26B-A4B:Q4_K", 15.0e9},
 };
 
 static void test_shapes_add_up(void **state)

@@ -115,16 +115,16 @@ static inline bool cuda_paneled(const struct tensor *t)
 {
     return dtype_as_bf16(t->type) && t->n_dim == 2 && !t->by_row;
 }
-/* Whether a tensor holds experts in blocks of bytes that the device reads as such
- * (dense/byte_blocks.cuh): a tile of 16 outputs must belong to one expert. */
-static inline bool cuda_byte_experts(const struct tensor *t)
+/* Whether a tensor holds experts that stay packed on the device (moe/expert_blocks.cuh): a tile of
+ * 16 outputs must belong to one expert. */
+static inline bool cuda_packed_experts(const struct tensor *t)
 {
-    return (t->type == DT_E4M3 || t->type == DT_Q8_0) && t->n_dim == 3 && t->dim[1] % 16 == 0;
+    return experts_as(t->type) != DT_NONE && t->n_dim == 3 && t->dim[1] % 16 == 0;
 }
 /* Whether upload() leaves a packed tensor packed. */
 static inline bool cuda_stays_packed(const struct kdev *d, const struct tensor *t)
 {
-    return cuda_byte_experts(t) || (dtype_packed(t->type) && packs_on(&d->gpu, t->type) &&
+    return cuda_packed_experts(t) || (dtype_packed(t->type) && packs_on(&d->gpu, t->type) &&
                                     !t->quantize && cuda_paneled(t));
 }
 static inline struct panels cuda_panels(const struct kdev *d, const struct tensor *t)

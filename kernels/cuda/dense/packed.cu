@@ -1,25 +1,11 @@
 /* packed.cu - matrices packed in blocks: the device layout of blocks (packed.cuh), made during
- * their upload, and its panels as those of a bf16 matrix; and the layout of experts
- * (byte_blocks.cuh). */
-#include "kernels/cuda/dense/byte_blocks.cuh"
+ * their upload, and its panels as those of a bf16 matrix. */
+#include "kernels/cuda/dense/file_blocks.cuh"
+#include "kernels/cuda/dense/fp8.cuh"
 
 enum { THREADS = 256 };
 
 /* ---- upload --------------------------------------------------------------------------------- */
-
-/* The code of element i of chunk k of a block, as packed.cuh has it. */
-__device__ __forceinline__ uint32_t code_of(int type, const uint8_t *b, int k, int i)
-{
-    if (type == DT_Q4_K)
-        return b[16 + 32 * (k / 2) + i] >> k % 2 * 4 & 15u;
-    if (type == DT_Q6_K) {
-        const int half = k / 4, j = k % 4;
-        return (b[64 * half + 32 * (j % 2) + i] >> j / 2 * 4 & 15u) |
-               (b[128 + 32 * half + i] >> 2 * j & 3u) << 4;
-    }
-    const uint8_t *q = b + 2;
-    return type == DT_Q4_0 ? (i < 16 ? q[i] & 15u : q[i - 16] >> 4u) : q[i] ^ 0x80u;
-}
 
 /* Stores the codes of eight successive elements, number q of the chunk's four times eight, of row r
  * of a pair. to: the pair's chunk. */
@@ -52,39 +38,6 @@ __device__ __forceinline__ void put_codes(int type, const uint8_t *b, int k, int
     }
     for (int i = 0; i < 8; i++)
         to[codes_of(type, 2 * q + i % 2) + i / 2 * 2 + r] = (uint8_t)code_of(type, b, k, q * 8 + i);
-}
-
-/* The factors of d, so that weights() has the bits of packed_bf16(): level times the first one,
- * p / 128 for an integer p < 256, has to round so that its product with the second one rounds to
- * level d. Powers of two and signs of levels change no digits. Tried for every f16: none of them
- * needs more than p = 225; 14 tries in the mean. */
-struct two_factors {
-    uint16_t second, first;
-};
-__device__ __forceinline__ bool are_factors(float d, float first, float second)
-{
-    bool are = true;
-#pragma unroll
-    for (int level = 1; level < 8; level += 2)
-        are &= rounded_bf16(rounded_bf16((float)level * first) * second) ==
-               rounded_bf16((float)level * d);
-    return are;
-}
-__device__ __forceinline__ two_factors factors_of(float d)
-{
-    float first = 1, second = rounded_bf16(d); /* of zero, infinite and NaN */
-    bool found = d == 0 || !isfinite(d);
-    for (int p = 128; p < 256 && !found; p++)
-        for (int more = -1; more < 2 && !found; more++) {
-            first = (float)p / 128;
-            second = __uint_as_float(__float_as_uint(rounded_bf16(d / first)) +
-                                     (uint32_t)(more * 0x10000));
-            found = are_factors(d, first, second);
-        }
-    two_factors f;
-    f.second = __bfloat16_as_ushort(__float2bfloat16_rn(second * 128));
-    f.first = __bfloat16_as_ushort(__float2bfloat16_rn(first * 0x1p122f));
-    return f;
 }
 
 /* block: where the block of the chunk is; its chunks store the same there. *too_large becomes 1 if
@@ -161,40 +114,6 @@ void cuda_repack_blocks(struct kdev *d, const struct panels *p, int type, const 
     repack_blocks<<<(unsigned)((threads + THREADS - 1) / THREADS), THREADS, 0, d->stream>>>(
         (const uint8_t *)blocks, type, f->elements / K_CHUNK, f->bytes, rows, *p, n,
         (uint8_t *)dst, too_large);
-}
-
-/* A thread converts eight codes of an output of a tile (byte_blocks.cuh), and the first of a
- * chunk's four its scale. */
-__global__ void repack_bytes(int type, const uint8_t *src,
-                             const __grid_constant__ struct ksplit c, int n, uint8_t *dst)
-{
-    const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
-    const int q = (int)(i % 4), row = (int)(i / 4 % BYTES_ROWS);
-    const size_t at = i / 4 / BYTES_ROWS;
-    const int chunk = (int)(at % (size_t)c.chunks);
-    const size_t tile = at / (size_t)c.chunks;
-    if (tile >= (size_t)n)
-        return;
-    const uint8_t *b =
-        src + ((tile * BYTES_ROWS + (size_t)row) * (size_t)c.chunks + (size_t)chunk) *
-                  (2 + K_CHUNK);
-    dst += (tile * (size_t)c.chunks + (size_t)chunk_place(c, chunk)) * BYTES_CHUNK;
-    uint8_t *to = dst + row * K_CHUNK + q * 8;
-    for (int j = 0; j < 8 && type == DT_Q8_0; j++)
-        to[j] = b[2 + q * 8 + j] ^ 0x80;
-    if (type == DT_E4M3)
-        *(uint2 *)to = make_uint2(fp8_word(b + 2 + q * 8), fp8_word(b + 6 + q * 8));
-    if (q == 0)
-        *(uint16_t *)(dst + BYTES_CODES + row * 2) = (uint16_t)(b[0] | b[1] << 8);
-}
-
-void cuda_repack_bytes(struct kdev *d, int type, const void *blocks, int k, int n, void *dst)
-{
-    const struct ksplit c = ksplit_of(k);
-    const size_t threads = (size_t)n * (size_t)c.chunks * BYTES_ROWS * 4;
-    CHECK(k % K_CHUNK == 0);
-    repack_bytes<<<(unsigned)((threads + THREADS - 1) / THREADS), THREADS, 0, d->stream>>>(
-        type, (const uint8_t *)blocks, c, n, (uint8_t *)dst);
 }
 
 /* ---- panels of bf16 ------------------------------------------------------------------------- */

@@ -20,7 +20,6 @@
 #pragma once
 
 #include "kernels/cuda/base/mma.cuh"
-#include "kernels/cuda/dense/byte_blocks.cuh"
 #include "kernels/cuda/dense/heads.cuh"
 
 enum { PRODUCT_THREADS = 32 * (int)K_SPLITS };
@@ -29,7 +28,7 @@ enum store {
     STORE_BF16,
     STORE_F16,
     STORE_F32,
-    STORE_BYTES, /* experts in blocks of bytes (byte_blocks.cuh) */
+    STORE_BLOCKS, /* packed experts, in tiles of 16 outputs (moe/expert_blocks.cuh, moe.cu) */
     STORE_COLUMNS, /* any float type, stored (in, out); slow: one family's checkpoints store
                       experts so */
 };
@@ -37,13 +36,13 @@ enum store {
 /* One matrix, or one for each expert. */
 struct mat {
     const uint8_t *w, *scale;     /* scale: MXFP4 */
-    size_t pitch, scale_pitch;    /* bytes between rows; BYTES: between tiles; COLUMNS: between
+    size_t pitch, scale_pitch;    /* bytes between rows; BLOCKS: between tiles; COLUMNS: between
                                      inputs */
     size_t expert, expert_scale;  /* bytes from one expert to the next */
     int n;                        /* outputs */
-    int k;                        /* COLUMNS: number of inputs; type: enum dtype of the elements */
-    int type;
-    struct panels panels;         /* bf16 matrices except experts; of BYTES: ksplit */
+    int k;                        /* COLUMNS: number of inputs */
+    int type;                     /* enum dtype of the elements; BLOCKS: experts_as() */
+    struct panels panels;         /* bf16 matrices except experts; of BLOCKS: ksplit */
     bool fp8;                     /* the panels hold FP8 codes (fp8.cuh) */
     int unit;                     /* with fp8: exponent of the scale */
 };
@@ -133,24 +132,6 @@ __device__ __forceinline__ uint32_t next_term(float &x, float &y)
     return (uint32_t)__bfloat16_as_ushort(b) << 16 | __bfloat16_as_ushort(a);
 }
 
-/* (a ^ b) & mask in one instruction; the compiler would emit two. */
-template <uint32_t MASK> __device__ __forceinline__ uint32_t xor_and(uint32_t a, uint32_t b)
-{
-    uint32_t y;
-    asm("lop3.b32 %0, %1, %2, %3, 0x28;" : "=r"(y) : "r"(a), "r"(b), "n"(MASK));
-    return y;
-}
-
-/* Four pairs of f16 from eight MXFP4 weights, times 2^-14. The layout of w: mem.cu. */
-__device__ __forceinline__ void e2m1_pairs(uint32_t w, uint32_t (&h)[4])
-{
-    uint32_t second = xor_and<0x8E8E8E8Eu>(w >> 3, w << 7);
-    h[0] = w & 0x8E008E00u;
-    h[1] = w << 8 & 0x8E008E00u;
-    h[2] = second & 0xFF00FF00u;
-    h[3] = __byte_perm(second, 0, 0x2404);
-}
-
 /* ---- a thread's weights: two rows, one chunk of k -------------------------------------------- */
 
 template <int STORE> struct chunk;
@@ -168,37 +149,6 @@ template <> struct chunk<STORE_BF16> {
     __device__ __forceinline__ void multiply(float (&acc)[NT][4], const uint16_t *const (&x)[NT],
                                              int c, int q) const
     {
-#pragma unroll
-        for (int j = 0; j < NT; j++) {
-            uint4 b = *(const uint4 *)(x[j] + c * 32 + q * 8);
-            mma_bf16(acc[j], r0.x, r1.x, r0.y, r1.y, b.x, b.y);
-            mma_bf16(acc[j], r0.z, r1.z, r0.w, r1.w, b.z, b.w);
-        }
-    }
-};
-
-/* p0, p1: the lane's eight codes of output g, and the outputs' scales, in the first chunk of a tile
- * in memory. A warp has the k split of its number. */
-template <> struct chunk<STORE_BYTES> {
-    enum { K = 32 };
-    uint2 v0, v1;
-    uint16_t s0, s1;
-    bool q8; /* the type is Q8_0, else E4M3 */
-    __device__ __forceinline__ void load(const mat &m, const uint8_t *p0, const uint8_t *p1, int c,
-                                         int)
-    {
-        q8 = m.type == DT_Q8_0;
-        const int split = (int)threadIdx.x / 32, i = c - split * m.panels.ksplit.each;
-        const size_t at = (size_t)(chunks_before(m.panels.ksplit, i) + split) * BYTES_CHUNK;
-        v0 = __ldg((const uint2 *)(p0 + at)), v1 = __ldg((const uint2 *)(p0 + at + BYTES_EIGHT));
-        s0 = __ldg((const uint16_t *)(p1 + at)), s1 = __ldg((const uint16_t *)(p1 + at + 16));
-    }
-    template <int NT>
-    __device__ __forceinline__ void multiply(float (&acc)[NT][4], const uint16_t *const (&x)[NT],
-                                             int c, int q) const
-    {
-        const uint4 r0 = q8 ? q8_0_eight(v0, s0) : e4m3_eight(v0, s0),
-                    r1 = q8 ? q8_0_eight(v1, s1) : e4m3_eight(v1, s1);
 #pragma unroll
         for (int j = 0; j < NT; j++) {
             uint4 b = *(const uint4 *)(x[j] + c * 32 + q * 8);
@@ -310,7 +260,8 @@ __global__ void __launch_bounds__(PRODUCT_THREADS, 2)
     product_kernel(const __grid_constant__ struct product p)
 {
     constexpr int TOK = NT * 4, PITCH = TOK + 1;
-    constexpr int U = STORE == STORE_BF16 || (NT == 1 && STORE != STORE_COLUMNS) ? 2 : 1;
+    constexpr bool ONE = STORE == STORE_COLUMNS || STORE == STORE_BLOCKS;
+    constexpr int U = STORE == STORE_BF16 || (NT == 1 && !ONE) ? 2 : 1;
     __shared__ float red[K_SPLITS][16 * PITCH];
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     const int g = lane / 4, q = lane % 4;
@@ -346,10 +297,8 @@ __global__ void __launch_bounds__(PRODUCT_THREADS, 2)
                                            : (size_t)row * m.pitch;
         w[h] = m.w + (size_t)expert * m.expert + at;
     }
-    if (STORE == STORE_BYTES) {
-        w[0] = m.w + (size_t)expert * m.expert + (size_t)(n0 / 16) * m.pitch + lane * 8;
-        w[1] = w[0] + (int)BYTES_CODES - lane * 8 + g * 2;
-    }
+    if (STORE == STORE_BLOCKS)
+        w[0] = m.w + (size_t)expert * m.expert + (size_t)(n0 / 16) * m.pitch;
 
     chunk<STORE> next[U];
     auto fetch = [&](int c) {

@@ -24,7 +24,7 @@
  *
  * bf16 experts (moe_shape::bf16) are fetched as they are in memory, by TMA, and multiplied in the
  * order of product_kernel: a chunk has 32 of k, and a row has two columns, whose sums are added in
- * each k split. Experts in blocks of bytes (dense/byte_blocks.cuh) are unpacked to bf16 by the
+ * each k split. Packed experts (moe/expert_blocks.cuh) are unpacked to bf16 by the
  * consumers; everything else is the same.
  */
 #include "kernels/cuda/moe/experts_roles.cuh"
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(THREADS, 1)
 void cuda_decode_experts(struct kdev *d, const struct moe_args *m, const struct moe_route *r)
 {
     if (dtype_packed((enum dtype)m->gate_up_m.type))
-        return launch_experts(d, expert_kernel<COLS_BYTES>, m, r->shared);
+        return launch_experts(d, expert_kernel<COLS_BLOCKS>, m, r->shared);
     if (!m->f16)
         return launch_experts(d, expert_kernel<COLS_BF16>, m, r->shared);
     launch_experts(d,

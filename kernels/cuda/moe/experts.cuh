@@ -31,6 +31,7 @@
 
 #include "kernels/cuda/base/order.cuh"
 #include "kernels/cuda/dense/product.cuh"
+#include "kernels/cuda/moe/expert_blocks.cuh"
 
 enum {
     MAX_EXPERTS = 512,

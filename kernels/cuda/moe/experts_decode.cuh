@@ -44,21 +44,21 @@ static_assert((int)MMA_WARPS >= ROUTE_WARPS && (int)SELECTORS >= DIRECT_PAIRS);
 
 /* FEW_PAIRS, COLS_4: up to four rows, in the even columns. COLS_8: up to eight columns. COLS_16: up
  * to 16. FEW_BF16, COLS_BF16: bf16 weights instead of MXFP4, and up to four rows, of two columns
- * each; FEW_BYTES, COLS_BYTES: the same, and blocks of bytes become the bf16 weights. FEW_...:
+ * each; FEW_BLOCKS, COLS_BLOCKS: the same, and packed weights become the bf16 weights. FEW_...:
  * blocks exchange data through flags (experts_few.cu). */
 enum tile_kind {
-    FEW_PAIRS, FEW_BF16, FEW_BYTES, COLS_4, COLS_BF16, COLS_BYTES, COLS_8, COLS_16,
+    FEW_PAIRS, FEW_BF16, FEW_BLOCKS, COLS_4, COLS_BF16, COLS_BLOCKS, COLS_8, COLS_16,
 };
-constexpr __host__ __device__ bool is_few(int kind) { return kind <= FEW_BYTES; }
-constexpr __host__ __device__ bool is_bytes(int kind)
+constexpr __host__ __device__ bool is_few(int kind) { return kind <= FEW_BLOCKS; }
+constexpr __host__ __device__ bool is_blocks(int kind)
 {
-    return kind == FEW_BYTES || kind == COLS_BYTES;
+    return kind == FEW_BLOCKS || kind == COLS_BLOCKS;
 }
 constexpr __host__ __device__ bool is_bf16(int kind) /* the weights that are multiplied */
 {
-    return kind == FEW_BF16 || kind == COLS_BF16 || is_bytes(kind);
+    return kind == FEW_BF16 || kind == COLS_BF16 || is_blocks(kind);
 }
-constexpr __host__ __device__ bool is_four(int kind) { return kind <= COLS_BYTES; }
+constexpr __host__ __device__ bool is_four(int kind) { return kind <= COLS_BLOCKS; }
 template <int KIND> using term_of = std::conditional_t<is_bf16(KIND), bf16, __half>;
 constexpr __host__ __device__ int chunk_k(bool bf16) { return bf16 ? 32 : 128; }
 
@@ -78,7 +78,7 @@ struct bf16_args : moe_args {
     CUtensorMap whole[2], rest[2];
 };
 template <int KIND>
-using args_of = std::conditional_t<is_bf16(KIND) && !is_bytes(KIND), bf16_args, moe_args>;
+using args_of = std::conditional_t<is_bf16(KIND) && !is_blocks(KIND), bf16_args, moe_args>;
 
 /* Whether this code has kernels for bf16 (moe_route_of()). */
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDA_ARCH__)
@@ -97,25 +97,15 @@ struct chunk_weights {
     __device__ __forceinline__ void load(const char *w, int second)
     {
         const int lane = (int)threadIdx.x % 32;
-        const uint4 v0 = *(const uint4 *)(w + lane * 16),
-                    v1 = *(const uint4 *)(w + second + lane * 16);
-        w0[0] = v0.x, w0[1] = v0.y, w0[2] = v0.z, w0[3] = v0.w;
-        w1[0] = v1.x, w1[1] = v1.y, w1[2] = v1.z, w1[3] = v1.w;
+        set(*(const uint4 *)(w + lane * 16), *(const uint4 *)(w + second + lane * 16));
     }
     __device__ __forceinline__ void load_scales(const char *s)
     {
         scales = *(const uint2 *)(s + (int)threadIdx.x % 32 / 4 * 8);
     }
-    /* Of blocks of bytes: unpacks the outputs' codes and scales in a chunk of 32 of k. */
-    template <bool Q8>
-    __device__ __forceinline__ void load_bytes(const char *w, int second, const char *s,
-                                              int second_scale)
+    /* Of packed experts: their bf16 weights. */
+    __device__ __forceinline__ void set(uint4 v0, uint4 v1)
     {
-        const int lane = (int)threadIdx.x % 32;
-        const uint2 c0 = *(const uint2 *)(w + lane * 8),
-                    c1 = *(const uint2 *)(w + second + lane * 8);
-        const uint4 v0 = bytes_eight<Q8>(c0, *(const uint16_t *)(s + lane / 4 * 2)),
-                    v1 = bytes_eight<Q8>(c1, *(const uint16_t *)(s + second_scale + lane / 4 * 2));
         w0[0] = v0.x, w0[1] = v0.y, w0[2] = v0.z, w0[3] = v0.w;
         w1[0] = v1.x, w1[1] = v1.y, w1[2] = v1.z, w1[3] = v1.w;
     }

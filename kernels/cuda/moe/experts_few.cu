@@ -257,8 +257,8 @@ void cuda_few_experts(struct kdev *d, const struct moe_args *m, const struct moe
 {
     const bool single = r->kernel == MOE_ROW;
     if (dtype_packed((enum dtype)m->gate_up_m.type))
-        launch_experts(d, single ? few_expert_kernel<FEW_BYTES, true>
-                                 : few_expert_kernel<FEW_BYTES, false>,
+        launch_experts(d, single ? few_expert_kernel<FEW_BLOCKS, true>
+                                 : few_expert_kernel<FEW_BLOCKS, false>,
                        m, r->shared);
     else if (m->f16)
         launch_experts(d, single ? few_expert_kernel<FEW_PAIRS, true>

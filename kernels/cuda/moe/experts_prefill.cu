@@ -1,9 +1,9 @@
 /* experts_prefill.cu - experts for prefill rows on Hopper: MXFP4, equal to experts.cu to the bit,
- * and bf16 in halves (EXPERT_HALVES), stored as such or in blocks of bytes, equal to product_kernel
- * and experts_few.cu; both products, without the sum. Packed rows are in the order of the experts
+ * and bf16 in halves (EXPERT_HALVES), stored as such or packed, equal to product_kernel and
+ * experts_few.cu; both products, without the sum. Packed rows are in the order of the experts
  * (router_prefill.cu), so that the copy engine fetches them like weights. A consumer warpgroup
- * brings weights into registers, MXFP4 and bytes decoded with their scales, while the previous ones
- * are multiplied.
+ * brings weights into registers, MXFP4 and packed ones unpacked with their scales, while the
+ * previous ones are multiplied.
  */
 #include "kernels/cuda/moe/pair_tiles.cuh"
 #include "kernels/cuda/dense/wgmma.cuh"
@@ -44,18 +44,23 @@ struct bf16_form : stage_form<OUTS * 128, 1> {
     typedef bf16 term;
 };
 
-/* The same from blocks of bytes (Q8_0 or E4M3): for each of two chunks of k, what tiles of 16
- * outputs have in memory (byte_blocks.cuh), in two halves: gate and up, or half of the outputs
- * each. */
-enum { BYTES_HALF = (OUTS / 2 / BYTES_ROWS * BYTES_CHUNK + 127) / 128 * 128 }; /* TMA's alignment */
-template <bool Q8> struct bytes_form : stage_form<4 * BYTES_HALF, 1> {
-    enum { CHUNK_BYTES = 2 * BYTES_HALF, FETCHED = 2 * OUTS / BYTES_ROWS * BYTES_CHUNK };
+/* The same from packed experts: for each of two chunks of k, what tiles of 16 outputs have in
+ * memory (expert_blocks.cuh), in two halves: gate and up, or half of the outputs each. */
+constexpr int half_bytes(int form) /* in a stage: aligned for TMA */
+{
+    return ((int)OUTS / 2 / (int)TILE_OUTS * chunk_bytes(form) + 127) / 128 * 128;
+}
+template <int TYPE> struct blocks_form : stage_form<4 * half_bytes(TYPE), 1> {
+    enum {
+        FORM = TYPE, HALF = half_bytes(TYPE), CHUNK_BYTES = 2 * HALF,
+        FETCHED = 2 * OUTS / TILE_OUTS * chunk_bytes(TYPE),
+    };
     typedef bf16 term;
 };
 
 struct prefill_experts {
     CUtensorMap w, s, x; /* MXFP4: w, s are weights and scales in units of 16 outputs (mem.cu);
-                            bf16: w has pieces of a chunk of each output; bytes: of each 16; no s */
+                            bf16: w has pieces of a chunk of an output; packed: of each 16; no s */
     struct moe_args m;
     bool down; /* the down product; else gate and up */
     int tiles_out;
@@ -100,21 +105,22 @@ __device__ __forceinline__ void fetch_weights(bf16_form, const prefill_experts &
     }
 }
 
-template <bool Q8>
-__device__ __forceinline__ void fetch_weights(bytes_form<Q8>, const prefill_experts &a,
+template <int FORM>
+__device__ __forceinline__ void fetch_weights(blocks_form<FORM>, const prefill_experts &a,
                                               const tile_coord &at, int stage, uint32_t to,
                                               uint64_t *full)
 {
+    typedef blocks_form<FORM> form;
     const mat &m = a.down ? a.m.down_m : a.m.gate_up_m;
-    const int first = (at.expert * m.n + (a.down ? at.out : at.out / 2)) / BYTES_ROWS;
-    const int second = first + (a.down ? (int)OUTS / 2 : a.m.ffn) / BYTES_ROWS;
+    const int first = (at.expert * m.n + (a.down ? at.out : at.out / 2)) / TILE_OUTS;
+    const int second = first + (a.down ? (int)OUTS / 2 : a.m.ffn) / TILE_OUTS;
     const struct ksplit &k = m.panels.ksplit;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         const int c = 2 * stage + i, place = c < k.chunks ? chunk_place(k, c) : k.chunks;
-        const uint32_t chunk = to + (uint32_t)(i * bytes_form<Q8>::CHUNK_BYTES);
+        const uint32_t chunk = to + (uint32_t)(i * form::CHUNK_BYTES);
         copy_pieces(chunk, &a.w, place, first, full);
-        copy_pieces(chunk + BYTES_HALF, &a.w, place, second, full);
+        copy_pieces(chunk + form::HALF, &a.w, place, second, full);
     }
 }
 
@@ -227,23 +233,22 @@ template <> struct own_weights<bf16_form> {
         w.set(shared16(chunk + first), shared16(chunk + first + apart));
     }
 };
-template <bool Q8> struct own_weights<bytes_form<Q8>> {
-    uint32_t codes, scale, next_codes, next_scale;
+template <int FORM> struct own_weights<blocks_form<FORM>> {
+    uint32_t first, apart;
     __device__ __forceinline__ own_weights(const own_outputs &own)
     {
-        enum { HALF = OUTS / 2 / BYTES_ROWS }; /* tiles */
-        const int tile = own.row / BYTES_ROWS, in = own.row % BYTES_ROWS;
-        const bool pairs = own.rows_apart == OUTS / 2;
-        const int at = tile / HALF * BYTES_HALF + tile % HALF * BYTES_CHUNK;
-        codes = (uint32_t)(at + in / 8 * BYTES_EIGHT) + threadIdx.x % 32 * 8;
-        scale = (uint32_t)(at + BYTES_CODES + in * 2);
-        next_codes = pairs ? BYTES_HALF : BYTES_EIGHT, next_scale = pairs ? BYTES_HALF : 16;
+        enum { TILES = OUTS / 2 / TILE_OUTS }; /* of a half */
+        const int tile = own.row / TILE_OUTS, in = own.row % TILE_OUTS;
+        first = (uint32_t)(tile / TILES * blocks_form<FORM>::HALF +
+                           tile % TILES * chunk_bytes(FORM) + in / 8 * eight_bytes(FORM));
+        apart = own.rows_apart == OUTS / 2 ? (uint32_t)blocks_form<FORM>::HALF
+                                           : (uint32_t)eight_bytes(FORM);
     }
     __device__ __forceinline__ void load(uint32_t chunk, struct whole &w) const
     {
-        const uint2 v0 = shared8(chunk + codes), v1 = shared8(chunk + codes + next_codes);
-        const uint32_t s0 = shared2(chunk + scale), s1 = shared2(chunk + scale + next_scale);
-        w.set(bytes_eight<Q8>(v0, s0), bytes_eight<Q8>(v1, s1));
+        struct coded_eight e0, e1;
+        e0.fetch<FORM>(chunk + first), e1.fetch<FORM>(chunk + first + apart);
+        w.set(e0.as_bf16<FORM>(), e1.as_bf16<FORM>());
     }
 };
 
@@ -307,8 +312,8 @@ __device__ __forceinline__ void multiply_tile(mx_form, pointer_ring &r, int kp,
         sum[i] = (empty ? sum[i] + 0.f : sum[i]) * unit[i * TERMS / 2 % 2];
 }
 
-/* multiply_tile() for experts whose weights are bf16 when they are multiplied (stored as bf16, Q8_0
- * or E4M3). A stage holds two chunks of k, and the last chunk of a k split may be either of
+/* multiply_tile() for experts whose weights are bf16 when they are multiplied (stored as bf16 or
+ * packed). A stage holds two chunks of k, and the last chunk of a k split may be either of
  * them: the sums of a split are added when that chunk has been multiplied. */
 template <int TERMS, int N, class FORM>
 __device__ __forceinline__ void multiply_tile(FORM, pointer_ring &r, int kp,
@@ -584,39 +589,52 @@ static void map_weights(bf16_form, struct kdev *d, struct prefill_experts *a, co
                    a->m.n_expert * w->n, OUTS / 2);
 }
 
-template <bool Q8>
-static void map_weights(bytes_form<Q8>, struct kdev *d, struct prefill_experts *a,
+template <int FORM>
+static void map_weights(blocks_form<FORM>, struct kdev *d, struct prefill_experts *a,
                         const struct mat *w)
 {
-    cuda_piece_map(d, &a->w, w->w, BYTES_CHUNK, w->panels.ksplit.chunks,
-                   a->m.n_expert * w->n / BYTES_ROWS, OUTS / 2 / BYTES_ROWS);
+    cuda_piece_map(d, &a->w, w->w, chunk_bytes(FORM), w->panels.ksplit.chunks,
+                   a->m.n_expert * w->n / TILE_OUTS, OUTS / 2 / TILE_OUTS);
 }
 
-template <class FORM, int TERMS> static void run(struct kdev *d, const struct moe_args *m)
+template <class FORM, int TERMS>
+static void run(struct kdev *d, const struct moe_args *m, bool down)
 {
-    for (int down = 0; down < 2; down++) {
-        struct prefill_experts a = {};
-        a.m = *m;
-        a.down = down;
-        const struct mat *w = down ? &m->down_m : &m->gate_up_m;
-        const struct packed *x = down ? &m->h : &m->x;
-        a.tiles_out = div_up(w->n, OUTS);
-        map_weights(FORM(), d, &a, w);
-        cuda_tile_map(d, &a.x, x->x, m->rows * m->top_k * TERMS, x->kp, (size_t)x->kp * 2, 64,
-                      BOX_COLS);
-        cuda_launch(d, prefill_experts_kernel<FORM, TERMS>, dim3((unsigned)d->gpu.n_sm), THREADS,
-                    FORM::SHARED, a);
+    struct prefill_experts a = {};
+    a.m = *m;
+    a.down = down;
+    const struct mat *w = down ? &m->down_m : &m->gate_up_m;
+    const struct packed *x = down ? &m->h : &m->x;
+    a.tiles_out = div_up(w->n, OUTS);
+    map_weights(FORM(), d, &a, w);
+    cuda_tile_map(d, &a.x, x->x, m->rows * m->top_k * TERMS, x->kp, (size_t)x->kp * 2, 64,
+                  BOX_COLS);
+    cuda_launch(d, prefill_experts_kernel<FORM, TERMS>, dim3((unsigned)d->gpu.n_sm), THREADS,
+                FORM::SHARED, a);
+}
+
+static void run_packed(struct kdev *d, const struct moe_args *m, bool down)
+{
+    switch (down ? m->down_m.type : m->gate_up_m.type) {
+    case DT_E4M3: return run<blocks_form<DT_E4M3>, 2>(d, m, down);
+    case DT_Q8_0: return run<blocks_form<DT_Q8_0>, 2>(d, m, down);
+    case DT_E2M1: return run<blocks_form<DT_E2M1>, 2>(d, m, down);
+    case DT_Q4_0: return run<blocks_form<DT_Q4_0>, 2>(d, m, down);
+    case DT_Q4_K: return run<blocks_form<DT_Q4_K>, 2>(d, m, down);
+    case DT_Q2_K: return run<blocks_form<DT_Q2_K>, 2>(d, m, down);
+    case DT_IQ4_XS: return run<blocks_form<DT_IQ4_XS>, 2>(d, m, down);
+    case DT_Q5_K: return run<blocks_form<DT_Q5_K>, 2>(d, m, down);
+    default: return run<blocks_form<DT_Q6_K>, 2>(d, m, down);
     }
 }
 
 void cuda_prefill_experts(struct kdev *d, const struct moe_args *m)
 {
-    if (m->gate_up_m.type == DT_Q8_0)
-        run<bytes_form<true>, 2>(d, m);
-    else if (m->gate_up_m.type == DT_E4M3)
-        run<bytes_form<false>, 2>(d, m);
-    else if (!m->f16)
-        run<bf16_form, 2>(d, m);
-    else
-        m->terms == 1 ? run<mx_form, 1>(d, m) : run<mx_form, 2>(d, m);
+    for (int down = 0; down < 2; down++)
+        if (dtype_packed((enum dtype)m->gate_up_m.type))
+            run_packed(d, m, down);
+        else if (!m->f16)
+            run<bf16_form, 2>(d, m, down);
+        else
+            m->terms == 1 ? run<mx_form, 1>(d, m, down) : run<mx_form, 2>(d, m, down);
 }

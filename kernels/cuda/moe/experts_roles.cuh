@@ -26,8 +26,8 @@ __device__ __forceinline__ void select_for_block(const moe_args &a, block &b, in
 struct mx_source {
     const uint8_t *w, *s;
     int chunks; /* of a tile */
-    enum { BYTES = TILES * (CHUNK + CHUNK_SCALES), /* of a chunk of the unit */
-           AT_ONCE = 1 }; /* chunks of a k split in a stage */
+    /* Bytes of a chunk of the unit; chunks of a k split in a stage. */
+    static constexpr int bytes = TILES * (CHUNK + CHUNK_SCALES), at_once = 1;
     __device__ __forceinline__ mx_source(const moe_args &, const unit_walk &at, size_t e)
         : chunks(at.s.chunks)
     {
@@ -55,7 +55,7 @@ struct bf16_source {
     int first, second, full, last, i; /* rows among those of all experts; whole splits; the chunk
                                          behind them; position of the next chunks */
     uint64_t once;
-    enum { BYTES = TILES * CHUNK, AT_ONCE = 1 };
+    static constexpr int bytes = TILES * CHUNK, at_once = 1;
     __device__ __forceinline__ bf16_source(const bf16_args &a, const unit_walk &at, size_t e)
         : whole(a.whole + at.down()), rest(a.rest + at.down()), full(at.s.full),
           last(at.s.full * at.s.each), i(0)
@@ -82,29 +82,37 @@ struct bf16_source {
     }
 };
 
-/* Experts in blocks of bytes, whose outputs are those of bf16_source. A stage has two chunks of
+/* Chunks of packed experts of a k split in a stage: as many as fit beside those of the others. */
+constexpr __device__ int chunks_at_once(int form)
+{
+    return (int)STEP / ((int)K_SPLITS * chunk_bytes(form));
+}
+static_assert(chunks_at_once(DT_E4M3) == 2 && chunks_at_once(DT_Q4_K) == 3);
+
+/* Packed experts, whose outputs are those of bf16_source. A stage has chunks_at_once() chunks of
  * each k split, as they are in memory: of the first tile the next chunk of every split, then the
- * one after it of every split; then the same of the second tile. */
-struct bytes_source {
+ * one after it of every split, and so on; then the same of the second tile. */
+struct blocks_source {
     const uint8_t *first, *second;
-    enum { BYTES = (int)TILES * (int)BYTES_CHUNK, AT_ONCE = 2 };
-    static_assert(AT_ONCE * (int)K_SPLITS * (int)BYTES_CHUNK == (int)STEP);
-    __device__ __forceinline__ bytes_source(const moe_args &a, const unit_walk &at, size_t e)
+    int bytes, at_once;
+    __device__ __forceinline__ blocks_source(const moe_args &a, const unit_walk &at, size_t e)
     {
         const mat &m = at.m();
+        bytes = (int)TILES * chunk_bytes(m.type), at_once = chunks_at_once(m.type);
         first = m.w + e * m.expert + (size_t)(at.down() ? at.tile : at.tile / 2) * m.pitch;
-        second = first + (size_t)(at.down() ? 1 : a.ffn / 16) * m.pitch;
+        second = first + (size_t)(at.down() ? 1 : a.ffn / TILE_OUTS) * m.pitch;
     }
     __device__ __forceinline__ void fetch(char *to, int n, uint64_t *filled)
     {
-        bulk_copy_once(shared_at(to), first, n * BYTES_CHUNK, filled);
-        bulk_copy_once(shared_at(to) + (uint32_t)STEP, second, n * BYTES_CHUNK, filled);
-        first += n * BYTES_CHUNK, second += n * BYTES_CHUNK;
+        const int all = n * bytes / TILES;
+        bulk_copy_once(shared_at(to), first, all, filled);
+        bulk_copy_once(shared_at(to) + (uint32_t)STEP, second, all, filled);
+        first += all, second += all;
     }
 };
 
 template <int KIND>
-using source_of = std::conditional_t<is_bytes(KIND), bytes_source,
+using source_of = std::conditional_t<is_blocks(KIND), blocks_source,
                                      std::conditional_t<is_bf16(KIND), bf16_source, mx_source>>;
 
 template <int KIND, class ARGS>
@@ -125,14 +133,14 @@ __device__ __forceinline__ void produce_weights(const ARGS &a, const job_lists &
         const size_t e = (size_t)jobs.active(at.job);
         source weights(a, at, e);
 #pragma unroll 1
-        for (int i = 0; i < each; i += source::AT_ONCE) {
-            const int more = source::AT_ONCE == 2 && i + 1 < each ? full + (i + 1 < rest) : 0,
-                      n = full + (i < rest) + more, bias_bytes = biased && i == 0 ? BIAS * number
-                                                                                  : 0;
+        for (int i = 0; i < each; i += weights.at_once) {
+            const int last = min(i + weights.at_once, each), bias_bytes = biased && i == 0
+                                                                              ? BIAS * number : 0;
+            const int n = (last - i) * full + max(min(last, rest) - i, 0);
             char *to = ring + stage.slot * STAGE;
             uint64_t *filled = &mine.full[stage.slot];
             mbarrier_wait(&mine.empty[stage.slot], stage.phase ^ 1);
-            bulk_expect(filled, n * source::BYTES + bias_bytes);
+            bulk_expect(filled, n * weights.bytes + bias_bytes);
             weights.fetch(to, n, filled);
             if (bias_bytes)
                 bulk_copy(shared_at(mine.bias[ends.slot]),
@@ -246,23 +254,44 @@ __device__ __forceinline__ const char *column_of(const moe_args &a, const job_li
     return r.resident + (pair / a.top_k * TERMS + term) * r.pitch;
 }
 
-/* Unpacks and multiplies a chunk of bytes of both tiles, if the k split has it. w: the split's
- * chunk of the first tile. Outputs as in consume_units(). */
-template <int KIND, bool Q8>
-__device__ __forceinline__ void consume_bytes(const char *w, bool gate_first, bool there,
-                                             const char *x, float (*acc)[shape<KIND>::NT][4])
+/* Unpacks and multiplies a unit's chunks of packed experts in k split `run`, which has n of them.
+ * ring: of the pipeline; x: this lane's 16 bytes of the split's first chunk of its column. Outputs
+ * as in consume_units(). */
+template <int KIND, int FORM, class PIPE>
+__device__ __forceinline__ void consume_chunks(const unit_walk &at, PIPE &own, uint32_t ring,
+                                               struct ring_pos &stage, int run, int n,
+                                               const char *x, float (*acc)[shape<KIND>::NT][4])
 {
-    const int tile = gate_first ? (int)BYTES_EIGHT : (int)STEP,
-              second = gate_first ? (int)STEP : (int)BYTES_EIGHT;
-    const int next_scale = gate_first ? 16 : (int)STEP, second_scale = gate_first ? (int)STEP : 16;
-    if (!there)
-        return;
-    struct chunk_weights c[TILES];
+    constexpr int AT_ONCE = chunks_at_once(FORM);
+    constexpr uint32_t EIGHT = eight_bytes(FORM);
+    const bool gate_first = !at.down();
+    const uint32_t tile = gate_first ? EIGHT : (uint32_t)STEP,
+                   second = gate_first ? (uint32_t)STEP : EIGHT;
+    const int each = at.s.each, full = at.s.full, rest = at.s.rest;
+#pragma unroll 1
+    for (int i = 0; i < each; i += AT_ONCE) {
+        uint32_t here = ring + (uint32_t)(stage.slot * STAGE + run * chunk_bytes(FORM));
+        mbarrier_wait(&own.full[stage.slot], stage.phase);
 #pragma unroll
-    for (int t = 0; t < TILES; t++)
-        c[t].template load_bytes<Q8>(w + t * tile, second, w + BYTES_CODES + t * next_scale,
-                                     second_scale);
-    multiply<KIND>(c, x, 0, acc);
+        for (int u = 0; u < AT_ONCE; u++, x += shape<KIND>::CHUNK_ROW) {
+            if (i + u < n) {
+                struct coded_eight e[TILES][2];
+                struct chunk_weights c[TILES];
+#pragma unroll
+                for (int t = 0; t < TILES; t++) {
+                    e[t][0].fetch<FORM>(here + (uint32_t)t * tile);
+                    e[t][1].fetch<FORM>(here + (uint32_t)t * tile + second);
+                }
+#pragma unroll
+                for (int t = 0; t < TILES; t++)
+                    c[t].set(e[t][0].as_bf16<FORM>(), e[t][1].as_bf16<FORM>());
+                multiply<KIND>(c, x, 0, acc);
+            }
+            here += (uint32_t)((full + (i + u < rest)) * chunk_bytes(FORM));
+        }
+        mbarrier_arrive_warp(&own.empty[stage.slot]);
+        stage.next(at.a.stages);
+    }
 }
 
 /* A warp multiplies one k split of both tiles of its pipeline's units. */
@@ -274,9 +303,9 @@ __device__ __forceinline__ void consume_units(const moe_args &a, const job_lists
     const int lane = (int)threadIdx.x % 32, g = lane / 4, q = lane % 4;
     const int run = warp % (int)K_SPLITS, pipe = warp / (int)K_SPLITS;
     auto &own = b.pipe[pipe];
-    const char *const w = r.ring + pipe * a.stages * STAGE +
-                          run * (is_bytes(KIND) ? (int)BYTES_CHUNK : (int)CHUNK);
-    const char *const s = r.ring + pipe * a.stages * STAGE + K_SPLITS * CHUNK + run * CHUNK_SCALES;
+    char *const ring = r.ring + pipe * a.stages * STAGE;
+    const char *const w = ring + run * CHUNK;
+    const char *const s = ring + K_SPLITS * CHUNK + run * CHUNK_SCALES;
     float *const sums = r.sums + pipe * TILES * S::RED;
     float *const mine =
         sums + run * S::COLS * S::PITCH + (is_four(KIND) ? q : 2 * q) * S::PITCH;
@@ -308,25 +337,12 @@ __device__ __forceinline__ void consume_units(const moe_args &a, const job_lists
                   second = gate_first ? HALF_STAGE : CHUNK / 2;
         float acc[TILES][S::NT][4] = {};
         float2 units[TILES] = {};
+        if constexpr (is_blocks(KIND))
+            with_form(at.m().type, [&]<int FORM>() {
+                consume_chunks<KIND, FORM>(at, own, shared_at(ring), stage, run, n, x, acc);
+            });
 #pragma unroll 1
-        for (int i = 0; is_bytes(KIND) && i < each; i += 2, x += 2 * S::CHUNK_ROW) {
-            const char *const here = w + stage.slot * STAGE;
-            const int after = (at.s.full + (i < at.s.rest)) * BYTES_CHUNK;
-            mbarrier_wait(&own.full[stage.slot], stage.phase);
-            if (at.m().type == DT_Q8_0) {
-                consume_bytes<KIND, true>(here, gate_first, i < n, x, acc);
-                consume_bytes<KIND, true>(here + after, gate_first, i + 1 < n, x + S::CHUNK_ROW,
-                                          acc);
-            } else {
-                consume_bytes<KIND, false>(here, gate_first, i < n, x, acc);
-                consume_bytes<KIND, false>(here + after, gate_first, i + 1 < n, x + S::CHUNK_ROW,
-                                           acc);
-            }
-            mbarrier_arrive_warp(&own.empty[stage.slot]);
-            stage.next(a.stages);
-        }
-#pragma unroll 1
-        for (int i = 0; !is_bytes(KIND) && i < each; i++, x += S::CHUNK_ROW) {
+        for (int i = 0; !is_blocks(KIND) && i < each; i++, x += S::CHUNK_ROW) {
             const char *const here = w + stage.slot * STAGE, *const scales = s + stage.slot * STAGE;
             struct chunk_weights c[TILES];
             mbarrier_wait(&own.full[stage.slot], stage.phase);

@@ -16,6 +16,40 @@ enum {
     PER = 8, /* elements that a thread loads together */
 };
 
+/* ---- packed experts in product_kernel() ------------------------------------------------------ */
+
+/* p0: the first chunk of a tile in memory. A warp has the k split of its number. */
+template <> struct chunk<STORE_BLOCKS> {
+    enum { K = 32 };
+    struct coded_eight e0, e1; /* eight weights of rows g and g + 8 */
+    int form;
+    __device__ __forceinline__ void load(const mat &m, const uint8_t *p0, const uint8_t *, int c,
+                                         int)
+    {
+        const int split = (int)threadIdx.x / 32, i = c - split * m.panels.ksplit.each;
+        const int place = chunks_before(m.panels.ksplit, i) + split;
+        form = m.type;
+        with_form(form, [&]<int FORM>() {
+            const uint8_t *at = p0 + (size_t)place * (size_t)chunk_bytes(FORM);
+            e0.fetch<FORM>(at), e1.fetch<FORM>(at + eight_bytes(FORM));
+        });
+    }
+    template <int NT>
+    __device__ __forceinline__ void multiply(float (&acc)[NT][4], const uint16_t *const (&x)[NT],
+                                             int c, int q) const
+    {
+        uint4 r0, r1;
+        with_form(form,
+                  [&]<int FORM>() { r0 = e0.as_bf16<FORM>(), r1 = e1.as_bf16<FORM>(); });
+#pragma unroll
+        for (int j = 0; j < NT; j++) {
+            uint4 b = *(const uint4 *)(x[j] + c * 32 + q * 8);
+            mma_bf16(acc[j], r0.x, r1.x, r0.y, r1.y, b.x, b.y);
+            mma_bf16(acc[j], r0.z, r1.z, r0.w, r1.w, b.z, b.w);
+        }
+    }
+};
+
 /* ---- kernels between and after the products ------------------------------------------------- */
 
 /* Packs a row in shared memory as two bf16 terms; the whole block. */
@@ -123,11 +157,12 @@ static struct mat expert_mat(const struct k_moe *a, const struct tensor *w, cons
         return m;
     }
     if (dtype_packed(w->type)) {
-        CHECK(cuda_byte_experts(w) && w->dim[0] == a->n_expert && w->dim[1] == n &&
+        CHECK(cuda_packed_experts(w) && w->dim[0] == a->n_expert && w->dim[1] == n &&
               w->dim[2] == k && a->layout == EXPERT_HALVES);
+        m.type = experts_as(w->type);
         m.panels.ksplit = ksplit_of(k);
-        m.pitch = (size_t)(k / K_CHUNK) * BYTES_CHUNK;
-        m.expert = (size_t)(n / BYTES_ROWS) * m.pitch;
+        m.pitch = (size_t)(k / K_CHUNK) * (size_t)chunk_bytes(m.type);
+        m.expert = (size_t)(n / TILE_OUTS) * m.pitch;
         return m;
     }
     size_t size = dtype_size(w->type);
@@ -139,7 +174,7 @@ static struct mat expert_mat(const struct k_moe *a, const struct tensor *w, cons
 
 static enum store store_of(const struct tensor *experts)
 {
-    return dtype_packed(experts->type) ? STORE_BYTES : cuda_store_of(experts);
+    return dtype_packed(experts->type) ? STORE_BLOCKS : cuda_store_of(experts);
 }
 
 static void multiply(struct kdev *d, const struct k_moe *a, const struct moe_args *m, bool down)
@@ -175,7 +210,7 @@ void cuda_product_experts(struct kdev *d, const struct product *p, enum store st
     case STORE_BF16: return run<STORE_BF16>(d, p, most_active, few);
     case STORE_F16: return run<STORE_F16>(d, p, most_active, few);
     case STORE_F32: return run<STORE_F32>(d, p, most_active, few);
-    case STORE_BYTES: return run<STORE_BYTES>(d, p, most_active, few);
+    case STORE_BLOCKS: return run<STORE_BLOCKS>(d, p, most_active, few);
     case STORE_COLUMNS: return run<STORE_COLUMNS>(d, p, most_active, few);
     }
 }
@@ -223,12 +258,14 @@ static size_t scratch_of_a_row(const struct k_moe *a, const struct moe_args *m)
            (size_t)a->top_k * (floats * sizeof(float) + packed);
 }
 
-/* Whether experts_prefill.cu and experts.cu may take the experts: bf16 matrices, or both in blocks
- * of bytes of one type, gate before up, without a bias of these. */
+/* Whether experts_prefill.cu and experts.cu may take the experts: bf16 matrices, or both packed,
+ * gate before up, without a bias of these. */
 static bool takes_bf16(const struct k_moe *a)
 {
-    return a->layout == EXPERT_HALVES && a->gate_up->type == a->down->type &&
-           dtype_as_bf16(a->down->type) && !a->weigh_input &&
+    const enum dtype up = a->gate_up->type, down = a->down->type;
+    return a->layout == EXPERT_HALVES &&
+           (up == DT_BF16 ? down == DT_BF16 : dtype_packed(up) && dtype_packed(down)) &&
+           !a->weigh_input &&
            !a->gate_up_b && a->act != ACT_SILU_CLAMP && a->in % 4 == 0;
 }
 
