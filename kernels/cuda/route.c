@@ -110,7 +110,8 @@ static int joined_outputs(const struct product_shape *s)
     return p[0].n / p[1].n * p[0].rows + p[1].rows + p[2].rows;
 }
 
-/* single: the form for one row. */
+/* single: the form for one row. Where blocks have two panels of three tiles each, of weights of
+ * four bits, they multiply both together: an odd tile wastes half a product of tensor cores. */
 static struct decode_form decode_form_of(const struct gpu *g, const struct product_shape *s,
                                          bool single, bool heads)
 {
@@ -120,15 +121,19 @@ static struct decode_form decode_form_of(const struct gpu *g, const struct produ
     int rows = 0;
     for (int i = 0; i < s->n_mats; i++)
         rows = most(rows, s->panels[i].rows);
+    const bool two = s->four_bit && s->n_mats == 1 && rows > 16 && s->panels[0].n > g->n_sm;
     if (single || decode_rows_fit(g, cols, s->kp)) {
         const enum rows_kind resident = single ? FUSED_ROW : RESIDENT_ROWS;
         if (s->glu)
             return (struct decode_form){1, 6, UNIT_GATED, resident};
         return heads ? (struct decode_form){1, 4, UNIT_JOINED, resident}
+               : two ? (struct decode_form){1, 6, UNIT_DOUBLE, resident}
                      : (struct decode_form){1, rows <= 16 ? 2 : 3, UNIT_PLAIN, resident};
     }
     if (!s->glu && joined && joined <= JOINED_MAX && cols <= 16)
         return (struct decode_form){1, joined <= 32 ? 4 : 6, UNIT_JOINED, staged};
+    if (two)
+        return (struct decode_form){1, 6, UNIT_DOUBLE, staged};
     return (struct decode_form){here <= 16 ? 1 : 2, s->glu ? 6 : 3,
                                 s->glu ? UNIT_GATED : UNIT_PLAIN, staged};
 }

@@ -63,14 +63,14 @@ enum product_kernel product_kernel_of(const struct gpu *g, bool bf16, int rows);
 bool product_leaves_splits(const struct gpu *g, int rows);
 
 /* What the decode kernel multiplies before it reduces the k splits: see dense/decode.cuh. */
-enum unit_kind { UNIT_PLAIN, UNIT_GATED, UNIT_JOINED };
+enum unit_kind { UNIT_PLAIN, UNIT_GATED, UNIT_JOINED, UNIT_DOUBLE };
 /* Where its rows of activations are. Resident in shared memory, up to eight columns: packed by the
  * block itself (FUSED_ROW, one column) or copied. Or in the stages, with the weights: up to eight
  * columns (narrow), or more. */
 enum rows_kind { FUSED_ROW, RESIDENT_ROWS, STAGED_NARROW, STAGED_WIDE };
 
-/* decode_kernel, for bf16, FP8 and each packed type: 16 columns by so many, tiles of eight outputs,
- * unit, rows */
+/* decode_kernel, for bf16, FP8 and each packed type (UNIT_DOUBLE: those of four bits alone): 16
+ * columns by so many, tiles of eight outputs, unit, rows */
 #define DECODE_FORMS(X)                                                                    \
     X(1, 6, UNIT_GATED, FUSED_ROW) X(1, 6, UNIT_GATED, RESIDENT_ROWS)                      \
     X(1, 4, UNIT_JOINED, FUSED_ROW) X(1, 4, UNIT_JOINED, RESIDENT_ROWS)                    \
@@ -81,7 +81,9 @@ enum rows_kind { FUSED_ROW, RESIDENT_ROWS, STAGED_NARROW, STAGED_WIDE };
     X(1, 3, UNIT_PLAIN, STAGED_NARROW) X(1, 3, UNIT_PLAIN, STAGED_WIDE)                    \
     X(2, 3, UNIT_PLAIN, STAGED_WIDE)                                                       \
     X(1, 4, UNIT_JOINED, STAGED_NARROW) X(1, 4, UNIT_JOINED, STAGED_WIDE)                  \
-    X(1, 6, UNIT_JOINED, STAGED_NARROW) X(1, 6, UNIT_JOINED, STAGED_WIDE)
+    X(1, 6, UNIT_JOINED, STAGED_NARROW) X(1, 6, UNIT_JOINED, STAGED_WIDE)                  \
+    X(1, 6, UNIT_DOUBLE, FUSED_ROW) X(1, 6, UNIT_DOUBLE, RESIDENT_ROWS)                    \
+    X(1, 6, UNIT_DOUBLE, STAGED_NARROW) X(1, 6, UNIT_DOUBLE, STAGED_WIDE)
 
 struct decode_form {
     int columns, tiles; /* as in the list */
@@ -113,7 +115,8 @@ struct product_shape {
     int in, kp;        /* elements of a row; of a packed row */
     int n_mats, outs;  /* matrices; outputs of the first */
     bool bf16;         /* of the weights, else f16 or float32 */
-    bool blocks;       /* weights packed in blocks, which are bf16 to all other questions */
+    bool blocks;       /* weights packed in blocks, which are bf16 to all other questions, */
+    bool four_bit;     /* of four bits */
     bool glu;
     bool packed;       /* the rows come packed */
     bool has_norm;     /* the rows are normalised before they are packed */

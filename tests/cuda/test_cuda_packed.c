@@ -158,9 +158,9 @@ static void test_linear(void **state)
 {
     (void)state;
     static const int shapes[][2] = {{256, 2560}, {2880, 4096}, {1000, 2304}, {130, 256}, {16, 512},
-                                    {5376, 1280}, {2560, 768}, {640, 1536}, {300, 10240},
-                                    {640, 2880}, {96, 416}, {10, 32}};
-    for (int i = 0; i < 12; i += one_in(2)) {
+                                    {640, 1536}, {5376, 1280}, {2560, 768}, {4240, 3840},
+                                    {300, 10240}, {640, 2880}, {96, 416}, {10, 32}};
+    for (int i = 0; i < 13; i += one_in(2)) {
         const int out = shapes[i][0], in = shapes[i][1];
         if (in % packed_format(type)->elements)
             continue;

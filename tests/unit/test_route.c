@@ -187,6 +187,12 @@ static void test_product_routes(void **unused)
         assert_true(r.pack == plain.pack && r.finish == plain.finish);
         assert_memory_equal(&r.form, &plain.form, sizeof r.form);
     }
+    /* of two panels a block that are no whole pairs of tiles, of four bits, units have both */
+    s = linear(1, 2880, 5376), s.blocks = s.four_bit = true;
+    s.panels[0] = (struct panel_shape){22, 245};
+    assert_int_equal(product_route_of(&h100, &s).form.kind, UNIT_DOUBLE);
+    s.panels[0].n = h100.n_sm;
+    assert_int_equal(product_route_of(&h100, &s).form.kind, UNIT_PLAIN);
     /* and are unpacked where neither kernel takes them */
     s = linear(9, 2880, 2880), s.blocks = true;
     assert_true(product_route_of(&ada, &s).unpacks);
@@ -232,10 +238,13 @@ static void test_decode_forms(void **unused)
     int taken[N_DECODE] = {0};
     for (int g = 0; g < LENGTH(gpus); g++) {
         struct product_shape s = linear(1, 64, 4096), glu = s, wide = s, heads = qkv(1, 64, 64, 8);
-        wide.panels[0].rows = 24;
+        struct product_shape blocks = s;
+        wide.panels[0].rows = 24, blocks.panels[0] = (struct panel_shape){18, 228};
+        blocks.blocks = blocks.four_bit = true;
         glu.glu = true, glu.n_mats = 2, glu.panels[1] = glu.panels[0];
         take_decode(gpus[g], &s, taken);
         take_decode(gpus[g], &wide, taken);
+        take_decode(gpus[g], &blocks, taken);
         take_decode(gpus[g], &glu, taken);
         for (int panel = 8; panel <= 16; panel += 8) {
             for (int i = 0; i < 3; i++) /* panels that can stand side by side */

@@ -20,17 +20,19 @@ enum {
 };
 
 /* A unit is what a block multiplies before it reduces the k splits: some panels side by side.
- * UNIT_PLAIN: one panel. UNIT_GATED: the same panel of gate and up. UNIT_JOINED: panels of q, k
- * and v, so that one pass over the rows serves all three. With resident rows the kernel also
- * finishes the heads; then a unit has, with each panel, the panel of its rope partners. */
+ * UNIT_PLAIN: one panel. UNIT_DOUBLE: two successive ones. UNIT_GATED: the same panel of gate and
+ * up. UNIT_JOINED: panels of q, k and v, so that one pass over the rows serves all three. With
+ * resident rows the kernel also finishes the heads; then a unit has, with each panel, the panel of
+ * its rope partners. */
 enum { MAX_PARTS = 4 };
 static constexpr inline __host__ __device__ int parts_of(int kind)
 {
-    return kind == UNIT_PLAIN ? 1 : kind == UNIT_GATED ? 2 : (int)MAX_PARTS;
+    return kind == UNIT_PLAIN ? 1 : kind == UNIT_JOINED ? (int)MAX_PARTS : 2;
 }
 
 /* The panels of one matrix in the units of a set. UNIT_PLAIN, UNIT_GATED: unit u has panel u.
- * UNIT_JOINED: unit u has panel first + (u >> shift) * times + (u & mask). */
+ * UNIT_JOINED: unit u has panel first + (u >> shift) * times + (u & mask). UNIT_DOUBLE: it has
+ * panel 2u + first, or if there is none, once more the last one, which is number `times`. */
 struct unit_part {
     const uint8_t *w; /* panel 0 */
     uint32_t at;      /* where its chunks begin in a stage, in bytes */
@@ -145,7 +147,9 @@ struct unit_iter {
     }
     template <int KIND> __device__ __forceinline__ int panel(const struct unit_part &a) const
     {
-        return KIND == UNIT_JOINED ? a.first + (unit >> a.shift) * a.times + (unit & a.mask) : unit;
+        return KIND == UNIT_JOINED   ? a.first + (unit >> a.shift) * a.times + (unit & a.mask)
+               : KIND == UNIT_DOUBLE ? min(2 * unit + a.first, a.times)
+                                     : unit;
     }
 };
 

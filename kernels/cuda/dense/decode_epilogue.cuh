@@ -51,8 +51,11 @@ __device__ __forceinline__ void find_output(const product &p, const decode_args 
         const struct output of = {d.output[min(o, JOINED_MAX - 1)]};
         row = of.row(), j = of.part();
     }
-    const bool none = o >= (KIND == UNIT_JOINED ? d.rows : d.part[0].rows);
+    if (KIND == UNIT_DOUBLE)
+        row = o % 32, j = o / 32;
     const struct unit_part &a = d.part[j];
+    const bool none = (KIND == UNIT_JOINED ? o >= d.rows : row >= d.part[0].rows) ||
+                      (KIND == UNIT_DOUBLE && 2 * at.unit + j > a.times);
     s.mat = a.mat, s.n = a.rows;
     s.o = at.panel<KIND>(a) * a.rows + row;
     if (none || s.row >= p.rows || s.o >= p.m[s.mat].n)
@@ -89,7 +92,7 @@ __device__ __forceinline__ lane_output lane_output_of(const product &p, const de
 template <int KIND, int ROWS>
 __device__ __forceinline__ void fetch_lane_output(const product &p, lane_output &s)
 {
-    if (KIND == UNIT_PLAIN && s.o >= 0 && s.add && p.rows == 1)
+    if ((KIND == UNIT_PLAIN || KIND == UNIT_DOUBLE) && s.o >= 0 && s.add && p.rows == 1)
         s.old = __ldcg(s.dst);
     if (!fuses_heads(KIND, ROWS) || s.o < 0)
         return;
@@ -236,9 +239,11 @@ __device__ __forceinline__ void finish_output(const product &p, const decode_arg
     *dst = s.add ? y + (p.rows == 1 ? s.old : *dst) : y;
 }
 
-/* A lane's outputs of a unit: numbers lane, lane + 32, ... */
+/* A lane's outputs of a unit: numbers lane, lane + 32, ...; UNIT_DOUBLE: of each panel, number
+ * lane. */
 template <int NT, int KIND> struct lane_outputs {
-    static constexpr int N = KIND == UNIT_JOINED ? (NT + 3) / 4 : 1;
+    static constexpr int N = KIND == UNIT_JOINED ? (NT + 3) / 4 : KIND == UNIT_DOUBLE ? 2 : 1;
+    static constexpr int APART = KIND == UNIT_DOUBLE ? NT * 4 : 32; /* of their sums */
     lane_output of[N];
 };
 template <int NT, int KIND, int ROWS>
@@ -326,7 +331,7 @@ __device__ __forceinline__ void finish_unit(const product &p, const decode_args 
                 float y = 0, up = 0;
 #pragma unroll
                 for (int r = 0; r < K_SPLITS; r++) {
-                    const float *from = here + (r * sum_cols + t) * PITCH + lane + 32 * i;
+                    const float *from = here + (r * sum_cols + t) * PITCH + lane + own.APART * i;
                     y = r ? y + from[0] : from[0];
                     if (KIND == UNIT_GATED)
                         up = r ? up + from[NT * 4] : from[NT * 4];

@@ -14,12 +14,12 @@
  * for each k split, larger batches.) The same holds for weights packed in blocks (packed.cuh),
  * whose scales are a second copy for each panel of a stage.
  *
- * A unit is a panel, or with GLU the same panel of both matrices, or panels of q, k and v side by
- * side, so that rows are read once for all of them. If the rows are resident, such a unit has the
- * panels that rope pairs with each other; then no kernel has to follow for the heads, and other
- * blocks contribute only the sums of squares. A unit's rows of weights form tiles of eight. Each
- * consumer warp accumulates one k split (decode_pipeline.cuh). At the end of a unit one warp a row
- * reduces the splits (decode_epilogue.cuh) while the others go on.
+ * A unit is a panel, or two successive ones, or with GLU the same panel of both matrices, or panels
+ * of q, k and v side by side, so that rows are read once for all of them. If the rows are resident,
+ * such a unit has the panels that rope pairs with each other; then no kernel has to follow for the
+ * heads, and other blocks contribute only the sums of squares. A unit's rows of weights form tiles
+ * of eight. Each consumer warp accumulates one k split (decode_pipeline.cuh). At the end of a unit
+ * one warp a row reduces the splits (decode_epilogue.cuh) while the others go on.
  *
  * Rows of activations are resident in shared memory, or come with the weights of their stage. A
  * single row of one term is packed in the prologue: every block applies the pending residual
@@ -286,6 +286,17 @@ static void form_singles(const struct product *p, struct decode_args *f)
         add_panels(&f->set[f->n_sets++], p, i, 0);
 }
 
+/* Two successive panels of a matrix. */
+static void form_doubles(const struct product *p, struct decode_args *f)
+{
+    struct unit_set *set = &f->set[f->n_sets++];
+    const int panels = p->m[0].panels.n;
+    add_panels(set, p, 0, 0), add_panels(set, p, 0, 0);
+    for (int j = 0; j < 2; j++)
+        set->part[j].first = j, set->part[j].times = panels - 1;
+    set->units = (panels + 1) / 2;
+}
+
 /* Units that finish heads: panels that rope pairs with each other; k and v in one unit, if a warp
  * has lanes for both. */
 static void form_heads(const struct product *p, struct decode_args *f)
@@ -509,6 +520,8 @@ static void run(struct kdev *d, struct product *p)
         form_pairs(p, &f);
     else if (KIND == UNIT_PLAIN)
         form_singles(p, &f);
+    else if (KIND == UNIT_DOUBLE)
+        form_doubles(p, &f);
     else if (fuses_heads(KIND, ROWS))
         form_heads(p, &f);
     else
@@ -530,7 +543,8 @@ template <int STORED> static void run_form(struct kdev *d, struct product *p,
                                            const struct decode_form f)
 {
 #define RUN(columns_, tiles_, kind_, rows_)                                                  \
-    if constexpr (columns_ == 1 || !scale_bytes(STORED))                                      \
+    if constexpr ((columns_ == 1 || !scale_bytes(STORED)) &&                                  \
+                  (kind_ != UNIT_DOUBLE || four_bit(STORED)))                                 \
         if (f.columns == columns_ && f.tiles == tiles_ && f.kind == kind_ && f.rows == rows_) \
             return run<columns_, tiles_, kind_, rows_, STORED>(d, p);
     DECODE_FORMS(RUN)

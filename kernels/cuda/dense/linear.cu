@@ -121,8 +121,9 @@ static struct product_shape shape_of(const struct kdev *d, const struct product 
     struct product_shape s = {};
     s.rows = p->rows, s.whole = whole_rows;
     s.in = in->n, s.kp = p->x.kp, s.n_mats = p->n_mats, s.outs = p->m[0].n;
-    s.bf16 = bf16, s.blocks = dtype_packed((enum dtype)p->m[0].type), s.glu = p->glu,
-        s.packed = p->x.x, s.captures = in->capture;
+    s.bf16 = bf16, s.blocks = dtype_packed((enum dtype)p->m[0].type);
+    s.four_bit = four_bit(p->m[0].type);
+    s.glu = p->glu, s.packed = p->x.x, s.captures = in->capture;
     s.has_norm = in->norm.kind != NORM_NONE;
     s.aligned = at_16(in->src) && is_short_norm(&in->norm, in->n);
     s.all_aligned = in->stride % 4 == 0 && in->capture_stride % 4 == 0 && at_16(in->capture);
