@@ -16,7 +16,7 @@
 
 enum { MOST = 200, VOCAB = 530 };
 
-static const int row_counts[] = {1, 2, 4, 5, 8, 9, 16, 17, 40, 64, 65, 130, MOST};
+static const int row_counts[] = {1, 2, 4, 5, 8, 9, 16, 17, 40, 64, 65, 130, 180, MOST};
 enum { N_COUNTS = sizeof row_counts / sizeof *row_counts };
 
 static enum dtype type; /* of the packed matrices */

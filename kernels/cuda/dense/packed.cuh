@@ -567,19 +567,20 @@ template <> struct packed_pair<DT_Q4_0> {
     }
 };
 
+/* E4M3: codes are loaded where they are unpacked, which leaves registers for more columns. */
 template <> struct packed_pair<DT_E4M3> {
-    uint4 w[2]; /* of a chunk: of the first row, of the second */
-    uint2 factors; /* of the first row in both chunks, of the second */
+    uint32_t at, next; /* of the first chunk; bytes to the second */
+    uint2 factors;     /* of the first row in both chunks, of the second */
     __device__ __forceinline__ void fetch(uint32_t codes, uint32_t second, uint32_t scales_at,
                                           uint32_t, uint32_t)
     {
-        const uint32_t at = codes + threadIdx.x % 4 * 16;
-        w[0] = shared16(at), w[1] = shared16(at + second), factors = shared8(scales_at);
+        at = codes + threadIdx.x % 4 * 16, next = second, factors = shared8(scales_at);
     }
     __device__ __forceinline__ void unpack(int u, uint4 &first, uint4 &second) const
     {
-        first = fp8_eight(make_uint2(w[u].x, w[u].y), both_halves(factors.x, u));
-        second = fp8_eight(make_uint2(w[u].z, w[u].w), both_halves(factors.y, u));
+        const uint4 w = shared16(at + (u ? next : 0)); /* of both rows */
+        first = fp8_eight(make_uint2(w.x, w.y), both_halves(factors.x, u));
+        second = fp8_eight(make_uint2(w.z, w.w), both_halves(factors.y, u));
     }
 };
 

@@ -96,24 +96,13 @@ template <int TERMS, int COLS> static void run(struct kdev *d, const struct prod
     p->m[0].fp8 ? run<TERMS, COLS, STORED_FP8>(d, p) : run<TERMS, COLS, DT_BF16>(d, p);
 }
 
-/* The relative time with tiles of `cols` columns: tiles of a multiprocessor times the time of a
- * tile's stage, of which a part does not depend on the columns (tests/bench/results-h200.md). */
-static int cost_of(const struct kdev *d, const struct product *p, int cols)
-{
-    enum { FIXED = 64 }; /* that part, in columns */
-    int first[MAX_MATS];
-    struct division of[MAX_MATS];
-    int tiles = tiles_of(p, first, of) * div_up(p->rows * d->gpu.terms, cols);
-    return div_up(tiles, d->gpu.n_sm) * (cols + FIXED);
-}
-
 void cuda_product_prefill(struct kdev *d, const struct product *p)
 {
-    int c128 = cost_of(d, p, 128), c160 = cost_of(d, p, 160), c192 = cost_of(d, p, 192);
     if (d->gpu.terms == 2)
-        run<2, 160>(d, p);
-    else if (c160 <= c128 && c160 <= c192)
-        run<1, 160>(d, p);
-    else
-        c128 <= c192 ? run<1, 128>(d, p) : run<1, 192>(d, p);
+        return run<2, 160>(d, p);
+    switch (best_columns(d, p)) {
+    case 128: run<1, 128>(d, p); break;
+    case 160: run<1, 160>(d, p); break;
+    default: run<1, 192>(d, p);
+    }
 }

@@ -691,6 +691,24 @@ static int tiles_of(const struct product *p, int *first, struct division *of)
     return tiles;
 }
 
+/* The relative time with tiles of `cols` columns: tiles of a multiprocessor times the time of a
+ * tile's stage, of which a part does not depend on the columns (tests/bench/results-h200.md). */
+static int cost_of(const struct kdev *d, const struct product *p, int cols)
+{
+    enum { FIXED = 64 }; /* that part, in columns */
+    int first[MAX_MATS];
+    struct division of[MAX_MATS];
+    int tiles = tiles_of(p, first, of) * div_up(p->rows * d->gpu.terms, cols);
+    return div_up(tiles, d->gpu.n_sm) * (cols + FIXED);
+}
+
+/* The columns of the tiles with which a product takes the least time: 128, 160 or 192. */
+static int best_columns(const struct kdev *d, const struct product *p)
+{
+    const int c128 = cost_of(d, p, 128), c160 = cost_of(d, p, 160), c192 = cost_of(d, p, 192);
+    return c160 <= c128 && c160 <= c192 ? 160 : c128 <= c192 ? 128 : 192;
+}
+
 /* Describes to TMA the boxes of one part of a matrix: one chunk of a tile's outputs. */
 template <int STORED>
 static void part_map(struct kdev *d, CUtensorMap *map, const struct mat *m, int panels, int run)
