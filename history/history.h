@@ -175,7 +175,11 @@ struct hdb *hdb_open(const char *path, struct err *e);
 /* False and *e (ERR_DB) if a system call on a log's file failed in this thread since hdb_open():
  * rows that were read since may be incomplete. */
 bool hdb_whole(const struct hdb *d, struct err *e);
-void hdb_close(struct hdb *d);
+void hdb_close(struct hdb *d); /* may be NULL */
+static inline void hdb_close_at(struct hdb **d) /* for FREED() */
+{
+    hdb_close(*d);
+}
 const char *hdb_warning(const struct hdb *d); /* "" when there is none */
 
 /* A row of `session`. A forked session holds only its own turns; hdb_past() adds those of its

@@ -107,13 +107,10 @@ static bool add_headers(struct http *http, const struct http_opts *opts, struct 
         http->headers = curl.slist_append(http->headers, opts->header[i]);
     }
     if (opts->key) {
-        char *line = xasprintf("Authorization: Bearer %s", opts->key);
-        bool ok = is_header(line);
-        if (ok)
-            http->headers = curl.slist_append(http->headers, line);
-        free(line);
-        if (!ok)
+        FREED(free_at) char *line = xasprintf("Authorization: Bearer %s", opts->key);
+        if (!is_header(line))
             return err_set(e, ERR_USAGE, "the key has a character that no header can hold");
+        http->headers = curl.slist_append(http->headers, line);
     }
     http->headers = curl.slist_append(http->headers, "Content-Type: application/json");
     http->headers = curl.slist_append(http->headers, "Expect:");

@@ -678,9 +678,8 @@ static bool has_room(const struct pull *pull, struct err *e)
         if (pull->file[i].wanted && !has_blob(blob, &pull->file[i]))
             missing += pull->file[i].size;
     }
-    char *probe = xasprintf("%s/blobs/x", pull->model);
+    FREED(free_at) char *probe = xasprintf("%s/blobs/x", pull->model);
     bool ok = make_above(probe, e);
-    free(probe);
     if (!ok || statvfs(pull->model, &v) != 0)
         return ok;
     uint64_t left = (uint64_t)v.f_bavail * v.f_frsize;

@@ -109,17 +109,14 @@ static bool walk(struct finder *f, const char *path, int depth, struct err *e)
         return ++f->files <= DUMP_FILES ||
                err_set(e, ERR_USAGE, "more than %d files", (int)DUMP_FILES);
     }
-    DIR *dir = S_ISDIR(st.st_mode) && depth < DEPTH ? opendir(path) : NULL;
+    FREED(folder_close) DIR *dir = S_ISDIR(st.st_mode) && depth < DEPTH ? opendir(path) : NULL;
     bool ok = true;
     for (struct dirent *d; dir && ok && (d = readdir(dir));) {
         if (d->d_name[0] == '.')
             continue;
-        char *below = xasprintf("%s/%s", path, d->d_name);
+        FREED(free_at) char *below = xasprintf("%s/%s", path, d->d_name);
         ok = walk(f, below, depth + 1, e);
-        free(below);
     }
-    if (dir)
-        closedir(dir);
     return ok;
 }
 

@@ -45,14 +45,12 @@ bool fi_is(const char *path)
 {
     if (exists(path, "metadata.jsonl") || exists(path, "session.jsonl"))
         return true;
-    DIR *dir = opendir(path);
+    FREED(folder_close) DIR *dir = opendir(path);
     bool found = false;
     for (struct dirent *d; dir && !found && (d = readdir(dir));) {
         FREED(free_at) char *below = xasprintf("%s/%s", path, d->d_name);
         found = d->d_name[0] != '.' && exists(below, "metadata.jsonl");
     }
-    if (dir)
-        closedir(dir);
     return found;
 }
 
@@ -107,16 +105,14 @@ static bool read_records(struct fi_reader *f, const char *path, struct err *e)
     bool ok = true;
     if (exists(path, "metadata.jsonl"))
         return add_record(f, path, e);
-    DIR *dir = opendir(path);
+    FREED(folder_close) DIR *dir = opendir(path);
     if (!dir)
         return err_set(e, ERR_USAGE, "cannot open %.200s: %s", path, strerror(errno));
     for (struct dirent *d; ok && (d = readdir(dir));) {
-        char *below = xasprintf("%s/%s", path, d->d_name);
+        FREED(free_at) char *below = xasprintf("%s/%s", path, d->d_name);
         if (d->d_name[0] != '.' && exists(below, "metadata.jsonl"))
             ok = add_record(f, below, e);
-        free(below);
     }
-    closedir(dir);
     if (f->n)
         qsort(f->v, (size_t)f->n, sizeof *f->v, by_name);
     return ok;

@@ -255,12 +255,11 @@ static bool read_storage(struct torch_file *f, const struct pickle_value *v, con
         k++;
     if (k == n_kinds)
         return err_file(e, f->path, "a storage of %.60s", type->s);
-    char *name = xasprintf("data/%.*s", (int)key->n, key->s);
+    FREED(free_at) char *name = xasprintf("data/%.*s", (int)key->n, key->s);
     *s = (struct torch_storage){.member = find_member(f, folder, n_folder, name, strlen(name)),
                                 .count = pickle_item(p, v, 2)->i, .type = kinds[k].type,
                                 .type_name = kinds[k].name, .size = kinds[k].size};
     bool ok = s->member || err_file(e, f->path, "there is no member %.60s for a tensor", name);
-    free(name);
     if (ok && (uint64_t)s->count > s->member->size / (uint64_t)s->size)
         return err_file(e, f->path,
                         "a storage claims %" PRId64 " elements of %s, its member has %" PRIu64

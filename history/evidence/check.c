@@ -132,12 +132,10 @@ static bool check_content(struct db *d, struct buf *report, bool *clean, struct 
 /* Opening a pack checks its seal. */
 static bool check_pack(const char *path, struct buf *report, struct err *e)
 {
-    struct hdb *h = hdb_open(path, e);
-    if (!h)
-        return false;
-    buf_printf(report, "a pack; the seal matches: %.12s\n", hdb_packed(h)->seal);
-    hdb_close(h);
-    return true;
+    FREED(hdb_close_at) struct hdb *h = hdb_open(path, e);
+    if (h)
+        buf_printf(report, "a pack; the seal matches: %.12s\n", hdb_packed(h)->seal);
+    return h != NULL;
 }
 
 bool history_check(const char *path, struct buf *report, struct err *e)

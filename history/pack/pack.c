@@ -489,15 +489,12 @@ static bool fill(struct packer *p, struct pack_about *a)
 
 static bool save(struct packer *p, const char *path, struct pack_about *a)
 {
-    bool ok = pack_save(path, &p->to, p->e);
-    if (ok) {
-        struct hdb *h = hdb_open(path, p->e); /* reads the written pack back */
-        ok = h != NULL;
-        if (ok)
-            *a = h->pack->about;
-        hdb_close(h);
-    }
-    return ok;
+    if (!pack_save(path, &p->to, p->e))
+        return false;
+    FREED(hdb_close_at) struct hdb *h = hdb_open(path, p->e); /* reads the written pack back */
+    if (h)
+        *a = h->pack->about;
+    return h != NULL;
 }
 
 bool hdb_pack(struct hdb *h, const char *session, const struct pack_opts *o, const char *path,

@@ -497,11 +497,10 @@ static bool finish_session(struct repair *r, const char *session, const struct b
     int rc = db_do(d, "UPDATE session SET last_run=coalesce((SELECT max(id) FROM run WHERE "
                       "session_id=?1), 0) WHERE id=?1", "s", session);
     if (!rc && lines->n) {
-        char *text = xasprintf("repaired: %s", lines->p);
+        FREED(free_at) char *text = xasprintf("repaired: %s", lines->p);
         rc = db_do(d, "INSERT INTO event(id, session_id, turn, step, kind, text, created_ms)"
                    " VALUES(?,?,0,0,'notice',?,?)", "issi", r->next_event, session, text,
                    clock_unix_ms());
-        free(text);
         if (!rc)
             rc = chain_add(d, session, LINK_EVENT, r->next_event++);
     }
@@ -637,10 +636,10 @@ static bool write_new(struct repair *r, const char *to)
 static void write_again(struct repair *r, const char *copy, const char *rows, const char *to,
                         size_t first)
 {
-    struct buf lines = {0};
+    FREED(buf_free) struct buf lines = {0};
     struct err e = {0};
     struct repair again = {.report = &lines, .e = &e, .shared = &r->from};
-    char *other = xasprintf("%s.again", to);
+    FREED(free_at) char *other = xasprintf("%s.again", to);
     db_exec(&r->from, "PRAGMA wal_checkpoint(TRUNCATE)", NULL);
     bool ok = open_salvaged(&again, copy, rows, "records are lost where tables are read by their "
                                                 "pages") && write_new(&again, other);
@@ -653,8 +652,6 @@ static void write_again(struct repair *r, const char *copy, const char *rows, co
         unlink(other);
     }
     db_close(&again.from);
-    buf_free(&lines);
-    free(other);
 }
 
 bool history_repair(const char *path, const char *to, struct buf *report, int *lost, struct err *e)

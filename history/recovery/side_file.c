@@ -362,7 +362,7 @@ bool side_files_store(struct db *d, const struct live *l, int *turns, struct err
     FREED(free_at) char *folder = path_folder(d->path);
     FREED(free_at) char *start = xasprintf("%s.unsaved-", base);
     size_t n = strlen(start);
-    DIR *dir = opendir(folder);
+    FREED(folder_close) DIR *dir = opendir(folder);
     bool ok = true;
     *turns = 0;
     for (struct dirent *f; dir && (f = readdir(dir));) {
@@ -374,15 +374,12 @@ bool side_files_store(struct db *d, const struct live *l, int *turns, struct err
         /* a live writer moves its events into the log itself */
         if ((*end && !part) || end != f->d_name + n + 16 || live_or_unknown(l, writer))
             continue;
-        char *name = xasprintf("%s/%s", folder, f->d_name);
+        FREED(free_at) char *name = xasprintf("%s/%s", folder, f->d_name);
         if (part)
             unlink(name);
         else
             ok &= store_side_file(d->path, writer, name, turns, e);
-        free(name);
     }
-    if (dir)
-        closedir(dir);
     drop_old_notes(d, d->path);
     return ok;
 }

@@ -32,7 +32,8 @@ static bool is_name(const char *s)
 /* The path of a preset; the caller frees. NULL and *e. */
 static char *path_of(const char *name, struct err *e)
 {
-    char *folder = presets_folder(), *path = NULL;
+    FREED(free_at) char *folder = presets_folder();
+    char *path = NULL;
     if (!is_name(name))
         err_set(e, ERR_USAGE, "\"%.80s\" is no name of a preset: expected letters, digits, dots, - "
                 "and _, at most %d", name, LONGEST);
@@ -40,7 +41,6 @@ static char *path_of(const char *name, struct err *e)
         err_set(e, ERR_USAGE, "presets need a home folder, and $HOME is not set");
     else
         path = xasprintf("%s/%s", folder, name);
-    free(folder);
     return path;
 }
 
@@ -52,14 +52,12 @@ static int by_name(const void *a, const void *b)
 int presets_list(char ***name)
 {
     FREED(free_at) char *folder = presets_folder();
-    DIR *d = folder ? opendir(folder) : NULL;
+    FREED(folder_close) DIR *d = folder ? opendir(folder) : NULL;
     int n = 0;
     *name = NULL;
     for (struct dirent *f; d && n < MOST && (f = readdir(d));)
         if (is_name(f->d_name))
             *APPEND(*name, n) = xstrdup(f->d_name);
-    if (d)
-        closedir(d);
     if (n)
         qsort(*name, (size_t)n, sizeof **name, by_name);
     return n;

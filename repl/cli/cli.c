@@ -116,10 +116,8 @@ static bool take_param(struct cli *c, const char *text, struct err *e)
 static bool take_bug(struct cli *c, const char *text, struct err *e)
 {
     const char *eq = strchr(text, '=');
-    char *which = xasprintf("%.*s", (int)(eq ? eq - text : (ptrdiff_t)strlen(text)), text);
-    bool ok = bug_set(&c->opt.engine.bugs, which, eq ? eq + 1 : "on", e);
-    free(which);
-    return ok;
+    FREED(free_at) char *which = xasprintf("%.*s", (int)(eq ? eq - text : (ptrdiff_t)strlen(text)), text);
+    return bug_set(&c->opt.engine.bugs, which, eq ? eq + 1 : "on", e);
 }
 
 static bool take_text(struct texts *t, const struct flag *f, const char *value, struct err *e)
@@ -300,10 +298,9 @@ static void help_flags(int where, bool all)
         if (f->letter && (all || find_flag("", 0, f->letter, where) == f))
             snprintf(letter, sizeof letter, "-%c, ", f->letter);
         const struct option *row = row_of(f);
-        char *left = xasprintf("%s--%s%s%s", letter, f->row.name, *row->range ? " " : "",
+        FREED(free_at) char *left = xasprintf("%s--%s%s%s", letter, f->row.name, *row->range ? " " : "",
                                row->range);
         help_line(left, row->help);
-        free(left);
     }
 }
 

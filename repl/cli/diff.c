@@ -24,14 +24,13 @@ static void named_free(struct named *n)
 
 static bool read_named(const struct cli *c, const char *name, struct named *n, struct err *e)
 {
-    struct hdb *d = cli_open_session(c, name, &n->row, e);
+    FREED(hdb_close_at) struct hdb *d = cli_open_session(c, name, &n->row, e);
     bool ok = d && script_read(&n->script, d, n->row.id, e);
     if (ok) {
         n->file = cli_names_file(name) ? name : NULL;
         hdb_name(d, n->row.id, n->name);
         trace_script(&n->log, &n->script);
     }
-    hdb_close(d);
     return ok;
 }
 

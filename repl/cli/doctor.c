@@ -175,7 +175,7 @@ static void check_database(struct doctor *d)
             report(d, V_OK, 0, "database", NULL, "%s is not there yet", path);
         return;
     }
-    struct hdb *h = hdb_open(path, &e);
+    FREED(hdb_close_at) struct hdb *h = hdb_open(path, &e);
     FREED(buf_free) struct buf lines = {0};
     int sessions = 0, turns = 0, bad = 0;
     bool ok = h && hdb_sessions(h, NULL, NULL, INT_MAX, count_session, &sessions, &e) >= 0 &&
@@ -192,7 +192,6 @@ static void check_database(struct doctor *d)
                (double)st.st_size / 0x1p20, sessions, plural(sessions), turns, plural(turns));
     if (st.st_mode & 077)
         report(d, V_WARN, 0, "database", "chmod 600 closes it", "others may read %s", path);
-    hdb_close(h);
 }
 
 /* ---- models ---- */

@@ -68,14 +68,12 @@ static bool open_link(bool screen, int end[2])
 
 static void remove_folder(const char *path)
 {
-    DIR *d = opendir(path);
+    FREED(folder_close) DIR *d = opendir(path);
     for (struct dirent *f; d && (f = readdir(d));) {
         FREED(free_at) char *name = xasprintf("%s/%s", path, f->d_name);
         if (f->d_name[0] != '.' && unlink(name))
             remove_folder(name);
     }
-    if (d)
-        closedir(d);
     rmdir(path);
 }
 
@@ -207,12 +205,11 @@ static bool add_session(const struct session_row *r, void *arg)
 static void read_replies(const struct child *k, struct bench_replies *all)
 {
     struct err e = {0};
-    struct reading l = {hdb_open(k->db, &e), all};
+    FREED(hdb_close_at) struct hdb *d = hdb_open(k->db, &e);
+    struct reading l = {d, all};
     all->n = 0;
-    if (!l.d)
-        return;
-    hdb_sessions(l.d, NULL, NULL, 0, add_session, &l, &e);
-    hdb_close(l.d);
+    if (d)
+        hdb_sessions(d, NULL, NULL, 0, add_session, &l, &e);
 }
 
 /* The first reply is not counted: it includes lazy initialisation. */

@@ -55,8 +55,8 @@ static bool read_step(const char *s, int *turn, int *step, struct err *e)
 int cli_goto(struct cli *c)
 {
     struct err e = {0};
-    struct session_row row = {0};
-    struct script script = {0};
+    FREED(session_row_free) struct session_row row = {0};
+    FREED(script_free) struct script script = {0};
     struct rerun r = {0};
     struct going x = {.c = c};
     struct rerun_how how = cli_rerun(c);
@@ -66,7 +66,7 @@ int cli_goto(struct cli *c)
     x.turn = how.turn;
     x.step = how.step;
     struct rerun_calls on = {.held = on_held, .event = on_event, .arg = &x};
-    struct hdb *d = cli_open_session(c, c->word[0], &row, &e);
+    FREED(hdb_close_at) struct hdb *d = cli_open_session(c, c->word[0], &row, &e);
     x.session = row.id;
     bool ok = d && script_read(&script, d, row.id, &e);
     ok = ok && rerun_play(&r, &script, &how, &on, &e);
@@ -78,8 +78,5 @@ int cli_goto(struct cli *c)
         event_free(&x.early[i]);
     free(x.early);
     rerun_close(&r);
-    script_free(&script);
-    session_row_free(&row);
-    hdb_close(d);
     return rc;
 }

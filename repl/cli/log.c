@@ -56,18 +56,16 @@ static bool list_session(const struct session_row *r, void *arg)
 int cli_logs(struct cli *c)
 {
     struct err e = {0};
-    char *path = cli_db_path(c);
+    FREED(free_at) char *path = cli_db_path(c);
     struct log_listing l = {.c = c, .width = cli_width()};
-    struct hdb *d = NULL;
+    FREED(hdb_close_at) struct hdb *d = NULL;
     int n = 0;
     if (c->opt.db || !file_missing(path)) { /* that there is no log yet is not an error */
         l.db = d = cli_open_db(c, &e);
         n = d ? hdb_sessions(d, c->query, c->model_filter, c->limit, list_session, &l, &e) : -1;
     }
-    hdb_close(d);
     if (n == 0 && !c->opt.quiet)
         err_print("no session%s", c->query || c->model_filter ? " matches" : " yet");
-    free(path);
     if (n < 0)
         return cli_fail(&e);
     return n == 0 && (c->query || c->model_filter) ? ERR_NEGATIVE : 0;
@@ -84,10 +82,9 @@ int cli_export(struct cli *c)
         err_set(&e, ERR_USAGE, "--format cannot be \"%.80s\"; expected jsonl or md", format);
         return cli_fail(&e);
     }
-    struct hdb *d = cli_open_session(c, c->word[0], &row, &e);
+    FREED(hdb_close_at) struct hdb *d = cli_open_session(c, c->word[0], &row, &e);
     bool ok = d && (strcmp(format, "md") == 0 ? export_markdown
                                               : hdb_export)(d, row.id, c->out ? c->out : "-", &e);
-    hdb_close(d);
     return ok ? 0 : cli_fail(&e);
 }
 

@@ -465,7 +465,7 @@ int cli_show(struct cli *c)
 {
     struct err e = {0};
     struct show w = {.c = c, .to = cli_answer(c, 0)};
-    struct hdb *d = NULL;
+    FREED(hdb_close_at) struct hdb *d = NULL;
     char *id = NULL, *dir = NULL;
     bool ok = read_place(c->word[0], &id, &w.turn, &w.step, &e) &&
               (d = cli_open_session(c, id, &w.row, &e)) &&
@@ -482,6 +482,5 @@ int cli_show(struct cli *c)
     hdb_past_free(&w.past);
     buf_free(&w.about);
     session_row_free(&w.row);
-    hdb_close(d);
     return ok ? 0 : cli_fail(&e);
 }

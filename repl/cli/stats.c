@@ -41,7 +41,7 @@ int cli_stats(struct cli *c)
 {
     enum { MODELS = 1000 };
     struct err e = {0};
-    struct hdb *d = cli_open_db(c, &e);
+    FREED(hdb_close_at) struct hdb *d = cli_open_db(c, &e);
     if (!d)
         return cli_fail(&e);
     const struct printer *to = cli_answer(c, '{');
@@ -53,6 +53,5 @@ int cli_stats(struct cli *c)
         print_text(to, ST_TEXT, "\ncycles: steps that drafted; rate = accepted/drafted; "
                    "MAL = 1 + accepted/cycles\n");
     cli_answer_end();
-    hdb_close(d);
     return ok ? 0 : cli_fail(&e);
 }

@@ -7,14 +7,12 @@
 static bool of_session(struct cli *c, struct triage *t, const struct stop *stop, struct err *e)
 {
     FREED(session_row_free) struct session_row row = {0};
-    struct hdb *d = cli_open_session(c, c->word[0], &row, e);
+    FREED(hdb_close_at) struct hdb *d = cli_open_session(c, c->word[0], &row, e);
     struct triage_ask ask = {.db = d, .session = row.id, .name = c->word[0],
                              .how = cli_rerun(c), .stop = stop,
                              .progress = c->opt.quiet ? NULL : cli_progress,
                              .progress_end = cli_progress_end};
-    bool ok = d && triage_session(&ask, t, e);
-    hdb_close(d);
-    return ok;
+    return d && triage_session(&ask, t, e);
 }
 
 int cli_triage(struct cli *c)

@@ -237,8 +237,9 @@ void complete_drop(struct app *a, const char *, const char *word, cmd_add_fn *ad
 void complete_file(struct app *, const char *, const char *word, cmd_add_fn *add, void *arg)
 {
     const char *slash = strrchr(word, '/'), *base = slash ? slash + 1 : word;
-    char *folder = slash ? xasprintf("%.*s", (int)(slash - word + 1), word) : xstrdup("./");
-    DIR *d = opendir(folder);
+    FREED(free_at) char *folder = slash ? xasprintf("%.*s", (int)(slash - word + 1), word)
+                                        : xstrdup("./");
+    FREED(folder_close) DIR *d = opendir(folder);
     for (struct dirent *f; d && (f = readdir(d));) {
         if (strncmp(f->d_name, base, strlen(base)) != 0 || (f->d_name[0] == '.' && *base != '.'))
             continue;
@@ -246,9 +247,6 @@ void complete_file(struct app *, const char *, const char *word, cmd_add_fn *add
                                            f->d_type == DT_DIR ? "/" : "");
         add(arg, s, NULL);
     }
-    if (d)
-        closedir(d);
-    free(folder);
 }
 
 /* ---- the last turn --------------------------------------------------------------------------- */

@@ -58,9 +58,8 @@ bool screen_setting(struct app *a, const char *name, const char *value, const st
 {
     const struct screen_setting *s = setting_find(name);
     CHECK(s);
-    char *what = xasprintf("the %s", name);
+    FREED(free_at) char *what = xasprintf("the %s", name);
     int v = value ? arg_choice(value, what, s->word, s->n, e) : *value_of(a, s);
-    free(what);
     if (v < 0)
         return false;
     *value_of(a, s) = v;

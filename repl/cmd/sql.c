@@ -160,15 +160,14 @@ static bool answer_query(const char *log, const struct buf *asked, struct buf *o
     int json = 0, max_rows = 0;
     CHECK(int_at(&query, &json) && *query++ == ' ' && int_at(&query, &max_rows) &&
           *query++ == '\n');
-    struct hdb *d = hdb_open(log, e);
-    bool ok = d && hdb_sql(d, query, json, max_rows, out, e);
-    hdb_close(d);
-    return ok;
+    FREED(hdb_close_at) struct hdb *d = hdb_open(log, e);
+    return d && hdb_sql(d, query, json, max_rows, out, e);
 }
 
 int sql_child(const char *log)
 {
-    struct buf b = {0}, out = {0};
+    FREED(buf_free) struct buf b = {0};
+    FREED(buf_free) struct buf out = {0};
     struct err e = {0};
     char part[4096], kind[16];
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -184,7 +183,5 @@ int sql_child(const char *log)
     ok = ok && answer_query(log, &b, &out, &e);
     snprintf(kind, sizeof kind, "%d\n", ok ? ERR_NONE : (int)e.kind);
     answer_all(kind, ok ? buf_text(&out) : e.msg, ok ? out.n : strlen(e.msg));
-    buf_free(&out);
-    buf_free(&b);
     return 0;
 }

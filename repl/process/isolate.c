@@ -38,7 +38,7 @@ static void close_if_written(int fd)
 void isolate_descriptors(void)
 {
     enum { MOST = 65536 };
-    DIR *open_now = opendir("/proc/self/fd");
+    FREED(folder_close) DIR *open_now = opendir("/proc/self/fd");
     struct rlimit most;
     if (open_now) {
         for (struct dirent *f; (f = readdir(open_now));) {
@@ -47,7 +47,6 @@ void isolate_descriptors(void)
             if (int_at(&name, &fd))
                 close_if_written(fd);
         }
-        closedir(open_now);
     } else if (getrlimit(RLIMIT_NOFILE, &most) == 0) { /* no /proc */
         for (int fd = 0; fd < MOST && (rlim_t)fd < most.rlim_cur; fd++)
             close_if_written(fd);

@@ -279,12 +279,10 @@ static void remove_message(void)
     int fd = mon.message.folder >= 0
                  ? openat(mon.message.folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC)
                  : -1;
-    DIR *d = fd >= 0 ? fdopendir(fd) : NULL;
+    FREED(folder_close) DIR *d = fd >= 0 ? fdopendir(fd) : NULL;
     for (struct dirent *f; d && (f = readdir(d));)
         if (strcmp(f->d_name, ".") != 0 && strcmp(f->d_name, "..") != 0)
             unlinkat(fd, f->d_name, 0);
-    if (d)
-        closedir(d);
     if (mon.message_folder)
         rmdir(mon.message_folder);
     DROP(mon.message_folder);

@@ -168,7 +168,7 @@ static void end_turn(struct tui *t, const struct event *ev)
 
 static void fault(struct tui *t, const struct event *ev)
 {
-    struct buf next = {0};
+    FREED(buf_free) struct buf next = {0};
     tui_note(t, ST_BAD, "%.900s", ev->text.p ? ev->text.p : "a fault");
     app_fault_next(t->app, &ev->at, &next);
     if (next.n)
