@@ -98,7 +98,8 @@ void shapes_measure(struct engine *engine, uint64_t ns)
     bool ran = last && !s->logged && last->steps == shape->steps && last->topk == shape->topk &&
                last->nodes == shape->nodes;
     if (!ran || !engine->shared.set.auto_shape || lane->rec.forced ||
-        (shape->steps && lane->tree.n < 2)) return;
+        (shape->steps && lane->tree.n < 2))
+        return;
     auto_shape_take(&s->chooser, &(struct auto_step){
         .ns = (double)ns, .ns_draft = 1e3 * lane->rec.us_draft,
             .ns_verify = 1e3 * lane->rec.us_verify,

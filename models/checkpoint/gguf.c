@@ -256,9 +256,8 @@ static bool take_tensor(struct gguf_file *f, uint64_t i, struct gguf_tensor *t, 
             return false;
         t->dim[k] = (int64_t)v;
     }
-    if (!take_number(f, 4, &type, what, e) || !take_number(f, 8, &t->at, what, e) ||
-        !read_type(f, t, type, e)) return false;
-    return check_shape(f, t, e);
+    return take_number(f, 4, &type, what, e) && take_number(f, 8, &t->at, what, e) &&
+           read_type(f, t, type, e) && check_shape(f, t, e);
 }
 
 static bool take_tensors(struct gguf *g, struct gguf_file *f, uint64_t n, struct err *e)
@@ -330,7 +329,8 @@ static bool check_start(struct gguf_file *f, uint64_t *tensors, uint64_t *keys, 
         return err_file(e, f->path, "has version %" PRIu64 " of the format, expected 2 or 3",
                         version);
     if (!take_number(f, 8, tensors, "the beginning", e) ||
-        !take_number(f, 8, keys, "the beginning", e)) return false;
+        !take_number(f, 8, keys, "the beginning", e))
+        return false;
     if (*tensors > INT64_MAX || *keys > INT64_MAX)
         return err_file(e, f->path, "claims a negative number of %s",
                         *keys > INT64_MAX ? "keys" : "tensors");

@@ -5,9 +5,6 @@
  * one of them changes; unknown lines are ignored. */
 #include "repl/tui/tui.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 static const char *const pane_name[N_PANE_KINDS] = {
     [PANE_PAGES] = "pages", [PANE_TREE] = "tree", [PANE_STEPS] = "steps", [PANE_POOL] = "pool",
     [PANE_WORD] = "word", [PANE_WHY] = "why"};
@@ -29,7 +26,6 @@ enum { N_LAYOUT = LEN(layouts) };
 static void save(struct tui *t)
 {
     FREED(free_at) char *path = t->keep_layout ? recall_path("layout") : NULL;
-    FREED(free_at) char *temp = path ? xasprintf("%s.%ld", path, (long)getpid()) : NULL;
     FREED(buf_free) struct buf b = {0};
     if (!path)
         return;
@@ -40,13 +36,7 @@ static void save(struct tui *t)
     for (int i = 0; i < N_PANE_KINDS; i++)
         if (t->weight[i] > 0)
             buf_printf(&b, "rows %s %d\n", pane_name[i], t->weight[i]);
-    int fd = file_open(temp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
-    /* that the layout cannot be stored is not an error */
-    bool ok = fd >= 0 && write_fully(fd, buf_text(&b), b.n);
-    if (fd >= 0 && close(fd) == 0 && ok)
-        ok = rename(temp, path) == 0;
-    if (fd >= 0 && !ok)
-        unlink(temp);
+    recall_write(path, &b); /* that the layout cannot be stored is not an error */
 }
 
 static void apply_layout(struct tui *t, int i)
