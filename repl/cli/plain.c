@@ -719,7 +719,7 @@ static bool read_whole_prompt(struct app *a, const char *given, struct buf *out,
     if (!from_stdin && given)
         buf_str(out, given);
     if (!from_stdin && piped) {
-        buf_str(out, "\n\n");
+        buf_str(out, out->n ? "\n\n" : "");
         return reader_all(out, e);
     }
     return !file || reader_file(file, out, e);

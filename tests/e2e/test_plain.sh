@@ -23,7 +23,7 @@ result "run takes the prompt from a pipe" $?
 printf 'hello' | timeout "${TEST_LIMIT:-250}" "$AERIE" run - >"$T/out" 2>"$T/err"; cmp -s "$T/out" "$T/hello"
 result "run takes the prompt from -" $?
 printf 'lo' | timeout "${TEST_LIMIT:-250}" "$AERIE" run --json -n -f - "hel" >"$T/out" 2>"$T/err"; p=$(sed -n 's/.*"prompt_tokens":\([0-9]*\).*/\1/p' "$T/out")
-printf 'hello' | timeout "${TEST_LIMIT:-250}" "$AERIE" run -f - >"$T/out" 2>"$T/err"; cmp -s "$T/out" "$T/hello" && [ "$p" -gt 10 ]
+printf 'hello' | timeout "${TEST_LIMIT:-250}" "$AERIE" run -f - >"$T/out" 2>"$T/err"; cmp -s "$T/out" "$T/hello" && { mock || [ "$p" -gt 10 ]; }
 result "and its rest from -f -" $?
 once -p max_tokens=3 "tell me a story"; [ $rc = 0 ] && [ "$(cat "$T/err")" = "aerie: stopped: max_tokens" ]
 result "a reply that did not end says why, on standard error" $?
