@@ -183,13 +183,6 @@ __device__ __forceinline__ float rounded_bf16(float x)
 {
     return __bfloat162float(__float2bfloat16_rn(x));
 }
-/* (x & mask) | bits */
-template <uint32_t MASK, uint32_t BITS> __device__ __forceinline__ uint32_t masked_with(uint32_t x)
-{
-    uint32_t y;
-    asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(y) : "r"(x), "n"(MASK), "n"(BITS));
-    return y;
-}
 
 /* The sum of two pairs of f16, each rounded once. */
 __device__ __forceinline__ uint32_t plus_halves(uint32_t a, uint32_t b)
@@ -206,7 +199,6 @@ __device__ __forceinline__ uint32_t plus_halves(uint32_t a, uint32_t b)
 struct diagonals {
     uint32_t half[2]; /* selectors for __byte_perm(x, 0, .) of the operand's words: x has element g
                          of the first eight in its low half, of the others in its high half */
-    uint32_t one[2];  /* the words of a diagonal of ones */
     uint32_t places;
     float times; /* Q4_K: what the lane multiplies its scale by */
     __device__ __forceinline__ void set()
@@ -218,20 +210,18 @@ struct diagonals {
             const uint32_t bytes = u ? 0x32 : 0x10;
             half[u] = lane % 4 != 2 * u + g / 4 ? 0x4444 : i == 3 ? bytes << 8 | 0x44
                                                                   : 0x4400 | bytes;
-            one[u] = __byte_perm(0x3c003c00, 0, half[u]);
         }
     }
 };
 
-/* d = diag(a0, a1) b + c with f16 operands: row i of d is a_i b_i + c, i < 16, in eight columns.
- * That is exact if it has at most 24 bits. */
+/* d = diag(a0, a1) b with f16 operands: row i of d is a_i b_i, i < 16, in eight columns: exact. */
 __device__ __forceinline__ void mma_diagonal(float (&d)[4], const diagonals &g, uint32_t a0,
-                                             uint32_t a1, uint32_t b0, uint32_t b1, float c)
+                                             uint32_t a1, uint32_t b0, uint32_t b1)
 {
     asm("mma.sp::ordered_metadata.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
         "{%0,%1,%2,%3}, {%4,%5}, {%6,%7}, {%9,%9,%9,%9}, %8, 0x0;"
         : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
-        : "r"(a0), "r"(a1), "r"(b0), "r"(b1), "r"(g.places), "f"(c));
+        : "r"(a0), "r"(a1), "r"(b0), "r"(b1), "r"(g.places), "f"(0.f));
 }
 
 /* Q4_K: which bytes of a row's scales of two chunks, and of its block, a lane loads. */
@@ -242,18 +232,6 @@ __device__ __forceinline__ uint32_t of_scales(int type)
 __device__ __forceinline__ uint32_t of_block(int type)
 {
     return type == DT_Q4_K ? threadIdx.x % 2 * 2 : 0;
-}
-
-/* Codes of element j of two rows as f16 numbers: 1024 + code for j = 0 and 2, 64 + code for 1 and
- * 3. w: shifted right by 8 for j = 2 and 3. */
-__device__ __forceinline__ uint32_t code_halves(uint32_t w, int j)
-{
-    return j % 2 ? masked_with<0x00f000f0, 0x54005400>(w) : masked_with<0x000f000f, 0x64006400>(w);
-}
-/* Pair j of a lane's weights in two chunks, from what mma_diagonal() gives. */
-__device__ __forceinline__ void put_pair(uint4 &first, uint4 &second, int j, const float (&d)[4])
-{
-    (&first.x)[j] = bf16_pair(d[0], d[1]), (&second.x)[j] = bf16_pair(d[2], d[3]);
 }
 
 /* A lane's eight weights of a row in each of two chunks, as stored. fetch() loads them from where
@@ -355,8 +333,8 @@ template <> struct packed_eight<DT_Q8_0> {
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             float y[4];
-            mma_diagonal(y, g, a0, a1, level(w[0], j), level(w[1], j), 0);
-            put_pair(first, second, j, y);
+            mma_diagonal(y, g, a0, a1, level(w[0], j), level(w[1], j));
+            (&first.x)[j] = bf16_pair(y[0], y[1]), (&second.x)[j] = bf16_pair(y[2], y[3]);
         }
     }
 };
