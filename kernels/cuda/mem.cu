@@ -21,6 +21,8 @@
  * where `most` is the largest s of the row except 255. 255 means NaN and becomes infinity; results
  * below 2^-14 become 0. The low two bits of a row's first four scale bytes hold `most` (why:
  * moe/experts.cuh).
+ *
+ * bf16 experts are stored in tiles where wgmma runs (cuda_tiles_experts()).
  */
 #include "kernels/cuda/moe/experts.cuh"
 
@@ -274,6 +276,42 @@ static cudaError_t put_experts(struct kdev *d, const struct tensor *t, uint8_t *
     return cudaSuccess;
 }
 
+/* One thread copies eight elements of a row of k to a tile of bf16 experts
+ * (cuda_tiles_experts()). */
+__global__ void repack_tiles(const uint16_t *src, uint4 *dst, size_t rows, int k, int chunks)
+{
+    const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= rows * (size_t)chunks * 4)
+        return;
+    const int eight = (int)(i % ((size_t)chunks * 4)), c = eight / 4;
+    const size_t row = i / ((size_t)chunks * 4);
+    uint32_t w[4] = {};
+#pragma unroll
+    for (int e = 0; e < 8; e++)
+        if (eight * 8 + e < k)
+            w[e / 2] |= (uint32_t)src[row * (size_t)k + (size_t)(eight * 8 + e)] << 16 * (e % 2);
+    const size_t place = row / 16 * (size_t)chunks + (size_t)chunk_place(ksplit_of(chunks * 32), c);
+    dst[(place * 16 + row % 16) * 4 + (size_t)(eight % 4)] = make_uint4(w[0], w[1], w[2], w[3]);
+}
+
+/* Copies bf16 experts to the arena, as many tiles of 16 rows at a time as fit there, and rearranges
+ * them from there. */
+static cudaError_t put_tiles(struct kdev *d, const struct tensor *t, uint8_t *to)
+{
+    const int k = (int)t->dim[2], chunks = div_up(k, 32);
+    const size_t all = (size_t)(t->dim[0] * t->dim[1]), row = (size_t)k * sizeof(uint16_t),
+                 fit = ARENA_BYTES / row / 16 * 16;
+    CHECK(fit > 0);
+    for (size_t at = 0; at < all; at += fit) {
+        const size_t rows = all - at < fit ? all - at : fit, n = rows * (size_t)chunks * 4;
+        TRY(fetch(d, t, at * row, rows * row));
+        repack_tiles<<<(unsigned)((n + 255) / 256), 256, 0, d->stream>>>(
+            (const uint16_t *)d->arena, (uint4 *)(to + at * (size_t)chunks * 64), rows, k, chunks);
+        TRY(cudaGetLastError());
+    }
+    return cudaSuccess;
+}
+
 /* A tensor as rows of `width` bytes, `pitch` bytes apart on the device. */
 struct rows {
     size_t n, width, pitch;
@@ -476,10 +514,11 @@ bool cuda_upload(struct kdev *d, struct tensor *t, struct err *e)
     if (!to || (t->quantize && cuda_paneled(t) && !find_unit(d, t, &there, e)))
         return false;
     struct mxfp4 m;
-    cudaError_t rc = cuda_packed_experts(t) ? put_experts(d, t, to)
-                     : mxfp4_of(t, &m)    ? put_mxfp4(d, t, &m, to)
-                     : cuda_paneled(t)    ? put_panels(d, t, there, to, &too_large)
-                                          : put_rows(d, t, to);
+    cudaError_t rc = cuda_packed_experts(t)     ? put_experts(d, t, to)
+                     : cuda_tiles_experts(d, t) ? put_tiles(d, t, to)
+                     : mxfp4_of(t, &m)          ? put_mxfp4(d, t, &m, to)
+                     : cuda_paneled(t)          ? put_panels(d, t, there, to, &too_large)
+                                                : put_rows(d, t, to);
     if (rc == cudaSuccess)
         rc = cuda_finish(d);
     if (rc != cudaSuccess)

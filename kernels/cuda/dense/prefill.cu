@@ -68,18 +68,6 @@ void cuda_piece_map(struct kdev *d, CUtensorMap *map, const void *p, int bytes, 
     word_map(d, map, CU_TENSOR_MAP_DATA_TYPE_INT64, p, 3, dim, stride, box);
 }
 
-void cuda_split_map(struct kdev *d, CUtensorMap *map, const struct mat *m, int rows, int kp,
-                    int box_rows)
-{
-    const struct ksplit k = ksplit_of(kp);
-    const int whole = k.rest == k.each ? k.splits : k.splits - 1;
-    const cuuint64_t dim[] = {K_CHUNK_BYTES / 8, (cuuint64_t)rows, (cuuint64_t)whole,
-                              (cuuint64_t)k.each},
-                     stride[] = {m->pitch, (cuuint64_t)k.each * K_CHUNK_BYTES, K_CHUNK_BYTES};
-    const cuuint32_t box[] = {K_CHUNK_BYTES / 8, (cuuint32_t)box_rows, (cuuint32_t)whole, 1};
-    word_map(d, map, CU_TENSOR_MAP_DATA_TYPE_INT64, m->w, 4, dim, stride, box);
-}
-
 void cuda_panel_map(struct kdev *d, CUtensorMap *map, const void *p, const struct panels *l,
                     int box_panels, int box_rows)
 {

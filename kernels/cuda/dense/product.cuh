@@ -42,7 +42,8 @@ struct mat {
     int n;                        /* outputs */
     int k;                        /* COLUMNS: number of inputs */
     int type;                     /* enum dtype of the elements; BLOCKS: experts_as() */
-    struct panels panels;         /* bf16 matrices except experts; of BLOCKS: ksplit */
+    struct panels panels;         /* bf16 matrices; of experts in tiles (BLOCKS, and bf16:
+                                     cuda_tiles_experts()) ksplit, and rows: 16 if bf16, else 0 */
     bool fp8;                     /* the panels hold FP8 codes (fp8.cuh) */
     int unit;                     /* with fp8: exponent of the scale */
 };
@@ -136,14 +137,25 @@ __device__ __forceinline__ uint32_t next_term(float &x, float &y)
 
 template <int STORE> struct chunk;
 
+enum { TILE_ROWS = 16 }; /* of experts in tiles */
+
+/* The place of chunk c in a tile of experts. A warp has the k split of its number. */
+__device__ __forceinline__ size_t place_of_split(const mat &m, int c)
+{
+    const struct ksplit &k = m.panels.ksplit;
+    const int split = (int)threadIdx.x / 32;
+    return (size_t)(chunks_before(k, c - split * k.each) + split);
+}
+
 template <> struct chunk<STORE_BF16> {
     enum { K = 32 };
     uint4 r0, r1; /* eight weights of rows g and g + 8 */
-    __device__ __forceinline__ void load(const mat &, const uint8_t *p0, const uint8_t *p1,
+    __device__ __forceinline__ void load(const mat &m, const uint8_t *p0, const uint8_t *p1,
                                          int c, int q)
     {
-        r0 = stream16(p0 + (size_t)c * 64 + (size_t)q * 16);
-        r1 = stream16(p1 + (size_t)c * 64 + (size_t)q * 16);
+        const size_t at = m.panels.rows ? place_of_split(m, c) * TILE_ROWS * 64 : (size_t)c * 64;
+        r0 = stream16(p0 + at + (size_t)q * 16);
+        r1 = stream16(p1 + at + (size_t)q * 16);
     }
     template <int NT>
     __device__ __forceinline__ void multiply(float (&acc)[NT][4], const uint16_t *const (&x)[NT],
@@ -220,8 +232,9 @@ template <> struct chunk<STORE_COLUMNS> : float_chunk<3> {
     {
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            int k = c * 32 + q * 8 + i;
-            vec v0 = {p0 + (size_t)k * m.pitch, m.type}, v1 = {p1 + (size_t)k * m.pitch, m.type};
+            const int k = c * 32 + q * 8 + i, tile = m.panels.rows ? k / TILE_ROWS * TILE_ROWS : k;
+            const size_t at = (size_t)tile * m.pitch + (size_t)(k - tile) * 64;
+            vec v0 = {p0 + at, m.type}, v1 = {p1 + at, m.type};
             f0[i] = k < m.k ? weight_at(v0, 0) : 0.f;
             f1[i] = k < m.k ? weight_at(v1, 0) : 0.f;
         }
@@ -292,9 +305,14 @@ __global__ void __launch_bounds__(PRODUCT_THREADS, 2)
     const uint8_t *w[2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        int row = min(n0 + h * 8 + g, m.n - 1);
+        const int row = min(n0 + h * 8 + g, m.n - 1), in_tile = row - n0;
         size_t at = STORE == STORE_COLUMNS ? (size_t)row * (m.type == DT_F32 ? 4 : 2)
                                            : (size_t)row * m.pitch;
+        if (m.panels.rows && STORE == STORE_COLUMNS)
+            at = (size_t)chunk_place(m.panels.ksplit, row / 32) * TILE_ROWS * 64 +
+                 (size_t)(row % 32) * 2;
+        else if (m.panels.rows && STORE == STORE_BF16)
+            at = (size_t)n0 * m.pitch + (size_t)in_tile * 64;
         w[h] = m.w + (size_t)expert * m.expert + at;
     }
     if (STORE == STORE_BLOCKS)

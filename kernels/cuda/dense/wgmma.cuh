@@ -220,11 +220,6 @@ void cuda_tile_map(struct kdev *d, CUtensorMap *map, const void *p, int rows, in
  * piece. */
 void cuda_piece_map(struct kdev *d, CUtensorMap *map, const void *p, int bytes, int pieces,
                     int rows, int box_rows, int box_bytes = 0, size_t pitch = 0);
-/* The tensor map of `rows` rows of bf16 as they are in memory, of kp elements: a box has a chunk of
- * each whole k split (ksplit_of()) of box_rows rows, one split after the other; copy_units_once()
- * with the position in a split as its place, and the first row as its panel. */
-void cuda_split_map(struct kdev *d, CUtensorMap *map, const struct mat *m, int rows, int kp,
-                    int box_rows);
 /* The tensor map of `rows` rows of `words` words of 4 bytes, `pitch` bytes apart. */
 void cuda_word_map(struct kdev *d, CUtensorMap *map, const void *p, int words, int rows,
                    size_t pitch, int box_words, int box_rows);

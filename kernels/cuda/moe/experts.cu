@@ -22,9 +22,9 @@
  * behind all copies of the ring, and a fence would wait for its own thread's copies. Blocks signal
  * each other through counters; with few pairs, experts_few.cu does without.
  *
- * bf16 experts (moe_shape::bf16) are fetched as they are in memory, by TMA, and multiplied in the
- * order of product_kernel: a chunk has 32 of k, and a row has two columns, whose sums are added in
- * each k split. Packed experts (moe/expert_blocks.cuh) are unpacked to bf16 by the
+ * bf16 experts (moe_shape::bf16) are stored in tiles, too (cuda_tiles_experts()), and multiplied in
+ * the order of product_kernel: a chunk has 32 of k, and a row has two columns, whose sums are added
+ * in each k split. Packed experts (moe/expert_blocks.cuh) are unpacked to bf16 by the
  * consumers; everything else is the same.
  */
 #include "kernels/cuda/moe/experts_roles.cuh"
@@ -98,7 +98,7 @@ __device__ __forceinline__ void add_experts(const moe_args &a, const INT *chosen
 
 template <int KIND>
 __global__ void __launch_bounds__(THREADS, 1)
-    expert_kernel(const __grid_constant__ args_of<KIND> a)
+    expert_kernel(const __grid_constant__ moe_args a)
 {
     if (is_bf16(KIND) && !BF16_RUNS)
         return;

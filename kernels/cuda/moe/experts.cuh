@@ -102,6 +102,15 @@ void cuda_tile_experts(struct kdev *d, const struct moe_args *m);
 void cuda_prefill_route(struct kdev *d, const struct moe_args *m, const struct moe_shape *s);
 void cuda_prefill_sum(struct kdev *d, const struct moe_args *m);
 
+/* Whether upload() stores a tensor as bf16 experts in tiles: 16 rows of an expert, whose chunks of
+ * 32 elements (64 bytes a row) are in the order of a panel's (chunk_place()), the last one filled
+ * up with zeros. Rows as the checkpoint has them would be fetched 64 bytes at a time. Half of an
+ * expert's rows, its gate, are whole tiles. */
+static inline bool cuda_tiles_experts(const struct kdev *d, const struct tensor *t)
+{
+    return d->gpu.has_wgmma && t->type == DT_BF16 && t->n_dim == 3 && t->dim[1] % 32 == 0;
+}
+
 #ifdef __CUDACC__
 
 /* Named barriers of the kernels: of the epilogue warps, of the warps that select experts, of the

@@ -6,7 +6,6 @@
 
 #include "kernels/cuda/base/copy.cuh"
 #include "kernels/cuda/base/ring.cuh"
-#include "kernels/cuda/dense/wgmma.cuh"
 #include "kernels/cuda/moe/router.cuh"
 
 #include <type_traits>
@@ -71,14 +70,6 @@ template <int KIND> struct shape {
     static constexpr int UNITS = (int)K_SPLITS * COLS * PITCH, /* row scales, after the sums */
                          RED = UNITS + 16, SUM_BYTES = PIPELINES * TILES * RED * 4;
 };
-
-/* The arguments of the kernels. Of gate and up, then of down: boxes of 16 rows and a chunk of each
- * whole k split, or a chunk (of the split that has fewer chunks). */
-struct bf16_args : moe_args {
-    CUtensorMap whole[2], rest[2];
-};
-template <int KIND>
-using args_of = std::conditional_t<is_bf16(KIND) && !is_blocks(KIND), bf16_args, moe_args>;
 
 /* Whether this code has kernels for bf16 (moe_route_of()). */
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDA_ARCH__)
@@ -335,21 +326,10 @@ static_assert((int)ROUTE_THREADS == (int)ROUTER_THREADS && (int)PER == (int)ROUT
 
 /* Launches an expert kernel. Blocks wait for each other, so all must be resident: one a
  * multiprocessor. shared: dynamic shared memory of a block. */
-template <class ARGS>
-static void launch_experts(struct kdev *d, void (*kernel)(ARGS), const struct moe_args *m,
+static void launch_experts(struct kdev *d, void (*kernel)(moe_args), const struct moe_args *m,
                            size_t shared)
 {
     if (!shared)
         return cuda_fail(d, "experts need more shared memory than this device has");
-    ARGS a;
-    (struct moe_args &)a = *m;
-    if constexpr (std::is_same_v<ARGS, bf16_args>) {
-        const struct mat *w[] = {&m->gate_up_m, &m->down_m};
-        for (int i = 0; i < 2; i++) {
-            const int rows = m->n_expert * w[i]->n, chunks = (int)w[i]->pitch / (int)K_CHUNK_BYTES;
-            cuda_split_map(d, &a.whole[i], w[i], rows, chunks * (int)K_CHUNK, 16);
-            cuda_piece_map(d, &a.rest[i], w[i]->w, K_CHUNK_BYTES, chunks, rows, 16);
-        }
-    }
-    cuda_launch_resident(d, kernel, dim3((unsigned)d->gpu.n_sm), THREADS, shared, a);
+    cuda_launch_resident(d, kernel, dim3((unsigned)d->gpu.n_sm), THREADS, shared, *m);
 }

@@ -95,11 +95,12 @@ __device__ __forceinline__ void wait_for_cleared(const moe_args &a, block &b)
         ;
     mbarrier_wait(&b.resident, 0);
     __syncwarp();
-    if (threadIdx.x % 32)
-        return;
-    /* This block has selected its experts and read all of the router's counters. */
-    grid_arrive(a.sync + GROUP_READY);
-    mbarrier_arrive(&b.flags_cleared);
+    if (threadIdx.x % 32 == 0) {
+        /* This block has selected its experts and read all of the router's counters. */
+        grid_arrive(a.sync + GROUP_READY);
+        mbarrier_arrive(&b.flags_cleared);
+    }
+    __syncwarp(); /* no lane may find the counter at 0 because no block has arrived yet */
 }
 
 /* Receives the hidden rows of a job; all lanes. */
@@ -206,7 +207,7 @@ __device__ __forceinline__ void add_experts(const moe_args &a, const struct jobs
 
 template <int KIND, bool SINGLE>
 __global__ void __launch_bounds__(THREADS, 1)
-    few_expert_kernel(const __grid_constant__ args_of<KIND> a)
+    few_expert_kernel(const __grid_constant__ moe_args a)
 {
     if (is_bf16(KIND) && !BF16_RUNS)
         return;

@@ -60,10 +60,14 @@ template <int TYPE> struct blocks_form : stage_form<4 * half_bytes(TYPE), 1> {
 
 struct prefill_experts {
     CUtensorMap w, s, x; /* MXFP4: w, s are weights and scales in units of 16 outputs (mem.cu);
-                            bf16: w has pieces of a chunk of an output; packed: of each 16; no s */
+                            bf16: w has pieces of a chunk of a tile or output; packed: of each 16;
+                            no s */
     struct moe_args m;
     bool down; /* the down product; else gate and up */
     int tiles_out;
+    int piece_shift;          /* bf16: a piece has 1 << piece_shift outputs; 0: k is in order */
+    struct ksplit k;          /* of what a stage fetches, and */
+    uint32_t inverse_of_each; /* 2^20 over the chunks of a k split, rounded up */
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -78,13 +82,21 @@ __device__ __forceinline__ const packed &rows_of(const prefill_experts &a)
 
 /* ---- device: producer ----------------------------------------------------------------------- */
 
+/* The place of chunk c in a tile; behind the end of k, c itself. With divisions, the thread that
+ * fetches would be slower than those that multiply. */
+__device__ __forceinline__ int place_of(const prefill_experts &a, int c)
+{
+    const int split = (int)((uint32_t)c * a.inverse_of_each >> 20);
+    return c < a.k.chunks ? chunks_before(a.k, c - split * a.k.each) + split : c;
+}
+
 __device__ __forceinline__ void fetch_weights(mx_form, const prefill_experts &a,
                                               const tile_coord &at, int stage, uint32_t to,
                                               uint64_t *full)
 {
     const int sixteens = (a.down ? a.m.down_m.n : a.m.gate_up_m.n) / 16;
     const int first = at.expert * sixteens + at.out / 16;
-    const int here = chunk_place(stage, rows_of(a).kp / mx_form::K);
+    const int here = place_of(a, stage);
     copy_pieces(to, &a.w, here, first, full);
     copy_pieces(to + mx_form::SCALES_AT, &a.s, here, first, full);
 }
@@ -95,13 +107,14 @@ __device__ __forceinline__ void fetch_weights(bf16_form, const prefill_experts &
                                               uint64_t *full)
 {
     const mat &m = a.down ? a.m.down_m : a.m.gate_up_m;
-    const int first = at.expert * m.n + (a.down ? at.out : at.out / 2);
-    const int second = first + (a.down ? (int)OUTS / 2 : a.m.ffn);
+    const int first = (at.expert * m.n + (a.down ? at.out : at.out / 2)) >> a.piece_shift;
+    const int second = first + ((a.down ? (int)OUTS / 2 : a.m.ffn) >> a.piece_shift);
 #pragma unroll
     for (int i = 0; i < 2; i++) {
+        const int c = 2 * stage + i, place = a.piece_shift ? place_of(a, c) : c;
         const uint32_t chunk = to + (uint32_t)(i * bf16_form::CHUNK_BYTES);
-        copy_pieces(chunk, &a.w, 2 * stage + i, first, full);
-        copy_pieces(chunk + bf16_form::CHUNK_BYTES / 2, &a.w, 2 * stage + i, second, full);
+        copy_pieces(chunk, &a.w, place, first, full);
+        copy_pieces(chunk + bf16_form::CHUNK_BYTES / 2, &a.w, place, second, full);
     }
 }
 
@@ -114,10 +127,9 @@ __device__ __forceinline__ void fetch_weights(blocks_form<FORM>, const prefill_e
     const mat &m = a.down ? a.m.down_m : a.m.gate_up_m;
     const int first = (at.expert * m.n + (a.down ? at.out : at.out / 2)) / TILE_OUTS;
     const int second = first + (a.down ? (int)OUTS / 2 : a.m.ffn) / TILE_OUTS;
-    const struct ksplit &k = m.panels.ksplit;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        const int c = 2 * stage + i, place = c < k.chunks ? chunk_place(k, c) : k.chunks;
+        const int place = place_of(a, 2 * stage + i);
         const uint32_t chunk = to + (uint32_t)(i * form::CHUNK_BYTES);
         copy_pieces(chunk, &a.w, place, first, full);
         copy_pieces(chunk + form::HALF, &a.w, place, second, full);
@@ -576,23 +588,38 @@ __global__ void __launch_bounds__(THREADS, 1)
 
 /* ---- host ----------------------------------------------------------------------------------- */
 
+/* place_of() is right for all chunks: the product of less than 8 each chunks and an error of the
+ * inverse below each / 2^20 stays below 1 / each. */
+static void set_places(struct prefill_experts *a, struct ksplit k)
+{
+    CHECK(k.each * k.each < 1 << 17);
+    a->k = k;
+    a->inverse_of_each = ((1u << 20) + (unsigned)k.each - 1) / (unsigned)k.each;
+}
+
 static void map_weights(mx_form, struct kdev *d, struct prefill_experts *a, const struct mat *w)
 {
     const int groups = (int)w->scale_pitch / 4, sixteens = a->m.n_expert * w->n / 16;
+    set_places(a, ksplit_of(groups * (int)K_CHUNK));
     cuda_piece_map(d, &a->w, w->w, 1024, groups, sixteens, OUTS / 16);
     cuda_piece_map(d, &a->s, w->scale, 64, groups, sixteens, OUTS / 16);
 }
 
 static void map_weights(bf16_form, struct kdev *d, struct prefill_experts *a, const struct mat *w)
 {
-    cuda_piece_map(d, &a->w, w->w, K_CHUNK_BYTES, (int)w->pitch / (int)K_CHUNK_BYTES,
-                   a->m.n_expert * w->n, OUTS / 2);
+    const int together = w->panels.rows ? w->panels.rows : 1;
+    a->piece_shift = together == TILE_ROWS ? 4 : 0;
+    if (a->piece_shift)
+        set_places(a, w->panels.ksplit);
+    cuda_piece_map(d, &a->w, w->w, together * K_CHUNK_BYTES, (int)w->pitch / (int)K_CHUNK_BYTES,
+                   a->m.n_expert * w->n / together, OUTS / 2 / together);
 }
 
 template <int FORM>
 static void map_weights(blocks_form<FORM>, struct kdev *d, struct prefill_experts *a,
                         const struct mat *w)
 {
+    set_places(a, w->panels.ksplit);
     cuda_piece_map(d, &a->w, w->w, chunk_bytes(FORM), w->panels.ksplit.chunks,
                    a->m.n_expert * w->n / TILE_OUTS, OUTS / 2 / TILE_OUTS);
 }

@@ -47,38 +47,23 @@ struct mx_source {
     }
 };
 
-/* bf16 as it is in memory. A unit of gate and up has 16 rows of gate, then the 16 rows of up of the
- * same hidden values; one of down 32 rows. A stage has the first 16 rows of all k splits, then the
- * others. */
+/* bf16 in tiles (cuda_tiles_experts()). A unit of gate and up has 16 rows of gate, then the 16 rows
+ * of up of the same hidden values; one of down 32 rows. A stage has the first 16 rows of all k
+ * splits, then the others. */
 struct bf16_source {
-    const CUtensorMap *whole, *rest;
-    int first, second, full, last, i; /* rows among those of all experts; whole splits; the chunk
-                                         behind them; position of the next chunks */
-    uint64_t once;
+    const uint8_t *first, *second;
     static constexpr int bytes = TILES * CHUNK, at_once = 1;
-    __device__ __forceinline__ bf16_source(const bf16_args &a, const unit_walk &at, size_t e)
-        : whole(a.whole + at.down()), rest(a.rest + at.down()), full(at.s.full),
-          last(at.s.full * at.s.each), i(0)
+    __device__ __forceinline__ bf16_source(const moe_args &a, const unit_walk &at, size_t e)
     {
-        first = (int)e * at.m().n + at.tile * (at.down() ? 16 : 8);
-        second = first + (at.down() ? 16 : a.ffn);
-#if __CUDA_ARCH__ >= 900
-        once = evict_first_policy();
-#endif
+        const mat &m = at.m();
+        first = m.w + e * m.expert + (size_t)(at.down() ? at.tile : at.tile / 2) * 16 * m.pitch;
+        second = first + (size_t)(at.down() ? 16 : a.ffn) * m.pitch;
     }
     __device__ __forceinline__ void fetch(char *to, int n, uint64_t *filled)
     {
-#if __CUDA_ARCH__ >= 900
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const uint32_t at = shared_at(to) + (uint32_t)(h * HALF_STAGE);
-            const int row = h ? second : first;
-            copy_units_once(at, whole, i, row, filled, once);
-            if (n > full)
-                copy_pieces_once(at + (uint32_t)(full * CHUNK), rest, last + i, row, filled, once);
-        }
-        i++;
-#endif
+        bulk_copy_once(shared_at(to), first, n * CHUNK, filled);
+        bulk_copy_once(shared_at(to) + (uint32_t)HALF_STAGE, second, n * CHUNK, filled);
+        first += n * CHUNK, second += n * CHUNK;
     }
 };
 

@@ -137,8 +137,8 @@ __global__ void __launch_bounds__(THREADS) sum_rows(const __grid_constant__ stru
 
 /* ---- the operation -------------------------------------------------------------------------- */
 
-static struct mat expert_mat(const struct k_moe *a, const struct tensor *w, const struct tensor *s,
-                             int n, int k)
+static struct mat expert_mat(const struct kdev *d, const struct k_moe *a, const struct tensor *w,
+                             const struct tensor *s, int n, int k)
 {
     struct mat m = {};
     size_t all = (size_t)a->n_expert * (size_t)n * (size_t)k;
@@ -169,6 +169,8 @@ static struct mat expert_mat(const struct k_moe *a, const struct tensor *w, cons
     CHECK(w->n_dim == 3 && w->bytes >= all * size);
     m.pitch = cuda_pitch(w) * size;
     m.expert = (size_t)w->dim[1] * m.pitch;
+    if (cuda_tiles_experts(d, w))
+        m.panels.rows = TILE_ROWS, m.panels.ksplit = ksplit_of((int)cuda_pitch(w));
     return m;
 }
 
@@ -240,8 +242,8 @@ static struct moe_args fixed_args(struct kdev *d, const struct k_moe *a)
     m.f16 = a->layout == EXPERT_MXFP4;
     m.act = a->act, m.limit = a->limit, m.add = a->add;
     m.terms = m.f16 ? d->gpu.terms : 2;
-    m.gate_up_m = expert_mat(a, a->gate_up, a->gate_up_s, 2 * a->ffn, a->in);
-    m.down_m = expert_mat(a, a->down, a->down_s, a->in, a->ffn);
+    m.gate_up_m = expert_mat(d, a, a->gate_up, a->gate_up_s, 2 * a->ffn, a->in);
+    m.down_m = expert_mat(d, a, a->down, a->down_s, a->in, a->ffn);
     int e = 0; /* |h| <= limit (limit + 1): scaled as large as f16 allows */
     if (m.f16 && a->act == ACT_SWIGLU_CLAMP)
         frexpf(a->limit * (a->limit + 1), &e), e = 15 - e;
