@@ -216,7 +216,8 @@ enum expert_layout {
 /* Mixture of experts. logits = cap(router rnorm(src) * router_scale...), the top_k largest (ties:
  * lowest index; with choice_b those with the largest sigmoid + choice_b), weights of router_kind,
  * times expert_scale and weight_scale; dst (+)= post(sum_e w_e (down_e h_e + b_e)). With
- * weigh_input w_e multiplies the inputs of gate_up instead. */
+ * weigh_input w_e multiplies the inputs of gate_up instead. With x, then x = (x + after(dst)) * *s,
+ * as normalize and scale compute it. */
 struct k_moe {
     int rows, in, ffn, n_expert, top_k;
     kbuf src; /* (rows, in) */
@@ -238,8 +239,11 @@ struct k_moe {
     float limit; /* of ACT_SWIGLU_CLAMP and ACT_SILU_CLAMP */
     struct k_norm post;
     bool add;
-    kbuf dst;    /* (rows, in) */
-    kbuf chosen; /* (rows, top_k) i32 out, or absent */
+    kbuf dst;            /* (rows, in) */
+    kbuf x;              /* (rows, in), not dst; or absent */
+    struct k_norm after; /* without x: NORM_NONE; not NORM_LAYER */
+    const struct tensor *s; /* (1) or NULL: no factor */
+    kbuf chosen;            /* (rows, top_k) i32 out, or absent */
 };
 
 /* x[r] *= *s (gemma-4's layer_scalar), or, without s, 1 + beta ln(1 + floor((pos[r] + from) /

@@ -442,8 +442,10 @@ static kbuf chosen_at(const struct net *n, const struct layer *w)
     return all.p ? kbuf_at(all, (size_t)(w - n->m->layer) * each, each) : (kbuf){0};
 }
 
+/* dst += post(experts(pre(x))); with after, then x = (x + after(dst)) * *s. */
 static void experts(struct net *n, const struct layer *w, int rows, const struct tensor *pre,
-                    const struct tensor *post, kbuf dst)
+                    const struct tensor *post, kbuf dst, const struct tensor *after,
+                    const struct tensor *s)
 {
     const struct config *c = &n->m->cfg;
     static const enum expert_layout layout[] = {[STORE_MXFP4] = EXPERT_MXFP4,
@@ -468,16 +470,17 @@ static void experts(struct net *n, const struct layer *w, int rows, const struct
         .down_b = tensor_opt(&w->down_b),
         .act = w->expert_limit > 0 ? ACT_SILU_CLAMP : c->act,
         .limit = w->expert_limit > 0 ? w->expert_limit : c->swiglu_limit,
-        .post = post_norm_of(c, post), .add = true, .dst = dst, .chosen = chosen_at(n, w)});
+        .post = post_norm_of(c, post), .add = true, .dst = dst, .chosen = chosen_at(n, w),
+        .x = after ? n->x : (kbuf){0}, .after = after ? post_norm_of(c, after) : (struct k_norm){0},
+        .s = s});
 }
 
-/* x += y (norm absent) or norm(y) */
-static void add_y(struct net *n, int rows, const struct tensor *norm)
+/* Whether the operation of the experts also multiplies x by the layer's scalar: if they come last,
+ * and nobody reads x in between. */
+static bool scales_in_experts(const struct net *n, const struct layer *w)
 {
     const struct config *c = &n->m->cfg;
-    n->dev.k->normalize(n->dev.d, &(struct k_normalize){
-        .rows = rows, .n = c->hidden, .src_stride = c->hidden, .dst_stride = c->hidden,
-        .src = n->y, .dst = n->x, .norm = post_norm_of(c, norm), .add = true, .scale = 1});
+    return w->layer_scalar.data && w->is_moe && c->moe == MOE_GEMMA4 && !c->ple && !n->probe;
 }
 
 /* x += norm(mlp(norm(x))), the mlp being dense, a mixture of experts, or the sum of both */
@@ -493,13 +496,12 @@ static void feed_forward(struct net *n, const struct layer *w, int rows)
         bool shared = w->gate.data != NULL;
         if (shared)
             dense(n, w, rows, &none, false, n->y);
-        experts(n, w, rows, &w->ffn_in_norm, shared ? &none : &w->ffn_norm, shared ? n->y : n->x);
-        if (shared)
-            add_y(n, rows, &w->ffn_norm);
+        experts(n, w, rows, &w->ffn_in_norm, shared ? &none : &w->ffn_norm, shared ? n->y : n->x,
+                shared ? &w->ffn_norm : NULL, NULL);
     } else {
         dense(n, w, rows, &w->ffn_norm_1, false, n->y);
-        experts(n, w, rows, &w->ffn_in_norm_2, &w->ffn_norm_2, n->y);
-        add_y(n, rows, &w->ffn_norm);
+        experts(n, w, rows, &w->ffn_in_norm_2, &w->ffn_norm_2, n->y, &w->ffn_norm,
+                scales_in_experts(n, w) ? &w->layer_scalar : NULL);
     }
 }
 
@@ -542,7 +544,7 @@ bool net_forward(struct net *n, const struct plan *p, const struct k_plan *kp,
         probe_residual(n, l, PROBE_OUT);
         if (c->ple)
             per_layer_input(n, l, rows);
-        if (w->layer_scalar.data)
+        if (w->layer_scalar.data && !scales_in_experts(n, w))
             n->dev.k->scale(n->dev.d, &(struct k_scale){.rows = rows, .n = c->hidden, .x = n->x,
                                                         .s = &w->layer_scalar});
     }

@@ -247,7 +247,7 @@ static void hidden_row(void *arg, int pair, int)
     }
 }
 
-/* Sums a row's experts by their weights and applies the post-norm. */
+/* Sums a row's experts by their weights and applies the post-norm; what follows it for x. */
 static void sum_row(void *arg, int r, int)
 {
     const struct moe_run *run = arg;
@@ -262,8 +262,15 @@ static void sum_row(void *arg, int r, int)
         else
             run->isa->axpy(w, y, a->in, false, first);
     }
-    run->isa->normalize(first, a->in, &a->post, a->add, 1,
-                        (float *)a->dst.p + (size_t)r * (size_t)a->in);
+    float *dst = (float *)a->dst.p + (size_t)r * (size_t)a->in;
+    run->isa->normalize(first, a->in, &a->post, a->add, 1, dst);
+    if (!a->x.p)
+        return;
+    float s = 1, *x = (float *)a->x.p + (size_t)r * (size_t)a->in;
+    if (a->s)
+        run->isa->widen(a->s, 0, 1, 1, &s);
+    run->isa->normalize(dst, a->in, &a->after, true, 1, x);
+    run->isa->scale(x, a->in, s);
 }
 
 /* ---- the operation -------------------------------------------------------------------------- */
@@ -324,6 +331,10 @@ void cpu_moe(struct kdev *d, const struct k_moe *a)
     check_experts(a, a->gate_up, a->gate_up_s, 2 * a->ffn, a->in);
     check_experts(a, a->down, a->down_s, a->in, a->ffn);
     cpu_f32(a->dst, n);
+    if (a->x.p)
+        cpu_f32(a->x, n);
+    if (a->s)
+        cpu_store_of(a->s);
     moe_scratch(d, &run);
     float *x = cpu_pack_rows(d, SCRATCH_PACK, cpu_f32(a->src, n), (size_t)a->in, a->rows, a->in,
                              &a->pre, NULL, 1);

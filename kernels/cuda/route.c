@@ -419,8 +419,8 @@ int moe_router_rows(const struct gpu *g, const struct moe_shape *s)
     return 0;
 }
 
-/* Whether the kernels for decode and verify rows take the experts: MXFP4, or bf16 by TMA, in units
- * of 32 outputs and 16 hidden values. */
+/* Whether the kernels for decode and verify rows take the experts: MXFP4, or bf16 in units of 32
+ * outputs and 16 hidden values, which are in whole tiles (cuda_tiles_experts()). */
 static bool takes_columns(const struct gpu *g, const struct moe_shape *s)
 {
     return s->mxfp4 || (s->bf16 && g->has_wgmma && s->in % 32 == 0 && s->ffn % 16 == 0);
@@ -517,7 +517,7 @@ struct moe_route moe_route_of(const struct gpu *g, const struct moe_shape *s)
     if (!takes_columns(g, s))
         return r;
     r.block_select = s->rows * s->top_k <= DIRECT_PAIRS && s->n_expert <= DIRECT_EXPERTS;
-    r.adds_experts = !s->post;
+    r.adds_experts = true;
     r.job_pairs = s->mxfp4 ? job_pairs_of(g, s, room) : least(s->rows, 4);
     const int columns = r.job_pairs * g->terms;
     if (has_few_pairs(g, s, &r, room))

@@ -256,7 +256,6 @@ enum moe_kernel {
 struct moe_shape {
     int rows, in, ffn, n_expert, top_k;
     bool mxfp4;
-    bool post;     /* there is a norm after the sum */
     bool pre_bf16; /* the weights of the norm before, if there are any */
     bool bf16;     /* bf16 experts as experts_prefill.cu and experts.cu take them (moe.cu) */
 };

@@ -82,7 +82,8 @@ SHIM(qkv, a.norm = up_norm(d, a.norm), a.wq = up(d, a.wq), a.wk = up(d, a.wk), a
 SHIM(attn, a.sinks = up(d, a.sinks))
 SHIM(merge, (void)0)
 SHIM(moe, a.pre = up_norm(d, a.pre), a.router_norm = up_norm(d, a.router_norm),
-     a.post = up_norm(d, a.post), a.router_in = up(d, a.router_in), a.router = up_rows(d, a.router),
+     a.post = up_norm(d, a.post), a.after = up_norm(d, a.after), a.s = up(d, a.s),
+     a.router_in = up(d, a.router_in), a.router = up_rows(d, a.router),
      a.router_b = up(d, a.router_b), a.choice_b = up(d, a.choice_b),
      a.expert_scale = up(d, a.expert_scale),
      a.gate_up = up(d, a.gate_up), a.gate_up_s = up(d, a.gate_up_s),

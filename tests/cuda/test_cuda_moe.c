@@ -557,7 +557,17 @@ static void test_one_behind_another(void **state)
     one_behind_another(store_as_q4_k_m);
 }
 
+/* Without the shim, which waits after each operation: the norm behind the dense product waits until
+ * the experts are done. */
+static void test_experts_to_x(void **state)
+{
+    (void)state;
+    struct case_dev gpu = {.k = &kernels_cuda, .d = shim_dev};
+    moe_to_x_on(&gpu);
+}
+
 static const struct CMUnitTest all_tests[] = {
+    cmocka_unit_test(test_experts_to_x),
     cmocka_unit_test(test_moe_every_layout),
     cmocka_unit_test(test_moe_layouts_agree),
     cmocka_unit_test_setup(test_few_large_experts, open_gpu),

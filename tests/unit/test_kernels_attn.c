@@ -679,6 +679,80 @@ static void check_moe(const struct moe_case *c)
     free(out), free(chosen), free(want);
 }
 
+/* Experts beside a dense product, both with norms behind, whose sum a third norm adds to x, times a
+ * factor: x and y, by one operation or each step by itself (`apart`). */
+static void moe_to_x(struct case_dev *b, int rows, int in, enum norm_kind after, bool apart,
+                     float *x, float *y)
+{
+    enum { FFN = 32, E = 6, K = 3, N_TENSORS = 10 };
+    const uint64_t seed = case_seed;
+    struct tensor t[N_TENSORS] = {
+        TENSOR(DT_BF16, .1f, E, 2 * FFN, in), TENSOR(DT_BF16, .1f, E, in, FFN),
+        TENSOR(DT_BF16, .1f, E, in), TENSOR(DT_BF16, 1, in), TENSOR(DT_BF16, 1, in),
+        TENSOR(DT_BF16, 1, in), TENSOR(DT_BF16, 1, in), TENSOR(DT_BF16, 1, 1),
+        TENSOR(DT_BF16, .1f, in, 64), TENSOR(DT_BF16, .1f, in)};
+    void *host[N_TENSORS];
+    struct err e;
+    t[2].by_row = true;
+    for (int i = 0; i < N_TENSORS; i++) {
+        host[i] = t[i].data;
+        assert_true(b->k->upload(b->d, &t[i], &e));
+    }
+    const size_t n = (size_t)rows * (size_t)in;
+    float *h = rnd_floats((size_t)rows * 64, 1), *old = rnd_floats(n, 1);
+    kbuf hid = dev_buf(b, h, (size_t)rows * 64 * 4), xb = dev_buf(b, old, n * 4),
+         yb = dev_buf(b, NULL, n * 4);
+    b->k->linear(b->d, &(struct k_linear){.rows = rows, .src_stride = 64, .src = hid, .w = &t[8],
+                                          .scale = 1, .post = {NORM_RMS1P, &t[4], 1e-6f},
+                                          .dst = yb});
+    if (apart)
+        b->k->sync(b->d, &e);
+    struct k_moe a = {.rows = rows, .in = in, .ffn = FFN, .n_expert = E, .top_k = K, .src = xb,
+                      .pre = {NORM_RMS, &t[3], 1e-6f}, .router_scale = 1, .router = &t[2],
+                      .layout = EXPERT_HALVES, .gate_up = &t[0], .down = &t[1],
+                      .act = ACT_GELU_TANH, .post = {NORM_RMS, &t[5], 1e-6f}, .add = true,
+                      .dst = yb};
+    const struct k_norm last = {after, &t[6], 1e-6f};
+    if (!apart)
+        a.x = xb, a.after = last, a.s = &t[7];
+    b->k->moe(b->d, &a);
+    if (apart) {
+        b->k->normalize(b->d, &(struct k_normalize){.rows = rows, .n = in, .src_stride = in,
+                                                    .dst_stride = in, .src = yb, .dst = xb,
+                                                    .norm = last, .add = true, .scale = 1});
+        b->k->scale(b->d, &(struct k_scale){.rows = rows, .n = in, .x = xb, .s = &t[7]});
+    }
+    b->k->get(b->d, x, xb, n * 4);
+    b->k->get(b->d, y, yb, n * 4);
+    dev_release(b);
+    for (int i = 0; i < N_TENSORS; i++) {
+        b->k->unload(b->d, &t[i]);
+        free(host[i]);
+    }
+    free(h), free(old);
+    case_seed = seed;
+}
+
+/* Widths with ends, of one pass of a block's threads over a row and of two. */
+static void moe_to_x_on(struct case_dev *b)
+{
+    static const int rows[] = {1, 3, 5, 17, 70}, widths[] = {96, 100, 3136};
+    for (int i = 0; i < 15; i++) {
+        const int r = rows[i % 5], in = widths[i / 5];
+        const size_t n = (size_t)r * (size_t)in;
+        float *x[2], *y[2];
+        for (int apart = 0; apart < 2; apart++) {
+            x[apart] = xmalloc(n * 4), y[apart] = xmalloc(n * 4);
+            moe_to_x(b, r, in, i % 4 == 3 ? NORM_NONE : NORM_RMS1P, apart, x[apart], y[apart]);
+        }
+        assert_memory_equal(x[0], x[1], n * 4);
+        assert_memory_equal(y[0], y[1], n * 4);
+        assert_true(isfinite(x[0][0]) && x[0][0] != y[0][0]);
+        for (int apart = 0; apart < 2; apart++)
+            free(x[apart]), free(y[apart]);
+    }
+}
+
 static void test_moe_every_layout(void **state)
 {
     (void)state;
@@ -689,6 +763,14 @@ static void test_moe_every_layout(void **state)
         free(norm.data);
         moe_case_free(&c);
     }
+}
+
+static void test_moe_to_x(void **state)
+{
+    (void)state;
+    dev_open(&T, &kernels_cpu, NULL, 1);
+    moe_to_x_on(&T);
+    dev_close(&T);
 }
 
 /* Router weights of a sixteenth: near 1, where single precision holds few sigmoids, rounding would
@@ -765,6 +847,7 @@ int main(void)
         cmocka_unit_test(test_move_reads_every_source_first),
         cmocka_unit_test(test_moves_of_many_layers),
         cmocka_unit_test(test_moe_every_layout),
+        cmocka_unit_test(test_moe_to_x),
         cmocka_unit_test(test_moe_by_sigmoids),
         cmocka_unit_test(test_moe_layouts_agree),
     };

@@ -422,32 +422,29 @@ static void test_moe_routes(void **unused)
     static const struct {
         const struct gpu *gpu;
         int rows, n_expert; /* top 4 of experts of gpt-oss */
-        bool post;
         enum moe_kernel kernel;
         bool selects, adds;
         int job_pairs;
     } t[] = {
-        {&h100, 1, 32, false, MOE_ROW, true, true, 1},
-        {&h100, 1, 128, false, MOE_ROW, true, true, 1},
-        {&h100, 1, 256, false, MOE_COLUMNS_4, false, true, 1},
-        {&h100, 1, 32, true, MOE_ROW, true, false, 1},
-        {&h100, 2, 32, false, MOE_FEW, true, true, 2},
-        {&h100, 4, 32, false, MOE_FEW, true, true, 4},
-        {&h100, 5, 32, false, MOE_COLUMNS_4, true, true, 4},
-        {&h100, 9, 32, false, MOE_COLUMNS_8, true, true, 8},
-        {&h100, 64, 32, false, MOE_COLUMNS_16, true, true, 16},
-        {&h100, 64, 128, false, MOE_COLUMNS_8, true, true, 8},
-        {&h100, 65, 32, false, MOE_PREFILL, false, false, 65},
-        {&h100_f32, 1, 32, false, MOE_COLUMNS_8, true, true, 1},
-        {&h100_f32, 65, 32, false, MOE_PREFILL, false, false, 65},
-        {&a100, 65, 32, false, MOE_COLUMNS_8, false, true, 8},
-        {&a100, 300, 32, false, MOE_TILES, false, false, 300},
-        {&ada, 1, 32, false, MOE_ROW, true, true, 1},
-        {&ada, 200, 32, false, MOE_TILES, false, false, 200},
+        {&h100, 1, 32, MOE_ROW, true, true, 1},
+        {&h100, 1, 128, MOE_ROW, true, true, 1},
+        {&h100, 1, 256, MOE_COLUMNS_4, false, true, 1},
+        {&h100, 2, 32, MOE_FEW, true, true, 2},
+        {&h100, 4, 32, MOE_FEW, true, true, 4},
+        {&h100, 5, 32, MOE_COLUMNS_4, true, true, 4},
+        {&h100, 9, 32, MOE_COLUMNS_8, true, true, 8},
+        {&h100, 64, 32, MOE_COLUMNS_16, true, true, 16},
+        {&h100, 64, 128, MOE_COLUMNS_8, true, true, 8},
+        {&h100, 65, 32, MOE_PREFILL, false, false, 65},
+        {&h100_f32, 1, 32, MOE_COLUMNS_8, true, true, 1},
+        {&h100_f32, 65, 32, MOE_PREFILL, false, false, 65},
+        {&a100, 65, 32, MOE_COLUMNS_8, false, true, 8},
+        {&a100, 300, 32, MOE_TILES, false, false, 300},
+        {&ada, 1, 32, MOE_ROW, true, true, 1},
+        {&ada, 200, 32, MOE_TILES, false, false, 200},
     };
     for (int i = 0; i < LENGTH(t); i++) {
-        const struct moe_shape s = {t[i].rows, 2880, 2880, t[i].n_expert, 4, true, t[i].post, true,
-                                    false};
+        const struct moe_shape s = {t[i].rows, 2880, 2880, t[i].n_expert, 4, true, true, false};
         const struct moe_route r = moe_route_of(t[i].gpu, &s);
         const bool decode = r.kernel != MOE_PREFILL && r.kernel != MOE_TILES;
         if (r.kernel != t[i].kernel || r.block_select != t[i].selects ||
@@ -457,7 +454,7 @@ static void test_moe_routes(void **unused)
         assert_int_equal(r.stages > 0 && r.row_stages > 0, decode);
         assert_true(!decode || (r.shared && r.shared <= t[i].gpu->smem_max - EXPERT_OWN));
     }
-    struct moe_shape s = {1, 2880, 2880, 32, 4, true, false, false, false};
+    struct moe_shape s = {1, 2880, 2880, 32, 4, true, false, false};
     assert_int_equal(moe_route_of(&h100, &s).kernel, MOE_FEW); /* another type of norm weights */
     s.pre_bf16 = true, s.in = 4096;
     assert_int_equal(moe_route_of(&h100, &s).kernel, MOE_FEW); /* a row that a block cannot hold */
@@ -486,7 +483,7 @@ static void test_moe_routes(void **unused)
     assert_false(moe_route_of(&h100, &s).block_select);
     s.in = 32768; /* no block has room for such rows */
     assert_int_equal(moe_route_of(&h100, &s).kernel, MOE_PLAIN);
-    s = (struct moe_shape){1, 65536, 65536, 32, 4, true, false, true, false};
+    s = (struct moe_shape){1, 65536, 65536, 32, 4, true, true, false};
     assert_int_equal(moe_route_of(&ada, &s).shared, 0); /* no block has room for such rows */
     assert_int_equal(moe_router_rows(&h100, &s), 0);
     s.in = 2880;

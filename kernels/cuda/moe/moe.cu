@@ -18,7 +18,7 @@ enum {
 
 /* ---- packed experts in product_kernel() ------------------------------------------------------ */
 
-/* p0: the first chunk of a tile in memory. A warp has the k split of its number. */
+/* p0: the first chunk of a tile in memory. */
 template <> struct chunk<STORE_BLOCKS> {
     enum { K = 32 };
     struct coded_eight e0, e1; /* eight weights of rows g and g + 8 */
@@ -26,11 +26,10 @@ template <> struct chunk<STORE_BLOCKS> {
     __device__ __forceinline__ void load(const mat &m, const uint8_t *p0, const uint8_t *, int c,
                                          int)
     {
-        const int split = (int)threadIdx.x / 32, i = c - split * m.panels.ksplit.each;
-        const int place = chunks_before(m.panels.ksplit, i) + split;
+        const size_t place = place_of_split(m, c);
         form = m.type;
         with_form(form, [&]<int FORM>() {
-            const uint8_t *at = p0 + (size_t)place * (size_t)chunk_bytes(FORM);
+            const uint8_t *at = p0 + place * (size_t)chunk_bytes(FORM);
             e0.fetch<FORM>(at), e1.fetch<FORM>(at + eight_bytes(FORM));
         });
     }
@@ -100,38 +99,144 @@ __global__ void __launch_bounds__(THREADS) gate_pairs(const __grid_constant__ st
     pack_shared(y, a.ffn, a.h.kp, a.h_to + (size_t)pair * (size_t)(2 * a.h.kp));
 }
 
-/* 1 / rms of a row in shared memory; the whole block. scratch: see block_reduce(). */
-__device__ __forceinline__ float inverse_rms(const float *x, int n, const struct norm &norm,
-                                             float *scratch)
+/* Sums the experts of a row. Blocks (slices of the row, row). */
+__global__ void __launch_bounds__(THREADS) sum_rows(const __grid_constant__ struct moe_args a)
+{
+    pdl_wait_trigger();
+    const int r = (int)blockIdx.y, first = (int)(blockIdx.x * THREADS + threadIdx.x);
+    float *dst = a.dst + (size_t)r * (size_t)a.in;
+    for (int i = first; i < a.in; i += (int)gridDim.x * THREADS) {
+        const float old = a.add ? dst[i] : 0.f, z = sum_of(a, a.chosen, a.weight, r, i);
+        dst[i] = a.add ? z + old : z;
+    }
+}
+
+/* What follows the sum of a row's experts if there is a norm behind it. All rows have n floats. */
+struct joined {
+    int n;
+    const float *sum;
+    struct norm post;
+    bool add;
+    float *dst;          /* (+)= post(sum) */
+    const float *update; /* or NULL: before that, dst = update_post(update) */
+    struct norm update_post;
+    float *x; /* or NULL; x = (x + after(dst)) * s */
+    struct norm after;
+    struct vec s; /* absent: 1 */
+};
+
+/* A thread's elements of a pass over a row in shared memory. */
+__device__ __forceinline__ void load_shared(const float *y, int n, int from, row_part &p)
+{
+#pragma unroll
+    for (int j = 0; j < ROW_REGS; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            (&p.v[j].x)[e] = row_index(from, j) + e < n ? y[row_index(from, j) + e] : 0.f;
+}
+
+__device__ __forceinline__ void store_part_of(float *dst, int n, int from, const row_part &p)
+{
+#pragma unroll
+    for (int j = 0; j < ROW_REGS; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            if (row_index(from, j) + e < n)
+                dst[row_index(from, j) + e] = (&p.v[j].x)[e];
+}
+
+/* 1 / rms of a row of sums in the order of this operation: thread t adds the squares of elements t,
+ * t + THREADS, ... Copies the row to y. The whole block. */
+__device__ __forceinline__ float inverse_of_sums(const float *sum, int n, const struct norm &norm,
+                                                 float *y, float *scratch)
 {
     float ss = 0;
-    for (int i = (int)threadIdx.x; i < n; i += THREADS)
-        ss = fmaf(x[i], x[i], ss);
+    for (int from = (int)threadIdx.x; from < n; from += PER * THREADS) {
+        float v[PER];
+#pragma unroll
+        for (int j = 0; j < PER; j++)
+            v[j] = from + j * THREADS < n ? __ldcg(sum + from + j * THREADS) : 0.f;
+#pragma unroll
+        for (int j = 0; j < PER; j++)
+            if (from + j * THREADS < n)
+                y[from + j * THREADS] = v[j], ss = fmaf(v[j], v[j], ss);
+    }
     return 1 / sqrtf(block_reduce<false>(ss, scratch) / (float)n + norm.eps);
 }
 
-/* Sums the experts of a row. Block (1, row) if there is a post-norm, else (slices of the row, row).
- * Shared: the row (in), if there is a post-norm. */
-__global__ void __launch_bounds__(THREADS) sum_rows(const __grid_constant__ struct moe_args a)
+/* One block a row. Shared: the row. The norms but that of the sums have the order of row.cuh. */
+__global__ void __launch_bounds__(THREADS) join_rows(const __grid_constant__ struct joined a)
 {
     extern __shared__ float y[];
     __shared__ float scratch[33];
-    pdl_wait_trigger();
-    int r = (int)blockIdx.y, first = (int)(blockIdx.x * THREADS + threadIdx.x);
-    float *dst = a.dst + (size_t)r * (size_t)a.in, inv = 1;
-    int step = (int)gridDim.x * THREADS;
-    if (a.post.kind != NORM_NONE) {
-        for (int i = first; i < a.in; i += step)
-            y[i] = sum_of(a, a.chosen, a.weight, r, i);
-        __syncthreads();
-        inv = inverse_rms(y, a.in, a.post, scratch);
+    const int n = a.n;
+    const size_t row = (size_t)blockIdx.x * (size_t)n;
+    float *const dst = a.dst + row, *const x = a.x ? a.x + row : NULL;
+    const float *const update = a.update ? a.update + row : a.add ? dst : NULL;
+    const bool in_row = threadIdx.x < ROW_THREADS;
+    row_part post = {}, first = {}, after = {}, old = {}, more = {};
+    pdl_trigger();
+    if (in_row) {
+        load_norm(a.post, n, 0, post);
+        load_norm(a.update_post, n, 0, first);
+        load_norm(a.after, n, 0, after);
     }
-    for (int i = first; i < a.in; i += step) {
-        float old = a.add ? dst[i] : 0.f;
-        float z = a.post.kind != NORM_NONE
-                      ? normed_by(a.post.kind, y[i], inv, norm_weight(a.post, i))
-                      : sum_of(a, a.chosen, a.weight, r, i);
-        dst[i] = a.add ? z + old : z;
+    pdl_wait();
+    if (in_row && update)
+        load_part(update, n, 0, more);
+    if (in_row && x)
+        load_part(x, n, 0, old);
+    const float inv = inverse_of_sums(a.sum + row, n, a.post, y, scratch);
+    if (!in_row)
+        return;
+    const float inv_update =
+        a.update ? row_inverse(more, update, n, a.update_post, scratch) : 1.f;
+    float ss = 0;
+    for (int from = 0; from < n; from += ROW_PASS) {
+        row_part z;
+        if (from) {
+            load_norm(a.post, n, from, post);
+            load_norm(a.update_post, n, from, first);
+            if (update)
+                load_part(update, n, from, more);
+        }
+        load_shared(y, n, from, z);
+#pragma unroll
+        for (int j = 0; j < ROW_REGS; j++) {
+            z.v[j] = four_normed(a.post.kind, z.v[j], inv, post.v[j]);
+            if (a.add)
+                z.v[j] = plus(z.v[j], a.update ? four_normed(a.update_post.kind, more.v[j],
+                                                             inv_update, first.v[j])
+                                               : more.v[j]);
+        }
+        store_part_of(dst, n, from, z);
+        store_part_of(y, n, from, z);
+        load_shared(y, n, from, z); /* zeros behind the end */
+        ss = part_squares(z, ss);
+    }
+    if (!x)
+        return;
+    row_barrier(); /* no thread still reads the first sum */
+    const float factor = a.s.p ? weight_at(a.s, 0) : 1.f;
+    const float inv_after =
+        a.after.kind == NORM_NONE
+            ? 1.f
+            : 1 / sqrtf(row_sum(ss, scratch) / (float)n + a.after.eps);
+    for (int from = 0; from < n; from += ROW_PASS) {
+        row_part z;
+        if (from) {
+            load_norm(a.after, n, from, after);
+            load_part(x, n, from, old);
+        }
+        load_shared(y, n, from, z);
+#pragma unroll
+        for (int j = 0; j < ROW_REGS; j++) {
+            z.v[j] = plus(four_normed(a.after.kind, z.v[j], inv_after, after.v[j]), old.v[j]);
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                (&z.v[j].x)[e] *= factor;
+        }
+        store_part_of(x, n, from, z);
     }
 }
 
@@ -255,8 +360,9 @@ static struct moe_args fixed_args(struct kdev *d, const struct k_moe *a)
 static size_t scratch_of_a_row(const struct k_moe *a, const struct moe_args *m)
 {
     size_t floats = (size_t)(m->f16 ? 0 : 2 * a->ffn) + (size_t)a->in + 8;
+    size_t sum = a->post.kind != NORM_NONE ? (size_t)a->in * sizeof(float) : 0;
     size_t packed = (size_t)((m->x.kp + m->h.kp) * m->terms) * sizeof(uint16_t);
-    return 64 + (size_t)a->n_expert * sizeof(float) +
+    return 64 + (size_t)a->n_expert * sizeof(float) + sum +
            (size_t)a->top_k * (floats * sizeof(float) + packed);
 }
 
@@ -275,7 +381,7 @@ static struct moe_shape shape_of(const struct k_moe *a, int rows)
 {
     const struct vec pre = cuda_norm(&a->pre).w;
     return {rows, a->in, a->ffn, a->n_expert, a->top_k, a->layout == EXPERT_MXFP4,
-            a->post.kind != NORM_NONE, !pre.p || pre.type == DT_BF16, takes_bf16(a)};
+            !pre.p || pre.type == DT_BF16, takes_bf16(a)};
 }
 
 /* The experts of the rows, up to the results of pairs, or of rows if the kernel adds them. */
@@ -299,7 +405,10 @@ static void run_experts(struct kdev *d, const struct k_moe *a, struct moe_args *
     multiply(d, a, m, true);
 }
 
-static void moe_rows(struct kdev *d, const struct k_moe *a, struct moe_args m, int r0, int rows)
+/* update: of the rows of dst, applied before their experts are added, if there is a norm behind; or
+ * NULL. */
+static void moe_rows(struct kdev *d, const struct k_moe *a, struct moe_args m, int r0, int rows,
+                     const float *update, const struct norm &update_post)
 {
     size_t n = (size_t)rows, pairs = n * (size_t)a->top_k, e = (size_t)a->n_expert;
     const struct moe_shape s = shape_of(a, rows);
@@ -327,22 +436,48 @@ static void moe_rows(struct kdev *d, const struct k_moe *a, struct moe_args m, i
     m.single_row = r.kernel == MOE_ROW, m.by_flags = m.single_row || r.kernel == MOE_FEW;
     m.sync = d->counters + MOE_COUNTERS_AT;
     m.keys = m.block_select ? m.sync + KEYS : (uint32_t *)cuda_take(d, n * e * sizeof *m.keys);
-    m.prefill ? cuda_prefill_route(d, &m, &s) : cuda_route(d, &m);
-    bool post = a->post.kind != NORM_NONE;
-    run_experts(d, a, &m, &r);
-    if (m.adds_experts)
-        return;
-    if (m.prefill && !post) {
-        cuda_prefill_sum(d, &m);
-        return;
+    const bool post = a->post.kind != NORM_NONE;
+    struct joined j = {};
+    j.n = a->in, j.post = m.post, j.add = m.add, j.dst = m.dst;
+    j.update = update, j.update_post = update_post;
+    if (post) {
+        m.dst = (float *)cuda_take(d, n * (size_t)a->in * sizeof(float)), m.add = false;
+        j.sum = m.dst;
     }
-    dim3 sums((unsigned)(post ? 1 : div_up(a->in, THREADS)), (unsigned)rows);
-    cuda_launch(d, sum_rows, sums, THREADS, post ? (size_t)a->in * sizeof(float) : 0, m);
+    m.prefill ? cuda_prefill_route(d, &m, &s) : cuda_route(d, &m);
+    run_experts(d, a, &m, &r);
+    if (m.prefill)
+        cuda_prefill_sum(d, &m);
+    else if (!m.adds_experts)
+        cuda_launch(d, sum_rows, dim3((unsigned)div_up(a->in, THREADS), (unsigned)rows), THREADS, 0,
+                    m);
+    if (!post)
+        return;
+    if (a->x.p && a->after.kind != NORM_LAYER)
+        j.x = (float *)a->x.p + (size_t)r0 * (size_t)a->in, j.after = cuda_norm(&a->after),
+        j.s = cuda_vec(a->s);
+    cuda_launch(d, join_rows, dim3((unsigned)rows), THREADS, (size_t)a->in * sizeof(float), j);
+}
+
+/* x = (x + after(dst)) * *s, by itself. */
+static void add_after(struct kdev *d, const struct k_moe *a)
+{
+    struct k_normalize norm = {};
+    struct k_scale scale = {};
+    norm.rows = scale.rows = a->rows, norm.n = scale.n = a->in;
+    norm.src_stride = norm.dst_stride = a->in;
+    norm.src = a->dst, norm.dst = scale.x = a->x;
+    norm.norm = a->after, norm.add = true, norm.scale = 1, scale.s = a->s;
+    cuda_normalize(d, &norm);
+    if (a->s)
+        cuda_scale(d, &scale);
 }
 
 void cuda_moe(struct kdev *d, const struct k_moe *a)
 {
-    cuda_begin(d, "moe");
+    /* An update of dst, which is not read before the end, may wait until then. */
+    const bool post = a->post.kind != NORM_NONE, joins = post && a->dst.p != a->src.p;
+    cuda_begin_fused(d, "moe", joins ? a->dst.p : NULL, a->rows, a->in);
     size_t n = (size_t)a->rows * (size_t)a->in;
     CHECK(a->top_k > 0 && a->top_k <= a->n_expert && a->top_k <= MAX_TOP_K);
     CHECK(a->n_expert <= MAX_EXPERTS);
@@ -363,6 +498,13 @@ void cuda_moe(struct kdev *d, const struct k_moe *a)
     int fit = min_int(cuda_fit(a->rows, scratch_of_a_row(a, &m)), N_COUNTERS - 1);
     if (fit < a->rows) /* groups of rows of about equal size */
         fit = div_up(a->rows, div_up(a->rows, fit));
+    if (d->pending.splits || d->pending.add || !a->add)
+        cuda_apply_pending(d);
+    const struct pending u = d->pending;
+    d->pending = {};
     for (int r = 0; r < a->rows; r += fit)
-        moe_rows(d, a, m, r, min_int(fit, a->rows - r));
+        moe_rows(d, a, m, r, min_int(fit, a->rows - r), u.src ? u.src + (size_t)r * u.n : NULL,
+                 u.post);
+    if (a->x.p && (!post || a->after.kind == NORM_LAYER))
+        add_after(d, a);
 }
