@@ -120,9 +120,9 @@ static void keep_centroids(struct frozen *d, int rows)
     struct kdev *dev = d->base.dev.d;
     int per = w->draft_vocab / w->n_centroid, top = w->centroid_top;
     size_t bytes = F32(w->draft_vocab);
-    int32_t *chosen = xmalloc((size_t)rows * (size_t)top * sizeof *chosen);
-    float *row = xmalloc(bytes);
-    uint8_t *kept = xcalloc((size_t)w->draft_vocab, 1);
+    FREED(free_at) int32_t *chosen = xmalloc((size_t)rows * (size_t)top * sizeof *chosen);
+    FREED(free_at) float *row = xmalloc(bytes);
+    FREED(free_at) uint8_t *kept = xcalloc((size_t)w->draft_vocab, 1);
     k->linear(dev, &(struct k_linear){.rows = rows, .src_stride = w->cfg.hidden, .src = d->y,
                                       .w = &w->centroids, .scale = 1, .dst = d->scores});
     k->topk(dev, &(struct k_topk){.rows = rows, .n = w->n_centroid, .k = top, .logits = d->scores,
@@ -145,7 +145,6 @@ static void keep_centroids(struct frozen *d, int rows)
                 row[i] = least - 1;
         k->put(dev, at, row, bytes);
     }
-    FREE(chosen, row, kept);
 }
 
 /* A pass: reads the input states H from `hidden`, writes the logits, and the next H to `state`. */

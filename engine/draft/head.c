@@ -421,8 +421,8 @@ static bool run_block(struct head *d, struct pass *ps, const struct drafting *la
     struct plan_req req[MAX_LANES];
     int most = n * d->w->block, rows = 0, n_req = 0;
     *guessed = 0;
-    int32_t *token = xmalloc((size_t)most * sizeof *token);
-    int32_t *which = xmalloc((size_t)most * sizeof *which);
+    FREED(free_at) int32_t *token = xmalloc((size_t)most * sizeof *token);
+    FREED(free_at) int32_t *which = xmalloc((size_t)most * sizeof *which);
     for (int b = 0; b < n; b++) {
         int of_lane = head_block_rows(d, lane[b].max_depth);
         if (of_lane == 0)
@@ -436,7 +436,6 @@ static bool run_block(struct head *d, struct pass *ps, const struct drafting *la
     bool ok = rows == 0 || pass_prepare(ps, PLAN_BLOCK, req, n_req, e);
     if (ok && rows)
         d->ops->block(d, &ps->kp, rows, head_rows(d, which, *guessed), *guessed);
-    FREE(token, which);
     return ok;
 }
 
@@ -446,9 +445,10 @@ static void add_edges(struct head *d, const struct drafting *lane, struct growth
                       int level, int topk)
 {
     size_t most = (size_t)d->max_heads;
-    int32_t *token = xmalloc(most * sizeof *token), *which = xmalloc(most * sizeof *which);
-    int32_t *ids = xmalloc(most * (size_t)topk * sizeof *ids);
-    float *logp = xmalloc(F32(most * (size_t)topk));
+    FREED(free_at) int32_t *token = xmalloc(most * sizeof *token);
+    FREED(free_at) int32_t *which = xmalloc(most * sizeof *which);
+    FREED(free_at) int32_t *ids = xmalloc(most * (size_t)topk * sizeof *ids);
+    FREED(free_at) float *logp = xmalloc(F32(most * (size_t)topk));
     int rows = 0, base = 0; /* base: the lane's first row of logits */
     for (int b = 0; b < n; base += lane[b++].max_depth) {
         int parents = level > lane[b].max_depth ? 0 : level > 1 ? g[b].n_front : 1;
@@ -471,7 +471,6 @@ static void add_edges(struct head *d, const struct drafting *lane, struct growth
                                            logp + mul64(row, topk), NULL, 0);
         row += parents;
     }
-    FREE(token, which, ids, logp);
 }
 
 /* All levels of all lanes from head_block_first() on; as many lanes at once as the buffers have
@@ -481,8 +480,8 @@ static bool grow_blocks(struct head *d, struct pass *ps, struct drafting *lane, 
 {
     int most = d->max_heads / max_int(d->w->block, d->w->edges ? topk : 1);
     int from = head_block_first(d);
-    int32_t *ids = xmalloc((size_t)mul64(d->max_heads, topk) * sizeof *ids);
-    float *logp = xmalloc(F32(mul64(d->max_heads, topk)));
+    FREED(free_at) int32_t *ids = xmalloc((size_t)mul64(d->max_heads, topk) * sizeof *ids);
+    FREED(free_at) float *logp = xmalloc(F32(mul64(d->max_heads, topk)));
     bool ok = true;
     for (int first = 0; first < n && ok; first += most) {
         int some = min_int(most, n - first), row = 0, guessed, deepest = 0;
@@ -498,7 +497,6 @@ static bool grow_blocks(struct head *d, struct pass *ps, struct drafting *lane, 
             row += max_int(0, lane[b].max_depth + 1 - from);
         }
     }
-    FREE(ids, logp);
     return ok;
 }
 
@@ -526,7 +524,7 @@ bool head_grow(struct drafter *base, struct pass *ps, struct drafting *lane, int
     struct head *d = base->head;
     int topk = min_int(shape->topk, d->w->draft_vocab), deepest = 1, block = d->w->block;
     bool next = draft_guesses_next(d->w);
-    struct growth *g = xcalloc((size_t)n, sizeof *g);
+    FREED(free_at) struct growth *g = xcalloc((size_t)n, sizeof *g);
     bool ok = true;
     for (int b = 0; b < n && ok; b++) {
         lane[b].max_depth = min_int(lane[b].max_depth, shape->steps);
@@ -557,6 +555,5 @@ bool head_grow(struct drafter *base, struct pass *ps, struct drafting *lane, int
         pass_unlock(ps);
         free(g[b].mem);
     }
-    free(g);
     return ok;
 }

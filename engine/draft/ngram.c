@@ -96,8 +96,7 @@ static void build_trie(struct ngram *g, const int32_t *token, int n, int depth)
 {
     g->node[0] = (struct ngram_node){.parent = -1, .q = 1, .score = 1};
     g->n_node = 1;
-    for (int i = 0; i < g->n_match; i++) {
-        const struct match *m = &g->match[i];
+    FOR_EACH(const struct match, m, g->match, g->n_match) {
         int at = 0;
         g->node[0].count[m->length]++;
         for (int d = 0; d < depth; d++) {

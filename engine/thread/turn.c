@@ -161,11 +161,10 @@ static struct course failed(struct engine *engine, struct turn *t, int step, con
     if (e->kind == ERR_NEGATIVE) {
         /* a pool has no free page: earlier turns hold them, or historical fault 27789 has leaked
          * them */
-        char *line = xasprintf("%s%s", e->msg, engine->own.ses.turn == 1 ? ""
-                               : "; /forget N leaves out the "
-                               "oldest N turns, /clear empties the pools");
+        FREED(free_at) char *line = xasprintf("%s%s", e->msg, engine->own.ses.turn == 1 ? ""
+                                              : "; /forget N leaves out the "
+                                              "oldest N turns, /clear empties the pools");
         engine_post_text(engine, EV_NOTICE, line);
-        free(line);
         return ends(STOP_KV_FULL);
     }
     if (e->kind != ERR_INVARIANT || t->back.fault_step != step)
@@ -547,11 +546,10 @@ static bool find_room(struct engine *engine, const char *text, bool make_room, s
     if (r->turns.n == 0)
         return true;
     if (policy == FORGET_OLDEST) {
-        char *why = xasprintf(": the context was full, %d of %d free now%s",
-                              context - r->prompt.n, context,
-                              make_room ? "" : "; /set forget ask asks first");
+        FREED(free_at) char *why = xasprintf(": the context was full, %d of %d free now%s",
+                                             context - r->prompt.n, context,
+                                             make_room ? "" : "; /set forget ask asks first");
         leave_out(engine, &r->turns, r->n_all - r->prompt.n, why);
-        free(why);
         return true;
     }
     bool tight = r->n_all + (policy == FORGET_ASK ? room_least(context) : 1) > context;

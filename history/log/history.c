@@ -59,7 +59,7 @@ static bool publish_left(struct history *h)
     bool some;
     int turns = count_waiting(h, &some);
     FREED(free_at) char *name = side_file_name(h->w.db.path, h->w.live.id);
-    pthread_mutex_lock(&h->mu);
+    LOCKED(&h->mu);
     h->left.turns = turns;
     h->left.some = some;
     snprintf(h->left.kept, sizeof h->left.kept, "%s", h->in_side_file ? name : "");
@@ -67,7 +67,6 @@ static bool publish_left(struct history *h)
     snprintf(h->left.why, sizeof h->left.why, "%s", h->why);
     bool enough = h->give_up || !some;
     pthread_cond_broadcast(&h->flushed);
-    pthread_mutex_unlock(&h->mu);
     return enough;
 }
 

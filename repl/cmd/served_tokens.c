@@ -148,10 +148,9 @@ static void show_step(struct app *a, const struct served_step *s, int row, bool 
                   origin_of(&s->v.rec, k, origin));
         if (why)
             explain(a, s, k, to);
-        print_open(to, "top", '[');
+        PRINT_IN(to, "top", '[');
         for (int i = 0; (t = top_of(s, k, i)); i++, n++)
             candidate(a, t, k, i, !why, to);
-        print_close(to, ']');
     }
     print_close(to, ']');
     print_close(to, '}');

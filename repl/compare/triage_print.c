@@ -145,10 +145,9 @@ static void print_published(const struct printer *to)
         PRINT_IN(to, NULL, '{');
         print_add(to, ST_TEXT, "%s{model}%s{setup}%s{source}%g{length}", published[i].model,
                   published[i].setup, published[i].source, published[i].length);
-        print_open(to, "positions", '[');
+        PRINT_IN(to, "positions", '[');
         for (int k = 0; k < published[i].n; k++)
             jput_real(to->json, published[i].at[k]);
-        print_close(to, ']');
     }
 }
 

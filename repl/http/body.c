@@ -39,7 +39,7 @@ enum { CHECK_EVERY = 1 << 14 }; /* ids between two looks at the stop */
 static void put_tokens(struct body *b, const struct ids *ids, bool strs)
 {
     struct buf *out = &b->answer;
-    jput_open(out, '{');
+    JPUT_IN(out, '{');
     jput_fields(out, "%d{count}%d{max_model_len}", ids->n, b->of->context);
     jput_kints(out, "tokens", ids->v, ids->n);
     jput_key(out, "token_strs");
@@ -52,7 +52,6 @@ static void put_tokens(struct body *b, const struct ids *ids, bool strs)
         token_spelling(b->of->tok, ids->v[i], out);
     if (strs)
         jput_close(out, ']');
-    jput_close(out, '}');
 }
 
 static void tokenize(struct body *b)
@@ -242,8 +241,7 @@ void bodies_close(struct bodies *all)
             pthread_cond_signal(&all->reader[i].filled);
     }
     pthread_mutex_unlock(&all->mu);
-    for (int i = 0; i < N_THREADS; i++) {
-        struct body_reader *r = &all->reader[i];
+    FOR_EACH(struct body_reader, r, all->reader, N_THREADS) {
         if (!r->started)
             continue;
         pthread_join(r->thread, NULL);
@@ -265,10 +263,9 @@ int bodies_fd(const struct bodies *all)
 void bodies_read(struct bodies *all, struct body *b)
 {
     struct body_reader *r = &all->reader[b->text.n > SHORT_BYTES ? LONG : SHORT];
-    pthread_mutex_lock(&all->mu);
+    LOCKED(&all->mu);
     put_body(&r->waiting, b);
     pthread_cond_signal(&r->filled);
-    pthread_mutex_unlock(&all->mu);
 }
 
 struct body *body_new(enum body_kind kind, const struct ask_of *of, struct buf *text, void *call)
@@ -283,11 +280,10 @@ struct body *body_new(enum body_kind kind, const struct ask_of *of, struct buf *
 struct body *bodies_next(struct bodies *all)
 {
     uint64_t n;
-    pthread_mutex_lock(&all->mu);
+    LOCKED(&all->mu);
     struct body *b = take_body(&all->done);
     if (!b && read(all->fd, &n, sizeof n) < 0)
         CHECK(errno == EAGAIN);
-    pthread_mutex_unlock(&all->mu);
     return b;
 }
 

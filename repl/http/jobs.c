@@ -132,22 +132,19 @@ void serve_facts(const struct serve *s, struct buf *out)
 
 void serve_model(const struct serve *s, struct buf *b)
 {
-    jput_open(b, '{');
+    JPUT_IN(b, '{');
     jput_fields(b, "%s{id}%s{object}%ld{created}%s{owned_by}%s{root}%d{parent:0}%d{max_model_len}",
                 s->opt.model, "model", s->since, "aerie", s->opt.model, 0, s->of.context);
     jput_key(b, "permission");
     jput_raw(b, "[]");
-    jput_close(b, '}');
 }
 
 void serve_models(const struct serve *s, struct buf *out)
 {
-    jput_open(out, '{');
+    JPUT_IN(out, '{');
     jput_kstr(out, "object", "list");
-    jput_kopen(out, "data", '[');
+    JPUT_KIN(out, "data", '[');
     serve_model(s, out);
-    jput_close(out, ']');
-    jput_close(out, '}');
 }
 
 void serve_load(const struct serve *s, struct buf *out)

@@ -86,8 +86,7 @@ static int find_stop(const struct reply *r, const struct buf *b, size_t *at)
 static size_t may_begin(const struct reply *r, const struct buf *b)
 {
     size_t most = 0;
-    for (int i = 0; i < r->ask->n_stop; i++) {
-        const struct buf *s = &r->ask->stop[i];
+    FOR_EACH(const struct buf, s, r->ask->stop, r->ask->n_stop) {
         size_t n = s->n - 1 < b->n ? s->n - 1 : b->n;
         while (n > most && memcmp(b->p + b->n - n, s->p, n) != 0)
             n--;
@@ -141,10 +140,7 @@ static void grow(struct reply *r, int n_top)
 
 static bool ends_by_id(const struct reply *r, int32_t id)
 {
-    for (int i = 0; i < r->ask->n_stop_id; i++)
-        if (r->ask->stop_id[i] == id)
-            return true;
-    return false;
+    return ANY(i, r->ask->n_stop_id, r->ask->stop_id[i] == id);
 }
 
 static void push_token(struct reply *r, int32_t id, struct buf *out, enum channel *channel)

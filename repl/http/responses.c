@@ -20,7 +20,7 @@ static void put_id(const struct task *t, const char *key, const char *kind, int 
 /* A part of a message's or a thought's content. */
 static void put_part(const char *type, const char *text, size_t n, struct buf *b)
 {
-    jput_open(b, '{');
+    JPUT_IN(b, '{');
     jput_kstr(b, "type", type);
     jput_key(b, "text");
     jput_strn(b, text, n);
@@ -30,7 +30,6 @@ static void put_part(const char *type, const char *text, size_t n, struct buf *b
         jput_key(b, "logprobs");
         jput_raw(b, "[]");
     }
-    jput_close(b, '}');
 }
 
 enum item { ITEM_NONE, ITEM_THOUGHT, ITEM_TEXT, ITEM_CALL };
@@ -42,7 +41,7 @@ static void put_item(const struct task *t, enum item kind, int i, int call, bool
 {
     const struct reply *r = &t->job[0].reply;
     const char *status = begun ? "in_progress" : "completed";
-    jput_open(b, '{');
+    JPUT_IN(b, '{');
     if (kind == ITEM_CALL) {
         const struct tool_call *c = &r->calls.call[call];
         jput_kstr(b, "type", "function_call");
@@ -60,26 +59,23 @@ static void put_item(const struct task *t, enum item kind, int i, int call, bool
             jput_key(b, "summary");
             jput_raw(b, "[]");
         }
-        jput_kopen(b, "content", '[');
+        JPUT_KIN(b, "content", '[');
         if (!begun)
             put_part(kind == ITEM_TEXT ? "output_text" : "reasoning_text", text, n, b);
-        jput_close(b, ']');
     }
-    jput_close(b, '}');
 }
 
 static void put_output(const struct task *t, struct buf *b)
 {
     const struct reply *r = &t->job[0].reply;
     int i = 0;
-    jput_kopen(b, "output", '[');
+    JPUT_KIN(b, "output", '[');
     if (r->thought.n)
         put_item(t, ITEM_THOUGHT, i++, 0, false, r->thought.p, r->thought.n, b);
     if (r->text.n || !r->calls.n)
         put_item(t, ITEM_TEXT, i++, 0, false, r->text.p, r->text.n, b);
     for (int k = 0; k < r->calls.n; k++)
         put_item(t, ITEM_CALL, i++, k, false, NULL, 0, b);
-    jput_close(b, ']');
 }
 
 /* ---- the object ------------------------------------------------------------------------------ */
@@ -88,23 +84,21 @@ static void put_usage(const struct task *t, struct buf *b)
 {
     struct task_counts c;
     task_count(t, &c);
-    jput_kopen(b, "usage", '{');
+    JPUT_KIN(b, "usage", '{');
     jput_fields(b, "%ld{input_tokens}%ld{output_tokens}%ld{total_tokens}", c.prompt, c.generated,
                 c.prompt + c.generated);
     jput_kopen(b, "input_tokens_details", '{');
     jput_fields(b, "%ld{cached_tokens}", c.cached);
     jput_close(b, '}');
-    jput_kopen(b, "output_tokens_details", '{');
+    JPUT_KIN(b, "output_tokens_details", '{');
     jput_kint(b, "reasoning_tokens", 0);
-    jput_close(b, '}');
-    jput_close(b, '}');
 }
 
 static void put_response(const struct task *t, bool ended, struct buf *b)
 {
     const struct ask *a = &t->ask;
     bool cut = ended && t->job[0].reply.finish == FINISH_LENGTH;
-    jput_open(b, '{');
+    JPUT_IN(b, '{');
     put_id(t, "id", "resp", 0, b);
     jput_fields(b, "%s{object}%ld{created_at}%s{status}%s{model}", "response", t->created,
                 !ended ? "in_progress" : cut ? "incomplete" : "completed", t->of.model);
@@ -132,7 +126,6 @@ static void put_response(const struct task *t, bool ended, struct buf *b)
         jput_raw(b, "[]");
         jput_kstr(b, "usage", NULL);
     }
-    jput_close(b, '}');
 }
 
 void responses_answer(const struct task *t, struct buf *out)

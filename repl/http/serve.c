@@ -229,8 +229,7 @@ static void settle_stored(struct serve *s)
     for (int i = s->n_task; i-- > 0;) {
         struct task *t = s->task[i];
         bool news = false;
-        for (int k = 0; k < t->n_job; k++) {
-            struct reply_job *j = &t->job[k];
+        FOR_EACH(struct reply_job, j, t->job, t->n_job) {
             if (!j->mark || j->settled || !log_has_spoken(t, j, &log))
                 continue;
             settle(t, j);
@@ -288,10 +287,8 @@ struct serve *serve_open(struct backend *b, struct history *h, const struct serv
 {
     const struct backend_info *i = backend_info(b);
     struct chat_view now;
-    if (!backend_has(b, VIEW_JOBS)) {
-        err_set(e, ERR_MODEL, "this engine serves nobody: %s", b->lacks[VIEW_JOBS]);
-        return NULL;
-    }
+    if (!backend_has(b, VIEW_JOBS))
+        return FAILED(NULL, e, ERR_MODEL, "this engine serves nobody: %s", b->lacks[VIEW_JOBS]);
     struct serve *s = xcalloc(1, sizeof *s);
     s->opt = *o;
     s->b = b;

@@ -142,10 +142,9 @@ static void put_entry(const struct task *t, int32_t id, float logp, struct buf *
     jput_key(b, "token");
     put_token(t, id, false, b);
     jput_kreal(b, "logprob", logp);
-    jput_kopen(b, "bytes", '[');
+    JPUT_KIN(b, "bytes", '[');
     for (size_t i = 0; i < n; i++)
         jput_int(b, (unsigned char)p[i]);
-    jput_close(b, ']');
 }
 
 static const struct job_token *top_of(const struct reply *r, int i)
@@ -162,23 +161,18 @@ static void put_chat_logprobs(const struct task *t, const struct reply *r, int f
         jput_null(b);
         return;
     }
-    jput_open(b, '{');
-    jput_kopen(b, "content", '[');
+    JPUT_IN(b, '{');
+    JPUT_KIN(b, "content", '[');
     for (int i = first; i < first + n; i++) {
         const struct job_token *top = top_of(r, i);
-        jput_open(b, '{');
+        JPUT_IN(b, '{');
         put_entry(t, r->tok.v[i], r->logp[i], b);
-        jput_kopen(b, "top_logprobs", '[');
+        JPUT_KIN(b, "top_logprobs", '[');
         for (int k = 0; top && k < min_int(t->ask.top, r->n_top); k++) {
-            jput_open(b, '{');
+            JPUT_IN(b, '{');
             put_entry(t, top[k].id, top[k].logp, b);
-            jput_close(b, '}');
         }
-        jput_close(b, ']');
-        jput_close(b, '}');
     }
-    jput_close(b, ']');
-    jput_close(b, '}');
 }
 
 /* A row of tokens with what is known of each, of prompt or reply. */
@@ -221,7 +215,7 @@ static void put_best(const struct task *t, const struct task_row *w, struct buf 
 /* The legacy form: four lists. */
 static void put_columns(const struct task *t, const struct task_row *w, int n, struct buf *b)
 {
-    jput_open(b, '{');
+    JPUT_IN(b, '{');
     jput_kopen(b, "text_offset", '[');
     for (int i = 0; i < n; i++)
         jput_int(b, (int64_t)w[i].offset);
@@ -234,14 +228,12 @@ static void put_columns(const struct task *t, const struct task_row *w, int n, s
     for (int i = 0; i < n; i++)
         put_token(t, w[i].id, true, b);
     jput_close(b, ']');
-    jput_kopen(b, "top_logprobs", '[');
+    JPUT_KIN(b, "top_logprobs", '[');
     for (int i = 0; i < n; i++)
         if (isnan(w[i].logp))
             jput_null(b);
         else
             put_best(t, &w[i], b);
-    jput_close(b, ']');
-    jput_close(b, '}');
 }
 
 /* The prompt as a completion with `echo` repeats it. The bos that this server has put before a text
@@ -316,7 +308,7 @@ static void put_prompt_logprobs(const struct task *t, const struct reply *r, str
         jput_null(b);
         return;
     }
-    jput_open(b, '[');
+    JPUT_IN(b, '[');
     for (int i = 0; i < r->prompt->n; i++) {
         const struct job_token *top = r->prompt_top
                                           ? r->prompt_top + (size_t)i * (size_t)r->n_prompt_top
@@ -335,7 +327,7 @@ static void put_prompt_logprobs(const struct task *t, const struct reply *r, str
             if (k >= 0 && id == r->prompt->v[i])
                 continue;
             snprintf(key, sizeof key, "%d", (int)id);
-            jput_kopen(b, key, '{');
+            JPUT_KIN(b, key, '{');
             jput_kreal(b, "logprob", k < 0 ? r->prompt_fact[i].logp : top[k].logp);
             jput_key(b, "rank");
             if (k >= 0 || rank)
@@ -344,11 +336,9 @@ static void put_prompt_logprobs(const struct task *t, const struct reply *r, str
                 jput_null(b);
             jput_key(b, "decoded_token");
             put_token(t, id, false, b);
-            jput_close(b, '}');
         }
         jput_close(b, '}');
     }
-    jput_close(b, ']');
 }
 
 /* ---- counts ---------------------------------------------------------------------------------- */
@@ -357,14 +347,12 @@ static void put_usage(const struct task *t, struct buf *b)
 {
     struct task_counts c;
     task_count(t, &c);
-    jput_kopen(b, "usage", '{');
+    JPUT_KIN(b, "usage", '{');
     jput_fields(b, "%ld{prompt_tokens}%ld{total_tokens}%ld{completion_tokens}", c.prompt,
                 c.prompt + c.generated, c.generated);
-    jput_kopen(b, "prompt_tokens_details", '{');
+    JPUT_KIN(b, "prompt_tokens_details", '{');
     jput_fields(b, "%ld{cached_tokens}%d{created_cache_tokens:0}%d{multimodal_tokens:0}", c.cached,
                 0, 0);
-    jput_close(b, '}');
-    jput_close(b, '}');
 }
 
 /* For one reply the lists by step, for several only the sums. */
@@ -384,7 +372,7 @@ static void put_speculation(const struct task *t, struct buf *b)
         jput_null(b);
         return;
     }
-    jput_open(b, '{');
+    JPUT_IN(b, '{');
     jput_fields(b, "%ld{num_spec_steps}%ld{num_accepted_draft_tokens}%ld{num_draft_tokens}", steps,
                 accepted, drafted);
     if (t->n_job == 1) {
@@ -392,7 +380,6 @@ static void put_speculation(const struct task *t, struct buf *b)
         jput_kints(b, "per_step_accepted", r->accepted.v, r->accepted.n);
         jput_kints(b, "per_step_drafted", r->drafted.v, r->drafted.n);
     }
-    jput_close(b, '}');
 }
 
 static void put_ms(struct buf *b, const char *key, double ms)
@@ -405,14 +392,13 @@ static void put_metrics(const struct task *t, struct buf *b)
     struct task_counts c;
     task_count(t, &c);
     double rest = (double)(c.generated - t->n_job); /* tokens after each reply's first */
-    jput_kopen(b, "metrics", '{');
+    JPUT_KIN(b, "metrics", '{');
     put_ms(b, "time_to_first_token_ms", c.ms_first);
     put_ms(b, "generation_time_ms", c.ms_decode);
     put_ms(b, "queue_time_ms", c.ms_queue);
     put_ms(b, "mean_itl_ms", t->n_job == 1 && rest > 0 ? c.ms_decode / rest : -1);
     put_ms(b, "tokens_per_second", rest > 0 && c.ms_decode > 0 ? rest * 1e3 / c.ms_decode : -1);
     put_speculation(t, b);
-    jput_close(b, '}');
 }
 
 /* ---- answers --------------------------------------------------------------------------------- */
@@ -463,20 +449,17 @@ static void put_calls(const struct task *t, const struct reply *r, int from, int
     char id[64];
     if (from >= to)
         return;
-    jput_kopen(b, "tool_calls", '[');
+    JPUT_KIN(b, "tool_calls", '[');
     for (int i = from; i < to; i++) {
         const struct tool_call *c = &r->calls.call[i];
         snprintf(id, sizeof id, "call_%s_%d", t->job[r->index].session, i);
-        jput_open(b, '{');
+        JPUT_IN(b, '{');
         if (stream)
             jput_kint(b, "index", i);
         jput_fields(b, "%s{id}%s{type}", id, "function");
-        jput_kopen(b, "function", '{');
+        JPUT_KIN(b, "function", '{');
         jput_fields(b, "%s{name}%s{arguments}", c->name, c->arguments);
-        jput_close(b, '}');
-        jput_close(b, '}');
     }
-    jput_close(b, ']');
 }
 
 static void put_chat_choice(const struct task *t, const struct reply *r, struct buf *b)
@@ -534,9 +517,8 @@ void task_answer(const struct task *t, struct buf *out)
     static const char *const transfer[] = {"kv_transfer_params", "ec_transfer_params", NULL};
     put_head(t, t->ask.chat ? "chat.completion" : "text_completion", out);
     for (int i = 0; i < t->n_job; i++) {
-        jput_open(out, '{');
+        JPUT_IN(out, '{');
         (t->ask.chat ? put_chat_choice : put_completion_choice)(t, &t->job[i].reply, out);
-        jput_close(out, '}');
     }
     jput_close(out, ']');
     jput_fields(out, "%d{service_tier:0}%s{system_fingerprint}", 0, t->print);
@@ -579,10 +561,9 @@ static void put_usage_so_far(const struct task *t, struct buf *b)
         generated += t->n_written[i] ? r->piece[t->n_written[i] - 1].first +
                      r->piece[t->n_written[i] - 1].n : 0;
     }
-    jput_kopen(b, "usage", '{');
+    JPUT_KIN(b, "usage", '{');
     jput_fields(b, "%ld{prompt_tokens}%ld{total_tokens}%ld{completion_tokens}", prompt,
                 prompt + generated, generated);
-    jput_close(b, '}');
 }
 
 /* The first chunk of a reply: the role, or the prompt that is echoed. */
@@ -623,7 +604,7 @@ static void put_delta(const struct task *t, const struct reply *r, const struct 
 {
     size_t text = was ? was->text : 0, thought = was ? was->thought : 0;
     int calls = was ? was->calls : 0;
-    jput_kopen(b, "delta", '{');
+    JPUT_KIN(b, "delta", '{');
     if (p->thought > thought) {
         jput_key(b, "reasoning");
         jput_strn(b, r->thought.p + thought, p->thought - thought);
@@ -633,7 +614,6 @@ static void put_delta(const struct task *t, const struct reply *r, const struct 
         jput_key(b, "content");
         jput_strn(b, r->text.p + text, p->text - text);
     }
-    jput_close(b, '}');
 }
 
 /* The next piece of job i. */
