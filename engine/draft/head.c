@@ -369,15 +369,14 @@ static bool grow_level(struct head *d, struct pass *ps, struct drafting *lane, s
                            e);
     CHECK(r.n <= d->max_heads);
     if (ok) {
-        int32_t *ids = xmalloc((size_t)(mul64(r.n, topk) + 1) * sizeof *ids);
-        float *logp = xmalloc(F32(mul64(r.n, topk) + 1));
+        FREED(free_at) int32_t *ids = xmalloc((size_t)(mul64(r.n, topk) + 1) * sizeof *ids);
+        FREED(free_at) float *logp = xmalloc(F32(mul64(r.n, topk) + 1));
         if (r.n) {
             d->ops->level(d, &ps->kp, r.n, level == 2 ? d->root : d->state,
                           head_rows(d, r.from, r.n));
             guesses(d, r.n, topk, ids, logp);
         }
         add_level(lane, g, n, level, topk, ids, logp);
-        FREE(ids, logp);
     }
     FREE(r.row, r.token, r.from);
     return ok;

@@ -421,9 +421,9 @@ static void get_calls(const json_t *said, struct buf *out)
         if (name && *name)
             buf_printf(out, "\ncall %s ", name);
         get_text(f, "arguments", out);
-        char *text = json_is_object(arguments) ? json_written(arguments, 0) : NULL; /* ollama's */
+        FREED(free_at) char *text =
+            json_is_object(arguments) ? json_written(arguments, 0) : NULL; /* ollama's */
         buf_str(out, text ? text : "");
-        free(text);
     }
 }
 
@@ -603,12 +603,10 @@ static json_t *load(struct answer *answer, const char *s, size_t n, json_error_t
     const size_t how = JSON_ALLOW_NUL | JSON_DECODE_ANY;
     if (utf8_check(s, n))
         return json_parse(s, n, how, why);
-    struct buf valid = {0};
+    FREED(buf_free) struct buf valid = {0};
     make_valid(s, n, &valid);
-    json_t *o = json_parse(valid.p, valid.n, how, why);
-    buf_free(&valid);
     answer->replaced = true;
-    return o;
+    return json_parse(valid.p, valid.n, how, why);
 }
 
 static void nothing_reported(struct answer *answer)

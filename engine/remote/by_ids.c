@@ -145,7 +145,7 @@ static bool take_reply(struct ids_ask *ask, const struct answer *answer)
 
 static void take_answer(struct ids_ask *ask, const struct http_call *call)
 {
-    struct answer answer;
+    FREED(answer_free) struct answer answer = {0};
     ask->status = call->status;
     if (call->failed) {
         ask->why = call->why;
@@ -162,7 +162,6 @@ static void take_answer(struct ids_ask *ask, const struct http_call *call)
         err_set(&ask->why, ERR_MODEL, "the server reports: %s", answer.error);
     else
         ask->done = take_reply(ask, &answer);
-    answer_free(&answer);
 }
 
 /* ---- sending --------------------------------------------------------------------------------- */
@@ -286,7 +285,7 @@ static bool score_one(struct upkeep *upkeep, const struct ids *prompt, int32_t i
 {
     struct ids_ask ask = {.prompt = *prompt, .most = 1, .cold = true};
     struct sent s = {.call = {.method = "POST"}};
-    struct answer answer = {0};
+    FREED(answer_free) struct answer answer = {0};
     s.call.path = put_request(&upkeep->server, &ask, BEST_SCORED, &s.body);
     s.call.body = s.body.p;
     bool ok = upkeep_call(upkeep, &s.call, stop, e) &&
@@ -295,7 +294,6 @@ static bool score_one(struct upkeep *upkeep, const struct ids *prompt, int32_t i
     for (int i = 0; ok && i < answer.tops.n && answer.tops.at[i].k == 0; i++)
         if (answer.tops.at[i].id == id)
             *logp = answer.tops.at[i].logp;
-    answer_free(&answer);
     buf_free(&s.call.answer);
     buf_free(&s.body);
     return ok;
@@ -320,7 +318,7 @@ bool ids_of_text(struct upkeep *upkeep, const char *text, struct ids *out, const
                  struct err *e)
 {
     FREED(buf_free) struct buf body = {0};
-    struct answer answer = {0};
+    FREED(answer_free) struct answer answer = {0};
     struct http_call call = {.method = "POST", .path = "/tokenize"};
     jput_open(&body, '{');
     if (upkeep->server.kind == SERVER_LLAMA) {
@@ -338,7 +336,6 @@ bool ids_of_text(struct upkeep *upkeep, const char *text, struct ids *out, const
             ids_add(out, answer.token[i].id);
     if (ok && out->n == 0)
         ok = err_set(e, ERR_MODEL, "the server's /tokenize returns no ids");
-    answer_free(&answer);
     buf_free(&call.answer);
     return ok;
 }

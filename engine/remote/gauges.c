@@ -191,14 +191,10 @@ static bool is_array(const char *page, size_t n)
 
 bool gauges_read(enum server_kind kind, const char *text, size_t n, struct gauge_page *page)
 {
-    struct metrics metrics;
+    FREED(metrics_free) struct metrics metrics = {0};
     if (kind == SERVER_LLAMA && is_array(text, n))
         return read_slots(text, n, page);
-    if (!metrics_read(&metrics, text, n, NULL))
-        return false;
-    bool ok = read_metrics(&metrics, page);
-    metrics_free(&metrics);
-    return ok;
+    return metrics_read(&metrics, text, n, NULL) && read_metrics(&metrics, page);
 }
 
 /* ---- over time ------------------------------------------------------------------------------- */

@@ -113,7 +113,7 @@ static void replace_ids(struct ids *have, const struct ids *got)
 static bool take_data(void *arg, const char *data, size_t n, struct err *e)
 {
     struct incoming *in = arg;
-    struct answer answer;
+    FREED(answer_free) struct answer answer = {0};
     if (in->end)
         return true; /* data after the end is ignored */
     if (!answer_read(&answer, data, n, e))
@@ -140,7 +140,6 @@ static bool take_data(void *arg, const char *data, size_t n, struct err *e)
         in->end = answer.end;
         ok = is_bounded(in, &answer, e);
     }
-    answer_free(&answer);
     return ok;
 }
 

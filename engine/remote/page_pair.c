@@ -11,10 +11,9 @@
 /* Appends the labels without the model's name. False: they are of another model. */
 static bool own_labels(const struct metric *m, const char *model, struct buf *out)
 {
-    struct buf name = {0};
+    FREED(buf_free) struct buf name = {0};
     bool named = metric_label(m, "model_name", &name);
     bool own = !named || strcmp(buf_text(&name), model) == 0;
-    buf_free(&name);
     buf_str(out, "");
     const char *at = m->labels, *p;
     for (size_t n; own && (p = metric_pair(&at, &n));)
@@ -25,7 +24,7 @@ static bool own_labels(const struct metric *m, const char *model, struct buf *ou
 
 static void add_page(const struct buf *page, bool is_after, const char *model, struct served *out)
 {
-    struct metrics metrics;
+    FREED(metrics_free) struct metrics metrics = {0};
     if (!page->n || !metrics_read(&metrics, page->p, page->n, NULL))
         return;
     FOR_EACH(const struct metric, metric, metrics.at, metrics.n) {
@@ -39,7 +38,6 @@ static void add_page(const struct buf *page, bool is_after, const char *model, s
                 is_after ? NAN : metric->value, is_after ? metric->value : NAN};
         }
     }
-    metrics_free(&metrics);
 }
 
 static int by_name(const void *a, const void *b)

@@ -318,22 +318,20 @@ static bool sum_of(const struct pull *pull, int fd, const struct listed *file, c
     struct sha256 a;
     struct sha1 b = SHA1_START;
     bool large = strlen(file->sum) == 64;
-    char *part = xmalloc(PART), head[40] = "";
+    FREED(free_at) char *part = xmalloc(PART);
+    char head[40] = "";
     ptrdiff_t n;
     sha256_init(&a);
     int k = snprintf(head, sizeof head, "blob %llu", (unsigned long long)file->size);
     sha1_add(&b, head, (size_t)k + 1);
     for (uint64_t at = 0; (n = pread_fully(fd, part, PART, at)) > 0; at += (uint64_t)n) {
-        if (stop_asked(pull->opts->stop)) {
-            free(part);
+        if (stop_asked(pull->opts->stop))
             return stopped(e);
-        }
         if (large)
             sha256_add(&a, part, (size_t)n);
         else
             sha1_add(&b, part, (size_t)n);
     }
-    free(part);
     if (n < 0)
         return failed(e, "read", file->path);
     if (large)
@@ -599,23 +597,19 @@ static bool want_gguf(struct pull *pull, struct err *e)
         if (!find_listed(pull, file))
             return err_set(e, ERR_MODEL, "%s: the model has no %s", pull->name.all, show(file).s);
     } else {
-        char **path = xcalloc((size_t)pull->n_file, sizeof *path);
+        FREED(free_at) char **path = xcalloc((size_t)pull->n_file, sizeof *path);
         int found = 0;
         for (int i = 0; i < pull->n_file; i++)
             if (hub_is_gguf(pull->file[i].path))
                 path[found++] = pull->file[i].path;
         const char *chosen = hub_choose(file, path, found);
-        struct buf list = {0};
+        FREED(buf_free) struct buf list = {0};
         for (int i = 0; i < found && list.n < 300; i++)
             buf_printf(&list, "%s%s", i ? ", " : "", show(path[i]).s);
         if (!chosen)
-            err_set(e, ERR_MODEL, "%s: the model has no %s; it has %s", pull->name.all,
-                    file ? show(file).s : "model.safetensors and no GGUF file",
-                    found ? list.p : "no GGUF file");
-        buf_free(&list);
-        free(path);
-        if (!chosen)
-            return false;
+            return err_set(e, ERR_MODEL, "%s: the model has no %s; it has %s", pull->name.all,
+                           file ? show(file).s : "model.safetensors and no GGUF file",
+                           found ? list.p : "no GGUF file");
         file = chosen;
     }
     wants_file(pull, file);

@@ -258,14 +258,13 @@ static void show_text(struct remote_turn *turn, int channel, const char *text, s
 static void take_prompt(const struct remote_turn *turn, struct ids *out)
 {
     const struct http_call *call = &turn->ask;
-    struct answer answer;
+    FREED(answer_free) struct answer answer = {0};
     ids_cat(out, turn->in->prompt.v, turn->in->prompt.n);
     if (out->n || !turn->asked || !call->done || call->failed || call->status != 200 ||
         !answer_read(&answer, buf_text(&call->answer), call->answer.n, NULL))
         return;
     for (int i = 0; i < answer.n_token; i++)
         ids_add(out, answer.token[i].id);
-    answer_free(&answer);
 }
 
 static void begin_turn(struct remote_turn *turn)
@@ -346,8 +345,8 @@ static void answer_turn(struct talk *talk, bool regen, struct talk_reply *out)
     struct incoming in;
     struct remote_turn turn = {.remote = remote, .out = out, .in = &in, .regen = regen,
                                .ns_sent = clock_ns()};
-    struct said *said;
-    struct buf body = {0}, ask = {0};
+    FREED(free_at) struct said *said = NULL;
+    FREED(buf_free) struct buf body = {0}, ask = {0};
     int n = messages(talk, NULL, &said);
     /* a regenerated reply needs other random numbers: the turn's number changes the seed */
     int64_t seed = talk->view.settings.seed + (regen ? talk->view.turn : 0);
@@ -375,9 +374,6 @@ static void answer_turn(struct talk *talk, bool regen, struct talk_reply *out)
     incoming_free(&in);
     ids_free(&turn.prompt);
     buf_free(&turn.ask.answer);
-    buf_free(&ask);
-    buf_free(&body);
-    free(said);
 }
 
 /* ---- batches --------------------------------------------------------------------------------- */

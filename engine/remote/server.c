@@ -284,7 +284,7 @@ static void ask_more(struct server *server, struct http *http, const struct stop
 /* vLLM reports the configuration of its cache in the labels of a metric. */
 static void add_config(struct server *server)
 {
-    struct metrics metrics;
+    FREED(metrics_free) struct metrics metrics = {0};
     if (!server->page.n || !metrics_read(&metrics, server->page.p, server->page.n, NULL))
         return;
     for (int i = 0; i < metrics.n; i++) {
@@ -292,16 +292,14 @@ static void add_config(struct server *server)
         const char *at = strcmp(metrics.at[i].name, "cache_config_info") ? ""
                          : metrics.at[i].labels, *p;
         for (size_t n; (p = metric_pair(&at, &n));) {
-            char *name = xasprintf("%.*s", (int)strcspn(p, "=\""), p);
-            char *fact = xasprintf("cache_config.%s", name);
+            FREED(free_at) char *name = xasprintf("%.*s", (int)strcspn(p, "=\""), p);
+            FREED(free_at) char *fact = xasprintf("cache_config.%s", name);
             FREED(buf_free) struct buf value = {0};
             if (metric_label(&metrics.at[i], name, &value))
                 json_object_set_new(o, fact, json_string(buf_text(&value)));
-            FREE(fact, name);
         }
         add_facts(&server->facts, o);
     }
-    metrics_free(&metrics);
 }
 
 void server_facts_json(const struct server *server, struct buf *out)

@@ -200,7 +200,7 @@ static void by_depth(const struct metrics *metrics, struct draft_totals *out)
 
 bool drafts_read(const char *page, size_t n, struct draft_totals *out)
 {
-    struct metrics metrics;
+    FREED(metrics_free) struct metrics metrics = {0};
     double length;
     *out = (struct draft_totals){.drafts = -1, .drafted = -1, .accepted = -1};
     if (!metrics_read(&metrics, page, n, NULL))
@@ -212,7 +212,6 @@ bool drafts_read(const char *page, size_t n, struct draft_totals *out)
     if (metrics_value(&metrics, "spec_accept_length", NULL, NULL, METRICS_MAX, &length, NULL) &&
         length >= 1 && length < 1000)
         out->length = length;
-    metrics_free(&metrics);
     return true;
 }
 

@@ -521,7 +521,7 @@ static void run_turn(struct engine *engine, const struct ids *prompt, const stru
 /* Takes turns out of the context after a notice and a log entry. */
 static void leave_out(struct engine *engine, const struct ids *turns, int tokens, const char *why)
 {
-    struct buf b = {0}, numbers = {0};
+    FREED(buf_free) struct buf b = {0}, numbers = {0};
     buf_str(&b, "leaving out ");
     room_print_turns(turns, &b);
     buf_printf(&b, " (%d token%s)%s", tokens, tokens == 1 ? "" : "s", why);
@@ -530,8 +530,6 @@ static void leave_out(struct engine *engine, const struct ids *turns, int tokens
         buf_printf(&numbers, "%s%d", i ? " " : "", turns->v[i]);
     engine_post_op(engine, OP_FORGET, numbers.p, 0);
     session_forget(&engine->own.ses, turns);
-    buf_free(&b);
-    buf_free(&numbers);
 }
 
 /* Makes room for a message as the setting `forget` says, and renders the prompt. False: the message
@@ -655,7 +653,7 @@ static bool same_prompt(const struct engine *engine, const struct ids *prompt)
 void engine_regen(struct engine *engine, const struct request *rq)
 {
     struct session *s = &engine->own.ses;
-    struct ids prompt = {0};
+    FREED(ids_free) struct ids prompt = {0};
     struct err e = {0};
     if (!given_exist(engine, rq))
         return;
@@ -681,12 +679,11 @@ void engine_regen(struct engine *engine, const struct request *rq)
     } else {
         engine_post_text(engine, EV_NOTICE, e.msg);
     }
-    ids_free(&prompt);
 }
 
 void engine_forget(struct engine *engine, const char *turns)
 {
-    struct ids leave = {0}, all = {0}, rest = {0};
+    FREED(ids_free) struct ids leave = {0}, all = {0}, rest = {0};
     struct err e = {0};
     for (char *end; *turns; turns = end) {
         long n = strtol(turns, &end, 10);
@@ -702,7 +699,4 @@ void engine_forget(struct engine *engine, const char *turns)
         leave_out(engine, &leave, all.n - rest.n, "");
     else
         engine_post_text(engine, EV_NOTICE, e.msg);
-    ids_free(&leave);
-    ids_free(&all);
-    ids_free(&rest);
 }

@@ -164,14 +164,13 @@ static void local_table(struct backend *b, struct page_table *t)
  * tape. */
 static bool fold_step(struct backend *b, int turn, int step, struct page_history *h, struct err *e)
 {
-    struct buf packed = {0};
+    FREED(buf_free) struct buf packed = {0};
     bool held = tape_copy(&enter(b)->pages, turn, step, &packed);
     leave(b);
     *h = (struct page_history){0};
     bool ok = held ? page_history_apply(h, packed.p, packed.n, e)
                    : err_set(e, ERR_NEGATIVE, "the pages of step %d.%d are not in memory", turn,
                              step);
-    buf_free(&packed);
     if (!ok)
         page_history_free(h);
     return ok;

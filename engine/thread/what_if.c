@@ -96,14 +96,12 @@ static void print_values(const struct engine *engine, const struct changed *c, c
 static void describe(const struct engine *engine, const struct changed *as_is,
                      const struct changed *c, const char *changes, struct what_if *w)
 {
-    struct buf was = {0}, then = {0};
+    FREED(buf_free) struct buf was = {0}, then = {0};
     print_values(engine, as_is, changes, &was);
     print_values(engine, c, changes, &then);
     snprintf(w->change, sizeof w->change, "%.230s", changes);
     snprintf(w->was, sizeof w->was, "%.230s", was.p);
     w->same = strcmp(was.p, then.p) == 0;
-    buf_free(&was);
-    buf_free(&then);
 }
 
 bool local_what_if(struct backend *b, const char *changes, struct err *e)

@@ -333,7 +333,7 @@ static bool talks(struct bench *b, struct subject *s, struct err *e)
     const struct tree_shape shape = {set.steps, set.topk, set.nodes};
     static char text[] = BENCH_QUESTION;
     const struct message question = {.role = ROLE_USER, .text = text};
-    struct ids prompt = {0}, again = {0};
+    FREED(ids_free) struct ids prompt = {0}, again = {0};
     struct draft lookup = {.kind = "ngram"};
     struct drafter *ngram = drafter_open(&(struct drafter_setup){.w = &lookup}, e);
     bool ok = ngram != NULL;
@@ -346,8 +346,6 @@ static bool talks(struct bench *b, struct subject *s, struct err *e)
          talk(b, s, "again", &again, m, e);
     s->runtime.n_stop = 0;
     drafter_close(ngram);
-    ids_free(&prompt);
-    ids_free(&again);
     return ok;
 }
 

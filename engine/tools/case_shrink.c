@@ -31,7 +31,7 @@ static void draw_keys(const struct attn_case *c, const struct case_group *g, int
                       const struct case_want *w, struct buf *out)
 {
     int n = w->end - w->first + w->n_seen - w->skip, m = case_n_read(g, row);
-    struct buf is = {0}, right = {0};
+    FREED(buf_free) struct buf is = {0}, right = {0};
     bool same = m == n;
     for (int k = 0; k < m && k < SHOWN_KEYS; k++)
         put_slot(&is, case_read_slot(g, b, row, k));
@@ -47,8 +47,6 @@ static void draw_keys(const struct attn_case *c, const struct case_group *g, int
         buf_printf(out, "         reads slots%s%s, must read%s%s\n", buf_text(&is),
                    m > SHOWN_KEYS ? " ..." : "", right.n ? right.p : " none",
                    n > SHOWN_KEYS ? " ..." : "");
-    buf_free(&is);
-    buf_free(&right);
 }
 
 static void draw_row(const struct attn_case *c, const struct case_group *g, int b, int i,

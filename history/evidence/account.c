@@ -10,7 +10,7 @@
 static bool check_turn(struct db *d, sqlite3_stmt *turn, struct buf *report, bool *good,
                        struct err *e)
 {
-    struct ids reply = {0}, steps = {0};
+    FREED(ids_free) struct ids reply = {0}, steps = {0};
     int64_t n = sqlite3_column_int64(turn, 2), logged = sqlite3_column_int64(turn, 3);
     col_ids(turn, 4, &reply);
     sqlite3_stmt *st = db_prepare(d, e, "SELECT tokens, source = 'piece' AND length(tokens) = 0 "
@@ -28,8 +28,6 @@ static bool check_turn(struct db *d, sqlite3_stmt *turn, struct buf *report, boo
     if (!*good && report)
         buf_printf(report, "session %s: turn %lld: the reply has %d tokens, its steps %d\n",
                    (const char *)sqlite3_column_text(turn, 1), (long long)n, reply.n, steps.n);
-    ids_free(&reply);
-    ids_free(&steps);
     return rows.ok;
 }
 

@@ -8,15 +8,13 @@
 
 bool history_backup(const char *path, const char *to, struct err *e)
 {
-    struct db d;
+    FREED(db_close) struct db d = {0};
     FREED(buf_free) struct buf report = {0};
     if (!open_existing(&d, path, SQLITE_OPEN_READONLY, e))
         return false;
-    bool ok = db_copy(&d, to, e);
-    if (ok) /* a copy of a damaged log is kept, too: it may be all that is left */
-        ok = history_check(to, &report, e) || err_prefix(e, "%s is copied, but its check says", to);
-    db_close(&d);
-    return ok;
+    /* a copy of a damaged log is kept, too: it may be all that is left */
+    return db_copy(&d, to, e) && (history_check(to, &report, e) ||
+                                  err_prefix(e, "%s is copied, but its check says", to));
 }
 
 /* ---- vacuum ---- */
@@ -38,7 +36,7 @@ static bool vacuum_in_place(struct db *d, struct err *e)
 
 bool history_vacuum(const char *path, int64_t *before, int64_t *after, struct err *e)
 {
-    struct db d;
+    FREED(db_close) struct db d = {0};
     if (!open_existing(&d, path, SQLITE_OPEN_READWRITE, e))
         return false;
     bool ok = (!db_bytes(&d, false, before) || db_fail(&d, e, "cannot vacuum")) &&
@@ -46,7 +44,6 @@ bool history_vacuum(const char *path, int64_t *before, int64_t *after, struct er
               (!db_bytes(&d, false, after) || db_fail(&d, e, "cannot vacuum"));
     if (ok)
         sqlite3_wal_checkpoint_v2(d.h, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL);
-    db_close(&d);
     return ok;
 }
 
@@ -175,7 +172,7 @@ static int prune_transaction(struct pruning *p)
 bool history_prune(const char *path, const struct prune_rule *rule, struct pruned *out,
                    struct buf *report, struct err *e)
 {
-    struct db d;
+    FREED(db_close) struct db d = {0};
     struct live l = {.fd = -1};
     struct pruning p = {.d = &d, .rule = rule, .out = out, .report = report,
                         .before_ms = INT64_MIN};
@@ -192,7 +189,6 @@ bool history_prune(const char *path, const struct prune_rule *rule, struct prune
     if (ok && !rule->dry)
         sqlite3_wal_checkpoint_v2(d.h, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL);
     live_close(&l);
-    db_close(&d);
     return ok;
 }
 

@@ -216,7 +216,7 @@ static bool make_plain(struct db *d, struct err *e)
 static bool copy_pages(struct db *from, const char *to, struct err *e)
 {
     enum { TRIES = 500, WAIT_MS = 10 };
-    struct db d;
+    FREED(db_close) struct db d = {0};
     if (!db_open(&d, to, SQLITE_OPEN_READWRITE, e))
         return false;
     sqlite3_backup *b = db_sync_all(&d, e) ? sqlite3_backup_init(d.h, "main", from->h, "main")
@@ -230,9 +230,7 @@ static bool copy_pages(struct db *from, const char *to, struct err *e)
     }
     int end = b ? sqlite3_backup_finish(b) : rc;
     bool ok = (rc == SQLITE_DONE && end == SQLITE_OK) || db_fail(&d, e, "cannot copy");
-    ok = ok && make_plain(&d, e);
-    db_close(&d);
-    return ok;
+    return ok && make_plain(&d, e);
 }
 
 bool db_copy(struct db *from, const char *to, struct err *e)

@@ -147,7 +147,8 @@ static const struct {
  * turn. */
 static void write_head(struct hdb *h, const struct hdb_past *p, struct sink *s)
 {
-    struct buf *b = &s->line, hazards = {0};
+    FREED(buf_free) struct buf hazards = {0};
+    struct buf *b = &s->line;
     jput_open(b, '{');
     jput_fields(b, "%d{aerie_export}%d{schema}%s{version}%s{session}", 1, SCHEMA_VERSION,
                 AERIE_VERSION, p->part[p->n_part - 1].session);
@@ -157,7 +158,6 @@ static void write_head(struct hdb *h, const struct hdb_past *p, struct sink *s)
     jput_close(b, ']');
     s->ok = hdb_hazards(h, p->part[p->n_part - 1].session, true, "; ", &hazards, s->e);
     jput_kstr(b, "hazards", hazards.n ? hazards.p : NULL);
-    buf_free(&hazards);
     jput_close(b, '}');
     buf_char(b, '\n');
     sink_line(s);
@@ -255,8 +255,8 @@ bool hdb_save(const char *path, const char *bytes, size_t n, struct err *e)
 
 bool hdb_export(struct hdb *h, const char *session, const char *path, struct err *e)
 {
-    struct session_row row;
-    struct hdb_past past;
+    FREED(session_row_free) struct session_row row = {0};
+    FREED(hdb_past_free) struct hdb_past past = {0};
     struct sink s;
     if (!hdb_find(h, session, &row, e))
         return false;
@@ -268,7 +268,5 @@ bool hdb_export(struct hdb *h, const char *session, const char *path, struct err
             jsonl(h, &past.part[i], &s);
         ok = sink_close(&s);
     }
-    hdb_past_free(&past);
-    session_row_free(&row);
     return ok;
 }

@@ -304,7 +304,7 @@ void history_describe(struct history *h, const struct history_about *about,
 
 bool history_lock_session(struct history *h, const char *session, bool *elsewhere, struct err *e)
 {
-    struct db d;
+    FREED(db_close) struct db d = {0};
     int turns, closed;
     *elsewhere = false;
     if (!open_existing(&d, h->w.db.path, SQLITE_OPEN_READWRITE, e))
@@ -315,21 +315,18 @@ bool history_lock_session(struct history *h, const char *session, bool *elsewher
     bool ok = recover_dead(&d, &h->w.live, &closed) == SQLITE_OK ||
               db_fail(&d, e, "cannot close what a killed process left");
     db_rollback(&d);
-    ok = ok && session_lock(&d, &h->w.live, session, elsewhere, e);
-    db_close(&d);
-    return ok;
+    return ok && session_lock(&d, &h->w.live, session, elsewhere, e);
 }
 
 void history_unlock_session(struct history *h, const char *session)
 {
-    struct db d;
+    FREED(db_close) struct db d = {0};
     if (!open_existing(&d, h->w.db.path, SQLITE_OPEN_READWRITE, NULL))
         return;
     if (db_do(&d, "BEGIN IMMEDIATE", "") == SQLITE_OK &&
         session_unlock(&d, &h->w.live, session) == SQLITE_OK)
         db_do(&d, "COMMIT", "");
     db_rollback(&d);
-    db_close(&d);
 }
 
 bool history_flush(struct history *h, int ms)

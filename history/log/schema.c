@@ -342,13 +342,9 @@ static bool compare_schemas(struct db *d, struct db *expected, struct schema_pai
 static bool compare_text(struct db *d, const struct migration *list, int n, int64_t version,
                          struct buf *report, struct schema_diff *differ, struct err *e)
 {
-    struct db expected;
+    FREED(db_close) struct db expected = {0};
     struct schema_pair b = {.report = report, .differ = differ};
-    if (!make_expected(&expected, list, n, version, e))
-        return false;
-    bool ok = compare_schemas(d, &expected, &b, e);
-    db_close(&expected);
-    return ok;
+    return make_expected(&expected, list, n, version, e) && compare_schemas(d, &expected, &b, e);
 }
 
 static bool require_schema(struct db *d, const struct migration *list, int n, int64_t version,

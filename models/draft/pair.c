@@ -378,10 +378,8 @@ static char *find_target(const char *draft, const struct says *s)
     char *found = title ? NULL : first_meant(list(parent), s, draft);
     for (int i = 0; i < s->n && !found; i++) { /* a path, or a name of the cache */
         found = hub_find(s->target[i], &(struct err){0});
-        if (found && !is_target(found)) {
-            free(found);
-            found = NULL;
-        }
+        if (found && !is_target(found))
+            DROP(found);
     }
     if (!found && (s->n || !is_nameless(draft)))
         found = first_meant(list_cache(), s, draft);

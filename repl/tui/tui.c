@@ -173,7 +173,6 @@ static void fault(struct tui *t, const struct event *ev)
     app_fault_next(t->app, &ev->at, &next);
     if (next.n)
         tui_note(t, ST_TEXT, "look: %s", next.p);
-    buf_free(&next);
     if (!ev->lost || t->last_words.n)
         return;
     app_last_words(t->app, ev, &t->last_words);
