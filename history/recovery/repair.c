@@ -631,15 +631,14 @@ static bool write_new(struct repair *r, const char *to)
     return file_complete(fd, ok, part, to, r->e);
 }
 
-/* Writes the new log once more, from the rows that salvage() finds in the copy. If that keeps more
- * records, or as many and more rows of sessions, it takes the place of the first. */
+/* Writes the new log once more, to `other`, from the rows that salvage() finds in the copy. If that
+ * keeps more records, or as many and more rows of sessions, it takes the place of the first, `to`. */
 static void write_again(struct repair *r, const char *copy, const char *rows, const char *to,
-                        size_t first)
+                        const char *other, size_t first)
 {
     FREED(buf_free) struct buf lines = {0};
     struct err e = {0};
     struct repair again = {.report = &lines, .e = &e, .shared = &r->from};
-    FREED(free_at) char *other = xasprintf("%s.again", to);
     db_exec(&r->from, "PRAGMA wal_checkpoint(TRUNCATE)", NULL);
     bool ok = open_salvaged(&again, copy, rows, "records are lost where tables are read by their "
                                                 "pages") && write_new(&again, other);
@@ -648,10 +647,15 @@ static void write_again(struct repair *r, const char *copy, const char *rows, co
         r->report->n = first;
         buf_add(r->report, lines.p, lines.n);
         r->kept = again.kept, r->lost = again.lost, r->guessed = again.guessed;
-    } else if (ok) {
-        unlink(other);
     }
     db_close(&again.from);
+}
+
+/* Gives the finished log its name, when nothing else is left beside it. */
+static bool take_name(const char *from, const char *to, struct err *e)
+{
+    int fd = file_open_beside(from, O_RDONLY, e);
+    return file_complete(fd, fd >= 0, xstrdup(from), to, e);
 }
 
 bool history_repair(const char *path, const char *to, struct buf *report, int *lost, struct err *e)
@@ -664,9 +668,14 @@ bool history_repair(const char *path, const char *to, struct buf *report, int *l
         return false;
     if (access(to, F_OK) == 0)
         return err_set(e, ERR_DB, "%s exists; expected the name of a new file", to);
-    char *copy = xasprintf("%s.examined", to), *rows = xasprintf("%s.rows", copy);
-    remove_copy(copy);
-    remove_copy(rows);
+    /* beside the copy: rows without a schema, the new log, a second one */
+    static const char *const ends[] = {"", ".rows", ".new", ".new.part", ".again", ".again.part"};
+    char *name[LEN(ends)];
+    for (size_t i = 0; i < LEN(ends); i++) {
+        name[i] = xasprintf("%s.examined%s", to, ends[i]);
+        remove_copy(name[i]); /* of a process that was interrupted */
+    }
+    const char *copy = name[0], *rows = name[1], *made = name[2];
     const size_t first = report->n;
     bool ok = copy_log(path, copy, e), by_schema = ok && open_copy(&r, copy);
     if (ok && !by_schema) {
@@ -675,13 +684,16 @@ bool history_repair(const char *path, const char *to, struct buf *report, int *l
         ok = ok && open_salvaged(&r, copy, rows, "the pages that say which tables there are are "
                                                  "damaged");
     }
-    ok = ok && write_new(&r, to);
+    ok = ok && write_new(&r, made);
     if (ok && by_schema && r.lost)
-        write_again(&r, copy, rows, to, first);
+        write_again(&r, copy, rows, made, name[4], first);
     db_close(&r.from);
-    remove_copy(copy);
-    remove_copy(rows);
-    FREE(copy, rows);
+    for (size_t i = 0; i < LEN(ends); i++)
+        if (!ok || name[i] != made)
+            remove_copy(name[i]);
+    ok = ok && take_name(made, to, e);
+    for (size_t i = 0; i < LEN(ends); i++)
+        free(name[i]);
     *lost = r.lost;
     if (ok) {
         buf_printf(report, "%d record%s kept, %d of them without a comparison; "
