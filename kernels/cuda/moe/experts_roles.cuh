@@ -279,6 +279,17 @@ __device__ __forceinline__ void consume_chunks(const unit_walk &at, PIPE &own, u
     }
 }
 
+/* mbarrier_arrive_warp() once x is there, which has bits of everything that the warp has loaded
+ * from the barrier's buffer. The instruction that arrives does not wait for loads from shared
+ * memory that were issued before it, and whoever waits for the barrier overwrites the buffer. */
+__device__ __forceinline__ void mbarrier_arrive_warp_after(mbarrier b, uint32_t x)
+{
+    const uint32_t none = LANES_THAT_ARRIVE > 1 ? 0 : threadIdx.x % 32; /* 0 where a lane arrives */
+    uint32_t zero;
+    asm volatile("and.b32 %0, %1, %2;" : "=r"(zero) : "r"(x), "r"(none));
+    mbarrier_arrive_warp(mbarrier(b.at + zero));
+}
+
 /* A warp multiplies one k split of both tiles of its pipeline's units. */
 template <int KIND>
 __device__ __forceinline__ void consume_units(const moe_args &a, const job_lists &jobs, block &b,
@@ -330,16 +341,21 @@ __device__ __forceinline__ void consume_units(const moe_args &a, const job_lists
         for (int i = 0; !is_blocks(KIND) && i < each; i++, x += S::CHUNK_ROW) {
             const char *const here = w + stage.slot * STAGE, *const scales = s + stage.slot * STAGE;
             struct chunk_weights c[TILES];
+            uint32_t loaded = 0;
             mbarrier_wait(&own.full[stage.slot], stage.phase);
 #pragma unroll
             for (int t = 0; t < TILES; t++) {
                 c[t].load(here + t * tile, second);
+                loaded ^= c[t].w0[0] ^ c[t].w1[0];
                 if (!is_bf16(KIND))
                     c[t].load_scales(scales + t * STEP);
                 if (!is_bf16(KIND) && run == 0 && i == 0)
                     units[t] = c[t].take_row_scales();
             }
-            mbarrier_arrive_warp(&own.empty[stage.slot]);
+            if (is_bf16(KIND)) /* the machine code for MXFP4 waits for its loads before */
+                mbarrier_arrive_warp_after(&own.empty[stage.slot], loaded);
+            else
+                mbarrier_arrive_warp(&own.empty[stage.slot]);
             if (i < n)
                 multiply<KIND>(c, x, 8 * r.pitch, acc);
             stage.next(a.stages);
