@@ -182,6 +182,7 @@ static void note_reply(const struct event *ev, struct buf *out)
 
 static void note_calibration(const struct calibration *c, struct buf *out)
 {
+    CHECK(c);
     buf_printf(out, "calibration: boundaries ");
     for (int i = 0; i < c->n_capture; i++)
         buf_printf(out, "%s%d", i ? "," : "", c->row[c->best].boundary[i]);

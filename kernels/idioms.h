@@ -11,7 +11,7 @@
 /* err_set() with this value in place of false: `return FAILED(NULL, e, ERR_USAGE, ...);`. */
 #define FAILED(value, ...) (err_set(__VA_ARGS__), (value))
 
-/* In a function that ends in "...": runs the statement, in which ap has the arguments behind fmt. */
+/* In a function that ends in "...": runs the statement, where ap has the arguments behind fmt. */
 #define WITH_ARGS(ap, fmt, ...)                                                                    \
     do {                                                                                           \
         va_list ap;                                                                                \

@@ -64,7 +64,7 @@ void packed_bf16(enum dtype t, const void *blocks, size_t n, uint16_t *dst);
  * `scale`; of every seed the same on all machines. For benchmarks. */
 void packed_random(enum dtype t, uint64_t seed, float scale, size_t first, size_t n, void *blocks);
 
-/* The first of n blocks with a scale that is NaN or infinite, or (MXFP4, E2M1) so large that a value
- * could be, or (E4M3) a value that is not finite; -1: none, and all values are finite, in bf16, too.
- * A loader must refuse such blocks: what products make of them is undefined. */
+/* The first of n blocks with a scale that is NaN or infinite, or (MXFP4, E2M1) so large that a
+ * value could be, or (E4M3) a value that is not finite; -1: none, and all values are finite, in
+ * bf16, too. A loader must refuse such blocks: what products make of them is undefined. */
 int64_t packed_not_finite(enum dtype t, const void *blocks, int64_t n);

@@ -738,10 +738,10 @@ static inline void gc_mxfp4(struct gc *g, const char *name, const struct ck_tens
     buf_free(&b);
 }
 
-/* The experts' biases as F32 tensors of `names`, two for gate and up, whose elements take turns. The
- * folder's tensor becomes F32; halves: and has those of gate before those of up. */
-static inline void gc_biases(struct gc *g, struct ck_tensor *t, const char names[2][64], size_t step,
-                             bool halves)
+/* The experts' biases as F32 tensors of `names`, two for gate and up, whose elements take turns.
+ * The folder's tensor becomes F32; halves: and has those of gate before those of up. */
+static inline void gc_biases(struct gc *g, struct ck_tensor *t, const char names[2][64],
+                             size_t step, bool halves)
 {
     struct gc_shape s = gc_shape(t);
     size_t each = s.elems / step, n = s.rows * s.elems, at = 0;

@@ -360,8 +360,10 @@ static void do_set(struct talk *talk, const char *line)
     struct err e;
     FREED(free_at) char *name = xstrdup(line);
     char *value = strchr(name, '=');
-    bool ok = value || err_set(&e, ERR_USAGE, "\"%.100s\" is no NAME=VALUE", line);
-    if (ok) {
+    bool ok = false;
+    if (!value)
+        err_set(&e, ERR_USAGE, "\"%.100s\" is no NAME=VALUE", line);
+    else {
         LOCKED(&talk->mu);
         *value++ = '\0';
         ok = settings_set(&talk->view.settings, name, value, &e);

@@ -153,6 +153,7 @@ bool back_go(struct engine *engine, struct back *b, int *chunk)
     if (target < engine->shared.step || b->at[b->n - 1].step > engine->shared.step) {
         while (b->n && b->at[b->n - 1].step > target)
             drop_state(b, b->n - 1);
+        CHECK(b->n);
         const struct back_state *s = &b->at[b->n - 1];
         session_cut_points(&engine->own.ses, s->n_point);
         keep_restore(&s->kept, &engine->own.runtime, &engine->own.ses.lane);

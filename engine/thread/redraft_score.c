@@ -172,6 +172,7 @@ static void begin_trial(struct scorer *scorer, const struct trial *t)
 
 static void end_trial(struct scorer *scorer, const struct layer *layers)
 {
+    CHECK(layers);
     scorer->o->l->draft = scorer->as_is;
     memcpy(scorer->layers, layers, (size_t)scorer->as_is.cfg.n_layer * sizeof *layers);
 }

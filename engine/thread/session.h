@@ -92,8 +92,8 @@ struct room {
     int n_all;         /* tokens of the prompt if no turn left */
 };
 void room_free(struct room *r);
-/* Renders the conversation with `text`. If fewer tokens than the reserve for the reply would then be
- * free, chooses the turns that have to leave (engine/past/room.h). Changes nothing. False: the
+/* Renders the conversation with `text`. If fewer tokens than the reserve for the reply would then
+ * be free, chooses the turns that have to leave (engine/past/room.h). Changes nothing. False: the
  * message does not fit even alone with the system prompt. */
 bool session_room(const struct session *s, const char *text, struct room *out, struct err *e);
 /* Removes whole turns from the conversation; returns how many of them it held. The live lane goes

@@ -1,11 +1,11 @@
 /* repair.c - `db repair`: writes what is sound in a damaged log to a new one.
  *
  * The damaged file is only read: a copy of it and of its journals is examined, beside the new log.
- * If its schema cannot be read, or if records are lost, salvage.c finds the rows without the schema,
- * the indexes and damaged inner pages, and the new log that keeps more records is taken.
- * A record is sound if what can be read of it has the checksum that was stored with it. A run that refers to
- * lost rows cannot be compared; it is kept. The report names what is lost, and so does a notice at
- * the end of the repaired session. The new log has checksums of its own.
+ * If its schema cannot be read, or if records are lost, salvage.c finds the rows without the
+ * schema, the indexes and damaged inner pages, and the new log that keeps more records is taken. A
+ * record is sound if what can be read of it has the checksum that was stored with it. A run that
+ * refers to lost rows cannot be compared; it is kept. The report names what is lost, and so does a
+ * notice at the end of the repaired session. The new log has checksums of its own.
  */
 #include "history/internal.h"
 
@@ -237,7 +237,8 @@ static void list_records(struct repair *r, const char *session, struct records *
 {
     for (size_t i = 0; i < LEN(linked); i++) {
         char sql[160];
-        snprintf(sql, sizeof sql, "SELECT id, link, %s FROM %s WHERE session_id=? AND link NOT NULL",
+        snprintf(sql, sizeof sql,
+                 "SELECT id, link, %s FROM %s WHERE session_id=? AND link NOT NULL",
                  linked[i].columns, linked[i].table);
         sqlite3_stmt *st = db_prepare(&r->from, NULL, sql, "s", session);
         while (st && sqlite3_step(st) == SQLITE_ROW)
@@ -632,7 +633,7 @@ static bool write_new(struct repair *r, const char *to)
 }
 
 /* Writes the new log once more, to `other`, from the rows that salvage() finds in the copy. If that
- * keeps more records, or as many and more rows of sessions, it takes the place of the first, `to`. */
+ * keeps more records, or as many and more rows of sessions, it takes the first one's place. */
 static void write_again(struct repair *r, const char *copy, const char *rows, const char *to,
                         const char *other, size_t first)
 {

@@ -466,7 +466,7 @@ static void rerank_row(void *arg, int r, int thread)
     const struct k_rerank *a = run->a;
     size_t from = (size_t)((const int32_t *)a->from.p)[r] * (size_t)a->n;
     const int32_t *ids = (const int32_t *)a->ids.p + from;
-    int32_t *best = (int32_t *)a->best.p + (size_t)r * (size_t)a->k, order[MAX_TOPK];
+    int32_t *best = (int32_t *)a->best.p + (size_t)r * (size_t)a->k, order[MAX_TOPK] = {0};
     float *logp = (float *)a->best_logp.p + (size_t)r * (size_t)a->k, score[MAX_TOPK];
     int n = rerank_scores(run, r, ids, (const float *)a->logp.p + from, score), kept = 0;
     double sum = 0;

@@ -258,8 +258,8 @@ static cudaError_t put_mxfp4(struct kdev *d, const struct tensor *t, const struc
     return cudaSuccess;
 }
 
-/* Copies packed experts to the arena, as many tiles at a time as fit there, and rearranges them from
- * there. */
+/* Copies packed experts to the arena, as many tiles at a time as fit there, and rearranges them
+ * from there. */
 static cudaError_t put_experts(struct kdev *d, const struct tensor *t, uint8_t *to)
 {
     const int k = (int)t->dim[2];

@@ -212,7 +212,8 @@ static void put_sizes(struct gguf_meta *m)
     put_int(m, "hidden_size", hidden);
     put_int(m, "num_attention_heads", m->heads);
     put_int(m, "max_position_embeddings", meta_int(m, "context_length", META_NEEDED, INT32_MAX));
-    put_real(m, m->a->layer_norm ? "layer_norm_eps" : "rms_norm_eps", meta_real(m, eps, m->a->eps > 0 ? m->a->eps : NAN));
+    put_real(m, m->a->layer_norm ? "layer_norm_eps" : "rms_norm_eps",
+             meta_real(m, eps, m->a->eps > 0 ? m->a->eps : NAN));
     int64_t vocab = meta_rows(m, "token_embd.weight");
     if (m->a->draft && !vocab)
         vocab = meta_int(m, "vocab_size", 0, META_MAX);
@@ -296,7 +297,7 @@ static void add_id(json_t *all, int64_t id)
     json_array_foreach(all, i, v)
         if (json_integer_value(v) == id)
             return;
-    if (json_array_size(all) <= 4 * MAX_EOS) /* more are refused where the config is read */
+    if (json_array_size(all) <= (size_t)4 * MAX_EOS) /* more are refused where the config is read */
         json_array_append_new(all, json_integer(id));
 }
 

@@ -82,8 +82,10 @@ json_t *meta_llama3(struct gguf_meta *m, double theta, double high)
 /* ollama's converter writes the betas under older names. */
 static json_t *yarn_scaling(struct gguf_meta *m, double factor, bool truncate)
 {
-    const char *const fast = meta_either(m, "rope.scaling.yarn_beta_fast", "rope.scaling.beta_fast"),
-               *const slow = meta_either(m, "rope.scaling.yarn_beta_slow", "rope.scaling.beta_slow");
+    const char *const fast = meta_either(m, "rope.scaling.yarn_beta_fast",
+                                         "rope.scaling.beta_fast");
+    const char *const slow = meta_either(m, "rope.scaling.yarn_beta_slow",
+                                         "rope.scaling.beta_slow");
     double attn = meta_real(m, "rope.scaling.yarn_attn_factor", 0), dflt = 0.1 * log(factor) + 1;
     json_t *s =
         json_pack("{s:s, s:f, s:I, s:f, s:f}", "rope_type", "yarn", "factor", factor,

@@ -165,8 +165,8 @@ static bool has_halves(const struct config *g)
     return g->store == STORE_HALVES || g->store == STORE_IN_OUT_HALVES;
 }
 
-/* gpt-oss experts are stored as MXFP4, as bf16, or as other types of a GGUF; the tensors' names tell
- * which, and the config (the store that it sets) must allow MXFP4. */
+/* gpt-oss experts are stored as MXFP4, as bf16, or as other types of a GGUF; the tensors' names
+ * tell which, and the config (the store that it sets) must allow MXFP4. */
 static bool find_expert_store(const struct binder *b, const char *trunk, const char *dir,
                               struct config *g)
 {

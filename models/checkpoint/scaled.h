@@ -58,9 +58,9 @@ bool scaled_makes_e4m3(const struct scaled *s);
 /* As scaled_row(), but makes these blocks. */
 bool scaled_e4m3(const struct scaled *s, const uint8_t *codes, const void *scales, uint8_t *out);
 
-/* The same of blocks of E2M1: matrices in NVFP4 or MXFP4, in whole blocks. If `outer` divides, there
- * must be a float32 by which a multiplication gives the same bf16 numbers: nearly always there
- * is. */
+/* The same of blocks of E2M1: matrices in NVFP4 or MXFP4, in whole blocks. If `outer` divides,
+ * there must be a float32 by which a multiplication gives the same bf16 numbers: nearly always
+ * there is. */
 bool scaled_makes_e2m1(const struct scaled *s);
 bool scaled_e2m1(const struct scaled *s, const uint8_t *codes, const void *scales, uint8_t *out);
 

@@ -23,8 +23,8 @@ static json_t *entry_of(json_t *v, size_t i)
     return json_is_array(v) ? json_array_get(v, i) : v;
 }
 
-/* The rope of layer i, of that type, in an older config. The scaling is that of full layers. NULL: a
- * list has no entry for the layer. */
+/* The rope of layer i, of that type, in an older config. The scaling is that of full layers. NULL:
+ * a list has no entry for the layer. */
 static json_t *rope_of_layer(json_t *o, size_t i, const char *type)
 {
     static const char *const from[] = {"rope_theta", "partial_rotary_factors"},
@@ -46,8 +46,8 @@ static json_t *rope_of_layer(json_t *o, size_t i, const char *type)
     return rope;
 }
 
-/* One rope a layer type of what older configs say for each layer. Where layers of a type differ, the
- * keys stay as they are, and are refused. */
+/* One rope a layer type of what older configs say for each layer. Where layers of a type differ,
+ * the keys stay as they are, and are refused. */
 static void respell_ropes(json_t *o)
 {
     static const char *const old[] = {"rope_theta", "rope_scaling", "partial_rotary_factors"};

@@ -116,7 +116,8 @@ static bool take_param(struct cli *c, const char *text, struct err *e)
 static bool take_bug(struct cli *c, const char *text, struct err *e)
 {
     const char *eq = strchr(text, '=');
-    FREED(free_at) char *which = xasprintf("%.*s", (int)(eq ? eq - text : (ptrdiff_t)strlen(text)), text);
+    const int length = (int)(eq ? eq - text : (ptrdiff_t)strlen(text));
+    FREED(free_at) char *which = xasprintf("%.*s", length, text);
     return bug_set(&c->opt.engine.bugs, which, eq ? eq + 1 : "on", e);
 }
 
@@ -298,8 +299,8 @@ static void help_flags(int where, bool all)
         if (f->letter && (all || find_flag("", 0, f->letter, where) == f))
             snprintf(letter, sizeof letter, "-%c, ", f->letter);
         const struct option *row = row_of(f);
-        FREED(free_at) char *left = xasprintf("%s--%s%s%s", letter, f->row.name, *row->range ? " " : "",
-                               row->range);
+        FREED(free_at) char *left = xasprintf("%s--%s%s%s", letter, f->row.name,
+                                              *row->range ? " " : "", row->range);
         help_line(left, row->help);
     }
 }

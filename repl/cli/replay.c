@@ -356,7 +356,8 @@ int cli_replay(struct cli *c)
     struct replay r = {.c = c};
     struct session_row row = {0};
     r.sheet = (struct sheet){.ascii = c->opt.ascii};
-    FREED(hdb_close_at) struct hdb *d = take_words(c, &e) ? cli_open_session(c, c->word[0], &row, &e) : NULL;
+    FREED(hdb_close_at) struct hdb *d =
+        take_words(c, &e) ? cli_open_session(c, c->word[0], &row, &e) : NULL;
     bool ok = d && script_read(&r.script, d, row.id, &e), served = ok && is_served(&r.script);
     ok = ok &&
          (served || (play(&r, &e) && (changed(&r) || r.cmp.d.class || account(&r, d, row.id, &e))));

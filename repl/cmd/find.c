@@ -179,8 +179,8 @@ static double best_line(const struct query *q, const struct document *d, struct 
     return best;
 }
 
-/* As look_in(), in each part of a name such as draft.steps or top_p. Returns whether all parts are words of the
- * question. */
+/* As look_in(), in each part of a name such as draft.steps or top_p. Returns whether all parts are
+ * words of the question. */
 static bool look_in_parts(const struct query *q, const char *name, double times, double *have)
 {
     bool whole = *name != '\0';

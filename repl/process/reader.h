@@ -27,12 +27,12 @@ enum got {
 int reader_open(const char *path, const char *what, struct err *e);
 /* At the end of a terminal's input: whether the terminal has hung up (not Ctrl-D). */
 bool reader_hung_up(const struct reader *r);
-/* The next line without its end (\n or \r\n), the first one also without a byte order mark, appended
- * to `out`. A NUL byte in it is an error. */
+/* The next line without its end (\n or \r\n), the first one also without a byte order mark,
+ * appended to `out`. A NUL byte in it is an error. */
 enum got reader_line(struct reader *r, struct buf *out, struct err *e);
 /* Appends all of standard input, at most READER_MOST bytes, without its last line end. False and *e
  * (ERR_USAGE): too long, a NUL byte, or a signal came. */
 bool reader_all(struct buf *out, struct err *e);
-/* Appends a file's text, after an empty line if there is text already, without a byte order mark and
- * the line breaks at its end. False and *e (ERR_USAGE): too long, no text, or a signal came. */
+/* Appends a file's text, after an empty line if there is text already, without a byte order mark
+ * and the line breaks at its end. False and *e (ERR_USAGE): too long, no text, or a signal came. */
 bool reader_file(const char *path, struct buf *out, struct err *e);
