@@ -718,9 +718,12 @@ static bool read_whole_prompt(struct app *a, const char *given, struct buf *out,
         return false;
     if (!from_stdin && given)
         buf_str(out, given);
-    if (!from_stdin && piped) {
+    FREED(buf_free) struct buf in = {0};
+    if (!from_stdin && piped && !reader_all(&in, e))
+        return false;
+    if (in.n) {
         buf_str(out, out->n ? "\n\n" : "");
-        return reader_all(out, e);
+        buf_add(out, in.p, in.n);
     }
     return !file || reader_file(file, out, e);
 }

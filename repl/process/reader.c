@@ -97,6 +97,7 @@ int reader_open(const char *path, const char *what, struct err *e)
 bool reader_all(struct buf *out, struct err *e)
 {
     struct reader r = {.fd = STDIN_FILENO};
+    const size_t from = out->n;
     enum got g;
     while ((g = reader_line(&r, out, e)) == GOT_LINE && out->n <= READER_MOST)
         buf_char(out, '\n');
@@ -104,7 +105,7 @@ bool reader_all(struct buf *out, struct err *e)
     if (g == GOT_LINE)
         return err_set(e, ERR_USAGE, "the input is too long; expected at most %d MiB",
                        READER_MOST >> 20);
-    if (out->n)
+    if (out->n > from)
         out->p[--out->n] = '\0';
     return g == GOT_END || (g == GOT_SIGNAL && err_set(e, ERR_USAGE, "interrupted"));
 }

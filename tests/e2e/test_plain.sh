@@ -25,6 +25,8 @@ result "run takes the prompt from -" $?
 printf 'lo' | timeout "${TEST_LIMIT:-250}" "$AERIE" run --json -n -f - "hel" >"$T/out" 2>"$T/err"; p=$(sed -n 's/.*"prompt_tokens":\([0-9]*\).*/\1/p' "$T/out")
 printf 'hello' | timeout "${TEST_LIMIT:-250}" "$AERIE" run -f - >"$T/out" 2>"$T/err"; cmp -s "$T/out" "$T/hello" && { mock || [ "$p" -gt 10 ]; }
 result "and its rest from -f -" $?
+p=$("$AERIE" run --json -n "hel" 2>"$T/err" | sed -n 's/.*"prompt_tokens":\([0-9]*\).*/\1/p'); q=$("$AERIE" run --json -n -f - "hel" 2>"$T/err" </dev/null | sed -n 's/.*"prompt_tokens":\([0-9]*\).*/\1/p')
+[ -n "$p" ] && [ "$p" = "$q" ]; result "an empty rest changes nothing" $?
 once -p max_tokens=3 "tell me a story"; [ $rc = 0 ] && [ "$(cat "$T/err")" = "aerie: stopped: max_tokens" ]
 result "a reply that did not end says why, on standard error" $?
 once -q -p max_tokens=3 "tell me a story"; [ $rc = 0 ] && [ ! -s "$T/err" ]; result "-q keeps notices away" $?
