@@ -212,15 +212,19 @@ static bool read_style(const json_t *o, const struct ask_of *of, struct chat_sty
  * unless the chat format has a turn for each. Returns how many messages there are then. */
 static size_t join_systems(const struct chat *chat, struct message *m, size_t n)
 {
-    while (n > 1 && !chat_later_system(chat) && m[0].role == ROLE_SYSTEM &&
-           m[1].role == ROLE_SYSTEM) {
-        char *both = xasprintf("%s\n\n%s", m[0].text, m[1].text);
-        FREE(m[0].text, m[1].text);
-        m[0].text = both;
-        n--;
-        memmove(m + 1, m + 2, (n - 1) * sizeof *m);
+    size_t first = 0;
+    while (first < n && m[first].role == ROLE_SYSTEM)
+        first++;
+    if (first < 2 || chat_later_system(chat))
+        return n;
+    struct buf all = {0};
+    for (size_t i = 0; i < first; i++) {
+        buf_printf(&all, "%s%s", i ? "\n\n" : "", m[i].text);
+        free(m[i].text); /* only a reply has calls, too */
     }
-    return n;
+    m[0].text = all.p;
+    memmove(m + 1, m + first, (n - first) * sizeof *m);
+    return n - first + 1;
 }
 
 bool ask_messages(const json_t *o, const struct ask_of *of, bool fit, struct ids *out, char **user,
