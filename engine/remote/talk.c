@@ -379,6 +379,7 @@ static void take_session(struct talk *talk, const struct request *rq)
 {
     while (talk->n_said)
         unsay(talk, talk->n_said - 1);
+    talk->prompt_tokens = 0, talk->prompt_bytes = 0; /* counts of another conversation */
     FOR_EACH(const struct past_turn, p, rq->past, rq->n_past) {
         struct talk_pair *q = say(talk, p->turn, p->user, p->reply ? p->reply : "");
         ids_cat(&q->ids, p->ids.v, p->ids.n);
