@@ -214,15 +214,7 @@ static void scan_records(struct repair *r)
 /* The place of the session's first record in the scan, or where it would be. */
 static int scan_begin(const struct repair *r, const char *session)
 {
-    int low = 0, high = r->n_scan;
-    while (low < high) {
-        int mid = low + (high - low) / 2;
-        if (strcmp(r->scan[mid].session, session) < 0)
-            low = mid + 1;
-        else
-            high = mid;
-    }
-    return low;
+    return FIRST_NOT(i, r->n_scan, strcmp(r->scan[i].session, session) < 0);
 }
 
 static int by_link(const void *a, const void *b)
@@ -575,7 +567,7 @@ static bool repair_sessions(struct repair *r)
     scan_records(r);
     for (int i = 0; ok && i < all.n; i++)
         ok = repair_session(r, all.v[i]);
-    FREE(r->scan);
+    DROP(r->scan);
     r->n_scan = 0;
     ok = ok && number_sessions(r, &all);
     free(all.v);
@@ -641,10 +633,15 @@ static void write_again(struct repair *r, const char *copy, const char *rows, co
     struct err e = {0};
     struct repair again = {.report = &lines, .e = &e, .shared = &r->from};
     db_exec(&r->from, "PRAGMA wal_checkpoint(TRUNCATE)", NULL);
-    bool ok = open_salvaged(&again, copy, rows, "records are lost where tables are read by their "
-                                                "pages") && write_new(&again, other);
+    bool ok = open_salvaged(&again, copy, rows, "damaged pages hide records: rows were searched "
+                                                "for without the schema") &&
+              write_new(&again, other);
     bool better = again.kept > r->kept || (again.kept == r->kept && again.rowless < r->rowless);
-    if (ok && better && rename(other, to) == 0) {
+    ok = ok && (!better || rename(other, to) == 0 ||
+                err_set(&e, ERR_USAGE, "%s: %s", to, strerror(errno)));
+    if (!ok)
+        note(r, NULL, "searching damaged pages for more records failed: %s", e.msg);
+    else if (better) {
         r->report->n = first;
         buf_add(r->report, lines.p, lines.n);
         r->kept = again.kept, r->lost = again.lost, r->guessed = again.guessed;

@@ -425,7 +425,6 @@ static void test_repair_of_damaged_pages_keeps_other_sessions(void **state)
     buf_free(&good);
 }
 
-/* The page where the texts of tokens begin is overwritten: the report names the loss. */
 /* One changed byte where a page says what it is, or where its cells are: pages below an inner page,
  * and turns that have no rows in the table, lose nothing. */
 static void test_repair_needs_no_root_and_no_index(void **state)
@@ -444,7 +443,7 @@ static void test_repair_needs_no_root_and_no_index(void **state)
     assert_true(buf_read_file(&good, db_path, 64 << 20, NULL));
     int64_t turns = count(db_path, "SELECT count(*) AS n FROM turn");
     int64_t steps = count(db_path, "SELECT count(*) AS n FROM step");
-    for (size_t i = 0; i < 2 * (sizeof names / sizeof *names); i++) {
+    for (size_t i = 0; i < 2 * (LEN(names)); i++) {
         char sql[160];
         snprintf(sql, sizeof sql, "SELECT coalesce(max(rootpage),0) AS n FROM sqlite_schema WHERE "
                                   "name='%s'", names[i / 2]);
@@ -475,6 +474,7 @@ static void test_repair_needs_no_root_and_no_index(void **state)
     buf_free(&good);
 }
 
+/* The page where the texts of tokens begin is overwritten: the report names the loss. */
 static void test_repair_says_that_texts_of_tokens_are_lost(void **state)
 {
     (void)state;
