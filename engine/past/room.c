@@ -3,7 +3,7 @@
 
 #include <limits.h>
 
-enum { SHARE = 4 };
+enum { SHARE = 4 }; /* a full context frees one part of so many of its room */
 
 int room_reserve(int context)
 {
@@ -61,7 +61,7 @@ bool room_leave_one(const struct room_turns *t)
 
 void room_print_turns(const struct ids *turns, struct buf *out)
 {
-    buf_printf(out, "turn%s", turns->n == 1 ? "" : "s");
+    buf_printf(out, "turn%s", plural(turns->n));
     for (int i = 0, last; i < turns->n; i = last + 1) {
         for (last = i; last + 1 < turns->n && turns->v[last + 1] == turns->v[last] + 1; last++)
             ;

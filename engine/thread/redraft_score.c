@@ -172,9 +172,9 @@ static void begin_trial(struct scorer *scorer, const struct trial *t)
 
 static void end_trial(struct scorer *scorer, const struct layer *layers)
 {
-    CHECK(layers);
     scorer->o->l->draft = scorer->as_is;
-    memcpy(scorer->layers, layers, (size_t)scorer->as_is.cfg.n_layer * sizeof *layers);
+    for (int i = 0; i < scorer->as_is.cfg.n_layer; i++)
+        scorer->layers[i] = layers[i];
 }
 
 /* Runs the trial over the first `most` scored tokens; k guesses a token. */

@@ -30,7 +30,8 @@
 
 /* Sets *e for a failed allocation. engine/cycle/fit.c compares all that will be allocated with the
  * free memory before anything is allocated, so memory runs out here only if another program took
- * some since, or if a buffer grew later. */
+ * some since, if a buffer grew later, or if a packed matrix with a scale that is too large becomes
+ * bf16, which the comparison cannot know. */
 static bool out_of_memory(const char *what, size_t bytes, const char *way_out, cudaError_t rc,
                           struct err *e)
 {
@@ -524,6 +525,7 @@ bool cuda_upload(struct kdev *d, struct tensor *t, struct err *e)
     if (rc != cudaSuccess)
         return upload_failed(t, rc, e);
     if (too_large) {
+        CHECK(!there); /* synthesize() makes no such scales; its data is on the device already */
         d->n_held--;
         cuda_release(d, kbuf{to, 0});
         return upload_packed(d, t, e);

@@ -5,10 +5,6 @@
 
 #include <limits.h>
 
-static int least(int a, int b) { return a < b ? a : b; }
-static int most(int a, int b) { return a > b ? a : b; }
-static int quotient_up(int a, int b) { return (a + b - 1) / b; }
-
 /* ---- products ------------------------------------------------------------------------------- */
 
 /* With two terms, packed rows leave too little scratch to unpack weights to. */
@@ -66,7 +62,7 @@ bool decode_rows_fit(const struct gpu *g, int cols, int kp)
      * need room beside the sums (two buffers of 8 k splits), too. */
     enum { RESIDENT_BYTES = 56 << 10, SUMS = 2 * 8 * (JOINED_MAX + 8) * 4 };
     const int bytes = g->smem_max >= LARGE ? (int)RESIDENT_BYTES
-                                           : least(RESIDENT_BYTES / 2, (48 << 10) - cols * SUMS);
+                                           : min_int(RESIDENT_BYTES / 2, (48 << 10) - cols * SUMS);
     return cols <= 8 && cols * kp * 2 <= bytes;
 }
 
@@ -115,12 +111,12 @@ static int joined_outputs(const struct product_shape *s)
 static struct decode_form decode_form_of(const struct gpu *g, const struct product_shape *s,
                                          bool single, bool heads)
 {
-    const int cols = s->rows * g->terms, here = least(cols, decode_group(g));
+    const int cols = s->rows * g->terms, here = min_int(cols, decode_group(g));
     const int joined = joined_outputs(s);
     const enum rows_kind staged = here <= 8 ? STAGED_NARROW : STAGED_WIDE;
     int rows = 0;
     for (int i = 0; i < s->n_mats; i++)
-        rows = most(rows, s->panels[i].rows);
+        rows = max_int(rows, s->panels[i].rows);
     const bool two = s->four_bit && s->n_mats == 1 && rows > 16 && s->panels[0].n > g->n_sm;
     if (single || decode_rows_fit(g, cols, s->kp)) {
         const enum rows_kind resident = single ? FUSED_ROW : RESIDENT_ROWS;
@@ -230,11 +226,11 @@ static void plan_splits(const struct gpu *g, const struct attn_shape *s, struct 
 {
     const int tk = tile_keys(s), blocks = r->tiles * s->n_kv;
     const size_t tiles = (table_keys(s) + (size_t)s->expand_w) / (size_t)tk + 1;
-    int cap = (1 << most(r->cap_shift, r->long_shift)) + 1;
+    int cap = (1 << max_int(r->cap_shift, r->long_shift)) + 1;
     if (s->window)
-        cap = least(cap, s->window / (tk << r->least_shift) + 2);
-    r->split_blocks = most(1, tiles < (size_t)cap ? (int)tiles : cap);
-    r->most_splits = most(r->split_blocks, UNSPLIT_TILES) + 1;
+        cap = min_int(cap, s->window / (tk << r->least_shift) + 2);
+    r->split_blocks = max_int(1, tiles < (size_t)cap ? (int)tiles : cap);
+    r->most_splits = max_int(r->split_blocks, UNSPLIT_TILES) + 1;
     const size_t segments = (size_t)s->rows * (size_t)s->n_head * (size_t)r->most_splits;
     const size_t scratch = segments * (size_t)(s->head_dim + 2) * sizeof(float) + 4096;
     const bool one_block =
@@ -249,9 +245,9 @@ static void plan_splits(const struct gpu *g, const struct attn_shape *s, struct 
 static void plan_tiles(const struct gpu *g, const struct attn_shape *s, struct attn_route *r,
                        int packed)
 {
-    const int together = quotient_up(s->rows, most(s->n_req, 1));
-    r->tile_rows = most(1, least(together, packed / (s->n_head / s->n_kv)));
-    r->tiles = quotient_up(s->rows, r->tile_rows);
+    const int together = div_up(s->rows, max_int(s->n_req, 1));
+    r->tile_rows = max_int(1, min_int(together, packed / (s->n_head / s->n_kv)));
+    r->tiles = div_up(s->rows, r->tile_rows);
     plan_splits(g, s, r);
 }
 
@@ -343,10 +339,10 @@ static struct round_form round_form_of(const struct gpu *g, const struct attn_sh
 static void share_splits(const struct gpu *g, const struct attn_shape *s, struct attn_route *r)
 {
     const int splits = r->split_blocks;
-    r->split_blocks = most(1, least(splits, r->tile.blocks * g->n_sm / (r->tiles * s->n_kv)));
+    r->split_blocks = max_int(1, min_int(splits, r->tile.blocks * g->n_sm / (r->tiles * s->n_kv)));
     if (s->window)
         r->split_blocks =
-            least(r->split_blocks, quotient_up(s->window, tile_keys(s) << r->least_shift));
+            min_int(r->split_blocks, div_up(s->window, tile_keys(s) << r->least_shift));
     r->merge_splits = splits > r->split_blocks + 2;
 }
 
@@ -356,7 +352,7 @@ struct attn_route attn_route_of(const struct gpu *g, const struct attn_shape *s)
     if (!has_tiles(g, s))
         return r;
     const int group = s->n_head / s->n_kv, hd = s->head_dim;
-    const int packed = quotient_up(s->rows, most(s->n_req, 1)) * group;
+    const int packed = div_up(s->rows, max_int(s->n_req, 1)) * group;
     const bool small = packed <= 16 || (packed <= MAX_ROUND_ROWS && !long_context(s));
     const bool short_window = s->window && s->window <= SHORT_WINDOW;
     const bool row_blocks = s->rows <= 64 && s->window && s->window <= ONE_BLOCK_WINDOW;
@@ -371,7 +367,7 @@ struct attn_route attn_route_of(const struct gpu *g, const struct attn_shape *s)
     r.least_shift = hd > 128 ? 1 : 2;
     r.long_shift = cap_shift_of(s->n_kv, hd == 512 ? 128 : 256);
     /* measured: combining fewer segments is worth more, if all blocks have some */
-    r.cap_shift = hd == 512 ? least(r.long_shift, 5) : r.long_shift - 1;
+    r.cap_shift = hd == 512 ? min_int(r.long_shift, 5) : r.long_shift - 1;
     const bool scratch = scratch_pays(g, s) && plan_scratch(g, s, &r);
     r.kernel = rounds && !scratch ? ATTN_ROUNDS : ATTN_TILES;
     if (scratch)
@@ -395,13 +391,13 @@ struct attn_route attn_route_of(const struct gpu *g, const struct attn_shape *s)
 int moe_packed(const struct moe_shape *s, int n)
 {
     const int unit = s->mxfp4 ? 128 : 32;
-    return quotient_up(n, unit) * unit;
+    return div_up(n, unit) * unit;
 }
 
 size_t moe_router_bytes(const struct moe_shape *s, int rows)
 {
     enum { AT_A_TIME = 4, WARPS = ROUTER_THREADS / 32 };
-    const int sums = quotient_up(s->n_expert, AT_A_TIME) * WARPS * 32;
+    const int sums = div_up(s->n_expert, AT_A_TIME) * WARPS * 32;
     return (size_t)(rows * s->in + sums + WARPS * rows) * sizeof(float);
 }
 
@@ -456,7 +452,7 @@ static size_t expert_bytes(const struct moe_shape *s, const struct moe_route *r,
     const int in = moe_packed(s, s->in) * 2 + 64, hidden = moe_packed(s, s->ffn) * 2 + 64;
     const int behind = width == 16 ? 16 - columns : 0; /* read behind the last stage; not used */
     return (size_t)(EXPERT_RINGS * r->stages * EXPERT_STAGE + sums + resident * in +
-                    (r->row_stages * columns + behind) * (resident ? hidden : most(in, hidden)));
+                    (r->row_stages * columns + behind) * (resident ? hidden : max_int(in, hidden)));
 }
 
 /* Fewer columns if rows are so long that a block's shared memory cannot hold more. */
@@ -467,7 +463,7 @@ static int job_pairs_of(const struct gpu *g, const struct moe_shape *s, size_t r
     const bool sixteen = s->rows * terms > 8 && pairs * terms > 4 * s->n_expert &&
                          expert_bytes(s, &one, 16, 16, 0) <= room;
     const bool four = terms == 1 && (s->rows <= 4 || pairs <= s->n_expert);
-    int job_pairs = least(sixteen ? 16 / terms : four ? 4 : 8 / terms, s->rows);
+    int job_pairs = min_int(sixteen ? 16 / terms : four ? 4 : 8 / terms, s->rows);
     while (job_pairs > 1 && !sixteen && expert_bytes(s, &one, 8, job_pairs * terms, 0) > room)
         job_pairs--;
     return job_pairs;
@@ -518,7 +514,7 @@ struct moe_route moe_route_of(const struct gpu *g, const struct moe_shape *s)
         return r;
     r.block_select = s->rows * s->top_k <= DIRECT_PAIRS && s->n_expert <= DIRECT_EXPERTS;
     r.adds_experts = true;
-    r.job_pairs = s->mxfp4 ? job_pairs_of(g, s, room) : least(s->rows, 4);
+    r.job_pairs = s->mxfp4 ? job_pairs_of(g, s, room) : min_int(s->rows, 4);
     const int columns = r.job_pairs * g->terms;
     if (has_few_pairs(g, s, &r, room))
         r.kernel = s->rows == 1 && moe_packed(s, s->in) <= ROUTER_PER * ROUTER_THREADS &&

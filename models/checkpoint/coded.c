@@ -368,7 +368,8 @@ static void pack_matrices(struct finder *f)
 {
     for (int i = 0; i < f->v->n; i++) {
         struct coded_matrix *m = &f->v->m[i];
-        m->scaled.exact = reads_as_bf16(f, m->scale, m->scaled.type);
+        m->scaled.exact = m->scaled.code == CODE_E4M3 &&
+                          reads_as_bf16(f, m->scale, m->scaled.type);
         f->fp8 += m->scaled.code == CODE_E4M3;
     }
     const enum dtype experts = experts_stay(f);

@@ -2,6 +2,7 @@
 #include <dirent.h>
 #include <sys/stat.h>
 
+#include "kernels/utf8.h"
 #include "repl/cmd/cmd.h"
 
 /* ---- /set ------------------------------------------------------------------------------------ */
@@ -189,6 +190,7 @@ bool cmd_read(struct cmd_call *c)
     if (nul)
         return err_set(c->e, ERR_USAGE, "%s is no text: it has a NUL byte at %zu", c->argv[0],
                        (size_t)(nul - text.p));
+    utf8_drop_mark(&text);
     if (text.n == 0)
         return err_set(c->e, ERR_USAGE, "%s is empty", c->argv[0]);
     size_t n = text.n;

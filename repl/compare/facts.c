@@ -49,10 +49,7 @@ void facts_settings(const char *lines, struct buf *out)
         FREED(buf_free) struct buf normal = {0};
         FREED(free_at) char *v = facts_value(lines, name);
         settings_get(&usual, name, &normal);
-        bool always_shown = false;
-        for (size_t k = 0; k < LEN(always); k++)
-            always_shown |= strcmp(name, always[k]) == 0;
-        if (v && !always_shown && strcmp(v, normal.p) != 0)
+        if (v && !ANY(k, LEN(always), !strcmp(name, always[k])) && strcmp(v, normal.p) != 0)
             add_fact(out, name, v);
     }
 }
@@ -269,7 +266,7 @@ void facts_diff_free(struct facts_diff *d)
 
 bool facts_same_models(const struct facts_diff *d)
 {
-    return !ANY(i, d->n, d->at[i].model);
+    return ALL(i, d->n, !d->at[i].model);
 }
 
 void facts_diff_print(const struct facts_diff *d, struct buf *out)

@@ -158,7 +158,8 @@ static inline __host__ __device__ int high_codes_of(int g) { return 32 + g % 4 *
 void cuda_unpack_panels(struct kdev *d, const struct panels *p, int type, const void *panels,
                         int first, int n, void *dst);
 /* Puts rows of blocks, which begin with row 0 of a panel, into n panels at dst. *too_large, on the
- * device, becomes 1 if a scale is too large for the format above: the panels are of no use then. */
+ * device, becomes 1 if a scale is too large for the format above; products must not read the
+ * panels then. */
 void cuda_repack_blocks(struct kdev *d, const struct panels *p, int type, const void *blocks,
                         int rows, int k, int n, void *dst, unsigned *too_large);
 
