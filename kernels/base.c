@@ -427,6 +427,24 @@ bool write_fully(int fd, const void *bytes, size_t n)
     return true;
 }
 
+bool file_replace(const char *path, const void *bytes, size_t n)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    FREED(free_at) char *temp = xasprintf("%.*s.%s.%ld", (int)(name - path), path, name,
+                                          (long)getpid());
+    unlink(temp); /* of an earlier process with the same number */
+    int fd = file_open(temp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
+    if (fd < 0)
+        return false;
+    bool ok = write_fully(fd, bytes, n);
+    ok = close(fd) == 0 && ok && rename(temp, path) == 0;
+    int why = errno;
+    if (!ok)
+        unlink(temp);
+    errno = why;
+    return ok;
+}
+
 ptrdiff_t pread_fully(int fd, void *bytes, size_t n, uint64_t at)
 {
     size_t done = 0;

@@ -170,6 +170,10 @@ bool file_fits(int fd, const char *path, uint64_t max, struct err *e);
 void file_make_private(const char *path);
 /* Writes all n bytes, in as many calls as necessary. False and errno: not all were written. */
 bool write_fully(int fd, const void *bytes, size_t n);
+/* Makes the n bytes a file that only this user can read, in place of one that is there: they are
+ * written beside it, to a hidden file of this process, which is renamed. False and errno: the file
+ * is as it was. */
+bool file_replace(const char *path, const void *bytes, size_t n);
 /* Reads n bytes from the file's offset `at`, in as many calls as necessary. Returns the number
  * read, which is smaller at the end of the file; -1 and errno. */
 ptrdiff_t pread_fully(int fd, void *bytes, size_t n, uint64_t at);

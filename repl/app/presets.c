@@ -68,20 +68,9 @@ bool preset_write(const char *name, const char *lines, bool *replaced, struct er
     FREED(free_at) char *path = path_of(name, e);
     if (!path)
         return false;
-    /* a file that is not complete has a name that no preset has */
-    char *slash = strrchr(path, '/');
-    FREED(free_at) char *temp = xasprintf("%.*s/.%s.%ld", (int)(slash - path), path, name,
-                                          (long)getpid());
     *replaced = access(path, F_OK) == 0;
-    unlink(temp);
-    int fd = file_open(temp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
-    bool ok = fd >= 0 && write_fully(fd, lines, strlen(lines));
-    ok = (fd < 0 || close(fd) == 0) && ok && rename(temp, path) == 0;
-    if (!ok) {
-        err_set(e, ERR_USAGE, "cannot write the preset %s: %s", path, strerror(errno));
-        unlink(temp);
-    }
-    return ok;
+    return file_replace(path, lines, strlen(lines)) ||
+           err_set(e, ERR_USAGE, "cannot write the preset %s: %s", path, strerror(errno));
 }
 
 /* "the presets are a, b and c" */

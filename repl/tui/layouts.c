@@ -36,7 +36,7 @@ static void save(struct tui *t)
     for (int i = 0; i < N_PANE_KINDS; i++)
         if (t->weight[i] > 0)
             buf_printf(&b, "rows %s %d\n", pane_name[i], t->weight[i]);
-    recall_write(path, &b); /* that the layout cannot be stored is not an error */
+    file_replace(path, b.p, b.n); /* that the layout cannot be stored is not an error */
 }
 
 static void apply_layout(struct tui *t, int i)

@@ -80,23 +80,12 @@ static bool push_line(struct recall *r, const char *p, size_t n)
     return true;
 }
 
-void recall_write(const char *path, const struct buf *text)
-{
-    FREED(free_at) char *temp = xasprintf("%s.%ld", path, (long)getpid());
-    int fd = file_open(temp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
-    if (fd < 0)
-        return;
-    bool ok = write_fully(fd, text->p, text->n);
-    if (close(fd) != 0 || !ok || rename(temp, path) != 0)
-        unlink(temp);
-}
-
 static void rewrite(const struct recall *r)
 {
     FREED(buf_free) struct buf b = {0};
     for (int i = 0; i < r->n; i++)
         escape_line(&b, r->line[i], strlen(r->line[i]));
-    recall_write(r->path, &b);
+    file_replace(r->path, b.p, b.n); /* a list that cannot be stored is not an error */
 }
 
 void recall_open(struct recall *r, char *path)

@@ -19,8 +19,6 @@ struct recall {
 /* The path $XDG_STATE_HOME/aerie/NAME, else ~/.local/state/aerie/NAME; creates the folders (0700).
  * NULL if there is no home folder. The caller frees. */
 char *recall_path(const char *name);
-/* Replaces this file by the text; if that fails, the old file stays. */
-void recall_write(const char *path, const struct buf *text);
 /* Reads the file; the list is empty if that fails. Takes ownership of path, which may be NULL. */
 void recall_open(struct recall *r, char *path);
 void recall_close(struct recall *r);
