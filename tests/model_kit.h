@@ -101,7 +101,7 @@ KIT int assert_layer(struct safetensors *s, struct layer *l, const char *prefix,
     return n;
 }
 
-#define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
+#define COUNT(a) ((int)LEN(a))
 
 KIT struct safetensors *open_dir(const char *dir)
 {

@@ -10,7 +10,7 @@
 #define LISTED(name) &name##_drafter,
 DRAFTERS(DECLARED)
 static const struct drafter_ops *const drafters[] = {DRAFTERS(LISTED)};
-enum { N_DRAFTERS = sizeof drafters / sizeof *drafters };
+enum { N_DRAFTERS = LEN(drafters) };
 
 static const struct drafter_ops *find(const char *name)
 {

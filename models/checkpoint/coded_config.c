@@ -145,7 +145,7 @@ bool coded_ignores(struct coded_config *q, const char *module)
     while (strncmp(module, prefix[i], strlen(prefix[i])) != 0)
         i++;
     const char *rest = module + strlen(prefix[i]);
-    for (i = 0; i < sizeof prefix / sizeof *prefix; i++)
+    for (i = 0; i < LEN(prefix); i++)
         if ((size_t)snprintf(name, sizeof name, "%s%s", prefix[i], rest) < sizeof name &&
             lists(q, name))
             return true;
@@ -179,7 +179,7 @@ static void read_kind(const struct conf *g, const struct conf *w, const char *fo
     };
     const char *type = conf_str(w, "type", "int");
     int bits = conf_int(w, "num_bits", 8, 1, 64);
-    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
+    for (size_t i = 0; i < LEN(formats); i++)
         if (!strcmp(format, formats[i].format) && !strcmp(type, formats[i].type) &&
             bits == formats[i].bits) {
             q->kind[formats[i].kind] = true;

@@ -38,7 +38,6 @@ static const char *const extent_name[N_EXTENT] = {
     [X_FUSED] = "of its parts",
     [X_TWO] = "input and output",
     [X_TAPS] = "conv_kernel_size",
-    [X_TAPS2] = "2 x conv_kernel_size",
     [X_KERNELS] = "2 x conv_kernel_size x groups",
     [X_RANK] = "rank",
     [X_STATE_RANK] = "hidden_size + rank",

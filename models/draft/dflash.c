@@ -81,7 +81,7 @@ static void refuse_variants(const struct drafting *g)
     static const char *const off[] = {"attention_sink_bias", "add_swa_attention_sink_bias",
                                       "use_gemma_norm", "dflash_query_causal",
                                       "log_snr_conditioning", "enable_qwen35_gated_q_proj"};
-    for (size_t i = 0; i < sizeof off / sizeof *off; i++)
+    for (size_t i = 0; i < LEN(off); i++)
         if (conf_bool(place_of(g, off[i]), off[i], false))
             conf_refuse(place_of(g, off[i]), off[i], "is true, which is not supported");
     if (!conf_bool(&g->top, "is_neox_style", true))

@@ -67,7 +67,7 @@ bool draft_each(struct draft *d, bool (*fn)(struct tensor *t, void *arg, struct 
                             tied ? NULL : &d->head, &d->pre_proj,   &d->post_proj, &d->centroids,
                             &d->context_norm, &d->mask_hidden, &d->prev, &d->next,
                             &d->edge, &d->edge_b};
-    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+    for (size_t i = 0; i < LEN(own); i++)
         if (own[i] && !each_tensor(own[i], d->store, fn, arg, e))
             return false;
     for (int i = 0; i < MAX_CAPTURE; i++)

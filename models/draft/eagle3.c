@@ -69,7 +69,7 @@ static void refuse_variants(const struct drafting *g)
         {"next_layer_regular", true},
         {"use_mtp_layernorm", false},
     };
-    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
+    for (size_t i = 0; i < LEN(fixed); i++)
         if (flag(g, fixed[i].key, fixed[i].only) != fixed[i].only)
             conf_refuse(place_of(g, fixed[i].key), fixed[i].key, "is %s, which is not supported",
                         fixed[i].only ? "false" : "true");

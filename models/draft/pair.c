@@ -22,7 +22,7 @@ static bool is_aside(const char *word, size_t n)
         "drafter",
         "mtp", "head", "target", "gguf", "bf16", "fp16", "f16", "f32", "fp8", "nvfp4", "mxfp4",
         "int4", "int8", "w4a16", "w8a8", "w8a16", "dynamic", "block", "qat"};
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+    for (size_t i = 0; i < LEN(words); i++)
         if (strlen(words[i]) == n && ascii_same_n(word, words[i], n))
             return true;
     size_t q = n && (word[0] | 32) == 'i' ? 1 : 0; /* q4_0, iq4_nl */
@@ -124,7 +124,7 @@ static void read_config(const json_t *top, struct says *s)
     s->draft = (class && has_word(class, classes)) ||
                (type && (!strcmp(type, "gemma4_assistant") ||
                          !strcmp(type, "gemma4_unified_assistant")));
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+    for (size_t i = 0; i < LEN(keys); i++)
         s->draft |= json_object_get(top, keys[i]) != NULL;
     snprintf(s->kind, sizeof s->kind, "%.60s", show(class ? class : type ? type : "a draft").s);
     if (target)
@@ -175,7 +175,7 @@ static bool read_gguf(const char *path, struct says *s)
     if (!g)
         return false;
     gguf_string(g, "general.architecture", &arch, &(struct err){0});
-    for (size_t i = 0; i < sizeof drafts / sizeof *drafts; i++)
+    for (size_t i = 0; i < LEN(drafts); i++)
         if (arch.n == strlen(drafts[i]) && !memcmp(arch.p, drafts[i], arch.n)) {
             s->draft = true;
             snprintf(s->kind, sizeof s->kind, "%s", drafts[i]);

@@ -145,9 +145,9 @@ static bool read_message(const json_t *list, int at, struct message *out, struct
     if (calls && (!json_is_array(calls) || strcmp(json_string_value(role), "assistant") != 0))
         return refuse(r, 400, where, "tool_calls should be a list, in a message of the assistant");
     size_t i = 0;
-    while (i < sizeof roles / sizeof *roles && strcmp(roles[i].name, json_string_value(role)) != 0)
+    while (i < LEN(roles) && strcmp(roles[i].name, json_string_value(role)) != 0)
         i++;
-    if (i == sizeof roles / sizeof *roles)
+    if (i == LEN(roles))
         return refuse(r, 400, where, "role \"%.40s\" is not supported; expected system, "
                                      "user, assistant or tool", json_string_value(role));
     if (!content_of(m, at, &text, r)) {

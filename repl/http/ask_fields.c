@@ -123,7 +123,7 @@ static bool has_name(const char *names, const char *name)
 
 static const struct ask_fields *find_field(const char *name, int kind)
 {
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+    for (size_t i = 0; i < LEN(fields); i++)
         if ((fields[i].where & kind) && has_name(fields[i].names, name))
             return &fields[i];
     return NULL;

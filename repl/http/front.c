@@ -466,7 +466,7 @@ static void choose(struct call *c)
     struct asked h = {.method = c->method, .http11 = c->http11};
     bool known;
     mhd.get_connection_values(c->conn, MHD_HEADER_KIND, add_field, &h);
-    for (size_t i = 0; i < sizeof routes / sizeof *routes && !c->route; i++)
+    for (size_t i = 0; i < LEN(routes) && !c->route; i++)
         if (is_path(&routes[i], c->path))
             c->route = &routes[i];
     c->cors = entry_is_cors(&c->f->entry, &h);
@@ -518,7 +518,7 @@ static struct call *new_call(struct front *f, struct MHD_Connection *conn, const
     c->conn = conn;
     c->ns = clock_ns();
     c->method = "?";
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+    for (size_t i = 0; i < LEN(known); i++)
         if (!strcmp(method, known[i]))
             c->method = known[i];
     snprintf(c->path, sizeof c->path, "%s", path);
@@ -750,7 +750,7 @@ struct front *front_open(struct serve *s, struct err *e)
     f->polled = xcalloc((size_t)most, sizeof *f->polled);
     f->bodies = bodies_open(e);
     bool ok = !f->bodies || !late_load(LIBMICROHTTPD, mhd_names, &mhd,
-                                       (int)(sizeof mhd_names / sizeof *mhd_names), e)
+                                       (int)LEN(mhd_names), e)
                   ? false
               : inet_pton(AF_INET, s->opt.host, &a4.sin_addr) == 1
                   ? listen_at(f, (struct sockaddr *)&a4, 0, e)

@@ -151,7 +151,7 @@ static void one_pool(struct page *p, const char *name, const char *about, const 
         {"evictable", "held for reuse alone", v->evictable},
         {"total", "in all, reserved pages left out", v->total - v->reserved},
     };
-    for (size_t i = 0; i < sizeof part / sizeof *part; i++) {
+    for (size_t i = 0; i < LEN(part); i++) {
         char metric[64], help[160];
         snprintf(metric, sizeof metric, "aerie:%s_%s_tokens", name, part[i].part);
         snprintf(help, sizeof help, "Tokens of the %s pool, in whole pages: %s.", about,

@@ -191,7 +191,7 @@ static const struct {
 static bool add_field(json_t *out, const char *name, json_t *v, struct refusal *r)
 {
     const char *truncation = json_string_value(v);
-    for (size_t i = 0; i < sizeof same / sizeof *same; i++)
+    for (size_t i = 0; i < LEN(same); i++)
         if (!strcmp(name, same[i].name))
             return !same[i].chat || !json_object_set(out, same[i].chat, v);
     if (!strcmp(name, "tools"))

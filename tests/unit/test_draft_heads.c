@@ -411,11 +411,11 @@ static void test_dialects_of_drafts_whose_guesses_depend_on_the_token_before(voi
         {"dflash2-swa-b", "sample_from_anchor", NULL, NULL, EDGES_BEST, 5, 0},
     };
     struct model m = load("tests/golden/qwen3-b");
-    for (int i = 0; i < (int)LEN(qwen); i++)
+    for (int i = 0; i < COUNT(qwen); i++)
         try_edges(&m, &qwen[i]);
     model_free(&m);
     m = load("tests/golden/gemma3-b");
-    for (int i = 0; i < (int)LEN(gemma); i++)
+    for (int i = 0; i < COUNT(gemma); i++)
         try_edges(&m, &gemma[i]);
     model_free(&m);
     m = load("tests/golden/qwen3-b");
