@@ -73,7 +73,7 @@ lines "$A" "$A" "$A" "$A" "$B" "/forget" | there -p forget=never
 [ $rc = 2 ] && [ "$(grep -c 'answers 400: .*; if its context is full, /forget leaves out' "$T/err")" = 1 ] &&
     grep -q '^aerie: leaving out turns 1-[23]: ' "$T/err"; result "a refusal of the server names the way out" $?
 lines "$A" "$A" "$LONG" "/forget" "/forget 2" | there
-[ $rc = 2 ] && [ "$(grep -c 'answers 400' "$T/err")" = 1 ] && grep -q 'no message was refused' "$T/err" && [ "$(grep 'leaving out' "$T/err")" = "aerie: leaving out turns 1-2" ]
+[ $rc = 3 ] && [ "$(grep -c 'answers 400' "$T/err")" = 1 ] && grep -q 'no message was refused' "$T/err" && [ "$(grep 'leaving out' "$T/err")" = "aerie: leaving out turns 1-2" ]
 result "a message that cannot fit costs no turns" $?
 
 # pages that nobody gives back
