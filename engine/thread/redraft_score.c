@@ -172,9 +172,9 @@ static void begin_trial(struct scorer *scorer, const struct trial *t)
 
 static void end_trial(struct scorer *scorer, const struct layer *layers)
 {
+    CHECK(layers); /* a head has one layer at least: xcopy() of none is NULL */
     scorer->o->l->draft = scorer->as_is;
-    for (int i = 0; i < scorer->as_is.cfg.n_layer; i++)
-        scorer->layers[i] = layers[i];
+    memcpy(scorer->layers, layers, (size_t)scorer->as_is.cfg.n_layer * sizeof *layers);
 }
 
 /* Runs the trial over the first `most` scored tokens; k guesses a token. */
@@ -357,15 +357,14 @@ bool redraft_chains(struct scorer *scorer, const struct trial *t, struct err *e)
     if (!scorer->o->chain || r->cycles)
         return true;
     int length[MOST], n = 0;
-    struct layer *layers = xcopy(scorer->layers, (size_t)scorer->as_is.cfg.n_layer,
-                                 sizeof *scorer->layers);
+    FREED(free_at) struct layer *layers = xcopy(scorer->layers, (size_t)scorer->as_is.cfg.n_layer,
+                                                sizeof *scorer->layers);
     begin_trial(scorer, t);
     bool ok = true;
     for (int x = 0; x < scorer->n_text && ok && n < MOST; x++)
         ok = text_chains(scorer, t, &scorer->text[x], max_int(CHAIN_EVERY, scorer->tokens / MOST),
                          length, &n, MOST, e);
     end_trial(scorer, layers);
-    free(layers);
     double sum = 0, square = 0;
     for (int i = 0; i < n && ok; i++) {
         double d = scorer->chain ? length[i] - scorer->chain[i] : 0;
