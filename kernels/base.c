@@ -639,6 +639,21 @@ float f16_to_f32(uint16_t v)
     return x.f;
 }
 
+bool f16_of(float v, uint16_t *half)
+{
+    union { float f; uint32_t u; } x = {.f = v};
+    const int exp = (int)(x.u >> 23 & 255) - 112; /* as f16 has it */
+    const uint32_t man = x.u & 0x7fffff;
+    if (exp >= 31)
+        return false;
+    *half = (uint16_t)(x.u >> 16 & 0x8000);
+    if (exp > 0)
+        *half |= (uint16_t)(exp << 10 | (int)(man >> 13));
+    else if (exp > -10)
+        *half |= (uint16_t)((man | 0x800000) >> (14 - exp));
+    return f16_to_f32(*half) == v;
+}
+
 FILE *temporary_file(void)
 {
     int fd = memfd_create("aerie", MFD_CLOEXEC);

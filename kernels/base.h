@@ -331,6 +331,8 @@ static inline float bf16_to_f32(uint16_t v)
 }
 uint16_t f32_to_bf16(float f); /* round to nearest even; NaN stays NaN */
 float f16_to_f32(uint16_t v);
+/* The f16 number that equals v. False: there is none, or v is not finite. */
+bool f16_of(float v, uint16_t *half);
 
 /* ---- stopping -------------------------------------------------------------------------------- */
 

@@ -20,7 +20,7 @@ struct finder {
     struct err *e;
     int count[N_KIND];
     int inputs, kv; /* scales that are not used */
-    int fp8, packed, four; /* matrices in FP8; those that stay packed; of these, those in FP4 */
+    int packed, refused; /* matrices that stay packed; those of FP8 and integers that do not */
 };
 
 /* Sets *e to "FILE: tensor NAME <text>". Returns false. */
@@ -273,19 +273,24 @@ static bool add_matrix(struct finder *f, const char *base, struct st_entry *p)
     return true;
 }
 
-/* Whether every scale in a tensor of F32 or F16, few enough to read them all, is a bf16 number. */
-static bool reads_as_bf16(const struct finder *f, const struct st_entry *p, enum scale_type type)
+/* Whether the scales are all numbers of the type that they have in blocks: by their type, or
+ * because they say so if they are few enough to be read. */
+static bool are_exact(const struct finder *f, const struct st_entry *p, const struct scaled *s)
 {
-    enum { MOST = 1 << 22 };
-    const size_t each = scale_size(type), n = p->t.bytes / each;
-    if ((type != SCALE_F32 && type != SCALE_F16) || p->t.bytes > MOST)
+    enum { MOST = 1 << 24 };
+    const enum scale_type to = scaled_block_scale(s);
+    const size_t each = scale_size(s->type), n = p->t.bytes / each;
+    if (s->type == to || (s->type == SCALE_E8M0 && to == SCALE_BF16))
+        return true;
+    if (p->t.bytes > MOST)
         return false;
     struct err unused; /* reading the matrix fails, too, and says why */
     FREED(free_at) char *raw = xmalloc(p->t.bytes + 1);
     bool are = st_read(f->st, &p->t, raw, &unused);
     for (size_t i = 0; are && i < n; i++) {
-        const float v = scale_value(type, raw + i * each);
-        are = bf16_to_f32(f32_to_bf16(v)) == v;
+        const float v = scale_value(s->type, raw + i * each);
+        uint16_t half;
+        are = to == SCALE_F16 ? f16_of(v, &half) : bf16_to_f32(f32_to_bf16(v)) == v;
     }
     return are;
 }
@@ -337,13 +342,8 @@ static bool of_expert(const char *name)
     return at && (at == name || at[-1] == '.') && at[8] >= '0' && at[8] <= '9';
 }
 
-static enum dtype packs_as(const struct scaled *s)
-{
-    return scaled_makes_e4m3(s) ? DT_E4M3 : scaled_makes_e2m1(s) ? DT_E2M1 : DT_NONE;
-}
-
 /* Experts of one layer are one tensor (weights.h), so they must have one type: all of a folder stay
- * FP8, all FP4, or none stays packed: DT_NONE. */
+ * packed as that type, or none stays packed: DT_NONE. */
 static enum dtype experts_stay(const struct finder *f)
 {
     char base[NAME_ROOM];
@@ -355,7 +355,7 @@ static enum dtype experts_stay(const struct finder *f)
     }
     for (int i = 0; i < f->v->n; i++)
         if (of_expert(f->v->m[i].t.name)) {
-            const enum dtype one = packs_as(&f->v->m[i].scaled);
+            const enum dtype one = scaled_packs_as(&f->v->m[i].scaled);
             if (one == DT_NONE || (as && one != as))
                 return DT_NONE;
             as = one;
@@ -363,26 +363,24 @@ static enum dtype experts_stay(const struct finder *f)
     return as;
 }
 
-/* Lets matrices stay FP8, and experts FP4, too. */
+/* Lets matrices stay packed; those in FP4 only if they are of experts. */
 static void pack_matrices(struct finder *f)
 {
-    for (int i = 0; i < f->v->n; i++) {
-        struct coded_matrix *m = &f->v->m[i];
-        m->scaled.exact = m->scaled.code == CODE_E4M3 &&
-                          reads_as_bf16(f, m->scale, m->scaled.type);
-        f->fp8 += m->scaled.code == CODE_E4M3;
+    FOR_EACH(struct coded_matrix, m, f->v->m, f->v->n) {
+        m->scaled.exact = are_exact(f, m->scale, &m->scaled);
+        scaled_multiply(&m->scaled);
     }
     const enum dtype experts = experts_stay(f);
-    for (int i = 0; i < f->v->n; i++) {
-        struct tensor *t = &f->v->m[i].t;
-        const enum dtype as = of_expert(t->name)                      ? experts
-                              : scaled_makes_e4m3(&f->v->m[i].scaled) ? DT_E4M3
-                                                                      : DT_NONE;
+    FOR_EACH(struct coded_matrix, m, f->v->m, f->v->n) {
+        struct tensor *t = &m->t;
+        const bool expert = of_expert(t->name), four = m->scaled.code == CODE_E2M1;
+        const enum dtype as = expert ? experts : four ? DT_NONE : scaled_packs_as(&m->scaled);
+        f->packed += as != DT_NONE;
+        f->refused += as == DT_NONE && !four;
         if (as == DT_NONE)
             continue;
         t->type = as;
         t->bytes = (size_t)t->dim[0] * dtype_bytes(t->type, (size_t)t->dim[1]);
-        f->packed++, f->four += as == DT_E2M1;
     }
 }
 
@@ -433,15 +431,15 @@ static void describe(struct finder *f)
     buf_str(&b, f->v->n == 1  ? " matrix"
                 : f->v->n > 1 ? " matrices"
                               : ", nothing");
-    const char *as = !f->four ? "FP8" : f->four == f->packed ? "FP4" : "FP8 and FP4";
     if (f->packed == f->v->n && f->packed)
-        buf_printf(&b, f->packed == 1 ? ", which stays %s" : ", which stay %s", as);
+        buf_str(&b, f->packed == 1 ? ", which stays packed" : ", which stay packed");
     else
         buf_str(&b, " unpacked to BF16");
     if (f->packed && f->packed < f->v->n)
-        buf_printf(&b, " except %d that stay%s %s", f->packed, f->packed == 1 ? "s" : "", as);
-    if (f->packed - f->four < f->fp8)
-        buf_printf(&b, " (FP8 is kept where scales are bf16 numbers of whole blocks of 32)");
+        buf_printf(&b, " except %d that stay%s packed", f->packed, f->packed == 1 ? "s" : "");
+    if (f->refused)
+        buf_str(&b, " (FP8 with bf16 scales and integers with f16 scales stay packed, if a scale is "
+                    "of whole blocks of 32; experts, if all do)");
     buf_printf(&b, "; a server's inputs of matrices: %s", f->v->inputs);
     if (f->inputs || f->kv)
         buf_printf(&b, "; not used: %d scales of inputs, %d of a KV cache", f->inputs, f->kv);

@@ -8,9 +8,10 @@
  * a quantized matrix that the config ignores, or one that is not quantized though the config says
  * so, gives a notice.
  *
- * Matrices in FP8 stay FP8 (DT_E4M3) if they can (scaled_makes_e4m3()), and experts also FP4
- * (DT_E2M1, scaled_makes_e2m1()), if all of a folder's can. All others become bf16, and so do those
- * that the model reads otherwise than as a matrix of a product (st_as_bf16()).
+ * A matrix stays packed if blocks of a packed type have the same numbers (scaled_packs_as()): FP8
+ * as E4M3, INT8 as Q8_0, INT4 as Q4_0, and FP4 as E2M1 if it is an expert's. The experts of a
+ * folder stay so if all can, as one type. All others become bf16, and so do those that the model
+ * reads otherwise than as a matrix of a product (st_as_bf16()).
  *
  * Scales of inputs and of a KV cache do not concern weights. They are read, counted and not used.
  */
@@ -20,8 +21,8 @@
 
 struct coded_matrix {
     struct st_entry *code, *scale; /* tensors of the files */
-    struct tensor t; /* what they make: bf16, blocks of E4M3, or of experts blocks of E2M1, [rows,
-                        cols]; its name is owned by the struct coded */
+    struct tensor t; /* what they make: bf16 or blocks of a packed type, [rows, cols]; its name is
+                        owned by the struct coded */
     struct scaled scaled;
 };
 

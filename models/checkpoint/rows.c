@@ -9,7 +9,7 @@ enum { CHUNK = 64 << 10, MX_BLOCK = 17, MX_ELEMS = 32 };
 /* Whether the sources are codes and scales. */
 static bool of_codes(const struct rows *r)
 {
-    return r->make == MAKE_SCALED || r->make == MAKE_E4M3 || r->make == MAKE_E2M1;
+    return r->make == MAKE_SCALED || r->make == MAKE_BLOCKS;
 }
 
 static size_t source_bytes(const struct rows *r, int k)
@@ -29,8 +29,7 @@ size_t rows_bytes(const struct rows *r)
     case MAKE_CODES: return n / 2;
     case MAKE_SCALES: return n / MX_ELEMS;
     case MAKE_SCALED: return (size_t)r->scaled.cols * 2;
-    case MAKE_E4M3: return dtype_bytes(DT_E4M3, (size_t)r->scaled.cols);
-    case MAKE_E2M1: return dtype_bytes(DT_E2M1, (size_t)r->scaled.cols);
+    case MAKE_BLOCKS: return dtype_bytes(r->to, (size_t)r->scaled.cols);
     }
     return 0;
 }
@@ -146,8 +145,7 @@ static bool make_scaled(const struct safetensors *st, const struct rows *r, int6
         char why[100];
         bool of_scale = false;
         char *to = out + (size_t)(i - first) * r->bytes;
-        if (r->make == MAKE_E4M3   ? scaled_e4m3(m, c, s, (uint8_t *)to)
-            : r->make == MAKE_E2M1 ? scaled_e2m1(m, c, s, (uint8_t *)to)
+        if (r->make == MAKE_BLOCKS ? scaled_blocks(m, c, s, (uint8_t *)to)
                                    : scaled_row(m, c, s, (uint16_t *)(void *)to))
             continue;
         scaled_fault(m, i, c, s, &of_scale, why, sizeof why);

@@ -23,8 +23,7 @@ enum row_make {
     MAKE_CODES,  /* of MXFP4 blocks: the codes, two neighbours in a byte, the first one low */
     MAKE_SCALES, /* of MXFP4 blocks: the scales */
     MAKE_SCALED, /* bf16 from codes, the first source, and their scales, the second: scaled.h */
-    MAKE_E4M3,   /* blocks of E4M3 (packed.h) from the same, */
-    MAKE_E2M1,   /* or of E2M1 */
+    MAKE_BLOCKS, /* blocks of a packed type from the same: scaled_packs_as() */
 };
 
 struct rows {
@@ -37,9 +36,9 @@ struct rows {
     int n_from;
     enum row_order order;
     enum row_make make;
-    enum dtype to; /* of MAKE_TYPE */
+    enum dtype to; /* of MAKE_TYPE and MAKE_BLOCKS */
     int64_t group; /* see row_order */
-    struct scaled scaled; /* of MAKE_SCALED, MAKE_E4M3 and MAKE_E2M1 */
+    struct scaled scaled; /* of MAKE_SCALED and MAKE_BLOCKS */
     int64_t elems; /* of a row of each source. ROWS_SAME: of a piece that is converted at once, any
                        divisor of the whole that whole blocks have */
     size_t bytes;  /* of a row of the tensor; rows_bytes() */

@@ -241,10 +241,8 @@ static void make_matrix(struct safetensors *s, struct coded_matrix *m)
     x->rows = xmalloc(sizeof *x->rows);
     *x->rows = (struct rows){
         .from = {source_at(s, m->code), source_at(s, m->scale)}, .n_from = 2,
-        .make = m->t.type == DT_E4M3   ? MAKE_E4M3
-                : m->t.type == DT_E2M1 ? MAKE_E2M1
-                                       : MAKE_SCALED,
-        .elems = m->scaled.cols, .scaled = m->scaled,
+        .make = m->t.type == DT_BF16 ? MAKE_SCALED : MAKE_BLOCKS,
+        .to = m->t.type, .elems = m->scaled.cols, .scaled = m->scaled,
     };
     x->rows->bytes = rows_bytes(x->rows);
     x->made = true;
@@ -258,7 +256,7 @@ static void make_matrix(struct safetensors *s, struct coded_matrix *m)
 void st_as_bf16(const struct tensor *t)
 {
     struct st_entry *x = (struct st_entry *)(uintptr_t)st_entry(t);
-    if (!x->rows || x->rows->make != MAKE_E4M3)
+    if (!x->rows || x->rows->make != MAKE_BLOCKS)
         return;
     x->t.type = DT_BF16, x->type = dtype_name(DT_BF16);
     x->rows->make = MAKE_SCALED;

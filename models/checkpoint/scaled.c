@@ -91,28 +91,102 @@ bool scaled_row(const struct scaled *s, const uint8_t *codes, const void *scales
     return most < INFINITE;
 }
 
-bool scaled_makes_e4m3(const struct scaled *s)
+/* ---- blocks ---------------------------------------------------------------------------------- */
+
+enum scale_type scaled_block_scale(const struct scaled *s)
 {
-    const int64_t elements = packed_format(DT_E4M3)->elements;
-    return s->code == CODE_E4M3 &&
-           (s->type == SCALE_BF16 || s->type == SCALE_E8M0 || s->exact) && s->outer == 1 &&
-           s->cols % elements == 0 &&
-           (s->block_cols == s->cols || s->block_cols % elements == 0);
+    switch (s->code) {
+    case CODE_E4M3: return SCALE_BF16;
+    case CODE_E2M1: return s->type;
+    case CODE_I8:
+    case CODE_U8:
+    case CODE_U4: return SCALE_F16;
+    }
+    return s->type;
 }
 
-bool scaled_e4m3(const struct scaled *s, const uint8_t *codes, const void *scales, uint8_t *out)
+static enum dtype blocks_of_codes(const struct scaled *s)
 {
-    const struct packed_format *f = packed_format(DT_E4M3);
-    const int64_t blocks = s->cols / f->elements;
-    for (int64_t i = 0; i < blocks; i++) {
-        const size_t of = (size_t)(i * f->elements / s->block_cols);
-        const float scale = scale_value(s->type, (const char *)scales + of * scale_size(s->type));
-        const uint16_t d = f32_to_bf16(scale); /* exact */
-        uint8_t *b = out + (size_t)i * (size_t)f->bytes;
-        b[0] = (uint8_t)d, b[1] = (uint8_t)(d >> 8);
-        memcpy(b + 2, codes + i * f->elements, (size_t)f->elements);
+    switch (s->code) {
+    case CODE_E4M3: return DT_E4M3;
+    case CODE_E2M1: return DT_E2M1;
+    case CODE_I8:
+    case CODE_U8: return DT_Q8_0;
+    case CODE_U4: return DT_Q4_0;
     }
-    return packed_not_finite(DT_E4M3, out, blocks) < 0;
+    return DT_NONE;
+}
+
+enum dtype scaled_packs_as(const struct scaled *s)
+{
+    const enum dtype t = blocks_of_codes(s);
+    const int elements = packed_format(t)->elements;
+    if (s->cols % elements)
+        return DT_NONE;
+    const bool nvfp4 = s->type == SCALE_E4M3 && s->block_cols == 16 && !s->divide,
+               mxfp4 = s->type == SCALE_E8M0 && s->block_cols == 32 && s->outer == 1;
+    if (t == DT_E2M1)
+        return (nvfp4 || mxfp4) && s->block_rows == 1 ? t : DT_NONE;
+    const bool whole = s->block_cols == s->cols || s->block_cols % elements == 0;
+    return whole && s->exact && s->outer == 1 ? t : DT_NONE;
+}
+
+/* Of 32 elements from codes on, each half a byte: those of j and j + 16 in byte j. */
+static void halves(const uint8_t *codes, uint8_t *out)
+{
+    for (int j = 0; j < 16; j++)
+        out[j] = (uint8_t)((codes[j / 2] >> j % 2 * 4 & 15) |
+                           (codes[8 + j / 2] >> j % 2 * 4 & 15) << 4);
+}
+
+/* NaN: the file has changed since its scales were read, or one is not finite. */
+static uint16_t half_of(float scale)
+{
+    enum { NOT = 0x7e00 };
+    uint16_t d;
+    return f16_of(scale, &d) ? d : NOT;
+}
+
+/* A block of E4M3, Q8_0 or Q4_0: the scale, of two bytes, and 32 codes. */
+static void put_block(const struct scaled *s, const uint8_t *codes, float scale, uint8_t *out)
+{
+    const uint16_t d = s->code == CODE_E4M3 ? f32_to_bf16(scale) : half_of(scale); /* exact */
+    out[0] = (uint8_t)d, out[1] = (uint8_t)(d >> 8);
+    if (s->code == CODE_U4)
+        halves(codes, out + 2);
+    else
+        for (int j = 0; j < 32; j++)
+            out[2 + j] = s->code == CODE_U8 ? codes[j] ^ 0x80 : codes[j];
+}
+
+/* A block of E2M1: a factor of all, two scales in E4M3, 32 codes. */
+static void put_e2m1(const struct scaled *s, const uint8_t *codes, const uint8_t *scale,
+                     uint8_t *out)
+{
+    enum { ONE = 0x38 }; /* of E4M3 */
+    const bool own = s->type == SCALE_E4M3;
+    const float factor = own ? s->outer : scale_value(s->type, scale);
+    memcpy(out, &factor, sizeof factor);
+    out[4] = own ? scale[0] : ONE, out[5] = own ? scale[1] : ONE;
+    halves(codes, out + 6);
+}
+
+bool scaled_blocks(const struct scaled *s, const uint8_t *codes, const void *scales, uint8_t *out)
+{
+    const enum dtype t = scaled_packs_as(s);
+    const struct packed_format *f = packed_format(t);
+    const int64_t blocks = s->cols / f->elements;
+    const size_t each = scaled_code_bytes(s->code, f->elements);
+    for (int64_t i = 0; i < blocks; i++, codes += each) {
+        const int64_t of = i * f->elements / s->block_cols;
+        const uint8_t *scale = (const uint8_t *)scales + (size_t)of * scale_size(s->type);
+        uint8_t *to = out + i * f->bytes;
+        if (t == DT_E2M1)
+            put_e2m1(s, codes, scale, to);
+        else
+            put_block(s, codes, scale_value(s->type, scale), to);
+    }
+    return packed_not_finite(t, out, blocks) < 0;
 }
 
 /* Whether products with `factor` are those of the law when they are rounded to bf16: of all
@@ -128,49 +202,23 @@ static bool is_factor(const struct scaled *s, float factor)
     return is;
 }
 
-/* The number that `outer` multiplies by; NaN: none was found. */
-static float factor_of(const struct scaled *s)
+bool scaled_multiply(struct scaled *s)
 {
+    enum { TRIES = 8 };
     if (!s->divide)
-        return s->outer;
-    if (fabsf(s->outer) < 0x1p-90f || fabsf(s->outer) > 0x1p90f)
-        return NAN;
+        return true;
+    if (s->code != CODE_E2M1 || fabsf(s->outer) < 0x1p-90f || fabsf(s->outer) > 0x1p90f)
+        return false;
     float up = 1 / s->outer, down = up;
-    for (int i = 0; i < 8; i++, up = nextafterf(up, INFINITY), down = nextafterf(down, -INFINITY))
-        if (is_factor(s, up))
-            return up;
-        else if (is_factor(s, down))
-            return down;
-    return NAN;
-}
-
-bool scaled_makes_e2m1(const struct scaled *s)
-{
-    const bool nvfp4 = s->type == SCALE_E4M3 && s->block_cols == 16,
-               mxfp4 = s->type == SCALE_E8M0 && s->block_cols == 32 && s->outer == 1;
-    return s->code == CODE_E2M1 && (nvfp4 || mxfp4) && s->block_rows == 1 &&
-           s->cols % packed_format(DT_E2M1)->elements == 0 && isfinite(factor_of(s));
-}
-
-bool scaled_e2m1(const struct scaled *s, const uint8_t *codes, const void *scales, uint8_t *out)
-{
-    enum { ONE = 0x38 }; /* of E4M3 */
-    const struct packed_format *f = packed_format(DT_E2M1);
-    const int64_t blocks = s->cols / f->elements;
-    const uint8_t *scale = scales;
-    float factor = factor_of(s);
-    for (int64_t i = 0; i < blocks; i++, codes += f->elements / 2) {
-        uint8_t *b = out + i * f->bytes;
-        if (s->type == SCALE_E4M3)
-            b[4] = scale[2 * i], b[5] = scale[2 * i + 1];
-        else
-            factor = scale_value(s->type, scale + i), b[4] = b[5] = ONE;
-        memcpy(b, &factor, sizeof factor);
-        for (int j = 0; j < 16; j++) /* elements j and j + 16 */
-            b[6 + j] = (uint8_t)((codes[j / 2] >> j % 2 * 4 & 15) |
-                                 (codes[8 + j / 2] >> j % 2 * 4 & 15) << 4);
+    for (int i = 0; i < TRIES; i++) {
+        if (is_factor(s, up) || is_factor(s, down)) {
+            s->outer = is_factor(s, up) ? up : down;
+            s->divide = false;
+            return true;
+        }
+        up = nextafterf(up, INFINITY), down = nextafterf(down, -INFINITY);
     }
-    return packed_not_finite(DT_E2M1, out, blocks) < 0;
+    return false;
 }
 
 void scaled_fault(const struct scaled *s, int64_t row, const uint8_t *codes, const void *scales,

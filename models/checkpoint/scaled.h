@@ -37,7 +37,7 @@ struct scaled {
     size_t code_bytes; /* of a row of codes, padding included */
     float outer;       /* 1: none */
     bool divide;
-    bool exact;        /* scales of F32 or F16 that are all bf16 numbers */
+    bool exact;        /* all scales are numbers of scaled_block_scale() */
 };
 
 /* Bytes that n codes take, without padding; of a scale; of a row of scales. */
@@ -52,19 +52,20 @@ float scale_value(enum scale_type t, const void *p);
  * bf16; scaled_fault() tells which. */
 bool scaled_row(const struct scaled *s, const uint8_t *codes, const void *scales, uint16_t *out);
 
-/* Whether the rows can become blocks of E4M3 (packed.h), of which the law makes the same numbers:
- * codes of E4M3 whose scales are bf16 numbers (of their type, or `exact`), each of whole blocks. */
-bool scaled_makes_e4m3(const struct scaled *s);
-/* As scaled_row(), but makes these blocks. */
-bool scaled_e4m3(const struct scaled *s, const uint8_t *codes, const void *scales, uint8_t *out);
+/* The packed type (packed.h) whose blocks the rows can become, with the same numbers by the law:
+ * E4M3 for its codes, Q8_0 and Q4_0 for integers, if the scales are exact and each is one of whole
+ * blocks; E2M1 for NVFP4 and MXFP4 in whole blocks. DT_NONE: none. */
+enum dtype scaled_packs_as(const struct scaled *s);
+/* The type of the scales in these blocks: SCALE_BF16 of E4M3, SCALE_F16 of integers, else the type
+ * that they have. */
+enum scale_type scaled_block_scale(const struct scaled *s);
+/* As scaled_row(), but makes blocks of scaled_packs_as(). */
+bool scaled_blocks(const struct scaled *s, const uint8_t *codes, const void *scales, uint8_t *out);
+/* Makes an `outer` that divides one that multiplies, of E2M1, with the same bf16 numbers. False: no
+ * such float32 was found (nearly always there is one), and *s is unchanged. */
+bool scaled_multiply(struct scaled *s);
 
-/* The same of blocks of E2M1: matrices in NVFP4 or MXFP4, in whole blocks. If `outer` divides,
- * there must be a float32 by which a multiplication gives the same bf16 numbers: nearly always
- * there is. */
-bool scaled_makes_e2m1(const struct scaled *s);
-bool scaled_e2m1(const struct scaled *s, const uint8_t *codes, const void *scales, uint8_t *out);
-
-/* Why scaled_row(), scaled_e4m3() or scaled_e2m1() failed, for people: "the weight at [3, 5] is
- * NaN". *of_scale: the scales are at fault. row: for the message. */
+/* Why scaled_row() or scaled_blocks() failed, for people: "the weight at [3, 5] is NaN".
+ * *of_scale: the scales are at fault. row: for the message. */
 void scaled_fault(const struct scaled *s, int64_t row, const uint8_t *codes, const void *scales,
                   bool *of_scale, char *why, size_t n);

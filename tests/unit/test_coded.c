@@ -45,72 +45,84 @@ static const struct format {
     int rows, cols; /* of a block; GROUPS: cols */
     const char *outer; /* name of the further scale, or NULL */
     const char *inverse; /* name of the scales; NULL: weight_scale */
+    bool exact;          /* scales of F32 are bf16 numbers */
 } formats[] = {
     {"FP8, a scale a row",
      "{\"quant_method\": \"compressed-tensors\", \"format\": \"float-quantized\", "
      "\"config_groups\": {\"group_0\": {\"targets\": [\"Linear\"], \"weights\": {\"num_bits\": 8, "
      "\"type\": \"float\", \"strategy\": \"channel\"}, \"input_activations\": {\"num_bits\": 8, "
      "\"type\": \"float\", \"dynamic\": true, \"strategy\": \"token\"}}}, \"ignore\": "
-     "[\"lm_head\", \"re:.*gate$\"]}", CODE_E4M3, "F8_E4M3", "BF16", EACH_ROW, 0, 0, NULL, NULL},
+     "[\"lm_head\", \"re:.*gate$\"]}",
+     CODE_E4M3, "F8_E4M3", "BF16", EACH_ROW, 0, 0, NULL, NULL, false},
     {"FP8, one scale",
      "{\"quant_method\": \"compressed-tensors\", \"format\": \"float-quantized\", "
      "\"config_groups\": {\"group_0\": {\"targets\": [\"Linear\"], \"weights\": {\"num_bits\": 8, "
      "\"type\": \"float\", \"strategy\": \"tensor\"}}}}",
-     CODE_E4M3, "F8_E4M3", "F32", ONE, 0, 0, NULL, NULL},
+     CODE_E4M3, "F8_E4M3", "F32", ONE, 0, 0, NULL, NULL, false},
     {"FP8, blocks of compressed-tensors",
      "{\"quant_method\": \"compressed-tensors\", \"format\": \"float-quantized\", "
      "\"config_groups\": {\"group_0\": {\"targets\": [\"Linear\"], \"weights\": {\"num_bits\": 8, "
      "\"type\": \"float\", \"strategy\": \"block\", \"block_structure\": \"16x32\"}}}}",
-     CODE_E4M3, "F8_E4M3", "BF16", BLOCKS, 16, 32, NULL, NULL},
+     CODE_E4M3, "F8_E4M3", "BF16", BLOCKS, 16, 32, NULL, NULL, false},
     {"FP8, blocks of fp8",
      "{\"quant_method\": \"fp8\", \"fmt\": \"e4m3\", \"activation_scheme\": \"dynamic\","
      " \"weight_block_size\": [128, 128], \"modules_to_not_convert\": [\"lm_head\", \"gate\"]}",
-     CODE_E4M3, "F8_E4M3", "F32", BLOCKS, 128, 128, NULL, "weight_scale_inv"},
+     CODE_E4M3, "F8_E4M3", "F32", BLOCKS, 128, 128, NULL, "weight_scale_inv", false},
     {"FP8, small blocks of fp8",
      "{\"quant_method\": \"fp8\", \"weight_block_size\": [7, 5]}",
-     CODE_E4M3, "F8_E4M3", "F32", BLOCKS, 7, 5, NULL, "weight_scale_inv"},
+     CODE_E4M3, "F8_E4M3", "F32", BLOCKS, 7, 5, NULL, "weight_scale_inv", false},
     {"FP8, one scale, of fp8",
      "{\"quant_method\": \"fp8\", \"activation_scheme\": \"static\", \"weight_block_size\": null}",
-     CODE_E4M3, "F8_E4M3", "BF16", ONE, 0, 0, NULL, "weight_scale_inv"},
+     CODE_E4M3, "F8_E4M3", "BF16", ONE, 0, 0, NULL, "weight_scale_inv", false},
     {"FP8 of modelopt", "{\"quant_method\": \"modelopt\", \"quant_algo\": \"FP8\", \"ignore\": "
                         "[\"lm_head\"]}",
-     CODE_E4M3, "F8_E4M3", "F32", ONE, 0, 0, NULL, NULL},
+     CODE_E4M3, "F8_E4M3", "F32", ONE, 0, 0, NULL, NULL, false},
     {"NVFP4",
      "{\"quant_method\": \"compressed-tensors\", \"format\": \"nvfp4-pack-quantized\", "
      "\"config_groups\": {\"group_0\": {\"targets\": [\"Linear\"], \"weights\": {\"num_bits\": 4, "
      "\"type\": \"float\", \"strategy\": \"tensor_group\", \"group_size\": 16}, "
      "\"input_activations\": {\"num_bits\": 4, \"type\": \"float\", \"group_size\": 16}}}}",
-     CODE_E2M1, "U8", "F8_E4M3", GROUPS, 0, 16, "weight_global_scale", NULL},
+     CODE_E2M1, "U8", "F8_E4M3", GROUPS, 0, 16, "weight_global_scale", NULL, false},
     {"NVFP4 of modelopt", "{\"quant_method\": \"modelopt\", \"quant_algo\": \"NVFP4\"}",
-     CODE_E2M1, "U8", "F8_E4M3", GROUPS, 0, 16, "weight_scale_2", NULL},
+     CODE_E2M1, "U8", "F8_E4M3", GROUPS, 0, 16, "weight_scale_2", NULL, false},
     {"MXFP4",
      "{\"quant_method\": \"compressed-tensors\", \"format\": \"mxfp4-pack-quantized\", "
      "\"config_groups\": {\"group_0\": {\"targets\": [\"Linear\"], \"weights\": {\"num_bits\": 4, "
      "\"type\": \"float\", \"strategy\": \"group\", \"group_size\": 32}}}}",
-     CODE_E2M1, "U8", "U8", GROUPS, 0, 32, NULL, NULL},
+     CODE_E2M1, "U8", "U8", GROUPS, 0, 32, NULL, NULL, false},
     {"MXFP8",
      "{\"quant_method\": \"compressed-tensors\", \"format\": \"mxfp8-quantized\", "
      "\"config_groups\": {\"group_0\": {\"targets\": [\"Linear\"], \"weights\": {\"num_bits\": 8, "
      "\"type\": \"float\", \"strategy\": \"group\", \"group_size\": 32}}}}",
-     CODE_E4M3, "F8_E4M3", "U8", GROUPS, 0, 32, NULL, NULL},
+     CODE_E4M3, "F8_E4M3", "U8", GROUPS, 0, 32, NULL, NULL, false},
     {"INT4",
      "{\"quant_method\": \"compressed-tensors\", \"format\": \"pack-quantized\", "
      "\"config_groups\": {\"group_0\": {\"targets\": [\"Linear\"], \"weights\": {\"num_bits\": 4, "
      "\"type\": \"int\", \"strategy\": \"group\", \"group_size\": 4, \"symmetric\": true}}}}",
-     CODE_U4, "I32", "BF16", GROUPS, 0, 4, NULL, NULL},
+     CODE_U4, "I32", "BF16", GROUPS, 0, 4, NULL, NULL, false},
     {"packed INT8",
      "{\"quant_method\": \"compressed-tensors\", \"format\": \"pack-quantized\", "
      "\"config_groups\": {\"group_0\": {\"targets\": [\"Linear\"], \"weights\": {\"num_bits\": 8, "
      "\"type\": \"int\", \"strategy\": \"channel\"}}}}",
-     CODE_U8, "I32", "BF16", EACH_ROW, 0, 0, NULL, NULL},
+     CODE_U8, "I32", "BF16", EACH_ROW, 0, 0, NULL, NULL, false},
     {"INT8",
      "{\"quant_method\": \"compressed-tensors\", \"format\": \"int-quantized\", \"config_groups\": "
      "{\"group_0\": {\"targets\": [\"Linear\"], \"weights\": {\"num_bits\": 8, \"type\": \"int\", "
      "\"strategy\": \"channel\"}, \"input_activations\": {\"num_bits\": 8, \"type\": \"int\", "
-     "\"strategy\": \"token\"}}}}", CODE_I8, "I8", "F32", EACH_ROW, 0, 0, NULL, NULL},
+     "\"strategy\": \"token\"}}}}", CODE_I8, "I8", "F32", EACH_ROW, 0, 0, NULL, NULL, false},
     {"FP8, blocks of fp8, F32 scales that are bf16 numbers",
      "{\"quant_method\": \"fp8\", \"weight_block_size\": [16, 32]}",
-     CODE_E4M3, "F8_E4M3", "F32", BLOCKS, 16, 32, NULL, "weight_scale_inv"},
+     CODE_E4M3, "F8_E4M3", "F32", BLOCKS, 16, 32, NULL, "weight_scale_inv", true},
+    {"INT8, F32 scales that are f16 numbers",
+     "{\"quant_method\": \"compressed-tensors\", \"format\": \"int-quantized\", \"config_groups\": "
+     "{\"group_0\": {\"targets\": [\"Linear\"], \"weights\": {\"num_bits\": 8, \"type\": \"int\", "
+     "\"strategy\": \"channel\"}}}}",
+     CODE_I8, "I8", "F32", EACH_ROW, 0, 0, NULL, NULL, true},
+    {"INT4, groups of 32",
+     "{\"quant_method\": \"compressed-tensors\", \"format\": \"pack-quantized\", "
+     "\"config_groups\": {\"group_0\": {\"targets\": [\"Linear\"], \"weights\": {\"num_bits\": 4, "
+     "\"type\": \"int\", \"strategy\": \"group\", \"group_size\": 32, \"symmetric\": true}}}}",
+     CODE_U4, "I32", "BF16", GROUPS, 0, 32, NULL, NULL, false},
 };
 
 enum { N_FORMATS = COUNT(formats) };
@@ -154,16 +166,13 @@ static size_t type_bytes(const char *type)
     return !strcmp(type, "F32") ? 4 : !strcmp(type, "BF16") ? 2 : 1;
 }
 
-/* Whether scales of F32 are bf16 numbers. */
-static bool has_exact_scales(const struct format *f) { return strstr(f->name, "F32 scales"); }
-
 /* A scale that makes weights of a usual size, stored at p. */
 static float put_scale(const struct format *f, uint64_t seed, char *p)
 {
     float v = (float)(1 + (double)(mix64(seed) % 1000) / 999) * (f->code == CODE_E4M3 ? 0x1p-11f
                                                                  : 0x1p-9f);
     uint8_t byte;
-    if (has_exact_scales(f))
+    if (f->exact)
         v = bf16_to_f32(f32_to_bf16(v));
     if (!strcmp(f->scale, "F32"))
         return memcpy(p, &v, 4), v;
@@ -259,20 +268,24 @@ static void golden_scale(enum scale_type type, uint64_t r, char *p)
            scale_size(type));
 }
 
-/* What can become blocks of E4M3 or E2M1 has the same numbers there. */
+/* What can become blocks has the same numbers there. */
 static void same_in_blocks(const struct scaled *s, const uint8_t *code, const char *scale,
                            const uint16_t *want)
 {
     static uint8_t b[GOLDEN_COLS / 32 * 34];
     static uint16_t w[GOLDEN_COLS];
-    assert_true(scaled_makes_e4m3(s) == (s->code == CODE_E4M3 && s->type != SCALE_F32));
-    assert_true(scaled_makes_e2m1(s) == (s->code == CODE_E2M1));
-    const bool eight = scaled_makes_e4m3(s);
-    for (int i = 0; (eight || scaled_makes_e2m1(s)) && i < GOLDEN_ROWS; i++) {
+    static const enum dtype types[] = {[CODE_E4M3] = DT_E4M3, [CODE_E2M1] = DT_E2M1,
+                                       [CODE_I8] = DT_Q8_0,   [CODE_U8] = DT_Q8_0,
+                                       [CODE_U4] = DT_Q4_0};
+    struct scaled one = *s;
+    assert_true(scaled_multiply(&one));
+    const enum dtype as = scaled_packs_as(&one);
+    assert_int_equal(as, s->type == SCALE_F32 ? DT_NONE : types[s->code]);
+    for (int i = 0; as && i < GOLDEN_ROWS; i++) {
         const char *at = scale + (size_t)(i / s->block_rows) * scaled_scale_bytes(s);
         const uint8_t *row = code + (size_t)i * s->code_bytes;
-        assert_true(eight ? scaled_e4m3(s, row, at, b) : scaled_e2m1(s, row, at, b));
-        packed_bf16(eight ? DT_E4M3 : DT_E2M1, b, GOLDEN_COLS, w);
+        assert_true(scaled_blocks(&one, row, at, b));
+        packed_bf16(as, b, GOLDEN_COLS, w);
         assert_memory_equal(w, want + (size_t)i * GOLDEN_COLS, sizeof w);
     }
 }
@@ -292,7 +305,7 @@ static void test_values_are_those_of_compressed_tensors(void **state)
                            .cols = GOLDEN_COLS,
                            .block_rows = g->rows, .block_cols = g->cols,
                            .code_bytes = scaled_code_bytes(g->code, GOLDEN_COLS), .outer = g->outer,
-                           .divide = g->divide};
+                           .divide = g->divide, .exact = g->scale != SCALE_F32};
         size_t codes = GOLDEN_ROWS * s.code_bytes, row = scaled_scale_bytes(&s);
         size_t scales = (size_t)up(GOLDEN_ROWS, g->rows) * row / scale_size(g->scale);
         uint8_t *code = xmalloc(codes);
@@ -452,7 +465,7 @@ static int write_twins(const char *dir, const struct format *f, struct errors *e
     return made;
 }
 
-enum { WIDE = 64, WIDE_FFN = 32 }; /* whole blocks of E4M3 */
+enum { WIDE = 64, WIDE_FFN = 32 }; /* whole blocks */
 
 /* The extent in place of another one: of dimension i of t. */
 typedef int resize_fn(const struct ck_tensor *t, size_t i, int was);
@@ -499,14 +512,18 @@ static char *wide_folder(void)
     return dir;
 }
 
-/* As what experts of the wide folder stay packed, and matrices in FP8: if their scales are bf16
- * numbers. */
+/* As what matrices of the wide folder stay packed, those in FP4 if they are experts. */
 static enum dtype packed_as(const struct format *f)
 {
-    const bool exact = strcmp(f->scale, "F32") != 0 || has_exact_scales(f);
-    return f->code == CODE_E2M1              ? DT_E2M1
-           : f->code == CODE_E4M3 && exact ? DT_E4M3
-                                           : DT_BF16;
+    const bool exact = strcmp(f->scale, "F32") != 0 || f->exact;
+    switch (f->code) {
+    case CODE_E2M1: return DT_E2M1;
+    case CODE_E4M3: return exact ? DT_E4M3 : DT_BF16;
+    case CODE_I8:
+    case CODE_U8: return exact ? DT_Q8_0 : DT_BF16;
+    case CODE_U4: return f->cols % 32 ? DT_BF16 : DT_Q4_0;
+    }
+    return DT_NONE;
 }
 
 /* ---- the law ---- */
@@ -530,18 +547,20 @@ static void test_division_becomes_multiplication(void **state)
         s.outer = outer[i % 100 < 98 ? 0 : i % 100 - 97];
         for (int k = 0; k < COLS / 16; k++)
             scale[k] = (uint8_t)((i * 32 + (uint64_t)k) % 127);
-        not_made += !scaled_makes_e2m1(&s);
-        if (!scaled_makes_e2m1(&s))
+        struct scaled times = s;
+        not_made += !scaled_multiply(&times);
+        assert_int_equal(scaled_packs_as(&times), times.divide ? DT_NONE : DT_E2M1);
+        if (times.divide)
             continue;
-        assert_true(scaled_row(&s, code, scale, want) && scaled_e2m1(&s, code, scale, b));
+        assert_true(scaled_row(&s, code, scale, want) && scaled_blocks(&times, code, scale, b));
         packed_bf16(DT_E2M1, b, COLS, got);
         assert_memory_equal(got, want, sizeof got);
     }
     assert_true(not_made < 20);
     s.outer = 0x1p91f;
-    assert_false(scaled_makes_e2m1(&s));
+    assert_false(scaled_multiply(&s));
     s.outer = 0x1p-91f;
-    assert_false(scaled_makes_e2m1(&s));
+    assert_false(scaled_multiply(&s));
 }
 
 static const char *const dirs[] = {G "llama-b", G "qwen3moe-b", G "gemma3-a", G "ministral3-b",
@@ -557,8 +576,8 @@ static void test_a_folder_equals_its_unpacked_twin(void **state)
     for (int d = 0; d <= COUNT(dirs); d++) {
         int n = write_twins(d < COUNT(dirs) ? dirs[d] : wide, f, &err);
         struct model a = load(folder), b = load(twin);
-        const bool fp8 = packed_as(f) == DT_E4M3;
-        const enum dtype stays = fp8 ? DT_E4M3 : DT_BF16;
+        const enum dtype stays = packed_as(f) == DT_E2M1 ? DT_BF16 : packed_as(f);
+        const bool packed = stays != DT_BF16;
         if (d == COUNT(dirs)) {
             assert_int_equal(a.layer[0].gate_up.type, packed_as(f));
             assert_int_equal(a.layer[0].wq.type, stays);
@@ -568,10 +587,11 @@ static void test_a_folder_equals_its_unpacked_twin(void **state)
             assert_int_equal(a.layer[1].down.type, stays);
         }
         assert_same_weights(&a, &b);
-        assert_true(n == 0 || strstr(a.about, " unpacked to BF16") || fp8);
-        assert_true(d != GEMMA || !strstr(a.about, "matrices, which stay FP8;") == !fp8);
-        assert_true(d != COUNT(dirs) || !strstr(a.about, " that stay FP4") ==
-                                            (packed_as(f) != DT_E2M1));
+        assert_true(n == 0 || strstr(a.about, " unpacked to BF16") || packed);
+        assert_true(d != GEMMA || !strstr(a.about, "matrices, which stay packed;") == !packed);
+        const bool kept = strstr(a.about, "which stay packed") ||
+                          strstr(a.about, "that stay packed");
+        assert_true(d != COUNT(dirs) || kept == (packed_as(f) != DT_BF16));
         assert_null(b.about);
         model_free(&a);
         model_free(&b);

@@ -498,6 +498,23 @@ static void test_random_weights_have_their_deviation(void **state)
     free(y);
 }
 
+/* Every f16 number is found by its float32 number, and no number between two is one. */
+static void test_f16_numbers_are_found(void **state)
+{
+    (void)state;
+    for (unsigned h = 0; h < 0x10000; h++) {
+        const float v = f16_to_f32((uint16_t)h);
+        uint16_t got = 1;
+        const bool finite = (h & 0x7c00) != 0x7c00;
+        assert_true(f16_of(v, &got) == finite);
+        assert_true(!finite || got == h);
+        assert_false(finite && (h & 0x7fff) != 0 && f16_of(nextafterf(v, 0), &got));
+        assert_false(finite && f16_of(nextafterf(v, INFINITY), &got));
+    }
+    uint16_t got;
+    assert_false(f16_of(65536, &got) || f16_of(-0x1p-25f, &got) || f16_of(0x1.8p-24f, &got));
+}
+
 static void test_bytes_of_rows(void **state)
 {
     (void)state;
@@ -527,6 +544,7 @@ int main(void)
         cmocka_unit_test(test_e4m3),
         cmocka_unit_test(test_e2m1),
         cmocka_unit_test(test_scales_that_are_not_finite_are_found),
+        cmocka_unit_test(test_f16_numbers_are_found),
         cmocka_unit_test(test_bytes_of_rows),
         cmocka_unit_test(test_random_weights_have_their_deviation),
         cmocka_unit_test(test_products_are_those_of_the_bf16_twin),
