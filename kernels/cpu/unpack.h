@@ -89,14 +89,10 @@ V_FN vi vi_signed(const uint8_t *p)
  * four bits of lane l, 2 l + 1 in bits 8-11; other bits are undefined */
 V_FN vi vi_nibbles(const uint8_t *p)
 {
-    __m512i at =
-        _mm512_set_epi32((int)0x80800f0e, (int)0x80800d0c, (int)0x80800b0a, (int)0x80800908,
-                         (int)0x80800706, (int)0x80800504, (int)0x80800302, (int)0x80800100,
-                         (int)0x80800f0e, (int)0x80800d0c, (int)0x80800b0a, (int)0x80800908,
-                         (int)0x80800706, (int)0x80800504, (int)0x80800302, (int)0x80800100);
-    __m512i high = _mm512_set_epi32(4, 4, 4, 4, 4, 4, 4, 4, 0, 0, 0, 0, 0, 0, 0, 0);
-    __m512i b = _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)p));
-    return _mm512_srlv_epi32(_mm512_shuffle_epi8(b, at), high);
+    __m512i word = _mm512_set_epi32(3, 3, 2, 2, 1, 1, 0, 0, 3, 3, 2, 2, 1, 1, 0, 0);
+    __m512i by = _mm512_set_epi32(20, 4, 20, 4, 20, 4, 20, 4, 16, 0, 16, 0, 16, 0, 16, 0);
+    __m512i b = _mm512_castsi128_si512(_mm_loadu_si128((const void *)p));
+    return _mm512_srlv_epi32(_mm512_permutexvar_epi32(word, b), by);
 }
 /* Bit 2 l + odd of the 32 bits as bit 4 of lane l; other bits are undefined. */
 V_FN vi vi_fifth(uint32_t bits, int odd)
@@ -104,6 +100,23 @@ V_FN vi vi_fifth(uint32_t bits, int odd)
     __m512i by = _mm512_set_epi32(26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0, -2, -4);
     return _mm512_rorv_epi32(_mm512_set1_epi32((int)bits),
                              _mm512_add_epi32(by, _mm512_set1_epi32(odd)));
+}
+/* x *p, x + *p, z - x *p, where *p is an operand in memory. Compilers load a number that is used
+ * twice into a vector first, which takes an operation of its own on some processors (Zen 4). */
+V_FN v16 v_mul_by(v16 x, const float *p)
+{
+    __asm__("vmulps %2%{1to16%}, %1, %0" : "=v"(x) : "v"(x), "m"(*p));
+    return x;
+}
+V_FN v16 v_add_to(v16 x, const float *p)
+{
+    __asm__("vaddps %2%{1to16%}, %1, %0" : "=v"(x) : "v"(x), "m"(*p));
+    return x;
+}
+V_FN v16 v_fnma_by(v16 x, const float *p, v16 z)
+{
+    __asm__("vfnmadd231ps %2%{1to16%}, %1, %0" : "+v"(z) : "v"(x), "m"(*p));
+    return z;
 }
 /* the f16 at p in all lanes; reads eight bytes */
 V_FN v16 v_half(const uint8_t *p) { return _mm512_broadcastss_ps(four_halves(p)); }
@@ -188,6 +201,7 @@ V_FN vi vi_fifth(uint32_t bits, int odd)
     return (vi){_mm256_cmpeq_epi32(_mm256_and_si256(h, a), a),
                 _mm256_cmpeq_epi32(_mm256_and_si256(h, b), b)};
 }
+V_FN v16 v_mul_by(v16 x, const float *p) { return v_mul(x, v_set(*p)); }
 V_FN v16 v_half(const uint8_t *p)
 {
     __m256 f = _mm256_broadcastss_ps(four_halves(p));
@@ -224,41 +238,67 @@ static const float levels[32] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11,
                                  16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31};
 
 /* (code - bias) s + m for the low `bits` bits of each lane. m is -0 where the format has no
- * minimum: -0 + y is y, signed zeros included. Below 4 bits s and m may differ between lanes 0-7
- * and 8-15. */
-V_FN void v_linear(vi even_code, vi odd_code, const int bits, const int bias, v16 s, v16 m,
-                   v16 *even, v16 *odd)
+ * minimum: -0 + y is y, signed zeros included. */
+V_FN void v_computed(vi even_code, vi odd_code, const int bits, const int bias, v16 s, v16 m,
+                     v16 *even, v16 *odd)
 {
-#if CPU_ISA == 2 /* the values of all codes once for 32 elements; below 4 bits, of both halves */
-    if (bits <= 5) {
-        v16 level = bits <= 3 ? v_load(levels_of_halves) : v_load(levels), b = v_set((float)bias);
-        v16 low = v_near_bf16(v_fma(v_sub(level, b), s, m));
-        if (bits <= 3) {
-            vi half = _mm512_set_epi32(8, 8, 8, 8, 8, 8, 8, 8, 0, 0, 0, 0, 0, 0, 0, 0);
-            even_code = vi_select((1 << bits) - 1, even_code, half);
-            odd_code = vi_select((1 << bits) - 1, odd_code, half);
-        }
-        if (bits <= 4) {
-            *even = _mm512_permutexvar_ps(even_code, low);
-            *odd = _mm512_permutexvar_ps(odd_code, low);
-        } else {
-            v16 high = v_near_bf16(v_fma(v_sub(v_load(levels + 16), b), s, m));
-            *even = _mm512_permutex2var_ps(low, even_code, high);
-            *odd = _mm512_permutex2var_ps(low, odd_code, high);
-        }
-        return;
-    }
-#endif
     const int mask = (1 << bits) - 1;
     *even = v_near_bf16(v_fma(vi_masked_float(even_code, mask, bias), s, m));
     *odd = v_near_bf16(v_fma(vi_masked_float(odd_code, mask, bias), s, m));
 }
 
-/* level[code] s for the four low bits of both bytes of each lane; exact: in bf16, too. */
-V_FN void v_nonlinear(vi pairs, const int8_t *level, v16 s, const bool exact, v16 *even, v16 *odd)
+#if CPU_ISA == 2
+/* level *s + *m rounded to bf16 as v_near_bf16() does. m == NULL: no *m; level *s and 65537 level
+ * must have at most 24 bits, so that 65537 level times *s is the product that is wanted. */
+V_FN v16 v_near_level(v16 level, const float *s, const float *m)
+{
+    if (m)
+        return v_near_bf16(v_add_to(v_mul_by(level, s), m));
+    v16 high = v_mul_by(v_mul(level, v_set(65537)), s);
+    return v_sub(high, v_fnma_by(level, s, high));
+}
+#endif
+
+/* The same with 4 or 5 bits and one scale for 32 elements; m == NULL: no minimum. The products of
+ * codes and scales must be exact. */
+V_FN void v_linear(vi even_code, vi odd_code, const int bits, const int bias, const float *s,
+                   const float *m, v16 *even, v16 *odd)
+{
+#if CPU_ISA == 2 /* the values of all codes once for 32 elements */
+    const v16 b = v_set((float)bias);
+    const v16 low = v_near_level(v_sub(v_load(levels), b), s, m);
+    if (bits == 4) {
+        *even = _mm512_permutexvar_ps(even_code, low);
+        *odd = _mm512_permutexvar_ps(odd_code, low);
+    } else {
+        const v16 high = v_near_level(v_sub(v_load(levels + 16), b), s, m);
+        *even = _mm512_permutex2var_ps(low, even_code, high);
+        *odd = _mm512_permutex2var_ps(low, odd_code, high);
+    }
+#else
+    v_computed(even_code, odd_code, bits, bias, v_set(*s), v_set(m ? *m : -0.f), even, odd);
+#endif
+}
+
+/* The same with 2 or 3 bits; s and m may differ between lanes 0-7 and 8-15. */
+V_FN void v_short(vi pairs, const int bits, const int bias, v16 s, v16 m, v16 *even, v16 *odd)
+{
+#if CPU_ISA == 2 /* the values of all codes, of both halves */
+    const v16 value = v_near_bf16(v_fma(v_sub(v_load(levels_of_halves), v_set((float)bias)), s, m));
+    const vi half = _mm512_set_epi32(8, 8, 8, 8, 8, 8, 8, 8, 0, 0, 0, 0, 0, 0, 0, 0);
+    *even = _mm512_permutexvar_ps(vi_select((1 << bits) - 1, pairs, half), value);
+    *odd = _mm512_permutexvar_ps(vi_select((1 << bits) - 1, vi_srl(pairs, 8), half), value);
+#else
+    v_computed(pairs, vi_srl(pairs, 8), bits, bias, s, m, even, odd);
+#endif
+}
+
+/* level[code] *s for the four low bits of both bytes of each lane; exact: in bf16, too. */
+V_FN void v_nonlinear(vi pairs, const int8_t *level, const float *s, const bool exact, v16 *even,
+                      v16 *odd)
 {
 #if CPU_ISA == 2
-    v16 table = v_mul(v_signed_bytes((const uint8_t *)level), s);
+    v16 table = v_mul_by(v_signed_bytes((const uint8_t *)level), s);
     if (!exact)
         table = v_near_bf16(table);
     *even = _mm512_permutexvar_ps(pairs, table);
@@ -267,8 +307,8 @@ V_FN void v_nonlinear(vi pairs, const int8_t *level, v16 s, const bool exact, v1
     __m256i table = _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)level));
     pairs = vi_and(pairs, 0x0f0f);
     pairs = (vi){_mm256_shuffle_epi8(table, pairs.a), _mm256_shuffle_epi8(table, pairs.b)};
-    *even = v_mul(vi_even_float(pairs), s);
-    *odd = v_mul(vi_even_float(vi_srl(pairs, 8)), s);
+    *even = v_mul_by(vi_even_float(pairs), s);
+    *odd = v_mul_by(vi_even_float(vi_srl(pairs, 8)), s);
     if (!exact) {
         *even = v_near_bf16(*even);
         *odd = v_near_bf16(*odd);
@@ -317,8 +357,9 @@ V_FN void v_split_e2m1(const uint8_t *b, v16 *even, v16 *odd)
         scale[k] *= 0x1p119f;
     }
     const v16 s = v_halves(v_set(scale[0]), v_set(scale[1])), f = v_set(factor);
+    static const float one = 1;
     const vi q = vi_nibbles(b + 6);
-    v_nonlinear(q, packed_e2m1, v_set(1), true, even, odd);
+    v_nonlinear(q, packed_e2m1, &one, true, even, odd);
     *even = v_with_sign(*even, vi_sll(q, 28)), *odd = v_with_sign(*odd, vi_sll(q, 20));
     *even = v_near_bf16(v_mul(v_mul(*even, s), f));
     *odd = v_near_bf16(v_mul(v_mul(*odd, s), f));
@@ -326,9 +367,9 @@ V_FN void v_split_e2m1(const uint8_t *b, v16 *even, v16 *odd)
 
 /* ---- the formats ----------------------------------------------------------------------------- */
 
-/* Scales of a block of 256, as floats. Q4_K, Q5_K: s[k] of 32 elements, and minus the minimum,
- * s[8 + k]; IQ4_XS: s[k]; Q2_K, Q3_K, Q6_K: s[i] of 16 elements; Q2_K: minus their minimum,
- * m[i]. */
+/* Scales of a chunk, as floats. Types with blocks of 32: s[2 g] of group g, and s[2 g + 1], the
+ * number that Q4_1 and Q5_1 add. Q4_K, Q5_K: s[k] of 32 elements, and minus the minimum, s[8 + k];
+ * IQ4_XS: s[k]; Q2_K, Q3_K, Q6_K: s[i] of 16 elements; Q2_K: minus their minimum, m[i]. */
 struct block_scales {
     _Alignas(64) float s[16], m[16];
 };
@@ -346,9 +387,40 @@ V_FN v16 v_last_half(const uint8_t *p)
     return v_set(_mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(p[0] | p[1] << 8))));
 }
 
-V_FN void v_scales(const enum dtype t, const uint8_t *b, struct block_scales *to)
+/* Bytes of a block of 32 elements with scales that small_scale() reads; 0: another type. */
+V_FN int small_block(const enum dtype t)
 {
-    if (t == DT_Q4_K || t == DT_Q5_K) {
+    return t == DT_Q8_0                     ? 34
+           : t == DT_Q4_0 || t == DT_IQ4_NL ? 18
+           : t == DT_Q4_1                   ? 20
+           : t == DT_Q5_0                   ? 22
+           : t == DT_Q5_1                   ? 24
+           : t == DT_MXFP4                  ? 17
+                                            : 0;
+}
+
+/* The block's scale, halved for MXFP4, and the f16 after it. */
+V_FN void small_scale(const enum dtype t, const uint8_t *b, float *to)
+{
+    if (t == DT_MXFP4) {
+        const uint32_t half = b[0] < 2 ? 0x200000u << b[0] : (uint32_t)(b[0] - 1) << 23;
+        memcpy(to, &half, sizeof half);
+    } else {
+        _mm_storel_pi((__m64 *)to, four_halves(b));
+    }
+}
+
+V_FN void v_scales(const enum dtype t, const uint8_t *b, int groups, struct block_scales *to)
+{
+    const int size = small_block(t);
+    if (size && groups == 8) {
+        UNROLL
+        for (int g = 0; g < 8; g++)
+            small_scale(t, b + g * size, to->s + 2 * g);
+    } else if (size) {
+        for (int g = 0; g < 8 && g < groups; g++)
+            small_scale(t, b + g * size, to->s + 2 * g);
+    } else if (t == DT_Q4_K || t == DT_Q5_K) {
         uint32_t x = word_at(b + 4), y = word_at(b + 8), z = word_at(b + 12);
         uint32_t bytes[4] = {x & 0x3f3f3f3f, (z & 0x0f0f0f0f) | (x >> 2 & 0x30303030),
                              y & 0x3f3f3f3f, (z >> 4 & 0x0f0f0f0f) | (y >> 2 & 0x30303030)};
@@ -379,7 +451,7 @@ V_FN void v_scales(const enum dtype t, const uint8_t *b, struct block_scales *to
         v16 s = v_sub(v_bytes(bytes), v_set(32));
         v_store(to->s, v_mul(s, v_half(b)));
     } else {
-        return; /* the scales of 32 elements stand before their codes */
+        return; /* E4M3, E2M1: scales are read with their codes */
     }
     __asm__("" : "+m"(*to)); /* or compilers keep the scales in a register and permute it */
 }
@@ -389,28 +461,30 @@ V_FN void v_split_packed(const enum dtype t, const uint8_t *b, const struct bloc
                          const int g, v16 *even, v16 *odd)
 {
     const v16 none = v_set(-0.f);
+    const float *d = scales->s + 2 * g, *add = d + 1; /* of types with blocks of 32 */
     if (t == DT_Q8_0) {
         vi q = vi_signed(b + 34 * g + 2);
-        v16 d = v_half(b + 34 * g);
-        *even = v_near_bf16(v_mul(vi_even_float(q), d));
-        *odd = v_near_bf16(v_mul(vi_odd_float(q), d));
+        *even = v_near_bf16(v_mul_by(vi_even_float(q), d));
+        *odd = v_near_bf16(v_mul_by(vi_odd_float(q), d));
     } else if (t == DT_E4M3) {
         v_split_e4m3(b + 34 * g, even, odd);
     } else if (t == DT_E2M1) {
         v_split_e2m1(b + 22 * g, even, odd);
     } else if (t == DT_Q4_0) {
         vi q = vi_nibbles(b + 18 * g + 2);
-        v_linear(q, vi_srl(q, 8), 4, 8, v_half(b + 18 * g), none, even, odd);
+        v_linear(q, vi_srl(q, 8), 4, 8, d, NULL, even, odd);
     } else if (t == DT_Q4_1) {
         vi q = vi_nibbles(b + 20 * g + 4);
-        v_linear(q, vi_srl(q, 8), 4, 0, v_half(b + 20 * g), v_half(b + 20 * g + 2), even, odd);
+        v_linear(q, vi_srl(q, 8), 4, 0, d, add, even, odd);
     } else if (t == DT_Q5_0 || t == DT_Q5_1) {
         const uint8_t *p = b + (t == DT_Q5_0 ? 22 : 24) * g, *at = p + (t == DT_Q5_0 ? 2 : 4);
         uint32_t bits = word_at(at);
         vi q = vi_nibbles(at + 4), e = vi_select(16, vi_fifth(bits, 0), q);
         vi o = vi_select(16, vi_fifth(bits, 1), vi_srl(q, 8));
-        v_linear(e, o, 5, t == DT_Q5_0 ? 16 : 0, v_half(p), t == DT_Q5_0 ? none : v_half(p + 2),
-                 even, odd);
+        if (t == DT_Q5_0)
+            v_linear(e, o, 5, 16, d, NULL, even, odd);
+        else
+            v_linear(e, o, 5, 0, d, add, even, odd);
     } else if (t == DT_Q4_K || t == DT_Q5_K) {
         vi q = vi_pairs(b + (t == DT_Q4_K ? 16 : 48) + 32 * (g / 2)), e = g % 2 ? vi_srl(q, 4) : q;
         vi o = vi_srl(q, g % 2 ? 12 : 8);
@@ -419,8 +493,7 @@ V_FN void v_split_packed(const enum dtype t, const uint8_t *b, const struct bloc
             e = vi_select(16, g < 4 ? vi_sll(high, 4 - g) : vi_srl(high, g - 4), e);
             o = vi_select(16, vi_srl(high, 4 + g), o);
         }
-        v_linear(e, o, t == DT_Q4_K ? 4 : 5, 0, v_set(scales->s[g]), v_set(scales->s[8 + g]), even,
-                 odd);
+        v_linear(e, o, t == DT_Q4_K ? 4 : 5, 0, scales->s + g, scales->s + 8 + g, even, odd);
     } else if (t == DT_Q6_K) {
         const int h = g / 4, j = g % 4;
         vi low = vi_pairs(b + 64 * h + 32 * (j % 2)), high = vi_pairs(b + 128 + 32 * h);
@@ -428,7 +501,7 @@ V_FN void v_split_packed(const enum dtype t, const uint8_t *b, const struct bloc
         high = j < 2 ? vi_sll(high, 4 - 2 * j) : vi_srl(high, 2 * j - 4);
         vi q = vi_select(0x3030, high, low);
         v16 s = v_halves(v_set(scales->s[2 * g]), v_set(scales->s[2 * g + 1]));
-        v_linear(q, vi_srl(q, 8), 6, 32, s, none, even, odd);
+        v_computed(q, vi_srl(q, 8), 6, 32, s, none, even, odd);
     } else if (t == DT_Q2_K || t == DT_Q3_K) {
         vi q = vi_pairs(b + (t == DT_Q2_K ? 16 : 32) + 32 * (g / 4));
         q = vi_srl(q, 2 * (g % 4));
@@ -439,18 +512,13 @@ V_FN void v_split_packed(const enum dtype t, const uint8_t *b, const struct bloc
             vi high = vi_pairs(b);
             q = vi_select(0x0404, g < 2 ? vi_sll(high, 2 - g) : vi_srl(high, g - 2), q);
         }
-        v_linear(q, vi_srl(q, 8), t == DT_Q2_K ? 2 : 3, t == DT_Q2_K ? 0 : 4, s, m, even, odd);
+        v_short(q, t == DT_Q2_K ? 2 : 3, t == DT_Q2_K ? 0 : 4, s, m, even, odd);
     } else if (t == DT_IQ4_NL) {
-        v_nonlinear(vi_nibbles(b + 18 * g + 2), packed_iq4, v_half(b + 18 * g), false, even, odd);
+        v_nonlinear(vi_nibbles(b + 18 * g + 2), packed_iq4, d, false, even, odd);
     } else if (t == DT_IQ4_XS) {
-        v_nonlinear(vi_nibbles(b + 8 + 16 * g), packed_iq4, v_set(scales->s[g]), false, even, odd);
+        v_nonlinear(vi_nibbles(b + 8 + 16 * g), packed_iq4, scales->s + g, false, even, odd);
     } else { /* DT_MXFP4 */
-        const uint8_t *p = b + 17 * g;
-        union {
-            uint32_t u;
-            float f;
-        } half = {p[0] < 2 ? 0x200000u << p[0] : (uint32_t)(p[0] - 1) << 23};
-        v_nonlinear(vi_nibbles(p + 1), packed_e2m1, v_set(half.f), true, even, odd);
+        v_nonlinear(vi_nibbles(b + 17 * g + 1), packed_e2m1, d, true, even, odd);
     }
 }
 
@@ -488,14 +556,14 @@ V_FN void unpack_group(const enum dtype t, const uint8_t *b, const struct block_
     {                                                                                              \
         struct block_scales s;                                                                     \
         (void)t;                                                                                   \
-        v_scales(DT_##T, b, &s);                                                                   \
+        v_scales(DT_##T, b, groups, &s);                                                           \
         CHUNK(unpack_group, T, elements, b, &s, groups, dst);                                      \
     }
 
-/* Products of few rows: weights are unpacked in registers and multiplied with R input rows there.
- * One input row is multiplied with two rows of weights at a time, so that there are more running
- * sums than the latency of an addition needs. */
-enum { DOT_SUMS = DOT_ROWS > 2 ? DOT_ROWS : 2 };
+/* Products of few rows: weights are unpacked in registers and multiplied with R input rows there, O
+ * rows of weights at a time, as many as the registers have room for: each input is then loaded once
+ * for all of them, and there are more running sums than the latency of an addition needs. */
+enum { DOT_OUT = 2, DOT_SUMS = CPU_ISA == 2 ? DOT_OUT * DOT_ROWS : DOT_OUT };
 struct dot_sums { /* [row of weights * R + input row] */
     v16 even[DOT_SUMS], odd[DOT_SUMS];
 };
@@ -504,79 +572,115 @@ V_FN void dot_group(const enum dtype t, const uint8_t *const *b, const struct bl
                     const int g, const float *const *x, int at, struct dot_sums *sum, const int O,
                     const int R)
 {
+    v16 even[DOT_OUT], odd[DOT_OUT];
     UNROLL
     for (int o = 0; o < O; o++) {
-        v16 even, odd;
-        v_split_packed(t, b[o], s + o, g, &even, &odd);
+        v_split_packed(t, b[o], s + o, g, &even[o], &odd[o]);
+        if (R == 1) { /* at once: the registers of AVX2 do not hold the weights of two rows */
+            sum->even[o] = v_fma(even[o], v_load(x[0] + at + 32 * g), sum->even[o]);
+            sum->odd[o] = v_fma(odd[o], v_load(x[0] + at + 32 * g + 16), sum->odd[o]);
+        }
+    }
+    UNROLL
+    for (int r = 0; R > 1 && r < R; r++) {
+        const float *in = x[r] + at + 32 * g;
+        v16 x_even = v_load(in), x_odd = v_load(in + 16);
         UNROLL
-        for (int r = 0; r < R; r++) {
-            const float *in = x[r] + at + 32 * g;
-            sum->even[o * R + r] = v_fma(even, v_load(in), sum->even[o * R + r]);
-            sum->odd[o * R + r] = v_fma(odd, v_load(in + 16), sum->odd[o * R + r]);
+        for (int o = 0; o < O; o++) {
+            sum->even[o * R + r] = v_fma(even[o], x_even, sum->even[o * R + r]);
+            sum->odd[o * R + r] = v_fma(odd[o], x_odd, sum->odd[o * R + r]);
         }
     }
 }
 
-/* A chunk's lines are prefetched DOT_AHEAD bytes before they are read: the rows of a tile follow
- * one another. */
-enum { DOT_AHEAD = 1024 };
-V_FN void prefetch_chunk(const uint8_t *b, size_t size)
+/* The rows of a tile follow one another, and O of them are read at a time: meanwhile the next ones
+ * are prefetched as one ascending stream, DOT_AHEAD bytes ahead at least. */
+enum { DOT_AHEAD = 2048 };
+V_FN void prefetch_bytes(const uint8_t *p, size_t size)
 {
     for (size_t line = 0; line < size; line += 64)
-        __builtin_prefetch(b + DOT_AHEAD + line);
+        __builtin_prefetch(p + line);
 }
 #define DOT_CHUNK(T, elements)                                                                     \
-    V_FN void chunk_##T(const uint8_t *const *b, int groups, const float *const *x, int at,        \
-                        struct dot_sums *sum, const int O, const int R)                            \
+    V_FN void scales_##T(const uint8_t *const *b, size_t at, int groups, struct block_scales *s,   \
+                         const int O)                                                              \
     {                                                                                              \
-        struct block_scales s[2];                                                                  \
         for (int o = 0; o < O; o++)                                                                \
-            v_scales(DT_##T, b[o], &s[o]);                                                         \
+            v_scales(DT_##T, b[o] + at, groups, s + o);                                            \
+    }                                                                                              \
+    V_FN void chunk_##T(const uint8_t *const *b, const struct block_scales *s, int groups,         \
+                        const float *const *x, int at, struct dot_sums *sum, const int O,          \
+                        const int R)                                                               \
+    {                                                                                              \
         CHUNK(dot_group, T, elements, b, s, groups, x, at, sum, O, R);                             \
     }
 
-/* O rows of weights from row `out` on, of which n exist: in place of others the first is read. */
+/* O rows of weights from row `out` on. n: how many exist; if one does, it is read twice. */
 #define DOT_OUTS(T, elements)                                                                      \
-    V_FN void outs_##T(const struct cpu_mat *w, const float *const *x, int rows, int out, int n,   \
+    V_FN void outs_##T(const struct cpu_mat *w, const float *const *x, int out, int n,             \
                        float *tile, const int O, const int R)                                      \
     {                                                                                              \
-        const size_t step = dtype_bytes(DT_##T, PACKED_BLOCK);                                     \
+        const size_t step = dtype_bytes(DT_##T, PACKED_BLOCK), all = (size_t)O * w->pitch;         \
         struct dot_sums sum;                                                                       \
-        const uint8_t *b[2];                                                                       \
-        float four[4];                                                                             \
-        for (int o = 0; o < O; o++)                                                                \
-            b[o] = w->data + (size_t)(out + (o < n ? o : 0)) * w->pitch;                           \
+        struct block_scales s[2][DOT_OUT]; /* of a chunk, and of the next: ready when needed */    \
+        const uint8_t *first = w->data + (size_t)out * w->pitch;                                   \
+        const uint8_t *b[DOT_OUT] = {first, first + (n > 1 ? w->pitch : 0)};                       \
+        const uint8_t *next = b[0] + (all > DOT_AHEAD ? all : DOT_AHEAD);                          \
+        UNROLL                                                                                     \
         for (int i = 0; i < O * R; i++)                                                            \
             sum.even[i] = sum.odd[i] = v_zero();                                                   \
-        for (int at = 0; at < w->k; at += PACKED_BLOCK) {                                          \
-            const int left = (w->k - at) / 32;                                                     \
-            for (int o = 0; o < O; o++)                                                            \
-                prefetch_chunk(b[o], step);                                                        \
-            chunk_##T(b, left < 8 ? left : 8, x, at, &sum, O, R);                                  \
+        int left = w->k / 32, now = 0;                                                             \
+        scales_##T(b, 0, left < 8 ? left : 8, s[0], O);                                            \
+        for (int at = 0; left > 0; at += PACKED_BLOCK, left -= 8, now = !now) {                    \
+            prefetch_bytes(next, (size_t)O * step);                                                \
+            next += (size_t)O * step;                                                              \
+            if (left > 8)                                                                          \
+                scales_##T(b, step, left < 16 ? left - 8 : 8, s[!now], O);                         \
+            chunk_##T(b, s[now], left < 8 ? left : 8, x, at, &sum, O, R);                          \
             for (int o = 0; o < O; o++)                                                            \
                 b[o] += step;                                                                      \
         }                                                                                          \
-        v16 all[4] = {v_zero(), v_zero(), v_zero(), v_zero()};                                     \
-        for (int i = 0; i < O * R; i++)                                                            \
-            all[i] = v_add(sum.even[i], sum.odd[i]);                                               \
-        v_sum4(all[0], all[1], all[2], all[3], four);                                              \
-        for (int o = 0; o < O && o < n; o++)                                                       \
-            for (int r = 0; r < R && r < rows; r++)                                                \
-                tile[r * TILE_OUT + o] = four[o * R + r];                                          \
+        UNROLL                                                                                     \
+        for (int i = 0; i < O * R; i += 4) {                                                       \
+            v16 four[4];                                                                           \
+            float y[4];                                                                            \
+            UNROLL                                                                                 \
+            for (int j = 0; j < 4; j++)                                                            \
+                four[j] = i + j < O * R ? v_add(sum.even[i + j], sum.odd[i + j]) : v_zero();       \
+            v_sum4(four[0], four[1], four[2], four[3], y);                                         \
+            UNROLL                                                                                 \
+            for (int j = 0; j < 4; j++)                                                            \
+                if (i + j < O * R && (i + j) / R < n)                                              \
+                    tile[(i + j) % R * TILE_OUT + (i + j) / R] = y[j];                             \
+        }                                                                                          \
     }
+#if CPU_ISA == 2
+#define DOT_EACH(T)                                                                                \
+    if (rows == 1)                                                                                 \
+        outs_##T(w, x, out + o, n - o, tile + o, 2, 1);                                            \
+    else if (rows == 2)                                                                            \
+        outs_##T(w, x, out + o, n - o, tile + o, 2, 2);                                            \
+    else if (rows == 3)                                                                            \
+        outs_##T(w, x, out + o, n - o, tile + o, 2, 3);                                            \
+    else                                                                                           \
+        outs_##T(w, x, out + o, n - o, tile + o, 2, 4);
+#else
+#define DOT_EACH(T)                                                                                \
+    if (rows == 1) {                                                                               \
+        outs_##T(w, x, out + o, n - o, tile + o, 2, 1);                                            \
+    } else {                                                                                       \
+        outs_##T(w, x, out + o, 1, tile + o, 1, 2);                                                \
+        if (o + 1 < n)                                                                             \
+            outs_##T(w, x, out + o + 1, 1, tile + o + 1, 1, 2);                                    \
+    }
+#endif
 #define DOT(T, elements)                                                                           \
     static void dot_##T(const struct cpu_mat *w, const float *const *x, int rows, int out, int n,  \
                         float *tile)                                                               \
     {                                                                                              \
-        const float *in[DOT_ROWS];                                                                 \
-        for (int r = 0; r < DOT_ROWS; r++) /* in place of missing rows the first is read */        \
-            in[r] = x[r < rows ? r : 0];                                                           \
-        if (rows == 1)                                                                             \
-            for (int o = 0; o < n; o += 2)                                                         \
-                outs_##T(w, in, 1, out + o, n - o, tile + o, 2, 1);                                \
-        else                                                                                       \
-            for (int o = 0; o < n; o++)                                                            \
-                outs_##T(w, in, rows, out + o, 1, tile + o, 1, DOT_ROWS);                          \
+        for (int o = 0; o < n; o += DOT_OUT) {                                                     \
+            DOT_EACH(T)                                                                            \
+        }                                                                                          \
     }
 
 EACH_TYPE(UNPACK)
