@@ -328,6 +328,16 @@ static inline int draft_block_reach(const struct draft *d)
 {
     return d->block ? d->block - 1 + d->block_depth : 0;
 }
+/* The depth of a block's first guess, which row draft_block_first() - block_depth makes. */
+static inline int draft_block_first(const struct draft *d)
+{
+    return d->block_depth > 1 ? d->block_depth : 1;
+}
+/* Guesses of a block. */
+static inline int draft_block_guesses(const struct draft *d)
+{
+    return d->block ? draft_block_reach(d) + 1 - draft_block_first(d) : 0;
+}
 /* Whether the draft's pass over true cells guesses depth 1. */
 static inline bool draft_guesses_next(const struct draft *d)
 {

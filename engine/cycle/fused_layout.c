@@ -148,7 +148,7 @@ static void put_draft(struct fused_cycle *run)
     int32_t *copied = run->block ? fused_in(run, run->at.copied) : NULL;
     const struct head *head = run->rt->drafter->head;
     for (int i = 0; run->block && i < run->key.steps; i++)
-        which[i] = i + head_block_first(head) - head->w->block_depth;
+        which[i] = i + draft_block_first(head->w) - head->w->block_depth;
     for (int i = 0; run->block && i < run->key.steps * run->key.topk; i++)
         copied[i] = i / run->key.topk;
     memcpy(fused_in(run, run->at.guess), lane->guess.token, (size_t)run->key.topk * 4);

@@ -84,7 +84,7 @@ static void grow_block(struct fused_cycle *run)
 {
     struct runtime *rt = run->rt;
     struct head *head = rt->drafter->head;
-    const int K = run->key.topk, first = head_block_first(head);
+    const int K = run->key.topk, first = draft_block_first(head->w);
     const int guesses = run->key.steps + 1 - first;
     struct k_plan kp = plan_view(run->draft, run->at.plan_draft);
     struct k_grow a = {.t = &run->at.tree, .level = 1, .ids = run->at.guess,

@@ -412,7 +412,7 @@ static void add_block(struct growth *g, int first, const int32_t *ids, const flo
     }
 }
 
-/* The block pass of n lanes, which leaves the logits of each lane's depths from head_block_first()
+/* The block pass of n lanes, which leaves the logits of each lane's depths from draft_block_first()
  * on; *guessed: how many rows those are. */
 static bool run_block(struct head *d, struct pass *ps, const struct drafting *lane, int n,
                       int *guessed, struct err *e)
@@ -427,7 +427,7 @@ static bool run_block(struct head *d, struct pass *ps, const struct drafting *la
         if (of_lane == 0)
             continue;
         req[n_req++] = (struct plan_req){.seq = lane[b].seq, .n = of_lane, .token = token + rows};
-        for (int l = head_block_first(d); l <= lane[b].max_depth; l++)
+        for (int l = draft_block_first(d->w); l <= lane[b].max_depth; l++)
             which[(*guessed)++] = rows + l - d->w->block_depth;
         for (int i = 0; i < of_lane; i++)
             token[rows++] = head_block_token(d, i, lane[b].tree->token[0]);
@@ -449,9 +449,10 @@ static void add_edges(struct head *d, const struct drafting *lane, struct growth
     FREED(free_at) int32_t *ids = xmalloc(most * (size_t)topk * sizeof *ids);
     FREED(free_at) float *logp = xmalloc(F32(most * (size_t)topk));
     int rows = 0, base = 0; /* base: the lane's first row of logits */
+    int parents[MAX_LANES];
     for (int b = 0; b < n; base += lane[b++].max_depth) {
-        int parents = level > lane[b].max_depth ? 0 : level > 1 ? g[b].n_front : 1;
-        for (int k = 0; k < parents; k++) {
+        parents[b] = level > lane[b].max_depth ? 0 : level > 1 ? g[b].n_front : 1;
+        for (int k = 0; k < parents[b]; k++) {
             token[rows] = level > 1 ? g[b].c.token[extended(&g[b], level, k)]
                                     : lane[b].tree->token[0];
             which[rows++] = base + level - 1;
@@ -463,22 +464,19 @@ static void add_edges(struct head *d, const struct drafting *lane, struct growth
                       topk);
         get_guesses(d, rows, topk, ids, logp);
     }
-    for (int b = 0, row = 0; b < n; b++) {
-        int parents = level > lane[b].max_depth ? 0 : level > 1 ? g[b].n_front : 1;
+    for (int b = 0, row = 0; b < n; row += parents[b++])
         if (level <= lane[b].max_depth)
             g[b].n_front = tree_grow_level(&g[b].c, level, ids + mul64(row, topk),
                                            logp + mul64(row, topk), NULL, 0);
-        row += parents;
-    }
 }
 
-/* All levels of all lanes from head_block_first() on; as many lanes at once as the buffers have
+/* All levels of all lanes from draft_block_first() on; as many lanes at once as the buffers have
  * rows for. */
 static bool grow_blocks(struct head *d, struct pass *ps, struct drafting *lane, struct growth *g,
                         int n, int topk, struct err *e)
 {
     int most = d->max_heads / max_int(d->w->block, d->w->edges ? topk : 1);
-    int from = head_block_first(d);
+    int from = draft_block_first(d->w);
     FREED(free_at) int32_t *ids = xmalloc((size_t)mul64(d->max_heads, topk) * sizeof *ids);
     FREED(free_at) float *logp = xmalloc(F32(mul64(d->max_heads, topk)));
     bool ok = true;

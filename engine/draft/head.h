@@ -93,11 +93,6 @@ bool head_grow(struct drafter *d, struct pass *ps, struct drafting *lane, int n,
 int head_block_rows(const struct head *h, int depth);
 /* The token of row i of a block. */
 int32_t head_block_token(const struct head *h, int i, int32_t pending);
-/* The depth of a block's first guess, which row head_block_first() - w->block_depth makes. */
-static inline int head_block_first(const struct head *h)
-{
-    return h->w->block_depth > 1 ? h->w->block_depth : 1;
-}
 
 /* dst[i] = src[from[i]], rows of n floats; from: i32 on the device. */
 void head_gather(struct head *h, kbuf src, kbuf from, int rows, int n, kbuf dst);

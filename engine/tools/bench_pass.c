@@ -220,7 +220,7 @@ static void run_draft(struct bench *, void *arg)
 {
     struct runtime *rt = arg;
     struct head *d = rt->drafter->head;
-    int rows = max_int(1, draft_block_reach(d->w) + 1 - head_block_first(d));
+    int rows = max_int(1, draft_block_guesses(d->w));
     if (d->ops->block)
         d->ops->block(d, &rt->pass.kp, d->w->block, d->idx, rows);
     else
@@ -238,7 +238,7 @@ static bool plan_draft(struct runtime *rt, struct lane *lane, struct err *e)
 {
     struct head *h = rt->drafter->head;
     int32_t which[MAX_BLOCK];
-    int guesses = draft_block_reach(h->w) + 1 - head_block_first(h);
+    int guesses = draft_block_guesses(h->w);
     struct draft_row row = {.depth = 1, .cell = lane->seq.drafted, .up = -1, .n_seen = 1,
                             .seen = {lane->seq.drafted}};
     struct plan_req level = {.seq = &lane->seq, .n = 1, .token = lane->tok.v, .draft = &row,
@@ -246,7 +246,7 @@ static bool plan_draft(struct runtime *rt, struct lane *lane, struct err *e)
                              .topk = 1},
                     block = {.seq = &lane->seq, .n = h->w->block, .token = lane->tok.v};
     for (int i = 0; i < MAX_BLOCK; i++)
-        which[i] = i + head_block_first(h) - h->w->block_depth;
+        which[i] = i + draft_block_first(h->w) - h->w->block_depth;
     int32_t from = lane->slot - 1;
     h->w->block ? head_rows(h, which, guesses) : head_rows(h, &from, 1);
     for (int i = 0; i < guesses; i++)

@@ -346,11 +346,6 @@ static bool extend_block(struct golden *golden, struct runtime *rt, struct lane 
     return ok;
 }
 
-static int block_guesses(const struct draft *w)
-{
-    return draft_block_reach(w) + 1 - (w->block_depth > 1 ? w->block_depth : 1);
-}
-
 /* The block over these cells: its rows' states, the logits of those that guess, and the scores of
  * the chain. */
 static bool run_block(struct golden *golden, struct runtime *rt, struct lane *lane,
@@ -366,11 +361,11 @@ static bool run_block(struct golden *golden, struct runtime *rt, struct lane *la
     lane->seq.committed = lane->seq.drafted; /* only the draft runs here */
     bool ok = golden_goes_on(golden, e) && drafter_grow(rt->drafter, &rt->pass, &d, 1, &shape, e);
     lane->seq.committed = 0;
-    for (int i = 0; i < block_guesses(h->w) && ok; i++)
+    for (int i = 0; i < draft_block_guesses(h->w) && ok; i++)
         head_logits(h, i, logits + mul64(i, V));
     if (ok) {
         head_states(h, h->w->block, states);
-        for (int i = 0; i < block_guesses(h->w); i++)
+        for (int i = 0; i < draft_block_guesses(h->w); i++)
             scores[i] = i + 1 < t.n ? t.score[i + 1] : NAN;
     }
     return ok;
@@ -380,7 +375,7 @@ static bool run_block(struct golden *golden, struct runtime *rt, struct lane *la
 static bool check_scores(struct golden *golden, struct safetensors *st, const float *scores,
                          struct err *e)
 {
-    int n = block_guesses(&golden->l.draft);
+    int n = draft_block_guesses(&golden->l.draft);
     float *want = golden->l.draft.edges
                       ? golden_tensor(st, "block.scores", DT_F32, 1, (int64_t[]){n}, e) : NULL;
     if (want)
@@ -397,7 +392,7 @@ static bool check_block(struct golden *golden, struct runtime *rt, struct lane *
     static const int chunks[] = {7, HEAD_BACKLOG, 1};
     int L = lane->tok.n - 1, wide = head_tap_floats(rt->drafter->head), B = golden->l.draft.block;
     int V = head_vocab(rt->drafter->head), H = golden->l.draft.cfg.hidden;
-    int G = block_guesses(&golden->l.draft);
+    int G = draft_block_guesses(&golden->l.draft);
     size_t ns = (size_t)mul64(B, H) * 4, nl = (size_t)mul64(G, V) * 4;
     const int64_t of_fused[] = {L, wide}, of_hidden[] = {B, H}, of_logits[] = {G, V};
     FREED(free_at) float *fused = golden_tensor(st, "fused_hidden", DT_F32, 2, of_fused, e);
