@@ -359,8 +359,9 @@ struct k_change {
 /* Chooses again among the n best of a row of logits: candidate c of row from[r] has the score
  * logp[from[r]][c] + src[r] . table[ids[from[r]][c]]. Leaves the k best of each row, best first
  * (ties: the earlier candidate), and their log softmax over the row's candidates. Where a row has
- * fewer (an id of -1 is none), the rest has id -1 and -inf. If a score is no number, the row has
- * its first k candidates with NaN. */
+ * fewer (an id of -1 ends the list), the rest has id -1 and -inf. An id behind the table must not
+ * occur: the CPU CHECKs it, and CUDA, which cannot, ends the list there. If a score is no number,
+ * the row has its first k candidates with NaN. */
 struct k_rerank {
     int rows, n, k, width; /* n <= 64 */
     kbuf from;             /* (rows) i32 */

@@ -2,18 +2,19 @@
  *
  * Layout on the device. Vectors keep the checkpoint's layout. Matrices of bf16 are stored in
  * panels, in the order in which blocks read them (base/panel.cuh), and so are matrices packed in
- * blocks of some types (dense/packed.cuh; other types become bf16, packs_on()). Packed experts of
- * most types are in tiles of 16 rows (moe/expert_blocks.cuh). Other float matrices, and those
- * of which single rows are read, keep their rows, padded with zeros to a multiple of 32 elements so
- * that every row can be read 16 bytes at a time. MXFP4 rows are padded to a multiple of four blocks
- * and stored in tiles of 16 rows with re-ordered bits (mem.cu). An activation enters the tensor
+ * blocks of some types (dense/packed.cuh; other types become bf16, packs_on()). Packed experts are
+ * in tiles of 16 rows (moe/expert_blocks.cuh), and so are bf16 experts where wgmma runs
+ * (cuda_tiles_experts()). Other float matrices, and those of which single rows are read, keep their
+ * rows, padded with zeros to a multiple of 32 elements so that every row can be read 16 bytes at a
+ * time. MXFP4 rows are padded to a multiple of four blocks and stored in tiles of 16 rows with
+ * re-ordered bits (mem.cu). An activation enters the tensor
  * cores as one 16-bit number or as the sum of two (its terms; dense/product.cuh).
  *
  * Products by number of rows. Decode rows (up to MAX_DECODE_ROWS), verify rows (up to
  * MAX_VERIFY_ROWS) and prefill rows (more) have a kernel each: dense/decode.cu, verify.cu and
- * prefill.cu; verify and prefill rows take packed weights unpacked to scratch. Without wgmma, and
- * for verify rows of two terms, the tile kernel (dense/tile.cu)
- * takes the place of the other two. A row's bits do not depend on the kernel.
+ * prefill.cu; verify rows of packed weights take that of prefill rows. Without wgmma, and for
+ * verify rows of two terms, the tile kernel (dense/tile.cu) takes the place of the other two; it
+ * takes packed weights unpacked to scratch. A row's bits do not depend on the kernel.
  *
  * One stream for all devices of a process on a GPU (stream.cu). Where the device has programmatic
  * dependent launch (PDL), a kernel may start while its predecessor drains. Therefore every kernel

@@ -231,7 +231,7 @@ static bool mxfp4_of(const struct tensor *t, struct mxfp4 *m)
 }
 
 /* Converts `rows` rows, which are in the arena, into whole tiles at `to`. */
-static cudaError_t repack(struct kdev *d, const struct mxfp4 *m, size_t rows, uint8_t *to)
+static void repack(struct kdev *d, const struct mxfp4 *m, size_t rows, uint8_t *to)
 {
     size_t n = rows * (size_t)m->groups * 4;
     if (m->is_scales)
@@ -240,41 +240,44 @@ static cudaError_t repack(struct kdev *d, const struct mxfp4 *m, size_t rows, ui
     else
         repack_mxfp4<<<(unsigned)((n + 255) / 256), 256, 0, d->stream>>>(
             (const uint32_t *)d->arena, (uint4 *)to, rows, m->blocks, m->groups);
-    return cudaGetLastError();
 }
 
-/* Copies the rows to the arena, as many tiles of 16 rows at a time as fit there, and converts them
- * from there. */
-static cudaError_t put_mxfp4(struct kdev *d, const struct tensor *t, const struct mxfp4 *m,
-                             uint8_t *to)
+/* Copies rows of `row` bytes to the arena, as many tiles of TILE_OUTS rows at a time as fit there,
+ * and converts them from there: convert(rows, to) starts the kernel that does. row_to: bytes of a
+ * row on the device. */
+template <class CONVERT>
+static cudaError_t put_in_tiles(struct kdev *d, const struct tensor *t, size_t rows, size_t row,
+                                size_t row_to, uint8_t *to, const CONVERT &convert)
 {
-    const size_t row = t->bytes / m->rows, fit = ARENA_BYTES / row / 16 * 16,
-                 row_to = m->bytes / cuda_round(m->rows, 16);
+    const size_t fit = ARENA_BYTES / row / TILE_OUTS * TILE_OUTS;
     CHECK(fit > 0);
-    for (size_t at = 0; at < m->rows; at += fit) {
-        const size_t rows = m->rows - at < fit ? m->rows - at : fit;
-        TRY(fetch(d, t, at * row, rows * row));
-        TRY(repack(d, m, rows, to + at * row_to));
-    }
-    return cudaSuccess;
-}
-
-/* Copies packed experts to the arena, as many tiles at a time as fit there, and rearranges them
- * from there. */
-static cudaError_t put_experts(struct kdev *d, const struct tensor *t, uint8_t *to)
-{
-    const int k = (int)t->dim[2];
-    const size_t tile = TILE_OUTS * dtype_bytes(t->type, (size_t)k), tiles = t->bytes / tile,
-                 fit = ARENA_BYTES / tile,
-                 each = (size_t)(k / K_CHUNK) * (size_t)chunk_bytes(experts_as(t->type));
-    CHECK(fit > 0);
-    for (size_t at = 0; at < tiles; at += fit) {
-        const size_t n = tiles - at < fit ? tiles - at : fit;
-        TRY(fetch(d, t, at * tile, n * tile));
-        cuda_repack_experts(d, t->type, d->arena, k, (int)n, to + at * each);
+    for (size_t at = 0; at < rows; at += fit) {
+        const size_t n = rows - at < fit ? rows - at : fit;
+        TRY(fetch(d, t, at * row, n * row));
+        convert(n, to + at * row_to);
         TRY(cudaGetLastError());
     }
     return cudaSuccess;
+}
+
+static cudaError_t put_mxfp4(struct kdev *d, const struct tensor *t, const struct mxfp4 *m,
+                             uint8_t *to)
+{
+    return put_in_tiles(d, t, m->rows, t->bytes / m->rows,
+                        m->bytes / cuda_round(m->rows, TILE_OUTS), to,
+                        [&](size_t rows, uint8_t *at) { repack(d, m, rows, at); });
+}
+
+/* Packed experts. */
+static cudaError_t put_experts(struct kdev *d, const struct tensor *t, uint8_t *to)
+{
+    const int k = (int)t->dim[2];
+    const size_t row = dtype_bytes(t->type, (size_t)k),
+                 tile_to = (size_t)(k / K_CHUNK) * (size_t)chunk_bytes(experts_as(t->type));
+    return put_in_tiles(d, t, t->bytes / row, row, tile_to / TILE_OUTS, to,
+                        [&](size_t rows, uint8_t *at) {
+                            cuda_repack_experts(d, t->type, d->arena, k, (int)rows / TILE_OUTS, at);
+                        });
 }
 
 /* One thread copies eight elements of a row of k to a tile of bf16 experts
@@ -295,22 +298,16 @@ __global__ void repack_tiles(const uint16_t *src, uint4 *dst, size_t rows, int k
     dst[(place * 16 + row % 16) * 4 + (size_t)(eight % 4)] = make_uint4(w[0], w[1], w[2], w[3]);
 }
 
-/* Copies bf16 experts to the arena, as many tiles of 16 rows at a time as fit there, and rearranges
- * them from there. */
 static cudaError_t put_tiles(struct kdev *d, const struct tensor *t, uint8_t *to)
 {
-    const int k = (int)t->dim[2], chunks = div_up(k, 32);
-    const size_t all = (size_t)(t->dim[0] * t->dim[1]), row = (size_t)k * sizeof(uint16_t),
-                 fit = ARENA_BYTES / row / 16 * 16;
-    CHECK(fit > 0);
-    for (size_t at = 0; at < all; at += fit) {
-        const size_t rows = all - at < fit ? all - at : fit, n = rows * (size_t)chunks * 4;
-        TRY(fetch(d, t, at * row, rows * row));
-        repack_tiles<<<(unsigned)((n + 255) / 256), 256, 0, d->stream>>>(
-            (const uint16_t *)d->arena, (uint4 *)(to + at * (size_t)chunks * 64), rows, k, chunks);
-        TRY(cudaGetLastError());
-    }
-    return cudaSuccess;
+    const int k = (int)t->dim[2], chunks = div_up(k, K_CHUNK);
+    return put_in_tiles(
+        d, t, (size_t)(t->dim[0] * t->dim[1]), (size_t)k * sizeof(uint16_t),
+        (size_t)chunks * K_CHUNK_BYTES, to, [&](size_t rows, uint8_t *at) {
+            const size_t n = rows * (size_t)chunks * 4;
+            repack_tiles<<<(unsigned)((n + 255) / 256), 256, 0, d->stream>>>(
+                (const uint16_t *)d->arena, (uint4 *)at, rows, k, chunks);
+        });
 }
 
 /* A tensor as rows of `width` bytes, `pitch` bytes apart on the device. */

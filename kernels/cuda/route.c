@@ -18,15 +18,10 @@ bool packs_on(const struct gpu *g, int type)
 int experts_as(int type)
 {
     switch (type) {
-    case DT_E4M3:
-    case DT_E2M1:
-    case DT_Q8_0:
-    case DT_Q4_0:
-    case DT_Q2_K:
-    case DT_Q4_K:
-    case DT_Q5_K:
-    case DT_Q6_K:
-    case DT_IQ4_XS: return type;
+#define ITSELF(form) case form:
+        EXPERT_FORMS(ITSELF, ITSELF)
+#undef ITSELF
+        return type;
     case DT_Q4_1: return DT_Q4_K;
     case DT_Q5_0:
     case DT_Q5_1: return DT_Q5_K;
@@ -419,7 +414,7 @@ int moe_router_rows(const struct gpu *g, const struct moe_shape *s)
  * outputs and 16 hidden values, which are in whole tiles (cuda_tiles_experts()). */
 static bool takes_columns(const struct gpu *g, const struct moe_shape *s)
 {
-    return s->mxfp4 || (s->bf16 && g->has_wgmma && s->in % 32 == 0 && s->ffn % 16 == 0);
+    return s->mxfp4 || (s->as_bf16 && g->has_wgmma && s->in % 32 == 0 && s->ffn % 16 == 0);
 }
 
 /* Whether the rows are multiplied in the order of the experts, by tiles. Without wgmma the decode
@@ -430,7 +425,7 @@ static bool takes_prefill(const struct gpu *g, const struct moe_shape *s)
     const int columns = g->smem_max >= LARGE ? 32 : 16;
     const bool many = g->has_wgmma || s->rows * s->top_k * g->terms > columns * s->n_expert;
     if (!s->mxfp4)
-        return s->bf16 && g->has_wgmma && moe_router_rows(g, s) &&
+        return s->as_bf16 && g->has_wgmma && moe_router_rows(g, s) &&
                s->rows > (takes_columns(g, s) ? COLUMN_ROWS : PLAIN_ROWS);
     return s->rows > MAX_VERIFY_ROWS && many && moe_router_rows(g, s);
 }

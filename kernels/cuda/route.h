@@ -51,8 +51,13 @@ enum product_kernel {
  * bf16 during its upload. */
 bool packs_on(const struct gpu *g, int type);
 
-/* The packed type in whose layout (moe/expert_blocks.cuh) experts of a packed type stay packed on
- * every GPU: the type itself, or one whose blocks can hold the same values. */
+/* The forms of packed experts on the device: the packed types in whose layout
+ * (moe/expert_blocks.cuh) experts stay packed on every GPU. LAST: as X, or a default. */
+#define EXPERT_FORMS(X, LAST)                                                              \
+    X(DT_E4M3) X(DT_Q8_0) X(DT_E2M1) X(DT_Q4_0) X(DT_Q4_K) X(DT_Q2_K) X(DT_IQ4_XS)         \
+    X(DT_Q5_K) LAST(DT_Q6_K)
+/* The form of experts of a packed type: the type itself, or one whose blocks can hold the same
+ * values. DT_NONE: the type is not packed. */
 int experts_as(int type);
 
 /* The kernel for a product of `rows` rows; bf16: of the weights, packed ones included, else f16 or
@@ -257,7 +262,7 @@ struct moe_shape {
     int rows, in, ffn, n_expert, top_k;
     bool mxfp4;
     bool pre_bf16; /* the weights of the norm before, if there are any */
-    bool bf16;     /* bf16 experts as experts_prefill.cu and experts.cu take them (moe.cu) */
+    bool as_bf16;  /* bf16 or packed experts, as experts_prefill.cu and experts.cu multiply them */
 };
 struct moe_route {
     enum moe_kernel kernel;

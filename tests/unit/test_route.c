@@ -29,11 +29,12 @@ static void test_packed_types(void **unused)
         const struct gpu *gpu;
         const char *types;
     } t[] = {
-        {&h100, "80.....4.6....E"}, {&h100_f32, "..............."}, {&a100, "80.....4.6....E"},
-        {&a100_f32, "..............."}, {&ada, "80.....4.6....E"}, {&ada_f32, "..............."},
+        {&h100, "80.....4.6....E."}, {&h100_f32, "................"},
+        {&a100, "80.....4.6....E."}, {&a100_f32, "................"},
+        {&ada, "80.....4.6....E."}, {&ada_f32, "................"},
     };
     for (int g = 0; g < LENGTH(t); g++)
-        for (int i = DT_Q8_0; i <= DT_E4M3; i++)
+        for (int i = DT_Q8_0; i <= DT_E2M1; i++)
             assert_int_equal(packs_on(t[g].gpu, i), t[g].types[i - DT_Q8_0] != '.');
     assert_false(packs_on(&h100, DT_BF16));
 }
@@ -463,7 +464,7 @@ static void test_moe_routes(void **unused)
     s.in = 2816, s.ffn = 704, s.n_expert = 128, s.top_k = 8;
     for (s.rows = 1; s.rows < 100; s.rows++) /* bf16 experts, and others that are not MXFP4 */
         for (int bf16 = 0; bf16 < 2; bf16++) {
-            s.bf16 = bf16;
+            s.as_bf16 = bf16;
             const struct moe_route r = moe_route_of(&h100, &s);
             assert_int_equal(r.kernel, !bf16                  ? MOE_PLAIN
                                        : s.rows == 1           ? MOE_ROW

@@ -6,11 +6,10 @@
  *
  * A panel is a few successive rows of the matrix (outputs). Its chunks are stored in the order in
  * which a block multiplies them (dense/decode_run.cuh), so that the block reads one contiguous
- * range of
- * memory: first the first chunk of every split, then the second chunk of every split, and so on.
- * The index within a split is called the position. Of the 32 elements of each row, a chunk of a
- * panel has four units of 16 bytes, in the order of tile_place() (base/row.cuh): the first unit of
- * all rows, then the second, and so on:
+ * range of memory: first the first chunk of every split, then the second chunk of every split, and
+ * so on. The index within a split is called the position. Of the 32 elements of each row, a chunk
+ * of a panel has four units of 16 bytes, in the order of tile_place() (base/row.cuh): the first
+ * unit of all rows, then the second, and so on:
  *
  *     (panels, positions, splits, 4 units, rows of a panel, 8)
  *
@@ -115,11 +114,12 @@ static inline bool cuda_paneled(const struct tensor *t)
 {
     return dtype_as_bf16(t->type) && t->n_dim == 2 && !t->by_row;
 }
-/* Whether a tensor holds experts that stay packed on the device (moe/expert_blocks.cuh): a tile of
- * 16 outputs must belong to one expert. */
+enum { TILE_OUTS = 16 }; /* outputs of a tile of experts */
+/* Whether a tensor holds experts that stay packed on the device (moe/expert_blocks.cuh): a tile
+ * must belong to one expert. */
 static inline bool cuda_packed_experts(const struct tensor *t)
 {
-    return experts_as(t->type) != DT_NONE && t->n_dim == 3 && t->dim[1] % 16 == 0;
+    return experts_as(t->type) != DT_NONE && t->n_dim == 3 && t->dim[1] % TILE_OUTS == 0;
 }
 /* Whether upload() leaves a packed tensor packed. */
 static inline bool cuda_stays_packed(const struct kdev *d, const struct tensor *t)

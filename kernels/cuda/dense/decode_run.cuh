@@ -463,11 +463,11 @@ static int absent_rows_bytes(const struct decode_args *f, int tiles, bool joined
     return (int)cuda_round((size_t)(behind * bytes_apart(stored)), 128);
 }
 
-/* Divides shared memory; own: bytes that the kernel uses statically. If rows
- * come in the stages, all sets have the same number of positions a stage. Returns the dynamic
- * shared memory in bytes. */
+/* Divides shared memory; own: bytes that the kernel uses statically. If rows come in the stages,
+ * all sets have the same number of positions a stage. Returns the dynamic shared memory in
+ * bytes. */
 static size_t divide_shared(const struct kdev *d, const struct product *p, int tiles, bool joined,
-                     bool resident, int stored, size_t own, struct decode_args &f)
+                            bool resident, int stored, size_t own, struct decode_args &f)
 {
     int cols = p->rows * p->x.terms, wide = 0, each = 1;
     f.x = (const uint8_t *)p->x.x, f.cols = cols, f.column = p->x.kp * 2;

@@ -21,6 +21,25 @@ __device__ __forceinline__ uint32_t code_of(int type, const uint8_t *b, int k, i
     return type == DT_Q4_0 ? (i < 16 ? q[i] & 15u : q[i - 16] >> 4u) : q[i] ^ 0x80u;
 }
 
+/* The f16 at b. */
+__device__ __forceinline__ float half_at(const uint8_t *b)
+{
+    return half_value((uint32_t)(b[0] | b[1] << 8));
+}
+/* Q4_K and Q5_K: the scale and the minimum of chunk k, six bits each: see scale_min() of
+ * packed.c. */
+__device__ __forceinline__ void put_scale_min(const uint8_t *b, int k, uint8_t *to)
+{
+    const uint8_t *s = b + 4;
+    to[0] = k < 4 ? s[k] & 63 : (s[k + 4] & 15) | s[k - 4] >> 6 << 4;
+    to[1] = k < 4 ? s[k + 4] & 63 : s[k + 4] >> 4 | s[k] >> 6 << 4;
+}
+/* Q6_K: the scales of both halves of chunk k, plus 128. */
+__device__ __forceinline__ void put_half_scales(const uint8_t *b, int k, uint8_t *to)
+{
+    to[0] = b[192 + 2 * k] ^ 0x80, to[1] = b[192 + 2 * k + 1] ^ 0x80;
+}
+
 /* The factors of d, so that weights() has the bits of packed_bf16(): level times the first one,
  * p / 128 for an integer p < 256, has to round so that its product with the second one rounds to
  * level d. Powers of two and signs of levels change no digits. Tried for every f16: none of them

@@ -53,10 +53,8 @@ __device__ __forceinline__ void put_scales(int type, const uint8_t *b, int k, ui
         return;
     }
     if (type == DT_Q4_K) {
-        const uint8_t *s = b + 4; /* six bits each: see scale_min() of packed.c */
-        to[0] = k < 4 ? s[k] & 63 : (s[k + 4] & 15) | s[k - 4] >> 6 << 4;
-        to[1] = k < 4 ? s[k + 4] & 63 : s[k + 4] >> 4 | s[k] >> 6 << 4;
-        const float d = half_value((uint32_t)(b[0] | b[1] << 8));
+        put_scale_min(b, k, to);
+        const float d = half_at(b);
         if (fabsf(d) * (float)max(to[0], 1) >= 1 / 2.f)
             *too_large = 1;
         *(uint16_t *)block = __half_as_ushort(__float2half_rn(d * 0x1p9f)); /* exact */
@@ -64,13 +62,13 @@ __device__ __forceinline__ void put_scales(int type, const uint8_t *b, int k, ui
         return;
     }
     if (type == DT_Q4_0) {
-        const two_factors f = factors_of(half_value((uint32_t)(b[0] | b[1] << 8)));
+        const two_factors f = factors_of(half_at(b));
         *(uint16_t *)to = f.second, *(uint16_t *)(to + FIRST_FACTOR) = f.first;
         return;
     }
     if (type == DT_Q6_K) {
-        const float d = half_value((uint32_t)(b[208] | b[209] << 8));
-        to[2] = b[192 + 2 * k] ^ 0x80, to[3] = b[192 + 2 * k + 1] ^ 0x80;
+        const float d = half_at(b + 208);
+        put_half_scales(b, k, to + 2);
         for (int i = 2; i < 4; i++)
             if (fabsf(d) * (float)max(abs(to[i] - 128), 1) >= 1 / 8.f)
                 *too_large = 1;

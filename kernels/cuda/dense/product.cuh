@@ -137,8 +137,6 @@ __device__ __forceinline__ uint32_t next_term(float &x, float &y)
 
 template <int STORE> struct chunk;
 
-enum { TILE_ROWS = 16 }; /* of experts in tiles */
-
 /* The place of chunk c in a tile of experts. A warp has the k split of its number. */
 __device__ __forceinline__ size_t place_of_split(const mat &m, int c)
 {
@@ -147,13 +145,27 @@ __device__ __forceinline__ size_t place_of_split(const mat &m, int c)
     return (size_t)(chunks_before(k, c - split * k.each) + split);
 }
 
+/* acc += 32 of k, from chunk c on, of the rows x times the weights of 16 outputs: r0 and r1 are a
+ * thread's eight of outputs g and g + 8. */
+template <int NT>
+__device__ __forceinline__ void multiply_eights(float (&acc)[NT][4], uint4 r0, uint4 r1,
+                                                const uint16_t *const (&x)[NT], int c, int q)
+{
+#pragma unroll
+    for (int j = 0; j < NT; j++) {
+        uint4 b = *(const uint4 *)(x[j] + c * 32 + q * 8);
+        mma_bf16(acc[j], r0.x, r1.x, r0.y, r1.y, b.x, b.y);
+        mma_bf16(acc[j], r0.z, r1.z, r0.w, r1.w, b.z, b.w);
+    }
+}
+
 template <> struct chunk<STORE_BF16> {
     enum { K = 32 };
     uint4 r0, r1; /* eight weights of rows g and g + 8 */
     __device__ __forceinline__ void load(const mat &m, const uint8_t *p0, const uint8_t *p1,
                                          int c, int q)
     {
-        const size_t at = m.panels.rows ? place_of_split(m, c) * TILE_ROWS * 64 : (size_t)c * 64;
+        const size_t at = m.panels.rows ? place_of_split(m, c) * TILE_OUTS * 64 : (size_t)c * 64;
         r0 = stream16(p0 + at + (size_t)q * 16);
         r1 = stream16(p1 + at + (size_t)q * 16);
     }
@@ -161,12 +173,7 @@ template <> struct chunk<STORE_BF16> {
     __device__ __forceinline__ void multiply(float (&acc)[NT][4], const uint16_t *const (&x)[NT],
                                              int c, int q) const
     {
-#pragma unroll
-        for (int j = 0; j < NT; j++) {
-            uint4 b = *(const uint4 *)(x[j] + c * 32 + q * 8);
-            mma_bf16(acc[j], r0.x, r1.x, r0.y, r1.y, b.x, b.y);
-            mma_bf16(acc[j], r0.z, r1.z, r0.w, r1.w, b.z, b.w);
-        }
+        multiply_eights(acc, r0, r1, x, c, q);
     }
 };
 
@@ -184,18 +191,13 @@ template <int TERMS> struct float_chunk {
             a[i] = f0[i], b[i] = f1[i];
 #pragma unroll
         for (int t = 0; t < TERMS; t++) {
-            uint32_t r0[4], r1[4];
+            uint4 r0, r1;
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                r0[i] = next_term(a[2 * i], a[2 * i + 1]);
-                r1[i] = next_term(b[2 * i], b[2 * i + 1]);
+                (&r0.x)[i] = next_term(a[2 * i], a[2 * i + 1]);
+                (&r1.x)[i] = next_term(b[2 * i], b[2 * i + 1]);
             }
-#pragma unroll
-            for (int j = 0; j < NT; j++) {
-                uint4 v = *(const uint4 *)(x[j] + c * 32 + q * 8);
-                mma_bf16(acc[j], r0[0], r1[0], r0[1], r1[1], v.x, v.y);
-                mma_bf16(acc[j], r0[2], r1[2], r0[3], r1[3], v.z, v.w);
-            }
+            multiply_eights(acc, r0, r1, x, c, q);
         }
     }
 };
@@ -232,7 +234,7 @@ template <> struct chunk<STORE_COLUMNS> : float_chunk<3> {
     {
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            const int k = c * 32 + q * 8 + i, tile = m.panels.rows ? k / TILE_ROWS * TILE_ROWS : k;
+            const int k = c * 32 + q * 8 + i, tile = m.panels.rows ? k / TILE_OUTS * TILE_OUTS : k;
             const size_t at = (size_t)tile * m.pitch + (size_t)(k - tile) * 64;
             vec v0 = {p0 + at, m.type}, v1 = {p1 + at, m.type};
             f0[i] = k < m.k ? weight_at(v0, 0) : 0.f;
@@ -309,7 +311,7 @@ __global__ void __launch_bounds__(PRODUCT_THREADS, 2)
         size_t at = STORE == STORE_COLUMNS ? (size_t)row * (m.type == DT_F32 ? 4 : 2)
                                            : (size_t)row * m.pitch;
         if (m.panels.rows && STORE == STORE_COLUMNS)
-            at = (size_t)chunk_place(m.panels.ksplit, row / 32) * TILE_ROWS * 64 +
+            at = (size_t)chunk_place(m.panels.ksplit, row / 32) * TILE_OUTS * 64 +
                  (size_t)(row % 32) * 2;
         else if (m.panels.rows && STORE == STORE_BF16)
             at = (size_t)n0 * m.pitch + (size_t)in_tile * 64;

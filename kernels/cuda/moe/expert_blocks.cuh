@@ -32,8 +32,6 @@
 #include "kernels/cuda/dense/fp8.cuh"
 #include "kernels/cuda/dense/packed.cuh"
 
-enum { TILE_OUTS = 16 }; /* outputs of a tile */
-
 /* Whether codes have eight bits, and an output's chunk a scale of two bytes. */
 static constexpr inline __host__ __device__ bool has_byte_codes(int form)
 {
@@ -331,16 +329,14 @@ struct coded_eight {
 /* Calls f with the form of experts as its template argument. */
 template <class F> __device__ __forceinline__ void with_form(int form, F &&f)
 {
-    switch (form) {
-    case DT_E4M3: return f.template operator()<(int)DT_E4M3>();
-    case DT_Q8_0: return f.template operator()<(int)DT_Q8_0>();
-    case DT_E2M1: return f.template operator()<(int)DT_E2M1>();
-    case DT_Q4_0: return f.template operator()<(int)DT_Q4_0>();
-    case DT_Q4_K: return f.template operator()<(int)DT_Q4_K>();
-    case DT_Q2_K: return f.template operator()<(int)DT_Q2_K>();
-    case DT_IQ4_XS: return f.template operator()<(int)DT_IQ4_XS>();
-    case DT_Q5_K: return f.template operator()<(int)DT_Q5_K>();
-    default: return f.template operator()<(int)DT_Q6_K>();
+    switch (form) { /* moe.cu checks that there is no other form */
+#define CALL(type) return f.template operator()<(int)type>();
+#define FORM(type) case type: CALL(type)
+#define LAST(type) default: CALL(type)
+        EXPERT_FORMS(FORM, LAST)
+#undef LAST
+#undef FORM
+#undef CALL
     }
 }
 

@@ -1,4 +1,4 @@
-/* experts.cu - MXFP4 and bf16 experts for decode and verify rows, at the speed of memory.
+/* experts.cu - MXFP4, bf16 and packed experts for decode and verify rows, at the speed of memory.
  *
  * One kernel after the router; all its blocks are resident. Its jobs are in two groups, and its
  * work in parts: gate and up for one group after the other, then down for each group, so that the
@@ -22,9 +22,9 @@
  * behind all copies of the ring, and a fence would wait for its own thread's copies. Blocks signal
  * each other through counters; with few pairs, experts_few.cu does without.
  *
- * bf16 experts (moe_shape::bf16) are stored in tiles, too (cuda_tiles_experts()), and multiplied in
- * the order of product_kernel: a chunk has 32 of k, and a row has two columns, whose sums are added
- * in each k split. Packed experts (moe/expert_blocks.cuh) are unpacked to bf16 by the
+ * bf16 experts (moe_shape::as_bf16) are stored in tiles, too (cuda_tiles_experts()), and multiplied
+ * in the order of product_kernel: a chunk has 32 of k, and a row has two columns, whose sums are
+ * added in each k split. Packed experts (moe/expert_blocks.cuh) are unpacked to bf16 by the
  * consumers; everything else is the same.
  */
 #include "kernels/cuda/moe/experts_roles.cuh"

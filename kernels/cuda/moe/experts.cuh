@@ -8,8 +8,9 @@
  * the router does both.
  *
  * With at most FLAG_PAIRS pairs (by_flags), blocks exchange hidden rows and results through words
- * that are their own flags (publish(), cuda.h); the router's packing blocks clear these words
- * after they have packed their row. A single row (single_row) is packed by every block for itself.
+ * that are their own flags (publish(), base/barrier.cuh); the router's packing blocks clear these
+ * words after they have packed their row. A single row (single_row) is packed by every block for
+ * itself.
  *
  * A logit is stored as its key: an unsigned integer in the order of the logits, never 0. Blocks
  * that select experts themselves do not wait for the router to end, only for its keys: a key is 0

@@ -1,4 +1,4 @@
-/* experts_few.cu - MXFP4 and bf16 experts for a single row and for few pairs (decode rows, small
+/* experts_few.cu - the experts of experts.cu for a single row and for few pairs (decode rows, small
  * trees): the jobs and warps of experts.cu. A word that one block writes for others is its own flag
  * (publish(), base/barrier.cuh): the row warps wait for the words of hidden rows and of results
  * themselves, and sum the rows' experts as the results arrive. The router has set these words to 0.

@@ -608,7 +608,7 @@ static void map_weights(mx_form, struct kdev *d, struct prefill_experts *a, cons
 static void map_weights(bf16_form, struct kdev *d, struct prefill_experts *a, const struct mat *w)
 {
     const int together = w->panels.rows ? w->panels.rows : 1;
-    a->piece_shift = together == TILE_ROWS ? 4 : 0;
+    a->piece_shift = together == TILE_OUTS ? 4 : 0;
     if (a->piece_shift)
         set_places(a, w->panels.ksplit);
     cuda_piece_map(d, &a->w, w->w, together * K_CHUNK_BYTES, (int)w->pitch / (int)K_CHUNK_BYTES,
@@ -643,15 +643,11 @@ static void run(struct kdev *d, const struct moe_args *m, bool down)
 static void run_packed(struct kdev *d, const struct moe_args *m, bool down)
 {
     switch (down ? m->down_m.type : m->gate_up_m.type) {
-    case DT_E4M3: return run<blocks_form<DT_E4M3>, 2>(d, m, down);
-    case DT_Q8_0: return run<blocks_form<DT_Q8_0>, 2>(d, m, down);
-    case DT_E2M1: return run<blocks_form<DT_E2M1>, 2>(d, m, down);
-    case DT_Q4_0: return run<blocks_form<DT_Q4_0>, 2>(d, m, down);
-    case DT_Q4_K: return run<blocks_form<DT_Q4_K>, 2>(d, m, down);
-    case DT_Q2_K: return run<blocks_form<DT_Q2_K>, 2>(d, m, down);
-    case DT_IQ4_XS: return run<blocks_form<DT_IQ4_XS>, 2>(d, m, down);
-    case DT_Q5_K: return run<blocks_form<DT_Q5_K>, 2>(d, m, down);
-    default: return run<blocks_form<DT_Q6_K>, 2>(d, m, down);
+#define RUN(type)                                                                          \
+    case type: return run<blocks_form<type>, 2>(d, m, down);
+        EXPERT_FORMS(RUN, RUN)
+#undef RUN
+    default: CHECK(!"a form of experts without a kernel");
     }
 }
 

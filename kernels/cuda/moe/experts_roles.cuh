@@ -352,7 +352,9 @@ __device__ __forceinline__ void consume_units(const moe_args &a, const job_lists
                 if (!is_bf16(KIND) && run == 0 && i == 0)
                     units[t] = c[t].take_row_scales();
             }
-            if (is_bf16(KIND)) /* the machine code for MXFP4 waits for its loads before */
+            /* MXFP4: the machine code waits for the loads in the first chunk alone; a copy into the
+             * stage takes a microsecond to come (results-h200.md, "bf16 rings") */
+            if (is_bf16(KIND))
                 mbarrier_arrive_warp_after(&own.empty[stage.slot], loaded);
             else
                 mbarrier_arrive_warp(&own.empty[stage.slot]);

@@ -2,12 +2,12 @@
  *
  * Pairs (row, rank of a selected expert) are grouped by expert, so that an expert's weights are
  * read once for all rows of a tile that selected it. Each pair keeps its own results until the end,
- * where the experts of a row are summed in the order of rank. MXFP4, and with wgmma bf16 (halves):
- * a router kernel (norms, packed rows, logits: router.cu), then one kernel for everything else
- * (experts.cu, experts_few.cu); prefill rows: router_prefill.cu and experts_prefill.cu, or
- * experts_tile.cu without wgmma. Everything else has five kernels: the router, whose last block
- * selects experts and groups the pairs; the gate and up product; the activation, which packs the
- * hidden rows; the down product; and the sum.
+ * where the experts of a row are summed in the order of rank. MXFP4, and with wgmma bf16 and packed
+ * experts in halves: a router kernel (norms, packed rows, logits: router.cu), then one kernel for
+ * everything else (experts.cu, experts_few.cu); prefill rows: router_prefill.cu and
+ * experts_prefill.cu, or experts_tile.cu without wgmma. Everything else has five kernels: the
+ * router, whose last block selects experts and groups the pairs; the gate and up product; the
+ * activation, which packs the hidden rows; the down product; and the sum.
  */
 #include "kernels/cuda/moe/experts.cuh"
 
@@ -40,12 +40,7 @@ template <> struct chunk<STORE_BLOCKS> {
         uint4 r0, r1;
         with_form(form,
                   [&]<int FORM>() { r0 = e0.as_bf16<FORM>(), r1 = e1.as_bf16<FORM>(); });
-#pragma unroll
-        for (int j = 0; j < NT; j++) {
-            uint4 b = *(const uint4 *)(x[j] + c * 32 + q * 8);
-            mma_bf16(acc[j], r0.x, r1.x, r0.y, r1.y, b.x, b.y);
-            mma_bf16(acc[j], r0.z, r1.z, r0.w, r1.w, b.z, b.w);
-        }
+        multiply_eights(acc, r0, r1, x, c, q);
     }
 };
 
@@ -275,7 +270,7 @@ static struct mat expert_mat(const struct kdev *d, const struct k_moe *a, const 
     m.pitch = cuda_pitch(w) * size;
     m.expert = (size_t)w->dim[1] * m.pitch;
     if (cuda_tiles_experts(d, w))
-        m.panels.rows = TILE_ROWS, m.panels.ksplit = ksplit_of((int)cuda_pitch(w));
+        m.panels.rows = TILE_OUTS, m.panels.ksplit = ksplit_of((int)cuda_pitch(w));
     return m;
 }
 
@@ -366,22 +361,21 @@ static size_t scratch_of_a_row(const struct k_moe *a, const struct moe_args *m)
            (size_t)a->top_k * (floats * sizeof(float) + packed);
 }
 
-/* Whether experts_prefill.cu and experts.cu may take the experts: bf16 matrices, or both packed,
- * gate before up, without a bias of these. */
-static bool takes_bf16(const struct k_moe *a)
+/* Whether the experts are multiplied as bf16 by experts_prefill.cu and experts.cu: bf16 matrices,
+ * or both packed, gate before up, without a bias of these. */
+static bool multiplied_as_bf16(const struct k_moe *a)
 {
     const enum dtype up = a->gate_up->type, down = a->down->type;
     return a->layout == EXPERT_HALVES &&
            (up == DT_BF16 ? down == DT_BF16 : dtype_packed(up) && dtype_packed(down)) &&
-           !a->weigh_input &&
-           !a->gate_up_b && a->act != ACT_SILU_CLAMP && a->in % 4 == 0;
+           !a->weigh_input && !a->gate_up_b && a->act != ACT_SILU_CLAMP && a->in % 4 == 0;
 }
 
 static struct moe_shape shape_of(const struct k_moe *a, int rows)
 {
     const struct vec pre = cuda_norm(&a->pre).w;
     return {rows, a->in, a->ffn, a->n_expert, a->top_k, a->layout == EXPERT_MXFP4,
-            !pre.p || pre.type == DT_BF16, takes_bf16(a)};
+            !pre.p || pre.type == DT_BF16, multiplied_as_bf16(a)};
 }
 
 /* The experts of the rows, up to the results of pairs, or of rows if the kernel adds them. */

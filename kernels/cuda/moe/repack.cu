@@ -52,19 +52,16 @@ __device__ __forceinline__ void put_expert_scales(int type, const uint8_t *b, in
                                      : 0; /* of d */
     switch (type) {
     case DT_Q4_0: {
-        const two_factors f = factors_of(half_value((uint32_t)(b[0] | b[1] << 8)));
+        const two_factors f = factors_of(half_at(b));
         *(uint16_t *)to = f.second, *(uint16_t *)(to + 2) = f.first;
         return;
     }
     case DT_Q4_K:
-    case DT_Q5_K: {
-        const uint8_t *s = b + 4; /* six bits each: see scale_min() of packed.c */
-        own[0] = k < 4 ? s[k] & 63 : (s[k + 4] & 15) | s[k - 4] >> 6 << 4;
-        own[1] = k < 4 ? s[k + 4] & 63 : s[k + 4] >> 4 | s[k] >> 6 << 4;
+    case DT_Q5_K:
+        put_scale_min(b, k, own);
         for (int i = 0; i < 4; i++)
             to[i] = b[i];
         return;
-    }
     case DT_MXFP4:
         *(uint32_t *)to = b[0] < 9 ? 0x400000u >> (8 - b[0]) : (uint32_t)(b[0] - 8) << 23;
         own[0] = own[1] = 0x78;
@@ -88,7 +85,7 @@ __device__ __forceinline__ void put_expert_scales(int type, const uint8_t *b, in
     else if (type == DT_Q2_K)
         to[2] = b[at + 2], to[3] = b[at + 3], own[0] = b[2 * k], own[1] = b[2 * k + 1];
     else if (type == DT_Q6_K)
-        to[2] = b[192 + 2 * k] ^ 0x80, to[3] = b[192 + 2 * k + 1] ^ 0x80;
+        put_half_scales(b, k, to + 2);
     else if (type == DT_Q3_K)
         to[2] = q3_k_scale(b, 2 * k), to[3] = q3_k_scale(b, 2 * k + 1);
     else if (type == DT_IQ4_XS || type == DT_IQ4_NL)

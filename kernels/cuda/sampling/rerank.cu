@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(RERANK_THREADS)
     const float *src = a.src + (size_t)r * (size_t)a.width;
     for (int c = tid / 32; c < a.n; c += RERANK_WARPS) {
         const int id = a.ids[from + (size_t)c];
-        const bool is = id >= 0 && id < a.n_table; /* others end the list */
+        const bool is = id >= 0 && id < a.n_table; /* see struct k_rerank */
         const float s = is ? a.logp[from + (size_t)c] + rerank_product(a, src, id) : 0.f;
         if (tid % 32 == 0)
             score[c] = s, order[c] = is;
