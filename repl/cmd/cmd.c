@@ -452,7 +452,7 @@ static void list_help(int width, const struct printer *to)
     }
     print_close(to, ']');
     print_close(to, '}');
-    sheet_append_wrapped(to->out, &topics, width ? 0 : 79);
+    sheet_append_wrapped(to->out, &topics, width ? 0 : HELP_CELLS);
 }
 
 /* All names that /help knows, one after the other: commands, topics, settings. */

@@ -267,9 +267,10 @@ static void cut_line(const struct query *q, const char *s, size_t n, struct buf 
     }
     int cells;
     size_t fits = text_fit(s, (size_t)(end - s), LINE_CELLS, &cells);
-    buf_add(out, s, fits);
+    const char *blank = s + fits < end ? memrchr(s, ' ', fits + 1) : NULL;
+    buf_add(out, s, blank && blank > at ? (size_t)(blank - s) : fits);
     if (s + fits < end)
-        buf_str(out, "…");
+        buf_str(out, " …");
 }
 
 static void say_hit(const struct help_on *on, const struct query *q, const struct hit *h,

@@ -47,10 +47,20 @@ static const struct topic *find_topic(const char *name, bool whole)
     return NULL;
 }
 
+/* Paragraphs, a line each: the screen wraps them; plain lines are wrapped here. */
+static void say_paragraphs(struct app *a, const char *text, const struct printer *to)
+{
+    if (to->json)
+        return;
+    FREED(sheet_free) struct sheet lines = {.ascii = to->out->ascii};
+    say_text(&lines, ST_TEXT, text);
+    sheet_append_wrapped(to->out, &lines, a && a->face.width ? 0 : HELP_CELLS);
+}
+
 static void say_topic(struct app *a, const struct topic *t, const struct printer *to)
 {
     print_note(to, ST_HEAD, "%s", t->title);
-    print_text(to, ST_TEXT, t->text);
+    say_paragraphs(a, t->text, to);
     if (*t->example) {
         print_note(to, ST_DIM, "For example:");
         print_text(to, ST_CODE, t->example);

@@ -12,13 +12,24 @@ function quoted(s,    i, c, out) {
     }
     return "\"" out "\""
 }
+# topics.txt is broken into lines of at most 76 columns. What was one paragraph becomes one line again:
+# an indented line goes on with the line before it, and so does a line of prose if the line before is
+# prose whose next word did not fit. A line of two columns (two blanks between them) is not prose.
+function topic_line(    prose, joins) {
+    if (length($0) > 76) { print "topics.txt: too long: " $0 > "/dev/stderr"; failed = 1; exit 1 }
+    prose = $0 ~ /^[^ ]/ && $0 !~ /[^ ]  /
+    joins = $0 ~ /^ / || (prose && was_prose && length(before) + 1 + length($1) > 76)
+    if (joins) sub(/\n$/, " ", text[name])
+    text[name] = text[name] (joins ? trimmed($0) : $0) "\n"
+    before = $0; was_prose = prose
+}
 function trimmed(s) { sub(/^[ \n]+/, "", s); sub(/[ \n]+$/, "", s); return s }
 
 from == "topics" && /^= / {
     at = index($0, ": "); name = substr($0, 3, at - 3)
-    order[++topics] = name; title[name] = substr($0, at + 2); next
+    order[++topics] = name; title[name] = substr($0, at + 2); was_prose = 0; next
 }
-from == "topics" { text[name] = text[name] $0 "\n"; next }
+from == "topics" { topic_line(); next }
 from == "examples" && /^= / {
     name = substr($0, 3)
     if (!(name in title)) { print "examples.txt: no topic " name > "/dev/stderr"; failed = 1; exit 1 }

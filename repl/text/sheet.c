@@ -311,8 +311,8 @@ static int mark_length(const char *p, int n)
 }
 
 /* Indentation of the rows that continue a wrapped row, in cells: the column of the text of a list
- * item or quote; of the second column in a row of two (separated by 3 blanks or more); else of the
- * first letter. */
+ * item or quote; of the second column in a row of two (separated by 3 blanks or more), or two cells
+ * behind the first letter if that column begins in the right half; else of the first letter. */
 static int hang_of(const char *p, int n, int width)
 {
     enum { COLUMN_GAP = 3 };
@@ -330,7 +330,7 @@ static int hang_of(const char *p, int n, int width)
     }
     int under = mark > 0 && mark < n ? text_width(p, (size_t)mark) : indent;
     if (under > most || width - under < 2)
-        under = indent;
+        under = mark > indent ? indent + 2 : indent;
     return under > most || width - under < 2 ? 0 : under;
 }
 

@@ -13,15 +13,17 @@ of_chat() { topic "$1"; echo "> $2"; sed -n "$3" <"part.$1"; }
 # SED COMMAND...: lines of what a subcommand prints
 of() { local keep=$1; shift; shown "$@" | sed -n "1{p;d};$keep"; }
 
-fox='Tell me a story about a fox.' owl='Tell me a story about an owl.' # the owl's has a step that accepts no draft
+fox='Tell me a story about a fox.' owl='Tell me a story about an owl.'
 say "$fox" /=swa '/map 20' /=kv /pool /=memory /memory /=drafts '/tree 1.2' /=acceptance /accept /=layers '/layers 1.2' \
     /=panes '/pages swa' /=time '/at 1.2' /why '/at live' /=status /stats /=words '/why 1.2' /=tokens '/tokens 20 22' \
     /=views '/sql select turn, step, text, rival_text from v_token where logp - rival_logp < 0.1' /=log '/sql select count(*) as steps from v_step' \
     /=faults /bug /=settings '/set draft.topk' /=input /pa /=edit '/n 2 Tell me a joke' /=copy /copy /=capture /calibrate \
-    /=sessions '/title window tests' /sessions /=context '/forget 3' /=what-if 'And one about an owl.' /=reuse /stats /=end | chat | parts
+    /=sessions '/title window tests' /sessions /=more 'And one about an owl.' /=reuse /stats \
+    /=context '/set forget' /=end | chat | parts
 say "$fox" '/draft ngram' "$fox" /=switch '/accept drafter' /=end | chat | parts
-say '/break accept==0 && drafted>0' "$owl" /=stepping /where /=what-if '/what-if draft.topk=4' /=conditions '/break node.depth>=3 && !node.accepted' /breaks \
-    /=back /rstep /where /=end | chat -n | parts
+say '/break accept<drafted' "$owl" /=stepping /where /=what-if '/what-if draft.topk=4' /=conditions '/break node.depth>=3 && !node.accepted' /breaks \
+    /=back /rstep /=end | chat -n | parts
+grep -q 'step 1' part.back || { echo "!! no step of the owl's story rejects a draft: nothing paused"; exit 1; }
 : >address; "$aerie" serve --port 0 -n >address 2>&1 & server=$!
 trap 'kill $server; rm -rf "$box"' EXIT
 for _ in {1..400}; do url=$(grep -o 'http://[0-9.:]*' address) && break; sleep 0.02; done
@@ -52,7 +54,7 @@ here() { sed "s|$url|http://127.0.0.1:8080|g"; }
   of_chat copy /copy p | cut -c1-79
   of_chat capture /calibrate p
   of_chat sessions /sessions 's/ 20[0-9-]* [0-9:]* / DATE       TIME /;p'
-  of_chat context '/forget 3' p
+  of_chat context '/set forget' p
   of_chat stepping /where p
   of_chat switch '/accept drafter' 1,4p
   of_chat what-if '/what-if draft.topk=4' '/^microseconds/d;s/; [0-9]* ms in all//;p'

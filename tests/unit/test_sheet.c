@@ -294,6 +294,7 @@ static void test_wrapping_by_example(void **state)
     assert_wrapped("abcdefghij", 4, "abcd\nefgh\nij\n");
     assert_wrapped("  indented text here", 12, "  indented\n  text here\n");
     assert_wrapped("- one two three", 9, "- one two\n  three\n"); /* lists, quotes, two columns */
+    assert_wrapped("  name of ten   text of it", 16, "  name of ten\n    text of it\n");
     assert_wrapped("12. one two three", 11, "12. one two\n    three\n");
     assert_wrapped("  > one two three", 11, "  > one two\n    three\n");
     assert_wrapped("> - one two three", 11, "> - one two\n    three\n");
@@ -301,7 +302,7 @@ static void test_wrapping_by_example(void **state)
     assert_wrapped("ab    one two three", 15, "ab    one two\n      three\n");
     assert_wrapped("a word.  Two blanks end it", 14, "a word.  Two\nblanks end it\n");
     assert_wrapped("-one two three", 8, "-one two\nthree\n");
-    assert_wrapped("a wide first column    one two", 24, "a wide first column\none two\n");
+    assert_wrapped("a wide first column    one two", 24, "a wide first column\n  one two\n");
     assert_wrapped("\u4E2D\u6587\u5B57", 5, "\u4E2D\u6587\n\u5B57\n");
     assert_wrapped("\u4E2D\u6587", 1, "\u4E2D\n\u6587\n");
     assert_wrapped("one two", 0, "one two\n");
