@@ -386,6 +386,8 @@ void app_status(struct app *a, const struct status *s, int width, struct sheet *
 
 /* Writes a session as Markdown to a new private file ("-": standard output). */
 bool export_markdown(struct hdb *d, const char *session, const char *path, struct err *e);
+/* The format in which a file's name ends, "md" or "jsonl"; NULL: in neither. file may be NULL. */
+const char *export_format_of(const char *file);
 
 /* ---- app/switch.c ---------------------------------------------------------------------------- */
 

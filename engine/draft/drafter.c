@@ -40,7 +40,7 @@ bool drafter_load(struct draft *d, const char *name, const struct model *target,
         weightless_names(names, sizeof names);
         return !strchr(name, '/') && access(name, F_OK) != 0
                    ? err_set(e, ERR_MODEL, "no folder and no drafter is called \"%.80s\": "
-                             "expected DIR or %s", name, names)
+                             "expected a folder, a GGUF file, %s or none", name, names)
                    : false;
     }
     *d = (struct draft){.kind = ops->name, .dir = xstrdup(name), .kv_full = -1, .kv_swa = -1};

@@ -5,6 +5,7 @@
 #include <limits.h>
 
 #include "history/evidence/hazards.h"
+#include "kernels/ascii.h"
 #include "kernels/when.h"
 #include "repl/compare/facts.h"
 #include "repl/repl.h"
@@ -110,6 +111,14 @@ static void turn(struct buf *b, const struct past_pair *t, const char *before)
     add_line(b, *r->stop ? r->stop : "still running");
     buf_printf(b, "; %d token%s in %d step%s, %d of %d drafted tokens accepted*\n", r->tokens.n,
                plural(r->tokens.n), r->n_steps, plural(r->n_steps), r->n_accepted, r->n_drafted);
+}
+
+const char *export_format_of(const char *file)
+{
+    return !file                       ? NULL
+           : ends_with(file, ".md")    ? "md"
+           : ends_with(file, ".jsonl") ? "jsonl"
+                                       : NULL;
 }
 
 bool export_markdown(struct hdb *d, const char *session, const char *path, struct err *e)

@@ -35,7 +35,7 @@ const struct flag flags[] = {
      .where = IN_REPLAY},
     {{"forced", "", "replay, diff: give the recorded tokens, compare", OPT_FLAG, AT(forced)},
      .where = IN_REPLAY | IN_DIFF},
-    {{"format", "jsonl|md", "export: JSON lines (default) or Markdown", OPT_TEXT, AT(format)},
+    {{"format", "jsonl|md", "export: the format (default: as FILE ends)", OPT_TEXT, AT(format)},
      .where = IN_EXPORT},
     {{"output", "FILE", "file to write, not standard output", OPT_TEXT, AT(out)},
      .where = IN_EXPORT | IN_PACK | IN_PROBE | IN_CHECK, .letter = 'o'},

@@ -77,7 +77,8 @@ int cli_export(struct cli *c)
 {
     struct err e = {0};
     FREED(session_row_free) struct session_row row = {0};
-    const char *format = c->format ? c->format : "jsonl";
+    const char *of_file = export_format_of(c->out);
+    const char *format = c->format ? c->format : of_file ? of_file : "jsonl";
     if (strcmp(format, "jsonl") != 0 && strcmp(format, "md") != 0) {
         err_set(&e, ERR_USAGE, "--format cannot be \"%.80s\"; expected jsonl or md", format);
         return cli_fail(&e);

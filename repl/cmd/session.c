@@ -284,8 +284,11 @@ static bool show_title(struct cmd_call *c)
     struct hdb *d = app_own_log(a, c->e);
     if (!d || !hdb_find(d, a->session, &row, c->e))
         return false;
-    print_line(&c->to, ST_TEXT, "title: %s\f%s{session}%s{title}", row.title ? row.title : "",
-               a->session, row.title);
+    if (row.title && *row.title)
+        print_note(&c->to, ST_TEXT, "title: %s", row.title);
+    else
+        print_note(&c->to, ST_TEXT, "this session has no title yet; /title TEXT gives it one");
+    print_line(&c->to, ST_TEXT, "\f%s{session}%s{title}", a->session, row.title);
     session_row_free(&row);
     return true;
 }
@@ -308,20 +311,20 @@ bool cmd_title(struct cmd_call *c)
  * (repl/process/monitor.h). */
 static char *export_path(const struct app *a, const char *file, const char *format)
 {
-    const char *dot = file ? strrchr(file, '.') : NULL;
     if (!file)
         return xasprintf("aerie-%s.%s", a->session, format);
-    bool ends = dot && (strcmp(dot, ".md") == 0 || strcmp(dot, ".jsonl") == 0);
-    return ends ? xstrdup(file) : xasprintf("%s.%s", file, format);
+    return export_format_of(file) ? xstrdup(file) : xasprintf("%s.%s", file, format);
 }
 
 bool cmd_export(struct cmd_call *c)
 {
     struct app *a = c->app;
     static const char *const format[] = {"md", "jsonl"};
-    const char *file = c->argc == 2 ? c->argv[1] : NULL;
-    int f = 0;
-    if (c->argc > 0 && (f = arg_choice(c->argv[0], "the format", format, 2, c->e)) < 0)
+    const char *of_file = c->argc == 1 ? export_format_of(c->argv[0]) : NULL;
+    const char *file = c->argc == 2 || of_file ? c->argv[c->argc - 1] : NULL;
+    const char *named = of_file ? of_file : c->argc > 0 ? c->argv[0] : format[0];
+    int f = arg_choice(named, "the format", format, 2, c->e);
+    if (f < 0)
         return false;
     if (a->opt.readonly)
         return err_set(c->e, ERR_USAGE, "/export writes a file, and --readonly forbids it");

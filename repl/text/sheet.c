@@ -1,6 +1,8 @@
 /* sheet.c - see sheet.h. */
 #include "repl/text/sheet.h"
 
+#include "kernels/ascii.h"
+
 enum { TAB_STOP = 8 };
 
 static void row_free(struct sheet_row *r)
@@ -284,7 +286,9 @@ static int wrap_end(const char *p, int from, int n, int cells, int *next)
         cut--;
     if (cut == from)
         return fit;
-    *next = cut + 1;
+    *next = cut;
+    while (*next < n && p[*next] == ' ')
+        ++*next;
     while (cut > from && p[cut - 1] == ' ')
         cut--;
     if (cut > from)
@@ -310,12 +314,20 @@ static int mark_length(const char *p, int n)
     return ordered ? digits + 2 : 0;
 }
 
+/* The blanks between the columns of a row of two: three or more, or two behind its first word, which
+ * is then a label. NULL: it has one column. at: its first letter. */
+static const char *column_gap(const char *p, int at, int n)
+{
+    const char *blank = memchr(p + at, ' ', (size_t)(n - at)), *end = p + n;
+    bool label = blank && blank + 2 < end && blank[1] == ' ' && ascii_alnum(blank[-1]);
+    return label ? blank : memmem(p + at, (size_t)(n - at), "   ", 3);
+}
+
 /* Indentation of the rows that continue a wrapped row, in cells: the column of the text of a list
- * item or quote; of the second column in a row of two (separated by 3 blanks or more), or two cells
- * behind the first letter if that column begins in the right half; else of the first letter. */
+ * item or quote; of the second column in a row of two, or two cells behind the first letter if that
+ * column begins in the right half; else of the first letter. */
 static int hang_of(const char *p, int n, int width)
 {
-    enum { COLUMN_GAP = 3 };
     int at = 0, indent, mark = 0, most = width / 2;
     while (at < n && p[at] == ' ')
         at++;
@@ -324,7 +336,7 @@ static int hang_of(const char *p, int n, int width)
         for (at += k; at < n && p[at] == ' ';)
             at++;
     if (mark == 0) {
-        const char *gap = memmem(p + at, (size_t)(n - at), "   ", COLUMN_GAP);
+        const char *gap = column_gap(p, at, n);
         for (mark = gap ? (int)(gap - p) : 0; mark > 0 && mark < n && p[mark] == ' ';)
             mark++;
     }

@@ -355,6 +355,7 @@ expect "export to a file" 0 '' export last -o "$T/new.jsonl"
 [ "$(stat -c %a "$T/new.jsonl")" = 600 ]; result "which is private" $?
 expect "export to a hidden file, which only a chat refuses" 0 '' export last -o "$T/.hidden.jsonl"
 run export last -o "$T/new.jsonl"; [ $rc != 0 ] && [ -s "$T/new.jsonl" ]; result "and never overwritten" $?
+run export last -o "$T/new.md"; grep -q '^## ' "$T/new.md"; result "a file that ends in .md gets Markdown" $?
 [ "$(stat -c %a "$T/data/aerie" "$T/data/aerie/sessions.db" | tr '\n' ' ')" = "700 600 " ]
 result "the database is private" $?
 run db check; [ $rc = 0 ]; result "db check" $?

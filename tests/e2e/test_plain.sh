@@ -127,6 +127,8 @@ fails 1 'no session' "/resume 00000000000000000000000000"
 fails 2 'nosuchfile' "/read $T/nosuchfile"
 fails 2 "is the session log" hello "/read $XDG_DATA_HOME/aerie/sessions.db"
 fails 2 'exists' hello "/export md $T/note"
+lines /title hello "/export $T/named.jsonl" | chat; [ -s "$T/named.jsonl" ] && [ "$(head -n 1 "$T/out")" = "this session has no title yet; /title TEXT gives it one" ]
+result "/title without one says so, /export FILE takes the format in which it ends" $?
 if ! mock; then
     lines hello "/at 1.1" /clear /at hello "/at 1.1" /fork /at | chat -p max_tokens=1
     [ "$(grep -c '^live: at the newest step' "$T/out")" = 2 ]; result "/clear and /fork leave the step that /at chose in the old session" $?

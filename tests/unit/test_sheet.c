@@ -301,6 +301,9 @@ static void test_wrapping_by_example(void **state)
     assert_wrapped("\u2022 one two three", 9, "\u2022 one two\n  three\n");
     assert_wrapped("ab    one two three", 15, "ab    one two\n      three\n");
     assert_wrapped("a word.  Two blanks end it", 14, "a word.  Two\nblanks end it\n");
+    assert_wrapped("label  one two three", 15, "label  one two\n       three\n");
+    assert_wrapped("Word.  Two blanks end it", 14, "Word.  Two\nblanks end it\n");
+    assert_wrapped("a 1 ms  b 2 ms  c 3 ms", 14, "a 1 ms  b 2 ms\nc 3 ms\n");
     assert_wrapped("-one two three", 8, "-one two\nthree\n");
     assert_wrapped("a wide first column    one two", 24, "a wide first column\n  one two\n");
     assert_wrapped("\u4E2D\u6587\u5B57", 5, "\u4E2D\u6587\n\u5B57\n");
