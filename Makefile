@@ -240,14 +240,14 @@ bench: all ## measure; figures go to standard output (nothing here gates a test)
 # ---- packages: apt where there is apt, one clear line elsewhere ----------------------------------
 # what is built, for the one line that says so
 WHY_CPU := $(if $(filter debug,$(MODE)),a debug build,$(if $(filter 0,$(CUDA)),CUDA=0,$(if $(GPUS),no CUDA toolkit for \
-  the GPU of this machine,no GPU in this machine; 'make dist' builds for GPUs$(if $(NVCC),, but needs the CUDA toolkit))))
+  the GPU of this machine,no NVIDIA GPU in this machine; 'make dist' builds for GPUs$(if $(NVCC),, but needs the CUDA toolkit))))
 FOR := $(if $(filter 1,$(WITH_CUDA)),the CPU and for GPUs: $(CODES),the CPU ($(strip $(WHY_CPU))))
 
 check-deps:
 	@command -v $(CC) pkg-config >/dev/null && pkg-config --exists $(PKGS) || \
 	  { echo "aerie: libraries are missing; 'make run' installs them, or install: $(PACKAGES)" >&2; exit 2; }
 	@$(if $(filter 1,$(WITH_CUDA)),$(if $(NVCC),,echo "aerie: CUDA=1 needs the CUDA toolkit: nvcc was not found" >&2; exit 2))
-	@$(if $(TOLD),,echo "aerie: building for $(FOR)$(if $(filter 1,$(WITH_ZMQ)),,; without $(OPTIONAL): no KV events of servers)")
+	@$(if $(TOLD),,echo "aerie: building for $(FOR)$(if $(filter 1,$(WITH_ZMQ)),,; without $(OPTIONAL), which only --kv-events needs)")
 
 define apt-install
   set -e; want="$(1)"; \

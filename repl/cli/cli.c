@@ -259,6 +259,43 @@ static void help_line(const char *left, const char *text)
         out_printf("  %-25s %s\n", left, text);
 }
 
+/* Of "parity, kl: prompts": the length of the names and the colon, 0 if a name is no command's.
+ * *of_cmd: whether cmd is one of them. */
+static size_t names_before(const char *part, size_t n, const struct command *cmd, bool *of_cmd)
+{
+    const char *colon = memmem(part, n, ": ", 2);
+    *of_cmd = false;
+    for (const char *name = part; colon; name += strcspn(name, ",:") + 2) {
+        const struct command *named = NULL;
+        size_t k = strcspn(name, ",:");
+        for (int i = 0; i < N_COMMANDS && !named; i++)
+            if (strncmp(commands[i].name, name, k) == 0 && !commands[i].name[k])
+                named = &commands[i];
+        if (!named)
+            return 0;
+        *of_cmd |= named == cmd;
+        if (name[k] == ':')
+            return (size_t)(colon + 2 - part);
+    }
+    return 0;
+}
+
+/* What the text of a flag says to one command: its parts between "; " that name no commands, and
+ * those that name this one, without the names. */
+static void help_for(const struct command *cmd, const char *text, struct buf *out)
+{
+    for (const char *part = text, *end; *part; part = *end ? end + 2 : end) {
+        bool of_cmd;
+        end = strstr(part, "; ");
+        end = end ? end : part + strlen(part);
+        size_t names = names_before(part, (size_t)(end - part), cmd, &of_cmd);
+        if (names && !of_cmd)
+            continue;
+        buf_str(out, out->n ? "; " : "");
+        buf_add(out, part + names, (size_t)(end - part) - names);
+    }
+}
+
 /* One line for each word. */
 static void help_words(const struct command *cmd)
 {
@@ -287,9 +324,11 @@ static void list_words(const struct command *cmd)
         out_printf("%28s%s\n", "", line.p);
 }
 
-/* Prints a line for each flag of the commands in `where`; all: with the groups' headings. */
-static void help_flags(int where, bool all)
+/* Prints a line for each flag of a command; NULL: of all, with the groups' headings. */
+static void help_flags(const struct command *cmd)
 {
+    bool all = !cmd;
+    int where = all ? IN_ALL : cmd->bit;
     FOR_EACH(const struct flag, f, flags, n_flags) {
         if (all && f->group)
             out_printf("\n%s:\n", f->group);
@@ -301,7 +340,10 @@ static void help_flags(int where, bool all)
         const struct option *row = row_of(f);
         FREED(free_at) char *left = xasprintf("%s--%s%s%s", letter, f->row.name,
                                               *row->range ? " " : "", row->range);
-        help_line(left, row->help);
+        FREED(buf_free) struct buf text = {0};
+        if (cmd)
+            help_for(cmd, row->help, &text);
+        help_line(left, cmd ? buf_text(&text) : row->help);
     }
 }
 
@@ -324,7 +366,7 @@ static int help_all(void)
         help_line(left, commands[i].help);
         list_words(&commands[i]);
     }
-    help_flags(IN_ALL, true);
+    help_flags(NULL);
     help_settings();
     out_printf("\nFiles: $XDG_CONFIG_HOME/aerie/config (name = value lines of settings and "
                "flags),\n"
@@ -339,7 +381,7 @@ static int help_command(const struct command *cmd)
     out_printf("usage: aerie %s%s%s [FLAGS]\n\n%s\n\n", cmd->name, *cmd->args ? " " : "", cmd->args,
            cmd->help);
     help_words(cmd);
-    help_flags(cmd->bit, false);
+    help_flags(cmd);
     if (find_flag("param", 5, 0, cmd->bit))
         help_settings();
     return 0;

@@ -267,6 +267,8 @@ static void cut_line(const struct query *q, const char *s, size_t n, struct buf 
     }
     int cells;
     size_t fits = text_fit(s, (size_t)(end - s), LINE_CELLS, &cells);
+    if (s + fits < end)
+        fits = text_fit(s, (size_t)(end - s), LINE_CELLS - 2, &cells);
     const char *blank = s + fits < end ? memrchr(s, ' ', fits + 1) : NULL;
     buf_add(out, s, blank && blank > at ? (size_t)(blank - s) : fits);
     if (s + fits < end)

@@ -101,6 +101,18 @@ bool cmd_copy(struct cmd_call *c)
     return ok;
 }
 
+/* Sets *e: the turn is not one of the context's, whose newest ones are named. */
+static bool not_there(const struct app *a, long turn, struct err *e)
+{
+    enum { NAMED = 12 };
+    FREED(buf_free) struct buf list = {0};
+    int first = max_int(0, a->turns.n - NAMED);
+    for (int i = first; i < a->turns.n; i++)
+        buf_printf(&list, "%s%d", i > first ? ", " : first ? "..., " : "", a->turns.v[i]);
+    return err_set(e, ERR_USAGE, "turn %ld is not in the context, which has %s%s", turn,
+                   !list.n ? "no turn" : a->turns.n == 1 ? "turn " : "turns ", buf_text(&list));
+}
+
 bool cmd_edit(struct cmd_call *c)
 {
     struct app *a = c->app;
@@ -119,7 +131,7 @@ bool cmd_edit(struct cmd_call *c)
         there = a->turns.v[i] == turn;
         before = there ? before : a->turns.v[i];
     }
-    bool ok = (there || err_set(c->e, ERR_USAGE, "turn %ld is not in the context", turn)) &&
+    bool ok = (there || not_there(a, turn, c->e)) &&
               text_of(c, (int)turn, false, &text) && app_fork(a, before, c->e);
     if (ok) {
         a->face.edit(a, buf_text(&text));

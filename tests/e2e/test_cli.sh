@@ -340,6 +340,9 @@ refuse 1 'expected a number or an id that aerie logs or /sessions lists' show --
 refuse 2 '^aerie: search is a command of the chat, /search; .* aerie logs -q WORDS$' search page
 refuse 2 '^aerie: sessions is a command of the chat' sessions
 run logs --help; grep -q '^  -q, --query' "$T/out" && grep -q '^      --quiet' "$T/out"; result "a letter is one flag in a command's help" $?
+grep -qE '^  -n, --limit N  +at most N sessions \(20\)$' "$T/out" && grep -qE -- '--json  +JSON for machines$' "$T/out" && run probe --help &&
+    grep -qE '^  -n, --limit N  +cases, requests$' "$T/out" && run chat --help && grep -qE -- '--json  +JSON for machines; implies --plain$' "$T/out"
+result "and a flag's text says what it does there" $?
 if command -v script >/dev/null; then
     script -qec "stty cols 60; NO_COLOR=1 '$AERIE' show last" /dev/null </dev/null | tr -d '\r' >"$T/out"
     grep -q '^computed   cpu' "$T/out" && grep -q '^           [^ ]' "$T/out" && [ "$(wc -L <"$T/out")" -le 60 ]
