@@ -425,6 +425,27 @@ static bool is_path(const struct route *r, const char *path)
     return r->path[n - 1] == '/' ? !strncmp(r->path, path, n) : !strcmp(r->path, path);
 }
 
+static bool is_route(const char *path)
+{
+    return ANY(i, LEN(routes), is_path(&routes[i], path));
+}
+
+/* Refuses a path that the server does not have, and says which ones it has. */
+static void no_route(struct call *c)
+{
+    FREED(buf_free) struct buf all = {0};
+    FREED(free_at) char *with_v1 = xasprintf("/v1%s", c->path);
+    if (is_route(with_v1)) {
+        refuse(&c->refused, 404, NULL, "there is no %.100s; expected %.100s: a base URL ends in "
+               "/v1", c->path, with_v1);
+        return;
+    }
+    FOR_EACH(const struct route, r, routes, LEN(routes))
+        if (!ends_with(r->path, "/"))
+            buf_printf(&all, "%s%s", all.n ? ", " : "", r->path);
+    refuse(&c->refused, 404, NULL, "there is no %.100s; expected one of %s", c->path, all.p);
+}
+
 static bool is_preflight(const struct call *c)
 {
     return c->cors && c->route && !strcmp(c->method, "OPTIONS");
@@ -482,7 +503,7 @@ static void choose(struct call *c)
     if (!admitted || c->refused.status || is_preflight(c))
         return;
     if (!c->route)
-        refuse(&c->refused, 404, NULL, "there is no %.200s", c->path);
+        no_route(c);
     else if (strcmp(c->route->method, c->method) != 0 && !(reads && !strcmp(c->method, "HEAD")))
         refuse(&c->refused, 405, NULL, "%.200s takes %s only", c->path,
                reads ? "GET and HEAD" : c->route->method);

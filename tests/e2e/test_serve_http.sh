@@ -106,7 +106,9 @@ result "and its events" $?
 # ---- errors
 ask /v1/chat/completions "{$question,\"tools\":[{}]}"; [ "$status" = 400 ] && [ "$(get '$.error.param' '$.error.code' | tr '\n' ' ')" = "tools 400 " ]
 result "what is not supported is refused by its name" $?
-ask /v1/chat/completions "{$question,\"model\":\"nope\"}"; [ "$status" = 404 ] && ask /v1/nothing '{}' && [ "$status" = 404 ] && ask /v1/completions '' && [ "$status" = 405 ]
+ask /v1/chat/completions "{$question,\"model\":\"nope\"}"; [ "$status" = 404 ] && ask /v1/nothing '{}' && [ "$status" = 404 ] &&
+    [[ "$(get '$.error.message')" == "there is no /v1/nothing; expected one of "*"/v1/chat/completions, "*"/v1/models, "*"/metrics, "* ]] &&
+    ask /chat/completions '{}' && [ "$(get '$.error.message')" = "there is no /chat/completions; expected /v1/chat/completions: a base URL ends in /v1" ] && ask /v1/completions '' && [ "$status" = 405 ]
 result "unknown models and paths, wrong methods" $?
 head -c 34000000 /dev/zero | tr '\0' ' ' >"$T/long"
 status=$(curl -s -m 60 -o "$T/out" -w '%{http_code}' -H 'Content-Type: application/json' -H 'Expect:' --data-binary @"$T/long" "$at/v1/completions" 2>"$T/err"); [ "$status" = 413 ]
