@@ -4,6 +4,8 @@
 
 #include <math.h>
 
+#include "kernels/ascii.h"
+
 /* ---- names ----------------------------------------------------------------------------------- */
 
 enum { NODE_DEPTH = N_FACTS, NODE_RANK, NODE_Q, NODE_P, NODE_U, NODE_SCORE, NODE_ID, NODE_TOKEN,
@@ -89,7 +91,10 @@ static void skip_blanks(struct parser *p)
 
 static bool wrong(struct parser *p, const char *expected)
 {
-    int column = (int)(p->at - p->x->text) + 1, n = (int)strcspn(p->at, " \t");
+    int column = (int)(p->at - p->x->text) + 1, n = 0;
+    while (ascii_alnum(p->at[n]) || p->at[n] == '_' || p->at[n] == '.') /* a name or a number */
+        n++;
+    n = n ? n : (int)strcspn(p->at, " \t");
     if (!*p->at)
         return err_set(p->e, ERR_USAGE, "condition \"%s\": ends at column %d; expected %s",
                        p->x->text, column, expected);

@@ -82,8 +82,9 @@ static bool may_be_line(const char *pattern)
 
 bool bench_no_line(const char *pattern, const struct bench_opts *o, struct err *e)
 {
-    return err_set(e, ERR_USAGE, "there is no line that begins with or matches \"%.60s\"%s",
-                   pattern, o->brief ? "; the short form has fewer" : "");
+    return err_set(e, ERR_USAGE, "there is no line that begins with or matches \"%.60s\"; aerie "
+                   "help bench lists them%s", pattern,
+                   o->brief ? ", and the short form has fewer" : "");
 }
 
 bool bench_names(const struct bench_opts *o, struct err *e)

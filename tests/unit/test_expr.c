@@ -158,7 +158,7 @@ static void test_what_is_wrong_is_named_with_its_column(void **state)
         {"", "ends at column 1; expected a name, a number"},
         {"accept=0", "\"=0\" at column 7; expected =="},
         {"accept==", "ends at column 9; expected a name"},
-        {"pool.swa.fre<8", "\"pool.swa.fre<8\" at column 1; expected a name such as"},
+        {"pool.swa.fre<8", "\"pool.swa.fre\" at column 1; expected a name such as"},
         {"(accept==0", "ends at column 11; expected a closing parenthesis"},
         {"accept==0)", "\")\" at column 10; expected an operator"},
         {"1<2<3", "\"<3\" at column 4; expected an operator"},
