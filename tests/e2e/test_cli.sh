@@ -69,6 +69,9 @@ bash -n repl/share/aerie.bash; result "the bash completion is bash" $?
 missing=
 for w in $commands $flags; do sed 's/\\-/-/g; s/\\f[A-Z]//g' repl/share/aerie.1 | grep -qE -- "(^|[^a-z-])$w([^a-z-]|\$)" || missing+=" $w"; done
 [ -z "$missing" ]; result "the manual knows every name$missing" $?
+synopsis=$(sed -n '/^\.SH SYNOPSIS/,/^\.SH DESCRIPTION/p' repl/share/aerie.1); missing= # chat is "aerie [chat]" there
+for w in $commands; do grep -qE "^\.B aerie $w( |\$)" <<<"$synopsis" || [ "$w" = chat ] || missing+=" $w"; done
+[ -z "$missing" ]; result "and its synopsis every command$missing" $?
 extra=$(sed 's/\\-/-/g; s/\\f[A-Z]//g' repl/share/aerie.1 | grep -oE -- '--[a-z-]+' | sort -u | comm -23 - <(echo "$flags") | tr '\n' ' ')
 [ -z "$extra" ]; result "the manual knows no other flags $extra" $?
 
