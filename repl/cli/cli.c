@@ -266,11 +266,9 @@ static size_t names_before(const char *part, size_t n, const struct command *cmd
     const char *colon = memmem(part, n, ": ", 2);
     *of_cmd = false;
     for (const char *name = part; colon; name += strcspn(name, ",:") + 2) {
-        const struct command *named = NULL;
         size_t k = strcspn(name, ",:");
-        for (int i = 0; i < N_COMMANDS && !named; i++)
-            if (strncmp(commands[i].name, name, k) == 0 && !commands[i].name[k])
-                named = &commands[i];
+        FREED(free_at) char *one = xasprintf("%.*s", (int)k, name);
+        const struct command *named = find_command(one);
         if (!named)
             return 0;
         *of_cmd |= named == cmd;
@@ -671,6 +669,7 @@ static bool resolve_defaults(struct cli *c, int where, struct err *e)
 /* Acts on the config file and the flags, for a command that is to run. */
 static bool apply_all(struct cli *c, const struct parse *p, struct err *e)
 {
+    CHECK(p->cmd); /* chat where none is named */
     if (!read_config(c, p->cmd->bit, &c->config_error) && p->cmd->bit != IN_DOCTOR) {
         *e = c->config_error;
         return false;

@@ -314,8 +314,8 @@ static int mark_length(const char *p, int n)
     return ordered ? digits + 2 : 0;
 }
 
-/* The blanks between the columns of a row of two: three or more, or two behind its first word, which
- * is then a label. NULL: it has one column. at: its first letter. */
+/* The blanks between the columns of a row of two: three or more, or two behind its first word,
+ * which is then a label. NULL: it has one column. at: its first letter. */
 static const char *column_gap(const char *p, int at, int n)
 {
     const char *blank = memchr(p + at, ' ', (size_t)(n - at)), *end = p + n;
