@@ -15,16 +15,21 @@
 #define RATES(c, d, a, as)                                                                         \
     ", " c " AS cycles, " d " AS drafted, " a " AS accepted,"                                      \
     " " as("1.0 * " a " / " d) " AS rate, " as("1 + 1.0 * " a " / " c) " AS MAL"
-#define BY_MODEL(as)                                                                               \
+/* The end of a long path, which fits a terminal of 80 columns. */
+#define END(x) "CASE WHEN length(" x ") > 31 THEN '...' || substr(" x ", -28) ELSE " x " END"
+#define WHOLE(x) x
+#define BY_MODEL(as, name)                                                                         \
     "SELECT count(*) AS sessions" RATES("sum(c)", "sum(d)", "sum(a)", as)                          \
-    ", coalesce(e.model, '?') AS model FROM " SUMS " GROUP BY e.model ORDER BY sum(c) DESC"
+    ", " name("coalesce(e.model, '?')") " AS model FROM " SUMS " GROUP BY e.model"                 \
+    " ORDER BY sum(c) DESC"
 #define BY_SESSION(as)                                                                             \
     "SELECT e.number, e.turns" RATES("c", "d", "a", as)                                            \
     ", substr(coalesce(e.title, ''), 1, 40) AS title FROM " SUMS " ORDER BY e.updated_ms DESC"
 
-static const char *const by_model[] = {BY_MODEL(TEXT), BY_MODEL(NUMBER)};
+static const char *const by_model[] = {BY_MODEL(TEXT, END), BY_MODEL(NUMBER, WHOLE)};
 static const char *const by_session[] = {BY_SESSION(TEXT), BY_SESSION(NUMBER)};
 
+/* As text, rows are truncated to the terminal's width, not wrapped. */
 static bool part(struct hdb *d, const char *query, int most, const char *name,
                  const struct printer *to, struct err *e)
 {
@@ -32,8 +37,14 @@ static bool part(struct hdb *d, const char *query, int most, const char *name,
     bool ok = hdb_sql(d, query, to->json != NULL, most, &text, e);
     if (ok && to->json)
         jput_key(to->json, name);
-    if (ok)
+    FREED(sheet_free) struct sheet rows = {.ascii = to->out->ascii};
+    if (ok && !to->json) {
+        say_text(&rows, ST_TEXT, text.p);
+        sheet_cut(&rows, cli_width());
+        sheet_append_wrapped(to->out, &rows, 0);
+    } else if (ok) {
         print_ready(to, ST_TEXT, text.p);
+    }
     return ok;
 }
 

@@ -350,6 +350,8 @@ if command -v script >/dev/null; then
     script -qec "stty cols 60; NO_COLOR=1 '$AERIE' show last" /dev/null </dev/null | tr -d '\r' >"$T/out"
     grep -q '^computed   cpu' "$T/out" && grep -q '^           [^ ]' "$T/out" && [ "$(wc -L <"$T/out")" -le 60 ]
     result "show is wrapped to the terminal" $?
+    script -qec "stty cols 50; NO_COLOR=1 '$AERIE' stats" /dev/null </dev/null | tr -d '\r' >"$T/out"
+    [ "$(wc -L <"$T/out")" -le 50 ] && grep -q '^number .*…$' "$T/out"; result "rows of stats are cut at the terminal's width" $?
     script -qec "stty cols 60; NO_COLOR=1 '$AERIE' show last:1" /dev/null </dev/null | tr -d '\r' >"$T/out"
     sed -n '/^    1\.1 /,$p' "$T/out" >"$T/steps"; [ "$(wc -L <"$T/steps")" -le 60 ] && grep -q '^           "' "$T/steps" && [ -z "$(awk 'gsub(/"/, "") % 2' "$T/steps")" ]
     result "the rows of steps end between two tokens" $?
