@@ -293,7 +293,10 @@ static bool run_query(struct hdb *h, sqlite3_stmt *st, bool json, int max_rows, 
         buf_char(out, '\n');
     } else if (rc == SQLITE_DONE) {
         print_table(&t, out);
-        buf_printf(out, "(%s%d row%s)\n", cut ? "only the first " : "", rows, rows == 1 ? "" : "s");
+        if (cut && rows == 1)
+            buf_str(out, "(only the first row)\n");
+        else
+            buf_printf(out, "(%s%d row%s)\n", cut ? "only the first " : "", rows, plural(rows));
     } else if (rc == SQLITE_INTERRUPT) {
         err_set(e, ERR_USAGE, "the query took longer than %d s and was stopped", TIME_MS / 1000);
     } else {

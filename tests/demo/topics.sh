@@ -75,7 +75,7 @@ here() { sed "s|$url|http://127.0.0.1:8080|g"; }
   topic files; of p db path | sed "s|$box|/home/me/.local/share|"
   topic safety; printf 'What is a \033[31mslot?\n' | chat >slot; of 's/20[0-9-]* [0-9:]* /DATE       TIME /;p' logs -n 1
   topic import; say '{"messages":[{"role":"user","content":"Hello"}],"choices":[{"message":{"role":"assistant","content":"Hi."}}]}' >one.jsonl; of p import one.jsonl
-  topic serve; echo '$ curl http://127.0.0.1:8080/tokenize -d '\''{"prompt":"a page table"}'\'; curl -s "$url/tokenize" -H 'Content-Type: application/json' -d '{"prompt":"a page table"}'; echo
+  topic serve; ask='{"prompt":"a page table"}'; echo "\$ curl http://127.0.0.1:8080/tokenize --json '$ask'"; curl -s "$url/tokenize" --json "$ask"; echo
   topic remote; echo "\$ aerie --remote http://127.0.0.1:8080"; say 'Hello' /stats | "$aerie" --plain -q -n --remote "$url" 2>&1 | sed -n '1p;/^MAL/p;/^model/p' | here
   topic servers; say "$fox" /accept | "$aerie" --plain -q -n --remote "$url" 2>&1 | sed 1d
   topic probe; of 's/, [0-9]* s$//;p' probe "$url" -n 1 | here
