@@ -612,7 +612,7 @@ static void fill_lacks(struct remote *remote)
         {VIEW_PLAN, "%s reports no plans of its passes; no server does"},
         {VIEW_CHECK, "%s reports sums of its pools, no page tables, so there is nothing to check"},
         {VIEW_DEBUG, "%s cannot pause a turn or go back in it; only the local engine can"},
-        {VIEW_PROBE, "%s computes no step again with taps; only the local engine does"},
+        {VIEW_PROBE, "%s cannot run a step again to look inside; only the local engine can"},
         {VIEW_FAULTS, "%s has no historical faults to switch on: they are switches of the local "
                       "engine"},
         {VIEW_JOBS, "clients of %s ask the server itself"},
