@@ -49,7 +49,8 @@ PKGS     += $(if $(filter 1,$(WITH_ZMQ)),libzmq)
 PACKAGES += $(if $(filter 1,$(ZMQ)),$(OPTIONAL))
 
 # ---- flags ---------------------------------------------------------------------------------------
-WARN   := -Wall -Wextra -Wno-c2x-extensions -Wshadow -Wstrict-prototypes -Werror
+# clang takes a variable with a cleanup function (FREED() in kernels/idioms.h) for unused; gcc looks for those that are
+WARN   := -Wall -Wextra -Wno-c2x-extensions -Wshadow -Wstrict-prototypes -Werror$(if $(findstring clang,$(COMPILER)), -Wno-unused-variable)
 CFLAGS := -std=c11 -D_GNU_SOURCE -I. $(WARN) -g -ffp-contract=off -pthread -DHAVE_CUDA=$(WITH_CUDA) -DHAVE_ZMQ=$(WITH_ZMQ) $(if $(NOWAIT),-DNOWAIT)
 CFLAGS += $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 LDLIBS := $(shell pkg-config --libs $(filter-out $(LATE),$(PKGS)) 2>/dev/null) -lm -lpthread -ldl
@@ -129,6 +130,10 @@ endif
 ifeq ($(MODE),debug)
   # at -O3, with a check at each access of unrolled loops, gcc takes several minutes for a file
   $(B)/kernels/cpu/avx2.o $(B)/kernels/cpu/avx512.o: CFLAGS += -O1
+endif
+ifeq ($(MODE),cover)
+  # minutes to compile, and slow, with counts in unrolled loops; scalar.o, compiled from the same source, has them
+  $(B)/kernels/cpu/avx2.o $(B)/kernels/cpu/avx512.o: CFLAGS += -fno-profile-arcs -fno-test-coverage
 endif
 ifeq ($(MODE),tsan)
   # these loops are a hundred times slower instrumented; scalar.o, compiled from the same source, is instrumented

@@ -22,7 +22,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#ifndef __clang__ /* which has no such warning */
 #pragma GCC diagnostic ignored "-Wnonnull-compare"
+#endif
 
 /* ---- dying, and slow disks ---- */
 

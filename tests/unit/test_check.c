@@ -222,6 +222,15 @@ M(draft_page_foreign)
     return column(s, &s->p->table[TABLE_DRAFT]) &&
            set(page_of(s), 1 + *page_of(s) % (s->w->kv.pool[2].total - 1));
 }
+static struct table *main_table(struct shot *s);
+M(page_not_live)
+{
+    uint16_t none = 0;
+    if (!column(s, main_table(s)) || *page_of(s) == 0)
+        return false;
+    poke(&s->w->kv.pool[s->t->pool].ref[*page_of(s)], &none, sizeof none);
+    return true;
+}
 M(draft_page_zero) { return column(s, &s->p->table[TABLE_DRAFT]) && set(page_of(s), 0); }
 M(draft_window_wider)
 {
@@ -577,6 +586,7 @@ static const struct mutation {
     {"an swa page past the pool", swa_page_outside, TARGET | STILL, "I4"},
     {"swa page 0", swa_page_zero, TARGET | STILL, "I4"},
     {"another draft page", draft_page_foreign, LEVEL | FOLLOW | BLOCK, "I10"},
+    {"a page that nobody holds", page_not_live, EITHER, "I10 I6"},
     {"draft page 0", draft_page_zero, LEVEL | FOLLOW | BLOCK, "I10"},
     {"the draft's window one wider", draft_window_wider, LEVEL | FOLLOW | BLOCK, "I12"},
     {"the draft's window off", draft_window_off, LEVEL | FOLLOW | BLOCK, "I12"},
@@ -916,6 +926,24 @@ static void test_the_sweep_sees_what_no_pass_touches(void **state)
         expect_sweep(&w, "I4");
         set(&s->col[s->n_col - 1].swa.v, 0);
         expect_sweep(&w, "I5");
+        int32_t swa = s->col[s->n_col - 1].swa.v, beyond = w.kv.pool[POOL_SWA].total;
+        set(&w.kv.full_of[swa], 0);
+        expect_sweep(&w, "I4");
+        set(&s->col[s->n_col - 1].swa.v, beyond);
+        expect_sweep(&w, "I8");
+        full_slot oldest = kv_full_slot(&w.kv, s, s->swa_lo);
+        set(&w.kv.mark[POOL_SWA][kv_swa_slot(&w.kv, oldest).v].pos, -1);
+        expect_sweep(&w, "I10");
+        set(&p->n_owned, p->n_owned + 1);
+        expect_sweep(&w, "I1");
+        set(&p->n_refs, p->n_refs - 1);
+        expect_sweep(&w, "I3");
+        more = 1;
+        poke(&p->ref[0], &more, sizeof more);
+        expect_sweep(&w, "I8");
+        set(&s->n_dcol, 0), set(&s->drafted, 0);
+        set(&s->draft_lo, 4); /* of no cells */
+        expect_sweep(&w, "I5");
         set(&s->swa_lo, (s->committed - w.kv.reach + 7) / 4 * 4 + 4);
         expect_sweep(&w, "I5");
         if (s->n_dcol) {
@@ -923,6 +951,8 @@ static void test_the_sweep_sees_what_no_pass_touches(void **state)
             expect_sweep(&w, "I5");
             set(&s->draft_lo, s->draft_lo + 4);
             expect_sweep(&w, "I5");
+            set(&s->dcol[s->n_dcol - 1].v, w.kv.pool[POOL_DRAFT].total);
+            expect_sweep(&w, "I8");
         }
         set(&s->col[1].full.v, s->col[0].full.v);
         expect_sweep(&w, "I3 I4");

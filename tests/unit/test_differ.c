@@ -64,7 +64,9 @@ static void test_each_field_of_a_step_has_its_class(void **state)
         {offsetof(struct step_rec, drafted), 4, DIFF_DRAFT},
         {offsetof(struct step_rec, draft_digest), 8, DIFF_DRAFT},
         {offsetof(struct step_rec, logit_digest), 8, DIFF_LOGITS},
+        {offsetof(struct step_rec, rows), 4, DIFF_PAGES},
         {offsetof(struct step_rec, accepted), 4, DIFF_SAMPLER},
+        {offsetof(struct step_rec, bonus), 4, DIFF_SAMPLER},
         {offsetof(struct step_rec, draws), 8, DIFF_SAMPLER}};
     for (size_t i = 0; i < sizeof field / sizeof *field; i++) {
         struct trace a, b;
@@ -99,9 +101,15 @@ static void test_other_trees_are_compared_by_position(void **state)
     b.turn[0].step[0].rec.draft_digest = b.turn[0].step[0].rec.page_digest = 99;
     assert_int_equal(differ(&a, &b, &d, &n), DIFF_NONE);
     assert_true(n.by_position && n.facts && n.tokens == 2);
-    b.turn[0].step[0].facts[1].rival_logp = -2.5f; /* another tree changes no number */
-    assert_int_equal(differ(&a, &b, &d, &n), DIFF_LOGITS);
-    assert_int_equal(d.token, 1);
+    struct token_fact *fact = &b.turn[0].step[0].facts[1];
+    const struct token_fact same = *fact, other[] = {{-1, -2.5f, 9}, {-1, -3, 8}, {-1.5f, -3, 9}};
+    for (size_t i = 0; i < LEN(other); i++) {
+        *fact = other[i]; /* another tree changes no number */
+        assert_int_equal(differ(&a, &b, &d, &n), DIFF_LOGITS);
+        assert_int_equal(d.token, 1);
+    }
+    *fact = same;
+    fact->rival_logp = -2.5f;
     free(b.turn[0].settings);
     /* nor does another temperature */
     b.turn[0].settings = xstrdup("draft.topk=1\ntemperature=0.5\n");
@@ -168,6 +176,63 @@ static void test_exactly_means_every_bit_of_every_turn(void **state)
         comparison_free(&c);
         trace_free(&a);
         trace_free(&b);
+    }
+}
+
+/* A historical fault that is on on both sides may stop them at different places if anything else
+ * differs; later turns are compared if no reply differs. */
+static void test_where_a_fault_may_stop_the_sides(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *settings_a, *settings_b;
+        int steps_a, steps_b, rule_a, rule_b; /* rule -1: it did not stop */
+        enum diff_class class;
+        bool over;
+        const char *why;
+    } at[] = {
+#define FAULT "bug.24617=on\n"
+#define CHAIN FAULT "draft.topk=1\n"
+#define TREE FAULT "draft.topk=4\n"
+        {CHAIN, TREE, 1, 2, 4, -1, DIFF_NONE, true, "stopped in a only; the historical fault is"},
+        {CHAIN, TREE, 2, 1, -1, 4, DIFF_NONE, true, "stopped in b only; the historical fault is"},
+        {CHAIN, TREE, 0, 2, 4, -1, DIFF_NONE, false, "stopped in a only; the historical fault is"},
+        {CHAIN, TREE, 1, 1, 4, -1, DIFF_NONE, false, "stopped in a only; the historical fault is"},
+        {CHAIN, TREE, 1, 2, 4, 4, DIFF_NONE, true, "after 2 tokens in a, after 4 in b, by the"},
+        {CHAIN, TREE, 0, 2, 4, 4, DIFF_NONE, false, "after 0 tokens in a, after 4 in b, by the"},
+        {CHAIN, TREE, 1, 1, 4, 4, DIFF_NONE, false, "after the same 2 tokens on both sides"},
+        {CHAIN, TREE, 1, 1, 4, 5, DIFF_STOP, false, "I4 one in a, I5 one in b"},
+        {CHAIN, TREE, 1, 2, 0, -1, DIFF_LOGITS, false, "I0 one (in a)"},
+        {CHAIN, CHAIN, 1, 2, 4, 4, DIFF_STOP, false, "I4 one in a, I4 one in b"},
+        {CHAIN, CHAIN, 1, 2, 4, -1, DIFF_STOP, false, "I4 one (in a only)"},
+        {CHAIN, "draft.topk=4\n", 1, 2, 4, -1, DIFF_STOP, false, "I4 one (in a only)"},
+        {"draft.topk=1\n", "draft.topk=4\n", 1, 2, 4, -1, DIFF_STOP, false, "I4 one (in a only)"},
+#undef FAULT
+#undef CHAIN
+#undef TREE
+    };
+    for (size_t i = 0; i < sizeof at / sizeof *at; i++) {
+        struct trace t[2];
+        struct difference d;
+        struct diff_counts n;
+        for (int side = 0; side < 2; side++) {
+            int rule = side ? at[i].rule_b : at[i].rule_a;
+            begin(&t[side], "", side ? at[i].settings_b : at[i].settings_a);
+            for (int k = 1; k <= (side ? at[i].steps_b : at[i].steps_a); k++)
+                step(&t[side], k, 5, 6, -1, NULL, 0, NULL);
+            t[side].turn[0].cut = rule >= 0;
+            t[side].turn[0].rule = max_int(rule, 0);
+            if (rule >= 0)
+                snprintf(t[side].turn[0].fault, sizeof t[side].turn[0].fault, "I%d one", rule);
+        }
+        enum diff_class class = differ(&t[0], &t[1], &d, &n);
+        const char *why = class ? d.why : n.stop;
+        if (class != at[i].class || n.over != at[i].over || !strstr(why, at[i].why))
+            fail_msg("case %d: class %d, over %d: %s", (int)i, (int)class, (int)n.over, why);
+        assert_int_equal(!!strstr(why, "later turns have different contexts"), at[i].over);
+        assert_int_equal(n.stopped, 1);
+        trace_free(&t[0]);
+        trace_free(&t[1]);
     }
 }
 
@@ -293,6 +358,7 @@ int main(void)
         cmocka_unit_test(test_each_field_of_a_step_has_its_class),
         cmocka_unit_test(test_other_trees_are_compared_by_position),
         cmocka_unit_test(test_exactly_means_every_bit_of_every_turn),
+        cmocka_unit_test(test_where_a_fault_may_stop_the_sides),
         cmocka_unit_test(test_other_page_sizes_are_compared_by_what_the_tables_mean),
         cmocka_unit_test(test_margins_move_over_the_rival_of_the_base),
         cmocka_unit_test(test_a_change_may_change_what_its_nature_says),

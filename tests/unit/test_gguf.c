@@ -209,6 +209,11 @@ static void test_metadata(void **state)
     refused(one_key("k", 13, 0, 4), "key k has a value of the unknown type 13");
     refused(one_key("", GW_U32, 0, 4), "is empty");
     refused(one_key("a\033b", GW_U32, 0, 4), "control characters");
+    char longest[1026] = {0};
+    memset(longest, 'k', 1024);
+    gguf_close(open_file(one_key(longest, GW_U32, 0, 4)));
+    longest[1024] = 'k';
+    refused(one_key(longest, GW_U32, 0, 4), "more than 1024 bytes");
     refused(one_key("k", GW_STRING, 1, 8), "key k needs 1 bytes");
     refused(one_key("k", GW_STRING, UINT64_MAX, 8), "key k needs 18446744073709551615 bytes");
     refused(one_key("general.alignment", GW_U32, 0, 4), "general.alignment is not a power of two");
@@ -382,6 +387,8 @@ static void test_parts(void **state)
     refused(gw_bytes(&w), "expected a name that ends in -00001-of-00002.gguf");
     gw_int(&w, "split.count", GW_U64, 1 << 20);
     refused(gw_bytes(&w), "split.count");
+    gw_int(&w, "split.no", GW_U16, 1); /* of 1, which a file without split.count says */
+    refused(gw_bytes(&w), "split.no");
 }
 
 static void test_what_is_no_file_is_refused(void **state)

@@ -340,8 +340,8 @@ static void test_a_changed_search_index_is_found(void **state)
         "UPDATE turn_fts_config SET v=3", "UPDATE turn_fts_config SET v=5",
         "INSERT INTO turn_fts_config VALUES('rank', 'bm25(0)')",
         "UPDATE turn_fts_docsize SET sz=x'00' WHERE id=1", "DELETE FROM turn_fts_data WHERE id>10",
-        "UPDATE turn_fts_data SET block=zeroblob(length(block)) WHERE id=(SELECT max(id) FROM "
-        "turn_fts_data)",
+        ("UPDATE turn_fts_data SET block=zeroblob(length(block)) WHERE id=(SELECT max(id) FROM "
+         "turn_fts_data)"),
     };
     struct buf report = {0}, words = {0};
     struct history *h = log_open(LOG_TEXT);

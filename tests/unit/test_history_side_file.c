@@ -178,8 +178,8 @@ static const char *const compared[] = {
     "SELECT session_id, n, prompt, generated, cached, drafted, accepted, verifies, ms_queue,"
     " ms_first, finish,"
     " prompt_ids, reply_ids, v.tokens FROM @.turn t JOIN @.served v ON v.turn_id=t.id",
-    "SELECT session_id, n, name, labels, before, after FROM @.turn t JOIN @.metric m ON"
-    " m.turn_id=t.id",
+    ("SELECT session_id, n, name, labels, before, after FROM @.turn t JOIN @.metric m ON"
+     " m.turn_id=t.id"),
     "SELECT session_id, turn, step, kind, op, text, link FROM @.event",
 };
 
