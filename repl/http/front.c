@@ -749,14 +749,16 @@ static bool listen_at(struct front *f, const struct sockaddr *at, unsigned flags
                             (unsigned)(o->timeout_s ? o->timeout_s : TIMEOUT_S),
                             MHD_OPTION_NOTIFY_COMPLETED, on_completed, f,
                             MHD_OPTION_NOTIFY_CONNECTION, on_connection, f, MHD_OPTION_END);
+    int error = errno;
     const union MHD_DaemonInfo *i = f->d ? mhd.get_daemon_info(f->d, MHD_DAEMON_INFO_EPOLL_FD)
                                          : NULL;
     if (i) {
         f->fd = i->epoll_fd;
         return true;
     }
-    return err_set(e, ERR_USAGE, "cannot listen at %s, port %d: %s", o->host, o->port,
-                   strerror(errno));
+    return err_set(e, ERR_USAGE, "cannot listen at %s, port %d: %s%s", o->host, o->port,
+                   strerror(error), error == EADDRINUSE ? "; --port N names another port, 0 any "
+                                                          "that is free" : "");
 }
 
 struct front *front_open(struct serve *s, struct err *e)

@@ -33,6 +33,8 @@ serve one -v
 at=$one
 [ -n "$one" ] && grep -q '^nestling at http://127.0.0.1:[0-9]*/v1 (context 4096, 8 at once)' "$T/one.log"
 result "serve prints its address, on this machine alone" $?
+"$AERIE" serve --port "${one##*:}" -n >"$T/out" 2>"$T/err"; [ $? = 2 ] && grep -q "^aerie: cannot listen at 127.0.0.1, port ${one##*:}: .*; --port N names another port, 0 any that is free$" "$T/err"
+result "a port that is in use is refused with the way out" $?
 ask /v1/models ''; [ "$(get '$.data[0].id' '$.data[0].max_model_len' | tr '\n' ' ')" = "nestling 4096 " ]
 result "GET /v1/models" $?
 ask /health ''; [ "$status" = 200 ] && ask /ping '' && [ "$status" = 200 ] && ask /version '' && [ "$(get '$.version')" = "$("$AERIE" -V | cut -d' ' -f2)" ]
