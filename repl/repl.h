@@ -149,7 +149,7 @@ struct app {
         bool (*shot)(struct app *a, const char *pane, enum picture kind, struct buf *out,
                      struct err *e);
         void *state; /* of the face */
-        int width;   /* cells a line, for maps and bars; 0: 80 */
+        int width;   /* cells a line, 0: not a terminal's (maps and bars have 80) */
     } face;
 };
 

@@ -394,6 +394,14 @@ static int help_table(void)
     return 0;
 }
 
+/* Prints help wrapped to the terminal, in a pipe to HELP_CELLS. */
+static void print_help(const struct cli *c, const struct sheet *s)
+{
+    FREED(sheet_free) struct sheet rows = {.ascii = s->ascii};
+    sheet_append_wrapped(&rows, s, cli_width() ? 0 : HELP_CELLS);
+    cli_print(c, &rows);
+}
+
 /* A topic, a command of the chat, a setting, or a search, as /help has it. */
 static int help_words_of(struct cli *c)
 {
@@ -403,7 +411,7 @@ static int help_words_of(struct cli *c)
         buf_printf(&words, "%s%s", i ? " " : "", c->word[i]);
     FREED(sheet_free) struct sheet out = {.ascii = c->opt.ascii};
     bool ok = cmd_help_on(NULL, words.p, &(struct printer){&out, NULL}, &e);
-    cli_print(c, &out);
+    print_help(c, &out);
     return ok ? 0 : cli_fail(&e);
 }
 
@@ -420,7 +428,7 @@ int cli_help(struct cli *c)
     FREED(sheet_free) struct sheet topic = {.ascii = c->opt.ascii};
     if (help_topic(NULL, cmd->name, &(struct printer){&topic, NULL}))
         out_printf("\n");
-    cli_print(c, &topic);
+    print_help(c, &topic);
     return 0;
 }
 

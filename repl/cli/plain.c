@@ -124,7 +124,9 @@ static void count_failure(struct app *a, int code)
 static void plain_show(struct app *a, struct sheet *s)
 {
     FREED(buf_free) struct buf text = {0};
-    sheet_to_text(s, a->opt.color == 1, &text);
+    FREED(sheet_free) struct sheet rows = {.ascii = s->ascii};
+    sheet_append_wrapped(&rows, s, a->face.width);
+    sheet_to_text(&rows, a->opt.color == 1, &text);
     write_out(a, text.p, text.n);
 }
 
@@ -509,6 +511,7 @@ static void run_line(struct app *a, const char *line)
     struct err e = {0};
     if (line[strspn(line, " \t\n")] == '\0' && app_attached(a) == 0)
         return;
+    a->face.width = cli_width(); /* the terminal may have another size by now */
     bool ok = app_input(a, line, &e), command = line[0] == '/' && line[1] != '/';
     if (!ok) {
         if (a->opt.json && !command) /* a command has printed its error as JSON */
@@ -602,6 +605,7 @@ static void plain_begin(struct app *a, struct plain *p)
         .error = plain_error,
         .progress = plain_progress,
         .state = p,
+        .width = cli_width(),
     };
     catch_signals(a);
     if (a->opt.sanitize == 2 && out_terminal && !a->opt.quiet)

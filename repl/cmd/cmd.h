@@ -54,7 +54,7 @@ struct help_on {
     int n_table;
     bool is_alias; /* name is another name of `named` */
 };
-enum { HELP_CELLS = 79 }; /* plain lines of help are wrapped to it; the screen wraps its own */
+enum { HELP_CELLS = 79 }; /* lines of help that no terminal wraps */
 bool help_answer(const struct help_on *on, const struct printer *to);
 /* Says the topic of this name. False: there is none. */
 bool help_topic(struct app *a, const char *name, const struct printer *to);

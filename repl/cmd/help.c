@@ -47,14 +47,15 @@ static const struct topic *find_topic(const char *name, bool whole)
     return NULL;
 }
 
-/* Paragraphs, a line each: the screen wraps them; plain lines are wrapped here. */
+/* Paragraphs, a line each. A chat's terminal and the shell's command wrap them; a pipe has lines of
+ * HELP_CELLS. */
 static void say_paragraphs(struct app *a, const char *text, const struct printer *to)
 {
     if (to->json)
         return;
     FREED(sheet_free) struct sheet lines = {.ascii = to->out->ascii};
     say_text(&lines, ST_TEXT, text);
-    sheet_append_wrapped(to->out, &lines, a && a->face.width ? 0 : HELP_CELLS);
+    sheet_append_wrapped(to->out, &lines, !a || a->face.width ? 0 : HELP_CELLS);
 }
 
 static void say_topic(struct app *a, const struct topic *t, const struct printer *to)

@@ -350,6 +350,9 @@ if command -v script >/dev/null; then
     script -qec "stty cols 60; NO_COLOR=1 '$AERIE' show last" /dev/null </dev/null | tr -d '\r' >"$T/out"
     grep -q '^computed   cpu' "$T/out" && grep -q '^           [^ ]' "$T/out" && [ "$(wc -L <"$T/out")" -le 60 ]
     result "show is wrapped to the terminal" $?
+    script -qec "stty cols 60; NO_COLOR=1 '$AERIE' help swa; echo /help swa | NO_COLOR=1 '$AERIE' --plain -q -n" /dev/null </dev/null | tr -d '\r' >"$T/out"
+    [ "$(wc -L <"$T/out")" -le 60 ] && [ "$(grep -c '^/map POS       which slot and page of each pool hold a$' "$T/out")" = 2 ]
+    result "a paragraph of help is wrapped to the terminal once, by the shell's command and by a chat of plain lines" $?
     script -qec "stty cols 50; NO_COLOR=1 '$AERIE' stats" /dev/null </dev/null | tr -d '\r' >"$T/out"
     [ "$(wc -L <"$T/out")" -le 50 ] && grep -q '^number .*…$' "$T/out"; result "rows of stats are cut at the terminal's width" $?
     script -qec "stty cols 60; NO_COLOR=1 '$AERIE' show last:1" /dev/null </dev/null | tr -d '\r' >"$T/out"
