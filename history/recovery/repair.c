@@ -223,6 +223,18 @@ static int by_link(const void *a, const void *b)
     return (x->link > y->link) - (x->link < y->link);
 }
 
+/* Whether the table's row has this session: an index whose key is damaged names rows of others. */
+static bool is_of(struct repair *r, const char *table, int64_t id, const char *session)
+{
+    char sql[80], of[SESSION_ID] = "";
+    snprintf(sql, sizeof sql, "SELECT session_id FROM %s NOT INDEXED WHERE id=?", table);
+    sqlite3_stmt *st = db_prepare(&r->from, NULL, sql, "i", id);
+    if (st && sqlite3_step(st) == SQLITE_ROW)
+        col_id(st, 0, of);
+    sqlite3_finalize(st);
+    return strcmp(of, session) == 0;
+}
+
 /* Reads through the index and through the table: records on a damaged page of one are found in the
  * other. */
 static void list_records(struct repair *r, const char *session, struct records *out)
@@ -233,8 +245,11 @@ static void list_records(struct repair *r, const char *session, struct records *
                  "SELECT id, link, %s FROM %s WHERE session_id=? AND link NOT NULL",
                  linked[i].columns, linked[i].table);
         sqlite3_stmt *st = db_prepare(&r->from, NULL, sql, "s", session);
-        while (st && sqlite3_step(st) == SQLITE_ROW)
-            add_record(out, record_of(st, linked[i].kind));
+        while (st && sqlite3_step(st) == SQLITE_ROW) {
+            struct repair_record x = record_of(st, linked[i].kind);
+            if (is_of(r, linked[i].table, x.id, session))
+                add_record(out, x);
+        }
         sqlite3_finalize(st);
     }
     for (int i = scan_begin(r, session);

@@ -321,8 +321,19 @@ static bool open_engine(struct rerun *r, const struct act *a, struct err *e)
 
 /* ---- the script, act by act ------------------------------------------------------------------ */
 
-/* The request of /resume and /fork: the turns of the log as the conversation. A reply that another
- * vocabulary's model computed is given as text, as in the chat (repl/app/resume.c). */
+/* Whether the log has the replies of the conversation, which a damaged log may lack. */
+static bool replies_logged(const struct rerun *r, struct err *e)
+{
+    for (int i = 0; i < r->n_live; i++)
+        if (!r->live[i]->reply.n)
+            return err_set(e, ERR_DB, "the log has no reply of turn %d, so what follows it cannot "
+                                      "be computed again", r->live[i]->user.n);
+    return true;
+}
+
+/* The request of /resume and /fork: the turns of the log, which has their replies, as the
+ * conversation. A reply that another vocabulary's model computed is given as text, as in the chat
+ * (repl/app/resume.c). */
 static struct request past_request(const struct rerun *r, enum request_kind kind,
                                    const struct act *a)
 {
@@ -365,7 +376,7 @@ static bool switches_off(struct rerun *r, const struct act *a, struct err *e)
 static bool play_resume(struct rerun *r, const struct act *a, struct err *e)
 {
     bool fits = r->about && strcmp(r->about, a->about) == 0;
-    if (!(fits ? switches_off(r, a, e) : open_engine(r, a, e)))
+    if (!replies_logged(r, e) || !(fits ? switches_off(r, a, e) : open_engine(r, a, e)))
         return false;
     struct request rq = past_request(r, RQ_RESUME, a);
     struct buf lines = {0};
@@ -395,6 +406,8 @@ static bool play_fork(struct rerun *r, const struct act *a, struct err *e)
     for (int i = 0; i < r->n_logged; i++)
         if (turn_listed(a->text, r->logged[i]->user.n))
             r->live[r->n_live++] = r->logged[i];
+    if (!replies_logged(r, e))
+        return false;
     struct request rq = past_request(r, RQ_FORK, a);
     rq.next_turn = a->turn + 1;
     return run_request(r, &rq, e);

@@ -127,4 +127,6 @@ forge "no steps, another reply" "delete from step; update turn set tokens = x'07
 grep -q "^{\"equal\":false,.*\"turn\":$turn,.*\"what\":\"reply\"" "$T/out"; result "the verdict as JSON" $?
 "$AERIE" replay --check -v "$id" >"$T/out"; [ $? = 0 ] && grep -q '^turn 1' "$T/out" && grep -q 'steps: equal' "$T/out"
 result "with -v the session is printed" $?
+IFS='|' read -r id turn < <(sql "select session_id, turn from event where op='fork' and ' ' || text like '% ' || turn limit 1")
+forge "a lost reply in the turns of a fork" "update turn set shared=0, tokens=x'' where n>$turn; delete from turn where role='reply' and n=$turn" 4 "the log has no reply of turn $turn, so what follows it"
 plan
