@@ -450,7 +450,8 @@ bool history_prune(const char *path, const struct prune_rule *rule, struct prune
 bool history_pin(const char *path, const char *session, bool pinned, struct err *e);
 /* Writes the sound records of a damaged log to a new log `to`, and reports the others. The damaged
  * file is only read: a copy of it beside `to` is examined, and removed afterwards. *lost: records
- * left out. */
+ * left out. A file that is no log by its header is searched for records, too; if it has none, it is
+ * refused. */
 bool history_repair(const char *path, const char *to, struct buf *report, int *lost, struct err *e);
 bool history_check(const char *path, struct buf *report, struct err *e);
 /* As history_check(), and the log must have had the head "12:5f..." that an earlier report named

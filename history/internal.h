@@ -202,7 +202,8 @@ enum file_owner {
     FILE_MISSING,
     FILE_OURS,    /* a session log, perhaps damaged, or an empty file */
     FILE_PACK,    /* a pack; *e (ERR_DB) says that it can only be read */
-    FILE_REFUSED, /* another program's, or not a regular file; *e (ERR_DB) says which */
+    FILE_FOREIGN, /* another program's, or a log whose header is damaged; *e (ERR_DB) says so */
+    FILE_REFUSED, /* not a regular file, or it cannot be read; *e (ERR_DB) says why */
 };
 enum file_owner file_owner(const char *path, struct err *e);
 /* Opens a file beside the log (PATH.live, PATH-wal, ...): flags as for open(), mode 0600. A link,

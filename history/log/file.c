@@ -188,7 +188,7 @@ enum file_owner file_owner(const char *path, struct err *e)
                                   "another file with --db"
                                 : "%s is no session log, so it was left as it is; expected another "
                                   "file with --db", path);
-    return FILE_REFUSED;
+    return FILE_FOREIGN;
 }
 
 /* ---- creating and renaming ---- */

@@ -608,6 +608,9 @@ static bool finish(struct repair *r)
 static bool tables_are_ours(struct repair *r)
 {
     struct schema_diff differ;
+    char hex[65];
+    if (schema_digest(&r->from, hex) && strcmp(hex, schema_known_digest(false)) == 0)
+        return true; /* whatever version a damaged header has */
     return schema_report(&r->from, r->report, &differ, r->e) &&
            (!differ.table[0] ||
             err_set(r->e, ERR_DB, "%s cannot be repaired: %s", r->from.path, differ.table));
@@ -675,9 +678,11 @@ bool history_repair(const char *path, const char *to, struct buf *report, int *l
 {
     struct repair r = {.report = report, .e = e};
     enum file_owner owner = file_owner(path, e);
+    const struct err refusal = *e;
+    bool foreign = owner == FILE_FOREIGN; /* or its header is damaged */
     if (owner == FILE_MISSING)
         return err_set(e, ERR_NEGATIVE, "%s: %s", path, strerror(ENOENT));
-    if (owner != FILE_OURS || !is_at_rest(path, e))
+    if ((owner != FILE_OURS && !foreign) || !is_at_rest(path, e))
         return false;
     if (access(to, F_OK) == 0)
         return err_set(e, ERR_DB, "%s exists; expected the name of a new file", to);
@@ -690,14 +695,20 @@ bool history_repair(const char *path, const char *to, struct buf *report, int *l
     }
     const char *copy = name[0], *rows = name[1], *made = name[2];
     const size_t first = report->n;
-    bool ok = copy_log(path, copy, e), by_schema = ok && open_copy(&r, copy);
+    bool ok = copy_log(path, copy, e), by_schema = ok && !foreign && open_copy(&r, copy);
     if (ok && !by_schema) {
-        ok = r.from.failed == SQLITE_CORRUPT || r.from.failed == SQLITE_NOTADB;
+        int why = r.from.failed; /* SQLITE_ERROR: a file format that SQLite does not know */
+        ok = foreign || why == SQLITE_CORRUPT || why == SQLITE_NOTADB || why == SQLITE_ERROR;
         db_close(&r.from);
         ok = ok && open_salvaged(&r, copy, rows, "the pages that say which tables there are are "
                                                  "damaged");
     }
     ok = ok && write_new(&r, made);
+    if (foreign && !r.kept) {
+        ok = false;
+        report->n = first;
+        *e = refusal;
+    }
     if (ok && by_schema && r.lost)
         write_again(&r, copy, rows, made, name[4], first);
     db_close(&r.from);

@@ -156,6 +156,7 @@ static void add_column(struct salvage_shape *s, int i, sqlite3_stmt *info, bool 
     const char *kind = strcmp(type, "INTEGER") == 0 ? "'integer'"
                        : strcmp(type, "TEXT") == 0  ? "'text'"
                        : strcmp(type, "REAL") == 0  ? "'real','integer'"
+                       : !*type                     ? "'text','blob'"
                                                     : "'blob'";
     const char *comma = i ? "," : "", *name = (const char *)sqlite3_column_text(info, 1);
     if (row_id) {

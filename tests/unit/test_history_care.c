@@ -505,6 +505,56 @@ static void test_repair_takes_no_record_for_another_session(void **state)
     buf_free(&good);
 }
 
+/* A changed byte in the header costs no record, also where the file then seems to be another
+ * program's, or of another version. A file without records is refused. */
+static void test_repair_of_a_damaged_header(void **state)
+{
+    (void)state;
+    static const size_t at[] = {0, 15, 16, 47, 59, 60, 63, 68, 71};
+    struct buf report = {0}, good = {0};
+    struct err e = {0};
+    char to[160], live[160], id[SESSION_ID];
+    make_log(1);
+    struct history *h = log_open(LOG_TREE);
+    describe_texts(h);
+    session_new_id(id);
+    write_session(h, id, 2);
+    assert_true(history_flush(h, 60000));
+    history_close(h);
+    change_log("PRAGMA journal_mode=DELETE");
+    int64_t texts = count(db_path, "SELECT count(*) AS n FROM token");
+    assert_true(texts > 0);
+    snprintf(live, sizeof live, "%s.live", db_path);
+    assert_true(buf_read_file(&good, db_path, 64 << 20, NULL));
+    for (size_t i = 0; i < 2 * LEN(at); i++) {
+        good.p[at[i / 2]] ^= 0x5a;
+        FILE *f = fopen(db_path, "wb");
+        assert_int_equal(fwrite(good.p, 1, good.n, f), good.n);
+        fclose(f);
+        good.p[at[i / 2]] ^= 0x5a;
+        f = i % 2 ? fopen(live, "wb") : NULL; /* a copy of the log has no such file beside it */
+        if (f)
+            fclose(f);
+        int lost = 0;
+        repaired(to, &report, &lost);
+        if (lost || sessions(to) != 2 || count(to, "SELECT count(*) AS n FROM turn") != 8 ||
+            count(to, "SELECT count(*) AS n FROM token") != texts)
+            fail_msg("byte %zu: %s", at[i / 2], report.p);
+        unlink(to);
+        unlink(live);
+    }
+    int lost = 0;
+    unlink(db_path);
+    change_log("PRAGMA application_id=7; CREATE TABLE a(x); INSERT INTO a VALUES('text')");
+    snprintf(to, sizeof to, "%s/none.db", scratch);
+    buf_clear(&report);
+    assert_false(history_repair(db_path, to, &report, &lost, &e));
+    assert_non_null(strstr(e.msg, "belongs to another program"));
+    assert_true(access(to, F_OK) != 0 && report.n == 0);
+    buf_free(&report);
+    buf_free(&good);
+}
+
 /* The page where the texts of tokens begin is overwritten: the report names the loss. */
 static void test_repair_says_that_texts_of_tokens_are_lost(void **state)
 {
@@ -585,6 +635,7 @@ int main(void)
         TEST(test_repair_of_damaged_pages_keeps_other_sessions),
         TEST(test_repair_needs_no_root_and_no_index),
         TEST(test_repair_takes_no_record_for_another_session),
+        TEST(test_repair_of_a_damaged_header),
         TEST(test_repair_says_that_texts_of_tokens_are_lost),
         TEST(test_repair_refuses_a_log_in_use_and_never_overwrites),
         TEST(test_a_table_that_was_changed_is_not_repaired),
