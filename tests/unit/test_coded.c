@@ -899,7 +899,8 @@ static void test_what_does_not_fit_is_refused_by_name(void **state)
 
 int main(void)
 {
-    struct CMUnitTest tests[N_FORMATS + 6] = {
+    enum { BEFORE = 8 }; /* tests that are no format's */
+    struct CMUnitTest tests[BEFORE + N_FORMATS] = {
         cmocka_unit_test(test_values_are_those_of_compressed_tensors),
         cmocka_unit_test_setup_teardown(test_scales_of_inputs_and_of_the_cache_are_read_and_named,
                                         setup, teardown),
@@ -912,7 +913,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_what_does_not_fit_is_refused_by_name, setup, teardown),
     };
     for (int i = 0; i < N_FORMATS; i++)
-        tests[6 + i] = (struct CMUnitTest){formats[i].name, test_a_folder_equals_its_unpacked_twin,
-                                           setup, teardown, (void *)(uintptr_t)&formats[i]};
+        tests[BEFORE + i] = (struct CMUnitTest){
+            formats[i].name, test_a_folder_equals_its_unpacked_twin, setup, teardown,
+            (void *)(uintptr_t)&formats[i]};
     return cmocka_run_group_tests_name("matrices stored as codes and scales", tests, NULL, NULL);
 }

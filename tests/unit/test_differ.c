@@ -236,6 +236,58 @@ static void test_where_a_fault_may_stop_the_sides(void **state)
     }
 }
 
+/* Replies that servers reported, by ids or by text; a server may leave out the stop token's id, and
+ * count it. */
+static void test_where_reported_replies_differ(void **state)
+{
+    (void)state;
+    static const struct {
+        int n[2];
+        int32_t id[2][4];
+        bool ended[2];
+        int64_t counted[2];
+        int at;
+    } by_ids[] = {
+        {{2, 2}, {{1, 2}, {1, 2}}, {true, true}, {-1, -1}, -1},
+        {{2, 2}, {{1, 2}, {1, 3}}, {true, true}, {2, 2}, 1},
+        {{2, 3}, {{1, 2}, {1, 2, 9}}, {true, true}, {3, 3}, -1},
+        {{2, 3}, {{1, 2}, {1, 2, 9}}, {true, true}, {2, 3}, 2},
+        {{2, 3}, {{1, 2}, {1, 2, 9}}, {true, true}, {-1, 3}, 2},
+        {{2, 3}, {{1, 2}, {1, 2, 9}}, {false, true}, {3, 3}, 2},
+        {{2, 3}, {{1, 2}, {1, 2, 9}}, {true, false}, {3, 3}, 2},
+        {{2, 4}, {{1, 2}, {1, 2, 9, 9}}, {true, true}, {4, 4}, 2},
+        {{2, 3}, {{1, 3}, {1, 2, 9}}, {true, true}, {3, 3}, 1}};
+    static const struct {
+        const char *text[2];
+        int at;
+    } by_texts[] = {{{"abc", "abc"}, -1}, {{"abc", "abd"}, 2}, {{"ab", "abc"}, 2}, {{"", ""}, -1}};
+    bool by_text;
+    for (size_t i = 0; i < LEN(by_ids); i++) {
+        struct ids ids[2] = {{0}, {0}};
+        struct reported_reply r[2];
+        for (int side = 0; side < 2; side++) {
+            ids_cat(&ids[side], by_ids[i].id[side], by_ids[i].n[side]);
+            r[side] = (struct reported_reply){.has_ids = true, .ids = &ids[side], .text = "x",
+                                              .ended = by_ids[i].ended[side],
+                                              .counted = by_ids[i].counted[side]};
+        }
+        assert_int_equal(differ_replies(&r[0], &r[1], &by_text), by_ids[i].at);
+        assert_int_equal(differ_replies(&r[1], &r[0], &by_text), by_ids[i].at);
+        assert_false(by_text);
+        ids_free(&ids[0]);
+        ids_free(&ids[1]);
+    }
+    for (size_t i = 0; i < LEN(by_texts); i++) {
+        struct ids one = {0}, none = {0};
+        ids_add(&one, 7); /* the other has no ids: texts are compared */
+        struct reported_reply a = {.has_ids = true, .ids = &one, .text = by_texts[i].text[0]},
+            b = {.ids = &none, .text = by_texts[i].text[1]};
+        assert_int_equal(differ_replies(&a, &b, &by_text), by_texts[i].at);
+        assert_true(by_text);
+        ids_free(&one);
+    }
+}
+
 /* Page tables of 32 committed positions: `size` tokens a page, page numbers from `first` on; the
  * pages of the swa pool from position `lo` on. `change` is made in the last event. */
 static void step_with_pages(struct trace *t, int size, int first, int lo, int change)
@@ -359,6 +411,7 @@ int main(void)
         cmocka_unit_test(test_other_trees_are_compared_by_position),
         cmocka_unit_test(test_exactly_means_every_bit_of_every_turn),
         cmocka_unit_test(test_where_a_fault_may_stop_the_sides),
+        cmocka_unit_test(test_where_reported_replies_differ),
         cmocka_unit_test(test_other_page_sizes_are_compared_by_what_the_tables_mean),
         cmocka_unit_test(test_margins_move_over_the_rival_of_the_base),
         cmocka_unit_test(test_a_change_may_change_what_its_nature_says),
