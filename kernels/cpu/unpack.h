@@ -66,6 +66,13 @@ V_FN v16 vi_masked_float(vi v, int mask, int bias)
     return v_sub(_mm512_castsi512_ps(_mm512_ternarylogic_epi32(v, m, exponent, 0xEA)),
                  v_set((float)((1 << 23) + bias)));
 }
+/* The same of the second byte of each lane: from 2^15 on. */
+V_FN v16 vi_second_float(vi v, int mask, int bias)
+{
+    vi m = _mm512_set1_epi32(mask << 8), exponent = _mm512_set1_epi32(0x47000000);
+    return v_sub(_mm512_castsi512_ps(_mm512_ternarylogic_epi32(v, m, exponent, 0xEA)),
+                 v_set((float)((1 << 15) + bias)));
+}
 /* The low byte of each lane, signed: plus 128, in the same way. */
 V_FN v16 vi_even_float(vi v)
 {
@@ -121,6 +128,20 @@ V_FN v16 v_fnma_by(v16 x, const float *p, v16 z)
 /* the f16 at p in all lanes; reads eight bytes */
 V_FN v16 v_half(const uint8_t *p) { return _mm512_broadcastss_ps(four_halves(p)); }
 V_FN v16 v_halves(v16 a, v16 b) { return _mm512_mask_mov_ps(a, 0xff00, b); } /* lanes 0-7 of a */
+/* the f16 at b in lanes 0-7, minus the one after it in the others; reads eight bytes */
+V_FN v16 v_scale_and_minus(const uint8_t *b)
+{
+    vi at = _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0);
+    v16 v = _mm512_permutexvar_ps(at, _mm512_castps128_ps512(four_halves(b)));
+    return _mm512_mask_xor_ps(v, 0xff00, v, v_set(-0.f));
+}
+/* p[i] in lanes 0-7, p[i + 1] in the others, i < 15; reads sixteen floats */
+V_FN v16 v_two_of(const float *p, const int i)
+{
+    vi at = _mm512_set_epi32(i + 1, i + 1, i + 1, i + 1, i + 1, i + 1, i + 1, i + 1, i, i, i, i, i,
+                             i, i, i);
+    return _mm512_permutexvar_ps(at, v_load(p));
+}
 V_FN v16 v_bytes(const uint8_t *p)
 {
     return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)p)));
@@ -179,6 +200,13 @@ V_FN v16 vi_masked_float(vi v, int mask, int bias)
 {
     return vi_float(vi_sub(vi_and(v, mask), bias));
 }
+V_FN v16 vi_second_float(vi v, int mask, int bias)
+{
+    v = vi_and(v, mask << 8);
+    const __m256i exponent = _mm256_set1_epi32(0x47000000);
+    return v_sub(vi_bits((vi){_mm256_or_si256(v.a, exponent), _mm256_or_si256(v.b, exponent)}),
+                 v_set((float)((1 << 15) + bias)));
+}
 V_FN v16 vi_even_float(vi v)
 {
     v = vi_sll(v, 24);
@@ -208,6 +236,11 @@ V_FN v16 v_half(const uint8_t *p)
     return (v16){f, f};
 }
 V_FN v16 v_halves(v16 a, v16 b) { return (v16){a.a, b.b}; }
+V_FN v16 v_scale_and_minus(const uint8_t *b)
+{
+    return v_halves(v_half(b), v_sub(v_set(-0.f), v_half(b + 2)));
+}
+V_FN v16 v_two_of(const float *p, const int i) { return v_halves(v_set(p[i]), v_set(p[i + 1])); }
 V_FN v16 v_bytes(const uint8_t *p)
 {
     return (v16){_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)p))),
@@ -237,14 +270,13 @@ static const float levels_of_halves[16] = {0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4
 static const float levels[32] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
                                  16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31};
 
-/* (code - bias) s + m for the low `bits` bits of each lane. m is -0 where the format has no
- * minimum: -0 + y is y, signed zeros included. */
-V_FN void v_computed(vi even_code, vi odd_code, const int bits, const int bias, v16 s, v16 m,
-                     v16 *even, v16 *odd)
+/* (code - bias) s + m for the low `bits` bits of both bytes of each lane. m is -0 where the format
+ * has no minimum: -0 + y is y, signed zeros included. */
+V_FN void v_computed(vi pairs, const int bits, const int bias, v16 s, v16 m, v16 *even, v16 *odd)
 {
     const int mask = (1 << bits) - 1;
-    *even = v_near_bf16(v_fma(vi_masked_float(even_code, mask, bias), s, m));
-    *odd = v_near_bf16(v_fma(vi_masked_float(odd_code, mask, bias), s, m));
+    *even = v_near_bf16(v_fma(vi_masked_float(pairs, mask, bias), s, m));
+    *odd = v_near_bf16(v_fma(vi_second_float(pairs, mask, bias), s, m));
 }
 
 #if CPU_ISA == 2
@@ -259,8 +291,8 @@ V_FN v16 v_near_level(v16 level, const float *s, const float *m)
 }
 #endif
 
-/* The same with 4 or 5 bits and one scale for 32 elements; m == NULL: no minimum. The products of
- * codes and scales must be exact. */
+/* The same of codes of 4 or 5 bits, in the low bits of each lane, with one scale; m == NULL: no
+ * minimum. The products of codes and scales must be exact. */
 V_FN void v_linear(vi even_code, vi odd_code, const int bits, const int bias, const float *s,
                    const float *m, v16 *even, v16 *odd)
 {
@@ -276,7 +308,10 @@ V_FN void v_linear(vi even_code, vi odd_code, const int bits, const int bias, co
         *odd = _mm512_permutex2var_ps(low, odd_code, high);
     }
 #else
-    v_computed(even_code, odd_code, bits, bias, v_set(*s), v_set(m ? *m : -0.f), even, odd);
+    const int mask = (1 << bits) - 1;
+    const v16 scale = v_set(*s), add = v_set(m ? *m : -0.f);
+    *even = v_near_bf16(v_fma(vi_masked_float(even_code, mask, bias), scale, add));
+    *odd = v_near_bf16(v_fma(vi_masked_float(odd_code, mask, bias), scale, add));
 #endif
 }
 
@@ -289,7 +324,7 @@ V_FN void v_short(vi pairs, const int bits, const int bias, v16 s, v16 m, v16 *e
     *even = _mm512_permutexvar_ps(vi_select((1 << bits) - 1, pairs, half), value);
     *odd = _mm512_permutexvar_ps(vi_select((1 << bits) - 1, vi_srl(pairs, 8), half), value);
 #else
-    v_computed(pairs, vi_srl(pairs, 8), bits, bias, s, m, even, odd);
+    v_computed(pairs, bits, bias, s, m, even, odd);
 #endif
 }
 
@@ -424,8 +459,7 @@ V_FN void v_scales(const enum dtype t, const uint8_t *b, int groups, struct bloc
         uint32_t x = word_at(b + 4), y = word_at(b + 8), z = word_at(b + 12);
         uint32_t bytes[4] = {x & 0x3f3f3f3f, (z & 0x0f0f0f0f) | (x >> 2 & 0x30303030),
                              y & 0x3f3f3f3f, (z >> 4 & 0x0f0f0f0f) | (y >> 2 & 0x30303030)};
-        v16 minus = v_sub(v_set(-0.f), v_half(b + 2));
-        v_store(to->s, v_mul(v_bytes((const uint8_t *)bytes), v_halves(v_half(b), minus)));
+        v_store(to->s, v_mul(v_bytes((const uint8_t *)bytes), v_scale_and_minus(b)));
     } else if (t == DT_Q2_K) {
         __m128i low = _mm_set1_epi8(15), both = _mm_loadu_si128((const void *)b), minus;
         minus = _mm_and_si128(_mm_srli_epi16(both, 4), low);
@@ -500,14 +534,13 @@ V_FN void v_split_packed(const enum dtype t, const uint8_t *b, const struct bloc
         low = j / 2 ? vi_srl(low, 4) : low;
         high = j < 2 ? vi_sll(high, 4 - 2 * j) : vi_srl(high, 2 * j - 4);
         vi q = vi_select(0x3030, high, low);
-        v16 s = v_halves(v_set(scales->s[2 * g]), v_set(scales->s[2 * g + 1]));
-        v_computed(q, vi_srl(q, 8), 6, 32, s, none, even, odd);
+        v_computed(q, 6, 32, v_two_of(scales->s, 2 * g), none, even, odd);
     } else if (t == DT_Q2_K || t == DT_Q3_K) {
         vi q = vi_pairs(b + (t == DT_Q2_K ? 16 : 32) + 32 * (g / 4));
         q = vi_srl(q, 2 * (g % 4));
-        v16 s = v_halves(v_set(scales->s[2 * g]), v_set(scales->s[2 * g + 1])), m = none;
+        v16 s = v_two_of(scales->s, 2 * g), m = none;
         if (t == DT_Q2_K) {
-            m = v_halves(v_set(scales->m[2 * g]), v_set(scales->m[2 * g + 1]));
+            m = v_two_of(scales->m, 2 * g);
         } else {
             vi high = vi_pairs(b);
             q = vi_select(0x0404, g < 2 ? vi_sll(high, 2 - g) : vi_srl(high, g - 2), q);
