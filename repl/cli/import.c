@@ -452,6 +452,13 @@ static bool is_pickle(const struct buf *line)
     return line->n >= 2 && (unsigned char)line->p[0] == 0x80 && line->p[1] >= 2 && line->p[1] <= 5;
 }
 
+/* The first line of what aerie export writes (history/log/export.c). */
+static bool is_export(const struct buf *line)
+{
+    static const char begin[] = "{\"aerie_export\":";
+    return line->n >= strlen(begin) && memcmp(line->p, begin, strlen(begin)) == 0;
+}
+
 static bool read_file(struct import *m, const char *asked, struct err *e)
 {
     const char *slash = strrchr(asked, '/'), *file = strcmp(asked, "-") == 0 ? "standard input"
@@ -475,6 +482,12 @@ static bool read_file(struct import *m, const char *asked, struct err *e)
         if (n == 1 && got != -1 && is_pickle(&line)) {
             err_set(&m->fault, ERR_USAGE, "%s is a Python pickle; expected JSON lines: python3 "
                     "%s/sglang_dump.py %s | aerie import -", asked, AERIE_SHARE, asked);
+            break;
+        }
+        if (n == 1 && got == 1 && is_export(&line)) {
+            err_set(&m->fault, ERR_USAGE, "%s is an export of aerie's log, which is for other "
+                    "programs; expected records of a server (what another aerie opens is made by "
+                    "aerie pack ID --with-text)", asked);
             break;
         }
         if (got == -2)

@@ -26,6 +26,8 @@ run show 2 --json; has '"tokens":\[324,1163,1066,2275\]' && has '"tokens":\[2,4,
 [ "$(sql "SELECT count(*) FROM v_token WHERE session='$(session 2)' AND logp IS NOT NULL")" = 4 ] &&
     [ "$(sql "SELECT rival FROM v_token WHERE session='$(session 2)' AND rival NOT NULL")" = 38 ]; result "so are the log probabilities" $?
 run show 3; has 'Never answered' && has 'fault'; result "a request without a reply is kept" $?
+run export 2 -o "$T/own.jsonl"; run import "$T/own.jsonl"; [ $rc = 2 ] && [ "$(wc -l <"$T/err")" = 1 ] && grep -q "is an export of aerie's log.*aerie pack ID --with-text" "$T/err"
+result "an export of aerie itself is refused in one line, with what to do" $?
 run replay 2 --forced; [ $rc = 0 ] && has 'forced +4 tokens given to the local engine, which would choose another at 0' && has 'log p +4 tokens'
 result "the tokens are given to the local engine" $?
 run replay 1 --forced; [ $rc = 0 ] && has 'reported no ids of 1 reply' && has 'verdict +open'; result "without ids nothing is claimed" $?
