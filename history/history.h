@@ -433,6 +433,8 @@ struct prune_rule {
     int older_than; /* ANY_AGE: not by age */
     int keep;
     int64_t to_bytes;
+    const char *only; /* a full id: this session and no other is deleted, whatever the rest says;
+                         false and *e if it must stay. NULL: by age, number and size */
     bool dry; /* only counts and reports */
     bool by_itself; /* the prune at each start (keep-days), not a user's command: no session is
                        removed by age if, by the clock, nothing was stored for over a year */

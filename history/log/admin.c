@@ -55,6 +55,7 @@ struct pruning {
     struct pruned *out;
     struct buf *report;
     int64_t before_ms; /* sessions last used before this time are too old */
+    struct err kept;   /* why the one session of rule->only must stay */
 };
 
 static int report_session(struct pruning *p, const char *id)
@@ -76,6 +77,46 @@ static int report_session(struct pruning *p, const char *id)
     return rc;
 }
 
+/* *more: it is deleted. */
+static int delete_session(struct pruning *p, const char *id, bool *more)
+{
+    int n = 0;
+    int rc = report_session(p, id) ?:
+             chain_delete(p->d, db_cached(p->d, "DELETE FROM session WHERE id=? RETURNING id", "s",
+                                          id), &n);
+    p->out->sessions += n;
+    *more = n > 0;
+    return rc;
+}
+
+/* Deletes the one session that the rule names, or says in p->kept why it must stay. */
+static int prune_named(struct pruning *p)
+{
+    const char *id = p->rule->only;
+    sqlite3_stmt *st = db_cached(p->d, "SELECT coalesce(number, 0), pinned IS NOT NULL,"
+                                 " id IN (SELECT session_id FROM run WHERE ended = 0"
+                                 " UNION SELECT session_id FROM held),"
+                                 " (SELECT group_concat('#' || number, ', ') FROM session f"
+                                 " WHERE f.parent = s.id) FROM session s WHERE id=?", "s", id);
+    int rc;
+    bool gone;
+    if (!db_row(p->d, st, &rc))
+        return rc;
+    int number = sqlite3_column_int(st, 0);
+    bool pinned = sqlite3_column_int(st, 1), open = sqlite3_column_int(st, 2);
+    FREED(free_at) char *forks = col_str(st, 3);
+    sqlite3_reset(st);
+    if (open)
+        err_set(&p->kept, ERR_DB, "session #%d is open in an aerie, which must end first", number);
+    else if (pinned)
+        err_set(&p->kept, ERR_USAGE, "session #%d is pinned; aerie db unpin %d comes first", number,
+                number);
+    else if (*forks)
+        err_set(&p->kept, ERR_USAGE, "session #%d has turns that %s, forked from it, need%s; they "
+                "are removed first", number, forks, strchr(forks, ',') ? "" : "s");
+    return p->kept.kind ? SQLITE_OK : delete_session(p, id, &gone);
+}
+
 /* *due: the rule deletes the session that was unused longest, last used at used_ms. */
 static int is_due(struct pruning *p, int64_t used_ms, bool *due)
 {
@@ -94,7 +135,6 @@ static int prune_one(struct pruning *p, bool *more)
 {
     char id[SESSION_ID] = "";
     int64_t used_ms = 0;
-    int n = 0;
     *more = false;
     sqlite3_stmt *st = db_cached(p->d, "SELECT s.id, u.ms FROM temp.used u JOIN session s"
                                  " ON s.id = u.id WHERE s.pinned IS NULL AND s.id NOT IN"
@@ -110,14 +150,7 @@ static int prune_one(struct pruning *p, bool *more)
     sqlite3_reset(st);
     bool due;
     rc = is_due(p, used_ms, &due);
-    if (rc || !due)
-        return rc;
-    rc = report_session(p, id) ?:
-         chain_delete(p->d, db_cached(p->d, "DELETE FROM session WHERE id=? RETURNING id", "s",
-                                      id), &n);
-    p->out->sessions += n;
-    *more = n > 0;
-    return rc;
+    return rc || !due ? rc : delete_session(p, id, more);
 }
 
 /* Makes temp.used: the sessions in the order of their last use, with its time. The clock may have
@@ -157,8 +190,11 @@ static int prune_transaction(struct pruning *p)
              list_used(d, now) ?:
              doubt_clock(p, now) ?:
              db_bytes(d, true, &before);
-    for (bool more = true; !rc && more;)
-        rc = prune_one(p, &more);
+    if (!rc && p->rule->only)
+        rc = prune_named(p);
+    else
+        for (bool more = true; !rc && more;)
+            rc = prune_one(p, &more);
     if (!rc)
         rc = db_bytes(d, true, &after);
     p->out->bytes = before - after;
@@ -186,6 +222,10 @@ bool history_prune(const char *path, const struct prune_rule *rule, struct prune
     bool ok = live_open(&l, path, e);
     if (ok && (recover_dead(&d, &l, &closed) || prune_transaction(&p)))
         ok = db_fail(&d, e, "cannot prune");
+    if (ok && p.kept.kind) {
+        *e = p.kept;
+        ok = false;
+    }
     if (ok && !rule->dry)
         sqlite3_wal_checkpoint_v2(d.h, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL);
     live_close(&l);

@@ -60,7 +60,7 @@ const struct flag flags[] = {
      .where = IN_DB},
     {{"to-size", "MB", "db prune: until the log takes MB", OPT_INT, AT(to_size), 0, 10000000},
      .where = IN_DB},
-    {{"dry-run", "", "db prune: only say what would be removed", OPT_FLAG, AT(dry_run)},
+    {{"dry-run", "", "db prune, remove: only say what would be removed", OPT_FLAG, AT(dry_run)},
      .where = IN_DB},
     {{"head", "N:HEX", "db check: the log's past must have this head", OPT_TEXT, AT(head)},
      .where = IN_DB},

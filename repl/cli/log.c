@@ -110,28 +110,34 @@ static int db_check(const struct cli *c, const char *path, struct err *e)
     return ok ? 0 : cli_fail(e);
 }
 
+static int prune(const struct cli *c, const char *path, const struct prune_rule *rule,
+                 struct err *e)
+{
+    struct pruned gone;
+    FREED(buf_free) struct buf report = {0};
+    if (!history_prune(path, rule, &gone, &report, e))
+        return cli_fail(e);
+    const struct printer *to = cli_answer(c, 0);
+    if (rule->dry)
+        print_text(to, ST_TEXT, buf_text(&report));
+    print_line(to, ST_TEXT, "%d{sessions} session%s %sremoved\f%d{turns}%ld{bytes}%d{removed?}",
+               gone.sessions, plural(gone.sessions), rule->dry ? "would be " : "", gone.turns,
+               gone.bytes, !rule->dry);
+    cli_answer_end();
+    return 0;
+}
+
 static int db_prune(const struct cli *c, const char *path, struct err *e)
 {
     const struct prune_rule rule = {.older_than = c->older_than < 0 ? ANY_AGE : c->older_than,
                                     .keep = c->keep,
                                     .to_bytes = c->to_size < 0 ? -1 : c->to_size * INT64_C(1000000),
                                     .dry = c->dry_run};
-    struct pruned gone;
-    FREED(buf_free) struct buf report = {0};
     if (rule.older_than == ANY_AGE && rule.keep < 0 && rule.to_bytes < 0) {
         err_set(e, ERR_USAGE, "db prune: expected --older-than DAYS, --keep N or --to-size MB");
         return cli_fail(e);
     }
-    if (!history_prune(path, &rule, &gone, &report, e))
-        return cli_fail(e);
-    const struct printer *to = cli_answer(c, 0);
-    if (rule.dry)
-        print_text(to, ST_TEXT, buf_text(&report));
-    print_line(to, ST_TEXT, "%d{sessions} session%s %sremoved\f%d{turns}%ld{bytes}%d{removed?}",
-               gone.sessions, plural(gone.sessions), rule.dry ? "would be " : "", gone.turns,
-               gone.bytes, !rule.dry);
-    cli_answer_end();
-    return 0;
+    return prune(c, path, &rule, e);
 }
 
 static int db_backup(const struct cli *c, const char *path, struct err *e)
@@ -158,12 +164,28 @@ static int db_repair(const struct cli *c, const char *path, struct err *e)
     return ok ? 0 : cli_fail(e);
 }
 
+/* The session that the second word names. */
+static bool find_session(const struct cli *c, const char *path, struct session_row *row,
+                         struct err *e)
+{
+    FREED(hdb_close_at) struct hdb *d = hdb_open(path, e);
+    return d && hdb_find(d, c->word[1], row, e);
+}
+
+static int db_remove(const struct cli *c, const char *path, struct err *e)
+{
+    FREED(session_row_free) struct session_row row = {0};
+    if (!find_session(c, path, &row, e))
+        return cli_fail(e);
+    const struct prune_rule rule = {.older_than = ANY_AGE, .keep = -1, .to_bytes = -1,
+                                    .only = row.id, .dry = c->dry_run};
+    return prune(c, path, &rule, e);
+}
+
 static int db_pin(const struct cli *c, const char *path, struct err *e)
 {
     FREED(session_row_free) struct session_row row = {0};
-    struct hdb *d = hdb_open(path, e);
-    bool ok = d && hdb_find(d, c->word[1], &row, e);
-    hdb_close(d);
+    bool ok = find_session(c, path, &row, e);
     ok = ok && history_pin(path, row.id, strcmp(c->word[0], "pin") == 0, e);
     return ok ? 0 : cli_fail(e);
 }
@@ -199,6 +221,7 @@ static const struct action {
     {"sql", " QUERY", "a QUERY, such as \"select * from v_step limit 5\"", "run a read-only query",
      db_sql, false},
     {"prune", "", NULL, "remove old sessions; --older-than, --keep, --to-size", db_prune, false},
+    {"remove", " ID", "the ID of a session", "remove this session", db_remove, false},
     {"vacuum", "", NULL, "give the space of removed sessions back", db_vacuum, false},
     {"pin", " ID", "the ID of a session", "never remove this session", db_pin, false},
     {"unpin", " ID", "the ID of a session", "it may be removed again", db_pin, false},

@@ -12,6 +12,11 @@ run db prune --keep 0 --dry-run; [ $rc = 0 ] && has '^ +2 .*What colour' && has 
 result "a dry run names them and removes none" $?
 run db prune --keep 2; [ $rc = 0 ] && has '^1 session removed$' && [ "$(sql 'SELECT group_concat(number) FROM session')" = 1,3 ]; result "the pinned one stays" $?
 run db prune --keep 0 --dry-run --json; has '"sessions":1,"turns":1,"bytes":[0-9]*,"removed":false'; result "prune --json" $?
+run run "A xylophone of quartz."; held() { grep -qa xylophone "$XDG_DATA_HOME"/aerie/sessions.db*; }
+run db remove 4 --dry-run; [ $rc = 0 ] && has '^ +4 .*xylophone' && has '^1 session would be removed$' && held; result "db remove --dry-run removes nothing" $?
+run db remove; [ $rc = 2 ] && fails 'expected the ID of a session' && run db remove 99 && [ $rc = 1 ] && run db remove 1 && [ $rc = 2 ] && fails '^aerie: session #1 is pinned; aerie db unpin 1 comes first$'
+result "what is not there, and what is pinned, is not removed" $?
+run db remove last; [ $rc = 0 ] && has '^1 session removed$' && ! held && [ "$(sql 'SELECT group_concat(number) FROM session')" = 1,3 ]; result "db remove leaves none of a session's words in the file" $?
 run db vacuum; [ $rc = 0 ] && has '^[0-9.]+ MB, was [0-9.]+ MB$'; result "vacuum" $?
 run db check; [ $rc = 0 ] && has '^head [0-9]+:[0-9a-f]{64}$'; result "the log is whole" $?
 head=$(sed -n 's/^head //p' "$T/out")

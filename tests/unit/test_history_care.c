@@ -142,6 +142,47 @@ static void test_prune_keeps_what_others_need(void **state)
     sound(db_path);
 }
 
+static int remove_session(int number, bool dry, struct err *e)
+{
+    char id[SESSION_ID];
+    struct pruned gone;
+    id_of(number, id);
+    const struct prune_rule rule = {.older_than = ANY_AGE, .keep = -1, .to_bytes = -1, .only = id,
+                                    .dry = dry};
+    return history_prune(db_path, &rule, &gone, NULL, e) ? gone.sessions : -1;
+}
+
+/* One session is removed by its name, unless another one needs it, or it is pinned or open. */
+static void test_one_session_is_removed(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    char second[SESSION_ID], open_one[SESSION_ID];
+    make_log(5);
+    id_of(2, second);
+    assert_int_equal(remove_session(1, false, &e), -1); /* 3 is its fork */
+    assert_int_equal(e.kind, ERR_USAGE);
+    assert_non_null(strstr(e.msg, "session #1 has turns that #3, forked from it, needs"));
+    assert_true(history_pin(db_path, second, true, &e));
+    assert_int_equal(remove_session(2, false, &e), -1);
+    assert_non_null(strstr(e.msg, "aerie db unpin 2"));
+    assert_int_equal(remove_session(3, true, &e), 1); /* dry */
+    assert_int_equal(sessions(db_path), 5);
+    assert_int_equal(remove_session(3, false, &e), 1);
+    assert_int_equal(remove_session(1, false, &e), 1);
+    sound(db_path);
+    assert_int_equal(count(db_path, "SELECT sum(number) AS n FROM session"), 2 + 4 + 5);
+    struct history *h = log_open(LOG_TREE);
+    session_new_id(open_one);
+    write_session(h, open_one, 1);
+    assert_true(history_flush(h, 60000));
+    assert_int_equal(remove_session(6, false, &e), -1);
+    assert_int_equal(e.kind, ERR_DB);
+    history_close(h);
+    assert_int_equal(remove_session(6, false, &e), 1);
+    sound(db_path);
+}
+
 static void test_prune_by_size_stops_at_the_size(void **state)
 {
     (void)state;
@@ -627,6 +668,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_a_backup_in_use_is_whole_and_checked),
         TEST(test_prune_keeps_what_others_need),
+        TEST(test_one_session_is_removed),
         TEST(test_prune_by_size_stops_at_the_size),
         TEST(test_vacuum_takes_no_memory_for_the_log),
         TEST(test_prune_makes_room_in_a_full_log),
