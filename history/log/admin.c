@@ -112,8 +112,8 @@ static int prune_named(struct pruning *p)
         err_set(&p->kept, ERR_USAGE, "session #%d is pinned; aerie db unpin %d comes first", number,
                 number);
     else if (*forks)
-        err_set(&p->kept, ERR_USAGE, "session #%d has turns that %s, forked from it, need%s; they "
-                "are removed first", number, forks, strchr(forks, ',') ? "" : "s");
+        err_set(&p->kept, ERR_USAGE, "session #%d cannot be removed before %s, forked from it, "
+                "which has its turns", number, forks);
     return p->kept.kind ? SQLITE_OK : delete_session(p, id, &gone);
 }
 
