@@ -24,6 +24,8 @@ FORMATS = {
     "NVFP4": dict(num_bits=4, type="float", strategy="tensor_group", group_size=16),
     "MXFP4": dict(num_bits=4, type="float", strategy="group", group_size=32, scale_dtype="torch.uint8"),
     "INT4": dict(num_bits=4, type="int", strategy="group", group_size=8),
+    "INT4_32": dict(num_bits=4, type="int", strategy="group", group_size=32),
+    "INT8": dict(num_bits=8, type="int", strategy="channel"),
 }
 
 
