@@ -351,13 +351,6 @@ V_FN void v_nonlinear(vi pairs, const int8_t *level, const float *s, const bool 
 #endif
 }
 
-/* The E4M3 code in the low byte of each lane, times 2^-120: its bits are those of a float32 with
- * another exponent, subnormal numbers included. */
-V_FN v16 vi_e4m3(vi v)
-{
-    return vi_bits(vi_select(INT32_MIN, vi_sll(v, 24), vi_and(vi_sll(v, 20), 0x07f00000)));
-}
-
 /* A block of E4M3. Scales that are zero or of unusual size take unpack_any(). */
 V_FN void v_split_e4m3(const uint8_t *b, v16 *even, v16 *odd)
 {
@@ -369,10 +362,10 @@ V_FN void v_split_e4m3(const uint8_t *b, v16 *even, v16 *odd)
         *even = v_load(y), *odd = v_load(y + 16);
         return;
     }
-    const vi q = vi_pairs(b + 2);
-    const v16 d = v_set(bf16_to_f32(scale) * 0x1p120f);
-    *even = v_near_bf16(v_mul(vi_e4m3(q), d));
-    *odd = v_near_bf16(v_mul(vi_e4m3(vi_srl(q, 8)), d));
+    const v16 d = v_set(bf16_to_f32(scale) * 0x1p8f);
+    v_codes_e4m3(b + 2, even, odd);
+    *even = v_near_bf16(v_mul(*even, d));
+    *odd = v_near_bf16(v_mul(*odd, d));
 }
 
 /* A block of E2M1. Numbers of unusual size take unpack_any(). */
@@ -386,7 +379,8 @@ V_FN void v_split_e2m1(const uint8_t *b, v16 *even, v16 *odd)
         *even = v_load(y), *odd = v_load(y + 16);
         return;
     }
-    for (int k = 0; k < 2; k++) { /* as vi_e4m3(); halved, as packed_e2m1 has codes doubled */
+    for (int k = 0; k < 2; k++) { /* the code's bits as a float32 with another exponent; halved, as
+                                     packed_e2m1 has codes doubled */
         const uint32_t bits = (uint32_t)(b[4 + k] & 0x80) << 24 | (uint32_t)(b[4 + k] & 0x7f) << 20;
         memcpy(&scale[k], &bits, sizeof bits);
         scale[k] *= 0x1p119f;

@@ -115,11 +115,22 @@ V_FN void v_split_pairs(v16 pairs, v16 *even, v16 *odd) /* of bf16 */
     *even = _mm512_castsi512_ps(_mm512_slli_epi32(w, 16));
     *odd = _mm512_castsi512_ps(_mm512_and_si512(w, _mm512_set1_epi32((int)0xffff0000)));
 }
-V_FN void v_split_f16(const void *p, v16 *even, v16 *odd)
+V_FN void split_halves(__m512i w, v16 *even, v16 *odd) /* 32 f16 */
 {
-    __m512i w = _mm512_loadu_si512(p);
     *even = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(w));
     *odd = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(w, 16)));
+}
+V_FN void v_split_f16(const void *p, v16 *even, v16 *odd)
+{
+    split_halves(_mm512_loadu_si512(p), even, odd);
+}
+/* 32 codes of E4M3, times 2^-8: shifted by 7 bits, with the sign above, they are f16 numbers,
+ * subnormal ones included. (As bits of float32 the subnormal ones would be subnormal float32
+ * numbers, with which processors multiply slowly.) */
+V_FN void v_codes_e4m3(const void *p, v16 *even, v16 *odd)
+{
+    __m512i w = _mm512_slli_epi16(_mm512_cvtepi8_epi16(_mm256_loadu_si256(p)), 7);
+    split_halves(_mm512_and_si512(w, _mm512_set1_epi32((int)0xbfffbfff)), even, odd);
 }
 V_FN void v_split_mxfp4(const void *p, float scale, v16 *even, v16 *odd)
 {
@@ -317,12 +328,23 @@ V_FN v16 halves(__m256i w0, __m256i w1) /* sixteen f16 in the low halves of 32-b
     return (v16){_mm256_cvtph_ps(_mm256_castsi256_si128(h)),
                  _mm256_cvtph_ps(_mm256_extracti128_si256(h, 1))};
 }
-V_FN void v_split_f16(const void *p, v16 *even, v16 *odd)
+V_FN void split_halves(__m256i w0, __m256i w1, v16 *even, v16 *odd)
 {
-    __m256i w0 = _mm256_loadu_si256(p), w1 = _mm256_loadu_si256((const __m256i *)p + 1);
     __m256i low = _mm256_set1_epi32(0xffff);
     *even = halves(_mm256_and_si256(w0, low), _mm256_and_si256(w1, low));
     *odd = halves(_mm256_srli_epi32(w0, 16), _mm256_srli_epi32(w1, 16));
+}
+V_FN void v_split_f16(const void *p, v16 *even, v16 *odd)
+{
+    split_halves(_mm256_loadu_si256(p), _mm256_loadu_si256((const __m256i *)p + 1), even, odd);
+}
+V_FN void v_codes_e4m3(const void *p, v16 *even, v16 *odd)
+{
+    const __m128i *b = p;
+    __m256i w0 = _mm256_slli_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128(b)), 7);
+    __m256i w1 = _mm256_slli_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128(b + 1)), 7);
+    __m256i bits = _mm256_set1_epi32((int)0xbfffbfff);
+    split_halves(_mm256_and_si256(w0, bits), _mm256_and_si256(w1, bits), even, odd);
 }
 V_FN __m256 e2m1_8(__m256i b) /* by the low four bits of each lane */
 {
