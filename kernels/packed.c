@@ -11,6 +11,8 @@
 #include "kernels/fp8.h"
 
 #include <math.h>
+#include <pthread.h>
+#include <unistd.h>
 
 static float half_at(const uint8_t *p)
 {
@@ -114,11 +116,11 @@ static float e2m1_factor(const uint8_t *b)
 
 static void unpack_e2m1(const uint8_t *b, float *y)
 {
-    const float factor = e2m1_factor(b);
+    const float factor = e2m1_factor(b), scale[2] = {e2m1_scale(b, 0), e2m1_scale(b, 1)};
     for (int i = 0; i < 32; i++) {
         const int code = nibble(b + 6, i);
         const float level = (float)packed_e2m1[code & 7]; /* 8 is -0 */
-        y[i] = e2m1_scale(b, i / 16) * (code & 8 ? -level : level) * factor;
+        y[i] = scale[i / 16] * (code & 8 ? -level : level) * factor;
     }
 }
 
@@ -290,17 +292,53 @@ void packed_floats(enum dtype t, const void *blocks, size_t n, float *dst)
         f->unpack(b, dst + i);
 }
 
+struct part { /* of packed_bf16() */
+    const struct format *f;
+    const uint8_t *blocks;
+    size_t n; /* blocks */
+    uint16_t *dst;
+    pthread_t thread;
+};
+
+static void *part_bf16(void *arg)
+{
+    const struct part *p = arg;
+    const size_t elements = (size_t)p->f->f.elements, bytes = (size_t)p->f->f.bytes;
+    for (size_t i = 0; i < p->n; i++) {
+        float y[PACKED_BLOCK];
+        p->f->unpack(p->blocks + i * bytes, y);
+        for (size_t j = 0; j < elements; j++)
+            p->dst[i * elements + j] = f32_to_bf16(y[j]);
+    }
+    return NULL;
+}
+
 void packed_bf16(enum dtype t, const void *blocks, size_t n, uint16_t *dst)
 {
+    enum { MOST = 16, ELEMENTS = 1 << 20 }; /* threads; elements that are worth one */
     const struct format *f = format_of(t);
-    const uint8_t *b = blocks;
-    CHECK(n % (size_t)f->f.elements == 0);
-    for (size_t i = 0; i < n; i += (size_t)f->f.elements, b += f->f.bytes) {
-        float y[PACKED_BLOCK];
-        f->unpack(b, y);
-        for (int j = 0; j < f->f.elements; j++)
-            dst[i + (size_t)j] = f32_to_bf16(y[j]);
+    const size_t elements = (size_t)f->f.elements, all = n / elements;
+    CHECK(n % elements == 0);
+    const long cores = n > ELEMENTS ? sysconf(_SC_NPROCESSORS_ONLN) : 1;
+    const int most = (int)(cores < MOST ? cores : MOST);
+    const int parts = max_int(1, n / ELEMENTS < MOST ? min_int((int)(n / ELEMENTS), most) : most);
+    struct part part[MOST];
+    int started = 1; /* the first one is this thread's, and so are those that cannot start */
+    for (int k = 0; k < parts; k++) {
+        const size_t from = all * (size_t)k / (size_t)parts;
+        part[k] = (struct part){f, (const uint8_t *)blocks + from * (size_t)f->f.bytes,
+                                all * (size_t)(k + 1) / (size_t)parts - from,
+                                dst + from * elements, 0};
     }
+    while (started < parts &&
+           pthread_create(&part[started].thread, NULL, part_bf16, &part[started]) == 0)
+        started++;
+    part_bf16(&part[0]);
+    for (int k = 1; k < parts; k++)
+        if (k < started)
+            pthread_join(part[k].thread, NULL);
+        else
+            part_bf16(&part[k]);
 }
 
 /* A positive number below 65504 as f16, rounded to nearest or, if it is normal, towards 0. */

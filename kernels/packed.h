@@ -56,7 +56,8 @@ bool dtype_bytes_fit(enum dtype t, int n_dim, const int64_t *dim, size_t *bytes)
 /* The levels of IQ4_NL and IQ4_XS, and the numbers of E2M1, doubled, by their four-bit codes. */
 extern const int8_t packed_iq4[16], packed_e2m1[16];
 
-/* Unpacks n elements, a multiple of the block's elements. */
+/* Unpacks n elements, a multiple of the block's elements; packed_bf16() with several threads if
+ * there are millions. */
 void packed_floats(enum dtype t, const void *blocks, size_t n, float *dst);
 void packed_bf16(enum dtype t, const void *blocks, size_t n, uint16_t *dst);
 

@@ -113,14 +113,14 @@ static enum dtype type_of_rows(enum dtype t, int64_t n)
 }
 
 /* Turns a matrix of bf16, or experts, into one of a packed type, if its rows are whole blocks; of
- * E4M3, as FP8 folders are, neither the embeddings nor the head, and of E2M1 only experts. */
+ * E4M3 and E2M1, as FP8 and FP4 folders are, neither the embeddings nor the head. */
 static bool pack_matrix(struct tensor *t, void *arg, struct err *)
 {
     struct packing *p = arg;
     size_t before = t->bytes;
-    const bool fp8 = p->type == DT_E4M3, experts = t->n_dim == 3,
-               matrix = t->n_dim == 2 && p->type != DT_E2M1 &&
-                        !(fp8 && (t == &p->m->embed || t == &p->m->head));
+    const bool folder = p->type == DT_E4M3 || p->type == DT_E2M1, experts = t->n_dim == 3,
+               matrix = t->n_dim == 2 &&
+                        !(folder && (t == &p->m->embed || t == &p->m->head));
     if (t->type != DT_BF16 || t->by_row || !before || (!matrix && !experts))
         return true;
     const enum dtype type = type_of_rows(p->type, t->dim[t->n_dim - 1]);

@@ -20,7 +20,7 @@ struct finder {
     struct err *e;
     int count[N_KIND];
     int inputs, kv; /* scales that are not used */
-    int packed, refused; /* matrices that stay packed; those of FP8 and integers that do not */
+    int packed; /* matrices that stay packed */
 };
 
 /* Sets *e to "FILE: tensor NAME <text>". Returns false. */
@@ -363,7 +363,7 @@ static enum dtype experts_stay(const struct finder *f)
     return as;
 }
 
-/* Lets matrices stay packed; those in FP4 only if they are of experts. */
+/* Lets matrices stay packed. */
 static void pack_matrices(struct finder *f)
 {
     FOR_EACH(struct coded_matrix, m, f->v->m, f->v->n) {
@@ -373,14 +373,12 @@ static void pack_matrices(struct finder *f)
     const enum dtype experts = experts_stay(f);
     FOR_EACH(struct coded_matrix, m, f->v->m, f->v->n) {
         struct tensor *t = &m->t;
-        const bool expert = of_expert(t->name), four = m->scaled.code == CODE_E2M1;
-        const enum dtype as = expert ? experts : four ? DT_NONE : scaled_packs_as(&m->scaled);
-        f->packed += as != DT_NONE;
-        f->refused += as == DT_NONE && !four;
+        const enum dtype as = of_expert(t->name) ? experts : scaled_packs_as(&m->scaled);
         if (as == DT_NONE)
             continue;
         t->type = as;
         t->bytes = (size_t)t->dim[0] * dtype_bytes(t->type, (size_t)t->dim[1]);
+        f->packed++;
     }
 }
 
@@ -437,9 +435,9 @@ static void describe(struct finder *f)
         buf_str(&b, " unpacked to BF16");
     if (f->packed && f->packed < f->v->n)
         buf_printf(&b, " except %d that stay%s packed", f->packed, f->packed == 1 ? "s" : "");
-    if (f->refused)
-        buf_str(&b, " (FP8 with bf16 scales and integers with f16 scales stay packed, if a scale is "
-                    "of whole blocks of 32; experts, if all do)");
+    if (f->packed < f->v->n)
+        buf_str(&b, " (what stays packed: rows of whole blocks of 32, FP8 with bf16 numbers as "
+                    "scales, integers with f16 numbers; experts, if all can)");
     buf_printf(&b, "; a server's inputs of matrices: %s", f->v->inputs);
     if (f->inputs || f->kv)
         buf_printf(&b, "; not used: %d scales of inputs, %d of a KV cache", f->inputs, f->kv);

@@ -9,9 +9,9 @@
  * so, gives a notice.
  *
  * A matrix stays packed if blocks of a packed type have the same numbers (scaled_packs_as()): FP8
- * as E4M3, INT8 as Q8_0, INT4 as Q4_0, and FP4 as E2M1 if it is an expert's. The experts of a
- * folder stay so if all can, as one type. All others become bf16, and so do those that the model
- * reads otherwise than as a matrix of a product (st_as_bf16()).
+ * as E4M3, FP4 as E2M1, INT8 as Q8_0, INT4 as Q4_0. The experts of a folder stay so if all can, as
+ * one type. All others become bf16, and so do those that the model reads otherwise than as a matrix
+ * of a product (st_as_bf16()).
  *
  * Scales of inputs and of a KV cache do not concern weights. They are read, counted and not used.
  */

@@ -512,7 +512,7 @@ static char *wide_folder(void)
     return dir;
 }
 
-/* As what matrices of the wide folder stay packed, those in FP4 if they are experts. */
+/* As what matrices of the wide folder stay packed. */
 static enum dtype packed_as(const struct format *f)
 {
     const bool exact = strcmp(f->scale, "F32") != 0 || f->exact;
@@ -576,10 +576,10 @@ static void test_a_folder_equals_its_unpacked_twin(void **state)
     for (int d = 0; d <= COUNT(dirs); d++) {
         int n = write_twins(d < COUNT(dirs) ? dirs[d] : wide, f, &err);
         struct model a = load(folder), b = load(twin);
-        const enum dtype stays = packed_as(f) == DT_E2M1 ? DT_BF16 : packed_as(f);
+        const enum dtype stays = packed_as(f);
         const bool packed = stays != DT_BF16;
         if (d == COUNT(dirs)) {
-            assert_int_equal(a.layer[0].gate_up.type, packed_as(f));
+            assert_int_equal(a.layer[0].gate_up.type, stays);
             assert_int_equal(a.layer[0].wq.type, stays);
             assert_int_equal(a.layer[0].router.type, DT_BF16); /* single rows are read */
         } else if (d == GEMMA) {
@@ -591,7 +591,7 @@ static void test_a_folder_equals_its_unpacked_twin(void **state)
         assert_true(d != GEMMA || !strstr(a.about, "matrices, which stay packed;") == !packed);
         const bool kept = strstr(a.about, "which stay packed") ||
                           strstr(a.about, "that stay packed");
-        assert_true(d != COUNT(dirs) || kept == (packed_as(f) != DT_BF16));
+        assert_true(d != COUNT(dirs) || kept == packed);
         assert_null(b.about);
         model_free(&a);
         model_free(&b);
@@ -703,7 +703,9 @@ static void test_scales_of_inputs_and_of_the_cache_are_read_and_named(void **sta
     struct model a = load(folder), b = load(twin);
     assert_int_equal(a.cfg.n_stop, b.cfg.n_stop + 2); /* a folder as any other */
     assert_same_weights(&a, &b);
-    assert_string_equal(a.about, "compressed-tensors, 18 NVFP4 matrices unpacked to BF16; "
+    assert_string_equal(a.about, "compressed-tensors, 18 NVFP4 matrices unpacked to BF16 (what "
+                                 "stays packed: rows of whole blocks of 32, FP8 with bf16 numbers "
+                                 "as scales, integers with f16 numbers; experts, if all can); "
                                  "a server's inputs of matrices: FP4, one scale a token and 16 "
                                  "inputs; not used: 1 scales of inputs, 4 of a KV cache");
     assert_string_equal(a.served_inputs, "FP4, one scale a token and 16 inputs");

@@ -498,6 +498,24 @@ static void test_random_weights_have_their_deviation(void **state)
     free(y);
 }
 
+/* Millions of elements, which several threads unpack, have the numbers of few at a time; their last
+ * part is shorter. */
+static void test_many_elements_are_those_of_few(void **state)
+{
+    (void)state;
+    const size_t n = ((size_t)3 << 20) + 256, few = 256;
+    uint16_t *all = xmalloc(n * sizeof *all), *some = xmalloc(few * sizeof *some);
+    uint8_t *b = xmalloc(dtype_bytes(DT_Q4_K, n));
+    packed_random(DT_Q4_K, 5, 0.02f, 0, n / 256, b);
+    memset(all, 0xff, n * sizeof *all);
+    packed_bf16(DT_Q4_K, b, n, all);
+    for (size_t i = 0; i < n; i += few) {
+        packed_bf16(DT_Q4_K, b + dtype_bytes(DT_Q4_K, i), few, some);
+        assert_memory_equal(all + i, some, few * sizeof *some);
+    }
+    free(all), free(some), free(b);
+}
+
 /* Every f16 number is found by its float32 number, and no number between two is one. */
 static void test_f16_numbers_are_found(void **state)
 {
@@ -544,6 +562,7 @@ int main(void)
         cmocka_unit_test(test_e4m3),
         cmocka_unit_test(test_e2m1),
         cmocka_unit_test(test_scales_that_are_not_finite_are_found),
+        cmocka_unit_test(test_many_elements_are_those_of_few),
         cmocka_unit_test(test_f16_numbers_are_found),
         cmocka_unit_test(test_bytes_of_rows),
         cmocka_unit_test(test_random_weights_have_their_deviation),
