@@ -12,6 +12,7 @@
 #include "engine/remote/records.h"
 #include "engine/tools/canary.h"
 #include "kernels/json_read.h"
+#include "kernels/utf8.h"
 #include "repl/cli/cli.h"
 #include "repl/cli/session_events.h"
 #include "repl/compare/facts.h"
@@ -479,6 +480,8 @@ static bool read_file(struct import *m, const char *asked, struct err *e)
         return err_set(e, ERR_USAGE, "cannot open %s: %s", asked, strerror(errno));
     for (int n = 1; !m->fault.kind && !stop_asked(&m->stop) && (got = next_line(f, &line)) != 0;
          n++) {
+        if (n == 1)
+            utf8_drop_mark(&line);
         if (n == 1 && got != -1 && is_pickle(&line)) {
             err_set(&m->fault, ERR_USAGE, "%s is a Python pickle; expected JSON lines: python3 "
                     "%s/sglang_dump.py %s | aerie import -", asked, AERIE_SHARE, asked);

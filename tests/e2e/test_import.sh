@@ -51,7 +51,7 @@ run import "$T/mixed"; [ $rc = 1 ] && has '^2 sessions imported; 3 lines left ou
     grep -q '^aerie: mixed line 5: longer than 16 MiB' "$T/err"
 result "bad lines: one line each, the others are imported" $?
 [ "$(sql "SELECT count(*) FROM session")" = $((before + 2)) ]; result "nothing of a bad line is" $?
-printf '{"prompt":"a\\u001b[31m","choices":[{"text":"\\u001b]0;x\\u0007"}]}' | feed import -
+printf '\357\273\277{"prompt":"a\\u001b[31m","choices":[{"text":"\\u001b]0;x\\u0007"}]}' | feed import -
 [ $rc = 0 ] && run show last && ! grep -q $'\e' "$T/out"; result "standard input; controls reach no terminal" $?
 for _ in $(seq 40); do echo '{'; done >"$T/bad"; run import "$T/bad"; [ $rc = 2 ] && [ "$(wc -l <"$T/err")" = 21 ] && grep -q '20 more lines' "$T/err"
 result "many bad lines are not all printed" $?
