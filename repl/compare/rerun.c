@@ -152,6 +152,8 @@ static void lines_now(const struct engine_opts *o, const struct backend_info *i,
     buf_printf(out, "model_sha=%s\ntokenizer_sha=%s\ndraft_sha=%s\ndevice=%s\nflags=%s\n",
                i->model_sha,
                i->tokenizer_sha, i->draft_sha, i->device ? i->device : "", facts_build());
+    if (i->draft_kind && strcmp(i->draft_kind, "ngram") == 0) /* which has no hash */
+        buf_str(out, "draft_dir=ngram\n");
     facts_config(o, i, out);
 }
 

@@ -402,6 +402,11 @@ static void test_a_change_may_change_what_its_nature_says(void **state)
     assert_int_equal(may("check=on\n", "check=off\nbug.9279=on\n"), MAY_FAULT);
     assert_int_equal(may("bug.24617=off\n", ""), 0);
     assert_int_equal(may("draft_sha=ab\n", "draft_sha=\n"), MAY_STEP);
+    static const char ngram[] = "draft_sha=\ndraft_dir=ngram\n", none[] = "draft_sha=\n";
+    assert_int_equal(may(ngram, none), MAY_STEP);
+    assert_int_equal(may(none, ngram), MAY_STEP);
+    assert_int_equal(may(ngram, ngram), 0);
+    assert_int_equal(may("draft_sha=ab\ndraft_dir=x\n", ngram), MAY_STEP);
 }
 
 int main(void)
