@@ -217,6 +217,7 @@ config 'seed = 4\n\0top_p = 2\n'; refuse 2 'config has a NUL byte' logs
 config 'ascii = perhaps\n'; refuse 2 'config:1: .*expected on or off' logs
 config 'page-size = 5\n'; refuse 2 'config:1: --page-size cannot be "5"' logs
 expect "doctor tells of a bad config file" 2 'fail +config +.*config:1: --page-size' doctor
+config 'no-sandbox = on\n'; expect "doctor warns of a config file that turns the isolation off" 0 'warn +isolation +off: ' doctor
 config 'bug = 24617\nspec = off\ncheck = off\n'
 expect "a fault of the config file stays out of golden" 0 ' 0 failed' golden --device cpu tests/golden/llama-b
 expect "and out of bugs" 0 'swa-untranslated' bugs

@@ -205,8 +205,11 @@ acknowledged() { # K: a file for each reply of which this client was told the en
 }
 DB=$T/killed.db; XDG_DATA_HOME=$T/killed
 for ((round = 0; round < kills; round++)); do
-    serve one --db "$DB"; at=$one; pids=
+    flags=(--db "$DB" --model-name fox); [ $round != 1 ] || flags+=(--no-sandbox)
+    serve one "${flags[@]}"; at=$one; pids=
+    [ $round -gt 1 ] || given_up[round]=$(grep -E '^(NoNewPrivs|Seccomp)' "/proc/$one_pid/status")
     if [ $round = 0 ]; then # nothing can be stored, so nothing may be acknowledged
+        ask /v1/models ''; named=$(get '$.data[0].id')
         mkfifo "$T/lock"; sqlite3 -bail "$DB" <"$T/lock" >"$T/locked" & locker=$!
         exec 9>"$T/lock"; lines '.timeout 2000' 'begin immediate;' '.print locked' >&9; until_ok test -s "$T/locked"
     fi
@@ -221,4 +224,9 @@ printf 'CREATE TEMP TABLE ack(id);\n.import "%s" ack\n%s\n' "$T/ids" "SELECT cou
 read -r count missing < <(tr '|' ' ' <"$T/out")
 [ "${count:-0}" -gt 10 ] && [ "$missing" = 0 ]
 result "$kills kills: of $count acknowledged replies $missing are not in the log" $?
+[ "$named" = fox ]
+result "serve --model-name: clients see the name" $?
+run doctor
+if grep -q 'no programs, no network' "$T/out"; then [ "${given_up[0]}" != "${given_up[1]}" ]; result "--no-sandbox turns the isolation off" $?
+else result "--no-sandbox # SKIP this machine cannot isolate" 0; fi
 plan

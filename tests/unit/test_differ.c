@@ -131,6 +131,42 @@ static void test_other_trees_are_compared_by_position(void **state)
     trace_free(&b);
 }
 
+/* Where the sides accept other nodes, digests of drafts differ, and the trees say whether the drafts
+ * do. */
+static void test_drafts_of_other_paths_are_compared_as_trees(void **state)
+{
+    (void)state;
+    static const struct {
+        int32_t token;
+        int parent;
+        enum diff_class class;
+        const char *why;
+    } last[] = {{4, 1, DIFF_SAMPLER, "accepted 1 in a, 2 in b"},
+                {4, 2, DIFF_DRAFT, "parent of a node 1 in a, 2 in b"},
+                {5, 1, DIFF_DRAFT, "token of a node 4 in a, 5 in b"}};
+    for (size_t i = 0; i < LEN(last); i++) {
+        struct trace t[2];
+        struct difference d;
+        struct diff_counts n;
+        for (int side = 0; side < 2; side++) {
+            begin(&t[side], "", "");
+            step(&t[side], 1, 5, 6, -1, NULL, 0, NULL);
+            struct step_row *row = &t[side].turn[0].step[0];
+            row->tree = xcalloc(1, sizeof *row->tree);
+            tree_init(row->tree, 1);
+            tree_add(row->tree, 0, 2, 0.5f, -1);
+            tree_add(row->tree, 0, 3, 0.4f, -1);
+            tree_add(row->tree, side ? last[i].parent : 1, side ? last[i].token : 4, 0.3f, -2);
+            row->rec.accepted = 1 + side;
+            row->rec.draft_digest = (uint64_t)side;
+        }
+        assert_int_equal(differ(&t[0], &t[1], &d, &n), last[i].class);
+        assert_non_null(strstr(d.why, last[i].why));
+        trace_free(&t[0]);
+        trace_free(&t[1]);
+    }
+}
+
 /* How a check compares: whatever the conditions, and a turn that was cut short as well. */
 static void test_exactly_means_every_bit_of_every_turn(void **state)
 {
@@ -414,6 +450,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_each_field_of_a_step_has_its_class),
         cmocka_unit_test(test_other_trees_are_compared_by_position),
+        cmocka_unit_test(test_drafts_of_other_paths_are_compared_as_trees),
         cmocka_unit_test(test_exactly_means_every_bit_of_every_turn),
         cmocka_unit_test(test_where_a_fault_may_stop_the_sides),
         cmocka_unit_test(test_where_reported_replies_differ),
