@@ -404,6 +404,17 @@ M(next_free_is_outside)
 M(one_reference_more) { struct pool *p = any_pool(s); return set(&p->n_refs, p->n_refs + 1); }
 M(one_holder_less) { int32_t *v = &s->w->kv.held[any_pool(s)->id]; return set(v, *v - 1); }
 M(guard_is_live) { uint16_t one = 1; poke(&any_pool(s)->ref[0], &one, sizeof one); return true; }
+static int one_page_fewer(const struct kv *kv, enum pool_id pool, int pages)
+{
+    return pool == POOL_DRAFT ? kv->pool[POOL_FULL].total - GUARD_PAGES - 1 : pages;
+}
+M(draft_pool_smaller)
+{
+    int (*fewer)(const struct kv *kv, enum pool_id pool, int pages) = one_page_fewer;
+    if (s->w->kv.has_draft)
+        poke(&s->w->kv.hook.capacity, &fewer, sizeof fewer);
+    return s->w->kv.has_draft;
+}
 M(memory_smaller)
 {
     struct backing *m = &s->w->kv.mem[any_pool(s)->id];
@@ -640,6 +651,7 @@ static const struct mutation {
     {"a reference nobody holds", one_reference_more, EITHER, "I3"},
     {"a holder nobody counts", one_holder_less, EITHER, "I3"},
     {"the guard page is live", guard_is_live, EITHER, "I8"},
+    {"a draft pool of a page fewer", draft_pool_smaller, LEVEL | FOLLOW | BLOCK, "I14"},
     {"less memory than pages", memory_smaller, EITHER, "I14"},
     {"the map leads elsewhere", map_elsewhere, TARGET | STILL, "I4"},
     {"the inverse map leads elsewhere", inverse_elsewhere, TARGET | STILL, "I4"},
