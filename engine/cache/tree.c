@@ -33,6 +33,24 @@ int tree_add(struct tree *t, int parent, int32_t token, float q, float score)
     return i;
 }
 
+struct tree_node tree_node(const struct tree *t, int i)
+{
+    return (struct tree_node){t->token[i], t->q[i], t->p[i], t->u[i], t->parent[i], t->fate[i]};
+}
+
+void tree_put(struct tree *t, const struct tree_node *n, float score)
+{
+    int i = t->n;
+    if (i == 0)
+        tree_init(t, n->token);
+    else
+        tree_add(t, n->parent, n->token, n->q, score);
+    t->q[i] = n->q;
+    t->p[i] = n->p;
+    t->u[i] = n->u;
+    t->fate[i] = n->fate;
+}
+
 bool tree_ok(const struct tree *t, struct err *e)
 {
     if (t->n < 1 || t->n > TREE_MAX)
@@ -179,24 +197,16 @@ bool tree_unpack(struct tree *t, const void *p, size_t n, struct err *e)
                        "packed draft tree: %d nodes in %zu bytes, expected 1 .. %d nodes "
                        "of %d bytes",
                        nodes, n, TREE_MAX, PACK_NODE);
-    struct tree got;
+    struct tree got = {0};
     for (int i = 0; i < nodes; i++) {
         const uint8_t *at = b + PACK_HEAD + mul64(i, PACK_NODE);
-        int32_t token = (int32_t)get_u32(at);
-        int parent = (int8_t)at[4];
-        if (i == 0 ? parent != -1 : parent < 0 || parent >= i)
-            return err_set(e, ERR_DB, "packed draft tree: node %d has parent %d", i, parent);
-        if (at[5] > FATE_CUT)
-            return err_set(e, ERR_DB, "packed draft tree: node %d has fate %d", i, at[5]);
-        float q = get_f32(at + 6);
-        if (i == 0)
-            tree_init(&got, token);
-        else
-            tree_add(&got, parent, token, q, got.score[parent] + logf(q));
-        got.fate[i] = at[5];
-        got.q[i] = q;
-        got.p[i] = get_f32(at + 10);
-        got.u[i] = get_f32(at + 14);
+        struct tree_node node = {(int32_t)get_u32(at), get_f32(at + 6), get_f32(at + 10),
+                                 get_f32(at + 14), (int8_t)at[4], at[5]};
+        if (i == 0 ? node.parent != -1 : node.parent < 0 || node.parent >= i)
+            return err_set(e, ERR_DB, "packed draft tree: node %d has parent %d", i, node.parent);
+        if (node.fate > FATE_CUT)
+            return err_set(e, ERR_DB, "packed draft tree: node %d has fate %d", i, node.fate);
+        tree_put(&got, &node, i ? got.score[node.parent] + logf(node.q) : 0);
     }
     *t = got;
     return true;

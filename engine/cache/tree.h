@@ -31,6 +31,18 @@ struct tree {
     float u[TREE_MAX]; /* the uniform drawn at a node of the accepted path; NaN elsewhere */
 };
 
+/* A node as the rings, the recordings and the log keep it; fields as in struct tree. */
+struct tree_node {
+    int32_t token;
+    float q, p, u;
+    int8_t parent;
+    uint8_t fate;
+};
+
+struct tree_node tree_node(const struct tree *t, int i);
+/* Adds such a node with its fate and probabilities: to a tree without nodes, as its root. */
+void tree_put(struct tree *t, const struct tree_node *n, float score);
+
 void tree_init(struct tree *t, int32_t root);
 /* Adds a child of `parent`; returns its index. The tree must have fewer than TREE_MAX nodes. */
 int tree_add(struct tree *t, int parent, int32_t token, float q, float score);

@@ -62,9 +62,7 @@ void ring_push(struct step_ring *r, int turn, int step, const struct step_rec *r
     while (!fits(r, n, n_token))
         r->first++;
     for (int i = 0; i < n; i++)
-        r->node[(r->node_end + (uint64_t)i) % RING_NODES] =
-            (struct ring_node){tree->token[i], tree->q[i], tree->p[i], tree->u[i], tree->parent[i],
-                               tree->fate[i]};
+        r->node[(r->node_end + (uint64_t)i) % RING_NODES] = tree_node(tree, i);
     r->entry[r->end++ % RING_STEPS] = (struct ring_entry){
         .rec = *rec, .held = *held, .node = r->node_end, .token = r->token_end, .turn = turn,
             .step = step,
@@ -100,17 +98,8 @@ const struct ring_entry *ring_find(const struct step_ring *r, int turn, int step
 void ring_tree(const struct step_ring *r, const struct ring_entry *e, struct tree *out)
 {
     *out = (struct tree){0};
-    for (int i = 0; i < e->n_node; i++) {
-        const struct ring_node *n = &r->node[(e->node + (uint64_t)i) % RING_NODES];
-        if (i == 0)
-            tree_init(out, n->token);
-        else
-            tree_add(out, n->parent, n->token, n->q, 0);
-        out->q[i] = n->q;
-        out->p[i] = n->p;
-        out->u[i] = n->u;
-        out->fate[i] = n->fate;
-    }
+    for (int i = 0; i < e->n_node; i++)
+        tree_put(out, &r->node[(e->node + (uint64_t)i) % RING_NODES], 0);
 }
 
 void ring_tokens(const struct step_ring *r, const struct ring_entry *e, int32_t *token,

@@ -24,13 +24,6 @@
 
 enum { RING_STEPS = STEPS_KEPT, RING_NODES = 131072, RING_TOKENS = 65536 };
 
-struct ring_node {
-    int32_t token;
-    float q, p, u; /* as in struct tree */
-    int8_t parent;
-    uint8_t fate;
-};
-
 struct ring_token {
     int32_t token;
     struct token_fact fact;
@@ -48,7 +41,7 @@ struct ring_entry {
 
 struct step_ring {
     struct ring_entry *entry; /* (RING_STEPS) entry number i is at i % RING_STEPS */
-    struct ring_node *node;   /* (RING_NODES) the same */
+    struct tree_node *node;   /* (RING_NODES) the same */
     struct ring_token *token; /* (RING_TOKENS) the same */
     uint64_t first, end;      /* numbers of the entries held: [first, end) */
     uint64_t node_end, token_end; /* nodes and tokens ever pushed */

@@ -11,13 +11,6 @@
 #include "repl/recorded/recorded.h"
 #include "repl/compare/script.h"
 
-struct rec_node {
-    int32_t token;
-    float q, p, u;
-    int8_t parent;
-    uint8_t fate;
-};
-
 struct rec_step {
     struct step_rec rec;
     int turn, step;
@@ -81,7 +74,7 @@ struct recorded {
     int n_step;
     struct ids token;
     struct token_fact *fact; /* (token.n) */
-    struct rec_node *node;
+    struct tree_node *node;
     int n_node;
     struct buf pages, keys;
     struct rec_key *key;

@@ -15,8 +15,7 @@ static void add_tree(struct recorded *r, const struct tree *t, struct rec_step *
     s->n_node = t->n;
     s->deepest = (uint8_t)tree_depth(t);
     for (int i = 0; i < t->n; i++)
-        *APPEND(r->node, r->n_node) = (struct rec_node){t->token[i], t->q[i], t->p[i], t->u[i],
-                                                        t->parent[i], t->fate[i]};
+        *APPEND(r->node, r->n_node) = tree_node(t, i);
 }
 
 static void add_tokens(struct recorded *r, const struct step_row *row, struct rec_step *s)

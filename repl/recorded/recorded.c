@@ -29,17 +29,8 @@ const struct rec_turn *recorded_turn(const struct recorded *r, int n)
 void recorded_tree(const struct recorded *r, const struct rec_step *s, struct tree *t)
 {
     *t = (struct tree){0};
-    for (int i = 0; i < s->n_node; i++) {
-        const struct rec_node *n = &r->node[s->node + i];
-        if (i == 0)
-            tree_init(t, n->token);
-        else
-            tree_add(t, n->parent, n->token, n->q, 0);
-        t->q[i] = n->q;
-        t->p[i] = n->p;
-        t->u[i] = n->u;
-        t->fate[i] = n->fate;
-    }
+    for (int i = 0; i < s->n_node; i++)
+        tree_put(t, &r->node[s->node + i], 0);
 }
 
 /* The last whole page table not after the step; NULL: there is none. */

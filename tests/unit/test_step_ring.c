@@ -173,7 +173,7 @@ static void test_entries_are_as_small_as_stated(void **state)
 {
     (void)state;
     assert_int_equal(sizeof(struct ring_entry), 152);
-    assert_int_equal(sizeof(struct ring_node), 20);
+    assert_int_equal(sizeof(struct tree_node), 20);
     assert_int_equal(sizeof(struct ring_token), 16);
 }
 
