@@ -141,6 +141,20 @@ static struct token_fact fact_of(int32_t token, const int32_t *id, const float *
     return f;
 }
 
+/* The log probabilities of n tokens, token i after row[i] < rows of the logits. Waits for the
+ * device. */
+static void log_probabilities(struct runtime *rt, const int32_t *row, const int32_t *id, int n,
+                              int rows, float *logp)
+{
+    size_t bytes = (size_t)n * 4;
+    rt->dev.k->put(rt->dev.d, rt->row, row, bytes);
+    rt->dev.k->put(rt->dev.d, rt->idx, id, bytes);
+    rt->dev.k->logp(rt->dev.d, &(struct k_logp){.pairs = n, .n = rt->model->cfg.vocab, .rows = rows,
+                                                .logits = rt->logits, .row = rt->row, .id = rt->idx,
+                                                .logp = rt->logp});
+    rt->dev.k->get(rt->dev.d, logp, rt->logp, bytes);
+}
+
 /* Sets the log probabilities of tokens that are not among the best of their rows. Those of tree
  * nodes are known; for other tokens, which are rare, it waits for the device. */
 static void complete_facts(struct runtime *rt, struct outcome *out, const int32_t *row,
@@ -160,12 +174,7 @@ static void complete_facts(struct runtime *rt, struct outcome *out, const int32_
         }
     if (n == 0)
         return;
-    rt->dev.k->put(rt->dev.d, rt->row, at, (size_t)n * 4);
-    rt->dev.k->put(rt->dev.d, rt->idx, id, (size_t)n * 4);
-    rt->dev.k->logp(rt->dev.d, &(struct k_logp){.pairs = n, .n = rt->model->cfg.vocab, .rows = rows,
-                                                .logits = rt->logits, .row = rt->row, .id = rt->idx,
-                                                .logp = rt->logp});
-    rt->dev.k->get(rt->dev.d, logp, rt->logp, (size_t)n * 4);
+    log_probabilities(rt, at, id, n, rows, logp);
     for (int i = 0; i < n; i++)
         out->fact[of[i]].logp = logp[i];
 }
@@ -271,26 +280,16 @@ void lane_best(struct runtime *rt, const struct lane *lane, int k, struct job_to
         put_best(out + mul64(i, k), k, id + mul64(i, of), logp + mul64(i, of), of);
 }
 
-int score_rows(const struct runtime *rt)
-{
-    return min_int(rt->max_logits, TREE_MAX);
-}
-
 void score_prompt(struct runtime *rt, const struct lane *lane, int at, int n)
 {
     const struct prompt_scores *scores = lane->scores;
     int32_t id[TREE_MAX * JOB_TOP], row[TREE_MAX];
     float best[TREE_MAX * JOB_TOP], logp[TREE_MAX];
-    int V = rt->model->cfg.vocab, k = min_int(max_int(DIGEST_BEST, scores->k), V);
-    size_t bytes = (size_t)n * 4;
-    CHECK(n <= score_rows(rt) && scores->k <= JOB_TOP);
+    int k = min_int(max_int(DIGEST_BEST, scores->k), rt->model->cfg.vocab);
+    CHECK(n > 0 && n <= TREE_MAX && scores->k <= JOB_TOP);
     for (int i = 0; i < n; i++)
         row[i] = i;
-    rt->dev.k->put(rt->dev.d, rt->row, row, bytes);
-    rt->dev.k->put(rt->dev.d, rt->idx, lane->tok.v + at, bytes);
-    rt->dev.k->logp(rt->dev.d, &(struct k_logp){.pairs = n, .n = V, .rows = n, .logits = rt->logits,
-                                                .row = rt->row, .id = rt->idx, .logp = rt->logp});
-    rt->dev.k->get(rt->dev.d, logp, rt->logp, bytes);
+    log_probabilities(rt, row, lane->tok.v + at, n, n, logp);
     topk_rows(rt, rt->logits, n, k, id, best);
     for (int i = 0; i < n; i++) {
         scores->fact[at + i] = fact_of(lane->tok.v[at + i], id + mul64(i, k), best + mul64(i, k),
@@ -315,12 +314,7 @@ static void node_probabilities(struct runtime *rt, int first, struct tree *tree,
         row[i] = first + tree->parent[i + 1];
         id[i] = tree->token[i + 1];
     }
-    rt->dev.k->put(rt->dev.d, rt->row, row, (size_t)n * 4);
-    rt->dev.k->put(rt->dev.d, rt->idx, id, (size_t)n * 4);
-    rt->dev.k->logp(rt->dev.d, &(struct k_logp){.pairs = n, .n = rt->model->cfg.vocab,
-                                                .rows = first + tree->n, .logits = rt->logits,
-                                                .row = rt->row, .id = rt->idx, .logp = rt->logp});
-    rt->dev.k->get(rt->dev.d, logp, rt->logp, (size_t)n * 4);
+    log_probabilities(rt, row, id, n, first + tree->n, logp);
     for (int i = 0; i < n; i++)
         tree->p[i + 1] = expf(logp[i]);
 }

@@ -72,11 +72,9 @@ bool accept_lane(struct runtime *rt, const struct lane *lane, int first, int max
  * its output is no number, which accept_lane() will report. */
 bool accept_peek(struct runtime *rt, const struct lane *lane, int first, int max_new,
                  struct tree *tree, struct step_rec *rec);
-/* Scores n rows of the logits, from row 0 on, of which row i is followed by the prompt's token
- * number at + i. */
+/* Scores n rows of the logits, 1 to TREE_MAX, from row 0 on, of which row i is followed by the
+ * prompt's token number at + i. */
 void score_prompt(struct runtime *rt, const struct lane *lane, int at, int n);
-/* Most rows of one score_prompt(). */
-int score_rows(const struct runtime *rt);
 /* The k best tokens of each row that gave one of the lane's last n_new tokens: (n_new, k), best
  * first, padded with id -1. Before the runtime's next pass. */
 void lane_best(struct runtime *rt, const struct lane *lane, int k, struct job_token *out);

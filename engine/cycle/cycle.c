@@ -428,12 +428,7 @@ static void score_chunk(struct runtime *rt, const struct lane *lane, int from, i
 {
     n = min_int(n, lane->scores->n - from - 1);
     for (int i = 0, some; i < n; i += some) {
-        int32_t row[TREE_MAX];
-        some = min_int(score_rows(rt), n - i);
-        for (int k = 0; k < some; k++)
-            row[k] = i + k;
-        rt->dev.k->put(rt->dev.d, rt->row, row, (size_t)some * 4);
-        net_logits(&rt->net, some, rt->row, rt->logits, (kbuf){0});
+        some = runtime_logits(rt, i, n);
         score_prompt(rt, lane, from + i + 1, some);
     }
 }

@@ -131,16 +131,22 @@ bool runtime_mask(struct runtime *rt, const uint8_t *mask, int n, struct err *e)
     return rt->mask.p != NULL;
 }
 
+int runtime_logits(struct runtime *rt, int first, int rows)
+{
+    int32_t row[TREE_MAX];
+    int n = min_int(min_int(rt->max_logits, TREE_MAX), rows - first);
+    for (int i = 0; i < n; i++)
+        row[i] = first + i;
+    rt->dev.k->put(rt->dev.d, rt->row, row, (size_t)n * sizeof *row);
+    net_logits(&rt->net, n, rt->row, rt->logits, (kbuf){0});
+    return n;
+}
+
 void runtime_choices(struct runtime *rt, int rows, int32_t *choice)
 {
     const struct kernels *k = rt->dev.k;
     for (int at = 0, n; at < rows; at += n) {
-        int32_t row[TREE_MAX];
-        n = min_int(min_int(rt->max_logits, TREE_MAX), rows - at);
-        for (int i = 0; i < n; i++)
-            row[i] = at + i;
-        k->put(rt->dev.d, rt->row, row, (size_t)n * sizeof *row);
-        net_logits(&rt->net, n, rt->row, rt->logits, (kbuf){0});
+        n = runtime_logits(rt, at, rows);
         k->topk(rt->dev.d, &(struct k_topk){.rows = n, .n = rt->model->cfg.vocab, .k = 1,
                                             .logits = rt->logits, .ids = rt->ids,
                                             .logp = rt->prob});

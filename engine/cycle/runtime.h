@@ -73,6 +73,9 @@ bool runtime_open(struct runtime *rt, struct device dev, struct model *model, st
 void runtime_close(struct runtime *rt);
 /* Switches the historical faults of this runtime, between two passes. Every runtime has its own. */
 void runtime_set_bugs(struct runtime *rt, const struct bugs *on);
+/* Logits of rows [first, first + n) of the target's last pass, of which `rows` count; returns n, as
+ * many as are left and as rt->logits has room for. */
+int runtime_logits(struct runtime *rt, int first, int rows);
 /* The target's most probable token after each of the first `rows` rows of its last pass, however
  * many of them its logits have room for at a time. Waits for the device; a failure shows at the
  * next sync(). */

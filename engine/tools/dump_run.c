@@ -402,13 +402,8 @@ static bool run_rows(struct dump_run *dump, int run, const int32_t *token, int n
         logits |= dump->item[i].tap == TAP_LOGITS;
     if (ok && taps && logits) {
         for (int at = 0, k; at < n; at += k) {
-            int32_t row[TREE_MAX];
             size_t V = (size_t)dump->l.model.cfg.vocab;
-            k = min_int(min_int(rt->max_logits, TREE_MAX), n - at);
-            for (int j = 0; j < k; j++)
-                row[j] = at + j;
-            rt->dev.k->put(rt->dev.d, rt->row, row, (size_t)k * sizeof *row);
-            net_logits(&rt->net, k, rt->row, rt->logits, (kbuf){0});
+            k = runtime_logits(rt, at, n);
             rt->dev.k->get(rt->dev.d, dump->logits[run] + (size_t)at * V, rt->logits,
                            (size_t)k * V * sizeof(float));
         }

@@ -81,12 +81,7 @@ bool golden_prompt(struct golden *golden, struct runtime *rt, int chunk, float *
             rt->dev.k->get(rt->dev.d, states + (size_t)at * (size_t)taps->stride, taps->dst,
                            (size_t)n * (size_t)taps->stride * 4);
         for (int i = 0, k; logits && i < n; i += k) {
-            k = min_int(rt->max_logits, n - i);
-            int32_t row[TREE_MAX];
-            for (int j = 0; j < k; j++)
-                row[j] = i + j;
-            rt->dev.k->put(rt->dev.d, rt->row, row, (size_t)k * 4);
-            net_logits(&rt->net, k, rt->row, rt->logits, (kbuf){0});
+            k = runtime_logits(rt, i, n);
             rt->dev.k->get(rt->dev.d, logits + (size_t)(at + i) * V, rt->logits, (size_t)k * V * 4);
         }
         kv_commit(&rt->kv, &lane.seq, at + n);
