@@ -5,6 +5,7 @@
 
 #include "engine/past/room.h"
 #include "kernels/json_read.h"
+#include "kernels/text.h"
 
 enum { MOST_WAITING = sizeof((struct talk *)0)->waiting / sizeof(struct request) };
 
@@ -296,10 +297,9 @@ static bool find_room(struct talk *talk, const char *text, bool make_room)
     FREED(buf_free) struct buf list = {0}, numbers = {0}, line = {0};
     int all = choose_turns(talk, text, make_room, gone, &rest);
     for (int i = 0; i < talk->n_said; i++)
-        if (gone[i]) {
-            buf_printf(&numbers, "%s%d", turns.n ? " " : "", talk->said[i].turn);
+        if (gone[i])
             ids_add(&turns, talk->said[i].turn);
-        }
+    buf_ints(&numbers, turns.v, turns.n);
     room_print_turns(&turns, &list);
     bool asks = !make_room && policy == FORGET_ASK;
     if (turns.n == 0 || rest >= context || (asks && all + room_least(context) <= context))

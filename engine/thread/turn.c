@@ -2,6 +2,7 @@
 
 #include "engine/thread/internal.h"
 #include "engine/past/room.h"
+#include "kernels/text.h"
 
 /* ---- one turn -------------------------------------------------------------------------------- */
 
@@ -526,8 +527,7 @@ static void leave_out(struct engine *engine, const struct ids *turns, int tokens
     room_print_turns(turns, &b);
     buf_printf(&b, " (%d token%s)%s", tokens, tokens == 1 ? "" : "s", why);
     engine_post_text(engine, EV_NOTICE, b.p);
-    for (int i = 0; i < turns->n; i++)
-        buf_printf(&numbers, "%s%d", i ? " " : "", turns->v[i]);
+    buf_ints(&numbers, turns->v, turns->n);
     engine_post_op(engine, OP_FORGET, numbers.p, 0);
     session_forget(&engine->own.ses, turns);
 }

@@ -6,6 +6,8 @@
  */
 #include "history/internal.h"
 
+#include "kernels/text.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <pwd.h>
@@ -26,13 +28,12 @@ static int renameat2(int from_dir, const char *from, int to_dir, const char *to,
 
 char *history_default_path(void)
 {
-    const char *data = getenv("XDG_DATA_HOME"), *home = getenv("HOME");
-    if (data && *data == '/')
-        return xasprintf("%s/aerie/sessions.db", data);
-    const struct passwd *me = home && *home == '/' ? NULL : getpwuid(geteuid());
-    if (me)
-        home = me->pw_dir;
-    return xasprintf("%s/.local/share/aerie/sessions.db", home && *home == '/' ? home : "");
+    char *path = xdg_path("XDG_DATA_HOME", ".local/share", "sessions.db");
+    if (path)
+        return path;
+    const struct passwd *me = getpwuid(geteuid());
+    return xasprintf("%s/.local/share/aerie/sessions.db",
+                     me && *me->pw_dir == '/' ? me->pw_dir : "");
 }
 
 /* ---- whose file it is ---- */

@@ -7,15 +7,13 @@
 #include <unistd.h>
 
 #include "kernels/ascii.h"
+#include "kernels/text.h"
 
 enum { LONGEST = 64, MOST_BYTES = 64 << 10, MOST = 1000 };
 
 char *presets_folder(void)
 {
-    const char *dir = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
-    if (dir && dir[0] == '/')
-        return xasprintf("%s/aerie/presets", dir);
-    return home && home[0] == '/' ? xasprintf("%s/.config/aerie/presets", home) : NULL;
+    return xdg_path("XDG_CONFIG_HOME", ".config", "presets");
 }
 
 /* A name is a file's name and nothing else, and no word of the command. */

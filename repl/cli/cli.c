@@ -6,6 +6,7 @@
 #include "repl/cli/flags.h"
 
 #include "engine/bugs.h"
+#include "kernels/text.h"
 #include "models/checkpoint/hub.h"
 #include "repl/cmd/cmd.h"
 
@@ -158,14 +159,6 @@ static bool take_flag(struct cli *c, const struct flag *f, const char *value, st
 
 /* ---- the config file ---- */
 
-static char *config_path(void)
-{
-    const char *dir = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
-    if (dir && dir[0] == '/')
-        return xasprintf("%s/aerie/config", dir);
-    return home && home[0] == '/' ? xasprintf("%s/.config/aerie/config", home) : NULL;
-}
-
 static char *trim(char *s)
 {
     s += strspn(s, " \t\r");
@@ -225,7 +218,7 @@ static bool config_line(struct cli *c, char *line, int where, struct err *e)
 
 static bool read_config(struct cli *c, int where, struct err *e)
 {
-    c->config_path = config_path();
+    c->config_path = xdg_path("XDG_CONFIG_HOME", ".config", "config");
     if (!c->config_path || file_missing(c->config_path))
         return true;
     if (!buf_read_file(&c->config, c->config_path, 1 << 20, e))

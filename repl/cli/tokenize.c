@@ -8,6 +8,7 @@
 #include "models/tokenizer/tokenizer.h"
 #include "kernels/json.h"
 #include "kernels/json_read.h"
+#include "kernels/text.h"
 
 static bool read_stream(FILE *f, struct buf *out, struct err *e)
 {
@@ -36,8 +37,7 @@ static bool print_ids(const struct tokenizer *t, const char *text, size_t n, con
         jput_close(line, ']');
         jput_close(line, '}');
     } else if (ok) {
-        for (int i = 0; i < ids.n; i++)
-            buf_printf(line, "%s%d", i ? " " : "", ids.v[i]);
+        buf_ints(line, ids.v, ids.n);
     }
     if (ok)
         cli_json(line);

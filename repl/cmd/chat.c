@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include "kernels/utf8.h"
+#include "kernels/text.h"
 #include "repl/cmd/cmd.h"
 
 /* ---- /set ------------------------------------------------------------------------------------ */
@@ -296,8 +297,7 @@ bool cmd_forget(struct cmd_call *c)
     if (!arg_number(c, "the number of turns", 1, a->turns.n, &n))
         return false;
     FREED(buf_free) struct buf turns = {0};
-    for (int i = 0; i < n; i++)
-        buf_printf(&turns, "%s%d", i ? " " : "", a->turns.v[i]);
+    buf_ints(&turns, a->turns.v, (int)n);
     print_open(&c->to, NULL, '{');
     print_ints(&c->to, "forgotten", a->turns.v, (int)n);
     print_close(&c->to, '}');

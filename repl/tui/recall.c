@@ -1,6 +1,8 @@
 /* recall.c - see recall.h. */
 #include "repl/tui/recall.h"
 
+#include "kernels/text.h"
+
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -20,12 +22,7 @@ static void make_folders(char *path)
 
 char *recall_path(const char *name)
 {
-    const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
-    char *path = NULL;
-    if (state && state[0] == '/')
-        path = xasprintf("%s/aerie/%s", state, name);
-    else if (home && home[0] == '/')
-        path = xasprintf("%s/.local/state/aerie/%s", home, name);
+    char *path = xdg_path("XDG_STATE_HOME", ".local/state", name);
     if (path)
         make_folders(path);
     return path;
