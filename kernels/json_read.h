@@ -27,6 +27,13 @@ json_t *json_parse(const char *text, size_t n, size_t flags, json_error_t *why);
  * two bytes too far for each of them. */
 json_t *json_parse_wide(const char *text, size_t n, size_t flags, json_error_t *why);
 
+/* The text at a key of an object; "": there is none. */
+static inline const char *json_str(const json_t *o, const char *key)
+{
+    const char *s = json_string_value(json_object_get(o, key));
+    return s ? s : "";
+}
+
 /* From now on json_parse() on the calling thread ends soon after stop_asked(stop) becomes true.
  * NULL, the state of a new thread: nothing stops it. The caller keeps *stop alive until the next
  * call. */

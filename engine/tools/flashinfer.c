@@ -120,8 +120,7 @@ static bool read_records(struct fi_reader *f, const char *path, struct err *e)
 
 static const char *function_of(const struct record *r)
 {
-    const char *s = json_string_value(json_object_get(r->meta, "function_name"));
-    return s ? s : "";
+    return json_str(r->meta, "function_name");
 }
 
 static bool same_object(const struct record *a, const struct record *b)

@@ -11,7 +11,6 @@
 #include "kernels/ascii.h"
 #include "kernels/json_read.h"
 
-#include <math.h>
 
 enum { MOST_DEPTH = 64 };
 
@@ -251,8 +250,8 @@ static void put_declaration(struct render *r, const json_t *f)
     const json_t *p = json_object_get(f, "parameters"), *all = json_object_get(p, "properties");
     const json_t *type = json_object_get(p, "type");
     put_mark(r, MARK_TOOL);
-    put_format(r, "declaration:%s{description:", text_of(f, "name"));
-    put_quoted(r, text_of(f, "description"), false);
+    put_format(r, "declaration:%s{description:", json_str(f, "name"));
+    put_quoted(r, json_str(f, "description"), false);
     if (is_set(p)) {
         put_str(r, ",parameters:{");
         if (is_set(all)) {
@@ -288,7 +287,7 @@ void gemma4_calls(struct render *r, const struct message *m)
     json_array_foreach(m->calls, i, one) {
         const json_t *arguments = json_object_get(one, "arguments");
         put_mark(r, MARK_TOOL_CALL);
-        put_format(r, "call:%s{", text_of(one, "name"));
+        put_format(r, "call:%s{", json_str(one, "name"));
         if (json_is_string(arguments))
             put_arguments(r, arguments);
         else

@@ -129,7 +129,7 @@ static void put_call(struct render *r, const struct message *m, int n)
         put_text(r, m->text, strlen(m->text));
         put_mark(r, MARK_CLOSE);
     }
-    put_header(r, "commentary json", "assistant to=functions.%s", text_of(call, "name"));
+    put_header(r, "commentary json", "assistant to=functions.%s", json_str(call, "name"));
     put_arguments(r, json_object_get(call, "arguments"));
     put_mark(r, MARK_CALL);
 }

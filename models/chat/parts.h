@@ -6,6 +6,7 @@
  */
 #pragma once
 
+#include "kernels/json_read.h"
 #include "models/chat/chat.h"
 
 enum { MAX_MARK = 17, MAX_KNOWN = 4 };
@@ -150,13 +151,6 @@ void begin_turn(struct render *r, const char *role); /* MARK_OPEN, role, MARK_MI
 void begin_message(struct render *r, enum role role);
 void end_message(struct render *r, enum role role);
 void put_ids(struct render *r, const int32_t *v, int n);  /* generated ids, verbatim */
-
-/* The text at a key of an object; "": there is none. */
-static inline const char *text_of(const json_t *o, const char *key)
-{
-    const char *s = json_string_value(json_object_get(o, key));
-    return s ? s : "";
-}
 
 /* Length of the longest suffix of b that is a proper prefix of the tag. */
 static inline size_t partial_tag(const struct buf *b, const char *tag)

@@ -88,7 +88,7 @@ void put_calls(struct render *r, const struct message *m)
         if (i ? r->c->tools != TOOLS_LLAMA : !bare && m->text && *m->text)
             put_str(r, "\n");
         put_format(r, "%s{\"name\": \"%s\", \"%s\": ", bare ? "" : "<tool_call>\n",
-                   text_of(one, "name"), bare ? "parameters" : "arguments");
+                   json_str(one, "name"), bare ? "parameters" : "arguments");
         put_arguments(r, json_object_get(one, "arguments"));
         put_str(r, bare ? "}" : "}\n</tool_call>");
     }
@@ -140,7 +140,7 @@ static const char *simple_type(const char *type)
 
 static void put_item_type(struct render *r, const json_t *items, int depth)
 {
-    const char *simple = simple_type(text_of(items, "type"));
+    const char *simple = simple_type(json_str(items, "type"));
     if (simple)
         put_str(r, simple);
     else {
@@ -172,7 +172,7 @@ static void put_object_type(struct render *r, const json_t *s, int depth)
 /* A schema as a type of TypeScript, as the template writes it. */
 static void put_type(struct render *r, const json_t *s, int depth)
 {
-    const char *type = text_of(s, "type");
+    const char *type = json_str(s, "type");
     json_t *list = json_object_get(s, "type"), *options = json_object_get(s, "oneOf"), *one;
     bool null = json_is_true(json_object_get(s, "nullable"));
     size_t i;
@@ -192,7 +192,7 @@ static void put_type(struct render *r, const json_t *s, int depth)
     } else if (options) {
         bool objects = false;
         json_array_foreach(options, i, one)
-            objects |= !strcmp(text_of(one, "type"), "object");
+            objects |= !strcmp(json_str(one, "type"), "object");
         if (objects && json_array_size(options) > 1)
             put_str(r, "any");
         else
@@ -219,8 +219,8 @@ static void put_type(struct render *r, const json_t *s, int depth)
 static void put_parameter(struct render *r, const char *name, const json_t *s, bool required)
 {
     json_t *usual = json_object_get(s, "default");
-    if (*text_of(s, "description"))
-        put_format(r, "// %s\n", text_of(s, "description"));
+    if (*json_str(s, "description"))
+        put_format(r, "// %s\n", json_str(s, "description"));
     put_format(r, "%s%s", name, required ? ": " : "?: ");
     put_type(r, s, 0);
     if (usual) {
@@ -242,7 +242,7 @@ void put_namespace(struct render *r)
         json_t *f = json_object_get(one, "function"), *p = json_object_get(f, "parameters"), *v;
         json_t *all = json_object_get(p, "properties");
         const char *name;
-        put_format(r, "// %s\ntype %s%s", text_of(f, "description"), text_of(f, "name"),
+        put_format(r, "// %s\ntype %s%s", json_str(f, "description"), json_str(f, "name"),
                    json_object_size(all) ? " = (_: {\n" : " = () => any;\n\n");
         json_object_foreach(all, name, v) {
             put_parameter(r, name, v, is_required(json_object_get(p, "required"), name));

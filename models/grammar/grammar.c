@@ -1,5 +1,6 @@
 /* grammar.c - a whole grammar: what precedes the text, calls of functions, and what can be spelled.
  * See grammar.h. */
+#include "kernels/json_read.h"
 #include "models/grammar/parts.h"
 
 /* ---- what precedes the text ------------------------------------------------------------------ */
@@ -69,12 +70,6 @@ static void put_marked(struct grammar *grammar, struct sequence *seq, const char
     }
 }
 
-static const char *piece(const json_t *format, const char *key)
-{
-    const char *s = json_string_value(json_object_get(format, key));
-    return s ? s : "";
-}
-
 /* One call of one of the functions, or several: see grammar_open(). */
 static int calls(struct grammar *grammar, const json_t *format, struct err *e)
 {
@@ -90,14 +85,14 @@ static int calls(struct grammar *grammar, const json_t *format, struct err *e)
                           : grammar_known(grammar, RULE_OBJECT);
         if (rule < 0)
             return -1;
-        put_marked(grammar, &seq, piece(format, "open"));
+        put_marked(grammar, &seq, json_str(format, "open"));
         grammar_put(grammar, &seq, "%t", name ? name : "");
-        put_marked(grammar, &seq, piece(format, "middle"));
+        put_marked(grammar, &seq, json_str(format, "middle"));
         grammar_put(grammar, &seq, "%c", rule);
-        put_marked(grammar, &seq, piece(format, "close"));
+        put_marked(grammar, &seq, json_str(format, "close"));
         grammar_alt(grammar, call, &seq);
     }
-    put_marked(grammar, &seq, piece(format, "between"));
+    put_marked(grammar, &seq, json_str(format, "between"));
     grammar_put(grammar, &seq, "%c", call);
     grammar_alt(grammar, more, &seq);
     grammar_add(grammar, all, "%c%*", call, more, 0, max_int(0, most - 1));

@@ -9,7 +9,6 @@
 #include "models/checkpoint/json.h"
 #include "models/tokenizer/steps.h"
 
-#include <jansson.h>
 #include <utf8proc.h>
 
 /* ---- reading members ---- */
@@ -29,8 +28,7 @@ static bool bad(const struct tok_node *n, const char *what, const char *got)
 
 static const char *kind_of(const struct tok_node *n)
 {
-    const char *s = json_string_value(json_object_get(n->j, "type"));
-    return s ? s : "";
+    return json_str(n->j, "type");
 }
 
 static bool get_bool(const struct tok_node *n, const char *key, bool missing, bool *out)

@@ -2,12 +2,6 @@
 #include "repl/http/responses.h"
 #include "kernels/json_read.h"
 
-static const char *text_of(const json_t *o, const char *key)
-{
-    const char *s = json_string_value(json_object_get(o, key));
-    return s ? s : "";
-}
-
 /* ---- input ----------------------------------------------------------------------------------- */
 
 /* The content of a message: a text, or parts of which only texts are supported. */
@@ -21,7 +15,7 @@ static json_t *content_of(const json_t *v, size_t at, struct refusal *r)
     out = json_array();
     snprintf(where, sizeof where, "input.%zu.content", at);
     json_array_foreach(v, i, part) {
-        const char *type = text_of(part, "type");
+        const char *type = json_str(part, "type");
         json_t *text = json_object_get(part, !strcmp(type, "refusal") ? "refusal" : "text");
         if (json_is_string(text) && (!strcmp(type, "input_text") || !strcmp(type, "output_text") ||
                                      !strcmp(type, "text") || !strcmp(type, "refusal"))) {
@@ -42,7 +36,7 @@ static json_t *calls_of(json_t *messages)
     json_t *calls = json_object_get(last, "tool_calls");
     if (calls)
         return calls;
-    bool assistant = last && !strcmp(text_of(last, "role"), "assistant");
+    bool assistant = last && !strcmp(json_str(last, "role"), "assistant");
     if (!assistant)
         json_array_append_new(messages, last = json_pack("{s:s,s:s}", "role", "assistant",
                                                          "content", ""));
@@ -61,20 +55,20 @@ static json_t *output_of(const json_t *v)
 
 static bool add_item(json_t *messages, const json_t *item, size_t at, struct refusal *r)
 {
-    const char *type = text_of(item, "type"), *role = text_of(item, "role");
+    const char *type = json_str(item, "type"), *role = json_str(item, "role");
     char where[64];
     snprintf(where, sizeof where, "input.%zu", at);
     if (!strcmp(type, "reasoning"))
         return true; /* thoughts are not sent back */
     if (!strcmp(type, "function_call")) {
         json_array_append_new(calls_of(messages), json_pack("{s:s,s:s,s:{s:s,s:s}}", "id",
-                              text_of(item, "call_id"), "type", "function", "function", "name",
-                              text_of(item, "name"), "arguments", text_of(item, "arguments")));
+                              json_str(item, "call_id"), "type", "function", "function", "name",
+                              json_str(item, "name"), "arguments", json_str(item, "arguments")));
         return true;
     }
     if (!strcmp(type, "function_call_output")) {
         json_array_append_new(messages, json_pack("{s:s,s:s,s:o}", "role", "tool", "tool_call_id",
-                                                  text_of(item, "call_id"), "content",
+                                                  json_str(item, "call_id"), "content",
                                                   output_of(json_object_get(item, "output"))));
         return true;
     }
@@ -103,8 +97,8 @@ static bool add_input(json_t *out, const json_t *o, struct refusal *r)
         if (!add_item(messages, item, i, r))
             return false;
     json_t *first = json_array_get(messages, 0), *old = json_object_get(first, "content");
-    bool merge = !strcmp(text_of(first, "role"), "system") ||
-                 !strcmp(text_of(first, "role"), "developer");
+    bool merge = !strcmp(json_str(first, "role"), "system") ||
+                 !strcmp(json_str(first, "role"), "developer");
     if (system && *system && merge && json_is_string(old))
         json_object_set_new(first, "content", json_sprintf("%s\n\n%s", system,
                                                            json_string_value(old)));
@@ -124,7 +118,7 @@ static bool add_tools(json_t *out, const json_t *tools, struct refusal *r)
     json_array_foreach(tools, i, one) {
         json_t *f = json_object();
         json_array_append_new(list, json_pack("{s:s,s:o}", "type", "function", "function", f));
-        if (strcmp(text_of(one, "type"), "function") != 0)
+        if (strcmp(json_str(one, "type"), "function") != 0)
             return refuse(r, 400, "tools", "only tools of type function are supported");
         for (int k = 0; k < 3; k++) {
             static const char *const key[] = {"name", "description", "parameters"};
@@ -140,30 +134,30 @@ static bool add_choice(json_t *out, json_t *v, struct refusal *r)
 {
     if (json_is_string(v))
         return !json_object_set(out, "tool_choice", v);
-    if (!strcmp(text_of(v, "type"), "allowed_tools")) {
+    if (!strcmp(json_str(v, "type"), "allowed_tools")) {
         json_t *few = json_array(), *one;
         size_t i;
         json_array_foreach(json_object_get(v, "tools"), i, one) {
             json_array_append_new(few, json_pack("{s:{s:s}}", "function", "name",
-                                                 text_of(one, "name")));
+                                                 json_str(one, "name")));
         }
         return !json_object_set_new(
             out, "tool_choice", json_pack("{s:s,s:{s:s,s:o}}", "type", "allowed_tools",
-                                          "allowed_tools", "mode", text_of(v, "mode"), "tools",
+                                          "allowed_tools", "mode", json_str(v, "mode"), "tools",
                                           few));
     }
-    if (strcmp(text_of(v, "type"), "function") != 0)
+    if (strcmp(json_str(v, "type"), "function") != 0)
         return refuse(r, 400, "tool_choice", "tool_choice should be a text, or name functions");
     return !json_object_set_new(out, "tool_choice",
                                 json_pack("{s:s,s:{s:s}}", "type", "function", "function", "name",
-                                          text_of(v, "name")));
+                                          json_str(v, "name")));
 }
 
 static bool add_text(json_t *out, const json_t *v, struct refusal *r)
 {
     json_t *format = json_object_get(v, "format"), *how = json_object_get(v, "verbosity");
-    const char *type = text_of(format, "type");
-    if (how && !json_is_null(how) && strcmp(text_of(v, "verbosity"), "medium") != 0)
+    const char *type = json_str(format, "type");
+    if (how && !json_is_null(how) && strcmp(json_str(v, "verbosity"), "medium") != 0)
         return refuse(r, 400, "text", "text.verbosity is not supported");
     if (!format || json_is_null(format) || !strcmp(type, "text"))
         return true;
