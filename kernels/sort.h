@@ -1,17 +1,23 @@
 /* sort.h - sorts numbers. */
 #pragma once
 
+#include <stdint.h>
 #include <stdlib.h>
 
-static inline int sort_order(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* From the least to the greatest; n may be 0, and no number NAN. */
-static inline void sort_up(double *v, int n)
-{
-    if (n > 1)
-        qsort(v, (size_t)n, sizeof *v, sort_order);
-}
+#define SORT_UP(name, number)                                                                      \
+    static inline int name##_order(const void *a, const void *b)                                   \
+    {                                                                                              \
+        number x = *(const number *)a, y = *(const number *)b;                                     \
+        return (x > y) - (x < y);                                                                  \
+    }                                                                                              \
+    static inline void name(number *v, int64_t n)                                                  \
+    {                                                                                              \
+        if (n > 1)                                                                                 \
+            qsort(v, (size_t)n, sizeof *v, name##_order);                                          \
+    }
+SORT_UP(sort_up, double)
+SORT_UP(sort_floats, float)
+SORT_UP(sort_ints, int32_t)
+SORT_UP(sort_times, uint32_t)
+#undef SORT_UP

@@ -5,6 +5,7 @@
  * column; a column that no rule names is emptied. So a column that is added to the schema stays out
  * of packs until a rule says what it holds (tests/unit/test_packs.c requires that). */
 #include "history/columns.h"
+#include "kernels/sort.h"
 
 #include <limits.h>
 
@@ -309,18 +310,11 @@ static void slice_condition(const struct packer *p, const struct pack_rule *r,
                o->from_step, o->to_turn, o->to_step);
 }
 
-static int compare_ids(const void *a, const void *b)
-{
-    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
-    return (x > y) - (x < y);
-}
-
 /* Sorts the ids and removes duplicates. */
 static void sort_ids(struct ids *a)
 {
     int n = 0;
-    if (a->n)
-        qsort(a->v, (size_t)a->n, sizeof *a->v, compare_ids);
+    sort_ints(a->v, a->n);
     for (int i = 0; i < a->n; i++)
         if (i == 0 || a->v[i] != a->v[n - 1])
             a->v[n++] = a->v[i];
@@ -337,7 +331,7 @@ static bool wanted(const struct packer *p, const struct pack_rule *r, sqlite3_st
         if (!strcmp(sqlite3_column_name(from, i), r->of_id))
             id = sqlite3_column_int(from, i);
     return p->o.level == PACK_TEXT && p->used.n &&
-           bsearch(&id, p->used.v, (size_t)p->used.n, sizeof id, compare_ids);
+           bsearch(&id, p->used.v, (size_t)p->used.n, sizeof id, sort_ints_order);
 }
 
 static bool copy_rows(struct packer *p, const struct pack_rule *r, const struct pack_piece *part)

@@ -4,6 +4,7 @@
  * A stack is a list of positions, each the element to continue at, with the element below as its
  * tail; equal stacks are one. A state is a set of stacks whose first element consumes a symbol, and
  * perhaps the empty stack: the text may end. Equal states are one, too. */
+#include "kernels/sort.h"
 #include "models/grammar/parts.h"
 
 enum {
@@ -200,12 +201,6 @@ static void expand(struct guide *guide, int stack)
     }
 }
 
-static int by_number(const void *a, const void *b)
-{
-    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
-    return x < y ? -1 : x > y;
-}
-
 static uint64_t hash_stacks(const int32_t *v, int n, bool ended)
 {
     uint64_t h = mix64((uint64_t)n * 2 + ended);
@@ -259,8 +254,7 @@ static int close_over(struct guide *guide)
     }
     guide->n_seen = 0;
     guide->closure++;
-    if (n > 1)
-        qsort(ready, (size_t)n, sizeof *ready, by_number);
+    sort_ints(ready, n);
     return intern(guide, ready, n, false);
 }
 

@@ -8,6 +8,7 @@
 
 #include <math.h>
 
+#include "kernels/sort.h"
 #include "repl/app/prompts.h"
 #include "repl/cli/cli.h"
 #include "repl/compare/made_text.h"
@@ -84,11 +85,6 @@ static bool server_source(struct kl_source *s, const struct cli *c, struct err *
 
 /* ---- prompts --------------------------------------------------------------------------------- */
 
-static int by_value(const void *x, const void *y)
-{
-    return *(const int *)x - *(const int *)y;
-}
-
 /* Adds a length, unless it is there or has no room. */
 static void add_length(const struct kl_source *s, int length, int most, int out[16], int *n)
 {
@@ -111,7 +107,7 @@ static int lengths(const struct kl_source *s, int most, int out[16])
     add_length(s, 3 * page, most, out, &n);
     add_length(s, window + page, most, out, &n);
     add_length(s, 2 * window + 3, most, out, &n);
-    qsort(out, (size_t)n, sizeof *out, by_value);
+    sort_ints(out, n);
     return n;
 }
 

@@ -1,5 +1,6 @@
 /* draft.c - the commands about drafting: trees, and where a step's time goes. */
 
+#include "kernels/sort.h"
 #include "repl/cmd/cmd.h"
 #include "repl/app/served.h"
 
@@ -58,12 +59,6 @@ struct times {
     int n;
 };
 
-static int by_time(const void *x, const void *y)
-{
-    uint32_t a = *(const uint32_t *)x, b = *(const uint32_t *)y;
-    return (a > b) - (a < b);
-}
-
 static void times_of(const struct timed *all, enum step_kind kind, int phase, struct times *t)
 {
     t->n = 0;
@@ -73,8 +68,7 @@ static void times_of(const struct timed *all, enum step_kind kind, int phase, st
         if (r->kind == kind)
             t->us[t->n++] = us[phase];
     }
-    if (t->n)
-        qsort(t->us, (size_t)t->n, sizeof *t->us, by_time);
+    sort_times(t->us, t->n);
 }
 
 static void show_timing(const struct timed *a, const struct printer *to)

@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+#include "kernels/sort.h"
+
 static void add_row(struct kl_sum *s, double r)
 {
     s->n++;
@@ -82,18 +84,12 @@ double kl_mean(const struct kl_sum *s)
     return s->n ? s->k3 / (double)s->n : 0;
 }
 
-static int by_size(const void *x, const void *y)
-{
-    float a = *(const float *)x, b = *(const float *)y;
-    return (a > b) - (a < b);
-}
-
 double kl_below(struct kl *k, double share)
 {
     int64_t n = k->part[KL_ALL].n;
     if (n == 0)
         return 0;
-    qsort(k->abs, (size_t)n, sizeof *k->abs, by_size);
+    sort_floats(k->abs, n);
     int64_t at = (int64_t)ceil(share * (double)n) - 1;
     return (double)k->abs[at < 0 ? 0 : at];
 }
