@@ -123,6 +123,7 @@ struct backend_info {
     const char *served_inputs; /* how a server that this model was made for quantizes the inputs of
                                   matrices, which are not quantized here; NULL: not known */
     const char *draft_kind; /* "eagle3", "dspark", "ngram" ...; NULL: no draft */
+    bool draft_block; /* it guesses the rows of a block in one pass */
     const char *draft_about; /* the same for people: "an EAGLE3 head"; NULL: no draft */
     enum draft_kv draft_kv; /* whose KV the draft's layers read */
     const char *draft_off; /* why there is no drafting, or NULL */

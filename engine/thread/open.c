@@ -114,6 +114,7 @@ static bool fill_info(struct engine *engine, const struct engine_opts *o, struct
     i->model_dir = engine->strings[0] = xstrdup(o->model);
     i->draft_dir = loaded->has_draft ? (engine->strings[1] = xstrdup(o->draft)) : NULL;
     i->draft_kind = loaded->has_draft ? loaded->draft.kind : NULL;
+    i->draft_block = loaded->has_draft && loaded->draft.block;
     i->draft_about = loaded->has_draft ? drafter_ops_of(&loaded->draft)->about : NULL;
     i->draft_kv = drafter_kv_of(loaded->has_draft ? &loaded->draft : NULL);
     i->family = loaded->model.cfg.family;

@@ -288,11 +288,9 @@ bool facts_unmet_needs(const struct backend_info *i, const struct settings *s, e
     static const enum bug_draft draft[] = {[DRAFT_KV_NONE] = NEED_DRAFT,
                                            [DRAFT_KV_OWN] = NEED_EAGLE3,
                                            [DRAFT_KV_TARGET] = NEED_FROZEN};
-    const char *kind = i->draft_kind;
-    static const char *const blocks[] = {"dflash", "dspark", "dflash2", "peagle"};
-    bool block = kind && ANY(b_, LEN(blocks), !strcmp(kind, blocks[b_]));
     struct bug_facts f = {.window = i->n_swa_layer > 0, .spec = s->spec,
-                          .draft = !kind ? NEED_NONE : block ? NEED_BLOCK : draft[i->draft_kv],
+                          .draft = !i->draft_kind ? NEED_NONE : i->draft_block ? NEED_BLOCK
+                                   : draft[i->draft_kv],
                           .topk = s->topk, .steps = s->steps, .nodes = s->nodes,
                           .page_size = i->page_size};
     return bug_needs(b, variant, &f, true, out);
