@@ -74,6 +74,10 @@ struct attn_case {
     struct case_lists map; /* pairs [full slot, swa slot] */
 };
 
+void case_ints_free(struct case_ints *a);
+void case_lists_free(struct case_lists *l);
+void case_group_free(struct case_group *g);
+
 /* Reads a case. False and *e (ERR_USAGE): one line, which names the field, what it holds and what
  * was expected; *c is empty. */
 bool case_read(struct attn_case *c, const char *text, size_t n, struct err *e);

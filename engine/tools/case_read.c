@@ -394,25 +394,36 @@ int case_each(const char *text, size_t n, bool (*fn)(struct attn_case *c, int i,
     return ok ? count : -1;
 }
 
-static void free_lists(struct case_lists *l)
+void case_ints_free(struct case_ints *a)
+{
+    free(a->v);
+    *a = (struct case_ints){0};
+}
+
+void case_lists_free(struct case_lists *l)
 {
     for (int i = 0; i < l->n; i++)
         free(l->v[i].v);
     free(l->v);
+    *l = (struct case_lists){0};
+}
+
+void case_group_free(struct case_group *g)
+{
+    struct case_lists *const lists[] = {&g->tables, &g->held, &g->expand, &g->claim};
+    struct case_ints *const ints[] = {&g->start, &g->write, &g->lo, &g->hi, &g->layers};
+    for (size_t k = 0; k < LEN(lists); k++)
+        case_lists_free(lists[k]);
+    for (size_t k = 0; k < LEN(ints); k++)
+        case_ints_free(ints[k]);
 }
 
 void case_free(struct attn_case *c)
 {
-    FOR_EACH(struct case_group, g, c->group, c->n_group) {
-        struct case_lists *const lists[] = {&g->tables, &g->held, &g->expand, &g->claim};
-        struct case_ints *const ints[] = {&g->start, &g->write, &g->lo, &g->hi, &g->layers};
-        for (size_t k = 0; k < LEN(lists); k++)
-            free_lists(lists[k]);
-        for (size_t k = 0; k < LEN(ints); k++)
-            free(ints[k]->v);
-    }
-    free_lists(&c->seen);
-    free_lists(&c->map);
+    for (int i = 0; i < c->n_group; i++)
+        case_group_free(&c->group[i]);
+    case_lists_free(&c->seen);
+    case_lists_free(&c->map);
     FREE(c->row_start.v, c->position.v, c->parent.v, c->cell.v, c->mask.v, c->request);
     *c = (struct attn_case){0};
 }

@@ -113,20 +113,6 @@ int case_numbers(const struct attn_case *c)
     return n;
 }
 
-static void drop_ints(struct case_ints *a)
-{
-    free(a->v);
-    *a = (struct case_ints){0};
-}
-
-static void drop_lists(struct case_lists *l)
-{
-    for (int i = 0; i < l->n; i++)
-        free(l->v[i].v);
-    free(l->v);
-    *l = (struct case_lists){0};
-}
-
 /* Takes entries [at, at + n) out of an array that is given. */
 static void cut_ints(struct case_ints *a, int at, int n)
 {
@@ -178,13 +164,7 @@ static bool drop_group(struct attn_case *c, int i)
 {
     if (i >= c->n_group || c->n_group == 1)
         return false;
-    struct case_group *g = &c->group[i];
-    struct case_lists *const lists[] = {&g->tables, &g->held, &g->expand, &g->claim};
-    struct case_ints *const ints[] = {&g->start, &g->write, &g->lo, &g->hi, &g->layers};
-    for (int k = 0; k < 4; k++)
-        drop_lists(lists[k]);
-    for (int k = 0; k < 5; k++)
-        drop_ints(ints[k]);
+    case_group_free(&c->group[i]);
     CUT(c->group, c->n_group, i);
     return true;
 }
@@ -317,16 +297,16 @@ static bool drop_array(struct attn_case *c, int i)
     if (i >= 6 + 8 * c->n_group)
         return false;
     switch (i < 5 ? -1 : i == 5 ? 0 : 1 + (i - 6) % 8) {
-    case -1: drop_ints(whole[i]); break;
-    case 0: drop_lists(&c->map); break;
-    case 1: drop_ints(&g->write); break;
-    case 2: drop_ints(&g->layers); break;
-    case 3: drop_lists(&g->held); break;
-    case 4: drop_lists(&g->expand); break;
-    case 5: drop_ints(&g->lo), drop_ints(&g->hi); break;
+    case -1: case_ints_free(whole[i]); break;
+    case 0: case_lists_free(&c->map); break;
+    case 1: case_ints_free(&g->write); break;
+    case 2: case_ints_free(&g->layers); break;
+    case 3: case_lists_free(&g->held); break;
+    case 4: case_lists_free(&g->expand); break;
+    case 5: case_ints_free(&g->lo), case_ints_free(&g->hi); break;
     case 6: g->pool_pages = 0; break;
-    case 7: drop_ints(&g->start); break;
-    default: drop_lists(&g->claim); break;
+    case 7: case_ints_free(&g->start); break;
+    default: case_lists_free(&g->claim); break;
     }
     return true;
 }
@@ -338,7 +318,7 @@ static bool drop_claim(struct attn_case *c, int i)
     if (row >= c->n_row)
         return false;
     if (c->group[g].claim.given)
-        drop_ints(&c->group[g].claim.v[row]);
+        case_ints_free(&c->group[g].claim.v[row]);
     return true;
 }
 
