@@ -60,7 +60,7 @@ static int token_cells(struct backend *b, int32_t id, int cells, bool ascii)
 {
     FREED(sheet_free) struct sheet one = {.ascii = ascii};
     view_token(&one, ST_TEXT, b, id, cells);
-    return one.n_row ? text_width(one.row[0].text.p, one.row[0].text.n) : 0;
+    return sheet_width(&one);
 }
 
 /* Appends "NAME .61", "NAME 1.0", "NAME <.01" for what would round to .00, "NAME -" for NAN. */
@@ -220,7 +220,7 @@ void view_tree(struct backend *b, const struct tree *t, int turn, int step, int3
     sheet_printf(out, ST_TEXT, "%sstep %d.%d%sdrafted %d%saccepted %d", gap, turn, step, gap,
                  t->n - 1, gap, tree_accepted(t));
     if (bonus >= 0) {
-        int used = text_width(out->row[out->n_row - 1].text.p, out->row[out->n_row - 1].text.n);
+        int used = sheet_row_width(&out->row[out->n_row - 1]);
         sheet_printf(out, ST_TEXT, "%sbonus ", gap);
         view_token(out, ST_TEXT, b, bonus,
                   width ? max_int(min_int(width - used - 11, TOKEN_CELLS), 4) : TOKEN_CELLS);

@@ -200,14 +200,6 @@ static struct sheet *table_cell(struct md_table *t)
     return APPEND(t->cell, t->n_cell);
 }
 
-static int sheet_width(const struct sheet *s)
-{
-    int w = 0;
-    for (int i = 0; i < s->n_row; i++)
-        w = max_int(w, text_width(s->row[i].text.p, s->row[i].text.n));
-    return w;
-}
-
 /* Cells of the longest word; wide characters may stand on two rows. */
 static int longest_word(const struct sheet *s)
 {
@@ -256,7 +248,7 @@ static void table_cell_row(struct md *m, const struct sheet *s, int r, int c)
 {
     const struct md_table *t = &m->table;
     bool there = r < s->n_row;
-    int w = there ? text_width(s->row[r].text.p, s->row[r].text.n) : 0;
+    int w = there ? sheet_row_width(&s->row[r]) : 0;
     int pad = max_int(t->width[c] - w, 0), left = 0;
     if (t->align[c] == MD_ALIGN_RIGHT)
         left = pad;

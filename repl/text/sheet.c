@@ -19,11 +19,24 @@ void sheet_truncate(struct sheet *s, int n_row)
     s->open = false;
 }
 
+int sheet_row_width(const struct sheet_row *r)
+{
+    return text_width(r->text.p, r->text.n);
+}
+
+int sheet_width(const struct sheet *s)
+{
+    int w = 0;
+    for (int i = 0; i < s->n_row; i++)
+        w = max_int(w, sheet_row_width(&s->row[i]));
+    return w;
+}
+
 void sheet_cut(struct sheet *s, int width)
 {
     FOR_EACH(struct sheet_row, r, s->row, s->n_row) {
         int used, k = r->n_span - 1;
-        if (text_width(r->text.p, r->text.n) <= width || width < 1)
+        if (sheet_row_width(r) <= width || width < 1)
             continue;
         int n = (int)text_fit(r->text.p, r->text.n, width - 1, &used);
         while (k > 0 && r->span[k].at >= n)

@@ -74,6 +74,9 @@ void sheet_tab(struct sheet *s, int column);
 void sheet_append_wrapped(struct sheet *s, const struct sheet *src, int width);
 /* Adds bytes [from, to) of a row of another sheet with their styles. */
 void sheet_add_row(struct sheet *s, const struct sheet_row *r, int from, int to);
+/* Cells of a row, and of the widest row; 0: there is none. */
+int sheet_row_width(const struct sheet_row *r);
+int sheet_width(const struct sheet *s);
 /* Truncates rows wider than `width` cells, with "…" at their end. */
 void sheet_cut(struct sheet *s, int width);
 /* Keeps the first n_row rows; the last of them is ended. */

@@ -359,8 +359,7 @@ static void draw_pane(const struct frame *f, struct grid *g, struct rect r, stru
     }
     static const char keys[] = " has the keys ";
     int k = (int)sizeof keys - 1;
-    if (focus && p->rows.n_row && text_width(p->rows.row[0].text.p, p->rows.row[0].text.n) + k <
-        r.w)
+    if (focus && p->rows.n_row && sheet_row_width(&p->rows.row[0]) + k < r.w)
         put_text(g, r.x + r.w - k, r.y, k, ST_KEY, keys);
     for (int x = r.x; focus && x < r.x + r.w; x++)
         g->cell[mul64(r.y, g->w) + x].flags |= CELL_REVERSE;
@@ -371,8 +370,7 @@ static void draw_way_back(struct grid *g, struct rect r, const struct pane *p)
 {
     char text[32];
     int k = snprintf(text, sizeof text, " F%d: back to the chat ", p->key);
-    if (p->key && p->rows.n_row &&
-        text_width(p->rows.row[0].text.p, p->rows.row[0].text.n) + k < r.w)
+    if (p->key && p->rows.n_row && sheet_row_width(&p->rows.row[0]) + k < r.w)
         put_text(g, r.x + r.w - k, r.y, k, ST_DIM, text);
 }
 
@@ -689,9 +687,7 @@ int frame_time_cells(int w)
 
 void frame_sheet(const struct sheet *s, bool ascii, struct grid *g)
 {
-    int w = 1;
-    for (int i = 0; i < s->n_row; i++)
-        w = max_int(w, text_width(s->row[i].text.p, s->row[i].text.n));
+    int w = max_int(1, sheet_width(s));
     grid_resize(g, w, max_int(s->n_row, 1));
     g->ascii = ascii;
     for (int i = 0; i < s->n_row; i++)
