@@ -102,9 +102,9 @@ static bool check_extents(const struct view *v)
     const struct seq *s = v->q->seq;
     int prefix = p->prefix_len[v->b], n = p->q_len[v->b], kv = p->kv_len[v->b];
     int final_ = plan_mode_drafts(p->mode) ? s->drafted : s->committed;
-    if (prefix != final_)
-        return FAIL(v, differs(in_request(v, 9), prefix, final_),
-                    "prefix_len %d, the sequence has %d final cells", prefix, final_);
+    if (!SAME(v, in_request(v, 9), prefix, final_,
+              "prefix_len %d, the sequence has %d final cells", prefix, final_))
+        return false;
     int rows = p->row0[v->b + 1] - p->row0[v->b];
     if (n != v->q->n || rows != n)
         return FAIL(v, differs(in_request(v, 9), n != v->q->n ? n : rows, v->q->n),
@@ -114,10 +114,9 @@ static bool check_extents(const struct view *v)
         return kv >= prefix || FAIL(v, differs(in_request(v, 9), kv, prefix),
                                     "kv_len %d below prefix_len %d", kv, prefix);
     if (p->mode == PLAN_FROZEN)
-        return kv == prefix || FAIL(v, differs(in_request(v, 9), kv, prefix),
-                                    "kv_len %d, expected prefix_len %d", kv, prefix);
-    return kv == prefix + n ||
-           FAIL(v, differs(in_request(v, 9), kv, prefix + n),
+        return SAME(v, in_request(v, 9), kv, prefix, "kv_len %d, expected prefix_len %d", kv,
+                    prefix);
+    return SAME(v, in_request(v, 9), kv, prefix + n,
                 "kv_len %d, expected prefix_len %d + q_len %d", kv, prefix, n);
 }
 
@@ -278,13 +277,11 @@ static bool check_table_identity(const struct view *v, const struct table *t, en
     if (t->pool != reads)
         return FAIL(v, at, "made for the %s pool, its layers read the %s pool", pool_name(t->pool),
                     pool_name(reads));
-    if (t->epoch != epoch)
-        return FAIL(v, differs(at, t->epoch, epoch), "epoch %u, the pool is at %u", t->epoch,
-                    epoch);
+    if (!SAME(v, at, t->epoch, epoch, "epoch %u, the pool is at %u", t->epoch, epoch))
+        return false;
     if (t->base != v->kv->mem[reads].base)
         return FAIL(v, at, "made for other memory than the pool's");
-    return t->page_size == v->kv->page_size ||
-           FAIL(v, differs(at, t->page_size, v->kv->page_size), "page size %d, the pool's is %d",
+    return SAME(v, at, t->page_size, v->kv->page_size, "page size %d, the pool's is %d",
                 t->page_size, v->kv->page_size);
 }
 
@@ -322,9 +319,9 @@ static bool check_table(struct view *v, enum table_id id, const struct table *t,
     if (!check_table_identity(v, t, table_pool(id)))
         return false;
     int W = layers_window(v, id, t);
-    if (t->window != W)
-        return FAIL(v, differs(in_table(v->p, 12, t->pool), t->window, W),
-                    "window %d, the layers' is %d", t->window, W);
+    if (!SAME(v, in_table(v->p, 12, t->pool), t->window, W, "window %d, the layers' is %d",
+              t->window, W))
+        return false;
     if (v->p->list && (t->n_cols > v->p->list->cols ||
                        t->n_cols < div_up(v->p->kv_len[v->b], v->kv->page_size)))
         return FAIL(v, in_column(v, 7, t, -1), "%d columns of a list of %d, cells to %d", t->n_cols,
@@ -344,12 +341,10 @@ static bool check_tree_row(const struct view *v, int i)
     int node = v->q->tree ? node_of(v->q->tree, i) : 0;
     int pos = v->q->tree ? prefix + v->q->tree->depth[node] : prefix - 1 + v->q->draft[i].depth;
     int up = !v->q->tree ? v->q->draft[i].up : node ? v->r0 + v->q->tree->parent[node] : -1;
-    if (p->pos[row] != pos)
-        return FAIL(v, differs(in_row(v, 13, row), p->pos[row], pos),
-                    "position %d, its depth says %d", p->pos[row], pos);
-    return p->up[row] == up ||
-           FAIL(v, differs(in_row(v, 13, row), p->up[row], up),
-                "follows row %d, its parent is row %d", p->up[row], up);
+    return SAME(v, in_row(v, 13, row), p->pos[row], pos, "position %d, its depth says %d",
+                p->pos[row], pos) &&
+           SAME(v, in_row(v, 13, row), p->up[row], up, "follows row %d, its parent is row %d",
+                p->up[row], up);
 }
 
 static bool check_line_row(const struct view *v, int i)
@@ -358,11 +353,10 @@ static bool check_line_row(const struct view *v, int i)
     bool frozen = p->mode == PLAN_FROZEN, alone = frozen || p->mode == PLAN_BLOCK;
     int row = v->r0 + i, pos = p->prefix_len[v->b] + (frozen ? -1 : i);
     int up = i && !alone ? row - 1 : -1;
-    if (p->pos[row] != pos)
-        return FAIL(v, differs(in_row(v, 9, row), p->pos[row], pos), "position %d, expected %d",
-                    p->pos[row], pos);
-    return p->up[row] == up || FAIL(v, differs(in_row(v, 9, row), p->up[row], up),
-                                    "follows row %d, expected %d", p->up[row], up);
+    return SAME(v, in_row(v, 9, row), p->pos[row], pos, "position %d, expected %d", p->pos[row],
+                pos) &&
+           SAME(v, in_row(v, 9, row), p->up[row], up, "follows row %d, expected %d", p->up[row],
+                up);
 }
 
 static bool check_row_identity(const struct view *v, int i)
@@ -370,13 +364,11 @@ static bool check_row_identity(const struct view *v, int i)
     const struct plan *p = v->p;
     int row = v->r0 + i;
     int32_t token = v->q->tree ? v->q->tree->token[node_of(v->q->tree, i)] : v->q->token[i];
-    if (p->req[row] != v->b)
-        return FAIL(v, differs(in_row(v, 9, row), p->req[row], v->b),
-                    "belongs to request %d, says %d", v->b, p->req[row]);
-    if (p->token[row] != token)
-        return FAIL(v, differs(in_row(v, 9, row), p->token[row], token),
-                    "token %d, the request's is %d", p->token[row], token);
-    return v->q->tree || v->q->draft ? check_tree_row(v, i) : check_line_row(v, i);
+    return SAME(v, in_row(v, 9, row), p->req[row], v->b, "belongs to request %d, says %d", v->b,
+                p->req[row]) &&
+           SAME(v, in_row(v, 9, row), p->token[row], token, "token %d, the request's is %d",
+                p->token[row], token) &&
+           (v->q->tree || v->q->draft ? check_tree_row(v, i) : check_line_row(v, i));
 }
 
 /* ---- everything ------------------------------------------------------------------------------ */

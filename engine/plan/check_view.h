@@ -74,6 +74,9 @@ static inline struct violation with_cell(struct violation at, int cell)
 }
 
 #define FAIL(v, ...) fault_set((v)->e, __VA_ARGS__)
+/* Whether a number is what it should be; the message follows. */
+#define SAME(v, at, got, want, ...)                                                                \
+    ((got) == (want) || FAIL(v, differs(at, got, want), __VA_ARGS__))
 
 static inline int32_t seq_page(const struct view *v, enum pool_id pool, int c)
 {
