@@ -193,6 +193,15 @@ static bool wants_score(const struct hunt *p, const struct hunt_control *k)
            (ids_scores_at_once(p->u) || p->n_control <= CONTROLS_BY_TOKEN);
 }
 
+static void drop_controls(struct hunt *p)
+{
+    for (int i = 0; i < p->n_control; i++) {
+        ids_ask_free(&p->control[i].a);
+        ids_free(&p->control[i].a.prompt);
+    }
+    p->n_control = 0;
+}
+
 /* The control of a prompt, sent if it has not been. NULL and *e. */
 static struct hunt_control *control_of(struct hunt *p, const struct ids *prompt, int most,
                                        struct err *e)
@@ -200,13 +209,8 @@ static struct hunt_control *control_of(struct hunt *p, const struct ids *prompt,
     for (int i = p->n_control; i-- > 0;)
         if (p->control[i].a.most == most && ids_equal(&p->control[i].a.prompt, prompt))
             return &p->control[i];
-    if (p->n_control == MOST_CONTROLS) { /* only the order of requests depends on it */
-        for (int i = 0; i < p->n_control; i++) {
-            ids_ask_free(&p->control[i].a);
-            ids_free(&p->control[i].a.prompt);
-        }
-        p->n_control = 0;
-    }
+    if (p->n_control == MOST_CONTROLS)
+        drop_controls(p); /* only the order of requests depends on them */
     struct hunt_control *k = APPEND(p->control, p->n_control);
     *k = (struct hunt_control){.n_run = 1, .unstable = INT_MAX, .read = NAN};
     k->a.most = most;
@@ -388,10 +392,7 @@ void hunt_free(struct hunt *p)
         ids_free(&f->reply);
         ids_free(&f->control);
     }
-    for (int i = 0; i < p->n_control; i++) {
-        ids_ask_free(&p->control[i].a);
-        ids_free(&p->control[i].a.prompt);
-    }
+    drop_controls(p);
     free(p->control);
     for (int i = 0; i < p->n_text; i++)
         ids_free(&p->text[i].ids);

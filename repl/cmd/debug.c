@@ -236,15 +236,11 @@ bool cmd_display(struct cmd_call *c)
     return true;
 }
 
-/* The kind of a breakpoint, watch or display; -1: there is none of this number. */
-static int kind_of(struct app *a, int number)
+static bool is_display(struct app *a, long number)
 {
     struct debug_view v;
     a->backend->debug->view(a->backend, &v);
-    for (int i = 0; i < v.n_break; i++)
-        if (v.at[i].number == number)
-            return (int)v.at[i].kind;
-    return -1;
+    return ANY(i, v.n_break, v.at[i].number == number && v.at[i].kind == BREAK_DISPLAY);
 }
 
 bool cmd_undisplay(struct cmd_call *c)
@@ -253,7 +249,7 @@ bool cmd_undisplay(struct cmd_call *c)
     if (!arg_number(c, "the number of a display", 1, INT32_MAX, &n) ||
         !cmd_needs(c, VIEW_DEBUG))
         return false;
-    if (n > 0 && kind_of(c->app, (int)n) != BREAK_DISPLAY)
+    if (n > 0 && !is_display(c->app, n))
         return err_set(c->e, ERR_USAGE, "there is no display %ld; /display lists them", n);
     if (!c->app->backend->debug->remove(c->app->backend, (int)n, c->e))
         return false;
@@ -269,7 +265,7 @@ bool cmd_delete(struct cmd_call *c)
     if (!arg_number(c, "the number of a breakpoint", 1, INT32_MAX, &n) ||
         !cmd_needs(c, VIEW_DEBUG))
         return false;
-    if (n && kind_of(c->app, (int)n) == BREAK_DISPLAY)
+    if (n && is_display(c->app, n))
         return err_set(c->e, ERR_USAGE, "%ld is a display; /undisplay %ld removes it", n, n);
     if (!c->app->backend->debug->remove(c->app->backend, (int)n, c->e))
         return false;

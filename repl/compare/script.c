@@ -93,36 +93,33 @@ static bool take_turn(const struct turn_row *row, void *arg)
     return true;
 }
 
+/* The latest act of a turn; NULL: the turn is after the fork. */
+static struct act *act_of(struct script_reader *r, int turn)
+{
+    for (int i = r->n_entry - 1; i >= 0; i--)
+        if (r->entry[i].act.is_turn && r->entry[i].act.user.n == turn)
+            return &r->entry[i].act;
+    return NULL;
+}
+
 static bool take_step(const struct step_row *row, void *arg)
 {
-    struct script_reader *r = arg;
-    for (int i = r->n_entry - 1; i >= 0; i--) {
-        struct act *a = &r->entry[i].act;
-        if (!a->is_turn || a->user.n != row->turn)
-            continue;
+    struct act *a = act_of(arg, row->turn);
+    if (a)
         step_row_copy(APPEND(a->step, a->n_step), row);
-        return true;
-    }
-    return true; /* of a turn after the fork */
+    return true;
 }
 
 /* Of several faults of a turn that the user took back, the last one stopped it. */
 static bool take_fault(const struct fault_row *row, void *arg)
 {
-    struct script_reader *r = arg;
-    for (int i = r->n_entry - 1; i >= 0; i--) {
-        struct act *a = &r->entry[i].act;
-        const char *stop = a->reply.stop;
-        if (!a->is_turn || a->user.n != row->turn)
-            continue;
-        if (stop && !strcmp(stop, stop_name(STOP_FAULT))) {
-            set_text(&a->fault, row->text);
-            a->fault_step = row->step;
-            a->rule = row->rule;
-        }
-        return true;
+    struct act *a = act_of(arg, row->turn);
+    if (a && a->reply.stop && !strcmp(a->reply.stop, stop_name(STOP_FAULT))) {
+        set_text(&a->fault, row->text);
+        a->fault_step = row->step;
+        a->rule = row->rule;
     }
-    return true; /* of a turn after the fork */
+    return true;
 }
 
 /* ---- one session after another ---- */

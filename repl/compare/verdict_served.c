@@ -118,7 +118,7 @@ static bool note_facts(struct judge *j, const char *a, const char *b)
     return note_fact(j, "build", build[0], build[1], MAY_BUILD) && same;
 }
 
-static void note_conditions(struct judge *j, const struct trace_turn *a, const struct trace_turn *b)
+static void note_turn(struct judge *j, const struct trace_turn *a, const struct trace_turn *b)
 {
     const struct trace_turn *t[] = {a, b};
     char *by[2], *model[2];
@@ -135,6 +135,12 @@ static void note_conditions(struct judge *j, const struct trace_turn *a, const s
     note_sampling(j, a, b);
     for (int i = 0; i < 2; i++)
         FREE(by[i], model[i]);
+}
+
+static void note_conditions(struct judge *j)
+{
+    for (int i = 0; i < min_int(j->t[0]->n, j->t[1]->n); i++)
+        note_turn(j, &j->t[0]->turn[i], &j->t[1]->turn[i]);
 }
 
 /* Reports which sides do not report what they computed with. */
@@ -424,8 +430,7 @@ static bool judge_forced(struct judge *j, struct err *e)
     if (!run_base(j, j->t[0], e))
         return false;
     j->t[1] = &j->base.trace;
-    for (int i = 0; i < min_int(j->t[0]->n, j->t[1]->n); i++)
-        note_conditions(j, &j->t[0]->turn[i], &j->t[1]->turn[i]);
+    note_conditions(j);
     compare_forced(j);
     return true;
 }
@@ -436,8 +441,7 @@ static void judge_two(struct judge *j)
     j->local = j->ask->log_only ? -1 : !j->served[0] ? 0 : !j->served[1] ? 1 : -1;
     if (j->local >= 0 && !run_base(j, j->t[j->local], &e))
         j->local = -1;
-    for (int i = 0; i < min_int(j->t[0]->n, j->t[1]->n); i++)
-        note_conditions(j, &j->t[0]->turn[i], &j->t[1]->turn[i]);
+    note_conditions(j);
     compare(j);
     if (j->served[0] && j->served[1] && j->r->diff.class == DIFF_LOGITS)
         report_say(j->r, "both sides are servers, so no band can be measured here");
