@@ -9,7 +9,6 @@
 #include <jansson.h>
 
 #include "kernels/json_read.h"
-#include "kernels/utf8.h"
 #include "repl/process/interrupt.h"
 
 struct batch_prompts {
@@ -41,10 +40,8 @@ static bool read_prompts(struct batch_prompts *p, const char *name, struct err *
     FILE *f = strcmp(name, "-") == 0 ? stdin : fopen(name, "re");
     if (!f)
         return err_set(e, ERR_USAGE, "cannot open %s: %s", name, strerror(errno));
-    for (int number = 1; ok && (got = cli_line(f, &line, e)); number++) {
+    for (int number = 1; ok && (got = cli_line(f, number, &line, e)); number++) {
         ok = got > 0 && (p->n < MOST || err_set(e, ERR_USAGE, "more than %d prompts", MOST));
-        if (number == 1)
-            utf8_drop_mark(&line);
         if (ok && strspn(buf_text(&line), " \t\r") != line.n)
             ok = take_line(p, line.p, line.n, e);
         if (!ok)

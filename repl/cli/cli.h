@@ -114,9 +114,10 @@ void cli_json(struct buf *b);
  * text or under --json. Without a second call, as after a failure, nothing is printed. */
 const struct printer *cli_answer(const struct cli *c, char bracket);
 void cli_answer_end(void);
-/* Reads the next line into *line, without its line break: 1; 0 at the end of the file; -1 and *e
- * when the file cannot be read or the line is longer than 16 MiB. The caller frees *line. */
-int cli_line(FILE *f, struct buf *line, struct err *e);
+/* Reads line `number`, from 1 on, of a text into *line, without its line break and the byte order
+ * mark of the first line: 1; 0 at the end of the file; -1 and *e when the file cannot be read or
+ * the line is longer than 16 MiB. The caller frees *line. */
+int cli_line(FILE *f, int number, struct buf *line, struct err *e);
 /* Call them around work on this thread: from cli_stop_open() on, Ctrl-C and SIGTERM set *s.
  * cli_stop_close() ends that and returns the exit code of the signal that came, or `rc`. */
 bool cli_stop_open(struct stop *s, struct err *e);

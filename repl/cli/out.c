@@ -6,6 +6,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "kernels/utf8.h"
 #include "repl/compare/rerun.h"
 #include "repl/process/interrupt.h"
 
@@ -143,7 +144,7 @@ void cli_answer_end(void)
     buf_free(&answer.json);
 }
 
-int cli_line(FILE *f, struct buf *line, struct err *e)
+int cli_line(FILE *f, int number, struct buf *line, struct err *e)
 {
     enum { MOST = 16 << 20 };
     int c;
@@ -155,8 +156,12 @@ int cli_line(FILE *f, struct buf *line, struct err *e)
     else if (line->n > MOST)
         err_set(e, ERR_USAGE, "the line is longer than %d MiB; expected a line of JSON",
                 MOST >> 20);
-    else
-        return c == '\n' || line->n > 0;
+    else {
+        bool some = c == '\n' || line->n > 0;
+        if (number == 1)
+            utf8_drop_mark(line);
+        return some;
+    }
     return -1;
 }
 

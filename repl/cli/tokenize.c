@@ -9,6 +9,7 @@
 #include "kernels/json.h"
 #include "kernels/json_read.h"
 #include "kernels/text.h"
+#include "kernels/utf8.h"
 
 static bool read_stream(FILE *f, struct buf *out, struct err *e)
 {
@@ -50,7 +51,7 @@ static bool encode_lines(const struct tokenizer *t, FILE *f, const struct cli *c
     bool ok = true;
     int got;
     FREED(buf_free) struct buf out = {0}, line = {0};
-    for (int number = 1; ok && (got = cli_line(f, &line, e)); number++) {
+    for (int number = 1; ok && (got = cli_line(f, number, &line, e)); number++) {
         if (got < 0) {
             ok = err_prefix(e, "line %d", number);
             break;
@@ -74,7 +75,10 @@ static bool encode_lines(const struct tokenizer *t, FILE *f, const struct cli *c
 static bool encode_text(const struct tokenizer *t, FILE *f, const struct cli *c, struct err *e)
 {
     FREED(buf_free) struct buf text = {0}, out = {0};
-    return read_stream(f, &text, e) && print_ids(t, buf_text(&text), text.n, c, &out, e);
+    if (!read_stream(f, &text, e))
+        return false;
+    utf8_drop_mark(&text);
+    return print_ids(t, buf_text(&text), text.n, c, &out, e);
 }
 
 int cli_tokenize(struct cli *c)

@@ -244,8 +244,9 @@ mkdir "$T/tok"; cp models/nestling/target/tokenizer.json "$T/tok/"
 printf 'Hello, aerie!' >"$T/text"
 expect "tokenize with only a tokenizer.json" 0 '^[0-9]+( [0-9]+)*$' tokenize -m "$T/tok" "$T/text"
 ids=$(cat "$T/out")
-[ "$("$AERIE" tokenize <"$T/text")" = "$ids" ]; result "tokenize reads standard input" $?
-printf '{"text":"Hello, aerie!"}\n\n{"other":1,"text":""}\n' >"$T/lines"
+[ "$("$AERIE" tokenize <"$T/text")" = "$ids" ] && [ "$({ printf '\xEF\xBB\xBF'; cat "$T/text"; } | "$AERIE" tokenize)" = "$ids" ]
+result "tokenize reads standard input, without a byte order mark" $?
+printf '\xEF\xBB\xBF{"text":"Hello, aerie!"}\n\n{"other":1,"text":""}\n' >"$T/lines"
 expect "tokenize --jsonl" 0 '^\{"ids":\[\]\}$' tokenize --jsonl "$T/lines"
 [ "$(head -n 1 "$T/out")" = "{\"ids\":[${ids// /,}]}" ]; result "both ways give the same ids" $?
 printf '{"text":"a"}\n{"text":7}\n' >"$T/lines"

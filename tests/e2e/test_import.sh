@@ -15,7 +15,7 @@ tokens='"token_ids":[324,1163,1066,2275],"logprobs":{"content":[{"token":"token_
 session() { sql "SELECT id FROM session WHERE number=$1"; }
 
 # ---- a batch: requests in one file, replies in another, in another order ----
-{ request a "What is a KV cache?"; request b "Who are you?"; request c "Never answered"; } >"$T/requests.jsonl"
+{ printf '\xEF\xBB\xBF'; request a "What is a KV cache?"; request b "Who are you?"; request c "Never answered"; } >"$T/requests.jsonl"
 { reply b "The fox said: nothing."; reply a "The KV cache stores" "$tokens"; } >"$T/results.jsonl"
 run import "$T/requests.jsonl" "$T/results.jsonl"
 [ $rc = 0 ] && has '^3 sessions imported, 1 without a reply$' && [ ! -s "$T/err" ]; result "requests and replies are joined by their ids" $?
