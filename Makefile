@@ -49,6 +49,7 @@ PKGS     += $(if $(filter 1,$(WITH_ZMQ)),libzmq)
 PACKAGES += $(if $(filter 1,$(ZMQ)),$(OPTIONAL))
 
 # ---- flags ---------------------------------------------------------------------------------------
+# clang warns of parameters without a name, gcc does not (-Wno-c2x-extensions)
 # clang takes a variable with a cleanup function (FREED() in kernels/idioms.h) for unused; gcc looks for those that are
 WARN   := -Wall -Wextra -Wno-c2x-extensions -Wshadow -Wstrict-prototypes -Werror$(if $(findstring clang,$(COMPILER)), -Wno-unused-variable)
 CFLAGS := -std=c11 -D_GNU_SOURCE -I. $(WARN) -g -ffp-contract=off -pthread -DHAVE_CUDA=$(WITH_CUDA) -DHAVE_ZMQ=$(WITH_ZMQ) $(if $(NOWAIT),-DNOWAIT)

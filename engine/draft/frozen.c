@@ -27,13 +27,12 @@ struct frozen {
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-static bool open_frozen(struct head *base, const struct drafter_setup *s, struct err *e)
+static bool open_frozen(struct head *base, const struct drafter_setup *, struct err *e)
 {
     struct frozen *d = (struct frozen *)base;
     const struct draft *w = base->w;
     const struct config *c = &w->cfg;
     size_t heads, ffn, H = (size_t)c->hidden, T = (size_t)w->target_hidden;
-    (void)s;
     head_widths(w, &heads, &ffn);
     base->taps.n = 1;
     base->taps.boundary[0] = base->target->m->cfg.n_layer;

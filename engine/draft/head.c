@@ -509,9 +509,8 @@ static void keep_best(const struct growth *g, int nodes, struct tree *t)
                  g->c.score[cand[r]]);
 }
 
-bool head_ready(const struct drafter *d, const struct drafting *lane)
+bool head_ready(const struct drafter *, const struct drafting *lane)
 {
-    (void)d;
     return lane->guess->n > 0;
 }
 

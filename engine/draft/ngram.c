@@ -164,9 +164,8 @@ static void close_ngram(struct drafter *d)
     free(d);
 }
 
-static bool ready(const struct drafter *d, const struct drafting *lane)
+static bool ready(const struct drafter *, const struct drafting *lane)
 {
-    (void)d;
     return lane->n_token > 1;
 }
 

@@ -56,9 +56,8 @@ static int out_of_time(void *until)
 /* ---- SQL functions that decode blobs ---- */
 
 /* ids(tokens): the packed ids as a JSON array */
-static void sql_ids(sqlite3_context *c, int n, sqlite3_value **v)
+static void sql_ids(sqlite3_context *c, int, sqlite3_value **v)
 {
-    (void)n;
     const char *p = sqlite3_value_blob(v[0]);
     int bytes = sqlite3_value_bytes(v[0]);
     FREED(buf_free) struct buf b = {0};
@@ -72,9 +71,8 @@ static void sql_ids(sqlite3_context *c, int n, sqlite3_value **v)
     sqlite3_result_text64(c, b.p, b.n, SQLITE_TRANSIENT, SQLITE_UTF8);
 }
 
-static void sql_tree(sqlite3_context *c, int n, sqlite3_value **v)
+static void sql_tree(sqlite3_context *c, int, sqlite3_value **v)
 {
-    (void)n;
     FREED(buf_free) struct buf b = {0};
     struct tree t;
     struct err e;

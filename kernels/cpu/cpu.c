@@ -236,9 +236,8 @@ struct conv_run {
 };
 
 /* The taps in their order, the product of each rounded before it is added; then dst. */
-static void conv_row(void *arg, int r, int thread)
+static void conv_row(void *arg, int r, int)
 {
-    (void)thread;
     const struct conv_run *c = arg;
     const struct k_conv *a = c->a;
     const int32_t *run = a->run.p;

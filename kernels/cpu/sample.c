@@ -140,7 +140,6 @@ static int insert(const float *x, int32_t *ids, int n, int k, int i)
 
 static void topk_item(void *arg, int item, int thread)
 {
-    (void)thread;
     const struct topk_run *run = arg;
     const struct k_topk *a = run->a;
     int r, from, to, n = 0;
@@ -459,9 +458,8 @@ static int rerank_scores(const struct rerank_run *run, int r, const int32_t *ids
     return n;
 }
 
-static void rerank_row(void *arg, int r, int thread)
+static void rerank_row(void *arg, int r, int)
 {
-    (void)thread;
     const struct rerank_run *run = arg;
     const struct k_rerank *a = run->a;
     size_t from = (size_t)((const int32_t *)a->from.p)[r] * (size_t)a->n;

@@ -86,9 +86,8 @@ bool draft_each(struct draft *d, bool (*fn)(struct tensor *t, void *arg, struct 
 }
 
 /* For draft_each(): stops at a weight that is no number, which *arg then is. */
-static bool find_odd(struct tensor *t, void *arg, struct err *e)
+static bool find_odd(struct tensor *t, void *arg, struct err *)
 {
-    (void)e;
     if (!tensor_is_odd(t))
         return true;
     *(const struct tensor **)arg = t;

@@ -152,9 +152,8 @@ static void part_context(struct app *, const struct status *s, struct sheet *out
     }
 }
 
-static void part_pools(struct app *a, const struct status *s, struct sheet *out)
+static void part_pools(struct app *, const struct status *s, struct sheet *out)
 {
-    (void)a;
     if (s->has[VIEW_GAUGES] && s->at.turn == 0) /* a step has no gauges */
         status_gauges(&s->gauge, out);
     else
@@ -205,11 +204,10 @@ static void part_kind(struct app *a, const struct status *, struct sheet *out)
         sheet_add(out, ST_TEXT, strchr(i->server_kind, ' ') ? "OpenAI API" : i->server_kind);
 }
 
-static void part_address(struct app *a, const struct status *s, struct sheet *out)
+static void part_address(struct app *a, const struct status *, struct sheet *out)
 {
     const struct backend_info *i = info_of(a);
     const char *host = i->server_url ? strstr(i->server_url, "//") : NULL;
-    (void)s;
     if (!host)
         return;
     sheet_printf(out, ST_DIM, "%.*s", (int)strcspn(host + 2, "/"), host + 2);

@@ -197,9 +197,8 @@ static ssize_t end_stream(struct call *c)
 }
 
 /* Called by libmicrohttpd when the client can take more of a stream. */
-static ssize_t read_stream(void *arg, uint64_t at, char *to, size_t most)
+static ssize_t read_stream(void *arg, uint64_t, char *to, size_t most)
 {
-    (void)at;
     struct call *c = arg;
     if (c->gone)
         return MHD_CONTENT_READER_END_WITH_ERROR;
@@ -250,10 +249,9 @@ static bool task_ready(const struct task *t)
     return task_done(t) || (t->ask.stream && task_begun(t));
 }
 
-void front_news(struct front *f, void *call)
+void front_news(void *call)
 {
     struct call *c = call;
-    (void)f;
     if (c->suspended && (c->streams || task_ready(c->task)))
         resume(c);
 }
@@ -344,9 +342,8 @@ static enum MHD_Result get_health(struct call *c)
     return send_text(c, c->f->s->ending ? 503 : 200, &b, NULL);
 }
 
-static void put_version(const struct serve *s, struct buf *out)
+static void put_version(const struct serve *, struct buf *out)
 {
-    (void)s;
     buf_str(out, "{\"version\":\"" AERIE_VERSION "\"}");
 }
 
@@ -473,10 +470,9 @@ static void declared_too_long(struct call *c, long long length)
     c->unread = unread;
 }
 
-static enum MHD_Result add_field(void *head, enum MHD_ValueKind kind, const char *name,
+static enum MHD_Result add_field(void *head, enum MHD_ValueKind, const char *name,
                                  const char *value)
 {
-    (void)kind;
     asked_add(head, name, value ? value : "");
     return MHD_YES;
 }
@@ -610,12 +606,11 @@ static void tell(const struct call *c)
     o->told(o->told_arg, line);
 }
 
-static void on_completed(void *arg, struct MHD_Connection *conn, void **state,
+static void on_completed(void *arg, struct MHD_Connection *, void **state,
                          enum MHD_RequestTerminationCode how)
 {
     struct call *c = *state;
     struct front *f = arg;
-    (void)conn;
     if (!c)
         return;
     *state = NULL;
@@ -730,11 +725,8 @@ int front_port(const struct front *f)
     return i ? i->port : 0;
 }
 
-static void quiet(void *arg, const char *fmt, va_list ap)
+static void quiet(void *, const char *, va_list)
 {
-    (void)arg;
-    (void)fmt;
-    (void)ap;
 }
 
 static bool listen_at(struct front *f, const struct sockaddr *at, unsigned flags, struct err *e)

@@ -199,7 +199,7 @@ static void on_end(struct serve *s, struct task *t, struct reply_job *j, struct 
 static void tell_news(struct serve *s, struct task *t)
 {
     if (t->call)
-        front_news(s->front, t->call);
+        front_news(t->call);
     else if (task_done(t))
         serve_drop(s, t);
 }

@@ -97,4 +97,4 @@ void front_run(struct front *f); /* reads and writes what can be; after whatever
                                     request */
 void front_end(struct front *f);
 bool front_idle(const struct front *f);
-void front_news(struct front *f, void *call); /* the task has something to send, or is done */
+void front_news(void *call); /* the task has something to send, or is done */

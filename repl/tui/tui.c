@@ -94,9 +94,8 @@ static void face_edit(struct app *a, const char *text)
     of(a)->focus = FOCUS_INPUT;
 }
 
-static bool face_copy(struct app *a, const char *text, size_t n, struct err *e)
+static bool face_copy(struct app *, const char *text, size_t n, struct err *e)
 {
-    (void)a;
     return term_copy(text, n) ||
            err_set(e, ERR_USAGE, "terminals take at most %d bytes into their clipboard, this has "
                                  "%zu; /export writes a file", TERM_COPY_MAX, n);
