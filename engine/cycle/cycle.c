@@ -157,7 +157,7 @@ static bool run_trees(struct cycle *cycle, struct err *e)
     const struct plan *p = &rt->pass.plan[mode_of(cycle)];
     if (!forward(cycle, p, cycle->follow.n > 0 || cycle->lane[0].lags, e))
         return false;
-    net_logits(&rt->net, p->n_rows, (kbuf){0}, rt->logits, (kbuf){0});
+    net_logits(&rt->net, p->n_rows, (kbuf){0}, rt->logits);
     probe_logits(&rt->net, 0, p->n_rows, rt->logits, rt->ids, rt->prob);
     return rt->dev.k->sync(rt->dev.d, e);
 }
@@ -453,7 +453,7 @@ static bool run_chunk(struct cycle *cycle, int n, bool last, bool capture, int32
     if (last) {
         int32_t row = n - 1;
         rt->dev.k->put(rt->dev.d, rt->row, &row, 4);
-        net_logits(&rt->net, 1, rt->row, rt->logits, (kbuf){0});
+        net_logits(&rt->net, 1, rt->row, rt->logits);
         *choice = sample_prompt(rt, lane, best);
         probe_logits(&rt->net, row, 1, rt->logits, rt->ids, rt->prob);
     }

@@ -178,7 +178,7 @@ void fused_operations(struct fused_cycle *run)
         select_rows(run, &kp);
     }
     net_forward(&rt->net, run->verify, &kp, run->key.captures ? drafter_taps(rt->drafter) : NULL);
-    net_logits(&rt->net, run->nodes, (kbuf){0}, rt->logits, (kbuf){0});
+    net_logits(&rt->net, run->nodes, (kbuf){0}, rt->logits);
     sample_rows(run, &kp);
     if (run->key.steps) {
         struct k_plan after = plan_view(run->extend, run->at.plan_extend);

@@ -138,7 +138,7 @@ int runtime_logits(struct runtime *rt, int first, int rows)
     for (int i = 0; i < n; i++)
         row[i] = first + i;
     rt->dev.k->put(rt->dev.d, rt->row, row, (size_t)n * sizeof *row);
-    net_logits(&rt->net, n, rt->row, rt->logits, (kbuf){0});
+    net_logits(&rt->net, n, rt->row, rt->logits);
     return n;
 }
 

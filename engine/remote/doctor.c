@@ -76,7 +76,7 @@ bool remote_doctor(const struct engine_opts *opts,
     char line[500];
     if (!server_http(&http, &opts->server, e))
         return false;
-    bool ok = server_probe(&server, http, opts->model, NULL, e);
+    bool ok = server_probe(&server, http, opts->model, e);
     if (ok) {
         int n = snprintf(line, sizeof line, "%s%s%s at %s serves %s", server_kind_name(server.kind),
                          server.version[0] ? " " : "", server.version, http_url(http),

@@ -24,14 +24,13 @@ static double value_of(const struct metrics *metrics, const char *name, enum met
     return metrics_value(metrics, name, NULL, NULL, join, &v, NULL) && v >= 0 && v < 1e15 ? v : -1;
 }
 
-/* The first of the names that is reported: servers name the same number differently. */
-static double first_of(const struct metrics *metrics, enum metrics_join join, const char *a,
-                       const char *b, const char *c)
+/* The first of the names that is reported, summed: servers name the same number differently. */
+static double first_of(const struct metrics *metrics, const char *a, const char *b, const char *c)
 {
     const char *name[] = {a, b, c};
     double v = -1;
     for (int i = 0; i < 3 && name[i] && v < 0; i++)
-        v = value_of(metrics, name[i], join);
+        v = value_of(metrics, name[i], METRICS_SUM);
     return v;
 }
 
@@ -133,24 +132,22 @@ static bool read_metrics(const struct metrics *metrics, struct gauge_page *page)
     bool pools = isnan(page->v[GAUGE_POOL + POOL_FULL]) &&
                  (token_pools(metrics, page) || block_pool(metrics, page));
     set_gauge(page, GAUGE_RUNNING,
-              first_of(metrics, METRICS_SUM, "num_running_reqs", "num_requests_running",
-                                            "requests_processing"));
+              first_of(metrics, "num_running_reqs", "num_requests_running", "requests_processing"));
     set_gauge(page, GAUGE_WAITING,
-              first_of(metrics, METRICS_SUM, "num_queue_reqs", "num_requests_waiting",
-                                            "requests_deferred"));
+              first_of(metrics, "num_queue_reqs", "num_requests_waiting", "requests_deferred"));
     set_gauge(page, GAUGE_TOKENS, value_of(metrics, "gen_throughput", METRICS_SUM));
     set_gauge(page, GAUGE_HITS, value_of(metrics, "cache_hit_rate", METRICS_MAX));
     set_gauge(page, GAUGE_MAL, value_of(metrics, "spec_accept_length", METRICS_MAX));
     if (page->v[GAUGE_MAL] < 1) /* 0: nothing was drafted */
         page->v[GAUGE_MAL] = NAN;
-    page->hits = first_of(metrics, METRICS_SUM, "prefix_cache_hits_total",
+    page->hits = first_of(metrics, "prefix_cache_hits_total",
                           "prompt_tokens_cached_total", NULL);
     page->queries = value_of(metrics, "prefix_cache_queries_total", METRICS_SUM);
     double computed = value_of(metrics, "prompt_tokens_total", METRICS_SUM);
     /* llama-server counts prompt tokens without the cached ones */
     if (page->queries < 0 && page->hits >= 0 && computed >= 0)
         page->queries = page->hits + computed;
-    page->tokens = first_of(metrics, METRICS_SUM, "generation_tokens_total",
+    page->tokens = first_of(metrics, "generation_tokens_total",
                             "tokens_predicted_total", NULL);
     page->drafts = value_of(metrics, "spec_decode_num_drafts_total", METRICS_SUM);
     page->accepted = value_of(metrics, "spec_decode_num_accepted_tokens_total", METRICS_SUM);

@@ -684,7 +684,7 @@ struct backend *remote_open(const struct engine_opts *opts, struct err *e)
         server_http(&remote->http, &opts->server, e)) {
         gauges_open(&remote->gauges);
         kept_open(&remote->kept);
-        if (server_probe(&remote->server, remote->http, opts->model, NULL, e)) {
+        if (server_probe(&remote->server, remote->http, opts->model, e)) {
             gauges_first(&remote->gauges, &remote->server, remote->talk.view.settings.gauge_ms);
             fill_info(remote);
             fill_views(remote);

@@ -124,14 +124,14 @@ double (*server_length(enum server_kind k))(const struct served *served)
 
 /* GET path: the JSON object of the answer, which the caller releases; NULL: no such endpoint. *e is
  * set (kind not ERR_NONE) only if the server cannot be reached. */
-static json_t *get_json(struct http *http, const char *path, char *agent, const struct stop *stop,
+static json_t *get_json(struct http *http, const char *path, char *agent,
                         struct err *e)
 {
     struct http_call call = {.method = "GET", .path = path};
     json_t *o = NULL;
     struct err why;
     *e = (struct err){0};
-    if (http_call(http, &call, stop, &why))
+    if (http_call(http, &call, NULL, &why))
         o = json_parse(call.answer.p, call.answer.n, 0, NULL);
     else if (call.status == 0 || call.status == 401 || call.status == 403 || call.status == 503)
         *e = why;
@@ -224,7 +224,7 @@ static bool pick_model(struct server *server, const json_t *models, const char *
 
 /* The kind, by the endpoints that only one kind has; fills version and facts. False:
  * unreachable. */
-static bool find_kind(struct server *server, struct http *http, const struct stop *stop,
+static bool find_kind(struct server *server, struct http *http,
                       struct err *e)
 {
     static const struct { const char *path; enum server_kind kind; const char *version; } sign[] = {
@@ -235,7 +235,7 @@ static bool find_kind(struct server *server, struct http *http, const struct sto
     };
     for (size_t i = 0; i < LEN(sign); i++) {
         char agent[64] = "";
-        json_t *o = get_json(http, sign[i].path, agent, stop, e);
+        json_t *o = get_json(http, sign[i].path, agent, e);
         if (!o && e->kind != ERR_NONE)
             return false;
         bool aerie = !strncmp(agent, "aerie/", 6);
@@ -257,19 +257,19 @@ static bool find_kind(struct server *server, struct http *http, const struct sto
 }
 
 /* Reads further facts from endpoints of the kind that was found. */
-static void ask_more(struct server *server, struct http *http, const struct stop *stop)
+static void ask_more(struct server *server, struct http *http)
 {
     struct err e;
     json_t *o = NULL;
     if (server->kind == SERVER_SGLANG) {
-        o = get_json(http, "/server_info", NULL, stop, &e);
+        o = get_json(http, "/server_info", NULL, &e);
         if (!o)
-            o = get_json(http, "/get_server_info", NULL, stop, &e);
+            o = get_json(http, "/get_server_info", NULL, &e);
         copy_text(server->version, sizeof server->version, json_object_get(o, "version"));
     } else if (server->kind == SERVER_VLLM || server->kind == SERVER_AERIE) {
-        o = get_json(http, "/server_info", NULL, stop, &e); /* vLLM: only in development mode */
+        o = get_json(http, "/server_info", NULL, &e); /* vLLM: only in development mode */
     } else if (server->kind == SERVER_LLAMA && server->context == 0) {
-        o = get_json(http, "/props", NULL, stop, &e);
+        o = get_json(http, "/props", NULL, &e);
         json_t *n = json_object_get(json_object_get(o, "default_generation_settings"), "n_ctx");
         if (json_is_integer(n))
             server->context = (int)json_integer_value(n);
@@ -323,12 +323,12 @@ static bool has_pools(const struct server *server)
            page.about;
 }
 
-static void probe_metrics(struct server *server, struct http *http, const struct stop *stop)
+static void probe_metrics(struct server *server, struct http *http)
 {
     struct http_call call = {.method = "GET", .path = "/metrics"};
     if (server->kind == SERVER_OLLAMA)
         return;
-    server->answers[REPORT_METRICS] = http_call(http, &call, stop, NULL);
+    server->answers[REPORT_METRICS] = http_call(http, &call, NULL, NULL);
     if (server->answers[REPORT_METRICS])
         server->page = call.answer;
     else
@@ -337,7 +337,7 @@ static void probe_metrics(struct server *server, struct http *http, const struct
     add_config(server);
     if (server->kind == SERVER_LLAMA) {
         struct http_call slots = {.method = "GET", .path = "/slots"};
-        server->answers[REPORT_POOLS] = http_call(http, &slots, stop, NULL);
+        server->answers[REPORT_POOLS] = http_call(http, &slots, NULL, NULL);
         if (server->answers[REPORT_POOLS])
             server->slots = slots.answer;
         else
@@ -345,17 +345,16 @@ static void probe_metrics(struct server *server, struct http *http, const struct
     }
 }
 
-bool server_probe(struct server *server, struct http *http, const char *model,
-                  const struct stop *stop, struct err *e)
+bool server_probe(struct server *server, struct http *http, const char *model, struct err *e)
 {
     *server = (struct server){0};
     struct err why;
-    if (!find_kind(server, http, stop, &why)) {
+    if (!find_kind(server, http, &why)) {
         if (e)
             *e = why;
         return false;
     }
-    json_t *models = get_json(http, "/v1/models", NULL, stop, &why);
+    json_t *models = get_json(http, "/v1/models", NULL, &why);
     bool ok = models && pick_model(server, models, model, e);
     if (!models && why.kind == ERR_NONE)
         err_set(e, ERR_MODEL, "the server has no /v1/models at this address: no server of a model "
@@ -364,8 +363,8 @@ bool server_probe(struct server *server, struct http *http, const char *model,
         *e = why;
     json_decref(models);
     if (ok) {
-        ask_more(server, http, stop);
-        probe_metrics(server, http, stop);
+        ask_more(server, http);
+        probe_metrics(server, http);
     }
     return ok;
 }

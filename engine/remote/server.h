@@ -57,8 +57,7 @@ struct server {
 bool server_http(struct http **http, const struct server_opts *opts, struct err *e);
 /* Finds out what the server is. model: the name to use, or NULL: the only one it serves, else the
  * first. False and *e: it cannot be reached, or serves no model (ERR_MODEL). */
-bool server_probe(struct server *server, struct http *http, const char *model,
-                  const struct stop *stop, struct err *e);
+bool server_probe(struct server *server, struct http *http, const char *model, struct err *e);
 void server_free(struct server *server);
 
 /* Appends the facts as a JSON object. */

@@ -13,7 +13,7 @@ struct upkeep *upkeep_open(const struct server_opts *opts, const char *model, st
 {
     struct upkeep *upkeep = xcalloc(1, sizeof *upkeep);
     if (server_http(&upkeep->http, opts, e)) {
-        if (server_probe(&upkeep->server, upkeep->http, model, NULL, e)) {
+        if (server_probe(&upkeep->server, upkeep->http, model, e)) {
             upkeep->name = xasprintf("%s%s%s", server_kind_name(upkeep->server.kind),
                                      upkeep->server.version[0] ? " " : "", upkeep->server.version);
             return upkeep;

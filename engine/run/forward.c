@@ -553,7 +553,7 @@ bool net_forward(struct net *n, const struct plan *p, const struct k_plan *kp,
     return true;
 }
 
-void net_logits(struct net *n, int rows, kbuf idx, kbuf logits, kbuf hidden)
+void net_logits(struct net *n, int rows, kbuf idx, kbuf logits)
 {
     const struct config *c = &n->m->cfg;
     const struct kernels *k = n->dev.k;
@@ -566,10 +566,6 @@ void net_logits(struct net *n, int rows, kbuf idx, kbuf logits, kbuf hidden)
                                     .dst_stride = c->hidden, .src = n->x, .dst = n->y, .idx = idx});
         src = n->y;
     }
-    if (hidden.p)
-        k->normalize(d, &(struct k_normalize){
-            .rows = rows, .n = c->hidden, .src_stride = c->hidden, .dst_stride = c->hidden,
-            .src = src, .dst = hidden, .norm = final_norm_of(c, &n->m->norm), .scale = 1});
     struct k_norm pre = final_norm_of(c, &n->m->norm);
     if (c->norm == NORM_LAYER) {
         k->normalize(d, &(struct k_normalize){

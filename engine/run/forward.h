@@ -85,9 +85,8 @@ static inline struct k_attn net_attn(struct net *n, const struct k_plan *kp, int
         .table = &kp->table[target_table(w->window)], .dst = n->o};
 }
 /* Applies the final norm and the LM head to `rows` rows of n->x and writes logits (rows, vocab).
- * idx: the rows, i32 on the device; absent: the first ones. hidden, if present, receives the normed
- * rows. */
-void net_logits(struct net *n, int rows, kbuf idx, kbuf logits, kbuf hidden);
+ * idx: the rows, i32 on the device; absent: the first ones. */
+void net_logits(struct net *n, int rows, kbuf idx, kbuf logits);
 
 /* Copies single cells in every layer, from slots src to slots dst: `pairs` of them, i32 on the
  * device, for POOL_FULL and POOL_SWA. A pool with absent slots does not change. */

@@ -145,7 +145,7 @@ bool back_go(struct engine *engine, struct back *b, int *chunk)
     if (!b->n || b->at[0].step > target) {
         char *line = xasprintf("the turn cannot go back to step %d.%d: the state before it is not "
                                "kept any more", engine->shared.turn, target);
-        engine_post_text(engine, EV_NOTICE, line);
+        engine_notice(engine, line);
         free(line);
         debug_arrived(engine);
         return false;

@@ -337,7 +337,7 @@ void engine_several(struct engine *engine, const struct request *rq)
             j->how.temperature = 0.8f;
     }
     if (b->reply[0].rec.refused) /* RQ_SEVERAL: all prompts are the same */
-        engine_post_text(engine, EV_NOTICE, b->reply[0].text.p);
+        engine_notice(engine, b->reply[0].text.p);
     else
         serve(b, ok && !stopped(b), &e);
     free_batch(b);

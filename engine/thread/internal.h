@@ -167,7 +167,7 @@ bool local_busy(struct backend *b);
  * ownership of its parts. */
 struct event engine_event(struct engine *engine, enum event_kind kind);
 void engine_post(struct engine *engine, struct event *ev);
-void engine_post_text(struct engine *engine, enum event_kind kind, const char *text);
+void engine_notice(struct engine *engine, const char *text);
 /* Posts EV_FAULT for *e at a step of the present turn (0: outside its steps), and finds out whether
  * the device is lost. A violated rule becomes the engine's latest violation. */
 void engine_fault(struct engine *engine, int step, const struct err *e);

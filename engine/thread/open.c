@@ -15,7 +15,7 @@ static void hold(void *arg, bool on)
 
 static void post_notice(void *arg, const char *line)
 {
-    engine_post_text(arg, EV_NOTICE, line);
+    engine_notice(arg, line);
 }
 
 /* The options with what the engine adds: its notices are events. */

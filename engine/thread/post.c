@@ -17,9 +17,9 @@ void engine_post(struct engine *engine, struct event *ev)
     evq_post(engine->base.screen, engine->log, ev);
 }
 
-void engine_post_text(struct engine *engine, enum event_kind kind, const char *text)
+void engine_notice(struct engine *engine, const char *text)
 {
-    struct event ev = engine_event(engine, kind);
+    struct event ev = engine_event(engine, EV_NOTICE);
     buf_str(&ev.text, text);
     engine_post(engine, &ev);
 }
@@ -64,7 +64,7 @@ void engine_fail(struct engine *engine, const struct err *e)
     if (lost || e->kind == ERR_INVARIANT)
         engine_fault(engine, 0, e);
     else
-        engine_post_text(engine, EV_NOTICE, e->msg);
+        engine_notice(engine, e->msg);
 }
 
 static struct event text_event(struct engine *engine, enum channel ch, const struct batch_rec *of)

@@ -301,11 +301,11 @@ static bool run_logits(struct again *a, struct err *e)
     if (prompt && a->rec.bonus >= 0) {
         int32_t row = last;
         rt->dev.k->put(rt->dev.d, rt->row, &row, sizeof row);
-        net_logits(&rt->net, 1, rt->row, rt->logits, (kbuf){0});
+        net_logits(&rt->net, 1, rt->row, rt->logits);
         probe_logits(&rt->net, last, 1, rt->logits, rt->ids, rt->prob);
         path[0] = last;
     } else if (!prompt) {
-        net_logits(&rt->net, a->rec.rows, (kbuf){0}, rt->logits, (kbuf){0});
+        net_logits(&rt->net, a->rec.rows, (kbuf){0}, rt->logits);
         probe_logits(&rt->net, 0, a->rec.rows, rt->logits, rt->ids, rt->prob);
         n = path_of(a, path);
     }

@@ -165,7 +165,7 @@ static struct course failed(struct engine *engine, struct turn *t, int step, con
         FREED(free_at) char *line = xasprintf("%s%s", e->msg, engine->own.ses.turn == 1 ? ""
                                               : "; /forget N leaves out the "
                                               "oldest N turns, /clear empties the pools");
-        engine_post_text(engine, EV_NOTICE, line);
+        engine_notice(engine, line);
         return ends(STOP_KV_FULL);
     }
     if (e->kind != ERR_INVARIANT || t->back.fault_step != step)
@@ -412,7 +412,7 @@ static void open_guide(struct engine *engine, const struct ids *prompt)
     struct err e;
     if (engine->own.format && !constrain_compile(&engine->loaded, engine->own.format, prompt,
                                                  &grammar, &e))
-        engine_post_text(engine, EV_NOTICE, e.msg);
+        engine_notice(engine, e.msg);
     guide_close(engine->own.guide);
     engine->own.guide = constrain_guide(engine, grammar);
 }
@@ -465,7 +465,7 @@ static void tell_of_mute_draft(struct engine *engine, const struct turn *t)
         return;
     snprintf(what, sizeof what, "the draft gave no token: its %.160s has a weight that is not a "
              "finite number", odd->name);
-    engine_post_text(engine, EV_NOTICE, what);
+    engine_notice(engine, what);
 }
 
 /* Adds the reply to the conversation; a turn without a reply is removed from it. */
@@ -526,7 +526,7 @@ static void leave_out(struct engine *engine, const struct ids *turns, int tokens
     buf_str(&b, "leaving out ");
     room_print_turns(turns, &b);
     buf_printf(&b, " (%d token%s)%s", tokens, tokens == 1 ? "" : "s", why);
-    engine_post_text(engine, EV_NOTICE, b.p);
+    engine_notice(engine, b.p);
     buf_ints(&numbers, turns->v, turns->n);
     engine_post_op(engine, OP_FORGET, numbers.p, 0);
     session_forget(&engine->own.ses, turns);
@@ -570,7 +570,7 @@ static void refuse(struct engine *engine, const char *text, enum stop_reason rea
 {
     struct turn t = {.first = engine->own.ses.lane.tok.n, .reason = reason};
     post_turn_begin(engine, false, text, &(struct ids){0}, 0, &(struct reuse){0});
-    engine_post_text(engine, EV_NOTICE, why);
+    engine_notice(engine, why);
     end(engine, &t);
 }
 
@@ -588,7 +588,7 @@ static bool ids_exist(struct engine *engine, const struct ids *ids, const char *
         if (ids->v[i] < 0 || ids->v[i] >= vocab) {
             char *line = xasprintf("%s token %d is %d: expected 0 to %d", name, i, ids->v[i],
                                    vocab - 1);
-            engine_post_text(engine, EV_NOTICE, line);
+            engine_notice(engine, line);
             free(line);
             return false;
         }
@@ -632,7 +632,7 @@ void engine_say(struct engine *engine, const struct request *rq)
             char *line = xasprintf("the context is nearly full: %d of %d tokens are left for the "
                                    "reply; /forget N leaves out the oldest N turns", left,
                                    engine->own.runtime.context);
-            engine_post_text(engine, EV_NOTICE, line);
+            engine_notice(engine, line);
             free(line);
         }
         run_turn(engine, &r.prompt, rq);
@@ -658,7 +658,7 @@ void engine_regen(struct engine *engine, const struct request *rq)
     if (!given_exist(engine, rq))
         return;
     if (s->n_msg < 2 || s->msg[s->n_msg - 1].role != ROLE_ASSISTANT) {
-        engine_post_text(engine, EV_NOTICE, "there is no reply to generate again");
+        engine_notice(engine, "there is no reply to generate again");
         return;
     }
     bool ok = (rq->prompt.n ? take_prompt(engine, rq, &prompt, &e)
@@ -670,14 +670,14 @@ void engine_regen(struct engine *engine, const struct request *rq)
                        prompt.n + 1, engine->own.runtime.context));
     if (ok) {
         if (engine->shared.set.temperature <= 0 && same_prompt(engine, &prompt))
-            engine_post_text(engine, EV_NOTICE, "the temperature is 0: the same prompt gives the "
+            engine_notice(engine, "the temperature is 0: the same prompt gives the "
                                                 "same reply, bit for bit; /set temperature 0.8 "
                                                 "draws another");
         session_rewind(s, 1, CHANGE_REGEN);
         number_turn(engine);
         run_turn(engine, &prompt, rq);
     } else {
-        engine_post_text(engine, EV_NOTICE, e.msg);
+        engine_notice(engine, e.msg);
     }
 }
 
@@ -693,10 +693,10 @@ void engine_forget(struct engine *engine, const char *turns)
             ids_add(&leave, (int)n);
     }
     if (leave.n == 0)
-        engine_post_text(engine, EV_NOTICE, "the context holds none of these turns");
+        engine_notice(engine, "the context holds none of these turns");
     else if (session_render(&engine->own.ses, "", &all, &e) &&
              session_render_without(&engine->own.ses, &leave, "", &rest, &e))
         leave_out(engine, &leave, all.n - rest.n, "");
     else
-        engine_post_text(engine, EV_NOTICE, e.msg);
+        engine_notice(engine, e.msg);
 }

@@ -72,7 +72,7 @@ static void do_format(struct engine *engine, const char *format)
     struct err e;
     struct grammar *grammar = NULL;
     if (*format && !constrain_compile(&engine->loaded, format, NULL, &grammar, &e)) {
-        engine_post_text(engine, EV_NOTICE, e.msg);
+        engine_notice(engine, e.msg);
         return;
     }
     grammar_close(grammar);
@@ -114,7 +114,7 @@ static void take_settings(struct engine *engine, const char *lines)
     engine_resolve_settings(engine);
     shared_unlock(&engine->shared);
     if (!ok)
-        engine_post_text(engine, EV_NOTICE, e.msg);
+        engine_notice(engine, e.msg);
 }
 
 /* The numbers of the turns that a fork's child begins with. */
@@ -165,7 +165,7 @@ static void do_fork(struct engine *engine, const struct request *rq)
 static void do_undo(struct engine *engine)
 {
     if (engine->own.ses.n_msg < 2) {
-        engine_post_text(engine, EV_NOTICE, "there is nothing to undo");
+        engine_notice(engine, "there is nothing to undo");
         return;
     }
     int turn = engine->own.ses.turn_of[engine->own.ses.n_msg - 1];
@@ -199,7 +199,7 @@ static void do_set(struct engine *engine, const char *line)
     FREED(buf_free) struct buf done = {0};
     buf_printf(&done, "%s=", name);
     if (!ok)
-        engine_post_text(engine, EV_NOTICE, e.msg);
+        engine_notice(engine, e.msg);
     else if (settings_get(&engine->shared.set, name, &done)) /* the value in place of `auto` */
         engine_post_op(engine, OP_SET, done.p, 0);
     else

@@ -80,7 +80,7 @@ static void run_pass(struct bench *b, void *arg)
     int vocab = rt->model->cfg.vocab;
     kbuf logits = kbuf_at(rt->logits, 0, (size_t)p->rows * (size_t)vocab * 4);
     net_forward(&rt->net, &rt->pass.plan[p->mode], &rt->pass.kp, NULL);
-    net_logits(&rt->net, p->rows, (kbuf){0}, rt->logits, (kbuf){0});
+    net_logits(&rt->net, p->rows, (kbuf){0}, rt->logits);
     b->dev.k->sample(b->dev.d, &(struct k_sample){
         .rows = p->rows, .n = vocab, .logits = logits, .how = {.top_p = 1}, .ids = rt->ids,
         .p = rt->prob});

@@ -2,7 +2,6 @@
  * bench_run.h. */
 #include "engine/tools/bench_run.h"
 
-#include "engine/tools/synthetic.h"
 #include "kernels/packed.h"
 #include "kernels/sort.h"
 

@@ -88,7 +88,7 @@ static bool target_pass(struct stage *st, struct seq *seq, enum plan_mode mode,
               pass_prepare(&rt->pass, mode, &req, 1, e);
     if (ok) {
         net_forward(&rt->net, &rt->pass.plan[mode], &rt->pass.kp, NULL);
-        net_logits(&rt->net, req.n, (kbuf){0}, rt->logits, (kbuf){0});
+        net_logits(&rt->net, req.n, (kbuf){0}, rt->logits);
         keep_buf(st, kbuf_at(rt->logits, (size_t)first * wide, (size_t)(req.n - first) * wide),
                  req.n - first, vocab);
     }

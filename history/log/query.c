@@ -10,7 +10,6 @@
 
 #include <errno.h>
 #include <limits.h>
-#include <sys/stat.h>
 
 /* Some ten seconds; blocked callbacks do not count. Only a damaged file can make a query take
  * longer. */

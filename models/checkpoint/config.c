@@ -136,13 +136,13 @@ void arch_rope_ids(struct arch *a, int full, int sliding)
         a->layer[i].rope_id = a->layer[i].window ? sliding : full;
 }
 
-void arch_no_rope(struct arch *a, int interval)
+void arch_no_rope(struct arch *a)
 {
     const struct conf *c = &a->c;
     const json_t *list = conf_value(c, "no_rope_layers"), *has = NULL;
     if (!json_is_array(list) || json_array_size(list)) /* empty as published for Llama 4 Scout */
         has = arch_list(a, "no_rope_layers", true);
-    int every = conf_int(c, "no_rope_layer_interval", interval, 1, 1 << 20);
+    int every = conf_int(c, "no_rope_layer_interval", 4, 1, 1 << 20);
     for (int i = 0; i < a->cfg->n_layer; i++) {
         const json_t *v = json_array_get(has, (size_t)i);
         bool none = has ? json_is_integer(v) && !json_integer_value(v) : (i + 1) % every == 0;
@@ -155,8 +155,9 @@ void arch_no_rope(struct arch *a, int interval)
 
 /* ---- experts ---- */
 
-void arch_experts(struct arch *a, const char *count, int n, const char *top, int k, int ffn)
+void arch_experts(struct arch *a, const char *count, int n, int k, int ffn)
 {
+    static const char top[] = "num_experts_per_tok";
     const struct conf *c = &a->c;
     struct config *g = a->cfg;
     g->moe = MOE_ALONE;

@@ -50,13 +50,13 @@ void arch_windows(struct arch *a, int period, int window);
 void arch_windows_from(struct arch *a, int period, int first, int window);
 
 /* Reads no_rope_layers: the layers whose entry is 0 have no rope; without the list every
- * no_rope_layer_interval-th, `interval` being the default. The others have rope 0. */
-void arch_no_rope(struct arch *a, int interval);
+ * no_rope_layer_interval-th (4). The others have rope 0. */
+void arch_no_rope(struct arch *a);
 
 /* A mixture of experts in place of the dense MLP of some layers: the number of experts from key
- * `count`, of a token's from key `top`, and their width from moe_intermediate_size; n, k and ffn
- * are the defaults. ffn 0: intermediate_size is their width. */
-void arch_experts(struct arch *a, const char *count, int n, const char *top, int k, int ffn);
+ * `count`, of a token's from num_experts_per_tok, and their width from moe_intermediate_size; n, k
+ * and ffn are the defaults. ffn 0: intermediate_size is their width. */
+void arch_experts(struct arch *a, const char *count, int n, int k, int ffn);
 /* Reads mlp_layer_types: which layers have experts; if absent, or no key of the family's, all but
  * the first `dense`. */
 void arch_mlp_types(struct arch *a, int dense);

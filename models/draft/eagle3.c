@@ -10,7 +10,6 @@
  * speculative_tokens) may be absent: then it may guess as deep as a tree can be.
  */
 #include "models/draft/draft.h"
-#include "models/checkpoint/safetensors.h"
 
 static const struct tensor_spec trunk[] = {
     {SPEC(draft, fc, "fc.weight", X_HIDDEN, X_CAPTURED)},
@@ -45,10 +44,10 @@ static const char *layer_prefix(const struct binder *b, int i, char *out, size_t
     return out;
 }
 
-static bool has_in_layer(const struct binder *b, int i, const char *name)
+static bool has_in_layer(const struct binder *b, const char *name)
 {
     char prefix[48];
-    return binder_find(b, (const char *const[]){layer_prefix(b, i, prefix, sizeof prefix), NULL},
+    return binder_find(b, (const char *const[]){layer_prefix(b, 0, prefix, sizeof prefix), NULL},
                        name);
 }
 
@@ -191,9 +190,9 @@ static void configure_block(struct drafting *g, struct arch *a)
     const struct conf *c = &a->c;
     struct config *cfg = a->cfg;
     cfg->qkv_bias |= conf_bool(c, "bias", false) || conf_bool(c, "qkv_bias", false) ||
-                     has_in_layer(&g->b, 0, "self_attn.q_proj.bias");
-    cfg->o_bias = has_in_layer(&g->b, 0, "self_attn.o_proj.bias");
-    cfg->qk_norm = has_in_layer(&g->b, 0, "self_attn.q_norm.weight");
+                     has_in_layer(&g->b, "self_attn.q_proj.bias");
+    cfg->o_bias = has_in_layer(&g->b, "self_attn.o_proj.bias");
+    cfg->qk_norm = has_in_layer(&g->b, "self_attn.q_norm.weight");
     cfg->tied = conf_bool(c, "tie_word_embeddings", false);
     configure_windows(a);
     cfg->n_rope = 1;

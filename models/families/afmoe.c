@@ -14,7 +14,7 @@ static void configure(struct arch *a)
     g->gate = GATE_SIGMOID;
     if (conf_bool(c, "mup_enabled", false))
         g->embed_scale = (float)sqrt(g->hidden);
-    arch_experts(a, "num_experts", 64, "num_experts_per_tok", 6, 1408);
+    arch_experts(a, "num_experts", 64, 6, 1408);
     g->router = ROUTER_SIGMOID;
     g->route_scale = (float)conf_num(c, "route_scale", 1, 1e-6, 1e6);
     arch_mlp_types(a, conf_int(c, "num_dense_layers", 1, 0, 1 << 20));

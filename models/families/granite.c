@@ -66,7 +66,7 @@ static void configure_dense(struct arch *a)
 static void configure_moe(struct arch *a)
 {
     configure_block(a);
-    arch_experts(a, "num_local_experts", 8, "num_experts_per_tok", 2, 0);
+    arch_experts(a, "num_local_experts", 8, 2, 0);
     arch_mlp_types(a, 0);
     arch_shared(a, conf_int(&a->c, "shared_intermediate_size", 0, 0, 1 << 20));
 }

@@ -39,7 +39,7 @@ static void configure(struct arch *a)
     g->qk_norm = true;
     configure_gate(a);
     configure_heads(a);
-    arch_experts(a, "num_experts", 256, "num_experts_per_tok", 8, 512);
+    arch_experts(a, "num_experts", 256, 8, 512);
     arch_mlp_types(a, 1);
     arch_shared(a, conf_int(c, "shared_expert_intermediate_size", 512, 1, 1 << 20));
     g->router = ROUTER_SIGMOID;

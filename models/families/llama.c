@@ -42,7 +42,7 @@ static bool configure_switch(struct arch *a, int window)
 static void configure_smollm3(struct arch *a)
 {
     a->cfg->tied = arch_tied(a, true);
-    arch_no_rope(a, 4);
+    arch_no_rope(a);
     if (!configure_switch(a, 0) || !conf_has(&a->c, "sliding_window"))
         return;
     int w = conf_int(&a->c, "sliding_window", CONF_NEEDED, 1, 1 << 30);

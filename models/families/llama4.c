@@ -30,7 +30,7 @@ static void configure_layers(struct arch *a)
     bool norms = conf_bool(c, "use_qk_norm", true);
     float temper = (float)conf_num(c, "attn_scale", 0.1, 0, 1e3);
     float period = (float)conf_num(c, "floor_scale", 8192, 1, 1 << 30);
-    arch_no_rope(a, 4);
+    arch_no_rope(a);
     if (norms)
         a->cfg->rope[0].attention_factor = 1; /* the norm behind the rotation cancels YaRN's */
     FOR_EACH(struct layer, l, a->layer, a->cfg->n_layer) {
@@ -52,7 +52,7 @@ static void configure_experts(struct arch *a)
     int step = conf_int(c, "interleave_moe_layer_step", 1, 1, 1 << 20);
     int n = conf_ints(c, "moe_layers", moe, 1024);
     int wide = conf_int(c, "intermediate_size_mlp", 16384, 1, 1 << 20);
-    arch_experts(a, "num_local_experts", 16, "num_experts_per_tok", 1, 0);
+    arch_experts(a, "num_local_experts", 16, 1, 0);
     g->store = STORE_IN_OUT_HALVES;
     g->router = ROUTER_RAW;
     g->weigh_input = true;

@@ -43,7 +43,7 @@ static void configure(struct arch *a)
                     a->layer[0].head_dim);
     bool scaled = !conf_is_null(c, "attention_value_scale");
     g->value_scale = (float)conf_num(c, "attention_value_scale", scaled ? 0.707 : 1, 1e-6, 1e6);
-    arch_experts(a, "n_routed_experts", 256, "num_experts_per_tok", 8, 2048);
+    arch_experts(a, "n_routed_experts", 256, 8, 2048);
     arch_mlp_types(a, 1);
     g->router = conf_bool(c, "norm_topk_prob", true) ? ROUTER_SIGMOID : ROUTER_RAW;
     g->route_scale = (float)conf_num(c, "routed_scaling_factor", 1, 1e-6, 1e6);

@@ -12,7 +12,7 @@ static void configure_experts(struct arch *a, int n_expert, int ffn, bool norm)
     g->qk_norm = true;
     int n = conf_int(c, "num_local_experts", n_expert, 1, 512);
     /* the name that comes first */
-    arch_experts(a, "num_experts", n, "num_experts_per_tok", 8, ffn);
+    arch_experts(a, "num_experts", n, 8, ffn);
     g->router = conf_bool(c, "norm_topk_prob", norm) ? ROUTER_CHOSEN : ROUTER_ALL;
 }
 

@@ -164,7 +164,7 @@ static void configure(struct arch *a)
     arch_windows(a, 1, 0);
     check_ropes(a);
     configure_heads(a);
-    arch_experts(a, "n_routed_experts", 288, "num_experts_per_tok", 8, 1280);
+    arch_experts(a, "n_routed_experts", 288, 8, 1280);
     configure_sparse(a);
     arch_shared(a, conf_int(c, "share_expert_dim", 1280, 1, 1 << 20));
     g->router = ROUTER_SIGMOID;

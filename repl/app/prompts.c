@@ -253,7 +253,7 @@ static FILE *open_file(const char *asked, const char *name, struct err *e)
 }
 
 bool prompts_open(struct prompts *p, const char *name, int limit,
-                  void (*complain)(void *arg, const char *line), void *arg, struct err *e)
+                  void (*complain)(void *, const char *line), struct err *e)
 {
     *p = (struct prompts){.name = strcmp(name, "-") == 0 ? "standard input" : name};
     p->f = open_file(name, p->name, e);
@@ -272,7 +272,7 @@ bool prompts_open(struct prompts *p, const char *name, int limit,
             prompt_free(&one);
         } else {
             bad++;
-            complain(arg, why.msg);
+            complain(NULL, why.msg);
         }
     }
     bool ok = e->kind == ERR_NONE;

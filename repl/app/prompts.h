@@ -33,7 +33,7 @@ struct prompts {
  * so many prompts, and read no further; 0: all. False and *e (ERR_USAGE): the file cannot be read,
  * some line was no prompt, or there is none. The caller closes. */
 bool prompts_open(struct prompts *p, const char *name, int limit,
-                  void (*complain)(void *arg, const char *line), void *arg, struct err *e);
+                  void (*complain)(void *, const char *line), struct err *e);
 void prompts_close(struct prompts *p);
 void prompts_rewind(struct prompts *p); /* to the first prompt again */
 /* The next prompt, which the caller frees: 1; 0: there are no more; -1 and *e: the file has changed

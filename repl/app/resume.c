@@ -5,9 +5,9 @@
 #include <limits.h>
 
 #include "engine/bugs.h"
-#include "repl/cmd/cmd.h"
 #include "repl/compare/facts.h"
 #include "repl/process/interrupt.h"
+#include "repl/repl.h"
 
 /* Which runs of a session have the open model's vocabulary. */
 struct vocabularies {

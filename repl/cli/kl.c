@@ -142,7 +142,7 @@ static bool read_prompts(struct kl_run *r, const char *file, struct err *e)
     struct prompts all;
     struct prompt p;
     int got = 0;
-    if (!prompts_open(&all, file, r->c->most ? r->c->most : MOST_PROMPTS, cli_complain, NULL, e))
+    if (!prompts_open(&all, file, r->c->most ? r->c->most : MOST_PROMPTS, cli_complain, e))
         return false;
     bool ok = true;
     while (ok && (got = prompts_next(&all, &p, e)) > 0) {

@@ -495,7 +495,7 @@ int cli_parity(struct cli *c)
     struct err e = {0};
     struct run r = {.all.c = c, .open = -1};
     bool ok =
-        sides_set(&r.all, &e) && prompts_open(&r.file, c->word[0], c->most, cli_complain, NULL, &e);
+        sides_set(&r.all, &e) && prompts_open(&r.file, c->word[0], c->most, cli_complain, &e);
     bool began = ok && interrupt_open(caught, 3, false, NULL, &e);
     r.stop.running = 1;
     if (began)

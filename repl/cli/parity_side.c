@@ -9,7 +9,6 @@
 #include "repl/process/open.h"
 #include "repl/compare/change.h"
 #include "repl/cli/parity.h"
-#include "repl/compare/facts.h"
 
 /* ---- the command line ------------------------------------------------------------------------ */
 

@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include "repl/cli/cli.h"
-#include "repl/cmd/cmd.h"
 #include "repl/process/interrupt.h"
 #include "repl/process/reader.h"
 

@@ -138,8 +138,8 @@ static bool on_ended(void *arg, const struct act *a, const struct event *ev)
     comparison_turn(&r->cmp, r->log.turn, r->now.trace.turn);
     trace_drafts(&r->log, &r->drafts[0]);
     trace_drafts(&r->now.trace, &r->drafts[1]);
-    trace_cut(&r->log, 0);
-    trace_cut(&r->now.trace, 0);
+    trace_clear(&r->log);
+    trace_clear(&r->now.trace);
     if (!changed(r) && !r->cmp.d.class && other_text(r, a, ev))
         contradicts(r, a->user.n, "the text in the log is not that of the reply's tokens");
     r->n_turns++;

@@ -43,7 +43,7 @@ static bool part(struct hdb *d, const char *query, int most, const char *name,
         sheet_cut(&rows, cli_width());
         sheet_append_wrapped(to->out, &rows, 0);
     } else if (ok) {
-        print_ready(to, ST_TEXT, text.p);
+        print_ready(to, text.p);
     }
     return ok;
 }

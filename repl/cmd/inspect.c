@@ -317,7 +317,7 @@ bool cmd_plan(struct cmd_call *c)
                                           c->to.json != NULL, &text, c->e);
     if (ok) {
         say_now(c);
-        print_ready(&c->to, ST_TEXT, buf_text(&text));
+        print_ready(&c->to, buf_text(&text));
     }
     return ok;
 }
@@ -392,6 +392,6 @@ bool cmd_sql(struct cmd_call *c)
     FREED(buf_free) struct buf text = {0};
     bool ok = app_hdb(c->app, c->e) && sql_run(c->rest, c->to.json != NULL, MAX_ROWS, &text, c->e);
     if (ok)
-        print_ready(&c->to, ST_TEXT, text.n ? text.p : c->to.json ? "[]" : "");
+        print_ready(&c->to, text.n ? text.p : c->to.json ? "[]" : "");
     return ok;
 }

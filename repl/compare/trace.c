@@ -28,15 +28,15 @@ static void add_step(struct trace_turn *t, const struct step_row *row)
     step_row_copy(APPEND(t->step, t->n_step), row);
 }
 
-void trace_cut(struct trace *t, int n)
+void trace_clear(struct trace *t)
 {
-    while (t->n > n)
+    while (t->n)
         free_turn(&t->turn[--t->n]);
 }
 
 void trace_free(struct trace *t)
 {
-    trace_cut(t, 0);
+    trace_clear(t);
     free(t->turn);
     *t = (struct trace){0};
 }

@@ -36,7 +36,7 @@ void trace_act(struct trace *t, const struct act *a);
 void trace_begin(struct trace *t, int n, const char *settings, const char *about);
 /* Records EV_TURN_BEGIN, EV_STEP, EV_FAULT and EV_TURN_END of the latest turn. */
 void trace_event(struct trace *t, const struct event *ev);
-void trace_cut(struct trace *t, int n); /* keeps the first n turns */
+void trace_clear(struct trace *t);
 void trace_free(struct trace *t);
 
 /* The step (index into turn->step) that emitted token i of the reply, and the token's index among

@@ -227,9 +227,10 @@ static int make(struct made *m, int folder, const char *name)
     return -1;
 }
 
-/* Removes a file, unless another one has its name now. False and errno: nothing changed. */
-static bool remove_made(struct made *m)
+/* Removes the file, unless another one has its name now. False and errno: nothing changed. */
+static bool remove_made(void)
 {
+    struct made *m = &mon.file;
     errno = EPERM;
     if (!is_there(m) || unlinkat(m->folder, m->name, 0) != 0)
         return false;
@@ -255,7 +256,7 @@ static int create(const char *path, struct monitor_answer *a)
         close(folder);
     if (fd < 0)
         return -1;
-    remove_made(&mon.file); /* one that was not kept */
+    remove_made(); /* one that was not kept */
     forget(&mon.file);
     free(mon.path);
     mon.file = new;
@@ -269,7 +270,7 @@ static void keep_or_remove(const char *path, bool keep, struct monitor_answer *a
         a->error = EPERM;
     else if (keep)
         forget(&mon.file);
-    else if (!remove_made(&mon.file))
+    else if (!remove_made())
         a->error = errno;
 }
 
@@ -503,7 +504,7 @@ static _Noreturn void serve(void)
         if (!sent)
             break;
     }
-    remove_made(&mon.file);
+    remove_made();
     if (mon.child)
         kill(mon.child, SIGKILL);
     if (mon.editor)

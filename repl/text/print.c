@@ -120,12 +120,12 @@ void print_text(const struct printer *o, enum style st, const char *text)
         say_text(o->out, st, text);
 }
 
-void print_ready(const struct printer *o, enum style st, const char *text)
+void print_ready(const struct printer *o, const char *text)
 {
     if (o->json)
         jput_raw(o->json, text);
     else
-        say_text(o->out, st, text);
+        say_text(o->out, ST_TEXT, text);
 }
 
 void print_tab(const struct printer *o, int column)

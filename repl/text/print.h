@@ -36,7 +36,7 @@ void print_text(const struct printer *o, enum style st,
 /* Lines of text; or a string under a key. */
 void print_body(const struct printer *o, enum style st, const char *key, const struct buf *text);
 /* Text that is an answer already: lines of text, or one JSON value. */
-void print_ready(const struct printer *o, enum style st, const char *text);
+void print_ready(const struct printer *o, const char *text);
 void print_tab(const struct printer *o, int column); /* sheet_tab() */
 void print_end(const struct printer *o); /* ends the line */
 /* An array or object of JSON, under a key or (NULL) as an element; nothing in text. */

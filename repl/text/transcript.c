@@ -109,11 +109,11 @@ void transcript_end(struct transcript *t, int turn)
         }
 }
 
-void transcript_sheet(struct transcript *t, enum entry_kind kind, int turn, struct sheet *s)
+void transcript_sheet(struct transcript *t, enum entry_kind kind, struct sheet *s)
 {
     if (s->n_row == 0)
         return;
-    struct entry *e = add_entry(t, kind, turn);
+    struct entry *e = add_entry(t, kind, 0);
     sheet_free(&e->src);
     e->src = *s;
     e->src.open = false;

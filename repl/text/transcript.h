@@ -77,8 +77,8 @@ void transcript_append(struct transcript *t, int turn, enum entry_kind kind, con
 /* Moves the open entries of this turn to the end, below what was shown since they began. */
 void transcript_go_on(struct transcript *t, int turn);
 void transcript_end(struct transcript *t, int turn); /* no more text for this turn */
-/* Adds an entry with the sheet's rows; the sheet is empty afterwards. */
-void transcript_sheet(struct transcript *t, enum entry_kind kind, int turn, struct sheet *s);
+/* Adds an entry of no turn with the sheet's rows; the sheet is empty afterwards. */
+void transcript_sheet(struct transcript *t, enum entry_kind kind, struct sheet *s);
 void transcript_retract(struct transcript *t, int turn); /* removes the turn's entries */
 void transcript_set_raw(struct transcript *t, bool raw);
 void transcript_set_think(struct transcript *t, bool think);

@@ -2,7 +2,6 @@
 #include "repl/tui/keys.h"
 #include "kernels/ascii.h"
 #include "kernels/utf8.h"
-#include "repl/text/sheet.h"
 
 enum { ESC = 0x1B, SEQUENCE_MAX = 64, WAIT_ESC = 25, WAIT_PASTE_END = 50, WAIT_PASTE = 3000,
        WAIT_ANSWER = 250, ANSWER_MAX = 48 };

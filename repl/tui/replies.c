@@ -76,5 +76,5 @@ void replies_event(struct tui *t, const struct event *ev)
     }
     FREED(sheet_free) struct sheet s = {.ascii = t->app->ascii};
     if (report_event(ev, ON_SHEET(&s)))
-        transcript_sheet(&t->talk, ev->kind == EV_BATCH_END ? ENTRY_NOTE : ENTRY_SHEET, 0, &s);
+        transcript_sheet(&t->talk, ev->kind == EV_BATCH_END ? ENTRY_NOTE : ENTRY_SHEET, &s);
 }

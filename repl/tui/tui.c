@@ -43,7 +43,7 @@ void tui_note(struct tui *t, enum style st, const char *fmt, ...)
             *nl++ = '\0';
         say_line(&s, st, "%s", p);
     }
-    transcript_sheet(&t->talk, ENTRY_NOTE, 0, &s);
+    transcript_sheet(&t->talk, ENTRY_NOTE, &s);
     t->dirty = true;
 }
 
@@ -59,7 +59,7 @@ static void face_show(struct app *a, struct sheet *s)
 {
     struct tui *t = of(a);
     bool cut = s->n_row > frame_talk_height(&t->frame, t->w, t->h);
-    transcript_sheet(&t->talk, ENTRY_SHEET, 0, s);
+    transcript_sheet(&t->talk, ENTRY_SHEET, s);
     if (cut)
         tui_hint(t, "PgUp scrolls back to where this begins");
     t->dirty = true;
@@ -67,7 +67,7 @@ static void face_show(struct app *a, struct sheet *s)
 
 static void face_notice(struct app *a, struct sheet *s)
 {
-    transcript_sheet(&of(a)->talk, ENTRY_NOTE, 0, s);
+    transcript_sheet(&of(a)->talk, ENTRY_NOTE, s);
     of(a)->dirty = true;
 }
 

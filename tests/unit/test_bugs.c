@@ -88,7 +88,7 @@ static float *fork_logits(struct bed *b, int prefix, enum check_level level, str
     if (pass_prepare(&b->r.pass, PLAN_VERIFY, &req, 1, e)) {
         size_t n = (size_t)(3 * b->m.cfg.vocab) * sizeof *out;
         net_forward(&b->r.net, &b->r.pass.plan[PLAN_VERIFY], &b->r.pass.kp, NULL);
-        net_logits(&b->r.net, 3, (kbuf){0}, b->r.logits, (kbuf){0});
+        net_logits(&b->r.net, 3, (kbuf){0}, b->r.logits);
         b->dev.k->get(b->dev.d, out = xmalloc(n), b->r.logits, n);
     }
     lane_free(&b->r, &l);
@@ -227,7 +227,7 @@ static float *extend_logits(struct bed *b, int prefix, int n, int parts)
     assert_int_equal(plan_two_parts(&b->r.pass.plan[PLAN_EXTEND]), parts == 2);
     float *out = xmalloc((size_t)(n * b->m.cfg.vocab) * sizeof *out);
     net_forward(&b->r.net, &b->r.pass.plan[PLAN_EXTEND], &b->r.pass.kp, NULL);
-    net_logits(&b->r.net, n, (kbuf){0}, b->r.logits, (kbuf){0});
+    net_logits(&b->r.net, n, (kbuf){0}, b->r.logits);
     b->dev.k->get(b->dev.d, out, b->r.logits, (size_t)(n * b->m.cfg.vocab) * sizeof *out);
     lane_free(&b->r, &l);
     return out;

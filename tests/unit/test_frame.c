@@ -504,7 +504,7 @@ static void show(struct screen *s, const char *text)
 {
     struct sheet rows = {0};
     line(&rows, ST_TEXT, text);
-    transcript_sheet(&s->talk, ENTRY_SHEET, 0, &rows);
+    transcript_sheet(&s->talk, ENTRY_SHEET, &rows);
     sheet_free(&rows);
 }
 

@@ -202,7 +202,7 @@ static void reference_rows(struct bed *b, const struct ids *ids, int boundary, f
         b->dev.k->get(b->dev.d, out, dst, n);
     for (int i = 0; boundary < 0 && i < L; i++) {
         b->dev.k->put(b->dev.d, r->row, &(int32_t){i}, 4);
-        net_logits(&r->net, 1, r->row, r->logits, (kbuf){0});
+        net_logits(&r->net, 1, r->row, r->logits);
         b->dev.k->get(b->dev.d, out + (size_t)i * (size_t)c->vocab, r->logits,
                       (size_t)c->vocab * 4);
     }

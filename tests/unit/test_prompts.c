@@ -73,7 +73,7 @@ static bool open_text(struct prompts *p, const char *text, int limit, struct err
 {
     write_file(text, strlen(text));
     *e = (struct err){0};
-    return prompts_open(p, path, limit, complain, NULL, e);
+    return prompts_open(p, path, limit, complain, e);
 }
 
 static void expect_texts(struct prompts *p, const char *const *want, int n)
@@ -189,12 +189,12 @@ static void test_files_without_prompts_are_refused(void **unused)
     assert_false(open_text(&p, "\n \n\t\r\n", 0, &e));
     write_file("a\nb\0c\n", 6);
     e = (struct err){0};
-    assert_false(prompts_open(&p, path, 0, complain, NULL, &e));
+    assert_false(prompts_open(&p, path, 0, complain, &e));
     assert_non_null(strstr(said.p, "line 2: the line has a NUL byte"));
     e = (struct err){0};
-    assert_false(prompts_open(&p, "/", 0, complain, NULL, &e));
+    assert_false(prompts_open(&p, "/", 0, complain, &e));
     e = (struct err){0};
-    assert_false(prompts_open(&p, "/nowhere/to/be/found", 0, complain, NULL, &e));
+    assert_false(prompts_open(&p, "/nowhere/to/be/found", 0, complain, &e));
     assert_int_equal(e.kind, ERR_USAGE);
     unlink(path);
     buf_free(&said);

@@ -49,7 +49,7 @@ static void keys_of_a_launch_are_not_kept(void **state)
     assert_null(strstr(http_url(h), "me"));
     http_close(h);
     assert_true(http_open(&h, &(struct http_opts){.url = play.url}, &e));
-    if (!server_probe(&s, h, NULL, NULL, &e))
+    if (!server_probe(&s, h, NULL, &e))
         fail_msg("%s", e.msg);
     assert_int_equal(s.kind, SERVER_SGLANG);
     server_facts_json(&s, &json);
