@@ -1,6 +1,8 @@
 /* settings.c - see settings.h: the rows of the settings, and the values of every row as text. */
 #include "engine/settings.h"
 
+#include "kernels/lines.h"
+
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
@@ -379,21 +381,17 @@ bool settings_parse(struct settings *s, const char *lines, struct err *e)
 {
     struct settings got = *s;
     int number = 0;
-    while (*lines) {
-        size_t n = strcspn(lines, "\n"), name = strcspn(lines, "=\n");
+    FOR_LINES(l, lines) {
+        const size_t name = line_name(l).n;
         number++;
-        if (n && name == n)
+        if (l.n == 0)
+            continue;
+        if (name == l.n)
             return err_set(e, ERR_USAGE, "line %d: expected name=value", number);
-        char *line = xasprintf("%.*s", n < INT_MAX ? (int)n : INT_MAX, lines);
-        bool ok = true;
-        if (n) {
-            line[name] = '\0';
-            ok = settings_set(&got, line, line + name + 1, e);
-        }
-        free(line);
-        if (!ok)
+        FREED(free_at) char *line = line_copy(l);
+        line[name] = '\0';
+        if (!settings_set(&got, line, line + name + 1, e))
             return err_prefix(e, "line %d", number);
-        lines += n + (lines[n] == '\n');
     }
     *s = got;
     return true;

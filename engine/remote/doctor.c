@@ -4,6 +4,7 @@
 #include "engine/remote/gauges.h"
 #include "engine/remote/remote.h"
 #include "engine/remote/server.h"
+#include "kernels/lines.h"
 
 enum { LINE = 100 };
 
@@ -39,14 +40,12 @@ static void tell_pools(const struct server *server, struct teller *teller)
 static void tell_facts(const struct server *server, struct teller *teller)
 {
     FREED(buf_free) struct buf line = {0};
-    for (const char *p = server->facts.p; p && *p;) {
-        size_t n = strcspn(p, "\n");
-        if (line.n && line.n + n + 2 > LINE) {
+    FOR_LINES(l, server->facts.p) {
+        if (line.n && line.n + l.n + 2 > LINE) {
             teller->tell(teller->arg, true, line.p);
             buf_clear(&line);
         }
-        buf_printf(&line, "%s%.*s", line.n ? ", " : "facts: ", (int)n, p);
-        p += n + (p[n] == '\n');
+        buf_printf(&line, "%s%.*s", line.n ? ", " : "facts: ", (int)l.n, l.p);
     }
     if (line.n)
         teller->tell(teller->arg, true, line.p);

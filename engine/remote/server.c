@@ -10,6 +10,7 @@
 #include "kernels/ascii.h"
 #include "kernels/json.h"
 #include "kernels/json_read.h"
+#include "kernels/lines.h"
 
 static const char *const kind_name[N_SERVERS] = {"an OpenAI-compatible server", "vLLM", "SGLang",
                                                  "llama-server", "ollama", "aerie"};
@@ -159,15 +160,6 @@ static bool is_secret(const char *name)
     return ANY(i, LEN(word), ascii_contains(name, word[i]));
 }
 
-static bool has_fact(const struct buf *facts, const char *name)
-{
-    size_t n = strlen(name);
-    for (const char *p = facts->p; p && *p; p += strcspn(p, "\n"), p += *p == '\n')
-        if (strncmp(p, name, n) == 0 && p[n] == '=')
-            return true;
-    return false;
-}
-
 /* Adds single values of an object as "name=value" lines. Lists and objects are left out. */
 static void add_facts(struct buf *out, const json_t *o)
 {
@@ -175,7 +167,7 @@ static void add_facts(struct buf *out, const json_t *o)
     json_t *v;
     json_object_foreach((json_t *)o, key, v) {
         bool one = !json_is_object(v) && !json_is_array(v) && !is_secret(key) &&
-                   !strpbrk(key, "=\n") && !has_fact(out, key);
+                   !strpbrk(key, "=\n") && !line_value(out->p, key).p;
         FREED(free_at) char *text = one ? json_written(v, 0) : NULL;
         if (text && !strchr(text, '\n') && strlen(text) < 400)
             buf_printf(out, "%s=%s\n", key, text);
@@ -305,10 +297,10 @@ static void add_config(struct server *server)
 void server_facts_json(const struct server *server, struct buf *out)
 {
     JPUT_IN(out, '{');
-    for (const char *p = server->facts.p; p && *p; p += strcspn(p, "\n"), p += *p == '\n') {
-        size_t name = strcspn(p, "="), line = strcspn(p, "\n");
-        FREED(free_at) char *key = xasprintf("%.*s", (int)name, p);
-        FREED(free_at) char *value = xasprintf("%.*s", (int)(line - name - 1), p + name + 1);
+    FOR_LINES(l, server->facts.p) {
+        struct line name = line_name(l);
+        FREED(free_at) char *key = line_copy(name);
+        FREED(free_at) char *value = line_copy(line_at(l.p + name.n + 1));
         jput_key(out, key);
         jput_raw(out, value);
     }

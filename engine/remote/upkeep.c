@@ -8,6 +8,7 @@
 
 #include "engine/remote/metrics.h"
 #include "kernels/json_read.h"
+#include "kernels/lines.h"
 
 struct upkeep *upkeep_open(const struct server_opts *opts, const char *model, struct err *e)
 {
@@ -61,17 +62,11 @@ const char *upkeep_url(const struct upkeep *upkeep)
 
 bool upkeep_fact(const struct upkeep *upkeep, const char *name, char *out, size_t room)
 {
-    size_t n = strlen(name);
-    for (const char *p = upkeep->server.facts.p; p && *p; p += strcspn(p, "\n"), p += *p == '\n') {
-        if (strncmp(p, name, n) != 0 || p[n] != '=')
-            continue;
-        const char *v = p + n + 1;
-        size_t len = strcspn(v, "\n");
-        bool quoted = len >= 2 && v[0] == '"';
-        snprintf(out, room, "%.*s", (int)(len - (quoted ? 2 : 0)), v + quoted);
-        return true;
-    }
-    return false;
+    struct line v = line_value(upkeep->server.facts.p, name);
+    bool quoted = v.n >= 2 && v.p[0] == '"';
+    if (v.p)
+        snprintf(out, room, "%.*s", (int)(v.n - (quoted ? 2 : 0)), v.p + quoted);
+    return v.p != NULL;
 }
 
 int upkeep_number(const struct upkeep *upkeep, const char *const *names)

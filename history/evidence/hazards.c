@@ -2,6 +2,7 @@
 #include "history/evidence/hazards.h"
 
 #include "history/internal.h"
+#include "kernels/lines.h"
 
 void hazard_print(const char *number, const char *state, struct buf *out)
 {
@@ -19,11 +20,9 @@ static void each_hazard(const char *lines,
                         void (*fn)(void *arg, const char *number, const char *state), void *arg)
 {
     bool off = false;
-    for (const char *p = lines ? lines : ""; *p;) {
-        size_t n = strcspn(p, "\n");
+    FOR_LINES(l, lines) {
         char line[96], *value = NULL;
-        snprintf(line, sizeof line, "%.*s", (int)min_int((int)n, (int)sizeof line - 1), p);
-        p += n + (p[n] == '\n');
+        snprintf(line, sizeof line, "%.*s", (int)min_int((int)l.n, (int)sizeof line - 1), l.p);
         value = strchr(line, '=');
         if (!value)
             continue;

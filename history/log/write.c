@@ -6,6 +6,7 @@
  */
 #include "engine/fault.h"
 #include "history/columns.h"
+#include "kernels/lines.h"
 #include "kernels/utf8.h"
 
 enum { TITLE_BYTES = 80 };
@@ -33,12 +34,10 @@ void settings_set_line(struct buf *lines, const char *set)
     size_t name = eq ? (size_t)(eq - set) + 1 : strlen(set);
     struct buf out = {0};
     bool found = false;
-    for (const char *p = lines->p; p && *p;) {
-        size_t n = strcspn(p, "\n");
-        bool same = n >= name && strncmp(p, set, name) == 0;
+    FOR_LINES(l, lines->p) {
+        bool same = l.n >= name && strncmp(l.p, set, name) == 0;
         found |= same;
-        buf_printf(&out, "%.*s\n", same ? (int)strlen(set) : (int)n, same ? set : p);
-        p += n + (p[n] == '\n');
+        buf_printf(&out, "%.*s\n", same ? (int)strlen(set) : (int)l.n, same ? set : l.p);
     }
     if (!found)
         buf_printf(&out, "%s\n", set);

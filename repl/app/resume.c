@@ -5,6 +5,7 @@
 #include <limits.h>
 
 #include "engine/bugs.h"
+#include "kernels/lines.h"
 #include "repl/compare/facts.h"
 #include "repl/process/interrupt.h"
 #include "repl/repl.h"
@@ -276,12 +277,8 @@ static char *adopt_settings(struct app *a, struct hdb *db, const char *id, const
 
 void app_tell(struct app *a)
 {
-    for (char *line = a->notes.p, *end; line && *line; line = end) {
-        end = line + strcspn(line, "\n");
-        if (*end)
-            *end++ = '\0';
-        app_say(a, ST_WARN, "%s", line);
-    }
+    FOR_LINES(l, a->notes.p)
+        app_say(a, ST_WARN, "%.*s", (int)l.n, l.p);
     buf_free(&a->notes);
 }
 

@@ -8,6 +8,7 @@
 
 #include "kernels/ascii.h"
 #include "kernels/json.h"
+#include "kernels/lines.h"
 #include "repl/compare/facts.h"
 
 /* ---- "A..B" ---- */
@@ -148,9 +149,9 @@ static bool take_run(const struct run_row *r, void *arg)
     if (r->order > j->user.order)
         return false;
     buf_clear(&j->about);
-    for (const char *p = r->about; *p; p += strcspn(p, "\n"), p += *p == '\n') {
-        bool url = strncmp(p, "server_url=", 11) == 0 && j->level != PACK_TEXT;
-        buf_printf(&j->about, "%.*s\n", url ? 11 : (int)strcspn(p, "\n"), p);
+    FOR_LINES(l, r->about) {
+        bool url = strncmp(l.p, "server_url=", 11) == 0 && j->level != PACK_TEXT;
+        buf_printf(&j->about, "%.*s\n", url ? 11 : (int)l.n, l.p);
     }
     return true;
 }

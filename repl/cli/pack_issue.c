@@ -7,6 +7,7 @@
 
 #include <math.h>
 
+#include "kernels/lines.h"
 #include "repl/cli/show_served.h"
 #include "repl/compare/facts.h"
 
@@ -293,8 +294,8 @@ static void margin_line(const struct pack_job *j, struct buf *out)
 static void text_block(struct buf *out, const char *title, const char *text)
 {
     FREED(buf_free) struct buf clean = {0};
-    for (const char *p = text; *p; p += strcspn(p, "\n"), p += *p == '\n') {
-        text_sanitise(&clean, p, strcspn(p, "\n"), false, NULL);
+    FOR_LINES(l, text) {
+        text_sanitise(&clean, l.p, l.n, false, NULL);
         buf_char(&clean, '\n');
     }
     buf_printf(out, "%s:\n\n", title);

@@ -9,6 +9,7 @@
  * with the number of prompts. Ctrl-C ends the run with the verdict on the prompts compared so
  * far. */
 #include "repl/cli/kl.h"
+#include "kernels/lines.h"
 #include "repl/cli/parity.h"
 
 #include <errno.h>
@@ -243,11 +244,10 @@ static bool use(struct run *r, int side, struct err *e)
     } else {
         FREED(buf_free) struct buf lines = {0};
         change_lines(&p->side[r->open].opts, &p->side[side].opts, &lines);
-        for (char *line = lines.p, *end; ok && line && *line; line = end + 1) {
-            end = strchr(line, '\n');
-            struct request rq = {.kind = RQ_SET,
-                                 .text = xasprintf("%.*s", (int)(end - line), line)};
-            ok = send(r, &rq, e);
+        FOR_LINES(l, lines.p) {
+            struct request rq = {.kind = RQ_SET, .text = line_copy(l)};
+            if (!(ok = send(r, &rq, e)))
+                break;
         }
     }
     r->open = side;

@@ -10,6 +10,7 @@
 #include "repl/cmd/help_text.h"
 
 #include "kernels/ascii.h"
+#include "kernels/lines.h"
 
 enum { MAX_WORD = 24, MAX_QUERY = 16, MAX_SHOWN = 8, LINE_CELLS = 72,
        NAME_TIMES = 5 /* a word counts in a name, against one in a text */ };
@@ -164,17 +165,15 @@ static double best_line(const struct query *q, const struct document *d, struct 
     look_in(q, d->title, strlen(d->title), 1, title);
     best = sum_of(q, title);
     for (int t = 0; t < 2; t++)
-        for (const char *s = d->text[t]; *s;) {
-            size_t n = strcspn(s, "\n");
+        FOR_LINES(l, d->text[t]) {
             double have[MAX_QUERY] = {0}, sum;
-            look_in(q, s, n, 1, have);
+            look_in(q, l.p, l.n, 1, have);
             sum = sum_of(q, have);
             if (sum > best || (!h->line && sum > 0 && sum >= best)) {
                 best = sum;
-                h->line = s;
-                h->n = n;
+                h->line = l.p;
+                h->n = l.n;
             }
-            s += n + (s[n] == '\n');
         }
     return best;
 }

@@ -4,6 +4,7 @@
  * and a replay have them. */
 
 #include "repl/app/presets.h"
+#include "kernels/lines.h"
 #include "repl/cmd/cmd.h"
 #include "repl/compare/facts.h"
 
@@ -18,12 +19,10 @@ static void lines_of(const struct settings *s, struct buf *out)
 {
     FREED(buf_free) struct buf all = {0};
     settings_print(s, &all);
-    for (const char *p = buf_text(&all); *p;) {
-        size_t n = strcspn(p, "\n"), name = strcspn(p, "=\n");
-        FREED(free_at) char *word = xasprintf("%.*s", (int)name, p);
+    FOR_LINES(l, all.p) {
+        FREED(free_at) char *word = line_copy(line_name(l));
         if (!is_chosen(word))
-            buf_printf(out, "%.*s\n", (int)n, p);
-        p += n + (p[n] == '\n');
+            buf_printf(out, "%.*s\n", (int)l.n, l.p);
     }
 }
 

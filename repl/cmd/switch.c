@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "models/checkpoint/hub.h"
+#include "kernels/lines.h"
 #include "models/draft/pair.h"
 #include "repl/app/drafters.h"
 #include "repl/cmd/cmd.h"
@@ -275,8 +276,8 @@ static bool add_recent(const struct session_row *r, void *arg)
 
 static void list_served(const struct backend_info *i, struct choices *out)
 {
-    for (const char *p = i->served_models; p && *p; p += strcspn(p, "\n"), p += *p == '\n') {
-        char *name = xasprintf("%.*s", (int)strcspn(p, "\n"), p);
+    FOR_LINES(l, i->served_models) {
+        char *name = line_copy(l);
         *APPEND(out->v, out->n) = (struct choice){.name = name, .path = xstrdup(name),
                                            .from = xstrdup("of the server"),
                                            .used = !strcmp(name, i->model_dir)};

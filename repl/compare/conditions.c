@@ -1,6 +1,7 @@
 /* conditions.c - see conditions.h. */
 #include "repl/compare/conditions.h"
 
+#include "kernels/lines.h"
 #include "repl/compare/facts.h"
 
 /* What another value of a fact may change: of an option as its row says. By the rules of kernels.h
@@ -67,9 +68,8 @@ static char *value_of(const char *lines, const char *name)
  * off, an option without a value was not given, and a draft without weights has no hash. */
 static void compare_lines(struct conditions *c, const char *a, const char *b, bool swapped)
 {
-    for (const char *p = a ? a : ""; *p; p += strcspn(p, "\n"), p += *p == '\n') {
-        size_t n = strcspn(p, "=\n");
-        FREED(free_at) char *name = xasprintf("%.*s", (int)n, p);
+    FOR_LINES(l, a) {
+        FREED(free_at) char *name = line_copy(line_name(l));
         char *mine = value_of(a, name), *other = value_of(b, name);
         bool bug = strncmp(name, "bug.", 4) == 0, drafter = strcmp(name, "draft_sha") == 0;
         if (!other && bug)

@@ -3,6 +3,7 @@
 
 #include <math.h>
 
+#include "kernels/lines.h"
 #include "repl/compare/facts.h"
 
 const char *diff_class_name(enum diff_class c)
@@ -292,8 +293,8 @@ static bool by_position(struct comparison *of, const struct trace_turn *a,
 
 static bool faults_on(const char *settings)
 {
-    for (const char *p = settings ? settings : ""; *p; p += strcspn(p, "\n"), p += *p == '\n')
-        if (strncmp(p, "bug.", 4) == 0 && strncmp(p + strcspn(p, "=\n"), "=off", 4) != 0)
+    FOR_LINES(l, settings)
+        if (strncmp(l.p, "bug.", 4) == 0 && strncmp(l.p + line_name(l).n, "=off", 4) != 0)
             return true;
     return false;
 }

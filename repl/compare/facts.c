@@ -5,14 +5,12 @@
 
 #include "engine/settings.h"
 #include "kernels/json.h"
+#include "kernels/lines.h"
 
 char *facts_value(const char *lines, const char *name)
 {
-    size_t n = strlen(name);
-    for (const char *at = lines ? lines : ""; *at; at += strcspn(at, "\n"), at += *at == '\n')
-        if (strncmp(at, name, n) == 0 && at[n] == '=')
-            return xasprintf("%.*s", (int)strcspn(at + n + 1, "\n"), at + n + 1);
-    return NULL;
+    struct line value = line_value(lines, name);
+    return value.p ? line_copy(value) : NULL;
 }
 
 bool facts_served(const char *about)
@@ -58,14 +56,13 @@ void facts_settings(const char *lines, struct buf *out)
 static void each_line(const char *lines, void (*fn)(const char *name, const char *value, void *arg),
                       void *arg)
 {
-    for (const char *p = lines ? lines : ""; *p;) {
-        size_t n = strcspn(p, "\n"), name = strcspn(p, "=\n");
-        if (name < n) {
-            FREED(free_at) char *left = xasprintf("%.*s", (int)name, p);
-            FREED(free_at) char *right = xasprintf("%.*s", (int)(n - name - 1), p + name + 1);
-            fn(left, right, arg);
-        }
-        p += n + (p[n] == '\n');
+    FOR_LINES(l, lines) {
+        struct line name = line_name(l);
+        if (name.n == l.n)
+            continue;
+        FREED(free_at) char *left = line_copy(name);
+        FREED(free_at) char *right = line_copy(line_at(l.p + name.n + 1));
+        fn(left, right, arg);
     }
 }
 

@@ -1,5 +1,6 @@
 /* rerun.c - see rerun.h. */
 #include "repl/process/open.h"
+#include "kernels/lines.h"
 #include "repl/compare/rerun.h"
 
 #include <errno.h>
@@ -58,12 +59,10 @@ static void add_change(const char *change, struct buf *out)
 
 void rerun_settings(const char *const *with, int n, const char *lines, struct buf *out)
 {
-    for (const char *p = lines ? lines : ""; *p;) {
-        size_t len = strcspn(p, "\n");
-        FREED(free_at) char *line = xasprintf("%.*s", (int)len, p);
+    FOR_LINES(l, lines) {
+        FREED(free_at) char *line = line_copy(l);
         if (!rerun_changes(with, n, line))
             buf_printf(out, "%s\n", line);
-        p += len + (p[len] == '\n');
     }
     for (int i = 0; i < n; i++)
         if (is_set(with[i]))
@@ -258,9 +257,9 @@ static bool take_kept(struct rerun *r, const struct engine_opts *o, struct err *
     if (backend_has(r->backend, VIEW_FAULTS))
         r->backend->faults->on(r->backend, &now.bugs);
     change_lines(&now, o, &lines);
-    for (const char *p = buf_text(&lines); ok && *p; p += strcspn(p, "\n"), p += *p == '\n') {
-        FREED(free_at) char *line = xasprintf("%.*s", (int)strcspn(p, "\n"), p);
-        ok = run_text_request(r, RQ_SET, none, line, e);
+    FOR_LINES(l, lines.p) {
+        FREED(free_at) char *line = line_copy(l);
+        ok = ok && run_text_request(r, RQ_SET, none, line, e);
     }
     return ok;
 }
@@ -384,8 +383,8 @@ static bool play_resume(struct rerun *r, const struct act *a, struct err *e)
     struct buf lines = {0};
     struct settings now;
     settings_init(&now);
-    for (const char *p = a->text; *p; p += strcspn(p, "\n"), p += *p == '\n') {
-        FREED(free_at) char *line = xasprintf("%.*s", (int)strcspn(p, "\n"), p);
+    FOR_LINES(l, a->text) {
+        FREED(free_at) char *line = line_copy(l);
         if (!rerun_changes(r->how.with, r->how.n_with, line))
             buf_printf(&lines, "%s\n", line);
     }

@@ -46,17 +46,6 @@ struct preview {
     size_t left; /* bytes that still may be shown */
 };
 
-static void add_lines(struct sheet *out, enum style st, const char *text, size_t n)
-{
-    for (size_t line; n > 0; text += line, n -= line) {
-        line = strcspn(text, "\n");
-        line = line < n ? line : n;
-        sheet_addn(out, st, text, line);
-        sheet_line(out);
-        line += line < n;
-    }
-}
-
 static bool add_turn(const struct turn_row *r, void *arg)
 {
     struct preview *p = arg;
@@ -72,7 +61,7 @@ static bool add_turn(const struct turn_row *r, void *arg)
     p->left -= n;
     if (r->is_user)
         sheet_line(p->out);
-    add_lines(p->out, r->is_user ? ST_USER : ST_TEXT, text, n);
+    sheet_lines(p->out, r->is_user ? ST_USER : ST_TEXT, text, n);
     return p->left > 0;
 }
 

@@ -5,6 +5,8 @@
  * one of them changes; unknown lines are ignored. */
 #include "repl/tui/tui.h"
 
+#include "kernels/lines.h"
+
 static const char *const pane_name[N_PANE_KINDS] = {
     [PANE_PAGES] = "pages", [PANE_TREE] = "tree", [PANE_STEPS] = "steps", [PANE_POOL] = "pool",
     [PANE_WORD] = "word", [PANE_WHY] = "why"};
@@ -104,11 +106,9 @@ void layout_read(struct tui *t, bool keep)
     t->layout = -1;
     t->keep_layout = keep;
     if (path && buf_read_file(&b, path, FILE_MAX, NULL))
-        for (char *p = b.p, *nl; p && *p; p = nl) {
-            nl = strchr(p, '\n');
-            if (nl)
-                *nl++ = '\0';
-            read_line(t, p);
+        FOR_LINES(l, b.p) {
+            FREED(free_at) char *line = line_copy(l);
+            read_line(t, line);
         }
 }
 

@@ -37,12 +37,7 @@ void tui_note(struct tui *t, enum style st, const char *fmt, ...)
     char text[1024];
     PRINT_ARGS(text, fmt);
     FREED(sheet_free) struct sheet s = {.ascii = t->app->ascii};
-    for (char *p = text, *nl; p; p = nl) {
-        nl = strchr(p, '\n');
-        if (nl)
-            *nl++ = '\0';
-        say_line(&s, st, "%s", p);
-    }
+    say_text(&s, st, text);
     transcript_sheet(&t->talk, ENTRY_NOTE, &s);
     t->dirty = true;
 }
