@@ -221,10 +221,7 @@ void jput_fields(struct buf *b, const char *fmt, ...)
 
 void jput_record(struct buf *b, const char *fmt, ...)
 {
-    va_list ap;
-    va_start(ap, fmt);
     jput_open(b, '{');
-    jput_vfields(b, fmt, ap);
+    WITH_ARGS(ap, fmt, jput_vfields(b, fmt, ap));
     jput_close(b, '}');
-    va_end(ap);
 }

@@ -291,12 +291,8 @@ sqlite3_stmt *db_prepare(struct db *d, struct err *e, const char *sql, const cha
     sqlite3_stmt *st = NULL;
     d->work = 0;
     int rc = sqlite3_prepare_v2(d->h, sql, -1, &st, NULL);
-    if (!rc) {
-        va_list ap;
-        va_start(ap, types);
-        rc = bind_all(st, types, &ap);
-        va_end(ap);
-    }
+    if (!rc)
+        WITH_ARGS(ap, types, rc = bind_all(st, types, &ap));
     if (!rc)
         return st;
     db_fail(d, e, "cannot read");
@@ -341,10 +337,8 @@ static sqlite3_stmt *cached_v(struct db *d, const char *sql, const char *types, 
 
 sqlite3_stmt *db_cached(struct db *d, const char *sql, const char *types, ...)
 {
-    va_list ap;
-    va_start(ap, types);
-    sqlite3_stmt *st = cached_v(d, sql, types, &ap);
-    va_end(ap);
+    sqlite3_stmt *st;
+    WITH_ARGS(ap, types, st = cached_v(d, sql, types, &ap));
     return st;
 }
 
@@ -370,19 +364,15 @@ int db_run(struct db *d, sqlite3_stmt *st, int bound)
 
 int db_do(struct db *d, const char *sql, const char *types, ...)
 {
-    va_list ap;
-    va_start(ap, types);
-    sqlite3_stmt *st = cached_v(d, sql, types, &ap);
-    va_end(ap);
+    sqlite3_stmt *st;
+    WITH_ARGS(ap, types, st = cached_v(d, sql, types, &ap));
     return db_run(d, st, SQLITE_OK);
 }
 
 int db_int(struct db *d, int64_t *out, int64_t none, const char *sql, const char *types, ...)
 {
-    va_list ap;
-    va_start(ap, types);
-    sqlite3_stmt *st = cached_v(d, sql, types, &ap);
-    va_end(ap);
+    sqlite3_stmt *st;
+    WITH_ARGS(ap, types, st = cached_v(d, sql, types, &ap));
     int rc;
     bool some = db_row(d, st, &rc) && sqlite3_column_type(st, 0) != SQLITE_NULL;
     *out = some ? sqlite3_column_int64(st, 0) : none;

@@ -73,40 +73,34 @@ static bool add_text(const struct printer *o, enum style st, const char *fmt, va
     return any;
 }
 
-void print_line(const struct printer *o, enum style st, const char *fmt, ...)
+/* record: JSON gets an object of its own. line: text ends its line. */
+static void print_args(const struct printer *o, enum style st, const char *fmt, va_list ap,
+                       bool record, bool line)
 {
-    va_list ap;
-    va_start(ap, fmt);
     if (o->json) {
-        jput_open(o->json, '{');
+        if (record)
+            jput_open(o->json, '{');
         jput_vfields(o->json, fmt, ap);
-        jput_close(o->json, '}');
-    } else if (add_text(o, st, fmt, ap)) {
+        if (record)
+            jput_close(o->json, '}');
+    } else if (add_text(o, st, fmt, ap) && line) {
         sheet_line(o->out);
     }
-    va_end(ap);
+}
+
+void print_line(const struct printer *o, enum style st, const char *fmt, ...)
+{
+    WITH_ARGS(ap, fmt, print_args(o, st, fmt, ap, true, true));
 }
 
 void print_facts(const struct printer *o, enum style st, const char *fmt, ...)
 {
-    va_list ap;
-    va_start(ap, fmt);
-    if (o->json)
-        jput_vfields(o->json, fmt, ap);
-    else if (add_text(o, st, fmt, ap))
-        sheet_line(o->out);
-    va_end(ap);
+    WITH_ARGS(ap, fmt, print_args(o, st, fmt, ap, false, true));
 }
 
 void print_add(const struct printer *o, enum style st, const char *fmt, ...)
 {
-    va_list ap;
-    va_start(ap, fmt);
-    if (o->json)
-        jput_vfields(o->json, fmt, ap);
-    else
-        add_text(o, st, fmt, ap);
-    va_end(ap);
+    WITH_ARGS(ap, fmt, print_args(o, st, fmt, ap, false, false));
 }
 
 void print_note(const struct printer *o, enum style st, const char *fmt, ...)
