@@ -609,11 +609,30 @@ static json_t *load(struct answer *answer, const char *s, size_t n, json_error_t
     return json_parse(valid.p, valid.n, how, why);
 }
 
+static double known_ms(double ms)
+{
+    return ms < 0 ? NAN : ms;
+}
+
+struct served *answer_served(const struct answer_counts *counts)
+{
+    struct served *served = served_new();
+    served->prompt = counts->prompt;
+    served->generated = counts->generated;
+    served->cached = counts->cached;
+    served->drafted = counts->drafted;
+    served->accepted = counts->accepted;
+    served->verifies = counts->verifies;
+    served->ms_prompt = known_ms(counts->ms_prompt);
+    served->ms_decode = known_ms(counts->ms_decode);
+    served->ms_queue = known_ms(counts->ms_queue);
+    served->ms_first = known_ms(counts->ms_first);
+    return served;
+}
+
 static void nothing_reported(struct answer *answer)
 {
-    *answer = (struct answer){.count = {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1}, .done = -1,
-                              .total = -1,
-                              .n_output = -1};
+    *answer = (struct answer){.count = NO_COUNTS, .done = -1, .total = -1, .n_output = -1};
 }
 
 void answer_take(struct answer *answer, const json_t *o)

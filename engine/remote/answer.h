@@ -41,6 +41,10 @@ struct answer_counts {
     int64_t verifies;          /* steps of the target's model that verified a draft */
     double ms_prompt, ms_decode, ms_queue, ms_first; /* ms_first: until the first token */
 };
+#define NO_COUNTS {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1}
+
+/* A report with these numbers and nothing else. */
+struct served *answer_served(const struct answer_counts *counts);
 
 struct answer {
     struct buf text, thought; /* pieces of the final and of the reasoning channel */

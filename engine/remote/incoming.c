@@ -305,7 +305,7 @@ bool incoming_end(struct incoming *in, struct err *e)
 
 void incoming_init(struct incoming *in)
 {
-    *in = (struct incoming){.ids = true, .count = {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1}};
+    *in = (struct incoming){.ids = true, .count = NO_COUNTS};
 }
 
 void incoming_free(struct incoming *in)

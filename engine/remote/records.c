@@ -5,7 +5,6 @@
 #include <jansson.h>
 #include <math.h>
 
-#include "engine/remote/answer.h"
 #include "kernels/json_read.h"
 
 static json_t *at(const json_t *o, const char *key)
@@ -238,11 +237,8 @@ static void take_tokens(struct record *record, const struct answer *answer)
     bool all = n > 0 && (!answer->n_token || !answer->reply.n || answer->reply.n == n);
     record->token = xcalloc((size_t)n + 1, sizeof *record->token);
     for (int i = 0; all && i < n; i++) {
-        record->token[i] = (struct record_token){-1, -1, NAN, NAN};
-        if (answer->n_token)
-            record->token[i] = (struct record_token){answer->token[i].id, answer->token[i].rival,
-                                                     answer->token[i].logp,
-                                                answer->token[i].rival_logp};
+        record->token[i] = answer->n_token ? answer->token[i]
+                                           : (struct answer_token){-1, -1, NAN, NAN};
         if (answer->reply.n)
             record->token[i].id = answer->reply.v[i];
         all = record->token[i].id >= 0;
@@ -267,13 +263,7 @@ static void take_reply(struct record *record, const json_t *o)
         ids_cat(&record->prompt, answer.prompt.v, answer.prompt.n);
     ids_cat(&record->accepted, answer.accepted.v, answer.accepted.n);
     ids_cat(&record->drafted, answer.drafted.v, answer.drafted.n);
-    record->n_prompt = answer.count.prompt;
-    record->n_generated = answer.count.generated;
-    record->n_cached = answer.count.cached;
-    record->n_drafted = answer.count.drafted;
-    record->n_accepted = answer.count.accepted;
-    record->ms_queue = answer.count.ms_queue;
-    record->ms_first = answer.count.ms_first;
+    record->count = answer.count;
     record->reason = reason_of(&answer);
     record->choices = (int)json_array_size(at(o, "choices"));
     if (json_is_string(word))
@@ -398,9 +388,7 @@ bool record_read(struct record *record, const char *line, size_t n, struct err *
 {
     json_error_t why;
     json_t *o = json_parse(line, n, 0, &why);
-    *record = (struct record){.n_prompt = -1, .n_generated = -1, .n_cached = -1, .n_drafted = -1,
-                              .n_accepted = -1, .ms_queue = NAN, .ms_first = NAN,
-                              .reason = STOP_FAULT};
+    *record = (struct record){.count = NO_COUNTS, .reason = STOP_FAULT};
     bool ok = o ? json_is_object(o) || err_set(e, ERR_USAGE, "no JSON object")
                 : err_set(e, ERR_USAGE, "%s", why.text);
     ok = ok && take_line(record, o, e);

@@ -10,14 +10,9 @@
 #pragma once
 
 #include "engine/backend.h"
+#include "engine/remote/answer.h"
 
 enum { RECORD_MESSAGES = 10000 };
-
-/* One token of a reply. */
-struct record_token {
-    int32_t id, rival;      /* rival -1: not known */
-    float logp, rival_logp; /* NAN: not known */
-};
 
 struct record {
     char *name;   /* custom_id or rid; NULL: none */
@@ -35,11 +30,10 @@ struct record {
     struct buf settings; /* "name=value" lines of the settings in the request */
     /* the reply */
     char *answer, *thought; /* of the final and of the reasoning channel */
-    struct record_token *token; /* (n_token): of the whole reply, or none */
+    struct answer_token *token; /* (n_token): of the whole reply, or none */
     int n_token;
     struct ids accepted, drafted; /* of each verification step */
-    int64_t n_prompt, n_generated, n_cached, n_drafted, n_accepted; /* -1: not known */
-    double ms_queue, ms_first; /* NAN: not known */
+    struct answer_counts count;
     enum stop_reason reason;
     char finish[32]; /* the server's finish reason; "": not known */
     char *error;     /* why the request failed; NULL: it did not */

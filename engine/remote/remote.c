@@ -159,27 +159,11 @@ static void count_reply(struct talk *talk, const struct incoming *in, int n_prom
                                       : talk_words(talk);
 }
 
-static double known_ms(double ms)
-{
-    return ms < 0 ? NAN : ms;
-}
-
 /* The server's report of a reply, unchanged. prompt: the ids with which the turn began. */
 static struct served *served_of(struct remote *remote, const struct incoming *in,
                                 const struct ids *prompt)
 {
-    const struct answer_counts *counts = &in->count;
-    struct served *served = served_new();
-    served->prompt = counts->prompt;
-    served->generated = counts->generated;
-    served->cached = counts->cached;
-    served->drafted = counts->drafted;
-    served->accepted = counts->accepted;
-    served->verifies = counts->verifies;
-    served->ms_prompt = known_ms(counts->ms_prompt);
-    served->ms_decode = known_ms(counts->ms_decode);
-    served->ms_queue = known_ms(counts->ms_queue);
-    served->ms_first = known_ms(counts->ms_first);
+    struct served *served = answer_served(&in->count);
     memcpy(served->finish, in->finish_word, sizeof served->finish);
     served->prompt_ids = prompt->n > 0 || in->prompt.n > 0;
     served->reply_ids = in->reply.n > 0 || in->ids;

@@ -57,8 +57,9 @@ static void begin_turn(struct session_events *s, const char *user, const struct 
     buf_str(&ev.text, user);
     if (prompt)
         ids_cat(&ev.tokens, prompt->v, prompt->n);
-    ev.n_tokens = prompt && prompt->n ? prompt->n : r && r->n_prompt > 0 ? (int)r->n_prompt : 0;
-    ev.n_reused = r && r->n_cached > 0 ? (int)r->n_cached : 0;
+    ev.n_tokens = prompt && prompt->n ? prompt->n
+                  : r && r->count.prompt > 0 ? (int)r->count.prompt : 0;
+    ev.n_reused = r && r->count.cached > 0 ? (int)r->count.cached : 0;
     session_put(s, &ev);
 }
 
@@ -78,11 +79,11 @@ static void post_step(struct session_events *s, const struct record *r, int step
                       int drafted, int accepted)
 {
     struct event ev = session_event(s, EV_STEP);
-    const struct record_token *last = &r->token[first + n - 1];
+    const struct answer_token *last = &r->token[first + n - 1];
     ev.step = step;
     ev.facts = xcalloc((size_t)n, sizeof *ev.facts);
     for (int i = 0; i < n; i++) {
-        const struct record_token *t = &r->token[first + i];
+        const struct answer_token *t = &r->token[first + i];
         ids_add(&ev.tokens, t->id);
         ev.facts[i] =
             (struct token_fact){.logp = t->logp, .rival_logp = t->rival_logp, .rival = t->rival};
@@ -90,7 +91,7 @@ static void post_step(struct session_events *s, const struct record *r, int step
     ev.rec = (struct step_rec){
         .kind = drafted > 0 ? STEP_SPEC : STEP_DECODE,
         .bonus = -1,
-        .pos0 = (r->prompt.n ? r->prompt.n : (int)fmax(0, (double)r->n_prompt)) + first,
+        .pos0 = (r->prompt.n ? r->prompt.n : (int)fmax(0, (double)r->count.prompt)) + first,
         .margin = last->logp - last->rival_logp,
         .source = STEP_PIECE};
     if (drafted >= 0) {
@@ -127,14 +128,7 @@ static int post_steps(struct session_events *s, const struct record *r)
 
 static struct served *served_of(const struct record *r)
 {
-    struct served *s = served_new();
-    s->prompt = r->n_prompt;
-    s->generated = r->n_generated;
-    s->cached = r->n_cached;
-    s->drafted = r->n_drafted;
-    s->accepted = r->n_accepted;
-    s->ms_queue = r->ms_queue >= 0 ? r->ms_queue : (double)NAN;
-    s->ms_first = r->ms_first >= 0 ? r->ms_first : (double)NAN;
+    struct served *s = answer_served(&r->count);
     s->prompt_ids = r->prompt.n > 0;
     s->reply_ids = r->n_token > 0;
     snprintf(s->finish, sizeof s->finish, "%s", r->finish);
@@ -157,11 +151,11 @@ static void post_reply(struct session_events *s, const struct record *r)
     ev = session_event(s, EV_TURN_END);
     ev.reason = r->reason;
     ev.n_steps = n;
-    ev.n_tokens = r->n_generated >= 0 ? (int)r->n_generated
+    ev.n_tokens = r->count.generated >= 0 ? (int)r->count.generated
                   : r->n_token        ? r->n_token
                                       : r->answer && *r->answer;
-    ev.n_drafted = r->n_drafted > 0 ? (int)r->n_drafted : 0;
-    ev.n_accepted = r->n_accepted > 0 ? (int)r->n_accepted : 0;
+    ev.n_drafted = r->count.drafted > 0 ? (int)r->count.drafted : 0;
+    ev.n_accepted = r->count.accepted > 0 ? (int)r->count.accepted : 0;
     ev.served = served_of(r);
     buf_str(&ev.text, r->answer ? r->answer : "");
     for (int i = 0; i < r->n_token; i++)

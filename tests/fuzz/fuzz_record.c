@@ -16,7 +16,8 @@ static void check_ids(const struct ids *a)
 
 static void check_record(const struct record *r)
 {
-    const int64_t count[] = {r->n_prompt, r->n_generated, r->n_cached, r->n_drafted, r->n_accepted};
+    const int64_t count[] = {r->count.prompt, r->count.generated, r->count.cached,
+                             r->count.drafted, r->count.accepted};
     CHECK(r->request || r->reply);
     CHECK(!r->request || r->text);
     CHECK(r->n_past >= 0 && r->n_past <= RECORD_MESSAGES);

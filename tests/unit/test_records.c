@@ -73,7 +73,8 @@ static void test_a_batch_request_and_its_reply(void **unused)
     assert_int_equal(rs.token[0].rival, 9);
     assert_true(rs.token[0].logp == -0.5F && rs.token[0].rival_logp == -1.5F &&
                 isnan(rs.token[1].rival_logp));
-    assert_true(rs.n_prompt == 2 && rs.n_generated == 2 && rs.n_cached == 1 && rs.n_drafted == -1);
+    assert_true(rs.count.prompt == 2 && rs.count.generated == 2 && rs.count.cached == 1 &&
+                rs.count.drafted == -1);
     assert_int_equal(rs.reason, STOP_END);
     assert_string_equal(rs.finish, "stop");
     record_free(&rs);
@@ -105,7 +106,7 @@ static void test_plain_lines(void **unused)
     assert_string_equal(r.text, "Once");
     assert_string_equal(r.answer, " upon");
     assert_int_equal(r.reason, STOP_MAX);
-    assert_true(r.n_token == 0 && r.n_generated == -1 && r.prompt.n == 0);
+    assert_true(r.n_token == 0 && r.count.generated == -1 && r.prompt.n == 0);
     record_free(&r);
     get("{\"prompt\":[5,6],\"choices\":[{\"text\":\"x\",\"token_ids\":[9],\"finish_reason\":\"stop\"},{\"text\":\"y\"}]}",
         &r);
@@ -153,7 +154,7 @@ static void test_ids_of_a_part_are_not_taken_for_the_whole(void **unused)
         "z\",\"token_ids\":[9],\"finish_reason\":\"stop\"}],\"usage\":{\"completion_tokens\":3}}",
         &r);
     assert_int_equal(r.n_token, 0);
-    assert_int_equal(r.n_generated, 3);
+    assert_int_equal(r.count.generated, 3);
     record_free(&r);
 }
 
