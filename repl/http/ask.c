@@ -389,14 +389,15 @@ static bool read_sampling(struct ask *a, const struct ask_of *of, const json_t *
 {
     const uint64_t seeds = (UINT64_C(1) << 53) - MOST_CHOICES; /* each reply adds its index */
     json_t *seed = get(o, "seed");
-    if (!get_real(o, "temperature", 0, 100, &a->temperature, r) ||
-        !get_real(o, "top_p", 1e-9, 1, &a->top_p, r) || !get_real(o, "min_p", 0, 1, &a->min_p, r) ||
-        !get_int(o, "top_k", -1, INT32_MAX, &a->top_k, r) ||
+    if (!get_real(o, "temperature", 0, 100, &a->set.temperature, r) ||
+        !get_real(o, "top_p", 1e-9, 1, &a->set.top_p, r) ||
+        !get_real(o, "min_p", 0, 1, &a->set.min_p, r) ||
+        !get_int(o, "top_k", -1, INT32_MAX, &a->set.top_k, r) ||
         !get_int(o, "n", 1, MOST_CHOICES, &a->n, r))
         return false;
     if (!read_penalties(a, of, o, r))
         return false;
-    a->top_k = a->top_k < 0 || a->top_k >= of->vocab ? 0 : a->top_k;
+    a->set.top_k = a->set.top_k < 0 || a->set.top_k >= of->vocab ? 0 : a->set.top_k;
     if (seed && !json_is_integer(seed))
         return refuse(r, 400, "seed", "seed should be an integer");
     a->seed_is = !seed ? SEED_NONE : json_integer_value(seed) == -1 ? SEED_ANY : SEED_GIVEN;
@@ -531,10 +532,8 @@ static bool check_room(const struct ask *a, const struct ask_of *of, struct refu
 bool ask_read(struct ask *a, const struct ask_of *of, bool chat, const char *body, size_t n,
               struct refusal *r)
 {
-    *a = (struct ask){.chat = chat, .n = 1, .temperature = of->temperature, .top_p = of->top_p,
-                      .min_p = of->min_p, .top_k = of->top_k};
+    *a = (struct ask){.chat = chat, .n = 1, .set = of->set};
     *r = (struct refusal){0};
-    a->set = of->set;
     json_auto_t *o = ask_object(body, n, r);
     bool ok = o && ask_model(o, of, r) &&
               check_fields(o, chat ? CHAT : COMPLETION, r) &&

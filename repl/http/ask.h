@@ -31,9 +31,7 @@ struct ask {
                             ids */
     int n_prompt, n;     /* replies to each prompt */
     char *system;        /* of a chat, or NULL */
-    double temperature, top_p, min_p;
-    int top_k; /* 0: all */
-    struct settings set; /* the penalties and biases alone; else the defaults */
+    struct settings set; /* sampling, penalties and biases; else the defaults */
     char *format;        /* what a reply must be, as of RQ_FORMAT; NULL: any text */
     bool calls;          /* replies may call functions */
     bool responses;      /* asked for in /v1/responses' form */
@@ -55,9 +53,7 @@ struct ask_of {
     const struct chat *chat;
     const struct tokenizer *tok;
     int context, vocab;
-    double temperature, top_p, min_p; /* for requests that name none */
-    int top_k;
-    struct settings set; /* whose penalties and biases requests have that name none */
+    struct settings set; /* whose sampling, penalties and biases requests have that name none */
 };
 
 /* Reads the body of a request of either kind. False and *r; *a is empty then. */

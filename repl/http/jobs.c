@@ -35,9 +35,9 @@ void serve_cancel(struct serve *s, struct task *t)
 static bool start_job(struct serve *s, struct task *t, struct reply_job *j, struct err *e)
 {
     const struct ask *a = &t->ask;
-    struct job_ask ask = {.id = ++s->last_id, .temperature = (float)a->temperature,
-                          .top_p = (float)a->top_p,
-                          .min_p = (float)a->min_p, .top_k = a->top_k,
+    struct job_ask ask = {.id = ++s->last_id, .temperature = (float)a->set.temperature,
+                          .top_p = (float)a->set.top_p, .min_p = (float)a->set.min_p,
+                          .top_k = a->set.top_k,
                           .seed = job_seed(a, j->reply.index), .most = a->most, .run_on = a->run_on,
                           .top = max_int(a->top, 0), .prompt_top = a->prompt_top};
     settings_penalties(&a->set, &ask.penalties);

@@ -112,7 +112,7 @@ static void put_response(const struct task *t, bool ended, struct buf *b)
     else
         jput_int(b, a->most);
     jput_fields(b, "%g{temperature}%g{top_p}%d{parallel_tool_calls?}%s{tool_choice}",
-                a->temperature, a->top_p, true, "auto");
+                a->set.temperature, a->set.top_p, true, "auto");
     jput_key(b, "tools");
     jput_raw(b, "[]");
     jput_key(b, "metadata");

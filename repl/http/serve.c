@@ -32,17 +32,9 @@ static void log_op(struct serve *s, const struct reply_job *j, enum op_kind op, 
 }
 
 /* The settings of a conversation that would give the same reply. */
-static void job_settings(const struct serve *s, const struct ask *a, uint64_t seed, struct buf *out)
+static void job_settings(const struct ask *a, uint64_t seed, struct buf *out)
 {
-    struct settings set = s->settings;
-    set.presence_penalty = a->set.presence_penalty;
-    set.frequency_penalty = a->set.frequency_penalty;
-    set.repetition_penalty = a->set.repetition_penalty;
-    set.logit_bias = a->set.logit_bias;
-    set.temperature = a->temperature;
-    set.top_p = a->top_p;
-    set.min_p = a->min_p;
-    set.top_k = a->top_k;
+    struct settings set = a->set;
     set.seed = (int64_t)seed;
     set.max_tokens = max_int(0, a->most);
     settings_print(&set, out);
@@ -59,7 +51,7 @@ static void log_begin(struct serve *s, const struct task *t, const struct reply_
     ev.turn = 0;
     ev.beside = true;
     post(s, &ev);
-    job_settings(s, a, job_seed(a, i), &lines);
+    job_settings(a, job_seed(a, i), &lines);
     log_op(s, j, OP_OPEN, lines.p);
     if (a->system)
         log_op(s, j, OP_SYSTEM, a->system);
@@ -298,9 +290,11 @@ struct serve *serve_open(struct backend *b, struct history *h, const struct serv
     s->settings = now.settings;
     s->of = (struct ask_of){.model = o->model, .chat = b->jobs->chat(b),
                             .tok = b->jobs->tokenizer(b),
-                            .context = i->context, .vocab = i->vocab, .temperature = o->temperature,
-                            .top_p = o->top_p, .min_p = o->min_p, .top_k = o->top_k,
-                            .set = s->settings};
+                            .context = i->context, .vocab = i->vocab, .set = s->settings};
+    s->of.set.temperature = o->temperature;
+    s->of.set.top_p = o->top_p;
+    s->of.set.min_p = o->min_p;
+    s->of.set.top_k = o->top_k;
     snprintf(s->print, sizeof s->print, "aerie-%s-%.8s", AERIE_VERSION, i->model_sha);
     if (getrandom(&s->random, sizeof s->random, 0) != sizeof s->random)
         s->random = clock_ns();

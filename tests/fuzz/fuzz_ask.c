@@ -46,8 +46,9 @@ static void check_ask(const struct ask *a, bool chat)
     CHECK(a->chat == chat && a->n_prompt > 0 && a->n >= 1 && a->n <= MOST_CHOICES);
     for (int i = 0; i < a->n_prompt; i++)
         check_ids(&a->prompt[i]);
-    CHECK(a->temperature >= 0 && a->top_p >= 0 && a->top_p <= 1 && a->min_p >= 0 && a->min_p <= 1);
-    CHECK(a->top_k >= 0 && a->most >= -1 && a->top >= -1 && a->prompt_top >= -1);
+    CHECK(a->set.temperature >= 0 && a->set.top_p >= 0 && a->set.top_p <= 1);
+    CHECK(a->set.min_p >= 0 && a->set.min_p <= 1 && a->set.top_k >= 0);
+    CHECK(a->most >= -1 && a->top >= -1 && a->prompt_top >= -1);
     CHECK(a->n_stop >= 0 && a->n_stop <= MOST_STOPS && a->n_stop_id <= MOST_STOPS);
     for (int i = 0; i < a->n_stop; i++)
         CHECK(a->stop[i].n > 0 && a->stop[i].n <= STOP_BYTES);
@@ -92,7 +93,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     const char *text = fuzz_tail(data, n);
     const struct ask_of of = {.model = "m", .chat = fuzz_chat_of(how / KINDS % FUZZ_FAMILIES),
                               .tok = fuzz_bytes(), .context = CONTEXT, .vocab = FUZZ_VOCAB,
-                              .temperature = 1, .top_p = 1, .set = {.repetition_penalty = 1}};
+                              .set = {.temperature = 1, .top_p = 1,
+                                      .repetition_penalty = 1}};
     if (how % KINDS == 2)
         read_response(&of, text, n);
     else

@@ -350,7 +350,7 @@ static bool read_body(const struct buf *in)
     struct ask a;
     struct refusal r = {0};
     const struct ask_of of = {.model = "m", .tok = tok, .context = 1 << 30, .vocab = 100,
-                              .top_p = 1};
+                              .set.top_p = 1};
     return ask_read(&a, &of, false, in->p, in->n, &r);
 }
 
