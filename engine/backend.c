@@ -1,6 +1,27 @@
 /* backend.c - see backend.h. */
 #include "engine/backend.h"
 
+struct past_turn *past_add(struct past_turn **past, int *n, int turn, const char *user,
+                           const char *reply)
+{
+    struct past_turn *t = APPEND(*past, *n);
+    *t = (struct past_turn){turn, xstrdup(user), xstrdup(reply ? reply : ""), {0}};
+    return t;
+}
+
+void past_turn_free(struct past_turn *turn)
+{
+    FREE(turn->user, turn->reply);
+    ids_free(&turn->ids);
+}
+
+void past_free(struct past_turn *past, int n)
+{
+    for (int i = 0; i < n; i++)
+        past_turn_free(&past[i]);
+    free(past);
+}
+
 void request_free(struct request *rq)
 {
     FREE(rq->text, rq->settings);
@@ -11,11 +32,7 @@ void request_free(struct request *rq)
     for (int i = 0; rq->prompts && i < rq->count; i++)
         free(rq->prompts[i]);
     free(rq->prompts);
-    for (int i = 0; i < rq->n_past; i++) {
-        FREE(rq->past[i].user, rq->past[i].reply);
-        ids_free(&rq->past[i].ids);
-    }
-    free(rq->past);
+    past_free(rq->past, rq->n_past);
     *rq = (struct request){0};
 }
 

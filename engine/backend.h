@@ -60,6 +60,11 @@ struct past_turn {
     char *user, *reply;
     struct ids ids; /* the reply's generated ids */
 };
+/* Appends a turn with copies of the texts (reply NULL: ""); returns it, without ids. */
+struct past_turn *past_add(struct past_turn **past, int *n, int turn, const char *user,
+                           const char *reply);
+void past_turn_free(struct past_turn *turn); /* what it owns */
+void past_free(struct past_turn *past, int n);
 
 /* The step begins with this token, chosen by hand. */
 struct forced_token {

@@ -30,9 +30,8 @@ static bool some(const json_t *v)
 
 void record_free(struct record *record)
 {
-    for (int i = 0; i < record->n_past; i++)
-        FREE(record->past[i].user, record->past[i].reply);
-    FREE(record->past, record->name, record->system, record->text, record->answer, record->thought,
+    past_free(record->past, record->n_past);
+    FREE(record->name, record->system, record->text, record->answer, record->thought,
          record->token, record->error);
     ids_free(&record->prompt);
     ids_free(&record->accepted);
@@ -86,10 +85,8 @@ struct record_exchange {
 
 static void end_exchange(struct record *record, struct record_exchange *t)
 {
-    struct past_turn turn = {.turn = record->n_past + 1,
-                             .user = xstrdup(buf_text(&t->user)),
-                             .reply = xstrdup(buf_text(&t->reply))};
-    *APPEND(record->past, record->n_past) = turn;
+    past_add(&record->past, &record->n_past, record->n_past + 1, buf_text(&t->user),
+             buf_text(&t->reply));
     buf_clear(&t->user);
     buf_clear(&t->reply);
     t->asked = t->answered = false;

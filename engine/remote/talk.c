@@ -90,16 +90,13 @@ static void post_session(struct talk *talk, enum op_kind op, const char *parent)
 
 static void unsay(struct talk *talk, int i)
 {
-    FREE(talk->said[i].user, talk->said[i].reply);
-    ids_free(&talk->said[i].ids);
+    past_turn_free(&talk->said[i]);
     CUT(talk->said, talk->n_said, i);
 }
 
-static struct talk_pair *say(struct talk *talk, int turn, const char *user, const char *reply)
+static struct past_turn *say(struct talk *talk, int turn, const char *user, const char *reply)
 {
-    struct talk_pair *pair = APPEND(talk->said, talk->n_said);
-    *pair = (struct talk_pair){turn, xstrdup(user), xstrdup(reply), {0}};
-    return pair;
+    return past_add(&talk->said, &talk->n_said, turn, user, reply);
 }
 
 static int count_words(const char *s)
@@ -118,7 +115,7 @@ int talk_words(const struct talk *talk)
     return n;
 }
 
-static size_t bytes_of(const struct talk_pair *pair)
+static size_t bytes_of(const struct past_turn *pair)
 {
     return strlen(pair->user) + strlen(pair->reply);
 }
@@ -198,7 +195,7 @@ static void answer_message(struct talk *talk, const char *text, bool regen)
     pthread_mutex_lock(&talk->mu);
     talk->view.turn++;
     pthread_mutex_unlock(&talk->mu);
-    struct talk_pair *p = say(talk, talk->view.turn, text, "");
+    struct past_turn *p = say(talk, talk->view.turn, text, "");
     talk->hooks->answer(talk, regen, &reply);
     if (reply.n_tokens > 0) {
         set_text(&p->reply, reply.text.p);
@@ -381,7 +378,7 @@ static void take_session(struct talk *talk, const struct request *rq)
         unsay(talk, talk->n_said - 1);
     talk->prompt_tokens = 0, talk->prompt_bytes = 0; /* counts of another conversation */
     FOR_EACH(const struct past_turn, p, rq->past, rq->n_past) {
-        struct talk_pair *q = say(talk, p->turn, p->user, p->reply ? p->reply : "");
+        struct past_turn *q = say(talk, p->turn, p->user, p->reply);
         ids_cat(&q->ids, p->ids.v, p->ids.n);
     }
     LOCKED(&talk->mu);
@@ -563,12 +560,9 @@ static void said(struct backend *backend, struct request *rq)
     memcpy(rq->session, talk->view.session, sizeof rq->session);
     rq->text = xstrdup(talk->system ? talk->system : "");
     rq->next_turn = talk->view.turn + 1;
-    rq->past = xcalloc((size_t)max_int(1, talk->n_said), sizeof *rq->past);
-    for (int i = 0; i < talk->n_said; i++) {
-        struct past_turn *p = &rq->past[rq->n_past++];
-        *p = (struct past_turn){.turn = talk->said[i].turn, .user = xstrdup(talk->said[i].user),
-                                .reply = xstrdup(talk->said[i].reply)};
-        ids_cat(&p->ids, talk->said[i].ids.v, talk->said[i].ids.n);
+    FOR_EACH(const struct past_turn, said, talk->said, talk->n_said) {
+        struct past_turn *p = past_add(&rq->past, &rq->n_past, said->turn, said->user, said->reply);
+        ids_cat(&p->ids, said->ids.v, said->ids.n);
     }
 }
 

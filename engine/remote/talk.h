@@ -14,13 +14,6 @@
 
 struct talk;
 
-/* One exchanged pair; reply is "" while it is awaited. */
-struct talk_pair {
-    int turn;
-    char *user, *reply;
-    struct ids ids; /* of the reply; n 0: not known */
-};
-
 /* A reply, filled in by hooks->answer(). */
 struct talk_reply {
     struct buf text;  /* of the final channel */
@@ -59,7 +52,7 @@ struct talk {
     pthread_t thread;
     struct stop stop;
 
-    struct talk_pair *said; /* (n_said) the context */
+    struct past_turn *said; /* (n_said) the context; a reply is "" while it is awaited */
     int n_said;
     char *system; /* NULL: none */
     int prompt_tokens;   /* of the last prompt, as the server counted; 0: not known */

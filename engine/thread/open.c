@@ -241,12 +241,10 @@ static void local_said(struct backend *b, struct request *rq)
     rq->text = xstrdup(s->system);
     rq->next_turn = s->turn + 1;
     rq->draws = s->draws;
-    rq->past = xcalloc((size_t)max_int(1, s->n_msg), sizeof *rq->past);
     for (int i = 0; i + 1 < s->n_msg; i++)
         if (s->msg[i].role == ROLE_USER && s->msg[i + 1].role == ROLE_ASSISTANT) {
-            struct past_turn *t = &rq->past[rq->n_past++];
-            *t = (struct past_turn){.turn = s->turn_of[i], .user = xstrdup(s->msg[i].text),
-                                    .reply = xstrdup(s->msg[i + 1].text)};
+            struct past_turn *t = past_add(&rq->past, &rq->n_past, s->turn_of[i], s->msg[i].text,
+                                           s->msg[i + 1].text);
             ids_cat(&t->ids, s->msg[i + 1].ids.v, s->msg[i + 1].ids.n);
         }
 }

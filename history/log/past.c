@@ -11,14 +11,6 @@
 
 enum { MAX_PARENTS = 1000, LAST_TURN = INT_MAX / 2 };
 
-/* An operation that changed which turns the context holds. */
-struct past_change {
-    int64_t order;
-    enum op_kind op;
-    int turn;   /* OP_UNDO: the turn */
-    char *text; /* OP_FORK: the turns that the session began with; OP_FORGET: the turns removed */
-};
-
 struct past_reader {
     struct hdb *h;
     struct hdb_past *p;
@@ -32,7 +24,9 @@ struct past_reader {
     int64_t end;       /* ... and so did all rows from this order on */
     bool as_of;        /* rows after the end of turn `upto` are ignored */
     int64_t last_order; /* of the last row used */
-    struct past_change *change; /* those before `end`, in order */
+    struct op_row *change; /* operations before `end` that changed which turns the context holds,
+                              in order. OP_UNDO: turn; OP_FORK: text has the turns that the session
+                              began with; OP_FORGET: those removed */
     int n_change, n_done;  /* found, and applied so far */
 };
 
@@ -107,7 +101,7 @@ static void apply_forget(struct hdb_past *p, const char *text)
 static void apply_changes_before(struct past_reader *r, int64_t order)
 {
     for (; r->n_done < r->n_change && r->change[r->n_done].order < order; r->n_done++) {
-        const struct past_change *c = &r->change[r->n_done];
+        const struct op_row *c = &r->change[r->n_done];
         int i = newest_live(r->p);
         if (c->op == OP_FORK)
             apply_fork(r->p, c->text);
@@ -203,7 +197,7 @@ static bool add_op(const struct op_row *row, void *arg)
     case OP_FORK:
     case OP_FORGET:
         *APPEND(r->change, r->n_change) =
-            (struct past_change){row->order, row->op, row->turn, xstrdup(row->text)};
+            (struct op_row){row->order, row->op, row->turn, xstrdup(row->text)};
         break;
     case OP_FORCE: break; /* its token is among those of the reply */
     case OP_SHAPE: break; /* changes no token */

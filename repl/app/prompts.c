@@ -87,9 +87,8 @@ bool number_find(const char *text, char out[64])
 
 void prompt_free(struct prompt *p)
 {
-    for (int i = 0; i < p->n_past; i++)
-        FREE(p->past[i].user, p->past[i].reply);
-    FREE(p->past, p->text, p->system, p->answer);
+    past_free(p->past, p->n_past);
+    FREE(p->text, p->system, p->answer);
     *p = (struct prompt){0};
 }
 
@@ -125,7 +124,6 @@ static const char *content(json_t *message, int number, struct err *e)
 static bool take_messages(struct prompt *p, json_t *all, struct err *e)
 {
     int n = (int)json_array_size(all), at = 0;
-    p->past = xcalloc((size_t)n / 2 + 1, sizeof *p->past);
     for (int i = 0; i < n; i++) {
         json_t *m = json_array_get(all, (size_t)i);
         const char *role = json_string_value(json_object_get(m, "role")), *text;
@@ -140,9 +138,8 @@ static bool take_messages(struct prompt *p, json_t *all, struct err *e)
             return err_set(e, ERR_USAGE, "message %d has the role \"%.40s\"; expected %s", i + 1,
                            role ? role : "", expected);
         if (at % 2 == 0) {
-            struct past_turn *t = &p->past[p->n_past++];
-            *t = (struct past_turn){.turn = p->n_past, .user = p->text, .reply = xstrdup(text)};
-            p->text = NULL;
+            past_add(&p->past, &p->n_past, p->n_past + 1, p->text, text);
+            DROP(p->text);
         } else {
             p->text = xstrdup(text);
         }

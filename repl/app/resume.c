@@ -62,14 +62,11 @@ static struct request past_request(enum request_kind kind, const struct hdb_past
 {
     struct request rq = {.kind = kind, .next_turn = p->last + 1, .draws = p->draws};
     memcpy(rq.session, id, sizeof rq.session);
-    rq.past = xcalloc((size_t)max_int(1, p->n), sizeof *rq.past);
     FOR_EACH(const struct past_pair, from, p->turn, p->n) {
         if (from->state != PAST_LIVE)
             continue;
-        struct past_turn *t = &rq.past[rq.n_past++];
-        t->turn = from->user.n;
-        t->user = xstrdup(from->user.text);
-        t->reply = xstrdup(from->reply.text ? from->reply.text : "");
+        struct past_turn *t = past_add(&rq.past, &rq.n_past, from->user.n, from->user.text,
+                                       from->reply.text);
         if (!from->reply.served)
             ids_cat(&t->ids, from->reply.tokens.v, from->reply.tokens.n);
     }

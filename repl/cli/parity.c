@@ -152,11 +152,8 @@ static bool set_past(struct run *r, const struct prompt *p, struct err *e)
     struct request rq = {.kind = p->n_past ? RQ_RESUME : RQ_NEW,
                          .text = xstrdup(system ? system : ""),
                          .next_turn = p->n_past + 1};
-    rq.past = xcalloc((size_t)p->n_past + 1, sizeof *rq.past);
     for (int i = 0; i < p->n_past; i++)
-        rq.past[rq.n_past++] = (struct past_turn){.turn = p->past[i].turn,
-                                                  .user = xstrdup(p->past[i].user),
-                                                  .reply = xstrdup(p->past[i].reply)};
+        past_add(&rq.past, &rq.n_past, p->past[i].turn, p->past[i].user, p->past[i].reply);
     return send(r, &rq, e);
 }
 

@@ -344,12 +344,9 @@ static struct request past_request(const struct rerun *r, enum request_kind kind
         rq.draws = r->logged[i]->reply.draws1 > rq.draws ? r->logged[i]->reply.draws1 : rq.draws;
     }
     memcpy(rq.session, a->session, SESSION_ID);
-    rq.past = xcalloc((size_t)max_int(1, r->n_live), sizeof *rq.past);
     for (int i = 0; i < r->n_live; i++) {
-        struct past_turn *t = &rq.past[rq.n_past++];
-        t->turn = r->live[i]->user.n;
-        t->user = xstrdup(r->live[i]->user.text);
-        t->reply = xstrdup(r->live[i]->reply.text);
+        struct past_turn *t = past_add(&rq.past, &rq.n_past, r->live[i]->user.n,
+                                       r->live[i]->user.text, r->live[i]->reply.text);
         if (facts_same_tokens(r->live[i]->about, backend_info(r->backend)->tokenizer_sha))
             ids_cat(&t->ids, r->live[i]->reply.tokens.v, r->live[i]->reply.tokens.n);
     }
