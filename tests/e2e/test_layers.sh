@@ -20,8 +20,8 @@ without() { # title, pattern, exception, folders...
     result "$(grep -rnE --include='*.[ch]' --include='*.cu' --include='*.cuh' -- "$pattern" "$@" | grep -vE "${except:-^$}")" "$title"
 }
 
-operations='kernels/(base|idioms|sort|when|mapped|sanitizers|kernels|window|fp8|packed|tree_rules)\.h' # what a backend may include
-base='kernels/(base|idioms|sort|when|fields|json|json_read|utf8|ascii|mapped|late|sanitizers)\.h' table='kernels/(base|idioms|sort|when|mapped|late|fields|json|json_read|utf8|ascii|kernels|window|fp8|packed|tree_rules)\.h'
+operations='kernels/(base|idioms|lines|text|sort|when|mapped|sanitizers|kernels|window|fp8|packed|tree_rules)\.h' # what a backend may include
+base='kernels/(base|idioms|lines|text|sort|when|fields|json|json_read|utf8|ascii|mapped|late|sanitizers)\.h' table='kernels/(base|idioms|lines|text|sort|when|mapped|late|fields|json|json_read|utf8|ascii|kernels|window|fp8|packed|tree_rules)\.h'
 only kernels
 only kernels/cpu "$operations" 'kernels/fp8\.h'
 only kernels/cuda "$operations" 'kernels/cuda/.*'
@@ -67,7 +67,7 @@ only repl/compare "$public" 'repl/process/(open|interrupt)\.h' 'repl/text/(sheet
 only repl/recorded "$public" 'repl/(compare/(facts|script)|text/sheet)\.h'
 only repl/http "$public" 'repl/(compare/facts|process/open)\.h'
 app='repl/repl\.h|repl/(app|process|compare|recorded|text)/[a-z_]+\.h'
-only repl/app "$public" "$app" 'repl/cmd/cmd\.h'
+only repl/app "$public" "$app"
 only repl/cmd "$public" "$app"
 only repl/cli "$public" "$app" 'repl/(cmd/cmd|http/serve|tui/(recall|term))\.h'
 only repl/tui "$public" "$app"
