@@ -322,6 +322,8 @@ static inline size_t cuda_span(int rows, int stride, int n)
     return rows ? (size_t)(rows - 1) * (size_t)stride + (size_t)n : 0;
 }
 
+static inline bool at_16(const void *p) { return (uintptr_t)p % 16 == 0; }
+
 /* ---- host: launching ------------------------------------------------------------------------ */
 
 /* Whether a block of the kernel fits the GPU as which the device is used; otherwise the device

@@ -95,8 +95,6 @@ static void make_fresh(struct kdev *d, struct product *p)
     h->cell_k = k, h->cell_v = v;
 }
 
-static bool at_16(const void *p) { return (uintptr_t)p % 16 == 0; }
-
 static struct heads_shape heads_shape_of(const struct heads *h)
 {
     return {h->n_kv, h->head_dim, h->rot, h->whole, h->v_from_k, stores_fp8(h),

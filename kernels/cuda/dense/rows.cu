@@ -599,15 +599,13 @@ static rope_table rope_table_of(const struct k_rope *k)
     return t;
 }
 
-static bool aligned_16(const void *p) { return (uintptr_t)p % 16 == 0; }
-
 static bool gathers_short(const gather_part &p)
 {
     const bool fits = p.norm.kind == NORM_NONE || (p.n <= ROW_PASS && is_short_norm(&p.norm, p.n));
-    const bool reads = p.table.rows.p ? p.table.rows.type == DT_BF16 && aligned_16(p.table.rows.p)
-                                      : p.stride % 4 == 0 && aligned_16(p.src);
+    const bool reads = p.table.rows.p ? p.table.rows.type == DT_BF16 && at_16(p.table.rows.p)
+                                      : p.stride % 4 == 0 && at_16(p.src);
     return fits && reads && p.terms <= 1 && p.n % 4 == 0 && p.at % 4 == 0 && p.width % 4 == 0 &&
-           aligned_16(p.copy) && aligned_16(p.dst);
+           at_16(p.copy) && at_16(p.dst);
 }
 
 /* The packed rows of the first part are those that the next operation reads (kdev.packed). */

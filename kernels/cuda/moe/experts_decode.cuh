@@ -322,7 +322,6 @@ template <int KIND> struct smem_layout {
 
 static_assert((int)STAGE == (int)EXPERT_STAGE && sizeof(struct block) + 128 == (int)EXPERT_OWN,
               "route.c divides a block's shared memory");
-static_assert((int)ROUTE_THREADS == (int)ROUTER_THREADS && (int)PER == (int)ROUTER_PER);
 
 /* Launches an expert kernel. Blocks wait for each other, so all must be resident: one a
  * multiprocessor. shared: dynamic shared memory of a block. */

@@ -15,9 +15,9 @@
 #ifdef __CUDACC__
 
 enum {
-    ROUTE_THREADS = 384,
+    ROUTE_THREADS = ROUTER_THREADS,
     ROUTE_WARPS = ROUTE_THREADS / 32,
-    PER = 8, /* elements of a row that a thread holds, so that it waits once for several loads */
+    PER = ROUTER_PER, /* elements that a thread holds, so that it waits once for several loads */
     ROUTE_PASS = PER * ROUTE_THREADS, /* elements of a row held at once */
 };
 

@@ -121,8 +121,7 @@ __device__ __forceinline__ u64 add_candidate(const grow_args &a, int up, float b
     a.t.parent[at] = up;
     a.t.logp[at] = none ? -INFINITY : g.logp;
     a.t.score[at] = score;
-    uint32_t rank = tree_key(score, g.token);
-    return rank ? (u64)rank << 32 | (0xffffffffu - (uint32_t)tid) : 0;
+    return key_at(tree_key(score, g.token), tid);
 }
 
 /* Shared memory of grow(). */
