@@ -429,6 +429,8 @@ static void test_a_change_may_change_what_its_nature_says(void **state)
 {
     (void)state;
     assert_int_equal(may("page_size=4\n", "page_size=8\n"), MAY_NUMBER);
+    assert_int_equal(may("context=160\n", "context=400\n"), /* near its end trees are smaller */
+                     MAY_NUMBER | MAY_STEP | MAY_PROMPT | MAY_END);
     assert_int_equal(may("precision=f32\nkv=f32\n", "precision=bf16\nkv=f32\n"), MAY_ROUND);
     assert_int_equal(may("device=cpu, 2 threads, AVX-512\n", "device=cpu, 8 threads, AVX2\n"), 0);
     assert_int_equal(may("device=cpu, 2 threads\n", "device=cuda, H100\n"), MAY_BUILD);
