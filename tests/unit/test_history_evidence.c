@@ -165,7 +165,8 @@ static int mutate_column(const char *table, const char *column, int *tried)
 {
     static const char *const to[] = {
         "CASE typeof(\"%1$s\") WHEN 'integer' THEN \"%1$s\"+1 WHEN 'real' THEN \"%1$s\"*2+1 WHEN "
-        "'text' THEN \"%1$s\"||'x' WHEN 'blob' THEN CAST(\"%1$s\"||x'00' AS BLOB) ELSE 7 END",
+        "'text' THEN \"%1$s\"||'x' WHEN 'blob' THEN CAST(iif(substr(\"%1$s\",1,1)=x'41',x'42',"
+        "x'41')||substr(\"%1$s\",2) AS BLOB) ELSE 7 END", /* a blob keeps its length */
         "CASE typeof(\"%1$s\") WHEN 'integer' THEN \"%1$s\"-1 WHEN 'real' THEN -\"%1$s\"-1 WHEN "
         "'text' THEN CAST(\"%1$s\" AS BLOB) WHEN 'blob' THEN x'' ELSE '' END",
         "CASE typeof(\"%1$s\") WHEN 'null' THEN x'00' WHEN 'text' THEN '' WHEN 'blob' THEN"
