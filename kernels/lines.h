@@ -1,4 +1,4 @@
-/* lines.h - texts of lines, and lines "name=value", as settings and facts are stored. Any thread. */
+/* lines.h - texts of lines, and of lines "name=value", as settings and facts are. Any thread. */
 #pragma once
 
 #include "kernels/base.h"

@@ -131,8 +131,8 @@ static void test_other_trees_are_compared_by_position(void **state)
     trace_free(&b);
 }
 
-/* Where the sides accept other nodes, digests of drafts differ, and the trees say whether the drafts
- * do. */
+/* Where the sides accept other nodes, digests of drafts differ, and the trees say whether the
+ * drafts do. */
 static void test_drafts_of_other_paths_are_compared_as_trees(void **state)
 {
     (void)state;
