@@ -331,10 +331,10 @@ M(frozen_writes) { s->p->table[TABLE_FULL].write = s->p->pos; return true; }
 M(window_wider) { return s->p->table[TABLE_SWA].used && set(&s->p->table[TABLE_SWA].window,
                                                             s->p->table[TABLE_SWA].window + 1); }
 M(window_on_full) { return set(&s->p->table[TABLE_FULL].window, 4); }
-M(old_epoch)
+M(other_epoch)
 {
     struct table *t = main_table(s);
-    uint32_t v = t->epoch - 1;
+    uint32_t v = w_below(s->w, 2) ? t->epoch - 1 : t->epoch + 1;
     poke(&t->epoch, &v, sizeof v);
     return true;
 }
@@ -629,7 +629,7 @@ static const struct mutation {
     {"a frozen pass writes", frozen_writes, STILL, "I6 I7"},
     {"a window one wider", window_wider, TARGET, "I12"},
     {"a window on full layers", window_on_full, TARGET | STILL, "I12"},
-    {"an old epoch", old_epoch, EITHER, "I11"},
+    {"another epoch", other_epoch, EITHER, "I11"},
     {"other memory", other_memory, EITHER, "I11"},
     {"another pool's table", other_pool, TARGET | STILL, "I11"},
     {"another page size", other_page_size, EITHER, "I11"},

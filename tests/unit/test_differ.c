@@ -167,6 +167,25 @@ static void test_drafts_of_other_paths_are_compared_as_trees(void **state)
     }
 }
 
+static void test_a_turn_that_one_side_lacks_is_named(void **state)
+{
+    (void)state;
+    for (int side = 0; side < 2; side++) {
+        struct trace t[2];
+        struct difference d;
+        struct diff_counts n;
+        begin(&t[0], "", "");
+        begin(&t[1], "", "");
+        trace_begin(&t[side], 3, "", "");
+        trace_begin(&t[side], 4, "", "");
+        assert_int_equal(differ(&t[0], &t[1], &d, &n), DIFF_MESSAGE);
+        assert_true(d.index == 1 && d.turn == 3);
+        assert_string_equal(d.why, side ? "there is no such turn in a" : "there is no such turn in b");
+        trace_free(&t[0]);
+        trace_free(&t[1]);
+    }
+}
+
 /* How a check compares: whatever the conditions, and a turn that was cut short as well. */
 static void test_exactly_means_every_bit_of_every_turn(void **state)
 {
@@ -453,6 +472,7 @@ int main(void)
         cmocka_unit_test(test_each_field_of_a_step_has_its_class),
         cmocka_unit_test(test_other_trees_are_compared_by_position),
         cmocka_unit_test(test_drafts_of_other_paths_are_compared_as_trees),
+        cmocka_unit_test(test_a_turn_that_one_side_lacks_is_named),
         cmocka_unit_test(test_exactly_means_every_bit_of_every_turn),
         cmocka_unit_test(test_where_a_fault_may_stop_the_sides),
         cmocka_unit_test(test_where_reported_replies_differ),
