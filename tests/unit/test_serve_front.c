@@ -659,7 +659,8 @@ static void test_every_refusal_is_an_error_object(void **state)
         {COMPLETIONS, "{\"prompt\":\"a\",\"suffix\":\"z\"}", 400, "suffix"},
         {COMPLETIONS, "{\"prompt\":\"\",\"add_special_tokens\":false}", 400, "prompt"},
         {"/tokenize", "{}", 400, "prompt"},
-        {"/detokenize", "{\"tokens\":[999999]}", 400, "tokens"},
+        {"/detokenize", "{\"tokens\":[4095,4096]}", 400, "tokens"}, /* of 4096 */
+        {"/detokenize", "{\"tokens\":[-1]}", 400, "tokens"},
         {"/detokenize", "{\"tokens\":7}", 400, "tokens"},
         {"/v1/nothing", "{}", 404, ""},
         {"/v1/models", "{}", 405, ""},
@@ -678,6 +679,7 @@ static void test_every_refusal_is_an_error_object(void **state)
         json_decref(o);
     }
     assert_int_equal(d.f.n_job, 0);
+    assert_int_equal(tok_vocab(d.f.tok), 4096);
     struct buf b = {0};
     assert_int_equal(desk_ask(&d, "GET", CHAT, "", NULL, &b), 405);
     assert_int_equal(desk_ask(&d, "POST", CHAT, "Content-Type: text/plain\r\nContent-Length: 0\r\n",
