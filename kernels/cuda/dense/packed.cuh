@@ -271,18 +271,23 @@ struct four_factors {
           less(bf16_times(first, 0x80808080)) /* -2^-126 */
     {
     }
-    /* The eight weights of a word in chunk u. */
-    __device__ __forceinline__ uint4 weights(uint32_t w, int u) const
+    /* The eight weights of a word. both(x): a factor with its chunk's number in both halves. */
+    template <class BOTH>
+    __device__ __forceinline__ uint4 weights(uint32_t w, const BOTH &both) const
     {
         uint4 y;
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             const uint32_t code = (j < 2 ? w : w >> 8) & (j % 2 ? 0x00f000f0 : 0x000f000f);
-            (&y.x)[j] = bf16_times(bf16_fma(code, both_halves(j % 2 ? high : low, u),
-                                            both_halves(less, u)),
-                                   both_halves(second, u));
+            (&y.x)[j] = bf16_times(bf16_fma(code, both(j % 2 ? high : low), both(less)),
+                                   both(second));
         }
         return y;
+    }
+    /* Of a word in chunk u. */
+    __device__ __forceinline__ uint4 weights(uint32_t w, int u) const
+    {
+        return weights(w, [=](uint32_t x) { return both_halves(x, u); });
     }
 };
 

@@ -135,19 +135,11 @@ __device__ __forceinline__ uint4 q8_0_eight(uint2 v, uint32_t scale)
 
 /* ---- eight weights from codes of four, five and six bits ------------------------------------- */
 
-/* Q4_0: the two operations of four_factors (packed.cuh) for each pair, with one chunk's factors. */
+/* Q4_0: one chunk's factors, the second one in the low half. */
 __device__ __forceinline__ uint4 q4_0_eight(uint32_t w, uint32_t factors)
 {
-    const uint32_t first = both_halves(factors, 1), second = both_halves(factors, 0);
-    const uint32_t low = bf16_times(first, 0x41804180) /* 16 */,
-                   less = bf16_times(first, 0x80808080) /* -2^-126 */;
-    uint4 y;
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-        const uint32_t code = (j < 2 ? w : w >> 8) & (j % 2 ? 0x00f000f0 : 0x000f000f);
-        (&y.x)[j] = bf16_times(bf16_fma(code, j % 2 ? first : low, less), second);
-    }
-    return y;
+    const four_factors f(both_halves(factors, 0), both_halves(factors, 1));
+    return f.weights(w, [](uint32_t x) { return x; });
 }
 /* A weight is code by - less. A code in bits 0 to 5 of an f16 is code 2^-24, a subnormal; in bits 4
  * to 9, code 2^-20. by_24: `by` times 2^24. high: what a lane has of higher bits. */
