@@ -322,7 +322,7 @@ void packed_bf16(enum dtype t, const void *blocks, size_t n, uint16_t *dst)
     const long cores = n > ELEMENTS ? sysconf(_SC_NPROCESSORS_ONLN) : 1;
     const int most = (int)(cores < MOST ? cores : MOST);
     const int parts = max_int(1, n / ELEMENTS < MOST ? min_int((int)(n / ELEMENTS), most) : most);
-    struct part part[MOST];
+    struct part part[MOST] = {0};
     int started = 1; /* the first one is this thread's, and so are those that cannot start */
     for (int k = 0; k < parts; k++) {
         const size_t from = all * (size_t)k / (size_t)parts;
