@@ -503,6 +503,7 @@ static void test_bad_files_are_refused_in_one_line(void **state)
         {"strip of two characters", "\"content\":\" \",\"start\"", "\"content\":\"  \",\"start\"",
          "one character"},
         {"strip count", "\"start\":1", "\"start\":-1", "count"},
+        {"strip at the text's end", "\"stop\":0", "\"stop\":1", "a strip across tokens"},
         {"lone surrogate", "\"a\":1", "\"\\ud800\":1", "surrogate"},
         {"bad escape", "\"a\":1", "\"\\q\":1", "unknown escape"},
         {"control character", "\"a\":1", "\"\x01\":1", "control character"},
