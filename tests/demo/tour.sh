@@ -100,7 +100,7 @@ enter /tree; wait_for 'TREE'; quiet; check "6: the tree before it is verified" e
 tree() { screen | tac | sed '/TREE  /q' | grep -qE -- "$1"; } # the newest one
 enter /phase; await 'PAUSED 5\.2 verify'; enter /tree; check "6: after verify: what will be accepted" until_ok tree 'p [.01][0-9.]+ +✓'
 check "6: and nothing is left unverified" eval '! tree "not verified"'
-enter /phase; await 'PAUSED 5\.2 accept'; enter /phase; await 'PAUSED 5\.2 commit'; enter /phase; check "6: follow ends the step" await 'PAUSED 5\.2 ctx'
+enter /phase; await 'PAUSED 5\.2 accept'; enter /phase; await 'PAUSED 5\.2 commit'; enter /step; check "6: /step runs to the end of the step" await 'PAUSED 5\.2 ctx'
 enter "/what-if draft.topk=2"; wait_for 'computed twice and dropped'; quiet
 check "6: the next step both ways, side by side" eval 'like "as it is: draft.topk=4" && hides "nothing was changed" && like "drafted nodes +[0-9]+ +[0-9]+"'
 enter '/force " cat"'; check "6: a token by hand" wait_for 'the next token will be'

@@ -31,7 +31,7 @@ script "/break accepted<3 && drafted>0" "/break token==\"5\" if accepted>0" "/wa
 [ $rc = 0 ] && grep -q '^breakpoint 2: (token=="5") && (accepted>0)$' "$dir/out" && grep -q 'watch 3: length was' "$dir/out"
 result "breakpoints, an if, and a watch" $?
 script "$question" "/break acept==0" "/until 1<" "/delete 7" /finish; run --no-log
-[ $rc = 2 ] && grep -q '"acept==0" at column 1; expected a name' "$dir/err" && grep -q 'ends at column 3; expected' "$dir/err" &&
+[ $rc = 2 ] && grep -q '"acept" at column 1; expected a name' "$dir/err" && grep -q 'ends at column 3; expected' "$dir/err" &&
     grep -q 'no breakpoint 7' "$dir/err" && grep -q 'no turn is paused' "$dir/err" && [ "$(wc -l <"$dir/err")" = 4 ]
 result "what is wrong is said in a line each, with the place" $?
 script /step "$question" "/until pool.full.free>0"; run --no-log
