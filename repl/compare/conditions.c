@@ -31,12 +31,19 @@ static bool same_device(const char *a, const char *b)
     return strcmp(a, b) == 0 || (strncmp(a, "cpu", 3) == 0 && strncmp(b, "cpu", 3) == 0);
 }
 
-void conditions_add(struct conditions *c, const char *name, const char *a, const char *b,
-                    unsigned may)
+static struct condition *condition_of(const struct conditions *c, const char *name)
 {
     for (int i = 0; i < c->n; i++)
         if (strcmp(c->at[i].name, name) == 0)
-            return;
+            return &c->at[i];
+    return NULL;
+}
+
+void conditions_add(struct conditions *c, const char *name, const char *a, const char *b,
+                    unsigned may)
+{
+    if (condition_of(c, name))
+        return;
     struct condition *x = APPEND(c->at, c->n);
     *x = (struct condition){.a = xstrdup(a), .b = xstrdup(b), .may = may};
     snprintf(x->name, sizeof x->name, "%s", name);
@@ -97,6 +104,20 @@ static void compare_served(struct conditions *c, const char *about_a, const char
         c->may |= may;
 }
 
+/* A pool of another number of pages of the same size was made larger or smaller, not only divided
+ * otherwise: a reply may end where it is full, and less may be kept for the next one. */
+static void compare_pools(struct conditions *c)
+{
+    static const char *const pools[] = {"full_pages", "swa_pages"};
+    if (condition_of(c, "page_size"))
+        return;
+    for (size_t i = 0; i < LEN(pools); i++) {
+        struct condition *pool = condition_of(c, pools[i]);
+        if (pool)
+            c->may |= pool->may |= MAY_STEP | MAY_END;
+    }
+}
+
 void conditions_read(struct conditions *c, const char *about_a, const char *settings_a,
                      const char *about_b, const char *settings_b)
 {
@@ -104,6 +125,7 @@ void conditions_read(struct conditions *c, const char *about_a, const char *sett
     compare_served(c, about_a, about_b);
     compare_lines(c, settings_a, settings_b, false);
     compare_lines(c, settings_b, settings_a, true); /* faults that only the second names */
+    compare_pools(c);
 }
 
 void conditions_free(struct conditions *c)

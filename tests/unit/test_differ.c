@@ -448,6 +448,12 @@ static void test_a_change_may_change_what_its_nature_says(void **state)
 {
     (void)state;
     assert_int_equal(may("page_size=4\n", "page_size=8\n"), MAY_NUMBER);
+    assert_int_equal(may("page_size=4\nfull_pages=80\nswa_pages=40\n",
+                         "page_size=8\nfull_pages=44\nswa_pages=24\n"), MAY_NUMBER);
+    assert_int_equal(may("page_size=8\nfull_pages=80\n", "page_size=8\nfull_pages=4\n"),
+                     MAY_NUMBER | MAY_STEP | MAY_END); /* a reply may end where the pool is full */
+    assert_int_equal(may("page_size=8\nswa_pages=40\n", "page_size=8\nswa_pages=20\n"),
+                     MAY_NUMBER | MAY_STEP | MAY_END);
     assert_int_equal(may("context=160\n", "context=400\n"), /* near its end trees are smaller */
                      MAY_NUMBER | MAY_STEP | MAY_PROMPT | MAY_END);
     assert_int_equal(may("precision=f32\nkv=f32\n", "precision=bf16\nkv=f32\n"), MAY_ROUND);
