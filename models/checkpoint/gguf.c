@@ -263,8 +263,9 @@ static bool take_tensor(struct gguf_file *f, uint64_t i, struct gguf_tensor *t, 
 static bool take_tensors(struct gguf *g, struct gguf_file *f, uint64_t n, struct err *e)
 {
     uint64_t left = f->size - f->pos;
-    uint64_t most = left / TENSOR_BYTES < MAX_TENSORS ? left / TENSOR_BYTES : MAX_TENSORS;
-    if (n > most || (uint64_t)g->n_tensor + n > MAX_TENSORS)
+    uint64_t room = (uint64_t)(MAX_TENSORS - g->n_tensor); /* all parts have at most MAX_TENSORS */
+    uint64_t most = left / TENSOR_BYTES < room ? left / TENSOR_BYTES : room;
+    if (n > most)
         return err_file(e, f->path, "claims %" PRIu64 " tensors, expected at most %" PRIu64, n,
                         most);
     g->tensor = xrealloc(g->tensor, (size_t)g->n_tensor + (size_t)n, sizeof *g->tensor);

@@ -191,6 +191,7 @@ static int32_t *page_of(struct shot *s)
 M(prefix_longer) { return set(&s->p->prefix_len[s->b], s->p->prefix_len[s->b] + 1); }
 M(rows_fewer) { return set(&s->p->q_len[s->b], s->p->q_len[s->b] - 1); }
 M(extent_longer) { return set(&s->p->kv_len[s->b], s->p->kv_len[s->b] + 1); }
+M(extent_shorter) { return set(&s->p->kv_len[s->b], s->p->prefix_len[s->b] - 1); }
 M(extent_is_prefix) { return set(&s->p->kv_len[s->b], s->p->prefix_len[s->b]); }
 M(extent_twice) { return set(&s->p->kv_len[s->b], s->p->kv_len[s->b] + s->p->q_len[s->b]); }
 M(first_row_moved) { return set(&s->p->row0[s->b + 1], s->p->row0[s->b + 1] - 1); }
@@ -582,6 +583,7 @@ static const struct mutation {
     {"prefix_len + 1", prefix_longer, EITHER, "I9"},
     {"q_len - 1", rows_fewer, EITHER, "I9"},
     {"kv_len + 1", extent_longer, TARGET | FOLLOW | STILL | BLOCK, "I9"},
+    {"kv_len below prefix_len", extent_shorter, EITHER, "I9"},
     {"kv_len = prefix_len", extent_is_prefix, TARGET | FOLLOW | BLOCK, "I9"},
     {"kv_len counts q_len twice", extent_twice, TARGET | FOLLOW | BLOCK, "I9"},
     {"row0 - 1", first_row_moved, EITHER, "I9"},

@@ -378,6 +378,12 @@ static void test_parts(void **state)
     assert_non_null(strstr(open_part_of(0), "split.tensors.count is 4, but the parts have 3"));
     write_part(0, 3, 0, 3, 3);
     char *last = xasprintf("%s/m-00003-of-00003.gguf", folder);
+    int32_t claims = 1 << 20; /* as many as a model may have; two parts before have one each */
+    FILE *f = fopen(last, "r+b");
+    assert_true(f && !fseek(f, 8, SEEK_SET) && fwrite(&claims, sizeof claims, 1, f) == 1);
+    assert_int_equal(fclose(f), 0);
+    assert_int_equal(truncate(last, 32 << 20), 0); /* room for so many entries, without blocks */
+    assert_non_null(strstr(open_part_of(0), "claims 1048576 tensors, expected at most 1048574"));
     assert_int_equal(unlink(last), 0);
     assert_non_null(strstr(open_part_of(0), "cannot open"));
     free(last);

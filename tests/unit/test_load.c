@@ -4,6 +4,7 @@
 #include "tests/few.h"
 #include "tests/runtimes.h"
 
+#include "engine/cycle/accept.h"
 #include "engine/cycle/pools.h"
 #include "engine/engine.h"
 #include "engine/thread/load.h"
@@ -163,6 +164,23 @@ static void test_shapes_that_cannot_be_are_refused(void **state)
     buf_free(&notices);
 }
 
+/* Of a draft with an end token in it, a lane that runs on takes all, another one that token. */
+static void end_in_draft(struct runtime *r, struct lane *lane, bool on)
+{
+    static struct outcome out;
+    struct err e = {0};
+    struct tree t;
+    int32_t chosen[3] = {8, 6, 7};
+    r->n_stop = 1;
+    r->stop[0] = chosen[0];
+    lane->run_on = on;
+    tree_init(&t, 5);
+    for (int i = 0; i < 2; i++)
+        tree_add(&t, i, chosen[i], 0.5f, -1);
+    must(accept_tree(r, lane, &t, 9, chosen, NULL, &out, &e), &e);
+    assert_int_equal(out.n_new, on ? 3 : 1);
+}
+
 /* Runs a prompt and two steps of two lanes. */
 static void run_two_lanes(struct runtime *r)
 {
@@ -177,6 +195,13 @@ static void run_two_lanes(struct runtime *r)
     lane_fork(r, &lane[0], &lane[1]);
     for (int i = 0; i < 2; i++)
         must(lane_step(r, live, lim, 2, NULL, &e), &e);
+    for (int i = 0; i < 2; i++)
+        end_in_draft(r, &lane[i], i == 0);
+    /* a prompt goes on from a lane where at least one of its tokens is not computed */
+    struct ids prompt = {.v = lane[0].tok.v, .n = lane[0].seq.committed};
+    assert_false(lane_continues(r, &lane[0], &prompt, false));
+    prompt.n++;
+    assert_true(prompt.n <= lane[0].tok.n && lane_continues(r, &lane[0], &prompt, false));
     const struct seq *const all[2] = {&lane[0].seq, &lane[1].seq};
     must(kv_check(&r->kv, all, 2, &e), &e);
     for (int i = 0; i < 2; i++)

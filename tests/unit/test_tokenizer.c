@@ -195,6 +195,30 @@ static void test_special_tokens_match_only_when_asked(void **state)
     tok_close(t);
 }
 
+/* The mark of a text's beginning is put where the text begins, not before what a step left of it. */
+static void test_the_first_piece_is_the_one_that_begins_the_text(void **state)
+{
+    static const char begin[] = "\"pretokenizers\":[";
+    (void)state;
+    struct err e = {0};
+    struct buf b = {0};
+    const char *from = strstr(small, begin) + strlen(begin), *to = strstr(small, "]},\"decoder\"");
+    buf_add(&b, small, (size_t)(from - small));
+    buf_str(&b, "{\"type\":\"Split\",\"pattern\":{\"String\":\"c\"},\"behavior\":\"Removed\","
+                "\"invert\":false},{\"type\":\"Metaspace\",\"replacement\":\"\\u2581\","
+                "\"prepend_scheme\":\"first\",\"split\":true}");
+    buf_str(&b, to);
+    write_file(b.p, b.n);
+    struct tokenizer *t = tok_open(path, &e);
+    if (!t)
+        fail_msg("%s", e.msg);
+    assert_ids(t, "b", 0, 2, 5, 2);
+    assert_ids(t, "bcb", 0, 3, 5, 2, 2);
+    assert_ids(t, "cb", 0, 1, 2);
+    tok_close(t);
+    buf_free(&b);
+}
+
 static void test_text_that_is_not_utf8_is_replaced(void **state)
 {
     (void)state;
@@ -656,6 +680,7 @@ int main(void)
         cmocka_unit_test(test_every_option_equals_the_reference),
         cmocka_unit_test(test_long_text_of_anything_takes_less_than_a_second),
         cmocka_unit_test(test_special_tokens_match_only_when_asked),
+        cmocka_unit_test(test_the_first_piece_is_the_one_that_begins_the_text),
         cmocka_unit_test(test_text_that_is_not_utf8_is_replaced),
         cmocka_unit_test(test_plain_text_never_becomes_special),
         cmocka_unit_test(test_a_stream_equals_the_whole),

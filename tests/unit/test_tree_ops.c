@@ -668,6 +668,16 @@ static void test_candidates_are_numbered_level_by_level(void **state)
     }
 }
 
+static void test_a_map_has_ids_for_its_own_ids_only(void **state)
+{
+    static const int32_t map[] = {7, 9, 11}; /* the third lies behind a map of two */
+    (void)state;
+    for (int id = -1; id < 3; id++) {
+        assert_int_equal(tree_target_id(map, 2, id), id < 0 || id == 2 ? -1 : map[id]);
+        assert_int_equal(tree_target_id(NULL, 0, id), id);
+    }
+}
+
 static void test_keys_are_ordered_as_scores(void **state)
 {
     (void)state;
@@ -709,6 +719,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_candidates_are_numbered_level_by_level),
+        cmocka_unit_test(test_a_map_has_ids_for_its_own_ids_only),
         cmocka_unit_test(test_keys_are_ordered_as_scores),
         cmocka_unit_test(test_the_extent_of_a_row_is_its_window),
         cmocka_unit_test(test_random_growths),
