@@ -292,6 +292,14 @@ static void test_added_removed_and_edited_rows_are_named(void **state)
          " session_id, run_id, 9, 'reply', 'forged', x'', '', 1 FROM turn LIMIT 1;"
          "INSERT INTO turn_fts(turn_fts) VALUES('rebuild')",
          "the reply of turn 9 is not covered by the chain"},
+        /* of a run that is going on, one reply, the last, may be in progress */
+        {"UPDATE run SET ended=0; INSERT INTO turn(session_id, run_id, n, role, text, tokens, stop,"
+         " created_ms) SELECT session_id, run_id, n + 8, 'reply', 'forged', x'', '', 1 FROM turn"
+         " WHERE run_id=(SELECT min(run_id) FROM turn) AND role='user' AND n IN (1, 2) ORDER BY n;"
+         "INSERT INTO turn_fts(turn_fts) VALUES('rebuild')",
+         "the reply of turn 9 is not covered by the chain"},
+        {"DELETE FROM turn WHERE id=(SELECT min(id) FROM turn);"
+         "INSERT INTO turn_fts(turn_fts) VALUES('rebuild')", "what stood before link"},
         {"INSERT INTO event(session_id, turn, step, kind, text, created_ms) SELECT id, 1, 1,"
          " 'notice', 'forged', 1 FROM session LIMIT 1",
          "notice 3 is not covered by the chain"},
