@@ -575,5 +575,4 @@ struct pack_rule {
                            out */
 };
 const struct pack_rule *pack_rule(int i);   /* NULL after the last */
-bool pack_leaves_out(const char *table);    /* a table without rule, on purpose */
 bool pack_names(const char *list, const char *name); /* whether a list (may be NULL) has a name */

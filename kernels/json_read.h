@@ -47,5 +47,5 @@ void json_real_text(char s[32], double v);
  * 0.10000000000000001 of 0.1. NULL: v is. The caller frees it. */
 char *json_written(const json_t *v, size_t flags);
 
-/* At least the memory that Jansson takes to parse the text, in bytes. */
+/* For tests: at least the memory that Jansson takes to parse the text, in bytes. */
 uint64_t json_cost(const char *text, size_t n);

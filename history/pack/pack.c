@@ -73,17 +73,9 @@ static const struct pack_rule rules[] = {
 };
 enum { N_RULES = LEN(rules) };
 
-/* Tables of which a pack keeps no row: checksums over all sessions, and state of writers. */
-static const char *const left_out[] = {"roll", "head", "held", "taken"};
-
 const struct pack_rule *pack_rule(int i)
 {
     return i < N_RULES ? &rules[i] : NULL;
-}
-
-bool pack_leaves_out(const char *table)
-{
-    return ROW_NAMED(left_out, table) != NULL;
 }
 
 bool pack_names(const char *list, const char *name)

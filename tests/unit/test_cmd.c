@@ -726,6 +726,22 @@ static void assert_completes(const char *line, const char *expect)
     free(a);
 }
 
+static void test_attached_files_and_presets_complete(void **state)
+{
+    (void)state;
+    static struct attachment file[2] = {{.name = "notes.txt"}, {.name = "other.c"}};
+    struct buf got = {0};
+    struct app *a = new_app(false);
+    a->attached.file = file;
+    a->attached.n = 2;
+    buf_str(&got, "");
+    cmd_complete(a, "/drop no", collect, &got);
+    cmd_complete(a, "/preset sav", collect, &got);
+    assert_string_equal(got.p, "notes.txt save ");
+    buf_free(&got);
+    free(a);
+}
+
 static int n_help;
 
 static void count_help(void *arg, const char *s, const char *help)
@@ -913,6 +929,7 @@ int main(void)
         cmocka_unit_test(test_json_commas_and_numbers),
         cmocka_unit_test(test_completion_tells_what_candidates_do),
         cmocka_unit_test(test_completion),
+        cmocka_unit_test(test_attached_files_and_presets_complete),
         cmocka_unit_test(test_letters_of_a_name),
         cmocka_unit_test(test_completion_offers_files),
         cmocka_unit_test(test_the_table_as_text),

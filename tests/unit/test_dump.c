@@ -13,6 +13,9 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
 
 #include <cmocka.h>
 
@@ -179,6 +182,22 @@ static bool compared(const char *model, struct dump_report *r, struct err *e)
     return dump_compare(&o, r, e);
 }
 
+/* `aerie dump` of the folder, with these options, ends with this status and says the words. */
+static void program_says(const char *options, int status, const char *words)
+{
+    char line[600];
+    FREED(buf_free) struct buf out = {0};
+    snprintf(line, sizeof line, "%s dump %s --threads 1 %s 2>/dev/null", getenv("AERIE"), dir,
+             options);
+    FILE *p = popen(line, "r"); /* NOLINT(cert-env33-c): the program that was built, its own files */
+    assert_non_null(p);
+    for (int c; (c = fgetc(p)) != EOF;)
+        buf_char(&out, (char)c);
+    int got = pclose(p);
+    if (!WIFEXITED(got) || WEXITSTATUS(got) != status || !strstr(buf_text(&out), words))
+        fail_msg("%s: status %x, expected \"%s\": %s", line, got, words, buf_text(&out));
+}
+
 static void must_refuse(const char *model, const char *words)
 {
     struct dump_report r;
@@ -221,6 +240,7 @@ static void test_every_module_of_the_reference_agrees(void **state)
         assert_int_equal(r.first, -1);
         assert_string_equal(r.type, half ? "bf16" : "float32");
         dump_report_free(&r);
+        program_says("-m " G "llama-b", 0, "no module differs");
     }
 }
 
@@ -247,6 +267,10 @@ static void test_the_module_whose_output_is_spoilt_is_named(void **state)
         assert_true(m->band < 0.05);
         assert_true(r.last_good >= 0 && r.module[r.last_good].far == 0);
         dump_report_free(&r);
+        if (number == 0) {
+            program_says("-m " G "llama-b", 1, "first    model.layers.1: relative L2 error 0.3");
+            program_says("-m " G "llama-b --json", 1, "\"first\":\"model.layers.1\"");
+        }
     }
 }
 
@@ -506,6 +530,10 @@ static void test_calls_of_flashinfer(void **state)
                      r.n && r.v[0].like ? r.v[0].like : "", r.n ? r.v[0].row : -1);
         assert_int_equal(ok, cases[i].verdict != FI_DIFFERS && cases[i].verdict != FI_BROKEN);
         fi_free(&r);
+        if (cases[i].verdict == FI_DIFFERS && words)
+            program_says("", 1, words);
+        else if (cases[i].verdict == FI_NO_OUTPUT)
+            program_says("--json", 0, "\"no_output\":1");
         remove_records();
     }
 }

@@ -82,6 +82,16 @@ static const struct pack_rule *rule_of(const char *table)
     return NULL;
 }
 
+/* Tables of which a pack keeps no row: checksums over all sessions, and state of writers. */
+static bool is_left_out(const char *table)
+{
+    static const char *const name[] = {"roll", "head", "held", "taken"};
+    for (size_t i = 0; i < sizeof name / sizeof *name; i++)
+        if (!strcmp(name[i], table))
+            return true;
+    return false;
+}
+
 /* A column that is added to the schema fails here until it is sorted. */
 static void test_every_column_of_the_schema_has_one_rule(void **state)
 {
@@ -99,7 +109,7 @@ static void test_every_column_of_the_schema_has_one_rule(void **state)
         const char *table = (const char *)sqlite3_column_text(st, 0);
         const char *column = (const char *)sqlite3_column_text(st, 1);
         const struct pack_rule *r = rule_of(table);
-        if (!r && !pack_leaves_out(table))
+        if (!r && !is_left_out(table))
             fail_msg("history/pack/pack.c has no rule for the table %s", table);
         if (r && times_named(r, column) != 1)
             fail_msg("history/pack/pack.c names %s.%s %d times, expected once", table, column,
