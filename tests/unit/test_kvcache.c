@@ -297,7 +297,7 @@ static void bytes_of(const struct world *w, const struct seq *s, struct buf *out
 }
 
 /* A pass of the target and one of the draft, whose cells nobody commits, of a random sequence. Then
- * it is undone; else its pages stay replaced, by copies. Returns the columns that it has replaced. */
+ * it is undone; else its pages stay replaced, by copies. Returns the columns that it replaced. */
 static int abandoned_pass(struct world *w, int i, bool undo)
 {
     struct seq *s = &w->seq[i];

@@ -195,7 +195,7 @@ static void test_special_tokens_match_only_when_asked(void **state)
     tok_close(t);
 }
 
-/* The mark of a text's beginning is put where the text begins, not before what a step left of it. */
+/* The mark of a text's beginning is put where the text begins, not before what is left of it. */
 static void test_the_first_piece_is_the_one_that_begins_the_text(void **state)
 {
     static const char begin[] = "\"pretokenizers\":[";
