@@ -191,6 +191,10 @@ done
 aerie pack "$ID" --plan $last.2 -o plan.aerie >"$T/out" && aerie pack "$ID" --plan $early.1 -o plan2.aerie >>"$T/out"
 [ $? = 0 ] && grep -q '"mode":"verify"' plan-$last.2.json && grep -q '"equal":true' plan-$last.2.json && grep -q '"mode":"extend"' plan2-$early.1.json
 result "the plans of a step" $?
+aerie pack "$ID" --plan $last.2 --no-ids -o bare.aerie >/dev/null && tokens() { grep -oE '"token":(\[[^]]*\]|-?[0-9]+)' "$1"; } &&
+    [ "$(tokens plan-$last.2.json | wc -l)" = "$(tokens bare-$last.2.json | wc -l)" ] && tokens plan-$last.2.json | grep -q '[2-9]' &&
+    ! tokens bare-$last.2.json | sed 's/-1//g' | grep -q '[0-9]' && grep -q '"digest":"0000' bare-$last.2.json && ! grep -qE '"digest":"0*[1-9a-f]' bare-$last.2.json
+result "and without ids, as the pack" $?
 refuse 1 'has no step 999' pack "$ID" --plan $last.999 -o x.aerie
 [ ! -e x.aerie ]; result "nothing is written when that fails" $?
 # a step that computes with a wrong page table

@@ -126,6 +126,8 @@ mouse press 5 "$row"; mouse release 5 "$row"; check "a click on the timeline goe
 mouse press 4 "$row"; mouse drag 6 "$row"; check "a drag scrubs" wait_at 1.4
 mouse drag 8 "$row"; check "further" wait_at 1.6; mouse release 8 "$row"
 check "the panes show that step" eval 'wait_for "PAGES 1.6" && wait_for "TREE   step 1.6" && wait_for "▶1.6"'
+node=$(($(screen | grep -n "TREE   step 1.6" | cut -d: -f1) + 4)); mouse press 150 "$node"
+check "a click on a node of the tree explains it" wait_for "WHY  step 1.6  node 3"; mouse release 150 "$node"
 mouse down 8 "$row"; check "the wheel on it steps" wait_at 1.7
 # shellcheck disable=SC2046 # two words
 set -- $(third); mouse press "$2" "$3"; mouse release "$2" "$3"; key Enter

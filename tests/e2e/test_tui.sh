@@ -189,7 +189,10 @@ size 1 1; size 39 9; check "a tiny terminal says so" wait_for "terminal too smal
 size 1 1; size 100 30
 check "and back it is whole again" wait_for "F1 help"
 check "the reply still streams" until_ok eval 'a=$(screen | tail -1); sleep 0.3; [ "$a" != "$(screen | tail -1)" ]'
+text "and then"; key Enter; wait_for "1 queued"; text "more"
 key C-c; check "Ctrl-C stops it" wait_for "stopped; what is written is kept"
+check "and a queued message is not sent, but typed again" eval 'wait_for "› and then" && wait_for " more" && wait_gone "1 queued"'
+key C-u; key C-u
 check "the hint to press it again ends with the reply" wait_gone "Ctrl-C again quits"
 key C-t; wait_for "thinking is"; text "a"; check "and any hint ends with the next key" wait_gone "thinking is"
 key C-u

@@ -247,6 +247,7 @@ static void test_sql_can_only_read(void **state)
         "UPDATE sqlite_master SET sql='x'",
         "DELETE FROM sqlite_master",
         "SELECT zeroblob(100000000)",
+        "SELECT tree_json(x'07')",
         "WITH RECURSIVE r(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM r) SELECT max(i) FROM r",
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -297,6 +298,14 @@ static void test_sql_prints_a_table_or_json(void **state)
     assert_true(hdb_sql(d, "SELECT value AS v FROM json_each('[1,2,3]')", true, 2, &out, &e));
     assert_string_equal(out.p,
                         "{\"rows\":[\n{\"v\":1},\n{\"v\":2}\n],\"truncated\":true}\n");
+    buf_clear(&out);
+    /* the nodes of a tree are those of v_node */
+    assert_true(hdb_sql(d, "SELECT (SELECT count(*) || ' ' || sum(json_extract(value, '$.token')) || ' ' "
+                           "|| sum(json_extract(value, '$.depth')) FROM tree, json_each(tree_json(nodes))) = "
+                           "(SELECT count(*) || ' ' || sum(token) || ' ' || sum(depth) FROM v_node) AS same,"
+                           " (SELECT count(*) > 5 FROM v_node) AS some, tree_json(NULL) AS none",
+                        true, 1, &out, &e));
+    assert_string_equal(out.p, "{\"rows\":[\n{\"same\":1,\"some\":1,\"none\":null}\n],\"truncated\":false}\n");
     buf_clear(&out);
     assert_true(
         hdb_sql(d, "SELECT char(27, 0x202e, 0x1f985) AS v, 9007199254740993 AS big, 1e999 AS f",
