@@ -11,7 +11,6 @@
 #include "kernels/ascii.h"
 #include "kernels/json_read.h"
 
-
 enum { MOST_DEPTH = 64 };
 
 bool gemma4_has_tools(const struct chat *c)
