@@ -216,7 +216,7 @@ static void note_engine(struct app *a, struct hdb *db, const char *id, bool *sam
     struct facts_diff told = {0};
     struct err e;
     const struct backend_info *i = backend_info(a->backend);
-    buf_printf(&now, "model_sha=%s\ndraft_sha=%s\n", i->model_sha, i->draft_sha);
+    facts_models(i, &now);
     facts_config(&a->opt.engine, i, &now);
     if (hdb_about(db, id, &log, &e) && !note_server(a, log.p))
         facts_compare(log.p, now.p, &all);

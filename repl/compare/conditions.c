@@ -50,25 +50,16 @@ void conditions_add(struct conditions *c, const char *name, const char *a, const
     c->may |= x->may;
 }
 
-/* The drafter without weights, which has no hash: "ngram", or "" for none. */
-static char *weightless(const char *lines)
-{
-    char *v = facts_value(lines, "draft_dir");
-    if (v && strcmp(v, "ngram") == 0)
-        return v;
-    free(v);
-    return xstrdup("");
-}
-
 /* The draft's weights are loaded like the target's unless an option says otherwise. */
 static char *value_of(const char *lines, const char *name)
 {
+    if (strcmp(name, "draft_sha") == 0)
+        return facts_draft(lines);
     char *v = facts_value(lines, name);
-    bool hash = strcmp(name, "draft_sha") == 0;
-    if (!v || *v || (!hash && strcmp(name, "draft_weights") != 0))
+    if (!v || *v || strcmp(name, "draft_weights") != 0)
         return v;
     free(v);
-    return hash ? weightless(lines) : facts_value(lines, "weights");
+    return facts_value(lines, "weights");
 }
 
 /* A line that only one run has is not compared, with these exceptions: a fault that is not named is

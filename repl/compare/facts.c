@@ -13,6 +13,16 @@ char *facts_value(const char *lines, const char *name)
     return value.p ? line_copy(value) : NULL;
 }
 
+char *facts_draft(const char *lines)
+{
+    char *hash = facts_value(lines, "draft_sha");
+    FREED(free_at) char *dir = facts_value(lines, "draft_dir");
+    if (!hash || *hash || !dir || strcmp(dir, "ngram") != 0)
+        return hash;
+    free(hash);
+    return xstrdup(dir);
+}
+
 bool facts_served(const char *about)
 {
     char *backend = facts_value(about, "backend"), *kind = facts_value(about, "server_kind");
@@ -195,6 +205,14 @@ const char *facts_build(void)
     return text;
 }
 
+void facts_models(const struct backend_info *i, struct buf *out)
+{
+    buf_printf(out, "model_sha=%s\ntokenizer_sha=%s\ndraft_sha=%s\n", i->model_sha,
+               i->tokenizer_sha, i->draft_sha);
+    if (i->draft_kind && strcmp(i->draft_kind, "ngram") == 0) /* which has no hash */
+        buf_str(out, "draft_dir=ngram\n");
+}
+
 void facts_config(const struct engine_opts *o, const struct backend_info *i, struct buf *out)
 {
     if (o->server.url) { /* the server decides everything else */
@@ -219,7 +237,7 @@ void facts_config(const struct engine_opts *o, const struct backend_info *i, str
 }
 
 struct compare {
-    const char *now;
+    const char *log, *now;
     struct facts_diff *out;
 };
 
@@ -235,20 +253,22 @@ static void compare_line(const char *name, const char *log, void *arg)
     struct compare *c = arg;
     if (ROW_NAMED(unbound, name))
         return;
-    char *now = facts_value(c->now, name);
+    bool draft = strcmp(name, "draft_sha") == 0;
+    char *was = draft ? facts_draft(c->log) : xstrdup(log);
+    char *now = draft ? facts_draft(c->now) : facts_value(c->now, name);
     const struct hash_of *hash = ROW_NAMED(hashes, name);
     const char *model = hash ? hash->model : NULL;
-    if (!now || strcmp(log, now) == 0 || (!model && !*log)) {
-        free(now);
+    if (!now || strcmp(was, now) == 0 || (!model && !*was)) {
+        FREE(was, now);
         return;
     }
     struct facts_diff *d = c->out;
-    *APPEND(d->at, d->n) = (struct fact_diff){xstrdup(name), xstrdup(log), now, model};
+    *APPEND(d->at, d->n) = (struct fact_diff){xstrdup(name), was, now, model};
 }
 
 void facts_compare(const char *log, const char *now, struct facts_diff *out)
 {
-    struct compare c = {now, out};
+    struct compare c = {log, now, out};
     *out = (struct facts_diff){0};
     each_line(log, compare_line, &c);
 }

@@ -10,6 +10,9 @@
 
 /* The value of a name; NULL when there is none. The caller frees. */
 char *facts_value(const char *lines, const char *name);
+/* The draft: the hash of its weights, or "ngram", which has none; "": no draft. NULL: not known. The
+ * caller frees. */
+char *facts_draft(const char *lines);
 /* Whether a run was computed by a server, or by another program whose records were imported. */
 bool facts_served(const char *about);
 /* Whether a run's token ids are those of a tokenizer with this digest; true where it is not
@@ -22,6 +25,8 @@ void facts_changes(const char *before, const char *lines, struct buf *out);
 /* "cpu, 2 threads, AVX-512; f32 activations, f32 cells; page size 16; context 4096 ...". */
 void facts_computed(const char *about, struct buf *out);
 
+/* Appends the open models' hashes as "name=value" lines, as the log has them. */
+void facts_models(const struct backend_info *i, struct buf *out);
 /* Appends as "name=value" lines what a replay opens its engine with; i NULL: from the options
  * alone. */
 void facts_config(const struct engine_opts *o, const struct backend_info *i, struct buf *out);
@@ -40,7 +45,7 @@ struct facts_diff {
 void facts_compare(const char *log, const char *now, struct facts_diff *out);
 void facts_diff_free(struct facts_diff *d);
 bool facts_same_models(const struct facts_diff *d);
-/* "page_size 4, here 16; another model (0a1b2c3d4e5f, here none)" */
+/* "page_size 4, here 16; another draft model (ngram, here none)" */
 void facts_diff_print(const struct facts_diff *d, struct buf *out);
 /* "no text, token ids kept; 12 turns, 340 steps; trees of 9.3..9.40; seal 3fa9c01b2d4e". */
 void facts_pack(const struct pack_about *a, struct buf *out);

@@ -148,11 +148,8 @@ static bool run_text_request(struct rerun *r, enum request_kind kind, const char
 /* The facts of the opened engine as "name=value" lines, as the log has them. */
 static void lines_now(const struct engine_opts *o, const struct backend_info *i, struct buf *out)
 {
-    buf_printf(out, "model_sha=%s\ntokenizer_sha=%s\ndraft_sha=%s\ndevice=%s\nflags=%s\n",
-               i->model_sha,
-               i->tokenizer_sha, i->draft_sha, i->device ? i->device : "", facts_build());
-    if (i->draft_kind && strcmp(i->draft_kind, "ngram") == 0) /* which has no hash */
-        buf_str(out, "draft_dir=ngram\n");
+    facts_models(i, out);
+    buf_printf(out, "device=%s\nflags=%s\n", i->device ? i->device : "", facts_build());
     facts_config(o, i, out);
 }
 

@@ -27,6 +27,10 @@ timeout "${TEST_LIMIT:-250}" "$AERIE" run --session "$id" -p max_tokens=3 hi >"$
 result "and run --session" $?
 lines hello | chat -c -q; [ ! -s "$T/err" ]; result "--quiet says nothing" $?
 lines hello | chat -p max_tokens=5; lines "/set" | chat -c; ! err 'not as in|not of the session' ; result "nothing is said where nothing differs" $?
+lines hello | chat --draft ngram -p max_tokens=5; said=
+for draft in models/nestling/draft none ngram; do lines /at | chat -c -n --draft $draft; said+="$(grep -oE 'started: another draft model.*' "$T/err");"; done
+[[ $said =~ ^"started: another draft model (ngram, here "[0-9a-f]{12}");started: another draft model (ngram, here none);;"$ ]]
+result "a drafter without weights is a draft like others" $?
 lines "/set forget never" hello | chat -p max_tokens=5; lines "/set" | chat -c; has '^forget  *never ' && err 'settings of the session: .*forget never'
 result "a session that lets no turn leave keeps to that" $?
 lines "/set forget ask" hello | chat -p max_tokens=5; lines "/set" | chat -c; ! has '^forget  *ask '
