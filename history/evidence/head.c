@@ -114,21 +114,19 @@ int head_touch(struct db *d, const char *what, const char *name, const uint8_t *
 
 /* ---- objects other than sessions: rows of four tables ---- */
 
-/* The statement that reads one of their rows (?1: its id; NULL: of all), each row's id first. */
-static sqlite3_stmt *read_rows(struct db *d, const char *table, int64_t id)
+/* The statement that reads their rows with ids [from, to] in this order, each row's id first. */
+static sqlite3_stmt *read_rows(struct db *d, const char *table, int64_t from, int64_t to)
 {
+#define ROWS(columns, table)                                                                       \
+    "SELECT id, " columns " FROM " table " WHERE id BETWEEN ? AND ? ORDER BY id"
     if (strcmp(table, "build") == 0)
-        return db_cached(d, "SELECT id, version, device, flags FROM build WHERE ?1 IN (0, id)", "i",
-                         id);
+        return db_cached(d, ROWS("version, device, flags", "build"), "ii", from, to);
     if (strcmp(table, "model") == 0)
-        return db_cached(d, "SELECT id, role, dir, weights_sha, tokenizer_sha FROM model WHERE ?1 "
-                            "IN (0, id)", "i", id);
+        return db_cached(d, ROWS("role, dir, weights_sha, tokenizer_sha", "model"), "ii", from, to);
     if (strcmp(table, "server") == 0)
-        return db_cached(d, "SELECT id, kind, version, url, model, facts FROM server WHERE ?1 IN "
-                            "(0, id)",
-                         "i", id);
+        return db_cached(d, ROWS("kind, version, url, model, facts", "server"), "ii", from, to);
     CHECK(strcmp(table, "tokenizer") == 0);
-    return db_cached(d, "SELECT id, sha, texts, sum FROM tokenizer WHERE ?1 IN (0, id)", "i", id);
+    return db_cached(d, ROWS("sha, texts, sum", "tokenizer"), "ii", from, to);
 }
 
 static const char *const tables[] = {"build", "model", "server", "tokenizer"};
@@ -145,7 +143,7 @@ static void row_sum(sqlite3_stmt *st, uint8_t out[SUM])
 
 static int sum_of_row(struct db *d, const char *table, int64_t id, uint8_t out[SUM], bool *some)
 {
-    sqlite3_stmt *st = read_rows(d, table, id);
+    sqlite3_stmt *st = read_rows(d, table, id, id);
     int rc;
     *some = db_row(d, st, &rc);
     if (*some)
@@ -212,18 +210,16 @@ int head_state(struct db *d)
 
 int head_add_table(struct db *d, const char *table)
 {
-    int64_t last = 0;
-    for (;;) { /* a cursor would meet the rows that head_add() inserts between its steps */
-        int64_t next = 0;
-        sqlite3_stmt *st = read_rows(d, table, 0);
+    int64_t id = 0;
+    for (;;) { /* head_add() inserts rows: no cursor stays open between two of them */
+        sqlite3_stmt *st = read_rows(d, table, id + 1, INT64_MAX);
         int rc;
-        while (next == 0 && db_row(d, st, &rc))
-            next = sqlite3_column_int64(st, 0) > last ? sqlite3_column_int64(st, 0) : 0;
+        bool some = db_row(d, st, &rc);
+        if (some)
+            id = sqlite3_column_int64(st, 0);
         sqlite3_reset(st);
-        if (next == 0)
-            return rc;
-        rc = head_add_row(d, table, last = next);
-        if (rc)
+        rc = some ? head_add_row(d, table, id) : rc;
+        if (rc || !some || id == INT64_MAX)
             return rc;
     }
 }
@@ -361,7 +357,7 @@ static int verify_object(struct log_heads *v, const char *what, const char *name
 
 static int verify_rows(struct log_heads *v, const char *table)
 {
-    sqlite3_stmt *st = read_rows(v->d, table, 0);
+    sqlite3_stmt *st = read_rows(v->d, table, INT64_MIN, INT64_MAX);
     int rc = SQLITE_OK;
     while (!rc && db_row(v->d, st, &rc)) {
         uint8_t sum[SUM];

@@ -55,6 +55,7 @@ struct pruning {
     struct pruned *out;
     struct buf *report;
     int64_t before_ms; /* sessions last used before this time are too old */
+    int64_t left;      /* sessions in the log */
     struct err kept;   /* why the one session of rule->only must stay */
 };
 
@@ -85,6 +86,7 @@ static int delete_session(struct pruning *p, const char *id, bool *more)
              chain_delete(p->d, db_cached(p->d, "DELETE FROM session WHERE id=? RETURNING id", "s",
                                           id), &n);
     p->out->sessions += n;
+    p->left -= n;
     *more = n > 0;
     return rc;
 }
@@ -120,37 +122,37 @@ static int prune_named(struct pruning *p)
 /* *due: the rule deletes the session that was unused longest, last used at used_ms. */
 static int is_due(struct pruning *p, int64_t used_ms, bool *due)
 {
-    int64_t n = 0, bytes = 0;
-    int rc = (p->rule->keep < 0 ? SQLITE_OK
-                                : db_int(p->d, &n, 0, "SELECT count(*) FROM session", "")) ?:
-             (p->rule->to_bytes >= 0 ? db_bytes(p->d, true, &bytes) : SQLITE_OK);
-    *due = used_ms < p->before_ms || (p->rule->keep >= 0 && n > p->rule->keep) ||
+    int64_t bytes = 0;
+    int rc = p->rule->to_bytes >= 0 ? db_bytes(p->d, true, &bytes) : SQLITE_OK;
+    *due = used_ms < p->before_ms || (p->rule->keep >= 0 && p->left > p->rule->keep) ||
            (p->rule->to_bytes >= 0 && bytes > p->rule->to_bytes);
     return rc;
 }
 
 /* Of the sessions that may be deleted (not pinned, no parent, not open), deletes the one unused
- * longest if the rule demands it. *more: one was deleted. */
+ * longest if the rule demands it. *more: one was deleted. Each call passes by the sessions before it
+ * that must stay. */
 static int prune_one(struct pruning *p, bool *more)
 {
     char id[SESSION_ID] = "";
-    int64_t used_ms = 0;
     *more = false;
-    sqlite3_stmt *st = db_cached(p->d, "SELECT s.id, u.ms FROM temp.used u JOIN session s"
-                                 " ON s.id = u.id WHERE s.pinned IS NULL AND s.id NOT IN"
-                                 " (SELECT parent FROM session WHERE parent NOT NULL)"
-                                 " AND s.id NOT IN (SELECT session_id FROM run WHERE ended = 0)"
-                                 " AND s.id NOT IN (SELECT session_id FROM held)"
+    sqlite3_stmt *st = db_cached(p->d, "SELECT s.id, u.ms, u.nth FROM temp.used u JOIN session s"
+                                 " ON s.id = u.id WHERE s.pinned IS NULL"
+                                 " AND NOT EXISTS (SELECT 1 FROM session WHERE parent = s.id)"
+                                 " AND NOT EXISTS (SELECT 1 FROM run WHERE session_id = s.id AND"
+                                 " ended = 0)"
+                                 " AND NOT EXISTS (SELECT 1 FROM held WHERE session_id = s.id)"
                                  " ORDER BY u.nth LIMIT 1", "");
     int rc;
     if (!db_row(p->d, st, &rc))
         return rc;
     col_id(st, 0, id);
-    used_ms = sqlite3_column_int64(st, 1);
+    int64_t used_ms = sqlite3_column_int64(st, 1), nth = sqlite3_column_int64(st, 2);
     sqlite3_reset(st);
     bool due;
     rc = is_due(p, used_ms, &due);
-    return rc || !due ? rc : delete_session(p, id, more);
+    return rc || !due ? rc : delete_session(p, id, more) ?:
+           db_do(p->d, "DELETE FROM temp.used WHERE nth=?", "i", nth);
 }
 
 /* Makes temp.used: the sessions in the order of their last use, with its time. The clock may have
@@ -189,6 +191,7 @@ static int prune_transaction(struct pruning *p)
     int rc = db_do(d, "BEGIN IMMEDIATE", "") ?:
              list_used(d, now) ?:
              doubt_clock(p, now) ?:
+             db_int(d, &p->left, 0, "SELECT count(*) FROM session", "") ?:
              db_bytes(d, true, &before);
     if (!rc && p->rule->only)
         rc = prune_named(p);

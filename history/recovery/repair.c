@@ -551,15 +551,36 @@ static void find_sessions(struct repair *r, const char *sql, struct sessions *ou
     sqlite3_stmt *st = db_prepare(&r->from, NULL, sql, "");
     while (st && sqlite3_step(st) == SQLITE_ROW) {
         char id[SESSION_ID];
-        int i = 0;
         col_id(st, 0, id);
-        while (i < out->n && strcmp(out->v[i], id) != 0)
-            i++;
-        if (i < out->n || !*id)
-            continue;
-        memcpy(APPEND(out->v, out->n), id, sizeof id);
+        if (*id)
+            memcpy(APPEND(out->v, out->n), id, sizeof id);
     }
     sqlite3_finalize(st);
+}
+
+/* By id, a session's places in their order. */
+static int by_id(const void *a, const void *b, void *all)
+{
+    const struct sessions *s = all;
+    int x = *(const int *)a, y = *(const int *)b;
+    return strcmp(s->v[x], s->v[y]) ?: x - y;
+}
+
+/* Keeps the first of equal sessions, where it stands. */
+static void drop_repeated(struct sessions *all)
+{
+    FREED(free_at) int *order = xcalloc((size_t)all->n + 1, sizeof *order);
+    FREED(free_at) bool *again = xcalloc((size_t)all->n + 1, sizeof *again);
+    int n = 0;
+    for (int i = 0; i < all->n; i++)
+        order[i] = i;
+    qsort_r(order, (size_t)all->n, sizeof *order, by_id, all);
+    for (int i = 1; i < all->n; i++)
+        again[order[i]] = strcmp(all->v[order[i - 1]], all->v[order[i]]) == 0;
+    for (int i = 0; i < all->n; i++)
+        if (!again[i])
+            memmove(all->v[n++], all->v[i], sizeof *all->v);
+    all->n = n;
 }
 
 static bool repair_sessions(struct repair *r)
@@ -579,6 +600,7 @@ static bool repair_sessions(struct repair *r)
     r->next_event++;
     for (size_t i = 0; i < LEN(ways); i++)
         find_sessions(r, ways[i], &all);
+    drop_repeated(&all);
     scan_records(r);
     for (int i = 0; ok && i < all.n; i++)
         ok = repair_session(r, all.v[i]);

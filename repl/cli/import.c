@@ -188,11 +188,11 @@ static void describe(struct import *m, const struct record *r, const char *file,
 {
     char when[32] = "";
     FREED(buf_free) struct buf config = {0};
-    FREED(free_at) char *url = xasprintf("%s line %d, imported", file, line);
+    FREED(free_at) char *url = xasprintf("%s, imported", file); /* a row of `server` a file */
     if (r->created > 0 && r->created < 1e11)
         snprintf(when, sizeof when, "%.0f", r->created);
-    buf_printf(&config, "backend=remote\nserver=%s\nimported=%s:%d\nraw=%d\n", r->server, file,
-               line, r->raw);
+    buf_printf(&config, "backend=remote\nserver=%s\nimported=%s\nimported_line=%d\nraw=%d\n",
+               r->server, file, line, r->raw);
     if (when[0])
         buf_printf(&config, "created=%s\n", when);
     buf_str(&config, more);

@@ -113,7 +113,7 @@ void facts_computed(const char *about, struct buf *out)
     static const struct {
         const char *name, *text, *usual; /* NULL: always shown */
     } fact[] = {
-        {"server", " (%s)", ""},
+        {"imported_line", ", line %s", NULL}, {"server", " (%s)", ""},
         {"precision", "; %s activations", NULL}, {"kv", ", %s cells", NULL},
         {"page_size", "; page size %s", NULL},   {"context", "; context %s", NULL},
         {"rows", "; at most %s rows a pass", ""}, {"capture", "; capture %s", ""},

@@ -19,7 +19,7 @@ session() { sql "SELECT id FROM session WHERE number=$1"; }
 { reply b "The fox said: nothing."; reply a "The KV cache stores" "$tokens"; } >"$T/results.jsonl"
 run import "$T/requests.jsonl" "$T/results.jsonl"
 [ $rc = 0 ] && has '^3 sessions imported, 1 without a reply$' && [ ! -s "$T/err" ]; result "requests and replies are joined by their ids" $?
-run show 2; has 'What is a KV cache\?' && has '^The KV cache stores' && has 'results.jsonl line 2, imported \(vllm-0\.26\.0\)' && has '^settings: temperature 0'
+run show 2; has 'What is a KV cache\?' && has '^The KV cache stores' && has 'results.jsonl, imported, line 2 \(vllm-0\.26\.0\)' && [ "$(sql 'SELECT count(*) FROM server')" = 2 ] && has '^settings: temperature 0'
 result "show says where the session came from" $?
 run logs -q fox; has 'Who are you'; result "search finds the reply" $?
 run show 2 --json; has '"tokens":\[324,1163,1066,2275\]' && has '"tokens":\[2,4,516,267'; result "the ids are those of the file" $?
