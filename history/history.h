@@ -145,6 +145,13 @@ bool history_flush(struct history *h, int ms);
 /* As history_flush(), but also ends, with false, soon after stop() says true. NULL: never. */
 bool history_flush_unless(struct history *h, int ms, bool (*stop)(void));
 
+/* For a program that stores many sessions at once; any thread, before it posts events. What is
+ * posted between two marks becomes one transaction, if it is less than 16,384 events and 16 MiB. The
+ * disk is synced where SQLite moves the write-ahead log into the database, and when the log is
+ * closed, not for each turn: a killed process loses nothing that history_flush() waited for, a power
+ * failure may lose the newest transactions. No turn is acknowledged. */
+void history_store_many(struct history *h);
+
 /* A session is open for writing in one process at a time. A new session is locked with its first
  * row; call this before an existing session is continued. False and *e (ERR_DB); *elsewhere:
  * because another process has the session open (*e says its pid and since when). The lock ends when
@@ -305,6 +312,10 @@ struct run_row {
     int64_t id, order; /* order merges with op_row.order and turn_row.order */
     char *about;       /* lines as hdb_about() gives them */
 };
+/* Calls fn with the config of each run that has a line "name=...", and whose replies were not cut
+ * off by the end of a process. Returns their number, or -1 and *e. */
+int hdb_configs(struct hdb *d, const char *name, bool (*fn)(const char *config, void *arg),
+                void *arg, struct err *e);
 int hdb_runs(struct hdb *d, const char *session, bool (*fn)(const struct run_row *r, void *arg),
              void *arg, struct err *e);
 /* Appends the session's latest run (build, models, options) as "name=value" lines. False and *e on

@@ -130,7 +130,7 @@ static int is_due(struct pruning *p, int64_t used_ms, bool *due)
 }
 
 /* Of the sessions that may be deleted (not pinned, no parent, not open), deletes the one unused
- * longest if the rule demands it. *more: one was deleted. Each call passes by the sessions before it
+ * longest if the rule demands it. *more: one was deleted. Each call passes by the older sessions
  * that must stay. */
 static int prune_one(struct pruning *p, bool *more)
 {

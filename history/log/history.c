@@ -10,7 +10,7 @@
 enum {
     QUEUE = 4096,            /* events between the engine and this thread */
     BATCH_MS = 100,          /* an event waits at most this long for its commit */
-    BATCH_MAX = 4096,        /* events of one transaction, approximately */
+    REST_EVENTS = 2048,      /* events that end a rest before that */
     CLOSE_MS = 2000,         /* closing retries for at most this long */
     SIDE_FILE_MS = 300,      /* closing writes the side file after this time */
     HASTE_MS = 100,          /* hastened closing checkpoints no log whose disk is slower */
@@ -19,9 +19,9 @@ enum {
 /* ---- the thread ---- */
 
 /* Milliseconds until the next commit or retry; -1: nothing waits. */
-static int time_left(const struct history *h)
+static int time_left(struct history *h)
 {
-    if (!h->n_wait)
+    if (!h->n_wait || (!h->urgent && !h->retry_ns && storing_many(h)))
         return -1;
     uint64_t due = h->retry_ns ? h->retry_ns
                  : h->urgent   ? 0
@@ -84,6 +84,8 @@ static void store_ends(struct history *h, bool late)
     struct db *d = &h->w.db;
     if (late && h->w.has_wal)
         writer_sync(h, 1);
+    else if (storing_many(h)) /* syncs all transactions */
+        writer_sync(h, 2);
     if (db_do(d, "BEGIN IMMEDIATE", "") != SQLITE_OK)
         return;
     if (write_end_all(&h->w) == SQLITE_OK && session_unlock(d, &h->w.live, NULL) == SQLITE_OK)
@@ -167,11 +169,11 @@ static void *writer_main(void *arg)
         int left = time_left(h);
         /* events are waiting for their commit: those that join them need not wake this thread */
         if (left > 0)
-            evq_rest(h->q, BATCH_MAX / 2, left);
+            evq_rest(h->q, REST_EVENTS, left);
         bool got = evq_wait(h->q, &ev, left > 0 ? 0 : left);
-        for (; got; got = h->n_wait < BATCH_MAX && evq_get(h->q, &ev))
+        for (; got; got = !waiting_full(h) && evq_get(h->q, &ev))
             waiting_add(h, &ev);
-        if (h->n_wait && (time_left(h) == 0 || (h->n_wait >= BATCH_MAX && !h->retry_ns)))
+        if (h->n_wait && (time_left(h) == 0 || (waiting_full(h) && !h->retry_ns)))
             waiting_commit(h);
     }
     finish_writing(h);
@@ -271,6 +273,12 @@ void history_set_limit(struct history *h, const struct history_limit *l)
     h->limit = *l;
     pthread_mutex_unlock(&h->mu);
     history_flush(h, 2000);
+}
+
+void history_store_many(struct history *h)
+{
+    LOCKED(&h->mu);
+    h->many = true;
 }
 
 int history_fd(const struct history *h)

@@ -49,6 +49,21 @@ int hdb_runs(struct hdb *h, const char *session, bool (*fn)(const struct run_row
     return rows.ok ? rows.n : -1;
 }
 
+int hdb_configs(struct hdb *h, const char *name, bool (*fn)(const char *config, void *arg),
+                void *arg, struct err *e)
+{
+    sqlite3_stmt *st = db_prepare(&h->db, e,
+        "SELECT config FROM run r WHERE instr(char(10) || config, char(10) || ? || '=') AND NOT"
+        " EXISTS(SELECT 1 FROM turn WHERE session_id = r.session_id AND stop IN ('', 'crashed'))",
+        "s", name);
+    struct db_rows rows = db_rows(&h->db, st, "cannot read runs", e);
+    while (db_next(&rows)) {
+        FREED(free_at) char *config = col_str(st, 0);
+        rows.more = fn(config, arg);
+    }
+    return rows.ok ? rows.n : -1;
+}
+
 static bool keep_about(const struct run_row *r, void *arg)
 {
     struct buf *b = arg;

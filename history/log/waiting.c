@@ -21,8 +21,10 @@ enum {
     DETAILS_MS = 200,        /* hastened closing leaves out the steps not written by this time */
     SHED_EVENTS = 32768,     /* waiting events beyond which details are dropped */
     MAX_EVENTS = 2 * SHED_EVENTS,
+    BATCH_MAX = 4096,        /* events of one transaction, approximately, ... */
+    MANY_MAX = 16384,        /* ... of history_store_many(); of at most MANY_BYTES then */
 };
-static const size_t SHED_BYTES = (size_t)32 << 20;
+static const size_t SHED_BYTES = (size_t)32 << 20, MANY_BYTES = (size_t)16 << 20;
 
 /* ---- struct history_about: strings only ---- */
 
@@ -111,6 +113,18 @@ bool closing_late(struct history *h, int ms)
     return since && clock_ns() - since > (uint64_t)ms * 1000000;
 }
 
+bool storing_many(struct history *h)
+{
+    LOCKED(&h->mu);
+    return h->many;
+}
+
+bool waiting_full(struct history *h)
+{
+    return storing_many(h) ? h->n_wait >= MANY_MAX || h->bytes >= MANY_BYTES
+                           : h->n_wait >= BATCH_MAX;
+}
+
 static void drop_details(struct history *h)
 {
     int kept = 0;
@@ -157,9 +171,11 @@ void waiting_add(struct history *h, struct event *ev)
     pthread_mutex_lock(&h->mu);
     enum log_level level = h->blocked ? LOG_OFF : h->level;
     h->status.left_out += h->blocked && h->level != LOG_OFF && ev->kind == EV_TURN_BEGIN;
+    bool many = h->many;
     pthread_mutex_unlock(&h->mu);
-    h->urgent |= ev->kind == EV_TURN_BEGIN || ev->kind == EV_TURN_END || ev->kind == EV_FAULT ||
-                 (int)ev->kind == EV_MARK;
+    h->urgent |= (int)ev->kind == EV_MARK ||
+                 (!many && (ev->kind == EV_TURN_BEGIN || ev->kind == EV_TURN_END ||
+                            ev->kind == EV_FAULT));
     size_t bytes = event_bytes(ev);
     h->bytes += bytes;
     h->wait[h->n_wait++] = (struct waiting){.ev = *ev, .level = level, .bytes = bytes};
@@ -206,19 +222,19 @@ static int apply_waiting(struct history *h, int *bad, uint64_t *ended, uint64_t 
 {
     enum { LOOK = 64 }; /* events between two looks at the time */
     int rc = db_do(&h->w.db, "BEGIN IMMEDIATE", "");
-    bool late = false;
+    bool late = false, many = storing_many(h);
     *bad = -1;
     *ended = *skipped = 0;
     for (int i = 0; !rc && i < h->n_wait; i++) {
         bool end = false;
-        late = late || (i % LOOK == 0 && closing_late(h, DETAILS_MS));
+        late = late || (!many && i % LOOK == 0 && closing_late(h, DETAILS_MS));
         if (late && is_detail(&h->wait[i].ev))
             *skipped += 1;
         else if ((int)h->wait[i].ev.kind == EV_MARK)
             *mark = h->wait[i].ev.seq;
         else
             rc = write_event(&h->w, &h->wait[i].ev, h->wait[i].level, &end);
-        *ended += end;
+        *ended += end && !many;
         if (rc)
             *bad = i;
     }
@@ -243,7 +259,7 @@ static int try_transaction(struct history *h, int *bad, uint64_t *ended, uint64_
     uint64_t skipped = 0;
     *bad = -1;
     /* with a rollback journal, a commit that is not synced at once could damage the file */
-    int rc = writer_sync(h, has_turn_end(h) || !h->w.has_wal ? 2 : 1) ?:
+    int rc = writer_sync(h, (has_turn_end(h) && !storing_many(h)) || !h->w.has_wal ? 2 : 1) ?:
              apply_waiting(h, bad, ended, mark, &skipped);
     texts_ended(&h->w.texts, !rc);
     if (!rc) {

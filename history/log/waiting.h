@@ -37,6 +37,7 @@ struct history {
     pthread_cond_t flushed;
     uint64_t mark; /* the newest EV_MARK */
     enum log_level level;
+    bool many;     /* history_store_many() was called */
     bool closing;  /* history_finish() was called */
     uint64_t hastened_ns; /* when history_hasten() was called; 0: it was not */
     bool joined;   /* the thread was joined */
@@ -59,6 +60,10 @@ void deadline_after(struct timespec *t, int ms);
 void waiting_add(struct history *h, struct event *ev);
 /* Stores what waits in one transaction; where that fails, sets the time of the next try. */
 void waiting_commit(struct history *h);
+/* Whether no more events should wait for their commit. */
+bool waiting_full(struct history *h);
+/* Whether history_store_many() was called. */
+bool storing_many(struct history *h);
 /* Whether history_hasten() was called more than ms milliseconds ago. */
 bool closing_late(struct history *h, int ms);
 /* The connection's synchronous, as in struct history. SQLite's code. */

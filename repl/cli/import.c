@@ -1,10 +1,12 @@
 /* import.c - `aerie import FILE...`: stores recorded requests to servers and their replies
  * (engine/remote/records.h) as sessions of the log, one for each record.
  *
- * A record is imported completely or not at all. Facts that a file does not have stay "not
- * reported". A line with only a request waits for the line with its reply (the same custom_id), in
- * this file or in a later one. Of a server's log with lines of kv_canary (engine/tools/canary.h)
- * the violations become one session with page maps. */
+ * A record is imported completely or not at all, and once: a line that the log already has from a
+ * file of this name, with the same request, is passed over. So a killed import is continued by
+ * repeating it. Facts that a file does not have stay "not reported". A line with only a request
+ * waits for the line with its reply (the same custom_id), in this file or in a later one. Of a
+ * server's log with lines of kv_canary (engine/tools/canary.h) the violations become one session
+ * with page maps. */
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
@@ -21,10 +23,18 @@
 enum { LINE_BYTES = 16 << 20, MOST_RECORDS = 100000, COMPLAINTS = 20, PIECE = 32 };
 static const size_t most_waiting = (size_t)512 << 20; /* bytes of requests that wait */
 
+enum { ORIGIN = 33 };
+
+/* Where a record is from. */
+struct origin {
+    const char *file;
+    int line;
+    char sum[ORIGIN]; /* of these two, the line and its request's line, as hexadecimal digits */
+};
+
 struct import_waiting {
     struct record r;
-    int line;
-    const char *file;
+    struct origin from;
 };
 
 struct import {
@@ -34,6 +44,9 @@ struct import {
     int n_wait;
     size_t wait_bytes;
     int n, bad, no_reply; /* sessions, lines that were no record, sessions without a reply */
+    int again;            /* records that the log had already */
+    char (*known)[ORIGIN]; /* (n_known) of the log's sessions, sorted */
+    int n_known;
     char first[SESSION_ID], last[SESSION_ID];
     struct err fault; /* ends the import */
     struct stop stop;
@@ -45,6 +58,55 @@ static void complain(struct import *m, const char *file, int line, const char *w
         return;
     FREED(free_at) char *text = xasprintf("%s line %d: %s", file, line, why);
     cli_complain(NULL, text);
+}
+
+/* ---- what the log has already ---------------------------------------------------------------- */
+
+static bool add_known(const char *config, void *arg)
+{
+    struct import *m = arg;
+    FREED(free_at) char *sum = facts_value(config, "record");
+    if (sum && strlen(sum) == ORIGIN - 1)
+        memcpy(APPEND(m->known, m->n_known), sum, ORIGIN);
+    return true;
+}
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(a, b);
+}
+
+static bool read_known(struct import *m, struct err *e)
+{
+    FREED(hdb_close_at) struct hdb *d = cli_open_db(m->c, e);
+    bool ok = d && hdb_configs(d, "record", add_known, m, e) >= 0;
+    if (m->n_known)
+        qsort(m->known, (size_t)m->n_known, sizeof *m->known, by_text);
+    return ok;
+}
+
+static bool is_known(struct import *m, const struct origin *from)
+{
+    bool known = m->n_known && bsearch(from->sum, m->known, (size_t)m->n_known, sizeof *m->known,
+                                       by_text);
+    m->again += known;
+    return known;
+}
+
+/* request: the sum of the request's line, or "". */
+static struct origin origin_of(const char *file, int line, const char *text, size_t n,
+                               const char *request)
+{
+    struct origin from = {.file = file, .line = line};
+    char hex[65];
+    struct sha256 s;
+    FREED(free_at) char *begin = xasprintf("%s\n%d\n%s\n", file, line, request);
+    sha256_init(&s);
+    sha256_add(&s, begin, strlen(begin));
+    sha256_add(&s, text, n);
+    sha256_end_hex(&s, hex);
+    snprintf(from.sum, sizeof from.sum, "%.*s", ORIGIN - 1, hex);
+    return from;
 }
 
 /* ---- a record becomes a session -------------------------------------------------------------- */
@@ -163,10 +225,11 @@ static void post_reply(struct session_events *s, const struct record *r)
     session_put(s, &ev);
 }
 
-static void post_notes(struct session_events *s, const struct record *r, const char *file, int line)
+static void post_notes(struct session_events *s, const struct record *r,
+                       const struct origin *from)
 {
     FREED(buf_free) struct buf note = {0};
-    buf_printf(&note, "imported from %s line %d", file, line);
+    buf_printf(&note, "imported from %s line %d", from->file, from->line);
     if (r->name)
         buf_printf(&note, ", \"%s\"", r->name);
     if (!r->request)
@@ -183,16 +246,16 @@ static void post_notes(struct session_events *s, const struct record *r, const c
 }
 
 /* The facts of the session's origin for the log. more: further facts, lines "name=value". */
-static void describe(struct import *m, const struct record *r, const char *file, int line,
+static void describe(struct import *m, const struct record *r, const struct origin *from,
                      const char *more)
 {
     char when[32] = "";
     FREED(buf_free) struct buf config = {0};
-    FREED(free_at) char *url = xasprintf("%s, imported", file); /* a row of `server` a file */
+    FREED(free_at) char *url = xasprintf("%s, imported", from->file); /* a row of `server` a file */
     if (r->created > 0 && r->created < 1e11)
         snprintf(when, sizeof when, "%.0f", r->created);
-    buf_printf(&config, "backend=remote\nserver=%s\nimported=%s\nimported_line=%d\nraw=%d\n",
-               r->server, file, line, r->raw);
+    buf_printf(&config, "backend=remote\nserver=%s\nimported=%s\nimported_line=%d\nrecord=%s\n"
+               "raw=%d\n", r->server, from->file, from->line, from->sum, r->raw);
     if (when[0])
         buf_printf(&config, "created=%s\n", when);
     buf_str(&config, more);
@@ -239,21 +302,23 @@ static bool stored(struct import *m, const struct session_events *s)
                    st.error[0] ? "not saved: " : "no answer for 30 s", st.error);
 }
 
-static bool store(struct import *m, struct record *r, const char *file, int line)
+static bool store(struct import *m, struct record *r, const struct origin *from)
 {
     struct session_events s = {.log = m->log};
+    if (is_known(m, from))
+        return true;
     if (m->n == MOST_RECORDS)
         return err_set(&m->fault, ERR_USAGE, "more than %d records; the first %d are imported",
                        MOST_RECORDS, MOST_RECORDS);
     one_line(r->server);
     one_line(r->model);
     session_events_begin(&s);
-    describe(m, r, file, line, "");
+    describe(m, r, from, "");
     session_put_text(&s, EV_SESSION, OP_OPEN, NULL);
     session_put_text(&s, EV_OP, OP_OPEN, r->settings.p);
     if (r->system)
         session_put_text(&s, EV_OP, OP_SYSTEM, r->system);
-    post_notes(&s, r, file, line);
+    post_notes(&s, r, from);
     for (int i = 0; i < r->n_past; i++)
         post_past(&s, &r->past[i]);
     begin_turn(&s, r->text ? r->text : "", &r->prompt, r);
@@ -342,6 +407,17 @@ static int post_violations(struct session_events *s, const struct canary *k,
     return n;
 }
 
+static struct origin origin_of_canary(const struct canary *k, const char *file)
+{
+    FREED(buf_free) struct buf all = {0};
+    buf_printf(&all, "%lld\n", (long long)k->total);
+    FOR_EACH(const struct canary_line, l, k->v, k->n)
+        buf_printf(&all, "%s %u %d %lld %lld %lld\n", l->tag, (unsigned)l->reasons, (int)l->pool,
+                   (long long)l->slot, (long long)l->position, (long long)l->stored_token);
+    return origin_of(file, (int)(k->v[0].line < INT_MAX ? k->v[0].line : INT_MAX), all.p, all.n,
+                     "");
+}
+
 /* Stores the violations of a server's log as one session, whose page map shows the pages that they
  * name. */
 static bool store_canary(struct import *m, const struct canary *k, const char *file)
@@ -350,10 +426,13 @@ static bool store_canary(struct import *m, const struct canary *k, const char *f
     struct record r = {0};
     int size = max_int(1, m->c->opt.engine.page_size);
     const struct canary_room room = room_of(k, size);
+    const struct origin from = origin_of_canary(k, file);
+    if (is_known(m, &from))
+        return true;
     char *facts = xasprintf("page_size=%d\ncontext=%lld\n", size, (long long)room.context);
     snprintf(r.server, sizeof r.server, "SGLang");
     session_events_begin(&s);
-    describe(m, &r, file, (int)(k->v[0].line < INT_MAX ? k->v[0].line : INT_MAX), facts);
+    describe(m, &r, &from, facts);
     free(facts);
     session_put_text(&s, EV_SESSION, OP_OPEN, NULL);
     session_put_text(&s, EV_OP, OP_OPEN, NULL);
@@ -380,24 +459,25 @@ static size_t weight(const struct record *r)
     return n;
 }
 
-static void wait_for_reply(struct import *m, struct record *r, const char *file, int line)
+static void wait_for_reply(struct import *m, struct record *r, const struct origin *from)
 {
-    *APPEND(m->wait, m->n_wait) = (struct import_waiting){*r, line, file};
+    *APPEND(m->wait, m->n_wait) = (struct import_waiting){*r, *from};
     m->wait_bytes += weight(r);
     if (m->wait_bytes > most_waiting)
         err_set(&m->fault, ERR_USAGE, "%s line %d: requests of more than %zu MiB wait for their "
-                "replies", file, line, most_waiting >> 20);
+                "replies", from->file, from->line, most_waiting >> 20);
     *r = (struct record){0};
 }
 
-/* Finds the request of a reply. It searches from the oldest, which is a match at once if both files
- * have one order. */
-static void find_request(struct import *m, struct record *r)
+/* Finds the request of a reply, whose sum goes to `sum`. It searches from the oldest, which is a
+ * match at once if both files have one order. */
+static void find_request(struct import *m, struct record *r, char sum[ORIGIN])
 {
     for (int i = 0; r->name && i < m->n_wait; i++)
         if (m->wait[i].r.name && strcmp(m->wait[i].r.name, r->name) == 0) {
             m->wait_bytes -= weight(&m->wait[i].r);
             record_join(r, &m->wait[i].r);
+            memcpy(sum, m->wait[i].from.sum, ORIGIN);
             CUT(m->wait, m->n_wait, i);
             return;
         }
@@ -412,13 +492,14 @@ static void take_line(struct import *m, const char *file, int line, const struct
             complain(m, file, line, e.msg);
         return;
     }
-    if (r.request && !r.reply && r.name) {
-        wait_for_reply(m, &r, file, line);
-        return;
-    }
+    char request[ORIGIN] = "";
     if (r.reply && !r.request)
-        find_request(m, &r);
-    store(m, &r, file, line);
+        find_request(m, &r, request);
+    const struct origin from = origin_of(file, line, text->p, text->n, request);
+    if (r.request && !r.reply && r.name)
+        wait_for_reply(m, &r, &from);
+    else
+        store(m, &r, &from);
     record_free(&r);
 }
 
@@ -511,6 +592,8 @@ static void print_result(const struct import *m)
     print_add(to, ST_TEXT, "%d{sessions} session%s imported", m->n, plural(m->n));
     print_add(to, ST_TEXT, m->no_reply ? ", %d{without_reply} without a reply"
                                           : "\f%d{without_reply}", m->no_reply);
+    print_add(to, ST_TEXT, m->again ? ", %d{already} already in the log" : "\f%d{already}",
+              m->again);
     print_add(to, ST_TEXT, m->bad ? "; %d{bad_lines} line%s left out" : "\f%d{bad_lines}%s",
               m->bad, plural(m->bad));
     print_add(to, ST_TEXT, "\f%s{first}%s{last}", m->n ? m->first : NULL, m->n ? m->last : NULL);
@@ -523,7 +606,7 @@ static void store_rest(struct import *m)
 {
     for (int i = 0; i < m->n_wait; i++) {
         if (!m->fault.kind && !stop_asked(&m->stop))
-            store(m, &m->wait[i].r, m->wait[i].file, m->wait[i].line);
+            store(m, &m->wait[i].r, &m->wait[i].from);
         record_free(&m->wait[i].r);
     }
     free(m->wait);
@@ -569,7 +652,9 @@ int cli_import(struct cli *c)
     bool ok = cli_stop_open(&m.stop, &e);
     json_stop_on(&m.stop);
     m.log = ok ? history_open(path, LOG_TREE, &none, &e) : NULL;
-    ok = m.log != NULL;
+    ok = m.log && read_known(&m, &e);
+    if (ok)
+        history_store_many(m.log);
     for (int i = 0; ok && i < c->n_word && !stop_asked(&m.stop); i++)
         ok = read_file(&m, c->word[i], &e);
     if (m.log) {
@@ -582,7 +667,8 @@ int cli_import(struct cli *c)
         if (m.n || ok)
             print_result(&m);
     }
-    int rc = !ok ? cli_fail(&e) : m.bad ? m.n ? ERR_NEGATIVE : ERR_USAGE : 0;
+    free(m.known);
+    int rc = !ok ? cli_fail(&e) : m.bad ? m.n || m.again ? ERR_NEGATIVE : ERR_USAGE : 0;
     json_stop_on(NULL);
     return cli_stop_close(rc);
 }

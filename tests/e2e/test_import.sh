@@ -38,8 +38,8 @@ result "a prompt without ids is rendered here, and its length compared with the 
 run run -p max_tokens=4 "What is a KV cache?"
 run diff last 2 --log-only; [ $rc = 0 ] && has 'nowhere: 1 turn, 4 tokens by position'; result "an imported session is compared with a local one" $?
 sed 's/324,1163,1066/324,1163,1067/' "$T/results.jsonl" >"$T/wrong.jsonl"; run import "$T/requests.jsonl" "$T/wrong.jsonl" --json
-has '^{"sessions":3,"without_reply":1,"bad_lines":0,"first":"01.*","last":"01.*"}$'; result "as JSON" $?
-run diff 7 9 --log-only; [ $rc = 1 ] && has 'first at step 1\.[0-9]+( \| 1\.1)?: logits: token 2 is 1066 in a, 1067 in b'; result "one changed id is found" $?
+has '^{"sessions":2,"without_reply":0,"already":1,"bad_lines":0,"first":"01.*","last":"01.*"}$'; result "as JSON; what the log has from this line is not imported again" $?
+run diff 6 8 --log-only; [ $rc = 1 ] && has 'first at step 1\.[0-9]+( \| 1\.1)?: logits: token 2 is 1066 in a, 1067 in b'; result "one changed id is found" $?
 run export 2 --format md; has 'The KV cache stores'; result "export works" $?
 run db check; [ $rc = 0 ]; result "the log is whole" $?
 
@@ -57,6 +57,19 @@ for _ in $(seq 40); do echo '{'; done >"$T/bad"; run import "$T/bad"; [ $rc = 2 
 result "many bad lines are not all printed" $?
 run import "$T/nowhere"; [ $rc = 2 ] && grep -q 'cannot open' "$T/err"; result "no such file" $?
 run import; [ $rc = 2 ]; result "no file named" $?
+
+# ---- a killed import leaves whole sessions; the same import again adds the others ----
+export XDG_DATA_HOME=$T/killed DB=$T/killed/aerie/sessions.db; records=$T/records.jsonl
+reply a "The KV cache stores" "$tokens" | awk '{ for (i = 1; i <= 1500; i++) { line = $0; sub(/"a"/, "\"" i "\"", line); print line } }' >"$records"
+"$AERIE" import "$records" >"$T/out" 2>"$T/err" & pid=$!
+stored() { [ "$(sql "SELECT count(*) FROM turn WHERE role='reply'" 2>"$T/err2" || echo 0)" -ge "$1" ] || ! kill -0 $pid 2>/dev/null; }
+until_ok stored 20; kill -9 $pid 2>/dev/null; wait $pid 2>/dev/null; before=$(sql "SELECT count(*) FROM session")
+run import "$records"; has "^$((1500 - before)) sessions imported, $before already in the log$" && [ "$before" -ge 20 ]; result "a killed import goes on where it ended" $?
+[ "$(sql "SELECT (SELECT count(*) FROM session) || ' ' || (SELECT count(*) FROM turn WHERE stop='length' OR stop='max_tokens') || ' ' || count(*) FROM step")" = "1500 1500 1500" ]
+result "every record is there once, and whole" $?
+run import "$records"; [ $rc = 0 ] && has '^0 sessions imported, 1500 already in the log$'; result "a third time adds nothing" $?
+run db check; [ $rc = 0 ]; result "the log is whole after the kill" $?
+export XDG_DATA_HOME=$T/data DB=$T/data/aerie/sessions.db
 
 # ---- a dump of SGLang ----
 if [ -n "$python" ]; then

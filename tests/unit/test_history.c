@@ -713,10 +713,54 @@ static void test_ids_only_grow_and_their_beginnings_find_sessions(void **state)
     history_close(h);
 }
 
+static bool count_config(const char *config, void *arg)
+{
+    ++*(int *)arg;
+    return strstr(config, "page_size=16\n") != NULL;
+}
+
+/* Neither time nor the end of a turn begins a transaction: a mark does, and nothing is
+ * acknowledged. */
+static void test_many_sessions_are_stored_at_marks_only(void **state)
+{
+    (void)state;
+    struct history *h = log_open(LOG_TREE);
+    struct history_status s;
+    struct err e = {0};
+    char id[SESSION_ID];
+    int n = 0;
+    history_store_many(h);
+    session_new_id(id);
+    write_session(h, id, 2);
+    nanosleep(&(struct timespec){.tv_nsec = 150000000}, NULL);
+    struct hdb *d = read_open();
+    assert_int_equal(sql_int(d, "SELECT count(*) AS n FROM session"), 0);
+    assert_true(history_flush(h, 60000));
+    assert_int_equal(sql_int(d, "SELECT count(*) AS n FROM turn WHERE stop <> ''"), 2);
+    history_status(h, &s);
+    assert_int_equal(s.acked_turns, 0);
+    assert_int_equal(hdb_configs(d, "page_size", count_config, &n, &e), 1);
+    assert_int_equal(hdb_configs(d, "age_size", count_config, &n, &e), 0);
+    session_new_id(id); /* a run with an open turn does not count */
+    write_session(h, id, 1);
+    struct ids context = {0};
+    struct made_turn t;
+    make_turn(&t, id, 2, &context);
+    post_turn(h, &t, 0, false);
+    free_turn(&t);
+    ids_free(&context);
+    assert_true(history_flush(h, 60000));
+    assert_int_equal(hdb_configs(d, "page_size", count_config, &n, &e), 1);
+    assert_int_equal(n, 2);
+    hdb_close(d);
+    history_close(h);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(test_what_is_posted_is_read_back),
+        TEST(test_many_sessions_are_stored_at_marks_only),
         TEST(test_every_column_of_a_step_is_stored_and_shown),
         TEST(test_each_level_stores_what_it_promises),
         TEST(test_a_turn_begun_before_off_is_still_ended),
