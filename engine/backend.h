@@ -174,7 +174,8 @@ struct chat_view {
     char session[SESSION_ID];
     int turn, step;
     bool busy;
-    int length, capacity; /* context tokens, and the most there can be (0: not known) */
+    int length, capacity; /* context tokens, those included that the next prompt computes again
+                             after turns have left; and the most there can be (0: not known) */
     int committed;        /* context tokens with KV; -1: not known */
     struct settings settings;
     double tok_s; /* of the running or last reply */

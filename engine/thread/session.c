@@ -25,6 +25,13 @@ static void drop_held(struct session *s)
     s->held = (struct held){.change = CHANGE_NONE};
 }
 
+/* Empties the live lane. */
+static void empty_lane(struct session *s)
+{
+    lane_free(s->runtime, &s->lane);
+    s->expected = 0;
+}
+
 static void drop_states(struct session *s)
 {
     drop_held(s);
@@ -33,7 +40,7 @@ static void drop_states(struct session *s)
         lane_free(s->runtime, &s->point[--s->n_point].lane);
     while (s->n_idle)
         lane_free(s->runtime, &s->idle[--s->n_idle]);
-    lane_free(s->runtime, &s->lane);
+    empty_lane(s);
     pass_unlock(&s->runtime->pass);
 }
 
@@ -109,7 +116,7 @@ static void give_up_point(struct session *s)
 
 static void restore(struct session *s, struct lane *from)
 {
-    lane_free(s->runtime, &s->lane);
+    empty_lane(s);
     lane_fork_as(s->runtime, from, &s->lane, HOLDER_SESSION);
 }
 
@@ -123,7 +130,7 @@ static void restore_end(struct session *s)
     if (p && p->turn_end && p->n_msg == s->n_msg)
         restore(s, &p->lane);
     else
-        lane_free(s->runtime, &s->lane);
+        empty_lane(s);
 }
 
 void session_rewind(struct session *s, int n, enum reuse_change why)
@@ -145,7 +152,7 @@ static void restore_newest(struct session *s)
     if (p && p->turn_end)
         restore(s, &p->lane);
     else
-        lane_free(s->runtime, &s->lane);
+        empty_lane(s);
 }
 
 struct replaced session_take_messages(struct session *s)
@@ -435,7 +442,7 @@ bool session_render_without(const struct session *s, const struct ids *turns, co
     return render(s, gone, text, out, e);
 }
 
-int session_forget(struct session *s, const struct ids *turns)
+int session_forget(struct session *s, const struct ids *turns, int left)
 {
     FREED(free_at) struct exchange *exchange = xcalloc((size_t)s->n_msg + 1, sizeof *exchange);
     int n = exchanges_of(s, exchange), found = 0, kept = 0, first = s->n_msg, turn = 0;
@@ -462,6 +469,7 @@ int session_forget(struct session *s, const struct ids *turns)
         while (s->n_point && s->point[s->n_point - 1].n_msg > first)
             drop_point(s, s->n_point - 1);
         restore_newest(s);
+        s->expected = kept ? left : 0;
     }
     pass_unlock(&s->runtime->pass);
     return found;
@@ -551,10 +559,10 @@ struct reuse session_prepare(struct session *s, const struct ids *prompt, bool d
     struct reuse why = explain(s, prompt, best ? best->seq.committed : 0);
     pass_lock(&s->runtime->pass);
     if (!best)
-        lane_free(s->runtime, &s->lane);
+        empty_lane(s);
     else if (best != &s->lane)
         restore(s, best);
-    s->lane.tok.n = 0;
+    s->lane.tok.n = s->expected = 0;
     ids_cat(&s->lane.tok, prompt->v, prompt->n);
     s->lane.draws = s->draws;
     s->lane.stopped = false;

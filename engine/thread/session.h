@@ -51,6 +51,8 @@ struct session {
     /* its states: id, pages and tokens change under pass_lock(), because views read them */
     char id[SESSION_ID];
     struct lane lane;
+    int expected; /* tokens of a conversation that the lane does not hold; 0: it holds it, or they
+                     were not counted */
     struct point point[MAX_POINTS]; /* oldest first */
     int n_point;
     struct lane idle[MAX_POINTS]; /* fork parents, oldest first; kept while there is room */
@@ -97,8 +99,8 @@ void room_free(struct room *r);
  * message does not fit even alone with the system prompt. */
 bool session_room(const struct session *s, const char *text, struct room *out, struct err *e);
 /* Removes whole turns from the conversation; returns how many of them it held. The live lane goes
- * back to the newest resident turn end before them. */
-int session_forget(struct session *s, const struct ids *turns);
+ * back to the newest resident turn end before them. left: tokens of the others, for views. */
+int session_forget(struct session *s, const struct ids *turns, int left);
 bool session_has_turn(const struct session *s, int turn);
 /* As session_render(), without these turns. */
 bool session_render_without(const struct session *s, const struct ids *turns, const char *text,

@@ -519,8 +519,10 @@ static void run_turn(struct engine *engine, const struct ids *prompt, const stru
 
 /* ---- room for a message ---------------------------------------------------------------------- */
 
-/* Takes turns out of the context after a notice and a log entry. */
-static void leave_out(struct engine *engine, const struct ids *turns, int tokens, const char *why)
+/* Takes turns of `tokens` tokens out of the context, in which `left` remain, after a notice and a
+ * log entry. */
+static void leave_out(struct engine *engine, const struct ids *turns, int tokens, int left,
+                      const char *why)
 {
     FREED(buf_free) struct buf b = {0}, numbers = {0};
     buf_str(&b, "leaving out ");
@@ -529,7 +531,7 @@ static void leave_out(struct engine *engine, const struct ids *turns, int tokens
     engine_notice(engine, b.p);
     buf_ints(&numbers, turns->v, turns->n);
     engine_post_op(engine, OP_FORGET, numbers.p, 0);
-    session_forget(&engine->own.ses, turns);
+    session_forget(&engine->own.ses, turns, left);
 }
 
 /* Makes room for a message as the setting `forget` says, and renders the prompt. False: the message
@@ -547,7 +549,7 @@ static bool find_room(struct engine *engine, const char *text, bool make_room, s
         FREED(free_at) char *why = xasprintf(": the context was full, %d of %d free now%s",
                                              context - r->prompt.n, context,
                                              make_room ? "" : "; /set forget ask asks first");
-        leave_out(engine, &r->turns, r->n_all - r->prompt.n, why);
+        leave_out(engine, &r->turns, r->n_all - r->prompt.n, r->prompt.n, why);
         return true;
     }
     bool tight = r->n_all + (policy == FORGET_ASK ? room_least(context) : 1) > context;
@@ -696,7 +698,7 @@ void engine_forget(struct engine *engine, const char *turns)
         engine_notice(engine, "the context holds none of these turns");
     else if (session_render(&engine->own.ses, "", &all, &e) &&
              session_render_without(&engine->own.ses, &leave, "", &rest, &e))
-        leave_out(engine, &leave, all.n - rest.n, "");
+        leave_out(engine, &leave, all.n - rest.n, rest.n, "");
     else
         engine_notice(engine, e.msg);
 }

@@ -29,7 +29,7 @@ void local_chat(struct backend *b, struct chat_view *v)
     v->turn = s->turn;
     v->step = s->step;
     v->busy = busy;
-    v->length = lane->tok.n;
+    v->length = max_int(lane->tok.n, s->ses->expected);
     v->committed = lane->seq.committed;
     v->capacity = backend_info(b)->context;
     v->settings = s->set;

@@ -63,6 +63,27 @@ static void test_a_message_that_cannot_fit_changes_nothing(void **state)
     }
 }
 
+/* What is left when turns leave is in the context, although no lane holds it until the next
+ * prompt. */
+static void test_the_turns_that_stay_count_as_context(void **state)
+{
+    (void)state;
+    struct backend *g = open_full(FORGET_ASK);
+    struct brought b = {0};
+    ask(g, RQ_SAY, "My name is Ada.", &b);
+    ask(g, RQ_SAY, "Say hello.", &b);
+    int before = length(g);
+    ask(g, RQ_FORGET, "1", &b);
+    int left = length(g);
+    assert_in_range(left, 1, before - 1);
+    ask(g, RQ_SAY, "Hi", &b);
+    assert_in_range(b.prompt.n - left, 1, 3);
+    ask(g, RQ_FORGET, "2 3", &b);
+    assert_int_equal(length(g), 0);
+    backend_close(g);
+    brought_free(&b);
+}
+
 /* Turns 1 to 4 are short; with one more of `n` lines the context is too small. */
 static void fill(struct backend *g, struct brought *b)
 {
@@ -244,6 +265,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_message_that_cannot_fit_changes_nothing),
+        cmocka_unit_test(test_the_turns_that_stay_count_as_context),
         cmocka_unit_test(test_asking_refuses_until_the_user_lets_turns_leave),
         cmocka_unit_test(test_the_oldest_leave_and_a_long_text_stays),
         cmocka_unit_test(test_a_long_chat_computes_few_prompts_again),
