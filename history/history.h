@@ -146,10 +146,10 @@ bool history_flush(struct history *h, int ms);
 bool history_flush_unless(struct history *h, int ms, bool (*stop)(void));
 
 /* For a program that stores many sessions at once; any thread, before it posts events. What is
- * posted between two marks becomes one transaction, if it is less than 16,384 events and 16 MiB. The
- * disk is synced where SQLite moves the write-ahead log into the database, and when the log is
- * closed, not for each turn: a killed process loses nothing that history_flush() waited for, a power
- * failure may lose the newest transactions. No turn is acknowledged. */
+ * posted between two marks becomes one transaction, if it is less than 16,384 events and 16 MiB.
+ * The disk is synced where SQLite moves the write-ahead log into the database, and when the log is
+ * closed, not for each turn: a killed process loses nothing that history_flush() waited for, a
+ * power failure may lose the newest transactions. No turn is acknowledged. */
 void history_store_many(struct history *h);
 
 /* A session is open for writing in one process at a time. A new session is locked with its first

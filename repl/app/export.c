@@ -89,6 +89,23 @@ static void settings(struct buf *b, const char *before, const char *lines)
     }
 }
 
+/* Why a reply ended, in words; a name that aerie does not know stays as it is. */
+static const char *end_of_reply(const char *stop)
+{
+    static const char *const text[] = {[STOP_END] = "complete",
+                                       [STOP_MAX] = "ended at max_tokens",
+                                       [STOP_CONTEXT] = "ended where the context was full",
+                                       [STOP_CANCEL] = "stopped by the user",
+                                       [STOP_KV_FULL] = "ended where a KV pool was full",
+                                       [STOP_FAULT] = "ended by a fault",
+                                       [STOP_DEVICE] = "ended by a failure of the device",
+                                       [STOP_CRASHED] = "cut off by the end of the program"};
+    for (size_t i = 0; i < LEN(text); i++)
+        if (strcmp(stop, stop_name((enum stop_reason)i)) == 0)
+            return text[i];
+    return *stop ? stop : "still running";
+}
+
 static void turn(struct buf *b, const struct past_pair *t, const char *before)
 {
     const struct turn_row *u = &t->user, *r = &t->reply;
@@ -108,7 +125,7 @@ static void turn(struct buf *b, const struct past_pair *t, const char *before)
     buf_printf(b, "\n## %d. Reply%s\n\n", r->n, mark);
     add_text(b, r->text, r->text_n);
     buf_str(b, "\n\n*");
-    add_line(b, *r->stop ? r->stop : "still running");
+    add_line(b, end_of_reply(r->stop));
     buf_printf(b, "; %d token%s in %d step%s, %d of %d drafted tokens accepted*\n", r->tokens.n,
                plural(r->tokens.n), r->n_steps, plural(r->n_steps), r->n_accepted, r->n_drafted);
 }

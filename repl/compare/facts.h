@@ -10,8 +10,8 @@
 
 /* The value of a name; NULL when there is none. The caller frees. */
 char *facts_value(const char *lines, const char *name);
-/* The draft: the hash of its weights, or "ngram", which has none; "": no draft. NULL: not known. The
- * caller frees. */
+/* The draft: the hash of its weights, or "ngram", which has none; "": no draft. NULL: not known.
+ * The caller frees. */
 char *facts_draft(const char *lines);
 /* Whether a run was computed by a server, or by another program whose records were imported. */
 bool facts_served(const char *about);

@@ -27,7 +27,8 @@ static struct buf exported(const char *id)
 }
 
 /* One turn that says `text` and hears it. */
-static void say(struct history *h, const char *id, int n, const char *text, size_t size)
+static void say_until(struct history *h, const char *id, int n, const char *text, size_t size,
+                      enum stop_reason reason)
 {
     struct event begin = event_of(EV_TURN_BEGIN, id, n, NULL),
         end = event_of(EV_TURN_END, id, n, NULL);
@@ -37,8 +38,14 @@ static void say(struct history *h, const char *id, int n, const char *text, size
     ids_add(&end.tokens, n);
     begin.seed = 1;
     end.n_steps = 1;
+    end.reason = reason;
     post(h, &begin);
     post(h, &end);
+}
+
+static void say(struct history *h, const char *id, int n, const char *text, size_t size)
+{
+    say_until(h, id, n, text, size, STOP_END);
 }
 
 static void one_session(const char *text, size_t size)
@@ -136,7 +143,7 @@ static void test_it_says_what_it_was_computed_with(void **state)
     post_op(h, id, OP_SET, 0, "bug.24617=on");
     post_op(h, id, OP_SET, 0, "check=off");
     say(h, id, 2, "again", 5);
-    say(h, id, 3, "more", 4);
+    say_until(h, id, 3, "more", 4, STOP_CANCEL);
     history_close(h);
     struct buf md = exported(id);
     assert_non_null(strstr(md.p, "*settings: seed 4, temperature 0.7, check on, max_tokens 9*"));
@@ -144,6 +151,8 @@ static void test_it_says_what_it_was_computed_with(void **state)
     assert_non_null(strstr(second, "*now: check off, fault 24617 on*"));
     assert_null(strstr(strstr(second, "*now: ") + 6, "*now: "));
     assert_non_null(strstr(strstr(md.p, "## 3. You"), "**BUG 24617 · CHECK OFF**"));
+    assert_non_null(strstr(strstr(md.p, "## 2. Reply"), "\n*complete; 1 token in 1 step, "));
+    assert_non_null(strstr(strstr(md.p, "## 3. Reply"), "\n*stopped by the user; 1 token"));
     assert_non_null(strstr(md.p, "- computed: cpu avx2; page size 16; context 512; aerie 0.1.0"));
     buf_free(&md);
 }
