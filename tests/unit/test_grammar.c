@@ -705,6 +705,90 @@ static void test_what_cannot_be_kept_is_refused_by_name(void **state)
     }
 }
 
+/* The four tokens of harmony in texts of the test below. */
+#define CHANNEL "\x01"
+#define MESSAGE "\x02"
+#define END "\x03"
+#define START "\x04"
+
+/* How many tokens of a text, a byte each, are allowed; -1: all of them, and the reply is complete. */
+static int allowed(struct guide *x, const struct reply_form *f, const char *text)
+{
+    const int32_t mark[] = {f->channel, f->message, f->end, f->start};
+    struct ids ids = {0};
+    int n = 0;
+    for (; text[n]; n++) {
+        char one[2] = {text[n]};
+        int32_t id = text[n] <= 4 ? mark[text[n] - 1] : tok_find(tok, one);
+        assert_true(id >= 0);
+        bool banned = is_banned(guide_banned(x, guide_after(x, ids.v, ids.n)), id);
+        ids_add(&ids, id);
+        assert_int_equal(guide_after(x, ids.v, ids.n) == GUIDE_DEAD, banned);
+        if (banned)
+            break;
+    }
+    if (!text[n] && guide_accepts(x, guide_after(x, ids.v, ids.n)))
+        n = -1;
+    ids_free(&ids);
+    return n;
+}
+
+/* gpt-oss: messages of the channel "analysis" with any text, then the reply, or a call, behind a
+ * header of its own. */
+static void test_a_harmony_reply_thinks_before_it_keeps_to_the_format(void **state)
+{
+    (void)state;
+    static const char thought[] = CHANNEL "analysis" MESSAGE "{anything]" END START "assistant",
+                      final[] = CHANNEL "final" MESSAGE, call[] = CHANNEL "f" MESSAGE;
+    const struct reply_form f = {.kind = FORM_HARMONY, .channel = tok_find(tok, "<start_of_turn>"),
+                                 .message = tok_find(tok, "<unk>"), .end = tok_find(tok, "<eos>"),
+                                 .start = tok_find(tok, "<bos>"), .call = -1, .call_end = -1};
+    const struct {
+        bool call;
+        const char *text[4]; /* one after the other */
+        int n;               /* tokens allowed; -1: it is a whole reply */
+    } cases[] = {
+        {false, {final, "{\"n\":1}"}, -1},
+        {false, {thought, final, "{\"n\":1}"}, -1},
+        {false, {thought, thought, final, "{\"n\":1}"}, -1},
+        {false, {final, "{\"n\":2}"}, 12},
+        {false, {final, "{\"n\":1}", "x"}, 14},
+        {false, {"{\"n\":1}"}, 0},
+        {false, {"final" MESSAGE "{\"n\":1}"}, 0},
+        {false, {CHANNEL "comm"}, 1},
+        {false, {CHANNEL "analysis" MESSAGE "a" CHANNEL}, 11},
+        {false, {CHANNEL "analysis" MESSAGE "a" END CHANNEL}, 12},
+        {false, {CHANNEL "final" END}, 6},
+        {true, {call, "{\"n\":1}"}, -1},
+        {true, {thought, call, "{\"n\":1}"}, -1},
+        {true, {final, "{\"n\":1}"}, 2},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct err e = {0};
+        struct buf text = {0};
+        json_t *schema = json_pack("{s:s,s:{s:{s:i}},s:[s],s:b}", "type", "object", "properties",
+                                   "n", "const", 1, "required", "n", "additionalProperties", 0);
+        json_t *format =
+            cases[i].call ? json_pack("{s:s,s:[{s:s,s:O}],s:s,s:s,s:s,s:s,s:i}", "type", "tools",
+                                      "tools", "name", "f", "parameters", schema, "open",
+                                      "<|channel|>", "middle", "<|message|>", "close", "",
+                                      "between", "", "most", 1)
+                          : json_pack("{s:s,s:O}", "type", "json_schema", "schema", schema);
+        struct grammar *g = grammar_open(format, &f, tok, &e);
+        if (!g)
+            fail_msg("case %zu: %s", i, e.msg);
+        struct guide *x = guide_open(g, order, tok_vocab(tok), stop, 1);
+        for (int k = 0; k < 4 && cases[i].text[k]; k++)
+            buf_str(&text, cases[i].text[k]);
+        if (allowed(x, &f, text.p) != cases[i].n)
+            fail_msg("case %zu: %d tokens are allowed", i, allowed(x, &f, text.p));
+        guide_close(x);
+        json_decref(format);
+        json_decref(schema);
+        buf_free(&text);
+    }
+}
+
 static int open_all(void **state)
 {
     (void)state;
@@ -733,6 +817,7 @@ int main(void)
         cmocka_unit_test(test_patterns_and_formats_allow_what_they_mean),
         cmocka_unit_test(test_constants_are_written_as_people_write_them),
         cmocka_unit_test(test_what_cannot_be_kept_is_refused_by_name),
+        cmocka_unit_test(test_a_harmony_reply_thinks_before_it_keeps_to_the_format),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

@@ -751,6 +751,66 @@ static void test_a_call_that_was_cut_off_may_be_sent_back(void **state)
     desk_close(&d);
 }
 
+/* A streamed call is an item of its own, whose arguments come in one piece; the whole response at the
+ * end is that without a stream. */
+static void test_a_call_is_streamed_as_an_item(void **state)
+{
+    static const char ask[] = "{\"tools\":[{\"type\":\"function\",\"name\":\"f\"}],\"input\":\"Go.\"%s}";
+    static const char *const want[] = {
+        "response.output_item.added", "response.function_call_arguments.delta",
+        "response.function_call_arguments.done", "response.output_item.done",
+        "response.completed"};
+    struct desk d;
+    struct buf b = {0};
+    json_t *item[2] = {NULL, NULL}, *end = NULL;
+    int n = 0;
+    (void)state;
+    desk_open(&d, NULL);
+    fake_script(&d.f, "{\"name\": \"f\", \"parameters\": {\"a\": [1, \"x\"]}}<end_of_turn>");
+    char *body[2] = {xasprintf(ask, ""), xasprintf(ask, ",\"stream\":true")};
+    json_t *whole = desk_json(&d, "/v1/responses", body[0], 200);
+    assert_int_equal(desk_ask(&d, "POST", "/v1/responses", "", body[1], &b), 200);
+    buf_char(&b, '\0');
+    for (const char *p = strstr(b.p, "response.output_item.added"); p; p = strstr(p, "\ndata: ")) {
+        p += *p == '\n' ? 7 : 0;
+        json_t *o = json_loads(p, JSON_DISABLE_EOF_CHECK, NULL);
+        if (!o)
+            continue;
+        assert_true(n < 5);
+        assert_string_equal(text_at(o, "type"), want[n]);
+        if (n == 0 || n == 3)
+            item[n == 3] = json_incref(json_object_get(o, "item"));
+        if (n == 1)
+            assert_string_equal(text_at(o, "delta"), "{\"a\": [1, \"x\"]}");
+        if (n == 2) {
+            assert_string_equal(text_at(o, "name"), "f");
+            assert_string_equal(text_at(o, "arguments"), "{\"a\": [1, \"x\"]}");
+        }
+        if (n == 1 || n == 2)
+            assert_string_equal(text_at(o, "item_id"), text_at(item[0], "id"));
+        if (++n == 5)
+            end = json_incref(json_object_get(o, "response"));
+        json_decref(o);
+    }
+    assert_int_equal(n, 5);
+    assert_string_equal(text_at(item[0], "arguments"), "");
+    assert_string_equal(text_at(item[0], "status"), "in_progress");
+    assert_true(json_equal(item[1], json_array_get(json_object_get(end, "output"), 0)));
+    assert_int_equal(json_array_size(json_object_get(end, "output")), 1);
+    json_t *of_whole = json_array_get(json_object_get(whole, "output"), 0);
+    static const char *const same[] = {"type", "name", "arguments", "status"};
+    for (int i = 0; i < 4; i++)
+        assert_string_equal(text_at(item[1], same[i]), text_at(of_whole, same[i]));
+    json_decref(whole);
+    json_decref(end);
+    for (int i = 0; i < 2; i++) {
+        json_decref(item[i]);
+        free(body[i]);
+    }
+    buf_free(&b);
+    desk_close(&d);
+}
+
 static void test_keys_hosts_and_lengths(void **state)
 {
     struct desk d;
@@ -1792,6 +1852,7 @@ int main(void)
         cmocka_unit_test(test_one_model_and_heads_alone),
         cmocka_unit_test(test_every_refusal_is_an_error_object),
         cmocka_unit_test(test_tools_may_be_narrowed_by_tool_choice),
+        cmocka_unit_test(test_a_call_is_streamed_as_an_item),
         cmocka_unit_test(test_a_call_that_was_cut_off_may_be_sent_back),
         cmocka_unit_test(test_keys_hosts_and_lengths),
         cmocka_unit_test(test_a_body_that_is_too_long_is_read_before_it_is_refused),
