@@ -92,16 +92,17 @@ static void put_mlp_types(struct gguf_meta *m)
              json_string(has_experts(m, (int)i) ? "sparse" : "dense"));
 }
 
-/* Experts are chosen by the sigmoids of the router's logits, and a token's weights add up to 1. */
-static void check_sigmoid(struct gguf_meta *m)
+/* Experts are chosen by the sigmoids of the router's logits, and a token's weights add up to 1;
+ * normed: without a key, too. */
+static void check_sigmoid(struct gguf_meta *m, bool normed)
 {
     enum { SIGMOID = 2 };
     int64_t func = meta_int(m, "expert_gating_func", SIGMOID, 1 << 16);
     if (func != SIGMOID && func != 0)
         meta_refuse(m, "expert_gating_func", "is %lld, expected %d: sigmoid", (long long)func,
                     SIGMOID);
-    if (!meta_bool(m, "expert_weights_norm", true))
-        meta_refuse(m, "expert_weights_norm", "is false, expected true");
+    if (!meta_bool(m, "expert_weights_norm", normed))
+        meta_refuse(m, "expert_weights_norm", "is false, or absent, expected true");
 }
 
 /* Weights of experts always add up to 1. */
@@ -137,12 +138,13 @@ static void config_mistral3(struct gguf_meta *m)
                                               "rope.scaling.mscale_all_dim"), 0);
     double temper = meta_real(m, meta_either(m, "attention.temperature_scale",
                                              "rope.scaling_beta"), 0);
+    double mscale = meta_real(m, "rope.scaling.mscale", 1);
     json_t *s = meta_scaling(m, true);
     if (!s)
         s = json_pack("{s:s}", "rope_type", "default");
     json_object_set_new(s, "rope_theta", json_real(theta));
     if (log_mul != 0) {
-        json_object_set_new(s, "mscale", json_real(log_mul));
+        json_object_set_new(s, "mscale", json_real(mscale));
         json_object_set_new(s, "mscale_all_dim", json_real(log_mul));
     }
     if (temper != 0)
@@ -325,6 +327,7 @@ static void config_gemma4(struct gguf_meta *m)
     put_gemma4_heads(m);
     put_gemma4_mlp(m, meta_int(m, "attention.shared_kv_layers", 0, m->layers));
     int64_t dim = put_before(m, "global_head_dim");
+    meta_unscaled(m, false);
     meta_ropes(m, json_pack("{s:s, s:f}", "rope_type", "proportional", "partial_rotary_factor",
                             gemma4_partial(m, dim)), 1e6, 10000, NULL);
     put_int(m, "hidden_size_per_layer_input",
@@ -392,6 +395,7 @@ static void config_phi3(struct gguf_meta *m)
     int64_t dim = meta_kv_heads(m);
     meta_dense(m);
     put_phi3_rope(m, dim);
+    meta_unscaled(m, true);
     int64_t old = put_before(m, "max_position_embeddings") == 4096 ? 2047 : 0;
     int64_t window = meta_int(m, "attention.sliding_window", old, INT32_MAX);
     json_object_set_new(m->out, "sliding_window", window ? json_integer(window) : json_null());
@@ -405,7 +409,7 @@ static void config_afmoe(struct gguf_meta *m)
     meta_rope(m, true);
     meta_windows(m, 4, false, META_NEEDED);
     put_experts(m, "num_experts");
-    check_sigmoid(m);
+    check_sigmoid(m, false);
     int dense = 0;
     while (m->ok && dense < m->layers && !has_experts(m, dense))
         dense++;
@@ -425,7 +429,7 @@ static void config_laguna(struct gguf_meta *m)
     bool by_element = meta_rows(m, "blk.0.attn_gate.weight") == m->heads * dim && dim > 1;
     json_object_set_new(m->out, "gating", by_element ? json_string("per-element") : json_true());
     put_experts(m, "num_experts");
-    check_sigmoid(m);
+    check_sigmoid(m, false);
     put_mlp_types(m);
     put_int(m, "shared_expert_intermediate_size",
             meta_int(m, "expert_shared_feed_forward_length", META_NEEDED, META_MAX));
@@ -535,12 +539,13 @@ static void config_mimo2(struct gguf_meta *m)
                     (long long)kv[1], (long long)kv[0]);
     put_int(m, "num_key_value_heads", kv[0]);
     put_experts(m, "n_routed_experts");
-    check_sigmoid(m);
+    check_sigmoid(m, true);
     put_mlp_types(m);
     put_real(m, "routed_scaling_factor", meta_real(m, "expert_weights_scale", 1));
     put_real(m, "attention_value_scale", meta_real(m, "attention.value_scale", 1));
     double part = meta_partial(m, "rope.dimension_count", put_before(m, "head_dim"), 1);
-    meta_ropes(m, NULL, 10000, 0, (const double[]){part, part});
+    meta_unscaled(m, false);
+    meta_ropes(m, NULL, 10000, 10000, (const double[]){part, part});
 }
 
 /* One number a layer, 0: none. */
@@ -567,7 +572,7 @@ static void config_step35(struct gguf_meta *m)
     if (heads[1])
         put_int(m, "num_sliding_attention_heads", heads[1]);
     put_experts(m, "n_routed_experts");
-    check_sigmoid(m);
+    check_sigmoid(m, false);
     put_mlp_types(m);
     put_int(m, "share_expert_dim",
             meta_int(m, "expert_shared_feed_forward_length", META_NEEDED, META_MAX));
@@ -577,7 +582,8 @@ static void config_step35(struct gguf_meta *m)
     double theta = meta_real(m, "rope.freq_base", 10000);
     double part = meta_partial(m, "rope.dimension_count", dim, 1);
     const double share[] = {part / 2, meta_partial(m, "rope.dimension_count_swa", dim, part)};
-    meta_ropes(m, meta_llama3(m, theta, 32), 10000, 0, share);
+    meta_unscaled(m, false);
+    meta_ropes(m, meta_llama3(m, theta, 32), 10000, 10000, share);
 }
 
 /* ---- drafters ---- */

@@ -348,9 +348,8 @@ static void put_ids(struct gguf_meta *m)
 
 /* Keys of an architecture that change no number. */
 static const char *const harmless[] = {
-    "vocab_size",        "rope.scaling.finetuned",    "rope.scaling.orig_ctx_len",
-    "attention.causal",  "leading_dense_block_count", "expert_count",
-    "expert_used_count",
+    "vocab_size",                "rope.scaling.finetuned", "rope.scaling.orig_ctx_len",
+    "leading_dense_block_count", "expert_count",           "expert_used_count",
 };
 
 static void note_unused(const struct gguf_meta *m, struct buf *note)
@@ -376,6 +375,8 @@ bool gguf_config(const struct gguf *g, const struct gguf_arch *a, struct buf *ou
                           .used = xcalloc((size_t)g->n_entry, sizeof *m.used)};
     m.ok = gguf_layers(g, a, &m.layers, &m.blocks, e);
     put_sizes(&m);
+    if (!meta_bool(&m, "attention.causal", true) && !a->draft)
+        meta_refuse(&m, "attention.causal", "is false, expected true");
     if (m.ok)
         a->config(&m);
     put_ids(&m);

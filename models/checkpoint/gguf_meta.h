@@ -100,9 +100,14 @@ bool meta_slides(const struct gguf_meta *m, int i);
 
 /* The factors by which frequencies are divided; NULL: there are none. The caller frees. */
 float *meta_factors(struct gguf_meta *m, int64_t n, const char **name);
-/* The object of rope_scaling; NULL: frequencies are not scaled, or the factors say how. */
+/* The object of rope_scaling; NULL: frequencies are not scaled, or the factors say how. A factor
+ * without a type is linear. */
 json_t *meta_scaling(struct gguf_meta *m, bool truncate);
-/* The same from the factors of a llama-3 rope with that high_freq_factor; NULL: there are none. */
+/* Refuses such a rope where the architecture has none; lists: it has lists of factors, and a
+ * factor of sines and cosines. */
+void meta_unscaled(struct gguf_meta *m, bool lists);
+/* meta_scaling() from the factors of a llama-3 rope with that high_freq_factor; NULL: there are
+ * none. */
 json_t *meta_llama3(struct gguf_meta *m, double theta, double high);
 /* rope_theta and rope_scaling of a model with one rope. */
 void meta_rope(struct gguf_meta *m, bool truncate);

@@ -101,12 +101,28 @@ static json_t *yarn_scaling(struct gguf_meta *m, double factor, bool truncate)
     return s;
 }
 
+/* The factor that scales positions, by its key or the one of older files; absent, or 0: 1. */
+static double scaling_factor(struct gguf_meta *m)
+{
+    const double v = meta_real(m, meta_either(m, "rope.scaling.factor", "rope.scale_linear"), 0);
+    return v != 0 ? v : 1;
+}
+
+/* What llama.cpp multiplies sines and cosines by, whatever the rope is. */
+static void refuse_attn_factor(struct gguf_meta *m)
+{
+    static const char *const key = "rope.scaling.attn_factor";
+    if (meta_real(m, key, 1) != 1)
+        meta_refuse(m, key, "is not 1, expected that but for phi3");
+}
+
 json_t *meta_scaling(struct gguf_meta *m, bool truncate)
 {
     const char *const key = "rope.scaling.type";
-    struct gguf_text t = meta_string(m, key, m->a->yarn ? "yarn" : "none");
+    struct gguf_text t = meta_string(m, key, m->a->yarn ? "yarn" : "linear");
     FREED(free_at) char *type = xasprintf("%.*s", (int)(t.n < 40 ? t.n : 40), t.p);
-    double factor = meta_real(m, "rope.scaling.factor", 1);
+    double factor = scaling_factor(m);
+    refuse_attn_factor(m);
     if (m->ok && !strcmp(type, "linear") && factor != 1)
         return json_pack("{s:s, s:f}", "rope_type", "linear", "factor", factor);
     if (m->ok && !strcmp(type, "yarn"))
@@ -114,6 +130,19 @@ json_t *meta_scaling(struct gguf_meta *m, bool truncate)
     if (m->ok && strcmp(type, "none") != 0 && strcmp(type, "linear") != 0)
         meta_refuse(m, key, "is \"%.60s\", expected none, linear or yarn", show(type).s);
     return NULL;
+}
+
+void meta_unscaled(struct gguf_meta *m, bool lists)
+{
+    const char *const key = "rope.scaling.type";
+    const struct gguf_text t = meta_string(m, key, "linear");
+    const bool none = t.n == 4 && !memcmp(t.p, "none", 4);
+    const bool yarn = t.n == 4 && !memcmp(t.p, "yarn", 4);
+    if (!lists)
+        refuse_attn_factor(m);
+    if (yarn || (!none && scaling_factor(m) != 1))
+        meta_refuse(m, yarn ? key : "rope.scaling.factor",
+                    "asks for a scaled rope, which aerie does not have for this architecture");
 }
 
 void meta_rope(struct gguf_meta *m, bool truncate)

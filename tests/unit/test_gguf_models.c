@@ -552,6 +552,95 @@ static void test_keys_are_checked(void **state)
     }
 }
 
+/* A key more in the file of a case, and what becomes of the rope: its kind and factor, or why the
+ * file is refused. As llama.cpp has it: a factor without a type is linear. */
+static const struct scaled_rope {
+    const char *dir, *key;
+    int type;
+    double v;
+    const char *text, *says;
+    enum rope_kind kind;
+    double factor;
+} scaled_ropes[] = {
+    {"qwen3-b", "qwen3.rope.scaling.factor", GW_F32, 2, NULL, NULL, ROPE_LINEAR, 2},
+    {"qwen3-b", "qwen3.rope.scale_linear", GW_F32, 4, NULL, NULL, ROPE_LINEAR, 4},
+    {"qwen3-b", "qwen3.rope.scaling.factor", GW_F32, 0, NULL, NULL, ROPE_DEFAULT, 1},
+    {"gemma2-b", "gemma2.rope.scaling.factor", GW_F32, 8, NULL, NULL, ROPE_LINEAR, 8},
+    {"qwen3-b", "qwen3.rope.scaling.attn_factor", GW_F32, 1, NULL, NULL, ROPE_DEFAULT, 1},
+    {"qwen3-b", "qwen3.rope.scaling.attn_factor", GW_F32, 1.5, NULL,
+     "qwen3.rope.scaling.attn_factor is not 1", 0, 0},
+    {"qwen3-b", "qwen3.attention.causal", GW_BOOL, 0, NULL,
+     "qwen3.attention.causal is false, expected true", 0, 0},
+    {"llama-b", "llama.rope.scaling.factor", GW_F32, 2, NULL, "there beside rope_freqs.weight", 0,
+     0},
+    {"phi3-long-b", "phi3.rope.scaling.factor", GW_F32, 2, NULL,
+     "phi3.rope.scaling.factor asks for a scaled rope", 0, 0},
+    {"phi3-long-b", "phi3.rope.scaling.type", GW_STRING, 0, "longrope", NULL, ROPE_LONG, 1},
+    {"phi3-long-b", "phi3.rope.scaling.type", GW_STRING, 0, "yarn",
+     "phi3.rope.scaling.type asks for a scaled rope", 0, 0},
+    {"gemma4-ple-b", "gemma4.rope.scaling.factor", GW_F32, 2, NULL,
+     "gemma4.rope.scaling.factor asks for a scaled rope", 0, 0},
+    {"gemma4-ple-b", "gemma4.rope.scaling.attn_factor", GW_F32, 2, NULL, "factor is not 1", 0, 0},
+    {"mimo-b", "mimo2.rope.scaling.factor", GW_F32, 2, NULL,
+     "mimo2.rope.scaling.factor asks for a scaled rope", 0, 0},
+    {"step-b", "step35.rope.scaling.factor", GW_F32, 2, NULL,
+     "step35.rope.scaling.factor asks for a scaled rope", 0, 0},
+};
+
+static void test_factors_of_ropes_are_not_passed_over(void **state)
+{
+    (void)state;
+    for (int i = 0; i < COUNT(scaled_ropes); i++) {
+        const struct scaled_rope *r = &scaled_ropes[i];
+        const struct family_case *c = cases;
+        while (strcmp(c->dir, r->dir) != 0)
+            c++;
+        struct family_case with = *c;
+        struct gw w = {0};
+        struct err e = {0};
+        if (r->text)
+            gw_string(&w, r->key, r->text);
+        else if (r->type == GW_BOOL)
+            gw_bool(&w, r->key, r->v != 0);
+        else
+            gw_f32(&w, r->key, r->v);
+        with.how.more = &w;
+        struct ck ck = write_case(&with, GGUF_BF16);
+        struct model m = {0};
+        const bool loaded = model_load(&m, path, NULL, &e);
+        if (loaded == (r->says != NULL) || (r->says && !strstr(e.msg, r->says)))
+            fail_msg("row %d: \"%s\", expected \"%s\"", i, e.msg, r->says ? r->says : "");
+        if (loaded) {
+            assert_int_equal(m.cfg.rope[0].kind, r->kind);
+            assert_true(r->factor == 1 || m.cfg.rope[0].factor == r->factor);
+            model_free(&m);
+        }
+        ck_free(&ck);
+        buf_free(&w.keys);
+    }
+}
+
+/* YaRN's logarithm has a factor of its own for scores; without a key, the other one is 1. */
+static void test_yarn_of_mistral3_has_two_factors(void **state)
+{
+    (void)state;
+    const struct family_case *c = cases;
+    while (strcmp(c->dir, "ministral3-b") != 0)
+        c++;
+    struct ck ck = load_case(c);
+    json_t *rope = json_object_get(ck.config, "rope_parameters");
+    json_object_set_new(rope, "mscale_all_dim", json_real(0.25));
+    struct conversion how = c->how;
+    how.type = GGUF_BF16;
+    struct buf b = gguf_of(&ck, &how);
+    ck_write(folder, "x.gguf", b.p, b.n);
+    struct model m = load_how(path, READ_COPY);
+    assert_true(m.cfg.rope[0].mscale == 1 && m.cfg.rope[0].mscale_all_dim == 0.25);
+    model_free(&m);
+    buf_free(&b);
+    ck_free(&ck);
+}
+
 static void test_what_a_file_is(void **state)
 {
     (void)state;
@@ -740,7 +829,7 @@ int main(int argc, char **argv)
     enum { EACH = 3 };
     if (argc == 3 && !strcmp(argv[1], "--write"))
         return write_files(argv[2]);
-    struct CMUnitTest tests[EACH * N_CASES + N_HEADS + 8];
+    struct CMUnitTest tests[EACH * N_CASES + N_HEADS + 10];
     static char names[EACH * N_CASES + N_HEADS][64];
     int n = 0;
     for (int i = 0; i < N_CASES; i++) {
@@ -765,6 +854,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest others[] = {
         cmocka_unit_test(test_what_is_no_model_is_refused),
         cmocka_unit_test(test_keys_are_checked),
+        cmocka_unit_test(test_factors_of_ropes_are_not_passed_over),
+        cmocka_unit_test(test_yarn_of_mistral3_has_two_factors),
         cmocka_unit_test(test_what_a_file_is),
         cmocka_unit_test(test_a_folder_of_files),
         cmocka_unit_test(test_sessions_on_a_file_name_its_tokenizer),
