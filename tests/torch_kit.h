@@ -18,6 +18,8 @@ struct pt {
     struct pt_member member[64]; /* the storages */
     int n, memo;
     int method; /* of the members; 0: stored */
+    bool wide;   /* the archive's end has its numbers in the 64-bit record */
+    bool no_crc; /* the storages' CRC is 0 */
 };
 
 #define KIT static __attribute__((unused))
@@ -129,7 +131,7 @@ KIT uint32_t pt_crc(const struct buf *b)
 }
 
 KIT void pt_put(struct buf *out, struct buf *directory, const char *name, const struct buf *bytes,
-                int method)
+                int method, uint32_t crc)
 {
     struct buf common = {0};
     uint64_t at = out->n;
@@ -138,7 +140,7 @@ KIT void pt_put(struct buf *out, struct buf *directory, const char *name, const 
     pt_number(&common, 0, 2); /* flags */
     pt_number(&common, (uint64_t)method, 2);
     pt_number(&common, 0, 4); /* time */
-    pt_number(&common, pt_crc(bytes), 4);
+    pt_number(&common, crc, 4);
     pt_number(&common, bytes->n, 4);
     pt_number(&common, bytes->n, 4);
     pt_number(&common, strlen(full), 2);
@@ -163,19 +165,33 @@ KIT void pt_end(struct pt *p, struct buf *out)
     if (p->pickle.n && p->pickle.p[p->pickle.n - 1] != '.')
         buf_str(&p->pickle, "u.");
     buf_str(&little, "little");
-    pt_put(out, &directory, "data.pkl", &p->pickle, p->method);
-    pt_put(out, &directory, "byteorder", &little, 0);
+    pt_put(out, &directory, "data.pkl", &p->pickle, p->method, pt_crc(&p->pickle));
+    pt_put(out, &directory, "byteorder", &little, 0, pt_crc(&little));
     for (int i = 0; i < p->n; i++) {
-        pt_put(out, &directory, p->member[i].name, &p->member[i].bytes, 0);
+        const struct buf *bytes = &p->member[i].bytes;
+        pt_put(out, &directory, p->member[i].name, bytes, 0, p->no_crc ? 0 : pt_crc(bytes));
         buf_free(&p->member[i].bytes);
     }
-    uint64_t at = out->n;
+    const uint64_t at = out->n, n = (uint64_t)p->n + 2;
     buf_add(out, directory.p, directory.n);
+    if (p->wide) {
+        const uint64_t record = out->n;
+        buf_add(out, "PK\6\6", 4);
+        pt_number(out, 44, 8);     /* bytes of the record after this number */
+        pt_number(out, 0, 2 + 2 + 4 + 4);
+        const uint64_t number[] = {n, n, directory.n, at};
+        for (int i = 0; i < 4; i++)
+            pt_number(out, number[i], 8);
+        buf_add(out, "PK\6\7\0\0\0\0", 8);
+        pt_number(out, record, 8);
+        pt_number(out, 1, 4);
+    }
+    const uint64_t none = UINT64_MAX;
     buf_add(out, "PK\5\6\0\0\0\0", 8);
-    pt_number(out, (uint64_t)p->n + 2, 2);
-    pt_number(out, (uint64_t)p->n + 2, 2);
-    pt_number(out, directory.n, 4);
-    pt_number(out, at, 4);
+    pt_number(out, p->wide ? none : n, 2);
+    pt_number(out, p->wide ? none : n, 2);
+    pt_number(out, p->wide ? none : directory.n, 4);
+    pt_number(out, p->wide ? none : at, 4);
     pt_number(out, 0, 2);
     buf_free(&directory);
     buf_free(&little);

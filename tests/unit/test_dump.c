@@ -308,7 +308,8 @@ static void test_the_dumper_s_files_are_aligned_by_their_names(void **state)
     dump_report_free(&r);
 }
 
-/* Two requests in one pass, one of which goes on after two of its tokens were rejected. */
+/* Two requests in one pass, one of which goes on after two of its tokens were rejected, and is then
+ * computed again from its fourth token on, as after a retraction. */
 static void test_requests_go_on_where_their_positions_say(void **state)
 {
     (void)state;
@@ -329,14 +330,18 @@ static void test_requests_go_on_where_their_positions_say(void **state)
     whole_value(2, "positions", (int64_t[]){n + 1, n + 2}, 2);
     whole_value(3, "input_ids", ref.ids, 1);
     whole_value(3, "positions", (int64_t[]){20}, 1);
+    whole_value(4, "input_ids", ref.ids + 3, 3);
+    whole_value(4, "positions", (int64_t[]){3, 4, 5}, 3);
     float_value(2, "non_intrusive__model.layers.0.output", states(1, n + 1), 2, ref.width);
+    float_value(4, "non_intrusive__model.layers.0.output", states(1, 3), 3, ref.width);
     if (!compared(G "llama-b", &r, &e))
         fail_msg("%s", e.msg);
     assert_int_equal(r.s.n, 2);
-    assert_int_equal(r.s.rows, 13);
+    assert_int_equal(r.s.rows, 16);
     assert_int_equal(r.s.missing, 1);
     assert_non_null(strstr(r.s.first_missing, "position 20"));
-    assert_int_equal(r.module[0].rows, 2);
+    assert_int_equal(r.module[0].rows, 5);
+    assert_int_equal(r.first, -1); /* all agree */
     dump_report_free(&r);
 }
 
@@ -658,6 +663,60 @@ static void test_tensors_are_views_of_storages(void **state)
     torch_close(f);
 }
 
+/* Of a storage of more than 64 MiB a part is read, if the tensor's elements follow each other; else
+ * all of it, with its CRC, which is wrong here. And an archive whose end has its numbers in the
+ * 64-bit record. */
+static void test_large_storages_and_archives(void **state)
+{
+    (void)state;
+    enum { WIDTH = 4096, ROWS = 4100 };
+    struct pt p;
+    struct err e;
+    float y[3];
+    struct buf all = {0};
+    char path[300];
+    pt_begin(&p);
+    p.wide = true;
+    pt_floats(&p, "x", (const float[]){1, 2}, 1, 2);
+    struct torch_file *f = reopened(&p, &e);
+    if (!f)
+        fail_msg("%s", e.msg);
+    assert_true(torch_floats(f, torch_find(f, "x"), 0, 2, y, &e) && y[0] == 1 && y[1] == 2);
+    torch_close(f);
+    pt_begin(&p);
+    p.wide = true;
+    pt_end(&p, &all);
+    all.p[all.n - 22 - 20] ^= 1; /* the locator of the 64-bit record */
+    ck_write(dir, "Pass00000.pt", all.p, all.n);
+    snprintf(path, sizeof path, "%s/Pass00000.pt", dir);
+    assert_null(torch_open(path, &e));
+    assert_non_null(strstr(e.msg, "lacks its 64-bit part"));
+    buf_free(&all);
+
+    float *x = xcalloc((size_t)WIDTH * ROWS, sizeof *x);
+    x[5] = 3;
+    x[5 + (size_t)WIDTH * 4000 + 7] = 4;
+    pt_begin(&p);
+    p.no_crc = true;
+    int at = pt_storage(&p, x, (size_t)WIDTH * ROWS * sizeof *x);
+    free(x);
+    pt_text(&p, "rows");
+    pt_view(&p, "FloatStorage", at, (int64_t)WIDTH * ROWS, 5, 3, (int64_t[]){ROWS - 1, 1, WIDTH},
+            (int64_t[]){WIDTH, 9, 1});
+    pt_text(&p, "turned");
+    pt_view(&p, "FloatStorage", at, (int64_t)WIDTH * ROWS, 0, 2, (int64_t[]){WIDTH, ROWS},
+            (int64_t[]){1, WIDTH});
+    f = reopened(&p, &e);
+    if (!f)
+        fail_msg("%s", e.msg);
+    assert_true(torch_floats(f, torch_find(f, "rows"), 0, 2, y, &e) && y[0] == 3 && y[1] == 0);
+    assert_true(torch_floats(f, torch_find(f, "rows"), (int64_t)WIDTH * 4000 + 6, 3, y, &e));
+    assert_true(y[0] == 0 && y[1] == 4 && y[2] == 0);
+    assert_false(torch_floats(f, torch_find(f, "turned"), 0, 1, y, &e));
+    assert_non_null(strstr(e.msg, "checksum"));
+    torch_close(f);
+}
+
 /* FlashInfer's pages of keys and values have five dimensions. */
 static void test_safetensors_of_five_dimensions(void **state)
 {
@@ -822,6 +881,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_lines_of_kv_canary, setup, teardown),
         cmocka_unit_test(test_the_chain_s_hash),
         cmocka_unit_test_setup_teardown(test_tensors_are_views_of_storages, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_large_storages_and_archives, setup, teardown),
         cmocka_unit_test_setup_teardown(test_safetensors_of_five_dimensions, setup, teardown),
         cmocka_unit_test_setup_teardown(test_what_is_no_tensor_is_refused_by_name, setup, teardown),
         cmocka_unit_test_setup_teardown(test_hostile_sizes_are_refused, setup, teardown),
