@@ -163,8 +163,13 @@ check "/steps: a line a step, with the tokens that fit" eval '[ "$(beside /steps
 key F4; wait_gone 'STEPS   '
 
 text /wif; key Tab; check "Tab knows letters, too" until_ok shows '› /what-if'; key C-u
+text "/draft n"; key Tab; check "and drafters" until_ok eval 'shows "from the context; no weights" && shows "a token a step"'; key Escape C-u
+text "/break draf"; key Tab; check "and what a condition names" until_ok shows '› /break drafted'; key Escape C-u
+several() { screen | sed -n 's/^ *\(reply [1-3] of 3\) *$/\1/p; s/^ *\([0-9][0-9]* tokens, [a-z_]*\) *$/\1/p' | tr '\n' ' '; }
+text "/n 3 What is my dog called?"; key Enter; check "/n: the replies one below the other" until_ok eval '[[ "$(several)" =~ ^"reply 1 of 3 "([0-9]+" tokens, end ")"reply 2 of 3 "([0-9]+" tokens, end ")"reply 3 of 3 "([0-9]+" tokens, end ")$ ]]'
 text "/draft ngram"; key Enter; check "/draft on the screen" until_ok shows 'draft: ngram'
 text "/model $T/second"; key Enter; check "/model on the screen" until_ok shows 'the session before is saved'
+text "/model "; key Tab; check "Tab lists models" until_ok eval 'shows "in use" && shows "the bundled one"'; key Escape C-u
 text "Hello!"; key Enter; check "and the chat goes on" until_ok eval 'screen | tail -n 1 | grep -q "step 3\.[1-9]"'
 text /q; key Enter; check "/q leaves" until_ok no_server
 plan

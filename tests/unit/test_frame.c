@@ -3,7 +3,7 @@
  * The expected screens are tests/screens/NAME.txt; SCREENS=write ./test_frame writes them anew, to
  * be read and judged before they are committed. */
 #include "kernels/utf8.h"
-#include "repl/tui/frame.h"
+#include "repl/tui/font.h"
 
 #include <setjmp.h>
 #include <cmocka.h>
@@ -718,9 +718,58 @@ static void test_resizing_leaves_no_trace(void **state)
     screen_free(&fresh);
 }
 
+/* The rows of a character's picture. */
+static void draw_letter(const char *text, uint8_t width, uint16_t row[GLYPH_H])
+{
+    struct cell c = {.width = width};
+    for (int n = 0; *text; n++) {
+        assert_true(n < 1 + CELL_MARKS);
+        c.cp[n] = utf8_at(text);
+        text += utf8_len(text);
+    }
+    font_draw(&c, false, false, row);
+}
+
+/* A letter with an accent is the letter and, in rows that the letter leaves empty, the accent,
+ * which is higher over a tall letter; composed or not is the same. What has no shape is a hollow
+ * box. */
+static void test_letters_with_accents_are_drawn(void **state)
+{
+    (void)state;
+    static const struct { const char *whole, *parts, *letter; } cases[] = {
+        {"é", "e\u0301", "e"}, {"É", "E\u0301", "E"}, {"ñ", "n\u0303", "n"},
+        {"Ü", "U\u0308", "U"}, {"ç", "c\u0327", "c"}};
+    uint16_t whole[GLYPH_H], parts[GLYPH_H], letter[GLYPH_H], box[GLYPH_H], half[GLYPH_H];
+    int top[2] = {0};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int more = 0, first = GLYPH_H;
+        draw_letter(cases[i].whole, 1, whole);
+        draw_letter(cases[i].parts, 1, parts);
+        draw_letter(cases[i].letter, 1, letter);
+        assert_memory_equal(whole, parts, sizeof whole);
+        for (int y = 0; y < GLYPH_H; y++) {
+            assert_int_equal(whole[y] & letter[y], letter[y]);
+            more += whole[y] != letter[y];
+            first = whole[y] && y < first ? y : first;
+        }
+        assert_in_range(more, 2, 8);
+        if (i < 2)
+            top[i] = first;
+    }
+    assert_true(top[1] < top[0]); /* over E, and over e */
+    draw_letter("漢", 1, box);
+    assert_int_equal(box[4], box[5]);
+    assert_int_equal(box[10], 3 << 1 | 3 << (GLYPH_W - 3)); /* two sides */
+    draw_letter("漢", 2, half);
+    assert_int_equal(half[10], 3 << 1); /* the left half of a wide one, ... */
+    draw_letter("漢", 0, half);
+    assert_int_equal(half[10], 3 << (GLYPH_W - 3)); /* ... and the right one */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_letters_with_accents_are_drawn),
         cmocka_unit_test(test_a_chat),
         cmocka_unit_test(test_while_a_reply_runs),
         cmocka_unit_test(test_messages_are_whole),

@@ -711,7 +711,8 @@ static void test_what_cannot_be_kept_is_refused_by_name(void **state)
 #define END "\x03"
 #define START "\x04"
 
-/* How many tokens of a text, a byte each, are allowed; -1: all of them, and the reply is complete. */
+/* How many tokens of a text, a byte each, are allowed; -1: all of them, and the reply is
+ * complete. */
 static int allowed(struct guide *x, const struct reply_form *f, const char *text)
 {
     const int32_t mark[] = {f->channel, f->message, f->end, f->start};

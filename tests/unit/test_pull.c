@@ -43,6 +43,9 @@ static struct hub {
 
 static char *cache;
 
+/* Which file has which weights; its blob is 71bb1d21. */
+static const char shard_index[] = "{\"weight_map\":{\"a\":\"s-1.safetensors\",\"b\":\"s-2.safetensors\",\"c\":\"s-1.safetensors\"}}";
+
 /* git's SHA-1 of "hello\n" and of nothing are known. */
 static void put_list(struct buf *b)
 {
@@ -93,7 +96,7 @@ static void answer_hub(void *arg, const struct play_request *rq, struct play_ans
             put_list(&a->body);
     } else if (strncmp(rq->path, "/Acme/Nest/resolve/" COMMIT "/", 60) != 0) {
         a->status = 404;
-    } else if (strstr(rq->path, "/model.safetensors")) {
+    } else if (ends(rq->path, "/model.safetensors")) {
         a->status = 302;
         snprintf(header, sizeof header, "Location: %s/%s?X-Sig=1\r\n",
                  hub.fault == LOOP ? hub.play.url : hub.storage.url,
@@ -101,7 +104,9 @@ static void answer_hub(void *arg, const struct play_request *rq, struct play_ans
         a->header = header;
     } else {
         hub.n_small++;
-        if (!ends(rq->path, "/tokenizer.json"))
+        if (ends(rq->path, ".index.json"))
+            buf_str(&a->body, shard_index);
+        else if (!ends(rq->path, "/tokenizer.json"))
             buf_str(&a->body, "hello\n");
     }
 }
@@ -280,6 +285,31 @@ static void test_a_model_comes_into_the_cache(void **state)
     assert_int_equal(hub.n_weights, 1);
     assert_int_equal(hub.n_small, 1); /* an empty file needs no request */
     free(link);
+}
+
+/* Of weights in several files those come that the index names; each must be there. */
+static void test_weights_in_several_files(void **state)
+{
+#define FILE_OF(name, size, blob) "{\"rfilename\":\"" name "\",\"size\":" #size ",\"blobId\":\"" blob "\"}"
+#define HELLO "ce013625030ba8dba906f756967f9e9ca394464a"
+#define SHARDS "{\"sha\":\"" COMMIT "\",\"siblings\":[" FILE_OF("config.json", 6, HELLO) "," FILE_OF("s-1.safetensors", 6, HELLO) "," \
+    FILE_OF("s-3.safetensors", 6, HELLO) "," FILE_OF("model.safetensors.index.json", 82, "71bb1d21aadb787c90c243f535a0b0d93582bcaf")
+    (void)state;
+    struct err e;
+    char *path;
+    begin(NONE, 0);
+    hub.list = SHARDS "," FILE_OF("s-2.safetensors", 6, HELLO) "]}";
+    if (!pull("Acme/Nest", &path, &e))
+        fail_msg("%s", e.msg);
+    free(path);
+    assert_content(SNAPSHOT "/model.safetensors.index.json", shard_index, sizeof shard_index - 1);
+    assert_content(SNAPSHOT "/s-1.safetensors", "hello\n", 6);
+    assert_content(SNAPSHOT "/s-2.safetensors", "hello\n", 6);
+    assert_false(exists(SNAPSHOT "/s-3.safetensors"));
+    begin(NONE, 0);
+    hub.list = SHARDS "]}";
+    must_fail("Acme/Nest", ERR_MODEL, "model.safetensors.index.json names s-2.safetensors, which the model does not have");
+    assert_false(exists(SNAPSHOT "/s-1.safetensors"));
 }
 
 static void test_a_gguf_in_a_folder_of_another_revision(void **state)
@@ -680,6 +710,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_model_comes_into_the_cache),
+        cmocka_unit_test(test_weights_in_several_files),
         cmocka_unit_test(test_a_gguf_in_a_folder_of_another_revision),
         cmocka_unit_test(test_faults_that_pass),
         cmocka_unit_test(test_faults_that_stay),

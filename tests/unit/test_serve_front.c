@@ -751,8 +751,8 @@ static void test_a_call_that_was_cut_off_may_be_sent_back(void **state)
     desk_close(&d);
 }
 
-/* A streamed call is an item of its own, whose arguments come in one piece; the whole response at the
- * end is that without a stream. */
+/* A streamed call is an item of its own, whose arguments come in one piece; the whole response at
+ * the end is that without a stream. */
 static void test_a_call_is_streamed_as_an_item(void **state)
 {
     static const char ask[] = "{\"tools\":[{\"type\":\"function\",\"name\":\"f\"}],\"input\":\"Go.\"%s}";
