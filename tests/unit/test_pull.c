@@ -96,7 +96,7 @@ static void answer_hub(void *arg, const struct play_request *rq, struct play_ans
             put_list(&a->body);
     } else if (strncmp(rq->path, "/Acme/Nest/resolve/" COMMIT "/", 60) != 0) {
         a->status = 404;
-    } else if (ends(rq->path, "/model.safetensors")) {
+    } else if (strstr(rq->path, "/model.safetensors") && !ends(rq->path, ".index.json")) {
         a->status = 302;
         snprintf(header, sizeof header, "Location: %s/%s?X-Sig=1\r\n",
                  hub.fault == LOOP ? hub.play.url : hub.storage.url,
