@@ -442,31 +442,25 @@ template <> struct stage_weights<STORED_FP8> {
 template <int STORED> struct own_weights {
     static constexpr int PIECE = packed_tile<STORED>::PIECE, ROOM = SCALE_ROOM;
     uint32_t codes, second, scales, blocks;
-    int first; /* of the thread's two outputs in the tile (GLU: in the matrix's half of it) */
-    uint32_t half_room;
-    int rows, row; /* of a panel; the first in each */
-    uint32_t skew; /* of the scales and blocks of the split at hand, in bytes */
-    __device__ __forceinline__ own_weights(int half, bool glu)
-        : codes((uint32_t)((glu ? half * 2 * PIECE : half * PIECE) +
-                           own_pair() * code_bytes(STORED))),
-          second((uint32_t)(PIECE * (glu ? 1 : 2))), scales(0), blocks(0),
-          first((glu ? 0 : half * (int)HALF_OUT) + own_pair()),
-          half_room((uint32_t)(glu ? half * ROOM / 2 : 0)), rows(0), row(0), skew(0)
+    __device__ __forceinline__ own_weights(int, bool) {}
+    __device__ __forceinline__ void begin(const prefill_args &, const tile_origin &, int) {}
+    /* Before each split. What follows from the tile alone is computed again: a consumer of 192
+     * columns has no registers for it. */
+    __device__ __forceinline__ void enter(const prefill_args &a, const tile_origin &at, int half,
+                                          int split)
     {
-    }
-    __device__ __forceinline__ void enter(int split)
-    {
-        skew = (uint32_t)skew_of(scale_words(STORED), split * rows + row) * 4;
-    }
-    __device__ __forceinline__ void begin(const prefill_args &a, const tile_origin &at, int)
-    {
-        rows = a.p.m[at.mat].panels.rows, row = at.row;
-        const int words = scale_words(STORED), panel = first / at.run;
-        const int behind = box_words(at.run, words) - at.run * words,
-                  behind_block = box_words(at.run, 1) - at.run;
-        scales = SCALES_AT + half_room + (uint32_t)(first * words + panel * behind) * 4;
+        const int first = own_pair() + (a.p.glu ? 0 : half * (int)HALF_OUT), run = at.run,
+                  words = scale_words(STORED), panel = first / run,
+                  behind = box_words(run, words) - run * words,
+                  behind_block = box_words(run, 1) - run,
+                  skew = skew_of(words, split * a.p.m[at.mat].panels.rows + at.row);
+        const uint32_t room = (uint32_t)(a.p.glu ? half * ROOM / 2 : 0);
+        codes = (uint32_t)((a.p.glu ? half * 2 * PIECE : half * PIECE) +
+                           own_pair() * code_bytes(STORED));
+        second = (uint32_t)(PIECE * (a.p.glu ? 1 : 2));
+        scales = SCALES_AT + room + (uint32_t)(first * words + panel * behind + skew) * 4;
         if (block_bytes(STORED))
-            blocks = BLOCKS_AT + half_room + (uint32_t)(first + panel * behind_block) * 4;
+            blocks = BLOCKS_AT + room + (uint32_t)(first + panel * behind_block + skew) * 4;
     }
 };
 
@@ -474,8 +468,8 @@ template <int STORED> struct stage_weights {
     struct packed_pair<STORED> pair;
     __device__ __forceinline__ void fetch(uint32_t stage, const own_weights<STORED> &own, bool two)
     {
-        pair.fetch(stage + own.codes, two ? own.second : 0, stage + own.scales + own.skew,
-                   stage + own.blocks + own.skew, two ? SCALE_ROOM : 0);
+        pair.fetch(stage + own.codes, two ? own.second : 0, stage + own.scales, stage + own.blocks,
+                   two ? SCALE_ROOM : 0);
     }
     __device__ __forceinline__ void widen(int u, const own_weights<STORED> &,
                                           struct widened &to) const
@@ -550,7 +544,7 @@ __device__ __forceinline__ void multiply_tiles(const prefill_args &a, pointer_ri
                 continue;
             }
             if constexpr (is_packed(STORED))
-                own.enter(split);
+                own.enter(a, origins[n % ORIGINS], half, split);
             multiply_split(acc, ring, chunks, own);
 #pragma unroll
             for (int i = 0; i < COLS / 2 / TERMS; i++)

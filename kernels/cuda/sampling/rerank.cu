@@ -24,7 +24,7 @@ __device__ __forceinline__ float rerank_product(const rerank_args &a, const floa
     return warp_sum(sum);
 }
 
-__global__ void __launch_bounds__(RERANK_THREADS)
+__global__ void __launch_bounds__(RERANK_THREADS, 1)
     rerank_kernel(const __grid_constant__ rerank_args a)
 {
     __shared__ float score[MAX_K];
