@@ -284,7 +284,8 @@ __device__ __forceinline__ void consume_chunks(const unit_walk &at, PIPE &own, u
  * memory that were issued before it, and whoever waits for the barrier overwrites the buffer. */
 __device__ __forceinline__ void mbarrier_arrive_warp_after(mbarrier b, uint32_t x)
 {
-    const uint32_t none = LANES_THAT_ARRIVE > 1 ? 0 : threadIdx.x % 32; /* 0 where a lane arrives */
+    /* 0 in a lane that arrives, which the compiler does not know (blocks have one dimension) */
+    const uint32_t none = LANES_THAT_ARRIVE > 1 ? threadIdx.z : threadIdx.x % 32;
     uint32_t zero;
     asm volatile("and.b32 %0, %1, %2;" : "=r"(zero) : "r"(x), "r"(none));
     mbarrier_arrive_warp(mbarrier(b.at + zero));
@@ -347,17 +348,14 @@ __device__ __forceinline__ void consume_units(const moe_args &a, const job_lists
             for (int t = 0; t < TILES; t++) {
                 c[t].load(here + t * tile, second);
                 loaded ^= c[t].w0[0] ^ c[t].w1[0];
-                if (!is_bf16(KIND))
+                if (!is_bf16(KIND)) {
                     c[t].load_scales(scales + t * STEP);
+                    loaded ^= c[t].scales.x;
+                }
                 if (!is_bf16(KIND) && run == 0 && i == 0)
                     units[t] = c[t].take_row_scales();
             }
-            /* MXFP4: the machine code waits for the loads in the first chunk alone; a copy into the
-             * stage takes a microsecond to come (results-h200.md, "bf16 rings") */
-            if (is_bf16(KIND))
-                mbarrier_arrive_warp_after(&own.empty[stage.slot], loaded);
-            else
-                mbarrier_arrive_warp(&own.empty[stage.slot]);
+            mbarrier_arrive_warp_after(&own.empty[stage.slot], loaded);
             if (i < n)
                 multiply<KIND>(c, x, 8 * r.pitch, acc);
             stage.next(a.stages);
