@@ -584,9 +584,11 @@ struct kernels {
     /* Frees the device memory of a tensor that upload() or synthesize() moved there; t->data is
      * NULL then. Another tensor is left as it is. No operation that reads it may be enqueued. */
     void (*unload)(struct kdev *d, struct tensor *t);
-    /* Bytes of device memory that upload() or synthesize() would allocate for t; 0: none, or t is
-     * uploaded already. */
+    /* Bytes of device memory that upload() or synthesize() would allocate for t, or have; 0: none,
+     * the operations use t where it was loaded. */
     size_t (*footprint)(struct kdev *d, const struct tensor *t);
+    /* Whether upload() or synthesize() moved t's data to the device. */
+    bool (*holds)(struct kdev *d, const struct tensor *t);
     bool (*sync)(struct kdev *d, struct err *e); /* waits; the first failure since open, if any */
     /* Free and total bytes of the memory that alloc() and upload() use; both 0 if that is the
      * machine's main memory. */

@@ -33,6 +33,9 @@ static struct {
     size_t total, left;  /* memory; total 0: unlimited */
     size_t taken;        /* bytes allocated and uploaded */
     int n_alloc;         /* calls of alloc and upload */
+    bool holds;             /* what is uploaded is on the device */
+    const void *held[1024]; /* the uploaded tensors' data */
+    int n_held;
     const char *refuse;  /* alloc fails for this purpose, once */
     int waits;           /* waits until the device fails; < 0: never */
     int gets;            /* copies to the host until the device fails; < 0: never */
@@ -58,6 +61,8 @@ KIT bool spy_upload(struct kdev *d, struct tensor *t, struct err *e)
 {
     spy.taken += t->bytes;
     spy.n_alloc++;
+    assert_true(spy.n_held < 1024);
+    spy.held[spy.n_held++] = t->data;
     return kernels_cpu.upload(d, t, e);
 }
 
@@ -65,6 +70,15 @@ KIT size_t spy_footprint(struct kdev *d, const struct tensor *t)
 {
     (void)d;
     return t->quantize ? t->bytes / 2 : t->bytes;
+}
+
+KIT bool spy_holds(struct kdev *d, const struct tensor *t)
+{
+    (void)d;
+    for (int i = 0; spy.holds && i < spy.n_held; i++)
+        if (spy.held[i] == t->data)
+            return true;
+    return false;
 }
 
 KIT void spy_memory(struct kdev *d, size_t *free_bytes, size_t *total_bytes)
@@ -122,6 +136,7 @@ KIT const struct kernels *new_spy(bool queued)
     spy.k.alloc = spy_alloc;
     spy.k.upload = spy_upload;
     spy.k.footprint = spy_footprint;
+    spy.k.holds = spy_holds;
     spy.k.memory = spy_memory;
     spy.k.sync = spy_sync;
     spy.k.outbox = spy_outbox;

@@ -18,7 +18,8 @@ static const size_t SPARE = (size_t)384 << 20;
 
 struct fit_count {
     struct device real;
-    bool own; /* the device has memory of its own */
+    bool own;  /* the device has memory of its own */
+    bool held; /* weights that it holds count */
     const struct draft *draft;
     struct need need;
 };
@@ -61,6 +62,8 @@ static bool of_draft(const struct draft *draft, const struct tensor *t)
 static bool count_upload(struct kdev *d, struct tensor *t, struct err *)
 {
     struct fit_count *count = count_of(d);
+    if (!count->held && count->real.k->holds(count->real.d, t))
+        return true;
     size_t bytes = count->real.k->footprint(count->real.d, t);
     if (!bytes && !count->own) /* the weights are used where they were loaded */
         bytes = t->bytes;
@@ -97,7 +100,7 @@ static void count_memory(struct kdev *, size_t *free_bytes, size_t *total_bytes)
 }
 
 struct need fit_need(struct device dev, struct model *model, struct draft *draft,
-                     const struct runtime_shape *shape)
+                     const struct runtime_shape *shape, bool held)
 {
     const struct kernels k = {
         .name = dev.k->name, .queued = dev.k->queued, .alloc = count_alloc,
@@ -106,7 +109,7 @@ struct need fit_need(struct device dev, struct model *model, struct draft *draft
         .rows = count_rows, .sync = count_sync, .memory = count_memory};
     size_t left, all;
     dev.k->memory(dev.d, &left, &all);
-    struct fit_count count = {.real = dev, .own = all > 0, .draft = draft};
+    struct fit_count count = {.real = dev, .own = all > 0, .held = held, .draft = draft};
     struct device counting = {&k, (struct kdev *)(void *)&count, dev.kv, dev.precision};
     struct runtime rt;
     struct err e = {0};
@@ -134,7 +137,7 @@ static bool fits(const struct fit_try *trial, const struct runtime_shape *shape)
         return false;
     if (trial->fp8)
         models_mark(trial->model, trial->draft, true);
-    struct need n = fit_need(trial->dev, trial->model, trial->draft, shape);
+    struct need n = fit_need(trial->dev, trial->model, trial->draft, shape, false);
     if (trial->fp8)
         models_mark(trial->model, trial->draft, false);
     return need_sum(&n) <= trial->room;
@@ -222,7 +225,7 @@ static void propose(const struct fit_try *trial, const struct runtime_shape *sha
 static bool too_large(const struct fit_try *trial, const struct runtime_shape *shape,
                       size_t free_bytes, struct err *e)
 {
-    struct need n = fit_need(trial->dev, trial->model, trial->draft, shape);
+    struct need n = fit_need(trial->dev, trial->model, trial->draft, shape, false);
     char how[96];
     propose(trial, shape, how, sizeof how);
     size_t weights = n.weights + n.draft, cells = need_sum(&n) - weights - n.work;
@@ -300,11 +303,11 @@ bool fit_look(struct device dev, struct model *model, struct draft *draft,
     size_t spare = out->own ? SPARE : 0;
     struct fit_try trial = {dev, model, draft, out->left > spare ? out->left - spare : 0, out->own,
                             false};
-    out->need = fit_need(dev, model, draft, shape);
+    out->need = fit_need(dev, model, draft, shape, false);
     for (int k = 0; k < 3; k++) {
         struct runtime_shape s = *shape;
         s.kv = (enum kv_type)k;
-        struct need n = fit_need(dev, model, draft, &s);
+        struct need n = fit_need(dev, model, draft, &s, false);
         out->kv[k] = n.cells[POOL_FULL] + n.cells[POOL_SWA] + n.cells[POOL_DRAFT];
     }
     out->fits = need_sum(&out->need) <= trial.room;

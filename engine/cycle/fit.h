@@ -6,9 +6,10 @@
 
 #include "engine/cycle/cycle.h"
 
-/* Opens and closes a runtime that only counts (struct need: engine/cache/page_event.h). */
+/* Opens and closes a runtime that only counts (struct need: engine/cache/page_event.h). held:
+ * weights that the device holds already count, too; else they need nothing more. */
 struct need fit_need(struct device dev, struct model *model, struct draft *draft,
-                     const struct runtime_shape *shape);
+                     const struct runtime_shape *shape, bool held);
 struct fit {
     struct need need;
     size_t kv[3]; /* bytes of all cells by their type (enum kv_type) */

@@ -303,7 +303,8 @@ struct need engine_need(struct loaded *loaded, const struct engine_opts *o,
 {
     struct runtime_shape shape = asked_shape(loaded, o);
     shape.context = rt->context;
-    return fit_need(loaded->dev, &loaded->model, loaded->has_draft ? &loaded->draft : NULL, &shape);
+    return fit_need(loaded->dev, &loaded->model, loaded->has_draft ? &loaded->draft : NULL, &shape,
+                    true);
 }
 
 /* Chooses the rotation of the context's length where a rope has two. */

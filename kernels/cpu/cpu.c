@@ -99,6 +99,11 @@ static size_t cpu_footprint(struct kdev *, const struct tensor *)
     return 0;
 }
 
+static bool cpu_holds(struct kdev *, const struct tensor *)
+{
+    return false;
+}
+
 static bool cpu_sync(struct kdev *d, struct err *e)
 {
     cpu_ones_close(&d->ones); /* the fills that share the file come one after another */
@@ -380,8 +385,8 @@ const struct kernels kernels_cpu = {
     .name = "cpu", .queued = false,
     .open = cpu_open, .close = cpu_close, .about = cpu_about,
     .alloc = cpu_alloc, .release = cpu_release, .put = cpu_put, .get = cpu_get, .fill = cpu_fill,
-    .upload = cpu_upload, .unload = cpu_unload, .footprint = cpu_footprint, .sync = cpu_sync,
-    .memory = cpu_memory,
+    .upload = cpu_upload, .unload = cpu_unload, .footprint = cpu_footprint,
+    .holds = cpu_holds, .sync = cpu_sync, .memory = cpu_memory,
 #define ENTRY(op) .op = cpu_##op,
     K_OPERATIONS(ENTRY)
 #undef ENTRY

@@ -314,7 +314,7 @@ extern "C" const struct kernels kernels_cuda = {
     .slow_start = cuda_slow_start,
     .alloc = cuda_alloc, .release = cuda_release, .put = cuda_put, .get = cuda_get,
     .fill = cuda_fill, .upload = cuda_upload, .unload = cuda_unload,
-    .footprint = cuda_footprint, .sync = cuda_sync, .memory = cuda_memory,
+    .footprint = cuda_footprint, .holds = cuda_holds, .sync = cuda_sync, .memory = cuda_memory,
 #define ENTRY(op) .op = cuda_##op,
     K_OPERATIONS(ENTRY)
 #undef ENTRY

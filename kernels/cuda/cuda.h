@@ -401,6 +401,7 @@ void cuda_fill(struct kdev *d, kbuf dst, uint8_t byte);
 bool cuda_upload(struct kdev *d, struct tensor *t, struct err *e);
 void cuda_unload(struct kdev *d, struct tensor *t);
 size_t cuda_footprint(struct kdev *d, const struct tensor *t);
+bool cuda_holds(struct kdev *d, const struct tensor *t);
 void cuda_memory(struct kdev *d, size_t *free_bytes, size_t *total_bytes);
 
 #define CUDA_OPERATION(op) void cuda_##op(struct kdev *d, const struct k_##op *a);

@@ -132,10 +132,10 @@ void cuda_fill(struct kdev *d, kbuf dst, uint8_t byte)
 
 /* ---- weights -------------------------------------------------------------------------------- */
 
-static bool is_uploaded(const struct kdev *d, const void *p)
+bool cuda_holds(struct kdev *d, const struct tensor *t)
 {
     for (int i = 0; i < d->n_held; i++)
-        if (d->held[i] == p)
+        if (d->held[i] == t->data)
             return true;
     return false;
 }
@@ -502,7 +502,7 @@ bool cuda_upload(struct kdev *d, struct tensor *t, struct err *e)
             *e = d->first;
         return false;
     }
-    if (!t->data || is_uploaded(d, t->data))
+    if (!t->data || cuda_holds(d, t))
         return true;
     if (dtype_packed(t->type) && !cuda_stays_packed(d, t))
         return upload_packed(d, t, e);
@@ -543,8 +543,6 @@ void cuda_unload(struct kdev *d, struct tensor *t)
 
 size_t cuda_footprint(struct kdev *d, const struct tensor *t)
 {
-    if (t->data && is_uploaded(d, t->data))
-        return 0;
     if (dtype_packed(t->type) && !cuda_stays_packed(d, t)) {
         const struct tensor plain = unpacked(t);
         return cuda_footprint(d, &plain);

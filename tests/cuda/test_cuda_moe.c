@@ -441,7 +441,14 @@ static void test_footprint_of_packed(void **state)
         assert_int_equal(kernels_cuda.footprint(shim_dev, &t), 3 * 64 * 256 / 32 * of[i].bytes);
         t.dim[1] = 40;
         assert_int_equal(kernels_cuda.footprint(shim_dev, &t), 3 * 40 * 256 * 2);
-        free(t.data);
+        t.dim[1] = 64;
+        uint8_t *file = t.data;
+        assert_false(kernels_cuda.holds(shim_dev, &t));
+        assert_true(kernels_cuda.upload(shim_dev, &t, NULL) && t.data != file);
+        assert_true(kernels_cuda.holds(shim_dev, &t));
+        assert_int_equal(kernels_cuda.footprint(shim_dev, &t), 3 * 64 * 256 / 32 * of[i].bytes);
+        kernels_cuda.unload(shim_dev, &t);
+        free(file);
     }
 }
 

@@ -13,7 +13,10 @@ unset NO_COLOR VISUAL EDITOR TMUX
 DB=$XDG_DATA_HOME/aerie/sessions.db
 mkdir -p "$XDG_CONFIG_HOME/aerie" # no word about the device; starts take half the time
 # one thread, as in tests/few.h
-{ printf 'device = cpu\nload = map\n'; [ "${AERIE_FEW:-}" ] || [ "${AERIE_TEST_LONG:-0}" != 0 ] || echo 'threads = 1'; } >"$XDG_CONFIG_HOME/aerie/config"
+usual_config() {
+    { printf 'device = cpu\nload = map\n'; [ "${AERIE_FEW:-}" ] || [ "${AERIE_TEST_LONG:-0}" != 0 ] || echo 'threads = 1'; } >"$XDG_CONFIG_HOME/aerie/config"
+}
+usual_config
 : >"$T/out"; : >"$T/err"
 shopt -s lastpipe # so that `lines ... | run` leaves its status in $rc
 

@@ -229,14 +229,14 @@ expect "draft = off is the setting" 0 'spec +off: switched off' chat -n --script
 config 'readonly = on\n'; printf '/title x\n' >"$T/script"
 run chat --db "$T/ro.db" --script "$T/script"; grep -q 'readonly forbids' "$T/err" && [ ! -e "$T/ro.db" ]
 result "readonly refuses what writes and saves nothing" $?
-config ''
+usual_config
 
 # endless input
 if [ -c /dev/zero ]; then
     refuse 2 'line 1: the line is longer than 16 MiB' tokenize --jsonl /dev/zero
     refuse 2 '/dev/zero line 1: the line is longer than 16 MiB' run --batch /dev/zero
 fi
-config '  max_tokens=3  \r\nplain = on\ncolor = never\nno-log = off\ntemperature = 0\n'
+config '  max_tokens=3  \r\nplain = on\ncolor = never\nno-log = off\ntemperature = 0\ndevice = cpu\n'
 expect "a config file with flags of other commands" 0 '' logs
 
 # ---- tokenize ----
@@ -288,11 +288,12 @@ echo '{"model_type":"llama"}' >"$T/bad.json"; refuse 3 "bad.json: .*hidden_size"
 # ---- run ----
 long=$("$AERIE" run -n -p max_tokens=20 "What are you?" 2>/dev/null | wc -c)
 short=$("$AERIE" run -n "What are you?" 2>/dev/null | wc -c)
-config ''
+usual_config
 [ "$short" -gt 0 ] && [ "$short" -lt "$long" ]; result "max_tokens of the config file; -p wins" $?
 expect "run prints the reply" 0 '[A-Za-z]' run --device cpu "What are you?"
 [ ! -s "$T/err" ] && [ "$(tail -c 1 "$T/out" | od -An -c | tr -d ' ')" = '\n' ]
 result "whole, and nothing on standard error" $?
+config '' # no word about the device
 run doctor; cuda=$(grep -o ' cuda: .*' "$T/out")
 case $cuda in
 *"this build has no CUDA"*) said= ;; # nobody could have expected it
@@ -303,13 +304,18 @@ run run -n hi
 [ "$rc" = 0 ] && [ "$(grep -v '^aerie: stopped' "$T/err")" = "${said:+aerie: $said}" ]
 result "without a GPU the CPU computes, and why is said once ($said)" $?
 case $cuda in
-*GiB*) expect "a GPU that is asked for is used" 0 '[A-Za-z]' run -n --device cuda hi ;;
+*GiB*)
+    expect "a GPU that is asked for is used" 0 '[A-Za-z]' run -n --device cuda hi
+    run fit --json --device cuda; all=$(of all) weights=$(of weights); printf '/memory\n' >"$T/script"; run -n --json --device cuda --script "$T/script"
+    [ "$(of result.all) $(of result.weights)" = "$all $weights" ] && [ "$weights" -gt 0 ]; result "/memory counts the weights on a GPU" $?
+    ;;
 *) refuse 3 "^aerie: ${cuda# cuda: }; --device cpu needs none" run -n --device cuda hi ;;
 esac
+usual_config
 a=$("$AERIE" run -n --no-spec -p max_tokens=24 "Tell me a story." 2>/dev/null)
 cp -r models/nestling/draft "$T/mute"; at=$(($(stat -c %s "$T/mute/model.safetensors") - 4608)) # of norm.weight
 printf '\377\177' | dd of="$T/mute/model.safetensors" bs=1 seek="$at" conv=notrunc status=none
-run run -n -m models/nestling/target --draft "$T/mute" --device cpu -p max_tokens=24 "Tell me a story."
+run run -n -m models/nestling/target --draft "$T/mute" -p max_tokens=24 "Tell me a story."
 [ "$rc $(cat "$T/out")" = "0 $a" ] && [ "$(grep -c 'gave no token: its norm.weight has a weight that is not' "$T/err")" = 1 ]
 result "a draft with a weight that is no number changes nothing, and is named" $?
 b=$("$AERIE" run -n -p max_tokens=24 -p draft.topk=4 -p draft.nodes=16 Tell me a story. 2>/dev/null)

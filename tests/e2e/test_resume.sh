@@ -41,7 +41,11 @@ lines hello | chat -n; ! err 'computing on the CPU'; result "a script is not tol
 config() { sql "select config from run order by id desc limit 1"; }
 lines hello | chat --draft-weights fp8
 missing=
-for f in backend=c precision=f32 kv=f32 rows=512 capture=2,4,5 weights=stored draft_weights=fp8 page_size=16; do
+case $(config) in
+*backend=cuda*) of='backend=cuda precision=bf16 kv=bf16 rows=2048' ;;
+*) of='backend=cpu precision=f32 kv=f32 rows=512' ;;
+esac
+for f in $of capture=2,4,5 weights=stored draft_weights=fp8 page_size=16; do
     config | grep -q "^$f" || missing+=" $f"
 done
 [ -z "$missing" ]; result "backend, precision, cells, rows, capture, weights are logged$missing" $?

@@ -9,6 +9,7 @@ dir=$(mktemp -d /tmp/aerie-tui-XXXXXX)
 socket=aerie-test-$$
 export XDG_DATA_HOME=$dir/data XDG_STATE_HOME=$dir/state XDG_CONFIG_HOME=$dir/config LC_ALL=C.UTF-8
 unset NO_COLOR VISUAL EDITOR TMUX
+mkdir -p "$dir/config/aerie"; echo 'device = cpu' >"$dir/config/aerie/config" # on a GPU a reply fills the context at once
 T() { tmux -L "$socket" -f /dev/null "$@" 2>/dev/null; }
 trap 'T kill-server; rm -rf "$dir"' EXIT
 

@@ -34,7 +34,8 @@ static void test_what_is_counted_is_what_is_taken(void **state)
         struct runtime_shape s = {.page_size = 16, .context = i ? 4096 << i : 64, .lanes = i + 1,
                                   .max_rows = i == 3 ? 2048 : 0};
         spy_bed(&b);
-        struct need n = fit_need(b.dev, &b.m, i == 2 ? NULL : &b.d, &s);
+        spy.holds = true;
+        struct need n = fit_need(b.dev, &b.m, i == 2 ? NULL : &b.d, &s, false);
         assert_int_equal(spy.n_alloc, 0);
         struct err e = {0};
         must(runtime_open(&b.r, b.dev, &b.m, i == 2 ? NULL : &b.d, &s, &e), &e);
@@ -46,6 +47,11 @@ static void test_what_is_counted_is_what_is_taken(void **state)
         assert_true(i == 2 ? !n.cells[POOL_DRAFT] : n.cells[POOL_DRAFT] > 0);
         assert_true(need_sum(&n) >= spy.taken);
         assert_true(need_sum(&n) <= spy.taken + (size_t)spy.n_alloc * ((size_t)2 << 20));
+        /* weights that are there: counted as what the runtime takes, not as what it needs more */
+        struct need has = fit_need(b.dev, &b.m, i == 2 ? NULL : &b.d, &s, true);
+        struct need more = fit_need(b.dev, &b.m, i == 2 ? NULL : &b.d, &s, false);
+        assert_memory_equal(&has, &n, sizeof n);
+        assert_true(!more.weights && !more.draft && more.work == n.work);
         bed_close(&b);
     }
 }
@@ -110,7 +116,8 @@ static void test_other_ways_out_are_told_too(void **state)
     assert_true(opens(&b, &b.d, &s, &e));
     s.full_pages = 0;
     s.context = 512; /* the shortest that is proposed */
-    struct need with = fit_need(b.dev, &b.m, &b.d, &s), without = fit_need(b.dev, &b.m, NULL, &s);
+    struct need with = fit_need(b.dev, &b.m, &b.d, &s, false);
+    struct need without = fit_need(b.dev, &b.m, NULL, &s, false);
     small(((size_t)384 << 20) + (need_sum(&with) + need_sum(&without)) / 2);
     if (opens(&b, &b.d, &s, &e))
         fail_msg("the draft needs nothing");
@@ -135,9 +142,10 @@ static void test_weights_that_fit_as_fp8_only(void **state)
     spy_bed(&b);
     small((size_t)8 << 30);
     assert_true(models_mark(&b.m, NULL, true) > 0);
-    struct need part = fit_need(b.dev, &b.m, NULL, &least), all = fit_need(b.dev, &b.m, NULL, &s);
+    struct need part = fit_need(b.dev, &b.m, NULL, &least, false);
+    struct need all = fit_need(b.dev, &b.m, NULL, &s, false);
     models_mark(&b.m, NULL, false);
-    struct need stored = fit_need(b.dev, &b.m, NULL, &s);
+    struct need stored = fit_need(b.dev, &b.m, NULL, &s, false);
     assert_true(need_sum(&all) < need_sum(&stored) && part.weights < stored.weights);
     small(((size_t)384 << 20) + need_sum(&all));
     assert_false(opens(&b, NULL, &s, &e));
@@ -172,21 +180,21 @@ static void test_headers_and_config_tell_what_a_model_takes(void **state)
     const struct loading how = {.use = READ_HEADERS};
     struct runtime_shape s = {.page_size = 16, .context = 4096, .lanes = 3};
     spy_bed(&b);
-    struct need want = fit_need(b.dev, &b.m, &b.d, &s), got;
+    struct need want = fit_need(b.dev, &b.m, &b.d, &s, false), got;
     must(model_load(&m, NESTLING, &how, &e), &e);
     must(draft_load(&d, NESTLING_DRAFT, &m, NULL, &how, &e), &e);
     assert_null(m.layer[0].wq.data);
     assert_int_equal(m.bytes, b.m.bytes);
     assert_string_equal(m.sha, "");
     assert_string_equal(m.layer[1].wq.name, b.m.layer[1].wq.name);
-    got = fit_need(b.dev, &m, &d, &s);
+    got = fit_need(b.dev, &m, &d, &s, false);
     assert_memory_equal(&got, &want, sizeof got);
     draft_free(&d);
     model_free(&m);
     must(buf_read_file(&config, NESTLING "/config.json", 1 << 20, &e), &e);
     must(model_shaped(&m, config.p, &e), &e);
-    want = fit_need(b.dev, &b.m, NULL, &s);
-    got = fit_need(b.dev, &m, NULL, &s);
+    want = fit_need(b.dev, &b.m, NULL, &s, false);
+    got = fit_need(b.dev, &m, NULL, &s, false);
     assert_memory_equal(&got, &want, sizeof got);
     model_free(&m);
     buf_free(&config);
@@ -207,7 +215,7 @@ static void test_a_look_says_the_longest_context(void **state)
     assert_int_equal(f.longest, b.m.cfg.max_pos);
     assert_true(f.kv[KV_F32] > f.kv[KV_BF16] && f.kv[KV_BF16] > f.kv[KV_FP8]);
     less.context = 1024;
-    struct need part = fit_need(b.dev, &b.m, &b.d, &less);
+    struct need part = fit_need(b.dev, &b.m, &b.d, &less, false);
     small(((size_t)384 << 20) + (need_sum(&part) + need_sum(&f.need)) / 2);
     must(fit_look(b.dev, &b.m, &b.d, &s, &f, &e), &e);
     assert_true(!f.fits && f.longest >= 1024 && f.longest < 4096);
@@ -237,7 +245,8 @@ static void test_an_engine_shortens_a_context_that_nobody_asked_for(void **state
     spy_bed(&b);
     struct runtime_shape s = {.page_size = 16, .context = 4096}, less = s;
     less.context = 1024;
-    struct need full = fit_need(b.dev, &b.m, &b.d, &s), part = fit_need(b.dev, &b.m, &b.d, &less);
+    struct need full = fit_need(b.dev, &b.m, &b.d, &s, false);
+    struct need part = fit_need(b.dev, &b.m, &b.d, &less, false);
     bed_close(&b);
     new_spy(false);
     small(((size_t)384 << 20) + (need_sum(&full) + need_sum(&part)) / 2);
