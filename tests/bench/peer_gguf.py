@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """aerie and llama.cpp in turn on the same GGUF and threads: tokens a second of a prompt and of decoding.
 
-    peer_gguf.py FILE.gguf [--aerie PROGRAM] [--threads N] [--rounds N] [--decode N]
+    peer_gguf.py FILE.gguf [--aerie PROGRAM] [--server LLAMA_SERVER] [--device cpu|cuda] [--threads N] [--rounds N] [--words N,...]
+                 [--decode N] [--log FILE]
 
-llama.cpp is the one in the PyPI package xllamacpp, which must be importable, and tells its own timings; aerie is asked over
-HTTP, and time is taken here (peer_cpu.py). Each round starts each of them once, in turn; a number is the median of both asks
-of all rounds.
+llama.cpp is LLAMA_SERVER, or else the one in the PyPI package xllamacpp, which must be importable (CPU only). It tells its own
+timings; aerie is asked over HTTP, and time is taken here (peer_cpu.py). --device cuda: both on the GPU, a server of llama.cpp by
+what it was built for. Each round starts each of them once, in turn; a number is the median of both asks of all rounds. --words:
+of each long prompt; decoding follows a short one.
 """
 import argparse
 import json
@@ -16,64 +18,89 @@ import sys
 
 from peer_cpu import Server, text
 
-def prompts(r):
-    return text(440, r), f"{r} Tell me a long story about a fox and a bear."
+def prompts(words, r):
+    return [*(text(n, r) for n in words), f"{r} Tell me a long story about a fox and a bear."]
 
 
-def llama(path, threads, decode):
-    """In a process of its own: prints a line of two numbers for each ask."""
+def llama(a):
+    """In a process of its own: prints a line of numbers for each ask."""
     import xllamacpp
     p = xllamacpp.CommonParams()
-    p.model.path, p.n_ctx, p.n_parallel, p.warmup = path, 4096, 1, False
-    p.cpuparams.n_threads = threads
+    p.model.path, p.n_ctx, p.n_parallel, p.warmup = a.gguf, a.context, 1, False
+    p.cpuparams.n_threads = a.threads
     server = xllamacpp.Server(p)
     for r in range(2):
         got = []
-        for prompt, n, key in zip(prompts(r), (1, decode), ("prompt_per_second", "predicted_per_second")):
-            x = server.handle_completions({"prompt": prompt, "max_tokens": n, "temperature": 0, "cache_prompt": False,
-                                           "ignore_eos": True})
-            got.append((x if isinstance(x, dict) else json.loads(x))["timings"][key])
+        for prompt in prompts(a.words, r):
+            decode = len(got) == len(a.words)
+            x = server.handle_completions({"prompt": prompt, "max_tokens": a.decode if decode else 1, "temperature": 0,
+                                           "cache_prompt": False, "ignore_eos": True})
+            x = (x if isinstance(x, dict) else json.loads(x))["timings"]
+            got.append(x["predicted_per_second" if decode else "prompt_per_second"])
         print("@", *got, flush=True)
 
 
-def aerie(program, path, threads, decode):
-    server = Server([program, "serve", "-m", path, "--model-name", "m", "--device", "cpu", "--no-spec", "--lanes", "1",
-                     "--context", "4096", "--threads", str(threads), "--no-log"], os.environ, subprocess.DEVNULL)
+def ask(argv, env, a):
+    """Tokens a second of each prompt and of decoding, twice; of llama.cpp as the server tells them."""
+    log = open(a.log, "a") if a.log else subprocess.DEVNULL
+    server = Server(argv, env, log)
     try:
         server.wait()
         out = []
         for r in range(2):
-            long, short = prompts(r)
-            begin, at, usage = server.ask(long, 1)
-            prompt = usage["prompt_tokens"] / (at[0] - begin)
-            _, at, usage = server.ask(short, decode)
-            out.append((prompt, (usage["completion_tokens"] - 1) / (at[-1] - at[0])))
+            *long, short = prompts(a.words, r)
+            got = []
+            for prompt in long:
+                begin, at, usage = server.ask(prompt, 1)
+                got.append(usage.get("prompt_per_second") or usage["prompt_tokens"] / (at[0] - begin))
+            _, at, usage = server.ask(short, a.decode)
+            got.append(usage.get("predicted_per_second") or (usage["completion_tokens"] - 1) / (at[-1] - at[0]))
+            out.append(tuple(got))
         return out
     finally:
         server.end()
+
+
+def aerie(a):
+    return ask([a.aerie, "serve", "-m", a.gguf, "--model-name", "m", "--device", a.device, "--no-spec", "--lanes", "1",
+                "--context", str(a.context), "--threads", str(a.threads), "--no-log"], os.environ, a)
+
+
+def peer(a):
+    if a.server:
+        libraries = os.path.dirname(os.path.abspath(a.server)) + ":" + os.environ.get("LD_LIBRARY_PATH", "")
+        where = ["-ngl", "99"] if a.device == "cuda" else ["-ngl", "0", "--device", "none"]
+        return ask([a.server, "-m", a.gguf, "-t", str(a.threads), "-c", str(a.context), "-np", "1", "--no-webui", *where],
+                   os.environ | {"LD_LIBRARY_PATH": libraries}, a)
+    told = subprocess.run([sys.executable, __file__, *sys.argv[1:], "--llama"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                          text=True, check=True).stdout
+    return [tuple(map(float, x.split()[1:])) for x in told.splitlines() if x.startswith("@ ")]
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("gguf")
     p.add_argument("--aerie", default="build/release-cpu/aerie")
+    p.add_argument("--server")
+    p.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     p.add_argument("--threads", type=int, default=2)
     p.add_argument("--rounds", type=int, default=3)
+    p.add_argument("--words", type=lambda x: [int(n) for n in x.split(",")], default=[440])
+    p.add_argument("--context", type=int, default=4096)
     p.add_argument("--decode", type=int, default=96)
+    p.add_argument("--sides", type=lambda x: x.split(","), default=["aerie", "llama.cpp"], help="aerie,llama.cpp (default) or one of them")
+    p.add_argument("--log", help="a file for what both servers print (default: nowhere)")
     p.add_argument("--llama", action="store_true", help=argparse.SUPPRESS)
     a = p.parse_args()
     if a.llama:
-        return llama(a.gguf, a.threads, a.decode)
-    got = {"aerie": [], "llama.cpp": []}
-    for _ in range(a.rounds):
-        got["aerie"] += aerie(a.aerie, a.gguf, a.threads, a.decode)
-        told = subprocess.run([sys.executable, __file__, a.gguf, "--threads", str(a.threads),
-                               "--decode", str(a.decode), "--llama"],
-                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True).stdout
-        got["llama.cpp"] += [tuple(map(float, x.split()[1:])) for x in told.splitlines() if x.startswith("@ ")]
+        return llama(a)
+    got = {side: [] for side in a.sides}
+    for r in range(a.rounds):
+        for side in list(got)[::1 if r % 2 == 0 else -1]:
+            got[side] += (aerie if side == "aerie" else peer)(a)
     for side, x in got.items():
-        for what, v in zip(("prompt", "decode"), zip(*x)):
-            print(f"{side:10} {what}  {statistics.median(v):7.1f} tokens/s  ({min(v):.1f} to {max(v):.1f})")
+        for what, v in zip([f"prompt of {n} words" for n in a.words] + ["decode"], zip(*x)):
+            print(f"{side:10} {what:20} {statistics.median(v):9.1f} tokens/s  ({min(v):.1f} to {max(v):.1f})")
 
 
 main()
