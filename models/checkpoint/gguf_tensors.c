@@ -493,10 +493,20 @@ static bool adds_1(const struct gguf_arch *a, const struct gguf_tensor *t)
            is_floats(t->type) && !(a->last_norm_plain && !strcmp(t->name, "output_norm.weight"));
 }
 
+/* Whether it is a number that multiplies all weights of a matrix in NVFP4, or its inputs. */
+static bool is_outer_scale(const struct gguf_arch *a, const char *rest)
+{
+    const char *end = strchr(rest, '.');
+    return end && !own_name(a, rest) && (!strcmp(end, ".scale") || !strcmp(end, ".input_scale"));
+}
+
 static bool list_tensor(const struct listing *l, const struct gguf_tensor *t)
 {
     const char *rest = t->name;
     int layer = layer_of(t->name, &rest);
+    if ((layer >= 0 || !strcmp(rest, "output.scale")) && is_outer_scale(l->a, rest))
+        return bad(l, t, "is a scale of a whole matrix in NVFP4, which aerie does not read in a "
+                         "GGUF, expected the folder of the model, or another type");
     for (int i = 0; i < t->n_dim; i++)
         if (!t->dim[i])
             return bad(l, t, "has a dimension of 0");

@@ -471,6 +471,10 @@ static void test_what_is_no_model_is_refused(void **state)
     gw_vector(&w, "rope_freqs.weight", 1);
     gw_matrix(&w, "token_embd.weight", GGUF_F32, 2, 2, 0);
     refused(&w, "tensor rope_freqs.weight is not used by architecture mistral3");
+    gw_string(&w, "general.architecture", "mistral3");
+    gw_u32(&w, "mistral3.block_count", 1);
+    gw_vector(&w, "blk.0.attn_q.scale", 1);
+    refused(&w, "tensor blk.0.attn_q.scale is a scale of a whole matrix in NVFP4");
 }
 
 /* A key of the file, changed, and what is said then. */
