@@ -248,8 +248,10 @@ int64_t meta_kv_heads(struct gguf_meta *m)
 void meta_heads(struct gguf_meta *m)
 {
     int64_t dim = meta_kv_heads(m);
-    if (meta_int(m, "rope.dimension_count", dim, 1 << 16) != dim)
-        meta_refuse(m, "rope.dimension_count", "is not %lld, the width of a head", (long long)dim);
+    static const char *const keys[] = {"rope.dimension_count", "rope.dimension_count_swa"};
+    for (int i = 0; i < 2; i++)
+        if (meta_int(m, keys[i], dim, 1 << 16) != dim)
+            meta_refuse(m, keys[i], "is not %lld, the width of a head", (long long)dim);
 }
 
 void meta_dense(struct gguf_meta *m)

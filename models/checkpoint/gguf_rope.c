@@ -90,8 +90,8 @@ static json_t *yarn_scaling(struct gguf_meta *m, double factor, bool truncate)
     json_t *s =
         json_pack("{s:s, s:f, s:I, s:f, s:f}", "rope_type", "yarn", "factor", factor,
                   "original_max_position_embeddings",
-                  (json_int_t)meta_int(m, "rope.scaling.original_context_length", META_NEEDED,
-                                       INT32_MAX),
+                  (json_int_t)meta_int(m, "rope.scaling.original_context_length",
+                                       put_before(m, "max_position_embeddings"), INT32_MAX),
                   "beta_fast", meta_real(m, fast, 32), "beta_slow", meta_real(m, slow, 1));
     if (!truncate)
         json_object_set_new(s, "truncate", json_false());
@@ -148,6 +148,9 @@ void meta_unscaled(struct gguf_meta *m, bool lists)
 void meta_rope(struct gguf_meta *m, bool truncate)
 {
     double theta = meta_real(m, "rope.freq_base", 10000);
+    if (meta_real(m, "rope.freq_base_swa", theta) != theta)
+        meta_refuse(m, "rope.freq_base_swa", "is not rope.freq_base, expected one rope for all "
+                                             "layers");
     put_rope(m, theta, meta_scaling(m, truncate));
 }
 

@@ -493,6 +493,7 @@ static const struct change {
     {"llama.attention.head_count_kv", GW_U32, 3, "expected a multiple of 2 x 3"},
     {"llama.attention.key_length", GW_U32, 6, "value_length is not attention.key_length 6"},
     {"llama.rope.dimension_count", GW_U32, 4, "rope.dimension_count is not 8"},
+    {"llama.rope.dimension_count_swa", GW_U32, 4, "rope.dimension_count_swa is not 8"},
     {"llama.expert_count", GW_U32, 8, "key llama.expert_count is not 0"},
     {"llama.attention.layer_norm_rms_epsilon", GW_U32, 1, "is of type u32, expected a number"},
     {"llama.rope.scaling.type", GW_U32, 1, "llama.rope.scaling.type is of type u32"},
@@ -575,6 +576,10 @@ static const struct scaled_rope {
      "qwen3.rope.scaling.attn_factor is not 1", 0, 0},
     {"qwen3-b", "qwen3.attention.causal", GW_BOOL, 0, NULL,
      "qwen3.attention.causal is false, expected true", 0, 0},
+    {"qwen3-b", "qwen3.rope.scaling.type", GW_STRING, 0, "yarn", NULL, ROPE_YARN, 1},
+    {"gemma2-b", "gemma2.rope.freq_base_swa", GW_F32, 777, NULL,
+     "gemma2.rope.freq_base_swa is not rope.freq_base", 0, 0},
+    {"gemma2-b", "gemma2.rope.freq_base_swa", GW_F32, 10000, NULL, NULL, ROPE_DEFAULT, 1},
     {"llama-b", "llama.rope.scaling.factor", GW_F32, 2, NULL, "there beside rope_freqs.weight", 0,
      0},
     {"phi3-long-b", "phi3.rope.scaling.factor", GW_F32, 2, NULL,
@@ -617,6 +622,7 @@ static void test_factors_of_ropes_are_not_passed_over(void **state)
         if (loaded) {
             assert_int_equal(m.cfg.rope[0].kind, r->kind);
             assert_true(r->factor == 1 || m.cfg.rope[0].factor == r->factor);
+            assert_true(r->kind != ROPE_YARN || m.cfg.rope[0].original_max == 512);
             model_free(&m);
         }
         ck_free(&ck);
