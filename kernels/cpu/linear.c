@@ -52,7 +52,6 @@ struct linear_input {
 struct input_run {
     struct pack_run p;
     const struct linear_input *in;
-    bool packed; /* src is packed already */
     float *panel, *row, *thread_rows;
 };
 
@@ -86,34 +85,25 @@ static void input_item(void *arg, int item, int thread)
     one.src += (size_t)item * PANEL * one.stride;
     one.dst = run->thread_rows + (size_t)thread * PANEL * k;
     for (int r = 0; r < rows; r++)
-        if (run->packed)
-            memcpy(one.dst + (size_t)r * k, one.src + (size_t)r * k, k * sizeof *one.dst);
-        else
-            pack_row(&one, r, thread);
+        pack_row(&one, r, thread);
     memset(one.dst + (size_t)rows * k, 0, (size_t)(PANEL - rows) * k * sizeof *one.dst);
     one.isa->panel(one.dst, in->k, run->panel + (size_t)item * PANEL * k);
 }
 
-/* packed: src holds packed rows of n elements, n a multiple of 32, stride == n, and there is no
- * norm. */
 static struct linear_input pack_input(struct kdev *d, const float *src, size_t stride, int rows,
-                                      int n, const struct k_norm *norm, bool packed)
+                                      int n, const struct k_norm *norm)
 {
     CHECK(norm->kind != NORM_LAYER);
     CHECK(norm->kind == NORM_NONE || norm->kind == NORM_PLAIN || (norm->w && norm->w->data));
-    CHECK(!packed || (n % 32 == 0 && norm->kind == NORM_NONE && stride == (size_t)n));
     struct linear_input in = {.rows = rows, .panels = panels_of(rows), .k = cpu_packed(n)};
     size_t k = (size_t)in.k, panel = (size_t)in.panels * PANEL * k;
-    int rest = rows - rows_in_panels(&in), own = packed ? 0 : rest;
-    struct input_run run = {.p = {d->isa, src, NULL, stride, n, norm, NULL, 1}, .in = &in,
-                            .packed = packed};
-    run.panel = cpu_floats(d, SCRATCH_PACK, panel + (size_t)own * k);
-    run.row = run.panel + panel;
-    in.panel = run.panel;
-    in.row = packed ? src + (size_t)rows_in_panels(&in) * k : run.row;
+    int rest = rows - rows_in_panels(&in);
+    struct input_run run = {.p = {d->isa, src, NULL, stride, n, norm, NULL, 1}, .in = &in};
+    in.panel = run.panel = cpu_floats(d, SCRATCH_PACK, panel + (size_t)rest * k);
+    in.row = run.row = run.panel + panel;
     if (in.panels)
         run.thread_rows = cpu_floats(d, SCRATCH_WIDE, (size_t)d->threads * PANEL * k);
-    cpu_each(d, in.panels + own, n * (in.panels ? 4.0 * PANEL : 4.0), input_item, &run);
+    cpu_each(d, in.panels + rest, n * (in.panels ? 4.0 * PANEL : 4.0), input_item, &run);
     return in;
 }
 
@@ -322,7 +312,7 @@ void cpu_linear(struct kdev *d, const struct k_linear *a)
     CHECK(a->act != ACT_SWIGLU_CLAMP);
     struct linear_product p;
     struct linear_input x = pack_input(d, cpu_f32(a->src, cpu_span(a->rows, ss, in)), (size_t)ss,
-                                       a->rows, in, &a->pre, false);
+                                       a->rows, in, &a->pre);
     float *to = post ? cpu_floats(d, SCRATCH_OUT, (size_t)a->rows * (size_t)out) : dst;
     product_start(d, &p, &x);
     struct cpu_epilogue *f = product_add(&p, a->w, a->b, to, (size_t)(post ? out : ds));
@@ -373,7 +363,7 @@ void cpu_glu(struct kdev *d, const struct k_glu *a)
     CHECK(a->up->dim[0] == ffn);
     struct linear_product p;
     struct linear_input x = pack_input(d, cpu_f32(a->src, (size_t)a->rows * (size_t)in), (size_t)in,
-                                       a->rows, in, &a->pre, false);
+                                       a->rows, in, &a->pre);
     product_start(d, &p, &x);
     product_add(&p, a->gate, NULL, NULL, 0);
     product_add(&p, a->up, NULL, NULL, 0);
@@ -463,7 +453,7 @@ void cpu_qkv(struct kdev *d, const struct k_qkv *a)
     CHECK(a->wq->dim[0] == nq && a->rot % 2 == 0 && a->rot <= a->head_dim);
     struct qkv_run run = {.a = a, .isa = d->isa, .q = cpu_f32(a->q, rows * (size_t)nq)};
     struct linear_input x = pack_input(d, cpu_f32(a->src, cpu_span(a->rows, ss, in)), (size_t)ss,
-                                       a->rows, in, &a->norm, false);
+                                       a->rows, in, &a->norm);
     if (a->capture.p) {
         CHECK(!a->packed && a->capture_stride >= in);
         cpu_rows(d, &(struct k_rows){.rows = a->rows, .n = in, .src_stride = ss,

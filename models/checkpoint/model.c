@@ -396,14 +396,13 @@ bool model_each(struct model *m, bool (*fn)(struct tensor *t, void *arg, struct 
     struct tensor *own[] = {&m->embed,          &m->norm,          m->cfg.tied ? NULL : &m->head,
                             &m->ple_embed, &m->ple_model_proj, &m->ple_proj_norm};
     for (size_t i = 0; i < LEN(own); i++)
-        if (own[i] && !each_tensor(own[i], m->store, fn, arg, e))
+        if (own[i] && !each_tensor(own[i], 1, m->store, fn, arg, e))
             return false;
     for (int i = 0; i < m->cfg.n_layer; i++) {
         int n;
         struct tensor *t = layer_tensors(&m->layer[i], &n);
-        for (int k = 0; k < n; k++)
-            if (!each_tensor(&t[k], m->store, fn, arg, e))
-                return false;
+        if (!each_tensor(t, n, m->store, fn, arg, e))
+            return false;
     }
     if (m->cfg.tied)
         m->head = m->embed;

@@ -502,16 +502,18 @@ int64_t *binder_read_ints(const struct binder *b, const struct tensor *t, int64_
     return NULL;
 }
 
-bool each_tensor(struct tensor *t, struct store *store,
+bool each_tensor(struct tensor *tensors, int n, struct store *store,
                  bool (*fn)(struct tensor *t, void *arg, struct err *e), void *arg, struct err *e)
 {
-    if (!t->data && !t->bytes)
-        return true;
-    const void *was = t->data;
-    const size_t bytes = t->bytes; /* fn may give a packed tensor another type */
-    if (!fn(t, arg, e))
-        return false;
-    if (t->data != was)
-        store_drop(store, was, bytes);
+    FOR_EACH(struct tensor, t, tensors, n) {
+        if (!t->data && !t->bytes)
+            continue;
+        const void *was = t->data;
+        const size_t bytes = t->bytes; /* fn may give a packed tensor another type */
+        if (!fn(t, arg, e))
+            return false;
+        if (t->data != was)
+            store_drop(store, was, bytes);
+    }
     return true;
 }

@@ -126,6 +126,6 @@ bool binder_load(struct binder *b, const char *what, const struct buf *config, s
 int64_t *binder_read_ints(const struct binder *b, const struct tensor *t, int64_t n, int64_t min,
                           int64_t max);
 
-/* Calls fn for one tensor if the model has it; part of model_each() and draft_each(). */
-bool each_tensor(struct tensor *t, struct store *store,
+/* Calls fn for those of n tensors that the model has; part of model_each() and draft_each(). */
+bool each_tensor(struct tensor *tensors, int n, struct store *store,
                  bool (*fn)(struct tensor *t, void *arg, struct err *e), void *arg, struct err *e);

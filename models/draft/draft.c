@@ -68,17 +68,15 @@ bool draft_each(struct draft *d, bool (*fn)(struct tensor *t, void *arg, struct 
                             &d->context_norm, &d->mask_hidden, &d->prev, &d->next,
                             &d->edge, &d->edge_b};
     for (size_t i = 0; i < LEN(own); i++)
-        if (own[i] && !each_tensor(own[i], d->store, fn, arg, e))
+        if (own[i] && !each_tensor(own[i], 1, d->store, fn, arg, e))
             return false;
-    for (int i = 0; i < MAX_CAPTURE; i++)
-        if (!each_tensor(&d->fc_norm[i], d->store, fn, arg, e))
-            return false;
+    if (!each_tensor(d->fc_norm, MAX_CAPTURE, d->store, fn, arg, e))
+        return false;
     for (int i = 0; i < d->cfg.n_layer; i++) {
         int n;
         struct tensor *t = layer_tensors(&d->layer[i], &n);
-        for (int k = 0; k < n; k++)
-            if (!each_tensor(&t[k], d->store, fn, arg, e))
-                return false;
+        if (!each_tensor(t, n, d->store, fn, arg, e))
+            return false;
     }
     if (tied)
         d->head = d->embed;
