@@ -42,6 +42,8 @@ run_bug; grep -q 'cannot fire now; needs draft.topk 2 (now 1)$' "$T/err"; result
 run_bug -q; [ ! -s "$T/err" ]; result "-q does not" $?
 run_bug -p draft.topk=2 -p draft.nodes=3; ! grep -q 'cannot fire' "$T/err"; result "nor what can fire" $?
 lines "/set draft.topk 2" "/bug 24617 on" | chat; ! has "cannot fire"; result "what can fire says nothing" $?
+lines "/bug 24617" | chat; [ "$(grep -oE '^(24617 [a-z-]+ is off|cannot fire now|where|what was wrong|smallest input)' "$T/out" | tr '\n' ';')" = "24617 swa-untranslated is off;cannot fire now;where;what was wrong;smallest input;" ]
+result "/bug N tells a fault's story" $?
 lines "/bug 27360 on" "$dragons" | chat -p draft.topk=2 -p draft.steps=2
 [ $rc = 0 ] && has "needs draft.steps 3 (now 2)"; result "27360 is silent at two steps, and says so" $?
 lines "/bug 27360 on" "$dragons" | chat -p draft.topk=2 -p draft.steps=3 -p draft.nodes=6

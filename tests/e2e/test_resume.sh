@@ -37,6 +37,12 @@ lines "/set forget ask" hello | chat -p max_tokens=5; lines "/set" | chat -c; ! 
 result "a script is not asked because a session once was" $?
 lines hello | chat -n; ! err 'computing on the CPU'; result "a script is not told that there is no GPU" $?
 
+lines hello | chat -p max_tokens=5; id=$("$AERIE" logs -n 1 --json | cut -c8-33)
+sql "update turn set n = 0 where session_id = '$id' and role = 'user'"
+lines "/resume $id" "/sql select count(*) as locks from held where session_id = '$id'" | chat
+err "^aerie: .*: session $id: turn 0 has a number that is out of range" && has '^ *0$'; result "a session that cannot be read is refused, and not kept locked" $?
+sql "delete from session where id = '$id'; delete from turn where session_id = '$id'"
+
 # ---- what decides the bits ----
 config() { sql "select config from run order by id desc limit 1"; }
 lines hello | chat --draft-weights fp8

@@ -88,6 +88,8 @@ check "which the prompt's pass made" wait_for "the prompt's pass"
 key Right; check "an arrow goes to the next word" wait_for 'WORD   "page"'
 check "which was drafted" wait_for "accepted at depth 1, rank 1"
 check "its step is shown" is_at 1.2
+key Down; check "Down goes to a word of the row below" until_ok eval 'shows "WORD   \"" && ! shows "WORD   \"page\""'
+key Home; wait_for 'WORD   "The"'; key Right; wait_for 'WORD   "page"'; wait_at 1.2
 key ']'; check "] goes to the next step" wait_at 1.3
 key '['; check "[ goes back" wait_at 1.2
 text "my token"; check "a message that is typed here reaches the input whole" eval 'wait_for "› my token" && gone "the words have the keys"'
@@ -138,6 +140,9 @@ key C-u
 # shellcheck disable=SC2046 # two words
 set -- $(screen | awk '{ i = index($0, "1.2  "); if (i) { print 150, NR; exit } }')
 mouse press "$1" "$2"; check "a click selects a step in the Steps pane" wait_at 1.2; mouse release "$1" "$2"
+key C-p; wait_for "FIND A COMMAND"; text ti; until_ok eval '[ "$(screen | grep -c "command  /ti")" -gt 1 ]'
+found=$(screen | grep -n "command  /timing" | cut -d: -f1); mouse press 10 "$found"; mouse release 10 "$found"; key Enter
+check "a click chooses a row of the palette" wait_for "TIMING"
 mouse up 20 10; mouse down 20 10
 side() { screen | grep -m 1 PAGES | sed 's/│.*//' | awk '{ print length($0) }'; }
 mouse press 150 1; mouse release 150 1; wait_for "has the keys"
