@@ -369,7 +369,7 @@ __global__ void repack_panels(const uint16_t *src, int rows, int k,
 /* Device bytes of a panel. */
 static size_t panel_bytes_of(const struct panels &p, const struct tensor *t)
 {
-    return stored_bytes(p, t->quantize ? (int)STORED_FP8 : (int)t->type);
+    return stored_bytes(p, t->quantize ? (int)STORED_FP8 : cuda_panels_as(t));
 }
 
 /* Some successive panels of a matrix, as many as fit into the arena as the checkpoint has them. */

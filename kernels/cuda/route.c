@@ -10,9 +10,29 @@
 /* With two terms, packed rows leave too little scratch to unpack weights to. */
 bool packs_on(const struct gpu *g, int type)
 {
-    return g->terms == 1 &&
-           (type == DT_Q4_0 || type == DT_Q8_0 || type == DT_Q4_K || type == DT_Q6_K ||
-            type == DT_E4M3);
+    return g->terms == 1 && packed_as(type) != DT_NONE;
+}
+
+int packed_as(int type)
+{
+    switch (type) {
+    case DT_Q4_0:
+    case DT_Q8_0:
+    case DT_E4M3:
+    case DT_Q4_K:
+    case DT_Q5_K:
+    case DT_Q6_K:
+    case DT_Q5_1:
+    case DT_IQ4_XS:
+    case DT_E2M1: return type;
+    case DT_Q4_1:
+    case DT_Q5_0: return DT_Q5_1;
+    case DT_Q3_K: return DT_Q6_K;
+    case DT_IQ4_NL: return DT_IQ4_XS;
+    case DT_MXFP4:
+    case DT_NVFP4: return DT_E2M1;
+    default: return DT_NONE;
+    }
 }
 
 int experts_as(int type)

@@ -50,6 +50,9 @@ enum product_kernel {
 /* Whether a matrix of a packed type (enum dtype) stays packed on the device; otherwise it becomes
  * bf16 during its upload. */
 bool packs_on(const struct gpu *g, int type);
+/* The packed type in whose layout (dense/packed.cuh) such a matrix is stored: itself, or one that
+ * has the same values. DT_NONE: it does not stay packed. */
+int packed_as(int type);
 
 /* The forms of packed experts on the device: the packed types in whose layout
  * (moe/expert_blocks.cuh) experts stay packed on every GPU. LAST: as X, or a default. */

@@ -47,11 +47,28 @@ static uint16_t some_bf16_scale(float near)
     }
 }
 
+/* Random scales of a block of E2M1, MXFP4 or NVFP4, some of them zero or negative, where the type
+ * has such, and some very small. */
+static void fill_fp4_scales(float near, uint8_t *block)
+{
+    const int small = rnd_int(16) ? 0 : 20;
+    const float factor = rnd_int(16) ? near * (.2f + 2 * rnd_unit()) * (rnd() & 1 ? 1.f : -1.f) : 0;
+    if (type == DT_MXFP4)
+        block[0] = (uint8_t)(121 - rnd_int(4) - small);
+    for (int i = 0; i < 4 && type == DT_NVFP4; i++)
+        block[i] = (uint8_t)(small ? rnd_int(4) : 8 + rnd_int(16));
+    for (int i = 4; i < 6 && type == DT_E2M1; i++)
+        block[i] = (uint8_t)((small ? rnd_int(8) : 0x30 + rnd_int(16)) | (rnd() & 1) << 7);
+    if (type == DT_E2M1)
+        memcpy(block, &factor, sizeof factor);
+}
+
 /* Random codes and scales of a block. */
 static void fill_block(const struct packed_format *f, float near, uint8_t *block)
 {
     for (int i = 0; i < f->bytes; i++)
         block[i] = (uint8_t)rnd();
+    fill_fp4_scales(near, block);
     for (int i = 2; i < f->bytes && type == DT_E4M3; i++)
         block[i] ^= (block[i] & 0x7f) == 0x7f; /* NaN */
     for (int j = 0; j < 2; j++) {
@@ -177,30 +194,66 @@ static void test_linear(void **state)
     }
 }
 
+/* Gives a block of E2M1, MXFP4 or NVFP4 the largest scale that stays packed, 4; more: the next one,
+ * of E2M1 a somewhat larger one. */
+static void put_large_fp4_scale(uint8_t *block, bool more, bool negative)
+{
+    const float factor = (more ? 4.03125f : 4.f) * (negative ? -1.f : 1.f);
+    if (type == DT_E2M1)
+        memcpy(block, &factor, sizeof factor), block[4] = block[5] = 0x38; /* 1 */
+    else if (type == DT_MXFP4)
+        block[0] = more ? 130 : 129;
+    else
+        memset(block, more ? 0x49 : 0x48, 4);
+}
+
+/* The first scale that is too large for a type that has f16 scales; 0: there is none. Its
+ * sub-scales, from byte *from to before *to, have to be the largest ones. */
+static float least_too_large(int *from, int *to)
+{
+    *from = *to = 0;
+    switch (type) {
+    case DT_Q4_K: *from = 4, *to = 16; return .5f / 63;
+    case DT_Q5_K: *from = 4, *to = 16; return .25f / 63;
+    case DT_Q6_K: *from = 192, *to = 208; return .125f / 128;
+    case DT_Q3_K: *from = 96, *to = 108; return 1.f / 32;
+    case DT_Q4_1:
+    case DT_Q5_0:
+    case DT_Q5_1: return .25f;
+    case DT_IQ4_NL: return 0x1p-5f;
+    case DT_IQ4_XS: *from = 2, *to = 8; return 0x1p-5f / 32;
+    default: return 0;
+    }
+}
+
 /* The largest scales that stay packed in one block, the first or the last, and the next larger
  * ones, with which a matrix becomes bf16. */
 static void test_large_scales(void **state)
 {
     (void)state;
     enum { OUT = 130, IN = 256 };
-    if (type != DT_Q4_K && type != DT_Q6_K && type != DT_E4M3)
-        return;
+    int from, to;
     const struct packed_format *f = packed_format(type);
-    const float least = type == DT_Q4_K ? .5f / 63 : .125f / 128;
+    const bool fp4 = type == DT_E2M1 || type == DT_MXFP4 || type == DT_NVFP4;
+    const float least = least_too_large(&from, &to);
     uint16_t d = type == DT_E4M3 ? 0x437f : f32_to_f16(least); /* 255 */
-    while (type != DT_E4M3 && f16_to_f32(d) >= least)
+    while (least != 0 && f16_to_f32(d) >= least)
         d--;
+    if (least == 0 && !fp4 && type != DT_E4M3)
+        return;
     for (int i = 0; i < 4; i++) {
         const uint16_t h = (uint16_t)((d + i / 2) | i % 2 << 15);
         struct both w = blocks_of(OUT, IN);
         uint8_t *block = w.t[0].data;
         block += i % 2 ? w.t[0].bytes - (size_t)f->bytes : 0;
-        for (int j = 0; j < 12 && type == DT_Q4_K; j++)
-            block[4 + j] = 255;
-        for (int j = 0; j < 16 && type == DT_Q6_K; j++)
-            block[192 + j] = j % 2 ? 128 : 127;
-        block += type == DT_E4M3 ? 0 : f->scale[0];
-        block[0] = (uint8_t)h, block[1] = (uint8_t)(h >> 8);
+        for (int j = from; j < to; j++) /* 63; 127 and -128; -32 */
+            block[j] = type == DT_Q6_K ? (uint8_t)(127 + j % 2)
+                       : type == DT_Q4_K || type == DT_Q5_K ? 255 : 0;
+        if (fp4)
+            put_large_fp4_scale(block, i > 1, i % 2);
+        block += type == DT_E4M3 || fp4 ? 0 : f->scale[0];
+        if (!fp4)
+            block[0] = (uint8_t)h, block[1] = (uint8_t)(h >> 8);
         w = uploaded(w);
         assert_int_equal(w.t[0].type, i < 2 ? type : DT_BF16);
         float *x = rnd_floats(MOST * IN, 3), *old = rnd_floats(MOST * OUT, 1);
@@ -372,15 +425,67 @@ static void test_lookup(void **state)
     }
 }
 
-/* Every finite scale of Q4_0, and every one of E4M3 that stays packed, with every code, as rows of
- * a table. */
+/* Block h of those with every scale of E4M3 that stays packed and every code. */
+static void fill_e4m3(int h, uint8_t *block)
+{
+    const int scale = h / 16 | h / 8 % 2 << 15;
+    block[0] = (uint8_t)scale, block[1] = (uint8_t)(scale >> 8);
+    for (int i = 2; i < 34; i++) {
+        block[i] = (uint8_t)(h % 8 * 32 + i - 2);
+        block[i] ^= (block[i] & 0x7f) == 0x7f; /* NaN */
+    }
+}
+
+/* The same of a block of 32 codes of four or five bits: all of them, in different places. f16
+ * scales that would be too large become subnormal. Scales of MXFP4 are all that stay packed; those
+ * of E2M1 all positive ones, with random factors. */
+static void fill_codes(const struct packed_format *f, int h, uint8_t *block)
+{
+    const int codes = f->bytes - 16;
+    const bool fifth = type == DT_Q5_0 || type == DT_Q5_1;
+    const float least = type == DT_IQ4_NL ? 0x1p-5f : type == DT_Q4_0 ? 65536.f : .25f;
+    const uint16_t minimum = some_scale(.1f);
+    const float factor = (.5f + rnd_unit()) * 0x1p-8f * (h % 2 ? 1.f : -1.f);
+    const int scale = fabsf(f16_to_f32((uint16_t)h)) < least ? h : h & 0x83ff;
+    block[0] = (uint8_t)scale, block[1] = (uint8_t)(scale >> 8);
+    if (f->scale[1] > 0)
+        block[2] = (uint8_t)minimum, block[3] = (uint8_t)(minimum >> 8);
+    if (type == DT_MXFP4)
+        block[0] = (uint8_t)(65 + h % 65);
+    if (type == DT_E2M1) {
+        memcpy(block, &factor, sizeof factor);
+        block[4] = (uint8_t)(h % 127), block[5] = (uint8_t)((h + 64) % 127);
+    }
+    memset(block + codes - 4, 0, fifth ? 4 : 0);
+    for (int i = 0; i < 32; i++) {
+        const int code = i ^ (h & 31);
+        uint8_t *q = block + codes + i % 16;
+        *q = (uint8_t)(i < 16 ? code & 15 : *q | code << 4);
+        if (fifth)
+            block[codes - 4 + i / 8] |= (uint8_t)((code >> 4) << i % 8);
+    }
+}
+
+/* Four scales of NVFP4. */
+static void fill_nvfp4(int h, uint8_t *block)
+{
+    for (int k = 0; k < 4; k++) {
+        block[k] = (uint8_t)((4 * h + k) % 0x49);
+        for (int i = 0; i < 8; i++)
+            block[4 + 8 * k + i] = (uint8_t)(i | (i + 8) << 4);
+    }
+}
+
+/* Every finite scale that stays packed, with every code, of the types of blocks of 32 and of NVFP4,
+ * as rows of a table. */
 static void test_all_scales(void **state)
 {
     (void)state;
-    enum { WIDE = 4096, OF_ROW = WIDE / 32, E4M3_SCALES = 0x4380 /* from 2^8 on */ };
-    const bool fp8 = type == DT_E4M3;
-    const int blocks = fp8 ? 2 * E4M3_SCALES * 8 : 65536, all = blocks / OF_ROW;
-    if (type != DT_Q4_0 && !fp8)
+    enum { WIDE = 4096, E4M3_SCALES = 0x4380 /* from 2^8 on */ };
+    const bool fp8 = type == DT_E4M3, nvfp4 = type == DT_NVFP4;
+    const int of_row = WIDE / packed_format(type)->elements;
+    const int blocks = fp8 ? 2 * E4M3_SCALES * 8 : nvfp4 ? 64 * 64 : 65536, all = blocks / of_row;
+    if (packed_format(type)->elements > 64 || type == DT_Q8_0)
         return;
     const struct packed_format *f = packed_format(type);
     struct tensor made[2] = {{.type = type, .n_dim = 2, .dim = {all, WIDE}, .name = "packed"},
@@ -392,16 +497,8 @@ static void test_all_scales(void **state)
         got[i] = xmalloc(MOST * WIDE * sizeof **got);
     }
     uint8_t *block = made[0].data;
-    for (int h = 0; h < blocks; h++, block += f->bytes) {
-        const int half = (h & 0x7c00) == 0x7c00 ? h & 0x83ff : h; /* finite */
-        const int scale = fp8 ? h / 16 | h / 8 % 2 << 15 : half;
-        block[0] = (uint8_t)scale, block[1] = (uint8_t)(scale >> 8);
-        for (int i = 2; i < f->bytes; i++)
-            block[i] = fp8 ? (uint8_t)(h % 8 * 32 + i - 2)
-                           : (uint8_t)((i - 2) << 4 | ((i - 2 + h) & 15));
-        for (int i = 2; i < f->bytes && fp8; i++)
-            block[i] ^= (block[i] & 0x7f) == 0x7f; /* NaN */
-    }
+    for (int h = 0; h < blocks; h++, block += f->bytes)
+        fp8 ? fill_e4m3(h, block) : nvfp4 ? fill_nvfp4(h, block) : fill_codes(f, h, block);
     packed_bf16(type, made[0].data, (size_t)all * WIDE, made[1].data);
     upload(&made[0]), upload(&made[1]);
     assert_int_equal(made[0].type, type);

@@ -21,7 +21,8 @@ static const struct gpu *const gpus[] = {&h100, &h100_f32, &a100, &a100_f32, &ad
 
 /* ---- products ------------------------------------------------------------------------------- */
 
-/* Which packed types stay packed: a letter for each that does (dtype order), elsewhere a dot. */
+/* Which packed types stay packed: a letter for each that does (dtype order), elsewhere a dot; and
+ * in whose layout. */
 static void test_packed_types(void **unused)
 {
     (void)unused;
@@ -29,14 +30,21 @@ static void test_packed_types(void **unused)
         const struct gpu *gpu;
         const char *types;
     } t[] = {
-        {&h100, "80.....4.6....E."}, {&h100_f32, "................"},
-        {&a100, "80.....4.6....E."}, {&a100_f32, "................"},
-        {&ada, "80.....4.6....E."}, {&ada_f32, "................"},
+        {&h100, "80555.64k6iieeEe"}, {&h100_f32, "................"},
+        {&a100, "80555.64k6iieeEe"}, {&a100_f32, "................"},
+        {&ada, "80555.64k6iieeEe"}, {&ada_f32, "................"},
     };
     for (int g = 0; g < LENGTH(t); g++)
         for (int i = DT_Q8_0; i <= DT_E2M1; i++)
             assert_int_equal(packs_on(t[g].gpu, i), t[g].types[i - DT_Q8_0] != '.');
     assert_false(packs_on(&h100, DT_BF16));
+    static const enum dtype as[] = {['8'] = DT_Q8_0, ['0'] = DT_Q4_0, ['5'] = DT_Q5_1,
+                                    ['4'] = DT_Q4_K, ['k'] = DT_Q5_K, ['6'] = DT_Q6_K,
+                                    ['i'] = DT_IQ4_XS, ['E'] = DT_E4M3, ['e'] = DT_E2M1,
+                                    ['.'] = DT_NONE};
+    for (int i = DT_Q8_0; i <= DT_E2M1; i++)
+        assert_int_equal(packed_as(i), as[(int)t[0].types[i - DT_Q8_0]]);
+    assert_int_equal(packed_as(DT_BF16), DT_NONE);
 }
 
 /* In whose layout experts of a packed type stay packed (dtype order). */

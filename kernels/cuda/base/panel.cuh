@@ -127,6 +127,11 @@ static inline bool cuda_stays_packed(const struct kdev *d, const struct tensor *
     return cuda_packed_experts(t) || (dtype_packed(t->type) && packs_on(&d->gpu, t->type) &&
                                     !t->quantize && cuda_paneled(t));
 }
+/* How the panels of a matrix that is not quantized are stored: DT_BF16, or packed_as(). */
+static inline int cuda_panels_as(const struct tensor *t)
+{
+    return dtype_packed(t->type) ? packed_as(t->type) : (int)t->type;
+}
 static inline struct panels cuda_panels(const struct kdev *d, const struct tensor *t)
 {
     CHECK(cuda_paneled(t) && t->dim[0] <= INT32_MAX && t->dim[1] <= INT32_MAX);

@@ -7,18 +7,41 @@
 
 #ifdef __CUDACC__
 
-/* The code of element i of chunk k of a block, as packed.cuh has it. */
+/* Four bits of element i of 32, and its fifth bit. */
+__device__ __forceinline__ uint32_t nibble_of(const uint8_t *q, int i)
+{
+    return i < 16 ? q[i] & 15u : q[i - 16] >> 4u;
+}
+__device__ __forceinline__ uint32_t fifth_of(const uint8_t *high, int i)
+{
+    return (high[i / 8] >> i % 8 & 1u) << 4;
+}
+
+/* The code of element i of chunk k of a block of a type, as the layouts have it. */
 __device__ __forceinline__ uint32_t code_of(int type, const uint8_t *b, int k, int i)
 {
-    if (type == DT_Q4_K)
-        return b[16 + 32 * (k / 2) + i] >> k % 2 * 4 & 15u;
-    if (type == DT_Q6_K) {
-        const int half = k / 4, j = k % 4;
+    const int at = 32 * k + i, half = k / 4, j = k % 4;
+    switch (type) {
+    case DT_Q4_0:
+    case DT_IQ4_NL: return nibble_of(b + 2, i);
+    case DT_Q4_1: return nibble_of(b + 4, i);
+    case DT_Q5_0: return nibble_of(b + 6, i) | fifth_of(b + 2, i);
+    case DT_Q5_1: return nibble_of(b + 8, i) | fifth_of(b + 4, i);
+    case DT_E2M1: return nibble_of(b + 6, i);
+    case DT_MXFP4: return nibble_of(b + 1, i);
+    case DT_IQ4_XS: return nibble_of(b + 8 + 16 * k, i);
+    case DT_NVFP4: return b[4 + 8 * (at / 16) + i % 8] >> i % 16 / 8 * 4 & 15u;
+    case DT_Q4_K: return b[16 + 32 * (k / 2) + i] >> k % 2 * 4 & 15u;
+    case DT_Q5_K:
+        return (b[48 + 32 * (k / 2) + i] >> k % 2 * 4 & 15u) | (b[16 + i] >> k & 1u) << 4;
+    case DT_Q6_K:
         return (b[64 * half + 32 * (j % 2) + i] >> j / 2 * 4 & 15u) |
                (b[128 + 32 * half + i] >> 2 * j & 3u) << 4;
+    case DT_Q2_K: return b[16 + 32 * half + i] >> 2 * j & 3u;
+    case DT_Q3_K: /* a level of -4 to 3, plus 32 */
+        return (b[32 + 32 * half + i] >> 2 * j & 3u) + (b[i] >> k & 1u ? 32 : 28);
+    default: return b[2 + i] ^ 0x80u; /* Q8_0 */
     }
-    const uint8_t *q = b + 2;
-    return type == DT_Q4_0 ? (i < 16 ? q[i] & 15u : q[i - 16] >> 4u) : q[i] ^ 0x80u;
 }
 
 /* The f16 at b. */
@@ -38,6 +61,20 @@ __device__ __forceinline__ void put_scale_min(const uint8_t *b, int k, uint8_t *
 __device__ __forceinline__ void put_half_scales(const uint8_t *b, int k, uint8_t *to)
 {
     to[0] = b[192 + 2 * k] ^ 0x80, to[1] = b[192 + 2 * k + 1] ^ 0x80;
+}
+
+/* The scale plus 128 of half a chunk of Q3_K, number h of a block. */
+__device__ __forceinline__ uint8_t q3_k_scale(const uint8_t *b, int h)
+{
+    const uint8_t *s = b + 96;
+    const int high = s[8 + h % 4] >> 2 * (h / 4) & 3;
+    return (uint8_t)(((s[h % 8] >> 4 * (h / 8) & 15) | high << 4) + 96);
+}
+/* The same of chunk k of IQ4_XS. */
+__device__ __forceinline__ uint8_t iq4_xs_scale(const uint8_t *b, int k)
+{
+    const int high = (b[2] | b[3] << 8) >> 2 * k & 3;
+    return (uint8_t)(((b[4 + k / 2] >> 4 * (k % 2) & 15) | high << 4) + 96);
 }
 
 /* The factors of d, so that weights() has the bits of packed_bf16(): level times the first one,

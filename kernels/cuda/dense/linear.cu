@@ -156,15 +156,26 @@ static void pack(struct kdev *d, struct product *p, const struct product_route *
         cuda_pack_rows(d, p, r->pack, &f);
 }
 
+/* The decode kernel for the layout of the product's matrices. */
+static void decode(struct kdev *d, struct product *p, const struct product_route *r)
+{
+    const int stored = p->m[0].type;
+    if (!dtype_packed((enum dtype)stored))
+        cuda_product_decode(d, p, r);
+    else if (five_bit(stored))
+        cuda_product_five(d, p, r);
+    else if (stored == DT_IQ4_XS || stored == DT_E2M1)
+        cuda_product_levels(d, p, r);
+    else
+        cuda_product_packed(d, p, r);
+}
+
 /* Returns the number of partial sums of each element, or 0. */
 static int multiply(struct kdev *d, struct product *p, const struct product_route *r, bool f16)
 {
     const bool defers = r->finish == FINISH_SPLITS || r->finish == FINISH_PENDING;
     switch (r->kernel) {
-    case PRODUCT_DECODE:
-        dtype_packed((enum dtype)p->m[0].type) ? cuda_product_packed(d, p, r)
-                                               : cuda_product_decode(d, p, r);
-        return 0;
+    case PRODUCT_DECODE: decode(d, p, r); return 0;
     case PRODUCT_VERIFY: return cuda_product_verify(d, p, defers);
     case PRODUCT_PREFILL:
         dtype_packed((enum dtype)p->m[0].type) ? cuda_prefill_packed(d, p)
@@ -272,7 +283,7 @@ static struct mat mat_of(const struct kdev *d, const struct tensor *t)
     m.pitch = cuda_pitch(t) * dtype_size(t->type);
     m.n = (int)t->dim[0];
     m.k = (int)t->dim[1];
-    m.type = t->type;
+    m.type = cuda_panels_as(t);
     if (dtype_as_bf16(t->type))
         m.panels = cuda_panels(d, t);
     m.fp8 = t->quantize, m.unit = t->unit;

@@ -7,42 +7,136 @@ enum { THREADS = 256 };
 
 /* ---- upload --------------------------------------------------------------------------------- */
 
-/* Stores the codes of eight successive elements, number q of the chunk's four times eight, of row r
- * of a pair. to: the pair's chunk. */
-__device__ __forceinline__ void put_codes(int type, const uint8_t *b, int k, int q, int r,
-                                          uint8_t *to)
+/* Half h of chunk k of a block of E2M1, MXFP4 or NVFP4: its scale and factor, without their signs;
+ * sign: the bit of a code that a negative product of both changes. */
+struct e2m1_scale {
+    float scale, factor;
+    uint8_t sign;
+};
+__device__ __forceinline__ struct e2m1_scale e2m1_scale_of(int type, const uint8_t *b, int k, int h)
 {
-    if (four_bit(type)) {
+    struct e2m1_scale s = {0, 1, 0};
+    if (type == DT_MXFP4) {
+        s.scale = __uint_as_float(b[0] ? (uint32_t)b[0] << 23 : 0x400000u);
+        return s;
+    }
+    const uint8_t code = type == DT_NVFP4 ? b[2 * k + h] : b[4 + h];
+    s.scale = bf16_value(fp8_value(code & 0x7f, 0));
+    if (type == DT_E2M1) {
+        s.factor = fabsf(__uint_as_float((uint32_t)(b[0] | b[1] << 8 | b[2] << 16) |
+                                         (uint32_t)b[3] << 24));
+        s.sign = (b[3] ^ code) >> 4 & 8;
+    }
+    return s;
+}
+
+/* The codes of eight successive elements of E2M1, number q of the chunk's four times eight. MXFP4
+ * and NVFP4 have no zero with a sign. */
+__device__ __forceinline__ uint32_t e2m1_codes(int type, const uint8_t *b, int k, int q)
+{
+    const struct e2m1_scale s = e2m1_scale_of(type, b, k, q / 2);
+    const bool zeros = s.scale == 0 || s.factor == 0;
+    uint8_t code[8];
+    for (int i = 0; i < 8; i++) {
+        const uint8_t c = (uint8_t)code_of(type, b, k, q * 8 + i);
+        code[i] = type != DT_E2M1 && c == 8 ? 0 : ((zeros ? c & 8 : c) ^ s.sign);
+    }
+    return e2m1_word(code);
+}
+
+/* Stores the codes of eight successive elements, number q of the chunk's four times eight, of row r
+ * of a pair. form: packed_as(); to: the pair's chunk; high_bytes: the row's. */
+__device__ __forceinline__ void put_codes(int type, int form, const uint8_t *b, int k, int q, int r,
+                                          uint8_t *to, uint8_t *high_bytes)
+{
+    uint8_t *const own = to + codes_of(form, 2 * q + r);
+    if (form == DT_E2M1) {
+        *(uint32_t *)own = e2m1_codes(type, b, k, q);
+        return;
+    }
+    if (four_bit(form)) {
+        const bool pairs = form != DT_IQ4_XS;
         uint32_t word = 0;
         for (int i = 0; i < 8; i++)
-            word |= code_of(type, b, k, q * 8 + i) << (16 * (i % 2) + 4 * (i / 2));
-        *(uint32_t *)(to + codes_of(type, 2 * q + r)) = word;
+            word |= code_of(type, b, k, q * 8 + i) << (pairs ? 16 * (i % 2) + 4 * (i / 2) : 4 * i);
+        *(uint32_t *)own = word;
         return;
     }
     if (type == DT_E4M3) {
         const uint8_t *c = b + 2 + q * 8;
-        *(uint2 *)(to + codes_of(type, 2 * q + r)) = make_uint2(fp8_word(c), fp8_word(c + 4));
+        *(uint2 *)own = make_uint2(fp8_word(c), fp8_word(c + 4));
         return;
     }
-    if (type == DT_Q6_K) {
+    if (form == DT_Q6_K || five_bit(form)) {
+        const bool five = five_bit(form), three = type == DT_Q3_K;
+        const int low = five ? 3 : 2; /* bits of the second beside the first */
         uint32_t word = 0, high = 0;
         for (int at = 0; at < 4; at++) { /* elements 4 (at % 2) + at / 2 and the second behind it */
             const int i = q * 8 + at % 2 * 4 + at / 2;
-            const uint32_t first = code_of(type, b, k, i), second = code_of(type, b, k, i + 2);
-            word |= (first << 2 | (second & 3)) << 8 * at;
-            high |= second >> 2 << (at < 2 ? 8 * at + 4 : 8 * at - 16);
+            uint32_t first = code_of(type, b, k, i), second = code_of(type, b, k, i + 2);
+            if (three) /* from levels -4 to 3, plus 32, to eight times those, plus 32 */
+                first = first * 8 - 224, second = second * 8 - 224;
+            word |= (first << low | (second & ((1u << low) - 1))) << 8 * at;
+            high |= second >> low << (five ? 6 - 2 * at : at < 2 ? 8 * at + 4 : 8 * at - 16);
         }
-        *(uint32_t *)(to + codes_of(type, 2 * q + r)) = word;
-        *(uint16_t *)(to + high_codes_of(2 * q + r)) = (uint16_t)high;
+        *(uint32_t *)own = word;
+        if (five)
+            high_bytes[q] = (uint8_t)high;
+        else
+            *(uint16_t *)(to + high_codes_of(2 * q + r)) = (uint16_t)high;
         return;
     }
     for (int i = 0; i < 8; i++)
         to[codes_of(type, 2 * q + i % 2) + i / 2 * 2 + r] = (uint8_t)code_of(type, b, k, q * 8 + i);
 }
 
+/* The number of half a chunk of E2M1 (packed.cuh). used: bits 1 to 7 say which levels it has. */
+__device__ __forceinline__ uint16_t e2m1_number(const struct e2m1_scale &s, uint32_t used,
+                                                unsigned *too_large)
+{
+    const float levels[8] = {0, .5f, 1, 1.5f, 2, 3, 4, 6};
+    const int bits = (int)__float_as_uint(s.scale * s.factor),
+              middle = (bits + 0x1000 - (E2M1_LEAST << 23)) >> 13; /* rounded to 11 bits */
+    if (!(used & 0xfe) || s.scale == 0 || s.factor == 0)
+        return 0;
+    for (int i = 0; i < 5; i++) { /* the nearest one first */
+        const int number = middle + (i % 2 ? -(i + 1) / 2 : i / 2);
+        const float x = __uint_as_float(((uint32_t)number << 13) + ((uint32_t)E2M1_LEAST << 23));
+        bool is = number >= 0 && number <= 0xffff;
+        for (int m = 1; m < 8; m++)
+            is &= !(used >> m & 1) ||
+                  rounded_bf16(levels[m] * x) ==
+                      rounded_bf16(__fmul_rn(__fmul_rn(s.scale, levels[m]), s.factor));
+        if (is)
+            return (uint16_t)number;
+    }
+    *too_large = 1;
+    return 0;
+}
+/* E2M1, MXFP4, NVFP4: the numbers of both halves of chunk k. */
+__device__ __forceinline__ void put_e2m1_numbers(int type, const uint8_t *b, int k, uint8_t *to,
+                                                 unsigned *too_large)
+{
+    for (int h = 0; h < 2; h++) {
+        uint32_t used = 0;
+        for (int i = 0; i < 16; i++)
+            used |= 1u << (code_of(type, b, k, 16 * h + i) & 7);
+        *(uint16_t *)(to + 2 * h) = e2m1_number(e2m1_scale_of(type, b, k, h), used, too_large);
+    }
+}
+
+/* d times 2^up as an f16; *too_large becomes 1 if |d| is `least` or more. */
+__device__ __forceinline__ void put_scaled(float d, int up, float least, uint8_t *to,
+                                           unsigned *too_large)
+{
+    if (fabsf(d) >= least)
+        *too_large = 1;
+    *(uint16_t *)to = __half_as_ushort(__float2half_rn(ldexpf(d, up))); /* exact */
+}
+
 /* block: where the block of the chunk is; its chunks store the same there. *too_large becomes 1 if
  * packed.cuh has no place for a scale. */
-__device__ __forceinline__ void put_scales(int type, const uint8_t *b, int k, uint8_t *to,
+__device__ __forceinline__ void put_scales(int type, int form, const uint8_t *b, int k, uint8_t *to,
                                            uint8_t *block, unsigned *too_large)
 {
     if (type == DT_E4M3) {
@@ -52,27 +146,44 @@ __device__ __forceinline__ void put_scales(int type, const uint8_t *b, int k, ui
         *(uint16_t *)to = __bfloat16_as_ushort(__float2bfloat16_rn(d * 0x1p120f)); /* exact */
         return;
     }
-    if (type == DT_Q4_K) {
+    switch (form) {
+    case DT_Q4_K:
+    case DT_Q5_K: {
+        const bool five = type == DT_Q5_K;
         put_scale_min(b, k, to);
-        const float d = half_at(b);
-        if (fabsf(d) * (float)max(to[0], 1) >= 1 / 2.f)
-            *too_large = 1;
-        *(uint16_t *)block = __half_as_ushort(__float2half_rn(d * 0x1p9f)); /* exact */
+        put_scaled(half_at(b), five ? 10 : 9, (five ? .25f : .5f) / (float)max(to[0], 1), block,
+                   too_large);
         block[2] = b[2], block[3] = b[3];
         return;
+    }
+    case DT_Q5_1: {
+        const float d = half_at(b);
+        put_scaled(d, 17, .25f, to, too_large);
+        *(uint16_t *)(to + 2) = type == DT_Q5_0 ? __half_as_ushort(__float2half_rn(-16 * d))
+                                                : (uint16_t)(b[2] | b[3] << 8);
+        return;
+    }
+    case DT_IQ4_XS:
+        to[2] = type == DT_IQ4_XS ? iq4_xs_scale(b, k) : 129, to[3] = 0;
+        put_scaled(half_at(b), 21, 0x1p-5f / (float)max(abs(to[2] - 128), 1), to, too_large);
+        return;
+    case DT_E2M1: put_e2m1_numbers(type, b, k, to, too_large); return;
+    default: break;
     }
     if (type == DT_Q4_0) {
         const two_factors f = factors_of(half_at(b));
         *(uint16_t *)to = f.second, *(uint16_t *)(to + FIRST_FACTOR) = f.first;
         return;
     }
-    if (type == DT_Q6_K) {
-        const float d = half_at(b + 208);
-        put_half_scales(b, k, to + 2);
-        for (int i = 2; i < 4; i++)
-            if (fabsf(d) * (float)max(abs(to[i] - 128), 1) >= 1 / 8.f)
-                *too_large = 1;
-        *(uint16_t *)to = __half_as_ushort(__float2half_rn(d * 0x1p19f)); /* exact */
+    if (form == DT_Q6_K) {
+        const bool six = type == DT_Q6_K;
+        if (six)
+            put_half_scales(b, k, to + 2);
+        else
+            to[2] = q3_k_scale(b, 2 * k), to[3] = q3_k_scale(b, 2 * k + 1);
+        const int most = max(max(abs(to[2] - 128), abs(to[3] - 128)), 1);
+        put_scaled(half_at(b + (six ? 208 : 108)), six ? 19 : 16, (six ? .125f : 1.f) / (float)most,
+                   to, too_large);
         return;
     }
     to[0] = b[0], to[1] = b[1];
@@ -81,7 +192,7 @@ __device__ __forceinline__ void put_scales(int type, const uint8_t *b, int k, ui
 /* A thread converts eight weights of a row of one of n panels, and the first of a row's chunk its
  * scales. src: the panels' rows; a block has `each` chunks and `bytes` bytes. dst was filled with
  * zeros. */
-__global__ void repack_blocks(const uint8_t *src, int type, int each, int bytes, int rows,
+__global__ void repack_blocks(const uint8_t *src, int type, int form, int each, int bytes, int rows,
                               const __grid_constant__ struct panels p, int n, uint8_t *dst,
                               unsigned *too_large)
 {
@@ -96,11 +207,11 @@ __global__ void repack_blocks(const uint8_t *src, int type, int each, int bytes,
     const uint8_t *block = src + ((size_t)r * (size_t)(chunks / each) + (size_t)(chunk / each)) *
                                      (size_t)bytes;
     const struct packed_place to =
-        packed_place_of(p, type, row, chunk / p.ksplit.each, chunk % p.ksplit.each);
-    dst += (size_t)panel * stored_bytes(p, type);
-    put_codes(type, block, chunk % each, q, row % 2, dst + to.codes);
+        packed_place_of(p, form, row, chunk / p.ksplit.each, chunk % p.ksplit.each);
+    dst += (size_t)panel * stored_bytes(p, form);
+    put_codes(type, form, block, chunk % each, q, row % 2, dst + to.codes, dst + to.high);
     if (q == 0)
-        put_scales(type, block, chunk % each, dst + to.scales, dst + to.block, too_large);
+        put_scales(type, form, block, chunk % each, dst + to.scales, dst + to.block, too_large);
 }
 
 void cuda_repack_blocks(struct kdev *d, const struct panels *p, int type, const void *blocks,
@@ -110,8 +221,8 @@ void cuda_repack_blocks(struct kdev *d, const struct panels *p, int type, const 
     const size_t threads = (size_t)n * (size_t)p->ksplit.chunks * (size_t)p->rows * 4;
     CHECK(k == p->ksplit.chunks * K_CHUNK && k % f->elements == 0);
     repack_blocks<<<(unsigned)((threads + THREADS - 1) / THREADS), THREADS, 0, d->stream>>>(
-        (const uint8_t *)blocks, type, f->elements / K_CHUNK, f->bytes, rows, *p, n,
-        (uint8_t *)dst, too_large);
+        (const uint8_t *)blocks, type, packed_as(type), f->elements / K_CHUNK, f->bytes, rows, *p,
+        n, (uint8_t *)dst, too_large);
 }
 
 /* ---- panels of bf16 ------------------------------------------------------------------------- */
@@ -136,7 +247,8 @@ __global__ void __launch_bounds__(THREADS)
         return;
     src += blockIdx.y * stored_bytes(p, TYPE);
     dst += blockIdx.y * panel_bytes(p) + (size_t)(place * p.rows) * K_CHUNK_BYTES;
-    const uint4 v = eight_at(packed_place_of(p, TYPE, row, split, position), TYPE, src, row, q);
+    const uint4 v = eight_at(packed_place_of(p, TYPE, row, split, position), TYPE, src, row, q,
+                             false);
     uint8_t *to = dst + row * UNIT_BYTES + q * 4;
     const int unit = p.rows * (int)UNIT_BYTES;
     *(uint32_t *)to = v.x;
@@ -156,6 +268,10 @@ void cuda_unpack_panels(struct kdev *d, const struct panels *p, int type, const 
                     : type == DT_Q8_0 ? unpack_panels<DT_Q8_0>
                     : type == DT_E4M3 ? unpack_panels<DT_E4M3>
                     : type == DT_Q4_K ? unpack_panels<DT_Q4_K>
+                    : type == DT_Q5_K ? unpack_panels<DT_Q5_K>
+                    : type == DT_Q5_1 ? unpack_panels<DT_Q5_1>
+                    : type == DT_IQ4_XS ? unpack_panels<DT_IQ4_XS>
+                    : type == DT_E2M1   ? unpack_panels<DT_E2M1>
                                       : unpack_panels<DT_Q6_K>,
                     dim3((unsigned)div_up(threads, THREADS), (unsigned)min_int(n - i, most)),
                     THREADS, 0, src + (size_t)i * stored_bytes(*p, type), *p,

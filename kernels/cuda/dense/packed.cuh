@@ -31,10 +31,34 @@
  * chunk, at most 19 bits: an fma of code 2^-131 (struct six_bits), 2^131 dk and 32 dk, exact before
  * it is rounded; dk must be below 1/8. A matrix with larger scales becomes bf16 (mem.cu).
  *
+ * A weight of Q5_K is that of Q4_K with a code of five bits, code 2^-130 (struct five_bits): dk
+ * must be below 1/4. A weight of Q5_1 is (code d) + m, rounded to float32 and then to bf16: the
+ * same fma, with an f16 d below 1/4. So are those of Q4_1, and of Q5_0, whose m is -16 d.
+ *
+ * A weight of IQ4_XS is a level (packed_iq4) times dk, which has 17 bits at most, rounded to bf16:
+ * an fma of (level + 128) 2^-133, a byte, 2^133 dk and 128 dk; dk must be below 1/32.
+ *
+ * A weight of E2M1 is a level, which has two bits, times a scale and then times a factor, rounded
+ * to float32 and then to bf16. As levels are 1 or 3 times powers of two, there is a number of 11
+ * bits by which one multiplication, rounded to bf16, gives the same weights: the numbers from which
+ * on level x rounds otherwise are a sixth of a unit in the last place of a bf16 apart or more. The
+ * upload finds the number, which has to be from 2^-62 to below 4, or the matrix becomes bf16
+ * (mem.cu), and stores it as six bits of exponent and ten of mantissa. Its first eight bits and its
+ * last three are two bf16 numbers (struct two_parts), the level a bf16 number times 2^-126. Signs
+ * of scales are in codes, and codes with a scale of zero are zeros.
+ *
+ * A type with the values of another one is stored as that (packed_as() of route.c): Q4_1 and Q5_0
+ * as Q5_1, Q3_K as Q6_K, IQ4_NL as IQ4_XS, MXFP4 and NVFP4 as E2M1.
+ *
  * A chunk of two rows has eight times a word: number 2q + r has codes of elements 8q to 8q + 7 of
  * row r:
  *
  *     Q4_0, Q4_K  element 2j + e from bit 16e + 4j on.
+ *     IQ4_XS      element i from bit 4i on.
+ *     E2M1        e2m1_word() below.
+ *     Q5_K, Q5_1  byte b = 2e + j / 2 has element 2j + e from bit 3 on if j is even, and its low
+ *                 three bits if j is odd. The two high bits of those are in a byte with the scales,
+ *                 of byte b from bit 6 - 2b on.
  *     Q6_K        byte b = 2e + j / 2 has element 2j + e from bit 2 on if j is even, and its low
  *                 two bits if j is odd. The four high bits of those are in halves of four words
  *                 (high_codes_of()): of bytes 2, 0, 3, 1 from bits 0, 4, 8, 12 on.
@@ -52,10 +76,18 @@
  *     Q4_K        the chunk's own scale and minimum, two bytes; the block has d, times 2^9, and
  *                 dmin, two f16.
  *     Q6_K        the block's d, times 2^19, an f16, and two bytes, the scales of both halves of
- *                 the chunk plus 128.
+ *                 the chunk plus 128. Q3_K, whose codes are levels -4 to 3, has eight times those
+ *                 and an eighth of d.
+ *     Q5_K        of both positions: a byte of high bits for each q; then the scales and minima, as
+ *                 of Q4_K; the block has d, times 2^10, and dmin.
+ *     Q5_1        of both positions: a byte of high bits for each q; then d, times 2^17, and m, two
+ *                 f16.
+ *     IQ4_XS      d times 2^21, an f16, the scale plus 128, a byte, and a zero.
+ *     E2M1        the numbers of both halves of the chunk, two bytes each.
  *
- * So a chunk takes 20 bytes of Q4_0 where a file has 18, about 18.8 of Q4_K (18), and 28 of Q6_K
- * (26.25).
+ * So a chunk takes 20 bytes of Q4_0 where a file has 18, about 18.8 of Q4_K (18), 28 of Q6_K
+ * (26.25) and Q3_K (13.75), about 22.8 of Q5_K (22), 24 of Q5_1 (24), Q5_0 (22) and Q4_1 (20), 20
+ * of IQ4_XS (17), IQ4_NL (18), MXFP4 (17), NVFP4 (18) and E2M1 (22).
  *
  * The decode kernel multiplies packed weights as they are, and so does the prefill kernel, which
  * unpacks them in registers (packed_pair). For other rows a product unpacks a matrix, or as many of
@@ -70,30 +102,44 @@
 /* How the weights of a matrix in panels are stored: DT_BF16, a packed type, or codes of FP8. */
 enum { STORED_FP8 = DT_U8 };
 
-/* Whether a code is four bits, eight successive ones of a row a word. */
+/* Whether a code is four bits, eight successive ones of a row a word; or five, of which two bits of
+ * every second one are elsewhere. */
 static constexpr inline __host__ __device__ bool four_bit(int stored)
 {
-    return stored == DT_Q4_0 || stored == DT_Q4_K;
+    return stored == DT_Q4_0 || stored == DT_Q4_K || stored == DT_IQ4_XS || stored == DT_E2M1;
+}
+static constexpr inline __host__ __device__ bool five_bit(int stored)
+{
+    return stored == DT_Q5_K || stored == DT_Q5_1;
 }
 
 /* Bytes of the codes of a row's chunk, and of its scales. */
 static constexpr inline __host__ __device__ int code_bytes(int stored)
 {
-    return stored == DT_BF16   ? 2 * (int)K_CHUNK
-           : four_bit(stored)  ? (int)K_CHUNK / 2
-           : stored == DT_Q6_K ? (int)K_CHUNK * 6 / 8
-                               : (int)K_CHUNK;
+    return stored == DT_BF16                        ? 2 * (int)K_CHUNK
+           : four_bit(stored) || five_bit(stored) ? (int)K_CHUNK / 2
+           : stored == DT_Q6_K                      ? (int)K_CHUNK * 6 / 8
+                                                    : (int)K_CHUNK;
 }
 static constexpr inline __host__ __device__ int scale_bytes(int stored)
 {
-    return stored == DT_Q8_0 || stored == DT_E4M3 || stored == DT_Q4_K ? 2
-           : stored == DT_Q4_0 || stored == DT_Q6_K                    ? 4
-                                                                       : 0;
+    switch (stored) {
+    case DT_Q8_0:
+    case DT_E4M3:
+    case DT_Q4_K: return 2;
+    case DT_Q4_0:
+    case DT_Q6_K:
+    case DT_IQ4_XS:
+    case DT_E2M1: return 4;
+    case DT_Q5_K: return 6;
+    case DT_Q5_1: return 8;
+    default: return 0;
+    }
 }
 /* Bytes of what the chunks of a block of 256 share, of a row. */
 static constexpr inline __host__ __device__ int block_bytes(int stored)
 {
-    return stored == DT_Q4_K ? 4 : 0;
+    return stored == DT_Q4_K || stored == DT_Q5_K ? 4 : 0;
 }
 enum { BLOCK_CHUNKS = 8 };
 
@@ -123,10 +169,11 @@ static inline __host__ __device__ size_t stored_bytes(const struct panels &p, in
            (size_t)(blocks * (int)K_SPLITS * p.rows) * (size_t)block_bytes(stored);
 }
 /* Where a row's chunk is in a panel: the codes of its pair of rows, its scales (Q4_0: its second
- * factor; the first is FIRST_FACTOR behind), what its block has. */
-enum { FIRST_FACTOR = 4 };
+ * factor; the first is FIRST_FACTOR behind), what its block has, its bytes of high bits, or what is
+ * in their place: those of position 0 are where the row's scales begin. */
+enum { FIRST_FACTOR = 4, HIGH_BYTES = 4 };
 struct packed_place {
-    size_t codes, scales, block;
+    size_t codes, scales, block, high;
 };
 static inline __host__ __device__ struct packed_place packed_place_of(const struct panels &p,
                                                                       int type, int row, int split,
@@ -136,13 +183,16 @@ static inline __host__ __device__ struct packed_place packed_place_of(const stru
     const int at = (position * splits + split) * p.rows + row / 2 * 2;
     const int scale = (position / 2 * splits + split) * p.rows + row;
     const int block = (block_of(p.ksplit, split, position) * splits + split) * p.rows + row;
-    struct packed_place place = {(size_t)at * (size_t)code_bytes(type), 0, 0};
+    struct packed_place place = {(size_t)at * (size_t)code_bytes(type), 0, 0, 0};
     place.scales = (size_t)(each * splits * p.rows) * (size_t)code_bytes(type);
     place.block = place.scales +
                   (size_t)(in_pairs(each) * splits * p.rows) * (size_t)scale_bytes(type) +
                   (size_t)block * (size_t)block_bytes(type);
-    place.scales += (size_t)(2 * scale) * (size_t)scale_bytes(type) +
-                    (size_t)(position % 2 * (type == DT_Q4_0 ? 2 : scale_bytes(type)));
+    const int high = five_bit(type) ? HIGH_BYTES : 0,
+              own = type == DT_Q4_0 ? 2 : scale_bytes(type) - high; /* of a position */
+    place.scales += (size_t)(2 * scale) * (size_t)scale_bytes(type);
+    place.high = place.scales + (size_t)(position % 2 * high);
+    place.scales += (size_t)(2 * high + position % 2 * own);
     return place;
 }
 /* Where number g of a chunk of two rows has its codes behind those of the chunk, and the high bits
@@ -225,14 +275,15 @@ __device__ __forceinline__ void mma_diagonal(float (&d)[4], const diagonals &g, 
         : "r"(a0), "r"(a1), "r"(b0), "r"(b1), "r"(g.places), "f"(0.f));
 }
 
-/* Q4_K: which bytes of a row's scales of two chunks, and of its block, a lane loads. */
+/* Which bytes of a row's scales of two chunks, and of its block, a lane loads. */
 __device__ __forceinline__ uint32_t of_scales(int type)
 {
-    return type == DT_Q4_K ? threadIdx.x % 4 : 0;
+    const uint32_t q = threadIdx.x % 4;
+    return block_bytes(type) ? q : type == DT_E2M1 ? q / 2 * 2 : 0;
 }
 __device__ __forceinline__ uint32_t of_block(int type)
 {
-    return type == DT_Q4_K ? threadIdx.x % 2 * 2 : 0;
+    return block_bytes(type) ? threadIdx.x % 2 * 2 : 0;
 }
 
 /* A lane's eight weights of a row in each of two chunks, as stored. fetch() loads them from where
@@ -369,9 +420,22 @@ struct four_bits {
     }
 };
 
-/* dk is d times the chunk's scale, mk dmin times its minimum. Lane q of the four that have a row
- * makes number q of dk (times 2^129), mk of the first chunk, dk, mk of the second: own and d are
- * its factors. */
+/* The factors of a row of Q4_K or Q5_K in two chunks: dk, d times the chunk's scale (times 2^129 or
+ * 2^130), and mk, dmin times its minimum. Lane q of the four that have a row makes number q of dk,
+ * mk of the first chunk, dk, mk of the second: own and d are its factors. */
+struct affine_factors {
+    float by[2], less[2];
+    __device__ __forceinline__ affine_factors(const diagonals &g, uint32_t own, uint32_t d)
+    {
+        const float mine = half_value(d) * ((float)own * g.times);
+#pragma unroll
+        for (int u = 0; u < 2; u++) {
+            by[u] = __shfl_sync(~0u, mine, 2 * u, 4);
+            less[u] = __shfl_sync(~0u, mine, 2 * u + 1, 4);
+        }
+    }
+};
+
 template <> struct packed_eight<DT_Q4_K> {
     uint32_t w[2], own, d;
     __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t block)
@@ -380,15 +444,68 @@ template <> struct packed_eight<DT_Q4_K> {
     }
     __device__ __forceinline__ void as_bf16(const diagonals &g, uint4 &first, uint4 &second) const
     {
-        const float mine = half_value(d) * ((float)own * g.times);
-        float by[2], less[2];
+        const affine_factors f(g, own, d);
+        first = four_bits(w[0]).weights(f.by[0], f.less[0]);
+        second = four_bits(w[1]).weights(f.by[1], f.less[1]);
+    }
+};
+
+/* Eight codes of five bits, as struct four_bits: in bits 19 to 23, code 2^-130. w: their word; h:
+ * the byte of high bits, which the multiplication copies four times, 10 bits apart. */
+struct five_bits {
+    uint32_t even, odd; /* of even j; of odd j: in the high bits of bytes */
+    __device__ __forceinline__ five_bits(uint32_t w, uint32_t h)
+        : even(w & 0xf8f8f8f8), odd((h * 0x40100401 & 0xc0c0c0c0) | (w << 3 & 0x38383838))
+    {
+    }
+    __device__ __forceinline__ float at(int j, int e) const
+    {
+        return __uint_as_float(__byte_perm(j % 2 ? odd : even, 0, 0x4044 | (2 * e + j / 2) << 8));
+    }
+    /* Weights of Q5_K and, with -m for `less`, of Q5_1. by: 2^130 dk. */
+    __device__ __forceinline__ uint4 weights(float by, float less) const
+    {
+        uint4 y;
 #pragma unroll
-        for (int u = 0; u < 2; u++) {
-            by[u] = __shfl_sync(~0u, mine, 2 * u, 4);
-            less[u] = __shfl_sync(~0u, mine, 2 * u + 1, 4);
-        }
-        first = four_bits(w[0]).weights(by[0], less[0]);
-        second = four_bits(w[1]).weights(by[1], less[1]);
+        for (int j = 0; j < 4; j++)
+            (&y.x)[j] = bf16_pair(fmaf(at(j, 0), by, -less), fmaf(at(j, 1), by, -less));
+        return y;
+    }
+};
+
+template <> struct packed_eight<DT_Q5_K> {
+    uint32_t w[2], high[2], own, d;
+    __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t block)
+    {
+        w[0] = shared4(a), w[1] = shared4(b), d = shared2(block);
+        high[0] = shared1(scales), high[1] = shared1(scales + HIGH_BYTES);
+        own = shared1(scales + 2 * HIGH_BYTES);
+    }
+    __device__ __forceinline__ void as_bf16(const diagonals &g, uint4 &first, uint4 &second) const
+    {
+        const affine_factors f(g, own, d);
+        first = five_bits(w[0], high[0]).weights(f.by[0], f.less[0]);
+        second = five_bits(w[1], high[1]).weights(f.by[1], f.less[1]);
+    }
+};
+
+/* Q5_1: the eight weights of a word. high: the chunk's bytes of high bits; dm: 2^17 d and m. */
+__device__ __forceinline__ uint4 q5_1_weights(uint32_t w, uint32_t high, uint32_t dm)
+{
+    const five_bits code(w, __byte_perm(high, 0, 0x4440 | threadIdx.x % 4));
+    return code.weights(half_value(dm & 0xffff) * 0x1p113f, -half_value(dm >> 16));
+}
+
+template <> struct packed_eight<DT_Q5_1> {
+    uint32_t w[2];
+    uint4 s; /* the high bits of both chunks, their d and m */
+    __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t)
+    {
+        w[0] = shared4(a), w[1] = shared4(b), s = shared16(scales);
+    }
+    __device__ __forceinline__ void as_bf16(const diagonals &, uint4 &first, uint4 &second) const
+    {
+        first = q5_1_weights(w[0], s.x, s.z), second = q5_1_weights(w[1], s.y, s.w);
     }
 };
 
@@ -440,6 +557,120 @@ template <> struct packed_eight<DT_Q6_K> {
     }
 };
 
+/* IQ4_XS: the eight weights of a word. s: d times 2^21, and the scale plus 128, a byte. Bytes are
+ * levels plus 128, four at a time from a table. */
+__device__ __forceinline__ uint4 iq4_weights(uint32_t w, uint32_t s)
+{
+    const uint32_t table[4] = {0x3f2d1801, 0x766a5d4f, 0xa6998d81, 0xf1d9c5b5};
+    const uint32_t low = w & 0x77777777, high = (w >> 1 & 0x44444444) | 0x32103210;
+    /* the scale times 2^112, as in six_factor() */
+    const uint32_t byte = __byte_perm(s, 0x7f000000, 0x7424);
+    const float by = (__uint_as_float(byte) - 0x1.01p127f) * half_value(s & 0xffff),
+                less = by * 0x1p-126f; /* 128 dk */
+    uint4 y;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const uint32_t in = half ? low >> 16 : low;
+        const uint32_t four = __byte_perm(__byte_perm(table[0], table[1], in),
+                                          __byte_perm(table[2], table[3], in),
+                                          half ? high >> 16 : high);
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            float two[2];
+#pragma unroll
+            for (int e = 0; e < 2; e++)
+                two[e] = fmaf(__uint_as_float(__byte_perm(four, 0, 0x4044 | (2 * j + e) << 8)), by,
+                              -less);
+            (&y.x)[2 * half + j] = bf16_pair(two[0], two[1]);
+        }
+    }
+    return y;
+}
+
+template <> struct packed_eight<DT_IQ4_XS> {
+    uint32_t w[2];
+    uint2 s;
+    __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t)
+    {
+        w[0] = shared4(a), w[1] = shared4(b), s = shared8(scales);
+    }
+    __device__ __forceinline__ void as_bf16(const diagonals &, uint4 &first, uint4 &second) const
+    {
+        first = iq4_weights(w[0], s.x), second = iq4_weights(w[1], s.y);
+    }
+};
+
+/* Eight codes of E2M1 (a sign, two bits of exponent, one of mantissa) as a word of which shifts and
+ * masks make pairs of bf16 numbers (e2m1_pair()). A half of the word has a code of each pair:
+ *
+ *     bit    15 14 13 12 11 10 9 8 7 6 5 4 3 2 1 0
+ *     pair    0  2  2  2  1  3 3 0 0 0 2 1 1 1 3 3
+ *
+ * Bits 15 and 11 are signs of pairs 0 and 1; bit 5 is the sign of pair 2 in the other half.
+ * e2m1_pair() combines bits of pair 3 with other bits, which is undone here. */
+static inline __host__ __device__ uint32_t e2m1_word(const uint8_t *code)
+{
+    uint32_t half[2];
+    for (int e = 0; e < 2; e++) {
+        const uint32_t c0 = code[e], c1 = code[2 + e], c2 = code[4 + e];
+        half[e] = (c0 & 8) << 12 | (c0 & 7) << 6 | (c1 & 8) << 8 | (c1 & 7) << 2 | (c2 & 7) << 12 |
+                  (code[5 - e] & 8) << 2;
+    }
+    for (int e = 1; e >= 0; e--) { /* the low half's bit 9 depends on the high half's bit 1 */
+        const uint32_t c = code[6 + e];
+        const uint32_t bit9 = (c >> 3 & 1) ^ (e ? 0 : half[1] >> 1 & 1);
+        half[e] |= bit9 << 9 | ((c >> 2 & 1) ^ (half[e] >> 2 & 1)) << 10 |
+                   ((c >> 1 & 1) ^ bit9) << 1 | ((c & 1) ^ (half[e] >> 8 & 1));
+    }
+    return half[0] | half[1] << 16;
+}
+/* Elements 2j and 2j + 1, times 2^-126. */
+__device__ __forceinline__ uint32_t e2m1_pair(uint32_t w, int j)
+{
+    const uint32_t bits = j == 0   ? w
+                          : j == 1 ? w << 4
+                          : j == 2 ? __funnelshift_r(w, w, 6)
+                                   : (w << 6 ^ w >> 2);
+    return bits & 0x81c081c0;
+}
+/* E2M1: the eight weights of a word. s: the number of its half of the chunk; times 2^126 it is the
+ * sum of two bf16 numbers. */
+enum {
+    E2M1_LEAST = 65, /* the biased exponent of the least number, as a float32 */
+    E2M1_UP = 126,   /* powers of two that levels lack */
+};
+struct two_parts {
+    uint32_t high, low; /* each in both halves */
+    __device__ __forceinline__ explicit two_parts(uint32_t s)
+    {
+        const uint32_t x = s * 0x2000 + ((uint32_t)(E2M1_LEAST + E2M1_UP) << 23);
+        const float rest = __uint_as_float(x) - __uint_as_float(x & 0xffff0000);
+        high = __byte_perm(x, 0, 0x3232), low = __byte_perm(__float_as_uint(rest), 0, 0x3232);
+    }
+    __device__ __forceinline__ uint4 weights(uint32_t w) const
+    {
+        uint4 y;
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const uint32_t code = e2m1_pair(w, j);
+            (&y.x)[j] = bf16_fma(code, high, bf16_times(code, low));
+        }
+        return y;
+    }
+};
+
+template <> struct packed_eight<DT_E2M1> {
+    uint32_t w[2], s[2];
+    __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t)
+    {
+        w[0] = shared4(a), w[1] = shared4(b), s[0] = shared2(scales), s[1] = shared2(scales + 4);
+    }
+    __device__ __forceinline__ void as_bf16(const diagonals &, uint4 &first, uint4 &second) const
+    {
+        first = two_parts(s[0]).weights(w[0]), second = two_parts(s[1]).weights(w[1]);
+    }
+};
+
 /* ---- a pair of rows ------------------------------------------------------------------------- */
 
 /* For products whose tensor cores have no time to unpack: a thread's eight weights of both rows of
@@ -448,6 +679,14 @@ template <> struct packed_eight<DT_Q6_K> {
  * scales of the pair's first row, what its block has, bytes to what the second chunk's block has.
  * unpack(): the weights of chunk u of both rows, with the bits of packed_bf16(). */
 template <int TYPE> struct packed_pair;
+
+/* A lane's words of codes in each of two chunks: of both rows; of both rows. */
+__device__ __forceinline__ uint4 pair_words(uint32_t codes, uint32_t second)
+{
+    const uint32_t at = codes + threadIdx.x % 4 * 8;
+    const uint2 a = shared8(at), b = shared8(at + second);
+    return make_uint4(a.x, a.y, b.x, b.y);
+}
 
 template <> struct packed_pair<DT_Q8_0> {
     uint4 w[2]; /* of a chunk */
@@ -479,15 +718,14 @@ template <> struct packed_pair<DT_Q8_0> {
 };
 
 template <> struct packed_pair<DT_Q6_K> {
-    uint4 w; /* as of Q4_0 */
+    uint4 w;
     uint32_t high[2][2]; /* of a chunk: of the first row, of the second */
     uint4 scales; /* of the first row in both chunks, of the second */
     __device__ __forceinline__ void fetch(uint32_t codes, uint32_t second, uint32_t scales_at,
                                           uint32_t, uint32_t)
     {
-        const uint32_t q = threadIdx.x % 4, at = codes + q * 8;
-        const uint2 a = shared8(at), b = shared8(at + second);
-        w = make_uint4(a.x, a.y, b.x, b.y), scales = shared16(scales_at);
+        const uint32_t q = threadIdx.x % 4;
+        w = pair_words(codes, second), scales = shared16(scales_at);
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             const uint32_t more = codes + (uint32_t)high_codes_of((int)q * 2 + r);
@@ -501,17 +739,9 @@ template <> struct packed_pair<DT_Q6_K> {
     }
 };
 
-template <> struct packed_pair<DT_Q4_K> {
-    uint4 w; /* as of Q4_0 */
-    uint2 scales, block[2]; /* of the first row, of the second; of a chunk */
-    __device__ __forceinline__ void fetch(uint32_t codes, uint32_t second, uint32_t scales_at,
-                                          uint32_t blocks, uint32_t next_block)
-    {
-        const uint32_t at = codes + threadIdx.x % 4 * 8;
-        const uint2 a = shared8(at), b = shared8(at + second);
-        w = make_uint4(a.x, a.y, b.x, b.y), scales = shared8(scales_at);
-        block[0] = shared8(blocks), block[1] = shared8(blocks + next_block);
-    }
+/* Q4_K and Q5_K: weights of chunk u. code: struct four_bits or five_bits; scales: those of both
+ * chunks; block: d and dmin. */
+struct affine_pair {
     /* Byte i of a word as a number, times 2^120 or 1: FLOATS has it in bits 16 to 23, or 0 to 7. */
     template <uint32_t FLOATS>
     __device__ __forceinline__ static float small_value(uint32_t word, int i)
@@ -520,29 +750,109 @@ template <> struct packed_pair<DT_Q4_K> {
         return __uint_as_float(__byte_perm(word, FLOATS, large ? 0x7044 | i << 8 : 0x7440 | i)) -
                __uint_as_float(FLOATS);
     }
-    __device__ __forceinline__ static uint4 weights(uint32_t word, uint32_t scales, uint32_t block,
-                                                    int u)
+    template <class BITS>
+    __device__ __forceinline__ static uint4 weights(const BITS &code, uint32_t scales,
+                                                    uint32_t block, int u)
     {
-        return four_bits(word).weights(
-            half_value(block & 0xffff) * small_value<0x7f000000>(scales, 2 * u),
-            half_value(block >> 16) * small_value<0x4b000000>(scales, 2 * u + 1));
+        return code.weights(half_value(block & 0xffff) * small_value<0x7f000000>(scales, 2 * u),
+                            half_value(block >> 16) * small_value<0x4b000000>(scales, 2 * u + 1));
+    }
+};
+
+template <> struct packed_pair<DT_Q4_K> {
+    uint4 w;
+    uint2 scales, block[2]; /* of the first row, of the second; of a chunk */
+    __device__ __forceinline__ void fetch(uint32_t codes, uint32_t second, uint32_t scales_at,
+                                          uint32_t blocks, uint32_t next_block)
+    {
+        w = pair_words(codes, second), scales = shared8(scales_at);
+        block[0] = shared8(blocks), block[1] = shared8(blocks + next_block);
     }
     __device__ __forceinline__ void unpack(int u, uint4 &first, uint4 &second) const
     {
-        first = weights(u ? w.z : w.x, scales.x, block[u].x, u);
-        second = weights(u ? w.w : w.y, scales.y, block[u].y, u);
+        first = affine_pair::weights(four_bits(u ? w.z : w.x), scales.x, block[u].x, u);
+        second = affine_pair::weights(four_bits(u ? w.w : w.y), scales.y, block[u].y, u);
+    }
+};
+
+template <> struct packed_pair<DT_Q5_K> {
+    uint4 w;
+    uint2 high, scales, block[2]; /* of the first row, of the second; high: a byte of each chunk */
+    __device__ __forceinline__ void fetch(uint32_t codes, uint32_t second, uint32_t scales_at,
+                                          uint32_t blocks, uint32_t next_block)
+    {
+        const uint2 a = shared8(scales_at), b = shared8(scales_at + 8), c = shared8(scales_at + 16);
+        const uint32_t both = threadIdx.x % 4 * 0x11 + 0x40;
+        w = pair_words(codes, second);
+        high = make_uint2(__byte_perm(a.x, a.y, both), __byte_perm(b.y, c.x, both));
+        scales = make_uint2(b.x, c.y);
+        block[0] = shared8(blocks), block[1] = shared8(blocks + next_block);
+    }
+    __device__ __forceinline__ void unpack(int u, uint4 &first, uint4 &second) const
+    {
+        const uint32_t byte = u ? 0x4441 : 0x4440;
+        first = affine_pair::weights(five_bits(u ? w.z : w.x, __byte_perm(high.x, 0, byte)),
+                                     scales.x, block[u].x, u);
+        second = affine_pair::weights(five_bits(u ? w.w : w.y, __byte_perm(high.y, 0, byte)),
+                                      scales.y, block[u].y, u);
+    }
+};
+
+template <> struct packed_pair<DT_Q5_1> {
+    uint4 w, first_row, second_row; /* scales, as in packed_eight */
+    __device__ __forceinline__ void fetch(uint32_t codes, uint32_t second, uint32_t scales_at,
+                                          uint32_t, uint32_t)
+    {
+        w = pair_words(codes, second);
+        first_row = shared16(scales_at), second_row = shared16(scales_at + 16);
+    }
+    __device__ __forceinline__ void unpack(int u, uint4 &first, uint4 &second) const
+    {
+        const uint4 &a = first_row, &b = second_row;
+        first = q5_1_weights(u ? w.z : w.x, u ? a.y : a.x, u ? a.w : a.z);
+        second = q5_1_weights(u ? w.w : w.y, u ? b.y : b.x, u ? b.w : b.z);
+    }
+};
+
+template <> struct packed_pair<DT_IQ4_XS> {
+    uint4 w, s; /* s: scales of the first row in both chunks, of the second */
+    __device__ __forceinline__ void fetch(uint32_t codes, uint32_t second, uint32_t scales_at,
+                                          uint32_t, uint32_t)
+    {
+        w = pair_words(codes, second), s = shared16(scales_at);
+    }
+    __device__ __forceinline__ void unpack(int u, uint4 &first, uint4 &second) const
+    {
+        first = iq4_weights(u ? w.z : w.x, u ? s.y : s.x);
+        second = iq4_weights(u ? w.w : w.y, u ? s.w : s.z);
+    }
+};
+
+template <> struct packed_pair<DT_E2M1> {
+    uint4 w, s; /* as of IQ4_XS */
+    __device__ __forceinline__ void fetch(uint32_t codes, uint32_t second, uint32_t scales_at,
+                                          uint32_t, uint32_t)
+    {
+        w = pair_words(codes, second), s = shared16(scales_at);
+    }
+    __device__ __forceinline__ static uint32_t own(uint32_t s)
+    {
+        return threadIdx.x % 4 < 2 ? s & 0xffff : s >> 16;
+    }
+    __device__ __forceinline__ void unpack(int u, uint4 &first, uint4 &second) const
+    {
+        first = two_parts(own(u ? s.y : s.x)).weights(u ? w.z : w.x);
+        second = two_parts(own(u ? s.w : s.z)).weights(u ? w.w : w.y);
     }
 };
 
 template <> struct packed_pair<DT_Q4_0> {
-    uint4 w; /* of the first chunk: of both rows; of the second one */
+    uint4 w;
     uint4 factors; /* of the first row: second factors, first factors; of the second row */
     __device__ __forceinline__ void fetch(uint32_t codes, uint32_t second, uint32_t scales_at,
                                           uint32_t, uint32_t)
     {
-        const uint32_t at = codes + threadIdx.x % 4 * 8;
-        const uint2 a = shared8(at), b = shared8(at + second);
-        w = make_uint4(a.x, a.y, b.x, b.y), factors = shared16(scales_at);
+        w = pair_words(codes, second), factors = shared16(scales_at);
     }
     __device__ __forceinline__ void unpack(int u, uint4 &first, uint4 &second) const
     {
@@ -568,10 +878,37 @@ template <> struct packed_pair<DT_E4M3> {
     }
 };
 
-/* Eight weights of a row of a panel in memory, zeros with the sign that packed_bf16() gives them;
- * q: which eight of the chunk at `at`. */
+/* Weights of IQ4_XS if dk is zero; the first eight levels are negative. */
+__device__ __forceinline__ uint4 iq4_zeros(uint32_t w, bool negative)
+{
+    uint4 y;
+    w ^= negative ? 0 : 0x88888888;
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        (&y.x)[j] = (w >> 8 * j & 8) << 12 | (w >> 8 * j & 0x80) << 24;
+    return y;
+}
+
+/* Weights of Q5_0: (code - 16) d. */
+__device__ __forceinline__ uint4 level_times(const five_bits &code, float d)
+{
+    uint4 y;
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        float two[2];
+#pragma unroll
+        for (int e = 0; e < 2; e++)
+            two[e] = fmaf(code.at(j, e), 0x1p127f, -2.f) * 8 * d;
+        (&y.x)[j] = bf16_pair(two[0], two[1]);
+    }
+    return y;
+}
+
+/* Eight weights of a row of a panel in memory. q: which eight of the chunk at `at`; type: what the
+ * panel is stored as. Zeros have the sign that packed_bf16() gives them, but those of Q5_0 only
+ * with `centred` (see level_times()). */
 __device__ __forceinline__ uint4 eight_at(const struct packed_place &at, int type,
-                                          const uint8_t *panel, int row, int q)
+                                          const uint8_t *panel, int row, int q, bool centred)
 {
     const uint8_t *codes = panel + at.codes, *scales = panel + at.scales;
     const int r = row % 2, number = 2 * q + r;
@@ -586,6 +923,26 @@ __device__ __forceinline__ uint4 eight_at(const struct packed_place &at, int typ
         return four_bits(word).weights(half_value(block[0]) * ((float)scales[0] * 0x1p120f),
                                        half_value(block[1]) * (float)scales[1]);
     }
+    if (type == DT_Q5_K) {
+        const uint16_t *block = (const uint16_t *)(panel + at.block);
+        return five_bits(word, panel[at.high + q])
+            .weights(half_value(block[0]) * ((float)scales[0] * 0x1p120f),
+                     half_value(block[1]) * (float)scales[1]);
+    }
+    if (type == DT_Q5_1) {
+        const five_bits code(word, panel[at.high + q]);
+        const float d = half_value(s);
+        return centred ? level_times(code, d * 0x1p-17f)
+                       : code.weights(d * 0x1p113f,
+                                      -half_value(*(const uint16_t *)(scales + 2)));
+    }
+    if (type == DT_IQ4_XS) {
+        const float dk = half_value(s) * (float)((int)scales[2] - 128);
+        return dk == 0 ? iq4_zeros(word, signbit(dk))
+                       : iq4_weights(word, s | (uint32_t)scales[2] << 16);
+    }
+    if (type == DT_E2M1)
+        return two_parts(*(const uint16_t *)(scales + q / 2 * 2)).weights(word);
     const bool six = type == DT_Q6_K;
     const six_bits code(word, six ? *(const uint16_t *)(codes + high_codes_of(number)) : 0);
     const float by = half_value(s) * (six ? 0x1p-15f * (float)((int)scales[2 + q / 2] - 128) : 1.f);

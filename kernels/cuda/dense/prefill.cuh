@@ -27,7 +27,7 @@ enum {
     PANEL_PARTS = 2,
     /* A stage of packed weights: codes, the scales of both chunks, what the blocks of the first and
      * of the second chunk have; with GLU the second half of each room is up's. */
-    SCALES_AT = 8 << 10, BLOCKS_AT = 9 << 10, SCALE_ROOM = 1 << 10,
+    SCALES_AT = 8 << 10, BLOCKS_AT = 10 << 10, SCALE_ROOM = 2 << 10,
 };
 
 /* The number of columns of a tile decides how much shared memory and how many registers are
@@ -78,15 +78,16 @@ static constexpr inline __host__ __device__ int scale_words(int stored)
 {
     return scale_bytes(stored) / 2;
 }
-/* TMA copies from multiples of 16 bytes, and so many. A box of words, one a row, begins 0 or 2
- * words before its first row (skew_of()); rows are even, so two words a row need no skew. */
+/* TMA copies from multiples of 16 bytes, and so many. A box of words, one or three a row, begins 0
+ * or 2 words before its first row (skew_of()), as many with three as with one; rows are even, so
+ * two or four words a row need no skew. */
 static inline __host__ __device__ int box_words(int run, int words)
 {
-    return words == 1 ? (run + 5) & ~3 : run * words;
+    return words % 2 ? (run * words + 5) & ~3 : run * words;
 }
 static inline __host__ __device__ int skew_of(int words, int row)
 {
-    return words == 1 ? row & 3 : 0;
+    return words % 2 ? row & 3 : 0;
 }
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -729,7 +730,7 @@ static void scale_maps(struct kdev *d, CUtensorMap *scales, CUtensorMap *blocks,
     const int of_scales = in_pairs(l->ksplit.each) / 2 * (int)K_SPLITS * l->rows,
               of_blocks = (last_block(l->ksplit.each - 1) + 1) * (int)K_SPLITS * l->rows,
               words = scale_words(STORED);
-    cuda_word_map(d, scales, m->w + at.scales, of_scales * words, l->n, pitch,
+    cuda_word_map(d, scales, m->w + at.high, of_scales * words, l->n, pitch,
                   box_words(run, words), panels);
     if (block_bytes(STORED))
         cuda_word_map(d, blocks, m->w + at.block, of_blocks, l->n, pitch, box_words(run, 1),

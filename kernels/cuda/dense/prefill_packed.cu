@@ -18,6 +18,10 @@ void cuda_prefill_packed(struct kdev *d, const struct product *p)
     case DT_Q8_0: run<1, 128, DT_Q8_0>(d, p); break;
     case DT_E4M3: run_e4m3(d, p); break;
     case DT_Q4_K: run<1, 128, DT_Q4_K>(d, p); break;
+    case DT_Q5_K: run<1, 128, DT_Q5_K>(d, p); break;
+    case DT_Q5_1: run<1, 128, DT_Q5_1>(d, p); break;
+    case DT_IQ4_XS: run<1, 128, DT_IQ4_XS>(d, p); break;
+    case DT_E2M1: run<1, 128, DT_E2M1>(d, p); break;
     default: run<1, 128, DT_Q6_K>(d, p);
     }
 }

@@ -5,41 +5,6 @@
 
 enum { THREADS = 256 };
 
-/* The code of element i of chunk k of a block, as experts have it (experts_as()). */
-__device__ __forceinline__ uint32_t expert_code(int type, const uint8_t *b, int k, int i)
-{
-    const int at = 32 * k + i;
-    switch (type) {
-    case DT_Q4_1: return code_of(DT_Q4_0, b + 2, k, i);
-    case DT_Q5_0: return code_of(DT_Q4_0, b + 4, k, i) | (b[2 + i / 8] >> i % 8 & 1u) << 4;
-    case DT_Q5_1: return code_of(DT_Q4_0, b + 6, k, i) | (b[4 + i / 8] >> i % 8 & 1u) << 4;
-    case DT_E2M1: return code_of(DT_Q4_0, b + 4, k, i);
-    case DT_MXFP4: return code_of(DT_Q4_0, b - 1, k, i);
-    case DT_IQ4_NL: return code_of(DT_Q4_0, b, k, i);
-    case DT_IQ4_XS: return code_of(DT_Q4_0, b + 6 + 16 * k, k, i);
-    case DT_NVFP4: return b[4 + 8 * (at / 16) + i % 8] >> i % 16 / 8 * 4 & 15u;
-    case DT_Q5_K: return code_of(DT_Q4_K, b + 32, k, i) | (b[16 + i] >> k & 1u) << 4;
-    case DT_Q2_K: return b[16 + 32 * (at / 128) + i] >> 2 * (k % 4) & 3u;
-    case DT_Q3_K: /* a level of -4 to 3, plus 32 */
-        return (b[32 + 32 * (at / 128) + i] >> 2 * (k % 4) & 3u) + (b[i] >> k & 1u ? 32 : 28);
-    default: return code_of(type, b, k, i);
-    }
-}
-
-/* The scale plus 128 of half a chunk of Q3_K, number h of a block. */
-__device__ __forceinline__ uint8_t q3_k_scale(const uint8_t *b, int h)
-{
-    const uint8_t *s = b + 96;
-    const int high = s[8 + h % 4] >> 2 * (h / 4) & 3;
-    return (uint8_t)(((s[h % 8] >> 4 * (h / 8) & 15) | high << 4) + 96);
-}
-/* The same of chunk k of IQ4_XS. */
-__device__ __forceinline__ uint8_t iq4_xs_scale(const uint8_t *b, int k)
-{
-    const int high = (b[2] | b[3] << 8) >> 2 * k & 3;
-    return (uint8_t)(((b[4 + k / 2] >> 4 * (k % 2) & 15) | high << 4) + 96);
-}
-
 /* What an output has of scales of chunk k of a block (expert_blocks.cuh), of its type or of that
  * which it is stored as. A minimum of Q5_0 is 16 d, of Q4_1 and Q5_1 -m; 2^8 times a factor is the
  * scale of MXFP4. own: the two bytes of has_own_scales(). */
@@ -118,12 +83,12 @@ __global__ void repack_experts(int type, int form, int each, int bytes, const ui
     } else if (form == DT_E2M1 || form == DT_IQ4_XS) {
         uint32_t word = 0;
         for (int j = 0; j < 8; j++)
-            word |= expert_code(type, b, k, q * 8 + j) << 4 * j;
+            word |= code_of(type, b, k, q * 8 + j) << 4 * j;
         *(uint32_t *)(dst + lane * 4) = form == DT_E2M1 ? packed_word(word) : word;
     } else {
         uint32_t low = 0, high = 0;
         for (int j = 0; j < 8; j++) {
-            const uint32_t code = expert_code(type, b, k, q * 8 + j);
+            const uint32_t code = code_of(type, b, k, q * 8 + j);
             low |= (code & 15) << (16 * (j % 2) + 4 * (j / 2));
             high |= code >> 4 << (high_bit_of(form, j / 2, j % 2) +
                                   (form == DT_Q6_K ? 8 * (j % 2) : 0));
