@@ -37,9 +37,27 @@ static kbuf disturbed(struct kdev *d, kbuf src, int rows, int n, int stride)
     return dst;
 }
 
+/* Rows that a device has stored in its packed activation layout cannot be read, so no producer of
+ * rows may pack them, and no product may expect it. */
+static void floats_gather(struct kdev *d, const struct k_gather *a)
+{
+    struct k_gather b = *a;
+    for (int i = 0; i < b.n_parts; i++)
+        b.part[i].packed = false;
+    noise.base->gather(d, &b);
+}
+
+static void floats_attn(struct kdev *d, const struct k_attn *a)
+{
+    struct k_attn b = *a;
+    b.packed = false;
+    noise.base->attn(d, &b);
+}
+
 static void noisy_linear(struct kdev *d, const struct k_linear *a)
 {
     struct k_linear b = *a;
+    b.packed = false;
     b.src = disturbed(d, a->src, a->rows, (int)a->w->dim[1], a->src_stride);
     b.src_stride = 0;
     noise.base->linear(d, &b);
@@ -49,6 +67,7 @@ static void noisy_linear(struct kdev *d, const struct k_linear *a)
 static void noisy_glu(struct kdev *d, const struct k_glu *a)
 {
     struct k_glu b = *a;
+    b.packed = false;
     b.src = disturbed(d, a->src, a->rows, (int)a->gate->dim[1], 0);
     noise.base->glu(d, &b);
     noise.base->release(d, b.src);
@@ -57,6 +76,7 @@ static void noisy_glu(struct kdev *d, const struct k_glu *a)
 static void noisy_qkv(struct kdev *d, const struct k_qkv *a)
 {
     struct k_qkv b = *a;
+    b.packed = false;
     b.src = disturbed(d, a->src, a->rows, (int)a->wq->dim[1], a->src_stride);
     b.src_stride = 0;
     noise.base->qkv(d, &b);
@@ -74,6 +94,8 @@ static void noisy_moe(struct kdev *d, const struct k_moe *a)
 const struct kernels *noise_table(const struct kernels *base, float size, uint64_t seed)
 {
     noise.table = *base;
+    noise.table.gather = floats_gather;
+    noise.table.attn = floats_attn;
     noise.table.linear = noisy_linear;
     noise.table.glu = noisy_glu;
     noise.table.qkv = noisy_qkv;

@@ -23,7 +23,8 @@ enum { NOISE_RUNS = 32 };
 
 /* `base`, a table of float32, but each element that enters a product (qkv, linear, glu, moe) has
  * been multiplied by a factor in 1 +- size, which follows from seed, element and column: a row's
- * bits do not depend on its neighbours. There is one such table, of the latest size and seed. */
+ * bits do not depend on its neighbours. The table asks no operation for packed rows (`packed` in
+ * kernels.h). There is one such table, of the latest size and seed. */
 const struct kernels *noise_table(const struct kernels *base, float size, uint64_t seed);
 /* That table of the CPU, for engine_opts.backend: the spread of its runs is the band within which
  * the results of another precision, or of sums in another order, may lie. An open engine that uses

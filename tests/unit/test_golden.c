@@ -351,6 +351,60 @@ static void test_noise_follows_from_its_seed(void **state)
     kernels_cpu.close(d);
 }
 
+static int packed_calls; /* operations that were asked for packed rows, or to read some */
+
+static void look_gather(struct kdev *, const struct k_gather *a)
+{
+    packed_calls += a->part[0].packed || a->part[1].packed;
+}
+static void look_attn(struct kdev *, const struct k_attn *a)
+{
+    packed_calls += a->packed;
+}
+static void look_linear(struct kdev *, const struct k_linear *a)
+{
+    packed_calls += a->packed;
+}
+static void look_glu(struct kdev *, const struct k_glu *a)
+{
+    packed_calls += a->packed;
+}
+static void look_qkv(struct kdev *, const struct k_qkv *a)
+{
+    packed_calls += a->packed;
+}
+
+/* A GPU may store rows for a product in a layout that only the product reads, if it is asked to;
+ * noise is added on the host, which would read them as floats. */
+static void test_noise_asks_for_no_packed_rows(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    struct kdev *d = kernels_cpu.open(&(struct k_opts){.threads = 1}, &e);
+    struct tensor w = {.type = DT_F32, .n_dim = 2, .dim = {WIDE, WIDE}, .name = "w"};
+    kbuf x = kernels_cpu.alloc(d, WIDE * sizeof(float), "x", &e);
+    struct kernels gpu = kernels_cpu;
+    gpu.gather = look_gather;
+    gpu.attn = look_attn;
+    gpu.linear = look_linear;
+    gpu.glu = look_glu;
+    gpu.qkv = look_qkv;
+    kernels_cpu.fill(d, x, 0);
+    for (int with = 1; with >= 0; with--) {
+        const struct kernels *k = with ? noise_table(&gpu, 3 * 0x1p-9f, 1) : &gpu;
+        packed_calls = 0;
+        k->gather(d, &(struct k_gather){.rows = 1, .n_parts = 2, .part = {{.packed = true},
+                                                                         {.packed = true}}});
+        k->attn(d, &(struct k_attn){.rows = 1, .packed = true});
+        k->linear(d, &(struct k_linear){.rows = 1, .src = x, .w = &w, .packed = true});
+        k->glu(d, &(struct k_glu){.rows = 1, .src = x, .gate = &w, .up = &w, .packed = true});
+        k->qkv(d, &(struct k_qkv){.rows = 1, .src = x, .wq = &w, .packed = true});
+        assert_int_equal(packed_calls, with ? 0 : 5);
+    }
+    kernels_cpu.release(d, x);
+    kernels_cpu.close(d);
+}
+
 static void test_limits_keep_the_furthest_and_forget_what_was_off_without_noise(void **state)
 {
     (void)state;
@@ -452,6 +506,7 @@ int main(void)
         cmocka_unit_test(test_a_fault_fails_where_noise_is_magnified),
         cmocka_unit_test(test_noise_follows_from_its_seed),
         cmocka_unit_test(test_a_stopped_comparison_reports_what_is_done),
+        cmocka_unit_test(test_noise_asks_for_no_packed_rows),
         cmocka_unit_test(test_limits_keep_the_furthest_and_forget_what_was_off_without_noise),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
