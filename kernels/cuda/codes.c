@@ -41,3 +41,8 @@ bool cuda_find_code(const char *codes, int major, int minor, struct cuda_code *f
     }
     return any;
 }
+
+bool cuda_driver_runs(int driver, int runtime, bool ptx)
+{
+    return ptx ? driver / 10 >= runtime / 10 : driver / 1000 >= runtime / 1000;
+}

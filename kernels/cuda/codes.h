@@ -19,6 +19,11 @@ struct cuda_code {
  * else the nearest PTX. False: no code runs on that GPU. */
 bool cuda_find_code(const char *codes, int major, int minor, struct cuda_code *found);
 
+/* Whether a driver that supports CUDA `driver` runs such code of a build of CUDA `runtime` (12040:
+ * 12.4): machine code of the same major version or an older one, PTX of its own version or an older
+ * one. */
+bool cuda_driver_runs(int driver, int runtime, bool ptx);
+
 #ifdef __cplusplus
 }
 #endif

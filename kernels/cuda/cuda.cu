@@ -73,17 +73,20 @@ static bool cuda_sync(struct kdev *d, struct err *e)
 
 /* ---- opening -------------------------------------------------------------------------------- */
 
-static bool version_fits(struct err *e)
+/* Whether the driver runs the machine code of this build, or with ptx its PTX, which a driver of an
+ * older CUDA refuses only when the first kernel is launched. */
+static bool version_fits(bool ptx, struct err *e)
 {
     int driver = 0, runtime = 0;
     cudaDriverGetVersion(&driver);
     cudaRuntimeGetVersion(&runtime);
     if (driver == 0)
         return err_set(e, ERR_MODEL, "no CUDA driver is installed");
-    if (driver / 1000 < runtime / 1000)
-        return err_set(e, ERR_MODEL, "the driver is too old: it supports CUDA %d.%d, this build "
-                       "needs %d.0", driver / 1000, driver % 1000 / 10, runtime / 1000);
-    return true;
+    return cuda_driver_runs(driver, runtime, ptx) ||
+           err_set(e, ERR_MODEL, "the driver is too old: it supports CUDA %d.%d, this build needs "
+                   "%d.%d%s", driver / 1000, driver % 1000 / 10, runtime / 1000,
+                   ptx ? runtime % 1000 / 10 : 0, ptx ? " for a GPU of which it has no machine code"
+                                                      : "");
 }
 
 /* Chooses among the GPU code of this build as the driver does, without loading a kernel: if the
@@ -99,6 +102,8 @@ static bool find_code(struct kdev *d, const struct cudaDeviceProp *p, struct err
         return err_set(e, ERR_MODEL, "%s has compute capability %d.%d, this build has code for %s: "
                        "'make CUDA=1', or 'make' on this machine, builds for it",
                        p->name, p->major, p->minor, CUDA_CODES);
+    if (code.ptx && !version_fits(true, e))
+        return false;
     d->has_pdl = code.compute >= 90;
     d->gpu.has_wgmma = code.compute == 90 && code.specific && cuda_has_tensor_maps();
     if (code.ptx)
@@ -156,7 +161,7 @@ static bool find_device(struct kdev *d, struct err *e)
 {
     int n = 0;
     struct cudaDeviceProp p;
-    if (!version_fits(e))
+    if (!version_fits(false, e))
         return false;
     cudaError_t rc = cudaGetDeviceCount(&n);
     if (rc != cudaSuccess || n == 0)

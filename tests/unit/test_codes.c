@@ -52,10 +52,27 @@ static void test_choice(void **unused)
     }
 }
 
+static void test_driver(void **unused)
+{
+    (void)unused;
+    static const struct {
+        int driver, runtime;
+        bool code, ptx; /* which of them runs */
+    } t[] = {
+        {12040, 13000, false, false}, {12040, 12080, true, false}, {12080, 12080, true, true},
+        {13000, 12080, true, true},   {13000, 13000, true, true},  {11080, 12000, false, false},
+    };
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        assert_int_equal(cuda_driver_runs(t[i].driver, t[i].runtime, false), t[i].code);
+        assert_int_equal(cuda_driver_runs(t[i].driver, t[i].runtime, true), t[i].ptx);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_driver),
     };
     return cmocka_run_group_tests_name("codes", tests, NULL, NULL);
 }
