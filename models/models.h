@@ -354,6 +354,11 @@ void draft_free(struct draft *d);
  * Llama layer with the target's hidden size and heads, an MLP `ffn` wide and a draft vocabulary of
  * `vocab` tokens. */
 bool draft_shaped(struct draft *d, const struct model *target, int ffn, int vocab, struct err *e);
+/* Whether the head is the embedding's tensor; also of headers, which have no data. */
+static inline bool draft_tied(const struct draft *d)
+{
+    return d->head.bytes && d->head.data == d->embed.data && d->head.name == d->embed.name;
+}
 /* As model_odd_weight(). */
 const struct tensor *draft_odd_weight(struct draft *d);
 /* As model_each(). */

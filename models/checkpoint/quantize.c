@@ -34,7 +34,7 @@ static int mark_draft(struct draft *d, bool fp8)
     struct tensor *own[] = {&d->fc, &d->head, &d->pre_proj, &d->post_proj};
     for (size_t k = 0; k < LEN(own); k++)
         marked += mark_matrix(own[k], fp8);
-    if (d->head.data && d->head.data == d->embed.data)
+    if (draft_tied(d))
         marked += mark_matrix(&d->embed, fp8);
     return marked;
 }

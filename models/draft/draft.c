@@ -62,7 +62,7 @@ void draft_free(struct draft *d)
 bool draft_each(struct draft *d, bool (*fn)(struct tensor *t, void *arg, struct err *e), void *arg,
                 struct err *e)
 {
-    bool tied = d->head.data && d->head.data == d->embed.data;
+    bool tied = draft_tied(d);
     struct tensor *own[] = {&d->fc,    &d->fc_b, &d->input_norm, &d->embed,     &d->norm,
                             tied ? NULL : &d->head, &d->pre_proj,   &d->post_proj, &d->centroids,
                             &d->context_norm, &d->mask_hidden, &d->prev, &d->next,

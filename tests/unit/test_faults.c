@@ -201,6 +201,35 @@ static void test_headers_and_config_tell_what_a_model_takes(void **state)
     bed_close(&b);
 }
 
+/* A head that is the embedding is counted, and quantized, once. */
+static void test_headers_of_a_draft_whose_head_is_its_embedding(void **state)
+{
+    (void)state;
+    static const char target[] = "tests/golden/gemma4-a";
+    static const char draft[] = "tests/golden/gemma4-a-assistant";
+    struct bed b = {0};
+    struct err e = {0};
+    struct model m;
+    struct draft d;
+    const struct loading how = {.use = READ_HEADERS};
+    struct runtime_shape s = {.page_size = 16, .context = 256};
+    const struct device_opts w = {.threads = 1, .precision = "f32", .table = new_spy(false)};
+    must(device_choose(&b.dev, &w, NULL, &e), &e);
+    bed_load(&b, target, draft);
+    must(model_load(&m, target, &how, &e), &e);
+    must(draft_load(&d, draft, &m, NULL, &how, &e), &e);
+    assert_true(d.cfg.tied && b.d.head.data == b.d.embed.data);
+    for (int fp8 = 0; fp8 < 2; fp8++) {
+        assert_int_equal(models_mark(&m, &d, fp8), models_mark(&b.m, &b.d, fp8));
+        struct need want = fit_need(b.dev, &b.m, &b.d, &s, false);
+        struct need got = fit_need(b.dev, &m, &d, &s, false);
+        assert_memory_equal(&got, &want, sizeof got);
+    }
+    draft_free(&d);
+    model_free(&m);
+    bed_close(&b);
+}
+
 static void test_a_look_says_the_longest_context(void **state)
 {
     (void)state;
@@ -482,6 +511,7 @@ int main(void)
         cmocka_unit_test(test_other_ways_out_are_told_too),
         cmocka_unit_test(test_weights_that_fit_as_fp8_only),
         cmocka_unit_test(test_headers_and_config_tell_what_a_model_takes),
+        cmocka_unit_test(test_headers_of_a_draft_whose_head_is_its_embedding),
         cmocka_unit_test(test_a_look_says_the_longest_context),
         cmocka_unit_test(test_an_engine_shortens_a_context_that_nobody_asked_for),
         cmocka_unit_test(test_a_lost_device_ends_the_turn_and_keeps_what_was_said),
