@@ -12,9 +12,10 @@ ZMQ     ?= auto
 PREFIX  ?= /usr/local
 NVCC    ?= $(firstword $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc))
 
-# compute capabilities of the GPUs in this machine that aerie can use, as in "90"; a make in a make does not ask again
+# compute capabilities of the GPUs in this machine that aerie can use, as in "90"; a make in a make does not ask again.
+# Without a GPU or its driver nvidia-smi may print a sentence instead.
 ifeq ($(origin GPUS),undefined)
-  GPUS := $(sort $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | awk -F. '$$1 >= 8 { print $$1 $$2 }'))
+  GPUS := $(sort $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | awk -F. '/^[0-9]+[.][0-9]+$$/ && $$1 >= 8 { print $$1 $$2 }'))
 endif
 export GPUS
 
@@ -22,6 +23,13 @@ ifeq ($(CUDA),auto)
   WITH_CUDA := $(if $(and $(NVCC),$(GPUS),$(filter release,$(MODE))),1,0)
 else
   WITH_CUDA := $(CUDA)
+endif
+
+# nvcc before 12.0 knows neither C++20 nor wgmma; CUDA=auto then builds for the CPU
+ifeq ($(WITH_CUDA),1)
+  NVCC_IS := $(if $(NVCC),$(shell $(NVCC) --version 2>/dev/null | sed -n 's/.*release \([0-9.]*\),.*/\1/p'))
+  OLD_NVCC := $(filter 7 8 9 10 11,$(firstword $(subst ., ,$(NVCC_IS))))
+  WITH_CUDA := $(if $(and $(OLD_NVCC),$(filter auto,$(CUDA))),0,1)
 endif
 
 # Without -j, all cores are used. make 4.3 hides a -j of its own command line here, but lets that one win; a -j of the
@@ -145,7 +153,6 @@ ifeq ($(WITH_CUDA),1)
   # ARCH: a number is machine code for a compute capability and the later ones of its generation (90: as 90a, with
   # wgmma, for 9.0 alone), N+ptx is PTX, which a driver compiles for any GPU from N on when the program first starts.
   # CUDA=auto: the GPUs of this machine. CUDA=1: Ampere with Ada, Hopper, desktop Blackwell; PTX for the others.
-  NVCC_IS   := $(if $(NVCC),$(shell $(NVCC) --version 2>/dev/null | sed -n 's/.*release \([0-9.]*\),.*/\1/p'))
   KNOWN     := $(if $(NVCC),$(patsubst sm_%,%,$(shell $(NVCC) --list-gpu-code 2>/dev/null)))
   ARCH      ?= $(if $(filter auto,$(CUDA)),$(foreach g,$(GPUS),$(if $(filter $(g),$(KNOWN)),$(g),90+ptx)),$(filter $(KNOWN),80 90 120) 90+ptx)
   CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
@@ -245,14 +252,15 @@ bench: all ## measure; figures go to standard output (nothing here gates a test)
 
 # ---- packages: apt where there is apt, one clear line elsewhere ----------------------------------
 # what is built, for the one line that says so
-WHY_CPU := $(if $(filter debug,$(MODE)),a debug build,$(if $(filter 0,$(CUDA)),CUDA=0,$(if $(GPUS),no CUDA toolkit for \
-  the GPU of this machine,no NVIDIA GPU in this machine; 'make dist' builds for GPUs$(if $(NVCC),, but needs the CUDA toolkit))))
+WHY_CPU := $(if $(filter debug,$(MODE)),a debug build,$(if $(filter 0,$(CUDA)),CUDA=0,$(if $(GPUS),$(if $(OLD_NVCC),the CUDA \
+  toolkit here is $(NVCC_IS); the GPU of this machine needs 12.0 or newer,no CUDA toolkit for the GPU of this machine),no NVIDIA GPU in this machine; 'make dist' builds for GPUs$(if $(NVCC),, but needs the CUDA toolkit))))
 FOR := $(if $(filter 1,$(WITH_CUDA)),the CPU and for GPUs: $(CODES),the CPU ($(strip $(WHY_CPU))))
 
 check-deps:
 	@command -v $(CC) pkg-config >/dev/null && pkg-config --exists $(PKGS) || \
 	  { echo "aerie: libraries are missing; 'make run' installs them, or install: $(PACKAGES)" >&2; exit 2; }
 	@$(if $(filter 1,$(WITH_CUDA)),$(if $(NVCC),,echo "aerie: CUDA=1 needs the CUDA toolkit: nvcc was not found" >&2; exit 2))
+	@$(if $(filter 1,$(WITH_CUDA)),$(if $(OLD_NVCC),echo "aerie: CUDA=1 needs the CUDA toolkit 12.0 or newer: $(NVCC) is $(NVCC_IS)" >&2; exit 2))
 	@$(if $(TOLD),,echo "aerie: building for $(FOR)$(if $(filter 1,$(WITH_ZMQ)),,; without $(OPTIONAL), which only --kv-events needs)")
 
 define apt-install

@@ -300,9 +300,9 @@ case $cuda in
 *GiB*) said= ;;                      # it works
 *) said="computing on the CPU: ${cuda# cuda: }" ;;
 esac
-run run -n hi
-[ "$rc" = 0 ] && [ "$(grep -v '^aerie: stopped' "$T/err")" = "${said:+aerie: $said}" ]
-result "without a GPU the CPU computes, and why is said once ($said)" $?
+run run -n hi; [ "$rc" = 0 ] && [ -z "$(grep -v '^aerie: stopped' "$T/err")" ] && lines '{"prompt":"hi"}' >"$T/in" && run run --batch "$T/in"
+[ "$rc" = 0 ] && [ "$(cat "$T/err")" = "${said:+aerie: $said}" ]
+result "without a GPU the CPU computes; why is said once, to a batch ($said)" $?
 case $cuda in
 *GiB*)
     expect "a GPU that is asked for is used" 0 '[A-Za-z]' run -n --device cuda hi
@@ -431,6 +431,21 @@ if [ -n "$BUILD" ] && [ "$(basename "$AERIE")" = aerie ]; then
     grep '^install ' "$T/plan" | grep -o '[^ ]*$' | sort >"$T/put"
     make -n uninstall DESTDIR="$T/root" PREFIX=/usr MODE=release 2>&1 | grep '^rm ' | tr ' ' '\n' | grep ^/ | sort >"$T/taken"
     [ "$(wc -l <"$T/put")" -ge 10 ] && cmp -s "$T/put" "$T/taken"; result "make uninstall removes what make install puts there" $?
+    # what `make` builds for where there is a GPU: nvidia-smi prints compute capabilities, or a sentence; nvcc its release
+    mkdir "$T/tools"; printf '#!/bin/sh\ncat "%s/gpus"\n' "$T" >"$T/tools/nvidia-smi"
+    printf '#!/bin/sh\n[ "$1" = --list-gpu-code ] && echo sm_80 sm_86 sm_90 || echo "tools, release $(cat "%s/nvcc"), V1"\n' "$T" >"$T/tools/nvcc"
+    chmod +x "$T/tools"/*
+    builds() { # NAME STATUS PATTERN GPUS NVCC [ARGUMENT...]
+        printf "$4\n" >"$T/gpus"; echo "$5" >"$T/nvcc"
+        env -u GPUS -u ARCH -u TOLD -u MAKEFLAGS -u MAKEOVERRIDES PATH="$T/tools:$PATH" make -s check-deps NVCC="$T/tools/nvcc" ZMQ=0 MODE=release CUDA=auto "${@:6}" >"$T/out" 2>&1; rc=$?
+        [ $rc = "$2" ] && grep -qE -- "$3" "$T/out"; result "$1" $?
+    }
+    builds "GPUs of 7.5, 8.6 and 9.0" 0 'for the CPU and for GPUs: 86 90a;' '9.0\n7.5\n8.6\n9.0' 13.0
+    builds "a GPU that nvcc does not know" 0 'for GPUs: 90\+ptx;' 12.1 12.4
+    builds "a GPU of 7.5 alone" 0 'for the CPU \(no NVIDIA GPU' 7.5 13.0
+    builds "no GPU, which nvidia-smi says in words" 0 'for the CPU \(no NVIDIA GPU' 'No devices were found' 13.0
+    builds "an nvcc that is too old" 0 'for the CPU \(the CUDA toolkit here is 11.8; .* 12.0 or newer\)' 9.0 11.8
+    builds "the same with CUDA=1" 2 'CUDA=1 needs the CUDA toolkit 12.0 or newer: .*nvcc is 11.8' 9.0 11.8 CUDA=1
     # a program in PREFIX/bin has PREFIX's model, one in SOURCE/build/CONFIG has SOURCE's
     for place in inst/bin:inst/share/aerie src/build/x:src; do
         at=$T/${place%%:*} models=$T/${place##*:}/models
