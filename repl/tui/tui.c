@@ -408,6 +408,19 @@ enum theme tui_theme(const struct tui *t)
     return said == THEME_AUTO ? THEME_DARK : said;
 }
 
+/* What may have changed between a frame and a command that draws it again: lists and texts that
+ * it borrows. */
+static void frame_borrows(struct tui *t)
+{
+    struct frame *f = &t->frame;
+    f->queued = t->queued, f->n_queued = t->n_queued;
+    f->choice = t->choice, f->n_choice = t->n_choice, f->chosen = t->chosen;
+    f->overlay = t->over_on ? &t->over.pane : NULL;
+    f->footer = t->over_on ? t->over.footer : NULL;
+    f->find = t->find.on ? &t->find.text : NULL;
+    f->find_line = t->find.on ? t->find.line.p : NULL;
+}
+
 static void draw(struct tui *t, uint64_t now)
 {
     struct frame *f = &t->frame;
@@ -427,14 +440,12 @@ static void draw(struct tui *t, uint64_t now)
             .paused = t->busy && t->now.pause.on,
         .status = &t->status, .n_pane = t->n_open, .focus = t->focus, .side = t->side,
             .time = tui_shows_time(t) ? &t->time.line : NULL,
-        .time_at = t->app->at.turn ? time_index(t) : -1, .queued = t->queued,
-        .n_queued = t->n_queued, .hint = t->hint_until > now ? t->hint : NULL, .done = t->done,
-        .total = reading ? t->total : 0, .choice = t->choice, .n_choice = t->n_choice,
-        .chosen = t->chosen, .attached = t->files.n ? t->files.p : NULL, .overlay = t->over_on
-                      ? &t->over.pane : NULL, .footer = t->over_on ? t->over.footer : NULL,
-        .find = t->find.on ? &t->find.text : NULL, .find_in = t->find.pane,
-            .find_line = t->find.on ? t->find.line.p : NULL,
+        .time_at = t->app->at.turn ? time_index(t) : -1,
+        .hint = t->hint_until > now ? t->hint : NULL, .done = t->done,
+        .total = reading ? t->total : 0, .attached = t->files.n ? t->files.p : NULL,
+        .find_in = t->find.pane,
     };
+    frame_borrows(t);
     for (int i = 0; i < t->n_open; i++) {
         f->pane[i] = &t->pane[t->open[i]];
         f->weight[i] = t->weight[t->open[i]];
@@ -461,6 +472,7 @@ static void face_progress(struct app *a, const char *what, uint64_t done, uint64
     tui_hint(t, "%s: %d%%; Ctrl-C stops", what,
              (int)(total ? (double)done / (double)total * 100 : 0));
     t->frame.hint = t->hint;
+    frame_borrows(t);
     frame_draw(&t->frame, &t->grid);
     term_draw(&t->grid);
     t->frame_ns = now;

@@ -203,6 +203,13 @@ check "the screen is what a fresh drawing shows" until_ok same_after_redraw
 p=$(pid); ticks() { awk '{print $14 + $15}' "/proc/$p/stat"; }
 quiet() { local a; a=$(ticks); sleep 0.5; [ $(($(ticks) - a)) -le 1 ]; }
 check "an idle screen uses no time" until_ok quiet
+waits_once() { shows "; Ctrl-C stops" && [ "$(screen | grep -c "queued  and after")" = 1 ]; }
+if ! mock; then
+    text "/set max_tokens 9"; key Enter; text "/phase"; key Enter; text "again"; key Enter; wait_for "paused"
+    text "/triage"; key Enter; text "and after"; key Enter; wait_for "2 queued"; text "/continue"; key Enter
+    check "while a queued command runs, the screen has what still waits" until_ok waits_once
+    key C-c; key C-u; text "/set max_tokens 0"; key Enter
+fi
 text "/clear"; key Enter; wait_for "new session"
 text "again"; key Enter; until_ok streaming
 key C-z; check "Ctrl-Z gives the shell back" wait_for "Stopped"
