@@ -2,9 +2,9 @@
 # Figures of `aerie bench --json` for people.
 #   tests/bench/table.sh lines FILE     every line, in columns
 #   tests/bench/table.sh readme FILE    the README's table; rows whose lines are missing are left out
-#   tests/bench/table.sh vllm FILE VLLM_FILE    the table of tests/README.md: the models that VLLM_FILE has (h200-vllm.jsonl)
+#   tests/bench/table.sh vllm FILE      the table beside vLLM in tests/README.md, of the models of which FILE has both sides (h200-vllm.jsonl)
 # A line that is there more than once counts as it came last.
-case $1 in lines | readme | vllm) ;; *) echo "usage: $0 lines|readme|vllm FILE [VLLM_FILE]" >&2; exit 2 ;; esac
+case $1 in lines | readme | vllm) ;; *) echo "usage: $0 lines|readme|vllm FILE" >&2; exit 2 ;; esac
 exec awk -v mode="$1" '
 function text(key) { return match($0, "\"" key "\":\"[^\"]*\"") ? substr($0, RSTART + length(key) + 4, RLENGTH - length(key) - 5) : "" }
 function number(key) { return match($0, "\"" key "\":[-0-9.e+]+") ? substr($0, RSTART + length(key) + 3, RLENGTH - length(key) - 3) + 0 : "" }
@@ -33,26 +33,22 @@ function row(label, names, how, with_ratio,    list, count, i, n, a, b, r) {
     a = a " ms"; b = b " " unit[n]
     printf "| %s | %s | %s |\n", label, how == "ms" ? a : how == "value" ? b : a ": " b, with_ratio ? r : ""
 }
-# One row of the table beside vLLM: tokens/s of a step behind 4,096 cells, and prompts.
-function beside(label, m,    n, i, out) {
+# One row of the table beside vLLM: tokens/s of a step behind 4,096 cells, and a prompt of 4,096 tokens.
+function beside(label, m) {
     if (ms["vllm.step." m ".4k"] == "" || ms["step." m ".4k"] == "") return
-    out = sprintf("| %s | %s / %s |", label, grouped(1e3 / ms["step." m ".4k"]), grouped(1e3 / ms["vllm.step." m ".4k"]))
-    for (i = 1; i <= 2; i++) {
-        n = "prefill." m (i == 1 ? ".512" : ".4k")
-        out = out sprintf(" %.1f / %.1f |", ms[n], ms["vllm." n])
-    }
-    print out
+    printf "| %s | %s | %s | %.1f | %.1f |\n", label, grouped(1e3 / ms["step." m ".4k"]), grouped(1e3 / ms["vllm.step." m ".4k"]),
+           ms["prefill." m ".4k"], ms["vllm.prefill." m ".4k"]
 }
 END {
     if (mode == "vllm") {
-        print "| aerie / vLLM 0.26.0, one H200, made-up weights | tok/s at 4k of context | prompt of 512, ms | of 4,096, ms |\n|---|---|---|---|"
+        print "| one H200, made-up weights, 4k of context | aerie, tok/s | vLLM 0.26.0, tok/s | prompt of 4,096: aerie, ms | vLLM, ms |\n|---|---|---|---|---|"
         beside("gpt-oss-20b, experts in MXFP4", "20b")
         beside("gemma-3-4b, bf16", "g4b")
         beside("gemma-3-1b, bf16", "g1b")
         beside("gemma-3-270m, bf16", "g270m")
-        beside("gemma-3-4b, FP8", "g4b.E4M3")
-        beside("gemma-3-27b, FP8", "g27b.E4M3")
-        beside("qwen3-30b-a3b, FP8", "q30b.E4M3")
+        beside("gemma-3-4b, weights in FP8 (vLLM: activations, too)", "g4b.E4M3")
+        beside("gemma-3-27b, the same", "g27b.E4M3")
+        beside("qwen3-30b-a3b, the same", "q30b.E4M3")
     }
     if (mode != "readme") exit
     print "| one conversation on an H200; gpt-oss and gemma with made-up weights, the bundled model with its own | | R |\n|---|---|---|"
@@ -70,4 +66,4 @@ END {
     row("the bundled model in a chat: plain / default chain of 5", "chat.nestling.plain chat.nestling.spec", "value", 0)
     row("the same on the full screen (R: of the same in lines)", "repl.tui.nestling.plain repl.tui.nestling.spec", "value", 1)
     row("host time of a cycle beyond the device: plain / 3-1-4 / 5-8-60", "cycle.host.nestling.plain cycle.host.nestling.3-1-4 cycle.host.nestling.5-8-60", "value", 0)
-}' "${@:2}"
+}' "$2"
