@@ -12,6 +12,7 @@
 #include "repl/repl.h"
 #include "repl/compare/facts.h"
 #include "repl/process/interrupt.h"
+#include "repl/process/isolate.h"
 
 /* ---- opening and closing --------------------------------------------------------------------- */
 
@@ -156,6 +157,7 @@ bool app_open(struct app *a, const struct options *o, struct err *e)
     open_log(a);
     a->opt.engine.log = a->history ? history_queue(a->history) : NULL;
     a->backend = open_backend(&a->opt.engine, e);
+    isolate_after_loading(); /* also where the backend is a server */
     if (!a->backend) {
         app_close(a);
         return false;

@@ -88,11 +88,17 @@ static bool names_server(const struct texts *t)
     return ANY(i, t->n, strncmp(t->v[i], "remote:", 7) == 0);
 }
 
+static bool names_gpu(const struct texts *t)
+{
+    return ANY(i, t->n, strstr(t->v[i], "device=cuda") || strstr(t->v[i], "device=auto"));
+}
+
 static int network_of(const struct cli *c, const struct command *cmd)
 {
     const char *events = c->opt.engine.server.kv_events;
-    bool cuda = strcmp(c->opt.engine.device, "cpu") != 0 &&
-                access("/proc/driver/nvidia/version", F_OK) == 0;
+    bool asked = strcmp(c->opt.engine.device, "cpu") != 0 || names_gpu(&c->a) ||
+                 names_gpu(&c->b) || names_gpu(&c->arm) || names_gpu(&c->with);
+    bool cuda = asked && access("/proc/driver/nvidia/version", F_OK) == 0;
     bool remote = cli_asks_server(c, cmd->bit) || names_server(&c->a) || names_server(&c->b) ||
                   names_server(&c->arm);
     return (cuda ? NETWORK_UNTIL_LOADED : 0) | (cmd->bit & (IN_SERVE | IN_PULL) || remote

@@ -6,10 +6,18 @@
 #include "engine/remote/remote.h"
 #include "repl/process/isolate.h"
 
+/* Whether opening the engine starts the GPU's driver, if there is one. */
+static bool looks_for_gpu(const struct engine_opts *o)
+{
+    return !o->server.url && !o->backend && (!o->device || strcmp(o->device, "cpu") != 0);
+}
+
+/* The engine of another side may come later and start the driver then. */
 struct backend *open_backend(const struct engine_opts *o, struct err *e)
 {
     struct backend *b = o->server.url ? remote_open(o, e) : engine_open(o, e);
-    isolate_after_loading();
+    if (looks_for_gpu(o))
+        isolate_after_loading();
     return b;
 }
 

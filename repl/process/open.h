@@ -5,7 +5,8 @@
 #include "engine/backend.h"
 #include "engine/opts.h"
 
-/* The backend that the options name; the caller ends it with backend_close(). NULL and *e. */
+/* The backend that the options name; the caller ends it with backend_close(). NULL and *e. An
+ * engine that may use a GPU has started its driver, or found none: isolate_after_loading(). */
 struct backend *open_backend(const struct engine_opts *o, struct err *e);
 /* Opens an idle backend again: an engine with another draft or model (engine_reopen()), a server
  * with another of its models. now: the options as they are, o: those wanted. *b is another backend

@@ -28,6 +28,7 @@
 #include "repl/cli/flags.h"
 #include "repl/process/isolate.h"
 #include "repl/process/monitor.h"
+#include "repl/process/open.h"
 #include "tests/attacker.h"
 
 static char top[64] = "/tmp/aerie-isolate-XXXXXX", inside[80], outside[80];
@@ -419,6 +420,32 @@ static void test_network_kept_by_a_server(void **unused)
         isolate_after_loading();
         _exit(!before || !has_socket(AF_INET, SOCK_STREAM) || !has_socket(AF_INET6, SOCK_DGRAM) ||
               has_socket(AF_UNIX, SOCK_SEQPACKET));
+    }
+    waitpid(pid, &status, 0);
+    assert_int_equal(status, 0);
+}
+
+/* A command's first engine may be the CPU's, or a server: the driver's kind of sockets is left for
+ * the engine that first looks for a GPU. */
+static void test_socket_of_the_driver_for_a_later_engine(void **unused)
+{
+    (void)unused;
+    int status = 0;
+    if (!can.network)
+        skip();
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct isolated got;
+        struct err e;
+        struct engine_opts o = {.model = "/nowhere", .device = "cpu"};
+        settings_init(&o.settings);
+        isolate(&(struct isolation){NULL, 0, NETWORK_UNTIL_LOADED}, &got);
+        bool ok = !open_backend(&o, &e) && has_socket(AF_UNIX, SOCK_SEQPACKET);
+        o.server.url = "no address";
+        ok = ok && !open_backend(&o, &e) && has_socket(AF_UNIX, SOCK_SEQPACKET);
+        o.server.url = NULL;
+        o.device = "auto";
+        _exit(!ok || open_backend(&o, &e) || has_socket(AF_UNIX, SOCK_SEQPACKET));
     }
     waitpid(pid, &status, 0);
     assert_int_equal(status, 0);
@@ -933,6 +960,7 @@ int main(void)
         cmocka_unit_test(test_what_must_work),
         cmocka_unit_test(test_network_given_up_later),
         cmocka_unit_test(test_network_kept_by_a_server),
+        cmocka_unit_test(test_socket_of_the_driver_for_a_later_engine),
         cmocka_unit_test(test_local_sockets_where_they_are_named),
         cmocka_unit_test(test_monitor),
         cmocka_unit_test(test_a_message_is_edited),
