@@ -14,7 +14,8 @@
  * MAX_VERIFY_ROWS) and prefill rows (more) have a kernel each: dense/decode.cu, verify.cu and
  * prefill.cu; verify rows of packed weights take that of prefill rows. Without wgmma, and for
  * verify rows of two terms, the tile kernel (dense/tile.cu) takes the place of the other two; it
- * takes packed weights unpacked to scratch. A row's bits do not depend on the kernel.
+ * takes packed weights unpacked to scratch, as the prefill kernel does for many rows. A row's bits
+ * do not depend on the kernel.
  *
  * One stream for all devices of a process on a GPU (stream.cu). Where the device has programmatic
  * dependent launch (PDL), a kernel may start while its predecessor drains. Therefore every kernel

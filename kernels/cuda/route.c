@@ -161,6 +161,22 @@ static enum row_pack pack_of(const struct gpu *g, const struct product_shape *s,
     return s->has_norm ? PACK_ANY : PACK_PLAIN;
 }
 
+/* From how many rows on the prefill kernel is faster with weights that become bf16 in scratch
+ * before it, once a product, than with weights that its consumers unpack, once for each tile of
+ * columns (gemma-3-27b: results-h200.md, "Prompts of packed weights"). A type whose layout
+ * eight_at() (dense/packed.cuh) reads can take scratch; a form of the kernel is for fewer rows
+ * alone. */
+static int scratch_rows_of(int type)
+{
+    switch (type) {
+    case DT_Q4_0:
+    case DT_E4M3: return INT_MAX;
+    case DT_Q8_0: return 1024;
+    case DT_Q6_K: return 832;
+    default: return 576; /* Q4_K; the others were not measured */
+    }
+}
+
 struct product_route product_route_of(const struct gpu *g, const struct product_shape *s)
 {
     struct product_route r = {.kernel = product_kernel_of(g, s->bf16, s->whole)};
@@ -173,7 +189,8 @@ struct product_route product_route_of(const struct gpu *g, const struct product_
     const bool heads = decode && s->work == WORK_HEADS && finishes_heads(g, s);
     if (decode)
         r.form = decode_form_of(g, s, single, heads);
-    r.unpacks = s->blocks && r.kernel == PRODUCT_TILE;
+    r.unpacks = s->blocks && (r.kernel == PRODUCT_TILE ||
+                              (r.kernel == PRODUCT_PREFILL && s->rows >= scratch_rows_of(s->type)));
     r.pack = pack_of(g, s, single);
     r.copies_capture = s->captures && r.pack != PACK_SHORT;
     r.applies_update = !r.copies_capture && ((single && s->in <= PROLOGUE_ROW) ||

@@ -125,6 +125,7 @@ struct product_shape {
     bool bf16;         /* of the weights, else f16 or float32 */
     bool blocks;       /* weights packed in blocks, which are bf16 to all other questions, */
     bool four_bit;     /* of four bits */
+    int type;          /* blocks: enum dtype as they are stored */
     bool glu;
     bool packed;       /* the rows come packed */
     bool has_norm;     /* the rows are normalised before they are packed */

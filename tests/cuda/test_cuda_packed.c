@@ -263,17 +263,20 @@ static void test_large_scales(void **state)
     }
 }
 
-/* A product of so many outputs that scratch holds some of its panels. */
+/* A product of so many weights that scratch holds some of its panels, also with so many rows that
+ * the prefill kernel takes it from there. */
 static void test_linear_in_parts(void **state)
 {
     (void)state;
-    const int out = 66000, in = 2048;
+    enum { MANY = 1040 };
+    const int out = 11264, in = 12288;
+    static const int counts[] = {40, 80, MANY};
     struct both w = both_of(out, in);
     struct tensor b = vector(out);
-    float *x = rnd_floats((size_t)(MOST * in), 3), *old = rnd_floats((size_t)MOST * out, 1),
-          *got[2];
+    float *x = rnd_floats((size_t)MANY * in, 3), *old = rnd_floats((size_t)MANY * out, 1), *got[2];
     struct lin l = {{.scale = 1, .b = &b, .add = true}, &w, x, old};
-    for (int rows = 40; rows <= 80; rows += 40) {
+    for (int c = 0; c < 3; c++) {
+        const int rows = counts[c];
         for (int i = 0; i < 2; i++) {
             got[i] = xmalloc((size_t)rows * out * sizeof **got);
             run_linear(&l, i, rows, got[i]);

@@ -191,11 +191,20 @@ static void test_product_routes(void **unused)
         s = linear(rows[i], 2880, 2880), s.blocks = true;
         r = product_route_of(&h100, &s), s.blocks = false;
         const struct product_route plain = product_route_of(&h100, &s);
-        assert_false(r.unpacks || plain.unpacks);
+        assert_false(plain.unpacks);
+        assert_true(r.unpacks == (rows[i] == 4096)); /* many rows unpack to scratch */
         assert_int_equal(r.kernel, rows[i] > 16 ? PRODUCT_PREFILL : PRODUCT_DECODE);
         assert_true(r.pack == plain.pack && r.finish == plain.finish);
         assert_memory_equal(&r.form, &plain.form, sizeof r.form);
     }
+    /* the fewest rows of those types that unpack to scratch, and one less */
+    static const int least[][2] = {{DT_Q4_K, 576}, {DT_Q6_K, 832}, {DT_Q8_0, 1024}};
+    for (int i = 0; i < 6; i++) {
+        s = linear(least[i / 2][1] - i % 2, 2880, 2880), s.blocks = true, s.type = least[i / 2][0];
+        assert_true(product_route_of(&h100, &s).unpacks == (i % 2 == 0));
+    }
+    s = linear(4096, 2880, 2880), s.blocks = true, s.type = DT_Q4_0;
+    assert_false(product_route_of(&h100, &s).unpacks);
     /* of two panels a block that are no whole pairs of tiles, of four bits, units have both */
     s = linear(1, 2880, 5376), s.blocks = s.four_bit = true;
     s.panels[0] = (struct panel_shape){22, 245};

@@ -119,7 +119,7 @@ static struct product_shape shape_of(const struct kdev *d, const struct product 
     struct product_shape s = {};
     s.rows = p->rows, s.whole = whole_rows;
     s.in = in->n, s.kp = p->x.kp, s.n_mats = p->n_mats, s.outs = p->m[0].n;
-    s.bf16 = bf16, s.blocks = dtype_packed((enum dtype)p->m[0].type);
+    s.bf16 = bf16, s.blocks = dtype_packed((enum dtype)p->m[0].type), s.type = p->m[0].type;
     s.four_bit = four_bit(p->m[0].type);
     s.glu = p->glu, s.packed = p->x.x, s.captures = in->capture;
     s.has_norm = in->norm.kind != NORM_NONE;
@@ -241,8 +241,13 @@ static int multiply_unpacked(struct kdev *d, struct product *p, const struct pro
     const size_t mark = d->arena_at;
     for (int i = 0; i < p->n_mats; i += p->glu ? p->n_mats : 1) {
         const int to = p->glu ? p->n_mats : i + 1, panels = p->m[i].panels.n;
-        const int each = (int)(room / ((size_t)(to - i) * panel_bytes(p->m[i].panels))) / TOGETHER *
-                         TOGETHER;
+        int each = (int)(room / ((size_t)(to - i) * panel_bytes(p->m[i].panels)));
+        if (r->kernel == PRODUCT_PREFILL) {
+            struct product some = *p;
+            some.m[0] = p->m[i], some.n_mats = to - i;
+            each = cuda_prefill_panels(d, &some, min_int(each, panels));
+        }
+        each = each / TOGETHER * TOGETHER;
         CHECK(each > 0);
         for (int at = 0; at < panels; at += each) {
             struct product part =

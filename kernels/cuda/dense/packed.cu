@@ -227,10 +227,42 @@ void cuda_repack_blocks(struct kdev *d, const struct panels *p, int type, const 
 
 /* ---- panels of bf16 ------------------------------------------------------------------------- */
 
-/* A thread unpacks eight weights, which are four words of 4 bytes in the units of a panel of bf16
- * (panel_place()); the threads of a warp have eight rows of a chunk. Blocks (threads of a panel,
- * panels). The memory should bring 20 bytes in the time of the thread's instructions, so there is
- * no division of 64 bits. */
+/* Both kernels: blocks (threads of a panel, panels). The memory should bring 20 bytes for each
+ * eight weights in the time of a thread's instructions, so there is no division of 64 bits.
+ *
+ * A thread unpacks a row's chunk, which has 16 bytes in each unit of a panel of bf16
+ * (panel_place()); successive threads have successive rows. */
+template <int TYPE>
+__global__ void __launch_bounds__(THREADS)
+    unpack_chunks(const uint8_t *src, const __grid_constant__ struct panels p, uint8_t *dst)
+{
+    const unsigned i = blockIdx.x * THREADS + threadIdx.x, rows = (unsigned)p.rows;
+    const struct ksplit &c = p.ksplit;
+    const int place = (int)(i / rows), whole = c.rest * c.splits;
+    const int row = (int)(i - (unsigned)place * rows);
+    const int splits = place < whole ? c.splits : c.splits - 1, from = place < whole ? 0 : whole;
+    const int in = (int)((unsigned)(place - from) / (unsigned)max(splits, 1));
+    const int split = place - from - in * splits, position = in + (place < whole ? 0 : c.rest);
+    pdl_wait();
+    if (place >= c.chunks)
+        return;
+    src += blockIdx.y * stored_bytes(p, TYPE);
+    const struct packed_place at = packed_place_of(p, TYPE, row, split, position);
+    const int unit = p.rows * (int)UNIT_BYTES;
+    uint8_t *to = dst + blockIdx.y * panel_bytes(p) + (size_t)(place * (int)UNITS) * (size_t)unit +
+                  row * (int)UNIT_BYTES;
+    uint4 eight[4];
+#pragma unroll
+    for (int q = 0; q < 4; q++)
+        eight[q] = eight_at(at, TYPE, src, row, q, false);
+#pragma unroll
+    for (int j = 0; j < UNITS; j++)
+        *(uint4 *)(to + j * unit) = make_uint4((&eight[0].x)[j], (&eight[1].x)[j],
+                                               (&eight[2].x)[j], (&eight[3].x)[j]);
+}
+
+/* A thread unpacks eight weights, which are four words of 4 bytes there; the threads of a warp have
+ * eight rows of a chunk. For the types that were not measured with the kernel above. */
 template <int TYPE>
 __global__ void __launch_bounds__(THREADS)
     unpack_panels(const uint8_t *src, const __grid_constant__ struct panels p, uint8_t *dst)
@@ -261,18 +293,23 @@ void cuda_unpack_panels(struct kdev *d, const struct panels *p, int type, const 
                         int first, int n, void *dst)
 {
     const uint8_t *src = (const uint8_t *)panels + (size_t)first * stored_bytes(*p, type);
-    const int threads = p->ksplit.chunks * p->rows * 4, most = 65535; /* rows of a grid */
+    const int most = 65535; /* rows of a grid */
+    void (*kernel)(const uint8_t *, struct panels, uint8_t *) = NULL;
+    int each = 4; /* eights of weights of a thread */
+    switch (type) {
+    case DT_Q4_0: kernel = unpack_chunks<DT_Q4_0>; break;
+    case DT_Q8_0: kernel = unpack_chunks<DT_Q8_0>; break;
+    case DT_E4M3: kernel = unpack_chunks<DT_E4M3>; break;
+    case DT_Q4_K: kernel = unpack_chunks<DT_Q4_K>; break;
+    case DT_Q6_K: kernel = unpack_chunks<DT_Q6_K>; break;
+    case DT_Q5_K: kernel = unpack_panels<DT_Q5_K>, each = 1; break;
+    case DT_Q5_1: kernel = unpack_panels<DT_Q5_1>, each = 1; break;
+    case DT_IQ4_XS: kernel = unpack_panels<DT_IQ4_XS>, each = 1; break;
+    default: kernel = unpack_panels<DT_E2M1>, each = 1;
+    }
+    const int threads = p->ksplit.chunks * p->rows * (4 / each);
     for (int i = 0; i < n; i += most)
-        cuda_launch(d,
-                    type == DT_Q4_0   ? unpack_panels<DT_Q4_0>
-                    : type == DT_Q8_0 ? unpack_panels<DT_Q8_0>
-                    : type == DT_E4M3 ? unpack_panels<DT_E4M3>
-                    : type == DT_Q4_K ? unpack_panels<DT_Q4_K>
-                    : type == DT_Q5_K ? unpack_panels<DT_Q5_K>
-                    : type == DT_Q5_1 ? unpack_panels<DT_Q5_1>
-                    : type == DT_IQ4_XS ? unpack_panels<DT_IQ4_XS>
-                    : type == DT_E2M1   ? unpack_panels<DT_E2M1>
-                                      : unpack_panels<DT_Q6_K>,
+        cuda_launch(d, kernel,
                     dim3((unsigned)div_up(threads, THREADS), (unsigned)min_int(n - i, most)),
                     THREADS, 0, src + (size_t)i * stored_bytes(*p, type), *p,
                     (uint8_t *)dst + (size_t)i * panel_bytes(*p));

@@ -90,8 +90,9 @@
  * of IQ4_XS (17), IQ4_NL (18), MXFP4 (17), NVFP4 (18) and E2M1 (22).
  *
  * The decode kernel multiplies packed weights as they are, and so does the prefill kernel, which
- * unpacks them in registers (packed_pair). For other rows a product unpacks a matrix, or as many of
- * its panels as fit into scratch, to the panels of a bf16 matrix, and multiplies those: the bits
+ * unpacks them in registers (packed_pair). For so many rows that each weight would be unpacked too
+ * often (scratch_rows_of() of route.c), and without wgmma, a product unpacks a matrix, or as many
+ * of its panels as fit into scratch, to the panels of a bf16 matrix, and multiplies those: the bits
  * are the same.
  */
 #pragma once
@@ -207,6 +208,9 @@ static inline __host__ __device__ int high_codes_of(int g) { return 32 + g % 4 *
  * (dense/packed.cu). */
 void cuda_unpack_panels(struct kdev *d, const struct panels *p, int type, const void *panels,
                         int first, int n, void *dst);
+/* The number of panels of each matrix of a product by the prefill kernel, at most `most`, whose
+ * tiles are whole waves of blocks; `most` if they are less than one (dense/prefill.cu). */
+int cuda_prefill_panels(const struct kdev *d, const struct product *p, int most);
 /* Puts rows of blocks, which begin with row 0 of a panel, into n panels at dst. *too_large, on the
  * device, becomes 1 if a scale is too large for the format above; products must not read the
  * panels then. */
@@ -904,6 +908,12 @@ __device__ __forceinline__ uint4 level_times(const five_bits &code, float d)
     return y;
 }
 
+/* Byte i of a word minus 128, a float: in bits 8 to 15 a byte adds itself to 2^15. */
+__device__ __forceinline__ float byte_level(uint32_t word, int i)
+{
+    return __uint_as_float(__byte_perm(word, 0x47000000, 0x7404 | i << 4)) - 0x1.01p15f;
+}
+
 /* Eight weights of a row of a panel in memory. q: which eight of the chunk at `at`; type: what the
  * panel is stored as. Zeros have the sign that packed_bf16() gives them, but those of Q5_0 only
  * with `centred` (see level_times()). */
@@ -946,6 +956,9 @@ __device__ __forceinline__ uint4 eight_at(const struct packed_place &at, int typ
     const bool six = type == DT_Q6_K;
     const six_bits code(word, six ? *(const uint16_t *)(codes + high_codes_of(number)) : 0);
     const float by = half_value(s) * (six ? 0x1p-15f * (float)((int)scales[2 + q / 2] - 128) : 1.f);
+    uint2 w[2]; /* Q8_0: of both rows */
+    for (int e = 0; e < 2 && !six; e++)
+        w[e] = *(const uint2 *)(codes + codes_of(type, 2 * q + e));
     uint4 y;
 #pragma unroll
     for (int j = 0; j < 4; j++) {
@@ -953,7 +966,7 @@ __device__ __forceinline__ uint4 eight_at(const struct packed_place &at, int typ
 #pragma unroll
         for (int e = 0; e < 2; e++)
             two[e] = six ? fmaf(code.at(j, e), 0x1p127f, -2.f)
-                         : (float)((int)codes[codes_of(type, 2 * q + e) + 2 * j + r] - 128);
+                         : byte_level(j < 2 ? w[e].x : w[e].y, j % 2 * 2 + r);
         (&y.x)[j] = bf16_pair(two[0] * by, two[1] * by);
     }
     return y;

@@ -84,6 +84,17 @@ template <int TERMS, int COLS> static void run(struct kdev *d, const struct prod
     p->m[0].fp8 ? run<TERMS, COLS, STORED_FP8>(d, p) : run<TERMS, COLS, DT_BF16>(d, p);
 }
 
+int cuda_prefill_panels(const struct kdev *d, const struct product *p, int most)
+{
+    int first[MAX_MATS];
+    struct division of[MAX_MATS];
+    tiles_of(p, first, of);
+    const int n_sm = d->gpu.n_sm, n = p->m[0].panels.n, all = of[0].n; /* panels, their tiles */
+    const int tiles_row = div_up(p->rows * d->gpu.terms, best_columns(d, p));
+    const int waves = (int)((long)all * most / n) * tiles_row / n_sm;
+    return waves ? (int)((long)(waves * n_sm / tiles_row) * n / all) : most;
+}
+
 void cuda_product_prefill(struct kdev *d, const struct product *p)
 {
     if (d->gpu.terms == 2)
