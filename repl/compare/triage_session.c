@@ -351,7 +351,15 @@ static bool measure_format(struct gathering *g, const struct engine_opts *as, st
     return ok;
 }
 
-/* The same without quantized cells and draft weights. */
+/* Whether only what could not be measured is missing: the model did not fit the device, or no text
+ * could be measured. False: stopped, a rule was violated, or the device failed. */
+static bool goes_on(const struct gathering *g, const struct err *e)
+{
+    return (e->kind == ERR_NEGATIVE || e->kind == ERR_MODEL) && !stop_asked(g->a->stop) &&
+           (!g->loaded || g->l.dev.k->sync(g->l.dev.d, NULL));
+}
+
+/* The same without quantized cells and draft weights, if that fits the device. */
 static bool measure_plain(struct gathering *g, const struct engine_opts *as, struct err *e)
 {
     struct triage *t = g->t;
@@ -362,7 +370,7 @@ static bool measure_plain(struct gathering *g, const struct engine_opts *as, str
     o.kv = NULL;
     o.quant = (struct quant_opts){0};
     if (!load(g, &o, e))
-        return false;
+        return goes_on(g, e);
     struct redraft_opts ask = ask_of(g);
     ask.which = REDRAFT_AS_IS;
     FREED(free_at) struct redraft *re = xcalloc(1, sizeof *re);
@@ -371,7 +379,7 @@ static bool measure_plain(struct gathering *g, const struct engine_opts *as, str
                                .hits = re->r[0].hits,
                                .tokens = re->tokens,
                                .what = "cells and weights as the files have them"};
-    return ok;
+    return ok || goes_on(g, e);
 }
 
 /* A turn of the run with the checker ended: the run ends with REDRAFT_CONTEXT computed tokens. */
@@ -400,6 +408,7 @@ static void find_rule(struct gathering *g)
     struct diff_side side = {.script = &g->script, .how = g->a->how, .ended = checked_turn,
                              .arg = g};
     struct run_ask ask = {.strict = true};
+    unload(g); /* a GPU may not hold the weights twice */
     if (!side_run(&side, &ask, &f, &none))
         return;
     progress_end(g);
@@ -465,14 +474,20 @@ static bool measure_until(struct gathering *g, int want, int *n, int own, struct
  * on too few. */
 static bool measure_more(struct gathering *g, struct err *e)
 {
-    const struct triage *t = g->t;
+    struct triage *t = g->t;
     int n = 0, own = g->n_text;
     bool ok = true;
     for (int want = ENOUGH; ok && want <= REDRAFT_TOKENS; want += REDRAFT_TOKENS - ENOUGH) {
         bool open = t->re.tokens < ENOUGH || (want > ENOUGH && triage_is_open(t));
         if (open && t->re.tokens < want && redraft_message(n) && !g->how.opts.raw &&
-            t->re.r[0].hits * 100 < RIGHT * t->re.tokens && !is_explained(t))
+            t->re.r[0].hits * 100 < RIGHT * t->re.tokens && !is_explained(t)) {
+            const struct redraft was = t->re;
             ok = measure_until(g, want, &n, own, e);
+            if (!ok && goes_on(g, e)) {
+                t->re = was;
+                return true;
+            }
+        }
     }
     return ok;
 }
@@ -497,11 +512,12 @@ static bool measure(struct gathering *g, struct err *e)
     struct redraft_opts o = ask_of(g);
     bool ok = redraft_run(&o, &t->re, e);
     progress_end(g);
-    if (!ok && e->kind == ERR_NEGATIVE && !stop_asked(g->a->stop)) {
+    if (!ok && goes_on(g, e)) {
         snprintf(t->no_re, sizeof t->no_re, "%.190s", e->msg);
         return true;
     }
-    return ok && measure_more(g, e) && measure_format(g, &g->how.opts, e) &&
+    return ok && measure_more(g, e) &&
+           (measure_format(g, &g->how.opts, e) || goes_on(g, e)) &&
            measure_plain(g, &g->how.opts, e);
 }
 

@@ -16,6 +16,7 @@
 #include <jansson.h>
 
 #include "engine/remote/upkeep.h"
+#include "kernels/kernels.h"
 #include "repl/compare/triage.h"
 #include "tests/few.h"
 #include "tests/scratch.h"
@@ -340,6 +341,99 @@ static void test_all_turns_are_measured_together(void **state)
     free(turns);
 }
 
+/* ---- a GPU ----------------------------------------------------------------------------------- */
+
+static struct {
+    struct kernels k;
+    int open, most; /* devices that are open, and were at the same time */
+    size_t left;    /* free memory */
+} gpu;
+
+static struct kdev *gpu_open(const struct k_opts *o, struct err *e)
+{
+    gpu.most = max_int(gpu.most, ++gpu.open);
+    return kernels_cpu.open(o, e);
+}
+
+static void gpu_close(struct kdev *d)
+{
+    gpu.open--;
+    kernels_cpu.close(d);
+}
+
+static void gpu_memory(struct kdev *, size_t *free_bytes, size_t *total_bytes)
+{
+    *free_bytes = gpu.left;
+    *total_bytes = (size_t)80 << 30;
+}
+
+static size_t gpu_footprint(struct kdev *, const struct tensor *t)
+{
+    return t->quantize ? t->bytes / 2 : t->bytes;
+}
+
+/* The triage of the latest session, in this process on the CPU's kernels with memory of their
+ * own. */
+static void triage_last(struct triage *t)
+{
+    struct err e = {0};
+    char *path = xasprintf("%s/aerie/sessions.db", here);
+    FREED(session_row_free) struct session_row row = {0};
+    struct hdb *db = hdb_open(path, &e);
+    assert_true(db && hdb_find(db, "last", &row, &e));
+    struct triage_ask a = {.db = db, .session = row.id, .name = "last"};
+    a.how.engine.device = "cpu";
+    a.how.engine.threads = 1;
+    a.how.engine.backend = &gpu.k;
+    gpu.most = 0;
+    if (!triage_session(&a, t, &e))
+        fail_msg("%s", e.msg);
+    assert_int_equal(gpu.open, 0);
+    hdb_close(db);
+    free(path);
+}
+
+/* The weights are never there twice; without room for those that are not quantized all other facts
+ * are told, and without room for any, those of the log. */
+static void test_a_gpu_with_little_memory(void **state)
+{
+    (void)state;
+    int rc;
+    struct triage *t = xcalloc(1, sizeof *t);
+    gpu.k = kernels_cpu;
+    gpu.k.open = gpu_open;
+    gpu.k.close = gpu_close;
+    gpu.k.memory = gpu_memory;
+    gpu.k.footprint = gpu_footprint;
+    gpu.left = (size_t)8 << 30;
+    free(aerie("run -q --device cpu --threads 1 --bug 26512 -p check=off -p draft.steps=3 "
+               "-p max_tokens=48 '" STORY "'", &rc));
+    triage_last(t);
+    assert_true(t->rule[0] && t->rule_again && !t->no_re[0]);
+    assert_int_equal(gpu.most, 1);
+    accepted_free(&t->log);
+
+    free(aerie("run -q --device cpu --threads 1 --weights fp8 -p draft.steps=3 -p max_tokens=24 "
+               "'" STORY "'", &rc));
+    int tries = 0;
+    for (gpu.left = (size_t)388 << 20; tries == 0 || t->no_re[0]; gpu.left += (size_t)4 << 20) {
+        if (tries++)
+            accepted_free(&t->log);
+        *t = (struct triage){0};
+        triage_last(t);
+        assert_true(t->log.drafts.cycles > 0 && tries < 100);
+        assert_true(!t->no_re[0] || strstr(t->no_re, "of GPU memory"));
+    }
+    assert_true(tries > 1 && t->weights[0] && t->re.tokens > 0 && !t->plain.known);
+    accepted_free(&t->log);
+    gpu.left = (size_t)8 << 30;
+    *t = (struct triage){0};
+    triage_last(t);
+    assert_true(t->plain.known);
+    accepted_free(&t->log);
+    free(t);
+}
+
 static void expect_error(const char *args, const char *says)
 {
     int rc;
@@ -522,6 +616,7 @@ int main(void)
         cmocka_unit_test(test_seeded_causes_are_named_first_or_second),
         cmocka_unit_test(test_a_healthy_head_is_called_healthy),
         cmocka_unit_test(test_all_turns_are_measured_together),
+        cmocka_unit_test(test_a_gpu_with_little_memory),
         cmocka_unit_test(test_bad_input_is_one_line),
         cmocka_unit_test(test_counters_of_a_server_name_causes),
         cmocka_unit_test(test_counters_of_servers_are_read),
