@@ -434,6 +434,7 @@ if [ -n "$BUILD" ] && [ "$(basename "$AERIE")" = aerie ]; then
     # what `make` builds for where there is a GPU: nvidia-smi prints compute capabilities, or a sentence; nvcc its release
     mkdir "$T/tools"; printf '#!/bin/sh\ncat "%s/gpus"\n' "$T" >"$T/tools/nvidia-smi"
     printf '#!/bin/sh\n[ "$1" = --list-gpu-code ] && echo sm_80 sm_86 sm_90 || echo "tools, release $(cat "%s/nvcc"), V1"\n' "$T" >"$T/tools/nvcc"
+    for f in cc pkg-config; do printf '#!/bin/sh\n' >"$T/tools/$f"; done # tests have no compiler
     chmod +x "$T/tools"/*
     builds() { # NAME STATUS PATTERN GPUS NVCC [ARGUMENT...]
         printf "$4\n" >"$T/gpus"; echo "$5" >"$T/nvcc"
