@@ -57,10 +57,10 @@ for _ in 1 2 3; do run run --db "$DB" hello; done
 run run --db "$DB" --keep-sessions 1 hello; fails '2 old sessions removed from the log' && [ "$(sql 'SELECT count(*) FROM session')" = 2 ]; result "a start keeps the sessions used last, and adds its own" $?
 used() { sql 'SELECT (page_count - freelist_count) * page_size FROM pragma_page_count, pragma_freelist_count, pragma_page_size'; }
 fill() { # with imported sessions of long messages, until so many bytes are used; free pages are room
-    local missing
-    for ((missing = $1 - $(used); missing > 0; missing = $1 - $(used))); do
+    local missing i # a number in each text: a line that the log has is not imported again
+    for ((i = 0, missing = $1 - $(used); missing > 0; i++, missing = $1 - $(used))); do
         printf '{"request":{"model":"m","messages":[{"role":"user","content":"%s"}]},"response":{"choices":[{"message":%s}]}}\n' \
-            "$(yes "word and word" | head -c $((missing / 3 + 2000)) | tr '\n' ' ')" '{"role":"assistant","content":"ok"},"finish_reason":"stop"' >"$T/long"
+            "$i $(yes "word and word" | head -c $((missing / 3 + 2000)) | tr '\n' ' ')" '{"role":"assistant","content":"ok"},"finish_reason":"stop"' >"$T/long"
         "$AERIE" import "$T/long" --db "$DB" >/dev/null 2>&1 || break
     done
 }
