@@ -32,6 +32,8 @@ static struct {
     struct kernels k;
     size_t total, left;  /* memory; total 0: unlimited */
     size_t taken;        /* bytes allocated and uploaded */
+    size_t room;         /* not 0: memory, of which what is not taken is left */
+    int scale;           /* of the tensors' size on the device */
     int n_alloc;         /* calls of alloc and upload */
     bool holds;             /* what is uploaded is on the device */
     const void *held[1024]; /* the uploaded tensors' data */
@@ -57,19 +59,16 @@ KIT kbuf spy_alloc(struct kdev *d, size_t bytes, const char *what, struct err *e
     return kernels_cpu.alloc(d, bytes, what, e);
 }
 
-KIT bool spy_upload(struct kdev *d, struct tensor *t, struct err *e)
+KIT void spy_release(struct kdev *d, kbuf b)
 {
-    spy.taken += t->bytes;
-    spy.n_alloc++;
-    assert_true(spy.n_held < 1024);
-    spy.held[spy.n_held++] = t->data;
-    return kernels_cpu.upload(d, t, e);
+    spy.taken -= b.p ? b.n : 0;
+    kernels_cpu.release(d, b);
 }
 
 KIT size_t spy_footprint(struct kdev *d, const struct tensor *t)
 {
     (void)d;
-    return t->quantize ? t->bytes / 2 : t->bytes;
+    return (t->quantize ? t->bytes / 2 : t->bytes) * (size_t)spy.scale;
 }
 
 KIT bool spy_holds(struct kdev *d, const struct tensor *t)
@@ -81,9 +80,32 @@ KIT bool spy_holds(struct kdev *d, const struct tensor *t)
     return false;
 }
 
+KIT bool spy_upload(struct kdev *d, struct tensor *t, struct err *e)
+{
+    if (spy_holds(d, t))
+        return true;
+    spy.taken += spy_footprint(d, t);
+    spy.n_alloc++;
+    assert_true(spy.n_held < 1024);
+    spy.held[spy.n_held++] = t->data;
+    return kernels_cpu.upload(d, t, e);
+}
+
+KIT void spy_unload(struct kdev *d, struct tensor *t)
+{
+    for (int i = 0; spy_holds(d, t) && i < spy.n_held; i++)
+        if (spy.held[i] == t->data) {
+            spy.held[i] = spy.held[--spy.n_held];
+            spy.taken -= spy_footprint(d, t);
+            t->data = NULL;
+        }
+}
+
 KIT void spy_memory(struct kdev *d, size_t *free_bytes, size_t *total_bytes)
 {
     (void)d;
+    if (spy.room)
+        spy.left = spy.room > spy.taken ? spy.room - spy.taken : 0;
     *free_bytes = spy.left;
     *total_bytes = spy.total;
 }
@@ -134,7 +156,10 @@ KIT const struct kernels *new_spy(bool queued)
     spy.k = kernels_cpu;
     spy.k.queued = queued;
     spy.k.alloc = spy_alloc;
+    spy.k.release = spy_release;
     spy.k.upload = spy_upload;
+    spy.k.unload = spy_unload;
+    spy.scale = 1;
     spy.k.footprint = spy_footprint;
     spy.k.holds = spy_holds;
     spy.k.memory = spy_memory;

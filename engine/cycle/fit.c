@@ -300,9 +300,9 @@ bool fit_look(struct device dev, struct model *model, struct draft *draft,
         out->total = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
         out->left = machine_free(out->total);
     }
-    size_t spare = out->own ? SPARE : 0;
-    struct fit_try trial = {dev, model, draft, out->left > spare ? out->left - spare : 0, out->own,
-                            false};
+    out->spare = out->own ? SPARE : 0;
+    struct fit_try trial = {dev, model, draft, out->left > out->spare ? out->left - out->spare : 0,
+                            out->own, false};
     out->need = fit_need(dev, model, draft, shape, false);
     for (int k = 0; k < 3; k++) {
         struct runtime_shape s = *shape;

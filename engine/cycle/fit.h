@@ -14,6 +14,7 @@ struct fit {
     struct need need;
     size_t kv[3]; /* bytes of all cells by their type (enum kv_type) */
     size_t left, total; /* memory, free and in all, of the device or else of the machine */
+    size_t spare;       /* of `left`: what a runtime leaves free */
     bool own;           /* the device's own */
     bool fits;
     int longest;  /* the longest context that fits, at most the model's; 0: none */

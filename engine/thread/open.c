@@ -290,7 +290,7 @@ static bool look_at_model(struct engine *engine, const struct engine_opts *asked
     bool ok = engine_fit(&loaded, &o, &f, e);
     loaded.dev = (struct device){0};
     engine_unload(&loaded);
-    size_t least = f.need.weights + f.need.draft + f.need.work;
+    size_t least = f.need.weights + f.need.draft + f.need.work + f.spare;
     size_t room = f.left + need_sum(&engine->base.info.need); /* once the present model is gone */
     if (ok && f.own && least > room)
         ok = err_set(e, ERR_MODEL, "it needs %.1f GiB of the device's memory without any context; "
@@ -310,14 +310,28 @@ static void swap_drafts(struct loaded *loaded, struct loaded_draft *d)
 }
 
 /* A new runtime over the present target, with the draft of *d; *d then holds the draft that is not
- * used. On failure the runtime has the draft that it had. */
+ * used. On failure the runtime has the draft that it had. A device with memory of its own need not
+ * hold both: the one that it had leaves it first, and on failure is read again. */
 static enum reopened with_draft(struct engine *engine, const struct engine_opts *now,
                                 const struct engine_opts *o, struct loaded_draft *d, struct err *e)
 {
-    swap_drafts(&engine->loaded, d);
+    struct loaded *loaded = &engine->loaded;
+    size_t left, all;
+    loaded->dev.k->memory(loaded->dev.d, &left, &all);
+    swap_drafts(loaded, d);
+    if (all)
+        loaded_draft_free(loaded, d);
     if (open_runtime(engine, o, e))
         return REOPEN_DONE;
-    swap_drafts(&engine->loaded, d);
+    if (all) {
+        struct loaded_draft was;
+        if (!engine_load_draft(loaded, now, &was, &(struct err){0}))
+            return REOPEN_FAILED;
+        swap_drafts(loaded, d);
+        loaded_draft_free(loaded, d);
+        *d = was;
+    }
+    swap_drafts(loaded, d);
     return open_runtime(engine, now, &(struct err){0}) ? REOPEN_EMPTIED : REOPEN_FAILED;
 }
 

@@ -230,6 +230,55 @@ static void test_headers_of_a_draft_whose_head_is_its_embedding(void **state)
     bed_close(&b);
 }
 
+/* On a device that just holds the engine another draft or another model takes the place of the
+ * present one; what is too large leaves everything as it was, or as if opened anew. */
+static void test_a_full_device_takes_another_draft_or_model(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    struct answer a = {0};
+    new_spy(false);
+    spy.holds = true;
+    spy.total = spy.room = (size_t)80 << 30;
+    struct engine_opts now = spy_opts(), o;
+    now.context = 512;
+    struct backend *g = engine_open(&now, &e);
+    must(g != NULL, &e);
+    struct need n = backend_info(g)->need;
+    assert_true(n.draft > (size_t)1 << 20 && n.weights > (size_t)8 << 20);
+    spy.room = ((size_t)384 << 20) + need_sum(&n) + ((size_t)1 << 20);
+
+    o = now;
+    o.draft = "models/nestling/../nestling/draft";
+    must(engine_reopen(g, &now, &o, &e) == REOPEN_DONE, &e);
+    now = o;
+    o.draft = NULL;
+    must(engine_reopen(g, &now, &o, &e) == REOPEN_DONE, &e);
+    assert_int_equal(backend_info(g)->need.draft, 0);
+    must(engine_reopen(g, &o, &now, &e) == REOPEN_DONE, &e);
+    o = now;
+    o.draft = NESTLING_DRAFT;
+    o.context = 1 << 14;
+    assert_int_equal(engine_reopen(g, &now, &o, &e), REOPEN_EMPTIED);
+    assert_non_null(strstr(e.msg, "of GPU memory"));
+    assert_string_equal(backend_info(g)->draft_dir, now.draft);
+    ask(g, RQ_SAY, "hello", &a);
+    assert_true(a.ended && a.reason <= STOP_MAX && !a.n_fault && a.n_steps > 0);
+
+    o = now;
+    o.model = "models/nestling/../nestling/target";
+    must(engine_reopen(g, &now, &o, &e) == REOPEN_DONE, &e);
+    spy.scale = 8;
+    assert_int_equal(engine_reopen(g, &o, &now, &e), REOPEN_KEPT);
+    assert_non_null(strstr(e.msg, "are there without the present model"));
+    spy.scale = 1;
+    ask(g, RQ_SAY, "hello", &a);
+    assert_true(a.ended && !a.n_fault);
+    answer_free(&a);
+    backend_close(g);
+    assert_int_equal(spy.taken, 0);
+}
+
 static void test_a_look_says_the_longest_context(void **state)
 {
     (void)state;
@@ -512,6 +561,7 @@ int main(void)
         cmocka_unit_test(test_weights_that_fit_as_fp8_only),
         cmocka_unit_test(test_headers_and_config_tell_what_a_model_takes),
         cmocka_unit_test(test_headers_of_a_draft_whose_head_is_its_embedding),
+        cmocka_unit_test(test_a_full_device_takes_another_draft_or_model),
         cmocka_unit_test(test_a_look_says_the_longest_context),
         cmocka_unit_test(test_an_engine_shortens_a_context_that_nobody_asked_for),
         cmocka_unit_test(test_a_lost_device_ends_the_turn_and_keeps_what_was_said),
