@@ -437,7 +437,7 @@ if [ -n "$BUILD" ] && [ "$(basename "$AERIE")" = aerie ]; then
     for f in cc pkg-config; do printf '#!/bin/sh\n' >"$T/tools/$f"; done # tests have no compiler
     chmod +x "$T/tools"/*
     builds() { # NAME STATUS PATTERN GPUS NVCC [ARGUMENT...]
-        printf "$4\n" >"$T/gpus"; echo "$5" >"$T/nvcc"
+        printf '%b\n' "$4" >"$T/gpus"; echo "$5" >"$T/nvcc"
         env -u GPUS -u ARCH -u TOLD -u MAKEFLAGS -u MAKEOVERRIDES PATH="$T/tools:$PATH" make -s check-deps NVCC="$T/tools/nvcc" ZMQ=0 MODE=release CUDA=auto "${@:6}" >"$T/out" 2>&1; rc=$?
         [ $rc = "$2" ] && grep -qE -- "$3" "$T/out"; result "$1" $?
     }
