@@ -227,6 +227,35 @@ void cuda_repack_blocks(struct kdev *d, const struct panels *p, int type, const 
 
 /* ---- panels of bf16 ------------------------------------------------------------------------- */
 
+/* Byte i of a word minus 128, a float: in bits 8 to 15 a byte adds itself to 2^15. */
+__device__ __forceinline__ float byte_level(uint32_t word, int i)
+{
+    return __uint_as_float(__byte_perm(word, 0x47000000, 0x7404 | i << 4)) - 0x1.01p15f;
+}
+
+/* eight_at() with words in place of bytes of Q8_0. */
+template <int TYPE>
+__device__ __forceinline__ uint4 eight_by_words(const struct packed_place &at,
+                                                const uint8_t *panel, int row, int q)
+{
+    if (TYPE != DT_Q8_0)
+        return eight_at(at, TYPE, panel, row, q, false);
+    const float by = half_value(*(const uint16_t *)(panel + at.scales));
+    uint2 w[2]; /* of both rows */
+    for (int e = 0; e < 2; e++)
+        w[e] = *(const uint2 *)(panel + at.codes + codes_of(TYPE, 2 * q + e));
+    uint4 y;
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        float two[2];
+#pragma unroll
+        for (int e = 0; e < 2; e++)
+            two[e] = byte_level(j < 2 ? w[e].x : w[e].y, j % 2 * 2 + row % 2);
+        (&y.x)[j] = bf16_pair(two[0] * by, two[1] * by);
+    }
+    return y;
+}
+
 /* Both kernels: blocks (threads of a panel, panels). The memory should bring 20 bytes for each
  * eight weights in the time of a thread's instructions, so there is no division of 64 bits.
  *
@@ -254,7 +283,7 @@ __global__ void __launch_bounds__(THREADS)
     uint4 eight[4];
 #pragma unroll
     for (int q = 0; q < 4; q++)
-        eight[q] = eight_at(at, TYPE, src, row, q, false);
+        eight[q] = eight_by_words<TYPE>(at, src, row, q);
 #pragma unroll
     for (int j = 0; j < UNITS; j++)
         *(uint4 *)(to + j * unit) = make_uint4((&eight[0].x)[j], (&eight[1].x)[j],

@@ -908,12 +908,6 @@ __device__ __forceinline__ uint4 level_times(const five_bits &code, float d)
     return y;
 }
 
-/* Byte i of a word minus 128, a float: in bits 8 to 15 a byte adds itself to 2^15. */
-__device__ __forceinline__ float byte_level(uint32_t word, int i)
-{
-    return __uint_as_float(__byte_perm(word, 0x47000000, 0x7404 | i << 4)) - 0x1.01p15f;
-}
-
 /* Eight weights of a row of a panel in memory. q: which eight of the chunk at `at`; type: what the
  * panel is stored as. Zeros have the sign that packed_bf16() gives them, but those of Q5_0 only
  * with `centred` (see level_times()). */
@@ -956,9 +950,6 @@ __device__ __forceinline__ uint4 eight_at(const struct packed_place &at, int typ
     const bool six = type == DT_Q6_K;
     const six_bits code(word, six ? *(const uint16_t *)(codes + high_codes_of(number)) : 0);
     const float by = half_value(s) * (six ? 0x1p-15f * (float)((int)scales[2 + q / 2] - 128) : 1.f);
-    uint2 w[2]; /* Q8_0: of both rows */
-    for (int e = 0; e < 2 && !six; e++)
-        w[e] = *(const uint2 *)(codes + codes_of(type, 2 * q + e));
     uint4 y;
 #pragma unroll
     for (int j = 0; j < 4; j++) {
@@ -966,7 +957,7 @@ __device__ __forceinline__ uint4 eight_at(const struct packed_place &at, int typ
 #pragma unroll
         for (int e = 0; e < 2; e++)
             two[e] = six ? fmaf(code.at(j, e), 0x1p127f, -2.f)
-                         : byte_level(j < 2 ? w[e].x : w[e].y, j % 2 * 2 + r);
+                         : (float)((int)codes[codes_of(type, 2 * q + e) + 2 * j + r] - 128);
         (&y.x)[j] = bf16_pair(two[0] * by, two[1] * by);
     }
     return y;
