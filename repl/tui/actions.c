@@ -125,7 +125,8 @@ static bool complete_by_letters(struct tui *t, struct buf *line)
         }
     }
     t->n_choice = (int)kept;
-    qsort_r(t->choice, kept, sizeof *t->choice, by_fit, word);
+    if (kept > 0)
+        qsort_r(t->choice, kept, sizeof *t->choice, by_fit, word);
     return kept > 0;
 }
 

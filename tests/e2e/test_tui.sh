@@ -79,7 +79,8 @@ text "What is a page table?"; key Enter
 check "the message is marked" wait_for "› What is a page table?"
 check "a reply arrives and the step is counted" until_ok eval 'screen | grep -qE "$counted"'
 check "the session is recorded" shows "REC"
-text "/sta"; key Tab; wait_for "/stats"; key Enter
+text "/qqzz"; key Tab; check "where no command has the letters, that is said" wait_for "nothing to complete"
+key C-u; text "/sta"; key Tab; wait_for "/stats"; key Enter
 check "Tab completes a command, and it runs" wait_for "STATS"
 text "/p"; key Tab
 check "completion tells what each command does" eval 'wait_for "draws the page map of a pool" && shows "╭──"'
@@ -165,6 +166,16 @@ check "/bye restores the terminal" restored
 check "bracketed paste is switched off again" eval 'tail -c 400 "$dir/bytes" | grep -qF "[?2004l"'
 check "the history file is private" test "$(stat -c %a "$dir/state/aerie/history")" = 600
 
+# ---- what waits while a command shows its progress ----
+waits_once() { shows "; Ctrl-C stops" && [ "$(screen | grep -c "queued  and after")" = 1 ]; }
+if ! mock; then
+    shell 100 30
+    run "$endless -p max_tokens=9"
+    text "/phase"; key Enter; text "again"; key Enter; wait_for "paused"
+    text "/triage"; key Enter; text "and after"; key Enter; wait_for "2 queued"; text "/continue"; key Enter
+    check "while a queued command runs, the screen has what still waits" until_ok waits_once
+fi
+
 # ---- while a reply runs ----
 shell 100 30
 env="VISUAL=$dir/editor" run "--system $'evil\033]0;owned\007\u202Etxet' $endless"
@@ -203,13 +214,6 @@ check "the screen is what a fresh drawing shows" until_ok same_after_redraw
 p=$(pid); ticks() { awk '{print $14 + $15}' "/proc/$p/stat"; }
 quiet() { local a; a=$(ticks); sleep 0.5; [ $(($(ticks) - a)) -le 1 ]; }
 check "an idle screen uses no time" until_ok quiet
-waits_once() { shows "; Ctrl-C stops" && [ "$(screen | grep -c "queued  and after")" = 1 ]; }
-if ! mock; then
-    text "/set max_tokens 9"; key Enter; text "/phase"; key Enter; text "again"; key Enter; wait_for "paused"
-    text "/triage"; key Enter; text "and after"; key Enter; wait_for "2 queued"; text "/continue"; key Enter
-    check "while a queued command runs, the screen has what still waits" until_ok waits_once
-    key C-c; key C-u; text "/set max_tokens 0"; key Enter
-fi
 text "/clear"; key Enter; wait_for "new session"
 text "again"; key Enter; until_ok streaming
 key C-z; check "Ctrl-Z gives the shell back" wait_for "Stopped"
