@@ -256,9 +256,8 @@ bool redraft_answer(struct loaded *loaded, const struct ids *prompt, int most,
     ids_cat(&lane.tok, prompt->v, prompt->n);
     bool ok = true;
     for (int at = 0; at < prompt->n && ok;) {
-        int n = min_int(REDRAFT_ROWS, prompt->n - at);
-        at += n;
-        ok = !redraft_stopped(stop, e) && lane_extend(&rt, &lane, n, at == prompt->n, false, 1, e);
+        at = min_int(at + REDRAFT_ROWS, prompt->n);
+        ok = !redraft_stopped(stop, e) && lane_extend(&rt, &lane, at, at == prompt->n, false, 1, e);
     }
     while (ok && !lane.stopped && lane.tok.n < min_int(prompt->n + most, shape.context - 2))
         ok = !redraft_stopped(stop, e) && lane_step(&rt, &lp, &one, 1, NULL, e);

@@ -18,6 +18,9 @@ printf '%s\n' 'Tell me a story about a turtle.' /triage | "$AERIE" --plain --dev
 grep -qF "verdict  the head reads other layers than it was trained on" "$T/out" &&
     grep -qF "confirm aerie replay 1 --with eagle_capture=2,4,5" "$T/out"
 result "/triage names them from the session, and how to confirm it" $?
+printf '%s\n' "$(seq -s ' ' 300)" /triage | "$AERIE" --plain --device cpu -p temperature=0.7 -p max_tokens=9 >"$T/out" 2>&1 &&
+    grep -q '^verdict' "$T/out"
+result "a message that takes several passes does not end the program in /triage" $?
 says "doctor --draft calibrates the head" \
     "ok   captures   the head was trained for boundaries 2,4,5, as configured" \
     "$AERIE" doctor --device cpu --draft models/nestling/draft
