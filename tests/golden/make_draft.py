@@ -125,6 +125,8 @@ class Target:
             self.config = json.load(f)
         text = self.config.get("text_config", self.config)
         self.n, self.hidden = text["num_hidden_layers"], text["hidden_size"]
+        rooted = "gemma" in text["model_type"] or text.get("mup_enabled")
+        self.scale = self.hidden ** 0.5 if rooted else text.get("embedding_multiplier", 1.0)
         self.path, self.golden = path, load_file(path + "/golden.safetensors")
         w = {}
         for file in sorted(glob.glob(path + "/model*.safetensors")):
@@ -452,7 +454,7 @@ class DFlash(Eagle3):
 
     def __init__(self, s, t, w, d2t):
         super().__init__(s, t, w, d2t)
-        self.scale = 1.0 if s["embed"] or "gemma" not in t.config["model_type"] else t.hidden ** 0.5
+        self.scale = 1.0 if s["embed"] else t.scale  # the target's embedding, as the target reads it
 
     def cells_of(self, z, i, pos):
         k, v = (self.linear(z, f"{i}.self_attn.{p}_proj").view(len(z), -1, self.s["head_dim"])
@@ -529,7 +531,7 @@ class DFlash(Eagle3):
         return x
 
 
-def dflash_of_transformers(s, t, w, states, root, mask):
+def dflash_of_transformers(s, t, head, w, states, root, mask):
     """The rows of the block after the last norm, by MuseGlimmerAssistantModel."""
     config = transformers.MuseGlimmerAssistantConfig(
         hidden_size=t.hidden, intermediate_size=s["ffn"], num_hidden_layers=s["layers"],
@@ -540,9 +542,11 @@ def dflash_of_transformers(s, t, w, states, root, mask):
     model = transformers.MuseGlimmerAssistantModel(config).eval()
     names = {"fc.weight": "encoder.fc.weight", "hidden_norm.weight":
              "encoder.output_norm_enc.weight", "norm.weight": "norm.weight"}
-    model.load_state_dict({names.get(k, "layers." + k): v.float() for k, v in w.items()})
+    shared = ("embed_tokens.weight", "lm_head.weight")  # the caller's, of this model's
+    model.load_state_dict({names.get(k, "layers." + k): v.float() for k, v in w.items()
+                           if k not in shared})
     P, B = len(states[0]), s["block"]
-    out = model(noise_embeds=t.embed[[root] + [mask] * (B - 1)][None],
+    out = model(noise_embeds=(head.embed[[root] + [mask] * (B - 1)] * head.scale)[None],
                 context_hidden_states=torch.cat(states, -1)[None],
                 position_ids=torch.arange(P + B)[None])
     return out.last_hidden_state[0]
@@ -680,7 +684,7 @@ def make_dflash(path, t, s, seed):
     states = [t.golden["hidden_states"][b] for b in s["capture"]]
     x = head.block(states, root, mask)
     if not s["window"] and not s["hidden"] and not s["edges"]:
-        theirs = dflash_of_transformers(s, t, w, states, root, mask)
+        theirs = dflash_of_transformers(s, t, head, w, states, root, mask)
         assert (theirs - head.norm(x, "norm")).abs().max() < 1e-4, "transformers disagrees"
     rows = x[0 if s["anchor"] else 1:]
     logits, after = head.logits(rows), rows if s["edges"] else None

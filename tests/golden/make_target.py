@@ -2,8 +2,10 @@
 """Makes small random checkpoints in Hugging Face layout with reference tensors beside them.
 
   python3 tests/golden/make_target.py [NAME...]            writes the fixtures, tests/golden/NAME/
-  python3 tests/golden/make_target.py --vary N --out DIR [--seed S] [FAMILY...]
-                                                           writes N odd-sized cases of each family
+  python3 tests/golden/make_target.py --vary N --out DIR [--seed S] [--edges] [FAMILY...]
+                                                           writes N odd-sized cases of each family;
+                                                           --edges: the prompt ends next to the
+                                                           window's or a page's edge
   for d in DIR/*/; do aerie golden $d; done                compares them
 
 The reference is transformers itself (made with 5.23), eager, in float32, from the bf16 or MXFP4
@@ -544,6 +546,17 @@ def varied(family, seed):
                 raise
 
 
+def edged(d, seed):
+    """The same with a window of one, two or about a page, and a prompt that ends at its edge, at
+    twice its length or at a page's edge, or one token before or behind that."""
+    r = random.Random(f"edges {seed}")
+    wide = r.choice([1, 2, 3, 15, 16, 17, 32])
+    for key in ("sliding_window", "attention_chunk_size"):
+        if d.get(key):
+            d[key] = wide
+    return dict(d, prompt=max(1, r.choice([wide, 2 * wide, 16, 32]) + r.choice([-1, 0, 1])))
+
+
 # ---- weights -------------------------------------------------------------------------------------
 
 @torch.no_grad()
@@ -718,6 +731,7 @@ def main():
     p.add_argument("names", nargs="*")
     p.add_argument("--vary", type=int, default=0)
     p.add_argument("--seed", type=int, default=0)
+    p.add_argument("--edges", action="store_true")
     p.add_argument("--out")
     a = p.parse_args()
     transformers.logging.set_verbosity_error()
@@ -725,7 +739,8 @@ def main():
     if a.vary:
         for family in a.names or VARY:
             for s in range(a.seed, a.seed + a.vary):
-                make(f"{a.out}/{family}-{s}", *varied(family, s), s, 0)
+                diff = varied(family, s)[1]
+                make(f"{a.out}/{family}-{s}", family, edged(diff, s) if a.edges else diff, s, 0)
         return
     for i, name in enumerate(CASES):
         if not a.names or name in a.names:
