@@ -269,13 +269,14 @@ static void queue(struct tui *t, char *text)
 /* Attaches the files of a queued message again, before those attached since. */
 static void attach_again(struct app *a, struct attached *files)
 {
+    if (files->n == 0) {
+        free(files->file);
+        return;
+    }
     for (int i = 0; i < a->attached.n; i++)
         *APPEND(files->file, files->n) = a->attached.file[i];
     free(a->attached.file);
-    if (files->n > 0)
-        a->attached = *files;
-    else
-        a->attached = (struct attached){0};
+    a->attached = *files;
 }
 
 char *tui_unqueue(struct tui *t)

@@ -191,6 +191,8 @@ key Up; check "Up takes it back" eval 'wait_for "› next please" && wait_gone "
 key C-u; text "/read $dir/note.txt"; key Enter; wait_for "Ctrl-X d drops"; text "about it"; key Enter
 check "a file waits with the message it was read for" eval 'wait_for "1 queued" && wait_gone "Ctrl-X d drops"'
 key Up; check "and comes back with it" eval 'wait_for "› about it" && wait_for "Ctrl-X d drops"'
+key C-u; text "/forget 1"; key Enter; wait_for "1 queued"; key Up; wait_gone "1 queued"
+check "a queued command that comes back leaves the file in the message" eval 'wait_for "› /forget 1" && ! shows "attached in another session" && shows "Ctrl-X d drops"'
 key C-x; key d; wait_gone "Ctrl-X d drops"
 key C-u; text "/stats"; key Enter; check "commands that only look run at once" wait_for "tokens generated"
 key PPage; key PPage
