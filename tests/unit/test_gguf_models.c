@@ -557,8 +557,8 @@ static void test_keys_are_checked(void **state)
     }
 }
 
-/* A key more in the file of a case, and what becomes of the rope: its kind and factor, or why the
- * file is refused. As llama.cpp has it: a factor without a type is linear. */
+/* Adds `key` to the GGUF file of `dir` and expects the rope's kind and factor, or the refusal
+ * `says`. A scaling factor without a type means linear scaling, as in llama.cpp. */
 static const struct scaled_rope {
     const char *dir, *key;
     int type;

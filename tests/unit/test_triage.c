@@ -393,8 +393,8 @@ static void triage_last(struct triage *t)
     free(path);
 }
 
-/* The weights are never there twice; without room for those that are not quantized all other facts
- * are told, and without room for any, those of the log. */
+/* A GPU never holds two copies of the weights. If the unquantized weights do not fit, triage still
+ * measures everything else; if no weights fit, triage reports what the log says. */
 static void test_a_gpu_with_little_memory(void **state)
 {
     (void)state;
