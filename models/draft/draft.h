@@ -52,6 +52,8 @@ bool fit_ids(struct drafting *g);
  * match `ignored`. False and an error. */
 bool draft_finish(struct drafting *g, const char *const *ignored);
 
+/* Adds "DIR: " and a text to d->note, for people. */
+void draft_note(struct draft *d, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Sets the error "CONFIG: the draft does not fit the target: WHAT is HAS, expected EXPECTED";
  * returns false. */
 static inline bool draft_misfit(const struct drafting *g, const char *what, long long has,

@@ -93,8 +93,28 @@ static int speculators_depths(const struct drafting *g)
                ? (int)json_integer_value(n) : 0;
 }
 
-/* The masks of one pass: one less than there are depths, and no more than the smallest window
- * leaves room for, so that each sees the true cell before the first one. */
+/* The depths that the file names, or as many as a tree can have; no more than that, nor than the
+ * smallest window leaves room for, so that each mask of a pass sees the true cell before the first
+ * one. A note says if these are fewer than the file's. */
+static int configure_depths(struct drafting *g)
+{
+    struct draft *d = g->d;
+    const struct conf *c = place_of(g, "num_depths");
+    const int own = speculators_depths(g), most = MAX_BLOCK - 1;
+    const int named = conf_int(c, "num_depths", own ? own : most, 2, 1 << 10);
+    int depths = min_int(named, most), window = 0;
+    for (int i = 0; i < d->cfg.n_layer; i++)
+        if (d->layer[i].window && d->layer[i].window < depths)
+            depths = window = d->layer[i].window;
+    if (conf_ok(&g->top) && depths < 2)
+        conf_refuse(&g->top, "sliding_window", "is 1, expected at least 2");
+    if (depths < named && (own || conf_has(c, "num_depths")))
+        draft_note(d, "the draft guesses %d of its %d depths: %s %d", depths, named,
+                   window ? "its window is" : "a tree has at most", window ? window : most);
+    return depths;
+}
+
+/* The masks of one pass are one less than there are depths. */
 static void configure_parallel(struct drafting *g)
 {
     static const char *const ids[] = {"ptd_token_id", "pard_token", "mask_token_id"};
@@ -115,15 +135,7 @@ static void configure_parallel(struct drafting *g)
         conf_refuse(&g->top, ids[0], "is missing, the id of the mask");
     else
         d->mask = conf_int(c, id, 0, 0, g->target->cfg.vocab - 1);
-    c = place_of(g, "num_depths");
-    int own = speculators_depths(g), most = own ? own : MAX_BLOCK - 1;
-    int depths = min_int(conf_int(c, "num_depths", most, 2, 1 << 10), MAX_BLOCK - 1);
-    for (int i = 0; i < d->cfg.n_layer; i++)
-        if (d->layer[i].window)
-            depths = min_int(depths, d->layer[i].window);
-    if (conf_ok(&g->top) && depths < 2)
-        conf_refuse(&g->top, "sliding_window", "is 1, expected at least 2");
-    d->block = depths - 1;
+    d->block = configure_depths(g) - 1;
     d->block_depth = 2;
     d->causal[0] = d->causal[1] = true;
 }

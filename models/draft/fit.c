@@ -90,6 +90,21 @@ static bool check_t2d(struct drafting *g, const struct tensor *t, const uint8_t 
     return true;
 }
 
+void draft_note(struct draft *d, const char *fmt, ...)
+{
+    struct buf all = {0};
+    va_list ap;
+    if (d->note)
+        buf_printf(&all, "%s; ", d->note);
+    buf_printf(&all, "%s: ", show_path(d->dir).s);
+    va_start(ap, fmt);
+    buf_vprintf(&all, fmt, ap);
+    va_end(ap);
+    free(d->note);
+    d->note = xstrdup(buf_text(&all));
+    buf_free(&all);
+}
+
 /* Reads d2t, which holds offsets: target id = draft id + d2t[draft id]; in a GGUF (`ids`) it holds
  * target ids. Sets mapped[target id]. */
 static bool map_ids(struct drafting *g, const struct tensor *t, bool ids, uint8_t *mapped)
@@ -119,8 +134,8 @@ static bool map_ids(struct drafting *g, const struct tensor *t, bool ids, uint8_
         free(d->d2t);
         d->d2t = NULL;
     }
-    if (ok && !ascending && !d->note)
-        d->note = xasprintf("%s: d2t is not in ascending order", show_path(d->dir).s);
+    if (ok && !ascending)
+        draft_note(d, "d2t is not in ascending order");
     return ok;
 }
 

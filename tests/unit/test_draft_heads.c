@@ -428,7 +428,9 @@ static void test_dialects_of_drafts_whose_guesses_depend_on_the_token_before(voi
 
 /* ---- P-EAGLE --------------------------------------------------------------------------------- */
 
-/* A change of config.json, and the masks of a block or the error. */
+/* A change of config.json, and the masks of a block or the error. A head that guesses fewer depths
+ * than its file names has a note. */
+static const char *parallel_note;
 static void try_parallel(const struct model *m, struct ck *c, const char *at, const char *text,
                          int block, const char *error)
 {
@@ -444,6 +446,8 @@ static void try_parallel(const struct model *m, struct ck *c, const char *at, co
     if (ok) {
         assert_string_equal(d.kind, block ? "peagle" : "eagle3");
         assert_int_equal(d.block, block);
+        if (!parallel_note != !d.note || (d.note && !strstr(d.note, parallel_note)))
+            fail_msg("%s %s: note %s", at, text, d.note);
         assert_true(!block || (d.block_depth == 2 && d.causal[0] && d.causal[1] &&
                                d.mask_hidden.data && draft_block_reach(&d) == block + 1));
         draft_free(&d);
@@ -455,30 +459,38 @@ static void try_parallel(const struct model *m, struct ck *c, const char *at, co
 static void test_parallel_heads(void **state)
 {
     (void)state;
-    static const struct { const char *at, *text; int block; const char *error; } cases[] = {
-        {NULL, NULL, 6, NULL},
-        {"num_depths", "2", 1, NULL},
-        {"num_depths", "1", 0, "num_depths is 1"},
-        {"num_depths", "40", 15, NULL},
-        {"num_depths", "\"7\"", 0, "num_depths"},
-        {"ptd_token_id", "131", 0, "ptd_token_id is 131"},
-        {"ptd_token_id", "-1", 0, "ptd_token_id is -1"},
-        {"eagle_aux_hidden_state_layer_ids", "[0, 1]", 0, "2 captured states"},
-        {"parallel_draft_step", "2", 0, "parallel_draft_step"},
+    static const struct { const char *at, *text; int block; const char *error, *note; } cases[] = {
+        {NULL, NULL, 6, NULL, NULL},
+        {"num_depths", "2", 1, NULL, NULL},
+        {"num_depths", "1", 0, "num_depths is 1", NULL},
+        {"num_depths", "16", 15, NULL, NULL},
+        {"num_depths", "40", 15, NULL, "guesses 16 of its 40 depths: a tree has at most 16"},
+        {"num_depths", "\"7\"", 0, "num_depths", NULL},
+        {"ptd_token_id", "131", 0, "ptd_token_id is 131", NULL},
+        {"ptd_token_id", "-1", 0, "ptd_token_id is -1", NULL},
+        {"eagle_aux_hidden_state_layer_ids", "[0, 1]", 0, "2 captured states", NULL},
+        {"parallel_draft_step", "2", 0, "parallel_draft_step", NULL},
     };
     struct model m = load("tests/golden/llama-b");
     for (int i = 0; i < COUNT(cases); i++) {
         struct ck c = ck_load("tests/golden/peagle-b", ST);
+        parallel_note = cases[i].note;
         try_parallel(&m, &c, cases[i].at, cases[i].text, cases[i].block, cases[i].error);
         ck_free(&c);
     }
+    parallel_note = NULL;
     struct ck c = ck_load("tests/golden/peagle-b", ST);
     ck_set(&c, "num_depths", NULL);
     try_parallel(&m, &c, NULL, NULL, 15, NULL); /* as deep as a tree can be */
     try_parallel(&m, &c, "speculators_config",
                  "{\"proposal_methods\": [{\"speculative_tokens\": 5}]}", 4, NULL);
     ck_set_text(&c, "layer_types", "[\"full_attention\", \"sliding_attention\"]");
+    try_parallel(&m, &c, "sliding_window", "5", 4, NULL);
+    parallel_note = ": the draft guesses 3 of its 5 depths: its window is 3";
     try_parallel(&m, &c, "sliding_window", "3", 2, NULL); /* the first true cell stays in sight */
+    ck_set(&c, "speculators_config", NULL); /* no number of depths is named */
+    parallel_note = NULL;
+    try_parallel(&m, &c, "sliding_window", "3", 2, NULL);
     try_parallel(&m, &c, "sliding_window", "1", 0, "sliding_window is 1, expected at least 2");
     ck_free(&c);
     c = ck_load("tests/golden/peagle-b", ST);
