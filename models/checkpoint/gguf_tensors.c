@@ -504,7 +504,7 @@ static bool list_tensor(const struct listing *l, const struct gguf_tensor *t)
 {
     const char *rest = t->name;
     int layer = layer_of(t->name, &rest);
-    if ((layer >= 0 || !strcmp(rest, "output.scale")) && is_outer_scale(l->a, rest))
+    if (is_outer_scale(l->a, rest))
         return bad(l, t, "is a scale of a whole matrix in NVFP4, which aerie does not read in a "
                          "GGUF, expected the folder of the model, or another type");
     for (int i = 0; i < t->n_dim; i++)

@@ -471,10 +471,17 @@ static void test_what_is_no_model_is_refused(void **state)
     gw_vector(&w, "rope_freqs.weight", 1);
     gw_matrix(&w, "token_embd.weight", GGUF_F32, 2, 2, 0);
     refused(&w, "tensor rope_freqs.weight is not used by architecture mistral3");
-    gw_string(&w, "general.architecture", "mistral3");
-    gw_u32(&w, "mistral3.block_count", 1);
-    gw_vector(&w, "blk.0.attn_q.scale", 1);
-    refused(&w, "tensor blk.0.attn_q.scale is a scale of a whole matrix in NVFP4");
+    static const char *const scales[] = {
+        "blk.0.attn_q.scale", "blk.0.ffn_down_exps.scale", "blk.0.ffn_up.input_scale",
+        "output.scale", "output.input_scale", "token_embd.scale"};
+    for (int i = 0; i < COUNT(scales); i++) {
+        char what[99];
+        gw_string(&w, "general.architecture", "mistral3");
+        gw_u32(&w, "mistral3.block_count", 1);
+        gw_vector(&w, scales[i], 1);
+        snprintf(what, sizeof what, "tensor %s is a scale of a whole matrix in NVFP4", scales[i]);
+        refused(&w, what);
+    }
 }
 
 /* A key of the file, changed, and what is said then. */
