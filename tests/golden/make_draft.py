@@ -55,47 +55,47 @@ EDGES = dict(edges=None, anchor=False, rank=0, choices=0, taps=0, group=0, times
 YARN = dict(rope_type="yarn", rope_theta=1.5e5, factor=32.0, original_max_position_embeddings=16,
             beta_fast=32.0, beta_slow=1.0, truncate=False)
 
-# name: (target, what differs from PLAIN)
+# name: (seed, target, what differs from PLAIN)
 CASES = {
-    "eagle3-redhat-b": ("olmo3-b", dict(
+    "eagle3-redhat-b": (700, "olmo3-b", dict(
         names="layers.", speculators=True, before_residual=True, input_norm=True, embed=True,
         ids="top", capture=[1, 2, 3], heads=3, kv=1, head_dim=16)),
-    "eagle3-nvidia-b": ("gptoss-plain-b", dict(
+    "eagle3-nvidia-b": (701, "gptoss-plain-b", dict(
         draft_vocab=None, head=False, window=5, rope=YARN, capture=[1, 2, 3], ffn=56)),
-    "eagle3-deep-b": ("qwen3-b", dict(
+    "eagle3-deep-b": (702, "qwen3-b", dict(
         hidden=40, layers=3, names="midlayer.N.", embed=True, fc_norm=True, norm_output=True,
         bias=True, capture=[0, 1, 2], ids="top", heads=5, kv=5, head_dim=8)),
-    "peagle-b": ("llama-b", dict(
+    "peagle-b": (703, "llama-b", dict(
         depths=7, layers=2, names="layers.", embed=True, heads=6, kv=2, head_dim=8, ffn=24,
         draft_vocab=70, capture=[0, 1, 2], ids="top", bias=True)),
-    "peagle-swa-b": ("gemma3-b", dict(
+    "peagle-swa-b": (704, "gemma3-b", dict(
         depths=5, speculators=True, names="layers.", window=5, embed=True, before_residual=True,
         fc_norm=True, ids="top", capture=[0, 2, 3], hidden=24, draft_vocab=None, head=True,
         heads=3, kv=3, ffn=28, unsaid=True)),
-    "dflash-b": ("qwen3-b", dict(
+    "dflash-b": (703, "qwen3-b", dict(
         dflash=True, block=6, layers=2, capture=[1, 2], heads=6, kv=2, ffn=56, names="layers.",
         draft_vocab=None, head=False)),
-    "dflash-swa-b": ("gemma3-b", dict(
+    "dflash-swa-b": (704, "gemma3-b", dict(
         dflash=True, block=9, layers=3, capture=[1, 2, 3], heads=4, kv=4, head_dim=12, window=11,
         sliding=[0, 2], draft_vocab=90, speculators=True, rope=YARN, names="layers.")),
-    "dspark-b": ("qwen3-b", dict(
+    "dspark-b": (707, "qwen3-b", dict(
         dflash=True, edges="vanilla", anchor=True, rank=20, block=6, layers=2, capture=[0, 1, 2],
         heads=4, kv=2, ffn=40, names="layers.", draft_vocab=None, embed=True, head=True,
         confidence=True)),
-    "dspark-gated-b": ("gemma3-b", dict(
+    "dspark-gated-b": (708, "gemma3-b", dict(
         dflash=True, edges="gated", anchor=True, rank=12, block=7, layers=2, capture=[1, 2],
         heads=4, kv=1, head_dim=12, ffn=36, window=96, sliding=[1], draft_vocab=90,
         speculators=True, names="layers.", confidence=True)),
-    "dflash2-b": ("qwen3-b", dict(
+    "dflash2-b": (709, "qwen3-b", dict(
         dflash=True, edges="best", rank=24, choices=9, taps=2, group=8, times=0.75, cap=2.5,
         block=8, layers=2, capture=[1, 2], heads=4, kv=2, ffn=40, names="layers.",
         draft_vocab=None, head=False, window=96, sliding=[0], causal_swa=False)),
-    "dflash2-swa-b": ("gemma3-b", dict(
+    "dflash2-swa-b": (710, "gemma3-b", dict(
         dflash=True, edges="best", anchor=True, rank=10, choices=5, taps=3, group=4, block=5,
         layers=2, capture=[1, 3], heads=3, kv=3, ffn=28, window=96, sliding=[1], draft_vocab=None,
         head=False, speculators=True, names="layers.", causal_swa=False)),
-    "assistant-moe-b": ("gemma4-moe-b", dict(assistant=True)),
-    "assistant-unified-b": ("gemma4-unified-b", dict(assistant=True)),
+    "assistant-moe-b": (703, "gemma4-moe-b", dict(assistant=True)),
+    "assistant-unified-b": (704, "gemma4-unified-b", dict(assistant=True)),
 }
 
 
@@ -751,14 +751,14 @@ def assistant_config(t, target, s):
                 rope_parameters=target.rope_parameters, sliding_window=target.sliding_window,
                 hidden_size_per_layer_input=0, vocab_size_per_layer_input=0,
                 enable_moe_block=False, use_double_wide_mlp=False, tie_word_embeddings=True)
-    kind = "gemma4_assistant"
+    kind, more = "gemma4_assistant", dict(architectures=["Gemma4AssistantForCausalLM"])
     if t.config["model_type"] == "gemma4_unified":  # all layers share K and V by default
-        kind = "gemma4_unified_assistant"
+        kind, more = "gemma4_unified_assistant", {}
         text.update(model_type="gemma4_unified_text", num_kv_shared_layers=0)
         for key in ("hidden_size_per_layer_input", "vocab_size_per_layer_input",
                     "enable_moe_block"):
             del text[key]
-    return dict(model_type=kind,
+    return dict(**more, model_type=kind,
                 backbone_hidden_size=t.hidden, use_ordered_embeddings=s["centroids"] > 0,
                 num_centroids=s["centroids"] or 2048, centroid_intermediate_top_k=s["top"],
                 tie_word_embeddings=True, text_config=text)
@@ -933,13 +933,14 @@ def main():
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     torch.set_grad_enabled(False)
+    torch.set_num_threads(1)  # the order of sums depends on it
     for target in a.names if a.vary else ():
         t, name = Target(target.rstrip("/")), os.path.basename(target.rstrip("/"))
         for s in range(a.seed, a.seed + a.vary):
             make(f"{a.out}/{name}+{s}", t, varied(t, random.Random(f"{name} {s}")), s)
-    for i, (name, (target, over)) in enumerate(() if a.vary else CASES.items()):
+    for name, (seed, target, over) in () if a.vary else CASES.items():
         if not a.names or name in a.names:
-            make(os.path.join(HERE, name), Target(os.path.join(HERE, target)), over, 700 + i)
+            make(os.path.join(HERE, name), Target(os.path.join(HERE, target)), over, seed)
 
 
 if __name__ == "__main__":
