@@ -576,10 +576,10 @@ struct kernels {
      * t->quantize (bf16 of two dimensions) is quantized to FP8 during the upload, and every
      * operation sees the rounded weights (fp8.h). A packed tensor stays packed if the backend reads
      * its type; otherwise t becomes the bf16 tensor with its values, of four times the bytes of a
-     * 4-bit one: on CUDA, matrices of types that packed_as() (cuda/route.c) does not name, experts
-     * whose outputs are no multiple of 16, tables of single rows, and matrices with a scale that is
-     * too large for the kernels (cuda/dense/packed.cuh says which are). False and *e: out of
-     * memory, or a weight is not finite. */
+     * 4-bit one: on CUDA, all matrices in float32 (packs_on() of cuda/route.c), experts whose
+     * outputs are no multiple of 16, tables of single rows, and matrices with a scale that is too
+     * large for the kernels (cuda/dense/packed.cuh says which are). False and *e: out of memory, or
+     * a weight is not finite. */
     bool (*upload)(struct kdev *d, struct tensor *t, struct err *e);
     /* Frees the device memory of a tensor that upload() or synthesize() moved there; t->data is
      * NULL then. Another tensor is left as it is. No operation that reads it may be enqueued. */

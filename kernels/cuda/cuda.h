@@ -2,7 +2,7 @@
  *
  * Layout on the device. Vectors keep the checkpoint's layout. Matrices of bf16 are stored in
  * panels, in the order in which blocks read them (base/panel.cuh), and so are matrices packed in
- * blocks of some types (dense/packed.cuh; other types become bf16, packs_on()). Packed experts are
+ * blocks (dense/packed.cuh), if products are not in float32 (packs_on()). Packed experts are
  * in tiles of 16 rows (moe/expert_blocks.cuh), and so are bf16 experts where wgmma runs
  * (cuda_tiles_experts()). Other float matrices, and those of which single rows are read, keep their
  * rows, padded with zeros to a multiple of 32 elements so that every row can be read 16 bytes at a

@@ -351,7 +351,8 @@ __global__ void repack_panels(const uint16_t *src, int rows, int k,
     const size_t chunk = i / UNITS / (size_t)p.rows;
     int unit = (int)(i % UNITS), row = (int)(i / UNITS % (size_t)p.rows);
     int place = (int)(chunk % (size_t)p.ksplit.chunks), panel = (int)(i / pieces);
-    int r = panel * p.rows + row, from = chunk_at(p.ksplit, place) * K_CHUNK;
+    const struct split_chunk of = split_chunk_of(p.ksplit, place);
+    int r = panel * p.rows + row, from = (of.split * p.ksplit.each + of.position) * K_CHUNK;
     uint16_t v[8];
     for (int e = 0; e < 8; e++) {
         const int at = from + (FP8 ? unit * 8 + e : tile_element(unit * 8 + e));

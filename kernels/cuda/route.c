@@ -16,15 +16,10 @@ bool packs_on(const struct gpu *g, int type)
 int packed_as(int type)
 {
     switch (type) {
-    case DT_Q4_0:
-    case DT_Q8_0:
-    case DT_E4M3:
-    case DT_Q4_K:
-    case DT_Q5_K:
-    case DT_Q6_K:
-    case DT_Q5_1:
-    case DT_IQ4_XS:
-    case DT_E2M1: return type;
+#define ITSELF(layout) case layout:
+        PACKED_LAYOUTS(ITSELF)
+#undef ITSELF
+        return type;
     case DT_Q4_1:
     case DT_Q5_0: return DT_Q5_1;
     case DT_Q3_K: return DT_Q6_K;
@@ -122,7 +117,8 @@ static int joined_outputs(const struct product_shape *s)
 }
 
 /* single: the form for one row. Where blocks have two panels of three tiles each, of weights of
- * four bits, they multiply both together: an odd tile wastes half a product of tensor cores. */
+ * four or five bits, they multiply both together: an odd tile wastes half a product of tensor
+ * cores. */
 static struct decode_form decode_form_of(const struct gpu *g, const struct product_shape *s,
                                          bool single, bool heads)
 {
@@ -132,7 +128,7 @@ static struct decode_form decode_form_of(const struct gpu *g, const struct produ
     int rows = 0;
     for (int i = 0; i < s->n_mats; i++)
         rows = max_int(rows, s->panels[i].rows);
-    const bool two = s->four_bit && s->n_mats == 1 && rows > 16 && s->panels[0].n > g->n_sm;
+    const bool two = s->doubles && s->n_mats == 1 && rows > 16 && s->panels[0].n > g->n_sm;
     if (single || decode_rows_fit(g, cols, s->kp)) {
         const enum rows_kind resident = single ? FUSED_ROW : RESIDENT_ROWS;
         if (s->glu)

@@ -50,8 +50,12 @@ enum product_kernel {
 /* Whether a matrix of a packed type (enum dtype) stays packed on the device; otherwise it becomes
  * bf16 during its upload. */
 bool packs_on(const struct gpu *g, int type);
-/* The packed type in whose layout (dense/packed.cuh) such a matrix is stored: itself, or one that
- * has the same values. DT_NONE: it does not stay packed. */
+/* The packed types whose matrices have a layout of their own (dense/packed.cuh). */
+#define PACKED_LAYOUTS(X)                                                                  \
+    X(DT_E4M3) X(DT_Q8_0) X(DT_E2M1) X(DT_Q4_0) X(DT_Q4_K) X(DT_Q2_K) X(DT_IQ4_XS)         \
+    X(DT_Q5_1) X(DT_Q5_K) X(DT_Q6_K)
+/* The one in whose layout such a matrix is stored: its type, or one that has the same values.
+ * DT_NONE: it does not stay packed. */
 int packed_as(int type);
 
 /* The forms of packed experts on the device: the packed types in whose layout
@@ -124,7 +128,7 @@ struct product_shape {
     int n_mats, outs;  /* matrices; outputs of the first */
     bool bf16;         /* of the weights, else f16 or float32 */
     bool blocks;       /* weights packed in blocks, which are bf16 to all other questions, */
-    bool four_bit;     /* of four bits */
+    bool doubles;      /* in whose layout units of two panels are faster (UNIT_DOUBLE) */
     int type;          /* blocks: enum dtype as they are stored */
     bool glu;
     bool packed;       /* the rows come packed */

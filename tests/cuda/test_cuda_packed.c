@@ -218,14 +218,11 @@ static float least_too_large(int *from, int *to)
     *from = *to = 0;
     switch (type) {
     case DT_Q4_K: *from = 4, *to = 16; return .5f / 63;
+    case DT_Q2_K: *from = 0, *to = 16; return 2.f / 15;
     case DT_Q5_K: *from = 4, *to = 16; return .25f / 63;
-    case DT_Q6_K: *from = 192, *to = 208; return .125f / 128;
-    case DT_Q3_K: *from = 96, *to = 108; return 1.f / 32;
     case DT_Q4_1:
     case DT_Q5_0:
     case DT_Q5_1: return .25f;
-    case DT_IQ4_NL: return 0x1p-5f;
-    case DT_IQ4_XS: *from = 2, *to = 8; return 0x1p-5f / 32;
     default: return 0;
     }
 }
@@ -250,9 +247,8 @@ static void test_large_scales(void **state)
         struct both w = blocks_of(OUT, IN);
         uint8_t *block = w.t[0].data;
         block += i % 2 ? w.t[0].bytes - (size_t)f->bytes : 0;
-        for (int j = from; j < to; j++) /* 63; 127 and -128; -32 */
-            block[j] = type == DT_Q6_K ? (uint8_t)(127 + j % 2)
-                       : type == DT_Q4_K || type == DT_Q5_K ? 255 : 0;
+        for (int j = from; j < to; j++) /* 63; of Q2_K 15 */
+            block[j] = 255;
         if (fp4)
             put_large_fp4_scale(block, i > 1, i % 2);
         block += type == DT_E4M3 || fp4 ? 0 : f->scale[0];
@@ -267,8 +263,9 @@ static void test_large_scales(void **state)
     }
 }
 
-/* A product of so many weights that scratch holds some of its panels, also with so many rows that
- * the prefill kernel takes it from there. */
+/* A product of so many weights that scratch holds some of its panels: without wgmma, and with so
+ * many rows that the prefill kernel takes it from there. With fewer rows that kernel unpacks in
+ * registers, in tiles of 128, 160 and 192 columns. */
 static void test_linear_in_parts(void **state)
 {
     (void)state;
@@ -276,12 +273,12 @@ static void test_linear_in_parts(void **state)
         return;
     enum { MANY = 1040 };
     const int out = 11264, in = 12288;
-    static const int counts[] = {40, 80, MANY};
+    static const int counts[] = {40, 80, 130, 180, MANY};
     struct both w = both_of(out, in);
     struct tensor b = vector(out);
     float *x = rnd_floats((size_t)MANY * in, 3), *old = rnd_floats((size_t)MANY * out, 1), *got[2];
     struct lin l = {{.scale = 1, .b = &b, .add = true}, &w, x, old};
-    for (int c = 0; c < 3; c++) {
+    for (int c = 0; c < 5; c++) {
         const int rows = counts[c];
         for (int i = 0; i < 2; i++) {
             got[i] = xmalloc((size_t)rows * out * sizeof **got);
@@ -456,7 +453,7 @@ static void fill_codes(const struct packed_format *f, int h, uint8_t *block)
 {
     const int codes = f->bytes - 16;
     const bool fifth = type == DT_Q5_0 || type == DT_Q5_1;
-    const float least = type == DT_IQ4_NL ? 0x1p-5f : type == DT_Q4_0 ? 65536.f : .25f;
+    const float least = fifth || type == DT_Q4_1 ? .25f : 65536.f;
     const uint16_t minimum = some_scale(.1f);
     const float factor = (.5f + rnd_unit()) * 0x1p-8f * (h % 2 ? 1.f : -1.f);
     const int scale = fabsf(f16_to_f32((uint16_t)h)) < least ? h : h & 0x83ff;
@@ -489,18 +486,72 @@ static void fill_nvfp4(int h, uint8_t *block)
     }
 }
 
+/* The same of a block of Q8_0: with eight scales of the same digits all codes. */
+static void fill_q8_0(int h, uint8_t *block)
+{
+    const int scale = fabsf(f16_to_f32((uint16_t)h)) < 65536 ? h : h & 0x83ff;
+    block[0] = (uint8_t)scale, block[1] = (uint8_t)(scale >> 8);
+    for (int i = 0; i < 32; i++)
+        block[2 + i] = (uint8_t)(h / 1024 % 8 * 32 + i);
+}
+
+/* Blocks with all digits that a scale can have, and each of its sub-scales that differs by more
+ * than a power of two or a sign, with every code. Four of IQ4_XS, 32 of Q6_K have the same d. */
+static void fill_iq4_xs(int h, uint8_t *block)
+{
+    const int d = 0x2400 | h / 4;
+    memset(block, 0, 8);
+    block[0] = (uint8_t)d, block[1] = (uint8_t)(d >> 8);
+    for (int k = 0; k < 8; k++) {
+        const int scale = 31 - (h % 4 * 8 + k); /* less 32 */
+        block[2 + k / 4] |= (uint8_t)(scale >> 4 << k % 4 * 2);
+        block[4 + k / 2] |= (uint8_t)((scale & 15) << k % 2 * 4);
+        for (int i = 0; i < 16; i++)
+            block[8 + 16 * k + i] = (uint8_t)(i * 0x11);
+    }
+}
+static void fill_q6_k(int h, uint8_t *block)
+{
+    const int d = 0x2400 | h / 32;
+    memset(block, 0, 192);
+    block[208] = (uint8_t)d, block[209] = (uint8_t)(d >> 8);
+    for (int i = 0; i < 256; i++) {
+        const int code = h / 8 % 4 * 16 + i % 16, half = i / 128, j = i / 32 % 4;
+        block[64 * half + 32 * (j % 2) + i % 32] |= (uint8_t)((code & 15) << j / 2 * 4);
+        block[128 + 32 * half + i % 32] |= (uint8_t)(code >> 4 << 2 * j);
+        block[192 + i / 16] = (uint8_t)-(h % 8 * 16 + i / 16 + 1);
+    }
+}
+
+/* The number of blocks with all scales of a type, 0: not tested; fills block h of them. */
+static int all_scales(const struct packed_format *f, int h, uint8_t *block)
+{
+    enum { E4M3_SCALES = 0x4380 /* from 2^8 on */ };
+    switch (type) {
+    case DT_Q8_0: fill_q8_0(h, block); return 65536;
+    case DT_IQ4_XS: fill_iq4_xs(h, block); return 1024 * 4;
+    case DT_Q6_K: fill_q6_k(h, block); return 1024 * 32;
+    case DT_E4M3: fill_e4m3(h, block); return 2 * E4M3_SCALES * 8;
+    case DT_NVFP4: fill_nvfp4(h, block); return 64 * 64;
+    default:
+        if (f->elements > 32)
+            return 0;
+        fill_codes(f, h, block);
+        return 65536;
+    }
+}
+
 /* Every finite scale that stays packed, with every code, of the types of blocks of 32 and of NVFP4,
- * as rows of a table. */
+ * and all digits of those of IQ4_XS and Q6_K, as rows of a table. */
 static void test_all_scales(void **state)
 {
     (void)state;
-    enum { WIDE = 4096, E4M3_SCALES = 0x4380 /* from 2^8 on */ };
-    const bool fp8 = type == DT_E4M3, nvfp4 = type == DT_NVFP4;
-    const int of_row = WIDE / packed_format(type)->elements;
-    const int blocks = fp8 ? 2 * E4M3_SCALES * 8 : nvfp4 ? 64 * 64 : 65536, all = blocks / of_row;
-    if (packed_format(type)->elements > 64 || type == DT_Q8_0)
-        return;
+    enum { WIDE = 4096, MOST_BYTES = 256 };
     const struct packed_format *f = packed_format(type);
+    uint8_t probe[MOST_BYTES];
+    const int blocks = all_scales(f, 0, probe), all = blocks * f->elements / WIDE;
+    if (!blocks)
+        return;
     struct tensor made[2] = {{.type = type, .n_dim = 2, .dim = {all, WIDE}, .name = "packed"},
                              {.type = DT_BF16, .n_dim = 2, .dim = {all, WIDE}, .name = "twin"}};
     float *got[2];
@@ -511,7 +562,7 @@ static void test_all_scales(void **state)
     }
     uint8_t *block = made[0].data;
     for (int h = 0; h < blocks; h++, block += f->bytes)
-        fp8 ? fill_e4m3(h, block) : nvfp4 ? fill_nvfp4(h, block) : fill_codes(f, h, block);
+        all_scales(f, h, block);
     packed_bf16(type, made[0].data, (size_t)all * WIDE, made[1].data);
     upload(&made[0]), upload(&made[1]);
     assert_int_equal(made[0].type, type);

@@ -30,16 +30,17 @@ static void test_packed_types(void **unused)
         const struct gpu *gpu;
         const char *types;
     } t[] = {
-        {&h100, "80555.64k6iieeEe"}, {&h100_f32, "................"},
-        {&a100, "80555.64k6iieeEe"}, {&a100_f32, "................"},
-        {&ada, "80555.64k6iieeEe"}, {&ada_f32, "................"},
+        {&h100, "80555264k6iieeEe"}, {&h100_f32, "................"},
+        {&a100, "80555264k6iieeEe"}, {&a100_f32, "................"},
+        {&ada, "80555264k6iieeEe"}, {&ada_f32, "................"},
     };
     for (int g = 0; g < LENGTH(t); g++)
         for (int i = DT_Q8_0; i <= DT_E2M1; i++)
             assert_int_equal(packs_on(t[g].gpu, i), t[g].types[i - DT_Q8_0] != '.');
     assert_false(packs_on(&h100, DT_BF16));
     static const enum dtype as[] = {['8'] = DT_Q8_0, ['0'] = DT_Q4_0, ['5'] = DT_Q5_1,
-                                    ['4'] = DT_Q4_K, ['k'] = DT_Q5_K, ['6'] = DT_Q6_K,
+                                    ['2'] = DT_Q2_K, ['4'] = DT_Q4_K, ['k'] = DT_Q5_K,
+                                    ['6'] = DT_Q6_K,
                                     ['i'] = DT_IQ4_XS, ['E'] = DT_E4M3, ['e'] = DT_E2M1,
                                     ['.'] = DT_NONE};
     for (int i = DT_Q8_0; i <= DT_E2M1; i++)
@@ -206,7 +207,7 @@ static void test_product_routes(void **unused)
     s = linear(4096, 2880, 2880), s.blocks = true, s.type = DT_Q4_0;
     assert_false(product_route_of(&h100, &s).unpacks);
     /* of two panels a block that are no whole pairs of tiles, of four bits, units have both */
-    s = linear(1, 2880, 5376), s.blocks = s.four_bit = true;
+    s = linear(1, 2880, 5376), s.blocks = s.doubles = true;
     s.panels[0] = (struct panel_shape){22, 245};
     assert_int_equal(product_route_of(&h100, &s).form.kind, UNIT_DOUBLE);
     s.panels[0].n = h100.n_sm;
@@ -258,7 +259,7 @@ static void test_decode_forms(void **unused)
         struct product_shape s = linear(1, 64, 4096), glu = s, wide = s, heads = qkv(1, 64, 64, 8);
         struct product_shape blocks = s;
         wide.panels[0].rows = 24, blocks.panels[0] = (struct panel_shape){18, 228};
-        blocks.blocks = blocks.four_bit = true;
+        blocks.blocks = blocks.doubles = true;
         glu.glu = true, glu.n_mats = 2, glu.panels[1] = glu.panels[0];
         take_decode(gpus[g], &s, taken);
         take_decode(gpus[g], &wide, taken);

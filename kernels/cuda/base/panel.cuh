@@ -71,15 +71,18 @@ static inline __host__ __device__ int chunk_place(const struct ksplit &c, int ch
 {
     return chunks_before(c, chunk % c.each) + chunk / c.each;
 }
-/* The inverse of chunk_place(). */
-static inline __host__ __device__ int chunk_at(const struct ksplit &c, int place)
+/* Which chunk of which k split is at a place of a panel, the inverse of chunk_place(): number
+ * split * each + position of k. Behind the last place: anything. */
+struct split_chunk {
+    int split, position;
+};
+static inline __host__ __device__ struct split_chunk split_chunk_of(const struct ksplit &c,
+                                                                    int place)
 {
-    int whole = c.rest * c.splits, i, run;
-    if (place < whole)
-        i = place / c.splits, run = place % c.splits;
-    else
-        i = c.rest + (place - whole) / (c.splits - 1), run = (place - whole) % (c.splits - 1);
-    return run * c.each + i;
+    const int whole = c.rest * c.splits; /* places of positions that every split has */
+    const int splits = place < whole ? c.splits : c.splits - 1, from = place < whole ? 0 : whole;
+    const int in = (int)((unsigned)(place - from) / (unsigned)(splits ? splits : 1));
+    return {place - from - in * splits, in + (place < whole ? 0 : c.rest)};
 }
 
 /* The panels of an (n, k) matrix. */

@@ -2,14 +2,13 @@
  *
  * Packed weights are few bytes and many instructions: on an H200 a multiprocessor's memory brings
  * the codes of eight rows of two chunks of Q4_0 in the time of about 69 instructions of each of its
- * schedulers. Multiplications of bf16 pairs unpack Q4_0 (struct four_factors) and E4M3, an fma of
- * floats a weight of Q4_K and Q6_K; codes of Q8_0 tensor cores multiply by scales, for two chunks
- * at once, but an instruction of theirs takes six places of issue or more. What is done once for
- * each chunk of a split is as little as possible, too: every position has a place for all splits,
- * so that addresses advance by constants, and the columns alone tell the chunks that a split does
- * not have, by zeros in their place. Loads ahead of the chunks at hand, four chunks at once, more
- * warps, and warps that do not wait for each other made it no faster where tensor cores unpack
- * (results-h200.md).
+ * schedulers. Multiplications of bf16 pairs unpack most types, an fma of floats those whose weights
+ * are rounded to float32 before; tensor cores, which can multiply codes by scales, take six places
+ * of issue or more for an instruction. What is done once for each chunk of a split is as little as
+ * possible, too: every position has a place for all splits, so that addresses advance by constants,
+ * and the columns alone tell the chunks that a split does not have, by zeros in their place. Tried
+ * without a gain: loads ahead of the chunks at hand, four chunks at once, more warps, and warps
+ * that do not wait for each other (results-h200.md).
  */
 #pragma once
 
@@ -38,7 +37,6 @@ template <int XT, int NT, int KIND, int ROWS, int STORED> struct packed_split {
     static constexpr int CODES = code_bytes(STORED), SCALES = 2 * scale_bytes(STORED); /* of a row
                                                                     and position; of two */
     static constexpr int BLOCKS = block_bytes(STORED);
-    static constexpr bool OWN_ROW = STORED != DT_Q8_0; /* a lane unpacks its own row's codes */
 
     int each, have, rest; /* positions: all; chunks of this split, of the last split */
     int positions, splits, tiles;
@@ -50,7 +48,6 @@ template <int XT, int NT, int KIND, int ROWS, int STORED> struct packed_split {
     uint32_t scale_step[STEPS]; /* from two positions to the next two, */
     uint32_t block_step[STEPS]; /* from a block to the next */
     uint32_t resident, col, none; /* as in split_of_unit */
-    struct diagonals diagonal;
 
     __device__ __forceinline__ packed_split(const decode_args &f, const unit_iter &at,
                                             uint32_t columns, uint32_t zeros)
@@ -63,34 +60,26 @@ template <int XT, int NT, int KIND, int ROWS, int STORED> struct packed_split {
         column = (int)g < cols_of<ROWS>(f);
         phase = (int)warp * each % BLOCK_CHUNKS;
         keep(each), keep(have), keep(positions);
-        diagonal.set();
 #pragma unroll
         for (int i = 0; i < GROUPS; i++) {
             const bool joined = KIND == UNIT_JOINED;
-            /* the row whose scales the lane loads; a row whose pair's codes it loads, its own or,
-             * where tensor cores unpack, number lane % 4 of the pairs */
-            const uint32_t of = OWN_ROW ? g : lane % 4 * 2;
-            const struct output two = {d.output[joined ? i * 8 + of : 0]},
-                                one = {d.output[joined ? i * 8 + g : 0]};
-            const struct unit_part &p = d.part[joined ? two.part() : i],
-                                   &s = d.part[joined ? one.part() : i];
-            const uint32_t coded = joined ? (uint32_t)two.row() : of,
-                           row = joined ? (uint32_t)one.row() : g;
-            const uint32_t number = OWN_ROW ? lane % 4 * 2 + row % 2 : g;
-            codes[i] = p.at + (warp * (uint32_t)p.rows + coded / 2 * 2) * CODES +
-                       (uint32_t)codes_of(STORED, (int)number);
-            scales[i] = s.scales + (warp * (uint32_t)s.rows + row) * SCALES + of_scales(STORED);
+            const struct output one = {d.output[joined ? i * 8 + g : 0]};
+            const struct unit_part &p = d.part[joined ? one.part() : i];
+            const uint32_t row = joined ? (uint32_t)one.row() : g;
+            codes[i] = p.at + (warp * (uint32_t)p.rows + row / 2 * 2) * CODES +
+                       (uint32_t)codes_of(STORED, (int)(lane % 4 * 2 + row % 2));
+            scales[i] = p.scales + (warp * (uint32_t)p.rows + row) * SCALES + of_scales(STORED);
             pin(codes[i]), pin(scales[i]);
             if (BLOCKS) {
-                blocks[i] = s.blocks + (warp * (uint32_t)s.rows + row) * BLOCKS + of_block(STORED);
+                blocks[i] = p.blocks + (warp * (uint32_t)p.rows + row) * BLOCKS + of_block(STORED);
                 pin(blocks[i]);
             }
             if (i < STEPS) {
                 step[i] = (uint32_t)(p.rows * (int)K_SPLITS * CODES);
-                scale_step[i] = (uint32_t)(s.rows * (int)K_SPLITS * SCALES);
+                scale_step[i] = (uint32_t)(p.rows * (int)K_SPLITS * SCALES);
                 pin(step[i]), pin(scale_step[i]);
                 if (BLOCKS) {
-                    block_step[i] = (uint32_t)(s.rows * (int)K_SPLITS * BLOCKS);
+                    block_step[i] = (uint32_t)(p.rows * (int)K_SPLITS * BLOCKS);
                     pin(block_step[i]);
                 }
             }
@@ -122,14 +111,15 @@ template <int XT, int NT, int KIND, int ROWS, int STORED> struct packed_split {
     {
         /* whether there is a second chunk; whether the lane loads from the block behind */
         const bool two = position + 1 < end;
-        const bool ends = two && block_ends(position) && threadIdx.x % 4 > 1;
+        const bool ends =
+            two && block_ends(position) && (STORED == DT_Q2_K || threadIdx.x % 4 > 1);
 #pragma unroll
         for (int j = n; j < min(n + 2, TILES); j++) {
             const int g = j / OF_GROUP, t = j % OF_GROUP * 8, i = g < STEPS ? g : 0;
             const uint32_t w = at.w[g] + (uint32_t)(t * CODES);
-            b.w[j - n].fetch(
-                w, w + (two ? step[i] : 0), at.s[g] + (uint32_t)(t * SCALES),
-                BLOCKS ? at.b[g] + (uint32_t)(t * BLOCKS) + (ends ? block_step[i] : 0) : 0);
+            const uint32_t first = BLOCKS ? at.b[g] + (uint32_t)(t * BLOCKS) : 0;
+            b.w[j - n].fetch(w, w + (two ? step[i] : 0), at.s[g] + (uint32_t)(t * SCALES), first,
+                             BLOCKS ? first + (ends ? block_step[i] : 0) : 0);
         }
     }
     __device__ __forceinline__ void fetch_columns(packed_columns<XT> &b, const place &at,
@@ -200,9 +190,9 @@ template <int XT, int NT, int KIND, int ROWS, int STORED> struct packed_split {
                                              const packed_columns<XT> &x) const
     {
         uint4 w[2][2]; /* of a chunk; of a tile */
-        b.w[0].as_bf16(diagonal, w[0][0], w[1][0]);
+        b.w[0].as_bf16(w[0][0], w[1][0]);
         if (n + 1 < TILES)
-            b.w[1].as_bf16(diagonal, w[0][1], w[1][1]);
+            b.w[1].as_bf16(w[0][1], w[1][1]);
 #pragma unroll
         for (int u = 0; u < 2; u++)
             multiply_tiles<TILES>(acc, n, w[u], x.low[u], x.high[u]);

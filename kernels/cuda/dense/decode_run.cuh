@@ -544,7 +544,7 @@ template <int STORED> static void run_form(struct kdev *d, struct product *p,
 {
 #define RUN(columns_, tiles_, kind_, rows_)                                                  \
     if constexpr ((columns_ == 1 || !scale_bytes(STORED)) &&                                  \
-                  (kind_ != UNIT_DOUBLE || four_bit(STORED)))                                 \
+                  (kind_ != UNIT_DOUBLE || in_doubles(STORED)))                               \
         if (f.columns == columns_ && f.tiles == tiles_ && f.kind == kind_ && f.rows == rows_) \
             return run<columns_, tiles_, kind_, rows_, STORED>(d, p);
     DECODE_FORMS(RUN)

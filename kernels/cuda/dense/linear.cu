@@ -120,7 +120,7 @@ static struct product_shape shape_of(const struct kdev *d, const struct product 
     s.rows = p->rows, s.whole = whole_rows;
     s.in = in->n, s.kp = p->x.kp, s.n_mats = p->n_mats, s.outs = p->m[0].n;
     s.bf16 = bf16, s.blocks = dtype_packed((enum dtype)p->m[0].type), s.type = p->m[0].type;
-    s.four_bit = four_bit(p->m[0].type);
+    s.doubles = in_doubles(p->m[0].type);
     s.glu = p->glu, s.packed = p->x.x, s.captures = in->capture;
     s.has_norm = in->norm.kind != NORM_NONE;
     s.aligned = at_16(in->src) && is_short_norm(&in->norm, in->n);
@@ -164,6 +164,8 @@ static void decode(struct kdev *d, struct product *p, const struct product_route
         cuda_product_decode(d, p, r);
     else if (five_bit(stored))
         cuda_product_five(d, p, r);
+    else if (stored == DT_Q2_K)
+        cuda_product_two(d, p, r);
     else if (stored == DT_IQ4_XS || stored == DT_E2M1)
         cuda_product_levels(d, p, r);
     else

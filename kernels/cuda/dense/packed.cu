@@ -56,9 +56,11 @@ __device__ __forceinline__ void put_codes(int type, int form, const uint8_t *b, 
     }
     if (four_bit(form)) {
         const bool pairs = form != DT_IQ4_XS;
+        const int times = type == DT_Q2_K ? 4 : 1;
         uint32_t word = 0;
         for (int i = 0; i < 8; i++)
-            word |= code_of(type, b, k, q * 8 + i) << (pairs ? 16 * (i % 2) + 4 * (i / 2) : 4 * i);
+            word |= times * code_of(type, b, k, q * 8 + i)
+                    << (pairs ? 16 * (i % 2) + 4 * (i / 2) : 4 * i);
         *(uint32_t *)own = word;
         return;
     }
@@ -67,27 +69,27 @@ __device__ __forceinline__ void put_codes(int type, int form, const uint8_t *b, 
         *(uint2 *)own = make_uint2(fp8_word(c), fp8_word(c + 4));
         return;
     }
-    if (form == DT_Q6_K || five_bit(form)) {
-        const bool five = five_bit(form), three = type == DT_Q3_K;
-        const int low = five ? 3 : 2; /* bits of the second beside the first */
-        uint32_t word = 0, high = 0;
-        for (int at = 0; at < 4; at++) { /* elements 4 (at % 2) + at / 2 and the second behind it */
-            const int i = q * 8 + at % 2 * 4 + at / 2;
-            uint32_t first = code_of(type, b, k, i), second = code_of(type, b, k, i + 2);
-            if (three) /* from levels -4 to 3, plus 32, to eight times those, plus 32 */
-                first = first * 8 - 224, second = second * 8 - 224;
-            word |= (first << low | (second & ((1u << low) - 1))) << 8 * at;
-            high |= second >> low << (five ? 6 - 2 * at : at < 2 ? 8 * at + 4 : 8 * at - 16);
-        }
-        *(uint32_t *)own = word;
-        if (five)
-            high_bytes[q] = (uint8_t)high;
-        else
-            *(uint16_t *)(to + high_codes_of(2 * q + r)) = (uint16_t)high;
+    if (type == DT_Q8_0) {
+        for (int i = 0; i < 8; i++)
+            own[i] = (uint8_t)code_of(type, b, k, q * 8 + i);
         return;
     }
-    for (int i = 0; i < 8; i++)
-        to[codes_of(type, 2 * q + i % 2) + i / 2 * 2 + r] = (uint8_t)code_of(type, b, k, q * 8 + i);
+    const bool five = five_bit(form), three = type == DT_Q3_K;
+    const int low = five ? 3 : 2; /* bits of the second beside the first */
+    uint32_t word = 0, high = 0;
+    for (int at = 0; at < 4; at++) { /* elements 4 (at % 2) + at / 2 and the second behind it */
+        const int i = q * 8 + at % 2 * 4 + at / 2;
+        uint32_t first = code_of(type, b, k, i), second = code_of(type, b, k, i + 2);
+        if (three) /* from levels -4 to 3, plus 32, to eight times those, plus 32 */
+            first = first * 8 - 224, second = second * 8 - 224;
+        word |= (first << low | (second & ((1u << low) - 1))) << 8 * at;
+        high |= second >> low << (five ? 6 - 2 * at : at < 2 ? 8 * at + 4 : 8 * at - 16);
+    }
+    *(uint32_t *)own = word;
+    if (five)
+        high_bytes[q] = (uint8_t)high;
+    else
+        *(uint16_t *)(to + high_codes_of(2 * q + r)) = (uint16_t)high;
 }
 
 /* The number of half a chunk of E2M1 (packed.cuh). used: bits 1 to 7 say which levels it has. */
@@ -125,6 +127,46 @@ __device__ __forceinline__ void put_e2m1_numbers(int type, const uint8_t *b, int
     }
 }
 
+/* Whether byte_weights() rounds (byte - 128) x to bf16, for all bytes that a layout has. A zero may
+ * have another sign. */
+__device__ __forceinline__ bool are_parts(int form, float x, uint32_t s)
+{
+    const uint8_t levels[16] = {1, 24, 45, 63, 79, 93, 106, 118,
+                                129, 141, 153, 166, 181, 197, 217, 241};
+    const int n = form == DT_IQ4_XS ? 16 : form == DT_Q6_K ? 64 : 256;
+    bool are = true;
+    for (int i = 0; i < n && are; i += 2) {
+        uint32_t byte[2];
+        for (int e = 0; e < 2; e++)
+            byte[e] = n == 16 ? levels[i + e] : (uint32_t)((i + e) * 256 / n);
+        const uint32_t wrong = byte_weights(byte[0] | byte[1] << 16, s) ^
+                               bf16_pair(((float)byte[0] - 128) * x, ((float)byte[1] - 128) * x);
+        are = !(wrong & (byte[0] == 128 ? 0xffff7fff : ~0u));
+    }
+    return are;
+}
+/* 2^6 times the parts of x for byte_weights(), the first in the low half. Every scale of these
+ * types has some, as was tried for all digits that one can have: 1.15 tries in the mean; for a few
+ * scales of IQ4_XS the larger part is the second. */
+__device__ __forceinline__ uint32_t parts_of(int form, float x)
+{
+    enum { FIRST = 11, REST = 5 }; /* numbers that are tried, the nearest one first */
+    if (x == 0 || !isfinite(x))
+        return bf16_pair(x, x);
+    for (int i = 0; i < 2 * FIRST * REST; i++) {
+        const int swaps = i / (FIRST * REST), a = i / REST % FIRST, b = i % REST;
+        const uint32_t first = __float_as_uint(rounded_bf16(x * 64)) +
+                               (uint32_t)(a % 2 ? -(a + 1) / 2 : a / 2) * 0x10000u;
+        const uint32_t rest = __float_as_uint(rounded_bf16(x * 64 - __uint_as_float(first))) +
+                              (uint32_t)(b % 2 ? -(b + 1) / 2 : b / 2) * 0x10000u;
+        const uint32_t s = swaps ? (first & 0xffff0000) | rest >> 16
+                                 : first >> 16 | (rest & 0xffff0000);
+        if (are_parts(form, x, s))
+            return s;
+    }
+    return 0; /* for no scale of these types */
+}
+
 /* d times 2^up as an f16; *too_large becomes 1 if |d| is `least` or more. */
 __device__ __forceinline__ void put_scaled(float d, int up, float least, uint8_t *to,
                                            unsigned *too_large)
@@ -156,6 +198,12 @@ __device__ __forceinline__ void put_scales(int type, int form, const uint8_t *b,
         block[2] = b[2], block[3] = b[3];
         return;
     }
+    case DT_Q2_K:
+        to[0] = b[2 * k], to[1] = b[2 * k + 1];
+        put_scaled(half_at(b + 80), 7, 2.f / (float)max(max(to[0] & 15, to[1] & 15), 1), block,
+                   too_large);
+        block[2] = b[82], block[3] = b[83];
+        return;
     case DT_Q5_1: {
         const float d = half_at(b);
         put_scaled(d, 17, .25f, to, too_large);
@@ -164,29 +212,24 @@ __device__ __forceinline__ void put_scales(int type, int form, const uint8_t *b,
         return;
     }
     case DT_IQ4_XS:
-        to[2] = type == DT_IQ4_XS ? iq4_xs_scale(b, k) : 129, to[3] = 0;
-        put_scaled(half_at(b), 21, 0x1p-5f / (float)max(abs(to[2] - 128), 1), to, too_large);
+        *(uint32_t *)to = parts_of(
+            form, half_at(b) * (type == DT_IQ4_XS ? (float)(iq4_xs_scale(b, k) - 128) : 1.f));
+        return;
+    case DT_Q8_0: *(uint32_t *)to = parts_of(form, half_at(b)); return;
+    case DT_Q6_K:
+        for (int h = 0; h < 2; h++) {
+            const bool six = type == DT_Q6_K;
+            const float d = half_at(b + (six ? 208 : 108));
+            const int scale = six ? (int8_t)b[192 + 2 * k + h] : q3_k_scale(b, 2 * k + h) - 128;
+            *(uint32_t *)(to + 4 * h) = parts_of(form, d * (float)scale * (six ? .25f : .03125f));
+        }
         return;
     case DT_E2M1: put_e2m1_numbers(type, b, k, to, too_large); return;
-    default: break;
-    }
-    if (type == DT_Q4_0) {
+    default: { /* Q4_0 */
         const two_factors f = factors_of(half_at(b));
         *(uint16_t *)to = f.second, *(uint16_t *)(to + FIRST_FACTOR) = f.first;
-        return;
     }
-    if (form == DT_Q6_K) {
-        const bool six = type == DT_Q6_K;
-        if (six)
-            put_half_scales(b, k, to + 2);
-        else
-            to[2] = q3_k_scale(b, 2 * k), to[3] = q3_k_scale(b, 2 * k + 1);
-        const int most = max(max(abs(to[2] - 128), abs(to[3] - 128)), 1);
-        put_scaled(half_at(b + (six ? 208 : 108)), six ? 19 : 16, (six ? .125f : 1.f) / (float)most,
-                   to, too_large);
-        return;
     }
-    to[0] = b[0], to[1] = b[1];
 }
 
 /* A thread converts eight weights of a row of one of n panels, and the first of a row's chunk its
@@ -227,95 +270,31 @@ void cuda_repack_blocks(struct kdev *d, const struct panels *p, int type, const 
 
 /* ---- panels of bf16 ------------------------------------------------------------------------- */
 
-/* Byte i of a word minus 128, a float: in bits 8 to 15 a byte adds itself to 2^15. */
-__device__ __forceinline__ float byte_level(uint32_t word, int i)
-{
-    return __uint_as_float(__byte_perm(word, 0x47000000, 0x7404 | i << 4)) - 0x1.01p15f;
-}
-
-/* eight_at() with words in place of bytes of Q8_0. */
-template <int TYPE>
-__device__ __forceinline__ uint4 eight_by_words(const struct packed_place &at,
-                                                const uint8_t *panel, int row, int q)
-{
-    if (TYPE != DT_Q8_0)
-        return eight_at(at, TYPE, panel, row, q, false);
-    const float by = half_value(*(const uint16_t *)(panel + at.scales));
-    uint2 w[2]; /* of both rows */
-    for (int e = 0; e < 2; e++)
-        w[e] = *(const uint2 *)(panel + at.codes + codes_of(TYPE, 2 * q + e));
-    uint4 y;
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-        float two[2];
-#pragma unroll
-        for (int e = 0; e < 2; e++)
-            two[e] = byte_level(j < 2 ? w[e].x : w[e].y, j % 2 * 2 + row % 2);
-        (&y.x)[j] = bf16_pair(two[0] * by, two[1] * by);
-    }
-    return y;
-}
-
-/* Both kernels: blocks (threads of a panel, panels). The memory should bring 20 bytes for each
- * eight weights in the time of a thread's instructions, so there is no division of 64 bits.
- *
- * A thread unpacks a row's chunk, which has 16 bytes in each unit of a panel of bf16
- * (panel_place()); successive threads have successive rows. */
+/* A thread unpacks a row's chunk, which has 16 bytes in each unit of a panel of bf16
+ * (panel_place()); successive threads have successive rows. Blocks: threads of a panel, panels. */
 template <int TYPE>
 __global__ void __launch_bounds__(THREADS)
-    unpack_chunks(const uint8_t *src, const __grid_constant__ struct panels p, uint8_t *dst)
+    unpack_panels(const uint8_t *src, const __grid_constant__ struct panels p, uint8_t *dst)
 {
     const unsigned i = blockIdx.x * THREADS + threadIdx.x, rows = (unsigned)p.rows;
-    const struct ksplit &c = p.ksplit;
-    const int place = (int)(i / rows), whole = c.rest * c.splits;
-    const int row = (int)(i - (unsigned)place * rows);
-    const int splits = place < whole ? c.splits : c.splits - 1, from = place < whole ? 0 : whole;
-    const int in = (int)((unsigned)(place - from) / (unsigned)max(splits, 1));
-    const int split = place - from - in * splits, position = in + (place < whole ? 0 : c.rest);
+    const int place = (int)(i / rows), row = (int)(i - (unsigned)place * rows);
+    const struct split_chunk of = split_chunk_of(p.ksplit, place);
     pdl_wait();
-    if (place >= c.chunks)
+    if (place >= p.ksplit.chunks)
         return;
     src += blockIdx.y * stored_bytes(p, TYPE);
-    const struct packed_place at = packed_place_of(p, TYPE, row, split, position);
+    const struct packed_place at = packed_place_of(p, TYPE, row, of.split, of.position);
     const int unit = p.rows * (int)UNIT_BYTES;
     uint8_t *to = dst + blockIdx.y * panel_bytes(p) + (size_t)(place * (int)UNITS) * (size_t)unit +
                   row * (int)UNIT_BYTES;
     uint4 eight[4];
 #pragma unroll
     for (int q = 0; q < 4; q++)
-        eight[q] = eight_by_words<TYPE>(at, src, row, q);
+        eight[q] = eight_at(at, TYPE, src, row, q, DT_NONE);
 #pragma unroll
     for (int j = 0; j < UNITS; j++)
         *(uint4 *)(to + j * unit) = make_uint4((&eight[0].x)[j], (&eight[1].x)[j],
                                                (&eight[2].x)[j], (&eight[3].x)[j]);
-}
-
-/* A thread unpacks eight weights, which are four words of 4 bytes there; the threads of a warp have
- * eight rows of a chunk. For the types that were not measured with the kernel above. */
-template <int TYPE>
-__global__ void __launch_bounds__(THREADS)
-    unpack_panels(const uint8_t *src, const __grid_constant__ struct panels p, uint8_t *dst)
-{
-    const unsigned i = blockIdx.x * THREADS + threadIdx.x, rows = (unsigned)p.rows;
-    const struct ksplit &c = p.ksplit;
-    const int q = (int)(i % 4), place = (int)(i / 4 / rows), whole = c.rest * c.splits;
-    const int row = (int)(i / 4 - (unsigned)place * rows);
-    const int splits = place < whole ? c.splits : c.splits - 1, from = place < whole ? 0 : whole;
-    const int in = (int)((unsigned)(place - from) / (unsigned)max(splits, 1));
-    const int split = place - from - in * splits, position = in + (place < whole ? 0 : c.rest);
-    pdl_wait();
-    if (place >= c.chunks)
-        return;
-    src += blockIdx.y * stored_bytes(p, TYPE);
-    dst += blockIdx.y * panel_bytes(p) + (size_t)(place * p.rows) * K_CHUNK_BYTES;
-    const uint4 v = eight_at(packed_place_of(p, TYPE, row, split, position), TYPE, src, row, q,
-                             false);
-    uint8_t *to = dst + row * UNIT_BYTES + q * 4;
-    const int unit = p.rows * (int)UNIT_BYTES;
-    *(uint32_t *)to = v.x;
-    *(uint32_t *)(to + unit) = v.y;
-    *(uint32_t *)(to + 2 * unit) = v.z;
-    *(uint32_t *)(to + 3 * unit) = v.w;
 }
 
 void cuda_unpack_panels(struct kdev *d, const struct panels *p, int type, const void *panels,
@@ -324,23 +303,15 @@ void cuda_unpack_panels(struct kdev *d, const struct panels *p, int type, const 
     const uint8_t *src = (const uint8_t *)panels + (size_t)first * stored_bytes(*p, type);
     const int most = 65535; /* rows of a grid */
     void (*kernel)(const uint8_t *, struct panels, uint8_t *) = NULL;
-    int each = 4; /* eights of weights of a thread */
     switch (type) {
-    case DT_Q4_0: kernel = unpack_chunks<DT_Q4_0>; break;
-    case DT_Q8_0: kernel = unpack_chunks<DT_Q8_0>; break;
-    case DT_E4M3: kernel = unpack_chunks<DT_E4M3>; break;
-    case DT_Q4_K: kernel = unpack_chunks<DT_Q4_K>; break;
-    case DT_Q6_K: kernel = unpack_chunks<DT_Q6_K>; break;
-    case DT_Q5_K: kernel = unpack_panels<DT_Q5_K>, each = 1; break;
-    case DT_Q5_1: kernel = unpack_panels<DT_Q5_1>, each = 1; break;
-    case DT_IQ4_XS: kernel = unpack_panels<DT_IQ4_XS>, each = 1; break;
-    default: kernel = unpack_panels<DT_E2M1>, each = 1;
+#define UNPACK(stored) case stored: kernel = unpack_panels<stored>; break;
+        PACKED_LAYOUTS(UNPACK)
+#undef UNPACK
     }
-    const int threads = p->ksplit.chunks * p->rows * (4 / each);
+    const unsigned blocks = (unsigned)div_up(p->ksplit.chunks * p->rows, THREADS);
     for (int i = 0; i < n; i += most)
-        cuda_launch(d, kernel,
-                    dim3((unsigned)div_up(threads, THREADS), (unsigned)min_int(n - i, most)),
-                    THREADS, 0, src + (size_t)i * stored_bytes(*p, type), *p,
+        cuda_launch(d, kernel, dim3(blocks, (unsigned)min_int(n - i, most)), THREADS, 0,
+                    src + (size_t)i * stored_bytes(*p, type), *p,
                     (uint8_t *)dst + (size_t)i * panel_bytes(*p));
     d->serial = true;
 }

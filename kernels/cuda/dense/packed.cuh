@@ -27,16 +27,21 @@
  * A weight of Q4_K is (code dk) - mk, rounded to float32 and then to bf16; dk is the chunk's scale,
  * at most 17 bits, and mk its minimum. So it is an fma of float32 numbers, rounded to bf16. The fma
  * takes the bits of a code as a number, code 2^-129 (struct four_bits), and 2^129 dk: dk must be
- * below 1/2. A weight of Q6_K is (code - 32) dk, rounded to bf16, where dk is the scale of half a
- * chunk, at most 19 bits: an fma of code 2^-131 (struct six_bits), 2^131 dk and 32 dk, exact before
- * it is rounded; dk must be below 1/8. A matrix with larger scales becomes bf16 (mem.cu).
+ * below 1/2. A matrix with larger scales becomes bf16 (mem.cu).
  *
- * A weight of Q5_K is that of Q4_K with a code of five bits, code 2^-130 (struct five_bits): dk
- * must be below 1/4. A weight of Q5_1 is (code d) + m, rounded to float32 and then to bf16: the
- * same fma, with an f16 d below 1/4. So are those of Q4_1, and of Q5_0, whose m is -16 d.
+ * A weight of Q2_K is that of Q4_K with a scale and a minimum for half a chunk; its code is stored
+ * times four, so dk must be below 2. A weight of Q5_K has a code of five bits, code 2^-130 (struct
+ * five_bits): dk must be below 1/4. A weight of Q5_1 is (code d) + m, rounded to float32 and then
+ * to bf16: the same fma, with an f16 d below 1/4. So are those of Q4_1, and of Q5_0, whose m is
+ * -16 d.
  *
- * A weight of IQ4_XS is a level (packed_iq4) times dk, which has 17 bits at most, rounded to bf16:
- * an fma of (level + 128) 2^-133, a byte, 2^133 dk and 128 dk; dk must be below 1/32.
+ * A weight of Q8_0, Q6_K or IQ4_XS is (byte - 128) x, rounded to bf16. The byte is a code of Q8_0
+ * plus 128, four times a code of Q6_K, which is 0 to 63, a level of IQ4_XS (packed_iq4) plus 128; x
+ * is d, a quarter of the scale of half a chunk, or the scale of a chunk: at most 11, 19 or 17 bits.
+ * For each x that these types can have there are two bf16 numbers, its parts, with which three
+ * operations make a pair of weights (byte_weights()): byte - 128, exact; its product with one part,
+ * rounded; that plus the product with the other part, rounded. The parts' sum is x, or nearly. The
+ * upload finds them (parts_of()).
  *
  * A weight of E2M1 is a level, which has two bits, times a scale and then times a factor, rounded
  * to float32 and then to bf16. As levels are 1 or 3 times powers of two, there is a number of 11
@@ -53,7 +58,8 @@
  * A chunk of two rows has eight times a word: number 2q + r has codes of elements 8q to 8q + 7 of
  * row r:
  *
- *     Q4_0, Q4_K  element 2j + e from bit 16e + 4j on.
+ *     Q4_0, Q4_K, Q2_K
+ *                 element 2j + e from bit 16e + 4j on.
  *     IQ4_XS      element i from bit 4i on.
  *     E2M1        e2m1_word() below.
  *     Q5_K, Q5_1  byte b = 2e + j / 2 has element 2j + e from bit 3 on if j is even, and its low
@@ -63,31 +69,30 @@
  *                 two bits if j is odd. The four high bits of those are in halves of four words
  *                 (high_codes_of()): of bytes 2, 0, 3, 1 from bits 0, 4, 8, 12 on.
  *
- * Codes of Q8_0 are unpacked by tensor cores (mma_diagonal()) and lie as their operand needs them:
- * a chunk of two rows has eight bytes for each g < 8: at 2j + r, plus 128, that of element
- * 8 (g / 2) + 2j + g % 2 of row r.
+ * and of Q8_0 eight times two words: a byte for each of elements 8q to 8q + 7 of row r.
  *
  * Scales of a row's chunk:
  *
  *     Q4_0        the factors: the second, times 2^7, of both positions; then the first, times
  *                 2^122 (struct four_factors).
- *     Q8_0        the block's, an f16.
+ *     Q8_0, IQ4_XS
+ *                 2^6 times the parts of x, the first one in the low half of a word.
  *     E4M3        the block's times 2^120, a bf16.
  *     Q4_K        the chunk's own scale and minimum, two bytes; the block has d, times 2^9, and
  *                 dmin, two f16.
- *     Q6_K        the block's d, times 2^19, an f16, and two bytes, the scales of both halves of
- *                 the chunk plus 128. Q3_K, whose codes are levels -4 to 3, has eight times those
- *                 and an eighth of d.
+ *     Q2_K        the scale, low, and minimum of half a chunk, a byte for each; the block has d,
+ *                 times 2^7, and dmin.
+ *     Q6_K        the same of both halves of the chunk. Q3_K, whose codes are levels -4 to 3, has
+ *                 eight times those and an eighth of the scales.
  *     Q5_K        of both positions: a byte of high bits for each q; then the scales and minima, as
  *                 of Q4_K; the block has d, times 2^10, and dmin.
  *     Q5_1        of both positions: a byte of high bits for each q; then d, times 2^17, and m, two
  *                 f16.
- *     IQ4_XS      d times 2^21, an f16, the scale plus 128, a byte, and a zero.
  *     E2M1        the numbers of both halves of the chunk, two bytes each.
  *
- * So a chunk takes 20 bytes of Q4_0 where a file has 18, about 18.8 of Q4_K (18), 28 of Q6_K
- * (26.25) and Q3_K (13.75), about 22.8 of Q5_K (22), 24 of Q5_1 (24), Q5_0 (22) and Q4_1 (20), 20
- * of IQ4_XS (17), IQ4_NL (18), MXFP4 (17), NVFP4 (18) and E2M1 (22).
+ * So a chunk takes 20 bytes of Q4_0 where a file has 18, 36 of Q8_0 (34), about 18.8 of Q4_K (18)
+ * and Q2_K (10.5), 32 of Q6_K (26.25) and Q3_K (13.75), about 22.8 of Q5_K (22), 24 of Q5_1 (24),
+ * Q5_0 (22) and Q4_1 (20), 20 of IQ4_XS (17), IQ4_NL (18), MXFP4 (17), NVFP4 (18) and E2M1 (22).
  *
  * The decode kernel multiplies packed weights as they are, and so does the prefill kernel, which
  * unpacks them in registers (packed_pair). For so many rows that each weight would be unpacked too
@@ -107,11 +112,17 @@ enum { STORED_FP8 = DT_U8 };
  * every second one are elsewhere. */
 static constexpr inline __host__ __device__ bool four_bit(int stored)
 {
-    return stored == DT_Q4_0 || stored == DT_Q4_K || stored == DT_IQ4_XS || stored == DT_E2M1;
+    return stored == DT_Q4_0 || stored == DT_Q4_K || stored == DT_Q2_K || stored == DT_IQ4_XS ||
+           stored == DT_E2M1;
 }
 static constexpr inline __host__ __device__ bool five_bit(int stored)
 {
     return stored == DT_Q5_K || stored == DT_Q5_1;
+}
+/* Whether the decode kernel has units of two panels (UNIT_DOUBLE) for them. */
+static constexpr inline __host__ __device__ bool in_doubles(int stored)
+{
+    return four_bit(stored) || five_bit(stored);
 }
 
 /* Bytes of the codes of a row's chunk, and of its scales. */
@@ -125,14 +136,15 @@ static constexpr inline __host__ __device__ int code_bytes(int stored)
 static constexpr inline __host__ __device__ int scale_bytes(int stored)
 {
     switch (stored) {
-    case DT_Q8_0:
     case DT_E4M3:
-    case DT_Q4_K: return 2;
+    case DT_Q4_K:
+    case DT_Q2_K: return 2;
+    case DT_Q8_0:
     case DT_Q4_0:
-    case DT_Q6_K:
     case DT_IQ4_XS:
     case DT_E2M1: return 4;
     case DT_Q5_K: return 6;
+    case DT_Q6_K:
     case DT_Q5_1: return 8;
     default: return 0;
     }
@@ -140,7 +152,7 @@ static constexpr inline __host__ __device__ int scale_bytes(int stored)
 /* Bytes of what the chunks of a block of 256 share, of a row. */
 static constexpr inline __host__ __device__ int block_bytes(int stored)
 {
-    return stored == DT_Q4_K || stored == DT_Q5_K ? 4 : 0;
+    return stored == DT_Q4_K || stored == DT_Q5_K || stored == DT_Q2_K ? 4 : 0;
 }
 enum { BLOCK_CHUNKS = 8 };
 
@@ -239,60 +251,24 @@ __device__ __forceinline__ float rounded_bf16(float x)
     return __bfloat162float(__float2bfloat16_rn(x));
 }
 
-/* The sum of two pairs of f16, each rounded once. */
-__device__ __forceinline__ uint32_t plus_halves(uint32_t a, uint32_t b)
-{
-    uint32_t y;
-    asm("add.rn.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
-    return y;
-}
-
-/* A diagonal of 16 elements of f16 as the sparse operand of a product. Of four successive elements
- * of a row, the operand has two, at places that `places` says. Lane / 4 is g: a lane has elements
- * g of the first eight, and g of the others, where they are in rows 4 (lane % 4) to 4 (lane % 4) +
- * 3 of the operand's columns; elsewhere zeros. */
-struct diagonals {
-    uint32_t half[2]; /* selectors for __byte_perm(x, 0, .) of the operand's words: x has element g
-                         of the first eight in its low half, of the others in its high half */
-    uint32_t places;
-    float times; /* Q4_K: what the lane multiplies its scale by */
-    __device__ __forceinline__ void set()
-    {
-        times = threadIdx.x % 2 ? 1.f : 0x1p120f;
-        const uint32_t lane = threadIdx.x % 32, g = lane / 4, i = g % 4;
-        places = (i < 3 ? i | 12 : 12) * 0x11111111; /* i and 3, or 0 and 3 */
-        for (uint32_t u = 0; u < 2; u++) {
-            const uint32_t bytes = u ? 0x32 : 0x10;
-            half[u] = lane % 4 != 2 * u + g / 4 ? 0x4444 : i == 3 ? bytes << 8 | 0x44
-                                                                  : 0x4400 | bytes;
-        }
-    }
-};
-
-/* d = diag(a0, a1) b with f16 operands: row i of d is a_i b_i, i < 16, in eight columns: exact. */
-__device__ __forceinline__ void mma_diagonal(float (&d)[4], const diagonals &g, uint32_t a0,
-                                             uint32_t a1, uint32_t b0, uint32_t b1)
-{
-    asm("mma.sp::ordered_metadata.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-        "{%0,%1,%2,%3}, {%4,%5}, {%6,%7}, {%9,%9,%9,%9}, %8, 0x0;"
-        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
-        : "r"(a0), "r"(a1), "r"(b0), "r"(b1), "r"(g.places), "f"(0.f));
-}
-
 /* Which bytes of a row's scales of two chunks, and of its block, a lane loads. */
 __device__ __forceinline__ uint32_t of_scales(int type)
 {
     const uint32_t q = threadIdx.x % 4;
-    return block_bytes(type) ? q : type == DT_E2M1 ? q / 2 * 2 : 0;
+    return type == DT_Q4_K || type == DT_Q5_K ? q
+           : type == DT_E2M1                  ? q / 2 * 2
+           : type == DT_Q6_K                  ? q / 2 * 4
+                                              : 0;
 }
 __device__ __forceinline__ uint32_t of_block(int type)
 {
-    return block_bytes(type) ? threadIdx.x % 2 * 2 : 0;
+    return type == DT_Q4_K || type == DT_Q5_K ? threadIdx.x % 2 * 2 : 0;
 }
 
 /* A lane's eight weights of a row in each of two chunks, as stored. fetch() loads them from where
- * the lane has its codes of the first and of the second chunk in shared memory, its scales and its
- * block (of_scales() and of_block() behind those of its row). */
+ * the lane has its codes of the first and of the second chunk in shared memory, its scales, its
+ * row's block of the first chunk, and its own block, of_block() behind that of its row: of the
+ * second chunk for lanes 2 and 3 of the four that have the row, and with Q2_K for all. */
 template <int STORED> struct packed_eight;
 
 /* a b + c of bf16 pairs, each rounded once. */
@@ -315,6 +291,44 @@ __device__ __forceinline__ uint32_t both_halves(uint32_t x, int u)
         asm("{ .reg .b16 l, h; mov.b32 {l, h}, %1; mov.b32 %0, {h, h}; }" : "=r"(y) : "r"(x));
     return y;
 }
+
+/* A pair of levels, exact, times a number that is the sum of two bf16 numbers, each in both halves
+ * of a word: rounded as their product with the number for which the upload found the two. */
+__device__ __forceinline__ uint32_t times_parts(uint32_t levels, uint32_t high, uint32_t low)
+{
+    return bf16_fma(levels, high, bf16_times(levels, low));
+}
+
+/* A pair of weights (byte - 128) x. bytes: bits 0 to 7 and 16 to 23, which are subnormal numbers,
+ * byte 2^-133; s: 2^6 times the parts of x. */
+__device__ __forceinline__ uint32_t byte_weights(uint32_t bytes, uint32_t s)
+{
+    const uint32_t levels = bf16_fma(bytes, 0x7f007f00 /* 2^127 */, 0xc000c000 /* -2 */);
+    return times_parts(levels, both_halves(s, 0), both_halves(s, 1));
+}
+
+/* Q8_0: the eight weights of two words. */
+__device__ __forceinline__ uint4 q8_0_weights(uint2 w, uint32_t s)
+{
+    uint4 y;
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        (&y.x)[j] = byte_weights(__byte_perm(j < 2 ? w.x : w.y, 0, j % 2 ? 0x4342 : 0x4140), s);
+    return y;
+}
+
+template <> struct packed_eight<DT_Q8_0> {
+    uint2 w[2], s; /* s: of both chunks */
+    __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t,
+                                          uint32_t)
+    {
+        w[0] = shared8(a), w[1] = shared8(b), s = shared8(scales);
+    }
+    __device__ __forceinline__ void as_bf16(uint4 &first, uint4 &second) const
+    {
+        first = q8_0_weights(w[0], s.x), second = q8_0_weights(w[1], s.y);
+    }
+};
 
 /* The factors of a row of Q4_0 in two chunks, the first chunk's in the low halves. A code in bits 0
  * to 3 of a bf16 number is code 2^-133, a subnormal; in bits 4 to 7, code 2^-129. */
@@ -349,11 +363,12 @@ struct four_factors {
 template <> struct packed_eight<DT_Q4_0> {
     uint32_t w[2];
     uint2 d; /* second factors, first factors */
-    __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t)
+    __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t,
+                                          uint32_t)
     {
         w[0] = shared4(a), w[1] = shared4(b), d = shared8(scales);
     }
-    __device__ __forceinline__ void as_bf16(const diagonals &, uint4 &first, uint4 &second) const
+    __device__ __forceinline__ void as_bf16(uint4 &first, uint4 &second) const
     {
         const four_factors f(d.x, d.y);
         first = f.weights(w[0], 0), second = f.weights(w[1], 1);
@@ -363,57 +378,28 @@ template <> struct packed_eight<DT_Q4_0> {
 template <> struct packed_eight<DT_E4M3> {
     uint2 w[2];
     uint32_t factors; /* of both chunks */
-    __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t)
+    __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t,
+                                          uint32_t)
     {
         w[0] = shared8(a), w[1] = shared8(b), factors = shared4(scales);
     }
-    __device__ __forceinline__ void as_bf16(const diagonals &, uint4 &first, uint4 &second) const
+    __device__ __forceinline__ void as_bf16(uint4 &first, uint4 &second) const
     {
         first = fp8_eight(w[0], both_halves(factors, 0));
         second = fp8_eight(w[1], both_halves(factors, 1));
     }
 };
 
-/* A weight is (code - 128) d, rounded once. Levels code - 128 are exact in f16, and the product has
- * 19 bits. 1024 + code are two bytes. */
-template <> struct packed_eight<DT_Q8_0> {
-    uint2 w[2];
-    uint32_t d;
-    __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t)
-    {
-        w[0] = shared8(a), w[1] = shared8(b), d = shared4(scales);
-    }
-    __device__ __forceinline__ static uint32_t level(uint2 w, int j)
-    {
-        return plus_halves(__byte_perm(j < 2 ? w.x : w.y, 0x64646464, j % 2 ? 0x4342 : 0x4140),
-                           0xe480e480); /* -1152 */
-    }
-    __device__ __forceinline__ void as_bf16(const diagonals &g, uint4 &first, uint4 &second) const
-    {
-        const uint32_t a0 = __byte_perm(d, 0, g.half[0]), a1 = __byte_perm(d, 0, g.half[1]);
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            float y[4];
-            mma_diagonal(y, g, a0, a1, level(w[0], j), level(w[1], j));
-            (&first.x)[j] = bf16_pair(y[0], y[1]), (&second.x)[j] = bf16_pair(y[2], y[3]);
-        }
-    }
-};
-
-/* Eight codes of four bits as float32 numbers: a code in bits 20 to 23 is code 2^-129, a subnormal
- * number or one of the smallest others. */
-struct four_bits {
-    uint32_t even, odd; /* of even and of odd j, in the high halves of bytes */
-    __device__ __forceinline__ explicit four_bits(uint32_t w)
-        : even(w << 4 & 0xf0f0f0f0), odd(w & 0xf0f0f0f0)
-    {
-    }
+/* Eight codes in the high bits of bytes as float32 numbers: a byte in bits 16 to 23 is byte 2^-133,
+ * a subnormal number or one of the smallest others. */
+struct small_floats {
+    uint32_t even, odd; /* of even j; of odd j */
     /* Element 2j + e. */
     __device__ __forceinline__ float at(int j, int e) const
     {
         return __uint_as_float(__byte_perm(j % 2 ? odd : even, 0, 0x4044 | (2 * e + j / 2) << 8));
     }
-    /* Weights of Q4_K. by: 2^129 dk. */
+    /* Each code times `by` minus `less`, rounded to float32 and then to bf16. */
     __device__ __forceinline__ uint4 weights(float by, float less) const
     {
         uint4 y;
@@ -424,14 +410,22 @@ struct four_bits {
     }
 };
 
+/* Codes of four bits, in bits 20 to 23: code 2^-129. Weights of Q4_K: by is 2^129 dk. */
+struct four_bits : small_floats {
+    __device__ __forceinline__ explicit four_bits(uint32_t w)
+        : small_floats{w << 4 & 0xf0f0f0f0, w & 0xf0f0f0f0}
+    {
+    }
+};
+
 /* The factors of a row of Q4_K or Q5_K in two chunks: dk, d times the chunk's scale (times 2^129 or
  * 2^130), and mk, dmin times its minimum. Lane q of the four that have a row makes number q of dk,
  * mk of the first chunk, dk, mk of the second: own and d are its factors. */
 struct affine_factors {
     float by[2], less[2];
-    __device__ __forceinline__ affine_factors(const diagonals &g, uint32_t own, uint32_t d)
+    __device__ __forceinline__ affine_factors(uint32_t own, uint32_t d)
     {
-        const float mine = half_value(d) * ((float)own * g.times);
+        const float mine = half_value(d) * ((float)own * (threadIdx.x % 2 ? 1.f : 0x1p120f));
 #pragma unroll
         for (int u = 0; u < 2; u++) {
             by[u] = __shfl_sync(~0u, mine, 2 * u, 4);
@@ -442,52 +436,83 @@ struct affine_factors {
 
 template <> struct packed_eight<DT_Q4_K> {
     uint32_t w[2], own, d;
-    __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t block)
+    __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t,
+                                          uint32_t block)
     {
         w[0] = shared4(a), w[1] = shared4(b), own = shared1(scales), d = shared2(block);
     }
-    __device__ __forceinline__ void as_bf16(const diagonals &g, uint4 &first, uint4 &second) const
+    __device__ __forceinline__ void as_bf16(uint4 &first, uint4 &second) const
     {
-        const affine_factors f(g, own, d);
+        const affine_factors f(own, d);
         first = four_bits(w[0]).weights(f.by[0], f.less[0]);
         second = four_bits(w[1]).weights(f.by[1], f.less[1]);
     }
 };
 
-/* Eight codes of five bits, as struct four_bits: in bits 19 to 23, code 2^-130. w: their word; h:
- * the byte of high bits, which the multiplication copies four times, 10 bits apart. */
-struct five_bits {
-    uint32_t even, odd; /* of even j; of odd j: in the high bits of bytes */
+/* Q4_K, Q5_K, Q2_K: weights of chunk u, of which a lane makes both factors. scales: those of both
+ * chunks; block: d and dmin. */
+struct affine_pair {
+    /* Byte i of a word as a number, times 2^120 or 1: FLOATS has it in bits 16 to 23, or 0 to 7. */
+    template <uint32_t FLOATS>
+    __device__ __forceinline__ static float small_value(uint32_t word, int i)
+    {
+        const bool large = FLOATS == 0x7f000000;
+        return __uint_as_float(__byte_perm(word, FLOATS, large ? 0x7044 | i << 8 : 0x7440 | i)) -
+               __uint_as_float(FLOATS);
+    }
+    __device__ __forceinline__ static uint4 weights(const small_floats &code, uint32_t scales,
+                                                    uint32_t block, int u)
+    {
+        return code.weights(half_value(block & 0xffff) * small_value<0x7f000000>(scales, 2 * u),
+                            half_value(block >> 16) * small_value<0x4b000000>(scales, 2 * u + 1));
+    }
+};
+
+/* Q2_K: the scale and the minimum of the lane's half of chunk u, as `scales` of affine_pair with
+ * chunk 0. */
+__device__ __forceinline__ uint32_t q2_k_scales(uint32_t scales, int u)
+{
+    const uint32_t own = __byte_perm(scales, 0, 0x4440 | (2 * u + threadIdx.x % 4 / 2));
+    return (own & 15) | (own << 4 & 0xf00);
+}
+
+template <> struct packed_eight<DT_Q2_K> {
+    uint32_t w[2], scales, block[2];
+    __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales_at,
+                                          uint32_t first, uint32_t second)
+    {
+        w[0] = shared4(a), w[1] = shared4(b), scales = shared4(scales_at);
+        block[0] = shared4(first), block[1] = shared4(second);
+    }
+    __device__ __forceinline__ void as_bf16(uint4 &first, uint4 &second) const
+    {
+        first = affine_pair::weights(four_bits(w[0]), q2_k_scales(scales, 0), block[0], 0);
+        second = affine_pair::weights(four_bits(w[1]), q2_k_scales(scales, 1), block[1], 0);
+    }
+};
+
+/* Codes of five bits, in bits 19 to 23: code 2^-130. w: their word; h: the byte of high bits, which
+ * the multiplication copies four times, 10 bits apart. Weights of Q5_K: by is 2^130 dk; of Q5_1:
+ * less is -m, too. */
+struct five_bits : small_floats {
     __device__ __forceinline__ five_bits(uint32_t w, uint32_t h)
-        : even(w & 0xf8f8f8f8), odd((h * 0x40100401 & 0xc0c0c0c0) | (w << 3 & 0x38383838))
+        : small_floats{w & 0xf8f8f8f8, (h * 0x40100401 & 0xc0c0c0c0) | (w << 3 & 0x38383838)}
     {
-    }
-    __device__ __forceinline__ float at(int j, int e) const
-    {
-        return __uint_as_float(__byte_perm(j % 2 ? odd : even, 0, 0x4044 | (2 * e + j / 2) << 8));
-    }
-    /* Weights of Q5_K and, with -m for `less`, of Q5_1. by: 2^130 dk. */
-    __device__ __forceinline__ uint4 weights(float by, float less) const
-    {
-        uint4 y;
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-            (&y.x)[j] = bf16_pair(fmaf(at(j, 0), by, -less), fmaf(at(j, 1), by, -less));
-        return y;
     }
 };
 
 template <> struct packed_eight<DT_Q5_K> {
     uint32_t w[2], high[2], own, d;
-    __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t block)
+    __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t,
+                                          uint32_t block)
     {
         w[0] = shared4(a), w[1] = shared4(b), d = shared2(block);
         high[0] = shared1(scales), high[1] = shared1(scales + HIGH_BYTES);
         own = shared1(scales + 2 * HIGH_BYTES);
     }
-    __device__ __forceinline__ void as_bf16(const diagonals &g, uint4 &first, uint4 &second) const
+    __device__ __forceinline__ void as_bf16(uint4 &first, uint4 &second) const
     {
-        const affine_factors f(g, own, d);
+        const affine_factors f(own, d);
         first = five_bits(w[0], high[0]).weights(f.by[0], f.less[0]);
         second = five_bits(w[1], high[1]).weights(f.by[1], f.less[1]);
     }
@@ -503,90 +528,73 @@ __device__ __forceinline__ uint4 q5_1_weights(uint32_t w, uint32_t high, uint32_
 template <> struct packed_eight<DT_Q5_1> {
     uint32_t w[2];
     uint4 s; /* the high bits of both chunks, their d and m */
-    __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t)
+    __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t,
+                                          uint32_t)
     {
         w[0] = shared4(a), w[1] = shared4(b), s = shared16(scales);
     }
-    __device__ __forceinline__ void as_bf16(const diagonals &, uint4 &first, uint4 &second) const
+    __device__ __forceinline__ void as_bf16(uint4 &first, uint4 &second) const
     {
         first = q5_1_weights(w[0], s.x, s.z), second = q5_1_weights(w[1], s.y, s.w);
     }
 };
 
-/* Eight codes of six bits, as struct four_bits: in bits 18 to 23, code 2^-131. w: their word; h:
- * the high bits behind the words. */
+/* Eight codes of six bits in the high bits of bytes, for byte_weights(). w: their word; h: the high
+ * bits behind the words. */
 struct six_bits {
-    uint32_t even, odd; /* of even j; of odd j: in the high bits of bytes */
+    uint32_t even, odd; /* of even j; of odd j */
     __device__ __forceinline__ six_bits(uint32_t w, uint32_t h)
         : even(w & 0xfcfcfcfc), odd((h * 0x100001 & 0xf0f0f0f0) | (w << 2 & 0x0c0c0c0c))
     {
     }
-    __device__ __forceinline__ float at(int j, int e) const
+    /* Weights of Q6_K. s: 2^6 times the parts of dk / 4. */
+    __device__ __forceinline__ uint4 weights(uint32_t s) const
     {
-        return __uint_as_float(__byte_perm(j % 2 ? odd : even, 0, 0x4044 | (2 * e + j / 2) << 8));
-    }
-    /* Weights of Q6_K; zeros have no sign. by: 2^131 dk. */
-    __device__ __forceinline__ uint4 weights(float by) const
-    {
-        const float less = by * 0x1p-126f; /* 32 dk */
         uint4 y;
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            (&y.x)[j] = bf16_pair(fmaf(at(j, 0), by, -less), fmaf(at(j, 1), by, -less));
+            (&y.x)[j] = byte_weights(__byte_perm(j % 2 ? odd : even, 0, j / 2 ? 0x4341 : 0x4240),
+                                     s);
         return y;
     }
 };
-/* 2^131 dk of a lane's eight weights. s: a chunk's scales: d times 2^19, and two bytes, of which a
- * number 2^112 times as large is made. */
-__device__ __forceinline__ float six_factor(uint32_t s)
-{
-    const uint32_t byte = __byte_perm(s, 0x7f000000, threadIdx.x % 4 < 2 ? 0x7424 : 0x7434);
-    return (__uint_as_float(byte) - 0x1.01p127f) * half_value(s & 0xffff);
-}
 
 template <> struct packed_eight<DT_Q6_K> {
-    uint32_t w[2], high[2];
-    uint2 d;
-    __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t)
+    uint32_t w[2], high[2], s[2];
+    __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t,
+                                          uint32_t)
     {
         const int n = (int)threadIdx.x % 4 * 2;
         const uint32_t from = (uint32_t)(high_codes_of(n) - codes_of(DT_Q6_K, n));
-        w[0] = shared4(a), w[1] = shared4(b), d = shared8(scales);
+        w[0] = shared4(a), w[1] = shared4(b), s[0] = shared4(scales), s[1] = shared4(scales + 8);
         high[0] = shared2(a + from), high[1] = shared2(b + from);
     }
-    __device__ __forceinline__ void as_bf16(const diagonals &, uint4 &first, uint4 &second) const
+    __device__ __forceinline__ void as_bf16(uint4 &first, uint4 &second) const
     {
-        first = six_bits(w[0], high[0]).weights(six_factor(d.x));
-        second = six_bits(w[1], high[1]).weights(six_factor(d.y));
+        first = six_bits(w[0], high[0]).weights(s[0]);
+        second = six_bits(w[1], high[1]).weights(s[1]);
     }
 };
 
-/* IQ4_XS: the eight weights of a word. s: d times 2^21, and the scale plus 128, a byte. Bytes are
- * levels plus 128, four at a time from a table. */
+/* For each of the low four nibbles of `codes` the byte with its number in a table of eight bytes
+ * below 128; 0 if it is 8 or more. */
+__device__ __forceinline__ uint32_t bytes_of(uint32_t first, uint32_t behind, uint32_t codes)
+{
+    uint32_t y;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(y) : "r"(first), "r"(behind), "r"(codes));
+    return y;
+}
+/* IQ4_XS: the eight weights of a word. Of codes below 8 a table has levels without their sign. */
 __device__ __forceinline__ uint4 iq4_weights(uint32_t w, uint32_t s)
 {
-    const uint32_t table[4] = {0x3f2d1801, 0x766a5d4f, 0xa6998d81, 0xf1d9c5b5};
-    const uint32_t low = w & 0x77777777, high = (w >> 1 & 0x44444444) | 0x32103210;
-    /* the scale times 2^112, as in six_factor() */
-    const uint32_t byte = __byte_perm(s, 0x7f000000, 0x7424);
-    const float by = (__uint_as_float(byte) - 0x1.01p127f) * half_value(s & 0xffff),
-                less = by * 0x1p-126f; /* 128 dk */
+    const uint32_t other = w ^ 0x88888888;
     uint4 y;
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const uint32_t in = half ? low >> 16 : low;
-        const uint32_t four = __byte_perm(__byte_perm(table[0], table[1], in),
-                                          __byte_perm(table[2], table[3], in),
-                                          half ? high >> 16 : high);
-#pragma unroll
-        for (int j = 0; j < 2; j++) {
-            float two[2];
-#pragma unroll
-            for (int e = 0; e < 2; e++)
-                two[e] = fmaf(__uint_as_float(__byte_perm(four, 0, 0x4044 | (2 * j + e) << 8)), by,
-                              -less);
-            (&y.x)[2 * half + j] = bf16_pair(two[0], two[1]);
-        }
+    for (int j = 0; j < 4; j++) {
+        const int half = j / 2 * 16;
+        const uint32_t bytes = 0x80808080 + bytes_of(0x26190d01, 0x71594535, other >> half) -
+                               bytes_of(0x4153687f, 0x0a162331, w >> half); /* levels + 128 */
+        (&y.x)[j] = byte_weights(__byte_perm(bytes, 0, j % 2 ? 0x4342 : 0x4140), s);
     }
     return y;
 }
@@ -594,11 +602,12 @@ __device__ __forceinline__ uint4 iq4_weights(uint32_t w, uint32_t s)
 template <> struct packed_eight<DT_IQ4_XS> {
     uint32_t w[2];
     uint2 s;
-    __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t)
+    __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t,
+                                          uint32_t)
     {
         w[0] = shared4(a), w[1] = shared4(b), s = shared8(scales);
     }
-    __device__ __forceinline__ void as_bf16(const diagonals &, uint4 &first, uint4 &second) const
+    __device__ __forceinline__ void as_bf16(uint4 &first, uint4 &second) const
     {
         first = iq4_weights(w[0], s.x), second = iq4_weights(w[1], s.y);
     }
@@ -655,21 +664,20 @@ struct two_parts {
     {
         uint4 y;
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
-            const uint32_t code = e2m1_pair(w, j);
-            (&y.x)[j] = bf16_fma(code, high, bf16_times(code, low));
-        }
+        for (int j = 0; j < 4; j++)
+            (&y.x)[j] = times_parts(e2m1_pair(w, j), high, low);
         return y;
     }
 };
 
 template <> struct packed_eight<DT_E2M1> {
     uint32_t w[2], s[2];
-    __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t)
+    __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t,
+                                          uint32_t)
     {
         w[0] = shared4(a), w[1] = shared4(b), s[0] = shared2(scales), s[1] = shared2(scales + 4);
     }
-    __device__ __forceinline__ void as_bf16(const diagonals &, uint4 &first, uint4 &second) const
+    __device__ __forceinline__ void as_bf16(uint4 &first, uint4 &second) const
     {
         first = two_parts(s[0]).weights(w[0]), second = two_parts(s[1]).weights(w[1]);
     }
@@ -692,74 +700,25 @@ __device__ __forceinline__ uint4 pair_words(uint32_t codes, uint32_t second)
     return make_uint4(a.x, a.y, b.x, b.y);
 }
 
-template <> struct packed_pair<DT_Q8_0> {
-    uint4 w[2]; /* of a chunk */
-    uint2 scales; /* of the first row in both chunks, of the second */
-    __device__ __forceinline__ void fetch(uint32_t codes, uint32_t second, uint32_t scales_at,
-                                          uint32_t, uint32_t)
-    {
-        const uint32_t at = codes + threadIdx.x % 4 * 16;
-        w[0] = shared16(at), w[1] = shared16(at + second), scales = shared8(scales_at);
-    }
-    /* Levels of elements 2j + e of both rows. */
-    __device__ __forceinline__ static uint32_t levels(const uint4 &v, int j, int e)
-    {
-        return packed_eight<DT_Q8_0>::level(e ? make_uint2(v.z, v.w) : make_uint2(v.x, v.y), j);
-    }
-    __device__ __forceinline__ void unpack(int u, uint4 &first, uint4 &second) const
-    {
-        const float by[2] = {half_value(u ? scales.x >> 16 : scales.x & 0xffff),
-                             half_value(u ? scales.y >> 16 : scales.y & 0xffff)};
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            const uint32_t even = levels(w[u], j, 0), odd = levels(w[u], j, 1);
-            (&first.x)[j] = bf16_pair(half_value(even & 0xffff) * by[0],
-                                      half_value(odd & 0xffff) * by[0]);
-            (&second.x)[j] = bf16_pair(half_value(even >> 16) * by[1],
-                                       half_value(odd >> 16) * by[1]);
-        }
-    }
-};
-
 template <> struct packed_pair<DT_Q6_K> {
     uint4 w;
-    uint32_t high[2][2]; /* of a chunk: of the first row, of the second */
-    uint4 scales; /* of the first row in both chunks, of the second */
+    uint32_t high[2][2], s[2][2]; /* of a chunk: of the first row, of the second */
     __device__ __forceinline__ void fetch(uint32_t codes, uint32_t second, uint32_t scales_at,
                                           uint32_t, uint32_t)
     {
-        const uint32_t q = threadIdx.x % 4;
-        w = pair_words(codes, second), scales = shared16(scales_at);
+        const uint32_t q = threadIdx.x % 4, own = scales_at + q / 2 * 4;
+        w = pair_words(codes, second);
 #pragma unroll
-        for (int r = 0; r < 2; r++) {
-            const uint32_t more = codes + (uint32_t)high_codes_of((int)q * 2 + r);
+        for (uint32_t r = 0; r < 2; r++) {
+            const uint32_t more = codes + (uint32_t)high_codes_of((int)(q * 2 + r));
             high[0][r] = shared2(more), high[1][r] = shared2(more + second);
+            s[0][r] = shared4(own + r * 16), s[1][r] = shared4(own + r * 16 + 8);
         }
     }
     __device__ __forceinline__ void unpack(int u, uint4 &first, uint4 &second) const
     {
-        first = six_bits(u ? w.z : w.x, high[u][0]).weights(six_factor(u ? scales.y : scales.x));
-        second = six_bits(u ? w.w : w.y, high[u][1]).weights(six_factor(u ? scales.w : scales.z));
-    }
-};
-
-/* Q4_K and Q5_K: weights of chunk u. code: struct four_bits or five_bits; scales: those of both
- * chunks; block: d and dmin. */
-struct affine_pair {
-    /* Byte i of a word as a number, times 2^120 or 1: FLOATS has it in bits 16 to 23, or 0 to 7. */
-    template <uint32_t FLOATS>
-    __device__ __forceinline__ static float small_value(uint32_t word, int i)
-    {
-        const bool large = FLOATS == 0x7f000000;
-        return __uint_as_float(__byte_perm(word, FLOATS, large ? 0x7044 | i << 8 : 0x7440 | i)) -
-               __uint_as_float(FLOATS);
-    }
-    template <class BITS>
-    __device__ __forceinline__ static uint4 weights(const BITS &code, uint32_t scales,
-                                                    uint32_t block, int u)
-    {
-        return code.weights(half_value(block & 0xffff) * small_value<0x7f000000>(scales, 2 * u),
-                            half_value(block >> 16) * small_value<0x4b000000>(scales, 2 * u + 1));
+        first = six_bits(u ? w.z : w.x, high[u][0]).weights(s[u][0]);
+        second = six_bits(u ? w.w : w.y, high[u][1]).weights(s[u][1]);
     }
 };
 
@@ -776,6 +735,16 @@ template <> struct packed_pair<DT_Q4_K> {
     {
         first = affine_pair::weights(four_bits(u ? w.z : w.x), scales.x, block[u].x, u);
         second = affine_pair::weights(four_bits(u ? w.w : w.y), scales.y, block[u].y, u);
+    }
+};
+
+template <> struct packed_pair<DT_Q2_K> : packed_pair<DT_Q4_K> {
+    __device__ __forceinline__ void unpack(int u, uint4 &first, uint4 &second) const
+    {
+        first = affine_pair::weights(four_bits(u ? w.z : w.x), q2_k_scales(scales.x, u),
+                                     block[u].x, 0);
+        second = affine_pair::weights(four_bits(u ? w.w : w.y), q2_k_scales(scales.y, u),
+                                      block[u].y, 0);
     }
 };
 
@@ -882,14 +851,33 @@ template <> struct packed_pair<DT_E4M3> {
     }
 };
 
-/* Weights of IQ4_XS if dk is zero; the first eight levels are negative. */
-__device__ __forceinline__ uint4 iq4_zeros(uint32_t w, bool negative)
+/* Q8_0, as E4M3. */
+template <> struct packed_pair<DT_Q8_0> {
+    uint32_t at, next;
+    uint4 s; /* of the first row in both chunks, of the second */
+    __device__ __forceinline__ void fetch(uint32_t codes, uint32_t second, uint32_t scales_at,
+                                          uint32_t, uint32_t)
+    {
+        at = codes + threadIdx.x % 4 * 16, next = second, s = shared16(scales_at);
+    }
+    __device__ __forceinline__ void unpack(int u, uint4 &first, uint4 &second) const
+    {
+        const uint4 w = shared16(at + (u ? next : 0)); /* of both rows */
+        first = q8_0_weights(make_uint2(w.x, w.y), u ? s.y : s.x);
+        second = q8_0_weights(make_uint2(w.z, w.w), u ? s.w : s.z);
+    }
+};
+
+/* Weights by parts, of which zeros become those of a level of zero: with the sign of the parts'
+ * sum. If that is zero, weights have their signs. */
+__device__ __forceinline__ uint4 with_sign(uint4 y, uint32_t parts)
 {
-    uint4 y;
-    w ^= negative ? 0 : 0x88888888;
+    const uint32_t sign = parts & 0x7fff ? parts & 0x8000 : 0;
 #pragma unroll
-    for (int j = 0; j < 4; j++)
-        (&y.x)[j] = (w >> 8 * j & 8) << 12 | (w >> 8 * j & 0x80) << 24;
+    for (int j = 0; j < 4; j++) {
+        uint32_t &two = (&y.x)[j];
+        two |= (two & 0xffff ? 0 : sign) | (two >> 16 ? 0 : sign << 16);
+    }
     return y;
 }
 
@@ -909,10 +897,10 @@ __device__ __forceinline__ uint4 level_times(const five_bits &code, float d)
 }
 
 /* Eight weights of a row of a panel in memory. q: which eight of the chunk at `at`; type: what the
- * panel is stored as. Zeros have the sign that packed_bf16() gives them, but those of Q5_0 only
- * with `centred` (see level_times()). */
+ * panel is stored as; law: the packed type that it was, so that zeros have the sign that
+ * packed_bf16() gives them; DT_NONE: they may have another one. */
 __device__ __forceinline__ uint4 eight_at(const struct packed_place &at, int type,
-                                          const uint8_t *panel, int row, int q, bool centred)
+                                          const uint8_t *panel, int row, int q, int law)
 {
     const uint8_t *codes = panel + at.codes, *scales = panel + at.scales;
     const int r = row % 2, number = 2 * q + r;
@@ -922,45 +910,36 @@ __device__ __forceinline__ uint4 eight_at(const struct packed_place &at, int typ
         return fp8_eight(*(const uint2 *)(codes + codes_of(type, number)), both_halves(s, 0));
     if (type == DT_Q4_0)
         return four_factors(s, *(const uint16_t *)(scales + FIRST_FACTOR)).weights(word, 0);
-    if (type == DT_Q4_K) {
+    if (type == DT_Q4_K || type == DT_Q2_K) {
         const uint16_t *block = (const uint16_t *)(panel + at.block);
-        return four_bits(word).weights(half_value(block[0]) * ((float)scales[0] * 0x1p120f),
-                                       half_value(block[1]) * (float)scales[1]);
+        const int two = scales[q / 2], scale = type == DT_Q4_K ? scales[0] : two & 15,
+                  least = type == DT_Q4_K ? scales[1] : two >> 4;
+        return four_bits(word).weights(half_value(block[0]) * ((float)scale * 0x1p120f),
+                                       half_value(block[1]) * (float)least);
     }
     if (type == DT_Q5_K) {
         const uint16_t *block = (const uint16_t *)(panel + at.block);
-        return five_bits(word, panel[at.high + q])
+        return five_bits(word, *(const uint32_t *)(panel + at.high) >> 8 * q & 0xff)
             .weights(half_value(block[0]) * ((float)scales[0] * 0x1p120f),
                      half_value(block[1]) * (float)scales[1]);
     }
     if (type == DT_Q5_1) {
-        const five_bits code(word, panel[at.high + q]);
+        const five_bits code(word, *(const uint32_t *)(panel + at.high) >> 8 * q & 0xff);
         const float d = half_value(s);
-        return centred ? level_times(code, d * 0x1p-17f)
-                       : code.weights(d * 0x1p113f,
-                                      -half_value(*(const uint16_t *)(scales + 2)));
-    }
-    if (type == DT_IQ4_XS) {
-        const float dk = half_value(s) * (float)((int)scales[2] - 128);
-        return dk == 0 ? iq4_zeros(word, signbit(dk))
-                       : iq4_weights(word, s | (uint32_t)scales[2] << 16);
+        return law == DT_Q5_0 ? level_times(code, d * 0x1p-17f)
+                              : code.weights(d * 0x1p113f,
+                                             -half_value(*(const uint16_t *)(scales + 2)));
     }
     if (type == DT_E2M1)
         return two_parts(*(const uint16_t *)(scales + q / 2 * 2)).weights(word);
-    const bool six = type == DT_Q6_K;
-    const six_bits code(word, six ? *(const uint16_t *)(codes + high_codes_of(number)) : 0);
-    const float by = half_value(s) * (six ? 0x1p-15f * (float)((int)scales[2 + q / 2] - 128) : 1.f);
-    uint4 y;
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-        float two[2]; /* levels; of Q6_K sixteenths of them */
-#pragma unroll
-        for (int e = 0; e < 2; e++)
-            two[e] = six ? fmaf(code.at(j, e), 0x1p127f, -2.f)
-                         : (float)((int)codes[codes_of(type, 2 * q + e) + 2 * j + r] - 128);
-        (&y.x)[j] = bf16_pair(two[0] * by, two[1] * by);
-    }
-    return y;
+    const uint32_t parts = *(const uint32_t *)(scales + (type == DT_Q6_K ? q / 2 * 4 : 0));
+    if (type == DT_IQ4_XS)
+        return iq4_weights(word, parts);
+    const uint4 y = type == DT_Q6_K
+                        ? six_bits(word, *(const uint16_t *)(codes + high_codes_of(number)))
+                              .weights(parts)
+                        : q8_0_weights(*(const uint2 *)(codes + codes_of(type, number)), parts);
+    return law == DT_NONE ? y : with_sign(y, parts);
 }
 
 #endif

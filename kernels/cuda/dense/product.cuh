@@ -393,12 +393,14 @@ void cuda_product(struct kdev *d, struct product *p, enum store store, int whole
 void cuda_pack_rows(struct kdev *d, struct product *p, enum row_pack how,
                     const struct row_format *f);
 /* The decode kernel, for bf16 matrices (decode.cu) and for packed ones: with codes of five bits
- * (decode_five.cu), of levels (decode_levels.cu), and others (decode_packed.cu, and for blocks of
- * 256 decode_k.cu). PACK_PROLOGUE: each block packs the row. */
+ * (decode_five.cu), of two (decode_two.cu), of levels (decode_levels.cu), and others
+ * (decode_packed.cu, with decode_k.cu for Q4_K and Q6_K). PACK_PROLOGUE: each block packs the row.
+ */
 void cuda_product_decode(struct kdev *d, struct product *p, const struct product_route *r);
 void cuda_product_packed(struct kdev *d, struct product *p, const struct product_route *r);
 void cuda_product_k(struct kdev *d, struct product *p, const struct product_route *r);
 void cuda_product_five(struct kdev *d, struct product *p, const struct product_route *r);
+void cuda_product_two(struct kdev *d, struct product *p, const struct product_route *r);
 void cuda_product_levels(struct kdev *d, struct product *p, const struct product_route *r);
 struct row_format cuda_decode_format(const struct kdev *d, int rows, int kp);
 /* The verify kernel (verify.cu), for rows of one term packed as ROW_TILED. defers: the row epilogue

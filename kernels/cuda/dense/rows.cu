@@ -15,7 +15,6 @@ struct table {
     struct panels panels;
     uint32_t factor; /* panels of FP8: their scale (fp8_factor()); 0: of bf16, or packed */
     int packed;      /* panels of weights packed in blocks: packed_as(); 0: others */
-    bool centred;    /* they are of Q5_0 (eight_at()) */
     int n_rows;
 };
 
@@ -54,7 +53,7 @@ __device__ __noinline__ float4 packed_four(const table &t, int id, int i)
         (const uint8_t *)t.rows.p + (size_t)(id / l.rows) * stored_bytes(l, t.packed);
     const int row = id % l.rows, chunk = i / (int)K_CHUNK, each = l.ksplit.each;
     const struct packed_place at = packed_place_of(l, t.packed, row, chunk / each, chunk % each);
-    const uint4 v = eight_at(at, t.packed, panel, row, i / 8 % 4, t.centred);
+    const uint4 v = eight_at(at, t.packed, panel, row, i / 8 % 4, t.rows.type);
     return floats_of(i % 8 ? make_uint2(v.z, v.w) : make_uint2(v.x, v.y));
 }
 
@@ -84,7 +83,6 @@ static table table_of(const struct kdev *d, const struct tensor *w, int n)
     CHECK(w->n_dim == 2 && w->dim[1] == n);
     table t = {};
     t.packed = dtype_packed(w->type) ? packed_as(w->type) : 0;
-    t.centred = w->type == DT_Q5_0;
     t.rows = t.packed ? vec{w->data, (int)w->type} : cuda_vec(w);
     t.pitch = cuda_pitch(w);
     t.n_rows = (int)w->dim[0];
