@@ -325,11 +325,15 @@ bool bug_parse(enum bug b, const char *value, int *variant, struct err *e)
     for (int i = 0; i < n && state < 0; i++)
         if (!strcmp(value, infos[b].variant[i]) || (value[0] == '1' + i && !value[1]))
             state = i + 1;
-    if (state < 0)
-        return err_set(e, ERR_USAGE, "bug %d: expected on, off%s%s%s%s%s, not '%.60s'",
-                       infos[b].number, n > 1 ? ", " : "", n > 1 ? infos[b].variant[0] : "",
-                       n > 1 ? " or " : "", n > 1 ? infos[b].variant[1] : "",
-                       n > 2 ? " (see aerie bugs)" : "", value);
+    if (state < 0) {
+        FREED(buf_free) struct buf list = {0};
+        const int named = n > 1 ? n : 0; /* a single variant is `on` */
+        buf_str(&list, named ? "on, off" : "on or off");
+        for (int i = 0; i < named; i++)
+            buf_printf(&list, "%s%s", i + 1 < named ? ", " : " or ", infos[b].variant[i]);
+        return err_set(e, ERR_USAGE, "bug %d: expected %s, not '%.60s'", infos[b].number,
+                       list.p, value);
+    }
     *variant = state;
     return true;
 }

@@ -353,9 +353,13 @@ static bool local_plan_text(struct backend *b, const char *mode, bool json, stru
         for (which = 0; which < N_MODES; which++)
             if (!strcmp(mode, plan_mode_name((enum plan_mode)which)))
                 break;
-        if (which == N_MODES)
-            err_set(e, ERR_USAGE, "unknown plan '%s': expected extend, decode, verify, draft, "
-                                  "draft-extend or frozen", mode);
+        if (which == N_MODES) {
+            FREED(buf_free) struct buf list = {0};
+            for (int i = 0; i < N_MODES; i++)
+                buf_printf(&list, "%s%s", !i ? "" : i + 1 < N_MODES ? ", " : " or ",
+                           plan_mode_name((enum plan_mode)i));
+            err_set(e, ERR_USAGE, "unknown plan '%.60s': expected %s", mode, list.p);
+        }
     } else if (which == N_MODES) {
         err_set(e, ERR_USAGE, "there is no plan yet: send a message first");
     }

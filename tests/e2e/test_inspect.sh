@@ -85,6 +85,8 @@ lines "/tree 1.1" | chat; has "there is no step yet: send a message first" err; 
 lines hello /timing | chat; [ "$(grep -c 'steps, microseconds' "$T/out")" = 1 ] && grep -q '^spec, [0-9]* steps' "$T/out"
 result "/timing reads the same steps" $?
 
+lines hello "/plan nosuch" | chat; grep -q "unknown plan 'nosuch': expected extend, .* or block$" "$T/err"; result "the plans that there can be are listed" $?
+
 # ---- pages ----
 story="Tell me a story about a fox."
 lines "$story" "$story" "/map 3" /pages "/plan verify" | chat
