@@ -241,11 +241,14 @@ bool model_mappable(const char *dir, const char **why);
  * skipped; it is set to its embedding afterwards. */
 bool model_each(struct model *m, bool (*fn)(struct tensor *t, void *arg, struct err *e), void *arg,
                 struct err *e);
-/* The first weight that holds a NaN or an infinity, or NULL: none has one, or `stop` was asked for.
- * Weights are in host memory; packed ones are not looked at. Takes as long as reading them all. */
-const struct tensor *model_odd_weight(const struct model *m, const struct stop *stop);
-/* Whether the tensor has one. */
+/* Whether a tensor in host memory holds a NaN or an infinity; false of a packed one, which is not
+ * looked at. */
 bool tensor_is_odd(const struct tensor *t);
+/* The first weight of which is_odd(t, arg) is true, or NULL: there is none, or `stop` was asked
+ * for. Takes as long as reading all weights. */
+const struct tensor *model_odd_weight(const struct model *m,
+                                      bool (*is_odd)(const struct tensor *t, void *arg), void *arg,
+                                      const struct stop *stop);
 /* The model that the text of a config.json describes, without a checkpoint: every tensor has its
  * name, type (bf16; MXFP4 blocks where the family has them), shape and size, but no data. For
  * benchmarks: device_upload() lets the device generate random weights. False and *e as
@@ -360,7 +363,8 @@ static inline bool draft_tied(const struct draft *d)
     return d->head.bytes && d->head.data == d->embed.data && d->head.name == d->embed.name;
 }
 /* As model_odd_weight(). */
-const struct tensor *draft_odd_weight(struct draft *d);
+const struct tensor *draft_odd_weight(struct draft *d,
+                                      bool (*is_odd)(const struct tensor *t, void *arg), void *arg);
 /* As model_each(). */
 bool draft_each(struct draft *d, bool (*fn)(struct tensor *t, void *arg, struct err *e), void *arg,
                 struct err *e);

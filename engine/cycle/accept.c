@@ -2,6 +2,7 @@
 #include "engine/cycle/accept.h"
 
 #include "engine/cycle/steer.h"
+#include "engine/run/device.h"
 
 #include <math.h>
 
@@ -10,9 +11,9 @@
 /* *e says that there is no token to choose, and which weights are the cause, if they are. */
 static bool bad_token(struct runtime *rt, struct err *e)
 {
-    bool host = !strcmp(rt->dev.k->name, "cpu");
-    if (!rt->weights_seen && host)
-        rt->odd_weight = model_odd_weight(rt->model, rt->net.stop);
+    if (!rt->weights_seen)
+        rt->odd_weight =
+            model_odd_weight(rt->model, device_tensor_is_odd, &rt->dev, rt->net.stop);
     rt->weights_seen = true;
     if (!rt->odd_weight)
         return err_set(e, ERR_INVARIANT, "the model's output is not a number; "

@@ -1,6 +1,8 @@
 /* device.c - opens a backend by name; the only file that knows which backends were built in. */
 #include "engine/run/device.h"
 
+#include "kernels/packed.h"
+
 #define NO_CUDA                                                                                    \
     "this build has no CUDA; a package made where the CUDA toolkit is has it, "                    \
     "and the sources build it: 'make CUDA=1'"
@@ -73,6 +75,28 @@ void device_close(struct device *dev)
     if (dev->d)
         dev->k->close(dev->d);
     *dev = (struct device){0};
+}
+
+/* Each layout of a device has the elements of an unpacked tensor as they are, in another order, and
+ * zeros between them; CUDA stores some infinities as NaN. */
+bool device_tensor_is_odd(const struct tensor *t, void *arg)
+{
+    enum { PART = 16 << 20 };
+    struct device *dev = arg;
+    if (!t->data || t->quantize || dtype_packed(t->type) || t->type == DT_U8)
+        return false;
+    const size_t bytes = dev->k->footprint(dev->d, t);
+    if (!bytes) /* in host memory */
+        return tensor_is_odd(t);
+    FREED(free_at) char *host = xmalloc(PART);
+    struct tensor part = {.type = t->type, .data = host};
+    for (size_t at = 0; at < bytes; at += part.bytes) {
+        part.bytes = bytes - at < PART ? bytes - at : PART;
+        dev->k->get(dev->d, host, (kbuf){(char *)t->data + at, part.bytes}, part.bytes);
+        if (tensor_is_odd(&part))
+            return true;
+    }
+    return false;
 }
 
 static void report_device(const struct kernels *k,

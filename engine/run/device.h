@@ -33,6 +33,11 @@ static inline const char *device_slow_start(const struct device *dev)
 {
     return dev->k->slow_start ? dev->k->slow_start(dev->d) : NULL;
 }
+/* Whether a tensor that device_upload() has put on the device holds a NaN or an infinity. Reads it
+ * back, so no operation may change it meanwhile. False of packed weights, which are not looked at,
+ * and of those that the device quantized, which are finite. For model_odd_weight() and
+ * draft_odd_weight(); arg: the struct device. */
+bool device_tensor_is_odd(const struct tensor *t, void *arg);
 /* Calls report() for each backend: ok, whether the backend can be used; line, the device found or
  * the reason. */
 void device_list(void (*report)(void *arg, bool ok, const char *line), void *arg);

@@ -2,6 +2,7 @@
 
 #include "engine/thread/internal.h"
 #include "engine/past/room.h"
+#include "engine/run/device.h"
 #include "kernels/text.h"
 
 /* ---- one turn -------------------------------------------------------------------------------- */
@@ -448,18 +449,16 @@ static void open_turn(struct engine *engine, struct turn *t, const struct ids *p
 }
 
 /* A draft whose output is no number gives no token, and replies only come slower. If a whole turn
- * had none, a notice names the weight that is the cause, once for each draft. Weights on the host
- * only are looked at. */
+ * had none, a notice names the weight that is the cause, once for each draft. */
 static void tell_of_mute_draft(struct engine *engine, const struct turn *t)
 {
     enum { ENOUGH = 4 }; /* steps */
     struct draft *d = &engine->loaded.draft;
     if (!engine->loaded.has_draft || !engine->shared.set.spec || t->n_drafted ||
-        t->n_steps < ENOUGH || !d->store || engine->own.mute == d->store ||
-        strcmp(engine->loaded.dev.k->name, "cpu") != 0)
+        t->n_steps < ENOUGH || !d->store || engine->own.mute == d->store || engine->own.lost)
         return;
     engine->own.mute = d->store;
-    const struct tensor *odd = draft_odd_weight(d);
+    const struct tensor *odd = draft_odd_weight(d, device_tensor_is_odd, &engine->loaded.dev);
     char what[300];
     if (!odd)
         return;

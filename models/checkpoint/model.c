@@ -373,18 +373,20 @@ bool tensor_is_odd(const struct tensor *t)
     return odd;
 }
 
-const struct tensor *model_odd_weight(const struct model *m, const struct stop *stop)
+const struct tensor *model_odd_weight(const struct model *m,
+                                      bool (*is_odd)(const struct tensor *t, void *arg), void *arg,
+                                      const struct stop *stop)
 {
     const struct tensor *own[] = {&m->embed, &m->norm, &m->head, &m->ple_embed, &m->ple_model_proj,
                                   &m->ple_proj_norm};
     for (size_t i = 0; i < LEN(own); i++)
-        if (tensor_is_odd(own[i]))
+        if (is_odd(own[i], arg))
             return own[i];
     for (int i = 0; i < m->cfg.n_layer && !stop_asked(stop); i++) {
         int n;
         const struct tensor *t = layer_tensors(&m->layer[i], &n);
         for (int k = 0; k < n; k++)
-            if (tensor_is_odd(&t[k]))
+            if (is_odd(&t[k], arg))
                 return &t[k];
     }
     return NULL;

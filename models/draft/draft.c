@@ -83,18 +83,26 @@ bool draft_each(struct draft *d, bool (*fn)(struct tensor *t, void *arg, struct 
     return true;
 }
 
-/* For draft_each(): stops at a weight that is no number, which *arg then is. */
+struct odd_search {
+    bool (*is_odd)(const struct tensor *t, void *arg);
+    void *arg;
+    const struct tensor *found;
+};
+
+/* For draft_each(): stops at a weight that is odd. */
 static bool find_odd(struct tensor *t, void *arg, struct err *)
 {
-    if (!tensor_is_odd(t))
+    struct odd_search *s = arg;
+    if (!s->is_odd(t, s->arg))
         return true;
-    *(const struct tensor **)arg = t;
+    s->found = t;
     return false;
 }
 
-const struct tensor *draft_odd_weight(struct draft *d)
+const struct tensor *draft_odd_weight(struct draft *d,
+                                      bool (*is_odd)(const struct tensor *t, void *arg), void *arg)
 {
-    const struct tensor *odd = NULL;
-    draft_each(d, find_odd, &odd, NULL);
-    return odd;
+    struct odd_search s = {is_odd, arg, NULL};
+    draft_each(d, find_odd, &s, NULL);
+    return s.found;
 }

@@ -100,6 +100,9 @@ void out_bytes(const char *bytes, size_t n);
 bool out_flush(void);
 /* Prints "aerie: message" to standard error; returns the exit code of its kind. */
 int cli_fail(const struct err *e);
+/* Says on standard error why the program computes on the CPU of a machine with an NVIDIA GPU,
+ * unless the user chose the CPU; nothing with --quiet. */
+void cli_tell_of_gpu(const struct app *a);
 /* A line on standard error, of text from elsewhere; ends the line of progress. */
 void cli_complain(void *arg, const char *line);
 int cli_width(void);                 /* of the terminal on standard output; 0: none */

@@ -2,6 +2,7 @@
 #include "repl/cli/cli.h"
 
 #include <errno.h>
+#include <glob.h>
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -294,4 +295,37 @@ struct rerun_how cli_rerun(const struct cli *c)
                             .forced = c->forced};
     how.engine.progress = c->opt.quiet ? NULL : cli_progress;
     return how;
+}
+
+/* ---- a GPU that is not used ---- */
+
+static bool file_begins(const char *path, const char *with)
+{
+    FREED(buf_free) struct buf text = {0};
+    struct err e;
+    return buf_read_file(&text, path, 1 << 16, &e) && !strncmp(buf_text(&text), with, strlen(with));
+}
+
+/* Whether there is an NVIDIA GPU, with a driver or without: by its driver's files, those of WSL
+ * included, or as a display (class 03) of NVIDIA's (10de) on the PCI bus. */
+static bool has_gpu(void)
+{
+    glob_t found = {0};
+    bool has = access("/proc/driver/nvidia/version", F_OK) == 0 ||
+               access("/usr/lib/wsl/lib/libcuda.so.1", F_OK) == 0;
+    if (!has && glob("/sys/bus/pci/devices/*", 0, NULL, &found) == 0)
+        for (size_t i = 0; i < found.gl_pathc && !has; i++) {
+            FREED(free_at) char *vendor = xasprintf("%s/vendor", found.gl_pathv[i]);
+            FREED(free_at) char *class = xasprintf("%s/class", found.gl_pathv[i]);
+            has = file_begins(vendor, "0x10de") && file_begins(class, "0x03");
+        }
+    globfree(&found);
+    return has;
+}
+
+void cli_tell_of_gpu(const struct app *a)
+{
+    const char *why = a->backend ? backend_info(a->backend)->passed : NULL;
+    if (why && !a->opt.quiet && has_gpu())
+        err_note("computing on the CPU: %s", why);
 }

@@ -244,6 +244,8 @@ static void end_reply(struct app *a, const struct event *ev)
 {
     struct plain *p = plain_of(a);
     char text[160], saving[256];
+    const bool refused = ev->reason == STOP_CONTEXT && ev->n_tokens == 0; /* a prompt that did not
+                                                                             fit: a notice said so */
     p->answered = true;
     p->reason = ev->reason;
     if (a->opt.json && a->history)
@@ -252,7 +254,7 @@ static void end_reply(struct app *a, const struct event *ev)
         print_notice(a, saving);
     if (a->opt.json) {
         reply_json(a, ev);
-    } else if (p->mid_line || ev->text.n == 0)
+    } else if (p->mid_line || (ev->text.n == 0 && !refused))
         write_out(a, "\n", 1);
     p->mid_line = false;
     p->tail.n = 0;
@@ -268,11 +270,10 @@ static void end_reply(struct app *a, const struct event *ev)
         if (why.n)
             print_notice(a, why.p);
     }
-    bool refused = ev->reason == STOP_CONTEXT && ev->n_tokens == 0; /* the prompt did not fit */
     bool fault = ev->reason == STOP_FAULT || ev->reason == STOP_DEVICE; /* EV_FAULT counted it */
     bool failed = fault || ev->reason == STOP_KV_FULL || refused;
     bool told = ev->reason == STOP_END || ev->reason == STOP_DEVICE || (a->opt.quiet && !failed) ||
-                p->broken;
+                (refused && !a->opt.quiet) || p->broken;
     if (!told) {
         snprintf(text, sizeof text, "stopped: %s", stop_name(ev->reason));
         print_notice(a, text);
@@ -671,8 +672,10 @@ static void welcome(struct app *a, struct plain *p)
         welcome_recording(a, p);
         return;
     }
-    if (!p->terminal || a->opt.json)
+    if (!p->terminal || a->opt.json) {
+        cli_tell_of_gpu(a);
         return;
+    }
     if (!a->opt.quiet)
         err_note("aerie %s, %s on %s; /help lists the commands", AERIE_VERSION,
                  i->family ? i->family : "an unnamed model",
@@ -746,6 +749,7 @@ int run_once(struct app *a, const char *given)
     FREED(buf_free) struct buf text = {0};
     struct err e = {0};
     plain_begin(a, &p);
+    cli_tell_of_gpu(a);
     if (read_whole_prompt(a, given, &text, &e) && app_send(a, buf_text(&text), &e)) {
         wait_idle(a);
         record_signals(&p);

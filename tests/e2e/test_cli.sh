@@ -161,6 +161,7 @@ refuse 2 'temperature cannot be "hot"; expected 0' run -p temperature=hot hi
 refuse 2 'draft.nodes cannot be "1"; expected 2 \.\. 64' run -p draft.nodes=1 hi
 refuse 2 'power of two from 1 to 64' run --page-size 3 hi
 refuse 2 'number from' run --context -5 hi
+refuse 2 'the message needs [0-9]+ tokens with its surroundings, the context holds 16$' run -n --context 16 hello there my friend
 refuse 2 'number from' logs -n 0
 refuse 2 'expected auto, cpu or cuda' run --device gpu hi
 refuse 2 'expected off\|text' run --log-level all hi
@@ -223,6 +224,7 @@ expect "a fault of the config file stays out of golden" 0 ' 0 failed' golden --d
 expect "and out of bugs" 0 'swa-untranslated' bugs
 config 'bug = nonsense\n'; refuse 2 'config:1: .*nonsense' golden tests/golden/llama-b
 config 'bug = 26512=third\n'; refuse 2 "bug 26512: expected on, off, prefix-only or counted-twice, not 'third'" run hi
+config 'bug = 24617=third\n'; refuse 2 "bug 24617: expected on or off, not 'third'" run hi
 config 'draft = ngram\n'; expect "the config file names a drafter" 0 'draft +ngram: a drafter without weights' doctor
 config 'draft = off\n'; printf '/stats\n' >"$T/script"
 expect "draft = off is the setting" 0 'spec +off: switched off' chat -n --script "$T/script"
@@ -300,12 +302,21 @@ case $cuda in
 *GiB*) said= ;;                      # it works
 *) said="computing on the CPU: ${cuda# cuda: }" ;;
 esac
-run run -n hi; [ "$rc" = 0 ] && [ -z "$(grep -v '^aerie: stopped' "$T/err")" ] && lines '{"prompt":"hi"}' >"$T/in" && run run --batch "$T/in"
+has_gpu() { # of NVIDIA's, whether it can be used or not
+    local v; [ -e /proc/driver/nvidia/version ] || [ -e /usr/lib/wsl/lib/libcuda.so.1 ] && return
+    for v in /sys/bus/pci/devices/*/vendor; do grep -qs ^0x10de "$v" && grep -qs ^0x03 "${v%vendor}class" && return; done
+    return 1
+}
+alone=; has_gpu && alone=$said
+run run -n hi; [ "$rc" = 0 ] && [ "$(grep -v '^aerie: stopped' "$T/err")" = "${alone:+aerie: $alone}" ] && run run -n -q hi &&
+    [ ! -s "$T/err" ] && lines '{"prompt":"hi"}' >"$T/in" && run run --batch "$T/in"
 [ "$rc" = 0 ] && [ "$(cat "$T/err")" = "${said:+aerie: $said}" ]
-result "without a GPU the CPU computes; why is said once, to a batch ($said)" $?
+result "without a GPU the CPU computes; why is said once, to a batch, and by run if there is a GPU ($said)" $?
 case $cuda in
 *GiB*)
     expect "a GPU that is asked for is used" 0 '[A-Za-z]' run -n --device cuda hi
+    CUDA_VISIBLE_DEVICES='' run run -n hi; [ "$rc" = 0 ] && [ "$(grep -c '^aerie: computing on the CPU: no CUDA device' "$T/err")" = 1 ]
+    result "why a GPU of the machine is not used is said" $?
     run fit --json --device cuda; all=$(of all) weights=$(of weights); printf '/memory\n' >"$T/script"; run -n --json --device cuda --script "$T/script"
     [ "$(of result.all) $(of result.weights)" = "$all $weights" ] && [ "$weights" -gt 0 ]; result "/memory counts the weights on a GPU" $?
     ;;
@@ -315,9 +326,18 @@ usual_config
 a=$("$AERIE" run -n --no-spec -p max_tokens=24 "Tell me a story." 2>/dev/null)
 cp -r models/nestling/draft "$T/mute"; at=$(($(stat -c %s "$T/mute/model.safetensors") - 4608)) # of norm.weight
 printf '\377\177' | dd of="$T/mute/model.safetensors" bs=1 seek="$at" conv=notrunc status=none
-run run -n -m models/nestling/target --draft "$T/mute" -p max_tokens=24 "Tell me a story."
-[ "$rc $(cat "$T/out")" = "0 $a" ] && [ "$(grep -c 'gave no token: its norm.weight has a weight that is not' "$T/err")" = 1 ]
-result "a draft with a weight that is no number changes nothing, and is named" $?
+cp -r models/nestling/target "$T/odd"; at=$(($(stat -c %s "$T/odd/model.safetensors") - 512)) # of model.norm.weight
+printf '\377\177' | dd of="$T/odd/model.safetensors" bs=1 seek="$at" conv=notrunc status=none
+case $cuda in *GiB*) devices="cpu cuda" ;; *) devices=cpu ;; esac
+for d in $devices; do
+    want=$a; [ "$d" = cpu ] || want=$("$AERIE" run -n --device "$d" --no-spec -p max_tokens=24 "Tell me a story." 2>/dev/null)
+    run run -n --device "$d" -m models/nestling/target --draft "$T/mute" -p max_tokens=24 "Tell me a story."
+    [ "$rc $(cat "$T/out")" = "0 $want" ] && [ "$(grep -c 'gave no token: its norm.weight has a weight that is not' "$T/err")" = 1 ]
+    result "a draft with a weight that is no number changes nothing, and is named, on $d" $?
+    run run -n --device "$d" -m "$T/odd" --draft none -p max_tokens=24 "Tell me a story."
+    [ "$rc" != 0 ] && grep -q "output is not a number; the turn was stopped: model.norm.weight has a weight that is not a finite number" "$T/err"
+    result "so is one of the model, on $d" $?
+done
 b=$("$AERIE" run -n -p max_tokens=24 -p draft.topk=4 -p draft.nodes=16 Tell me a story. 2>/dev/null)
 [ -n "$a" ] && [ "$a" = "$b" ]; result "drafting changes nothing, and words are joined" $?
 printf 'Tell me a story.\n' >"$T/prompt"

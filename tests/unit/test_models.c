@@ -2,6 +2,7 @@
  *
  * The golden folders are bound tensor by tensor; the other families differ in their switches.
  */
+#include "engine/run/device.h"
 #include "tests/model_kit.h"
 
 /* ---- the golden folders, tensor by tensor ---- */
@@ -439,9 +440,8 @@ static void test_large_tensors_arrive_whole(void **state)
 
 /* ---- the other families, by their switches ---- */
 
-static void test_a_weight_that_is_no_number_is_found(void **state)
+static void finds_odd_weights(struct device *dev)
 {
-    (void)state;
     static const struct { const char *name; uint16_t bits; } odd[] = {
         {NULL, 0}, {"model.embed_tokens.weight", 0x7fc0}, {"model.norm.weight", 0xff80},
         {"model.layers.1.mlp.down_proj.weight", 0x7f80},
@@ -456,7 +456,8 @@ static void test_a_weight_that_is_no_number_is_found(void **state)
         ck_save(&c, dir, 1);
         struct model m;
         assert_true(model_load(&m, dir, NULL, NULL));
-        const struct tensor *t = model_odd_weight(&m, NULL);
+        assert_true(model_each(&m, device_upload, dev, NULL));
+        const struct tensor *t = model_odd_weight(&m, device_tensor_is_odd, dev, NULL);
         assert_true(!t == !odd[i].name);
         if (t)
             assert_string_equal(t->name, odd[i].name);
@@ -469,11 +470,32 @@ static void test_a_weight_that_is_no_number_is_found(void **state)
     struct draft d;
     assert_true(model_load(&m, "models/nestling/target", NULL, NULL));
     assert_true(draft_load(&d, "models/nestling/draft", &m, NULL, NULL, NULL));
-    assert_null(draft_odd_weight(&d));
     ((uint16_t *)(uintptr_t)d.layer[0].wv.data)[7] = 0x7f80;
-    assert_ptr_equal(draft_odd_weight(&d), &d.layer[0].wv);
+    assert_true(draft_each(&d, device_upload, dev, NULL));
+    assert_ptr_equal(draft_odd_weight(&d, device_tensor_is_odd, dev), &d.layer[0].wv);
+    draft_free(&d);
+    assert_true(draft_load(&d, "models/nestling/draft", &m, NULL, NULL, NULL));
+    assert_true(draft_each(&d, device_upload, dev, NULL));
+    assert_null(draft_odd_weight(&d, device_tensor_is_odd, dev));
     draft_free(&d);
     model_free(&m);
+}
+
+/* In host memory; then in the layouts of a GPU, if there is one. */
+static void test_a_weight_that_is_no_number_is_found(void **state)
+{
+    (void)state;
+    static const char *const name[] = {"cpu", "cuda"};
+    for (int i = 0; i < 2; i++) {
+        struct device dev;
+        struct err e;
+        if (!device_open(&dev, name[i], 1, NULL, &e)) {
+            assert_int_equal(i, 1);
+            continue;
+        }
+        finds_odd_weights(&dev);
+        device_close(&dev);
+    }
 }
 
 static void test_families_differ_in_their_switches(void **state)
