@@ -215,9 +215,8 @@ enum { MAX_R = 3, OUT_1 = 2, OUT_2 = 1, OUT_3 = 1 };
 /* Which line of weights to prefetch while a block of outputs reads line `at` of the block, counted
  * in the order in which the block reads: the weight rows of a tile are contiguous, so the lines of
  * the next block follow in memory, and prefetching them in ascending order is one sequential
- * stream. Rows of LONG bytes and more are streams of their own: each is prefetched AHEAD bytes
- * further on. */
-enum { LONG = 8192, AHEAD = 4096 };
+ * stream, AHEAD bytes ahead at least. */
+enum { AHEAD = 4096 };
 
 /* The sums of O outputs and R rows, [o * R + r]. */
 V_FN void store_sums(const v16 *even, const v16 *odd, float *tile, const int O, const int R)
@@ -237,28 +236,21 @@ V_FN void store_sums(const v16 *even, const v16 *odd, float *tile, const int O, 
     }
 }
 
-V_FN void block(const struct cpu_mat *w, const float *const *x, int out, float *tile,
-                const enum cpu_store type, const int O, const int R)
+/* far: see prefetch() */
+V_FN void block_sums(const struct cpu_mat *w, const float *const *x, int out, size_t ahead,
+                     v16 *even, v16 *odd, const enum cpu_store type, const int O, const int R,
+                     const bool far)
 {
     const int size = type == STORED_F32 ? 4 : 2, n32 = w->k / 32, tail = w->k % 32;
     const int step = type == STORED_MXFP4 ? 16 : 32 * size;
-    v16 even[24], odd[24];
-    const uint8_t *p = w->data + (size_t)out * w->pitch;
-    const size_t block_bytes = (size_t)O * w->pitch;
-    const bool rows_apart = w->pitch >= LONG;
-    const uint8_t *next = p + (rows_apart || block_bytes < AHEAD ? (size_t)AHEAD : block_bytes);
-    const size_t next_c = (size_t)(rows_apart ? step : O * step);
-    const size_t next_o = rows_apart ? w->pitch : (size_t)step;
+    const uint8_t *p = w->data + (size_t)out * w->pitch, *next = p + ahead;
     const uint8_t *s = type == STORED_MXFP4 ? w->scale + (size_t)out * w->scale_pitch : NULL;
-    UNROLL
-    for (int i = 0; i < O * R; i++)
-        even[i] = odd[i] = v_zero();
     for (int c = 0; c < n32 + (tail > 0); c++) {
         v16 we[4], wo[4];
         UNROLL
         for (int o = 0; o < O; o++) {
             const uint8_t *at = p + (size_t)o * w->pitch + (size_t)c * (size_t)step;
-            __builtin_prefetch(next + (size_t)c * next_c + (size_t)o * next_o);
+            prefetch(next + ((size_t)c * (size_t)O + (size_t)o) * (size_t)step, far);
             if (type == STORED_MXFP4)
                 v_split_mxfp4(at, e8m0(s[(size_t)o * w->scale_pitch + (size_t)c]), &we[o], &wo[o]);
             else if (c < n32)
@@ -278,6 +270,20 @@ V_FN void block(const struct cpu_mat *w, const float *const *x, int out, float *
                 odd[o * R + r] = v_fma(wo[o], in, odd[o * R + r]);
         }
     }
+}
+
+V_FN void block(const struct cpu_mat *w, const float *const *x, int out, float *tile,
+                const enum cpu_store type, const int O, const int R)
+{
+    v16 even[24], odd[24];
+    const size_t all = (size_t)O * w->pitch, ahead = all > AHEAD ? all : AHEAD;
+    UNROLL
+    for (int i = 0; i < O * R; i++)
+        even[i] = odd[i] = v_zero();
+    if (prefetch_far(w->k, R, ahead))
+        block_sums(w, x, out, ahead, even, odd, type, O, R, true);
+    else
+        block_sums(w, x, out, ahead, even, odd, type, O, R, false);
     store_sums(even, odd, tile, O, R);
 }
 

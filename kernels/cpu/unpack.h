@@ -623,10 +623,14 @@ V_FN void dot_group(const enum dtype t, const uint8_t *const *b, const struct bl
 /* The rows of a tile follow one another, and O of them are read at a time: meanwhile the next ones
  * are prefetched as one ascending stream, DOT_AHEAD bytes ahead at least. */
 enum { DOT_AHEAD = 2048 };
-V_FN void prefetch_bytes(const uint8_t *p, size_t size)
+V_FN void prefetch_bytes(const uint8_t *p, size_t size, bool far)
 {
-    for (size_t line = 0; line < size; line += 64)
-        __builtin_prefetch(p + line);
+    if (far)
+        for (size_t line = 0; line < size; line += 64)
+            prefetch(p + line, true);
+    else
+        for (size_t line = 0; line < size; line += 64)
+            prefetch(p + line, false);
 }
 #define DOT_CHUNK(T, elements)                                                                     \
     V_FN void scales_##T(const uint8_t *const *b, size_t at, int groups, struct block_scales *s,   \
@@ -652,14 +656,16 @@ V_FN void prefetch_bytes(const uint8_t *p, size_t size)
         struct block_scales s[2][DOT_OUT]; /* of a chunk, and of the next: ready when needed */    \
         const uint8_t *first = w->data + (size_t)out * w->pitch;                                   \
         const uint8_t *b[DOT_OUT] = {first, first + (n > 1 ? w->pitch : 0)};                       \
-        const uint8_t *next = b[0] + (all > DOT_AHEAD ? all : DOT_AHEAD);                          \
+        const size_t ahead = all > DOT_AHEAD ? all : DOT_AHEAD;                                    \
+        const bool far = prefetch_far(w->k, R, ahead);                                             \
+        const uint8_t *next = b[0] + ahead;                                                        \
         UNROLL                                                                                     \
         for (int i = 0; i < O * R; i++)                                                            \
             sum.even[i] = sum.odd[i] = v_zero();                                                   \
         int left = w->k / 32, now = 0;                                                             \
         scales_##T(b, 0, left < 8 ? left : 8, s[0], O);                                            \
         for (int at = 0; left > 0; at += PACKED_BLOCK, left -= 8, now = !now) {                    \
-            prefetch_bytes(next, (size_t)O * step);                                                \
+            prefetch_bytes(next, (size_t)O * step, far);                                           \
             next += (size_t)O * step;                                                              \
             if (left > 8)                                                                          \
                 scales_##T(b, step, left < 16 ? left - 8 : 8, s[!now], O);                         \

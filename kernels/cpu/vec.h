@@ -644,6 +644,23 @@ V_FN v16 v_softcap(v16 x, float cap)
     return v_mul(v_set(cap), v_tanh(v_div(x, v_set(cap))));
 }
 
+/* Whether weights that are prefetched `ahead` bytes before they are read would leave the first
+ * cache again by then: `rows` rows of k inputs are read in between, too. */
+V_FN bool prefetch_far(int k, const int rows, size_t ahead)
+{
+    enum { NEAR = 24 << 10 }; /* of a first cache of 32 KB or more */
+    return (size_t)k * (size_t)rows * sizeof(float) + ahead > NEAR;
+}
+
+/* Into the second cache (far), or the first one. */
+V_FN void prefetch(const void *p, bool far)
+{
+    if (far)
+        __builtin_prefetch(p, 0, 2);
+    else
+        __builtin_prefetch(p);
+}
+
 /* Elements [at, at + n) of a tensor that is not packed, n <= 16, in their natural order; other
  * lanes 0. */
 V_FN v16 v_weights(const struct tensor *t, size_t at, int n)
