@@ -183,8 +183,10 @@ static inline int cpu_packed(int n) { return (n + 31) & ~31; }
 enum { TILE_OUT = 32, TILE_ROWS = 32 };
 
 /* Many rows are multiplied in panels (wide.h): a panel holds the values of PANEL rows for each
- * input element, a tile of weights the float32 weights of TILE_OUT outputs for each. */
-enum { PANEL = 16 };
+ * input element, a tile of weights the float32 weights of TILE_OUT outputs for each. A sweep is up
+ * to SWEEP panels that share one reading of a tile's weights; it is stored in 16 pieces, each of
+ * which has a sixteenth of the elements of all its panels, one panel behind the other. */
+enum { PANEL = 16, SWEEP = 16 };
 
 /* ---- the inner loops, one table for each instruction set ------------------------------------ */
 
@@ -244,11 +246,11 @@ struct cpu_isa {
     /* tile[r * TILE_OUT + o] = row out + o of w, times x[r]; rows <= TILE_ROWS, n <= TILE_OUT */
     void (*multiply)(const struct cpu_mat *w, const float *const *x, int rows, int out, int n,
                      float *tile);
-    /* Packed rows (PANEL, k) to a panel (k, PANEL). */
-    void (*panel)(const float *rows, int k, float *panel);
+    /* Packed rows (PANEL, k) to a panel of a sweep, whose pieces are `apart` floats apart. */
+    void (*panel)(const float *rows, int k, size_t apart, float *panel);
     /* Rows out .. out + n - 1 of w as float32 for multiply_wide(): (packed k, TILE_OUT). */
     void (*widen_tile)(const struct cpu_mat *w, int out, int n, float *dst);
-    /* multiply() for the rows of consecutive panels; panels * PANEL <= TILE_ROWS */
+    /* multiply() for the rows of a sweep's panels */
     void (*multiply_wide)(const float *w, int k, const float *x, int panels, int n, float *tile);
     void (*epilogue)(const struct cpu_epilogue *f, const float *tile, int rows, int n);
     /* dst[i] = act(g[i]) * u[i]; limit as in k_moe */

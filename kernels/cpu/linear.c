@@ -45,7 +45,8 @@ float *cpu_pack_rows(struct kdev *d, enum cpu_scratch_use use, const float *src,
 struct linear_input {
     int rows, panels; /* rows: all of them */
     int k;            /* packed elements of a row */
-    const float *panel; /* (panels, k, PANEL), padded with rows of zeros */
+    int sweep;        /* panels of a sweep, but for the last one */
+    const float *panel; /* sweeps of (16, panels, k / 16, PANEL), padded with rows of zeros */
     const float *row;   /* (rest, k): the rows that are in no panel */
 };
 
@@ -87,7 +88,19 @@ static void input_item(void *arg, int item, int thread)
     for (int r = 0; r < rows; r++)
         pack_row(&one, r, thread);
     memset(one.dst + (size_t)rows * k, 0, (size_t)(PANEL - rows) * k * sizeof *one.dst);
-    one.isa->panel(one.dst, in->k, run->panel + (size_t)item * PANEL * k);
+    int sweep = item / in->sweep * in->sweep, panels = min_int(in->sweep, in->panels - sweep);
+    size_t piece = k / 16 * PANEL;
+    one.isa->panel(one.dst, in->k, piece * (size_t)panels,
+                   run->panel + (size_t)sweep * PANEL * k + piece * (size_t)(item - sweep));
+}
+
+/* Panels of a sweep. Of long rows, a tile's weights and two panels are more than the second cache
+ * holds. Shorter rows are better in sweeps of two panels, which then stay there for the second
+ * matrix of glu(), and their sums in the first cache. */
+static int sweep_of(int k)
+{
+    enum { LONG = 3072, SHORT_SWEEP = 2 };
+    return k > LONG ? SWEEP : SHORT_SWEEP;
 }
 
 static struct linear_input pack_input(struct kdev *d, const float *src, size_t stride, int rows,
@@ -96,6 +109,7 @@ static struct linear_input pack_input(struct kdev *d, const float *src, size_t s
     CHECK(norm->kind != NORM_LAYER);
     CHECK(norm->kind == NORM_NONE || norm->kind == NORM_PLAIN || (norm->w && norm->w->data));
     struct linear_input in = {.rows = rows, .panels = panels_of(rows), .k = cpu_packed(n)};
+    in.sweep = sweep_of(in.k);
     size_t k = (size_t)in.k, panel = (size_t)in.panels * PANEL * k;
     int rest = rows - rows_in_panels(&in);
     struct input_run run = {.p = {d->isa, src, NULL, stride, n, norm, NULL, 1}, .in = &in};
@@ -187,11 +201,18 @@ static void note_product(struct kdev *d, const struct linear_product *p, int ite
 
 /* ---- tiles ----------------------------------------------------------------------------------- */
 
-/* Rows are multiplied in parts of at most TILE_ROWS: those in panels, then the others. */
+/* Rows are multiplied in parts: sweeps of those in panels, then up to TILE_ROWS of the others. */
+enum { MOST_ROWS = SWEEP * PANEL > TILE_ROWS ? SWEEP * PANEL : TILE_ROWS };
+
+static int sweeps_of(const struct linear_input *in)
+{
+    return in->panels ? div_up(in->panels, in->sweep) : 0;
+}
+
 static int parts_of(const struct linear_product *p)
 {
     int rest = p->in.rows - rows_in_panels(&p->in);
-    return div_up(p->in.panels, TILE_ROWS / PANEL) + div_up(rest, TILE_ROWS);
+    return sweeps_of(&p->in) + div_up(rest, TILE_ROWS);
 }
 
 /* Converts the weights of a tile for the rows in panels; NULL if there are none. slot: which of the
@@ -212,10 +233,10 @@ static const float *tile_weights(const struct linear_product *p, int mat, int ou
 static int multiply_part(const struct linear_product *p, int mat, int out, int n,
                          const float *weights, int part, float *tile, int *first)
 {
-    int each = TILE_ROWS / PANEL, wide = div_up(p->in.panels, each), done = rows_in_panels(&p->in);
+    int done = rows_in_panels(&p->in), wide = sweeps_of(&p->in);
     if (part < wide) {
-        int panels = min_int(each, p->in.panels - part * each);
-        *first = part * TILE_ROWS;
+        int panels = min_int(p->in.sweep, p->in.panels - part * p->in.sweep);
+        *first = part * p->in.sweep * PANEL;
         p->isa->multiply_wide(weights, p->in.k,
                               p->in.panel + (size_t)*first * (size_t)p->in.k, panels, n, tile);
         return min_int(panels * PANEL, done - *first);
@@ -235,7 +256,7 @@ static void product_item(void *arg, int item, int thread)
     int out = (item - p->m[i].first) * p->tile, n = min_int(p->tile, p->m[i].w.n - out);
     const float *weights = tile_weights(p, i, out, n, thread, 0);
     for (int part = 0; part < parts_of(p); part++) {
-        _Alignas(64) float tile[TILE_ROWS * TILE_OUT];
+        _Alignas(64) float tile[MOST_ROWS * TILE_OUT];
         int r, rows = multiply_part(p, i, out, n, weights, part, tile, &r);
         struct cpu_epilogue f = p->m[i].f;
         f.b_at = (size_t)out;
@@ -246,15 +267,27 @@ static void product_item(void *arg, int item, int thread)
     }
 }
 
-/* Chooses the outputs of one item, the largest tile that gives every thread at least four items,
- * and numbers the items of `outputs` outputs with `mats` matrices each. */
+/* How long a thread takes for its share of the outputs, in outputs, if an item has `tile` of them
+ * and all rows are in panels. FIXED: what reading the panels costs for each item. */
+static int64_t share_of(const struct kdev *d, int outputs, int tile)
+{
+    enum { FIXED = 4 };
+    return mul64(div_up(div_up(outputs, tile), d->threads), tile + FIXED);
+}
+
+/* Chooses the outputs of one item and numbers the items of `outputs` outputs with `mats` matrices
+ * each. Without panels: the largest tile that gives every thread at least four items. */
 static void product_tile(struct kdev *d, struct linear_product *p, int outputs, int mats)
 {
     p->tile = TILE_OUT;
-    while (p->tile > 8 && outputs / p->tile < 4 * d->threads)
-        p->tile /= 2;
-    if (!p->in.panels)
+    if (!p->in.panels) {
+        while (p->tile > 8 && outputs / p->tile < 4 * d->threads)
+            p->tile /= 2;
         return;
+    }
+    for (int tile = TILE_OUT / 2; tile >= 8; tile /= 2)
+        if (share_of(d, outputs, tile) < share_of(d, outputs, p->tile))
+            p->tile = tile;
     p->thread_weights = (size_t)mul64(mats, p->in.k) * TILE_OUT;
     p->weights = cpu_floats(d, SCRATCH_WIDE, (size_t)d->threads * p->thread_weights);
 }
@@ -347,7 +380,7 @@ static void glu_item(void *arg, int item, int thread)
     const float *gates = tile_weights(p, 0, out, n, thread, 0);
     const float *ups = tile_weights(p, 1, out, n, thread, 1);
     for (int part = 0; part < parts_of(p); part++) {
-        _Alignas(64) float gate[TILE_ROWS * TILE_OUT], up[TILE_ROWS * TILE_OUT];
+        _Alignas(64) float gate[MOST_ROWS * TILE_OUT], up[MOST_ROWS * TILE_OUT];
         int r, rows = multiply_part(p, 0, out, n, gates, part, gate, &r);
         multiply_part(p, 1, out, n, ups, part, up, &r);
         for (int i = 0; i < rows; i++)

@@ -28,8 +28,8 @@ enum { N_PAIRS = 16, LEVELS = 5 };
 static const uint8_t reversed[N_PAIRS] = {0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15};
 
 /* Packed rows (PANEL, k) to a panel: for each pair of sums the groups of 32 inputs, (2, PANEL)
- * each. */
-static void row_panel(const float *rows, int k, float *panel)
+ * each. apart: floats from a pair's groups to the next one's. */
+static void row_panel(const float *rows, int k, size_t apart, float *panel)
 {
     for (int g = 0; g < k / 32; g++)
         for (int half = 0; half < 2; half++) {
@@ -40,7 +40,7 @@ static void row_panel(const float *rows, int k, float *panel)
             v_transpose(v);
             UNROLL
             for (int i = 0; i < 16; i++)
-                v_store(panel + ((reversed[i] * (k / 32) + g) * 2 + half) * PANEL, v[i]);
+                v_store(panel + reversed[i] * apart + (size_t)((g * 2 + half) * PANEL), v[i]);
         }
 }
 
@@ -133,33 +133,46 @@ static void widen_tile(const struct cpu_mat *w, int out, int n, float *dst)
 /* Vectors of a tile: [out][panel]. */
 typedef v16 wide_sums[TILE_OUT][PANELS];
 
-/* Where a tile's sums wait. */
+/* The sums of a tile so far: partial results, by the number of pairs in them. */
 struct wide_held {
-    wide_sums level[LEVELS]; /* partial results, by the number of pairs in them */
-    wide_sums even, odd;     /* the pair's sums over its first groups */
+    wide_sums level[LEVELS];
+};
+
+/* A pair's sums over its first groups. */
+struct wide_begun {
+    wide_sums even, odd;
 };
 
 /* The groups of a pair that are read for all outputs before the next ones. */
 struct wide_part {
     int groups, pair; /* pair: its number */
     bool first, last; /* of the pair */
+    const float *next; /* the inputs that are read next, of as many groups, as far apart */
 };
 
 /* Adds a part to the sums of outputs out .. out + O - 1 for the rows of V panels, which are `apart`
  * floats apart, and behind the last part the pair's sums to the results. x and w: the part's inputs
  * and weights. */
 V_FN void wide_block(const float *w, const float *x, size_t apart, const struct wide_part *part,
-                     struct wide_held *held, int out, const int O, const int V)
+                     struct wide_begun *begun, struct wide_held *held, int out, const int O,
+                     const int V)
 {
     const int groups = part->groups;
     v16 even[WIDE_OUT * PANELS], odd[WIDE_OUT * PANELS];
     UNROLL
     for (int j = 0; j < O * V; j++) {
-        even[j] = part->first ? v_zero() : held->even[out + j / V][j % V];
-        odd[j] = part->first ? v_zero() : held->odd[out + j / V][j % V];
+        even[j] = part->first ? v_zero() : begun->even[out + j / V][j % V];
+        odd[j] = part->first ? v_zero() : begun->odd[out + j / V][j % V];
     }
+    /* The next inputs are prefetched into the second cache by the first 2 V blocks, half a panel
+     * each: otherwise the first block of a part waits for them, and the others read none. */
+    const int turn = out / WIDE_OUT, step = turn < 2 * V ? PANEL : 0;
+    const float *next = part->next;
+    if (step)
+        next += (size_t)(turn / 2) * apart + (size_t)(turn % 2 * groups * PANEL);
     w += out;
-    for (int g = 0; g < groups; g++, w += 2 * TILE_OUT, x += 2 * PANEL) {
+    for (int g = 0; g < groups; g++, w += 2 * TILE_OUT, x += 2 * PANEL, next += step) {
+        __builtin_prefetch(next, 0, 2);
         v16 in[PANELS];
         UNROLL
         for (int p = 0; p < V; p++)
@@ -177,8 +190,8 @@ V_FN void wide_block(const float *w, const float *x, size_t apart, const struct 
     if (!part->last) {
         UNROLL
         for (int j = 0; j < O * V; j++) {
-            held->even[out + j / V][j % V] = even[j];
-            held->odd[out + j / V][j % V] = odd[j];
+            begun->even[out + j / V][j % V] = even[j];
+            begun->odd[out + j / V][j % V] = odd[j];
         }
         return;
     }
@@ -199,62 +212,77 @@ V_FN void wide_block(const float *w, const float *x, size_t apart, const struct 
 /* wide_block() for n outputs: the part's inputs and weights stay in the first cache for all of
  * them. */
 V_FN void wide_outputs(const float *w, const float *x, size_t apart, const struct wide_part *part,
-                       struct wide_held *held, int n, const int V)
+                       struct wide_begun *begun, struct wide_held *held, int n, const int V)
 {
     for (int o = 0, left; (left = n - o) > 0;) {
         if (left >= WIDE_OUT && left != WIDE_OUT + 2) {
-            wide_block(w, x, apart, part, held, o, WIDE_OUT, V);
+            wide_block(w, x, apart, part, begun, held, o, WIDE_OUT, V);
             o += WIDE_OUT;
         } else if (WIDE_OUT > 4 && left >= 4) {
-            wide_block(w, x, apart, part, held, o, 4, V);
+            wide_block(w, x, apart, part, begun, held, o, 4, V);
             o += 4;
         } else if (WIDE_OUT > 2 && left >= 2) {
-            wide_block(w, x, apart, part, held, o, 2, V);
+            wide_block(w, x, apart, part, begun, held, o, 2, V);
             o += 2;
         } else {
-            wide_block(w, x, apart, part, held, o, 1, V);
+            wide_block(w, x, apart, part, begun, held, o, 1, V);
             o++;
         }
     }
 }
 
-/* The products of n outputs and the rows of V panels: held->level[LEVELS - 1]. */
-V_FN void wide_tile(const float *w, int k, const float *x, int n, struct wide_held *held,
-                    const int V)
+/* Adds pair i of the sums of n outputs and the rows of V panels, `apart` floats apart. w and x: the
+ * pair's weights and inputs; next: the inputs that are read behind them. Behind the last pair
+ * held->level[LEVELS - 1] has the products. */
+V_FN void wide_pair(const float *w, const float *x, const float *next, int k, size_t apart, int i,
+                    int n, struct wide_held *held, const int V)
 {
     enum { MOST = 40 }; /* groups of a part: inputs and weights of 20 KB */
     const int all = k / 32, parts = (all + MOST - 1) / MOST;
-    for (int i = 0; i < N_PAIRS; i++)
-        for (int p = 0, done = 0; p < parts; p++) {
-            struct wide_part part = {(all - done) / (parts - p), i, p == 0, p == parts - 1};
-            wide_outputs(w, x, (size_t)k * PANEL, &part, held, n, V);
-            w += part.groups * 2 * TILE_OUT;
-            x += part.groups * 2 * PANEL;
-            done += part.groups;
-        }
+    struct wide_begun begun;
+    for (int p = 0, done = 0; p < parts; p++) {
+        struct wide_part part = {(all - done) / (parts - p), i, p == 0, p == parts - 1, next};
+        if (!part.last)
+            part.next = x + part.groups * 2 * PANEL;
+        wide_outputs(w, x, apart, &part, &begun, held, n, V);
+        w += part.groups * 2 * TILE_OUT;
+        x += part.groups * 2 * PANEL;
+        done += part.groups;
+    }
 }
 
+/* Stores the products of n outputs and panel i of `held` as rows. */
+V_FN void store_rows(const struct wide_held *held, int i, int n, float *tile)
+{
+    for (int o = 0; o < n; o += 16) {
+        v16 v[16];
+        UNROLL
+        for (int j = 0; j < 16; j++)
+            v[j] = o + j < n ? held->level[LEVELS - 1][o + j][i] : v_zero();
+        v_transpose(v);
+        UNROLL
+        for (int r = 0; r < PANEL; r++)
+            v_store(tile + r * TILE_OUT + o, v[r]);
+    }
+}
+
+/* All panels of a sweep are multiplied with a pair's weights before the next pair's are read, so
+ * that a tile's weights are read once for all of them. The inputs are read in ascending order. */
 static void multiply_wide(const float *w, int k, const float *x, int panels, int n, float *tile)
 {
-    struct wide_held held;
-    for (int p = 0, m; p < panels; p += m, x += (size_t)m * (size_t)k * PANEL) {
-        m = panels - p < PANELS ? panels - p : PANELS;
-        if (m == PANELS)
-            wide_tile(w, k, x, n, &held, PANELS);
-        else
-            wide_tile(w, k, x, n, &held, 1);
-        for (int i = 0; i < m; i++)
-            for (int o = 0; o < n; o += 16) {
-                v16 v[16];
-                UNROLL
-                for (int j = 0; j < 16; j++)
-                    v[j] = o + j < n ? held.level[LEVELS - 1][o + j][i] : v_zero();
-                v_transpose(v);
-                UNROLL
-                for (int r = 0; r < PANEL; r++)
-                    v_store(tile + ((p + i) * PANEL + r) * TILE_OUT + o, v[r]);
-            }
-    }
+    struct wide_held held[SWEEP / PANELS];
+    const size_t piece = (size_t)k / N_PAIRS * PANEL;
+    for (int i = 0; i < N_PAIRS; i++, w += (size_t)k / N_PAIRS * TILE_OUT)
+        for (int p = 0, m; p < panels; p += m, x += (size_t)m * piece) {
+            m = panels - p < PANELS ? panels - p : PANELS;
+            const float *next = x + (size_t)m * piece;
+            if (m == PANELS)
+                wide_pair(w, x, next, k, piece, i, n, &held[p / PANELS], PANELS);
+            else
+                wide_pair(w, x, next, k, piece, i, n, &held[p / PANELS], 1);
+        }
+    for (int p = 0; p < panels; p++)
+        store_rows(&held[p / PANELS], p % PANELS, n, tile + p * PANEL * TILE_OUT);
 }
 
 /* ---- scores of many query heads: the lanes of a vector are keys ------------------------------ */
@@ -285,6 +313,15 @@ V_FN void store_scores(const struct wide_held *held, int n, int keys, float *at,
         }
 }
 
+/* The scores of n heads and the keys of V panels. */
+V_FN void wide_scores(const float *q, int k, const float *panels, int n, struct wide_held *held,
+                      const int V)
+{
+    const size_t piece = (size_t)k / N_PAIRS * PANEL;
+    for (int i = 0; i < N_PAIRS; i++, q += (size_t)k / N_PAIRS * TILE_OUT, panels += piece)
+        wide_pair(q, panels, panels + piece, k, (size_t)k * PANEL, i, n, held, V);
+}
+
 static void score_wide(const float *q, int head_dim, const float *panels, int first, int keys,
                        int n, float *p)
 {
@@ -293,10 +330,10 @@ static void score_wide(const float *q, int head_dim, const float *panels, int fi
     for (int j = 0; j < keys; j += PANELS * PANEL) {
         const float *x = panels + (size_t)j * (size_t)k;
         if (keys - j > PANEL) {
-            wide_tile(q, k, x, n, &held, PANELS);
+            wide_scores(q, k, x, n, &held, PANELS);
             store_scores(&held, n, keys - j, p + first + j, PANELS);
         } else {
-            wide_tile(q, k, x, n, &held, 1);
+            wide_scores(q, k, x, n, &held, 1);
             store_scores(&held, n, keys - j, p + first + j, 1);
         }
     }

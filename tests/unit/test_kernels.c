@@ -570,8 +570,9 @@ static void test_linear_every_option_and_ragged_shape(void **state)
 }
 
 /* Law 5: a row's result depends on that row alone. Many rows are multiplied in panels of 16
- * (wide.h), with a last one that is full or not, and single rows behind them. */
-enum { ROWS_APART = 100 };
+ * (wide.h), with a last one that is full or not, and single rows behind them; 16 panels of long
+ * rows are a sweep. */
+enum { ROWS_APART = 275 };
 
 static void run_linear_rows(const void *arg, float *out)
 {
@@ -586,10 +587,11 @@ static void run_linear_rows(const void *arg, float *out)
         a.dst = blank(n);
         T.k->linear(T.d, &a);
         take(alone + r * n, a.dst, n);
+        dev_release(&T);
     }
-    static const int counts[] = {2,  3,  4,  5,  6,  7,  8,  12,  16,  23,
-                                 24, 25, 60, 64, 74, 75, 80, 100};
-    for (int i = 0; i < 18; i += one_in(4)) {
+    static const int counts[] = {2,  3,  4,  5,  6,  7,  8,  12,  16, 23,
+                                 24, 25, 60, 64, 74, 75, 80, 100, ROWS_APART};
+    for (size_t i = 0; i < LEN(counts); i += (size_t)one_in(3)) {
         int m = counts[i], turn = rnd_int(ROWS_APART);
         for (int r = 0; r < m; r++)
             memcpy(src + (size_t)r * in, c->src + (size_t)((r * 7 + turn) % ROWS_APART) * in,
@@ -602,6 +604,7 @@ static void run_linear_rows(const void *arg, float *out)
         for (int r = 0; r < m; r++)
             same_bits(got + (size_t)r * n, alone + (size_t)((r * 7 + turn) % ROWS_APART) * n, n,
                       "a row among others");
+        dev_release(&T);
     }
     memcpy(out, alone, ROWS_APART * n * sizeof *out);
     free(alone), free(got), free(src);
@@ -610,11 +613,15 @@ static void run_linear_rows(const void *arg, float *out)
 static void test_linear_rows_do_not_depend_on_their_neighbours(void **state)
 {
     (void)state;
-    for (int type = 0; type < 3; type += one_in(2)) {
-        struct linear_case c = {.in = 130, .out = 70, .src = rnd_floats(ROWS_APART * 130, 1)};
-        float *out = rnd_floats(ROWS_APART * 70, 1);
-        c.w = TENSOR(weight_types[type], .1f, 70, 130);
-        everywhere(run_linear_rows, &c, out, ROWS_APART * 70);
+    static const struct { int type, in, out; } cases[] = {{0, 130, 70}, {0, 3106, 9}, {1, 130, 70},
+                                                          {2, 130, 70}};
+    for (size_t i = 0; i < LEN(cases); i += i ? (size_t)one_in(2) : 1) {
+        size_t in = (size_t)cases[i].in, n = ROWS_APART * (size_t)cases[i].out;
+        struct linear_case c = {.in = cases[i].in, .out = cases[i].out,
+                                .src = rnd_floats(ROWS_APART * in, 1)};
+        float *out = rnd_floats(n, 1);
+        c.w = TENSOR(weight_types[cases[i].type], .1f, cases[i].out, cases[i].in);
+        everywhere(run_linear_rows, &c, out, n);
         free(out), free((float *)c.src), free(c.w.data);
     }
 }
