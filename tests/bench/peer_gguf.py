@@ -4,40 +4,21 @@
     peer_gguf.py FILE.gguf [--aerie PROGRAM] [--server LLAMA_SERVER] [--device cpu|cuda] [--threads N] [--rounds N] [--words N,...]
                  [--decode N] [--log FILE]
 
-llama.cpp is LLAMA_SERVER, or else the one in the PyPI package xllamacpp, which must be importable (CPU only). It tells its own
-timings; aerie is asked over HTTP, and time is taken here (peer_cpu.py). --device cuda: both on the GPU, a server of llama.cpp by
-what it was built for. Each round starts each of them once, in turn; a number is the median of both asks of all rounds. --words:
+llama.cpp is LLAMA_SERVER, or else the one in the PyPI package xllamacpp, which must be importable (CPU only). Both are asked over
+HTTP; llama.cpp tells its own timings, aerie's are taken here (peer_cpu.py). --device cuda: both on the GPU, a server of llama.cpp
+by what it was built for. Each round starts each of them once, in turn; a number is the median of both asks of all rounds. --words:
 of each long prompt; decoding follows a short one.
 """
 import argparse
-import json
 import os
 import statistics
 import subprocess
-import sys
 
-from peer_cpu import Server, text
+from peer_cpu import Server, llama_server, text
+
 
 def prompts(words, r):
     return [*(text(n, r) for n in words), f"{r} Tell me a long story about a fox and a bear."]
-
-
-def llama(a):
-    """In a process of its own: prints a line of numbers for each ask."""
-    import xllamacpp
-    p = xllamacpp.CommonParams()
-    p.model.path, p.n_ctx, p.n_parallel, p.warmup = a.gguf, a.context, 1, False
-    p.cpuparams.n_threads = a.threads
-    server = xllamacpp.Server(p)
-    for r in range(2):
-        got = []
-        for prompt in prompts(a.words, r):
-            decode = len(got) == len(a.words)
-            x = server.handle_completions({"prompt": prompt, "max_tokens": a.decode if decode else 1, "temperature": 0,
-                                           "cache_prompt": False, "ignore_eos": True})
-            x = (x if isinstance(x, dict) else json.loads(x))["timings"]
-            got.append(x["predicted_per_second" if decode else "prompt_per_second"])
-        print("@", *got, flush=True)
 
 
 def ask(argv, env, a):
@@ -67,14 +48,10 @@ def aerie(a):
 
 
 def peer(a):
-    if a.server:
-        libraries = os.path.dirname(os.path.abspath(a.server)) + ":" + os.environ.get("LD_LIBRARY_PATH", "")
-        where = ["-ngl", "99"] if a.device == "cuda" else ["-ngl", "0", "--device", "none"]
-        return ask([a.server, "-m", a.gguf, "-t", str(a.threads), "-c", str(a.context), "-np", "1", "--no-webui", *where],
-                   os.environ | {"LD_LIBRARY_PATH": libraries}, a)
-    told = subprocess.run([sys.executable, __file__, *sys.argv[1:], "--llama"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                          text=True, check=True).stdout
-    return [tuple(map(float, x.split()[1:])) for x in told.splitlines() if x.startswith("@ ")]
+    start, beside = llama_server(a.server)
+    where = ["-ngl", "99"] if a.device == "cuda" else ["-ngl", "0", "--device", "none"]
+    return ask([*start, "-m", a.gguf, "-t", str(a.threads), "-c", str(a.context), "-np", "1", "--no-webui", *where],
+               os.environ | beside, a)
 
 
 def main():
@@ -90,10 +67,7 @@ def main():
     p.add_argument("--decode", type=int, default=96)
     p.add_argument("--sides", type=lambda x: x.split(","), default=["aerie", "llama.cpp"], help="aerie,llama.cpp (default) or one of them")
     p.add_argument("--log", help="a file for what both servers print (default: nowhere)")
-    p.add_argument("--llama", action="store_true", help=argparse.SUPPRESS)
     a = p.parse_args()
-    if a.llama:
-        return llama(a)
     got = {side: [] for side in a.sides}
     for r in range(a.rounds):
         for side in list(got)[::1 if r % 2 == 0 else -1]:
