@@ -357,6 +357,10 @@ void draft_free(struct draft *d);
  * Llama layer with the target's hidden size and heads, an MLP `ffn` wide and a draft vocabulary of
  * `vocab` tokens. */
 bool draft_shaped(struct draft *d, const struct model *target, int ffn, int vocab, struct err *e);
+/* The same of a block draft, which has the target's embedding and head: five layers with MLPs three
+ * hidden sizes wide and five captures, as drafts of Qwen3 have, and seven guesses a block. dspark:
+ * with a bias of rank 256 by the token before. */
+bool block_draft_shaped(struct draft *d, const struct model *target, bool dspark, struct err *e);
 /* Whether the head is the embedding's tensor; also of headers, which have no data. */
 static inline bool draft_tied(const struct draft *d)
 {
@@ -377,9 +381,10 @@ struct quant_opts {
 };
 
 /* Marks the matrices that upload() quantizes to FP8 (kernels/fp8.h): the bf16 matrices q, k, v, o
- * and the dense MLP of every layer, the head (and a tied embedding), and the projections of an
- * EAGLE3 head's inputs. Routers, experts and norms keep their type. m and d may be NULL. ERR_MODEL
- * if an option was given by name and the model has no matrix to quantize. */
+ * and the dense MLP of every layer, the head (and a tied embedding), the projections of an EAGLE3
+ * head's inputs, and DSpark's product of a bias. Routers, experts and norms keep their type. m and
+ * d may be NULL. ERR_MODEL if an option was given by name and the model has no matrix to
+ * quantize. */
 bool models_quantize(struct model *m, struct draft *d, const struct quant_opts *o, struct err *e);
 /* Marks these matrices of both, or removes the marks (fp8 false); m and d may be NULL. Returns how
  * many matrices there are. */

@@ -148,10 +148,10 @@ static bool cycle(struct bench *b, struct subject *s, struct tree_shape shape, d
         int n = lane.seq.committed;
         double bytes = bench_pass_bytes(b, rt, shape.nodes, n, &hit);
         if (drafter_owns_kv(rt->drafter) && rt->drafter->head->w->block)
-            bytes += bench_draft_bytes(rt, rt->drafter->head->w->block, n, true);
+            bytes += bench_draft_bytes(rt, rt->drafter->head->w->block, shape.steps, n, true);
         else if (drafter_owns_kv(rt->drafter))
             for (int i = 0; i < shape.steps; i++)
-                bytes += bench_draft_bytes(rt, i ? shape.topk : 1, n, i == 0);
+                bytes += bench_draft_bytes(rt, i ? shape.topk : 1, 1, n, i == 0);
         const char *cut = models_quant_text(&s->quant);
         if (hit > 0) /* of the last cycle's verify pass */
             snprintf(experts, sizeof experts, ", %.1f experts a layer", hit);
@@ -356,9 +356,9 @@ bool bench_cycles(struct bench *b, struct subject *s, struct err *e)
     static const struct {
         struct tree_shape shape;
         double accepted;
-    } cycles[] = {{{2, 1, 3}, 2.35}, {{3, 1, 4}, 2.35}, {{5, 8, 60}, 4.0}};
+    } cycles[] = {{{2, 1, 3}, 2.35}, {{3, 1, 4}, 2.35}, {{7, 1, 8}, 4.0}, {{5, 8, 60}, 4.0}};
     bool brief = b->o->brief, ok = plain(b, s, e);
-    for (int i = 0; i < 3 && ok; i++)
+    for (int i = 0; i < (int)LEN(cycles) && ok; i++)
         ok = (brief && i != 1) || cycle(b, s, cycles[i].shape, cycles[i].accepted, e);
     ok = ok && prefill(b, s, 512, e);
     if (!brief || b->graphs)

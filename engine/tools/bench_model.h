@@ -56,8 +56,9 @@ static inline double bench_cell_bytes(const struct layer *l, enum kv_type type)
 }
 /* Of the target's last pass; *hit (may be NULL): experts a layer. */
 double bench_pass_bytes(struct bench *b, struct runtime *rt, int rows, int n, double *hit);
-/* Of one pass of an EAGLE3 head with as many rows; only the first of a cycle runs fc. */
-double bench_draft_bytes(struct runtime *rt, int rows, int n, bool first);
+/* Of one pass of an EAGLE3 head with as many rows, or of one block and as many depths of guesses
+ * from it (EAGLE3: 1); only the first of a cycle runs fc. */
+double bench_draft_bytes(struct runtime *rt, int rows, int depths, int n, bool first);
 
 /* The benchmark lines. */
 bool bench_passes(struct bench *b, struct subject *s, struct err *e);

@@ -55,11 +55,13 @@ double bench_pass_bytes(struct bench *b, struct runtime *rt, int rows, int n, do
            (double)(m->norm.bytes + m->ple_model_proj.bytes) + rows * embedded;
 }
 
-double bench_draft_bytes(struct runtime *rt, int rows, int n, bool first)
+double bench_draft_bytes(struct runtime *rt, int rows, int depths, int n, bool first)
 {
     struct draft *d = rt->drafter->head->w;
     const struct tensor *head = d->head.data ? &d->head : &rt->model->head;
     double bytes = bench_weight_bytes(head) + (first ? bench_weight_bytes(&d->fc) : 0);
+    if (!d->next.by_row) /* a product for each depth; else rows of a few tokens */
+        bytes += depths * bench_weight_bytes(&d->next);
     for (int l = 0; l < d->cfg.n_layer; l++)
         bytes += layer_bytes(&d->layer[l], &d->cfg, rt->net.cells[0].type, rows, n, 0);
     return bytes;
@@ -266,7 +268,9 @@ static bool time_draft(struct bench *b, struct subject *s, struct lane *lane, co
     struct runtime *rt = &s->runtime;
     struct seq *q = &lane->seq;
     struct timing t;
-    int rows = max_int(1, rt->drafter->head->w->block), ids = head_vocab(rt->drafter->head);
+    const struct draft *draft = rt->drafter->head->w;
+    int rows = max_int(1, draft->block), depths = max_int(1, draft_block_guesses(draft));
+    int ids = head_vocab(rt->drafter->head);
     struct work w = {.run = run_draft, .arg = rt, .times = 1, .numbers = true,
                      .out = kbuf_at(rt->drafter->head->logits, 0, (size_t)ids * 4)};
     if (!kv_reserve_draft(&rt->kv, q, q->drafted, q->drafted + rows, e) ||
@@ -279,8 +283,8 @@ static bool time_draft(struct bench *b, struct subject *s, struct lane *lane, co
     if (rows > 1)
         snprintf(block, sizeof block, ", block of %d", rows);
     snprintf(shape, sizeof shape, "%d cells%s, %d ids%s", n, window, ids, block);
-    bench_tell(b, name, shape, &t,
-               &(struct figure){bench_draft_bytes(rt, rows, seen, false), 0, t.ms * 1e3, "us"});
+    double bytes = bench_draft_bytes(rt, rows, depths, seen, false);
+    bench_tell(b, name, shape, &t, &(struct figure){bytes, 0, t.ms * 1e3, "us"});
     kv_rollback(&rt->kv, q);
     return true;
 }

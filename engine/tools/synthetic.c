@@ -73,27 +73,40 @@ static const struct {
 };
 enum { N_KNOWN = LEN(known), DRAFT_VOCAB = 32000 };
 
-/* The packed type of that name; DT_NONE: there is none. */
-static enum dtype packed_named(const char *name)
+/* What a name asks for. */
+struct wanted {
+    int model;        /* of known[]; -1: there is no such model, type or draft */
+    enum dtype type;  /* of its matrices: what follows a colon, or DT_BF16 */
+    const char *draft; /* what follows a plus: "dflash" or "dspark"; or NULL: an EAGLE3 head */
+};
+
+/* The packed type whose name is the first n characters; DT_NONE: there is none. */
+static enum dtype packed_named(const char *name, size_t n)
 {
+    char own[16];
+    snprintf(own, sizeof own, "%.*s", (int)n, name);
     for (enum dtype t = DT_Q8_0; t <= DT_E2M1; t++)
-        if (ascii_same(name, dtype_name(t)))
+        if (ascii_same(own, dtype_name(t)))
             return t;
     return DT_NONE;
 }
 
-/* *type: what follows a colon, or DT_BF16. */
-static int find_model(const char *name, enum dtype *type, struct err *e)
+static struct wanted find_model(const char *name, struct err *e)
 {
-    size_t n = strcspn(name, ":");
-    *type = name[n] ? packed_named(name + n + 1) : DT_BF16;
-    for (int i = 0; i < N_KNOWN && *type; i++)
+    size_t n = strcspn(name, ":+"), end = strcspn(name, "+");
+    struct wanted w = {-1, name[n] == ':' ? packed_named(name + n + 1, end - n - 1) : DT_BF16,
+                       name[end] ? name + end + 1 : NULL};
+    bool ok = w.type && (!w.draft || !strcmp(w.draft, "dflash") || !strcmp(w.draft, "dspark"));
+    for (int i = 0; i < N_KNOWN && ok; i++)
         if (strlen(known[i].name) == n && !strncmp(known[i].name, name, n))
-            return i;
-    return FAILED(-1, e, ERR_USAGE, "there is no synthetic model \"%.60s\"; expected one of "
-                  "gpt-oss-20b, gpt-oss-120b, gemma-3-270m, gemma-3-1b, gemma-3-4b, gemma-3-27b, "
-                  "gemma-4-E4B, gemma-4-31B, gemma-4-26B-A4B, qwen3-30b-a3b, small-moe-32, "
-                  "small-moe-128, maybe with a packed type, as in gemma-3-27b:Q4_0", name);
+            w.model = i;
+    if (w.model < 0)
+        err_set(e, ERR_USAGE, "there is no synthetic model \"%.60s\"; expected one of "
+                "gpt-oss-20b, gpt-oss-120b, gemma-3-270m, gemma-3-1b, gemma-3-4b, gemma-3-27b, "
+                "gemma-4-E4B, gemma-4-31B, gemma-4-26B-A4B, qwen3-30b-a3b, small-moe-32, "
+                "small-moe-128, maybe with a packed type, as in gemma-3-27b:Q4_0, or with a block "
+                "draft, as in gpt-oss-20b+dflash or gemma-3-27b:Q4_0+dspark", name);
+    return w;
 }
 
 /* ---- packed matrices ------------------------------------------------------------------------ */
@@ -131,40 +144,40 @@ static bool pack_matrix(struct tensor *t, void *arg, struct err *)
     return true;
 }
 
-/* Packs a model's matrices; *brief, its name in benchmarks, gets the type's. */
-static void pack(struct model *m, enum dtype type, const char **brief)
+/* Packs a model's matrices. */
+static void pack(struct model *m, enum dtype type)
 {
-    static char name[40]; /* a program makes up one model */
     struct packing p = {.m = m, .type = type};
     bool tied = m->cfg.tied;
     model_each(m, pack_matrix, &p, NULL);
     if (tied)
         m->head = m->embed;
     m->bytes -= p.saved;
-    snprintf(name, sizeof name, "%s.%s", *brief, dtype_name(type));
-    *brief = name;
 }
 
 bool synthetic_known(const char *name, struct err *e)
 {
-    enum dtype type;
-    return find_model(name, &type, e) >= 0;
+    return find_model(name, e).model >= 0;
 }
 
 bool synthetic_open(struct model *m, struct draft *d, const char *name, const char **brief,
                     struct err *e)
 {
-    enum dtype type;
-    int i = find_model(name, &type, e);
-    if (i < 0)
+    static char own[40]; /* a program makes up one model */
+    const struct wanted w = find_model(name, e);
+    if (w.model < 0)
         return false;
-    *brief = known[i].brief;
-    if (!model_shaped(m, known[i].config, e))
+    const bool packed = w.type != DT_BF16;
+    snprintf(own, sizeof own, "%s%s%s%s%s", known[w.model].brief, packed ? "." : "",
+             packed ? dtype_name(w.type) : "", w.draft ? "." : "", w.draft ? w.draft : "");
+    *brief = own;
+    if (!model_shaped(m, known[w.model].config, e))
         return false;
-    if (type != DT_BF16)
-        pack(m, type, brief);
-    int ffn = known[i].draft_ffn ? known[i].draft_ffn : m->layer[0].ffn;
-    if (draft_shaped(d, m, ffn, min_int(DRAFT_VOCAB, m->cfg.vocab), e))
+    if (packed)
+        pack(m, w.type);
+    int ffn = known[w.model].draft_ffn ? known[w.model].draft_ffn : m->layer[0].ffn;
+    if (w.draft ? block_draft_shaped(d, m, !strcmp(w.draft, "dspark"), e)
+                : draft_shaped(d, m, ffn, min_int(DRAFT_VOCAB, m->cfg.vocab), e))
         return true;
     model_free(m);
     return false;

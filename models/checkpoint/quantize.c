@@ -31,9 +31,10 @@ static int mark_model(struct model *m, bool fp8)
 static int mark_draft(struct draft *d, bool fp8)
 {
     int marked = mark_layers(d->layer, d->cfg.n_layer, fp8);
-    struct tensor *own[] = {&d->fc, &d->head, &d->pre_proj, &d->post_proj};
+    struct tensor *own[] = {&d->fc, &d->head, &d->pre_proj, &d->post_proj, &d->next};
     for (size_t k = 0; k < LEN(own); k++)
-        marked += mark_matrix(own[k], fp8);
+        if (!own[k]->by_row) /* which a table is */
+            marked += mark_matrix(own[k], fp8);
     if (draft_tied(d))
         marked += mark_matrix(&d->embed, fp8);
     return marked;

@@ -305,3 +305,39 @@ bool dflash_load(struct drafting *g)
     }
     return true;
 }
+
+/* ---- without a checkpoint -------------------------------------------------------------------- */
+
+bool block_draft_shaped(struct draft *d, const struct model *target, bool dspark, struct err *e)
+{
+    enum { LAYERS = 5, GUESSES = 7, RANK = 256 };
+    static const char *const top = "draft.";
+    const struct config *t = &target->cfg;
+    int64_t x[N_EXTENT] = {0};
+    struct namer names;
+    if (!draft_shape(d, dspark ? "dspark" : "dflash", target, LAYERS, 3 * t->hidden, e))
+        return false;
+    snprintf(d->cfg.family, sizeof d->cfg.family, "dflash");
+    d->cfg.qk_norm = true;
+    d->cfg.embed_scale = t->embed_scale;
+    d->n_capture = LAYERS;
+    for (int i = 0; i < LAYERS; i++) /* outputs of layers 1 to n - 3 */
+        d->capture[i] = 2 + i * max_int(t->n_layer - 4, 0) / (LAYERS - 1);
+    d->block_depth = dspark;
+    d->block = GUESSES + !dspark;
+    d->edges = dspark ? EDGES_BIAS : EDGES_NONE;
+    d->rank = dspark ? RANK : 0;
+    namer_open(&names, LAYERS + 1);
+    shape_extents(x, d);
+    shape_tensors(trunk, &d->cfg, x, top, d, NULL, 0, &names);
+    if (dspark)
+        shape_tensors(bias_specs, &d->cfg, x, top, d, NULL, 0, &names);
+    for (int i = 0; i < LAYERS; i++) {
+        char prefix[32];
+        snprintf(prefix, sizeof prefix, "%slayers.%d.", top, i);
+        shape_tensors(draft_layer, &d->cfg, x, prefix, &d->layer[i], &d->layer[i], i, &names);
+    }
+    d->names = names.all;
+    d->bytes = names.bytes;
+    return true;
+}

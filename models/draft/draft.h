@@ -46,6 +46,12 @@ void fit_vocab(struct drafting *g, const struct conf *c, const char *key);
 bool fit_target(struct drafting *g, const struct conf *width, const struct tensor *fc, bool dflash);
 /* Sets the extents that shapes of such a draft are made of; after fit_target() and the captures. */
 void fit_extents(struct drafting *g);
+void shape_extents(int64_t *x, const struct draft *d);
+/* A draft of `layers` Llama layers, without tensors and without captures: the target's hidden size,
+ * vocabulary and heads, MLPs `ffn` wide. False and *e, and *d is zeroed, if heads of that size have
+ * no rope. The caller frees *d. */
+bool draft_shape(struct draft *d, const char *kind, const struct model *target, int layers, int ffn,
+                 struct err *e);
 /* Loads d2t, and checks it and t2d. False and an error. */
 bool fit_ids(struct drafting *g);
 /* Loads the tensors that are bound, after a check that the checkpoint has no others than those that

@@ -298,29 +298,15 @@ bool draft_shaped(struct draft *d, const struct model *target, int ffn, int voca
         SPEC(draft, head, "lm_head.weight", X_DRAFT_VOCAB, X_HIDDEN)};
     static const char *const top = "draft.", *const first = "draft.midlayer.";
     const struct config *t = &target->cfg;
-    const struct layer *l = &target->layer[0];
     int64_t x[N_EXTENT] = {0};
-    struct rope rope = ROPE_PLAIN(1e4);
-    *d = (struct draft){0};
-    if (!rope_init(&rope, l->head_dim, e))
-        return false;
-    *d = (struct draft){.kind = "eagle3", .target_hidden = t->hidden, .draft_vocab = vocab,
-                        .capture = {2, t->n_layer / 2, t->n_layer - 3}, .n_capture = 3,
-                        .dir = xstrdup("draft"), .layer = xcalloc(1, sizeof *d->layer)};
-    d->cfg = (struct config){
-        .family = "eagle3", .hidden = t->hidden, .n_layer = 1, .vocab = t->vocab,
-        .max_pos = t->max_pos, .norm = NORM_RMS, .place = PLACE_PRE, .eps = 1e-5f,
-        .attn_scale = 1 / __builtin_sqrtf((float)l->head_dim), .embed_scale = 1,
-        .residual_scale = 1, .logit_scale = 1, .value_scale = 1, .route_scale = 1,
-        .act = ACT_SILU,
-        .rope = {rope}, .n_rope = 1, .bos = -1, .pad = -1};
-    d->layer[0] = (struct layer){.n_head = l->n_head, .n_kv = l->n_kv, .head_dim = l->head_dim,
-                                 .ffn = ffn};
     struct namer names;
+    if (!draft_shape(d, "eagle3", target, 1, ffn, e))
+        return false;
+    d->draft_vocab = vocab;
+    d->n_capture = 3;
+    d->capture[0] = 2, d->capture[1] = t->n_layer / 2, d->capture[2] = t->n_layer - 3;
     namer_open(&names, 1);
-    extents_of_config(x, &d->cfg);
-    x[X_CAPTURED] = 3 * (int64_t)t->hidden;
-    x[X_DRAFT_VOCAB] = vocab;
+    shape_extents(x, d);
     shape_tensors(trunk, &d->cfg, x, top, d, NULL, 0, &names);
     shape_tensor(&head, x, top, d, &names);
     x[X_IN] = 2 * (int64_t)t->hidden; /* [embedding; hidden state] */

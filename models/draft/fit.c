@@ -19,17 +19,47 @@ void fit_vocab(struct drafting *g, const struct conf *c, const char *key)
     g->d->draft_vocab = conf_int(c, key, rows_known ? head->dim[0] : vocab, 1, vocab);
 }
 
+void shape_extents(int64_t *x, const struct draft *d)
+{
+    extents_of_config(x, &d->cfg);
+    x[X_TARGET] = d->target_hidden;
+    x[X_CAPTURED] = (int64_t)d->n_capture * d->target_hidden;
+    x[X_DRAFT_VOCAB] = d->draft_vocab;
+    x[X_TAPS] = d->taps;
+    x[X_KERNELS] = d->group ? 2 * (int64_t)d->taps * (d->cfg.hidden / d->group) : 0;
+    x[X_RANK] = d->rank;
+    x[X_STATE_RANK] = (int64_t)d->cfg.hidden + d->rank;
+}
+
 void fit_extents(struct drafting *g)
 {
-    int64_t *x = g->b.x;
-    extents_of_config(x, &g->d->cfg);
-    x[X_TARGET] = g->d->target_hidden;
-    x[X_CAPTURED] = (int64_t)g->d->n_capture * g->d->target_hidden;
-    x[X_DRAFT_VOCAB] = g->d->draft_vocab;
-    x[X_TAPS] = g->d->taps;
-    x[X_KERNELS] = g->d->group ? 2 * (int64_t)g->d->taps * (g->d->cfg.hidden / g->d->group) : 0;
-    x[X_RANK] = g->d->rank;
-    x[X_STATE_RANK] = (int64_t)g->d->cfg.hidden + g->d->rank;
+    shape_extents(g->b.x, g->d);
+}
+
+bool draft_shape(struct draft *d, const char *kind, const struct model *target, int layers, int ffn,
+                 struct err *e)
+{
+    const struct config *t = &target->cfg;
+    const struct layer *l = &target->layer[0];
+    struct rope rope = ROPE_PLAIN(1e4);
+    *d = (struct draft){0};
+    if (!rope_init(&rope, l->head_dim, e))
+        return false;
+    *d = (struct draft){.kind = kind, .target_hidden = t->hidden, .draft_vocab = t->vocab,
+                        .dir = xstrdup("draft"),
+                        .layer = xcalloc((size_t)layers, sizeof *d->layer)};
+    d->cfg = (struct config){
+        .hidden = t->hidden, .n_layer = layers, .vocab = t->vocab,
+        .max_pos = t->max_pos, .norm = NORM_RMS, .place = PLACE_PRE, .eps = 1e-5f,
+        .attn_scale = 1 / __builtin_sqrtf((float)l->head_dim), .embed_scale = 1,
+        .residual_scale = 1, .logit_scale = 1, .value_scale = 1, .route_scale = 1,
+        .act = ACT_SILU,
+        .rope = {rope}, .n_rope = 1, .bos = -1, .pad = -1};
+    snprintf(d->cfg.family, sizeof d->cfg.family, "%s", kind);
+    for (int i = 0; i < layers; i++)
+        d->layer[i] = (struct layer){.n_head = l->n_head, .n_kv = l->n_kv,
+                                     .head_dim = l->head_dim, .ffn = ffn, .kv_src = i};
+    return true;
 }
 
 static bool fit_widths(struct drafting *g, const struct conf *width)

@@ -430,9 +430,9 @@ int main(int argc, char **argv)
     must(model_load(&model, NESTLING, NULL, &e), &e);
     must(draft_load(&head, NESTLING_DRAFT, &model, NULL, NULL, &e), &e);
     must(draft_load(&block, NESTLING_BLOCK, &model, NULL, NULL, &e), &e);
-    must(models_quantize(&model, &head,
-                    &(struct quant_opts){getenv("WEIGHTS"), getenv("DRAFT_WEIGHTS")}, &e),
-         &e);
+    const struct quant_opts quant = {getenv("WEIGHTS"), getenv("DRAFT_WEIGHTS")};
+    must(models_quantize(&model, &head, &quant, &e), &e);
+    must(models_quantize(NULL, &block, &quant, &e), &e);
     tok = tok_open(NESTLING, &e);
     must(tok != NULL, &e);
     chat = chat_open(&model, tok, false, NULL, &e);

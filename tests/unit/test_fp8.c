@@ -264,6 +264,11 @@ static void test_nothing_to_cut(void **state)
     l.gate = (struct tensor){.type = DT_BF16, .n_dim = 2, .bytes = 2};
     assert_true(models_quantize(&m, NULL, &(struct quant_opts){"fp8", NULL}, &e));
     assert_true(l.gate.quantize && !l.wq.quantize);
+    l.gate.type = DT_F32;
+    d.next = (struct tensor){.type = DT_BF16, .n_dim = 2, .bytes = 2, .by_row = true};
+    assert_false(models_quantize(&m, &d, &(struct quant_opts){NULL, "fp8"}, &e));
+    d.next.by_row = false; /* DSpark */
+    assert_true(models_quantize(&m, &d, &(struct quant_opts){NULL, "fp8"}, &e) && d.next.quantize);
 }
 
 int main(int argc, char **argv)

@@ -111,7 +111,35 @@ static const struct published {
     {"qwen3-30b-a3b", 61.06e9},
     {"gemma-3-27b:Q4_0", 15.19e9}, {"gemma-3-27b:q8_0", 28.7e9},
     {"qwen3-30b-a3b:Q4_0", 17.17e9}, {"gemma-4-26B-A4B:Q4_K", 15.0e9},
+    {"gemma-3-27b:Q4_0+dspark", 15.19e9},
 };
+
+static void test_block_drafts_add_up(void **state)
+{
+    (void)state;
+    struct model m;
+    struct draft d;
+    struct err e = {0};
+    const char *brief;
+    assert_true(synthetic_open(&m, &d, "gpt-oss-20b+dflash", &brief, &e));
+    assert_string_equal(brief, "20b.dflash");
+    assert_string_equal(d.kind, "dflash");
+    const double h = 2880, layer = h * 64 * (64 + 8 + 8 + 64) + 3 * h * 3 * h;
+    const double all = 2 * (5 * layer + 5 * h * h);
+    assert_true((double)d.bytes > all && (double)d.bytes < 1.001 * all);
+    assert_int_equal(draft_block_guesses(&d), 7);
+    for (int i = 0; i < d.n_capture; i++)
+        assert_true(d.capture[i] > (i ? d.capture[i - 1] : 0) && d.capture[i] < m.cfg.n_layer);
+    draft_free(&d);
+    model_free(&m);
+    assert_true(synthetic_open(&m, &d, "gemma-3-27b:Q4_0+dspark", &brief, &e));
+    assert_string_equal(brief, "g27b.Q4_0.dspark");
+    assert_string_equal(d.kind, "dspark");
+    assert_int_equal(draft_block_guesses(&d), 7);
+    assert_int_equal(d.next.dim[0], m.cfg.vocab);
+    draft_free(&d);
+    model_free(&m);
+}
 
 static void test_shapes_add_up(void **state)
 {
@@ -144,6 +172,8 @@ static void test_unknown_name(void **state)
     assert_non_null(strstr(e.msg, "gpt-oss-120b"));
     assert_false(synthetic_open(&m, &d, "gemma-3-27b:Q4", &brief, &e));
     assert_false(synthetic_open(&m, &d, "gemma-3-27:Q4_0", &brief, &e));
+    assert_false(synthetic_open(&m, &d, "gemma-3-27b:Q4_0+eagle", &brief, &e));
+    assert_false(synthetic_open(&m, &d, "gemma-3-27b:Q4+dflash", &brief, &e));
 }
 
 /* A config small enough for a moment: the same family code, all of gpt-oss's switches. */
@@ -153,9 +183,9 @@ static const char small[] =
     "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":32,\"vocab_size\":512,"
     "\"max_position_embeddings\":4096,\"sliding_window\":32}";
 
-static void test_a_synthetic_runtime_speaks_and_drafts(void **state)
+/* kind: 0: an EAGLE3 head, 1: DFlash, 2: DSpark. */
+static void speaks_and_drafts(int kind)
 {
-    (void)state;
     struct model m;
     struct draft d;
     struct err e = {0};
@@ -163,7 +193,9 @@ static void test_a_synthetic_runtime_speaks_and_drafts(void **state)
     const struct tree_shape shape_of_tree = {3, 2, 6};
     const struct step_limits lim = {100};
     struct runtime_shape shape_of_runtime = {.page_size = 4, .context = 256, .kv = KV_F32};
-    assert_true(model_shaped(&m, small, &e) && draft_shaped(&d, &m, 128, 100, &e));
+    assert_true(model_shaped(&m, small, &e));
+    assert_true(kind ? block_draft_shaped(&d, &m, kind == 2, &e)
+                     : draft_shaped(&d, &m, 128, 100, &e));
     if (!runtime_open(&r, cpu, &m, &d, &shape_of_runtime, &e))
         fail_msg("%s", e.msg);
     struct lane l = {.tap_row = -1}, *one = &l;
@@ -183,6 +215,13 @@ static void test_a_synthetic_runtime_speaks_and_drafts(void **state)
     runtime_close(&r);
     draft_free(&d);
     model_free(&m);
+}
+
+static void test_a_synthetic_runtime_speaks_and_drafts(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < 3; kind++)
+        speaks_and_drafts(kind);
 }
 
 /* ---- a device makes the CPU's weights -------------------------------------------------------- */
@@ -298,6 +337,7 @@ int main(void)
         cmocka_unit_test(test_zero_means_one),
         cmocka_unit_test(test_mxfp4_has_the_deviation),
         cmocka_unit_test(test_shapes_add_up),
+        cmocka_unit_test(test_block_drafts_add_up),
         cmocka_unit_test(test_unknown_name),
         cmocka_unit_test(test_a_synthetic_runtime_speaks_and_drafts),
         cmocka_unit_test(test_a_gpu_makes_the_same),
