@@ -132,6 +132,15 @@ static bool write_shrunk(const struct check_job *j, struct err *e)
     return ok || err_set(e, ERR_USAGE, "cannot write %s: %s", c->out, strerror(why));
 }
 
+/* Whether the file is not a database, which the user may expect to be checked here. */
+static bool is_no_log(const struct buf *text, const char *file, struct err *e)
+{
+    enum { MAGIC = sizeof "SQLite format 3" };
+    return text->n < MAGIC || memcmp(text->p, "SQLite format 3", MAGIC) != 0 ||
+           err_set(e, ERR_USAGE, "%s is a session log or a pack, expected attention steps in "
+                   "JSON; aerie replay --check runs a session again", file);
+}
+
 int cli_check(struct cli *c)
 {
     struct check_job j = {.c = c, .to = cli_answer(c, 0)};
@@ -141,7 +150,7 @@ int cli_check(struct cli *c)
     for (int i = 0; i < c->n_word && ok && !stop_asked(&j.stop); i++) {
         FREED(buf_free) struct buf text = {0};
         j.file = c->word[i];
-        ok = buf_read_file(&text, j.file, CASE_BYTES, &e) &&
+        ok = buf_read_file(&text, j.file, CASE_BYTES, &e) && is_no_log(&text, j.file, &e) &&
              (case_each(buf_text(&text), text.n, check_one, &j, &e) >= 0 ||
               err_prefix(&e, "%s", j.file));
     }

@@ -178,6 +178,7 @@ refuse 2 'names no place' show last:x.1
 refuse 2 'expected jsonl or md' export last --format xml
 refuse 2 'expected path, check, repair, backup, sql, prune, remove, vacuum, pin or unpin' --db "$T/help" db mend
 refuse 2 'db check takes nothing' db check it
+refuse 2 'sessions.db is a session log or a pack, expected attention steps in JSON' check "$DB"
 refuse 2 '--tui cannot go with --plain' --tui --plain
 refuse 2 'not a terminal' --tui
 refuse 2 'message is empty' run
