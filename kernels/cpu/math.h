@@ -215,8 +215,11 @@ enum { MAX_R = 3, OUT_1 = 2, OUT_2 = 1, OUT_3 = 1 };
 /* Which line of weights to prefetch while a block of outputs reads line `at` of the block, counted
  * in the order in which the block reads: the weight rows of a tile are contiguous, so the lines of
  * the next block follow in memory, and prefetching them in ascending order is one sequential
- * stream, AHEAD bytes ahead at least. */
-enum { AHEAD = 4096 };
+ * stream, AHEAD bytes ahead at least. In a mapped file each 4 KB need an address translation of
+ * their own, which takes longer than that: lines for the first cache are prefetched into the second
+ * one before, FURTHER bytes more ahead. (Of MXFP4, and of packed weights, that costs more than it
+ * saves.) */
+enum { AHEAD = 4096, FURTHER = 12288 };
 
 /* The sums of O outputs and R rows, [o * R + r]. */
 V_FN void store_sums(const v16 *even, const v16 *odd, float *tile, const int O, const int R)
@@ -250,7 +253,10 @@ V_FN void block_sums(const struct cpu_mat *w, const float *const *x, int out, si
         UNROLL
         for (int o = 0; o < O; o++) {
             const uint8_t *at = p + (size_t)o * w->pitch + (size_t)c * (size_t)step;
-            prefetch(next + ((size_t)c * (size_t)O + (size_t)o) * (size_t)step, far);
+            const uint8_t *line = next + ((size_t)c * (size_t)O + (size_t)o) * (size_t)step;
+            prefetch(line, far);
+            if (!far && type != STORED_MXFP4)
+                prefetch(line + FURTHER, true);
             if (type == STORED_MXFP4)
                 v_split_mxfp4(at, e8m0(s[(size_t)o * w->scale_pitch + (size_t)c]), &we[o], &wo[o]);
             else if (c < n32)
