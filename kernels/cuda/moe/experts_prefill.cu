@@ -170,17 +170,17 @@ __device__ __forceinline__ void fetch_tiles(const prefill_experts &a, pointer_ri
 /* What a thread multiplies of a stage: its share of two outputs' four blocks of 32 k, two blocks at
  * a time, and their scales. */
 struct words {
-    const uint8_t *at;
+    uint32_t at;
     uint2 r0, r1, scales;
     __device__ __forceinline__ void load(int b)
     {
-        r0 = *(const uint2 *)(at + b * 4), r1 = *(const uint2 *)(at + 8 * 64 + b * 4);
+        r0 = shared8(at + (uint32_t)(b * 4)), r1 = shared8(at + (uint32_t)(8 * 64 + b * 4));
     }
-    __device__ __forceinline__ void begin(const uint8_t *outs, int out)
+    __device__ __forceinline__ void begin(uint32_t outs, int out)
     {
-        at = outs + out * 64 + (int)threadIdx.x % 4 * 16;
-        scales = *(const uint2 *)(outs + mx_form::SCALES_AT + out / 16 * 64 + out % 8 * 8);
+        at = outs + (uint32_t)(out * 64) + threadIdx.x % 4 * 16;
         load(0);
+        scales = shared8(outs + mx_form::SCALES_AT + (uint32_t)(out / 16 * 64 + out % 8 * 8));
     }
 };
 
@@ -264,23 +264,29 @@ template <int FORM> struct own_weights<blocks_form<FORM>> {
     }
 };
 
-/* Adds a k split's partial sums of N columns to the splits before it. */
+/* Adds a k split's partial sums of N columns to the splits before it. A sum begins as -0, to which
+ * any number can be added without a change. */
 template <int TERMS, int N>
 __device__ __forceinline__ void add_split(float (&sum)[MAX_COLS / 2 / TERMS],
-                                          const float (&acc)[MAX_COLS / 2], bool first)
+                                          const float (&acc)[MAX_COLS / 2])
 {
 #pragma unroll
-    for (int i = 0; i < N / 2 / TERMS; i++) {
-        float v = TERMS == 1 ? acc[i] : acc[2 * i] + acc[2 * i + 1];
-        sum[i] = first ? v : sum[i] + v;
-    }
+    for (int i = 0; i < N / 2 / TERMS; i++)
+        sum[i] += TERMS == 1 ? acc[i] : acc[2 * i] + acc[2 * i + 1];
+}
+template <int TERMS, int N>
+__device__ __forceinline__ void begin_sums(float (&sum)[MAX_COLS / 2 / TERMS])
+{
+#pragma unroll
+    for (int i = 0; i < N / 2 / TERMS; i++)
+        sum[i] = -0.f;
 }
 
 /* A tile's sums of N columns, for one warpgroup; acc is working space. The arrays have the same
  * size for every N, otherwise the compiler runs out of registers. While a block is multiplied the
  * next one is decoded; between stages the other warpgroups keep the tensor cores busy. */
 template <int TERMS, int N>
-__device__ __forceinline__ void multiply_tile(mx_form, pointer_ring &r, int kp,
+__device__ __forceinline__ void multiply_tile(mx_form, address_ring &r, int kp,
                                               const own_outputs &own,
                                               float (&acc)[MAX_COLS / 2],
                                               float (&sum)[MAX_COLS / 2 / TERMS])
@@ -289,10 +295,11 @@ __device__ __forceinline__ void multiply_tile(mx_form, pointer_ring &r, int kp,
     const int each = (chunks + K_SPLITS - 1) / K_SPLITS;
     float unit[2]; /* row scales of the two outputs */
     int left = each;
+    begin_sums<TERMS, N>(sum);
 #pragma unroll 1
     for (int c = 0; c < chunks; c++) {
-        const uint8_t *stage = r.place();
-        const uint64_t low = wgmma_descriptor(shared_at(stage)), high = low + PART_BYTES / 16;
+        const uint32_t stage = r.place();
+        const uint64_t low = wgmma_descriptor(stage), high = low + PART_BYTES / 16;
         struct words w;
         struct decoded even, odd;
         mbarrier_wait(r.filled(), r.pos.phase);
@@ -302,8 +309,8 @@ __device__ __forceinline__ void multiply_tile(mx_form, pointer_ring &r, int kp,
         even.decode(w, 0);
         even.multiply<N>(acc, low, left < each);
         odd.decode(w, 1);
-        odd.multiply<N>(acc, low + 4, 1);
         w.load(2);
+        odd.multiply<N>(acc, low + 4, 1);
         wgmma_wait<1>();
         even.decode(w, 2);
         even.multiply<N>(acc, high, 1);
@@ -314,7 +321,7 @@ __device__ __forceinline__ void multiply_tile(mx_form, pointer_ring &r, int kp,
         mbarrier_arrive_warp(r.emptied());
         r.next();
         if (--left == 0 || c + 1 == chunks) {
-            add_split<TERMS, N>(sum, acc, c < each);
+            add_split<TERMS, N>(sum, acc);
             left = each;
         }
     }
@@ -328,7 +335,7 @@ __device__ __forceinline__ void multiply_tile(mx_form, pointer_ring &r, int kp,
  * packed). A stage holds two chunks of k, and the last chunk of a k split may be either of
  * them: the sums of a split are added when that chunk has been multiplied. */
 template <int TERMS, int N, class FORM>
-__device__ __forceinline__ void multiply_tile(FORM, pointer_ring &r, int kp,
+__device__ __forceinline__ void multiply_tile(FORM, address_ring &r, int kp,
                                               const own_outputs &own,
                                               float (&acc)[MAX_COLS / 2],
                                               float (&sum)[MAX_COLS / 2 / TERMS])
@@ -336,9 +343,10 @@ __device__ __forceinline__ void multiply_tile(FORM, pointer_ring &r, int kp,
     const int chunks = kp / K_CHUNK, each = (chunks + K_SPLITS - 1) / K_SPLITS;
     const struct own_weights<FORM> mine(own);
     int left = each;
+    begin_sums<TERMS, N>(sum);
 #pragma unroll 1
     for (int c = 0; c < chunks; c += 2) {
-        const uint32_t stage = shared_at(r.place());
+        const uint32_t stage = r.place();
         const uint64_t cols = wgmma_descriptor(stage);
         struct whole w[2];
         mbarrier_wait(r.filled(), r.pos.phase);
@@ -350,7 +358,7 @@ __device__ __forceinline__ void multiply_tile(FORM, pointer_ring &r, int kp,
             w[i].multiply<N>(acc, cols + (uint64_t)(4 * i), left < each);
             if (--left == 0 || c + i + 1 == chunks) {
                 wgmma_wait<0>();
-                add_split<TERMS, N>(sum, acc, c + i < each);
+                add_split<TERMS, N>(sum, acc);
                 left = each;
             }
         }
@@ -365,7 +373,7 @@ __device__ __forceinline__ void multiply_tile(FORM, pointer_ring &r, int kp,
 }
 
 template <class FORM, int TERMS>
-__device__ __forceinline__ void multiply_tiles(const prefill_experts &a, pointer_ring r,
+__device__ __forceinline__ void multiply_tiles(const prefill_experts &a, address_ring r,
                                                const pair_tiles &tiling, int group,
                                                const sum_buffer &e)
 {
@@ -581,7 +589,9 @@ __global__ void __launch_bounds__(THREADS, 1)
             write_tiles<FORM, TERMS>(a, tiling, warp - 1, e);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 144;");
-        multiply_tiles<FORM, TERMS>(a, r, tiling, warp / 4 - 1, e);
+        const address_ring by_address = {shared_at(stage), shared_at(full), shared_at(empty),
+                                         STAGES, FORM::SPAN, {}};
+        multiply_tiles<FORM, TERMS>(a, by_address, tiling, warp / 4 - 1, e);
     }
 #endif
 }
