@@ -213,12 +213,15 @@ static cudaError_t take_memory(struct kdev *d)
     TRY(cudaMalloc(&d->arena, ARENA_BYTES));
     TRY(cudaMalloc(&d->counters, counters));
     TRY(cudaMalloc(&d->attn_exchange, ATTN_EXCHANGE_BYTES));
-    TRY(cudaMalloc(&d->query_bf16,
-                   (size_t)MAX_VERIFY_ROWS * MAX_QUERY_WIDTH * sizeof *d->query_bf16));
     for (int i = 0; i < 2; i++)
         TRY(cudaMalloc(&d->pending_buf[i], pending * sizeof *d->pending_buf[i]));
     if (d->gpu.has_wgmma)
         TRY(cudaMalloc(&d->pending_rows, PENDING_BYTES));
+    /* Between the projections and attention no update is pending. */
+    d->query_bf16 = (uint16_t *)d->pending_rows;
+    if (!d->query_bf16)
+        TRY(cudaMalloc(&d->query_bf16,
+                       (size_t)MAX_VERIFY_ROWS * MAX_QUERY_WIDTH * sizeof *d->query_bf16));
     TRY(cudaMalloc(&d->fresh_pool,
                    (size_t)2 * MAX_FRESH_ROWS * MAX_FRESH_WIDTH * sizeof *d->fresh_pool));
     TRY(cudaMalloc(&d->fresh_slots, sizeof slots));
@@ -249,7 +252,8 @@ static void close_memory(struct kdev *d)
     cudaFree(d->arena);
     cudaFree(d->counters);
     cudaFree(d->attn_exchange);
-    cudaFree(d->query_bf16);
+    if ((void *)d->query_bf16 != d->pending_rows)
+        cudaFree(d->query_bf16);
     cudaFree(d->pending_buf[0]);
     cudaFree(d->pending_buf[1]);
     cudaFree(d->pending_rows);

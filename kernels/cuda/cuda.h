@@ -64,7 +64,7 @@ enum {
     PENDING_BYTES = 48 << 20, /* the largest pending update of prefill rows */
     INBOX_BYTES = 8 << 20, OUTBOX_BYTES = 256 << 10,
     ATTN_EXCHANGE_BYTES = 40 << 20, /* zero between operations */
-    MAX_QUERY_WIDTH = 16384,        /* the widest row of queries of which a bf16 copy is kept */
+    MAX_QUERY_WIDTH = 16384,        /* the widest queries of which verify rows have a copy */
     MAX_FITS = 64,
 };
 
@@ -168,7 +168,7 @@ struct kdev {
      * everything before that kernel is complete and visible when the next kernel starts: the next
      * kernel may read, before its own wait, whatever that kernel does not write. */
     uint64_t late_epoch;
-    uint16_t *query_bf16; /* (MAX_VERIFY_ROWS, MAX_QUERY_WIDTH) */
+    uint16_t *query_bf16; /* pending_rows; without: (MAX_VERIFY_ROWS, MAX_QUERY_WIDTH) */
     bool failed;
     struct err first;
     char about[192];

@@ -284,11 +284,14 @@ bool cuda_heads_reduce(const struct heads *h)
            loads_by_four(&h->b[2]);
 }
 
-/* Stores a bf16 copy of the queries, if there are few enough. */
+/* Stores a bf16 copy of the queries, if there is room for it. */
 static void store_query_copy(struct kdev *d, struct heads *h, int rows)
 {
     const int n = h->n_head * h->head_dim;
-    if (d->gpu.terms > 1 || rows > MAX_VERIFY_ROWS || n > MAX_QUERY_WIDTH)
+    const size_t bytes = (size_t)rows * (size_t)n * sizeof *d->query_bf16,
+                 room = d->pending_rows ? (size_t)PENDING_BYTES
+                                        : MAX_VERIFY_ROWS * MAX_QUERY_WIDTH * sizeof(uint16_t);
+    if (d->gpu.terms > 1 || bytes > room)
         return;
     h->bits = d->query_bf16;
     d->queries = {h->dst, LAYOUT_BF16, rows, n, d->epoch};
