@@ -351,7 +351,8 @@ static void test_q8_0_experts(void **state)
 
 /* Experts of every kind on this GPU and on this GPU used as one of another class (AERIE_GPU_AS),
  * which takes other kernels (those of moe.cu for bf16 and bytes, tiles without wgmma for prompts)
- * or has less shared memory for them: the same bits and the same choice, whatever the rows. */
+ * or has less shared memory for them: the same bits and the same choice, whatever the rows. So have
+ * the first rows alone, as decode rows. */
 static void test_routes_agree(void **state)
 {
     (void)state;
@@ -361,8 +362,10 @@ static void test_routes_agree(void **state)
                       *const classes[] = {"8.6", "8.0"};
     static const struct { int in, ffn, E, k; bool post; } t[] = {
         {1024, 768, 12, 4, false}, {544, 96, 128, 4, true}, {96, 64, 40, 3, false},
+        {4160, 32, 5, 2, false}, {6176, 32, 5, 2, false}, /* wide rows for a router's block */
     };
-    static const int counts[] = {1, 2, 4, 5, 8, 16, 17, 33, 64, 100};
+    enum { DECODE = 16 };
+    static const int counts[] = {1, 2, 4, 5, 8, DECODE, 17, 33, 64, 100};
     const uint64_t seed = case_seed; /* given back: later tests draw as before */
     const char *as = getenv("AERIE_GPU_AS");
     char was[16];
@@ -399,6 +402,11 @@ static void test_routes_agree(void **state)
                 same_bits(got, want, (size_t)counts[r] * (size_t)l.in, what);
                 assert_memory_equal(ids_got, ids, (size_t)(counts[r] * l.k) * sizeof *ids);
             }
+            if (counts[r] <= DECODE)
+                continue;
+            layer_run(&l, &T, x, DECODE, got, ids_got); /* a row by the kernels for decode rows */
+            same_bits(got, want, (size_t)DECODE * (size_t)l.in, "prefill and decode rows");
+            assert_memory_equal(ids_got, ids, (size_t)(DECODE * l.k) * sizeof *ids);
         }
         free(x), free(want), free(got), free(ids);
         layer_free(&l);
