@@ -424,9 +424,7 @@ int moe_packed(const struct moe_shape *s, int n)
 
 size_t moe_router_bytes(const struct moe_shape *s, int rows)
 {
-    enum { AT_A_TIME = 4, WARPS = ROUTER_THREADS / 32 };
-    const int sums = div_up(s->n_expert, AT_A_TIME) * WARPS * 32;
-    return (size_t)(rows * s->in + sums + WARPS * rows) * sizeof(float);
+    return (size_t)(div_up(s->n_expert, 32 / rows) * ROUTER_THREADS) * sizeof(float);
 }
 
 size_t moe_pack_bytes(const struct moe_shape *s)
@@ -434,11 +432,12 @@ size_t moe_pack_bytes(const struct moe_shape *s)
     return (size_t)(moe_packed(s, s->in) / 32 * 40) * sizeof(float);
 }
 
+/* A thread has registers for its elements of eight rows of ROUTER_PER, or of fewer longer ones. */
 int moe_router_rows(const struct gpu *g, const struct moe_shape *s)
 {
     const size_t bytes = g->smem_max - (4 << 10);
     for (int rows = 8; rows > 1; rows /= 2)
-        if (moe_router_bytes(s, rows) <= bytes)
+        if (s->in <= 8 * ROUTER_PER / rows * ROUTER_THREADS && moe_router_bytes(s, rows) <= bytes)
             return moe_pack_bytes(s) <= bytes ? rows : 0;
     return 0;
 }

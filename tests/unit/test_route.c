@@ -507,7 +507,14 @@ static void test_moe_routes(void **unused)
     assert_int_equal(moe_router_rows(&h100, &s), 0);
     s.in = 2880;
     assert_int_equal(moe_router_rows(&h100, &s), 8);
-    assert_int_equal(moe_router_rows(&ada, &s), 4);
+    assert_int_equal(moe_router_rows(&ada, &s), 8);
+    s.in = 3076; /* more than a block's registers hold of eight rows */
+    assert_int_equal(moe_router_rows(&h100, &s), 4);
+    s.in = 6148;
+    assert_int_equal(moe_router_rows(&h100, &s), 2);
+    s.in = 2880, s.n_expert = 512; /* partial sums of so many experts */
+    assert_int_equal(moe_router_rows(&h100, &s), 8);
+    assert_int_equal(moe_router_rows(&ada, &s), 2);
 }
 
 int main(void)

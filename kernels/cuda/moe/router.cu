@@ -224,7 +224,7 @@ __device__ __noinline__ void select_last(const moe_args &a, int r0, int r1, unsi
     if (!last_to_arrive(a.counters + 1 + blockIdx.y, blocks))
         return;
     for (int r = r0 + (int)threadIdx.x / 32; r < r1; r += WARPS)
-        select_and_store(a, r);
+        select_and_store<MAX_EXPERTS / 32>(a, r);
     if (last_to_arrive(a.counters, gridDim.y))
         group_pairs(a); /* rarely many pairs: little code */
 }

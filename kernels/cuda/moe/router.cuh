@@ -3,7 +3,7 @@
  *
  * The kernels differ in how they multiply, for speed: for decode and verify rows a block holds the
  * weights of a few experts in registers and reads row after row; for prefill rows a block holds
- * several rows in shared memory and reads the weights of expert after expert.
+ * several rows in registers and reads the weights of expert after expert.
  * They agree to the bit: an element belongs to the same thread (ROUTE_THREADS threads, PER elements
  * each), its products are added in the same order, and the logit, the selection and the grouping
  * are the functions here.
@@ -124,14 +124,15 @@ __device__ __forceinline__ void store_logit(const moe_args &a, const struct norm
 
 /* ---- selection and grouping ----------------------------------------------------------------- */
 
-/* Selects the experts of row r and stores them. One warp; a lane below top_k gets its rank's
- * expert. */
+/* Selects the experts of row r and stores them. One warp, whose lanes have EACH keys; a lane below
+ * top_k gets its rank's expert. */
+template <int EACH>
 __device__ __forceinline__ int select_and_store(const moe_args &a, int r)
 {
     const int lane = (int)threadIdx.x % 32;
     int e = 0;
     float w = 0;
-    uint32_t key[MAX_EXPERTS / 32];
+    uint32_t key[EACH];
     wait_for_keys(a, a.keys + (size_t)r * (size_t)a.n_expert, key);
     select_experts(a, key, &e, &w);
     if (lane < a.top_k) {

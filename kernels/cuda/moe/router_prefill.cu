@@ -10,11 +10,20 @@
 enum {
     THREADS = ROUTE_THREADS,
     WARPS = ROUTE_WARPS,
-    X = 4,     /* experts at a time */
-    AHEAD = 4, /* of a thread's elements, loaded together */
     SUM_THREADS = 256,
 };
-static_assert((int)X == 4, "moe_router_bytes() knows");
+
+/* A block's rows. A thread holds its elements of all of them, and has the partial sums of all rows
+ * with X experts at a time, one for each lane that they are distributed to. */
+template <int ROWS> struct share {
+    enum {
+        EACH = 8 * (int)PER / ROWS, /* elements of a row: moe_router_rows() knows */
+        X = 32 / ROWS,
+        BATCH = ROWS == 8 ? 8 : 16 / X, /* elements whose weights are loaded together */
+        BATCHES = EACH / BATCH,
+    };
+    static_assert((int)X * ROWS == 32 && (int)BATCHES * BATCH == (int)EACH);
+};
 
 /* ---- router --------------------------------------------------------------------------------- */
 
@@ -29,92 +38,122 @@ __device__ __forceinline__ float warp_sums(float (&v)[32])
     return v[0];
 }
 
-/* One weight as raw bits, or 0 without weights; nothing branches, so that the loads that follow do
- * not wait for it. */
-__device__ __forceinline__ uint32_t fetch_raw(const struct vec &v, int i)
+/* One weight as raw bits; 0 without weights, or behind the end of the row. Nothing branches, so
+ * that the loads that follow do not wait for it. */
+__device__ __forceinline__ uint32_t fetch_raw(const struct vec &v, int i, bool there)
 {
-    const bool whole = v.p && v.type == DT_F32, half = v.p && v.type != DT_F32;
-    return fetch((const uint32_t *)v.p + i, whole) | fetch((const uint16_t *)v.p + i, half);
+    const bool whole = v.type == DT_F32;
+    return fetch((const uint32_t *)v.p + i, there && v.p && whole) |
+           fetch((const uint16_t *)v.p + i, there && v.p && !whole);
 }
 
-/* Multiplies rows r0 .. of the input by all factors besides 1 / rms, into y (ROWS, in). ss: the
- * squares of this thread's elements, for each row. */
+/* Multiplies a thread's elements of rows r0 .. by all factors besides 1 / rms. ss: the squares of
+ * these elements, for each row. */
 template <int ROWS>
 __device__ __forceinline__ void scale_rows(const moe_args &a, const struct norm &norm, int r0,
-                                           float *y, float (&ss)[ROWS])
+                                           float (&y)[share<ROWS>::EACH][ROWS], float (&ss)[ROWS])
 {
-    enum { TOGETHER = 16 / ROWS }; /* of a thread's elements, loaded together */
-#pragma unroll 1
-    for (int from = (int)threadIdx.x; from < a.in; from += TOGETHER * THREADS) {
-        float x[TOGETHER][ROWS];
-        uint32_t w[TOGETHER], in[TOGETHER];
+    enum { EACH = share<ROWS>::EACH, BATCH = 32 / ROWS };
+    const int tid = (int)threadIdx.x;
+    const float *src[ROWS];
 #pragma unroll
-        for (int j = 0; j < TOGETHER; j++) {
-            const int i = min(from + j * THREADS, a.in - 1);
-            w[j] = fetch_raw(norm.w, i), in[j] = fetch_raw(a.router_in, i);
+    for (int r = 0; r < ROWS; r++)
+        src[r] = a.src + (size_t)min(r0 + r, a.rows - 1) * (size_t)a.in + tid;
+#pragma unroll
+    for (int from = 0; from < EACH; from += BATCH) {
+        uint32_t w[BATCH], in[BATCH];
+#pragma unroll
+        for (int j = 0; j < BATCH; j++) {
+            const int i = (from + j) * THREADS;
+            const bool there = tid + i < a.in;
+            w[j] = fetch_raw(norm.w, tid + i, there);
+            in[j] = fetch_raw(a.router_in, tid + i, there);
 #pragma unroll
             for (int r = 0; r < ROWS; r++)
-                x[j][r] = fetch(a.src + (size_t)min(r0 + r, a.rows - 1) * (size_t)a.in + i, true);
+                y[from + j][r] = fetch(src[r] + i, there);
         }
 #pragma unroll
-        for (int j = 0; j < TOGETHER; j++) {
-            const int i = from + j * THREADS;
-            if (i >= a.in)
-                break;
+        for (int j = 0; j < BATCH; j++) {
+            const bool there = tid + (from + j) * THREADS < a.in;
             float f = normed_by(norm.kind, 1, 1, raw_value(norm.w.type, w[j]));
             if (a.router_in.p)
                 f *= raw_value(a.router_in.type, in[j]);
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
-                ss[r] = fmaf(x[j][r], x[j][r], ss[r]);
-                y[r * a.in + i] = x[j][r] * f;
+                const float x = y[from + j][r];
+                ss[r] = fmaf(x, x, ss[r]);
+                y[from + j][r] = there ? x * f : 0.f;
             }
         }
     }
 }
 
-/* part[0 .. 32) of this warp: the partial products of ROWS rows with experts e0 .. e0 + X. The
- * weight type is a template argument (BF16), so that nothing branches and many loads are in
- * flight. */
+/* Weights of X experts from e0 on, of BATCH of a thread's elements from number `from` on. */
+template <int ROWS> struct weight_batch {
+    enum { X = share<ROWS>::X, BATCH = share<ROWS>::BATCH };
+    uint32_t raw[BATCH][X];
+    template <bool BF16>
+    __device__ __forceinline__ void load(const moe_args &a, int e0, int from)
+    {
+#pragma unroll
+        for (int x = 0; x < X; x++) {
+            const size_t at = (size_t)min(e0 + x, a.n_expert - 1) * a.router_pitch +
+                              (size_t)(from * THREADS + (int)threadIdx.x);
+            const uint16_t *half = (const uint16_t *)a.router.p + at;
+            const uint32_t *whole = (const uint32_t *)a.router.p + at;
+#pragma unroll
+            for (int j = 0; j < BATCH; j++) {
+                const bool there = (from + j) * THREADS + (int)threadIdx.x < a.in;
+                raw[j][x] = !BF16 && a.router.type == DT_F32 ? fetch(whole + j * THREADS, there)
+                                                             : fetch(half + j * THREADS, there);
+            }
+        }
+    }
+};
+
+/* The partial products of a warp for all experts: part[g * WARPS * 32 ..] gets those of the rows
+ * with experts g X .. g X + X. The next weights are loaded before the sums of a group are
+ * distributed. BF16: the type of the weights. */
 template <int ROWS, bool BF16>
-__device__ __forceinline__ void multiply_rows(const moe_args &a, int e0, const float *y,
+__device__ __forceinline__ void multiply_rows(const moe_args &a,
+                                              const float (&y)[share<ROWS>::EACH][ROWS],
                                               float *part)
 {
-    float sum[32] = {};
+    enum { X = share<ROWS>::X, BATCH = share<ROWS>::BATCH, BATCHES = share<ROWS>::BATCHES };
+    struct weight_batch<ROWS> w;
+    w.template load<BF16>(a, 0, 0);
 #pragma unroll 1
-    for (int from = (int)threadIdx.x; from < a.in; from += AHEAD * THREADS) {
-        float w[AHEAD][X];
+    for (int e0 = 0; e0 < a.n_expert; e0 += X, part += WARPS * 32) {
+        float sum[32] = {};
 #pragma unroll
-        for (int j = 0; j < AHEAD; j++)
+        for (int b = 0; b < BATCHES; b++) {
+            if (b && b * BATCH * THREADS >= a.in)
+                continue;
 #pragma unroll
-            for (int x = 0; x < X; x++) {
-                const int at = min(e0 + x, a.n_expert - 1) * (int)a.router_pitch +
-                               min(from + j * THREADS, a.in - 1);
-                w[j][x] = BF16 ? __bfloat162float(__ldg((const bf16 *)a.router.p + at))
-                               : weight_at(a.router, (size_t)at);
-            }
+            for (int j = 0; j < BATCH; j++)
 #pragma unroll
-        for (int j = 0; j < AHEAD; j++) {
-            const int i = from + j * THREADS;
+                for (int x = 0; x < X; x++) {
+                    const float v = as_float<BF16>(a.router, w.raw[j][x]);
 #pragma unroll
-            for (int r = 0; r < ROWS; r++) {
-                const float v = i < a.in ? y[r * a.in + i] : 0.f;
-#pragma unroll
-                for (int x = 0; x < X; x++)
-                    sum[r * X + x] = fmaf(v, i < a.in ? w[j][x] : 0.f, sum[r * X + x]);
-            }
+                    for (int r = 0; r < ROWS; r++)
+                        sum[r * X + x] = fmaf(y[b * BATCH + j][r], v, sum[r * X + x]);
+                }
+            const bool last = b + 1 == BATCHES || (b + 1) * BATCH * THREADS >= a.in;
+            w.template load<BF16>(a, last ? e0 + X : e0, last ? 0 : (b + 1) * BATCH);
         }
+        part[threadIdx.x % 32] = warp_sums(sum);
     }
-    part[threadIdx.x % 32] = warp_sums(sum);
 }
 
-/* The logits of a block's rows. Shared: y (ROWS, in); part (groups of X experts, warps, 32);
- * square: sums of squares (warps, ROWS). */
-template <int ROWS> __device__ __forceinline__ void logits_of(const moe_args &a, int r0, float *y)
+/* The keys of the logits of a block's rows. Shared: part (groups of X experts, warps, 32); square:
+ * sums of squares (warps, ROWS). */
+template <int ROWS>
+__device__ __forceinline__ void logits_of(const moe_args &a, int r0, float *part, float *square)
 {
-    const int tid = (int)threadIdx.x, groups = (a.n_expert + X - 1) / X;
+    enum { X = share<ROWS>::X };
+    const int tid = (int)threadIdx.x;
     const struct norm &norm = route_norm(a);
-    float *part = y + ROWS * a.in, *square = part + groups * WARPS * 32, ss[ROWS] = {};
+    float y[share<ROWS>::EACH][ROWS], ss[ROWS] = {};
     scale_rows<ROWS>(a, norm, r0, y, ss);
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
@@ -122,11 +161,10 @@ template <int ROWS> __device__ __forceinline__ void logits_of(const moe_args &a,
         if (tid % 32 == 0)
             square[tid / 32 * ROWS + r] = v;
     }
-    for (int g = 0; g < groups; g++) /* a thread reads only what it wrote */
-        if (a.router.type == DT_BF16)
-            multiply_rows<ROWS, true>(a, g * X, y, part + (g * WARPS + tid / 32) * 32);
-        else
-            multiply_rows<ROWS, false>(a, g * X, y, part + (g * WARPS + tid / 32) * 32);
+    if (a.router.type == DT_BF16)
+        multiply_rows<ROWS, true>(a, y, part + tid / 32 * 32);
+    else
+        multiply_rows<ROWS, false>(a, y, part + tid / 32 * 32);
     __syncthreads();
     for (int i = tid; i < ROWS * a.n_expert; i += THREADS) {
         const int r = i / a.n_expert, e = i % a.n_expert;
@@ -157,19 +195,23 @@ __device__ __forceinline__ void place_experts(const moe_args &a, unsigned *pairs
         a.first[e] = at[e];
 }
 
-/* A block has ROWS rows. */
+/* A block has ROWS rows. Shared: see logits_of(). */
 template <int ROWS>
-__global__ void __launch_bounds__(THREADS, 2)
+__global__ void __launch_bounds__(THREADS, 1)
     route_prefill(const __grid_constant__ struct moe_args a)
 {
-    extern __shared__ __align__(16) float y[];
+    extern __shared__ __align__(16) float part[];
+    __shared__ float square[WARPS * ROWS];
     const int r0 = (int)blockIdx.x * ROWS, warp = (int)threadIdx.x / 32, r = r0 + warp;
+    static_assert(ROWS <= (int)WARPS);
     pdl_trigger();
     pdl_wait_trigger();
-    logits_of<ROWS>(a, r0, y);
+    logits_of<ROWS>(a, r0, part, square);
     unsigned *const pairs = a.counters + 1;
     if (warp < ROWS && r < a.rows) {
-        const int lane = (int)threadIdx.x % 32, e = select_and_store(a, r);
+        const int lane = (int)threadIdx.x % 32;
+        const int e = a.n_expert <= 32 ? select_and_store<1>(a, r)
+                                       : select_and_store<MAX_EXPERTS / 32>(a, r);
         if (lane < a.top_k) /* in any order: a pair's results do not depend on its position */
             a.number[r * a.top_k + lane] = (int)atomicAdd(pairs + e, 1);
     }
