@@ -85,9 +85,9 @@ bool device_tensor_is_odd(const struct tensor *t, void *arg)
     struct device *dev = arg;
     if (!t->data || t->quantize || dtype_packed(t->type) || t->type == DT_U8)
         return false;
-    const size_t bytes = dev->k->footprint(dev->d, t);
-    if (!bytes) /* in host memory */
+    if (!dev->k->holds(dev->d, t)) /* in host memory */
         return tensor_is_odd(t);
+    const size_t bytes = dev->k->footprint(dev->d, t);
     FREED(free_at) char *host = xmalloc(PART);
     struct tensor part = {.type = t->type, .data = host};
     for (size_t at = 0; at < bytes; at += part.bytes) {

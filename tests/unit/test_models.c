@@ -481,6 +481,43 @@ static void finds_odd_weights(struct device *dev)
     model_free(&m);
 }
 
+static bool holds_all(struct kdev *, const struct tensor *)
+{
+    return true;
+}
+
+static size_t padded(struct kdev *, const struct tensor *t)
+{
+    return t->bytes + 64;
+}
+
+/* A tensor of several parts that a device holds: weights at the ends of parts, and in the last
+ * one. */
+static void test_weights_are_read_back_in_parts(void **state)
+{
+    (void)state;
+    enum { N = (33 << 20) / 2, PART = (16 << 20) / 2 };
+    struct device dev;
+    struct err e;
+    assert_true(device_open(&dev, "cpu", 1, NULL, &e));
+    struct kernels held = *dev.k;
+    held.holds = holds_all, held.footprint = padded;
+    dev.k = &held;
+    uint16_t *w = xcalloc(N + 32, sizeof *w);
+    struct tensor t = {.data = w, .type = DT_BF16, .n_dim = 1, .dim = {N}, .bytes = N * sizeof *w};
+    assert_false(device_tensor_is_odd(&t, &dev));
+    static const int at[] = {0, PART - 1, PART, 2 * PART, N - 1};
+    for (int i = 0; i < COUNT(at); i++) {
+        w[at[i]] = 0x7fc0;
+        assert_true(device_tensor_is_odd(&t, &dev));
+        t.quantize = true; /* codes: each may look like anything */
+        assert_false(device_tensor_is_odd(&t, &dev));
+        t.quantize = false, w[at[i]] = 0;
+    }
+    free(w);
+    device_close(&dev);
+}
+
 /* In host memory; then in the layouts of a GPU, if there is one. */
 static void test_a_weight_that_is_no_number_is_found(void **state)
 {
@@ -603,7 +640,7 @@ static void test_the_order_of_a_header_does_not_matter(void **state)
     ck_free(&c);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gemma3_binds_every_tensor),
@@ -619,9 +656,12 @@ int main(void)
         cmocka_unit_test(test_sha_sees_every_kind_of_change),
         cmocka_unit_test(test_large_tensors_arrive_whole),
         cmocka_unit_test(test_a_weight_that_is_no_number_is_found),
+        cmocka_unit_test(test_weights_are_read_back_in_parts),
         cmocka_unit_test(test_families_differ_in_their_switches),
         cmocka_unit_test(test_gemma4_moe_layers_have_both_kinds_of_mlp),
         cmocka_unit_test(test_the_order_of_a_header_does_not_matter),
     };
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests_name("models", tests, NULL, NULL);
 }
