@@ -109,8 +109,9 @@ static bool find_code(struct kdev *d, const struct cudaDeviceProp *p, struct err
     if (code.ptx)
         snprintf(d->slow_start, sizeof d->slow_start,
                  "this build has no machine code for compute capability %d.%d: the driver compiles "
-                 "kernels when they are first used, for about a minute, and keeps them in its "
-                 "cache (~/.nv); 'make' on this machine builds them in", p->major, p->minor);
+                 "kernels when they are first used, for about a minute at each start; 'make' on "
+                 "this machine builds them in, --no-sandbox lets the driver keep them",
+                 p->major, p->minor);
     return true;
 }
 
