@@ -12,7 +12,7 @@
  *
  * Products by number of rows. Decode rows (up to MAX_DECODE_ROWS), verify rows (up to
  * MAX_VERIFY_ROWS) and prefill rows (more) have a kernel each: dense/decode.cu, verify.cu and
- * prefill.cu; verify rows of packed weights take that of prefill rows. Without wgmma, and for
+ * prefill.cu; up to 128 prefill rows take that of verify rows (route.c). Without wgmma, and for
  * verify rows of two terms, the tile kernel (dense/tile.cu) takes the place of the other two; it
  * takes packed weights unpacked to scratch, as the prefill kernel does for many rows. A row's bits
  * do not depend on the kernel.

@@ -173,11 +173,14 @@ static int scratch_rows_of(int type)
     }
 }
 
+/* The most rows of a product that the verify kernel multiplies faster than the prefill kernel. */
+enum { SHORT_ROWS = 128 };
+
 struct product_route product_route_of(const struct gpu *g, const struct product_shape *s)
 {
     struct product_route r = {.kernel = product_kernel_of(g, s->bf16, s->whole)};
-    if (s->blocks && r.kernel == PRODUCT_VERIFY) /* which would need them unpacked */
-        r.kernel = PRODUCT_PREFILL;
+    if (r.kernel == PRODUCT_PREFILL && g->terms == 1 && s->rows <= SHORT_ROWS)
+        r.kernel = PRODUCT_VERIFY; /* its rows are packed alike */
     const bool decode = r.kernel == PRODUCT_DECODE, all = s->rows == s->whole;
     const bool single = decode && s->rows == 1 && g->terms == 1 && decode_rows_fit(g, 1, s->kp) &&
                         s->in % K_CHUNK == 0 &&

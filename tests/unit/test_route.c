@@ -186,18 +186,24 @@ static void test_product_routes(void **unused)
     }
     s = norm, s.rows = s.whole = 4, s.all_aligned = s.has_norm = false;
     assert_int_equal(product_route_of(&h100, &s).pack, PACK_PLAIN);
-    /* weights in blocks take the routes of bf16, but verify rows those of prefill rows */
-    static const int rows[] = {1, 4, 16, 17, 64, 65, 4096};
+    /* weights in blocks take the routes of bf16 */
+    static const int rows[] = {1, 4, 16, 17, 64, 65, 128, 129, 4096};
     for (int i = 0; i < LENGTH(rows); i++) {
         s = linear(rows[i], 2880, 2880), s.blocks = true;
         r = product_route_of(&h100, &s), s.blocks = false;
         const struct product_route plain = product_route_of(&h100, &s);
         assert_false(plain.unpacks);
         assert_true(r.unpacks == (rows[i] == 4096)); /* many rows unpack to scratch */
-        assert_int_equal(r.kernel, rows[i] > 16 ? PRODUCT_PREFILL : PRODUCT_DECODE);
+        assert_int_equal(r.kernel, plain.kernel);
+        assert_int_equal(r.kernel, rows[i] > 128  ? PRODUCT_PREFILL
+                                   : rows[i] > 16 ? PRODUCT_VERIFY
+                                                  : PRODUCT_DECODE);
         assert_true(r.pack == plain.pack && r.finish == plain.finish);
         assert_memory_equal(&r.form, &plain.form, sizeof r.form);
     }
+    /* two terms leave no room for the verify kernel */
+    s = linear(65, 2880, 2880);
+    assert_int_equal(product_route_of(&h100_f32, &s).kernel, PRODUCT_PREFILL);
     /* the fewest rows of those types that unpack to scratch, and one less */
     static const int least[][2] = {{DT_Q4_K, 576}, {DT_Q6_K, 832}, {DT_Q8_0, 1024}};
     for (int i = 0; i < 6; i++) {

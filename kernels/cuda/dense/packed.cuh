@@ -94,8 +94,8 @@
  * and Q2_K (10.5), 32 of Q6_K (26.25) and Q3_K (13.75), about 22.8 of Q5_K (22), 24 of Q5_1 (24),
  * Q5_0 (22) and Q4_1 (20), 20 of IQ4_XS (17), IQ4_NL (18), MXFP4 (17), NVFP4 (18) and E2M1 (22).
  *
- * The decode kernel multiplies packed weights as they are, and so does the prefill kernel, which
- * unpacks them in registers (packed_pair). For so many rows that each weight would be unpacked too
+ * The decode kernel multiplies packed weights as they are, and so do the verify and the prefill
+ * kernel, which unpack them in registers (packed_pair). For so many rows that each is unpacked too
  * often (scratch_rows_of() of route.c), and without wgmma, a product unpacks a matrix, or as many
  * of its panels as fit into scratch, to the panels of a bf16 matrix, and multiplies those: the bits
  * are the same.

@@ -1,4 +1,4 @@
-/* prefill.cuh - the prefill kernel: products of more than MAX_VERIFY_ROWS rows with bf16 matrices,
+/* prefill.cuh - the prefill kernel: products of more rows than the verify kernel takes (route.c),
  * with wgmma on Hopper. prefill.cu has its forms for bf16 and FP8, prefill_packed.cu those for
  * weights packed in blocks.
  *
@@ -11,8 +11,7 @@
  */
 #pragma once
 
-#include "kernels/cuda/dense/fp8.cuh"
-#include "kernels/cuda/dense/packed.cuh"
+#include "kernels/cuda/dense/boxes.cuh"
 #include "kernels/cuda/dense/prefill_write.cuh"
 
 #include <type_traits>
@@ -66,29 +65,8 @@ struct prefill_args {
 struct packed_args : prefill_args {
     CUtensorMap scales[MAX_MATS][PANEL_PARTS], blocks[MAX_MATS][PANEL_PARTS];
 };
-static constexpr inline __host__ __device__ bool is_packed(int stored)
-{
-    return scale_bytes(stored) > 0;
-}
 template <int STORED>
 using args_of = std::conditional_t<is_packed(STORED), packed_args, prefill_args>;
-
-/* Words of a row in the scales of a pair of positions; blocks have one. */
-static constexpr inline __host__ __device__ int scale_words(int stored)
-{
-    return scale_bytes(stored) / 2;
-}
-/* TMA copies from multiples of 16 bytes, and so many. A box of words, one or three a row, begins 0
- * or 2 words before its first row (skew_of()), as many with three as with one; rows are even, so
- * two or four words a row need no skew. */
-static inline __host__ __device__ int box_words(int run, int words)
-{
-    return words % 2 ? (run * words + 5) & ~3 : run * words;
-}
-static inline __host__ __device__ int skew_of(int words, int row)
-{
-    return words % 2 ? row & 3 : 0;
-}
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
@@ -184,23 +162,18 @@ template <int STORED> struct packed_tile {
                                          uint64_t *full) const
     {
         const int maps = up * (int)PANEL_PARTS, half = up * (int)SCALE_ROOM / 2;
-        const int split = k.split, place = k.in * (int)K_SPLITS + split;
-        const int words = scale_words(STORED), first = split * rows + row;
-        const int scale = k.in / 2 * (int)K_SPLITS * rows + first; /* K_SPLITS skews nothing */
+        const packed_boxes<STORED> from(c, k, rows, row);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             if (i == k.n)
                 break;
-            copy_pieces(at + (glu ? 2 * up + i : 2 * i) * PIECE, codes + maps,
-                        place + i * (int)K_SPLITS, panel, full, row * code_bytes(STORED) / 8);
+            copy_pieces(at + (glu ? 2 * up + i : 2 * i) * PIECE, codes + maps, from.place(i), panel,
+                        full, row * code_bytes(STORED) / 8);
             if (block_bytes(STORED))
-                copy_box(at + BLOCKS_AT + i * SCALE_ROOM + half, blocks + maps,
-                         block_of(c, split, k.in + i) * (int)K_SPLITS * rows + first -
-                             skew_of(1, first),
+                copy_box(at + BLOCKS_AT + i * SCALE_ROOM + half, blocks + maps, from.block(i),
                          panel, full);
         }
-        copy_box(at + SCALES_AT + half, scales + maps, scale * words - skew_of(words, first), panel,
-                 full);
+        copy_box(at + SCALES_AT + half, scales + maps, from.scales(), panel, full);
     }
     __device__ __forceinline__ void fetch(uint8_t *to, const k_stages &k, int rows_bytes,
                                           uint64_t *full) const
@@ -702,39 +675,6 @@ static int best_columns(const struct kdev *d, const struct product *p)
 {
     const int c128 = cost_of(d, p, 128), c160 = cost_of(d, p, 160), c192 = cost_of(d, p, 192);
     return c160 <= c128 && c160 <= c192 ? 160 : c128 <= c192 ? 128 : 192;
-}
-
-/* Describes to TMA the boxes of one part of a matrix: one chunk of a tile's outputs. */
-template <int STORED>
-static void part_map(struct kdev *d, CUtensorMap *map, const struct mat *m, int panels, int run)
-{
-    const struct panels *l = &m->panels;
-    const int bytes = code_bytes(STORED);
-    if (STORED == DT_BF16)
-        cuda_panel_map(d, map, m->w, l, panels, run);
-    else if (is_packed(STORED))
-        cuda_piece_map(d, map, m->w, l->rows * bytes, l->ksplit.each * K_SPLITS, l->n, panels,
-                       run * bytes, stored_bytes(*l, STORED));
-    else
-        cuda_piece_map(d, map, m->w, l->rows * bytes, l->ksplit.chunks, l->n, panels, run * bytes);
-}
-
-/* Packed weights: the same for a box of scales, and of blocks. */
-template <int STORED>
-static void scale_maps(struct kdev *d, CUtensorMap *scales, CUtensorMap *blocks,
-                       const struct mat *m, int panels, int run)
-{
-    const struct panels *l = &m->panels;
-    const size_t pitch = stored_bytes(*l, STORED);
-    const struct packed_place at = packed_place_of(*l, STORED, 0, 0, 0);
-    const int of_scales = in_pairs(l->ksplit.each) / 2 * (int)K_SPLITS * l->rows,
-              of_blocks = (last_block(l->ksplit.each - 1) + 1) * (int)K_SPLITS * l->rows,
-              words = scale_words(STORED);
-    cuda_word_map(d, scales, m->w + at.high, of_scales * words, l->n, pitch,
-                  box_words(run, words), panels);
-    if (block_bytes(STORED))
-        cuda_word_map(d, blocks, m->w + at.block, of_blocks, l->n, pitch, box_words(run, 1),
-                      panels);
 }
 
 template <int TERMS, int COLS, int STORED>
