@@ -142,7 +142,10 @@ __device__ __forceinline__ void wgmma_bf16(float (&acc)[96], uint64_t weights, u
  * type stands twice in that of the instruction. */
 #define WGMMA_NARROW(n, types, regs, a0, a1, a2, a3, desc, onto_, ...)                             \
     WGMMA("m64n" n "k16.f32." types, regs, a0, a1, a2, a3, desc, onto_, __VA_ARGS__)
+#define REG8 "%0,%1,%2,%3,%4,%5,%6,%7"
 #define WGMMA_COLUMNS(types)                                                                       \
+    if constexpr (N == 16)                                                                         \
+        WGMMA_NARROW("16", types, REG8, "%8", "%9", "%10", "%11", "%12", "%13", ACC8(acc, 0));     \
     if constexpr (N == 48)                                                                         \
         WGMMA_NARROW("48", types, REG24, "%24", "%25", "%26", "%27", "%28", "%29", ACC8(acc, 0),   \
                      ACC8(acc, 8), ACC8(acc, 16));                                                 \

@@ -18,9 +18,10 @@ enum {
     OUTS = WARPGROUPS * HALF_OUT, /* outputs of a tile */
     MAX_COLS = 96, /* most columns of a tile: each lane of the epilogue warps looks one row up */
     BOX_COLS = 48, /* columns of one copy */
+    FEW_COLS = 16, /* the same for tiles of so few */
     PART_BYTES = 2 * BOX_COLS * 128,
-    STAGES = 4,
     SUM_BYTES = MAX_COLS * OUTS * (int)sizeof(float),
+    OWN_BYTES = 6 << 10, /* static shared memory, and what aligns stages */
 };
 
 /* What a stage holds: parts of 128 bytes (64 of k) of every column, swizzled; then weights. */
@@ -28,7 +29,8 @@ template <int BYTES, int PARTS_> struct stage_form {
     enum {
         PARTS = PARTS_, K = PARTS * 64, WEIGHTS_AT = PARTS * PART_BYTES, WEIGHT_BYTES = BYTES,
         SPAN = (WEIGHTS_AT + BYTES + 1023) / 1024 * 1024,
-        SHARED = STAGES * SPAN + SUM_BYTES + 1024,
+        STAGES = ((int)MAX_SMEM - (int)OWN_BYTES - (int)SUM_BYTES) / SPAN,
+        SHARED = STAGES * SPAN + (int)SUM_BYTES + 1024,
     };
 };
 /* MXFP4: the outputs' weights in the order of memory (mem.cu), then their scales. */
@@ -62,6 +64,7 @@ struct prefill_experts {
     CUtensorMap w, s, x; /* MXFP4: w, s are weights and scales in units of 16 outputs (mem.cu);
                             bf16: w has pieces of a chunk of a tile or output; packed: of each 16;
                             no s */
+    CUtensorMap few;     /* x in boxes of FEW_COLS */
     struct moe_args m;
     bool down; /* the down product; else gate and up */
     int tiles_out;
@@ -144,8 +147,11 @@ __device__ __forceinline__ void fetch_tiles(const prefill_experts &a, pointer_ri
     const int stages = (rows_of(a).kp + FORM::K - 1) / FORM::K;
     struct tile_coord at = {(int)blockIdx.x};
     for (; tiling.locate(a.m, a.tiles_out, OUTS, at); at.tile += (int)gridDim.x) {
-        const bool wide = tiling.each[at.i] * TERMS > BOX_COLS;
-        const int bytes = (wide ? 2 : 1) * FORM::PARTS * BOX_COLS * 128 + FORM::FETCHED;
+        const int cols = tiling.each[at.i] * TERMS;
+        const bool wide = cols > BOX_COLS;
+        const CUtensorMap *x = cols > FEW_COLS ? &a.x : &a.few;
+        const int box = wide ? 2 * BOX_COLS : cols > FEW_COLS ? BOX_COLS : FEW_COLS;
+        const int bytes = FORM::PARTS * box * 128 + FORM::FETCHED;
 #pragma unroll 1
         for (int c = 0; c < stages; c++) {
             uint64_t *full = r.filled();
@@ -156,7 +162,7 @@ __device__ __forceinline__ void fetch_tiles(const prefill_experts &a, pointer_ri
             for (int h = 0; h < FORM::PARTS; h++) {
                 uint8_t *part = stage + h * PART_BYTES;
                 const int k = c * FORM::K + h * 64, col = at.from * TERMS;
-                copy_box(shared_at(part), &a.x, k, col, full);
+                copy_box(shared_at(part), x, k, col, full);
                 if (wide)
                     copy_box(shared_at(part + BOX_COLS * 128), &a.x, k, col + BOX_COLS, full);
             }
@@ -331,9 +337,44 @@ __device__ __forceinline__ void multiply_tile(mx_form, address_ring &r, int kp,
         sum[i] = (empty ? sum[i] + 0.f : sum[i]) * unit[i * TERMS / 2 % 2];
 }
 
+/* A consumer warp's place among the chunks of k, of which a stage holds two. */
+struct chunk_ring {
+    address_ring r;
+    uint32_t half, left; /* which chunk of the stage; the empty barrier of a stage whose second
+                            chunk is being multiplied, or 0 */
+    /* Releases that stage. A branch here would make ptxas serialize wgmma. */
+    __device__ __forceinline__ void release()
+    {
+        __syncwarp();
+        if (left && threadIdx.x % 32 < (unsigned)LANES_THAT_ARRIVE)
+            mbarrier_arrive(left);
+        left = 0;
+    }
+    /* Issues the product of the next chunk, the first of its split or not. */
+    template <int N, class FORM>
+    __device__ __forceinline__ void multiply(float (&acc)[MAX_COLS / 2],
+                                             const own_weights<FORM> &mine, struct whole &w,
+                                             bool onto)
+    {
+        const uint32_t stage = r.place();
+        mbarrier_wait(r.filled(), r.pos.phase);
+        mine.load(stage + FORM::WEIGHTS_AT + half * (uint32_t)FORM::CHUNK_BYTES, w);
+        w.multiply<N>(acc, wgmma_descriptor(stage) + 4 * half, onto);
+    }
+    /* Goes on to the next chunk when the product before the last one is done. */
+    __device__ __forceinline__ void next()
+    {
+        release();
+        left = half ? r.emptied() : 0;
+        if (half)
+            r.next();
+        half ^= 1;
+    }
+};
+
 /* multiply_tile() for experts whose weights are bf16 when they are multiplied (stored as bf16 or
- * packed). A stage holds two chunks of k, and the last chunk of a k split may be either of
- * them: the sums of a split are added when that chunk has been multiplied. */
+ * packed). While one chunk is multiplied the next one's weights are brought into registers. A stage
+ * holds two chunks of k, and the last chunk of a k split may be either of them. */
 template <int TERMS, int N, class FORM>
 __device__ __forceinline__ void multiply_tile(FORM, address_ring &r, int kp,
                                               const own_outputs &own,
@@ -342,27 +383,32 @@ __device__ __forceinline__ void multiply_tile(FORM, address_ring &r, int kp,
 {
     const int chunks = kp / K_CHUNK, each = (chunks + K_SPLITS - 1) / K_SPLITS;
     const struct own_weights<FORM> mine(own);
-    int left = each;
+    struct chunk_ring at = {r, 0, 0};
     begin_sums<TERMS, N>(sum);
 #pragma unroll 1
-    for (int c = 0; c < chunks; c += 2) {
-        const uint32_t stage = r.place();
-        const uint64_t cols = wgmma_descriptor(stage);
-        struct whole w[2];
-        mbarrier_wait(r.filled(), r.pos.phase);
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            if (c + i >= chunks)
-                break;
-            mine.load(stage + FORM::WEIGHTS_AT + (uint32_t)(i * FORM::CHUNK_BYTES), w[i]);
-            w[i].multiply<N>(acc, cols + (uint64_t)(4 * i), left < each);
-            if (--left == 0 || c + i + 1 == chunks) {
-                wgmma_wait<0>();
-                add_split<TERMS, N>(sum, acc);
-                left = each;
-            }
+    for (int c = 0; c < chunks; c += each) {
+        const int n = min(each, chunks - c);
+        struct whole even, odd;
+#pragma unroll 1
+        for (int i = 0; i + 1 < n; i += 2) {
+            at.multiply<N>(acc, mine, even, i > 0);
+            wgmma_wait<1>();
+            at.next();
+            at.multiply<N>(acc, mine, odd, true);
+            wgmma_wait<1>();
+            at.next();
+        }
+        if (n % 2) {
+            at.multiply<N>(acc, mine, even, n > 1);
+            wgmma_wait<1>();
+            at.next();
         }
         wgmma_wait<0>();
+        at.release();
+        add_split<TERMS, N>(sum, acc);
+    }
+    r = at.r;
+    if (at.half) { /* the last stage has one chunk */
         mbarrier_arrive_warp(r.emptied());
         r.next();
     }
@@ -384,7 +430,15 @@ __device__ __forceinline__ void multiply_tiles(const prefill_experts &a, address
          tile += (int)gridDim.x, turn ^= 1) {
         float acc[MAX_COLS / 2], sum[MAX_COLS / 2 / TERMS];
         const int cols = tiling.each[i] * TERMS;
-        if (cols > 88)
+        if constexpr (!std::is_same_v<FORM, mx_form>) { /* with four numbers of columns ptxas runs
+                                                           out of registers and serializes wgmma */
+            if (cols > BOX_COLS)
+                multiply_tile<TERMS, MAX_COLS>(FORM(), r, kp, own, acc, sum);
+            else if (cols > FEW_COLS)
+                multiply_tile<TERMS, BOX_COLS>(FORM(), r, kp, own, acc, sum);
+            else
+                multiply_tile<TERMS, FEW_COLS>(FORM(), r, kp, own, acc, sum);
+        } else if (cols > 88)
             multiply_tile<TERMS, 96>(FORM(), r, kp, own, acc, sum);
         else if (cols > 80)
             multiply_tile<TERMS, 88>(FORM(), r, kp, own, acc, sum);
@@ -564,13 +618,13 @@ __global__ void __launch_bounds__(THREADS, 1)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ uint8_t dynamic[];
-    __shared__ uint64_t full[STAGES], empty[STAGES], filled, drained;
+    __shared__ uint64_t full[FORM::STAGES], empty[FORM::STAGES], filled, drained;
     __shared__ struct pair_tiles tiling;
     uint8_t *stage = align_stages(dynamic);
-    const struct sum_buffer e = {(float *)(stage + STAGES * FORM::SPAN), &filled, &drained};
+    const struct sum_buffer e = {(float *)(stage + FORM::STAGES * FORM::SPAN), &filled, &drained};
     pdl_trigger();
     if (threadIdx.x == 0) {
-        init_ring(full, empty, STAGES, 1, 4 * WARPGROUPS);
+        init_ring(full, empty, FORM::STAGES, 1, 4 * WARPGROUPS);
         mbarrier_init(&filled, warp_arrivals(4 * WARPGROUPS)),
             mbarrier_init(&drained, warp_arrivals(EPILOGUE_WARPS));
         mbarrier_init_fence();
@@ -579,7 +633,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     if (threadIdx.x < 32)
         tiling.make<MAX_COLS / TERMS>(a.m);
     __syncthreads();
-    pointer_ring r = {stage, full, empty, STAGES, FORM::SPAN, {}};
+    pointer_ring r = {stage, full, empty, FORM::STAGES, FORM::SPAN, {}};
     int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0);
     if (warp < 4) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 80;");
@@ -590,7 +644,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 144;");
         const address_ring by_address = {shared_at(stage), shared_at(full), shared_at(empty),
-                                         STAGES, FORM::SPAN, {}};
+                                         FORM::STAGES, FORM::SPAN, {}};
         multiply_tiles<FORM, TERMS>(a, by_address, tiling, warp / 4 - 1, e);
     }
 #endif
@@ -646,6 +700,8 @@ static void run(struct kdev *d, const struct moe_args *m, bool down)
     map_weights(FORM(), d, &a, w);
     cuda_tile_map(d, &a.x, x->x, m->rows * m->top_k * TERMS, x->kp, (size_t)x->kp * 2, 64,
                   BOX_COLS);
+    cuda_tile_map(d, &a.few, x->x, m->rows * m->top_k * TERMS, x->kp, (size_t)x->kp * 2, 64,
+                  FEW_COLS);
     cuda_launch(d, prefill_experts_kernel<FORM, TERMS>, dim3((unsigned)d->gpu.n_sm), THREADS,
                 FORM::SHARED, a);
 }
