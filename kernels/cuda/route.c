@@ -454,6 +454,14 @@ static bool takes_columns(const struct gpu *g, const struct moe_shape *s)
 
 /* Whether the rows are multiplied in the order of the experts, by tiles. Without wgmma the decode
  * kernel is faster while most experts have few pairs. */
+/* The most rows of bf16 or packed experts that MOE_COLUMNS_4 multiplies faster than MOE_PREFILL: an
+ * expert with more rows than a job has needs several, each of which unpacks its weights. */
+static int column_rows(const struct moe_shape *s)
+{
+    const int rows = 4 * s->n_expert / s->top_k; /* so many give an expert a whole job */
+    return max_int(COLUMN_ROWS, min_int(rows, MAX_VERIFY_ROWS));
+}
+
 static bool takes_prefill(const struct gpu *g, const struct moe_shape *s)
 {
     /* columns of an expert from which on tiles are faster (mma.sync), by shared memory */
@@ -461,7 +469,7 @@ static bool takes_prefill(const struct gpu *g, const struct moe_shape *s)
     const bool many = g->has_wgmma || s->rows * s->top_k * g->terms > columns * s->n_expert;
     if (!s->mxfp4)
         return s->as_bf16 && g->has_wgmma && moe_router_rows(g, s) &&
-               s->rows > (takes_columns(g, s) ? COLUMN_ROWS : PLAIN_ROWS);
+               s->rows > (takes_columns(g, s) ? column_rows(s) : PLAIN_ROWS);
     return s->rows > MAX_VERIFY_ROWS && many && moe_router_rows(g, s);
 }
 
@@ -558,7 +566,9 @@ struct moe_route moe_route_of(const struct gpu *g, const struct moe_shape *s)
                    : columns > 4 || g->terms == 2 ? MOE_COLUMNS_8
                                                     : MOE_COLUMNS_4;
     divide_expert_block(g, s, &r, room);
-    if (!r.shared && !s->mxfp4) /* rows too long for a block */
-        return (struct moe_route){.kernel = MOE_PLAIN, .job_pairs = s->rows};
+    if (!r.shared && !s->mxfp4) { /* rows too long for a block */
+        const bool many = s->rows > COLUMN_ROWS && moe_router_rows(g, s);
+        return (struct moe_route){.kernel = many ? MOE_PREFILL : MOE_PLAIN, .job_pairs = s->rows};
+    }
     return r;
 }

@@ -493,12 +493,18 @@ static void test_moe_routes(void **unused)
             assert_int_equal(r.kernel, !bf16                  ? MOE_PLAIN
                                        : s.rows == 1           ? MOE_ROW
                                        : s.rows <= FLAG_ROWS   ? MOE_FEW
-                                       : s.rows <= COLUMN_ROWS ? MOE_COLUMNS_4
+                                       : s.rows <= 64          ? MOE_COLUMNS_4
                                                                : MOE_PREFILL);
-            assert_int_equal(r.shared > 0, bf16 && s.rows <= COLUMN_ROWS);
-            assert_true(!r.shared || (r.stages > 2 && r.row_stages > 1 && r.block_select));
+            assert_int_equal(r.shared > 0, bf16 && s.rows <= 64);
+            assert_true(!r.shared || (r.stages > 2 && r.row_stages > 1));
+            assert_true(!r.shared || r.block_select == (s.rows * s.top_k <= DIRECT_PAIRS));
             assert_int_equal(moe_route_of(&a100, &s).kernel, MOE_PLAIN);
         }
+    s.rows = 17, s.n_expert = 8, s.top_k = 2; /* an expert has more rows than a job */
+    assert_int_equal(moe_route_of(&h100, &s).kernel, MOE_PREFILL);
+    s.rows = 16;
+    assert_int_equal(moe_route_of(&h100, &s).kernel, MOE_COLUMNS_4);
+    s.n_expert = 128, s.top_k = 8;
     s.rows = 4, s.ffn = 712;
     assert_int_equal(moe_route_of(&h100, &s).kernel, MOE_PLAIN); /* no whole units */
     s.rows = 5;
