@@ -12,6 +12,7 @@
  * With GLU, every second output of a tile belongs to the up matrix, so that one thread has both
  * sums of an output.
  */
+#include "kernels/cuda/base/ring.cuh"
 #include "kernels/cuda/dense/fp8.cuh"
 #include "kernels/cuda/dense/tile.cuh"
 
@@ -110,22 +111,28 @@ template <int BYTES, class S> struct copier {
         to_x = shared + WEIGHTS_BYTES + (uint32_t)piece_at<4>(tid / 4, tid % 4);
         to_w = shared + (uint32_t)(BYTES == 2 ? row + piece * S::OUTS : tid) * 16;
     }
-    /* Copies the next chunk to a stage. */
-    __device__ __forceinline__ void copy(int stage)
+    /* Copies pieces P .. END - 1 of the next chunk, if `there`, to the stage that begins `at` bytes
+     * behind the first. */
+    static constexpr int PIECES = EACH_W + EACH_X;
+    template <int P, int END> __device__ __forceinline__ void copy(uint32_t at, bool there) const
     {
-        const uint32_t at = (uint32_t)(stage * STAGE), from = (uint32_t)place * step;
-        const uint32_t chunk = (uint32_t)(split * c.each + in);
-#pragma unroll
-        for (int i = 0; i < EACH_W; i++)
-            if (W % S::THREADS == 0 || i + 1 < EACH_W ||
-                (int)threadIdx.x + i * S::THREADS < W)
-                cp_async16(to_w + at + (uint32_t)(i * (BYTES == 2 ? AT_ONCE : S::THREADS) * 16),
-                           weights + (w[i] + from), 0);
-#pragma unroll
-        for (int i = 0; i < EACH_X; i++)
-            if (x[i] != NO_COLUMN)
-                cp_async16(to_x + at + (uint32_t)(i * S::THREADS * 16),
-                           columns + (x[i] + chunk * 4), 0);
+        if constexpr (P < END) {
+            if constexpr (P < EACH_W) {
+                const bool whole = W % S::THREADS == 0 || P + 1 < EACH_W;
+                cp_async16_if(to_w + at + (uint32_t)(P * (BYTES == 2 ? AT_ONCE : S::THREADS) * 16),
+                              weights + (w[P] + (uint32_t)place * step),
+                              there && (whole || (int)threadIdx.x + P * S::THREADS < W));
+            } else {
+                constexpr int X_PIECE = P - EACH_W;
+                cp_async16_if(to_x + at + (uint32_t)(X_PIECE * S::THREADS * 16),
+                              columns + (x[X_PIECE] + (uint32_t)(split * c.each + in) * 4),
+                              there && x[X_PIECE] != NO_COLUMN);
+            }
+            copy<P + 1, END>(at, there);
+        }
+    }
+    __device__ __forceinline__ void next()
+    {
         if (++in == (split == c.splits - 1 ? c.rest : c.each))
             place = ++split, in = 0;
         else
@@ -135,47 +142,80 @@ template <int BYTES, class S> struct copier {
 
 /* ---- multiplication ------------------------------------------------------------------------- */
 
-template <int BYTES> __device__ __forceinline__ uint4 load_weights(uint32_t at, uint32_t scale)
-{
-    if constexpr (BYTES == 1)
-        return fp8_eight(shared8(at), scale);
-    else
-        return shared_units(at);
-}
-/* Where a lane's weights of the first of a warp's tiles of eight outputs are; the next tile's are
- * 8 * WEIGHTS_APART<BYTES> bytes further. */
-template <int BYTES>
-constexpr uint32_t WEIGHTS_APART = BYTES == 2 ? (uint32_t)UNIT_BYTES : (uint32_t)K_CHUNK;
+/* Where a lane's weights of its warp's outputs are in a stage, `first` the first of these outputs;
+ * of bf16, those for which it gives ldmatrix the address. */
 template <int BYTES, class S>
 __device__ __forceinline__ uint32_t lane_weights(int first, int lane)
 {
-    return BYTES == 2 ? (uint32_t)((first + lane % 8 + lane / 8 * S::OUTS) * UNIT_BYTES)
-                      : (uint32_t)(first * K_CHUNK + lane * 8);
+    if (BYTES == 1)
+        return (uint32_t)(first * K_CHUNK + lane * 8);
+    return (uint32_t)((first + lane % 8 + lane / 16 * 8 + lane / 8 % 2 * S::OUTS) * UNIT_BYTES);
 }
 
-/* acc += columns * weights, one chunk. w, x: the addresses of the lane's first weights and of its
- * piece of the first 16 columns; the piece for the second 16 of k is at x ^ 32 (piece_at()). */
-template <int BYTES, class S>
-__device__ __forceinline__ void multiply_chunk(float (&acc)[S::MT][S::NT][4], uint32_t w,
-                                               uint32_t x, uint32_t scale)
-{
-    uint4 b[S::NT];
+/* A warp's operands in registers. A chunk is multiplied in two halves of 16 of k, a half in MT
+ * steps of 16 columns. While a half is multiplied, the weights of the next half are loaded; while a
+ * step is multiplied, the columns of the next step. */
+template <int BYTES, class S> struct operands {
+    static_assert(S::NT % 2 == 0);
+    uint32_t weights[2][S::NT][2], columns[2][4];
+    uint2 codes[BYTES == 1 ? S::NT : 1]; /* FP8: of a chunk */
+
+    /* Loads step I's part of the weights of half H from the chunk at w. */
+    template <int H, int I>
+    __device__ __forceinline__ void load_weights(uint32_t w, uint32_t scale)
+    {
+        if constexpr (BYTES == 2) {
 #pragma unroll
-    for (int j = 0; j < S::NT; j++)
-        b[j] = load_weights<BYTES>(w + (uint32_t)j * 8 * WEIGHTS_APART<BYTES>, scale);
+            for (int j = I * 2; j < S::NT; j += S::MT * 2) {
+                uint32_t v[4];
+                ldmatrix_x4(v, w + (uint32_t)((H * 2 * S::OUTS + j * 8) * UNIT_BYTES));
+                weights[H][j][0] = v[0], weights[H][j][1] = v[1];
+                weights[H][j + 1][0] = v[2], weights[H][j + 1][1] = v[3];
+            }
+        } else {
+            if (H == 0 && I == 0)
 #pragma unroll
-    for (int i = 0; i < S::MT; i++) {
-        uint32_t a[4], c[4];
-        ldmatrix_x4(a, x + (uint32_t)(i * 16 * 64));
-        ldmatrix_x4(c, (x ^ 32) + (uint32_t)(i * 16 * 64));
+                for (int j = 0; j < S::NT; j++)
+                    codes[j] = shared8(w + (uint32_t)(j * 8 * K_CHUNK));
+            if (I == (H == 0 ? S::MT - 1 : 0))
 #pragma unroll
-        for (int j = 0; j < S::NT; j++)
-            mma_bf16(acc[i][j], a, b[j].x, b[j].y);
-#pragma unroll
-        for (int j = 0; j < S::NT; j++)
-            mma_bf16(acc[i][j], c, b[j].z, b[j].w);
+                for (int j = 0; j < S::NT; j++) {
+                    const uint2 v = fp8_four(H == 0 ? codes[j].x : codes[j].y, scale);
+                    weights[H][j][0] = v.x, weights[H][j][1] = v.y;
+                }
+        }
     }
-}
+    /* Loads the first operands of a tile. */
+    template <int I = 0>
+    __device__ __forceinline__ void begin(uint32_t w, uint32_t x, uint32_t scale)
+    {
+        if constexpr (I < S::MT) {
+            load_weights<0, I>(w, scale);
+            begin<I + 1>(w, x, scale);
+        } else {
+            ldmatrix_x4(columns[0], x);
+        }
+    }
+    /* acc += columns * weights, half H of a chunk, from step I on. w: the chunk of the weights to
+     * be loaded; x, x_next: the columns of this half and of the next one. Calls copy<I>() in each
+     * step. */
+    template <int H, int I = 0, class COPY>
+    __device__ __forceinline__ void multiply(float (&acc)[S::MT][S::NT][4], uint32_t w, uint32_t x,
+                                             uint32_t x_next, uint32_t scale, const COPY &copy)
+    {
+        if constexpr (I < S::MT) {
+            constexpr int NOW = (H * S::MT + I) % 2;
+            ldmatrix_x4(columns[1 - NOW],
+                        I + 1 < S::MT ? x + (uint32_t)((I + 1) * 16 * 64) : x_next);
+            load_weights<1 - H, I>(w, scale);
+#pragma unroll
+            for (int j = 0; j < S::NT; j++)
+                mma_bf16(acc[I][j], columns[NOW], weights[H][j][0], weights[H][j][1]);
+            copy.template operator()<I>();
+            multiply<H, I + 1>(acc, w, x, x_next, scale, copy);
+        }
+    }
+};
 
 /* ---- epilogue ------------------------------------------------------------------------------- */
 
@@ -373,6 +413,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
 {
     using C = copier<BYTES, S>;
     extern __shared__ __align__(128) uint8_t shared[];
+    __shared__ uint64_t full_of[STAGES], empty_of[STAGES];
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     const struct tile_origin at = origin_of<S>(a);
     const struct ksplit c = a.p.m[0].panels.ksplit;
@@ -389,29 +430,52 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
                        lane_weights<BYTES, S>(warp / S::WARPS_COL * S::WARP_OUTS, lane);
     const uint32_t x =
         shared_at(shared) + C::WEIGHTS_BYTES + (uint32_t)piece_at<4>(col, lane_piece());
+    const uint32_t full = shared_at(full_of), empty = shared_at(empty_of);
+    if (threadIdx.x == 0) {
+        init_ring(full_of, empty_of, STAGES, S::THREADS, S::THREADS / 32);
+        mbarrier_init_fence();
+    }
+    __syncthreads();
     pdl_wait_trigger();
 #pragma unroll
     for (int i = 0; i < STAGES - 1; i++) {
-        if (copies.split < last)
-            copies.copy(i);
-        cp_async_commit();
+        const bool more = copies.split < last;
+        copies.template copy<0, C::PIECES>((uint32_t)(i * C::STAGE), more);
+        cp_async_arrive(barrier_at(full, i));
+        if (more)
+            copies.next();
     }
     float acc[S::MT][S::NT][4], sum[S::MT][S::NT][4 / TERMS];
-    unsigned stage = 0;
+    operands<BYTES, S> o;
+    struct ring_pos now = {}, to = {STAGES - 1, 0}; /* the stages multiplied from, and copied to */
+    mbarrier_wait(full, 0);
+    o.begin(w, x, scale);
     set_sums(sum, -0.f);
 #pragma unroll 1
     for (int split = first; split < last; split++) {
         set_sums(acc, 0.f);
 #pragma unroll 1
         for (int i = split == c.splits - 1 ? c.rest : c.each; i > 0; i--) {
-            cp_async_wait<STAGES - 2>();
-            __syncthreads(); /* the chunk has arrived, and nobody reads the one before */
-            if (copies.split < last)
-                copies.copy((int)((stage + STAGES - 1) % STAGES));
-            cp_async_commit();
-            const uint32_t in = stage * C::STAGE;
-            multiply_chunk<BYTES, S>(acc, w + in, x + in, scale);
-            stage = (stage + 1) % STAGES;
+            const int of = now.slot;
+            const uint32_t in = (uint32_t)(of * C::STAGE);
+            o.template multiply<0>(acc, w + in, x + in, (x ^ 32) + in, scale,
+                                   no_copies());
+            now.next(STAGES);
+            /* Behind the last chunk the copies of nothing arrive, and what was in the stage is
+             * loaded in vain. */
+            mbarrier_wait(barrier_at(empty, to.slot), to.phase ^ 1);
+            mbarrier_wait(barrier_at(full, now.slot), now.phase);
+            const uint32_t next = (uint32_t)(now.slot * C::STAGE);
+            const bool more = copies.split < last;
+            o.template multiply<1>(acc, w + next, (x ^ 32) + in, x + next, scale, [&]<int I>() {
+                copies.template copy<I * C::PIECES / S::MT, (I + 1) * C::PIECES / S::MT>(
+                    (uint32_t)(to.slot * C::STAGE), more);
+            });
+            cp_async_arrive(barrier_at(full, to.slot));
+            mbarrier_arrive_warp(barrier_at(empty, of));
+            if (more)
+                copies.next();
+            to.next(STAGES);
         }
         if constexpr (SPLIT)
             store_partials<TERMS, S>(a, at, acc, split);

@@ -3,8 +3,10 @@
  * has.
  *
  * A block computes a tile of outputs by columns (a column is a term of a packed row). Its warps
- * divide the tile; each has MT times 16 outputs by NT times 8 columns. All threads copy stages of
- * weights and columns into a ring in shared memory, several stages ahead of the multiplication.
+ * divide the tile; each has MT times 16 columns by NT times 8 outputs. All threads copy stages of
+ * weights and columns into a ring in shared memory, several stages ahead of the multiplication. The
+ * ring has mbarriers (base/ring.cuh), so that warps need not keep in step, and each warp loads the
+ * operands of its next products into registers while the tensor cores execute the present ones.
  *
  * Weights are the B operand, columns the A operand; in the decode kernel it is the other way round,
  * which changes no bit. Thread (g, q) of a warp reads 8 successive weights of output g from shared
@@ -51,6 +53,18 @@ __device__ __forceinline__ int lane_column()
     return lane % 8 * 2 + lane / 8 % 2;
 }
 __device__ __forceinline__ int lane_piece() { return (int)threadIdx.x % 32 / 16; }
+
+/* Arrives at the mbarrier when all copies that the thread has issued with cp.async are complete (on
+ * any GPU, unlike bulk_issued()). */
+__device__ __forceinline__ void cp_async_arrive(mbarrier full)
+{
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(full.at) : "memory");
+}
+
+/* What is called between products where nothing is copied. */
+struct no_copies {
+    template <int STEP> __device__ __forceinline__ void operator()() const {}
+};
 
 template <int MT, int NT, int EACH>
 __device__ __forceinline__ void set_sums(float (&sum)[MT][NT][EACH], float to)

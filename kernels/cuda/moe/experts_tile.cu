@@ -6,6 +6,7 @@
  * Blocks take tile after tile. A stage of the ring holds 128 of k: for each 16 outputs their
  * weights and scales as they are in memory, and the columns.
  */
+#include "kernels/cuda/base/ring.cuh"
 #include "kernels/cuda/dense/tile.cuh"
 #include "kernels/cuda/moe/pair_tiles.cuh"
 
@@ -27,6 +28,7 @@ template <class S> struct ring_shape {
     /* Elements of a column of hidden values, which replace the stages. */
     static constexpr int HIDDEN_PITCH = S::OUTS / 2 + 8;
     static_assert(S::COLS * HIDDEN_PITCH * 2 <= SHARED);
+    static_assert(COLUMNS_AT % 256 == 0 && STAGE % 256 == 0);
 };
 
 #ifdef __CUDACC__
@@ -53,26 +55,32 @@ template <int TERMS, class S> struct pair_copier {
         s = (const uint4 *)(m.scale + (size_t)t.expert * m.expert_scale);
         x = (const uint4 *)(rows.x + (size_t)(t.from * TERMS) * (size_t)rows.kp);
     }
-    __device__ __forceinline__ void copy(int chunk, int stage) const
+    /* Copies pieces P .. END - 1 of a chunk, if `there`, to the stage that begins `at` bytes behind
+     * the first. */
+    static constexpr int PIECES = EACH_W + 1 + EACH_X;
+    template <int P, int END>
+    __device__ __forceinline__ void copy(int chunk, uint32_t at, bool there) const
     {
-        const int tid = (int)threadIdx.x, place = chunk_place(chunk, chunks);
-        const uint32_t to = shared + (uint32_t)(stage * R::STAGE);
-#pragma unroll
-        for (int i = 0; i < EACH_W; i++)
-            cp_async16(to + (uint32_t)((tid + i * S::THREADS) * 16),
-                       w + (uint32_t)((of_unit(tid / 64 + i * (S::THREADS / 64)) + place) * 64 +
-                                      tid % 64),
-                       0);
-        if (tid < R::UNITS * 4)
-            cp_async16(to + (uint32_t)(R::SCALES_AT + tid * 16),
-                       s + (uint32_t)((of_unit(tid / 4) + place) * 4 + tid % 4), 0);
-#pragma unroll
-        for (int i = 0; i < EACH_X; i++)
-            cp_async16(to + (uint32_t)(R::COLUMNS_AT + i * S::THREADS * 16) +
-                           (uint32_t)piece_at<16>(tid / 16, tid % 16),
-                       x + (uint32_t)((min(tid / 16 + i * (S::THREADS / 16), cols - 1) * chunks +
-                                       chunk) * 16 + tid % 16),
-                       0);
+        if constexpr (P < END) {
+            const int tid = (int)threadIdx.x, place = chunk_place(chunk, chunks);
+            const uint32_t to = shared + at;
+            if constexpr (P < EACH_W) {
+                const int u = tid / 64 + P * (S::THREADS / 64);
+                cp_async16_if(to + (uint32_t)((tid + P * S::THREADS) * 16),
+                              w + (uint32_t)((of_unit(u) + place) * 64 + tid % 64), there);
+            } else if constexpr (P == EACH_W) {
+                cp_async16_if(to + (uint32_t)(R::SCALES_AT + tid * 16),
+                              s + (uint32_t)((of_unit(tid / 4) + place) * 4 + tid % 4),
+                              there && tid < R::UNITS * 4);
+            } else {
+                constexpr int I = P - EACH_W - 1;
+                const int col = min(tid / 16 + I * (S::THREADS / 16), cols - 1);
+                cp_async16_if(to + (uint32_t)(R::COLUMNS_AT + I * S::THREADS * 16) +
+                                  (uint32_t)piece_at<16>(tid / 16, tid % 16),
+                              x + (uint32_t)((col * chunks + chunk) * 16 + tid % 16), there);
+            }
+            copy<P + 1, END>(chunk, at, there);
+        }
     }
     /* The first chunk of 16 outputs of the tile. */
     __device__ __forceinline__ int of_unit(int i) const { return min(unit + i, last) * chunks; }
@@ -80,48 +88,74 @@ template <int TERMS, class S> struct pair_copier {
 
 /* ---- multiplication ------------------------------------------------------------------------- */
 
-/* acc += columns * weights, 128 of k. w, s, x: the addresses of the lane's weights and scales, and
- * of its column of the first 16. first: the outputs' first chunk, from which `unit` gets the row
- * scale of the lane's output of each eight. */
-template <class S>
-__device__ __forceinline__ void multiply_chunk(float (&acc)[S::MT][S::NT][4], uint32_t w,
-                                               uint32_t s, uint32_t x, bool first,
-                                               float (&unit)[S::NT])
-{
-    const int swizzle = lane_column() / 2 % 8;
-    uint4 raw[S::NT];
-    uint32_t scales[S::NT];
+/* A warp's operands in registers. A chunk is multiplied in four blocks of 32 of k, a block in STEPS
+ * steps of 16 columns and 16 of k. While a block is multiplied the weights of the next block are
+ * decoded, and while a step is multiplied the columns of the next step are loaded. */
+template <class S> struct expert_operands {
+    static constexpr int STEPS = 2 * S::MT;
+    static_assert(S::NT <= STEPS);
+    uint4 raw[S::NT]; /* of a chunk */
+    uint32_t scales[S::NT], weights[2][S::NT][4], columns[2][4];
+
+    __device__ __forceinline__ void load_raw(uint32_t w, uint32_t s)
+    {
 #pragma unroll
-    for (int j = 0; j < S::NT; j++) {
-        raw[j] = shared16(w + (uint32_t)(j * 512));
-        scales[j] = shared4(s + (uint32_t)(j / 2 * 64 + j % 2 * 4));
+        for (int j = 0; j < S::NT; j++) {
+            raw[j] = shared16(w + (uint32_t)(j * 512));
+            scales[j] = shared4(s + (uint32_t)(j / 2 * 64 + j % 2 * 4));
+        }
     }
-    if (first)
+    template <int B> __device__ __forceinline__ void decode(int j)
+    {
+        scaled_pairs((&raw[j].x)[B], scales[j], B, weights[B % 2][j]);
+    }
+    /* Loads the columns of step T of block B, of the chunk whose columns are at x. */
+    template <int B, int T> __device__ __forceinline__ void load_columns(uint32_t x)
+    {
+        ldmatrix_x4(columns[T % 2], (x ^ (uint32_t)((B * 4 + T / S::MT * 2) * 16)) +
+                                        (uint32_t)(T % S::MT * 16 * STAGE_K * 2));
+    }
+    /* Loads the first operands of a tile. `unit` gets the row scale of the lane's output of each
+     * eight, which only the first chunk's scales have. */
+    __device__ __forceinline__ void begin(uint32_t w, uint32_t s, uint32_t x, float (&unit)[S::NT])
+    {
+        load_raw(w, s);
 #pragma unroll
         for (int j = 0; j < S::NT; j++)
             unit[j] = mx_unit(scales[j]);
 #pragma unroll
-    for (int b = 0; b < 4; b++) {
-        uint32_t h[S::NT][4];
-#pragma unroll
         for (int j = 0; j < S::NT; j++)
-            scaled_pairs((&raw[j].x)[b], scales[j], b, h[j]);
-        const uint32_t x0 = x + (uint32_t)(((b * 4 + lane_piece()) ^ swizzle) * 16),
-                       x1 = x + (uint32_t)(((b * 4 + 2 + lane_piece()) ^ swizzle) * 16);
+            decode<0>(j);
+        load_columns<0, 0>(x);
+    }
+    /* acc += columns * weights, steps T .. END - 1 of block B. x: the chunk's columns; w, s,
+     * x_next: the next chunk, of which the last block loads. Calls copy<T>() in each step. */
+    template <int B, int T, int END, class COPY>
+    __device__ __forceinline__ void multiply(float (&acc)[S::MT][S::NT][4], uint32_t x, uint32_t w,
+                                             uint32_t s, uint32_t x_next, const COPY &copy)
+    {
+        if constexpr (T < END) {
+            constexpr int NEXT = (B + 1) % 4, J = T - (STEPS - S::NT);
+            if constexpr (B == 3 && T == 0)
+                load_raw(w, s);
+            if constexpr (T + 1 < STEPS)
+                load_columns<B, T + 1>(x);
+            else
+                load_columns<NEXT, 0>(B == 3 ? x_next : x);
 #pragma unroll
-        for (int i = 0; i < S::MT; i++) {
-            uint32_t a[4], c[4];
-            ldmatrix_x4(a, x0 + (uint32_t)(i * 16 * STAGE_K * 2));
-            ldmatrix_x4(c, x1 + (uint32_t)(i * 16 * STAGE_K * 2));
-#pragma unroll
-            for (int j = 0; j < S::NT; j++)
-                mma_f16(acc[i][j], a[0], a[1], a[2], a[3], h[j][0], h[j][1]);
-#pragma unroll
-            for (int j = 0; j < S::NT; j++)
-                mma_f16(acc[i][j], c[0], c[1], c[2], c[3], h[j][2], h[j][3]);
+            for (int j = 0; j < S::NT; j++) {
+                const uint32_t(&c)[4] = columns[T % 2];
+                const uint32_t(&h)[4] = weights[B % 2][j];
+                mma_f16(acc[T % S::MT][j], c[0], c[1], c[2], c[3], h[T / S::MT * 2],
+                        h[T / S::MT * 2 + 1]);
+            }
+            if constexpr (J >= 0)
+                decode<NEXT>(J);
+            copy.template operator()<T>();
+            multiply<B, T + 1, END>(acc, x, w, s, x_next, copy);
         }
     }
-}
+};
 
 /* ---- epilogue ------------------------------------------------------------------------------- */
 
@@ -227,51 +261,83 @@ __device__ __forceinline__ void finish_tile(const tile_experts &a, const tile_co
     const int warp = (int)threadIdx.x / 32, q = (int)threadIdx.x % 4;
     const int first = warp / S::WARPS_COL * S::WARP_OUTS,
               row = warp % S::WARPS_COL * S::WARP_COLS / TERMS;
+    __syncthreads(); /* `rows` is complete, and hidden values replace the ring */
     if (a.down)
         store_down<TERMS, S>(a, rows, t.to - t.from, t.out + first + 2 * q, row, sum);
-    __syncthreads(); /* hidden values replace the ring */
-    if (a.down)
-        return;
-    if (a.m.act == ACT_SWIGLU_CLAMP)
+    else if (a.m.act == ACT_SWIGLU_CLAMP)
         stage_hidden<TERMS, S, true>(a, t, rows, first / 2 + q, row, sum, hidden);
     else
         stage_hidden<TERMS, S, false>(a, t, rows, first / 2 + q, row, sum, hidden);
     __syncthreads();
+    if (a.down)
+        return;
     store_hidden<TERMS, S>(a, t, hidden);
     __syncthreads();
 }
 
 /* ---- the kernel ----------------------------------------------------------------------------- */
 
+/* The ring of a block, with the stages that are multiplied from, and copied to, next. */
+struct tile_ring {
+    uint32_t at, full, empty;
+    struct ring_pos now, to;
+};
+
 /* The sums of a tile: all k splits, times the outputs' row scales. */
 template <int TERMS, class S>
-__device__ __forceinline__ void multiply_tile(const pair_copier<TERMS, S> &copies, uint32_t shared,
+__device__ __forceinline__ void multiply_tile(const pair_copier<TERMS, S> &copies, tile_ring &r,
                                               float (&sum)[S::MT][S::NT][4 / TERMS])
 {
     using R = ring_shape<S>;
+    using O = expert_operands<S>;
+    using C = pair_copier<TERMS, S>;
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, chunks = copies.chunks;
     const int unit0 = warp / S::WARPS_COL * S::NT / 2;
     const int col = warp % S::WARPS_COL * S::WARP_COLS + lane_column();
     const int each = (chunks + (int)K_SPLITS - 1) / (int)K_SPLITS;
-    const uint32_t w = shared + (uint32_t)(unit0 * 1024 + lane * 16),
-                   s = shared + (uint32_t)(R::SCALES_AT + unit0 * 64 + lane / 4 * 8),
-                   x = shared + (uint32_t)(R::COLUMNS_AT + col * STAGE_K * 2);
-    float acc[S::MT][S::NT][4], unit[S::NT] = {};
+    const uint32_t w = r.at + (uint32_t)(unit0 * 1024 + lane * 16),
+                   s = r.at + (uint32_t)(R::SCALES_AT + unit0 * 64 + lane / 4 * 8),
+                   x = r.at + (uint32_t)(R::COLUMNS_AT + piece_at<16>(col, lane_piece()));
+    float acc[S::MT][S::NT][4], unit[S::NT];
+    O o;
+    mbarrier_wait(barrier_at(r.empty, r.to.slot), r.to.phase ^ 1);
+    copies.template copy<0, C::PIECES>(0, (uint32_t)(r.to.slot * R::STAGE), true);
+    cp_async_arrive(barrier_at(r.full, r.to.slot));
+    r.to.next(STAGES);
+    mbarrier_wait(barrier_at(r.full, r.now.slot), r.now.phase);
+    const uint32_t begin = (uint32_t)(r.now.slot * R::STAGE);
+    o.begin(w + begin, s + begin, x + begin, unit);
     set_sums(sum, -0.f);
-    copies.copy(0, 0);
-    cp_async_commit();
 #pragma unroll 1
     for (int from = 0; from < chunks; from += each) {
         set_sums(acc, 0.f);
 #pragma unroll 1
         for (int c = from; c < min(from + each, chunks); c++) {
-            const uint32_t at = (uint32_t)(c % STAGES * R::STAGE);
-            cp_async_wait<0>();
-            __syncthreads(); /* the chunk has arrived, and nobody reads the one before */
-            if (c + 1 < chunks)
-                copies.copy(c + 1, (c + 1) % STAGES);
-            cp_async_commit();
-            multiply_chunk<S>(acc, w + at, s + at, x + at, c == 0, unit);
+            const bool more = c + 1 < chunks;
+            const int slot = r.now.slot;
+            const uint32_t in = x + (uint32_t)(slot * R::STAGE),
+                           to = (uint32_t)(r.to.slot * R::STAGE);
+            o.template multiply<0, 0, S::MT>(acc, in, 0, 0, 0, no_copies());
+            if (more)
+                mbarrier_wait(barrier_at(r.empty, r.to.slot), r.to.phase ^ 1);
+            o.template multiply<0, S::MT, O::STEPS>(acc, in, 0, 0, 0, [&]<int T>() {
+                constexpr int I = T - S::MT;
+                copies.template copy<I * C::PIECES / S::MT, (I + 1) * C::PIECES / S::MT>(c + 1, to,
+                                                                                       more);
+            });
+            if (more) {
+                cp_async_arrive(barrier_at(r.full, r.to.slot));
+                r.to.next(STAGES);
+            }
+            o.template multiply<1, 0, O::STEPS>(acc, in, 0, 0, 0, no_copies());
+            o.template multiply<2, 0, O::STEPS>(acc, in, 0, 0, 0, no_copies());
+            r.now.next(STAGES);
+            if (more)
+                mbarrier_wait(barrier_at(r.full, r.now.slot), r.now.phase);
+            /* Behind the last chunk this one's operands are loaded again, in vain. */
+            const uint32_t next = (uint32_t)((more ? r.now.slot : slot) * R::STAGE);
+            o.template multiply<3, 0, O::STEPS>(acc, in, w + next, s + next, x + next, no_copies());
+            mbarrier_arrive_warp(barrier_at(r.empty, slot));
         }
         add_split<TERMS>(sum, acc);
     }
@@ -292,19 +358,25 @@ template <int TERMS, class S>
 __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     tile_experts_kernel(const __grid_constant__ struct tile_experts a)
 {
-    extern __shared__ __align__(128) uint8_t shared[];
+    extern __shared__ __align__(256) uint8_t shared[]; /* a column has 256 bytes (load_columns()) */
+    __shared__ uint64_t full[STAGES], empty[STAGES];
     __shared__ struct pair_tiles tiling;
     __shared__ struct tile_rows<S> rows;
     pdl_wait_trigger();
     if (threadIdx.x < 32)
         tiling.make<S::COLS / TERMS>(a.m);
+    if (threadIdx.x == 0) {
+        init_ring(full, empty, STAGES, S::THREADS, S::THREADS / 32);
+        mbarrier_init_fence();
+    }
     __syncthreads();
+    struct tile_ring ring = {shared_at(shared), shared_at(full), shared_at(empty)};
     struct tile_coord t = {(int)blockIdx.x};
     for (; tiling.locate(a.m, a.tiles_out, S::OUTS, t); t.tile += (int)gridDim.x) {
         float sum[S::MT][S::NT][4 / TERMS];
         rows.fetch(a, t);
         const pair_copier<TERMS, S> copies(a, t, shared_at(shared));
-        multiply_tile<TERMS, S>(copies, shared_at(shared), sum);
+        multiply_tile<TERMS, S>(copies, ring, sum);
         finish_tile<TERMS, S>(a, t, rows, sum, (uint16_t *)shared);
     }
 }
