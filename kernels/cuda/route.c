@@ -159,7 +159,7 @@ static enum row_pack pack_of(const struct gpu *g, const struct product_shape *s,
 
 /* From how many rows on the prefill kernel is faster with weights that become bf16 in scratch
  * before it, once a product, than with weights that its consumers unpack, once for each tile of
- * columns (gemma-3-27b: results-h200.md, "Prompts of packed weights"). A type whose layout
+ * columns (gemma-3-27b: results-h200.md, "Two numbers for a scale"). A type whose layout
  * eight_at() (dense/packed.cuh) reads can take scratch; a form of the kernel is for fewer rows
  * alone. */
 static int scratch_rows_of(int type)
@@ -167,9 +167,12 @@ static int scratch_rows_of(int type)
     switch (type) {
     case DT_Q4_0:
     case DT_E4M3: return INT_MAX;
-    case DT_Q8_0: return 1024;
+    case DT_Q8_0: return 1536;
+    case DT_IQ4_XS:
+    case DT_E2M1: return 1024; /* from times of 512 rows */
+    case DT_Q5_1: /* the same */
     case DT_Q6_K: return 832;
-    default: return 576; /* Q4_K; the others were not measured */
+    default: return 576; /* Q4_K, Q5_K, Q2_K */
     }
 }
 

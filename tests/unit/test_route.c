@@ -205,8 +205,10 @@ static void test_product_routes(void **unused)
     s = linear(65, 2880, 2880);
     assert_int_equal(product_route_of(&h100_f32, &s).kernel, PRODUCT_PREFILL);
     /* the fewest rows of those types that unpack to scratch, and one less */
-    static const int least[][2] = {{DT_Q4_K, 576}, {DT_Q6_K, 832}, {DT_Q8_0, 1024}};
-    for (int i = 0; i < 6; i++) {
+    static const int least[][2] = {{DT_Q4_K, 576}, {DT_Q5_K, 576}, {DT_Q2_K, 576},
+                                   {DT_Q6_K, 832}, {DT_Q5_1, 832}, {DT_IQ4_XS, 1024},
+                                   {DT_E2M1, 1024}, {DT_Q8_0, 1536}};
+    for (int i = 0; i < 2 * LENGTH(least); i++) {
         s = linear(least[i / 2][1] - i % 2, 2880, 2880), s.blocks = true, s.type = least[i / 2][0];
         assert_true(product_route_of(&h100, &s).unpacks == (i % 2 == 0));
     }
