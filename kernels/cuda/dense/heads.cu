@@ -289,8 +289,9 @@ static void store_query_copy(struct kdev *d, struct heads *h, int rows)
 {
     const int n = h->n_head * h->head_dim;
     const size_t bytes = (size_t)rows * (size_t)n * sizeof *d->query_bf16,
-                 room = d->pending_rows ? (size_t)PENDING_BYTES
-                                        : MAX_VERIFY_ROWS * MAX_QUERY_WIDTH * sizeof(uint16_t);
+                 room = d->pending_rows
+                            ? (size_t)PENDING_BYTES
+                            : (size_t)MAX_VERIFY_ROWS * MAX_QUERY_WIDTH * sizeof(uint16_t);
     if (d->gpu.terms > 1 || bytes > room)
         return;
     h->bits = d->query_bf16;
