@@ -244,8 +244,8 @@ static void end_reply(struct app *a, const struct event *ev)
 {
     struct plain *p = plain_of(a);
     char text[160], saving[256];
-    const bool refused = ev->reason == STOP_CONTEXT && ev->n_tokens == 0; /* a prompt that did not
-                                                                             fit: a notice said so */
+    /* a prompt that did not fit: a notice said so */
+    const bool refused = ev->reason == STOP_CONTEXT && ev->n_tokens == 0;
     p->answered = true;
     p->reason = ev->reason;
     if (a->opt.json && a->history)
