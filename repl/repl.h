@@ -474,7 +474,8 @@ int map_held(const struct page_table *t);         /* positions that pages are he
  * most a page. */
 int map_unit(const struct page_table *t, int cells);
 void map_cell(const struct page_table *t, enum pool_id pool, int first, int n, struct sheet *out);
-void map_scale(const struct page_table *t, int unit, struct sheet *out);
+/* Both: a line, or two if one of `width` cells is too short; width 0: no limit. */
+void map_scale(const struct page_table *t, int unit, int width, struct sheet *out);
 void map_legend(const struct page_table *t, int width, struct sheet *out);
 /* Two lines: the pages and slots of a position, and the window. Where a pool has no page for the
  * position, the line says "released" or "not written yet". */

@@ -102,9 +102,10 @@ static void take_file(struct finder *f, const char *path)
 static bool walk(struct finder *f, const char *path, int depth, struct err *e)
 {
     struct stat st;
-    if (stat(path, &st) != 0)
+    bool there = stat(path, &st) == 0;
+    if (!there && depth == 0)
         return err_set(e, ERR_USAGE, "cannot open %.200s: %s", path, strerror(errno));
-    if (S_ISREG(st.st_mode)) {
+    if (!there || S_ISREG(st.st_mode)) { /* a link to nothing: add_file() counts it as refused */
         take_file(f, path);
         return ++f->files <= DUMP_FILES ||
                err_set(e, ERR_USAGE, "more than %d files", (int)DUMP_FILES);

@@ -81,31 +81,32 @@ static const struct command *find_command(const char *name)
 
 /* ---- flags ---- */
 
-static bool take_value(const struct flag *f, void *in, const char *value, struct err *e)
+/* name: of the flag as it was typed, "-n" or "--limit"; for messages, here and below. */
+static bool take_value(const struct flag *f, const char *name, void *in, const char *value,
+                       struct err *e)
 {
     const struct option *row = row_of(f);
-    const char *name = f->row.name;
     if (row->kind == OPT_NAME) { /* opts_check() looks at the word that is left in the end */
         *(const char **)((char *)in + row->at) = value;
         return true;
     }
     bool may_be_empty = strcmp(row->range, "TEXT") == 0 || strcmp(row->range, "WORDS") == 0;
     if (row->kind == OPT_TEXT && value && !*value && !may_be_empty)
-        return err_set(e, ERR_USAGE, "--%s cannot be empty; expected %s", name, row->range);
+        return err_set(e, ERR_USAGE, "%s cannot be empty; expected %s", name, row->range);
     if (option_read(row, in, value ? value : "on"))
         return true;
     if (row->kind == OPT_WORD)
-        return err_set(e, ERR_USAGE, "--%s cannot be \"%.80s\"; expected %s", name, value,
+        return err_set(e, ERR_USAGE, "%s cannot be \"%.80s\"; expected %s", name, value,
                        row->range);
-    return err_set(e, ERR_USAGE, "--%s cannot be \"%.80s\"; expected a %s from %.0f to %.0f", name,
+    return err_set(e, ERR_USAGE, "%s cannot be \"%.80s\"; expected a %s from %.0f to %.0f", name,
                    value, row->kind == OPT_POW2 ? "power of two" : "number", row->min, row->max);
 }
 
-static bool take_param(struct cli *c, const char *text, struct err *e)
+static bool take_param(struct cli *c, const char *flag, const char *text, struct err *e)
 {
     const char *eq = strchr(text, '=');
     if (!eq)
-        return err_set(e, ERR_USAGE, "-p \"%.80s\": expected NAME=VALUE", text);
+        return err_set(e, ERR_USAGE, "%s \"%.80s\": expected NAME=VALUE", flag, text);
     FREED(free_at) char *name = xasprintf("%.*s", (int)(eq - text), text);
     bool ok = settings_set(&c->opt.engine.settings, name, eq + 1, e);
     if (ok)
@@ -122,32 +123,33 @@ static bool take_bug(struct cli *c, const char *text, struct err *e)
     return bug_set(&c->opt.engine.bugs, which, eq ? eq + 1 : "on", e);
 }
 
-static bool take_text(struct texts *t, const struct flag *f, const char *value, struct err *e)
+static bool take_text(struct texts *t, const char *name, const char *value, struct err *e)
 {
     if (t->n == MAX_TEXTS)
-        return err_set(e, ERR_USAGE, "more than %d times --%s", MAX_TEXTS, f->row.name);
+        return err_set(e, ERR_USAGE, "more than %d times %s", MAX_TEXTS, name);
     t->v[t->n++] = value;
     return true;
 }
 
 /* Acts on one flag; value is NULL when it takes none. */
-static bool take_flag(struct cli *c, const struct flag *f, const char *value, struct err *e)
+static bool take_flag(struct cli *c, const struct flag *f, const char *name, const char *value,
+                      struct err *e)
 {
     void *at = (char *)c + f->row.at;
     CHECK(value || !arg_of(f));
     switch (f->act) {
-    case F_VALUE: return take_value(f, c, value, e);
-    case F_ENGINE: return take_value(f, &c->opt.engine, value, e);
+    case F_VALUE: return take_value(f, name, c, value, e);
+    case F_ENGINE: return take_value(f, name, &c->opt.engine, value, e);
     case F_CONST: *(int *)at = (int)f->row.usual; return true;
     case F_SET:
         if (!value)
-            return take_param(c, f->set, e);
+            return take_param(c, name, f->set, e);
         c->opt.given |= 1u << settings_index(f->set);
         return settings_set(&c->opt.engine.settings, f->set, value, e);
     case F_PARAM:
         CHECK(value);
-        return take_param(c, value, e);
-    case F_TEXTS: return take_text(at, f, value, e);
+        return take_param(c, name, value, e);
+    case F_TEXTS: return take_text(at, name, value, e);
     case F_BUG:
         CHECK(value);
         return take_bug(c, value, e);
@@ -170,10 +172,11 @@ static char *trim(char *s)
 }
 
 /* Checks the value of a config line that only other commands take, without applying it. */
-static bool check_only(const struct cli *c, const struct flag *f, const char *value, struct err *e)
+static bool check_only(const struct cli *c, const struct flag *f, const char *name,
+                       const char *value, struct err *e)
 {
     struct cli unused = *c;
-    return take_flag(&unused, f, value, e);
+    return take_flag(&unused, f, name, value, e);
 }
 
 /* "draft" in the config file: with on or off the setting spec, with any other value the flag
@@ -211,9 +214,10 @@ static bool config_line(struct cli *c, char *line, int where, struct err *e)
     if (!arg_of(f)) {
         if (strcmp(value, "on") != 0 && strcmp(value, "off") != 0)
             return err_set(e, ERR_USAGE, "%s cannot be \"%.80s\"; expected on or off", name, value);
-        return strcmp(value, "off") == 0 || !(f->where & where) || take_flag(c, f, NULL, e);
+        return strcmp(value, "off") == 0 || !(f->where & where) ||
+               take_flag(c, f, name, NULL, e);
     }
-    return f->where & where ? take_flag(c, f, value, e) : check_only(c, f, value, e);
+    return f->where & where ? take_flag(c, f, name, value, e) : check_only(c, f, name, value, e);
 }
 
 static bool read_config(struct cli *c, int where, struct err *e)
@@ -433,6 +437,7 @@ struct parse {
     struct seen {
         const struct flag *flag;
         const char *value;
+        char letter; /* by which it was given; 0: by its name */
     } *seen; /* in order; acted on once the command is known and the config file read */
     int n_seen;
     bool help, version;
@@ -452,7 +457,7 @@ static bool unknown_flag(const char *arg, struct err *e)
                    near.n ? "did you mean " : "", buf_text(&near), near.n ? "? " : "");
 }
 
-/* One flag and, if it takes one, its argument: `inline_value` or the next word. */
+/* One flag and, if it takes one, its argument: `inline_value` or the next word. shown: as typed. */
 static bool record_flag(struct parse *p, const struct flag *f, const char *shown,
                         const char *inline_value, char **argv, int *i, struct err *e)
 {
@@ -469,7 +474,7 @@ static bool record_flag(struct parse *p, const struct flag *f, const char *shown
     }
     p->help |= f->act == F_HELP;
     p->version |= f->act == F_VERSION;
-    *APPEND(p->seen, p->n_seen) = (struct seen){f, value};
+    *APPEND(p->seen, p->n_seen) = (struct seen){f, value, shown[1] == '-' ? '\0' : shown[1]};
     return true;
 }
 
@@ -561,10 +566,13 @@ static bool apply_flags(struct cli *c, const struct parse *p, struct err *e)
         /* given before the command: the name may be a flag of the command */
         if (!(f->where & p->cmd->bit))
             f = find_flag(f->row.name, strlen(f->row.name), 0, p->cmd->bit);
+        const char letter[] = {'-', p->seen[i].letter, '\0'};
+        FREED(free_at) char *name = xasprintf("--%s", p->seen[i].flag->row.name);
         if (!f)
-            return err_set(e, ERR_USAGE, "aerie %s does not take --%s; see aerie help %s",
-                           p->cmd->name, p->seen[i].flag->row.name, p->cmd->name);
-        if (!take_flag(c, f, p->seen[i].value, e))
+            return err_set(e, ERR_USAGE, letter[1] ? "aerie %s does not take %s (%s); see aerie "
+                           "help %s" : "aerie %s does not take %s%s; see aerie help %s",
+                           p->cmd->name, letter[1] ? letter : "", name, p->cmd->name);
+        if (!take_flag(c, f, letter[1] ? letter : name, p->seen[i].value, e))
             return false;
     }
     return true;

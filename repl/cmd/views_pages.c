@@ -99,16 +99,23 @@ void map_cell(const struct page_table *t, enum pool_id pool, int first, int n, s
     add_cell(out, best);
 }
 
-void map_scale(const struct page_table *t, int unit, struct sheet *out)
+void map_scale(const struct page_table *t, int unit, int width, struct sheet *out)
 {
     int size = map_page_size(t);
-    sheet_add(out, ST_DIM, "one cell: ");
+    char cell[80], context[40];
     if (unit >= size)
-        sheet_printf(out, ST_DIM, "%d page%s of %d token%s", unit / size, unit > size ? "s" : "",
-                     size, size > 1 ? "s" : "");
+        snprintf(cell, sizeof cell, "one cell: %d page%s of %d token%s", unit / size,
+                 unit > size ? "s" : "", size, size > 1 ? "s" : "");
     else
-        sheet_printf(out, ST_DIM, "%d token%s of a page's %d", unit, unit > 1 ? "s" : "", size);
-    say_line(out, ST_DIM, "; context %d/%d", t->length, t->capacity);
+        snprintf(cell, sizeof cell, "one cell: %d token%s of a page's %d", unit,
+                 unit > 1 ? "s" : "", size);
+    snprintf(context, sizeof context, "context %d/%d", t->length, t->capacity);
+    sheet_add(out, ST_DIM, cell);
+    if (width && (int)(strlen(cell) + 2 + strlen(context)) > width)
+        sheet_line(out);
+    else
+        sheet_add(out, ST_DIM, "; ");
+    say_line(out, ST_DIM, "%s", context);
 }
 
 void map_legend(const struct page_table *t, int width, struct sheet *out)
@@ -116,13 +123,20 @@ void map_legend(const struct page_table *t, int width, struct sheet *out)
     static const enum cell order[] = {C_READ, C_WINDOW, C_HELD, C_OPEN, C_GONE, C_FREE};
     bool swa = t->pool[POOL_SWA].exists;
     bool gone = swa || (t->n_page && t->draft_length && !t->page[0].draft); /* of the draft */
+    int gap = width < 53 ? 1 : width < 58 ? 2 : 3, used = 0; /* cells */
     for (size_t i = 0; i < LEN(order); i++) {
         if ((!swa && (order[i] == C_WINDOW || order[i] == C_HELD)) ||
             (!gone && order[i] == C_GONE))
             continue;
+        int cells = 2 + (int)strlen(look[order[i]].name);
+        if (used && width && used + gap + cells > width) {
+            sheet_line(out);
+            used = 0;
+        }
+        sheet_printf(out, ST_DIM, "%*s", used ? gap : 0, "");
         add_cell(out, order[i]);
-        sheet_printf(out, ST_DIM, " %s%s", look[order[i]].name,
-                     order[i] == C_FREE ? "" : width < 53 ? " " : width < 58 ? "  " : "   ");
+        sheet_printf(out, ST_DIM, " %s", look[order[i]].name);
+        used += (used ? gap : 0) + cells;
     }
     sheet_line(out);
 }
@@ -198,7 +212,7 @@ static void view_map(const struct page_table *t, int width, struct sheet *out)
     int n_cell = unit > size ? div_up(map_held(t), unit)
                              : min_int(cells, max_int(div_up(t->capacity, unit), 1));
     map_header(t, out);
-    map_scale(t, unit, out);
+    map_scale(t, unit, width, out);
     for (int i = 0; i < N_POOLS; i++)
         map_row(t, (enum pool_id)i, n_cell, unit, out);
     map_ruler(n_cell, unit, out);

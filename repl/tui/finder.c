@@ -42,7 +42,7 @@ void finder_begin(struct tui *t)
     tui_hint_end(t);
     if (f->pane) {
         f->top = f->from = f->pane->top;
-        f->from += f->pane->head;
+        f->from += f->pane->still;
         return;
     }
     f->tail = t->talk.tail;

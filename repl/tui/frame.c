@@ -339,8 +339,9 @@ static int draw_talk(struct frame *f, struct grid *g, struct rect r)
 static void draw_pane(const struct frame *f, struct grid *g, struct rect r, struct pane *p,
                       bool focus)
 {
-    int head = min_int(max_int(p->head, 1), r.h), body = r.h - head;
+    int head = min_int(max_int(min_int(p->head, r.h - p->least), 1), r.h), body = r.h - head;
     int n = max_int(p->rows.n_row - head, 0);
+    p->still = head;
     if (p->scroll_to >= head) {
         p->top = min_int(p->top, p->scroll_to - head);
         p->top = max_int(p->top, p->scroll_to - head + 1 - body);
@@ -640,8 +641,7 @@ static bool inside(struct rect r, int x, int y)
 /* The row of a pane's sheet that is drawn at row y of the pane. */
 static int pane_row(const struct pane *p, int y)
 {
-    int head = max_int(p->head, 1);
-    return y < head ? y : y + p->top;
+    return y < p->still ? y : y + p->top;
 }
 
 struct hit frame_hit(struct frame *f, int w, int h, int x, int y)

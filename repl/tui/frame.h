@@ -73,6 +73,9 @@ void frame_layout(int w, int h, const struct shape *s, struct layout *l);
 struct pane {
     struct sheet rows; /* the first row is the title */
     int head;          /* rows at the top that do not scroll, the title included; >= 1 */
+    int least;         /* other rows that a low pane shows: for them, rows of the head below the
+                          title scroll, too */
+    int still;         /* rows that did not scroll when the pane was drawn last */
     int top;           /* first of the other rows shown */
     int scroll_to;     /* a row that must be visible, -1: none */
     int key;           /* the function key that closes it: 5 is F5; 0: none */

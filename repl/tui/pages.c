@@ -149,9 +149,10 @@ void tui_pages_write(struct tui *t, struct pane *p, int width)
     title(&m);
     position(&m, t->app, pos);
     biography(&m, t->app, pos);
-    map_scale(&now, m.unit, m.out);
+    map_scale(&now, m.unit, width, m.out);
     map_legend(&now, width, m.out);
     p->head = p->rows.n_row;
+    p->least = t->page_rows;
     p->scroll_to = -1;
     for (int c = 0; c < m.columns; c += m.cells) {
         map_rows(&m, c);

@@ -415,6 +415,7 @@ static void write_pane(struct tui *t, int kind, int width)
     struct pane *p = &t->pane[kind];
     sheet_clear(&p->rows);
     p->head = 1;
+    p->least = 0;
     p->scroll_to = -1;
     const char *why = t->app->backend->lacks[pane[kind].view];
     if (why && !(kind == PANE_POOL && t->now.has[VIEW_SERVED]))

@@ -156,13 +156,16 @@ refuse 2 'no setting is called "heat"; there are temperature' run -p heat=1 hi
 refuse 2 '^aerie: --weights cannot be "fp4"; expected stored or fp8' run --weights fp4 hi
 refuse 2 '^aerie: --draft-weights cannot be "FP8"; expected stored or fp8' run --draft-weights FP8 hi
 refuse 2 '^aerie: --db cannot be empty; expected PATH' run --db '' hi
-refuse 2 '^aerie: --model cannot be empty; expected PATH' run -m '' hi
+refuse 2 '^aerie: -m cannot be empty; expected PATH' run -m '' hi
 refuse 2 'temperature cannot be "hot"; expected 0' run -p temperature=hot hi
 refuse 2 'draft.nodes cannot be "1"; expected 2 \.\. 64' run -p draft.nodes=1 hi
 refuse 2 'power of two from 1 to 64' run --page-size 3 hi
 refuse 2 'number from' run --context -5 hi
 refuse 2 'the message needs [0-9]+ tokens with its surroundings, the context holds 16$' run -n --context 16 hello there my friend
-refuse 2 'number from' logs -n 0
+refuse 2 '^aerie: -n cannot be "0"; expected a number from' logs -n 0
+refuse 2 '^aerie: --limit cannot be "0"; expected a number from' logs --limit=0
+refuse 2 '^aerie: --param "x": expected NAME=VALUE' run --param x hi
+refuse 2 '^aerie: aerie db does not take -v \(--verbose\); ' db -v info
 refuse 2 'expected auto, cpu or cuda' run --device gpu hi
 refuse 2 'expected off\|text' run --log-level all hi
 refuse 2 'expected auto\|always\|never' logs --color=yes
@@ -217,8 +220,8 @@ config 'top_p = 2\n'; refuse 2 'config:1: top_p cannot be "2"' run hi
 config 'just words\n'; refuse 2 'config:1: expected name = value' run hi
 config 'seed = 4\n\0top_p = 2\n'; refuse 2 'config has a NUL byte' logs
 config 'ascii = perhaps\n'; refuse 2 'config:1: .*expected on or off' logs
-config 'page-size = 5\n'; refuse 2 'config:1: --page-size cannot be "5"' logs
-expect "doctor tells of a bad config file" 2 'fail +config +.*config:1: --page-size' doctor
+config 'page-size = 5\n'; refuse 2 'config:1: page-size cannot be "5"' logs
+expect "doctor tells of a bad config file" 2 'fail +config +.*config:1: page-size cannot' doctor
 config 'no-sandbox = on\n'; expect "doctor warns of a config file that turns the isolation off" 0 'warn +isolation +off: ' doctor
 config 'bug = 24617\nspec = off\ncheck = off\n'
 expect "a fault of the config file stays out of golden" 0 ' 0 failed' golden --device cpu tests/golden/llama-b

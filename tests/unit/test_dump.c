@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -297,9 +298,16 @@ static void test_the_dumper_s_files_are_aligned_by_their_names(void **state)
         free(bad);
         from += n;
     }
+    /* a link to nothing is told as a file that cannot be read, if its name is one of the dump's */
+    FREED(free_at) char *other = xasprintf("%s/notes", dir);
+    FREED(free_at) char *link = xasprintf("%s/step=1___rank=0___dump_index=99___name=x.pt", dir);
+    assert_true(symlink("nowhere", other) == 0 && symlink("nowhere", link) == 0);
     assert_false(compared(G "llama-b", &r, &e));
+    assert_int_equal(r.d.refused, 1);
+    assert_non_null(strstr(r.d.why, "name=x.pt: No such file or directory"));
+    assert_true(unlink(other) == 0 && unlink(link) == 0);
     assert_int_equal(r.n, 3);
-    assert_int_equal(r.d.files, 12);
+    assert_int_equal(r.d.files, 13);
     assert_string_equal(r.module[r.first].name, "non_intrusive__model.layers.0.output");
     assert_int_equal(r.module[r.first].pass, 1);
     assert_int_equal(r.module[r.first].position, ref.n - 1);

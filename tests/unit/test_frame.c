@@ -415,6 +415,34 @@ static void test_panes(void **state)
     screen_free(&s);
 }
 
+/* A low pane gives rows of its head, from the lowest on, to the rows that it must show; a click hits
+ * what is drawn. */
+static void test_a_low_pane_shows_what_matters(void **state)
+{
+    (void)state;
+    struct screen s;
+    screen_init(&s);
+    struct pane *p = s.f.pane[0] = &s.pane[0];
+    s.f.n_pane = 1;
+    for (int h = 10; h <= 20; h++) {
+        *p = (struct pane){.rows = p->rows, .head = 8, .least = 4, .scroll_to = 11};
+        grid_resize(&s.g, 80, h);
+        frame_draw(&s.f, &s.g);
+        FREED(buf_free) struct buf text = {0};
+        grid_to_text(&s.g, &text);
+        assert_non_null(strstr(text.p, "PAGES"));
+        for (int k = 7; k < 11; k++) { /* sheet rows 8 to 11 */
+            FREED(free_at) char *row = xasprintf("\nrow %d", k);
+            assert_non_null(strstr(text.p, row));
+        }
+        assert_int_equal(p->still, min_int(8, h - 3 - 4)); /* 3: below the pane */
+        for (int y = 0; y < p->still + 4; y++)
+            assert_int_equal(frame_hit(&s.f, 80, h, 0, y).row,
+                             y < p->still ? y : 8 + y - p->still);
+    }
+    screen_free(&s);
+}
+
 /* What is too long says so at its end, and warnings stay. */
 static void test_what_is_cut_ends_in_a_mark(void **state)
 {
@@ -779,6 +807,7 @@ int main(void)
         cmocka_unit_test(test_the_input_grows),
         cmocka_unit_test(test_completion_and_search),
         cmocka_unit_test(test_panes),
+        cmocka_unit_test(test_a_low_pane_shows_what_matters),
         cmocka_unit_test(test_what_is_cut_ends_in_a_mark),
         cmocka_unit_test(test_attachments_stand_above_the_message),
         cmocka_unit_test(test_the_focus_is_seen),

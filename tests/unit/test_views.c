@@ -210,12 +210,14 @@ static void test_page_map(void **state)
     begin(false);
     view_pages(&w->t, NULL, 30, &sheet);
     assert_shows("PAGES turn 9 step 214    full 11/39  swa 7/39  draft 10/39\n"
-                 "one cell: 8 tokens of a page's 16; context 151/4096\n"
+                 "one cell: 8 tokens of a page's 16\n"
+                 "context 151/4096\n"
                  "full  ███████████████████.dd..\n"
                  "swa   --------▒▒▓▓▓▓▓▓▓▓▓.dd..\n"
                  "draft ███████████████████.....\n"
                  "pos   0               128\n"
-                 "█ read ▓ window ▒ held d draft - released . free\n"
+                 "█ read ▓ window ▒ held d draft\n"
+                 "- released . free\n"
                  "pos 149 → logical 9:5 → full 13 → swa 12  ok\n"
                  "window [87,149]\n");
     free(w);
@@ -227,7 +229,7 @@ static void test_page_map_in_ascii_has_the_same_cells(void **state)
     struct world *w = new_world();
     begin(true);
     view_pages(&w->t, NULL, 80, &sheet);
-    assert_has("one cell: 4 tokens of a page's 16; ");
+    assert_has("one cell: 4 tokens of a page's 16; context 151/4096\n");
     assert_has("\nfull  ######################################..dddd..");
     assert_has("\nswa   ----------------=====+++++++++++++++++..dddd..");
     assert_has("# read   + window   = held   d draft   - released   . free\n");
