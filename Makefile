@@ -175,7 +175,7 @@ all: check-deps ## build the program (build/aerie)
 
 run: deps ## install what is missing, build, and open the chat
 	@$(MAKE) --no-print-directory all
-	@$(B)/aerie
+	@$(B)/aerie; rc=$$?; [ $$rc = 5 ] || exit $$rc # 5: a rule was violated in the chat, as the README's fifth thing shows
 
 # GPUs: machine code for the common ones, PTX for the others; needs nvcc, and no GPU. Its program needs the driver alone.
 # ZMQ=1: what a package can do and what it depends on must not hang on the machine that makes it.

@@ -22,7 +22,7 @@ static const struct option table[] = {
      OPT_NAME, AT(kv), .may = MAY_ROUND, .change = true, .line = 12},
     {"weights", "stored|fp8", "fp8: quantize bf16 matrices to 8 bits on loading",
      OPT_NAME, AT(quant.weights), .may = MAY_LOGITS, .change = true, .line = 8, .unset = "stored"},
-    {"draft_weights", "stored|fp8", "the same for the draft model (default: --weights)",
+    {"draft_weights", "stored|fp8", "fp8: the draft model in 8 bits (default: --weights)",
      OPT_NAME, AT(quant.draft_weights), .may = MAY_STEP, .change = true, .line = 9, .unset = ""},
     {"load", "auto|map|copy", "CPU: use weights in the mapped files, or copy them",
      OPT_NAME, AT(load)},

@@ -319,6 +319,19 @@ static void list_words(const struct command *cmd)
         out_printf("%28s%s\n", "", line.p);
 }
 
+/* The line of a flag as a command takes it; cmd NULL: whatever the command. letter 0: none. */
+static void help_flag(const struct flag *f, const struct command *cmd, char letter)
+{
+    const struct option *row = row_of(f);
+    const char short_form[] = {'-', letter, ',', ' ', '\0'};
+    FREED(free_at) char *left = xasprintf("%s--%s%s%s", letter ? short_form : "    ", f->row.name,
+                                          *row->range ? " " : "", row->range);
+    FREED(buf_free) struct buf text = {0};
+    if (cmd)
+        help_for(cmd, row->help, &text);
+    help_line(left, cmd ? buf_text(&text) : row->help);
+}
+
 /* Prints a line for each flag of a command; NULL: of all, with the groups' headings. */
 static void help_flags(const struct command *cmd)
 {
@@ -329,17 +342,25 @@ static void help_flags(const struct command *cmd)
             out_printf("\n%s:\n", f->group);
         if (!(f->where & where))
             continue;
-        char letter[6] = "    ";
-        if (f->letter && (all || find_flag("", 0, f->letter, where) == f))
-            snprintf(letter, sizeof letter, "-%c, ", f->letter);
-        const struct option *row = row_of(f);
-        FREED(free_at) char *left = xasprintf("%s--%s%s%s", letter, f->row.name,
-                                              *row->range ? " " : "", row->range);
-        FREED(buf_free) struct buf text = {0};
-        if (cmd)
-            help_for(cmd, row->help, &text);
-        help_line(left, cmd ? buf_text(&text) : row->help);
+        bool lettered = f->letter && (all || find_flag("", 0, f->letter, where) == f);
+        help_flag(f, cmd, lettered ? f->letter : '\0');
     }
+}
+
+/* Prints the flags of this name, unless it is a setting's or a topic's. Whether there are any. */
+static bool help_flags_named(const char *name)
+{
+    FREED(sheet_free) struct sheet topic = {0};
+    bool any = false;
+    if (settings_index(name) >= 0 || help_topic(NULL, name, &(struct printer){&topic, NULL}))
+        return false;
+    FOR_EACH(const struct flag, f, flags, n_flags) {
+        if (strcmp(f->row.name, name) != 0)
+            continue;
+        help_flag(f, NULL, f->letter);
+        any = true;
+    }
+    return any;
 }
 
 static void help_settings(void)
@@ -399,7 +420,7 @@ static void print_help(const struct cli *c, const struct sheet *s)
     cli_print(c, &rows);
 }
 
-/* A topic, a command of the chat, a setting, or a search, as /help has it. */
+/* A topic, a command of the chat, a setting, or a search, as /help has it; a flag before it. */
 static int help_words_of(struct cli *c)
 {
     struct err e = {0};
@@ -407,7 +428,8 @@ static int help_words_of(struct cli *c)
     for (int i = 0; i < c->n_word; i++)
         buf_printf(&words, "%s%s", i ? " " : "", c->word[i]);
     FREED(sheet_free) struct sheet out = {.ascii = c->opt.ascii};
-    bool ok = cmd_help_on(NULL, words.p, &(struct printer){&out, NULL}, &e);
+    bool flag = c->n_word == 1 && help_flags_named(words.p);
+    bool ok = cmd_help_on(NULL, words.p, &(struct printer){&out, NULL}, &e) || flag;
     print_help(c, &out);
     return ok ? 0 : cli_fail(&e);
 }

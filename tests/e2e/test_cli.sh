@@ -50,6 +50,8 @@ for c in $("$AERIE" help commands | sed -n 's/^| `\(\/[a-z-]*\).*/\1/p'); do gre
 [ -z "$missing" ]; result "a topic has each subcommand and each command of the chat$missing" $?
 run help why are my drafts rejected; [ $rc = 0 ] && sed -n 1p "$T/out" | grep -qE '^(acceptance|drafts|/why|/triage) '
 result "help searches for words" $?
+run help no-sandbox; sed -n 1p "$T/out" | grep -qxE ' +--no-sandbox +may write anywhere, .*' && run help limit && [ "$(grep -c '^  -n, --limit N ' "$T/out")" = 2 ] && run help seed && sed -n 1p "$T/out" | grep -qx seed
+result "help on a flag's name begins with the flag, unless it is a setting's, too" $?
 run help xyzzy plugh; [ $rc = 1 ] && grep -q 'there is no help on "xyzzy plugh"' "$T/err"; result "words of which nothing is known" $?
 # words that commands take: help lists those that the program acts on; so does the manual
 run db nosuch; actions=$(sed 's/.*expected //; s/,//g; s/ or / /' "$T/err")
