@@ -381,8 +381,8 @@ static int pane_width(const struct tui *t)
 }
 
 /* Adds to the pane's title the hazards that are on, and the place at which the shown turn violated
- * a rule. */
-static void add_alarm(struct tui *t, struct pane *p)
+ * a rule, wrapped. */
+static void add_alarm(struct tui *t, struct pane *p, int width)
 {
     const struct check_view *v = &t->now.check;
     FREED(buf_free) struct buf hazards = {0}, place = {0};
@@ -390,14 +390,17 @@ static void add_alarm(struct tui *t, struct pane *p)
     if (!danger && !v->violated_now)
         return;
     FREED(sheet_free) struct sheet all = {.ascii = t->app->ascii};
+    FREED(sheet_free) struct sheet alarm = {.ascii = t->app->ascii};
     sheet_add_row(&all, &p->rows.row[0], 0, (int)p->rows.row[0].text.n);
     sheet_line(&all);
     if (danger)
-        say_line(&all, ST_BAD, "%s", hazards.p);
+        say_line(&alarm, ST_BAD, "%s", hazards.p);
     if (v->violated_now) {
         fault_place_print(&v->violation.at, &place);
-        say_line(&all, ST_BAD, "%d.%d violates %s", v->violation.turn, v->violation.step, place.p);
+        say_line(&alarm, ST_BAD, "%d.%d violates %s", v->violation.turn, v->violation.step,
+                 place.p);
     }
+    sheet_append_wrapped(&all, &alarm, width);
     int added = all.n_row - 1;
     for (int i = 1; i < p->rows.n_row; i++) {
         sheet_add_row(&all, &p->rows.row[i], 0, (int)p->rows.row[i].text.n);
@@ -422,7 +425,7 @@ static void write_pane(struct tui *t, int kind, int width)
         write_lack(&p->rows, pane[kind].title, why, width);
     else
         pane[kind].write(t, p, width);
-    add_alarm(t, p);
+    add_alarm(t, p, width);
     sheet_cut(&p->rows, width);
 }
 

@@ -115,6 +115,9 @@ if command -v tmux >/dev/null; then
     result "the switch stands in the pane and in the status line" $?
     say /clear; wait_for 'the context is empty'; say "$dragons"; wait_for '│ [12]\.[0-9]+ violates I4 verify, swa, row [0-9]+, position [0-9]+' && wait_for '│ swa .*!'
     result "after a violation the pane names the row and marks the position" $?
+    S resize-window -x 100 -y 12; wait_for '│ +0 .*▼' && wait_for '│ full  █' && wait_for '│ swa .*!' && wait_for '│ draft █' && shows '│ [12]\.[0-9]+ violates'
+    result "on a low screen it keeps the map" $?
+    S resize-window -x 120 -y 40
     say /clear; wait_for 'the context is empty' && ! shows 'violates'
     result "a new session's pane does not" $?
 fi

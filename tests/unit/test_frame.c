@@ -415,8 +415,8 @@ static void test_panes(void **state)
     screen_free(&s);
 }
 
-/* A low pane gives rows of its head, from the lowest on, to the rows that it must show; a click hits
- * what is drawn. */
+/* A low pane gives rows of its head, from the lowest on, to the rows that it must show; a click
+ * hits what is drawn. */
 static void test_a_low_pane_shows_what_matters(void **state)
 {
     (void)state;
