@@ -455,8 +455,6 @@ static bool takes_columns(const struct gpu *g, const struct moe_shape *s)
     return s->mxfp4 || (s->as_bf16 && g->has_wgmma && s->in % 32 == 0 && s->ffn % 16 == 0);
 }
 
-/* Whether the rows are multiplied in the order of the experts, by tiles. Without wgmma the decode
- * kernel is faster while most experts have few pairs. */
 /* The most rows of bf16 or packed experts that MOE_COLUMNS_4 multiplies faster than MOE_PREFILL: an
  * expert with more rows than a job has needs several, each of which unpacks its weights. */
 static int column_rows(const struct moe_shape *s)
@@ -465,6 +463,8 @@ static int column_rows(const struct moe_shape *s)
     return max_int(COLUMN_ROWS, min_int(rows, MAX_VERIFY_ROWS));
 }
 
+/* Whether the rows are multiplied in the order of the experts, by tiles. Without wgmma the decode
+ * kernel is faster while most experts have few pairs. */
 static bool takes_prefill(const struct gpu *g, const struct moe_shape *s)
 {
     /* columns of an expert from which on tiles are faster (mma.sync), by shared memory */

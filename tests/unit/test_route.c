@@ -514,8 +514,16 @@ static void test_moe_routes(void **unused)
     s.rows = 4, s.ffn = 704, s.n_expert = 129; /* the router's last block selects them */
     assert_int_equal(moe_route_of(&h100, &s).kernel, MOE_COLUMNS_4);
     assert_false(moe_route_of(&h100, &s).block_select);
-    s.in = 32768; /* no block has room for such rows */
-    assert_int_equal(moe_route_of(&h100, &s).kernel, MOE_PLAIN);
+    for (s.rows = 4; s.rows <= 300; s.rows++) /* no block has room for four rows of 12,288; that of
+                                                 the router for prefill rows has */
+        for (s.in = 12288; s.in <= 32768; s.in += 20480) {
+            const bool many = s.in == 12288 && s.rows > COLUMN_ROWS;
+            const struct moe_route r = moe_route_of(&h100, &s);
+            assert_int_equal(r.kernel, many ? MOE_PREFILL : MOE_PLAIN);
+            assert_int_equal(r.job_pairs, s.rows);
+            assert_false(r.adds_experts || r.block_select || r.shared);
+            assert_int_equal(moe_route_of(&a100, &s).kernel, MOE_PLAIN);
+        }
     s = (struct moe_shape){1, 65536, 65536, 32, 4, true, true, false};
     assert_int_equal(moe_route_of(&ada, &s).shared, 0); /* no block has room for such rows */
     assert_int_equal(moe_router_rows(&h100, &s), 0);
