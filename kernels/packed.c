@@ -412,7 +412,7 @@ static bool e4m3_finite(const uint8_t *b)
 /* The same of E2M1, whose scales and codes are 2688 at most. Kernels multiply factors by 2^7. */
 static bool e2m1_finite(const uint8_t *b)
 {
-    return fabsf(e2m1_factor(b)) < 0x1p112f && (b[4] & 0x7f) != 0x7f && (b[5] & 0x7f) != 0x7f;
+    return fabsf(e2m1_factor(b)) < PACKED_FACTOR && (b[4] & 0x7f) != 0x7f && (b[5] & 0x7f) != 0x7f;
 }
 
 static bool is_finite(enum dtype t, const struct packed_format *f, const uint8_t *b)

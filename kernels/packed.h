@@ -65,6 +65,9 @@ void packed_bf16(enum dtype t, const void *blocks, size_t n, uint16_t *dst);
  * `scale`; of every seed the same on all machines. For benchmarks. */
 void packed_random(enum dtype t, uint64_t seed, float scale, size_t first, size_t n, void *blocks);
 
+/* Magnitudes of a factor of E2M1 that are finite in products are below this. */
+#define PACKED_FACTOR 0x1p112f
+
 /* The first of n blocks with a scale that is NaN or infinite, or (MXFP4, E2M1) so large that a
  * value could be, or (E4M3) a value that is not finite; -1: none, and all values are finite, in
  * bf16, too. A loader must refuse such blocks: what products make of them is undefined. */

@@ -26,10 +26,11 @@ each the float32 value of its code and scales, rounded once. That checkpoint is 
 
 ## GGUF: families
 
-*weights*: config, rotation frequencies and every weight equal the twin's, with matrices in BF16, F32, Q8_0, Q4_0, and with
-all types in turn. *numbers*: logits and 16 greedy ids equal the twin's, all types in turn. *reference*: the file in BF16 has
-the logits and ids of transformers, within the tolerances of `aerie golden`; "-": the format does not store a value of this
-config, so the file means another one, or widths and weights were changed. (`test_gguf_models`)
+*weights*: config, rotation frequencies and every weight equal the twin's, with matrices in BF16, F32, Q8_0, Q4_0, in NVFP4
+with a scale of each matrix and expert, and with all types in turn. *numbers*: logits and 16 greedy ids equal the twin's, all
+types in turn. *reference*: the file in BF16 has the logits and ids of transformers, within the tolerances of `aerie golden`;
+"-": the format does not store a value of this config, so the file means another one, or widths and weights were changed.
+(`test_gguf_models`)
 
 | checkpoint | weights | numbers | reference |
 |---|---|---|---|

@@ -17,7 +17,8 @@
 struct conversion {
     const char *arch;  /* general.architecture */
     const char *trunk; /* prefix of tensor names in the folder, as "model." */
-    int type; /* of matrices whose rows are whole blocks; others are BF16. -1: every type in turn */
+    int type; /* of matrices whose rows are whole blocks; others are BF16. -1: every type in turn;
+                 -2: NVFP4 and Q4_0 */
     bool paired; /* rows of q and k are permuted */
     bool halves; /* gate and up of experts in one tensor, where the folder has them so */
     bool fused;  /* q, k and v in one tensor */
@@ -60,6 +61,8 @@ struct gc {
     struct gw w;
     uint64_t seed;
     int next_type;
+    struct buf outer; /* numbers that multiply the matrices in NVFP4 which gc_retype() made */
+    bool qkv;         /* q, k and v, which are one matrix: the numbers of all are the first one */
 };
 
 static inline const char *gc_key(const struct gc *g, const char *key)
@@ -471,6 +474,8 @@ static inline char *gc_blocks(struct gc *g, enum dtype t, size_t n)
             }
     for (size_t i = 0; t == DT_MXFP4 && i < n; i++)
         b[i * 17] = (uint8_t)(118 + gc_random(g) % 4);
+    for (size_t i = 0; t == DT_NVFP4 && i < 4 * n; i++) /* 1 to 128; the sign has no meaning */
+        b[i / 4 * 36 + i % 4] = (uint8_t)(56 + gc_random(g) % 56) | (uint8_t)(i % 3 << 7);
     return (char *)b;
 }
 
@@ -527,11 +532,17 @@ static inline struct gc_shape gc_shape(const struct ck_tensor *t)
 static inline int gc_type(struct gc *g, size_t elems, bool experts)
 {
     static const int all[] = {GGUF_Q8_0,   GGUF_Q4_0, GGUF_Q4_1, GGUF_Q5_0, GGUF_Q5_1,
-                              GGUF_IQ4_NL, GGUF_F16,  GGUF_BF16, GGUF_F32,  GGUF_MXFP4};
-    int t =
-        g->how->type >= 0 ? g->how->type : all[g->next_type++ % (int)(sizeof all / sizeof *all)];
+                              GGUF_IQ4_NL, GGUF_F16,  GGUF_BF16, GGUF_F32,  GGUF_MXFP4,
+                              GGUF_NVFP4};
+    const int turn = g->next_type++;
+    int t = g->how->type;
+    if (t < 0)
+        t = t == -1    ? all[turn % (int)(sizeof all / sizeof *all)]
+            : turn % 2 ? GGUF_NVFP4
+                       : GGUF_Q4_0;
     int block = t == GGUF_F32 || t == GGUF_F16 || t == GGUF_BF16 ? 1
                 : t >= GGUF_Q2_K && t <= GGUF_Q6_K               ? 256
+                : t == GGUF_NVFP4                                ? 64
                                                                  : 32;
     return elems % (size_t)block || (experts && g->how->type < 0 && block == 1) ? GGUF_BF16 : t;
 }
@@ -542,7 +553,8 @@ static inline enum dtype gc_packed(int type)
         [GGUF_Q8_0] = DT_Q8_0,   [GGUF_Q4_0] = DT_Q4_0, [GGUF_Q4_1] = DT_Q4_1,
         [GGUF_Q5_0] = DT_Q5_0,   [GGUF_Q5_1] = DT_Q5_1, [GGUF_IQ4_NL] = DT_IQ4_NL,
         [GGUF_MXFP4] = DT_MXFP4, [GGUF_Q2_K] = DT_Q2_K, [GGUF_Q3_K] = DT_Q3_K,
-        [GGUF_Q4_K] = DT_Q4_K,   [GGUF_Q5_K] = DT_Q5_K, [GGUF_Q6_K] = DT_Q6_K};
+        [GGUF_Q4_K] = DT_Q4_K,   [GGUF_Q5_K] = DT_Q5_K, [GGUF_Q6_K] = DT_Q6_K,
+        [GGUF_NVFP4] = DT_NVFP4};
     return of[type];
 }
 
@@ -553,9 +565,53 @@ static inline size_t gc_bytes(int type, size_t n)
                                                    : dtype_bytes(gc_packed(type), n);
 }
 
+/* The weights of n / 64 blocks of NVFP4, in as many parts of one random number each that multiplies
+ * them, as bf16; keeps the numbers in g->outer. */
+static inline void gc_outer(struct gc *g, const uint8_t *b, size_t n, size_t parts, uint16_t *out)
+{
+    static const double level[8] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+    float outer = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (i % (n / parts) == 0) {
+            outer = (gc_random(g) % 8 ? 1 : -1) / (float)(2000 + gc_random(g) % 4000);
+            if (!g->qkv || !g->outer.n)
+                buf_add(&g->outer, &outer, sizeof outer);
+            memcpy(&outer, g->outer.p + (g->qkv ? 0 : g->outer.n - sizeof outer), sizeof outer);
+        }
+        const uint8_t *block = b + i / 64 * 36;
+        const size_t k = i % 64 / 16, j = i % 16;
+        const int code = block[4 + 8 * k + j % 8] >> (j < 8 ? 0 : 4) & 15,
+                  e = block[k] >> 3 & 15, m = block[k] & 7;
+        const double scale = e ? ldexp(8 + m, e - 10) : ldexp(m, -9);
+        out[i] = f32_to_bf16((float)(scale * (code & 8 ? -level[code & 7] : level[code])) * outer);
+    }
+}
+
+/* Adds a tensor, and behind one in NVFP4 each `step`th of the numbers that multiply it, from number
+ * `from` on, and scales of inputs. */
+static inline void gc_add(struct gc *g, const char *name, int type, int n_dim, const int64_t *dim,
+                          const void *bytes, size_t n, size_t from, size_t step)
+{
+    gw_tensor(&g->w, name, type, n_dim, dim, bytes, n);
+    if (type != GGUF_NVFP4)
+        return;
+    struct buf v = {0};
+    char other[80];
+    for (size_t i = from; i < g->outer.n / 4; i += step)
+        buf_add(&v, g->outer.p + 4 * i, 4);
+    for (int k = 0; k < 2; k++) {
+        snprintf(other, sizeof other, "%.*s%s", (int)(strlen(name) - strlen(".weight")), name,
+                 k ? ".input_scale" : ".scale");
+        gw_tensor(&g->w, other, GGUF_F32, 1, (const int64_t[]){(int64_t)v.n / 4}, v.p, v.n);
+    }
+    buf_free(&v);
+    if (from + 1 == step)
+        buf_free(&g->outer);
+}
+
 /* Gives the tensor a type of GGUF: returns the bytes of its rows in the file's type, in the
  * folder's order; the folder's tensor becomes what it must equal. */
-static inline char *gc_retype(struct gc *g, struct ck_tensor *t, int type, size_t n)
+static inline char *gc_retype(struct gc *g, struct ck_tensor *t, int type, size_t n, size_t parts)
 {
     char *file;
     if (type == GGUF_BF16) {
@@ -574,7 +630,10 @@ static inline char *gc_retype(struct gc *g, struct ck_tensor *t, int type, size_
     } else {
         enum dtype p = gc_packed(type);
         file = gc_blocks(g, p, n / (size_t)packed_format(p)->elements);
-        packed_bf16(p, file, n, (uint16_t *)(void *)t->data);
+        if (p == DT_NVFP4)
+            gc_outer(g, (uint8_t *)file, n, parts, (uint16_t *)(void *)t->data);
+        else
+            packed_bf16(p, file, n, (uint16_t *)(void *)t->data);
     }
     return file;
 }
@@ -789,8 +848,8 @@ static inline void gc_two(struct gc *g, const char *rows, const struct gc_shape 
         snprintf(part, sizeof part, "blk.%d.ffn_%s_exps.weight", layer, k ? "up" : "gate");
         for (size_t e = 0; e < (size_t)s->dim[0]; e++)
             buf_add(&b, rows + (2 * e + k) * half, half);
-        gw_tensor(&g->w, part, type, 3, (const int64_t[]){s->dim[0], s->dim[1] / 2, s->dim[2]}, b.p,
-                  b.n);
+        gc_add(g, part, type, 3, (const int64_t[]){s->dim[0], s->dim[1] / 2, s->dim[2]}, b.p, b.n,
+               k, 2);
         buf_free(&b);
     }
 }
@@ -822,9 +881,9 @@ static inline bool gc_gptoss(struct gc *g, struct ck_tensor *t, const char *name
     gc_transpose(t, down);
     struct gc_shape s = gc_shape(t);
     int type = gc_type(g, s.elems, true);
-    char *rows = gc_retype(g, t, type, s.rows * s.elems);
+    char *rows = gc_retype(g, t, type, s.rows * s.elems, (size_t)s.dim[0] * (down ? 1 : 2));
     if (down)
-        gw_tensor(&g->w, file[0], type, 3, s.dim, rows, gc_bytes(type, s.rows * s.elems));
+        gc_add(g, file[0], type, 3, s.dim, rows, gc_bytes(type, s.rows * s.elems), 0, 1);
     else
         gc_two(g, rows, &s, type, gc_bytes(type, s.elems), file[0]);
     free(rows);
@@ -847,13 +906,13 @@ static inline bool gc_stack(struct gc *g, const struct ck_tensor *t, const char 
     for (int i = 0; !expert && i < n; i++) {
         snprintf(each, sizeof each, "%slayers.%d.mlp.experts.%d.%s_proj.weight", g->how->trunk,
                  layer, i, what);
-        char *rows = gc_retype(g, ck_find(g->c, each), type, s.rows * s.elems);
+        char *rows = gc_retype(g, ck_find(g->c, each), type, s.rows * s.elems, 1);
         buf_add(&b, rows, gc_bytes(type, s.rows * s.elems));
         free(rows);
     }
     snprintf(file, sizeof file, "blk.%d.ffn_%s_exps.weight", layer, what);
     if (!expert)
-        gw_tensor(&g->w, file, type, 3, (const int64_t[]){n, s.dim[0], s.dim[1]}, b.p, b.n);
+        gc_add(g, file, type, 3, (const int64_t[]){n, s.dim[0], s.dim[1]}, b.p, b.n, 0, 1);
     buf_free(&b);
     return true;
 }
@@ -892,11 +951,14 @@ static inline void gc_tensor(struct gc *g, struct ck_tensor *t, struct buf qkv[3
         return;
     }
     bool q = strstr(file, "attn_q."), k = strstr(file, "attn_k."), v = strstr(file, "attn_v.");
-    int type = s.n == 1 || strstr(file, "ffn_gate_inp")
+    int type = s.n == 1 || (strstr(file, "ffn_gate_inp") && g->how->type != GGUF_NVFP4)
                    ? GGUF_F32 : gc_type(g, s.elems, strstr(file, "_exps.") != NULL);
     if (g->how->fused && (q || k || v))
-        type = s.n == 1 || g->how->type == GGUF_F32 ? GGUF_F32 : GGUF_BF16;
-    char *rows = gc_retype(g, t, type, s.rows * s.elems);
+        type = s.n == 1 || g->how->type == GGUF_F32 ? GGUF_F32
+               : type == GGUF_NVFP4 && g->how->type >= 0 ? type : GGUF_BF16;
+    const bool two = strstr(file, "ffn_gate_up_exps") && !g->how->halves;
+    char *rows = gc_retype(g, t, type, s.rows * s.elems,
+                           s.n == 3 ? (size_t)s.dim[0] * (two ? 2 : 1) : 1);
     size_t n = s.n == 1 ? s.elems : s.rows, bytes = s.n == 1 ? 4 : gc_bytes(type, s.elems);
     if (g->how->paired && (q || k))
         gc_permute(rows, n, bytes,
@@ -904,27 +966,26 @@ static inline void gc_tensor(struct gc *g, struct ck_tensor *t, struct buf qkv[3
     if (g->how->fused && (q || k || v)) {
         buf_add(&qkv[q ? 0 : k ? 1 : 2], rows, n * bytes);
         *qkv_type = type;
-    } else if (strstr(file, "ffn_gate_up_exps") && !g->how->halves) {
+    } else if (two) {
         gc_two(g, rows, &s, type, bytes, file);
     } else {
-        gw_tensor(&g->w, file, type, s.n, s.dim, rows, n * bytes);
+        gc_add(g, file, type, s.n, s.dim, rows, n * bytes, 0, 1);
     }
     free(rows);
 }
 
 /* q, k and v of one layer that were kept back, as one tensor. */
 static inline void gc_flush_qkv(struct gc *g, struct buf qkv[3], int layer, const char *kind,
-                                int64_t elems)
+                                int type, int64_t elems)
 {
     char name[64];
     snprintf(name, sizeof name, "blk.%d.attn_qkv.%s", layer, kind);
     for (int i = 1; i < 3; i++)
         buf_add(&qkv[0], qkv[i].p, qkv[i].n);
-    bool f32 = !elems || g->how->type == GGUF_F32;
-    int64_t bytes = (elems ? elems : 1) * (f32 ? 4 : 2);
+    const int64_t bytes = elems ? (int64_t)gc_bytes(type, (size_t)elems) : 4;
     if (qkv[0].n)
-        gw_tensor(&g->w, name, f32 ? GGUF_F32 : GGUF_BF16, elems ? 2 : 1,
-                  (const int64_t[]){(int64_t)qkv[0].n / bytes, elems}, qkv[0].p, qkv[0].n);
+        gc_add(g, name, elems ? type : GGUF_F32, elems ? 2 : 1,
+               (const int64_t[]){(int64_t)qkv[0].n / bytes, elems}, qkv[0].p, qkv[0].n, 0, 1);
     for (int i = 0; i < 3; i++)
         buf_free(&qkv[i]);
 }
@@ -953,6 +1014,7 @@ static inline struct buf gguf_of(struct ck *c, const struct conversion *how)
         snprintf(name, sizeof name, "blk.%d.nextn.eh_proj.weight", layers + i);
         gc_ones(&g, name, 1, 8);
     }
+    g.qkv = true;
     for (int l = 0; how->fused && l < layers; l++)
         for (int k = 0; k < 2; k++) {
             struct buf qkv[3] = {{0}};
@@ -964,7 +1026,8 @@ static inline struct buf gguf_of(struct ck *c, const struct conversion *how)
                     !strstr(end, "norm") && (strstr(end, "bias") != NULL) == (k == 1))
                     gc_tensor(&g, &c->t[i], qkv, &type);
             }
-            gc_flush_qkv(&g, qkv, l, k ? "bias" : "weight", k ? 0 : gc_int(c, "hidden_size"));
+            gc_flush_qkv(&g, qkv, l, k ? "bias" : "weight", type,
+                         k ? 0 : gc_int(c, "hidden_size"));
         }
     return gw_bytes(&g.w);
 }

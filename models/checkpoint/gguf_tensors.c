@@ -6,6 +6,11 @@
  * matrices stay packed. Packed vectors, and matrices of two packed types in one tensor, become
  * bf16, each value rounded once, which is what a packed weight is for the kernels, too
  * (kernels/packed.h).
+ *
+ * X.scale beside X.weight in NVFP4 multiplies all weights of the matrix, or has a number for each
+ * expert (llama.cpp multiplies the product). Such a file's matrices in NVFP4 become E2M1, which has
+ * a factor; the weights are those of the folder with these numbers (scaled.h). X.input_scale is of
+ * products whose inputs are quantized, and is not read.
  */
 #include "models/checkpoint/gguf_model.h"
 
@@ -20,6 +25,7 @@ struct listing {
     struct err *e;
     int layers, blocks; /* of the model, and with those behind that predict further tokens */
     bool plain_experts; /* gguf_plain_experts() */
+    bool outer;         /* a tensor scales another one: list_scale() */
     int *n;             /* tensors so far */
 };
 
@@ -144,6 +150,33 @@ static bool is_floats(enum dtype t)
     return t == DT_F32 || t == DT_F16 || t == DT_BF16 || dtype_packed(t);
 }
 
+/* The tensor NAME.scale beside NAME.weight, in which NAME has no further dot. NULL: there is none,
+ * or it is one of the architecture's own. */
+static const struct gguf_tensor *scale_beside(const struct listing *l, const char *name)
+{
+    char other[GGUF_NAME + 8];
+    const char *rest = name;
+    layer_of(name, &rest);
+    const char *dot = strchr(rest, '.');
+    if (!dot || strcmp(dot, ".weight") != 0)
+        return NULL;
+    snprintf(other, sizeof other, "%.*s.scale", (int)(dot - name), name);
+    return own_name(l->a, other + (rest - name)) ? NULL : gguf_find(l->g, other);
+}
+
+/* The rows of a tensor of the file, with the numbers that multiply them. */
+static struct row_source rows_of(const struct listing *l, const struct gguf_tensor *t)
+{
+    struct row_source s = {.file = t->file, .at = t->at, .type = t->type, .name = t->name,
+                           .path = l->g->file[t->file].path};
+    const struct gguf_tensor *o =
+        l->outer && t->type == DT_NVFP4 ? scale_beside(l, t->name) : NULL;
+    if (o)
+        s.outer = (struct row_outer){o->file, o->at, t->n_dim == 3 ? t->dim[1] : INT64_MAX, o->name,
+                                     l->g->file[o->file].path};
+    return s;
+}
+
 /* The tensor as it is in the file, under its published name. */
 static struct gguf_made made_of(const struct listing *l, const struct gguf_tensor *t)
 {
@@ -152,8 +185,7 @@ static struct gguf_made made_of(const struct listing *l, const struct gguf_tenso
     m.t = (struct tensor){.type = t->type, .n_dim = t->n_dim, .bytes = (size_t)t->bytes};
     memcpy(m.t.dim, t->dim, sizeof t->dim);
     m.rows = (struct rows){.n_from = 1};
-    m.rows.from[0] =
-        (struct row_source){t->file, t->at, t->type, t->name, l->g->file[t->file].path};
+    m.rows.from[0] = rows_of(l, t);
     return m;
 }
 
@@ -184,6 +216,12 @@ static bool finish(const struct listing *l, struct gguf_made *m)
         m->in_place = false;
         r->make = MAKE_TYPE;
         r->to = m->t.type = memory_type(a, b);
+    }
+    if (r->make == MAKE_SAME && a == DT_NVFP4 && l->outer) {
+        if (m->in_place)
+            remake(m, ROWS_SAME, 0, m->t.dim[m->t.n_dim - 1]);
+        r->make = MAKE_OUTER;
+        m->t.type = DT_E2M1;
     }
     if (r->make == MAKE_LESS_1)
         m->t.type = DT_F32;
@@ -290,8 +328,7 @@ static bool list_two(const struct listing *l, const struct gguf_tensor *gate, co
          (up->type == DT_MXFP4 || gate->type == DT_MXFP4)))
         return bad(l, gate, "does not fit %s, expected the same shape and type", up_name);
     struct gguf_made m = made_of(l, gate);
-    m.rows.from[1] =
-        (struct row_source){up->file, up->at, up->type, up->name, l->g->file[up->file].path};
+    m.rows.from[1] = rows_of(l, up);
     m.rows.n_from = 2;
     /* a vector of each expert is rows of one element */
     bool bias = gate->n_dim == 2;
@@ -356,7 +393,12 @@ static bool list_each(const struct listing *l, const struct gguf_tensor *t, int 
     for (int64_t i = 0; i < t->dim[0]; i++) {
         one.at = t->at + row * (uint64_t)(i * t->dim[1] + from);
         struct gguf_made m = made_of(l, &one);
-        m.rows.from[0].name = t->name;
+        m.rows.from[0] = rows_of(l, t); /* of all experts */
+        m.rows.from[0].at = one.at;
+        if (m.rows.from[0].outer.rows) {
+            m.rows.from[0].outer.at += sizeof(float) * (uint64_t)i;
+            m.rows.from[0].outer.rows = INT64_MAX;
+        }
         snprintf(m.name, sizeof m.name, "model.layers.%d.mlp.experts.%d.%s_proj.weight", layer,
                  (int)i, what);
         join_types(l, layer, rest, &m);
@@ -454,7 +496,8 @@ static bool list_qkv(const struct listing *l, const struct gguf_tensor *t, int l
         snprintf(part.name, sizeof part.name, "blk.%d.%s%s", layer, what[i],
                  rest + strlen("attn_qkv"));
         struct gguf_made m = made_of(l, &part);
-        m.rows.from[0].name = t->name;
+        m.rows.from[0] = rows_of(l, t); /* of all three */
+        m.rows.from[0].at = part.at;
         if (l->a->paired && i < 2)
             remake(&m, ROWS_HALVES, key, row_elems(t));
         if (!finish(l, &m))
@@ -493,20 +536,50 @@ static bool adds_1(const struct gguf_arch *a, const struct gguf_tensor *t)
            is_floats(t->type) && !(a->last_norm_plain && !strcmp(t->name, "output_norm.weight"));
 }
 
-/* Whether it is a number that multiplies all weights of a matrix in NVFP4, or its inputs. */
-static bool is_outer_scale(const struct gguf_arch *a, const char *rest)
+/* Whether the tensor scales a matrix of another name, or (input) its inputs. */
+static bool is_outer_scale(const struct gguf_arch *a, const char *name, bool input)
 {
+    const char *rest = name;
+    layer_of(name, &rest);
     const char *end = strchr(rest, '.');
-    return end && !own_name(a, rest) && (!strcmp(end, ".scale") || !strcmp(end, ".input_scale"));
+    return end && !own_name(a, rest) && !strcmp(end, input ? ".input_scale" : ".scale");
+}
+
+static bool has_outer_scales(const struct gguf *g, const struct gguf_arch *a)
+{
+    int i = 0;
+    while (i < g->n_tensor && !is_outer_scale(a, g->tensor[i].name, false))
+        i++;
+    return i < g->n_tensor;
+}
+
+/* Checks a scale of a matrix, which is read with that matrix, or one of inputs. */
+static bool list_scale(const struct listing *l, const struct gguf_tensor *t, bool input)
+{
+    char name[GGUF_NAME + 8];
+    snprintf(name, sizeof name, "%.*s.weight", (int)(strrchr(t->name, '.') - t->name), t->name);
+    const struct gguf_tensor *of = gguf_find(l->g, name);
+    if (!of)
+        return bad(l, t, "is a scale of %s, which is missing", show(name).s);
+    if (input)
+        return true;
+    if (of->type != DT_NVFP4 || of->n_dim < 2 || of->n_dim > 3)
+        return bad(l, t, "is a scale of %s, which has type %s and dimensions: %d, expected NVFP4 "
+                         "and 2 or 3", show(name).s, dtype_name(of->type), of->n_dim);
+    const int64_t n = of->n_dim == 3 ? of->dim[0] : 1;
+    return (t->type == DT_F32 && t->n_dim == 1 && t->dim[0] == n) ||
+           bad(l, t, "has type %s and dimensions: %d, the first of %lld, expected F32 and one of "
+                     "%lld (one number, or one for each expert)", dtype_name(t->type), t->n_dim,
+               (long long)t->dim[0], (long long)n);
 }
 
 static bool list_tensor(const struct listing *l, const struct gguf_tensor *t)
 {
     const char *rest = t->name;
     int layer = layer_of(t->name, &rest);
-    if (is_outer_scale(l->a, rest))
-        return bad(l, t, "is a scale of a whole matrix in NVFP4, which aerie does not read in a "
-                         "GGUF, expected the folder of the model, or another type");
+    for (int input = 0; input < 2; input++)
+        if (is_outer_scale(l->a, t->name, input))
+            return list_scale(l, t, input);
     for (int i = 0; i < t->n_dim; i++)
         if (!t->dim[i])
             return bad(l, t, "has a dimension of 0");
@@ -534,7 +607,8 @@ bool gguf_tensors(const struct gguf *g, const struct gguf_arch *a,
                   void (*add)(void *arg, const struct gguf_made *t), void *arg, struct err *e)
 {
     struct listing l = {.g = g, .a = a, .add = add, .arg = arg, .e = e, .n = &(int){0},
-                        .plain_experts = gguf_plain_experts(g)};
+                        .plain_experts = gguf_plain_experts(g),
+                        .outer = has_outer_scales(g, a)};
     if (!gguf_layers(g, a, &l.layers, &l.blocks, e))
         return false;
     return ALL(i, g->n_tensor, list_tensor(&l, &g->tensor[i]));

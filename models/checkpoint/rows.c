@@ -4,6 +4,8 @@
 #include "kernels/packed.h"
 #include "models/checkpoint/json.h"
 
+#include <math.h>
+
 enum { CHUNK = 64 << 10, MX_BLOCK = 17, MX_ELEMS = 32 };
 
 /* Whether the sources are codes and scales. */
@@ -30,6 +32,7 @@ size_t rows_bytes(const struct rows *r)
     case MAKE_SCALES: return n / MX_ELEMS;
     case MAKE_SCALED: return (size_t)r->scaled.cols * 2;
     case MAKE_BLOCKS: return dtype_bytes(r->to, (size_t)r->scaled.cols);
+    case MAKE_OUTER: return dtype_bytes(DT_E2M1, n);
     }
     return 0;
 }
@@ -87,16 +90,40 @@ static void convert_blocks(const struct rows *r, const char *p, size_t n, char *
             out[b] = *p;
 }
 
-/* Converts n elements of source k; tmp has room for them as floats. */
-static void convert(const struct rows *r, int k, const char *p, size_t n, char *out, float *tmp)
+/* n elements of blocks of NVFP4, whose scales have no sign, as blocks of E2M1 with a factor. */
+static void outer_blocks(const uint8_t *p, size_t n, float factor, uint8_t *out)
+{
+    enum { ELEMS = 64, BYTES = 36, BLOCK = 22 };
+    for (size_t i = 0; i < n / 32; i++, out += BLOCK) {
+        const uint8_t *b = p + i / (ELEMS / 32) * BYTES, *scale = b + 2 * (i % 2),
+                      *code = b + 4 + 16 * (i % 2);
+        memcpy(out, &factor, sizeof factor);
+        out[4] = scale[0] & 0x7f, out[5] = scale[1] & 0x7f;
+        for (int j = 0; j < 8; j++) { /* elements j, j + 8, and, 16 behind them, j + 16, j + 24 */
+            out[6 + j] = (uint8_t)((code[j] & 15) | (code[8 + j] & 15) << 4);
+            out[14 + j] = (uint8_t)(code[j] >> 4 | (code[8 + j] >> 4) << 4);
+        }
+    }
+}
+
+/* Converts n elements of source k, which `outer` multiplies; tmp has room for them as floats. */
+static void convert(const struct rows *r, int k, const char *p, size_t n, float outer, char *out,
+                    float *tmp)
 {
     enum dtype t = r->from[k].type;
     if (r->make == MAKE_SAME) {
         memcpy(out, p, dtype_bytes(t, n));
     } else if (r->make == MAKE_CODES || r->make == MAKE_SCALES) {
         convert_blocks(r, p, n, out);
+    } else if (r->make == MAKE_OUTER) {
+        outer_blocks((const uint8_t *)p, n, outer, (uint8_t *)out);
     } else {
-        floats_of(t, p, n, tmp);
+        if (r->from[k].outer.rows) { /* out has room for the blocks: 22 bytes of 32 elements */
+            outer_blocks((const uint8_t *)p, n, outer, (uint8_t *)out);
+            packed_floats(DT_E2M1, out, n, tmp);
+        } else {
+            floats_of(t, p, n, tmp);
+        }
         for (size_t i = 0; i < n; i++) {
             float v = r->make == MAKE_LESS_1 ? tmp[i] - 1 : tmp[i];
             uint16_t half = f32_to_bf16(v);
@@ -113,7 +140,26 @@ static void convert(const struct rows *r, int k, const char *p, size_t n, char *
 struct row_span { /* rows of a source that a chunk needs */
     int64_t first, end;
     char *p;
+    float *outer; /* from that of row `first` on; NULL: there are none */
 };
+
+/* Reads the numbers that multiply the rows. */
+static bool read_outer(const struct safetensors *st, const struct row_outer *o, struct row_span *s,
+                       struct err *e)
+{
+    if (!o->rows)
+        return true;
+    const int64_t at = s->first / o->rows, n = (s->end - 1) / o->rows + 1 - at;
+    s->outer = xcalloc((size_t)n, sizeof *s->outer);
+    if (!shard_pread(&st->shard[o->file], s->outer, (size_t)n * sizeof *s->outer,
+                     o->at + (uint64_t)at * sizeof *s->outer, e))
+        return false;
+    for (int64_t i = 0; i < n; i++)
+        if (!(fabsf(s->outer[i]) < PACKED_FACTOR))
+            return err_file(e, o->path, "tensor %s has %g at %lld, expected less than 2^112",
+                            show(o->name).s, (double)s->outer[i], (long long)at + (long long)i);
+    return true;
+}
 
 static bool read_span(const struct safetensors *st, const struct rows *r, int k,
                       struct row_span *s, struct err *e)
@@ -136,8 +182,8 @@ static bool make_scaled(const struct safetensors *st, const struct rows *r, int6
                         int64_t end, char *out, struct err *e)
 {
     const struct scaled *m = &r->scaled;
-    struct row_span code = {first, end, NULL};
-    struct row_span scale = {first / m->block_rows, (end - 1) / m->block_rows + 1, NULL};
+    struct row_span code = {first, end, NULL, NULL};
+    struct row_span scale = {first / m->block_rows, (end - 1) / m->block_rows + 1, NULL, NULL};
     bool ok = read_span(st, r, 0, &code, e) && read_span(st, r, 1, &scale, e);
     for (int64_t i = first; ok && i < end; i++) {
         const uint8_t *c = (uint8_t *)code.p + (size_t)(i - first) * source_bytes(r, 0);
@@ -161,7 +207,7 @@ static bool make_rows(const struct safetensors *st, const struct rows *r, int64_
 {
     if (of_codes(r))
         return make_scaled(st, r, first, end, out, e);
-    struct row_span s[2] = {{INT64_MAX, 0, NULL}, {INT64_MAX, 0, NULL}};
+    struct row_span s[2] = {{INT64_MAX, 0, NULL, NULL}, {INT64_MAX, 0, NULL, NULL}};
     for (int64_t i = first, row; i < end; i++) {
         struct row_span *of = &s[source_of(r, i, &row)];
         of->first = row < of->first ? row : of->first;
@@ -169,17 +215,21 @@ static bool make_rows(const struct safetensors *st, const struct rows *r, int64_
     }
     bool ok = true;
     for (int k = 0; ok && k < r->n_from; k++)
-        ok = s[k].end == 0 || read_span(st, r, k, &s[k], e);
-    size_t n = (size_t)r->elems * (r->order == ROWS_SAME ? (size_t)(end - first) : 1);
+        ok = s[k].end == 0 ||
+             (read_span(st, r, k, &s[k], e) && read_outer(st, &r->from[k].outer, &s[k], e));
+    const bool at_once = r->order == ROWS_SAME && !s[0].outer;
+    size_t n = (size_t)r->elems * (at_once ? (size_t)(end - first) : 1);
     FREED(free_at) float *tmp = ok ? xmalloc(n * sizeof *tmp) : NULL;
     for (int64_t i = first, row; ok && i < end; i++) {
         int k = source_of(r, i, &row);
-        convert(r, k, s[k].p + (size_t)(row - s[k].first) * source_bytes(r, k), n,
+        const int64_t each = r->from[k].outer.rows;
+        const float outer = s[k].outer ? s[k].outer[row / each - s[k].first / each] : 1;
+        convert(r, k, s[k].p + (size_t)(row - s[k].first) * source_bytes(r, k), n, outer,
                 out + (size_t)(i - first) * r->bytes, tmp);
-        if (r->order == ROWS_SAME)
-            break; /* all at once */
+        if (at_once)
+            break;
     }
-    FREE(s[0].p, s[1].p);
+    FREE(s[0].p, s[1].p, s[0].outer, s[1].outer);
     return ok;
 }
 

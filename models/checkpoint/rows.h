@@ -24,6 +24,16 @@ enum row_make {
     MAKE_SCALES, /* of MXFP4 blocks: the scales */
     MAKE_SCALED, /* bf16 from codes, the first source, and their scales, the second: scaled.h */
     MAKE_BLOCKS, /* blocks of a packed type from the same: scaled_packs_as() */
+    MAKE_OUTER,  /* E2M1 of blocks of NVFP4 and the numbers that multiply them: row_outer */
+};
+
+/* Numbers in float32, in a file, which multiply the weights of a source by the law of scaled
+ * weights (scaled.h): each those of so many rows. MAKE_TYPE and MAKE_OUTER read them. */
+struct row_outer {
+    int file;
+    uint64_t at;
+    int64_t rows;            /* 0: there are none */
+    const char *name, *path; /* as in row_source */
 };
 
 struct rows {
@@ -32,6 +42,7 @@ struct rows {
         uint64_t at;
         enum dtype type;
         const char *name, *path; /* for messages; outlive this struct */
+        struct row_outer outer;
     } from[2];
     int n_from;
     enum row_order order;

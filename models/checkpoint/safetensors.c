@@ -231,7 +231,8 @@ static bool open_gguf(struct safetensors *s, const char *path, struct err *e)
 
 static struct row_source source_at(const struct safetensors *s, const struct st_entry *x)
 {
-    return (struct row_source){x->shard, x->at, DT_U8, x->t.name, s->shard[x->shard].path};
+    return (struct row_source){.file = x->shard, .at = x->at, .type = DT_U8, .name = x->t.name,
+                               .path = s->shard[x->shard].path};
 }
 
 /* The entry of the codes becomes that of the matrix. */
@@ -256,12 +257,15 @@ static void make_matrix(struct safetensors *s, struct coded_matrix *m)
 void st_as_bf16(const struct tensor *t)
 {
     struct st_entry *x = (struct st_entry *)(uintptr_t)st_entry(t);
-    if (!x->rows || x->rows->make != MAKE_BLOCKS)
+    if (!x->rows || (x->rows->make != MAKE_BLOCKS && x->rows->make != MAKE_OUTER))
         return;
     x->t.type = DT_BF16, x->type = dtype_name(DT_BF16);
-    x->rows->make = MAKE_SCALED;
+    x->rows->make = x->rows->make == MAKE_BLOCKS ? MAKE_SCALED : MAKE_TYPE;
+    x->rows->to = DT_BF16;
     x->rows->bytes = rows_bytes(x->rows);
-    x->t.bytes = (size_t)x->t.dim[0] * x->rows->bytes;
+    x->t.bytes = sizeof(uint16_t);
+    for (int i = 0; i < x->t.n_dim; i++)
+        x->t.bytes *= (size_t)x->t.dim[i];
 }
 
 /* Moves hidden entries behind the others. */

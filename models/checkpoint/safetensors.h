@@ -62,7 +62,8 @@ const char *st_path(const struct safetensors *s, const struct tensor *t);
 /* The text of the checkpoint's config.json and its path, which the caller frees; of a GGUF file
  * what its metadata say, and the file's path. NULL and *e on failure. */
 char *st_config(const struct safetensors *s, struct buf *text, struct err *e);
-/* Makes bf16 of a matrix that coded_find() left packed, before it is read; others stay. */
+/* Makes bf16 of a matrix that coded_find() left packed, or that a scale beside a GGUF's NVFP4
+ * multiplies, before it is read; others stay. */
 void st_as_bf16(const struct tensor *t);
 /* Reads bytes [from, from + n) of a tensor into dst. False and *e (ERR_MODEL): an I/O error, or a
  * weight of a GGUF file is not finite. */

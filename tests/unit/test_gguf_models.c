@@ -53,6 +53,10 @@ static const struct family_case {
     {"qwen3-b", NULL, {.arch = "qwen3", .trunk = "model.", .fused = true}, .golden = true},
     {"llama-b", NULL, {.arch = "llama", .trunk = "model.", .paired = true, .fused = true},
      .golden = true},
+    {"llama-b", NULL, {.arch = "llama", .trunk = "model.", .paired = true},
+     .wide = (const int[]){48, 64, 72, 128, 6, 8, 0}},
+    {"llama-b", NULL, {.arch = "llama", .trunk = "model.", .paired = true, .fused = true},
+     .wide = (const int[]){48, 64, 72, 128, 6, 8, 0}},
     {"gemma2-b", NULL, {.arch = "gemma2", .trunk = "model.", .window = true},
      .set = "query_pre_attn_scalar=10"},
     {"gemma4-a", NULL, {.arch = "gemma4", .trunk = "model.", .window = true}, .golden = true},
@@ -109,6 +113,9 @@ static const struct family_case {
     {"granitemoe-b", NULL,
      {.arch = "granite_swa", .trunk = "model.", .paired = true, .window = true, .halves = true},
      .golden = true},
+    {"granitemoe-b", NULL,
+     {.arch = "granite_swa", .trunk = "model.", .paired = true, .window = true, .halves = true},
+     .wide = (const int[]){48, 64, 20, 32, 40, 64, 6, 8, 0}},
     {"muse-b", NULL, {.arch = "muse-glimmer", .trunk = "model.language_model.", .paired = true,
                       .window = true}, .set = "post_norm_eps"},
     {"mimo-b", NULL, {.arch = "mimo2", .trunk = "model.", .window = true},
@@ -248,8 +255,8 @@ static void assert_same_config(const struct config *a, const struct layer *of_a,
         assert_memory_equal(&of_a[i], &of_b[i], offsetof(struct layer, in_norm));
 }
 
-/* Types of the matrices: one for all, and each in turn. */
-static const int kinds[] = {GGUF_BF16, GGUF_F32, GGUF_Q8_0, GGUF_Q4_0, -1};
+/* Types of the matrices: one for all, each in turn, and two in turn. */
+static const int kinds[] = {GGUF_BF16, GGUF_F32, GGUF_Q8_0, GGUF_Q4_0, GGUF_NVFP4, -1, -2};
 enum { N_KINDS = sizeof kinds / sizeof *kinds };
 
 static void test_a_file_equals_its_folder(void **state)
@@ -471,16 +478,77 @@ static void test_what_is_no_model_is_refused(void **state)
     gw_vector(&w, "rope_freqs.weight", 1);
     gw_matrix(&w, "token_embd.weight", GGUF_F32, 2, 2, 0);
     refused(&w, "tensor rope_freqs.weight is not used by architecture mistral3");
-    static const char *const scales[] = {
-        "blk.0.attn_q.scale", "blk.0.ffn_down_exps.scale", "blk.0.ffn_up.input_scale",
-        "output.scale", "output.input_scale", "token_embd.scale"};
+    static const char *const scales[][2] = {
+        {"blk.0.attn_q", ".scale"}, {"blk.0.ffn_down_exps", ".scale"},
+        {"blk.0.ffn_up", ".input_scale"}, {"output", ".scale"}, {"output", ".input_scale"},
+        {"token_embd", ".scale"}};
     for (int i = 0; i < COUNT(scales); i++) {
-        char what[99];
+        const char *of = scales[i][0], *end = scales[i][1];
+        char name[64], what[160];
+        snprintf(name, sizeof name, "%s%s", of, end);
         gw_string(&w, "general.architecture", "mistral3");
         gw_u32(&w, "mistral3.block_count", 1);
-        gw_vector(&w, scales[i], 1);
-        snprintf(what, sizeof what, "tensor %s is a scale of a whole matrix in NVFP4", scales[i]);
+        gw_vector(&w, name, 1);
+        snprintf(what, sizeof what, "tensor %s is a scale of %s.weight, which is missing", name,
+                 of);
         refused(&w, what);
+    }
+}
+
+/* Scales of matrices in NVFP4 that no converter writes. */
+static void test_scales_of_nvfp4_are_checked(void **state)
+{
+    (void)state;
+    enum { WHOLE = 36 };
+    static const float ones[2] = {1, 1};
+    static const char *const missing = "expected F32 and one of ";
+    const struct {
+        int of, n_dim, type, n;
+        const char *says;
+    } bad[] = {
+        {GGUF_NVFP4, 2, GGUF_F32, 2, missing},  {GGUF_NVFP4, 3, GGUF_F32, 1, missing},
+        {GGUF_NVFP4, 2, GGUF_F16, 1, missing},  {GGUF_NVFP4, 1, GGUF_F32, 1, "dimensions: 1, "},
+        {GGUF_MXFP4, 2, GGUF_F32, 1, "type MXFP4"},
+    };
+    for (int i = 0; i < COUNT(bad); i++) {
+        const int64_t dim[3][3] = {{64}, {2, 64}, {2, 1, 64}}, n = bad[i].n;
+        const char blocks[2 * WHOLE] = {0};
+        const size_t one = bad[i].of == GGUF_NVFP4 ? WHOLE : 34;
+        struct gw w = {0};
+        gw_string(&w, "general.architecture", "mistral3");
+        gw_u32(&w, "mistral3.block_count", 1);
+        gw_tensor(&w, "blk.0.ffn_up.weight", bad[i].of, bad[i].n_dim, dim[bad[i].n_dim - 1], blocks,
+                  bad[i].n_dim == 1 ? one : 2 * one);
+        gw_tensor(&w, "blk.0.ffn_up.scale", bad[i].type, 1, &n, ones,
+                  (size_t)n * (bad[i].type == GGUF_F32 ? 4 : 2));
+        refused(&w, bad[i].says);
+    }
+    static const float numbers[] = {NAN, INFINITY, -0x1p112f, 0, -0x1.fffffep111f};
+    for (int i = 0; i < COUNT(numbers); i++) {
+        struct ck ck = write_case(&cases[2], GGUF_NVFP4); /* gemma3-a: rows of 64 */
+        struct err e = {0};
+        struct gguf *g = gguf_open(path, &e);
+        const struct gguf_tensor *t = gguf_find(g, "blk.1.ffn_up.scale");
+        int fd = open(path, O_WRONLY);
+        assert_int_equal(pwrite(fd, &numbers[i], 4, (off_t)t->at), 4);
+        close(fd);
+        gguf_close(g);
+        struct model m;
+        if (i < 3) {
+            assert_false(model_load(&m, path, NULL, &e));
+            assert_non_null(strstr(e.msg, "blk.1.ffn_up.scale has "));
+            assert_non_null(strstr(e.msg, " at 0, expected less than 2^112"));
+        } else {
+            m = load_how(path, READ_COPY);
+            assert_int_equal(m.layer[1].up.type, DT_E2M1);
+            assert_int_equal(m.layer[1].wq.type, DT_E2M1);
+            float v[32];
+            packed_floats(DT_E2M1, m.layer[1].up.data, 32, v);
+            for (int k = 0; k < 32; k++)
+                assert_true(isfinite(v[k]) && (numbers[i] != 0 || v[k] == 0));
+            model_free(&m);
+        }
+        ck_free(&ck);
     }
 }
 
@@ -846,7 +914,7 @@ int main(int argc, char **argv)
     enum { EACH = 3 };
     if (argc == 3 && !strcmp(argv[1], "--write"))
         return write_files(argv[2]);
-    struct CMUnitTest tests[EACH * N_CASES + N_HEADS + 10];
+    struct CMUnitTest tests[EACH * N_CASES + N_HEADS + 11];
     static char names[EACH * N_CASES + N_HEADS][64];
     int n = 0;
     for (int i = 0; i < N_CASES; i++) {
@@ -870,6 +938,7 @@ int main(int argc, char **argv)
     }
     const struct CMUnitTest others[] = {
         cmocka_unit_test(test_what_is_no_model_is_refused),
+        cmocka_unit_test(test_scales_of_nvfp4_are_checked),
         cmocka_unit_test(test_keys_are_checked),
         cmocka_unit_test(test_factors_of_ropes_are_not_passed_over),
         cmocka_unit_test(test_yarn_of_mistral3_has_two_factors),
