@@ -327,10 +327,9 @@ bool bug_parse(enum bug b, const char *value, int *variant, struct err *e)
             state = i + 1;
     if (state < 0) {
         FREED(buf_free) struct buf list = {0};
-        const int named = n > 1 ? n : 0; /* a single variant is `on` */
-        buf_str(&list, named ? "on, off" : "on or off");
-        for (int i = 0; i < named; i++)
-            buf_printf(&list, "%s%s", i + 1 < named ? ", " : " or ", infos[b].variant[i]);
+        const int words = n > 1 ? 2 + n : 2; /* a single variant is `on` */
+        for (int i = 0; i < words; i++)
+            buf_or(&list, i, words, i == 0 ? "on" : i == 1 ? "off" : infos[b].variant[i - 2]);
         return err_set(e, ERR_USAGE, "bug %d: expected %s, not '%.60s'", infos[b].number,
                        list.p, value);
     }

@@ -343,6 +343,11 @@ void buf_vprintf(struct buf *b, const char *fmt, va_list ap)
     b->n += n;
 }
 
+void buf_or(struct buf *b, int i, int n, const char *word)
+{
+    buf_printf(b, "%s%s", i == 0 ? "" : i + 1 < n ? ", " : " or ", word);
+}
+
 void buf_clear(struct buf *b)
 {
     b->n = 0;

@@ -149,6 +149,7 @@ void hex_digits(char *out, const uint8_t *p, size_t n);
 void buf_hex(struct buf *b, const void *p, size_t n); /* two lower-case digits per byte */
 void buf_printf(struct buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void buf_vprintf(struct buf *b, const char *fmt, va_list ap) __attribute__((format(printf, 2, 0)));
+void buf_or(struct buf *b, int i, int n, const char *word); /* word i of n: "a, b or c" */
 void buf_clear(struct buf *b); /* keeps the memory */
 void buf_free(struct buf *b);
 /* Whether no file has this name. False also if this cannot be determined: opening the file then

@@ -356,8 +356,7 @@ static bool local_plan_text(struct backend *b, const char *mode, bool json, stru
         if (which == N_MODES) {
             FREED(buf_free) struct buf list = {0};
             for (int i = 0; i < N_MODES; i++)
-                buf_printf(&list, "%s%s", !i ? "" : i + 1 < N_MODES ? ", " : " or ",
-                           plan_mode_name((enum plan_mode)i));
+                buf_or(&list, i, N_MODES, plan_mode_name((enum plan_mode)i));
             err_set(e, ERR_USAGE, "unknown plan '%.60s': expected %s", mode, list.p);
         }
     } else if (which == N_MODES) {

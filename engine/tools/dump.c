@@ -105,7 +105,7 @@ static bool walk(struct finder *f, const char *path, int depth, struct err *e)
     bool there = stat(path, &st) == 0;
     if (!there && depth == 0)
         return err_set(e, ERR_USAGE, "cannot open %.200s: %s", path, strerror(errno));
-    if (!there || S_ISREG(st.st_mode)) { /* a link to nothing: add_file() counts it as refused */
+    if (!there || S_ISREG(st.st_mode)) { /* or a link without a target: add_file() refuses it */
         take_file(f, path);
         return ++f->files <= DUMP_FILES ||
                err_set(e, ERR_USAGE, "more than %d files", (int)DUMP_FILES);

@@ -244,7 +244,7 @@ static const struct action *find_action(const char *name, struct err *e)
         return found;
     FREED(buf_free) struct buf all = {0};
     for (int i = 0; i < N_ACTIONS; i++)
-        buf_printf(&all, "%s%s", i == 0 ? "" : i + 1 == N_ACTIONS ? " or " : ", ", actions[i].name);
+        buf_or(&all, i, N_ACTIONS, actions[i].name);
     return FAILED(NULL, e, ERR_USAGE, "db cannot \"%.40s\"; expected %s", name, all.p);
 }
 

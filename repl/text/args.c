@@ -32,8 +32,10 @@ static int edit_distance(const char *a, const char *b)
 /* "a, b or c" */
 void join_or(struct buf *out, const char *const *item, int n, const char *before)
 {
-    for (int i = 0; i < n; i++)
-        buf_printf(out, "%s%s%s", i == 0 ? "" : i == n - 1 ? " or " : ", ", before, item[i]);
+    for (int i = 0; i < n; i++) {
+        buf_or(out, i, n, before);
+        buf_str(out, item[i]);
+    }
 }
 
 void nearest_names(const char *word, const char *(*name)(int i), int n, const char *before,

@@ -298,7 +298,8 @@ static void test_the_dumper_s_files_are_aligned_by_their_names(void **state)
         free(bad);
         from += n;
     }
-    /* a link to nothing is told as a file that cannot be read, if its name is one of the dump's */
+    /* a symbolic link whose target is missing counts as a file that was not read, if dump files
+     * have such names */
     FREED(free_at) char *other = xasprintf("%s/notes", dir);
     FREED(free_at) char *link = xasprintf("%s/step=1___rank=0___dump_index=99___name=x.pt", dir);
     assert_true(symlink("nowhere", other) == 0 && symlink("nowhere", link) == 0);
