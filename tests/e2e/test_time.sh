@@ -40,7 +40,10 @@ open_at() { # width height flags
     T new-session -d -x "$1" -y "$2" "exec env TERM=$term PS1='\$ ' bash --norc --noprofile"; prompt
     text "cd $PWD; clear; $AERIE $3"; key Enter; wait_for 'ctx '
 }
-say() { text "$1"; key Enter; until_ok eval "screen | grep -qE 'step $2\.[0-9]+.*REC' && shows '$3'"; }
+say() { # message turn words: until the reply has ended; while it runs, the input line says when a message is sent
+    text "$1"; key Enter
+    until_ok eval "screen | grep -qE 'step $2\.[0-9]+.*REC' && shows '$3' && shows '› message, or /help'"
+}
 mouse() { # act x y, cells from 1: press, release, drag, up, down
     local b=0 f=4d
     case $1 in release) f=6d ;; drag) b=32 ;; up) b=64 ;; down) b=65 ;; esac
@@ -140,7 +143,8 @@ key C-u
 # shellcheck disable=SC2046 # two words
 set -- $(screen | awk '{ i = index($0, "1.2  "); if (i) { print 150, NR; exit } }')
 mouse press "$1" "$2"; check "a click selects a step in the Steps pane" wait_at 1.2; mouse release "$1" "$2"
-key C-p; wait_for "FIND A COMMAND"; text ti; until_ok eval '[ "$(screen | grep -c "command  /ti")" -gt 1 ]'
+# The rows move with each letter: only the list of both letters has three commands with a t behind the slash.
+key C-p; wait_for "FIND A COMMAND"; text ti; until_ok eval 'shows "› ti▏" && [ "$(screen | grep -c "command  /t")" = 3 ]'
 found=$(screen | grep -n "command  /timing" | cut -d: -f1); mouse press 10 "$found"; mouse release 10 "$found"; key Enter
 check "a click chooses a row of the palette" wait_for "TIMING"
 mouse up 20 10; mouse down 20 10
