@@ -111,7 +111,7 @@ FUZZ  := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_TEST := $(B)/tests/test_fuzz
 SOAK  := $(B)/tests/soak/soak $(B)/tests/soak/shim.so
 TESTS := $(UNIT) $(GPU) $(MOCK) $(HOOKED) $(PLAY) $(FUZZ_TEST)
-BENCH := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/bench/bench_*.c))
+BENCH := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/bench/*.c))
 LINK  := $(CC)
 
 PATHS := -DAERIE_SHARE='"$(PREFIX)/share/aerie"' -DAERIE_SOURCE='"$(if $(PACKAGE),,$(CURDIR))"'
