@@ -162,9 +162,27 @@ static void groups_foot(const struct grouped *g, int depths, const struct printe
                    "d1, d2, ...: cycles that accepted a token at that depth / cycles of the row");
 }
 
-/* depths: how many columns of depths fit. */
-static void show_group(const struct grouped *g, const struct group *p, int depths,
-                       const struct printer *to)
+/* Cells of the columns that fit a line; `depths` columns of depths. */
+struct group_columns {
+    int name, cycles, drafted, accepted, rate, mal; /* accepted 0: left out of text */
+    int depths;
+};
+
+static struct group_columns group_columns(const struct grouped *g, int width, bool json)
+{
+    static const struct group_columns wide = {13, 8, 8, 9, 6, 6, 0};
+    static const struct group_columns narrow = {11, 6, 7, 8, 5, 6, 0};
+    enum { WIDE = 55, NARROW = 48, WINDOW = 9 };
+    int room = width - (g->windowed ? WINDOW : 0);
+    struct group_columns c = json || room >= WIDE ? wide : narrow;
+    c.depths = max_int(0, min_int(g->deepest, (room - WIDE) / DEPTH_CELLS));
+    if (!json && room < NARROW)
+        c.accepted = 0;
+    return c;
+}
+
+static void show_group(const struct grouped *g, const struct group *p,
+                       const struct group_columns *c, const struct printer *to)
 {
     const struct draft_sums *s = &p->drafts;
     char name[40];
@@ -176,17 +194,20 @@ static void show_group(const struct grouped *g, const struct group *p, int depth
         print_add(to, ST_TEXT, "\f%d{turn}", p->first);
     else
         print_add(to, ST_TEXT, "\f%d{from:-2147483648}%d{to:2147483647}", p->first, p->last);
-    print_add(to, ST_TEXT, "%13s", name);
+    print_add(to, ST_TEXT, "%*s", c->name, name);
     if (g->by == BY_CONTEXT)
         print_add(to, ST_TEXT, "\f%d{draft_window}", p->window);
     if (g->windowed && p->window)
         print_add(to, ST_TEXT, " %8d", p->window);
     else if (g->windowed)
         print_add(to, ST_TEXT, " %8s", "all");
-    print_add(to, ST_TEXT, " %8lu{cycles} %8lu{drafted} %9lu{accepted} %6.2f{rate} %6.2f{mal}",
-              s->cycles, s->drafted, s->accepted, ratio(s->accepted, s->drafted),
-              draft_sums_mal(s));
-    for (int d = 1; d <= depths; d++)
+    print_add(to, ST_TEXT, " %*lu{cycles} %*lu{drafted}", c->cycles, s->cycles, c->drafted,
+              s->drafted);
+    print_add(to, ST_TEXT, c->accepted ? " %*lu{accepted}" : "\f%*lu{accepted}", c->accepted,
+              s->accepted);
+    print_add(to, ST_TEXT, " %*.2f{rate} %*.2f{mal}", c->rate, ratio(s->accepted, s->drafted),
+              c->mal, draft_sums_mal(s));
+    for (int d = 1; d <= c->depths; d++)
         print_add(to, ST_TEXT, " %*.2f", DEPTH_CELLS - 1, ratio(s->depth[d].accepted, s->cycles));
     print_end(to);
     PRINT_IN(to, "accepted_at", '[');
@@ -197,41 +218,58 @@ static void show_group(const struct grouped *g, const struct group *p, int depth
 static void show_groups(const struct grouped *g, const char *source, int width,
                         const struct printer *to)
 {
-    enum { FIXED = 55, WINDOW = 9 };
-    int fixed = FIXED + (g->windowed ? WINDOW : 0);
-    int depths = max_int(0, min_int(g->deepest, (width - fixed) / DEPTH_CELLS));
+    struct group_columns c = group_columns(g, width, to->json);
     print_add(to, ST_HEAD, "ACCEPT");
     print_note(to, ST_TEXT, "  by %s, %s", grouping[g->by], source);
-    print_add(to, ST_HEAD, "%13s", grouping[g->by]);
+    print_add(to, ST_HEAD, "%*s", c.name, grouping[g->by]);
     if (g->windowed)
         print_add(to, ST_HEAD, " %8s", "sees");
-    print_add(to, ST_HEAD, " %8s %8s %9s %6s %6s", "cycles", "drafted", "accepted", "rate", "MAL");
-    for (int d = 1; d <= depths; d++)
+    print_add(to, ST_HEAD, " %*s %*s", c.cycles, "cycles", c.drafted, "drafted");
+    if (c.accepted)
+        print_add(to, ST_HEAD, " %*s", c.accepted, "accepted");
+    print_add(to, ST_HEAD, " %*s %*s", c.rate, "rate", c.mal, "MAL");
+    for (int d = 1; d <= c.depths; d++)
         print_add(to, ST_HEAD, " %*s%d", d < 10 ? DEPTH_CELLS - 2 : DEPTH_CELLS - 3, "d", d);
     print_end(to);
     print_open(to, NULL, '[');
     for (int i = 0; i < g->n; i++)
-        show_group(g, &g->v[i], depths, to);
+        show_group(g, &g->v[i], &c, to);
     print_close(to, ']');
-    groups_foot(g, depths, to);
+    if (!c.accepted)
+        print_note(to, ST_DIM, "left out for want of room: accepted");
+    groups_foot(g, c.depths, to);
 }
 
-static void show_kinds(const struct grouped *g, const char *source, const struct printer *to)
+static void show_kind(const char *name, const struct kind_count *k, bool bonus,
+                      const struct printer *to)
 {
+    PRINT_IN(to, NULL, '{');
+    print_add(to, ST_TEXT, "%11s{kind} %7lu{drafted} %8lu{accepted} %5.2f{rate} ", name,
+              k->drafted, k->accepted, ratio(k->accepted, k->drafted));
+    print_add(to, ST_TEXT, bonus ? " %7lu{emitted} %5lu{bonus}" : "%7lu{emitted}\f%lu{bonus}",
+              k->emitted, k->bonus);
+    print_add(to, ST_TEXT, " %5.2f", ratio(k->emitted - k->bonus, k->emitted));
+    print_end(to);
+}
+
+static void show_kinds(const struct grouped *g, const char *source, int width,
+                       const struct printer *to)
+{
+    enum { WIDE = 55 };
+    bool bonus = to->json || width >= WIDE; /* has a column, and a gap before "emitted" */
     print_add(to, ST_HEAD, "ACCEPT");
     print_note(to, ST_TEXT, "  by kind of token, %s", source);
-    print_note(to, ST_HEAD, "%11s %7s %8s %5s  %7s %5s %5s", "kind", "drafted", "accepted", "rate",
-               "emitted", "bonus", "share");
+    print_note(to, ST_HEAD, "%11s %7s %8s %5s %s%7s %s%5s", "kind", "drafted", "accepted", "rate",
+               bonus ? " " : "", "emitted", bonus ? "bonus " : "", "share");
     print_open(to, NULL, '[');
     for (int i = 0; i < N_KINDS; i++) {
         const struct kind_count *k = &g->kinds.kind[i];
         if (to->json || k->drafted + k->emitted)
-            print_line(to, ST_TEXT, "%11s{kind} %7lu{drafted} %8lu{accepted} %5.2f{rate}  "
-                       "%7lu{emitted} %5lu{bonus} %5.2f", token_kind_name[i], k->drafted,
-                       k->accepted, ratio(k->accepted, k->drafted), k->emitted, k->bonus,
-                       ratio(k->emitted - k->bonus, k->emitted));
+            show_kind(token_kind_name[i], k, bonus, to);
     }
     print_close(to, ']');
+    if (!bonus)
+        print_note(to, ST_DIM, "left out for want of room: bonus");
     print_note(to, ST_DIM,
                "rate = accepted/drafted, of drafted tokens of the kind; code: between ``` and ```");
     print_note(to, ST_DIM, "share = (emitted - bonus)/emitted: tokens of replies that a draft "
@@ -256,7 +294,7 @@ static bool by_steps(struct cmd_call *c, enum grouping by)
         drafters_read(&g.drafters, a);
     app_each_step(a, by == BY_KIND, add_step, &g, source);
     if (by == BY_KIND)
-        show_kinds(&g, source, &c->to);
+        show_kinds(&g, source, view_width(a), &c->to);
     else
         show_groups(&g, source, view_width(a), &c->to);
     free(g.v);

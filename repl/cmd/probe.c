@@ -224,7 +224,15 @@ static void add_experts(const struct probe *p, const struct probe_layer *w,
         print_add(to, ST_TEXT, "%s%d", i ? "," : "  ", id[i]);
 }
 
-static void show_layer(const struct probe *p, int l, bool sinks, int bar, const struct printer *to)
+/* Columns of /layers beside those that it always has. */
+struct layer_columns {
+    bool gap; /* a cell between +mlp and tree */
+    bool sinks, first, experts;
+    int bar; /* cells; 0: none */
+};
+
+static void show_layer(const struct probe *p, int l, const struct layer_columns *c,
+                       const struct printer *to)
 {
     const struct probe_layer *w = &p->layer[l];
     const float *in = probe_row(p, l, PROBE_IN, p->share_row);
@@ -235,42 +243,82 @@ static void show_layer(const struct probe *p, int l, bool sinks, int bar, const 
     double mlp = distance(end, mid, p->hidden), least = fmax(size, 1e-30);
     PRINT_IN(to, NULL, '{');
     print_add(to, ST_TEXT, "%5d{layer} %-7s{kind} \f%d{cells_of}\f%7.4g{norm}\f%g{attn}%g{mlp}\f "
-              "%5.2f %5.2f ", l, w->window ? "sliding" : "full", w->kv_src, size, attn, mlp,
-              attn / least, mlp / least);
-    add_shares(w->share ? &s : NULL, w->window, sinks, true, to);
-    print_add(to, ST_TEXT, "%s", bar ? "  " : "");
-    if (bar && !to->json)
-        add_parts(to->out, &s, bar);
-    add_experts(p, w, to);
+              "%5.2f %5.2f%s", l, w->window ? "sliding" : "full", w->kv_src, size, attn, mlp,
+              attn / least, mlp / least, c->gap ? " " : "");
+    add_shares(w->share ? &s : NULL, w->window, c->sinks, c->first, to);
+    print_add(to, ST_TEXT, "%s", c->bar ? "  " : "");
+    if (c->bar && !to->json)
+        add_parts(to->out, &s, c->bar);
+    if (c->experts)
+        add_experts(p, w, to);
     if (w->kv_src != l)
         print_add(to, ST_DIM, "  cells of %d", w->kv_src);
     print_end(to);
 }
 
+/* Whether `cells` more of a line's `room` are there, which are then taken. */
+static bool takes(int *room, int cells)
+{
+    bool fits = *room >= cells;
+    *room -= fits ? cells : 0;
+    return fits;
+}
+
+/* The columns that fit a line of `width` cells. JSON has all. */
+static struct layer_columns layer_columns(const struct probe *p, int width, bool json)
+{
+    enum { ALWAYS = 48, SHARE = 5 };
+    int room = json ? INT_MAX : width - ALWAYS, by_expert = 2 + 3 * p->top_k;
+    bool sinks = ANY(l, p->n_layer, mean_share(&p->layer[l]).sink > 0);
+    bool experts = ANY(l, p->n_layer, p->layer[l].expert != NULL);
+    struct layer_columns c = {.gap = takes(&room, 1)};
+    c.sinks = sinks && takes(&room, SHARE);
+    c.first = takes(&room, SHARE);
+    c.experts = experts && takes(&room, by_expert);
+    c.bar = room - 2 < 4 ? 0 : min_int(room - 2, BAR);
+    return c;
+}
+
+static void name_left_out(const struct layer_columns *all, const struct layer_columns *c,
+                          const struct printer *to)
+{
+    const struct {
+        bool gone;
+        const char *name;
+    } v[] = {{all->sinks && !c->sinks, "sink"},
+             {all->first && !c->first, "1st"},
+             {all->experts && !c->experts, "experts"}};
+    FREED(buf_free) struct buf names = {0};
+    for (size_t i = 0; i < LEN(v); i++)
+        if (v[i].gone)
+            buf_printf(&names, "%s%s", names.n ? ", " : "", v[i].name);
+    if (names.n)
+        print_note(to, ST_DIM, "left out for want of room: %s", names.p);
+}
+
 static void show_layers(struct app *a, const struct probe *p, const struct printer *to)
 {
-    bool sinks = ANY(l, p->n_layer, mean_share(&p->layer[l]).sink > 0), experts = false;
-    for (int l = 0; l < p->n_layer; l++)
-        experts |= p->layer[l].expert != NULL;
-    int room = view_width(a) - 56 - 5 * sinks - (experts ? 2 + 3 * p->top_k : 0);
-    int bar = room < 4 ? 0 : min_int(room, BAR);
+    struct layer_columns all = layer_columns(p, 0, true);
+    struct layer_columns c = layer_columns(p, view_width(a), to->json);
     add_row(a, "LAYERS", "", p, to);
     say_again(p, to);
-    print_note(to, ST_HEAD, "%5s %-7s %7s %5s %5s  %4s %4s %4s%s %4s%s%-*.*s%s", "layer", "kind",
-               "norm", "+attn", "+mlp", "tree", "in W", "old", sinks ? " sink" : "", "1st",
-               bar ? "  " : "", bar, bar, "attention", experts ? "  experts" : "");
+    print_note(to, ST_HEAD, "%5s %-7s %7s %5s %5s%s %4s %4s %4s%s%s%s%-*.*s%s", "layer",
+               "kind", "norm", "+attn", "+mlp", c.gap ? " " : "", "tree", "in W", "old",
+               c.sinks ? " sink" : "", c.first ? "  1st" : "", c.bar ? "  " : "", c.bar, c.bar,
+               "attention", c.experts ? "  experts" : "");
     print_open(to, "layers", '[');
     for (int l = 0; l < p->n_layer; l++)
-        show_layer(p, l, sinks, bar, to);
+        show_layer(p, l, &c, to);
     print_close(to, ']');
     print_facts(to, ST_TEXT, "%5s %-7s %7.4g{output_norm}", "", "output",
                 norm(probe_row(p, p->n_layer, PROBE_IN, p->share_row), p->hidden));
     print_note(to, ST_DIM, "norm: of the residual stream that enters the layer; +attn, +mlp: size "
                "of what is added, over that norm");
     print_facts(to, ST_DIM, "attention, mean of the heads: tree: cells of this pass; in W: "
-                            "committed, at most %d{window} keys back; old: before them%s; 1st: the "
-                            "first token, in one of these", p->window,
-                sinks ? "; sink: learned" : "");
+                            "committed, at most %d{window} keys back; old: before them%s%s",
+                p->window, c.sinks ? "; sink: learned" : "",
+                c.first ? "; 1st: the first token, in one of these" : "");
+    name_left_out(&all, &c, to);
 }
 
 /* ---- /attn ----------------------------------------------------------------------------------- */

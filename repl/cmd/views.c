@@ -255,10 +255,11 @@ static void ledger_sum(const char *name, const struct pool_view *p, const struct
                    to->out->ascii ? "WRONG" : "✗ wrong", sum - all);
 }
 
-static void show_pool(const struct pool_view *p, const char *name, int cells,
+static void show_pool(const struct pool_view *p, const char *name, int width,
                       const struct printer *to)
 {
-    int held = p->used + p->protected_, all = p->total - p->reserved;
+    enum { SHARE_FROM = 54 }; /* cells of a line with the share and no bar */
+    int cells = min_int(BAR_CELLS, width - SHARE_FROM - 2), held = p->used + p->protected_, all = p->total - p->reserved;
     double share = ratio((uint64_t)held, (uint64_t)all);
     PRINT_IN(to, NULL, '{');
     print_add(to, ST_LABEL, "%-6s{pool} \v\f%d{exists?}%d{page_size}%d{total}%d{reserved}%d{used}"
@@ -267,11 +268,15 @@ static void show_pool(const struct pool_view *p, const char *name, int cells,
     if (!p->exists) {
         print_note(to, ST_DIM, "none: this model does not need it");
     } else {
-        print_add(to, ST_TEXT, "%6d %6d %9d %9d %6d  ", p->total, p->used, p->protected_,
+        print_add(to, ST_TEXT, "%6d %6d %9d %9d %6d", p->total, p->used, p->protected_,
                   p->evictable, p->free);
+        if (width >= SHARE_FROM)
+            print_add(to, ST_TEXT, "  ");
         if (cells >= 4 && !to->json)
             view_bar(to->out, share > 0.9 ? ST_WARN : ST_HOT, share, cells);
-        print_note(to, ST_TEXT, " %3.0f%%", 100 * share);
+        if (width >= SHARE_FROM)
+            print_add(to, ST_TEXT, " %3.0f%%", 100 * share);
+        print_end(to);
     }
 }
 
@@ -281,7 +286,7 @@ void view_pool(const struct pool_view pool[N_POOLS], int width, const struct pri
                "evictable", "free");
     print_open(to, NULL, '[');
     for (int i = 0; i < N_POOLS; i++)
-        show_pool(&pool[i], pool_name((enum pool_id)i), min_int(BAR_CELLS, width - 56), to);
+        show_pool(&pool[i], pool_name((enum pool_id)i), width, to);
     print_close(to, ']');
     print_note(to, ST_LABEL, "       free + used + evictable + protected = total - reserved");
     for (int i = 0; i < N_POOLS; i++)

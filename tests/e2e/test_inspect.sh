@@ -111,6 +111,11 @@ if command -v tmux >/dev/null; then
     S send-keys Right Right Right Escape; wait_for 'message, or /help'; say /clear; wait_for 'the context is empty'
     result "after /clear there is no position" $?
     say hello; wait_for 'pos [0-9]+ → .*ok'; result "and then the cursor follows the new context" $?
+    S resize-window -x 100 -y 80; say /layers; wait_for 'left out for want of room: 1st'
+    for by in turn kind; do say "/accept $by"; done; say /pool; wait_for '✓.*│'
+    [ "$(grep -cE '^ +[0-7] (sliding|full   ) +[0-9.]+ +[0-9.]+ +[0-9.]+ +[.<0-9]+ +[.<0-9]+ +[-.<0-9]+ +│' "$T/out")" = 8 ] && shows 'rate +MAL │' && shows 'emitted share │' && shows '^  full +([0-9]+ +){5}│'
+    result "tables beside a pane keep their rows whole at 100 columns" $?
+    S resize-window -x 120 -y 40
     say "/bug 24617 on"; wait_for '│ BUG 24617' && wait_for '^ BUG 24617 · ctx'
     result "the switch stands in the pane and in the status line" $?
     say /clear; wait_for 'the context is empty'; say "$dragons"; wait_for '│ [12]\.[0-9]+ violates I4 verify, swa, row [0-9]+, position [0-9]+' && wait_for '│ swa .*!'
