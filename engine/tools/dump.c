@@ -110,8 +110,10 @@ static bool walk(struct finder *f, const char *path, int depth, struct err *e)
         return ++f->files <= DUMP_FILES ||
                err_set(e, ERR_USAGE, "more than %d files", (int)DUMP_FILES);
     }
-    FREED(folder_close) DIR *dir = S_ISDIR(st.st_mode) && depth < DEPTH ? opendir(path) : NULL;
-    bool ok = true;
+    bool look = S_ISDIR(st.st_mode) && depth < DEPTH, ok = true;
+    FREED(folder_close) DIR *dir = look ? opendir(path) : NULL;
+    if (look && !dir)
+        return err_set(e, ERR_USAGE, "cannot open %.200s: %s", path, strerror(errno));
     for (struct dirent *d; dir && ok && (d = readdir(dir));) {
         if (d->d_name[0] == '.')
             continue;

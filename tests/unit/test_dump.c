@@ -9,12 +9,14 @@
 #include "engine/tools/torch_file.h"
 #include "models/models.h"
 
+#include <errno.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -352,6 +354,24 @@ static void test_requests_go_on_where_their_positions_say(void **state)
     assert_int_equal(r.module[0].rows, 5);
     assert_int_equal(r.first, -1); /* all agree */
     dump_report_free(&r);
+}
+
+/* As a folder without permission is, which the superuser could read: no file can be opened. */
+static void test_a_folder_that_cannot_be_read_is_not_called_empty(void **state)
+{
+    (void)state;
+    struct rlimit was, none;
+    struct err e = {0};
+    struct dump d;
+    passes(&(struct made){.bad_layer = -1});
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &was), 0);
+    none = (struct rlimit){0, was.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    bool ok = dump_open(&d, dir, &e);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &was), 0);
+    if (ok || e.kind != ERR_USAGE || !strstr(e.msg, "cannot open ") ||
+        !strstr(e.msg, strerror(EMFILE)))
+        fail_msg("%s", e.msg);
 }
 
 static void test_other_models_and_missing_ids_are_refused(void **state)
@@ -886,6 +906,8 @@ int main(void)
                                         teardown),
         cmocka_unit_test_setup_teardown(test_other_models_and_missing_ids_are_refused, setup,
                                         teardown),
+        cmocka_unit_test_setup_teardown(test_a_folder_that_cannot_be_read_is_not_called_empty,
+                                        setup, teardown),
         cmocka_unit_test_setup_teardown(test_calls_of_flashinfer, setup, teardown),
         cmocka_unit_test_setup_teardown(test_lines_of_kv_canary, setup, teardown),
         cmocka_unit_test(test_the_chain_s_hash),
