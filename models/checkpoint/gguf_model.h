@@ -75,6 +75,6 @@ bool gguf_layers(const struct gguf *g, const struct gguf_arch *a, int *layers, i
 bool gguf_config(const struct gguf *g, const struct gguf_arch *a, struct buf *out, struct buf *note,
                  struct err *e);
 
-/* What the file is, for people: the types of its tensors and how many there are of each, and the
- * label that it gives itself. */
+/* What the file is, for people: the types of its tensors and how many there are of each, without
+ * the scales of NVFP4 matrices, and the label that it gives itself. */
 void gguf_about(const struct gguf *g, struct buf *out);

@@ -614,6 +614,17 @@ bool gguf_tensors(const struct gguf *g, const struct gguf_arch *a,
     return ALL(i, g->n_tensor, list_tensor(&l, &g->tensor[i]));
 }
 
+/* Whether the tensor is X.scale or X.input_scale of a matrix X.weight in NVFP4. */
+static bool scales_nvfp4(const struct gguf *g, const char *name)
+{
+    const char *end = strrchr(name, '.');
+    if (!end || (strcmp(end, ".scale") != 0 && strcmp(end, ".input_scale") != 0))
+        return false;
+    FREED(free_at) char *of = xasprintf("%.*s.weight", (int)(end - name), name);
+    const struct gguf_tensor *t = gguf_find(g, of);
+    return t && t->type == DT_NVFP4;
+}
+
 void gguf_about(const struct gguf *g, struct buf *out)
 {
     static const char *const labels[] = {
@@ -625,7 +636,7 @@ void gguf_about(const struct gguf *g, struct buf *out)
     };
     int count[DT_E2M1 + 1] = {0};
     for (int i = 0; i < g->n_tensor; i++)
-        count[g->tensor[i].type]++;
+        count[g->tensor[i].type] += !scales_nvfp4(g, g->tensor[i].name);
     buf_str(out, "GGUF of ");
     for (bool first = true;; first = false) {
         int most = 0;

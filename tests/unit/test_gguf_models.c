@@ -745,6 +745,21 @@ static void test_what_a_file_is(void **state)
     struct gguf *g = gguf_open(path, NULL);
     gguf_about(g, &about);
     assert_string_equal(about.p, "GGUF of 2 F16 + 1 F32, labelled Q4_K_M");
+    gguf_close(g);
+    /* the scales of a matrix in NVFP4 belong to it; those of other types are tensors */
+    const char block[36] = {0};
+    gw_tensor(&w, "a.weight", GGUF_NVFP4, 2, (const int64_t[]){1, 64}, block, sizeof block);
+    gw_tensor(&w, "b.weight", GGUF_F16, 1, (const int64_t[]){1}, "ab", 2);
+    const char *const scales[] = {"a.scale", "a.input_scale", "b.scale", "c.scale"};
+    for (int i = 0; i < COUNT(scales); i++)
+        gw_tensor(&w, scales[i], GGUF_F32, 1, (const int64_t[]){1}, "abcd", 4);
+    b = gw_bytes(&w);
+    ck_write(folder, "x.gguf", b.p, b.n);
+    buf_free(&b);
+    buf_clear(&about);
+    g = gguf_open(path, NULL);
+    gguf_about(g, &about);
+    assert_string_equal(about.p, "GGUF of 2 F32 + 1 F16 + 1 NVFP4");
     buf_free(&about);
     gguf_close(g);
     ck_free(&ck);
