@@ -93,9 +93,13 @@ const struct option *opts_logged_as(const char *name)
 /* "auto, cpu or cuda" of "auto|cpu|cuda" */
 static void list_words(const char *words, struct buf *out)
 {
+    int count = 1, i = 0;
+    for (const char *s = words; *s; s++)
+        count += *s == '|';
     for (size_t n; *words; words += n + (words[n] == '|')) {
         n = strcspn(words, "|");
-        buf_printf(out, "%s%.*s", !out->n ? "" : words[n] ? ", " : " or ", (int)n, words);
+        FREED(free_at) char *word = xasprintf("%.*s", (int)n, words);
+        buf_or(out, i++, count, word);
     }
 }
 
