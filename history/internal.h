@@ -458,7 +458,8 @@ int assign_turn_number(struct writer *w, const struct event *ev, int64_t *last);
 int write_event(struct writer *w, const struct event *ev, enum log_level level, bool *ended);
 /* Closes one open reply row as "crashed"; inside the caller's transaction. */
 int recover_turn(struct db *d, int64_t reply);
-/* Puts "name=value" in place of the line with that name, or at the end. */
+/* Puts "name=value" in place of the line with that name, or at the end. draft.shape has the parts
+ * draft.steps, draft.topk and draft.nodes: the lines of what follows from the value change, too. */
 void settings_set_line(struct buf *lines, const char *set);
 void about_free(struct history_about *a);
 int write_commit(struct writer *w); /* call before each commit: writes pending texts and seals */

@@ -28,7 +28,8 @@ static int64_t event_ms(struct writer *w, const struct event *ev)
 
 /* ---- settings in force ---- */
 
-void settings_set_line(struct buf *lines, const char *set)
+/* Puts "name=value" in place of the line with that name, or at the end. */
+static void set_line(struct buf *lines, const char *set)
 {
     const char *eq = strchr(set, '=');
     size_t name = eq ? (size_t)(eq - set) + 1 : strlen(set);
@@ -43,6 +44,37 @@ void settings_set_line(struct buf *lines, const char *set)
         buf_printf(&out, "%s\n", set);
     buf_free(lines);
     *lines = out;
+}
+
+static bool is_line_of(const char *set, const char *name)
+{
+    size_t n = strlen(name);
+    return strncmp(set, name, n) == 0 && set[n] == '=';
+}
+
+void settings_set_line(struct buf *lines, const char *set)
+{
+    static const char *const part[] = {"draft.steps", "draft.topk", "draft.nodes"};
+    static const char shape[] = "draft.shape";
+    set_line(lines, set);
+    if (is_line_of(set, shape) && strcmp(set + sizeof shape, "auto") != 0) {
+        const char *at = set + sizeof shape;
+        for (int i = 0; i < 3; i++) {
+            size_t n = strcspn(at, "-");
+            FREED(free_at) char *line = xasprintf("%s=%.*s", part[i], (int)n, at);
+            set_line(lines, line);
+            at += n + (at[n] == '-');
+        }
+    } else if (ANY(i, 3, is_line_of(set, part[i]))) {
+        FREED(buf_free) struct buf line = {0};
+        for (int i = 0; i < 3; i++) {
+            struct line v = line_value(lines->p, part[i]);
+            if (!v.p)
+                return;
+            buf_printf(&line, "%s%c%.*s", i ? "" : shape, i ? '-' : '=', (int)v.n, v.p);
+        }
+        set_line(lines, line.p);
+    }
 }
 
 static void settings_follow(struct cursor *c, const struct event *ev)

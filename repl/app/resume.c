@@ -135,6 +135,15 @@ static void add_item(struct buf *out, const char *fmt, ...)
     buf_printf(out, "%s%s", out->n ? ", " : "", text);
 }
 
+/* Whether the command line gave the setting; of the draft's shape: one of its parts. */
+static bool is_given(const struct app *a, int i)
+{
+    const unsigned given = a->opt.given;
+    return given >> i & 1 ||
+           (settings_at(i)->kind == OPT_SHAPE &&
+            ANY(k, settings_count(), (given >> k & 1) && settings_at(k)->kind == OPT_PART));
+}
+
 static void adopt_setting(struct adoption *t, int i, const char *value)
 {
     const char *name = settings_at(i)->name;
@@ -145,11 +154,14 @@ static void adopt_setting(struct adoption *t, int i, const char *value)
     bool is_check = strcmp(name, "check") == 0, is_chunk = strcmp(name, "chunk") == 0;
     /* whether `forget` is ask or oldest depends on whether a person is at the terminal now */
     bool is_asking = strcmp(name, "forget") == 0 && strcmp(value, "never") != 0;
-    if (strcmp(now.p, value) == 0 || (is_chunk && !t->same_device) || is_asking)
+    /* the shape's parts are settings, too */
+    bool is_parts = settings_at(i)->kind == OPT_SHAPE && !t->now->auto_shape &&
+                    strcmp(value, "auto") != 0;
+    if (strcmp(now.p, value) == 0 || (is_chunk && !t->same_device) || is_asking || is_parts)
         ;
     else if (!settings_set(&as, name, value, &e))
         add_item(&t->refused, "%s %s (the log has %.40s, which it cannot be)", name, now.p, value);
-    else if (t->a->opt.given >> i & 1)
+    else if (is_given(t->a, i))
         add_item(&t->refused, "%s %s (as the command line says; the session had %s)", name, now.p,
                  value);
     else if (is_check && as.check < t->now->check)

@@ -34,6 +34,10 @@ result "diff with the session without switches finds no difference but its end" 
 lines "/resume last" "/accept drafter" "/stats" "/draft" | feed --json -q
 grep -q '^{"command":"accept","result":\[{"drafter":"[^"]*/draft","cycles":[0-9]*,.*{"drafter":"ngram","cycles":' "$T/out" && grep '^{"command":"draft"' "$T/out" | grep -q '"name":"none","path":"none","in_use":false,"steps":[0-9]*,"tokens":[0-9]*,'
 result "/accept drafter counts each, also from the log of another process" $?
+lines "/set draft.topk 4" "${story[1]}" "/draft ngram" "/set draft.topk" "/set draft.shape 3-2-7" "Hello!" "/draft draft" "/set draft.nodes" /bye | feed --plain -q
+[ "$(grep -oE '^draft.(topk|nodes) +[0-9]+' "$T/out" | tr -s ' ' | tr '\n' ';')" = "draft.topk 4;draft.nodes 7;" ]; result "/draft keeps the shape of the trees" $?
+[ "$(sql "select group_concat(value, ' ') from (select value from v_settings where session=(select max(id) from session) and name like 'draft.%' and name<>'draft.window' order by turn, name)")" = "6 5-4-6 5 4 7 3-2-7 3 2" ]
+result "the log's shape and its parts agree" $?
 lines "${story[0]}" "/draft ngram" "${story[2]}" /bye | feed --plain -q -n; [ $rc = 0 ] && [ "$(sed -n '$p' "$T/out")" = "$(sed -n '$p' "$T/plain")" ]
 result "without a log the conversation goes on, too" $?
 
