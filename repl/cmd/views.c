@@ -259,7 +259,8 @@ static void show_pool(const struct pool_view *p, const char *name, int width,
                       const struct printer *to)
 {
     enum { SHARE_FROM = 54 }; /* cells of a line with the share and no bar */
-    int cells = min_int(BAR_CELLS, width - SHARE_FROM - 2), held = p->used + p->protected_, all = p->total - p->reserved;
+    int cells = min_int(BAR_CELLS, width - SHARE_FROM - 2);
+    int held = p->used + p->protected_, all = p->total - p->reserved;
     double share = ratio((uint64_t)held, (uint64_t)all);
     PRINT_IN(to, NULL, '{');
     print_add(to, ST_LABEL, "%-6s{pool} \v\f%d{exists?}%d{page_size}%d{total}%d{reserved}%d{used}"
