@@ -80,7 +80,9 @@ cat <<'END'
 ```
 
 The files of the first table, in float32, beside llama.cpp (package xllamacpp 2026.10): what `tests/peers/gguf_families.py`
-printed. `.2` is the second row of a checkpoint.
+printed. `.2` is the second row of a checkpoint, `.3` the third. In NVFP4 llama.cpp ignores `X.scale` of the expert matrices of
+afmoe and gpt-oss (by its source also of laguna, mimo2 and step35), of the attention gate of afmoe, and of the shared experts of afmoe
+and granite, and so replies otherwise than aerie: with all of these numbers set to 1 its log probabilities keep their bits.
 
 ```
 END

@@ -107,10 +107,9 @@ def rewrite(data, keys, at, path):
 def ask(aerie, path):
     """What both say: "equal", "refused", or how they differ."""
     try:
-        ours = families.ask_aerie(aerie, path)
+        ours, theirs = families.ask_both(aerie, path)
     except SystemExit:
         return "refused"
-    theirs = families.ask_llama(path)
     said, same = families.compare(ours, theirs)
     return "equal" if same else "refused" if isinstance(theirs, str) else said
 
@@ -120,7 +119,7 @@ def main():
     p.add_argument("folder", type=pathlib.Path)
     p.add_argument("names", nargs="*")
     p.add_argument("--aerie", default="build/release-cpu/aerie")
-    a = p.parse_args()
+    a = p.parse_intermixed_args()
     bad = 0
     with tempfile.TemporaryDirectory() as folder:
         one = pathlib.Path(folder) / "a.gguf"
