@@ -48,16 +48,26 @@ def text(n, salt):
 
 
 class Server:
+    """A server that is being started. log: a file that can be read, for what it prints."""
+
     def __init__(self, argv, env, log):
         self.port = free_port()
+        self.log = log
         self.start = time.monotonic()
-        self.process = subprocess.Popen([*argv, "--port", str(self.port)], env=env, stdin=subprocess.DEVNULL, stdout=log,
-                                        stderr=log)
+        try:
+            self.process = subprocess.Popen([*argv, "--port", str(self.port)], env=env, stdin=subprocess.DEVNULL, stdout=log,
+                                            stderr=log)
+        except OSError as e:
+            raise SystemExit(f"{argv[0]} cannot be started: {e.strerror}")
+
+    def fail(self, why):
+        self.log.seek(0)
+        raise SystemExit("\n  ".join([f"{' '.join(map(str, self.process.args))}", why, *self.log.read().splitlines()[-5:]]))
 
     def wait(self, limit=120):
         while time.monotonic() - self.start < limit:
             if self.process.poll() is not None:
-                raise SystemExit(f"{self.process.args[0]} ended with status {self.process.returncode}")
+                self.fail(f"ended with status {self.process.returncode}:")
             try:
                 c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
                 c.request("GET", "/health")
@@ -66,7 +76,7 @@ class Server:
             except OSError:
                 pass
             time.sleep(0.002)
-        raise SystemExit(f"{self.process.args[0]} did not answer within {limit} s")
+        self.fail(f"did not answer within {limit} s:")
 
     def ask(self, prompt, n):
         """When it was asked, when each chunk came, and the counts of tokens; with llama-server's own timings."""

@@ -4,15 +4,16 @@
     peer_gguf.py FILE.gguf [--aerie PROGRAM] [--server LLAMA_SERVER] [--device cpu|cuda] [--threads N] [--rounds N] [--words N,...]
                  [--decode N] [--log FILE]
 
-llama.cpp is LLAMA_SERVER, or else the one in the PyPI package xllamacpp, which must be importable (CPU only). Both are asked over
-HTTP; llama.cpp tells its own timings, aerie's are taken here (peer_cpu.py). --device cuda: both on the GPU, a server of llama.cpp
+FILE: one of your own, or of peer_cpu.sh, or written by tests/peers/synthetic.py. llama.cpp is LLAMA_SERVER, or else the one in the
+PyPI package xllamacpp, which must be installed for this Python (CPU only). Both are asked over HTTP; llama.cpp tells its own timings, aerie's are taken here (peer_cpu.py). --device cuda: both on the GPU, a server of llama.cpp
 by what it was built for. Each round starts each of them once, in turn; a number is the median of both asks of all rounds. --words:
 of each long prompt; decoding follows a short one.
 """
 import argparse
 import os
+import pathlib
 import statistics
-import subprocess
+import tempfile
 
 from peer_cpu import Server, llama_server, text
 
@@ -23,7 +24,7 @@ def prompts(words, r):
 
 def ask(argv, env, a):
     """Tokens a second of each prompt and of decoding, twice; of llama.cpp as the server tells them."""
-    log = open(a.log, "a") if a.log else subprocess.DEVNULL
+    log = open(a.log, "a+") if a.log else tempfile.TemporaryFile("w+")
     server = Server(argv, env, log)
     try:
         server.wait()
@@ -57,7 +58,7 @@ def peer(a):
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("gguf")
-    p.add_argument("--aerie", default="build/release-cpu/aerie")
+    p.add_argument("--aerie", default=str(pathlib.Path(__file__).resolve().parents[2] / "build/release-cpu/aerie"))
     p.add_argument("--server")
     p.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     p.add_argument("--threads", type=int, default=2)
