@@ -5,9 +5,10 @@
                  [--decode N] [--log FILE]
 
 FILE: one of your own, or of peer_cpu.sh, or written by tests/peers/synthetic.py. llama.cpp is LLAMA_SERVER, or else the one in the
-PyPI package xllamacpp, which must be installed for this Python (CPU only). Both are asked over HTTP; llama.cpp tells its own timings, aerie's are taken here (peer_cpu.py). --device cuda: both on the GPU, a server of llama.cpp
-by what it was built for. Each round starts each of them once, in turn; a number is the median of both asks of all rounds. --words:
-of each long prompt; decoding follows a short one.
+PyPI package xllamacpp, which must be installed for this Python (CPU only). Both are asked over HTTP; llama.cpp tells its own
+timings, aerie's are taken here (peer_cpu.py). --device cuda: both on the GPU, a server of llama.cpp by what it was built for. Each
+round starts each of them once, in turn; a number is the median of both asks of all rounds. --words: of each long prompt; decoding
+follows a short one.
 """
 import argparse
 import os
