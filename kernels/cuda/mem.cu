@@ -140,20 +140,24 @@ bool cuda_holds(struct kdev *d, const struct tensor *t)
     return false;
 }
 
-static void *alloc_weights(struct kdev *d, size_t bytes, const struct tensor *t, struct err *e)
+static void *alloc_weights(size_t bytes, const struct tensor *t, struct err *e)
 {
     void *p = NULL;
     cudaError_t rc = cudaMalloc(&p, bytes ? bytes : 1);
-    if (rc != cudaSuccess) {
-        out_of_memory(t->name, bytes, "--device cpu needs none", rc, e); /* weights have a fixed
-                                                                            size */
-        return NULL;
-    }
+    if (rc == cudaSuccess)
+        return p;
+    out_of_memory(t->name, bytes, "--device cpu needs none", rc, e); /* weights have a fixed size */
+    return NULL;
+}
+
+/* From now on the device owns p, from alloc_weights(). */
+static void hold(struct kdev *d, void *p)
+{
     if (d->n_held == d->cap_held) {
         d->cap_held = d->cap_held * 2 + 64;
         d->held = (void **)xrealloc(d->held, (size_t)d->cap_held, sizeof *d->held);
     }
-    return d->held[d->n_held++] = p;
+    d->held[d->n_held++] = p;
 }
 
 static bool upload_failed(const struct tensor *t, cudaError_t rc, struct err *e)
@@ -478,21 +482,55 @@ static struct tensor unpacked(const struct tensor *t)
 }
 
 /* No operation reads such packed weights: the tensor becomes the bf16 one (packed.h), which the
- * host makes of t->data in its memory. */
-static bool upload_packed(struct kdev *d, struct tensor *t, struct err *e)
+ * host makes of `blocks`, the tensor's data in host memory. */
+static bool upload_unpacked(struct kdev *d, struct tensor *t, const void *blocks, struct err *e)
 {
     struct tensor plain = unpacked(t);
     void *host = malloc(plain.bytes);
     if (!host)
         return err_set(e, ERR_MODEL, "out of memory: %s needs %zu bytes to be unpacked", t->name,
                        plain.bytes);
-    packed_bf16(t->type, t->data, plain.bytes / sizeof(uint16_t), (uint16_t *)host);
+    packed_bf16(t->type, blocks, plain.bytes / sizeof(uint16_t), (uint16_t *)host);
     plain.data = host;
     const bool ok = cuda_upload(d, &plain, e);
     free(host);
     if (ok)
         *t = plain;
     return ok;
+}
+
+/* The same of a tensor whose data may be in device memory: synthesize() makes them there. */
+static bool fetch_and_unpack(struct kdev *d, struct tensor *t, struct err *e)
+{
+    void *host = malloc(t->bytes);
+    if (!host)
+        return err_set(e, ERR_MODEL, "out of memory: %s needs %zu bytes", t->name, t->bytes);
+    cudaError_t rc = cudaMemcpyAsync(host, t->data, t->bytes, cudaMemcpyDefault, d->stream);
+    if (rc == cudaSuccess)
+        rc = cuda_finish(d);
+    const bool ok =
+        rc == cudaSuccess ? upload_unpacked(d, t, host, e) : upload_failed(t, rc, e);
+    free(host);
+    return ok;
+}
+
+/* Converts t->data to the device layout at `to`, of cuda_footprint() bytes, and waits. *too_large:
+ * see cuda_repack_blocks(). False and *e: a weight is not finite, or the device failed. */
+static bool convert(struct kdev *d, struct tensor *t, uint8_t *to, unsigned *too_large,
+                    struct err *e)
+{
+    bool there = false;
+    if (t->quantize && cuda_paneled(t) && !find_unit(d, t, &there, e))
+        return false;
+    struct mxfp4 m;
+    cudaError_t rc = cuda_packed_experts(t)     ? put_experts(d, t, to)
+                     : cuda_tiles_experts(d, t) ? put_tiles(d, t, to)
+                     : mxfp4_of(t, &m)          ? put_mxfp4(d, t, &m, to)
+                     : cuda_paneled(t)          ? put_panels(d, t, there, to, too_large)
+                                                : put_rows(d, t, to);
+    if (rc == cudaSuccess)
+        rc = cuda_finish(d);
+    return rc == cudaSuccess || upload_failed(t, rc, e);
 }
 
 bool cuda_upload(struct kdev *d, struct tensor *t, struct err *e)
@@ -506,28 +544,17 @@ bool cuda_upload(struct kdev *d, struct tensor *t, struct err *e)
     if (!t->data || cuda_holds(d, t))
         return true;
     if (dtype_packed(t->type) && !cuda_stays_packed(d, t))
-        return upload_packed(d, t, e);
-    bool there = false;
-    unsigned too_large = 0;
-    uint8_t *to = (uint8_t *)alloc_weights(d, cuda_footprint(d, t), t, e);
-    if (!to || (t->quantize && cuda_paneled(t) && !find_unit(d, t, &there, e)))
+        return upload_unpacked(d, t, t->data, e);
+    uint8_t *to = (uint8_t *)alloc_weights(cuda_footprint(d, t), t, e);
+    if (!to)
         return false;
-    struct mxfp4 m;
-    cudaError_t rc = cuda_packed_experts(t)     ? put_experts(d, t, to)
-                     : cuda_tiles_experts(d, t) ? put_tiles(d, t, to)
-                     : mxfp4_of(t, &m)          ? put_mxfp4(d, t, &m, to)
-                     : cuda_paneled(t)          ? put_panels(d, t, there, to, &too_large)
-                                                : put_rows(d, t, to);
-    if (rc == cudaSuccess)
-        rc = cuda_finish(d);
-    if (rc != cudaSuccess)
-        return upload_failed(t, rc, e);
-    if (too_large) {
-        CHECK(!there); /* synthesize() makes no such scales; its data is on the device already */
-        d->n_held--;
+    unsigned too_large = 0;
+    const bool ok = convert(d, t, to, &too_large, e);
+    if (!ok || too_large) {
         cuda_release(d, kbuf{to, 0});
-        return upload_packed(d, t, e);
+        return ok && fetch_and_unpack(d, t, e);
     }
+    hold(d, to);
     t->data = to;
     return true;
 }

@@ -585,26 +585,36 @@ static void test_all_scales(void **state)
 
 /* ---- synthetic weights ---------------------------------------------------------------------- */
 
-/* The same on the device as packed_random() makes them. */
-static void test_synthetic(void **state)
+/* The same on the device as packed_random() makes them, also if the scales are too large for the
+ * kernels, so that the matrix becomes bf16. */
+static void check_synthetic(float scale)
 {
-    (void)state;
     enum { OUT = 40, WIDE = 512 };
     struct tensor made = {.type = type, .n_dim = 2, .dim = {OUT, WIDE}, .name = "made"},
                   given = made;
     struct err e;
     made.bytes = given.bytes = OUT * dtype_bytes(type, WIDE);
     given.data = xaligned(given.bytes);
-    packed_random(type, 7, 1 / 64.f, 0,
+    packed_random(type, 7, scale, 0,
                   (size_t)OUT * WIDE / (size_t)packed_format(type)->elements, given.data);
-    if (!kernels_cuda.synthesize(T.d, &made, 7, 1 / 64.f, &e))
+    if (!kernels_cuda.synthesize(T.d, &made, 7, scale, &e))
         die("%s", e.msg);
     upload(&given);
+    assert_int_equal(made.type, given.type);
     struct both w = {{made, given}};
     float *x = rnd_floats((size_t)(MOST * WIDE), 1), *old = rnd_floats(MOST * OUT, 1);
     struct lin l = {{.scale = 1}, &w, x, old};
     check_twins(run_linear, &l, OUT, "synthetic");
     free(x), free(old);
+    for (int i = 0; i < 2; i++)
+        kernels_cuda.unload(T.d, &w.t[i]);
+}
+
+static void test_synthetic(void **state)
+{
+    (void)state;
+    check_synthetic(1 / 64.f);
+    check_synthetic(64);
 }
 
 int main(int argc, char **argv)
