@@ -113,6 +113,7 @@ FUZZ_TEST := $(B)/tests/test_fuzz
 SOAK  := $(B)/tests/soak/soak $(B)/tests/soak/shim.so
 TESTS := $(UNIT) $(GPU) $(STANDIN) $(MOCK) $(HOOKED) $(PLAY) $(FUZZ_TEST)
 BENCH := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/bench/*.c))
+YARD  := $(B)/tests/bench/yard
 LINK  := $(CC)
 
 PATHS := -DAERIE_SHARE='"$(PREFIX)/share/aerie"' -DAERIE_SOURCE='"$(if $(PACKAGE),,$(CURDIR))"'
@@ -168,7 +169,7 @@ ifeq ($(WITH_CUDA),1)
 endif
 
 .DEFAULT_GOAL := all
-.PHONY: covers crash resources docs all run dist test test-tsan tsan-programs lint lint-deps fuzz fuzz-programs soak soak-programs tests gpu-tests test-standin bench install machines uninstall deps test-deps packages optional-packages check-deps clean format tasks help FORCE
+.PHONY: covers crash resources docs all run dist test test-tsan tsan-programs lint lint-deps fuzz fuzz-programs soak soak-programs tests gpu-tests test-standin bench yard install machines uninstall deps test-deps packages optional-packages check-deps clean format tasks help FORCE
 
 all: check-deps ## build the program (build/aerie)
 	@$(MAKE) -s --no-print-directory $(B)/aerie
@@ -253,6 +254,11 @@ resources: ## check registers, spills and shared memory of the CUDA kernels that
 bench: all ## measure; figures go to standard output (nothing here gates a test)
 	@$(MAKE) --no-print-directory $(BENCH)
 	@tests/bench/run.sh $(B)
+
+yard: all ## cycles and joules of a prompt's products beside cuBLASLt's and CUTLASS's (needs a GPU, and fetches CUTLASS: tests/bench/yard.sh)
+	@$(if $(filter 1,$(WITH_CUDA)),,echo "aerie: 'make yard' needs a GPU; this build is for the CPU" >&2; exit 2)
+	@$(MAKE) --no-print-directory $(YARD)
+	@tests/bench/yard.sh $(B)
 
 # ---- packages: apt where there is apt, one clear line elsewhere ----------------------------------
 # what is built, for the one line that says so
@@ -359,6 +365,11 @@ $(B)/tests/soak/soak: $(patsubst %.c,$(B)/%.o,$(filter-out %/shim.c,$(wildcard t
 $(B)/tests/soak/shim.so: tests/soak/shim.c $(B)/c.flags
 	@mkdir -p $(@D); echo "  LINK  $@"; $(CC) $(CFLAGS) -shared -fPIC $< -ldl -o $@
 $(BENCH) $(PLAY): %: %.o $(B)/lib.a $(B)/link.flags ; $(link-test)
+# a yardstick beside other libraries; the headers of CUTLASS are for it alone
+$(YARD): %: %.cu.o %_cutlass.cu.o $(B)/lib.a $(B)/link.flags ; $(link-test)
+$(YARD)_cutlass.cu.o: NVFLAGS += -isystem build/cutlass
+$(YARD)_cutlass.cu.o: | build/cutlass
+build/cutlass: ; @tests/bench/yard.sh --headers $@
 
 -include $(OBJ:.o=.d) $(wildcard $(B)/tests/*/*.d $(B)/tests/*.d)
 .SECONDARY:

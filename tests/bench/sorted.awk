@@ -1,4 +1,4 @@
-# For account.sh and timeline.sh: splits a list at ";" into v[1] to v[n], sorted by the number that each element begins with.
+# For account.sh, timeline.sh and yard.sh: splits a list at ";" into v[1] to v[n], sorted by the number that each element begins with.
 # Returns n.
 function sorted(list, v,    n, i, j, t) {
     n = split(list, v, ";")
