@@ -418,13 +418,38 @@ static bool play_forget(struct rerun *r, const struct act *a, struct err *e)
     return run_text_request(r, RQ_FORGET, a->session, a->text, e);
 }
 
+static bool is_kind(const char *line, enum option_kind kind)
+{
+    FREED(free_at) char *key = key_of(line);
+    const struct option *o = settings_named(key);
+    return o && o->kind == kind;
+}
+
+/* What the user set, unless a change says otherwise. The draft's shape consists of its parts: a
+ * change of the shape holds against a part that was set, and one of a part against the shape. */
+static bool play_set(struct rerun *r, const struct act *a, struct err *e)
+{
+    const bool part = is_kind(a->text, OPT_PART), shape = is_kind(a->text, OPT_SHAPE);
+    const char *const *with = r->how.with;
+    bool ok = rerun_changes(with, r->how.n_with, a->text) ||
+              (part && rerun_changes(with, r->how.n_with, "draft.shape")) ||
+              run_text_request(r, RQ_SET, a->session, a->text, e);
+    for (int i = 0; i < r->how.n_with && ok && shape; i++) {
+        FREED(buf_free) struct buf line = {0};
+        if (!is_kind(with[i], OPT_PART))
+            continue;
+        add_change(with[i], &line);
+        line.p[--line.n] = '\0'; /* the line break */
+        ok = run_text_request(r, RQ_SET, a->session, line.p, e);
+    }
+    return ok;
+}
+
 static bool play_op(struct rerun *r, const struct act *a, struct err *e)
 {
     switch (a->op) {
     case OP_OPEN: return open_engine(r, a, e) && run_text_request(r, RQ_NEW, a->session, NULL, e);
-    case OP_SET:
-        return rerun_changes(r->how.with, r->how.n_with, a->text) ||
-               run_text_request(r, RQ_SET, a->session, a->text, e);
+    case OP_SET: return play_set(r, a, e);
     case OP_SYSTEM: return run_text_request(r, RQ_SYSTEM, a->session, a->text, e);
     case OP_FORMAT: return run_text_request(r, RQ_FORMAT, a->session, a->text, e);
     case OP_UNDO:

@@ -154,6 +154,12 @@ diff_ "a pack and its session" 0 'verdict +equal' -- "$T/x.aerie" "$first" "${bu
 diff_ "a pack and its changed replay" 1 'step 1\.9, layer 0 \(sliding\), attention: row 12' -- \
     "$T/x.aerie" --with bug.39287=on "${bundled[@]}"
 
+# ---- the shape of the trees and its parts, which the chat has set ----
+printf '%s\n' '/set draft.topk 4' 'Say hello.' | session -p max_tokens=20
+diff_ "a shape against a part" 0 'accepted +[0-9]+ of [2-9][0-9] .* of 1[0-9] drafted tokens in b' -- last --with draft.shape=2-1-9
+printf '%s\n' '/set draft.shape 2-4-9' 'Say hello.' | session -p max_tokens=20
+diff_ "a part against a shape" 0 'accepted +[0-9]+ of [2-9][0-9] .* of 1[0-9] drafted tokens in b' -- last --with draft.topk=1
+
 # ---- in the chat ----
 says "/diverge: its own replay" 0 'verdict +equal' --plain --quiet -p max_tokens=20 --script <(printf '%s\n' 'Say hello.' /diverge)
 says "/diverge: a change" 0 'differs +nowhere: 1 turn' --plain --quiet -p max_tokens=20 --script \
