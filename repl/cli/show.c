@@ -24,6 +24,12 @@ struct show {
     const struct past_part *part; /* the session whose rows are being read */
     int n_turns, n_steps, newest; /* shown; steps of the turn */
     char *settings;        /* in force at the turn shown before, or NULL */
+    struct show_run {
+        int64_t order;
+        char *about;
+    } *run; /* (n_run) of the session whose rows are being read */
+    int n_run;
+    char *by; /* run_row.about of the turn shown before; NULL: `about` */
     char name[SESSION_ID]; /* session_name() */
 };
 
@@ -287,6 +293,26 @@ static void settings_lines(struct show *w, const struct turn_row *r)
     set_text(&w->settings, r->sampling);
 }
 
+/* Which model or draft computed the turn, if it is another one than before. */
+static void models_lines(struct show *w, const struct turn_row *r)
+{
+    static const char *const names[][2] = {{"model_dir", "model"}, {"draft_dir", "draft"}};
+    const char *about = NULL, *before = w->by ? w->by : w->about.p;
+    for (int i = 0; i < w->n_run && w->run[i].order <= r->order; i++)
+        about = w->run[i].about;
+    for (int k = 0; k < 2 && about; k++) {
+        FREED(free_at) char *was = facts_value(before, names[k][0]);
+        FREED(free_at) char *now = facts_value(about, names[k][0]);
+        const char *a = was && *was ? was : "none", *b = now && *now ? now : "none";
+        if (strcmp(a, b) == 0)
+            continue;
+        sheet_printf(w->to->out, ST_LABEL, "%s: ", names[k][1]);
+        say_line(w->to->out, ST_DIM, "%s", b);
+    }
+    if (about)
+        set_text(&w->by, about);
+}
+
 static void turn_head(struct show *w, const struct turn_row *r)
 {
     const char *mark = past_mark(state_of(w, r->n));
@@ -306,6 +332,7 @@ static void turn_lines(struct show *w, const struct turn_row *r)
     struct sheet *s = w->to->out;
     if (r->is_user) {
         turn_head(w, r);
+        models_lines(w, r);
         settings_lines(w, r);
     }
     if (w->pack && w->pack->level != PACK_TEXT)
@@ -410,6 +437,20 @@ static void head_lines(struct show *w, const char *hazards)
         free(names[i]);
 }
 
+static bool take_run(const struct run_row *r, void *arg)
+{
+    struct show *w = arg;
+    *APPEND(w->run, w->n_run) = (struct show_run){r->order, xstrdup(r->about)};
+    return true;
+}
+
+static void drop_runs(struct show *w)
+{
+    for (int i = 0; i < w->n_run; i++)
+        free(w->run[i].about);
+    w->n_run = 0;
+}
+
 /* Calls fn for the rows of the session and of those it was forked from, the oldest first. */
 static bool each_part(struct show *w, struct hdb *d, bool steps, struct err *e)
 {
@@ -418,6 +459,9 @@ static bool each_part(struct show *w, struct hdb *d, bool steps, struct err *e)
         if (w->turn && (w->turn > w->part->upto ||
                         (i > 0 && w->turn <= w->past.part[i - 1].upto)))
             continue; /* a turn belongs to one of them */
+        drop_runs(w);
+        if (hdb_runs(d, w->part->session, take_run, w, e) < 0)
+            return false;
         int n = steps ? hdb_steps(d, w->part->session, w->turn, show_step, w, e)
                       : hdb_turns(d, w->part->session, w->turn, show_turn, w, e);
         if (n < 0)
@@ -478,7 +522,8 @@ int cli_show(struct cli *c)
     if (ok)
         cli_answer_end();
     tok_close(w.tok);
-    FREE(dir, id, w.settings);
+    drop_runs(&w);
+    FREE(dir, id, w.settings, w.by, w.run);
     hdb_past_free(&w.past);
     buf_free(&w.about);
     session_row_free(&w.row);

@@ -27,6 +27,7 @@ grep -qE '^\* draft +eagle3 +0\.[0-9]+ +[1-6]\.[0-9]+ ' "$T/out" && grep -qE '^ 
 result "/draft lists the drafters with what each did, and marks the one in use" $?
 [ "$(sql "select group_concat(coalesce(m.dir,'none'), ' ') from run left join model m on m.id=draft_id where session_id=(select max(id) from session)" | sed 's|[^ ]*/||g')" = "draft ngram none draft" ]
 result "the log has a run of each drafter" $?
+run show last; [ "$(grep -E '^(turn|draft:) ' "$T/out" | sed 's|[^ ]*/||' | tr '\n' ';')" = "turn 1;turn 2;draft: ngram;turn 3;draft: none;turn 4;draft: draft;" ]; result "show names the drafter where it changes" $?
 run replay last --check; [ $rc = 0 ] && grep -qx 'equal: 4 turns, [0-9]* steps' "$T/out"; result "replay --check over three switches" $?
 run replay last --with draft=ngram; [ $rc = 0 ]; result "and with one drafter instead" $?
 run diff last "$(sql "select number from session order by number desc limit 1 offset 1")"; grep -q '^a .* 4 turns' "$T/out" && grep -q '3 turns' "$T/out" && ! grep -q 'a bug' "$T/out"
