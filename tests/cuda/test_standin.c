@@ -143,7 +143,8 @@ static const struct map good_map = {.rank = 2, .box = {64, 16}, .step = 1, .dim 
 static void test_launches(void **state)
 {
     (void)state;
-    const void *k = standin_kernel("take_kernel"), *bound = standin_kernel("fresh_kernel");
+    const void *k = standin_kernel("take_kernel"), *bound = standin_kernel("fresh_kernel"),
+               *unbound = standin_kernel("repack_blocks"); /* of more than 64 registers */
     char *p = one.p, *end = one.p + 4096;
     cudaLaunchAttribute pdl = {.id = cudaLaunchAttributeProgrammaticStreamSerialization},
                         carve = {.id = cudaLaunchAttributePreferredSharedMemoryCarveout},
@@ -160,6 +161,7 @@ static void test_launches(void **state)
     REFUSED("a block of 1025", take(k, single, of(1025, 1, 1), 0, p, NULL));
     REFUSED("a block of 1, 1, 65", take(k, single, of(1, 1, 65), 0, p, NULL));
     REFUSED("threads, compiled for", take(bound, single, of(33, 1, 1), 0, p, NULL));
+    REFUSED("registers, 1024 threads", take(unbound, single, of(1024, 1, 1), 0, p, NULL));
     REFUSED("49153 and 0 bytes of shared memory", take(k, single, few, (48 << 10) + 1, p, NULL));
     REFUSED("not a function", take(&seen, single, few, 0, p, NULL));
     REFUSED("are not allocated", take(k, single, few, 0, end - 8, NULL));
@@ -304,10 +306,12 @@ static void test_tensor_maps(void **state)
     (void)state;
     struct map m;
     ALLOWED(map_of(good_map));
-#define CHANGED(words, member, value) (m = good_map, m.member = value); REFUSED(words, map_of(m))
+#define CHANGED(words, member, value)                                                              \
+    m = good_map, m.member = value;                                                                \
+    REFUSED("tensor map: " words " (", map_of(m))
     CHANGED("alignment of the map", map_off, 32);
     CHANGED("type of elements", type, 100);
-    CHANGED("interleave", interleave, CU_TENSOR_MAP_INTERLEAVE_16B);
+    CHANGED("interleave is not known here", interleave, CU_TENSOR_MAP_INTERLEAVE_16B);
     CHANGED("rank", rank, 6);
     CHANGED("address", off, 8);
     CHANGED("dimension", dim[1], 0);
@@ -316,10 +320,10 @@ static void test_tensor_maps(void **state)
     CHANGED("element stride", step, 9);
     CHANGED("stride", stride, 136);
     CHANGED("bytes of a box's row", box[0], 60);
-    CHANGED("beyond the swizzle", box[0], 128);
-    CHANGED("beyond the swizzle", swizzle, CU_TENSOR_MAP_SWIZZLE_64B);
-    CHANGED("beyond its allocation", dim[1], 33);
-    CHANGED("beyond its allocation", off, 16);
+    CHANGED("bytes of a box's row beyond the swizzle", box[0], 128);
+    CHANGED("bytes of a box's row beyond the swizzle", swizzle, CU_TENSOR_MAP_SWIZZLE_64B);
+    CHANGED("tensor beyond its allocation", dim[1], 33);
+    CHANGED("tensor beyond its allocation", off, 16);
 #undef CHANGED
 }
 
