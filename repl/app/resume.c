@@ -135,13 +135,16 @@ static void add_item(struct buf *out, const char *fmt, ...)
     buf_printf(out, "%s%s", out->n ? ", " : "", text);
 }
 
-/* Whether the command line gave the setting; of the draft's shape: one of its parts. */
+/* Whether the command line gave the setting; of the draft's shape: one of its parts; of a part:
+ * the shape. */
 static bool is_given(const struct app *a, int i)
 {
     const unsigned given = a->opt.given;
+    const enum option_kind kind = settings_at(i)->kind,
+                           other = kind == OPT_PART ? OPT_SHAPE : OPT_PART;
     return given >> i & 1 ||
-           (settings_at(i)->kind == OPT_SHAPE &&
-            ANY(k, settings_count(), (given >> k & 1) && settings_at(k)->kind == OPT_PART));
+           ((kind == OPT_PART || kind == OPT_SHAPE) &&
+            ANY(k, settings_count(), (given >> k & 1) && settings_at(k)->kind == other));
 }
 
 static void adopt_setting(struct adoption *t, int i, const char *value)

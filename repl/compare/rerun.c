@@ -1,5 +1,6 @@
 /* rerun.c - see rerun.h. */
 #include "repl/process/open.h"
+#include "kernels/ascii.h"
 #include "kernels/lines.h"
 #include "repl/compare/rerun.h"
 
@@ -55,6 +56,13 @@ static void add_change(const char *change, struct buf *out)
 {
     FREED(free_at) char *key = key_of(change);
     buf_printf(out, "%s%s\n", key, strchr(change, '='));
+}
+
+static bool is_kind(const char *line, enum option_kind kind)
+{
+    FREED(free_at) char *key = key_of(line);
+    const struct option *o = settings_named(key);
+    return o && o->kind == kind;
 }
 
 void rerun_settings(const char *const *with, int n, const char *lines, struct buf *out)
@@ -418,13 +426,6 @@ static bool play_forget(struct rerun *r, const struct act *a, struct err *e)
     return run_text_request(r, RQ_FORGET, a->session, a->text, e);
 }
 
-static bool is_kind(const char *line, enum option_kind kind)
-{
-    FREED(free_at) char *key = key_of(line);
-    const struct option *o = settings_named(key);
-    return o && o->kind == kind;
-}
-
 /* What the user set, unless a change says otherwise. The draft's shape consists of its parts: a
  * change of the shape holds against a part that was set, and one of a part against the shape. */
 static bool play_set(struct rerun *r, const struct act *a, struct err *e)
@@ -498,14 +499,14 @@ static void add_forced(const struct act *a, const struct act *end, struct reques
 }
 
 /* The shapes of the turn's trees, from the operations that follow the turn in the log, unless the
- * changes set others. */
+ * changes set others; auto in place of auto sets none. */
 static bool add_shapes(const struct rerun *r, const struct act *a, const struct act *end,
                        struct request *rq, struct err *e)
 {
     bool changed = false;
-    for (int i = 0; i < settings_count(); i++)
-        changed |= (settings_at(i)->kind == OPT_PART || settings_at(i)->kind == OPT_SHAPE) &&
-                   rerun_changes(r->how.with, r->how.n_with, settings_at(i)->name);
+    for (int i = 0; i < r->how.n_with; i++)
+        changed |= is_kind(r->how.with[i], OPT_PART) ||
+                   (is_kind(r->how.with[i], OPT_SHAPE) && !ends_with(r->how.with[i], "=auto"));
     for (const struct act *op = a + 1; op < end && !op->is_turn && !changed; op++) {
         struct shape_change s = {0};
         struct settings set;

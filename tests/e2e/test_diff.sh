@@ -159,6 +159,8 @@ printf '%s\n' '/set draft.topk 4' 'Say hello.' | session -p max_tokens=20
 diff_ "a shape against a part" 0 'accepted +[0-9]+ of [2-9][0-9] .* of 1[0-9] drafted tokens in b' -- last --with draft.shape=2-1-9
 printf '%s\n' '/set draft.shape 2-4-9' 'Say hello.' | session -p max_tokens=20
 diff_ "a part against a shape" 0 'accepted +[0-9]+ of [2-9][0-9] .* of 1[0-9] drafted tokens in b' -- last --with draft.topk=1
+printf '%s\n' 'Tell me a short story.' | session -p draft.shape=auto
+diff_ "shapes of auto, as it chose them then" 0 'differs +nowhere: 1 turn, [0-9]+ tokens and every step' 'verdict +equal' -- last --with draft.shape=auto
 
 # ---- in the chat ----
 says "/diverge: its own replay" 0 'verdict +equal' --plain --quiet -p max_tokens=20 --script <(printf '%s\n' 'Say hello.' /diverge)

@@ -27,6 +27,7 @@ timeout "${TEST_LIMIT:-250}" "$AERIE" run --session "$id" -p max_tokens=3 hi >"$
 result "and run --session" $?
 lines "/set draft.shape 4-2-8" hello | chat -p max_tokens=3; lines "/set draft.topk" "/set draft.nodes" | chat -c -p draft.topk=3; has '^draft.topk +3 ' && has '^draft.nodes +8 ' && err 'settings of the session: .*draft.steps 4, draft.nodes 8$' && err 'draft.topk 3 \(as the command line says; the session had 2\)'
 result "the command line wins over a part of the shape alone" $?
+lines "/set draft.shape" | chat -c -p draft.shape=1-1-2; has '^draft.shape +1-1-2 ' && err 'draft.topk 1 \(as the command line says; the session had 3\)'; result "and over the whole shape" $?
 lines hello | chat -c -q; [ ! -s "$T/err" ]; result "--quiet says nothing" $?
 lines hello | chat -p max_tokens=5; lines "/set" | chat -c; ! err 'not as in|not of the session' ; result "nothing is said where nothing differs" $?
 lines hello | chat --draft ngram -p max_tokens=5; said=
