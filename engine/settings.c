@@ -4,7 +4,6 @@
 #include "kernels/lines.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <math.h>
 
 const char *check_level_name(enum check_level l)

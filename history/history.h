@@ -458,7 +458,7 @@ struct pruned {
 /* A line for each session in report (may be NULL). */
 bool history_prune(const char *path, const struct prune_rule *rule, struct pruned *out,
                    struct buf *report,
-                      struct err *e);
+                   struct err *e);
 /* A pinned session is never pruned. session: a full id. ERR_NEGATIVE: there is none. */
 bool history_pin(const char *path, const char *session, bool pinned, struct err *e);
 /* Writes the sound records of a damaged log to a new log `to`, and reports the others. The damaged

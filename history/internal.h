@@ -138,8 +138,7 @@ int rows_copy(sqlite3_stmt *from, struct db *to, const char *table, const struct
 int turn_copy(struct db *from, struct db *to, int64_t turn, const struct put *own,
               const struct put *rest, bool *whole);
 
-/* ---- schema.c: versions, migrations, the schema's text
- * ---------------------------------------- */
+/* ---- schema.c: versions, migrations, the schema's text --------------------------------------- */
 
 enum {
     APPLICATION_ID = 0x41455249 /* "AERI" */,
@@ -255,8 +254,7 @@ int session_lock_row(struct db *d, const struct live *l, const char *session);
 int session_unlock(struct db *d, const struct live *l, const char *session);
 int session_unlock_dead(struct db *d, const struct live *l);
 
-/* ---- side_file.c: events that could not be stored at the end, in a second log beside the first
- * - */
+/* ---- side_file.c: events that could not be stored, in a second log beside the first ---------- */
 
 struct waiting;
 struct writer;

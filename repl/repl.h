@@ -507,8 +507,7 @@ void view_accept(const struct chat_view *v, int width, const struct printer *to)
 /* "5-1-6" or "plain"; returns out. */
 const char *view_shape(const struct auto_view_shape *x, char out[16]);
 
-/* ---- report.c: what a batch and a calibration answer
- * ------------------------------------------- */
+/* ---- report.c: what a batch and a calibration answer ----------------------------------------- */
 
 /* EV_BATCH_REPLY, EV_BATCH_END and EV_CALIBRATION; false: the event is another one. */
 bool report_event(const struct event *ev, const struct printer *to);

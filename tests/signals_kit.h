@@ -349,8 +349,7 @@ static inline pid_t start_server(bool dumb, int *port)
     return start_server_with(serve_one, dumb, port);
 }
 
-/* ---- a slow model: mostly zeros, with one token that always follows itself
- * ----------------------------------- */
+/* ---- a slow model: mostly zeros, with one token that always follows itself ------------------- */
 
 enum { WIDE = 16384, VOCABULARY = 4096, HIDDEN = 256, HEAD = 64, LAYERS = 8,
        MORE = 545 /* " more" */ };

@@ -331,8 +331,7 @@ static bool check_table(struct view *v, enum table_id id, const struct table *t,
     return rows(v, t) && check_read_columns(v, t, checked_columns(v, t));
 }
 
-/* ---- tokens, positions and parents of rows
- * ---------------------------------------------------- */
+/* ---- tokens, positions and parents of rows --------------------------------------------------- */
 
 static bool check_tree_row(const struct view *v, int i)
 {
@@ -426,7 +425,7 @@ static bool check_all(const struct checker *c, const struct plan *p, const struc
 
 /* Counts a violation and the time since `start`; returns ok. */
 static bool end_check(struct checker *c, bool ok, uint64_t start, const struct err *mine,
-                     struct err *e)
+                      struct err *e)
 {
     if (!ok)
         record_violation(c, mine, e);
@@ -458,7 +457,7 @@ bool check_filled(struct checker *c, const struct plan *p, const struct kv *kv,
 }
 
 bool check_list(struct checker *c, const struct plan *p, const struct kv *kv,
-                 const struct plan_req *req, struct err *e)
+                const struct plan_req *req, struct err *e)
 {
     if (c->level == CHECK_OFF || !p->list)
         return true;

@@ -69,7 +69,7 @@ bool check_filled(struct checker *c, const struct plan *p, const struct kv *kv,
 /* Checks all columns that the rows of a plan over a page list read, those included that
  * check_plan() skipped because they have not changed since they were checked in that list. */
 bool check_list(struct checker *c, const struct plan *p, const struct kv *kv,
-                 const struct plan_req *req, struct err *e);
+                const struct plan_req *req, struct err *e);
 /* The text of each rule: "I4  map, inverse, row and table agree ...". */
 int check_rule_count(void);
 const char *check_rule(int i);

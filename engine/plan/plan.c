@@ -42,7 +42,7 @@ static void place_table(struct bump *b, struct table *t, const struct plan *p, b
 
 /* A prefix table has extents of its own and shares everything else with the whole table. */
 static void place_prefix(struct bump *b, struct table *t, const struct table *whole,
-                       const struct plan *p)
+                         const struct plan *p)
 {
     *t = *whole;
     t->expand_w = 0;
@@ -57,7 +57,6 @@ static void place_plan(struct bump *b, struct plan *p)
     for (int i = 0; i < N_TABLES; i++)
         if (p->table[i].used)
             place_pages(b, &p->table[i], p);
-    p->row_words = (int)b->n;
     p->prefix_len = carve(b, reqs);
     p->q_len = carve(b, reqs);
     p->kv_len = carve(b, reqs);

@@ -101,10 +101,10 @@ struct plan {
     struct table prefix[N_TABLES];
     const struct page_list *list; /* the tables' pages lie in this list; NULL: in mem */
     uint64_t list_version, list_digest; /* of the list when the plan was built */
-    /* One allocation of i32 words for all arrays, uploaded unchanged: the tables' pages, then from
-     * word `row_words` on everything else. */
+    /* One allocation of i32 words for all arrays, uploaded unchanged: the tables' pages, then
+     * everything else. */
     int32_t *mem;
-    int n_mem, cap_mem, row_words;
+    int n_mem, cap_mem;
 };
 
 /* A row of a draft pass: the draft cell that it writes, and the cells of its tree part. */

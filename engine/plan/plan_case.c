@@ -96,7 +96,7 @@ static void put_map(struct buf *out, const struct plan *p, const struct kv *kv,
 }
 
 void plan_case(const struct plan *p, const struct kv *kv, const struct plan_req *req,
-                  struct buf *out)
+               struct buf *out)
 {
     JPUT_IN(out, '{');
     jput_fields(out, "%d{aerie_case}%s{engine}%s{version}%s{mode}", 1, "aerie", AERIE_VERSION,

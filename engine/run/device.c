@@ -28,7 +28,7 @@ static bool open_cuda(struct device *dev, const struct k_opts *o, struct err *wh
 }
 
 static bool open_by_name(struct device *dev, const char *name, const struct k_opts *o,
-                    struct err *passed, struct err *e)
+                         struct err *passed, struct err *e)
 {
     struct err why = {0};
     bool any = !name || !strcmp(name, "auto");

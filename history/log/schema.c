@@ -348,7 +348,7 @@ static bool compare_text(struct db *d, const struct migration *list, int n, int6
 }
 
 static bool require_schema(struct db *d, const struct migration *list, int n, int64_t version,
-                        struct err *e)
+                           struct err *e)
 {
     struct schema_diff differ = {0};
     const char *known = schema_known_digest(list == of_pack);

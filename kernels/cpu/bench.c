@@ -161,8 +161,7 @@ bool cpu_phase(struct kdev *d, enum k_phase kind, int n)
     return kind == PHASE_LAUNCH;
 }
 
-/* ---- products by a vendor's library: none on the CPU
- * ------------------------------------------ */
+/* ---- products by a vendor's library: none on the CPU ----------------------------------------- */
 
 int cpu_peer(struct kdev *, const struct k_peer *, struct err *e)
 {

@@ -25,8 +25,6 @@
 #include "kernels/kernels.h"
 #include "kernels/packed.h"
 
-#include <stdatomic.h>
-
 enum { CPU_MATS = 3 }; /* most matrices of a product */
 
 /* ---- threads (threads.c) ---------------------------------------------------------------- */

@@ -148,7 +148,7 @@ static void product_start(struct kdev *d, struct linear_product *p, const struct
 }
 
 static struct cpu_epilogue *product_add(struct linear_product *p, const struct tensor *w,
-                                      const struct tensor *b, float *dst, size_t stride)
+                                        const struct tensor *b, float *dst, size_t stride)
 {
     CHECK(p->n_mats < CPU_MATS);
     int i = p->n_mats++;

@@ -541,7 +541,7 @@ static const float lanes[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14
  * running maximum m and sum l, and returns the factor for earlier results, exp(old m - new m).
  * Lanes outside of the visible keys become 0. */
 static float softmax_block(const struct cpu_heads *h, const struct cpu_block *b, float *p, float *m,
-                   float *l)
+                           float *l)
 {
     v16 s[4], max = v_set(*m), none = v_set(-INFINITY), lane = v_load(lanes);
     for (int i = 0; i < 4; i++) {

@@ -307,7 +307,7 @@ static void job_list_parts(struct store_job *j, int n)
 }
 
 static void bind_tensors(struct store *s, struct tensor_load *load, int n, char *const *place,
-                       const struct store_job *j, uint64_t *digest)
+                         const struct store_job *j, uint64_t *digest)
 {
     char *name = s->names;
     size_t part = 0;

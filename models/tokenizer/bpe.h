@@ -7,8 +7,6 @@
  */
 #pragma once
 
-#include <stdatomic.h>
-
 #include "kernels/utf8.h"
 
 enum { CHECK_EVERY = 1 << 16 }; /* bytes, characters, pieces or merges between two calls of

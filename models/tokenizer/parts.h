@@ -10,8 +10,6 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
-#include <stdatomic.h>
-
 #include "models/tokenizer/bpe.h"
 #include "models/tokenizer/tokenizer.h"
 

@@ -106,7 +106,7 @@ int hunt_state_next(const struct hunt_state *s)
 }
 
 bool hunt_state_add(struct hunt_state *s, int number, const struct hunt *p, int found,
-                     struct err *e)
+                    struct err *e)
 {
     FREED(buf_free) struct buf b = {0};
     jput_record(&b, "%d{case}%d{requests}%d{found}", number, p->n_asked - p->asked_noted,

@@ -90,8 +90,7 @@ void say_line(struct sheet *out, enum style st, const char *fmt, ...)
 void say_text(struct sheet *out, enum style st, const char *text);
 void sheet_lines(struct sheet *out, enum style st, const char *bytes, size_t n);
 
-/* ---- text.c: all code that depends on Unicode
- * ------------------------------------------------- */
+/* ---- text.c: all code that depends on Unicode ------------------------------------------------ */
 
 /* Appends sanitised text to out. *escaped, if not NULL, is increased by the number of escapes. */
 void text_sanitise(struct buf *out, const char *bytes, size_t n, bool keep_newlines, int *escaped);

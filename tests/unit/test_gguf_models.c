@@ -99,7 +99,7 @@ static const struct family_case {
      .wide = (const int[]){60, 64, 72, 96, 144, 192, 100, 96, 6, 8, 0}},
     {"phi3-long-b", NULL, {.arch = "phi3", .trunk = "model.", .window = true}, .golden = true},
     {"afmoe-b", NULL, {.arch = "afmoe", .trunk = "model.", .window = true}, .golden = true},
-    {"afmoe-b", NULL, {.arch = "afmoe", .trunk = "model.", .window = true}, 
+    {"afmoe-b", NULL, {.arch = "afmoe", .trunk = "model.", .window = true},
      .set = "layer_types,global_attn_every_n_layers",
      .wide = (const int[]){48, 64, 12, 32, 24, 64, 72, 96, 0}},
     {"laguna-b", NULL, {.arch = "laguna", .trunk = "model.", .window = true},

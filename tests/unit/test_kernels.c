@@ -331,7 +331,7 @@ struct gather_case {
 
 /* Its turns, with idx for positions, into cs one behind the other. */
 static void gather_turns(const struct gather_case *c, kbuf idx, kbuf cs,
-                      struct k_rope (*rope)[K_MAX_ROPES])
+                         struct k_rope (*rope)[K_MAX_ROPES])
 {
     for (size_t i = 0, at = 0; i < K_MAX_ROPES; i++) {
         struct k_rope *r = &(*rope)[i];
