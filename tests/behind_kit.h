@@ -4,15 +4,8 @@
  * behind. */
 #pragma once
 
+#include "tests/chance.h"
 #include "tests/runtimes.h"
-
-static uint64_t rng;
-
-static int below(int n)
-{
-    rng = mix64(rng);
-    return (int)((rng >> 11) % (uint64_t)n);
-}
 
 enum { LENGTH = 150, GUESSES = 4 };
 

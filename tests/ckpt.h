@@ -151,6 +151,16 @@ static inline void ck_free(struct ck *c)
     *c = (struct ck){0};
 }
 
+/* Adds the tensors of DIR/FILE. */
+static inline void ck_load_more(struct ck *c, const char *dir, const char *file)
+{
+    struct ck more = ck_load(dir, file);
+    for (int k = 0; k < more.n; k++)
+        ck_add(c, more.t[k].name, more.t[k].dtype, json_incref(more.t[k].shape), more.t[k].data,
+               more.t[k].n);
+    ck_free(&more);
+}
+
 static inline struct ck_tensor *ck_find(const struct ck *c, const char *name)
 {
     for (int i = 0; i < c->n; i++)

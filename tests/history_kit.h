@@ -4,6 +4,8 @@
 #pragma once
 
 #include "history/history.h"
+#include "tests/chance.h"
+#include "tests/scratch.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,7 +13,6 @@
 #include <stdint.h>
 
 #include <cmocka.h>
-#include <ftw.h>
 #include <math.h>
 #include <sqlite3.h>
 #include <stdio.h>
@@ -24,13 +25,6 @@
 
 static char scratch[64];  /* this test's folder */
 static char db_path[128]; /* in a folder that does not exist yet */
-static uint64_t dice = 1;
-
-KIT uint64_t roll(uint64_t n)
-{
-    dice = mix64(dice);
-    return dice % n;
-}
 
 KIT int scratch_begin(void **state)
 {
@@ -46,16 +40,10 @@ KIT int scratch_begin(void **state)
     return 0;
 }
 
-KIT int remove_one(const char *path, const struct stat *st, int type, struct FTW *f)
-{
-    (void)st, (void)type, (void)f;
-    return remove(path);
-}
-
 KIT int scratch_end(void **state)
 {
     (void)state;
-    return nftw(scratch, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    return nftw(scratch, scratch_remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
 /* Changes the log as another program would: the schema's triggers run and its constraints are
@@ -69,6 +57,14 @@ KIT void change_log(const char *sql)
     if (why)
         fail_msg("%s: %s", sql, why);
     sqlite3_close(s);
+}
+
+KIT void write_bytes(const char *path, const void *p, size_t n)
+{
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(p, 1, n, f), n);
+    fclose(f);
 }
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, scratch_begin, scratch_end)
@@ -404,6 +400,39 @@ KIT long long sql_int(struct hdb *d, const char *sql)
     long long n = atoll(*v == '"' ? v + 1 : v);
     free(v);
     return n;
+}
+
+/* The number that a query of a log has as its only value. */
+KIT long long count(const char *path, const char *sql)
+{
+    struct err e = {0};
+    struct hdb *d = hdb_open(path, &e);
+    if (!d)
+        fail_msg("%s", e.msg);
+    long long n = sql_int(d, sql);
+    hdb_close(d);
+    return n;
+}
+
+KIT long long sessions(const char *path)
+{
+    return count(path, "SELECT count(*) AS n FROM session");
+}
+
+KIT bool count_session(const struct session_row *r, void *arg)
+{
+    (void)r;
+    ++*(int *)arg;
+    return true;
+}
+
+KIT void sound(const char *path)
+{
+    struct buf report = {0};
+    struct err e = {0};
+    if (!history_check(path, &report, &e))
+        fail_msg("%s: %s\n%s", path, e.msg, report.p);
+    buf_free(&report);
 }
 
 KIT int verify_bad(struct hdb *d, int *turns)

@@ -7,10 +7,7 @@
 #include <math.h>
 #include <unistd.h>
 
-#ifndef TEST_DEVICE
-#define TEST_DEVICE "cpu"
-#endif
-static const char *device = TEST_DEVICE, *precision = "f32";
+static const char *precision = "f32";
 
 enum { N_JOBS = 20, CONTEXT = 224, REPLY = 40 };
 
@@ -181,18 +178,6 @@ static inline struct engine_opts opts(int lanes)
     o.context = CONTEXT;
     o.settings.check = CHECK_STRICT;
     return o;
-}
-
-static inline struct backend *open_engine(const struct engine_opts *o)
-{
-    struct err e = {0};
-    struct backend *g = engine_open(o, &e);
-    if (!g && strcmp(device, "cpu") != 0) {
-        print_message("# no %s: %s\n", device, e.msg);
-        skip();
-    }
-    must(g != NULL, &e);
-    return g;
 }
 
 static inline void assert_whole(struct backend *g)

@@ -81,6 +81,13 @@ static inline int kv_frames_read(const char *file, struct kv_frame *out, int max
     return n;
 }
 
+/* A batch's number as the sockets carry it, the highest byte first. */
+static inline void kv_play_number(uint8_t out[8], uint64_t seq)
+{
+    for (int i = 0; i < 8; i++)
+        out[i] = (uint8_t)(seq >> (8 * (7 - i)));
+}
+
 /* ---- sockets --------------------------------------------------------------------------------- */
 
 #if HAVE_ZMQ
@@ -100,12 +107,6 @@ struct kv_play {
     enum kv_form { KV_TOPIC, KV_NO_TOPIC, KV_SHORT_END } form; /* of answers: vLLM's since 0.26;
                             SGLang's and vLLM's before; the same, ended by two empty parts */
 };
-
-static inline void kv_play_number(uint8_t out[8], uint64_t seq)
-{
-    for (int i = 0; i < 8; i++)
-        out[i] = (uint8_t)(seq >> (8 * (7 - i)));
-}
 
 static inline void kv_play_answer(struct kv_play *p, zmq_msg_t *who, uint64_t seq,
                                   const void *batch, size_t n)

@@ -4,6 +4,7 @@
  */
 #pragma once
 
+#include "tests/chance.h"
 #include "tests/serve_kit.h"
 
 #include <math.h>
@@ -13,14 +14,6 @@
 #define KIT static __attribute__((unused))
 
 /* ---- seeds ----------------------------------------------------------------------------------- */
-
-KIT uint64_t kit_rng;
-
-KIT int below(int n)
-{
-    kit_rng = mix64(kit_rng);
-    return (int)((kit_rng >> 11) % (uint64_t)n);
-}
 
 /* ---- faults ---------------------------------------------------------------------------------- */
 
@@ -267,7 +260,7 @@ KIT void on_built(const struct bugs *on, struct plan *p, const struct kv *kv_,
     if (f->struck || f->kind == S_NONE || p->n_req != 1 || p->n_rows == 0 ||
         req[0].seq->committed < f->after || req[0].seq != &live.g->own.ses.lane.seq)
         return;
-    kit_rng = f->seed;
+    dice = f->seed;
     switch (f->kind) {
     case S_SWA_PAGE: if (target) strike_page(p, kv, TABLE_SWA); break;
     case S_FULL_PAGE: if (target) strike_page(p, kv, TABLE_FULL); break;
@@ -373,7 +366,7 @@ KIT void strike_weight(struct engine *g)
         {offsetof(struct layer, down), PROBE_OUT}, {offsetof(struct layer, in_norm), PROBE_Q},
         {offsetof(struct layer, attn_norm), PROBE_MID},
         {offsetof(struct layer, ffn_norm), PROBE_OUT}};
-    kit_rng = live.f.seed;
+    dice = live.f.seed;
     int l = below(g->loaded.model.cfg.n_layer), k = below((int)(sizeof of / sizeof *of));
     struct tensor *t = (struct tensor *)((char *)&g->loaded.model.layer[l] + of[k].at);
     assert_int_equal(t->type, DT_BF16);

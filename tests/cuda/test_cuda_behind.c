@@ -14,7 +14,7 @@ static void run(const char *target, const char *draft, const char *precision, in
         bed_runtime(&b, &(struct runtime_shape){.page_size = how ? 16 : 4, .context = 256});
         b.r.fuse = how > 0;
         b.r.record = how > 1;
-        rng = 21;
+        dice = 21;
         caught_up = 0;
         compare(&b.r, b.m.cfg.vocab, times);
         print_message("# %s %s: caught up %d times, %llu fused cycles, %llu as graphs\n", target,

@@ -3,6 +3,7 @@
  * one, and a difference is always reported.
  *
  *   test_back [DEVICE [PRECISION]]      cpu f32 */
+#include "tests/chance.h"
 #include "tests/few.h"
 #include "tests/serve_kit.h"
 
@@ -10,10 +11,7 @@
 
 #include <math.h>
 
-#ifndef TEST_DEVICE
-#define TEST_DEVICE "cpu"
-#endif
-static const char *device = TEST_DEVICE, *precision = "f32";
+static const char *precision = "f32";
 
 enum { MAX_RECS = 300 };
 
@@ -136,12 +134,7 @@ static struct engine_opts opts_of(int page_size, int s, double temperature)
 static struct backend *open_session(const struct engine_opts *o)
 {
     struct err e = {0};
-    struct backend *g = engine_open(o, &e);
-    if (!g && strcmp(device, "cpu") != 0) {
-        print_message("# no %s: %s\n", device, e.msg);
-        skip();
-    }
-    must(g != NULL, &e);
+    struct backend *g = serve_open(o);
     struct request rq = {.kind = RQ_NEW};
     memcpy(rq.session, "01ARZ3NDEKTSV4RRFFQ69G5FAV", SESSION_ID);
     must(backend_submit(g, &rq, &e), &e);
@@ -262,14 +255,6 @@ static void test_fifty_steps_back_and_forward_again(void **state)
 
 /* ---- any walk -------------------------------------------------------------------------------- */
 
-static uint64_t rng;
-
-static int below(int n)
-{
-    rng = mix64(rng);
-    return (int)((rng >> 11) % (uint64_t)n);
-}
-
 static int backs, ahead, by_phase;
 
 static void at_random(struct backend *g, const struct debug_view *v, int i)
@@ -297,7 +282,7 @@ static void test_any_walk_posts_what_a_turn_that_runs_through_posts(void **state
 {
     (void)state;
     static const int page_size[] = {1, 16, 64};
-    rng = 21;
+    dice = 21;
     for (int i = 0; i < rounds(4, 12); i++) {
         struct engine_opts o = opts_of(page_size[i % 4 % 3], i % N_SHAPES, i % 2 ? 0.9 : 0);
         struct posted plain = {0}, walks = {0};

@@ -9,7 +9,7 @@ static void test_a_drafter_that_was_behind_guesses_as_one_that_was_not(void **st
     static const int page_sizes[] = {1, 4, 16, 64};
     struct mock m;
     uint64_t fused = 0;
-    rng = 11;
+    dice = 11;
     mock_open(&m, 7);
     for (int i = 0; i < 40; i++) {
         struct runtime r;

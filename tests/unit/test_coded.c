@@ -651,15 +651,12 @@ static void test_experts_of_two_types_become_bf16(void **state)
     ck_drop(&c, "model.layers.0.mlp.experts.1.gate_proj.weight_scale");
     uint16_t w[WIDE_FFN * WIDE] = {0};
     ck_add(&c, name, "BF16", json_pack("[ii]", WIDE_FFN, WIDE), w, sizeof w);
-    struct ck more = ck_load(folder, "model-00001-of-00001.safetensors");
-    for (int k = 0; k < more.n; k++)
-        ck_add(&c, more.t[k].name, more.t[k].dtype, json_incref(more.t[k].shape), more.t[k].data,
-               more.t[k].n);
+    ck_load_more(&c, folder, "model-00001-of-00001.safetensors");
     struct model m = load_ck(&c, 1);
     assert_int_equal(m.layer[0].gate_up.type, DT_BF16);
     assert_int_equal(m.layer[2].down_e.type, DT_BF16);
     model_free(&m);
-    ck_free(&c), ck_free(&more);
+    ck_free(&c);
     ck_remove(wide), ck_remove(folder), mkdir(folder, 0700);
     ck_remove(twin), mkdir(twin, 0700);
     free(wide);
@@ -679,11 +676,7 @@ static struct ck coded(int format)
     struct errors err = {0};
     write_twins(G "llama-b", &formats[format], &err);
     struct ck c = ck_load(folder, "model-00000-of-00001.safetensors");
-    struct ck more = ck_load(folder, "model-00001-of-00001.safetensors");
-    for (int k = 0; k < more.n; k++)
-        ck_add(&c, more.t[k].name, more.t[k].dtype, json_incref(more.t[k].shape), more.t[k].data,
-               more.t[k].n);
-    ck_free(&more);
+    ck_load_more(&c, folder, "model-00001-of-00001.safetensors");
     ck_remove(folder), mkdir(folder, 0700);
     return c;
 }

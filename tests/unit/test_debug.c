@@ -94,10 +94,7 @@ static void begin_session(struct backend *g)
     must(backend_submit(g, &rq, &e), &e);
 }
 
-#ifndef TEST_DEVICE
-#define TEST_DEVICE "cpu"
-#endif
-static const char *device = TEST_DEVICE, *precision = "f32";
+static const char *precision = "f32";
 
 static const struct { int steps, topk, nodes; } shape[] = {{0, 0, 0}, {4, 1, 5}, {3, 3, 12},
                                                            {5, 6, 40}};
@@ -118,18 +115,6 @@ static struct engine_opts opts_of(int page_size, int s, double temperature)
         o.settings.nodes = shape[s].nodes;
     }
     return o;
-}
-
-static struct backend *open_engine(const struct engine_opts *o)
-{
-    struct err e = {0};
-    struct backend *g = engine_open(o, &e);
-    if (!g && strcmp(device, "cpu") != 0) {
-        print_message("# no %s: %s\n", device, e.msg);
-        skip();
-    }
-    must(g != NULL, &e);
-    return g;
 }
 
 static void same_run(const struct recorded *a, const struct recorded *b)
@@ -162,7 +147,7 @@ static void run_twice(const struct engine_opts *o, enum run_until until, struct 
     struct err e = {0};
     for (int k = 0; k < 2; k++) {
         struct recorded *r = k ? stepped : plain;
-        struct backend *g = open_engine(o);
+        struct backend *g = serve_open(o);
         begin_session(g);
         if (k)
             must(g->debug->run(g, until, 1, NULL, &e), &e);
@@ -269,7 +254,7 @@ static void test_conditions_hold_the_turn_at_their_step(void **state)
     for (size_t i = 0; i < sizeof c / sizeof *c; i += (size_t)one_in(3)) {
         struct recorded r = {0};
         struct debug_view v;
-        struct backend *g = open_engine(&o);
+        struct backend *g = serve_open(&o);
         begin_session(g);
         assert_int_equal(g->debug->add(g, c[i].condition, false, &e), 1);
         converse(g, question, &r, continue_on);
@@ -297,7 +282,7 @@ static void test_conditions_on_tokens_nodes_and_margin(void **state)
     struct engine_opts o = opts_of(16, 2, 0);
     struct err e = {0};
     struct recorded plain = {0};
-    struct backend *g = open_engine(&o);
+    struct backend *g = serve_open(&o);
     begin_session(g);
     converse(g, question, &plain, continue_on);
     int32_t wanted = plain.tokens.v[plain.tokens.n - 3];
@@ -320,7 +305,7 @@ static void test_conditions_on_tokens_nodes_and_margin(void **state)
                                  "margin>=0 && margin<100"};
     for (int i = 0; i < 3; i++) {
         struct recorded r = {0};
-        g = open_engine(&o);
+        g = serve_open(&o);
         begin_session(g);
         must(g->debug->run(g, RUN_ON, 1, other[i], &e), &e); /* one pause, as /until */
         converse(g, question, &r, continue_on);
@@ -345,7 +330,7 @@ static void test_a_watch_sees_every_change(void **state)
     struct engine_opts o = opts_of(16, 1, 0);
     struct err e = {0};
     struct recorded r = {0};
-    struct backend *g = open_engine(&o);
+    struct backend *g = serve_open(&o);
     begin_session(g);
     assert_int_equal(g->debug->add(g, "accepted", true, &e), 1);
     converse(g, question, &r, continue_on);
@@ -401,7 +386,7 @@ static void test_finish_next_and_counts(void **state)
         struct engine_opts o = opts_of(16, 1, 0);
         struct err e = {0};
         struct recorded r = {0};
-        struct backend *g = open_engine(&o);
+        struct backend *g = serve_open(&o);
         begin_session(g);
         script_until = next ? RUN_TURN : RUN_FINISH;
         must(g->debug->add(g, "rows>0", false, &e) == 1, &e); /* holds at each step */
@@ -450,7 +435,7 @@ static void test_a_cancel_between_phases_leaves_the_conversation_sound(void **st
     for (cancel_at = 0; cancel_at < 14; cancel_at += one_in(4)) {
         struct recorded r = {0}, after = {0};
         struct check_report report;
-        struct backend *g = open_engine(&o);
+        struct backend *g = serve_open(&o);
         begin_session(g);
         must(g->debug->run(g, RUN_PHASE, 1, NULL, &e), &e);
         converse(g, question, &r, cancelling);
@@ -480,7 +465,7 @@ static void test_closing_ends_a_paused_turn(void **state)
     struct err e = {0};
     struct event ev;
     struct recorded r = {0};
-    struct backend *g = open_engine(&o);
+    struct backend *g = serve_open(&o);
     begin_session(g);
     must(g->debug->run(g, RUN_PHASE, 1, NULL, &e), &e);
     submit(g, RQ_SAY, question, 0);
@@ -499,7 +484,7 @@ static void test_a_fault_holds_the_turn(void **state)
     struct engine_opts o = opts_of(16, 2, 0);
     struct err e = {0};
     struct recorded r = {0};
-    struct backend *g = open_engine(&o);
+    struct backend *g = serve_open(&o);
     begin_session(g);
     submit(g, RQ_SET, "bug.26512=on", 0);
     must(g->debug->add(g, "fault", false, &e) == 1, &e);

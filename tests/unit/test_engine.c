@@ -1,6 +1,7 @@
 /* test_engine.c - the engine end to end on the CPU against reference tensors. */
 #include "tests/few.h"
 #include "tests/runtimes.h"
+#include "tests/scratch.h"
 
 #include <jansson.h>
 #include <unistd.h>
@@ -43,8 +44,7 @@ static void test_gemma4_and_its_assistant_equal_their_reference(void **state)
 /* A folder whose files are links to others: goldens lie beside the bundled model, not in it. */
 static char *joined(const char *const files[][2])
 {
-    char *dir = xstrdup("/tmp/aerie-golden-XXXXXX"), cwd[2048];
-    assert_non_null(mkdtemp(dir));
+    char *dir = scratch_folder(), cwd[2048];
     assert_non_null(getcwd(cwd, sizeof cwd));
     for (int i = 0; files[i][0]; i++) {
         char *from = xasprintf("%s/%s", cwd, files[i][0]),
@@ -56,17 +56,6 @@ static char *joined(const char *const files[][2])
     return dir;
 }
 
-static void remove_joined(char *dir, const char *const files[][2])
-{
-    for (int i = 0; files[i][0]; i++) {
-        char *to = xasprintf("%s/%s", dir, files[i][1]);
-        unlink(to);
-        free(to);
-    }
-    rmdir(dir);
-    free(dir);
-}
-
 static void test_nestling_and_its_head_equal_their_reference(void **state)
 {
     (void)state;
@@ -76,7 +65,7 @@ static void test_nestling_and_its_head_equal_their_reference(void **state)
         {"tests/golden/nestling/golden.safetensors", "golden.safetensors"}, {0}};
     char *dir = joined(target);
     golden(dir, NULL);
-    remove_joined(dir, target);
+    scratch_remove(dir);
 }
 
 static void test_nestling_continues_twelve_chats_as_the_reference_does(void **state)

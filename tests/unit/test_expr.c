@@ -1,6 +1,7 @@
 /* Conditions of breakpoints: every operator and name, what is refused and where, and random
  * conditions against a second evaluation that walks the tree from which their text was made. */
 #include "engine/thread/expr.h"
+#include "tests/chance.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,14 +12,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-static uint64_t dice = 1;
-
-static int roll(int n)
-{
-    dice = mix64(dice);
-    return (int)(dice % (uint64_t)n);
-}
 
 static const char *const words[] = {"foo", " bar", "\"", "\\", "\n", "", "fo"};
 enum { N_WORDS = sizeof words / sizeof *words };
@@ -212,12 +205,12 @@ static double leaf(struct buf *b)
 {
     static const enum fact fact[] = {FACT_TURN, FACT_POS, FACT_MARGIN, FACT_SWA_FREE};
     static const char *const name[] = {"turn", "pos", "margin", "pool.swa.free"};
-    int i = roll(6);
+    int i = below(6);
     if (i < 4) {
         buf_str(b, name[i]);
         return facts->fact[fact[i]];
     }
-    int n = roll(10);
+    int n = below(10);
     buf_printf(b, i == 4 ? "%d" : "%d.5", n);
     return i == 4 ? n : n + 0.5;
 }
@@ -247,11 +240,11 @@ static double random_value(struct buf *b, int depth, int level)
         {"||", 0, 1}, {"&&", 1, 2}, {"==", 4, 4}, {"!=", 4, 4}, {"<=", 4, 4}, {"<", 4, 4},
         {">", 4, 4}, {">=", 4, 4}, {"+", 4, 5}, {"-", 4, 5}, {"*", 5, 6}, {"/", 5, 6}, {"%", 5, 6}};
     static const int own[] = {0, 1, 3, 3, 3, 3, 3, 3, 4, 4, 5, 5, 5};
-    int i = roll(16);
+    int i = below(16);
     if (depth == 0)
         return leaf(b);
     if (i == 13 && level <= 2) {
-        buf_str(b, roll(2) ? "!" : " not ");
+        buf_str(b, below(2) ? "!" : " not ");
         double v = random_value(b, depth - 1, 2);
         return isnan(v) ? (double)NAN : v == 0;
     }
@@ -260,11 +253,11 @@ static double random_value(struct buf *b, int depth, int level)
         return -random_value(b, depth - 1, 6);
     }
     bool parens = own[i] < level;
-    buf_str(b, parens ? "(" : roll(2) ? " " : "");
+    buf_str(b, parens ? "(" : below(2) ? " " : "");
     double x = random_value(b, depth - 1, op[i].left);
-    buf_str(b, roll(2) ? " " : "");
+    buf_str(b, below(2) ? " " : "");
     buf_str(b, op[i].sign);
-    buf_str(b, roll(2) ? " " : "");
+    buf_str(b, below(2) ? " " : "");
     double y = random_value(b, depth - 1, op[i].right);
     buf_str(b, parens ? ")" : "");
     return both(op[i].sign, x, y);
@@ -280,7 +273,7 @@ static void test_random_conditions(void **state)
         struct buf b = {0};
         struct expr x;
         struct err e = {0};
-        double v = random_value(&b, 1 + roll(4), 0);
+        double v = random_value(&b, 1 + below(4), 0);
         if (b.n > EXPR_TEXT) {
             long_ones++;
         } else {
@@ -309,8 +302,8 @@ static void test_random_bytes_are_refused_or_run(void **state)
         char text[EXPR_TEXT + 20] = "";
         struct expr x;
         struct err e = {0};
-        for (int k = 1 + roll(12); k > 0; k--)
-            strcat(text, piece[roll(sizeof piece / sizeof *piece)]);
+        for (int k = 1 + below(12); k > 0; k--)
+            strcat(text, piece[below(sizeof piece / sizeof *piece)]);
         if (expr_parse(&x, text, &e)) {
             expr_holds(&x, &s, NULL, NULL);
             taken++;

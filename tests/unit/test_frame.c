@@ -4,6 +4,7 @@
  * be read and judged before they are committed. */
 #include "kernels/utf8.h"
 #include "repl/tui/font.h"
+#include "tests/chance.h"
 
 #include <setjmp.h>
 #include <cmocka.h>
@@ -12,13 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
-
-static uint64_t rng = 11;
-static uint32_t dice(uint32_t n)
-{
-    rng += 0x9E3779B97F4A7C15ull;
-    return (uint32_t)(mix64(rng) % n);
-}
 
 /* A screen's whole state. */
 struct screen {
@@ -249,9 +243,9 @@ static void test_messages_are_whole(void **state)
     for (int i = 0; i < 600; i++) {
         struct buf b = {0};
         int w = width[i % 5], room = i % 3 == 1 && w >= 100 ? 40 : w,
-            n = (int)dice((uint32_t)(room * 3));
+            n = below(room * 3);
         for (int k = 0; (int)b.n < n; k++)
-            buf_printf(&b, "%s%c%.*d", k ? " " : "", 'a' + (int)dice(26), 1 + (int)dice(9), k);
+            buf_printf(&b, "%s%c%.*d", k ? " " : "", 'a' + below(26), 1 + below(9), k);
         s.f.overlay = i % 3 == 2 ? &s.help : NULL; /* its footer */
         s.f.footer = s.f.overlay ? b.p : NULL;
         s.f.hint = s.f.overlay || !b.n ? NULL : b.p;
@@ -638,9 +632,9 @@ static void test_parts_never_overlap_nor_leave_the_screen(void **state)
                 for (int rows = 1; rows < 40; rows += 6) {
                     struct shape s = {.n_pane = panes, .input_rows = rows, .time = rows & 2,
                                       .words = h & 1,
-                                      .side = (int)dice(4) ? (int)dice(120) : 0};
+                                      .side = below(4) ? below(120) : 0};
                     for (int i = 0; i < MAX_PANES; i++)
-                        s.weight[i] = (int)dice(3) ? (int)dice(40) : 0;
+                        s.weight[i] = below(3) ? below(40) : 0;
                     assert_layout(w, h, &s);
                 }
 }
@@ -701,14 +695,14 @@ static void test_hostile_state_at_any_size(void **state)
         choice[0] = (struct choice){in.p, in.p};
         s.f.attached = in.p;
         for (int i = 0; i < 60; i++) {
-            s.f.n_pane = (int)dice(3);
-            s.f.focus = s.f.n_pane ? (int)dice((uint32_t)s.f.n_pane + 1) - 1 : -1;
-            s.f.n_queued = s.f.n_choice = (int)dice(2);
+            s.f.n_pane = below(3);
+            s.f.focus = s.f.n_pane ? below(s.f.n_pane + 1) - 1 : -1;
+            s.f.n_queued = s.f.n_choice = below(2);
             s.f.choice = choice;
-            s.f.total = dice(4) ? 0 : 10;
-            s.input.searching = dice(5) == 0;
-            s.f.overlay = dice(6) ? NULL : &s.pane[0];
-            free(draw(&s, 1 + (int)dice(200), 1 + (int)dice(60)));
+            s.f.total = below(4) ? 0 : 10;
+            s.input.searching = below(5) == 0;
+            s.f.overlay = below(6) ? NULL : &s.pane[0];
+            free(draw(&s, 1 + below(200), 1 + below(60)));
             assert_cells_are_safe(&s.g);
             assert_true(s.g.x < s.g.w && s.g.y < s.g.h);
         }
@@ -728,8 +722,8 @@ static void test_resizing_leaves_no_trace(void **state)
     chat(&s);
     chat(&fresh);
     for (int i = 0; i < 1000; i++) {
-        int w = 1 + (int)dice(180), h = 1 + (int)dice(60);
-        s.f.n_pane = fresh.f.n_pane = (int)dice(2);
+        int w = 1 + below(180), h = 1 + below(60);
+        s.f.n_pane = fresh.f.n_pane = below(2);
         s.f.pane[0] = &s.pane[0];
         fresh.f.pane[0] = &fresh.pane[0];
         fresh.pane[0].top = 0;

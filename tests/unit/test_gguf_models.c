@@ -171,11 +171,7 @@ static struct ck load_case(const struct family_case *c)
     for (int i = 1; c->file && i < 3; i++) {
         char name[64];
         snprintf(name, sizeof name, "model-%05d-of-00002.safetensors", i);
-        struct ck more = ck_load(dir, name);
-        for (int k = 0; k < more.n; k++)
-            ck_add(&ck, more.t[k].name, more.t[k].dtype, json_incref(more.t[k].shape),
-                   more.t[k].data, more.t[k].n);
-        ck_free(&more);
+        ck_load_more(&ck, dir, name);
     }
     qsort(ck.t, (size_t)ck.n, sizeof *ck.t, ck_order);
     json_t *text = json_incref(json_object_get(ck.config, "text_config"));

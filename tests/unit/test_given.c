@@ -2,16 +2,9 @@
  * changes.
  *
  * Over the mock model, with random tokens, trees, windows and page sizes, greedy and sampled. */
+#include "tests/chance.h"
 #include "tests/mock.h"
 #include "tests/serve_kit.h"
-
-static uint64_t rng;
-
-static int below(int n)
-{
-    rng = mix64(rng);
-    return (int)((rng >> 11) % (uint64_t)n);
-}
 
 enum { LONGEST = 24 };
 
@@ -170,7 +163,7 @@ static void test_given_tokens_come_first_and_the_rest_follows_from_them(void **s
     struct mock m;
     struct totals sum = {0};
     mock_open(&m, 5);
-    rng = 17;
+    dice = 17;
     for (int i = 0; i < 1500; i++)
         one_configuration(&m, i, &sum);
     print_message("# %d steps with given tokens: %d tokens, %d of them drafted, %d as bonus\n",
@@ -201,7 +194,7 @@ static void test_the_targets_own_tokens_given_back_change_no_bit(void **state)
     struct mock m;
     uint64_t fused = 0;
     mock_open(&m, 5);
-    rng = 18;
+    dice = 18;
     for (int config = 0; config < 400; config++) {
         struct runtime_shape rt;
         struct setup u = random_setup(&m, &rt);
@@ -250,7 +243,7 @@ static void test_a_given_stop_token_ends_the_reply(void **state)
     struct mock m;
     int ended_in_tree = 0;
     mock_open(&m, 5);
-    rng = 19;
+    dice = 19;
     for (int config = 0; config < 400; config++) {
         struct runtime_shape rt;
         struct setup u = random_setup(&m, &rt);

@@ -1,5 +1,6 @@
 /* test_grammar.c - every text that a grammar allows is valid by its schema, whatever tokens are
  * chosen; what a schema says and a grammar cannot keep is refused by name. */
+#include "tests/chance.h"
 #include "tests/few.h"
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,13 +19,6 @@
 static struct tokenizer *tok;
 static struct token_order *order;
 static int32_t stop[1];
-
-static uint64_t chance = 1;
-static int below(int n)
-{
-    chance = mix64(chance);
-    return (int)(chance % (uint64_t)n);
-}
 
 /* ---- an independent check of a value --------------------------------------------------------- */
 
@@ -635,10 +629,10 @@ static void test_constants_are_written_as_people_write_them(void **state)
         json_decref(v);
     }
     for (int i = 0; i < 20000; i++) {
-        chance = mix64(chance);
+        dice = mix64(dice);
         double d = 0;
         char s[32];
-        memcpy(&d, &chance, sizeof d);
+        memcpy(&d, &dice, sizeof d);
         if (!isfinite(d))
             continue;
         json_real_text(s, d);

@@ -485,13 +485,6 @@ static bool see_hit(const struct turn_row *r, void *arg)
     return true;
 }
 
-static bool count_session(const struct session_row *r, void *arg)
-{
-    (void)r;
-    ++*(int *)arg;
-    return true;
-}
-
 static void test_words_are_found_and_no_query_is_an_error(void **state)
 {
     (void)state;

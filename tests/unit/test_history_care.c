@@ -6,31 +6,6 @@
 
 #include <sys/stat.h>
 
-static void sound(const char *path)
-{
-    struct buf report = {0};
-    struct err e = {0};
-    if (!history_check(path, &report, &e))
-        fail_msg("%s: %s\n%s", path, e.msg, report.p);
-    buf_free(&report);
-}
-
-static long long count(const char *path, const char *sql)
-{
-    struct err e = {0};
-    struct hdb *d = hdb_open(path, &e);
-    if (!d)
-        fail_msg("%s", e.msg);
-    long long n = sql_int(d, sql);
-    hdb_close(d);
-    return n;
-}
-
-static long long sessions(const char *path)
-{
-    return count(path, "SELECT count(*) AS n FROM session");
-}
-
 /* The id of a session, by its number. */
 static void id_of(int number, char id[SESSION_ID])
 {

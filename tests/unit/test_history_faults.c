@@ -342,8 +342,6 @@ static void test_files_are_private_whatever_the_umask(void **state)
     assert_int_equal(st.st_mode & 0777, 0600);
 }
 
-static void write_bytes(const char *path, const void *p, size_t n);
-
 /* Opens a log beside which a link leads to `target`. why: of the error that has to come; "": one
  * may come; NULL: none may. */
 static void open_beside_link(const char *tail, const char *target, const char *why)
@@ -434,14 +432,6 @@ static void test_the_owner_of_files_beside_another_users_log(void **state)
         free(name);
     }
     history_close(log_open(LOG_STEPS)); /* SQLite takes them as its own */
-}
-
-static void write_bytes(const char *path, const void *p, size_t n)
-{
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(p, 1, n, f), n);
-    fclose(f);
 }
 
 /* The damaged file is kept byte for byte, and the log works. */

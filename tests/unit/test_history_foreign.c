@@ -8,14 +8,6 @@
 
 /* ---- files of other programs ---- */
 
-static void write_bytes(const char *path, const void *p, size_t n)
-{
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(p, 1, n, f), n);
-    fclose(f);
-}
-
 static int count_files(const char *folder)
 {
     DIR *d = opendir(folder);
@@ -179,13 +171,6 @@ static void test_a_planted_view_or_trigger_never_runs(void **state)
         alarm(0);
     }
     assert_int_equal(count_aside(), 0);
-}
-
-static bool count_session(const struct session_row *r, void *arg)
-{
-    (void)r;
-    ++*(int *)arg;
-    return true;
 }
 
 /* The schema was aerie's when the log was opened: what is planted afterwards does not run

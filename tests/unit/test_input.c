@@ -3,6 +3,8 @@
 #include "repl/tui/input.h"
 #include "kernels/utf8.h"
 #include "repl/text/sheet.h"
+#include "tests/chance.h"
+#include "tests/scratch.h"
 
 #include <setjmp.h>
 #include <cmocka.h>
@@ -11,13 +13,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-static uint64_t rng = 7;
-static uint32_t dice(uint32_t n)
-{
-    rng += 0x9E3779B97F4A7C15ull;
-    return (uint32_t)(mix64(rng) % n);
-}
 
 /* ---- keys ---- */
 
@@ -194,8 +189,8 @@ static void test_paste_strip_reaches_a_fixed_point(void **state)
                                        "x", "\033", "[", "\033[200~"};
     for (int i = 0; i < 20000; i++) {
         struct buf b = {0}, again = {0};
-        for (int n = 1 + (int)dice(12); n > 0; n--)
-            buf_str(&b, bits[dice(sizeof bits / sizeof *bits)]);
+        for (int n = 1 + below(12); n > 0; n--)
+            buf_str(&b, bits[below(sizeof bits / sizeof *bits)]);
         b.n = paste_strip(b.p, b.n);
         buf_add(&again, b.p, b.n);
         assert_int_equal(paste_strip(again.p, again.n), b.n);
@@ -391,8 +386,8 @@ static void test_random_keys_keep_the_rules(void **state)
     for (int round = 0; round < 300; round++) {
         input_init(&in, &r);
         for (int i = 0; i < 200; i++) {
-            in.width = TAB_CELLS + (int)dice(20);
-            type(&in, keys[dice(sizeof keys / sizeof *keys)]);
+            in.width = TAB_CELLS + below(20);
+            type(&in, keys[below(sizeof keys / sizeof *keys)]);
             int row, column, w;
             input_cursor(&in, &row, &column);
             assert_true(row >= 0 && row < in.n_row);
@@ -458,11 +453,10 @@ static void test_incremental_search(void **state)
 static void test_history_file_survives(void **state)
 {
     (void)state;
-    char folder[] = "/tmp/aerie-input-XXXXXX", *old = getenv("XDG_STATE_HOME");
+    char *folder = scratch_folder(), *old = getenv("XDG_STATE_HOME");
     struct recall r;
     struct stat st;
     char *keep = old ? xstrdup(old) : NULL;
-    assert_non_null(mkdtemp(folder));
     setenv("XDG_STATE_HOME", folder, 1);
     recall_open(&r, recall_path("history"));
     assert_int_equal(r.n, 0);
@@ -491,11 +485,9 @@ static void test_history_file_survives(void **state)
         lines += c == '\n';
     fclose(f);
     assert_int_equal(lines, RECALL_MAX);
-    unlink(r.path);
-    rmdir(dir);
-    rmdir(folder);
     free(dir);
     recall_close(&r);
+    scratch_remove(folder);
     if (keep)
         setenv("XDG_STATE_HOME", keep, 1);
     else

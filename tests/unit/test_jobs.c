@@ -3,6 +3,7 @@
  * lane of its own that is fed token by token, and nothing stays behind.
  *
  *   test_jobs [DEVICE [PRECISION [FILTER]]]      cpu f32 */
+#include "tests/chance.h"
 #include "tests/few.h"
 #include "tests/jobs_kit.h"
 
@@ -12,7 +13,7 @@ static void test_a_job_is_answered_from_its_prompt_to_its_end(void **state)
 {
     (void)state;
     struct engine_opts o = opts(2);
-    struct backend *g = open_engine(&o);
+    struct backend *g = serve_open(&o);
     struct told all[4] = {job_of(g, "Hello!", -1), job_of(g, "count to one hundred", 7),
                           job_of(g, "Hello!", 0), job_of(g, "Hello!", 30)};
     struct brought b = {0};
@@ -52,7 +53,7 @@ static void a_job_after_a_new_session_keeps_its_cells(void **state)
 {
     (void)state;
     struct engine_opts o = opts(1);
-    struct backend *g = open_engine(&o);
+    struct backend *g = serve_open(&o);
     struct told all[N_JOBS] = {{.started = false}};
     for (int i = 0; i < 2; i++) {
         all[i] = job_of(g, "Tell me a story about a fox.", 3);
@@ -244,13 +245,6 @@ static const char *differs(const struct told *k, const struct told *want)
 }
 
 /* ---- random jobs ----------------------------------------------------------------------------- */
-
-static uint64_t state_of_random = 1;
-static int below(int n)
-{
-    state_of_random = mix64(state_of_random);
-    return (int)(state_of_random % (uint64_t)n);
-}
 
 static struct told wanted[N_JOBS];
 
@@ -496,7 +490,7 @@ static void test_jobs_bring_what_they_bring_alone(void **state)
             continue; /* 3 runs below, where passes are queued; 5 has the parts of the others */
         struct engine_opts o = small_opts(&way[i]);
         struct told all[N_JOBS];
-        struct backend *g = open_engine(&o);
+        struct backend *g = serve_open(&o);
         for (int again = 0; again <= i % 2 * rounds(0, 1); again++) {
             run_jobs(g, all, 15 * (i % 2));
             compare_all(all, true);
@@ -524,7 +518,7 @@ static void test_jobs_bring_the_same_where_passes_are_queued(void **state)
         struct engine_opts o = small_opts(&way[i]);
         struct told all[N_JOBS];
         spy_on(&o, true);
-        struct backend *g = open_engine(&o);
+        struct backend *g = serve_open(&o);
         for (int again = 0; again < 4 - i; again++) {
             run_jobs(g, all, 60 * again);
             compare_all(all, true);
@@ -542,7 +536,7 @@ static void test_a_row_that_depends_on_its_neighbours_is_found(void **state)
     struct engine_opts o = small_opts(&way[0]);
     struct told all[N_JOBS];
     spy_on(&o, false);
-    struct backend *g = open_engine(&o);
+    struct backend *g = serve_open(&o);
     spy.spoils = true;
     run_jobs(g, all, 0);
     assert_true(compare_all(all, false) > N_JOBS / 2);
@@ -572,7 +566,7 @@ static void test_a_prompt_begins_with_the_tokens_of_ended_jobs(void **state)
         struct engine_opts o = opts(2);
         struct pool_view pool[N_POOLS];
         o.settings.spec = spec;
-        struct backend *g = open_engine(&o);
+        struct backend *g = serve_open(&o);
         struct told first = job_of(g, "What is a page table?", 20), again = {0}, next = {0};
         struct told scored = {0}, part = {0}, fresh = {0};
         first.ask.run_on = true;
@@ -628,7 +622,7 @@ static void test_what_cannot_be_computed_is_refused_in_one_line(void **state)
     (void)state;
     struct engine_opts o = opts(2);
     o.full_pages = 9;
-    struct backend *g = open_engine(&o);
+    struct backend *g = serve_open(&o);
     struct job_ask fine = {.id = 9, .top_p = 1, .prompt_top = -1, .most = 1};
     struct job_ask bad[8];
     for (int i = 0; i < 8; i++)
@@ -676,7 +670,7 @@ static void test_too_many_jobs_and_ids_in_use_are_refused(void **state)
     struct engine_opts o = opts(2);
     spy_on(&o, false);
     hold(1);
-    struct backend *g = open_engine(&o);
+    struct backend *g = serve_open(&o);
     struct err e = {0};
     for (int i = 0; i <= MAX_JOBS; i++) {
         struct job_ask a = {.id = i == 1 ? 1 : (uint64_t)i + 1, .top_p = 1, .prompt_top = -1};
@@ -703,7 +697,7 @@ static void test_a_cancel_ends_the_jobs_before_it_and_none_after(void **state)
     struct engine_opts o = opts(2);
     spy_on(&o, false);
     o.settings.spec = false;
-    struct backend *g = open_engine(&o);
+    struct backend *g = serve_open(&o);
     struct told all[5];
     for (int i = 0; i < 5; i++)
         all[i] = job_of(g, "count to one hundred", 60);
@@ -741,7 +735,7 @@ static void test_a_job_cancelled_while_it_is_computed_again_keeps_its_tokens(voi
         o.settings.nodes = 4;
         o.page_size = 1;
         o.full_pages = 110;
-        struct backend *g = open_engine(&o);
+        struct backend *g = serve_open(&o);
         struct told all[2] = {job_of(g, "count to one hundred", 60),
                               job_of(g, "count to one hundred", 60)};
         hold(1);
@@ -782,7 +776,7 @@ static void test_the_conversation_and_jobs_take_turns(void **state)
         struct engine_opts o = opts(2);
         struct told all[N_JOBS];
         struct event ev;
-        struct backend *g = open_engine(&o);
+        struct backend *g = serve_open(&o);
         ask(g, RQ_NEW, NULL, &said[with]);
         for (int i = 0; i < N_JOBS; i++)
             copy_ask(&all[i], &wanted[i]);
@@ -822,7 +816,7 @@ static void test_a_fault_ends_the_jobs_that_ran(void **state)
 {
     (void)state;
     struct engine_opts o = opts(2);
-    struct backend *g = open_engine(&o);
+    struct backend *g = serve_open(&o);
     struct told k[2] = {job_of(g, "count to one hundred", 60), job_of(g, "Hello!", 60)};
     struct err e = {0};
     struct event ev;
@@ -861,7 +855,7 @@ static void test_a_long_prompt_does_not_hold_up_other_replies(void **state)
     struct engine_opts o = opts(4);
     spy_on(&o, false);
     o.settings.chunk = 8;
-    struct backend *g = open_engine(&o);
+    struct backend *g = serve_open(&o);
     struct told all[2] = {{.ask = {.top_p = 1, .most = 150, .run_on = true, .prompt_top = -1}},
                           {.ask = {.top_p = 1, .most = 3, .run_on = true, .prompt_top = -1}}};
     struct event ev;

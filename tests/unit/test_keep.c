@@ -6,15 +6,8 @@
  * each step left (record, tokens, tree, guess, page tables, pools, free lists, marks) was noted at
  * the first run, and every step that runs again is compared with its note. */
 #include "engine/cycle/keep.h"
+#include "tests/chance.h"
 #include "tests/mock.h"
-
-static uint64_t rng;
-
-static int below(int n)
-{
-    rng = mix64(rng);
-    return (int)((rng >> 11) % (uint64_t)n);
-}
 
 enum { STEPS = 60, KEPT = 5, POINTS = 2 };
 
@@ -197,7 +190,7 @@ static void test_a_lane_that_goes_back_computes_the_same_bits(void **state)
     struct mock m;
     uint64_t fused = 0;
     mock_open(&m, 5);
-    rng = 20;
+    dice = 20;
     for (int i = 0; i < CONFIGS; i++)
         one_configuration(&m, i, &fused);
     print_message("# %d cells that a drafter was behind\n", behind);

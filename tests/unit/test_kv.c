@@ -10,14 +10,8 @@
 
 #include <cmocka.h>
 
+#include "tests/chance.h"
 #include "tests/kv_play.h"
-
-static uint64_t seed = 7;
-
-static uint32_t below(uint32_t n)
-{
-    return (uint32_t)(mix64(seed++) >> 33) % n;
-}
 
 /* ---- MessagePack ----------------------------------------------------------------------------- */
 
@@ -356,12 +350,12 @@ static void hostile_bytes_do_no_harm(void **state)
         struct buf b = {0};
         struct kv_batch batch;
         struct err e = {0};
-        const struct buf *from = &f[below((uint32_t)n)].batch;
+        const struct buf *from = &f[below(n)].batch;
         buf_add(&b, from->p, from->n);
         for (uint32_t k = below(6) + 1; k-- > 0;)
-            b.p[below((uint32_t)b.n)] = (char)below(256);
+            b.p[below((int)b.n)] = (char)below(256);
         if (below(4) == 0)
-            b.n = below((uint32_t)b.n);
+            b.n = below((int)b.n);
         if (!kv_batch_read(&batch, b.p, b.n, ignore_event, &hashes, &e)) {
             refused++;
             assert_null(strchr(e.msg, '\n'));
@@ -380,7 +374,7 @@ static void apply_spec(struct kv_blocks *k, const struct spec *s, int rank)
 {
     struct buf b = {0};
     struct kv_batch batch;
-    put_batch(&b, s, 1, (int)below(4), rank);
+    put_batch(&b, s, 1, below(4), rank);
     assert_true(kv_batch_read(&batch, b.p, b.n,
                               (void (*)(void *, const struct kv_event *))kv_blocks_apply, k, NULL));
     buf_free(&b);
@@ -430,7 +424,7 @@ static void blocks_are_those_of_a_list(void **state)
     uint64_t unknown = 0;
     kv_blocks_init(&k);
     for (int i = 0; i < 6000; i++) {
-        int h = 1 + (int)below(HASHES - 1), g = (int)below(GROUPS), rank = (int)below(RANKS),
+        int h = 1 + below(HASHES - 1), g = below(GROUPS), rank = below(RANKS),
             *at = &copies[rank][g][h];
         struct spec s = store_of(h, g);
         bool clear = below(300) == 0;
@@ -478,7 +472,7 @@ static void blocks_of_the_session_are_found(void **state)
         if (order % 2)
             kv_blocks_session(&k, ids.v, ids.n);
         for (int i = 0; i < 5; i++) { /* in any order */
-            int j = i + (int)below((uint32_t)(5 - i)), t = path[i];
+            int j = i + below(5 - i), t = path[i];
             path[i] = path[j];
             path[j] = t;
             struct spec s = store_of(path[i], 0), other = store_of(path[i] + 20, 0);
@@ -531,12 +525,6 @@ static void limits_are_counted(void **state)
 
 /* ---- the order of batches -------------------------------------------------------------------- */
 
-static void number_of(uint8_t out[8], uint64_t seq)
-{
-    for (int i = 0; i < 8; i++)
-        out[i] = (uint8_t)(seq >> (8 * (7 - i)));
-}
-
 /* Batch i stores hash i + 1. */
 static void batch_of(uint64_t seq, struct buf *out)
 {
@@ -549,7 +537,7 @@ static bool live(struct kv_feed *f, uint64_t seq, bool last, uint64_t *from)
 {
     uint8_t number[8];
     struct buf b = {0};
-    number_of(number, seq);
+    kv_play_number(number, seq);
     batch_of(seq, &b);
     bool done = kv_feed_live(f, number, 8, b.p, b.n, last, from);
     buf_free(&b);
@@ -560,7 +548,7 @@ static bool again(struct kv_feed *f, uint64_t seq)
 {
     uint8_t number[8];
     struct buf b = {0};
-    number_of(number, seq);
+    kv_play_number(number, seq);
     batch_of(seq, &b);
     bool more = kv_feed_replayed(f, number, 8, b.p, b.n);
     buf_free(&b);
@@ -598,7 +586,7 @@ static void a_gap_without_replay_is_counted(void **state)
     struct buf b = {0};
     uint8_t number[8];
     put_batch(&b, &clear, 1, 1, 0);
-    number_of(number, 10);
+    kv_play_number(number, 10);
     assert_true(kv_feed_live(&f, number, 8, b.p, b.n, false, &from));
     v = view_of(&f);
     assert_true(v.whole && v.group[0].blocks == 0 && v.missed == 2); /* empty: exact again */
@@ -696,7 +684,7 @@ static void a_recorded_run(void **state)
     kv_feed_session(&feed, kv_cache, 38);
     for (int i = 0; i < n; i++) {
         uint8_t number[8];
-        number_of(number, f[i].seq);
+        kv_play_number(number, f[i].seq);
         assert_true(kv_feed_live(&feed, number, 8, f[i].batch.p, f[i].batch.n, false, &from));
         if (f[i].seq != 12)
             continue;
@@ -816,7 +804,7 @@ static void garbage_on_the_wire(void **state)
     for (int i = 0; i < 20; i++)
         zmq_send(p.pub, "many", 4, i < 19 ? ZMQ_SNDMORE : 0);
     kv_play_publish(&p, "short", 5, "x", 1);
-    number_of(number, 0);
+    kv_play_number(number, 0);
     kv_play_publish(&p, number, 8, "\xDD\xFF\xFF\xFF\xFF", 5);
     for (uint64_t seq = 1; seq < 5; seq++) {
         batch_of(seq, &batch);

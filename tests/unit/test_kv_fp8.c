@@ -1,18 +1,11 @@
 /* test_kv_fp8.c - cells in FP8 (--kv fp8): the codes are the nearest ones, a head depends on itself
  * only, and replies are the same whatever the shape of the tree, the page size and the chunk. */
 #include "kernels/fp8.h"
+#include "tests/chance.h"
 #include "tests/few.h"
 #include "tests/runtimes.h"
 
 #include <math.h>
-
-static uint64_t rng = 8;
-
-static int below(int n)
-{
-    rng = mix64(rng);
-    return (int)((rng >> 11) % (uint64_t)n);
-}
 
 /* A number of any sign, of 2^-lo to 2^0. */
 static float number(int lo)

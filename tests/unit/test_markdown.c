@@ -2,6 +2,7 @@
  * (repl/text/transcript.c). */
 #include "repl/text/markdown.h"
 #include "repl/text/transcript.h"
+#include "tests/chance.h"
 
 #include <setjmp.h>
 #include <cmocka.h>
@@ -9,13 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static uint64_t rng = 3;
-static uint32_t dice(uint32_t n)
-{
-    rng += 0x9E3779B97F4A7C15ull;
-    return (uint32_t)(mix64(rng) % n);
-}
 
 static char *sheet_text(const struct sheet *s)
 {
@@ -201,7 +195,7 @@ static void random_document(struct buf *b, int n)
     buf_clear(b);
     buf_add(b, "", 0);
     for (int i = 0; i < n; i++)
-        buf_str(b, bits[dice(sizeof bits / sizeof *bits)]);
+        buf_str(b, bits[below(sizeof bits / sizeof *bits)]);
 }
 
 static void assert_harmless(const struct sheet *s, int width)
@@ -225,8 +219,8 @@ static void test_random_documents_are_harmless_rows(void **state)
     (void)state;
     struct buf b = {0};
     for (int i = 0; i < 4000; i++) {
-        int width = i % 2 ? 60 : 1 + (int)dice(80);
-        random_document(&b, (int)dice(40));
+        int width = i % 2 ? 60 : 1 + below(80);
+        random_document(&b, below(40));
         struct sheet s = {.ascii = i % 3 == 0};
         markdown_render(b.p, b.n, width, &s);
         assert_harmless(&s, width);
@@ -264,13 +258,13 @@ static void test_streaming_ends_like_the_whole(void **state)
         struct transcript whole, parts;
         transcript_init(&whole, false);
         transcript_init(&parts, false);
-        random_document(&doc, 1 + (int)dice(60));
+        random_document(&doc, 1 + below(60));
         transcript_append(&whole, 1, ENTRY_REPLY, doc.p, doc.n);
         for (size_t at = 0, k; at < doc.n; at += k) {
-            k = 1 + dice(20);
+            k = 1 + below(20);
             k = k < doc.n - at ? k : doc.n - at;
             transcript_append(&parts, 1, ENTRY_REPLY, doc.p + at, k);
-            if (dice(3) == 0)
+            if (below(3) == 0)
                 frame(&parts, 60, 40, &b);
         }
         transcript_end(&whole, 1);
@@ -421,22 +415,22 @@ static void test_random_scrolling_and_resizing(void **state)
     struct transcript_line line[60];
     transcript_init(&t, false);
     for (int i = 0; i < 4000; i++) {
-        int h = 1 + (int)dice(50), w = 1 + (int)dice(90), turn = 1 + (int)dice(12);
-        switch (dice(8)) {
+        int h = 1 + below(50), w = 1 + below(90), turn = 1 + below(12);
+        switch (below(8)) {
         case 0:
-            random_document(&doc, (int)dice(20));
-            transcript_append(&t, turn, dice(3) ? ENTRY_REPLY : ENTRY_THINK, doc.p, doc.n);
+            random_document(&doc, below(20));
+            transcript_append(&t, turn, below(3) ? ENTRY_REPLY : ENTRY_THINK, doc.p, doc.n);
             break;
         case 1: transcript_end(&t, turn); break;
         case 2: transcript_user(&t, turn, "hello", 5); break;
-        case 3: transcript_scroll(&t, (int)dice(100) - 50, h); break;
-        case 4: transcript_set_think(&t, dice(2)); break;
-        case 5: transcript_set_raw(&t, dice(2)); break;
+        case 3: transcript_scroll(&t, below(100) - 50, h); break;
+        case 4: transcript_set_think(&t, below(2)); break;
+        case 5: transcript_set_raw(&t, below(2)); break;
         case 6:
-            if (dice(4) == 0)
+            if (below(4) == 0)
                 transcript_retract(&t, turn);
             break;
-        default: dice(2) ? transcript_to_head(&t) : transcript_to_tail(&t);
+        default: below(2) ? transcript_to_head(&t) : transcript_to_tail(&t);
         }
         int below = transcript_view(&t, w, h, line);
         assert_true(below >= 0);

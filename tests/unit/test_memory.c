@@ -41,12 +41,6 @@ static void count_free(void *p)
     free(p);
 }
 
-static unsigned below(unsigned n)
-{
-    dice = mix64(dice);
-    return (unsigned)(dice % n);
-}
-
 static void any_string(struct buf *b)
 {
     static const char *const piece[] = {"a", "\\n", "\\u00e9", "\xC3\xA9", "[", "{", ",:", "\\\"",

@@ -1,18 +1,12 @@
 /* test_mock.c - ten thousand random configurations of the whole engine over a model that is a hash
  * of what it reads: page sizes, pools, chunks, trees, drafters, forks, evictions, batches. Every
  * lane must say what the oracle says, which knows none of them. */
+#include "tests/chance.h"
 #include "tests/few.h"
 #include "tests/mock.h"
 
 #include "engine/bugs.h"
 
-static uint64_t rng;
-
-static int below(int n)
-{
-    rng = mix64(rng);
-    return (int)((rng >> 11) % (uint64_t)n);
-}
 static int pick(const int *v, int n)
 {
     return v[below(n)];
@@ -221,7 +215,7 @@ static void test_every_configuration_says_what_the_oracle_says(void **state)
     int configs = rounds(4000, 10000);
     struct mock m;
     mock_open(&m, 5);
-    rng = 20;
+    dice = 20;
     for (int i = 0; i < configs; i++)
         one_configuration(&m, i);
     print_message("%d configurations, %llu cycles, %llu of %llu drafted tokens accepted, %llu "

@@ -1,18 +1,11 @@
 /* test_ngram.c - the n-gram drafter: its trees against a brute-force matcher, and that decoding
  * with it yields what plain decoding yields, with every family of models. */
+#include "tests/chance.h"
 #include "tests/runtimes.h"
 
 #include <math.h>
 
 #define NESTLING "models/nestling/target"
-
-static uint64_t rng = 16;
-
-static int below(int n)
-{
-    rng = mix64(rng);
-    return (int)((rng >> 11) % (uint64_t)n);
-}
 
 /* ---- the brute-force matcher ----------------------------------------------------------------- */
 

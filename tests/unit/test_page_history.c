@@ -1,17 +1,10 @@
 /* Page tables of the past: applying the page events yields the live state after every step,
  * whatever happened between the steps, and a seek to any earlier step yields the state at that
  * step. */
+#include "tests/chance.h"
 #include "tests/serve_kit.h"
 
 #include "engine/past/page_history.h"
-
-static uint64_t seed;
-
-static int below(int n)
-{
-    seed = mix64(seed);
-    return (int)(seed % (uint64_t)n);
-}
 
 /* ---- the packed form ------------------------------------------------------------------------- */
 
@@ -574,7 +567,7 @@ static void test_a_live_engine(void **state)
 
 int main(void)
 {
-    seed = 20261122;
+    dice = 20261122;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_packed_events_come_back),
         cmocka_unit_test(test_a_thousand_neighbours_are_one_run),

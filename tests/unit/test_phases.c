@@ -6,15 +6,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/chance.h"
 #include "tests/mock.h"
-
-static uint64_t rng;
-
-static int below(int n)
-{
-    rng = mix64(rng);
-    return (int)((rng >> 11) % (uint64_t)n);
-}
 
 enum { MOST = 3 }; /* lanes */
 
@@ -348,7 +341,7 @@ static void test_phases_give_the_bits_of_a_step_and_abandoned_cycles_leave_none(
     mock_open(&m, 5);
     m.k.sample = spy_sample;
     m.k.sync = spy_sync;
-    rng = 16;
+    dice = 16;
     for (int i = 0; i < CONFIGS; i++)
         one_configuration(&m, i);
     for (int p = CYCLE_BEGUN; p <= CYCLE_ACCEPTED; p++)

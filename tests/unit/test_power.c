@@ -38,31 +38,6 @@ static const char *in_folder(const char *folder, const char *name)
     return path[i];
 }
 
-static void sound(const char *path)
-{
-    struct buf report = {0};
-    struct err e = {0};
-    if (!history_check(path, &report, &e))
-        fail_msg("%s: %s\n%s", path, e.msg, report.p);
-    buf_free(&report);
-}
-
-static long long count(const char *path, const char *sql)
-{
-    struct err e = {0};
-    struct hdb *d = hdb_open(path, &e);
-    if (!d)
-        fail_msg("%s", e.msg);
-    long long n = sql_int(d, sql);
-    hdb_close(d);
-    return n;
-}
-
-static long long sessions(const char *path)
-{
-    return count(path, "SELECT count(*) AS n FROM session");
-}
-
 /* ---- logs before the operation ---- */
 
 static void make_sessions(void)

@@ -1,6 +1,7 @@
 /* test_probe.c - taps in the target's pass: a probed pass computes the same bits, what it keeps is
  * what the layers computed, and attention summed up on the host is the attention of the device. On
  * the CPU and, where there is one, on a GPU. */
+#include "tests/chance.h"
 #include "tests/few.h"
 #include "tests/runtimes.h"
 
@@ -23,14 +24,6 @@ static const struct golden {
 enum { N_GOLDEN = sizeof goldens / sizeof *goldens, PROMPT = 90, CYCLES = 8 };
 static const struct tree_shape shape = {3, 2, 8};
 
-static uint64_t seed;
-
-static int below(int n)
-{
-    seed = mix64(seed + 1);
-    return (int)(seed % (uint64_t)n);
-}
-
 static bool open_bed(struct bed *b, const struct golden *g, const char *device,
                      const char *precision, int page_size)
 {
@@ -45,7 +38,7 @@ static bool open_bed(struct bed *b, const struct golden *g, const char *device,
 static void begin(struct bed *b, struct lane *l)
 {
     *l = (struct lane){.tap_row = -1};
-    seed = 5;
+    dice = 5;
     for (int i = 0; i < PROMPT; i++)
         ids_add(&l->tok, below(b->m.cfg.vocab));
 }

@@ -1,6 +1,7 @@
 /* test_probe_serve.c - steps of a session run with taps: past steps computed again have the
  * recorded logits, an armed step runs as without taps, and neither changes the session. Also the
  * contexts of turns, kept as differences. */
+#include "tests/chance.h"
 #include "tests/serve_kit.h"
 
 /* The steps that a session brought, and its probes. */
@@ -386,14 +387,6 @@ static void test_steps_from_a_log_are_checked(void **state)
 }
 
 /* ---- contexts -------------------------------------------------------------------------------- */
-
-static uint64_t seed = 3;
-
-static int below(int n)
-{
-    seed = mix64(seed + 1);
-    return (int)(seed % (uint64_t)n);
-}
 
 enum { TURNS = 60 };
 

@@ -7,10 +7,10 @@
 #include "models/checkpoint/hub.h"
 #include "tests/model_kit.h"
 #include "tests/play.h"
+#include "tests/scratch.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -146,12 +146,6 @@ static void answer_storage(void *arg, const struct play_request *rq, struct play
         a->most = 70000;
 }
 
-static int drop(const char *path, const struct stat *st, int type, struct FTW *f)
-{
-    (void)st, (void)type, (void)f;
-    return remove(path);
-}
-
 static int setup(void **state)
 {
     (void)state;
@@ -174,7 +168,7 @@ static int teardown(void **state)
     play_close(&hub.play);
     play_close(&hub.storage);
     free(hub.weights);
-    nftw(cache, drop, 16, FTW_DEPTH | FTW_PHYS);
+    nftw(cache, scratch_remove_one, 16, FTW_DEPTH | FTW_PHYS);
     free(cache);
     return 0;
 }
@@ -182,7 +176,7 @@ static int teardown(void **state)
 /* An empty cache, and a hub that makes this fault so many times. */
 static void begin(enum fault fault, int times)
 {
-    nftw(cache, drop, 16, FTW_DEPTH | FTW_PHYS);
+    nftw(cache, scratch_remove_one, 16, FTW_DEPTH | FTW_PHYS);
     assert_int_equal(mkdir(cache, 0700), 0);
     hub.fault = fault;
     hub.times = times;

@@ -1,5 +1,6 @@
 /* A recording shows at every step what the live engine showed there: pages, trees, tokens and their
  * facts, counters; its debugger stops where the live one's conditions held. */
+#include "tests/chance.h"
 #include "tests/scratch.h"
 #include "tests/serve_kit.h"
 
@@ -7,14 +8,6 @@
 
 #include "history/history.h"
 #include "repl/recorded/recorded.h"
-
-static uint64_t seed = 1;
-
-static int below(int n)
-{
-    seed = mix64(seed);
-    return (int)(seed % (uint64_t)n);
-}
 
 /* ---- a live session, looked at after every step ---------------------------------------------- */
 

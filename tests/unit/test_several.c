@@ -1,52 +1,14 @@
 /* test_several.c - several replies at once: they fork the live conversation, give the same text as
  * alone, wait for pages, and leave the pools as they were. */
-#include "tests/serve_kit.h"
+#include "tests/jobs_kit.h"
 
-#include <unistd.h>
-
-/* ---- a spy on the CPU's kernels: holds the engine's thread in one attention ------------------ */
-
-static struct {
-    struct kernels k;
-    atomic_int calls;
-    atomic_int hold_at; /* the call that waits; 0: none */
-} spy;
-
-static void spy_attn(struct kdev *d, const struct k_attn *a)
-{
-    kernels_cpu.attn(d, a);
-    int n = atomic_fetch_add(&spy.calls, 1) + 1;
-    while (n == atomic_load(&spy.hold_at))
-        usleep(100);
-}
-
-static struct engine_opts opts(void)
+static struct engine_opts several_opts(void)
 {
     struct engine_opts o = serve_opts();
-    memset(&spy, 0, sizeof spy);
-    spy.k = kernels_cpu;
-    spy.k.attn = spy_attn;
-    o.backend = &spy.k;
+    spy_on(&o, false);
     o.context = 1024;
     o.settings.check = CHECK_STRICT; /* every pool and sequence, after each step */
     return o;
-}
-
-static void hold(int at)
-{
-    atomic_store(&spy.calls, 0);
-    atomic_store(&spy.hold_at, at);
-}
-
-static void await_hold(void)
-{
-    while (atomic_load(&spy.calls) < atomic_load(&spy.hold_at))
-        usleep(100);
-}
-
-static void let_go(void)
-{
-    atomic_store(&spy.hold_at, 0);
 }
 
 /* ---- what must not change -------------------------------------------------------------------- */
@@ -89,18 +51,6 @@ static void assert_same_pools(const struct pools *a, const struct pools *b)
     }
 }
 
-static void assert_whole(struct backend *g)
-{
-    struct pool_view pool[N_POOLS];
-    struct check_report r;
-    struct err e = {0};
-    g->pools->ledger(g, pool);
-    for (int i = 0; i < N_POOLS; i++)
-        assert_int_equal(pool[i].free + pool[i].used + pool[i].evictable + pool[i].protected_,
-                         pool[i].total - pool[i].reserved);
-    must(g->check->sweep(g, &r, &e), &e);
-}
-
 #define TOLD "My dog is called Rex and my cat is called Tom. Please remember that."
 #define ASKED "Tell me a story about a dog and a cat."
 
@@ -124,7 +74,7 @@ static void alone(int seed, bool spec, struct brought *b)
  * afterwards the conversation, the pools and the order of their free pages are as before. */
 static void several(bool spec, int n)
 {
-    struct engine_opts o = opts();
+    struct engine_opts o = several_opts();
     struct brought b = {0}, solo = {0};
     struct pools before, after;
     struct chat_view v;
@@ -189,7 +139,7 @@ static void test_lanes_run_in_groups_where_the_buffers_are_small(void **state)
 {
     (void)state;
     struct brought b = {0}, solo = {0};
-    struct engine_opts o = opts();
+    struct engine_opts o = several_opts();
     o.settings.topk = 4;
     o.settings.nodes = 32;
     struct backend *g = serve_open(&o);
@@ -224,7 +174,7 @@ static void test_shared_pages_count_their_holders_while_replies_run(void **state
 {
     (void)state;
     struct brought b = {0};
-    struct engine_opts o = opts();
+    struct engine_opts o = several_opts();
     struct backend *g = serve_open(&o);
     ask(g, RQ_NEW, NULL, &b);
     ask(g, RQ_SAY, TOLD, &b);
@@ -254,7 +204,7 @@ static void test_turns_after_a_batch_find_the_same_pages(void **state)
     uint64_t digest[2] = {0};
     for (int with = 0; with < 2; with++) {
         struct brought b = {0};
-        struct engine_opts o = opts();
+        struct engine_opts o = several_opts();
         struct backend *g = serve_open(&o);
         ask(g, RQ_NEW, NULL, &b);
         ask(g, RQ_SAY, TOLD, &b);
@@ -275,7 +225,7 @@ static void test_a_prompt_that_cannot_fit_is_refused_and_the_others_go_on(void *
 {
     (void)state;
     struct brought b = {0};
-    struct engine_opts o = opts();
+    struct engine_opts o = several_opts();
     char *long_ = words(60);
     o.full_pages = 24; /* the prompt fits the context, not the pool */
     o.lanes = 2;
@@ -301,7 +251,7 @@ static void test_a_prompt_waits_until_its_pages_exist(void **state)
 {
     (void)state;
     struct brought b = {0};
-    struct engine_opts o = opts();
+    struct engine_opts o = several_opts();
     char *text = words(20), *other = words(21);
     o.lanes = 2;
     o.settings.max_tokens = 8;
@@ -331,7 +281,7 @@ static void test_a_stopped_batch_tells_what_is_finished(void **state)
 {
     (void)state;
     struct brought b = {0};
-    struct engine_opts o = opts();
+    struct engine_opts o = several_opts();
     o.lanes = 2;
     o.settings.max_tokens = 0;
     struct backend *g = serve_open(&o);
@@ -366,7 +316,7 @@ static void test_a_stopped_calibration_says_so(void **state)
 {
     (void)state;
     struct brought b = {0};
-    struct engine_opts o = opts();
+    struct engine_opts o = several_opts();
     struct backend *g = serve_open(&o);
     hold(500);
     submit(g, RQ_CALIBRATE, NULL, 0);

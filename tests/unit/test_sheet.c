@@ -1,6 +1,7 @@
 /* test_sheet.c - the sanitiser, widths, and sheets (repl/text/text.c, repl/text/sheet.c). */
 #include "kernels/utf8.h"
 #include "repl/text/sheet.h"
+#include "tests/chance.h"
 
 #include <setjmp.h>
 #include <cmocka.h>
@@ -61,13 +62,6 @@ static void assert_clean(const char *s, size_t n, bool newlines)
 
 /* ---- random text that likes trouble ---- */
 
-static uint64_t rng = 1;
-static uint32_t dice(uint32_t n)
-{
-    rng += 0x9E3779B97F4A7C15ull;
-    return (uint32_t)(mix64(rng) % n);
-}
-
 static void random_text(struct buf *b)
 {
     static const uint32_t spice[] = {
@@ -75,15 +69,15 @@ static void random_text(struct buf *b)
         0xFE0E, 0x301, 0x323, 0x20E3, 0x1F468, 0x1F469, 0x2764, 0x1F3FD, 0x1F1E9, 0x1F1EA, 0x0915,
         0x094D, 0x093F, 0x645, 0x6CC, 0x1112, 0x1161, 0x11AB, 0x3042, 0x4E2D, 0xFFFD, 0x0E33, 9, 10,
     };
-    int n = 1 + (int)dice(40);
+    int n = 1 + below(40);
     buf_clear(b);
     for (int i = 0; i < n; i++) {
-        switch (dice(5)) {
-        case 0: buf_char(b, (char)dice(256)); break;
-        case 1: buf_char(b, (char)(' ' + dice(95))); break;
-        case 2: buf_utf8(b, dice(0x3000)); break;
-        case 3: buf_utf8(b, dice(0x110000)); break;
-        default: buf_utf8(b, spice[dice(sizeof spice / sizeof *spice)]);
+        switch (below(5)) {
+        case 0: buf_char(b, (char)below(256)); break;
+        case 1: buf_char(b, (char)(' ' + below(95))); break;
+        case 2: buf_utf8(b, below(0x3000)); break;
+        case 3: buf_utf8(b, below(0x110000)); break;
+        default: buf_utf8(b, spice[below(sizeof spice / sizeof *spice)]);
         }
     }
 }
@@ -140,7 +134,7 @@ static void test_fit_never_exceeds_and_never_stops_early(void **state)
         random_text(&in);
         buf_clear(&out);
         text_sanitise(&out, in.p, in.n, false, NULL);
-        int cells = (int)dice(30), used;
+        int cells = below(30), used;
         size_t k = text_fit(out.p, out.n, cells, &used);
         assert_true(used <= cells);
         assert_int_equal(used, text_width(out.p, k));
@@ -317,10 +311,10 @@ static void test_wrapping_keeps_every_word_and_the_width(void **state)
     struct buf in = {0};
     for (int i = 0; i < 5000; i++) {
         struct sheet s = {0}, w = {0};
-        int width = 1 + (int)dice(30);
+        int width = 1 + below(30);
         for (int k = 0; k < 4; k++) {
             random_text(&in);
-            sheet_addn(&s, (enum style)dice(N_STYLES), in.p, in.n);
+            sheet_addn(&s, (enum style)below(N_STYLES), in.p, in.n);
             sheet_add(&s, ST_TEXT, " ");
         }
         sheet_line(&s);

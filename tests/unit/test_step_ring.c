@@ -11,20 +11,13 @@
 #include <cmocka.h>
 
 #include "engine/past/step_ring.h"
-
-static uint64_t seed;
-
-static int below(int n)
-{
-    seed = mix64(seed);
-    return (int)(seed % (uint64_t)n);
-}
+#include "tests/chance.h"
 
 /* A tree that follows from the step alone, so that it need not be kept to be compared. */
 static void tree_of(int turn, int step, int most, struct tree *t)
 {
-    uint64_t keep = seed;
-    seed = mix64((uint64_t)turn << 32 | (uint32_t)step);
+    uint64_t keep = dice;
+    dice = mix64((uint64_t)turn << 32 | (uint32_t)step);
     tree_init(t, below(1000));
     int n = 1 + below(most);
     while (t->n < n)
@@ -34,20 +27,20 @@ static void tree_of(int turn, int step, int most, struct tree *t)
         t->u[i] = below(2) ? 0.75f : NAN;
         t->fate[i] = (uint8_t)below(4);
     }
-    seed = keep;
+    dice = keep;
 }
 
 /* Its tokens, likewise. Returns how many. */
 static int tokens_of(int turn, int step, int32_t token[TREE_MAX], struct token_fact fact[TREE_MAX])
 {
-    uint64_t keep = seed;
-    seed = mix64((uint64_t)step << 32 | (uint32_t)turn);
+    uint64_t keep = dice;
+    dice = mix64((uint64_t)step << 32 | (uint32_t)turn);
     int n = below(9);
     for (int i = 0; i < n; i++) {
         token[i] = below(1000);
         fact[i] = (struct token_fact){(float)-below(100), (float)-below(100), below(1000) - 1};
     }
-    seed = keep;
+    dice = keep;
     return n;
 }
 

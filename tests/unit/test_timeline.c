@@ -2,26 +2,20 @@
  * addresses, turns, going back; and the mouse's reports as keys (repl/tui/keys.h). */
 #include "repl/tui/keys.h"
 #include "repl/tui/timeline.h"
+#include "tests/chance.h"
 
 #include <setjmp.h>
 #include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
 
-static uint64_t rng = 9;
-static uint32_t dice(uint32_t n)
-{
-    rng += 0x9E3779B97F4A7C15ull;
-    return (uint32_t)(mix64(rng) % n);
-}
-
 static struct moment moment(int turn, int step)
 {
-    bool spec = step > 1 && dice(5) > 0;
+    bool spec = step > 1 && below(5) > 0;
     return (struct moment){.turn = turn, .step = step, .kind = step == 1 ? STEP_PREFILL : spec
                            ? STEP_SPEC : STEP_DECODE,
-                           .drafted = 8, .accepted = (uint8_t)(spec ? dice(9) : 0),
-                           .marks = (uint8_t)(dice(6) ? 0 : MARK_WINDOW)};
+                           .drafted = 8, .accepted = (uint8_t)(spec ? below(9) : 0),
+                           .marks = (uint8_t)(below(6) ? 0 : MARK_WINDOW)};
 }
 
 /* However the timeline came about, its cells are the sums of its steps. */
@@ -61,16 +55,16 @@ static void test_cells_are_the_sums_of_their_steps(void **state)
     for (int round = 0; round < 60; round++) {
         struct timeline t = {0};
         int turn = 1, step = 0;
-        timeline_fit(&t, 1 + (int)dice(60));
+        timeline_fit(&t, 1 + below(60));
         for (int i = 0; i < 300; i++) {
-            switch (dice(12)) {
+            switch (below(12)) {
             case 0: turn++, step = 0; break;
-            case 1: timeline_fit(&t, 1 + (int)dice(200)); break;
-            case 2: timeline_mark(&t, 1 + (int)dice((uint32_t)turn), (int)dice(40),
+            case 1: timeline_fit(&t, 1 + below(200)); break;
+            case 2: timeline_mark(&t, 1 + below(turn), below(40),
                                   MARK_PAUSE); break;
             case 3: /* back, and on again from there */
-                if (dice(6) == 0 && t.n > 0) {
-                    const struct moment *m = &t.at[dice((uint32_t)t.n)];
+                if (below(6) == 0 && t.n > 0) {
+                    const struct moment *m = &t.at[below(t.n)];
                     turn = m->turn, step = m->step - 1;
                 }
                 break;

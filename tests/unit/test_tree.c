@@ -9,14 +9,7 @@
 #include <cmocka.h>
 
 #include "engine/cache/tree.h"
-
-static uint64_t state;
-
-static int below(int n)
-{
-    state = mix64(state);
-    return (int)(state % (uint64_t)n);
-}
+#include "tests/chance.h"
 
 static void random_tree(struct tree *t, int max_nodes, int vocab)
 {

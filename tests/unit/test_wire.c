@@ -4,6 +4,7 @@
 #include "engine/remote/gauges.h"
 #include "engine/remote/metrics.h"
 #include "engine/remote/wire.h"
+#include "tests/chance.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -13,13 +14,6 @@
 #include <string.h>
 
 #include <cmocka.h>
-
-static uint64_t seed = 1;
-
-static uint32_t below(uint32_t n)
-{
-    return (uint32_t)(mix64(seed++) >> 33) % n;
-}
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
@@ -40,7 +34,7 @@ static void read_events(enum wire_form form, const char *p, size_t n, size_t cut
     struct err e;
     buf_clear(out);
     for (size_t at = 0; at < n;) {
-        size_t k = cut ? cut : 1 + below(12);
+        size_t k = cut ? cut : (size_t)(1 + below(12));
         if (k > n - at)
             k = n - at;
         char *piece = malloc(k); /* so that a read beyond it is seen */
@@ -87,7 +81,7 @@ static void events_do_not_depend_on_the_pieces(void **state)
     struct buf stream = {0}, whole = {0}, cut = {0};
     for (int round = 0; round < 3000; round++) {
         buf_clear(&stream);
-        for (int i = (int)below(24); i >= 0; i--) {
+        for (int i = below(24); i >= 0; i--) {
             const char *s = part[below(sizeof part / sizeof *part)];
             buf_add(&stream, s, *s ? strlen(s) : 1);
         }
@@ -566,8 +560,8 @@ static void the_best_tokens_of_a_row_are_kept(void **state)
 /* Flips, cuts and repeats bytes of recorded answers: every input is read or refused. */
 static void mutate(struct buf *b)
 {
-    for (int k = (int)below(6); k >= 0 && b->n > 1; k--) {
-        size_t i = below((uint32_t)b->n), n = 1 + below(16);
+    for (int k = below(6); k >= 0 && b->n > 1; k--) {
+        size_t i = below((int)b->n), n = 1 + below(16);
         if (n > b->n - i)
             n = b->n - i;
         switch (below(4)) {
@@ -602,7 +596,7 @@ static void broken_answers_are_read_or_refused(void **state)
     for (int round = 0; round < 4000; round++) {
         if (round % 500 == 0)
             read_exchange(file[(round / 500) % 8], &body);
-        size_t from = below((uint32_t)body.n), n = 1 + below(3000);
+        size_t from = below((int)body.n), n = 1 + below(3000);
         buf_clear(&copy);
         buf_add(&copy, body.p + from, n < body.n - from ? n : body.n - from);
         mutate(&copy);

@@ -5,18 +5,12 @@
 #include "repl/text/align.h"
 #include "repl/text/markdown.h"
 #include "repl/text/words.h"
+#include "tests/chance.h"
 
 #include <setjmp.h>
 #include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
-
-static uint64_t rng = 5;
-static uint32_t dice(uint32_t n)
-{
-    rng += 0x9E3779B97F4A7C15ull;
-    return (uint32_t)(mix64(rng) % n);
-}
 
 static void random_document(struct buf *b, int n)
 {
@@ -33,7 +27,7 @@ static void random_document(struct buf *b, int n)
     buf_clear(b);
     buf_add(b, "", 0);
     for (int i = 0; i < n; i++)
-        buf_str(b, bits[dice(sizeof bits / sizeof *bits)]);
+        buf_str(b, bits[below(sizeof bits / sizeof *bits)]);
 }
 
 /* ---- sources of rows ---- */
@@ -66,9 +60,9 @@ static void test_rows_know_their_sources(void **state)
     struct buf b = {0};
     size_t compared = 0, bytes = 0;
     for (int i = 0; i < 3000; i++) {
-        random_document(&b, (int)dice(40));
+        random_document(&b, below(40));
         struct sheet s = {.ascii = i % 3 == 0};
-        markdown_render(b.p, b.n, 1 + (int)dice(80), &s);
+        markdown_render(b.p, b.n, 1 + below(80), &s);
         compared += assert_sources(&s, 0, b.p, b.n);
         bytes += b.n;
         sheet_clear(&s);
@@ -143,12 +137,12 @@ static void test_random_tokens_find_their_text(void **state)
         struct told *got = xcalloc(1, sizeof *got);
         struct buf text = {0};
         size_t from[400], to[400], cut;
-        int n = 1 + (int)dice(160);
+        int n = 1 + below(160);
         const char *open = NULL; /* completes the character */
         for (int i = 0; i < n; i++) {
-            bool hidden = !open && dice(6) == 0;
-            int k = (int)dice(10);
-            const char *p = open ? open : hidden ? mark[dice(5)] : piece[k];
+            bool hidden = !open && below(6) == 0;
+            int k = below(10);
+            const char *p = open ? open : hidden ? mark[below(5)] : piece[k];
             open = open || hidden ? NULL : rest[k];
             from[i] = text.n;
             if (!hidden)
@@ -156,7 +150,7 @@ static void test_random_tokens_find_their_text(void **state)
             to[i] = text.n;
             align_token(&a, p, strlen(p));
         }
-        cut = text.n ? dice((uint32_t)text.n) : 0;
+        cut = text.n ? below((int)text.n) : 0;
         align_text(&a, text.p, cut);
         align_text(&a, text.p + cut, text.n - cut);
         align_run(&a, tell, got);
@@ -205,14 +199,14 @@ static void test_removed_blanks_and_a_stop_string(void **state)
 /* A transcript whose reply has a mark for each random piece of its text. */
 static void marked(struct transcript *t, struct buf *doc)
 {
-    transcript_init(t, dice(3) == 0);
-    t->raw = dice(6) == 0;
+    transcript_init(t, below(3) == 0);
+    t->raw = below(6) == 0;
     transcript_user(t, 1, "question", 8);
     transcript_append(t, 1, ENTRY_REPLY, doc->p, doc->n);
-    if (dice(2))
+    if (below(2))
         transcript_end(t, 1);
     for (int at = 0, i = 0; at < (int)doc->n; i++) {
-        int n = min_int(1 + (int)dice(7), (int)doc->n - at);
+        int n = min_int(1 + below(7), (int)doc->n - at);
         words_mark(t, 1, ENTRY_REPLY,
                    (struct token_mark){.from = at, .to = at + n, .step = 1 + i / 3, .nth = i % 3,
                                        .id = i});
@@ -254,9 +248,9 @@ static void test_every_word_names_its_tokens(void **state)
         struct transcript_line line[30];
         struct word w, v, back[400];
         int n = 0;
-        random_document(&doc, 1 + (int)dice(40));
+        random_document(&doc, 1 + below(40));
         marked(&t, &doc);
-        transcript_view(&t, 10 + (int)dice(80), 30, line);
+        transcript_view(&t, 10 + below(80), 30, line);
         for (bool any = words_end(&t, false, &w); any && n < 400; any = words_next(&t, 1, &w)) {
             shown += assert_word(&t, w);
             back[n++] = w;
