@@ -1,78 +1,49 @@
 #!/bin/bash
 # The full screen as its user meets it: the real program in tmux, keys in, the screen out. Waits on
 # conditions, never on time. Needs $AERIE and tmux; files go to a private folder.
-cd "$(dirname "$0")/../.." || exit 2
-AERIE=${AERIE:-$PWD/build/aerie}
+. "$(dirname "$0")/kit.sh"
 if ! command -v tmux >/dev/null; then echo "ok 1 - the full screen # SKIP tmux is not installed"; exit 0; fi
-
-dir=$(mktemp -d /tmp/aerie-tui-XXXXXX)
-socket=aerie-test-$$
-export XDG_DATA_HOME=$dir/data XDG_STATE_HOME=$dir/state XDG_CONFIG_HOME=$dir/config LC_ALL=C.UTF-8
-unset NO_COLOR VISUAL EDITOR TMUX
-mkdir -p "$dir/config/aerie"; echo 'device = cpu' >"$dir/config/aerie/config" # on a GPU a reply fills the context at once
-T() { tmux -L "$socket" -f /dev/null "$@" 2>/dev/null; }
-trap 'T kill-server; rm -rf "$dir"' EXIT
+clean() { M kill-server; }
 
 mock() { [ -n "$MOCK" ]; } # over a backend without optional views: test_tui_mock.sh
-count=0 bad=0
-check() { # title, command...: one TAP line
-    local title=$1; shift; count=$((count + 1))
-    if "$@"; then echo "ok $count - $title"; return; fi
-    echo "not ok $count - $title"; bad=1; T capture-pane -p | sed 's/^/# /'
-}
-screen() { T capture-pane -p "$@"; }
-shows() { screen | grep -qF -- "$1"; }
-hides() { ! shows "$1"; }
-until_ok() { # tries a command for a minute, which only a failure takes
-    local end=$((SECONDS + ${TEST_WAIT:-60}))
-    while ! "$@"; do [ $SECONDS -lt $end ] || return 1; sleep 0.03; done
-}
-wait_for() { until_ok shows "$1"; }
-wait_gone() { until_ok hides "$1"; }
-key() { T send-keys "$@"; }
-text() { T send-keys -l -- "$1"; }
-# tmux tells a program about the second of two quick resizes only a quarter of a second later
-resize() { T resize-window -x "$1" -y "$2"; }
-told() { [ "$(stty size <"$(T display -p '#{pane_tty}')")" = "$2 $1" ]; }
-size() { resize "$1" "$2"; until_ok told "$1" "$2"; sleep 0.1; }
-pid() { pgrep -P "$(T display -p '#{pane_pid}')" -x "$(basename "$AERIE")"; }
+resize() { M resize-window -x "$1" -y "$2"; }
+pid() { pgrep -P "$(M display -p '#{pane_pid}')" -x "$(basename "$AERIE")"; }
 
 term=screen-256color; infocmp tmux-256color >/dev/null 2>&1 && term=tmux-256color
 shell() { # width height: a fresh shell in a fresh pane
-    T kill-server; until_ok no_server
-    T new-session -d -x "$1" -y "$2" "exec env TERM=$term PS1='\$ ' bash --norc --noprofile"
+    M kill-server; until_ok no_server
+    M new-session -d -x "$1" -y "$2" "exec env TERM=$term PS1='\$ ' bash --norc --noprofile"
     wait_for '$'
     text "cd $PWD; clear"; key Enter
 }
-no_server() { ! T list-sessions >/dev/null; }
 run() { # flags: starts the program in the shell and waits for its status line
-    text "stty -a >$dir/before; ${env:-} $AERIE $1; echo \"left \$?\"; stty -a >$dir/after"; key Enter
+    text "stty -a >$T/before; ${env:-} $AERIE $1; echo \"left \$?\"; stty -a >$T/after"; key Enter
     wait_for 'ctx '
 }
 left() { until_ok eval "screen | grep -q '^left ${1:-[0-9]}'"; }
 restored() { # the terminal is as it was: modes, main screen, cursor
-    until_ok test -s "$dir/after" && cmp -s "$dir/before" "$dir/after" &&
-        [ "$(T display -p '#{alternate_on}#{cursor_flag}')" = 01 ]
-    local ok=$?; rm -f "$dir/after"; return $ok
+    until_ok test -s "$T/after" && cmp -s "$T/before" "$T/after" &&
+        [ "$(M display -p '#{alternate_on}#{cursor_flag}')" = 01 ]
+    local ok=$?; rm -f "$T/after"; return $ok
 }
-paste_file() { T load-buffer "$1"; T paste-buffer -p; }
+paste_file() { M load-buffer "$1"; M paste-buffer -p; }
 
 # a copy of the bundled model that never ends a reply, for everything that happens meanwhile
-mkdir -p "$dir/endless"
-for f in "$PWD"/models/nestling/target/*; do ln -s "$f" "$dir/endless/"; done
+mkdir -p "$T/endless"
+for f in "$PWD"/models/nestling/target/*; do ln -s "$f" "$T/endless/"; done
 for f in config generation_config; do
-    rm "$dir/endless/$f.json"
+    rm "$T/endless/$f.json"
     tr -d '\n' <"models/nestling/target/$f.json" |
-        sed 's/"eos_token_id": *\(\[[^]]*\]\|[0-9]*\)/"eos_token_id": 3/' >"$dir/endless/$f.json"
+        sed 's/"eos_token_id": *\(\[[^]]*\]\|[0-9]*\)/"eos_token_id": 3/' >"$T/endless/$f.json"
 done
-endless="-m $dir/endless --draft models/nestling/draft --raw -p temperature=1 -p seed=5"
+endless="-m $T/endless --draft models/nestling/draft --raw -p temperature=1 -p seed=5"
 counted='step 1\.[1-9]' many='step 1\.[0-9]{2,}' # in the status line: a reply has begun, and goes on
 # shellcheck disable=SC2034 # for eval
 mock && counted='turn 1 ' many='more more more more'
 
 # ---- chat, panes, commands ----
 shell 120 30
-T pipe-pane -o "cat >$dir/bytes"
+M pipe-pane -o "cat >$T/bytes"
 run ""
 check "starts with a greeting" shows "Ctrl-P finds every command"
 text "What is a page table?"; key Enter
@@ -85,7 +56,7 @@ check "Tab completes a command, and it runs" wait_for "STATS"
 text "/p"; key Tab
 check "completion tells what each command does" eval 'wait_for "draws the page map of a pool" && shows "╭──"'
 key Escape; wait_gone "╭──"; key C-u
-echo "words of a file" >"$dir/note.txt"; text "/read $dir/note.txt"; key Enter
+echo "words of a file" >"$T/note.txt"; text "/read $T/note.txt"; key Enter
 check "an attached file stands above the message" wait_for "note.txt 16 B  Ctrl-X d drops"
 key C-x; key d; check "Ctrl-X d drops it" wait_gone "Ctrl-X d drops"
 text "/set theme light"; key Enter
@@ -136,14 +107,14 @@ key Up; check "Up brings it back" wait_for "· three"
 key C-c; key C-r; text "page tab"
 check "Ctrl-R finds an earlier message" eval 'wait_for "search: page tab" && wait_for "› What is a page table?"'
 key C-g
-printf 'line %s\n' $(seq 34) >"$dir/long"; paste_file "$dir/long"
+printf 'line %s\n' $(seq 34) >"$T/long"; paste_file "$T/long"
 check "a long paste says how long it is, and sends nothing" wait_for "[pasted 34 lines]"
 key C-c
-head -c 1000000 /dev/zero | tr '\0' 'a' | fold -w 80 >"$dir/big"
-paste_file "$dir/big"; text "END"
+head -c 1000000 /dev/zero | tr '\0' 'a' | fold -w 80 >"$T/big"
+paste_file "$T/big"; text "END"
 check "a paste of 1 MB goes in" wait_for "END"
 key C-c; wait_gone "END"
-printf '#!/bin/sh\nprintf "written elsewhere" >"$1"; ls -l "$1" >%s/mode\n' "$dir" >"$dir/editor"; chmod +x "$dir/editor"
+printf '#!/bin/sh\nprintf "written elsewhere" >"$1"; ls -l "$1" >%s/mode\n' "$T" >"$T/editor"; chmod +x "$T/editor"
 
 # ---- hostile text ----
 paste_file tests/corpus/osc52-clipboard; key Enter
@@ -156,15 +127,15 @@ key C-c
 text "/set temperature hot"; key Enter
 check "an error stays one line" wait_for "temperature"
 allowed() { # the terminal got text and terminfo's sequences, nothing else
-    LC_ALL=C sed -E 's/\x1b\]11;\?\x1b\\//; s/\x1b\[[0-9;?]*[A-Za-z@]//g; s/\x1b[()][0AB]//g; s/\x1b[=>78MH]//g' "$dir/bytes" |
-        LC_ALL=C tr -d '\r\n\t\b\016\017' >"$dir/rest"
-    ! LC_ALL=C grep -qP '[\x00-\x1f\x7f]|\xe2\x80[\xaa-\xae\x8b\x8e\x8f]|\xe2\x81[\xa0\xa6-\xa9]|\xf3\xa0|\xc2[\x80-\x9f]' "$dir/rest"
+    LC_ALL=C sed -E 's/\x1b\]11;\?\x1b\\//; s/\x1b\[[0-9;?]*[A-Za-z@]//g; s/\x1b[()][0AB]//g; s/\x1b[=>78MH]//g' "$T/bytes" |
+        LC_ALL=C tr -d '\r\n\t\b\016\017' >"$T/rest"
+    ! LC_ALL=C grep -qP '[\x00-\x1f\x7f]|\xe2\x80[\xaa-\xae\x8b\x8e\x8f]|\xe2\x81[\xa0\xa6-\xa9]|\xf3\xa0|\xc2[\x80-\x9f]' "$T/rest"
 }
 text "/bye"; key Enter; left 0
 check "the bytes sent to the terminal are harmless" allowed
 check "/bye restores the terminal" restored
-check "bracketed paste is switched off again" eval 'tail -c 400 "$dir/bytes" | grep -qF "[?2004l"'
-check "the history file is private" test "$(stat -c %a "$dir/state/aerie/history")" = 600
+check "bracketed paste is switched off again" eval 'tail -c 400 "$T/bytes" | grep -qF "[?2004l"'
+check "the history file is private" test "$(stat -c %a "$T/state/aerie/history")" = 600
 
 # ---- what waits while a command shows its progress ----
 waits_once() { shows "; Ctrl-C stops" && [ "$(screen | grep -c "queued  and after")" = 1 ]; }
@@ -178,17 +149,17 @@ fi
 
 # ---- while a reply runs ----
 shell 100 30
-env="VISUAL=$dir/editor" run "--system $'evil\033]0;owned\007\u202Etxet' $endless"
+env="VISUAL=$T/editor" run "--system $'evil\033]0;owned\007\u202Etxet' $endless"
 text "/system"; key Enter
 check "a hostile system prompt is shown as escapes" wait_for "evil<U+001B>]0;owned<U+0007><U+202E>txet"
 key C-g; check "Ctrl-G edits in \$VISUAL" wait_for "› written elsewhere"
-check "the editor's file is private" grep -q '^-rw-------' "$dir/mode"
+check "the editor's file is private" grep -q '^-rw-------' "$T/mode"
 key Enter
 streaming() { screen | grep -qE "$many"; }
 check "a reply streams" until_ok streaming
 text "next please"; key Enter; check "a message is queued meanwhile" wait_for "1 queued"
 key Up; check "Up takes it back" eval 'wait_for "› next please" && wait_gone "1 queued"'
-key C-u; text "/read $dir/note.txt"; key Enter; wait_for "Ctrl-X d drops"; text "about it"; key Enter
+key C-u; text "/read $T/note.txt"; key Enter; wait_for "Ctrl-X d drops"; text "about it"; key Enter
 check "a file waits with the message it was read for" eval 'wait_for "1 queued" && wait_gone "Ctrl-X d drops"'
 key Up; check "and comes back with it" eval 'wait_for "› about it" && wait_for "Ctrl-X d drops"'
 key C-u; text "/forget 1"; key Enter; wait_for "1 queued"; key Up; wait_gone "1 queued"
@@ -211,7 +182,7 @@ check "the hint to press it again ends with the reply" wait_gone "Ctrl-C again q
 key C-t; wait_for "thinking is"; text "a"; check "and any hint ends with the next key" wait_gone "thinking is"
 key C-u
 text "/help"; key Enter; check "an answer taller than the screen says how to come to its beginning" wait_for "PgUp scrolls back"
-same_after_redraw() { screen >"$dir/a"; key C-l; sleep 0.2; screen >"$dir/b"; cmp -s "$dir/a" "$dir/b"; }
+same_after_redraw() { screen >"$T/a"; key C-l; sleep 0.2; screen >"$T/b"; cmp -s "$T/a" "$T/b"; }
 check "the screen is what a fresh drawing shows" until_ok same_after_redraw
 p=$(pid); ticks() { awk '{print $14 + $15}' "/proc/$p/stat"; }
 quiet() { local a; a=$(ticks); sleep 0.5; [ $(($(ticks) - a)) -le 1 ]; }
@@ -219,10 +190,10 @@ check "an idle screen uses no time" until_ok quiet
 text "/clear"; key Enter; wait_for "new session"
 text "again"; key Enter; until_ok streaming
 key C-z; check "Ctrl-Z gives the shell back" wait_for "Stopped"
-check "with its screen" test "$(T display -p '#{alternate_on}')" = 0
-text "fg"; key Enter; check "fg brings the screen back" until_ok eval 'test "$(T display -p "#{alternate_on}")" = 1 && shows "ctx "'
-until_ok streaming; key C-c; key C-c; until_ok eval 'test "$(T display -p "#{alternate_on}")" = 0'
-text 'echo "left $?"; stty -a >'"$dir/after"; key Enter
+check "with its screen" test "$(M display -p '#{alternate_on}')" = 0
+text "fg"; key Enter; check "fg brings the screen back" until_ok eval 'test "$(M display -p "#{alternate_on}")" = 1 && shows "ctx "'
+until_ok streaming; key C-c; key C-c; until_ok eval 'test "$(M display -p "#{alternate_on}")" = 0'
+text 'echo "left $?"; stty -a >'"$T/after"; key Enter
 check "Ctrl-C twice leaves" left 130
 check "and restores the terminal" restored
 
@@ -234,19 +205,19 @@ key C-c; key C-d; check "and the program goes on until it is left" left 0
 
 # ---- every other way out ----
 way_out() { # signal, status
-    rm -f "$dir/after"; text clear; key Enter; wait_gone left; run "-n"; kill "-$1" "$(pid)"; left "$2" && restored
+    rm -f "$T/after"; text clear; key Enter; wait_gone left; run "-n"; kill "-$1" "$(pid)"; left "$2" && restored
 }
 check "SIGTERM restores the terminal" way_out TERM 143
 check "SIGSEGV restores the terminal" way_out SEGV "" # a sanitizer ends it with a status of its own
 check "SIGABRT restores the terminal" way_out ABRT 134
-echo milk >"$dir/notes.txt"; text clear; key Enter; wait_gone left; run "--db $dir/notes.txt"
+echo milk >"$T/notes.txt"; text clear; key Enter; wait_gone left; run "--db $T/notes.txt"
 check "a log that is not used is said in a line of its own" wait_for "  NOT SAVED: "; key C-d; left 4
-check "what was not saved is said where it stays on the screen, with status 4" shows "aerie: NOT SAVED: $dir/notes.txt is no session log"
+check "what was not saved is said where it stays on the screen, with status 4" shows "aerie: NOT SAVED: $T/notes.txt is no session log"
 text clear; key Enter; wait_gone left; run "-n"; key C-d
 check "Ctrl-D on an empty line leaves" left 0
 check "and restores the terminal too" restored
 text clear; key Enter; wait_gone left
-run ""; text "remember me"; key Enter; until_ok eval 'screen | grep -qE "$counted"'; p=$(pid); T kill-server
+run ""; text "remember me"; key Enter; until_ok eval 'screen | grep -qE "$counted"'; p=$(pid); M kill-server
 check "it ends when its terminal goes away" until_ok eval "! kill -0 $p 2>/dev/null"
 
 # ---- colours and characters ----
@@ -267,9 +238,8 @@ check "a light background by COLORFGBG" until_ok eval 'screen -e | grep -q "$(pr
 key C-d; left 0
 # a terminal that answers: the colour is taken, and not typed
 text clear; key Enter; wait_gone left; env="" run "-n"
-T send-keys -l "$(printf '\033]11;rgb:ffff/ffff/f0f0\033\\')"
+M send-keys -l "$(printf '\033]11;rgb:ffff/ffff/f0f0\033\\')"
 check "a light background by the terminal's answer" until_ok eval 'screen -e | grep -q "$(printf "\033")\[[0-9;]*38;5;25m"'
 check "which is not typed" shows "› message, or /help"
 key C-d; left 0
-echo "1..$count"
-exit $bad
+plan
