@@ -191,17 +191,16 @@ static void widen(struct buf *out, const char *text, size_t n)
     }
 }
 
-json_t *json_parse_wide(const char *text, size_t n, size_t flags, json_error_t *why)
+json_t *json_parse_wide(const char *text, size_t n, json_error_t *why)
 {
     json_error_t own = {0};
     why = why ? why : &own;
-    json_t *o = json_parse(text, n, flags, why);
+    json_t *o = json_parse(text, n, JSON_REJECT_DUPLICATES, why);
     if (o || json_error_code(why) != json_error_numeric_overflow)
         return o;
     FREED(buf_free) struct buf wide = {0};
     widen(&wide, text, n);
-    o = json_parse(wide.p, wide.n, flags, why);
-    return o;
+    return json_parse(wide.p, wide.n, JSON_REJECT_DUPLICATES, why);
 }
 
 /* ---- writing ---- */

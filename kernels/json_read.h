@@ -21,11 +21,11 @@ enum {
  * there are too many it has json_error_out_of_memory. */
 json_t *json_parse(const char *text, size_t n, size_t flags, json_error_t *why);
 
-/* The same for a file that Python wrote, whose integers have any number of digits: one that 64 bits
- * do not hold is a real number. (Tokenizers without a longest text have a model_max_length of
- * 10^30.) Of an error in a text with such integers *why has the line, and a position that may be
- * two bytes too far for each of them. */
-json_t *json_parse_wide(const char *text, size_t n, size_t flags, json_error_t *why);
+/* The same for a file that Python wrote, in which no object may have a key twice, and whose
+ * integers have any number of digits: one that 64 bits do not hold is a real number. (Tokenizers
+ * without a longest text have a model_max_length of 10^30.) Of an error in a text with such
+ * integers *why has the line, and a position that may be two bytes too far for each of them. */
+json_t *json_parse_wide(const char *text, size_t n, json_error_t *why);
 
 /* The text at a key of an object; "": there is none. */
 static inline const char *json_str(const json_t *o, const char *key)

@@ -39,7 +39,7 @@ static bool answer_after_thought(const struct chat *c, const struct ids *ids, st
     int n = ids->n;
     while (n && tok_is_special(c->tok, ids->v[n - 1]) && ids->v[n - 1] != tok_find(c->tok, close))
         n--;
-    tok_decode(c->tok, ids->v, n, true, text);
+    tok_decode(c->tok, ids->v, n, text);
     char *at = NULL;
     for (char *p = text->p; p && (p = memmem(p, text->n - (size_t)(p - text->p), close, 8)); p++)
         at = p;
@@ -425,7 +425,7 @@ static bool template_in(const char *dir, const char *file, char **out, struct er
     bool there;
     if (!read_if_there(path, 64 << 20, &b, &there, e) || !there)
         return !there;
-    FREED(json_decrefp) json_t *top = json_parse_wide(b.p, b.n, JSON_REJECT_DUPLICATES, &why);
+    FREED(json_decrefp) json_t *top = json_parse_wide(b.p, b.n, &why);
     if (!top)
         return err_set(e, ERR_MODEL, "%s: line %d: %.100s", path, why.line, why.text);
     json_t *t = json_object_get(top, "chat_template"), *item;

@@ -71,7 +71,7 @@ static bool next_message(const struct chat *c, const struct ids *ids, int *at,
             p->text = i + 1;
         if (ids->v[i] == c->mark[MARK_CHANNEL] && p->text < 0) {
             FREED(buf_free) struct buf name = {0};
-            tok_decode(c->tok, ids->v + i + 1, min_int(ids->n - i - 1, NAME_TOKENS), true, &name);
+            tok_decode(c->tok, ids->v + i + 1, min_int(ids->n - i - 1, NAME_TOKENS), &name);
             p->analysis = starts(&name, "analysis");
             p->final = starts(&name, "final");
         }

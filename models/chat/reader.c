@@ -27,7 +27,7 @@ void chat_reader_follow(struct chat_reader *r, const struct ids *prompt)
     int n = prompt->n < LAST ? prompt->n : LAST;
     if (r->chat->format->think != THINK_TAGS || !n)
         return;
-    tok_decode(r->chat->tok, prompt->v + prompt->n - n, n, true, &text);
+    tok_decode(r->chat->tok, prompt->v + prompt->n - n, n, &text);
     while (text.n && text.p[text.n - 1] == '\n')
         text.n--;
     size_t tag = strlen(open_tag);

@@ -146,7 +146,7 @@ json_t *json_read(const char *bytes, size_t n, int max_depth, const char *file, 
         return NULL;
     }
     json_error_t je;
-    json_t *root = json_parse_wide(bytes, n, JSON_REJECT_DUPLICATES, &je);
+    json_t *root = json_parse_wide(bytes, n, &je);
     if (!root && json_error_code(&je) == json_error_out_of_memory) {
         err_file(e, file, "line %d: %s", je.line, je.text);
         return NULL;

@@ -284,12 +284,10 @@ void tok_stream_flush(struct tok_stream *s, struct buf *out)
     *s = (struct tok_stream){0};
 }
 
-void tok_decode(const struct tokenizer *t, const int32_t *ids, int n, bool keep_special,
-                struct buf *out)
+void tok_decode(const struct tokenizer *t, const int32_t *ids, int n, struct buf *out)
 {
     struct tok_stream s = {0};
     for (int i = 0; i < n; i++)
-        if (keep_special || !tok_is_special(t, ids[i]))
-            tok_stream_push(&s, t, ids[i], out);
+        tok_stream_push(&s, t, ids[i], out);
     tok_stream_flush(&s, out);
 }

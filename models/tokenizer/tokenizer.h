@@ -54,10 +54,9 @@ bool tok_eats_white(const struct tokenizer *t, int id);
 /* The decoded bytes of an id, possibly an incomplete UTF-8 sequence; NULL if the id has no string.
  * A special token's are its text. Valid as long as the tokenizer. */
 const char *tok_bytes(const struct tokenizer *t, int id, size_t *n);
-/* Appends the decoded text of n ids to out, with or without special tokens. Ids without a string
+/* Appends the decoded text of n ids to out, that of special tokens included. Ids without a string
  * are skipped, invalid bytes are kept. The result equals that of a tok_stream. */
-void tok_decode(const struct tokenizer *t, const int32_t *ids, int n, bool keep_special,
-                struct buf *out);
+void tok_decode(const struct tokenizer *t, const int32_t *ids, int n, struct buf *out);
 
 /* Streaming decode: an incomplete UTF-8 sequence is held back until its remaining bytes arrive.
  * Zero it to start. */

@@ -192,7 +192,7 @@ static void print_unstored(const struct history_left *left)
         buf_printf(&line, "; kept in %s, the next start stores it", left->kept);
     else
         buf_str(&line, ", and no file beside the log could be written: it is lost");
-    text_sanitise(&clean, line.p, line.n, false, NULL);
+    text_sanitise(&clean, line.p, line.n, false);
     err_print("%s", clean.p);
 }
 

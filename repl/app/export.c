@@ -24,7 +24,7 @@ static void add_text(struct buf *b, const char *s, size_t n)
 /* Appends text with its line breaks replaced: the line must stay one line. */
 static void add_line(struct buf *b, const char *s)
 {
-    text_sanitise(b, s ? s : "", s ? strlen(s) : 0, false, NULL);
+    text_sanitise(b, s ? s : "", s ? strlen(s) : 0, false);
 }
 
 static void add_named(struct buf *b, const char *name, const char *text)

@@ -352,7 +352,7 @@ static bool help_flags_named(const char *name)
 {
     FREED(sheet_free) struct sheet topic = {0};
     bool any = false;
-    if (settings_index(name) >= 0 || help_topic(NULL, name, &(struct printer){&topic, NULL}))
+    if (settings_index(name) >= 0 || help_topic(name, &(struct printer){&topic, NULL}))
         return false;
     FOR_EACH(const struct flag, f, flags, n_flags) {
         if (strcmp(f->row.name, name) != 0)
@@ -445,7 +445,7 @@ int cli_help(struct cli *c)
         return help_words_of(c);
     help_command(cmd);
     FREED(sheet_free) struct sheet topic = {.ascii = c->opt.ascii};
-    if (help_topic(NULL, cmd->name, &(struct printer){&topic, NULL}))
+    if (help_topic(cmd->name, &(struct printer){&topic, NULL}))
         out_printf("\n");
     print_help(c, &topic);
     return 0;

@@ -18,7 +18,7 @@ struct log_listing {
 static void add_title(const char *text, int width, struct sheet *s)
 {
     FREED(buf_free) struct buf title = {0};
-    text_sanitise(&title, text ? text : "", text ? strlen(text) : 0, false, NULL);
+    text_sanitise(&title, text ? text : "", text ? strlen(text) : 0, false);
     int used, room = width ? max_int(width - 37, 10) : 1 << 20;
     size_t fit = title.n ? text_fit(title.p, title.n, room, &used) : 0;
     bool cut = fit < title.n;

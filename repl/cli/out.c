@@ -51,7 +51,7 @@ void out_printf(const char *fmt, ...)
     if (printed.error)
         return;
     WITH_ARGS(ap, fmt, buf_vprintf(&text, fmt, ap));
-    text_sanitise(&printed.text, buf_text(&text), text.n, true, NULL);
+    text_sanitise(&printed.text, buf_text(&text), text.n, true);
     out_written();
 }
 
@@ -66,7 +66,7 @@ void cli_complain(void *, const char *line)
 {
     FREED(buf_free) struct buf clean = {0};
     cli_progress_end();
-    text_sanitise(&clean, line, strlen(line), false, NULL);
+    text_sanitise(&clean, line, strlen(line), false);
     err_print("%s", buf_text(&clean));
 }
 
@@ -242,7 +242,7 @@ void cli_status(const char *text)
 {
     FREED(buf_free) struct buf line = {0}, clean = {0};
     int cells;
-    text_sanitise(&clean, text, strlen(text), false, NULL);
+    text_sanitise(&clean, text, strlen(text), false);
     size_t fit = text_fit(clean.p, clean.n, 70, &cells);
     buf_printf(&line, "\r%.*s%*s", (int)fit, clean.p, max_int(status_cells - cells, 0), "");
     write_fully(STDERR_FILENO, line.p, line.n);
@@ -279,7 +279,7 @@ void cli_progress(void *, const char *what, uint64_t done, uint64_t total)
         return;
     bar.last = now;
     FREED(buf_free) struct buf name = {0}, line = {0};
-    text_sanitise(&name, what, strlen(what), false, NULL);
+    text_sanitise(&name, what, strlen(what), false);
     int fit = (int)text_fit(name.p, name.n, 40, NULL);
     int part = total ? (int)((double)done / (double)total * 20) : 0;
     part = part > 20 ? 20 : part;

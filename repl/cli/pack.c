@@ -43,7 +43,7 @@ static char *default_name(const struct session_row *row, enum pack_level level)
     enum { MOST = 60 };
     const char *title = level == PACK_TEXT && row->title ? row->title : "";
     FREED(buf_free) struct buf name = {0}, clean = {0};
-    text_sanitise(&clean, title, strlen(title), false, NULL);
+    text_sanitise(&clean, title, strlen(title), false);
     for (const char *p = buf_text(&clean); *p; p++) {
         bool bad = (unsigned char)*p <= ' ' || strchr("/\\:*?\"'<>|`$&;(){}[]!#~", *p);
         if (!bad)

@@ -295,7 +295,7 @@ static void text_block(struct buf *out, const char *title, const char *text)
 {
     FREED(buf_free) struct buf clean = {0};
     FOR_LINES(l, text) {
-        text_sanitise(&clean, l.p, l.n, false, NULL);
+        text_sanitise(&clean, l.p, l.n, false);
         buf_char(&clean, '\n');
     }
     buf_printf(out, "%s:\n\n", title);

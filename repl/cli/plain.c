@@ -100,7 +100,7 @@ static void print_notice(struct app *a, const char *text)
         write_out(a, "\n", 1);
         p->mid_line = false;
     }
-    text_sanitise(&clean, text, strlen(text), false, NULL);
+    text_sanitise(&clean, text, strlen(text), false);
     err_print("%s", buf_text(&clean));
 }
 
@@ -162,12 +162,12 @@ static void plain_past(struct app *a, const struct turn_row *r, const char *gone
     FREED(buf_free) struct buf clean = {0};
     if (r->is_user)
         buf_str(&clean, ">>> ");
-    text_sanitise(&clean, r->text ? r->text : "", r->text_n, true, NULL);
+    text_sanitise(&clean, r->text ? r->text : "", r->text_n, true);
     if (clean.n == 0 || clean.p[clean.n - 1] != '\n')
         buf_char(&clean, '\n');
     if (!r->is_user && r->stop && *r->stop && strcmp(r->stop, stop_name(STOP_END)) != 0) {
         buf_str(&clean, "[stopped: "); /* the text comes from a file, which is not trusted */
-        text_sanitise(&clean, r->stop, strlen(r->stop), false, NULL);
+        text_sanitise(&clean, r->stop, strlen(r->stop), false);
         buf_str(&clean, "]\n");
     }
     if (!r->is_user && *gone)
@@ -191,7 +191,7 @@ static void show_text(struct app *a, const struct event *ev)
     }
     if (!final) { /* reasoning goes to standard error */
         write_text(a);
-        text_sanitise(&clean, ev->text.p, ev->text.n, true, NULL);
+        text_sanitise(&clean, ev->text.p, ev->text.n, true);
         if (p->think && !a->opt.quiet && clean.n)
             write_fully(STDERR_FILENO, clean.p, clean.n);
     } else if (p->sanitise) {
@@ -549,7 +549,7 @@ static void prompt_message(struct app *a)
     if (app_attached(a) > 0) {
         app_attached_text(a, &names);
         buf_char(&clean, '[');
-        text_sanitise(&clean, names.p, names.n, false, NULL);
+        text_sanitise(&clean, names.p, names.n, false);
         buf_str(&clean, "] ");
     }
     if (app_recording(a)) {

@@ -80,7 +80,7 @@ static struct serve_opts serve_options(const struct cli *c, const char *model, c
 static void say(void *, const char *line)
 {
     FREED(buf_free) struct buf clean = {0};
-    text_sanitise(&clean, line, strlen(line), false, NULL);
+    text_sanitise(&clean, line, strlen(line), false);
     out_printf("%s\n", buf_text(&clean));
     out_flush();
 }

@@ -69,7 +69,7 @@ static void say_forced(struct app *a, int32_t id, const struct printer *to)
     size_t n;
     FREED(buf_free) struct buf clean = {0};
     const char *text = backend_token(a->backend, id, &n);
-    text_sanitise(&clean, text, n, false, NULL);
+    text_sanitise(&clean, text, n, false);
     print_note(to, ST_TEXT, "the next token will be #%d \"%s\", by hand; the log says so", id,
                buf_text(&clean));
     print_line(to, ST_TEXT, "\f%d{token}%.*s{text}", id, (int)n, text);
@@ -84,7 +84,7 @@ void app_forced_line(struct app *a, const struct event *ev, struct buf *out)
         return;
     const char *text = backend_token(a->backend, id, &n);
     buf_printf(out, "step %d.%d begins with #%d \"", ev->turn, step, id);
-    text_sanitise(out, text, n, false, NULL);
+    text_sanitise(out, text, n, false);
     buf_str(out, "\", by hand");
 }
 

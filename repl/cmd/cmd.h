@@ -56,8 +56,8 @@ struct help_on {
 };
 enum { HELP_CELLS = 79 }; /* lines of help that no terminal wraps */
 bool help_answer(const struct help_on *on, const struct printer *to);
-/* Says the topic of this name. False: there is none. */
-bool help_topic(struct app *a, const char *name, const struct printer *to);
+/* Says the topic of this name, as in the shell. False: there is none. */
+bool help_topic(const char *name, const struct printer *to);
 /* The search alone: the best answers, each with its matching line. False: there is none. */
 bool help_find(const struct help_on *on, const struct printer *to);
 

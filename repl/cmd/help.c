@@ -72,11 +72,11 @@ static void say_topic(struct app *a, const struct topic *t, const struct printer
         list_names(a, to);
 }
 
-bool help_topic(struct app *a, const char *name, const struct printer *to)
+bool help_topic(const char *name, const struct printer *to)
 {
     const struct topic *t = find_topic(name, true);
     if (t)
-        say_topic(a, t, to);
+        say_topic(NULL, t, to);
     return t != NULL;
 }
 

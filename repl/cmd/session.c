@@ -18,7 +18,7 @@ static void add_cut(struct sheet *out, enum style st, const char *text, int cell
             buf_char(&flat, *p);
         else if (flat.n && flat.p[flat.n - 1] != ' ')
             buf_char(&flat, ' ');
-    text_sanitise(&clean, flat.p, flat.n, false, NULL);
+    text_sanitise(&clean, flat.p, flat.n, false);
     int used;
     size_t n = text_fit(buf_text(&clean), clean.n, cells, &used);
     if (n < clean.n)

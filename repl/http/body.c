@@ -90,7 +90,7 @@ static void detokenize(struct body *b)
     json_auto_t *o = ask_object(b->text.p, b->text.n, &b->refused);
     if (o && ask_model(o, b->of, &b->refused) &&
         read_tokens(b, json_object_get(o, "tokens"), &ids)) {
-        tok_decode(b->of->tok, ids.v, ids.n, true, &text);
+        tok_decode(b->of->tok, ids.v, ids.n, &text);
         jput_record(out, "%.*s{prompt}", (int)text.n, text.n ? text.p : "");
     }
 }

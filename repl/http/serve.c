@@ -62,7 +62,7 @@ static void log_begin(struct serve *s, const struct task *t, const struct reply_
     if (text)
         buf_str(&ev.text, text);
     else
-        tok_decode(t->of.tok, j->reply.prompt->v, j->reply.prompt->n, true, &ev.text);
+        tok_decode(t->of.tok, j->reply.prompt->v, j->reply.prompt->n, &ev.text);
     ids_cat(&ev.tokens, j->reply.prompt->v, j->reply.prompt->n);
     ev.n_tokens = ev.tokens.n;
     ev.n_reused = j->reply.n_reused;

@@ -245,7 +245,7 @@ static void echo_text(const struct task *t, const struct reply *r, struct buf *o
     if (text)
         buf_str(out, text);
     else
-        tok_decode(t->of.tok, r->prompt->v, r->prompt->n, true, out);
+        tok_decode(t->of.tok, r->prompt->v, r->prompt->n, out);
 }
 
 /* Rows of the prompt; returns its characters. */

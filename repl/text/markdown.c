@@ -534,7 +534,7 @@ static bool shows_target(const struct md *m, const struct link *l)
     FREED(buf_free) struct buf shown = {0}, clean = {0};
     for (int i = 0; i < m->line.n_row; i++)
         buf_add(&shown, m->line.row[i].text.p, m->line.row[i].text.n);
-    text_sanitise(&clean, l->target.p, l->target.n, false, NULL);
+    text_sanitise(&clean, l->target.p, l->target.n, false);
     size_t n = shown.n - l->from, mail = clean.n == n + 7 && memcmp(clean.p, "mailto:", 7) == 0 ? 7
                : 0;
     return n > 0 && clean.n == n + mail && memcmp(shown.p + l->from, clean.p + mail, n) == 0;

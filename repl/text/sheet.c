@@ -229,7 +229,7 @@ void sheet_quote(struct sheet *s, enum style st, const char *bytes, size_t n, in
             buf_char(&quoted, '\\');
         buf_char(&quoted, bytes[i]);
     }
-    text_sanitise(&clean, quoted.p, quoted.n, false, NULL);
+    text_sanitise(&clean, quoted.p, quoted.n, false);
     int used;
     bool whole = cells <= 0 || text_width(clean.p, clean.n) <= cells;
     size_t fit = whole ? clean.n : text_fit(clean.p, clean.n, cells - 1, &used);

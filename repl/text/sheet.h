@@ -92,8 +92,8 @@ void sheet_lines(struct sheet *out, enum style st, const char *bytes, size_t n);
 
 /* ---- text.c: all code that depends on Unicode ------------------------------------------------ */
 
-/* Appends sanitised text to out. *escaped, if not NULL, is increased by the number of escapes. */
-void text_sanitise(struct buf *out, const char *bytes, size_t n, bool keep_newlines, int *escaped);
+/* Appends sanitised text to out. */
+void text_sanitise(struct buf *out, const char *bytes, size_t n, bool keep_newlines);
 /* Sanitises the next piece of a stream, line ends kept. An accent in a token of its own belongs to
  * the letter before it, which is printed already: so both are sanitised together, and only what the
  * piece adds is appended to out. tail: the stream's last character and its marks, empty at its

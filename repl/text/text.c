@@ -199,7 +199,6 @@ struct sanitise {
     struct buf *out;
     size_t line; /* offset of the current line in out */
     bool keep_newlines;
-    int escaped;
 };
 
 static void sanitise_piece(void *arg, enum text_piece kind, const char *s, size_t n,
@@ -211,21 +210,17 @@ static void sanitise_piece(void *arg, enum text_piece kind, const char *s, size_
         buf_printf(z->out, "%*s", TAB_STOP - column % TAB_STOP, "");
     } else if (kind == PIECE_NEWLINE && !z->keep_newlines) {
         buf_str(z->out, "<U+000A>");
-        z->escaped++;
     } else {
         buf_add(z->out, s, n);
         if (kind == PIECE_NEWLINE)
             z->line = z->out->n;
-        z->escaped += kind == PIECE_ESCAPE;
     }
 }
 
-void text_sanitise(struct buf *out, const char *bytes, size_t n, bool keep_newlines, int *escaped)
+void text_sanitise(struct buf *out, const char *bytes, size_t n, bool keep_newlines)
 {
     struct sanitise z = {.out = out, .line = out->n, .keep_newlines = keep_newlines};
     text_scan(bytes, n, sanitise_piece, &z);
-    if (escaped)
-        *escaped += z.escaped;
     buf_add(out, "", 0); /* makes out->p a string even if it is empty */
 }
 
@@ -329,13 +324,13 @@ void text_sanitise_next(struct buf *tail, const char *s, size_t n, struct buf *o
 {
     enum { MAX_TAIL = 256 };
     FREED(buf_free) struct buf before = {0}, after = {0};
-    text_sanitise(&before, buf_text(tail), tail->n, true, NULL);
+    text_sanitise(&before, buf_text(tail), tail->n, true);
     buf_add(tail, s, n);
-    text_sanitise(&after, tail->p, tail->n, true, NULL);
+    text_sanitise(&after, tail->p, tail->n, true);
     if (after.n >= before.n && (before.n == 0 || memcmp(before.p, after.p, before.n) == 0))
         buf_add(out, after.p + before.n, after.n - before.n);
     else
-        text_sanitise(out, s, n, true, NULL);
+        text_sanitise(out, s, n, true);
     size_t base = last_base(tail->p, tail->n);
     if (tail->n - base > MAX_TAIL)
         base = tail->n;

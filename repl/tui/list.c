@@ -56,7 +56,7 @@ void list_cut(struct sheet *out, enum style st, const char *text, int cells)
 {
     FREED(buf_free) struct buf clean = {0};
     int used;
-    text_sanitise(&clean, text, strcspn(text, "\r\n"), false, NULL);
+    text_sanitise(&clean, text, strcspn(text, "\r\n"), false);
     size_t n = text_fit(buf_text(&clean), clean.n, cells, &used);
     bool cut = n < clean.n;
     if (cut)

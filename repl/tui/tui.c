@@ -748,7 +748,7 @@ int tui_run(struct app *a)
     term_close();
     if (t->last_words.n) {
         FREED(buf_free) struct buf clean = {0};
-        text_sanitise(&clean, t->last_words.p, t->last_words.n, false, NULL);
+        text_sanitise(&clean, t->last_words.p, t->last_words.n, false);
         err_print("%s", clean.p);
     }
     int code = t->exit_code ? t->exit_code : app_exit_code(a);

@@ -30,7 +30,7 @@ static int draw(const uint32_t *banned, uint64_t by)
 static void check_text(const struct ids *ids, bool json)
 {
     struct buf text = {0};
-    tok_decode(fuzz_bytes(), ids->v, ids->n, false, &text);
+    tok_decode(fuzz_bytes(), ids->v, ids->n, &text);
     json_t *v = json ? json_parse(text.p ? text.p : "", text.n, JSON_DECODE_ANY, NULL) : NULL;
     CHECK(!json || v);
     json_decref(v);

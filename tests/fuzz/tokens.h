@@ -47,17 +47,15 @@ KIT void fuzz_tokenizer_json(const char *pre, struct buf *out)
 }
 
 /* Decoding token by token gives what decoding all at once gives. */
-KIT void fuzz_decode(const struct tokenizer *t, const struct ids *ids, bool keep_special,
-                     struct buf *out)
+KIT void fuzz_decode(const struct tokenizer *t, const struct ids *ids, struct buf *out)
 {
     static struct buf piecewise;
     struct tok_stream s = {0};
     buf_clear(out);
     buf_clear(&piecewise);
-    tok_decode(t, ids->v, ids->n, keep_special, out);
+    tok_decode(t, ids->v, ids->n, out);
     for (int i = 0; i < ids->n; i++)
-        if (keep_special || !tok_is_special(t, ids->v[i]))
-            tok_stream_push(&s, t, ids->v[i], &piecewise);
+        tok_stream_push(&s, t, ids->v[i], &piecewise);
     tok_stream_flush(&s, &piecewise);
     CHECK(piecewise.n == out->n && (!out->n || memcmp(piecewise.p, out->p, out->n) == 0));
 }

@@ -172,7 +172,7 @@ static void assert_styled(const struct chat *c, const struct chat_style *s, cons
     struct err e = {0};
     if (!chat_has_style(c, s, &e) || !chat_render_in(c, s, m, n, &got, &e))
         fail_msg("%s", e.msg);
-    tok_decode(bytes, got.v, got.n, true, &text);
+    tok_decode(bytes, got.v, got.n, &text);
     assert_string_equal(text.p, want);
     assert_true(tok_encode(bytes, want, strlen(want), TOK_SPECIAL, &ids, NULL));
     assert_int_equal(got.n, ids.n);
@@ -503,7 +503,7 @@ static void test_roles_that_are_markers(void **state)
     struct message m[] = {say(ROLE_USER, "Hi"), say(ROLE_ASSISTANT, "Hello"), say(ROLE_USER, "?")};
     assert_true(chat_render(c, m, 3, &ids, NULL));
     struct buf text = {0};
-    tok_decode(bytes, ids.v, ids.n, true, &text);
+    tok_decode(bytes, ids.v, ids.n, &text);
     assert_string_equal(text.p, "<|endoftext|><|user|>\nHi\n<|assistant|>\nHello<|endoftext|>\n"
                                 "<|user|>\n?\n<|assistant|>\n");
     assert_int_equal(ids.v[0], tok_find(bytes, "<|endoftext|>"));
@@ -1214,7 +1214,7 @@ static void test_functions_are_rendered_as_the_templates_render_them(void **stat
         int n = take_messages(json_object_get(one, "messages"), m);
         if (!chat_render_in(c, &style, m, n, &ids, &e))
             fail_msg("%s", e.msg);
-        tok_decode(bytes, ids.v, ids.n, true, &text);
+        tok_decode(bytes, ids.v, ids.n, &text);
         assert_string_equal(text.p, json_string_value(json_object_get(one, "text")));
         buf_free(&text);
         ids_free(&ids);
@@ -1244,7 +1244,7 @@ static void test_gemma_is_asked_in_the_words_of_its_guide(void **state)
     assert_true(chat_has_style(c, &style, &e));
     if (!chat_render_in(c, &style, m, 7, &ids, &e))
         fail_msg("%s", e.msg);
-    tok_decode(bytes, ids.v, ids.n, true, &text);
+    tok_decode(bytes, ids.v, ids.n, &text);
     assert_string_equal(text.p,
         "<bos><start_of_turn>user\nBe brief.\n\n"
         "You have access to functions. If you decide to invoke any of the function(s),\n"
@@ -1266,7 +1266,7 @@ static void test_gemma_is_asked_in_the_words_of_its_guide(void **state)
     m[2].calls = NULL;
     m[2].text = (char *)(uintptr_t)"It is";
     assert_true(chat_render_in(c, &(struct chat_style){0}, m + 1, 2, &ids, &e));
-    tok_decode(bytes, ids.v, ids.n, true, &text);
+    tok_decode(bytes, ids.v, ids.n, &text);
     assert_string_equal(text.p, /* a reply comes last: another one follows, as in the template */
         "<bos><start_of_turn>user\nWhat time is it?<end_of_turn>\n"
         "<start_of_turn>model\nIt is<end_of_turn>\n<start_of_turn>model\n");
@@ -1295,7 +1295,7 @@ static void test_arguments_that_are_no_object_are_a_text(void **state)
         m[2].name = "now";
         if (!chat_render_in(c, &(struct chat_style){0}, m, 3, &ids, &e))
             fail_msg("%s: %s", families[i], e.msg);
-        tok_decode(bytes, ids.v, ids.n, true, &text);
+        tok_decode(bytes, ids.v, ids.n, &text);
         if (!strstr(text.p, "{\"a\": [1, "))
             fail_msg("%s: %s", families[i], text.p);
         buf_free(&text);

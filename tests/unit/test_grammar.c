@@ -370,7 +370,7 @@ static bool reply(struct guide *x, int most, struct buf *text)
         ended = id == stop[0];
         ids_add(&ids, id);
     }
-    tok_decode(tok, ids.v, ids.n, false, text);
+    tok_decode(tok, ids.v, ids.n - ended, text);
     ids_free(&ids);
     return ended;
 }

@@ -228,7 +228,7 @@ static void test_integers_of_any_length_are_numbers(void **state)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *s = cases[i].text, *same = cases[i].same;
-        json_t *got = json_parse_wide(s, strlen(s), 0, NULL);
+        json_t *got = json_parse_wide(s, strlen(s), NULL);
         json_t *want = same ? json_loads(same, 0, NULL) : NULL;
         assert_null(json_parse(s, strlen(s), 0, NULL));
         if (!same != !got || (same && !json_equal(got, want)))

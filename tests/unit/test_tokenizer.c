@@ -33,7 +33,7 @@ static void check_case(const struct tokenizer *t, const json_t *c, const char *k
         fail_msg("%s: other %s for \"%.200s\"", where, key, json_string_value(text));
     if (decoded && flags) {
         struct buf out = {0};
-        tok_decode(t, ids.v, ids.n, true, &out);
+        tok_decode(t, ids.v, ids.n, &out);
         if (out.n != json_string_length(decoded) ||
             (out.n && memcmp(out.p, json_string_value(decoded), out.n) != 0))
             fail_msg("%s: \"%.200s\" decodes to \"%.200s\"", where, json_string_value(text), out.p);
@@ -123,7 +123,7 @@ static void test_long_text_of_anything_takes_less_than_a_second(void **state)
             if (took > SLOW)
                 fail_msg("%s: %zu bytes of \"%s\" took %.2f s", name[i], text.n, unit[u], took);
             struct buf back = {0};
-            tok_decode(t, ids.v, ids.n, true, &back);
+            tok_decode(t, ids.v, ids.n, &back);
             if (i != 3) /* which puts marks in order */
                 assert_true(back.n == text.n && memcmp(back.p, text.p, text.n) == 0);
             buf_free(&back);
@@ -388,7 +388,7 @@ static void check_stream(const struct tokenizer *t, const struct ids *ids, bool 
             assert_true(is_complete(streamed.p ? streamed.p + from : "", streamed.n - from));
     }
     tok_stream_flush(&s, &streamed);
-    tok_decode(t, ids->v, ids->n, true, &whole);
+    tok_decode(t, ids->v, ids->n, &whole);
     assert_int_equal(streamed.n, whole.n);
     if (whole.n)
         assert_memory_equal(streamed.p, whole.p, whole.n);
@@ -442,11 +442,8 @@ static void test_incomplete_bytes_wait_and_invalid_ones_pass(void **state)
     assert_null(tok_bytes(t, INT32_MAX, &n));
     buf_clear(&out);
     int32_t ids[] = {5, 5, 1, -7, 8, 4000000, 5};
-    tok_decode(t, ids, 7, true, &out); /* one leading space is stripped */
+    tok_decode(t, ids, 7, &out); /* one leading space is stripped */
     assert_string_equal(out.p, " a<s> ");
-    buf_clear(&out);
-    tok_decode(t, ids, 7, false, &out);
-    assert_string_equal(out.p, " a ");
     buf_free(&out);
     tok_close(t);
 }
@@ -656,7 +653,7 @@ static void test_mutated_files_do_no_harm(void **state)
                 tok_encode(t, text, sizeof text - 1, flags, &ids, &e);
             for (int id = -1; id <= tok_vocab(t); id++)
                 ids_add(&ids, id);
-            tok_decode(t, ids.v, ids.n, true, &out);
+            tok_decode(t, ids.v, ids.n, &out);
             ids_free(&ids);
             buf_free(&out);
         } else {
