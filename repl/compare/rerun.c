@@ -174,6 +174,22 @@ static const char *found(const char *logged, const char *usual)
     return here ? logged : usual;
 }
 
+/* A draft that is asked for must fit: without drafting, the run would be another one. The layers
+ * that the log's draft read are not those of another draft. */
+static bool apply_changes(struct logged_engine *l, const struct rerun_how *how, struct err *e)
+{
+    const bool draft = rerun_changes(how->with, how->n_with, "draft=");
+    if (draft)
+        l->opts.capture = how->engine.capture;
+    for (int i = 0; i < how->n_with; i++)
+        if (!change_apply(&l->opts, how->with[i], e))
+            return false;
+    const bool asked = draft || rerun_changes(how->with, how->n_with, "eagle_capture=") ||
+                       (how->draft_given && !how->refusal); /* a check names what differs */
+    l->opts.require_draft = l->opts.draft && asked;
+    return true;
+}
+
 /* For a run that a server computed: only the settings and the chat format apply to this engine. */
 static bool read_served(struct logged_engine *l, const struct rerun_how *how, const struct act *a,
                         struct err *e)
@@ -184,9 +200,7 @@ static bool read_served(struct logged_engine *l, const struct rerun_how *how, co
     FREED(free_at) char *raw = facts_value(a->about, "raw");
     l->opts.raw |= raw && strcmp(raw, "0") != 0;
     settings_init(&l->opts.settings);
-    bool ok = settings_parse(&l->opts.settings, a->text, e);
-    for (int i = 0; i < how->n_with && ok; i++)
-        ok = change_apply(&l->opts, how->with[i], e);
+    bool ok = settings_parse(&l->opts.settings, a->text, e) && apply_changes(l, how, e);
     if (ok && !l->opts.model)
         ok = err_set(e, ERR_MODEL, "no model: the bundled one is not installed; expected -m DIR");
     return ok;
@@ -222,9 +236,7 @@ bool rerun_options(struct logged_engine *l, const struct rerun_how *how, const s
                  rerun_changes(how->with, how->n_with, "context=");
     if (pools) /* the log's numbers of pages assume its page size */
         l->opts.full_pages = l->opts.swa_pages = 0;
-    for (int i = 0; i < how->n_with && ok; i++)
-        ok = change_apply(&l->opts, how->with[i], e);
-    return ok;
+    return ok && apply_changes(l, how, e);
 }
 
 static bool open_failed(const struct rerun_how *how, const struct logged_engine *l, struct err *e)

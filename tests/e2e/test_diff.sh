@@ -162,6 +162,13 @@ diff_ "a part against a shape" 0 'accepted +[0-9]+ of [2-9][0-9] .* of 1[0-9] dr
 printf '%s\n' 'Tell me a short story.' | session -p draft.shape=auto
 diff_ "shapes of auto, as it chose them then" 0 'differs +nowhere: 1 turn, [0-9]+ tokens and every step' 'verdict +equal' -- last --with draft.shape=auto
 
+# ---- another draft ----
+diff_ "a draft that is not there" 3 '^aerie: no folder and no drafter is called "none-such"' -- last --with draft=none-such
+diff_ "nor the one of --draft" 3 '^aerie: cannot open /none-such: ' -- last --draft /none-such --with page_size=4
+diff_ "layers that the draft cannot read" 3 '^aerie: .*: boundary 99 \(given by the user\) is out of range' -- last --with eagle_capture=1,2,99
+diff_ "a draft of another kind" 0 'accepted +[0-9]+ of [0-9]+ drafted tokens in a .*, [0-9]+ of [0-9]+ drafted tokens in b' 'verdict +equal' -- \
+    last --with draft=models/nestling/block
+
 # ---- in the chat ----
 says "/diverge: its own replay" 0 'verdict +equal' --plain --quiet -p max_tokens=20 --script <(printf '%s\n' 'Say hello.' /diverge)
 says "/diverge: a change" 0 'differs +nowhere: 1 turn' --plain --quiet -p max_tokens=20 --script \
