@@ -236,14 +236,18 @@ static FILE *keep(FILE *from, const char *name, struct err *e)
 
 static FILE *open_file(const char *asked, const char *name, struct err *e)
 {
-    struct stat st;
+    struct stat st = {0};
     if (strcmp(asked, "-") == 0)
         return keep(stdin, name, e);
     FILE *f = fopen(asked, "re"), *copy = NULL;
     if (!f)
         return FAILED(NULL, e, ERR_USAGE, "cannot open %s: %s", name, strerror(errno));
-    if (fstat(fileno(f), &st) == 0 && (S_ISREG(st.st_mode) || S_ISDIR(st.st_mode)))
-        return f; /* if it is a folder, reading it fails with a message */
+    if (fstat(fileno(f), &st) == 0 && S_ISDIR(st.st_mode)) {
+        fclose(f);
+        return FAILED(NULL, e, ERR_USAGE, "cannot read %s: it is a folder", name);
+    }
+    if (S_ISREG(st.st_mode))
+        return f;
     copy = keep(f, name, e);
     fclose(f);
     return copy;

@@ -127,7 +127,9 @@ bool kl_local(struct kl_source *s, const struct cli *c, struct err *e)
     s->page = i->page_size;
     s->window = i->window;
     s->context = i->context;
-    s->name = xasprintf("local, %s on %s%s%s", c->opt.engine.model, i->device,
-                        i->draft_kind ? ", draft " : "", i->draft_kind ? i->draft_kind : "");
+    const char *off = o.draft && i->draft_off ? i->draft_off : NULL;
+    s->name = xasprintf("local, %s on %s%s%s%s%s", c->opt.engine.model, i->device,
+                        i->draft_kind ? ", draft " : "", i->draft_kind ? i->draft_kind : "",
+                        off ? "; drafting is off: " : "", off ? off : "");
     return true;
 }

@@ -505,6 +505,8 @@ static bool measure(struct gathering *g, struct err *e)
         name_models(g);
     count_steps(g);
     if (!can || !redraft_can(&g->l, &why) || !ids_fit(g)) {
+        if (can && g->how.opts.draft && g->l.draft_off)
+            why = g->l.draft_off; /* the draft that was asked for */
         snprintf(t->no_re, sizeof t->no_re, "%.190s", !can ? e->msg : why ? why : "the session's "
                  "ids are those of another vocabulary");
         return true;

@@ -18,6 +18,8 @@ printf '%s\n' 'Tell me a story about a turtle.' /triage | "$AERIE" --plain --dev
 grep -qF "verdict  the head reads other layers than it was trained on" "$T/out" &&
     grep -qF "confirm aerie replay 1 --with eagle_capture=2,4,5" "$T/out"
 result "/triage names them from the session, and how to confirm it" $?
+"$AERIE" triage last --device cpu --draft "$T/none" >"$T/out" 2>&1; grep -q '^not measured again: cannot open .*/none: ' "$T/out"
+result "triage says why a draft cannot be measured" $?
 printf '%s\n' "$(seq -s ' ' 300)" /triage | "$AERIE" --plain --device cpu -p temperature=0.7 -p max_tokens=9 >"$T/out" 2>&1 &&
     grep -q '^verdict' "$T/out"
 result "a message that takes several passes does not end the program in /triage" $?

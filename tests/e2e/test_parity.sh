@@ -120,6 +120,8 @@ result "kl: 240 tokens decoded and read have equal log probabilities" $?
 run kl local -n 3 --page-size 2 -p draft.topk=3 -p draft.nodes=12 -p chunk=7 --json; [ $rc = 0 ] && has '"verdict":"zero"' && [ "$(numbers largest)" = 0 ] && [ "$(numbers equal)" = 192 ]
 result "kl: with other pages, trees and chunks, too" $?
 run kl local "$T/few" -n 3 -p spec=off -p max_tokens=9; [ $rc = 0 ] && has '^3 replies, 27 tokens: 27 with equal'; result "kl: prompts of a file, without drafting" $?
+run kl local "$T/few" -n 1 -p max_tokens=2 --draft "$T/none"; [ $rc = 0 ] && has '; drafting is off: cannot open .*/none: '; result "kl: a draft that is not there is named" $?
+run parity "$T"; [ $rc = 2 ] && grep -qE '^aerie: cannot read .*: it is a folder$' "$T/err"; result "a folder is no file of prompts" $?
 for fault in 26513 9279; do
     run kl local -n 6 --check off --bug $fault --json
     [ $rc = 1 ] && has '"verdict":"too large"' && awk -v k="$(numbers k3_mean)" 'BEGIN { exit !(k > 0.002) }'
