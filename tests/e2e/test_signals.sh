@@ -1,17 +1,9 @@
 #!/bin/bash
 # Ctrl-C and SIGTERM win whatever runs: a query inside one step of SQLite, a file that never ends, a pipe
 # that nobody reads, a chat that waits for a line. Waits on conditions; a hang is killed after 20 s and fails.
-cd "$(dirname "$0")/../.." || exit 2
-AERIE=${AERIE:-$PWD/build/aerie}
-T=$(mktemp -d /tmp/aerie-signals-XXXXXX); socket=aerie-signals-$$
-trap 'tmux -L "$socket" kill-server 2>/dev/null; rm -rf "$T"' EXIT
-export XDG_DATA_HOME=$T/data XDG_CONFIG_HOME=$T/config XDG_STATE_HOME=$T/state LC_ALL=C.UTF-8
-mkdir -p "$T/config/aerie"; echo "device = cpu" >"$T/config/aerie/config"
-n=0 bad=0
-result() { # NAME STATUS
-    n=$((n + 1))
-    if [ "$2" = 0 ]; then echo "ok $n - $1"; else echo "not ok $n - $1"; bad=1; head -n 5 "$T/out" "$T/err" | sed 's/^/# /'; fi
-}
+. "$(dirname "$0")/kit.sh"
+clean() { M kill-server; }
+echo 'device = cpu' >"$XDG_CONFIG_HOME/aerie/config" # weights that are mapped need fewer descriptors
 # Each step of SQLite's instr() takes seconds: no time limit of its own ends it.
 stuck="/sql select instr(hex(zeroblob(2900000)), hex(zeroblob(1450000))||'1'), instr(hex(zeroblob(2900000)), hex(zeroblob(1450000))||'1')"
 slow="/sql with recursive c(i) as (select 1 union all select i+1 from c) select count(*) from c"
@@ -22,7 +14,6 @@ start() {
     rm -f "$T/in"; mkfifo "$T/in"; exec 9<>"$T/in"; printf '%s\n' "$@" >&9
     "$AERIE" --plain <"$T/in" >"$T/out" 2>"$T/err" 8<&- 9>&- & p=$!
 }
-until_ok() { local end=$((SECONDS + 20)); while ! "$@"; do [ $SECONDS -lt $end ] || { result "no wait ends at its limit: $*" 1; return 1; }; sleep 0.05; done; }
 gone() { ! kill -0 "$p" 2>/dev/null || grep -q '^State:.Z' "/proc/$p/status" 2>/dev/null; }
 ends() { # STATUS: the chat ends by itself, with it
     if ! until_ok gone; then kill -KILL "$p"; wait "$p" 2>/dev/null; exec 9>&-; return 1; fi
@@ -112,27 +103,24 @@ result "a full disk behind standard output is one line, and what was said is sto
 
 # ---- the full screen ----
 if command -v tmux >/dev/null; then
-    tm() { tmux -L "$socket" -f /dev/null "$@" 2>/dev/null; }
-    shows() { tm capture-pane -p | tee "$T/out" | grep -qF -- "$1"; }
-    screen() { # starts a screen
-        tm kill-server; until_ok eval '! tm list-sessions >/dev/null'
-        tm new-session -d -x 100 -y 30 "$AERIE; echo left \$?; sleep 30"; until_ok shows 'ctx '
-        p=$(pgrep -P "$(tm display -p '#{pane_pid}')" -x aerie)
+    in_screen() { # starts aerie in one
+        M kill-server; until_ok no_server
+        M new-session -d -x 100 -y 30 "$AERIE; echo left \$?; sleep 30"; wait_for 'ctx '
+        p=$(pgrep -P "$(M display -p '#{pane_pid}')" -x aerie)
     }
-    screen
-    tm send-keys -l "$stuck"; tm send-keys Enter; until_ok child; tm send-keys C-c
-    until_ok shows 'the query was interrupted'; result "Ctrl-C ends a query on the full screen" $?
-    tm send-keys -l "/set verbose on"; tm send-keys Enter; until_ok shows 'verbose = on'; result "and the chat goes on" $?
-    tm send-keys -l "$stuck"; tm send-keys Enter; until_ok child; kill -TERM "$p"
-    until_ok shows 'left 143'; result "SIGTERM during a query leaves the full screen" $?
+    in_screen
+    text "$stuck"; key Enter; until_ok child; key C-c
+    wait_for 'the query was interrupted'; result "Ctrl-C ends a query on the full screen" $?
+    text "/set verbose on"; key Enter; wait_for 'verbose = on'; result "and the chat goes on" $?
+    text "$stuck"; key Enter; until_ok child; kill -TERM "$p"
+    wait_for 'left 143'; result "SIGTERM during a query leaves the full screen" $?
     # tests/mock_aerie.c: Ctrl-C comes when another draft is open, before the conversation goes on with it
-    before=$(turns); AERIE="env MOCK_MODEL=$T ${BUILD:-$PWD/build/release-cpu}/tests/mock_aerie" screen
-    for line in hello "/draft ngram" again; do tm send-keys -l "$line"; tm send-keys Enter; until_ok shows "$line"; sleep 0.3; done
-    until_ok shows 'with it there are 3 messages'; result "a Ctrl-C that is too late to stop /draft loses nothing of the conversation" $?
-    tm send-keys -l /bye; tm send-keys Enter; until_ok shows 'left 0'; [ "$(turns)" = $((before + 2)) ]
+    before=$(turns); AERIE="env MOCK_MODEL=$T ${BUILD:-$PWD/build/release-cpu}/tests/mock_aerie" in_screen
+    for line in hello "/draft ngram" again; do text "$line"; key Enter; wait_for "$line"; sleep 0.3; done
+    wait_for 'with it there are 3 messages'; result "a Ctrl-C that is too late to stop /draft loses nothing of the conversation" $?
+    text /bye; key Enter; wait_for 'left 0'; [ "$(turns)" = $((before + 2)) ]
     result "and the turns after it are in the log" $?
 else
     echo "ok $((n += 1)) - signals on the full screen # SKIP tmux is not installed"
 fi
-echo "1..$n"
-exit $bad
+plan
