@@ -289,9 +289,8 @@ void app_chat(struct app *a, struct chat_view *v);
 struct tops *app_tops(struct app *a, int turn, int step);
 /* The latest steps up to the app's address, oldest first; at most max. Returns how many. */
 int app_steps(struct app *a, struct step_info *out, int max);
-/* The page table as it was after step T.S ((0, 0): now), from the backend's
- * memory or else from the log. False and *e (ERR_NEGATIVE): neither has the step. For backends with
- * VIEW_PAGES. */
+/* The page table as it was after step T.S ((0, 0): now), from the backend's memory or else from the
+ * log. False and *e (ERR_NEGATIVE): neither has the step. For backends with VIEW_PAGES. */
 bool app_table_at(struct app *a, int turn, int step, struct page_table *t, struct err *e);
 /* A page table and a position at the app's address (/at), or now. */
 bool app_table(struct app *a, struct page_table *t, struct err *e);
@@ -306,7 +305,7 @@ int app_page_changes(struct app *a, enum pool_id pool, int page, struct page_cha
 void app_seek(struct app *a);
 void app_follow_recording(struct app *a);
 
-/* ---- app.c ----------------------------------------------------------------------------------- */
+/* ---- app/app.c; app/resume.c, app/status.c, app/export.c ------------------------------------- */
 
 /* Opens log and engine, begins or resumes the session as the options say. Progress of loading is
  * reported through o->engine.progress. */
@@ -398,7 +397,7 @@ const char *export_format_of(const char *file);
  * a->quit is set, and a->parting says how to go on. */
 bool app_switch(struct app *a, const char *model, const char *draft, struct err *e);
 
-/* ---- cmd.c: the command table ---------------------------------------------------------------- */
+/* ---- cmd/cmd.c: the command table; cmd/sql.c ------------------------------------------------- */
 
 enum cmd_flags {
     CMD_WAITS = 1, /* does not run while a reply is generated */
@@ -463,7 +462,7 @@ bool sql_run(const char *query, bool json, int max_rows, struct buf *out, struct
  * output. */
 int sql_child(const char *log);
 
-/* ---- views.c: what commands and panes show --------------------------------------------------- */
+/* ---- cmd/views.c: what commands and panes show ----------------------------------------------- */
 
 /* Parts of the page map, for /pages and the Pages pane (cmd/views_pages.c). Positions of a cell:
  * [first, first + n). */
@@ -507,7 +506,7 @@ void view_accept(const struct chat_view *v, int width, const struct printer *to)
 /* "5-1-6" or "plain"; returns out. */
 const char *view_shape(const struct auto_view_shape *x, char out[16]);
 
-/* ---- report.c: what a batch and a calibration answer ----------------------------------------- */
+/* ---- app/report.c: what a batch and a calibration answer ------------------------------------- */
 
 /* EV_BATCH_REPLY, EV_BATCH_END and EV_CALIBRATION; false: the event is another one. */
 bool report_event(const struct event *ev, const struct printer *to);
@@ -531,6 +530,6 @@ int tui_run(struct app *a);   /* the full screen; returns the exit code */
 int plain_run(struct app *a); /* lines from stdin or --script */
 int run_once(struct app *a, const char *prompt); /* `aerie run` */
 
-/* ---- cli.c: subcommands; each returns the exit code ------------------------------------------ */
+/* ---- cli/cli.c: subcommands; each returns the exit code -------------------------------------- */
 
 int cli_main(int argc, char **argv);
