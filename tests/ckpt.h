@@ -5,15 +5,12 @@
  */
 #pragma once
 
-#include "kernels/base.h"
+#include "tests/scratch.h"
 
-#include <dirent.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 struct ck_tensor {
     char *name, *dtype;
@@ -52,30 +49,6 @@ static inline struct buf ck_read(const char *dir, const char *name)
     if (!buf_read_file(&b, path, 1 << 30, &e))
         die("%s", e.msg);
     return b;
-}
-
-/* A new folder below TMPDIR, else in memory where there is such a place. */
-static inline char *ck_temp(void)
-{
-    const char *tmp = getenv("TMPDIR"), *dflt = access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm";
-    char *dir = xasprintf("%s/aerie-test-XXXXXX", tmp && *tmp ? tmp : dflt);
-    CHECK(mkdtemp(dir));
-    return dir;
-}
-
-/* Removes a folder of plain files. */
-static inline void ck_remove(const char *dir)
-{
-    DIR *d = opendir(dir);
-    for (struct dirent *e; d && (e = readdir(d));) {
-        char path[512];
-        snprintf(path, sizeof path, "%s/%.200s", dir, e->d_name);
-        if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..") && unlink(path))
-            rmdir(path);
-    }
-    if (d)
-        closedir(d);
-    rmdir(dir);
 }
 
 /* ---- reading ---- */

@@ -33,11 +33,10 @@ KIT struct model load(const char *dir)
 
 KIT struct model load_ck(const struct ck *c, int shards)
 {
-    char *dir = ck_temp();
+    char *dir = scratch_folder();
     ck_save(c, dir, shards);
     struct model m = load(dir);
-    ck_remove(dir);
-    free(dir);
+    scratch_remove(dir);
     return m;
 }
 
@@ -45,12 +44,11 @@ KIT struct draft load_draft(const struct ck *c, const struct model *target, cons
 {
     struct draft d;
     struct err e = {0};
-    char *dir = ck_temp();
+    char *dir = scratch_folder();
     ck_save(c, dir, 1);
     if (!draft_load(&d, dir, target, capture, NULL, &e))
         fail_msg("%s", e.msg);
-    ck_remove(dir);
-    free(dir);
+    scratch_remove(dir);
     return d;
 }
 

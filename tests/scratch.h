@@ -7,12 +7,15 @@
 #include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
-/* The path of a new folder; free it by scratch_remove(). */
+/* The path of a new folder; free it by scratch_remove(). Without TMPDIR it is in memory if that is
+ * possible. */
 static inline char *scratch_folder(void)
 {
-    const char *tmp = getenv("TMPDIR");
-    char *path = xasprintf("%s/aerie-XXXXXX", tmp && *tmp ? tmp : "/tmp");
+    const char *tmp = getenv("TMPDIR"), *other = access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm";
+    char *path = xasprintf("%s/aerie-XXXXXX", tmp && *tmp ? tmp : other);
     CHECK(mkdtemp(path));
     return path;
 }
@@ -24,8 +27,19 @@ static inline int scratch_remove_one(const char *path, const struct stat *st, in
     return remove(path);
 }
 
-static inline void scratch_remove(char *folder)
+static inline void scratch_drop(const char *folder) /* without freeing its path */
 {
     CHECK(nftw(folder, scratch_remove_one, 16, FTW_DEPTH | FTW_PHYS) == 0);
+}
+
+static inline void scratch_empty(const char *folder) /* removes all in it */
+{
+    scratch_drop(folder);
+    CHECK(mkdir(folder, 0700) == 0);
+}
+
+static inline void scratch_remove(char *folder)
+{
+    scratch_drop(folder);
     free(folder);
 }

@@ -123,7 +123,7 @@ static char *parallel_head(void)
 {
     enum { WIDE = 768 };
     struct ck c = ck_load(DRAFT, "model.safetensors");
-    char *dir = ck_temp();
+    char *dir = scratch_folder();
     uint16_t mask[WIDE];
     for (int i = 0; i < WIDE; i++)
         mask[i] = f32_to_bf16((float)(mix64((uint64_t)i) % 512) / 256 - 1);
@@ -173,8 +173,7 @@ static void both_agree(const char *device, const char *precision)
     blocks_agree(device, precision, TARGET, BLOCK); /* skips the test where there is no GPU */
     char *head = parallel_head();
     blocks_agree(device, precision, TARGET, head);
-    ck_remove(head);
-    free(head);
+    scratch_remove(head);
 }
 
 /* Of drafts whose guesses depend on the token before. */

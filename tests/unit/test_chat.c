@@ -7,6 +7,7 @@
 #include "engine/thread/internal.h"
 #include "models/chat/chat.h"
 #include "tests/gguf_kit.h"
+#include "tests/scratch.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -36,7 +37,7 @@ static const char *const markers[] = {
 };
 enum { N_MARKERS = sizeof markers / sizeof *markers };
 
-static char folder[64];
+static char *folder;
 static struct tokenizer *bytes;
 
 /* ---- fixtures ---- */
@@ -82,9 +83,8 @@ static int open_bytes(void **state)
 {
     (void)state;
     struct err e;
-    char path[96];
-    strcpy(folder, "/tmp/test_chat.XXXXXX");
-    assert_non_null(mkdtemp(folder));
+    char path[512];
+    folder = scratch_folder();
     snprintf(path, sizeof path, "%s/tokenizer.json", folder);
     write_tokenizer(path, NULL);
     bytes = tok_open(folder, &e);
@@ -96,14 +96,9 @@ static int open_bytes(void **state)
 static int close_bytes(void **state)
 {
     (void)state;
-    const char *file[] = {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"};
     tok_close(bytes);
-    for (int i = 0; i < 3; i++) {
-        char path[96];
-        snprintf(path, sizeof path, "%s/%s", folder, file[i]);
-        unlink(path);
-    }
-    return rmdir(folder);
+    scratch_remove(folder);
+    return 0;
 }
 
 static struct chat *open_chat(const char *family, const char *dir, const struct tokenizer *t,
@@ -125,7 +120,7 @@ static struct chat *open_chat(const char *family, const char *dir, const struct 
 static struct chat *open_with_template(const char *family, const char *template,
                                        const char **warning)
 {
-    char path[96];
+    char path[512];
     snprintf(path, sizeof path, "%s/tokenizer_config.json", folder);
     json_t *text = json_string(template);
     char *quoted = json_dumps(text, JSON_ENCODE_ANY);
@@ -464,7 +459,7 @@ static void test_olmo_takes_its_texts_from_the_template(void **state)
 
 static struct tokenizer *tokenizer_without(const char *marker)
 {
-    char path[96];
+    char path[512];
     struct err e;
     snprintf(path, sizeof path, "%s/tokenizer_config.json", folder);
     write_tokenizer(path, marker);
@@ -569,7 +564,7 @@ static void test_phi_formats_follow_the_tokenizer_and_the_template(void **state)
                          "<|im_end|><|im_start|>assistant<|im_sep|>Hello<|im_end|><|im_start|>user<|im_sep|>?<|im_end|><|im_start|>assistant<|im_sep|>",
                          "<|im_start|>user<|im_sep|> Hi <|im_end|><|im_start|>assistant<|im_sep|>");
     chat_close(c);
-    char path[96];
+    char path[512];
     struct tokenizer *t = tokenizer_without("<|im_sep|>");
     c = open_chat("phi3", NULL, t, NULL);
     assert_string_equal(chat_name(c), "phi-3");
@@ -599,7 +594,7 @@ static void test_phi_formats_follow_the_tokenizer_and_the_template(void **state)
 static void test_a_marker_may_include_the_white_space_behind_it(void **state)
 {
     (void)state;
-    char path[96];
+    char path[512];
     struct err e = {0};
     snprintf(path, sizeof path, "%s/tokenizer.json", folder);
     write_tokenizer(path, "<|im_sep|>");
@@ -906,7 +901,7 @@ static void test_templates_are_compared(void **state)
 {
     (void)state;
     const char *warning;
-    char path[96];
+    char path[512];
     struct chat *c = open_with_template("gemma3", "{{ bos_token }}drifted", &warning);
     assert_non_null(strstr(warning, "gemma"));
     assert_non_null(strstr(warning, "sha256"));

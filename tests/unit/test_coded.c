@@ -18,19 +18,23 @@ static char *folder, *twin;
 static int setup(void **state)
 {
     (void)state;
-    folder = ck_temp();
-    twin = ck_temp();
+    folder = scratch_folder();
+    twin = scratch_folder();
     return 0;
 }
 
 static int teardown(void **state)
 {
     (void)state;
-    ck_remove(folder);
-    ck_remove(twin);
-    free(folder);
-    free(twin);
+    scratch_remove(folder);
+    scratch_remove(twin);
     return 0;
+}
+
+static void empty_twins(void)
+{
+    scratch_empty(folder);
+    scratch_empty(twin);
 }
 
 /* ---- formats ---- */
@@ -502,7 +506,7 @@ static int wider(const struct ck_tensor *t, size_t i, int was)
 /* Writes a folder like qwen3moe-b, but so wide. */
 static char *wide_folder(void)
 {
-    char *dir = ck_temp();
+    char *dir = scratch_folder();
     struct ck c = ck_load(G "qwen3moe-b", ST);
     ck_set(&c, "hidden_size", json_integer(WIDE));
     ck_set(&c, "moe_intermediate_size", json_integer(WIDE_FFN));
@@ -598,12 +602,10 @@ static void test_a_folder_equals_its_unpacked_twin(void **state)
         if (d == 1 || d == 2 || d == 4 || d == COUNT(dirs))
             assert_same_run(folder, twin);
         made += n;
-        ck_remove(folder), mkdir(folder, 0700);
-        ck_remove(twin), mkdir(twin, 0700);
+        empty_twins();
     }
     assert_true(made > 10);
-    ck_remove(wide);
-    free(wide);
+    scratch_remove(wide);
     double rms = sqrt(err.sum / err.of);
     print_message("# %s: %d weights, rounding to bf16: rms %.2e, at most %.2e of a weight\n",
                   f->name, err.n, rms, err.most);
@@ -621,7 +623,7 @@ static void test_padded_columns_become_bf16(void **state)
     (void)state;
     struct ck c = ck_load(G "mimo-b", ST);
     struct errors err = {0};
-    char *dir = ck_temp();
+    char *dir = scratch_folder();
     ck_set(&c, "v_head_dim", json_integer(8));
     resize(&c, narrower);
     ck_save(&c, dir, 1);
@@ -632,9 +634,8 @@ static void test_padded_columns_become_bf16(void **state)
     assert_same_run(folder, twin);
     model_free(&a), model_free(&b);
     ck_free(&c);
-    ck_remove(dir), ck_remove(folder), mkdir(folder, 0700);
-    ck_remove(twin), mkdir(twin, 0700);
-    free(dir);
+    scratch_remove(dir);
+    empty_twins();
 }
 
 /* One expert that is not FP8, and none of the folder stays so. */
@@ -657,9 +658,8 @@ static void test_experts_of_two_types_become_bf16(void **state)
     assert_int_equal(m.layer[2].down_e.type, DT_BF16);
     model_free(&m);
     ck_free(&c);
-    ck_remove(wide), ck_remove(folder), mkdir(folder, 0700);
-    ck_remove(twin), mkdir(twin, 0700);
-    free(wide);
+    scratch_remove(wide);
+    empty_twins();
 }
 
 /* ---- what is said of a folder ---- */
@@ -677,7 +677,7 @@ static struct ck coded(int format)
     write_twins(G "llama-b", &formats[format], &err);
     struct ck c = ck_load(folder, "model-00000-of-00001.safetensors");
     ck_load_more(&c, folder, "model-00001-of-00001.safetensors");
-    ck_remove(folder), mkdir(folder, 0700);
+    scratch_empty(folder);
     return c;
 }
 

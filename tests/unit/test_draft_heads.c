@@ -272,7 +272,7 @@ static void try_block(const struct model *m, const struct block_case *x)
     struct ck c = ck_load("tests/golden/dflash-b", ST);
     struct err e = {0};
     struct draft d;
-    char *dir = ck_temp();
+    char *dir = scratch_folder();
     if (x->at)
         ck_set_text(&c, x->at, x->text);
     ck_save(&c, dir, 1);
@@ -286,8 +286,7 @@ static void try_block(const struct model *m, const struct block_case *x)
                      d.causal[0], d.causal[1]);
         draft_free(&d);
     }
-    ck_remove(dir);
-    free(dir);
+    scratch_remove(dir);
     ck_free(&c);
 }
 
@@ -330,13 +329,12 @@ static void refused(const struct ck *c, const struct model *m, const char *why)
 {
     struct err e = {0};
     struct draft d;
-    char *dir = ck_temp();
+    char *dir = scratch_folder();
     ck_save(c, dir, 1);
     bool ok = draft_load(&d, dir, m, NULL, NULL, &e);
     if (ok || !strstr(e.msg, why))
         fail_msg("%s: %s", why, ok ? "loaded" : e.msg);
-    ck_remove(dir);
-    free(dir);
+    scratch_remove(dir);
 }
 
 /* ---- DSpark and DFlash 2 --------------------------------------------------------------------- */
@@ -436,7 +434,7 @@ static void try_parallel(const struct model *m, struct ck *c, const char *at, co
 {
     struct err e = {0};
     struct draft d;
-    char *dir = ck_temp();
+    char *dir = scratch_folder();
     if (at)
         ck_set_text(c, at, text);
     ck_save(c, dir, 1);
@@ -452,8 +450,7 @@ static void try_parallel(const struct model *m, struct ck *c, const char *at, co
                                d.mask_hidden.data && draft_block_reach(&d) == block + 1));
         draft_free(&d);
     }
-    ck_remove(dir);
-    free(dir);
+    scratch_remove(dir);
 }
 
 static void test_parallel_heads(void **state)

@@ -214,15 +214,14 @@ static void must_refuse(const char *model, const char *words)
 static int setup(void **state)
 {
     (void)state;
-    dir = ck_temp();
+    dir = scratch_folder();
     return 0;
 }
 
 static int teardown(void **state)
 {
     (void)state;
-    ck_remove(dir);
-    free(dir);
+    scratch_remove(dir);
     return 0;
 }
 
@@ -382,7 +381,7 @@ static void test_other_models_and_missing_ids_are_refused(void **state)
     passes(&(struct made){.bad_layer = -1});
     must_refuse(G "gptoss-a", "of another model");
     must_refuse(G "none", "none");
-    ck_remove(dir);
+    scratch_drop(dir);
     must_refuse(G "llama-b", "cannot open");
     CHECK(mkdir(dir, 0700) == 0);
     must_refuse(G "llama-b", "no file step=");
@@ -515,20 +514,6 @@ static void records(const struct call *c)
     record_meta(name, "", !c->no_output);
 }
 
-static void remove_records(void)
-{
-    static const char *const names[] = {"__init__", "plan", "run"};
-    char path[300];
-    for (int i = 0; i < 3; i++) {
-        snprintf(path, sizeof path,
-                 "%s/20260101_000000_000_pid7_BatchPrefillWithPagedKVCacheWrapper.%s_call0001", dir,
-                 names[i]);
-        ck_remove(path);
-    }
-    snprintf(path, sizeof path, "%s/20260101_000000_000_pid7_other_call0001", dir);
-    ck_remove(path);
-}
-
 static void test_calls_of_flashinfer(void **state)
 {
     (void)state;
@@ -568,7 +553,7 @@ static void test_calls_of_flashinfer(void **state)
             program_says("", 1, words);
         else if (cases[i].verdict == FI_NO_OUTPUT)
             program_says("--json", 0, "\"no_output\":1");
-        remove_records();
+        scratch_empty(dir);
     }
 }
 

@@ -141,7 +141,7 @@ static void must_notice(const struct mutant *m, const struct golden_opts *o)
 static char *mutate(const struct mutant *m)
 {
     const char *name = m->draft ? m->draft : m->target;
-    char *dir = ck_temp(), *from = xasprintf("tests/golden/%s", name);
+    char *dir = scratch_folder(), *from = xasprintf("tests/golden/%s", name);
     char *abs = realpath(from, NULL);
     struct buf text = ck_read(from, "config.json"), changed = {0};
     buf_char(&text, '\0');
@@ -181,8 +181,7 @@ static void test_one_wrong_switch_is_noticed(void **state)
         o.engine.precision = "bf16";
         if (i >= FINE && i % (size_t)rounds(4, 1) == 0)
             must_notice(m, &o);
-        ck_remove(dir);
-        free(dir);
+        scratch_remove(dir);
         free(target);
     }
 }

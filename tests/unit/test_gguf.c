@@ -8,7 +8,7 @@ static char *folder, *path;
 static int setup(void **state)
 {
     (void)state;
-    folder = ck_temp();
+    folder = scratch_folder();
     path = xasprintf("%s/x.gguf", folder);
     return 0;
 }
@@ -16,8 +16,7 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     (void)state;
-    ck_remove(folder);
-    free(folder);
+    scratch_remove(folder);
     free(path);
     return 0;
 }

@@ -20,7 +20,7 @@ static char *folder, *path;
 static int setup(void **state)
 {
     (void)state;
-    folder = ck_temp();
+    folder = scratch_folder();
     path = xasprintf("%s/x.gguf", folder);
     return 0;
 }
@@ -28,8 +28,7 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     (void)state;
-    ck_remove(folder);
-    free(folder);
+    scratch_remove(folder);
     free(path);
     return 0;
 }
@@ -807,7 +806,7 @@ static void test_small_models_load_or_are_refused(void **state)
 static void test_a_folder_of_files(void **state)
 {
     (void)state;
-    char *dir = ck_temp(), *one = xasprintf("%s/a-00001-of-00002.gguf", dir);
+    char *dir = scratch_folder(), *one = xasprintf("%s/a-00001-of-00002.gguf", dir);
     const char *const names[] = {"a-00001-of-00002.gguf", "a-00002-of-00002.gguf", "mmproj-a.gguf"};
     for (int i = 0; i < 3; i++)
         ck_write_text(dir, names[i], "GGUF");
@@ -824,8 +823,7 @@ static void test_a_folder_of_files(void **state)
     found = hub_find(dir, &e);
     assert_string_equal(found, dir);
     free(found);
-    ck_remove(dir);
-    free(dir);
+    scratch_remove(dir);
     free(one);
 }
 

@@ -151,7 +151,7 @@ static void test_a_wrong_window_is_no_rounding(void **state)
 {
     (void)state;
     static const char from[] = G "gemma3-a";
-    char *dir = ck_temp();
+    char *dir = scratch_folder();
     struct ck ck = ck_load(from, "model.safetensors");
     struct buf golden = ck_read(from, "golden.safetensors");
     ck_set(&ck, "sliding_window",
@@ -164,8 +164,7 @@ static void test_a_wrong_window_is_no_rounding(void **state)
     must_say(dir, NULL, "f32", false, false);
     buf_free(&golden);
     ck_free(&ck);
-    ck_remove(dir);
-    free(dir);
+    scratch_remove(dir);
 }
 
 /* ---- float32 where noise is magnified -------------------------------------------------------- */
@@ -261,7 +260,7 @@ static void write_reference(const char *dir)
  * 1e-6 moves its logits by 0.1. */
 static char *steep_folder(void)
 {
-    char *dir = ck_temp();
+    char *dir = scratch_folder();
     struct ck ck = ck_load(steep, "model.safetensors");
     for (int i = 0; i < ck.n; i++)
         if (strstr(ck.t[i].name, "q_norm") || strstr(ck.t[i].name, "post_attention_layernorm"))
@@ -292,8 +291,7 @@ static void test_float32_is_judged_by_noise_where_it_is_magnified(void **state)
     assert_true(golden_run(&cpu, &report, &e));
     assert_null(strstr(report.p, "noise"));
     buf_free(&report);
-    ck_remove(dir);
-    free(dir);
+    scratch_remove(dir);
 }
 
 static void test_a_fault_fails_where_noise_is_magnified(void **state)
@@ -309,8 +307,7 @@ static void test_a_fault_fails_where_noise_is_magnified(void **state)
     }
     table = *device_table(&kernels_cpu, 3 * 0x1p-9f, 4711); /* bf16 that calls itself float32 */
     must_say(steep, NULL, "f32", false, false);
-    ck_remove(dir);
-    free(dir);
+    scratch_remove(dir);
 }
 
 /* ---- the noise itself ------------------------------------------------------------------------ */

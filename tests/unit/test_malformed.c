@@ -645,7 +645,7 @@ static struct outcome load_apart(enum base base, const char *dir)
 static void test_row(void **state)
 {
     const struct row *r = *state;
-    char *dir = ck_temp();
+    char *dir = scratch_folder();
     save_broken(r, dir);
     struct outcome o = load_apart(r->base, dir);
     char *tail = strrchr(dir, '/');
@@ -657,8 +657,7 @@ static void test_row(void **state)
         print_message("# %s: status %d, loaded %d, kind %d, \"%s\", expected \"%s\" and \"%s\"\n",
                       r->name, o.status, o.loaded, o.e.kind, o.e.msg, r->file ? r->file : "",
                       r->says ? r->says : "");
-    ck_remove(dir);
-    free(dir);
+    scratch_remove(dir);
     assert_true(right);
 }
 
@@ -678,7 +677,7 @@ static void test_every_header_byte_may_change(void **state)
     struct ck none = {0};
     struct buf good = ck_file(&none, 0, 0, head, sizeof head - 1);
     buf_add(&good, "123456789abcdefghijkl", 21);
-    char *dir = ck_temp();
+    char *dir = scratch_folder();
     char path[512];
     snprintf(path, sizeof path, "%s/x", dir);
     uint64_t seed = 1;
@@ -703,15 +702,14 @@ static void test_every_header_byte_may_change(void **state)
     /* names, metadata and padding may change; structure may not */
     assert_true(opened > 20 && refused > 1000);
     buf_free(&good);
-    ck_remove(dir);
-    free(dir);
+    scratch_remove(dir);
 }
 
 /* Random bytes of a config: it loads or is refused, whatever they say. */
 static void test_random_config_bytes_are_answered(void **state)
 {
     (void)state;
-    char *dir = ck_temp();
+    char *dir = scratch_folder();
     uint64_t seed = 2;
     int loaded = 0;
     struct ck c = ck_load(bases[G3].dir, ST);
@@ -736,14 +734,13 @@ static void test_random_config_bytes_are_answered(void **state)
     assert_true(loaded > 0 && loaded < 300);
     buf_free(&good);
     ck_free(&c);
-    ck_remove(dir);
-    free(dir);
+    scratch_remove(dir);
 }
 
 static void test_a_file_that_shrinks_is_an_error(void **state)
 {
     (void)state;
-    char *dir = ck_temp();
+    char *dir = scratch_folder();
     char path[512], data[8192 * 2];
     struct ck c = ck_load(bases[G3].dir, ST);
     struct err e = {0};
@@ -760,22 +757,20 @@ static void test_a_file_that_shrinks_is_an_error(void **state)
     assert_non_null(strstr(e.msg, Q0));
     st_close(s);
     ck_free(&c);
-    ck_remove(dir);
-    free(dir);
+    scratch_remove(dir);
 }
 
 static void test_a_pipe_is_not_waited_for(void **state)
 {
     (void)state;
-    char *dir = ck_temp();
+    char *dir = scratch_folder();
     char path[512];
     struct err e = {0};
     snprintf(path, sizeof path, "%s/" ST, dir);
     assert_int_equal(mkfifo(path, 0600), 0);
     assert_null(st_open(dir, &e));
     assert_non_null(strstr(e.msg, "not a regular file"));
-    ck_remove(dir);
-    free(dir);
+    scratch_remove(dir);
 }
 
 static void test_a_folder_that_is_not_there(void **state)

@@ -29,7 +29,7 @@ static int setup(void **state)
 {
     (void)state;
     page = (size_t)sysconf(_SC_PAGESIZE);
-    dir = ck_temp();
+    dir = scratch_folder();
     path = xasprintf("%s/file", dir);
     return 0;
 }
@@ -37,8 +37,7 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     (void)state;
-    ck_remove(dir);
-    free(dir);
+    scratch_remove(dir);
     free(path);
     return 0;
 }
@@ -249,11 +248,10 @@ static void test_a_mapped_model_is_the_copied_one(void **state)
     load_both("tests/golden/qwen3moe-b"); /* experts are not */
     for (int shards = 1; shards <= 5; shards += 2) {
         struct ck c = ck_load(OSS, ST);
-        char *folder = ck_temp();
+        char *folder = scratch_folder();
         ck_save(&c, folder, shards);
         load_both(folder);
-        ck_remove(folder);
-        free(folder);
+        scratch_remove(folder);
         ck_free(&c);
     }
 }
@@ -276,7 +274,7 @@ static void test_unaligned_tensors_are_copied(void **state)
     for (size_t f = 0; f < 2; f++)
         for (size_t pad = 1; pad <= 3; pad++) {
             struct buf all = ck_read(folders[f], ST), config = ck_read(folders[f], "config.json");
-            char *folder = ck_temp(), spaces[] = "   ";
+            char *folder = scratch_folder(), spaces[] = "   ";
             uint64_t n = ck_u64(all.p);
             struct buf out = {0};
             for (int i = 0; i < 8; i++)
@@ -287,8 +285,7 @@ static void test_unaligned_tensors_are_copied(void **state)
             ck_write(folder, ST, out.p, out.n);
             ck_write(folder, "config.json", config.p, config.n);
             load_both(folder);
-            ck_remove(folder);
-            free(folder);
+            scratch_remove(folder);
             buf_free(&all), buf_free(&config), buf_free(&out);
         }
 }

@@ -233,14 +233,13 @@ static void test_silent_gemma3_configs_mean_the_class_defaults(void **state)
         struct ck c = ck_load(G3, ST);
         struct model m;
         struct err e = {0};
-        char *dir = ck_temp();
+        char *dir = scratch_folder();
         ck_set(&c, silent[i].key, NULL);
         ck_save(&c, dir, 1);
         assert_false(model_load(&m, dir, NULL, &e));
         if (!strstr(e.msg, silent[i].expected))
             fail_msg("%s: %s", silent[i].key, e.msg);
-        ck_remove(dir);
-        free(dir);
+        scratch_remove(dir);
         ck_free(&c);
     }
     struct ck c = ck_load(G3, ST);
@@ -276,7 +275,7 @@ static void test_stop_ids_join_and_drop_what_is_out_of_range(void **state)
 {
     (void)state;
     struct ck c = wrapped(G3, "gemma3", "model.");
-    char *dir = ck_temp();
+    char *dir = scratch_folder();
     ck_set_text(&c, "eos_token_id", "[1, 7, 600]"); /* 600: past the vocabulary */
     ck_set_text(&c, "text_config.pad_token_id", "-1");
     ck_save(&c, dir, 1);
@@ -299,8 +298,7 @@ static void test_stop_ids_join_and_drop_what_is_out_of_range(void **state)
     m = load(dir);
     assert_true(g->n_stop == 15 && g->stop[14] == 21 && !g->sampling.top_k && !m.note);
     model_free(&m);
-    ck_remove(dir);
-    free(dir);
+    scratch_remove(dir);
     ck_free(&c);
 }
 
@@ -482,11 +480,10 @@ static void refused(struct ck *c, const char *words)
 {
     struct model m;
     struct err e = {0};
-    char *dir = ck_temp();
+    char *dir = scratch_folder();
     ck_save(c, dir, 1);
     bool ok = model_load(&m, dir, NULL, &e);
-    ck_remove(dir);
-    free(dir);
+    scratch_remove(dir);
     if (ok || e.kind != ERR_MODEL || !strstr(e.msg, words))
         fail_msg("\"%s\" was expected: %s", words, ok ? "the folder is accepted" : e.msg);
     ck_free(c);

@@ -448,7 +448,7 @@ static void finds_odd_weights(struct device *dev)
     };
     for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
         struct ck c = ck_load(G3, ST);
-        char *dir = ck_temp();
+        char *dir = scratch_folder();
         if (odd[i].name) {
             struct ck_tensor *t = ck_find(&c, odd[i].name);
             memcpy(t->data + t->n - 2, &odd[i].bits, 2);
@@ -462,8 +462,7 @@ static void finds_odd_weights(struct device *dev)
         if (t)
             assert_string_equal(t->name, odd[i].name);
         model_free(&m);
-        ck_remove(dir);
-        free(dir);
+        scratch_remove(dir);
         ck_free(&c);
     }
     struct model m;
@@ -619,7 +618,7 @@ static void test_the_order_of_a_header_does_not_matter(void **state)
     (void)state;
     struct ck c = ck_load(OSS, ST);
     struct model one = load_ck(&c, 1);
-    char *dir = ck_temp();
+    char *dir = scratch_folder();
     json_t *head = ck_header(&c, 0, c.n), *turned = json_object();
     for (int i = c.n - 1; i >= 0; i--)
         json_object_set(turned, c.t[i].name, json_object_get(head, c.t[i].name));
@@ -633,8 +632,7 @@ static void test_the_order_of_a_header_does_not_matter(void **state)
     free(text);
     json_decref(head);
     json_decref(turned);
-    ck_remove(dir);
-    free(dir);
+    scratch_remove(dir);
     model_free(&m);
     model_free(&one);
     ck_free(&c);

@@ -33,7 +33,7 @@ struct base {
 static struct base base_open(const char *name)
 {
     char *from = xasprintf("tests/golden/%s", name), *abs = realpath(from, NULL);
-    struct base b = {.name = name, .dir = ck_temp()};
+    struct base b = {.name = name, .dir = scratch_folder()};
     struct buf text = ck_read(from, "config.json");
     DIR *d = opendir(from);
     CHECK(d && abs);
@@ -55,8 +55,7 @@ static struct base base_open(const char *name)
 
 static void base_close(struct base *b)
 {
-    ck_remove(b->dir);
-    free(b->dir);
+    scratch_remove(b->dir);
     free(b->config);
 }
 
@@ -658,7 +657,7 @@ static void test_a_single_file_comes_before_an_index(void **state)
 {
     (void)state;
     struct ck c = ck_load("tests/golden/llama-b", ST), other = ck_load("tests/golden/llama-b", ST);
-    char *dir = ck_temp();
+    char *dir = scratch_folder();
     ck_find(&other, "model.norm.weight")->data[0] ^= 1;
     ck_save(&other, dir, 3);
     struct model m = load(dir);
@@ -681,8 +680,7 @@ static void test_a_single_file_comes_before_an_index(void **state)
     m = load(dir);
     assert_non_null(strstr(m.note, "adapter_config.json"));
     model_free(&m);
-    ck_remove(dir);
-    free(dir);
+    scratch_remove(dir);
     ck_free(&c);
     ck_free(&other);
 }

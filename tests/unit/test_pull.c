@@ -149,7 +149,7 @@ static void answer_storage(void *arg, const struct play_request *rq, struct play
 static int setup(void **state)
 {
     (void)state;
-    cache = ck_temp();
+    cache = scratch_folder();
     hub.weights = xmalloc(WEIGHTS);
     for (int i = 0; i < WEIGHTS; i++)
         hub.weights[i] = (char)(mix64((uint64_t)i) >> 56);

@@ -281,7 +281,7 @@ static void write_thinking(const char *folder)
 {
     static const char *const mark[] = {"<|im_start|>", "<|im_end|>", "<|endoftext|>", "<think>",
                                        "</think>"};
-    char path[96];
+    char path[512];
     json_t *o = json_load_file(NESTLING "/tokenizer.json", 0, NULL);
     assert_non_null(o);
     for (int i = 0; i < 5; i++)
@@ -297,10 +297,9 @@ static void write_thinking(const char *folder)
  * content. */
 static void test_thoughts_are_apart(void **state)
 {
-    char folder[] = "/tmp/test_serve_front.XXXXXX", path[96];
+    char *folder = scratch_folder();
     struct desk d;
     (void)state;
-    assert_non_null(mkdtemp(folder));
     write_thinking(folder);
     desk_open_as(&d, NULL, folder, "qwen3", NULL);
     /* the template's switch: an empty thought at the end of the prompt, the same for /tokenize */
@@ -340,9 +339,7 @@ static void test_thoughts_are_apart(void **state)
         buf_free(&text[1]);
     }
     desk_close(&d);
-    snprintf(path, sizeof path, "%s/tokenizer.json", folder);
-    unlink(path);
-    rmdir(folder);
+    scratch_remove(folder);
 }
 
 static void test_a_request_reaches_the_engine_as_it_was_asked(void **state)
