@@ -131,9 +131,13 @@ void conditions_text(const struct conditions *c, unsigned may, struct buf *out)
 {
     for (int i = 0; i < c->n; i++)
         if (c->at[i].may & may) {
-            bool hash = strstr(c->at[i].name, "_sha") != NULL;
-            buf_printf(out, hash ? "%s%s %.12s | %.12s" : "%s%s %s | %s", out->n ? ", " : "",
-                       c->at[i].name, c->at[i].a, c->at[i].b);
+            const char *name = c->at[i].name, *hash = strstr(name, "_sha");
+            bool draft = strncmp(name, "draft_", 6) == 0 || strcmp(name, "capture") == 0;
+            const char *empty = draft ? "none" : "-"; /* of no draft; or not recorded */
+            const char *a = *c->at[i].a ? c->at[i].a : empty;
+            const char *b = *c->at[i].b ? c->at[i].b : empty;
+            buf_printf(out, hash ? "%s%.*s %.12s | %.12s" : "%s%.*s %s | %s", out->n ? ", " : "",
+                       hash ? (int)(hash - name) : (int)strlen(name), name, a, b);
         }
 }
 

@@ -23,7 +23,7 @@ void conditions_read(struct conditions *c, const char *about_a, const char *sett
 void conditions_add(struct conditions *c, const char *name, const char *a, const char *b,
                     unsigned may);
 void conditions_free(struct conditions *c);
-/* "page_size 16 | 4, draft.topk 1 | 4"; those that may change any of `may`. */
+/* "page_size 16 | 4, draft 3279a22d5b8d | none"; those that may change any of `may`. */
 void conditions_text(const struct conditions *c, unsigned may, struct buf *out);
 /* Appends what `may` stands for, as "trees and chunks, page numbers". */
 void may_text(unsigned may, struct buf *out);

@@ -470,6 +470,13 @@ static void test_a_change_may_change_what_its_nature_says(void **state)
     assert_int_equal(may(none, ngram), MAY_STEP);
     assert_int_equal(may(ngram, ngram), 0);
     assert_int_equal(may("draft_sha=ab\ndraft_dir=x\n", ngram), MAY_STEP);
+    FREED(conditions_free) struct conditions c = {0};
+    FREED(buf_free) struct buf text = {0};
+    conditions_add(&c, "draft_sha", "0123456789abcdef", "", MAY_STEP);
+    conditions_add(&c, "capture", "2,4,5", "", MAY_STEP);
+    conditions_add(&c, "device", "", "cuda", MAY_BUILD);
+    conditions_text(&c, ~0u, &text);
+    assert_string_equal(text.p, "draft 0123456789ab | none, capture 2,4,5 | none, device - | cuda");
 }
 
 int main(void)
