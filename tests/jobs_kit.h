@@ -144,12 +144,9 @@ static inline bool take(struct told *all, const struct event *ev)
 static inline void take_all(struct backend *g, struct told *all)
 {
     struct event ev;
-    for (bool busy = true; busy;) {
-        busy = backend_busy(g);
-        while (busy ? backend_wait(g, &ev, 20) : backend_next(g, &ev)) {
-            take(all, &ev);
-            event_free(&ev);
-        }
+    while (serve_event(g, &ev)) {
+        take(all, &ev);
+        event_free(&ev);
     }
 }
 

@@ -39,6 +39,17 @@ static inline struct backend *serve_open(const struct engine_opts *o)
     return g;
 }
 
+/* The next event of an engine, which the caller frees. False: it is idle, and no event is left. */
+static inline bool serve_event(struct backend *g, struct event *ev)
+{
+    for (bool busy = true; busy;) {
+        busy = backend_busy(g); /* asked before the queue is read, so that it has all events */
+        if (busy ? backend_wait(g, ev, 20) : backend_next(g, ev))
+            return true;
+    }
+    return false;
+}
+
 /* Compares the page tables of two backends after the same step, without the session's id and the
  * context's capacity. */
 static inline void same_tables(const struct page_table *a, const struct page_table *b)
@@ -206,13 +217,9 @@ static inline void submit(struct backend *g, enum request_kind kind, const char 
 static inline void settle(struct backend *g, struct brought *b)
 {
     struct event ev;
-    for (bool busy = true; busy;) {
-        /* asked before the queue is read, so that the queue has all its events */
-        busy = backend_busy(g);
-        while (busy ? backend_wait(g, &ev, 20) : backend_next(g, &ev)) {
-            bring(b, &ev);
-            event_free(&ev);
-        }
+    while (serve_event(g, &ev)) {
+        bring(b, &ev);
+        event_free(&ev);
     }
 }
 

@@ -77,12 +77,9 @@ static void converse(struct backend *g, enum request_kind kind, const char *text
 {
     struct event ev;
     submit(g, kind, text, 0);
-    for (bool busy = true; busy;) {
-        busy = backend_busy(g);
-        while (busy ? backend_wait(g, &ev, 20) : backend_next(g, &ev)) {
-            take(g, &ev, p, at_pause);
-            event_free(&ev);
-        }
+    while (serve_event(g, &ev)) {
+        take(g, &ev, p, at_pause);
+        event_free(&ev);
     }
 }
 
@@ -592,17 +589,14 @@ static void converse_noting(struct backend *g, struct posted *p)
     struct event ev;
     n_forced = 0;
     submit(g, RQ_SAY, question, 0);
-    for (bool busy = true; busy;) {
-        busy = backend_busy(g);
-        while (busy ? backend_wait(g, &ev, 20) : backend_next(g, &ev)) {
-            if (ev.kind == EV_OP && ev.op == OP_FORCE) {
-                struct forced_token *f = &forced[n_forced++];
-                assert_int_equal(sscanf(ev.text.p, "%d %d", &f->step, &f->token), 2);
-                assert_int_equal(p->n_rec, f->step - 1); /* posted before the step */
-            }
-            take(g, &ev, p, forcing);
-            event_free(&ev);
+    while (serve_event(g, &ev)) {
+        if (ev.kind == EV_OP && ev.op == OP_FORCE) {
+            struct forced_token *f = &forced[n_forced++];
+            assert_int_equal(sscanf(ev.text.p, "%d %d", &f->step, &f->token), 2);
+            assert_int_equal(p->n_rec, f->step - 1); /* posted before the step */
         }
+        take(g, &ev, p, forcing);
+        event_free(&ev);
     }
 }
 
@@ -742,20 +736,17 @@ static void converse_asking(struct backend *g, const char *text, struct posted *
 {
     struct event ev;
     submit(g, RQ_SAY, text, 0);
-    for (bool busy = true; busy;) {
-        busy = backend_busy(g);
-        while (busy ? backend_wait(g, &ev, 20) : backend_next(g, &ev)) {
-            if (ev.kind == EV_WHAT_IF)
-                take_answer(g, &ev);
-            if (ev.kind == EV_STEP && ev.turn == 1 && ev.step == last_answer.step) {
-                const struct what_if_side *s = &last_answer.side[0];
-                assert_memory_equal(&ev.rec, &s->rec, offsetof(struct step_rec, us_draft));
-                assert_int_equal(ev.tokens.n, s->n_token);
-                assert_memory_equal(ev.tokens.v, s->token, (size_t)s->n_token * sizeof *s->token);
-            }
-            take(g, &ev, p, asking);
-            event_free(&ev);
+    while (serve_event(g, &ev)) {
+        if (ev.kind == EV_WHAT_IF)
+            take_answer(g, &ev);
+        if (ev.kind == EV_STEP && ev.turn == 1 && ev.step == last_answer.step) {
+            const struct what_if_side *s = &last_answer.side[0];
+            assert_memory_equal(&ev.rec, &s->rec, offsetof(struct step_rec, us_draft));
+            assert_int_equal(ev.tokens.n, s->n_token);
+            assert_memory_equal(ev.tokens.v, s->token, (size_t)s->n_token * sizeof *s->token);
         }
+        take(g, &ev, p, asking);
+        event_free(&ev);
     }
 }
 

@@ -119,11 +119,7 @@ static void bed_one_thread(struct bed *b, const char *target, const char *draft,
     struct err e = {0};
     *b = (struct bed){0};
     must(device_open(&b->dev, "cpu", 1, NULL, &e), &e);
-    must(model_load(&b->m, target, NULL, &e), &e);
-    if (draft) {
-        must(draft_load(&b->d, draft, &b->m, NULL, NULL, &e), &e);
-        b->has_draft = true;
-    }
+    bed_load(b, target, draft);
     bed_runtime(b, &(struct runtime_shape){.page_size = 1, .context = 512, .max_rows = 64,
                                            .swa_pages = swa_pages});
 }

@@ -77,12 +77,9 @@ static void converse(struct backend *g, const char *text, struct recorded *r, at
 {
     struct event ev;
     submit(g, RQ_SAY, text, 0);
-    for (bool busy = true; busy;) {
-        busy = backend_busy(g);
-        while (busy ? backend_wait(g, &ev, 20) : backend_next(g, &ev)) {
-            take(g, &ev, r, at_pause);
-            event_free(&ev);
-        }
+    while (serve_event(g, &ev)) {
+        take(g, &ev, r, at_pause);
+        event_free(&ev);
     }
 }
 

@@ -372,15 +372,12 @@ static int compare_spans(struct backend *g, const struct ids *given, bool *multi
     int burst = 0;
     ids_cat(&rq.given, given->v, given->n);
     must(backend_submit(g, &rq, &e), &e);
-    for (bool busy = true; busy;) {
-        busy = backend_busy(g);
-        for (; busy ? backend_wait(g, &ev, 20) : backend_next(g, &ev); event_free(&ev)) {
-            for (int i = 0, from = 0; ev.kind == EV_TEXT && i < ev.ends.n; from = ev.ends.v[i++])
-                buf_add(&of[ev.first + i], ev.text.p + from, (size_t)(ev.ends.v[i] - from));
-            if (ev.kind == EV_STEP) {
-                ids_cat(&tok, ev.tokens.v, ev.tokens.n);
-                burst = max_int(burst, ev.tokens.n);
-            }
+    for (; serve_event(g, &ev); event_free(&ev)) {
+        for (int i = 0, from = 0; ev.kind == EV_TEXT && i < ev.ends.n; from = ev.ends.v[i++])
+            buf_add(&of[ev.first + i], ev.text.p + from, (size_t)(ev.ends.v[i] - from));
+        if (ev.kind == EV_STEP) {
+            ids_cat(&tok, ev.tokens.v, ev.tokens.n);
+            burst = max_int(burst, ev.tokens.n);
         }
     }
     assert_true(tok.n > 0 && tok.n < 400);

@@ -786,13 +786,10 @@ static void test_the_conversation_and_jobs_take_turns(void **state)
             if (i == 5 || i == 8)
                 submit(g, RQ_SAY, i == 5 ? "Hello!" : "What is a page?", 0);
         }
-        for (bool busy = true; busy;) {
-            busy = backend_busy(g);
-            while (busy ? backend_wait(g, &ev, 20) : backend_next(g, &ev)) {
-                if (!take(all, &ev))
-                    bring(&said[with], &ev);
-                event_free(&ev);
-            }
+        while (serve_event(g, &ev)) {
+            if (!take(all, &ev))
+                bring(&said[with], &ev);
+            event_free(&ev);
         }
         if (with)
             compare_all(all, true);

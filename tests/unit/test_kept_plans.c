@@ -12,16 +12,13 @@ static struct told run(struct backend *g, const char *text, int turn, int step)
     struct told t = {.kind = -1};
     struct event ev;
     submit(g, RQ_SAY, text, 0);
-    for (bool busy = true; busy;) {
-        busy = backend_busy(g);
-        while (busy ? backend_wait(g, &ev, 20) : backend_next(g, &ev)) {
-            if (ev.kind == EV_STEP)
-                t.logits = mix64(t.logits ^ ev.rec.logit_digest);
-            if (ev.kind == EV_STEP && ev.turn == turn && ev.step == step)
-                t = (struct told){t.logits, (int)ev.rec.kind, ev.rec.pos0, ev.rec.rows,
-                                  ev.tree ? ev.tree->n : 0};
-            event_free(&ev);
-        }
+    while (serve_event(g, &ev)) {
+        if (ev.kind == EV_STEP)
+            t.logits = mix64(t.logits ^ ev.rec.logit_digest);
+        if (ev.kind == EV_STEP && ev.turn == turn && ev.step == step)
+            t = (struct told){t.logits, (int)ev.rec.kind, ev.rec.pos0, ev.rec.rows,
+                              ev.tree ? ev.tree->n : 0};
+        event_free(&ev);
     }
     return t;
 }

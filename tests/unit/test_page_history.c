@@ -471,17 +471,14 @@ static void watch(struct watch *w)
 {
     struct event ev;
     struct err e;
-    for (bool busy = true; busy;) {
-        busy = backend_busy(w->g);
-        while (busy ? backend_wait(w->g, &ev, 20) : backend_next(w->g, &ev)) {
-            if (ev.kind == EV_STEP)
-                fold_event(w, &ev);
-            if (ev.kind == EV_PAUSE && ev.step)
-                look_at_step(w);
-            if (ev.kind == EV_PAUSE)
-                must(w->g->debug->run(w->g, RUN_STEP, 1, NULL, &e), &e);
-            event_free(&ev);
-        }
+    while (serve_event(w->g, &ev)) {
+        if (ev.kind == EV_STEP)
+            fold_event(w, &ev);
+        if (ev.kind == EV_PAUSE && ev.step)
+            look_at_step(w);
+        if (ev.kind == EV_PAUSE)
+            must(w->g->debug->run(w->g, RUN_STEP, 1, NULL, &e), &e);
+        event_free(&ev);
     }
 }
 

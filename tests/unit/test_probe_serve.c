@@ -39,12 +39,9 @@ static void see(struct seen *s, struct event *ev)
 static void settle_seen(struct backend *g, struct seen *s)
 {
     struct event ev;
-    for (bool busy = true; busy;) {
-        busy = backend_busy(g);
-        while (busy ? backend_wait(g, &ev, 20) : backend_next(g, &ev)) {
-            see(s, &ev);
-            event_free(&ev);
-        }
+    while (serve_event(g, &ev)) {
+        see(s, &ev);
+        event_free(&ev);
     }
 }
 

@@ -6,24 +6,21 @@
 static void take_steps(struct backend *g, struct buf *out, struct ids *prompt)
 {
     struct event ev;
-    for (bool busy = true; busy;) {
-        busy = backend_busy(g);
-        while (busy ? backend_wait(g, &ev, 20) : backend_next(g, &ev)) {
-            if (ev.kind == EV_TURN_BEGIN) {
-                prompt->n = 0;
-                ids_cat(prompt, ev.tokens.v, ev.tokens.n);
-                buf_printf(out, "turn %d reused %d\n", ev.turn, ev.n_reused);
-            }
-            if (ev.kind == EV_STEP)
-                buf_printf(out, "%d.%d %016llx %016llx %016llx %llu\n", ev.turn, ev.step,
-                           (unsigned long long)ev.rec.page_digest,
-                           (unsigned long long)ev.rec.draft_digest,
-                           (unsigned long long)ev.rec.logit_digest,
-                           (unsigned long long)ev.rec.draws);
-            if (ev.kind == EV_TURN_END || ev.kind == EV_NOTICE)
-                buf_printf(out, "%s\n", ev.kind == EV_NOTICE ? ev.text.p : stop_name(ev.reason));
-            event_free(&ev);
+    while (serve_event(g, &ev)) {
+        if (ev.kind == EV_TURN_BEGIN) {
+            prompt->n = 0;
+            ids_cat(prompt, ev.tokens.v, ev.tokens.n);
+            buf_printf(out, "turn %d reused %d\n", ev.turn, ev.n_reused);
         }
+        if (ev.kind == EV_STEP)
+            buf_printf(out, "%d.%d %016llx %016llx %016llx %llu\n", ev.turn, ev.step,
+                       (unsigned long long)ev.rec.page_digest,
+                       (unsigned long long)ev.rec.draft_digest,
+                       (unsigned long long)ev.rec.logit_digest,
+                       (unsigned long long)ev.rec.draws);
+        if (ev.kind == EV_TURN_END || ev.kind == EV_NOTICE)
+            buf_printf(out, "%s\n", ev.kind == EV_NOTICE ? ev.text.p : stop_name(ev.reason));
+        event_free(&ev);
     }
 }
 

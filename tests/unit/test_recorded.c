@@ -76,16 +76,13 @@ static void run_on(struct live *w)
 {
     struct event ev;
     struct err e;
-    for (bool busy = true; busy;) {
-        busy = backend_busy(w->g);
-        while (busy ? backend_wait(w->g, &ev, 20) : backend_next(w->g, &ev)) {
-            describe(&ev, &w->text);
-            if (ev.kind == EV_PAUSE && ev.step)
-                look(w);
-            if (ev.kind == EV_PAUSE)
-                must(w->g->debug->run(w->g, RUN_STEP, 1, NULL, &e), &e);
-            event_free(&ev);
-        }
+    while (serve_event(w->g, &ev)) {
+        describe(&ev, &w->text);
+        if (ev.kind == EV_PAUSE && ev.step)
+            look(w);
+        if (ev.kind == EV_PAUSE)
+            must(w->g->debug->run(w->g, RUN_STEP, 1, NULL, &e), &e);
+        event_free(&ev);
     }
 }
 
