@@ -75,8 +75,9 @@ static void print_reply(struct listener *l, const struct event *ev)
     }
 }
 
-static void take_event(struct listener *l, struct event *ev)
+static void take_event(void *arg, struct event *ev)
 {
+    struct listener *l = arg;
     const char *text = buf_text(&ev->text);
     switch (ev->kind) {
     case EV_BATCH_REPLY: print_reply(l, ev); break;
@@ -91,26 +92,6 @@ static void take_event(struct listener *l, struct event *ev)
     default: break;
     }
     event_free(ev);
-}
-
-/* Handles events until every request is done. A signal cancels them; finished replies are still
- * printed. */
-static void listen(struct listener *l)
-{
-    struct event ev;
-    for (bool busy = true; busy;) {
-        /* asked before the queue is read, so that the queue has all its events */
-        busy = backend_busy(l->g);
-        for (int sig; (sig = interrupt_next()) != 0;)
-            l->signal = sig;
-        if (busy && l->signal) /* in each round: a cancel ends only requests submitted before it */
-            backend_cancel(l->g);
-        while (busy ? backend_wait(l->g, &ev, 50) : backend_next(l->g, &ev)) {
-            take_event(l, &ev);
-            if (interrupt_waits())
-                break;
-        }
-    }
 }
 
 /* Submits the prompts, which it takes over. */
@@ -139,7 +120,7 @@ static int answer_prompts(struct cli *c, struct batch_prompts *p)
         FREED(free_at) char *line = passed ? xasprintf("computing on the CPU: %s", passed) : NULL;
         if (line && !l.quiet)
             cli_complain(NULL, line);
-        listen(&l);
+        cli_listen(l.g, &l.signal, take_event, &l); /* replies that are finished are printed */
     }
     backend_close(l.g);
     interrupt_close();

@@ -128,6 +128,11 @@ int cli_stop_close(int rc);
 /* cli_stop_open() of a struct stop once models are loaded: before, Ctrl-C ends the process at
  * once. */
 void cli_stop_begin(void *stop);
+/* Gives the events of an engine to take(), which frees them, until the engine is idle. A signal
+ * cancels every request and is in *signal then. Only between interrupt_open() and
+ * interrupt_close(). */
+void cli_listen(struct backend *g, int *signal, void (*take)(void *arg, struct event *ev),
+                void *arg);
 /* The database the options name, or the default; the caller frees. */
 char *cli_db_path(const struct cli *c);
 /* Opens it for reading; NULL and *e. */

@@ -234,6 +234,24 @@ int cli_stop_close(int rc)
     return rc;
 }
 
+void cli_listen(struct backend *g, int *signal, void (*take)(void *arg, struct event *ev),
+                void *arg)
+{
+    struct event ev;
+    for (bool busy = true; busy;) {
+        busy = backend_busy(g); /* asked before the queue is read, so that it has all events */
+        for (int sig; (sig = interrupt_next()) != 0;)
+            *signal = sig;
+        if (busy && *signal) /* in each round: a cancel ends only requests submitted before it */
+            backend_cancel(g);
+        while (busy ? backend_wait(g, &ev, 50) : backend_next(g, &ev)) {
+            take(arg, &ev);
+            if (interrupt_waits())
+                break;
+        }
+    }
+}
+
 /* ---- progress ---- */
 
 static int status_cells; /* of the status on the line; 0: none is shown */

@@ -95,8 +95,9 @@ static void take_reply(struct run *r, struct event *ev)
         cli_progress(NULL, "replies", (uint64_t)r->done, (uint64_t)r->to_do);
 }
 
-static void take_event(struct run *r, struct event *ev)
+static void take_event(void *arg, struct event *ev)
 {
+    struct run *r = arg;
     const char *text = buf_text(&ev->text);
     if (ev->kind == EV_BATCH_REPLY)
         take_reply(r, ev);
@@ -111,26 +112,6 @@ static void take_event(struct run *r, struct event *ev)
     event_free(ev);
 }
 
-/* Handles events until every request is done; a signal cancels them. */
-static void listen(struct run *r)
-{
-    struct event ev;
-    for (bool busy = true; busy;) {
-        /* asked before the queue is read, so that the queue has all its events */
-        busy = backend_busy(r->all.g);
-        for (int sig; (sig = interrupt_next()) != 0;)
-            r->all.signal = sig;
-        /* in each round: a cancel ends only requests submitted before it */
-        if (busy && r->all.signal)
-            backend_cancel(r->all.g);
-        while (busy ? backend_wait(r->all.g, &ev, 50) : backend_next(r->all.g, &ev)) {
-            take_event(r, &ev);
-            if (interrupt_waits())
-                break;
-        }
-    }
-}
-
 static bool over(const struct run *r)
 {
     return r->all.signal || r->all.fault;
@@ -141,7 +122,7 @@ static bool send(struct run *r, struct request *rq, struct err *e)
     session_new_id(rq->session);
     if (!backend_submit(r->all.g, rq, e))
         return false;
-    listen(r);
+    cli_listen(r->all.g, &r->all.signal, take_event, r);
     return true;
 }
 
