@@ -446,7 +446,8 @@ void tui_key(struct tui *t, const struct key *k)
         return;
     if (t->n_choice > 0 && choices_key(t, k))
         return;
-    if (!t->input.after_x && !t->input.searching && screen_key(t, k))
+    bool bare = !t->input.after_x && !t->input.searching;
+    if ((bare || key_is_ctrl(k, 'z')) && screen_key(t, k))
         return;
     if (t->focus != FOCUS_INPUT && !t->input.after_x) {
         if (focus_key(t, k))

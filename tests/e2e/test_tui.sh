@@ -188,6 +188,9 @@ p=$(pid); ticks() { awk '{print $14 + $15}' "/proc/$p/stat"; }
 quiet() { local a; a=$(ticks); sleep 0.5; [ $(($(ticks) - a)) -le 1 ]; }
 check "an idle screen uses no time" until_ok quiet
 text "/clear"; key Enter; wait_for "new session"
+on_screen() { [ "$(M display -p '#{alternate_on}')" = "$1" ]; }
+key C-r; wait_for "search:"; key C-z; check "Ctrl-Z suspends a search of earlier lines" until_ok on_screen 0
+text "fg"; key Enter; check "and fg goes on with it" until_ok eval 'on_screen 1 && shows "search:"'; key Escape; wait_gone "search:"
 text "again"; key Enter; until_ok streaming
 key C-z; check "Ctrl-Z gives the shell back" wait_for "Stopped"
 check "with its screen" test "$(M display -p '#{alternate_on}')" = 0
