@@ -314,9 +314,11 @@ static void show_layers(struct app *a, const struct probe *p, const struct print
                 norm(probe_row(p, p->n_layer, PROBE_IN, p->share_row), p->hidden));
     print_note(to, ST_DIM, "norm: of the residual stream that enters the layer; +attn, +mlp: size "
                "of what is added, over that norm");
-    print_facts(to, ST_DIM, "attention, mean of the heads: tree: cells of this pass; in W: "
-                            "committed, at most %d{window} keys back; old: before them%s%s",
-                p->window, c.sinks ? "; sink: learned" : "",
+    print_facts(to, ST_DIM, p->window
+                    ? "attention, mean of the heads: tree: cells of this pass; in W: committed, at "
+                      "most %d{window} keys back; old: before them%s%s"
+                    : "attention, mean of the heads: tree: cells of this pass; in W: all that are "
+                      "committed, for no layer has a window\f%d{window}\f%s%s", p->window, c.sinks ? "; sink: learned" : "",
                 c.first ? "; 1st: the first token, in one of these" : "");
     name_left_out(&all, &c, to);
 }

@@ -121,6 +121,8 @@ like '^layer kind +norm +\+attn +\+mlp +tree in W +old sink +1st +attention +exp
     [ "$(grep -cE '^    [0-5] (sliding|full   ) .*  [0-7],[0-7]$' "$T/out")" = 6 ]
 result "layers show sinks and experts" $?
 like '^sum of p v over these keys reproduces' && has "the logits are those recorded"; result "and attention with sinks adds up" $?
+cp tests/golden/llama-b/config.json tests/golden/llama-b/model.safetensors "$T/model"
+chat -m "$T/model" --raw -- "/set max_tokens 3" hello /layers; has "in W: all that are committed, for no layer has a window; 1st: the first token" && ! has "keys back"; result "without a window none is spoken of" $?
 
 # ---- a backend without an engine that runs steps ----
 "$BUILD/tests/mock_aerie" --help >/dev/null 2>&1 && {
