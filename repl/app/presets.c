@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "kernels/ascii.h"
@@ -91,7 +92,8 @@ static bool not_there(const char *name, struct err *e)
 bool preset_read(const char *name, struct buf *lines, struct err *e)
 {
     FREED(free_at) char *path = path_of(name, e);
-    bool there = path && access(path, F_OK) == 0;
+    struct stat st;
+    bool there = path && lstat(path, &st) == 0; /* or a link that leads nowhere */
     bool ok = there ? buf_read_file(lines, path, MOST_BYTES, e) : path && not_there(name, e);
     if (ok)
         buf_str(lines, ""); /* also if the file is empty */

@@ -318,7 +318,8 @@ static void show_layers(struct app *a, const struct probe *p, const struct print
                     ? "attention, mean of the heads: tree: cells of this pass; in W: committed, at "
                       "most %d{window} keys back; old: before them%s%s"
                     : "attention, mean of the heads: tree: cells of this pass; in W: all that are "
-                      "committed, for no layer has a window\f%d{window}\f%s%s", p->window, c.sinks ? "; sink: learned" : "",
+                      "committed, for no layer has a window\f%d{window}\f%s%s",
+                p->window, c.sinks ? "; sink: learned" : "",
                 c.first ? "; 1st: the first token, in one of these" : "");
     name_left_out(&all, &c, to);
 }

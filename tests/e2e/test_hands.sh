@@ -67,6 +67,8 @@ result "a preset is a private file without what suits the device" $?
 lines "/preset warm" "/set top_p" /bye | feed --plain -q; grep -q '^top_p *0.9' "$T/out"; result "another process takes it over" $?
 printf 'top_p=0.8\ntemperature=x\n' >"$XDG_CONFIG_HOME/aerie/presets/warm"; lines "/preset warm" "/set top_p" /bye | feed --plain -q
 grep -q 'preset warm: line 2: temperature cannot be "x"' "$T/err" && grep -q '^top_p *1 ' "$T/out"; result "a damaged one changes nothing" $?
+ln -s nowhere "$XDG_CONFIG_HOME/aerie/presets/lost"; lines "/preset lost" /bye | feed --plain -q
+grep -q '^aerie: cannot open .*/presets/lost: No such file' "$T/err"; result "a link that leads nowhere is not called missing beside its own name" $?; rm "$XDG_CONFIG_HOME/aerie/presets/lost"
 
 # ---- on the screen ----
 rm -rf "$XDG_STATE_HOME"; open_screen 80 24; check "the first time, the screen names the keys worth knowing" shows 'Ctrl-P finds every command · F1 explains'
