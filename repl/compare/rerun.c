@@ -571,7 +571,8 @@ static bool set_served(struct rerun *r, const struct act *a, struct request *rq,
 {
     if (!ids_known(r, a, &a->user.tokens, "prompt", e) || !ids_known(r, a, &rq->given, "reply", e))
         return false;
-    ids_cat(&rq->prompt, a->user.tokens.v, a->user.tokens.n);
+    if (!r->by_ids) /* else it is there already: logged_prompt() */
+        ids_cat(&rq->prompt, a->user.tokens.v, a->user.tokens.n);
     if (r->how.forced && !rq->given.n)
         rq->stop_after_step = STOP_BEFORE_STEPS;
     return true;

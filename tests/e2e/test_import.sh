@@ -30,6 +30,8 @@ run export 2 -o "$T/own.jsonl"; run import "$T/own.jsonl"; [ $rc = 2 ] && [ "$(w
 result "an export of aerie itself is refused in one line, with what to do" $?
 run replay 2 --forced; [ $rc = 0 ] && has 'forced +4 tokens given to the local engine, which would choose another at 0' && has 'log p +4 tokens'
 result "the tokens are given to the local engine" $?
+log_p=$(grep '^log p' "$T/out"); run pack 2 -o "$T/ids.aerie"; run replay "$T/ids.aerie" --forced -m models/nestling/target; [ $rc = 0 ] && grep -qxF -- "$log_p" "$T/out"
+result "and of a pack without text: the prompt's ids are given once" $?
 run replay 1 --forced; [ $rc = 0 ] && has 'reported no ids of 1 reply' && has 'verdict +open'; result "without ids nothing is claimed" $?
 ids=null reply a "The KV cache stores" "$tokens" | sed 's/"prompt_tokens":17/"prompt_tokens":16/' >"$T/short.jsonl"
 run import "$T/requests.jsonl" "$T/short.jsonl"; run replay 4 --forced
