@@ -365,7 +365,7 @@ void cuda_launch(struct kdev *d, void (*kernel)(Params...), dim3 grid, dim3 bloc
     c.numAttrs = d->has_pdl && !d->serial ? 2 : 1;
     d->serial = false;
     cuda_allow_shared(d, (const void *)kernel, shared);
-    if (cuda_ok(d, cudaLaunchKernelEx(&c, kernel, (Params)args...)))
+    if (!d->failed && cuda_ok(d, cudaLaunchKernelEx(&c, kernel, (Params)args...)))
         cuda_count(d, (const void *)kernel);
 }
 

@@ -840,10 +840,9 @@ cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *a, const void *f)
     return ends(cudaSuccess);
 }
 
-/* Fails for wrong arguments only: cuda_launch() goes on all the same, and the launch is refused. */
 cudaError_t cudaFuncSetAttribute(const void *f, enum cudaFuncAttribute attribute, int value)
 {
-    begins(false);
+    CALL(cudaErrorUnknown);
     struct kernel *k = kernel_of(f, "cudaFuncSetAttribute");
     if (!k)
         return ends(last);
