@@ -35,6 +35,8 @@ plan() {
 # Runs aerie; leaves $rc, $T/out and $T/err. feed: with standard input.
 run() { timeout "${TEST_LIMIT:-250}" "$AERIE" "$@" >"$T/out" 2>"$T/err" </dev/null; rc=$?; }
 feed() { timeout "${TEST_LIMIT:-250}" "$AERIE" "$@" >"$T/out" 2>"$T/err"; rc=$?; }
+has() { grep -qF -- "$1" "$T/${2:-out}"; }  # TEXT [err]: it was printed
+like() { grep -qE -- "$1" "$T/${2:-out}"; } # the same of a pattern
 lines() { printf '%s\n' "$@"; }
 sql() { sqlite3 "$DB" "$1"; }
 mkfifo "$T/never" && exec {never}<>"$T/never" # nothing is ever written there

@@ -14,7 +14,6 @@ serve() { # NAME KIND [KEY [WORD...]]: sets the variable NAME to the address
     url=$(head -n 1 "$file")
     declare -g "$name=$url"
 }
-has() { grep -qE -- "$1" "$T/out"; }
 lines "What is a KV cache?" >"$T/kv"
 lines "What is a page table?" >"$T/pages"
 lines "What is a KV cache?" "What is a KV cache?" "What is a KV cache?" >"$T/three"
@@ -24,20 +23,20 @@ parity() { run parity "$@" --lanes 2; }
 
 # ---- a server against this engine ----
 parity "$T/kv" --a "remote:$vllm" --b local
-[ $rc = 0 ] && has '^equal: 1 of 1 prompt compared, 0 differ$' && [ ! -s "$T/err" ]
+[ $rc = 0 ] && like '^equal: 1 of 1 prompt compared, 0 differ$' && [ ! -s "$T/err" ]
 result "a server and the local engine give the same ids" $?
-has '^a  remote:http.* \(vLLM 0\.26\.0, nestling\): 21 tokens, 3 of 5 drafted tokens accepted, by its metrics before and after' &&
-    has '^b  local: 21 tokens in [0-9]+ steps, [1-9][0-9]* of them drafted'
+like '^a  remote:http.* \(vLLM 0\.26\.0, nestling\): 21 tokens, 3 of 5 drafted tokens accepted, by its metrics before and after' &&
+    like '^b  local: 21 tokens in [0-9]+ steps, [1-9][0-9]* of them drafted'
 result "with the proof that both drafted" $?
-has 'prefix cache emptied before each part \(/reset_prefix_cache\)' && grep -q '^POST /reset_prefix_cache' "$T/vllm.log"
+like 'prefix cache emptied before each part \(/reset_prefix_cache\)' && grep -q '^POST /reset_prefix_cache' "$T/vllm.log"
 result "the server's prefix cache is emptied" $?
-has '^log probabilities of 21 equal tokens: differ by at most (0\.000[0-9]+|[0-9.]+e-05) \(prompt 1\)$'; result "log probabilities are compared" $?
+like '^log probabilities of 21 equal tokens: differ by at most (0\.000[0-9]+|[0-9.]+e-05) \(prompt 1\)$'; result "log probabilities are compared" $?
 parity "$T/three" --a local --b "remote:$vllm" --json
 [ $rc = 0 ] && [ "$(wc -l <"$T/out")" = 4 ] &&
     tail -n 1 "$T/out" | grep -q '"verdict":"equal","prompts":3,"compared":3,.*"drafting_proved":true,"compared_by_text":0,"prompts_differ":0,"prompts_unknown":0,"log_probabilities":63,.*"metrics":{"drafts":3,"drafted":15,"accepted":9}'
 result "as JSON" $?
 parity "$T/three" --a "remote:$vllm" --b "remote:$vllm" --control
-[ $rc = 0 ] && [ "$(grep -c 'control: 3 replies computed twice, 0 differ from the first time' "$T/out")" = 2 ] && has '^equal: 3 of 3'
+[ $rc = 0 ] && [ "$(grep -c 'control: 3 replies computed twice, 0 differ from the first time' "$T/out")" = 2 ] && like '^equal: 3 of 3'
 result "--control computes both sides twice" $?
 
 # ---- what the comparison must find: each server has one error ----
@@ -45,7 +44,7 @@ finds() { # TITLE PATTERN WORD: the server's answer is changed so
     local title=$1 pattern=$2; shift 2
     serve changed vllm - "$@"
     parity "$T/kv" --a "remote:$changed" --b local
-    has "$pattern"; result "found: $title" $?
+    like "$pattern"; result "found: $title" $?
 }
 finds "one id" 'prompt 1 \(line 1\) differs at position 17, token 1 of the reply: ".*" \(325\) with a, ".*" \(324\) with b; margin [0-9.]+ with a, [0-9.]+ with b$' \
     '"token_ids":[324]=>"token_ids":[325]'
@@ -60,16 +59,16 @@ finds "no end" '1 reply cut at a limit' 'stop_reason":5=>stop_reason":null' '"fi
 
 # ---- servers that tell less ----
 parity "$T/pages" --a "remote:$llama" --b local
-[ $rc = 0 ] && has '^equal text: 1 of 1' && has '^1 reply was compared by text only: a side reported no ids$' && has 'ids of 1 prompt were not compared' &&
-    has '15 of 15 drafted tokens accepted, as its replies report'
+[ $rc = 0 ] && like '^equal text: 1 of 1' && like '^1 reply was compared by text only: a side reported no ids$' && like 'ids of 1 prompt were not compared' &&
+    like '15 of 15 drafted tokens accepted, as its replies report'
 result "a server that tells some ids: the texts are compared, and nothing is claimed about ids" $?
 serve listed llama - chat=chat
 parity "$T/pages" --a "remote:$listed" --b local
-[ $rc = 0 ] && has '^equal: 1 of 1' && ! has 'compared by text' && has 'no side reported|drafted'
+[ $rc = 0 ] && like '^equal: 1 of 1' && ! like 'compared by text' && like 'no side reported|drafted'
 result "a server that leaves out the id of the end" $?
-has 'prefix cache not emptied: llama-server erases slots only with --slots and --slot-save-path'; result "a cache that cannot be emptied is said" $?
+like 'prefix cache not emptied: llama-server erases slots only with --slots and --slot-save-path'; result "a cache that cannot be emptied is said" $?
 parity "$T/pages" --a "remote:$llama" --b "remote:$vllm"
-[ $rc = 1 ] && has "differs at byte 5 of the reply's text: \"page table.*\" with a, \"KV cache.*\" with b; a side reported no ids"
+[ $rc = 1 ] && like "differs at byte 5 of the reply's text: \"page table.*\" with a, \"KV cache.*\" with b; a side reported no ids"
 result "two servers" $?
 
 # ---- logged sessions: aerie diff, aerie replay --forced ----
@@ -82,7 +81,7 @@ diff_() { # TITLE STATUS PATTERN... -- ARGS
     shift
     run "$@"
     [ $rc = "$want" ] || { ok=1; echo "# status $rc, expected $want"; }
-    for p in "${patterns[@]}"; do has "$p" || { ok=1; echo "# no line matches /$p/"; }; done
+    for p in "${patterns[@]}"; do like "$p" || { ok=1; echo "# no line matches /$p/"; }; done
     result "$title" $ok
 }
 ask; here=$id
@@ -124,7 +123,7 @@ diff_ "diff --forced of a local session" 2 -- diff "$here" --forced
 lines '{"question": "What is a KV cache?", "answer": "#### 12"}' '{"question": "What is a KV cache?", "answer": "#### 7"}' >"$T/q"
 serve right vllm - 'keys=>12 keys'
 parity "$T/q" --a "remote:$right" --b "remote:$vllm"
-has '^answers: 1 of 2 right with a, 0 with b; 2 differ; 1 right only with a, 0 right only with b$'; result "flips of answers are counted" $?
+like '^answers: 1 of 2 right with a, 0 with b; 2 differ; 1 right only with a, 0 right only with b$'; result "flips of answers are counted" $?
 
 # ---- keys, and what is refused ----
 serve locked vllm sk-secret-9

@@ -5,7 +5,6 @@
 # Feeds standard input to a chat; leaves $rc, $T/out and $T/err.
 chat() { timeout "${TEST_LIMIT:-250}" "$AERIE" --plain --seed 1 "$@" >"$T/out" 2>"$T/err"; rc=$?; }
 cli() { timeout "${TEST_LIMIT:-250}" "$AERIE" "$@" >"$T/out" 2>"$T/err"; rc=$?; }
-has() { grep -qF -- "$1" "$T/${2:-out}"; }
 dragons="Tell me a story about a dog called Rex and dragons."
 
 # ---- violations, new and old ----

@@ -22,7 +22,6 @@ serve() { # starts a server: its address in $url, that of its events in $events
     both() { [ "$(wc -l <"$T/server")" -ge 2 ]; }; until_ok both
     url=$(sed -n 1p "$T/server") events=$(sed -n 2p "$T/server")
 }
-has() { grep -qF -- "$1" "$T/out"; }
 serve
 run doctor --remote "$url" --kv-events "$events"
 [ $rc = 0 ] && has "KV events: tcp://127.0.0.1:" && has "connected; 0 batches came"

@@ -7,8 +7,6 @@ chat() { # options -- lines
     local o=(); while [ "$1" != -- ]; do o+=("$1"); shift; done; shift
     printf '%s\n' "$@" | timeout "${TEST_LIMIT:-250}" "$AERIE" --plain --seed 1 "${o[@]}" >"$T/out" 2>"$T/err"
 }
-has() { grep -qF -- "$1" "$T/${2:-out}"; }
-like() { grep -qE -- "$1" "$T/${2:-out}"; }
 fox="Tell me a story about a fox."
 wide=("/set draft.topk 3" "/set draft.nodes 12" "/set max_tokens 90")
 

@@ -14,7 +14,6 @@ serve() { # NAME KIND [KEY [WORD...]]: sets the variable NAME to the address
     local url; url=$(head -n 1 "$file")
     declare -g "$1=$url"
 }
-has() { grep -qF -- "$1" "$T/out"; }
 said="The KV cache stores the keys and values of earlier tokens so that they need not be computed again."
 serve vllm vllm; serve llama llama; serve locked vllm sk-secret-7
 serve cut vllm - '"finish_reason":"stop"=>"finish_reason":null' 'data: [DONE]=>'

@@ -13,7 +13,6 @@ serve() { # NAME [ARGS]: a server of this kind, its address in the variable of t
     local url; url=$(head -n 1 "$file")
     declare -g "$name=$url"
 }
-has() { grep -qF -- "$1" "$T/out"; }
 is() { grep -qE -- "$1" "$T/out"; }
 chat() { # URL LINES...
     local url=$1; shift

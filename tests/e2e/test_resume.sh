@@ -4,46 +4,45 @@
 . "$(dirname "$0")/kit.sh"; rm "$XDG_CONFIG_HOME/aerie/config" # the session's device counts
 chat() { timeout "${TEST_LIMIT:-250}" "$AERIE" --plain "$@" >"$T/out" 2>"$T/err"; }
 replay() { timeout "${TEST_LIMIT:-250}" "$AERIE" replay "$@" >"$T/out" 2>"$T/err"; rc=$?; }
-has() { grep -qE -- "$1" "$T/out"; }
 err() { grep -qE -- "$1" "$T/err"; }
 
 # ---- settings ----
 lines "/set temperature 0.7" "/set seed 5" "/set check off" "/bug 24617 on" hello | chat -p max_tokens=9 --page-size 4
 lines hello "/set" | chat -c -p max_tokens=12
-has '^temperature +0\.7 ' && has '^seed  *5 '; result "--continue goes on with the session's temperature and seed" $?
+like '^temperature +0\.7 ' && like '^seed  *5 '; result "--continue goes on with the session's temperature and seed" $?
 err '^aerie: settings of the session: temperature 0.7, seed 5$'; result "and says so" $?
-has '^max_tokens  *12 ' && err 'max_tokens 12 \(as the command line says; the session had 9\)'
+like '^max_tokens  *12 ' && err 'max_tokens 12 \(as the command line says; the session had 9\)'
 result "the command line wins, and is named" $?
-has '^check  *on ' && err 'check on \(the session had off; /set check off\)'; result "a log does not take the checker away" $?
+like '^check  *on ' && err 'check on \(the session had off; /set check off\)'; result "a log does not take the checker away" $?
 err 'fault 24617 off \(the session had it on; /bug 24617 on\)'; result "nor switch a fault on" $?
 err '^aerie: not as in the session, fixed since aerie started: page_size 4, here 16$'; result "what cannot change is named" $?
 id=$("$AERIE" logs -n 1 --json | cut -c8-33)
 [ "$(sql "select text like '%temperature=0.7%' and text like '%seed=5%' from event where op='resume' and session_id='$id'")" = 1 ]
 result "the log holds the settings that were taken over" $?
 replay --check "$id"; [ $rc = 0 ]; result "the whole replays equal" $?
-lines "/set temperature 0.2" "/resume $id" "/set" | chat; has '^temperature +0\.7 ' && err 'settings of the session: .*temperature 0.7'
+lines "/set temperature 0.2" "/resume $id" "/set" | chat; like '^temperature +0\.7 ' && err 'settings of the session: .*temperature 0.7'
 result "/resume does the same" $?
 timeout "${TEST_LIMIT:-250}" "$AERIE" run --session "$id" -p max_tokens=3 hi >"$T/out" 2>"$T/err"; err 'settings of the session: temperature 0.7'
 result "and run --session" $?
-lines "/set draft.shape 4-2-8" hello | chat -p max_tokens=3; lines "/set draft.topk" "/set draft.nodes" | chat -c -p draft.topk=3; has '^draft.topk +3 ' && has '^draft.nodes +8 ' && err 'settings of the session: .*draft.steps 4, draft.nodes 8$' && err 'draft.topk 3 \(as the command line says; the session had 2\)'
+lines "/set draft.shape 4-2-8" hello | chat -p max_tokens=3; lines "/set draft.topk" "/set draft.nodes" | chat -c -p draft.topk=3; like '^draft.topk +3 ' && like '^draft.nodes +8 ' && err 'settings of the session: .*draft.steps 4, draft.nodes 8$' && err 'draft.topk 3 \(as the command line says; the session had 2\)'
 result "the command line wins over a part of the shape alone" $?
-lines "/set draft.shape" | chat -c -p draft.shape=1-1-2; has '^draft.shape +1-1-2 ' && err 'draft.topk 1 \(as the command line says; the session had 3\)'; result "and over the whole shape" $?
+lines "/set draft.shape" | chat -c -p draft.shape=1-1-2; like '^draft.shape +1-1-2 ' && err 'draft.topk 1 \(as the command line says; the session had 3\)'; result "and over the whole shape" $?
 lines hello | chat -c -q; [ ! -s "$T/err" ]; result "--quiet says nothing" $?
 lines hello | chat -p max_tokens=5; lines "/set" | chat -c; ! err 'not as in|not of the session' ; result "nothing is said where nothing differs" $?
 lines hello | chat --draft ngram -p max_tokens=5; said=
 for draft in models/nestling/draft none ngram; do lines /at | chat -c -n --draft $draft; said+="$(grep -oE 'started: another draft model.*' "$T/err");"; done
 [[ $said =~ ^"started: another draft model (ngram, here "[0-9a-f]{12}");started: another draft model (ngram, here none);;"$ ]]
 result "a drafter without weights is a draft like others" $?
-lines "/set forget never" hello | chat -p max_tokens=5; lines "/set" | chat -c; has '^forget  *never ' && err 'settings of the session: .*forget never'
+lines "/set forget never" hello | chat -p max_tokens=5; lines "/set" | chat -c; like '^forget  *never ' && err 'settings of the session: .*forget never'
 result "a session that lets no turn leave keeps to that" $?
-lines "/set forget ask" hello | chat -p max_tokens=5; lines "/set" | chat -c; ! has '^forget  *ask '
+lines "/set forget ask" hello | chat -p max_tokens=5; lines "/set" | chat -c; ! like '^forget  *ask '
 result "a script is not asked because a session once was" $?
 lines hello | chat -n; ! err 'computing on the CPU'; result "a script is not told that there is no GPU" $?
 
 lines hello | chat -p max_tokens=5; id=$("$AERIE" logs -n 1 --json | cut -c8-33)
 sql "update turn set n = 0 where session_id = '$id' and role = 'user'"
 lines "/resume $id" "/sql select count(*) as locks from held where session_id = '$id'" | chat
-err "^aerie: .*: session $id: turn 0 has a number that is out of range" && has '^ *0$'; result "a session that cannot be read is refused, and not kept locked" $?
+err "^aerie: .*: session $id: turn 0 has a number that is out of range" && like '^ *0$'; result "a session that cannot be read is refused, and not kept locked" $?
 sql "delete from session where id = '$id'; delete from turn where session_id = '$id'"
 
 # ---- what decides the bits ----
@@ -118,9 +117,9 @@ diff "$T/a" "$T/goto" >"$T/out"; result "and one that was run again to this step
 # before its first message a resumed session shows its newest step
 newest=$(past "select max(step) from v_step where turn = 3")
 lines /at /map\ 20 /stats | chat -c
-has "^at 3\.$newest, from the log" && has '^POSITION 20' && has "^status .*ctx [1-9][0-9]*/.* AT 3\.$newest · REC" && ! has LIVE
+like "^at 3\.$newest, from the log" && like '^POSITION 20' && like "^status .*ctx [1-9][0-9]*/.* AT 3\.$newest · REC" && ! has LIVE
 result "a resumed session shows its newest step before its first message" $?
 lines "Is Rex a dog?" /at /accept "/page 4" | chat -c
-has '^live: at the newest step, 4\.' && has "^ACCEPT  cycles $(past "select count(*) from v_step where drafted > 0") "
+like '^live: at the newest step, 4\.' && like "^ACCEPT  cycles $(past "select count(*) from v_step where drafted > 0") "
 result "a message goes on from there, and the counters of the session with it" $?
 plan

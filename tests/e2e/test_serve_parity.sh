@@ -11,7 +11,6 @@ serve() { # NAME FLAGS...: sets the variable NAME to the address
     until_ok wrote "$file" $! http://
     declare -g "$name=$(grep -o 'http://[0-9.:]*' "$file" | head -n 1)"
 }
-has() { grep -qE -- "$1" "$T/out"; }
 id_of() { "$AERIE" logs --json | head -n 1 | sed 's/^{"id":"\([^"]*\)".*/\1/'; }
 grep -v '^#' tests/prompts.txt | cut -f2 | head -n 10 >"$T/prompts"
 lines '{"question": "What is 7 plus 5?", "answer": "#### 12"}' \
@@ -20,37 +19,37 @@ serve drafting --lanes 4 --no-log
 serve plain --lanes 2 --no-log --no-spec --page-size 4
 parity() { run parity "$@" -p max_tokens=40 --lanes 4; }
 equal() { # TITLE PROMPTS
-    [ $rc = 0 ] && has "^equal: $2 of $2 prompts compared, 0 differ" && has '^log probabilities of [1-9][0-9]* equal tokens: equal$' &&
-        ! has 'by text|were not compared' && [ ! -s "$T/err" ]
+    [ $rc = 0 ] && like "^equal: $2 of $2 prompts compared, 0 differ" && like '^log probabilities of [1-9][0-9]* equal tokens: equal$' &&
+        ! like 'by text|were not compared' && [ ! -s "$T/err" ]
     result "$1" $?
 }
 parity "$T/prompts" --a "remote:$drafting" --b local; equal "a server that drafts and the local engine" 10
-has '^a  remote:.*\(aerie .*\): .* [1-9][0-9]* of [1-9][0-9]* drafted tokens accepted' && has 'prefix cache emptied before each part'; result "it drafted, and its cache is emptied" $?
+like '^a  remote:.*\(aerie .*\): .* [1-9][0-9]* of [1-9][0-9]* drafted tokens accepted' && like 'prefix cache emptied before each part'; result "it drafted, and its cache is emptied" $?
 parity "$T/prompts" --a "remote:$drafting" --b "remote:$plain" --control; equal "drafting on and off, on two servers" 10
 [ "$(grep -c 'control: 10 replies computed twice, 0 differ' "$T/out")" = 2 ]; result "each gives the same twice" $?
 parity "$T/talks" --kl --arm local --arm "remote:$plain" --arm "remote:$drafting"; equal "conversations on three sides" 2
 [ "$(grep -cE '^   kl of replies read as prompts: [1-9][0-9]* tokens with equal log probabilities$' "$T/out")" = 3 ] &&
     [ "$(grep -cE '^[abc]( +[0-9-]+)+$' "$T/out")" = 3 ]
 result "each reads its replies as prompts, with equal log probabilities" $?
-has '^answers: [01] of 1 right with a, [01] with b, [01] with c; 0 differ$'; result "answers are graded alike" $?
+like '^answers: [01] of 1 right with a, [01] with b, [01] with c; 0 differ$'; result "answers are graded alike" $?
 parity "$T/prompts" --a "remote:$plain" --b local --b spec=off -p temperature=0.9 -p seed=5; equal "sampled replies" 10
 
 for url in "$drafting" "$plain"; do
-    run kl "$url" -n 5 -p max_tokens=32; [ $rc = 0 ] && has '^5 replies, 160 tokens: 160 with equal log probabilities$' && has '^zero: ' && [ ! -s "$T/err" ]
+    run kl "$url" -n 5 -p max_tokens=32; [ $rc = 0 ] && like '^5 replies, 160 tokens: 160 with equal log probabilities$' && like '^zero: ' && [ ! -s "$T/err" ]
     result "kl: log probabilities of a reply and of a prompt are equal" $?
 done
 serve faulty --lanes 2 --no-log --check off --bug 9279
-run kl "$faulty" -n 6 --json; [ $rc = 1 ] && has '"row":"window 64 not yet full","tokens":[0-9]*,"k3_mean":0,' && has '"verdict":"too large"'; result "kl: a server's fault is found past the window" $?
+run kl "$faulty" -n 6 --json; [ $rc = 1 ] && like '"row":"window 64 not yet full","tokens":[0-9]*,"k3_mean":0,' && like '"verdict":"too large"'; result "kl: a server's fault is found past the window" $?
 
 lines 'Tell me a short story.' 'What are you?' >"$T/talk"
 feed --plain --quiet -p max_tokens=30 --remote "$drafting" <"$T/talk"; there=$(id_of)
 feed --plain --quiet -p max_tokens=30 <"$T/talk"; here=$(id_of)
-run diff "$there" "$here" --log-only; [ $rc = 0 ] && has 'nowhere: 2 turns, 60 tokens by position' && has 'log p +60 tokens: equal' && has 'verdict +equal$'
+run diff "$there" "$here" --log-only; [ $rc = 0 ] && like 'nowhere: 2 turns, 60 tokens by position' && like 'log p +60 tokens: equal' && like 'verdict +equal$'
 result "diff of two conversations" $?
-run replay "$there" --forced; [ $rc = 0 ] && has 'forced +60 tokens .* another at 0' && has 'log p +60 tokens: equal' && has 'verdict +equal$'
+run replay "$there" --forced; [ $rc = 0 ] && like 'forced +60 tokens .* another at 0' && like 'log p +60 tokens: equal' && like 'verdict +equal$'
 result "the server's tokens in the local engine" $?
-run diff "$there" --forced; [ $rc = 0 ] && has 'the same build of aerie .*: the band is 0' && has 'verdict +equal$'; result "the same build has no band" $?
+run diff "$there" --forced; [ $rc = 0 ] && like 'the same build of aerie .*: the band is 0' && like 'verdict +equal$'; result "the same build has no band" $?
 feed --plain --quiet -p max_tokens=30 -p temperature=1.5 --remote "$plain" <"$T/talk"; there=$(id_of)
-run replay "$there" --forced --json; [ $rc = 0 ] && has '"chosen_otherwise":[1-9]' && has '"log_probability_differs_by":0,' && has '"sampled":true'
+run replay "$there" --forced --json; [ $rc = 0 ] && like '"chosen_otherwise":[1-9]' && like '"log_probability_differs_by":0,' && like '"sampled":true'
 result "sampled: the local engine would choose others, its numbers are equal" $?
 plan

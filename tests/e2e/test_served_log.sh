@@ -12,7 +12,6 @@ serve() { # NAME KIND: sets the variable NAME to the address
     until_ok wrote "$file" $!
     declare -g "$1=$(head -n 1 "$file")"
 }
-has() { grep -qF -- "$1" "$T/out"; }
 is() { local got; got=$(sql "$2"); [ "$got" = "$1" ] || { echo "$got" >"$T/out"; false; }; }
 serve vllm vllm; serve llama llama
 user=${vllm/http:\/\//http://me:sk-hidden@}
