@@ -97,31 +97,28 @@ grep -q '"full_slot":[1-9][0-9]*,"swa_slot":null' "$T/out" && grep -q '"logical"
 result "under --json a released page is null" $?
 
 if command -v tmux >/dev/null; then
-    unset TMUX; socket=aerie-inspect-$$
-    S() { tmux -L "$socket" -f /dev/null "$@" 2>/dev/null; }
-    trap 'S kill-server; rm -rf "$T"' EXIT
-    shows() { S capture-pane -p >"$T/out"; grep -qE -- "$1" "$T/out"; }
-    wait_for() { until_ok shows "$1"; }
-    say() { S send-keys -l -- "$1"; S send-keys Enter; }
-    S new-session -d -x 120 -y 40 "TERM=screen-256color $AERIE -p draft.topk=2"; wait_for 'ctx '
-    say "$dragons"; wait_for 'step 1\.[0-9]+ .*REC'; S send-keys F2; wait_for 'PAGES 1\.'
-    S send-keys Escape; wait_for 'the pane has the keys'; S send-keys Home; wait_for 'pos 0 → logical 0:0 → full [1-9]' && wait_for 'released: behind the window'
+    clean() { M kill-server; }
+    shows() { screen >"$T/out"; like "$1"; } # a pattern
+    say() { text "$1"; key Enter; }
+    M new-session -d -x 120 -y 40 "TERM=screen-256color $AERIE -p draft.topk=2"; wait_for 'ctx '
+    say "$dragons"; wait_for 'step 1\.[0-9]+ .*REC'; key F2; wait_for 'PAGES 1\.'
+    key Escape; wait_for 'the pane has the keys'; key Home; wait_for 'pos 0 → logical 0:0 → full [1-9]' && wait_for 'released: behind the window'
     result "the pane says that a position behind the window is released" $?
-    S send-keys Right Right Right Escape; wait_for 'message, or /help'; say /clear; wait_for 'the context is empty'
+    key Right Right Right Escape; wait_for 'message, or /help'; say /clear; wait_for 'the context is empty'
     result "after /clear there is no position" $?
     say hello; wait_for 'pos [0-9]+ → .*ok'; result "and then the cursor follows the new context" $?
-    S resize-window -x 100 -y 80; say /layers; wait_for 'left out for want of room: 1st'
+    size 100 80; say /layers; wait_for 'left out for want of room: 1st'
     for by in turn kind; do say "/accept $by"; done; say /pool; wait_for '✓.*│'
     [ "$(grep -cE '^ +[0-7] (sliding|full   ) +[0-9.]+ +[0-9.]+ +[0-9.]+ +[.<0-9]+ +[.<0-9]+ +[-.<0-9]+ +│' "$T/out")" = 8 ] && shows 'rate +MAL │' && shows 'emitted share │' && shows '^  full +([0-9]+ +){5}│'
     result "tables beside a pane keep their rows whole at 100 columns" $?
-    S resize-window -x 120 -y 40
+    size 120 40
     say "/bug 24617 on"; wait_for '│ BUG 24617' && wait_for '^ BUG 24617 · ctx'
     result "the switch stands in the pane and in the status line" $?
     say /clear; wait_for 'the context is empty'; say "$dragons"; wait_for '│ [12]\.[0-9]+ violates I4 verify, swa, row [0-9]+, position [0-9]+' && wait_for '│ swa .*!'
     result "after a violation the pane names the row and marks the position" $?
-    S resize-window -x 100 -y 12; wait_for '│ +0 .*▼' && wait_for '│ full  █' && wait_for '│ swa .*!' && wait_for '│ draft █' && shows '│ [12]\.[0-9]+ violates'
+    size 100 12; wait_for '│ +0 .*▼' && wait_for '│ full  █' && wait_for '│ swa .*!' && wait_for '│ draft █' && shows '│ [12]\.[0-9]+ violates'
     result "on a low screen it keeps the map" $?
-    S resize-window -x 120 -y 40
+    size 120 40
     say /clear; wait_for 'the context is empty' && ! shows 'violates'
     result "a new session's pane does not" $?
 fi
