@@ -129,21 +129,18 @@ chat -m "$T/model" --raw -- "/set max_tokens 3" hello /layers; has "in W: all th
     result "a backend that lacks it says so" $?
 }
 # ---- on the full screen, small and large ----
-socket=aerie-look-$$
-S() { tmux -L "$socket" -f /dev/null "$@" 2>/dev/null; }
-trap 'S kill-server; rm -rf "$T"' EXIT
-shows() { S capture-pane -p | grep -qE -- "$1"; }
-wait_for() { until_ok shows "$1" || { S capture-pane -p >"$T/out"; return 1; }; }
-line() { S send-keys -l -- "$1"; S send-keys Enter; }
+clean() { M kill-server; }
+shows() { screen >"$T/out"; like "$1"; } # a pattern
+line() { text "$1"; key Enter; }
 for size in "80 24" "200 60"; do
     command -v tmux >/dev/null || break
-    S kill-server; socket=aerie-look-$$-${size% *} # a server that ends may still take the next session
-    S new-session -d -x ${size% *} -y ${size#* } "exec $AERIE --seed 1"
+    M kill-server; until_ok no_server
+    M new-session -d -x ${size% *} -y ${size#* } "exec $AERIE --seed 1"
     wait_for '^ ctx ' && line "/set draft.topk 3" && wait_for '^ *draft.topk = 3' && line "$fox" && wait_for 'felt alone again'
     result "the story comes to its end, on $size" $?
-    S send-keys F7; wait_for 'WHY  step 1\.[0-9]+  node [0-9]+ "'; result "F7 shows why, on $size" $?
-    S send-keys F7; line "/at 1.4"; wait_for 'AT 1\.4'; S send-keys F7; wait_for 'WHY  step 1\.4  node'; result "the pane follows the address, on $size" $?
-    S send-keys F7; line /top; wait_for 'TOP  what follows step 1\.4'; result "so does /top, on $size" $?
+    key F7; wait_for 'WHY  step 1\.[0-9]+  node [0-9]+ "'; result "F7 shows why, on $size" $?
+    key F7; line "/at 1.4"; wait_for 'AT 1\.4'; key F7; wait_for 'WHY  step 1\.4  node'; result "the pane follows the address, on $size" $?
+    key F7; line /top; wait_for 'TOP  what follows step 1\.4'; result "so does /top, on $size" $?
     line "/layers 1.4"; wait_for '^ +7 full ' && wait_for '1st: the'; result "/layers fits, on $size" $?
     line /bye
 done

@@ -51,28 +51,25 @@ run replay nowhere; [ $rc = 1 ]; result "a session that is not there" $?
 
 # ---- the full screen ----
 if command -v tmux >/dev/null; then
-    socket=aerie-play-$$
-    S() { tmux -L "$socket" -f /dev/null "$@" 2>/dev/null; }
-    clean() { S kill-server; }
-    shows() { S capture-pane -p >"$T/out"; grep -qE -- "$1" "$T/out"; }
-    wait_for() { until_ok shows "$1"; }
-    say() { S send-keys -l -- "$1"; S send-keys Enter; }
+    clean() { M kill-server; }
+    shows() { screen >"$T/out"; like "$1"; } # a pattern
+    say() { text "$1"; key Enter; }
     lines "Count to nine." "Hello!" | feed --plain
     for size in 80x24 200x60; do
-        S kill-server; while S list-sessions >/dev/null; do sleep 0.02; done
-        S new-session -d -x "${size%x*}" -y "${size#*x}" "TERM=screen-256color $AERIE replay last"
+        M kill-server; until_ok no_server
+        M new-session -d -x "${size%x*}" -y "${size#*x}" "TERM=screen-256color $AERIE replay last"
         wait_for 'RECORDING 2\.[0-9]' && wait_for 'Hello!'; result "$size: a recording opens at its end, with its transcript" $?
-        say /goto\ 1.2; wait_for 'RECORDING 1\.2 ' && S send-keys F2 && wait_for 'PAGES 1\.2 '; result "$size: /goto moves panes and status line" $?
-        S send-keys Escape; wait_for 'the pane has the keys'; S send-keys ']'; wait_for 'RECORDING 1\.3 ' && wait_for 'PAGES 1\.3 '; result "$size: keys step through time" $?
-        S send-keys Escape; S send-keys F2; say hello; wait_for 'nothing is computed'; result "$size: a message is refused in words" $?
+        say /goto\ 1.2; wait_for 'RECORDING 1\.2 ' && key F2 && wait_for 'PAGES 1\.2 '; result "$size: /goto moves panes and status line" $?
+        key Escape; wait_for 'the pane has the keys'; key ']'; wait_for 'RECORDING 1\.3 ' && wait_for 'PAGES 1\.3 '; result "$size: keys step through time" $?
+        key Escape; key F2; say hello; wait_for 'nothing is computed'; result "$size: a message is refused in words" $?
     done
     # a turn that a rule stopped: live, and played from the log
-    stopped() { S capture-pane -p >"$T/out"; [ "$(grep '^◷' "$T/out" | grep -o '✗' | wc -l)" = 1 ] && grep -q 'I4 verify swa table row' "$T/out" && grep -q 'stopped: fault' "$T/out"; }
-    S kill-server; while S list-sessions >/dev/null; do sleep 0.02; done
-    S new-session -d -x 120 -y 40 "TERM=screen-256color $AERIE --bug 24617 -p draft.topk=4 -p draft.nodes=16"
+    stopped() { screen >"$T/out"; [ "$(grep '^◷' "$T/out" | grep -o '✗' | wc -l)" = 1 ] && grep -q 'I4 verify swa table row' "$T/out" && grep -q 'stopped: fault' "$T/out"; }
+    M kill-server; until_ok no_server
+    M new-session -d -x 120 -y 40 "TERM=screen-256color $AERIE --bug 24617 -p draft.topk=4 -p draft.nodes=16"
     wait_for 'BUG 24617'; say "Tell me a story about a fox."; wait_for 'stopped: fault'; until_ok stopped; result "a turn that a rule stops is marked" $?
-    sed -n '/I4/p; /^◷/p' "$T/out" >"$T/live"; say /bye; while S list-sessions >/dev/null; do sleep 0.02; done
-    S new-session -d -x 120 -y 40 "TERM=screen-256color $AERIE replay last"
+    sed -n '/I4/p; /^◷/p' "$T/out" >"$T/live"; say /bye; until_ok no_server
+    M new-session -d -x 120 -y 40 "TERM=screen-256color $AERIE replay last"
     wait_for 'RECORDING 1\.' && until_ok stopped && sed -n '/I4/p; /^◷/p' "$T/out" | cmp -s - "$T/live"; result "its recording has the rule and the mark, too" $?
 else
     echo "ok $((n += 1)) - the full screen # SKIP no tmux"
