@@ -68,8 +68,9 @@ void past_free(struct past_turn *past, int n);
 
 /* The step begins with this token, chosen by hand. */
 struct forced_token {
-    int step;
+    int step; /* 0: the step that begins after the reply's first `after` tokens */
     int32_t token;
+    int after;
 };
 
 /* From this step on, trees have this shape; steps 0: nothing is drafted. */

@@ -4,14 +4,14 @@
 
 static void add_forced(struct forcing *f, int step, int32_t token)
 {
-    *APPEND(f->at, f->n) = (struct forced_token){step, token};
+    *APPEND(f->at, f->n) = (struct forced_token){step, token, 0};
 }
 
 void force_turn_begins(struct engine *engine, const struct request *rq)
 {
     force_turn_ended(engine);
     for (int i = 0; i < rq->n_force; i++)
-        add_forced(&engine->own.force, rq->force[i].step, rq->force[i].token);
+        *APPEND(engine->own.force.at, engine->own.force.n) = rq->force[i];
 }
 
 void force_turn_ended(struct engine *engine)
@@ -20,7 +20,17 @@ void force_turn_ended(struct engine *engine)
     engine->own.force = (struct forcing){0};
 }
 
-void force_step_begins(struct engine *engine)
+int force_room(const struct engine *engine, int generated)
+{
+    const struct forcing *f = &engine->own.force;
+    int room = INT32_MAX;
+    for (int i = 0; i < f->n; i++)
+        if (!f->at[i].step && f->at[i].after > generated)
+            room = min_int(room, f->at[i].after - generated);
+    return room;
+}
+
+void force_step_begins(struct engine *engine, int generated)
 {
     struct forcing *f = &engine->own.force;
     struct lane *lane = &engine->own.ses.lane;
@@ -29,7 +39,7 @@ void force_step_begins(struct engine *engine)
     if (lane->n_given > 0 && !f->on)
         return;
     for (int i = 0; i < f->n; i++)
-        if (f->at[i].step == step)
+        if (f->at[i].step ? f->at[i].step == step : f->at[i].after == generated)
             id = f->at[i].token;
     f->by_user = id < 0;
     if (id < 0 && !f->silent)

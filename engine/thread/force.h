@@ -23,6 +23,9 @@ struct forcing {
 /* The turn begins with the tokens that its request forces. */
 void force_turn_begins(struct engine *engine, const struct request *rq);
 void force_turn_ended(struct engine *engine);
+/* At most how many tokens the next step may emit, so that a token that is forced after so many of
+ * the reply comes first in a step. generated: tokens of the reply so far. */
+int force_room(const struct engine *engine, int generated);
 /* Before a step, and again before its accept phase. Tokens that the request gives come first. */
-void force_step_begins(struct engine *engine);
+void force_step_begins(struct engine *engine, int generated);
 void force_step_ended(struct engine *engine, bool ok); /* before it is posted */

@@ -206,7 +206,7 @@ static void begin_step(struct engine *engine, const struct turn *t)
     probe_step_begins(engine);
     plans_step_begins(engine);
     engine->own.force.silent = back_silent(engine, &t->back);
-    force_step_begins(engine);
+    force_step_begins(engine, generated(engine, t));
 }
 
 static void end_step(struct engine *engine, bool ok)
@@ -265,7 +265,7 @@ static bool verify_done(struct engine *engine, struct cycle *c, struct err *e)
 }
 
 /* One cycle, at once or phase by phase. stop: the turn is cancelled before the cycle's commit. */
-static bool run_cycle(struct engine *engine, const struct step_limits *lim,
+static bool run_cycle(struct engine *engine, const struct turn *t, const struct step_limits *lim,
                       const struct tree_shape *shape, bool stop, struct err *e)
 {
     struct lane *lane = &engine->own.ses.lane;
@@ -278,7 +278,7 @@ static bool run_cycle(struct engine *engine, const struct step_limits *lim,
     cycle_begin(&c, &engine->own.runtime, &lane, lim, 1, shape);
     bool ok = cycle_draft(&c, e) && phase_done(engine, &c, e) && cycle_verify(&c, e) &&
               verify_done(engine, &c, e);
-    force_step_begins(engine);
+    force_step_begins(engine, generated(engine, t));
     ok = ok && cycle_accept(&c, e);
     if (ok && stop)
         stop_up_to(&engine->stop, engine->stop.running);
@@ -302,9 +302,10 @@ static bool generate(struct engine *engine, const struct turn *t, struct err *e)
     bool stop = at_replays_stop(engine, t) && !back_silent(engine, &t->back);
     int until = t->rq->stop_after_token && !stop ? t->rq->stop_after_token - generated(engine, t)
                                                  : INT32_MAX;
-    struct step_limits lim = {min_int(min_int(left, given), until)};
+    int forced = force_room(engine, generated(engine, t));
+    struct step_limits lim = {min_int(min_int(min_int(left, given), until), forced)};
     struct tree_shape room;
-    return run_cycle(engine, &lim, shapes_next(engine, &room), stop, e);
+    return run_cycle(engine, t, &lim, shapes_next(engine, &room), stop, e);
 }
 
 /* Whether a cycle that has failed is run once more: it was stopped between two phases while posted

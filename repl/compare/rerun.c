@@ -497,15 +497,19 @@ static const struct ids *given_tokens(const struct rerun *r, const struct act *a
 }
 
 /* The tokens that the user forced while the turn ran, from the operations "STEP ID" that follow the
- * turn in the log. */
-static void add_forced(const struct act *a, const struct act *end, struct request *rq)
+ * turn in the log; as_logged: the turn's steps have the log's numbers. */
+static void add_forced(const struct act *a, const struct act *end, bool as_logged,
+                       struct request *rq)
 {
     for (const struct act *op = a + 1; op < end && !op->is_turn; op++) {
-        struct forced_token f;
+        struct forced_token f = {0};
         const char *at = op->text;
         if (op->op != OP_FORCE || op->turn != a->user.n || !int_at(&at, &f.step) || *at++ != ' ' ||
             !int_at(&at, &f.token))
             continue;
+        for (int i = 0; i < a->n_step && !as_logged && a->step[i].n < f.step; i++)
+            f.after += a->step[i].tokens.n;
+        f.step = as_logged || !a->n_step ? f.step : 0;
         *APPEND(rq->force, rq->n_force) = f;
     }
 }
@@ -641,7 +645,7 @@ static bool play_turn(struct rerun *r, struct act *a, const struct act *end, str
         const struct ids *given = given_tokens(r, a);
         ids_cat(&rq.given, given->v, given->n);
     } else {
-        add_forced(a, end, &rq);
+        add_forced(a, end, steps_as_logged(r, a), &rq);
     }
     if (last && r->how.step && !r->how.hold) {
         rq.stop_after_step = r->how.step;

@@ -112,6 +112,11 @@ bool side_run(const struct diff_side *s, const struct run_ask *ask, struct run_f
     }
     struct rerun_calls on = {.opened = on_opened, .turn = on_turn, .event = on_event, .arg = &x};
     bool ok = (ask->noise <= 0 || add_noise(&x, e)) && rerun_play(&run, s->script, &x.how, &on, e);
+    int last = s->script->n; /* the operations behind the last turn */
+    while (last > 0 && !s->script->act[last - 1].is_turn)
+        last--;
+    for (int i = last; i < s->script->n && ok && !run.stop; i++)
+        trace_op(&f->trace, &s->script->act[i]);
     if (run.backend && backend_has(run.backend, VIEW_CHECK)) {
         struct check_view v;
         run.backend->check->counts(run.backend, &v);

@@ -64,13 +64,19 @@ void trace_act(struct trace *t, const struct act *a)
         add_step(x, &a->step[i]);
 }
 
+void trace_op(struct trace *t, const struct act *a)
+{
+    while (a->op == OP_FORK && t->n && t->turn[t->n - 1].n > a->turn)
+        free_turn(&t->turn[--t->n]);
+}
+
 void trace_script(struct trace *t, const struct script *s)
 {
     *t = (struct trace){0};
     FOR_EACH(const struct act, a, s->act, s->n) {
-        while (!a->is_turn && a->op == OP_FORK && t->n && t->turn[t->n - 1].n > a->turn)
-            free_turn(&t->turn[--t->n]);
-        if (a->is_turn)
+        if (!a->is_turn)
+            trace_op(t, a);
+        else
             trace_act(t, a);
     }
 }

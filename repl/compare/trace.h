@@ -30,6 +30,8 @@ struct trace {
 
 /* Reads the turns from the log, without a parent's turns after the fork. */
 void trace_script(struct trace *t, const struct script *s);
+/* An operation of the script: behind a fork, the parent's later turns are no part of the session. */
+void trace_op(struct trace *t, const struct act *a);
 /* Adds a turn of the log. */
 void trace_act(struct trace *t, const struct act *a);
 /* Adds a turn, whose results trace_event() then records. */

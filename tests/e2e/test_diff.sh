@@ -162,6 +162,14 @@ diff_ "a part against a shape" 0 'accepted +[0-9]+ of [2-9][0-9] .* of 1[0-9] dr
 printf '%s\n' 'Tell me a short story.' | session -p draft.shape=auto
 diff_ "shapes of auto, as it chose them then" 0 'differs +nowhere: 1 turn, [0-9]+ tokens and every step' 'verdict +equal' -- last --with draft.shape=auto
 
+# ---- a token by hand keeps its place in the reply, and a fork without turns of its own ends there ----
+printf '%s\n' /phase 'Tell me a short story.' '/step 4' '/force " cat"' '/step 2' '/force " dog"' /finish | session
+for w in chunk=7 spec=off draft.nodes=3 draft=ngram draft.shape=7-1-8; do
+    diff_ "tokens forced by hand, $w" 0 'differs +nowhere: 1 turn, [0-9]+ tokens by position' 'verdict +equal' -- last --with $w
+done
+printf '%s\n' 'Say hello.' 'Count to four.' '/fork 1' | session -p max_tokens=9
+diff_ "a fork without turns of its own" 0 'differs +nowhere: 1 turn, ' 'verdict +equal' -- last --with page_size=4
+
 # ---- another draft ----
 diff_ "a draft that is not there" 3 '^aerie: no folder and no drafter is called "none-such"' -- last --with draft=none-such
 diff_ "nor the one of --draft" 3 '^aerie: cannot open /none-such: ' -- last --draft /none-such --with page_size=4
