@@ -2,7 +2,7 @@
 # The plain mode against the real program and the bundled model: chat, every command as text and as
 # JSON, how lines are read, exit codes, signals, and that no escape byte ever comes out.
 . "$(dirname "$0")/kit.sh"
-clean() { tmux -L "aerie-plain-$$" kill-server 2>/dev/null; }
+clean() { M kill-server; }
 # Feeds standard input to a chat; leaves $rc, $T/out and $T/err.
 chat() { timeout "${TEST_LIMIT:-250}" "$AERIE" --plain "$@" >"$T/out" 2>"$T/err"; rc=$?; cat "$T/out" "$T/err" >>"$T/all"; }
 once() { timeout "${TEST_LIMIT:-250}" "$AERIE" run "$@" >"$T/out" 2>"$T/err" </dev/null; rc=$?; cat "$T/out" "$T/err" >>"$T/all"; }
@@ -239,20 +239,19 @@ kill -TERM $p; wait $p; rc=$?; exec 9>&-
 
 # ---- typed lines ----
 if command -v tmux >/dev/null; then
-    tm() { tmux -L "aerie-plain-$$" "$@"; }
-    seen() { for _ in $(seq $((${TEST_WAIT:-60} * 20))); do tm capture-pane -p -S -200 >"$T/out"; grep -qE -- "$1" "$T/out" && return 0; sleep 0.05; done; return 1; }
-    until_pane() { for _ in $(seq $((${TEST_WAIT:-60} * 20))); do tm capture-pane -p | awk "$1 END { exit !found }" && return 0; sleep 0.05; done; return 1; } # a program of awk that sets found
+    shows() { screen -S -200 >"$T/out"; like "$1"; } # a pattern
+    finds() { screen | awk "$1 END { exit !found }"; } # a program of awk that sets found
     : >"$T/err"
-    tm -f /dev/null new-session -d -x 80 -y 24 "$AERIE --plain $forever; echo status \$?; sleep 20"
-    seen '^>>>'; result "a terminal gets a prompt" $?
-    tm send-keys hello Enter; until_pane '/^>>> hello/ { on = 1; next } on && NF { found = 1 }'; tm send-keys C-c; seen 'stopped: '; result "Ctrl-C stops the reply" $?
-    tm send-keys '/when' Enter; seen 'there is no command /when'; result "and the chat goes on" $?
-    tm send-keys C-c; seen 'Ctrl-D or /bye leaves'; result "Ctrl-C at the prompt is a hint" $?
-    tm send-keys 'a\' Enter; seen '^\.\.\.'; result "a line that goes on has its own prompt" $?
-    tm send-keys C-c; until_pane 'NF { found = /^>>>/ }'; tm send-keys /bye Enter; seen '^status 0$'; result "typed mistakes do not count: status 0" $?
+    M new-session -d -x 80 -y 24 "$AERIE --plain $forever; echo status \$?; sleep 20"
+    wait_for '^>>>'; result "a terminal gets a prompt" $?
+    key hello Enter; until_ok finds '/^>>> hello/ { on = 1; next } on && NF { found = 1 }'; key C-c; wait_for 'stopped: '; result "Ctrl-C stops the reply" $?
+    key '/when' Enter; wait_for 'there is no command /when'; result "and the chat goes on" $?
+    key C-c; wait_for 'Ctrl-D or /bye leaves'; result "Ctrl-C at the prompt is a hint" $?
+    key 'a\' Enter; wait_for '^\.\.\.'; result "a line that goes on has its own prompt" $?
+    key C-c; until_ok finds 'NF { found = /^>>>/ }'; key /bye Enter; wait_for '^status 0$'; result "typed mistakes do not count: status 0" $?
 else
     echo "ok $((n += 1)) - typed lines # SKIP no tmux"
 fi
 
 ! LC_ALL=C grep -q $'[\x01-\x08\x0b-\x1f\x7f]' "$T/all"; result "no control byte in anything that was printed" $?
-exit $bad
+plan

@@ -4,8 +4,7 @@
 . "$(dirname "$0")/kit.sh"
 BUILD=${BUILD:-$(dirname "$(readlink -f "$AERIE")")}
 servers='' vllm='' llama='' locked='' cut='' two='' # serve sets the addresses
-clean() { [ -z "$servers" ] || kill $servers 2>/dev/null; [ -z "$screen" ] || tmux -L "$screen" kill-server 2>/dev/null; }
-screen=
+clean() { [ -z "$servers" ] || kill $servers 2>/dev/null; M kill-server; }
 serve() { # NAME KIND [KEY [WORD...]]: sets the variable NAME to the address
     local file=$T/$1.log
     "$BUILD/tests/play_server" "$2" 120 "${@:3}" >"$file" 2>&1 &
@@ -92,10 +91,8 @@ run run hello; [ $rc = 0 ] && has "$said" && run doctor && has "vLLM 0.26.0 at $
 result "the key's file and headers in the config file" $?
 mv "$T/kept" "$XDG_CONFIG_HOME/aerie/config"
 
-screen=aerie-remote-$$
-tmux -L "$screen" -f /dev/null new-session -d -x 100 -y 30 "$AERIE --remote $vllm"
-shown() { for _ in $(seq $((${TEST_WAIT:-60} * 10))); do tmux -L "$screen" capture-pane -p >"$T/out"; grep -qF -- "$1" "$T/out" && return 0; sleep 0.1; done; return 1; }
-shown "ctx" && tmux -L "$screen" send-keys "What is a KV cache?" Enter && shown "The KV cache stores the keys"
+open_screen 100 30 --remote "$vllm"
+text "What is a KV cache?"; key Enter; wait_for "The KV cache stores the keys"
 result "the full screen shows the reply" $?
-tmux -L "$screen" send-keys "/bye" Enter
+text /bye; key Enter; until_ok no_server
 plan
