@@ -209,6 +209,7 @@ static bool by_steps(struct comparison *of, const struct trace_turn *a, const st
     char why[200];
     int both = min_int(a->n_step, b->n_step);
     bool exact = of->how == DIFF_EXACTLY, numbered = !(of->all.may & MAY_NUMBER);
+    pages_turn(&of->pages, a->settings, b->settings);
     for (int i = 0; i < both; i++) {
         const struct step_row *x = &a->step[i], *y = &b->step[i];
         bool pages = exact || (numbered && x->rec.fused == y->rec.fused);

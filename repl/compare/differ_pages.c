@@ -1,6 +1,8 @@
 /* differ_pages.c - see differ_pages.h. */
 #include "repl/compare/differ_pages.h"
 
+#include "kernels/lines.h"
+
 __attribute__((format(printf, 3, 4)))
 static bool say(char *why, size_t n, const char *fmt, ...)
 {
@@ -57,9 +59,20 @@ static bool windows_meet(const struct page_history *a, const struct page_history
     return x < y + b->page_size && y < x + a->page_size;
 }
 
-static bool tables_differ(const struct page_history h[2], const struct diff_names *in, char *why,
+/* The first position that the pool holds a page of; 0: it holds none. */
+static int first_held(const struct page_history *h, enum pool_id p)
+{
+    const struct page_fold *f = &h->pool[p];
+    int c = 0;
+    while (c < f->n && f->page[c] == 0)
+        c++;
+    return c < f->n ? c * h->page_size : 0;
+}
+
+static bool tables_differ(const struct page_meaning *m, const struct diff_names *in, char *why,
                           size_t n)
 {
+    const struct page_history *h = m->h;
     const struct context_lengths *x = &h[0].lengths, *y = &h[1].lengths;
     if (numbers_differ("context length", x->length, y->length, in, why, n) ||
         numbers_differ("committed cells", x->committed, y->committed, in, why, n) ||
@@ -71,12 +84,22 @@ static bool tables_differ(const struct page_history h[2], const struct diff_name
     for (int i = 0; i < 2; i++) {
         const char *where = i ? in->b : in->a;
         const struct context_lengths *l = &h[i].lengths;
+        int draft = m->draft_window[i] ? first_held(&h[i], POOL_DRAFT) : 0;
         if (columns_wrong(&h[i], POOL_FULL, 0, l->committed - 1, where, why, n) ||
             columns_wrong(&h[i], POOL_SWA, l->window_lo, l->committed - 1, where, why, n) ||
-            columns_wrong(&h[i], POOL_DRAFT, 0, l->drafted - 1, where, why, n))
+            columns_wrong(&h[i], POOL_DRAFT, draft, l->drafted - 1, where, why, n))
             return true;
     }
     return false;
+}
+
+void pages_turn(struct page_meaning *m, const char *a, const char *b)
+{
+    const char *settings[] = {a, b};
+    for (int i = 0; i < 2; i++) {
+        struct line v = line_value(settings[i], "draft.window");
+        m->draft_window[i] |= v.n > 0 && strncmp(v.p, "0", v.n) != 0;
+    }
 }
 
 static void apply_step(struct page_meaning *m, int side, const struct step_row *s)
@@ -92,7 +115,7 @@ bool pages_differ(struct page_meaning *m, const struct step_row *a, const struct
     const struct step_row *of[] = {a, b};
     for (int i = 0; i < 2 && !m->unknown; i++)
         apply_step(m, i, of[i]);
-    return !m->unknown && tables_differ(m->h, in, why, n);
+    return !m->unknown && tables_differ(m, in, why, n);
 }
 
 void pages_follow(struct page_meaning *m, const struct trace_turn *a, const struct trace_turn *b,

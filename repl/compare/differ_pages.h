@@ -14,9 +14,12 @@ struct diff_names {
 /* The tables of both sides after the steps so far; {0} at the beginning. */
 struct page_meaning {
     struct page_history h[2];
+    bool draft_window[2]; /* draft.window was set: pages of the draft pool before it may be gone */
     bool unknown; /* there was a step without page events: no comparison from there on */
 };
 
+/* A turn begins, with these lines of settings on each side. */
+void pages_turn(struct page_meaning *m, const char *a, const char *b);
 /* Applies the page events of the same step of both sides. True: the tables differ in meaning; `why`
  * says how. */
 bool pages_differ(struct page_meaning *m, const struct step_row *a, const struct step_row *b,

@@ -30,7 +30,7 @@ struct trace {
 
 /* Reads the turns from the log, without a parent's turns after the fork. */
 void trace_script(struct trace *t, const struct script *s);
-/* An operation of the script: the turns of a parent after the fork are no part of the session. */
+/* An operation of the script: a parent's turns after the fork are no part of the session. */
 void trace_op(struct trace *t, const struct act *a);
 /* Adds a turn of the log. */
 void trace_act(struct trace *t, const struct act *a);
