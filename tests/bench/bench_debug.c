@@ -13,7 +13,8 @@ static double ns_of(uint64_t start, int n)
 static void one_step(struct engine *g, struct back *b)
 {
     CHECK(!back_silent(g, b));
-    force_step_begins(g);
+    CHECK(force_room(g, 0) > 0);
+    force_step_begins(g, 0);
     CHECK(!debug_by_phase(&g->debug));
     force_step_ended(g, true);
     back_step_done(g, b, 256);
