@@ -6,8 +6,15 @@
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 2
 export AERIE=${AERIE:-$PWD/build/aerie}
 T=$(mktemp -d "${TMPDIR:-/tmp}/aerie-test-XXXXXX") || exit 2
-trap 'clean; rm -rf "$T"' EXIT
+trap 'clean; for _ in {1..100}; do ours || break; sleep 0.05; done; rm -rf "$T"' EXIT
 clean() { :; }
+ours() { # an aerie of this script still runs: one that was told to end may write to $T until it has
+    local p name
+    for p in /proc/[0-9]*; do
+        { read -r name <"$p/comm"; } 2>/dev/null && [ "$name" = aerie ] && grep -qsaF -- "$T/" "$p/environ" && return
+    done
+    return 1
+}
 export XDG_DATA_HOME=$T/data XDG_CONFIG_HOME=$T/config XDG_STATE_HOME=$T/state HOME=$T TERM=dumb LC_ALL=C.UTF-8
 unset NO_COLOR VISUAL EDITOR TMUX
 DB=$XDG_DATA_HOME/aerie/sessions.db
