@@ -48,7 +48,7 @@ static bool rerun_changes(const char *const *with, int n, const char *line)
 static bool is_set(const char *change)
 {
     FREED(free_at) char *key = key_of(change);
-    return settings_index(key) >= 0 || strncmp(key, "bug.", 4) == 0;
+    return settings_named(key) || strncmp(key, "bug.", 4) == 0;
 }
 
 /* Appends a change as a line of settings: "bug.24617=on". */
@@ -404,7 +404,7 @@ static bool play_resume(struct rerun *r, const struct act *a, struct err *e)
     }
     for (int i = 0; i < r->how.n_with; i++) {
         FREED(free_at) char *key = key_of(r->how.with[i]);
-        if (settings_index(key) >= 0)
+        if (settings_named(key))
             add_change(r->how.with[i], &lines);
     }
     rq.settings = lines.p ? lines.p : xstrdup("");

@@ -179,6 +179,9 @@ diff_ "nor the one of --draft" 3 '^aerie: cannot open /none-such: ' -- last --dr
 diff_ "layers that the draft cannot read" 3 '^aerie: .*: boundary 99 \(given by the user\) is out of range' -- last --with eagle_capture=1,2,99
 diff_ "a draft of another kind" 0 'accepted +[0-9]+ of [0-9]+ drafted tokens in a .*, [0-9]+ of [0-9]+ drafted tokens in b' 'verdict +equal' -- \
     last --with draft=models/nestling/block
+printf '%s\n' 'Count to nine.' | session -c -p max_tokens=20
+diff_ "a continued session keeps its settings with another draft" 0 'differs +nowhere: 3 turns, ' 'verdict +equal' -- \
+    last --with draft=none
 
 # ---- in the chat ----
 says "/diverge: its own replay" 0 'verdict +equal' --plain --quiet -p max_tokens=20 --script <(printf '%s\n' 'Say hello.' /diverge)
