@@ -406,6 +406,14 @@ bool differ_prompts(const struct trace_turn *a, const struct trace_turn *b,
     return !same && differ_set(d, DIFF_MESSAGE, "\"%s\" %s, \"%s\" %s", x, in->a, y, in->b);
 }
 
+/* Whether a run ended the reply where a pool was full, and the other ended it elsewhere. */
+static bool full_elsewhere(const struct trace_turn *a, const struct trace_turn *b)
+{
+    const char *full = stop_name(STOP_KV_FULL);
+    bool differ = strcmp(a->stop, b->stop) != 0 || !ids_equal(&a->reply, &b->reply);
+    return differ && (strcmp(a->stop, full) == 0 || strcmp(b->stop, full) == 0);
+}
+
 static bool turns(struct comparison *of, const struct trace_turn *a, const struct trace_turn *b)
 {
     const struct conditions *c = &of->all;
@@ -414,9 +422,11 @@ static bool turns(struct comparison *of, const struct trace_turn *a, const struc
     struct diff_counts *n = &of->n;
     bool exact = of->how == DIFF_EXACTLY, forced = a->forced || b->forced;
     bool logged = a->n_step && (b->n_step || exact);
-    bool steps = !(c->may & (MAY_STEP | MAY_ROUND | MAY_LOGITS | MAY_SAMPLE)) && !forced;
     if (differ_prompts(a, b, in, d))
         return true;
+    if (!exact && full_elsewhere(a, b))
+        conditions_may_end(&of->all);
+    bool steps = !(c->may & (MAY_STEP | MAY_ROUND | MAY_LOGITS | MAY_SAMPLE)) && !forced;
     if (logged && (steps ? by_steps : by_position)(of, a, b))
         return true;
     if (stops(of, a, b))

@@ -167,6 +167,10 @@ printf '%s\n' /phase 'Tell me a short story.' '/step 4' '/force " cat"' '/step 2
 for w in chunk=7 spec=off draft.nodes=3 draft=ngram draft.shape=7-1-8; do
     diff_ "tokens forced by hand, $w" 0 'differs +nowhere: 1 turn, [0-9]+ tokens by position' 'verdict +equal' -- last --with $w
 done
+printf '%s\n' 'What is my dog called?' 'Count to four.' | session --page-size 1 --swa-pages 20
+diff_ "a reply that ended where a pool was full" 1 'differs +first in turn 2: prompt' 'verdict +changed on purpose' \
+    'changed: spec on [|] off, which may change trees and chunks, the end of a reply' -- last --with spec=off
+diff_ "and ends there again" 0 'differs +nowhere: 2 turns, .* and every step' -- last --with check=strict
 printf '%s\n' 'Say hello.' 'Count to four.' '/fork 1' | session -p max_tokens=9
 diff_ "a fork without turns of its own" 0 'differs +nowhere: 1 turn, ' 'verdict +equal' -- last --with page_size=4
 
