@@ -119,11 +119,11 @@ void conditions_read(struct conditions *c, const char *about_a, const char *sett
     compare_pools(c);
 }
 
-void conditions_may_end(struct conditions *c)
+void conditions_short(struct conditions *c, unsigned may)
 {
     for (int i = 0; i < c->n; i++)
         if (c->at[i].may & (MAY_NUMBER | MAY_STEP))
-            c->may |= c->at[i].may |= MAY_STEP | MAY_END;
+            c->may |= c->at[i].may |= may;
 }
 
 void conditions_free(struct conditions *c)

@@ -22,9 +22,9 @@ void conditions_read(struct conditions *c, const char *about_a, const char *sett
 /* Adds a condition, unless there is one of this name. */
 void conditions_add(struct conditions *c, const char *name, const char *a, const char *b,
                     unsigned may);
-/* For a reply that ended where a pool was full: other pages, trees or chunks fill a pool elsewhere,
- * so each condition that changes those may change where a reply ends. */
-void conditions_may_end(struct conditions *c);
+/* For a turn in which pages ran short: other pages, trees or chunks fill a pool elsewhere, so each
+ * condition that changes those may change `may`, too. */
+void conditions_short(struct conditions *c, unsigned may);
 void conditions_free(struct conditions *c);
 /* "page_size 16 | 4, draft 3279a22d5b8d | none"; those that may change any of `may`. */
 void conditions_text(const struct conditions *c, unsigned may, struct buf *out);

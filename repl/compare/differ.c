@@ -414,6 +414,12 @@ static bool full_elsewhere(const struct trace_turn *a, const struct trace_turn *
     return differ && (strcmp(a->stop, full) == 0 || strcmp(b->stop, full) == 0);
 }
 
+/* Whether a run reused fewer tokens of the prompt, because pages had run short. */
+static bool evicted_elsewhere(const struct trace_turn *a, const struct trace_turn *b)
+{
+    return a->n_reused != b->n_reused && (a->evicted || b->evicted);
+}
+
 static bool turns(struct comparison *of, const struct trace_turn *a, const struct trace_turn *b)
 {
     const struct conditions *c = &of->all;
@@ -425,7 +431,9 @@ static bool turns(struct comparison *of, const struct trace_turn *a, const struc
     if (differ_prompts(a, b, in, d))
         return true;
     if (!exact && full_elsewhere(a, b))
-        conditions_may_end(&of->all);
+        conditions_short(&of->all, MAY_STEP | MAY_END);
+    if (!exact && evicted_elsewhere(a, b))
+        conditions_short(&of->all, MAY_STEP);
     bool steps = !(c->may & (MAY_STEP | MAY_ROUND | MAY_LOGITS | MAY_SAMPLE)) && !forced;
     if (logged && (steps ? by_steps : by_position)(of, a, b))
         return true;

@@ -52,6 +52,8 @@ void trace_act(struct trace *t, const struct act *a)
         x->n_prompt = a->reply.served->prompt;
         x->n_reply = a->reply.served->generated;
     }
+    x->n_reused = a->user.n_reused;
+    x->evicted = a->user.reuse.limit == LIMIT_EVICTED;
     x->cut = act_cut_short(a) || a->fault;
     snprintf(x->fault, sizeof x->fault, "%.250s", a->fault ? a->fault : "");
     x->rule = a->rule;
@@ -97,6 +99,8 @@ void trace_event(struct trace *t, const struct event *ev)
         x->prompt.n = 0;
         ids_cat(&x->prompt, ev->tokens.v, ev->tokens.n);
         set_text(&x->user, buf_text(&ev->text));
+        x->n_reused = ev->n_reused;
+        x->evicted = ev->reuse.limit == LIMIT_EVICTED;
     } else if (ev->kind == EV_STEP) {
         struct step_row row = {.turn = ev->turn, .n = ev->step, .rec = ev->rec,
                                .tokens = ev->tokens,

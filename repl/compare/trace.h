@@ -15,6 +15,8 @@ struct trace_turn {
     char stop[16];          /* stop_name(); "": the end is not known */
     bool forced;            /* the reply's tokens were given: replies are compared by position,
                                their ends not at all */
+    int n_reused;           /* tokens of the prompt */
+    bool evicted;           /* not more of them, because a checkpoint was dropped for its pages */
     bool cut;               /* the turn was cut short: its end cannot be compared */
     struct step_row *step;  /* (n_step) owned */
     int n_step;

@@ -171,6 +171,10 @@ printf '%s\n' 'What is my dog called?' 'Count to four.' | session --page-size 1 
 diff_ "a reply that ended where a pool was full" 1 'differs +first in turn 2: prompt' 'verdict +changed on purpose' \
     'changed: spec on [|] off, which may change trees and chunks, the end of a reply' -- last --with spec=off
 diff_ "and ends there again" 0 'differs +nowhere: 2 turns, .* and every step' -- last --with check=strict
+printf '%s\n' 'Say hello.' 'Count to four.' 'Hello.' 'Count to six.' 'Say hello.' 'Count to ten.' '/fork 1' 'Hello.' |
+    session --no-spec --page-size 64 --swa-pages 4 -p max_tokens=9
+diff_ "a checkpoint that one run dropped for its pages" 0 'differs +nowhere: 2 turns, .* by position' 'verdict +equal' -- \
+    last --with page_size=16
 printf '%s\n' 'Say hello.' 'Count to four.' '/fork 1' | session -p max_tokens=9
 diff_ "a fork without turns of its own" 0 'differs +nowhere: 1 turn, ' 'verdict +equal' -- last --with page_size=4
 
