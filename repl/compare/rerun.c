@@ -73,7 +73,7 @@ void rerun_settings(const char *const *with, int n, const char *lines, struct bu
             buf_printf(out, "%s\n", line);
     }
     for (int i = 0; i < n; i++)
-        if (is_set(with[i]))
+        if (is_set(with[i]) && !rerun_changes(with + i + 1, n - i - 1, with[i])) /* the last holds */
             add_change(with[i], out);
 }
 

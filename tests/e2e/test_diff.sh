@@ -181,6 +181,9 @@ diff_ "a fork without turns of its own" 0 'differs +nowhere: 1 turn, ' 'verdict 
 printf '%s\n' 'Say hello.' '/set draft.window 8' 'Count to four.' | session -p max_tokens=9
 diff_ "pages of the draft that its window has let go" 0 'differs +nowhere: 2 turns, ' 'verdict +equal' -- last --with page_size=4
 
+diff_ "of two values of a setting, the last holds" 0 'differs +nowhere: 2 turns, .* by position' \
+    'verdict +equal' -- last --with spec=on spec=off
+
 # ---- another draft ----
 diff_ "a draft that is not there" 3 '^aerie: no folder and no drafter is called "none-such"' -- last --with draft=none-such
 diff_ "nor the one of --draft" 3 '^aerie: cannot open /none-such: ' -- last --draft /none-such --with page_size=4
