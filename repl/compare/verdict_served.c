@@ -128,7 +128,7 @@ static void note_turn(struct judge *j, const struct trace_turn *a, const struct 
     }
     if (strcmp(by[0], by[1]) != 0)
         conditions_add(&j->r->conditions, "computed by", by[0], by[1], MAY_ROUND);
-    j->exact = note_facts(j, a->about, b->about);
+    j->exact = note_facts(j, a->about, b->about) && j->exact;
     if (j->served[0] && j->served[1] && model[0] && model[1] && *model[0] && *model[1] &&
         strcmp(model[0], model[1]) != 0)
         conditions_add(&j->r->conditions, "model", model[0], model[1], MAY_LOGITS);
@@ -139,7 +139,9 @@ static void note_turn(struct judge *j, const struct trace_turn *a, const struct 
 
 static void note_conditions(struct judge *j)
 {
-    for (int i = 0; i < min_int(j->t[0]->n, j->t[1]->n); i++)
+    int n = min_int(j->t[0]->n, j->t[1]->n);
+    j->exact = n > 0;
+    for (int i = 0; i < n; i++)
         note_turn(j, &j->t[0]->turn[i], &j->t[1]->turn[i]);
 }
 

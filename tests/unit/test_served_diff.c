@@ -261,7 +261,7 @@ static void test_the_same_build_has_no_band(void **unused)
     static const char *const facts =
         "{\"build\":\"gcc 12, build 77\",\"model_sha\":\"%s\",\"backend\":\"cpu\",\"precision\":"
         "\"f32\",\"kv\":\"f32\"}";
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         struct trace a, b;
         struct report r;
         int32_t *id;
@@ -271,6 +271,11 @@ static void test_the_same_build_has_no_band(void **unused)
         make(&a, &b, there, here);
         if (i)
             fact_at(&a.turn[1], 0, &id)->logp -= 1e-6F;
+        if (i == 3) { /* the first turn only */
+            char *kv = strstr(a.turn[0].about, "\"kv\":\"f32\"");
+            assert_non_null(kv);
+            memcpy(kv + 6, "fp8", 3);
+        }
         judge(&a, &b, &r);
         assert_int_equal(r.verdict, i == 1 ? VERDICT_BEYOND : VERDICT_EQUAL);
         assert_int_equal(claims(&r, "the band is 0"), i < 2);
