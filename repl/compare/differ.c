@@ -420,6 +420,26 @@ static bool evicted_elsewhere(const struct trace_turn *a, const struct trace_tur
     return a->n_reused != b->n_reused && (a->evicted || b->evicted);
 }
 
+static int int_fact(const char *lines, const char *name)
+{
+    FREED(free_at) char *v = lines ? facts_value(lines, name) : NULL;
+    const char *at = v;
+    int n = 0;
+    return v && int_at(&at, &n) ? n : 0;
+}
+
+/* Whether a chunk of the prompt was halved, because pages had run short. */
+static bool halved(const struct trace_turn *t)
+{
+    int chunk = int_fact(t->settings, "chunk"), rows = int_fact(t->about, "rows");
+    bool found = false;
+    if (rows && rows < chunk)
+        chunk = rows;
+    for (int i = 0; i + 1 < t->n_step && t->step[i + 1].rec.kind == STEP_PREFILL; i++)
+        found |= 2 * t->step[i].rec.rows <= chunk;
+    return found;
+}
+
 static bool turns(struct comparison *of, const struct trace_turn *a, const struct trace_turn *b)
 {
     const struct conditions *c = &of->all;
@@ -432,7 +452,7 @@ static bool turns(struct comparison *of, const struct trace_turn *a, const struc
         return true;
     if (!exact && full_elsewhere(a, b))
         conditions_short(&of->all, MAY_STEP | MAY_END);
-    if (!exact && evicted_elsewhere(a, b))
+    if (!exact && (evicted_elsewhere(a, b) || halved(a) != halved(b)))
         conditions_short(&of->all, MAY_STEP);
     bool steps = !(c->may & (MAY_STEP | MAY_ROUND | MAY_LOGITS | MAY_SAMPLE)) && !forced;
     if (logged && (steps ? by_steps : by_position)(of, a, b))

@@ -175,6 +175,10 @@ printf '%s\n' 'Say hello.' 'Count to four.' 'Hello.' 'Count to six.' 'Say hello.
     session --no-spec --page-size 64 --swa-pages 4 -p max_tokens=9
 diff_ "a checkpoint that one run dropped for its pages" 0 'differs +nowhere: 2 turns, .* by position' 'verdict +equal' -- \
     last --with page_size=16
+printf '%s\n' 'Say hello.' 'Count to nine.' |
+    session --no-spec --page-size 1 --swa-pages 80 -p max_tokens=9 -s "$(printf 'A %.0s' {1..50})"
+diff_ "a chunk that one run halved for want of pages" 0 'differs +nowhere: 2 turns, .* by position' 'verdict +equal' -- \
+    last --with page_size=16
 printf '%s\n' 'Say hello.' 'Count to four.' '/fork 1' | session -p max_tokens=9
 diff_ "a fork without turns of its own" 0 'differs +nowhere: 1 turn, ' 'verdict +equal' -- last --with page_size=4
 
