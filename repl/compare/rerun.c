@@ -350,8 +350,8 @@ static bool replies_logged(const struct rerun *r, struct err *e)
 }
 
 /* The request of /resume and /fork: the turns of the log, which has their replies, as the
- * conversation. A reply that another vocabulary's model computed is given as text, as in the chat
- * (repl/app/resume.c). */
+ * conversation. A reply of a server, or of a model with another vocabulary, is given as text, as in
+ * the chat (repl/app/resume.c). */
 static struct request past_request(const struct rerun *r, enum request_kind kind,
                                    const struct act *a)
 {
@@ -364,7 +364,8 @@ static struct request past_request(const struct rerun *r, enum request_kind kind
     for (int i = 0; i < r->n_live; i++) {
         struct past_turn *t = past_add(&rq.past, &rq.n_past, r->live[i]->user.n,
                                        r->live[i]->user.text, r->live[i]->reply.text);
-        if (facts_same_tokens(r->live[i]->about, backend_info(r->backend)->tokenizer_sha))
+        if (!r->live[i]->reply.served &&
+            facts_same_tokens(r->live[i]->about, backend_info(r->backend)->tokenizer_sha))
             ids_cat(&t->ids, r->live[i]->reply.tokens.v, r->live[i]->reply.tokens.n);
     }
     return rq;

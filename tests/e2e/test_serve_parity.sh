@@ -49,6 +49,8 @@ result "diff of two conversations" $?
 run replay "$there" --forced; [ $rc = 0 ] && like 'forced +60 tokens .* another at 0' && like 'log p +60 tokens: equal' && like 'verdict +equal$'
 result "the server's tokens in the local engine" $?
 run diff "$there" --forced; [ $rc = 0 ] && like 'the same build of aerie .*: the band is 0' && like 'verdict +equal$'; result "the same build has no band" $?
+lines 'Write a poem.' | feed --plain --quiet -p max_tokens=20 --remote "$drafting"; lines 'Hello.' | feed --plain --quiet -c -p max_tokens=20
+run replay last --forced; [ $rc = 0 ] && like 'log p +[1-9][0-9]* tokens: equal' && like 'verdict +equal$'; result "a server's chat that went on here" $?
 feed --plain --quiet -p max_tokens=30 -p temperature=1.5 --remote "$plain" <"$T/talk"; there=$(id_of)
 run replay "$there" --forced --json; [ $rc = 0 ] && like '"chosen_otherwise":[1-9]' && like '"log_probability_differs_by":0,' && like '"sampled":true'
 result "sampled: the local engine would choose others, its numbers are equal" $?
