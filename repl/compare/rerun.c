@@ -72,8 +72,8 @@ void rerun_settings(const char *const *with, int n, const char *lines, struct bu
         if (!rerun_changes(with, n, line))
             buf_printf(out, "%s\n", line);
     }
-    for (int i = 0; i < n; i++)
-        if (is_set(with[i]) && !rerun_changes(with + i + 1, n - i - 1, with[i])) /* the last holds */
+    for (int i = 0; i < n; i++) /* of two values of a setting, the last holds */
+        if (is_set(with[i]) && !rerun_changes(with + i + 1, n - i - 1, with[i]))
             add_change(with[i], out);
 }
 
