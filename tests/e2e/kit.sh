@@ -75,10 +75,15 @@ M() { tmux -L "$socket" -f /dev/null "$@" 2>/dev/null; }
 key() { M send-keys "$@"; }
 text() { M send-keys -l -- "$1"; }
 no_server() { ! M list-sessions >/dev/null; }
-# check TITLE COMMAND...: one line of TAP, with the screen where the command fails
+# check TITLE COMMAND...: one line of TAP, with the screen where the command fails. The screen may be half drawn and the status
+# line one frame behind, so the command is tried again for ten seconds.
 check() {
-    local title=$1; shift
-    if "$@"; then result "$title" 0; else screen >"$T/out"; : >"$T/err"; result "$title" 1; fi
+    local title=$1 end=$((SECONDS + ${TEST_WAIT:-60} / 6)); shift
+    until "$@"; do
+        [ $SECONDS -lt $end ] || { screen >"$T/out"; : >"$T/err"; result "$title" 1; return; }
+        pause 0.03
+    done
+    result "$title" 0
 }
 # tmux tells a program about the second of two quick resizes only a quarter of a second later
 told() { [ "$(stty size <"$(M display -p '#{pane_tty}')")" = "$2 $1" ]; }
