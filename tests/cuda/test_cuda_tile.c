@@ -100,15 +100,16 @@ static void check_linear(int out, int in, struct k_linear a, bool mul, const cha
 }
 
 /* Outputs and inputs that fill tiles, and that do not; splits of an even, an odd number of chunks,
- * of one, and empty ones; tiles of whole panels, and of 16 and 4, 14 and 8, 16 and 6 rows of each
- * (132 multiprocessors). */
+ * of one, and empty ones; tiles of whole panels, and of 16 and 4, 14 and 8, 16 and 6 rows of each;
+ * more large tiles than multiprocessors, whose blocks are persistent (200 rows of one term, 333 of
+ * two; 132 multiprocessors). */
 static void test_linear_shapes(void **state)
 {
     (void)state;
     static const int shapes[][2] = {{256, 2560}, {2880, 4096}, {1000, 2304}, {130, 262},
                                     {16, 96}, {300, 33}, {640, 1152}, {70, 20}, {2560, 64},
-                                    {5376, 96}};
-    for (int i = 0; i < 10; i += one_in(2))
+                                    {17270, 160}, {5376, 96}};
+    for (int i = 0; i < 11; i += one_in(2))
         check_linear(shapes[i][0], shapes[i][1], (struct k_linear){.scale = 1}, false, "linear");
 }
 
@@ -199,8 +200,8 @@ static void test_glu(void **state)
 {
     (void)state;
     static const int shapes[][2] = {{640, 2560}, {100, 1152}, {65, 200}, {2560, 96}, {2816, 96},
-                                    {3072, 96}, {3168, 1536}};
-    for (int i = 0; i < 7; i++) {
+                                    {3072, 96}, {3168, 1536}, {8630, 160}};
+    for (int i = 0; i < 8; i++) {
         int ffn = shapes[i][0], in = shapes[i][1];
         struct tensor g = TENSOR(DT_BF16, .05f, ffn, in), u = TENSOR(DT_BF16, .05f, ffn, in);
         float *x = rnd_floats((size_t)(MOST * in), 1);
@@ -240,8 +241,8 @@ static void run_pair(const void *arg, int first, int rows, float *out)
 static void test_packed_between(void **state)
 {
     (void)state;
-    static const int ffns[] = {640, 1056, 200, 2816, 3072};
-    for (int i = 0; i < 5; i++) {
+    static const int ffns[] = {640, 1056, 200, 2816, 3072, 8640};
+    for (int i = 0; i < 6; i++) {
         int ffn = ffns[i];
         struct tensor g = TENSOR(DT_BF16, .05f, ffn, 320), u = TENSOR(DT_BF16, .05f, ffn, 320),
                       w = TENSOR(DT_BF16, .05f, 72, ffn), post = TENSOR(DT_BF16, 1, 72);

@@ -26,6 +26,12 @@ typedef tile_shape<4, 2, 6, 4, 1> large; /* 192 outputs, 128 columns */
 typedef tile_shape<4, 2, 4, 2, 2> small; /* 128 outputs, 64 columns */
 typedef tile_shape<2, 2, 4, 2, 3> tiny;  /* 64 outputs, 64 columns */
 
+/* Whether blocks are persistent: each computes tile after tile, and copies the next tile's first
+ * chunks before the epilogue of the tile at hand. Smaller tiles have other blocks on the
+ * multiprocessor, which multiply during that time (results-h200.md, "Tiles of mma.sync, second
+ * form"). */
+template <class S> constexpr bool is_persistent = S::BLOCKS == 1;
+
 struct tiled_product {
     struct product p;
     int begin[MAX_MATS]; /* a matrix's first output among all, with an even number for every
@@ -44,10 +50,11 @@ struct tiled_product {
 struct tile_origin {
     int mat, out, col; /* the tile's first output in the matrix, its first column */
 };
-template <class S> __device__ __forceinline__ struct tile_origin origin_of(const tiled_product &a)
+template <class S>
+__device__ __forceinline__ struct tile_origin origin_of(const tiled_product &a, int tile)
 {
     struct tile_origin at = {};
-    const int tile = (int)blockIdx.x, first = tile / (GROUP * a.tiles_out) * GROUP;
+    const int first = tile / (GROUP * a.tiles_out) * GROUP;
     const int width = min((int)GROUP, a.tiles_row - first), in = tile - first * a.tiles_out;
     const int t = in / width;
     at.col = (first + in % width) * S::COLS;
@@ -57,76 +64,125 @@ template <class S> __device__ __forceinline__ struct tile_origin origin_of(const
     return at;
 }
 
+/* v, of which the compiler then knows nothing: it keeps v in a register, instead of what v is
+ * computed from. */
+__device__ __forceinline__ uint32_t opaque(uint32_t v)
+{
+    asm volatile("" : "+r"(v));
+    return v;
+}
+
 /* ---- copies --------------------------------------------------------------------------------- */
 
-/* A thread's pieces of every stage. Offsets are in units of 16 bytes. A stage has the weights as a
- * panel has a chunk's: first unit 0 of all outputs, and so on; with FP8 one output after the
- * other. */
+/* The place in a stage of an output's weights, counted in outputs. With GLU `out` is an output of
+ * gate (mat 0) or up (mat 1). bf16: eight outputs of gate, then the same eight of up with their
+ * halves exchanged, so that ldmatrix, which reads four of both, meets no bank conflict. FP8: an
+ * output of gate, the same of up, and so on. */
+template <int BYTES> __device__ __forceinline__ int place_of(bool glu, int out, int mat)
+{
+    if (!glu)
+        return out;
+    return BYTES == 1 ? 2 * out + mat : out / 8 * 16 + mat * 8 + (out % 8 ^ mat * 4);
+}
+
+/* A thread's pieces, of 16 bytes, of every stage of a tile. A stage has the weights as a panel has
+ * a chunk's: first unit 0 of all outputs, and so on; with FP8 one output after the other.
+ * Successive threads copy successive pieces of memory, because the time of a copy grows with the
+ * lines that a warp touches (results-h200.md, "Tiles of mma.sync, second form"). With GLU the first
+ * half of the threads copies gate's weights, the second half up's. */
 template <int BYTES, class S> struct copier {
     /* Pieces of an output's chunk; of all weights, of all columns of a stage; of a thread. */
     static constexpr int WEIGHT_PIECES = (int)K_CHUNK * BYTES / 16, W = S::OUTS * WEIGHT_PIECES,
                          X = S::COLS * 4, EACH_W = (W + S::THREADS - 1) / S::THREADS,
                          EACH_X = X / S::THREADS, WEIGHTS_BYTES = W * 16,
-                         STAGE = WEIGHTS_BYTES + X * 16;
-    /* Outputs of which a piece is copied at once; a thread copies the same piece of several. */
-    static constexpr int AT_ONCE = S::THREADS / WEIGHT_PIECES;
-    static_assert(AT_ONCE % 2 == 0, "a thread copies for one matrix");
+                         STAGE = WEIGHTS_BYTES + X * 16, PIECES = EACH_W + EACH_X;
     static_assert(X % S::THREADS == 0);
-    /* Of columns behind the last nothing is copied: what they give is not used, and thousands of
-     * copies of the same line would wait for each other. */
-    static constexpr uint32_t NO_COLUMN = ~0u;
+    /* A piece of weights as one word: the low TO_BITS bits are its place in the stage, the others
+     * its place in memory, in pieces from the tile's first panel on. */
+    static constexpr int TO_BITS = 10;
+    static_assert(W < 1 << TO_BITS);
+    /* Whether the places of a tile's weights fit into such words. */
+    static bool fits(const struct panels &l)
+    {
+        const long long rows = S::OUTS + 2 * l.rows;
+        return rows * l.ksplit.chunks * WEIGHT_PIECES < 1ll << (32 - TO_BITS);
+    }
+    /* Of columns and outputs behind the last nothing is copied: what they give is not used, and
+     * thousands of copies of the same line would wait for each other. */
+    static constexpr uint32_t NOTHING = ~0u;
     const uint4 *weights, *columns;
-    uint32_t w[EACH_W], x[EACH_X]; /* from weights, columns, of the first chunk */
+    uint32_t w[EACH_W], x[EACH_X]; /* x: from columns, of the first chunk */
     uint32_t step;                 /* from a chunk of a panel to the next */
-    uint32_t to_w, to_x;
+    const uint32_t to_w, to_x;
     struct ksplit c;
     int split, in, place; /* of the next chunk */
-    __device__ __forceinline__ copier(const tiled_product &a, const struct tile_origin &at,
-                                      uint32_t shared, int first)
-        : c(a.p.m[0].panels.ksplit), split(first), in(0), place(first)
+    __device__ __forceinline__ copier(uint32_t shared)
+        : to_w(shared),
+          to_x(opaque(shared + WEIGHTS_BYTES +
+                      (uint32_t)piece_at<4>((int)threadIdx.x / 4, (int)threadIdx.x % 4)))
     {
-        const int tid = (int)threadIdx.x;
-        const int row = BYTES == 2 ? tid % AT_ONCE : tid / WEIGHT_PIECES;
-        const int piece = BYTES == 2 ? tid / AT_ONCE : tid % WEIGHT_PIECES;
-        const mat &m = a.p.m[a.p.glu ? row % 2 : at.mat];
+    }
+    /* Begins a tile. */
+    __device__ __forceinline__ void begin(const tiled_product &a, const struct tile_origin &at,
+                                          int first)
+    {
+        c = a.p.m[0].panels.ksplit, split = place = first, in = 0;
+        const int tid = (int)threadIdx.x, cols = a.p.rows * a.p.x.terms;
+        const bool glu = a.p.glu;
+        const int threads = glu ? S::THREADS / 2 : S::THREADS, outs = glu ? S::OUTS / 2 : S::OUTS,
+                  up = glu ? tid / threads : 0;
+        const mat &m = a.p.m[glu ? up : at.mat];
         const struct panels &l = m.panels;
-        weights = (const uint4 *)m.w;
-        columns = (const uint4 *)a.p.x.x;
+        const int panel = at.out / l.rows, from = at.out - panel * l.rows;
+        const int head = min(l.rows - from, outs); /* outputs of the first panel */
         step = (uint32_t)(l.rows * WEIGHT_PIECES);
+        weights = (const uint4 *)m.w + (size_t)panel * (size_t)l.ksplit.chunks * step;
+        columns = (const uint4 *)a.p.x.x;
 #pragma unroll
         for (int i = 0; i < EACH_W; i++) {
-            const int r = row + i * AT_ONCE, o = min(at.out + (a.p.glu ? r / 2 : r), m.n - 1);
-            w[i] = (uint32_t)(o / l.rows * l.ksplit.chunks) * step +
-                   (uint32_t)(BYTES == 2 ? o % l.rows + piece * l.rows
-                                         : o % l.rows * WEIGHT_PIECES + piece);
+            /* Piece n, in the order of memory: of the panel `behind` the first one, whose outputs
+             * in the tile are `some` from `out` on; the first of them is its row `row`. */
+            int n = tid - up * threads + i * threads;
+            int behind = 0, row = from, some = head, out = 0;
+            if (n >= head * WEIGHT_PIECES) {
+                n -= head * WEIGHT_PIECES;
+                behind = n / (l.rows * WEIGHT_PIECES);
+                n -= behind * (l.rows * WEIGHT_PIECES);
+                out = head + behind * l.rows, some = min(l.rows, outs - out);
+                behind++, row = 0;
+            }
+            const int unit = BYTES == 2 ? n / max(some, 1) : n % WEIGHT_PIECES;
+            const int r = BYTES == 2 ? n - unit * some : n / WEIGHT_PIECES;
+            const bool there = out + r < outs && panel + behind < l.n;
+            const int to = place_of<BYTES>(glu, out + r, up);
+            const uint32_t of =
+                (uint32_t)(behind * l.ksplit.chunks) * step +
+                (uint32_t)(BYTES == 2 ? unit * l.rows + row + r : (row + r) * WEIGHT_PIECES + unit);
+            const int at_stage = BYTES == 2 ? unit * S::OUTS + to : to * WEIGHT_PIECES + unit;
+            w[i] = there ? of << TO_BITS | (uint32_t)at_stage : NOTHING;
         }
-        const int cols = a.p.rows * a.p.x.terms;
 #pragma unroll
         for (int i = 0; i < EACH_X; i++) {
             const int col = tid / 4 + i * (S::THREADS / 4);
             x[i] = at.col + col < cols ? (uint32_t)(at.col + col) * (uint32_t)(a.p.x.kp / 8) +
                                              (uint32_t)(tid % 4)
-                                       : NO_COLUMN;
+                                       : NOTHING;
         }
-        to_x = shared + WEIGHTS_BYTES + (uint32_t)piece_at<4>(tid / 4, tid % 4);
-        to_w = shared + (uint32_t)(BYTES == 2 ? row + piece * S::OUTS : tid) * 16;
     }
     /* Copies pieces P .. END - 1 of the next chunk, if `there`, to the stage that begins `at` bytes
      * behind the first. */
-    static constexpr int PIECES = EACH_W + EACH_X;
     template <int P, int END> __device__ __forceinline__ void copy(uint32_t at, bool there) const
     {
         if constexpr (P < END) {
             if constexpr (P < EACH_W) {
-                const bool whole = W % S::THREADS == 0 || P + 1 < EACH_W;
-                cp_async16_if(to_w + at + (uint32_t)(P * (BYTES == 2 ? AT_ONCE : S::THREADS) * 16),
-                              weights + (w[P] + (uint32_t)place * step),
-                              there && (whole || (int)threadIdx.x + P * S::THREADS < W));
+                cp_async16_if(to_w + at + w[P] % (1 << TO_BITS) * 16,
+                              weights + ((w[P] >> TO_BITS) + (uint32_t)place * step),
+                              there && w[P] != NOTHING);
             } else {
                 constexpr int X_PIECE = P - EACH_W;
                 cp_async16_if(to_x + at + (uint32_t)(X_PIECE * S::THREADS * 16),
                               columns + (x[X_PIECE] + (uint32_t)(split * c.each + in) * 4),
-                              there && x[X_PIECE] != NO_COLUMN);
+                              there && x[X_PIECE] != NOTHING);
             }
             copy<P + 1, END>(at, there);
         }
@@ -142,14 +198,17 @@ template <int BYTES, class S> struct copier {
 
 /* ---- multiplication ------------------------------------------------------------------------- */
 
-/* Where a lane's weights of its warp's outputs are in a stage, `first` the first of these outputs;
- * of bf16, those for which it gives ldmatrix the address. */
+/* Where a lane's weights of its warp's outputs are, `first` the first of them, in a stage: of bf16
+ * the output for which it gives ldmatrix the address. */
 template <int BYTES, class S>
-__device__ __forceinline__ uint32_t lane_weights(int first, int lane)
+__device__ __forceinline__ uint32_t lane_weights(bool glu, int first, int lane)
 {
     if (BYTES == 1)
         return (uint32_t)(first * K_CHUNK + lane * 8);
-    return (uint32_t)((first + lane % 8 + lane / 16 * 8 + lane / 8 % 2 * S::OUTS) * UNIT_BYTES);
+    static_assert(S::WARP_OUTS % 16 == 0);
+    const int out = first + lane % 8 + lane / 16 * 8;
+    return (uint32_t)((place_of<2>(glu, glu ? out / 2 : out, out % 2) + lane / 8 % 2 * S::OUTS) *
+                      UNIT_BYTES);
 }
 
 /* A warp's operands in registers. A chunk is multiplied in two halves of 16 of k, a half in MT
@@ -157,12 +216,13 @@ __device__ __forceinline__ uint32_t lane_weights(int first, int lane)
  * step is multiplied, the columns of the next step. */
 template <int BYTES, class S> struct operands {
     static_assert(S::NT % 2 == 0);
-    uint32_t weights[2][S::NT][2], columns[2][4];
+    /* Weights of both halves; FP8: of the half at hand, which are made of the codes. */
+    static constexpr int HALVES = BYTES == 2 ? 2 : 1;
+    uint32_t weights[HALVES][S::NT][2], columns[2][4];
     uint2 codes[BYTES == 1 ? S::NT : 1]; /* FP8: of a chunk */
 
     /* Loads step I's part of the weights of half H from the chunk at w. */
-    template <int H, int I>
-    __device__ __forceinline__ void load_weights(uint32_t w, uint32_t scale)
+    template <int H, int I> __device__ __forceinline__ void load_weights(uint32_t w)
     {
         if constexpr (BYTES == 2) {
 #pragma unroll
@@ -172,26 +232,26 @@ template <int BYTES, class S> struct operands {
                 weights[H][j][0] = v[0], weights[H][j][1] = v[1];
                 weights[H][j + 1][0] = v[2], weights[H][j + 1][1] = v[3];
             }
-        } else {
-            if (H == 0 && I == 0)
+        } else if constexpr (H == 0 && I == 0) {
 #pragma unroll
-                for (int j = 0; j < S::NT; j++)
-                    codes[j] = shared8(w + (uint32_t)(j * 8 * K_CHUNK));
-            if (I == (H == 0 ? S::MT - 1 : 0))
+            for (int j = 0; j < S::NT; j++)
+                codes[j] = shared8(w + (uint32_t)(j * 8 * K_CHUNK));
+        }
+    }
+    template <int H> __device__ __forceinline__ void convert(uint32_t scale)
+    {
 #pragma unroll
-                for (int j = 0; j < S::NT; j++) {
-                    const uint2 v = fp8_four(H == 0 ? codes[j].x : codes[j].y, scale);
-                    weights[H][j][0] = v.x, weights[H][j][1] = v.y;
-                }
+        for (int j = 0; j < S::NT; j++) {
+            const uint2 v = fp8_four(H == 0 ? codes[j].x : codes[j].y, scale);
+            weights[0][j][0] = v.x, weights[0][j][1] = v.y;
         }
     }
     /* Loads the first operands of a tile. */
-    template <int I = 0>
-    __device__ __forceinline__ void begin(uint32_t w, uint32_t x, uint32_t scale)
+    template <int I = 0> __device__ __forceinline__ void begin(uint32_t w, uint32_t x)
     {
         if constexpr (I < S::MT) {
-            load_weights<0, I>(w, scale);
-            begin<I + 1>(w, x, scale);
+            load_weights<0, I>(w);
+            begin<I + 1>(w, x);
         } else {
             ldmatrix_x4(columns[0], x);
         }
@@ -205,12 +265,15 @@ template <int BYTES, class S> struct operands {
     {
         if constexpr (I < S::MT) {
             constexpr int NOW = (H * S::MT + I) % 2;
+            if constexpr (BYTES == 1 && I == 0)
+                convert<H>(scale);
             ldmatrix_x4(columns[1 - NOW],
                         I + 1 < S::MT ? x + (uint32_t)((I + 1) * 16 * 64) : x_next);
-            load_weights<1 - H, I>(w, scale);
+            load_weights<1 - H, I>(w);
 #pragma unroll
             for (int j = 0; j < S::NT; j++)
-                mma_bf16(acc[I][j], columns[NOW], weights[H][j][0], weights[H][j][1]);
+                mma_bf16(acc[I][j], columns[NOW], weights[H % HALVES][j][0],
+                         weights[H % HALVES][j][1]);
             copy.template operator()<I>();
             multiply<H, I + 1>(acc, w, x, x_next, scale, copy);
         }
@@ -301,10 +364,11 @@ __device__ __forceinline__ void store_any(const product &p, const struct share &
     }
 }
 
-/* GLU: stores the outputs as floats, or as terms into `packed`, `pitch` elements a column. */
+/* GLU: stores the outputs as floats, or as terms into `packed`, `pitch` elements a column of the
+ * warp's. */
 template <int TERMS, class S, int ACT>
 __device__ __forceinline__ void store_gated(const product &p, const struct share &t, int in,
-                                            int col, const float (&sum)[S::MT][S::NT][4 / TERMS],
+                                            const float (&sum)[S::MT][S::NT][4 / TERMS],
                                             uint16_t *packed, int pitch)
 {
 #pragma unroll
@@ -318,7 +382,7 @@ __device__ __forceinline__ void store_gated(const product &p, const struct share
                 if (p.pack_to) {
 #pragma unroll
                     for (int term = 0; term < TERMS; term++)
-                        packed[(col + r * TERMS + term) * pitch + tile_place(in + j * 4)] =
+                        packed[(r * TERMS + term) * pitch + tile_place(in + j * 4)] =
                             split_term<bf16>(y);
                 } else if (t.row + r < p.rows && out < p.m[0].n) {
                     p.f[0].dst[(size_t)(t.row + r) * p.f[0].dst_stride + (size_t)out] = y;
@@ -326,18 +390,19 @@ __device__ __forceinline__ void store_gated(const product &p, const struct share
             }
 }
 
-/* Stores the tile's packed outputs, 16 bytes a thread. */
+/* Stores the packed outputs of WARP_COLS columns of the tile, from its column `first` on, 16 bytes
+ * a thread. */
 template <int TERMS, class S>
 __device__ __forceinline__ void store_packed(const product &p, const struct tile_origin &at,
-                                             const uint16_t *packed, int pitch)
+                                             int first, const uint16_t *packed, int pitch)
 {
     constexpr int PIECES = S::OUTS / 2 / 8;
-    const int cols = min(p.rows * TERMS - at.col, S::COLS);
+    const int cols = min(p.rows * TERMS - at.col - first, S::WARP_COLS);
     const int pieces = min((p.m[0].n - at.out) / 8, PIECES);
     for (int i = (int)threadIdx.x; i < cols * PIECES; i += S::THREADS) {
         const int col = i / PIECES, piece = i % PIECES;
         if (piece < pieces)
-            *(uint4 *)(p.pack_to + (size_t)(at.col + col) * (size_t)p.pack_as.kp +
+            *(uint4 *)(p.pack_to + (size_t)(at.col + first + col) * (size_t)p.pack_as.kp +
                        (size_t)(at.out + piece * 8)) =
                 *(const uint4 *)(packed + col * pitch + piece * 8);
     }
@@ -346,36 +411,54 @@ __device__ __forceinline__ void store_packed(const product &p, const struct tile
 /* Elements of a column of packed outputs in shared memory. */
 template <class S> constexpr int packed_pitch = S::OUTS / 2 + 8;
 
+template <int TERMS, class S, int ACT>
+__device__ __forceinline__ void finish_gated(const product &p, const struct tile_origin &at,
+                                             const float (&sum)[S::MT][S::NT][4 / TERMS],
+                                             uint16_t *packed)
+{
+    constexpr int PITCH = packed_pitch<S>;
+    const int warp = (int)threadIdx.x / 32, col = warp % S::WARPS_COL * S::WARP_COLS;
+    /* opaque: otherwise places are computed before the first tile, and spill. */
+    const int in =
+        (int)opaque((uint32_t)(warp / S::WARPS_COL * S::WARP_OUTS / 2) + threadIdx.x % 4);
+    const struct share t = {0, at.out + in, (at.col + col) / TERMS};
+    if (!p.pack_to) {
+        store_gated<TERMS, S, ACT>(p, t, in, sum, packed, PITCH);
+        return;
+    }
+#pragma unroll 1
+    for (int first = 0; first < S::COLS; first += S::WARP_COLS) {
+        __syncthreads(); /* no warp reads the stage, or the columns before */
+        if (col == first)
+            store_gated<TERMS, S, ACT>(p, t, in, sum, packed, PITCH);
+        __syncthreads();
+        store_packed<TERMS, S>(p, at, first, packed, PITCH);
+    }
+    __syncthreads(); /* chunks of the next tile replace the columns */
+}
+
+/* packed: a stage of the ring that nothing is copied to. */
 template <int TERMS, class S>
 __device__ __forceinline__ void finish_tile(const product &p, const struct tile_origin &at,
                                             const float (&sum)[S::MT][S::NT][4 / TERMS],
                                             uint16_t *packed)
 {
-    constexpr int PITCH = packed_pitch<S>;
     const int warp = (int)threadIdx.x / 32, q = (int)threadIdx.x % 4;
     const int col = warp % S::WARPS_COL * S::WARP_COLS, row = (at.col + col) / TERMS;
-    const int first = warp / S::WARPS_COL * S::WARP_OUTS;
     if (!p.glu) {
-        const struct share t = {at.mat, at.out + first + 2 * q, row};
+        const struct share t = {at.mat, at.out + warp / S::WARPS_COL * S::WARP_OUTS + 2 * q, row};
         const epilogue &f = p.f[at.mat];
         if (f.act == ACT_NONE && f.softcap <= 0 && f.scale == 1 && !f.mul)
             store_plain<TERMS, S>(p, t, sum);
         else
             store_any<TERMS, S>(p, t, sum);
-        return;
+    } else if (p.glu_act == ACT_SILU) {
+        finish_gated<TERMS, S, ACT_SILU>(p, at, sum, packed);
+    } else if (p.glu_act == ACT_GELU_TANH) {
+        finish_gated<TERMS, S, ACT_GELU_TANH>(p, at, sum, packed);
+    } else {
+        finish_gated<TERMS, S, ACT_NONE>(p, at, sum, packed);
     }
-    const int in = first / 2 + q;
-    const struct share t = {0, at.out + in, row};
-    __syncthreads(); /* packed outputs replace the ring */
-    if (p.glu_act == ACT_SILU)
-        store_gated<TERMS, S, ACT_SILU>(p, t, in, col, sum, packed, PITCH);
-    else if (p.glu_act == ACT_GELU_TANH)
-        store_gated<TERMS, S, ACT_GELU_TANH>(p, t, in, col, sum, packed, PITCH);
-    else
-        store_gated<TERMS, S, ACT_NONE>(p, t, in, col, sum, packed, PITCH);
-    __syncthreads();
-    if (p.pack_to)
-        store_packed<TERMS, S>(p, at, packed, PITCH);
 }
 
 /* Stores the partial sums of a k split. */
@@ -406,6 +489,42 @@ __device__ __forceinline__ void store_partials(const tiled_product &a, const str
 
 /* ---- the kernel ----------------------------------------------------------------------------- */
 
+/* Copies a tile's first STAGES - 1 chunks of splits before `last`. Of chunks behind the last one
+ * nothing is copied, here and in the loop below: their stages become full all the same, so that the
+ * loop has no branch around a barrier. */
+template <int BYTES, class S>
+__device__ __forceinline__ void start_copies(copier<BYTES, S> &copies, int last, uint32_t full,
+                                             uint32_t empty, ring_pos &to)
+{
+    using C = copier<BYTES, S>;
+#pragma unroll 1
+    for (int i = 0; i < STAGES - 1; i++) {
+        const bool more = copies.split < last;
+        mbarrier_wait(barrier_at(empty, to.slot), to.phase ^ 1);
+        copies.template copy<0, C::PIECES>((uint32_t)(to.slot * C::STAGE), more);
+        cp_async_arrive(barrier_at(full, to.slot));
+        if (more)
+            copies.next();
+        to.next(STAGES);
+    }
+}
+
+/* Releases the stages of chunks behind a tile's last one. */
+__device__ __forceinline__ void skip_stages(uint32_t full, uint32_t empty, ring_pos &now)
+{
+#pragma unroll 1
+    for (int i = 0; i < STAGES - 1; i++, now.next(STAGES)) {
+        mbarrier_wait(barrier_at(full, now.slot), now.phase);
+        mbarrier_arrive_warp(barrier_at(empty, now.slot));
+    }
+}
+
+/* FP8: the scale of a lane's weights. */
+template <class S> __device__ __forceinline__ uint32_t scale_of(const tiled_product &a, int tile)
+{
+    return a.scale[a.p.glu ? (int)threadIdx.x % 32 / 4 % 2 : origin_of<S>(a, tile).mat];
+}
+
 /* SPLIT: k_blocks > 1; never with GLU. */
 template <int TERMS, int BYTES, class S, bool SPLIT>
 __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
@@ -413,9 +532,8 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
 {
     using C = copier<BYTES, S>;
     extern __shared__ __align__(128) uint8_t shared[];
-    __shared__ uint64_t full_of[STAGES], empty_of[STAGES];
+    __shared__ uint64_t barriers[2 * STAGES]; /* full, then empty */
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    const struct tile_origin at = origin_of<S>(a);
     const struct ksplit c = a.p.m[0].panels.ksplit;
     const int each = SPLIT ? K_SPLITS / a.k_blocks : (int)K_SPLITS;
     const int first = (int)blockIdx.y * each, last = min(first + each, c.splits);
@@ -423,71 +541,81 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
         pdl_wait_trigger();
         return;
     }
-    C copies(a, at, shared_at(shared), first);
-    const uint32_t scale = BYTES == 1 ? a.scale[a.p.glu ? lane / 4 % 2 : at.mat] : 0;
     const int col = warp % S::WARPS_COL * S::WARP_COLS + lane_column();
-    const uint32_t w = shared_at(shared) +
-                       lane_weights<BYTES, S>(warp / S::WARPS_COL * S::WARP_OUTS, lane);
-    const uint32_t x =
-        shared_at(shared) + C::WEIGHTS_BYTES + (uint32_t)piece_at<4>(col, lane_piece());
-    const uint32_t full = shared_at(full_of), empty = shared_at(empty_of);
+    const uint32_t w =
+        opaque(shared_at(shared) +
+               lane_weights<BYTES, S>(a.p.glu, warp / S::WARPS_COL * S::WARP_OUTS, lane));
+    const uint32_t x = opaque(shared_at(shared) + C::WEIGHTS_BYTES +
+                              (uint32_t)piece_at<4>(col, lane_piece()));
+    const uint32_t full = opaque(shared_at(barriers)), empty = full + STAGES * 8;
     if (threadIdx.x == 0) {
-        init_ring(full_of, empty_of, STAGES, S::THREADS, S::THREADS / 32);
+        init_ring(barriers, barriers + STAGES, STAGES, S::THREADS, S::THREADS / 32);
         mbarrier_init_fence();
     }
     __syncthreads();
+    struct ring_pos now = {}, to = {}; /* the stages multiplied from, and copied to, next */
+    C copies(shared_at(shared));
+    copies.begin(a, origin_of<S>(a, (int)blockIdx.x), first);
     pdl_wait_trigger();
-#pragma unroll
-    for (int i = 0; i < STAGES - 1; i++) {
-        const bool more = copies.split < last;
-        copies.template copy<0, C::PIECES>((uint32_t)(i * C::STAGE), more);
-        cp_async_arrive(barrier_at(full, i));
-        if (more)
-            copies.next();
-    }
-    float acc[S::MT][S::NT][4], sum[S::MT][S::NT][4 / TERMS];
-    operands<BYTES, S> o;
-    struct ring_pos now = {}, to = {STAGES - 1, 0}; /* the stages multiplied from, and copied to */
-    mbarrier_wait(full, 0);
-    o.begin(w, x, scale);
-    set_sums(sum, -0.f);
+    start_copies<BYTES, S>(copies, last, full, empty, to);
+    int tile = (int)blockIdx.x;
 #pragma unroll 1
-    for (int split = first; split < last; split++) {
-        set_sums(acc, 0.f);
+    for (;;) {
+        float acc[S::MT][S::NT][4], sum[S::MT][S::NT][4 / TERMS];
+        operands<BYTES, S> o;
+        const uint32_t scale = BYTES == 1 ? scale_of<S>(a, tile) : 0;
+        mbarrier_wait(barrier_at(full, now.slot), now.phase);
+        const uint32_t begin = (uint32_t)(now.slot * C::STAGE);
+        o.begin(w + begin, x + begin);
+        set_sums(sum, -0.f);
 #pragma unroll 1
-        for (int i = split == c.splits - 1 ? c.rest : c.each; i > 0; i--) {
-            const int of = now.slot;
-            const uint32_t in = (uint32_t)(of * C::STAGE);
-            o.template multiply<0>(acc, w + in, x + in, (x ^ 32) + in, scale,
-                                   no_copies());
-            now.next(STAGES);
-            /* Behind the last chunk the copies of nothing arrive, and what was in the stage is
-             * loaded in vain. */
-            mbarrier_wait(barrier_at(empty, to.slot), to.phase ^ 1);
-            mbarrier_wait(barrier_at(full, now.slot), now.phase);
-            const uint32_t next = (uint32_t)(now.slot * C::STAGE);
-            const bool more = copies.split < last;
-            o.template multiply<1>(acc, w + next, (x ^ 32) + in, x + next, scale, [&]<int I>() {
-                copies.template copy<I * C::PIECES / S::MT, (I + 1) * C::PIECES / S::MT>(
-                    (uint32_t)(to.slot * C::STAGE), more);
-            });
-            cp_async_arrive(barrier_at(full, to.slot));
-            mbarrier_arrive_warp(barrier_at(empty, of));
-            if (more)
-                copies.next();
-            to.next(STAGES);
-        }
-        if constexpr (SPLIT)
-            store_partials<TERMS, S>(a, at, acc, split);
-        else
-            add_split<TERMS>(sum, acc);
-    }
-    if constexpr (!SPLIT) {
-        if (c.splits < K_SPLITS) { /* empty splits add zero: -0 becomes 0 */
+        for (int split = first; split < last; split++) {
             set_sums(acc, 0.f);
-            add_split<TERMS>(sum, acc);
+#pragma unroll 1
+            for (int i = split == c.splits - 1 ? c.rest : c.each; i > 0; i--) {
+                const int of = now.slot;
+                const uint32_t in = (uint32_t)(of * C::STAGE);
+                o.template multiply<0>(acc, w + in, x + in, (x ^ 32) + in, scale, no_copies());
+                now.next(STAGES);
+                /* Behind the tile's last chunk, what is in the stage is loaded in vain. */
+                mbarrier_wait(barrier_at(empty, to.slot), to.phase ^ 1);
+                mbarrier_wait(barrier_at(full, now.slot), now.phase);
+                const uint32_t next = (uint32_t)(now.slot * C::STAGE);
+                const bool more = copies.split < last;
+                o.template multiply<1>(
+                    acc, w + next, (x ^ 32) + in, x + next, scale, [&]<int I>() {
+                        copies.template copy<I * C::PIECES / S::MT, (I + 1) * C::PIECES / S::MT>(
+                            (uint32_t)(to.slot * C::STAGE), more);
+                    });
+                cp_async_arrive(barrier_at(full, to.slot));
+                mbarrier_arrive_warp(barrier_at(empty, of));
+                if (more)
+                    copies.next();
+                to.next(STAGES);
+            }
+            if constexpr (SPLIT)
+                store_partials<TERMS, S>(a, origin_of<S>(a, tile), acc, split);
+            else
+                add_split<TERMS>(sum, acc);
         }
-        finish_tile<TERMS, S>(a.p, at, sum, (uint16_t *)shared);
+        const int next = tile + (int)gridDim.x;
+        const bool more = is_persistent<S> && next < a.tiles_out * a.tiles_row;
+        if constexpr (!SPLIT) {
+            if (more) {
+                skip_stages(full, empty, now);
+                copies.begin(a, origin_of<S>(a, next), first);
+                start_copies<BYTES, S>(copies, last, full, empty, to);
+            }
+            if (c.splits < K_SPLITS) { /* empty splits add zero: -0 becomes 0 */
+                set_sums(acc, 0.f);
+                add_split<TERMS>(sum, acc);
+            }
+            finish_tile<TERMS, S>(a.p, origin_of<S>(a, tile), sum,
+                                  (uint16_t *)(shared + to.slot * C::STAGE));
+        }
+        if (!more)
+            break;
+        tile = next;
     }
 }
 
@@ -513,7 +641,7 @@ template <int TERMS, int BYTES, class S, bool SPLIT>
 static int run(struct kdev *d, const struct product *p, int k_blocks, bool defers)
 {
     constexpr int SHARED = (int)STAGES * copier<BYTES, S>::STAGE;
-    static_assert(S::COLS * packed_pitch<S> * 2 <= SHARED);
+    static_assert(S::WARP_COLS * packed_pitch<S> * 2 <= copier<BYTES, S>::STAGE);
     static_assert(SHARED <= 99 << 10, "every GPU has that much");
     static_assert(S::BLOCKS * (SHARED + 1024) <= 100 << 10, "of a multiprocessor, too");
     struct tiled_product a = {};
@@ -522,6 +650,7 @@ static int run(struct kdev *d, const struct product *p, int k_blocks, bool defer
     a.tiles_row = div_up(p->rows * TERMS, S::COLS);
     a.k_blocks = k_blocks;
     for (int i = 0; i < p->n_mats; i++) {
+        CHECK((copier<BYTES, S>::fits(p->m[i].panels)));
         a.begin[i] = a.all, a.all += paired(p->m[i].n);
         if (BYTES == 1)
             a.scale[i] = fp8_factor(p->m[i].unit);
@@ -533,9 +662,10 @@ static int run(struct kdev *d, const struct product *p, int k_blocks, bool defer
     else if (SPLIT)
         a.part =
             (float *)cuda_take(d, (size_t)splits * partial_floats(p->rows, a.all) * sizeof(float));
+    const int tiles = a.tiles_out * a.tiles_row,
+              blocks = is_persistent<S> ? min_int(tiles, d->gpu.n_sm) : tiles;
     cuda_launch(d, tiled_product_kernel<TERMS, BYTES, S, SPLIT>,
-                dim3((unsigned)(a.tiles_out * a.tiles_row), (unsigned)k_blocks), S::THREADS,
-                (size_t)SHARED, a);
+                dim3((unsigned)blocks, (unsigned)k_blocks), S::THREADS, (size_t)SHARED, a);
     if (SPLIT && !defers)
         cuda_reduce_splits(d, p, a.part, a.all, splits);
     return defers ? splits : 0;
