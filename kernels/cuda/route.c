@@ -20,9 +20,7 @@ int packed_as(int type)
         PACKED_LAYOUTS(ITSELF)
 #undef ITSELF
         return type;
-    case DT_Q4_1:
-    case DT_Q5_0: return DT_Q5_1;
-    case DT_Q3_K: return DT_Q6_K;
+    case DT_Q4_1: return DT_Q5_1;
     case DT_IQ4_NL: return DT_IQ4_XS;
     case DT_MXFP4:
     case DT_NVFP4: return DT_E2M1;
@@ -159,20 +157,17 @@ static enum row_pack pack_of(const struct gpu *g, const struct product_shape *s,
 
 /* From how many rows on the prefill kernel is faster with weights that become bf16 in scratch
  * before it, once a product, than with weights that its consumers unpack, once for each tile of
- * columns (gemma-3-27b: results-h200.md, "Two numbers for a scale"). A type whose layout
- * eight_at() (dense/packed.cuh) reads can take scratch; a form of the kernel is for fewer rows
- * alone. */
+ * columns (gemma-3-27b: results-h200.md, "Two numbers for a scale" and "Tables for Q2_K"). */
 static int scratch_rows_of(int type)
 {
     switch (type) {
-    case DT_Q4_0:
-    case DT_E4M3: return INT_MAX;
-    case DT_Q8_0: return 1536;
     case DT_IQ4_XS:
     case DT_E2M1: return 1024; /* from times of 512 rows */
     case DT_Q5_1: /* the same */
     case DT_Q6_K: return 832;
-    default: return 576; /* Q4_K, Q5_K, Q2_K */
+    case DT_Q4_K:
+    case DT_Q5_K: return 576;
+    default: return 1536; /* Q4_0, E4M3, Q2_K, Q3_K, Q5_0, Q8_0: of 512 and 2,048 rows */
     }
 }
 

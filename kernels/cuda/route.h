@@ -53,7 +53,7 @@ bool packs_on(const struct gpu *g, int type);
 /* The packed types whose matrices have a layout of their own (dense/packed.cuh). */
 #define PACKED_LAYOUTS(X)                                                                  \
     X(DT_E4M3) X(DT_Q8_0) X(DT_E2M1) X(DT_Q4_0) X(DT_Q4_K) X(DT_Q2_K) X(DT_IQ4_XS)         \
-    X(DT_Q5_1) X(DT_Q5_K) X(DT_Q6_K)
+    X(DT_Q3_K) X(DT_Q5_0) X(DT_Q5_1) X(DT_Q5_K) X(DT_Q6_K)
 /* The one in whose layout such a matrix is stored: its type, or one that has the same values.
  * DT_NONE: it does not stay packed. */
 int packed_as(int type);

@@ -464,6 +464,14 @@ const void *standin_kernel(const char *part)
     return NULL;
 }
 
+int standin_registers(const void *kernel, int n)
+{
+    struct kernel *k = entry(kernel);
+    const int had = read_code(k) ? k->registers : 0;
+    k->registers = n;
+    return had;
+}
+
 /* The kernel of a call; NULL, and a broken rule: there is none. */
 static struct kernel *kernel_of(const void *host, const char *call)
 {

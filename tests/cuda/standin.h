@@ -28,6 +28,8 @@ bool standin_failed(void);
 
 /* How the host names a kernel whose mangled name contains `part`; NULL: there is none. */
 const void *standin_kernel(const char *part);
+/* Gives the kernel n registers a thread; returns how many it had, those of its machine code. */
+int standin_registers(const void *kernel, int n);
 /* Kernels compute nothing. Where the host waits for what a kernel writes, a test says what that is:
  * run(args) is called at every launch, in graphs too, of the kernels whose mangled name contains
  * `part`. args: as of cudaLaunchKernel(). At most eight. */

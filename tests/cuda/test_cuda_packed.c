@@ -218,10 +218,8 @@ static float least_too_large(int *from, int *to)
     *from = *to = 0;
     switch (type) {
     case DT_Q4_K: *from = 4, *to = 16; return .5f / 63;
-    case DT_Q2_K: *from = 0, *to = 16; return 2.f / 15;
     case DT_Q5_K: *from = 4, *to = 16; return .25f / 63;
     case DT_Q4_1:
-    case DT_Q5_0:
     case DT_Q5_1: return .25f;
     default: return 0;
     }
@@ -247,7 +245,7 @@ static void test_large_scales(void **state)
         struct both w = blocks_of(OUT, IN);
         uint8_t *block = w.t[0].data;
         block += i % 2 ? w.t[0].bytes - (size_t)f->bytes : 0;
-        for (int j = from; j < to; j++) /* 63; of Q2_K 15 */
+        for (int j = from; j < to; j++) /* 63 */
             block[j] = 255;
         if (fp4)
             put_large_fp4_scale(block, i > 1, i % 2);
@@ -271,7 +269,7 @@ static void test_linear_in_parts(void **state)
     (void)state;
     if (!own_layout())
         return;
-    enum { MANY = 1040 };
+    enum { MANY = 1536 };
     const int out = 11264, in = 12288;
     static const int counts[] = {40, 80, 130, 180, MANY};
     struct both w = both_of(out, in);
@@ -453,7 +451,7 @@ static void fill_codes(const struct packed_format *f, int h, uint8_t *block)
 {
     const int codes = f->bytes - 16;
     const bool fifth = type == DT_Q5_0 || type == DT_Q5_1;
-    const float least = fifth || type == DT_Q4_1 ? .25f : 65536.f;
+    const float least = type == DT_Q4_1 || type == DT_Q5_1 ? .25f : 65536.f;
     const uint16_t minimum = some_scale(.1f);
     const float factor = (.5f + rnd_unit()) * 0x1p-8f * (h % 2 ? 1.f : -1.f);
     const int scale = fabsf(f16_to_f32((uint16_t)h)) < least ? h : h & 0x83ff;
@@ -496,7 +494,8 @@ static void fill_q8_0(int h, uint8_t *block)
 }
 
 /* Blocks with all digits that a scale can have, and each of its sub-scales that differs by more
- * than a power of two or a sign, with every code. Four of IQ4_XS, 32 of Q6_K have the same d. */
+ * than a power of two or a sign, with every code. Four of IQ4_XS and Q3_K, 16 of Q2_K, 32 of Q6_K
+ * have the same d; those of Q2_K have minima with other digits. */
 static void fill_iq4_xs(int h, uint8_t *block)
 {
     const int d = 0x2400 | h / 4;
@@ -523,6 +522,34 @@ static void fill_q6_k(int h, uint8_t *block)
     }
 }
 
+static void fill_q3_k(int h, uint8_t *block)
+{
+    const int d = 0x2400 | h / 4;
+    memset(block, 0, 108);
+    block[108] = (uint8_t)d, block[109] = (uint8_t)(d >> 8);
+    for (int i = 0; i < 256; i++) {
+        const int code = i % 8;
+        block[32 + i / 128 * 32 + i % 32] |= (uint8_t)((code & 3) << i % 128 / 32 * 2);
+        block[i % 32] |= (uint8_t)(code >> 2 << i / 32);
+    }
+    for (int k = 0; k < 16; k++) {
+        const int scale = h % 4 * 16 + k;
+        block[96 + k % 8] |= (uint8_t)((scale & 15) << k / 8 * 4);
+        block[104 + k % 4] |= (uint8_t)(scale >> 4 << k / 4 * 2);
+    }
+}
+static void fill_q2_k(int h, uint8_t *block)
+{
+    const int d = 0x2400 | h / 16, least = 0x2400 | h / 16 * 37 % 1024;
+    memset(block, 0, 80);
+    block[80] = (uint8_t)d, block[81] = (uint8_t)(d >> 8);
+    block[82] = (uint8_t)least, block[83] = (uint8_t)(least >> 8);
+    for (int i = 0; i < 16; i++)
+        block[i] = (uint8_t)(h % 16 * 16 + i);
+    for (int i = 0; i < 256; i++)
+        block[16 + i / 128 * 32 + i % 32] |= (uint8_t)((i ^ i / 16) % 4 << i % 128 / 32 * 2);
+}
+
 /* The number of blocks with all scales of a type, 0: not tested; fills block h of them. */
 static int all_scales(const struct packed_format *f, int h, uint8_t *block)
 {
@@ -531,6 +558,8 @@ static int all_scales(const struct packed_format *f, int h, uint8_t *block)
     case DT_Q8_0: fill_q8_0(h, block); return 65536;
     case DT_IQ4_XS: fill_iq4_xs(h, block); return 1024 * 4;
     case DT_Q6_K: fill_q6_k(h, block); return 1024 * 32;
+    case DT_Q3_K: fill_q3_k(h, block); return 1024 * 4;
+    case DT_Q2_K: fill_q2_k(h, block); return 1024 * 16;
     case DT_E4M3: fill_e4m3(h, block); return 2 * E4M3_SCALES * 8;
     case DT_NVFP4: fill_nvfp4(h, block); return 64 * 64;
     default:
@@ -542,7 +571,7 @@ static int all_scales(const struct packed_format *f, int h, uint8_t *block)
 }
 
 /* Every finite scale that stays packed, with every code, of the types of blocks of 32 and of NVFP4,
- * and all digits of those of IQ4_XS and Q6_K, as rows of a table. */
+ * and all digits of those of IQ4_XS, Q6_K, Q3_K and Q2_K, as rows of a table. */
 static void test_all_scales(void **state)
 {
     (void)state;

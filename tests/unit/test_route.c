@@ -30,17 +30,17 @@ static void test_packed_types(void **unused)
         const struct gpu *gpu;
         const char *types;
     } t[] = {
-        {&h100, "80555264k6iieeEe"}, {&h100_f32, "................"},
-        {&a100, "80555264k6iieeEe"}, {&a100_f32, "................"},
-        {&ada, "80555264k6iieeEe"}, {&ada_f32, "................"},
+        {&h100, "805f5234k6iieeEe"}, {&h100_f32, "................"},
+        {&a100, "805f5234k6iieeEe"}, {&a100_f32, "................"},
+        {&ada, "805f5234k6iieeEe"}, {&ada_f32, "................"},
     };
     for (int g = 0; g < LENGTH(t); g++)
         for (int i = DT_Q8_0; i <= DT_E2M1; i++)
             assert_int_equal(packs_on(t[g].gpu, i), t[g].types[i - DT_Q8_0] != '.');
     assert_false(packs_on(&h100, DT_BF16));
     static const enum dtype as[] = {['8'] = DT_Q8_0, ['0'] = DT_Q4_0, ['5'] = DT_Q5_1,
-                                    ['2'] = DT_Q2_K, ['4'] = DT_Q4_K, ['k'] = DT_Q5_K,
-                                    ['6'] = DT_Q6_K,
+                                    ['f'] = DT_Q5_0, ['2'] = DT_Q2_K, ['3'] = DT_Q3_K,
+                                    ['4'] = DT_Q4_K, ['k'] = DT_Q5_K, ['6'] = DT_Q6_K,
                                     ['i'] = DT_IQ4_XS, ['E'] = DT_E4M3, ['e'] = DT_E2M1,
                                     ['.'] = DT_NONE};
     for (int i = DT_Q8_0; i <= DT_E2M1; i++)
@@ -205,15 +205,14 @@ static void test_product_routes(void **unused)
     s = linear(65, 2880, 2880);
     assert_int_equal(product_route_of(&h100_f32, &s).kernel, PRODUCT_PREFILL);
     /* the fewest rows of those types that unpack to scratch, and one less */
-    static const int least[][2] = {{DT_Q4_K, 576}, {DT_Q5_K, 576}, {DT_Q2_K, 576},
-                                   {DT_Q6_K, 832}, {DT_Q5_1, 832}, {DT_IQ4_XS, 1024},
-                                   {DT_E2M1, 1024}, {DT_Q8_0, 1536}};
+    static const int least[][2] = {{DT_Q4_K, 576}, {DT_Q5_K, 576}, {DT_Q6_K, 832},
+                                   {DT_Q5_1, 832}, {DT_IQ4_XS, 1024}, {DT_E2M1, 1024},
+                                   {DT_Q8_0, 1536}, {DT_Q4_0, 1536}, {DT_E4M3, 1536},
+                                   {DT_Q2_K, 1536}, {DT_Q3_K, 1536}, {DT_Q5_0, 1536}};
     for (int i = 0; i < 2 * LENGTH(least); i++) {
         s = linear(least[i / 2][1] - i % 2, 2880, 2880), s.blocks = true, s.type = least[i / 2][0];
         assert_true(product_route_of(&h100, &s).unpacks == (i % 2 == 0));
     }
-    s = linear(4096, 2880, 2880), s.blocks = true, s.type = DT_Q4_0;
-    assert_false(product_route_of(&h100, &s).unpacks);
     /* of two panels a block that are no whole pairs of tiles, of four bits, units have both */
     s = linear(1, 2880, 5376), s.blocks = s.doubles = true;
     s.panels[0] = (struct panel_shape){22, 245};

@@ -111,15 +111,14 @@ template <int XT, int NT, int KIND, int ROWS, int STORED> struct packed_split {
     {
         /* whether there is a second chunk; whether the lane loads from the block behind */
         const bool two = position + 1 < end;
-        const bool ends =
-            two && block_ends(position) && (STORED == DT_Q2_K || threadIdx.x % 4 > 1);
+        const bool ends = two && block_ends(position) && threadIdx.x % 4 > 1;
 #pragma unroll
         for (int j = n; j < min(n + 2, TILES); j++) {
             const int g = j / OF_GROUP, t = j % OF_GROUP * 8, i = g < STEPS ? g : 0;
             const uint32_t w = at.w[g] + (uint32_t)(t * CODES);
-            const uint32_t first = BLOCKS ? at.b[g] + (uint32_t)(t * BLOCKS) : 0;
-            b.w[j - n].fetch(w, w + (two ? step[i] : 0), at.s[g] + (uint32_t)(t * SCALES), first,
-                             BLOCKS ? first + (ends ? block_step[i] : 0) : 0);
+            b.w[j - n].fetch(
+                w, w + (two ? step[i] : 0), at.s[g] + (uint32_t)(t * SCALES),
+                BLOCKS ? at.b[g] + (uint32_t)(t * BLOCKS) + (ends ? block_step[i] : 0) : 0);
         }
     }
     __device__ __forceinline__ void fetch_columns(packed_columns<XT> &b, const place &at,

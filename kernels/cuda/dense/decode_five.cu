@@ -3,8 +3,9 @@
 
 void cuda_product_five(struct kdev *d, struct product *p, const struct product_route *r)
 {
-    if (p->m[0].type == DT_Q5_K)
-        run_form<DT_Q5_K>(d, p, r->form);
-    else
-        run_form<DT_Q5_1>(d, p, r->form);
+    switch (p->m[0].type) {
+    case DT_Q5_K: run_form<DT_Q5_K>(d, p, r->form); break;
+    case DT_Q5_0: run_form<DT_Q5_0>(d, p, r->form); break;
+    default: run_form<DT_Q5_1>(d, p, r->form);
+    }
 }

@@ -164,7 +164,7 @@ static void decode(struct kdev *d, struct product *p, const struct product_route
         cuda_product_decode(d, p, r);
     else if (five_bit(stored))
         cuda_product_five(d, p, r);
-    else if (stored == DT_Q2_K)
+    else if (stored == DT_Q2_K || stored == DT_Q3_K)
         cuda_product_two(d, p, r);
     else if (stored == DT_IQ4_XS || stored == DT_E2M1)
         cuda_product_levels(d, p, r);

@@ -56,10 +56,9 @@ __device__ __forceinline__ void put_codes(int type, int form, const uint8_t *b, 
     }
     if (four_bit(form)) {
         const bool pairs = form != DT_IQ4_XS;
-        const int times = type == DT_Q2_K ? 4 : 1;
         uint32_t word = 0;
         for (int i = 0; i < 8; i++)
-            word |= times * code_of(type, b, k, q * 8 + i)
+            word |= (code_of(type, b, k, q * 8 + i) - (type == DT_Q3_K ? 24 : 0))
                     << (pairs ? 16 * (i % 2) + 4 * (i / 2) : 4 * i);
         *(uint32_t *)own = word;
         return;
@@ -69,19 +68,24 @@ __device__ __forceinline__ void put_codes(int type, int form, const uint8_t *b, 
         *(uint2 *)own = make_uint2(fp8_word(c), fp8_word(c + 4));
         return;
     }
+    if (type == DT_Q2_K) {
+        uint32_t word = 0;
+        for (int i = 0; i < 8; i++)
+            word |= code_of(type, b, k, q * 8 + i) << (8 * (i % 2) + i / 2 * 2);
+        *(uint16_t *)own = (uint16_t)word;
+        return;
+    }
     if (type == DT_Q8_0) {
         for (int i = 0; i < 8; i++)
             own[i] = (uint8_t)code_of(type, b, k, q * 8 + i);
         return;
     }
-    const bool five = five_bit(form), three = type == DT_Q3_K;
+    const bool five = five_bit(form);
     const int low = five ? 3 : 2; /* bits of the second beside the first */
     uint32_t word = 0, high = 0;
     for (int at = 0; at < 4; at++) { /* elements 4 (at % 2) + at / 2 and the second behind it */
         const int i = q * 8 + at % 2 * 4 + at / 2;
-        uint32_t first = code_of(type, b, k, i), second = code_of(type, b, k, i + 2);
-        if (three) /* from levels -4 to 3, plus 32, to eight times those, plus 32 */
-            first = first * 8 - 224, second = second * 8 - 224;
+        const uint32_t first = code_of(type, b, k, i), second = code_of(type, b, k, i + 2);
         word |= (first << low | (second & ((1u << low) - 1))) << 8 * at;
         high |= second >> low << (five ? 6 - 2 * at : at < 2 ? 8 * at + 4 : 8 * at - 16);
     }
@@ -133,12 +137,13 @@ __device__ __forceinline__ bool are_parts(int form, float x, uint32_t s)
 {
     const uint8_t levels[16] = {1, 24, 45, 63, 79, 93, 106, 118,
                                 129, 141, 153, 166, 181, 197, 217, 241};
-    const int n = form == DT_IQ4_XS ? 16 : form == DT_Q6_K ? 64 : 256;
+    const bool iq4 = form == DT_IQ4_XS;
+    const int n = iq4 || form == DT_Q3_K ? 16 : form == DT_Q5_0 ? 32 : form == DT_Q6_K ? 64 : 256;
     bool are = true;
     for (int i = 0; i < n && are; i += 2) {
         uint32_t byte[2];
         for (int e = 0; e < 2; e++)
-            byte[e] = n == 16 ? levels[i + e] : (uint32_t)((i + e) * 256 / n);
+            byte[e] = iq4 ? levels[i + e] : (uint32_t)((i + e) * 256 / n);
         const uint32_t wrong = byte_weights(byte[0] | byte[1] << 16, s) ^
                                bf16_pair(((float)byte[0] - 128) * x, ((float)byte[1] - 128) * x);
         are = !(wrong & (byte[0] == 128 ? 0xffff7fff : ~0u));
@@ -147,8 +152,8 @@ __device__ __forceinline__ bool are_parts(int form, float x, uint32_t s)
 }
 /* 2^6 times the parts of x for byte_weights(), the first in the low half. Every scale of these
  * types has some, as was tried for all digits that one can have: 1.15 tries in the mean; for a few
- * scales of IQ4_XS the larger part is the second. */
-__device__ __forceinline__ uint32_t parts_of(int form, float x)
+ * scales of IQ4_XS the larger part is the second. If there were none, *too_large would become 1. */
+__device__ __forceinline__ uint32_t parts_of(int form, float x, unsigned *too_large)
 {
     enum { FIRST = 11, REST = 5 }; /* numbers that are tried, the nearest one first */
     if (x == 0 || !isfinite(x))
@@ -159,12 +164,12 @@ __device__ __forceinline__ uint32_t parts_of(int form, float x)
                                (uint32_t)(a % 2 ? -(a + 1) / 2 : a / 2) * 0x10000u;
         const uint32_t rest = __float_as_uint(rounded_bf16(x * 64 - __uint_as_float(first))) +
                               (uint32_t)(b % 2 ? -(b + 1) / 2 : b / 2) * 0x10000u;
-        const uint32_t s = swaps ? (first & 0xffff0000) | rest >> 16
-                                 : first >> 16 | (rest & 0xffff0000);
+        const uint32_t s = __byte_perm(first, rest, swaps ? 0x3276 : 0x7632);
         if (are_parts(form, x, s))
             return s;
     }
-    return 0; /* for no scale of these types */
+    *too_large = 1;
+    return 0;
 }
 
 /* d times 2^up as an f16; *too_large becomes 1 if |d| is `least` or more. */
@@ -199,29 +204,39 @@ __device__ __forceinline__ void put_scales(int type, int form, const uint8_t *b,
         return;
     }
     case DT_Q2_K:
-        to[0] = b[2 * k], to[1] = b[2 * k + 1];
-        put_scaled(half_at(b + 80), 7, 2.f / (float)max(max(to[0] & 15, to[1] & 15), 1), block,
-                   too_large);
-        block[2] = b[82], block[3] = b[83];
+        for (int h = 0; h < 2; h++) {
+            const int both = b[2 * k + h];
+            const float d = half_at(b + 80) * (float)(both & 15),
+                        least = half_at(b + 82) * (float)(both >> 4);
+            /* two weights a word: stores of single bytes of a bf16 are wrong with ptxas 13.0, which
+             * converts its value to an integer */
+            const uint32_t low = bf16_pair(d * 0 - least, d - least),
+                           high = bf16_pair(d * 2 - least, d * 3 - least);
+            *(uint2 *)(to + 8 * h) = make_uint2(__byte_perm(low, high, 0x6420),
+                                                __byte_perm(low, high, 0x7531));
+        }
         return;
     case DT_Q5_1: {
         const float d = half_at(b);
         put_scaled(d, 17, .25f, to, too_large);
-        *(uint16_t *)(to + 2) = type == DT_Q5_0 ? __half_as_ushort(__float2half_rn(-16 * d))
-                                                : (uint16_t)(b[2] | b[3] << 8);
+        *(uint16_t *)(to + 2) = (uint16_t)(b[2] | b[3] << 8);
         return;
     }
     case DT_IQ4_XS:
-        *(uint32_t *)to = parts_of(
-            form, half_at(b) * (type == DT_IQ4_XS ? (float)(iq4_xs_scale(b, k) - 128) : 1.f));
+        *(uint32_t *)to =
+            parts_of(form, half_at(b) * (type == DT_IQ4_XS ? (float)(iq4_xs_scale(b, k) - 128) : 1),
+                     too_large);
         return;
-    case DT_Q8_0: *(uint32_t *)to = parts_of(form, half_at(b)); return;
+    case DT_Q8_0: *(uint32_t *)to = parts_of(form, half_at(b), too_large); return;
+    case DT_Q5_0: *(uint32_t *)to = parts_of(form, half_at(b) / 8, too_large); return;
     case DT_Q6_K:
+    case DT_Q3_K:
         for (int h = 0; h < 2; h++) {
-            const bool six = type == DT_Q6_K;
+            const bool six = form == DT_Q6_K;
             const float d = half_at(b + (six ? 208 : 108));
             const int scale = six ? (int8_t)b[192 + 2 * k + h] : q3_k_scale(b, 2 * k + h) - 128;
-            *(uint32_t *)(to + 4 * h) = parts_of(form, d * (float)scale * (six ? .25f : .03125f));
+            *(uint32_t *)(to + 4 * h) =
+                parts_of(form, d * (float)scale / (six ? 4 : 16), too_large);
         }
         return;
     case DT_E2M1: put_e2m1_numbers(type, b, k, to, too_large); return;

@@ -29,15 +29,16 @@
  * takes the bits of a code as a number, code 2^-129 (struct four_bits), and 2^129 dk: dk must be
  * below 1/2. A matrix with larger scales becomes bf16 (mem.cu).
  *
- * A weight of Q2_K is that of Q4_K with a scale and a minimum for half a chunk; its code is stored
- * times four, so dk must be below 2. A weight of Q5_K has a code of five bits, code 2^-130 (struct
- * five_bits): dk must be below 1/4. A weight of Q5_1 is (code d) + m, rounded to float32 and then
- * to bf16: the same fma, with an f16 d below 1/4. So are those of Q4_1, and of Q5_0, whose m is
- * -16 d.
+ * A weight of Q5_K is that of Q4_K with a code of five bits, code 2^-130 (struct five_bits): dk
+ * must be below 1/4. A weight of Q5_1 is (code d) + m, rounded to float32 and then to bf16: the
+ * same fma, with an f16 d below 1/4. So are those of Q4_1.
  *
- * A weight of Q8_0, Q6_K or IQ4_XS is (byte - 128) x, rounded to bf16. The byte is a code of Q8_0
- * plus 128, four times a code of Q6_K, which is 0 to 63, a level of IQ4_XS (packed_iq4) plus 128; x
- * is d, a quarter of the scale of half a chunk, or the scale of a chunk: at most 11, 19 or 17 bits.
+ * Half a chunk of Q2_K has four different weights, in a table: a code picks its bytes there.
+ *
+ * A weight of Q8_0, Q5_0, Q6_K, Q3_K or IQ4_XS is (byte - 128) x, rounded to bf16. The byte is a
+ * code of Q8_0 plus 128, eight times one of Q5_0, four times one of Q6_K, which is 0 to 63, 16
+ * times one of Q3_K, which is 4 to 11, a level of IQ4_XS (packed_iq4) plus 128; x is d, d / 8, 1/4
+ * or 1/16 of the scale of half a chunk, or the scale of a chunk: at most 19 bits.
  * For each x that these types can have there are two bf16 numbers, its parts, with which three
  * operations make a pair of weights (byte_weights()): byte - 128, exact; its product with one part,
  * rounded; that plus the product with the other part, rounded. The parts' sum is x, or nearly. The
@@ -52,17 +53,19 @@
  * last three are two bf16 numbers (struct two_parts), the level a bf16 number times 2^-126. Signs
  * of scales are in codes, and codes with a scale of zero are zeros.
  *
- * A type with the values of another one is stored as that (packed_as() of route.c): Q4_1 and Q5_0
- * as Q5_1, Q3_K as Q6_K, IQ4_NL as IQ4_XS, MXFP4 and NVFP4 as E2M1.
+ * A type with the values of another one is stored as that (packed_as() of route.c): Q4_1 as Q5_1,
+ * IQ4_NL as IQ4_XS, MXFP4 and NVFP4 as E2M1.
  *
  * A chunk of two rows has eight times a word: number 2q + r has codes of elements 8q to 8q + 7 of
  * row r:
  *
- *     Q4_0, Q4_K, Q2_K
+ *     Q4_0, Q4_K, Q3_K
  *                 element 2j + e from bit 16e + 4j on.
+ *     Q2_K        half a word: element 2j + e from bit 8e + 2j on.
  *     IQ4_XS      element i from bit 4i on.
  *     E2M1        e2m1_word() below.
- *     Q5_K, Q5_1  byte b = 2e + j / 2 has element 2j + e from bit 3 on if j is even, and its low
+ *     Q5_K, Q5_1, Q5_0
+ *                 byte b = 2e + j / 2 has element 2j + e from bit 3 on if j is even, and its low
  *                 three bits if j is odd. The two high bits of those are in a byte with the scales,
  *                 of byte b from bit 6 - 2b on.
  *     Q6_K        byte b = 2e + j / 2 has element 2j + e from bit 2 on if j is even, and its low
@@ -80,18 +83,18 @@
  *     E4M3        the block's times 2^120, a bf16.
  *     Q4_K        the chunk's own scale and minimum, two bytes; the block has d, times 2^9, and
  *                 dmin, two f16.
- *     Q2_K        the scale, low, and minimum of half a chunk, a byte for each; the block has d,
- *                 times 2^7, and dmin.
- *     Q6_K        the same of both halves of the chunk. Q3_K, whose codes are levels -4 to 3, has
- *                 eight times those and an eighth of the scales.
+ *     Q2_K        four bf16 weights for each half of the chunk, by code: their low bytes, then the
+ *                 high ones.
+ *     Q6_K, Q3_K  the same of both halves of the chunk.
  *     Q5_K        of both positions: a byte of high bits for each q; then the scales and minima, as
  *                 of Q4_K; the block has d, times 2^10, and dmin.
  *     Q5_1        of both positions: a byte of high bits for each q; then d, times 2^17, and m, two
  *                 f16.
+ *     Q5_0        the same, with 2^6 times the parts of x instead of d and m.
  *     E2M1        the numbers of both halves of the chunk, two bytes each.
  *
- * So a chunk takes 20 bytes of Q4_0 where a file has 18, 36 of Q8_0 (34), about 18.8 of Q4_K (18)
- * and Q2_K (10.5), 32 of Q6_K (26.25) and Q3_K (13.75), about 22.8 of Q5_K (22), 24 of Q5_1 (24),
+ * So a chunk takes 20 bytes of Q4_0 where a file has 18, 36 of Q8_0 (34), about 18.8 of Q4_K (18),
+ * 24 of Q2_K (10.5) and Q3_K (13.75), 32 of Q6_K (26.25), about 22.8 of Q5_K (22), 24 of Q5_1 (24),
  * Q5_0 (22) and Q4_1 (20), 20 of IQ4_XS (17), IQ4_NL (18), MXFP4 (17), NVFP4 (18) and E2M1 (22).
  *
  * The decode kernel multiplies packed weights as they are, and so do the verify and the prefill
@@ -112,47 +115,54 @@ enum { STORED_FP8 = DT_U8 };
  * every second one are elsewhere. */
 static constexpr inline __host__ __device__ bool four_bit(int stored)
 {
-    return stored == DT_Q4_0 || stored == DT_Q4_K || stored == DT_Q2_K || stored == DT_IQ4_XS ||
+    return stored == DT_Q4_0 || stored == DT_Q4_K || stored == DT_Q3_K || stored == DT_IQ4_XS ||
            stored == DT_E2M1;
 }
 static constexpr inline __host__ __device__ bool five_bit(int stored)
 {
-    return stored == DT_Q5_K || stored == DT_Q5_1;
+    return stored == DT_Q5_K || stored == DT_Q5_0 || stored == DT_Q5_1;
 }
-/* Whether the decode kernel has units of two panels (UNIT_DOUBLE) for them. */
-static constexpr inline __host__ __device__ bool in_doubles(int stored)
-{
-    return four_bit(stored) || five_bit(stored);
-}
-
 /* Bytes of the codes of a row's chunk, and of its scales. */
 static constexpr inline __host__ __device__ int code_bytes(int stored)
 {
     return stored == DT_BF16                        ? 2 * (int)K_CHUNK
            : four_bit(stored) || five_bit(stored) ? (int)K_CHUNK / 2
            : stored == DT_Q6_K                      ? (int)K_CHUNK * 6 / 8
+           : stored == DT_Q2_K                      ? (int)K_CHUNK / 4
                                                     : (int)K_CHUNK;
+}
+/* Whether the decode kernel has units of two panels for them (UNIT_DOUBLE). */
+static constexpr inline __host__ __device__ bool in_doubles(int stored)
+{
+    return code_bytes(stored) <= (int)K_CHUNK / 2;
 }
 static constexpr inline __host__ __device__ int scale_bytes(int stored)
 {
     switch (stored) {
     case DT_E4M3:
-    case DT_Q4_K:
-    case DT_Q2_K: return 2;
+    case DT_Q4_K: return 2;
     case DT_Q8_0:
     case DT_Q4_0:
     case DT_IQ4_XS:
     case DT_E2M1: return 4;
     case DT_Q5_K: return 6;
+    case DT_Q3_K:
     case DT_Q6_K:
+    case DT_Q5_0:
     case DT_Q5_1: return 8;
+    case DT_Q2_K: return 16;
     default: return 0;
     }
+}
+/* Whether both halves of a row's chunk have parts of their own (parts_of()). */
+static constexpr inline __host__ __device__ bool half_parts(int stored)
+{
+    return stored == DT_Q6_K || stored == DT_Q3_K;
 }
 /* Bytes of what the chunks of a block of 256 share, of a row. */
 static constexpr inline __host__ __device__ int block_bytes(int stored)
 {
-    return stored == DT_Q4_K || stored == DT_Q5_K || stored == DT_Q2_K ? 4 : 0;
+    return stored == DT_Q4_K || stored == DT_Q5_K ? 4 : 0;
 }
 enum { BLOCK_CHUNKS = 8 };
 
@@ -212,7 +222,7 @@ static inline __host__ __device__ struct packed_place packed_place_of(const stru
  * of Q6_K. */
 static inline __host__ __device__ int codes_of(int type, int g)
 {
-    return g * (type == DT_Q8_0 || type == DT_E4M3 ? 8 : 4);
+    return g * (type == DT_Q8_0 || type == DT_E4M3 ? 8 : type == DT_Q2_K ? 2 : 4);
 }
 static inline __host__ __device__ int high_codes_of(int g) { return 32 + g % 4 * 4 + g / 4 * 2; }
 
@@ -255,20 +265,20 @@ __device__ __forceinline__ float rounded_bf16(float x)
 __device__ __forceinline__ uint32_t of_scales(int type)
 {
     const uint32_t q = threadIdx.x % 4;
-    return type == DT_Q4_K || type == DT_Q5_K ? q
+    return block_bytes(type)                  ? q
            : type == DT_E2M1                  ? q / 2 * 2
-           : type == DT_Q6_K                  ? q / 2 * 4
+           : half_parts(type)                 ? q / 2 * 4
+           : type == DT_Q2_K                  ? q / 2 * 8
                                               : 0;
 }
 __device__ __forceinline__ uint32_t of_block(int type)
 {
-    return type == DT_Q4_K || type == DT_Q5_K ? threadIdx.x % 2 * 2 : 0;
+    return block_bytes(type) ? threadIdx.x % 2 * 2 : 0;
 }
 
 /* A lane's eight weights of a row in each of two chunks, as stored. fetch() loads them from where
- * the lane has its codes of the first and of the second chunk in shared memory, its scales, its
- * row's block of the first chunk, and its own block, of_block() behind that of its row: of the
- * second chunk for lanes 2 and 3 of the four that have the row, and with Q2_K for all. */
+ * the lane has its codes of the first and of the second chunk in shared memory, its scales and its
+ * block (of_scales() and of_block() behind those of its row). */
 template <int STORED> struct packed_eight;
 
 /* a b + c of bf16 pairs, each rounded once. */
@@ -319,8 +329,7 @@ __device__ __forceinline__ uint4 q8_0_weights(uint2 w, uint32_t s)
 
 template <> struct packed_eight<DT_Q8_0> {
     uint2 w[2], s; /* s: of both chunks */
-    __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t,
-                                          uint32_t)
+    __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t)
     {
         w[0] = shared8(a), w[1] = shared8(b), s = shared8(scales);
     }
@@ -363,8 +372,7 @@ struct four_factors {
 template <> struct packed_eight<DT_Q4_0> {
     uint32_t w[2];
     uint2 d; /* second factors, first factors */
-    __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t,
-                                          uint32_t)
+    __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t)
     {
         w[0] = shared4(a), w[1] = shared4(b), d = shared8(scales);
     }
@@ -378,8 +386,7 @@ template <> struct packed_eight<DT_Q4_0> {
 template <> struct packed_eight<DT_E4M3> {
     uint2 w[2];
     uint32_t factors; /* of both chunks */
-    __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t,
-                                          uint32_t)
+    __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t)
     {
         w[0] = shared8(a), w[1] = shared8(b), factors = shared4(scales);
     }
@@ -406,6 +413,16 @@ struct small_floats {
 #pragma unroll
         for (int j = 0; j < 4; j++)
             (&y.x)[j] = bf16_pair(fmaf(at(j, 0), by, -less), fmaf(at(j, 1), by, -less));
+        return y;
+    }
+    /* Each byte minus 128 times the number of which s has the parts. */
+    __device__ __forceinline__ uint4 by_parts(uint32_t s) const
+    {
+        uint4 y;
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            (&y.x)[j] = byte_weights(__byte_perm(j % 2 ? odd : even, 0, j / 2 ? 0x4341 : 0x4240),
+                                     s);
         return y;
     }
 };
@@ -436,8 +453,7 @@ struct affine_factors {
 
 template <> struct packed_eight<DT_Q4_K> {
     uint32_t w[2], own, d;
-    __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t,
-                                          uint32_t block)
+    __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t block)
     {
         w[0] = shared4(a), w[1] = shared4(b), own = shared1(scales), d = shared2(block);
     }
@@ -449,45 +465,39 @@ template <> struct packed_eight<DT_Q4_K> {
     }
 };
 
-/* Q4_K, Q5_K, Q2_K: weights of chunk u, of which a lane makes both factors. scales: those of both
- * chunks; block: d and dmin. */
-struct affine_pair {
-    /* Byte i of a word as a number, times 2^120 or 1: FLOATS has it in bits 16 to 23, or 0 to 7. */
-    template <uint32_t FLOATS>
-    __device__ __forceinline__ static float small_value(uint32_t word, int i)
-    {
-        const bool large = FLOATS == 0x7f000000;
-        return __uint_as_float(__byte_perm(word, FLOATS, large ? 0x7044 | i << 8 : 0x7440 | i)) -
-               __uint_as_float(FLOATS);
-    }
-    __device__ __forceinline__ static uint4 weights(const small_floats &code, uint32_t scales,
-                                                    uint32_t block, int u)
-    {
-        return code.weights(half_value(block & 0xffff) * small_value<0x7f000000>(scales, 2 * u),
-                            half_value(block >> 16) * small_value<0x4b000000>(scales, 2 * u + 1));
-    }
-};
-
-/* Q2_K: the scale and the minimum of the lane's half of chunk u, as `scales` of affine_pair with
- * chunk 0. */
-__device__ __forceinline__ uint32_t q2_k_scales(uint32_t scales, int u)
+/* For each of the low four nibbles of `codes`, of which the others are ignored, the byte with its
+ * number in a table of eight. If bytes are below 128, nibbles from 8 on give 0. */
+__device__ __forceinline__ uint32_t bytes_of(uint32_t first, uint32_t behind, uint32_t codes)
 {
-    const uint32_t own = __byte_perm(scales, 0, 0x4440 | (2 * u + threadIdx.x % 4 / 2));
-    return (own & 15) | (own << 4 & 0xf00);
+    uint32_t y;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(y) : "r"(first), "r"(behind), "r"(codes));
+    return y;
+}
+/* Q2_K: the eight weights of half u of a word of codes. table: the low bytes of the four weights of
+ * half a chunk, by code, and the high ones. */
+__device__ __forceinline__ uint4 of_table(uint32_t w, int u, uint2 table)
+{
+    uint4 y;
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        /* code c becomes the nibbles c and c + 4: the constant times 17 is 0x40404040 */
+        const uint32_t both = ((w >> 2 * j & 0x03030303) | 0xf4b87c40) * 17;
+        (&y.x)[j] = bytes_of(table.x, table.y, both >> 16 * u);
+    }
+    return y;
 }
 
 template <> struct packed_eight<DT_Q2_K> {
-    uint32_t w[2], scales, block[2];
-    __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales_at,
-                                          uint32_t first, uint32_t second)
+    uint32_t w;
+    uint2 table[2];
+    __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t)
     {
-        w[0] = shared4(a), w[1] = shared4(b), scales = shared4(scales_at);
-        block[0] = shared4(first), block[1] = shared4(second);
+        w = shared2(a) | shared2(b) << 16;
+        table[0] = shared8(scales), table[1] = shared8(scales + 16);
     }
     __device__ __forceinline__ void as_bf16(uint4 &first, uint4 &second) const
     {
-        first = affine_pair::weights(four_bits(w[0]), q2_k_scales(scales, 0), block[0], 0);
-        second = affine_pair::weights(four_bits(w[1]), q2_k_scales(scales, 1), block[1], 0);
+        first = of_table(w, 0, table[0]), second = of_table(w, 1, table[1]);
     }
 };
 
@@ -503,8 +513,7 @@ struct five_bits : small_floats {
 
 template <> struct packed_eight<DT_Q5_K> {
     uint32_t w[2], high[2], own, d;
-    __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t,
-                                          uint32_t block)
+    __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t block)
     {
         w[0] = shared4(a), w[1] = shared4(b), d = shared2(block);
         high[0] = shared1(scales), high[1] = shared1(scales + HIGH_BYTES);
@@ -518,51 +527,44 @@ template <> struct packed_eight<DT_Q5_K> {
     }
 };
 
-/* Q5_1: the eight weights of a word. high: the chunk's bytes of high bits; dm: 2^17 d and m. */
-__device__ __forceinline__ uint4 q5_1_weights(uint32_t w, uint32_t high, uint32_t dm)
+/* Q5_1, Q5_0: the eight weights of a word. high: the chunk's bytes of high bits; s: 2^17 d and m,
+ * or the parts of d / 8. */
+template <int STORED>
+__device__ __forceinline__ uint4 five_weights(uint32_t w, uint32_t high, uint32_t s)
 {
     const five_bits code(w, __byte_perm(high, 0, 0x4440 | threadIdx.x % 4));
-    return code.weights(half_value(dm & 0xffff) * 0x1p113f, -half_value(dm >> 16));
+    return STORED == DT_Q5_0
+               ? code.by_parts(s)
+               : code.weights(half_value(s & 0xffff) * 0x1p113f, -half_value(s >> 16));
 }
 
-template <> struct packed_eight<DT_Q5_1> {
+template <int STORED> struct eight_five {
     uint32_t w[2];
-    uint4 s; /* the high bits of both chunks, their d and m */
-    __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t,
-                                          uint32_t)
+    uint4 s; /* the high bits of both chunks, their d and m or parts */
+    __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t)
     {
         w[0] = shared4(a), w[1] = shared4(b), s = shared16(scales);
     }
     __device__ __forceinline__ void as_bf16(uint4 &first, uint4 &second) const
     {
-        first = q5_1_weights(w[0], s.x, s.z), second = q5_1_weights(w[1], s.y, s.w);
+        first = five_weights<STORED>(w[0], s.x, s.z);
+        second = five_weights<STORED>(w[1], s.y, s.w);
     }
 };
+template <> struct packed_eight<DT_Q5_1> : eight_five<DT_Q5_1> {};
+template <> struct packed_eight<DT_Q5_0> : eight_five<DT_Q5_0> {};
 
-/* Eight codes of six bits in the high bits of bytes, for byte_weights(). w: their word; h: the high
- * bits behind the words. */
-struct six_bits {
-    uint32_t even, odd; /* of even j; of odd j */
+/* Codes of six bits, for by_parts(). w: their word; h: the high bits behind the words. */
+struct six_bits : small_floats {
     __device__ __forceinline__ six_bits(uint32_t w, uint32_t h)
-        : even(w & 0xfcfcfcfc), odd((h * 0x100001 & 0xf0f0f0f0) | (w << 2 & 0x0c0c0c0c))
+        : small_floats{w & 0xfcfcfcfc, (h * 0x100001 & 0xf0f0f0f0) | (w << 2 & 0x0c0c0c0c)}
     {
-    }
-    /* Weights of Q6_K. s: 2^6 times the parts of dk / 4. */
-    __device__ __forceinline__ uint4 weights(uint32_t s) const
-    {
-        uint4 y;
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-            (&y.x)[j] = byte_weights(__byte_perm(j % 2 ? odd : even, 0, j / 2 ? 0x4341 : 0x4240),
-                                     s);
-        return y;
     }
 };
 
 template <> struct packed_eight<DT_Q6_K> {
     uint32_t w[2], high[2], s[2];
-    __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t,
-                                          uint32_t)
+    __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t)
     {
         const int n = (int)threadIdx.x % 4 * 2;
         const uint32_t from = (uint32_t)(high_codes_of(n) - codes_of(DT_Q6_K, n));
@@ -571,19 +573,33 @@ template <> struct packed_eight<DT_Q6_K> {
     }
     __device__ __forceinline__ void as_bf16(uint4 &first, uint4 &second) const
     {
-        first = six_bits(w[0], high[0]).weights(s[0]);
-        second = six_bits(w[1], high[1]).weights(s[1]);
+        first = six_bits(w[0], high[0]).by_parts(s[0]);
+        second = six_bits(w[1], high[1]).by_parts(s[1]);
     }
 };
 
-/* For each of the low four nibbles of `codes` the byte with its number in a table of eight bytes
- * below 128; 0 if it is 8 or more. */
-__device__ __forceinline__ uint32_t bytes_of(uint32_t first, uint32_t behind, uint32_t codes)
+/* Q3_K: the eight weights of a word. */
+__device__ __forceinline__ uint4 q3_k_weights(uint32_t w, uint32_t s)
 {
-    uint32_t y;
-    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(y) : "r"(first), "r"(behind), "r"(codes));
+    uint4 y;
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        (&y.x)[j] = byte_weights((j ? w >> 4 * (j - 1) : w << 4) & 0x00f000f0, s);
     return y;
 }
+
+template <> struct packed_eight<DT_Q3_K> {
+    uint32_t w[2], s[2];
+    __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t)
+    {
+        w[0] = shared4(a), w[1] = shared4(b), s[0] = shared4(scales), s[1] = shared4(scales + 8);
+    }
+    __device__ __forceinline__ void as_bf16(uint4 &first, uint4 &second) const
+    {
+        first = q3_k_weights(w[0], s[0]), second = q3_k_weights(w[1], s[1]);
+    }
+};
+
 /* IQ4_XS: the eight weights of a word. Of codes below 8 a table has levels without their sign. */
 __device__ __forceinline__ uint4 iq4_weights(uint32_t w, uint32_t s)
 {
@@ -602,8 +618,7 @@ __device__ __forceinline__ uint4 iq4_weights(uint32_t w, uint32_t s)
 template <> struct packed_eight<DT_IQ4_XS> {
     uint32_t w[2];
     uint2 s;
-    __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t,
-                                          uint32_t)
+    __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t)
     {
         w[0] = shared4(a), w[1] = shared4(b), s = shared8(scales);
     }
@@ -672,8 +687,7 @@ struct two_parts {
 
 template <> struct packed_eight<DT_E2M1> {
     uint32_t w[2], s[2];
-    __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t,
-                                          uint32_t)
+    __device__ __forceinline__ void fetch(uint32_t a, uint32_t b, uint32_t scales, uint32_t)
     {
         w[0] = shared4(a), w[1] = shared4(b), s[0] = shared2(scales), s[1] = shared2(scales + 4);
     }
@@ -700,25 +714,70 @@ __device__ __forceinline__ uint4 pair_words(uint32_t codes, uint32_t second)
     return make_uint4(a.x, a.y, b.x, b.y);
 }
 
+/* The parts of a lane's halves in each of two chunks: of the first row, of the second. */
+struct pair_parts {
+    uint32_t s[2][2];
+    __device__ __forceinline__ void fetch(uint32_t scales_at)
+    {
+        const uint32_t own = scales_at + threadIdx.x % 4 / 2 * 4;
+#pragma unroll
+        for (uint32_t r = 0; r < 2; r++)
+            s[0][r] = shared4(own + r * 16), s[1][r] = shared4(own + r * 16 + 8);
+    }
+};
+
 template <> struct packed_pair<DT_Q6_K> {
     uint4 w;
-    uint32_t high[2][2], s[2][2]; /* of a chunk: of the first row, of the second */
+    uint32_t high[2][2]; /* of a chunk: of the first row, of the second */
+    struct pair_parts parts;
     __device__ __forceinline__ void fetch(uint32_t codes, uint32_t second, uint32_t scales_at,
                                           uint32_t, uint32_t)
     {
-        const uint32_t q = threadIdx.x % 4, own = scales_at + q / 2 * 4;
-        w = pair_words(codes, second);
+        const uint32_t q = threadIdx.x % 4;
+        w = pair_words(codes, second), parts.fetch(scales_at);
 #pragma unroll
-        for (uint32_t r = 0; r < 2; r++) {
-            const uint32_t more = codes + (uint32_t)high_codes_of((int)(q * 2 + r));
+        for (int r = 0; r < 2; r++) {
+            const uint32_t more = codes + (uint32_t)high_codes_of((int)q * 2 + r);
             high[0][r] = shared2(more), high[1][r] = shared2(more + second);
-            s[0][r] = shared4(own + r * 16), s[1][r] = shared4(own + r * 16 + 8);
         }
     }
     __device__ __forceinline__ void unpack(int u, uint4 &first, uint4 &second) const
     {
-        first = six_bits(u ? w.z : w.x, high[u][0]).weights(s[u][0]);
-        second = six_bits(u ? w.w : w.y, high[u][1]).weights(s[u][1]);
+        first = six_bits(u ? w.z : w.x, high[u][0]).by_parts(parts.s[u][0]);
+        second = six_bits(u ? w.w : w.y, high[u][1]).by_parts(parts.s[u][1]);
+    }
+};
+
+template <> struct packed_pair<DT_Q3_K> {
+    uint4 w;
+    struct pair_parts parts;
+    __device__ __forceinline__ void fetch(uint32_t codes, uint32_t second, uint32_t scales_at,
+                                          uint32_t, uint32_t)
+    {
+        w = pair_words(codes, second), parts.fetch(scales_at);
+    }
+    __device__ __forceinline__ void unpack(int u, uint4 &first, uint4 &second) const
+    {
+        first = q3_k_weights(u ? w.z : w.x, parts.s[u][0]);
+        second = q3_k_weights(u ? w.w : w.y, parts.s[u][1]);
+    }
+};
+
+/* Q4_K and Q5_K: weights of chunk u. scales: those of both chunks; block: d and dmin. */
+struct affine_pair {
+    /* Byte i of a word as a number, times 2^120 or 1: FLOATS has it in bits 16 to 23, or 0 to 7. */
+    template <uint32_t FLOATS>
+    __device__ __forceinline__ static float small_value(uint32_t word, int i)
+    {
+        const bool large = FLOATS == 0x7f000000;
+        return __uint_as_float(__byte_perm(word, FLOATS, large ? 0x7044 | i << 8 : 0x7440 | i)) -
+               __uint_as_float(FLOATS);
+    }
+    __device__ __forceinline__ static uint4 weights(const small_floats &code, uint32_t scales,
+                                                    uint32_t block, int u)
+    {
+        return code.weights(half_value(block & 0xffff) * small_value<0x7f000000>(scales, 2 * u),
+                            half_value(block >> 16) * small_value<0x4b000000>(scales, 2 * u + 1));
     }
 };
 
@@ -738,13 +797,20 @@ template <> struct packed_pair<DT_Q4_K> {
     }
 };
 
-template <> struct packed_pair<DT_Q2_K> : packed_pair<DT_Q4_K> {
+/* Q2_K: tables are loaded where they are used, as codes of E4M3. */
+template <> struct packed_pair<DT_Q2_K> {
+    uint32_t w[2], at; /* of a chunk: of both rows; the tables of the first row in both chunks */
+    __device__ __forceinline__ void fetch(uint32_t codes, uint32_t second, uint32_t scales_at,
+                                          uint32_t, uint32_t)
+    {
+        const uint32_t q = threadIdx.x % 4;
+        w[0] = shared4(codes + q * 4), w[1] = shared4(codes + second + q * 4);
+        at = scales_at + q / 2 * 8;
+    }
     __device__ __forceinline__ void unpack(int u, uint4 &first, uint4 &second) const
     {
-        first = affine_pair::weights(four_bits(u ? w.z : w.x), q2_k_scales(scales.x, u),
-                                     block[u].x, 0);
-        second = affine_pair::weights(four_bits(u ? w.w : w.y), q2_k_scales(scales.y, u),
-                                      block[u].y, 0);
+        first = of_table(w[u], 0, shared8(at + (uint32_t)u * 16));
+        second = of_table(w[u], 1, shared8(at + (uint32_t)u * 16 + 32));
     }
 };
 
@@ -771,8 +837,8 @@ template <> struct packed_pair<DT_Q5_K> {
     }
 };
 
-template <> struct packed_pair<DT_Q5_1> {
-    uint4 w, first_row, second_row; /* scales, as in packed_eight */
+template <int STORED> struct pair_five {
+    uint4 w, first_row, second_row; /* scales, as in eight_five */
     __device__ __forceinline__ void fetch(uint32_t codes, uint32_t second, uint32_t scales_at,
                                           uint32_t, uint32_t)
     {
@@ -782,10 +848,12 @@ template <> struct packed_pair<DT_Q5_1> {
     __device__ __forceinline__ void unpack(int u, uint4 &first, uint4 &second) const
     {
         const uint4 &a = first_row, &b = second_row;
-        first = q5_1_weights(u ? w.z : w.x, u ? a.y : a.x, u ? a.w : a.z);
-        second = q5_1_weights(u ? w.w : w.y, u ? b.y : b.x, u ? b.w : b.z);
+        first = five_weights<STORED>(u ? w.z : w.x, u ? a.y : a.x, u ? a.w : a.z);
+        second = five_weights<STORED>(u ? w.w : w.y, u ? b.y : b.x, u ? b.w : b.z);
     }
 };
+template <> struct packed_pair<DT_Q5_1> : pair_five<DT_Q5_1> {};
+template <> struct packed_pair<DT_Q5_0> : pair_five<DT_Q5_0> {};
 
 template <> struct packed_pair<DT_IQ4_XS> {
     uint4 w, s; /* s: scales of the first row in both chunks, of the second */
@@ -881,21 +949,6 @@ __device__ __forceinline__ uint4 with_sign(uint4 y, uint32_t parts)
     return y;
 }
 
-/* Weights of Q5_0: (code - 16) d. */
-__device__ __forceinline__ uint4 level_times(const five_bits &code, float d)
-{
-    uint4 y;
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-        float two[2];
-#pragma unroll
-        for (int e = 0; e < 2; e++)
-            two[e] = fmaf(code.at(j, e), 0x1p127f, -2.f) * 8 * d;
-        (&y.x)[j] = bf16_pair(two[0], two[1]);
-    }
-    return y;
-}
-
 /* Eight weights of a row of a panel in memory. q: which eight of the chunk at `at`; type: what the
  * panel is stored as; law: the packed type that it was, so that zeros have the sign that
  * packed_bf16() gives them; DT_NONE: they may have another one. */
@@ -903,19 +956,20 @@ __device__ __forceinline__ uint4 eight_at(const struct packed_place &at, int typ
                                           const uint8_t *panel, int row, int q, int law)
 {
     const uint8_t *codes = panel + at.codes, *scales = panel + at.scales;
-    const int r = row % 2, number = 2 * q + r;
+    const int number = 2 * q + row % 2;
+    if (type == DT_Q2_K)
+        return of_table(*(const uint16_t *)(codes + codes_of(type, number)), 0,
+                        *(const uint2 *)(scales + q / 2 * 8));
     const uint32_t word = *(const uint32_t *)(codes + codes_of(type, number)),
                    s = *(const uint16_t *)scales;
     if (type == DT_E4M3)
         return fp8_eight(*(const uint2 *)(codes + codes_of(type, number)), both_halves(s, 0));
     if (type == DT_Q4_0)
         return four_factors(s, *(const uint16_t *)(scales + FIRST_FACTOR)).weights(word, 0);
-    if (type == DT_Q4_K || type == DT_Q2_K) {
+    if (type == DT_Q4_K) {
         const uint16_t *block = (const uint16_t *)(panel + at.block);
-        const int two = scales[q / 2], scale = type == DT_Q4_K ? scales[0] : two & 15,
-                  least = type == DT_Q4_K ? scales[1] : two >> 4;
-        return four_bits(word).weights(half_value(block[0]) * ((float)scale * 0x1p120f),
-                                       half_value(block[1]) * (float)least);
+        return four_bits(word).weights(half_value(block[0]) * ((float)scales[0] * 0x1p120f),
+                                       half_value(block[1]) * (float)scales[1]);
     }
     if (type == DT_Q5_K) {
         const uint16_t *block = (const uint16_t *)(panel + at.block);
@@ -923,22 +977,26 @@ __device__ __forceinline__ uint4 eight_at(const struct packed_place &at, int typ
             .weights(half_value(block[0]) * ((float)scales[0] * 0x1p120f),
                      half_value(block[1]) * (float)scales[1]);
     }
-    if (type == DT_Q5_1) {
-        const five_bits code(word, *(const uint32_t *)(panel + at.high) >> 8 * q & 0xff);
-        const float d = half_value(s);
-        return law == DT_Q5_0 ? level_times(code, d * 0x1p-17f)
-                              : code.weights(d * 0x1p113f,
-                                             -half_value(*(const uint16_t *)(scales + 2)));
-    }
+    const uint32_t high = five_bit(type)
+                              ? *(const uint32_t *)(panel + at.high) >> 8 * q & 0xff
+                              : 0;
+    if (type == DT_Q5_1)
+        return five_bits(word, high)
+            .weights(half_value(s) * 0x1p113f, -half_value(*(const uint16_t *)(scales + 2)));
     if (type == DT_E2M1)
         return two_parts(*(const uint16_t *)(scales + q / 2 * 2)).weights(word);
-    const uint32_t parts = *(const uint32_t *)(scales + (type == DT_Q6_K ? q / 2 * 4 : 0));
+    const uint32_t parts = *(const uint32_t *)(scales + (half_parts(type) ? q / 2 * 4 : 0));
     if (type == DT_IQ4_XS)
         return iq4_weights(word, parts);
-    const uint4 y = type == DT_Q6_K
-                        ? six_bits(word, *(const uint16_t *)(codes + high_codes_of(number)))
-                              .weights(parts)
-                        : q8_0_weights(*(const uint2 *)(codes + codes_of(type, number)), parts);
+    uint4 y;
+    if (type == DT_Q3_K)
+        y = q3_k_weights(word, parts);
+    else if (type == DT_Q5_0)
+        y = five_bits(word, high).by_parts(parts);
+    else if (type == DT_Q6_K)
+        y = six_bits(word, *(const uint16_t *)(codes + high_codes_of(number))).by_parts(parts);
+    else
+        y = q8_0_weights(*(const uint2 *)(codes + codes_of(type, number)), parts);
     return law == DT_NONE ? y : with_sign(y, parts);
 }
 

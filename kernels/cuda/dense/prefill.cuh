@@ -24,8 +24,8 @@ enum {
     GROUP = 8, /* tiles of rows that are processed together, so that they read the same weights
                   from L2 */
     PANEL_PARTS = 2,
-    /* A stage of packed weights: codes, the scales of both chunks, what the blocks of the first and
-     * of the second chunk have; with GLU the second half of each room is up's. */
+    /* A stage of packed weights: codes, the scales of both chunks (scale_room()), what the blocks
+     * of the first and of the second chunk have; with GLU the second half of each room is up's. */
     SCALES_AT = 8 << 10, BLOCKS_AT = 10 << 10, SCALE_ROOM = 2 << 10,
 };
 
@@ -67,6 +67,12 @@ struct packed_args : prefill_args {
 };
 template <int STORED>
 using args_of = std::conditional_t<is_packed(STORED), packed_args, prefill_args>;
+
+/* Bytes of a stage for scales; types with more have no blocks. */
+static constexpr inline __host__ __device__ int scale_room(int stored)
+{
+    return scale_bytes(stored) > 8 ? 2 * SCALE_ROOM : (int)SCALE_ROOM;
+}
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
@@ -161,7 +167,7 @@ template <int STORED> struct packed_tile {
     __device__ __forceinline__ void copy(uint32_t at, const k_stages &k, int up,
                                          uint64_t *full) const
     {
-        const int maps = up * (int)PANEL_PARTS, half = up * (int)SCALE_ROOM / 2;
+        const int maps = up * (int)PANEL_PARTS, half = up * scale_room(STORED) / 2;
         const packed_boxes<STORED> from(c, k, rows, row);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -414,7 +420,7 @@ template <> struct stage_weights<STORED_FP8> {
  * chunk, from there on in the second; their scales; what their blocks have. A thread's two outputs
  * are successive. */
 template <int STORED> struct own_weights {
-    static constexpr int PIECE = packed_tile<STORED>::PIECE, ROOM = SCALE_ROOM;
+    static constexpr int PIECE = packed_tile<STORED>::PIECE, ROOM = scale_room(STORED);
     uint32_t codes, second, scales, blocks;
     __device__ __forceinline__ own_weights(int, bool) {}
     __device__ __forceinline__ void begin(const prefill_args &, const tile_origin &, int) {}

@@ -393,7 +393,7 @@ void cuda_product(struct kdev *d, struct product *p, enum store store, int whole
 void cuda_pack_rows(struct kdev *d, struct product *p, enum row_pack how,
                     const struct row_format *f);
 /* The decode kernel, for bf16 matrices (decode.cu) and for packed ones: with codes of five bits
- * (decode_five.cu), of two (decode_two.cu), of levels (decode_levels.cu), and others
+ * (decode_five.cu), of two or three (decode_two.cu), of levels (decode_levels.cu), and others
  * (decode_packed.cu, with decode_k.cu for Q4_K and Q6_K). PACK_PROLOGUE: each block packs the row.
  */
 void cuda_product_decode(struct kdev *d, struct product *p, const struct product_route *r);
