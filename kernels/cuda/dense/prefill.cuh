@@ -21,8 +21,8 @@ enum {
     CHUNK_BYTES = HALF_OUT * (int)K_CHUNK_BYTES, /* bytes of one chunk's weights of a consumer
                                                    warpgroup */
     HALF_BYTES = 2 * CHUNK_BYTES,
-    GROUP = 8, /* tiles of rows that are processed together, so that they read the same weights
-                  from L2 */
+    GROUP = 16, /* tiles of rows that are processed together, so that they read the same weights
+                   from L2 */
     PANEL_PARTS = 2,
     /* A stage of packed weights: codes, the scales of both chunks (scale_room()), what the blocks
      * of the first and of the second chunk have; with GLU the second half of each room is up's. */
@@ -202,27 +202,54 @@ __device__ __forceinline__ auto weights_of(const args_of<STORED> &a, const tile_
         return tile_weights<STORED>(a, at);
 }
 
-/* The origins of a block's tiles in turn, in shared memory: the thread that fetches computes each
- * of them, and the other warps read it once the tile's first stage has arrived. The thread is at
- * most a ring of stages ahead of the consumers, and these are one tile ahead of the writers. */
-enum { ORIGINS = 8 };
 __device__ __forceinline__ int tiles_of_block(const prefill_args &a)
 {
     return (a.tiles_out * a.tiles_row - 1 - (int)blockIdx.x) / (int)gridDim.x + 1;
 }
 
+/* The origins of a block's tiles in turn, in shared memory. The thread that fetches computes the
+ * first origin. A writer computes the others, two tiles ahead: an origin's five divisions take as
+ * long as two stages, in which the ring would run empty. The thread that fetches waits for an
+ * origin's mbarrier; the other warps read the origin once the tile's first stage has arrived. So
+ * nothing is further ahead of the writers than two tiles, and N is enough. */
+struct tile_list {
+    enum { N = 8 };
+    tile_origin origin[N];
+    uint64_t placed[N];
+    __device__ __forceinline__ const tile_origin &operator[](int n) const { return origin[n % N]; }
+    __device__ __forceinline__ void init()
+    {
+        for (int i = 0; i < N; i++)
+            mbarrier_init(&placed[i], 1);
+    }
+    template <int COLS> __device__ __forceinline__ void place(const prefill_args &a, int n)
+    {
+        origin[n % N] = origin_of<COLS>(a, (int)blockIdx.x + n * (int)gridDim.x);
+    }
+    /* Tiles 1, 2, ...: one thread places each and announces it, another waits for it. */
+    template <int COLS> __device__ __forceinline__ void announce(const prefill_args &a, int n)
+    {
+        place<COLS>(a, n);
+        mbarrier_arrive(&placed[n % N]);
+    }
+    __device__ __forceinline__ void wait(int n) const
+    {
+        mbarrier_wait(&placed[n % N], (uint32_t)(n - 1) / N & 1);
+    }
+};
+
 /* The one thread that fetches. It requests the weights of the first stages while the previous
  * kernel drains. */
 template <int COLS, int STORED>
 __device__ __forceinline__ void fetch_tiles(const args_of<STORED> &a, pointer_ring r,
-                                            tile_origin *origins)
+                                            tile_list &list)
 {
     using F = form<COLS>;
-    static_assert(F::STAGES + 2 <= (int)ORIGINS);
     const struct ksplit c = ksplit_of(a.p.x.kp);
-    const int tiles = a.tiles_out * a.tiles_row, rows_bytes = COLS * STAGE_K * 2;
-    int early = 0, tile = (int)blockIdx.x;
-    struct tile_origin at = origins[0] = origin_of<COLS>(a, tile);
+    const int tiles = tiles_of_block(a), rows_bytes = COLS * STAGE_K * 2;
+    int early = 0;
+    list.place<COLS>(a, 0);
+    struct tile_origin at = list[0];
     const auto first = weights_of<STORED>(a, at, c);
 #pragma unroll 1
     for (k_stages k(c, 0, c.splits); early < F::STAGES && !k.over(); early++, k.next(c))
@@ -241,10 +268,10 @@ __device__ __forceinline__ void fetch_tiles(const args_of<STORED> &a, pointer_ri
             copy_box(shared_at(to) + 2 * HALF_BYTES, &a.x, k.k(c), at.col, r.filled());
             r.next();
         }
-        tile += (int)gridDim.x;
-        if (tile >= tiles)
+        if (n >= tiles)
             return;
-        at = origins[n % ORIGINS] = origin_of<COLS>(a, tile);
+        list.wait(n);
+        at = list[n];
     }
 }
 
@@ -341,16 +368,26 @@ __device__ __forceinline__ void multiply_stage(float (&acc)[COLS / 2],
     wgmma_commit();
 }
 
+/* What a consumer does while wgmma multiplies: nothing, or as many parts as PARTS says, each called
+ * once behind a stage's products. */
+struct nothing_beside {
+    enum { PARTS = 0 };
+    __device__ __forceinline__ void operator()(int) const {}
+};
+
 /* Accumulates one k split of n > 0 chunks into acc. While wgmma multiplies a stage, the next
  * stage's products are issued. A stage is released when no wgmma reads it any more. */
-template <int COLS>
+template <int COLS, class BESIDE = nothing_beside>
 __device__ __forceinline__ void multiply_split(float (&acc)[COLS / 2], consumer_ring<COLS> &r,
-                                               int n, const own_weights<DT_BF16> &own)
+                                               int n, const own_weights<DT_BF16> &own,
+                                               const BESIDE &beside = {})
 {
     uint32_t last = 0;
 #pragma unroll 1
     for (int i = 0; i + 1 < n; i += 2) {
         multiply_stage<COLS, 2>(acc, r, own, i > 0);
+        if (i / 2 < BESIDE::PARTS)
+            beside(i / 2);
         wgmma_wait<1>(); /* the previous stage has been read */
         if (i > 0)
             r.release(last);
@@ -365,6 +402,9 @@ __device__ __forceinline__ void multiply_split(float (&acc)[COLS / 2], consumer_
         last = r.full;
         r.next();
     }
+#pragma unroll 1
+    for (int i = n / 2; i < BESIDE::PARTS; i++)
+        beside(i);
     wgmma_wait<0>();
     r.release(last);
 }
@@ -498,24 +538,66 @@ __device__ __forceinline__ void multiply_split(float (&acc)[COLS / 2], consumer_
     r.release(last);
 }
 
-/* One of the two consumer warpgroups. */
+/* Stores a thread's sums of the last tile to the buffer, in parts, while the first split of the
+ * next tile is multiplied. due: there is a last tile. */
+template <int TERMS, int COLS> struct late_sums {
+    enum { PARTS = 4 };
+    const sum_buffer &e;
+    const float (&sum)[COLS / 2 / TERMS];
+    int out;
+    bool due;
+    __device__ __forceinline__ void operator()(int part) const
+    {
+        if (!due)
+            return;
+        switch (part) {
+        case 0: store_sums<TERMS, TILE_OUT, 0, PARTS>(e.sums, sum, out); break;
+        case 1: store_sums<TERMS, TILE_OUT, 1, PARTS>(e.sums, sum, out); break;
+        case 2: store_sums<TERMS, TILE_OUT, 2, PARTS>(e.sums, sum, out); break;
+        default:
+            store_sums<TERMS, TILE_OUT, 3, PARTS>(e.sums, sum, out);
+            mbarrier_arrive_warp(e.filled);
+        }
+    }
+};
+
+/* One of the two consumer warpgroups. bf16: a tile's sums are stored while the next tile's first
+ * split is multiplied. Loops that unpack have few registers left, so sums of other weights are
+ * stored at the tile's end. */
 template <int TERMS, int COLS, int STORED>
 __device__ __forceinline__ void multiply_tiles(const prefill_args &a, pointer_ring r, int half,
-                                               const sum_buffer &e, const tile_origin *origins)
+                                               const sum_buffer &e, const tile_list &list)
 {
+    constexpr bool LATE = STORED == DT_BF16;
     const struct ksplit c = ksplit_of(a.p.x.kp);
     const int tiles = tiles_of_block(a);
     own_weights<STORED> own(half, a.p.glu);
     consumer_ring<COLS> ring(r);
+    float sum[COLS / 2 / TERMS];
+#pragma unroll
+    for (int i = 0; LATE && i < COLS / 2 / TERMS; i++)
+        sum[i] = 0;
 #pragma unroll 1
     for (int n = 0; n < tiles; n++) {
-        float acc[COLS / 2], sum[COLS / 2 / TERMS];
+        float acc[COLS / 2];
+        int split = 0;
         ring.wait();
-        own.begin(a, origins[n % ORIGINS], half);
+        own.begin(a, list[n], half);
+        if constexpr (LATE) {
+            if (n > 0)
+                mbarrier_wait(e.drained, n & 1);
+            const late_sums<TERMS, COLS> last = {e, sum, half * HALF_OUT + own_output(), n > 0};
+            multiply_split(acc, ring, min(c.chunks, c.each), own, last);
 #pragma unroll
-        for (int i = 0; i < COLS / 2 / TERMS; i++)
-            sum[i] = -0.f; /* the only number that changes no bit when it is added */
-        for (int split = 0; split < K_SPLITS; split++) {
+            for (int i = 0; i < COLS / 2 / TERMS; i++)
+                sum[i] = TERMS == 1 ? acc[i] : acc[2 * i] + acc[2 * i + 1];
+            split = 1;
+        } else {
+#pragma unroll
+            for (int i = 0; i < COLS / 2 / TERMS; i++)
+                sum[i] = -0.f; /* the only number that changes no bit when it is added */
+        }
+        for (; split < K_SPLITS; split++) {
             const int chunks = min(c.chunks - split * c.each, c.each);
             if (chunks <= 0) { /* product_kernel adds zero for an empty split: -0 becomes 0 */
 #pragma unroll
@@ -524,12 +606,14 @@ __device__ __forceinline__ void multiply_tiles(const prefill_args &a, pointer_ri
                 continue;
             }
             if constexpr (is_packed(STORED))
-                own.enter(a, origins[n % ORIGINS], half, split);
+                own.enter(a, list[n], half, split);
             multiply_split(acc, ring, chunks, own);
 #pragma unroll
             for (int i = 0; i < COLS / 2 / TERMS; i++)
                 sum[i] += TERMS == 1 ? acc[i] : acc[2 * i] + acc[2 * i + 1];
         }
+        if (LATE && n + 1 < tiles)
+            continue;
         mbarrier_wait(e.drained, ~n & 1);
         if constexpr (is_packed(STORED))
             store_sums<TERMS>(e.sums, sum, half * HALF_OUT + own_pair(), 1);
@@ -541,14 +625,18 @@ __device__ __forceinline__ void multiply_tiles(const prefill_args &a, pointer_ri
 
 template <int TERMS, int COLS>
 __device__ __forceinline__ void write_tiles(const prefill_args &a, int warp, const sum_buffer &e,
-                                            const tile_origin *origins)
+                                            tile_list &list)
 {
     enum { WRITERS = form<COLS>::WRITERS };
     const int tiles = tiles_of_block(a);
+    int placed = 1;
 #pragma unroll 1
     for (int n = 0; n < tiles; n++) {
+        for (; threadIdx.x == 32 && placed < min(n + 3, tiles); placed++)
+            list.announce<COLS>(a, placed);
+        __syncwarp();
         mbarrier_wait(e.filled, n & 1);
-        const struct tile_origin at = origins[n % ORIGINS];
+        const struct tile_origin at = list[n];
         const struct epilogue &f = a.p.f[at.mat];
         const struct mat &m = a.p.m[at.mat];
         const int first = at.col / TERMS, rows = min(COLS / TERMS, a.p.rows - first);
@@ -587,7 +675,7 @@ __global__ void __launch_bounds__(form<COLS>::THREADS, 1)
     using F = form<COLS>;
     extern __shared__ uint8_t dynamic[];
     __shared__ uint64_t full[F::STAGES], empty[F::STAGES], filled, drained;
-    __shared__ struct tile_origin origins[ORIGINS];
+    __shared__ struct tile_list list;
     uint8_t *stage = align_stages(dynamic);
     const struct sum_buffer e = {(float *)(stage + F::STAGES * F::TILE_STAGE_BYTES), &filled,
                                  &drained};
@@ -596,6 +684,7 @@ __global__ void __launch_bounds__(form<COLS>::THREADS, 1)
         init_ring(full, empty, F::STAGES, 1, 8);
         mbarrier_init(&filled, warp_arrivals(8)),
             mbarrier_init(&drained, warp_arrivals(F::WRITERS));
+        list.init();
         mbarrier_init_fence();
     }
     __syncthreads();
@@ -604,14 +693,14 @@ __global__ void __launch_bounds__(form<COLS>::THREADS, 1)
     if (warp < F::OTHERS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"((int)F::OTHERS_REGS));
         if (threadIdx.x == 0)
-            fetch_tiles<COLS, STORED>(a, r, origins);
+            fetch_tiles<COLS, STORED>(a, r, list);
         if (warp > 0) {
             pdl_wait_trigger();
-            write_tiles<TERMS, COLS>(a, warp - 1, e, origins);
+            write_tiles<TERMS, COLS>(a, warp - 1, e, list);
         }
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"((int)F::MULTIPLY_REGS));
-        multiply_tiles<TERMS, COLS, STORED>(a, r, (warp - F::OTHERS) / 4, e, origins);
+        multiply_tiles<TERMS, COLS, STORED>(a, r, (warp - F::OTHERS) / 4, e, list);
     }
 #endif
 }

@@ -75,22 +75,34 @@ __device__ __forceinline__ void write_wide(const strip &s, const epilogue &f)
 }
 
 /* GLU: stores act(gate) * up packed for the next product, in rows of `pitch` elements, two outputs
- * a lane. */
+ * a lane. A warp takes two successive rows at a time. With one term their sums are at the same
+ * places of the buffer's rows (sum_at()). */
 template <int TERMS, int WRITERS, int ACT>
 __device__ __forceinline__ void pack_gated(const strip &s, uint16_t *to, size_t pitch)
 {
-    const int mine = (int)threadIdx.x % 32 * 2, out = s.output(mine);
+    enum { EACH = 2 };
+    const int mine = (int)threadIdx.x % 32 * 2, out = s.output(mine), begin = s.warp * EACH;
     if (out >= s.n)
         return;
-    to += (size_t)((s.first + s.warp) * TERMS) * pitch + (size_t)tile_place(out);
-#pragma unroll 2
-    for (int row = s.warp; row < s.rows; row += WRITERS, to += WRITERS * TERMS * pitch) {
-        const float2 gate = *(const float2 *)(s.sums + sum_at<TERMS>(row, mine));
-        const float2 up = *(const float2 *)(s.sums + sum_at<TERMS>(row, HALF_OUT + mine));
-        float2 y = make_float2(activate(gate.x, ACT) * up.x, activate(gate.y, ACT) * up.y);
+    to += (size_t)((s.first + begin) * TERMS) * pitch + (size_t)tile_place(out);
+    const unsigned step = (unsigned)pitch * (WRITERS * EACH * TERMS);
+#pragma unroll 1
+    for (int row = begin; row < s.rows; row += WRITERS * EACH, to += step) {
+        const float *sums = s.sums + sum_at<TERMS>(row, mine);
+        float2 y[EACH];
 #pragma unroll
-        for (int t = 0; t < TERMS; t++)
-            *(uint32_t *)(to + (size_t)t * pitch) = split_two<bf16>(y.x, y.y);
+        for (int i = 0; i < EACH; i++) { /* behind the last row: not stored */
+            const float *at = TERMS == 1 ? sums + i * TILE_OUT
+                                         : s.sums + sum_at<TERMS>(row + i, mine);
+            const float2 gate = *(const float2 *)at, up = *(const float2 *)(at + HALF_OUT);
+            y[i] = make_float2(activate(gate.x, ACT) * up.x, activate(gate.y, ACT) * up.y);
+        }
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+#pragma unroll
+            for (int t = 0; t < TERMS && row + i < s.rows; t++)
+                *(uint32_t *)(to + (size_t)(i * TERMS + t) * pitch) =
+                    split_two<bf16>(y[i].x, y[i].y);
     }
 }
 

@@ -190,12 +190,13 @@ struct sum_buffer {
 template <int TERMS, int PITCH = TILE_OUT>
 __device__ __forceinline__ int sum_at(int row, int out)
 {
-    return row * PITCH + (out ^ (TERMS == 1 ? row / 2 % 4 : row % 4) * 8);
+    return row * PITCH + (out ^ (TERMS == 1 ? row >> 1 & 3 : row & 3) * 8);
 }
 
-/* Stores a thread's sums to the buffer. sum: for each 8 columns, outputs out and out + apart of
- * this thread's two columns (or of their one row, with two terms). */
-template <int TERMS, int PITCH = TILE_OUT, int EACH>
+/* Stores a thread's sums to the buffer, or one of PARTS parts of them. sum: for each 8 columns,
+ * outputs out and out + apart of this thread's two columns (or of their one row, with two
+ * terms). */
+template <int TERMS, int PITCH = TILE_OUT, int PART = 0, int PARTS = 1, int EACH>
 __device__ __forceinline__ void store_sums(float *scratch, const float (&sum)[EACH], int out,
                                            int apart = 8)
 {
@@ -203,7 +204,7 @@ __device__ __forceinline__ void store_sums(float *scratch, const float (&sum)[EA
     float *at[2] = {scratch + sum_at<TERMS, PITCH>(row, out),
                     scratch + sum_at<TERMS, PITCH>(row, out + apart)};
 #pragma unroll
-    for (int i = 0; i < EACH; i++)
+    for (int i = PART * EACH / PARTS; i < (PART + 1) * EACH / PARTS; i++)
         if (TERMS == 1)
             at[i / 2 % 2][(i / 4 * 8 + i % 2) * PITCH] = sum[i];
         else
