@@ -103,6 +103,11 @@ template <int N> __device__ __forceinline__ void cp_async_wait()
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
+/* Arrives at the mbarrier when all copies that the thread has issued are complete. */
+__device__ __forceinline__ void cp_async_arrive(mbarrier full)
+{
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(full.at) : "memory");
+}
 
 /* ---- bulk copies ----------------------------------------------------------------------------- */
 
@@ -156,11 +161,11 @@ __device__ __forceinline__ void bulk_copy_once(uint32_t to, const void *from, in
                      : "memory");
 #endif
 }
-/* Without bulk copies: arrives when all copies that the thread has issued are complete. */
+/* Without bulk copies: cp_async_arrive(). */
 __device__ __forceinline__ void bulk_issued(mbarrier full)
 {
 #if __CUDA_ARCH__ < 900
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(full.at) : "memory");
+    cp_async_arrive(full);
 #endif
 }
 

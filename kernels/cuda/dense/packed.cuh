@@ -797,7 +797,7 @@ template <> struct packed_pair<DT_Q4_K> {
     }
 };
 
-/* Q2_K: tables are loaded where they are used, as codes of E4M3. */
+/* Q2_K: tables are loaded where they are used, as codes of E4M3 (late_codes). */
 template <> struct packed_pair<DT_Q2_K> {
     uint32_t w[2], at; /* of a chunk: of both rows; the tables of the first row in both chunks */
     __device__ __forceinline__ void fetch(uint32_t codes, uint32_t second, uint32_t scales_at,
@@ -902,35 +902,45 @@ template <> struct packed_pair<DT_Q4_0> {
     }
 };
 
-/* E4M3: codes are loaded where they are unpacked, which leaves registers for more columns. */
+/* E4M3 and Q8_0: codes are loaded where they are unpacked, which leaves registers for more
+ * columns. */
+struct late_codes {
+    uint32_t at, second; /* of the first chunk; bytes to the second */
+    __device__ __forceinline__ void fetch(uint32_t codes, uint32_t to_second)
+    {
+        at = codes + threadIdx.x % 4 * 16, second = to_second;
+    }
+    /* A lane's codes of chunk u, of both rows. */
+    __device__ __forceinline__ uint4 of(int u) const { return shared16(at + (u ? second : 0)); }
+};
+
 template <> struct packed_pair<DT_E4M3> {
-    uint32_t at, next; /* of the first chunk; bytes to the second */
-    uint2 factors;     /* of the first row in both chunks, of the second */
+    struct late_codes late;
+    uint2 factors; /* of the first row in both chunks, of the second */
     __device__ __forceinline__ void fetch(uint32_t codes, uint32_t second, uint32_t scales_at,
                                           uint32_t, uint32_t)
     {
-        at = codes + threadIdx.x % 4 * 16, next = second, factors = shared8(scales_at);
+        late.fetch(codes, second), factors = shared8(scales_at);
     }
     __device__ __forceinline__ void unpack(int u, uint4 &first, uint4 &second) const
     {
-        const uint4 w = shared16(at + (u ? next : 0)); /* of both rows */
+        const uint4 w = late.of(u);
         first = fp8_eight(make_uint2(w.x, w.y), both_halves(factors.x, u));
         second = fp8_eight(make_uint2(w.z, w.w), both_halves(factors.y, u));
     }
 };
 
-/* Q8_0, as E4M3. */
 template <> struct packed_pair<DT_Q8_0> {
-    uint32_t at, next;
+    struct late_codes late;
     uint4 s; /* of the first row in both chunks, of the second */
     __device__ __forceinline__ void fetch(uint32_t codes, uint32_t second, uint32_t scales_at,
                                           uint32_t, uint32_t)
     {
-        at = codes + threadIdx.x % 4 * 16, next = second, s = shared16(scales_at);
+        late.fetch(codes, second), s = shared16(scales_at);
     }
     __device__ __forceinline__ void unpack(int u, uint4 &first, uint4 &second) const
     {
-        const uint4 w = shared16(at + (u ? next : 0)); /* of both rows */
+        const uint4 w = late.of(u);
         first = q8_0_weights(make_uint2(w.x, w.y), u ? s.y : s.x);
         second = q8_0_weights(make_uint2(w.z, w.w), u ? s.w : s.z);
     }

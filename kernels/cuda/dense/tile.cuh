@@ -54,13 +54,6 @@ __device__ __forceinline__ int lane_column()
 }
 __device__ __forceinline__ int lane_piece() { return (int)threadIdx.x % 32 / 16; }
 
-/* Arrives at the mbarrier when all copies that the thread has issued with cp.async are complete (on
- * any GPU, unlike bulk_issued()). */
-__device__ __forceinline__ void cp_async_arrive(mbarrier full)
-{
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(full.at) : "memory");
-}
-
 /* What is called between products where nothing is copied. */
 struct no_copies {
     template <int STEP> __device__ __forceinline__ void operator()() const {}

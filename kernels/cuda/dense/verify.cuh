@@ -372,10 +372,25 @@ __device__ __forceinline__ void multiply_split(float (&acc)[COLS / 2], const pac
     mbarrier_arrive_warp(last);
 }
 
-/* What a consumer warp multiplies with: its ring, and where its weights are. */
-template <int STORED> struct consumer_of {
+/* What a consumer warp multiplies with: its outputs and where their weights are, its block's share,
+ * and its ring. */
+template <bool SPLIT, int STORED> struct consumer {
     using ring = std::conditional_t<is_packed(STORED), address_ring, pointer_ring>;
-    using weights = std::conditional_t<is_packed(STORED), own_pair<STORED>, own_weights<STORED>>;
+    using places = std::conditional_t<is_packed(STORED), own_pair<STORED>, own_weights<STORED>>;
+    const struct ksplit c;
+    const outputs<SPLIT, is_packed(STORED)> own;
+    const places weights;
+    const block_share w;
+    ring s;
+    __device__ __forceinline__ consumer(const args_of<STORED> &a, const pointer_ring &p, int warp)
+        : c(ksplit_of(a.p.x.kp)), own(a, warp), weights(a, own), w(a), s(ring_from(p))
+    {
+    }
+    /* The chunks of a k split; none: 0 or less. */
+    __device__ __forceinline__ int chunks(int split) const
+    {
+        return min(c.chunks - split * c.each, c.each);
+    }
     __device__ __forceinline__ static ring ring_from(const pointer_ring &s)
     {
         if constexpr (is_packed(STORED))
@@ -599,17 +614,13 @@ __device__ __forceinline__ void finish_group(const verify_args &a, const float (
 template <int COLS, int STORED>
 __device__ __forceinline__ void multiply_groups(const args_of<STORED> &a, pointer_ring p, int warp)
 {
-    const struct ksplit c = ksplit_of(a.p.x.kp);
-    const outputs<false, is_packed(STORED)> own(a, warp);
-    const typename consumer_of<STORED>::weights weights(a, own);
-    const block_share w(a);
-    auto s = consumer_of<STORED>::ring_from(p);
+    consumer<false, STORED> my(a, p, warp);
     float acc[COLS / 2], sum[COLS / 2];
-    for (int group = w.first; group < a.groups; group += w.step) {
+    for (int group = my.w.first; group < a.groups; group += my.w.step) {
         for (int split = 0; split < K_SPLITS; split++) {
-            const int n = min(c.chunks - split * c.each, c.each);
+            const int n = my.chunks(split);
             if (n > 0)
-                multiply_split<COLS>(acc, a, s, split, n, weights);
+                multiply_split<COLS>(acc, a, my.s, split, n, my.weights);
 #pragma unroll
             for (int i = 0; i < COLS / 2; i++) /* an empty split adds zero (-0 becomes 0), as in
                                                   the other kernels */
@@ -617,7 +628,7 @@ __device__ __forceinline__ void multiply_groups(const args_of<STORED> &a, pointe
         }
         if (is_packed(STORED) && a.p.glu)
             exchange_gated<COLS>(sum);
-        finish_group<COLS>(a, sum, group, own, (uint32_t *)(p.at + p.stages * p.stage));
+        finish_group<COLS>(a, sum, group, my.own, (uint32_t *)(p.at + p.stages * p.stage));
     }
 }
 
@@ -625,17 +636,13 @@ __device__ __forceinline__ void multiply_groups(const args_of<STORED> &a, pointe
 template <int COLS, int STORED>
 __device__ __forceinline__ void multiply_splits(const args_of<STORED> &a, pointer_ring p, int warp)
 {
-    const struct ksplit c = ksplit_of(a.p.x.kp);
-    const outputs<true, is_packed(STORED)> own(a, warp);
-    const typename consumer_of<STORED>::weights weights(a, own);
-    const block_share w(a);
-    auto s = consumer_of<STORED>::ring_from(p);
-    float acc[COLS / 2], *to = place_of_pair(a, w.first, own.o);
-    for (int split = w.from; split < w.to; split++) {
-        const int n = min(c.chunks - split * c.each, c.each);
+    consumer<true, STORED> my(a, p, warp);
+    float acc[COLS / 2], *to = place_of_pair(a, my.w.first, my.own.o);
+    for (int split = my.w.from; split < my.w.to; split++) {
+        const int n = my.chunks(split);
         if (n <= 0)
             return;
-        multiply_split<COLS>(acc, a, s, split, n, weights);
+        multiply_split<COLS>(acc, a, my.s, split, n, my.weights);
         if (to)
             store_partial<COLS, is_packed(STORED)>(
                 a, acc, to + (size_t)split * partial_floats(a.p.rows, a.all));
