@@ -45,14 +45,10 @@ static bool open_eagle3(struct head *base, const struct drafter_setup *s, struct
 
 /* ---- the head -------------------------------------------------------------------------------- */
 
-/* Whether a linear with these weights reads packed activation rows (kernels.h). */
-static bool packs(const struct tensor *w)
-{
-    return dtype_as_bf16(w->type);
-}
+/* Whether fc reads packed activation rows (kernels.h). */
 static bool packs_fc(const struct draft *w)
 {
-    return packs(&w->fc) && !w->input_norm.data;
+    return dtype_as_bf16(w->fc.type) && !w->input_norm.data;
 }
 
 /* The gather's parts for the captured states, each normalized if the head has a norm for it.

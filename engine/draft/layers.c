@@ -1,6 +1,8 @@
 /* layers.c - see layers.h. */
 #include "engine/draft/layers.h"
 
+#include "kernels/packed.h"
+
 #define F32(n) ((size_t)(n) * sizeof(float))
 
 /* ---- opening --------------------------------------------------------------------------------- */
@@ -53,15 +55,9 @@ bool layers_open(struct layers *y, struct head *h, const struct drafter_setup *s
 
 /* ---- attention's part ------------------------------------------------------------------------ */
 
-/* Whether a linear with these weights reads packed activation rows (kernels.h). */
-static bool packs(const struct tensor *w)
-{
-    return w->type == DT_BF16;
-}
-
 bool layers_pack(const struct layer *w)
 {
-    return packs(&w->wq) && packs(&w->wk) && packs(&w->wv);
+    return dtype_as_bf16(w->wq.type) && dtype_as_bf16(w->wk.type) && dtype_as_bf16(w->wv.type);
 }
 
 struct k_rope layers_rope(const struct layers *y, const struct head *h, const struct k_plan *kp,
@@ -144,7 +140,7 @@ void layers_run(struct layers *y, struct head *h, const struct k_plan *kp, int l
     const struct kernels *k = h->dev.k;
     const bool conv = h->w->taps > 0;
     struct around attn = {&w->attn_conv, &w->attn_by}, mlp = {&w->mlp_conv, &w->mlp_by};
-    bool out_packed = packs(&w->wo);
+    bool out_packed = dtype_as_bf16(w->wo.type);
     bool mlp_packed = w->gate.type == w->up.type && w->up.type == w->down.type;
     if (conv) {
         convolve_input(y, h, kp, rows, attn, in.src, in.norm);
