@@ -75,7 +75,8 @@ false_races="--kernel-name-exclude kns=tile_configILi256ELi1ELi4ELi2ELi2 --kerne
 case $build in
 *-stress) ;;
 *) false_races="$false_races --kernel-name-exclude kns=prefill_kernel --kernel-name-exclude kns=prefill_experts_kernel
-             --kernel-name-exclude kns=decode_kernel --kernel-name-exclude kns=expert_kernel" ;;
+             --kernel-name-exclude kns=decode_kernel --kernel-name-exclude kns=expert_kernel
+             --kernel-name-exclude kns=tiled_product_kernel" ;;
 esac
 [ "$EXCLUDE" != none ] || false_races=
 
@@ -114,14 +115,16 @@ check() {
 }
 
 # The kernels that racecheck leaves out, and verify_kernel, which has a ring, too.
-left_out='decode_kernel< verify_kernel< prefill_kernel< expert_kernel< few_expert_kernel< prefill_experts_kernel< tile_kernel<tile_config<256,1,4,2,'
+left_out='decode_kernel< verify_kernel< prefill_kernel< expert_kernel< few_expert_kernel< prefill_experts_kernel< tiled_product_kernel< tile_kernel<tile_config<256,1,4,2,'
 digest() { sed -nE 's/^# cuda: digest ([0-9a-f]+),.*/\1/p' "$1"; }
 
-twice() { # ordinary build, program, its amount, its tests: the same digest from both builds?
-    local program=$2 amount=$3 log start=$SECONDS bad=0
+twice() { # ordinary build, program, its amount, its tests, maybe with @ and a class of GPUs: the same digest from both builds?
+    local program=$2 amount=$3 tests=${4%@*} log start=$SECONDS bad=0
+    local -x AERIE_GPU_AS=
+    [[ $4 != *@* ]] || AERIE_GPU_AS=${4#*@}
     log=$logs/$2$(tr -dc 'a-zA-Z0-9' <<<"$4")
-    timeout "${LIMIT:-500}" "$1/tests/$program" 1 ${4:+"$4"} >"$log-plain.log" 2>&1 || bad=1
-    AERIE_LAUNCHES=$logs/launches.each timeout "${LIMIT:-500}" "$build/tests/$program" "$amount" ${4:+"$4"} >"$log-stress.log" 2>&1 || bad=1
+    timeout "${LIMIT:-500}" "$1/tests/$program" 1 ${tests:+"$tests"} >"$log-plain.log" 2>&1 || bad=1
+    AERIE_LAUNCHES=$logs/launches.each timeout "${LIMIT:-500}" "$build/tests/$program" "$amount" ${tests:+"$tests"} >"$log-stress.log" 2>&1 || bad=1
     echo "$program $4: $(digest "$log-plain.log") in an ordinary build, $(digest "$log-stress.log") in one of STRESS=1," \
          "$(cat "$log"-*.log | grep -c '^not ok') not ok, $((SECONDS - start)) s"
     grep -hA4 '^not ok' "$log"-*.log | cut -c1-300 | head -20
@@ -132,7 +135,7 @@ stress() {
     local plain=${PLAIN:-${build%-stress}} bad=0 kind name
     [ "$plain" != "$build" ] || { echo "stress needs a build of STRESS=1 and an ordinary one" >&2; return 1; }
     rm -f "$logs/launches.each"
-    for kind in 'heads*bf16' 'heads*FP8' 'heads*f32' 'experts*bf16' 'experts*FP8' 'experts*f32'; do
+    for kind in 'heads*bf16' 'heads*FP8' 'heads*f32' 'experts*bf16' 'experts*FP8' 'experts*f32' 'heads*bf16@8.0' 'heads*FP8@8.0'; do
         twice "$plain" test_cuda_stress "${PASSES:-2100}" "$kind" || bad=1
     done
     twice "$plain" test_cuda_share 10 || bad=1
