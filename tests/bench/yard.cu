@@ -15,17 +15,19 @@
  * times its time follows. In front of each batch a kernel of one thread runs for 20 us. It measures
  * the SM clock (clock64() over globaltimer), and the host enqueues the batch meanwhile, so the time
  * between the events around the batch contains no wait for the host. Energy comes from NVML's
- * counter, read every 4 ms, between the first and the last change in the window (it changes about
- * ten times a second). The energy of a launch is what the GPU draws in the window, less its idle
- * power for the time in which no product runs, over the number of launches.
+ * counter, between the first and the last change in the window (it changes about ten times a
+ * second). The energy of a launch is what the GPU draws in the window, less its idle power for the
+ * time in which no product runs, over the number of launches.
  */
 #include "kernels/cuda/dense/product.cuh"
 #include "tests/bench/yard.h"
 
 #include <algorithm>
+#include <atomic>
 #include <dlfcn.h>
 #include <functional>
 #include <string>
+#include <thread>
 #include <unistd.h>
 #include <vector>
 
@@ -100,41 +102,50 @@ static void open_nvml(const struct kdev *d)
 
 static double seconds(void) { return (double)clock_ns() * 1e-9; }
 
-/* The counter's changes within a window. */
-struct meter {
-    double polled = 0, first = 0, last = 0; /* seconds; of the first and the last change */
-    unsigned long long seen = 0, first_mj = 0;
-    int changes = 0;
-    void poll(void)
-    {
-        const double now = seconds();
-        if (now < polled + 4e-3)
-            return;
-        const bool begins = polled == 0;
-        const unsigned long long mj = energy_mj();
-        polled = now;
-        if (!begins && mj != seen) {
-            if (changes++ == 0)
-                first = now, first_mj = mj;
-            last = now;
+/* Reads the counter in a thread of its own while it lives, because a call of NVML takes longer than
+ * the batches that are enqueued ahead: the thread that enqueues must not wait for one. */
+class meter {
+    struct change {
+        double at; /* seconds */
+        unsigned long long mj;
+    };
+    std::vector<change> changes;
+    std::atomic<bool> over{false};
+    std::thread reader{[this] {
+        for (unsigned long long seen = energy_mj(); !over; usleep(4000)) {
+            const double before = seconds();
+            const unsigned long long mj = energy_mj();
+            if (mj != seen)
+                changes.push_back({(before + seconds()) / 2, mj});
+            seen = mj;
         }
-        seen = mj;
-    }
-    double watts(void) const
+    }};
+
+public:
+    ~meter()
     {
-        if (changes < 2)
-            fail(NO_DEVICE, "the energy counter changed %d times in a window: take a longer one",
-                 changes);
-        return (double)(seen - first_mj) * 1e-3 / (last - first);
+        over = true;
+        if (reader.joinable())
+            reader.join();
+    }
+    /* Ends the readings: mean watts between the first and the last change. */
+    double watts(void)
+    {
+        over = true;
+        reader.join();
+        if (changes.size() < 2)
+            fail(NO_DEVICE, "the energy counter changed %zu times in a window: take a longer one",
+                 changes.size());
+        return (double)(changes.back().mj - changes[0].mj) * 1e-3 /
+               (changes.back().at - changes[0].at);
     }
 };
 
 static double idle_watts(void)
 {
-    struct meter m;
     usleep(300000);
-    for (const double end = seconds() + 1; seconds() < end; usleep(1000))
-        m.poll();
+    meter m;
+    usleep(1000000);
     return m.watts();
 }
 
@@ -205,8 +216,7 @@ struct timer {
         cudaEventElapsedTime(&ms, from[slot], to[slot]);
         return ms * 1e3f;
     }
-    /* Batches for so long; m: reads the energy meanwhile. */
-    std::vector<float> batches(kgraph *g, int pause, double length, struct meter *m)
+    std::vector<float> batches(kgraph *g, int pause, double length) /* for so long */
     {
         std::vector<float> us;
         const int ahead = pause ? 1 : AHEAD;
@@ -218,10 +228,8 @@ struct timer {
             if (more && begun - done < ahead)
                 continue;
             us.push_back(wait(done++ % ahead));
-            const double next = seconds() + pause * us.back() * 1e-6;
-            do
-                m->poll();
-            while (seconds() < next);
+            for (const double next = seconds() + pause * us.back() * 1e-6; seconds() < next;)
+                ;
         }
         return us;
     }
@@ -229,12 +237,12 @@ struct timer {
     {
         const int each = pause ? 1 : BATCH;
         kgraph *const g = record(d, each, launch);
-        struct meter unread, m;
         unsigned long long clock[2];
-        batches(g, pause, 0.3, &unread); /* until clock and power are those of the load */
+        batches(g, pause, 0.3); /* until clock and power are those of the load */
         K->fill(d, sums, 0);
+        meter m;
         const double begin = seconds();
-        const std::vector<float> us = batches(g, pause, length, &m);
+        const std::vector<float> us = batches(g, pause, length);
         const double period = (seconds() - begin) * 1e6 / (double)us.size() / each;
         K->get(d, clock, sums, sizeof clock);
         sync(d);
@@ -242,6 +250,9 @@ struct timer {
         struct figures f = {};
         f.us = middle(us) / each, f.mhz = (double)clock[0] * 1e3 / (double)clock[1];
         f.watts = m.watts();
+        if (!pause && f.us < 0.8 * period)
+            fprintf(stderr, "yard: batches did not follow at once: the GPU multiplied for %.0f %% "
+                    "of a window\n", 100 * f.us / period);
         f.millijoules = (f.watts * period - idle * (period - f.us)) * 1e-3;
         return f;
     }
@@ -421,10 +432,9 @@ static int best_of_cublas(struct timer &t, const struct inputs &in, const char *
     if (n == 0)
         printf("# cuBLASLt is left out: %s\n", why.msg);
     for (int i = 0; i < n; i++) {
-        struct meter unread;
         a.choice = i;
         kgraph *const g = record(in.d, BATCH, [&] { K->peer(in.d, &a, NULL); });
-        const float us = middle(t.batches(g, 0, 0.05, &unread));
+        const float us = middle(t.batches(g, 0, 0.05));
         K->graph_free(in.d, g);
         if (best < 0 || us < least)
             best = i, least = us;
