@@ -345,5 +345,5 @@ void cli_tell_of_gpu(const struct app *a)
 {
     const char *why = a->backend ? backend_info(a->backend)->passed : NULL;
     if (why && !a->opt.quiet && has_gpu())
-        err_note("computing on the CPU: %s", why);
+        err_print("computing on the CPU: %s", why);
 }
