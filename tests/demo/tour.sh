@@ -1,7 +1,7 @@
 #!/bin/bash
-# The README's five things to try and the three of repl/README.md, typed literally and in order, in one session of a real
-# terminal; what each step promises is on the screen. What is typed is read from these pages: a command, message or key that the step does not name
-# is a failure, and so is one that it names and nobody typed.
+# The README's five things to try and the first three of repl/README.md (switch.sh is the fourth), typed literally and in
+# order, in one session of a real terminal; what each step promises is on the screen. What is typed is read from these pages:
+# a command, message or key that the step does not name is a failure, and so is one that it names and nobody typed.
 #   tests/demo/tour.sh [AERIE]            at 80x24, 120x40 and 200x60 at once
 #   SIZE="80 24" tests/demo/tour.sh       at one size; one line of TAP for each promise
 here=$(cd "$(dirname "$0")" && pwd)

@@ -31,6 +31,13 @@ unnamed() { # FILE: the first lines of tables and of comparisons below "Figures"
 result "every table of figures says of which weights it is" $?
 sed 's/weights/values/' tests/README.md >"$T/old"; [ "$(unnamed "$T/old" | wc -l)" -ge 4 ]
 result "a table that does not say it is noticed" $?
+# history/README.md tells in words what its stories print: margin and band of one, lengths of the prompts of another.
+tr '\n' ' ' <history/README.md >"$T/page"
+awk '$1 == "margin" { m = $2 } match($0, /band is [0-9.]+/) { b = substr($0, RSTART + 8, RLENGTH - 8) }
+    END { printf "log probabilities were %.3f apart.\nthis model: %.1f, which is %.0f0 times as much\n", m, b, b / m / 10 }' tests/demo/close_call.txt >"$T/says"
+awk '/^ +[12]\. a prompt of/ { n[$1] = $5 } END { printf "a prompt of %d tokens whose first %d are cached\n", n["2."], n["1."] }' tests/demo/wrong_token.txt >>"$T/says"
+while read -r words; do grep -qF "$words" "$T/page" || echo "# not in history/README.md: $words"; done <"$T/says" >"$T/out"
+cat "$T/out"; [ "$(wc -l <"$T/says")" = 3 ] && [ ! -s "$T/out" ]; result "history/README.md tells the numbers that its stories print" $?
 # The first page is short, and its links and those of the pages beside the folders lead to files.
 lines=$(wc -l <README.md); [ "$lines" -le 200 ]; result "README.md has at most 200 lines ($lines)" $?
 links() { grep -oE '\]\([^)#]+' "$1" | sed 's/^](//' | grep -v '^http' | sort -u; }
