@@ -108,10 +108,10 @@ void hunt_print_sum(const struct hunt *p, const struct printer *to)
     print_add(to, ST_TEXT, "%s{server}, %s{model}: ", upkeep_server(p->u), upkeep_model(p->u));
     print_add(to, ST_TEXT, "%d{cases} case%s, %d{requests} requests, %.0f{seconds} s", p->n_case,
               plural(p->n_case), p->n_asked, s);
-    print_add(to, ST_DIM, p->n_before ? " (before: %d{cases_before} cases, %d{requests_before} "
+    print_add(to, ST_DIM, p->n_before ? " (before: %d{cases_before} case%s, %d{requests_before} "
                                         "requests, %d{found_before} found)"
-                                      : "\f%d{cases_before}%d{requests_before}%d{found_before}",
-              p->n_before, p->asked_before, p->found_before);
+                                      : "\f%d{cases_before}%s%d{requests_before}%d{found_before}",
+              p->n_before, plural(p->n_before), p->asked_before, p->found_before);
     print_end(to);
     print_add(to, ST_TEXT, "\f%d{page:0}%d{window:0}%d{drafts:0}%d{context:0}%d{pool:0}%d{lanes:0}"
               "%d{exact?}", p->page, p->window, p->depth, p->context, p->pool, p->lanes, p->exact);
@@ -318,9 +318,9 @@ static void environment(const struct hunt *p, struct buf *out)
     buf_printf(out, "shape     page %d, window %d, drafts %d, context %d, pool %d tokens, %d at "
                "once (0: not reported)\n", p->page, p->window, p->depth, p->context, p->pool,
                p->lanes);
-    buf_printf(out, "probe     aerie %s, seed %llu: %d cases, %d requests; decode and prompt of "
+    buf_printf(out, "probe     aerie %s, seed %llu: %d case%s, %d requests; decode and prompt of "
                "controls differ by at most %.3g\n```\n\n", AERIE_VERSION,
-               (unsigned long long)p->seed, p->n_case, p->n_asked, p->rounding);
+               (unsigned long long)p->seed, p->n_case, plural(p->n_case), p->n_asked, p->rounding);
 }
 
 void hunt_issue(const struct hunt *p, const char *form, struct buf *out)

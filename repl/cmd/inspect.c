@@ -298,7 +298,7 @@ bool cmd_map(struct cmd_call *c)
     if (!cmd_needs(c, VIEW_PAGES) || !app_table(c->app, &t, c->e))
         return false;
     bool ok =
-        t.length > 0 || err_set(c->e, ERR_USAGE, "the context is empty; send a message first");
+        t.length > 0 || err_set(c->e, ERR_USAGE, "the context is empty: send a message first");
     ok = ok && arg_int(c->argv[0], "the position", 0, t.length - 1, &pos, c->e) &&
          app_position(c->app, (int)pos, &p, c->e);
     if (ok)

@@ -267,7 +267,7 @@ static void show_pool(const struct pool_view *p, const char *name, int width,
               "%d{protected}%d{evictable}%d{free}%d{sums?}", name, p->exists, p->page_size,
               p->total, p->reserved, p->used, p->protected_, p->evictable, p->free, pool_sums(p));
     if (!p->exists) {
-        print_note(to, ST_DIM, "none: this model does not need it");
+        print_note(to, ST_DIM, "none: model and drafter do not need it");
     } else {
         print_add(to, ST_TEXT, "%6d %6d %9d %9d %6d", p->total, p->used, p->protected_,
                   p->evictable, p->free);

@@ -146,7 +146,7 @@ static void map_row(const struct page_table *t, enum pool_id pool, int n_cell, i
 {
     sheet_printf(out, ST_LABEL, "%-6s", pool_name(pool));
     if (!t->pool[pool].exists)
-        sheet_add(out, ST_DIM, "none: this model does not need it");
+        sheet_add(out, ST_DIM, "none: model and drafter do not need it");
     for (int i = 0; i < n_cell && t->pool[pool].exists; i++)
         map_cell(t, pool, i * unit, unit, out);
     sheet_line(out);
@@ -325,7 +325,7 @@ static void view_one_pool(const struct page_table *t, enum pool_id pool, int wid
     const struct pool_view *p = &t->pool[pool];
     sheet_printf(out, ST_HEAD, "POOL %s", pool_name(pool));
     if (!p->exists) {
-        say_line(out, ST_DIM, "  none: this model does not need it");
+        say_line(out, ST_DIM, "  none: model and drafter do not need it");
         return;
     }
     say_line(out, ST_TEXT, "  %d pages of %d tokens: %d used, %d protected, %d evictable, "

@@ -124,8 +124,8 @@ static void print_measured(const struct triage *t, const struct printer *to)
               t->replies + t->more, t->replies + t->more == 1 ? "y" : "ies", re->r[0].hits,
               100.0 * re->r[0].hits / re->tokens);
     if (t->more)
-        print_add(to, ST_DIM, "; %d{other_messages} of the replies are to messages of triage's own",
-                  t->more);
+        print_add(to, ST_DIM, "; %d{other_messages} of the replies %s to messages of triage's own",
+                  t->more, t->more == 1 ? "is" : "are");
     print_end(to);
     print_add(to, ST_TEXT, "\f%d{logged}%d{same}%d{readings}", re->logged, re->r[0].same, re->n);
     PRINT_IN(to, "tried", '[');

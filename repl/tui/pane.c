@@ -286,7 +286,7 @@ static void pool_rows(struct sheet *s, const char *name, const struct pool_view 
     sheet_line(s);
     sheet_printf(s, ST_BOLD, "%-6s", name);
     if (!v->exists) {
-        say_line(s, ST_DIM, "none: this model does not need it");
+        say_line(s, ST_DIM, "none: model and drafter do not need it");
         return;
     }
     pool_bar(s, v, max_int(min_int(width - 12, 64), 8));

@@ -36,7 +36,7 @@ result "its report has the form of an issue, and the requests" $?
 script "$T/report"
 bash "$T/script" >"$T/out" 2>"$T/err"; [ $? = 1 ] && like '^different$' && [ ! -s "$T/err" ]; result "its script shows the difference" $?
 bash "$T/script" "$right" >"$T/out" 2>"$T/err"; [ $? = 0 ] && like '^equal$'; result "and none on the server without the fault" $?
-[ "$(wc -l <"$T/state")" = 2 ] && probe "$masked" -n 1 --state "$T/state" && [ $rc = 0 ] && like 'before: 1 cases, [0-9]* requests, 1 found' && like '^nothing was run$'
+[ "$(wc -l <"$T/state")" = 2 ] && probe "$masked" -n 1 --state "$T/state" && [ $rc = 0 ] && like 'before: 1 case, [0-9]* requests, 1 found' && like '^nothing was run$'
 result "a later call goes on behind it" $?
 echo '{"case":-1}' >>"$T/state"; probe "$masked" -n 3 --state "$T/state"; [ $rc = 2 ] && grep -q 'state: line 3: expected {"case":N' "$T/err"; result "a line that is none is refused" $?
 probe "$right" -n 1 --state "$T/state"; [ $rc = 2 ] && grep -q 'is not of this server' "$T/err"; result "a file of another server is refused" $?

@@ -260,7 +260,7 @@ static void test_a_long_page_map_is_compressed(void **state)
     /* 28 pages a cell: the last 8 pages lie in cells 72 (2016-2043) and 73 */
     assert_has(
         "\nswa   ------------------------------------------------------------------------++\n");
-    assert_has("\ndraft none: this model does not need it\n");
+    assert_has("\ndraft none: model and drafter do not need it\n");
     free(t.page);
 }
 
@@ -374,7 +374,7 @@ static void test_ledger_sums(void **state)
     assert_shows("POOL    total   used protected evictable   free\n"
                  "full       40      8         3         0     28  #######.................  28%\n"
                  "swa        40      7         0         1     31  ####....................  18%\n"
-                 "draft  none: this model does not need it\n"
+                 "draft  none: model and drafter do not need it\n"
                  "       free + used + evictable + protected = total - reserved\n"
                  "full   28 + 8 + 0 + 3 = 39 = 40 - 1  ok\n"
                  "swa    31 + 7 + 1 + 0 = 39 = 40 - 1  ok\n"
