@@ -18,7 +18,7 @@ to_roff() {
         name = $1; text = $2
         gsub(/^[|] `|`$/, "", name); gsub(/`/, "", text)
         gsub(/\\[|]/, "|", name); gsub(/\\[|]/, "|", text)
-        gsub(/\\/, "\\e", name); gsub(/\\/, "\\e", text); gsub(/-/, "\\-", name)
+        gsub(/\\/, "\\e", name); gsub(/\\/, "\\e", text); gsub(/-/, "\\-", name); gsub(/"/, "\\(dq", name)
         if (text ~ /^[.]/) text = "\\&" text
         print ".TP\n.B " name "\n" text
     }'

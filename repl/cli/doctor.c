@@ -78,7 +78,7 @@ static void check_isolation(struct doctor *d)
     }
     report(d, can.writes && can.programs ? V_OK : V_WARN, 0, "isolation", NULL, "%s; %s",
            can.writes ? "writes confined to aerie's folders (Landlock)" : can.writes_why_not,
-           can.programs ? "no programs, no network but for --remote and serve (seccomp)"
+           can.programs ? "no programs, no network but for servers and pull (seccomp)"
                         : can.programs_why_not);
 }
 

@@ -6,9 +6,9 @@
  * that it made itself, and follows no link on the way to the folder of a new one. It serves the
  * requests below, and ends with that process:
  *
- *   create   a new file whose name ends in .md or .jsonl, mode 0600: never an existing one, never
- *            below a folder or with a name that begins with a dot (configuration, keys), never in
- *            /proc, /sys or /dev
+ *   create   a new file whose name ends in .md, .jsonl, .svg, .png or .screen.txt, mode 0600:
+ *            never an existing one, never below a folder or with a name that begins with a dot
+ *            (configuration, keys), never in /proc, /sys or /dev
  *   keep     the file that the monitor created last is complete; a file that is not kept is removed
  *            by the next request to create one, or when the program ends, however it ends
  *   discard  removes the file that the monitor created last
