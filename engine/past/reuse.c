@@ -90,7 +90,8 @@ static void put_change(const struct reuse *r, struct buf *out)
     case CHANGE_UNKNOWN: case CHANGE_NONE: break;
     case CHANGE_FIRST: buf_str(out, "the session's first turn"); break;
     case CHANGE_EMPTIED:
-        buf_str(out, "the pools were emptied when the session was resumed");
+        buf_str(out, "the pools were empty: the session was resumed, or its model or draft "
+                     "switched");
         break;
     case CHANGE_SYSTEM:
         buf_printf(out, "the system prompt changed at token %s", counted(r->same).s);

@@ -15,7 +15,7 @@ enum reuse_change {
     CHANGE_UNKNOWN, /* nothing was compared: a refused message, an old log, another backend */
     CHANGE_NONE,    /* the prompt continues the held tokens */
     CHANGE_FIRST,   /* nothing was held: the session's first turn */
-    CHANGE_EMPTIED, /* the pools were emptied when the session was resumed */
+    CHANGE_EMPTIED, /* the session was resumed, or its model or draft switched: empty pools */
     CHANGE_SYSTEM,  /* the system prompt changed */
     CHANGE_UNDO,    /* `turn` was undone */
     CHANGE_REGEN,   /* the reply of `turn` is generated again */

@@ -66,7 +66,7 @@ static bool save(struct cmd_call *c, const char *name)
     bool ok = preset_write(name, lines.p, &replaced, c->e);
     if (ok)
         print_line(&c->to, ST_TEXT, "preset %s{saved}%s\f%d{replaced?}", name,
-                   replaced ? ": the settings of before were replaced" : " saved", replaced);
+                   replaced ? " replaced" : " saved", replaced);
     return ok;
 }
 

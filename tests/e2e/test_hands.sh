@@ -35,8 +35,9 @@ result "diff with the session without switches finds no difference but its end" 
 lines "/resume last" "/accept drafter" "/stats" "/draft" | feed --json -q
 grep -q '^{"command":"accept","result":\[{"drafter":"[^"]*/draft","cycles":[0-9]*,.*{"drafter":"ngram","cycles":' "$T/out" && grep '^{"command":"draft"' "$T/out" | grep -q '"name":"none","path":"none","in_use":false,"steps":[0-9]*,"tokens":[0-9]*,'
 result "/accept drafter counts each, also from the log of another process" $?
-lines "/set draft.topk 4" "${story[1]}" "/draft ngram" "/set draft.topk" "/set draft.shape 3-2-7" "Hello!" "/draft draft" "/set draft.nodes" /bye | feed --plain -q
+lines "/set draft.topk 4" "${story[1]}" "/draft ngram" "/set draft.topk" "/set draft.shape 3-2-7" "Hello!" /stats "/draft draft" "/set draft.nodes" /bye | feed --plain -q
 [ "$(grep -oE '^draft.(topk|nodes) +[0-9]+' "$T/out" | tr -s ' ' | tr '\n' ';')" = "draft.topk 4;draft.nodes 7;" ]; result "/draft keeps the shape of the trees" $?
+grep -qE 'reused 0 of [0-9]+ prompt tokens: .* draft switched$' "$T/out"; result "/stats says why the conversation was computed again" $?
 [ "$(sql "select group_concat(value, ' ') from (select value from v_settings where session=(select max(id) from session) and name like 'draft.%' and name<>'draft.window' order by turn, name)")" = "6 5-4-6 5 4 7 3-2-7 3 2" ]
 result "the log's shape and its parts agree" $?
 lines "${story[0]}" "/draft ngram" "${story[2]}" /bye | feed --plain -q -n; [ $rc = 0 ] && [ "$(sed -n '$p' "$T/out")" = "$(sed -n '$p' "$T/plain")" ]
@@ -56,9 +57,9 @@ lines "${story[0]}" "/model $T/second" "/tree 1.2" "/at 1.2" "${story[2]}" "/acc
 run replay last --check; [ $rc = 0 ] && grep -qx 'equal: 3 turns, [0-9]* steps' "$T/out"; result "and their replies are given as text, also in a replay" $?
 
 # ---- sets of settings ----
-lines "/preset warm" "/set temperature 0.7" "/set top_p 0.9" "/preset save warm" "/set temperature 0" "/set top_p 1" "/preset save exact" "/preset warm" "Hello!" \
+lines "/preset warm" "/set temperature 0.7" "/set top_p 0.9" "/preset save warm" "/set temperature 0" "/set top_p 1" "/preset save exact" "/preset save exact" "/preset warm" "Hello!" \
     "/preset exact" "Hello!" /preset "/preset save ../x" "/preset delete exact" /preset /bye | feed --plain -q
-[ $rc = 2 ] && grep -qx 'preset warm: temperature 0.7, top_p 0.9' "$T/out" && grep -qx 'preset exact: temperature 0, top_p 1' "$T/out"; result "/preset takes over what differs" $?
+[ $rc = 2 ] && grep -qx 'preset warm: temperature 0.7, top_p 0.9' "$T/out" && grep -qx 'preset exact: temperature 0, top_p 1' "$T/out" && grep -qx 'preset exact replaced' "$T/out"; result "/preset takes over what differs" $?
 [ "$(grep -c '^  exact  ' "$T/out")" = 1 ] && [ "$(grep -c '^  warm  .*temperature 0.7.*top_p 0.9' "$T/out")" = 2 ]; result "lists and deletes them" $?
 [ "$(grep -c . "$T/err")" = 2 ] && grep -q 'no preset warm' "$T/err" && grep -qF '"../x" is no name' "$T/err"; result "refuses what is no name, and one that is not there" $?
 run replay last --check; [ $rc = 0 ]; result "a session with presets is replayed" $?
