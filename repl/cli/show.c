@@ -152,11 +152,12 @@ static void step_line(struct show *w, const struct step_row *r)
     const struct step_rec *k = &r->rec;
     sheet_printf(s, ST_KEY, "%5d.%-4d", r->turn, r->n);
     if (k->source == STEP_PIECE)
-        sheet_printf(s, ST_TEXT, " piece   at %-6d after %.1f ms", k->pos0,
-                     (double)k->us_arrived / 1000);
+        sheet_printf(s, ST_TEXT, " piece   at %-6d", k->pos0);
     else
         sheet_printf(s, ST_TEXT, " %-7s at %-6d rows %-4d", step_kind_name(k->kind), k->pos0,
                      k->rows);
+    if (k->source == STEP_PIECE && k->us_arrived) /* an imported one has no time */
+        sheet_printf(s, ST_TEXT, " after %.1f ms", (double)k->us_arrived / 1000);
     if (k->drafted)
         sheet_printf(s, ST_TEXT, " accepted %d of %d", k->accepted, k->drafted);
     sheet_add(s, ST_TEXT, " ");

@@ -47,8 +47,12 @@ void show_served(const struct turn_row *r, struct sheet *out)
     if (s->drafted >= 0)
         sheet_printf(out, ST_DIM, ", %lld of %lld drafted accepted", (long long)s->accepted,
                      (long long)s->drafted);
-    say_line(out, ST_DIM, "; first token after %.1f ms, the rest in %.1f ms]",
-             (double)r->us_prefill / 1000, (double)r->us_decode / 1000);
+    if (r->us_prefill)
+        sheet_printf(out, ST_DIM, "; first token after %.1f ms, the rest in %.1f ms",
+                     (double)r->us_prefill / 1000, (double)r->us_decode / 1000);
+    else if (r->us_decode) /* the whole reply came at once; an imported one has no times */
+        sheet_printf(out, ST_DIM, "; %.1f ms in all", (double)r->us_decode / 1000);
+    say_line(out, ST_DIM, "]");
     say_line(out, ST_DIM, "[server: %s]", told.n ? told.p : "nothing reported");
 }
 
@@ -82,9 +86,12 @@ void show_served_step(const struct step_row *r, const struct printer *to)
 {
     if (r->rec.source == STEP_COMPUTED)
         return;
-    print_note(to, ST_LABEL, "  %s \vhere %.3f ms after the request",
-               r->rec.source == STEP_PIECE ? "piece of the stream" : "server's step",
-               (double)r->rec.us_arrived / 1000);
+    const char *what = r->rec.source == STEP_PIECE ? "piece of the stream" : "server's step";
+    if (r->rec.us_arrived)
+        print_note(to, ST_LABEL, "  %s \vhere %.3f ms after the request", what,
+                   (double)r->rec.us_arrived / 1000);
+    else
+        print_note(to, ST_LABEL, "  %s", what); /* imported, without times */
     PRINT_IN(to, "top", '[');
     for (int i = 0, k = -1; r->tops && i < r->tops->n; i++) {
         const struct top *x = &r->tops->at[i];

@@ -20,6 +20,7 @@ run import "$T/requests.jsonl" "$T/results.jsonl"
 [ $rc = 0 ] && like '^3 sessions imported, 1 without a reply$' && [ ! -s "$T/err" ]; result "requests and replies are joined by their ids" $?
 run show 2; like 'What is a KV cache\?' && like '^The KV cache stores' && like 'results.jsonl, imported, line 2 \(vllm-0\.26\.0\)' && [ "$(sql 'SELECT count(*) FROM server')" = 2 ] && like '^settings: temperature 0'
 result "show says where the session came from" $?
+run show 2:1; like '^ *1\.1 +piece +at ' && ! grep -q ' ms' "$T/out" && run show 2 && ! grep -q ' ms' "$T/out"; result "and no times, which the file does not have" $?
 run logs -q fox; like 'Who are you'; result "search finds the reply" $?
 run show 2 --json; like '"tokens":\[324,1163,1066,2275\]' && like '"tokens":\[2,4,516,267'; result "the ids are those of the file" $?
 [ "$(sql "SELECT count(*) FROM v_token WHERE session='$(session 2)' AND logp IS NOT NULL")" = 4 ] &&

@@ -21,6 +21,7 @@ probe "$right" -n 10
 result "a round of all kinds finds nothing where nothing is wrong" $?
 [ "$(sql "select count(*) from session")" = 10 ] && [ "$(sql "select count(*) from turn")" -gt 50 ] && [ "$(sql "select count(*) from step")" -gt 50 ]
 result "each case is a session of the log, each request a turn" $?
+run show 1; like '; [0-9.]* ms in all\]$' && ! grep -q 'first token' "$T/out"; result "a reply that came at once has no time to the first token" $?
 probe "$right" -n 2 --shape page=4 --shape seed=7 --no-log --json; [ $rc = 0 ] && like '"page":4,.*"exact":true,"compared":[1-9][0-9]*,"without_logprobs":0,"verdict":"no difference found","n_found":0,"found":\[\]'
 result "another shape and seed, as JSON" $?
 run triage "$right" -n 1; [ $rc = 0 ] && like '^drafts of chats that triage sent' && like '^verdict  healthy: position 1 is accepted in 9'
