@@ -85,7 +85,9 @@ static void show_step(struct app *a, const struct step_view *v, const struct pri
         print_add(to, ST_TEXT, " %2d{accepted}/%-2d{drafted}", r->accepted, r->drafted);
     else
         print_add(to, ST_TEXT, " %5s\f%d{accepted}%d{drafted}", "", 0, 0);
-    if (piece)
+    if (r->source != STEP_COMPUTED && !r->us_arrived && !to->json)
+        print_add(to, ST_TEXT, "%8s", "-"); /* imported, without times */
+    else if (r->source != STEP_COMPUTED)
         print_add(to, ST_TEXT, "%8.1f\f%lu{us_arrived}", (double)r->us_arrived / 1e3,
                   r->us_arrived);
     else
@@ -121,9 +123,11 @@ bool cmd_steps(struct cmd_call *c)
             show_step(a, &v, &c->to);
     }
     print_close(&c->to, ']');
-    bool piece = v.rec.source == STEP_PIECE;
+    bool piece = v.rec.source == STEP_PIECE, told = v.rec.source == STEP_REPORTED;
     print_note(&c->to, ST_DIM, "%s", l.n == 0 ? "no step yet: send a message first"
                : piece ? "pieces of the stream: ms since the request; the server lists no steps"
+               : told ? "drafts: accepted/drafted, as the server lists its steps; ms since the "
+                        "request; /why T.S looks at one"
                : "drafts: accepted/drafted; ms: draft, verify and commit; /tree T.S, /why T.S and "
                  "/at T.S look at one");
     free(l.at);

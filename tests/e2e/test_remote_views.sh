@@ -23,7 +23,7 @@ json() { local url=$1; shift; lines "$@" | feed chat --json --no-log --remote "$
 serve vllm; serve sglang; serve sglang_old; serve llama; serve openai
 
 # 60 tokens: one of the prompt, then 18 steps of 5 drafts
-chat "$vllm/v1" hello again /accept "/accept turn" /why /top /tokens /timing
+chat "$vllm/v1" hello again /accept "/accept turn" /why /top /tokens /timing /steps
 has "ACCEPT  cycles 36   drafted 180   accepted" && is "^ +5 +36 " && has "by turn, of this session" && is "^ +2 +18 +90 "
 result "vLLM with drafts by step: depth table and turns, at an address that ends in /v1" $?
 is 'WHY  step 2.19 of vLLM 0.29.0, [0-9] of 5 drafts accepted' && is '; rival "[^"]*" p 0.0743, margin 2.5 nats'
@@ -32,6 +32,8 @@ is '^ +2.19 +10[0-9][0-9] ".*accepted draft 1 of 5' && is 'TOP  step 2.19'
 result "/tokens and /top" $?
 is '^queue +0.75 +0.75 +0.75 ' && is '^first, server +12.5' && is 'between pieces.*[0-9] tokens a piece'
 result "/timing: queue, first token, gaps" $?
+is '^ +2\.19 +spec +[0-9]+ +[0-9]+/5 +[1-9][0-9]*\.[0-9] "' && has 'as the server lists its steps; ms since the request'
+result "/steps: when each came, not how long it took" $?
 for kind in sglang sglang_old; do
     chat "${!kind}" hello /accept "/accept context" /timing /pool
     is '^ +1 +60 +90 +[0-9]+ +18 +0.[0-9]+ +3.33$' && has "tokens/step = completion_tokens / spec_verify_ct"
