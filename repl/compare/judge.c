@@ -69,7 +69,7 @@ static void say_band(struct judge *j, const struct band *b, const struct band_as
     if (r->worst > 0)
         report_say(r, "between the sides the margins of the same tokens move by at most %.2g bands "
                    "(turn %d, token %d)", r->worst, r->worst_turn, r->worst_token);
-    if (moved > 0 && !r->sampled)
+    if (moved > 0 && !r->sampled && !r->steered)
         report_say(r, "where the choices part, the margin moved by %.3g or more: %.2g bands", moved,
                    moved / fmax(r->band, 1e-12));
     if (far >= 0)

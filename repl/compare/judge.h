@@ -23,6 +23,9 @@ struct judge {
     struct run_facts base; /* that side run again, given its tokens */
     double *logp; /* (counts.n_logp of the report) differences of log probabilities, sizes */
     bool exact;            /* both sides are the same build of aerie: every bit must agree */
+    bool by_hand;          /* where the tokens part, one was given by hand */
+    int n_steered;         /* replies given to the local engine whose logits penalties or biases
+                              changed */
     int no_prompt, no_ids, rendered; /* turns without the ids of a prompt or a reply, and those
                                         whose prompt was rendered here instead */
 };

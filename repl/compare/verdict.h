@@ -69,6 +69,8 @@ struct report {
     int given, parts;       /* number of tokens given; at how many of them it would have chosen
                                another */
     bool sampled;           /* the server sampled its tokens at a temperature above 0 */
+    bool steered;           /* where the tokens part, penalties or biases changed the logits, or a
+                               token was given by hand: the margins do not decide */
     struct draft_sums drafts[2]; /* of each side; cycles 0: it drafted nothing, or does not say */
     const char *side[2];    /* the sides' names in messages: "in a" */
     char *evidence[MAX_EVIDENCE]; /* owned lines */

@@ -161,6 +161,32 @@ static void say_unreported(struct judge *j)
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
 
+/* Whether penalties or biases changed the logits that the turn's tokens were chosen from. The log
+ * probabilities are those of the unchanged logits, and do not say which token is chosen then. */
+static bool steered(const struct trace_turn *t)
+{
+    static const char *const names[] = {"presence_penalty", "frequency_penalty",
+                                        "repetition_penalty", "logit_bias"};
+    struct settings set;
+    struct penalties p;
+    settings_init(&set);
+    for (size_t i = 0; i < LEN(names); i++) {
+        FREED(free_at) char *value = facts_value(t->settings, names[i]);
+        if (value)
+            settings_set(&set, names[i], value, NULL);
+    }
+    settings_penalties(&set, &p);
+    return penalties_any(&p);
+}
+
+/* Whether token i of the reply was given by hand instead of being chosen. */
+static bool by_hand(const struct trace_turn *t, int i)
+{
+    int at;
+    const struct step_row *s = trace_token(t, i, &at);
+    return s && at < s->rec.forced;
+}
+
 /* The trace of a side: for the local side that of the new run, which has all facts. */
 static const struct trace_turn *turn_with_facts(const struct judge *j, int side, int i)
 {
@@ -220,6 +246,8 @@ static void compare_replies(struct judge *j, int index, const struct trace_turn 
             const int32_t chosen[] = {a->reply.v[i], b->reply.v[i]};
             differ_set(&r->diff, DIFF_LOGITS, "token %d is %d %s, %d %s", i, chosen[0],
                        j->ask->names.a, chosen[1], j->ask->names.b);
+            j->by_hand = by_hand(a, i) || by_hand(b, i);
+            r->steered = j->by_hand || steered(a) || steered(b);
             note_parting(r, i, step, chosen, margin_of(f), margin_of(g));
             return;
         }
@@ -266,11 +294,13 @@ static void forced_turn(struct judge *j, const struct trace_turn *a, const struc
 {
     struct report *r = j->r;
     int step[2], n = min_int(a->reply.n, trace_emitted(b));
+    bool changed = n && steered(a);
+    j->n_steered += changed;
     for (int i = 0; i < n; i++) {
         const struct token_fact *f = trace_fact(a, i, &step[0]), *g = trace_fact(b, i, &step[1]);
         note_logp(j, f, g, a->n, i);
         r->given++;
-        if (!parts(g) || r->parts++ || r->diff.class)
+        if (changed || by_hand(a, i) || !parts(g) || r->parts++ || r->diff.class)
             continue;
         const int32_t chosen[] = {a->reply.v[i], g->rival};
         differ_set(&r->diff, DIFF_LOGITS, "token %d is %d %s, %d would be chosen %s", i, chosen[0],
@@ -309,15 +339,15 @@ static void compare_forced(struct judge *j)
 /* ---- the band -------------------------------------------------------------------------------- */
 
 /* A lower bound of the movement of one token's margin between the sides; NAN: not known. f, g:
- * facts of the token from the server and from the local side. */
-static double movement(const struct judge *j, const struct token_fact *f,
-                       const struct token_fact *g)
+ * facts of the token from the server and from the local side; best: the server chooses the token of
+ * the largest log probability. */
+static double movement(bool best, const struct token_fact *f, const struct token_fact *g)
 {
     double s = margin_of(f), l = margin_of(g);
     if (isnan(l))
         return (double)NAN;
-    /* a greedy server chose its best token: the margin is not negative */
-    if (isnan(s) && !j->r->sampled)
+    /* the server chose its best token: the margin is not negative */
+    if (isnan(s) && best)
         return l < 0 ? -l : (double)NAN;
     return fabs(s - l);
 }
@@ -327,13 +357,17 @@ static void find_moves(const struct judge *j, const struct band *b, double *move
 {
     const struct trace *other = j->t[!j->local];
     const struct difference *d = &j->r->diff;
+    bool best = false;
     for (int i = 0; i < b->n; i++) {
         const struct band_token *p = &b->at[i];
+        const struct trace_turn *t = p->index < other->n ? &other->turn[p->index] : NULL;
+        if (p->token == 0)
+            best = t && !j->r->sampled && !steered(t);
         bool past = !j->r->forced && d->class &&
                     (p->index > d->index ||
                      (p->index == d->index && (d->token < 0 || p->token >= d->token)));
-        bool known = p->index < other->n && !past && p->token < other->turn[p->index].reply.n;
-        moved[i] = known ? movement(j, trace_fact(&other->turn[p->index], p->token, NULL),
+        bool known = t && !past && p->token < t->reply.n;
+        moved[i] = known ? movement(best && !by_hand(t, p->token), trace_fact(t, p->token, NULL),
                                     trace_fact(&b->base->turn[p->index], p->token, NULL))
                          : (double)NAN;
     }
@@ -352,13 +386,13 @@ static void judge_by_band(struct judge *j)
                            .given = j->t[j->local],
                            .size = NOISE_BF16,
                            .moved = moved,
-                           .parting = r->sampled ? 0 : parting_of(r),
+                           .parting = r->sampled || r->steered ? 0 : parting_of(r),
                            .clear = 4 * FAR_MARGIN}; /* servers compute in 16 bits */
     if (judge_band(j, &b, &ask, &far)) {
         bool there = band_parts(j, &b, ask.parting);
         if (far >= 0 || there)
             r->verdict = VERDICT_BEYOND;
-        else if (r->diff.class == DIFF_LOGITS && !r->sampled)
+        else if (r->diff.class == DIFF_LOGITS && !r->sampled && !r->steered)
             r->verdict = VERDICT_WITHIN;
     }
 }
@@ -379,6 +413,13 @@ static void judge_logs(struct judge *j)
     if (r->diff.class == DIFF_LOGITS && r->sampled)
         report_say(j->r, "the replies were sampled: the sides draw other random numbers, so "
                          "another token is no difference of the numbers");
+    else if (r->diff.class == DIFF_LOGITS && r->steered)
+        report_say(j->r, "where the tokens part, one was given by hand, or penalties or biases "
+                         "changed the logits: the margins of log probabilities decide nothing");
+    if (j->n_steered)
+        report_say(j->r, "penalties or biases changed the logits of %d repl%s: only log "
+                         "probabilities were compared there", j->n_steered,
+                   j->n_steered == 1 ? "y" : "ies");
 }
 
 static void say_ids(struct judge *j)
@@ -411,7 +452,8 @@ static void judge_exact(struct judge *j)
         return;
     report_say(j->r, "the server is the same build of aerie with the same weights on the same kind "
                      "of device, which computes the same bits: the band is 0");
-    if (r->counts.most > 0 || (r->diff.class == DIFF_LOGITS && !r->sampled))
+    bool alike = !r->sampled && !j->by_hand && !(r->conditions.may & MAY_SAMPLE); /* chosen */
+    if (r->counts.most > 0 || (r->diff.class == DIFF_LOGITS && alike))
         r->verdict = VERDICT_BEYOND;
 }
 

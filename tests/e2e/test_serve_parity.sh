@@ -54,4 +54,9 @@ run replay last --forced; [ $rc = 0 ] && like 'log p +[1-9][0-9]* tokens: equal'
 feed --plain --quiet -p max_tokens=30 -p temperature=1.5 --remote "$plain" <"$T/talk"; there=$(id_of)
 run replay "$there" --forced --json; [ $rc = 0 ] && like '"chosen_otherwise":[1-9]' && like '"log_probability_differs_by":0,' && like '"sampled":true'
 result "sampled: the local engine would choose others, its numbers are equal" $?
+lines 'Hello.' '/set repetition_penalty 1.3' 'Hello.' | feed --plain --quiet -p max_tokens=20 --remote "$plain"
+lines '/force #100' 'Hello.' | feed --plain --quiet -c -p max_tokens=5 -p repetition_penalty=1
+run replay last --forced; [ $rc = 0 ] && like 'forced +45 tokens .* another at 0' && like 'verdict +equal$' &&
+    like 'penalties or biases changed the logits of 1 reply: only log probabilities were compared there'
+result "penalties, and a token by hand: other tokens than the best are no difference" $?
 plan

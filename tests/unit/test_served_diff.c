@@ -253,14 +253,56 @@ static void test_sampled_replies_are_no_difference_of_numbers(void **unused)
     end(&a, &b, &r);
 }
 
+static const char *const here =
+    "version=0.1\nmodel_sha=ab12\nflags=gcc 12, build 77\nbackend=cpu\nprecision=f32\nkv=f32\n";
+static const char *const facts =
+    "{\"build\":\"gcc 12, build 77\",\"model_sha\":\"%s\",\"backend\":\"cpu\",\"precision\":"
+    "\"f32\",\"kv\":\"f32\"}";
+
+/* Log probabilities do not say which token is chosen from logits that a penalty or a bias changed,
+ * and none is chosen where a person gave one. */
+static void test_changed_logits_and_given_tokens_are_no_difference_of_numbers(void **unused)
+{
+    (void)unused;
+    static const char *const changes[][2] = {
+        {"repetition_penalty=1.1", "repetition_penalty=1"},
+        {"presence_penalty=0.5", "presence_penalty=0"},
+        {"logit_bias=5:-100", "logit_bias=none"},
+        {"frequency_penalty=0", "frequency_penalty=-1"},
+        {"repetition_penalty=1.1", "repetition_penalty=1.1"}, /* on both sides */
+        {"check=on", "check=on"}, /* on none */
+    };
+    FREED(free_at) char *told = xasprintf(facts, "ab12");
+    FREED(free_at) char *there = xasprintf(
+        "backend=remote\nserver_kind=aerie\nserver_version=0.1\nserver_facts=%s\n", told);
+    for (int i = 0; i < 14; i++) {
+        struct trace a, b;
+        struct report r;
+        int32_t *id;
+        bool exact = i % 2, by_hand = i >= 12, both = i / 2 == 4, none = i / 2 == 5;
+        make(&a, &b, exact ? there : server_about, exact ? here : local_about);
+        for (int k = 0; k < TURNS && !by_hand; k++) {
+            FREE(a.turn[k].settings, b.turn[k].settings);
+            a.turn[k].settings = xasprintf("temperature=0\n%s\n", changes[i / 2][0]);
+            b.turn[k].settings = xasprintf("temperature=0\n%s\n", changes[i / 2][1]);
+        }
+        struct trace_turn *t = &b.turn[1];
+        fact_at(t, 0, &id);
+        *id = t->reply.v[0] += 5;
+        t->step[0].rec.forced = by_hand;
+        judge(&a, &b, &r);
+        assert_int_equal(r.diff.class, DIFF_LOGITS);
+        assert_int_equal(r.steered, !none);
+        assert_int_equal(claims(&r, "or penalties or biases changed the logits"), !none);
+        /* one build that chooses alike must choose the same token */
+        assert_int_equal(r.verdict, exact && (both || none) ? VERDICT_BEYOND : VERDICT_OPEN);
+        end(&a, &b, &r);
+    }
+}
+
 static void test_the_same_build_has_no_band(void **unused)
 {
     (void)unused;
-    static const char *const here =
-        "version=0.1\nmodel_sha=ab12\nflags=gcc 12, build 77\nbackend=cpu\nprecision=f32\nkv=f32\n";
-    static const char *const facts =
-        "{\"build\":\"gcc 12, build 77\",\"model_sha\":\"%s\",\"backend\":\"cpu\",\"precision\":"
-        "\"f32\",\"kv\":\"f32\"}";
     for (int i = 0; i < 4; i++) {
         struct trace a, b;
         struct report r;
@@ -312,6 +354,7 @@ int main(void)
         cmocka_unit_test(test_another_prompt_is_named_first),
         cmocka_unit_test(test_without_ids_nothing_is_claimed_about_ids),
         cmocka_unit_test(test_sampled_replies_are_no_difference_of_numbers),
+        cmocka_unit_test(test_changed_logits_and_given_tokens_are_no_difference_of_numbers),
         cmocka_unit_test(test_the_same_build_has_no_band),
         cmocka_unit_test(test_a_servers_session_is_not_replayed_with_changes),
     };
