@@ -143,34 +143,48 @@ static char *note_of(const char *dir, bool both)
                            show_path(dir).s);
 }
 
-/* The name of the folder's first safetensors file, which the caller frees; NULL: it has none. */
-static char *some_shard(const char *dir)
+/* The name of the folder's first file that the pattern means, which the caller frees; NULL: it has
+ * none. */
+static char *some_file(const char *dir, const char *pattern)
 {
     char *first = NULL;
     FREED(folder_close) DIR *d = opendir(dir);
     for (struct dirent *x; d && (x = readdir(d));)
-        if (!fnmatch("*.safetensors", x->d_name, 0) && (!first || strcmp(x->d_name, first) < 0))
+        if (!fnmatch(pattern, x->d_name, 0) && (!first || strcmp(x->d_name, first) < 0))
             set_text(&first, x->d_name);
     return first;
 }
 
-/* *e says why a folder has no weights: a link leads nowhere, they are in another format, no index
- * names them, or they are not there. Returns false. */
+/* *e says why a folder has no weights: a link leads nowhere, no index names them, they are in
+ * another format, or they are not there. Returns false. */
 static bool no_weights(const char *dir, const char *single, struct err *e)
 {
-    FREED(free_at) char *pickle = xasprintf("%s/pytorch_model.bin", dir), *shard = some_shard(dir);
+    static const struct {
+        const char *pattern, *is; /* is NULL: a file that an index would name */
+    } instead[] = {
+        {"model*.safetensors", NULL},
+        {"adapter_model.safetensors", "an adapter, which aerie does not apply; fetch its base "
+                                      "model, or a model that it was merged into"},
+        {"consolidated*.safetensors", "in Mistral's own layout, which aerie does not read; fetch "
+                                      "the model with config.json and model.safetensors"},
+        {"*.safetensors", NULL},
+        {"pytorch_model*.bin", "a Python pickle, which aerie does not read; convert it to "
+                               "model.safetensors (safetensors.torch.save_file) first"},
+    };
     char to[PATH_MAX];
     ssize_t n = readlink(single, to, sizeof to - 1);
     if (n > 0)
         return err_file(e, single, "a link to %.*s, which is not there", (int)n, to);
-    if (shard)
-        return err_set(e, ERR_MODEL, "%s has neither model.safetensors nor "
-                       "model.safetensors.index.json, which would name %s: fetch the index, too",
-                       show_path(dir).s, show(shard).s);
-    if (!file_missing(pickle))
-        return err_set(e, ERR_MODEL, "%s is a Python pickle, which aerie does not read; convert it "
-                       "to model.safetensors (safetensors.torch.save_file) first",
-                       show_path(pickle).s);
+    for (size_t i = 0; i < LEN(instead); i++) {
+        FREED(free_at) char *file = some_file(dir, instead[i].pattern);
+        if (file && instead[i].is)
+            return err_set(e, ERR_MODEL, "%s/%s is %s", show_path(dir).s, show(file).s,
+                           instead[i].is);
+        if (file)
+            return err_set(e, ERR_MODEL, "%s has neither model.safetensors nor "
+                           "model.safetensors.index.json, which would name %s: fetch the index, "
+                           "too", show_path(dir).s, show(file).s);
+    }
     return err_set(e, ERR_MODEL, "%s has neither model.safetensors nor "
                    "model.safetensors.index.json", show_path(dir).s);
 }

@@ -55,7 +55,8 @@ enum edit {
     RESHAPE,  /* tensor a has shape b and bytes to match */
     VALUES,   /* tensor a holds 64-bit values b, c, ... at its beginning */
     INDEX,    /* two shards; the index says that tensor a lies in b */
-    SHARDS,   /* two shards and: "gone", "unindexed", "cut", "twice", "unnamed", "stray" */
+    SHARDS,   /* two shards and: "gone", "unindexed", "cut", "twice", "unnamed", "stray"; or no
+                 shards, but an empty file of this name */
     FILE_IS,  /* file a holds text b; NULL: it is not there; "DIR": it is a folder */
 };
 
@@ -154,6 +155,14 @@ static const struct row rows[] = {
      "cannot open"},
     {"shards without an index", G3, SHARDS, 0, "unindexed", 0, "model-00000-of-00001.safetensors",
      "fetch the index"},
+    {"an adapter alone", G3, SHARDS, 0, "adapter_model.safetensors", 0,
+     "adapter_model.safetensors", "base model"},
+    {"Mistral's layout alone", G3, SHARDS, 0, "consolidated.00.safetensors", 0,
+     "consolidated.00.safetensors", "own layout"},
+    {"another file alone", G3, SHARDS, 0, "weights.safetensors", 0, "weights.safetensors",
+     "fetch the index"},
+    {"pickles alone", G3, SHARDS, 0, "pytorch_model-00001-of-00002.bin", 0,
+     "pytorch_model-00001-of-00002.bin", "pickle"},
     {"a shard cut off", G3, SHARDS, 0, "cut", 0, "model-00001-of-00001.safetensors", "its end"},
     {"a tensor in two shards", G3, SHARDS, 0, "twice", 0, "model-0000", "is also in"},
     {"a tensor that the index does not name", G3, SHARDS, 0, "unnamed", 0, "index.json",
@@ -465,6 +474,17 @@ static void edit_shards(struct ck *c, const char *dir, const char *how)
     if (!strcmp(how, "unindexed")) {
         snprintf(path, sizeof path, "%s/" ST ".index.json", dir);
         CHECK(unlink(path) == 0);
+    }
+    if (strchr(how, '.')) {
+        static const char *const own[] = {ST ".index.json", "model-00000-of-00001.safetensors",
+                                          "model-00001-of-00001.safetensors"};
+        for (size_t i = 0; i < LEN(own); i++) {
+            snprintf(path, sizeof path, "%s/%s", dir, own[i]);
+            CHECK(unlink(path) == 0);
+        }
+        snprintf(path, sizeof path, "%s/%s", dir, how);
+        FILE *f = fopen(path, "w");
+        CHECK(f && fclose(f) == 0);
     }
     if (!strcmp(how, "cut"))
         CHECK(truncate(path, 20000) == 0);
