@@ -543,6 +543,10 @@ bool cuda_upload(struct kdev *d, struct tensor *t, struct err *e)
     }
     if (!t->data || cuda_holds(d, t))
         return true;
+    if (cuda_paneled(t) && t->dim[1] > PANEL_MAX_K)
+        return err_set(e, ERR_MODEL, "CUDA: %s has rows of %lld elements; expected at most %d "
+                       "(--device cpu takes longer ones)", t->name, (long long)t->dim[1],
+                       PANEL_MAX_K);
     if (dtype_packed(t->type) && !cuda_stays_packed(d, t))
         return upload_unpacked(d, t, t->data, e);
     uint8_t *to = (uint8_t *)alloc_weights(cuda_footprint(d, t), t, e);

@@ -612,6 +612,27 @@ static void test_uploads(void **state)
     largest = too_large = 0;
 }
 
+/* A row that the tile kernel's copies cannot address is refused in one line (panel.cuh). */
+static void test_too_long_rows(void **state)
+{
+    (void)state;
+    static uint16_t zeros[139776 + 32];
+    for (int longer = 0; longer < 2; longer++) {
+        struct err e = {0};
+        struct tensor t = {.type = DT_BF16, .n_dim = 2, .dim = {1, 139776 + 32 * longer},
+                           .name = "layers.0.down", .data = zeros, .bytes = sizeof zeros};
+        struct kdev *d = kernels_cuda.open(&(struct k_opts){.precision = K_BF16}, &e);
+        assert_non_null(d);
+        assert_int_equal(kernels_cuda.upload(d, &t, &e), !longer);
+        assert_string_equal(e.msg, !longer ? "" :
+                            "CUDA: layers.0.down has rows of 139808 elements; expected at most "
+                            "139776 (--device cpu takes longer ones)");
+        kernels_cuda.unload(d, &t);
+        kernels_cuda.close(d);
+        assert_string_equal(standin_left(), "");
+    }
+}
+
 /* ---- calls that fail ------------------------------------------------------------------------- */
 
 /* A device is opened, a target and a head are loaded, and cycles run. *failed: a call has failed
@@ -709,7 +730,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_float32_and_fp8),
         cmocka_unit_test(test_cycles),
         cmocka_unit_test(test_families),
-        cmocka_unit_test(test_uploads),
+        cmocka_unit_test(test_uploads), cmocka_unit_test(test_too_long_rows),
         cmocka_unit_test(test_every_failing_call),
     };
     if (!standin_has_code()) {

@@ -30,6 +30,7 @@ enum {
     K_SPLITS = 8,
     PANEL_MAX_ROWS = 24,
     PANEL_SHORT_ROWS = 8, /* of a matrix with at most two rows a multiprocessor */
+    PANEL_MAX_K = 139776, /* elements of the longest row: dense/tile.cu has places of 22 bits */
     K_CHUNK_BYTES = 64,
     UNITS = 4, UNIT_BYTES = 16, /* of a row's chunk */
 };

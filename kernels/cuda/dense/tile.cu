@@ -101,12 +101,8 @@ template <int BYTES, class S> struct copier {
      * its place in memory, in pieces from the tile's first panel on. */
     static constexpr int TO_BITS = 10;
     static_assert(W < 1 << TO_BITS);
-    /* Whether the places of a tile's weights fit into such words. */
-    static bool fits(const struct panels &l)
-    {
-        const long long rows = S::OUTS + 2 * l.rows;
-        return rows * l.ksplit.chunks * WEIGHT_PIECES < 1ll << (32 - TO_BITS);
-    }
+    static_assert((S::OUTS + 2 * (int)PANEL_MAX_ROWS) * (PANEL_MAX_K / (int)K_CHUNK) *
+                      WEIGHT_PIECES < 1 << (32 - TO_BITS));
     /* Of columns and outputs behind the last nothing is copied: what they give is not used, and
      * thousands of copies of the same line would wait for each other. */
     static constexpr uint32_t NOTHING = ~0u;
@@ -650,7 +646,6 @@ static int run(struct kdev *d, const struct product *p, int k_blocks, bool defer
     a.tiles_row = div_up(p->rows * TERMS, S::COLS);
     a.k_blocks = k_blocks;
     for (int i = 0; i < p->n_mats; i++) {
-        CHECK((copier<BYTES, S>::fits(p->m[i].panels)));
         a.begin[i] = a.all, a.all += paired(p->m[i].n);
         if (BYTES == 1)
             a.scale[i] = fp8_factor(p->m[i].unit);
