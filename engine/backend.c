@@ -27,6 +27,7 @@ void request_free(struct request *rq)
     FREE(rq->text, rq->settings);
     ids_free(&rq->prompt);
     ids_free(&rq->given);
+    ids_free(&rq->turns);
     probe_past_free(rq->probe.past);
     FREE(rq->force, rq->shape);
     for (int i = 0; rq->prompts && i < rq->count; i++)

@@ -31,7 +31,7 @@ enum request_kind {
     RQ_REGEN,  /* generates the last reply again; a sampled one uses new random numbers, so it
                   differs */
     RQ_UNDO,   /* removes the last user message and its reply from the context */
-    RQ_FORGET, /* text: numbers of turns, "2 3 4", to be removed from the context */
+    RQ_FORGET, /* turns: to be removed from the context */
     RQ_NEW,    /* session: its id; empty pools, settings kept, system prompt kept unless text */
     RQ_SYSTEM, /* text */
     RQ_FORMAT, /* text: what the replies that follow must be, a JSON object as of grammar_open()
@@ -66,13 +66,6 @@ struct past_turn *past_add(struct past_turn **past, int *n, int turn, const char
 void past_turn_free(struct past_turn *turn); /* what it owns */
 void past_free(struct past_turn *past, int n);
 
-/* The step begins with this token, chosen by hand. */
-struct forced_token {
-    int step; /* 0: the step that begins after the reply's first `after` tokens */
-    int32_t token;
-    int after;
-};
-
 /* From this step on, trees have this shape; steps 0: nothing is drafted. */
 struct shape_change {
     int step;
@@ -91,6 +84,7 @@ struct request {
     char *settings;         /* RQ_RESUME: "name=value" lines */
     struct past_turn *past; /* RQ_RESUME, RQ_FORK: the conversation from now on, oldest first */
     int n_past, next_turn;
+    struct ids turns;    /* RQ_FORGET: numbers of turns */
     uint64_t draws;      /* RQ_RESUME, RQ_FORK: uniforms drawn before */
     int count;           /* RQ_SEVERAL: 1 .. 16; RQ_BATCH: prompts */
     char **prompts;      /* RQ_BATCH */

@@ -21,20 +21,6 @@ const char *stop_name(enum stop_reason r)
     return NAME(name, r);
 }
 
-bool turn_listed(const char *list, int turn)
-{
-    for (const char *p = list; *p;) {
-        char *end;
-        long n = strtol(p, &end, 10);
-        if (end == p)
-            return false;
-        if (n == turn)
-            return true;
-        p = end;
-    }
-    return false;
-}
-
 const char *op_name(enum op_kind k)
 {
     static const char *const name[] = {"open", "set", "system", "undo", "resume", "fork",
@@ -132,6 +118,7 @@ void event_free(struct event *ev)
     ids_free(&ev->tokens);
     ids_free(&ev->prompt);
     ids_free(&ev->ends);
+    ids_free(&ev->turns);
     FREE(ev->facts, ev->drafts);
     tops_free(ev->tops);
     served_free(ev->served);
@@ -154,12 +141,13 @@ void event_copy(struct event *dst, const struct event *src)
     dst->what_if = NULL;
     dst->job = NULL;
     dst->text = (struct buf){0};
-    dst->tokens = dst->prompt = dst->ends = (struct ids){0};
+    dst->tokens = dst->prompt = dst->ends = dst->turns = (struct ids){0};
     if (src->text.p)
         buf_add(&dst->text, src->text.p, src->text.n);
     ids_cat(&dst->tokens, src->tokens.v, src->tokens.n);
     ids_cat(&dst->prompt, src->prompt.v, src->prompt.n);
     ids_cat(&dst->ends, src->ends.v, src->ends.n);
+    ids_cat(&dst->turns, src->turns.v, src->turns.n);
     dst->drafts = NULL;
     dst->facts = facts_copy(src->facts, src->tokens.n);
     dst->tops = tops_copy(src->tops);

@@ -71,20 +71,26 @@ enum op_kind {
     OP_SYSTEM, /* text: the new system prompt, may be empty */
     OP_UNDO,   /* the last turn leaves the context; turn: which */
     OP_RESUME, /* pools were emptied, the session goes on; text: settings lines */
-    OP_FORK,   /* the child's first: the parent up to `turn` became this session; text: the numbers
-                  of the turns that it begins with, "1 2 4" */
-    OP_FORGET, /* turns leave the context, because it is full or the user said so; text: their
-                  numbers, "2 3 4" */
-    OP_FORCE,  /* the user chose a token: in the turn that runs, the step begins with it; text:
-                  "STEP ID" */
+    OP_FORK,   /* the child's first: the parent up to `turn` became this session; turns: those that
+                  it begins with */
+    OP_FORGET, /* turns leave the context, because it is full or the user said so; turns: which */
+    OP_FORCE,  /* the user chose a token, in the turn that runs; forced */
     OP_SHAPE,  /* draft.shape = auto chose: in the turn that runs, the trees from this step on have
                   this shape; text: "STEP STEPS-TOPK-NODES", steps 0: nothing is drafted */
     OP_FORMAT, /* what later replies must be; text: as of RQ_FORMAT */
 };
-/* Whether a list of numbers such as "1 2 5" (the text of OP_FORK and OP_FORGET) contains the
- * turn. */
-bool turn_listed(const char *list, int turn);
 const char *op_name(enum op_kind k); /* "open", "set", ... */
+static inline bool turns_have(const struct ids *turns, int turn)
+{
+    return ANY(i, turns->n, turns->v[i] == turn);
+}
+
+/* The step begins with this token, chosen by hand. */
+struct forced_token {
+    int step; /* 0: the step that begins after the reply's first `after` tokens */
+    int32_t token;
+    int after;
+};
 
 /* The target's log probabilities for one emitted token, at temperature 1 and without any filter. */
 struct token_fact {
@@ -221,23 +227,25 @@ struct event {
     char session[SESSION_ID]; /* of which session */
     int turn, step;           /* 1-based; 0: none */
 
-    /* EV_SESSION: parent, fork_turn, beside. EV_OP: op, text, turn. EV_TURN_BEGIN: text = the
-     * user's message, system-side ids in tokens (the whole prompt), n_reused of them from the
-     * cache, reuse, seed, regen. EV_PREFILL: done, total. EV_TEXT: text, channel, first, ends.
-     * EV_STEP: rec, tokens, facts, tops, tree (if it drafted), pages, lengths. EV_TURN_END: reason,
-     * text = the whole reply (final channel), tokens = generated ids, n_drafted, n_accepted,
-     * n_steps, us_prefill, us_decode, served; prompt: its token ids, if the server reported them
-     * with the reply. Of a server's reply us_prefill is the time from sending the request to its
-     * first token. EV_NOTICE, EV_FAULT: text; EV_FAULT also fault, lost, and its step is the one
-     * that failed (0: none did). EV_BATCH_*: batch; TEXT: text, channel; REPLY: text = the whole
-     * reply (final channel) or why it was refused, tokens, facts, prompt, reason, drafts,
-     * n_drafted, n_accepted, n_steps; END: reason (STOP_END: all are done), n_drafted, n_accepted,
-     * n_steps, us_decode. EV_CALIBRATION: calibration. EV_PROBE, EV_WHAT_IF: probe, what_if, or
-     * text = why there is none. EV_JOB_*: job; see struct job_news. */
+    /* EV_SESSION: parent, fork_turn, beside. EV_OP: op, turn, and text, turns or forced.
+     * EV_TURN_BEGIN: text = the user's message, system-side ids in tokens (the whole prompt),
+     * n_reused of them from the cache, reuse, seed, regen. EV_PREFILL: done, total. EV_TEXT: text,
+     * channel, first, ends. EV_STEP: rec, tokens, facts, tops, tree (if it drafted), pages,
+     * lengths. EV_TURN_END: reason, text = the whole reply (final channel), tokens = generated ids,
+     * n_drafted, n_accepted, n_steps, us_prefill, us_decode, served; prompt: its token ids, if the
+     * server reported them with the reply. Of a server's reply us_prefill is the time from sending
+     * the request to its first token. EV_NOTICE, EV_FAULT: text; EV_FAULT also fault, lost, and its
+     * step is the one that failed (0: none did). EV_BATCH_*: batch; TEXT: text, channel; REPLY:
+     * text = the whole reply (final channel) or why it was refused, tokens, facts, prompt, reason,
+     * drafts, n_drafted, n_accepted, n_steps; END: reason (STOP_END: all are done), n_drafted,
+     * n_accepted, n_steps, us_decode. EV_CALIBRATION: calibration. EV_PROBE, EV_WHAT_IF: probe,
+     * what_if, or text = why there is none. EV_JOB_*: job; see struct job_news. */
     char parent[SESSION_ID];
     int fork_turn;
     bool beside;
     enum op_kind op;
+    struct ids turns; /* owned; numbers of turns */
+    struct forced_token forced;
     int channel; /* enum channel of models/chat/chat.h: 0 final, 1 analysis, 2 commentary */
     /* The tokens that produced the text: bytes [ends.v[i - 1], ends.v[i]) (i = 0: from 0) are of
      * the reply's token number first + i, counted from 0. A token whose last character needs later

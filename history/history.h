@@ -235,7 +235,9 @@ struct op_row {
     int64_t order; /* when it happened, comparable with turn_row.order */
     enum op_kind op;
     int turn;
-    char *text;
+    char *text; /* as stored */
+    struct ids turns; /* as in struct event; empty, step 0: not logged, or no such operation */
+    struct forced_token forced;
 };
 void session_row_free(struct session_row *r);
 /* Copies src to *dst, without the snippet; turn_row_free() frees the copy. */

@@ -335,7 +335,9 @@ void app_attached_text(const struct app *a, struct buf *out);
 /* Sends the attached files and the text as one user message. When the backend refuses the request,
  * the files stay attached. */
 bool app_send(struct app *a, const char *text, struct err *e);
-/* Submits a request without text. */
+/* Submits a request of the present session, and takes over its pointers, also on failure. The
+ * second makes one of a kind and a text, which may be NULL. */
+bool app_submit(struct app *a, struct request *rq, struct err *e);
 bool app_request(struct app *a, enum request_kind kind, const char *text, struct err *e);
 /* Begins a new session under a new id; settings and system prompt stay. */
 bool app_new_session(struct app *a, struct err *e);

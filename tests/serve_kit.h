@@ -7,6 +7,7 @@
 
 #include "engine/engine.h"
 #include "engine/thread/internal.h"
+#include "kernels/text.h"
 
 #define NESTLING "models/nestling/target"
 #define NESTLING_DRAFT "models/nestling/draft"
@@ -154,7 +155,9 @@ static inline void bring(struct brought *b, const struct event *ev)
         break;
     case EV_FAULT: buf_printf(&b->faults, "%s\n", text); break;
     case EV_OP:
-        buf_printf(&b->ops, "%s:%s|", op_name(ev->op), text);
+        buf_printf(&b->ops, "%s:%s", op_name(ev->op), text);
+        buf_ints(&b->ops, ev->turns.v, ev->turns.n);
+        buf_char(&b->ops, '|');
         if (ev->op == OP_FORGET)
             buf_char(&b->order, 'f');
         break;
@@ -211,6 +214,8 @@ static inline void submit(struct backend *g, enum request_kind kind, const char 
 {
     struct err e = {0};
     struct request rq = {.kind = kind, .text = text ? xstrdup(text) : NULL, .count = count};
+    for (int n; kind == RQ_FORGET && int_at(&text, &n); text += *text == ' ')
+        ids_add(&rq.turns, n);
     must(backend_submit(g, &rq, &e), &e);
 }
 

@@ -56,12 +56,14 @@ static void post_op(struct talk *talk, enum op_kind op, const char *text, int tu
     talk_post(talk, &ev);
 }
 
-/* The turns of the context, "1 2 4". */
-static void list_turns(const struct talk *talk, struct buf *out)
+/* Posts an operation that names turns. */
+static void post_turns(struct talk *talk, enum op_kind op, const struct ids *turns, int turn)
 {
-    buf_str(out, "");
-    for (int i = 0; i < talk->n_said; i++)
-        buf_printf(out, "%s%d", i ? " " : "", talk->said[i].turn);
+    struct event ev = talk_event(talk, EV_OP);
+    ev.op = op;
+    ev.turn = turn;
+    ids_cat(&ev.turns, turns->v, turns->n);
+    talk_post(talk, &ev);
 }
 
 static void post_session(struct talk *talk, enum op_kind op, const char *parent)
@@ -73,11 +75,12 @@ static void post_session(struct talk *talk, enum op_kind op, const char *parent)
     ev.fork_turn = parent ? talk->view.turn : 0;
     talk_post(talk, &ev);
     if (parent) {
-        list_turns(talk, &lines);
-        post_op(talk, OP_FORK, lines.p, talk->view.turn);
+        FREED(ids_free) struct ids turns = {0};
+        for (int i = 0; i < talk->n_said; i++)
+            ids_add(&turns, talk->said[i].turn);
+        post_turns(talk, OP_FORK, &turns, talk->view.turn);
     }
     if (op != OP_FORK) {
-        buf_clear(&lines);
         settings_print(&talk->view.settings, &lines);
         post_op(talk, op, lines.p, 0);
         /* also an empty one, as do_resume() in engine/thread/worker.c */
@@ -238,12 +241,12 @@ bool talk_nearly_full(const struct talk *talk)
            estimate_prompt(talk, "") * INT64_C(4) > context * 3;
 }
 
-static void forget(struct talk *talk, const char *turns)
+static void forget(struct talk *talk, const struct ids *turns)
 {
     for (int i = talk->n_said - 1; i >= 0; i--)
-        if (turn_listed(turns, talk->said[i].turn))
+        if (turns_have(turns, talk->said[i].turn))
             unsay(talk, i);
-    post_op(talk, OP_FORGET, turns, 0);
+    post_turns(talk, OP_FORGET, turns, 0);
 }
 
 /* Posts a turn without a reply, and a notice why; the conversation does not change. */
@@ -291,12 +294,11 @@ static bool find_room(struct talk *talk, const char *text, bool make_room)
         return true; /* the server decides */
     FREED(free_at) bool *gone = xcalloc((size_t)talk->n_said, sizeof *gone);
     FREED(ids_free) struct ids turns = {0};
-    FREED(buf_free) struct buf list = {0}, numbers = {0}, line = {0};
+    FREED(buf_free) struct buf list = {0}, line = {0};
     int all = choose_turns(talk, text, make_room, gone, &rest);
     for (int i = 0; i < talk->n_said; i++)
         if (gone[i])
             ids_add(&turns, talk->said[i].turn);
-    buf_ints(&numbers, turns.v, turns.n);
     room_print_turns(&turns, &list);
     bool asks = !make_room && policy == FORGET_ASK;
     if (turns.n == 0 || rest >= context || (asks && all + room_least(context) <= context))
@@ -312,7 +314,7 @@ static bool find_room(struct talk *talk, const char *text, bool make_room)
                max_int(0, context - rest), context,
                make_room ? "" : "; /set forget ask asks first");
     talk_notice(talk, line.p);
-    forget(talk, numbers.p);
+    forget(talk, &turns);
     return true;
 }
 
@@ -338,12 +340,12 @@ static void do_undo(struct talk *talk)
     post_op(talk, OP_UNDO, "", turn);
 }
 
-static void do_forget(struct talk *talk, const char *turns)
+static void do_forget(struct talk *talk, const struct ids *turns)
 {
     FREED(ids_free) struct ids leave = {0};
     FREED(buf_free) struct buf line = {0};
     for (int i = 0; i < talk->n_said; i++)
-        if (turn_listed(turns, talk->said[i].turn))
+        if (turns_have(turns, talk->said[i].turn))
             ids_add(&leave, talk->said[i].turn);
     buf_str(&line, "leaving out ");
     room_print_turns(&leave, &line);
@@ -402,7 +404,7 @@ static void serve(struct talk *talk, const struct request *rq)
         break;
     case RQ_REGEN: do_regen(talk); break;
     case RQ_UNDO: do_undo(talk); break;
-    case RQ_FORGET: do_forget(talk, rq->text); break;
+    case RQ_FORGET: do_forget(talk, &rq->turns); break;
     case RQ_SET: do_set(talk, rq->text); break;
     case RQ_SYSTEM:
         set_system(talk, rq->text);

@@ -63,10 +63,12 @@ void force_step_ended(struct engine *engine, bool ok)
     if (!used || !f->by_user)
         return;
     int step = engine->shared.step + 1;
-    FREED(free_at) char *text = xasprintf("%d %d", step, f->id);
     add_forced(f, step, f->id);
     debug_force(&engine->debug, -1);
-    engine_post_op(engine, OP_FORCE, text, engine->shared.turn);
+    struct event ev = engine_event(engine, EV_OP);
+    ev.op = OP_FORCE;
+    ev.forced = (struct forced_token){.step = step, .token = f->id};
+    engine_post(engine, &ev);
 }
 
 /* ---- the caller's thread: what may be forced ------------------------------------------------- */

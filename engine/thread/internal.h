@@ -184,13 +184,15 @@ void engine_post_tokens(struct engine *engine, struct chat_reader *reader, const
 void engine_post_held(struct engine *engine, struct chat_reader *reader, struct buf *text,
                       const struct batch_rec *of);
 void engine_post_op(struct engine *engine, enum op_kind op, const char *text, int turn);
+/* Posts an operation that names turns. */
+void engine_post_turns(struct engine *engine, enum op_kind op, const struct ids *turns, int turn);
 
 /* turn.c; the engine's thread. */
 /* Answers a message (RQ_SAY), or the last one again (RQ_REGEN). */
 void engine_say(struct engine *engine, const struct request *rq);
 void engine_regen(struct engine *engine, const struct request *rq);
 /* Posts which turns leave the context and how many tokens that frees, then removes them. */
-void engine_forget(struct engine *engine, const char *turns);
+void engine_forget(struct engine *engine, const struct ids *turns);
 
 /* probe.c; the engine's thread. engine_probe() serves RQ_PROBE. The others are called around each
  * step of a turn: if it is the armed step, begin sets the net's taps and end posts them. */

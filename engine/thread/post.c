@@ -33,6 +33,15 @@ void engine_post_op(struct engine *engine, enum op_kind op, const char *text, in
     engine_post(engine, &ev);
 }
 
+void engine_post_turns(struct engine *engine, enum op_kind op, const struct ids *turns, int turn)
+{
+    struct event ev = engine_event(engine, EV_OP);
+    ev.op = op;
+    ev.turn = turn;
+    ids_cat(&ev.turns, turns->v, turns->n);
+    engine_post(engine, &ev);
+}
+
 /* After a device failure every sync() reports it. */
 void engine_fault(struct engine *engine, int step, const struct err *e)
 {

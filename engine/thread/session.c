@@ -417,11 +417,6 @@ bool session_room(const struct session *s, const char *text, struct room *out, s
     return ok && (out->prompt.n < s->runtime->context || message_too_long(s, out->prompt.n, e));
 }
 
-static bool listed(const struct ids *list, int v)
-{
-    return ANY(i, list->n, list->v[i] == v);
-}
-
 bool session_has_turn(const struct session *s, int turn)
 {
     FREED(free_at) struct exchange *exchange = xcalloc((size_t)s->n_msg + 1, sizeof *exchange);
@@ -437,7 +432,7 @@ bool session_render_without(const struct session *s, const struct ids *turns, co
     FREED(free_at) struct exchange *exchange = xcalloc((size_t)s->n_msg + 1, sizeof *exchange);
     FREED(free_at) bool *gone = xcalloc((size_t)s->n_msg + 1, sizeof *gone);
     for (int i = 0, n = exchanges_of(s, exchange); i < n; i++)
-        if (listed(turns, exchange[i].turn))
+        if (turns_have(turns, exchange[i].turn))
             leave_out(&exchange[i], gone);
     return render(s, gone, text, out, e);
 }
@@ -448,7 +443,7 @@ int session_forget(struct session *s, const struct ids *turns, int left)
     int n = exchanges_of(s, exchange), found = 0, kept = 0, first = s->n_msg, turn = 0;
     pass_lock(&s->runtime->pass);
     for (int i = 0; i < n; i++) {
-        bool leaves = listed(turns, exchange[i].turn);
+        bool leaves = turns_have(turns, exchange[i].turn);
         found += leaves;
         if (leaves && exchange[i].first < first) {
             first = exchange[i].first;

@@ -524,13 +524,12 @@ static void run_turn(struct engine *engine, const struct ids *prompt, const stru
 static void leave_out(struct engine *engine, const struct ids *turns, int tokens, int left,
                       const char *why)
 {
-    FREED(buf_free) struct buf b = {0}, numbers = {0};
+    FREED(buf_free) struct buf b = {0};
     buf_str(&b, "leaving out ");
     room_print_turns(turns, &b);
     buf_printf(&b, " (%d token%s)%s", tokens, tokens == 1 ? "" : "s", why);
     engine_notice(engine, b.p);
-    buf_ints(&numbers, turns->v, turns->n);
-    engine_post_op(engine, OP_FORGET, numbers.p, 0);
+    engine_post_turns(engine, OP_FORGET, turns, 0);
     session_forget(&engine->own.ses, turns, left);
 }
 
@@ -683,17 +682,13 @@ void engine_regen(struct engine *engine, const struct request *rq)
     }
 }
 
-void engine_forget(struct engine *engine, const char *turns)
+void engine_forget(struct engine *engine, const struct ids *turns)
 {
     FREED(ids_free) struct ids leave = {0}, all = {0}, rest = {0};
     struct err e = {0};
-    for (char *end; *turns; turns = end) {
-        long n = strtol(turns, &end, 10);
-        if (end == turns)
-            break;
-        if (n > 0 && n <= engine->own.ses.turn && session_has_turn(&engine->own.ses, (int)n))
-            ids_add(&leave, (int)n);
-    }
+    for (int i = 0; i < turns->n; i++)
+        if (turns->v[i] > 0 && session_has_turn(&engine->own.ses, turns->v[i]))
+            ids_add(&leave, turns->v[i]);
     if (leave.n == 0)
         engine_notice(engine, "the context holds none of these turns");
     else if (session_render(&engine->own.ses, "", &all, &e) &&

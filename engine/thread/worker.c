@@ -120,11 +120,11 @@ static void take_settings(struct engine *engine, const char *lines)
 /* The numbers of the turns that a fork's child begins with. */
 static void post_fork(struct engine *engine)
 {
-    FREED(buf_free) struct buf turns = {0};
+    FREED(ids_free) struct ids turns = {0};
     for (int i = 0; i < engine->own.ses.n_msg; i++)
         if (engine->own.ses.msg[i].role == ROLE_USER)
-            buf_printf(&turns, "%s%d", turns.n ? " " : "", engine->own.ses.turn_of[i]);
-    engine_post_op(engine, OP_FORK, buf_text(&turns), engine->own.ses.turn);
+            ids_add(&turns, engine->own.ses.turn_of[i]);
+    engine_post_turns(engine, OP_FORK, &turns, engine->own.ses.turn);
 }
 
 static void do_resume(struct engine *engine, const struct request *rq)
@@ -229,7 +229,7 @@ static void serve(struct engine *engine, const struct request *rq)
     switch (rq->kind) {
     case RQ_SAY: engine_say(engine, rq); break;
     case RQ_REGEN: engine_regen(engine, rq); break;
-    case RQ_FORGET: engine_forget(engine, rq->text ? rq->text : ""); break;
+    case RQ_FORGET: engine_forget(engine, &rq->turns); break;
     case RQ_UNDO: do_undo(engine); break;
     case RQ_NEW: do_new(engine, rq); break;
     case RQ_SYSTEM:

@@ -25,8 +25,7 @@ struct past_reader {
     bool as_of;        /* rows after the end of turn `upto` are ignored */
     int64_t last_order; /* of the last row used */
     struct op_row *change; /* operations before `end` that changed which turns the context holds,
-                              in order. OP_UNDO: turn; OP_FORK: text has the turns that the session
-                              began with; OP_FORGET: those removed */
+                              in order; without text */
     int n_change, n_done;  /* found, and applied so far */
 };
 
@@ -79,20 +78,19 @@ static int newest_live(const struct hdb_past *p)
     return i;
 }
 
-/* OP_FORK lists the turns with which the session begins. */
-static void apply_fork(struct hdb_past *p, const char *text)
+static void apply_fork(struct hdb_past *p, const struct ids *turns)
 {
     for (int i = 0; i < p->n; i++) {
-        bool is_live = p->turn[i].state == PAST_LIVE, listed = turn_listed(text, p->turn[i].user.n);
+        bool is_live = p->turn[i].state == PAST_LIVE, listed = turns_have(turns, p->turn[i].user.n);
         if (is_live != listed)
             p->turn[i].state = listed ? PAST_LIVE : PAST_UNDONE;
     }
 }
 
-static void apply_forget(struct hdb_past *p, const char *text)
+static void apply_forget(struct hdb_past *p, const struct ids *turns)
 {
     for (int i = 0; i < p->n; i++)
-        if (p->turn[i].state == PAST_LIVE && turn_listed(text, p->turn[i].user.n))
+        if (p->turn[i].state == PAST_LIVE && turns_have(turns, p->turn[i].user.n))
             p->turn[i].state = PAST_LEFT_OUT;
 }
 
@@ -104,9 +102,9 @@ static void apply_changes_before(struct past_reader *r, int64_t order)
         const struct op_row *c = &r->change[r->n_done];
         int i = newest_live(r->p);
         if (c->op == OP_FORK)
-            apply_fork(r->p, c->text);
+            apply_fork(r->p, &c->turns);
         if (c->op == OP_FORGET)
-            apply_forget(r->p, c->text);
+            apply_forget(r->p, &c->turns);
         if (c->op != OP_UNDO)
             continue;
         while (i >= 0 && r->p->turn[i].user.n != c->turn)
@@ -178,6 +176,7 @@ static bool add_op(const struct op_row *row, void *arg)
 {
     struct past_reader *r = arg;
     struct hdb_past *p = r->p;
+    struct op_row *change;
     if (row->order >= r->end)
         return false;
     switch (row->op) {
@@ -196,8 +195,9 @@ static bool add_op(const struct op_row *row, void *arg)
     case OP_UNDO:
     case OP_FORK:
     case OP_FORGET:
-        *APPEND(r->change, r->n_change) =
-            (struct op_row){row->order, row->op, row->turn, xstrdup(row->text)};
+        change = APPEND(r->change, r->n_change);
+        *change = (struct op_row){.order = row->order, .op = row->op, .turn = row->turn};
+        ids_cat(&change->turns, row->turns.v, row->turns.n);
         break;
     case OP_FORCE: break; /* its token is among those of the reply */
     case OP_SHAPE: break; /* changes no token */
@@ -245,7 +245,7 @@ static bool read_session(struct hdb *h, struct hdb_past *p, const char *id, int 
     }
     ok = ok && (before_fork || read_rows(&r));
     for (int i = 0; i < r.n_change; i++)
-        free(r.change[i].text);
+        op_row_free(&r.change[i]);
     free(r.change);
     session_row_free(&s);
     return ok;

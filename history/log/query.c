@@ -505,6 +505,18 @@ int hdb_steps(struct hdb *h, const char *session, int turn,
     return rows.ok ? rows.n : -1;
 }
 
+/* Reads what line_text() (write.c) wrote; a pack without tokens has no forced ones. */
+static void op_read(struct op_row *r)
+{
+    struct forced_token f = {0};
+    const char *at = r->text;
+    bool lists = r->op == OP_FORK || r->op == OP_FORGET;
+    for (int n; lists && int_at(&at, &n); at += *at == ' ')
+        ids_add(&r->turns, n);
+    if (r->op == OP_FORCE && int_at(&at, &f.step) && *at++ == ' ' && int_at(&at, &f.token))
+        r->forced = f;
+}
+
 int hdb_ops(struct hdb *h, const char *session, bool (*fn)(const struct op_row *r, void *arg),
             void *arg, struct err *e)
 {
@@ -520,6 +532,7 @@ int hdb_ops(struct hdb *h, const char *session, bool (*fn)(const struct op_row *
             continue;
         struct op_row r = {.order = sqlite3_column_int64(st, 0), .op = (enum op_kind)op,
                            .turn = col_int(st, 2, 0, &rows.ok), .text = col_str(st, 3)};
+        op_read(&r);
         rows.more = rows.ok ? fn(&r, arg)
                             : err_set(e, ERR_DB, "%s: session %s: an operation's turn is out of "
                                       "range", h->path, session);

@@ -143,5 +143,6 @@ void step_row_free(struct step_row *r)
 void op_row_free(struct op_row *r)
 {
     free(r->text);
+    ids_free(&r->turns);
     *r = (struct op_row){0};
 }

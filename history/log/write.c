@@ -7,6 +7,7 @@
 #include "engine/fault.h"
 #include "history/columns.h"
 #include "kernels/lines.h"
+#include "kernels/text.h"
 #include "kernels/utf8.h"
 
 enum { TITLE_BYTES = 80 };
@@ -572,9 +573,20 @@ static int write_turn_end(struct writer *w, const struct event *ev)
 
 /* ---- the rest ---- */
 
+/* The text of an event in the log; op_read() (query.c) reads it back. */
+static void line_text(const struct event *ev, struct buf *out)
+{
+    buf_str(out, buf_text(&ev->text));
+    buf_ints(out, ev->turns.v, ev->turns.n); /* "1 2 4" */
+    if (ev->forced.step)
+        buf_printf(out, "%d %d", ev->forced.step, ev->forced.token);
+}
+
 static int write_line(struct writer *w, const struct event *ev, const char *kind)
 {
     struct cursor *c = &w->cur;
+    FREED(buf_free) struct buf text = {0};
+    line_text(ev, &text);
     const char *op = ev->kind == EV_OP                       ? op_name(ev->op)
                      : ev->kind == EV_FAULT && ev->at.rule ? fault_rule(ev->at.rule)
                                                              : NULL;
@@ -582,7 +594,7 @@ static int write_line(struct writer *w, const struct event *ev, const char *kind
     return store_session(w, ev) ?:
            db_do(&w->db, "INSERT INTO event(session_id, turn, step, kind, op, text, created_ms)"
                  " VALUES(?,?,?,?,?,?,?)", "siisssi", c->session, (int64_t)turn,
-                 (int64_t)ev->step, kind, op, buf_text(&ev->text), event_ms(w, ev)) ?:
+                 (int64_t)ev->step, kind, op, text.p, event_ms(w, ev)) ?:
            chain_add(&w->db, c->session, LINK_EVENT, sqlite3_last_insert_rowid(w->db.h));
 }
 

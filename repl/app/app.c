@@ -316,15 +316,21 @@ void app_open_running(struct app *a, const struct options *o, struct backend *b,
 
 /* ---- requests to the engine ----------------------------------------------------------------- */
 
-bool app_request(struct app *a, enum request_kind kind, const char *text, struct err *e)
+bool app_submit(struct app *a, struct request *rq, struct err *e)
 {
-    struct request rq = {.kind = kind, .text = text ? xstrdup(text) : NULL};
-    memcpy(rq.session, a->session, sizeof rq.session);
-    bool ok = backend_submit(a->backend, &rq, e);
+    enum request_kind kind = rq->kind;
+    memcpy(rq->session, a->session, sizeof rq->session);
+    bool ok = backend_submit(a->backend, rq, e);
     bool goes_on = kind == RQ_SAY || kind == RQ_REGEN || kind == RQ_UNDO || kind == RQ_FORGET;
     if (ok && goes_on) /* the conversation goes on: the present is shown */
         a->at = (struct address){0};
     return ok;
+}
+
+bool app_request(struct app *a, enum request_kind kind, const char *text, struct err *e)
+{
+    struct request rq = {.kind = kind, .text = text ? xstrdup(text) : NULL};
+    return app_submit(a, &rq, e);
 }
 
 bool app_new_session(struct app *a, struct err *e)
@@ -454,7 +460,7 @@ void app_event(struct app *a, const struct event *ev)
         if (ev->op == OP_FORGET) {
             int n = 0;
             for (int i = 0; i < a->turns.n; i++)
-                if (!turn_listed(ev->text.p, a->turns.v[i]))
+                if (!turns_have(&ev->turns, a->turns.v[i]))
                     a->turns.v[n++] = a->turns.v[i];
             a->turns.n = n;
         }

@@ -25,7 +25,7 @@ struct plain {
     int terminated;          /* the signal that ends the program, or 0 */
     enum stop_reason reason; /* of the turn that ended last */
     struct reuse_view reuse; /* of the running turn */
-    struct buf forgot; /* numbers of the turns that left the context to make room, for --json */
+    struct ids forgot; /* numbers of the turns that left the context to make room, for --json */
     struct buf tail;   /* unsanitised bytes of the reply's last character and its marks */
     struct buf text;   /* of the reply, to be written after the last waiting event was handled */
     struct buf thought;      /* reasoning, for --json */
@@ -207,15 +207,9 @@ static void forgot_json(struct plain *p, struct buf *line)
 {
     if (p->forgot.n == 0)
         return;
-    jput_kopen(line, "forgotten", '[');
-    for (char *at = p->forgot.p, *end; *at; at = end) {
-        long n = strtol(at, &end, 10);
-        if (end == at)
-            break;
-        jput_int(line, n);
-    }
-    jput_close(line, ']');
-    buf_clear(&p->forgot);
+    jput_key(line, "forgotten");
+    jput_ints(line, p->forgot.v, p->forgot.n);
+    p->forgot.n = 0;
 }
 
 static void reply_json(struct app *a, const struct event *ev)
@@ -376,7 +370,7 @@ static void handle_event(struct app *a, struct event *ev)
     case EV_JOB_BEGIN: case EV_JOB_STEP: case EV_JOB_END: break; /* `aerie serve` only */
     case EV_OP:
         if (ev->op == OP_FORGET)
-            buf_printf(&plain_of(a)->forgot, "%s ", ev->text.p);
+            ids_cat(&plain_of(a)->forgot, ev->turns.v, ev->turns.n);
         if (ev->op == OP_FORCE && !a->opt.quiet)
             print_forced(a, ev);
         break;
@@ -627,7 +621,7 @@ static int plain_end(struct app *a, struct plain *p)
     buf_free(&p->tail);
     buf_free(&p->text);
     buf_free(&p->thought);
-    buf_free(&p->forgot);
+    ids_free(&p->forgot);
     interrupt_leave();
     a->face = (struct face){0};
     return app_exit_code(a);

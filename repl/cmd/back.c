@@ -77,13 +77,11 @@ static void say_forced(struct app *a, int32_t id, const struct printer *to)
 
 void app_forced_line(struct app *a, const struct event *ev, struct buf *out)
 {
-    int step = 0, id = 0;
     size_t n;
-    const char *at = buf_text(&ev->text);
-    if (!int_at(&at, &step) || *at++ != ' ' || !int_at(&at, &id))
+    if (!ev->forced.step) /* not in a pack without tokens */
         return;
-    const char *text = backend_token(a->backend, id, &n);
-    buf_printf(out, "step %d.%d begins with #%d \"", ev->turn, step, id);
+    const char *text = backend_token(a->backend, ev->forced.token, &n);
+    buf_printf(out, "step %d.%d begins with #%d \"", ev->turn, ev->forced.step, ev->forced.token);
     text_sanitise(out, text, n, false);
     buf_str(out, "\", by hand");
 }

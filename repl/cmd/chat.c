@@ -281,9 +281,8 @@ static bool send_refused(struct cmd_call *c)
         return err_set(c->e, ERR_USAGE, "no message was refused; /forget N leaves out the oldest N "
                        "turns of the context");
     struct request rq = {.kind = RQ_SAY, .text = xstrdup(a->asked.p), .make_room = true};
-    memcpy(rq.session, a->session, sizeof rq.session);
     print_line(&c->to, ST_TEXT, "\f%d{sent?}", true);
-    return backend_submit(a->backend, &rq, c->e);
+    return app_submit(a, &rq, c->e);
 }
 
 bool cmd_forget(struct cmd_call *c)
@@ -296,14 +295,12 @@ bool cmd_forget(struct cmd_call *c)
         return err_set(c->e, ERR_USAGE, "the context holds no turn");
     if (!arg_number(c, "the number of turns", 1, a->turns.n, &n))
         return false;
-    FREED(buf_free) struct buf turns = {0};
-    buf_ints(&turns, a->turns.v, (int)n);
     print_open(&c->to, NULL, '{');
     print_ints(&c->to, "forgotten", a->turns.v, (int)n);
     print_close(&c->to, '}');
-    bool ok = app_request(a, RQ_FORGET, turns.p,
-                          c->e); /* a notice of the engine lists them and their tokens */
-    return ok;
+    struct request rq = {.kind = RQ_FORGET};
+    ids_cat(&rq.turns, a->turns.v, (int)n);
+    return app_submit(a, &rq, c->e); /* a notice of the engine lists them and their tokens */
 }
 
 bool cmd_clear(struct cmd_call *c)

@@ -420,7 +420,7 @@ static bool play_fork(struct rerun *r, const struct act *a, struct err *e)
         r->n_logged--;
     r->n_live = 0;
     for (int i = 0; i < r->n_logged; i++)
-        if (turn_listed(a->text, r->logged[i]->user.n))
+        if (turns_have(&a->turns, r->logged[i]->user.n))
             r->live[r->n_live++] = r->logged[i];
     if (!replies_logged(r, e))
         return false;
@@ -433,10 +433,13 @@ static bool play_forget(struct rerun *r, const struct act *a, struct err *e)
 {
     int n = 0;
     for (int k = 0; k < r->n_live; k++)
-        if (!turn_listed(a->text, r->live[k]->user.n))
+        if (!turns_have(&a->turns, r->live[k]->user.n))
             r->live[n++] = r->live[k];
     r->n_live = n;
-    return run_text_request(r, RQ_FORGET, a->session, a->text, e);
+    struct request rq = {.kind = RQ_FORGET};
+    memcpy(rq.session, a->session, SESSION_ID);
+    ids_cat(&rq.turns, a->turns.v, a->turns.n);
+    return run_request(r, &rq, e);
 }
 
 /* What the user set, unless a change says otherwise. The draft's shape consists of its parts: a
@@ -497,16 +500,14 @@ static const struct ids *given_tokens(const struct rerun *r, const struct act *a
     return &a->reply.tokens;
 }
 
-/* The tokens that the user forced while the turn ran, from the operations "STEP ID" that follow the
- * turn in the log; as_logged: the turn's steps have the log's numbers. */
+/* The tokens that the user forced while the turn ran, from the operations that follow the turn in
+ * the log; as_logged: the turn's steps have the log's numbers. */
 static void add_forced(const struct act *a, const struct act *end, bool as_logged,
                        struct request *rq)
 {
     for (const struct act *op = a + 1; op < end && !op->is_turn; op++) {
-        struct forced_token f = {0};
-        const char *at = op->text;
-        if (op->op != OP_FORCE || op->turn != a->user.n || !int_at(&at, &f.step) || *at++ != ' ' ||
-            !int_at(&at, &f.token))
+        struct forced_token f = op->forced;
+        if (!f.step || op->turn != a->user.n)
             continue;
         for (int i = 0; i < a->n_step && !as_logged && a->step[i].n < f.step; i++)
             f.after += a->step[i].tokens.n;

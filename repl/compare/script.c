@@ -26,6 +26,7 @@ struct script_reader {
 void act_free(struct act *a)
 {
     FREE(a->text, a->fault);
+    ids_free(&a->turns);
     turn_row_free(&a->user);
     turn_row_free(&a->reply);
     for (int i = 0; i < a->n_step; i++)
@@ -78,6 +79,8 @@ static bool take_op(const struct op_row *row, void *arg)
     a->op = row->op;
     a->turn = row->turn;
     a->text = xstrdup(row->text ? row->text : "");
+    ids_cat(&a->turns, row->turns.v, row->turns.n);
+    a->forced = row->forced;
     return true;
 }
 

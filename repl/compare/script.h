@@ -11,9 +11,11 @@ struct act {
     bool is_turn;
     char session[SESSION_ID]; /* the session in whose log it is */
     const char *about;        /* facts of its run; owned by the script */
-    enum op_kind op; /* operations: with turn and text */
+    enum op_kind op; /* operations: as struct op_row */
     int turn;
     char *text;
+    struct ids turns;
+    struct forced_token forced;
     struct turn_row user, reply; /* reply.n == 0: there is none;
                                   text and tokens are complete, settings and snippets are left
                                   out */

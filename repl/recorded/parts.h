@@ -55,6 +55,8 @@ struct rec_act {
     enum op_kind op;
     int op_turn;
     char *op_text;
+    struct ids op_turns;
+    struct forced_token op_forced;
 };
 
 struct recorded {

@@ -141,7 +141,9 @@ static void add_turn(struct recorded *r, struct act *a, struct paging *p)
 static void add_act(struct recorded *r, struct act *a, struct paging *p)
 {
     struct rec_act *x = APPEND(r->act, r->n_act);
-    *x = (struct rec_act){.turn = a->is_turn ? r->n_turn : -1, .op = a->op, .op_turn = a->turn};
+    *x = (struct rec_act){.turn = a->is_turn ? r->n_turn : -1, .op = a->op, .op_turn = a->turn,
+                          .op_turns = a->turns, .op_forced = a->forced};
+    a->turns = (struct ids){0};
     if (a->is_turn)
         add_turn(r, a, p);
     else
@@ -152,7 +154,7 @@ static void add_act(struct recorded *r, struct act *a, struct paging *p)
 
 static bool is_unchanged(const struct act *fork, int turn)
 {
-    return turn > fork->turn || turn_listed(fork->text, turn);
+    return turn > fork->turn || turns_have(&fork->turns, turn);
 }
 
 /* Whether an operation before a fork removed no turn that the fork lacks, too. */
@@ -160,11 +162,8 @@ static bool is_undone_by(const struct act *a, const struct act *fork)
 {
     if (a->op == OP_UNDO)
         return is_unchanged(fork, a->turn);
-    bool undone = a->op == OP_FORGET;
-    const char *at = a->text;
-    for (int n; undone && int_at(&at, &n); at += *at == ' ')
-        undone = is_unchanged(fork, n);
-    return undone;
+    return a->op == OP_FORGET &&
+           !ANY(i, a->turns.n, !is_unchanged(fork, a->turns.v[i]));
 }
 
 /* Leaves out of the script what a fork did not inherit: its parent's later turns, and operations
@@ -247,8 +246,10 @@ void recorded_free(struct recorded *r)
     }
     for (int i = 0; i < r->n_step; i++)
         tops_free(r->step[i].tops);
-    for (int i = 0; i < r->n_act; i++)
-        free(r->act[i].op_text);
+    FOR_EACH(struct rec_act, a, r->act, r->n_act) {
+        free(a->op_text);
+        ids_free(&a->op_turns);
+    }
     contexts_free(&r->contexts);
     page_history_free(&r->fold);
     ids_free(&r->token);

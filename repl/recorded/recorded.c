@@ -230,6 +230,8 @@ static bool next_event(struct recorded *r, struct event *ev)
             *ev = new_event(r, EV_OP, a->op_turn, 0);
             ev->op = a->op;
             buf_str(&ev->text, a->op_text);
+            ids_cat(&ev->turns, a->op_turns.v, a->op_turns.n);
+            ev->forced = a->op_forced;
             return true;
         }
         r->next_act++;

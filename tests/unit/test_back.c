@@ -591,9 +591,8 @@ static void converse_noting(struct backend *g, struct posted *p)
     submit(g, RQ_SAY, question, 0);
     while (serve_event(g, &ev)) {
         if (ev.kind == EV_OP && ev.op == OP_FORCE) {
-            struct forced_token *f = &forced[n_forced++];
-            assert_int_equal(sscanf(ev.text.p, "%d %d", &f->step, &f->token), 2);
-            assert_int_equal(p->n_rec, f->step - 1); /* posted before the step */
+            forced[n_forced++] = ev.forced;
+            assert_int_equal(p->n_rec, ev.forced.step - 1); /* posted before the step */
         }
         take(g, &ev, p, forcing);
         event_free(&ev);

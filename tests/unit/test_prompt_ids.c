@@ -30,6 +30,8 @@ static void send(struct backend *g, enum request_kind kind, const char *text, co
     struct request rq = {.kind = kind, .text = xstrdup(text)};
     if (ids)
         ids_cat(&rq.prompt, ids->v, ids->n);
+    if (kind == RQ_FORGET)
+        ids_add(&rq.turns, atoi(text));
     must(backend_submit(g, &rq, &e), &e);
 }
 
