@@ -17,7 +17,8 @@
 const char *stop_name(enum stop_reason r)
 {
     static const char *const name[] = {"end",     "max_tokens", "context",       "cancel",
-                                       "kv_full", "fault",      "device_failed", "crashed"};
+                                       "kv_full", "fault",      "device_failed", "crashed",
+                                       ""};
     return NAME(name, r);
 }
 

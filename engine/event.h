@@ -62,8 +62,9 @@ enum stop_reason {
     STOP_FAULT,     /* a rule was violated, or memory ran out; the session goes on */
     STOP_DEVICE,    /* the device failed for good; the engine answers nothing more */
     STOP_CRASHED,   /* never posted: found in the log of a killed process */
+    STOP_OPEN,      /* never posted: in the log, the reply has not ended */
 };
-const char *stop_name(enum stop_reason r); /* "end", "max_tokens", ... */
+const char *stop_name(enum stop_reason r); /* "end", "max_tokens", ...; STOP_OPEN: "" */
 
 enum op_kind {
     OP_OPEN,   /* the engine starts a session with empty pools; text: settings lines */

@@ -214,7 +214,7 @@ struct turn_row {
     uint64_t draws0;    /* uniform random numbers drawn before the turn */
     uint64_t draws1;    /* the same after the turn; replies only */
     int64_t order;      /* merges with op_row.order; INT64_MAX for a reply that is still open */
-    char *stop;         /* stop_name(), replies only; "crashed" for a killed one; "" while open */
+    enum stop_reason stop; /* replies only */
     int n_reused, n_steps, n_drafted, n_accepted;
     struct served *served; /* replies: what the server reported; NULL: computed here */
     struct reuse reuse; /* user: why not more was reused; CHANGE_UNKNOWN: not logged */

@@ -527,6 +527,7 @@ bool served_read(struct db *d, int64_t reply, struct served **out, struct err *e
 bool served_read_tops(struct db *d, int64_t step, struct tops **out, struct err *e);
 
 int op_parse(const char *s);                  /* -1: none */
+enum stop_reason stop_parse(const char *s);   /* unknown: STOP_CRASHED */
 
 /* ---- pack_file.c ----------------------------------------------------------------------------- */
 

@@ -448,7 +448,7 @@ KIT void script_make(struct script *s, const struct scene *c)
         a.user = (struct turn_row){.n = i + 1, .is_user = true, .text = xstrdup(c->question[i]),
                                    .text_n = strlen(c->question[i]), .sampling = xstrdup(lines.p)};
         a.reply.n = i + 1;
-        a.reply.stop = xstrdup("end");
+        a.reply.stop = STOP_END;
         add_act(s, a);
     }
     buf_free(&lines);
@@ -502,8 +502,7 @@ KIT void keep_results(struct script *s, const struct trace *t)
         const struct trace_turn *x = &t->turn[k++];
         ids_cat(&a->user.tokens, x->prompt.v, x->prompt.n);
         ids_cat(&a->reply.tokens, x->reply.v, x->reply.n);
-        free(a->reply.stop);
-        a->reply.stop = xstrdup(x->fault[0] ? "fault" : x->stop);
+        a->reply.stop = x->fault[0] ? STOP_FAULT : x->stop;
         a->reply.n_steps = x->n_step;
         a->reply.text = xstrdup("");
         a->step = xcalloc((size_t)x->n_step + 1, sizeof *a->step);

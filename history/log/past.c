@@ -120,9 +120,7 @@ static void mark_silent(struct hdb_past *p)
     struct past_pair *t = p->n > 0 ? &p->turn[p->n - 1] : NULL;
     if (!t || t->state != PAST_LIVE || t->reply.tokens.n || t->reply.text_n)
         return;
-    const char *stop = t->reply.stop ? t->reply.stop : "";
-    bool failed = strcmp(stop, stop_name(STOP_FAULT)) == 0 ||
-                  strcmp(stop, stop_name(STOP_DEVICE)) == 0;
+    bool failed = t->reply.stop == STOP_FAULT || t->reply.stop == STOP_DEVICE;
     t->state = failed ? PAST_FAILED : PAST_SILENT;
 }
 
@@ -142,7 +140,7 @@ static bool add_turn(const struct turn_row *row, void *arg)
         return false;
     p->last = max_int(p->last, row->n);
     r->last_order = row->order;
-    if (!row->is_user && row->stop && *row->stop)
+    if (!row->is_user && row->stop != STOP_OPEN)
         p->complete = max_int(p->complete, row->n);
     p->draws = row->draws1 > p->draws ? row->draws1 : p->draws;
     if (!row->is_user) {
@@ -156,7 +154,7 @@ static bool add_turn(const struct turn_row *row, void *arg)
     if (i >= 0)
         set_state_from(p, i, PAST_REPLACED);
     struct past_pair *pair = APPEND(p->turn, p->n);
-    *pair = (struct past_pair){0};
+    *pair = (struct past_pair){.reply.stop = STOP_OPEN};
     copy_without_prompt(&pair->user, row);
     return true;
 }

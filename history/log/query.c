@@ -361,6 +361,7 @@ static struct reuse read_reuse(sqlite3_stmt *st, bool *fits)
 static bool read_turn(struct db *d, sqlite3_stmt *st, struct turn_row *r, struct err *e)
 {
     bool fits = true;
+    FREED(free_at) char *stop = col_str(st, 10);
     *r = (struct turn_row){.rowid = sqlite3_column_int64(st, 0),
                            .n = col_int(st, 2, 1, &fits),
                            .is_user = sqlite3_column_int(st, 3),
@@ -371,7 +372,7 @@ static bool read_turn(struct db *d, sqlite3_stmt *st, struct turn_row *r, struct
                            .sampling = col_str(st, 7),
                            .draws0 = (uint64_t)sqlite3_column_int64(st, 8),
                            .draws1 = (uint64_t)sqlite3_column_int64(st, 9),
-                           .stop = col_str(st, 10),
+                           .stop = stop_parse(stop),
                            .n_reused = col_int(st, 11, 0, &fits),
                            .n_steps = col_int(st, 12, 0, &fits),
                            .n_drafted = col_int(st, 13, 0, &fits),

@@ -87,6 +87,14 @@ int op_parse(const char *s)
     return -1;
 }
 
+enum stop_reason stop_parse(const char *s)
+{
+    for (int i = 0; i <= STOP_OPEN; i++)
+        if (strcmp(s, stop_name((enum stop_reason)i)) == 0)
+            return (enum stop_reason)i;
+    return STOP_CRASHED;
+}
+
 /* ---- copying and freeing ---- */
 
 void turn_row_copy(struct turn_row *dst, const struct turn_row *src)
@@ -97,7 +105,6 @@ void turn_row_copy(struct turn_row *dst, const struct turn_row *src)
     dst->text[src->text_n] = '\0';
     dst->tokens = (struct ids){0};
     ids_cat(&dst->tokens, src->tokens.v, src->tokens.n);
-    dst->stop = xstrdup(src->stop ? src->stop : "");
     dst->sampling = xstrdup(src->sampling ? src->sampling : "");
     dst->snippet = NULL;
     dst->served = served_copy(src->served);
@@ -113,7 +120,7 @@ void turn_row_free(struct turn_row *r)
 {
     free(r->text);
     ids_free(&r->tokens);
-    FREE(r->sampling, r->stop, r->snippet);
+    FREE(r->sampling, r->snippet);
     served_free(r->served);
     *r = (struct turn_row){0};
 }

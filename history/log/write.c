@@ -576,10 +576,11 @@ static int write_turn_end(struct writer *w, const struct event *ev)
 /* The text of an event in the log; op_read() (query.c) reads it back. */
 static void line_text(const struct event *ev, struct buf *out)
 {
+    const struct forced_token *f = &ev->forced;
     buf_str(out, buf_text(&ev->text));
     buf_ints(out, ev->turns.v, ev->turns.n); /* "1 2 4" */
-    if (ev->forced.step)
-        buf_printf(out, "%d %d", ev->forced.step, ev->forced.token);
+    if (f->step)
+        buf_printf(out, "%d %d", f->step, f->token);
 }
 
 static int write_line(struct writer *w, const struct event *ev, const char *kind)

@@ -89,8 +89,8 @@ static void settings(struct buf *b, const char *before, const char *lines)
     }
 }
 
-/* Why a reply ended, in words; a name that aerie does not know stays as it is. */
-static const char *end_of_reply(const char *stop)
+/* Why a reply ended, in words. */
+static const char *end_of_reply(enum stop_reason stop)
 {
     static const char *const text[] = {[STOP_END] = "complete",
                                        [STOP_MAX] = "ended at max_tokens",
@@ -99,11 +99,9 @@ static const char *end_of_reply(const char *stop)
                                        [STOP_KV_FULL] = "ended where a KV pool was full",
                                        [STOP_FAULT] = "ended by a fault",
                                        [STOP_DEVICE] = "ended by a failure of the device",
-                                       [STOP_CRASHED] = "cut off by the end of the program"};
-    for (size_t i = 0; i < LEN(text); i++)
-        if (strcmp(stop, stop_name((enum stop_reason)i)) == 0)
-            return text[i];
-    return *stop ? stop : "still running";
+                                       [STOP_CRASHED] = "cut off by the end of the program",
+                                       [STOP_OPEN] = "still running"};
+    return text[stop];
 }
 
 static void turn(struct buf *b, const struct past_pair *t, const char *before)

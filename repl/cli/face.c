@@ -183,7 +183,7 @@ static bool type_line(struct child *k, const char *text, char enter)
 static bool count_reply(const struct turn_row *r, void *arg)
 {
     struct bench_replies *all = arg;
-    if (!r->is_user && r->stop && *r->stop && all->n < BENCH_REPLIES) {
+    if (!r->is_user && r->stop != STOP_OPEN && all->n < BENCH_REPLIES) {
         all->tokens[all->n] = r->tokens.n;
         all->ms[all->n++] = (double)r->us_decode * 1e-3;
     }

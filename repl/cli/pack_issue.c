@@ -315,14 +315,14 @@ static void observed(const struct pack_job *j, const char *control, struct buf *
     }
     if (j->level != PACK_SHAPE) {
         FREED(buf_free) struct buf ids = {0};
+        const char *end = j->reply.n ? stop_name(j->reply.stop) : "";
         add_ids(&ids, &j->reply.tokens);
         if (v && !v->reply_ids) {
             buf_str(out, "The server reported no ids of its output.\n\n");
         } else {
             buf_printf(out, "Output ids of the %s (%d, ended: %s%s%s):\n\n", v ? "server"
-                       : "reference",
-                       j->reply.tokens.n, j->reply.stop && *j->reply.stop ? j->reply.stop
-                       : "not ended", v && v->finish[0] ? ", finish " : "", v ? v->finish : "");
+                       : "reference", j->reply.tokens.n, *end ? end : "not ended",
+                       v && v->finish[0] ? ", finish " : "", v ? v->finish : "");
             fenced(out, "", ids.p);
         }
         if (!v)

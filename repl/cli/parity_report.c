@@ -546,10 +546,10 @@ static void print_servers(struct parity *p, const struct printer *to)
                    p->prompts_unknown, p->prompts_unknown == 1 ? " were" : "s were");
 }
 
-static void print_verdict(const struct parity *p, const char *verdict, const struct printer *to)
+static void print_verdict(const struct parity *p, const char *verdict, bool equal,
+                          const struct printer *to)
 {
-    bool good = strncmp(verdict, "equal", 5) == 0;
-    print_add(to, good ? ST_GOOD : ST_BAD, "%s", verdict);
+    print_add(to, equal ? ST_GOOD : ST_BAD, "%s", verdict);
     print_add(to, ST_TEXT, ": %d of %d prompt%s compared, %d differ%s", p->compared, p->n,
               plural(p->n), p->differ, p->differ == 1 ? "s" : "");
     if (p->refused)
@@ -586,11 +586,12 @@ static void sum_members(struct parity *p, const char *verdict, const struct prin
 int parity_verdict(struct parity *p)
 {
     bool all = p->compared + p->refused == p->n && !p->refused && !p->fault;
-    const char *verdict = p->differ                    ? "different"
-                          : p->compared && no_proof(p) ? "no proof"
-                          : all && p->by_text          ? "equal text"
-                          : all                        ? "equal"
-                                                       : "incomplete";
+    bool unproved = p->compared && no_proof(p), equal = !p->differ && !unproved && all;
+    const char *verdict = p->differ              ? "different"
+                          : unproved             ? "no proof"
+                          : equal && p->by_text  ? "equal text"
+                          : equal                ? "equal"
+                                                 : "incomplete";
     const struct printer *to = cli_answer(p->c, 0);
     print_open(to, NULL, '{');
     sum_members(p, verdict, to);
@@ -601,8 +602,8 @@ int parity_verdict(struct parity *p)
     print_close(to, '}');
     drafts_table(p, to);
     pairs_table(p, to);
-    print_verdict(p, verdict, to);
+    print_verdict(p, verdict, equal, to);
     cli_answer_end();
-    int rc = p->differ ? ERR_NEGATIVE : strncmp(verdict, "equal", 5) == 0 ? 0 : ERR_USAGE;
+    int rc = p->differ ? ERR_NEGATIVE : equal ? 0 : ERR_USAGE;
     return p->signal ? 128 + p->signal : p->fault ? (int)p->fault : rc;
 }

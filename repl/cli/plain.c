@@ -165,11 +165,8 @@ static void plain_past(struct app *a, const struct turn_row *r, const char *gone
     text_sanitise(&clean, r->text ? r->text : "", r->text_n, true);
     if (clean.n == 0 || clean.p[clean.n - 1] != '\n')
         buf_char(&clean, '\n');
-    if (!r->is_user && r->stop && *r->stop && strcmp(r->stop, stop_name(STOP_END)) != 0) {
-        buf_str(&clean, "[stopped: "); /* the text comes from a file, which is not trusted */
-        text_sanitise(&clean, r->stop, strlen(r->stop), false);
-        buf_str(&clean, "]\n");
-    }
+    if (!r->is_user && r->stop != STOP_OPEN && r->stop != STOP_END)
+        buf_printf(&clean, "[stopped: %s]\n", stop_name(r->stop));
     if (!r->is_user && *gone)
         buf_printf(&clean, "[%s]\n", gone);
     write_out(a, clean.p, clean.n);

@@ -271,7 +271,7 @@ static void json_turn(struct show *w, const struct turn_row *r, const struct pri
         print_add(to, ST_TEXT, "\f%s{settings}%s{hazards}", r->sampling, hazards.p);
     } else {
         print_add(to, ST_TEXT, "\f%s{stop}%d{steps}%d{drafted}%d{accepted}%lu{us_prefill}"
-                  "%lu{us_decode}", r->stop, r->n_steps, r->n_drafted, r->n_accepted,
+                  "%lu{us_decode}", stop_name(r->stop), r->n_steps, r->n_drafted, r->n_accepted,
                   r->us_prefill, r->us_decode);
         show_served_json(r->served, to->json);
     }
@@ -349,8 +349,8 @@ static void turn_lines(struct show *w, const struct turn_row *r)
         show_served(r, s);
     } else if (!r->is_user) {
         say_line(s, ST_DIM, "[%s, %d step%s, %d token%s, %d of %d drafted accepted, %.0f ms]",
-                 r->stop && *r->stop ? r->stop : "not ended", r->n_steps, plural(r->n_steps),
-                 r->tokens.n, plural(r->tokens.n), r->n_accepted, r->n_drafted,
+                 r->stop == STOP_OPEN ? "not ended" : stop_name(r->stop), r->n_steps,
+                 plural(r->n_steps), r->tokens.n, plural(r->tokens.n), r->n_accepted, r->n_drafted,
                  (double)(r->us_prefill + r->us_decode) / 1000);
     }
     sheet_line(s);

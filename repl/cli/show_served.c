@@ -38,8 +38,9 @@ void show_served(const struct turn_row *r, struct sheet *out)
         buf_printf(&told, "%sfinish %s", told.n ? ", " : "", s->finish);
     if (s->n_metric)
         buf_printf(&told, "%s%d metrics", told.n ? ", " : "", s->n_metric);
-    sheet_printf(out, ST_DIM, "[%s, %d step%s or piece%s", r->stop && *r->stop ? r->stop
-                 : "not ended", r->n_steps, plural(r->n_steps), plural(r->n_steps));
+    sheet_printf(out, ST_DIM, "[%s, %d step%s or piece%s",
+                 r->stop == STOP_OPEN ? "not ended" : stop_name(r->stop), r->n_steps,
+                 plural(r->n_steps), plural(r->n_steps));
     if (s->reply_ids)
         sheet_printf(out, ST_DIM, ", %d id%s from the server", r->tokens.n, plural(r->tokens.n));
     else

@@ -232,7 +232,7 @@ static bool by_steps(struct comparison *of, const struct trace_turn *a, const st
     const struct step_row *x = more_a ? &a->step[both] : &b->step[both];
     at_steps(d, more_a ? x->n : 0, more_a ? 0 : x->n);
     return differ_set(d, DIFF_REPLY, "there is no such step %s: the turn is over (%s)",
-                      more_a ? in->b : in->a, more_a ? b->stop : a->stop);
+                      more_a ? in->b : in->a, stop_name(more_a ? b->stop : a->stop));
 }
 
 static struct emitted emitted(const struct trace_turn *t, int i)
@@ -409,9 +409,8 @@ bool differ_prompts(const struct trace_turn *a, const struct trace_turn *b,
 /* Whether a run ended the reply where a pool was full, and the other ended it elsewhere. */
 static bool full_elsewhere(const struct trace_turn *a, const struct trace_turn *b)
 {
-    const char *full = stop_name(STOP_KV_FULL);
-    bool differ = strcmp(a->stop, b->stop) != 0 || !ids_equal(&a->reply, &b->reply);
-    return differ && (strcmp(a->stop, full) == 0 || strcmp(b->stop, full) == 0);
+    bool differ = a->stop != b->stop || !ids_equal(&a->reply, &b->reply);
+    return differ && (a->stop == STOP_KV_FULL || b->stop == STOP_KV_FULL);
 }
 
 /* Whether a run reused fewer tokens of the prompt, because pages had run short. */
@@ -464,9 +463,9 @@ static bool turns(struct comparison *of, const struct trace_turn *a, const struc
     bool end = !a->cut && (exact || !b->cut) && !forced && !(c->may & MAY_END);
     if ((end || exact) && differ_ids(&a->reply, &b->reply, DIFF_REPLY, in, d))
         return true;
-    return end && a->stop[0] && b->stop[0] && strcmp(a->stop, b->stop) != 0 &&
-           differ_set(d, DIFF_REPLY, "it ended with %s %s, with %s %s", a->stop, in->a, b->stop,
-                      in->b);
+    return end && a->stop != STOP_OPEN && b->stop != STOP_OPEN && a->stop != b->stop &&
+           differ_set(d, DIFF_REPLY, "it ended with %s %s, with %s %s", stop_name(a->stop), in->a,
+                      stop_name(b->stop), in->b);
 }
 
 void comparison_begin(struct comparison *c, enum diff_how how, const struct diff_names *in)

@@ -591,8 +591,7 @@ static bool ran_on(const struct rerun *r, const struct act *a)
     int32_t stop[MAX_STOP];
     const struct ids *reply = &a->reply.tokens;
     bool found = false;
-    if (!r->served || !r->backend->jobs || !a->reply.stop ||
-        !strcmp(a->reply.stop, stop_name(STOP_END)))
+    if (!r->served || !r->backend->jobs || a->reply.stop == STOP_END)
         return false;
     int n = chat_stops(r->backend->jobs->chat(r->backend), stop);
     for (int i = 0; i < reply->n && !found; i++)

@@ -49,7 +49,8 @@ void script_free(struct script *s)
 static struct act *add_entry(struct script_reader *r, int64_t order, bool is_turn)
 {
     struct script_entry *e = APPEND(r->entry, r->n_entry);
-    *e = (struct script_entry){.order = order, .act.is_turn = is_turn};
+    *e = (struct script_entry){.order = order, .act = {.is_turn = is_turn,
+                                                       .reply.stop = STOP_OPEN}};
     memcpy(e->act.session, r->session, SESSION_ID);
     return &e->act;
 }
@@ -117,7 +118,7 @@ static bool take_step(const struct step_row *row, void *arg)
 static bool take_fault(const struct fault_row *row, void *arg)
 {
     struct act *a = act_of(arg, row->turn);
-    if (a && a->reply.stop && !strcmp(a->reply.stop, stop_name(STOP_FAULT))) {
+    if (a && a->reply.stop == STOP_FAULT) {
         set_text(&a->fault, row->text);
         a->fault_step = row->step;
         a->rule = row->rule;
@@ -137,7 +138,7 @@ static int by_order(const void *a, const void *b)
 /* Whether a process is writing the turn now, so that some of its steps are missing. */
 static bool is_open_turn(const struct act *a)
 {
-    return a->is_turn && a->reply.n && !(a->reply.stop && *a->reply.stop);
+    return a->is_turn && a->reply.n && a->reply.stop == STOP_OPEN;
 }
 
 /* Moves the entries to the script, each with its run; open turns are left out. */
@@ -229,14 +230,13 @@ bool act_has_fault(const struct act *a, const struct event *ev)
 
 bool act_cut_short(const struct act *a)
 {
-    const char *stop = a->reply.stop;
-    return !stop || !*stop || strcmp(stop, stop_name(STOP_CANCEL)) == 0 ||
-           strcmp(stop, stop_name(STOP_DEVICE)) == 0 || strcmp(stop, stop_name(STOP_CRASHED)) == 0;
+    enum stop_reason stop = a->reply.stop;
+    return stop == STOP_OPEN || stop == STOP_CANCEL || stop == STOP_DEVICE || stop == STOP_CRASHED;
 }
 
 bool act_refused(const struct act *a)
 {
-    return a->reply.stop && !strcmp(a->reply.stop, stop_name(STOP_CONTEXT)) && !a->reply.n_steps;
+    return a->reply.stop == STOP_CONTEXT && !a->reply.n_steps;
 }
 
 bool script_read(struct script *s, struct hdb *d, const char *session, struct err *e)

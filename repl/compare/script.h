@@ -16,7 +16,7 @@ struct act {
     char *text;
     struct ids turns;
     struct forced_token forced;
-    struct turn_row user, reply; /* reply.n == 0: there is none;
+    struct turn_row user, reply; /* reply.n == 0, stop == STOP_OPEN: there is none;
                                   text and tokens are complete, settings and snippets are left
                                   out */
     struct step_row *step;

@@ -19,7 +19,7 @@ static struct trace_turn *add_turn(struct trace *t, int n)
     while (t->n && t->turn[t->n - 1].n >= n)
         free_turn(&t->turn[--t->n]);
     struct trace_turn *turn = APPEND(t->turn, t->n);
-    *turn = (struct trace_turn){.n = n, .n_prompt = -1, .n_reply = -1};
+    *turn = (struct trace_turn){.n = n, .n_prompt = -1, .n_reply = -1, .stop = STOP_OPEN};
     return turn;
 }
 
@@ -58,7 +58,7 @@ void trace_act(struct trace *t, const struct act *a)
     snprintf(x->fault, sizeof x->fault, "%.250s", a->fault ? a->fault : "");
     x->rule = a->rule;
     x->fault_step = a->fault_step;
-    snprintf(x->stop, sizeof x->stop, "%s", a->reply.stop ? a->reply.stop : "");
+    x->stop = a->reply.stop;
     if (!act_refused(a))
         ids_cat(&x->prompt, a->user.tokens.v, a->user.tokens.n);
     ids_cat(&x->reply, a->reply.tokens.v, a->reply.tokens.n);
@@ -116,7 +116,7 @@ void trace_event(struct trace *t, const struct event *ev)
         x->reply.n = 0;
         ids_cat(&x->reply, ev->tokens.v, ev->tokens.n);
         set_text(&x->text, buf_text(&ev->text));
-        snprintf(x->stop, sizeof x->stop, "%s", stop_name(ev->reason));
+        x->stop = ev->reason;
         x->cut = ev->reason == STOP_CANCEL || ev->reason == STOP_DEVICE || ev->reason == STOP_FAULT;
     }
 }

@@ -12,7 +12,7 @@ struct trace_turn {
     int64_t n_prompt, n_reply; /* tokens as a server counted them; -1: not reported */
     char *settings;         /* "name=value" lines in force, faults included */
     char *about;            /* facts of the run that computed it */
-    char stop[16];          /* stop_name(); "": the end is not known */
+    enum stop_reason stop;  /* STOP_OPEN: the end is not known */
     bool forced;            /* the reply's tokens were given: replies are compared by position,
                                their ends not at all */
     int n_reused;           /* tokens of the prompt */

@@ -211,7 +211,7 @@ static struct reported_reply reported(const struct trace_turn *t)
     return (struct reported_reply){.ids = &t->reply,
                                .has_ids = t->reply.n || !*t->text,
                                .text = t->text,
-                               .ended = !strcmp(t->stop, stop_name(STOP_END)),
+                               .ended = t->stop == STOP_END,
                                .counted = t->n_reply};
 }
 
@@ -256,7 +256,8 @@ static void compare_replies(struct judge *j, int index, const struct trace_turn 
     }
     if (at == n && !by_text && !a->cut && !b->cut)
         differ_set(&r->diff, DIFF_REPLY, "%d tokens %s (%s), %d %s (%s)", a->reply.n,
-                   j->ask->names.a, a->stop, b->reply.n, j->ask->names.b, b->stop);
+                   j->ask->names.a, stop_name(a->stop), b->reply.n, j->ask->names.b,
+                   stop_name(b->stop));
 }
 
 static bool compare_prompts(struct judge *j, const struct trace_turn *a, const struct trace_turn *b)
@@ -310,7 +311,7 @@ static void forced_turn(struct judge *j, const struct trace_turn *a, const struc
     }
     if (n < a->reply.n)
         report_say(j->r, "turn %d: only %d of %d tokens were given: %s", a->n, n, a->reply.n,
-                   *b->fault ? b->fault : b->stop);
+                   *b->fault ? b->fault : stop_name(b->stop));
 }
 
 static void forced_prompt(struct judge *j, const struct trace_turn *a, const struct trace_turn *b)

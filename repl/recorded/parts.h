@@ -43,7 +43,8 @@ struct rec_turn {
     struct served *served; /* owned; NULL: computed here */
     int64_t seed;
     uint64_t us_prefill, us_decode;
-    char *user, *text, *settings, *stop; /* stop: stop_name() */
+    char *user, *text, *settings;
+    enum stop_reason stop; /* STOP_CRASHED also if it was running when the log was read */
     char *fault;                         /* that stopped it; NULL: none did */
     int fault_step, rule;                /* rule: which it violated, 0: none */
     size_t user_n, text_n;
@@ -126,6 +127,3 @@ void recorded_served(struct recorded *r); /* after recorded_views() */
 extern const struct debug_ops recorded_debug;
 /* Wakes the face, which then takes EV_PAUSE. */
 void recorded_pause(struct recorded *r);
-
-/* The reason of this name in a log; STOP_CRASHED: none has it. */
-enum stop_reason recorded_stop(const char *name);

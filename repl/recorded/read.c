@@ -121,7 +121,8 @@ static void add_turn(struct recorded *r, struct act *a, struct paging *p)
         .reuse = a->user.reuse, .seed = a->user.seed, .us_prefill = a->reply.us_prefill,
         .us_decode = a->reply.us_decode, .user_n = a->user.text_n, .text_n = a->reply.text_n,
         .user = take_text(&a->user.text), .text = take_text(&a->reply.text),
-        .settings = take_text(&a->user.sampling), .stop = take_text(&a->reply.stop),
+        .settings = take_text(&a->user.sampling),
+        .stop = a->reply.stop == STOP_OPEN ? STOP_CRASHED : a->reply.stop,
         .fault = a->fault, .fault_step = a->fault_step, .rule = a->rule};
     a->fault = NULL;
     a->reply.tokens = (struct ids){0};
@@ -241,7 +242,7 @@ void recorded_free(struct recorded *r)
 {
     FOR_EACH(struct rec_turn, t, r->turn, r->n_turn) {
         ids_free(&t->reply);
-        FREE(t->user, t->text, t->settings, t->stop, t->fault);
+        FREE(t->user, t->text, t->settings, t->fault);
         served_free(t->served);
     }
     for (int i = 0; i < r->n_step; i++)

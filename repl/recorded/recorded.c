@@ -160,18 +160,10 @@ static void step_event(const struct recorded *r, const struct rec_step *s, struc
                     &ev->n_pages, NULL);
 }
 
-enum stop_reason recorded_stop(const char *name)
-{
-    for (int i = 0; i <= STOP_CRASHED; i++)
-        if (strcmp(name, stop_name((enum stop_reason)i)) == 0)
-            return (enum stop_reason)i;
-    return STOP_CRASHED; /* the turn was still running when the log was read */
-}
-
 static void end_event(const struct recorded *r, const struct rec_turn *t, struct event *ev)
 {
     *ev = new_event(r, EV_TURN_END, t->n, t->n_step);
-    ev->reason = recorded_stop(t->stop);
+    ev->reason = t->stop;
     buf_add(&ev->text, t->text, t->text_n);
     ids_cat(&ev->tokens, t->reply.v, t->reply.n);
     ev->n_tokens = t->reply.n;

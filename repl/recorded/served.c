@@ -26,7 +26,7 @@ static int turns(struct backend *b, struct served_turn *out, int max)
         if (!t->served || from-- > 0)
             continue;
         struct served_turn *o = &out[n++];
-        *o = (struct served_turn){.turn = t->n, .reason = recorded_stop(t->stop),
+        *o = (struct served_turn){.turn = t->n, .reason = t->stop,
                                   .us_first = t->us_prefill,
                                   .us_decode = t->us_decode, .served = *t->served};
         o->n_tokens = t->served->generated >= 0 ? (int)t->served->generated : t->reply.n;

@@ -106,8 +106,8 @@ static void face_replay_turn(struct app *a, const struct turn_row *r, const char
     }
     transcript_append(talk, r->n, ENTRY_REPLY, text, r->text_n);
     transcript_end(talk, r->n);
-    if (r->stop && *r->stop && strcmp(r->stop, stop_name(STOP_END)) != 0)
-        tui_note(of(a), ST_DIM, "stopped: %s", r->stop);
+    if (r->stop != STOP_OPEN && r->stop != STOP_END)
+        tui_note(of(a), ST_DIM, "stopped: %s", stop_name(r->stop));
     if (*gone)
         tui_note(of(a), ST_DIM, "turn %d: %s", r->n, gone);
 }

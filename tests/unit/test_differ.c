@@ -21,7 +21,7 @@ static void begin(struct trace *t, const char *about, const char *settings)
 {
     *t = (struct trace){0};
     trace_begin(t, 1, settings, about);
-    snprintf(t->turn[0].stop, sizeof t->turn[0].stop, "end");
+    t->turn[0].stop = STOP_END;
 }
 
 static void step(struct trace *t, int n, int32_t a, int32_t b, float logp,

@@ -30,7 +30,7 @@ static void test_every_name_is_its_own(void **unused)
     (void)unused;
     const char *name[64];
     int n = 0;
-    for (int i = STOP_END; i <= STOP_CRASHED; i++)
+    for (int i = STOP_END; i <= STOP_OPEN; i++)
         name[n++] = stop_name((enum stop_reason)i);
     for (int i = OP_OPEN; i <= OP_FORK; i++)
         name[n++] = op_name((enum op_kind)i);

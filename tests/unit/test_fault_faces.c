@@ -125,7 +125,7 @@ static bool one_turn(const struct turn_row *r, void *arg)
 {
     struct buf *b = arg;
     if (!r->is_user)
-        buf_printf(b, "%s|%.*s", r->stop, (int)r->text_n, r->text);
+        buf_printf(b, "%s|%.*s", stop_name(r->stop), (int)r->text_n, r->text);
     return true;
 }
 

@@ -34,7 +34,7 @@ static bool check_turn(const struct turn_row *r, void *arg)
                      x->i < 2 ? 0
                               : x->t[x->i / 2 - 1].step[x->t[x->i / 2 - 1].n_steps - 1].rec.draws);
     if (!r->is_user) {
-        assert_string_equal(r->stop, stop_name(ev->reason));
+        assert_int_equal(r->stop, ev->reason);
         assert_int_equal(r->draws1, t->step[t->n_steps - 1].rec.draws);
         assert_int_equal(r->n_steps, ev->n_steps);
         assert_int_equal(r->n_drafted, ev->n_drafted);

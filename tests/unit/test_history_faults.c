@@ -63,12 +63,12 @@ static bool check_survivor(const struct turn_row *r, void *arg)
     struct after_kill *k = arg;
     struct made_turn t;
     known_turn(&t, k->id, r->n);
-    assert_true(*r->stop || r->is_user); /* nothing is open */
+    assert_true(r->stop != STOP_OPEN || r->is_user); /* nothing is open */
     if (r->is_user) {
         k->last = r->n;
         assert_int_equal(r->text_n, t.begin.text.n);
         assert_memory_equal(r->text, t.begin.text.p, r->text_n);
-    } else if (strcmp(r->stop, "crashed") == 0) {
+    } else if (r->stop == STOP_CRASHED) {
         k->crashed++;
         k->partial += r->text_n;
         assert_true(r->n > k->acked);

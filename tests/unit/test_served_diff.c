@@ -36,7 +36,7 @@ static void add_turn(struct trace *t, int n, const struct ids *prompt, const str
                              .n_reply = reply->n,
                              .settings = xstrdup("temperature=0\nmax_tokens=0\n"),
                              .about = xstrdup(about),
-                             .stop = "end"};
+                             .stop = STOP_END};
     ids_cat(&x->prompt, prompt->v, prompt->n);
     ids_cat(&x->reply, reply->v, reply->n);
     for (int at = 0; at < reply->n;) { /* the sides are cut into steps differently */
@@ -183,7 +183,7 @@ static void test_a_dropped_token_is_found(void **unused)
     judge(&a, &b, &r);
     assert_int_equal(r.diff.class, DIFF_NONE);
     report_free(&r);
-    snprintf(t->stop, sizeof t->stop, "max_tokens");
+    t->stop = STOP_MAX;
     judge(&a, &b, &r);
     assert_int_equal(r.diff.class, DIFF_REPLY);
     end(&a, &b, &r);

@@ -326,8 +326,7 @@ static void record_cancelled(struct recorded *r, const struct scene *c, int step
     assert_true(a->n_step > steps);
     for (int i = 0; i < steps; i++)
         n += a->step[i].tokens.n;
-    free(a->reply.stop);
-    a->reply.stop = xstrdup("cancel");
+    a->reply.stop = STOP_CANCEL;
     a->reply.n_steps = steps;
     a->reply.tokens.n = n;
     drop_results(turn_act(&r->script, 2));
