@@ -444,7 +444,7 @@ static void draw_rule(const struct frame *f, struct grid *g, struct rect r, int 
     else if (f->focus >= 0)
         buf_str(&text, "? keys, / finds, arrows move, [ ] time; Esc or typing returns");
     else if (f->focus == FOCUS_WORDS)
-        buf_str(&text, "arrows by word, [ ] by step, Enter facts; Esc or typing returns");
+        buf_str(&text, "arrows by word, [ ] by step, Enter facts; Esc returns");
     else if (f->focus == FOCUS_TIME)
         buf_str(&text, "[ ] step, { } turn, Home End, . live; Esc or typing returns");
     else if (f->n_queued > 0)

@@ -330,6 +330,10 @@ static void test_scrolled_back(void **state)
     assert_screen(&s, 60, 12, "scrolled");
     transcript_user(&s.talk, 2, "one more", 8);
     assert_screen(&s, 60, 12, "scrolled-new");
+    s.f.focus = FOCUS_WORDS; /* one row says both, also where a pane is above it */
+    char *t = draw(&s, 80, 12), *keys = strstr(t, "arrows by word"), *below = strstr(t, "below ");
+    assert_true(keys && below && keys < below && !memchr(keys, '\n', (size_t)(below - keys)));
+    free(t);
     screen_free(&s);
 }
 
