@@ -268,8 +268,11 @@ bool cmd_undo(struct cmd_call *c)
     struct app *a = c->app;
     if (a->turns.n == 0)
         return err_set(c->e, ERR_USAGE, "there is no turn to take back");
-    print_line(&c->to, ST_DIM, "turn %d{undone} left the context", a->turns.v[a->turns.n - 1]);
-    return app_request(a, RQ_UNDO, NULL, c->e);
+    int turn = a->turns.v[a->turns.n - 1];
+    if (!app_request(a, RQ_UNDO, NULL, c->e))
+        return false;
+    print_line(&c->to, ST_DIM, "turn %d{undone} left the context", turn);
+    return true;
 }
 
 /* /forget without a number: sends the refused message again; the engine removes as many turns as

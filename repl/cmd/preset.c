@@ -121,7 +121,8 @@ bool cmd_preset(struct cmd_call *c)
     if (c->argc == 1)
         return apply_preset(c, c->argv[0]);
     if (c->app->opt.readonly)
-        return err_set(c->e, ERR_USAGE, "/preset %s writes, and --readonly forbids it", c->argv[0]);
+        return err_set(c->e, ERR_USAGE, "/preset %s writes, which --readonly and a replay forbid",
+                       c->argv[0]);
     if (saves)
         return save(c, c->argv[1]);
     if (!preset_delete(c->argv[1], c->e))

@@ -163,7 +163,8 @@ bool cmd_screenshot(struct cmd_call *c)
         return err_set(c->e, ERR_NEGATIVE, "/screenshot: there is no screen; output of commands "
                                            "can be written to a file by the shell");
     if (a->opt.readonly)
-        return err_set(c->e, ERR_USAGE, "/screenshot writes a file, and --readonly forbids it");
+        return err_set(c->e, ERR_USAGE, "/screenshot writes a file, which --readonly and a "
+                       "replay forbid");
     FREED(free_at) char *path = new_path(file, (enum picture)kind, c->e);
     bool ok = path && a->face.shot(a, pane, (enum picture)kind, &out, c->e) &&
               hdb_save(path, out.p, out.n, c->e);

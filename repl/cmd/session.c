@@ -31,7 +31,7 @@ static void add_cut(struct sheet *out, enum style st, const char *text, int cell
 static bool need_log(const struct app *a, const char *what, struct err *e)
 {
     if (a->opt.readonly)
-        return err_set(e, ERR_USAGE, "%s writes, and --readonly forbids it", what);
+        return err_set(e, ERR_USAGE, "%s writes, which --readonly and a replay forbid", what);
     if (a->private_)
         return err_set(e, ERR_USAGE, "%s needs the log, and this session is private", what);
     if (!a->history)
@@ -327,7 +327,8 @@ bool cmd_export(struct cmd_call *c)
     if (f < 0)
         return false;
     if (a->opt.readonly)
-        return err_set(c->e, ERR_USAGE, "/export writes a file, and --readonly forbids it");
+        return err_set(c->e, ERR_USAGE, "/export writes a file, which --readonly and a replay "
+                       "forbid; `aerie export` writes one");
     if (file && strcmp(file, "-") == 0)
         return err_set(c->e, ERR_USAGE,
                        "/export takes a file; `aerie export` writes to standard output");

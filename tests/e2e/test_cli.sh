@@ -235,7 +235,7 @@ config 'draft = ngram\n'; expect "the config file names a drafter" 0 'draft +ngr
 config 'draft = off\n'; printf '/stats\n' >"$T/script"
 expect "draft = off is the setting" 0 'spec +off: switched off' chat -n --script "$T/script"
 config 'readonly = on\n'; printf '/title x\n' >"$T/script"
-run chat --db "$T/ro.db" --script "$T/script"; grep -q 'readonly forbids' "$T/err" && [ ! -e "$T/ro.db" ]
+run chat --db "$T/ro.db" --script "$T/script"; grep -q 'which --readonly and a replay forbid' "$T/err" && [ ! -e "$T/ro.db" ]
 result "readonly refuses what writes and saves nothing" $?
 usual_config
 

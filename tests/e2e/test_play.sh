@@ -22,7 +22,8 @@ lines "/goto 1.0" "/until accepted>=2 && drafted>0" /where /stats "/break node.d
 result "/until and /break search the recorded steps" $?
 lines hello /plan "/set temperature=1" /undo /check /new | feed replay last
 [ $rc -le 2 ] && [ "$(grep -c 'this is a recording: nothing is computed in it. aerie --session 1 goes on with it' "$T/err")" -ge 3 ] &&
-    [ "$(grep -c 'a recorded session has no engine' "$T/err")" = 2 ]; result "what needs an engine is refused and says how to go on" $?
+    [ "$(grep -c 'a recorded session has no engine' "$T/err")" = 2 ] && ! grep -q 'left the context' "$T/out"; result "what needs an engine is refused and says how to go on" $?
+lines "/title x" "/export md x.md" | feed replay last; [ "$(grep -c 'which --readonly and a replay forbid' "$T/err")" = 2 ]; result "and what writes, with the reason" $?
 lines "/goto 1.2" /tree /pages /pool /stats /where "/map 3" | feed replay last --json
 [ $rc = 0 ] && ! grep -vq '^{' "$T/out" && grep -q '"paused":true,"turn":1,"step":2' "$T/out" && grep -q '"command":"pages"' "$T/out"
 result "--json: an object a line" $?
