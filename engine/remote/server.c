@@ -416,19 +416,22 @@ static void put_messages(struct buf *b, const struct said *said, int n)
         jput_record(b, "%s{role}%s{content}", said[i].role, said[i].text);
 }
 
-/* What differs from the default. ollama and llama-server call one of them otherwise. */
+/* What differs from the default. A client does not learn with which defaults an aerie server was
+ * started: it sends every value, so that the server computes with those that the client's log
+ * names. ollama and llama-server call one of them otherwise. */
 static void put_penalties(const struct server *server, const struct settings *set, struct buf *b)
 {
     bool ggml = server->kind == SERVER_LLAMA || server->kind == SERVER_OLLAMA;
+    bool all = server->kind == SERVER_AERIE;
     const struct logit_bias *bias = &set->logit_bias;
     char key[16];
-    if (set->presence_penalty != 0)
+    if (all || set->presence_penalty != 0)
         jput_kreal(b, "presence_penalty", set->presence_penalty);
-    if (set->frequency_penalty != 0)
+    if (all || set->frequency_penalty != 0)
         jput_kreal(b, "frequency_penalty", set->frequency_penalty);
-    if (set->repetition_penalty != 1 && server_knows(server, "repetition_penalty"))
+    if (all || (set->repetition_penalty != 1 && server_knows(server, "repetition_penalty")))
         jput_kreal(b, ggml ? "repeat_penalty" : "repetition_penalty", set->repetition_penalty);
-    if (bias->n == 0)
+    if (bias->n == 0 && !all)
         return;
     JPUT_KIN(b, "logit_bias", '{');
     for (int i = 0; i < bias->n; i++) {

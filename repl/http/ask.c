@@ -334,12 +334,13 @@ static bool read_chat(struct ask *a, const struct ask_of *of, const json_t *o, s
 
 /* ---- what is asked for ----------------------------------------------------------------------- */
 
-/* {"ID": BIAS}; the order is that of the ids. */
+/* {"ID": BIAS} in place of the default biases; the order is that of the ids. */
 static bool read_bias(struct ask *a, const struct ask_of *of, const json_t *v, struct refusal *r)
 {
     struct logit_bias *b = &a->set.logit_bias;
     const char *key;
     json_t *one;
+    b->n = 0;
     if (json_array_size(v) == 0 && json_is_array(v))
         return true;
     if (!json_is_object(v) || json_object_size(v) > MOST_BIAS)
