@@ -48,6 +48,12 @@ static const struct option table[] = {
      OPT_INT, AT(rows), 1, 1 << 24, .may = MAY_STEP, .line = 13, .follows = true},
     {"lanes", "", "",
      OPT_INT, AT(lanes), 1, 32},
+    {"page_size_before", "", "",
+     OPT_POW2, AT(was.page_size), 1, 64},
+    {"full_pages_before", "", "",
+     OPT_INT, AT(was.full_pages), 3, 1 << 28},
+    {"swa_pages_before", "", "",
+     OPT_INT, AT(was.swa_pages), 3, 1 << 28},
 };
 enum { N = LEN(table) };
 

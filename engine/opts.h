@@ -19,6 +19,11 @@ struct server_opts {
                               its KV events; NULL: they are not read */
 };
 
+/* The pools of an earlier run, in pages of its size; page_size 0: not known. */
+struct pools_before {
+    int page_size, full_pages, swa_pages;
+};
+
 struct engine_opts {
     struct server_opts server;
     const char *model, *draft; /* folders; draft: or a drafter's name (drafter.h); NULL: none */
@@ -41,6 +46,8 @@ struct engine_opts {
     int context;               /* longest context in tokens, 0: the model's, within reason and
                                   what the device's memory holds */
     int full_pages, swa_pages; /* pool sizes, 0: what the context needs */
+    struct pools_before was;   /* a pool that was given another size there than the context needs
+                                  holds as many tokens here, unless it has a size above */
     int rows;                  /* most prompt tokens of one pass; 0: what settings.chunk asks for */
     int lanes;                 /* replies of RQ_BATCH, or jobs, at the same time, at most 32: pools
                                   and buffers are sized for this many further conversations; 0: 1,

@@ -17,9 +17,9 @@ static bool is_page_size(int n)
  * context. */
 static bool check_pages(int n, struct err *e)
 {
-    enum { LEAST = 4 }; /* the guard page, and three for a sequence that is extended and copied */
-    return n == 0 || n >= LEAST ||
-           err_set(e, ERR_USAGE, "a pool of %d pages: a pool needs at least %d pages", n, LEAST);
+    return n == 0 || n >= LEAST_PAGES ||
+           err_set(e, ERR_USAGE, "a pool of %d pages: a pool needs at least %d pages", n,
+                   LEAST_PAGES);
 }
 
 static bool check_numbers(const struct runtime_shape *shape, struct err *e)

@@ -12,6 +12,7 @@
 enum {
     MOST_CONTEXT = 1 << 30, /* tokens; as of max_position_embeddings */
     MOST_ROWS = 1 << 17,    /* of a pass */
+    LEAST_PAGES = 4, /* the guard page, and three for a sequence that is extended and copied */
 };
 
 /* The most rows of a pass: what the shape asks for, and at least a draft tree of each lane. */

@@ -1,10 +1,12 @@
 /* load.c - see load.h. */
 #include "engine/thread/load.h"
 
+#include <limits.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "engine/cycle/fit.h"
+#include "engine/cycle/pools.h"
 #include "engine/run/device.h"
 #include "models/checkpoint/hub.h"
 
@@ -275,15 +277,47 @@ static int pick_context(const struct loaded *loaded, const struct engine_opts *o
     return min_int((int)most, m->cfg.max_pos);
 }
 
+/* As many pages of the new size as hold the tokens of `pages` of the old size; either number counts
+ * the guard page. */
+static int pages_of_size(int pages, int was, int now)
+{
+    int64_t n = ((int64_t)(pages - 1) * was + now - 1) / now + 1;
+    return (int)(n < LEAST_PAGES ? LEAST_PAGES : n > INT_MAX ? INT_MAX : n);
+}
+
+/* Pools that an earlier run gave another size than the usual one keep their tokens in pages of
+ * another size. The usual size of the sliding pool depends on that of the full pool. */
+static void keep_tokens(const struct loaded *loaded, const struct pools_before *was,
+                        struct runtime_shape *shape)
+{
+    const struct draft *draft = loaded->has_draft ? &loaded->draft : NULL;
+    struct runtime_shape before = *shape;
+    struct kv_shape full, swa;
+    struct err e;
+    before.page_size = was->page_size;
+    before.full_pages = before.swa_pages = 0;
+    if (!was->page_size || !pools_shape(&before, &loaded->model, draft, &full, &e))
+        return;
+    before.full_pages = was->full_pages;
+    if (!pools_shape(&before, &loaded->model, draft, &swa, &e))
+        return;
+    if (!shape->full_pages && was->full_pages && was->full_pages != full.full_pages)
+        shape->full_pages = pages_of_size(was->full_pages, was->page_size, shape->page_size);
+    if (!shape->swa_pages && was->swa_pages && was->swa_pages != swa.swa_pages)
+        shape->swa_pages = pages_of_size(was->swa_pages, was->page_size, shape->page_size);
+}
+
 /* The shape that the options ask for. */
 static struct runtime_shape asked_shape(const struct loaded *loaded, const struct engine_opts *o)
 {
-    return (struct runtime_shape){
+    struct runtime_shape shape = {
         .page_size = o->page_size ? o->page_size : 16, .context = pick_context(loaded, o),
         .full_pages = o->full_pages, .swa_pages = o->swa_pages,
         .max_rows = o->rows ? o->rows : max_int(512, load_chunk(loaded, &o->settings)),
         .lanes = 1 + min_int(o->lanes, MAX_LANES), .kv = loaded->dev.kv,
         .shorten = !o->context && !o->full_pages, .bugs = &o->bugs};
+    keep_tokens(loaded, &o->was, &shape);
+    return shape;
 }
 
 int engine_context(const struct loaded *loaded, const struct engine_opts *o)

@@ -427,7 +427,8 @@ static int int_fact(const char *lines, const char *name)
     return v && int_at(&at, &n) ? n : 0;
 }
 
-/* Whether a chunk of the prompt was halved, because pages had run short. */
+/* Whether a chunk of the prompt was halved, because pages had run short: how often depends on what
+ * a page holds. */
 static bool halved(const struct trace_turn *t)
 {
     int chunk = int_fact(t->settings, "chunk"), rows = int_fact(t->about, "rows");
@@ -451,7 +452,7 @@ static bool turns(struct comparison *of, const struct trace_turn *a, const struc
         return true;
     if (!exact && full_elsewhere(a, b))
         conditions_short(&of->all, MAY_STEP | MAY_END);
-    if (!exact && (evicted_elsewhere(a, b) || halved(a) != halved(b)))
+    if (!exact && (evicted_elsewhere(a, b) || halved(a) || halved(b)))
         conditions_short(&of->all, MAY_STEP);
     bool steps = !(c->may & (MAY_STEP | MAY_ROUND | MAY_LOGITS | MAY_SAMPLE)) && !forced;
     if (logged && (steps ? by_steps : by_position)(of, a, b))

@@ -232,9 +232,12 @@ bool rerun_options(struct logged_engine *l, const struct rerun_how *how, const s
         l->opts.draft = found(l->draft && *l->draft ? l->draft : NULL, asked.draft);
     settings_init(&l->opts.settings);
     bool ok = settings_parse(&l->opts.settings, a->text, e);
-    bool pools = rerun_changes(how->with, how->n_with, "page_size=") ||
-                 rerun_changes(how->with, how->n_with, "context=");
-    if (pools) /* the log's numbers of pages assume its page size */
+    bool context = rerun_changes(how->with, how->n_with, "context=");
+    bool pages = rerun_changes(how->with, how->n_with, "page_size=");
+    if (pages && !context) /* the log's numbers of pages assume its page size */
+        l->opts.was = (struct pools_before){l->opts.page_size, l->opts.full_pages,
+                                            l->opts.swa_pages};
+    if (pages || context)
         l->opts.full_pages = l->opts.swa_pages = 0;
     return ok && apply_changes(l, how, e);
 }

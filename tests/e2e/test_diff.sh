@@ -26,7 +26,8 @@ equal='^equal: 2 turns, [0-9]+ tokens'
 with "the checker, after the fact" 0 "$equal, step by step" check=strict
 grep -qE '^checker: [0-9]+ plans checked, no rule violated' "$T/out"; result "plans were checked" $?
 with "another page size" 0 "$equal, step by step" page_size=4
-grep -q '^changed: page_size 16 | 4' "$T/out"; result "the change is named" $?
+grep -q '^changed: page_size 16 | 4, full_pages 326 | 1106, swa_pages 134 | 434' "$T/out"
+result "the change is named, and pools of the usual size have the usual size again" $?
 with "other trees" 0 "$equal by position" draft.topk=1 draft.nodes=3
 with "no drafting" 0 "$equal by position" spec=off
 with "another drafter" 0 "$equal by position" draft=ngram
@@ -142,6 +143,8 @@ says "replay without the fault" 1 '^differs at step 2\.2: stop: I4 verify .* \(i
 # ---- faults that need a small page, a prompt in chunks, a full pool ----
 printf '%s\n' 'Tell me a short story.' /regen 'What are you?' 'Tell me a story about Clara the owl.' |
     session -p max_tokens=40 -p chunk=5 -p draft.topk=2 -p draft.nodes=6 --page-size 2 --context 400 --swa-pages 60
+with "pools that were given a size hold as many tokens" 0 '^changed: page_size 2 \| 4, .*, swa_pages 60 \| 31$' page_size=4
+with "unless they are given another one" 0 '^changed: page_size 2 \| 1, .*, swa_pages 60 \| 90$' page_size=1 swa_pages=90
 diff_ "a cell that no pass has written" 1 'first at step 2\.1: page table' 'in b at step 1\.4: I10 ' 'verdict +bug' -- last --with bug.41838=on
 diff_ "another pool's table" 1 'first at step 1\.5: page table' 'in b at step 1\.1: I11 ' 'verdict +bug' -- last --with bug.26966=2
 diff_ "a draft pool too small" 1 'first at step [34]\.[0-9]+: ' 'in b at step 1\.1: I14 ' 'verdict +bug' -- last --with bug.17630=on
@@ -174,10 +177,12 @@ diff_ "and ends there again" 0 'differs +nowhere: 2 turns, .* and every step' --
 printf '%s\n' 'Say hello.' 'Count to four.' 'Hello.' 'Count to six.' 'Say hello.' 'Count to ten.' '/fork 1' 'Hello.' |
     session --no-spec --page-size 64 --swa-pages 4 -p max_tokens=9
 diff_ "a checkpoint that one run dropped for its pages" 0 'differs +nowhere: 2 turns, .* by position' 'verdict +equal' -- \
-    last --with page_size=16
+    last --with page_size=16 swa_pages=134
 printf '%s\n' 'Say hello.' 'Count to nine.' |
     session --no-spec --page-size 1 --swa-pages 80 -p max_tokens=9 -s "$(printf 'A %.0s' {1..50})"
 diff_ "a chunk that one run halved for want of pages" 0 'differs +nowhere: 2 turns, .* by position' 'verdict +equal' -- \
+    last --with page_size=16 swa_pages=134
+diff_ "and both halved, each into what its pages hold" 0 'differs +nowhere: 2 turns, .* by position' 'verdict +equal' -- \
     last --with page_size=16
 printf '%s\n' 'Say hello.' 'Count to four.' '/fork 1' | session -p max_tokens=9
 diff_ "a fork without turns of its own" 0 'differs +nowhere: 1 turn, ' 'verdict +equal' -- last --with page_size=4
