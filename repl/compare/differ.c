@@ -395,12 +395,17 @@ bool differ_prompts(const struct trace_turn *a, const struct trace_turn *b,
     char x[64], y[64];
     const char *mine = a->user ? a->user : "", *other = b->user ? b->user : "";
     bool known = a->prompt.n && b->prompt.n, same = strcmp(mine, other) == 0;
+    if (a->no_ids != b->no_ids)
+        return differ_set(d, DIFF_MESSAGE, "not known %s, a pack without text and token ids",
+                          a->no_ids ? in->a : in->b);
     if (!known && !facts_served(a->about) && !facts_served(b->about))
         known = a->prompt.n || b->prompt.n; /* of a refused message there is no prompt */
     if (known && ids_equal(&a->prompt, &b->prompt))
         return false;
     if (known && (same || !*mine || !*other))
         return differ_ids(&a->prompt, &b->prompt, DIFF_PROMPT, in, d);
+    if (a->no_text || b->no_text)
+        return false; /* whether they differ is not known */
     quote(mine, x);
     quote(other, y);
     return !same && differ_set(d, DIFF_MESSAGE, "\"%s\" %s, \"%s\" %s", x, in->a, y, in->b);

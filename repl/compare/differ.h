@@ -51,7 +51,8 @@ struct reported_reply {
  * none. */
 int differ_replies(const struct reported_reply *a, const struct reported_reply *b, bool *by_text);
 
-/* Compares the prompts of two turns by their ids, or, where they are not known, by the messages. */
+/* Compares the prompts of two turns by their ids, or, where they are not known, by the messages.
+ * False, too, if a pack without text leaves both unknown. */
 bool differ_prompts(const struct trace_turn *a, const struct trace_turn *b,
                     const struct diff_names *in, struct difference *d);
 

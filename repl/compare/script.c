@@ -243,7 +243,7 @@ bool script_read(struct script *s, struct hdb *d, const char *session, struct er
 {
     const struct pack_about *pack = hdb_packed(d);
     bool no_text = pack && pack->level != PACK_TEXT;
-    *s = (struct script){.by_ids = no_text};
+    *s = (struct script){.by_ids = no_text, .no_text = no_text};
     s->no_ids = pack && pack->level == PACK_SHAPE;
     if (read_script_session(s, d, session, INT64_MAX, 0, e)) {
         if (no_text)

@@ -32,6 +32,7 @@ struct script {
     int n;
     char **about; /* owned; the facts of each run that opened an engine */
     int n_about;
+    bool no_text; /* a pack without text: messages have made-up texts, replies none */
     bool no_ids; /* a pack without ids: the session can be viewed, not computed again */
     bool by_ids; /* prompts are given to the engine as the logged ids, not as text: for packs
                     without text, and for requests to `aerie serve` */

@@ -76,10 +76,16 @@ void trace_script(struct trace *t, const struct script *s)
 {
     *t = (struct trace){0};
     FOR_EACH(const struct act, a, s->act, s->n) {
-        if (!a->is_turn)
+        if (!a->is_turn) {
             trace_op(t, a);
-        else
-            trace_act(t, a);
+            continue;
+        }
+        trace_act(t, a);
+        struct trace_turn *x = &t->turn[t->n - 1];
+        x->no_text = s->no_text;
+        x->no_ids = s->no_ids;
+        if (s->no_text) /* the message's text is made up */
+            set_text(&x->user, "");
     }
 }
 

@@ -8,6 +8,8 @@
 struct trace_turn {
     int n;                  /* the turn's number */
     char *user, *text;      /* the message, and the reply's text */
+    bool no_text, no_ids;   /* of a pack without text: these are "", and prompt and reply are all
+                               that is known of them; of one without ids these are not, either */
     struct ids prompt, reply;
     int64_t n_prompt, n_reply; /* tokens as a server counted them; -1: not reported */
     char *settings;         /* "name=value" lines in force, faults included */

@@ -236,13 +236,22 @@ static bool find_in_chunks(struct judge *j, int turn, const int step[2])
     return false;
 }
 
+/* Whether two logs begin with other prompts, which no change explains: no reply comes before. */
+static bool other_prompts(const struct judge *j)
+{
+    const struct report *r = j->r;
+    return r->diff.class == DIFF_PROMPT && r->diff.index == 0 && j->ask->log_b &&
+           !(r->conditions.may & MAY_PROMPT) && j->t[0]->turn[0].prompt.n &&
+           j->t[1]->turn[0].prompt.n;
+}
+
 static void judge_exact(struct judge *j)
 {
     struct report *r = j->r;
     const struct difference *d = &r->diff;
     int step[2] = {d->step[0] ? d->step[0] : d->step[1], d->step[1] ? d->step[1] : d->step[0]};
     bool cause = d->class >= DIFF_PAGES && d->class <= DIFF_SAMPLER;
-    r->verdict = exact_verdict(r, j->ask->log_b != NULL);
+    r->verdict = other_prompts(j) ? VERDICT_OTHER : exact_verdict(r, j->ask->log_b != NULL);
     if (r->verdict == VERDICT_PURPOSE || !cause || j->ask->log_only || !step[0])
         return;
     bool same = repeats(j, 0, d->turn, step[0]);
@@ -452,6 +461,11 @@ static bool judge_local(struct judge *j, struct err *e)
     bool other = r->diff.class == DIFF_PROMPT || r->diff.class == DIFF_MESSAGE ||
                  r->diff.class == DIFF_STOP;
     say_stops(j);
+    if (r->no_ids && r->diff.class) { /* perhaps another prompt: no verdict about the numbers */
+        r->verdict = VERDICT_OTHER;
+        say_other(r);
+        return true;
+    }
     if ((r->diff.class && r->diff.class != DIFF_MESSAGE) || rounds)
         judge_conditions(j);
     if (other || !rounds)
@@ -470,6 +484,8 @@ bool verdict_find(const struct verdict_ask *ask, struct report *r, struct err *e
     bool served =
         ask->forced || trace_served(ask->log_a) || (ask->log_b && trace_served(ask->log_b));
     *r = (struct report){.token = -1, .margins = {NAN, NAN}};
+    for (int i = 0; i < 2; i++)
+        r->no_ids |= j.t[i] && ANY(k, j.t[i]->n, j.t[i]->turn[k].no_ids);
     for (int i = 0; i < 2; i++)
         if (!j.side[i].opened) /* an engine that the hook has changed must not be used again */
             j.side[i].how.keep = &j.engine;

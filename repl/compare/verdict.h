@@ -39,6 +39,7 @@ enum { MAX_EVIDENCE = 16, NOISE_LEAST = 8, NOISE_MOST = 32 };
 struct report {
     enum verdict verdict;
     struct difference diff; /* the first difference of the logs */
+    bool no_ids;            /* a side is a pack without text and token ids */
     struct conditions conditions;
     struct diff_counts counts;
     /* the first place at which the target's arithmetic differs by more than it may */

@@ -10,10 +10,12 @@ static enum style style_of(enum verdict v)
                                                    : ST_WARN;
 }
 
-/* What differs between sides that cannot be compared. */
+/* Why sides cannot be compared. */
 static const char *other_of(const struct report *r)
 {
-    return r->diff.class == DIFF_MESSAGE ? "the messages differ" : "the prompts differ";
+    return r->no_ids                       ? "a pack without text and token ids"
+           : r->diff.class == DIFF_MESSAGE ? "the messages differ"
+                                           : "the prompts differ";
 }
 
 /* Equal tokens of two programs do not mean equal logits. */

@@ -156,6 +156,14 @@ says "replay: a pack" 0 '^equal: 2 turns' replay "$T/x.aerie" --check "${bundled
 diff_ "a pack and its session" 0 'verdict +equal' -- "$T/x.aerie" "$first" "${bundled[@]}"
 diff_ "a pack and its changed replay" 1 'step 1\.9, layer 0 \(sliding\), attention: row 12' -- \
     "$T/x.aerie" --with bug.39287=on "${bundled[@]}"
+diff_ "a pack with other prompts" 1 'first in turn 1: prompt: token [0-9]+ is [0-9]+ in a, [0-9]+ in b' \
+    'verdict +not comparable: the prompts differ$' -- 7 "$T/x.aerie"
+"$AERIE" pack "$first" --no-ids -o "$T/n.aerie" >/dev/null; result "a pack without token ids" $?
+diff_ "it" 1 'first in turn 1: messages: not known in b, a pack without text and token ids' \
+    'verdict +not comparable: a pack without text and token ids$' -- "$first" "$T/n.aerie"
+"$AERIE" pack 7 --no-ids -o "$T/n7.aerie" >/dev/null
+diff_ "and one of another session" 1 'verdict +not comparable: a pack without text and token ids$' -- "$T/n7.aerie" "$T/n.aerie"
+diff_ "digests are in it" 0 'verdict +equal$' -- "$T/n.aerie" "$T/n.aerie"
 
 # ---- the shape of the trees and its parts, which the chat has set ----
 printf '%s\n' '/set draft.topk 4' 'Say hello.' | session -p max_tokens=20
