@@ -28,6 +28,7 @@ struct judge {
                               changed */
     int no_prompt, no_ids, rendered; /* turns without the ids of a prompt or a reply, and those
                                         whose prompt was rendered here instead */
+    int no_reply;  /* turns that cannot be compared: a pack has neither ids nor text of the reply */
 };
 
 /* Runs a side again; what: for the progress. False and *e: it cannot be run here, which the report

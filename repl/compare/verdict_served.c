@@ -209,8 +209,8 @@ static void note_logp(struct judge *j, const struct token_fact *x, const struct 
 static struct reported_reply reported(const struct trace_turn *t)
 {
     return (struct reported_reply){.ids = &t->reply,
-                               .has_ids = t->reply.n || !*t->text,
-                               .text = t->text,
+                               .has_ids = t->reply.n || (!t->no_text && !*t->text),
+                               .text = t->no_text ? NULL : t->text,
                                .ended = t->stop == STOP_END,
                                .counted = t->n_reply};
 }
@@ -233,6 +233,10 @@ static void compare_replies(struct judge *j, int index, const struct trace_turn 
     struct report *r = j->r;
     struct reported_reply x = reported(a), y = reported(b);
     bool by_text;
+    if (!(x.has_ids && y.has_ids) && !(x.text && y.text)) {
+        j->no_reply++;
+        return;
+    }
     int at = differ_replies(&x, &y, &by_text), n = min_int(a->reply.n, b->reply.n), step[2];
     j->no_ids += by_text;
     r->counts.text_only |= by_text;
@@ -291,6 +295,27 @@ static bool parts(const struct token_fact *f)
     return f && f->rival >= 0 && f->rival_logp > f->logp;
 }
 
+/* The first token that the local engine would not choose. If the server's own numbers prefer
+ * another one, too, the choices differ, not the numbers. */
+static void note_choice(struct judge *j, const struct trace_turn *a, int i, const int step[2],
+                        const struct token_fact *f, const struct token_fact *g)
+{
+    struct difference *d = &j->r->diff;
+    const int32_t chosen[] = {a->reply.v[i], g->rival};
+    bool own = margin_of(f) < 0 && !j->r->sampled; /* not if it is not known */
+    differ_set(d, own ? DIFF_SAMPLER : DIFF_LOGITS, "token %d is %d %s, %d would be chosen %s", i,
+               chosen[0], j->ask->names.a, chosen[1], j->ask->names.b);
+    d->turn = a->n;
+    d->token = i;
+    memcpy(d->step, step, sizeof d->step);
+    if (!own)
+        note_parting(j->r, i, step, chosen, margin_of(f), -margin_of(g));
+    else
+        report_say(j->r, "token %d is not the best by its own log's numbers, either: what chose it "
+                         "the log does not name (a default bias or penalty of the server, the form "
+                         "of the reply, or a fault of the sampler)", i);
+}
+
 static void forced_turn(struct judge *j, const struct trace_turn *a, const struct trace_turn *b)
 {
     struct report *r = j->r;
@@ -303,15 +328,18 @@ static void forced_turn(struct judge *j, const struct trace_turn *a, const struc
         r->given++;
         if (changed || by_hand(a, i) || !parts(g) || r->parts++ || r->diff.class)
             continue;
-        const int32_t chosen[] = {a->reply.v[i], g->rival};
-        differ_set(&r->diff, DIFF_LOGITS, "token %d is %d %s, %d would be chosen %s", i, chosen[0],
-                   j->ask->names.a, chosen[1], j->ask->names.b);
-        r->diff.turn = a->n;
-        note_parting(r, i, step, chosen, margin_of(f), -margin_of(g));
+        note_choice(j, a, i, step, f, g);
     }
     if (n < a->reply.n)
         report_say(j->r, "turn %d: only %d of %d tokens were given: %s", a->n, n, a->reply.n,
                    *b->fault ? b->fault : stop_name(b->stop));
+}
+
+/* Whether a pack has neither the text of a prompt nor its ids: the tokens of the reply were given
+ * after another prompt here. */
+static bool lost_prompt(const struct trace_turn *t)
+{
+    return t->no_text && !t->prompt.n;
 }
 
 static void forced_prompt(struct judge *j, const struct trace_turn *a, const struct trace_turn *b)
@@ -329,6 +357,10 @@ static void compare_forced(struct judge *j)
 {
     for (int i = 0; i < min_int(j->t[0]->n, j->t[1]->n); i++) {
         const struct trace_turn *a = &j->t[0]->turn[i], *b = &j->t[1]->turn[i];
+        if (lost_prompt(a)) {
+            j->no_prompt++;
+            continue;
+        }
         forced_prompt(j, a, b);
         j->no_ids += !a->reply.n && *a->text;
         j->r->counts.turns += a->reply.n > 0;
@@ -367,7 +399,7 @@ static void find_moves(const struct judge *j, const struct band *b, double *move
         bool past = !j->r->forced && d->class &&
                     (p->index > d->index ||
                      (p->index == d->index && (d->token < 0 || p->token >= d->token)));
-        bool known = t && !past && p->token < t->reply.n;
+        bool known = t && !past && p->token < t->reply.n && !lost_prompt(t);
         moved[i] = known ? movement(best && !by_hand(t, p->token), trace_fact(t, p->token, NULL),
                                     trace_fact(&b->base->turn[p->index], p->token, NULL))
                          : (double)NAN;
@@ -405,7 +437,9 @@ static void judge_logs(struct judge *j)
     struct report *r = j->r;
     unsigned may = r->conditions.may;
     switch (r->diff.class) {
-    case DIFF_NONE: r->verdict = r->forced && !r->given ? VERDICT_OPEN : VERDICT_EQUAL; break;
+    case DIFF_NONE:
+        r->verdict = (r->forced && !r->given) || j->no_reply ? VERDICT_OPEN : VERDICT_EQUAL;
+        break;
     case DIFF_PROMPT:
     case DIFF_MESSAGE: r->verdict = VERDICT_OTHER; break;
     case DIFF_REPLY: r->verdict = may & MAY_END ? VERDICT_PURPOSE : VERDICT_OPEN; break;
@@ -439,6 +473,9 @@ static void say_ids(struct judge *j)
     else if (j->no_ids)
         report_say(j->r, "a side reported no ids of %d repl%s: the texts were compared", j->no_ids,
                    j->no_ids == 1 ? "y" : "ies");
+    if (j->no_reply)
+        report_say(j->r, "neither ids nor text of %d repl%s are known on both sides: not compared",
+                   j->no_reply, j->no_reply == 1 ? "y" : "ies");
     if (j->r->forced && !j->r->given)
         report_say(j->r, "so nothing was compared");
     if (j->r->counts.n_logp == 0 && j->r->counts.tokens)

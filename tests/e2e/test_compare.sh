@@ -101,6 +101,9 @@ diff_ "diff: one id" 1 'first at step 1\.1: logits: token 0 is 324 in a, 325 in 
     'verdict +differs by more than the band' 'where the choices part, the margin moved by' -- diff "$here" "$id"
 diff_ "diff --forced: one id" 1 'token 0 is 325 in a, 324 would be chosen in b' 'which would choose another at [1-9]' -- diff "$id" --forced
 diff_ "replay --forced: one id" 1 'token 0 is 325 in the log, 324 would be chosen here' -- replay "$id" --forced
+changed '"token_ids":[324]=>"token_ids":[325]' '-0.00011586471373448148=>-20.5'
+diff_ "replay --forced: one id that its own log does not prefer" 1 'first at step 1\.1: tokens: token 0 is 325 in the log, 324 would be chosen here' \
+    "- token 0 is not the best by its own log's numbers, either" 'verdict +open' -- replay "$id" --forced
 changed '-0.00011586471373448148=>-0.50011586'
 diff_ "diff: a log probability shifted" 0 'they differ by at most 0\.499[0-9]* \(turn 1, token 0\)' -- diff "$here" "$id" --log-only
 changed '2895,333,204]=>2895,333,7]'
@@ -113,6 +116,10 @@ run run "What is a page table?"; here=$(id_of)
 diff_ "diff: a server that reports no ids" 0 'nowhere: 1 turn, 0 tokens by position, texts where no ids are known' 'verdict +equal texts' \
     'a side reported no ids of 1 reply: the texts were compared' "prompts' ids are not known on both sides" -- diff "$here" "$id"
 diff_ "--forced: no ids to give" 0 'verdict +open' 'so nothing was compared' 'reported no ids of 1 reply: nothing was given to the local engine' 'reported no ids of 1 prompt: rendered by the local chat template' -- replay "$id" --forced
+run pack "$id" -o "$T/ids.aerie"
+diff_ "diff: a pack that has neither text nor ids of a server" 0 'verdict +open' 'neither ids nor text of 1 reply are known' -- diff "$here" "$T/ids.aerie"
+diff_ "--forced: the same" 0 'verdict +open' "the prompts' ids are not known" 'so nothing was compared' -- \
+    replay "$T/ids.aerie" --forced -m models/nestling/target
 diff_ "replay --check of a server's session" 2 -- replay "$id" --check
 grep -q -- 'cannot be computed again here; --forced' "$T/err"; result "is refused" $?
 diff_ "replay --goto of a server's session" 2 -- replay "$id" --goto 1.1 --script /dev/null

@@ -2,7 +2,7 @@
 # aerie serve against the engine in the same program: every id and every log probability must be equal, with drafting
 # and without, whatever the server's page size and its other clients.
 . "$(dirname "$0")/kit.sh"
-servers='' drafting='' plain='' faulty='' # serve sets the addresses
+servers='' drafting='' plain='' faulty='' biased='' # serve sets the addresses
 clean() { [ -z "$servers" ] || kill $servers 2>/dev/null; }
 serve() { # NAME FLAGS...: sets the variable NAME to the address
     local name=$1 file=$T/$1.log; shift
@@ -51,6 +51,14 @@ result "the server's tokens in the local engine" $?
 run diff "$there" --forced; [ $rc = 0 ] && like 'the same build of aerie .*: the band is 0' && like 'verdict +equal$'; result "the same build has no band" $?
 lines 'Write a poem.' | feed --plain --quiet -p max_tokens=20 --remote "$drafting"; lines 'Hello.' | feed --plain --quiet -c -p max_tokens=20
 run replay last --forced; [ $rc = 0 ] && like 'log p +[1-9][0-9]* tokens: equal' && like 'verdict +equal$'; result "a server's chat that went on here" $?
+first=$(sql "SELECT token FROM v_token WHERE session='$here' LIMIT 1")
+serve biased --lanes 1 --no-log -p "logit_bias=$first:-100" -p presence_penalty=1 -p repetition_penalty=1.3
+feed --plain --quiet -p max_tokens=30 --remote "$biased" <"$T/talk"
+run diff last "$here" --log-only; [ $rc = 0 ] && like 'nowhere: 2 turns, 60 tokens by position' && like 'verdict +equal$'
+result "a client's settings hold, not the server's defaults" $?
+feed --plain --quiet -p max_tokens=30 -p "logit_bias=$first:-50" --remote "$biased" <"$T/talk"
+run diff last --forced; [ $rc = 0 ] && like 'another at 0$' && like 'biases changed the logits of 2 replies' && like 'verdict +equal$'
+result "a bias takes the place of the server's, and is no difference" $?
 feed --plain --quiet -p max_tokens=30 -p temperature=1.5 --remote "$plain" <"$T/talk"; there=$(id_of)
 run replay "$there" --forced --json; [ $rc = 0 ] && like '"chosen_otherwise":[1-9]' && like '"log_probability_differs_by":0,' && like '"sampled":true'
 result "sampled: the local engine would choose others, its numbers are equal" $?
