@@ -227,6 +227,7 @@ static void print_changes(const struct replay *r, const struct printer *to)
     const struct difference *d = &r->cmp.d;
     const struct diff_counts *n = &r->cmp.n;
     FREED(buf_free) struct buf with = {0};
+    FREED(free_at) char *off = facts_value(buf_text(&r->now.about), "draft_off");
     bool rule = r->now.rule[0], equal = !d->class || (d->class == DIFF_STOP && rule);
     conditions_text(&r->cmp.all, d->class ? ~0u : ~(unsigned)MAY_BUILD, &with);
     PRINT_IN(to, NULL, '{');
@@ -252,6 +253,8 @@ static void print_changes(const struct replay *r, const struct printer *to)
         print_note(to, ST_TEXT, "%s", n->stop);
     if (with.n)
         print_note(to, ST_TEXT, "changed: %s", with.p);
+    if (off)
+        print_facts(to, ST_TEXT, "drafting is off here: %s{draft_off}", off);
     if (accepts_otherwise(r))
         print_facts(to, ST_TEXT, "acceptance: length %.2f{length_in_the_log} in the log, "
                     "%.2f{length_now} now (1 + accepted/cycles)", draft_sums_mal(&r->drafts[0]),

@@ -175,7 +175,8 @@ static const char *found(const char *logged, const char *usual)
 }
 
 /* A draft that is asked for must fit: without drafting, the run would be another one. The layers
- * that the log's draft read are not those of another draft. */
+ * that the log's draft read are not those of another draft, and its precision is none of n-grams,
+ * which have no weights. */
 static bool apply_changes(struct logged_engine *l, const struct rerun_how *how, struct err *e)
 {
     const bool draft = rerun_changes(how->with, how->n_with, "draft=");
@@ -187,6 +188,10 @@ static bool apply_changes(struct logged_engine *l, const struct rerun_how *how, 
     const bool asked = draft || rerun_changes(how->with, how->n_with, "eagle_capture=") ||
                        (how->draft_given && !how->refusal); /* a check names what differs */
     l->opts.require_draft = l->opts.draft && asked;
+    if (l->opts.draft && strcmp(l->opts.draft, "ngram") == 0 &&
+        !how->engine.quant.draft_weights &&
+        !rerun_changes(how->with, how->n_with, "draft_weights="))
+        l->opts.quant.draft_weights = NULL;
     return true;
 }
 
@@ -335,6 +340,8 @@ static bool open_engine(struct rerun *r, const struct act *a, struct err *e)
     if (ok) {
         r->now.n = 0;
         lines_now(&l.opts, backend_info(r->backend), &r->now);
+        if (l.opts.draft && backend_info(r->backend)->draft_off)
+            buf_printf(&r->now, "draft_off=%s\n", backend_info(r->backend)->draft_off);
         ok = !r->on.opened || r->on.opened(r->on.arg, r->backend, a->about, r->now.p, e);
     }
     return ok;

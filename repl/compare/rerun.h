@@ -57,7 +57,8 @@ struct rerun {
     bool by_ids, served; /* as the script says */
     struct backend *backend; /* NULL: not open. Stays open after rerun_play() */
     const char *about;       /* facts of the run that the engine was opened for; the script's */
-    struct buf now;          /* facts of the engine that was opened, with settings and faults */
+    struct buf now;          /* facts of the engine that was opened, with settings and faults; of a
+                                draft that does not fit a line "draft_off=WHY" */
     struct act **live;       /* turns of the context, oldest first */
     int n_live;
     struct act **logged; /* all turns of the session and its parents, undone ones included */

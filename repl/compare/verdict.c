@@ -444,6 +444,9 @@ static bool read_second(struct judge *j, struct err *e)
         return true;
     bool ok = judge_run(j, 1, &ask, &f, "with the changes", e);
     judge_rule(j, 1, &f, j->ask->names.b);
+    FREED(free_at) char *off = facts_value(buf_text(&f.about), "draft_off");
+    if (off)
+        report_say(j->r, "drafting is off %s: %s", j->ask->names.b, off);
     j->now_b = f.trace;
     f.trace = (struct trace){0};
     j->t[1] = &j->now_b;

@@ -205,6 +205,15 @@ diff_ "of two values of a setting, the last holds" 0 'differs +nowhere: 2 turns,
 diff_ "a draft that is not there" 3 '^aerie: no folder and no drafter is called "none-such"' -- last --with draft=none-such
 diff_ "nor the one of --draft" 3 '^aerie: cannot open /none-such: ' -- last --draft /none-such --with page_size=4
 diff_ "layers that the draft cannot read" 3 '^aerie: .*: boundary 99 \(given by the user\) is out of range' -- last --with eagle_capture=1,2,99
+cp -rL models/nestling/draft "$T/draft"
+printf '%s\n' 'Say hello.' | session -p max_tokens=9 --draft-weights fp8 --draft "$T/draft"
+diff_ "n-grams have no precision" 0 'verdict +equal$' -- last --with draft=ngram
+diff_ "unless one is asked for" 3 'no bf16 matrices' -- last --with draft=ngram draft_weights=fp8
+sed -i 's/"hidden_size": 256/"hidden_size": 128/' "$T/draft/config.json"
+why='/draft/config.json: the draft does not fit the target: hidden_size'
+with "a draft that does not fit another model" 0 "^drafting is off here: .*$why" model=models/nestling/target
+diff_ "why it does not" 0 'in b nothing was drafted' "- drafting is off in b: .*$why" -- last --with model=models/nestling/target
+printf '%s\n' 'Count to four.' 'Say hello.' | session -p max_tokens=9
 diff_ "a draft of another kind" 0 'accepted +[0-9]+ of [0-9]+ drafted tokens in a .*, [0-9]+ of [0-9]+ drafted tokens in b' 'verdict +equal' -- \
     last --with draft=models/nestling/block
 printf '%s\n' 'Count to nine.' | session -c -p max_tokens=20
