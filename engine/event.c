@@ -22,6 +22,11 @@ const char *stop_name(enum stop_reason r)
     return NAME(name, r);
 }
 
+bool turns_have(const struct ids *turns, int turn)
+{
+    return ANY(i, turns->n, turns->v[i] == turn);
+}
+
 const char *op_name(enum op_kind k)
 {
     static const char *const name[] = {"open", "set", "system", "undo", "resume", "fork",

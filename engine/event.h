@@ -81,10 +81,7 @@ enum op_kind {
     OP_FORMAT, /* what later replies must be; text: as of RQ_FORMAT */
 };
 const char *op_name(enum op_kind k); /* "open", "set", ... */
-static inline bool turns_have(const struct ids *turns, int turn)
-{
-    return ANY(i, turns->n, turns->v[i] == turn);
-}
+bool turns_have(const struct ids *turns, int turn);
 
 /* The step begins with this token, chosen by hand. */
 struct forced_token {
