@@ -1,7 +1,7 @@
 /* report.c - events of a batch and of a calibration as text and as JSON. See repl.h. */
 
 #include "kernels/json.h"
-#include "repl/repl.h"
+#include "repl/app/report.h"
 
 /* ---- batches --------------------------------------------------------------------------------- */
 
@@ -146,4 +146,13 @@ void report_need(const struct printer *to, const struct need *n)
     for (size_t i = 0; i < LEN(row); i++)
         if (row[i].bytes)
             print_note(to, ST_TEXT, "%-20s%12s", row[i].name, size_text(row[i].bytes).s);
+}
+
+const char *report_shape(const struct auto_view_shape *x, char out[16])
+{
+    if (x->steps)
+        snprintf(out, 16, "%d-%d-%d", x->steps, x->topk, x->nodes);
+    else
+        snprintf(out, 16, "plain");
+    return out;
 }

@@ -4,6 +4,7 @@
 
 #include "engine/bugs.h"
 #include "history/evidence/hazards.h"
+#include "repl/app/report.h"
 #include "repl/repl.h"
 
 /* "812", "3.1k", "131k" */
@@ -68,7 +69,7 @@ static void status_draft(const struct app *a, const struct status *s, struct she
     char shape[16];
     if (v->settings.spec && v->settings.auto_shape && v->auto_shape.n)
         sheet_printf(out, ST_TEXT, " auto %s",
-                     view_shape(&v->auto_shape.at[v->auto_shape.now], shape));
+                     report_shape(&v->auto_shape.at[v->auto_shape.now], shape));
 }
 
 static void status_log(const struct app *a, struct sheet *out)

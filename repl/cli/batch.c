@@ -1,5 +1,6 @@
 /* batch.c - `aerie run --batch FILE`: many prompts in one batch, a JSON line of result each. Ctrl-C
  * ends it: complete replies and those cut short are printed, and the exit code is 130. */
+#include "repl/app/report.h"
 #include "repl/process/open.h"
 #include "repl/cli/cli.h"
 

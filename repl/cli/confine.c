@@ -12,6 +12,7 @@
 #include "models/checkpoint/hub.h"
 #include "repl/app/presets.h"
 #include "repl/cli/flags.h"
+#include "repl/cmd/sql.h"
 #include "repl/process/isolate.h"
 #include "repl/process/monitor.h"
 #include "repl/tui/recall.h"

@@ -1,5 +1,6 @@
 /* doctor.c - `aerie doctor`: one line for each thing that the program needs, with a hint if
  * something is wrong. Changes nothing. */
+#include "repl/app/report.h"
 #include "repl/process/open.h"
 #include "repl/cli/cli.h"
 

@@ -6,6 +6,7 @@
 #include "engine/tools/synthetic.h"
 #include "kernels/ascii.h"
 #include "models/checkpoint/hub.h"
+#include "repl/app/report.h"
 #include "repl/cli/cli.h"
 
 /* The model of a config.json, or a published one by its name: shapes without a checkpoint. */

@@ -1,6 +1,7 @@
 /* log.c - `aerie logs`, `export` and `db`: the session log as a whole. `show` is show.c. */
 #include "kernels/when.h"
 #include "repl/cli/cli.h"
+#include "repl/cmd/sql.h"
 
 #include <unistd.h>
 

@@ -8,7 +8,9 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include "repl/app/report.h"
 #include "repl/cli/cli.h"
+#include "repl/cmd/commands.h"
 #include "repl/process/interrupt.h"
 #include "repl/process/reader.h"
 

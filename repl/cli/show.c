@@ -1,5 +1,6 @@
 /* show.c - `aerie show ID[:TURN[.STEP]]`: prints a session, a turn or one step from the log. */
 #include "kernels/when.h"
+#include "repl/app/report.h"
 #include "repl/cli/cli.h"
 
 #include <limits.h>

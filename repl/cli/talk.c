@@ -1,5 +1,6 @@
 /* talk.c - `aerie chat` and `aerie run`: opens the app and hands it to a face. */
 #include "repl/cli/cli.h"
+#include "repl/cmd/commands.h"
 
 #include <unistd.h>
 

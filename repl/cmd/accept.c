@@ -10,6 +10,7 @@
 #include "repl/cmd/cmd.h"
 #include "repl/app/drafters.h"
 #include "repl/app/served.h"
+#include "repl/cmd/views.h"
 #include "repl/compare/accepted.h"
 
 enum grouping { BY_DEPTH, BY_TURN, BY_CONTEXT, BY_WINDOW, BY_PAGE, BY_KIND, BY_DRAFTER };

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "kernels/json.h"
-#include "repl/repl.h"
+#include "repl/cmd/commands.h"
 #include "repl/text/args.h"
 
 typedef void cmd_complete_fn(struct app *a, const char *before, const char *word, cmd_add_fn *add,

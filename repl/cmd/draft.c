@@ -3,6 +3,7 @@
 #include "kernels/sort.h"
 #include "repl/cmd/cmd.h"
 #include "repl/app/served.h"
+#include "repl/cmd/views.h"
 
 /* ---- /tree ----------------------------------------------------------------------------------- */
 

@@ -6,7 +6,10 @@
 
 #include "repl/cmd/cmd.h"
 #include "repl/app/gauges.h"
+#include "repl/app/report.h"
 #include "repl/app/served.h"
+#include "repl/cmd/sql.h"
+#include "repl/cmd/views.h"
 
 static const char *const pools[N_POOLS] = {"full", "swa", "draft"};
 

@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "repl/cmd/cmd.h"
+#include "repl/cmd/views.h"
 
 enum { TOKEN_CELLS = 18, BAR = 20, TOP_POSITIONS = 10, TOP_PAGES = 6, HEADS = 16, HEAD_TOP = 3 };
 

@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "repl/cmd/cmd.h"
+#include "repl/cmd/views.h"
 
 enum { CELLS = 20, SHOWN = 32 };
 

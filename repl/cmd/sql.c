@@ -20,10 +20,10 @@
 
 #include "history/history.h"
 #include "kernels/sanitizers.h"
+#include "repl/cmd/sql.h"
 #include "repl/process/interrupt.h"
 #include "repl/process/isolate.h"
 #include "repl/process/monitor.h"
-#include "repl/repl.h"
 
 enum {
     CHILD_MS = 5000,             /* the child's own limit is 2 s; the rest is for its start */

@@ -2,6 +2,7 @@
  * same tokens. */
 
 #include "repl/cmd/cmd.h"
+#include "repl/cmd/views.h"
 
 enum { SHOWN = 20, MOST = 1000 };
 

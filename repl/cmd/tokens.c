@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "repl/cmd/cmd.h"
+#include "repl/cmd/views.h"
 
 enum { SHOWN = 32, MOST = 4096, CELLS = 18, LEAST_CELLS = 10 };
 

@@ -5,6 +5,8 @@
  * word. */
 #include <math.h>
 
+#include "repl/app/report.h"
+#include "repl/cmd/views.h"
 #include "repl/compare/accepted.h"
 #include "repl/repl.h"
 
@@ -455,22 +457,13 @@ static void stats_draft(const struct settings *set, const struct backend_info *i
                    i->draft_about ? i->draft_about : "", set->steps, set->topk, set->nodes);
 }
 
-const char *view_shape(const struct auto_view_shape *x, char out[16])
-{
-    if (x->steps)
-        snprintf(out, 16, "%d-%d-%d", x->steps, x->topk, x->nodes);
-    else
-        snprintf(out, 16, "plain");
-    return out;
-}
-
 static void show_shape(const struct auto_view_shape *x, bool now, const struct printer *to)
 {
     char name[16];
     enum style st = now ? ST_TEXT : ST_DIM;
     PRINT_IN(to, NULL, '{');
     print_add(to, st, x->runs ? "%-8s  %-7s{shape}%6d{steps} steps" : "\f%s%s{shape}%d{steps}", "",
-              view_shape(x, name), x->runs);
+              report_shape(x, name), x->runs);
     print_add(to, st, x->runs && x->ms > 0
                   ? "  %8.3f{ms} ms  %5.2f{tokens} tokens expected  %8.0f tokens/s"
                   : "\f%f{ms}%f{tokens}%f", x->ms > 0 ? x->ms : NAN, x->tokens,
@@ -485,7 +478,7 @@ static void stats_auto(const struct auto_view *v, const struct printer *to)
     char name[16];
     PRINT_IN(to, "auto", '{');
     print_facts(to, ST_LABEL, "%-8s\v  %s{shape}: %s{why}; %lu{changes} change%s", "auto",
-                view_shape(&v->at[v->now], name), v->logged ? "as the log says" : v->why,
+                report_shape(&v->at[v->now], name), v->logged ? "as the log says" : v->why,
                 v->switches, plural((long)v->switches));
     PRINT_IN(to, "shapes", '[');
     for (int k = 0; k < v->n; k++)

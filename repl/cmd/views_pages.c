@@ -6,7 +6,7 @@
  * shows the greatest of their states. The Pages pane draws the same cells. */
 
 #include "kernels/window.h"
-#include "repl/repl.h"
+#include "repl/cmd/views.h"
 
 /* In rising order: a cell for several pages shows the greatest state. */
 enum cell { C_FREE, C_GONE, C_HELD, C_OPEN, C_WINDOW, C_READ, C_FAULT };

@@ -7,6 +7,7 @@
 
 #include "kernels/window.h"
 #include "repl/cmd/cmd.h"
+#include "repl/cmd/views.h"
 
 enum { CELLS = 20, NEAR = 4 /* tokens */, CHANGES = 8 };
 

@@ -1,5 +1,6 @@
 /* actions.c - handles keys: those of the screen first, then the focused pane's, then the
  * editor's. */
+#include "repl/cmd/commands.h"
 #include "repl/text/fuzzy.h"
 #include "repl/tui/tui.h"
 

@@ -7,6 +7,7 @@
 #include "repl/tui/tui.h"
 
 #include "repl/app/sessions.h"
+#include "repl/cmd/commands.h"
 
 enum { WIDE = 110, NARROW = 60, PREVIEW_BYTES = 16384, HEADING = 3 }; /* narrow: without counts;
                                                                HEADING: rows above the list */

@@ -1,5 +1,6 @@
 /* mouse.c - a click selects, and the wheel scrolls, the part of the screen under it. Keys do the
  * same. See tui.h. */
+#include "repl/cmd/commands.h"
 #include "repl/tui/tui.h"
 
 enum { WHEEL_ROWS = 3 };

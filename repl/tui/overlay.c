@@ -1,5 +1,6 @@
 /* overlay.c - overlays, which cover the screen: opening, closing, keys; and the help overlay. See
  * tui.h. */
+#include "repl/cmd/commands.h"
 #include "repl/tui/tui.h"
 
 void tui_overlay_write(struct tui *t)

@@ -1,5 +1,6 @@
 /* pages.c - the Pages pane: the session's pages in the three pools, and details of the position
  * under the cursor. The cells are those of /pages (cmd/views_pages.c). */
+#include "repl/cmd/views.h"
 #include "repl/tui/tui.h"
 
 enum { LABEL = 6, EVENTS = 4, RULER = 10, MAX_CELLS = 400 };

@@ -4,6 +4,7 @@
  *
  * The names are those that completion offers, so the palette knows whatever a command's completion
  * knows; only the steps come from the timeline. */
+#include "repl/cmd/commands.h"
 #include "repl/text/fuzzy.h"
 #include "repl/tui/tui.h"
 

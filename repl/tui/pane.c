@@ -3,6 +3,7 @@
 #include "repl/app/blocks.h"
 #include "repl/app/gauges.h"
 #include "repl/app/served.h"
+#include "repl/cmd/views.h"
 #include "repl/text/args.h"
 
 /* ---- the table of panes ---- */

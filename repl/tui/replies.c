@@ -1,6 +1,7 @@
 /* replies.c - the replies of a batch on the screen, one below the other. The first incomplete reply
  * is shown as it streams; the text of later replies is buffered here until it is their turn. See
  * tui.h. */
+#include "repl/app/report.h"
 #include "repl/tui/tui.h"
 
 static void clear(struct replies *r)

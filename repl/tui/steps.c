@@ -1,4 +1,5 @@
 /* steps.c - the Steps pane: a row for each step around the one that is shown. See tui.h. */
+#include "repl/cmd/views.h"
 #include "repl/tui/tui.h"
 
 /* Rows of a pane on this screen. */

@@ -3,6 +3,7 @@
  * Only draw() draws, at most FRAME_HZ times a second and only after a change; an idle screen sleeps
  * in poll(). While text streams, events are read in batches every DRAIN_MS, not one by one, so that
  * the screen takes little time from the engine. */
+#include "repl/cmd/commands.h"
 #include "repl/tui/tui.h"
 #include "repl/process/interrupt.h"
 

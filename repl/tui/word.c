@@ -1,5 +1,6 @@
 /* word.c - the cursor on the words of replies, and the Word pane, which shows the facts of the
  * tokens of the word under the cursor. See tui.h. */
+#include "repl/cmd/views.h"
 #include "repl/tui/tui.h"
 
 #include <math.h>

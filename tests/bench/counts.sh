@@ -49,7 +49,7 @@ grep -E "^repl/(app|cmd|cli|compare)/.*\\.c$" "$list/product" | xargs awk 'FNR =
 printf '%d functions print both text and JSON, %d choose between a function for text and one for JSON\n' \
     "$(grep -c '^both' "$list/twice")" "$(grep -c '^choose' "$list/twice")"
 [ -z "$VERBOSE" ] || sed 's/^/    /' "$list/twice" | cut -c1-150
-grep -hA400 '^typedef bool cmd_fn(\|^    bool (\*run)(struct app' repl/repl.h repl/cmd/cmd.h 2>/dev/null | sed '/;/q' | tr -d '\n' |
+grep -hA400 '^typedef bool cmd_fn(\|^    bool (\*run)(struct app' repl/cmd/commands.h repl/cmd/cmd.h 2>/dev/null | sed '/;/q' | tr -d '\n' |
     awk '{ n = gsub(/,/, ","); printf "%d parameters in cmd_fn\n", n + 1 }'
 
 echo "== includes against the arrows (tests/e2e/test_layers.sh of the checkout that this script is in)"

@@ -69,8 +69,8 @@ only repl/http "$public" 'repl/(compare/facts|process/open)\.h'
 app='repl/repl\.h|repl/(app|process|compare|recorded|text)/[a-z_]+\.h'
 only repl/app "$public" "$app"
 only repl/cmd "$public" "$app"
-only repl/cli "$public" "$app" 'repl/(cmd/cmd|http/serve|tui/(recall|term))\.h'
-only repl/tui "$public" "$app"
+only repl/cli "$public" "$app" 'repl/(cmd/(cmd|commands|sql)|http/serve|tui/(recall|term))\.h'
+only repl/tui "$public" "$app" 'repl/cmd/(commands|views)\.h'
 only repl "$public" "$app" 'repl/cli/cli\.h'
 
 without "only repl/tui/term.c includes curses" '#include <(ncurses|curses)' '^repl/tui/term\.c:' repl engine history models kernels

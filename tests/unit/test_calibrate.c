@@ -3,7 +3,7 @@
 
 #include "engine/thread/calibrate.h"
 #include "engine/thread/load.h"
-#include "repl/repl.h"
+#include "repl/app/report.h"
 
 #define TARGET "models/nestling/target"
 #define DRAFT "models/nestling/draft"

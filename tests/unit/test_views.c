@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "engine/bugs.h"
+#include "repl/cmd/views.h"
 #include "repl/repl.h"
 
 /* ---- comparing ---- */
