@@ -32,7 +32,8 @@ struct engine_opts {
     const char *capture;       /* --eagle-capture, or NULL */
     bool require_draft;        /* a draft that does not fit is an error, not a notice */
     bool raw;                  /* no chat format */
-    const char *date;          /* "YYYY-MM-DD" for formats whose prompt names it; NULL: today */
+    const char *date;          /* "YYYY-MM-DD" for formats whose prompt names it; NULL: as
+                                  chat_date() has it */
     const struct kernels *backend; /* a kernel table to use whatever `device` says; NULL: none */
     int threads;               /* CPU threads, 0: all cores */
     const char *precision;     /* as of device_open() */

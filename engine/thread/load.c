@@ -2,7 +2,6 @@
 #include "engine/thread/load.h"
 
 #include <limits.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "engine/cycle/fit.h"
@@ -125,12 +124,8 @@ static bool load_text(struct loaded *loaded, const struct engine_opts *o, struct
         return false;
     if (warning)
         notice(o, "%s", warning);
-    time_t now = time(NULL);
-    struct tm tm;
-    if (o->date)
-        snprintf(loaded->date, sizeof loaded->date, "%.10s", o->date);
-    else if (localtime_r(&now, &tm))
-        strftime(loaded->date, sizeof loaded->date, "%Y-%m-%d", &tm);
+    const char *date = o->date ? o->date : chat_date(loaded->chat);
+    snprintf(loaded->date, sizeof loaded->date, "%.10s", date);
     loaded->n_stop = chat_stops(loaded->chat, loaded->stop);
     find_mask(loaded);
     struct chat_style style = load_style(&o->settings);

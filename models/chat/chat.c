@@ -95,7 +95,7 @@ static void system_turn(struct render *r, const struct message *m)
         put_str(r, "Environment: ipython\n");
     if (c->date_lines) {
         put_str(r, "Cutting Knowledge Date: December 2023\nToday Date: ");
-        put_date(r, c->date, 3);
+        put_date(r, c->date, c->whole_month ? 0 : 3);
         put_str(r, "\n\n");
     }
     if (m)
@@ -547,6 +547,11 @@ bool chat_set_date(struct chat *c, const char *date, struct err *e)
         return err_set(e, ERR_USAGE, "\"%.32s\" is not a date; expected YYYY-MM-DD", date);
     memcpy(c->date, date, 11);
     return true;
+}
+
+const char *chat_date(const struct chat *c)
+{
+    return c->date;
 }
 
 int chat_stops(const struct chat *c, int32_t out[MAX_STOP])

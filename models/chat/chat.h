@@ -40,9 +40,10 @@ void chat_close(struct chat *c);
 const char *chat_name(const struct chat *c); /* "gemma", "harmony", "chatml", "raw", ... */
 
 /* The date in the system message of formats that have one; other formats ignore it. Call it before
- * the first rendering. date: "YYYY-MM-DD", by default the day of chat_open(). False and *e
- * (ERR_USAGE) for any other text. */
+ * the first rendering. date: "YYYY-MM-DD", by default the one that the model's template names, else
+ * the day of chat_open(). False and *e (ERR_USAGE) for any other text. */
 bool chat_set_date(struct chat *c, const char *date, struct err *e);
+const char *chat_date(const struct chat *c);
 
 /* How a reply should think, where the model's template has a variable for that; zeros: as the
  * template does without the variable. */

@@ -6,6 +6,8 @@
  */
 #include "models/chat/parts.h"
 
+#include <time.h>
+
 /* Turns of ChatML, in several formats: <|im_start|>ROLE, a line break, a text, <|im_end|>, a line
  * break; "<think>" around thoughts. stop: the token that ends a text. */
 #define CHATML_TURNS(stop)                                                                         \
@@ -281,6 +283,20 @@ static void read_personas(struct chat *c)
     c->open_system = ends_with_tools(c->template);
 }
 
+/* Llama 3.1's and 3.3's templates name one date forever, some copies with the whole month ("26 July
+ * 2024"); llama-3.2's asks for the day. */
+static void read_date(struct chat *c)
+{
+    static const char *const fixed = "set date_string = \"";
+    const char *at = strstr(c->template, "strftime_now") ? NULL : find_text(c->template, fixed);
+    const char *month = at ? strchr(at, ' ') : NULL;
+    struct tm tm = {0};
+    if (!month || !strptime(at, "%d %b %Y", &tm))
+        return;
+    strftime(c->date, sizeof c->date, "%Y-%m-%d", &tm);
+    c->whole_month = strcspn(month + 1, " ") > 3;
+}
+
 void chat_read_template(struct chat *c, const struct model *m)
 {
     const struct format *f = c->format;
@@ -300,6 +316,8 @@ void chat_read_template(struct chat *c, const struct model *m)
     }
     c->tight = f->begin[ROLE_USER] && strstr(t, "<|end|>") && !find_text(t, "<|end|>\n");
     c->date_lines = strstr(t, "Cutting Knowledge Date: December 2023") != NULL;
+    if (c->date_lines)
+        read_date(c);
     const char *thought = f->think == THINK_TAGS ? find_text(t, "assistant\n<think>") : NULL;
     if (thought)
         c->open_thought = match_text(thought, "\n") ? "<think>\n" : "<think>";

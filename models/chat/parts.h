@@ -124,6 +124,7 @@ struct chat {
     char *system_quiet; /* the default system text of a conversation without thoughts */
     int think_mark;     /* the id of gemma-4's <|think|>, which switches thinking on; -1: none */
     char date[11];      /* YYYY-MM-DD */
+    bool whole_month;   /* date_lines name it with all letters of the month */
     char warning[400];
 };
 

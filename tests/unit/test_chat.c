@@ -744,6 +744,23 @@ static void test_llama3_headers_and_dates(void **state)
                   "<|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
                   "<|start_header_id|>assistant<|end_header_id|>\n\n");
     chat_close(c);
+    /* the date of the template itself, unless it asks for the day */
+#define DATES "{{- \"Cutting Knowledge Date: December 2023\\n\" }}"
+    c = open_with_template("llama", "{%- set date_string = \"26 Jul 2024\" %}" DATES, NULL);
+    assert_string_equal(chat_date(c), "2024-07-26");
+    chat_close(c);
+    c = open_with_template("llama", "{%- set date_string = \"26 July 2024\" %}" DATES, NULL);
+    assert_prompt(c, m + 1, 1,
+                  "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nCutting "
+                  "Knowledge Date: December 2023\nToday Date: 26 July 2024\n\n<|eot_id|>"
+                  "<|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
+                  "<|start_header_id|>assistant<|end_header_id|>\n\n");
+    chat_close(c);
+    c = open_with_template("llama", "{%- if strftime_now is defined %}{%- set date_string = "
+                           "strftime_now(\"%d %b %Y\") %}{%- else %}{%- set date_string = "
+                           "\"26 Jul 2024\" %}{%- endif %}" DATES, NULL);
+    assert_string_not_equal(chat_date(c), "2024-07-26");
+    chat_close(c);
 }
 
 static void test_raw_is_the_text_itself(void **state)
