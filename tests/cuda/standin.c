@@ -14,6 +14,9 @@
  * for each source file: registers, static shared memory, the launch bound, and place and size of
  * each parameter. Every parameter is searched for addresses of the device (address_in()).
  *
+ * If a test fails or crashes inside a call, the next call ends the process with a line that names
+ * the kernel of the first (lock()).
+ *
  * Not seen: what kernels do, whether the host waits where it must, and the order of two streams.
  */
 #include "tests/cuda/standin.h"
@@ -64,6 +67,21 @@ static struct effect {
 } effects[MAX_EFFECTS];
 static _Thread_local cudaError_t last;
 
+/* The call that the thread is in: its kernel, or "a call of the runtime". NULL: none. */
+static _Thread_local const char *inside;
+
+/* Takes the mutex. cmocka leaves a test that fails or crashes by longjmp() and goes on with its
+ * teardown. Inside a call the mutex is then still locked, and the state half changed. */
+static void lock(void)
+{
+    if (inside) {
+        fprintf(stderr, "standin: the test failed or crashed in %s, which did not return\n",
+                inside);
+        abort();
+    }
+    pthread_mutex_lock(&mutex);
+}
+
 static cudaError_t failed(cudaError_t rc)
 {
     if (rc != cudaSuccess)
@@ -87,7 +105,7 @@ __attribute__((format(printf, 2, 3))) static cudaError_t wrong(cudaError_t rc, c
 
 const char *standin_wrong(void)
 {
-    pthread_mutex_lock(&mutex);
+    lock();
     memcpy(told, wrongs, sizeof told);
     wrongs[wrongs_at = 0] = '\0';
     pthread_mutex_unlock(&mutex);
@@ -96,7 +114,7 @@ const char *standin_wrong(void)
 
 struct standin_counts standin_counts(void)
 {
-    pthread_mutex_lock(&mutex);
+    lock();
     const struct standin_counts c = counts;
     pthread_mutex_unlock(&mutex);
     return c;
@@ -104,7 +122,7 @@ struct standin_counts standin_counts(void)
 
 void standin_fail(int n)
 {
-    pthread_mutex_lock(&mutex);
+    lock();
     fail_in = n, did_fail = broken = false;
     pthread_mutex_unlock(&mutex);
 }
@@ -122,13 +140,15 @@ void standin_effect(const char *part, void (*run)(void *const *args))
 /* Begins a call: takes the mutex. A call that can fail does, if it is its turn. */
 static bool begins(bool can_fail)
 {
-    pthread_mutex_lock(&mutex);
+    lock();
+    inside = "a call of the runtime";
     const bool now = can_fail && fail_in > 0 && --fail_in == 0;
     did_fail |= now;
     return !now;
 }
 static cudaError_t ends(cudaError_t rc)
 {
+    inside = NULL;
     pthread_mutex_unlock(&mutex);
     return rc;
 }
@@ -322,7 +342,7 @@ const char *standin_left(void)
 {
     static char text[200];
     int n[KINDS] = {0};
-    pthread_mutex_lock(&mutex);
+    lock();
     for (int i = 0; i < n_objects; i++)
         n[objects[i]->kind]++;
     text[0] = '\0';
@@ -598,6 +618,7 @@ static cudaError_t launch(const void *host, dim3 g, dim3 b, void *const *args, s
     const cudaError_t rc = check_launch(k, g, b, shared);
     if (rc != cudaSuccess)
         return rc;
+    inside = k->name;
     counts.launches++;
     counts.kernels += k->launches++ == 0;
     check_pointers(k, args, NULL);
@@ -1132,6 +1153,7 @@ static void replay(const struct node *node)
             execute(node);
         return;
     }
+    inside = k->name;
     counts.replayed++;
     check_pointers(k, NULL, node->params);
     if (k->effect) {

@@ -14,6 +14,9 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <glob.h>
+#include <setjmp.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 
 /* ---- what kernels write for which the host waits --------------------------------------------- */
 
@@ -186,6 +189,50 @@ static void test_launches(void **state)
     ALLOWED(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&n, k, 32, 100 << 10));
     assert_int_equal(n, 2);
     REFUSED("occupancy", cudaOccupancyMaxActiveBlocksPerMultiprocessor(&n, k, 1025, 0));
+}
+
+static jmp_buf left;
+static void leave(void *const *args)
+{
+    (void)args;
+    longjmp(left, 1);
+}
+
+/* In a process of its own: an effect ends as cmocka ends a test that fails or crashes. */
+static void leave_a_launch(void)
+{
+    char *w[] = {one.p, NULL};
+    size_t n = 0;
+    void *args[] = {&one.p, &n, w};
+    const void *kernel = standin_kernel("12scale_kernel");
+    cudaLaunchConfig_t c = {.gridDim = of(1, 1, 1), .blockDim = of(32, 1, 1), .stream = one.s};
+    setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
+    alarm(100); /* if the next call waits for the mutex */
+    standin_effect("12scale_kernel", leave);
+    if (setjmp(left) == 0)
+        cudaLaunchKernelExC(&c, kernel, args);
+    cudaStreamQuery(one.s);
+    _exit(0);
+}
+
+static void test_a_failure_in_a_launch_ends_the_process(void **state)
+{
+    (void)state;
+    int ends[2], status;
+    char text[200];
+    assert_int_equal(pipe(ends), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        dup2(ends[1], STDERR_FILENO);
+        leave_a_launch();
+    }
+    close(ends[1]);
+    FILE *said = fdopen(ends[0], "r");
+    assert_true(fgets(text, sizeof text, said));
+    fclose(said);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+    assert_true(strstr(text, "standin: the test failed or crashed in _Z12scale_kernel") == text);
 }
 
 /* The same calls on a smaller class of GPUs. */
@@ -720,6 +767,7 @@ int main(int argc, char **argv)
 {
 #define RULES(test) cmocka_unit_test_setup_teardown(test, open_one, close_one)
     const struct CMUnitTest tests[] = {
+        RULES(test_a_failure_in_a_launch_ends_the_process),
         RULES(test_launches),
         RULES(test_smaller_classes),
         RULES(test_memory),
