@@ -23,7 +23,7 @@
 
 #define KIT static __attribute__((unused))
 
-static char scratch[64];  /* this test's folder */
+static char scratch[96];  /* this test's folder */
 static char db_path[128]; /* in a folder that does not exist yet */
 
 KIT int scratch_begin(void **state)
@@ -33,9 +33,9 @@ KIT int scratch_begin(void **state)
     /* SQLite then takes no lock to count its memory: a tenth of the time of these tests */
     sqlite3_config(SQLITE_CONFIG_MEMSTATUS, 0);
 #endif
-    snprintf(scratch, sizeof scratch, "%s/aerie-history-XXXXXX", /* in memory if possible */
-             access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
-    assert_non_null(mkdtemp(scratch));
+    FREED(free_at) char *folder = scratch_folder();
+    CHECK(strlen(folder) < sizeof scratch);
+    strcpy(scratch, folder);
     snprintf(db_path, sizeof db_path, "%s/data/aerie/sessions.db", scratch);
     return 0;
 }
@@ -43,7 +43,8 @@ KIT int scratch_begin(void **state)
 KIT int scratch_end(void **state)
 {
     (void)state;
-    return nftw(scratch, scratch_remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    scratch_drop(scratch);
+    return 0;
 }
 
 /* Changes the log as another program would: the schema's triggers run and its constraints are

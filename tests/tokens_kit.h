@@ -2,6 +2,7 @@
 #pragma once
 
 #include "models/tokenizer/tokenizer.h"
+#include "tests/scratch.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,20 +18,23 @@
 
 #define DATA "tests/tokenizers/"
 
-static char path[64]; /* of the tokenizer.json under test */
+static char *scratch; /* the test's folder */
+static char *path;    /* of the tokenizer.json under test */
 
 static inline int make_path(void **state)
 {
     (void)state;
-    strcpy(path, "/tmp/test_tokenizer.XXXXXX");
-    int fd = mkstemp(path);
-    return fd < 0 || close(fd);
+    scratch = scratch_folder();
+    path = xasprintf("%s/tokenizer.json", scratch);
+    return 0;
 }
 
 static inline int drop_path(void **state)
 {
     (void)state;
-    return unlink(path);
+    free(path);
+    scratch_remove(scratch);
+    return 0;
 }
 
 static inline void write_file(const void *p, size_t n)

@@ -12,6 +12,7 @@
 #include "repl/cmd/cmd.h"
 #include "repl/cmd/help_text.h"
 #include "repl/text/fuzzy.h"
+#include "tests/scratch.h"
 
 /* ---- a face that keeps what it is shown ---- */
 
@@ -445,14 +446,13 @@ static void test_bye_quits(void **state)
 static void test_read_attaches_a_file_to_the_next_message(void **state)
 {
     (void)state;
-    char path[] = "/tmp/aerie_cmd_XXXXXX", line[64];
-    int fd = mkstemp(path);
-    FILE *f = fdopen(fd, "w");
+    char *dir = scratch_folder(), *path = xasprintf("%s/notes.txt", dir);
+    char *line = xasprintf("read %s", path);
+    FILE *f = fopen(path, "w");
     fputs("one\ntwo", f);
     fclose(f);
     struct app *a = new_app(false);
     struct err e = {0};
-    snprintf(line, sizeof line, "read %s", path);
     assert_true(cmd_run(a, line, &e));
     assert_int_equal(app_attached(a), 1);
     assert_string_equal(a->attached.file[0].text.p, "one\ntwo");
@@ -467,7 +467,8 @@ static void test_read_attaches_a_file_to_the_next_message(void **state)
     fclose(f);
     assert_false(cmd_run(a, line, &e));
     assert_non_null(strstr(e.msg, "is empty"));
-    remove(path);
+    FREE(path, line);
+    scratch_remove(dir);
     attached_free(&a->attached);
     free(a);
 }
@@ -859,15 +860,12 @@ static void test_letters_of_a_name(void **state)
 static void test_completion_offers_files(void **state)
 {
     (void)state;
-    char dir[] = "/tmp/aerie_dir_XXXXXX", path[64], line[64], expect[128];
-    assert_non_null(mkdtemp(dir));
-    snprintf(path, sizeof path, "%s/notes.txt", dir);
+    char *dir = scratch_folder(), *path = xasprintf("%s/notes.txt", dir);
+    char *line = xasprintf("/read %s/no", dir), *expect = xasprintf("%s ", path);
     fclose(fopen(path, "w"));
-    snprintf(line, sizeof line, "/read %s/no", dir);
-    snprintf(expect, sizeof expect, "%s/notes.txt ", dir);
     assert_completes(line, expect);
-    remove(path);
-    remove(dir);
+    FREE(path, line, expect);
+    scratch_remove(dir);
 }
 
 /* ---- the table as text ---- */

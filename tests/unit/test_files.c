@@ -2,6 +2,7 @@
  * text. */
 #include "kernels/base.h"
 #include "kernels/late.h"
+#include "tests/scratch.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,14 +19,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static char dir[64], path[96];
+static char *dir, *path;
 
 static int begin(void **state)
 {
     (void)state;
-    snprintf(dir, sizeof dir, "/tmp/aerie-files-XXXXXX");
-    assert_non_null(mkdtemp(dir));
-    snprintf(path, sizeof path, "%s/file", dir);
+    dir = scratch_folder();
+    path = xasprintf("%s/file", dir);
     alarm(200); /* a test that waits for the other end of a FIFO dies here */
     return 0;
 }
@@ -34,8 +34,9 @@ static int end(void **state)
 {
     (void)state;
     alarm(0);
-    unlink(path);
-    return rmdir(dir);
+    free(path);
+    scratch_remove(dir);
+    return 0;
 }
 
 static void refused(const char *name, const char *why)

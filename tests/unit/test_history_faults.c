@@ -311,7 +311,7 @@ static void test_files_are_private_whatever_the_umask(void **state)
     for (int i = 0; i < 3; i++) {
         mode_t old = umask(masks[i]);
         snprintf(db_path, sizeof db_path, "%s/data%d/aerie/sessions.db", scratch, i);
-        char folder[100], to[160];
+        char folder[sizeof db_path], to[160];
         struct err e;
         snprintf(folder, sizeof folder, "%s/data%d/aerie", scratch, i);
         struct history *h = log_open(LOG_STEPS);
@@ -607,16 +607,18 @@ static int as_nobody(void)
 static void test_a_log_that_cannot_be_written_can_be_viewed(void **state)
 {
     (void)state;
-    char folder[160];
+    char top[] = "/tmp/aerie-history-XXXXXX", folder[160]; /* nobody may not enter TMPDIR */
+    assert_non_null(mkdtemp(top));
+    snprintf(db_path, sizeof db_path, "%s/data/aerie/sessions.db", top);
     struct history *h = log_open(LOG_STEPS);
     char id[SESSION_ID];
     session_new_id(id);
     write_session(h, id, 2);
     history_close(h);
-    chmod(scratch, 0755);
-    snprintf(folder, sizeof folder, "%s/data", scratch);
+    chmod(top, 0755);
+    snprintf(folder, sizeof folder, "%s/data", top);
     chmod(folder, 0755);
-    snprintf(folder, sizeof folder, "%s/data/aerie", scratch);
+    snprintf(folder, sizeof folder, "%s/data/aerie", top);
     chmod(folder, 0555);
     chmod(db_path, 0444);
     pid_t pid = fork();
@@ -625,6 +627,7 @@ static void test_a_log_that_cannot_be_written_can_be_viewed(void **state)
     int status;
     waitpid(pid, &status, 0);
     chmod(folder, 0755);
+    scratch_drop(top);
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 

@@ -4,11 +4,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "repl/app/prompts.h"
+#include "tests/scratch.h"
 
 static void test_the_last_number_is_found_and_written_one_way(void **unused)
 {
@@ -57,11 +57,10 @@ static void complain(void *arg, const char *line)
     buf_printf(&said, "%s\n", line);
 }
 
-static char path[64];
+static char *scratch, *path;
 
 static void write_file(const char *text, size_t n)
 {
-    snprintf(path, sizeof path, "/tmp/test_prompts-%d", (int)getpid());
     FILE *f = fopen(path, "w");
     assert_non_null(f);
     assert_int_equal(fwrite(text, 1, n, f), n);
@@ -196,8 +195,23 @@ static void test_files_without_prompts_are_refused(void **unused)
     e = (struct err){0};
     assert_false(prompts_open(&p, "/nowhere/to/be/found", 0, complain, &e));
     assert_int_equal(e.kind, ERR_USAGE);
-    unlink(path);
     buf_free(&said);
+}
+
+static int begin(void **unused)
+{
+    (void)unused;
+    scratch = scratch_folder();
+    path = xasprintf("%s/prompts", scratch);
+    return 0;
+}
+
+static int end(void **unused)
+{
+    (void)unused;
+    free(path);
+    scratch_remove(scratch);
+    return 0;
 }
 
 int main(void)
@@ -210,5 +224,5 @@ int main(void)
         cmocka_unit_test(test_every_wrong_line_is_named),
         cmocka_unit_test(test_files_without_prompts_are_refused),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, begin, end);
 }

@@ -5,6 +5,7 @@
 #include "engine/remote/server.h"
 
 #include "tests/play.h"
+#include "tests/scratch.h"
 
 enum { MOST_SEEN = 64 };
 
@@ -636,10 +637,9 @@ static void wrong_addresses_are_one_line(void **state)
 static void headers_and_keys(void **state)
 {
     (void)state;
-    char file[] = "/tmp/aerie-key-XXXXXX";
-    int fd = mkstemp(file);
-    assert_true(fd >= 0 && write(fd, "sk-1 2\r\nmore", 12) == 12);
-    close(fd);
+    char *folder = scratch_folder(), *file = xasprintf("%s/key", folder);
+    FILE *f = fopen(file, "w");
+    assert_true(f && fputs("sk-1 2\r\nmore", f) > 0 && fclose(f) == 0);
     struct scene s;
     scene_open(&s, "vllm");
     struct backend *b = connect_to(&s, file);
@@ -656,7 +656,8 @@ static void headers_and_keys(void **state)
     struct err e = {0};
     assert_null(remote_open(&o, &e));
     assert_true(strncmp(e.msg, "the key: ", 9) == 0);
-    unlink(file);
+    free(file);
+    scratch_remove(folder);
     scene_close(&s);
 }
 

@@ -550,15 +550,14 @@ static void test_bad_files_are_refused_in_one_line(void **state)
     struct err e = {0};
     assert_null(tok_open("/nonexistent/tokenizer.json", &e));
     assert_int_equal(e.kind, ERR_MODEL);
-    char dir[] = "/tmp/test_tokenizer.XXXXXX", other[64];
-    assert_non_null(mkdtemp(dir));
-    snprintf(other, sizeof other, "%s/tekken.json", dir);
+    char *dir = scratch_folder(), *other = xasprintf("%s/tekken.json", dir);
     assert_null(tok_open(dir, &e));
     assert_non_null(strstr(e.msg, "has no tokenizer.json"));
     fclose(fopen(other, "w"));
     assert_null(tok_open(dir, &e));
     assert_non_null(strstr(e.msg, "only tekken.json"));
-    assert_int_equal(unlink(other) | rmdir(dir), 0);
+    free(other);
+    scratch_remove(dir);
 }
 
 static void test_deep_nesting_is_refused(void **state)
