@@ -38,7 +38,7 @@ static constexpr inline __host__ __device__ bool has_byte_codes(int form)
     return form == DT_E4M3 || form == DT_Q8_0;
 }
 /* Bytes of what eight outputs have of a chunk; `form`: experts_as(). Where their scales begin, and
- * the two bytes of those that have own_scales() behind. */
+ * behind them the two bytes of forms with has_own_scales(). */
 static constexpr inline __host__ __device__ int eight_bytes(int form)
 {
     return form == DT_Q4_0 || form == DT_IQ4_XS                    ? 160
