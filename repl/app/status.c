@@ -168,9 +168,8 @@ static void part_draft(struct app *a, const struct status *s, struct sheet *out)
 
 static void part_speed(struct app *, const struct status *s, struct sheet *out)
 {
-    if (s->has[VIEW_SERVED] && s->chat.tok_s <= 0) /* nothing was measured yet */
-        return;
-    sheet_printf(out, ST_TEXT, s->chat.tok_s < 10 ? "%.1f t/s" : "%.0f t/s", s->chat.tok_s);
+    if (s->chat.tok_s > 0) /* else there is no reply yet, or it has one token: reply_tok_s() */
+        sheet_printf(out, ST_TEXT, s->chat.tok_s < 10 ? "%.1f t/s" : "%.0f t/s", s->chat.tok_s);
 }
 
 /* The newest step, beside the step of the address if there is one. */
