@@ -294,6 +294,16 @@ bool settings_set(struct settings *s, const char *name, const char *value, struc
     return true;
 }
 
+bool settings_fit(const struct settings *s, int vocab, struct err *e)
+{
+    const struct logit_bias *b = &s->logit_bias;
+    for (int i = 0; i < b->n && vocab > 0; i++)
+        if (b->id[i] >= vocab)
+            return err_set(e, ERR_USAGE, "logit_bias: %d is no token: the vocabulary has %d "
+                           "tokens, 0 to %d", (int)b->id[i], vocab, vocab - 1);
+    return true;
+}
+
 /* ---- values to text ---- */
 
 /* The shortest decimal that reads back as the same double. */

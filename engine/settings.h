@@ -148,6 +148,9 @@ const struct option *settings_named(const char *name); /* exactly; NULL: none */
 /* Sets one value from text. On a bad name or value *s is untouched and *e says what was
  * expected. */
 bool settings_set(struct settings *s, const char *name, const char *value, struct err *e);
+/* Whether the values fit a model with so many tokens; 0: not known, all fit. False: logit_bias
+ * names a token beyond them, and *e says which. */
+bool settings_fit(const struct settings *s, int vocab, struct err *e);
 /* The value as text that settings_set() takes back; false for an unknown name. */
 bool settings_get(const struct settings *s, const char *name, struct buf *out);
 /* All values as "name=value" lines in table order: for the log, and read back by settings_parse. */

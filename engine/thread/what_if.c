@@ -44,7 +44,8 @@ static bool change(const struct engine *engine, struct changed *c, const char *n
                                      "min_p, presence_penalty, frequency_penalty, "
                                      "repetition_penalty, logit_bias, seed, check, page_size, "
                                      "window or bug.NAME", name);
-    return settings_set(&c->set, name, value, e);
+    return settings_set(&c->set, name, value, e) &&
+           settings_fit(&c->set, engine->loaded.model.cfg.vocab, e);
 }
 
 /* Applies "NAME=VALUE" words, separated by blanks or line ends. */

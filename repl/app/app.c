@@ -158,7 +158,8 @@ bool app_open(struct app *a, const struct options *o, struct err *e)
     a->opt.engine.log = a->history ? history_queue(a->history) : NULL;
     a->backend = open_backend(&a->opt.engine, e);
     isolate_after_loading(); /* also where the backend is a server */
-    if (!a->backend) {
+    if (!a->backend ||
+        !settings_fit(&a->opt.engine.settings, backend_info(a->backend)->vocab, e)) {
         app_close(a);
         return false;
     }

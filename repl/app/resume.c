@@ -162,7 +162,8 @@ static void adopt_setting(struct adoption *t, int i, const char *value)
                     strcmp(value, "auto") != 0;
     if (strcmp(now.p, value) == 0 || (is_chunk && !t->same_device) || is_asking || is_parts)
         ;
-    else if (!settings_set(&as, name, value, &e))
+    else if (!settings_set(&as, name, value, &e) ||
+             !settings_fit(&as, backend_info(t->a->backend)->vocab, &e))
         add_item(&t->refused, "%s %s (the log has %.40s, which it cannot be)", name, now.p, value);
     else if (is_given(t->a, i))
         add_item(&t->refused, "%s %s (as the command line says; the session had %s)", name, now.p,

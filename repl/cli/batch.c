@@ -115,7 +115,8 @@ static int answer_prompts(struct cli *c, struct batch_prompts *p)
     c->opt.engine.progress = c->opt.quiet ? NULL : cli_progress;
     l.g = open_backend(&c->opt.engine, &e);
     cli_progress_end();
-    bool ok = l.g && interrupt_open(caught, 3, false, NULL, &e) && submit(c, l.g, p, &e);
+    bool ok = l.g && settings_fit(&c->opt.engine.settings, backend_info(l.g)->vocab, &e) &&
+              interrupt_open(caught, 3, false, NULL, &e) && submit(c, l.g, p, &e);
     if (ok) {
         const char *passed = backend_info(l.g)->passed;
         FREED(free_at) char *line = passed ? xasprintf("computing on the CPU: %s", passed) : NULL;

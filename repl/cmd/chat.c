@@ -62,7 +62,8 @@ static bool set_one(struct cmd_call *c, const char *name, const char *value)
         return unknown_setting(name, c->e);
     struct settings s;
     app_settings(a, &s);
-    if (!settings_set(&s, name, value, c->e))
+    if (!settings_set(&s, name, value, c->e) ||
+        !settings_fit(&s, backend_info(a->backend)->vocab, c->e))
         return false;
     FREED(buf_free) struct buf line = {0};
     buf_printf(&line, "%s=%s", name, value);

@@ -97,7 +97,9 @@ static bool apply_preset(struct cmd_call *c, const char *name)
     app_settings(c->app, &now);
     want = now;
     bool ok = preset_read(name, &lines, c->e) &&
-              (settings_parse(&want, lines.p, c->e) || err_prefix(c->e, "preset %s", name));
+              ((settings_parse(&want, lines.p, c->e) &&
+                settings_fit(&want, backend_info(c->app->backend)->vocab, c->e)) ||
+               err_prefix(c->e, "preset %s", name));
     ok = ok && (send_differing(c->app, &now, &want, &changed, c->e) ||
                 err_prefix(c->e, "preset %s%s%s", name, changed.n ? ", after " : "",
                            buf_text(&changed)));

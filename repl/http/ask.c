@@ -351,8 +351,8 @@ static bool read_bias(struct ask *a, const struct ask_of *of, const json_t *v, s
         long id = strtol(key, &end, 10);
         double by = json_number_value(one);
         if (!*key || *end || id < 0 || id >= of->vocab || key[0] == ' ' || key[0] == '+')
-            return refuse(r, 400, "logit_bias", "logit_bias: \"%.40s\" is no token id of the "
-                          "vocabulary", key);
+            return refuse(r, 400, "logit_bias", "logit_bias: \"%.40s\" is no token: the vocabulary "
+                          "has %d tokens, 0 to %d", key, of->vocab, of->vocab - 1);
         if (!json_is_number(one) || !(by >= -100 && by <= 100))
             return refuse(r, 400, "logit_bias", "logit_bias: the bias of token %ld should be a "
                           "number from -100 to 100", id);

@@ -161,6 +161,7 @@ refuse 2 '^aerie: --db cannot be empty; expected PATH' run --db '' hi
 refuse 2 '^aerie: -m cannot be empty; expected PATH' run -m '' hi
 refuse 2 'temperature cannot be "hot"; expected 0' run -p temperature=hot hi
 refuse 2 'draft.nodes cannot be "1"; expected 2 \.\. 64' run -p draft.nodes=1 hi
+refuse 2 '^aerie: logit_bias: 4096 is no token: the vocabulary has 4096 tokens, 0 to 4095$' run -n -p logit_bias=5:1,4096:1 hi
 refuse 2 'power of two from 1 to 64' run --page-size 3 hi
 refuse 2 'number from' run --context -5 hi
 refuse 2 'the message needs [0-9]+ tokens with its surroundings, the context holds 16$' run -n --context 16 hello there my friend

@@ -638,6 +638,7 @@ static void test_every_refusal_is_an_error_object(void **state)
         {CHAT, "{\"response_format\":{\"type\":\"json_schema\"}," ASKED "}", 400,
          "response_format"},
         {CHAT, "{\"logit_bias\":{\"x\":-100}," ASKED "}", 400, "logit_bias"},
+        {CHAT, "{\"logit_bias\":{\"4096\":-100}," ASKED "}", 400, "logit_bias"},
         {CHAT, "{\"presence_penalty\":2.5," ASKED "}", 400, "presence_penalty"},
         {CHAT, "{\"repetition_penalty\":-1," ASKED "}", 400, "repetition_penalty"},
         {CHAT, "{\"repeat_penalty\":1.1,\"repeat_last_n\":64," ASKED "}", 400, "repeat_last_n"},
@@ -675,8 +676,12 @@ static void test_every_refusal_is_an_error_object(void **state)
                          cases[i].status);
         json_decref(o);
     }
-    assert_int_equal(d.f.n_job, 0);
     assert_int_equal(tok_vocab(d.f.tok), 4096);
+    json_t *o = desk_json(&d, COMPLETIONS, "{\"prompt\":\"a\",\"logit_bias\":{\"4096\":1}}", 400);
+    assert_string_equal(text_at(o, "error.message"), "logit_bias: \"4096\" is no token: the "
+                                                     "vocabulary has 4096 tokens, 0 to 4095");
+    json_decref(o);
+    assert_int_equal(d.f.n_job, 0);
     struct buf b = {0};
     assert_int_equal(desk_ask(&d, "GET", CHAT, "", NULL, &b), 405);
     assert_int_equal(desk_ask(&d, "POST", CHAT, "Content-Type: text/plain\r\nContent-Length: 0\r\n",

@@ -222,7 +222,12 @@ static void test_biases_are_ids_and_numbers(void **unused)
     for (size_t i = 1; i < sizeof bad / sizeof *bad; i++)
         assert_false(set(&s, "logit_bias", bad[i]));
     assert_int_equal(s.logit_bias.n, 2);
+    struct err e = {0};
+    assert_true(settings_fit(&s, 8, &e) && settings_fit(&s, 0, &e)); /* 0: not known */
+    assert_false(settings_fit(&s, 7, &e));
+    assert_string_equal(e.msg, "logit_bias: 7 is no token: the vocabulary has 7 tokens, 0 to 6");
     assert_true(set(&s, "logit_bias", "none"));
+    assert_true(settings_fit(&s, 7, &e));
     assert_int_equal(s.logit_bias.n, 0);
     buf_free(&b);
 }
