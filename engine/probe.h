@@ -48,6 +48,8 @@ struct probe {
     bool again;   /* the step was computed again, on a scratch sequence; else while it ran */
     int n_shared; /* again: context tokens whose cells the session still had; the others were
                      computed again, too */
+    char refused[200]; /* again: the rule that the pass violates with the historical faults that are
+                          on; all else is of the pass without them. "": there is none */
     struct step_rec rec;  /* the step as it ran */
     bool has_digest, same; /* again: the logits were computed; their digest equals the recorded
                               one */

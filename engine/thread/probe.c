@@ -5,7 +5,9 @@
  * (contexts.h). Then the rows of the step run, with the tree that it drafted. If the logits equal
  * the recorded ones, the taps show what happened; the probe reports whether they do. They may
  * differ on a device on which a row of a long prompt pass has other bits than the same row of a
- * short pass, and if a setting, a fault switch or the engine has changed since.
+ * short pass, and if a setting, a fault switch or the engine has changed since. If the checker
+ * refuses the pass because of historical faults that are on, it runs without them, and the probe
+ * names the rule.
  *
  * Afterwards the pools are as before, including the order of their free pages (as after a batch),
  * so that a replay, which does not run probes, finds the same pages. */
@@ -359,8 +361,9 @@ static void open_pass(struct again *a)
     a->pass.hold_arg = of->hold_arg;
 }
 
-/* Runs the step on a scratch sequence and leaves the pools as they were. */
-static bool run_again(struct again *a, const struct probe_ask *ask, struct err *e)
+/* Runs the step on a scratch sequence, with these faults, and leaves the pools as they were. */
+static bool run_again(struct again *a, const struct probe_ask *ask, const struct bugs *on,
+                      struct err *e)
 {
     struct engine *engine = a->g;
     struct kv_order order;
@@ -368,6 +371,8 @@ static bool run_again(struct again *a, const struct probe_ask *ask, struct err *
         return false;
     engine->own.probed = true;
     open_pass(a);
+    a->pass.opts.hook = plan_faults(on);
+    a->r->kv.hook = kv_faults(on);
     kv_save_order(&a->r->kv, &order);
     a->r->kv.log.keep = false; /* no turn reports the probe's page events */
     a->seq.holder = HOLDER_BATCH;
@@ -380,6 +385,7 @@ static bool run_again(struct again *a, const struct probe_ask *ask, struct err *
     struct err leak;
     bool whole = kv_restore_order(&a->r->kv, &order, &leak);
     pass_unlock(&a->r->pass);
+    a->r->kv.hook = kv_faults(&a->r->bugs);
     a->r->kv.log.keep = true;
     pass_free(&a->pass);
     probe_close(&a->x, &a->r->net);
@@ -388,6 +394,24 @@ static bool run_again(struct again *a, const struct probe_ask *ask, struct err *
         *e = leak;
     }
     return ok && whole;
+}
+
+/* The same with the faults that are on, or if the checker refuses that, without them. */
+static bool run_allowed(struct again *a, const struct probe_ask *ask, struct err *e)
+{
+    static const struct bugs none;
+    if (run_again(a, ask, &a->r->bugs, e))
+        return true;
+    if (e->kind != ERR_INVARIANT || !bugs_any(&a->r->bugs))
+        return false;
+    struct err other = {0};
+    probe_clear(a->out);
+    a->seq = (struct seq){0};
+    a->x = (struct probe_pass){0};
+    if (!run_again(a, ask, &none, &other))
+        return false;
+    snprintf(a->out->refused, sizeof a->out->refused, "%.199s", e->msg);
+    return true;
 }
 
 static bool row_there(const struct again *a, const struct probe_ask *ask, struct err *e)
@@ -408,7 +432,7 @@ void engine_probe(struct engine *engine, const struct probe_ask *ask)
     *a = (struct again){.g = engine, .r = &engine->own.runtime,
                         .out = xcalloc(1, sizeof(struct probe))};
     bool ok = find_step(a, ask, &e) && row_there(a, ask, &e) &&
-              run_again(a, ask, &e);
+              run_allowed(a, ask, &e);
     if (!ok) {
         probe_free(a->out);
         a->out = NULL;

@@ -588,6 +588,11 @@ static void write_probe(struct app *a, const void *arg, const struct printer *to
         show_attn(a, x->p, to);
     else
         show_top(a, x->p, x->v, to);
+    if (!x->p->refused[0])
+        return;
+    print_note(to, ST_WARN, "this is the pass without the historical faults that are on; with them "
+               "the checker refuses it:");
+    print_facts(to, ST_BAD, "%s{refused}", x->p->refused);
 }
 
 static void answer_error(struct app *a, const char *why)

@@ -70,10 +70,16 @@ result "its weights reproduce the output" $?
 has "there is no step 1.99 yet: 1." err && has "step 1.3 has no row 30: its rows are 0 to 11" err &&
     has 'the layer is a number from 0 to 7, not "99"' err && has "/attn takes a step (and a row) and a layer" err
 result "what is not there is refused in one line" $?
-chat --json -- "${wide[@]}" "$fox" "/top 1.3.5" "/layers 1.3" "/attn 1.3 7"
+chat --json -- "${wide[@]}" "$fox" "/top 1.3.5" "/layers 1.3" "/attn 1.3 7" "/bug 24617 on" "/top 1.3"
 like '^\{"top":\{"turn":1,"step":3,"row":5,.*"again":true,"shared_tokens":[0-9]+,"same_logits":true,"target":\[\{"token":[0-9]+,"text":".*","p":0\.[0-9]+\},.*"draft":\[\{"token":' &&
     [ "$(grep -o '"layer":[0-9]*,"kind"' "$T/out" | wc -l)" = 9 ] && like '"heads":\[\{"tree":[0-9.e-]+,"within":[0-9.e-]+,"beyond":[0-9.e-]+,"sink":0,'
 result "the same in JSON" $?
+like '^\{"top":.*"same_logits":true,.*,"refused":"I4 verify swa table row ' && [ "$(grep -c '"refused"' "$T/out")" = 1 ]; result "with the rule that a fault would violate" $?
+chat -- "${wide[@]}" "$fox" "/bug 24617 on" "/layers 1.3" "/bug 24617 off" "/layers 1.3" "/set logit_bias 5:1,4096:1"
+[ "$(grep -cE '^    [0-7] (sliding|full   ) ' "$T/out")" = 16 ] && [ "$(grep -c 'the logits are those recorded$' "$T/out")" = 2 ] &&
+    has 'this is the pass without the historical faults that are on; with them the checker refuses it:' && [ "$(grep -c '^I4 verify swa table row ' "$T/out")" = 1 ]
+result "with a fault on, the layers without it, then the rule" $?
+like '^aerie: logit_bias: 4096 is no token: the vocabulary has 4096 tokens, 0 to 4095$' err; result "a bias of no token is refused" $?
 # a session with probes has the steps of one without
 chat -- "${wide[@]}" "$fox" "What is a page table?"; "$AERIE" show last --json | grep -o '"logit_digest":"[0-9a-f]*"\|"page_digest":"[0-9a-f]*"' >"$T/a"
 chat -- "${wide[@]}" "$fox" /layers "/top 1.2" "/attn 1.5 3" "What is a page table?"; "$AERIE" show last --json | grep -o '"logit_digest":"[0-9a-f]*"\|"page_digest":"[0-9a-f]*"' >"$T/b"
