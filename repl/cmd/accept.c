@@ -343,7 +343,7 @@ bool cmd_accept(struct cmd_call *c)
         return by_replies(c, how);
     if (how != BY_DEPTH)
         return by_steps(c, (enum grouping)how);
-    view_accept(&v, view_width(a), &c->to);
+    view_accept(&v, backend_has(a->backend, VIEW_SERVED), view_width(a), &c->to);
     say_drafters(a, &c->to);
     return true;
 }

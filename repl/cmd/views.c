@@ -509,7 +509,7 @@ void view_stats(const struct status *s, const struct backend_info *i, const stru
 
 /* ---- acceptance by depth --------------------------------------------------------------------- */
 
-void view_accept(const struct chat_view *v, int width, const struct printer *to)
+void view_accept(const struct chat_view *v, bool served, int width, const struct printer *to)
 {
     const struct draft_sums *s = &v->drafts;
     uint64_t parent = s->cycles;
@@ -527,6 +527,8 @@ void view_accept(const struct chat_view *v, int width, const struct printer *to)
     print_open(to, NULL, '[');
     for (int d = 1; d < TREE_MAX && s->depth[d].drafted > 0; d++) {
         uint64_t accepted = s->depth[d].accepted;
+        if (served && d > 1 && accepted == 0)
+            break;
         double share = ratio(accepted, s->cycles);
         print_open(to, NULL, '{');
         print_add(to, ST_TEXT, "%5d{depth}\f%lu{cycles}\f %9lu{drafted} %9lu{accepted} %9.2f %9.2f "
@@ -543,6 +545,11 @@ void view_accept(const struct chat_view *v, int width, const struct printer *to)
         return;
     print_note(to, ST_DIM,
                "rate = accepted/drafted; of cycles: accepted at that depth / all cycles");
-    print_note(to, ST_DIM,
-               "drafted: cycles with a node there; of parent: where the depth above was accepted");
+    if (served)
+        print_note(to, ST_DIM, "drafted: cycles with so many drafted tokens or more; the server "
+                   "tells no depths");
+    print_note(to, ST_DIM, served
+                   ? "of parent: where the depth above was accepted; none was accepted deeper"
+                   : "drafted: cycles with a node there; of parent: where the depth above was "
+                     "accepted");
 }

@@ -45,7 +45,9 @@ void view_pool(const struct pool_view pool[N_POOLS], int width, const struct pri
 void view_stats(const struct status *s, const struct backend_info *i, const struct printer *to);
 /* "142 checked, 7 unchecked, 0 violations": of plans. */
 void add_checks(const struct check_view *c, const struct printer *to);
-void view_accept(const struct chat_view *v, int width, const struct printer *to);
+/* served: of a server, which tells how many tokens each step drafted, but not their depths in a
+ * tree. The table then ends at the greatest depth that was accepted. */
+void view_accept(const struct chat_view *v, bool served, int width, const struct printer *to);
 
 /* Writes why a node of a step was accepted or rejected, as /why does; turn 0: the latest step that
  * drafted; node -1: the node that /why would choose. False and *e: there is no such step or

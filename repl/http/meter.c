@@ -32,7 +32,7 @@ void meter_step(struct meter *m, const struct event *ev, uint64_t ns_before)
     m->generated += (uint64_t)ev->tokens.n;
     if (ns_before)
         add_value(&m->between, between_s, (double)(ev->ns - ns_before) / 1e9);
-    draft_sums_add(&m->drafts, s, s->drafted);
+    draft_sums_add(&m->drafts, s, ev->tree ? tree_depth(ev->tree) : s->drafted);
 }
 
 void meter_end(struct meter *m, const struct task *t, const struct reply *r, const struct event *ev)

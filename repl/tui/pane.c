@@ -41,7 +41,7 @@ static void write_served(struct tui *t, int width, struct sheet *s)
     served_replies_read(&r, app_served(t->app));
     FREED(sheet_free) struct sheet text = {.ascii = t->app->ascii};
     if (t->now.has[VIEW_ACCEPT] && v->drafts.depth[1].drafted)
-        view_accept(v, width, ON_SHEET(&text));
+        view_accept(v, true, width, ON_SHEET(&text));
     else if (t->now.has[VIEW_ACCEPT])
         served_accept(&r, ON_SHEET(&text));
     if (t->now.has[VIEW_ACCEPT])
@@ -369,7 +369,7 @@ static void write_pool(struct tui *t, struct pane *p, int width)
         return;
     FREED(sheet_free) struct sheet text = {.ascii = t->app->ascii};
     sheet_line(&text);
-    view_accept(&now->chat, width, ON_SHEET(&text));
+    view_accept(&now->chat, now->has[VIEW_SERVED], width, ON_SHEET(&text));
     sheet_append_wrapped(s, &text, width);
 }
 

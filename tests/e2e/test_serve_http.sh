@@ -139,6 +139,11 @@ for ((i = 0; i < 20; i++)); do ask "$(path $i)" "$(body $i)"; bare "$T/out" | cm
 result "replies without drafting are the same, byte for byte" $?
 kill $two_pid; wait $two_pid; [ $? = 143 ]
 result "SIGTERM ends the server" $?
+serve trees --no-log -p draft.steps=3 -p draft.topk=3 -p draft.nodes=12
+lines "What is a KV cache?" /accept | feed chat -n --plain --remote "$trees"
+has 'the server tells no depths' && like '^ {4}1 +[1-9]' && ! like '^ {4}[4-9] +[0-9]'; result "over a server that drafts trees /accept ends at the deepest token that was accepted" $?
+at=$trees; ask /metrics ''; has 'position="2"' && ! has 'position="3"'; result "and its metrics have the depths of its trees" $?
+kill $trees_pid
 at=$one
 client() { # K: every eighth request
     local i

@@ -485,7 +485,7 @@ static void test_acceptance_by_depth(void **state)
     (void)state;
     struct status s = busy_status();
     begin(true);
-    view_accept(&s.chat, 80, ON_SHEET(&sheet));
+    view_accept(&s.chat, false, 80, ON_SHEET(&sheet));
     assert_shows(
         "ACCEPT  cycles 120   drafted 600   accepted 190   rate 0.32\n"
         "MAL 2.58 = 1 + 190/120  (1 + accepted/cycles)\n"
@@ -496,9 +496,23 @@ static void test_acceptance_by_depth(void **state)
         "rate = accepted/drafted; of cycles: accepted at that depth / all cycles\n"
         "drafted: cycles with a node there; of parent: where the depth above was accepted\n");
     assert_fits(80);
+    for (int d = 4; d < 16; d++) /* a server drafts trees of 15 nodes in three depths */
+        s.chat.drafts.depth[d] = (struct depth_stat){100, 0};
+    begin(true);
+    view_accept(&s.chat, true, 80, ON_SHEET(&sheet));
+    assert_has("    3       100        34      0.28      0.57  #######.................\n"
+               "rate = accepted/drafted; of cycles: accepted at that depth / all cycles\n"
+               "drafted: cycles with so many drafted tokens or more; the server tells no depths\n"
+               "of parent: where the depth above was accepted; none was accepted deeper\n");
+    assert_fits(80);
+    for (int d = 1; d < 4; d++)
+        s.chat.drafts.depth[d].accepted = 0; /* the first depth is there, accepted or not */
+    begin(true);
+    view_accept(&s.chat, true, 80, ON_SHEET(&sheet));
+    assert_has("    1       120         0      0.00      0.00  ........................\nrate");
     struct chat_view none = {0};
     begin(false);
-    view_accept(&none, 80, ON_SHEET(&sheet));
+    view_accept(&none, false, 80, ON_SHEET(&sheet));
     assert_has("nothing drafted yet\n");
 }
 
@@ -528,6 +542,10 @@ static void test_status_line(void **state)
     app_status(a, &s, 0, &sheet);
     assert_shows("ctx 999/131k | full 41% swa 88% draft 12% | spec off (/set spec) | 3.1 t/s | "
                  "step 9.214 | NOT SAVED: disk full\n");
+    s.chat.tok_s = 0; /* of a reply with one token */
+    begin(true);
+    app_status(a, &s, 0, &sheet);
+    assert_has("| spec off (/set spec) | step 9.214 |");
     free(a);
 }
 
