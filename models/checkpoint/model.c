@@ -136,8 +136,14 @@ static const char *const ignored[] = {
     NULL,
 };
 
+static const struct tensor_spec embed_specs[] = {
+    {SPEC(model, embed, "embed_tokens.weight", X_VOCAB, X_HIDDEN)}, {0},
+};
+/* Of tied weights safetensors.torch.save_model() keeps the name that comes first. */
+static const struct tensor_spec tied_specs[] = {
+    {SPEC(model, embed, "lm_head.weight", X_VOCAB, X_HIDDEN)}, {0},
+};
 static const struct tensor_spec trunk_specs[] = {
-    {SPEC(model, embed, "embed_tokens.weight", X_VOCAB, X_HIDDEN)},
     {SPEC(model, norm, "norm.weight", X_HIDDEN)},
     {SPEC(model, ple_embed, "embed_tokens_per_layer.weight", X_PLE_VOCAB, X_PLE_ALL),
      .when = IF_PLE},
@@ -153,11 +159,21 @@ static const struct tensor_spec head_specs[] = {
 
 static const struct prefix *find_prefix(const struct binder *b)
 {
-    size_t n = LEN(prefixes);
-    for (size_t i = 0; i < n; i++)
-        if (binder_find(b, (const char *const[]){prefixes[i].trunk, NULL}, "embed_tokens.weight"))
-            return &prefixes[i];
+    static const char *const names[] = {"embed_tokens.weight", "norm.weight"};
+    for (size_t k = 0; k < LEN(names); k++)
+        for (size_t i = 0; i < LEN(prefixes); i++)
+            if (binder_find(b, (const char *const[]){prefixes[i].trunk, NULL}, names[k]))
+                return &prefixes[i];
     return &prefixes[0]; /* binding will name the missing tensor */
+}
+
+/* Binds the embedding, which a tied model's checkpoint may have as its head alone. */
+static bool bind_embed(struct model *m, struct binder *b, const char *const root[],
+                       const char *const head[])
+{
+    bool alone = m->cfg.tied && !binder_find(b, root, "embed_tokens.weight") &&
+                 binder_find(b, head, "lm_head.weight");
+    return binder_bind(b, alone ? tied_specs : embed_specs, alone ? head : root, m, NULL, 0);
 }
 
 static bool has_halves(const struct config *g)
@@ -195,7 +211,7 @@ static bool bind_model(struct model *m, struct binder *b, const struct family *f
 {
     const struct prefix *p = find_prefix(b);
     const char *const root[] = {p->trunk, NULL}, *const head[] = {p->head, NULL};
-    if (!find_expert_store(b, p->trunk, m->dir, &m->cfg) ||
+    if (!find_expert_store(b, p->trunk, m->dir, &m->cfg) || !bind_embed(m, b, root, head) ||
         !binder_bind(b, trunk_specs, root, m, NULL, 0) ||
         !binder_bind(b, head_specs, head, m, NULL, 0))
         return false;
@@ -337,6 +353,7 @@ bool model_shaped(struct model *m, const char *config, struct err *e)
     struct namer names;
     namer_open(&names, m->cfg.n_layer);
     extents_of_config(x, &m->cfg);
+    shape_tensors(embed_specs, &m->cfg, x, "model.", m, NULL, 0, &names);
     shape_tensors(trunk_specs, &m->cfg, x, "model.", m, NULL, 0, &names);
     shape_tensors(head_specs, &m->cfg, x, "", m, NULL, 0, &names);
     for (int i = 0; i < m->cfg.n_layer; i++) {

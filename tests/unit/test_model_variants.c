@@ -271,6 +271,29 @@ static void test_a_second_copy_of_a_tied_head_is_accepted(void **state)
     ck_free(&c);
 }
 
+/* As safetensors.torch.save_model() writes a tied model. */
+static void test_a_tied_head_alone_is_the_embedding(void **state)
+{
+    (void)state;
+    static const char *const prefix[] = {"model.", "language_model.model.",
+                                         "model.language_model.", ""};
+    for (int i = 0; i < 4; i++) {
+        struct ck c = i ? wrapped(G3, "gemma3", prefix[i]) : ck_load(G3, ST);
+        FREED(free_at) char *embed = xasprintf("%sembed_tokens.weight", prefix[i]);
+        ck_set_text(&c, "tie_word_embeddings", "true");
+        struct model want = load_ck(&c, 1);
+        ck_rename(&c, embed, i == 1 ? "language_model.lm_head.weight" : "lm_head.weight");
+        struct model m = load_ck(&c, 1);
+        assert_ptr_equal(m.head.data, m.embed.data);
+        assert_int_equal(m.bytes, want.bytes);
+        assert_int_equal(m.embed.bytes, want.embed.bytes);
+        assert_memory_equal(m.embed.data, want.embed.data, m.embed.bytes);
+        model_free(&want);
+        model_free(&m);
+        ck_free(&c);
+    }
+}
+
 static void test_stop_ids_join_and_drop_what_is_out_of_range(void **state)
 {
     (void)state;
@@ -584,6 +607,7 @@ int main(void)
         cmocka_unit_test(test_multimodal_folders_give_their_text_model),
         cmocka_unit_test(test_silent_gemma3_configs_mean_the_class_defaults),
         cmocka_unit_test(test_a_second_copy_of_a_tied_head_is_accepted),
+        cmocka_unit_test(test_a_tied_head_alone_is_the_embedding),
         cmocka_unit_test(test_stop_ids_join_and_drop_what_is_out_of_range),
         cmocka_unit_test(test_plain_experts_of_gpt_oss),
         cmocka_unit_test(test_unused_kv_of_shared_layers_is_skipped),
