@@ -26,10 +26,11 @@ lines "My name is Ada." "Say hello." "$LONG" "What is my name?" | chat
 result "a message that cannot fit is refused and costs nothing" $?
 equal "and replays"
 
-lines "$A" "$A" "$A" "$A" "$B" "/forget" "What is a page?" "/undo" "/forget 1" "Say hello." | chat -p forget=ask
+lines "$A" "$A" "$A" "$A" "$B" "/at 1.1" "/forget" "/at" "What is a page?" "/undo" "/forget 1" "Say hello." | chat -p forget=ask
 [ $rc = 2 ] && grep -q '^aerie: not sent, nothing has changed: .*; /forget leaves out turns 1-3 ([0-9]* tokens) and sends it' "$T/err" &&
     grep -q '^aerie: leaving out turns 1-3 ' "$T/err" && grep -q '^aerie: leaving out turn 4 ' "$T/err"
 result "with forget=ask it is refused, and /forget sends it" $?
+grep -q '^live: at the newest step, 6\.' "$T/out"; result "and shows the present" $?
 equal "and replays"
 { for _ in {1..30}; do words 2; echo; done; lines "/undo" "$A" "/regen" "/fork 4" "$A" "Say hello."; } | chat --json
 again=$(sed -n 's/.*"prompt_tokens":\([0-9]*\),"reused_tokens":\([0-9]*\),.*/\1 \2/p' "$T/out" | awk '{ n += $1 > 2 * $2 && NR > 1 } END { print n }')

@@ -293,8 +293,22 @@ struct seen_ops {
 static bool see_op(const struct op_row *r, void *arg)
 {
     struct seen_ops *s = arg;
-    snprintf(s->line[s->n++], sizeof s->line[0], "%s %d %s", op_name(r->op), r->turn, r->text);
+    char *line = s->line[s->n++];
+    int at = snprintf(line, sizeof s->line[0], "%s %d %s", op_name(r->op), r->turn, r->text);
+    if (r->turns.n == 2)
+        snprintf(line + at, 24, " [%d %d]", r->turns.v[0], r->turns.v[1]);
+    if (r->forced.step)
+        snprintf(line + at, 24, " [%d:%d]", r->forced.step, r->forced.token);
     return true;
+}
+
+static void post_turns(struct history *h, const char *id, enum op_kind op, int a, int b)
+{
+    struct event ev = event_of(EV_OP, id, op == OP_FORK ? 3 : 0, NULL);
+    ev.op = op;
+    ids_add(&ev.turns, a);
+    ids_add(&ev.turns, b);
+    post(h, &ev);
 }
 
 struct marks {
@@ -337,8 +351,14 @@ static void test_operations_keep_their_order_and_turns_their_marks(void **state)
     one_turn(h, id, 3, false);
     one_turn(h, id, 4, true);
     post_session(h, child, id, 3);
-    post_op(h, child, OP_FORK, 3, "");
+    post_turns(h, child, OP_FORK, 1, 3);
     one_turn(h, child, 4, false);
+    struct event force = event_of(EV_OP, child, 4, NULL);
+    force.op = OP_FORCE;
+    force.forced = (struct forced_token){.step = 2, .token = 269};
+    post(h, &force);
+    post_turns(h, child, OP_FORGET, 3, 4);
+    post_op(h, child, OP_FORCE, 4, ""); /* as in a pack without tokens */
     post_session(h, id, "", 0); /* back to the parent: the same session, a new run */
     post_op(h, id, OP_RESUME, 0, "temperature=1\n");
     one_turn(h, id, 5, false);
@@ -351,6 +371,13 @@ static void test_operations_keep_their_order_and_turns_their_marks(void **state)
     assert_string_equal(ops.line[1], "set 0 top_k=7");
     assert_string_equal(ops.line[2], "undo 2 ");
     assert_string_equal(ops.line[3], "resume 0 temperature=1\n");
+    ops.n = 0;
+    assert_int_equal(hdb_ops(d, child, see_op, &ops, &e), 4);
+    assert_string_equal(ops.line[0], "fork 3 1 3 [1 3]");
+    assert_string_equal(ops.line[1], "force 4 2 269 [2:269]");
+    assert_string_equal(ops.line[2], "forget 0 3 4 [3 4]");
+    assert_string_equal(ops.line[3], "force 4 ");
+    assert_int_equal(stop_parse("no reason"), STOP_CRASHED);
     struct marks m = {0};
     assert_int_equal(hdb_turns(d, id, 3, see_marks, &m, &e), 2);
     assert_string_equal(m.sampling, "temperature=0\ntop_k=7\nseed=1\n");
