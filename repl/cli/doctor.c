@@ -267,9 +267,11 @@ static void report_found(struct doctor *d, bool used)
                "beside it in the hub's cache; --draft DIR names one");
 }
 
-/* Loads target and draft completely, as the chat does. */
-static void check_pair(struct doctor *d, const char *what, const char *target, const char *draft)
+/* Loads target and draft completely, as the chat does. asked: flags name one of them, else they are
+ * the bundled ones. */
+static void check_pair(struct doctor *d, bool asked, const char *target, const char *draft)
 {
+    const char *what = asked ? "model" : "bundled";
     struct err e = {0};
     struct loaded l;
     struct engine_opts o = d->c->opt.engine;
@@ -277,7 +279,7 @@ static void check_pair(struct doctor *d, const char *what, const char *target, c
     o.draft = draft;
     o.require_draft = false;
     o.progress = d->c->opt.quiet ? NULL : cli_progress;
-    bool calibrate = draft && d->c->draft_given && strcmp(what, "model") == 0;
+    bool calibrate = draft && d->c->draft_given && asked;
     bool ok = engine_load(&l, &o, LOAD_TEXT | (calibrate ? LOAD_DEVICE : 0), &e);
     cli_progress_end();
     if (!ok)
@@ -295,7 +297,7 @@ static void check_pair(struct doctor *d, const char *what, const char *target, c
         report(d, V_OK, 0, "draft", NULL, "%s: a drafter without weights", l.draft.kind);
     else if (ok && draft)
         report(d, V_OK, 0, "draft", NULL, "%s: %.1f MiB", draft, (double)l.draft.bytes / 0x1p20);
-    if (ok && d->c->model_given && strcmp(what, "model") == 0)
+    if (ok && d->c->model_given && asked)
         report_found(d, l.has_draft);
     if (calibrate && l.has_draft && l.draft.n_capture > 0)
         check_captures(d, &l);
@@ -306,15 +308,15 @@ static void check_models(struct doctor *d)
 {
     const struct cli *c = d->c;
     if (c->bundled)
-        check_pair(d, "bundled", c->target, c->draft);
+        check_pair(d, false, c->target, c->draft);
     else
         report(d, c->model_given ? V_WARN : V_FAIL, ERR_MODEL, "bundled",
                "make install puts it beside the program; -m DIR names another",
                "the bundled model was not found");
     if (c->model_given)
-        check_pair(d, "model", c->opt.engine.model, c->opt.engine.draft);
+        check_pair(d, true, c->opt.engine.model, c->opt.engine.draft);
     else if (c->draft_given && c->bundled)
-        check_pair(d, "model", c->target, c->opt.engine.draft);
+        check_pair(d, true, c->target, c->opt.engine.draft);
 }
 
 static void server_line(void *arg, bool ok, const char *line)

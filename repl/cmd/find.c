@@ -25,9 +25,11 @@ struct query {
     double weight[MAX_QUERY]; /* the rarer, the more; 0: no document has it */
     int n;
 };
+enum document_kind { OF_TOPIC, OF_COMMAND, OF_SETTING, OF_MANUAL };
 /* What is searched, in the order in which equals are listed. */
 struct document {
-    const char *kind, *name, *title;
+    enum document_kind kind;
+    const char *name, *title;
     const char *text[2]; /* lines */
     double favour;
 };
@@ -49,20 +51,20 @@ static struct document document_at(const struct help_on *h, int i)
 {
     if (i < help_n_topic) {
         const struct topic *t = &help_topics[i];
-        return (struct document){"topic", t->name, t->title, {t->text, t->example}, 1.1};
+        return (struct document){OF_TOPIC, t->name, t->title, {t->text, t->example}, 1.1};
     }
     i -= help_n_topic;
     if (i < h->n_table) {
         const struct cmd *c = &h->table[i];
-        return (struct document){"command", c->name, c->help, {c->args, c->example}, 1};
+        return (struct document){OF_COMMAND, c->name, c->help, {c->args, c->example}, 1};
     }
     i -= h->n_table;
     if (i < settings_count()) {
         const struct option *s = settings_at(i);
-        return (struct document){"setting", s->name, s->help, {s->range, ""}, 0.9};
+        return (struct document){OF_SETTING, s->name, s->help, {s->range, ""}, 0.9};
     }
     const struct man_part *m = &help_manual[i - settings_count()];
-    return (struct document){"manual", m->tag, m->section, {m->text, ""}, 0.8};
+    return (struct document){OF_MANUAL, m->tag, m->section, {m->text, ""}, 0.8};
 }
 
 /* ---- words --------------------------------------------------------------------------------- */
@@ -225,7 +227,7 @@ static double score(const struct help_on *on, const struct query *q, int i, stru
     struct document d = document_at(on, i);
     double have[MAX_QUERY] = {0}, all = 0, part = 0;
     *h = (struct hit){.document = i};
-    bool whole = look_at(q, &d, have) && strcmp(d.kind, "setting") == 0;
+    bool whole = look_at(q, &d, have) && d.kind == OF_SETTING;
     for (int j = 0; j < q->n; j++) {
         all += q->weight[j];
         part += q->weight[j] * fmin(have[j], 1);
@@ -278,7 +280,8 @@ static void say_hit(const struct help_on *on, const struct query *q, const struc
                     const struct printer *to)
 {
     struct document d = document_at(on, h->document);
-    bool manual = strcmp(d.kind, "manual") == 0, command = strcmp(d.kind, "command") == 0;
+    static const char *const kind[] = {"topic", "command", "setting", "manual"};
+    bool manual = d.kind == OF_MANUAL, command = d.kind == OF_COMMAND;
     FREED(buf_free) struct buf line = {0};
     if (h->line && !command)
         cut_line(q, h->line, h->n, &line);
@@ -288,7 +291,7 @@ static void say_hit(const struct help_on *on, const struct query *q, const struc
                manual ? d.name : "");
     if (line.n)
         print_note(to, ST_DIM, "    %s", line.p);
-    print_line(to, ST_TEXT, "\f%s{kind}%s{name}%s{title}%s{line}", d.kind, d.name, d.title,
+    print_line(to, ST_TEXT, "\f%s{kind}%s{name}%s{title}%s{line}", kind[d.kind], d.name, d.title,
                line.n ? line.p : d.title);
 }
 
