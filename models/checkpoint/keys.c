@@ -385,9 +385,11 @@ int conf_int(const struct conf *c, const char *key, int64_t dflt, int min, int m
     if (!v)
         return conf_refuse(c, key, "is missing"), min;
     if (!json_is_integer(v)) {
-        if (json_is_real(v))
-            conf_refuse(c, key, "is %g, expected an integer", json_real_value(v));
-        else
+        if (json_is_real(v)) {
+            char real[32]; /* 64.0 is not shown as 64 */
+            json_real_text(real, json_real_value(v));
+            conf_refuse(c, key, "is %s, expected an integer", real);
+        } else
             conf_refuse(c, key, "is not a number, expected an integer");
         return min;
     }
