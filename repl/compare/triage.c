@@ -32,7 +32,8 @@ static const struct {
     [CAUSE_CONTEXT] = {"context", "the context is longer than the head was trained for"},
     [CAUSE_WINDOW] = {"window", "the head sees too much or too little of the context"},
     [CAUSE_TEMPLATE] = {"template", "prompts are not in the model's chat format"},
-    [CAUSE_SAMPLING] = {"sampling", "sampling chooses other tokens than a greedy draft guesses"},
+    [CAUSE_SAMPLING] = {"sampling", "sampling, a penalty or a bias chooses other tokens than a "
+                        "greedy draft guesses"},
     [CAUSE_SHAPE] = {"shape", "trees are too short, or their rows are misread"},
     [CAUSE_OTHER] = {"other head", "a head for another model, or one that is hardly trained"},
 };
@@ -294,7 +295,8 @@ static void judge_elsewhere(struct judging *j)
     const struct redraft *re = &t->re;
     const struct draft_sums *s = &t->log.drafts;
     double right = re->tokens ? (double)re->r[0].hits / re->tokens : 0, was = accepted_at(s, 1);
-    if (t->temperature > 0 || re->logged >= FEWEST || s->cycles < FEWEST || right < was + 0.1 ||
+    if (t->temperature > 0 || t->steered || re->logged >= FEWEST || s->cycles < FEWEST ||
+        right < was + 0.1 ||
         !above((int)s->depth[1].accepted, (int)s->cycles, re->r[0].hits, re->tokens))
         return;
     pro(j, CAUSE_PAGES, 52, "the head here is right in %.0f %% of the same tokens, the session's "
@@ -408,16 +410,19 @@ static void judge_sampling(struct judging *j)
     const struct redraft *re = &t->re;
     double share = ratio(a->sampled_away, a->judged),
            right = re->tokens ? (double)re->r[0].hits / re->tokens : 0;
-    if (t->temperature == 0) {
+    if (t->temperature == 0 && !t->steered) {
         con(j, CAUSE_SAMPLING, "the replies were greedy");
         return;
     }
     if (t->temperature > 0)
         pro(j, CAUSE_SAMPLING, 12, "temperature %g", t->temperature);
+    if (t->steered)
+        pro(j, CAUSE_SAMPLING, 12, "penalties or biases changed the logits");
     if (a->judged >= FEWEST) {
         if (share > 0.2) {
             pro(j, CAUSE_SAMPLING, fmin(NAMED - 2, 10 + 70 * share), "in %.0f %% of the rejections "
-                "the guess was the target's best token, and sampling chose another", 100 * share);
+                "the guess was the target's best token, and %s chose another", 100 * share,
+                t->temperature == 0 ? "a penalty or bias" : "sampling");
             if (share > 0.4 || (re->tokens && right > accepted_at(&a->drafts, 1) + 0.1))
                 weigh(j, CAUSE_SAMPLING, NAMED + 70 * share);
         } else {
@@ -634,7 +639,10 @@ static void name_commands(struct judging *j)
     if (!url && sees)
         confirm(j, CAUSE_WINDOW, "aerie replay %s --with draft.window=%d", id, sees);
     confirm(j, CAUSE_SAMPLING, url ? "aerie parity FILE --a remote:%s --b temperature=0"
-                                   : "aerie replay %s --with temperature=0", id);
+                               : j->t->steered ? "aerie replay %s --with temperature=0 "
+                                                 "repetition_penalty=1 presence_penalty=0 "
+                                                 "frequency_penalty=0 logit_bias=none"
+                                               : "aerie replay %s --with temperature=0", id);
     confirm_shape(j);
     confirm(j, CAUSE_OTHER, "aerie doctor -m TARGET --draft HEAD");
 }
@@ -705,7 +713,8 @@ void triage_judge(const struct triage *t, struct triage_verdict *v)
     judge_template(&j);
     judge_context(&j);
     judge_sampling(&j);
-    judge_undone(&j, CAUSE_SAMPLING, &j.t->greedy, "as sampled");
+    judge_undone(&j, CAUSE_SAMPLING, &j.t->greedy,
+                 t->temperature == 0 ? "with penalties or biases" : "as sampled");
     judge_shape(&j);
     judge_head(&j);
     judge_counters(&j);

@@ -56,6 +56,7 @@ struct triage {
     bool chats;             /* log.drafts are those of chats that triage sent to the server */
     bool drafting;          /* drafting was on in the last turn */
     double temperature;     /* NAN: not known */
+    bool steered;           /* penalties or biases changed the logits of a reply */
     int steps, topk, nodes; /* of the settings; 0: not known */
     int context;            /* most tokens of a request; 0: not known */
     struct redraft re;      /* tokens 0: was not run */

@@ -94,8 +94,12 @@ static void read_settings(struct gathering *g)
     settings_init(&set);
     FOR_EACH(const struct act, a, g->script.act, g->script.n) {
         const char *lines = is_ours(g, a) ? a->user.sampling : NULL;
-        if (lines && settings_parse(&set, lines, &none))
+        if (lines && settings_parse(&set, lines, &none)) {
+            struct penalties p;
             t->temperature = set.temperature;
+            settings_penalties(&set, &p);
+            t->steered |= penalties_any(&p);
+        }
         if (lines)
             read_faults(lines, seen, t->faults, sizeof t->faults);
     }
@@ -309,7 +313,8 @@ static int first_messages(const struct gathering *g, const struct act *out[ANSWE
 }
 
 /* Whether the session's first prompt is in the model's own chat format; if not, or if replies were
- * sampled, how many first guesses are right in greedy replies to prompts that are. */
+ * sampled or had penalties, how many first guesses are right in greedy replies, without penalties,
+ * to prompts that are. */
 static bool measure_format(struct gathering *g, const struct engine_opts *as, struct err *e)
 {
     struct triage *t = g->t;
@@ -323,7 +328,7 @@ static bool measure_format(struct gathering *g, const struct engine_opts *as, st
     t->prompts = 1;
     t->other_prompts = !is_rendered(g, message[0], &prompt);
     ids_free(&prompt);
-    bool ok = true, asks = t->other_prompts || t->temperature > 0;
+    bool ok = true, asks = t->other_prompts || t->temperature > 0 || t->steered;
     for (int i = 0; i < n && ok && asks; i++) {
         progress(g, "replies", i, n);
         is_rendered(g, message[i], &text[i]);

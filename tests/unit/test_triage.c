@@ -191,6 +191,8 @@ static const struct seed {
      NULL, false},
     {"window by setting", NULL, NULL, "-p draft.window=6", STORY, "window", "context", true},
     {"sampling", NULL, NULL, "-p temperature=1.3 --seed 5", STORY, "sampling", NULL, false},
+    {"penalties", NULL, NULL, "-p repetition_penalty=1.6 -p max_tokens=120", STORY, "sampling",
+     NULL, false},
     {"hot sampling", NULL, NULL, "-p temperature=2.5 --seed 5", STORY, "sampling", NULL, true},
     {"tokenizer", NULL, spoil_tokenizer, "", STORY, "tokenizer", NULL, false},
     {"embedding", NULL, spoil_embedding, "", STORY, "embedding", NULL, false},
