@@ -3,7 +3,7 @@
 # prompts, clients at once, drafting on and off, the log and its replay, signals.
 # AERIE_SERVE_REQUESTS: how many requests the clients at once send in all (40).
 . "$(dirname "$0")/kit.sh"
-servers='' one='' one_pid='' two='' two_pid='' # serve sets the addresses
+servers='' one='' one_pid='' two='' two_pid='' trees='' trees_pid='' # serve sets the addresses
 clean() { [ -z "$servers" ] || kill $servers 2>/dev/null; }
 serve() { # NAME FLAGS...: sets NAME to the address and NAME_pid
     local name=$1 pid; shift; rm -f "$T/$name.log"
