@@ -23,6 +23,22 @@ char *facts_draft(const char *lines)
     return xstrdup(dir);
 }
 
+bool facts_steered(const char *lines)
+{
+    static const char *const names[] = {"presence_penalty", "frequency_penalty",
+                                        "repetition_penalty", "logit_bias"};
+    struct settings set;
+    struct penalties p;
+    settings_init(&set);
+    for (size_t i = 0; i < LEN(names); i++) {
+        FREED(free_at) char *value = facts_value(lines, names[i]);
+        if (value)
+            settings_set(&set, names[i], value, NULL);
+    }
+    settings_penalties(&set, &p);
+    return penalties_any(&p);
+}
+
 bool facts_served(const char *about)
 {
     char *backend = facts_value(about, "backend"), *kind = facts_value(about, "server_kind");

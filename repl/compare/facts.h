@@ -13,6 +13,9 @@ char *facts_value(const char *lines, const char *name);
 /* The draft: the hash of its weights, or "ngram", which has none; "": no draft. NULL: not known.
  * The caller frees. */
 char *facts_draft(const char *lines);
+/* Whether penalties or biases changed the logits that a turn's tokens were chosen from. The log
+ * probabilities are those of the unchanged logits, and do not say which token is chosen then. */
+bool facts_steered(const char *lines);
 /* Whether a run was computed by a server, or by another program whose records were imported. */
 bool facts_served(const char *about);
 /* Whether a run's token ids are those of a tokenizer with this digest; true where it is not

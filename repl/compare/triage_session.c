@@ -94,14 +94,12 @@ static void read_settings(struct gathering *g)
     settings_init(&set);
     FOR_EACH(const struct act, a, g->script.act, g->script.n) {
         const char *lines = is_ours(g, a) ? a->user.sampling : NULL;
-        if (lines && settings_parse(&set, lines, &none)) {
-            struct penalties p;
+        if (!lines)
+            continue;
+        if (settings_parse(&set, lines, &none))
             t->temperature = set.temperature;
-            settings_penalties(&set, &p);
-            t->steered |= penalties_any(&p);
-        }
-        if (lines)
-            read_faults(lines, seen, t->faults, sizeof t->faults);
+        t->steered |= facts_steered(lines);
+        read_faults(lines, seen, t->faults, sizeof t->faults);
     }
     t->drafting = set.spec;
     t->steps = set.steps;

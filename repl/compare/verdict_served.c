@@ -161,24 +161,6 @@ static void say_unreported(struct judge *j)
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
 
-/* Whether penalties or biases changed the logits that the turn's tokens were chosen from. The log
- * probabilities are those of the unchanged logits, and do not say which token is chosen then. */
-static bool steered(const struct trace_turn *t)
-{
-    static const char *const names[] = {"presence_penalty", "frequency_penalty",
-                                        "repetition_penalty", "logit_bias"};
-    struct settings set;
-    struct penalties p;
-    settings_init(&set);
-    for (size_t i = 0; i < LEN(names); i++) {
-        FREED(free_at) char *value = facts_value(t->settings, names[i]);
-        if (value)
-            settings_set(&set, names[i], value, NULL);
-    }
-    settings_penalties(&set, &p);
-    return penalties_any(&p);
-}
-
 /* Whether token i of the reply was given by hand instead of being chosen. */
 static bool by_hand(const struct trace_turn *t, int i)
 {
@@ -251,7 +233,7 @@ static void compare_replies(struct judge *j, int index, const struct trace_turn 
             differ_set(&r->diff, DIFF_LOGITS, "token %d is %d %s, %d %s", i, chosen[0],
                        j->ask->names.a, chosen[1], j->ask->names.b);
             j->by_hand = by_hand(a, i) || by_hand(b, i);
-            r->steered = j->by_hand || steered(a) || steered(b);
+            r->steered = j->by_hand || facts_steered(a->settings) || facts_steered(b->settings);
             note_parting(r, i, step, chosen, margin_of(f), margin_of(g));
             return;
         }
@@ -320,7 +302,7 @@ static void forced_turn(struct judge *j, const struct trace_turn *a, const struc
 {
     struct report *r = j->r;
     int step[2], n = min_int(a->reply.n, trace_emitted(b));
-    bool changed = n && steered(a);
+    bool changed = n && facts_steered(a->settings);
     j->n_steered += changed;
     for (int i = 0; i < n; i++) {
         const struct token_fact *f = trace_fact(a, i, &step[0]), *g = trace_fact(b, i, &step[1]);
@@ -395,7 +377,7 @@ static void find_moves(const struct judge *j, const struct band *b, double *move
         const struct band_token *p = &b->at[i];
         const struct trace_turn *t = p->index < other->n ? &other->turn[p->index] : NULL;
         if (p->token == 0)
-            best = t && !j->r->sampled && !steered(t);
+            best = t && !j->r->sampled && !facts_steered(t->settings);
         bool past = !j->r->forced && d->class &&
                     (p->index > d->index ||
                      (p->index == d->index && (d->token < 0 || p->token >= d->token)));
